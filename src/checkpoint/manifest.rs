@@ -1,0 +1,201 @@
+//! What the two files of a checkpoint that are not sections say, and how they say it.
+
+use crate::checkpoint::Checkpoint;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::fmt::Write;
+
+/// The file that lists the sections.
+pub const MANIFEST: &str = "manifest.json";
+
+/// The file with the checksums of all the others. It keeps its name and its first line (the
+/// manifest's) in every format, so that a newer format is told from a damaged manifest.
+pub const SUMS: &str = "SHA256SUMS";
+
+/// The newest format of the directory, and the one that is written.
+pub const FORMAT: u32 = 1;
+
+/// The content of `manifest.json`.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    pub format: u32,
+    pub iteration: u64,
+    pub sections: Vec<Entry>,
+}
+
+/// A section's line in the manifest.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Entry {
+    pub name: String,
+    pub version: u32,
+    /// In bytes.
+    pub size: u64,
+}
+
+/// Why the text of a manifest cannot be used.
+#[derive(Debug)]
+pub enum Unusable {
+    /// It has this format, which is newer than [`FORMAT`].
+    Newer(u32),
+    /// It makes no sense, for this reason.
+    Bad(String),
+}
+
+/// The manifest's text for a checkpoint.
+pub fn write_manifest(checkpoint: &Checkpoint) -> String {
+    let sections = checkpoint.sections.iter().map(|section| Entry {
+        name: section.name.clone(),
+        version: section.version,
+        size: section.bytes.len() as u64,
+    });
+    let manifest = Manifest {
+        format: FORMAT,
+        iteration: checkpoint.iteration,
+        sections: sections.collect(),
+    };
+    // Serialising fails only on maps with odd keys and on failing `Serialize` impls: none here.
+    let text = serde_json::to_string_pretty(&manifest).expect("a manifest is plain JSON");
+    text + "\n"
+}
+
+/// Reads a manifest's text, and checks the sections' names.
+pub fn read_manifest(text: &[u8]) -> Result<Manifest, Unusable> {
+    #[derive(Deserialize)]
+    struct Header {
+        format: u32,
+    }
+    let unparsable = |e: serde_json::Error| Unusable::Bad(format!("cannot be parsed ({e})"));
+    let Header { format } = serde_json::from_slice(text).map_err(unparsable)?;
+    if format > FORMAT {
+        return Err(Unusable::Newer(format));
+    }
+    let manifest: Manifest = serde_json::from_slice(text).map_err(unparsable)?;
+    match bad_name(manifest.sections.iter().map(|entry| entry.name.as_str())) {
+        Some((name, reason)) => Err(Unusable::Bad(format!(
+            "has a section name {name:?} that {reason}"
+        ))),
+        None => Ok(manifest),
+    }
+}
+
+/// The line of `SHA256SUMS` for a file.
+pub fn sums_line(name: &str, bytes: &[u8]) -> String {
+    let mut line = String::new();
+    for byte in Sha256::digest(bytes) {
+        // Writing to a string cannot fail.
+        let _ = write!(line, "{byte:02x}");
+    }
+    line + "  " + name + "\n"
+}
+
+/// The first of the names that cannot be a file of its own on every system, with the reason.
+pub fn bad_name<'a>(names: impl Iterator<Item = &'a str>) -> Option<(&'a str, &'static str)> {
+    // Systems that ignore case take `A` and `a` for the same file.
+    let mut taken = vec![MANIFEST.to_ascii_lowercase(), SUMS.to_ascii_lowercase()];
+    for name in names {
+        let lower = name.to_ascii_lowercase();
+        let stem = lower.split('.').next().unwrap_or_default();
+        let reason = if name.is_empty() {
+            "is empty"
+        } else if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
+            "does not start with an ASCII letter or digit"
+        } else if !name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
+        {
+            "has a character other than ASCII letters, digits, '.', '-' and '_'"
+        } else if name.ends_with('.') || ["con", "prn", "aux", "nul"].contains(&stem) {
+            "is no file name on Windows"
+        } else if taken[..2].contains(&lower) {
+            "is reserved"
+        } else if taken.contains(&lower) {
+            "is taken by another section"
+        } else {
+            taken.push(lower);
+            continue;
+        };
+        return Some((name, reason));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::Section;
+
+    #[test]
+    fn a_manifest_reads_as_it_was_written() {
+        let section = Section {
+            name: "log.jsonl".into(),
+            version: 3,
+            bytes: vec![0; 5],
+        };
+        let text = write_manifest(&Checkpoint {
+            iteration: 7,
+            sections: vec![section],
+        });
+        assert!(
+            text.starts_with("{\n  \"format\": 1,\n  \"iteration\": 7,") && text.ends_with("}\n")
+        );
+        let manifest = read_manifest(text.as_bytes()).unwrap();
+        let [entry] = &manifest.sections[..] else {
+            panic!("one section was written")
+        };
+        assert_eq!((manifest.format, manifest.iteration), (1, 7));
+        assert_eq!(
+            (entry.name.as_str(), entry.version, entry.size),
+            ("log.jsonl", 3, 5)
+        );
+    }
+
+    #[test]
+    fn a_newer_format_is_told_from_nonsense_whatever_else_it_has() {
+        let newer = read_manifest(br#"{"format": 2, "shards": []}"#);
+        assert!(matches!(newer, Err(Unusable::Newer(2))));
+        let odd = read_manifest(br#"{"format": 1, "iteration": 1, "sections": [], "shards": []}"#);
+        assert!(matches!(odd, Err(Unusable::Bad(reason)) if reason.contains("shards")));
+        let escape =
+            br#"{"format":1,"iteration":1,"sections":[{"name":"../a","version":1,"size":1}]}"#;
+        assert!(
+            matches!(read_manifest(escape), Err(Unusable::Bad(reason)) if reason.contains("../a"))
+        );
+    }
+
+    #[test]
+    fn a_line_of_sums_is_as_sha256sum_prints_it() {
+        let hash = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+        assert_eq!(sums_line("a.txt", b"abc"), format!("{hash}  a.txt\n"));
+    }
+
+    #[test]
+    fn names_are_portable_file_names_of_their_own() {
+        let good = ["weights.safetensors", "optimizer", "0", "a-b_c.d"];
+        assert_eq!(bad_name(good.into_iter()), None);
+        let bad = [
+            ("", "empty"),
+            ("a/b", "character"),
+            ("a\\b", "character"),
+            ("a\nb", "character"),
+            ("größe", "character"),
+            (".hidden", "start"),
+            ("..", "start"),
+            ("-", "start"),
+            ("a.", "Windows"),
+            ("nul.txt", "Windows"),
+            ("manifest.json", "reserved"),
+            ("sha256sums", "reserved"),
+        ];
+        for (name, expected) in bad {
+            let (found, reason) = bad_name(["weights", name].into_iter()).unwrap();
+            assert_eq!(found, name);
+            assert!(reason.contains(expected), "{name:?} {reason}");
+        }
+        assert_eq!(
+            bad_name(["a", "b", "A"].into_iter()),
+            Some(("A", "is taken by another section"))
+        );
+    }
+}

@@ -1,0 +1,296 @@
+//! Saving one checkpoint, whole or not at all.
+
+use crate::checkpoint::manifest::{MANIFEST, SUMS, bad_name, sums_line, write_manifest};
+use crate::checkpoint::{Checkpoint, CheckpointError, set_aside, unfinished};
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Write};
+use std::path::Path;
+
+/// Saves a checkpoint as the directory `path`, in place of the checkpoint that may be there.
+///
+/// At every moment, and after a crash at any moment, [`load`](super::load) finds the old one or the
+/// new one, whole. On return the new one is on the disk, not only in the system's memory. Missing
+/// parents are created. On Windows a checkpoint cannot be replaced while it is being read.
+///
+/// # Errors
+/// What is wrong, where, and what to do; see [`CheckpointError`]. If a checkpoint was at `path`, one
+/// still is.
+pub fn save(checkpoint: &Checkpoint, path: &Path) -> Result<(), CheckpointError> {
+    save_with(checkpoint, path, write_file)
+}
+
+/// [`save`], with `write` called as `write(path, bytes)` to write each new file.
+fn save_with(
+    checkpoint: &Checkpoint,
+    path: &Path,
+    write: impl FnMut(&Path, &[u8]) -> io::Result<()>,
+) -> Result<(), CheckpointError> {
+    let unnamed = || CheckpointError::Unnamed {
+        path: path.to_owned(),
+    };
+    let tmp = unfinished(path).ok_or_else(unnamed)?;
+    let old = set_aside(path).ok_or_else(unnamed)?;
+    let sections = &checkpoint.sections;
+    let names = sections.iter().map(|section| section.name.as_str());
+    if let Some((name, reason)) = bad_name(names) {
+        let (path, name) = (path.to_owned(), name.to_owned());
+        return Err(CheckpointError::BadSectionName { path, name, reason });
+    }
+    settle(path)?;
+    require_replaceable(path)?;
+
+    let replaces = path.exists();
+    let swapped = fill(checkpoint, &tmp, write).and_then(|()| {
+        if replaces {
+            fs::rename(path, &old).map_err(CheckpointError::io("replace", path))?;
+        }
+        fs::rename(&tmp, path).map_err(CheckpointError::io("create", path))
+    });
+    if let Err(error) = swapped {
+        // The error at hand says more than a second one could. Where this fails too, `load` still
+        // finds the old checkpoint, and the next save clears the rest.
+        let _ = settle(path);
+        return Err(match error {
+            CheckpointError::Io { source, .. } if is_full(&source) => {
+                let needed = sections.iter().map(|s| s.bytes.len() as u64).sum();
+                CheckpointError::DiskFull {
+                    path: path.to_owned(),
+                    needed,
+                }
+            }
+            error => error,
+        });
+    }
+    sync_directory(parent(path))?;
+    if replaces {
+        // The new checkpoint is safe; the next save clears the old one if this cannot.
+        let _ = fs::remove_dir_all(&old);
+    }
+    Ok(())
+}
+
+/// Clears what a crash may have left beside `path`, and finishes a replacement it interrupted.
+pub(super) fn settle(path: &Path) -> Result<(), CheckpointError> {
+    if let Some(tmp) = unfinished(path).filter(|tmp| tmp.exists()) {
+        fs::remove_dir_all(&tmp).map_err(CheckpointError::io("clear", &tmp))?;
+    }
+    let Some(old) = set_aside(path).filter(|old| old.exists()) else {
+        return Ok(());
+    };
+    if path.exists() {
+        fs::remove_dir_all(&old).map_err(CheckpointError::io("clear", &old))
+    } else {
+        fs::rename(&old, path).map_err(CheckpointError::io("restore", path))
+    }
+}
+
+/// Removes the checkpoint at `path`; a crash leaves it whole or not a checkpoint.
+pub(super) fn remove(path: &Path) -> Result<(), CheckpointError> {
+    let tmp = unfinished(path).ok_or_else(|| CheckpointError::Unnamed {
+        path: path.to_owned(),
+    })?;
+    fs::rename(path, &tmp).map_err(CheckpointError::io("remove", path))?;
+    fs::remove_dir_all(&tmp).map_err(CheckpointError::io("remove", &tmp))
+}
+
+/// Checks that whatever stands at `path` may go: nothing, an empty directory or a checkpoint, even
+/// a damaged one.
+fn require_replaceable(path: &Path) -> Result<(), CheckpointError> {
+    let replaceable = match fs::read_dir(path) {
+        Ok(mut entries) => {
+            let known = [MANIFEST, SUMS].map(|name| path.join(name).exists());
+            entries.next().is_none() || known.contains(&true)
+        }
+        Err(_) if path.is_file() => false,
+        Err(e) if e.kind() == ErrorKind::NotFound => true,
+        Err(e) => return Err(CheckpointError::io("read", path)(e)),
+    };
+    let refused = || CheckpointError::NotACheckpoint {
+        path: path.to_owned(),
+    };
+    replaceable.then_some(()).ok_or_else(refused)
+}
+
+/// Creates the directory `tmp` with the checkpoint's files, all of them on the disk on return.
+fn fill(
+    checkpoint: &Checkpoint,
+    tmp: &Path,
+    mut write: impl FnMut(&Path, &[u8]) -> io::Result<()>,
+) -> Result<(), CheckpointError> {
+    fs::create_dir_all(tmp).map_err(CheckpointError::io("create", tmp))?;
+    let manifest = write_manifest(checkpoint);
+    let mut sums = sums_line(MANIFEST, manifest.as_bytes());
+    let mut put = |name: &str, bytes: &[u8]| {
+        let file = tmp.join(name);
+        write(&file, bytes).map_err(CheckpointError::io("write", &file))
+    };
+    put(MANIFEST, manifest.as_bytes())?;
+    for section in &checkpoint.sections {
+        put(&section.name, &section.bytes)?;
+        sums += &sums_line(&section.name, &section.bytes);
+    }
+    put(SUMS, sums.as_bytes())?;
+    sync_directory(tmp)
+}
+
+fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::create_new(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+fn is_full(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded
+    )
+}
+
+/// The directory that holds `path`.
+fn parent(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// Brings a directory's list of files to the disk, where the system and the file system can.
+#[cfg(unix)]
+fn sync_directory(path: &Path) -> Result<(), CheckpointError> {
+    match File::open(path).and_then(|directory| directory.sync_all()) {
+        Err(e) if matches!(e.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Ok(()),
+        synced => synced.map_err(CheckpointError::io("sync", path)),
+    }
+}
+
+#[cfg(not(unix))]
+fn sync_directory(_path: &Path) -> Result<(), CheckpointError> {
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::{Section, load};
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use tempfile::TempDir;
+
+    fn checkpoint(iteration: u64) -> Checkpoint {
+        let section = |name: &str, size| Section {
+            name: name.into(),
+            version: 1,
+            bytes: vec![iteration as u8; size],
+        };
+        Checkpoint {
+            iteration,
+            sections: vec![section("weights", 1000), section("log", 10)],
+        }
+    }
+
+    /// Saves checkpoint 2 while the file number `failing` is written halfway and then refused.
+    fn save_refused(path: &Path, failing: usize, kind: ErrorKind) -> CheckpointError {
+        let mut written = 0;
+        let refused = save_with(&checkpoint(2), path, |file, bytes| {
+            written += 1;
+            if written < failing {
+                return write_file(file, bytes);
+            }
+            write_file(file, &bytes[..bytes.len() / 2])?;
+            Err(kind.into())
+        });
+        assert_eq!(written, failing, "the save went on after the failure");
+        refused.unwrap_err()
+    }
+
+    fn names_in(directory: &Path) -> Vec<String> {
+        let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
+        let mut names: Vec<_> = entries
+            .map(|e| e.file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_disk_that_fills_up_at_any_file_leaves_the_old_checkpoint_and_nothing_else() {
+        for kind in [ErrorKind::StorageFull, ErrorKind::QuotaExceeded] {
+            for failing in 1..=4 {
+                let run = TempDir::new().unwrap();
+                let path = run.path().join("best");
+                save(&checkpoint(1), &path).unwrap();
+                assert_eq!(
+                    save_refused(&path, failing, kind).to_string(),
+                    format!(
+                        "cannot save a checkpoint to {}: the disk is full; free at least 1010 \
+                         bytes there, or save to another disk",
+                        path.display()
+                    )
+                );
+                assert_eq!(names_in(run.path()), ["best"]);
+                assert_eq!(load(&path).unwrap(), checkpoint(1));
+            }
+        }
+    }
+
+    #[test]
+    fn another_failure_names_the_file_and_leaves_nothing() {
+        let run = TempDir::new().unwrap();
+        let error = save_refused(&run.path().join("best"), 2, ErrorKind::PermissionDenied);
+        let message = error.to_string();
+        assert!(
+            message.starts_with("cannot write ") && message.contains("weights"),
+            "{message}"
+        );
+        assert!(names_in(run.path()).is_empty());
+    }
+
+    #[test]
+    fn a_crash_at_any_file_leaves_the_old_checkpoint_and_the_next_save_clears_the_rest() {
+        for failing in 1..=4 {
+            let run = TempDir::new().unwrap();
+            let path = run.path().join("best");
+            save(&checkpoint(1), &path).unwrap();
+            let mut written = 0;
+            // A panic leaves all as it stands, just as a crash does.
+            let crash = AssertUnwindSafe(|| {
+                save_with(&checkpoint(2), &path, |file, bytes| {
+                    written += 1;
+                    assert!(written < failing, "the crash of this test");
+                    write_file(file, bytes)
+                })
+            });
+            assert!(catch_unwind(crash).is_err());
+            assert_eq!(names_in(run.path()), [".best.tmp", "best"]);
+            assert_eq!(load(&path).unwrap(), checkpoint(1));
+
+            save(&checkpoint(3), &path).unwrap();
+            assert_eq!(names_in(run.path()), ["best"]);
+            assert_eq!(load(&path).unwrap(), checkpoint(3));
+        }
+    }
+
+    #[test]
+    fn a_crash_around_the_swap_leaves_the_old_checkpoint_or_the_new_one() {
+        let run = TempDir::new().unwrap();
+        let path = run.path().join("best");
+        let (tmp, old) = (unfinished(&path).unwrap(), set_aside(&path).unwrap());
+
+        // After the old one went aside, before the new one came.
+        save(&checkpoint(1), &old).unwrap();
+        save(&checkpoint(2), &tmp).unwrap();
+        assert_eq!(load(&path).unwrap(), checkpoint(1));
+        // The next save fails, but restores the old one first.
+        save_refused(&path, 1, ErrorKind::StorageFull);
+        assert_eq!(names_in(run.path()), ["best"]);
+        assert_eq!(load(&path).unwrap(), checkpoint(1));
+
+        // After the new one came, while the old one was being removed.
+        save(&checkpoint(2), &path).unwrap();
+        save(&checkpoint(1), &old).unwrap();
+        fs::remove_file(old.join(MANIFEST)).unwrap();
+        assert_eq!(load(&path).unwrap(), checkpoint(2));
+        save(&checkpoint(3), &path).unwrap();
+        assert_eq!(names_in(run.path()), ["best"]);
+        assert_eq!(load(&path).unwrap(), checkpoint(3));
+    }
+}

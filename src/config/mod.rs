@@ -1,0 +1,280 @@
+//! Settings: what a run may be told, the defaults of each game, and the checks.
+//!
+//! A run starts from [`TrainConfig::for_game`], takes what a TOML file and `--set key=value` say
+//! ([`overlay`]), and is then checked as a whole ([`TrainConfig::validate`]). Names and meanings
+//! follow TRL's `GRPOConfig` where it has the same thing; TRL's own spellings are accepted too.
+
+mod check;
+mod defaults;
+pub mod overlay;
+
+use serde::{Deserialize, Serialize};
+
+/// Everything about a training run but the game's own parameters and the device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrainConfig {
+    /// The seed of every draw of the run, 0 to 2^63 - 1.
+    pub seed: u64,
+    /// Iterations of rollout and update.
+    pub iterations: u32,
+    /// The network.
+    pub policy: PolicyConfig,
+    /// How data are collected.
+    pub rollout: RolloutConfig,
+    /// How actions are judged.
+    pub advantage: AdvantageConfig,
+    /// What is minimised.
+    pub loss: LossConfig,
+    /// How often the data are used.
+    pub update: UpdateConfig,
+    /// AdamW and its learning rate.
+    pub optimizer: OptimizerConfig,
+    /// When the run is measured and saved.
+    pub checkpoint: CheckpointConfig,
+}
+
+/// A multi-layer perceptron from features to action logits.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PolicyConfig {
+    /// Units of each hidden layer: one or two numbers, 1 to 4096 each.
+    pub hidden: Vec<usize>,
+    /// What follows each hidden layer.
+    pub activation: Activation,
+}
+
+/// An activation function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Activation {
+    /// `max(x, 0)`.
+    Relu,
+    /// The hyperbolic tangent.
+    Tanh,
+    /// `x * sigmoid(x)` (Elfwing et al. 2018).
+    Silu,
+    /// `x * Phi(x)` in its tanh form (Hendrycks & Gimpel 2016).
+    Gelu,
+}
+
+/// Games played in parallel: `num_envs = num_groups * group_size`, each for `num_steps`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RolloutConfig {
+    /// Groups; the members of one share a level.
+    pub num_groups: usize,
+    /// Members of a group, 2 or more (TRL: `num_generations`).
+    pub group_size: usize,
+    /// Steps that each game is played in an iteration.
+    pub num_steps: usize,
+    /// Where the games of an iteration start.
+    pub start: Start,
+    /// Whether a game whose episode ends within a rollout goes on with the next level. Otherwise
+    /// the rest of its steps do not count.
+    pub auto_reset: bool,
+}
+
+impl RolloutConfig {
+    /// Games played in parallel.
+    pub fn num_envs(&self) -> usize {
+        self.num_groups * self.group_size
+    }
+}
+
+/// Where the games of an iteration start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Start {
+    /// At the start of a new level, the same for all members of a group.
+    Level,
+    /// Where the last iteration left one member of the group, drawn at random: all members go on
+    /// from that member's state. A group then compares actions in one and the same situation.
+    Branch,
+}
+
+/// Group-relative advantages.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AdvantageConfig {
+    /// What an action is credited with.
+    pub estimator: Estimator,
+    /// Discount of later rewards a step, above 0 and at most 1.
+    pub discount: f32,
+    /// What the advantages are divided by.
+    pub scale_rewards: Scale,
+}
+
+/// What an action is credited with, before the group's mean is subtracted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Estimator {
+    /// The sum of all rewards of the game, the same for all its steps (Shao et al. 2024, outcome
+    /// supervision).
+    Return,
+    /// The discounted sum of the rewards from this step to the end of the episode or rollout,
+    /// against the group's mean at the same step.
+    RewardToGo,
+}
+
+/// What the advantages are divided by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scale {
+    /// The standard deviation within the group (for reward-to-go, at the same step).
+    Group,
+    /// The standard deviation of all advantages of the iteration.
+    Batch,
+    /// Nothing (Dr. GRPO).
+    None,
+}
+
+/// The loss of an update.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LossConfig {
+    /// Which ratio is clipped, and how the terms are averaged.
+    pub loss_type: LossType,
+    /// The ratio is clipped below `1 - clip_eps_low` (TRL: `epsilon`), 0 to 1.
+    pub clip_eps_low: f32,
+    /// The ratio is clipped above `1 + clip_eps_high` (TRL: `epsilon_high`), 0 or more.
+    pub clip_eps_high: f32,
+    /// Dual clip: the unclipped ratio counts at most this where the advantage is negative
+    /// (TRL: `delta`). More than `1 + clip_eps_high`, or 0 for none.
+    pub dual_clip: f32,
+    /// Weight of the divergence from the initial policy (TRL: `beta`). With 0 no reference policy
+    /// is held.
+    pub kl_coef: f32,
+    /// The estimator of that divergence.
+    pub kl_estimator: KlEstimator,
+    /// Weight of the policy's entropy at the first iteration.
+    pub entropy_coef: f32,
+    /// Its weight at the last iteration; in between it changes linearly.
+    pub entropy_coef_final: f32,
+}
+
+/// Losses by the names that TRL gives them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LossType {
+    /// Mean over the steps of a game, then over the games (Shao et al. 2024).
+    Grpo,
+    /// Sum over all steps, divided by `num_steps` times the games: a constant (Liu et al. 2025).
+    DrGrpo,
+    /// Mean over all steps of the rollout, whichever minibatch they are in (Yu et al. 2025).
+    Dapo,
+    /// Mean over all steps of the minibatch.
+    Bnpo,
+    /// As `grpo`, with one ratio a game: the geometric mean over its steps (Zheng et al. 2025).
+    Gspo,
+    /// The clipped ratio as a constant weight of `log pi`, averaged as in `dapo`
+    /// (MiniMax 2025).
+    Cispo,
+}
+
+/// Estimators of KL(policy || reference) from samples of the policy
+/// (Schulman 2020, <http://joschu.net/blog/kl-approx.html>).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KlEstimator {
+    /// `-log r` with `r = reference / policy`.
+    K1,
+    /// `(log r)^2 / 2`.
+    K2,
+    /// `r - 1 - log r`, what TRL uses.
+    K3,
+}
+
+/// How often and in what portions the data of an iteration are used.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UpdateConfig {
+    /// Passes over the data (TRL: `num_iterations`).
+    pub update_epochs: usize,
+    /// Optimiser steps a pass; each takes its share of the games.
+    pub num_minibatches: usize,
+    /// Parts that a minibatch is worked off in, to save memory; the update is the same.
+    pub gradient_accumulation_steps: usize,
+    /// Largest norm of the gradient of all parameters together; 0 for no clipping.
+    pub max_grad_norm: f32,
+}
+
+/// AdamW (Loshchilov & Hutter 2019) with PyTorch's defaults.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OptimizerConfig {
+    /// The highest learning rate of the run.
+    pub learning_rate: f32,
+    /// How it goes down.
+    pub lr_scheduler_type: LrSchedule,
+    /// Share of the run over which it rises linearly from 0 at first, 0 to 1.
+    pub warmup_ratio: f32,
+    /// Decay of the first moment.
+    pub adam_beta1: f32,
+    /// Decay of the second moment.
+    pub adam_beta2: f32,
+    /// Added to the root of the second moment.
+    pub adam_epsilon: f32,
+    /// Decoupled weight decay.
+    pub weight_decay: f32,
+}
+
+/// The course of the learning rate after its warm-up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LrSchedule {
+    /// It stays.
+    Constant,
+    /// Linearly to 0 at the end of the run.
+    Linear,
+    /// Along a half cosine to 0 at the end of the run.
+    Cosine,
+}
+
+/// When a run is measured and saved, in iterations.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckpointConfig {
+    /// Iterations between two checkpoints; the last iteration is always saved.
+    pub save_every: u32,
+    /// Checkpoints kept, beside the best, 1 or more.
+    pub keep: usize,
+    /// Iterations between two evaluations with the greedy policy.
+    pub eval_every: u32,
+    /// Episodes of an evaluation.
+    pub eval_episodes: usize,
+}
+
+/// What is wrong with a setting.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A key that does not exist.
+    #[error("unknown setting `{key}`{}", suggestion.as_deref().map(|s| format!("; did you mean `{s}`?")).unwrap_or_default())]
+    UnknownKey {
+        /// The key as written.
+        key: String,
+        /// The nearest existing one.
+        suggestion: Option<String>,
+    },
+    /// A short key that stands for several.
+    #[error("the setting `{key}` is ambiguous; write one of: {}", .candidates.join(", "))]
+    AmbiguousKey {
+        /// The key as written.
+        key: String,
+        /// What it could mean.
+        candidates: Vec<String>,
+    },
+    /// A value of the wrong type, or not one of the names allowed.
+    #[error("`{key}` cannot be {value}: {expected}")]
+    WrongValue {
+        /// The setting.
+        key: String,
+        /// The value as written.
+        value: String,
+        /// What is allowed.
+        expected: String,
+    },
+    /// A value that is out of range, alone or beside the others.
+    #[error("{0}")]
+    OutOfRange(String),
+    /// Text that is not TOML.
+    #[error("{what} is not valid TOML: {message}")]
+    Syntax {
+        /// The file or argument.
+        what: String,
+        /// What the parser says, with the line.
+        message: String,
+    },
+}

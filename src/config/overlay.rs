@@ -1,0 +1,188 @@
+//! Raw settings: a TOML table laid over the defaults, with every key and type checked.
+//!
+//! The defaults themselves, as a table, say which keys exist and of which type they are, so that no
+//! list of names is kept beside the structs.
+
+use super::ConfigError;
+use serde::{Serialize, de::DeserializeOwned};
+use toml::{Table, Value};
+
+/// TRL's spelling of a setting, and ours.
+const ALIASES: [(&str, &str); 7] = [
+    ("num_generations", "group_size"),
+    ("num_iterations", "update_epochs"),
+    ("epsilon", "clip_eps_low"),
+    ("epsilon_high", "clip_eps_high"),
+    ("delta", "dual_clip"),
+    ("beta", "kl_coef"),
+    ("gamma", "discount"),
+];
+
+/// The settings as a table, in the order of the struct.
+pub fn to_table<T: Serialize>(settings: &T) -> Table {
+    Table::try_from(settings).expect("settings are plain structs, numbers, names and lists")
+}
+
+/// The settings that a complete table describes.
+///
+/// # Errors
+/// [`ConfigError::WrongValue`] for a name that is not one of those allowed.
+pub fn from_table<T: DeserializeOwned>(table: Table) -> Result<T, ConfigError> {
+    serde_path_to_error::deserialize(Value::Table(table)).map_err(|e| {
+        let message = e.inner().message().to_string();
+        ConfigError::OutOfRange(format!("`{}`: {message}", e.path()))
+    })
+}
+
+/// Parses the text of a settings file.
+///
+/// # Errors
+/// [`ConfigError::Syntax`] with the line.
+pub fn parse(what: &str, text: &str) -> Result<Table, ConfigError> {
+    text.parse::<Table>().map_err(|e| ConfigError::Syntax {
+        what: what.to_string(),
+        message: e.to_string().trim().replace('\n', "\n  "),
+    })
+}
+
+/// Lays `changes` over `table`: nested tables by key; a key at the top may also be the short name
+/// of one in a section where it is the only one.
+///
+/// # Errors
+/// A key that `table` does not have, an ambiguous short name, or a value of another type.
+pub fn lay_over(table: &mut Table, changes: Table) -> Result<(), ConfigError> {
+    for (key, value) in changes {
+        match value {
+            Value::Table(inner) => {
+                for (leaf, value) in inner {
+                    set(table, &format!("{key}.{leaf}"), value)?;
+                }
+            }
+            value => set(table, &key, value)?,
+        }
+    }
+    Ok(())
+}
+
+/// Applies one `key=value` of the command line. The value is TOML; a bare word is a string.
+///
+/// # Errors
+/// As [`lay_over`], or when there is no `=`.
+pub fn apply(table: &mut Table, assignment: &str) -> Result<(), ConfigError> {
+    let (key, text) = assignment
+        .split_once('=')
+        .ok_or_else(|| ConfigError::Syntax {
+            what: format!("`{assignment}`"),
+            message: "write key=value, for instance learning_rate=1e-3".to_string(),
+        })?;
+    let (key, text) = (key.trim(), text.trim());
+    let value = format!("value = {text}")
+        .parse::<Table>()
+        .ok()
+        .and_then(|mut t| {
+            if t.len() == 1 {
+                t.remove("value")
+            } else {
+                None
+            }
+        })
+        .unwrap_or_else(|| Value::String(text.to_string()));
+    set(table, key, value)
+}
+
+fn set(table: &mut Table, key: &str, value: Value) -> Result<(), ConfigError> {
+    let path = resolve(table, key)?;
+    let slot = match path.split_once('.') {
+        Some((section, leaf)) => table.get_mut(section).and_then(|s| s.get_mut(leaf)),
+        None => table.get_mut(&path),
+    };
+    let slot = slot.expect("`resolve` gives paths that exist");
+    *slot = convert(&path, slot, value)?;
+    Ok(())
+}
+
+/// All keys of a table of sections, as `key` or `section.key`.
+fn paths(table: &Table) -> Vec<String> {
+    let mut paths = Vec::new();
+    for (key, value) in table {
+        match value {
+            Value::Table(section) => paths.extend(section.keys().map(|k| format!("{key}.{k}"))),
+            _ => paths.push(key.clone()),
+        }
+    }
+    paths
+}
+
+/// The full path of `key`.
+fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
+    let paths = paths(table);
+    let (section, leaf) = key.rsplit_once('.').map_or(("", key), |(s, l)| (s, l));
+    let leaf = ALIASES
+        .iter()
+        .find(|(theirs, _)| *theirs == leaf)
+        .map_or(leaf, |(_, ours)| ours);
+    let wanted = if section.is_empty() {
+        leaf.to_string()
+    } else {
+        format!("{section}.{leaf}")
+    };
+    if paths.contains(&wanted) {
+        return Ok(wanted);
+    }
+    let last = |path: &str| path.rsplit('.').next().unwrap_or(path).to_string();
+    let candidates: Vec<String> = if section.is_empty() {
+        paths.iter().filter(|p| last(p) == leaf).cloned().collect()
+    } else {
+        Vec::new()
+    };
+    match candidates.len() {
+        1 => Ok(candidates.into_iter().next().expect("one")),
+        0 => {
+            let near = paths
+                .iter()
+                .map(|p| {
+                    let short = strsim::damerau_levenshtein(&last(p), leaf);
+                    (short.min(strsim::damerau_levenshtein(p, key)), p)
+                })
+                .min();
+            let suggestion = near
+                .filter(|(distance, _)| *distance <= 3.max(leaf.len() / 3))
+                .map(|(_, p)| p.clone());
+            Err(ConfigError::UnknownKey {
+                key: key.to_string(),
+                suggestion,
+            })
+        }
+        _ => Err(ConfigError::AmbiguousKey {
+            key: key.to_string(),
+            candidates,
+        }),
+    }
+}
+
+/// `value` in the type of `like`: integers serve as floats, nothing else is converted.
+fn convert(key: &str, like: &Value, value: Value) -> Result<Value, ConfigError> {
+    let wrong = |value: &Value, expected: &str| ConfigError::WrongValue {
+        key: key.to_string(),
+        value: value.to_string(),
+        expected: format!("{expected} is wanted here"),
+    };
+    match (like, value) {
+        (Value::Float(_), Value::Integer(i)) => Ok(Value::Float(i as f64)),
+        (Value::Float(_), value) if !value.is_float() => Err(wrong(&value, "a number")),
+        (Value::Integer(_), Value::Integer(i)) if i < 0 => {
+            Err(wrong(&Value::Integer(i), "a whole number, 0 or more,"))
+        }
+        (Value::Integer(_), value) if !value.is_integer() => Err(wrong(&value, "a whole number")),
+        (Value::Boolean(_), value) if !value.is_bool() => Err(wrong(&value, "true or false")),
+        (Value::String(_), value) if !value.is_str() => Err(wrong(&value, "a name")),
+        (Value::Array(_), Value::Array(items)) => {
+            match items.iter().find(|i| !matches!(i, Value::Integer(0..))) {
+                None => Ok(Value::Array(items)),
+                Some(item) => Err(wrong(item, "a list of whole numbers")),
+            }
+        }
+        (Value::Array(_), value) => Err(wrong(&value, "a list, for instance [64, 64],")),
+        (_, value) => Ok(value),
+    }
+}

@@ -1,0 +1,462 @@
+//! Devices by name: `auto`, `cpu`, `wgpu:1`, `cuda:0`, ... to a Burn [`Device`], and what is there.
+
+use crate::metrics::Memory;
+use burn::tensor::{Device, Tensor};
+use serde::Serialize;
+use std::cell::Cell;
+use std::fmt;
+
+/// The kinds of device that a name can ask for, with the feature that compiles each in.
+const KINDS: [(&str, &str, bool); 7] = [
+    ("cpu", "flex", cfg!(feature = "flex")),
+    ("ndarray", "ndarray", cfg!(feature = "ndarray")),
+    ("wgpu", "wgpu", cfg!(feature = "wgpu")),
+    ("vulkan", "vulkan", cfg!(feature = "vulkan")),
+    ("metal", "metal", cfg!(feature = "metal")),
+    ("cuda", "cuda", cfg!(feature = "cuda")),
+    ("rocm", "rocm", cfg!(feature = "rocm")),
+];
+
+/// A device that this build can use on this machine.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DeviceInfo {
+    /// The name to ask for it by, for instance `wgpu:0`.
+    pub name: String,
+    /// What it is, in the words of its driver.
+    pub description: String,
+    /// The interface it is reached by, for instance `Vulkan`.
+    pub api: String,
+    /// What kind of device it is: `cpu`, `discrete gpu`, `integrated gpu`, `virtual gpu`,
+    /// `software gpu`, `gpu`.
+    pub kind: String,
+    /// Whether it is a graphics processor played by the CPU.
+    pub software: bool,
+    /// Its memory in bytes, where that can be known.
+    pub memory_bytes: Option<u64>,
+}
+
+/// A device that is ready, and why it was taken.
+#[derive(Clone, Debug)]
+pub struct Chosen {
+    /// The device, without autodiff.
+    pub device: Device,
+    /// What it is.
+    pub info: DeviceInfo,
+    /// Why it was taken, in half a sentence.
+    pub reason: String,
+}
+
+/// Why a device cannot be had.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum DeviceError {
+    /// No such kind.
+    #[error("unknown device `{name}`; there are: auto, {known}")]
+    Unknown {
+        /// The name asked for.
+        name: String,
+        /// The kinds there are.
+        known: String,
+    },
+    /// A kind that this build lacks.
+    #[error(
+        "the device `{name}` is not in this build; build with `--features {feature}` to have it"
+    )]
+    NotCompiledIn {
+        /// The name asked for.
+        name: String,
+        /// The feature that adds it.
+        feature: &'static str,
+    },
+    /// A kind that this build has, but the machine has not.
+    #[error("there is no device `{name}` on this machine; there are: {present}")]
+    NotPresent {
+        /// The name asked for.
+        name: String,
+        /// The devices present.
+        present: String,
+    },
+    /// A device that is there but does not start.
+    #[error("the device `{name}` does not start: {message}")]
+    Failed {
+        /// The name asked for.
+        name: String,
+        /// What its runtime says.
+        message: String,
+    },
+}
+
+impl fmt::Display for DeviceInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}, {})", self.name, self.description, self.api)
+    }
+}
+
+/// Whether our own kernels run on a device: on those of CubeCL they do.
+#[cfg(feature = "kernels")]
+pub fn has_kernels(device: &Device) -> bool {
+    use burn::backend::DispatchDevice;
+    matches!(
+        device.clone().without_autodiff().as_dispatch(),
+        DispatchDevice::Cube(_)
+    )
+}
+
+/// Whether our own kernels run on a device; in this build they run on none.
+#[cfg(not(feature = "kernels"))]
+pub fn has_kernels(_device: &Device) -> bool {
+    false
+}
+
+thread_local! {
+    static READS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Waits for a tensor and copies it from the device. Every such wait of a training iteration goes
+/// through here, so that they can be counted.
+pub fn read(tensor: Tensor<1>) -> Vec<f32> {
+    READS.set(READS.get() + 1);
+    tensor
+        .into_data()
+        .try_into_vec()
+        .expect("the library computes in f32")
+}
+
+/// Reads ([`read`]) by this thread since this was last called.
+pub fn take_read_count() -> u64 {
+    READS.take()
+}
+
+/// What a device's allocator holds; on the CPU, what the process does.
+pub fn memory(device: &Device) -> Memory {
+    if let Some(usage) = device.memory_pool_usage() {
+        return Memory {
+            in_use: Some(usage.bytes_in_use),
+            reserved: Some(usage.bytes_reserved),
+        };
+    }
+    Memory {
+        in_use: kib_of("/proc/self/status", "VmRSS:"),
+        reserved: kib_of("/proc/self/status", "VmHWM:"),
+    }
+}
+
+/// All devices that this build can use on this machine, the CPU first.
+pub fn list() -> Vec<DeviceInfo> {
+    let mut devices = Vec::new();
+    for (name, api, compiled_in) in [
+        ("cpu", "Burn flex", cfg!(feature = "flex")),
+        ("ndarray", "Burn ndarray", cfg!(feature = "ndarray")),
+    ] {
+        if compiled_in {
+            devices.push(DeviceInfo {
+                name: name.to_string(),
+                description: format!("{} threads", rayon::current_num_threads()),
+                api: api.to_string(),
+                kind: "cpu".to_string(),
+                software: false,
+                memory_bytes: kib_of("/proc/meminfo", "MemTotal:"),
+            });
+        }
+    }
+    #[cfg(feature = "cuda")]
+    devices.extend(compute::list("cuda"));
+    #[cfg(feature = "rocm")]
+    devices.extend(compute::list("rocm"));
+    #[cfg(feature = "wgpu")]
+    devices.extend(graphics::list());
+    devices
+}
+
+/// The device of this name. `auto` takes a real GPU where there is one, never one that the CPU
+/// plays, and else the CPU.
+///
+/// A graphics device can be started once in a process; later calls with the same name share it.
+///
+/// # Errors
+/// A name that is unknown, not compiled in, not on this machine, or a device that does not start.
+pub fn choose(name: &str) -> Result<Chosen, DeviceError> {
+    if name == "auto" {
+        return choose_best();
+    }
+    let (kind, index) = match name.split_once(':') {
+        Some((kind, index)) => (kind, index.parse::<usize>().ok()),
+        None => (name, Some(0)),
+    };
+    let known = || KINDS.map(|(kind, _, _)| kind).join(", ");
+    let Some((_, feature, compiled_in)) = KINDS.iter().find(|(k, _, _)| *k == kind) else {
+        return Err(DeviceError::Unknown {
+            name: name.to_string(),
+            known: known(),
+        });
+    };
+    let Some(index) = index else {
+        return Err(DeviceError::Unknown {
+            name: name.to_string(),
+            known: known(),
+        });
+    };
+    if !compiled_in {
+        return Err(DeviceError::NotCompiledIn {
+            name: name.to_string(),
+            feature,
+        });
+    }
+    let devices = list();
+    let wanted = if matches!(kind, "cpu" | "ndarray") && index == 0 {
+        kind.to_string()
+    } else {
+        format!("{kind}:{index}")
+    };
+    let Some(info) = devices.iter().find(|d| d.name == wanted) else {
+        return Err(DeviceError::NotPresent {
+            name: name.to_string(),
+            present: devices
+                .iter()
+                .map(|d| d.name.as_str())
+                .collect::<Vec<_>>()
+                .join(", "),
+        });
+    };
+    start(info, "asked for by name".to_string())
+}
+
+fn choose_best() -> Result<Chosen, DeviceError> {
+    let devices = list();
+    let rank = |info: &DeviceInfo| match info.kind.as_str() {
+        "gpu" => 0,
+        "discrete gpu" => 1,
+        "integrated gpu" => 2,
+        "virtual gpu" => 3,
+        _ => 4,
+    };
+    if let Some(best) = devices
+        .iter()
+        .filter(|d| rank(d) < 4)
+        .min_by_key(|d| rank(d))
+    {
+        return start(best, "the best real GPU here".to_string());
+    }
+    let software = devices.iter().filter(|d| d.software).count();
+    let reason = match software {
+        0 => "no GPU here".to_string(),
+        n => format!("no real GPU here, and {n} played by the CPU, which would be slower"),
+    };
+    match devices.iter().find(|d| d.kind == "cpu") {
+        Some(cpu) => start(cpu, reason),
+        None => Err(DeviceError::NotPresent {
+            name: "auto".to_string(),
+            present: devices
+                .iter()
+                .map(|d| d.name.as_str())
+                .collect::<Vec<_>>()
+                .join(", "),
+        }),
+    }
+}
+
+fn start(info: &DeviceInfo, reason: String) -> Result<Chosen, DeviceError> {
+    let kind = info.name.split(':').next().unwrap_or_default();
+    let device = match kind {
+        #[cfg(feature = "flex")]
+        "cpu" => Device::flex(),
+        #[cfg(feature = "ndarray")]
+        #[allow(deprecated)] // deprecated upstream, and still asked for by name
+        "ndarray" => Device::ndarray(),
+        #[cfg(feature = "cuda")]
+        "cuda" => Device::new(burn_cuda::CudaDevice::new(index_of(&info.name))),
+        #[cfg(feature = "rocm")]
+        "rocm" => Device::rocm(index_of(&info.name)),
+        #[cfg(feature = "wgpu")]
+        _ => graphics::start(&info.name)?,
+        #[cfg(not(feature = "wgpu"))]
+        _ => unreachable!("`list` names no other device"),
+    };
+    Ok(Chosen {
+        device,
+        info: info.clone(),
+        reason,
+    })
+}
+
+/// The number behind the colon of a device's name.
+#[cfg(any(feature = "cuda", feature = "rocm", feature = "wgpu"))]
+fn index_of(name: &str) -> usize {
+    name.split_once(':')
+        .and_then(|(_, index)| index.parse().ok())
+        .unwrap_or(0)
+}
+
+/// A line such as `MemTotal: 16384 kB` of a file in which Linux tells about memory, in bytes; `None`
+/// on other systems.
+fn kib_of(path: &str, key: &str) -> Option<u64> {
+    let text = std::fs::read_to_string(path).ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// CUDA and ROCm devices.
+#[cfg(any(feature = "cuda", feature = "rocm"))]
+mod compute {
+    use super::DeviceInfo;
+    use burn::tensor::{Device, DeviceType};
+
+    pub(super) fn list(kind: &str) -> Vec<DeviceInfo> {
+        let (api, filter) = match kind {
+            #[cfg(feature = "cuda")]
+            "cuda" => ("CUDA", DeviceType::Cuda),
+            #[cfg(feature = "rocm")]
+            "rocm" => ("ROCm", DeviceType::Rocm),
+            _ => return Vec::new(),
+        };
+        // Without its driver a runtime may panic instead of listing nothing.
+        let devices = std::panic::catch_unwind(|| Device::enumerate(filter)).map(|d| d.len());
+        (0..devices.unwrap_or(0))
+            .map(|i| DeviceInfo {
+                name: format!("{kind}:{i}"),
+                description: format!("{api} device {i}"),
+                api: api.to_string(),
+                kind: "gpu".to_string(),
+                software: false,
+                memory_bytes: None,
+            })
+            .collect()
+    }
+}
+
+/// Adapters of the graphics interfaces.
+#[cfg(feature = "wgpu")]
+mod graphics {
+    use super::{DeviceError, DeviceInfo, index_of};
+    use burn::tensor::{Device, DeviceKind};
+    use burn_wgpu::WgpuBackend;
+    use std::collections::HashMap;
+    use std::sync::Mutex;
+    use wgpu::{Adapter, Backend, Backends, DeviceType, Instance, InstanceDescriptor};
+
+    /// An adapter and how Burn addresses it.
+    struct Found {
+        info: DeviceInfo,
+        kind: DeviceKind,
+        api: WgpuBackend,
+    }
+
+    /// Names in this build, and the interface each is bound to.
+    const NAMES: [(&str, Option<Backend>, bool); 3] = [
+        ("wgpu", None, true),
+        ("vulkan", Some(Backend::Vulkan), cfg!(feature = "vulkan")),
+        ("metal", Some(Backend::Metal), cfg!(feature = "metal")),
+    ];
+
+    fn find() -> Vec<Found> {
+        let instance = Instance::new(InstanceDescriptor {
+            backends: Backends::PRIMARY,
+            ..InstanceDescriptor::new_without_display_handle()
+        });
+        let adapters = pollster::block_on(instance.enumerate_adapters(Backends::PRIMARY));
+        let mut found = Vec::new();
+        for (name, only, compiled_in) in NAMES {
+            if !compiled_in {
+                continue;
+            }
+            let mut numbers: HashMap<(Backend, DeviceType), usize> = HashMap::new();
+            let mut index = 0;
+            for adapter in &adapters {
+                let about = adapter.get_info();
+                let api = match about.backend {
+                    Backend::Vulkan => WgpuBackend::Vulkan,
+                    Backend::Metal => WgpuBackend::Metal,
+                    Backend::Dx12 => WgpuBackend::Dx12,
+                    _ => continue,
+                };
+                if only.is_some_and(|only| only != about.backend) {
+                    continue;
+                }
+                let number = numbers
+                    .entry((about.backend, about.device_type))
+                    .or_default();
+                let (kind, words) = match about.device_type {
+                    DeviceType::DiscreteGpu => (DeviceKind::DiscreteGpu(*number), "discrete gpu"),
+                    DeviceType::IntegratedGpu => {
+                        (DeviceKind::IntegratedGpu(*number), "integrated gpu")
+                    }
+                    DeviceType::VirtualGpu => (DeviceKind::VirtualGpu(*number), "virtual gpu"),
+                    // Burn addresses the first adapter of the CPU only.
+                    DeviceType::Cpu if *number == 0 => (DeviceKind::Cpu, "software gpu"),
+                    _ => continue,
+                };
+                *number += 1;
+                found.push(Found {
+                    info: DeviceInfo {
+                        name: format!("{name}:{index}"),
+                        description: about.name.clone(),
+                        api: format!("{:?}", about.backend),
+                        kind: words.to_string(),
+                        software: about.device_type == DeviceType::Cpu,
+                        memory_bytes: memory(adapter),
+                    },
+                    kind,
+                    api,
+                });
+                index += 1;
+            }
+        }
+        found
+    }
+
+    pub(super) fn list() -> Vec<DeviceInfo> {
+        find().into_iter().map(|found| found.info).collect()
+    }
+
+    /// Starts an adapter, or gives the device that this process has started on it before.
+    pub(super) fn start(name: &str) -> Result<Device, DeviceError> {
+        static STARTED: Mutex<Vec<(String, Device)>> = Mutex::new(Vec::new());
+        let mut started = STARTED
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some((_, device)) = started.iter().find(|(n, _)| n == name) {
+            return Ok(device.clone());
+        }
+        let failed = |message: String| DeviceError::Failed {
+            name: name.to_string(),
+            message,
+        };
+        let kind = name.split(':').next().unwrap_or_default();
+        let found = find()
+            .into_iter()
+            .filter(|f| f.info.name.split(':').next() == Some(kind))
+            .nth(index_of(name))
+            .ok_or_else(|| failed("it has gone".to_string()))?;
+        let device = Device::wgpu_options()
+            .device_kind(found.kind)
+            .graphics_api(found.api)
+            .init()
+            .map_err(|e| failed(e.to_string()))?;
+        started.push((name.to_string(), device.clone()));
+        Ok(device)
+    }
+
+    /// The largest heap of the adapter's own memory, in bytes, which Vulkan tells.
+    fn memory(adapter: &Adapter) -> Option<u64> {
+        #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
+        {
+            // SAFETY: the handles are read while the adapter lives, and nothing is destroyed.
+            unsafe {
+                let hal = adapter.as_hal::<wgpu::hal::api::Vulkan>()?;
+                let instance = hal.shared_instance().raw_instance();
+                let properties =
+                    instance.get_physical_device_memory_properties(hal.raw_physical_device());
+                properties
+                    .memory_heaps_as_slice()
+                    .iter()
+                    .map(|heap| heap.size)
+                    .max()
+            }
+        }
+        #[cfg(not(any(target_os = "linux", target_os = "windows", target_os = "android")))]
+        {
+            let _ = adapter;
+            None
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! CartPole: a cart is pushed left or right to keep the pole on it upright.
+//!
+//! Gymnasium's CartPole-v1 (Barto, Sutton & Anderson 1983): its constants, the explicit Euler
+//! integrator in its order (positions advance with the old velocities), its limits, +1 a step.
+//! Sine and cosine are Taylor polynomials, exact to f32 rounding over the angles that occur, since
+//! the precision of a GPU's own is not guaranteed.
+
+use super::bits::{from_bits, to_bits};
+use super::{Game, Outcome, Rules, Words};
+use crate::draws::{draw, uniform};
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+use serde::{Deserialize, Serialize};
+
+const GRAVITY: f32 = 9.8;
+const MASS_POLE: f32 = 0.1;
+const MASS_TOTAL: f32 = 1.1;
+/// Half the pole's length, metres.
+const LENGTH: f32 = 0.5;
+/// Newtons.
+const FORCE: f32 = 10.0;
+/// Seconds a step.
+const TAU: f32 = 0.02;
+/// The cart's position at which the episode ends, metres.
+const X_LIMIT: f32 = 2.4;
+/// The pole's angle at which the episode ends: 12 degrees in radians.
+const THETA_LIMIT: f32 = 0.209_439_51;
+
+/// The parameters of CartPole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct CartPole {
+    /// Steps of an episode, 1 or more; the v1 task has 500.
+    pub max_steps: u32,
+}
+
+impl Default for CartPole {
+    fn default() -> Self {
+        Self { max_steps: 500 }
+    }
+}
+
+impl Game for CartPole {
+    const NAME: &'static str = "cartpole";
+
+    /// Position over 2.4 m, velocity over 3 m/s, angle over 12 degrees, angular velocity over
+    /// 3 rad/s.
+    fn num_features(&self) -> usize {
+        4
+    }
+
+    /// Push left, push right.
+    fn num_actions(&self) -> usize {
+        2
+    }
+
+    fn num_words(&self) -> usize {
+        4
+    }
+
+    fn max_steps(&self) -> u32 {
+        self.max_steps
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        if !(1..=1_000_000).contains(&self.max_steps) {
+            return Err(format!(
+                "cartpole.max_steps is {}, but must be 1 to 1000000",
+                self.max_steps
+            ));
+        }
+        Ok(())
+    }
+
+    fn references(&self) -> &'static [(&'static str, f64)] {
+        if self.max_steps == 500 {
+            &[("optimum", 500.0)]
+        } else {
+            &[]
+        }
+    }
+}
+
+/// A state of CartPole.
+#[derive(CubeType, Clone, Copy, Debug, PartialEq)]
+pub struct CartPoleState {
+    /// Position of the cart, metres.
+    pub x: f32,
+    /// Velocity of the cart, metres a second.
+    pub x_dot: f32,
+    /// Angle of the pole from the vertical, radians.
+    pub theta: f32,
+    /// Angular velocity of the pole, radians a second.
+    pub theta_dot: f32,
+}
+
+/// The sine of a small angle, to f32 rounding for |x| <= 0.5.
+#[cube]
+fn sin_small(x: f32) -> f32 {
+    let y = x * x;
+    let high = -1.984_127e-4f32 + y * 2.755_732e-6f32;
+    let low = -1.666_666_7e-1f32 + y * (8.333_334e-3f32 + y * high);
+    x * (1.0f32 + y * low)
+}
+
+/// The cosine of a small angle, to f32 rounding for |x| <= 0.5.
+#[cube]
+fn cos_small(x: f32) -> f32 {
+    let y = x * x;
+    let high = -1.388_888_9e-3f32 + y * 2.480_158_7e-5f32;
+    1.0f32 + y * (-0.5f32 + y * (4.166_666_8e-2f32 + y * high))
+}
+
+#[cube]
+impl Rules for CartPole {
+    type State = CartPoleState;
+
+    fn reset(state: &mut CartPoleState, key: u32, #[comptime] _game: Self) {
+        state.x = uniform(draw(key, 0)) * 0.1f32 - 0.05f32;
+        state.x_dot = uniform(draw(key, 1)) * 0.1f32 - 0.05f32;
+        state.theta = uniform(draw(key, 2)) * 0.1f32 - 0.05f32;
+        state.theta_dot = uniform(draw(key, 3)) * 0.1f32 - 0.05f32;
+    }
+
+    fn step(state: &mut CartPoleState, action: u32, _key: u32, #[comptime] _game: Self) -> Outcome {
+        let force = select(action == 1, FORCE, -FORCE);
+        let sin = sin_small(state.theta);
+        let cos = cos_small(state.theta);
+        let push = (force
+            + comptime!(MASS_POLE * LENGTH) * state.theta_dot * state.theta_dot * sin)
+            * comptime!(1.0f32 / MASS_TOTAL);
+        let theta_acc = (GRAVITY * sin - cos * push)
+            / (comptime!(LENGTH * 4.0 / 3.0)
+                - comptime!(LENGTH * MASS_POLE / MASS_TOTAL) * cos * cos);
+        let x_acc = push - comptime!(MASS_POLE * LENGTH / MASS_TOTAL) * theta_acc * cos;
+        state.x += TAU * state.x_dot;
+        state.x_dot += TAU * x_acc;
+        state.theta += TAU * state.theta_dot;
+        state.theta_dot += TAU * theta_acc;
+        let terminated = state.x < -X_LIMIT
+            || state.x > X_LIMIT
+            || state.theta < -THETA_LIMIT
+            || state.theta > THETA_LIMIT;
+        Outcome {
+            reward: 1.0f32.runtime(),
+            terminated,
+        }
+    }
+
+    fn feature(state: &CartPoleState, #[comptime] i: usize, #[comptime] _game: Self) -> f32 {
+        if comptime!(i == 0) {
+            state.x * comptime!(1.0 / X_LIMIT)
+        } else if comptime!(i == 1) {
+            state.x_dot * comptime!(1.0f32 / 3.0)
+        } else if comptime!(i == 2) {
+            state.theta * comptime!(1.0 / THETA_LIMIT)
+        } else {
+            state.theta_dot * comptime!(1.0f32 / 3.0)
+        }
+    }
+
+    fn pack(state: &CartPoleState, #[comptime] _game: Self) -> Words {
+        let mut words = Words::zero();
+        words.w0 = to_bits(state.x);
+        words.w1 = to_bits(state.x_dot);
+        words.w2 = to_bits(state.theta);
+        words.w3 = to_bits(state.theta_dot);
+        words
+    }
+
+    fn unpack(words: &Words, #[comptime] _game: Self) -> CartPoleState {
+        CartPoleState {
+            x: from_bits(words.w0),
+            x_dot: from_bits(words.w1),
+            theta: from_bits(words.w2),
+            theta_dot: from_bits(words.w3),
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Catch: one ball falls, a paddle on the bottom row must be under it.
+//!
+//! The rules of bsuite's Catch (Osband et al. 2020, `bsuite/environments/catch.py`): the paddle
+//! moves, the ball falls one row, and when it reaches the paddle's row the episode ends with +1 for
+//! a catch and -1 for a miss.
+
+use super::{Game, Outcome, Rules, Words};
+use crate::draws::below;
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+use serde::{Deserialize, Serialize};
+
+/// The parameters of Catch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Catch {
+    /// Rows of the board, 2 to 256.
+    pub rows: u32,
+    /// Columns of the board, 1 to 256.
+    pub columns: u32,
+}
+
+impl Default for Catch {
+    fn default() -> Self {
+        Self {
+            rows: 10,
+            columns: 5,
+        }
+    }
+}
+
+impl Game for Catch {
+    const NAME: &'static str = "catch";
+
+    /// Ball column, ball row, paddle column, and how far the ball is to the paddle's right.
+    fn num_features(&self) -> usize {
+        4
+    }
+
+    /// Left, stay, right.
+    fn num_actions(&self) -> usize {
+        3
+    }
+
+    fn num_words(&self) -> usize {
+        1
+    }
+
+    fn max_steps(&self) -> u32 {
+        self.rows - 1
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        if !(2..=256).contains(&self.rows) {
+            return Err(format!("catch.rows is {}, but must be 2 to 256", self.rows));
+        }
+        if !(1..=256).contains(&self.columns) {
+            return Err(format!(
+                "catch.columns is {}, but must be 1 to 256",
+                self.columns
+            ));
+        }
+        Ok(())
+    }
+
+    fn references(&self) -> &'static [(&'static str, f64)] {
+        // The ball needs rows - 1 steps to the bottom, the paddle at most columns / 2 to the side.
+        if self.rows > self.columns / 2 {
+            &[("optimum", 1.0)]
+        } else {
+            &[]
+        }
+    }
+}
+
+/// A state of Catch; row 0 is the top.
+#[derive(CubeType, Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CatchState {
+    /// Column of the ball.
+    pub ball_column: u32,
+    /// Row of the ball.
+    pub ball_row: u32,
+    /// Column of the paddle, which is on the bottom row.
+    pub paddle: u32,
+}
+
+#[cube]
+impl Rules for Catch {
+    type State = CatchState;
+
+    fn reset(state: &mut CatchState, key: u32, #[comptime] game: Self) {
+        state.ball_column = below(key, game.columns);
+        state.ball_row = 0;
+        state.paddle = comptime!(game.columns / 2);
+    }
+
+    fn step(state: &mut CatchState, action: u32, _key: u32, #[comptime] game: Self) -> Outcome {
+        // Action 0, 1, 2 moves by -1, 0, 1; columns are counted from 1 to stay clear of zero.
+        let moved = select(state.paddle + action < 1, 1, state.paddle + action);
+        state.paddle = select(moved > game.columns, game.columns, moved) - 1;
+        state.ball_row += 1;
+        let landed = state.ball_row >= comptime!(game.rows - 1);
+        let caught = select(state.ball_column == state.paddle, 1.0f32, -1.0f32);
+        Outcome {
+            reward: select(landed, caught, 0.0f32),
+            terminated: landed,
+        }
+    }
+
+    fn feature(state: &CatchState, #[comptime] i: usize, #[comptime] game: Self) -> f32 {
+        let columns = comptime!(2.0 / (game.columns.max(2) - 1) as f32);
+        let rows = comptime!(2.0 / (game.rows.max(2) - 1) as f32);
+        if comptime!(i == 0) {
+            state.ball_column as f32 * columns - 1.0f32
+        } else if comptime!(i == 1) {
+            state.ball_row as f32 * rows - 1.0f32
+        } else if comptime!(i == 2) {
+            state.paddle as f32 * columns - 1.0f32
+        } else {
+            (state.ball_column as f32 - state.paddle as f32) * comptime!(columns * 0.5)
+        }
+    }
+
+    fn pack(state: &CatchState, #[comptime] _game: Self) -> Words {
+        let mut words = Words::zero();
+        words.w0 = state.ball_column | (state.ball_row << 8) | (state.paddle << 16);
+        words
+    }
+
+    fn unpack(words: &Words, #[comptime] _game: Self) -> CatchState {
+        CatchState {
+            ball_column: words.w0 & 0xff,
+            ball_row: (words.w0 >> 8) & 0xff,
+            paddle: (words.w0 >> 16) & 0xff,
+        }
+    }
+}

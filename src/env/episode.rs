@@ -1,0 +1,72 @@
+//! Episodes: counting steps and score, truncating, and going on with the next level.
+
+use super::{Rules, Words};
+use crate::draws::draw;
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+
+/// The counter under a level's key that names the level which follows it.
+const NEXT_LEVEL: u32 = 0xffff_ffff;
+/// The counter under a level's key that names the draws of its start.
+const START: u32 = 0xffff_fffe;
+
+/// Where a game stands in its episode.
+///
+/// A level is a number: the start and the whole future of the environment. Games with equal level
+/// and time meet the same environment draws, whatever their actions.
+#[derive(CubeType, Clone, Copy, Debug, Default, PartialEq)]
+pub struct Episode {
+    /// The key of the level.
+    pub level: u32,
+    /// Steps played.
+    pub time: u32,
+    /// The sum of the rewards so far.
+    pub score: f32,
+}
+
+/// What a step of an episode gave.
+#[derive(CubeType, Clone, Copy, Debug, PartialEq)]
+pub struct Played {
+    /// The reward of the step.
+    pub reward: f32,
+    /// Whether the episode ended with this step, by termination or truncation.
+    pub ended: bool,
+    /// The score of the episode if it ended with this step, else 0.
+    pub score: f32,
+}
+
+/// The start of the level whose key is `level`.
+#[cube]
+pub fn new_game<G: Rules>(level: u32, #[comptime] game: G) -> G::State {
+    let mut state = G::unpack(&Words::zero(), game);
+    G::reset(&mut state, draw(level, START), game);
+    state
+}
+
+/// Plays one step, and starts the level's successor where the episode ended.
+///
+/// Members of a group that end an episode at the same time go on with the same next level.
+#[cube]
+pub fn play<G: Rules>(
+    state: &mut G::State,
+    episode: &mut Episode,
+    action: u32,
+    #[comptime] game: G,
+) -> Played {
+    let outcome = G::step(state, action, draw(episode.level, episode.time), game);
+    episode.time += 1;
+    episode.score += outcome.reward;
+    let ended = outcome.terminated || episode.time >= comptime!(game.max_steps());
+    let score = select(ended, episode.score, 0.0f32);
+    if ended {
+        episode.level = draw(episode.level, NEXT_LEVEL);
+        episode.time = 0;
+        episode.score = 0.0;
+        G::reset(state, draw(episode.level, START), game);
+    }
+    Played {
+        reward: outcome.reward,
+        ended,
+        score,
+    }
+}

@@ -1,0 +1,312 @@
+//! The fruit catcher: fruits fall from the top of a grid, a basket on the bottom row catches them.
+//!
+//! One step, in this order: the basket moves one cell (clamped to the grid, so that it may overhang
+//! the edge); every fruit falls one row; a fruit that reaches the basket's row is caught (+1) or
+//! missed (-1) and is gone; new fruits appear in the top row. They appear only where no fruit is
+//! left or the newest has fallen `spawn_interval` rows: as many as are missing to `min_fruits`, or
+//! else, if no fruit landed in this step and fewer than `max_fruits` are left, one on a fair coin.
+//! Not every fruit can be caught at one cell a step.
+
+use super::{Game, Outcome, Rules, Words};
+use crate::draws::{below, draw};
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+use serde::{Deserialize, Serialize};
+
+/// The parameters of the fruit catcher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Fruit {
+    /// Columns of the grid, 3 to 255.
+    pub width: u32,
+    /// Rows of the grid, 2 to 255; the basket is on the last.
+    pub height: u32,
+    /// Columns that the basket covers, 1 to `width`.
+    pub basket: u32,
+    /// The most fruits at a time, 1 to 8.
+    pub max_fruits: u32,
+    /// Fruits that are replaced as soon as the spawn interval allows, 1 to `max_fruits`.
+    pub min_fruits: u32,
+    /// Rows that the newest fruit must have fallen before the next appears, 1 to 255.
+    pub spawn_interval: u32,
+    /// Steps of an episode, 1 or more.
+    pub max_steps: u32,
+}
+
+impl Default for Fruit {
+    fn default() -> Self {
+        Self {
+            width: 20,
+            height: 15,
+            basket: 3,
+            max_fruits: 3,
+            min_fruits: 1,
+            spawn_interval: 5,
+            max_steps: 100,
+        }
+    }
+}
+
+impl Fruit {
+    /// Columns of the basket to the left of its centre.
+    fn left(&self) -> u32 {
+        self.basket / 2
+    }
+
+    /// Fruits that can land in one step: fruits share a row only if they appeared together.
+    fn landings(&self) -> usize {
+        self.min_fruits as usize
+    }
+
+    /// Words that hold the fruits, two in each.
+    fn queue_words(&self) -> usize {
+        (self.max_fruits as usize).div_ceil(2)
+    }
+}
+
+impl Game for Fruit {
+    const NAME: &'static str = "fruit";
+
+    /// The basket's column; then for each fruit, the lowest first, whether it is there, how far it
+    /// is to the basket's right, and its height.
+    fn num_features(&self) -> usize {
+        1 + 3 * self.max_fruits as usize
+    }
+
+    /// Left, stay, right.
+    fn num_actions(&self) -> usize {
+        3
+    }
+
+    fn num_words(&self) -> usize {
+        1 + self.queue_words()
+    }
+
+    fn max_steps(&self) -> u32 {
+        self.max_steps
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        let check = |name: &str, value: u32, low: u32, high: u32| {
+            if (low..=high).contains(&value) {
+                Ok(())
+            } else {
+                Err(format!(
+                    "fruit.{name} is {value}, but must be {low} to {high}"
+                ))
+            }
+        };
+        check("width", self.width, 3, 255)?;
+        check("height", self.height, 2, 255)?;
+        if self.basket > self.width {
+            return Err(format!(
+                "fruit.basket is {}, wider than the grid (fruit.width is {})",
+                self.basket, self.width
+            ));
+        }
+        check("basket", self.basket, 1, self.width)?;
+        check("max_fruits", self.max_fruits, 1, 8)?;
+        check("min_fruits", self.min_fruits, 1, self.max_fruits)?;
+        check("spawn_interval", self.spawn_interval, 1, 255)?;
+        check("max_steps", self.max_steps, 1, 1_000_000)
+    }
+
+    fn references(&self) -> &'static [(&'static str, f64)] {
+        // Simulated players, and the optimum by value iteration over all 3,565,600 states.
+        if *self == Self::default() {
+            &[("random", -10.4), ("greedy", 5.6), ("optimum", 7.750)]
+        } else if *self
+            == (Self {
+                max_steps: 200,
+                ..Self::default()
+            })
+        {
+            &[("random", -22.0), ("greedy", 11.4), ("optimum", 16.045)]
+        } else {
+            &[]
+        }
+    }
+}
+
+/// A state of the fruit catcher.
+///
+/// The fruits are a queue, the lowest first, which is also the order in which they appeared: a
+/// fruit is 16 bits, its column and the tick at which it appeared, and unused places are zero.
+/// Falling then costs nothing, and the fruit that lands is always the first.
+#[derive(CubeType, Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FruitState {
+    /// Column of the basket's centre.
+    pub basket: u32,
+    /// Fruits in the queue.
+    pub count: u32,
+    /// Steps since the start, modulo 256.
+    pub tick: u32,
+    /// The tick at which the newest fruit appeared.
+    pub newest: u32,
+    /// Fruits 0 and 1.
+    pub fruits01: u32,
+    /// Fruits 2 and 3.
+    pub fruits23: u32,
+    /// Fruits 4 and 5.
+    pub fruits45: u32,
+    /// Fruits 6 and 7.
+    pub fruits67: u32,
+}
+
+#[cube]
+impl FruitState {
+    /// Place `i` of the queue: the column in the lower 8 bits, the tick in the upper.
+    fn slot(&self, #[comptime] i: usize) -> u32 {
+        let pair = if comptime!(i / 2 == 0) {
+            self.fruits01
+        } else if comptime!(i / 2 == 1) {
+            self.fruits23
+        } else if comptime!(i / 2 == 2) {
+            self.fruits45
+        } else {
+            self.fruits67
+        };
+        (pair >> comptime!(16 * (i as u32 % 2))) & 0xffff
+    }
+
+    /// Whether there is a fruit at place `i`.
+    pub fn has_fruit(&self, #[comptime] i: usize) -> bool {
+        comptime!(i as u32) < self.count
+    }
+
+    /// Column of fruit `i`, the lowest being 0.
+    pub fn column(&self, #[comptime] i: usize) -> u32 {
+        self.slot(i) & 0xff
+    }
+
+    /// Row of fruit `i`, counted from the top.
+    pub fn row(&self, #[comptime] i: usize) -> u32 {
+        (self.tick - (self.slot(i) >> 8) + 256) & 0xff
+    }
+
+    /// Takes the lowest fruit out.
+    fn pop(&mut self) {
+        self.fruits01 = (self.fruits01 >> 16) | (self.fruits23 << 16);
+        self.fruits23 = (self.fruits23 >> 16) | (self.fruits45 << 16);
+        self.fruits45 = (self.fruits45 >> 16) | (self.fruits67 << 16);
+        self.fruits67 >>= 16;
+        self.count -= 1;
+    }
+
+    /// Puts a new fruit into the top row.
+    fn push(&mut self, column: u32) {
+        let fruit = (column | (self.tick << 8)) << ((self.count & 1) * 16);
+        let pair = self.count >> 1;
+        self.fruits01 |= select(pair == 0, fruit, 0);
+        self.fruits23 |= select(pair == 1, fruit, 0);
+        self.fruits45 |= select(pair == 2, fruit, 0);
+        self.fruits67 |= select(pair == 3, fruit, 0);
+        self.newest = self.tick;
+        self.count += 1;
+    }
+}
+
+#[cube]
+impl Rules for Fruit {
+    type State = FruitState;
+
+    fn reset(state: &mut FruitState, key: u32, #[comptime] game: Self) {
+        // The basket starts at a column that leaves it within the grid and two cells of the right
+        // edge: `left..=width - basket`, 17 of them by default.
+        let starts = comptime!(
+            (game.width + 1)
+                .saturating_sub(game.basket + game.left())
+                .max(1)
+        );
+        state.basket = below(draw(key, 0), starts) + comptime!(game.left());
+        state.count = 0;
+        state.tick = 0;
+        state.fruits01 = 0;
+        state.fruits23 = 0;
+        state.fruits45 = 0;
+        state.fruits67 = 0;
+        state.push(below(draw(key, 1), game.width));
+    }
+
+    fn step(state: &mut FruitState, action: u32, key: u32, #[comptime] game: Self) -> Outcome {
+        // Actions 0, 1, 2 move by -1, 0, 1; columns are counted from 1 to stay clear of zero.
+        let moved = select(state.basket + action < 1, 1, state.basket + action);
+        state.basket = select(moved > game.width, game.width, moved) - 1;
+        state.tick = (state.tick + 1) & 0xff;
+
+        let mut reward = 0.0f32.runtime();
+        let mut landed = false.runtime();
+        #[unroll]
+        for _ in 0..comptime!(game.landings()) {
+            if state.count > 0 && state.row(0usize) == comptime!(game.height - 1) {
+                let offset = state.column(0usize) + comptime!(game.left());
+                let caught = offset >= state.basket && offset < state.basket + game.basket;
+                reward += select(caught, 1.0f32, -1.0f32);
+                landed = true;
+                state.pop();
+            }
+        }
+
+        // The lowest bit of the key is the coin; columns come from the upper 24.
+        let fallen = (state.tick - state.newest + 256) & 0xff;
+        let clear = state.count == 0 || fallen >= game.spawn_interval;
+        let coin = key & 1 == 1 && !landed && state.count < game.max_fruits;
+        let missing = select(
+            state.count < game.min_fruits,
+            game.min_fruits - state.count,
+            select(coin, 1u32, 0u32),
+        );
+        let spawned = select(clear, missing, 0);
+        #[unroll]
+        for k in 0..comptime!(game.min_fruits) {
+            if k < spawned {
+                let bits = if comptime!(k == 0) { key } else { draw(key, k) };
+                state.push(below(bits, game.width));
+            }
+        }
+        Outcome {
+            reward,
+            terminated: false.runtime(),
+        }
+    }
+
+    fn feature(state: &FruitState, #[comptime] i: usize, #[comptime] game: Self) -> f32 {
+        let columns = comptime!(1.0 / (game.width - 1) as f32);
+        let rows = comptime!(1.0 / (game.height - 1) as f32);
+        if comptime!(i == 0) {
+            state.basket as f32 * comptime!(columns * 2.0) - 1.0f32
+        } else {
+            let fruit = comptime!((i - 1) / 3);
+            let present = select(state.has_fruit(fruit), 1.0f32, 0.0f32);
+            if comptime!((i - 1) % 3 == 0) {
+                present
+            } else if comptime!((i - 1) % 3 == 1) {
+                (state.column(fruit) as f32 - state.basket as f32) * columns * present
+            } else {
+                state.row(fruit) as f32 * rows * present
+            }
+        }
+    }
+
+    fn pack(state: &FruitState, #[comptime] _game: Self) -> Words {
+        let mut words = Words::zero();
+        words.w0 = state.basket | (state.count << 8) | (state.tick << 16) | (state.newest << 24);
+        words.w1 = state.fruits01;
+        words.w2 = state.fruits23;
+        words.w3 = state.fruits45;
+        words.w4 = state.fruits67;
+        words
+    }
+
+    fn unpack(words: &Words, #[comptime] _game: Self) -> FruitState {
+        FruitState {
+            basket: words.w0 & 0xff,
+            count: (words.w0 >> 8) & 0xff,
+            tick: (words.w0 >> 16) & 0xff,
+            newest: words.w0 >> 24,
+            fruits01: words.w1,
+            fruits23: words.w2,
+            fruits45: words.w3,
+            fruits67: words.w4,
+        }
+    }
+}

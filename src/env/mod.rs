@@ -1,0 +1,128 @@
+//! Games: their rules, written once for every device.
+//!
+//! A game is a small plain struct of parameters ([`Fruit`], [`Catch`], [`CartPole`], or your own)
+//! with two traits: [`Game`] says what the host needs to know about it, and [`Rules`] holds the
+//! rules as `#[cube]` functions over plain scalars. CubeCL keeps the original Rust function beside
+//! its GPU expansion, so the same source runs natively and inside kernels.
+//!
+//! A rule sees no time and no generator. The caller hands it a key for every step
+//! ([`crate::draws`]), and [`play`] counts the steps, ends the episode and starts the next one.
+
+pub mod bits;
+mod cartpole;
+mod catch;
+mod episode;
+mod fruit;
+
+pub use cartpole::{CartPole, CartPoleState};
+pub use catch::{Catch, CatchState};
+pub use episode::{Episode, Played, new_game, play};
+pub use fruit::{Fruit, FruitState};
+
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+use std::fmt::Debug;
+use std::hash::Hash;
+
+/// The most 32-bit words that a game's state may take.
+pub const MAX_WORDS: usize = 8;
+
+/// What the host knows of a game: its name, sizes and reference scores.
+///
+/// The struct that implements it *is* the game's parameters; kernels take it as a compile-time
+/// value, hence the bounds.
+pub trait Game: Copy + Eq + Hash + Debug + Send + Sync + 'static {
+    /// The name used on the command line and in checkpoints.
+    const NAME: &'static str;
+
+    /// Features of an observation, each scaled to about [-1, 1].
+    fn num_features(&self) -> usize;
+
+    /// Actions are `0..num_actions`.
+    fn num_actions(&self) -> usize;
+
+    /// 32-bit words of a packed state, at most [`MAX_WORDS`].
+    fn num_words(&self) -> usize;
+
+    /// The step at which an episode is truncated at the latest.
+    fn max_steps(&self) -> u32;
+
+    /// Checks the parameters.
+    ///
+    /// # Errors
+    /// One sentence that names the parameter, its value and its range.
+    fn validate(&self) -> Result<(), String>;
+
+    /// Mean scores of known players for these parameters, as `(player, score)`, worst first. Empty
+    /// where none are known.
+    fn references(&self) -> &'static [(&'static str, f64)] {
+        &[]
+    }
+}
+
+/// What one step gave.
+#[derive(CubeType, Clone, Copy, Debug)]
+pub struct Outcome {
+    /// The reward, which is also what the score counts.
+    pub reward: f32,
+    /// Whether the game came to an end of its own (termination, not truncation).
+    pub terminated: bool,
+}
+
+/// A packed state: [`Game::num_words`] words, the rest zero.
+#[derive(CubeType, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Words {
+    pub w0: u32,
+    pub w1: u32,
+    pub w2: u32,
+    pub w3: u32,
+    pub w4: u32,
+    pub w5: u32,
+    pub w6: u32,
+    pub w7: u32,
+}
+
+#[cube]
+impl Words {
+    /// All words zero.
+    pub fn zero() -> Words {
+        Words {
+            w0: 0u32.runtime(),
+            w1: 0u32.runtime(),
+            w2: 0u32.runtime(),
+            w3: 0u32.runtime(),
+            w4: 0u32.runtime(),
+            w5: 0u32.runtime(),
+            w6: 0u32.runtime(),
+            w7: 0u32.runtime(),
+        }
+    }
+}
+
+/// The rules of a game, in functions that run natively and in kernels.
+///
+/// Keep to scalars and `if`; no arrays, no products of `u32` that may overflow
+/// ([`crate::draws::wrapping_mul()`]), `x as f32` for conversions. The word index `i` and the `game` are
+/// known when a kernel is compiled.
+#[cube]
+pub trait Rules: Game {
+    /// A game's state, a struct of scalars.
+    type State: CubeType + Copy + Debug + Send + Sync;
+
+    /// Puts the start of the level that `key` names in place of `state`; every draw of it comes
+    /// from `key`.
+    fn reset(state: &mut Self::State, key: u32, #[comptime] game: Self);
+
+    /// Plays one step; every draw of the step comes from `key`.
+    fn step(state: &mut Self::State, action: u32, key: u32, #[comptime] game: Self) -> Outcome;
+
+    /// Feature `i` of the observation, for `i < num_features`.
+    fn feature(state: &Self::State, #[comptime] i: usize, #[comptime] game: Self) -> f32;
+
+    /// The state as words.
+    fn pack(state: &Self::State, #[comptime] game: Self) -> Words;
+
+    /// The state that [`Rules::pack`] gave these words.
+    fn unpack(words: &Words, #[comptime] game: Self) -> Self::State;
+}

@@ -1,0 +1,45 @@
+//! Grove: Group Relative Policy Optimisation, vectorised everywhere.
+//!
+//! Games, policy and learner run on one device: any GPU, or the CPU. Data flow through the modules
+//! in this order:
+//!
+//! - [`config`]: settings, their defaults and limits; [`device`]: where to compute;
+//! - [`draws`]: randomness as an argument;
+//! - [`env`]: games, whose rules are written once for CPU and GPU;
+//! - [`policy`]: networks and the distribution over actions;
+//! - [`rollout`]: policy and game give a [`trajectory`];
+//! - [`advantage`]: how much better each action was than its group;
+//! - [`learner`]: losses, gradients, AdamW;
+//! - [`trainer`]: the loop, on one screen; [`checkpoint`]: what it saves; [`metrics`]: what it
+//!   reports.
+//!
+//! ```
+//! use burn::tensor::Device;
+//! use grove::config::TrainConfig;
+//! use grove::env::Catch;
+//! use grove::rollout::Player;
+//! use grove::trainer::Trainer;
+//!
+//! let game = Catch::default();
+//! let config = TrainConfig { iterations: 3, ..TrainConfig::for_game("catch") };
+//! let mut trainer = Trainer::new(game, &config, &Device::flex());
+//! for _ in 0..config.iterations {
+//!     let record = trainer.iterate()?;
+//!     println!("{}: score {:?}", record.iteration, record.score);
+//! }
+//! println!("{:?}", trainer.evaluate(1000, Player::Greedy));
+//! # Ok::<(), grove::trainer::TrainError>(())
+//! ```
+
+pub mod advantage;
+pub mod checkpoint;
+pub mod config;
+pub mod device;
+pub mod draws;
+pub mod env;
+pub mod learner;
+pub mod metrics;
+pub mod policy;
+pub mod rollout;
+pub mod trainer;
+pub mod trajectory;

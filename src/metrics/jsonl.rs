@@ -1,0 +1,93 @@
+//! Records as JSON lines, one an iteration, in a file that survives interruptions.
+
+use super::IterationRecord;
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+/// A file of metrics that cannot be written or read.
+#[derive(Debug, thiserror::Error)]
+#[error("the metrics file {path} cannot be {action}: {source}")]
+pub struct MetricsError {
+    path: PathBuf,
+    action: &'static str,
+    source: std::io::Error,
+}
+
+/// An open file of metrics.
+#[derive(Debug)]
+pub struct JsonLines {
+    path: PathBuf,
+    file: File,
+}
+
+impl JsonLines {
+    /// Starts a file.
+    ///
+    /// # Errors
+    /// If it exists already or cannot be written.
+    pub fn create(path: &Path) -> Result<Self, MetricsError> {
+        let file = OpenOptions::new().write(true).create_new(true).open(path);
+        let file = file.map_err(|source| error(path, "created", source))?;
+        Ok(Self {
+            path: path.to_path_buf(),
+            file,
+        })
+    }
+
+    /// Goes on with a file after `iteration`: what it says of later ones, and a torn last line, is
+    /// dropped, since those iterations are about to be done again.
+    ///
+    /// # Errors
+    /// If it cannot be read or written.
+    pub fn resume(path: &Path, iteration: u32) -> Result<Self, MetricsError> {
+        let mut kept = String::new();
+        match File::open(path) {
+            Ok(file) => {
+                for line in BufReader::new(file).lines() {
+                    let line = line.map_err(|source| error(path, "read", source))?;
+                    match serde_json::from_str::<IterationRecord>(&line) {
+                        Ok(record) if record.iteration <= iteration => {
+                            kept.push_str(&line);
+                            kept.push('\n');
+                        }
+                        _ => break,
+                    }
+                }
+            }
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            Err(source) => return Err(error(path, "read", source)),
+        }
+        // Beside it and renamed, so that a full disk leaves the old file whole.
+        let beside = path.with_extension("jsonl.tmp");
+        std::fs::write(&beside, kept)
+            .and_then(|()| std::fs::rename(&beside, path))
+            .map_err(|source| error(path, "written", source))?;
+        let file = OpenOptions::new().append(true).open(path);
+        let file = file.map_err(|source| error(path, "written", source))?;
+        Ok(Self {
+            path: path.to_path_buf(),
+            file,
+        })
+    }
+
+    /// Adds a record.
+    ///
+    /// # Errors
+    /// If it cannot be written, for instance because the disk is full.
+    pub fn write(&mut self, record: &IterationRecord) -> Result<(), MetricsError> {
+        let mut line = serde_json::to_vec(record).expect("records are plain numbers");
+        line.push(b'\n');
+        self.file
+            .write_all(&line)
+            .map_err(|source| error(&self.path, "written", source))
+    }
+}
+
+fn error(path: &Path, action: &'static str, source: std::io::Error) -> MetricsError {
+    MetricsError {
+        path: path.to_path_buf(),
+        action,
+        source,
+    }
+}

@@ -1,0 +1,89 @@
+//! Metrics: typed records of a run, and where they go.
+
+mod jsonl;
+
+pub use jsonl::{JsonLines, MetricsError};
+
+use serde::{Deserialize, Serialize};
+
+/// What one iteration did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct IterationRecord {
+    /// Number of the iteration, from 1.
+    pub iteration: u32,
+    /// Steps of all games since the start of the run.
+    pub env_steps: u64,
+    /// Mean score of the episodes that ended in this rollout; `None` if none did.
+    pub score: Option<f64>,
+    /// Episodes that ended in this rollout.
+    pub episodes: u64,
+    /// Mean reward of a step.
+    pub mean_reward: f64,
+    /// Share of the groups whose members all got the same.
+    pub zero_variance_groups: f64,
+    /// The loss, over all optimiser steps. A value near zero is normal: advantages have mean zero.
+    pub loss: f64,
+    /// Mean entropy of the policy, nats.
+    pub entropy: f64,
+    /// Estimate of KL(policy of the rollout || policy in training).
+    pub approx_kl: f64,
+    /// Share of the steps at which clipping took the gradient away.
+    pub clip_fraction: f64,
+    /// Estimate of KL(policy || reference policy); 0 without a reference.
+    pub reference_kl: f64,
+    /// Norm of the gradient before clipping, over all optimiser steps.
+    pub grad_norm: f64,
+    /// Learning rate of the last optimiser step.
+    pub learning_rate: f64,
+    /// Where the time went.
+    pub seconds: Seconds,
+    /// Steps of all games a second in this iteration, evaluation and saving apart.
+    pub steps_per_second: f64,
+    /// The device's memory.
+    pub memory: Memory,
+    /// Times that results were waited for and copied from the device in this iteration, evaluation
+    /// and saving apart.
+    pub read_backs: u64,
+    /// An evaluation with the greedy policy, where one was due.
+    pub evaluation: Option<EvaluationRecord>,
+}
+
+/// Seconds of the phases of an iteration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Seconds {
+    /// Playing the games.
+    pub rollout: f64,
+    /// Advantages.
+    pub advantage: f64,
+    /// Updating the policy.
+    pub update: f64,
+    /// Reading the metrics back.
+    pub read_back: f64,
+}
+
+impl Seconds {
+    /// All phases together.
+    pub fn total(&self) -> f64 {
+        self.rollout + self.advantage + self.update + self.read_back
+    }
+}
+
+/// Bytes of device memory; on the CPU, of the process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// In use (CPU: resident). `None` where the device does not tell.
+    pub in_use: Option<u64>,
+    /// Reserved, at least what is in use (CPU: the highest resident so far).
+    pub reserved: Option<u64>,
+}
+
+/// The result of an evaluation.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EvaluationRecord {
+    /// Episodes played.
+    pub episodes: usize,
+    /// Mean score.
+    pub mean_score: f64,
+    /// Standard error of the mean.
+    pub std_error: f64,
+}

@@ -1,0 +1,24 @@
+//! Policies: networks from observations to action logits, and the distribution over actions.
+//!
+//! Any Burn module with a [`Policy`] implementation can be trained; [`Mlp`] is the one that comes
+//! along, and [`NativeMlp`] its evaluation on the CPU's vector units for rollouts without a device.
+
+mod categorical;
+mod mlp;
+mod native;
+mod parameters;
+
+pub use categorical::{Categorical, Sampled, sample};
+pub use mlp::Mlp;
+pub use native::{LANES, Lanes, NativeMlp, Scratch};
+pub(crate) use native::{argmax_lane, sample_lane};
+pub use parameters::{Parameter, flatten, named_parameters, unflatten};
+
+use burn::module::Module;
+use burn::tensor::Tensor;
+
+/// A network that gives each action a logit.
+pub trait Policy: Module {
+    /// Logits `[batch, num_actions]` for observations `[batch, num_features]`.
+    fn logits(&self, obs: Tensor<2>) -> Tensor<2>;
+}

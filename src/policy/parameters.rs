@@ -1,0 +1,84 @@
+//! The parameters of any module as one vector, and back.
+//!
+//! Optimiser, gradient norm and checkpoint see the vector only, so that they need not know the
+//! module. The order is that of the module's own traversal.
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::tensor::Tensor;
+
+/// Where a parameter lies in the vector.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    /// Its path in the module, for instance `layers.0.weight`.
+    pub name: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+}
+
+/// Names and shapes of the float parameters, in order.
+pub fn named_parameters<M: Module>(module: &M) -> Vec<Parameter> {
+    #[derive(Default)]
+    struct Names {
+        path: Vec<String>,
+        found: Vec<Parameter>,
+    }
+    impl ModuleVisitor for Names {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let shape = param.val().dims().to_vec();
+            self.found.push(Parameter {
+                name: self.path.join("."),
+                shape,
+            });
+        }
+        fn enter_module(&mut self, name: &str, _container_type: &str) {
+            self.path.push(name.to_string());
+        }
+        fn exit_module(&mut self, _name: &str, _container_type: &str) {
+            self.path.pop();
+        }
+    }
+    let mut names = Names::default();
+    module.visit(&mut names);
+    names.found
+}
+
+/// All float parameters in one vector `[num_params]`.
+pub fn flatten<M: Module>(module: &M) -> Tensor<1> {
+    struct Collect(Vec<Tensor<1>>);
+    impl ModuleVisitor for Collect {
+        fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+            let value = param.val();
+            let len = value.shape().num_elements();
+            self.0.push(value.reshape([len]));
+        }
+    }
+    let mut collect = Collect(Vec::new());
+    module.visit(&mut collect);
+    Tensor::cat(collect.0, 0)
+}
+
+/// The module with its float parameters taken from a vector `[num_params]`. Where the vector
+/// requires a gradient, the module's outputs lead back to it.
+///
+/// # Panics
+/// If the vector's length is not the number of parameters.
+pub fn unflatten<M: Module>(module: M, flat: &Tensor<1>) -> M {
+    struct Fill<'a> {
+        flat: &'a Tensor<1>,
+        offset: usize,
+    }
+    impl ModuleMapper for Fill<'_> {
+        fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+            let (id, value, _) = param.consume();
+            let shape = value.shape();
+            let end = self.offset + shape.num_elements();
+            let value = self.flat.clone().slice(self.offset..end).reshape(shape);
+            self.offset = end;
+            Param::initialized(id, value)
+        }
+    }
+    let mut fill = Fill { flat, offset: 0 };
+    let module = module.map(&mut fill);
+    assert_eq!(fill.offset, flat.dims()[0], "flat: [num_params]");
+    module
+}

@@ -1,0 +1,124 @@
+//! Evaluation: whole episodes of fresh levels, played natively.
+
+use super::action_uniform;
+use super::native::observe;
+use super::seats::Seat;
+use crate::draws::{Stream, draw};
+use crate::env::Rules;
+use crate::policy::{LANES, NativeMlp, argmax_lane, sample_lane};
+use rayon::prelude::*;
+
+/// How an evaluated policy picks its actions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Player {
+    /// The most likely one.
+    Greedy,
+    /// Drawn from the distribution.
+    Sampling,
+}
+
+/// The scores of an evaluation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Evaluation {
+    /// Episodes played.
+    pub episodes: usize,
+    /// Mean score.
+    pub mean_score: f64,
+    /// Standard error of the mean; 0 for a single episode.
+    pub std_error: f64,
+    /// Lowest score.
+    pub min_score: f64,
+    /// Highest score.
+    pub max_score: f64,
+    /// Mean number of steps.
+    pub mean_length: f64,
+}
+
+/// Plays `episodes` episodes, each of its own level, from their start to their end.
+///
+/// Equal arguments give equal results, whatever the number of threads. With [`Stream::Evaluation`]
+/// and [`Stream::Validation`] the levels are ones that no training of any seed has seen.
+///
+/// # Panics
+/// If `episodes` is 0, or the policy does not have the game's numbers of features and actions.
+pub fn evaluate<G: Rules>(
+    policy: &NativeMlp,
+    game: G,
+    episodes: usize,
+    stream: Stream,
+    seed: u64,
+    player: Player,
+) -> Evaluation {
+    assert!(episodes > 0, "an evaluation needs an episode");
+    assert_eq!(policy.num_features(), game.num_features());
+    assert_eq!(policy.num_actions(), game.num_actions());
+    let levels = draw(stream.key(seed), 0);
+    let actions = draw(stream.key(seed), 1);
+    let results: Vec<(f64, u32)> = (0..episodes.div_ceil(LANES))
+        .into_par_iter()
+        .flat_map_iter(|block| {
+            let first = block * LANES;
+            let lanes = LANES.min(episodes - first);
+            play_block(policy, game, levels, actions, first, lanes, player)
+        })
+        .collect();
+    let n = episodes as f64;
+    let mean = results.iter().map(|r| r.0).sum::<f64>() / n;
+    let squares = results.iter().map(|r| (r.0 - mean).powi(2)).sum::<f64>();
+    Evaluation {
+        episodes,
+        mean_score: mean,
+        std_error: if episodes > 1 {
+            (squares / (n - 1.0) / n).sqrt()
+        } else {
+            0.0
+        },
+        min_score: results.iter().map(|r| r.0).fold(f64::INFINITY, f64::min),
+        max_score: results
+            .iter()
+            .map(|r| r.0)
+            .fold(f64::NEG_INFINITY, f64::max),
+        mean_length: results.iter().map(|r| f64::from(r.1)).sum::<f64>() / n,
+    }
+}
+
+/// Score and length of each of `lanes` episodes, starting with number `first`.
+fn play_block<G: Rules>(
+    policy: &NativeMlp,
+    game: G,
+    levels: u32,
+    actions: u32,
+    first: usize,
+    lanes: usize,
+    player: Player,
+) -> Vec<(f64, u32)> {
+    let number = |lane: usize| (first + lane) as u32;
+    let mut seats: Vec<Seat<G>> = (0..lanes)
+        .map(|lane| Seat::new(draw(levels, number(lane)), game))
+        .collect();
+    let mut results: Vec<Option<(f64, u32)>> = vec![None; lanes];
+    let mut obs = vec![[0.0; LANES]; game.num_features()];
+    let mut scratch = policy.scratch();
+    let mut t = 0;
+    while results.iter().any(Option::is_none) {
+        observe(game, &seats, &mut obs);
+        let logits = policy.logits(&obs, &mut scratch);
+        for (lane, (seat, result)) in seats.iter_mut().zip(&mut results).enumerate() {
+            if result.is_some() {
+                continue;
+            }
+            let action = match player {
+                Player::Greedy => argmax_lane(logits, lane),
+                Player::Sampling => {
+                    sample_lane(logits, lane, action_uniform(actions, number(lane), t)).action
+                }
+            };
+            let played = seat.play(action, game);
+            if played.ended {
+                *result = Some((f64::from(played.score), t + 1));
+            }
+        }
+        t += 1;
+    }
+    results.into_iter().flatten().collect()
+}

@@ -1,0 +1,61 @@
+//! Rollouts: a policy plays the games and leaves a [`Trajectory`].
+//!
+//! [`NativeRollout`] plays on the CPU's threads; [`StepwiseRollout`] plays on any device, with the
+//! rules as a kernel and the policy as any Burn module. The same seed gives the same games in both.
+
+mod evaluate;
+#[cfg(feature = "kernels")]
+mod kernels;
+mod native;
+mod seats;
+mod stepwise;
+
+pub use evaluate::{Evaluation, Player, evaluate};
+pub use native::NativeRollout;
+pub use seats::{SeatsError, seat_words};
+pub use stepwise::StepwiseRollout;
+
+use crate::draws::{Stream, draw, uniform};
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+
+/// The keys that the draws of a run's rollouts come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RolloutKeys {
+    level: u32,
+    action: u32,
+    branch: u32,
+}
+
+impl RolloutKeys {
+    /// Of the run with this seed.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            level: Stream::TrainLevel.key(seed),
+            action: Stream::TrainAction.key(seed),
+            branch: Stream::Branch.key(seed),
+        }
+    }
+
+    /// Of one iteration.
+    fn at(&self, iteration: u32) -> Self {
+        Self {
+            level: draw(self.level, iteration),
+            action: draw(self.action, iteration),
+            branch: draw(self.branch, iteration),
+        }
+    }
+}
+
+/// The uniform number that decides the action of game `env` at step `t` of an iteration.
+#[cube]
+fn action_uniform(iteration_key: u32, env: u32, t: u32) -> f32 {
+    uniform(draw(draw(iteration_key, env), t))
+}
+
+/// The step of the episode at which a game of the first iteration starts when the games go on
+/// across iterations: spread, so that not all episodes end at once.
+#[cube]
+fn staggered_time(level: u32, max_steps: u32) -> u32 {
+    draw(level, 0xffff_fffd) % max_steps
+}

@@ -1,0 +1,174 @@
+//! Rollouts on the CPU's threads: rules and policy as native code.
+//!
+//! Blocks of [`LANES`] games are played from the first step to the last by one thread, without a
+//! word to the others; which thread plays which block changes nothing.
+
+use super::seats::{self, Seat};
+use super::{RolloutKeys, SeatsError, action_uniform};
+use crate::config::RolloutConfig;
+use crate::env::Rules;
+use crate::policy::{LANES, Lanes, NativeMlp, sample_lane};
+use crate::trajectory::Trajectory;
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use rayon::prelude::*;
+
+/// The games of a run, played natively.
+#[derive(Debug)]
+pub struct NativeRollout<G: Rules> {
+    game: G,
+    config: RolloutConfig,
+    keys: RolloutKeys,
+    seats: Vec<Seat<G>>,
+}
+
+/// What a block of games gave: `[num_steps][LANES]` each, the features `[num_steps][num_features]`.
+struct Block<G: Rules> {
+    seats: Vec<Seat<G>>,
+    obs: Vec<Lanes>,
+    actions: Vec<[i32; LANES]>,
+    logprobs: Vec<Lanes>,
+    rewards: Vec<Lanes>,
+    ends: Vec<Lanes>,
+    scores: Vec<Lanes>,
+}
+
+impl<G: Rules> NativeRollout<G> {
+    /// No game is started before the first rollout.
+    pub fn new(game: G, config: &RolloutConfig, keys: RolloutKeys) -> Self {
+        Self {
+            game,
+            config: config.clone(),
+            keys,
+            seats: Vec::new(),
+        }
+    }
+
+    /// Plays `num_steps` steps of every game and puts the trajectory on `device`.
+    pub fn collect(&mut self, policy: &NativeMlp, iteration: u32, device: &Device) -> Trajectory {
+        let dealt = seats::deal(self.game, &self.config, &self.keys, iteration, &self.seats);
+        let action_key = self.keys.at(iteration).action;
+        let blocks: Vec<Block<G>> = dealt
+            .par_chunks(LANES)
+            .enumerate()
+            .map(|(block, seats)| self.play_block(policy, action_key, block * LANES, seats))
+            .collect();
+        self.seats = blocks
+            .iter()
+            .flat_map(|b| b.seats.iter().copied())
+            .collect();
+
+        let (steps, envs) = (self.config.num_steps, self.config.num_envs());
+        let floats = |pick: fn(&Block<G>) -> &[Lanes]| {
+            let rows = in_time_order(&blocks, steps, envs, pick);
+            Tensor::<2>::from_data(TensorData::new(rows, [steps, envs]), device)
+        };
+        let actions = in_time_order(&blocks, steps, envs, |b| &b.actions);
+        Trajectory {
+            obs: self.observations(&blocks, device),
+            actions: Tensor::<2, Int>::from_data(TensorData::new(actions, [steps, envs]), device),
+            logprobs: floats(|b| &b.logprobs),
+            rewards: floats(|b| &b.rewards),
+            ends: floats(|b| &b.ends),
+            scores: floats(|b| &b.scores),
+        }
+    }
+
+    /// The games between two iterations, as words `[seat_words, num_envs]`; none before the first.
+    pub fn export(&self) -> Vec<u32> {
+        seats::export(self.game, &self.seats)
+    }
+
+    /// Goes on with the games that [`NativeRollout::export`] gave.
+    ///
+    /// # Errors
+    /// If their number does not fit.
+    pub fn import(&mut self, words: &[u32]) -> Result<(), SeatsError> {
+        self.seats = if words.is_empty() {
+            Vec::new()
+        } else {
+            seats::import(self.game, self.config.num_envs(), words)?
+        };
+        Ok(())
+    }
+
+    fn play_block(
+        &self,
+        policy: &NativeMlp,
+        action_key: u32,
+        first: usize,
+        seats: &[Seat<G>],
+    ) -> Block<G> {
+        let (steps, features) = (self.config.num_steps, self.game.num_features());
+        let mut block = Block {
+            seats: seats.to_vec(),
+            obs: vec![[0.0; LANES]; steps * features],
+            actions: vec![[0; LANES]; steps],
+            logprobs: vec![[0.0; LANES]; steps],
+            rewards: vec![[0.0; LANES]; steps],
+            ends: vec![[0.0; LANES]; steps],
+            scores: vec![[0.0; LANES]; steps],
+        };
+        let mut scratch = policy.scratch();
+        for t in 0..steps {
+            let obs = &mut block.obs[t * features..(t + 1) * features];
+            observe(self.game, &block.seats, obs);
+            let logits = policy.logits(obs, &mut scratch);
+            for (lane, seat) in block.seats.iter_mut().enumerate() {
+                let u = action_uniform(action_key, (first + lane) as u32, t as u32);
+                let sampled = sample_lane(logits, lane, u);
+                let played = seat.play(sampled.action, self.game);
+                block.actions[t][lane] = sampled.action as i32;
+                block.logprobs[t][lane] = sampled.logprob;
+                block.rewards[t][lane] = played.reward;
+                block.ends[t][lane] = f32::from(played.ended);
+                block.scores[t][lane] = played.score;
+            }
+        }
+        block
+    }
+
+    /// Observations `[num_steps, num_envs, num_features]` out of the blocks' lanes.
+    fn observations(&self, blocks: &[Block<G>], device: &Device) -> Tensor<3> {
+        let (steps, envs) = (self.config.num_steps, self.config.num_envs());
+        let features = self.game.num_features();
+        let mut obs = vec![0.0f32; steps * envs * features];
+        obs.par_chunks_mut(envs * features)
+            .enumerate()
+            .for_each(|(t, row)| {
+                for (block, out) in blocks.iter().zip(row.chunks_mut(LANES * features)) {
+                    let lanes = &block.obs[t * features..(t + 1) * features];
+                    for (lane, out) in out.chunks_exact_mut(features).enumerate() {
+                        for (x, feature) in out.iter_mut().zip(lanes) {
+                            *x = feature[lane];
+                        }
+                    }
+                }
+            });
+        Tensor::from_data(TensorData::new(obs, [steps, envs, features]), device)
+    }
+}
+
+/// Fills `obs`, `[num_features][LANES]`, with the features of up to [`LANES`] games.
+pub(super) fn observe<G: Rules>(game: G, seats: &[Seat<G>], obs: &mut [Lanes]) {
+    for (i, feature) in obs.iter_mut().enumerate() {
+        for (x, seat) in feature.iter_mut().zip(seats) {
+            *x = G::feature(&seat.state, i, game);
+        }
+    }
+}
+
+/// One quantity of all blocks in the order `[num_steps, num_envs]`.
+fn in_time_order<G: Rules, T: Copy + Default + Send + Sync>(
+    blocks: &[Block<G>],
+    steps: usize,
+    envs: usize,
+    pick: fn(&Block<G>) -> &[[T; LANES]],
+) -> Vec<T> {
+    let mut rows = vec![T::default(); steps * envs];
+    rows.par_chunks_mut(envs).enumerate().for_each(|(t, row)| {
+        for (block, out) in blocks.iter().zip(row.chunks_mut(LANES)) {
+            out.copy_from_slice(&pick(block)[t][..out.len()]);
+        }
+    });
+    rows
+}

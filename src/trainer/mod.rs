@@ -1,0 +1,316 @@
+//! Group Relative Policy Optimisation, on one screen.
+
+mod snapshot;
+
+pub use snapshot::{SnapshotError, load_policy, saved_config};
+
+use crate::advantage::advantages;
+use crate::config::TrainConfig;
+use crate::device;
+use crate::draws::Stream;
+use crate::env::Rules;
+use crate::learner::{Learner, UpdateStats, learning_rate};
+use crate::metrics::{EvaluationRecord, IterationRecord, Seconds};
+use crate::policy::{Mlp, NativeMlp};
+use crate::rollout::{
+    Evaluation, NativeRollout, Player, RolloutKeys, SeatsError, StepwiseRollout, evaluate,
+};
+use crate::trajectory::Trajectory;
+use burn::tensor::{Device, Tensor};
+use std::time::Instant;
+
+/// A training run in memory: games, policy, optimiser, counters.
+#[derive(Debug)]
+pub struct Trainer<G: Rules> {
+    game: G,
+    config: TrainConfig,
+    device: Device,
+    rollout: Rollout<G>,
+    learner: Learner<Mlp>,
+    /// Iterations done.
+    iteration: u32,
+    /// Score and iteration of the best evaluation so far.
+    best: Option<(f64, u32)>,
+}
+
+/// Where the games are played: natively where the device is the CPU, else on the device.
+#[derive(Debug)]
+enum Rollout<G: Rules> {
+    Native(NativeRollout<G>),
+    Stepwise(StepwiseRollout<G>),
+}
+
+impl<G: Rules> Rollout<G> {
+    fn collect(&mut self, policy: &Mlp, iteration: u32, device: &Device) -> Trajectory {
+        match self {
+            Self::Native(games) => games.collect(&NativeMlp::new(policy), iteration, device),
+            Self::Stepwise(games) => games.collect(policy, iteration),
+        }
+    }
+
+    fn export(&self) -> Vec<u32> {
+        match self {
+            Self::Native(games) => games.export(),
+            Self::Stepwise(games) => games.export(),
+        }
+    }
+
+    fn import(&mut self, words: &[u32]) -> Result<(), SeatsError> {
+        match self {
+            Self::Native(games) => games.import(words),
+            Self::Stepwise(games) => games.import(words),
+        }
+    }
+}
+
+/// Why training stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum TrainError {
+    /// Numbers ran out of range.
+    #[error(
+        "the {what} is not finite in iteration {iteration}; the last checkpoint is untouched. \
+         A lower optimizer.learning_rate or update.max_grad_norm may help"
+    )]
+    NotFinite {
+        /// Which number.
+        what: &'static str,
+        /// The iteration, from 1.
+        iteration: u32,
+    },
+}
+
+impl<G: Rules> Trainer<G> {
+    /// A run at its start. Both `game` and `config` must have been validated.
+    pub fn new(game: G, config: &TrainConfig, device: &Device) -> Self {
+        let key = Stream::Weights.key(config.seed);
+        let (features, actions) = (game.num_features(), game.num_actions());
+        let policy = Mlp::new(features, actions, &config.policy, key, device);
+        let keys = RolloutKeys::new(config.seed);
+        let rollout = if device::has_kernels(device) {
+            Rollout::Stepwise(StepwiseRollout::new(game, &config.rollout, keys, device))
+        } else {
+            Rollout::Native(NativeRollout::new(game, &config.rollout, keys))
+        };
+        let learner = Learner::new(policy, config);
+        let (config, device) = (config.clone(), device.clone());
+        Self {
+            game,
+            config,
+            device,
+            rollout,
+            learner,
+            iteration: 0,
+            best: None,
+        }
+    }
+
+    /// One iteration of GRPO: every group plays, every action is judged by its group, the policy
+    /// moves towards the better ones.
+    ///
+    /// # Errors
+    /// [`TrainError::NotFinite`]; the trainer is of no use then.
+    pub fn iterate(&mut self) -> Result<IterationRecord, TrainError> {
+        let TrainConfig {
+            rollout, advantage, ..
+        } = &self.config;
+        let mut clock = Clock::start(&self.device);
+
+        let trajectory = self
+            .rollout
+            .collect(&self.learner.policy(), self.iteration, &self.device);
+        let rollout_seconds = clock.lap();
+
+        let mask = trajectory.mask(rollout.auto_reset);
+        let judged = advantages(&trajectory, &mask, rollout.group_size, advantage);
+        let advantage_seconds = clock.lap();
+
+        let stats = self
+            .learner
+            .update(&trajectory, &judged.values, &mask, self.iteration);
+        let update_seconds = clock.lap();
+
+        let metrics = read_back(&trajectory, judged.zero_variance, stats);
+        let read_back_seconds = clock.lap();
+
+        self.iteration += 1;
+        self.record(
+            metrics,
+            Seconds {
+                rollout: rollout_seconds,
+                advantage: advantage_seconds,
+                update: update_seconds,
+                read_back: read_back_seconds,
+            },
+        )
+    }
+
+    /// Plays `episodes` fresh episodes with the policy as it is.
+    pub fn evaluate(&self, episodes: usize, player: Player) -> Evaluation {
+        let policy = NativeMlp::new(&self.learner.policy());
+        evaluate(
+            &policy,
+            self.game,
+            episodes,
+            Stream::Validation,
+            self.config.seed,
+            player,
+        )
+    }
+
+    /// Evaluates the greedy policy, and says whether it is the best so far.
+    pub fn measure(&mut self) -> (EvaluationRecord, bool) {
+        let evaluation = self.evaluate(self.config.checkpoint.eval_episodes, Player::Greedy);
+        let score = evaluation.mean_score;
+        let improved = self.best.is_none_or(|(best, _)| score > best);
+        if improved {
+            self.best = Some((score, self.iteration));
+        }
+        (EvaluationRecord::from(evaluation), improved)
+    }
+
+    /// The policy as it is.
+    pub fn policy(&self) -> Mlp {
+        self.learner.policy()
+    }
+
+    /// The game.
+    pub fn game(&self) -> G {
+        self.game
+    }
+
+    /// The settings.
+    pub fn config(&self) -> &TrainConfig {
+        &self.config
+    }
+
+    /// Iterations done.
+    pub fn iteration(&self) -> u32 {
+        self.iteration
+    }
+
+    /// Score and iteration of the best evaluation so far.
+    pub fn best(&self) -> Option<(f64, u32)> {
+        self.best
+    }
+
+    fn record(&self, m: Metrics, seconds: Seconds) -> Result<IterationRecord, TrainError> {
+        let iteration = self.iteration;
+        for (what, value) in [
+            ("loss", m.loss),
+            ("gradient", m.grad_norm),
+            ("policy's divergence", m.approx_kl),
+            ("reward", m.mean_reward),
+        ] {
+            if !value.is_finite() {
+                return Err(TrainError::NotFinite { what, iteration });
+            }
+        }
+        let rollout = &self.config.rollout;
+        let steps = (rollout.num_envs() * rollout.num_steps) as u64;
+        let updates = self.learner.optimizer().steps;
+        let total = crate::learner::total_updates(&self.config);
+        Ok(IterationRecord {
+            iteration,
+            env_steps: steps * u64::from(iteration),
+            score: (m.episodes > 0.0).then(|| m.score_sum / m.episodes),
+            episodes: m.episodes as u64,
+            mean_reward: m.mean_reward,
+            zero_variance_groups: m.zero_variance,
+            loss: m.loss,
+            entropy: m.entropy,
+            approx_kl: m.approx_kl,
+            clip_fraction: m.clip_fraction,
+            reference_kl: m.reference_kl,
+            grad_norm: m.grad_norm,
+            learning_rate: learning_rate(&self.config.optimizer, updates - 1, total),
+            seconds,
+            steps_per_second: steps as f64 / seconds.total(),
+            memory: device::memory(&self.device),
+            read_backs: m.read_backs,
+            evaluation: None,
+        })
+    }
+}
+
+/// The numbers of an iteration that come from the device.
+struct Metrics {
+    score_sum: f64,
+    episodes: f64,
+    mean_reward: f64,
+    zero_variance: f64,
+    approx_kl: f64,
+    clip_fraction: f64,
+    entropy: f64,
+    reference_kl: f64,
+    loss: f64,
+    grad_norm: f64,
+    read_backs: u64,
+}
+
+/// Fetches all numbers of an iteration in one piece.
+fn read_back(trajectory: &Trajectory, zero_variance: Tensor<1>, stats: UpdateStats) -> Metrics {
+    let parts = vec![
+        trajectory.scores.clone().sum(),
+        trajectory.ends.clone().sum(),
+        trajectory.rewards.clone().mean(),
+        zero_variance,
+        stats.means,
+    ];
+    let numbers = device::read(Tensor::cat(parts, 0));
+    let at = |i: usize| f64::from(numbers[i]);
+    Metrics {
+        score_sum: at(0),
+        episodes: at(1),
+        mean_reward: at(2),
+        zero_variance: at(3),
+        approx_kl: at(4),
+        clip_fraction: at(5),
+        entropy: at(6),
+        reference_kl: at(7),
+        loss: at(8),
+        grad_norm: at(9),
+        read_backs: device::take_read_count(),
+    }
+}
+
+/// Measures phases; each lap waits until the device is done with what it was given.
+struct Clock<'a> {
+    device: &'a Device,
+    last: Instant,
+}
+
+impl<'a> Clock<'a> {
+    fn start(device: &'a Device) -> Self {
+        device::take_read_count();
+        Self {
+            device,
+            last: Instant::now(),
+        }
+    }
+
+    /// Seconds since the last lap.
+    fn lap(&mut self) -> f64 {
+        // A device that fails here fails again, with a better message, where results are read.
+        let _ = self.device.sync();
+        let now = Instant::now();
+        let seconds = now.duration_since(self.last).as_secs_f64();
+        self.last = now;
+        seconds
+    }
+}
+
+impl From<Evaluation> for EvaluationRecord {
+    fn from(evaluation: Evaluation) -> Self {
+        let Evaluation {
+            episodes,
+            mean_score,
+            std_error,
+            ..
+        } = evaluation;
+        Self {
+            episodes,
+            mean_score,
+            std_error,
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! A training run as the sections of a checkpoint, and back.
+
+use super::Trainer;
+use crate::checkpoint::{Checkpoint, CheckpointError, Section};
+use crate::config::{ConfigError, TrainConfig, overlay};
+use crate::device;
+use crate::env::Rules;
+use crate::learner::AdamW;
+use crate::policy::{Mlp, Parameter, flatten, named_parameters, unflatten};
+use crate::rollout::SeatsError;
+use burn::tensor::{Device, Tensor, TensorData};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+const CONFIG: &str = "config.toml";
+const STATE: &str = "state.json";
+const WEIGHTS: &str = "weights.safetensors";
+const FIRST_MOMENT: &str = "first_moment.safetensors";
+const SECOND_MOMENT: &str = "second_moment.safetensors";
+const REFERENCE: &str = "reference.safetensors";
+const GAMES: &str = "games.safetensors";
+/// The version of all sections that this build writes, and the newest that it reads.
+const VERSION: u32 = 1;
+
+/// Counters of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct State {
+    iteration: u32,
+    optimizer_steps: u64,
+    best_score: Option<f64>,
+    best_iteration: Option<u32>,
+}
+
+/// A checkpoint that does not fit what it is loaded into.
+#[derive(Debug, thiserror::Error)]
+pub enum SnapshotError {
+    /// A section is missing or too new.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// The saved settings cannot be read.
+    #[error("the checkpoint's settings cannot be used: {0}")]
+    Config(#[from] ConfigError),
+    /// The saved games do not fit.
+    #[error(transparent)]
+    Games(#[from] SeatsError),
+    /// It is a checkpoint of another game.
+    #[error("the checkpoint is of the game `{found}`, not `{expected}`")]
+    OtherGame {
+        /// The game wanted.
+        expected: String,
+        /// The game found.
+        found: String,
+    },
+    /// The weights are of another network.
+    #[error("the checkpoint's {section} do not fit the network: {reason}")]
+    OtherShape {
+        /// Which section.
+        section: String,
+        /// What differs.
+        reason: String,
+    },
+    /// A section that is not what its name says.
+    #[error("the checkpoint's {section} cannot be read: {reason}")]
+    Unreadable {
+        /// Which section.
+        section: String,
+        /// What the parser says.
+        reason: String,
+    },
+}
+
+/// The settings in a checkpoint: the game's name, its parameters and the run's.
+///
+/// # Errors
+/// If they are missing, cannot be read, or the game is not `G`.
+pub fn saved_config<G: Rules + DeserializeOwned>(
+    checkpoint: &Checkpoint,
+) -> Result<(G, TrainConfig), SnapshotError> {
+    let section = checkpoint.section(CONFIG, VERSION)?;
+    let text = std::str::from_utf8(&section.bytes).map_err(|e| unreadable(CONFIG, e))?;
+    let mut table = overlay::parse(CONFIG, text)?;
+    let found = table
+        .remove("env")
+        .and_then(|v| v.as_str().map(String::from))
+        .unwrap_or_default();
+    if found != G::NAME {
+        return Err(SnapshotError::OtherGame {
+            expected: G::NAME.to_string(),
+            found,
+        });
+    }
+    let game = match table.remove(G::NAME) {
+        Some(toml::Value::Table(game)) => overlay::from_table(game)?,
+        _ => {
+            return Err(unreadable(
+                CONFIG,
+                format!("there is no table `{}`", G::NAME),
+            ));
+        }
+    };
+    Ok((game, overlay::from_table(table)?))
+}
+
+/// The settings of a run as they are saved and shown.
+pub(crate) fn config_toml<G: Rules + Serialize>(game: &G, config: &TrainConfig) -> String {
+    let mut table = toml::Table::new();
+    table.insert("env".to_string(), G::NAME.into());
+    table.extend(overlay::to_table(config));
+    table.insert(G::NAME.to_string(), overlay::to_table(game).into());
+    toml::to_string(&table).expect("settings are plain tables")
+}
+
+/// The policy in a checkpoint, on `device`.
+///
+/// # Errors
+/// If the checkpoint does not hold a policy for this game.
+pub fn load_policy<G: Rules>(
+    checkpoint: &Checkpoint,
+    game: G,
+    config: &TrainConfig,
+    device: &Device,
+) -> Result<Mlp, SnapshotError> {
+    let policy = Mlp::new(
+        game.num_features(),
+        game.num_actions(),
+        &config.policy,
+        0,
+        device,
+    );
+    let weights = read_params(checkpoint, WEIGHTS, &named_parameters(&policy), device)?;
+    Ok(unflatten(policy, &weights))
+}
+
+impl<G: Rules + Serialize> Trainer<G> {
+    /// Everything that the run needs to go on. On a device this reads back.
+    pub fn snapshot(&self) -> Checkpoint {
+        let names = named_parameters(&self.learner.policy());
+        let optimizer = self.learner.optimizer();
+        let state = State {
+            iteration: self.iteration,
+            optimizer_steps: optimizer.steps,
+            best_score: self.best.map(|(score, _)| score),
+            best_iteration: self.best.map(|(_, iteration)| iteration),
+        };
+        let mut state = serde_json::to_vec_pretty(&state).expect("counters are plain numbers");
+        state.push(b'\n');
+        let mut sections = vec![
+            (CONFIG, config_toml(&self.game, &self.config).into_bytes()),
+            (STATE, state),
+            (WEIGHTS, params_bytes(&names, self.learner.params())),
+            (FIRST_MOMENT, params_bytes(&names, &optimizer.first_moment)),
+            (
+                SECOND_MOMENT,
+                params_bytes(&names, &optimizer.second_moment),
+            ),
+            (
+                GAMES,
+                games_bytes(&self.rollout.export(), self.config.rollout.num_envs()),
+            ),
+        ];
+        if let Some(reference) = self.learner.reference() {
+            sections.push((REFERENCE, params_bytes(&names, &flatten(reference))));
+        }
+        let sections = sections.into_iter().map(|(name, bytes)| Section {
+            name: name.to_string(),
+            version: VERSION,
+            bytes,
+        });
+        Checkpoint {
+            iteration: u64::from(self.iteration),
+            sections: sections.collect(),
+        }
+    }
+
+    /// A run that goes on from a checkpoint. `config` and `game` are those of the checkpoint
+    /// ([`saved_config`]), or changes of them that keep the shapes.
+    ///
+    /// # Errors
+    /// If the checkpoint lacks a section or does not fit.
+    pub fn resume(
+        checkpoint: &Checkpoint,
+        game: G,
+        config: &TrainConfig,
+        device: &Device,
+    ) -> Result<Self, SnapshotError> {
+        let mut trainer = Self::new(game, config, device);
+        let section = checkpoint.section(STATE, VERSION)?;
+        let state: State =
+            serde_json::from_slice(&section.bytes).map_err(|e| unreadable(STATE, e))?;
+        let names = named_parameters(&trainer.learner.policy());
+        let params = |section: &str| read_params(checkpoint, section, &names, device);
+        let optimizer = AdamW {
+            first_moment: params(FIRST_MOMENT)?,
+            second_moment: params(SECOND_MOMENT)?,
+            steps: state.optimizer_steps,
+        };
+        let reference = match trainer.learner.reference() {
+            Some(_) => Some(params(REFERENCE)?),
+            None => None,
+        };
+        trainer
+            .learner
+            .restore(params(WEIGHTS)?, optimizer, reference);
+        trainer.rollout.import(&read_games(checkpoint)?)?;
+        trainer.iteration = state.iteration;
+        trainer.best = state.best_score.zip(state.best_iteration);
+        Ok(trainer)
+    }
+}
+
+fn unreadable(section: &str, reason: impl ToString) -> SnapshotError {
+    SnapshotError::Unreadable {
+        section: section.to_string(),
+        reason: reason.to_string(),
+    }
+}
+
+/// A parameter vector as named tensors.
+fn params_bytes(names: &[Parameter], params: &Tensor<1>) -> Vec<u8> {
+    let floats = device::read(params.clone());
+    let bytes: Vec<u8> = floats.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let mut offset = 0;
+    let views = names.iter().map(|parameter| {
+        let len = 4 * parameter.shape.iter().product::<usize>();
+        let view = TensorView::new(
+            Dtype::F32,
+            parameter.shape.clone(),
+            &bytes[offset..offset + len],
+        )
+        .expect("the length is that of the shape");
+        offset += len;
+        (parameter.name.clone(), view)
+    });
+    let views: Vec<_> = views.collect();
+    safetensors::serialize(views, None).expect("names and shapes are those of a module")
+}
+
+/// The parameter vector that [`params_bytes`] wrote.
+fn read_params(
+    checkpoint: &Checkpoint,
+    name: &str,
+    parameters: &[Parameter],
+    device: &Device,
+) -> Result<Tensor<1>, SnapshotError> {
+    let section = checkpoint.section(name, VERSION)?;
+    let tensors = SafeTensors::deserialize(&section.bytes).map_err(|e| unreadable(name, e))?;
+    let other = |reason: String| SnapshotError::OtherShape {
+        section: name.to_string(),
+        reason,
+    };
+    if tensors.len() != parameters.len() {
+        let (found, expected) = (tensors.len(), parameters.len());
+        return Err(other(format!(
+            "it holds {found} tensors instead of {expected}"
+        )));
+    }
+    let mut params = Vec::new();
+    for parameter in parameters {
+        let view = tensors
+            .tensor(&parameter.name)
+            .map_err(|_| other(format!("`{}` is missing", parameter.name)))?;
+        if view.shape() != parameter.shape || view.dtype() != Dtype::F32 {
+            return Err(other(format!(
+                "`{}` is {:?} {:?} instead of F32 {:?}",
+                parameter.name,
+                view.dtype(),
+                view.shape(),
+                parameter.shape
+            )));
+        }
+        let words = view.data().chunks_exact(4);
+        params.extend(words.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
+    }
+    let len = params.len();
+    Ok(Tensor::from_data(TensorData::new(params, [len]), device))
+}
+
+fn games_bytes(words: &[u32], num_envs: usize) -> Vec<u8> {
+    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    let view = TensorView::new(Dtype::U32, vec![words.len() / num_envs, num_envs], &bytes)
+        .expect("the length is that of the shape");
+    safetensors::serialize([("games", view)], None).expect("one tensor")
+}
+
+fn read_games(checkpoint: &Checkpoint) -> Result<Vec<u32>, SnapshotError> {
+    let section = checkpoint.section(GAMES, VERSION)?;
+    let tensors = SafeTensors::deserialize(&section.bytes).map_err(|e| unreadable(GAMES, e))?;
+    let view = tensors.tensor("games").map_err(|e| unreadable(GAMES, e))?;
+    let words = view.data().chunks_exact(4);
+    Ok(words
+        .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+        .collect())
+}

@@ -1,0 +1,65 @@
+//! What a rollout gives and an update takes.
+
+use burn::tensor::{Int, Tensor};
+
+/// The steps of `num_envs` games, `num_steps` each, on one device.
+///
+/// Game `i` is member `i % group_size` of group `i / group_size`. All tensors are time-major.
+#[derive(Clone, Debug)]
+pub struct Trajectory {
+    /// Observations before each step: `[num_steps, num_envs, num_features]`.
+    pub obs: Tensor<3>,
+    /// Actions taken: `[num_steps, num_envs]`.
+    pub actions: Tensor<2, Int>,
+    /// Log-probabilities of the actions under the policy that took them: `[num_steps, num_envs]`.
+    pub logprobs: Tensor<2>,
+    /// Rewards of the steps: `[num_steps, num_envs]`.
+    pub rewards: Tensor<2>,
+    /// 1 where the episode ended with the step, else 0: `[num_steps, num_envs]`.
+    pub ends: Tensor<2>,
+    /// The score of the episode that ended with the step, else 0: `[num_steps, num_envs]`.
+    pub scores: Tensor<2>,
+}
+
+impl Trajectory {
+    /// `[num_steps, num_envs, num_features]`.
+    ///
+    /// # Panics
+    /// If the tensors' shapes do not belong together.
+    pub fn dims(&self) -> [usize; 3] {
+        let [num_steps, num_envs, num_features] = self.obs.dims();
+        let expected = [num_steps, num_envs];
+        assert_eq!(
+            self.actions.dims(),
+            expected,
+            "actions: [num_steps, num_envs]"
+        );
+        assert_eq!(
+            self.logprobs.dims(),
+            expected,
+            "logprobs: [num_steps, num_envs]"
+        );
+        assert_eq!(
+            self.rewards.dims(),
+            expected,
+            "rewards: [num_steps, num_envs]"
+        );
+        assert_eq!(self.ends.dims(), expected, "ends: [num_steps, num_envs]");
+        assert_eq!(
+            self.scores.dims(),
+            expected,
+            "scores: [num_steps, num_envs]"
+        );
+        [num_steps, num_envs, num_features]
+    }
+
+    /// 1 where a step counts, else 0: `[num_steps, num_envs]`. With `auto_reset` all do; otherwise
+    /// those up to and including the first end of an episode.
+    pub fn mask(&self, auto_reset: bool) -> Tensor<2> {
+        if auto_reset {
+            return self.ends.ones_like();
+        }
+        let ended_before = self.ends.clone().cumsum(0) - self.ends.clone();
+        ended_before.lower_equal_elem(0.5).float()
+    }
+}
