@@ -10,14 +10,16 @@ const STD_EPSILON: f32 = 1e-4;
 /// Advantages of a trajectory.
 #[derive(Clone, Debug)]
 pub struct Advantages {
-    /// Of each step, 0 where the step does not count: `[num_steps, num_envs]`.
+    /// Of each step, 0 where the step does not count: `[learn_steps, num_envs]`.
     pub values: Tensor<2>,
+    /// 1 where a step counts: `[learn_steps, num_envs]`.
+    pub mask: Tensor<2>,
     /// Share of the groups whose members all got the same: from these nothing is learnt. `[1]`.
     pub zero_variance: Tensor<1>,
 }
 
-/// The advantages of `trajectory`, whose groups are `group_size` neighbouring games; `mask`,
-/// `[num_steps, num_envs]`, is 1 where a step counts.
+/// The advantages of the first `learn_steps` steps of `trajectory`, whose groups are `group_size`
+/// neighbouring games; `mask`, `[num_steps, num_envs]`, is 1 where a step counts.
 ///
 /// The baseline of a step is the mean over the group's members, for reward-to-go at the same step; a
 /// member whose steps no longer count adds 0 to it, since it earns nothing more.
@@ -28,18 +30,21 @@ pub fn advantages(
     trajectory: &Trajectory,
     mask: &Tensor<2>,
     group_size: usize,
+    learn_steps: usize,
     config: &AdvantageConfig,
 ) -> Advantages {
-    let [num_steps, num_envs, _] = trajectory.dims();
+    let [_, num_envs, _] = trajectory.dims();
     assert_eq!(num_envs % group_size, 0, "groups must be whole");
     let num_groups = num_envs / group_size;
     let rewards = trajectory.rewards.clone() * mask.clone();
     let totals = rewards.clone().sum_dim(0);
     let credits = match config.estimator {
-        Estimator::Return => totals.clone().repeat_dim(0, num_steps),
-        Estimator::RewardToGo => rewards_to_go(rewards, &trajectory.ends, config.discount),
+        Estimator::Return => totals.clone().repeat_dim(0, learn_steps),
+        Estimator::RewardToGo => rewards_to_go(rewards, &trajectory.ends, config.discount)
+            .slice([0..learn_steps, 0..num_envs]),
     };
-    let credits = credits.reshape([num_steps, num_groups, group_size]);
+    let mask = mask.clone().slice([0..learn_steps, 0..num_envs]);
+    let credits = credits.reshape([learn_steps, num_groups, group_size]);
     let centred = credits.clone() - credits.mean_dim(2);
     let scaled = match config.scale_rewards {
         Scale::None => centred,
@@ -48,7 +53,7 @@ pub fn advantages(
             centred / (variance.sqrt() + STD_EPSILON)
         }
         Scale::Batch => {
-            let counted = mask.clone().reshape([num_steps, num_groups, group_size]);
+            let counted = mask.clone().reshape([learn_steps, num_groups, group_size]);
             let steps = counted.clone().sum().reshape([1, 1, 1]);
             let squares = (centred.clone().square() * counted)
                 .sum()
@@ -59,13 +64,14 @@ pub fn advantages(
     let totals = totals.reshape([num_groups, group_size]);
     let spread = totals.clone().max_dim(1) - totals.min_dim(1);
     Advantages {
-        values: scaled.reshape([num_steps, num_envs]) * mask.clone(),
+        values: scaled.reshape([learn_steps, num_envs]) * mask.clone(),
+        mask,
         zero_variance: spread.lower_equal_elem(0.0).float().mean().reshape([1]),
     }
 }
 
 /// `g[t] = rewards[t] + discount * (1 - ends[t]) * g[t + 1]`: `[num_steps, num_envs]`.
-fn rewards_to_go(rewards: Tensor<2>, ends: &Tensor<2>, discount: f32) -> Tensor<2> {
+fn rewards_to_go(rewards: Tensor<2>, ends: &Tensor<2>, discount: f64) -> Tensor<2> {
     let [num_steps, num_envs] = rewards.dims();
     let going_on = (ends.clone().neg() + 1.0) * discount;
     let row = |tensor: &Tensor<2>, t: usize| tensor.clone().slice([t..t + 1, 0..num_envs]);
@@ -115,7 +121,7 @@ mod tests {
         let device = Device::flex();
         let trajectory = trajectory(&device);
         let mask = trajectory.mask(auto_reset);
-        let advantages = advantages(&trajectory, &mask, 2, &config);
+        let advantages = advantages(&trajectory, &mask, 2, 3, &config);
         let expected = Tensor::<2>::from_floats(expected, &device).into_data();
         let tolerance = Tolerance::<f32>::absolute(1e-3);
         advantages

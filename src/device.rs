@@ -167,8 +167,7 @@ pub fn list() -> Vec<DeviceInfo> {
     devices
 }
 
-/// The device of this name. `auto` takes a real GPU where there is one, never one that the CPU
-/// plays, and else the CPU.
+/// The device of this name; `auto` is [`best`].
 ///
 /// A graphics device can be started once in a process; later calls with the same name share it.
 ///
@@ -176,7 +175,8 @@ pub fn list() -> Vec<DeviceInfo> {
 /// A name that is unknown, not compiled in, not on this machine, or a device that does not start.
 pub fn choose(name: &str) -> Result<Chosen, DeviceError> {
     if name == "auto" {
-        return choose_best();
+        let (info, reason) = best()?;
+        return start(&info, reason);
     }
     let (kind, index) = match name.split_once(':') {
         Some((kind, index)) => (kind, index.parse::<usize>().ok()),
@@ -208,49 +208,50 @@ pub fn choose(name: &str) -> Result<Chosen, DeviceError> {
         format!("{kind}:{index}")
     };
     let Some(info) = devices.iter().find(|d| d.name == wanted) else {
-        return Err(DeviceError::NotPresent {
-            name: name.to_string(),
-            present: devices
-                .iter()
-                .map(|d| d.name.as_str())
-                .collect::<Vec<_>>()
-                .join(", "),
-        });
+        return Err(not_present(name, &devices));
     };
     start(info, "asked for by name".to_string())
 }
 
-fn choose_best() -> Result<Chosen, DeviceError> {
+/// What `auto` takes, and why: a real GPU where there is one, never one that the CPU plays, and else
+/// the CPU.
+///
+/// # Errors
+/// If this build has no device at all.
+pub fn best() -> Result<(DeviceInfo, String), DeviceError> {
     let devices = list();
-    let rank = |info: &DeviceInfo| match info.kind.as_str() {
-        "gpu" => 0,
-        "discrete gpu" => 1,
-        "integrated gpu" => 2,
-        "virtual gpu" => 3,
-        _ => 4,
+    let rank = |info: &&DeviceInfo| match info.kind.as_str() {
+        "gpu" => Some(0),
+        "discrete gpu" => Some(1),
+        "integrated gpu" => Some(2),
+        "virtual gpu" => Some(3),
+        _ => None,
     };
     if let Some(best) = devices
         .iter()
-        .filter(|d| rank(d) < 4)
+        .filter(|d| rank(d).is_some())
         .min_by_key(|d| rank(d))
     {
-        return start(best, "the best real GPU here".to_string());
+        return Ok((best.clone(), "the best real GPU here".to_string()));
     }
-    let software = devices.iter().filter(|d| d.software).count();
-    let reason = match software {
-        0 => "no GPU here".to_string(),
-        n => format!("no real GPU here, and {n} played by the CPU, which would be slower"),
+    let reason = match devices.iter().find(|d| d.software) {
+        None => "no GPU here".to_string(),
+        Some(software) => format!(
+            "no real GPU here: {} is played by the CPU and slower than it",
+            software.name
+        ),
     };
     match devices.iter().find(|d| d.kind == "cpu") {
-        Some(cpu) => start(cpu, reason),
-        None => Err(DeviceError::NotPresent {
-            name: "auto".to_string(),
-            present: devices
-                .iter()
-                .map(|d| d.name.as_str())
-                .collect::<Vec<_>>()
-                .join(", "),
-        }),
+        Some(cpu) => Ok((cpu.clone(), reason)),
+        None => Err(not_present("auto", &devices)),
+    }
+}
+
+fn not_present(name: &str, devices: &[DeviceInfo]) -> DeviceError {
+    let present: Vec<_> = devices.iter().map(|d| d.name.as_str()).collect();
+    DeviceError::NotPresent {
+        name: name.to_string(),
+        present: present.join(", "),
     }
 }
 

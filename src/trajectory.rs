@@ -62,4 +62,21 @@ impl Trajectory {
         let ended_before = self.ends.clone().cumsum(0) - self.ends.clone();
         ended_before.lower_equal_elem(0.5).float()
     }
+
+    /// The first `num_steps` steps.
+    pub fn first_steps(&self, num_steps: usize) -> Self {
+        let [_, num_envs, num_features] = self.dims();
+        let rows = |tensor: &Tensor<2>| tensor.clone().slice([0..num_steps, 0..num_envs]);
+        Self {
+            obs: self
+                .obs
+                .clone()
+                .slice([0..num_steps, 0..num_envs, 0..num_features]),
+            actions: self.actions.clone().slice([0..num_steps, 0..num_envs]),
+            logprobs: rows(&self.logprobs),
+            rewards: rows(&self.rewards),
+            ends: rows(&self.ends),
+            scores: rows(&self.scores),
+        }
+    }
 }

@@ -63,6 +63,12 @@ impl TrainConfig {
             rollout.num_steps,
             "1 or more",
         )?;
+        check(
+            (1..=rollout.num_steps).contains(&rollout.learn_steps),
+            "rollout.learn_steps",
+            rollout.learn_steps,
+            &format!("1 to rollout.num_steps ({})", rollout.num_steps),
+        )?;
         let steps = rollout
             .num_groups
             .checked_mul(rollout.group_size)

@@ -25,6 +25,7 @@ impl TrainConfig {
                 num_groups: 64,
                 group_size: 16,
                 num_steps: 32,
+                learn_steps: 16,
                 start: Start::Branch,
                 auto_reset: true,
             },

@@ -65,6 +65,9 @@ pub struct RolloutConfig {
     pub group_size: usize,
     /// Steps that each game is played in an iteration.
     pub num_steps: usize,
+    /// Steps, from the first, that are learnt from, 1 to `num_steps`. The others only show what
+    /// those have led to.
+    pub learn_steps: usize,
     /// Where the games of an iteration start.
     pub start: Start,
     /// Whether a game whose episode ends within a rollout goes on with the next level. Otherwise
@@ -85,8 +88,9 @@ impl RolloutConfig {
 pub enum Start {
     /// At the start of a new level, the same for all members of a group.
     Level,
-    /// Where the last iteration left one member of the group, drawn at random: all members go on
-    /// from that member's state. A group then compares actions in one and the same situation.
+    /// In the middle of a game: all members of a group start from the state in which one of them
+    /// was in the last iteration, at a step of `1..=learn_steps`, both drawn at random. A group then
+    /// compares actions in one and the same situation (as in the "vine" of Schulman et al. 2015).
     Branch,
 }
 
@@ -96,7 +100,7 @@ pub struct AdvantageConfig {
     /// What an action is credited with.
     pub estimator: Estimator,
     /// Discount of later rewards a step, above 0 and at most 1.
-    pub discount: f32,
+    pub discount: f64,
     /// What the advantages are divided by.
     pub scale_rewards: Scale,
 }
@@ -131,21 +135,21 @@ pub struct LossConfig {
     /// Which ratio is clipped, and how the terms are averaged.
     pub loss_type: LossType,
     /// The ratio is clipped below `1 - clip_eps_low` (TRL: `epsilon`), 0 to 1.
-    pub clip_eps_low: f32,
+    pub clip_eps_low: f64,
     /// The ratio is clipped above `1 + clip_eps_high` (TRL: `epsilon_high`), 0 or more.
-    pub clip_eps_high: f32,
+    pub clip_eps_high: f64,
     /// Dual clip: the unclipped ratio counts at most this where the advantage is negative
     /// (TRL: `delta`). More than `1 + clip_eps_high`, or 0 for none.
-    pub dual_clip: f32,
+    pub dual_clip: f64,
     /// Weight of the divergence from the initial policy (TRL: `beta`). With 0 no reference policy
     /// is held.
-    pub kl_coef: f32,
+    pub kl_coef: f64,
     /// The estimator of that divergence.
     pub kl_estimator: KlEstimator,
     /// Weight of the policy's entropy at the first iteration.
-    pub entropy_coef: f32,
+    pub entropy_coef: f64,
     /// Its weight at the last iteration; in between it changes linearly.
-    pub entropy_coef_final: f32,
+    pub entropy_coef_final: f64,
 }
 
 /// Losses by the names that TRL gives them.
@@ -190,26 +194,26 @@ pub struct UpdateConfig {
     /// Parts that a minibatch is worked off in, to save memory; the update is the same.
     pub gradient_accumulation_steps: usize,
     /// Largest norm of the gradient of all parameters together; 0 for no clipping.
-    pub max_grad_norm: f32,
+    pub max_grad_norm: f64,
 }
 
 /// AdamW (Loshchilov & Hutter 2019) with PyTorch's defaults.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OptimizerConfig {
     /// The highest learning rate of the run.
-    pub learning_rate: f32,
+    pub learning_rate: f64,
     /// How it goes down.
     pub lr_scheduler_type: LrSchedule,
     /// Share of the run over which it rises linearly from 0 at first, 0 to 1.
-    pub warmup_ratio: f32,
+    pub warmup_ratio: f64,
     /// Decay of the first moment.
-    pub adam_beta1: f32,
+    pub adam_beta1: f64,
     /// Decay of the second moment.
-    pub adam_beta2: f32,
+    pub adam_beta2: f64,
     /// Added to the root of the second moment.
-    pub adam_epsilon: f32,
+    pub adam_epsilon: f64,
     /// Decoupled weight decay.
-    pub weight_decay: f32,
+    pub weight_decay: f64,
 }
 
 /// The course of the learning rate after its warm-up.

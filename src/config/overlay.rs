@@ -3,7 +3,7 @@
 //! The defaults themselves, as a table, say which keys exist and of which type they are, so that no
 //! list of names is kept beside the structs.
 
-use super::ConfigError;
+use super::{ConfigError, TrainConfig};
 use serde::{Serialize, de::DeserializeOwned};
 use toml::{Table, Value};
 
@@ -32,6 +32,23 @@ pub fn from_table<T: DeserializeOwned>(table: Table) -> Result<T, ConfigError> {
         let message = e.inner().message().to_string();
         ConfigError::OutOfRange(format!("`{}`: {message}", e.path()))
     })
+}
+
+/// Takes a complete table apart: the table named `game` are the game's own settings, the rest, but
+/// for `env`, those of the run.
+///
+/// # Errors
+/// As [`from_table`].
+pub fn split<G: DeserializeOwned>(
+    mut table: Table,
+    game: &str,
+) -> Result<(G, TrainConfig), ConfigError> {
+    table.remove("env");
+    let own = match table.remove(game) {
+        Some(Value::Table(own)) => own,
+        _ => Table::new(),
+    };
+    Ok((from_table(own)?, from_table(table)?))
 }
 
 /// Parses the text of a settings file.

@@ -66,10 +66,12 @@ impl Fruit {
 impl Game for Fruit {
     const NAME: &'static str = "fruit";
 
-    /// The basket's column; then for each fruit, the lowest first, whether it is there, how far it
-    /// is to the basket's right, and its height.
+    /// The basket's column; then four features of each fruit, the lowest first; then one of each
+    /// pair of fruits that land next or next but one to each other. See [`Rules::feature`] of the
+    /// fruit catcher.
     fn num_features(&self) -> usize {
-        1 + 3 * self.max_fruits as usize
+        let fruits = self.max_fruits as usize;
+        1 + 4 * fruits + fruits.saturating_sub(1) + fruits.saturating_sub(2)
     }
 
     /// Left, stay, right.
@@ -205,6 +207,25 @@ impl FruitState {
     }
 }
 
+/// The larger of two numbers.
+#[cube]
+fn larger(a: f32, b: f32) -> f32 {
+    select(a > b, a, b)
+}
+
+/// `x` where it is positive, else 0.
+#[cube]
+fn positive(x: f32) -> f32 {
+    larger(x, 0.0f32)
+}
+
+/// `x` clipped to `-limit..=limit`.
+#[cube]
+fn clip(x: f32, limit: f32) -> f32 {
+    let low = larger(x, -limit);
+    select(low > limit, limit, low)
+}
+
 #[cube]
 impl Rules for Fruit {
     type State = FruitState;
@@ -269,21 +290,51 @@ impl Rules for Fruit {
         }
     }
 
+    /// Feature 0 is the basket's column. Features `1 + 4 i` and on are of fruit `i`: how far it is
+    /// to the basket's right, in half widths and, clipped, in threes of cells; its height; and its
+    /// slack, the steps it takes to land less the moves that the basket is away from it. The last
+    /// features are the slacks of pairs: the steps between their landings less the moves from one
+    /// to the other. Slacks tell whether a fruit, or a second one after the first, can be caught at
+    /// all; they are clipped to +-2, where the decision lies. Features of missing fruits are 0.
     fn feature(state: &FruitState, #[comptime] i: usize, #[comptime] game: Self) -> f32 {
-        let columns = comptime!(1.0 / (game.width - 1) as f32);
-        let rows = comptime!(1.0 / (game.height - 1) as f32);
+        let fruits = comptime!(game.max_fruits as usize);
+        let singles = comptime!(1 + 4 * fruits);
         if comptime!(i == 0) {
-            state.basket as f32 * comptime!(columns * 2.0) - 1.0f32
-        } else {
-            let fruit = comptime!((i - 1) / 3);
-            let present = select(state.has_fruit(fruit), 1.0f32, 0.0f32);
-            if comptime!((i - 1) % 3 == 0) {
-                present
-            } else if comptime!((i - 1) % 3 == 1) {
-                (state.column(fruit) as f32 - state.basket as f32) * columns * present
+            state.basket as f32 * comptime!(2.0 / (game.width - 1) as f32) - 1.0f32
+        } else if comptime!(i < singles) {
+            let fruit = comptime!((i - 1) / 4);
+            let right = state.column(fruit) as f32 - state.basket as f32;
+            let height = comptime!((game.height - 1) as f32) - state.row(fruit) as f32;
+            let value = if comptime!((i - 1) % 4 == 0) {
+                right * comptime!(2.0 / game.width as f32)
+            } else if comptime!((i - 1) % 4 == 1) {
+                height * comptime!(1.0 / (game.height - 1) as f32)
+            } else if comptime!((i - 1) % 4 == 2) {
+                // Moves to where the basket's nearest cell is under the fruit.
+                let from_left = right - comptime!((game.basket - game.left() - 1) as f32);
+                let from_right = -right - comptime!(game.left() as f32);
+                clip(height - positive(larger(from_left, from_right)), 2.0f32) * 0.5f32
             } else {
-                state.row(fruit) as f32 * rows * present
-            }
+                clip(right, 3.0f32) * comptime!(1.0f32 / 3.0)
+            };
+            select(state.has_fruit(fruit), value, 0.0f32)
+        } else {
+            let pair = comptime!(i - singles);
+            let first = comptime!(if pair < fruits - 1 {
+                pair
+            } else {
+                pair + 1 - fruits
+            });
+            let second = comptime!(if pair < fruits - 1 {
+                first + 1
+            } else {
+                first + 2
+            });
+            let right = state.column(second) as f32 - state.column(first) as f32;
+            let time = state.row(first) as f32 - state.row(second) as f32;
+            let moves = positive(larger(right, -right) - comptime!((game.basket - 1) as f32));
+            let value = clip(time - moves, 2.0f32) * 0.5f32;
+            select(state.has_fruit(second), value, 0.0f32)
         }
     }
 

@@ -83,7 +83,7 @@ impl<P: Policy> Learner<P> {
 
     /// `update_epochs` passes over the trajectory of `iteration` in `num_minibatches` steps each.
     ///
-    /// `advantages` and `mask` are `[num_steps, num_envs]`.
+    /// `advantages` and `mask` are `[num_steps, num_envs]`, as the trajectory's own steps.
     pub fn update(
         &mut self,
         trajectory: &Trajectory,

@@ -54,7 +54,7 @@ impl Loss {
 ///
 /// # Panics
 /// If `kl_coef` is not 0 and there are no reference log-probabilities.
-pub fn loss(config: &LossConfig, entropy_coef: f32, steps: &Steps, totals: &Totals) -> Loss {
+pub fn loss(config: &LossConfig, entropy_coef: f64, steps: &Steps, totals: &Totals) -> Loss {
     let weights = weights(config.loss_type, &steps.mask, totals);
     let log_ratio = steps.logprobs.clone() - steps.old_logprobs.clone();
     let importance = match config.loss_type {

@@ -35,7 +35,7 @@ impl AdamW {
         config: &OptimizerConfig,
     ) -> Tensor<1> {
         self.steps += 1;
-        let (beta1, beta2) = (f64::from(config.adam_beta1), f64::from(config.adam_beta2));
+        let (beta1, beta2) = (config.adam_beta1, config.adam_beta2);
         let mix = |old: &Tensor<1>, new: Tensor<1>, beta: f64| {
             old.clone() * beta as f32 + new * (1.0 - beta) as f32
         };
@@ -45,7 +45,7 @@ impl AdamW {
         let correction1 = 1.0 - beta1.powf(steps);
         let correction2 = (1.0 - beta2.powf(steps)).sqrt();
         let root = self.second_moment.clone().sqrt() / correction2 as f32 + config.adam_epsilon;
-        let decay = 1.0 - learning_rate * f64::from(config.weight_decay);
+        let decay = 1.0 - learning_rate * config.weight_decay;
         params * decay as f32
             - self.first_moment.clone() / root * (learning_rate / correction1) as f32
     }
@@ -53,7 +53,7 @@ impl AdamW {
 
 /// The gradient scaled down to `max_norm` where its norm is larger (0: never), and its norm before,
 /// `[1]`. The formula is that of `torch.nn.utils.clip_grad_norm_`.
-pub fn clip_grad_norm(gradient: Tensor<1>, max_norm: f32) -> (Tensor<1>, Tensor<1>) {
+pub fn clip_grad_norm(gradient: Tensor<1>, max_norm: f64) -> (Tensor<1>, Tensor<1>) {
     let norm = gradient.clone().square().sum().sqrt();
     if max_norm == 0.0 {
         return (gradient, norm);

@@ -6,8 +6,8 @@ use crate::config::{LrSchedule, OptimizerConfig};
 ///
 /// It rises linearly over the first `warmup_ratio` of the run, then follows the schedule to its end.
 pub fn learning_rate(config: &OptimizerConfig, update: u64, total: u64) -> f64 {
-    let peak = f64::from(config.learning_rate);
-    let warmup = f64::from(config.warmup_ratio) * total as f64;
+    let peak = config.learning_rate;
+    let warmup = config.warmup_ratio * total as f64;
     let update = update as f64;
     if update < warmup {
         return peak * (update + 1.0) / warmup.max(1.0);
@@ -21,9 +21,9 @@ pub fn learning_rate(config: &OptimizerConfig, update: u64, total: u64) -> f64 {
 }
 
 /// From `first` at iteration 0 to `last` at the last of `total` iterations, on a line.
-pub fn linear(first: f32, last: f32, iteration: u32, total: u32) -> f32 {
+pub fn linear(first: f64, last: f64, iteration: u32, total: u32) -> f64 {
     let progress = f64::from(iteration) / f64::from(total.max(2) - 1);
-    (f64::from(first) + (f64::from(last) - f64::from(first)) * progress.min(1.0)) as f32
+    first + (last - first) * progress.min(1.0)
 }
 
 #[cfg(test)]
@@ -50,8 +50,8 @@ mod tests {
             assert!((rate(100) - end).abs() < 1e-9, "{schedule:?}");
         }
         assert_eq!(linear(0.2, 0.1, 0, 11), 0.2);
-        assert!((linear(0.2, 0.1, 5, 11) - 0.15).abs() < 1e-7);
-        assert_eq!(linear(0.2, 0.1, 10, 11), 0.1);
+        assert!((linear(0.2, 0.1, 5, 11) - 0.15).abs() < 1e-12);
+        assert!((linear(0.2, 0.1, 10, 11) - 0.1).abs() < 1e-12);
         assert_eq!(linear(0.2, 0.1, 0, 1), 0.2);
     }
 }

@@ -7,6 +7,7 @@ use crate::draws::{Stream, draw};
 use crate::env::Rules;
 use crate::policy::{LANES, NativeMlp, argmax_lane, sample_lane};
 use rayon::prelude::*;
+use serde::Serialize;
 
 /// How an evaluated policy picks its actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +19,7 @@ pub enum Player {
 }
 
 /// The scores of an evaluation.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Evaluation {
     /// Episodes played.
     pub episodes: usize,

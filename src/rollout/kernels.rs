@@ -1,7 +1,8 @@
 //! The kernels of the stepwise rollout, and their launch: one unit plays one game.
 
 use super::seats::HEADER;
-use super::{action_uniform, staggered_time};
+use super::{action_uniform, branch_member, branch_step, staggered_time};
+use crate::config::{RolloutConfig, Start};
 use crate::draws::draw;
 use crate::env::bits::{from_bits, to_bits};
 use crate::env::{Episode, Rules, Words, new_game, play};
@@ -27,7 +28,7 @@ pub(super) enum Deal {
     Level,
     /// New levels, somewhere in the course of their episode.
     Staggered,
-    /// A member of each group at the last iteration's end.
+    /// Where the last iteration says to go on.
     Branch,
 }
 
@@ -145,30 +146,28 @@ fn observe<G: Rules>(
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
 fn deal_kernel<G: Rules>(
-    last: &[u32],
+    branches: &[u32],
     seats: &mut [u32],
     obs: &mut [f32],
     history: &mut [f32],
     level_key: u32,
-    branch_key: u32,
-    num_envs: usize,
-    group_size: u32,
+    num_groups: usize,
+    group_size: usize,
     num_steps: usize,
     #[comptime] deal: Deal,
     #[comptime] game: G,
 ) {
     let env = ABSOLUTE_POS;
+    let num_envs = num_groups * group_size;
     if env < num_envs {
-        let group = env as u32 / group_size;
+        let group = env / group_size;
         if comptime!(deal == Deal::Branch) {
-            let member = draw(branch_key, group) % group_size;
-            let from = (group * group_size + member) as usize;
-            let state = load_state::<G>(last, from, num_envs, game);
-            let episode = load_episode(last, from, num_envs);
+            let state = load_state::<G>(branches, group, num_groups, game);
+            let episode = load_episode(branches, group, num_groups);
             store::<G>(seats, &state, &episode, env, num_envs, game);
             observe::<G>(&state, obs, history, env, 0usize, num_envs, num_steps, game);
         } else {
-            let level = draw(level_key, group);
+            let level = draw(level_key, group as u32);
             let state = new_game::<G>(level, game);
             let time = if comptime!(deal == Deal::Staggered) {
                 staggered_time(level, comptime!(game.max_steps()))
@@ -196,13 +195,19 @@ fn step_kernel<G: Rules>(
     history: &mut [f32],
     actions: &mut [i32],
     quantities: &mut [f32],
+    branches: &mut [u32],
     action_key: u32,
+    branch_key: u32,
     t: usize,
-    num_envs: usize,
+    num_groups: usize,
+    group_size: usize,
     num_steps: usize,
+    learn_steps: u32,
+    #[comptime] branch: bool,
     #[comptime] game: G,
 ) {
     let env = ABSOLUTE_POS;
+    let num_envs = num_groups * group_size;
     if env < num_envs {
         let num_actions = comptime!(game.num_actions());
         let first = env * num_actions;
@@ -233,6 +238,14 @@ fn step_kernel<G: Rules>(
         let played = play::<G>(&mut state, &mut episode, action, game);
         store::<G>(seats, &state, &episode, env, num_envs, game);
         observe::<G>(&state, obs, history, env, t + 1, num_envs, num_steps, game);
+        if branch {
+            let group = env / group_size;
+            let member = branch_member(branch_key, group as u32, group_size as u32);
+            let step = branch_step(branch_key, group as u32, learn_steps);
+            if env == group * group_size + member as usize && t + 1 == step as usize {
+                store::<G>(branches, &state, &episode, group, num_groups, game);
+            }
+        }
 
         let at = t * num_envs + env;
         let stride = num_steps * num_envs;
@@ -247,10 +260,10 @@ fn step_kernel<G: Rules>(
 /// The buffers of an iteration on a device.
 pub(super) struct Buffers<G: Rules> {
     game: G,
+    config: RolloutConfig,
     client: Client,
-    num_envs: usize,
-    num_steps: usize,
     seats: CubeTensor,
+    branches: CubeTensor,
     obs: CubeTensor,
     history: CubeTensor,
     actions: CubeTensor,
@@ -272,8 +285,8 @@ pub(super) fn cube_tensor<const D: usize>(tensor: Tensor<D>) -> CubeTensor {
 }
 
 impl<G: Rules> Buffers<G> {
-    /// Room for `num_steps` steps of `num_envs` games on `device`.
-    pub fn new(game: G, num_envs: usize, num_steps: usize, device: &Device) -> Self {
+    /// Room for the games of an iteration on `device`.
+    pub fn new(game: G, config: &RolloutConfig, device: &Device) -> Self {
         let probe = cube_tensor(Tensor::<1>::zeros([1], device));
         let (client, device) = (probe.client, probe.device);
         let room = |shape: &[usize], dtype: DType| {
@@ -281,60 +294,54 @@ impl<G: Rules> Buffers<G> {
             let handle = client.empty(shape.num_elements() * size_of::<u32>());
             CubeTensor::new_contiguous(client.clone(), device.clone(), shape, handle, dtype)
         };
-        let features = game.num_features();
-        let seats = room(&[super::seat_words(game), num_envs], DType::I32);
-        let obs = room(&[num_envs, features], DType::F32);
-        let history = room(&[num_steps, num_envs, features], DType::F32);
-        let actions = room(&[num_steps, num_envs], DType::I32);
-        let quantities = room(&[QUANTITIES, num_steps, num_envs], DType::F32);
+        let (words, features) = (super::seat_words(game), game.num_features());
+        let (steps, envs) = (config.num_steps, config.num_envs());
         Self {
+            seats: room(&[words, envs], DType::I32),
+            branches: room(&[words, config.num_groups], DType::I32),
+            obs: room(&[envs, features], DType::F32),
+            history: room(&[steps, envs, features], DType::F32),
+            actions: room(&[steps, envs], DType::I32),
+            quantities: room(&[QUANTITIES, steps, envs], DType::F32),
             game,
+            config: config.clone(),
             client,
-            num_envs,
-            num_steps,
-            seats,
-            obs,
-            history,
-            actions,
-            quantities,
         }
     }
 
     fn grid(&self) -> (CubeCount, CubeDim) {
-        let dim = CubeDim::new(&self.client, self.num_envs);
+        let units = self.config.num_envs();
+        let dim = CubeDim::new(&self.client, units);
         (
-            cubecl::calculate_cube_count_elemwise(&self.client, self.num_envs, dim),
+            cubecl::calculate_cube_count_elemwise(&self.client, units, dim),
             dim,
         )
     }
 
-    /// Seats every game; `last` are the seats of the last iteration.
-    pub fn deal(
-        &self,
-        deal: Deal,
-        last: Option<&CubeTensor>,
-        level_key: u32,
-        branch_key: u32,
-        group_size: usize,
-    ) {
+    /// Seats every game; `branches` are those of the last iteration, if the games go on from there.
+    pub fn deal(&self, branches: Option<&CubeTensor>, level_key: u32) {
+        let deal = match (self.config.start, branches) {
+            (Start::Level, _) => Deal::Level,
+            (Start::Branch, None) => Deal::Staggered,
+            (Start::Branch, Some(_)) => Deal::Branch,
+        };
         let (count, dim) = self.grid();
-        // A kernel that does not branch reads nothing of `last`.
-        let last = last.unwrap_or(&self.obs);
-        // SAFETY: the kernel stays below `num_envs` in every buffer.
+        // Where games do not go on, the kernel reads nothing of the first buffer.
+        let branches = branches.unwrap_or(&self.branches);
+        // SAFETY: the kernel stays below the number of games or groups in every buffer.
         unsafe {
             deal_kernel::launch_unchecked::<G>(
                 &self.client,
                 count,
                 dim,
-                argument(last),
+                argument(branches),
                 argument(&self.seats),
                 argument(&self.obs),
                 argument(&self.history),
                 level_key,
-                branch_key,
-                self.num_envs,
-                group_size as u32,
-                self.num_steps,
+                self.config.num_groups,
+                self.config.group_size,
+                self.config.num_steps,
                 deal,
                 self.game,
             );
@@ -342,11 +349,16 @@ impl<G: Rules> Buffers<G> {
     }
 
     /// Plays step `t` by `logits`, `[num_envs, num_actions]`.
-    pub fn step(&self, logits: Tensor<2>, t: usize, action_key: u32) {
-        assert_eq!(logits.dims(), [self.num_envs, self.game.num_actions()]);
+    pub fn step(&self, logits: Tensor<2>, t: usize, action_key: u32, branch_key: u32) {
+        assert_eq!(
+            logits.dims(),
+            [self.config.num_envs(), self.game.num_actions()],
+            "logits: [num_envs, num_actions]"
+        );
         let logits = burn_cubecl::kernel::into_contiguous(cube_tensor(logits));
         let (count, dim) = self.grid();
-        // SAFETY: the kernel stays below `num_envs` in every buffer, and `t` below `num_steps`.
+        // SAFETY: the kernel stays below the number of games or groups in every buffer, and `t`
+        // below `num_steps`.
         unsafe {
             step_kernel::launch_unchecked::<G>(
                 &self.client,
@@ -358,10 +370,15 @@ impl<G: Rules> Buffers<G> {
                 argument(&self.history),
                 argument(&self.actions),
                 argument(&self.quantities),
+                argument(&self.branches),
                 action_key,
+                branch_key,
                 t,
-                self.num_envs,
-                self.num_steps,
+                self.config.num_groups,
+                self.config.group_size,
+                self.config.num_steps,
+                self.config.learn_steps as u32,
+                self.config.start == Start::Branch,
                 self.game,
             );
         }
@@ -376,23 +393,23 @@ impl<G: Rules> Buffers<G> {
 
     /// All observations `[num_steps, num_envs, num_features]`, the actions `[num_steps, num_envs]`,
     /// then log-probabilities, rewards, ends and scores `[QUANTITIES, num_steps, num_envs]`; and
-    /// the seats.
+    /// where the groups go on.
     pub fn finish(self) -> (Tensor<3>, Tensor<2, Int>, Tensor<3>, CubeTensor) {
         (
             Tensor::from_primitive::<Cube>(self.history),
             Tensor::from_primitive::<Cube>(self.actions),
             Tensor::from_primitive::<Cube>(self.quantities),
-            self.seats,
+            self.branches,
         )
     }
 }
 
-/// Seats `[seat_words, num_envs]` on a device, from words in host memory.
-pub(super) fn upload_seats(words: &[u32], num_envs: usize, device: &Device) -> CubeTensor {
+/// Seats `[seat_words, count]` on a device, from words in host memory.
+pub(super) fn upload_seats(words: &[u32], count: usize, device: &Device) -> CubeTensor {
     let probe = cube_tensor(Tensor::<1>::zeros([1], device));
     let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
     let handle = probe.client.create_from_slice(&bytes);
-    let shape = Shape::from(vec![words.len() / num_envs, num_envs]);
+    let shape = Shape::from(vec![words.len() / count, count]);
     CubeTensor::new_contiguous(probe.client, probe.device, shape, handle, DType::I32)
 }
 

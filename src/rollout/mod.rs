@@ -59,3 +59,15 @@ fn action_uniform(iteration_key: u32, env: u32, t: u32) -> f32 {
 fn staggered_time(level: u32, max_steps: u32) -> u32 {
     draw(level, 0xffff_fffd) % max_steps
 }
+
+/// The step of an iteration, `1..=learn_steps`, after which a group's next iteration goes on.
+#[cube]
+fn branch_step(iteration_key: u32, group: u32, learn_steps: u32) -> u32 {
+    1 + draw(draw(iteration_key, group), 0) % learn_steps
+}
+
+/// The member whose state it goes on from.
+#[cube]
+fn branch_member(iteration_key: u32, group: u32, group_size: u32) -> u32 {
+    draw(draw(iteration_key, group), 1) % group_size
+}

@@ -3,7 +3,7 @@
 //! Blocks of [`LANES`] games are played from the first step to the last by one thread, without a
 //! word to the others; which thread plays which block changes nothing.
 
-use super::seats::{self, Seat};
+use super::seats::{self, BranchPoint, Seat};
 use super::{RolloutKeys, SeatsError, action_uniform};
 use crate::config::RolloutConfig;
 use crate::env::Rules;
@@ -18,12 +18,14 @@ pub struct NativeRollout<G: Rules> {
     game: G,
     config: RolloutConfig,
     keys: RolloutKeys,
-    seats: Vec<Seat<G>>,
+    branches: Vec<Seat<G>>,
 }
 
-/// What a block of games gave: `[num_steps][LANES]` each, the features `[num_steps][num_features]`.
+/// What a block of games gave: `[num_steps][LANES]` each, the features
+/// `[num_steps * num_features][LANES]`.
 struct Block<G: Rules> {
-    seats: Vec<Seat<G>>,
+    /// The group and the seat of each branch point among these games.
+    branches: Vec<(usize, Seat<G>)>,
     obs: Vec<Lanes>,
     actions: Vec<[i32; LANES]>,
     logprobs: Vec<Lanes>,
@@ -39,23 +41,28 @@ impl<G: Rules> NativeRollout<G> {
             game,
             config: config.clone(),
             keys,
-            seats: Vec::new(),
+            branches: Vec::new(),
         }
     }
 
     /// Plays `num_steps` steps of every game and puts the trajectory on `device`.
     pub fn collect(&mut self, policy: &NativeMlp, iteration: u32, device: &Device) -> Trajectory {
-        let dealt = seats::deal(self.game, &self.config, &self.keys, iteration, &self.seats);
-        let action_key = self.keys.at(iteration).action;
-        let blocks: Vec<Block<G>> = dealt
+        let keys = self.keys.at(iteration);
+        let seats = seats::deal(self.game, &self.config, keys.level, &self.branches);
+        let points = seats::branch_points(&self.config, keys.branch);
+        let blocks: Vec<Block<G>> = seats
             .par_chunks(LANES)
             .enumerate()
-            .map(|(block, seats)| self.play_block(policy, action_key, block * LANES, seats))
+            .map(|(block, seats)| {
+                self.play_block(policy, keys.action, &points, block * LANES, seats.to_vec())
+            })
             .collect();
-        self.seats = blocks
+        let mut branches: Vec<_> = blocks
             .iter()
-            .flat_map(|b| b.seats.iter().copied())
+            .flat_map(|block| block.branches.iter().copied())
             .collect();
+        branches.sort_by_key(|(group, _)| *group);
+        self.branches = branches.into_iter().map(|(_, seat)| seat).collect();
 
         let (steps, envs) = (self.config.num_steps, self.config.num_envs());
         let floats = |pick: fn(&Block<G>) -> &[Lanes]| {
@@ -73,21 +80,18 @@ impl<G: Rules> NativeRollout<G> {
         }
     }
 
-    /// The games between two iterations, as words `[seat_words, num_envs]`; none before the first.
+    /// Where the groups go on, as words `[seat_words, num_groups]`; none before the first iteration
+    /// or where games start at levels.
     pub fn export(&self) -> Vec<u32> {
-        seats::export(self.game, &self.seats)
+        seats::export(self.game, &self.branches)
     }
 
-    /// Goes on with the games that [`NativeRollout::export`] gave.
+    /// Goes on with what [`NativeRollout::export`] gave.
     ///
     /// # Errors
-    /// If their number does not fit.
+    /// If the number of words does not fit.
     pub fn import(&mut self, words: &[u32]) -> Result<(), SeatsError> {
-        self.seats = if words.is_empty() {
-            Vec::new()
-        } else {
-            seats::import(self.game, self.config.num_envs(), words)?
-        };
+        self.branches = seats::import(self.game, self.config.num_groups, words)?;
         Ok(())
     }
 
@@ -95,12 +99,16 @@ impl<G: Rules> NativeRollout<G> {
         &self,
         policy: &NativeMlp,
         action_key: u32,
+        points: &[BranchPoint],
         first: usize,
-        seats: &[Seat<G>],
+        mut seats: Vec<Seat<G>>,
     ) -> Block<G> {
+        // The groups that have members among these games.
+        let members = self.config.group_size;
+        let groups = first / members..=(first + seats.len() - 1) / members;
         let (steps, features) = (self.config.num_steps, self.game.num_features());
         let mut block = Block {
-            seats: seats.to_vec(),
+            branches: Vec::new(),
             obs: vec![[0.0; LANES]; steps * features],
             actions: vec![[0; LANES]; steps],
             logprobs: vec![[0.0; LANES]; steps],
@@ -111,9 +119,9 @@ impl<G: Rules> NativeRollout<G> {
         let mut scratch = policy.scratch();
         for t in 0..steps {
             let obs = &mut block.obs[t * features..(t + 1) * features];
-            observe(self.game, &block.seats, obs);
+            observe(self.game, &seats, obs);
             let logits = policy.logits(obs, &mut scratch);
-            for (lane, seat) in block.seats.iter_mut().enumerate() {
+            for (lane, seat) in seats.iter_mut().enumerate() {
                 let u = action_uniform(action_key, (first + lane) as u32, t as u32);
                 let sampled = sample_lane(logits, lane, u);
                 let played = seat.play(sampled.action, self.game);
@@ -122,6 +130,14 @@ impl<G: Rules> NativeRollout<G> {
                 block.rewards[t][lane] = played.reward;
                 block.ends[t][lane] = f32::from(played.ended);
                 block.scores[t][lane] = played.score;
+            }
+            for group in groups.clone() {
+                if let Some(point) = points.get(group)
+                    && point.step == t + 1
+                    && (first..first + seats.len()).contains(&point.env)
+                {
+                    block.branches.push((group, seats[point.env - first]));
+                }
             }
         }
         block

@@ -4,7 +4,7 @@ use crate::config::{RolloutConfig, Start};
 use crate::draws::draw;
 use crate::env::bits::{from_bits, to_bits};
 use crate::env::{Episode, Played, Rules, Words, new_game, play};
-use crate::rollout::{RolloutKeys, staggered_time};
+use crate::rollout::{branch_member, branch_step, staggered_time};
 
 /// Words of a seat before those of the game's state: level, time, score.
 pub(crate) const HEADER: usize = 3;
@@ -17,13 +17,13 @@ pub fn seat_words<G: Rules>(game: G) -> usize {
 /// Saved seats that do not fit.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the saved games are {found} words, but {expected} are needed for {num_envs} games of `{game}`"
+    "the saved games are {found} words, but {expected} are needed for {count} groups of `{game}`"
 )]
 pub struct SeatsError {
     /// The game's name.
     pub game: &'static str,
-    /// Games of this run.
-    pub num_envs: usize,
+    /// Groups of this run.
+    pub count: usize,
     /// Words needed.
     pub expected: usize,
     /// Words found.
@@ -57,37 +57,56 @@ impl<G: Rules> Seat<G> {
     }
 }
 
-/// The seats of an iteration's start; `last` are those of the last iteration's end, none before
-/// the first.
+/// The seats of an iteration's start. `branches`, one a group, are where the last iteration says to
+/// go on; none before the first.
 pub(crate) fn deal<G: Rules>(
     game: G,
     config: &RolloutConfig,
-    keys: &RolloutKeys,
-    iteration: u32,
-    last: &[Seat<G>],
+    level_key: u32,
+    branches: &[Seat<G>],
 ) -> Vec<Seat<G>> {
-    let keys = keys.at(iteration);
-    let members = config.group_size as u32;
-    (0..config.num_envs() as u32)
-        .map(|env| {
-            let group = env / members;
-            if config.start == Start::Branch && !last.is_empty() {
-                let member = draw(keys.branch, group) % members;
-                return last[(group * members + member) as usize];
-            }
-            let mut seat = Seat::new(draw(keys.level, group), game);
-            if config.start == Start::Branch {
-                seat.episode.time = staggered_time(seat.episode.level, game.max_steps());
-            }
-            seat
-        })
+    let groups = (0..config.num_groups).map(|group| {
+        if config.start == Start::Branch && !branches.is_empty() {
+            return branches[group];
+        }
+        let mut seat = Seat::new(draw(level_key, group as u32), game);
+        if config.start == Start::Branch {
+            seat.episode.time = staggered_time(seat.episode.level, game.max_steps());
+        }
+        seat
+    });
+    groups
+        .flat_map(|seat| std::iter::repeat_n(seat, config.group_size))
         .collect()
 }
 
-/// The seats as words `[seat_words, num_envs]`.
+/// Where a group goes on in the next iteration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BranchPoint {
+    /// After this many steps of the iteration.
+    pub step: usize,
+    /// From the state of this game.
+    pub env: usize,
+}
+
+/// The branch points of an iteration, one a group; none where games start at levels.
+pub(crate) fn branch_points(config: &RolloutConfig, branch_key: u32) -> Vec<BranchPoint> {
+    if config.start == Start::Level {
+        return Vec::new();
+    }
+    let (steps, members) = (config.learn_steps as u32, config.group_size as u32);
+    let groups = 0..config.num_groups as u32;
+    let point = |group| BranchPoint {
+        step: branch_step(branch_key, group, steps) as usize,
+        env: (group * members + branch_member(branch_key, group, members)) as usize,
+    };
+    groups.map(point).collect()
+}
+
+/// The seats as words `[seat_words, number of seats]`.
 pub(crate) fn export<G: Rules>(game: G, seats: &[Seat<G>]) -> Vec<u32> {
-    let num_envs = seats.len();
-    let mut words = vec![0; seat_words(game) * num_envs];
+    let count = seats.len();
+    let mut words = vec![0; seat_words(game) * count];
     for (env, seat) in seats.iter().enumerate() {
         let Words {
             w0,
@@ -102,23 +121,24 @@ pub(crate) fn export<G: Rules>(game: G, seats: &[Seat<G>]) -> Vec<u32> {
         let Episode { level, time, score } = seat.episode;
         let all = [level, time, to_bits(score), w0, w1, w2, w3, w4, w5, w6, w7];
         for (w, word) in all[..seat_words(game)].iter().enumerate() {
-            words[w * num_envs + env] = *word;
+            words[w * count + env] = *word;
         }
     }
     words
 }
 
-/// The seats that [`export`] wrote.
+/// The seats that [`export`] wrote: `count` of them, or none.
 pub(crate) fn import<G: Rules>(
     game: G,
-    num_envs: usize,
+    count: usize,
     words: &[u32],
 ) -> Result<Vec<Seat<G>>, SeatsError> {
-    check_len(game, num_envs, words)?;
-    let seats = (0..num_envs).map(|env| {
+    check_len(game, count, words)?;
+    let count = if words.is_empty() { 0 } else { count };
+    let seats = (0..count).map(|env| {
         let at = |w: usize| {
             if w < seat_words(game) {
-                words[w * num_envs + env]
+                words[w * count + env]
             } else {
                 0
             }
@@ -145,19 +165,15 @@ pub(crate) fn import<G: Rules>(
     Ok(seats.collect())
 }
 
-/// Checks the number of saved words.
-pub(crate) fn check_len<G: Rules>(
-    game: G,
-    num_envs: usize,
-    words: &[u32],
-) -> Result<(), SeatsError> {
-    let expected = seat_words(game) * num_envs;
-    if words.len() == expected {
+/// Checks the number of saved words: those of `count` seats, or none.
+pub(crate) fn check_len<G: Rules>(game: G, count: usize, words: &[u32]) -> Result<(), SeatsError> {
+    let expected = seat_words(game) * count;
+    if words.is_empty() || words.len() == expected {
         Ok(())
     } else {
         Err(SeatsError {
             game: G::NAME,
-            num_envs,
+            count,
             expected,
             found: words.len(),
         })

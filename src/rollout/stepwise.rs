@@ -4,7 +4,7 @@
 //! On Burn's CPU backends, which have no kernels, the same rules run natively between the steps.
 
 #[cfg(feature = "kernels")]
-use super::kernels::{self, Buffers, Deal};
+use super::kernels::{self, Buffers};
 use super::native::observe;
 use super::seats::{self, Seat};
 use super::{RolloutKeys, SeatsError, action_uniform};
@@ -23,12 +23,12 @@ pub struct StepwiseRollout<G: Rules> {
     config: RolloutConfig,
     keys: RolloutKeys,
     device: Device,
-    seats: Seats<G>,
+    branches: Branches<G>,
 }
 
-/// The games between two iterations.
+/// Where the groups go on in the next iteration.
 #[derive(Debug)]
-enum Seats<G: Rules> {
+enum Branches<G: Rules> {
     Host(Vec<Seat<G>>),
     #[cfg(feature = "kernels")]
     Device(Option<burn_cubecl::tensor::CubeTensor>),
@@ -39,69 +39,67 @@ impl<G: Rules> StepwiseRollout<G> {
     pub fn new(game: G, config: &RolloutConfig, keys: RolloutKeys, device: &Device) -> Self {
         let device = device.clone().without_autodiff();
         #[cfg(feature = "kernels")]
-        let seats = if crate::device::has_kernels(&device) {
-            Seats::Device(None)
+        let branches = if crate::device::has_kernels(&device) {
+            Branches::Device(None)
         } else {
-            Seats::Host(Vec::new())
+            Branches::Host(Vec::new())
         };
         #[cfg(not(feature = "kernels"))]
-        let seats = Seats::Host(Vec::new());
+        let branches = Branches::Host(Vec::new());
         Self {
             game,
             config: config.clone(),
             keys,
             device,
-            seats,
+            branches,
         }
     }
 
     /// Plays `num_steps` steps of every game.
     pub fn collect<P: Policy>(&mut self, policy: &P, iteration: u32) -> Trajectory {
-        match &self.seats {
-            Seats::Host(last) => {
-                let last = seats::deal(self.game, &self.config, &self.keys, iteration, last);
-                let (trajectory, seats) = self.collect_on_host(policy, iteration, last);
-                self.seats = Seats::Host(seats);
+        let keys = self.keys.at(iteration);
+        match &self.branches {
+            Branches::Host(branches) => {
+                let (trajectory, branches) = self.collect_on_host(policy, keys, branches);
+                self.branches = Branches::Host(branches);
                 trajectory
             }
             #[cfg(feature = "kernels")]
-            Seats::Device(last) => {
-                let (trajectory, seats) = self.collect_on_device(policy, iteration, last.as_ref());
-                self.seats = Seats::Device(Some(seats));
+            Branches::Device(branches) => {
+                let (trajectory, branches) =
+                    self.collect_on_device(policy, keys, branches.as_ref());
+                self.branches = Branches::Device(branches);
                 trajectory
             }
         }
     }
 
-    /// The games between two iterations, as words `[seat_words, num_envs]`; none before the first.
-    /// On a device this reads back.
+    /// Where the groups go on, as words `[seat_words, num_groups]`; none before the first iteration
+    /// or where games start at levels. On a device this reads back.
     pub fn export(&self) -> Vec<u32> {
-        match &self.seats {
-            Seats::Host(seats) => seats::export(self.game, seats),
+        match &self.branches {
+            Branches::Host(seats) => seats::export(self.game, seats),
             #[cfg(feature = "kernels")]
-            Seats::Device(seats) => seats
+            Branches::Device(seats) => seats
                 .as_ref()
                 .map(kernels::download_seats)
                 .unwrap_or_default(),
         }
     }
 
-    /// Goes on with the games that [`StepwiseRollout::export`] gave.
+    /// Goes on with what [`StepwiseRollout::export`] gave.
     ///
     /// # Errors
-    /// If their number does not fit.
+    /// If the number of words does not fit.
     pub fn import(&mut self, words: &[u32]) -> Result<(), SeatsError> {
-        let num_envs = self.config.num_envs();
-        if !words.is_empty() {
-            seats::check_len(self.game, num_envs, words)?;
-        }
-        match &mut self.seats {
-            Seats::Host(seats) if words.is_empty() => seats.clear(),
-            Seats::Host(seats) => *seats = seats::import(self.game, num_envs, words)?,
+        let groups = self.config.num_groups;
+        seats::check_len(self.game, groups, words)?;
+        match &mut self.branches {
+            Branches::Host(seats) => *seats = seats::import(self.game, groups, words)?,
             #[cfg(feature = "kernels")]
-            Seats::Device(seats) => {
-                *seats = (!words.is_empty())
-                    .then(|| kernels::upload_seats(words, num_envs, &self.device));
+            Branches::Device(seats) => {
+                *seats =
+                    (!words.is_empty()).then(|| kernels::upload_seats(words, groups, &self.device));
             }
         }
         Ok(())
@@ -111,28 +109,16 @@ impl<G: Rules> StepwiseRollout<G> {
     fn collect_on_device<P: Policy>(
         &self,
         policy: &P,
-        iteration: u32,
-        last: Option<&burn_cubecl::tensor::CubeTensor>,
-    ) -> (Trajectory, burn_cubecl::tensor::CubeTensor) {
-        let RolloutConfig {
-            group_size,
-            num_steps,
-            start,
-            ..
-        } = self.config;
-        let num_envs = self.config.num_envs();
-        let keys = self.keys.at(iteration);
-        let deal = match (start, last) {
-            (Start::Level, _) => Deal::Level,
-            (Start::Branch, None) => Deal::Staggered,
-            (Start::Branch, Some(_)) => Deal::Branch,
-        };
-        let buffers = Buffers::new(self.game, num_envs, num_steps, &self.device);
-        buffers.deal(deal, last, keys.level, keys.branch, group_size);
+        keys: RolloutKeys,
+        branches: Option<&burn_cubecl::tensor::CubeTensor>,
+    ) -> (Trajectory, Option<burn_cubecl::tensor::CubeTensor>) {
+        let (num_steps, num_envs) = (self.config.num_steps, self.config.num_envs());
+        let buffers = Buffers::new(self.game, &self.config, &self.device);
+        buffers.deal(branches, keys.level);
         for t in 0..num_steps {
-            buffers.step(policy.logits(buffers.obs()), t, keys.action);
+            buffers.step(policy.logits(buffers.obs()), t, keys.action, keys.branch);
         }
-        let (obs, actions, quantities, seats) = buffers.finish();
+        let (obs, actions, quantities, branches) = buffers.finish();
         let quantity = |i: usize| {
             quantities
                 .clone()
@@ -147,18 +133,23 @@ impl<G: Rules> StepwiseRollout<G> {
             ends: quantity(2),
             scores: quantity(3),
         };
-        (trajectory, seats)
+        (
+            trajectory,
+            (self.config.start == Start::Branch).then_some(branches),
+        )
     }
 
     fn collect_on_host<P: Policy>(
         &self,
         policy: &P,
-        iteration: u32,
-        mut seats: Vec<Seat<G>>,
+        keys: RolloutKeys,
+        branches: &[Seat<G>],
     ) -> (Trajectory, Vec<Seat<G>>) {
+        let mut seats = seats::deal(self.game, &self.config, keys.level, branches);
+        let points = seats::branch_points(&self.config, keys.branch);
+        let mut branches: Vec<_> = points.iter().map(|point| seats[point.env]).collect();
         let (steps, envs) = (self.config.num_steps, self.config.num_envs());
         let features = self.game.num_features();
-        let action_key = self.keys.at(iteration).action;
         let mut history = Vec::with_capacity(steps * envs * features);
         let mut actions = Vec::with_capacity(steps * envs);
         let [mut logprobs, mut rewards, mut ends, mut scores] =
@@ -176,7 +167,7 @@ impl<G: Rules> StepwiseRollout<G> {
             let logits = host_floats(policy.logits(Tensor::from_data(obs, &self.device)));
             let rows = logits.chunks_exact(self.game.num_actions());
             for (env, (seat, row)) in seats.iter_mut().zip(rows).enumerate() {
-                let u = action_uniform(action_key, env as u32, t as u32);
+                let u = action_uniform(keys.action, env as u32, t as u32);
                 let sampled = sample(row.iter().copied(), u);
                 let played = seat.play(sampled.action, self.game);
                 actions.push(sampled.action as i32);
@@ -184,6 +175,11 @@ impl<G: Rules> StepwiseRollout<G> {
                 rewards.push(played.reward);
                 ends.push(f32::from(played.ended));
                 scores.push(played.score);
+            }
+            for (branch, point) in branches.iter_mut().zip(&points) {
+                if point.step == t + 1 {
+                    *branch = seats[point.env];
+                }
             }
         }
         let device = &self.device;
@@ -197,7 +193,7 @@ impl<G: Rules> StepwiseRollout<G> {
             ends: rows(ends),
             scores: rows(scores),
         };
-        (trajectory, seats)
+        (trajectory, branches)
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod snapshot;
 
-pub use snapshot::{SnapshotError, load_policy, saved_config};
+pub use snapshot::{SnapshotError, config_toml, load_policy, saved_config, saved_game_name};
 
 use crate::advantage::advantages;
 use crate::config::TrainConfig;
@@ -121,12 +121,19 @@ impl<G: Rules> Trainer<G> {
         let rollout_seconds = clock.lap();
 
         let mask = trajectory.mask(rollout.auto_reset);
-        let judged = advantages(&trajectory, &mask, rollout.group_size, advantage);
+        let judged = advantages(
+            &trajectory,
+            &mask,
+            rollout.group_size,
+            rollout.learn_steps,
+            advantage,
+        );
         let advantage_seconds = clock.lap();
 
+        let learnt = trajectory.first_steps(rollout.learn_steps);
         let stats = self
             .learner
-            .update(&trajectory, &judged.values, &mask, self.iteration);
+            .update(&learnt, &judged.values, &judged.mask, self.iteration);
         let update_seconds = clock.lap();
 
         let metrics = read_back(&trajectory, judged.zero_variance, stats);

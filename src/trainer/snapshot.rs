@@ -70,40 +70,40 @@ pub enum SnapshotError {
     },
 }
 
-/// The settings in a checkpoint: the game's name, its parameters and the run's.
+/// The name of the game that a checkpoint is of.
+///
+/// # Errors
+/// If the checkpoint does not say.
+pub fn saved_game_name(checkpoint: &Checkpoint) -> Result<String, SnapshotError> {
+    match saved_table(checkpoint)?.remove("env") {
+        Some(toml::Value::String(name)) => Ok(name),
+        _ => Err(unreadable(CONFIG, "there is no `env`")),
+    }
+}
+
+/// The settings in a checkpoint: the game's parameters and the run's.
 ///
 /// # Errors
 /// If they are missing, cannot be read, or the game is not `G`.
 pub fn saved_config<G: Rules + DeserializeOwned>(
     checkpoint: &Checkpoint,
 ) -> Result<(G, TrainConfig), SnapshotError> {
-    let section = checkpoint.section(CONFIG, VERSION)?;
-    let text = std::str::from_utf8(&section.bytes).map_err(|e| unreadable(CONFIG, e))?;
-    let mut table = overlay::parse(CONFIG, text)?;
-    let found = table
-        .remove("env")
-        .and_then(|v| v.as_str().map(String::from))
-        .unwrap_or_default();
+    let found = saved_game_name(checkpoint)?;
     if found != G::NAME {
-        return Err(SnapshotError::OtherGame {
-            expected: G::NAME.to_string(),
-            found,
-        });
+        let expected = G::NAME.to_string();
+        return Err(SnapshotError::OtherGame { expected, found });
     }
-    let game = match table.remove(G::NAME) {
-        Some(toml::Value::Table(game)) => overlay::from_table(game)?,
-        _ => {
-            return Err(unreadable(
-                CONFIG,
-                format!("there is no table `{}`", G::NAME),
-            ));
-        }
-    };
-    Ok((game, overlay::from_table(table)?))
+    Ok(overlay::split(saved_table(checkpoint)?, G::NAME)?)
 }
 
-/// The settings of a run as they are saved and shown.
-pub(crate) fn config_toml<G: Rules + Serialize>(game: &G, config: &TrainConfig) -> String {
+fn saved_table(checkpoint: &Checkpoint) -> Result<toml::Table, SnapshotError> {
+    let section = checkpoint.section(CONFIG, VERSION)?;
+    let text = std::str::from_utf8(&section.bytes).map_err(|e| unreadable(CONFIG, e))?;
+    Ok(overlay::parse(CONFIG, text)?)
+}
+
+/// The settings of a run as they are saved and shown: what [`overlay::split`] takes apart.
+pub fn config_toml<G: Rules + Serialize>(game: &G, config: &TrainConfig) -> String {
     let mut table = toml::Table::new();
     table.insert("env".to_string(), G::NAME.into());
     table.extend(overlay::to_table(config));
@@ -156,7 +156,7 @@ impl<G: Rules + Serialize> Trainer<G> {
             ),
             (
                 GAMES,
-                games_bytes(&self.rollout.export(), self.config.rollout.num_envs()),
+                games_bytes(&self.rollout.export(), self.config.rollout.num_groups),
             ),
         ];
         if let Some(reference) = self.learner.reference() {
@@ -276,10 +276,14 @@ fn read_params(
     Ok(Tensor::from_data(TensorData::new(params, [len]), device))
 }
 
-fn games_bytes(words: &[u32], num_envs: usize) -> Vec<u8> {
+fn games_bytes(words: &[u32], num_groups: usize) -> Vec<u8> {
     let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-    let view = TensorView::new(Dtype::U32, vec![words.len() / num_envs, num_envs], &bytes)
-        .expect("the length is that of the shape");
+    let view = TensorView::new(
+        Dtype::U32,
+        vec![words.len() / num_groups, num_groups],
+        &bytes,
+    )
+    .expect("the length is that of the shape");
     safetensors::serialize([("games", view)], None).expect("one tensor")
 }
 

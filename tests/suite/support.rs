@@ -10,8 +10,10 @@ pub fn cpu() -> Device {
 /// A graphics adapter, a real one before one that the CPU plays; `None`, with a line that says so,
 /// where there is none. With `GROVE_REQUIRE_ADAPTER=1` a missing adapter is a failure.
 pub fn adapter() -> Option<Device> {
-    let mut adapters: Vec<_> =
-        grove::device::list().into_iter().filter(|d| d.name.starts_with("wgpu:")).collect();
+    let mut adapters: Vec<_> = grove::device::list()
+        .into_iter()
+        .filter(|d| d.name.starts_with("wgpu:"))
+        .collect();
     adapters.sort_by_key(|d| d.software);
     let Some(info) = adapters.first() else {
         assert!(
@@ -21,5 +23,9 @@ pub fn adapter() -> Option<Device> {
         eprintln!("no graphics adapter: not tested on one");
         return None;
     };
-    Some(grove::device::choose(&info.name).expect("a listed adapter starts").device)
+    Some(
+        grove::device::choose(&info.name)
+            .expect("a listed adapter starts")
+            .device,
+    )
 }

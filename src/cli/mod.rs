@@ -1,0 +1,143 @@
+//! The command line: one file a command.
+
+mod devices;
+mod eval;
+mod progress;
+mod run_dir;
+mod train;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Train small policies by Group Relative Policy Optimisation, on any GPU or the CPU.
+#[derive(Parser, Debug)]
+#[command(version, propagate_version = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Train a policy for a game.
+    Train(TrainArgs),
+    /// Play a trained policy and report its score.
+    Eval(EvalArgs),
+    /// List the devices of this machine that this build can use.
+    Devices(DevicesArgs),
+}
+
+#[derive(Args, Debug)]
+struct TrainArgs {
+    /// The game: fruit, catch or cartpole [default: fruit].
+    game: Option<String>,
+    /// A TOML file of settings; the run directory holds one that shows them all.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Where to compute: auto, cpu, ndarray, wgpu[:N], vulkan[:N], metal[:N], cuda[:N], rocm[:N].
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    device: String,
+    /// Seed of the run [default: 1].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
+    seed: Option<u64>,
+    /// Iterations of the run; the schedules end with it.
+    #[arg(long, value_name = "N")]
+    iterations: Option<u32>,
+    /// Threads of the CPU [default: one a core]. The result does not depend on it.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Option<u32>,
+    /// Change a setting, for instance learning_rate=1e-3 or fruit.width=12; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+    /// Where the run is kept [default: the next free runs/GAME-N].
+    #[arg(long, value_name = "DIR")]
+    run_dir: Option<PathBuf>,
+    /// Go on with the run in --run-dir [default: the newest of the game] from its last checkpoint.
+    #[arg(long, conflicts_with_all = ["config", "set", "seed"])]
+    resume: bool,
+    /// Print the result as one JSON object on stdout.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Debug)]
+struct EvalArgs {
+    /// A run directory (its best policy is taken) or a checkpoint.
+    run: PathBuf,
+    /// Fresh episodes to play.
+    #[arg(long, default_value_t = 10_000, value_name = "N",
+        value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=100_000_000))]
+    episodes: usize,
+    /// Take the most likely action instead of drawing one.
+    #[arg(long)]
+    greedy: bool,
+    /// Seed of the episodes.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    seed: u64,
+    /// Threads of the CPU [default: one a core]. The result does not depend on it.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Option<u32>,
+    /// Print the result as one JSON object on stdout.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Debug)]
+struct DevicesArgs {
+    /// Print the list as one JSON object on stdout.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs a command.
+pub fn run(cli: Cli) -> Result<()> {
+    log_to_stderr()?;
+    match cli.command {
+        Command::Train(args) => train::run(args),
+        Command::Eval(args) => eval::run(args),
+        Command::Devices(args) => devices::run(args),
+    }
+}
+
+/// Warnings of the libraries go to stderr; `GROVE_LOG` sets another level.
+fn log_to_stderr() -> Result<()> {
+    let level = match std::env::var("GROVE_LOG") {
+        Ok(level) => tracing::Level::from_str(&level).map_err(|_| {
+            anyhow::anyhow!("GROVE_LOG is `{level}`, but must be error, warn, info, debug or trace")
+        })?,
+        Err(_) => tracing::Level::ERROR,
+    };
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        .init();
+    Ok(())
+}
+
+/// Sets the number of threads of everything that runs on the CPU.
+fn use_threads(threads: Option<u32>) -> Result<()> {
+    let mut pool = rayon::ThreadPoolBuilder::new();
+    if let Some(threads) = threads {
+        pool = pool.num_threads(threads as usize);
+    }
+    pool.build_global().context("the threads do not start")
+}
+
+/// Calls a generic function with the game of this name.
+macro_rules! with_game {
+    ($name:expr, $function:ident($($argument:expr),*)) => {
+        match $name {
+            <grove::env::Fruit as grove::env::Game>::NAME => $function::<grove::env::Fruit>($($argument),*),
+            <grove::env::Catch as grove::env::Game>::NAME => $function::<grove::env::Catch>($($argument),*),
+            <grove::env::CartPole as grove::env::Game>::NAME => $function::<grove::env::CartPole>($($argument),*),
+            other => $crate::cli::unknown_game(other),
+        }
+    };
+}
+use with_game;
+
+fn unknown_game<T>(name: &str) -> Result<T> {
+    bail!("unknown game `{name}`; there are: fruit, catch, cartpole")
+}

@@ -1,0 +1,283 @@
+//! `grove train`: a run from its settings to its final table.
+
+use super::progress::{Progress, short};
+use super::run_dir::RunDir;
+use super::{TrainArgs, with_game};
+use anyhow::{Context, Result, bail};
+use grove::checkpoint::{self, Checkpoint};
+use grove::config::{ConfigError, TrainConfig, overlay};
+use grove::device::{self, Chosen};
+use grove::draws::Stream;
+use grove::env::Rules;
+use grove::metrics::JsonLines;
+use grove::policy::NativeMlp;
+use grove::rollout::{Evaluation, Player, evaluate};
+use grove::trainer::{Trainer, config_toml, load_policy, saved_config, saved_game_name};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// Episodes of the final evaluation.
+const FINAL_EPISODES: usize = 10_000;
+
+/// A game with all that the command line asks of it.
+trait Playable: Rules + Default + Serialize + DeserializeOwned {}
+impl<G: Rules + Default + Serialize + DeserializeOwned> Playable for G {}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    env: &'a str,
+    run_dir: String,
+    device: &'a str,
+    seed: u64,
+    iterations: u32,
+    iteration: u32,
+    env_steps: u64,
+    interrupted: bool,
+    seconds: f64,
+    best_iteration: u64,
+    #[serde(flatten)]
+    evaluation: Evaluation,
+}
+
+pub fn run(args: TrainArgs) -> Result<()> {
+    super::use_threads(args.threads)?;
+    if args.resume {
+        let game = args.game.as_deref().unwrap_or("fruit");
+        let dir = RunDir::open(args.run_dir.clone(), game)?;
+        let checkpoint = dir.latest()?;
+        let name = saved_game_name(&checkpoint)?;
+        if args.game.as_deref().is_some_and(|game| game != name) {
+            bail!(
+                "the run in {} is of `{name}`, not `{game}`",
+                dir.path().display()
+            );
+        }
+        return with_game!(name.as_str(), resume(&args, dir, &checkpoint));
+    }
+    let file = match &args.config {
+        Some(path) => {
+            let text = std::fs::read_to_string(path)
+                .with_context(|| format!("cannot read the settings file {}", path.display()))?;
+            overlay::parse(&path.display().to_string(), &text)?
+        }
+        None => toml::Table::new(),
+    };
+    let name = game_name(args.game.as_deref(), &file)?;
+    with_game!(name.as_str(), start(&args, file))
+}
+
+/// The game: the one on the command line, else the file's, else fruit.
+fn game_name(asked: Option<&str>, file: &toml::Table) -> Result<String> {
+    let in_file = match file.get("env") {
+        Some(toml::Value::String(name)) => Some(name.as_str()),
+        Some(other) => bail!("`env` cannot be {other}: the name of a game is wanted here"),
+        None => None,
+    };
+    match (asked, in_file) {
+        (Some(asked), Some(in_file)) if asked != in_file => {
+            bail!("the settings file is for `{in_file}`, not `{asked}`")
+        }
+        (Some(name), _) | (None, Some(name)) => Ok(name.to_string()),
+        (None, None) => Ok("fruit".to_string()),
+    }
+}
+
+/// The settings of a new run: the defaults, then the file, then `--set`, then the other flags.
+fn settings<G: Playable>(args: &TrainArgs, file: toml::Table) -> Result<(G, TrainConfig)> {
+    let defaults = config_toml(&G::default(), &TrainConfig::for_game(G::NAME));
+    let mut table = overlay::parse("the defaults", &defaults)?;
+    overlay::lay_over(&mut table, file)?;
+    for assignment in &args.set {
+        overlay::apply(&mut table, assignment)?;
+    }
+    let (game, mut config) = overlay::split::<G>(table, G::NAME)?;
+    config.seed = args.seed.unwrap_or(config.seed);
+    config.iterations = args.iterations.unwrap_or(config.iterations);
+    check(&game, &config)?;
+    Ok((game, config))
+}
+
+fn check<G: Playable>(game: &G, config: &TrainConfig) -> Result<()> {
+    game.validate().map_err(ConfigError::OutOfRange)?;
+    config.validate()?;
+    Ok(())
+}
+
+fn start<G: Playable>(args: &TrainArgs, file: toml::Table) -> Result<()> {
+    let (game, config) = settings::<G>(args, file)?;
+    let chosen = device::choose(&args.device)?;
+    let dir = RunDir::create(args.run_dir.clone(), G::NAME)?;
+    let path = dir.config();
+    std::fs::write(&path, config_toml(&game, &config))
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    let metrics = JsonLines::create(&dir.metrics())?;
+    announce::<G>("Training", &chosen, &dir);
+    train(
+        args,
+        dir,
+        Trainer::new(game, &config, &chosen.device),
+        metrics,
+        &chosen,
+    )
+}
+
+fn resume<G: Playable>(args: &TrainArgs, dir: RunDir, checkpoint: &Checkpoint) -> Result<()> {
+    let (game, mut config) = saved_config::<G>(checkpoint)?;
+    config.iterations = args.iterations.unwrap_or(config.iterations);
+    check(&game, &config)?;
+    if checkpoint.iteration >= u64::from(config.iterations) {
+        bail!(
+            "the run in {} has done all its {} iterations; --iterations with a larger number \
+             goes on",
+            dir.path().display(),
+            config.iterations
+        );
+    }
+    let chosen = device::choose(&args.device)?;
+    let trainer = Trainer::resume(checkpoint, game, &config, &chosen.device)?;
+    let metrics = JsonLines::resume(&dir.metrics(), trainer.iteration())?;
+    announce::<G>("Going on with", &chosen, &dir);
+    train(args, dir, trainer, metrics, &chosen)
+}
+
+fn announce<G: Rules>(what: &str, chosen: &Chosen, dir: &RunDir) {
+    eprintln!("{what} {} on {}: {}.", G::NAME, chosen.info, chosen.reason);
+    eprintln!("Everything is kept in {}.", dir.path().display());
+    eprintln!(
+        "A loss near zero is normal, since advantages have mean zero: watch score and entropy."
+    );
+}
+
+/// Iterates to the end or to Ctrl-C, saving and measuring on the way, then reports.
+fn train<G: Playable>(
+    args: &TrainArgs,
+    dir: RunDir,
+    mut trainer: Trainer<G>,
+    mut metrics: JsonLines,
+    chosen: &Chosen,
+) -> Result<()> {
+    let interrupted = watch_for_interrupt()?;
+    let started = Instant::now();
+    let config = trainer.config().clone();
+    let every = &config.checkpoint;
+    let mut progress = Progress::new(trainer.iteration(), config.iterations);
+    let mut env_steps = 0;
+    while trainer.iteration() < config.iterations {
+        let mut record = trainer.iterate()?;
+        let stop = interrupted.load(Ordering::Relaxed);
+        let last = stop || record.iteration == config.iterations;
+        if record.iteration.is_multiple_of(every.eval_every) || last && !stop {
+            let (evaluation, best) = trainer.measure();
+            record.evaluation = Some(evaluation);
+            if best {
+                checkpoint::save(&trainer.snapshot(), &dir.best())?;
+            }
+        }
+        env_steps = record.env_steps;
+        metrics.write(&record)?;
+        if last || record.iteration.is_multiple_of(every.save_every) {
+            dir.store().save(&trainer.snapshot())?;
+            dir.store().prune(every.keep)?;
+        }
+        progress.show(&record);
+        if stop {
+            break;
+        }
+    }
+    progress.finish();
+    let seconds = started.elapsed().as_secs_f64();
+
+    let stopped = trainer.iteration() < config.iterations;
+    let best = match checkpoint::load(&dir.best()) {
+        Ok(best) => best,
+        Err(checkpoint::CheckpointError::NotFound { .. }) => trainer.snapshot(),
+        Err(error) => return Err(error.into()),
+    };
+    let policy = load_policy(&best, trainer.game(), &config, &chosen.device)?;
+    let evaluation = evaluate(
+        &NativeMlp::new(&policy),
+        trainer.game(),
+        FINAL_EPISODES,
+        Stream::Evaluation,
+        0,
+        Player::Greedy,
+    );
+    if stopped {
+        eprintln!(
+            "Interrupted and saved after iteration {} of {}; --resume goes on.",
+            trainer.iteration(),
+            config.iterations
+        );
+    }
+    if args.json {
+        let report = Report {
+            env: G::NAME,
+            run_dir: dir.path().display().to_string(),
+            device: &chosen.info.name,
+            seed: config.seed,
+            iterations: config.iterations,
+            iteration: trainer.iteration(),
+            env_steps,
+            interrupted: stopped,
+            seconds,
+            best_iteration: best.iteration,
+            evaluation,
+        };
+        println!("{}", serde_json::to_string(&report)?);
+    } else {
+        println!(
+            "{} steps in {seconds:.1} s; the best policy is of iteration {}.\n",
+            short(env_steps as f64),
+            best.iteration
+        );
+        print_table(&trainer.game(), &evaluation);
+    }
+    Ok(())
+}
+
+/// The score beside those of known players.
+fn print_table<G: Rules>(game: &G, evaluation: &Evaluation) {
+    let own = format!(
+        "this policy, greedy, {} fresh episodes",
+        evaluation.episodes
+    );
+    let mut rows: Vec<(&str, f64, String)> = game
+        .references()
+        .iter()
+        .map(|(player, score)| (*player, *score, String::new()))
+        .collect();
+    let error = format!(" +- {:.3}", evaluation.std_error);
+    let at = rows
+        .iter()
+        .position(|(_, score, _)| *score > evaluation.mean_score);
+    rows.insert(
+        at.unwrap_or(rows.len()),
+        (&own, evaluation.mean_score, error),
+    );
+    let width = rows
+        .iter()
+        .map(|(player, _, _)| player.len())
+        .max()
+        .unwrap_or(0);
+    println!("{:width$}  {:>8}", "player", "score");
+    for (player, score, error) in rows {
+        println!("{player:width$}  {score:>8.3}{error}");
+    }
+}
+
+/// A flag that Ctrl-C sets. A second Ctrl-C ends the program at once.
+fn watch_for_interrupt() -> Result<Arc<AtomicBool>> {
+    let flag = Arc::new(AtomicBool::new(false));
+    let seen = flag.clone();
+    ctrlc::set_handler(move || {
+        if seen.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+        eprintln!("\nFinishing the iteration and saving; Ctrl-C again stops at once.");
+    })
+    .context("cannot listen for Ctrl-C")?;
+    Ok(flag)
+}

@@ -1,0 +1,275 @@
+//! Many checkpoints, and saves that meet readers, crashes and full disks.
+
+use grove::checkpoint::{Checkpoint, CheckpointError, Section, Store, load, save};
+use std::fs;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// A checkpoint whose every byte tells its iteration.
+fn checkpoint(iteration: u64, size: usize) -> Checkpoint {
+    let section = |name: &str| Section {
+        name: name.into(),
+        version: 1,
+        bytes: vec![iteration as u8; size],
+    };
+    Checkpoint {
+        iteration,
+        sections: vec![section("weights"), section("optimizer")],
+    }
+}
+
+/// A store with a small checkpoint at each of the iterations.
+fn store(run: &TempDir, iterations: impl IntoIterator<Item = u64>) -> Store {
+    let store = Store::new(run.path().join("checkpoints"));
+    for iteration in iterations {
+        let path = store.save(&checkpoint(iteration, 100)).unwrap();
+        assert_eq!(path, store.path(iteration));
+    }
+    store
+}
+
+fn damage(path: &Path) {
+    fs::write(path.join("weights"), vec![0; 100]).unwrap();
+}
+
+fn names_in(directory: &Path) -> Vec<String> {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
+    let mut names: Vec<_> = entries
+        .map(|e| e.file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn the_latest_is_the_newest_iteration_whatever_the_order_of_saving() {
+    let run = TempDir::new().unwrap();
+    let store = store(&run, [120, 100_000_000, 20]);
+    assert_eq!(store.path(120), run.path().join("checkpoints/00000120"));
+    assert_eq!(store.iterations().unwrap(), [20, 120, 100_000_000]);
+    let latest = store.latest().unwrap();
+    assert_eq!(latest.checkpoint, checkpoint(100_000_000, 100));
+    assert_eq!(latest.path, store.path(100_000_000));
+    assert!(latest.damaged.is_empty());
+}
+
+#[test]
+fn the_latest_passes_over_damaged_ones_and_names_them() {
+    let run = TempDir::new().unwrap();
+    let store = store(&run, 1..=4);
+    damage(&store.path(4));
+    fs::remove_file(store.path(3).join("manifest.json")).unwrap();
+    let latest = store.latest().unwrap();
+    assert_eq!(
+        (latest.checkpoint, latest.path),
+        (checkpoint(2, 100), store.path(2))
+    );
+    let [(first, wrong), (second, missing)] = &latest.damaged[..] else {
+        panic!("two are damaged")
+    };
+    assert_eq!((first, second), (&store.path(4), &store.path(3)));
+    assert!(matches!(wrong, CheckpointError::WrongChecksum { file, .. } if file == "weights"));
+    assert!(
+        matches!(missing, CheckpointError::MissingFile { file, .. } if file == "manifest.json")
+    );
+}
+
+#[test]
+fn a_checkpoint_under_the_name_of_another_iteration_is_not_taken_for_it() {
+    let run = TempDir::new().unwrap();
+    let store = store(&run, [1, 2]);
+    fs::rename(store.path(1), store.path(3)).unwrap();
+    let latest = store.latest().unwrap();
+    assert_eq!(latest.checkpoint.iteration, 2);
+    let sentence = latest.damaged[0].1.to_string();
+    assert!(sentence.contains("is of iteration 1, not 3"), "{sentence}");
+}
+
+#[test]
+fn a_store_without_an_intact_checkpoint_says_so() {
+    let run = TempDir::new().unwrap();
+    let gone = Store::new(run.path().join("gone"));
+    assert!(matches!(
+        gone.latest(),
+        Err(CheckpointError::NotFound { .. })
+    ));
+    let empty = Store::new(run.path());
+    assert!(matches!(
+        empty.latest(),
+        Err(CheckpointError::NoneSaved { .. })
+    ));
+    let file = run.path().join("file");
+    fs::write(&file, "text").unwrap();
+    assert!(matches!(
+        Store::new(file).latest(),
+        Err(CheckpointError::NotADirectory { .. })
+    ));
+
+    let store = store(&run, [1, 2]);
+    damage(&store.path(1));
+    damage(&store.path(2));
+    let error = store.latest().unwrap_err();
+    let sentence = error.to_string();
+    assert!(sentence.starts_with("all 2 checkpoints in "), "{sentence}");
+    let CheckpointError::NoneIntact { damaged, .. } = error else {
+        panic!("{error:?}")
+    };
+    let paths: Vec<_> = damaged.into_iter().map(|(path, _)| path).collect();
+    assert_eq!(paths, [store.path(2), store.path(1)]);
+}
+
+#[test]
+fn leftovers_of_crashes_are_no_checkpoints_and_go_with_the_next_save() {
+    let run = TempDir::new().unwrap();
+    let store = store(&run, [1, 2]);
+    let directory = run.path().join("checkpoints");
+    // A crash while 3 was being written, however far it came.
+    save(&checkpoint(3, 100), &directory.join(".00000003.tmp")).unwrap();
+    // A crash while 2 was being replaced, between the two renames.
+    fs::rename(store.path(2), directory.join(".00000002.old")).unwrap();
+    fs::create_dir(directory.join(".00000002.tmp")).unwrap();
+    // Not ours.
+    fs::create_dir(directory.join(".notes.tmp")).unwrap();
+    fs::write(directory.join("00000099"), "a file").unwrap();
+
+    assert_eq!(store.iterations().unwrap(), [1, 2]);
+    let latest = store.latest().unwrap();
+    assert_eq!(latest.checkpoint, checkpoint(2, 100));
+    assert!(latest.damaged.is_empty());
+    assert_eq!(names_in(&directory).len(), 6, "looking changes nothing");
+
+    store.save(&checkpoint(4, 100)).unwrap();
+    let names = names_in(&directory);
+    assert_eq!(
+        names,
+        [".notes.tmp", "00000001", "00000002", "00000004", "00000099"]
+    );
+    assert_eq!(load(&store.path(2)).unwrap(), checkpoint(2, 100));
+}
+
+#[test]
+fn pruning_keeps_the_newest_ones() {
+    let run = TempDir::new().unwrap();
+    let store = store(&run, 1..=5);
+    assert_eq!(store.prune(9).unwrap(), [] as [PathBuf; 0]);
+    assert_eq!(
+        store.prune(2).unwrap(),
+        [1, 2, 3].map(|iteration| store.path(iteration))
+    );
+    assert_eq!(
+        names_in(&run.path().join("checkpoints")),
+        ["00000004", "00000005"]
+    );
+    assert_eq!(store.latest().unwrap().checkpoint, checkpoint(5, 100));
+}
+
+#[test]
+fn pruning_never_removes_the_last_intact_one() {
+    let run = TempDir::new().unwrap();
+    let store = store(&run, 1..=5);
+    for iteration in [3, 4, 5] {
+        damage(&store.path(iteration));
+    }
+    assert_eq!(
+        store.prune(2).unwrap(),
+        [1, 3].map(|iteration| store.path(iteration))
+    );
+    assert_eq!(store.iterations().unwrap(), [2, 4, 5]);
+    assert_eq!(
+        store.prune(0).unwrap(),
+        [4, 5].map(|iteration| store.path(iteration))
+    );
+    assert_eq!(store.latest().unwrap().checkpoint, checkpoint(2, 100));
+
+    damage(&store.path(2));
+    assert!(matches!(
+        store.prune(0),
+        Err(CheckpointError::NoneIntact { .. })
+    ));
+    assert_eq!(store.iterations().unwrap(), [2]);
+}
+
+// Windows does not let go of a directory in which a file is open.
+#[cfg(not(windows))]
+#[test]
+fn readers_find_the_old_or_the_new_one_whole_while_it_is_replaced() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    let run = TempDir::new().unwrap();
+    let best = run.path().join("best");
+    save(&checkpoint(0, 50_000), &best).unwrap();
+    let done = AtomicBool::new(false);
+    let read = || {
+        let (mut loads, mut newest) = (0, 0);
+        while !done.load(Ordering::Relaxed) {
+            let found = load(&best).unwrap();
+            assert!(
+                found.iteration >= newest,
+                "{} after {newest}",
+                found.iteration
+            );
+            newest = found.iteration;
+            assert!(
+                found == checkpoint(newest, 50_000),
+                "parts of two checkpoints"
+            );
+            loads += 1;
+        }
+        (loads, newest)
+    };
+    thread::scope(|scope| {
+        let readers = [scope.spawn(read), scope.spawn(read)];
+        let saved: Result<(), _> =
+            (1..=200).try_for_each(|iteration| save(&checkpoint(iteration, 50_000), &best));
+        done.store(true, Ordering::Relaxed);
+        saved.unwrap();
+        for reader in readers {
+            let (loads, newest) = reader.join().unwrap();
+            assert!(loads > 1 && newest > 0, "{loads} loads up to {newest}");
+        }
+    });
+    assert_eq!(names_in(run.path()), ["best"]);
+}
+
+/// The same with a writer that fails is tested in `save.rs`, everywhere and always.
+#[cfg(target_os = "linux")]
+#[test]
+#[ignore = "mounts a small file system, which only root may"]
+fn a_disk_that_is_really_full_leaves_the_old_checkpoint_and_nothing_else() {
+    use std::process::Command;
+    let disk = TempDir::new().unwrap();
+    let mount = ["-t", "tmpfs", "-o", "size=256k", "grove-test"];
+    assert!(
+        Command::new("mount")
+            .args(mount)
+            .arg(disk.path())
+            .status()
+            .unwrap()
+            .success()
+    );
+    let outcome = std::panic::catch_unwind(|| {
+        let store = Store::new(disk.path().join("checkpoints"));
+        store.save(&checkpoint(1, 50_000)).unwrap();
+        let sentence = store.save(&checkpoint(2, 100_000)).unwrap_err().to_string();
+        assert_eq!(
+            sentence,
+            format!(
+                "cannot save a checkpoint to {}: the disk is full; free at least 200000 bytes \
+                 there, or save to another disk",
+                store.path(2).display()
+            )
+        );
+        assert_eq!(names_in(&disk.path().join("checkpoints")), ["00000001"]);
+        assert_eq!(store.latest().unwrap().checkpoint, checkpoint(1, 50_000));
+        store.save(&checkpoint(3, 50_000)).unwrap();
+    });
+    assert!(
+        Command::new("umount")
+            .arg(disk.path())
+            .status()
+            .unwrap()
+            .success()
+    );
+    outcome.unwrap();
+}
