@@ -69,19 +69,31 @@ impl TrainConfig {
     }
 
     fn fruit() -> Self {
-        Self::general()
+        let mut config = Self::general();
+        config.iterations = 200;
+        config.rollout.num_groups = 256;
+        config.advantage.discount = 0.95;
+        config.loss.entropy_coef = 0.1;
+        config.update.num_minibatches = 16;
+        config.checkpoint.eval_episodes = 5000;
+        config
     }
 
     fn catch() -> Self {
         let mut config = Self::general();
-        config.iterations = 100;
+        config.iterations = 60;
         config
     }
 
     fn cartpole() -> Self {
         let mut config = Self::general();
-        config.iterations = 150;
+        config.iterations = 60;
+        config.rollout.num_groups = 32;
+        config.rollout.num_steps = 128;
+        config.rollout.learn_steps = 64;
         config.advantage.discount = 0.99;
+        config.loss.entropy_coef = 0.0;
+        config.update.num_minibatches = 8;
         config
     }
 }
