@@ -72,8 +72,9 @@ impl TrainConfig {
         let mut config = Self::general();
         config.iterations = 200;
         config.rollout.num_groups = 256;
-        config.advantage.discount = 0.95;
+        config.advantage.discount = 0.98;
         config.loss.entropy_coef = 0.1;
+        config.optimizer.learning_rate = 4e-3;
         config.update.num_minibatches = 16;
         config.checkpoint.eval_episodes = 5000;
         config

@@ -303,13 +303,14 @@ impl Rules for Fruit {
             state.basket as f32 * comptime!(2.0 / (game.width - 1) as f32) - 1.0f32
         } else if comptime!(i < singles) {
             let fruit = comptime!((i - 1) / 4);
+            let kind = comptime!((i - 1) % 4);
             let right = state.column(fruit) as f32 - state.basket as f32;
             let height = comptime!((game.height - 1) as f32) - state.row(fruit) as f32;
-            let value = if comptime!((i - 1) % 4 == 0) {
+            let value = if comptime!(kind == 0) {
                 right * comptime!(2.0 / game.width as f32)
-            } else if comptime!((i - 1) % 4 == 1) {
+            } else if comptime!(kind == 1) {
                 height * comptime!(1.0 / (game.height - 1) as f32)
-            } else if comptime!((i - 1) % 4 == 2) {
+            } else if comptime!(kind == 2) {
                 // Moves to where the basket's nearest cell is under the fruit.
                 let from_left = right - comptime!((game.basket - game.left() - 1) as f32);
                 let from_right = -right - comptime!(game.left() as f32);

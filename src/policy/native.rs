@@ -261,7 +261,7 @@ mod tests {
                         &device,
                     ))
                     .into_data()
-                    .into_vec()
+                    .try_into_vec()
                     .unwrap();
                 let lanes: Vec<Lanes> = (0..features)
                     .map(|f| std::array::from_fn(|lane| obs[lane * features + f]))

@@ -15,6 +15,8 @@ use crate::env::Rules;
 use crate::policy::{LANES, Policy, sample};
 use crate::trajectory::Trajectory;
 use burn::tensor::{Device, Int, Tensor, TensorData};
+#[cfg(feature = "kernels")]
+use burn_cubecl::tensor::CubeTensor;
 
 /// The games of a run on one device.
 #[derive(Debug)]
@@ -31,7 +33,7 @@ pub struct StepwiseRollout<G: Rules> {
 enum Branches<G: Rules> {
     Host(Vec<Seat<G>>),
     #[cfg(feature = "kernels")]
-    Device(Option<burn_cubecl::tensor::CubeTensor>),
+    Device(Option<Box<CubeTensor>>),
 }
 
 impl<G: Rules> StepwiseRollout<G> {
@@ -67,8 +69,8 @@ impl<G: Rules> StepwiseRollout<G> {
             #[cfg(feature = "kernels")]
             Branches::Device(branches) => {
                 let (trajectory, branches) =
-                    self.collect_on_device(policy, keys, branches.as_ref());
-                self.branches = Branches::Device(branches);
+                    self.collect_on_device(policy, keys, branches.as_deref());
+                self.branches = Branches::Device(branches.map(Box::new));
                 trajectory
             }
         }
@@ -81,7 +83,7 @@ impl<G: Rules> StepwiseRollout<G> {
             Branches::Host(seats) => seats::export(self.game, seats),
             #[cfg(feature = "kernels")]
             Branches::Device(seats) => seats
-                .as_ref()
+                .as_deref()
                 .map(kernels::download_seats)
                 .unwrap_or_default(),
         }
@@ -98,8 +100,8 @@ impl<G: Rules> StepwiseRollout<G> {
             Branches::Host(seats) => *seats = seats::import(self.game, groups, words)?,
             #[cfg(feature = "kernels")]
             Branches::Device(seats) => {
-                *seats =
-                    (!words.is_empty()).then(|| kernels::upload_seats(words, groups, &self.device));
+                *seats = (!words.is_empty())
+                    .then(|| Box::new(kernels::upload_seats(words, groups, &self.device)));
             }
         }
         Ok(())
@@ -110,8 +112,8 @@ impl<G: Rules> StepwiseRollout<G> {
         &self,
         policy: &P,
         keys: RolloutKeys,
-        branches: Option<&burn_cubecl::tensor::CubeTensor>,
-    ) -> (Trajectory, Option<burn_cubecl::tensor::CubeTensor>) {
+        branches: Option<&CubeTensor>,
+    ) -> (Trajectory, Option<CubeTensor>) {
         let (num_steps, num_envs) = (self.config.num_steps, self.config.num_envs());
         let buffers = Buffers::new(self.game, &self.config, &self.device);
         buffers.deal(branches, keys.level);

@@ -1,6 +1,8 @@
 //! What several tests need.
 
 use burn::tensor::Device;
+use std::path::Path;
+use std::process::{Command, Output};
 
 /// The CPU.
 pub fn cpu() -> Device {
@@ -28,4 +30,66 @@ pub fn adapter() -> Option<Device> {
             .expect("a listed adapter starts")
             .device,
     )
+}
+
+/// Runs the program in a folder.
+pub fn grove(folder: &Path, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_grove"))
+        .args(arguments)
+        .current_dir(folder)
+        .output()
+        .expect("the program starts")
+}
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// Runs what must succeed, and parses its one JSON object.
+pub fn json(folder: &Path, arguments: &[&str]) -> serde_json::Value {
+    let output = grove(folder, arguments);
+    assert!(
+        output.status.success(),
+        "{arguments:?}: {}",
+        stderr(&output)
+    );
+    serde_json::from_str(&stdout(&output)).expect("one JSON object on stdout")
+}
+
+/// Flags for a run of a second or two.
+const SMALL: [&str; 8] = [
+    "--device",
+    "cpu",
+    "--set",
+    "num_groups=8",
+    "--set",
+    "eval_every=5",
+    "--set",
+    "eval_episodes=50",
+];
+
+/// The arguments of such a run.
+pub fn train<'a>(game: &'a str, dir: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let mut arguments = vec!["train", game, "--run-dir", dir, "--json"];
+    arguments.extend(SMALL);
+    arguments.extend(more);
+    arguments
+}
+
+/// Runs what must fail, and gives its message: one line, without a panic.
+pub fn refusal(folder: &Path, arguments: &[&str]) -> String {
+    let output = grove(folder, arguments);
+    let text = stderr(&output);
+    assert!(!output.status.success(), "{arguments:?} must fail");
+    assert!(
+        output.stdout.is_empty(),
+        "{arguments:?} prints {}",
+        stdout(&output)
+    );
+    assert!(!text.contains("panicked"), "{arguments:?}: {text}");
+    text
 }

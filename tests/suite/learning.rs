@@ -1,0 +1,37 @@
+//! Learning: each game's defaults reach their mark.
+
+use crate::support::cpu;
+use grove::config::TrainConfig;
+use grove::env::{CartPole, Catch, Fruit, Rules};
+use grove::rollout::Player;
+use grove::trainer::Trainer;
+use serde::Serialize;
+
+/// The greedy policy's mean score over fresh episodes after `iterations` of a run.
+fn score<G: Rules + Default + Serialize>(iterations: u32) -> f64 {
+    let mut config = TrainConfig::for_game(G::NAME);
+    config.iterations = iterations;
+    let mut trainer = Trainer::new(G::default(), &config, &cpu());
+    for _ in 0..iterations {
+        trainer.iterate().unwrap();
+    }
+    trainer.evaluate(5000, Player::Greedy).mean_score
+}
+
+#[test]
+fn catch_is_learnt_perfectly() {
+    let score = score::<Catch>(60);
+    assert!(score >= 0.99, "{score}");
+}
+
+#[test]
+fn cartpole_is_balanced_to_the_end() {
+    let score = score::<CartPole>(40);
+    assert!(score >= 490.0, "{score}");
+}
+
+#[test]
+fn fruit_is_played_far_better_than_the_greedy_player() {
+    let score = score::<Fruit>(40);
+    assert!(score >= 7.0, "{score}");
+}
