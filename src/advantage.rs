@@ -55,9 +55,7 @@ pub fn advantages(
         Scale::Batch => {
             let counted = mask.clone().reshape([learn_steps, num_groups, group_size]);
             let steps = counted.clone().sum().reshape([1, 1, 1]);
-            let squares = (centred.clone().square() * counted)
-                .sum()
-                .reshape([1, 1, 1]);
+            let squares = (centred.clone().square() * counted).sum().reshape([1, 1, 1]);
             centred / ((squares / steps).sqrt() + STD_EPSILON)
         }
     };
@@ -98,19 +96,11 @@ mod tests {
             actions: Tensor::zeros([3, 4], device),
             logprobs: zeros(),
             rewards: Tensor::from_floats(
-                [
-                    [1.0, 0.0, 2.0, 2.0],
-                    [2.0, 0.0, 0.0, 0.0],
-                    [4.0, 8.0, 1.0, 1.0],
-                ],
+                [[1.0, 0.0, 2.0, 2.0], [2.0, 0.0, 0.0, 0.0], [4.0, 8.0, 1.0, 1.0]],
                 device,
             ),
             ends: Tensor::from_floats(
-                [
-                    [0.0, 0.0, 0.0, 0.0],
-                    [1.0, 0.0, 0.0, 0.0],
-                    [0.0, 0.0, 0.0, 0.0],
-                ],
+                [[0.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]],
                 device,
             ),
             scores: zeros(),
@@ -124,18 +114,8 @@ mod tests {
         let advantages = advantages(&trajectory, &mask, 2, 3, &config);
         let expected = Tensor::<2>::from_floats(expected, &device).into_data();
         let tolerance = Tolerance::<f32>::absolute(1e-3);
-        advantages
-            .values
-            .into_data()
-            .assert_approx_eq(&expected, tolerance);
-        assert_eq!(
-            advantages
-                .zero_variance
-                .into_data()
-                .try_into_vec::<f32>()
-                .unwrap(),
-            [0.5]
-        );
+        advantages.values.into_data().assert_approx_eq(&expected, tolerance);
+        assert_eq!(advantages.zero_variance.into_data().try_into_vec::<f32>().unwrap(), [0.5]);
     }
 
     #[test]
@@ -149,22 +129,10 @@ mod tests {
         check(
             config.clone(),
             true,
-            [
-                [0.0, 0.0, 0.0, 0.0],
-                [-1.0, 1.0, 0.0, 0.0],
-                [-2.0, 2.0, 0.0, 0.0],
-            ],
+            [[0.0, 0.0, 0.0, 0.0], [-1.0, 1.0, 0.0, 0.0], [-2.0, 2.0, 0.0, 0.0]],
         );
         // Without auto-reset game 0's last step does not count, and earns nothing: 8 / 2 = 4.
-        check(
-            config,
-            false,
-            [
-                [0.0, 0.0, 0.0, 0.0],
-                [-1.0, 1.0, 0.0, 0.0],
-                [0.0, 4.0, 0.0, 0.0],
-            ],
-        );
+        check(config, false, [[0.0, 0.0, 0.0, 0.0], [-1.0, 1.0, 0.0, 0.0], [0.0, 4.0, 0.0, 0.0]]);
     }
 
     #[test]

@@ -95,10 +95,7 @@ impl fmt::Display for DeviceInfo {
 #[cfg(feature = "kernels")]
 pub fn has_kernels(device: &Device) -> bool {
     use burn::backend::DispatchDevice;
-    matches!(
-        device.clone().without_autodiff().as_dispatch(),
-        DispatchDevice::Cube(_)
-    )
+    matches!(device.clone().without_autodiff().as_dispatch(), DispatchDevice::Cube(_))
 }
 
 /// Whether our own kernels run on a device; in this build they run on none.
@@ -115,10 +112,7 @@ thread_local! {
 /// through here, so that they can be counted.
 pub fn read(tensor: Tensor<1>) -> Vec<f32> {
     READS.set(READS.get() + 1);
-    tensor
-        .into_data()
-        .try_into_vec()
-        .expect("the library computes in f32")
+    tensor.into_data().try_into_vec().expect("the library computes in f32")
 }
 
 /// Reads ([`read`]) by this thread since this was last called.
@@ -129,10 +123,7 @@ pub fn take_read_count() -> u64 {
 /// What a device's allocator holds; on the CPU, what the process does.
 pub fn memory(device: &Device) -> Memory {
     if let Some(usage) = device.memory_pool_usage() {
-        return Memory {
-            in_use: Some(usage.bytes_in_use),
-            reserved: Some(usage.bytes_reserved),
-        };
+        return Memory { in_use: Some(usage.bytes_in_use), reserved: Some(usage.bytes_reserved) };
     }
     Memory {
         in_use: kib_of("/proc/self/status", "VmRSS:"),
@@ -162,7 +153,7 @@ pub fn list() -> Vec<DeviceInfo> {
     devices.extend(compute::list("cuda"));
     #[cfg(feature = "rocm")]
     devices.extend(compute::list("rocm"));
-    #[cfg(feature = "wgpu")]
+    #[cfg(all(feature = "wgpu", not(target_family = "wasm")))]
     devices.extend(graphics::list());
     devices
 }
@@ -184,22 +175,13 @@ pub fn choose(name: &str) -> Result<Chosen, DeviceError> {
     };
     let known = || KINDS.map(|(kind, _, _)| kind).join(", ");
     let Some((_, feature, compiled_in)) = KINDS.iter().find(|(k, _, _)| *k == kind) else {
-        return Err(DeviceError::Unknown {
-            name: name.to_string(),
-            known: known(),
-        });
+        return Err(DeviceError::Unknown { name: name.to_string(), known: known() });
     };
     let Some(index) = index else {
-        return Err(DeviceError::Unknown {
-            name: name.to_string(),
-            known: known(),
-        });
+        return Err(DeviceError::Unknown { name: name.to_string(), known: known() });
     };
     if !compiled_in {
-        return Err(DeviceError::NotCompiledIn {
-            name: name.to_string(),
-            feature,
-        });
+        return Err(DeviceError::NotCompiledIn { name: name.to_string(), feature });
     }
     let devices = list();
     let wanted = if matches!(kind, "cpu" | "ndarray") && index == 0 {
@@ -227,19 +209,14 @@ pub fn best() -> Result<(DeviceInfo, String), DeviceError> {
         "virtual gpu" => Some(3),
         _ => None,
     };
-    if let Some(best) = devices
-        .iter()
-        .filter(|d| rank(d).is_some())
-        .min_by_key(|d| rank(d))
-    {
+    if let Some(best) = devices.iter().filter(|d| rank(d).is_some()).min_by_key(|d| rank(d)) {
         return Ok((best.clone(), "the best real GPU here".to_string()));
     }
     let reason = match devices.iter().find(|d| d.software) {
         None => "no GPU here".to_string(),
-        Some(software) => format!(
-            "no real GPU here: {} is played by the CPU and slower than it",
-            software.name
-        ),
+        Some(software) => {
+            format!("no real GPU here: {} is played by the CPU and slower than it", software.name)
+        }
     };
     match devices.iter().find(|d| d.kind == "cpu") {
         Some(cpu) => Ok((cpu.clone(), reason)),
@@ -249,10 +226,7 @@ pub fn best() -> Result<(DeviceInfo, String), DeviceError> {
 
 fn not_present(name: &str, devices: &[DeviceInfo]) -> DeviceError {
     let present: Vec<_> = devices.iter().map(|d| d.name.as_str()).collect();
-    DeviceError::NotPresent {
-        name: name.to_string(),
-        present: present.join(", "),
-    }
+    DeviceError::NotPresent { name: name.to_string(), present: present.join(", ") }
 }
 
 fn start(info: &DeviceInfo, reason: String) -> Result<Chosen, DeviceError> {
@@ -267,24 +241,22 @@ fn start(info: &DeviceInfo, reason: String) -> Result<Chosen, DeviceError> {
         "cuda" => Device::new(burn_cuda::CudaDevice::new(index_of(&info.name))),
         #[cfg(feature = "rocm")]
         "rocm" => Device::rocm(index_of(&info.name)),
-        #[cfg(feature = "wgpu")]
+        #[cfg(all(feature = "wgpu", not(target_family = "wasm")))]
         _ => graphics::start(&info.name)?,
-        #[cfg(not(feature = "wgpu"))]
+        #[cfg(not(all(feature = "wgpu", not(target_family = "wasm"))))]
         _ => unreachable!("`list` names no other device"),
     };
-    Ok(Chosen {
-        device,
-        info: info.clone(),
-        reason,
-    })
+    Ok(Chosen { device, info: info.clone(), reason })
 }
 
 /// The number behind the colon of a device's name.
-#[cfg(any(feature = "cuda", feature = "rocm", feature = "wgpu"))]
+#[cfg(any(
+    feature = "cuda",
+    feature = "rocm",
+    all(feature = "wgpu", not(target_family = "wasm"))
+))]
 fn index_of(name: &str) -> usize {
-    name.split_once(':')
-        .and_then(|(_, index)| index.parse().ok())
-        .unwrap_or(0)
+    name.split_once(':').and_then(|(_, index)| index.parse().ok()).unwrap_or(0)
 }
 
 /// A line such as `MemTotal: 16384 kB` of a file in which Linux tells about memory, in bytes; `None`
@@ -325,8 +297,9 @@ mod compute {
     }
 }
 
-/// Adapters of the graphics interfaces.
-#[cfg(feature = "wgpu")]
+/// Adapters of the graphics interfaces. In a browser a page starts its one device itself, since that
+/// takes an `await` there.
+#[cfg(all(feature = "wgpu", not(target_family = "wasm")))]
 mod graphics {
     use super::{DeviceError, DeviceInfo, index_of};
     use burn::tensor::{Device, DeviceKind};
@@ -373,9 +346,7 @@ mod graphics {
                 if only.is_some_and(|only| only != about.backend) {
                     continue;
                 }
-                let number = numbers
-                    .entry((about.backend, about.device_type))
-                    .or_default();
+                let number = numbers.entry((about.backend, about.device_type)).or_default();
                 let (kind, words) = match about.device_type {
                     DeviceType::DiscreteGpu => (DeviceKind::DiscreteGpu(*number), "discrete gpu"),
                     DeviceType::IntegratedGpu => {
@@ -412,16 +383,11 @@ mod graphics {
     /// Starts an adapter, or gives the device that this process has started on it before.
     pub(super) fn start(name: &str) -> Result<Device, DeviceError> {
         static STARTED: Mutex<Vec<(String, Device)>> = Mutex::new(Vec::new());
-        let mut started = STARTED
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut started = STARTED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some((_, device)) = started.iter().find(|(n, _)| n == name) {
             return Ok(device.clone());
         }
-        let failed = |message: String| DeviceError::Failed {
-            name: name.to_string(),
-            message,
-        };
+        let failed = |message: String| DeviceError::Failed { name: name.to_string(), message };
         let kind = name.split(':').next().unwrap_or_default();
         let found = find()
             .into_iter()
@@ -447,11 +413,7 @@ mod graphics {
                 let instance = hal.shared_instance().raw_instance();
                 let properties =
                     instance.get_physical_device_memory_properties(hal.raw_physical_device());
-                properties
-                    .memory_heaps_as_slice()
-                    .iter()
-                    .map(|heap| heap.size)
-                    .max()
+                properties.memory_heaps_as_slice().iter().map(|heap| heap.size).max()
             }
         }
         #[cfg(not(any(target_os = "linux", target_os = "windows", target_os = "android")))]

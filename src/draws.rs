@@ -109,10 +109,7 @@ mod tests {
         let n = n as f64;
         // 99.99 % quantile of chi-square with 19 degrees of freedom is 50.8.
         let expected = n / 20.0;
-        let chi2: f64 = histogram
-            .iter()
-            .map(|&h| (h as f64 - expected).powi(2) / expected)
-            .sum();
+        let chi2: f64 = histogram.iter().map(|&h| (h as f64 - expected).powi(2) / expected).sum();
         assert!(chi2 < 50.8, "chi-square {chi2}");
         assert!((sum / n - 0.5).abs() < 4.0 / (12.0 * n).sqrt());
         assert!((product / n).abs() < 4.0 / 12.0 / n.sqrt());
@@ -124,10 +121,7 @@ mod tests {
             .flat_map(|seed| {
                 [Stream::TrainLevel, Stream::Evaluation, Stream::Weights].map(|s| s.key(seed))
             })
-            .chain([
-                Stream::TrainLevel.key(1 << 32),
-                Stream::TrainLevel.key(u64::MAX),
-            ])
+            .chain([Stream::TrainLevel.key(1 << 32), Stream::TrainLevel.key(u64::MAX)])
             .collect();
         let len = keys.len();
         keys.sort_unstable();

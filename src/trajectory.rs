@@ -29,27 +29,11 @@ impl Trajectory {
     pub fn dims(&self) -> [usize; 3] {
         let [num_steps, num_envs, num_features] = self.obs.dims();
         let expected = [num_steps, num_envs];
-        assert_eq!(
-            self.actions.dims(),
-            expected,
-            "actions: [num_steps, num_envs]"
-        );
-        assert_eq!(
-            self.logprobs.dims(),
-            expected,
-            "logprobs: [num_steps, num_envs]"
-        );
-        assert_eq!(
-            self.rewards.dims(),
-            expected,
-            "rewards: [num_steps, num_envs]"
-        );
+        assert_eq!(self.actions.dims(), expected, "actions: [num_steps, num_envs]");
+        assert_eq!(self.logprobs.dims(), expected, "logprobs: [num_steps, num_envs]");
+        assert_eq!(self.rewards.dims(), expected, "rewards: [num_steps, num_envs]");
         assert_eq!(self.ends.dims(), expected, "ends: [num_steps, num_envs]");
-        assert_eq!(
-            self.scores.dims(),
-            expected,
-            "scores: [num_steps, num_envs]"
-        );
+        assert_eq!(self.scores.dims(), expected, "scores: [num_steps, num_envs]");
         [num_steps, num_envs, num_features]
     }
 
@@ -68,10 +52,7 @@ impl Trajectory {
         let [_, num_envs, num_features] = self.dims();
         let rows = |tensor: &Tensor<2>| tensor.clone().slice([0..num_steps, 0..num_envs]);
         Self {
-            obs: self
-                .obs
-                .clone()
-                .slice([0..num_steps, 0..num_envs, 0..num_features]),
+            obs: self.obs.clone().slice([0..num_steps, 0..num_envs, 0..num_features]),
             actions: self.actions.clone().slice([0..num_steps, 0..num_envs]),
             logprobs: rows(&self.logprobs),
             rewards: rows(&self.rewards),

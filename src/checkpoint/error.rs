@@ -203,10 +203,6 @@ pub enum CheckpointError {
 impl CheckpointError {
     /// Wraps a system error, for use in `map_err`.
     pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
-        move |source| Self::Io {
-            action,
-            path: path.to_owned(),
-            source,
-        }
+        move |source| Self::Io { action, path: path.to_owned(), source }
     }
 }

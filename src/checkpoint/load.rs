@@ -54,50 +54,30 @@ fn open_exactly(path: &Path) -> Result<Opened, CheckpointError> {
     let text = read_file(path, MANIFEST)?;
     let sums = after_line(path, &all_sums, MANIFEST, &text)?.to_vec();
     let manifest = read_manifest(&text).map_err(|unusable| match unusable {
-        Unusable::Newer(found) => CheckpointError::NewerFormat {
-            path: path.to_owned(),
-            found,
-            supported: FORMAT,
-        },
-        Unusable::Bad(reason) => CheckpointError::BadManifest {
-            path: path.to_owned(),
-            reason,
-        },
+        Unusable::Newer(found) => {
+            CheckpointError::NewerFormat { path: path.to_owned(), found, supported: FORMAT }
+        }
+        Unusable::Bad(reason) => CheckpointError::BadManifest { path: path.to_owned(), reason },
     })?;
 
     let mut files = Vec::new();
     for entry in &manifest.sections {
         let file = open_file(path, &entry.name)?;
         let metadata = file.metadata();
-        let found = metadata
-            .map_err(CheckpointError::io("read", &path.join(&entry.name)))?
-            .len();
+        let found = metadata.map_err(CheckpointError::io("read", &path.join(&entry.name)))?.len();
         require_size(path, &entry.name, entry.size, found)?;
         files.push(file);
     }
     if read_file(path, SUMS)? != all_sums {
         let reason = "changed while it was read";
-        return Err(CheckpointError::BadSums {
-            path: path.to_owned(),
-            reason,
-        });
+        return Err(CheckpointError::BadSums { path: path.to_owned(), reason });
     }
-    Ok(Opened {
-        path: path.to_owned(),
-        manifest,
-        files,
-        sums,
-    })
+    Ok(Opened { path: path.to_owned(), manifest, files, sums })
 }
 
 impl Opened {
     fn read(self) -> Result<Checkpoint, CheckpointError> {
-        let Self {
-            path,
-            manifest,
-            files,
-            sums,
-        } = self;
+        let Self { path, manifest, files, sums } = self;
         let mut sums = &sums[..];
         let mut sections = Vec::new();
         for (entry, mut file) in manifest.sections.into_iter().zip(files) {
@@ -106,42 +86,26 @@ impl Opened {
                 .map_err(CheckpointError::io("read", &path.join(&entry.name)))?;
             require_size(&path, &entry.name, entry.size, bytes.len() as u64)?;
             sums = after_line(&path, sums, &entry.name, &bytes)?;
-            sections.push(Section {
-                name: entry.name,
-                version: entry.version,
-                bytes,
-            });
+            sections.push(Section { name: entry.name, version: entry.version, bytes });
         }
         if !sums.is_empty() {
-            return Err(CheckpointError::BadSums {
-                path,
-                reason: "lists more than manifest.json",
-            });
+            return Err(CheckpointError::BadSums { path, reason: "lists more than manifest.json" });
         }
-        Ok(Checkpoint {
-            iteration: manifest.iteration,
-            sections,
-        })
+        Ok(Checkpoint { iteration: manifest.iteration, sections })
     }
 }
 
 /// Checks that `path` is a directory with something in it.
 fn require_files(path: &Path) -> Result<(), CheckpointError> {
     let refused = |source: io::Error| match source.kind() {
-        io::ErrorKind::NotFound => CheckpointError::NotFound {
-            path: path.to_owned(),
-        },
+        io::ErrorKind::NotFound => CheckpointError::NotFound { path: path.to_owned() },
         _ => CheckpointError::io("read", path)(source),
     };
     if !fs::metadata(path).map_err(refused)?.is_dir() {
-        return Err(CheckpointError::NotADirectory {
-            path: path.to_owned(),
-        });
+        return Err(CheckpointError::NotADirectory { path: path.to_owned() });
     }
     match fs::read_dir(path).map_err(refused)?.next() {
-        None => Err(CheckpointError::Empty {
-            path: path.to_owned(),
-        }),
+        None => Err(CheckpointError::Empty { path: path.to_owned() }),
         Some(_) => Ok(()),
     }
 }
@@ -149,10 +113,9 @@ fn require_files(path: &Path) -> Result<(), CheckpointError> {
 fn open_file(path: &Path, name: &str) -> Result<File, CheckpointError> {
     let file = path.join(name);
     File::open(&file).map_err(|source| match source.kind() {
-        io::ErrorKind::NotFound => CheckpointError::MissingFile {
-            path: path.to_owned(),
-            file: name.to_owned(),
-        },
+        io::ErrorKind::NotFound => {
+            CheckpointError::MissingFile { path: path.to_owned(), file: name.to_owned() }
+        }
         _ => CheckpointError::io("read", &file)(source),
     })
 }
@@ -183,9 +146,7 @@ fn after_line<'a>(
     name: &str,
     bytes: &[u8],
 ) -> Result<&'a [u8], CheckpointError> {
-    sums.strip_prefix(sums_line(name, bytes).as_bytes())
-        .ok_or_else(|| CheckpointError::WrongChecksum {
-            path: path.to_owned(),
-            file: name.to_owned(),
-        })
+    sums.strip_prefix(sums_line(name, bytes).as_bytes()).ok_or_else(|| {
+        CheckpointError::WrongChecksum { path: path.to_owned(), file: name.to_owned() }
+    })
 }

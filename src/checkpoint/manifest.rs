@@ -50,11 +50,8 @@ pub fn write_manifest(checkpoint: &Checkpoint) -> String {
         version: section.version,
         size: section.bytes.len() as u64,
     });
-    let manifest = Manifest {
-        format: FORMAT,
-        iteration: checkpoint.iteration,
-        sections: sections.collect(),
-    };
+    let manifest =
+        Manifest { format: FORMAT, iteration: checkpoint.iteration, sections: sections.collect() };
     // Serialising fails only on maps with odd keys and on failing `Serialize` impls: none here.
     let text = serde_json::to_string_pretty(&manifest).expect("a manifest is plain JSON");
     text + "\n"
@@ -73,9 +70,9 @@ pub fn read_manifest(text: &[u8]) -> Result<Manifest, Unusable> {
     }
     let manifest: Manifest = serde_json::from_slice(text).map_err(unparsable)?;
     match bad_name(manifest.sections.iter().map(|entry| entry.name.as_str())) {
-        Some((name, reason)) => Err(Unusable::Bad(format!(
-            "has a section name {name:?} that {reason}"
-        ))),
+        Some((name, reason)) => {
+            Err(Unusable::Bad(format!("has a section name {name:?} that {reason}")))
+        }
         None => Ok(manifest),
     }
 }
@@ -101,10 +98,7 @@ pub fn bad_name<'a>(names: impl Iterator<Item = &'a str>) -> Option<(&'a str, &'
             "is empty"
         } else if !name.starts_with(|c: char| c.is_ascii_alphanumeric()) {
             "does not start with an ASCII letter or digit"
-        } else if !name
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || "._-".contains(c))
-        {
+        } else if !name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)) {
             "has a character other than ASCII letters, digits, '.', '-' and '_'"
         } else if name.ends_with('.') || ["con", "prn", "aux", "nul"].contains(&stem) {
             "is no file name on Windows"
@@ -128,27 +122,15 @@ mod tests {
 
     #[test]
     fn a_manifest_reads_as_it_was_written() {
-        let section = Section {
-            name: "log.jsonl".into(),
-            version: 3,
-            bytes: vec![0; 5],
-        };
-        let text = write_manifest(&Checkpoint {
-            iteration: 7,
-            sections: vec![section],
-        });
+        let section = Section { name: "log.jsonl".into(), version: 3, bytes: vec![0; 5] };
+        let text = write_manifest(&Checkpoint { iteration: 7, sections: vec![section] });
         assert!(
             text.starts_with("{\n  \"format\": 1,\n  \"iteration\": 7,") && text.ends_with("}\n")
         );
         let manifest = read_manifest(text.as_bytes()).unwrap();
-        let [entry] = &manifest.sections[..] else {
-            panic!("one section was written")
-        };
+        let [entry] = &manifest.sections[..] else { panic!("one section was written") };
         assert_eq!((manifest.format, manifest.iteration), (1, 7));
-        assert_eq!(
-            (entry.name.as_str(), entry.version, entry.size),
-            ("log.jsonl", 3, 5)
-        );
+        assert_eq!((entry.name.as_str(), entry.version, entry.size), ("log.jsonl", 3, 5));
     }
 
     #[test]

@@ -61,13 +61,9 @@ impl Checkpoint {
     /// [`CheckpointError::MissingSection`] if there is none of that name, and
     /// [`CheckpointError::NewerSection`] if its version is above `supported`.
     pub fn section(&self, name: &str, supported: u32) -> Result<&Section, CheckpointError> {
-        let section = self
-            .sections
-            .iter()
-            .find(|section| section.name == name)
-            .ok_or_else(|| CheckpointError::MissingSection {
-                iteration: self.iteration,
-                name: name.to_owned(),
+        let section =
+            self.sections.iter().find(|section| section.name == name).ok_or_else(|| {
+                CheckpointError::MissingSection { iteration: self.iteration, name: name.to_owned() }
             })?;
         if section.version > supported {
             return Err(CheckpointError::NewerSection {
@@ -103,15 +99,8 @@ mod tests {
     use super::*;
 
     fn checkpoint() -> Checkpoint {
-        let section = Section {
-            name: "weights".into(),
-            version: 2,
-            bytes: vec![1, 2, 3],
-        };
-        Checkpoint {
-            iteration: 120,
-            sections: vec![section],
-        }
+        let section = Section { name: "weights".into(), version: 2, bytes: vec![1, 2, 3] };
+        Checkpoint { iteration: 120, sections: vec![section] }
     }
 
     #[test]
@@ -139,14 +128,8 @@ mod tests {
 
     #[test]
     fn hidden_directories_stand_beside_the_path() {
-        assert_eq!(
-            unfinished(Path::new("run/best")).unwrap(),
-            Path::new("run/.best.tmp")
-        );
-        assert_eq!(
-            set_aside(Path::new("best")).unwrap(),
-            Path::new(".best.old")
-        );
+        assert_eq!(unfinished(Path::new("run/best")).unwrap(), Path::new("run/.best.tmp"));
+        assert_eq!(set_aside(Path::new("best")).unwrap(), Path::new(".best.old"));
         assert_eq!(set_aside(Path::new("..")), None);
     }
 }

@@ -25,9 +25,7 @@ fn save_with(
     path: &Path,
     write: impl FnMut(&Path, &[u8]) -> io::Result<()>,
 ) -> Result<(), CheckpointError> {
-    let unnamed = || CheckpointError::Unnamed {
-        path: path.to_owned(),
-    };
+    let unnamed = || CheckpointError::Unnamed { path: path.to_owned() };
     let tmp = unfinished(path).ok_or_else(unnamed)?;
     let old = set_aside(path).ok_or_else(unnamed)?;
     let sections = &checkpoint.sections;
@@ -53,10 +51,7 @@ fn save_with(
         return Err(match error {
             CheckpointError::Io { source, .. } if is_full(&source) => {
                 let needed = sections.iter().map(|s| s.bytes.len() as u64).sum();
-                CheckpointError::DiskFull {
-                    path: path.to_owned(),
-                    needed,
-                }
+                CheckpointError::DiskFull { path: path.to_owned(), needed }
             }
             error => error,
         });
@@ -86,9 +81,7 @@ pub(super) fn settle(path: &Path) -> Result<(), CheckpointError> {
 
 /// Removes the checkpoint at `path`; a crash leaves it whole or not a checkpoint.
 pub(super) fn remove(path: &Path) -> Result<(), CheckpointError> {
-    let tmp = unfinished(path).ok_or_else(|| CheckpointError::Unnamed {
-        path: path.to_owned(),
-    })?;
+    let tmp = unfinished(path).ok_or_else(|| CheckpointError::Unnamed { path: path.to_owned() })?;
     fs::rename(path, &tmp).map_err(CheckpointError::io("remove", path))?;
     fs::remove_dir_all(&tmp).map_err(CheckpointError::io("remove", &tmp))
 }
@@ -105,9 +98,7 @@ fn require_replaceable(path: &Path) -> Result<(), CheckpointError> {
         Err(e) if e.kind() == ErrorKind::NotFound => true,
         Err(e) => return Err(CheckpointError::io("read", path)(e)),
     };
-    let refused = || CheckpointError::NotACheckpoint {
-        path: path.to_owned(),
-    };
+    let refused = || CheckpointError::NotACheckpoint { path: path.to_owned() };
     replaceable.then_some(()).ok_or_else(refused)
 }
 
@@ -140,10 +131,7 @@ fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 fn is_full(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::StorageFull | ErrorKind::QuotaExceeded
-    )
+    matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
 /// The directory that holds `path`.
@@ -181,10 +169,7 @@ mod tests {
             version: 1,
             bytes: vec![iteration as u8; size],
         };
-        Checkpoint {
-            iteration,
-            sections: vec![section("weights", 1000), section("log", 10)],
-        }
+        Checkpoint { iteration, sections: vec![section("weights", 1000), section("log", 10)] }
     }
 
     /// Saves checkpoint 2 while the file number `failing` is written halfway and then refused.
@@ -204,9 +189,7 @@ mod tests {
 
     fn names_in(directory: &Path) -> Vec<String> {
         let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
-        let mut names: Vec<_> = entries
-            .map(|e| e.file_name().into_string().unwrap())
-            .collect();
+        let mut names: Vec<_> = entries.map(|e| e.file_name().into_string().unwrap()).collect();
         names.sort();
         names
     }
@@ -237,10 +220,7 @@ mod tests {
         let run = TempDir::new().unwrap();
         let error = save_refused(&run.path().join("best"), 2, ErrorKind::PermissionDenied);
         let message = error.to_string();
-        assert!(
-            message.starts_with("cannot write ") && message.contains("weights"),
-            "{message}"
-        );
+        assert!(message.starts_with("cannot write ") && message.contains("weights"), "{message}");
         assert!(names_in(run.path()).is_empty());
     }
 

@@ -29,9 +29,7 @@ pub struct Latest {
 impl Store {
     /// The store in this directory; the first [`save`](Store::save) creates it where it is missing.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
-        Self {
-            directory: directory.into(),
-        }
+        Self { directory: directory.into() }
     }
 
     /// The directory of the checkpoint at this iteration, saved or not.
@@ -68,9 +66,7 @@ impl Store {
         let mut iterations = BTreeSet::new();
         for name in self.names()? {
             // A checkpoint that a crash left set aside is one too: `load` finds it.
-            let aside = name
-                .strip_prefix('.')
-                .and_then(|name| name.strip_suffix(".old"));
+            let aside = name.strip_prefix('.').and_then(|name| name.strip_suffix(".old"));
             iterations.extend(iteration(aside.unwrap_or(&name)));
         }
         Ok(iterations.into_iter().collect())
@@ -87,11 +83,7 @@ impl Store {
             let path = self.path(iteration);
             match self.load(iteration) {
                 Ok(checkpoint) => {
-                    return Ok(Latest {
-                        checkpoint,
-                        path,
-                        damaged,
-                    });
+                    return Ok(Latest { checkpoint, path, damaged });
                 }
                 Err(error) => damaged.push((path, error)),
             }
@@ -143,12 +135,8 @@ impl Store {
     fn names(&self) -> Result<Vec<String>, CheckpointError> {
         let directory = &self.directory;
         let refused = |source: io::Error| match source.kind() {
-            io::ErrorKind::NotFound => CheckpointError::NotFound {
-                path: directory.clone(),
-            },
-            _ if directory.is_file() => CheckpointError::NotADirectory {
-                path: directory.clone(),
-            },
+            io::ErrorKind::NotFound => CheckpointError::NotFound { path: directory.clone() },
+            _ if directory.is_file() => CheckpointError::NotADirectory { path: directory.clone() },
             _ => CheckpointError::io("read", directory)(source),
         };
         let mut names = Vec::new();
@@ -169,18 +157,13 @@ fn name(iteration: u64) -> String {
 
 /// The iteration whose checkpoint has this name.
 fn iteration(text: &str) -> Option<u64> {
-    text.parse()
-        .ok()
-        .filter(|&iteration| name(iteration) == text)
+    text.parse().ok().filter(|&iteration| name(iteration) == text)
 }
 
 /// The iteration beside whose checkpoint a crashed save left a directory of this name.
 fn leftover(text: &str) -> Option<u64> {
     let text = text.strip_prefix('.')?;
-    iteration(
-        text.strip_suffix(".tmp")
-            .or_else(|| text.strip_suffix(".old"))?,
-    )
+    iteration(text.strip_suffix(".tmp").or_else(|| text.strip_suffix(".old"))?)
 }
 
 #[cfg(test)]
@@ -195,15 +178,7 @@ mod tests {
             assert_eq!(leftover(&format!(".{}.old", name(number))), Some(number));
         }
         assert_eq!(name(120), "00000120");
-        for other in [
-            "",
-            "120",
-            "000000120",
-            "+0000120",
-            "best",
-            ".00000120",
-            "00000120.tmp",
-        ] {
+        for other in ["", "120", "000000120", "+0000120", "best", ".00000120", "00000120.tmp"] {
             assert_eq!(iteration(other), None, "{other:?}");
             assert_eq!(leftover(other), None, "{other:?}");
         }

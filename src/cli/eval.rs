@@ -39,14 +39,7 @@ fn play<G: Rules + DeserializeOwned>(args: &EvalArgs, checkpoint: &Checkpoint) -
         true => (Player::Greedy, "greedy"),
         false => (Player::Sampling, "sampling"),
     };
-    let evaluation = evaluate(
-        &policy,
-        game,
-        args.episodes,
-        Stream::Evaluation,
-        args.seed,
-        player,
-    );
+    let evaluation = evaluate(&policy, game, args.episodes, Stream::Evaluation, args.seed, player);
     if args.json {
         let report = Report {
             env: G::NAME,

@@ -109,10 +109,7 @@ fn log_to_stderr() -> Result<()> {
         })?,
         Err(_) => tracing::Level::ERROR,
     };
-    tracing_subscriber::fmt()
-        .with_max_level(level)
-        .with_writer(std::io::stderr)
-        .init();
+    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).init();
     Ok(())
 }
 

@@ -23,12 +23,7 @@ impl Progress {
         bar.set_position(u64::from(done));
         bar.reset_eta();
         let terminal = std::io::stderr().is_terminal();
-        Self {
-            bar,
-            total,
-            terminal,
-            greedy: None,
-        }
+        Self { bar, total, terminal, greedy: None }
     }
 
     /// After an iteration.

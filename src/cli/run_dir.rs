@@ -116,12 +116,9 @@ fn newest(game: &str) -> Result<PathBuf> {
     let mut newest: Option<(u64, PathBuf)> = None;
     for entry in std::fs::read_dir(RUNS).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let number = name.to_str().and_then(|name| {
-            name.strip_prefix(game)?
-                .strip_prefix('-')?
-                .parse::<u64>()
-                .ok()
-        });
+        let number = name
+            .to_str()
+            .and_then(|name| name.strip_prefix(game)?.strip_prefix('-')?.parse::<u64>().ok());
         if let Some(number) = number
             && newest.as_ref().is_none_or(|(n, _)| number > *n)
         {

@@ -50,10 +50,7 @@ pub fn run(args: TrainArgs) -> Result<()> {
         let checkpoint = dir.latest()?;
         let name = saved_game_name(&checkpoint)?;
         if args.game.as_deref().is_some_and(|game| game != name) {
-            bail!(
-                "the run in {} is of `{name}`, not `{game}`",
-                dir.path().display()
-            );
+            bail!("the run in {} is of `{name}`, not `{game}`", dir.path().display());
         }
         return with_game!(name.as_str(), resume(&args, dir, &checkpoint));
     }
@@ -115,13 +112,7 @@ fn start<G: Playable>(args: &TrainArgs, file: toml::Table) -> Result<()> {
         .with_context(|| format!("cannot write {}", path.display()))?;
     let metrics = JsonLines::create(&dir.metrics())?;
     announce::<G>("Training", &chosen, &dir);
-    train(
-        args,
-        dir,
-        Trainer::new(game, &config, &chosen.device),
-        metrics,
-        &chosen,
-    )
+    train(args, dir, Trainer::new(game, &config, &chosen.device), metrics, &chosen)
 }
 
 fn resume<G: Playable>(args: &TrainArgs, dir: RunDir, checkpoint: &Checkpoint) -> Result<()> {
@@ -240,28 +231,13 @@ fn train<G: Playable>(
 
 /// The score beside those of known players.
 fn print_table<G: Rules>(game: &G, evaluation: &Evaluation) {
-    let own = format!(
-        "this policy, greedy, {} fresh episodes",
-        evaluation.episodes
-    );
-    let mut rows: Vec<(&str, f64, String)> = game
-        .references()
-        .iter()
-        .map(|(player, score)| (*player, *score, String::new()))
-        .collect();
+    let own = format!("this policy, greedy, {} fresh episodes", evaluation.episodes);
+    let mut rows: Vec<(&str, f64, String)> =
+        game.references().iter().map(|(player, score)| (*player, *score, String::new())).collect();
     let error = format!(" +- {:.3}", evaluation.std_error);
-    let at = rows
-        .iter()
-        .position(|(_, score, _)| *score > evaluation.mean_score);
-    rows.insert(
-        at.unwrap_or(rows.len()),
-        (&own, evaluation.mean_score, error),
-    );
-    let width = rows
-        .iter()
-        .map(|(player, _, _)| player.len())
-        .max()
-        .unwrap_or(0);
+    let at = rows.iter().position(|(_, score, _)| *score > evaluation.mean_score);
+    rows.insert(at.unwrap_or(rows.len()), (&own, evaluation.mean_score, error));
+    let width = rows.iter().map(|(player, _, _)| player.len()).max().unwrap_or(0);
     println!("{:width$}  {:>8}", "player", "score");
     for (player, score, error) in rows {
         println!("{player:width$}  {score:>8.3}{error}");

@@ -13,13 +13,7 @@ fn check(
     value: impl std::fmt::Display,
     range: &str,
 ) -> Result<(), ConfigError> {
-    if ok {
-        Ok(())
-    } else {
-        Err(out_of_range(format!(
-            "{name} is {value}, but must be {range}"
-        )))
-    }
+    if ok { Ok(()) } else { Err(out_of_range(format!("{name} is {value}, but must be {range}"))) }
 }
 
 impl TrainConfig {
@@ -28,12 +22,7 @@ impl TrainConfig {
     /// # Errors
     /// [`ConfigError::OutOfRange`] for the first that does not, with its value and what is allowed.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        check(
-            self.iterations >= 1,
-            "iterations",
-            self.iterations,
-            "1 or more",
-        )?;
+        check(self.iterations >= 1, "iterations", self.iterations, "1 or more")?;
 
         let hidden = &self.policy.hidden;
         check(
@@ -45,24 +34,14 @@ impl TrainConfig {
 
         let rollout = &self.rollout;
         let games = rollout.num_envs();
-        check(
-            rollout.num_groups >= 1,
-            "rollout.num_groups",
-            rollout.num_groups,
-            "1 or more",
-        )?;
+        check(rollout.num_groups >= 1, "rollout.num_groups", rollout.num_groups, "1 or more")?;
         check(
             rollout.group_size >= 2,
             "rollout.group_size",
             rollout.group_size,
             "2 or more: an advantage is relative to the group",
         )?;
-        check(
-            rollout.num_steps >= 1,
-            "rollout.num_steps",
-            rollout.num_steps,
-            "1 or more",
-        )?;
+        check(rollout.num_steps >= 1, "rollout.num_steps", rollout.num_steps, "1 or more")?;
         check(
             (1..=rollout.num_steps).contains(&rollout.learn_steps),
             "rollout.learn_steps",
@@ -142,12 +121,7 @@ impl TrainConfig {
 
         let optimizer = &self.optimizer;
         let rate = optimizer.learning_rate;
-        check(
-            rate > 0.0 && rate.is_finite(),
-            "optimizer.learning_rate",
-            rate,
-            "above 0",
-        )?;
+        check(rate > 0.0 && rate.is_finite(), "optimizer.learning_rate", rate, "above 0")?;
         check(
             (0.0..=1.0).contains(&optimizer.warmup_ratio),
             "optimizer.warmup_ratio",
@@ -161,12 +135,7 @@ impl TrainConfig {
             check((0.0..1.0).contains(&beta), name, beta, "0 to below 1")?;
         }
         let epsilon = optimizer.adam_epsilon;
-        check(
-            epsilon > 0.0 && epsilon.is_finite(),
-            "optimizer.adam_epsilon",
-            epsilon,
-            "above 0",
-        )?;
+        check(epsilon > 0.0 && epsilon.is_finite(), "optimizer.adam_epsilon", epsilon, "above 0")?;
 
         let checkpoint = &self.checkpoint;
         check(
@@ -175,12 +144,7 @@ impl TrainConfig {
             checkpoint.save_every,
             "1 or more",
         )?;
-        check(
-            checkpoint.keep >= 1,
-            "checkpoint.keep",
-            checkpoint.keep,
-            "1 or more",
-        )?;
+        check(checkpoint.keep >= 1, "checkpoint.keep", checkpoint.keep, "1 or more")?;
         check(
             checkpoint.eval_every >= 1,
             "checkpoint.eval_every",

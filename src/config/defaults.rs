@@ -17,10 +17,7 @@ impl TrainConfig {
         Self {
             seed: 1,
             iterations: 300,
-            policy: PolicyConfig {
-                hidden: vec![64, 64],
-                activation: Activation::Relu,
-            },
+            policy: PolicyConfig { hidden: vec![64, 64], activation: Activation::Relu },
             rollout: RolloutConfig {
                 num_groups: 64,
                 group_size: 16,

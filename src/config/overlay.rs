@@ -86,23 +86,15 @@ pub fn lay_over(table: &mut Table, changes: Table) -> Result<(), ConfigError> {
 /// # Errors
 /// As [`lay_over`], or when there is no `=`.
 pub fn apply(table: &mut Table, assignment: &str) -> Result<(), ConfigError> {
-    let (key, text) = assignment
-        .split_once('=')
-        .ok_or_else(|| ConfigError::Syntax {
-            what: format!("`{assignment}`"),
-            message: "write key=value, for instance learning_rate=1e-3".to_string(),
-        })?;
+    let (key, text) = assignment.split_once('=').ok_or_else(|| ConfigError::Syntax {
+        what: format!("`{assignment}`"),
+        message: "write key=value, for instance learning_rate=1e-3".to_string(),
+    })?;
     let (key, text) = (key.trim(), text.trim());
     let value = format!("value = {text}")
         .parse::<Table>()
         .ok()
-        .and_then(|mut t| {
-            if t.len() == 1 {
-                t.remove("value")
-            } else {
-                None
-            }
-        })
+        .and_then(|mut t| if t.len() == 1 { t.remove("value") } else { None })
         .unwrap_or_else(|| Value::String(text.to_string()));
     set(table, key, value)
 }
@@ -134,15 +126,8 @@ fn paths(table: &Table) -> Vec<String> {
 fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
     let paths = paths(table);
     let (section, leaf) = key.rsplit_once('.').map_or(("", key), |(s, l)| (s, l));
-    let leaf = ALIASES
-        .iter()
-        .find(|(theirs, _)| *theirs == leaf)
-        .map_or(leaf, |(_, ours)| ours);
-    let wanted = if section.is_empty() {
-        leaf.to_string()
-    } else {
-        format!("{section}.{leaf}")
-    };
+    let leaf = ALIASES.iter().find(|(theirs, _)| *theirs == leaf).map_or(leaf, |(_, ours)| ours);
+    let wanted = if section.is_empty() { leaf.to_string() } else { format!("{section}.{leaf}") };
     if paths.contains(&wanted) {
         return Ok(wanted);
     }
@@ -165,15 +150,9 @@ fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
             let suggestion = near
                 .filter(|(distance, _)| *distance <= 3.max(leaf.len() / 3))
                 .map(|(_, p)| p.clone());
-            Err(ConfigError::UnknownKey {
-                key: key.to_string(),
-                suggestion,
-            })
+            Err(ConfigError::UnknownKey { key: key.to_string(), suggestion })
         }
-        _ => Err(ConfigError::AmbiguousKey {
-            key: key.to_string(),
-            candidates,
-        }),
+        _ => Err(ConfigError::AmbiguousKey { key: key.to_string(), candidates }),
     }
 }
 

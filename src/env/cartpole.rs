@@ -72,11 +72,7 @@ impl Game for CartPole {
     }
 
     fn references(&self) -> &'static [(&'static str, f64)] {
-        if self.max_steps == 500 {
-            &[("optimum", 500.0)]
-        } else {
-            &[]
-        }
+        if self.max_steps == 500 { &[("optimum", 500.0)] } else { &[] }
     }
 }
 
@@ -140,10 +136,7 @@ impl Rules for CartPole {
             || state.x > X_LIMIT
             || state.theta < -THETA_LIMIT
             || state.theta > THETA_LIMIT;
-        Outcome {
-            reward: 1.0f32.runtime(),
-            terminated,
-        }
+        Outcome { reward: 1.0f32.runtime(), terminated }
     }
 
     fn feature(state: &CartPoleState, #[comptime] i: usize, #[comptime] _game: Self) -> f32 {

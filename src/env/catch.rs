@@ -21,10 +21,7 @@ pub struct Catch {
 
 impl Default for Catch {
     fn default() -> Self {
-        Self {
-            rows: 10,
-            columns: 5,
-        }
+        Self { rows: 10, columns: 5 }
     }
 }
 
@@ -54,21 +51,14 @@ impl Game for Catch {
             return Err(format!("catch.rows is {}, but must be 2 to 256", self.rows));
         }
         if !(1..=256).contains(&self.columns) {
-            return Err(format!(
-                "catch.columns is {}, but must be 1 to 256",
-                self.columns
-            ));
+            return Err(format!("catch.columns is {}, but must be 1 to 256", self.columns));
         }
         Ok(())
     }
 
     fn references(&self) -> &'static [(&'static str, f64)] {
         // The ball needs rows - 1 steps to the bottom, the paddle at most columns / 2 to the side.
-        if self.rows > self.columns / 2 {
-            &[("optimum", 1.0)]
-        } else {
-            &[]
-        }
+        if self.rows > self.columns / 2 { &[("optimum", 1.0)] } else { &[] }
     }
 }
 
@@ -100,10 +90,7 @@ impl Rules for Catch {
         state.ball_row += 1;
         let landed = state.ball_row >= comptime!(game.rows - 1);
         let caught = select(state.ball_column == state.paddle, 1.0f32, -1.0f32);
-        Outcome {
-            reward: select(landed, caught, 0.0f32),
-            terminated: landed,
-        }
+        Outcome { reward: select(landed, caught, 0.0f32), terminated: landed }
     }
 
     fn feature(state: &CatchState, #[comptime] i: usize, #[comptime] game: Self) -> f32 {

@@ -64,9 +64,5 @@ pub fn play<G: Rules>(
         episode.score = 0.0;
         G::reset(state, draw(episode.level, START), game);
     }
-    Played {
-        reward: outcome.reward,
-        ended,
-        score,
-    }
+    Played { reward: outcome.reward, ended, score }
 }

@@ -92,9 +92,7 @@ impl Game for Fruit {
             if (low..=high).contains(&value) {
                 Ok(())
             } else {
-                Err(format!(
-                    "fruit.{name} is {value}, but must be {low} to {high}"
-                ))
+                Err(format!("fruit.{name} is {value}, but must be {low} to {high}"))
             }
         };
         check("width", self.width, 3, 255)?;
@@ -116,12 +114,7 @@ impl Game for Fruit {
         // Simulated players, and the optimum by value iteration over all 3,565,600 states.
         if *self == Self::default() {
             &[("random", -10.4), ("greedy", 5.6), ("optimum", 7.750)]
-        } else if *self
-            == (Self {
-                max_steps: 200,
-                ..Self::default()
-            })
-        {
+        } else if *self == (Self { max_steps: 200, ..Self::default() }) {
             &[("random", -22.0), ("greedy", 11.4), ("optimum", 16.045)]
         } else {
             &[]
@@ -233,11 +226,7 @@ impl Rules for Fruit {
     fn reset(state: &mut FruitState, key: u32, #[comptime] game: Self) {
         // The basket starts at a column that leaves it within the grid and two cells of the right
         // edge: `left..=width - basket`, 17 of them by default.
-        let starts = comptime!(
-            (game.width + 1)
-                .saturating_sub(game.basket + game.left())
-                .max(1)
-        );
+        let starts = comptime!((game.width + 1).saturating_sub(game.basket + game.left()).max(1));
         state.basket = below(draw(key, 0), starts) + comptime!(game.left());
         state.count = 0;
         state.tick = 0;
@@ -284,10 +273,7 @@ impl Rules for Fruit {
                 state.push(below(bits, game.width));
             }
         }
-        Outcome {
-            reward,
-            terminated: false.runtime(),
-        }
+        Outcome { reward, terminated: false.runtime() }
     }
 
     /// Feature 0 is the basket's column. Features `1 + 4 i` and on are of fruit `i`: how far it is
@@ -321,16 +307,8 @@ impl Rules for Fruit {
             select(state.has_fruit(fruit), value, 0.0f32)
         } else {
             let pair = comptime!(i - singles);
-            let first = comptime!(if pair < fruits - 1 {
-                pair
-            } else {
-                pair + 1 - fruits
-            });
-            let second = comptime!(if pair < fruits - 1 {
-                first + 1
-            } else {
-                first + 2
-            });
+            let first = comptime!(if pair < fruits - 1 { pair } else { pair + 1 - fruits });
+            let second = comptime!(if pair < fruits - 1 { first + 1 } else { first + 2 });
             let right = state.column(second) as f32 - state.column(first) as f32;
             let time = state.row(first) as f32 - state.row(second) as f32;
             let moves = positive(larger(right, -right) - comptime!((game.basket - 1) as f32));

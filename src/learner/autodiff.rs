@@ -42,14 +42,7 @@ impl<P: Policy> Learner<P> {
         let params = flatten(&policy);
         let optimizer = AdamW::new(&params);
         let shuffle_key = Stream::Shuffle.key(config.seed);
-        Self {
-            module: policy,
-            reference,
-            params,
-            optimizer,
-            config: config.clone(),
-            shuffle_key,
-        }
+        Self { module: policy, reference, params, optimizer, config: config.clone(), shuffle_key }
     }
 
     /// The policy as it is now.
@@ -100,27 +93,18 @@ impl<P: Policy> Learner<P> {
             iteration,
             self.config.iterations,
         );
-        let reference_logprobs = self
-            .reference
-            .as_ref()
-            .map(|reference| logprobs(reference, trajectory));
+        let reference_logprobs =
+            self.reference.as_ref().map(|reference| logprobs(reference, trajectory));
         let counted = mask.clone().sum();
         let games = num_envs / update.num_minibatches;
         let mut sums = Tensor::<1>::zeros([Loss::SUMS.len()], &device);
         let mut losses = Tensor::<1>::zeros([1], &device);
         let mut norms = Tensor::<1>::zeros([1], &device);
         for epoch in 0..update.update_epochs {
-            let order = shuffled(
-                num_envs,
-                draw(draw(self.shuffle_key, iteration), epoch as u32),
-            );
+            let order = shuffled(num_envs, draw(draw(self.shuffle_key, iteration), epoch as u32));
             for minibatch in order.chunks_exact(games) {
                 let whole = update.num_minibatches == 1;
-                let steps = if whole {
-                    counted.clone()
-                } else {
-                    select(mask, minibatch).sum()
-                };
+                let steps = if whole { counted.clone() } else { select(mask, minibatch).sum() };
                 let totals = Totals {
                     games,
                     steps,
@@ -140,9 +124,7 @@ impl<P: Policy> Learner<P> {
                     };
                     let loss = loss(&self.config.loss, entropy_coef, &steps, &totals);
                     let mut gradients = loss.loss.backward();
-                    let part = leaf
-                        .grad_remove(&mut gradients)
-                        .expect("the loss has parameters");
+                    let part = leaf.grad_remove(&mut gradients).expect("the loss has parameters");
                     gradient = gradient + part;
                     sums = sums + loss.sums.without_autodiff();
                     losses = losses + loss.loss.without_autodiff();
@@ -165,9 +147,7 @@ impl<P: Policy> Learner<P> {
         let updates = (update.update_epochs * update.num_minibatches) as f32;
         let steps = counted * update.update_epochs as f32;
         let means = vec![sums / steps, losses / updates, norms / updates];
-        UpdateStats {
-            means: Tensor::cat(means, 0),
-        }
+        UpdateStats { means: Tensor::cat(means, 0) }
     }
 }
 
@@ -200,10 +180,7 @@ fn steps_of<P: Policy>(
 
 fn distribution<P: Policy>(policy: &P, trajectory: &Trajectory) -> Categorical {
     let [num_steps, games, num_features] = trajectory.dims();
-    let obs = trajectory
-        .obs
-        .clone()
-        .reshape([num_steps * games, num_features]);
+    let obs = trajectory.obs.clone().reshape([num_steps * games, num_features]);
     Categorical::new(policy.logits(obs))
 }
 
@@ -211,9 +188,7 @@ fn distribution<P: Policy>(policy: &P, trajectory: &Trajectory) -> Categorical {
 fn logprobs<P: Policy>(policy: &P, trajectory: &Trajectory) -> Tensor<2> {
     let [num_steps, games, _] = trajectory.dims();
     let actions = trajectory.actions.clone().reshape([num_steps * games]);
-    distribution(policy, trajectory)
-        .logprob(actions)
-        .reshape([num_steps, games])
+    distribution(policy, trajectory).logprob(actions).reshape([num_steps, games])
 }
 
 /// The games of a trajectory at these indices.

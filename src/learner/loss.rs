@@ -82,17 +82,12 @@ pub fn loss(config: &LossConfig, entropy_coef: f64, steps: &Steps, totals: &Tota
         -(bounded * advantages.clone()).min_pair(clipped * advantages.clone())
     };
     let mut total = policy_loss - steps.entropy.clone() * entropy_coef;
-    let reference_kl = steps.reference_logprobs.as_ref().map(|reference| {
-        kl(
-            config.kl_estimator,
-            steps.logprobs.clone(),
-            reference.clone(),
-        )
-    });
+    let reference_kl = steps
+        .reference_logprobs
+        .as_ref()
+        .map(|reference| kl(config.kl_estimator, steps.logprobs.clone(), reference.clone()));
     if config.kl_coef > 0.0 {
-        let reference_kl = reference_kl
-            .clone()
-            .expect("kl_coef needs a reference policy");
+        let reference_kl = reference_kl.clone().expect("kl_coef needs a reference policy");
         total = total + reference_kl * config.kl_coef;
     }
 
@@ -111,17 +106,8 @@ pub fn loss(config: &LossConfig, entropy_coef: f64, steps: &Steps, totals: &Tota
     let approx_kl = log_ratio.clone().exp() - 1.0 - log_ratio.clone();
     let reference_kl = reference_kl.map_or_else(|| log_ratio.zeros_like(), |kl| kl.detach());
     let sum = |values: Tensor<2>| (values * steps.mask.clone()).sum();
-    let sums = [
-        approx_kl,
-        clipped,
-        steps.entropy.clone().detach(),
-        reference_kl,
-    ]
-    .map(sum);
-    Loss {
-        loss: (total * weights).sum(),
-        sums: Tensor::cat(sums.to_vec(), 0),
-    }
+    let sums = [approx_kl, clipped, steps.entropy.clone().detach(), reference_kl].map(sum);
+    Loss { loss: (total * weights).sum(), sums: Tensor::cat(sums.to_vec(), 0) }
 }
 
 /// The weight of each step, `[num_steps, games]`.

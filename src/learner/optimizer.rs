@@ -18,11 +18,7 @@ impl AdamW {
     /// Before the first step, for parameters like these.
     pub fn new(params: &Tensor<1>) -> Self {
         let zeros = params.zeros_like();
-        Self {
-            first_moment: zeros.clone(),
-            second_moment: zeros,
-            steps: 0,
-        }
+        Self { first_moment: zeros.clone(), second_moment: zeros, steps: 0 }
     }
 
     /// One step from `params` along `gradient`, both `[num_params]`
@@ -95,10 +91,7 @@ mod tests {
         }
         let got: Vec<f32> = params.into_data().try_into_vec().unwrap();
         for (got, want) in got.iter().zip(expected) {
-            assert!(
-                (f64::from(*got) - want).abs() < 1e-6,
-                "{got} instead of {want}"
-            );
+            assert!((f64::from(*got) - want).abs() < 1e-6, "{got} instead of {want}");
         }
     }
 

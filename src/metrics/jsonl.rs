@@ -29,10 +29,7 @@ impl JsonLines {
     pub fn create(path: &Path) -> Result<Self, MetricsError> {
         let file = OpenOptions::new().write(true).create_new(true).open(path);
         let file = file.map_err(|source| error(path, "created", source))?;
-        Ok(Self {
-            path: path.to_path_buf(),
-            file,
-        })
+        Ok(Self { path: path.to_path_buf(), file })
     }
 
     /// Goes on with a file after `iteration`: what it says of later ones, and a torn last line, is
@@ -65,10 +62,7 @@ impl JsonLines {
             .map_err(|source| error(path, "written", source))?;
         let file = OpenOptions::new().append(true).open(path);
         let file = file.map_err(|source| error(path, "written", source))?;
-        Ok(Self {
-            path: path.to_path_buf(),
-            file,
-        })
+        Ok(Self { path: path.to_path_buf(), file })
     }
 
     /// Adds a record.
@@ -78,16 +72,10 @@ impl JsonLines {
     pub fn write(&mut self, record: &IterationRecord) -> Result<(), MetricsError> {
         let mut line = serde_json::to_vec(record).expect("records are plain numbers");
         line.push(b'\n');
-        self.file
-            .write_all(&line)
-            .map_err(|source| error(&self.path, "written", source))
+        self.file.write_all(&line).map_err(|source| error(&self.path, "written", source))
     }
 }
 
 fn error(path: &Path, action: &'static str, source: std::io::Error) -> MetricsError {
-    MetricsError {
-        path: path.to_path_buf(),
-        action,
-        source,
-    }
+    MetricsError { path: path.to_path_buf(), action, source }
 }

@@ -13,26 +13,19 @@ pub struct Categorical {
 impl Categorical {
     /// From logits `[batch, num_actions]`.
     pub fn new(logits: Tensor<2>) -> Self {
-        Self {
-            logprobs: log_softmax(logits, 1),
-        }
+        Self { logprobs: log_softmax(logits, 1) }
     }
 
     /// Log-probabilities `[batch]` of the `actions` `[batch]`.
     pub fn logprob(&self, actions: Tensor<1, Int>) -> Tensor<1> {
         let batch = actions.dims()[0];
-        self.logprobs
-            .clone()
-            .gather(1, actions.reshape([batch, 1]))
-            .reshape([batch])
+        self.logprobs.clone().gather(1, actions.reshape([batch, 1])).reshape([batch])
     }
 
     /// Entropies `[batch]` in nats.
     pub fn entropy(&self) -> Tensor<1> {
         let batch = self.logprobs.dims()[0];
-        -(self.logprobs.clone() * self.logprobs.clone().exp())
-            .sum_dim(1)
-            .reshape([batch])
+        -(self.logprobs.clone() * self.logprobs.clone().exp()).sum_dim(1).reshape([batch])
     }
 }
 
@@ -51,9 +44,7 @@ pub struct Sampled {
 /// The stepwise rollout's kernel does the same operations in the same order.
 pub fn sample(logits: impl Iterator<Item = f32> + Clone, u: f32) -> Sampled {
     let max = logits.clone().fold(f32::NEG_INFINITY, f32::max);
-    let total: f32 = logits
-        .clone()
-        .fold(0.0, |sum, logit| sum + (logit - max).exp());
+    let total: f32 = logits.clone().fold(0.0, |sum, logit| sum + (logit - max).exp());
     let threshold = u * total;
     let (mut below, mut sum) = (0, 0.0);
     let mut last = 0;
@@ -64,10 +55,7 @@ pub fn sample(logits: impl Iterator<Item = f32> + Clone, u: f32) -> Sampled {
     }
     let action = below.min(last - 1);
     let logit = logits.clone().nth(action as usize).unwrap_or(max);
-    Sampled {
-        action,
-        logprob: logit - max - total.ln(),
-    }
+    Sampled { action, logprob: logit - max - total.ln() }
 }
 
 #[cfg(test)]
@@ -88,10 +76,7 @@ mod tests {
         }
         for (count, logit) in counts.iter().zip(logits) {
             let p = logit.exp() / total;
-            assert!(
-                (*count as f32 / n as f32 - p).abs() < 1e-4,
-                "{count} for {p}"
-            );
+            assert!((*count as f32 / n as f32 - p).abs() < 1e-4, "{count} for {p}");
         }
     }
 

@@ -38,11 +38,7 @@ impl Mlp {
             .enumerate()
             .map(|(i, size)| {
                 let (inputs, outputs) = (size[0], size[1]);
-                let gain = if i == last {
-                    0.01
-                } else {
-                    std::f64::consts::SQRT_2
-                };
+                let gain = if i == last { 0.01 } else { std::f64::consts::SQRT_2 };
                 let weight = orthogonal(inputs, outputs, gain, draw(key, i as u32));
                 Linear {
                     weight: Param::from_data(TensorData::new(weight, [inputs, outputs]), device),
@@ -53,10 +49,7 @@ impl Mlp {
                 }
             })
             .collect();
-        Self {
-            layers,
-            activation: config.activation,
-        }
+        Self { layers, activation: config.activation }
     }
 
     /// The layers, from input to output.
@@ -118,11 +111,7 @@ fn orthogonal(inputs: usize, outputs: usize, gain: f64, key: u32) -> Vec<f32> {
     (0..inputs * outputs)
         .map(|i| {
             let (row, column) = (i / outputs, i % outputs);
-            let x = if inputs <= outputs {
-                vectors[row][column]
-            } else {
-                vectors[column][row]
-            };
+            let x = if inputs <= outputs { vectors[row][column] } else { vectors[column][row] };
             (gain * x) as f32
         })
         .collect()
@@ -147,10 +136,7 @@ mod tests {
                         (0..inputs).map(|i| at(i, a) * at(i, b)).sum()
                     };
                     let expected = if a == b { gain * gain } else { 0.0 };
-                    assert!(
-                        (dot - expected).abs() < 1e-5,
-                        "{inputs}x{outputs} {a} {b}: {dot}"
-                    );
+                    assert!((dot - expected).abs() < 1e-5, "{inputs}x{outputs} {a} {b}: {dot}");
                 }
             }
         }

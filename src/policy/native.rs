@@ -46,8 +46,7 @@ impl NativeMlp {
     /// Copies the weights. On a device this reads them back.
     pub fn new(mlp: &Mlp) -> Self {
         let floats = |data: burn::tensor::TensorData| {
-            data.try_into_vec::<f32>()
-                .expect("policies hold f32 parameters")
+            data.try_into_vec::<f32>().expect("policies hold f32 parameters")
         };
         let layers = mlp
             .layers()
@@ -58,18 +57,10 @@ impl NativeMlp {
                     floats(bias.val().without_autodiff().into_data())
                 });
                 let weight = floats(linear.weight.val().without_autodiff().into_data());
-                Dense {
-                    inputs,
-                    outputs,
-                    weight,
-                    bias,
-                }
+                Dense { inputs, outputs, weight, bias }
             })
             .collect();
-        Self {
-            layers,
-            activation: mlp.activation(),
-        }
+        Self { layers, activation: mlp.activation() }
     }
 
     /// The number of features.
@@ -85,10 +76,7 @@ impl NativeMlp {
     /// Room for the activations of one thread.
     pub fn scratch(&self) -> Scratch {
         let widest = self.layers.iter().map(|l| l.outputs).max().unwrap_or(0);
-        Scratch {
-            front: vec![[0.0; LANES]; widest],
-            back: vec![[0.0; LANES]; widest],
-        }
+        Scratch { front: vec![[0.0; LANES]; widest], back: vec![[0.0; LANES]; widest] }
     }
 
     /// Logits, `num_actions` lanes, of observations, `num_features` lanes.
@@ -199,13 +187,7 @@ fn exp(x: f32) -> f32 {
     let r = mul_add(n, -0.693_359_4, x);
     let r = mul_add(n, 2.121_944_4e-4, r);
     let mut p = 1.987_569_1e-4f32;
-    for c in [
-        1.398_199_9e-3,
-        8.333_452e-3,
-        4.166_579_6e-2,
-        1.666_666_5e-1,
-        0.5,
-    ] {
+    for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
         p = mul_add(p, r, c);
     }
     let p = mul_add(p * r, r, r) + 1.0;
@@ -225,36 +207,23 @@ mod tests {
             let x = i as f32 * 0.01;
             let exact = f64::from(x).exp();
             assert!((f64::from(exp(x)) / exact - 1.0).abs() < 3e-7, "exp({x})");
-            assert!(
-                (f64::from(tanh(x)) - f64::from(x).tanh()).abs() < 3e-7,
-                "tanh({x})"
-            );
+            assert!((f64::from(tanh(x)) - f64::from(x).tanh()).abs() < 3e-7, "tanh({x})");
         }
     }
 
     #[test]
     fn native_and_burn_give_the_same_logits() {
         let device = Device::flex();
-        for (features, hidden, actions) in [
-            (10, vec![64, 64], 3),
-            (4, vec![17], 2),
-            (7, vec![128, 5], 6),
-            (1, vec![1], 1),
-        ] {
-            for activation in [
-                Activation::Relu,
-                Activation::Tanh,
-                Activation::Silu,
-                Activation::Gelu,
-            ] {
-                let config = PolicyConfig {
-                    hidden: hidden.clone(),
-                    activation,
-                };
+        for (features, hidden, actions) in
+            [(10, vec![64, 64], 3), (4, vec![17], 2), (7, vec![128, 5], 6), (1, vec![1], 1)]
+        {
+            for activation in
+                [Activation::Relu, Activation::Tanh, Activation::Silu, Activation::Gelu]
+            {
+                let config = PolicyConfig { hidden: hidden.clone(), activation };
                 let mlp = Mlp::new(features, actions, &config, 3, &device);
-                let obs: Vec<f32> = (0..LANES * features)
-                    .map(|i| (i as f32 * 0.37).sin() * 2.0)
-                    .collect();
+                let obs: Vec<f32> =
+                    (0..LANES * features).map(|i| (i as f32 * 0.37).sin() * 2.0).collect();
                 let expected: Vec<f32> = mlp
                     .logits(Tensor::from_data(
                         TensorData::new(obs.clone(), [LANES, features]),

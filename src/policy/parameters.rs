@@ -25,10 +25,7 @@ pub fn named_parameters<M: Module>(module: &M) -> Vec<Parameter> {
     impl ModuleVisitor for Names {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
             let shape = param.val().dims().to_vec();
-            self.found.push(Parameter {
-                name: self.path.join("."),
-                shape,
-            });
+            self.found.push(Parameter { name: self.path.join("."), shape });
         }
         fn enter_module(&mut self, name: &str, _container_type: &str) {
             self.path.push(name.to_string());

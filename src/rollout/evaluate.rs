@@ -69,16 +69,9 @@ pub fn evaluate<G: Rules>(
     Evaluation {
         episodes,
         mean_score: mean,
-        std_error: if episodes > 1 {
-            (squares / (n - 1.0) / n).sqrt()
-        } else {
-            0.0
-        },
+        std_error: if episodes > 1 { (squares / (n - 1.0) / n).sqrt() } else { 0.0 },
         min_score: results.iter().map(|r| r.0).fold(f64::INFINITY, f64::min),
-        max_score: results
-            .iter()
-            .map(|r| r.0)
-            .fold(f64::NEG_INFINITY, f64::max),
+        max_score: results.iter().map(|r| r.0).fold(f64::NEG_INFINITY, f64::max),
         mean_length: results.iter().map(|r| f64::from(r.1)).sum::<f64>() / n,
     }
 }
@@ -94,9 +87,8 @@ fn play_block<G: Rules>(
     player: Player,
 ) -> Vec<(f64, u32)> {
     let number = |lane: usize| (first + lane) as u32;
-    let mut seats: Vec<Seat<G>> = (0..lanes)
-        .map(|lane| Seat::new(draw(levels, number(lane)), game))
-        .collect();
+    let mut seats: Vec<Seat<G>> =
+        (0..lanes).map(|lane| Seat::new(draw(levels, number(lane)), game)).collect();
     let mut results: Vec<Option<(f64, u32)>> = vec![None; lanes];
     let mut obs = vec![[0.0; LANES]; game.num_features()];
     let mut scratch = policy.scratch();

@@ -174,11 +174,7 @@ fn deal_kernel<G: Rules>(
             } else {
                 0u32.runtime()
             };
-            let episode = Episode {
-                level,
-                time,
-                score: 0.0f32.runtime(),
-            };
+            let episode = Episode { level, time, score: 0.0f32.runtime() };
             store::<G>(seats, &state, &episode, env, num_envs, game);
             observe::<G>(&state, obs, history, env, 0usize, num_envs, num_steps, game);
         }
@@ -312,10 +308,7 @@ impl<G: Rules> Buffers<G> {
     fn grid(&self) -> (CubeCount, CubeDim) {
         let units = self.config.num_envs();
         let dim = CubeDim::new(&self.client, units);
-        (
-            cubecl::calculate_cube_count_elemwise(&self.client, units, dim),
-            dim,
-        )
+        (cubecl::calculate_cube_count_elemwise(&self.client, units, dim), dim)
     }
 
     /// Seats every game; `branches` are those of the last iteration, if the games go on from there.
@@ -416,8 +409,5 @@ pub(super) fn upload_seats(words: &[u32], count: usize, device: &Device) -> Cube
 /// The words of seats on a device.
 pub(super) fn download_seats(seats: &CubeTensor) -> Vec<u32> {
     let bytes = seats.client.read_one_unchecked(seats.handle.clone());
-    bytes
-        .chunks_exact(4)
-        .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-        .collect()
+    bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }

@@ -37,12 +37,7 @@ struct Block<G: Rules> {
 impl<G: Rules> NativeRollout<G> {
     /// No game is started before the first rollout.
     pub fn new(game: G, config: &RolloutConfig, keys: RolloutKeys) -> Self {
-        Self {
-            game,
-            config: config.clone(),
-            keys,
-            branches: Vec::new(),
-        }
+        Self { game, config: config.clone(), keys, branches: Vec::new() }
     }
 
     /// Plays `num_steps` steps of every game and puts the trajectory on `device`.
@@ -57,10 +52,8 @@ impl<G: Rules> NativeRollout<G> {
                 self.play_block(policy, keys.action, &points, block * LANES, seats.to_vec())
             })
             .collect();
-        let mut branches: Vec<_> = blocks
-            .iter()
-            .flat_map(|block| block.branches.iter().copied())
-            .collect();
+        let mut branches: Vec<_> =
+            blocks.iter().flat_map(|block| block.branches.iter().copied()).collect();
         branches.sort_by_key(|(group, _)| *group);
         self.branches = branches.into_iter().map(|(_, seat)| seat).collect();
 
@@ -148,18 +141,16 @@ impl<G: Rules> NativeRollout<G> {
         let (steps, envs) = (self.config.num_steps, self.config.num_envs());
         let features = self.game.num_features();
         let mut obs = vec![0.0f32; steps * envs * features];
-        obs.par_chunks_mut(envs * features)
-            .enumerate()
-            .for_each(|(t, row)| {
-                for (block, out) in blocks.iter().zip(row.chunks_mut(LANES * features)) {
-                    let lanes = &block.obs[t * features..(t + 1) * features];
-                    for (lane, out) in out.chunks_exact_mut(features).enumerate() {
-                        for (x, feature) in out.iter_mut().zip(lanes) {
-                            *x = feature[lane];
-                        }
+        obs.par_chunks_mut(envs * features).enumerate().for_each(|(t, row)| {
+            for (block, out) in blocks.iter().zip(row.chunks_mut(LANES * features)) {
+                let lanes = &block.obs[t * features..(t + 1) * features];
+                for (lane, out) in out.chunks_exact_mut(features).enumerate() {
+                    for (x, feature) in out.iter_mut().zip(lanes) {
+                        *x = feature[lane];
                     }
                 }
-            });
+            }
+        });
         Tensor::from_data(TensorData::new(obs, [steps, envs, features]), device)
     }
 }

@@ -40,15 +40,8 @@ pub(crate) struct Seat<G: Rules> {
 impl<G: Rules> Seat<G> {
     /// The start of a level.
     pub fn new(level: u32, game: G) -> Self {
-        let episode = Episode {
-            level,
-            time: 0,
-            score: 0.0,
-        };
-        Self {
-            state: new_game::<G>(level, game),
-            episode,
-        }
+        let episode = Episode { level, time: 0, score: 0.0 };
+        Self { state: new_game::<G>(level, game), episode }
     }
 
     /// Plays one step.
@@ -75,9 +68,7 @@ pub(crate) fn deal<G: Rules>(
         }
         seat
     });
-    groups
-        .flat_map(|seat| std::iter::repeat_n(seat, config.group_size))
-        .collect()
+    groups.flat_map(|seat| std::iter::repeat_n(seat, config.group_size)).collect()
 }
 
 /// Where a group goes on in the next iteration.
@@ -108,16 +99,7 @@ pub(crate) fn export<G: Rules>(game: G, seats: &[Seat<G>]) -> Vec<u32> {
     let count = seats.len();
     let mut words = vec![0; seat_words(game) * count];
     for (env, seat) in seats.iter().enumerate() {
-        let Words {
-            w0,
-            w1,
-            w2,
-            w3,
-            w4,
-            w5,
-            w6,
-            w7,
-        } = G::pack(&seat.state, game);
+        let Words { w0, w1, w2, w3, w4, w5, w6, w7 } = G::pack(&seat.state, game);
         let Episode { level, time, score } = seat.episode;
         let all = [level, time, to_bits(score), w0, w1, w2, w3, w4, w5, w6, w7];
         for (w, word) in all[..seat_words(game)].iter().enumerate() {
@@ -137,11 +119,7 @@ pub(crate) fn import<G: Rules>(
     let count = if words.is_empty() { 0 } else { count };
     let seats = (0..count).map(|env| {
         let at = |w: usize| {
-            if w < seat_words(game) {
-                words[w * count + env]
-            } else {
-                0
-            }
+            if w < seat_words(game) { words[w * count + env] } else { 0 }
         };
         let packed = Words {
             w0: at(HEADER),
@@ -155,11 +133,7 @@ pub(crate) fn import<G: Rules>(
         };
         Seat {
             state: G::unpack(&packed, game),
-            episode: Episode {
-                level: at(0),
-                time: at(1),
-                score: from_bits(at(2)),
-            },
+            episode: Episode { level: at(0), time: at(1), score: from_bits(at(2)) },
         }
     });
     Ok(seats.collect())
@@ -171,11 +145,6 @@ pub(crate) fn check_len<G: Rules>(game: G, count: usize, words: &[u32]) -> Resul
     if words.is_empty() || words.len() == expected {
         Ok(())
     } else {
-        Err(SeatsError {
-            game: G::NAME,
-            count,
-            expected,
-            found: words.len(),
-        })
+        Err(SeatsError { game: G::NAME, count, expected, found: words.len() })
     }
 }

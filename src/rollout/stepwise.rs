@@ -48,13 +48,7 @@ impl<G: Rules> StepwiseRollout<G> {
         };
         #[cfg(not(feature = "kernels"))]
         let branches = Branches::Host(Vec::new());
-        Self {
-            game,
-            config: config.clone(),
-            keys,
-            device,
-            branches,
-        }
+        Self { game, config: config.clone(), keys, device, branches }
     }
 
     /// Plays `num_steps` steps of every game.
@@ -82,10 +76,9 @@ impl<G: Rules> StepwiseRollout<G> {
         match &self.branches {
             Branches::Host(seats) => seats::export(self.game, seats),
             #[cfg(feature = "kernels")]
-            Branches::Device(seats) => seats
-                .as_deref()
-                .map(kernels::download_seats)
-                .unwrap_or_default(),
+            Branches::Device(seats) => {
+                seats.as_deref().map(kernels::download_seats).unwrap_or_default()
+            }
         }
     }
 
@@ -122,10 +115,7 @@ impl<G: Rules> StepwiseRollout<G> {
         }
         let (obs, actions, quantities, branches) = buffers.finish();
         let quantity = |i: usize| {
-            quantities
-                .clone()
-                .slice([i..i + 1, 0..num_steps, 0..num_envs])
-                .squeeze_dim::<2>(0)
+            quantities.clone().slice([i..i + 1, 0..num_steps, 0..num_envs]).squeeze_dim::<2>(0)
         };
         let trajectory = Trajectory {
             obs,
@@ -135,10 +125,7 @@ impl<G: Rules> StepwiseRollout<G> {
             ends: quantity(2),
             scores: quantity(3),
         };
-        (
-            trajectory,
-            (self.config.start == Start::Branch).then_some(branches),
-        )
+        (trajectory, (self.config.start == Start::Branch).then_some(branches))
     }
 
     fn collect_on_host<P: Policy>(

@@ -5,7 +5,7 @@ mod snapshot;
 pub use snapshot::{SnapshotError, config_toml, load_policy, saved_config, saved_game_name};
 
 use crate::advantage::advantages;
-use crate::config::TrainConfig;
+use crate::config::{RolloutConfig, TrainConfig};
 use crate::device;
 use crate::draws::Stream;
 use crate::env::Rules;
@@ -93,15 +93,7 @@ impl<G: Rules> Trainer<G> {
         };
         let learner = Learner::new(policy, config);
         let (config, device) = (config.clone(), device.clone());
-        Self {
-            game,
-            config,
-            device,
-            rollout,
-            learner,
-            iteration: 0,
-            best: None,
-        }
+        Self { game, config, device, rollout, learner, iteration: 0, best: None }
     }
 
     /// One iteration of GRPO: every group plays, every action is judged by its group, the policy
@@ -110,58 +102,35 @@ impl<G: Rules> Trainer<G> {
     /// # Errors
     /// [`TrainError::NotFinite`]; the trainer is of no use then.
     pub fn iterate(&mut self) -> Result<IterationRecord, TrainError> {
-        let TrainConfig {
-            rollout, advantage, ..
-        } = &self.config;
-        let mut clock = Clock::start(&self.device);
+        let TrainConfig { rollout, advantage, .. } = &self.config;
+        let mut phases = Phases::start(&self.device);
 
-        let trajectory = self
-            .rollout
-            .collect(&self.learner.policy(), self.iteration, &self.device);
-        let rollout_seconds = clock.lap();
+        let trajectory = phases.run("rollout", || {
+            self.rollout.collect(&self.learner.policy(), self.iteration, &self.device)
+        });
 
-        let mask = trajectory.mask(rollout.auto_reset);
-        let judged = advantages(
-            &trajectory,
-            &mask,
-            rollout.group_size,
-            rollout.learn_steps,
-            advantage,
-        );
-        let advantage_seconds = clock.lap();
+        let judged = phases.run("advantage", || {
+            let mask = trajectory.mask(rollout.auto_reset);
+            let RolloutConfig { group_size, learn_steps, .. } = *rollout;
+            advantages(&trajectory, &mask, group_size, learn_steps, advantage)
+        });
 
-        let learnt = trajectory.first_steps(rollout.learn_steps);
-        let stats = self
-            .learner
-            .update(&learnt, &judged.values, &judged.mask, self.iteration);
-        let update_seconds = clock.lap();
+        let stats = phases.run("update", || {
+            let learnt = trajectory.first_steps(rollout.learn_steps);
+            self.learner.update(&learnt, &judged.values, &judged.mask, self.iteration)
+        });
 
-        let metrics = read_back(&trajectory, judged.zero_variance, stats);
-        let read_back_seconds = clock.lap();
+        let metrics =
+            phases.run("read_back", || read_back(&trajectory, judged.zero_variance, stats));
 
         self.iteration += 1;
-        self.record(
-            metrics,
-            Seconds {
-                rollout: rollout_seconds,
-                advantage: advantage_seconds,
-                update: update_seconds,
-                read_back: read_back_seconds,
-            },
-        )
+        self.record(metrics, phases.seconds)
     }
 
     /// Plays `episodes` fresh episodes with the policy as it is.
     pub fn evaluate(&self, episodes: usize, player: Player) -> Evaluation {
         let policy = NativeMlp::new(&self.learner.policy());
-        evaluate(
-            &policy,
-            self.game,
-            episodes,
-            Stream::Validation,
-            self.config.seed,
-            player,
-        )
+        evaluate(&policy, self.game, episodes, Stream::Validation, self.config.seed, player)
     }
 
     /// Evaluates the greedy policy, and says whether it is the best so far.
@@ -280,44 +249,40 @@ fn read_back(trajectory: &Trajectory, zero_variance: Tensor<1>, stats: UpdateSta
     }
 }
 
-/// Measures phases; each lap waits until the device is done with what it was given.
-struct Clock<'a> {
+/// Runs the phases of an iteration, each in a span of its own, and measures them.
+struct Phases<'a> {
     device: &'a Device,
-    last: Instant,
+    seconds: Seconds,
 }
 
-impl<'a> Clock<'a> {
+impl<'a> Phases<'a> {
     fn start(device: &'a Device) -> Self {
         device::take_read_count();
-        Self {
-            device,
-            last: Instant::now(),
-        }
+        Self { device, seconds: Seconds::default() }
     }
 
-    /// Seconds since the last lap.
-    fn lap(&mut self) -> f64 {
+    /// Runs a phase to its end, and waits until the device is done with what it was given.
+    fn run<T>(&mut self, name: &'static str, phase: impl FnOnce() -> T) -> T {
+        let _span = tracing::info_span!("phase", name).entered();
+        let started = Instant::now();
+        let result = phase();
         // A device that fails here fails again, with a better message, where results are read.
         let _ = self.device.sync();
-        let now = Instant::now();
-        let seconds = now.duration_since(self.last).as_secs_f64();
-        self.last = now;
-        seconds
+        let seconds = started.elapsed().as_secs_f64();
+        match name {
+            "rollout" => self.seconds.rollout = seconds,
+            "advantage" => self.seconds.advantage = seconds,
+            "update" => self.seconds.update = seconds,
+            "read_back" => self.seconds.read_back = seconds,
+            other => unreachable!("`Seconds` has no phase {other}"),
+        }
+        result
     }
 }
 
 impl From<Evaluation> for EvaluationRecord {
     fn from(evaluation: Evaluation) -> Self {
-        let Evaluation {
-            episodes,
-            mean_score,
-            std_error,
-            ..
-        } = evaluation;
-        Self {
-            episodes,
-            mean_score,
-            std_error,
-        }
+        let Evaluation { episodes, mean_score, std_error, .. } = evaluation;
+        Self { episodes, mean_score, std_error }
     }
 }

@@ -121,13 +121,7 @@ pub fn load_policy<G: Rules>(
     config: &TrainConfig,
     device: &Device,
 ) -> Result<Mlp, SnapshotError> {
-    let policy = Mlp::new(
-        game.num_features(),
-        game.num_actions(),
-        &config.policy,
-        0,
-        device,
-    );
+    let policy = Mlp::new(game.num_features(), game.num_actions(), &config.policy, 0, device);
     let weights = read_params(checkpoint, WEIGHTS, &named_parameters(&policy), device)?;
     Ok(unflatten(policy, &weights))
 }
@@ -150,14 +144,8 @@ impl<G: Rules + Serialize> Trainer<G> {
             (STATE, state),
             (WEIGHTS, params_bytes(&names, self.learner.params())),
             (FIRST_MOMENT, params_bytes(&names, &optimizer.first_moment)),
-            (
-                SECOND_MOMENT,
-                params_bytes(&names, &optimizer.second_moment),
-            ),
-            (
-                GAMES,
-                games_bytes(&self.rollout.export(), self.config.rollout.num_groups),
-            ),
+            (SECOND_MOMENT, params_bytes(&names, &optimizer.second_moment)),
+            (GAMES, games_bytes(&self.rollout.export(), self.config.rollout.num_groups)),
         ];
         if let Some(reference) = self.learner.reference() {
             sections.push((REFERENCE, params_bytes(&names, &flatten(reference))));
@@ -167,10 +155,7 @@ impl<G: Rules + Serialize> Trainer<G> {
             version: VERSION,
             bytes,
         });
-        Checkpoint {
-            iteration: u64::from(self.iteration),
-            sections: sections.collect(),
-        }
+        Checkpoint { iteration: u64::from(self.iteration), sections: sections.collect() }
     }
 
     /// A run that goes on from a checkpoint. `config` and `game` are those of the checkpoint
@@ -199,9 +184,7 @@ impl<G: Rules + Serialize> Trainer<G> {
             Some(_) => Some(params(REFERENCE)?),
             None => None,
         };
-        trainer
-            .learner
-            .restore(params(WEIGHTS)?, optimizer, reference);
+        trainer.learner.restore(params(WEIGHTS)?, optimizer, reference);
         trainer.rollout.import(&read_games(checkpoint)?)?;
         trainer.iteration = state.iteration;
         trainer.best = state.best_score.zip(state.best_iteration);
@@ -210,10 +193,7 @@ impl<G: Rules + Serialize> Trainer<G> {
 }
 
 fn unreadable(section: &str, reason: impl ToString) -> SnapshotError {
-    SnapshotError::Unreadable {
-        section: section.to_string(),
-        reason: reason.to_string(),
-    }
+    SnapshotError::Unreadable { section: section.to_string(), reason: reason.to_string() }
 }
 
 /// A parameter vector as named tensors.
@@ -223,12 +203,9 @@ fn params_bytes(names: &[Parameter], params: &Tensor<1>) -> Vec<u8> {
     let mut offset = 0;
     let views = names.iter().map(|parameter| {
         let len = 4 * parameter.shape.iter().product::<usize>();
-        let view = TensorView::new(
-            Dtype::F32,
-            parameter.shape.clone(),
-            &bytes[offset..offset + len],
-        )
-        .expect("the length is that of the shape");
+        let view =
+            TensorView::new(Dtype::F32, parameter.shape.clone(), &bytes[offset..offset + len])
+                .expect("the length is that of the shape");
         offset += len;
         (parameter.name.clone(), view)
     });
@@ -245,15 +222,10 @@ fn read_params(
 ) -> Result<Tensor<1>, SnapshotError> {
     let section = checkpoint.section(name, VERSION)?;
     let tensors = SafeTensors::deserialize(&section.bytes).map_err(|e| unreadable(name, e))?;
-    let other = |reason: String| SnapshotError::OtherShape {
-        section: name.to_string(),
-        reason,
-    };
+    let other = |reason: String| SnapshotError::OtherShape { section: name.to_string(), reason };
     if tensors.len() != parameters.len() {
         let (found, expected) = (tensors.len(), parameters.len());
-        return Err(other(format!(
-            "it holds {found} tensors instead of {expected}"
-        )));
+        return Err(other(format!("it holds {found} tensors instead of {expected}")));
     }
     let mut params = Vec::new();
     for parameter in parameters {
@@ -278,12 +250,8 @@ fn read_params(
 
 fn games_bytes(words: &[u32], num_groups: usize) -> Vec<u8> {
     let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-    let view = TensorView::new(
-        Dtype::U32,
-        vec![words.len() / num_groups, num_groups],
-        &bytes,
-    )
-    .expect("the length is that of the shape");
+    let view = TensorView::new(Dtype::U32, vec![words.len() / num_groups, num_groups], &bytes)
+        .expect("the length is that of the shape");
     safetensors::serialize([("games", view)], None).expect("one tensor")
 }
 
@@ -292,7 +260,5 @@ fn read_games(checkpoint: &Checkpoint) -> Result<Vec<u32>, SnapshotError> {
     let tensors = SafeTensors::deserialize(&section.bytes).map_err(|e| unreadable(GAMES, e))?;
     let view = tensors.tensor("games").map_err(|e| unreadable(GAMES, e))?;
     let words = view.data().chunks_exact(4);
-    Ok(words
-        .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-        .collect())
+    Ok(words.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
 }

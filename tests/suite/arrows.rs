@@ -13,10 +13,7 @@ const ARROWS: [(&str, &[&str]); 13] = [
     ("device", &["metrics"]),
     ("env", &["draws"]),
     ("policy", &["config", "draws"]),
-    (
-        "rollout",
-        &["config", "device", "draws", "env", "policy", "trajectory"],
-    ),
+    ("rollout", &["config", "device", "draws", "env", "policy", "trajectory"]),
     ("advantage", &["config", "trajectory"]),
     ("learner", &["config", "draws", "policy", "trajectory"]),
     (
@@ -59,13 +56,7 @@ fn root() -> PathBuf {
 /// The room that a file of the library is in.
 fn room(file: &Path) -> String {
     let inside = file.strip_prefix(root()).unwrap();
-    let first = inside
-        .components()
-        .next()
-        .unwrap()
-        .as_os_str()
-        .to_str()
-        .unwrap();
+    let first = inside.components().next().unwrap().as_os_str().to_str().unwrap();
     first.trim_end_matches(".rs").to_string()
 }
 
@@ -80,9 +71,7 @@ fn code(file: &Path) -> String {
 /// The names that follow `prefix` in `code`, those in braces included.
 fn names_after(code: &str, prefix: &str) -> Vec<String> {
     let ident = |text: &str| -> String {
-        text.chars()
-            .take_while(|c| c.is_alphanumeric() || *c == '_')
-            .collect()
+        text.chars().take_while(|c| c.is_alphanumeric() || *c == '_').collect()
     };
     let mut names = Vec::new();
     for (at, _) in code.match_indices(prefix) {
@@ -137,18 +126,8 @@ fn every_room_uses_only_what_the_map_allows() {
 #[test]
 fn games_know_neither_tensors_nor_files_nor_the_time() {
     for file in sources(&root().join("env")) {
-        for forbidden in [
-            "burn::tensor",
-            "burn::nn",
-            "std::fs",
-            "std::io",
-            "std::time",
-        ] {
-            assert!(
-                !code(&file).contains(forbidden),
-                "{} uses {forbidden}",
-                file.display()
-            );
+        for forbidden in ["burn::tensor", "burn::nn", "std::fs", "std::io", "std::time"] {
+            assert!(!code(&file).contains(forbidden), "{} uses {forbidden}", file.display());
         }
     }
 }
@@ -158,16 +137,8 @@ fn every_file_says_its_idea_and_stays_readable() {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     for file in sources(&root()).into_iter().chain(sources(&tests)) {
         let text = fs::read_to_string(&file).unwrap();
-        assert!(
-            text.starts_with("//! "),
-            "{} must say what it is for",
-            file.display()
-        );
+        assert!(text.starts_with("//! "), "{} must say what it is for", file.display());
         let lines = text.lines().count();
-        assert!(
-            lines <= 500,
-            "{} has {lines} lines; split it",
-            file.display()
-        );
+        assert!(lines <= 500, "{} has {lines} lines; split it", file.display());
     }
 }

@@ -9,140 +9,49 @@ fn bad_input_gets_one_clear_sentence() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     fs::write(folder.join("unknown.toml"), "learning_rat = 1e-3\n").unwrap();
-    fs::write(
-        folder.join("section.toml"),
-        "[optimizer]\nlearning_rte = 1e-3\n",
-    )
-    .unwrap();
+    fs::write(folder.join("section.toml"), "[optimizer]\nlearning_rte = 1e-3\n").unwrap();
     fs::write(folder.join("broken.toml"), "seed = = 3\n").unwrap();
     fs::write(folder.join("other.toml"), "env = \"catch\"\n").unwrap();
     fs::create_dir(folder.join("taken")).unwrap();
     let cases: &[(&[&str], &[&str])] = &[
-        (
-            &["train", "--config", "unknown.toml"],
-            &["learning_rat", "optimizer.learning_rate"],
-        ),
-        (
-            &["train", "--config", "section.toml"],
-            &["learning_rte", "optimizer.learning_rate"],
-        ),
-        (
-            &["train", "--config", "broken.toml"],
-            &["broken.toml", "not valid TOML", "line 1"],
-        ),
-        (
-            &["train", "--config", "missing.toml"],
-            &["missing.toml", "cannot read"],
-        ),
-        (
-            &["train", "fruit", "--config", "other.toml"],
-            &["catch", "fruit"],
-        ),
-        (
-            &["train", "--set", "num_group=3"],
-            &["num_group", "rollout.num_groups"],
-        ),
+        (&["train", "--config", "unknown.toml"], &["learning_rat", "optimizer.learning_rate"]),
+        (&["train", "--config", "section.toml"], &["learning_rte", "optimizer.learning_rate"]),
+        (&["train", "--config", "broken.toml"], &["broken.toml", "not valid TOML", "line 1"]),
+        (&["train", "--config", "missing.toml"], &["missing.toml", "cannot read"]),
+        (&["train", "fruit", "--config", "other.toml"], &["catch", "fruit"]),
+        (&["train", "--set", "num_group=3"], &["num_group", "rollout.num_groups"]),
         (&["train", "--set", "num_groups"], &["key=value"]),
-        (
-            &["train", "--set", "num_groups=-1"],
-            &["rollout.num_groups", "-1", "whole number"],
-        ),
-        (
-            &["train", "--set", "num_groups=2.5"],
-            &["rollout.num_groups", "whole number"],
-        ),
-        (
-            &["train", "--set", "num_groups=many"],
-            &["rollout.num_groups", "whole number"],
-        ),
+        (&["train", "--set", "num_groups=-1"], &["rollout.num_groups", "-1", "whole number"]),
+        (&["train", "--set", "num_groups=2.5"], &["rollout.num_groups", "whole number"]),
+        (&["train", "--set", "num_groups=many"], &["rollout.num_groups", "whole number"]),
         (&["train", "--set", "num_groups=99999999999"], &["2^30"]),
-        (
-            &["train", "--set", "group_size=1"],
-            &["rollout.group_size is 1", "2 or more"],
-        ),
-        (
-            &["train", "--set", "num_generations=1"],
-            &["rollout.group_size is 1"],
-        ),
-        (
-            &["train", "--set", "num_steps=0"],
-            &["rollout.num_steps is 0", "1 or more"],
-        ),
-        (
-            &["train", "--set", "learn_steps=33"],
-            &["rollout.learn_steps is 33", "32"],
-        ),
+        (&["train", "--set", "group_size=1"], &["rollout.group_size is 1", "2 or more"]),
+        (&["train", "--set", "num_generations=1"], &["rollout.group_size is 1"]),
+        (&["train", "--set", "num_steps=0"], &["rollout.num_steps is 0", "1 or more"]),
+        (&["train", "--set", "learn_steps=33"], &["rollout.learn_steps is 33", "32"]),
         (&["train", "--iterations", "0"], &["iterations is 0"]),
-        (
-            &["train", "--set", "basket=21"],
-            &["fruit.basket is 21", "wider than the grid"],
-        ),
-        (
-            &["train", "--set", "fruit.width=2"],
-            &["fruit.width is 2", "3 to 255"],
-        ),
+        (&["train", "--set", "basket=21"], &["fruit.basket is 21", "wider than the grid"]),
+        (&["train", "--set", "fruit.width=2"], &["fruit.width is 2", "3 to 255"]),
         (&["train", "catch", "--set", "rows=1"], &["catch.rows is 1"]),
-        (
-            &["train", "catch", "--set", "fruit.width=9"],
-            &["fruit.width"],
-        ),
-        (
-            &["train", "--set", "activation=relo"],
-            &["policy.activation", "relo", "relu"],
-        ),
-        (
-            &["train", "--set", "hidden=[]"],
-            &["policy.hidden", "one or two"],
-        ),
-        (
-            &["train", "--set", "hidden=[64,64,64]"],
-            &["policy.hidden", "one or two"],
-        ),
-        (
-            &["train", "--set", "learning_rate=0"],
-            &["optimizer.learning_rate is 0", "above 0"],
-        ),
-        (
-            &["train", "--set", "learning_rate=nan"],
-            &["optimizer.learning_rate"],
-        ),
-        (
-            &["train", "--set", "discount=1.5"],
-            &["advantage.discount is 1.5"],
-        ),
-        (
-            &["train", "--set", "dual_clip=1.1"],
-            &["loss.dual_clip is 1.1"],
-        ),
-        (
-            &["train", "--set", "num_minibatches=7"],
-            &["update.num_minibatches is 7", "divisor"],
-        ),
+        (&["train", "catch", "--set", "fruit.width=9"], &["fruit.width"]),
+        (&["train", "--set", "activation=relo"], &["policy.activation", "relo", "relu"]),
+        (&["train", "--set", "hidden=[]"], &["policy.hidden", "one or two"]),
+        (&["train", "--set", "hidden=[64,64,64]"], &["policy.hidden", "one or two"]),
+        (&["train", "--set", "learning_rate=0"], &["optimizer.learning_rate is 0", "above 0"]),
+        (&["train", "--set", "learning_rate=nan"], &["optimizer.learning_rate"]),
+        (&["train", "--set", "discount=1.5"], &["advantage.discount is 1.5"]),
+        (&["train", "--set", "dual_clip=1.1"], &["loss.dual_clip is 1.1"]),
+        (&["train", "--set", "num_minibatches=7"], &["update.num_minibatches is 7", "divisor"]),
         (&["train", "chess"], &["chess", "fruit, catch, cartpole"]),
-        (
-            &["train", "--device", "gpu"],
-            &["unknown device `gpu`", "auto", "wgpu"],
-        ),
-        (
-            &["train", "--device", "wgpu:x"],
-            &["unknown device `wgpu:x`"],
-        ),
+        (&["train", "--device", "gpu"], &["unknown device `gpu`", "auto", "wgpu"]),
+        (&["train", "--device", "wgpu:x"], &["unknown device `wgpu:x`"]),
         (&["train", "--device", "cuda"], &["--features cuda"]),
-        (
-            &["train", "--device", "wgpu:77"],
-            &["wgpu:77", "there are: cpu"],
-        ),
-        (
-            &["train", "--run-dir", "taken"],
-            &["taken", "exists", "--resume"],
-        ),
+        (&["train", "--device", "wgpu:77"], &["wgpu:77", "there are: cpu"]),
+        (&["train", "--run-dir", "taken"], &["taken", "exists", "--resume"]),
         (&["train", "--resume", "--run-dir", "nowhere"], &["nowhere"]),
         (&["train", "--resume"], &["fruit", "--run-dir"]),
         (&["train", "--resume", "--run-dir", "taken"], &["taken"]),
-        (
-            &["train", "--resume", "--set", "seed=2"],
-            &["--resume", "--set"],
-        ),
+        (&["train", "--resume", "--set", "seed=2"], &["--resume", "--set"]),
         (&["eval", "nowhere"], &["nowhere"]),
         (&["eval", "taken"], &["taken"]),
         (&["eval", "taken", "--episodes", "0"], &["--episodes", "0"]),
@@ -153,10 +62,7 @@ fn bad_input_gets_one_clear_sentence() {
             assert!(text.contains(word), "{arguments:?} lacks `{word}`: {text}");
         }
     }
-    let left: Vec<_> = fs::read_dir(folder)
-        .unwrap()
-        .map(|e| e.unwrap().file_name())
-        .collect();
+    let left: Vec<_> = fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name()).collect();
     assert_eq!(left.len(), 5, "bad input leaves nothing behind: {left:?}");
 }
 
@@ -171,23 +77,12 @@ fn a_checkpoint_of_another_game_or_shape_is_refused() {
     // The settings of a wider network beside the weights of the narrow one, with sums that fit.
     let path = folder.join("run/checkpoints/00000002");
     let mut checkpoint = grove::checkpoint::load(&path).unwrap();
-    let config = checkpoint
-        .sections
-        .iter_mut()
-        .find(|s| s.name == "config.toml")
-        .unwrap();
-    let wider = String::from_utf8(config.bytes.clone())
-        .unwrap()
-        .replace("64, 64", "64, 65");
+    let config = checkpoint.sections.iter_mut().find(|s| s.name == "config.toml").unwrap();
+    let wider = String::from_utf8(config.bytes.clone()).unwrap().replace("64, 64", "64, 65");
     assert_ne!(wider.as_bytes(), config.bytes);
-    config.bytes = wider
-        .replace("iterations = 2", "iterations = 4")
-        .into_bytes();
+    config.bytes = wider.replace("iterations = 2", "iterations = 4").into_bytes();
     grove::checkpoint::save(&checkpoint, &path).unwrap();
-    let text = refusal(
-        folder,
-        &["train", "--resume", "--run-dir", "run", "--device", "cpu"],
-    );
+    let text = refusal(folder, &["train", "--resume", "--run-dir", "run", "--device", "cpu"]);
     assert!(text.contains("do not fit the network"), "{text}");
     assert!(text.contains("layers.1.weight"), "{text}");
 }
@@ -196,14 +91,7 @@ fn a_checkpoint_of_another_game_or_shape_is_refused() {
 fn a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
-    let more = [
-        "--iterations",
-        "50",
-        "--set",
-        "save_every=1",
-        "--set",
-        "learning_rate=1e30",
-    ];
+    let more = ["--iterations", "50", "--set", "save_every=1", "--set", "learning_rate=1e30"];
     let text = refusal(folder, &train("cartpole", "run", &more));
     assert!(text.contains("is not finite in iteration"), "{text}");
     let saved = grove::checkpoint::Store::new(folder.join("run/checkpoints"));

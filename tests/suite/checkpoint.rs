@@ -8,82 +8,48 @@ use std::path::Path;
 use tempfile::TempDir;
 
 fn section(name: &str, version: u32, bytes: &[u8]) -> Section {
-    Section {
-        name: name.into(),
-        version,
-        bytes: bytes.into(),
-    }
+    Section { name: name.into(), version, bytes: bytes.into() }
 }
 
 fn checkpoint(iteration: u64) -> Checkpoint {
     let weights: Vec<u8> = (0..=255).collect();
     let sections = vec![
         section("weights.safetensors", 1, &weights),
-        section(
-            "log.jsonl",
-            2,
-            format!("{{\"iteration\":{iteration}}}\n").as_bytes(),
-        ),
+        section("log.jsonl", 2, format!("{{\"iteration\":{iteration}}}\n").as_bytes()),
         section("empty", 0, b""),
     ];
-    Checkpoint {
-        iteration,
-        sections,
-    }
+    Checkpoint { iteration, sections }
 }
 
 /// Every file of a directory, by name.
 fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
-    entries
-        .map(|e| {
-            (
-                e.file_name().into_string().unwrap(),
-                fs::read(e.path()).unwrap(),
-            )
-        })
-        .collect()
+    entries.map(|e| (e.file_name().into_string().unwrap(), fs::read(e.path()).unwrap())).collect()
 }
 
 /// Loads `path`, which must fail with a sentence that names `path` and `named`.
 fn load_damaged(path: &Path, named: &str) -> CheckpointError {
     let error = load(path).expect_err("damage went unnoticed");
     let sentence = error.to_string();
-    assert!(
-        sentence.contains(named),
-        "{named} is not named in: {sentence}"
-    );
-    assert!(
-        sentence.contains(&path.display().to_string()),
-        "no path in: {sentence}"
-    );
+    assert!(sentence.contains(named), "{named} is not named in: {sentence}");
+    assert!(sentence.contains(&path.display().to_string()), "no path in: {sentence}");
     error
 }
 
 /// Writes a manifest together with its right checksum.
 fn forge_manifest(path: &Path, text: &str) {
     fs::write(path.join("manifest.json"), text).unwrap();
-    let hash: String = Sha256::digest(text)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let hash: String = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
     let sums = fs::read_to_string(path.join("SHA256SUMS")).unwrap();
     let (_, rest) = sums.split_once('\n').unwrap();
-    fs::write(
-        path.join("SHA256SUMS"),
-        format!("{hash}  manifest.json\n{rest}"),
-    )
-    .unwrap();
+    fs::write(path.join("SHA256SUMS"), format!("{hash}  manifest.json\n{rest}")).unwrap();
 }
 
 #[test]
 fn what_is_saved_is_what_is_loaded() {
     let run = TempDir::new().unwrap();
     let path = run.path().join("new/parents/best");
-    let none = Checkpoint {
-        iteration: u64::MAX,
-        sections: Vec::new(),
-    };
+    let none = Checkpoint { iteration: u64::MAX, sections: Vec::new() };
     for saved in [checkpoint(1), checkpoint(2), none] {
         save(&saved, &path).unwrap();
         assert_eq!(load(&path).unwrap(), saved);
@@ -100,16 +66,7 @@ fn the_same_data_give_the_same_bytes_wherever_and_whenever_they_are_saved() {
     save(&load(&here).unwrap(), &there).unwrap();
     assert_eq!(files(&here), files(&there));
     let names: Vec<_> = files(&here).into_keys().collect();
-    assert_eq!(
-        names,
-        [
-            "SHA256SUMS",
-            "empty",
-            "log.jsonl",
-            "manifest.json",
-            "weights.safetensors"
-        ]
-    );
+    assert_eq!(names, ["SHA256SUMS", "empty", "log.jsonl", "manifest.json", "weights.safetensors"]);
 }
 
 // Windows comes without such a program.
@@ -120,17 +77,10 @@ fn the_usual_program_accepts_the_sums_and_notices_damage() {
     let path = run.path().join("best");
     save(&checkpoint(7), &path).unwrap();
     let check = || {
-        let command = if cfg!(target_os = "macos") {
-            "shasum -a 256"
-        } else {
-            "sha256sum --strict"
-        };
+        let command =
+            if cfg!(target_os = "macos") { "shasum -a 256" } else { "sha256sum --strict" };
         let shell = ["-c", &format!("{command} -c SHA256SUMS")];
-        std::process::Command::new("sh")
-            .args(shell)
-            .current_dir(&path)
-            .output()
-            .unwrap()
+        std::process::Command::new("sh").args(shell).current_dir(&path).output().unwrap()
     };
     let output = check();
     assert!(output.status.success(), "{output:?}");
@@ -205,10 +155,7 @@ fn a_manifest_that_makes_no_sense_is_refused_even_with_the_right_checksum() {
     for text in cases {
         forge_manifest(&path, &text);
         let error = load_damaged(&path, "manifest.json");
-        assert!(
-            matches!(error, CheckpointError::BadManifest { .. }),
-            "{text}: {error:?}"
-        );
+        assert!(matches!(error, CheckpointError::BadManifest { .. }), "{text}: {error:?}");
     }
     forge_manifest(&path, r#"{"format": 1, "iteration": 7, "sections": []}"#);
     let error = load_damaged(&path, "SHA256SUMS");
@@ -221,33 +168,16 @@ fn a_path_without_a_checkpoint_is_named_for_what_it_is() {
     let [gone, file, empty] = ["gone", "file", "empty"].map(|name| run.path().join(name));
     fs::write(&file, "text").unwrap();
     fs::create_dir(&empty).unwrap();
-    assert!(matches!(
-        load_damaged(&gone, "no checkpoint"),
-        CheckpointError::NotFound { .. }
-    ));
-    assert!(matches!(
-        load_damaged(&file, "is a file"),
-        CheckpointError::NotADirectory { .. }
-    ));
-    assert!(matches!(
-        load_damaged(&empty, "is empty"),
-        CheckpointError::Empty { .. }
-    ));
+    assert!(matches!(load_damaged(&gone, "no checkpoint"), CheckpointError::NotFound { .. }));
+    assert!(matches!(load_damaged(&file, "is a file"), CheckpointError::NotADirectory { .. }));
+    assert!(matches!(load_damaged(&empty, "is empty"), CheckpointError::Empty { .. }));
 }
 
 #[test]
 fn a_section_name_that_cannot_be_a_file_is_refused_before_anything_is_written() {
     let run = TempDir::new().unwrap();
     let path = run.path().join("runs/best");
-    for name in [
-        "",
-        "a/b",
-        "..\\a",
-        "..",
-        "manifest.json",
-        "SHA256SUMS",
-        "log.jsonl",
-    ] {
+    for name in ["", "a/b", "..\\a", "..", "manifest.json", "SHA256SUMS", "log.jsonl"] {
         let mut bad = checkpoint(7);
         bad.sections.push(section(name, 1, b"data"));
         let error = save(&bad, &path).unwrap_err();
@@ -268,25 +198,13 @@ fn nothing_but_a_checkpoint_is_ever_replaced() {
     fs::write(other.join("thesis.tex"), "years of work").unwrap();
 
     let refused = save(&checkpoint(7), &other).unwrap_err();
-    assert!(
-        matches!(refused, CheckpointError::NotACheckpoint { .. }),
-        "{refused:?}"
-    );
-    assert_eq!(
-        fs::read(other.join("thesis.tex")).unwrap(),
-        b"years of work"
-    );
+    assert!(matches!(refused, CheckpointError::NotACheckpoint { .. }), "{refused:?}");
+    assert_eq!(fs::read(other.join("thesis.tex")).unwrap(), b"years of work");
     let refused = save(&checkpoint(7), &file).unwrap_err();
-    assert!(
-        matches!(refused, CheckpointError::NotACheckpoint { .. }),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, CheckpointError::NotACheckpoint { .. }), "{refused:?}");
     assert_eq!(fs::read(&file).unwrap(), b"text");
     let refused = save(&checkpoint(7), Path::new("..")).unwrap_err();
-    assert!(
-        matches!(refused, CheckpointError::Unnamed { .. }),
-        "{refused:?}"
-    );
+    assert!(matches!(refused, CheckpointError::Unnamed { .. }), "{refused:?}");
 
     save(&checkpoint(7), &empty).unwrap();
     fs::remove_file(empty.join("manifest.json")).unwrap();

@@ -7,15 +7,9 @@ use tempfile::TempDir;
 
 /// A checkpoint whose every byte tells its iteration.
 fn checkpoint(iteration: u64, size: usize) -> Checkpoint {
-    let section = |name: &str| Section {
-        name: name.into(),
-        version: 1,
-        bytes: vec![iteration as u8; size],
-    };
-    Checkpoint {
-        iteration,
-        sections: vec![section("weights"), section("optimizer")],
-    }
+    let section =
+        |name: &str| Section { name: name.into(), version: 1, bytes: vec![iteration as u8; size] };
+    Checkpoint { iteration, sections: vec![section("weights"), section("optimizer")] }
 }
 
 /// A store with a small checkpoint at each of the iterations.
@@ -34,9 +28,7 @@ fn damage(path: &Path) {
 
 fn names_in(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
-    let mut names: Vec<_> = entries
-        .map(|e| e.file_name().into_string().unwrap())
-        .collect();
+    let mut names: Vec<_> = entries.map(|e| e.file_name().into_string().unwrap()).collect();
     names.sort();
     names
 }
@@ -60,10 +52,7 @@ fn the_latest_passes_over_damaged_ones_and_names_them() {
     damage(&store.path(4));
     fs::remove_file(store.path(3).join("manifest.json")).unwrap();
     let latest = store.latest().unwrap();
-    assert_eq!(
-        (latest.checkpoint, latest.path),
-        (checkpoint(2, 100), store.path(2))
-    );
+    assert_eq!((latest.checkpoint, latest.path), (checkpoint(2, 100), store.path(2)));
     let [(first, wrong), (second, missing)] = &latest.damaged[..] else {
         panic!("two are damaged")
     };
@@ -89,21 +78,12 @@ fn a_checkpoint_under_the_name_of_another_iteration_is_not_taken_for_it() {
 fn a_store_without_an_intact_checkpoint_says_so() {
     let run = TempDir::new().unwrap();
     let gone = Store::new(run.path().join("gone"));
-    assert!(matches!(
-        gone.latest(),
-        Err(CheckpointError::NotFound { .. })
-    ));
+    assert!(matches!(gone.latest(), Err(CheckpointError::NotFound { .. })));
     let empty = Store::new(run.path());
-    assert!(matches!(
-        empty.latest(),
-        Err(CheckpointError::NoneSaved { .. })
-    ));
+    assert!(matches!(empty.latest(), Err(CheckpointError::NoneSaved { .. })));
     let file = run.path().join("file");
     fs::write(&file, "text").unwrap();
-    assert!(matches!(
-        Store::new(file).latest(),
-        Err(CheckpointError::NotADirectory { .. })
-    ));
+    assert!(matches!(Store::new(file).latest(), Err(CheckpointError::NotADirectory { .. })));
 
     let store = store(&run, [1, 2]);
     damage(&store.path(1));
@@ -111,9 +91,7 @@ fn a_store_without_an_intact_checkpoint_says_so() {
     let error = store.latest().unwrap_err();
     let sentence = error.to_string();
     assert!(sentence.starts_with("all 2 checkpoints in "), "{sentence}");
-    let CheckpointError::NoneIntact { damaged, .. } = error else {
-        panic!("{error:?}")
-    };
+    let CheckpointError::NoneIntact { damaged, .. } = error else { panic!("{error:?}") };
     let paths: Vec<_> = damaged.into_iter().map(|(path, _)| path).collect();
     assert_eq!(paths, [store.path(2), store.path(1)]);
 }
@@ -140,10 +118,7 @@ fn leftovers_of_crashes_are_no_checkpoints_and_go_with_the_next_save() {
 
     store.save(&checkpoint(4, 100)).unwrap();
     let names = names_in(&directory);
-    assert_eq!(
-        names,
-        [".notes.tmp", "00000001", "00000002", "00000004", "00000099"]
-    );
+    assert_eq!(names, [".notes.tmp", "00000001", "00000002", "00000004", "00000099"]);
     assert_eq!(load(&store.path(2)).unwrap(), checkpoint(2, 100));
 }
 
@@ -152,14 +127,8 @@ fn pruning_keeps_the_newest_ones() {
     let run = TempDir::new().unwrap();
     let store = store(&run, 1..=5);
     assert_eq!(store.prune(9).unwrap(), [] as [PathBuf; 0]);
-    assert_eq!(
-        store.prune(2).unwrap(),
-        [1, 2, 3].map(|iteration| store.path(iteration))
-    );
-    assert_eq!(
-        names_in(&run.path().join("checkpoints")),
-        ["00000004", "00000005"]
-    );
+    assert_eq!(store.prune(2).unwrap(), [1, 2, 3].map(|iteration| store.path(iteration)));
+    assert_eq!(names_in(&run.path().join("checkpoints")), ["00000004", "00000005"]);
     assert_eq!(store.latest().unwrap().checkpoint, checkpoint(5, 100));
 }
 
@@ -170,22 +139,13 @@ fn pruning_never_removes_the_last_intact_one() {
     for iteration in [3, 4, 5] {
         damage(&store.path(iteration));
     }
-    assert_eq!(
-        store.prune(2).unwrap(),
-        [1, 3].map(|iteration| store.path(iteration))
-    );
+    assert_eq!(store.prune(2).unwrap(), [1, 3].map(|iteration| store.path(iteration)));
     assert_eq!(store.iterations().unwrap(), [2, 4, 5]);
-    assert_eq!(
-        store.prune(0).unwrap(),
-        [4, 5].map(|iteration| store.path(iteration))
-    );
+    assert_eq!(store.prune(0).unwrap(), [4, 5].map(|iteration| store.path(iteration)));
     assert_eq!(store.latest().unwrap().checkpoint, checkpoint(2, 100));
 
     damage(&store.path(2));
-    assert!(matches!(
-        store.prune(0),
-        Err(CheckpointError::NoneIntact { .. })
-    ));
+    assert!(matches!(store.prune(0), Err(CheckpointError::NoneIntact { .. })));
     assert_eq!(store.iterations().unwrap(), [2]);
 }
 
@@ -204,16 +164,9 @@ fn readers_find_the_old_or_the_new_one_whole_while_it_is_replaced() {
         let (mut loads, mut newest) = (0, 0);
         while !done.load(Ordering::Relaxed) {
             let found = load(&best).unwrap();
-            assert!(
-                found.iteration >= newest,
-                "{} after {newest}",
-                found.iteration
-            );
+            assert!(found.iteration >= newest, "{} after {newest}", found.iteration);
             newest = found.iteration;
-            assert!(
-                found == checkpoint(newest, 50_000),
-                "parts of two checkpoints"
-            );
+            assert!(found == checkpoint(newest, 50_000), "parts of two checkpoints");
             loads += 1;
         }
         (loads, newest)
@@ -240,14 +193,7 @@ fn a_disk_that_is_really_full_leaves_the_old_checkpoint_and_nothing_else() {
     use std::process::Command;
     let disk = TempDir::new().unwrap();
     let mount = ["-t", "tmpfs", "-o", "size=256k", "grove-test"];
-    assert!(
-        Command::new("mount")
-            .args(mount)
-            .arg(disk.path())
-            .status()
-            .unwrap()
-            .success()
-    );
+    assert!(Command::new("mount").args(mount).arg(disk.path()).status().unwrap().success());
     let outcome = std::panic::catch_unwind(|| {
         let store = Store::new(disk.path().join("checkpoints"));
         store.save(&checkpoint(1, 50_000)).unwrap();
@@ -264,12 +210,6 @@ fn a_disk_that_is_really_full_leaves_the_old_checkpoint_and_nothing_else() {
         assert_eq!(store.latest().unwrap().checkpoint, checkpoint(1, 50_000));
         store.save(&checkpoint(3, 50_000)).unwrap();
     });
-    assert!(
-        Command::new("umount")
-            .arg(disk.path())
-            .status()
-            .unwrap()
-            .success()
-    );
+    assert!(Command::new("umount").arg(disk.path()).status().unwrap().success());
     outcome.unwrap();
 }

@@ -24,9 +24,7 @@ fn tree(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
 fn assert_same_files(a: &Path, b: &Path) {
     let inside = |folder: &Path| -> Vec<(PathBuf, Vec<u8>)> {
         let files = tree(folder).into_iter();
-        files
-            .map(|(path, bytes)| (path.strip_prefix(folder).unwrap().into(), bytes))
-            .collect()
+        files.map(|(path, bytes)| (path.strip_prefix(folder).unwrap().into(), bytes)).collect()
     };
     let (a_files, b_files) = (inside(a), inside(b));
     let names = |files: &[(PathBuf, Vec<u8>)]| -> Vec<PathBuf> {
@@ -54,28 +52,20 @@ fn a_run_leaves_a_policy_that_eval_plays() {
         assert_eq!(evaluation["episodes"], 10_000);
         assert_eq!(evaluation["mean_score"], report["mean_score"], "{game}");
         assert!(evaluation["std_error"].as_f64().unwrap() >= 0.0);
-        let few = json(
-            folder,
-            &["eval", game, "--episodes", "7", "--seed", "3", "--json"],
-        );
+        let few = json(folder, &["eval", game, "--episodes", "7", "--seed", "3", "--json"]);
         assert_eq!(few["episodes"], 7);
         assert_eq!(few["player"], "sampling");
 
         let metrics = fs::read_to_string(folder.join(game).join("metrics.jsonl")).unwrap();
-        let records: Vec<grove::metrics::IterationRecord> = metrics
-            .lines()
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect();
+        let records: Vec<grove::metrics::IterationRecord> =
+            metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let numbers: Vec<u32> = records.iter().map(|r| r.iteration).collect();
         assert_eq!(numbers, [1, 2, 3, 4, 5, 6]);
         for record in &records {
             assert_eq!(record.read_backs, 1);
             assert!(record.seconds.rollout > 0.0 && record.seconds.update > 0.0);
             assert!(record.entropy > 0.0 && record.grad_norm > 0.0);
-            assert_eq!(
-                record.evaluation.is_some(),
-                [5, 6].contains(&record.iteration)
-            );
+            assert_eq!(record.evaluation.is_some(), [5, 6].contains(&record.iteration));
         }
         let help = grove(folder, &["eval", game]);
         assert!(stdout(&help).contains("mean score"), "{}", stdout(&help));
@@ -87,40 +77,22 @@ fn threads_and_repetition_change_no_byte() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     for (dir, threads) in [("one", "1"), ("two", "2"), ("again", "2")] {
-        json(
-            folder,
-            &train("fruit", dir, &["--iterations", "5", "--threads", threads]),
-        );
+        json(folder, &train("fruit", dir, &["--iterations", "5", "--threads", threads]));
     }
-    json(
-        folder,
-        &train("fruit", "other", &["--iterations", "5", "--seed", "2"]),
-    );
+    json(folder, &train("fruit", "other", &["--iterations", "5", "--seed", "2"]));
     for part in ["checkpoints", "best", "config.toml"] {
         let path = |run: &str| folder.join(run).join(part);
         if part == "config.toml" {
-            assert_eq!(
-                fs::read(path("one")).unwrap(),
-                fs::read(path("two")).unwrap()
-            );
+            assert_eq!(fs::read(path("one")).unwrap(), fs::read(path("two")).unwrap());
             continue;
         }
         assert_same_files(&path("one"), &path("two"));
         assert_same_files(&path("one"), &path("again"));
     }
     let weights = |run: &str| {
-        fs::read(
-            folder
-                .join(run)
-                .join("checkpoints/00000005/weights.safetensors"),
-        )
-        .unwrap()
+        fs::read(folder.join(run).join("checkpoints/00000005/weights.safetensors")).unwrap()
     };
-    assert_ne!(
-        weights("one"),
-        weights("other"),
-        "another seed is another run"
-    );
+    assert_ne!(weights("one"), weights("other"), "another seed is another run");
 }
 
 #[cfg(unix)]
@@ -128,14 +100,7 @@ fn threads_and_repetition_change_no_byte() {
 fn interrupted_and_resumed_equals_uninterrupted() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
-    let more = [
-        "--iterations",
-        "150",
-        "--set",
-        "kl_coef=0.01",
-        "--set",
-        "save_every=40",
-    ];
+    let more = ["--iterations", "150", "--set", "kl_coef=0.01", "--set", "save_every=40"];
     json(folder, &train("catch", "whole", &more));
 
     let mut child = Command::new(env!("CARGO_BIN_EXE_grove"))
@@ -150,16 +115,10 @@ fn interrupted_and_resumed_equals_uninterrupted() {
     let started = std::time::Instant::now();
     while lines() < 7 {
         assert!(started.elapsed().as_secs() < 60, "no metrics are written");
-        assert!(
-            child.try_wait().unwrap().is_none(),
-            "it ended before it was interrupted"
-        );
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it was interrupted");
         std::thread::sleep(std::time::Duration::from_millis(5));
     }
-    let kill = Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status()
-        .unwrap();
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(kill.success());
     let output = child.wait_with_output().unwrap();
     assert!(output.status.success(), "Ctrl-C exits with 0");
@@ -168,15 +127,7 @@ fn interrupted_and_resumed_equals_uninterrupted() {
     let stopped_at = report["iteration"].as_u64().unwrap();
     assert!((7..150).contains(&stopped_at));
 
-    let resume = [
-        "train",
-        "--resume",
-        "--run-dir",
-        "broken",
-        "--device",
-        "cpu",
-        "--json",
-    ];
+    let resume = ["train", "--resume", "--run-dir", "broken", "--device", "cpu", "--json"];
     let report = json(folder, &resume);
     assert_eq!(report["iteration"], 150);
     let last = |run: &str| folder.join(run).join("checkpoints/00000150");
@@ -186,11 +137,7 @@ fn interrupted_and_resumed_equals_uninterrupted() {
 
     let again = grove(folder, &resume);
     assert!(!again.status.success());
-    assert!(
-        stderr(&again).contains("has done all its 150 iterations"),
-        "{}",
-        stderr(&again)
-    );
+    assert!(stderr(&again).contains("has done all its 150 iterations"), "{}", stderr(&again));
 }
 
 #[test]
@@ -210,22 +157,14 @@ fn a_damaged_checkpoint_is_named_and_the_one_before_it_is_used() {
     let output = grove(folder, &resume);
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(stderr(&output).contains("00000008"), "{}", stderr(&output));
-    assert!(
-        stderr(&output).contains("going on from"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("going on from"), "{}", stderr(&output));
     assert_eq!(tree(&newest), whole, "the run ends as it did before");
 
     // With the best policy gone too, `eval` says so and takes the newest checkpoint.
     fs::remove_file(folder.join("run/best/weights.safetensors")).unwrap();
     let output = grove(folder, &["eval", "run", "--episodes", "10"]);
     assert!(output.status.success(), "{}", stderr(&output));
-    assert!(
-        stderr(&output).contains("weights.safetensors"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("weights.safetensors"), "{}", stderr(&output));
 }
 
 #[test]
@@ -240,10 +179,7 @@ fn devices_are_listed() {
             assert!(device[key].is_string(), "{device}");
         }
         if report["auto"] == device["name"] {
-            assert_eq!(
-                device["software"], false,
-                "auto never takes a software rasteriser"
-            );
+            assert_eq!(device["software"], false, "auto never takes a software rasteriser");
         }
     }
     let table = grove(folder.path(), &["devices"]);

@@ -12,10 +12,8 @@ pub fn cpu() -> Device {
 /// A graphics adapter, a real one before one that the CPU plays; `None`, with a line that says so,
 /// where there is none. With `GROVE_REQUIRE_ADAPTER=1` a missing adapter is a failure.
 pub fn adapter() -> Option<Device> {
-    let mut adapters: Vec<_> = grove::device::list()
-        .into_iter()
-        .filter(|d| d.name.starts_with("wgpu:"))
-        .collect();
+    let mut adapters: Vec<_> =
+        grove::device::list().into_iter().filter(|d| d.name.starts_with("wgpu:")).collect();
     adapters.sort_by_key(|d| d.software);
     let Some(info) = adapters.first() else {
         assert!(
@@ -25,11 +23,7 @@ pub fn adapter() -> Option<Device> {
         eprintln!("no graphics adapter: not tested on one");
         return None;
     };
-    Some(
-        grove::device::choose(&info.name)
-            .expect("a listed adapter starts")
-            .device,
-    )
+    Some(grove::device::choose(&info.name).expect("a listed adapter starts").device)
 }
 
 /// Runs the program in a folder.
@@ -52,11 +46,7 @@ pub fn stderr(output: &Output) -> String {
 /// Runs what must succeed, and parses its one JSON object.
 pub fn json(folder: &Path, arguments: &[&str]) -> serde_json::Value {
     let output = grove(folder, arguments);
-    assert!(
-        output.status.success(),
-        "{arguments:?}: {}",
-        stderr(&output)
-    );
+    assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
     serde_json::from_str(&stdout(&output)).expect("one JSON object on stdout")
 }
 
@@ -85,11 +75,7 @@ pub fn refusal(folder: &Path, arguments: &[&str]) -> String {
     let output = grove(folder, arguments);
     let text = stderr(&output);
     assert!(!output.status.success(), "{arguments:?} must fail");
-    assert!(
-        output.stdout.is_empty(),
-        "{arguments:?} prints {}",
-        stdout(&output)
-    );
+    assert!(output.stdout.is_empty(), "{arguments:?} prints {}", stdout(&output));
     assert!(!text.contains("panicked"), "{arguments:?}: {text}");
     text
 }
