@@ -250,11 +250,7 @@ fn start(info: &DeviceInfo, reason: String) -> Result<Chosen, DeviceError> {
 }
 
 /// The number behind the colon of a device's name.
-#[cfg(any(
-    feature = "cuda",
-    feature = "rocm",
-    all(feature = "wgpu", not(target_family = "wasm"))
-))]
+#[cfg(any(feature = "cuda", feature = "rocm", all(feature = "wgpu", not(target_family = "wasm"))))]
 fn index_of(name: &str) -> usize {
     name.split_once(':').and_then(|(_, index)| index.parse().ok()).unwrap_or(0)
 }
