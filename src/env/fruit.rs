@@ -175,7 +175,7 @@ impl FruitState {
 
     /// Row of fruit `i`, counted from the top.
     pub fn row(&self, #[comptime] i: usize) -> u32 {
-        (self.tick - (self.slot(i) >> 8) + 256) & 0xff
+        (self.tick + 256 - (self.slot(i) >> 8)) & 0xff
     }
 
     /// Takes the lowest fruit out.
@@ -257,15 +257,15 @@ impl Rules for Fruit {
         }
 
         // The lowest bit of the key is the coin; columns come from the upper 24.
-        let fallen = (state.tick - state.newest + 256) & 0xff;
+        let fallen = (state.tick + 256 - state.newest) & 0xff;
         let clear = state.count == 0 || fallen >= game.spawn_interval;
         let coin = key & 1 == 1 && !landed && state.count < game.max_fruits;
-        let missing = select(
+        let wanted = select(
             state.count < game.min_fruits,
-            game.min_fruits - state.count,
-            select(coin, 1u32, 0u32),
+            game.min_fruits,
+            select(coin, state.count + 1, state.count),
         );
-        let spawned = select(clear, missing, 0);
+        let spawned = select(clear, wanted - state.count, 0);
         #[unroll]
         for k in 0..comptime!(game.min_fruits) {
             if k < spawned {
@@ -276,8 +276,8 @@ impl Rules for Fruit {
         Outcome { reward, terminated: false.runtime() }
     }
 
-    /// Feature 0 is the basket's column. Features `1 + 4 i` and on are of fruit `i`: how far it is
-    /// to the basket's right, in half widths and, clipped, in threes of cells; its height; and its
+    /// Feature 0 is the basket's column, scaled to -1..=1. Features `1 + 4 i` and on are of fruit `i`: how far it is
+    /// to the basket's right, in half widths (within +-2) and, clipped to +-1, in threes of cells; its height; and its
     /// slack, the steps it takes to land less the moves that the basket is away from it. The last
     /// features are the slacks of pairs: the steps between their landings less the moves from one
     /// to the other. Slacks tell whether a fruit, or a second one after the first, can be caught at

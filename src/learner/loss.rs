@@ -46,7 +46,8 @@ pub struct Loss {
 
 impl Loss {
     /// What [`Loss::sums`] holds: the estimate of KL(old || new), the number of steps at which
-    /// clipping took the gradient away, the entropy, the estimate of KL(policy || reference).
+    /// clipping took the gradient away (for `cispo`: at which it capped the weight), the entropy, the
+    /// estimate of KL(policy || reference).
     pub const SUMS: [&str; 4] = ["approx_kl", "clip_fraction", "entropy", "reference_kl"];
 }
 
@@ -94,11 +95,15 @@ pub fn loss(config: &LossConfig, entropy_coef: f64, steps: &Steps, totals: &Tota
     // Clipping acts where the ratio has left its range in the direction of the advantage.
     let ratio = ratio.detach();
     let above = ratio.clone().greater_elem(high).float();
-    let below = ratio.lower_elem(low).float();
+    let below = ratio.clone().lower_elem(low).float();
     let up = advantages.clone().greater_elem(0.0).float();
     let down = advantages.lower_elem(0.0).float();
     let clipped = match config.loss_type {
         LossType::Cispo => above,
+        _ if config.dual_clip > 0.0 => {
+            let beyond = ratio.greater_elem(config.dual_clip).float();
+            above * up + (below + beyond) * down
+        }
         _ => above * up + below * down,
     };
     let log_ratio = log_ratio.detach();

@@ -5,5 +5,8 @@ mod bad_input;
 mod checkpoint;
 mod checkpoint_store;
 mod learning;
+mod loss;
 mod program;
+mod rollouts;
+mod rules;
 mod support;

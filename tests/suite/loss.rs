@@ -1,0 +1,252 @@
+//! The losses and their gradients against a plain reference in double precision.
+
+mod learner;
+mod reference;
+
+use crate::support::{adapter, cpu};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use grove::config::{Activation, KlEstimator, LossConfig, LossType, PolicyConfig};
+use grove::draws::{draw, uniform};
+use grove::learner::loss::{Steps, Totals, loss};
+use grove::policy::{Categorical, Mlp, Policy, flatten, unflatten};
+use reference::{Network, reference, reference_gradient};
+
+const LOSS_TYPES: [LossType; 6] = [
+    LossType::Grpo,
+    LossType::DrGrpo,
+    LossType::Dapo,
+    LossType::Bnpo,
+    LossType::Gspo,
+    LossType::Cispo,
+];
+const KL_ESTIMATORS: [KlEstimator; 3] = [KlEstimator::K1, KlEstimator::K2, KlEstimator::K3];
+
+/// Numbers uniform in [-1, 1).
+fn noise(key: u32, count: usize) -> Vec<f32> {
+    (0..count).map(|i| uniform(draw(key, i as u32)) * 2.0 - 1.0).collect()
+}
+
+fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().try_into_vec().expect("f32")
+}
+
+fn doubles<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
+    floats(tensor).into_iter().map(f64::from).collect()
+}
+
+/// The steps of a part of a minibatch, time-major, and what their weights refer to.
+struct Batch {
+    num_steps: usize,
+    games: usize,
+    obs: Vec<f32>,
+    actions: Vec<i32>,
+    old_logprobs: Vec<f32>,
+    reference_logprobs: Vec<f32>,
+    advantages: Vec<f32>,
+    mask: Vec<f32>,
+    total_games: usize,
+    total_steps: f32,
+    rollout_share: f32,
+}
+
+impl Batch {
+    fn obs(&self, t: usize, game: usize) -> Vec<f64> {
+        let features = self.obs.len() / (self.num_steps * self.games);
+        let at = (t * self.games + game) * features;
+        self.obs[at..at + features].iter().map(|x| f64::from(*x)).collect()
+    }
+}
+
+/// A perceptron whose logits matter: weights and biases uniform in [-0.8, 0.8).
+fn perceptron(features: usize, hidden: &[usize], actions: usize, device: &Device) -> Mlp {
+    let config = PolicyConfig {
+        hidden: hidden.to_vec(),
+        activation: if hidden.len() == 1 { Activation::Tanh } else { Activation::Gelu },
+    };
+    let mlp = Mlp::new(features, actions, &config, 1, device);
+    let count = flatten(&mlp).dims()[0];
+    let params: Vec<f32> = noise(17, count).iter().map(|x| x * 0.8).collect();
+    unflatten(mlp, &Tensor::from_floats(params.as_slice(), device))
+}
+
+/// Games of different lengths with ratios on both sides of every bound; steps beyond a game's
+/// length hold large numbers that must not count.
+fn batch(network: &Network, params: &[f64], loss_type: LossType) -> Batch {
+    let lengths = [6, 1, 3, 6, 2, 5, 4, 6, 3];
+    let ratios = [0.5, 4.0, 0.9, 1.5, 1.05, 0.65, 5.0, 2.0, 0.97];
+    let (num_steps, games) = (6, lengths.len());
+    let (features, actions) = (network.sizes[0], *network.sizes.last().unwrap());
+    let count = num_steps * games;
+    let jitter = noise(23, count);
+    let mut batch = Batch {
+        num_steps,
+        games,
+        obs: noise(19, count * features),
+        actions: (0..count as u32).map(|i| (draw(20, i) % actions as u32) as i32).collect(),
+        old_logprobs: vec![0.0; count],
+        reference_logprobs: vec![0.0; count],
+        advantages: noise(21, count).iter().map(|a| a * 2.0 + 0.1 * a.signum()).collect(),
+        mask: vec![0.0; count],
+        // This part is not the whole minibatch, and the minibatch is not the whole rollout.
+        total_games: 13,
+        total_steps: 50.0,
+        rollout_share: 43.5,
+    };
+    for t in 0..num_steps {
+        for (game, &length) in lengths.iter().enumerate() {
+            let at = t * games + game;
+            let logprobs = network.logprobs(params, &batch.obs(t, game));
+            let logprob = logprobs[batch.actions[at] as usize];
+            // GSPO sees one ratio a game, the others one a step.
+            let target: f64 = match loss_type {
+                LossType::Gspo => ratios[game],
+                _ => ratios[(draw(22, at as u32) % ratios.len() as u32) as usize],
+            };
+            let log_ratio = target.ln() + 0.04 * f64::from(jitter[at]);
+            batch.old_logprobs[at] = (logprob - log_ratio) as f32;
+            batch.reference_logprobs[at] = (logprob + 0.7 * f64::from(jitter[at])) as f32;
+            if t < length {
+                batch.mask[at] = 1.0;
+            } else {
+                batch.old_logprobs[at] = 3.0;
+                batch.advantages[at] = -20.0;
+            }
+        }
+    }
+    batch
+}
+
+/// The library's loss, its sums and its gradient.
+fn library(
+    config: &LossConfig,
+    entropy_coef: f64,
+    mlp: &Mlp,
+    batch: &Batch,
+    device: &Device,
+) -> (f64, Vec<f64>, Vec<f64>) {
+    let (steps, games) = (batch.num_steps, batch.games);
+    let rows =
+        |v: &[f32]| Tensor::<2>::from_data(TensorData::new(v.to_vec(), [steps, games]), device);
+    let leaf = flatten(mlp).autodiff().require_grad();
+    let policy = unflatten(mlp.clone(), &leaf);
+    let features = batch.obs.len() / (steps * games);
+    let obs = TensorData::new(batch.obs.clone(), [steps * games, features]);
+    let actions = TensorData::new(batch.actions.clone(), [steps * games]);
+    let actions = Tensor::<1, Int>::from_data(actions, device);
+    let distribution = Categorical::new(policy.logits(Tensor::from_data(obs, device)));
+    let steps = Steps {
+        logprobs: distribution.logprob(actions).reshape([steps, games]),
+        entropy: distribution.entropy().reshape([steps, games]),
+        old_logprobs: rows(&batch.old_logprobs),
+        reference_logprobs: Some(rows(&batch.reference_logprobs)),
+        advantages: rows(&batch.advantages),
+        mask: rows(&batch.mask),
+    };
+    let totals = Totals {
+        games: batch.total_games,
+        steps: Tensor::from_floats([batch.total_steps], device),
+        rollout_share: Tensor::from_floats([batch.rollout_share], device),
+    };
+    let loss = loss(config, entropy_coef, &steps, &totals);
+    let gradients = loss.loss.backward();
+    let gradient = leaf.grad(&gradients).expect("the loss has parameters");
+    (
+        doubles(loss.loss.without_autodiff())[0],
+        doubles(loss.sums.without_autodiff()),
+        doubles(gradient),
+    )
+}
+
+/// Compares one setting. The tolerances are relative: to the loss (and for the sums, to those), and
+/// to the gradient's largest component.
+fn compare(config: &LossConfig, hidden: &[usize], device: &Device, tolerances: (f64, f64)) {
+    let coef = config.entropy_coef;
+    let mlp = perceptron(3, hidden, 4, device);
+    let network = Network::of(&mlp);
+    let params = doubles(flatten(&mlp));
+    let batch = batch(&network, &params, config.loss_type);
+    let (got, sums, gradient) = library(config, coef, &mlp, &batch, device);
+    let want = reference(config, coef, &network, &params, &params, &batch);
+    let context = format!("{config:?} {hidden:?}");
+
+    assert!(want.kink_distance > 0.01, "{context}: too close to a kink");
+    assert!(want.seen.iter().all(|&n| n > 0), "{:?}", want.seen);
+    let error = (got - want.loss).abs() / want.loss.abs();
+    assert!(
+        error < tolerances.0,
+        "{context}: loss {got}, not {}, relative error {error}",
+        want.loss
+    );
+    for (got, want) in sums.iter().zip(want.sums) {
+        let error = (got - want).abs();
+        assert!(
+            error < tolerances.0 * (1.0 + want.abs()),
+            "{context}: sums {sums:?}, {got} should be {want}"
+        );
+    }
+    let expected = reference_gradient(config, coef, &network, &params, &batch);
+    assert_eq!(gradient.len(), expected.len());
+    let largest = expected.iter().fold(0.0f64, |m, g| m.max(g.abs()));
+    for (i, (got, want)) in gradient.iter().zip(&expected).enumerate() {
+        let error = (got - want).abs() / largest;
+        assert!(
+            error < tolerances.1,
+            "{context}: gradient {i} is {got}, not {want}, relative error {error}"
+        );
+    }
+}
+
+fn loss_config(loss_type: LossType, dual_clip: f64, kl_estimator: KlEstimator) -> LossConfig {
+    LossConfig {
+        loss_type,
+        clip_eps_low: 0.2,
+        clip_eps_high: 0.28,
+        dual_clip,
+        kl_coef: 0.07,
+        kl_estimator,
+        entropy_coef: 0.03,
+        entropy_coef_final: 0.0,
+    }
+}
+
+#[test]
+fn every_loss_and_its_gradient_are_the_references() {
+    for loss_type in LOSS_TYPES {
+        for dual_clip in [0.0, 3.0] {
+            for kl_estimator in KL_ESTIMATORS {
+                for hidden in [&[5][..], &[6, 4]] {
+                    let config = loss_config(loss_type, dual_clip, kl_estimator);
+                    compare(&config, hidden, &cpu(), (1e-5, 3e-6));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_loss_and_its_gradient_are_the_references_on_an_adapter() {
+    let Some(device) = adapter() else { return };
+    for (i, loss_type) in LOSS_TYPES.into_iter().enumerate() {
+        let config = loss_config(loss_type, 3.0, KL_ESTIMATORS[i % 3]);
+        compare(&config, &[6, 4], &device, (2e-5, 1e-5));
+    }
+}
+
+#[test]
+fn a_game_without_a_step_adds_nothing() {
+    let device = cpu();
+    let mlp = perceptron(3, &[5], 4, &device);
+    let network = Network::of(&mlp);
+    let params = doubles(flatten(&mlp));
+    for loss_type in LOSS_TYPES {
+        let config = loss_config(loss_type, 3.0, KlEstimator::K3);
+        let mut batch = batch(&network, &params, loss_type);
+        for t in 0..batch.num_steps {
+            batch.mask[t * batch.games + 2] = 0.0;
+        }
+        let (got, _, gradient) = library(&config, 0.03, &mlp, &batch, &device);
+        let want = reference(&config, 0.03, &network, &params, &params, &batch).loss;
+        assert!((got - want).abs() < 1e-5 * want.abs(), "{loss_type:?}");
+        assert!(gradient.iter().all(|g| g.is_finite()), "{loss_type:?}");
+    }
+}

@@ -1,0 +1,181 @@
+//! A network and the losses in plain loops, in double precision, from the papers and TRL.
+
+use super::Batch;
+use grove::config::{Activation, KlEstimator, LossConfig, LossType};
+use grove::policy::{Mlp, named_parameters};
+
+/// A perceptron on a plain parameter vector: for each layer the weights `[inputs][outputs]`, then
+/// the biases.
+pub struct Network {
+    pub sizes: Vec<usize>,
+    activation: Activation,
+}
+
+impl Network {
+    pub fn of(mlp: &Mlp) -> Self {
+        let mut expected = Vec::new();
+        let mut sizes = vec![mlp.layers()[0].weight.dims()[0]];
+        for (i, layer) in mlp.layers().iter().enumerate() {
+            let [inputs, outputs] = layer.weight.dims();
+            expected.push((format!("layers.{i}.weight"), vec![inputs, outputs]));
+            expected.push((format!("layers.{i}.bias"), vec![outputs]));
+            sizes.push(outputs);
+        }
+        let found: Vec<(String, Vec<usize>)> =
+            named_parameters(mlp).into_iter().map(|p| (p.name, p.shape)).collect();
+        assert_eq!(found, expected, "the order that the reference relies on");
+        Self { sizes, activation: mlp.activation() }
+    }
+
+    /// The log-probability of every action.
+    pub fn logprobs(&self, params: &[f64], obs: &[f64]) -> Vec<f64> {
+        let mut x = obs.to_vec();
+        let mut rest = params;
+        for (i, size) in self.sizes.windows(2).enumerate() {
+            let (inputs, outputs) = (size[0], size[1]);
+            let (weight, after) = rest.split_at(inputs * outputs);
+            let (bias, after) = after.split_at(outputs);
+            rest = after;
+            x = (0..outputs)
+                .map(|j| {
+                    let z =
+                        bias[j] + (0..inputs).map(|k| weight[k * outputs + j] * x[k]).sum::<f64>();
+                    let hidden = i + 2 < self.sizes.len();
+                    if hidden { self.activate(z) } else { z }
+                })
+                .collect();
+        }
+        assert!(rest.is_empty());
+        let total: f64 = x.iter().map(|z| z.exp()).sum();
+        x.iter().map(|z| z - total.ln()).collect()
+    }
+
+    fn activate(&self, z: f64) -> f64 {
+        match self.activation {
+            Activation::Relu => z.max(0.0),
+            Activation::Tanh => z.tanh(),
+            Activation::Silu => z / (1.0 + (-z).exp()),
+            Activation::Gelu => {
+                let inner = (2.0 / std::f64::consts::PI).sqrt() * (z + 0.044715 * z.powi(3));
+                0.5 * z * (1.0 + inner.tanh())
+            }
+        }
+    }
+}
+
+/// What the reference computes.
+#[derive(Default)]
+pub struct Reference {
+    pub loss: f64,
+    /// As `Loss::SUMS`.
+    pub sums: [f64; 4],
+    /// The smallest distance of a ratio to a bound at which the loss has a kink.
+    pub kink_distance: f64,
+    /// Steps with ratio: above the upper bound and A > 0, above and A < 0, below the lower and
+    /// A > 0, below and A < 0, above the dual clip and A < 0.
+    pub seen: [usize; 5],
+}
+
+/// The loss of `batch` as the papers and TRL (`GRPOTrainer._compute_loss`) have it. `frozen` are the
+/// parameters behind what the loss takes as a constant: CISPO's weight.
+pub fn reference(
+    config: &LossConfig,
+    entropy_coef: f64,
+    network: &Network,
+    params: &[f64],
+    frozen: &[f64],
+    batch: &Batch,
+) -> Reference {
+    let (low, high) = (1.0 - config.clip_eps_low, 1.0 + config.clip_eps_high);
+    let dual = config.dual_clip;
+    let mut result = Reference { kink_distance: f64::INFINITY, ..Reference::default() };
+    for game in 0..batch.games {
+        let counted: Vec<usize> =
+            (0..batch.num_steps).filter(|t| batch.mask[t * batch.games + game] == 1.0).collect();
+        let length = counted.len() as f64;
+        let log_ratio = |params: &[f64], t: usize| {
+            let at = t * batch.games + game;
+            let logprobs = network.logprobs(params, &batch.obs(t, game));
+            logprobs[batch.actions[at] as usize] - f64::from(batch.old_logprobs[at])
+        };
+        let mean_log_ratio = counted.iter().map(|&t| log_ratio(params, t)).sum::<f64>() / length;
+        for &t in &counted {
+            let at = t * batch.games + game;
+            let logprobs = network.logprobs(params, &batch.obs(t, game));
+            let logprob = logprobs[batch.actions[at] as usize];
+            let advantage = f64::from(batch.advantages[at]);
+            let ratio = match config.loss_type {
+                LossType::Gspo => mean_log_ratio.exp(),
+                _ => log_ratio(params, t).exp(),
+            };
+            let policy = if config.loss_type == LossType::Cispo {
+                let weight = log_ratio(frozen, t).exp().min(high);
+                -weight * advantage * logprob
+            } else {
+                let unclipped = if dual > 0.0 { ratio.min(dual) } else { ratio };
+                let clipped = ratio.max(low).min(high);
+                -(unclipped * advantage).min(clipped * advantage)
+            };
+            let r = (f64::from(batch.reference_logprobs[at]) - logprob).exp();
+            let kl = match config.kl_estimator {
+                KlEstimator::K1 => -r.ln(),
+                KlEstimator::K2 => r.ln().powi(2) / 2.0,
+                KlEstimator::K3 => (r - 1.0) - r.ln(),
+            };
+            let entropy: f64 = logprobs.iter().map(|l| -l * l.exp()).sum();
+            let weight = match config.loss_type {
+                LossType::Grpo | LossType::Gspo => 1.0 / length / batch.total_games as f64,
+                LossType::DrGrpo => 1.0 / (batch.num_steps * batch.total_games) as f64,
+                LossType::Bnpo => 1.0 / f64::from(batch.total_steps),
+                LossType::Dapo | LossType::Cispo => 1.0 / f64::from(batch.rollout_share),
+            };
+            result.loss += weight * (policy + config.kl_coef * kl - entropy_coef * entropy);
+
+            let (up, down) = (advantage > 0.0, advantage < 0.0);
+            let beyond_dual = dual > 0.0 && ratio > dual && down;
+            let clipped = match config.loss_type {
+                LossType::Cispo => ratio > high,
+                _ => ratio > high && up || ratio < low && down || beyond_dual,
+            };
+            let own = log_ratio(params, t);
+            result.sums[0] += own.exp() - 1.0 - own;
+            result.sums[1] += f64::from(clipped);
+            result.sums[2] += entropy;
+            result.sums[3] += kl;
+            for (count, seen) in result.seen.iter_mut().zip([
+                ratio > high && up,
+                ratio > high && down,
+                ratio < low && up,
+                ratio < low && down,
+                ratio > dual && down,
+            ]) {
+                *count += usize::from(seen);
+            }
+            for bound in [low, high, dual] {
+                result.kink_distance = result.kink_distance.min((ratio - bound).abs());
+            }
+        }
+    }
+    result
+}
+
+/// The gradient of the reference loss by central differences, whose own error is below 1e-9 here.
+pub fn reference_gradient(
+    config: &LossConfig,
+    entropy_coef: f64,
+    network: &Network,
+    params: &[f64],
+    batch: &Batch,
+) -> Vec<f64> {
+    let h = 1e-5;
+    (0..params.len())
+        .map(|i| {
+            let [up, down] = [h, -h].map(|h| {
+                let mut moved = params.to_vec();
+                moved[i] += h;
+                reference(config, entropy_coef, network, &moved, params, batch).loss
+            });
+            (up - down) / (2.0 * h)
+        })
+        .collect()
+}

@@ -1,0 +1,297 @@
+//! Rollouts: native and stepwise, on the CPU and on an adapter, play the same games.
+
+mod many;
+mod starts;
+
+use crate::support::{adapter, cpu};
+use burn::tensor::{Device, Tensor};
+use grove::config::{Activation, PolicyConfig, RolloutConfig, Start};
+use grove::draws::{Stream, draw, uniform};
+use grove::env::{CartPole, Catch, Episode, Fruit, Game, Rules, Words};
+use grove::policy::{Mlp, NativeMlp, flatten, unflatten};
+use grove::rollout::{NativeRollout, Player, RolloutKeys, StepwiseRollout, evaluate, seat_words};
+use grove::trajectory::Trajectory;
+
+/// Fruit with short episodes, in which fruits appear both together and alone, and land together.
+const SHORT_FRUIT: Fruit = Fruit {
+    width: 7,
+    height: 5,
+    basket: 2,
+    max_fruits: 5,
+    min_fruits: 3,
+    spawn_interval: 1,
+    max_steps: 13,
+};
+
+/// A trajectory in host memory.
+#[derive(Debug, PartialEq)]
+struct Host {
+    dims: [usize; 3],
+    obs: Vec<f32>,
+    actions: Vec<u32>,
+    logprobs: Vec<f32>,
+    rewards: Vec<f32>,
+    ends: Vec<f32>,
+    scores: Vec<f32>,
+}
+
+impl Host {
+    fn of(trajectory: &Trajectory) -> Self {
+        let floats = |t: &Tensor<2>| -> Vec<f32> { t.to_data().try_into_vec().expect("f32") };
+        Self {
+            dims: trajectory.dims(),
+            obs: trajectory.obs.to_data().try_into_vec().expect("f32"),
+            actions: trajectory.actions.to_data().iter().collect(),
+            logprobs: floats(&trajectory.logprobs),
+            rewards: floats(&trajectory.rewards),
+            ends: floats(&trajectory.ends),
+            scores: floats(&trajectory.scores),
+        }
+    }
+
+    /// The observation of game `env` before step `t`.
+    fn obs(&self, t: usize, env: usize) -> &[f32] {
+        let [_, envs, features] = self.dims;
+        &self.obs[(t * envs + env) * features..][..features]
+    }
+
+    /// Asserts that the games are the same, and the numbers of obs and logprobs within 1e-5.
+    fn assert_is(&self, other: &Self, context: &str) {
+        assert_eq!(self.dims, other.dims, "{context}");
+        assert_eq!(self.actions, other.actions, "{context}: actions");
+        assert_eq!(self.rewards, other.rewards, "{context}: rewards");
+        assert_eq!(self.ends, other.ends, "{context}: ends");
+        assert_eq!(self.scores, other.scores, "{context}: scores");
+        assert_close(&self.obs, &other.obs, 1e-5, context);
+        assert_close(&self.logprobs, &other.logprobs, 1e-5, context);
+    }
+
+    /// Asserts that the policy was far from uniform, every action was taken, and episodes ended.
+    fn assert_lively(&self, actions: u32, context: &str) {
+        let lowest = self.logprobs.iter().copied().fold(0.0, f32::min);
+        let highest = self.logprobs.iter().copied().fold(-9.0, f32::max);
+        assert!(lowest < -1.5 && highest > -0.4, "{context}: from {lowest} to {highest}");
+        let all = (0..actions).all(|a| self.actions.contains(&a));
+        assert!(all, "{context}: not every action was taken");
+        assert!(self.ends.contains(&1.0) && self.ends.contains(&0.0));
+    }
+}
+
+fn assert_close(got: &[f32], want: &[f32], tolerance: f32, context: &str) {
+    assert_eq!(got.len(), want.len(), "{context}");
+    for (i, (got, want)) in got.iter().zip(want).enumerate() {
+        assert!((got - want).abs() <= tolerance, "{context}: number {i} is {got}, not {want}");
+    }
+}
+
+/// A perceptron for `game` whose logits differ: parameters uniform in [-scale, scale).
+fn perceptron<G: Game>(game: G, hidden: &[usize], scale: f32, device: &Device) -> Mlp {
+    let config = PolicyConfig { hidden: hidden.to_vec(), activation: Activation::Tanh };
+    let mlp = Mlp::new(game.num_features(), game.num_actions(), &config, 1, device);
+    let count = flatten(&mlp).dims()[0] as u32;
+    let params: Vec<f32> = (0..count).map(|i| (uniform(draw(41, i)) * 2.0 - 1.0) * scale).collect();
+    unflatten(mlp, &Tensor::from_floats(params.as_slice(), device))
+}
+
+/// A perceptron that takes `action` whatever it sees.
+fn stubborn<G: Game>(game: G, action: usize, device: &Device) -> Mlp {
+    let mlp = perceptron(game, &[4], 0.1, device);
+    let count = flatten(&mlp).dims()[0];
+    let mut params: Vec<f32> = flatten(&mlp).to_data().try_into_vec().expect("f32");
+    params[count - game.num_actions() + action] = 60.0;
+    unflatten(mlp, &Tensor::from_floats(params.as_slice(), device))
+}
+
+fn config(num_groups: usize, group_size: usize, num_steps: usize, start: Start) -> RolloutConfig {
+    RolloutConfig {
+        num_groups,
+        group_size,
+        num_steps,
+        learn_steps: num_steps.div_ceil(2),
+        start,
+        auto_reset: true,
+    }
+}
+
+/// Where a group goes on, out of exported words.
+fn seat<G: Rules>(game: G, words: &[u32], group: usize) -> (G::State, Episode) {
+    let groups = words.len() / seat_words(game);
+    let at = |w: usize| words.get(w * groups + group).copied().unwrap_or(0);
+    let state = Words {
+        w0: at(3),
+        w1: at(4),
+        w2: at(5),
+        w3: at(6),
+        w4: at(7),
+        w5: at(8),
+        w6: at(9),
+        w7: at(10),
+    };
+    let episode = Episode { level: at(0), time: at(1), score: f32::from_bits(at(2)) };
+    (G::unpack(&state, game), episode)
+}
+
+/// Asserts that two exports are the same; words of a state within 1e-4 as floats if `float_state`.
+fn assert_words<G: Rules>(game: G, got: &[u32], want: &[u32], float_state: bool, context: &str) {
+    assert_eq!(got.len(), want.len(), "{context}");
+    let header = want.len() / seat_words(game) * 3;
+    assert_eq!(got[..header], want[..header], "{context}: episodes");
+    if float_state {
+        let floats =
+            |words: &[u32]| -> Vec<f32> { words.iter().map(|w| f32::from_bits(*w)).collect() };
+        let (got, want) = (floats(&got[header..]), floats(&want[header..]));
+        assert_close(&got, &want, 1e-4, context);
+    } else {
+        assert_eq!(got[header..], want[header..], "{context}: states");
+    }
+}
+
+/// Plays three iterations natively and stepwise on `device`, the third by a new stepwise rollout
+/// that goes on from what the native one exported.
+fn check<G: Rules>(
+    game: G,
+    config: &RolloutConfig,
+    hidden: &[usize],
+    float_state: bool,
+    device: &Device,
+) {
+    let keys = RolloutKeys::new(0x1234_5678_9abc);
+    let scale = if hidden.len() == 1 { 1.2 } else { 0.6 };
+    let policy = perceptron(game, hidden, scale, device);
+    let native_policy = NativeMlp::new(&policy);
+    let mut native = NativeRollout::new(game, config, keys);
+    let mut stepwise = StepwiseRollout::new(game, config, keys, device);
+    assert!(native.export().is_empty() && stepwise.export().is_empty());
+    for iteration in 0..3 {
+        let context = format!("{game:?}, {config:?}, iteration {iteration}");
+        if iteration == 2 {
+            stepwise = StepwiseRollout::new(game, config, keys, device);
+            stepwise.import(&native.export()).unwrap();
+        }
+        let want = Host::of(&native.collect(&native_policy, iteration, &cpu()));
+        let got = Host::of(&stepwise.collect(&policy, iteration));
+        want.assert_lively(game.num_actions() as u32, &context);
+        got.assert_is(&want, &context);
+        let (got, want) = (stepwise.export(), native.export());
+        let seats = match config.start {
+            Start::Level => 0,
+            Start::Branch => config.num_groups,
+        };
+        assert_eq!(want.len(), seats * seat_words(game), "{context}");
+        assert_words(game, &got, &want, float_state, &context);
+    }
+}
+
+fn check_all(device: &Device, default_fruit: bool) {
+    for start in [Start::Level, Start::Branch] {
+        check(SHORT_FRUIT, &config(7, 3, 20, start), &[16], false, device);
+        check(Catch::default(), &config(3, 5, 19, start), &[32, 16], false, device);
+        let cartpole = CartPole::default();
+        check(cartpole, &config(3, 5, 200, start), &[16], true, device);
+        if default_fruit {
+            let fruit = Fruit::default();
+            check(fruit, &config(11, 7, 101, start), &[16], false, device);
+        }
+    }
+}
+
+#[test]
+fn native_and_stepwise_play_the_same_games_on_the_cpu() {
+    check_all(&cpu(), true);
+}
+
+#[test]
+fn native_and_stepwise_play_the_same_games_on_an_adapter() {
+    let Some(device) = adapter() else { return };
+    check_all(&device, false);
+}
+
+/// Members that act alike see alike, over several episodes; other groups see something else.
+fn check_shared_levels<G: Rules>(game: G, stepwise: Option<&Device>) {
+    let config = config(5, 4, 40, Start::Level);
+    let keys = RolloutKeys::new(79);
+    let device = stepwise.cloned().unwrap_or_else(cpu);
+    let policy = stubborn(game, 1, &device);
+    let host = Host::of(&match stepwise {
+        None => {
+            let policy = NativeMlp::new(&policy);
+            NativeRollout::new(game, &config, keys).collect(&policy, 0, &device)
+        }
+        Some(_) => StepwiseRollout::new(game, &config, keys, &device).collect(&policy, 0),
+    });
+    assert!(host.actions.iter().all(|a| *a == 1), "all act alike");
+    assert!(host.ends.iter().sum::<f32>() > config.num_envs() as f32);
+    let trace = |env: usize| -> Vec<&[f32]> { (0..40).map(|t| host.obs(t, env)).collect() };
+    for env in 0..config.num_envs() {
+        let first = env / 4 * 4;
+        assert_eq!(trace(env), trace(first), "{game:?}: game {env}");
+        assert!(env == first || env < 4 || trace(env) != trace(0));
+    }
+}
+
+#[test]
+fn the_members_of_a_group_share_their_level() {
+    check_shared_levels(SHORT_FRUIT, None);
+    check_shared_levels(Catch::default(), None);
+    check_shared_levels(CartPole::default(), None);
+    if let Some(device) = adapter() {
+        check_shared_levels(SHORT_FRUIT, Some(&device));
+    }
+}
+
+#[test]
+fn the_number_of_threads_changes_nothing() {
+    let game = SHORT_FRUIT;
+    let config = config(23, 5, 30, Start::Branch);
+    let policy = NativeMlp::new(&perceptron(game, &[16], 1.2, &cpu()));
+    let run = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
+        pool.build().unwrap().install(|| {
+            let mut rollout = NativeRollout::new(game, &config, RolloutKeys::new(80));
+            let hosts: Vec<Host> =
+                (0..2).map(|i| Host::of(&rollout.collect(&policy, i, &cpu()))).collect();
+            let evaluations = [Player::Greedy, Player::Sampling]
+                .map(|player| evaluate(&policy, game, 77, Stream::Evaluation, 3, player));
+            (hosts, rollout.export(), evaluations)
+        })
+    };
+    let one = run(1);
+    one.0[0].assert_lively(3, "one thread");
+    for threads in [2, 3, 8] {
+        assert_eq!(run(threads), one, "{threads} threads");
+    }
+}
+
+#[test]
+fn other_seeds_and_iterations_play_other_games() {
+    let game = SHORT_FRUIT;
+    let config = config(3, 5, 20, Start::Level);
+    let policy = NativeMlp::new(&perceptron(game, &[16], 1.2, &cpu()));
+    let played = |seed: u64, iteration: u32| {
+        let mut rollout = NativeRollout::new(game, &config, RolloutKeys::new(seed));
+        Host::of(&rollout.collect(&policy, iteration, &cpu()))
+    };
+    let first = played(1, 0);
+    assert_eq!(first, played(1, 0));
+    for other in [played(2, 0), played(1, 1), played((1 << 32) | 1, 0)] {
+        assert_ne!(first.obs, other.obs);
+        assert_ne!(first.actions, other.actions);
+    }
+    // Members of a group see the same start, but draw their own actions.
+    let actions =
+        |env: usize| -> Vec<u32> { (0..20).map(|t| first.actions[t * 15 + env]).collect() };
+    assert_ne!(actions(0), actions(1));
+}
+
+#[test]
+fn saved_games_that_do_not_fit_are_refused() {
+    let game = Catch::default();
+    let config = config(3, 5, 2, Start::Branch);
+    let keys = RolloutKeys::new(1);
+    let words = vec![0; 3 * seat_words(game) - 1];
+    let expected = "the saved games are 11 words, but 12 are needed for 3 groups of `catch`";
+    let mut native = NativeRollout::new(game, &config, keys);
+    assert_eq!(native.import(&words).unwrap_err().to_string(), expected);
+    let mut stepwise = StepwiseRollout::new(game, &config, keys, &cpu());
+    assert_eq!(stepwise.import(&words).unwrap_err().to_string(), expected);
+}

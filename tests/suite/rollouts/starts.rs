@@ -1,0 +1,140 @@
+//! Where games start: at levels, or where a member of the group was; seen by replaying the record.
+
+use super::{Host, SHORT_FRUIT, config, perceptron, seat};
+use crate::support::cpu;
+use grove::config::{RolloutConfig, Start};
+use grove::draws::{Stream, draw};
+use grove::env::{CartPole, Catch, Episode, Rules, new_game, play};
+use grove::policy::NativeMlp;
+use grove::rollout::{NativeRollout, RolloutKeys};
+
+/// Plays the recorded actions of game `env` from a seat. Gives the seat after each step, or `None`
+/// if the record is not that of this seat.
+pub fn replay<G: Rules>(
+    game: G,
+    host: &Host,
+    env: usize,
+    (mut state, mut episode): (G::State, Episode),
+) -> Option<Vec<(G::State, Episode)>> {
+    let [steps, envs, _] = host.dims;
+    let mut seats = Vec::new();
+    for t in 0..steps {
+        let at = t * envs + env;
+        let obs: Vec<f32> = (0..game.num_features()).map(|i| G::feature(&state, i, game)).collect();
+        let played = play::<G>(&mut state, &mut episode, host.actions[at], game);
+        let ended = f32::from(played.ended);
+        let mut numbers = obs.iter().zip(host.obs(t, env));
+        if numbers.any(|(a, b)| (a - b).abs() > 1e-6)
+            || [played.reward, ended, played.score]
+                != [host.rewards[at], host.ends[at], host.scores[at]]
+        {
+            return None;
+        }
+        seats.push((state, episode));
+    }
+    Some(seats)
+}
+
+/// The start of the level of `group` in `iteration`.
+fn level_start<G: Rules>(game: G, seed: u64, iteration: u32, group: usize) -> (G::State, Episode) {
+    let level = draw(draw(Stream::TrainLevel.key(seed), iteration), group as u32);
+    let episode = Episode { level, ..Episode::default() };
+    (new_game::<G>(level, game), episode)
+}
+
+/// The same in the first iteration of `Start::Branch`, which spreads the times at which episodes end.
+pub fn staggered_start<G: Rules>(game: G, seed: u64, group: usize) -> (G::State, Episode) {
+    let (state, mut episode) = level_start(game, seed, 0, group);
+    episode.time = draw(episode.level, 0xffff_fffd) % game.max_steps();
+    (state, episode)
+}
+
+/// The step and the member that a group goes on from, as the rollout documents them.
+pub fn branch_point(
+    config: &RolloutConfig,
+    seed: u64,
+    iteration: u32,
+    group: usize,
+) -> (usize, usize) {
+    let key = draw(draw(Stream::Branch.key(seed), iteration), group as u32);
+    let step = 1 + draw(key, 0) as usize % config.learn_steps;
+    (step, draw(key, 1) as usize % config.group_size)
+}
+
+/// Follows every group of `Start::Branch` by replaying what the native rollout recorded.
+fn check_branches<G: Rules<State: PartialEq>>(game: G) {
+    let config = config(13, 5, 17, Start::Branch);
+    let (groups, members) = (config.num_groups, config.group_size);
+    let policy = NativeMlp::new(&perceptron(game, &[16], 1.2, &cpu()));
+    let seed = 77;
+    let mut rollout = NativeRollout::new(game, &config, RolloutKeys::new(seed));
+    // Each group begins with its level's start, at a time of its own in the episode.
+    let mut starts: Vec<_> = (0..groups).map(|group| staggered_start(game, seed, group)).collect();
+    let mut times = starts.iter().map(|start| start.1.time as usize).collect();
+    let (mut steps, mut chosen) = (Vec::new(), Vec::new());
+    for iteration in 0..4 {
+        let host = Host::of(&rollout.collect(&policy, iteration, &cpu()));
+        let words = rollout.export();
+        for (group, start) in starts.iter_mut().enumerate() {
+            let context = format!("{game:?}, iteration {iteration}, group {group}");
+            let (step, member) = branch_point(&config, seed, iteration, group);
+            assert!((1..=config.learn_steps).contains(&step));
+            let mut next = None;
+            for m in 0..members {
+                let env = group * members + m;
+                assert_eq!(host.obs(0, env), host.obs(0, group * members), "{context}");
+                let seats = replay(game, &host, env, *start);
+                let seats = seats.unwrap_or_else(|| panic!("{context}: member {m} strayed"));
+                if m == member {
+                    next = Some(seats[step - 1]);
+                }
+            }
+            // The group goes on from where one of its members was.
+            let found = seat(game, &words, group);
+            assert_eq!(Some(found), next, "{context}");
+            *start = found;
+            steps.push(step);
+            chosen.push(member);
+        }
+    }
+    let different = |numbers: &mut Vec<usize>| {
+        numbers.sort_unstable();
+        numbers.dedup();
+        numbers.len()
+    };
+    assert!(different(&mut times) > 3, "{game:?}: starts at {times:?}");
+    assert_eq!(different(&mut steps), config.learn_steps, "{steps:?}");
+    assert_eq!(different(&mut chosen), members, "{chosen:?}");
+}
+
+#[test]
+fn a_branching_group_goes_on_from_one_of_its_members() {
+    check_branches(SHORT_FRUIT);
+    check_branches(Catch::default());
+    check_branches(CartPole { max_steps: 30 });
+}
+
+/// `Start::Level`: each group starts its own level in every iteration.
+fn check_levels<G: Rules>(game: G) {
+    let config = config(7, 3, 23, Start::Level);
+    let policy = NativeMlp::new(&perceptron(game, &[16], 1.2, &cpu()));
+    let seed = 78;
+    let mut rollout = NativeRollout::new(game, &config, RolloutKeys::new(seed));
+    for iteration in 0..3 {
+        let host = Host::of(&rollout.collect(&policy, iteration, &cpu()));
+        host.assert_lively(game.num_actions() as u32, G::NAME);
+        for env in 0..config.num_envs() {
+            let start = level_start(game, seed, iteration, env / config.group_size);
+            let replayed = replay(game, &host, env, start).is_some();
+            assert!(replayed, "{game:?}, iteration {iteration}, game {env}");
+        }
+        assert!(rollout.export().is_empty());
+    }
+}
+
+#[test]
+fn every_iteration_starts_new_levels() {
+    check_levels(SHORT_FRUIT);
+    check_levels(Catch::default());
+    check_levels(CartPole::default());
+}

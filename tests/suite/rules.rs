@@ -1,0 +1,252 @@
+//! The rules of the games against slow simulators written from their descriptions alone.
+
+mod fruit;
+
+use grove::draws::{below, draw, uniform};
+use grove::env::{
+    CartPole, CartPoleState, Catch, CatchState, Episode, Fruit, Game, Rules, Words, new_game, play,
+};
+
+/// The counter under a level's key that names the draws of its start.
+const START: u32 = 0xffff_fffe;
+/// The counter under a level's key that names the level which follows it.
+const NEXT_LEVEL: u32 = 0xffff_ffff;
+
+/// A new episode of a level.
+fn episode(level: u32) -> Episode {
+    Episode { level, time: 0, score: 0.0 }
+}
+
+/// All features of a state.
+fn features<G: Rules>(state: &G::State, game: G) -> Vec<f32> {
+    (0..game.num_features()).map(|i| G::feature(state, i, game)).collect()
+}
+
+/// Packs and unpacks: the state is the same, and the words beyond `num_words` are zero.
+fn assert_packs<G: Rules<State: PartialEq>>(state: &G::State, game: G) {
+    let words = G::pack(state, game);
+    assert_eq!(G::unpack(&words, game), *state, "{game:?}");
+    let Words { w0, w1, w2, w3, w4, w5, w6, w7 } = words;
+    for word in &[w0, w1, w2, w3, w4, w5, w6, w7][game.num_words()..] {
+        assert_eq!(*word, 0, "{game:?}: {words:?}");
+    }
+}
+
+#[test]
+fn catch_follows_bsuite() {
+    for (rows, columns) in [(10, 5), (2, 1), (3, 8), (256, 256), (7, 4)] {
+        let game = Catch { rows, columns };
+        game.validate().unwrap();
+        let mut rewards = Vec::new();
+        let mut level = draw(5, rows);
+        let mut state = new_game::<Catch>(level, game);
+        let mut counted = episode(level);
+        for number in 0..60 {
+            // bsuite: a ball in a random column of the top row, the paddle in the middle.
+            let ball_x = i64::from(below(draw(level, START), columns));
+            let (mut ball_y, mut paddle_x) = (0, i64::from(columns / 2));
+            loop {
+                let expected = CatchState {
+                    ball_column: ball_x as u32,
+                    ball_row: ball_y,
+                    paddle: paddle_x as u32,
+                };
+                assert_eq!(state, expected, "{game:?}");
+                assert_packs(&state, game);
+                let scale = |x: f64, n: u32| 2.0 * x / (f64::from(n.max(2)) - 1.0);
+                let want = [
+                    scale(ball_x as f64, columns) - 1.0,
+                    scale(f64::from(ball_y), rows) - 1.0,
+                    scale(paddle_x as f64, columns) - 1.0,
+                    scale((ball_x - paddle_x) as f64, columns) / 2.0,
+                ];
+                for (got, want) in features(&state, game).into_iter().zip(want) {
+                    assert!((f64::from(got) - want).abs() < 1e-6, "{game:?}");
+                    assert!(got.abs() <= 1.0 + 1e-6, "{game:?}: feature {got}");
+                }
+
+                // Every third episode follows the ball, the others are random.
+                let action = if number % 3 == 0 {
+                    (1 + (ball_x - paddle_x).signum()) as u32
+                } else {
+                    draw(level, 77 + ball_y) % 3
+                };
+                paddle_x = (paddle_x + i64::from(action) - 1).clamp(0, i64::from(columns) - 1);
+                ball_y += 1;
+                let done = ball_y == rows - 1;
+                let reward = match (done, paddle_x == ball_x) {
+                    (false, _) => 0.0,
+                    (true, true) => 1.0,
+                    (true, false) => -1.0,
+                };
+                let played = play::<Catch>(&mut state, &mut counted, action, game);
+                assert_eq!((played.reward, played.ended), (reward, done), "{game:?}");
+                assert_eq!(played.score, reward, "{game:?}");
+                if done {
+                    rewards.push(reward);
+                    break;
+                }
+            }
+            level = draw(level, NEXT_LEVEL);
+        }
+        assert!(rewards.contains(&1.0), "{game:?}");
+        assert!(columns == 1 || rewards.contains(&-1.0), "{game:?}");
+    }
+}
+
+/// Gymnasium's CartPole-v1: position, velocity, angle, angular velocity.
+type Cart = [f64; 4];
+
+/// One step of Gymnasium's CartPole-v1, "euler" kinematics, and whether the episode terminates.
+fn gymnasium_step([x, x_dot, theta, theta_dot]: Cart, action: u32) -> (Cart, bool) {
+    let (gravity, masscart, masspole, length, force_mag, tau) = (9.8, 1.0, 0.1, 0.5, 10.0, 0.02);
+    let total_mass = masspole + masscart;
+    let polemass_length = masspole * length;
+    let force = if action == 1 { force_mag } else { -force_mag };
+    let (sintheta, costheta) = theta.sin_cos();
+    let temp = (force + polemass_length * theta_dot * theta_dot * sintheta) / total_mass;
+    let thetaacc = (gravity * sintheta - costheta * temp)
+        / (length * (4.0 / 3.0 - masspole * costheta * costheta / total_mass));
+    let xacc = temp - polemass_length * thetaacc * costheta / total_mass;
+    let next =
+        [x + tau * x_dot, x_dot + tau * xacc, theta + tau * theta_dot, theta_dot + tau * thetaacc];
+    (next, cart_margin(next) < 0.0)
+}
+
+/// How far a cart is within Gymnasium's limits.
+fn cart_margin([x, _, theta, _]: Cart) -> f64 {
+    let theta_limit = 12.0 * 2.0 * std::f64::consts::PI / 360.0;
+    (2.4 - x.abs()).min(theta_limit - theta.abs())
+}
+
+fn cart(state: &CartPoleState) -> Cart {
+    [state.x, state.x_dot, state.theta, state.theta_dot].map(f64::from)
+}
+
+/// The start of a level: each number uniform in [-0.05, 0.05).
+fn cart_start(level: u32) -> Cart {
+    let key = draw(level, START);
+    std::array::from_fn(|i| f64::from(uniform(draw(key, i as u32))) * 0.1 - 0.05)
+}
+
+fn assert_cart(got: &CartPoleState, want: Cart, tolerance: f64) {
+    for (got, want) in cart(got).into_iter().zip(want) {
+        let error = (got - want).abs();
+        assert!(error < tolerance * (1.0 + want.abs()), "{got}, not {want}");
+    }
+}
+
+#[test]
+fn cartpole_follows_gymnasium_over_random_episodes() {
+    let game = CartPole::default();
+    let mut lengths = Vec::new();
+    let mut level = 3;
+    let mut state = new_game::<CartPole>(level, game);
+    let mut counted = episode(level);
+    for _ in 0..300 {
+        let mut want = cart_start(level);
+        for t in 1.. {
+            assert_cart(&state, want, 1e-4);
+            assert_packs(&state, game);
+            let scales = [2.4, 3.0, 12f64.to_radians(), 3.0];
+            for ((got, want), scale) in features(&state, game).into_iter().zip(want).zip(scales) {
+                assert!((f64::from(got) - want / scale).abs() < 1e-3);
+                assert!(got.abs() < 1.5, "feature {got}");
+            }
+            let action = draw(level, t) & 1;
+            let (next, terminated) = gymnasium_step(want, action);
+            assert!(cart_margin(next).abs() > 2e-6, "too close to tell");
+            let played = play::<CartPole>(&mut state, &mut counted, action, game);
+            assert_eq!((played.reward, played.ended), (1.0, terminated));
+            if terminated {
+                assert_eq!(played.score, t as f32);
+                lengths.push(t);
+                break;
+            }
+            want = next;
+        }
+        level = draw(level, NEXT_LEVEL);
+    }
+    // Gymnasium's random player lasts 22 steps on average.
+    let mean = lengths.iter().sum::<u32>() as f64 / lengths.len() as f64;
+    assert!((mean - 22.0).abs() < 3.0, "random player: {mean} steps");
+}
+
+#[test]
+fn cartpole_steps_and_limits_are_gymnasiums_anywhere() {
+    let game = CartPole::default();
+    let mut terminations = 0;
+    for i in 0..20_000 {
+        let at = |k: u32, range: f32| (uniform(draw(draw(8, i), k)) * 2.0 - 1.0) * range;
+        let mut state = CartPoleState {
+            x: at(0, 2.4),
+            x_dot: at(1, 4.0),
+            theta: at(2, 0.2094),
+            theta_dot: at(3, 4.0),
+        };
+        let action = i & 1;
+        let (next, terminated) = gymnasium_step(cart(&state), action);
+        assert_packs(&state, game);
+        let outcome = CartPole::step(&mut state, action, 0, game);
+        assert_cart(&state, next, 1e-6);
+        if cart_margin(next).abs() > 1e-6 {
+            assert_eq!(outcome.terminated, terminated, "{state:?}");
+        }
+        terminations += u32::from(terminated);
+    }
+    assert!((500..15_000).contains(&terminations), "{terminations}");
+}
+
+#[test]
+fn cartpole_is_truncated_at_its_last_step() {
+    for max_steps in [500, 7, 1] {
+        let game = CartPole { max_steps };
+        for level in 0..20 {
+            let mut state = new_game::<CartPole>(level, game);
+            let mut episode = episode(level);
+            for t in 1..=max_steps {
+                let [x, x_dot, theta, theta_dot] = cart(&state);
+                let lean = x + 2.1 * x_dot + 35.0 * theta + 10.0 * theta_dot;
+                let action = u32::from(lean > 0.0);
+                let played = play::<CartPole>(&mut state, &mut episode, action, game);
+                assert_eq!(played.ended, t == max_steps, "level {level}, step {t}");
+                let score = if played.ended { max_steps as f32 } else { 0.0 };
+                assert_eq!(played.score, score);
+            }
+            assert_eq!(episode.level, draw(level, NEXT_LEVEL));
+            assert_eq!((episode.time, episode.score), (0, 0.0));
+            assert_cart(&state, cart_start(episode.level), 1e-6);
+        }
+    }
+}
+
+#[test]
+fn parameters_out_of_range_are_refused_by_name() {
+    type Change = fn(&mut Fruit);
+    let refused: [(&str, Change); 11] = [
+        ("width", |f| f.width = 2),
+        ("width", |f| f.width = 256),
+        ("height", |f| f.height = 1),
+        ("height", |f| f.height = 256),
+        ("basket", |f| f.basket = 0),
+        ("basket", |f| f.basket = f.width + 1),
+        ("max_fruits", |f| f.max_fruits = 9),
+        ("min_fruits", |f| f.min_fruits = 0),
+        ("min_fruits", |f| f.min_fruits = f.max_fruits + 1),
+        ("spawn_interval", |f| f.spawn_interval = 0),
+        ("max_steps", |f| f.max_steps = 0),
+    ];
+    for (name, change) in refused {
+        let mut game = Fruit::default();
+        change(&mut game);
+        let message = game.validate().unwrap_err();
+        assert!(message.contains(&format!("fruit.{name}")), "{message}");
+    }
+    for (name, rows, columns) in
+        [("rows", 1, 5), ("rows", 257, 5), ("columns", 5, 0), ("columns", 5, 257)]
+    {
+        let message = Catch { rows, columns }.validate().unwrap_err();
+        assert!(message.contains(&format!("catch.{name}")), "{message}");
+    }
+    assert!(CartPole { max_steps: 0 }.validate().is_err());
+}
