@@ -67,12 +67,15 @@ impl TrainConfig {
 
     fn fruit() -> Self {
         let mut config = Self::general();
-        config.iterations = 200;
-        config.rollout.num_groups = 256;
+        config.iterations = 100;
+        config.rollout.num_groups = 512;
+        config.rollout.group_size = 8;
         config.advantage.discount = 0.98;
-        config.loss.entropy_coef = 0.1;
+        config.loss.entropy_coef = 0.2;
         config.optimizer.learning_rate = 4e-3;
+        config.optimizer.lr_scheduler_type = LrSchedule::Cosine;
         config.update.num_minibatches = 16;
+        config.checkpoint.eval_every = 10;
         config.checkpoint.eval_episodes = 5000;
         config
     }
