@@ -1,5 +1,6 @@
 //! The command line: one file a command.
 
+mod bench;
 mod devices;
 mod eval;
 mod progress;
@@ -27,6 +28,8 @@ enum Command {
     Eval(EvalArgs),
     /// List the devices of this machine that this build can use.
     Devices(DevicesArgs),
+    /// Measure how fast a device plays and trains.
+    Bench(BenchArgs),
 }
 
 #[derive(Args, Debug)]
@@ -91,6 +94,48 @@ struct DevicesArgs {
     json: bool,
 }
 
+#[derive(Args, Debug)]
+struct BenchArgs {
+    /// The game: fruit, catch or cartpole.
+    #[arg(long, default_value = "fruit", value_name = "GAME")]
+    env: String,
+    /// Where to compute, as for `train`.
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    device: String,
+    /// Games played in parallel.
+    #[arg(long, default_value_t = 4096, value_name = "N")]
+    num_envs: usize,
+    /// Members of a group; divides the number of games.
+    #[arg(long, default_value_t = 8, value_name = "N",
+        value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(2..))]
+    group_size: usize,
+    /// Steps of an iteration.
+    #[arg(long, default_value_t = 100, value_name = "N")]
+    num_steps: usize,
+    /// Units of the hidden layers, for instance 64 or 64,64.
+    #[arg(long, default_value = "64", value_delimiter = ',', value_name = "N")]
+    hidden: Vec<usize>,
+    /// Passes over the data of an iteration.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    update_epochs: usize,
+    /// Optimiser steps a pass.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    num_minibatches: usize,
+    /// Iterations measured, after a warm-up.
+    #[arg(long, default_value_t = 10, value_name = "N",
+        value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000))]
+    repeats: usize,
+    /// Also measure the time of the game's default run to this greedy score.
+    #[arg(long, value_name = "SCORE", allow_negative_numbers = true)]
+    score: Option<f64>,
+    /// Threads of the CPU [default: one a core].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Option<u32>,
+    /// Also write the figures to a file, as one JSON object.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
 /// Runs a command.
 pub fn run(cli: Cli) -> Result<()> {
     log_to_stderr()?;
@@ -98,6 +143,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Train(args) => train::run(args),
         Command::Eval(args) => eval::run(args),
         Command::Devices(args) => devices::run(args),
+        Command::Bench(args) => bench::run(args),
     }
 }
 

@@ -185,7 +185,11 @@ fn train<G: Playable>(
     let best = match checkpoint::load(&dir.best()) {
         Ok(best) => best,
         Err(checkpoint::CheckpointError::NotFound { .. }) => trainer.snapshot(),
-        Err(error) => return Err(error.into()),
+        Err(error) => {
+            eprintln!("warning: {error}");
+            eprintln!("warning: taking the last policy instead of the best");
+            trainer.snapshot()
+        }
     };
     let policy = load_policy(&best, trainer.game(), &config, &chosen.device)?;
     let evaluation = evaluate(
@@ -244,7 +248,7 @@ fn print_table<G: Rules>(game: &G, evaluation: &Evaluation) {
     }
 }
 
-/// A flag that Ctrl-C sets. A second Ctrl-C ends the program at once.
+/// A flag that Ctrl-C and a polite request to end set. The second one ends the program at once.
 fn watch_for_interrupt() -> Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     let seen = flag.clone();

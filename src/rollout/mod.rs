@@ -7,11 +7,13 @@ mod evaluate;
 #[cfg(feature = "kernels")]
 mod kernels;
 mod native;
+mod random;
 mod seats;
 mod stepwise;
 
 pub use evaluate::{Evaluation, Player, evaluate};
 pub use native::NativeRollout;
+pub use random::play_at_random;
 pub use seats::{SeatsError, seat_words};
 pub use stepwise::StepwiseRollout;
 

@@ -1,0 +1,40 @@
+//! Games played at random: what the rules alone cost, without a policy.
+
+use super::native::observe;
+use super::seats::Seat;
+use super::{RolloutKeys, action_uniform};
+use crate::draws::draw;
+use crate::env::Rules;
+use crate::policy::LANES;
+use rayon::prelude::*;
+
+/// Plays `num_steps` steps of `num_envs` games by uniformly random actions on the CPU's threads, with
+/// every observation made, and gives the sum of all rewards and features: a number that nothing can
+/// leave out.
+pub fn play_at_random<G: Rules>(game: G, num_envs: usize, num_steps: usize, seed: u64) -> f64 {
+    let keys = RolloutKeys::new(seed);
+    let blocks: Vec<f64> = (0..num_envs.div_ceil(LANES))
+        .into_par_iter()
+        .map(|block| {
+            let first = block * LANES;
+            let last = num_envs.min(first + LANES);
+            let mut seats: Vec<Seat<G>> =
+                (first..last).map(|env| Seat::new(draw(keys.level, env as u32), game)).collect();
+            let mut obs = vec![[0.0; LANES]; game.num_features()];
+            let mut sums = [0.0f32; LANES];
+            for t in 0..num_steps {
+                observe(game, &seats, &mut obs);
+                for feature in &obs {
+                    sums.iter_mut().zip(feature).for_each(|(sum, x)| *sum += x);
+                }
+                for (lane, seat) in seats.iter_mut().enumerate() {
+                    let u = action_uniform(keys.action, (first + lane) as u32, t as u32);
+                    let action = (u * game.num_actions() as f32) as u32;
+                    sums[lane] += seat.play(action, game).reward;
+                }
+            }
+            sums[..last - first].iter().map(|sum| f64::from(*sum)).sum()
+        })
+        .collect();
+    blocks.iter().sum()
+}
