@@ -55,6 +55,7 @@ pub fn run(args: BenchArgs) -> Result<()> {
 fn bench<G: Rules + Default + Serialize>(args: &BenchArgs) -> Result<()> {
     let game = G::default();
     let mut config = TrainConfig::for_game(G::NAME);
+    config.engine = args.engine;
     config.policy.hidden.clone_from(&args.hidden);
     config.rollout.group_size = args.group_size;
     config.rollout.num_groups = args.num_envs / args.group_size;

@@ -9,6 +9,7 @@ mod train;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
+use grove::config::Engine;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -42,6 +43,9 @@ struct TrainArgs {
     /// Where to compute: auto, cpu, ndarray, wgpu[:N], vulkan[:N], metal[:N], cuda[:N], rocm[:N].
     #[arg(long, default_value = "auto", value_name = "NAME")]
     device: String,
+    /// Which way plays and learns: auto (the fast one where the device has it) or general.
+    #[arg(long, value_name = "NAME")]
+    engine: Option<Engine>,
     /// Seed of the run [default: 1].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: Option<u64>,
@@ -58,7 +62,7 @@ struct TrainArgs {
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
     /// Go on with the run in --run-dir [default: the newest of the game] from its last checkpoint.
-    #[arg(long, conflicts_with_all = ["config", "set", "seed"])]
+    #[arg(long, conflicts_with_all = ["config", "set", "seed", "engine"])]
     resume: bool,
     /// Print the result as one JSON object on stdout.
     #[arg(long)]
@@ -102,6 +106,9 @@ struct BenchArgs {
     /// Where to compute, as for `train`.
     #[arg(long, default_value = "auto", value_name = "NAME")]
     device: String,
+    /// Which way plays and learns, as for `train`.
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    engine: Engine,
     /// Games played in parallel.
     #[arg(long, default_value_t = 4096, value_name = "N")]
     num_envs: usize,

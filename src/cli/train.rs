@@ -91,6 +91,7 @@ fn settings<G: Playable>(args: &TrainArgs, file: toml::Table) -> Result<(G, Trai
         overlay::apply(&mut table, assignment)?;
     }
     let (game, mut config) = overlay::split::<G>(table, G::NAME)?;
+    config.engine = args.engine.unwrap_or(config.engine);
     config.seed = args.seed.unwrap_or(config.seed);
     config.iterations = args.iterations.unwrap_or(config.iterations);
     check(&game, &config)?;

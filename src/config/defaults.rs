@@ -17,6 +17,7 @@ impl TrainConfig {
         Self {
             seed: 1,
             iterations: 300,
+            engine: Engine::Auto,
             policy: PolicyConfig { hidden: vec![64, 64], activation: Activation::Relu },
             rollout: RolloutConfig {
                 num_groups: 64,

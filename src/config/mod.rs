@@ -17,6 +17,8 @@ pub struct TrainConfig {
     pub seed: u64,
     /// Iterations of rollout and update.
     pub iterations: u32,
+    /// Which of the two ways plays and learns.
+    pub engine: Engine,
     /// The network.
     pub policy: PolicyConfig,
     /// How data are collected.
@@ -31,6 +33,32 @@ pub struct TrainConfig {
     pub optimizer: OptimizerConfig,
     /// When the run is measured and saved.
     pub checkpoint: CheckpointConfig,
+}
+
+/// Which way plays and learns. Both do the same; rounding differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Engine {
+    /// The fast way where the device has one, else the general way.
+    Auto,
+    /// The general way: Burn's operations and autodiff, on any device.
+    General,
+}
+
+impl std::str::FromStr for Engine {
+    type Err = ConfigError;
+
+    fn from_str(name: &str) -> Result<Self, ConfigError> {
+        match name {
+            "auto" => Ok(Self::Auto),
+            "general" => Ok(Self::General),
+            _ => Err(ConfigError::WrongValue {
+                key: "engine".to_string(),
+                value: format!("`{name}`"),
+                expected: "there are auto and general".to_string(),
+            }),
+        }
+    }
 }
 
 /// A multi-layer perceptron from features to action logits.

@@ -1,6 +1,7 @@
 //! The general learner: any Burn module, by Burn's autodiff, on any device.
 
 use super::loss::{Loss, Steps, Totals, loss};
+use super::native::UpdateMeans;
 use super::optimizer::{AdamW, clip_grad_norm};
 use super::schedule::{learning_rate, linear};
 use crate::config::TrainConfig;
@@ -30,8 +31,13 @@ pub struct UpdateStats {
 }
 
 impl UpdateStats {
-    /// The number of means.
-    pub const LEN: usize = Loss::SUMS.len() + 2;
+    /// Of means in host memory.
+    pub fn new(means: UpdateMeans, device: &Device) -> Self {
+        let UpdateMeans { approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm } =
+            means;
+        let means = [approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm];
+        Self { means: Tensor::from_floats(means.map(|mean| mean as f32), device) }
+    }
 }
 
 impl<P: Policy> Learner<P> {
@@ -214,7 +220,7 @@ fn indices(games: &[i32], device: &Device) -> Tensor<1, Int> {
 }
 
 /// `0..count` in the order that `key` draws (Fisher-Yates).
-fn shuffled(count: usize, key: u32) -> Vec<i32> {
+pub(super) fn shuffled(count: usize, key: u32) -> Vec<i32> {
     let mut order: Vec<i32> = (0..count as i32).collect();
     for i in (1..count).rev() {
         order.swap(i, draw(key, i as u32) as usize % (i + 1));

@@ -2,10 +2,12 @@
 
 mod autodiff;
 pub mod loss;
+mod native;
 mod optimizer;
 mod schedule;
 
 pub(crate) use autodiff::total_updates;
 pub use autodiff::{Learner, UpdateStats};
-pub use optimizer::AdamW;
+pub use native::{HostTrajectory, NativeLearner, UpdateMeans};
+pub use optimizer::{AdamW, Moments};
 pub use schedule::{learning_rate, linear};

@@ -2,6 +2,7 @@
 
 use crate::config::OptimizerConfig;
 use burn::tensor::Tensor;
+use multiversion::multiversion;
 
 /// The optimiser's state.
 #[derive(Clone, Debug)]
@@ -31,19 +32,96 @@ impl AdamW {
         config: &OptimizerConfig,
     ) -> Tensor<1> {
         self.steps += 1;
+        let factors = Factors::new(config, learning_rate, self.steps);
+        let mix =
+            |old: &Tensor<1>, new: Tensor<1>, [keep, add]: [f32; 2]| old.clone() * keep + new * add;
+        self.first_moment = mix(&self.first_moment, gradient.clone(), factors.first);
+        self.second_moment = mix(&self.second_moment, gradient.square(), factors.second);
+        let root = self.second_moment.clone().sqrt() / factors.correction + factors.epsilon;
+        params * factors.decay - self.first_moment.clone() / root * factors.rate
+    }
+}
+
+/// The optimiser's state in the host's memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Moments {
+    /// Running mean of the gradients: `[num_params]`.
+    pub first_moment: Vec<f32>,
+    /// Running mean of their squares: `[num_params]`.
+    pub second_moment: Vec<f32>,
+    /// Steps taken.
+    pub steps: u64,
+}
+
+impl Moments {
+    /// Before the first step.
+    pub fn new(num_params: usize) -> Self {
+        Self { first_moment: vec![0.0; num_params], second_moment: vec![0.0; num_params], steps: 0 }
+    }
+
+    /// [`AdamW::step`] in place, along `gradient * scale`.
+    pub(super) fn step(
+        &mut self,
+        params: &mut [f32],
+        gradient: &[f32],
+        scale: f32,
+        learning_rate: f64,
+        config: &OptimizerConfig,
+    ) {
+        self.steps += 1;
+        let factors = Factors::new(config, learning_rate, self.steps);
+        let Self { first_moment, second_moment, .. } = self;
+        apply(&factors, scale, params, gradient, first_moment, second_moment);
+    }
+}
+
+/// One step on slices of the same length.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn apply(
+    factors: &Factors,
+    scale: f32,
+    params: &mut [f32],
+    gradient: &[f32],
+    first_moment: &mut [f32],
+    second_moment: &mut [f32],
+) {
+    let moments = first_moment.iter_mut().zip(second_moment);
+    for ((param, gradient), (first, second)) in params.iter_mut().zip(gradient).zip(moments) {
+        let gradient = gradient * scale;
+        *first = *first * factors.first[0] + gradient * factors.first[1];
+        *second = *second * factors.second[0] + gradient * gradient * factors.second[1];
+        let root = second.sqrt() / factors.correction + factors.epsilon;
+        *param = *param * factors.decay - *first / root * factors.rate;
+    }
+}
+
+/// The numbers of one step of AdamW.
+struct Factors {
+    /// Of the first moment and of what is added to it.
+    first: [f32; 2],
+    /// The same for the second moment.
+    second: [f32; 2],
+    /// The root of the second moment's bias.
+    correction: f32,
+    epsilon: f32,
+    decay: f32,
+    /// The learning rate over the first moment's bias.
+    rate: f32,
+}
+
+impl Factors {
+    /// Of step number `steps`, from 1.
+    fn new(config: &OptimizerConfig, learning_rate: f64, steps: u64) -> Self {
         let (beta1, beta2) = (config.adam_beta1, config.adam_beta2);
-        let mix = |old: &Tensor<1>, new: Tensor<1>, beta: f64| {
-            old.clone() * beta as f32 + new * (1.0 - beta) as f32
-        };
-        self.first_moment = mix(&self.first_moment, gradient.clone(), beta1);
-        self.second_moment = mix(&self.second_moment, gradient.square(), beta2);
-        let steps = self.steps as f64;
-        let correction1 = 1.0 - beta1.powf(steps);
-        let correction2 = (1.0 - beta2.powf(steps)).sqrt();
-        let root = self.second_moment.clone().sqrt() / correction2 as f32 + config.adam_epsilon;
-        let decay = 1.0 - learning_rate * config.weight_decay;
-        params * decay as f32
-            - self.first_moment.clone() / root * (learning_rate / correction1) as f32
+        let bias = |beta: f64| 1.0 - beta.powf(steps as f64);
+        Self {
+            first: [beta1 as f32, (1.0 - beta1) as f32],
+            second: [beta2 as f32, (1.0 - beta2) as f32],
+            correction: bias(beta2).sqrt() as f32,
+            epsilon: config.adam_epsilon as f32,
+            decay: (1.0 - learning_rate * config.weight_decay) as f32,
+            rate: (learning_rate / bias(beta1)) as f32,
+        }
     }
 }
 
@@ -56,6 +134,28 @@ pub fn clip_grad_norm(gradient: Tensor<1>, max_norm: f64) -> (Tensor<1>, Tensor<
     }
     let scale = ((norm.clone() + 1e-6).recip() * max_norm).clamp_max(1.0);
     (gradient * scale, norm)
+}
+
+/// The norm of a gradient in the host's memory.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+pub(super) fn norm(gradient: &[f32]) -> f32 {
+    let (chunks, rest) = gradient.as_chunks::<16>();
+    let mut squares = [0.0f64; 16];
+    for chunk in chunks {
+        for (sum, x) in squares.iter_mut().zip(chunk) {
+            *sum += f64::from(*x) * f64::from(*x);
+        }
+    }
+    let rest: f64 = rest.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
+    (squares.iter().sum::<f64>() + rest).sqrt() as f32
+}
+
+/// What [`clip_grad_norm`] multiplies a gradient of this norm by.
+pub(super) fn clip_scale(norm: f32, max_norm: f64) -> f32 {
+    if max_norm == 0.0 {
+        return 1.0;
+    }
+    ((norm + 1e-6).recip() * max_norm as f32).min(1.0)
 }
 
 #[cfg(test)]

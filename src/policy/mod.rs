@@ -11,7 +11,7 @@ mod parameters;
 pub use categorical::{Categorical, Sampled, sample};
 pub use mlp::Mlp;
 pub use native::{LANES, Lanes, NativeMlp, Scratch};
-pub(crate) use native::{argmax_lane, sample_lane};
+pub(crate) use native::{argmax_lane, exp, ln, mul_add, sample_lane, tanh};
 pub use parameters::{Parameter, flatten, named_parameters, unflatten};
 
 use burn::module::Module;

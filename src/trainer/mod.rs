@@ -1,5 +1,6 @@
 //! Group Relative Policy Optimisation, on one screen.
 
+mod engine;
 mod snapshot;
 
 pub use snapshot::{SnapshotError, config_toml, load_policy, saved_config, saved_game_name};
@@ -9,14 +10,13 @@ use crate::config::{RolloutConfig, TrainConfig};
 use crate::device;
 use crate::draws::Stream;
 use crate::env::Rules;
-use crate::learner::{Learner, UpdateStats, learning_rate};
+use crate::learner::{UpdateStats, learning_rate};
 use crate::metrics::{EvaluationRecord, IterationRecord, Seconds};
 use crate::policy::{Mlp, NativeMlp};
-use crate::rollout::{
-    Evaluation, NativeRollout, Player, RolloutKeys, SeatsError, StepwiseRollout, evaluate,
-};
+use crate::rollout::{Evaluation, Player, evaluate};
 use crate::trajectory::Trajectory;
 use burn::tensor::{Device, Tensor};
+use engine::{Games, Learning};
 use std::time::Instant;
 
 /// A training run in memory: games, policy, optimiser, counters.
@@ -25,42 +25,12 @@ pub struct Trainer<G: Rules> {
     game: G,
     config: TrainConfig,
     device: Device,
-    rollout: Rollout<G>,
-    learner: Learner<Mlp>,
+    games: Games<G>,
+    learning: Learning,
     /// Iterations done.
     iteration: u32,
     /// Score and iteration of the best evaluation so far.
     best: Option<(f64, u32)>,
-}
-
-/// Where the games are played: natively where the device is the CPU, else on the device.
-#[derive(Debug)]
-enum Rollout<G: Rules> {
-    Native(NativeRollout<G>),
-    Stepwise(StepwiseRollout<G>),
-}
-
-impl<G: Rules> Rollout<G> {
-    fn collect(&mut self, policy: &Mlp, iteration: u32, device: &Device) -> Trajectory {
-        match self {
-            Self::Native(games) => games.collect(&NativeMlp::new(policy), iteration, device),
-            Self::Stepwise(games) => games.collect(policy, iteration),
-        }
-    }
-
-    fn export(&self) -> Vec<u32> {
-        match self {
-            Self::Native(games) => games.export(),
-            Self::Stepwise(games) => games.export(),
-        }
-    }
-
-    fn import(&mut self, words: &[u32]) -> Result<(), SeatsError> {
-        match self {
-            Self::Native(games) => games.import(words),
-            Self::Stepwise(games) => games.import(words),
-        }
-    }
 }
 
 /// Why training stopped.
@@ -85,15 +55,10 @@ impl<G: Rules> Trainer<G> {
         let key = Stream::Weights.key(config.seed);
         let (features, actions) = (game.num_features(), game.num_actions());
         let policy = Mlp::new(features, actions, &config.policy, key, device);
-        let keys = RolloutKeys::new(config.seed);
-        let rollout = if device::has_kernels(device) {
-            Rollout::Stepwise(StepwiseRollout::new(game, &config.rollout, keys, device))
-        } else {
-            Rollout::Native(NativeRollout::new(game, &config.rollout, keys))
-        };
-        let learner = Learner::new(policy, config);
+        let games = Games::new(game, config, device);
+        let learning = Learning::new(policy, config, device);
         let (config, device) = (config.clone(), device.clone());
-        Self { game, config, device, rollout, learner, iteration: 0, best: None }
+        Self { game, config, device, games, learning, iteration: 0, best: None }
     }
 
     /// One iteration of GRPO: every group plays, every action is judged by its group, the policy
@@ -106,7 +71,7 @@ impl<G: Rules> Trainer<G> {
         let mut phases = Phases::start(&self.device);
 
         let trajectory = phases.run("rollout", || {
-            self.rollout.collect(&self.learner.policy(), self.iteration, &self.device)
+            self.games.play(&self.learning.policy(), self.iteration, &self.device)
         });
 
         let judged = phases.run("advantage", || {
@@ -117,7 +82,7 @@ impl<G: Rules> Trainer<G> {
 
         let stats = phases.run("update", || {
             let learnt = trajectory.first_steps(rollout.learn_steps);
-            self.learner.update(&learnt, &judged.values, &judged.mask, self.iteration)
+            self.learning.update(&learnt, &judged.values, &judged.mask, self.iteration)
         });
 
         let metrics =
@@ -129,7 +94,7 @@ impl<G: Rules> Trainer<G> {
 
     /// Plays `episodes` fresh episodes with the policy as it is.
     pub fn evaluate(&self, episodes: usize, player: Player) -> Evaluation {
-        let policy = NativeMlp::new(&self.learner.policy());
+        let policy = NativeMlp::new(&self.learning.policy());
         evaluate(&policy, self.game, episodes, Stream::Validation, self.config.seed, player)
     }
 
@@ -146,7 +111,7 @@ impl<G: Rules> Trainer<G> {
 
     /// The policy as it is.
     pub fn policy(&self) -> Mlp {
-        self.learner.policy()
+        self.learning.policy()
     }
 
     /// The game.
@@ -183,7 +148,7 @@ impl<G: Rules> Trainer<G> {
         }
         let rollout = &self.config.rollout;
         let steps = (rollout.num_envs() * rollout.num_steps) as u64;
-        let updates = self.learner.optimizer().steps;
+        let updates = self.learning.steps();
         let total = crate::learner::total_updates(&self.config);
         Ok(IterationRecord {
             iteration,

@@ -1,12 +1,12 @@
 //! A training run as the sections of a checkpoint, and back.
 
 use super::Trainer;
+use super::engine::Learnt;
 use crate::checkpoint::{Checkpoint, CheckpointError, Section};
 use crate::config::{ConfigError, TrainConfig, overlay};
-use crate::device;
 use crate::env::Rules;
-use crate::learner::AdamW;
-use crate::policy::{Mlp, Parameter, flatten, named_parameters, unflatten};
+use crate::learner::Moments;
+use crate::policy::{Mlp, Parameter, named_parameters, unflatten};
 use crate::rollout::SeatsError;
 use burn::tensor::{Device, Tensor, TensorData};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
@@ -122,18 +122,20 @@ pub fn load_policy<G: Rules>(
     device: &Device,
 ) -> Result<Mlp, SnapshotError> {
     let policy = Mlp::new(game.num_features(), game.num_actions(), &config.policy, 0, device);
-    let weights = read_params(checkpoint, WEIGHTS, &named_parameters(&policy), device)?;
+    let weights = read_params(checkpoint, WEIGHTS, &named_parameters(&policy))?;
+    let count = weights.len();
+    let weights = Tensor::from_data(TensorData::new(weights, [count]), device);
     Ok(unflatten(policy, &weights))
 }
 
 impl<G: Rules + Serialize> Trainer<G> {
     /// Everything that the run needs to go on. On a device this reads back.
     pub fn snapshot(&self) -> Checkpoint {
-        let names = named_parameters(&self.learner.policy());
-        let optimizer = self.learner.optimizer();
+        let names = named_parameters(&self.learning.policy());
+        let learnt = self.learning.export();
         let state = State {
             iteration: self.iteration,
-            optimizer_steps: optimizer.steps,
+            optimizer_steps: learnt.moments.steps,
             best_score: self.best.map(|(score, _)| score),
             best_iteration: self.best.map(|(_, iteration)| iteration),
         };
@@ -142,13 +144,13 @@ impl<G: Rules + Serialize> Trainer<G> {
         let mut sections = vec![
             (CONFIG, config_toml(&self.game, &self.config).into_bytes()),
             (STATE, state),
-            (WEIGHTS, params_bytes(&names, self.learner.params())),
-            (FIRST_MOMENT, params_bytes(&names, &optimizer.first_moment)),
-            (SECOND_MOMENT, params_bytes(&names, &optimizer.second_moment)),
-            (GAMES, games_bytes(&self.rollout.export(), self.config.rollout.num_groups)),
+            (WEIGHTS, params_bytes(&names, &learnt.params)),
+            (FIRST_MOMENT, params_bytes(&names, &learnt.moments.first_moment)),
+            (SECOND_MOMENT, params_bytes(&names, &learnt.moments.second_moment)),
+            (GAMES, games_bytes(&self.games.export(), self.config.rollout.num_groups)),
         ];
-        if let Some(reference) = self.learner.reference() {
-            sections.push((REFERENCE, params_bytes(&names, &flatten(reference))));
+        if let Some(reference) = &learnt.reference {
+            sections.push((REFERENCE, params_bytes(&names, reference)));
         }
         let sections = sections.into_iter().map(|(name, bytes)| Section {
             name: name.to_string(),
@@ -173,19 +175,19 @@ impl<G: Rules + Serialize> Trainer<G> {
         let section = checkpoint.section(STATE, VERSION)?;
         let state: State =
             serde_json::from_slice(&section.bytes).map_err(|e| unreadable(STATE, e))?;
-        let names = named_parameters(&trainer.learner.policy());
-        let params = |section: &str| read_params(checkpoint, section, &names, device);
-        let optimizer = AdamW {
-            first_moment: params(FIRST_MOMENT)?,
-            second_moment: params(SECOND_MOMENT)?,
-            steps: state.optimizer_steps,
+        let names = named_parameters(&trainer.learning.policy());
+        let params = |section: &str| read_params(checkpoint, section, &names);
+        let learnt = Learnt {
+            params: params(WEIGHTS)?,
+            moments: Moments {
+                first_moment: params(FIRST_MOMENT)?,
+                second_moment: params(SECOND_MOMENT)?,
+                steps: state.optimizer_steps,
+            },
+            reference: (config.loss.kl_coef > 0.0).then(|| params(REFERENCE)).transpose()?,
         };
-        let reference = match trainer.learner.reference() {
-            Some(_) => Some(params(REFERENCE)?),
-            None => None,
-        };
-        trainer.learner.restore(params(WEIGHTS)?, optimizer, reference);
-        trainer.rollout.import(&read_games(checkpoint)?)?;
+        trainer.learning.import(&learnt, device);
+        trainer.games.import(&read_games(checkpoint)?)?;
         trainer.iteration = state.iteration;
         trainer.best = state.best_score.zip(state.best_iteration);
         Ok(trainer)
@@ -197,9 +199,8 @@ fn unreadable(section: &str, reason: impl ToString) -> SnapshotError {
 }
 
 /// A parameter vector as named tensors.
-fn params_bytes(names: &[Parameter], params: &Tensor<1>) -> Vec<u8> {
-    let floats = device::read(params.clone());
-    let bytes: Vec<u8> = floats.iter().flat_map(|x| x.to_le_bytes()).collect();
+fn params_bytes(names: &[Parameter], params: &[f32]) -> Vec<u8> {
+    let bytes: Vec<u8> = params.iter().flat_map(|x| x.to_le_bytes()).collect();
     let mut offset = 0;
     let views = names.iter().map(|parameter| {
         let len = 4 * parameter.shape.iter().product::<usize>();
@@ -218,8 +219,7 @@ fn read_params(
     checkpoint: &Checkpoint,
     name: &str,
     parameters: &[Parameter],
-    device: &Device,
-) -> Result<Tensor<1>, SnapshotError> {
+) -> Result<Vec<f32>, SnapshotError> {
     let section = checkpoint.section(name, VERSION)?;
     let tensors = SafeTensors::deserialize(&section.bytes).map_err(|e| unreadable(name, e))?;
     let other = |reason: String| SnapshotError::OtherShape { section: name.to_string(), reason };
@@ -244,8 +244,7 @@ fn read_params(
         let words = view.data().chunks_exact(4);
         params.extend(words.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
     }
-    let len = params.len();
-    Ok(Tensor::from_data(TensorData::new(params, [len]), device))
+    Ok(params)
 }
 
 fn games_bytes(words: &[u32], num_groups: usize) -> Vec<u8> {

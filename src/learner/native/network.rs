@@ -1,0 +1,355 @@
+//! The multi-layer perceptron with its gradient, for blocks of samples.
+//!
+//! A block's numbers are sample-major, `[samples, units]`, so that all three products vectorise over
+//! units: forward `z = h W`, the gradient of the weights `h^T d`, that of the inputs `d W^T`. For
+//! that, widths are padded with zeros to whole vectors; padding earns no gradient and stays zero.
+//! The last layer has few outputs and is therefore held as `W^T`, which keeps the vectors full.
+
+use super::product::{Left, ROWS, Store, multiply};
+use crate::config::Activation;
+use crate::policy::{LANES, exp, tanh};
+use multiversion::multiversion;
+
+/// Where the parameters of a network lie in a padded vector.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    activation: Activation,
+    hidden: Vec<Dense>,
+    head: Head,
+    len: usize,
+}
+
+/// A hidden layer: weights `[rows, columns]`, row-major, then biases `[columns]`.
+#[derive(Clone, Copy, Debug)]
+struct Dense {
+    inputs: usize,
+    outputs: usize,
+    rows: usize,
+    columns: usize,
+    weight: usize,
+    bias: usize,
+}
+
+/// The last layer: transposed weights `[rows, width]`, then biases `[columns]`.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    inputs: usize,
+    actions: usize,
+    rows: usize,
+    width: usize,
+    columns: usize,
+    weight: usize,
+    bias: usize,
+}
+
+impl Layout {
+    /// Of a network with these layer widths, features and actions included.
+    ///
+    /// # Panics
+    /// If there is no hidden layer.
+    pub fn new(widths: &[usize], activation: Activation) -> Self {
+        assert!(widths.len() >= 3, "features, hidden layers, actions");
+        let mut len = 0;
+        let mut take = |count: usize| {
+            len += count;
+            len - count
+        };
+        let last = widths.len() - 2;
+        let hidden: Vec<Dense> = (0..last)
+            .map(|i| {
+                let (inputs, outputs) = (widths[i], widths[i + 1]);
+                // The features are never a vector of columns.
+                let rows = inputs.next_multiple_of(if i == 0 { ROWS } else { LANES });
+                let columns = outputs.next_multiple_of(LANES);
+                Dense {
+                    inputs,
+                    outputs,
+                    rows,
+                    columns,
+                    weight: take(rows * columns),
+                    bias: take(columns),
+                }
+            })
+            .collect();
+        let (inputs, actions) = (widths[last], widths[last + 1]);
+        let (rows, width) = (actions.next_multiple_of(ROWS), inputs.next_multiple_of(LANES));
+        let columns = actions.next_multiple_of(LANES);
+        let head = Head {
+            inputs,
+            actions,
+            rows,
+            width,
+            columns,
+            weight: take(rows * width),
+            bias: take(columns),
+        };
+        Self { activation, hidden, head, len }
+    }
+
+    /// Numbers of a padded vector.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Features of an observation.
+    pub fn features(&self) -> usize {
+        self.hidden[0].inputs
+    }
+
+    /// Numbers from observation to observation in a block.
+    pub fn obs_stride(&self) -> usize {
+        self.hidden[0].rows
+    }
+
+    /// Actions.
+    pub fn actions(&self) -> usize {
+        self.head.actions
+    }
+
+    /// The padded vector of parameters in the order of [`flatten`](crate::policy::flatten): layer by
+    /// layer weights `[inputs, outputs]`, row-major, then biases.
+    ///
+    /// # Panics
+    /// If the number of parameters is another.
+    pub fn pad(&self, flat: &[f32]) -> Vec<f32> {
+        assert_eq!(flat.len(), self.positions().count(), "flat: [num_params]");
+        let mut padded = vec![0.0; self.len];
+        for (position, value) in self.positions().zip(flat) {
+            padded[position] = *value;
+        }
+        padded
+    }
+
+    /// The inverse of [`Layout::pad`].
+    pub fn unpad(&self, padded: &[f32]) -> Vec<f32> {
+        self.positions().map(|position| padded[position]).collect()
+    }
+
+    /// Where each parameter of the flat vector lies in the padded one.
+    fn positions(&self) -> impl Iterator<Item = usize> {
+        let hidden = self.hidden.iter().flat_map(|layer| {
+            let Dense { inputs, outputs, columns, weight, bias, .. } = *layer;
+            (0..inputs)
+                .flat_map(move |i| (0..outputs).map(move |j| weight + i * columns + j))
+                .chain((0..outputs).map(move |j| bias + j))
+        });
+        let Head { inputs, actions, width, weight, bias, .. } = self.head;
+        let head = (0..inputs)
+            .flat_map(move |i| (0..actions).map(move |j| weight + j * width + i))
+            .chain((0..actions).map(move |j| bias + j));
+        hidden.chain(head)
+    }
+}
+
+/// A network: padded parameters, and the weights of every layer but the first once more, transposed.
+#[derive(Clone, Debug)]
+pub struct Network {
+    layout: Layout,
+    params: Vec<f32>,
+    /// Of each hidden layer but the first, `[columns, rows]`; then of the head, `[width, columns]`.
+    transposed: Vec<Vec<f32>>,
+}
+
+/// The numbers of a block of samples on their way through a network.
+#[derive(Clone, Debug)]
+pub struct Block {
+    /// Observations, `[samples, obs_stride]`.
+    pub obs: Vec<f32>,
+    /// Of each hidden layer what it gives, `[samples, columns]`.
+    hidden: Vec<Vec<f32>>,
+    /// The derivatives of the activations there, then the gradients of the loss.
+    slopes: Vec<Vec<f32>>,
+    /// Logits, then the gradients of the loss: `[samples, stride]`.
+    pub logits: Vec<f32>,
+    /// Numbers from sample to sample in `logits`.
+    pub logits_stride: usize,
+}
+
+impl Block {
+    /// Room for a number of samples.
+    pub fn new(layout: &Layout, samples: usize) -> Self {
+        let room = |stride: usize| vec![0.0; samples * stride];
+        let hidden: Vec<_> = layout.hidden.iter().map(|l| room(l.columns)).collect();
+        Self {
+            obs: room(layout.obs_stride()),
+            slopes: hidden.clone(),
+            hidden,
+            logits: room(layout.head.columns),
+            logits_stride: layout.head.columns,
+        }
+    }
+}
+
+impl Network {
+    /// From padded parameters.
+    pub fn new(layout: &Layout, params: Vec<f32>) -> Self {
+        assert_eq!(params.len(), layout.len, "params: padded");
+        let (hidden, head) = (&layout.hidden[1..], layout.head);
+        let transposed = hidden
+            .iter()
+            .map(|layer| vec![0.0; layer.rows * layer.columns])
+            .chain([vec![0.0; head.width * head.columns]])
+            .collect();
+        let mut network = Self { layout: layout.clone(), params, transposed };
+        network.transpose();
+        network
+    }
+
+    /// Where the parameters lie.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The padded parameters.
+    pub fn params(&self) -> &[f32] {
+        &self.params
+    }
+
+    /// Changes the padded parameters.
+    pub fn change(&mut self, change: impl FnOnce(&mut [f32])) {
+        change(&mut self.params);
+        self.transpose();
+    }
+
+    fn transpose(&mut self) {
+        let Layout { hidden, head, .. } = &self.layout;
+        let shapes = hidden[1..].iter().map(|l| (l.weight, l.rows, l.columns, l.rows)).chain([(
+            head.weight,
+            head.rows,
+            head.width,
+            head.columns,
+        )]);
+        for ((weight, rows, columns, stride), to) in shapes.zip(&mut self.transposed) {
+            let from = self.params[weight..weight + rows * columns].chunks_exact(columns);
+            for (i, row) in from.enumerate() {
+                for (j, x) in row.iter().enumerate() {
+                    to[j * stride + i] = *x;
+                }
+            }
+        }
+    }
+
+    /// Fills in the logits of the first `samples` observations of the block, a multiple of [`ROWS`].
+    pub fn forward(&self, block: &mut Block, samples: usize) {
+        let Layout { activation, hidden, head, .. } = &self.layout;
+        let mut input = (&block.obs[..], self.layout.obs_stride());
+        let places = block.hidden.iter_mut().zip(&mut block.slopes);
+        for (layer, (output, slopes)) in hidden.iter().zip(places) {
+            let weight = &self.params[layer.weight..][..layer.inputs * layer.columns];
+            let bias = &self.params[layer.bias..][..layer.columns];
+            let output = &mut output[..samples * layer.columns];
+            multiply(by_sample(input), weight, output, layer.columns, Store::Biased(bias));
+            activate(*activation, output, &mut slopes[..samples * layer.columns]);
+            input = (output, layer.columns);
+        }
+        let weight = &self.transposed[hidden.len() - 1][..head.inputs * head.columns];
+        let bias = &self.params[head.bias..][..head.columns];
+        let logits = &mut block.logits[..samples * head.columns];
+        multiply(by_sample(input), weight, logits, head.columns, Store::Biased(bias));
+    }
+
+    /// Adds to `gradient`, a padded vector, that of the loss whose gradients with respect to the
+    /// logits are in `block.logits`. The first `samples` must be those of the last forward pass.
+    pub fn backward(&self, block: &mut Block, samples: usize, gradient: &mut [f32]) {
+        let Layout { hidden, head, .. } = &self.layout;
+        let last = hidden.len() - 1;
+        let logits = (&block.logits[..samples * head.columns], head.columns);
+        let outputs = &block.hidden[last][..samples * head.width];
+        add_columns(logits.0, &mut gradient[head.bias..][..head.columns]);
+        multiply(
+            by_unit(logits),
+            outputs,
+            &mut gradient[head.weight..][..head.rows * head.width],
+            head.width,
+            Store::Added,
+        );
+        multiply(
+            by_sample(logits),
+            &self.params[head.weight..][..head.actions * head.width],
+            &mut block.slopes[last][..samples * head.width],
+            head.width,
+            Store::Multiplied,
+        );
+        for (i, layer) in hidden.iter().enumerate().rev() {
+            let (below, above) = block.slopes.split_at_mut(i);
+            let slopes = &above[0][..samples * layer.columns];
+            let input = match i {
+                0 => (&block.obs[..], self.layout.obs_stride()),
+                _ => (&block.hidden[i - 1][..], layer.rows),
+            };
+            add_columns(slopes, &mut gradient[layer.bias..][..layer.columns]);
+            multiply(
+                by_unit(input),
+                slopes,
+                &mut gradient[layer.weight..][..layer.rows * layer.columns],
+                layer.columns,
+                Store::Added,
+            );
+            if let Some(below) = below.last_mut() {
+                multiply(
+                    by_sample((slopes, layer.columns)),
+                    &self.transposed[i - 1][..layer.outputs * layer.rows],
+                    &mut below[..samples * layer.rows],
+                    layer.rows,
+                    Store::Multiplied,
+                );
+            }
+        }
+    }
+}
+
+/// `[samples, units]` as it is.
+fn by_sample((values, stride): (&[f32], usize)) -> Left<'_> {
+    Left { values, row: stride, column: 1 }
+}
+
+/// `[samples, units]` transposed.
+fn by_unit((values, stride): (&[f32], usize)) -> Left<'_> {
+    Left { values, row: 1, column: stride }
+}
+
+/// Adds the rows of `values` to `sums`, a multiple of [`LANES`].
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn add_columns(values: &[f32], sums: &mut [f32]) {
+    let columns = sums.len();
+    for (j, sums) in sums.chunks_exact_mut(LANES).enumerate() {
+        let mut total = [0.0f32; LANES];
+        for row in values.chunks_exact(columns) {
+            for (total, x) in total.iter_mut().zip(&row[j * LANES..(j + 1) * LANES]) {
+                *total += *x;
+            }
+        }
+        sums.iter_mut().zip(total).for_each(|(sum, x)| *sum += x);
+    }
+}
+
+/// Applies the activation in place, and gives its derivatives.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn activate(activation: Activation, values: &mut [f32], slopes: &mut [f32]) {
+    let pairs = values.iter_mut().zip(slopes);
+    match activation {
+        Activation::Relu => pairs.for_each(|(x, slope)| {
+            *slope = if *x > 0.0 { 1.0 } else { 0.0 };
+            *x = x.max(0.0);
+        }),
+        Activation::Tanh => pairs.for_each(|(x, slope)| {
+            *x = tanh(*x);
+            *slope = 1.0 - *x * *x;
+        }),
+        // s = sigmoid(x): (x s)' = s + x s (1 - s).
+        Activation::Silu => pairs.for_each(|(x, slope)| {
+            let s = 1.0 / (1.0 + exp(-*x));
+            *slope = s + *x * s * (1.0 - s);
+            *x *= s;
+        }),
+        // t = tanh(u(x)), u(x) = sqrt(2 / pi) (x + 0.044715 x^3):
+        // (x (1 + t) / 2)' = (1 + t) / 2 + x (1 - t^2) u'(x) / 2.
+        Activation::Gelu => pairs.for_each(|(x, slope)| {
+            let square = *x * *x;
+            let t = tanh(0.797_884_6 * (*x + 0.044_715 * square * *x));
+            let u_slope = 0.797_884_6 * (1.0 + 3.0 * 0.044_715 * square);
+            *slope = 0.5 * (1.0 + t) + 0.5 * *x * (1.0 - t * t) * u_slope;
+            *x *= 0.5 * (1.0 + t);
+        }),
+    }
+}

@@ -1,0 +1,112 @@
+//! One matrix product for the forward pass, the gradient of the inputs and that of the weights.
+//!
+//! Tiles of the result stay in registers while the inner dimension goes by: each step takes a row of
+//! `b` and multiplies it by one number of `a` for each row of the tile (the "outer product" form of
+//! Goto & van de Geijn 2008). Nothing is packed: the operands of a block of samples lie in the first
+//! two caches.
+
+use crate::policy::{LANES, Lanes, mul_add};
+use multiversion::{multiversion, target::match_target};
+
+/// Rows of a result come in multiples of this.
+pub const ROWS: usize = 4;
+
+/// The left operand: the element of row `i` at the inner index `k` is
+/// `values[i * row + k * column]`.
+#[derive(Clone, Copy)]
+pub struct Left<'a> {
+    /// The numbers.
+    pub values: &'a [f32],
+    /// From row to row.
+    pub row: usize,
+    /// From one inner index to the next.
+    pub column: usize,
+}
+
+/// What becomes of a product.
+#[derive(Clone, Copy)]
+pub enum Store<'a> {
+    /// `c = bias + a b`, the bias `[columns]` the same for all rows.
+    Biased(&'a [f32]),
+    /// `c += a b`.
+    Added,
+    /// `c *= a b`, element by element.
+    Multiplied,
+}
+
+/// Multiplies `a`, `[rows, inner]`, by `b`, `[inner, columns]`, into `c`, `[rows, columns]`; `b` and
+/// `c` row-major and without gaps.
+///
+/// `rows` must be a multiple of [`ROWS`] and `columns` of [`LANES`].
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+pub fn multiply(a: Left, b: &[f32], c: &mut [f32], columns: usize, store: Store) {
+    // With 32 registers of 16 lanes a tile can be four times as wide.
+    match_target! {
+        "x86_64+avx512f" => tiles::<4>(a, b, c, columns, store),
+        _ => tiles::<1>(a, b, c, columns, store),
+    }
+}
+
+/// Covers `c` with tiles of [`ROWS`] rows and up to `V` vectors, from left to right.
+#[inline(always)]
+fn tiles<const V: usize>(a: Left, b: &[f32], c: &mut [f32], columns: usize, store: Store) {
+    let mut j = 0;
+    while columns - j >= V * LANES {
+        strip::<ROWS, V>(a, b, c, columns, j, store);
+        j += V * LANES;
+    }
+    while columns - j >= 2 * LANES {
+        strip::<ROWS, 2>(a, b, c, columns, j, store);
+        j += 2 * LANES;
+    }
+    while columns - j >= LANES {
+        strip::<ROWS, 1>(a, b, c, columns, j, store);
+        j += LANES;
+    }
+}
+
+/// The `V` vectors of columns from `j` on, for all rows.
+#[inline(always)]
+fn strip<const R: usize, const V: usize>(
+    a: Left,
+    b: &[f32],
+    c: &mut [f32],
+    columns: usize,
+    j: usize,
+    store: Store,
+) {
+    for (tile, c) in c.chunks_exact_mut(R * columns).enumerate() {
+        let mut sums = [[[0.0f32; LANES]; V]; R];
+        if let Store::Biased(bias) = store {
+            sums = [*vectors(bias, j); R];
+        }
+        let first = tile * R * a.row;
+        for (k, b) in b.chunks_exact(columns).enumerate() {
+            let b: [Lanes; V] = *vectors(b, j);
+            let at = first + k * a.column;
+            for (r, sums) in sums.iter_mut().enumerate() {
+                let x = a.values[at + r * a.row];
+                for (sum, b) in sums.iter_mut().zip(&b) {
+                    for (sum, b) in sum.iter_mut().zip(b) {
+                        *sum = mul_add(x, *b, *sum);
+                    }
+                }
+            }
+        }
+        for (c, sums) in c.chunks_exact_mut(columns).zip(&sums) {
+            let c = c[j..j + V * LANES].iter_mut().zip(sums.as_flattened());
+            match store {
+                Store::Biased(_) => c.for_each(|(c, sum)| *c = *sum),
+                Store::Added => c.for_each(|(c, sum)| *c += *sum),
+                Store::Multiplied => c.for_each(|(c, sum)| *c *= *sum),
+            }
+        }
+    }
+}
+
+/// `V` vectors of a row from column `j` on.
+#[inline(always)]
+fn vectors<const V: usize>(row: &[f32], j: usize) -> &[Lanes; V] {
+    let (vectors, _) = row[j..j + V * LANES].as_chunks();
+    vectors.try_into().expect("V vectors")
+}

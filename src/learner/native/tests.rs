@@ -1,0 +1,237 @@
+use super::*;
+use crate::config::{Activation, KlEstimator, PolicyConfig};
+use crate::draws::uniform;
+use crate::learner::Learner;
+use burn::tensor::{Device, Int};
+
+const STEPS: usize = 6;
+
+const LOSSES: [LossType; 6] = [
+    LossType::Grpo,
+    LossType::DrGrpo,
+    LossType::Dapo,
+    LossType::Bnpo,
+    LossType::Gspo,
+    LossType::Cispo,
+];
+
+const ACTIVATIONS: [Activation; 4] =
+    [Activation::Relu, Activation::Tanh, Activation::Silu, Activation::Gelu];
+
+/// What distinguishes one comparison from another.
+#[derive(Clone, Debug)]
+struct Case {
+    features: usize,
+    hidden: Vec<usize>,
+    actions: usize,
+    games: usize,
+    activation: Activation,
+    config: TrainConfig,
+}
+
+/// Odd sizes; two epochs of two minibatches of 13 games, with much clipping and an uneven schedule.
+fn case() -> Case {
+    let mut config = TrainConfig::for_game("any");
+    config.iterations = 10;
+    config.update.update_epochs = 2;
+    config.update.num_minibatches = 2;
+    config.update.gradient_accumulation_steps = 3;
+    config.update.max_grad_norm = 0.5;
+    config.optimizer.learning_rate = 1e-2;
+    config.optimizer.warmup_ratio = 0.05;
+    config.loss.clip_eps_high = 0.25;
+    Case {
+        features: 7,
+        hidden: vec![17, 5],
+        actions: 5,
+        games: 26,
+        activation: Activation::Relu,
+        config,
+    }
+}
+
+/// Numbers in `-1..1`.
+fn noise(count: usize, key: u32) -> Vec<f32> {
+    (0..count).map(|i| 2.0 * uniform(draw(key, i as u32)) - 1.0).collect()
+}
+
+fn tensor<const D: usize>(values: Vec<f32>, shape: [usize; D]) -> Tensor<D> {
+    Tensor::from_data(TensorData::new(values, shape), &Device::flex())
+}
+
+fn distance(a: &[f32], b: &[f32]) -> f64 {
+    assert_eq!(a.len(), b.len());
+    let squares = a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2));
+    squares.sum::<f64>().sqrt()
+}
+
+impl Case {
+    fn policy(&self) -> Mlp {
+        let config = PolicyConfig { hidden: self.hidden.clone(), activation: self.activation };
+        let policy = Mlp::new(self.features, self.actions, &config, 5, &Device::flex());
+        // The last layer starts near zero, and biases at zero, which would hide what they do.
+        let flat = flatten(&policy);
+        let count = flat.dims()[0];
+        unflatten(policy, &(flat + tensor(noise(count, 9), [count]) * 0.3))
+    }
+
+    /// A trajectory, its advantages and its mask, under which games have 0 to all steps.
+    fn experience(&self) -> (Trajectory, Tensor<2>, Tensor<2>) {
+        let (count, shape) = (STEPS * self.games, [STEPS, self.games]);
+        let actions: Vec<i32> =
+            (0..count).map(|i| (draw(1, i as u32) % self.actions as u32) as i32).collect();
+        let likely = (self.actions as f32).ln();
+        let logprobs = noise(count, 2).iter().map(|x| x * 0.5 - likely).collect();
+        let mask: Vec<f32> = (0..count)
+            .map(|i| f32::from(i / self.games < (i % self.games) % (STEPS + 1)))
+            .collect();
+        let obs = noise(count * self.features, 3);
+        let actions = TensorData::new(actions, shape);
+        let zeros = || Tensor::<2>::zeros(shape, &Device::flex());
+        let trajectory = Trajectory {
+            obs: tensor(obs, [STEPS, self.games, self.features]),
+            actions: Tensor::<2, Int>::from_data(actions, &Device::flex()),
+            logprobs: tensor(logprobs, shape),
+            rewards: zeros(),
+            ends: zeros(),
+            scores: zeros(),
+        };
+        let mask = tensor(mask, shape);
+        let advantages = tensor(noise(count, 4), shape) * 2.0 * mask.clone();
+        (trajectory, advantages, mask)
+    }
+
+    /// Updates some times with the native learner.
+    fn learn(&self, learner: &mut NativeLearner, iterations: std::ops::Range<u32>) -> UpdateMeans {
+        let (trajectory, advantages, mask) = self.experience();
+        iterations
+            .map(|i| learner.update(&trajectory, &advantages, &mask, i))
+            .last()
+            .expect("at least one iteration")
+    }
+
+    /// Checks that after two iterations both learners have moved to the same place.
+    fn compare(&self) {
+        let policy = self.policy();
+        let (trajectory, advantages, mask) = self.experience();
+        let start = floats(flatten(&policy).into_data());
+        let mut general = Learner::new(policy.clone(), &self.config);
+        let mut native = NativeLearner::new(&policy, &self.config);
+        assert_eq!(native.params(), start);
+        for iteration in 0..2 {
+            let want = general.update(&trajectory, &advantages, &mask, iteration);
+            let got = native.update(&trajectory, &advantages, &mask, iteration);
+            let pairs = [
+                got.approx_kl,
+                got.clip_fraction,
+                got.entropy,
+                got.reference_kl,
+                got.loss,
+                got.grad_norm,
+            ];
+            for (got, want) in pairs.iter().zip(floats(want.means.into_data())) {
+                let off = (got - f64::from(want)).abs();
+                let bound = 1e-4 * f64::from(want).abs() + 1e-6;
+                assert!(off < bound, "{got} instead of {want}: {self:?}");
+            }
+            assert!(self.actions == 1 || got.clip_fraction > 0.0, "{self:?}");
+        }
+        let flat = |tensor: &Tensor<1>| floats(tensor.clone().into_data());
+        let want = flat(general.params());
+        let change = distance(&want, &start);
+        let off = distance(&native.params(), &want);
+        assert!(off < 1e-5 * change, "{off} of {change}: {self:?}");
+        assert_eq!(native.params(), floats(flatten(&native.policy()).into_data()));
+
+        let (want, got) = (general.optimizer(), native.optimizer());
+        assert_eq!(want.steps, got.steps);
+        for (want, got) in
+            [(&want.first_moment, got.first_moment), (&want.second_moment, got.second_moment)]
+        {
+            let want = flat(want);
+            let size = distance(&want, &vec![0.0; want.len()]);
+            assert!(distance(&want, &got) <= 1e-4 * size, "moments: {self:?}");
+        }
+    }
+}
+
+#[test]
+fn every_loss_and_activation_agrees_with_autodiff() {
+    for loss_type in LOSSES {
+        for activation in ACTIVATIONS {
+            for hidden in [&[17][..], &[17, 5]] {
+                for (dual_clip, kl) in [
+                    (0.0, None),
+                    (1.4, Some(KlEstimator::K1)),
+                    (0.0, Some(KlEstimator::K2)),
+                    (1.4, Some(KlEstimator::K3)),
+                ] {
+                    let mut case = case();
+                    case.activation = activation;
+                    case.hidden = hidden.to_vec();
+                    case.config.loss.loss_type = loss_type;
+                    case.config.loss.dual_clip = dual_clip;
+                    case.config.loss.kl_coef = if kl.is_some() { 0.3 } else { 0.0 };
+                    case.config.loss.kl_estimator = kl.unwrap_or(KlEstimator::K3);
+                    case.compare();
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_size_agrees_with_autodiff() {
+    for (features, hidden, actions, games) in [
+        (1, &[1][..], 1, 2),
+        (3, &[1, 1], 2, 2),
+        (100, &[130], 40, 26),
+        (16, &[64, 64], 3, 26),
+        (33, &[48, 97], 16, 26),
+        // Several chunks.
+        (7, &[17, 5], 5, 520),
+    ] {
+        let mut case = case();
+        (case.features, case.actions, case.games) = (features, actions, games);
+        case.hidden = hidden.to_vec();
+        case.activation = Activation::Tanh;
+        case.config.update.gradient_accumulation_steps = 1;
+        case.compare();
+    }
+}
+
+#[test]
+fn any_number_of_threads_gives_the_same_bytes() {
+    for loss_type in [LossType::Dapo, LossType::Gspo] {
+        let mut case = case();
+        case.games = 520;
+        case.config.loss.loss_type = loss_type;
+        case.config.loss.kl_coef = 0.1;
+        let results = [1, 2, 3].map(|threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+            pool.expect("threads can be had").install(|| {
+                let mut learner = NativeLearner::new(&case.policy(), &case.config);
+                let means = case.learn(&mut learner, 0..2);
+                (learner.params(), learner.optimizer(), means)
+            })
+        });
+        assert_eq!(results[0], results[1]);
+        assert_eq!(results[0], results[2]);
+    }
+}
+
+#[test]
+fn a_restored_learner_goes_on_exactly() {
+    let mut case = case();
+    case.config.loss.kl_coef = 0.1;
+    let mut learner = NativeLearner::new(&case.policy(), &case.config);
+    case.learn(&mut learner, 0..1);
+    let mut restored = NativeLearner::new(&learner.policy(), &case.config);
+    let reference = learner.reference_params();
+    restored.restore(&learner.params(), &learner.optimizer(), reference.as_deref());
+    assert_eq!(restored.reference_params(), reference);
+    let means = case.learn(&mut learner, 1..3);
+    assert_eq!(case.learn(&mut restored, 1..3), means);
+    assert_eq!(restored.params(), learner.params());
+    assert_eq!(restored.optimizer(), learner.optimizer());
+}
