@@ -139,6 +139,7 @@ impl Rules for CartPole {
         Outcome { reward: 1.0f32.runtime(), terminated }
     }
 
+    #[inline(always)]
     fn feature(state: &CartPoleState, #[comptime] i: usize, #[comptime] _game: Self) -> f32 {
         if comptime!(i == 0) {
             state.x * comptime!(1.0 / X_LIMIT)

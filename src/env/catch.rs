@@ -93,6 +93,7 @@ impl Rules for Catch {
         Outcome { reward: select(landed, caught, 0.0f32), terminated: landed }
     }
 
+    #[inline(always)]
     fn feature(state: &CatchState, #[comptime] i: usize, #[comptime] game: Self) -> f32 {
         let columns = comptime!(2.0 / (game.columns.max(2) - 1) as f32);
         let rows = comptime!(2.0 / (game.rows.max(2) - 1) as f32);

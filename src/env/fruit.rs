@@ -282,6 +282,7 @@ impl Rules for Fruit {
     /// features are the slacks of pairs: the steps between their landings less the moves from one
     /// to the other. Slacks tell whether a fruit, or a second one after the first, can be caught at
     /// all; they are clipped to +-2, where the decision lies. Features of missing fruits are 0.
+    #[inline(always)]
     fn feature(state: &FruitState, #[comptime] i: usize, #[comptime] game: Self) -> f32 {
         let fruits = comptime!(game.max_fruits as usize);
         let singles = comptime!(1 + 4 * fruits);

@@ -4,14 +4,16 @@
 //! along, and [`NativeMlp`] its evaluation on the CPU's vector units for rollouts without a device.
 
 mod categorical;
+mod math;
 mod mlp;
 mod native;
 mod parameters;
 
 pub use categorical::{Categorical, Sampled, sample};
+pub(crate) use math::{exp, ln, mul_add, tanh};
 pub use mlp::Mlp;
 pub use native::{LANES, Lanes, NativeMlp, Scratch};
-pub(crate) use native::{argmax_lane, exp, ln, mul_add, sample_lane, tanh};
+pub(crate) use native::{argmax_lane, sample_lanes};
 pub use parameters::{Parameter, flatten, named_parameters, unflatten};
 
 use burn::module::Module;

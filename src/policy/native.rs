@@ -5,7 +5,8 @@
 //! changes it. Plain loops are compiled for several instruction sets, and the best that the machine
 //! has is taken at run time.
 
-use super::{Mlp, Sampled, sample};
+use super::Mlp;
+use super::math::{exp, ln, mul_add, tanh};
 use crate::config::Activation;
 use multiversion::multiversion;
 
@@ -97,9 +98,38 @@ impl NativeMlp {
     }
 }
 
-/// Draws the action of one lane; see [`sample`].
-pub(crate) fn sample_lane(logits: &[Lanes], lane: usize, u: f32) -> Sampled {
-    sample(logits.iter().map(|l| l[lane]), u)
+/// Draws an action for each lane by the numbers `u`, as [`sample`](super::sample) does; gives their
+/// log-probabilities too.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+pub(crate) fn sample_lanes(
+    logits: &[Lanes],
+    u: &Lanes,
+    actions: &mut [u32; LANES],
+    logprobs: &mut Lanes,
+) {
+    for lane in 0..LANES {
+        let mut max = logits[0][lane];
+        for logit in &logits[1..] {
+            max = max.max(logit[lane]);
+        }
+        let mut total = 0.0;
+        for logit in logits {
+            total += exp(logit[lane] - max);
+        }
+        let threshold = u[lane] * total;
+        let (mut sum, mut below) = (0.0, 0);
+        for logit in logits {
+            sum += exp(logit[lane] - max);
+            below += u32::from(sum <= threshold);
+        }
+        let action = below.min(logits.len() as u32 - 1);
+        let mut chosen = logits[0][lane];
+        for (a, logit) in logits.iter().enumerate() {
+            chosen = if a as u32 == action { logit[lane] } else { chosen };
+        }
+        actions[lane] = action;
+        logprobs[lane] = chosen - max - ln(total);
+    }
 }
 
 /// The most likely action of one lane, the first of equals.
@@ -111,17 +141,6 @@ pub(crate) fn argmax_lane(logits: &[Lanes], lane: usize) -> u32 {
         }
     }
     best as u32
-}
-
-/// `a * b + c`, in one rounding where the instruction set has that: where it hasn't, the standard
-/// library's `mul_add` would be a slow call.
-#[inline(always)]
-pub(crate) fn mul_add(a: f32, b: f32, c: f32) -> f32 {
-    if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
-        a.mul_add(b, c)
-    } else {
-        a * b + c
-    }
 }
 
 /// `output[j] = bias[j] + sum over i of weight[i, j] * input[i]`, summed in the order of `i`.
@@ -172,83 +191,30 @@ fn activate(activation: Activation, values: &mut [Lanes]) {
 }
 
 /// The hyperbolic tangent, by [`exp`].
-#[inline(always)]
-pub(crate) fn tanh(x: f32) -> f32 {
-    1.0 - 2.0 / (exp(2.0 * x) + 1.0)
-}
-
-/// The exponential, within 2 units in the last place over the finite range, in operations that
-/// vectorise: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2] (coefficients of Cephes' `expf`).
-#[inline(always)]
-pub(crate) fn exp(x: f32) -> f32 {
-    let x = x.clamp(-87.0, 88.0);
-    // Adding 1.5 * 2^23 rounds to an integer in the low bits.
-    let shifted = x * std::f32::consts::LOG2_E + 12_582_912.0;
-    let n = shifted - 12_582_912.0;
-    let r = mul_add(n, -0.693_359_4, x);
-    let r = mul_add(n, 2.121_944_4e-4, r);
-    let mut p = 1.987_569_1e-4f32;
-    for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
-        p = mul_add(p, r, c);
-    }
-    let p = mul_add(p * r, r, r) + 1.0;
-    p * f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000))
-}
-
-/// The natural logarithm of a positive, finite, normal number, within 2 units in the last place or
-/// 1e-7, in operations that vectorise: the exponent times ln 2, and a polynomial of the mantissa on
-/// [sqrt(1/2), sqrt(2)] (coefficients of Cephes' `logf`).
-#[inline(always)]
-pub(crate) fn ln(x: f32) -> f32 {
-    // sqrt(1/2) is 0x3f3504f3: with that taken away, the upper bits are the exponent.
-    let bits = x.to_bits().wrapping_sub(0x3f35_04f3) as i32;
-    let n = (bits >> 23) as f32;
-    let r = f32::from_bits(((bits & 0x007f_ffff) + 0x3f35_04f3) as u32) - 1.0;
-    let mut p = 7.037_683_6e-2f32;
-    for c in [
-        -1.151_461e-1,
-        1.167_699_9e-1,
-        -1.242_014_1e-1,
-        1.424_932_3e-1,
-        -1.666_805_8e-1,
-        2.000_071_4e-1,
-        -2.499_999_4e-1,
-        3.333_333e-1,
-    ] {
-        p = mul_add(p, r, c);
-    }
-    let square = r * r;
-    let p = mul_add(n, -2.121_944_4e-4, p * r * square);
-    let p = mul_add(square, -0.5, p);
-    mul_add(n, 0.693_359_4, r + p)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::PolicyConfig;
-    use crate::policy::Policy;
+    use crate::policy::{Policy, sample};
     use burn::tensor::{Device, Tensor, TensorData};
 
     #[test]
-    fn exp_and_tanh_match_double_precision() {
-        for i in -8700..8800 {
-            let x = i as f32 * 0.01;
-            let exact = f64::from(x).exp();
-            assert!((f64::from(exp(x)) / exact - 1.0).abs() < 3e-7, "exp({x})");
-            assert!((f64::from(tanh(x)) - f64::from(x).tanh()).abs() < 3e-7, "tanh({x})");
+    fn lanes_are_sampled_as_one_by_one() {
+        for actions in [1, 2, 3, 7] {
+            for round in 0..500 {
+                let draw = |i: usize| ((round * 131 + i * 17) as f32 * 0.734).sin() * 4.0;
+                let logits: Vec<Lanes> =
+                    (0..actions).map(|a| std::array::from_fn(|l| draw(a * LANES + l))).collect();
+                let u: Lanes = std::array::from_fn(|l| (draw(900 + l) * 0.125 + 0.5).fract());
+                let (mut picked, mut logprobs) = ([0; LANES], [0.0; LANES]);
+                sample_lanes(&logits, &u, &mut picked, &mut logprobs);
+                for lane in 0..LANES {
+                    let alone = sample(logits.iter().map(|l| l[lane]), u[lane]);
+                    assert_eq!(picked[lane], alone.action);
+                    assert!((logprobs[lane] - alone.logprob).abs() < 1e-5);
+                }
+            }
         }
-    }
-
-    #[test]
-    fn ln_matches_double_precision() {
-        for i in 1..100_000 {
-            let x = i as f32 * 0.001;
-            let exact = f64::from(x).ln();
-            let error = (f64::from(ln(x)) - exact).abs();
-            assert!(error < 1e-7 + 2e-7 * exact.abs(), "ln({x}) is off by {error}");
-        }
-        assert_eq!(ln(1.0), 0.0);
     }
 
     #[test]

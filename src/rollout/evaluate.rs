@@ -1,11 +1,11 @@
 //! Evaluation: whole episodes of fresh levels, played natively.
 
-use super::action_uniform;
 use super::native::observe;
 use super::seats::Seat;
+use super::{action_key, action_uniform};
 use crate::draws::{Stream, draw};
 use crate::env::Rules;
-use crate::policy::{LANES, NativeMlp, argmax_lane, sample_lane};
+use crate::policy::{LANES, NativeMlp, argmax_lane, sample_lanes};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -92,21 +92,25 @@ fn play_block<G: Rules>(
     let mut results: Vec<Option<(f64, u32)>> = vec![None; lanes];
     let mut obs = vec![[0.0; LANES]; game.num_features()];
     let mut scratch = policy.scratch();
+    let action_keys: [u32; LANES] = std::array::from_fn(|lane| action_key(actions, number(lane)));
     let mut t = 0;
     while results.iter().any(Option::is_none) {
         observe(game, &seats, &mut obs);
         let logits = policy.logits(&obs, &mut scratch);
+        let picked = match player {
+            Player::Greedy => std::array::from_fn(|lane| argmax_lane(logits, lane)),
+            Player::Sampling => {
+                let u = action_keys.map(|key| action_uniform(key, t));
+                let (mut picked, mut logprobs) = ([0; LANES], [0.0; LANES]);
+                sample_lanes(logits, &u, &mut picked, &mut logprobs);
+                picked
+            }
+        };
         for (lane, (seat, result)) in seats.iter_mut().zip(&mut results).enumerate() {
             if result.is_some() {
                 continue;
             }
-            let action = match player {
-                Player::Greedy => argmax_lane(logits, lane),
-                Player::Sampling => {
-                    sample_lane(logits, lane, action_uniform(actions, number(lane), t)).action
-                }
-            };
-            let played = seat.play(action, game);
+            let played = seat.play(picked[lane], game);
             if played.ended {
                 *result = Some((f64::from(played.score), t + 1));
             }

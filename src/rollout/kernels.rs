@@ -1,7 +1,7 @@
 //! The kernels of the stepwise rollout, and their launch: one unit plays one game.
 
 use super::seats::HEADER;
-use super::{action_uniform, branch_member, branch_step, staggered_time};
+use super::{action_key, action_uniform, branch_member, branch_step, staggered_time};
 use crate::config::{RolloutConfig, Start};
 use crate::draws::draw;
 use crate::env::bits::{from_bits, to_bits};
@@ -192,7 +192,7 @@ fn step_kernel<G: Rules>(
     actions: &mut [i32],
     quantities: &mut [f32],
     branches: &mut [u32],
-    action_key: u32,
+    iteration_key: u32,
     branch_key: u32,
     t: usize,
     num_groups: usize,
@@ -217,7 +217,7 @@ fn step_kernel<G: Rules>(
         for a in 0..num_actions {
             total += (logits[first + a] - max).exp();
         }
-        let threshold = action_uniform(action_key, env as u32, t as u32) * total;
+        let threshold = action_uniform(action_key(iteration_key, env as u32), t as u32) * total;
         let mut below = 0u32;
         let mut sum = 0.0f32;
         #[unroll]
@@ -342,7 +342,7 @@ impl<G: Rules> Buffers<G> {
     }
 
     /// Plays step `t` by `logits`, `[num_envs, num_actions]`.
-    pub fn step(&self, logits: Tensor<2>, t: usize, action_key: u32, branch_key: u32) {
+    pub fn step(&self, logits: Tensor<2>, t: usize, iteration_key: u32, branch_key: u32) {
         assert_eq!(
             logits.dims(),
             [self.config.num_envs(), self.game.num_actions()],
@@ -364,7 +364,7 @@ impl<G: Rules> Buffers<G> {
                 argument(&self.actions),
                 argument(&self.quantities),
                 argument(&self.branches),
-                action_key,
+                iteration_key,
                 branch_key,
                 t,
                 self.config.num_groups,

@@ -49,10 +49,16 @@ impl RolloutKeys {
     }
 }
 
-/// The uniform number that decides the action of game `env` at step `t` of an iteration.
+/// The key of a game's actions in an iteration.
 #[cube]
-fn action_uniform(iteration_key: u32, env: u32, t: u32) -> f32 {
-    uniform(draw(draw(iteration_key, env), t))
+fn action_key(iteration_key: u32, env: u32) -> u32 {
+    draw(iteration_key, env)
+}
+
+/// The uniform number that decides a game's action at step `t`.
+#[cube]
+fn action_uniform(action_key: u32, t: u32) -> f32 {
+    uniform(draw(action_key, t))
 }
 
 /// The step of the episode at which a game of the first iteration starts when the games go on

@@ -4,10 +4,10 @@
 //! word to the others; which thread plays which block changes nothing.
 
 use super::seats::{self, BranchPoint, Seat};
-use super::{RolloutKeys, SeatsError, action_uniform};
+use super::{RolloutKeys, SeatsError, action_key, action_uniform};
 use crate::config::RolloutConfig;
 use crate::env::Rules;
-use crate::policy::{LANES, Lanes, NativeMlp, sample_lane};
+use crate::policy::{LANES, Lanes, NativeMlp, sample_lanes};
 use crate::trajectory::Trajectory;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use rayon::prelude::*;
@@ -91,7 +91,7 @@ impl<G: Rules> NativeRollout<G> {
     fn play_block(
         &self,
         policy: &NativeMlp,
-        action_key: u32,
+        iteration_key: u32,
         points: &[BranchPoint],
         first: usize,
         mut seats: Vec<Seat<G>>,
@@ -110,16 +110,18 @@ impl<G: Rules> NativeRollout<G> {
             scores: vec![[0.0; LANES]; steps],
         };
         let mut scratch = policy.scratch();
+        let action_keys: [u32; LANES] =
+            std::array::from_fn(|lane| action_key(iteration_key, (first + lane) as u32));
+        let mut actions = [0; LANES];
         for t in 0..steps {
             let obs = &mut block.obs[t * features..(t + 1) * features];
             observe(self.game, &seats, obs);
             let logits = policy.logits(obs, &mut scratch);
+            let u = action_keys.map(|key| action_uniform(key, t as u32));
+            sample_lanes(logits, &u, &mut actions, &mut block.logprobs[t]);
+            block.actions[t] = actions.map(|action| action as i32);
             for (lane, seat) in seats.iter_mut().enumerate() {
-                let u = action_uniform(action_key, (first + lane) as u32, t as u32);
-                let sampled = sample_lane(logits, lane, u);
-                let played = seat.play(sampled.action, self.game);
-                block.actions[t][lane] = sampled.action as i32;
-                block.logprobs[t][lane] = sampled.logprob;
+                let played = seat.play(actions[lane], self.game);
                 block.rewards[t][lane] = played.reward;
                 block.ends[t][lane] = f32::from(played.ended);
                 block.scores[t][lane] = played.score;
@@ -156,11 +158,27 @@ impl<G: Rules> NativeRollout<G> {
 }
 
 /// Fills `obs`, `[num_features][LANES]`, with the features of up to [`LANES`] games.
+///
+/// The first features are asked for by constants, so that the code of each is compiled for itself, as
+/// it is in a kernel.
 pub(super) fn observe<G: Rules>(game: G, seats: &[Seat<G>], obs: &mut [Lanes]) {
-    for (i, feature) in obs.iter_mut().enumerate() {
-        for (x, seat) in feature.iter_mut().zip(seats) {
-            *x = G::feature(&seat.state, i, game);
-        }
+    macro_rules! constants {
+        ($($i:literal)*) => {
+            $(if $i < obs.len() {
+                observe_one(game, seats, $i, &mut obs[$i]);
+            })*
+        };
+    }
+    constants!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19);
+    for (i, feature) in obs.iter_mut().enumerate().skip(20) {
+        observe_one(game, seats, i, feature);
+    }
+}
+
+#[inline(always)]
+fn observe_one<G: Rules>(game: G, seats: &[Seat<G>], i: usize, feature: &mut Lanes) {
+    for (x, seat) in feature.iter_mut().zip(seats) {
+        *x = G::feature(&seat.state, i, game);
     }
 }
 

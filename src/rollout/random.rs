@@ -2,7 +2,7 @@
 
 use super::native::observe;
 use super::seats::Seat;
-use super::{RolloutKeys, action_uniform};
+use super::{RolloutKeys, action_key, action_uniform};
 use crate::draws::draw;
 use crate::env::Rules;
 use crate::policy::LANES;
@@ -21,6 +21,8 @@ pub fn play_at_random<G: Rules>(game: G, num_envs: usize, num_steps: usize, seed
             let mut seats: Vec<Seat<G>> =
                 (first..last).map(|env| Seat::new(draw(keys.level, env as u32), game)).collect();
             let mut obs = vec![[0.0; LANES]; game.num_features()];
+            let action_keys: [u32; LANES] =
+                std::array::from_fn(|lane| action_key(keys.action, (first + lane) as u32));
             let mut sums = [0.0f32; LANES];
             for t in 0..num_steps {
                 observe(game, &seats, &mut obs);
@@ -28,7 +30,7 @@ pub fn play_at_random<G: Rules>(game: G, num_envs: usize, num_steps: usize, seed
                     sums.iter_mut().zip(feature).for_each(|(sum, x)| *sum += x);
                 }
                 for (lane, seat) in seats.iter_mut().enumerate() {
-                    let u = action_uniform(keys.action, (first + lane) as u32, t as u32);
+                    let u = action_uniform(action_keys[lane], t as u32);
                     let action = (u * game.num_actions() as f32) as u32;
                     sums[lane] += seat.play(action, game).reward;
                 }

@@ -7,7 +7,7 @@
 use super::kernels::{self, Buffers};
 use super::native::observe;
 use super::seats::{self, Seat};
-use super::{RolloutKeys, SeatsError, action_uniform};
+use super::{RolloutKeys, SeatsError, action_key, action_uniform};
 use crate::config::RolloutConfig;
 #[cfg(feature = "kernels")]
 use crate::config::Start;
@@ -156,7 +156,7 @@ impl<G: Rules> StepwiseRollout<G> {
             let logits = host_floats(policy.logits(Tensor::from_data(obs, &self.device)));
             let rows = logits.chunks_exact(self.game.num_actions());
             for (env, (seat, row)) in seats.iter_mut().zip(rows).enumerate() {
-                let u = action_uniform(keys.action, env as u32, t as u32);
+                let u = action_uniform(action_key(keys.action, env as u32), t as u32);
                 let sampled = sample(row.iter().copied(), u);
                 let played = seat.play(sampled.action, self.game);
                 actions.push(sampled.action as i32);

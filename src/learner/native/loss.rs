@@ -126,12 +126,13 @@ impl Rule {
         GameRatio { ratio, slope: slopes.sum::<f32>() * weight / count }
     }
 
-    /// 1 where the ratio has left its range in the direction of the advantage.
+    /// 1 where the ratio has left its range in the direction of the advantage, or is beyond the dual
+    /// clip.
     #[inline(always)]
     fn clips(&self, ratio: f32, advantage: f32) -> f32 {
         let above = (ratio > self.high) & (advantage > 0.0);
-        let below = (ratio < self.low) & (advantage < 0.0);
-        f32::from(above | below)
+        let outside = (ratio < self.low) | (ratio > self.dual_clip);
+        f32::from(above | outside & (advantage < 0.0))
     }
 }
 

@@ -1,3 +1,5 @@
+//! The native learner against the autodiff learner, case by case.
+
 use super::*;
 use crate::config::{Activation, KlEstimator, PolicyConfig};
 use crate::draws::uniform;

@@ -1,0 +1,89 @@
+//! Elementary functions in operations that vectorise, for loops over lanes.
+
+/// `a * b + c`, in one rounding where the instruction set has that: where it hasn't, the standard
+/// library's `mul_add` would be a slow call.
+#[inline(always)]
+pub(crate) fn mul_add(a: f32, b: f32, c: f32) -> f32 {
+    if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+        a.mul_add(b, c)
+    } else {
+        a * b + c
+    }
+}
+
+#[inline(always)]
+pub(crate) fn tanh(x: f32) -> f32 {
+    1.0 - 2.0 / (exp(2.0 * x) + 1.0)
+}
+
+/// The exponential, within 2 units in the last place over the finite range, in operations that
+/// vectorise: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2] (coefficients of Cephes' `expf`).
+#[inline(always)]
+pub(crate) fn exp(x: f32) -> f32 {
+    let x = x.clamp(-87.0, 88.0);
+    // Adding 1.5 * 2^23 rounds to an integer in the low bits.
+    let shifted = x * std::f32::consts::LOG2_E + 12_582_912.0;
+    let n = shifted - 12_582_912.0;
+    let r = mul_add(n, -0.693_359_4, x);
+    let r = mul_add(n, 2.121_944_4e-4, r);
+    let mut p = 1.987_569_1e-4f32;
+    for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
+        p = mul_add(p, r, c);
+    }
+    let p = mul_add(p * r, r, r) + 1.0;
+    p * f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000))
+}
+
+/// The natural logarithm of a positive, finite, normal number, within 2 units in the last place or
+/// 1e-7, in operations that vectorise: the exponent times ln 2, and a polynomial of the mantissa on
+/// [sqrt(1/2), sqrt(2)] (coefficients of Cephes' `logf`).
+#[inline(always)]
+pub(crate) fn ln(x: f32) -> f32 {
+    // sqrt(1/2) is 0x3f3504f3: with that taken away, the upper bits are the exponent.
+    let bits = x.to_bits().wrapping_sub(0x3f35_04f3) as i32;
+    let n = (bits >> 23) as f32;
+    let r = f32::from_bits(((bits & 0x007f_ffff) + 0x3f35_04f3) as u32) - 1.0;
+    let mut p = 7.037_683_6e-2f32;
+    for c in [
+        -1.151_461e-1,
+        1.167_699_9e-1,
+        -1.242_014_1e-1,
+        1.424_932_3e-1,
+        -1.666_805_8e-1,
+        2.000_071_4e-1,
+        -2.499_999_4e-1,
+        3.333_333e-1,
+    ] {
+        p = mul_add(p, r, c);
+    }
+    let square = r * r;
+    let p = mul_add(n, -2.121_944_4e-4, p * r * square);
+    let p = mul_add(square, -0.5, p);
+    mul_add(n, 0.693_359_4, r + p)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exp_and_tanh_match_double_precision() {
+        for i in -8700..8800 {
+            let x = i as f32 * 0.01;
+            let exact = f64::from(x).exp();
+            assert!((f64::from(exp(x)) / exact - 1.0).abs() < 3e-7, "exp({x})");
+            assert!((f64::from(tanh(x)) - f64::from(x).tanh()).abs() < 3e-7, "tanh({x})");
+        }
+    }
+
+    #[test]
+    fn ln_matches_double_precision() {
+        for i in 1..100_000 {
+            let x = i as f32 * 0.001;
+            let exact = f64::from(x).ln();
+            let error = (f64::from(ln(x)) - exact).abs();
+            assert!(error < 1e-7 + 2e-7 * exact.abs(), "ln({x}) is off by {error}");
+        }
+        assert_eq!(ln(1.0), 0.0);
+    }
+}
