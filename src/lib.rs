@@ -5,7 +5,7 @@
 //!
 //! - [`config`]: settings, their defaults and limits; [`device`]: where to compute;
 //! - [`draws`]: randomness as an argument;
-//! - [`env`]: games, whose rules are written once for CPU and GPU;
+//! - [`mod@env`]: games, whose rules are written once for CPU and GPU;
 //! - [`policy`]: networks and the distribution over actions;
 //! - [`rollout`]: policy and game give a [`trajectory`];
 //! - [`advantage`]: how much better each action was than its group;

@@ -6,7 +6,7 @@
 //! its GPU expansion, so the same source runs natively and inside kernels.
 //!
 //! A rule sees no time and no generator. The caller hands it a key for every step
-//! ([`crate::draws`]), and [`play`] counts the steps, ends the episode and starts the next one.
+//! ([`crate::draws`]), and [`play()`] counts the steps, ends the episode and starts the next one.
 
 pub mod bits;
 mod cartpole;

@@ -1,4 +1,4 @@
-//! Rollouts: a policy plays the games and leaves a [`Trajectory`].
+//! Rollouts: a policy plays the games and leaves a [`Trajectory`](crate::trajectory::Trajectory).
 //!
 //! [`NativeRollout`] plays on the CPU's threads; [`StepwiseRollout`] plays on any device, with the
 //! rules as a kernel and the policy as any Burn module. The same seed gives the same games in both.
