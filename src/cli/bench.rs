@@ -1,8 +1,8 @@
 //! `grove bench`: how fast a device plays and trains, in five separate figures.
 
-use super::{BenchArgs, with_game};
+use super::{BenchArgs, Playable, check, settings, with_game};
 use anyhow::{Context, Result};
-use grove::config::{ConfigError, Start, TrainConfig};
+use grove::config::{Start, TrainConfig};
 use grove::device::{self, Chosen};
 use grove::env::Rules;
 use grove::rollout::{Player, play_at_random};
@@ -52,9 +52,9 @@ pub fn run(args: BenchArgs) -> Result<()> {
     with_game!(name.as_str(), bench(&args))
 }
 
-fn bench<G: Rules + Default + Serialize>(args: &BenchArgs) -> Result<()> {
-    let game = G::default();
-    let mut config = TrainConfig::for_game(G::NAME);
+fn bench<G: Playable>(args: &BenchArgs) -> Result<()> {
+    let (game, mut config) = settings::<G>(toml::Table::new(), &args.set)?;
+    let defaults = config.clone();
     config.engine = args.engine;
     config.policy.hidden.clone_from(&args.hidden);
     config.rollout.group_size = args.group_size;
@@ -66,8 +66,7 @@ fn bench<G: Rules + Default + Serialize>(args: &BenchArgs) -> Result<()> {
     config.update.num_minibatches = args.num_minibatches;
     // Long enough that no schedule ends within the measurement.
     config.iterations = 1_000_000;
-    game.validate().map_err(ConfigError::OutOfRange)?;
-    config.validate()?;
+    check(&game, &config)?;
 
     let started = Instant::now();
     let chosen = device::choose(&args.device)?;
@@ -97,7 +96,7 @@ fn bench<G: Rules + Default + Serialize>(args: &BenchArgs) -> Result<()> {
         Figure::of((1..=args.repeats as u64).map(run).collect())
     });
     let seconds_to_score =
-        args.score.map(|score| time_to_score(game, &chosen, score)).transpose()?;
+        args.score.map(|score| time_to_score(game, &defaults, &chosen, score)).transpose()?;
     let report = Report {
         env: G::NAME,
         device: &chosen.info.name,
@@ -125,10 +124,14 @@ fn bench<G: Rules + Default + Serialize>(args: &BenchArgs) -> Result<()> {
 }
 
 /// Seconds of the game's default run, from nothing, until its greedy policy reaches `score`.
-fn time_to_score<G: Rules>(game: G, chosen: &Chosen, score: f64) -> Result<f64> {
-    let config = TrainConfig::for_game(G::NAME);
+fn time_to_score<G: Rules>(
+    game: G,
+    config: &TrainConfig,
+    chosen: &Chosen,
+    score: f64,
+) -> Result<f64> {
     let started = Instant::now();
-    let mut trainer = Trainer::new(game, &config, &chosen.device);
+    let mut trainer = Trainer::new(game, config, &chosen.device);
     for _ in 0..config.iterations {
         trainer.iterate()?;
         if trainer.iteration().is_multiple_of(5)

@@ -9,7 +9,11 @@ mod train;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
-use grove::config::Engine;
+use grove::config::{ConfigError, Engine, TrainConfig, overlay};
+use grove::env::Rules;
+use grove::trainer::config_toml;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -109,6 +113,9 @@ struct BenchArgs {
     /// Which way plays and learns, as for `train`.
     #[arg(long, default_value = "auto", value_name = "NAME")]
     engine: Engine,
+    /// Change a setting, as for `train`; the flags below come after.
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
     /// Games played in parallel.
     #[arg(long, default_value_t = 4096, value_name = "N")]
     num_envs: usize,
@@ -153,6 +160,28 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Bench(args) => bench::run(args),
     }
 }
+
+/// The settings of a game: its defaults, then those of a file, then `--set`.
+fn settings<G: Playable>(file: toml::Table, set: &[String]) -> Result<(G, TrainConfig)> {
+    let defaults = config_toml(&G::default(), &TrainConfig::for_game(G::NAME));
+    let mut table = overlay::parse("the defaults", &defaults)?;
+    overlay::lay_over(&mut table, file)?;
+    for assignment in set {
+        overlay::apply(&mut table, assignment)?;
+    }
+    Ok(overlay::split(table, G::NAME)?)
+}
+
+/// Checks the settings of a game and a run.
+fn check<G: Playable>(game: &G, config: &TrainConfig) -> Result<()> {
+    game.validate().map_err(ConfigError::OutOfRange)?;
+    config.validate()?;
+    Ok(())
+}
+
+/// A game with all that the command line asks of it.
+trait Playable: Rules + Default + Serialize + DeserializeOwned {}
+impl<G: Rules + Default + Serialize + DeserializeOwned> Playable for G {}
 
 /// Warnings of the libraries go to stderr; `GROVE_LOG` sets another level.
 fn log_to_stderr() -> Result<()> {

@@ -2,10 +2,10 @@
 
 use super::progress::{Progress, short};
 use super::run_dir::RunDir;
-use super::{TrainArgs, with_game};
+use super::{Playable, TrainArgs, check, settings, with_game};
 use anyhow::{Context, Result, bail};
 use grove::checkpoint::{self, Checkpoint};
-use grove::config::{ConfigError, TrainConfig, overlay};
+use grove::config::overlay;
 use grove::device::{self, Chosen};
 use grove::draws::Stream;
 use grove::env::Rules;
@@ -14,17 +14,12 @@ use grove::policy::NativeMlp;
 use grove::rollout::{Evaluation, Player, evaluate};
 use grove::trainer::{Trainer, config_toml, load_policy, saved_config, saved_game_name};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// Episodes of the final evaluation.
 const FINAL_EPISODES: usize = 10_000;
-
-/// A game with all that the command line asks of it.
-trait Playable: Rules + Default + Serialize + DeserializeOwned {}
-impl<G: Rules + Default + Serialize + DeserializeOwned> Playable for G {}
 
 #[derive(Serialize)]
 struct Report<'a> {
@@ -82,30 +77,12 @@ fn game_name(asked: Option<&str>, file: &toml::Table) -> Result<String> {
     }
 }
 
-/// The settings of a new run: the defaults, then the file, then `--set`, then the other flags.
-fn settings<G: Playable>(args: &TrainArgs, file: toml::Table) -> Result<(G, TrainConfig)> {
-    let defaults = config_toml(&G::default(), &TrainConfig::for_game(G::NAME));
-    let mut table = overlay::parse("the defaults", &defaults)?;
-    overlay::lay_over(&mut table, file)?;
-    for assignment in &args.set {
-        overlay::apply(&mut table, assignment)?;
-    }
-    let (game, mut config) = overlay::split::<G>(table, G::NAME)?;
+fn start<G: Playable>(args: &TrainArgs, file: toml::Table) -> Result<()> {
+    let (game, mut config) = settings::<G>(file, &args.set)?;
     config.engine = args.engine.unwrap_or(config.engine);
     config.seed = args.seed.unwrap_or(config.seed);
     config.iterations = args.iterations.unwrap_or(config.iterations);
     check(&game, &config)?;
-    Ok((game, config))
-}
-
-fn check<G: Playable>(game: &G, config: &TrainConfig) -> Result<()> {
-    game.validate().map_err(ConfigError::OutOfRange)?;
-    config.validate()?;
-    Ok(())
-}
-
-fn start<G: Playable>(args: &TrainArgs, file: toml::Table) -> Result<()> {
-    let (game, config) = settings::<G>(args, file)?;
     let chosen = device::choose(&args.device)?;
     let dir = RunDir::create(args.run_dir.clone(), G::NAME)?;
     let path = dir.config();
