@@ -217,7 +217,7 @@ fn print_table<G: Rules>(game: &G, evaluation: &Evaluation) {
     let mut rows: Vec<(&str, f64, String)> =
         game.references().iter().map(|(player, score)| (*player, *score, String::new())).collect();
     let error = format!(" +- {:.3}", evaluation.std_error);
-    let at = rows.iter().position(|(_, score, _)| *score > evaluation.mean_score);
+    let at = rows.iter().position(|(_, score, _)| *score >= evaluation.mean_score);
     rows.insert(at.unwrap_or(rows.len()), (&own, evaluation.mean_score, error));
     let width = rows.iter().map(|(player, _, _)| player.len()).max().unwrap_or(0);
     println!("{:width$}  {:>8}", "player", "score");
