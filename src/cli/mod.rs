@@ -19,7 +19,7 @@ use std::str::FromStr;
 
 /// Train small policies by Group Relative Policy Optimisation, on any GPU or the CPU.
 #[derive(Parser, Debug)]
-#[command(version, propagate_version = true)]
+#[command(name = "grove", version, propagate_version = true)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -107,28 +107,37 @@ pub(crate) fn sample_lanes(
     actions: &mut [u32; LANES],
     logprobs: &mut Lanes,
 ) {
+    let mut max = logits[0];
+    for logits in &logits[1..] {
+        for (max, z) in max.iter_mut().zip(logits) {
+            *max = max.max(*z);
+        }
+    }
+    let mut total = [0.0f32; LANES];
+    for logits in logits {
+        for lane in 0..LANES {
+            total[lane] += exp(logits[lane] - max[lane]);
+        }
+    }
+    let mut sum = [0.0f32; LANES];
+    *actions = [0; LANES];
+    for logits in logits {
+        for lane in 0..LANES {
+            sum[lane] += exp(logits[lane] - max[lane]);
+            actions[lane] += u32::from(sum[lane] <= u[lane] * total[lane]);
+        }
+    }
+    let last = logits.len() as u32 - 1;
+    let mut chosen = [0.0f32; LANES];
+    for (action, logits) in logits.iter().enumerate() {
+        for lane in 0..LANES {
+            let hit = actions[lane].min(last) == action as u32;
+            chosen[lane] = if hit { logits[lane] } else { chosen[lane] };
+        }
+    }
     for lane in 0..LANES {
-        let mut max = logits[0][lane];
-        for logit in &logits[1..] {
-            max = max.max(logit[lane]);
-        }
-        let mut total = 0.0;
-        for logit in logits {
-            total += exp(logit[lane] - max);
-        }
-        let threshold = u[lane] * total;
-        let (mut sum, mut below) = (0.0, 0);
-        for logit in logits {
-            sum += exp(logit[lane] - max);
-            below += u32::from(sum <= threshold);
-        }
-        let action = below.min(logits.len() as u32 - 1);
-        let mut chosen = logits[0][lane];
-        for (a, logit) in logits.iter().enumerate() {
-            chosen = if a as u32 == action { logit[lane] } else { chosen };
-        }
-        actions[lane] = action;
-        logprobs[lane] = chosen - max - ln(total);
+        actions[lane] = actions[lane].min(last);
+        logprobs[lane] = chosen[lane] - max[lane] - ln(total[lane]);
     }
 }
 

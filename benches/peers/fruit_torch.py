@@ -1,0 +1,212 @@
+"""GRPO on the fruit catcher in PyTorch, the way it is usually written.
+
+The environment is a handful of tensors [levels, starts], the policy an nn.Module, the update one
+clipped-ratio loss over all steps of the epoch, autograd and AdamW. The members of a group are the
+17 starts of a level: the first fruit is the same, the basket differs.
+"""
+
+import sys
+
+import torch
+from torch import nn
+
+from measure import arguments, cores, figure, report, use_threads
+
+WIDTH, HEIGHT, FRUITS, INTERVAL = 20, 15, 3, 5
+STARTS = WIDTH - 3
+FEATURES = 1 + 3 * FRUITS
+DISCOUNT, CLIP, ENTROPY, LEARNING_RATE = 0.99, 0.2, 0.01, 1e-3
+
+
+class FruitCatcher:
+    """[levels, 17] games. Fruits are a queue, the lowest first, as they also appeared."""
+
+    def __init__(self, levels):
+        self.shape = (levels, STARTS)
+        self.slots = torch.arange(FRUITS)
+
+    def reset(self):
+        levels = self.shape[0]
+        self.basket = torch.arange(1.0, STARTS + 1).expand(self.shape)
+        self.x = torch.zeros(*self.shape, FRUITS)
+        self.x[..., 0] = torch.randint(WIDTH, (levels, 1)).float()
+        self.y = torch.zeros(*self.shape, FRUITS)
+        self.there = (self.slots == 0).expand(*self.shape, FRUITS)
+        self.fallen = torch.zeros(self.shape)  # rows that the newest fruit has fallen
+        return self.features()
+
+    def features(self):
+        """The basket's column; of each fruit its distance, its row and whether it is there."""
+        there = self.there.float()
+        return torch.cat(
+            [
+                (self.basket * (2 / (WIDTH - 1)) - 1).unsqueeze(-1),
+                (self.x - self.basket.unsqueeze(-1)) * (there / WIDTH),
+                self.y * (there / HEIGHT),
+                there,
+            ],
+            dim=-1,
+        )
+
+    def step(self, action):
+        """Moves by action - 1; returns features, catches and misses."""
+        self.basket = (self.basket + (action - 1)).clamp(0, WIDTH - 1)
+        self.y = self.y + 1
+        self.fallen = self.fallen + 1
+
+        # Fruits are at least INTERVAL rows apart: only the first of the queue can land.
+        landed = self.there[..., 0] & (self.y[..., 0] == HEIGHT - 1)
+        caught = landed & ((self.x[..., 0] - self.basket).abs() <= 1)
+        shift = landed.unsqueeze(-1)
+        self.x = torch.where(shift, self.x.roll(-1, -1), self.x)
+        self.y = torch.where(shift, self.y.roll(-1, -1), self.y)
+        count = self.there.sum(-1) - landed.long()
+
+        coin = torch.rand(self.shape) < 0.5
+        more = coin & ~landed & (count < FRUITS) & (self.fallen >= INTERVAL)
+        spawn = (count == 0) | more
+        new = spawn.unsqueeze(-1) & (self.slots == count.unsqueeze(-1))
+        column = torch.randint(WIDTH, self.shape).float()
+        self.x = torch.where(new, column.unsqueeze(-1), self.x)
+        self.y = self.y.masked_fill(new, 0)
+        self.fallen = self.fallen.masked_fill(spawn, 0)
+        self.there = self.slots < (count + spawn.long()).unsqueeze(-1)
+        return self.features(), caught.float(), (landed & ~caught).float()
+
+
+class Brain(nn.Module):
+    """A multi-layer perceptron from features to action logits."""
+
+    def __init__(self, hidden):
+        super().__init__()
+        sizes = [FEATURES, *hidden]
+        layers = []
+        for inputs, outputs in zip(sizes, sizes[1:]):
+            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+        self.layers = nn.Sequential(*layers, nn.Linear(sizes[-1], 3))
+
+    def forward(self, x):
+        return torch.log_softmax(self.layers(x), dim=-1)
+
+
+class Trainer:
+    def __init__(self, args):
+        self.game = FruitCatcher(args.num_envs // STARTS)
+        self.steps = args.num_steps
+        self.brain = Brain(args.hidden)
+        self.optimizer = torch.optim.AdamW(self.brain.parameters(), LEARNING_RATE, fused=True)
+        self.stepwise = args.loss == "stepwise"
+        self.score = float("nan")
+
+    @torch.no_grad()
+    def play_at_random(self):
+        self.game.reset()
+        total = torch.zeros(())
+        for _ in range(self.steps):
+            features, catches, misses = self.game.step(torch.randint(3, self.game.shape))
+            total += features.sum() + catches.sum() - misses.sum()
+        return total
+
+    @torch.no_grad()
+    def play(self):
+        """One episode of every game: features, actions, their log-probabilities, rewards."""
+        obs, actions, logprobs, rewards = [], [], [], []
+        score = torch.zeros(self.game.shape)
+        features = self.game.reset()
+        for _ in range(self.steps):
+            logp = self.brain(features)
+            # One uniform number and the distribution function: less work than torch.multinomial.
+            bounds = logp[..., :2].exp().cumsum(-1)
+            action = (torch.rand(*self.game.shape, 1) >= bounds).sum(-1)
+            obs.append(features)
+            actions.append(action)
+            logprobs.append(logp.gather(-1, action.unsqueeze(-1)).squeeze(-1))
+            features, catches, misses = self.game.step(action)
+            rewards.append((catches - 0.5 * misses - 0.01 + 0.05).clamp(-2, 2))
+            score += catches - misses
+        self.score = score.mean().item()
+        return map(torch.stack, (obs, actions, logprobs, rewards))
+
+    def advantages(self, rewards):
+        """Discounted reward-to-go, relative to the group's mean and spread at the same step."""
+        returns = torch.empty_like(rewards)
+        running = torch.zeros_like(rewards[0])
+        for t in reversed(range(len(rewards))):
+            running = rewards[t] + DISCOUNT * running
+            returns[t] = running
+        mean = returns.mean(-1, keepdim=True)
+        return (returns - mean) / (returns.std(-1, keepdim=True) + 1e-4)
+
+    def loss(self, obs, actions, logprobs, advantages):
+        logp = self.brain(obs)
+        ratio = (logp.gather(-1, actions.unsqueeze(-1)).squeeze(-1) - logprobs).exp()
+        clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
+        gain = torch.min(ratio * advantages, clipped * advantages).mean()
+        entropy = -(logp.exp() * logp).sum(-1).mean()
+        return -gain - ENTROPY * entropy
+
+    def epoch(self):
+        """One episode of every game, one update."""
+        obs, actions, logprobs, rewards = self.play()
+        data = (obs, actions, logprobs, self.advantages(rewards))
+        if self.stepwise:
+            loss = torch.stack([self.loss(*step) for step in zip(*data)]).mean()
+        else:
+            loss = self.loss(*data)
+        self.optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.brain.parameters(), 1.0)
+        self.optimizer.step()
+
+
+def best_threads(trainer, threads):
+    """One thread or all of them, whichever trains faster: for small tensors it is often one."""
+
+    def rate(threads):
+        torch.set_num_threads(threads)
+        return figure(trainer.epoch, 1, repeats=2, warm_up=1)["median"]
+
+    best = max({1, threads}, key=rate)
+    torch.set_num_threads(best)
+    return best
+
+
+def main():
+    parser = arguments(num_envs=32 * STARTS, num_steps=100, hidden=[64])
+    parser.add_argument(
+        "--loss",
+        choices=["batched", "stepwise"],
+        default="batched",
+        help="all steps in one forward pass, or one for each step",
+    )
+    parser.add_argument("--epochs", type=int, help="only train so long and show the scores")
+    args = parser.parse_args()
+    use_threads(args.threads)
+    torch.manual_seed(1)
+    trainer = Trainer(args)
+    args.threads = best_threads(trainer, args.threads or cores())
+    if args.epochs:
+        for epoch in range(args.epochs):
+            trainer.epoch()
+            if epoch % 20 == 19:
+                print(f"epoch {epoch + 1}: score {trainer.score:.2f}", file=sys.stderr)
+        return
+    steps = args.num_envs * args.num_steps
+    figures = {"trained_steps_per_second": figure(trainer.epoch, steps, args.repeats)}
+    if not trainer.stepwise:  # these two do not depend on the loss
+        figures |= {
+            "rules_steps_per_second": figure(trainer.play_at_random, steps, args.repeats),
+            "policy_steps_per_second": figure(trainer.play, steps, args.repeats),
+        }
+    report(
+        "PyTorch" + (", loss step by step" if trainer.stepwise else ""),
+        args,
+        ["torch"],
+        env="fruit",
+        updates_per_iteration=1,
+        **figures,
+    )
+
+
+if __name__ == "__main__":
+    main()

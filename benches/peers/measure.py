@@ -1,0 +1,72 @@
+"""What the peers share: the clock, the figures and the report."""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from importlib.metadata import version
+
+LOAD = os.getloadavg()[0]  # before this process adds to it
+
+
+def widths(text):
+    """Units of the hidden layers from a text such as 64 or 64,64."""
+    return [int(part) for part in text.split(",")]
+
+
+def arguments(num_envs, num_steps, hidden):
+    """The options that both peers have, with these defaults."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--num-envs", type=int, default=num_envs)
+    parser.add_argument("--num-steps", type=int, default=num_steps)
+    parser.add_argument("--hidden", type=widths, default=hidden, metavar="N[,N]")
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--threads", type=int, help="default: one a core")
+    return parser
+
+
+def cores():
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def use_threads(threads):
+    """Keeps this process to so many cores; call it before a library starts its threads."""
+    if threads and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
+
+
+def figure(work, steps, repeats, warm_up=2):
+    """Steps a second of `work`, which makes so many `steps` and returns when they are done."""
+    rates = []
+    for i in range(warm_up + repeats):
+        started = time.perf_counter()
+        work()
+        if i >= warm_up:
+            rates.append(steps / (time.perf_counter() - started))
+    return {"median": statistics.median(rates), "min": min(rates), "max": max(rates)}
+
+
+def report(peer, args, packages, **values):
+    """Prints the one JSON object."""
+    print(
+        json.dumps(
+            {
+                "peer": peer,
+                "versions": {"python": platform.python_version()}
+                | {name: version(name) for name in packages},
+                "cores": cores(),
+                "threads": args.threads or cores(),
+                "load": LOAD,
+                "num_envs": args.num_envs,
+                "num_steps": args.num_steps,
+                "hidden": args.hidden,
+                "repeats": args.repeats,
+            }
+            | values
+        )
+    )
+    sys.stdout.flush()
