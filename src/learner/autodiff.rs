@@ -214,7 +214,7 @@ fn indices(games: &[i32], device: &Device) -> Tensor<1, Int> {
 }
 
 /// `0..count` in the order that `key` draws (Fisher-Yates).
-fn shuffled(count: usize, key: u32) -> Vec<i32> {
+pub(super) fn shuffled(count: usize, key: u32) -> Vec<i32> {
     let mut order: Vec<i32> = (0..count as i32).collect();
     for i in (1..count).rev() {
         order.swap(i, draw(key, i as u32) as usize % (i + 1));
