@@ -22,6 +22,7 @@ struct Figure {
 struct Report<'a> {
     env: &'a str,
     device: &'a str,
+    engine: String,
     threads: usize,
     num_envs: usize,
     num_steps: usize,
@@ -100,6 +101,7 @@ fn bench<G: Playable>(args: &BenchArgs) -> Result<()> {
     let report = Report {
         env: G::NAME,
         device: &chosen.info.name,
+        engine: trainer.describe(),
         threads: rayon::current_num_threads(),
         num_envs: config.rollout.num_envs(),
         num_steps: config.rollout.num_steps,
@@ -145,9 +147,10 @@ fn time_to_score<G: Rules>(
 
 fn print(report: &Report, chosen: &Chosen) {
     println!(
-        "{} on {}: {} games x {} steps, hidden {:?}, {} updates an iteration, {} threads",
+        "{} on {}, {}: {} games x {} steps, hidden {:?}, {} updates an iteration, {} threads",
         report.env,
         chosen.info,
+        report.engine,
         report.num_envs,
         report.num_steps,
         report.hidden,

@@ -89,8 +89,9 @@ fn start<G: Playable>(args: &TrainArgs, file: toml::Table) -> Result<()> {
     std::fs::write(&path, config_toml(&game, &config))
         .with_context(|| format!("cannot write {}", path.display()))?;
     let metrics = JsonLines::create(&dir.metrics())?;
-    announce::<G>("Training", &chosen, &dir);
-    train(args, dir, Trainer::new(game, &config, &chosen.device), metrics, &chosen)
+    let trainer = Trainer::new(game, &config, &chosen.device);
+    announce("Training", &trainer, &chosen, &dir);
+    train(args, dir, trainer, metrics, &chosen)
 }
 
 fn resume<G: Playable>(args: &TrainArgs, dir: RunDir, checkpoint: &Checkpoint) -> Result<()> {
@@ -108,12 +109,13 @@ fn resume<G: Playable>(args: &TrainArgs, dir: RunDir, checkpoint: &Checkpoint) -
     let chosen = device::choose(&args.device)?;
     let trainer = Trainer::resume(checkpoint, game, &config, &chosen.device)?;
     let metrics = JsonLines::resume(&dir.metrics(), trainer.iteration())?;
-    announce::<G>("Going on with", &chosen, &dir);
+    announce("Going on with", &trainer, &chosen, &dir);
     train(args, dir, trainer, metrics, &chosen)
 }
 
-fn announce<G: Rules>(what: &str, chosen: &Chosen, dir: &RunDir) {
+fn announce<G: Playable>(what: &str, trainer: &Trainer<G>, chosen: &Chosen, dir: &RunDir) {
     eprintln!("{what} {} on {}: {}.", G::NAME, chosen.info, chosen.reason);
+    eprintln!("It has {}.", trainer.describe());
     eprintln!("Everything is kept in {}.", dir.path().display());
     eprintln!(
         "A loss near zero is normal, since advantages have mean zero: watch score and entropy."

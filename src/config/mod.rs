@@ -181,7 +181,7 @@ pub struct LossConfig {
 }
 
 /// Losses by the names that TRL gives them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LossType {
     /// Mean over the steps of a game, then over the games (Shao et al. 2024).
@@ -201,7 +201,7 @@ pub enum LossType {
 
 /// Estimators of KL(policy || reference) from samples of the policy
 /// (Schulman 2020, <http://joschu.net/blog/kl-approx.html>).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum KlEstimator {
     /// `-log r` with `r = reference / policy`.

@@ -31,6 +31,10 @@ pub struct UpdateStats {
 }
 
 impl UpdateStats {
+    /// The number of means.
+    #[cfg(feature = "kernels")]
+    pub(super) const LEN: usize = Loss::SUMS.len() + 2;
+
     /// Of means in host memory.
     pub fn new(means: UpdateMeans, device: &Device) -> Self {
         let UpdateMeans { approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm } =

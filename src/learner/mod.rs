@@ -1,13 +1,26 @@
 //! Learners: a trajectory and its advantages -> better weights.
+//!
+//! [`Learner`] trains any Burn module on any device; `FusedLearner` makes the same updates of a
+//! perceptron on CubeCL devices, in kernels of our own.
 
 mod autodiff;
+#[cfg(feature = "kernels")]
+mod fused;
+#[cfg(feature = "kernels")]
+mod gradient_kernel;
 pub mod loss;
+#[cfg(feature = "kernels")]
+mod loss_kernels;
 mod native;
 mod optimizer;
+#[cfg(feature = "kernels")]
+mod optimizer_kernels;
 mod schedule;
 
 pub(crate) use autodiff::total_updates;
 pub use autodiff::{Learner, UpdateStats};
+#[cfg(feature = "kernels")]
+pub use fused::FusedLearner;
 pub use native::{HostTrajectory, NativeLearner, UpdateMeans};
 pub use optimizer::{AdamW, Moments};
 pub use schedule::{learning_rate, linear};

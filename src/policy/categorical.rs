@@ -41,7 +41,7 @@ pub struct Sampled {
 /// Draws an action by inversion of the distribution function: the first action at which the sum of
 /// the probabilities exceeds `u`, uniform in `[0, 1)`.
 ///
-/// The stepwise rollout's kernel does the same operations in the same order.
+/// The rollouts' kernels do the same operations in the same order.
 pub fn sample(logits: impl Iterator<Item = f32> + Clone, u: f32) -> Sampled {
     let max = logits.clone().fold(f32::NEG_INFINITY, f32::max);
     let total: f32 = logits.clone().fold(0.0, |sum, logit| sum + (logit - max).exp());

@@ -71,13 +71,23 @@ impl Policy for Mlp {
             x = layer.forward(x);
             x = match self.activation {
                 Activation::Relu => activation::relu(x),
-                Activation::Tanh => activation::tanh(x),
+                Activation::Tanh => tanh(x),
                 Activation::Silu => activation::silu(x),
-                Activation::Gelu => activation::gelu_approximate(x),
+                Activation::Gelu => {
+                    // sqrt(2 / pi)
+                    let inner = (x.clone().powi_scalar(3) * 0.044_715 + x.clone()) * 0.797_884_6;
+                    x * 0.5 * (tanh(inner) + 1.0)
+                }
             };
         }
         self.layers[last].forward(x)
     }
+}
+
+/// The hyperbolic tangent. Some graphics drivers give NaN for large arguments, where it is +-1 to f32
+/// rounding anyway.
+fn tanh(x: Tensor<2>) -> Tensor<2> {
+    activation::tanh(x.clamp(-15.0, 15.0))
 }
 
 /// A `[inputs, outputs]` matrix, row-major, whose rows or columns (the fewer) are orthogonal with

@@ -4,6 +4,8 @@
 //! along, and [`NativeMlp`] its evaluation on the CPU's vector units for rollouts without a device.
 
 mod categorical;
+#[cfg(feature = "kernels")]
+pub(crate) mod kernels;
 mod math;
 mod mlp;
 mod native;

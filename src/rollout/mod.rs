@@ -1,17 +1,26 @@
 //! Rollouts: a policy plays the games and leaves a [`Trajectory`](crate::trajectory::Trajectory).
 //!
 //! [`NativeRollout`] plays on the CPU's threads; [`StepwiseRollout`] plays on any device, with the
-//! rules as a kernel and the policy as any Burn module. The same seed gives the same games in both.
+//! rules as a kernel and the policy as any Burn module; `FusedRollout` plays on CubeCL devices, rules and
+//! perceptron in one kernel. The same seed gives the same games in all.
 
 mod evaluate;
+#[cfg(feature = "kernels")]
+mod fused;
+#[cfg(feature = "kernels")]
+mod fused_kernels;
 #[cfg(feature = "kernels")]
 mod kernels;
 mod native;
 mod random;
+#[cfg(feature = "kernels")]
+mod seat_kernels;
 mod seats;
 mod stepwise;
 
 pub use evaluate::{Evaluation, Player, evaluate};
+#[cfg(feature = "kernels")]
+pub use fused::FusedRollout;
 pub use native::NativeRollout;
 pub use random::play_at_random;
 pub use seats::{SeatsError, seat_words};

@@ -4,8 +4,10 @@
 //! On Burn's CPU backends, which have no kernels, the same rules run natively between the steps.
 
 #[cfg(feature = "kernels")]
-use super::kernels::{self, Buffers};
+use super::kernels::Buffers;
 use super::native::observe;
+#[cfg(feature = "kernels")]
+use super::seat_kernels::{download_seats, upload_seats};
 use super::seats::{self, Seat};
 use super::{RolloutKeys, SeatsError, action_key, action_uniform};
 use crate::config::RolloutConfig;
@@ -76,9 +78,7 @@ impl<G: Rules> StepwiseRollout<G> {
         match &self.branches {
             Branches::Host(seats) => seats::export(self.game, seats),
             #[cfg(feature = "kernels")]
-            Branches::Device(seats) => {
-                seats.as_deref().map(kernels::download_seats).unwrap_or_default()
-            }
+            Branches::Device(seats) => seats.as_deref().map(download_seats).unwrap_or_default(),
         }
     }
 
@@ -94,7 +94,7 @@ impl<G: Rules> StepwiseRollout<G> {
             #[cfg(feature = "kernels")]
             Branches::Device(seats) => {
                 *seats = (!words.is_empty())
-                    .then(|| Box::new(kernels::upload_seats(words, groups, &self.device)));
+                    .then(|| Box::new(upload_seats(words, groups, &self.device)));
             }
         }
         Ok(())
@@ -107,24 +107,12 @@ impl<G: Rules> StepwiseRollout<G> {
         keys: RolloutKeys,
         branches: Option<&CubeTensor>,
     ) -> (Trajectory, Option<CubeTensor>) {
-        let (num_steps, num_envs) = (self.config.num_steps, self.config.num_envs());
         let buffers = Buffers::new(self.game, &self.config, &self.device);
         buffers.deal(branches, keys.level);
-        for t in 0..num_steps {
+        for t in 0..self.config.num_steps {
             buffers.step(policy.logits(buffers.obs()), t, keys.action, keys.branch);
         }
-        let (obs, actions, quantities, branches) = buffers.finish();
-        let quantity = |i: usize| {
-            quantities.clone().slice([i..i + 1, 0..num_steps, 0..num_envs]).squeeze_dim::<2>(0)
-        };
-        let trajectory = Trajectory {
-            obs,
-            actions,
-            logprobs: quantity(0),
-            rewards: quantity(1),
-            ends: quantity(2),
-            scores: quantity(3),
-        };
+        let (trajectory, branches) = buffers.finish();
         (trajectory, (self.config.start == Start::Branch).then_some(branches))
     }
 

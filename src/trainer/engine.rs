@@ -3,24 +3,50 @@
 use crate::config::{Engine, TrainConfig};
 use crate::device;
 use crate::env::Rules;
+#[cfg(feature = "kernels")]
+use crate::learner::FusedLearner;
 use crate::learner::{AdamW, Learner, Moments, NativeLearner, UpdateStats};
 use crate::policy::{Mlp, NativeMlp, flatten};
+#[cfg(feature = "kernels")]
+use crate::rollout::FusedRollout;
 use crate::rollout::{NativeRollout, RolloutKeys, SeatsError, StepwiseRollout};
 use crate::trajectory::Trajectory;
 use burn::tensor::{Device, Tensor, TensorData};
 
-/// Where the games are played: natively where the device is the CPU, else on the device.
+/// Steps of a game in one launch: a few milliseconds on a GPU, well below the patience of drivers and
+/// browsers.
+#[cfg(feature = "kernels")]
+const STEPS_PER_LAUNCH: usize = 128;
+
+/// Whether a run takes the fast way on a device with kernels.
+#[cfg(feature = "kernels")]
+fn is_fused(policy: &Mlp, config: &TrainConfig, device: &Device) -> bool {
+    config.engine == Engine::Auto && device::has_kernels(device) && FusedLearner::takes(policy)
+}
+
+/// Where the games are played: natively where the device is the CPU; on a device in one kernel, or
+/// step by step where the general way is taken.
 #[derive(Debug)]
 pub(super) enum Games<G: Rules> {
     Native(NativeRollout<G>),
-    Stepwise(StepwiseRollout<G>),
+    Stepwise(Box<StepwiseRollout<G>>),
+    #[cfg(feature = "kernels")]
+    Fused(Box<FusedRollout<G>>),
 }
 
 impl<G: Rules> Games<G> {
-    pub fn new(game: G, config: &TrainConfig, device: &Device) -> Self {
+    pub fn new(game: G, policy: &Mlp, config: &TrainConfig, device: &Device) -> Self {
         let keys = RolloutKeys::new(config.seed);
+        #[cfg(feature = "kernels")]
+        if is_fused(policy, config, device) {
+            let rollout = &config.rollout;
+            let fused = FusedRollout::new(game, rollout, keys, device, STEPS_PER_LAUNCH);
+            return Self::Fused(Box::new(fused));
+        }
+        #[cfg(not(feature = "kernels"))]
+        let _ = policy;
         if device::has_kernels(device) {
-            Self::Stepwise(StepwiseRollout::new(game, &config.rollout, keys, device))
+            Self::Stepwise(Box::new(StepwiseRollout::new(game, &config.rollout, keys, device)))
         } else {
             Self::Native(NativeRollout::new(game, &config.rollout, keys))
         }
@@ -30,6 +56,18 @@ impl<G: Rules> Games<G> {
         match self {
             Self::Native(games) => games.collect(&NativeMlp::new(policy), iteration, device),
             Self::Stepwise(games) => games.collect(policy, iteration),
+            #[cfg(feature = "kernels")]
+            Self::Fused(games) => games.collect(policy, iteration),
+        }
+    }
+
+    /// How the games are played, in words.
+    pub fn describe(&self) -> &'static str {
+        match self {
+            Self::Native(_) => "native rollouts",
+            Self::Stepwise(_) => "stepwise rollouts",
+            #[cfg(feature = "kernels")]
+            Self::Fused(_) => "fused rollouts",
         }
     }
 
@@ -37,6 +75,8 @@ impl<G: Rules> Games<G> {
         match self {
             Self::Native(games) => games.export(),
             Self::Stepwise(games) => games.export(),
+            #[cfg(feature = "kernels")]
+            Self::Fused(games) => games.export(),
         }
     }
 
@@ -44,16 +84,20 @@ impl<G: Rules> Games<G> {
         match self {
             Self::Native(games) => games.import(words),
             Self::Stepwise(games) => games.import(words),
+            #[cfg(feature = "kernels")]
+            Self::Fused(games) => games.import(words),
         }
     }
 }
 
-/// What learns: natively where the device is the CPU, by autodiff elsewhere or where the general way
-/// is asked for.
+/// What learns: natively where the device is the CPU; on a device in kernels of our own; by autodiff
+/// where these don't apply or the general way is asked for.
 #[derive(Debug)]
 pub(super) enum Learning {
     Native(Box<NativeLearner>),
     Autodiff(Box<Learner<Mlp>>),
+    #[cfg(feature = "kernels")]
+    Fused(Box<FusedLearner>),
 }
 
 /// A learner's state in host memory, each vector `[num_params]`.
@@ -65,6 +109,10 @@ pub(super) struct Learnt {
 
 impl Learning {
     pub fn new(policy: Mlp, config: &TrainConfig, device: &Device) -> Self {
+        #[cfg(feature = "kernels")]
+        if is_fused(&policy, config, device) {
+            return Self::Fused(Box::new(FusedLearner::new(policy, config)));
+        }
         if config.engine == Engine::General || device::has_kernels(device) {
             Self::Autodiff(Box::new(Learner::new(policy, config)))
         } else {
@@ -72,10 +120,22 @@ impl Learning {
         }
     }
 
+    /// How is learnt, in words.
+    pub fn describe(&self) -> &'static str {
+        match self {
+            Self::Native(_) => "native updates",
+            Self::Autodiff(_) => "updates by autodiff",
+            #[cfg(feature = "kernels")]
+            Self::Fused(_) => "fused updates",
+        }
+    }
+
     pub fn policy(&self) -> Mlp {
         match self {
             Self::Native(learner) => learner.policy(),
             Self::Autodiff(learner) => learner.policy(),
+            #[cfg(feature = "kernels")]
+            Self::Fused(learner) => learner.policy(),
         }
     }
 
@@ -92,6 +152,8 @@ impl Learning {
                 UpdateStats::new(means, &advantages.device())
             }
             Self::Autodiff(learner) => learner.update(trajectory, advantages, mask, iteration),
+            #[cfg(feature = "kernels")]
+            Self::Fused(learner) => learner.update(trajectory, advantages, mask, iteration),
         }
     }
 
@@ -100,6 +162,8 @@ impl Learning {
         match self {
             Self::Native(learner) => learner.steps(),
             Self::Autodiff(learner) => learner.optimizer().steps,
+            #[cfg(feature = "kernels")]
+            Self::Fused(learner) => learner.optimizer().steps,
         }
     }
 
@@ -112,17 +176,11 @@ impl Learning {
                 reference: learner.reference_params(),
             },
             Self::Autodiff(learner) => {
-                let optimizer = learner.optimizer();
-                let read = |tensor: &Tensor<1>| device::read(tensor.clone());
-                Learnt {
-                    params: read(learner.params()),
-                    moments: Moments {
-                        first_moment: read(&optimizer.first_moment),
-                        second_moment: read(&optimizer.second_moment),
-                        steps: optimizer.steps,
-                    },
-                    reference: learner.reference().map(|policy| read(&flatten(policy))),
-                }
+                download(learner.params(), learner.optimizer(), learner.reference())
+            }
+            #[cfg(feature = "kernels")]
+            Self::Fused(learner) => {
+                download(learner.params(), learner.optimizer(), learner.reference())
             }
         }
     }
@@ -134,18 +192,41 @@ impl Learning {
                 learner.restore(&state.params, &state.moments, state.reference.as_deref());
             }
             Self::Autodiff(learner) => {
-                let upload = |values: &Vec<f32>| {
-                    let data = TensorData::new(values.clone(), [values.len()]);
-                    Tensor::<1>::from_data(data, device)
-                };
-                let optimizer = AdamW {
-                    first_moment: upload(&state.moments.first_moment),
-                    second_moment: upload(&state.moments.second_moment),
-                    steps: state.moments.steps,
-                };
-                let reference = state.reference.as_ref().map(upload);
-                learner.restore(upload(&state.params), optimizer, reference);
+                let (params, optimizer, reference) = upload(state, device);
+                learner.restore(params, optimizer, reference);
+            }
+            #[cfg(feature = "kernels")]
+            Self::Fused(learner) => {
+                let (params, optimizer, reference) = upload(state, device);
+                learner.restore(params, optimizer, reference);
             }
         }
     }
+}
+
+/// A state from a device.
+fn download(params: &Tensor<1>, optimizer: &AdamW, reference: Option<&Mlp>) -> Learnt {
+    let read = |tensor: &Tensor<1>| device::read(tensor.clone());
+    Learnt {
+        params: read(params),
+        moments: Moments {
+            first_moment: read(&optimizer.first_moment),
+            second_moment: read(&optimizer.second_moment),
+            steps: optimizer.steps,
+        },
+        reference: reference.map(|policy| read(&flatten(policy))),
+    }
+}
+
+/// A state on a device: parameters, optimiser, parameters of the reference policy.
+fn upload(state: &Learnt, device: &Device) -> (Tensor<1>, AdamW, Option<Tensor<1>>) {
+    let upload = |values: &Vec<f32>| {
+        Tensor::<1>::from_data(TensorData::new(values.clone(), [values.len()]), device)
+    };
+    let optimizer = AdamW {
+        first_moment: upload(&state.moments.first_moment),
+        second_moment: upload(&state.moments.second_moment),
+        steps: state.moments.steps,
+    };
+    (upload(&state.params), optimizer, state.reference.as_ref().map(upload))
 }

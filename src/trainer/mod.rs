@@ -55,7 +55,7 @@ impl<G: Rules> Trainer<G> {
         let key = Stream::Weights.key(config.seed);
         let (features, actions) = (game.num_features(), game.num_actions());
         let policy = Mlp::new(features, actions, &config.policy, key, device);
-        let games = Games::new(game, config, device);
+        let games = Games::new(game, &policy, config, device);
         let learning = Learning::new(policy, config, device);
         let (config, device) = (config.clone(), device.clone());
         Self { game, config, device, games, learning, iteration: 0, best: None }
@@ -112,6 +112,11 @@ impl<G: Rules> Trainer<G> {
     /// The policy as it is.
     pub fn policy(&self) -> Mlp {
         self.learning.policy()
+    }
+
+    /// How the run plays and learns, in words: what `engine` came to on this device.
+    pub fn describe(&self) -> String {
+        format!("{}, {}", self.games.describe(), self.learning.describe())
     }
 
     /// The game.

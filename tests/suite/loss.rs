@@ -1,5 +1,6 @@
 //! The losses and their gradients against a plain reference in double precision.
 
+mod fused;
 mod learner;
 mod reference;
 

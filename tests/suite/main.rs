@@ -4,6 +4,7 @@ mod arrows;
 mod bad_input;
 mod checkpoint;
 mod checkpoint_store;
+mod engines;
 mod learning;
 mod loss;
 mod program;

@@ -1,5 +1,6 @@
 //! Rollouts: native and stepwise, on the CPU and on an adapter, play the same games.
 
+mod fused;
 mod many;
 mod starts;
 

@@ -1,0 +1,274 @@
+//! What the rollout kernels share: seats as words, the draw of an action, the record of a step.
+
+use super::seats::HEADER;
+use super::{branch_member, branch_step, staggered_time};
+use crate::config::{RolloutConfig, Start};
+use crate::draws::draw;
+use crate::env::bits::{from_bits, to_bits};
+use crate::env::{Episode, Played, Rules, Words, new_game};
+use crate::policy::kernels::cube_tensor;
+use burn::backend::{DType, Shape};
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+use burn::tensor::{Device, Tensor};
+use burn_cubecl::tensor::CubeTensor;
+
+/// Quantities of a step that one buffer holds, each `[num_steps, num_envs]`.
+pub(super) const LOGPROBS: usize = 0;
+pub(super) const REWARDS: usize = 1;
+pub(super) const ENDS: usize = 2;
+pub(super) const SCORES: usize = 3;
+/// Their number.
+pub(super) const QUANTITIES: usize = 4;
+
+/// Where the games of an iteration come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Deal {
+    /// New levels.
+    Level,
+    /// New levels, somewhere in the course of their episode.
+    Staggered,
+    /// Where the last iteration says to go on.
+    Branch,
+    /// Nowhere new: the iteration has begun, and they are at their seats.
+    Seats,
+}
+
+impl Deal {
+    /// That of an iteration; `going_on` says whether there was one before.
+    pub fn of(config: &RolloutConfig, going_on: bool) -> Self {
+        match (config.start, going_on) {
+            (Start::Level, _) => Self::Level,
+            (Start::Branch, false) => Self::Staggered,
+            (Start::Branch, true) => Self::Branch,
+        }
+    }
+}
+
+/// Word `w` of game `env`.
+#[cube]
+fn word(seats: &[u32], w: usize, env: usize, num_envs: usize) -> u32 {
+    seats[w * num_envs + env]
+}
+
+/// Word `w` of game `env`'s state, zero where the game has no such word.
+#[cube]
+fn state_word<G: Rules>(
+    seats: &[u32],
+    #[comptime] w: usize,
+    env: usize,
+    num_envs: usize,
+    #[comptime] game: G,
+) -> u32 {
+    if comptime!(w < game.num_words()) {
+        word(seats, comptime!(HEADER + w), env, num_envs)
+    } else {
+        0u32.runtime()
+    }
+}
+
+/// The state of game `env`.
+#[cube]
+pub(super) fn load_state<G: Rules>(
+    seats: &[u32],
+    env: usize,
+    num_envs: usize,
+    #[comptime] game: G,
+) -> G::State {
+    let words = Words {
+        w0: state_word::<G>(seats, 0usize, env, num_envs, game),
+        w1: state_word::<G>(seats, 1usize, env, num_envs, game),
+        w2: state_word::<G>(seats, 2usize, env, num_envs, game),
+        w3: state_word::<G>(seats, 3usize, env, num_envs, game),
+        w4: state_word::<G>(seats, 4usize, env, num_envs, game),
+        w5: state_word::<G>(seats, 5usize, env, num_envs, game),
+        w6: state_word::<G>(seats, 6usize, env, num_envs, game),
+        w7: state_word::<G>(seats, 7usize, env, num_envs, game),
+    };
+    G::unpack(&words, game)
+}
+
+/// Where game `env` stands in its episode.
+#[cube]
+pub(super) fn load_episode(seats: &[u32], env: usize, num_envs: usize) -> Episode {
+    Episode {
+        level: word(seats, 0usize, env, num_envs),
+        time: word(seats, 1usize, env, num_envs),
+        score: from_bits(word(seats, 2usize, env, num_envs)),
+    }
+}
+
+#[cube]
+fn store_word<G: Rules>(
+    seats: &mut [u32],
+    value: u32,
+    #[comptime] w: usize,
+    env: usize,
+    num_envs: usize,
+    #[comptime] game: G,
+) {
+    if comptime!(w < game.num_words()) {
+        seats[comptime!(HEADER + w) * num_envs + env] = value;
+    }
+}
+
+/// Puts a game down.
+#[cube]
+pub(super) fn store<G: Rules>(
+    seats: &mut [u32],
+    state: &G::State,
+    episode: &Episode,
+    env: usize,
+    num_envs: usize,
+    #[comptime] game: G,
+) {
+    seats[env] = episode.level;
+    seats[num_envs + env] = episode.time;
+    seats[2 * num_envs + env] = to_bits(episode.score);
+    let words = G::pack(state, game);
+    store_word::<G>(seats, words.w0, 0usize, env, num_envs, game);
+    store_word::<G>(seats, words.w1, 1usize, env, num_envs, game);
+    store_word::<G>(seats, words.w2, 2usize, env, num_envs, game);
+    store_word::<G>(seats, words.w3, 3usize, env, num_envs, game);
+    store_word::<G>(seats, words.w4, 4usize, env, num_envs, game);
+    store_word::<G>(seats, words.w5, 5usize, env, num_envs, game);
+    store_word::<G>(seats, words.w6, 6usize, env, num_envs, game);
+    store_word::<G>(seats, words.w7, 7usize, env, num_envs, game);
+}
+
+/// The state that a game of `group` starts an iteration from; `branches` is `[seat_words, num_groups]`.
+#[cube]
+pub(super) fn dealt_state<G: Rules>(
+    branches: &[u32],
+    group: usize,
+    num_groups: usize,
+    level_key: u32,
+    #[comptime] deal: Deal,
+    #[comptime] game: G,
+) -> G::State {
+    if comptime!(deal == Deal::Branch) {
+        load_state::<G>(branches, group, num_groups, game)
+    } else {
+        new_game::<G>(draw(level_key, group as u32), game)
+    }
+}
+
+/// The episode that goes with [`dealt_state`].
+#[cube]
+pub(super) fn dealt_episode<G: Rules>(
+    branches: &[u32],
+    group: usize,
+    num_groups: usize,
+    level_key: u32,
+    #[comptime] deal: Deal,
+    #[comptime] game: G,
+) -> Episode {
+    if comptime!(deal == Deal::Branch) {
+        load_episode(branches, group, num_groups)
+    } else {
+        let level = draw(level_key, group as u32);
+        let time = if comptime!(deal == Deal::Staggered) {
+            staggered_time(level, comptime!(game.max_steps()))
+        } else {
+            0u32.runtime()
+        };
+        Episode { level, time, score: 0.0f32.runtime() }
+    }
+}
+
+/// An action and its log-probability.
+#[derive(CubeType, Clone, Copy)]
+pub(super) struct Drawn {
+    /// The action.
+    pub action: u32,
+    /// Its log-probability.
+    pub logprob: f32,
+}
+
+/// Draws an action by the operations of [`crate::policy::sample`], from the logits at
+/// `logits[first..first + num_actions]`.
+#[cube]
+pub(super) fn draw_action(
+    logits: &[f32],
+    first: usize,
+    u: f32,
+    #[comptime] num_actions: usize,
+) -> Drawn {
+    let mut max = logits[first];
+    #[unroll]
+    for a in 1..num_actions {
+        max = select(logits[first + a] > max, logits[first + a], max);
+    }
+    let mut total = 0.0f32;
+    #[unroll]
+    for a in 0..num_actions {
+        total += (logits[first + a] - max).exp();
+    }
+    let threshold = u * total;
+    let mut below = 0u32;
+    let mut sum = 0.0f32;
+    #[unroll]
+    for a in 0..num_actions {
+        sum += (logits[first + a] - max).exp();
+        below += select(sum <= threshold, 1u32, 0u32);
+    }
+    let last = comptime!(num_actions as u32 - 1);
+    let action = select(below > last, last, below);
+    let logprob = logits[first + action as usize] - max - total.ln();
+    Drawn { action, logprob }
+}
+
+/// Writes the record of a step at place `at` of `[num_steps, num_envs]`, whose size is `stride`.
+#[cube]
+pub(super) fn store_step(
+    actions: &mut [i32],
+    quantities: &mut [f32],
+    drawn: &Drawn,
+    played: &Played,
+    at: usize,
+    stride: usize,
+) {
+    actions[at] = drawn.action as i32;
+    quantities[comptime!(LOGPROBS) * stride + at] = drawn.logprob;
+    quantities[comptime!(REWARDS) * stride + at] = played.reward;
+    quantities[comptime!(ENDS) * stride + at] = select(played.ended, 1.0f32, 0.0f32);
+    quantities[comptime!(SCORES) * stride + at] = played.score;
+}
+
+/// Puts the game down as its group's branch point if it is that after step `t`.
+#[cube]
+#[allow(clippy::too_many_arguments)]
+pub(super) fn store_branch<G: Rules>(
+    branches: &mut [u32],
+    state: &G::State,
+    episode: &Episode,
+    env: usize,
+    t: usize,
+    branch_key: u32,
+    num_groups: usize,
+    group_size: usize,
+    learn_steps: u32,
+    #[comptime] game: G,
+) {
+    let group = env / group_size;
+    let member = branch_member(branch_key, group as u32, group_size as u32);
+    let step = branch_step(branch_key, group as u32, learn_steps);
+    if env == group * group_size + member as usize && t + 1 == step as usize {
+        store::<G>(branches, state, episode, group, num_groups, game);
+    }
+}
+
+/// Seats `[seat_words, count]` on a device, from words in host memory.
+pub(super) fn upload_seats(words: &[u32], count: usize, device: &Device) -> CubeTensor {
+    let probe = cube_tensor(Tensor::<1>::zeros([1], device));
+    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+    let handle = probe.client.create_from_slice(&bytes);
+    let shape = Shape::from(vec![words.len() / count, count]);
+    CubeTensor::new_contiguous(probe.client, probe.device, shape, handle, DType::I32)
+}
+
+/// The words of seats on a device.
+pub(super) fn download_seats(seats: &CubeTensor) -> Vec<u32> {
+    let bytes = seats.client.read_one_unchecked(seats.handle.clone());
+    bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}

@@ -1,0 +1,96 @@
+//! The ways of playing and learning: each repeats itself and goes on where it was interrupted, and they
+//! agree.
+
+use crate::support::{adapter, cpu};
+use burn::tensor::Device;
+use grove::config::{Engine, Start, TrainConfig};
+use grove::env::Catch;
+use grove::metrics::IterationRecord;
+use grove::trainer::Trainer;
+
+fn config(engine: Engine, start: Start) -> TrainConfig {
+    let mut config = TrainConfig::for_game("catch");
+    config.engine = engine;
+    config.iterations = 4;
+    config.policy.hidden = vec![16];
+    config.rollout.num_groups = 6;
+    config.rollout.group_size = 5;
+    config.rollout.num_steps = 12;
+    config.rollout.learn_steps = 7;
+    config.rollout.start = start;
+    config.loss.kl_coef = 0.01;
+    config.update.num_minibatches = 3;
+    config
+}
+
+fn run(trainer: &mut Trainer<Catch>, iterations: u32) -> Vec<IterationRecord> {
+    (0..iterations).map(|_| trainer.iterate().unwrap()).collect()
+}
+
+/// The bytes of a checkpoint after `iterations`.
+fn bytes(trainer: &Trainer<Catch>) -> Vec<(String, Vec<u8>)> {
+    trainer.snapshot().sections.into_iter().map(|s| (s.name, s.bytes)).collect()
+}
+
+fn repeats_and_resumes(device: &Device, engine: Engine) {
+    for start in [Start::Branch, Start::Level] {
+        let config = config(engine, start);
+        let new = || Trainer::new(Catch::default(), &config, device);
+        let mut whole = new();
+        for record in run(&mut whole, 4) {
+            assert_eq!(record.read_backs, 1, "{}", whole.describe());
+        }
+        let mut again = new();
+        run(&mut again, 4);
+        assert!(bytes(&whole) == bytes(&again), "{} repeats itself", whole.describe());
+
+        let mut broken = new();
+        run(&mut broken, 2);
+        let saved = broken.snapshot();
+        let mut resumed = Trainer::resume(&saved, Catch::default(), &config, device).unwrap();
+        run(&mut resumed, 2);
+        assert!(bytes(&whole) == bytes(&resumed), "{} goes on exactly", whole.describe());
+    }
+}
+
+#[test]
+fn on_the_cpu_both_ways_repeat_and_resume_byte_for_byte() {
+    repeats_and_resumes(&cpu(), Engine::Auto);
+    repeats_and_resumes(&cpu(), Engine::General);
+}
+
+#[test]
+fn on_an_adapter_both_ways_repeat_and_resume_byte_for_byte() {
+    let Some(device) = adapter() else { return };
+    repeats_and_resumes(&device, Engine::Auto);
+    repeats_and_resumes(&device, Engine::General);
+}
+
+/// Two runs whose rounding differs: the same games at first, the same numbers within 0.1 %.
+fn agree(a: (&Device, Engine), b: (&Device, Engine)) {
+    let mut runs = [a, b].map(|(device, engine)| {
+        Trainer::new(Catch::default(), &config(engine, Start::Branch), device)
+    });
+    for _ in 0..3 {
+        let [a, b] = [0, 1].map(|i| runs[i].iterate().unwrap());
+        assert_eq!((a.score, a.episodes), (b.score, b.episodes));
+        for (name, a, b) in [
+            ("mean reward", a.mean_reward, b.mean_reward),
+            ("entropy", a.entropy, b.entropy),
+            ("gradient norm", a.grad_norm, b.grad_norm),
+            ("zero variance", a.zero_variance_groups, b.zero_variance_groups),
+        ] {
+            assert!((a - b).abs() <= 1e-3 * b.abs(), "{name}: {a} and {b}");
+        }
+    }
+    assert_ne!(runs[0].describe(), runs[1].describe());
+}
+
+#[test]
+fn all_ways_agree() {
+    let cpu = cpu();
+    agree((&cpu, Engine::Auto), (&cpu, Engine::General));
+    let Some(device) = adapter() else { return };
+    agree((&device, Engine::Auto), (&device, Engine::General));
+    agree((&device, Engine::Auto), (&cpu, Engine::Auto));
+}
