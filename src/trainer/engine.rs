@@ -13,8 +13,8 @@ use crate::rollout::{NativeRollout, RolloutKeys, SeatsError, StepwiseRollout};
 use crate::trajectory::Trajectory;
 use burn::tensor::{Device, Tensor, TensorData};
 
-/// Steps of a game in one launch: a few milliseconds on a GPU, well below the patience of drivers and
-/// browsers.
+/// Steps of a game in one launch at most, so that no launch outlasts the patience of a driver or a
+/// browser.
 #[cfg(feature = "kernels")]
 const STEPS_PER_LAUNCH: usize = 128;
 
