@@ -47,7 +47,7 @@ struct TrainArgs {
     /// Where to compute: auto, cpu, ndarray, wgpu[:N], vulkan[:N], metal[:N], cuda[:N], rocm[:N].
     #[arg(long, default_value = "auto", value_name = "NAME")]
     device: String,
-    /// Which way plays and learns: auto (the fast one where the device has it) or general.
+    /// Which way plays and learns: auto (fused where that applies), fused or general.
     #[arg(long, value_name = "NAME")]
     engine: Option<Engine>,
     /// Seed of the run [default: 1].

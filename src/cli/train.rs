@@ -5,7 +5,7 @@ use super::run_dir::RunDir;
 use super::{Playable, TrainArgs, check, settings, with_game};
 use anyhow::{Context, Result, bail};
 use grove::checkpoint::{self, Checkpoint};
-use grove::config::overlay;
+use grove::config::{Engine, overlay};
 use grove::device::{self, Chosen};
 use grove::draws::Stream;
 use grove::env::Rules;
@@ -84,12 +84,15 @@ fn start<G: Playable>(args: &TrainArgs, file: toml::Table) -> Result<()> {
     config.iterations = args.iterations.unwrap_or(config.iterations);
     check(&game, &config)?;
     let chosen = device::choose(&args.device)?;
+    let trainer = Trainer::new(game, &config, &chosen.device);
+    if let (Engine::Fused, Some(obstacle)) = (config.engine, trainer.obstacle()) {
+        bail!("the engine `fused` cannot take this run: {obstacle}");
+    }
     let dir = RunDir::create(args.run_dir.clone(), G::NAME)?;
     let path = dir.config();
     std::fs::write(&path, config_toml(&game, &config))
         .with_context(|| format!("cannot write {}", path.display()))?;
     let metrics = JsonLines::create(&dir.metrics())?;
-    let trainer = Trainer::new(game, &config, &chosen.device);
     announce("Training", &trainer, &chosen, &dir);
     train(args, dir, trainer, metrics, &chosen)
 }
@@ -115,7 +118,8 @@ fn resume<G: Playable>(args: &TrainArgs, dir: RunDir, checkpoint: &Checkpoint) -
 
 fn announce<G: Playable>(what: &str, trainer: &Trainer<G>, chosen: &Chosen, dir: &RunDir) {
     eprintln!("{what} {} on {}: {}.", G::NAME, chosen.info, chosen.reason);
-    eprintln!("It has {}.", trainer.describe());
+    let obstacle = trainer.obstacle().map(|why| format!(": {why}")).unwrap_or_default();
+    eprintln!("It has {}{obstacle}.", trainer.describe());
     eprintln!("Everything is kept in {}.", dir.path().display());
     eprintln!(
         "A loss near zero is normal, since advantages have mean zero: watch score and entropy."

@@ -39,8 +39,10 @@ pub struct TrainConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
-    /// The fast way where the device has one, else the general way.
+    /// The fast way where there is one for the device and the policy, else the general way.
     Auto,
+    /// The fast way: native code on the CPU, fused kernels elsewhere.
+    Fused,
     /// The general way: Burn's operations and autodiff, on any device.
     General,
 }
@@ -51,11 +53,12 @@ impl std::str::FromStr for Engine {
     fn from_str(name: &str) -> Result<Self, ConfigError> {
         match name {
             "auto" => Ok(Self::Auto),
+            "fused" => Ok(Self::Fused),
             "general" => Ok(Self::General),
             _ => Err(ConfigError::WrongValue {
                 key: "engine".to_string(),
                 value: format!("`{name}`"),
-                expected: "there are auto and general".to_string(),
+                expected: "there are auto, fused and general".to_string(),
             }),
         }
     }

@@ -21,7 +21,7 @@ const STEPS_PER_LAUNCH: usize = 128;
 /// Whether a run takes the fast way on a device with kernels.
 #[cfg(feature = "kernels")]
 fn is_fused(policy: &Mlp, config: &TrainConfig, device: &Device) -> bool {
-    config.engine == Engine::Auto && device::has_kernels(device) && FusedLearner::takes(policy)
+    config.engine != Engine::General && device::has_kernels(device) && FusedLearner::takes(policy)
 }
 
 /// Where the games are played: natively where the device is the CPU; on a device in one kernel, or
@@ -117,6 +117,16 @@ impl Learning {
             Self::Autodiff(Box::new(Learner::new(policy, config)))
         } else {
             Self::Native(Box::new(NativeLearner::new(&policy, config)))
+        }
+    }
+
+    /// Why the general way was taken where `engine` did not ask for it.
+    pub fn obstacle(&self, engine: Engine) -> Option<&'static str> {
+        match self {
+            Self::Autodiff(_) if engine != Engine::General => {
+                Some("the fused kernels take one or two hidden layers of up to 256 units")
+            }
+            _ => None,
         }
     }
 

@@ -119,6 +119,11 @@ impl<G: Rules> Trainer<G> {
         format!("{}, {}", self.games.describe(), self.learning.describe())
     }
 
+    /// Why the run takes the general way although `engine` did not ask for it, if so.
+    pub fn obstacle(&self) -> Option<&'static str> {
+        self.learning.obstacle(self.config.engine)
+    }
+
     /// The game.
     pub fn game(&self) -> G {
         self.game

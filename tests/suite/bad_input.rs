@@ -42,6 +42,8 @@ fn bad_input_gets_one_clear_sentence() {
         (&["train", "--set", "discount=1.5"], &["advantage.discount is 1.5"]),
         (&["train", "--set", "dual_clip=1.1"], &["loss.dual_clip is 1.1"]),
         (&["train", "--set", "num_minibatches=7"], &["update.num_minibatches is 7", "divisor"]),
+        (&["train", "--engine", "fast"], &["engine", "auto, fused and general"]),
+        (&["train", "--set", "engine=fast"], &["engine", "fused"]),
         (&["train", "chess"], &["chess", "fruit, catch, cartpole"]),
         (&["train", "--device", "gpu"], &["unknown device `gpu`", "auto", "wgpu"]),
         (&["train", "--device", "wgpu:x"], &["unknown device `wgpu:x`"]),

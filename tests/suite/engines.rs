@@ -94,3 +94,17 @@ fn all_ways_agree() {
     agree((&device, Engine::Auto), (&device, Engine::General));
     agree((&device, Engine::Auto), (&cpu, Engine::Auto));
 }
+
+#[test]
+fn a_policy_too_wide_for_the_kernels_is_trained_the_general_way_and_told_why() {
+    let Some(device) = adapter() else { return };
+    let mut config = config(Engine::Auto, Start::Branch);
+    config.policy.hidden = vec![300];
+    let mut trainer = Trainer::new(Catch::default(), &config, &device);
+    assert!(trainer.obstacle().unwrap().contains("256 units"));
+    trainer.iterate().unwrap();
+    config.policy.hidden = vec![64];
+    assert_eq!(Trainer::new(Catch::default(), &config, &device).obstacle(), None);
+    config.policy.hidden = vec![300];
+    assert_eq!(Trainer::new(Catch::default(), &config, &cpu()).obstacle(), None);
+}
