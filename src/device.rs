@@ -131,8 +131,21 @@ pub fn memory(device: &Device) -> Memory {
     }
 }
 
-/// All devices that this build can use on this machine, the CPU first.
+/// All devices that this build can use on this machine, the CPU first. Asks every driver.
 pub fn list() -> Vec<DeviceInfo> {
+    #[allow(unused_mut)] // in a build for the CPU alone
+    let mut devices = processors();
+    #[cfg(feature = "cuda")]
+    devices.extend(compute::list("cuda"));
+    #[cfg(feature = "rocm")]
+    devices.extend(compute::list("rocm"));
+    #[cfg(all(feature = "wgpu", not(target_family = "wasm")))]
+    devices.extend(graphics::list());
+    devices
+}
+
+/// The CPU, by the names of Burn's backends for it.
+fn processors() -> Vec<DeviceInfo> {
     let mut devices = Vec::new();
     for (name, api, compiled_in) in [
         ("cpu", "Burn flex", cfg!(feature = "flex")),
@@ -149,12 +162,6 @@ pub fn list() -> Vec<DeviceInfo> {
             });
         }
     }
-    #[cfg(feature = "cuda")]
-    devices.extend(compute::list("cuda"));
-    #[cfg(feature = "rocm")]
-    devices.extend(compute::list("rocm"));
-    #[cfg(all(feature = "wgpu", not(target_family = "wasm")))]
-    devices.extend(graphics::list());
     devices
 }
 
@@ -183,16 +190,18 @@ pub fn choose(name: &str) -> Result<Chosen, DeviceError> {
     if !compiled_in {
         return Err(DeviceError::NotCompiledIn { name: name.to_string(), feature });
     }
+    // The CPU needs no driver to be asked.
+    if let Some(info) = processors().iter().find(|d| d.name == kind)
+        && index == 0
+    {
+        return start(info, "asked for by name".to_string());
+    }
     let devices = list();
-    let wanted = if matches!(kind, "cpu" | "ndarray") && index == 0 {
-        kind.to_string()
-    } else {
-        format!("{kind}:{index}")
-    };
-    let Some(info) = devices.iter().find(|d| d.name == wanted) else {
-        return Err(not_present(name, &devices));
-    };
-    start(info, "asked for by name".to_string())
+    let wanted = format!("{kind}:{index}");
+    match devices.iter().find(|d| d.name == wanted) {
+        Some(info) => start(info, "asked for by name".to_string()),
+        None => Err(not_present(name, &devices)),
+    }
 }
 
 /// What `auto` takes, and why: a real GPU where there is one, never one that the CPU plays, and else
