@@ -2,11 +2,12 @@
 
 use super::loss::{Loss, Steps, Totals, loss};
 use super::native::UpdateMeans;
-use super::optimizer::{AdamW, clip_grad_norm};
+use super::optimizer::clip_grad_norm;
 use super::schedule::{learning_rate, linear};
+use super::weights::Weights;
 use crate::config::TrainConfig;
 use crate::draws::{Stream, draw};
-use crate::policy::{Categorical, Policy, flatten, unflatten};
+use crate::policy::{Categorical, Policy, unflatten};
 use crate::trajectory::Trajectory;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
@@ -14,10 +15,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 /// for.
 #[derive(Clone, Debug)]
 pub struct Learner<P: Policy> {
-    module: P,
-    reference: Option<P>,
-    params: Tensor<1>,
-    optimizer: AdamW,
+    weights: Weights<P>,
     config: TrainConfig,
     shuffle_key: u32,
 }
@@ -48,40 +46,18 @@ impl<P: Policy> Learner<P> {
     /// Trains `policy` where it lies. The reference policy, if `kl_coef` asks for one, is the policy
     /// as it is now.
     pub fn new(policy: P, config: &TrainConfig) -> Self {
-        let reference = (config.loss.kl_coef > 0.0).then(|| policy.clone());
-        let params = flatten(&policy);
-        let optimizer = AdamW::new(&params);
-        let shuffle_key = Stream::Shuffle.key(config.seed);
-        Self { module: policy, reference, params, optimizer, config: config.clone(), shuffle_key }
+        let weights = Weights::new(policy, config);
+        Self { weights, config: config.clone(), shuffle_key: Stream::Shuffle.key(config.seed) }
     }
 
-    /// The policy as it is now.
-    pub fn policy(&self) -> P {
-        unflatten(self.module.clone(), &self.params)
+    /// Parameters, optimiser and reference policy.
+    pub fn weights(&self) -> &Weights<P> {
+        &self.weights
     }
 
-    /// The policy that the KL term refers to, if there is one.
-    pub fn reference(&self) -> Option<&P> {
-        self.reference.as_ref()
-    }
-
-    /// All parameters, `[num_params]`.
-    pub fn params(&self) -> &Tensor<1> {
-        &self.params
-    }
-
-    /// The optimiser's state.
-    pub fn optimizer(&self) -> &AdamW {
-        &self.optimizer
-    }
-
-    /// Goes on from saved parameters, optimiser state and reference parameters.
-    pub fn restore(&mut self, params: Tensor<1>, optimizer: AdamW, reference: Option<Tensor<1>>) {
-        self.params = params;
-        self.optimizer = optimizer;
-        if let (Some(module), Some(params)) = (&mut self.reference, reference) {
-            *module = unflatten(module.clone(), &params);
-        }
+    /// The same, to be changed.
+    pub fn weights_mut(&mut self) -> &mut Weights<P> {
+        &mut self.weights
     }
 
     /// `update_epochs` passes over the trajectory of `iteration` in `num_minibatches` steps each.
@@ -104,7 +80,7 @@ impl<P: Policy> Learner<P> {
             self.config.iterations,
         );
         let reference_logprobs =
-            self.reference.as_ref().map(|reference| logprobs(reference, trajectory));
+            self.weights.reference.as_ref().map(|reference| logprobs(reference, trajectory));
         let counted = mask.clone().sum();
         let games = num_envs / update.num_minibatches;
         let mut sums = Tensor::<1>::zeros([Loss::SUMS.len()], &device);
@@ -120,10 +96,10 @@ impl<P: Policy> Learner<P> {
                     steps,
                     rollout_share: counted.clone() / update.num_minibatches as f32,
                 };
-                let mut gradient = self.params.zeros_like();
+                let mut gradient = self.weights.params.zeros_like();
                 for part in parts(minibatch, update.gradient_accumulation_steps) {
-                    let leaf = self.params.clone().autodiff().require_grad();
-                    let policy = unflatten(self.module.clone(), &leaf);
+                    let leaf = self.weights.params.clone().autodiff().require_grad();
+                    let policy = unflatten(self.weights.module.clone(), &leaf);
                     let steps = if part.len() == num_envs {
                         steps_of(&policy, trajectory, advantages, mask, &reference_logprobs)
                     } else {
@@ -143,11 +119,11 @@ impl<P: Policy> Learner<P> {
                 norms = norms + norm;
                 let rate = learning_rate(
                     &self.config.optimizer,
-                    self.optimizer.steps,
+                    self.weights.optimizer.steps,
                     total_updates(&self.config),
                 );
-                self.params = self.optimizer.step(
-                    self.params.clone(),
+                self.weights.params = self.weights.optimizer.step(
+                    self.weights.params.clone(),
                     gradient,
                     rate,
                     &self.config.optimizer,

@@ -4,16 +4,17 @@
 //! the ratios,) partial gradients, their sum, AdamW. Nothing is read back, and no sum depends on the
 //! order in which units get to it: two runs give the same bytes.
 
+use super::UpdateStats;
 use super::autodiff::{shuffled, total_updates};
 use super::gradient_kernel::{SUMS, Spread, gradient_kernel};
 use super::loss_kernels::*;
 use super::optimizer_kernels::*;
 use super::schedule::{learning_rate, linear};
-use super::{AdamW, UpdateStats};
+use super::weights::Weights;
 use crate::config::{KlEstimator, LossType, TrainConfig};
 use crate::draws::{Stream, draw};
 use crate::policy::kernels::{MlpShape, argument, cube_ints, cube_tensor, room};
-use crate::policy::{Mlp, flatten, unflatten};
+use crate::policy::{Mlp, flatten};
 use crate::trajectory::Trajectory;
 use burn::backend::{Cube, DType};
 use burn::cubecl;
@@ -40,10 +41,7 @@ impl Shapes {
 /// A perceptron in training on a CubeCL device.
 #[derive(Clone, Debug)]
 pub struct FusedLearner {
-    module: Mlp,
-    reference: Option<Mlp>,
-    params: Tensor<1>,
-    optimizer: AdamW,
+    weights: Weights<Mlp>,
     config: TrainConfig,
     shuffle_key: u32,
     shapes: Shapes,
@@ -82,45 +80,19 @@ impl FusedLearner {
             dual_clip: config.loss.dual_clip > 0.0,
             kl: (config.loss.kl_coef > 0.0).then_some(config.loss.kl_estimator),
         };
-        let params = flatten(&policy);
-        Self {
-            reference: (config.loss.kl_coef > 0.0).then(|| policy.clone()),
-            module: policy,
-            optimizer: AdamW::new(&params),
-            params,
-            config: config.clone(),
-            shuffle_key: Stream::Shuffle.key(config.seed),
-            shapes: Shapes { mlp, loss },
-        }
+        let weights = Weights::new(policy, config);
+        let shuffle_key = Stream::Shuffle.key(config.seed);
+        Self { weights, config: config.clone(), shuffle_key, shapes: Shapes { mlp, loss } }
     }
 
-    /// The policy as it is now.
-    pub fn policy(&self) -> Mlp {
-        unflatten(self.module.clone(), &self.params)
+    /// Parameters, optimiser and reference policy.
+    pub fn weights(&self) -> &Weights<Mlp> {
+        &self.weights
     }
 
-    /// The policy that the KL term refers to, if there is one.
-    pub fn reference(&self) -> Option<&Mlp> {
-        self.reference.as_ref()
-    }
-
-    /// All parameters, `[num_params]`.
-    pub fn params(&self) -> &Tensor<1> {
-        &self.params
-    }
-
-    /// The optimiser's state.
-    pub fn optimizer(&self) -> &AdamW {
-        &self.optimizer
-    }
-
-    /// Goes on from saved parameters, optimiser state and reference parameters.
-    pub fn restore(&mut self, params: Tensor<1>, optimizer: AdamW, reference: Option<Tensor<1>>) {
-        self.params = params;
-        self.optimizer = optimizer;
-        if let (Some(module), Some(params)) = (&mut self.reference, reference) {
-            *module = unflatten(module.clone(), &params);
-        }
+    /// The same, to be changed.
+    pub fn weights_mut(&mut self) -> &mut Weights<Mlp> {
+        &mut self.weights
     }
 
     /// `update_epochs` passes over the trajectory of `iteration` in `num_minibatches` steps each,
@@ -151,9 +123,9 @@ impl FusedLearner {
         let means = Tensor::<1>::zeros([UpdateStats::LEN], &device);
         let means = cube_tensor(means);
         let state = vec![
-            self.params.clone(),
-            self.optimizer.first_moment.clone(),
-            self.optimizer.second_moment.clone(),
+            self.weights.params.clone(),
+            self.weights.optimizer.first_moment.clone(),
+            self.weights.optimizer.second_moment.clone(),
         ];
         let mut before = cube_tensor(Tensor::cat(state, 0));
         let num_params = self.shapes.mlp.num_params();
@@ -184,15 +156,15 @@ impl FusedLearner {
             }
             let gradient =
                 self.gradient(&buffers, &before, games * num_steps, batch(), coefficients());
-            self.optimizer.steps += 1;
+            self.weights.optimizer.steps += 1;
             self.step(&gradient, &before, &after, &buffers.facts, &means);
             std::mem::swap(&mut before, &mut after);
         }
         let state = Tensor::<1>::from_primitive::<Cube>(before);
         let part = |i: usize| state.clone().slice(i * num_params..(i + 1) * num_params);
-        self.params = part(0);
-        self.optimizer.first_moment = part(1);
-        self.optimizer.second_moment = part(2);
+        self.weights.params = part(0);
+        self.weights.optimizer.first_moment = part(1);
+        self.weights.optimizer.second_moment = part(2);
         UpdateStats { means: Tensor::from_primitive::<Cube>(means) }
     }
 
@@ -224,7 +196,8 @@ impl FusedLearner {
         let facts = room(&obs, &[lengths + num_envs], DType::F32);
         let sequences = room(&obs, &[2, games], DType::F32);
         let order = cube_ints(order);
-        let reference = self.reference.as_ref().map(|reference| cube_tensor(flatten(reference)));
+        let reference =
+            self.weights.reference.as_ref().map(|reference| cube_tensor(flatten(reference)));
         let (client, steps) = (&obs.client, num_steps * num_envs);
         let dim = CubeDim::new_1d(64);
         // SAFETY: the kernels stay below the number of steps, games and minibatches in every buffer;
@@ -354,8 +327,9 @@ impl FusedLearner {
     ) {
         let (config, update) = (&self.config.optimizer, &self.config.update);
         let num_params = self.shapes.mlp.num_params();
-        let steps = self.optimizer.steps as f64;
-        let rate = learning_rate(config, self.optimizer.steps - 1, total_updates(&self.config));
+        let steps = self.weights.optimizer.steps as f64;
+        let rate =
+            learning_rate(config, self.weights.optimizer.steps - 1, total_updates(&self.config));
         let (beta1, beta2) = (config.adam_beta1, config.adam_beta2);
         let numbers = AdamNumbersLaunch::new(
             beta1 as f32,

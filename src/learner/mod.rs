@@ -16,6 +16,7 @@ mod optimizer;
 #[cfg(feature = "kernels")]
 mod optimizer_kernels;
 mod schedule;
+mod weights;
 
 pub(crate) use autodiff::total_updates;
 pub use autodiff::{Learner, UpdateStats};
@@ -24,3 +25,4 @@ pub use fused::FusedLearner;
 pub use native::{HostTrajectory, NativeLearner, UpdateMeans};
 pub use optimizer::{AdamW, Moments};
 pub use schedule::{learning_rate, linear};
+pub use weights::Weights;

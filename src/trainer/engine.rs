@@ -5,7 +5,7 @@ use crate::device;
 use crate::env::Rules;
 #[cfg(feature = "kernels")]
 use crate::learner::FusedLearner;
-use crate::learner::{AdamW, Learner, Moments, NativeLearner, UpdateStats};
+use crate::learner::{AdamW, Learner, Moments, NativeLearner, UpdateStats, Weights};
 use crate::policy::{Mlp, NativeMlp, flatten};
 #[cfg(feature = "kernels")]
 use crate::rollout::FusedRollout;
@@ -143,9 +143,9 @@ impl Learning {
     pub fn policy(&self) -> Mlp {
         match self {
             Self::Native(learner) => learner.policy(),
-            Self::Autodiff(learner) => learner.policy(),
+            Self::Autodiff(learner) => learner.weights().policy(),
             #[cfg(feature = "kernels")]
-            Self::Fused(learner) => learner.policy(),
+            Self::Fused(learner) => learner.weights().policy(),
         }
     }
 
@@ -171,9 +171,9 @@ impl Learning {
     pub fn steps(&self) -> u64 {
         match self {
             Self::Native(learner) => learner.steps(),
-            Self::Autodiff(learner) => learner.optimizer().steps,
+            Self::Autodiff(learner) => learner.weights().optimizer().steps,
             #[cfg(feature = "kernels")]
-            Self::Fused(learner) => learner.optimizer().steps,
+            Self::Fused(learner) => learner.weights().optimizer().steps,
         }
     }
 
@@ -185,13 +185,9 @@ impl Learning {
                 moments: learner.optimizer(),
                 reference: learner.reference_params(),
             },
-            Self::Autodiff(learner) => {
-                download(learner.params(), learner.optimizer(), learner.reference())
-            }
+            Self::Autodiff(learner) => download(learner.weights()),
             #[cfg(feature = "kernels")]
-            Self::Fused(learner) => {
-                download(learner.params(), learner.optimizer(), learner.reference())
-            }
+            Self::Fused(learner) => download(learner.weights()),
         }
     }
 
@@ -201,35 +197,30 @@ impl Learning {
             Self::Native(learner) => {
                 learner.restore(&state.params, &state.moments, state.reference.as_deref());
             }
-            Self::Autodiff(learner) => {
-                let (params, optimizer, reference) = upload(state, device);
-                learner.restore(params, optimizer, reference);
-            }
+            Self::Autodiff(learner) => upload(state, learner.weights_mut(), device),
             #[cfg(feature = "kernels")]
-            Self::Fused(learner) => {
-                let (params, optimizer, reference) = upload(state, device);
-                learner.restore(params, optimizer, reference);
-            }
+            Self::Fused(learner) => upload(state, learner.weights_mut(), device),
         }
     }
 }
 
 /// A state from a device.
-fn download(params: &Tensor<1>, optimizer: &AdamW, reference: Option<&Mlp>) -> Learnt {
+fn download(weights: &Weights<Mlp>) -> Learnt {
     let read = |tensor: &Tensor<1>| device::read(tensor.clone());
+    let optimizer = weights.optimizer();
     Learnt {
-        params: read(params),
+        params: read(weights.params()),
         moments: Moments {
             first_moment: read(&optimizer.first_moment),
             second_moment: read(&optimizer.second_moment),
             steps: optimizer.steps,
         },
-        reference: reference.map(|policy| read(&flatten(policy))),
+        reference: weights.reference().map(|policy| read(&flatten(policy))),
     }
 }
 
-/// A state on a device: parameters, optimiser, parameters of the reference policy.
-fn upload(state: &Learnt, device: &Device) -> (Tensor<1>, AdamW, Option<Tensor<1>>) {
+/// Puts a state on a device.
+fn upload(state: &Learnt, weights: &mut Weights<Mlp>, device: &Device) {
     let upload = |values: &Vec<f32>| {
         Tensor::<1>::from_data(TensorData::new(values.clone(), [values.len()]), device)
     };
@@ -238,5 +229,5 @@ fn upload(state: &Learnt, device: &Device) -> (Tensor<1>, AdamW, Option<Tensor<1
         second_moment: upload(&state.moments.second_moment),
         steps: state.moments.steps,
     };
-    (upload(&state.params), optimizer, state.reference.as_ref().map(upload))
+    weights.restore(upload(&state.params), optimizer, state.reference.as_ref().map(upload));
 }

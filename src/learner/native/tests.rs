@@ -139,13 +139,13 @@ impl Case {
             assert!(self.actions == 1 || got.clip_fraction > 0.0, "{self:?}");
         }
         let flat = |tensor: &Tensor<1>| floats(tensor.clone().into_data());
-        let want = flat(general.params());
+        let want = flat(general.weights().params());
         let change = distance(&want, &start);
         let off = distance(&native.params(), &want);
         assert!(off < 1e-5 * change, "{off} of {change}: {self:?}");
         assert_eq!(native.params(), floats(flatten(&native.policy()).into_data()));
 
-        let (want, got) = (general.optimizer(), native.optimizer());
+        let (want, got) = (general.weights().optimizer(), native.optimizer());
         assert_eq!(want.steps, got.steps);
         for (want, got) in
             [(&want.first_moment, got.first_moment), (&want.second_moment, got.second_moment)]

@@ -122,12 +122,17 @@ fn general(played: &Played, config: &TrainConfig, reference: Option<&[f32]>) -> 
     let (policy, trajectory, advantages, mask) = played.on(&device);
     let mut learner = Learner::new(policy, config);
     if let Some(reference) = reference {
-        let (params, optimizer) = (learner.params().clone(), learner.optimizer().clone());
-        learner.restore(params, optimizer, Some(Tensor::from_floats(reference, &device)));
+        let (params, optimizer) =
+            (learner.weights().params().clone(), learner.weights().optimizer().clone());
+        learner.weights_mut().restore(
+            params,
+            optimizer,
+            Some(Tensor::from_floats(reference, &device)),
+        );
     }
     let means = learner.update(&trajectory, &advantages, &mask, 3).means;
-    let adam = learner.optimizer();
-    [learner.params(), &adam.first_moment, &adam.second_moment, &means]
+    let adam = learner.weights().optimizer();
+    [learner.weights().params(), &adam.first_moment, &adam.second_moment, &means]
         .map(|tensor| doubles(tensor.clone()))
 }
 
@@ -140,12 +145,17 @@ fn fused(
     let (policy, trajectory, advantages, mask) = played.on(device);
     let mut learner = FusedLearner::new(policy, config);
     if let Some(reference) = reference {
-        let (params, optimizer) = (learner.params().clone(), learner.optimizer().clone());
-        learner.restore(params, optimizer, Some(Tensor::from_floats(reference, device)));
+        let (params, optimizer) =
+            (learner.weights().params().clone(), learner.weights().optimizer().clone());
+        learner.weights_mut().restore(
+            params,
+            optimizer,
+            Some(Tensor::from_floats(reference, device)),
+        );
     }
     let means = learner.update(&trajectory, &advantages, &mask, 3).means;
-    let adam = learner.optimizer();
-    [learner.params(), &adam.first_moment, &adam.second_moment, &means]
+    let adam = learner.weights().optimizer();
+    [learner.weights().params(), &adam.first_moment, &adam.second_moment, &means]
         .map(|tensor| doubles(tensor.clone()))
 }
 
@@ -319,7 +329,8 @@ fn fused_rollouts_and_updates_work_on_the_same_device() {
     let trajectory = whole.first_steps(sizes.steps);
     let mut learner = FusedLearner::new(policy.clone(), &config);
     let means = learner.update(&trajectory, &judged.values, &judged.mask, 0).means;
-    let (got, means) = (doubles(learner.optimizer().first_moment.clone()), doubles(means));
+    let (got, means) =
+        (doubles(learner.weights().optimizer().first_moment.clone()), doubles(means));
 
     let floats = |tensor: Tensor<2>| doubles(tensor).iter().map(|x| *x as f32).collect();
     let played = Played {
@@ -334,7 +345,7 @@ fn fused_rollouts_and_updates_work_on_the_same_device() {
     let (_, trajectory, advantages, mask) = played.on(&cpu());
     let mut learner = Learner::new(mlp(sizes, Some(&played.params), &cpu()), &config);
     let want_means = learner.update(&trajectory, &advantages, &mask, 0).means;
-    let want = doubles(learner.optimizer().first_moment.clone());
+    let want = doubles(learner.weights().optimizer().first_moment.clone());
     let error = norm(&difference(&got, &want)) / norm(&want);
     assert!(norm(&want) > 1e-4 && error < 1e-5, "gradient off by {error} of {}", norm(&want));
     check_means(&means, &doubles(want_means), "after a rollout");
