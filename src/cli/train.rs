@@ -85,9 +85,7 @@ fn start<G: Playable>(args: &TrainArgs, file: toml::Table) -> Result<()> {
     check(&game, &config)?;
     let chosen = device::choose(&args.device)?;
     let trainer = Trainer::new(game, &config, &chosen.device);
-    if let (Engine::Fused, Some(obstacle)) = (config.engine, trainer.obstacle()) {
-        bail!("the engine `fused` cannot take this run: {obstacle}");
-    }
+    check_engine(&trainer)?;
     let dir = RunDir::create(args.run_dir.clone(), G::NAME)?;
     let path = dir.config();
     std::fs::write(&path, config_toml(&game, &config))
@@ -111,9 +109,20 @@ fn resume<G: Playable>(args: &TrainArgs, dir: RunDir, checkpoint: &Checkpoint) -
     }
     let chosen = device::choose(&args.device)?;
     let trainer = Trainer::resume(checkpoint, game, &config, &chosen.device)?;
+    check_engine(&trainer)?;
     let metrics = JsonLines::resume(&dir.metrics(), trainer.iteration())?;
     announce("Going on with", &trainer, &chosen, &dir);
     train(args, dir, trainer, metrics, &chosen)
+}
+
+/// Refuses a run that asks for the fast way where there is none.
+fn check_engine<G: Playable>(trainer: &Trainer<G>) -> Result<()> {
+    match (trainer.config().engine, trainer.obstacle()) {
+        (Engine::Fused, Some(obstacle)) => {
+            bail!("the engine `fused` cannot take this run: {obstacle}")
+        }
+        _ => Ok(()),
+    }
 }
 
 fn announce<G: Playable>(what: &str, trainer: &Trainer<G>, chosen: &Chosen, dir: &RunDir) {

@@ -3,10 +3,11 @@
 use super::loss::{Loss, Steps, Totals, loss};
 use super::native::UpdateMeans;
 use super::optimizer::clip_grad_norm;
-use super::schedule::{learning_rate, linear};
+use super::order::{epoch_order, parts};
+use super::schedule::{entropy_coef, learning_rate, total_updates};
 use super::weights::Weights;
 use crate::config::TrainConfig;
-use crate::draws::{Stream, draw};
+use crate::draws::Stream;
 use crate::policy::{Categorical, Policy, unflatten};
 use crate::trajectory::Trajectory;
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -73,24 +74,31 @@ impl<P: Policy> Learner<P> {
         let [_, num_envs, _] = trajectory.dims();
         let update = self.config.update.clone();
         let device = trajectory.obs.device();
-        let entropy_coef = linear(
-            self.config.loss.entropy_coef,
-            self.config.loss.entropy_coef_final,
-            iteration,
-            self.config.iterations,
-        );
-        let reference_logprobs =
-            self.weights.reference.as_ref().map(|reference| logprobs(reference, trajectory));
+        let entropy_coef = entropy_coef(&self.config, iteration);
+        let mut experience = Experience {
+            obs: trajectory.obs.clone(),
+            actions: trajectory.actions.clone(),
+            old_logprobs: trajectory.logprobs.clone(),
+            reference_logprobs: None,
+            advantages: advantages.clone(),
+            mask: mask.clone(),
+        };
+        experience.reference_logprobs =
+            self.weights.reference.as_ref().map(|policy| experience.steps(policy).logprobs);
         let counted = mask.clone().sum();
         let games = num_envs / update.num_minibatches;
         let mut sums = Tensor::<1>::zeros([Loss::SUMS.len()], &device);
         let mut losses = Tensor::<1>::zeros([1], &device);
         let mut norms = Tensor::<1>::zeros([1], &device);
         for epoch in 0..update.update_epochs {
-            let order = shuffled(num_envs, draw(draw(self.shuffle_key, iteration), epoch as u32));
+            let order = epoch_order(self.shuffle_key, iteration, epoch, num_envs);
             for minibatch in order.chunks_exact(games) {
                 let whole = update.num_minibatches == 1;
-                let steps = if whole { counted.clone() } else { select(mask, minibatch).sum() };
+                let steps = if whole {
+                    counted.clone()
+                } else {
+                    mask.clone().select(1, indices(minibatch, &device)).sum()
+                };
                 let totals = Totals {
                     games,
                     steps,
@@ -101,12 +109,9 @@ impl<P: Policy> Learner<P> {
                     let leaf = self.weights.params.clone().autodiff().require_grad();
                     let policy = unflatten(self.weights.module.clone(), &leaf);
                     let steps = if part.len() == num_envs {
-                        steps_of(&policy, trajectory, advantages, mask, &reference_logprobs)
+                        experience.steps(&policy)
                     } else {
-                        let picked = pick(trajectory, part);
-                        let reference = reference_logprobs.as_ref().map(|r| select(r, part));
-                        let (advantages, mask) = (select(advantages, part), select(mask, part));
-                        steps_of(&policy, &picked, &advantages, &mask, &reference)
+                        experience.games(indices(part, &device)).steps(&policy)
                     };
                     let loss = loss(&self.config.loss, entropy_coef, &steps, &totals);
                     let mut gradients = loss.loss.backward();
@@ -137,78 +142,48 @@ impl<P: Policy> Learner<P> {
     }
 }
 
-/// Optimiser steps of a whole run.
-pub(crate) fn total_updates(config: &TrainConfig) -> u64 {
-    let update = &config.update;
-    u64::from(config.iterations) * (update.update_epochs * update.num_minibatches) as u64
+/// What an update learns from: the steps of some games, time-major, `[num_steps, games]` but for the
+/// observations, `[num_steps, games, num_features]`.
+struct Experience {
+    obs: Tensor<3>,
+    actions: Tensor<2, Int>,
+    old_logprobs: Tensor<2>,
+    reference_logprobs: Option<Tensor<2>>,
+    advantages: Tensor<2>,
+    mask: Tensor<2>,
 }
 
-/// Evaluates the policy on the steps of some games.
-fn steps_of<P: Policy>(
-    policy: &P,
-    trajectory: &Trajectory,
-    advantages: &Tensor<2>,
-    mask: &Tensor<2>,
-    reference_logprobs: &Option<Tensor<2>>,
-) -> Steps {
-    let [num_steps, games, _] = trajectory.dims();
-    let distribution = distribution(policy, trajectory);
-    let actions = trajectory.actions.clone().reshape([num_steps * games]);
-    Steps {
-        logprobs: distribution.logprob(actions).reshape([num_steps, games]),
-        entropy: distribution.entropy().reshape([num_steps, games]),
-        old_logprobs: trajectory.logprobs.clone(),
-        reference_logprobs: reference_logprobs.clone(),
-        advantages: advantages.clone(),
-        mask: mask.clone(),
+impl Experience {
+    /// The games at these indices.
+    fn games(&self, indices: Tensor<1, Int>) -> Self {
+        let pick = |tensor: &Tensor<2>| tensor.clone().select(1, indices.clone());
+        Self {
+            obs: self.obs.clone().select(1, indices.clone()),
+            actions: self.actions.clone().select(1, indices.clone()),
+            old_logprobs: pick(&self.old_logprobs),
+            reference_logprobs: self.reference_logprobs.as_ref().map(pick),
+            advantages: pick(&self.advantages),
+            mask: pick(&self.mask),
+        }
     }
-}
 
-fn distribution<P: Policy>(policy: &P, trajectory: &Trajectory) -> Categorical {
-    let [num_steps, games, num_features] = trajectory.dims();
-    let obs = trajectory.obs.clone().reshape([num_steps * games, num_features]);
-    Categorical::new(policy.logits(obs))
-}
-
-/// Log-probabilities `[num_steps, num_envs]` of a trajectory's actions.
-fn logprobs<P: Policy>(policy: &P, trajectory: &Trajectory) -> Tensor<2> {
-    let [num_steps, games, _] = trajectory.dims();
-    let actions = trajectory.actions.clone().reshape([num_steps * games]);
-    distribution(policy, trajectory).logprob(actions).reshape([num_steps, games])
-}
-
-/// The games of a trajectory at these indices.
-fn pick(trajectory: &Trajectory, games: &[i32]) -> Trajectory {
-    let indices = indices(games, &trajectory.obs.device());
-    let rows = |tensor: &Tensor<2>| tensor.clone().select(1, indices.clone());
-    Trajectory {
-        obs: trajectory.obs.clone().select(1, indices.clone()),
-        actions: trajectory.actions.clone().select(1, indices.clone()),
-        logprobs: rows(&trajectory.logprobs),
-        rewards: rows(&trajectory.rewards),
-        ends: rows(&trajectory.ends),
-        scores: rows(&trajectory.scores),
+    /// The steps as `policy` sees them.
+    fn steps<P: Policy>(&self, policy: &P) -> Steps {
+        let [num_steps, games, num_features] = self.obs.dims();
+        let obs = self.obs.clone().reshape([num_steps * games, num_features]);
+        let actions = self.actions.clone().reshape([num_steps * games]);
+        let distribution = Categorical::new(policy.logits(obs));
+        Steps {
+            logprobs: distribution.logprob(actions).reshape([num_steps, games]),
+            entropy: distribution.entropy().reshape([num_steps, games]),
+            old_logprobs: self.old_logprobs.clone(),
+            reference_logprobs: self.reference_logprobs.clone(),
+            advantages: self.advantages.clone(),
+            mask: self.mask.clone(),
+        }
     }
-}
-
-fn select(tensor: &Tensor<2>, games: &[i32]) -> Tensor<2> {
-    tensor.clone().select(1, indices(games, &tensor.device()))
 }
 
 fn indices(games: &[i32], device: &Device) -> Tensor<1, Int> {
     Tensor::from_data(TensorData::from(games), device)
-}
-
-/// `0..count` in the order that `key` draws (Fisher-Yates).
-pub(super) fn shuffled(count: usize, key: u32) -> Vec<i32> {
-    let mut order: Vec<i32> = (0..count as i32).collect();
-    for i in (1..count).rev() {
-        order.swap(i, draw(key, i as u32) as usize % (i + 1));
-    }
-    order
-}
-
-/// `games` in `count` parts that differ in length by one at most.
-fn parts(games: &[i32], count: usize) -> impl Iterator<Item = &[i32]> {
-    (0..count).map(move |i| &games[i * games.len() / count..(i + 1) * games.len() / count])
 }

@@ -5,14 +5,14 @@
 //! order in which units get to it: two runs give the same bytes.
 
 use super::UpdateStats;
-use super::autodiff::{shuffled, total_updates};
 use super::gradient_kernel::{SUMS, Spread, gradient_kernel};
 use super::loss_kernels::*;
 use super::optimizer_kernels::*;
-use super::schedule::{learning_rate, linear};
+use super::order::epoch_order;
+use super::schedule::{entropy_coef, learning_rate, total_updates};
 use super::weights::Weights;
 use crate::config::{KlEstimator, LossType, TrainConfig};
-use crate::draws::{Stream, draw};
+use crate::draws::Stream;
 use crate::policy::kernels::{MlpShape, argument, cube_ints, cube_tensor, room};
 use crate::policy::{Mlp, flatten};
 use crate::trajectory::Trajectory;
@@ -117,8 +117,7 @@ impl FusedLearner {
         let games = num_envs / num_minibatches;
         let buffers = self.prepare(trajectory, advantages, mask, iteration);
         let loss = &self.config.loss;
-        let total = self.config.iterations;
-        let entropy = linear(loss.entropy_coef, loss.entropy_coef_final, iteration, total);
+        let entropy = entropy_coef(&self.config, iteration);
         let device = trajectory.obs.device();
         let means = Tensor::<1>::zeros([UpdateStats::LEN], &device);
         let means = cube_tensor(means);
@@ -180,10 +179,9 @@ impl FusedLearner {
         let update = &self.config.update;
         let games = num_envs / update.num_minibatches;
         let minibatches = update.update_epochs * update.num_minibatches;
-        let key = draw(self.shuffle_key, iteration);
-        let order: Vec<i32> = (0..update.update_epochs as u32)
+        let order: Vec<i32> = (0..update.update_epochs)
             .flat_map(|epoch| {
-                let mut order = shuffled(num_envs, draw(key, epoch));
+                let mut order = epoch_order(self.shuffle_key, iteration, epoch, num_envs);
                 order.truncate(games * update.num_minibatches);
                 order
             })

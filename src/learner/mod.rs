@@ -15,14 +15,14 @@ mod native;
 mod optimizer;
 #[cfg(feature = "kernels")]
 mod optimizer_kernels;
+mod order;
 mod schedule;
 mod weights;
 
-pub(crate) use autodiff::total_updates;
 pub use autodiff::{Learner, UpdateStats};
 #[cfg(feature = "kernels")]
 pub use fused::FusedLearner;
 pub use native::{HostTrajectory, NativeLearner, UpdateMeans};
 pub use optimizer::{AdamW, Moments};
-pub use schedule::{learning_rate, linear};
+pub use schedule::{entropy_coef, learning_rate, total_updates};
 pub use weights::Weights;

@@ -1,6 +1,6 @@
 //! Values that change over a run.
 
-use crate::config::{LrSchedule, OptimizerConfig};
+use crate::config::{LrSchedule, OptimizerConfig, TrainConfig};
 
 /// The learning rate of optimiser step `update` out of `total`, both counted from 0.
 ///
@@ -20,8 +20,20 @@ pub fn learning_rate(config: &OptimizerConfig, update: u64, total: u64) -> f64 {
     }
 }
 
+/// Optimiser steps of a whole run.
+pub fn total_updates(config: &TrainConfig) -> u64 {
+    let update = &config.update;
+    u64::from(config.iterations) * (update.update_epochs * update.num_minibatches) as u64
+}
+
+/// The weight of the entropy in `iteration`, counted from 0.
+pub fn entropy_coef(config: &TrainConfig, iteration: u32) -> f64 {
+    let loss = &config.loss;
+    linear(loss.entropy_coef, loss.entropy_coef_final, iteration, config.iterations)
+}
+
 /// From `first` at iteration 0 to `last` at the last of `total` iterations, on a line.
-pub fn linear(first: f64, last: f64, iteration: u32, total: u32) -> f64 {
+fn linear(first: f64, last: f64, iteration: u32, total: u32) -> f64 {
     let progress = f64::from(iteration) / f64::from(total.max(2) - 1);
     first + (last - first) * progress.min(1.0)
 }

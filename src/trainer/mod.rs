@@ -10,7 +10,7 @@ use crate::config::{RolloutConfig, TrainConfig};
 use crate::device;
 use crate::draws::Stream;
 use crate::env::Rules;
-use crate::learner::{UpdateStats, learning_rate};
+use crate::learner::{UpdateStats, learning_rate, total_updates};
 use crate::metrics::{EvaluationRecord, IterationRecord, Seconds};
 use crate::policy::{Mlp, NativeMlp};
 use crate::rollout::{Evaluation, Player, evaluate};
@@ -159,7 +159,7 @@ impl<G: Rules> Trainer<G> {
         let rollout = &self.config.rollout;
         let steps = (rollout.num_envs() * rollout.num_steps) as u64;
         let updates = self.learning.steps();
-        let total = crate::learner::total_updates(&self.config);
+        let total = total_updates(&self.config);
         Ok(IterationRecord {
             iteration,
             env_steps: steps * u64::from(iteration),

@@ -16,11 +16,11 @@ mod product;
 #[cfg(test)]
 mod tests;
 
-use super::autodiff::{shuffled, total_updates};
 use super::optimizer::{Moments, clip_scale};
-use super::schedule::{learning_rate, linear};
+use super::order::epoch_order;
+use super::schedule::{entropy_coef, learning_rate, total_updates};
 use crate::config::{LossType, TrainConfig};
-use crate::draws::{Stream, draw};
+use crate::draws::Stream;
 use crate::policy::{Mlp, flatten, unflatten};
 use crate::trajectory::Trajectory;
 use burn::tensor::{Tensor, TensorData};
@@ -204,10 +204,7 @@ impl NativeLearner {
 
     fn learn(&mut self, data: &HostTrajectory, iteration: u32) -> UpdateMeans {
         let update = self.config.update.clone();
-        let loss = &self.config.loss;
-        let entropy_coef =
-            linear(loss.entropy_coef, loss.entropy_coef_final, iteration, self.config.iterations);
-        let rule = Rule::new(loss, entropy_coef);
+        let rule = Rule::new(&self.config.loss, entropy_coef(&self.config, iteration));
         self.make_room();
         self.experience.load(data, self.network.layout().obs_stride());
         self.evaluate_reference();
@@ -216,8 +213,7 @@ impl NativeLearner {
         let mut sums = [0.0f64; 5];
         let mut norms = 0.0f64;
         for epoch in 0..update.update_epochs {
-            let key = draw(draw(self.shuffle_key, iteration), epoch as u32);
-            let order = shuffled(data.num_envs, key);
+            let order = epoch_order(self.shuffle_key, iteration, epoch, data.num_envs);
             for minibatch in order.chunks_exact(games) {
                 let added = self.gradient(minibatch, &rule);
                 sums.iter_mut().zip(added).for_each(|(sum, x)| *sum += x);

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::{Activation, KlEstimator, PolicyConfig};
-use crate::draws::uniform;
+use crate::draws::{draw, uniform};
 use crate::learner::Learner;
 use burn::tensor::{Device, Int};
 
