@@ -83,7 +83,7 @@ fn bench<G: Playable>(args: &BenchArgs) -> Result<()> {
         let record = trainer.iterate()?;
         peak = peak.max(record.memory.reserved);
         if i >= 2 {
-            policy.push(steps / record.seconds.rollout);
+            policy.push(steps / trainer.rehearse());
             trained.push(record.steps_per_second);
         }
     }

@@ -9,7 +9,7 @@ mod train;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
-use grove::config::{ConfigError, Engine, TrainConfig, overlay};
+use grove::config::{ConfigError, Engine, Precision, TrainConfig, overlay};
 use grove::env::Rules;
 use grove::trainer::config_toml;
 use serde::Serialize;
@@ -50,6 +50,9 @@ struct TrainArgs {
     /// Which way plays and learns: auto (fused where that applies), fused or general.
     #[arg(long, value_name = "NAME")]
     engine: Option<Engine>,
+    /// What the fused kernels' networks compute with: f32, f16 or bf16, where the device has it.
+    #[arg(long, value_name = "NAME")]
+    precision: Option<Precision>,
     /// Seed of the run [default: 1].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     seed: Option<u64>,
@@ -66,7 +69,7 @@ struct TrainArgs {
     #[arg(long, value_name = "DIR")]
     run_dir: Option<PathBuf>,
     /// Go on with the run in --run-dir [default: the newest of the game] from its last checkpoint.
-    #[arg(long, conflicts_with_all = ["config", "set", "seed", "engine"])]
+    #[arg(long, conflicts_with_all = ["config", "set", "seed", "engine", "precision"])]
     resume: bool,
     /// Print the result as one JSON object on stdout.
     #[arg(long)]

@@ -5,7 +5,7 @@ use super::run_dir::RunDir;
 use super::{Playable, TrainArgs, check, settings, with_game};
 use anyhow::{Context, Result, bail};
 use grove::checkpoint::{self, Checkpoint};
-use grove::config::{Engine, overlay};
+use grove::config::{Engine, Precision, overlay};
 use grove::device::{self, Chosen};
 use grove::draws::Stream;
 use grove::env::Rules;
@@ -80,6 +80,7 @@ fn game_name(asked: Option<&str>, file: &toml::Table) -> Result<String> {
 fn start<G: Playable>(args: &TrainArgs, file: toml::Table) -> Result<()> {
     let (game, mut config) = settings::<G>(file, &args.set)?;
     config.engine = args.engine.unwrap_or(config.engine);
+    config.precision = args.precision.unwrap_or(config.precision);
     config.seed = args.seed.unwrap_or(config.seed);
     config.iterations = args.iterations.unwrap_or(config.iterations);
     check(&game, &config)?;
@@ -115,13 +116,18 @@ fn resume<G: Playable>(args: &TrainArgs, dir: RunDir, checkpoint: &Checkpoint) -
     train(args, dir, trainer, metrics, &chosen)
 }
 
-/// Refuses a run that asks for the fast way where there is none.
+/// Refuses a run that asks for what only the fast way has where there is none.
 fn check_engine<G: Playable>(trainer: &Trainer<G>) -> Result<()> {
-    match (trainer.config().engine, trainer.obstacle()) {
-        (Engine::Fused, Some(obstacle)) => {
-            bail!("the engine `fused` cannot take this run: {obstacle}")
-        }
-        _ => Ok(()),
+    let config = trainer.config();
+    let asked = match (config.engine, config.precision) {
+        (Engine::Fused, _) => "the engine `fused`",
+        (_, Precision::F16) => "the precision f16",
+        (_, Precision::Bf16) => "the precision bf16",
+        _ => return Ok(()),
+    };
+    match trainer.obstacle() {
+        Some(obstacle) => bail!("this run cannot have {asked}: {obstacle}"),
+        None => Ok(()),
     }
 }
 

@@ -18,6 +18,7 @@ impl TrainConfig {
             seed: 1,
             iterations: 300,
             engine: Engine::Auto,
+            precision: Precision::F32,
             policy: PolicyConfig { hidden: vec![64, 64], activation: Activation::Relu },
             rollout: RolloutConfig {
                 num_groups: 64,

@@ -19,6 +19,9 @@ pub struct TrainConfig {
     pub iterations: u32,
     /// Which of the two ways plays and learns.
     pub engine: Engine,
+    /// What the fused kernels' networks compute with.
+    #[serde(default)]
+    pub precision: Precision,
     /// The network.
     pub policy: PolicyConfig,
     /// How data are collected.
@@ -59,6 +62,37 @@ impl std::str::FromStr for Engine {
                 key: "engine".to_string(),
                 value: format!("`{name}`"),
                 expected: "there are auto, fused and general".to_string(),
+            }),
+        }
+    }
+}
+
+/// The numbers that enter the products of a network in the fused kernels: features, weights and
+/// activations. Sums, gradients, parameters and the optimiser's state are f32 in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// Single precision.
+    #[default]
+    F32,
+    /// IEEE half precision, on devices that have it.
+    F16,
+    /// The upper half of a single precision number, on devices that have it.
+    Bf16,
+}
+
+impl std::str::FromStr for Precision {
+    type Err = ConfigError;
+
+    fn from_str(name: &str) -> Result<Self, ConfigError> {
+        match name {
+            "f32" => Ok(Self::F32),
+            "f16" => Ok(Self::F16),
+            "bf16" => Ok(Self::Bf16),
+            _ => Err(ConfigError::WrongValue {
+                key: "precision".to_string(),
+                value: format!("`{name}`"),
+                expected: "there are f32, f16 and bf16".to_string(),
             }),
         }
     }
@@ -137,7 +171,7 @@ pub struct AdvantageConfig {
 }
 
 /// What an action is credited with, before the group's mean is subtracted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Estimator {
     /// The sum of all rewards of the game, the same for all its steps (Shao et al. 2024, outcome
@@ -149,7 +183,7 @@ pub enum Estimator {
 }
 
 /// What the advantages are divided by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scale {
     /// The standard deviation within the group (for reward-to-go, at the same step).

@@ -1,7 +1,6 @@
 //! The general learner: any Burn module, by Burn's autodiff, on any device.
 
 use super::loss::{Loss, Steps, Totals, loss};
-use super::native::UpdateMeans;
 use super::optimizer::clip_grad_norm;
 use super::order::{epoch_order, parts};
 use super::schedule::{entropy_coef, learning_rate, total_updates};
@@ -29,18 +28,10 @@ pub struct UpdateStats {
     pub means: Tensor<1>,
 }
 
+#[cfg(feature = "kernels")]
 impl UpdateStats {
     /// The number of means.
-    #[cfg(feature = "kernels")]
     pub(super) const LEN: usize = Loss::SUMS.len() + 2;
-
-    /// Of means in host memory.
-    pub fn new(means: UpdateMeans, device: &Device) -> Self {
-        let UpdateMeans { approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm } =
-            means;
-        let means = [approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm];
-        Self { means: Tensor::from_floats(means.map(|mean| mean as f32), device) }
-    }
 }
 
 impl<P: Policy> Learner<P> {

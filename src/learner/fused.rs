@@ -1,26 +1,31 @@
 //! The fused learner: a perceptron's update on a CubeCL device, in kernels of our own.
 //!
-//! What it computes is what [`super::Learner`] does, in four launches an optimiser step: (for `gspo`
-//! the ratios,) partial gradients, their sum, AdamW. Nothing is read back, and no sum depends on the
-//! order in which units get to it: two runs give the same bytes.
+//! What it computes is what [`super::Learner`] does, in three launches an optimiser step: partial
+//! gradients (for `gspo` the ratios before), their sum, AdamW. Nothing is read back, and no sum depends
+//! on the order in which units get to it: two runs give the same bytes.
 
 use super::UpdateStats;
-use super::gradient_kernel::{SUMS, Spread, gradient_kernel};
+use super::gradient_kernel::{SUMS, ShareLaunch, Spread, Tiling, gradient_kernel};
 use super::loss_kernels::*;
 use super::optimizer_kernels::*;
 use super::order::epoch_order;
 use super::schedule::{entropy_coef, learning_rate, total_updates};
 use super::weights::Weights;
 use crate::config::{KlEstimator, LossType, TrainConfig};
+use crate::device::buffers::{argument, cube_ints, cube_tensor, element, grid, room};
 use crate::draws::Stream;
-use crate::policy::kernels::{MlpShape, argument, cube_ints, cube_tensor, room};
-use crate::policy::{Mlp, flatten};
-use crate::trajectory::Trajectory;
+use crate::policy::kernels::MlpShape;
+use crate::policy::{FlatMlp, Mlp, Observer, flatten};
+use crate::trajectory::{Judged, Part, Recording};
 use burn::backend::{Cube, DType};
-use burn::cubecl;
+use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 use burn::tensor::{Int, Tensor, TensorData};
 use burn_cubecl::tensor::CubeTensor;
+
+/// Samples in a launch of the gradient's kernel, about: so few that no launch outlasts the patience of a
+/// driver or a browser, and so many that a launch costs little beside them.
+const LAUNCH_SAMPLES: usize = 1 << 20;
 
 /// What the kernels of an update are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -29,6 +34,8 @@ pub(super) struct Shapes {
     pub mlp: MlpShape,
     /// The loss.
     pub loss: LossShape,
+    /// The row of a recording's words that holds the actions.
+    pub last_word: usize,
 }
 
 impl Shapes {
@@ -44,37 +51,53 @@ pub struct FusedLearner {
     weights: Weights<Mlp>,
     config: TrainConfig,
     shuffle_key: u32,
+    mlp: MlpShape,
+    loss: LossShape,
+    tiling: Tiling,
+}
+
+/// What the kernels of an update have in common.
+struct Update<'a, O: Observer> {
+    learner: &'a FusedLearner,
+    observer: O,
     shapes: Shapes,
-}
-
-/// The buffers of an update that all its kernels read.
-struct Buffers {
-    obs: CubeTensor,
-    samples: CubeTensor,
-    order: CubeTensor,
+    recording: &'a Recording,
+    steps: usize,
+    parts: Vec<PartBuffers>,
+    /// The games of each minibatch, part by part.
+    order: Vec<u32>,
+    order_buffer: CubeTensor,
     facts: CubeTensor,
-    sequences: CubeTensor,
+    /// Numbers before the ratios in the facts.
+    sequences: usize,
+    entropy: f32,
 }
 
-/// Cubes of `dim` units for `units` units, one each.
-fn cubes(buffer: &CubeTensor, units: usize, dim: CubeDim) -> CubeCount {
-    cubecl::calculate_cube_count_elemwise(&buffer.client, units, dim)
+/// A part of a recording as buffers.
+struct PartBuffers {
+    first_env: usize,
+    num_envs: usize,
+    words: CubeTensor,
+    numbers: CubeTensor,
+    judged: CubeTensor,
 }
 
 impl FusedLearner {
     /// Whether a policy has one or two hidden layers of a width that the kernels take (256).
     pub fn takes(policy: &Mlp) -> bool {
-        MlpShape::of(policy).is_some_and(|shape| Spread::new(&shape, 1).is_some())
+        MlpShape::of(policy).is_some_and(|shape| Tiling::new(&shape, size_of::<f32>()).is_some())
     }
 
     /// Trains `policy` where it lies. The reference policy, if `kl_coef` asks for one, is the policy
     /// as it is now.
     ///
     /// # Panics
-    /// If it does not take the policy ([`FusedLearner::takes`]).
+    /// If it does not take the policy ([`FusedLearner::takes`]), or the device does not have the
+    /// precision of the settings ([`crate::device::has_precision`]).
     pub fn new(policy: Mlp, config: &TrainConfig) -> Self {
         assert!(Self::takes(&policy), "the fused learner does not take such a wide policy");
         let mlp = MlpShape::of(&policy).expect("one or two hidden layers");
+        let tiling = Tiling::new(&mlp, element(config.precision).size());
         let loss = LossShape {
             loss_type: config.loss.loss_type,
             dual_clip: config.loss.dual_clip > 0.0,
@@ -82,7 +105,8 @@ impl FusedLearner {
         };
         let weights = Weights::new(policy, config);
         let shuffle_key = Stream::Shuffle.key(config.seed);
-        Self { weights, config: config.clone(), shuffle_key, shapes: Shapes { mlp, loss } }
+        let tiling = tiling.expect("f32 takes the most room");
+        Self { weights, config: config.clone(), shuffle_key, mlp, loss, tiling }
     }
 
     /// Parameters, optimiser and reference policy.
@@ -95,226 +119,77 @@ impl FusedLearner {
         &mut self.weights
     }
 
-    /// `update_epochs` passes over the trajectory of `iteration` in `num_minibatches` steps each,
+    /// The policy as it is now, as rollouts take it.
+    pub fn policy(&self) -> FlatMlp {
+        FlatMlp { shape: self.mlp, params: self.weights.params.clone() }
+    }
+
+    /// `update_epochs` passes over the recording of `iteration` in `num_minibatches` steps each,
     /// with the games in the order of [`super::Learner::update`].
     ///
-    /// `advantages` and `mask` are `[num_steps, num_envs]`, as the trajectory's own steps. A
-    /// minibatch is worked off at once, whatever `gradient_accumulation_steps` says: there are no
+    /// A minibatch is worked off at once, whatever `gradient_accumulation_steps` says: there are no
     /// activations to save memory on.
-    pub fn update(
+    ///
+    /// # Panics
+    /// If the judgement is not of the recording.
+    pub fn update<O: Observer>(
         &mut self,
-        trajectory: &Trajectory,
-        advantages: &Tensor<2>,
-        mask: &Tensor<2>,
+        recording: &Recording,
+        judged: &Judged,
+        observer: O,
         iteration: u32,
     ) -> UpdateStats {
-        let [num_steps, num_envs, num_features] = trajectory.dims();
-        assert_eq!(advantages.dims(), [num_steps, num_envs], "advantages: [num_steps, num_envs]");
-        assert_eq!(mask.dims(), [num_steps, num_envs], "mask: [num_steps, num_envs]");
-        assert_eq!(num_features, self.shapes.mlp.features, "the policy's features");
-        let (epochs, num_minibatches) =
-            (self.config.update.update_epochs, self.config.update.num_minibatches);
-        let games = num_envs / num_minibatches;
-        let buffers = self.prepare(trajectory, advantages, mask, iteration);
-        let loss = &self.config.loss;
-        let entropy = entropy_coef(&self.config, iteration);
-        let device = trajectory.obs.device();
-        let means = Tensor::<1>::zeros([UpdateStats::LEN], &device);
-        let means = cube_tensor(means);
+        let update = Update::new(self, recording, judged, observer, iteration);
+        let like = &update.facts;
+        let device = judged.facts.device();
+        let means = cube_tensor(Tensor::<1>::zeros([UpdateStats::LEN], &device));
         let state = vec![
             self.weights.params.clone(),
             self.weights.optimizer.first_moment.clone(),
             self.weights.optimizer.second_moment.clone(),
         ];
         let mut before = cube_tensor(Tensor::cat(state, 0));
-        let num_params = self.shapes.mlp.num_params();
-        let mut after = room(&before, &[3 * num_params], DType::F32);
-        for number in 0..epochs * num_minibatches {
-            let batch = || {
-                BatchLaunch::new(
-                    number * games,
-                    number,
-                    games,
-                    num_steps,
-                    num_envs,
-                    num_minibatches,
-                    1 + epochs * num_minibatches,
-                )
-            };
-            let coefficients = || {
-                CoefficientsLaunch::new(
-                    (1.0 - loss.clip_eps_low) as f32,
-                    (1.0 + loss.clip_eps_high) as f32,
-                    loss.dual_clip as f32,
-                    entropy as f32,
-                    loss.kl_coef as f32,
-                )
-            };
-            if loss.loss_type == LossType::Gspo {
-                self.sequences(&buffers, &before, games, batch(), coefficients());
-            }
-            let gradient =
-                self.gradient(&buffers, &before, games * num_steps, batch(), coefficients());
-            self.weights.optimizer.steps += 1;
-            self.step(&gradient, &before, &after, &buffers.facts, &means);
+        let num_params = self.mlp.num_params();
+        let mut after = room(like, &[3 * num_params], DType::F32);
+        let mut steps = self.weights.optimizer.steps;
+        for number in 0..self.config.update.update_epochs * self.config.update.num_minibatches {
+            let gradient = update.gradient(&before, number);
+            steps += 1;
+            self.step(&gradient, &before, &after, &update.facts, &means, steps);
             std::mem::swap(&mut before, &mut after);
         }
+        drop(update);
         let state = Tensor::<1>::from_primitive::<Cube>(before);
         let part = |i: usize| state.clone().slice(i * num_params..(i + 1) * num_params);
         self.weights.params = part(0);
         self.weights.optimizer.first_moment = part(1);
         self.weights.optimizer.second_moment = part(2);
+        self.weights.optimizer.steps = steps;
         UpdateStats { means: Tensor::from_primitive::<Cube>(means) }
     }
 
-    /// Packs the samples, uploads the order of the games for all epochs, and counts the steps.
-    fn prepare(
-        &self,
-        trajectory: &Trajectory,
-        advantages: &Tensor<2>,
-        mask: &Tensor<2>,
-        iteration: u32,
-    ) -> Buffers {
-        let [num_steps, num_envs, _] = trajectory.dims();
+    /// The games of every minibatch of the update; those of a minibatch part by part where there are
+    /// parts.
+    fn order(&self, recording: &Recording, iteration: u32) -> Vec<u32> {
         let update = &self.config.update;
-        let games = num_envs / update.num_minibatches;
-        let minibatches = update.update_epochs * update.num_minibatches;
-        let order: Vec<i32> = (0..update.update_epochs)
-            .flat_map(|epoch| {
-                let mut order = epoch_order(self.shuffle_key, iteration, epoch, num_envs);
-                order.truncate(games * update.num_minibatches);
-                order
-            })
-            .collect();
-        let device = trajectory.obs.device();
-        let order = Tensor::<1, Int>::from_data(TensorData::from(order.as_slice()), &device);
-        let obs = cube_tensor(trajectory.obs.clone());
-        let samples = room(&obs, &[SAMPLE, num_steps, num_envs], DType::F32);
-        let lengths = 1 + minibatches;
-        let facts = room(&obs, &[lengths + num_envs], DType::F32);
-        let sequences = room(&obs, &[2, games], DType::F32);
-        let order = cube_ints(order);
-        let reference =
-            self.weights.reference.as_ref().map(|reference| cube_tensor(flatten(reference)));
-        let (client, steps) = (&obs.client, num_steps * num_envs);
-        let dim = CubeDim::new_1d(64);
-        // SAFETY: the kernels stay below the number of steps, games and minibatches in every buffer;
-        // without a reference, the first kernel does not read what stands in for it.
-        unsafe {
-            pack_kernel::launch_unchecked(
-                client,
-                cubes(&obs, steps, dim),
-                dim,
-                argument(&cube_ints(trajectory.actions.clone())),
-                argument(&cube_tensor(trajectory.logprobs.clone())),
-                argument(&cube_tensor(advantages.clone())),
-                argument(&cube_tensor(mask.clone())),
-                argument(&obs),
-                argument(reference.as_ref().unwrap_or(&facts)),
-                argument(&samples),
-                steps,
-                reference.is_some(),
-                self.shapes.mlp,
-            );
-            length_kernel::launch_unchecked(
-                client,
-                cubes(&obs, num_envs, dim),
-                dim,
-                argument(&samples),
-                argument(&facts),
-                num_steps,
-                num_envs,
-                lengths,
-            );
-            count_kernel::launch_unchecked(
-                client,
-                CubeCount::Static(1 + minibatches as u32, 1, 1),
-                CubeDim::new_1d(COUNT_UNITS as u32),
-                argument(&order),
-                argument(&facts),
-                games,
-                num_envs,
-                lengths,
-            );
+        let games = recording.num_envs / update.num_minibatches;
+        let mut all = Vec::with_capacity(update.update_epochs * update.num_minibatches * games);
+        for epoch in 0..update.update_epochs {
+            let order = epoch_order(self.shuffle_key, iteration, epoch, recording.num_envs);
+            for minibatch in order.chunks_exact(games) {
+                let first = all.len();
+                all.extend(minibatch.iter().map(|env| *env as u32));
+                if recording.parts.len() > 1 {
+                    all[first..].sort_unstable();
+                }
+            }
         }
-        Buffers { obs, samples, order, facts, sequences }
-    }
-
-    /// The ratios of the games of a minibatch, for `gspo`.
-    fn sequences(
-        &self,
-        buffers: &Buffers,
-        params: &CubeTensor,
-        games: usize,
-        batch: BatchLaunch,
-        coefficients: CoefficientsLaunch,
-    ) {
-        let dim = CubeDim::new_1d(64);
-        // SAFETY: the kernel stays below `games`, and its games are among `num_envs`.
-        unsafe {
-            sequence_kernel::launch_unchecked(
-                &params.client,
-                cubes(params, games, dim),
-                dim,
-                argument(params),
-                argument(&buffers.obs),
-                argument(&buffers.samples),
-                argument(&buffers.order),
-                argument(&buffers.facts),
-                argument(&buffers.sequences),
-                batch,
-                coefficients,
-                self.shapes,
-            );
-        }
-    }
-
-    /// The gradient of a minibatch of `samples` samples, and its sums: `[num_params + SUMS]`.
-    fn gradient(
-        &self,
-        buffers: &Buffers,
-        params: &CubeTensor,
-        samples: usize,
-        batch: BatchLaunch,
-        coefficients: CoefficientsLaunch,
-    ) -> CubeTensor {
-        let spread = Spread::new(&self.shapes.mlp, samples).expect("`new` has checked the widths");
-        let width = self.shapes.mlp.num_params() + SUMS;
-        let partials = room(params, &[spread.cubes, width], DType::F32);
-        let totals = room(params, &[width], DType::F32);
-        // SAFETY: the first kernel reads nothing for samples beyond the last, and each cube writes
-        // its own row; the second stays below `width`. All units of a cube reach its barriers.
-        unsafe {
-            gradient_kernel::launch_unchecked(
-                &params.client,
-                CubeCount::Static(spread.cubes as u32, 1, 1),
-                CubeDim::new_1d(spread.units as u32),
-                argument(params),
-                argument(&buffers.obs),
-                argument(&buffers.samples),
-                argument(&buffers.order),
-                argument(&buffers.facts),
-                argument(&buffers.sequences),
-                argument(&partials),
-                batch,
-                coefficients,
-                spread,
-                self.shapes,
-            );
-            sum_kernel::launch_unchecked(
-                &params.client,
-                CubeCount::Static(width.div_ceil(COLUMNS) as u32, 1, 1),
-                CubeDim::new_1d(SUM_UNITS as u32),
-                argument(&partials),
-                argument(&totals),
-                spread.cubes,
-                width,
-            );
-        }
-        totals
+        all
     }
 
     /// AdamW from `before` to `after`, `[3, num_params]`; its formula is that of [`AdamW::step`].
+    ///
+    /// [`AdamW::step`]: super::AdamW::step
     fn step(
         &self,
         gradient: &CubeTensor,
@@ -322,13 +197,12 @@ impl FusedLearner {
         after: &CubeTensor,
         facts: &CubeTensor,
         means: &CubeTensor,
+        steps: u64,
     ) {
         let (config, update) = (&self.config.optimizer, &self.config.update);
-        let num_params = self.shapes.mlp.num_params();
-        let steps = self.weights.optimizer.steps as f64;
-        let rate =
-            learning_rate(config, self.weights.optimizer.steps - 1, total_updates(&self.config));
-        let (beta1, beta2) = (config.adam_beta1, config.adam_beta2);
+        let num_params = self.mlp.num_params();
+        let rate = learning_rate(config, steps - 1, total_updates(&self.config));
+        let (beta1, beta2, steps) = (config.adam_beta1, config.adam_beta2, steps as f64);
         let numbers = AdamNumbersLaunch::new(
             beta1 as f32,
             (1.0 - beta1) as f32,
@@ -356,6 +230,267 @@ impl FusedLearner {
                 (update.update_epochs * update.num_minibatches) as f32,
                 num_params,
                 update.max_grad_norm > 0.0,
+            );
+        }
+    }
+}
+
+impl<'a, O: Observer> Update<'a, O> {
+    /// Uploads the order of the games for all epochs, evaluates the reference policy if there is one,
+    /// and counts the minibatches' steps.
+    fn new(
+        learner: &'a FusedLearner,
+        recording: &'a Recording,
+        judged: &Judged,
+        observer: O,
+        iteration: u32,
+    ) -> Self {
+        assert_eq!(recording.parts.len(), judged.parts.len(), "a judgement of each part");
+        let update = &learner.config.update;
+        let minibatches = update.update_epochs * update.num_minibatches;
+        let games = recording.num_envs / update.num_minibatches;
+        let device = judged.facts.device();
+        let order = learner.order(recording, iteration);
+        let words: Vec<i32> = order.iter().map(|env| *env as i32).collect();
+        let order_buffer = Tensor::<1, Int>::from_data(TensorData::from(words.as_slice()), &device);
+        let order_buffer = cube_ints(order_buffer);
+        let recorded = cube_tensor(judged.facts.clone());
+        let sequences = COUNTS + minibatches;
+        let facts = room(&recorded, &[sequences + 2 * games], DType::F32);
+        let shapes = Shapes {
+            mlp: learner.mlp,
+            loss: learner.loss,
+            last_word: recording.parts[0].num_words() - 1,
+        };
+        let mut this = Self {
+            learner,
+            observer,
+            shapes,
+            recording,
+            steps: judged.learn_steps,
+            parts: Vec::new(),
+            order,
+            order_buffer,
+            facts,
+            sequences,
+            entropy: entropy_coef(&learner.config, iteration) as f32,
+        };
+        let reference = learner.weights.reference.as_ref().map(|it| cube_tensor(flatten(it)));
+        let mut first_env = 0;
+        for (part, judged) in recording.parts.iter().zip(&judged.parts) {
+            let part = this.part(part, judged, first_env, reference.as_ref());
+            this.count(&part, &recorded, games, minibatches);
+            first_env += part.num_envs;
+            this.parts.push(part);
+        }
+        this
+    }
+
+    /// The buffers of a part, with the reference policy's log-probabilities.
+    fn part(
+        &self,
+        part: &Part,
+        judged: &Tensor<2>,
+        first_env: usize,
+        reference: Option<&CubeTensor>,
+    ) -> PartBuffers {
+        let num_envs = part.num_envs();
+        assert_eq!(judged.dims(), [self.steps + 2, num_envs], "judged: [learn_steps + 2, games]");
+        let words = cube_ints(part.words.clone());
+        let numbers = cube_tensor(part.numbers.clone());
+        let mut judged = cube_tensor(judged.clone());
+        if let Some(reference) = reference {
+            let extended = room(&judged, &[2 * self.steps + 2, num_envs], DType::F32);
+            let dim = CubeDim::new_1d(64);
+            // SAFETY: the kernel stays below the number of games and steps.
+            unsafe {
+                reference_kernel::launch_unchecked::<O>(
+                    &judged.client,
+                    grid(&judged, num_envs.div_ceil(64)),
+                    dim,
+                    argument(reference),
+                    argument(&words),
+                    argument(&judged),
+                    argument(&extended),
+                    self.steps,
+                    self.recording.num_steps,
+                    num_envs,
+                    self.shapes,
+                    self.observer,
+                    self.input(),
+                );
+            }
+            judged = extended;
+        }
+        PartBuffers { first_env, num_envs, words, numbers, judged }
+    }
+
+    /// What enters the network's products, as a type of kernels.
+    fn input(&self) -> ElemType {
+        element(self.learner.config.precision)
+    }
+
+    /// Adds the part's share of each minibatch's steps to the facts.
+    fn count(&self, part: &PartBuffers, recorded: &CubeTensor, games: usize, minibatches: usize) {
+        // SAFETY: the kernel stays below the number of games and minibatches.
+        unsafe {
+            count_kernel::launch_unchecked(
+                &recorded.client,
+                CubeCount::Static(minibatches as u32, 1, 1),
+                CubeDim::new_1d(COUNT_UNITS as u32),
+                argument(&self.order_buffer),
+                argument(&part.judged),
+                argument(recorded),
+                argument(&self.facts),
+                games,
+                self.steps,
+                part.first_env,
+                part.num_envs,
+            );
+        }
+    }
+
+    /// The games of minibatch `number` in each part: the part, where its games start in the order, and
+    /// how many there are. Parts with none are left out.
+    fn shares(&self, number: usize) -> Vec<(&PartBuffers, usize, usize)> {
+        let all = self.recording.num_envs / self.learner.config.update.num_minibatches;
+        let games = &self.order[number * all..(number + 1) * all];
+        let behind = |env: usize| games.partition_point(|game| (*game as usize) < env);
+        let single = self.parts.len() == 1;
+        let shares = self.parts.iter().map(|part| {
+            if single {
+                return (part, number * all, all);
+            }
+            let (first, end) = (behind(part.first_env), behind(part.first_env + part.num_envs));
+            (part, number * all + first, end - first)
+        });
+        shares.filter(|(_, _, games)| *games > 0).collect()
+    }
+
+    /// The gradient of minibatch `number` by the parameters at the start of `params`, and its sums:
+    /// `[num_params + SUMS]`.
+    fn gradient(&self, params: &CubeTensor, number: usize) -> CubeTensor {
+        let (mlp, tiling) = (&self.learner.mlp, self.learner.tiling);
+        let width = mlp.num_params() + SUMS;
+        let shares = self.shares(number);
+        let spread = |games: usize| Spread::new(mlp, tiling.tile, games * self.steps);
+        let rows = shares.iter().map(|(_, _, games)| spread(*games).cubes).sum();
+        let partials = room(params, &[rows, width], DType::F32);
+        let totals = room(params, &[width], DType::F32);
+        let mut first_row = 0;
+        for (part, first, games) in &shares {
+            let batch = || self.batch(part, number, *first, *games);
+            if self.learner.loss.loss_type == LossType::Gspo {
+                self.sequences(part, params, *games, batch());
+            }
+            let spread = spread(*games);
+            let cubes = (LAUNCH_SAMPLES / (tiling.tile * spread.tiles)).max(1);
+            for first in (0..spread.cubes).step_by(cubes) {
+                let end = spread.cubes.min(first + cubes);
+                let launch = ShareLaunch::new(first, end, spread.tiles, first_row);
+                self.partial_gradients(part, params, &partials, end - first, batch(), launch);
+            }
+            first_row += spread.cubes;
+        }
+        // SAFETY: the kernel stays below `rows` and `width`; all units of a cube reach its barrier.
+        unsafe {
+            sum_kernel::launch_unchecked(
+                &params.client,
+                CubeCount::Static(width.div_ceil(COLUMNS) as u32, 1, 1),
+                CubeDim::new_1d(SUM_UNITS as u32),
+                argument(&partials),
+                argument(&totals),
+                rows,
+                width,
+            );
+        }
+        totals
+    }
+
+    fn batch(&self, part: &PartBuffers, number: usize, first: usize, games: usize) -> BatchLaunch {
+        let num_minibatches = self.learner.config.update.num_minibatches;
+        let all_games = self.recording.num_envs / num_minibatches;
+        BatchLaunch::new(
+            first,
+            games,
+            first - number * all_games,
+            all_games,
+            number,
+            num_minibatches,
+            self.steps,
+            self.recording.num_steps,
+            part.first_env,
+            part.num_envs,
+            self.sequences,
+        )
+    }
+
+    fn coefficients(&self) -> CoefficientsLaunch {
+        let loss = &self.learner.config.loss;
+        CoefficientsLaunch::new(
+            (1.0 - loss.clip_eps_low) as f32,
+            (1.0 + loss.clip_eps_high) as f32,
+            loss.dual_clip as f32,
+            self.entropy,
+            loss.kl_coef as f32,
+        )
+    }
+
+    /// The ratios of a minibatch's games in a part, for `gspo`.
+    fn sequences(&self, part: &PartBuffers, params: &CubeTensor, games: usize, batch: BatchLaunch) {
+        // SAFETY: the kernel stays below `games`, and its games are among the part's.
+        unsafe {
+            sequence_kernel::launch_unchecked::<O>(
+                &params.client,
+                grid(params, games.div_ceil(64)),
+                CubeDim::new_1d(64),
+                argument(params),
+                argument(&part.words),
+                argument(&part.numbers),
+                argument(&part.judged),
+                argument(&self.order_buffer),
+                argument(&self.facts),
+                batch,
+                self.coefficients(),
+                self.shapes,
+                self.observer,
+                self.input(),
+            );
+        }
+    }
+
+    /// One launch of the gradient's kernel.
+    fn partial_gradients(
+        &self,
+        part: &PartBuffers,
+        params: &CubeTensor,
+        partials: &CubeTensor,
+        cubes: usize,
+        batch: BatchLaunch,
+        launch: ShareLaunch,
+    ) {
+        let tiling = self.learner.tiling;
+        // SAFETY: the kernel reads nothing for samples beyond the last, and each cube writes its own
+        // row. All units of a cube reach its barriers.
+        unsafe {
+            gradient_kernel::launch_unchecked::<O>(
+                &params.client,
+                grid(params, cubes),
+                CubeDim::new_1d(tiling.units as u32),
+                argument(params),
+                argument(&part.words),
+                argument(&part.numbers),
+                argument(&part.judged),
+                argument(&self.order_buffer),
+                argument(&self.facts),
+                argument(partials),
+                batch,
+                self.coefficients(),
+                launch,
+                tiling,
+                self.shapes,
+                self.observer,
+                self.input(),
             );
         }
     }

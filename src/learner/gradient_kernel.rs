@@ -9,14 +9,15 @@
 use super::fused::Shapes;
 use super::loss_kernels::*;
 use crate::config::LossType;
-use crate::policy::kernels::{MlpShape, activate, slope};
+use crate::policy::kernels::{MlpShape, Observer, activate, rounded, slope};
 use burn::cubecl;
+use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 
 /// Sums that a cube writes after its gradient: those of [`super::loss::Loss::SUMS`], then the loss.
 pub(super) const SUMS: usize = 5;
-/// Workgroup memory that every device has, in floats.
-const SHARED_FLOATS: usize = 16 * 1024 / size_of::<f32>();
+/// Workgroup memory that every device has.
+const SHARED_BYTES: usize = 16 * 1024;
 /// The most samples of a tile: as many sums as a unit keeps in registers.
 const MAX_TILE: usize = 16;
 /// Gradients of the first layer's weights that a unit keeps in registers; of more, in local memory.
@@ -28,54 +29,84 @@ const MAX_CUBES: usize = 2048;
 /// The most floats of partial gradients (32 MiB): few enough to be written and read in passing.
 const MAX_PARTIALS: usize = 1 << 23;
 
-/// How the samples of a minibatch are spread over cubes, units and tiles.
+/// The units and samples that a cube has at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Spread {
-    /// Cubes.
-    pub cubes: usize,
+pub(super) struct Tiling {
     /// Units of a cube.
     pub units: usize,
-    /// Tiles that a cube works off.
-    pub tiles: usize,
     /// Samples of a tile.
     pub tile: usize,
 }
 
-impl Spread {
-    /// For this many samples; `None` where the perceptron is too wide for a cube.
-    ///
-    /// It depends on the sizes alone and not on the device, and so do all sums.
-    pub fn new(shape: &MlpShape, samples: usize) -> Option<Self> {
+impl Tiling {
+    /// For a perceptron whose inputs take `input_bytes` each; `None` where it is too wide for a cube.
+    pub fn new(shape: &MlpShape, input_bytes: usize) -> Option<Self> {
         let widest = shape.first.max(shape.second).max(shape.actions);
         let units = widest.max(64).next_multiple_of(32);
-        let floats = shape.features + shape.first + shape.second + shape.actions + SUMS;
-        let tile = MAX_TILE.min((SHARED_FLOATS / floats).checked_ilog2().map_or(0, |n| 1 << n));
-        if units > MAX_UNITS || tile == 0 {
-            return None;
-        }
+        let inputs = shape.features + shape.first + shape.second;
+        let floats = shape.second.max(1) + shape.actions + SUMS;
+        let bytes = inputs * input_bytes + floats * size_of::<f32>();
+        let tile = MAX_TILE.min((SHARED_BYTES / bytes).checked_ilog2().map_or(0, |n| 1 << n));
+        (units <= MAX_UNITS && tile > 0).then_some(Self { units, tile })
+    }
+}
+
+/// How the samples of a minibatch in a part are spread over cubes: each takes `tiles` tiles.
+///
+/// It depends on the sizes alone and not on the device, and so do all sums.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Spread {
+    /// Cubes.
+    pub cubes: usize,
+    /// Tiles that a cube works off.
+    pub tiles: usize,
+}
+
+impl Spread {
+    /// For this many samples.
+    pub fn new(shape: &MlpShape, tile: usize, samples: usize) -> Self {
         let most = (MAX_PARTIALS / (shape.num_params() + SUMS)).clamp(1, MAX_CUBES);
         let tiles = samples.div_ceil(tile).div_ceil(most).max(1);
-        let cubes = samples.div_ceil(tile * tiles).max(1);
-        Some(Self { cubes, units, tiles, tile })
+        Self { cubes: samples.div_ceil(tile * tiles), tiles }
     }
+}
+
+/// What a launch does of a [`Spread`]: the cubes from `first` on, whose rows of partial gradients start
+/// at `first_row`.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub(super) struct Share {
+    /// Its first cube.
+    pub first: usize,
+    /// The cube behind its last.
+    pub end: usize,
+    /// Tiles that a cube works off.
+    pub tiles: usize,
+    /// The row that the spread's first cube writes.
+    pub first_row: usize,
 }
 
 /// `sums[s] += w * values[at + s]` over a tile.
 #[cube]
-fn multiply_add(sums: &mut Array<f32>, values: &[f32], at: usize, w: f32, #[comptime] tile: usize) {
+fn multiply_add<V: Float>(
+    sums: &mut Array<f32>,
+    values: &[V],
+    at: usize,
+    w: f32,
+    #[comptime] tile: usize,
+) {
     #[unroll]
     for s in 0..tile {
-        sums[s] += w * values[at + s];
+        sums[s] += w * f32::cast_from(values[at + s]);
     }
 }
 
 /// The sum of `values[at + s] * factors[s]` over a tile.
 #[cube]
-fn dot(values: &[f32], at: usize, factors: &Array<f32>, #[comptime] tile: usize) -> f32 {
+fn dot<V: Float>(values: &[V], at: usize, factors: &Array<f32>, #[comptime] tile: usize) -> f32 {
     let mut sum = 0.0f32;
     #[unroll]
     for s in 0..tile {
-        sum += values[at + s] * factors[s];
+        sum += f32::cast_from(values[at + s]) * factors[s];
     }
     sum
 }
@@ -87,10 +118,11 @@ fn dot(values: &[f32], at: usize, factors: &Array<f32>, #[comptime] tile: usize)
 fn differentiate(
     z: &mut [f32],
     sums: &mut Array<f32>,
-    samples: &[f32],
-    order: &[i32],
+    words: &[u32],
+    numbers: &[f32],
+    judged: &[f32],
+    order: &[u32],
     facts: &[f32],
-    sequences: &[f32],
     number: usize,
     batch: &Batch,
     by: &Coefficients,
@@ -99,20 +131,21 @@ fn differentiate(
 ) {
     let unit = UNIT_POS as usize;
     let actions = comptime!(shapes.mlp.actions);
-    let mut counts = 0.0f32;
-    if number < batch.games * batch.num_steps {
+    let mut counts = false;
+    if number < batch.games * batch.steps {
         let game = number % batch.games;
-        let env = order[batch.first + game] as usize;
-        let at = number / batch.games * batch.num_envs + env;
-        let sample = load_sample(samples, at, batch.num_steps * batch.num_envs);
-        counts = sample.mask;
-        if sample.mask > 0.0f32 {
+        let place = place(order, game, number / batch.games, batch);
+        let sample = load_sample(words, numbers, judged, facts, &place, batch, shapes);
+        counts = sample.counts;
+        if sample.counts {
             let soft = softmax(&*z, unit, sample.action, tile, actions);
-            let weight = sample.mask * weight(facts, env, batch, comptime!(shapes.loss.loss_type));
+            let loss_type = comptime!(shapes.loss.loss_type);
+            let weight = weight(judged, facts, place.env, batch, loss_type);
             let log_ratio = soft.logprob - sample.logprob;
             let own_ratio = log_ratio.exp();
+            let sequence = batch.sequences + batch.place + game;
             let ratio = if comptime!(shapes.loss.loss_type == LossType::Gspo) {
-                sequences[game]
+                facts[sequence]
             } else {
                 own_ratio
             };
@@ -121,7 +154,7 @@ fn differentiate(
             loss -= by.entropy * soft.entropy;
             // The derivative by the action's log-probability.
             let mut by_logprob = if comptime!(shapes.loss.loss_type == LossType::Gspo) {
-                sequences[batch.games + game] * ratio * sample.mask / length(facts, env, batch)
+                facts[sequence + batch.all_games] * ratio / length(judged, place.env, batch)
             } else if comptime!(shapes.loss.loss_type == LossType::Cispo) {
                 weight * policy_loss(ratio, sample.advantage, 1.0f32.runtime(), by, shapes.loss)
             } else {
@@ -133,11 +166,11 @@ fn differentiate(
                 let divergence = kl(to_reference, estimator);
                 loss += by.kl * divergence;
                 by_logprob += weight * by.kl * kl_slope(to_reference, estimator);
-                sums[3] += sample.mask * divergence;
+                sums[3] += divergence;
             }
-            sums[0] += sample.mask * (own_ratio - 1.0f32 - log_ratio);
-            sums[1] += sample.mask * clipped(ratio, sample.advantage, by, comptime!(shapes.loss));
-            sums[2] += sample.mask * soft.entropy;
+            sums[0] += own_ratio - 1.0f32 - log_ratio;
+            sums[1] += clipped(ratio, sample.advantage, by, comptime!(shapes.loss));
+            sums[2] += soft.entropy;
             sums[4] += weight * loss;
             #[unroll]
             for a in 0..actions {
@@ -149,7 +182,7 @@ fn differentiate(
             }
         }
     }
-    if counts <= 0.0f32 {
+    if !counts {
         #[unroll]
         for a in 0..actions {
             z[comptime!(a * tile) + unit] = 0.0f32;
@@ -159,31 +192,34 @@ fn differentiate(
 
 /// One cube works off `tiles` tiles of samples and writes the gradient of their loss.
 ///
-/// Sample `n` of a minibatch is step `n / games` of its game `n % games`. Buffers: parameters
-/// `[num_params]`, at the start of a longer one; observations `[num_steps, num_envs, num_features]`;
-/// samples `[SAMPLE, num_steps, num_envs]`; the order of the games; facts; `[2, games]` of
-/// [`sequence_kernel`], not read but for `gspo`; partial gradients and sums
-/// `[cubes, num_params + SUMS]`.
+/// Sample `n` of a minibatch in a part is step `n / games` of its game `n % games`. Buffers: parameters
+/// `[num_params]`, at the start of a longer one; words and numbers of
+/// [`Part`](crate::trajectory::Part); the part of [`Judged::parts`](crate::trajectory::Judged::parts);
+/// the order of the games; facts; partial gradients and sums `[rows, num_params + SUMS]`.
 ///
-/// Workgroup memory: `(features + first + second + actions + SUMS) * tile` floats.
+/// Workgroup memory: `(features + first + second) * tile` inputs and
+/// `(second + actions + SUMS) * tile` floats.
 #[cube(launch_unchecked)]
 // Conditions of compile time and of run time are kept apart.
 #[allow(clippy::too_many_arguments, clippy::collapsible_if)]
-pub(super) fn gradient_kernel(
+pub(super) fn gradient_kernel<O: Observer, I: Float>(
     params: &[f32],
-    obs: &[f32],
-    samples: &[f32],
-    order: &[i32],
+    words: &[u32],
+    numbers: &[f32],
+    judged: &[f32],
+    order: &[u32],
     facts: &[f32],
-    sequences: &[f32],
     partials: &mut [f32],
     batch: Batch,
     by: Coefficients,
-    #[comptime] spread: Spread,
+    launch: Share,
+    #[comptime] tiling: Tiling,
     #[comptime] shapes: Shapes,
+    #[comptime] observer: O,
+    #[define(I)] _input: ElemType,
 ) {
     let unit = UNIT_POS as usize;
-    let tile = comptime!(spread.tile);
+    let tile = comptime!(tiling.tile);
     let shape = comptime!(shapes.mlp);
     let (features, actions) = comptime!((shape.features, shape.actions));
     let (first, second) = comptime!((shape.first, shape.second));
@@ -192,9 +228,12 @@ pub(super) fn gradient_kernel(
     let last_inputs = comptime!(shape.last_inputs());
     // Where the last hidden layer's activations start.
     let last_at = comptime!(if second > 0 { first * tile } else { 0 });
+    let cube = launch.first + CUBE_POS;
 
-    let mut x = Shared::<[f32]>::new_slice(comptime!(features * tile));
-    let mut hidden = Shared::<[f32]>::new_slice(comptime!((first + second) * tile));
+    let mut x = Shared::<[I]>::new_slice(comptime!(features * tile));
+    let mut hidden = Shared::<[I]>::new_slice(comptime!((first + second) * tile));
+    // The derivatives by what enters the second layer's activations.
+    let mut back = Shared::<[f32]>::new_slice(comptime!(second.max(1) * tile));
     let mut z = Shared::<[f32]>::new_slice(comptime!(actions * tile));
     let mut all_sums = Shared::<[f32]>::new_slice(comptime!(SUMS * tile));
 
@@ -237,63 +276,68 @@ pub(super) fn gradient_kernel(
         sums[q] = 0.0f32;
     }
 
-    let total = batch.games * batch.num_steps;
-    for number in 0..comptime!(spread.tiles) {
-        let start = (CUBE_POS * comptime!(spread.tiles) + number) * tile;
-        for index in range_stepped(unit, comptime!(features * tile), comptime!(spread.units)) {
-            let s = index / features;
-            let i = index % features;
-            let mut value = 0.0f32;
-            if start + s < total {
-                let env = order[batch.first + (start + s) % batch.games] as usize;
-                let at = (start + s) / batch.games * batch.num_envs + env;
-                value = obs[at * features + i];
+    let total = batch.games * batch.steps;
+    for number in 0..launch.tiles {
+        let start = (cube * launch.tiles + number) * tile;
+        let (sample, share) = (unit % tile, unit / tile);
+        let shares = comptime!(tiling.units / tiling.tile);
+        if start + sample < total {
+            let game = (start + sample) % batch.games;
+            let place = place(order, game, (start + sample) / batch.games, &batch);
+            let (at, stride) = (place.at, place.stride);
+            O::observe::<I>(words, at, stride, &mut x, sample, tile, share, shares, observer);
+        } else {
+            for i in range_stepped(share, features, shares) {
+                x[i * tile + sample] = I::cast_from(0.0f32);
             }
-            x[i * tile + s] = value;
         }
         sync_cube();
 
         // Forward.
         if unit < first {
-            let bias = params[comptime!(shape.first_bias()) + unit];
+            let bias = rounded::<f32, I>(params, comptime!(shape.first_bias()) + unit);
             #[unroll]
             for s in 0..tile {
                 before_first[s] = bias;
             }
             for i in 0..features {
-                multiply_add(&mut before_first, &x, i * tile, params[i * first + unit], tile);
+                let w = rounded::<f32, I>(params, i * first + unit);
+                multiply_add::<I>(&mut before_first, &x, i * tile, w, tile);
             }
             #[unroll]
             for s in 0..tile {
-                hidden[unit * tile + s] = activate(before_first[s], activation);
+                hidden[unit * tile + s] = I::cast_from(activate(before_first[s], activation));
             }
         }
         sync_cube();
         if comptime!(deep) {
             if unit < second {
-                let bias = params[comptime!(shape.second_bias()) + unit];
+                let bias = rounded::<f32, I>(params, comptime!(shape.second_bias()) + unit);
                 #[unroll]
                 for s in 0..tile {
                     before_second[s] = bias;
                 }
                 for j in 0..first {
-                    let w = params[comptime!(shape.second_weight()) + j * second + unit];
-                    multiply_add(&mut before_second, &hidden, j * tile, w, tile);
+                    let at = comptime!(shape.second_weight()) + j * second + unit;
+                    let w = rounded::<f32, I>(params, at);
+                    multiply_add::<I>(&mut before_second, &hidden, j * tile, w, tile);
                 }
                 #[unroll]
                 for s in 0..tile {
-                    hidden[last_at + unit * tile + s] = activate(before_second[s], activation);
+                    let h = activate(before_second[s], activation);
+                    hidden[last_at + unit * tile + s] = I::cast_from(h);
                 }
             }
             sync_cube();
         }
-        for index in range_stepped(unit, comptime!(actions * tile), comptime!(spread.units)) {
+        for index in range_stepped(unit, comptime!(actions * tile), comptime!(tiling.units)) {
             let a = index / tile;
             let s = index % tile;
-            let mut logit = params[comptime!(shape.last_bias()) + a];
+            let mut logit = rounded::<f32, I>(params, comptime!(shape.last_bias()) + a);
             for k in 0..last_inputs {
-                let w = params[comptime!(shape.last_weight()) + k * actions + a];
-                logit += w * hidden[last_at + k * tile + s];
+                let at = comptime!(shape.last_weight()) + k * actions + a;
+                let w = rounded::<f32, I>(params, at);
+                logit += w * f32::cast_from(hidden[last_at + k * tile + s]);
             }
             z[index] = logit;
         }
@@ -303,10 +347,11 @@ pub(super) fn gradient_kernel(
             differentiate(
                 &mut z,
                 &mut sums,
-                samples,
+                words,
+                numbers,
+                judged,
                 order,
                 facts,
-                sequences,
                 start + unit,
                 &batch,
                 &by,
@@ -330,12 +375,14 @@ pub(super) fn gradient_kernel(
             }
             #[unroll]
             for a in 0..actions {
-                let w = params[comptime!(shape.last_weight() + a) + unit * actions];
-                multiply_add(&mut slopes, &z, comptime!(a * tile), w, tile);
+                let at = comptime!(shape.last_weight() + a) + unit * actions;
+                let w = rounded::<f32, I>(params, at);
+                multiply_add::<f32>(&mut slopes, &z, comptime!(a * tile), w, tile);
                 let mut sum = 0.0f32;
                 #[unroll]
                 for s in 0..tile {
-                    sum += z[comptime!(a * tile + s)] * hidden[last_at + unit * tile + s];
+                    let h = f32::cast_from(hidden[last_at + unit * tile + s]);
+                    sum += z[comptime!(a * tile + s)] * h;
                 }
                 last_weights[a] += sum;
             }
@@ -352,12 +399,11 @@ pub(super) fn gradient_kernel(
                     second_bias += slopes[s];
                 }
                 for j in 0..first {
-                    second_weights[j] += dot(&hidden, j * tile, &slopes, tile);
+                    second_weights[j] += dot::<I>(&hidden, j * tile, &slopes, tile);
                 }
-                // The activations here were this unit's own and are no longer needed.
                 #[unroll]
                 for s in 0..tile {
-                    hidden[last_at + unit * tile + s] = slopes[s];
+                    back[unit * tile + s] = slopes[s];
                 }
             }
             sync_cube();
@@ -367,8 +413,9 @@ pub(super) fn gradient_kernel(
                     slopes[s] = 0.0f32;
                 }
                 for k in 0..second {
-                    let w = params[comptime!(shape.second_weight()) + unit * second + k];
-                    multiply_add(&mut slopes, &hidden, last_at + k * tile, w, tile);
+                    let at = comptime!(shape.second_weight()) + unit * second + k;
+                    let w = rounded::<f32, I>(params, at);
+                    multiply_add::<f32>(&mut slopes, &back, k * tile, w, tile);
                 }
                 #[unroll]
                 for s in 0..tile {
@@ -383,14 +430,16 @@ pub(super) fn gradient_kernel(
             }
             #[unroll(features <= REGISTERS)]
             for i in 0..features {
-                first_weights[i] += dot(&x, i * tile, &slopes, tile);
+                first_weights[i] += dot::<I>(&x, i * tile, &slopes, tile);
             }
         }
         sync_cube();
     }
 
-    let row = CUBE_POS * comptime!(shape.num_params() + SUMS);
-    if unit < first {
+    // A grid may have more cubes than were asked for; their samples are none, and they have no row.
+    let row = (launch.first_row + cube) * comptime!(shape.num_params() + SUMS);
+    let has_row = cube < launch.end;
+    if has_row && unit < first {
         #[unroll(features <= REGISTERS)]
         for i in 0..features {
             partials[row + i * first + unit] = first_weights[i];
@@ -398,7 +447,7 @@ pub(super) fn gradient_kernel(
         partials[row + comptime!(shape.first_bias()) + unit] = first_bias;
     }
     if comptime!(deep) {
-        if unit < second {
+        if has_row && unit < second {
             for j in 0..first {
                 let at = comptime!(shape.second_weight()) + j * second + unit;
                 partials[row + at] = second_weights[j];
@@ -406,14 +455,14 @@ pub(super) fn gradient_kernel(
             partials[row + comptime!(shape.second_bias()) + unit] = second_bias;
         }
     }
-    if unit < last_inputs {
+    if has_row && unit < last_inputs {
         #[unroll]
         for a in 0..actions {
             let at = comptime!(shape.last_weight() + a) + unit * actions;
             partials[row + at] = last_weights[a];
         }
     }
-    if unit < actions {
+    if has_row && unit < actions {
         partials[row + comptime!(shape.last_bias()) + unit] = last_bias;
     }
     if unit < tile {
@@ -423,7 +472,7 @@ pub(super) fn gradient_kernel(
         }
     }
     sync_cube();
-    if unit < SUMS {
+    if has_row && unit < SUMS {
         let mut sum = 0.0f32;
         for s in 0..tile {
             sum += all_sums[unit * tile + s];

@@ -3,21 +3,24 @@
 
 use super::fused::Shapes;
 use crate::config::{KlEstimator, LossType};
-use crate::policy::kernels::{MlpShape, mlp_logits};
+use crate::policy::kernels::{Observer, input, mlp_logits};
 use burn::cubecl;
+use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
-
-/// Quantities of a step in the buffer of samples, each `[num_steps, num_envs]`.
-const ACTION: usize = 0;
-const LOGPROB: usize = 1;
-const ADVANTAGE: usize = 2;
-const MASK: usize = 3;
-const REFERENCE: usize = 4;
-/// Their number.
-pub(super) const SAMPLE: usize = 5;
 
 /// Units of the cubes that [`count_kernel`] adds up by.
 pub(super) const COUNT_UNITS: usize = 128;
+
+/// All bits of a word that holds an action but the highest, which says that the episode ended.
+const ACTION: u32 = 0x7fff_ffff;
+
+// An update's facts, one after the other: the steps that count in all, what the advantages are to be
+// multiplied by, the steps of each minibatch that count; for `gspo`, of the games of a minibatch
+// `[2, games]`, the ratio and the loss's derivative by it.
+const STEPS: usize = 0;
+const SCALE: usize = 1;
+/// Where the minibatches' steps start.
+pub(super) const COUNTS: usize = 2;
 
 /// What of the loss a kernel is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,23 +48,51 @@ pub(super) struct Coefficients {
     pub kl: f32,
 }
 
-/// A minibatch: `games` games, which `order[first..]` lists.
+/// What a minibatch has in a part of the recording: the games `order[first..first + games]`.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 pub(super) struct Batch {
     /// Where its games start in the order.
     pub first: usize,
-    /// Its number in the update.
-    pub number: usize,
-    /// Its games.
+    /// Its games in this part.
     pub games: usize,
-    /// Steps of each game.
-    pub num_steps: usize,
-    /// Games of the trajectory.
-    pub num_envs: usize,
+    /// Where they start among those of the minibatch.
+    pub place: usize,
+    /// The minibatch's games in all parts.
+    pub all_games: usize,
+    /// The minibatch's number in the update.
+    pub number: usize,
     /// Minibatches an epoch.
     pub num_minibatches: usize,
-    /// Where in the buffer of facts the games' lengths start.
-    pub lengths: usize,
+    /// Steps that are learnt from.
+    pub steps: usize,
+    /// Steps of the recording.
+    pub num_steps: usize,
+    /// The first game of the part.
+    pub first_env: usize,
+    /// Games of the part.
+    pub num_envs: usize,
+    /// Where the ratios of `gspo` start in the facts.
+    pub sequences: usize,
+}
+
+/// A step of a game, by its places.
+#[derive(CubeType, Clone, Copy)]
+pub(super) struct Place {
+    /// The game's number in the part.
+    pub env: usize,
+    /// The step.
+    pub t: usize,
+    /// The place in `[num_steps, num_envs]`.
+    pub at: usize,
+    /// The size of that.
+    pub stride: usize,
+}
+
+/// Step `t` of the minibatch's game `game` in this part.
+#[cube]
+pub(super) fn place(order: &[u32], game: usize, t: usize, batch: &Batch) -> Place {
+    let env = order[batch.first + game] as usize - batch.first_env;
+    Place { env, t, at: t * batch.num_envs + env, stride: batch.num_steps * batch.num_envs }
 }
 
 /// What a learner needs of a step beside its observation.
@@ -74,20 +105,33 @@ pub(super) struct Sample {
     /// The advantage.
     pub advantage: f32,
     /// Whether the step counts.
-    pub mask: f32,
+    pub counts: bool,
     /// The action's log-probability under the reference policy, if there is one.
     pub reference: f32,
 }
 
-/// The sample at place `at` of `[num_steps, num_envs]`, whose size is `stride`.
+/// The sample at a place of a part.
 #[cube]
-pub(super) fn load_sample(samples: &[f32], at: usize, stride: usize) -> Sample {
+pub(super) fn load_sample(
+    words: &[u32],
+    numbers: &[f32],
+    judged: &[f32],
+    facts: &[f32],
+    place: &Place,
+    batch: &Batch,
+    #[comptime] shapes: Shapes,
+) -> Sample {
+    let reference = if comptime!(shapes.loss.kl.is_some()) {
+        judged[(batch.steps + 2) * batch.num_envs + place.at]
+    } else {
+        0.0f32.runtime()
+    };
     Sample {
-        action: samples[comptime!(ACTION) * stride + at] as u32,
-        logprob: samples[comptime!(LOGPROB) * stride + at],
-        advantage: samples[comptime!(ADVANTAGE) * stride + at],
-        mask: samples[comptime!(MASK) * stride + at],
-        reference: samples[comptime!(REFERENCE) * stride + at],
+        action: words[comptime!(shapes.last_word) * place.stride + place.at] & ACTION,
+        logprob: numbers[place.at],
+        advantage: judged[place.at] * facts[SCALE],
+        counts: (place.t as f32) < judged[batch.steps * batch.num_envs + place.env],
+        reference,
     }
 }
 
@@ -221,126 +265,55 @@ pub(super) fn kl_slope(log_ratio: f32, #[comptime] estimator: KlEstimator) -> f3
     }
 }
 
-/// The length of game `env`: its steps that count, at least 1.
+/// The length of game `env` of a part: its steps that count, at least 1.
 #[cube]
-pub(super) fn length(facts: &[f32], env: usize, batch: &Batch) -> f32 {
-    let length = facts[batch.lengths + env];
+pub(super) fn length(judged: &[f32], env: usize, batch: &Batch) -> f32 {
+    let length = judged[batch.steps * batch.num_envs + env];
     select(length > 1.0f32, length, 1.0f32)
 }
 
-/// What the weight of a step of game `env` is, where it counts.
+/// What the weight of a step of game `env` of a part is, where it counts.
 #[cube]
 pub(super) fn weight(
+    judged: &[f32],
     facts: &[f32],
     env: usize,
     batch: &Batch,
     #[comptime] loss_type: LossType,
 ) -> f32 {
     if comptime!(loss_type == LossType::Grpo || loss_type == LossType::Gspo) {
-        1.0f32 / length(facts, env, batch) / batch.games as f32
+        1.0f32 / length(judged, env, batch) / batch.all_games as f32
     } else if comptime!(loss_type == LossType::DrGrpo) {
-        1.0f32 / (batch.num_steps * batch.games) as f32
+        1.0f32 / (batch.steps * batch.all_games) as f32
     } else if comptime!(loss_type == LossType::Bnpo) {
-        1.0f32 / facts[1 + batch.number]
+        1.0f32 / facts[COUNTS + batch.number]
     } else {
-        batch.num_minibatches as f32 / facts[0]
+        batch.num_minibatches as f32 / facts[STEPS]
     }
 }
 
-/// One unit packs one step: action, log-probability, advantage, mask and, where there is a reference
-/// policy, the action's log-probability under that.
+/// One cube adds up the lengths of one minibatch's games in a part, to those of the parts before.
 ///
-/// Buffers: actions, log-probabilities, advantages and mask `[num_steps, num_envs]`; observations
-/// `[num_steps, num_envs, num_features]`; the reference's parameters `[num_params]`, not read
-/// without one; samples `[SAMPLE, num_steps, num_envs]`.
+/// Buffers: the order `[minibatches of the update, games]`; the part of
+/// [`Judged::parts`](crate::trajectory::Judged::parts); the facts of the recording; those of the update.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
-pub(super) fn pack_kernel(
-    actions: &[i32],
-    logprobs: &[f32],
-    advantages: &[f32],
-    mask: &[f32],
-    obs: &[f32],
-    reference: &[f32],
-    samples: &mut [f32],
-    count: usize,
-    #[comptime] with_reference: bool,
-    #[comptime] shape: MlpShape,
-) {
-    let at = ABSOLUTE_POS;
-    if at < count {
-        let action = actions[at];
-        samples[comptime!(ACTION) * count + at] = action as f32;
-        samples[comptime!(LOGPROB) * count + at] = logprobs[at];
-        samples[comptime!(ADVANTAGE) * count + at] = advantages[at];
-        samples[comptime!(MASK) * count + at] = mask[at];
-        if comptime!(with_reference) {
-            let mut x = Array::<f32>::new(comptime!(shape.features));
-            let mut logits = Array::<f32>::new(comptime!(shape.actions));
-            load_obs(obs, &mut x, at, shape);
-            mlp_logits(reference, &x, &mut logits, shape);
-            let soft =
-                softmax(logits.as_slice(), 0usize, action as u32, 1usize, comptime!(shape.actions));
-            samples[comptime!(REFERENCE) * count + at] = soft.logprob;
-        } else {
-            samples[comptime!(REFERENCE) * count + at] = 0.0f32;
-        }
-    }
-}
-
-/// The features of the step at place `at`.
-#[cube]
-fn load_obs(obs: &[f32], x: &mut Array<f32>, at: usize, #[comptime] shape: MlpShape) {
-    #[unroll]
-    for i in 0..comptime!(shape.features) {
-        x[i] = obs[at * comptime!(shape.features) + i];
-    }
-}
-
-/// One unit counts the steps of one game that count.
-///
-/// Buffers: samples `[SAMPLE, num_steps, num_envs]`; facts, of which it writes the lengths
-/// `[num_envs]`.
-#[cube(launch_unchecked)]
-pub(super) fn length_kernel(
-    samples: &[f32],
-    facts: &mut [f32],
-    num_steps: usize,
-    num_envs: usize,
-    lengths: usize,
-) {
-    let env = ABSOLUTE_POS;
-    if env < num_envs {
-        let first = comptime!(MASK) * num_steps * num_envs + env;
-        let mut sum = 0.0f32;
-        for t in 0..num_steps {
-            sum += samples[first + t * num_envs];
-        }
-        facts[lengths + env] = sum;
-    }
-}
-
-/// One cube adds up the lengths of one minibatch's games; the first, those of all games.
-///
-/// Buffers: the order `[minibatches of the update, games]`; facts, of which it reads the lengths and
-/// writes the counts `[1 + minibatches of the update]`.
-#[cube(launch_unchecked)]
 pub(super) fn count_kernel(
-    order: &[i32],
+    order: &[u32],
+    judged: &[f32],
+    recorded: &[f32],
     facts: &mut [f32],
     games: usize,
+    steps: usize,
+    first_env: usize,
     num_envs: usize,
-    lengths: usize,
 ) {
     let unit = UNIT_POS as usize;
     let mut sum = 0.0f32;
-    if CUBE_POS == 0 {
-        for env in range_stepped(unit, num_envs, comptime!(COUNT_UNITS)) {
-            sum += facts[lengths + env];
-        }
-    } else {
-        for i in range_stepped(unit, games, comptime!(COUNT_UNITS)) {
-            sum += facts[lengths + order[(CUBE_POS - 1) * games + i] as usize];
+    for i in range_stepped(unit, games, comptime!(COUNT_UNITS)) {
+        let env = order[CUBE_POS * games + i] as usize;
+        if env >= first_env && env < first_env + num_envs {
+            sum += judged[steps * num_envs + env - first_env];
         }
     }
     let mut sums = Shared::<[f32]>::new_slice(COUNT_UNITS);
@@ -348,64 +321,145 @@ pub(super) fn count_kernel(
     sync_cube();
     if unit == 0 {
         let mut total = 0.0f32;
+        if first_env > 0 {
+            total = facts[COUNTS + CUBE_POS];
+        }
         for i in 0..comptime!(COUNT_UNITS) {
             total += sums[i];
         }
-        facts[CUBE_POS] = total;
+        facts[COUNTS + CUBE_POS] = total;
+        if CUBE_POS == 0 {
+            facts[STEPS] = recorded[STEPS];
+            facts[SCALE] = recorded[SCALE];
+        }
     }
+}
+
+/// One unit copies what is known of one game of a part, and adds the log-probabilities of its actions
+/// under the reference policy.
+///
+/// Buffers: the reference's parameters `[num_params]`; words `[last_word + 1, num_steps, num_envs]`; the
+/// part of [`Judged::parts`](crate::trajectory::Judged::parts), `[steps + 2, num_envs]`; the same with
+/// room for the log-probabilities, `[2 * steps + 2, num_envs]`.
+#[cube(launch_unchecked)]
+#[allow(clippy::too_many_arguments)]
+pub(super) fn reference_kernel<O: Observer, I: Float>(
+    params: &[f32],
+    words: &[u32],
+    judged: &[f32],
+    extended: &mut [f32],
+    steps: usize,
+    num_steps: usize,
+    num_envs: usize,
+    #[comptime] shapes: Shapes,
+    #[comptime] observer: O,
+    #[define(I)] _input: ElemType,
+) {
+    let env = ABSOLUTE_POS;
+    if env < num_envs {
+        let stride = num_steps * num_envs;
+        let mut x = Array::<f32>::new(comptime!(shapes.mlp.features));
+        let mut logits = Array::<f32>::new(comptime!(shapes.mlp.actions));
+        for t in 0..steps + 2 {
+            extended[t * num_envs + env] = judged[t * num_envs + env];
+        }
+        for t in 0..steps {
+            let at = t * num_envs + env;
+            let action = words[comptime!(shapes.last_word) * stride + at] & ACTION;
+            let soft = forward::<O, I>(
+                params,
+                words,
+                &mut x,
+                &mut logits,
+                at,
+                stride,
+                action,
+                shapes,
+                observer,
+            );
+            extended[(steps + 2) * num_envs + at] = soft.logprob;
+        }
+    }
+}
+
+/// The log-softmax of a step, by one unit.
+#[cube]
+#[allow(clippy::too_many_arguments)]
+fn forward<O: Observer, I: Float>(
+    params: &[f32],
+    words: &[u32],
+    x: &mut Array<f32>,
+    logits: &mut Array<f32>,
+    at: usize,
+    stride: usize,
+    action: u32,
+    #[comptime] shapes: Shapes,
+    #[comptime] observer: O,
+) -> Softmax {
+    let slice = x.as_mut_slice();
+    O::observe::<f32>(words, at, stride, slice, 0usize, 1usize, 0usize, 1usize, observer);
+    #[unroll]
+    for i in 0..comptime!(shapes.mlp.features) {
+        x[i] = input::<I>(x[i]);
+    }
+    mlp_logits::<f32, I>(params, &*x, logits, comptime!(shapes.mlp));
+    softmax(logits.as_slice(), 0usize, action, 1usize, comptime!(shapes.mlp.actions))
 }
 
 /// One unit sees to one game of a minibatch: its ratio, and how the loss depends on it (`gspo`).
 ///
-/// Buffers: parameters `[num_params]`; observations `[num_steps, num_envs, num_features]`; samples
-/// `[SAMPLE, num_steps, num_envs]`; the order of the games; facts; for each of the minibatch's games
-/// the ratio and the loss's derivative by it, `[2, games]`.
+/// Buffers: parameters `[num_params]`; words, numbers and judgement of a part; the order of the games;
+/// facts, of which it writes the ratios.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
-pub(super) fn sequence_kernel(
+pub(super) fn sequence_kernel<O: Observer, I: Float>(
     params: &[f32],
-    obs: &[f32],
-    samples: &[f32],
-    order: &[i32],
-    facts: &[f32],
-    sequences: &mut [f32],
+    words: &[u32],
+    numbers: &[f32],
+    judged: &[f32],
+    order: &[u32],
+    facts: &mut [f32],
     batch: Batch,
     by: Coefficients,
     #[comptime] shapes: Shapes,
+    #[comptime] observer: O,
+    #[define(I)] _input: ElemType,
 ) {
     let game = ABSOLUTE_POS;
     if game < batch.games {
-        let shape = comptime!(shapes.mlp);
-        let env = order[batch.first + game] as usize;
-        let stride = batch.num_steps * batch.num_envs;
-        let mut x = Array::<f32>::new(comptime!(shape.features));
-        let mut logits = Array::<f32>::new(comptime!(shape.actions));
+        let env = place(order, game, 0usize, &batch).env;
+        let mut x = Array::<f32>::new(comptime!(shapes.mlp.features));
+        let mut logits = Array::<f32>::new(comptime!(shapes.mlp.actions));
         let mut sum = 0.0f32;
-        for t in 0..batch.num_steps {
-            let at = t * batch.num_envs + env;
-            let sample = load_sample(samples, at, stride);
-            if sample.mask > 0.0f32 {
-                load_obs(obs, &mut x, at, shape);
-                mlp_logits(params, &x, &mut logits, shape);
-                let soft = softmax(
-                    logits.as_slice(),
-                    0usize,
+        for t in 0..batch.steps {
+            let place = place(order, game, t, &batch);
+            let sample = load_sample(words, numbers, judged, &*facts, &place, &batch, shapes);
+            if sample.counts {
+                let soft = forward::<O, I>(
+                    params,
+                    words,
+                    &mut x,
+                    &mut logits,
+                    place.at,
+                    place.stride,
                     sample.action,
-                    1usize,
-                    comptime!(shape.actions),
+                    shapes,
+                    observer,
                 );
-                sum += (soft.logprob - sample.logprob) * sample.mask;
+                sum += soft.logprob - sample.logprob;
             }
         }
-        let ratio = (sum / length(facts, env, &batch)).exp();
+        let ratio = (sum / length(judged, env, &batch)).exp();
         let mut by_ratio = 0.0f32;
-        for t in 0..batch.num_steps {
-            let sample = load_sample(samples, t * batch.num_envs + env, stride);
-            if sample.mask > 0.0f32 {
-                by_ratio += sample.mask * ratio_slope(ratio, sample.advantage, &by, shapes.loss);
+        for t in 0..batch.steps {
+            let place = place(order, game, t, &batch);
+            let sample = load_sample(words, numbers, judged, &*facts, &place, &batch, shapes);
+            if sample.counts {
+                by_ratio += ratio_slope(ratio, sample.advantage, &by, comptime!(shapes.loss));
             }
         }
-        sequences[game] = ratio;
-        sequences[batch.games + game] = by_ratio * weight(facts, env, &batch, LossType::Gspo);
+        let weight = weight(judged, &*facts, env, &batch, LossType::Gspo);
+        facts[batch.sequences + batch.place + game] = ratio;
+        facts[batch.sequences + batch.all_games + batch.place + game] = by_ratio * weight;
     }
 }

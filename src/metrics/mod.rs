@@ -48,24 +48,24 @@ pub struct IterationRecord {
     pub evaluation: Option<EvaluationRecord>,
 }
 
-/// Seconds of the phases of an iteration.
+/// Seconds that an iteration took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Seconds {
+    /// All of it.
+    pub total: f64,
+    /// Its phases; `None` where a device works them off without being waited for in between.
+    pub phases: Option<Phases>,
+}
+
+/// Seconds of the phases of an iteration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Phases {
     /// Playing the games.
     pub rollout: f64,
     /// Advantages.
     pub advantage: f64,
     /// Updating the policy.
     pub update: f64,
-    /// Reading the metrics back.
-    pub read_back: f64,
-}
-
-impl Seconds {
-    /// All phases together.
-    pub fn total(&self) -> f64 {
-        self.rollout + self.advantage + self.update + self.read_back
-    }
 }
 
 /// Bytes of device memory; on the CPU, of the process.

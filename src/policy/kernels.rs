@@ -1,12 +1,12 @@
-//! The multi-layer perceptron inside kernels, and tensors as the buffers of kernels.
+//! The multi-layer perceptron inside kernels.
 
-use super::Mlp;
+use super::{Mlp, flatten};
 use crate::config::Activation;
-use burn::backend::{Cube, DType, Shape};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
-use burn::tensor::{Int, Tensor};
-use burn_cubecl::tensor::CubeTensor;
+use burn::tensor::Tensor;
+use std::fmt::Debug;
+use std::hash::Hash;
 
 /// The widths of a perceptron, which kernels take as a compile-time value, and with them where each
 /// parameter lies in the vector of [`super::flatten`].
@@ -22,6 +22,26 @@ pub(crate) struct MlpShape {
     pub actions: usize,
     /// What follows each hidden layer.
     pub activation: Activation,
+}
+
+/// A perceptron as kernels take it: its widths, and its parameters in one vector.
+#[derive(Clone, Debug)]
+pub struct FlatMlp {
+    pub(crate) shape: MlpShape,
+    pub(crate) params: Tensor<1>,
+}
+
+impl FlatMlp {
+    /// Of a perceptron with one or two hidden layers, on its device.
+    pub fn of(mlp: &Mlp) -> Option<Self> {
+        let shape = MlpShape::of(mlp)?;
+        Some(Self { shape, params: flatten(mlp).without_autodiff() })
+    }
+
+    /// All parameters, in the order of [`flatten`]: `[num_params]`.
+    pub fn params(&self) -> &Tensor<1> {
+        &self.params
+    }
 }
 
 impl MlpShape {
@@ -126,21 +146,38 @@ pub(crate) fn slope(x: f32, #[comptime] activation: Activation) -> f32 {
     }
 }
 
+/// `x` as the network takes it in: rounded to `I`.
+#[cube]
+pub(crate) fn input<I: Float>(x: f32) -> f32 {
+    f32::cast_from(I::cast_from(x))
+}
+
+/// A weight as the network takes it in; `weights` hold it exactly or already rounded.
+#[cube]
+pub(crate) fn rounded<W: Float, I: Float>(weights: &[W], at: usize) -> f32 {
+    f32::cast_from(I::cast_from(weights[at]))
+}
+
 /// Unit `j` of the first hidden layer.
 #[cube]
-fn first_unit(weights: &[f32], x: &Array<f32>, j: usize, #[comptime] shape: MlpShape) -> f32 {
-    let mut sum = weights[comptime!(shape.first_bias()) + j];
+fn first_unit<W: Float, I: Float>(
+    weights: &[W],
+    x: &Array<f32>,
+    j: usize,
+    #[comptime] shape: MlpShape,
+) -> f32 {
+    let mut sum = rounded::<W, I>(weights, comptime!(shape.first_bias()) + j);
     #[unroll]
     for i in 0..comptime!(shape.features) {
-        sum += x[i] * weights[comptime!(i * shape.first) + j];
+        sum += x[i] * rounded::<W, I>(weights, comptime!(i * shape.first) + j);
     }
-    activate(sum, comptime!(shape.activation))
+    input::<I>(activate(sum, comptime!(shape.activation)))
 }
 
 /// Adds what unit `j` of the last hidden layer, whose value is `h`, gives to the logits.
 #[cube]
-fn add_to_logits(
-    weights: &[f32],
+fn add_to_logits<W: Float, I: Float>(
+    weights: &[W],
     logits: &mut Array<f32>,
     h: f32,
     j: usize,
@@ -149,35 +186,36 @@ fn add_to_logits(
     let row = comptime!(shape.last_weight()) + j * comptime!(shape.actions);
     #[unroll]
     for a in 0..comptime!(shape.actions) {
-        logits[a] += h * weights[row + a];
+        logits[a] += h * rounded::<W, I>(weights, row + a);
     }
 }
 
-/// One unit's forward pass: `logits`, `[actions]`, of the features `x`, `[features]`.
+/// One unit's forward pass: `logits`, `[actions]`, of the features `x`, `[features]`, which are rounded
+/// to `I`, as are weights and activations; all sums are of f32.
 ///
 /// `weights` is the parameter vector, in global or workgroup memory. With one hidden layer no
 /// activation is stored: each unit's goes straight into the logits. With two, the first layer's
 /// are kept in a local array, and the second's are computed four at a time where they divide so.
 #[cube]
-pub(crate) fn mlp_logits(
-    weights: &[f32],
+pub(crate) fn mlp_logits<W: Float, I: Float>(
+    weights: &[W],
     x: &Array<f32>,
     logits: &mut Array<f32>,
     #[comptime] shape: MlpShape,
 ) {
     #[unroll]
     for a in 0..comptime!(shape.actions) {
-        logits[a] = weights[comptime!(shape.last_bias() + a)];
+        logits[a] = rounded::<W, I>(weights, comptime!(shape.last_bias() + a));
     }
     if comptime!(shape.second == 0) {
         for j in 0..comptime!(shape.first) {
-            let h = first_unit(weights, x, j, shape);
-            add_to_logits(weights, logits, h, j, shape);
+            let h = first_unit::<W, I>(weights, x, j, shape);
+            add_to_logits::<W, I>(weights, logits, h, j, shape);
         }
     } else {
         let mut front = Array::<f32>::new(comptime!(shape.first));
         for j in 0..comptime!(shape.first) {
-            front[j] = first_unit(weights, x, j, shape);
+            front[j] = first_unit::<W, I>(weights, x, j, shape);
         }
         let block = comptime!(if shape.second.is_multiple_of(4) { 4usize } else { 1usize });
         let mut sums = Array::<f32>::new(block);
@@ -185,51 +223,68 @@ pub(crate) fn mlp_logits(
             let k = b * block;
             #[unroll]
             for c in 0..block {
-                sums[c] = weights[comptime!(shape.second_bias() + c) + k];
+                let at = comptime!(shape.second_bias() + c) + k;
+                sums[c] = rounded::<W, I>(weights, at);
             }
             for j in 0..comptime!(shape.first) {
                 let h = front[j];
                 let row = comptime!(shape.second_weight()) + j * comptime!(shape.second) + k;
                 #[unroll]
                 for c in 0..block {
-                    sums[c] += h * weights[row + c];
+                    sums[c] += h * rounded::<W, I>(weights, row + c);
                 }
             }
             #[unroll]
             for c in 0..block {
-                let h = activate(sums[c], comptime!(shape.activation));
-                add_to_logits(weights, logits, h, k + c, shape);
+                let h = input::<I>(activate(sums[c], comptime!(shape.activation)));
+                add_to_logits::<W, I>(weights, logits, h, k + c, shape);
             }
         }
     }
 }
 
-/// The CubeCL tensor behind a Burn tensor, contiguous.
-pub(crate) fn cube_tensor<const D: usize>(tensor: Tensor<D>) -> CubeTensor {
-    contiguous(tensor.try_into_primitive::<Cube>())
+/// How a kernel gets at what the policy saw, from the words that a rollout left of a step.
+///
+/// Words lie `[num_words, ...]` with `stride` places from one to the next.
+#[cube]
+pub trait Observer: Copy + Eq + Hash + Debug + Send + Sync + 'static {
+    /// Writes feature `i` of the step at place `at` to `x[first + i * step]`, for those `i` that leave
+    /// `share` when divided by `shares`, so that units can share the work.
+    fn observe<I: Float>(
+        words: &[u32],
+        at: usize,
+        stride: usize,
+        x: &mut [I],
+        first: usize,
+        step: usize,
+        share: usize,
+        #[comptime] shares: usize,
+        #[comptime] observer: Self,
+    );
 }
 
-/// The CubeCL tensor behind a Burn tensor of integers, contiguous.
-pub(crate) fn cube_ints<const D: usize>(tensor: Tensor<D, Int>) -> CubeTensor {
-    contiguous(tensor.try_into_primitive::<Cube>())
+/// The observer of words that are the features themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct StoredFeatures {
+    /// Features of an observation.
+    pub features: usize,
 }
 
-fn contiguous<E: std::fmt::Debug>(tensor: Result<CubeTensor, E>) -> CubeTensor {
-    let tensor = tensor.unwrap_or_else(|e| panic!("the tensor is not on a CubeCL device: {e:?}"));
-    burn_cubecl::kernel::into_contiguous(tensor)
-}
-
-/// A new buffer for `shape`, with nothing in it, where `like` is.
-pub(crate) fn room(like: &CubeTensor, shape: &[usize], dtype: DType) -> CubeTensor {
-    let shape = Shape::from(shape.to_vec());
-    let handle = like.client.empty(shape.num_elements() * size_of::<u32>());
-    CubeTensor::new_contiguous(like.client.clone(), like.device.clone(), shape, handle, dtype)
-}
-
-/// The whole of a contiguous tensor's buffer, for a kernel.
-pub(crate) fn argument(tensor: &CubeTensor) -> BufferArg {
-    let len = tensor.meta.num_elements();
-    // SAFETY: what `cube_tensor` and `CubeTensor::new_contiguous` give is contiguous and holds
-    // `len` elements of 4 bytes.
-    unsafe { BufferArg::from_raw_parts(tensor.handle.clone(), len) }
+#[cube]
+impl Observer for StoredFeatures {
+    fn observe<I: Float>(
+        words: &[u32],
+        at: usize,
+        stride: usize,
+        x: &mut [I],
+        first: usize,
+        step: usize,
+        share: usize,
+        #[comptime] shares: usize,
+        #[comptime] observer: Self,
+    ) {
+        for i in range_stepped(share, comptime!(observer.features), shares) {
+            x[first + i * step] = I::cast_from(f32::reinterpret(words[i * stride + at]));
+        }
+    }
 }

@@ -12,6 +12,8 @@ mod native;
 mod parameters;
 
 pub use categorical::{Categorical, Sampled, sample};
+#[cfg(feature = "kernels")]
+pub use kernels::{FlatMlp, Observer, StoredFeatures};
 pub(crate) use math::{exp, ln, mul_add, tanh};
 pub use mlp::Mlp;
 pub use native::{LANES, Lanes, NativeMlp, Scratch};

@@ -1,67 +1,165 @@
 //! Rollouts of a perceptron on a CubeCL device, fused: rules, policy and draws in one kernel.
 //!
-//! One unit plays one game; between its steps nothing but the trajectory is written to memory.
+//! One unit plays one game; between its steps a few words of a [`Recording`] are written, and nothing
+//! else. More games than fit a buffer are played in parts.
 
-use super::kernels::Buffers;
 use super::seat_kernels::{download_seats, upload_seats};
-use super::{RolloutKeys, SeatsError, seats};
-use crate::config::{RolloutConfig, Start};
+use super::{RolloutKeys, SeatsError, seat_words, seats};
+use crate::config::{Precision, RolloutConfig, Start};
+use crate::device::buffers::{cube_tensor, place, room};
 use crate::env::Rules;
-use crate::policy::kernels::{MlpShape, cube_tensor};
-use crate::policy::{Mlp, flatten};
-use crate::trajectory::Trajectory;
-use burn::tensor::Device;
+use crate::policy::FlatMlp;
+use crate::trajectory::{Part, Recording};
+use burn::backend::{Cube, DType};
+use burn::tensor::{Device, Tensor};
 use burn_cubecl::tensor::CubeTensor;
+use std::ops::Range;
+
+pub use super::fused_kernels::PackedStates;
+
+/// Steps of all games together in one launch, about: so few that no launch outlasts the patience of a
+/// driver or a browser, and so many that a launch costs little beside them.
+const LAUNCH_STEPS: usize = 1 << 22;
+
+/// The largest buffer of a part, in bytes, where the device does not set a lower limit.
+const PART_BYTES: u64 = 1 << 31;
 
 /// The games of a run on one CubeCL device.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct FusedRollout<G: Rules> {
     game: G,
     config: RolloutConfig,
     keys: RolloutKeys,
     device: Device,
+    precision: Precision,
     steps_per_launch: usize,
-    branches: Option<Box<CubeTensor>>,
+    groups_per_part: usize,
+    branches: Branches,
+}
+
+/// Where the groups go on in the next iteration, on the device; nowhere before the first, or where
+/// games start at levels.
+#[derive(Clone, Debug, Default)]
+pub struct Branches(Option<Box<CubeTensor>>);
+
+/// The buffers of a part of an iteration.
+pub(super) struct Buffers<'a, G: Rules> {
+    pub game: G,
+    pub config: &'a RolloutConfig,
+    pub games: Range<usize>,
+    pub seats: CubeTensor,
+    pub words: CubeTensor,
+    pub numbers: CubeTensor,
+    pub first_scores: CubeTensor,
+    pub branches: &'a CubeTensor,
 }
 
 impl<G: Rules> FusedRollout<G> {
-    /// No game is started before the first rollout. A launch plays `steps_per_launch` steps, so that
-    /// none takes longer than a driver allows; the result does not depend on it.
+    /// No game is started before the first rollout.
     ///
     /// # Panics
-    /// If the device is none of CubeCL's ([`crate::device::has_kernels`]), or `steps_per_launch` is 0.
-    pub fn new(
-        game: G,
-        config: &RolloutConfig,
-        keys: RolloutKeys,
-        device: &Device,
-        steps_per_launch: usize,
-    ) -> Self {
+    /// If the device is none of CubeCL's ([`crate::device::has_kernels`]).
+    pub fn new(game: G, config: &RolloutConfig, keys: RolloutKeys, device: &Device) -> Self {
         assert!(crate::device::has_kernels(device), "the fused rollout needs a CubeCL device");
-        assert!(steps_per_launch > 0, "a launch plays a step or more");
         let device = device.clone().without_autodiff();
-        Self { game, config: config.clone(), keys, device, steps_per_launch, branches: None }
+        let limit = place(&device).client.properties().memory.max_page_size.min(PART_BYTES);
+        let bytes = (game.num_words() + 1).max(2) * config.num_steps * size_of::<u32>();
+        let groups_per_part = (limit as usize / bytes / config.group_size).max(1);
+        let steps_per_launch = (LAUNCH_STEPS / config.num_envs()).max(1);
+        Self {
+            game,
+            config: config.clone(),
+            keys,
+            device,
+            precision: Precision::F32,
+            steps_per_launch,
+            groups_per_part,
+            branches: Branches::default(),
+        }
+    }
+
+    /// The same with the network's inputs of another precision, which the device must have
+    /// ([`crate::device::has_precision`]).
+    pub fn with_precision(self, precision: Precision) -> Self {
+        Self { precision, ..self }
+    }
+
+    /// The same with so many steps of every game a launch, 1 or more; the result is the same too.
+    pub fn with_steps_per_launch(self, steps_per_launch: usize) -> Self {
+        assert!(steps_per_launch > 0, "a launch plays a step or more");
+        Self { steps_per_launch, ..self }
+    }
+
+    /// The same with so many groups a part at most, 1 or more; the games are the same too.
+    pub fn with_groups_per_part(self, groups_per_part: usize) -> Self {
+        assert!(groups_per_part > 0, "a part has a group or more");
+        let groups_per_part = groups_per_part.min(self.groups_per_part);
+        Self { groups_per_part, ..self }
+    }
+
+    /// What tells the learner how to observe this rollout's recordings.
+    pub fn observer(&self) -> PackedStates<G> {
+        PackedStates(self.game)
     }
 
     /// Plays `num_steps` steps of every game. Nothing is read back.
     ///
     /// # Panics
-    /// If the policy has not one or two hidden layers, or is of another game.
-    pub fn collect(&mut self, policy: &Mlp, iteration: u32) -> Trajectory {
+    /// If the policy is of another game.
+    pub fn collect(&mut self, policy: &FlatMlp, iteration: u32) -> Recording {
+        let (recording, branches) = self.play(policy, iteration);
+        self.go_on_from(branches);
+        recording
+    }
+
+    /// What [`FusedRollout::collect`] does, but that it leaves this rollout where it was: with
+    /// [`FusedRollout::go_on_from`] it goes on.
+    pub fn play(&self, policy: &FlatMlp, iteration: u32) -> (Recording, Branches) {
+        let (game, config) = (self.game, &self.config);
+        assert_eq!(policy.shape.features, game.num_features(), "the policy's features");
+        assert_eq!(policy.shape.actions, game.num_actions(), "the policy's actions");
         let keys = self.keys.at(iteration);
-        let shape = MlpShape::of(policy).expect("one or two hidden layers");
-        let params = cube_tensor(flatten(policy).without_autodiff());
-        let buffers = Buffers::new(self.game, &self.config, &self.device);
-        buffers.play(&params, shape, self.branches.as_deref(), keys, self.steps_per_launch);
-        let (trajectory, branches) = buffers.finish();
-        self.branches = (self.config.start == Start::Branch).then(|| Box::new(branches));
-        trajectory
+        let params = cube_tensor(policy.params.clone());
+        let (steps, words) = (config.num_steps, seat_words(game));
+        let branches = room(&params, &[words, config.num_groups], DType::I32);
+        let mut parts = Vec::new();
+        for first in (0..config.num_groups).step_by(self.groups_per_part) {
+            let end = config.num_groups.min(first + self.groups_per_part);
+            let games = first * config.group_size..end * config.group_size;
+            let count = games.len();
+            let buffers = Buffers {
+                game,
+                config,
+                games,
+                seats: room(&params, &[words, count], DType::I32),
+                words: room(&params, &[game.num_words() + 1, steps, count], DType::I32),
+                numbers: room(&params, &[2, steps, count], DType::F32),
+                first_scores: room(&params, &[count], DType::F32),
+                branches: &branches,
+            };
+            let origins = self.branches.0.as_deref();
+            let (launch, precision) = (self.steps_per_launch, self.precision);
+            buffers.play(&params, policy.shape, origins, keys, launch, precision);
+            parts.push(Part {
+                words: Tensor::from_primitive::<Cube>(buffers.words),
+                numbers: Tensor::from_primitive::<Cube>(buffers.numbers),
+                first_scores: Tensor::from_primitive::<Cube>(buffers.first_scores),
+            });
+        }
+        let branches = (config.start == Start::Branch).then(|| Box::new(branches));
+        let num_envs = config.num_envs();
+        (Recording { num_steps: steps, num_envs, parts }, Branches(branches))
+    }
+
+    /// Makes the next iteration start from there.
+    pub fn go_on_from(&mut self, branches: Branches) {
+        self.branches = branches;
     }
 
     /// Where the groups go on, as words `[seat_words, num_groups]`; none before the first iteration
     /// or where games start at levels. This reads back.
     pub fn export(&self) -> Vec<u32> {
-        self.branches.as_deref().map(download_seats).unwrap_or_default()
+        self.branches.0.as_deref().map(download_seats).unwrap_or_default()
     }
 
     /// Goes on with what [`FusedRollout::export`] gave.
@@ -71,8 +169,8 @@ impl<G: Rules> FusedRollout<G> {
     pub fn import(&mut self, words: &[u32]) -> Result<(), SeatsError> {
         let groups = self.config.num_groups;
         seats::check_len(self.game, groups, words)?;
-        self.branches =
-            (!words.is_empty()).then(|| Box::new(upload_seats(words, groups, &self.device)));
+        let upload = || Box::new(upload_seats(words, groups, &self.device));
+        self.branches = Branches((!words.is_empty()).then(upload));
         Ok(())
     }
 }

@@ -1,12 +1,14 @@
 //! The kernel of the fused rollout, and its launch: one unit plays one game for many steps.
 
-use super::kernels::Buffers;
+use super::fused::Buffers;
 use super::seat_kernels::*;
 use super::{RolloutKeys, action_key, action_uniform};
-use crate::config::Start;
+use crate::config::{Precision, Start};
+use crate::device::buffers::{argument, element};
 use crate::env::{Rules, play};
-use crate::policy::kernels::{MlpShape, argument, mlp_logits};
+use crate::policy::kernels::{MlpShape, Observer, input, mlp_logits};
 use burn::cubecl;
+use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
@@ -40,65 +42,77 @@ struct Keys {
     branch: u32,
 }
 
-/// The sizes of an iteration, and the steps of this launch: `first_step..end_step`.
+/// The sizes of an iteration, and what this launch plays: steps `first_step..end_step` of
+/// `games` games from `first_env` on.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 struct Sizes {
     first_step: usize,
     end_step: usize,
+    first_env: usize,
+    games: usize,
     num_groups: usize,
     group_size: usize,
     num_steps: usize,
     learn_steps: u32,
 }
 
+/// The highest bit of a word that holds an action: the episode ended.
+pub(super) const ENDED: u32 = 1 << 31;
+
 /// Plays the steps of one game, by weights in global or workgroup memory.
 #[cube]
 #[allow(clippy::too_many_arguments)]
-fn play_steps<G: Rules>(
-    weights: &[f32],
+fn play_steps<G: Rules, W: Float, I: Float>(
+    weights: &[W],
     origins: &[u32],
     seats: &mut [u32],
-    history: &mut [f32],
-    actions: &mut [i32],
-    quantities: &mut [f32],
+    words: &mut [u32],
+    numbers: &mut [f32],
+    first_scores: &mut [f32],
     branches: &mut [u32],
     keys: &Keys,
     sizes: &Sizes,
     #[comptime] plan: Plan,
     #[comptime] game: G,
 ) {
-    let env = ABSOLUTE_POS;
-    let num_envs = sizes.num_groups * sizes.group_size;
-    if env < num_envs {
-        let group = env / sizes.group_size;
-        let groups = sizes.num_groups;
+    let place = ABSOLUTE_POS;
+    if place < sizes.games {
+        let env = sizes.first_env + place;
+        let (group, groups) = (env / sizes.group_size, sizes.num_groups);
         let mut state = if comptime!(plan.deal == Deal::Seats) {
-            load_state::<G>(&*seats, env, num_envs, game)
+            seated_state::<G>(&*seats, place, sizes.games, game)
         } else {
             dealt_state::<G>(origins, group, groups, keys.level, comptime!(plan.deal), game)
         };
         let mut episode = if comptime!(plan.deal == Deal::Seats) {
-            load_episode(&*seats, env, num_envs)
+            seated_episode(&*seats, place, sizes.games)
         } else {
             dealt_episode::<G>(origins, group, groups, keys.level, comptime!(plan.deal), game)
         };
+        if comptime!(plan.deal != Deal::Seats) {
+            first_scores[place] = episode.score;
+        }
         let draws = action_key(keys.action, env as u32);
-        let features = comptime!(game.num_features());
         let num_actions = comptime!(game.num_actions());
-        let mut x = Array::<f32>::new(features);
+        let num_words = comptime!(game.num_words());
+        let stride = sizes.num_steps * sizes.games;
+        let mut x = Array::<f32>::new(comptime!(game.num_features()));
         let mut logits = Array::<f32>::new(num_actions);
         for t in sizes.first_step..sizes.end_step {
-            let at = t * num_envs + env;
+            let at = t * sizes.games + place;
+            store_state::<G>(words, &state, 0usize, at, stride, game);
             #[unroll]
-            for i in 0..features {
-                x[i] = G::feature(&state, i, game);
-                history[at * features + i] = x[i];
+            for i in 0..comptime!(game.num_features()) {
+                x[i] = input::<I>(G::feature(&state, i, game));
             }
-            mlp_logits(weights, &x, &mut logits, comptime!(plan.shape));
+            mlp_logits::<W, I>(weights, &x, &mut logits, comptime!(plan.shape));
             let u = action_uniform(draws, t as u32);
             let drawn = draw_action(logits.as_slice(), 0usize, u, num_actions);
             let played = play::<G>(&mut state, &mut episode, drawn.action, game);
-            store_step(actions, quantities, &drawn, &played, at, sizes.num_steps * num_envs);
+            let end = select(played.ended, ENDED, 0u32);
+            words[num_words * stride + at] = drawn.action | end;
+            numbers[at] = drawn.logprob;
+            numbers[stride + at] = played.reward;
             if comptime!(plan.branch) {
                 store_branch::<G>(
                     branches,
@@ -114,53 +128,72 @@ fn play_steps<G: Rules>(
                 );
             }
         }
-        store::<G>(seats, &state, &episode, env, num_envs, game);
+        seat::<G>(seats, &state, &episode, place, sizes.games, game);
     }
 }
 
 /// One unit plays steps `first_step..end_step` of one game, its state and episode in registers.
 ///
 /// Buffers: the parameter vector `[num_params]`; `origins`, where the last iteration says to go on,
-/// `[seat_words, num_groups]`; the seats `[seat_words, num_envs]`, which carry the games from launch
-/// to launch; observations `[num_steps, num_envs, num_features]`; actions `[num_steps, num_envs]`;
-/// quantities `[QUANTITIES, num_steps, num_envs]`; where the groups go on, as `origins`.
+/// `[seat_words, num_groups]`; the seats `[seat_words, games]`, which carry the games from launch
+/// to launch; words `[num_words + 1, num_steps, games]`, numbers `[2, num_steps, games]` and first
+/// scores `[games]` of [`crate::trajectory::Part`]; where the groups go on, as `origins`.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
-fn play_kernel<G: Rules>(
+fn play_kernel<G: Rules, I: Float>(
     params: &[f32],
     origins: &[u32],
     seats: &mut [u32],
-    history: &mut [f32],
-    actions: &mut [i32],
-    quantities: &mut [f32],
+    words: &mut [u32],
+    numbers: &mut [f32],
+    first_scores: &mut [f32],
     branches: &mut [u32],
     keys: Keys,
     sizes: Sizes,
     #[comptime] plan: Plan,
     #[comptime] game: G,
+    #[define(I)] _input: ElemType,
 ) {
     if comptime!(plan.shared) {
         let num_params = comptime!(plan.shape.num_params());
-        let mut weights = Shared::<[f32]>::new_slice(num_params);
+        let mut weights = Shared::<[I]>::new_slice(num_params);
         for i in range_stepped(UNIT_POS as usize, num_params, CUBE_DIM as usize) {
-            weights[i] = params[i];
+            weights[i] = I::cast_from(params[i]);
         }
         sync_cube();
-        play_steps::<G>(
-            &weights, origins, seats, history, actions, quantities, branches, &keys, &sizes, plan,
+        play_steps::<G, I, I>(
+            &weights,
+            origins,
+            seats,
+            words,
+            numbers,
+            first_scores,
+            branches,
+            &keys,
+            &sizes,
+            plan,
             game,
         );
     } else {
-        play_steps::<G>(
-            params, origins, seats, history, actions, quantities, branches, &keys, &sizes, plan,
+        play_steps::<G, f32, I>(
+            params,
+            origins,
+            seats,
+            words,
+            numbers,
+            first_scores,
+            branches,
+            &keys,
+            &sizes,
+            plan,
             game,
         );
     }
 }
 
-impl<G: Rules> Buffers<G> {
-    /// Plays the whole iteration by a perceptron, `steps_per_launch` steps a launch. `origins` are
-    /// the branches of the last iteration, if the games go on from there.
+impl<G: Rules> Buffers<'_, G> {
+    /// Plays a part of an iteration by a perceptron, `steps_per_launch` steps a launch. `origins`
+    /// are the branches of the last iteration, if the games go on from there.
     pub fn play(
         &self,
         params: &CubeTensor,
@@ -168,27 +201,29 @@ impl<G: Rules> Buffers<G> {
         origins: Option<&CubeTensor>,
         keys: RolloutKeys,
         steps_per_launch: usize,
+        precision: Precision,
     ) {
-        assert_eq!(params.meta.num_elements(), shape.num_params(), "params: [num_params]");
-        assert_eq!(shape.features, self.game.num_features(), "the policy's features");
-        assert_eq!(shape.actions, self.game.num_actions(), "the policy's actions");
-        let config = &self.config;
-        let limit = self.client.properties().hardware.max_shared_memory_size;
-        let bytes = shape.num_params() * size_of::<f32>();
+        let config = self.config;
+        let client = &params.client;
+        let input = element(precision);
+        let bytes = shape.num_params() * input.size();
+        let limit = client.properties().hardware.max_shared_memory_size;
         let mut plan = Plan {
             deal: Deal::of(config, origins.is_some()),
             branch: config.start == Start::Branch,
             shape,
             shared: bytes <= limit.min(MAX_SHARED_BYTES),
         };
-        // Where games do not go on, the kernel reads nothing of the buffer; `obs` is not used here.
-        let origins = origins.unwrap_or(&self.obs);
-        let dim = CubeDim::new_1d(cube_units(config.num_envs()));
-        let count = cubecl::calculate_cube_count_elemwise(&self.client, config.num_envs(), dim);
+        // Where games do not go on, the kernel reads nothing of the buffer.
+        let origins = origins.unwrap_or(params);
+        let dim = CubeDim::new_1d(cube_units(self.games.len()));
+        let count = cubecl::calculate_cube_count_elemwise(client, self.games.len(), dim);
         for first_step in (0..config.num_steps).step_by(steps_per_launch) {
             let sizes = SizesLaunch::new(
                 first_step,
                 config.num_steps.min(first_step + steps_per_launch),
+                self.games.start,
+                self.games.len(),
                 config.num_groups,
                 config.group_size,
                 config.num_steps,
@@ -198,23 +233,52 @@ impl<G: Rules> Buffers<G> {
             // and below `num_params` in the first; all units of a cube reach its barrier.
             unsafe {
                 play_kernel::launch_unchecked::<G>(
-                    &self.client,
+                    client,
                     count.clone(),
                     dim,
                     argument(params),
                     argument(origins),
                     argument(&self.seats),
-                    argument(&self.history),
-                    argument(&self.actions),
-                    argument(&self.quantities),
-                    argument(&self.branches),
+                    argument(&self.words),
+                    argument(&self.numbers),
+                    argument(&self.first_scores),
+                    argument(self.branches),
                     KeysLaunch::new(keys.level, keys.action, keys.branch),
                     sizes,
                     plan,
                     self.game,
+                    input,
                 );
             }
             plan.deal = Deal::Seats;
+        }
+    }
+}
+
+/// The observer of packed states of a game.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PackedStates<G: Rules>(pub G);
+
+#[cube]
+impl<G: Rules> Observer for PackedStates<G> {
+    fn observe<I: Float>(
+        words: &[u32],
+        at: usize,
+        stride: usize,
+        x: &mut [I],
+        first: usize,
+        step: usize,
+        share: usize,
+        #[comptime] shares: usize,
+        #[comptime] observer: Self,
+    ) {
+        let game = comptime!(observer.0);
+        let state = load_state::<G>(words, 0usize, at, stride, game);
+        #[unroll]
+        for i in 0..comptime!(game.num_features()) {
+            if comptime!(i % shares) == share {
+                x[first + i * step] = I::cast_from(G::feature(&state, i, game));
+            }
         }
     }
 }

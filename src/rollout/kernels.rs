@@ -3,8 +3,8 @@
 use super::seat_kernels::*;
 use super::{action_key, action_uniform};
 use crate::config::{RolloutConfig, Start};
+use crate::device::buffers::{argument, cube_tensor, place, room};
 use crate::env::{Rules, play};
-use crate::policy::kernels::{argument, cube_tensor, room};
 use crate::trajectory::Trajectory;
 use burn::backend::{Cube, DType};
 use burn::cubecl;
@@ -56,7 +56,7 @@ fn deal_kernel<G: Rules>(
         let group = env / group_size;
         let state = dealt_state::<G>(branches, group, num_groups, level_key, deal, game);
         let episode = dealt_episode::<G>(branches, group, num_groups, level_key, deal, game);
-        store::<G>(seats, &state, &episode, env, num_envs, game);
+        seat::<G>(seats, &state, &episode, env, num_envs, game);
         observe::<G>(&state, obs, history, env, 0usize, num_envs, num_steps, game);
     }
 }
@@ -89,10 +89,10 @@ fn step_kernel<G: Rules>(
         let u = action_uniform(action_key(iteration_key, env as u32), t as u32);
         let drawn = draw_action(logits, env * num_actions, u, num_actions);
 
-        let mut state = load_state::<G>(&*seats, env, num_envs, game);
-        let mut episode = load_episode(&*seats, env, num_envs);
+        let mut state = seated_state::<G>(&*seats, env, num_envs, game);
+        let mut episode = seated_episode(&*seats, env, num_envs);
         let played = play::<G>(&mut state, &mut episode, drawn.action, game);
-        store::<G>(seats, &state, &episode, env, num_envs, game);
+        seat::<G>(seats, &state, &episode, env, num_envs, game);
         observe::<G>(&state, obs, history, env, t + 1, num_envs, num_steps, game);
         if branch {
             store_branch::<G>(
@@ -114,21 +114,21 @@ fn step_kernel<G: Rules>(
 
 /// The buffers of an iteration on a device.
 pub(super) struct Buffers<G: Rules> {
-    pub(super) game: G,
-    pub(super) config: RolloutConfig,
-    pub(super) client: Client,
-    pub(super) seats: CubeTensor,
-    pub(super) branches: CubeTensor,
-    pub(super) obs: CubeTensor,
-    pub(super) history: CubeTensor,
-    pub(super) actions: CubeTensor,
-    pub(super) quantities: CubeTensor,
+    game: G,
+    config: RolloutConfig,
+    client: Client,
+    seats: CubeTensor,
+    branches: CubeTensor,
+    obs: CubeTensor,
+    history: CubeTensor,
+    actions: CubeTensor,
+    quantities: CubeTensor,
 }
 
 impl<G: Rules> Buffers<G> {
     /// Room for the games of an iteration on `device`.
     pub fn new(game: G, config: &RolloutConfig, device: &Device) -> Self {
-        let probe = cube_tensor(Tensor::<1>::zeros([1], device));
+        let probe = place(device);
         let room = |shape: &[usize], dtype: DType| room(&probe, shape, dtype);
         let (words, features) = (super::seat_words(game), game.num_features());
         let (steps, envs) = (config.num_steps, config.num_envs());

@@ -17,14 +17,18 @@ mod random;
 mod seat_kernels;
 mod seats;
 mod stepwise;
+#[cfg(feature = "kernels")]
+mod unpack;
 
 pub use evaluate::{Evaluation, Player, evaluate};
 #[cfg(feature = "kernels")]
-pub use fused::FusedRollout;
+pub use fused::{Branches, FusedRollout, PackedStates};
 pub use native::NativeRollout;
 pub use random::play_at_random;
 pub use seats::{SeatsError, seat_words};
 pub use stepwise::StepwiseRollout;
+#[cfg(feature = "kernels")]
+pub use unpack::unpack;
 
 use crate::draws::{Stream, draw, uniform};
 use burn::cubecl;

@@ -13,7 +13,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use rayon::prelude::*;
 
 /// The games of a run, played natively.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct NativeRollout<G: Rules> {
     game: G,
     config: RolloutConfig,

@@ -3,14 +3,14 @@
 use super::seats::HEADER;
 use super::{branch_member, branch_step, staggered_time};
 use crate::config::{RolloutConfig, Start};
+use crate::device::buffers::place;
 use crate::draws::draw;
 use crate::env::bits::{from_bits, to_bits};
 use crate::env::{Episode, Played, Rules, Words, new_game};
-use crate::policy::kernels::cube_tensor;
 use burn::backend::{DType, Shape};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Device;
 use burn_cubecl::tensor::CubeTensor;
 
 /// Quantities of a step that one buffer holds, each `[num_steps, num_envs]`.
@@ -45,76 +45,106 @@ impl Deal {
     }
 }
 
-/// Word `w` of game `env`.
-#[cube]
-fn word(seats: &[u32], w: usize, env: usize, num_envs: usize) -> u32 {
-    seats[w * num_envs + env]
-}
-
-/// Word `w` of game `env`'s state, zero where the game has no such word.
+/// Word `w` of the state whose words lie at `at`, `stride` places from one to the next, after `first`
+/// other words; zero where the game has no such word.
 #[cube]
 fn state_word<G: Rules>(
-    seats: &[u32],
+    words: &[u32],
     #[comptime] w: usize,
-    env: usize,
-    num_envs: usize,
+    #[comptime] first: usize,
+    at: usize,
+    stride: usize,
     #[comptime] game: G,
 ) -> u32 {
     if comptime!(w < game.num_words()) {
-        word(seats, comptime!(HEADER + w), env, num_envs)
+        words[comptime!(first + w) * stride + at]
     } else {
         0u32.runtime()
     }
 }
 
-/// The state of game `env`.
+/// The state whose words lie so.
 #[cube]
 pub(super) fn load_state<G: Rules>(
+    words: &[u32],
+    #[comptime] first: usize,
+    at: usize,
+    stride: usize,
+    #[comptime] game: G,
+) -> G::State {
+    let packed = Words {
+        w0: state_word::<G>(words, 0usize, first, at, stride, game),
+        w1: state_word::<G>(words, 1usize, first, at, stride, game),
+        w2: state_word::<G>(words, 2usize, first, at, stride, game),
+        w3: state_word::<G>(words, 3usize, first, at, stride, game),
+        w4: state_word::<G>(words, 4usize, first, at, stride, game),
+        w5: state_word::<G>(words, 5usize, first, at, stride, game),
+        w6: state_word::<G>(words, 6usize, first, at, stride, game),
+        w7: state_word::<G>(words, 7usize, first, at, stride, game),
+    };
+    G::unpack(&packed, game)
+}
+
+#[cube]
+fn store_word<G: Rules>(
+    words: &mut [u32],
+    value: u32,
+    #[comptime] w: usize,
+    #[comptime] first: usize,
+    at: usize,
+    stride: usize,
+    #[comptime] game: G,
+) {
+    if comptime!(w < game.num_words()) {
+        words[comptime!(first + w) * stride + at] = value;
+    }
+}
+
+/// The inverse of [`load_state`].
+#[cube]
+pub(super) fn store_state<G: Rules>(
+    words: &mut [u32],
+    state: &G::State,
+    #[comptime] first: usize,
+    at: usize,
+    stride: usize,
+    #[comptime] game: G,
+) {
+    let packed = G::pack(state, game);
+    store_word::<G>(words, packed.w0, 0usize, first, at, stride, game);
+    store_word::<G>(words, packed.w1, 1usize, first, at, stride, game);
+    store_word::<G>(words, packed.w2, 2usize, first, at, stride, game);
+    store_word::<G>(words, packed.w3, 3usize, first, at, stride, game);
+    store_word::<G>(words, packed.w4, 4usize, first, at, stride, game);
+    store_word::<G>(words, packed.w5, 5usize, first, at, stride, game);
+    store_word::<G>(words, packed.w6, 6usize, first, at, stride, game);
+    store_word::<G>(words, packed.w7, 7usize, first, at, stride, game);
+}
+
+/// The state of game `env` at its seat.
+#[cube]
+pub(super) fn seated_state<G: Rules>(
     seats: &[u32],
     env: usize,
     num_envs: usize,
     #[comptime] game: G,
 ) -> G::State {
-    let words = Words {
-        w0: state_word::<G>(seats, 0usize, env, num_envs, game),
-        w1: state_word::<G>(seats, 1usize, env, num_envs, game),
-        w2: state_word::<G>(seats, 2usize, env, num_envs, game),
-        w3: state_word::<G>(seats, 3usize, env, num_envs, game),
-        w4: state_word::<G>(seats, 4usize, env, num_envs, game),
-        w5: state_word::<G>(seats, 5usize, env, num_envs, game),
-        w6: state_word::<G>(seats, 6usize, env, num_envs, game),
-        w7: state_word::<G>(seats, 7usize, env, num_envs, game),
-    };
-    G::unpack(&words, game)
+    load_state::<G>(seats, HEADER, env, num_envs, game)
 }
 
 /// Where game `env` stands in its episode.
 #[cube]
-pub(super) fn load_episode(seats: &[u32], env: usize, num_envs: usize) -> Episode {
+pub(super) fn seated_episode(seats: &[u32], env: usize, num_envs: usize) -> Episode {
     Episode {
-        level: word(seats, 0usize, env, num_envs),
-        time: word(seats, 1usize, env, num_envs),
-        score: from_bits(word(seats, 2usize, env, num_envs)),
+        level: seats[env],
+        time: seats[num_envs + env],
+        score: from_bits(seats[2 * num_envs + env]),
     }
 }
 
+/// Puts a game down at its seat.
 #[cube]
-fn store_word<G: Rules>(
-    seats: &mut [u32],
-    value: u32,
-    #[comptime] w: usize,
-    env: usize,
-    num_envs: usize,
-    #[comptime] game: G,
-) {
-    if comptime!(w < game.num_words()) {
-        seats[comptime!(HEADER + w) * num_envs + env] = value;
-    }
-}
-
-/// Puts a game down.
-#[cube]
-pub(super) fn store<G: Rules>(
+pub(super) fn seat<G: Rules>(
     seats: &mut [u32],
     state: &G::State,
     episode: &Episode,
@@ -125,15 +155,7 @@ pub(super) fn store<G: Rules>(
     seats[env] = episode.level;
     seats[num_envs + env] = episode.time;
     seats[2 * num_envs + env] = to_bits(episode.score);
-    let words = G::pack(state, game);
-    store_word::<G>(seats, words.w0, 0usize, env, num_envs, game);
-    store_word::<G>(seats, words.w1, 1usize, env, num_envs, game);
-    store_word::<G>(seats, words.w2, 2usize, env, num_envs, game);
-    store_word::<G>(seats, words.w3, 3usize, env, num_envs, game);
-    store_word::<G>(seats, words.w4, 4usize, env, num_envs, game);
-    store_word::<G>(seats, words.w5, 5usize, env, num_envs, game);
-    store_word::<G>(seats, words.w6, 6usize, env, num_envs, game);
-    store_word::<G>(seats, words.w7, 7usize, env, num_envs, game);
+    store_state::<G>(seats, state, HEADER, env, num_envs, game);
 }
 
 /// The state that a game of `group` starts an iteration from; `branches` is `[seat_words, num_groups]`.
@@ -147,7 +169,7 @@ pub(super) fn dealt_state<G: Rules>(
     #[comptime] game: G,
 ) -> G::State {
     if comptime!(deal == Deal::Branch) {
-        load_state::<G>(branches, group, num_groups, game)
+        seated_state::<G>(branches, group, num_groups, game)
     } else {
         new_game::<G>(draw(level_key, group as u32), game)
     }
@@ -164,7 +186,7 @@ pub(super) fn dealt_episode<G: Rules>(
     #[comptime] game: G,
 ) -> Episode {
     if comptime!(deal == Deal::Branch) {
-        load_episode(branches, group, num_groups)
+        seated_episode(branches, group, num_groups)
     } else {
         let level = draw(level_key, group as u32);
         let time = if comptime!(deal == Deal::Staggered) {
@@ -254,13 +276,13 @@ pub(super) fn store_branch<G: Rules>(
     let member = branch_member(branch_key, group as u32, group_size as u32);
     let step = branch_step(branch_key, group as u32, learn_steps);
     if env == group * group_size + member as usize && t + 1 == step as usize {
-        store::<G>(branches, state, episode, group, num_groups, game);
+        seat::<G>(branches, state, episode, group, num_groups, game);
     }
 }
 
 /// Seats `[seat_words, count]` on a device, from words in host memory.
 pub(super) fn upload_seats(words: &[u32], count: usize, device: &Device) -> CubeTensor {
-    let probe = cube_tensor(Tensor::<1>::zeros([1], device));
+    let probe = place(device);
     let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
     let handle = probe.client.create_from_slice(&bytes);
     let shape = Shape::from(vec![words.len() / count, count]);

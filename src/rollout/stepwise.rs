@@ -21,7 +21,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use burn_cubecl::tensor::CubeTensor;
 
 /// The games of a run on one device.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct StepwiseRollout<G: Rules> {
     game: G,
     config: RolloutConfig,
@@ -31,7 +31,7 @@ pub struct StepwiseRollout<G: Rules> {
 }
 
 /// Where the groups go on in the next iteration.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Branches<G: Rules> {
     Host(Vec<Seat<G>>),
     #[cfg(feature = "kernels")]

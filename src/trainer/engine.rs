@@ -1,214 +1,166 @@
-//! Who plays and who learns: the fast way where there is one, else the general way.
+//! The ways through an iteration, and which of them a run takes.
 
-use crate::config::{Engine, TrainConfig};
+#[cfg(feature = "kernels")]
+use super::fused::FusedWay;
+use super::general::GeneralWay;
+use super::native::NativeWay;
+use crate::config::{Engine, Precision, TrainConfig};
 use crate::device;
+use crate::draws::Stream;
 use crate::env::Rules;
 #[cfg(feature = "kernels")]
 use crate::learner::FusedLearner;
-use crate::learner::{AdamW, Learner, Moments, NativeLearner, UpdateStats, Weights};
-use crate::policy::{Mlp, NativeMlp, flatten};
-#[cfg(feature = "kernels")]
-use crate::rollout::FusedRollout;
-use crate::rollout::{NativeRollout, RolloutKeys, SeatsError, StepwiseRollout};
-use crate::trajectory::Trajectory;
+use crate::learner::{AdamW, Moments, Weights};
+use crate::policy::{Mlp, Policy, flatten};
+use crate::rollout::SeatsError;
 use burn::tensor::{Device, Tensor, TensorData};
 
-/// Steps of a game in one launch at most, so that no launch outlasts the patience of a driver or a
-/// browser.
-#[cfg(feature = "kernels")]
-const STEPS_PER_LAUNCH: usize = 128;
+/// A way through an iteration: games, advantages and learner that fit each other.
+pub(super) trait Way {
+    /// What a rollout leaves.
+    type Played;
+    /// What is thought of it.
+    type Judged;
+    /// What an update leaves to be read.
+    type Learnt;
 
-/// Whether a run takes the fast way on a device with kernels.
-#[cfg(feature = "kernels")]
-fn is_fused(policy: &Mlp, config: &TrainConfig, device: &Device) -> bool {
-    config.engine != Engine::General && device::has_kernels(device) && FusedLearner::takes(policy)
+    /// Plays the games of `iteration`.
+    fn play(&mut self, iteration: u32) -> Self::Played;
+
+    /// Judges every action by its group.
+    fn judge(&self, played: &Self::Played) -> Self::Judged;
+
+    /// Moves the policy towards the better ones.
+    fn update(
+        &mut self,
+        played: &Self::Played,
+        judged: &Self::Judged,
+        iteration: u32,
+    ) -> Self::Learnt;
+
+    /// Waits for the numbers of the iteration. If it is said which is the `next`, its rollout may be
+    /// begun before.
+    fn numbers(
+        &mut self,
+        played: Self::Played,
+        judged: Self::Judged,
+        learnt: Self::Learnt,
+        next: Option<u32>,
+    ) -> Numbers;
+
+    /// Waits until the device is done with what it was given, where that is worth the wait: so that the
+    /// phases can be measured.
+    fn finish_phase(&self) -> bool;
+
+    /// Plays the rollout of `iteration` to its end, and leaves everything as it was.
+    fn rehearse(&self, iteration: u32);
+
+    /// How is played and learnt, in words.
+    fn describe(&self) -> String;
+
+    /// The policy as it is.
+    fn policy(&self) -> Mlp;
+
+    /// Optimiser steps taken.
+    fn steps(&self) -> u64;
+
+    /// The state as it is. On a device this reads back.
+    fn export(&self) -> State;
+
+    /// Goes on from a state.
+    ///
+    /// # Errors
+    /// If the games do not fit.
+    fn import(&mut self, state: &State) -> Result<(), SeatsError>;
 }
 
-/// Where the games are played: natively where the device is the CPU; on a device in one kernel, or
-/// step by step where the general way is taken.
-#[derive(Debug)]
-pub(super) enum Games<G: Rules> {
-    Native(NativeRollout<G>),
-    Stepwise(Box<StepwiseRollout<G>>),
-    #[cfg(feature = "kernels")]
-    Fused(Box<FusedRollout<G>>),
+/// The numbers of an iteration.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Numbers {
+    /// The sum of the scores of the episodes that ended, and their number.
+    pub score_sum: f64,
+    pub episodes: f64,
+    pub mean_reward: f64,
+    /// The share of the groups whose members all got the same.
+    pub zero_variance: f64,
+    /// What [`crate::learner::UpdateStats`] holds, in its order.
+    pub update: [f64; 6],
 }
 
-impl<G: Rules> Games<G> {
-    pub fn new(game: G, policy: &Mlp, config: &TrainConfig, device: &Device) -> Self {
-        let keys = RolloutKeys::new(config.seed);
-        #[cfg(feature = "kernels")]
-        if is_fused(policy, config, device) {
-            let rollout = &config.rollout;
-            let fused = FusedRollout::new(game, rollout, keys, device, STEPS_PER_LAUNCH);
-            return Self::Fused(Box::new(fused));
-        }
-        #[cfg(not(feature = "kernels"))]
-        let _ = policy;
-        if device::has_kernels(device) {
-            Self::Stepwise(Box::new(StepwiseRollout::new(game, &config.rollout, keys, device)))
-        } else {
-            Self::Native(NativeRollout::new(game, &config.rollout, keys))
-        }
-    }
-
-    pub fn play(&mut self, policy: &Mlp, iteration: u32, device: &Device) -> Trajectory {
-        match self {
-            Self::Native(games) => games.collect(&NativeMlp::new(policy), iteration, device),
-            Self::Stepwise(games) => games.collect(policy, iteration),
-            #[cfg(feature = "kernels")]
-            Self::Fused(games) => games.collect(policy, iteration),
-        }
-    }
-
-    /// How the games are played, in words.
-    pub fn describe(&self) -> &'static str {
-        match self {
-            Self::Native(_) => "native rollouts",
-            Self::Stepwise(_) => "stepwise rollouts",
-            #[cfg(feature = "kernels")]
-            Self::Fused(_) => "fused rollouts",
-        }
-    }
-
-    pub fn export(&self) -> Vec<u32> {
-        match self {
-            Self::Native(games) => games.export(),
-            Self::Stepwise(games) => games.export(),
-            #[cfg(feature = "kernels")]
-            Self::Fused(games) => games.export(),
-        }
-    }
-
-    pub fn import(&mut self, words: &[u32]) -> Result<(), SeatsError> {
-        match self {
-            Self::Native(games) => games.import(words),
-            Self::Stepwise(games) => games.import(words),
-            #[cfg(feature = "kernels")]
-            Self::Fused(games) => games.import(words),
-        }
-    }
-}
-
-/// What learns: natively where the device is the CPU; on a device in kernels of our own; by autodiff
-/// where these don't apply or the general way is asked for.
-#[derive(Debug)]
-pub(super) enum Learning {
-    Native(Box<NativeLearner>),
-    Autodiff(Box<Learner<Mlp>>),
-    #[cfg(feature = "kernels")]
-    Fused(Box<FusedLearner>),
-}
-
-/// A learner's state in host memory, each vector `[num_params]`.
-pub(super) struct Learnt {
+/// A run's games and learner in host memory, each vector `[num_params]`.
+pub(super) struct State {
     pub params: Vec<f32>,
     pub moments: Moments,
     pub reference: Option<Vec<f32>>,
+    /// Where the groups go on: `[seat_words, num_groups]`.
+    pub games: Vec<u32>,
 }
 
-impl Learning {
-    pub fn new(policy: Mlp, config: &TrainConfig, device: &Device) -> Self {
+/// The way of a run.
+#[derive(Debug)]
+pub(super) enum Engines<G: Rules> {
+    Native(Box<NativeWay<G>>),
+    General(Box<GeneralWay<G>>),
+    #[cfg(feature = "kernels")]
+    Fused(Box<FusedWay<G>>),
+}
+
+/// Runs the same for whichever way it is.
+macro_rules! with_way {
+    ($engine:expr, $way:ident => $run:expr) => {
+        match $engine {
+            $crate::trainer::engine::Engines::Native($way) => $run,
+            $crate::trainer::engine::Engines::General($way) => $run,
+            #[cfg(feature = "kernels")]
+            $crate::trainer::engine::Engines::Fused($way) => $run,
+        }
+    };
+}
+pub(super) use with_way;
+
+impl<G: Rules> Engines<G> {
+    /// The way that `config.engine` asks for, or the fast one where there is one.
+    pub fn new(game: G, config: &TrainConfig, device: &Device) -> Self {
+        let key = Stream::Weights.key(config.seed);
+        let (features, actions) = (game.num_features(), game.num_actions());
+        let policy = Mlp::new(features, actions, &config.policy, key, device);
+        if obstacle(&policy, config, device).is_some() {
+            return Self::General(Box::new(GeneralWay::new(game, policy, config, device)));
+        }
         #[cfg(feature = "kernels")]
-        if is_fused(&policy, config, device) {
-            return Self::Fused(Box::new(FusedLearner::new(policy, config)));
+        if device::has_kernels(device) {
+            return Self::Fused(Box::new(FusedWay::new(game, policy, config, device)));
         }
-        if config.engine == Engine::General || device::has_kernels(device) {
-            Self::Autodiff(Box::new(Learner::new(policy, config)))
-        } else {
-            Self::Native(Box::new(NativeLearner::new(&policy, config)))
-        }
-    }
-
-    /// Why the general way was taken where `engine` did not ask for it.
-    pub fn obstacle(&self, engine: Engine) -> Option<&'static str> {
-        match self {
-            Self::Autodiff(_) if engine != Engine::General => {
-                Some("the fused kernels take one or two hidden layers of up to 256 units")
-            }
-            _ => None,
-        }
-    }
-
-    /// How is learnt, in words.
-    pub fn describe(&self) -> &'static str {
-        match self {
-            Self::Native(_) => "native updates",
-            Self::Autodiff(_) => "updates by autodiff",
-            #[cfg(feature = "kernels")]
-            Self::Fused(_) => "fused updates",
-        }
-    }
-
-    pub fn policy(&self) -> Mlp {
-        match self {
-            Self::Native(learner) => learner.policy(),
-            Self::Autodiff(learner) => learner.weights().policy(),
-            #[cfg(feature = "kernels")]
-            Self::Fused(learner) => learner.weights().policy(),
-        }
-    }
-
-    pub fn update(
-        &mut self,
-        trajectory: &Trajectory,
-        advantages: &Tensor<2>,
-        mask: &Tensor<2>,
-        iteration: u32,
-    ) -> UpdateStats {
-        match self {
-            Self::Native(learner) => {
-                let means = learner.update(trajectory, advantages, mask, iteration);
-                UpdateStats::new(means, &advantages.device())
-            }
-            Self::Autodiff(learner) => learner.update(trajectory, advantages, mask, iteration),
-            #[cfg(feature = "kernels")]
-            Self::Fused(learner) => learner.update(trajectory, advantages, mask, iteration),
-        }
-    }
-
-    /// Optimiser steps taken.
-    pub fn steps(&self) -> u64 {
-        match self {
-            Self::Native(learner) => learner.steps(),
-            Self::Autodiff(learner) => learner.weights().optimizer().steps,
-            #[cfg(feature = "kernels")]
-            Self::Fused(learner) => learner.weights().optimizer().steps,
-        }
-    }
-
-    /// The state as it is. On a device this reads back.
-    pub fn export(&self) -> Learnt {
-        match self {
-            Self::Native(learner) => Learnt {
-                params: learner.params(),
-                moments: learner.optimizer(),
-                reference: learner.reference_params(),
-            },
-            Self::Autodiff(learner) => download(learner.weights()),
-            #[cfg(feature = "kernels")]
-            Self::Fused(learner) => download(learner.weights()),
-        }
-    }
-
-    /// Goes on from a state.
-    pub fn import(&mut self, state: &Learnt, device: &Device) {
-        match self {
-            Self::Native(learner) => {
-                learner.restore(&state.params, &state.moments, state.reference.as_deref());
-            }
-            Self::Autodiff(learner) => upload(state, learner.weights_mut(), device),
-            #[cfg(feature = "kernels")]
-            Self::Fused(learner) => upload(state, learner.weights_mut(), device),
-        }
+        Self::Native(Box::new(NativeWay::new(game, &policy, config, device)))
     }
 }
 
-/// A state from a device.
-fn download(weights: &Weights<Mlp>) -> Learnt {
+/// Why a run cannot take the fast way, if so: in words that tell what it would need.
+pub(super) fn obstacle(policy: &Mlp, config: &TrainConfig, device: &Device) -> Option<String> {
+    if config.engine == Engine::General {
+        return Some("`engine = general` was asked for".to_string());
+    }
+    if !device::has_kernels(device) {
+        return (config.precision != Precision::F32)
+            .then(|| "the CPU computes with f32 only".to_string());
+    }
+    #[cfg(feature = "kernels")]
+    if !FusedLearner::takes(policy) {
+        let limits = "the fused kernels take one or two hidden layers of up to 256 units";
+        return Some(limits.to_string());
+    }
+    let _ = policy;
+    (!device::has_precision(device, config.precision)).then(|| {
+        let name = format!("{:?}", config.precision).to_lowercase();
+        format!("the device does not have {name}")
+    })
+}
+
+/// A learner's state from a device, with the `games`.
+pub(super) fn download<P: Policy>(weights: &Weights<P>, games: Vec<u32>) -> State {
     let read = |tensor: &Tensor<1>| device::read(tensor.clone());
     let optimizer = weights.optimizer();
-    Learnt {
+    State {
         params: read(weights.params()),
         moments: Moments {
             first_moment: read(&optimizer.first_moment),
@@ -216,13 +168,15 @@ fn download(weights: &Weights<Mlp>) -> Learnt {
             steps: optimizer.steps,
         },
         reference: weights.reference().map(|policy| read(&flatten(policy))),
+        games,
     }
 }
 
-/// Puts a state on a device.
-fn upload(state: &Learnt, weights: &mut Weights<Mlp>, device: &Device) {
+/// Puts a learner's state on a device.
+pub(super) fn upload<P: Policy>(state: &State, weights: &mut Weights<P>) {
+    let device = weights.params().device();
     let upload = |values: &Vec<f32>| {
-        Tensor::<1>::from_data(TensorData::new(values.clone(), [values.len()]), device)
+        Tensor::<1>::from_data(TensorData::new(values.clone(), [values.len()]), &device)
     };
     let optimizer = AdamW {
         first_moment: upload(&state.moments.first_moment),

@@ -1,7 +1,7 @@
 //! A training run as the sections of a checkpoint, and back.
 
 use super::Trainer;
-use super::engine::Learnt;
+use super::engine::{State as Kept, Way, with_way};
 use crate::checkpoint::{Checkpoint, CheckpointError, Section};
 use crate::config::{ConfigError, TrainConfig, overlay};
 use crate::env::Rules;
@@ -131,11 +131,11 @@ pub fn load_policy<G: Rules>(
 impl<G: Rules + Serialize> Trainer<G> {
     /// Everything that the run needs to go on. On a device this reads back.
     pub fn snapshot(&self) -> Checkpoint {
-        let names = named_parameters(&self.learning.policy());
-        let learnt = self.learning.export();
+        let names = named_parameters(&self.policy());
+        let kept = with_way!(&self.engine, way => way.export());
         let state = State {
             iteration: self.iteration,
-            optimizer_steps: learnt.moments.steps,
+            optimizer_steps: kept.moments.steps,
             best_score: self.best.map(|(score, _)| score),
             best_iteration: self.best.map(|(_, iteration)| iteration),
         };
@@ -144,12 +144,12 @@ impl<G: Rules + Serialize> Trainer<G> {
         let mut sections = vec![
             (CONFIG, config_toml(&self.game, &self.config).into_bytes()),
             (STATE, state),
-            (WEIGHTS, params_bytes(&names, &learnt.params)),
-            (FIRST_MOMENT, params_bytes(&names, &learnt.moments.first_moment)),
-            (SECOND_MOMENT, params_bytes(&names, &learnt.moments.second_moment)),
-            (GAMES, games_bytes(&self.games.export(), self.config.rollout.num_groups)),
+            (WEIGHTS, params_bytes(&names, &kept.params)),
+            (FIRST_MOMENT, params_bytes(&names, &kept.moments.first_moment)),
+            (SECOND_MOMENT, params_bytes(&names, &kept.moments.second_moment)),
+            (GAMES, games_bytes(&kept.games, self.config.rollout.num_groups)),
         ];
-        if let Some(reference) = &learnt.reference {
+        if let Some(reference) = &kept.reference {
             sections.push((REFERENCE, params_bytes(&names, reference)));
         }
         let sections = sections.into_iter().map(|(name, bytes)| Section {
@@ -175,9 +175,9 @@ impl<G: Rules + Serialize> Trainer<G> {
         let section = checkpoint.section(STATE, VERSION)?;
         let state: State =
             serde_json::from_slice(&section.bytes).map_err(|e| unreadable(STATE, e))?;
-        let names = named_parameters(&trainer.learning.policy());
+        let names = named_parameters(&trainer.policy());
         let params = |section: &str| read_params(checkpoint, section, &names);
-        let learnt = Learnt {
+        let kept = Kept {
             params: params(WEIGHTS)?,
             moments: Moments {
                 first_moment: params(FIRST_MOMENT)?,
@@ -185,9 +185,9 @@ impl<G: Rules + Serialize> Trainer<G> {
                 steps: state.optimizer_steps,
             },
             reference: (config.loss.kl_coef > 0.0).then(|| params(REFERENCE)).transpose()?,
+            games: read_games(checkpoint)?,
         };
-        trainer.learning.import(&learnt, device);
-        trainer.games.import(&read_games(checkpoint)?)?;
+        with_way!(&mut trainer.engine, way => way.import(&kept))?;
         trainer.iteration = state.iteration;
         trainer.best = state.best_score.zip(state.best_iteration);
         Ok(trainer)

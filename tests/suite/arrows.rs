@@ -10,12 +10,12 @@ const ARROWS: [(&str, &[&str]); 13] = [
     ("trajectory", &[]),
     ("metrics", &[]),
     ("checkpoint", &[]),
-    ("device", &["metrics"]),
+    ("device", &["config", "metrics"]),
     ("env", &["draws"]),
     ("policy", &["config", "draws"]),
     ("rollout", &["config", "device", "draws", "env", "policy", "trajectory"]),
-    ("advantage", &["config", "trajectory"]),
-    ("learner", &["config", "draws", "policy", "trajectory"]),
+    ("advantage", &["config", "device", "trajectory"]),
+    ("learner", &["config", "device", "draws", "policy", "trajectory"]),
     (
         "trainer",
         &[

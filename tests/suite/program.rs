@@ -63,7 +63,9 @@ fn a_run_leaves_a_policy_that_eval_plays() {
         assert_eq!(numbers, [1, 2, 3, 4, 5, 6]);
         for record in &records {
             assert_eq!(record.read_backs, 1);
-            assert!(record.seconds.rollout > 0.0 && record.seconds.update > 0.0);
+            let phases = record.seconds.phases.expect("the CPU's phases are measured");
+            assert!(phases.rollout > 0.0 && phases.update > 0.0);
+            assert!(record.seconds.total >= phases.rollout + phases.advantage + phases.update);
             assert!(record.entropy > 0.0 && record.grad_norm > 0.0);
             assert_eq!(record.evaluation.is_some(), [5, 6].contains(&record.iteration));
         }

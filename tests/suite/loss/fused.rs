@@ -3,15 +3,15 @@
 use super::{KL_ESTIMATORS, LOSS_TYPES, doubles, loss_config, noise};
 use crate::support::{adapter, cpu};
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use grove::advantage::advantages;
+use grove::advantage::{advantages, judge};
 use grove::config::{
     Activation, KlEstimator, LossType, PolicyConfig, RolloutConfig, Start, TrainConfig,
 };
-use grove::env::Fruit;
+use grove::env::{Fruit, Game};
 use grove::learner::{FusedLearner, Learner};
-use grove::policy::{Categorical, Mlp, Policy, flatten, unflatten};
-use grove::rollout::{FusedRollout, RolloutKeys};
-use grove::trajectory::Trajectory;
+use grove::policy::{Categorical, FlatMlp, Mlp, Policy, StoredFeatures, flatten, unflatten};
+use grove::rollout::{FusedRollout, RolloutKeys, unpack};
+use grove::trajectory::{Judged, Part, Recording, Trajectory};
 
 /// Sizes of a network and a trajectory.
 #[derive(Clone, Copy, Debug)]
@@ -89,6 +89,48 @@ impl Played {
         }
     }
 
+    /// The games as a fused rollout would have left them, in parts that end behind these games, with
+    /// the features as words.
+    fn recorded(&self, ends: &[usize], device: &Device) -> (Recording, Judged) {
+        let Sizes { features, steps, games, .. } = self.sizes;
+        let (mut first, mut parts, mut judged) = (0, Vec::new(), Vec::new());
+        for end in ends.iter().copied().chain([games]) {
+            let count = end - first;
+            let at = |t: usize, game: usize| t * games + first + game;
+            let each = || (0..steps).flat_map(move |t| (0..count).map(move |game| (t, game)));
+            let mut words: Vec<i32> = (0..features)
+                .flat_map(|i| each().map(move |(t, game)| (i, at(t, game))))
+                .map(|(i, at)| self.obs[at * features + i].to_bits() as i32)
+                .collect();
+            words.extend(each().map(|(t, game)| self.actions[at(t, game)]));
+            let row = |values: &[f32]| -> Vec<f32> {
+                each().map(|(t, game)| values[at(t, game)]).collect()
+            };
+            let mut numbers = row(&self.logprobs);
+            numbers.resize(2 * steps * count, 0.0);
+            let masked: Vec<f32> =
+                self.advantages.iter().zip(&self.mask).map(|(a, mask)| a * mask).collect();
+            let mut values = row(&masked);
+            let length = |game| (0..steps).map(|t| self.mask[at(t, game)]).sum::<f32>();
+            values.extend((0..count).map(length));
+            values.resize((steps + 2) * count, 0.0);
+            let tensor =
+                |values: Vec<f32>, shape: &[usize]| TensorData::new(values, shape.to_vec());
+            let words = TensorData::new(words, [features + 1, steps, count]);
+            parts.push(Part {
+                words: Tensor::from_data(words, device),
+                numbers: Tensor::from_data(tensor(numbers, &[2, steps, count]), device),
+                first_scores: Tensor::zeros([count], device),
+            });
+            judged.push(Tensor::from_data(tensor(values, &[steps + 2, count]), device));
+            first = end;
+        }
+        let counted: f32 = self.mask.iter().sum();
+        let facts = Tensor::from_floats([counted, 1.0, 0.0, 0.0, 0.0, 0.0], device);
+        let recording = Recording { num_steps: steps, num_envs: games, parts };
+        (recording, Judged { learn_steps: steps, parts: judged, facts })
+    }
+
     /// Policy, trajectory, advantages and mask on a device.
     fn on(&self, device: &Device) -> (Mlp, Trajectory, Tensor<2>, Tensor<2>) {
         let Sizes { features, steps, games, .. } = self.sizes;
@@ -142,7 +184,19 @@ fn fused(
     reference: Option<&[f32]>,
     device: &Device,
 ) -> Updated {
-    let (policy, trajectory, advantages, mask) = played.on(device);
+    fused_in_parts(played, config, reference, &[], device)
+}
+
+/// The same with the games in parts.
+fn fused_in_parts(
+    played: &Played,
+    config: &TrainConfig,
+    reference: Option<&[f32]>,
+    parts: &[usize],
+    device: &Device,
+) -> Updated {
+    let (recording, judged) = played.recorded(parts, device);
+    let policy = mlp(played.sizes, Some(&played.params), device);
     let mut learner = FusedLearner::new(policy, config);
     if let Some(reference) = reference {
         let (params, optimizer) =
@@ -153,7 +207,8 @@ fn fused(
             Some(Tensor::from_floats(reference, device)),
         );
     }
-    let means = learner.update(&trajectory, &advantages, &mask, 3).means;
+    let observer = StoredFeatures { features: played.sizes.features };
+    let means = learner.update(&recording, &judged, observer, 3).means;
     let adam = learner.weights().optimizer();
     [learner.weights().params(), &adam.first_moment, &adam.second_moment, &means]
         .map(|tensor| doubles(tensor.clone()))
@@ -304,11 +359,39 @@ fn fused_updates_are_those_of_autodiff_and_always_the_same() {
     }
 }
 
-/// The tensors that a rollout leaves are parts of larger ones; the learner takes them as they are.
+/// Where the parts end changes nothing but rounding.
 #[test]
-fn fused_rollouts_and_updates_work_on_the_same_device() {
+fn fused_updates_of_games_in_parts_are_the_same() {
     let Some(device) = adapter() else { return };
+    for (loss_type, sizes) in
+        [(LossType::Bnpo, SMALL), (LossType::Gspo, Sizes { hidden: &[16, 17], ..SMALL })]
+    {
+        let played = Played::new(sizes);
+        let mut config = settings(loss_type, 0.0, KlEstimator::K3);
+        config.update.num_minibatches = 3;
+        let reference: Vec<f32> =
+            played.params.iter().zip(noise(11, 1 << 16)).map(|(p, n)| p + 0.1 * n).collect();
+        let update =
+            |parts: &[usize]| fused_in_parts(&played, &config, Some(&reference), parts, &device);
+        let want = update(&[]);
+        for parts in [&[1][..], &[6], &[2, 9, 12]] {
+            let got = update(parts);
+            for (got, want) in got.iter().zip(&want).take(3) {
+                let error = norm(&difference(got, want)) / norm(want);
+                assert!(error < 1e-5, "{loss_type:?} in parts {parts:?}: off by {error}");
+            }
+            check_means(&got[3], &want[3], "in parts");
+        }
+    }
+}
+
+/// What a rollout leaves is learnt from as the general learner learns from its trajectory.
+#[test]
+fn fused_rollouts_judgements_and_updates_fit_together() {
+    let Some(device) = adapter() else { return };
+    let game = Fruit::default();
     let sizes = Sizes { features: 16, hidden: &[17], steps: 9, games: 21, ..SMALL };
+    assert_eq!(game.num_features(), sizes.features);
     let mut config = settings(LossType::Dapo, 0.0, KlEstimator::K3);
     config.rollout = RolloutConfig {
         num_groups: 7,
@@ -322,35 +405,31 @@ fn fused_rollouts_and_updates_work_on_the_same_device() {
     config.update.update_epochs = 1;
     let policy = mlp(sizes, None, &device);
     let keys = RolloutKeys::new(5);
-    let mut rollout = FusedRollout::new(Fruit::default(), &config.rollout, keys, &device, 100);
-    let whole = rollout.collect(&policy, 0);
-    let mask = whole.mask(true);
-    let judged = advantages(&whole, &mask, 3, sizes.steps, &config.advantage);
-    let trajectory = whole.first_steps(sizes.steps);
-    let mut learner = FusedLearner::new(policy.clone(), &config);
-    let means = learner.update(&trajectory, &judged.values, &judged.mask, 0).means;
-    let (got, means) =
-        (doubles(learner.weights().optimizer().first_moment.clone()), doubles(means));
+    for groups in [7, 3] {
+        let mut rollout =
+            FusedRollout::new(game, &config.rollout, keys, &device).with_groups_per_part(groups);
+        let recording = rollout.collect(&FlatMlp::of(&policy).unwrap(), 0);
+        assert_eq!(recording.parts.len(), 7usize.div_ceil(groups));
+        let judged = judge(&recording, &config.rollout, &config.advantage);
+        let mut learner = FusedLearner::new(policy.clone(), &config);
+        let means = learner.update(&recording, &judged, rollout.observer(), 0).means;
+        let got = doubles(learner.weights().optimizer().first_moment.clone());
+        let means = doubles(means);
 
-    let floats = |tensor: Tensor<2>| doubles(tensor).iter().map(|x| *x as f32).collect();
-    let played = Played {
-        sizes,
-        params: doubles(flatten(&policy)).iter().map(|x| *x as f32).collect(),
-        obs: doubles(trajectory.obs).iter().map(|x| *x as f32).collect(),
-        actions: trajectory.actions.into_data().iter().collect(),
-        logprobs: floats(trajectory.logprobs),
-        advantages: floats(judged.values),
-        mask: floats(judged.mask),
-    };
-    let (_, trajectory, advantages, mask) = played.on(&cpu());
-    let mut learner = Learner::new(mlp(sizes, Some(&played.params), &cpu()), &config);
-    let want_means = learner.update(&trajectory, &advantages, &mask, 0).means;
-    let want = doubles(learner.weights().optimizer().first_moment.clone());
-    let error = norm(&difference(&got, &want)) / norm(&want);
-    assert!(norm(&want) > 1e-4 && error < 1e-5, "gradient off by {error} of {}", norm(&want));
-    check_means(&means, &doubles(want_means), "after a rollout");
-    // The policy that played is the one that the learner sees: ratio 1.
-    assert!(means[0].abs() < 1e-6 && means[1] == 0.0, "{means:?}");
+        let whole = unpack(game, &recording, &cpu());
+        let mask = whole.mask(true);
+        let judged = advantages(&whole, &mask, 3, sizes.steps, &config.advantage);
+        let params: Vec<f32> = doubles(flatten(&policy)).iter().map(|x| *x as f32).collect();
+        let mut learner = Learner::new(mlp(sizes, Some(&params), &cpu()), &config);
+        let trajectory = whole.first_steps(sizes.steps);
+        let want_means = learner.update(&trajectory, &judged.values, &judged.mask, 0).means;
+        let want = doubles(learner.weights().optimizer().first_moment.clone());
+        let error = norm(&difference(&got, &want)) / norm(&want);
+        assert!(norm(&want) > 1e-4 && error < 1e-5, "gradient off by {error} of {}", norm(&want));
+        check_means(&means, &doubles(want_means), "after a rollout");
+        // The policy that played is the one that the learner sees: ratio 1.
+        assert!(means[0].abs() < 1e-6 && means[1] == 0.0, "{means:?}");
+    }
 }
 
 #[test]

@@ -6,8 +6,8 @@ use burn::tensor::{Device, Tensor};
 use grove::config::{Activation, PolicyConfig, RolloutConfig, Start};
 use grove::draws::{draw, uniform};
 use grove::env::{CartPole, Catch, Rules};
-use grove::policy::{Mlp, NativeMlp, flatten, unflatten};
-use grove::rollout::{FusedRollout, NativeRollout, RolloutKeys, StepwiseRollout};
+use grove::policy::{FlatMlp, Mlp, NativeMlp, flatten, unflatten};
+use grove::rollout::{FusedRollout, NativeRollout, RolloutKeys, StepwiseRollout, unpack};
 
 /// A perceptron whose logits differ by a few units, whatever its width.
 fn perceptron<G: Rules>(game: G, hidden: &[usize], activation: Activation, device: &Device) -> Mlp {
@@ -45,30 +45,37 @@ fn check<G: Rules>(
     let native_policy = NativeMlp::new(&policy);
     let mut native = NativeRollout::new(game, config, keys);
     let mut stepwise = StepwiseRollout::new(game, config, keys, device);
-    let new = |chunk| FusedRollout::new(game, config, keys, device, chunk);
-    let (mut whole, mut chunked) = (new(config.num_steps), new(chunk));
+    let flat = FlatMlp::of(&policy).unwrap();
+    let new = || FusedRollout::new(game, config, keys, device);
+    // In launches of a few steps, and in parts of a few groups.
+    let cut = || new().with_steps_per_launch(chunk).with_groups_per_part(2);
+    let (mut whole, mut chunked) = (new(), cut());
     assert!(whole.export().is_empty());
     for iteration in 0..3 {
         let context =
             format!("{game:?}, {hidden:?} {activation:?}, {config:?}, iteration {iteration}");
         if iteration == 2 {
-            (whole, chunked) = (new(1000), new(chunk));
+            (whole, chunked) = (new(), cut());
             whole.import(&native.export()).unwrap();
             chunked.import(&native.export()).unwrap();
             stepwise.import(&native.export()).unwrap();
         }
         let want = Host::of(&native.collect(&native_policy, iteration, &cpu()));
         let steps = Host::of(&stepwise.collect(&policy, iteration));
-        let got = Host::of(&whole.collect(&policy, iteration));
+        let got = whole.collect(&flat, iteration);
+        assert_eq!(got.parts.len(), 1);
+        let got = Host::of(&unpack(game, &got, &cpu()));
         want.assert_lively(game.num_actions() as u32, &context);
         got.assert_is(&want, &format!("native: {context}"));
         got.assert_is(&steps, &format!("stepwise: {context}"));
-        let parts = Host::of(&chunked.collect(&policy, iteration));
-        assert_eq!(parts, got, "in chunks of {chunk}: {context}");
+        let parts = chunked.collect(&flat, iteration);
+        assert_eq!(parts.parts.len(), config.num_groups.div_ceil(2));
+        let parts = Host::of(&unpack(game, &parts, &cpu()));
+        assert_eq!(parts, got, "in parts, {chunk} steps a launch: {context}");
         let words = whole.export();
         assert_words(game, &words, &native.export(), float_state, &context);
         assert_words(game, &words, &stepwise.export(), float_state, &context);
-        assert_eq!(chunked.export(), words, "in chunks of {chunk}: {context}");
+        assert_eq!(chunked.export(), words, "in parts, {chunk} steps a launch: {context}");
     }
 }
 
@@ -109,8 +116,9 @@ fn the_fused_rollout_plays_more_games_than_a_row_of_cubes_holds() {
     let policy = perceptron(game, &[1], Activation::Tanh, &device);
     let mut native = NativeRollout::new(game, &config, keys);
     let want = Host::of(&native.collect(&NativeMlp::new(&policy), 0, &cpu()));
-    let mut fused = FusedRollout::new(game, &config, keys, &device, 1);
-    let got = Host::of(&fused.collect(&policy, 0));
+    let mut fused = FusedRollout::new(game, &config, keys, &device);
+    let got = fused.collect(&FlatMlp::of(&policy).unwrap(), 0);
+    let got = Host::of(&unpack(game, &got, &cpu()));
     assert_eq!(got.obs, want.obs);
     // An adapter's exponential may round a sum to the other side of a draw, once in a million.
     let differing = got.actions.iter().zip(&want.actions).filter(|(a, b)| a != b).count();
@@ -123,7 +131,7 @@ fn the_fused_rollout_plays_more_games_than_a_row_of_cubes_holds() {
 fn the_fused_rollout_refuses_saved_games_that_do_not_fit() {
     let Some(device) = adapter() else { return };
     let config = config(3, 5, 2, Start::Branch);
-    let mut fused = FusedRollout::new(Catch::default(), &config, RolloutKeys::new(1), &device, 2);
+    let mut fused = FusedRollout::new(Catch::default(), &config, RolloutKeys::new(1), &device);
     let message = fused.import(&[0; 11]).unwrap_err().to_string();
     assert!(message.contains("11 words, but 12 are needed"), "{message}");
 }

@@ -1,5 +1,11 @@
 //! Group-relative advantages: how much better an action's outcome was than the group's mean.
 
+#[cfg(feature = "kernels")]
+mod kernels;
+
+#[cfg(feature = "kernels")]
+pub use kernels::judge;
+
 use crate::config::{AdvantageConfig, Estimator, Scale};
 use crate::trajectory::Trajectory;
 use burn::tensor::Tensor;

@@ -1,5 +1,9 @@
 //! Devices by name: `auto`, `cpu`, `wgpu:1`, `cuda:0`, ... to a Burn [`Device`], and what is there.
 
+#[cfg(feature = "kernels")]
+pub(crate) mod buffers;
+
+use crate::config::Precision;
 use crate::metrics::Memory;
 use burn::tensor::{Device, Tensor};
 use serde::Serialize;
@@ -104,6 +108,20 @@ pub fn has_kernels(_device: &Device) -> bool {
     false
 }
 
+/// Whether the fused kernels can compute with this precision on a device.
+#[cfg(feature = "kernels")]
+pub fn has_precision(device: &Device, precision: Precision) -> bool {
+    let device = device.clone().without_autodiff();
+    has_kernels(&device)
+        && buffers::place(&device).client.properties().supports_type(buffers::element(precision))
+}
+
+/// Whether the fused kernels can compute with this precision; in this build there are none.
+#[cfg(not(feature = "kernels"))]
+pub fn has_precision(_device: &Device, _precision: Precision) -> bool {
+    false
+}
+
 thread_local! {
     static READS: Cell<u64> = const { Cell::new(0) };
 }
@@ -113,6 +131,29 @@ thread_local! {
 pub fn read(tensor: Tensor<1>) -> Vec<f32> {
     READS.set(READS.get() + 1);
     tensor.into_data().try_into_vec().expect("the library computes in f32")
+}
+
+/// Copies some tensors from a CubeCL device, in one read ([`read`]): they are as they are by now. While
+/// they are on their way, `meanwhile` can give the device more to do.
+///
+/// # Panics
+/// If the device fails.
+#[cfg(feature = "kernels")]
+pub(crate) fn read_while<const N: usize, T>(
+    tensors: [Tensor<1>; N],
+    meanwhile: impl FnOnce() -> T,
+) -> ([Vec<f32>; N], T) {
+    READS.set(READS.get() + 1);
+    let tensors = tensors.map(buffers::cube_tensor);
+    let handles = tensors.iter().map(|tensor| tensor.handle.clone()).collect();
+    let reading = tensors[0].client.read_async(handles);
+    let result = meanwhile();
+    let read = burn::cubecl::future::block_on(reading);
+    let buffers = read.unwrap_or_else(|error| panic!("the device failed: {error:?}"));
+    let number = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+    let floats: Vec<_> =
+        buffers.iter().map(|bytes| bytes.chunks_exact(4).map(number).collect()).collect();
+    (floats.try_into().expect("as many as were asked for"), result)
 }
 
 /// Reads ([`read`]) by this thread since this was last called.

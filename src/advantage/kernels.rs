@@ -1,0 +1,323 @@
+//! Advantages of a recording, in three kernels: credits, centring, facts.
+//!
+//! They compute what [`super::advantages`] does. Sums are taken in an order that depends on sizes alone.
+
+use crate::config::{AdvantageConfig, Estimator, RolloutConfig, Scale};
+use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, room};
+use crate::trajectory::{FACTS, Judged, Recording};
+use burn::backend::{Cube, DType};
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+use burn::tensor::Tensor;
+
+/// Units of a cube of the first two kernels.
+const UNITS: usize = 64;
+/// Units of the second kernel, about: with more to do, each sees to more steps.
+const MAX_UNITS: usize = 1 << 18;
+/// Runs of rows that the last kernel adds up side by side.
+const RUNS: usize = 32;
+
+// The columns of a row of sums. The last kernel makes a fact of each.
+const STEPS: usize = 0;
+const SQUARES: usize = 1;
+const SCORES: usize = 2;
+const EPISODES: usize = 3;
+const REWARDS: usize = 4;
+const ZERO_VARIANCE: usize = 5;
+
+/// The highest bit of an action's word: the episode ended.
+const ENDED: u32 = 1 << 31;
+
+/// The sizes of a part, and the rows of sums that a kernel writes, one a cube.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+struct Sizes {
+    num_steps: usize,
+    learn_steps: usize,
+    games: usize,
+    group_size: usize,
+    first_row: usize,
+    cubes: usize,
+}
+
+/// Adds up the sums of a cube's units, and writes them as its row. A grid may have more cubes than were
+/// asked for, which have no row.
+#[cube]
+fn store_row(own: &Array<f32>, rows: &mut [f32], sizes: &Sizes) {
+    let unit = UNIT_POS as usize;
+    let mut sums = Shared::<[f32]>::new_slice(comptime!(UNITS * FACTS));
+    #[unroll]
+    for q in 0..FACTS {
+        sums[comptime!(q * UNITS) + unit] = own[q];
+    }
+    sync_cube();
+    if unit < FACTS && CUBE_POS < sizes.cubes {
+        let mut sum = 0.0f32;
+        for i in 0..comptime!(UNITS) {
+            sum += sums[unit * UNITS + i];
+        }
+        rows[(sizes.first_row + CUBE_POS) * FACTS + unit] = sum;
+    }
+}
+
+/// The sums of a unit, all zero.
+#[cube]
+fn no_sums() -> Array<f32> {
+    let mut sums = Array::<f32>::new(FACTS);
+    #[unroll]
+    for q in 0..FACTS {
+        sums[q] = 0.0f32;
+    }
+    sums
+}
+
+/// One unit credits the steps of one game with what followed them.
+///
+/// Buffers: words, numbers and first scores of [`crate::trajectory::Part`]; a part of
+/// [`Judged::parts`]; rows of sums `[rows, FACTS]`. The actions' words are row `last_word` of the words.
+#[cube(launch_unchecked)]
+#[allow(clippy::too_many_arguments)]
+fn credit_kernel(
+    words: &[u32],
+    numbers: &[f32],
+    first_scores: &[f32],
+    judged: &mut [f32],
+    rows: &mut [f32],
+    sizes: Sizes,
+    last_word: usize,
+    discount: f32,
+    #[comptime] estimator: Estimator,
+    #[comptime] auto_reset: bool,
+) {
+    let game = ABSOLUTE_POS;
+    let mut sums = no_sums();
+    if game < sizes.games {
+        let (games, num_steps) = (sizes.games, sizes.num_steps);
+        let (actions, rewards) = (last_word * num_steps * games, num_steps * games);
+        let mut score = first_scores[game];
+        let mut total = 0.0f32;
+        let mut counted = num_steps;
+        for t in 0..num_steps {
+            let at = t * games + game;
+            let reward = numbers[rewards + at];
+            sums[REWARDS] += reward;
+            score += reward;
+            total += select(t < counted, reward, 0.0f32);
+            if words[actions + at] >= ENDED {
+                sums[SCORES] += score;
+                sums[EPISODES] += 1.0f32;
+                score = 0.0f32;
+                if comptime!(!auto_reset) {
+                    counted = select(t < counted, t + 1, counted);
+                }
+            }
+        }
+        let mut credit = 0.0f32;
+        for i in 0..num_steps {
+            let t = num_steps - 1 - i;
+            let at = t * games + game;
+            if comptime!(estimator == Estimator::RewardToGo) {
+                if t < counted {
+                    let ended = words[actions + at] >= ENDED;
+                    credit = numbers[rewards + at] + select(ended, 0.0f32, discount * credit);
+                }
+            } else {
+                credit = total;
+            }
+            if t < sizes.learn_steps {
+                judged[at] = credit;
+            }
+        }
+        let length = select(counted < sizes.learn_steps, counted, sizes.learn_steps) as f32;
+        sums[STEPS] = length;
+        judged[sizes.learn_steps * games + game] = length;
+        judged[(sizes.learn_steps + 1) * games + game] = total;
+    }
+    store_row(&sums, rows, &sizes);
+}
+
+/// One unit centres the credits of one group at some steps, and scales them by the group's spread
+/// where that is asked for; that of the first steps also looks whether the members' returns differ.
+///
+/// Buffers: the part of [`Judged::parts`] that the first kernel wrote to; rows of sums.
+#[cube(launch_unchecked)]
+fn centre_kernel(
+    judged: &mut [f32],
+    rows: &mut [f32],
+    sizes: Sizes,
+    steps_per_unit: usize,
+    epsilon: f32,
+    #[comptime] scale: Scale,
+) {
+    let groups = sizes.games / sizes.group_size;
+    let (members, learn_steps) = (sizes.group_size, sizes.learn_steps);
+    let group = ABSOLUTE_POS % groups;
+    let first_step = ABSOLUTE_POS / groups * steps_per_unit;
+    let first = group * members;
+    let mut sums = no_sums();
+    if first_step < learn_steps {
+        let behind = first_step + steps_per_unit;
+        let end_step = select(behind < learn_steps, behind, learn_steps);
+        for t in first_step..end_step {
+            let row = t * sizes.games + first;
+            let mut sum = 0.0f32;
+            for member in 0..members {
+                sum += judged[row + member];
+            }
+            let mean = sum / members as f32;
+            let mut factor = 1.0f32;
+            if comptime!(scale == Scale::Group) {
+                let mut squares = 0.0f32;
+                for member in 0..members {
+                    let centred = judged[row + member] - mean;
+                    squares += centred * centred;
+                }
+                factor = 1.0f32 / ((squares / (members - 1) as f32).sqrt() + epsilon);
+            }
+            for member in 0..members {
+                let length = judged[learn_steps * sizes.games + first + member];
+                let centred = (judged[row + member] - mean) * factor;
+                let counted = select((t as f32) < length, centred, 0.0f32);
+                judged[row + member] = counted;
+                sums[SQUARES] += counted * counted;
+            }
+        }
+        if first_step == 0 {
+            let totals = (learn_steps + 1) * sizes.games + first;
+            let mut alike = 1.0f32;
+            for member in 1..members {
+                alike = select(judged[totals + member] == judged[totals], alike, 0.0f32);
+            }
+            sums[ZERO_VARIANCE] = alike;
+        }
+    }
+    store_row(&sums, rows, &sizes);
+}
+
+/// One cube adds up all rows and makes the facts of them.
+///
+/// Buffers: rows of sums `[count, FACTS]`; [`Judged::facts`]. Workgroup memory: `RUNS * FACTS` floats.
+#[cube(launch_unchecked)]
+fn facts_kernel(
+    rows: &[f32],
+    facts: &mut [f32],
+    count: usize,
+    epsilon: f32,
+    #[comptime] scale: Scale,
+) {
+    let unit = UNIT_POS as usize;
+    let column = unit % FACTS;
+    let mut sum = 0.0f32;
+    for row in range_stepped(unit / FACTS, count, RUNS) {
+        sum += rows[row * FACTS + column];
+    }
+    let mut sums = Shared::<[f32]>::new_slice(comptime!(RUNS * FACTS));
+    sums[unit] = sum;
+    sync_cube();
+    if unit < FACTS {
+        let mut total = 0.0f32;
+        for run in 0..comptime!(RUNS) {
+            total += sums[run * FACTS + unit];
+        }
+        if unit == SQUARES {
+            // In this column stands what the advantages are to be multiplied by.
+            let mut steps = 0.0f32;
+            for run in 0..comptime!(RUNS) {
+                steps += sums[run * FACTS + STEPS];
+            }
+            let factor = 1.0f32 / ((total / steps).sqrt() + epsilon);
+            total = if comptime!(scale == Scale::Batch) { factor } else { 1.0f32.runtime() };
+        }
+        facts[unit] = total;
+    }
+}
+
+/// The advantages of a recording, where it lies; the same as [`super::advantages`] gives for its
+/// trajectory and its mask.
+///
+/// # Panics
+/// If the recording's parts do not consist of whole groups, or it has fewer than `learn_steps` steps.
+pub fn judge(recording: &Recording, rollout: &RolloutConfig, config: &AdvantageConfig) -> Judged {
+    let RolloutConfig { group_size, learn_steps, auto_reset, .. } = *rollout;
+    let num_steps = recording.num_steps;
+    assert!((1..=num_steps).contains(&learn_steps), "learn_steps: 1..=num_steps");
+    let dim = CubeDim::new_1d(UNITS as u32);
+    let plans: Vec<Plan> =
+        recording.parts.iter().map(|part| Plan::new(part.num_envs(), rollout)).collect();
+    let count = plans.iter().map(|plan| plan.credit_cubes + plan.centre_cubes).sum();
+    let like = cube_tensor(recording.parts[0].numbers.clone());
+    let rows = room(&like, &[count, FACTS], DType::F32);
+    let facts = room(&like, &[FACTS], DType::F32);
+    let client = &like.client;
+    let mut first_row = 0;
+    let mut parts = Vec::new();
+    for (part, plan) in recording.parts.iter().zip(&plans) {
+        let games = part.num_envs();
+        let judged = room(&like, &[learn_steps + 2, games], DType::F32);
+        let sizes =
+            |row, cubes| SizesLaunch::new(num_steps, learn_steps, games, group_size, row, cubes);
+        // SAFETY: both kernels stay below the number of games and steps, and their cubes write a row
+        // each; all units of a cube reach its barrier.
+        unsafe {
+            credit_kernel::launch_unchecked(
+                client,
+                grid(&like, plan.credit_cubes),
+                dim,
+                argument(&cube_ints(part.words.clone())),
+                argument(&cube_tensor(part.numbers.clone())),
+                argument(&cube_tensor(part.first_scores.clone())),
+                argument(&judged),
+                argument(&rows),
+                sizes(first_row, plan.credit_cubes),
+                part.num_words() - 1,
+                config.discount as f32,
+                config.estimator,
+                auto_reset,
+            );
+            centre_kernel::launch_unchecked(
+                client,
+                grid(&like, plan.centre_cubes),
+                dim,
+                argument(&judged),
+                argument(&rows),
+                sizes(first_row + plan.credit_cubes, plan.centre_cubes),
+                plan.steps_per_unit,
+                super::STD_EPSILON,
+                config.scale_rewards,
+            );
+        }
+        first_row += plan.credit_cubes + plan.centre_cubes;
+        parts.push(Tensor::from_primitive::<Cube>(judged));
+    }
+    // SAFETY: the kernel stays below `count` and the number of facts.
+    unsafe {
+        facts_kernel::launch_unchecked(
+            client,
+            CubeCount::Static(1, 1, 1),
+            CubeDim::new_1d((RUNS * FACTS) as u32),
+            argument(&rows),
+            argument(&facts),
+            count,
+            super::STD_EPSILON,
+            config.scale_rewards,
+        );
+    }
+    Judged { learn_steps, parts, facts: Tensor::from_primitive::<Cube>(facts) }
+}
+
+/// How the work on a part is spread.
+struct Plan {
+    credit_cubes: usize,
+    centre_cubes: usize,
+    steps_per_unit: usize,
+}
+
+impl Plan {
+    fn new(games: usize, rollout: &RolloutConfig) -> Self {
+        assert_eq!(games % rollout.group_size, 0, "groups must be whole");
+        let groups = games / rollout.group_size;
+        let steps_per_unit = (rollout.learn_steps * groups).div_ceil(MAX_UNITS);
+        let centre_units = groups * rollout.learn_steps.div_ceil(steps_per_unit);
+        let credit_cubes = games.div_ceil(UNITS);
+        Self { credit_cubes, centre_cubes: centre_units.div_ceil(UNITS), steps_per_unit }
+    }
+}

@@ -1,0 +1,68 @@
+//! A recording as a trajectory: what the packed states look like to a policy.
+
+use super::fused_kernels::ENDED;
+use crate::env::{Rules, Words};
+use crate::trajectory::{Part, Recording, Trajectory};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+
+/// The trajectory that a recording of `game` stands for, on `device`. This reads the recording back; it
+/// is for looking at, and for learners that know no recordings.
+pub fn unpack<G: Rules>(game: G, recording: &Recording, device: &Device) -> Trajectory {
+    let parts: Vec<_> =
+        recording.parts.iter().map(|part| unpack_part(game, part, device)).collect();
+    let join = |pick: fn(&Trajectory) -> &Tensor<2>| {
+        Tensor::cat(parts.iter().map(|part| pick(part).clone()).collect(), 1)
+    };
+    Trajectory {
+        obs: Tensor::cat(parts.iter().map(|part| part.obs.clone()).collect(), 1),
+        actions: Tensor::cat(parts.iter().map(|part| part.actions.clone()).collect(), 1),
+        logprobs: join(|part| &part.logprobs),
+        rewards: join(|part| &part.rewards),
+        ends: join(|part| &part.ends),
+        scores: join(|part| &part.scores),
+    }
+}
+
+fn unpack_part<G: Rules>(game: G, part: &Part, device: &Device) -> Trajectory {
+    let [rows, num_steps, games] = part.words.dims();
+    let words: Vec<u32> = part.words.to_data().iter::<i32>().map(|word| word as u32).collect();
+    let numbers: Vec<f32> = part.numbers.to_data().iter().collect();
+    let mut under_way: Vec<f32> = part.first_scores.to_data().iter().collect();
+    let steps = num_steps * games;
+    let (logprobs, rewards) = numbers.split_at(steps);
+    let features = game.num_features();
+    let mut obs = Vec::with_capacity(steps * features);
+    let (mut actions, mut ends, mut scores) = (Vec::new(), Vec::new(), Vec::new());
+    for at in 0..steps {
+        let word = |w: usize| if w < game.num_words() { words[w * steps + at] } else { 0 };
+        let packed = Words {
+            w0: word(0),
+            w1: word(1),
+            w2: word(2),
+            w3: word(3),
+            w4: word(4),
+            w5: word(5),
+            w6: word(6),
+            w7: word(7),
+        };
+        let state = G::unpack(&packed, game);
+        obs.extend((0..features).map(|i| G::feature(&state, i, game)));
+        let taken = words[(rows - 1) * steps + at];
+        let ended = taken & ENDED != 0;
+        let score = &mut under_way[at % games];
+        *score += rewards[at];
+        actions.push((taken & !ENDED) as i32);
+        ends.push(f32::from(ended));
+        scores.push(if ended { std::mem::take(score) } else { 0.0 });
+    }
+    let shape = [num_steps, games];
+    let tensor = |values: Vec<f32>| Tensor::<2>::from_data(TensorData::new(values, shape), device);
+    Trajectory {
+        obs: Tensor::from_data(TensorData::new(obs, [num_steps, games, features]), device),
+        actions: Tensor::<2, Int>::from_data(TensorData::new(actions, shape), device),
+        logprobs: tensor(logprobs.to_vec()),
+        rewards: tensor(rewards.to_vec()),
+        ends: tensor(ends),
+        scores: tensor(scores),
+    }
+}

@@ -1,0 +1,119 @@
+//! The fast way on a device: a few kernels an iteration, and the next rollout on its way before the
+//! last numbers are read.
+
+use super::engine::{Numbers, State, Way, download, upload};
+use crate::advantage::judge;
+use crate::config::TrainConfig;
+use crate::device;
+use crate::env::Rules;
+use crate::learner::{FusedLearner, UpdateStats};
+use crate::policy::Mlp;
+use crate::rollout::{Branches, FusedRollout, RolloutKeys, SeatsError};
+use crate::trajectory::{Judged, Recording};
+use burn::tensor::Device;
+
+/// Fused rollouts, advantages and updates.
+#[derive(Debug)]
+pub(super) struct FusedWay<G: Rules> {
+    config: TrainConfig,
+    device: Device,
+    games: FusedRollout<G>,
+    learner: FusedLearner,
+    /// The next iteration's rollout, if it has been begun, and the iteration.
+    ahead: Option<(u32, Recording, Branches)>,
+}
+
+impl<G: Rules> FusedWay<G> {
+    pub fn new(game: G, policy: Mlp, config: &TrainConfig, device: &Device) -> Self {
+        let keys = RolloutKeys::new(config.seed);
+        let games = FusedRollout::new(game, &config.rollout, keys, device);
+        Self {
+            games: games.with_precision(config.precision),
+            learner: FusedLearner::new(policy, config),
+            config: config.clone(),
+            device: device.clone(),
+            ahead: None,
+        }
+    }
+}
+
+impl<G: Rules> Way for FusedWay<G> {
+    type Played = Recording;
+    type Judged = Judged;
+    type Learnt = UpdateStats;
+
+    fn play(&mut self, iteration: u32) -> Recording {
+        let (recording, branches) = match self.ahead.take() {
+            Some((ahead, recording, branches)) if ahead == iteration => (recording, branches),
+            _ => self.games.play(&self.learner.policy(), iteration),
+        };
+        self.games.go_on_from(branches);
+        recording
+    }
+
+    fn judge(&self, played: &Recording) -> Judged {
+        judge(played, &self.config.rollout, &self.config.advantage)
+    }
+
+    fn update(&mut self, played: &Recording, judged: &Judged, iteration: u32) -> UpdateStats {
+        self.learner.update(played, judged, self.games.observer(), iteration)
+    }
+
+    fn numbers(
+        &mut self,
+        played: Recording,
+        judged: Judged,
+        learnt: UpdateStats,
+        next: Option<u32>,
+    ) -> Numbers {
+        // The memory of this iteration is free for the next as soon as its kernels are through.
+        drop(played);
+        let ([facts, means], ahead) = device::read_while([judged.facts, learnt.means], || {
+            next.map(|iteration| {
+                let (recording, branches) = self.games.play(&self.learner.policy(), iteration);
+                (iteration, recording, branches)
+            })
+        });
+        self.ahead = ahead;
+        let rollout = &self.config.rollout;
+        let steps = (rollout.num_envs() * rollout.num_steps) as f64;
+        Numbers {
+            score_sum: facts[2].into(),
+            episodes: facts[3].into(),
+            mean_reward: f64::from(facts[4]) / steps,
+            zero_variance: f64::from(facts[5]) / rollout.num_groups as f64,
+            update: std::array::from_fn(|i| means[i].into()),
+        }
+    }
+
+    fn finish_phase(&self) -> bool {
+        false
+    }
+
+    fn rehearse(&self, iteration: u32) {
+        self.games.play(&self.learner.policy(), iteration);
+        let _ = self.device.sync();
+    }
+
+    fn describe(&self) -> String {
+        "fused rollouts, fused updates".to_string()
+    }
+
+    fn policy(&self) -> Mlp {
+        self.learner.weights().policy()
+    }
+
+    fn steps(&self) -> u64 {
+        self.learner.weights().optimizer().steps
+    }
+
+    fn export(&self) -> State {
+        download(self.learner.weights(), self.games.export())
+    }
+
+    fn import(&mut self, state: &State) -> Result<(), SeatsError> {
+        self.ahead = None;
+        upload(state, self.learner.weights_mut());
+        self.games.import(&state.games)
+    }
+}

@@ -1,0 +1,162 @@
+//! Advantages in kernels are those of tensor operations.
+
+use crate::support::{adapter, cpu};
+use burn::tensor::{Tensor, TensorData};
+use grove::advantage::{advantages, judge};
+use grove::config::{AdvantageConfig, Estimator, RolloutConfig, Scale, Start};
+use grove::trajectory::{Judged, Part, Recording, Trajectory};
+
+/// A number in -1..=1 by thirds, so that members of small groups are often alike.
+fn third(i: usize) -> f32 {
+    ((i * 2_654_435_761) % 1009 % 7) as f32 / 3.0 - 1.0
+}
+
+/// Rewards and ends `[num_steps, num_envs]`, and the scores under way before the first step.
+struct Games {
+    rewards: Vec<f32>,
+    ends: Vec<bool>,
+    first_scores: Vec<f32>,
+    rollout: RolloutConfig,
+}
+
+impl Games {
+    /// Every third group's members all get the same.
+    fn new(num_groups: usize, group_size: usize, num_steps: usize, learn_steps: usize) -> Self {
+        let games = num_groups * group_size;
+        let each = || (0..num_steps * games).map(|at| (at / games, at % games));
+        let alike = |game: usize| game / group_size % 3 == 1;
+        let source = |game: usize| if alike(game) { game / group_size * group_size } else { game };
+        Self {
+            rewards: each().map(|(t, game)| third(t * 31 + source(game) * 17)).collect(),
+            ends: each().map(|(t, game)| (t * 5 + source(game) * 3) % 11 == 4).collect(),
+            first_scores: (0..games).map(|game| third(game * 7)).collect(),
+            rollout: RolloutConfig {
+                num_groups,
+                group_size,
+                num_steps,
+                learn_steps,
+                start: Start::Branch,
+                auto_reset: true,
+            },
+        }
+    }
+
+    fn trajectory(&self) -> Trajectory {
+        let (steps, games) = (self.rollout.num_steps, self.rollout.num_envs());
+        let mut under_way = self.first_scores.clone();
+        let mut scores = Vec::new();
+        for (at, (reward, ended)) in self.rewards.iter().zip(&self.ends).enumerate() {
+            under_way[at % games] += reward;
+            scores.push(if *ended { std::mem::take(&mut under_way[at % games]) } else { 0.0 });
+        }
+        let rows = |v: Vec<f32>| Tensor::from_data(TensorData::new(v, [steps, games]), &cpu());
+        Trajectory {
+            obs: Tensor::zeros([steps, games, 1], &cpu()),
+            actions: Tensor::zeros([steps, games], &cpu()),
+            logprobs: Tensor::zeros([steps, games], &cpu()),
+            rewards: rows(self.rewards.clone()),
+            ends: rows(self.ends.iter().map(|ended| f32::from(*ended)).collect()),
+            scores: rows(scores),
+        }
+    }
+
+    /// In parts that end behind these groups.
+    fn recording(&self, ends: &[usize], device: &burn::tensor::Device) -> Recording {
+        let (steps, games) = (self.rollout.num_steps, self.rollout.num_envs());
+        let (mut first, mut parts) = (0, Vec::new());
+        for end in ends.iter().map(|group| group * self.rollout.group_size).chain([games]) {
+            let count = end - first;
+            let each =
+                || (0..steps).flat_map(|t| (0..count).map(move |game| t * games + first + game));
+            // A word of the state, which says nothing here; then action 1, ended or not.
+            let taken = each().map(|at| if self.ends[at] { i32::MIN + 1 } else { 1 });
+            let words: Vec<i32> = vec![-7; steps * count].into_iter().chain(taken).collect();
+            let mut numbers = vec![-0.5; steps * count];
+            numbers.extend(each().map(|at| self.rewards[at]));
+            let data = TensorData::new(numbers, [2, steps, count]);
+            parts.push(Part {
+                words: Tensor::from_data(TensorData::new(words, [2, steps, count]), device),
+                numbers: Tensor::from_data(data, device),
+                first_scores: Tensor::from_floats(&self.first_scores[first..end], device),
+            });
+            first = end;
+        }
+        Recording { num_steps: steps, num_envs: games, parts }
+    }
+}
+
+fn floats<const D: usize>(tensor: &Tensor<D>) -> Vec<f32> {
+    tensor.to_data().try_into_vec().expect("f32")
+}
+
+/// The advantages `[learn_steps, num_envs]` and the lengths `[num_envs]` of all parts.
+fn joined(judged: &Judged) -> (Vec<f32>, Vec<f32>) {
+    let scale = floats(&judged.facts)[1];
+    let all = Tensor::cat(judged.parts.clone(), 1);
+    let [_, games] = all.dims();
+    let values = floats(&all);
+    let (values, rest) = values.split_at(judged.learn_steps * games);
+    (values.iter().map(|a| a * scale).collect(), rest[..games].to_vec())
+}
+
+fn check(games: &Games, config: &AdvantageConfig, ends: &[usize], device: &burn::tensor::Device) {
+    let rollout = &games.rollout;
+    let context = format!("{config:?}, {rollout:?}, parts {ends:?}");
+    let trajectory = games.trajectory();
+    let mask = trajectory.mask(rollout.auto_reset);
+    let want = advantages(&trajectory, &mask, rollout.group_size, rollout.learn_steps, config);
+    let judged = judge(&games.recording(ends, device), rollout, config);
+    let (values, lengths) = joined(&judged);
+    for (i, (got, want)) in values.iter().zip(floats(&want.values)).enumerate() {
+        assert!((got - want).abs() < 1e-5 * (1.0 + want.abs()), "{context}: {i}: {got}, {want}");
+    }
+    let counted = floats(&want.mask.clone().sum_dim(0));
+    assert_eq!(lengths, counted, "{context}: lengths");
+    let facts = floats(&judged.facts);
+    let (zero, scores) = (floats(&want.zero_variance)[0], floats(&trajectory.scores));
+    let sum = |values: &[f32]| values.iter().map(|x| f64::from(*x)).sum::<f64>() as f32;
+    let episodes = games.ends.iter().filter(|ended| **ended).count() as f32;
+    let expected = [
+        (0, sum(&counted)),
+        (2, sum(&scores)),
+        (3, episodes),
+        (4, sum(&games.rewards)),
+        (5, zero * rollout.num_groups as f32),
+    ];
+    for (fact, want) in expected {
+        let got = facts[fact];
+        assert!((got - want).abs() < 1e-4 * (1.0 + want.abs()), "{context}: {fact}: {got}, {want}");
+    }
+    assert!(episodes > 0.0 && zero > 0.0 && zero < 1.0, "{context}: a lively example");
+}
+
+#[test]
+fn judgements_in_kernels_are_the_advantages_of_the_trajectory() {
+    let Some(device) = adapter() else { return };
+    for (estimator, discount) in [(Estimator::RewardToGo, 0.9), (Estimator::Return, 1.0)] {
+        for scale_rewards in [Scale::Group, Scale::Batch, Scale::None] {
+            let config = AdvantageConfig { estimator, discount, scale_rewards };
+            let mut games = Games::new(7, 3, 13, 5);
+            for auto_reset in [true, false] {
+                games.rollout.auto_reset = auto_reset;
+                check(&games, &config, &[], &device);
+                check(&games, &config, &[1, 5], &device);
+            }
+        }
+    }
+}
+
+#[test]
+fn judgements_of_many_groups_are_right_too() {
+    let Some(device) = adapter() else { return };
+    let config = AdvantageConfig {
+        estimator: Estimator::RewardToGo,
+        discount: 0.95,
+        scale_rewards: Scale::Batch,
+    };
+    // More groups than units of the kernel that centres, each with several steps to see to.
+    check(&Games::new(70_001, 2, 9, 9), &config, &[30_000], &device);
+    // Games of a single step, and groups of many members.
+    check(&Games::new(1009, 2, 1, 1), &config, &[], &device);
+    check(&Games::new(5, 131, 8, 3), &config, &[2], &device);
+}

@@ -1,0 +1,118 @@
+//! Lower precisions: what they change, and where they cannot be had.
+
+use crate::support::{adapter, cpu, refusal};
+use burn::tensor::{Device, Tensor};
+use grove::advantage::judge;
+use grove::config::{Activation, PolicyConfig, Precision, Start, TrainConfig};
+use grove::device::has_precision;
+use grove::draws::{draw, uniform};
+use grove::env::{Fruit, Game};
+use grove::learner::FusedLearner;
+use grove::policy::{FlatMlp, Mlp, flatten, unflatten};
+use grove::rollout::{FusedRollout, RolloutKeys, unpack};
+use grove::trainer::Trainer;
+
+fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().try_into_vec().expect("f32")
+}
+
+/// A perceptron for the fruit catcher whose logits differ by a few units.
+fn perceptron(hidden: &[usize], device: &Device) -> Mlp {
+    let game = Fruit::default();
+    let config = PolicyConfig { hidden: hidden.to_vec(), activation: Activation::Silu };
+    let mlp = Mlp::new(game.num_features(), game.num_actions(), &config, 1, device);
+    let params: Vec<f32> = floats(flatten(&mlp))
+        .iter()
+        .enumerate()
+        .map(|(i, p)| p + 0.3 * (uniform(draw(77, i as u32)) - 0.5))
+        .collect();
+    unflatten(mlp, &Tensor::from_floats(params.as_slice(), device))
+}
+
+fn config(precision: Precision) -> TrainConfig {
+    let mut config = TrainConfig::for_game("fruit");
+    config.precision = precision;
+    config.rollout.num_groups = 37;
+    config.rollout.group_size = 5;
+    config.rollout.start = Start::Level;
+    config.update.update_epochs = 1;
+    config.update.num_minibatches = 1;
+    config.update.max_grad_norm = 0.0;
+    config
+}
+
+/// Actions and log-probabilities of a rollout, and the gradient and the means of the update by the
+/// recording of a rollout in f32.
+fn play_and_learn(
+    hidden: &[usize],
+    precision: Precision,
+    device: &Device,
+) -> (Vec<i32>, Vec<f32>, Vec<f32>, Vec<f32>) {
+    let (game, config) = (Fruit::default(), config(precision));
+    let policy = perceptron(hidden, device);
+    let flat = FlatMlp::of(&policy).expect("one or two hidden layers");
+    let rollout = FusedRollout::new(game, &config.rollout, RolloutKeys::new(3), device);
+    let (recording, _) = rollout.clone().with_precision(precision).play(&flat, 0);
+    let played = unpack(game, &recording, &cpu());
+    let (recording, _) = rollout.play(&flat, 0);
+    let judged = judge(&recording, &config.rollout, &config.advantage);
+    let mut learner = FusedLearner::new(policy, &config);
+    let means = learner.update(&recording, &judged, rollout.observer(), 0).means;
+    let gradient = floats(learner.weights().optimizer().first_moment.clone());
+    let actions = played.actions.into_data().iter().collect();
+    (actions, floats(played.logprobs), gradient, floats(means))
+}
+
+fn norm(values: &[f32]) -> f64 {
+    values.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt()
+}
+
+/// The lower precision takes nearly the same actions and gives nearly the same gradient; `unit` is its
+/// rounding error.
+fn check(precision: Precision, unit: f64, device: &Device) {
+    for hidden in [&[33][..], &[16, 24]] {
+        let (actions, logprobs, gradient, means) = play_and_learn(hidden, precision, device);
+        let want = play_and_learn(hidden, Precision::F32, device);
+        let steps = actions.len();
+        assert_ne!(logprobs, want.1, "{precision:?}: its rounding shows");
+        // A game whose action differs once is another game from there on.
+        let first: Vec<_> = actions.iter().zip(&want.0).take(steps / 8).collect();
+        let other = first.iter().filter(|(a, b)| a != b).count() as f64 / first.len() as f64;
+        assert!(other < 20.0 * unit, "{precision:?}: {other} of the actions differ");
+        let difference: Vec<f32> = gradient.iter().zip(&want.2).map(|(a, b)| a - b).collect();
+        let error = norm(&difference) / norm(&want.2);
+        eprintln!("{precision:?}, {hidden:?}: gradient off by {error:.1e}, actions by {other:.1e}");
+        assert!(error > 0.0 && error < 20.0 * unit, "{precision:?}: gradient off by {error}");
+        assert!((means[2] - want.3[2]).abs() < 0.01, "{precision:?}: entropy");
+    }
+}
+
+#[test]
+fn lower_precisions_come_close_to_single_precision_where_the_device_has_them() {
+    let Some(device) = adapter() else { return };
+    assert!(has_precision(&device, Precision::F32));
+    assert!(!has_precision(&cpu(), Precision::F32), "the CPU has no kernels");
+    let mut tested = 0;
+    for (precision, unit) in [(Precision::F16, 1.0 / 2048.0), (Precision::Bf16, 1.0 / 256.0)] {
+        if has_precision(&device, precision) {
+            check(precision, unit, &device);
+            tested += 1;
+        } else {
+            let config = TrainConfig { precision, ..config(precision) };
+            let trainer = Trainer::new(Fruit::default(), &config, &device);
+            let obstacle = trainer.obstacle().expect("the fast way is closed");
+            assert!(obstacle.contains("the device does not have"), "{obstacle}");
+        }
+    }
+    let wanted = std::env::var("GROVE_REQUIRE_PRECISIONS").ok().and_then(|n| n.parse().ok());
+    assert!(tested >= wanted.unwrap_or(0), "{tested} lower precisions tested, {wanted:?} wanted");
+}
+
+#[test]
+fn a_precision_that_cannot_be_had_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let text = refusal(folder.path(), &["train", "catch", "--device", "cpu", "--precision", "f16"]);
+    assert!(text.contains("cannot have the precision f16: the CPU computes with f32"), "{text}");
+    let text = refusal(folder.path(), &["train", "catch", "--precision", "f8"]);
+    assert!(text.contains("f32, f16 and bf16"), "{text}");
+}
