@@ -33,6 +33,8 @@ fn bad_input_gets_one_clear_sentence() {
         (&["train", "--set", "basket=21"], &["fruit.basket is 21", "wider than the grid"]),
         (&["train", "--set", "fruit.width=2"], &["fruit.width is 2", "3 to 255"]),
         (&["train", "catch", "--set", "rows=1"], &["catch.rows is 1"]),
+        (&["train", "catch", "--set", "observation=pixels"], &["catch.observation", "board"]),
+        (&["train", "catch", "--set", "observation=board", "--set", "rows=256"], &["1280"]),
         (&["train", "catch", "--set", "fruit.width=9"], &["fruit.width"]),
         (&["train", "--set", "activation=relo"], &["policy.activation", "relo", "relu"]),
         (&["train", "--set", "hidden=[]"], &["policy.hidden", "one or two"]),
