@@ -29,7 +29,7 @@ struct Report<'a> {
     hidden: &'a [usize],
     updates_per_iteration: usize,
     repeats: usize,
-    rules_steps_per_second: Option<Figure>,
+    rules_steps_per_second: Figure,
     policy_steps_per_second: Figure,
     trained_steps_per_second: Figure,
     seconds_to_first_update: f64,
@@ -87,15 +87,14 @@ fn bench<G: Playable>(args: &BenchArgs) -> Result<()> {
             trained.push(record.steps_per_second);
         }
     }
-    let rules = (!device::has_kernels(&chosen.device)).then(|| {
-        let run = |seed| {
-            let started = Instant::now();
-            std::hint::black_box(play_at_random(game, args.num_envs, args.num_steps, seed));
-            steps / started.elapsed().as_secs_f64()
-        };
-        run(0);
-        Figure::of((1..=args.repeats as u64).map(run).collect())
-    });
+    let run = |seed| {
+        let started = Instant::now();
+        let (games, length) = (config.rollout.num_envs(), config.rollout.num_steps);
+        device::read(play_at_random(game, games, length, seed, &chosen.device).sum());
+        steps / started.elapsed().as_secs_f64()
+    };
+    run(0);
+    let rules = Figure::of((1..=args.repeats as u64).map(run).collect());
     let seconds_to_score =
         args.score.map(|score| time_to_score(game, &defaults, &chosen, score)).transpose()?;
     let report = Report {
@@ -162,9 +161,7 @@ fn print(report: &Report, chosen: &Chosen) {
         let Figure { median, min, max } = figure;
         println!("{what:28}  {median:>12.3e}  {min:>11.3e} to {max:.3e}");
     };
-    if let Some(figure) = &report.rules_steps_per_second {
-        row("rules only, random actions", figure);
-    }
+    row("rules only, random actions", &report.rules_steps_per_second);
     row("rules and policy", &report.policy_steps_per_second);
     row("trained", &report.trained_steps_per_second);
     println!("time to the first update: {:.2} s", report.seconds_to_first_update);

@@ -2,6 +2,7 @@
 
 mod fused;
 mod many;
+mod random;
 mod starts;
 
 use crate::support::{adapter, cpu};
