@@ -126,6 +126,9 @@ struct BenchArgs {
     /// Steps of an iteration.
     #[arg(long, default_value_t = 100, value_name = "N")]
     num_steps: usize,
+    /// Steps that are learnt from [default: all].
+    #[arg(long, value_name = "N")]
+    learn_steps: Option<usize>,
     /// Units of the hidden layers, for instance 64 or 64,64.
     #[arg(long, default_value = "64", value_delimiter = ',', value_name = "N")]
     hidden: Vec<usize>,
@@ -135,13 +138,20 @@ struct BenchArgs {
     /// Optimiser steps a pass.
     #[arg(long, default_value_t = 1, value_name = "N")]
     num_minibatches: usize,
-    /// Iterations measured, after a warm-up.
+    /// Measurements of each rate, after a warm-up.
     #[arg(long, default_value_t = 10, value_name = "N",
         value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000))]
     repeats: usize,
     /// Also measure the time of the game's default run to this greedy score.
     #[arg(long, value_name = "SCORE", allow_negative_numbers = true)]
     score: Option<f64>,
+    /// Runs to that score, each with the next seed.
+    #[arg(long, default_value_t = 1, value_name = "N", requires = "score",
+        value_parser = clap::value_parser!(u64).range(1..=1000))]
+    score_repeats: u64,
+    /// Do not measure the device's peak, which takes seconds the first time.
+    #[arg(long)]
+    no_peak: bool,
     /// Threads of the CPU [default: one a core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
