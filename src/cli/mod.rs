@@ -113,13 +113,14 @@ struct BenchArgs {
     /// Which way plays and learns, as for `train`.
     #[arg(long, default_value = "auto", value_name = "NAME")]
     engine: Engine,
-    /// Change a setting, as for `train`; the flags below come after.
+    /// Change a setting, as for `train`. The sizes below come after, except for --score, which takes
+    /// the game's default run with these changes.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Games played in parallel.
     #[arg(long, default_value_t = 4096, value_name = "N")]
     num_envs: usize,
-    /// Members of a group; divides the number of games.
+    /// Members of a group, a divisor of the number of games.
     #[arg(long, default_value_t = 8, value_name = "N",
         value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(2..))]
     group_size: usize,

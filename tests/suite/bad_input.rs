@@ -59,6 +59,10 @@ fn bad_input_gets_one_clear_sentence() {
         (&["eval", "nowhere"], &["nowhere"]),
         (&["eval", "taken"], &["taken"]),
         (&["eval", "taken", "--episodes", "0"], &["--episodes", "0"]),
+        (&["bench", "--num-envs", "100"], &["--num-envs is 100", "multiple", "--group-size (8)"]),
+        (&["bench", "--num-envs", "0"], &["rollout.num_groups is 0"]),
+        (&["bench", "--learn-steps", "101"], &["rollout.learn_steps is 101", "100"]),
+        (&["bench", "--score-repeats", "2"], &["--score"]),
     ];
     for (arguments, words) in cases {
         let text = refusal(folder, arguments);

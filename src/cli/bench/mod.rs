@@ -8,7 +8,7 @@ mod report;
 mod work;
 
 use super::{BenchArgs, Playable, check, settings, with_game};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
 use grove::config::{Start, TrainConfig};
 use grove::device;
@@ -34,6 +34,12 @@ pub fn run(args: BenchArgs) -> Result<()> {
 fn bench<G: Playable>(args: &BenchArgs) -> Result<()> {
     let (game, mut config) = settings::<G>(toml::Table::new(), &args.set)?;
     let defaults = config.clone();
+    ensure!(
+        args.num_envs.is_multiple_of(args.group_size),
+        "--num-envs is {}, but must be a multiple of --group-size ({})",
+        args.num_envs,
+        args.group_size
+    );
     let learn_steps = args.learn_steps.unwrap_or(args.num_steps);
     config.engine = args.engine;
     config.policy.hidden.clone_from(&args.hidden);
