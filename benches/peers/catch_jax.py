@@ -2,7 +2,7 @@
 
 Games are [groups, members]; the members of a group share their keys, so that they see the same
 balls. The policy reads the board (rows x columns numbers, gymnax's own observation) or the four
-numbers that Grove's Catch gives.
+numbers that Grove's Catch gives by default.
 """
 
 from functools import partial

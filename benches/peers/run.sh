@@ -92,11 +92,13 @@ for ((round = 1; round <= rounds; round++)); do
         ours "$work" --env fruit "${fruit[@]}" --group-size 17 --update-epochs 1 --num-minibatches 1
         peer "$work" torch-stepwise fruit_torch.py "${fruit[@]}" --loss stepwise
     done
+    # The peer's policy reads the board, as gymnax gives it, or the four numbers of Grove's default.
     catch=(--num-envs 4096 --num-steps 38 --hidden 128 --group-size 8)
-    peer catch-128 jax-board catch_jax.py "${catch[@]}" --observation board
-    ours catch-128 --env catch --set catch.rows=20 --set catch.columns=10 "${catch[@]}" \
-        --update-epochs 1 --num-minibatches 4
-    peer catch-128 jax-features catch_jax.py "${catch[@]}" --observation features
+    for observation in board features; do
+        peer "catch-$observation" jax catch_jax.py "${catch[@]}" --observation "$observation"
+        ours "catch-$observation" --env catch "${catch[@]}" --set catch.rows=20 --set catch.columns=10 \
+            --set catch.observation="$observation" --update-epochs 1 --num-minibatches 4
+    done
 done
 
 "$venv/bin/python" "$here/table.py" "$results" ${json:+--json "$json"}

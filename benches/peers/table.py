@@ -112,7 +112,8 @@ def main():
         threads = " or ".join(map(str, row["peer_threads"]))
         threads += " thread" if threads == "1" else " threads"
         peer = f"{row['peer_name']}, {threads}" if row["peer_threads"] else row["peer_name"]
-        game = row["work"].partition("-")[0]
+        game, _, variant = row["work"].partition("-")
+        game += f" ({variant})" if variant.isalpha() else ""
         what = f"{game}, hidden {hidden}: {row['what']}"
         lines.append([what, peer, show(row["peer"]), show(row["grove"]), show_ratio(row["ratio"])])
     every = [run for by in runs.values() for rounds in by.values() for run in rounds.values()]

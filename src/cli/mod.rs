@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use grove::config::{ConfigError, Engine, Precision, TrainConfig, overlay};
 use grove::env::Rules;
-use grove::trainer::config_toml;
+use grove::trainer::{Trainer, config_toml};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::PathBuf;
@@ -116,19 +116,26 @@ struct BenchArgs {
     /// Which way plays and learns, as for `train`.
     #[arg(long, default_value = "auto", value_name = "NAME")]
     engine: Engine,
-    /// Change a setting, as for `train`; the flags below come after.
+    /// What the fused kernels' networks compute with, as for `train`.
+    #[arg(long, default_value = "f32", value_name = "NAME")]
+    precision: Precision,
+    /// Change a setting, as for `train`. The sizes below come after, except for --score, which takes
+    /// the game's default run with these changes.
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
     /// Games played in parallel.
     #[arg(long, default_value_t = 4096, value_name = "N")]
     num_envs: usize,
-    /// Members of a group; divides the number of games.
+    /// Members of a group, a divisor of the number of games.
     #[arg(long, default_value_t = 8, value_name = "N",
         value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(2..))]
     group_size: usize,
     /// Steps of an iteration.
     #[arg(long, default_value_t = 100, value_name = "N")]
     num_steps: usize,
+    /// Steps that are learnt from [default: all].
+    #[arg(long, value_name = "N")]
+    learn_steps: Option<usize>,
     /// Units of the hidden layers, for instance 64 or 64,64.
     #[arg(long, default_value = "64", value_delimiter = ',', value_name = "N")]
     hidden: Vec<usize>,
@@ -138,13 +145,20 @@ struct BenchArgs {
     /// Optimiser steps a pass.
     #[arg(long, default_value_t = 1, value_name = "N")]
     num_minibatches: usize,
-    /// Iterations measured, after a warm-up.
+    /// Measurements of each rate, after a warm-up.
     #[arg(long, default_value_t = 10, value_name = "N",
         value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000))]
     repeats: usize,
     /// Also measure the time of the game's default run to this greedy score.
     #[arg(long, value_name = "SCORE", allow_negative_numbers = true)]
     score: Option<f64>,
+    /// Runs to that score, each with the next seed.
+    #[arg(long, default_value_t = 1, value_name = "N", requires = "score",
+        value_parser = clap::value_parser!(u64).range(1..=1000))]
+    score_repeats: u64,
+    /// Do not measure the device's peak, which takes seconds the first time.
+    #[arg(long)]
+    no_peak: bool,
     /// Threads of the CPU [default: one a core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     threads: Option<u32>,
@@ -222,4 +236,19 @@ use with_game;
 
 fn unknown_game<T>(name: &str) -> Result<T> {
     bail!("unknown game `{name}`; there are: fruit, catch, cartpole")
+}
+
+/// Refuses a run that asks for what only the fast way has where there is none.
+fn check_engine<G: Playable>(trainer: &Trainer<G>) -> Result<()> {
+    let config = trainer.config();
+    let asked = match (config.engine, config.precision) {
+        (Engine::Fused, _) => "the engine `fused`",
+        (_, Precision::F16) => "the precision f16",
+        (_, Precision::Bf16) => "the precision bf16",
+        _ => return Ok(()),
+    };
+    match trainer.obstacle() {
+        Some(obstacle) => bail!("this run cannot have {asked}: {obstacle}"),
+        None => Ok(()),
+    }
 }

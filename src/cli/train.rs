@@ -2,10 +2,10 @@
 
 use super::progress::{Progress, short};
 use super::run_dir::RunDir;
-use super::{Playable, TrainArgs, check, settings, with_game};
+use super::{Playable, TrainArgs, check, check_engine, settings, with_game};
 use anyhow::{Context, Result, bail};
 use grove::checkpoint::{self, Checkpoint};
-use grove::config::{Engine, Precision, overlay};
+use grove::config::overlay;
 use grove::device::{self, Chosen};
 use grove::draws::Stream;
 use grove::env::Rules;
@@ -114,21 +114,6 @@ fn resume<G: Playable>(args: &TrainArgs, dir: RunDir, checkpoint: &Checkpoint) -
     let metrics = JsonLines::resume(&dir.metrics(), trainer.iteration())?;
     announce("Going on with", &trainer, &chosen, &dir);
     train(args, dir, trainer, metrics, &chosen)
-}
-
-/// Refuses a run that asks for what only the fast way has where there is none.
-fn check_engine<G: Playable>(trainer: &Trainer<G>) -> Result<()> {
-    let config = trainer.config();
-    let asked = match (config.engine, config.precision) {
-        (Engine::Fused, _) => "the engine `fused`",
-        (_, Precision::F16) => "the precision f16",
-        (_, Precision::Bf16) => "the precision bf16",
-        _ => return Ok(()),
-    };
-    match trainer.obstacle() {
-        Some(obstacle) => bail!("this run cannot have {asked}: {obstacle}"),
-        None => Ok(()),
-    }
 }
 
 fn announce<G: Playable>(what: &str, trainer: &Trainer<G>, chosen: &Chosen, dir: &RunDir) {

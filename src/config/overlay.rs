@@ -26,11 +26,16 @@ pub fn to_table<T: Serialize>(settings: &T) -> Table {
 /// The settings that a complete table describes.
 ///
 /// # Errors
-/// [`ConfigError::WrongValue`] for a name that is not one of those allowed.
+/// [`ConfigError::OutOfRange`] for a name that is not one of those allowed.
 pub fn from_table<T: DeserializeOwned>(table: Table) -> Result<T, ConfigError> {
+    from_section("", table)
+}
+
+/// As [`from_table`], of a table that is part of another: `prefix` goes before its keys in errors.
+fn from_section<T: DeserializeOwned>(prefix: &str, table: Table) -> Result<T, ConfigError> {
     serde_path_to_error::deserialize(Value::Table(table)).map_err(|e| {
         let message = e.inner().message().to_string();
-        ConfigError::OutOfRange(format!("`{}`: {message}", e.path()))
+        ConfigError::OutOfRange(format!("`{prefix}{}`: {message}", e.path()))
     })
 }
 
@@ -48,7 +53,7 @@ pub fn split<G: DeserializeOwned>(
         Some(Value::Table(own)) => own,
         _ => Table::new(),
     };
-    Ok((from_table(own)?, from_table(table)?))
+    Ok((from_section(&format!("{game}."), own)?, from_table(table)?))
 }
 
 /// Parses the text of a settings file.

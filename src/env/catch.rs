@@ -17,20 +17,50 @@ pub struct Catch {
     pub rows: u32,
     /// Columns of the board, 1 to 256.
     pub columns: u32,
+    /// What the policy sees of it.
+    #[serde(default)]
+    pub observation: Observation,
 }
+
+/// What a policy sees of a board.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Observation {
+    /// Four numbers: the ball's column and row, the paddle's column, and how far the ball is to the
+    /// paddle's right, each scaled to [-1, 1].
+    #[default]
+    Features,
+    /// The board as bsuite and gymnax show it, row by row from the top: 1 where the ball or the paddle
+    /// is, else 0. `rows * columns` numbers, at most 512.
+    Board,
+}
+
+/// The most cells that are shown. Each is code of its own in a kernel, which takes a driver seconds for
+/// some hundreds of cells, and more than twice as long for twice as many.
+const MAX_CELLS: u32 = 512;
 
 impl Default for Catch {
     fn default() -> Self {
-        Self { rows: 10, columns: 5 }
+        Self { rows: 10, columns: 5, observation: Observation::Features }
+    }
+}
+
+impl Catch {
+    /// Cells above the bottom row.
+    fn cells_above(&self) -> u32 {
+        (self.rows - 1) * self.columns
     }
 }
 
 impl Game for Catch {
     const NAME: &'static str = "catch";
 
-    /// Ball column, ball row, paddle column, and how far the ball is to the paddle's right.
+    /// Those of its [`Observation`].
     fn num_features(&self) -> usize {
-        4
+        match self.observation {
+            Observation::Features => 4,
+            Observation::Board => (self.rows * self.columns) as usize,
+        }
     }
 
     /// Left, stay, right.
@@ -53,6 +83,13 @@ impl Game for Catch {
         if !(1..=256).contains(&self.columns) {
             return Err(format!("catch.columns is {}, but must be 1 to 256", self.columns));
         }
+        let cells = self.rows * self.columns;
+        if self.observation == Observation::Board && cells > MAX_CELLS {
+            return Err(format!(
+                "catch.rows * catch.columns is {cells}, but must be at most {MAX_CELLS} where \
+                 catch.observation is `board`"
+            ));
+        }
         Ok(())
     }
 
@@ -71,6 +108,37 @@ pub struct CatchState {
     pub ball_row: u32,
     /// Column of the paddle, which is on the bottom row.
     pub paddle: u32,
+}
+
+/// Cell `i` of the board, row by row: 1 where the ball or the paddle is, else 0.
+#[cube]
+#[inline(always)]
+fn cell(state: &CatchState, #[comptime] i: usize, #[comptime] game: Catch) -> f32 {
+    let at = comptime!(i as u32);
+    let ball = state.ball_row * game.columns + state.ball_column == at;
+    if comptime!(at >= game.cells_above()) {
+        let paddle = state.paddle == comptime!(at - game.cells_above());
+        select(ball || paddle, 1.0f32, 0.0f32)
+    } else {
+        select(ball, 1.0f32, 0.0f32)
+    }
+}
+
+/// Number `i` of the four that say where ball and paddle are.
+#[cube]
+#[inline(always)]
+fn number(state: &CatchState, #[comptime] i: usize, #[comptime] game: Catch) -> f32 {
+    let columns = comptime!(2.0 / (game.columns.max(2) - 1) as f32);
+    let rows = comptime!(2.0 / (game.rows.max(2) - 1) as f32);
+    if comptime!(i == 0) {
+        state.ball_column as f32 * columns - 1.0f32
+    } else if comptime!(i == 1) {
+        state.ball_row as f32 * rows - 1.0f32
+    } else if comptime!(i == 2) {
+        state.paddle as f32 * columns - 1.0f32
+    } else {
+        (state.ball_column as f32 - state.paddle as f32) * comptime!(columns * 0.5)
+    }
 }
 
 #[cube]
@@ -95,16 +163,10 @@ impl Rules for Catch {
 
     #[inline(always)]
     fn feature(state: &CatchState, #[comptime] i: usize, #[comptime] game: Self) -> f32 {
-        let columns = comptime!(2.0 / (game.columns.max(2) - 1) as f32);
-        let rows = comptime!(2.0 / (game.rows.max(2) - 1) as f32);
-        if comptime!(i == 0) {
-            state.ball_column as f32 * columns - 1.0f32
-        } else if comptime!(i == 1) {
-            state.ball_row as f32 * rows - 1.0f32
-        } else if comptime!(i == 2) {
-            state.paddle as f32 * columns - 1.0f32
+        if comptime!(game.observation == Observation::Board) {
+            cell(state, i, game)
         } else {
-            (state.ball_column as f32 - state.paddle as f32) * comptime!(columns * 0.5)
+            number(state, i, game)
         }
     }
 

@@ -15,7 +15,7 @@ mod episode;
 mod fruit;
 
 pub use cartpole::{CartPole, CartPoleState};
-pub use catch::{Catch, CatchState};
+pub use catch::{Catch, CatchState, Observation};
 pub use episode::{Episode, Played, new_game, play};
 pub use fruit::{Fruit, FruitState};
 

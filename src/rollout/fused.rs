@@ -3,7 +3,7 @@
 //! One unit plays one game; between its steps a few words of a [`Recording`] are written, and nothing
 //! else. More games than fit a buffer are played in parts.
 
-use super::seat_kernels::{download_seats, upload_seats};
+use super::seat_kernels::{download_seats, steps_per_launch, upload_seats};
 use super::{RolloutKeys, SeatsError, seat_words, seats};
 use crate::config::{Precision, RolloutConfig, Start};
 use crate::device::buffers::{cube_tensor, place, room};
@@ -16,10 +16,6 @@ use burn_cubecl::tensor::CubeTensor;
 use std::ops::Range;
 
 pub use super::fused_kernels::PackedStates;
-
-/// Steps of all games together in one launch, about: so few that no launch outlasts the patience of a
-/// driver or a browser, and so many that a launch costs little beside them.
-const LAUNCH_STEPS: usize = 1 << 22;
 
 /// The largest buffer of a part, in bytes, where the device does not set a lower limit.
 const PART_BYTES: u64 = 1 << 31;
@@ -65,7 +61,7 @@ impl<G: Rules> FusedRollout<G> {
         let limit = place(&device).client.properties().memory.max_page_size.min(PART_BYTES);
         let bytes = (game.num_words() + 1).max(2) * config.num_steps * size_of::<u32>();
         let groups_per_part = (limit as usize / bytes / config.group_size).max(1);
-        let steps_per_launch = (LAUNCH_STEPS / config.num_envs()).max(1);
+        let steps_per_launch = steps_per_launch(config.num_envs());
         Self {
             game,
             config: config.clone(),

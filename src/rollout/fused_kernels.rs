@@ -16,11 +16,6 @@ use burn_cubecl::tensor::CubeTensor;
 /// on a processor than reading the weights from its cache costs.
 const MAX_SHARED_BYTES: usize = 32 * 1024;
 
-/// Games that a cube plays: few where there are few, so that they reach all of a GPU's processors.
-fn cube_units(num_envs: usize) -> u32 {
-    if num_envs < 32 * 1024 { 32 } else { 64 }
-}
-
 /// What the kernel is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Plan {

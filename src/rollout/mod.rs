@@ -14,6 +14,8 @@ mod kernels;
 mod native;
 mod random;
 #[cfg(feature = "kernels")]
+mod random_kernels;
+#[cfg(feature = "kernels")]
 mod seat_kernels;
 mod seats;
 mod stepwise;

@@ -21,6 +21,20 @@ pub(super) const SCORES: usize = 3;
 /// Their number.
 pub(super) const QUANTITIES: usize = 4;
 
+/// Steps of all games together in one launch, about: so few that no launch outlasts the patience of a
+/// driver or a browser, and so many that a launch costs little beside them.
+const LAUNCH_STEPS: usize = 1 << 22;
+
+/// Games that a cube plays: few where there are few, so that they reach all of a GPU's processors.
+pub(super) fn cube_units(num_envs: usize) -> u32 {
+    if num_envs < 32 * 1024 { 32 } else { 64 }
+}
+
+/// Steps of each of so many games in one launch.
+pub(super) fn steps_per_launch(num_envs: usize) -> usize {
+    (LAUNCH_STEPS / num_envs).max(1)
+}
+
 /// Where the games of an iteration come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Deal {

@@ -33,6 +33,8 @@ fn bad_input_gets_one_clear_sentence() {
         (&["train", "--set", "basket=21"], &["fruit.basket is 21", "wider than the grid"]),
         (&["train", "--set", "fruit.width=2"], &["fruit.width is 2", "3 to 255"]),
         (&["train", "catch", "--set", "rows=1"], &["catch.rows is 1"]),
+        (&["train", "catch", "--set", "observation=pixels"], &["catch.observation", "board"]),
+        (&["train", "catch", "--set", "observation=board", "--set", "rows=256"], &["1280"]),
         (&["train", "catch", "--set", "fruit.width=9"], &["fruit.width"]),
         (&["train", "--set", "activation=relo"], &["policy.activation", "relo", "relu"]),
         (&["train", "--set", "hidden=[]"], &["policy.hidden", "one or two"]),
@@ -57,6 +59,10 @@ fn bad_input_gets_one_clear_sentence() {
         (&["eval", "nowhere"], &["nowhere"]),
         (&["eval", "taken"], &["taken"]),
         (&["eval", "taken", "--episodes", "0"], &["--episodes", "0"]),
+        (&["bench", "--num-envs", "100"], &["--num-envs is 100", "multiple", "--group-size (8)"]),
+        (&["bench", "--num-envs", "0"], &["rollout.num_groups is 0"]),
+        (&["bench", "--learn-steps", "101"], &["rollout.learn_steps is 101", "100"]),
+        (&["bench", "--score-repeats", "2"], &["--score"]),
     ];
     for (arguments, words) in cases {
         let text = refusal(folder, arguments);

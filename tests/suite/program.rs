@@ -1,6 +1,6 @@
 //! The program as its user meets it: runs, results, interruptions, damage.
 
-use crate::support::{grove, json, stderr, stdout, train};
+use crate::support::{adapter, grove, json, stderr, stdout, train};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -184,4 +184,38 @@ fn devices_are_listed() {
     }
     let table = grove(folder.path(), &["devices"]);
     assert!(stdout(&table).contains("auto takes"));
+}
+
+#[test]
+fn bench_measures_every_figure() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let mut devices = vec!["cpu"];
+    devices.extend(adapter().map(|_| "wgpu"));
+    for device in devices {
+        let arguments = ["bench", "--env", "catch", "--device", device, "--json", "figures.json"];
+        let sizes = ["--num-envs", "48", "--num-steps", "20", "--learn-steps", "10"];
+        let more = ["--hidden", "8", "--update-epochs", "2", "--repeats", "3", "--score", "-1.1"];
+        let more = [more.as_slice(), &["--score-repeats", "2", "--set", "num_groups=2"]].concat();
+        let output = grove(folder, &[arguments.as_slice(), &sizes, &more].concat());
+        assert!(output.status.success(), "{}", stderr(&output));
+        let text = fs::read_to_string(folder.join("figures.json")).unwrap();
+        let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+        for rate in ["rules", "policy", "trained"] {
+            let figure = &report[format!("{rate}_steps_per_second")];
+            let at = |key: &str| figure[key].as_f64().unwrap();
+            assert!(0.0 < at("min") && at("min") <= at("median"), "{figure}");
+            assert!(at("median") <= at("max"), "{figure}");
+        }
+        // 4 x 8 and 8 x 3 weights, one pass a step: half the steps, twice.
+        assert_eq!(report["work_per_step"]["policy_flops"], 112.0);
+        assert_eq!(report["work_per_step"]["trained_flops"], 112.0 + 112.0 + 112.0 + 48.0);
+        assert!(report["seconds_to_first_update"].as_f64().unwrap() > 0.0);
+        let runs = report["seconds_to_score"]["runs"].as_array().unwrap();
+        assert!(runs.len() == 2 && runs.iter().all(|run| run.as_f64().unwrap() > 0.0));
+        // Only what has kernels has a peak.
+        let peak = report["device_peak"]["flops_per_second"].as_f64();
+        assert_eq!(peak.is_some_and(|flops| flops > 0.0), device != "cpu", "{peak:?}");
+        assert_eq!(stdout(&output).contains("of its arithmetic"), device != "cpu");
+    }
 }

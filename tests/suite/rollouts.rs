@@ -2,13 +2,14 @@
 
 mod fused;
 mod many;
+mod random;
 mod starts;
 
 use crate::support::{adapter, cpu};
 use burn::tensor::{Device, Tensor};
 use grove::config::{Activation, PolicyConfig, RolloutConfig, Start};
 use grove::draws::{Stream, draw, uniform};
-use grove::env::{CartPole, Catch, Episode, Fruit, Game, Rules, Words};
+use grove::env::{CartPole, Catch, Episode, Fruit, Game, Observation, Rules, Words};
 use grove::policy::{Mlp, NativeMlp, flatten, unflatten};
 use grove::rollout::{NativeRollout, Player, RolloutKeys, StepwiseRollout, evaluate, seat_words};
 use grove::trajectory::Trajectory;
@@ -23,6 +24,9 @@ const SHORT_FRUIT: Fruit = Fruit {
     spawn_interval: 1,
     max_steps: 13,
 };
+
+/// Catch whose board is shown, in more cells than the native rollout asks for by constants.
+const CATCH_BOARD: Catch = Catch { rows: 6, columns: 5, observation: Observation::Board };
 
 /// A trajectory in host memory.
 #[derive(Debug, PartialEq)]
@@ -187,6 +191,7 @@ fn check_all(device: &Device, default_fruit: bool) {
     for start in [Start::Level, Start::Branch] {
         check(SHORT_FRUIT, &config(7, 3, 20, start), &[16], false, device);
         check(Catch::default(), &config(3, 5, 19, start), &[32, 16], false, device);
+        check(CATCH_BOARD, &config(5, 3, 17, start), &[16], false, device);
         let cartpole = CartPole::default();
         check(cartpole, &config(3, 5, 200, start), &[16], true, device);
         if default_fruit {

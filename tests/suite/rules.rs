@@ -4,7 +4,8 @@ mod fruit;
 
 use grove::draws::{below, draw, uniform};
 use grove::env::{
-    CartPole, CartPoleState, Catch, CatchState, Episode, Fruit, Game, Rules, Words, new_game, play,
+    CartPole, CartPoleState, Catch, CatchState, Episode, Fruit, Game, Observation, Rules, Words,
+    new_game, play,
 };
 
 /// The counter under a level's key that names the draws of its start.
@@ -35,7 +36,7 @@ fn assert_packs<G: Rules<State: PartialEq>>(state: &G::State, game: G) {
 #[test]
 fn catch_follows_bsuite() {
     for (rows, columns) in [(10, 5), (2, 1), (3, 8), (256, 256), (7, 4)] {
-        let game = Catch { rows, columns };
+        let game = Catch { rows, columns, ..Catch::default() };
         game.validate().unwrap();
         let mut rewards = Vec::new();
         let mut level = draw(5, rows);
@@ -92,6 +93,31 @@ fn catch_follows_bsuite() {
         assert!(rewards.contains(&1.0), "{game:?}");
         assert!(columns == 1 || rewards.contains(&-1.0), "{game:?}");
     }
+}
+
+#[test]
+fn catch_shows_its_board() {
+    let game = Catch { rows: 4, columns: 5, observation: Observation::Board };
+    let picture = |ball_column, ball_row, paddle| -> Vec<String> {
+        let cells = features(&CatchState { ball_column, ball_row, paddle }, game);
+        assert!(cells.iter().all(|cell| [0.0, 1.0].contains(cell)), "{cells:?}");
+        let row = |row: &[f32]| row.iter().map(|c| if *c == 1.0 { 'o' } else { '.' }).collect();
+        cells.chunks(5).map(row).collect()
+    };
+    assert_eq!(picture(1, 0, 3), [".o...", ".....", ".....", "...o."]);
+    assert_eq!(picture(4, 2, 0), [".....", ".....", "....o", "o...."]);
+    assert_eq!(picture(2, 3, 4), [".....", ".....", ".....", "..o.o"]);
+    assert_eq!(picture(2, 3, 2), [".....", ".....", ".....", "..o.."], "caught");
+}
+
+#[test]
+fn a_board_of_catch_has_its_limit() {
+    let largest = Catch { rows: 2, columns: 256, observation: Observation::Board };
+    assert_eq!(largest.num_features(), 512);
+    largest.validate().unwrap();
+    let message = Catch { rows: 3, ..largest }.validate().unwrap_err();
+    assert!(message.contains("768") && message.contains("catch.observation"), "{message}");
+    Catch { rows: 256, observation: Observation::Features, ..largest }.validate().unwrap();
 }
 
 /// Gymnasium's CartPole-v1: position, velocity, angle, angular velocity.
@@ -245,7 +271,7 @@ fn parameters_out_of_range_are_refused_by_name() {
     for (name, rows, columns) in
         [("rows", 1, 5), ("rows", 257, 5), ("columns", 5, 0), ("columns", 5, 257)]
     {
-        let message = Catch { rows, columns }.validate().unwrap_err();
+        let message = Catch { rows, columns, ..Catch::default() }.validate().unwrap_err();
         assert!(message.contains(&format!("catch.{name}")), "{message}");
     }
     assert!(CartPole { max_steps: 0 }.validate().is_err());

@@ -1,6 +1,6 @@
 //! The fused rollout plays the games of the native and the stepwise one.
 
-use super::{Host, SHORT_FRUIT, assert_words, config};
+use super::{CATCH_BOARD, Host, SHORT_FRUIT, assert_words, config};
 use crate::support::{adapter, cpu};
 use burn::tensor::{Device, Tensor};
 use grove::config::{Activation, PolicyConfig, RolloutConfig, Start};
@@ -89,6 +89,7 @@ fn fused_and_stepwise_play_the_same_games_with_one_hidden_layer() {
     check(SHORT_FRUIT, &config(5, 3, 20, level), &[17], Silu, 20, false, &device);
     check(Catch::default(), &config(3, 7, 19, level), &[17], Tanh, 1, false, &device);
     check(Catch::default(), &config(23, 3, 19, branch), &[128], Gelu, 18, false, &device);
+    check(CATCH_BOARD, &config(5, 3, 17, branch), &[33], Relu, 6, false, &device);
     check(pole, &config(3, 5, 120, branch), &[64], Silu, 50, true, &device);
     check(pole, &config(3, 5, 150, level), &[128], Tanh, 149, true, &device);
 }
@@ -109,7 +110,7 @@ fn fused_and_stepwise_play_the_same_games_with_two_hidden_layers() {
 fn the_fused_rollout_plays_more_games_than_a_row_of_cubes_holds() {
     let Some(device) = adapter() else { return };
     // A row has 65,535 cubes, where WebGPU's limits hold, of 64 games each.
-    let (game, groups, members) = (Catch { rows: 2, columns: 5 }, 599_213, 7);
+    let (game, groups, members) = (Catch { rows: 2, ..Catch::default() }, 599_213, 7);
     assert!(groups * members > 65_535 * 64);
     let config = config(groups, members, 1, Start::Branch);
     let keys = RolloutKeys::new(82);

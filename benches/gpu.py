@@ -1,0 +1,375 @@
+#!/usr/bin/env python3
+"""Everything that takes a real GPU to measure, unattended, from a built program to one JSON file.
+
+    cargo build --release --features vulkan    # and/or cuda; both may be in one program
+    benches/gpu.py                             # measures target/release/grove within nine minutes
+    benches/gpu.py --quick --device wgpu:0     # tries the script itself, with tiny sizes
+
+It needs Python 3.10 or newer and nothing beside it, so that it runs where nothing can be built. To
+carry a program there, make it small: `strip grove && xz -T0 grove` (xz and gzip files are unpacked
+here by Python, zstd files by the command `zstd`), and name it by `--grove FILE` or GROVE_BIN.
+
+For each kind of device in the program (Vulkan, CUDA, ROCm, Metal; wgpu where there is none of them):
+
+- time to a greedy score of 7.67 by the default run of the fruit catcher, first with no compiled kernel
+  on disk, then with all of them, for seeds 1 to 5;
+- rules only, rules and policy, trained, peak memory and the share of the device's peak, for 4,096 to
+  2^20 games of 128 steps, a hidden layer of 64 units, one update that learns from all steps once;
+- the general engine beside the fused one; half precision, where the program has `--precision`;
+- two runs of one seed: whether their checkpoints are the same bytes.
+
+A command that fails or takes too long is noted with its last words, and the rest goes on; what does not
+fit into the time is noted as left out. The file is written anew after every command. Results worth keeping go
+to `benches/results/`, one file a device. Exit status: 0 if every command did its work, else 1.
+"""
+
+import argparse
+import datetime
+import gzip
+import hashlib
+import json
+import lzma
+import os
+import platform
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+# Kinds of device, and the one that reaches the same hardware where none of them is there.
+KINDS, SPARE_KIND = ("vulkan", "cuda", "rocm", "metal"), "wgpu"
+SMI = ("name", "driver_version", "memory.total", "power.limit", "pstate", "temperature.gpu") + tuple(
+    f"clocks.{which}{part}" for which in ("current.", "max.") for part in ("sm", "memory")
+)
+STDERR_KEPT = 6000
+
+
+def arguments():
+    about, _, details = __doc__.partition("\n\n")
+    parser = argparse.ArgumentParser(
+        description=about, epilog=details, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    built = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release" / "grove"
+    parser.add_argument(
+        "--grove", type=Path, default=os.environ.get("GROVE_BIN", built), help="the program"
+    )
+    parser.add_argument("--json", type=Path, help="the file [benches/results/DEVICE.json]")
+    parser.add_argument("--device", action="append", help="a device, instead of one of each kind")
+    parser.add_argument("--minutes", type=float, default=9, help="for everything [9]")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes: for a try of the script")
+    return parser.parse_args()
+
+
+def unpacked(program, folder):
+    """The program, ready to run."""
+    program = Path(program)
+    if not program.is_file():
+        sys.exit(f"there is no program `{program}`; build one or name it by --grove or GROVE_BIN")
+    target = folder / "grove"
+    openers = {".xz": lzma.open, ".gz": gzip.open}
+    if program.suffix in openers:
+        with openers[program.suffix](program) as packed, target.open("wb") as out:
+            shutil.copyfileobj(packed, out)
+    elif program.suffix == ".zst":
+        subprocess.run(["zstd", "-q", "-d", program, "-o", target], check=True)
+    else:
+        return program.resolve()
+    target.chmod(0o755)
+    return target
+
+
+def cache(folder):
+    """An environment in which drivers and libraries keep their compiled kernels in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    names = ("HOME", "XDG_CACHE_HOME", "CUDA_CACHE_PATH", "__GL_SHADER_DISK_CACHE_PATH")
+    return os.environ | {name: str(folder) for name in names}
+
+
+def smi():
+    """What the NVIDIA driver says of its devices, a list of {fact: value}; [] without one."""
+    command = ["nvidia-smi", "--query-gpu=" + ",".join(SMI), "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return [dict(zip(SMI, line.split(", "))) for line in done.stdout.splitlines()]
+
+
+def processor():
+    """The CPU's name, where Linux tells it."""
+    try:
+        info = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return platform.processor()
+    found = re.search(r"model name\s*:\s*(.*)", info)
+    return found[1] if found else platform.processor()
+
+
+class Session:
+    """The commands run so far, and the file that tells of them."""
+
+    def __init__(self, args, program, folder):
+        self.program, self.folder, self.path = program, folder, args.json
+        self.ends = time.monotonic() + 60 * args.minutes
+        self.caches = cache(folder / "kernels")
+        self.result = {
+            "quick": args.quick,
+            "started": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "program": hashlib.sha256(program.read_bytes()).hexdigest(),
+            "machine": {
+                "system": platform.platform(),
+                "processor": processor(),
+                "cores": os.cpu_count(),
+            },
+            "nvidia_smi_before": smi(),
+            "devices": [],
+            "runs": [],
+            "repeated_runs": [],
+        }
+
+    def left(self):
+        """Seconds left for everything."""
+        return self.ends - time.monotonic()
+
+    def run(self, what, device, command, seconds, env=None):
+        """Runs the program; notes and returns {what, device, rc, stdout, ...}."""
+        limit = min(seconds, self.left())
+        command = [str(part) for part in command]
+        note = {"what": what, "device": device, "command": ["grove", *command], "rc": None}
+        self.result["runs"].append(note)
+        print(f"{self.left():5.0f} s left  {device or '':9} {what}", file=sys.stderr, flush=True)
+        if limit < 5:
+            note["left_out"] = "no time left"
+            self.write()
+            return note
+        started = time.monotonic()
+        process = subprocess.Popen(
+            [self.program, *command],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            errors="replace",
+            cwd=self.folder,
+            env=env or self.caches,
+            start_new_session=True,
+        )
+        try:
+            stdout, stderr = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            stdout, stderr = process.communicate()
+            note["stopped_after_s"] = round(limit, 1)
+        note |= {"rc": process.returncode, "seconds": round(time.monotonic() - started, 3)}
+        if stderr.strip():
+            note["stderr"] = stderr[-STDERR_KEPT:]
+        if process.returncode != 0:
+            why = f"stopped after {limit:.0f} s" if "stopped_after_s" in note else "failed"
+            print(f"              {why} {stderr.strip()[-300:]}", file=sys.stderr, flush=True)
+        self.write()
+        return note | {"stdout": stdout}
+
+    def bench(self, what, device, options, seconds, env=None):
+        """Runs `grove bench` and notes its report."""
+        path = self.folder / "report.json"
+        path.unlink(missing_ok=True)
+        command = ["bench", "--device", device, "--json", path.name, *options]
+        done = self.run(what, device, command, seconds, env)
+        if done["rc"] == 0:
+            self.result["runs"][-1]["report"] = json.loads(path.read_text())
+            self.write()
+
+    def write(self):
+        """Writes the file, if it is known where."""
+        if self.path:
+            text = json.dumps(self.result, indent=1)
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.write_text(text + "\n")
+
+
+def sums(run):
+    """{file: SHA-256} of a run's checkpoints."""
+    files = sorted(p for part in ("checkpoints", "best") for p in (run / part).rglob("*"))
+    return {
+        str(p.relative_to(run)): hashlib.sha256(p.read_bytes()).hexdigest()
+        for p in files
+        if p.is_file()
+    }
+
+
+def repeat_a_run(session, device, quick):
+    """Trains twice with one seed and compares the checkpoints byte for byte."""
+    runs = []
+    for turn in ("first", "second"):
+        run = f"{turn}-{device.replace(':', '-')}"
+        command = ["train", "fruit", "--device", device, "--seed", 7, "--run-dir", run]
+        command += ["--iterations", 2 if quick else 20, "--set", "save_every=1"]
+        command += ["--set", "num_groups=4"] if quick else []
+        done = session.run(f"the same run, {turn}", device, command, 60)
+        runs.append(sums(session.folder / run) if done["rc"] == 0 else {})
+    same = runs[0] == runs[1] if all(runs) else None
+    note = {"device": device, "same_bytes": same, "files": len(runs[0]), "sha256": runs[0]}
+    if same is False:
+        note["sha256_second"] = runs[1]
+    session.result["repeated_runs"].append(note)
+    session.write()
+
+
+def measure(session, devices, quick):
+    """All measurements, the most telling first; each on every device before the next."""
+    shape = ["--env", "fruit", "--num-steps", 16 if quick else 128]
+    sizes = [64, 128] if quick else [4096, 1 << 16, 1 << 18, 1 << 20]
+    tiny = ["--env", "fruit", "--num-envs", 64, "--num-steps", 16, "--repeats", 1, "--no-peak"]
+    score = ["--score", -20, "--set", "num_groups=4"] if quick else ["--score", 7.67]
+    repeats = 2 if quick else 10
+
+    def games(count, *more, hidden=64):
+        few = repeats if count < 1 << 18 else max(2, repeats // 2)
+        return [*shape, "--num-envs", count, "--hidden", hidden, "--repeats", few, *more]
+
+    def everywhere(what, options, seconds, env=lambda device: None):
+        for device in devices:
+            session.bench(what, device, options, seconds, env(device))
+
+    fresh = lambda device: cache(session.folder / f"cold-{device.replace(':', '-')}")
+    everywhere(f"{sizes[0]} games", games(sizes[0]), 60)
+    everywhere("time to score, no kernel on disk", [*tiny, *score], 60, fresh)
+    seeds = ["--score-repeats", 2 if quick else 5]
+    everywhere("time to score, kernels on disk", [*tiny, *score, *seeds], 90, fresh)
+    everywhere(f"{sizes[1]} games", games(sizes[1], "--no-peak"), 45)
+    for device in devices:
+        repeat_a_run(session, device, quick)
+    general = ("--no-peak", "--engine", "general")
+    everywhere(f"{sizes[0]} games, general engine", games(sizes[0], *general), 45)
+    probe = session.run("options", None, ["bench", "--help"], 20)
+    if "--precision" in probe.get("stdout", ""):
+        for precision in ("f16", "bf16"):
+            half = games(sizes[1], "--no-peak", "--precision", precision)
+            everywhere(f"{sizes[1]} games, {precision}", half, 45)
+    for size in sizes[2:]:
+        everywhere(f"{size} games", games(size, "--no-peak"), 45)
+    wide = games(sizes[1], "--no-peak", hidden="128,128")
+    everywhere(f"{sizes[1]} games, hidden 128,128", wide, 45)
+    # What the machine's own processor makes of the same.
+    session.bench(f"{sizes[0]} games", "cpu", games(sizes[0]), 60)
+    session.bench("time to score", "cpu", [*tiny, *score, *seeds], 60)
+
+
+def devices_of(session, wanted):
+    """The devices to measure: those named, or the first real one of each kind."""
+    done = session.run("devices", None, ["devices", "--json"], 60)
+    if done["rc"] != 0:
+        sys.exit("`grove devices` fails; see above")
+    there = json.loads(done["stdout"])["devices"]
+    session.result["devices"] = there
+    if wanted:
+        return [d for d in there if d["name"] in wanted] or sys.exit(
+            f"none of {', '.join(wanted)} is among " + ", ".join(d["name"] for d in there)
+        )
+    real = [d for d in there if d["kind"] != "cpu" and not d["software"]]
+    first = {}
+    for device in real:
+        first.setdefault(device["name"].partition(":")[0], device)
+    found = [first[kind] for kind in KINDS if kind in first]
+    found = found or [first[kind] for kind in [SPARE_KIND] if kind in first]
+    return found or sys.exit(
+        "no GPU that this program can use; there are: " + ", ".join(d["name"] for d in there)
+    )
+
+
+def rate(figure):
+    return f"{figure['median']:.2e} ({figure['min']:.1e} to {figure['max']:.1e})"
+
+
+def share(report, which):
+    """Shares of the device's peak arithmetic and traffic, in the report's own peak."""
+    peak = report.get("device_peak") or {}
+    cells = []
+    for unit in ("flops", "bytes"):
+        most = peak.get(f"{unit}_per_second")
+        each = report["work_per_step"][f"{which}_{unit}"]
+        median = report[f"{which}_steps_per_second"]["median"]
+        cells.append(f"{100 * median * each / most:.1f} %" if most else "-")
+    return cells
+
+
+def table(lines):
+    widths = [max(len(cell) for cell in column) for column in zip(*lines)]
+    for i, line in enumerate(lines):
+        print("| " + " | ".join(f"{cell:{w}}" for cell, w in zip(line, widths)) + " |")
+        if i == 0:
+            print("|" + "|".join("-" * (w + 2) for w in widths) + "|")
+
+
+def summary(result):
+    """Prints the tables."""
+    # A device's peak is measured in its first run and holds for the others.
+    peaks = {}
+    rates = [["device", "what", "rules only", "rules + policy", "trained", "FLOPs", "bytes", "MiB"]]
+    times = [["device", "what", "first update, s", "score, s", "each seed, s"]]
+    for run in result["runs"]:
+        report = run.get("report")
+        if not report:
+            continue
+        peaks.setdefault(run["device"], report["device_peak"])
+        report = report | {"device_peak": peaks[run["device"]]}
+        runs = report["seconds_to_score"]
+        if runs:
+            figure, seconds = runs["figure"], runs["runs"]
+            shown = f"{figure['median']:.2f}" if figure else "not reached"
+            each = ", ".join("-" if s is None else f"{s:.2f}" for s in seconds)
+            update = f"{report['seconds_to_first_update']:.2f}"
+            times.append([run["device"], run["what"], update, shown, each])
+            continue
+        figures = [report[f"{which}_steps_per_second"] for which in ("rules", "policy", "trained")]
+        memory = report["peak_memory_bytes"]
+        cells = [*map(rate, figures), *share(report, "trained")]
+        cells.append(f"{memory / 2**20:.0f}" if memory else "-")
+        rates.append([run["device"], run["what"], *cells])
+    print("\nsteps a second: median (lowest to highest); FLOPs and bytes: trained, of the peak")
+    table(rates)
+    print("\ntime to a score")
+    table(times)
+    print()
+    for device, peak in peaks.items():
+        if peak:
+            print(f"{device}: measured peak", json.dumps(peak))
+    for repeated in result["repeated_runs"]:
+        same = {True: "the same bytes", False: "OTHER BYTES", None: "not known"}
+        files = f"{repeated['files']} files"
+        print(f"{repeated['device']}: two runs of a seed: {same[repeated['same_bytes']]}, {files}")
+    for run in result["runs"]:
+        if run["rc"] != 0:
+            why = run.get("left_out") or f"status {run['rc']}"
+            if "stopped_after_s" in run:
+                why = f"stopped after {run['stopped_after_s']} s"
+            print(f"NOT MEASURED: {run['device'] or ''} {run['what']}: {why}")
+
+
+def main():
+    args = arguments()
+    # Shaders' compilers may leave processes behind that still write to the folder.
+    with tempfile.TemporaryDirectory(prefix="grove-gpu-", ignore_cleanup_errors=True) as folder:
+        folder = Path(folder)
+        session = Session(args, unpacked(args.grove, folder), folder)
+        devices = devices_of(session, args.device)
+        if not session.path:
+            name = re.sub(r"[^a-z0-9]+", "-", devices[0]["description"].lower()).strip("-")
+            session.path = ROOT / "benches" / "results" / f"{name}.json"
+        measure(session, [device["name"] for device in devices], args.quick)
+        result = session.result
+        result["nvidia_smi_after"] = smi()
+        session.write()
+    summary(result)
+    print(f"\nwritten: {session.path}")
+    same = all(repeated["same_bytes"] for repeated in result["repeated_runs"])
+    sys.exit(0 if same and all(run["rc"] == 0 for run in result["runs"]) else 1)
+
+
+if __name__ == "__main__":
+    main()

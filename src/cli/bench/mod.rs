@@ -1,0 +1,143 @@
+//! `grove bench`: how fast a device plays and trains, in five separate figures.
+//!
+//! Every figure is measured for itself: the rules alone; rules and policy; whole iterations; the time
+//! to a score; the time to the first update. Rates are medians of repeats after a warm-up.
+
+mod peak;
+mod report;
+mod work;
+
+use super::{BenchArgs, Playable, check, check_engine, settings, with_game};
+use anyhow::{Context, Result, ensure};
+use burn::tensor::Device;
+use grove::config::{Start, TrainConfig};
+use grove::device;
+use grove::env::Rules;
+use grove::rollout::{Player, play_at_random};
+use grove::trainer::Trainer;
+use report::{Figure, Report, ScoreRuns};
+use std::time::Instant;
+use work::Work;
+
+/// Repeats of each measurement that are not counted.
+const WARM_UP: usize = 2;
+/// Iterations between two looks at the score, and the episodes of a look.
+const LOOK_EVERY: u32 = 5;
+const LOOK_EPISODES: usize = 10_000;
+
+pub fn run(args: BenchArgs) -> Result<()> {
+    super::use_threads(args.threads)?;
+    let name = args.env.clone();
+    with_game!(name.as_str(), bench(&args))
+}
+
+fn bench<G: Playable>(args: &BenchArgs) -> Result<()> {
+    let (game, mut config) = settings::<G>(toml::Table::new(), &args.set)?;
+    let defaults = config.clone();
+    ensure!(
+        args.num_envs.is_multiple_of(args.group_size),
+        "--num-envs is {}, but must be a multiple of --group-size ({})",
+        args.num_envs,
+        args.group_size
+    );
+    let learn_steps = args.learn_steps.unwrap_or(args.num_steps);
+    config.engine = args.engine;
+    config.precision = args.precision;
+    config.policy.hidden.clone_from(&args.hidden);
+    config.rollout.group_size = args.group_size;
+    config.rollout.num_groups = args.num_envs / args.group_size;
+    config.rollout.num_steps = args.num_steps;
+    config.rollout.learn_steps = learn_steps;
+    config.rollout.start = Start::Level;
+    config.update.update_epochs = args.update_epochs;
+    config.update.num_minibatches = args.num_minibatches;
+    // Long enough that no schedule ends within the measurement.
+    config.iterations = 1_000_000;
+    check(&game, &config)?;
+
+    let started = Instant::now();
+    let chosen = device::choose(&args.device)?;
+    let device = &chosen.device;
+    let mut trainer = Trainer::new(game, &config, device);
+    check_engine(&trainer)?;
+    trainer.iterate()?;
+    let seconds_to_first_update = started.elapsed().as_secs_f64();
+
+    let (envs, steps) = (config.rollout.num_envs(), config.rollout.num_steps);
+    let rate = |seconds: f64| (envs * steps) as f64 / seconds;
+    let mut memory = None;
+    let trained = Figure::measure(args.repeats, || {
+        let started = Instant::now();
+        let record = trainer.iterate()?;
+        let seconds = started.elapsed().as_secs_f64();
+        memory = memory.max(record.memory.reserved);
+        Ok(rate(seconds))
+    })?;
+    let policy = Figure::measure(args.repeats, || Ok(rate(trainer.rehearse())))?;
+    let mut seed = 0;
+    let rules = Figure::measure(args.repeats, || {
+        seed += 1;
+        let started = Instant::now();
+        // Waits for the device, and reads one number.
+        device::read(play_at_random(game, envs, steps, seed, device).sum());
+        Ok(rate(started.elapsed().as_secs_f64()))
+    })?;
+    let seconds_to_score =
+        args.score.map(|score| time_to_score(game, &defaults, args, score, device)).transpose()?;
+
+    // The peak is measured last, when nothing else can suffer from the memory that takes.
+    let report = Report {
+        env: G::NAME,
+        device: &chosen.info,
+        engine: trainer.describe(),
+        threads: rayon::current_num_threads(),
+        num_envs: envs,
+        num_steps: steps,
+        learn_steps,
+        num_features: game.num_features(),
+        hidden: &config.policy.hidden,
+        update_epochs: args.update_epochs,
+        updates_per_iteration: args.update_epochs * args.num_minibatches,
+        repeats: args.repeats,
+        rules_steps_per_second: rules,
+        policy_steps_per_second: policy,
+        trained_steps_per_second: trained,
+        seconds_to_first_update,
+        peak_memory_bytes: memory,
+        work_per_step: Work::of(game, &config),
+        seconds_to_score,
+        device_peak: if args.no_peak { None } else { peak::measure(device, &chosen.info) },
+    };
+    if let Some(path) = &args.json {
+        let mut text = serde_json::to_string_pretty(&report)?;
+        text.push('\n');
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    report.print();
+    Ok(())
+}
+
+/// Seconds of the game's default run until its greedy policy reaches `score`, for each seed.
+fn time_to_score<G: Rules>(
+    game: G,
+    defaults: &TrainConfig,
+    args: &BenchArgs,
+    score: f64,
+    device: &Device,
+) -> Result<ScoreRuns> {
+    let runs = (0..args.score_repeats).map(|i| {
+        let config = TrainConfig { seed: defaults.seed + i, ..defaults.clone() };
+        let started = Instant::now();
+        let mut trainer = Trainer::new(game, &config, device);
+        while trainer.iteration() < config.iterations {
+            trainer.iterate()?;
+            let due = trainer.iteration().is_multiple_of(LOOK_EVERY)
+                || trainer.iteration() == config.iterations;
+            if due && trainer.evaluate(LOOK_EPISODES, Player::Greedy).mean_score >= score {
+                return Ok(Some(started.elapsed().as_secs_f64()));
+            }
+        }
+        Ok(None)
+    });
+    Ok(ScoreRuns::of(score, defaults.seed, runs.collect::<Result<_>>()?))
+}

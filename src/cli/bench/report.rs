@@ -1,0 +1,197 @@
+//! The figures of a measurement, as JSON and as a table.
+
+use super::peak::Peak;
+use super::work::Work;
+use super::{LOOK_EPISODES, LOOK_EVERY, WARM_UP};
+use anyhow::Result;
+use grove::device::DeviceInfo;
+use serde::Serialize;
+
+/// A figure: the median of several measurements, and their spread.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Figure {
+    pub median: f64,
+    pub min: f64,
+    pub max: f64,
+}
+
+impl Figure {
+    /// Of one value or more.
+    fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        let last = values.len() - 1;
+        let median = (values[last / 2] + values[values.len() / 2]) / 2.0;
+        Self { median, min: values[0], max: values[last] }
+    }
+
+    /// Of so many measurements, after some that are not counted.
+    pub fn measure(repeats: usize, mut once: impl FnMut() -> Result<f64>) -> Result<Self> {
+        let mut values = Vec::new();
+        for i in 0..WARM_UP + repeats {
+            let value = once()?;
+            if i >= WARM_UP {
+                values.push(value);
+            }
+        }
+        Ok(Self::of(values))
+    }
+}
+
+/// The times of some runs to a score.
+#[derive(Debug, Serialize)]
+pub(super) struct ScoreRuns {
+    /// The score wanted.
+    score: f64,
+    /// The seed of the first run; each other has the next.
+    first_seed: u64,
+    /// Of those that reached the score; `None` if none did.
+    figure: Option<Figure>,
+    /// Seconds of each run; `None` for one that ended below the score.
+    runs: Vec<Option<f64>>,
+}
+
+impl ScoreRuns {
+    /// Of these runs.
+    pub fn of(score: f64, first_seed: u64, runs: Vec<Option<f64>>) -> Self {
+        let reached: Vec<f64> = runs.iter().copied().flatten().collect();
+        let figure = (!reached.is_empty()).then(|| Figure::of(reached));
+        Self { score, first_seed, figure, runs }
+    }
+}
+
+/// All that a measurement gave.
+#[derive(Serialize)]
+pub(super) struct Report<'a> {
+    pub env: &'a str,
+    pub device: &'a DeviceInfo,
+    pub engine: String,
+    pub threads: usize,
+    pub num_envs: usize,
+    pub num_steps: usize,
+    pub learn_steps: usize,
+    pub num_features: usize,
+    pub hidden: &'a [usize],
+    pub update_epochs: usize,
+    pub updates_per_iteration: usize,
+    pub repeats: usize,
+    pub rules_steps_per_second: Figure,
+    pub policy_steps_per_second: Figure,
+    pub trained_steps_per_second: Figure,
+    pub seconds_to_first_update: f64,
+    pub peak_memory_bytes: Option<u64>,
+    pub work_per_step: Work,
+    pub device_peak: Option<Peak>,
+    pub seconds_to_score: Option<ScoreRuns>,
+}
+
+impl Report<'_> {
+    /// Prints the table.
+    pub fn print(&self) {
+        println!("{} on {}: {}", self.env, self.device, self.engine);
+        println!(
+            "{} games x {} steps, {} features, hidden {:?}, {} threads of the CPU",
+            self.num_envs, self.num_steps, self.num_features, self.hidden, self.threads
+        );
+        println!(
+            "an iteration: {} optimiser steps, passes over the first {} steps: {}",
+            self.updates_per_iteration, self.learn_steps, self.update_epochs
+        );
+        println!();
+        println!(
+            "{:28}  {:>12}  lowest to highest of {}",
+            "steps a second", "median", self.repeats
+        );
+        let row = |what: &str, Figure { median, min, max }: Figure| {
+            println!("{what:28}  {median:>12.3e}  {min:.3e} to {max:.3e}");
+        };
+        row("rules only, random actions", self.rules_steps_per_second);
+        row("rules and policy", self.policy_steps_per_second);
+        row("trained", self.trained_steps_per_second);
+        println!();
+        println!("time to the first update: {:.2} s", self.seconds_to_first_update);
+        if let Some(runs) = &self.seconds_to_score {
+            runs.print();
+        }
+        if let Some(bytes) = self.peak_memory_bytes {
+            println!("peak memory: {:.1} MiB", bytes as f64 / f64::from(1 << 20));
+        }
+        self.print_shares();
+    }
+
+    fn print_shares(&self) {
+        let work = &self.work_per_step;
+        println!(
+            "a step is at least {:.0} FLOP and {:.0} bytes played, {:.0} and {:.0} trained",
+            work.policy_flops, work.policy_bytes, work.trained_flops, work.trained_bytes
+        );
+        let Some(peak) = &self.device_peak else { return };
+        let unit = |value: Option<f64>, scale: f64, unit: &str| match value {
+            Some(value) => format!("{:.3} {unit}", value / scale),
+            None => format!("no measure in {unit}"),
+        };
+        println!(
+            "the device's measured peak: {}, {}",
+            unit(peak.flops_per_second, 1e12, "TFLOP/s"),
+            unit(peak.bytes_per_second, 1e9, "GB/s")
+        );
+        for (what, figure, flops, bytes) in [
+            (
+                "rules and policy",
+                self.policy_steps_per_second,
+                work.policy_flops,
+                work.policy_bytes,
+            ),
+            ("trained", self.trained_steps_per_second, work.trained_flops, work.trained_bytes),
+        ] {
+            let share = |each: f64, peak: Option<f64>| match peak {
+                Some(peak) => format!("{:.2} %", 100.0 * figure.median * each / peak),
+                None => "unknown".to_string(),
+            };
+            println!(
+                "  {what}: {} of its arithmetic, {} of its traffic",
+                share(flops, peak.flops_per_second),
+                share(bytes, peak.bytes_per_second)
+            );
+        }
+    }
+}
+
+impl ScoreRuns {
+    fn print(&self) {
+        let (reached, all) = (self.runs.iter().flatten().count(), self.runs.len());
+        let Some(Figure { median, min, max }) = self.figure else {
+            println!("a greedy score of {} is reached in none of {all} runs", self.score);
+            return;
+        };
+        println!(
+            "time to a greedy score of {}, looked at every {LOOK_EVERY} iterations over \
+             {LOOK_EPISODES} episodes (within the time):",
+            self.score
+        );
+        println!(
+            "  {median:.2} s ({min:.2} to {max:.2}), {reached} of {all} runs; the first, from \
+             nothing but a started device, {}",
+            self.runs[0].map_or("does not reach it".to_string(), |s| format!("takes {s:.2} s"))
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_figure_is_the_median_and_the_spread_of_what_follows_the_warm_up() {
+        let mut values = [100.0, 200.0, 5.0, 1.0, 2.0, 3.0].into_iter();
+        let figure = Figure::measure(4, || Ok(values.next().unwrap())).unwrap();
+        assert_eq!(figure, Figure { median: 2.5, min: 1.0, max: 5.0 });
+        assert_eq!(Figure::of(vec![3.0, 1.0, 7.0]).median, 3.0);
+    }
+
+    #[test]
+    fn runs_that_miss_the_score_are_not_in_the_figure() {
+        let runs = ScoreRuns::of(1.0, 4, vec![Some(2.0), None, Some(4.0)]);
+        assert_eq!(runs.figure, Some(Figure { median: 3.0, min: 2.0, max: 4.0 }));
+        assert_eq!(ScoreRuns::of(1.0, 4, vec![None]).figure, None);
+    }
+}

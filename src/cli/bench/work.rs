@@ -1,0 +1,85 @@
+//! What a step costs, by the sizes alone: the least arithmetic and traffic that the algorithm asks for.
+//!
+//! With `f` features, hidden layers of `h1` (and `h2`) units and `a` actions a perceptron has
+//! `m = f h1 + h1 a` (or `f h1 + h1 h2 + h2 a`) weights.
+//!
+//! - *Arithmetic*, in floating-point operations (a multiplication and an addition are two), of the
+//!   matrix products alone. Forward: `2 m`. Backward: `2 m` for the weights' gradients and
+//!   `2 (m - f h1)` for what goes on to the layer below; the observation needs none. A step of a
+//!   rollout costs a forward; a trained one also a forward and a backward for each pass over the data,
+//!   times the share of the steps that are learnt from.
+//! - *Traffic*, in bytes, of what must be written once and read once for a step: a rollout writes the
+//!   packed state, the action with the end of the episode, the log-probability and the reward, in words
+//!   of four bytes; judging reads actions and rewards and writes an advantage; each pass reads the
+//!   state, the action, the log-probability and the advantage. Weights, which stay near the
+//!   processors, and what an engine moves beyond that are left out.
+//!
+//! A device that is at 100 % of its peak by these counts would be at its limit; one at 10 % may be held
+//! up by other work (rules, draws, exponentials, launches), which the counts leave out.
+
+use grove::config::TrainConfig;
+use grove::env::Game;
+use serde::Serialize;
+
+/// Arithmetic and traffic of a step of one game.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Work {
+    /// Floating-point operations of a step of a rollout.
+    pub policy_flops: f64,
+    /// Of a step of training.
+    pub trained_flops: f64,
+    /// Bytes of a step of a rollout.
+    pub policy_bytes: f64,
+    /// Of a step of training.
+    pub trained_bytes: f64,
+}
+
+impl Work {
+    /// That of a game and a run.
+    pub fn of<G: Game>(game: G, config: &TrainConfig) -> Self {
+        let inputs = [game.num_features()].into_iter().chain(config.policy.hidden.iter().copied());
+        let outputs = config.policy.hidden.iter().copied().chain([game.num_actions()]);
+        let layers: Vec<f64> = inputs.zip(outputs).map(|(i, o)| (i * o) as f64).collect();
+        let weights: f64 = layers.iter().sum();
+        let forward = 2.0 * weights;
+        let backward = 2.0 * weights + 2.0 * (weights - layers[0]);
+        let rollout = &config.rollout;
+        let learnt = rollout.learn_steps as f64 / rollout.num_steps as f64;
+        let passes = config.update.update_epochs as f64 * learnt;
+        let word = size_of::<u32>() as f64;
+        let state = game.num_words() as f64 * word;
+        let policy_bytes = state + 3.0 * word;
+        Self {
+            policy_flops: forward,
+            trained_flops: forward + passes * (forward + backward),
+            policy_bytes,
+            trained_bytes: policy_bytes + 3.0 * word + passes * (state + 3.0 * word),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use grove::env::Fruit;
+
+    #[test]
+    fn work_is_what_one_counts_by_hand() {
+        let game = Fruit::default();
+        assert_eq!(game.num_features(), 16);
+        let mut config = TrainConfig::for_game("fruit");
+        config.policy.hidden = vec![64];
+        config.rollout.num_steps = 100;
+        config.rollout.learn_steps = 50;
+        config.update.update_epochs = 4;
+        // 16 x 64 and 64 x 3 weights; two passes a step.
+        let work = Work::of(game, &config);
+        assert_eq!(work.policy_flops, 2.0 * 1216.0);
+        assert_eq!(work.trained_flops, 2432.0 + 2.0 * (2432.0 + 2432.0 + 2.0 * 192.0));
+        // Three words of state.
+        assert_eq!(work.policy_bytes, 24.0);
+        assert_eq!(work.trained_bytes, 24.0 + 12.0 + 2.0 * 24.0);
+        config.policy.hidden = vec![64, 32];
+        assert_eq!(Work::of(game, &config).policy_flops, 2.0 * (1024.0 + 2048.0 + 96.0));
+    }
+}

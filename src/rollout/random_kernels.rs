@@ -1,0 +1,93 @@
+//! The kernel of games played at random: one unit plays one game for many steps.
+
+use super::seat_kernels::{cube_units, seat, seated_episode, seated_state, steps_per_launch};
+use super::{RolloutKeys, action_key, action_uniform, seat_words};
+use crate::device::buffers::{argument, cube_tensor, room};
+use crate::draws::draw;
+use crate::env::{Episode, Rules, new_game, play as play_step};
+use burn::backend::{Cube, DType};
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+use burn::tensor::{Device, Tensor};
+
+/// Plays steps `first_step..end_step` of one game and adds its features and rewards to its sum.
+///
+/// Buffers: the seats `[seat_words, num_envs]`, which carry the games from launch to launch; the sums
+/// `[num_envs]`. With `fresh` both are written without being read.
+#[cube(launch_unchecked)]
+#[allow(clippy::too_many_arguments)]
+fn random_kernel<G: Rules>(
+    seats: &mut [u32],
+    sums: &mut [f32],
+    level_key: u32,
+    iteration_key: u32,
+    first_step: usize,
+    end_step: usize,
+    num_envs: usize,
+    #[comptime] fresh: bool,
+    #[comptime] game: G,
+) {
+    let env = ABSOLUTE_POS;
+    if env < num_envs {
+        let level = draw(level_key, env as u32);
+        let mut state = if comptime!(fresh) {
+            new_game::<G>(level, game)
+        } else {
+            seated_state::<G>(&*seats, env, num_envs, game)
+        };
+        let mut episode = if comptime!(fresh) {
+            Episode { level, time: 0u32.runtime(), score: 0.0f32.runtime() }
+        } else {
+            seated_episode(&*seats, env, num_envs)
+        };
+        let mut sum = if comptime!(fresh) { 0.0f32.runtime() } else { sums[env] };
+        let draws = action_key(iteration_key, env as u32);
+        for t in first_step..end_step {
+            #[unroll]
+            for i in 0..comptime!(game.num_features()) {
+                sum += G::feature(&state, i, game);
+            }
+            let u = action_uniform(draws, t as u32);
+            let action = (u * comptime!(game.num_actions() as f32)) as u32;
+            let played = play_step::<G>(&mut state, &mut episode, action, game);
+            sum += played.reward;
+        }
+        sums[env] = sum;
+        seat::<G>(seats, &state, &episode, env, num_envs, game);
+    }
+}
+
+/// Plays the games of [`super::play_at_random`] on a CubeCL device. Nothing is read back.
+pub(super) fn play<G: Rules>(
+    game: G,
+    num_envs: usize,
+    num_steps: usize,
+    keys: RolloutKeys,
+    device: &Device,
+) -> Tensor<1> {
+    let sums = cube_tensor(Tensor::<1>::zeros([num_envs], &device.clone().without_autodiff()));
+    let seats = room(&sums, &[seat_words(game), num_envs], DType::I32);
+    let dim = CubeDim::new_1d(cube_units(num_envs));
+    let steps = steps_per_launch(num_envs);
+    let count = cubecl::calculate_cube_count_elemwise(&sums.client, num_envs, dim);
+    for first_step in (0..num_steps).step_by(steps) {
+        // SAFETY: the kernel stays below `num_envs` in both buffers.
+        unsafe {
+            random_kernel::launch_unchecked::<G>(
+                &sums.client,
+                count.clone(),
+                dim,
+                argument(&seats),
+                argument(&sums),
+                keys.level,
+                keys.action,
+                first_step,
+                num_steps.min(first_step + steps),
+                num_envs,
+                first_step == 0,
+                game,
+            );
+        }
+    }
+    Tensor::from_primitive::<Cube>(sums)
+}
