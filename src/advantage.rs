@@ -1,5 +1,9 @@
 //! Group-relative advantages: how much better an action's outcome was than the group's mean.
 
+mod native;
+
+pub use native::HostAdvantages;
+
 use crate::config::{AdvantageConfig, Estimator, Scale};
 use crate::trajectory::Trajectory;
 use burn::tensor::Tensor;

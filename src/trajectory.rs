@@ -1,5 +1,10 @@
 //! What a rollout gives and an update takes.
 
+mod host;
+
+pub(crate) use host::by_game;
+pub use host::{HostTrajectory, OBS_MULTIPLE, Totals};
+
 use burn::tensor::{Int, Tensor};
 
 /// The steps of `num_envs` games, `num_steps` each, on one device.

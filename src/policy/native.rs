@@ -64,6 +64,27 @@ impl NativeMlp {
         Self { layers, activation: mlp.activation() }
     }
 
+    /// From the layers' widths, features and actions included, and parameters in the order of
+    /// [`flatten`](super::flatten): layer by layer weights `[inputs, outputs]`, then biases.
+    ///
+    /// # Panics
+    /// If the number of parameters is another.
+    pub fn from_params(widths: &[usize], activation: Activation, params: &[f32]) -> Self {
+        let mut rest = params;
+        let mut take = |count: usize| {
+            let (taken, left) = rest.split_at(count);
+            rest = left;
+            taken.to_vec()
+        };
+        let layers = widths.windows(2).map(|pair| {
+            let (inputs, outputs) = (pair[0], pair[1]);
+            Dense { inputs, outputs, weight: take(inputs * outputs), bias: take(outputs) }
+        });
+        let layers = layers.collect();
+        assert!(rest.is_empty(), "params: [num_params]");
+        Self { layers, activation }
+    }
+
     /// The number of features.
     pub fn num_features(&self) -> usize {
         self.layers[0].inputs
@@ -204,7 +225,7 @@ fn activate(activation: Activation, values: &mut [Lanes]) {
 mod tests {
     use super::*;
     use crate::config::PolicyConfig;
-    use crate::policy::{Policy, sample};
+    use crate::policy::{Policy, flatten, sample};
     use burn::tensor::{Device, Tensor, TensorData};
 
     #[test]
@@ -251,6 +272,14 @@ mod tests {
                     .map(|f| std::array::from_fn(|lane| obs[lane * features + f]))
                     .collect();
                 let native = NativeMlp::new(&mlp);
+                let widths: Vec<usize> =
+                    [features].into_iter().chain(hidden.clone()).chain([actions]).collect();
+                let params: Vec<f32> = flatten(&mlp).into_data().try_into_vec().unwrap();
+                let same = NativeMlp::from_params(&widths, activation, &params);
+                assert_eq!(
+                    same.logits(&lanes, &mut same.scratch()),
+                    native.logits(&lanes, &mut native.scratch())
+                );
                 let mut scratch = native.scratch();
                 let logits = native.logits(&lanes, &mut scratch);
                 for lane in 0..LANES {

@@ -8,7 +8,10 @@
 use super::product::{Left, ROWS, Store, multiply};
 use crate::config::Activation;
 use crate::policy::{LANES, exp, tanh};
+use crate::trajectory::OBS_MULTIPLE;
 use multiversion::multiversion;
+
+const _: () = assert!(OBS_MULTIPLE.is_multiple_of(ROWS), "observations are a product's rows");
 
 /// Where the parameters of a network lie in a padded vector.
 #[derive(Clone, Debug)]
@@ -59,7 +62,7 @@ impl Layout {
             .map(|i| {
                 let (inputs, outputs) = (widths[i], widths[i + 1]);
                 // The features are never a vector of columns.
-                let rows = inputs.next_multiple_of(if i == 0 { ROWS } else { LANES });
+                let rows = inputs.next_multiple_of(if i == 0 { OBS_MULTIPLE } else { LANES });
                 let columns = outputs.next_multiple_of(LANES);
                 Dense {
                     inputs,
@@ -89,6 +92,17 @@ impl Layout {
     /// Numbers of a padded vector.
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// The layers' widths, features and actions included.
+    pub fn widths(&self) -> Vec<usize> {
+        let inputs = self.hidden.iter().map(|layer| layer.inputs);
+        inputs.chain([self.head.inputs, self.head.actions]).collect()
+    }
+
+    /// What follows each hidden layer.
+    pub fn activation(&self) -> Activation {
+        self.activation
     }
 
     /// Features of an observation.
@@ -154,7 +168,8 @@ pub struct Network {
 #[derive(Clone, Debug)]
 pub struct Block {
     /// Observations, `[samples, obs_stride]`.
-    pub obs: Vec<f32>,
+    obs: Vec<f32>,
+    obs_stride: usize,
     /// Of each hidden layer what it gives, `[samples, columns]`.
     hidden: Vec<Vec<f32>>,
     /// The derivatives of the activations there, then the gradients of the loss.
@@ -172,11 +187,19 @@ impl Block {
         let hidden: Vec<_> = layout.hidden.iter().map(|l| room(l.columns)).collect();
         Self {
             obs: room(layout.obs_stride()),
+            obs_stride: layout.obs_stride(),
             slopes: hidden.clone(),
             hidden,
             logits: room(layout.head.columns),
             logits_stride: layout.head.columns,
         }
+    }
+
+    /// Puts the `len` observations from `first` on of `obs` behind the first `at` of the block.
+    pub fn load_obs(&mut self, at: usize, obs: &[f32], first: usize, len: usize) {
+        let stride = self.obs_stride;
+        let from = &obs[first * stride..(first + len) * stride];
+        self.obs[at * stride..(at + len) * stride].copy_from_slice(from);
     }
 }
 
