@@ -17,6 +17,7 @@ mod random;
 mod seat_kernels;
 mod seats;
 mod stepwise;
+mod table;
 
 pub use evaluate::{Evaluation, Player, evaluate};
 #[cfg(feature = "kernels")]

@@ -4,6 +4,7 @@
 //! word to the others; which thread plays which block changes nothing.
 
 use super::seats::{self, BranchPoint, Seat};
+use super::table::{PlayedLanes, Table};
 use super::{RolloutKeys, SeatsError, action_key, action_uniform};
 use crate::config::RolloutConfig;
 use crate::env::Rules;
@@ -26,7 +27,7 @@ pub struct NativeRollout<G: Rules> {
 struct Block<'a, G: Rules> {
     /// The first game's number.
     first: usize,
-    seats: &'a mut [Seat<G>],
+    seats: &'a [Seat<G>],
     obs: &'a mut [f32],
     actions: &'a mut [i32],
     logprobs: &'a mut [f32],
@@ -56,7 +57,7 @@ impl<G: Rules> NativeRollout<G> {
         trajectory: &mut HostTrajectory,
     ) {
         let keys = self.keys.at(iteration);
-        let mut seats = seats::deal(self.game, &self.config, keys.level, &self.branches);
+        let seats = seats::deal(self.game, &self.config, keys.level, &self.branches);
         let points = seats::branch_points(&self.config, keys.branch);
         let steps = self.config.num_steps;
         trajectory.resize(self.config.num_envs(), steps, self.game.num_features());
@@ -64,7 +65,7 @@ impl<G: Rules> NativeRollout<G> {
         let rows = LANES * steps;
         let HostTrajectory { obs, actions, logprobs, rewards, ends, scores, .. } = trajectory;
         let mut branches: Vec<_> = seats
-            .par_chunks_mut(LANES)
+            .par_chunks(LANES)
             .zip(obs.par_chunks_mut(rows * stride))
             .zip(actions.par_chunks_mut(rows).zip(logprobs.par_chunks_mut(rows)))
             .zip(rewards.par_chunks_mut(rows).zip(ends.par_chunks_mut(rows)))
@@ -116,12 +117,15 @@ impl<G: Rules> NativeRollout<G> {
         let action_keys: [u32; LANES] =
             std::array::from_fn(|lane| action_key(iteration_key, (first + lane) as u32));
         let (mut actions, mut logprobs) = ([0; LANES], [0.0; LANES]);
+        let mut table = Table::new(self.game, seats);
+        let mut played = PlayedLanes::default();
         for t in 0..steps {
-            observe(self.game, seats, &mut obs);
+            table.observe(self.game, &mut obs);
             let logits = policy.logits(&obs, &mut scratch);
             let u = action_keys.map(|key| action_uniform(key, t as u32));
             sample_lanes(logits, &u, &mut actions, &mut logprobs);
-            for (lane, seat) in seats.iter_mut().enumerate() {
+            table.play(self.game, &actions, &mut played);
+            for lane in 0..seats.len() {
                 let slot = lane * steps + t;
                 let row = &mut block.obs[slot * stride..][..obs.len()];
                 for (x, feature) in row.iter_mut().zip(&obs) {
@@ -129,17 +133,16 @@ impl<G: Rules> NativeRollout<G> {
                 }
                 block.actions[slot] = actions[lane] as i32;
                 block.logprobs[slot] = logprobs[lane];
-                let played = seat.play(actions[lane], self.game);
-                block.rewards[slot] = played.reward;
-                block.ends[slot] = f32::from(played.ended);
-                block.scores[slot] = played.score;
+                block.rewards[slot] = played.rewards[lane];
+                block.ends[slot] = played.ends[lane];
+                block.scores[slot] = played.scores[lane];
             }
             for group in groups.clone() {
                 if let Some(point) = points.get(group)
                     && point.step == t + 1
                     && (first..first + seats.len()).contains(&point.env)
                 {
-                    branches.push((group, seats[point.env - first]));
+                    branches.push((group, table.seat(self.game, point.env - first)));
                 }
             }
         }
@@ -148,26 +151,6 @@ impl<G: Rules> NativeRollout<G> {
 }
 
 /// Fills `obs`, `[num_features][LANES]`, with the features of up to [`LANES`] games.
-///
-/// The first features are asked for by constants, so that the code of each is compiled for itself, as
-/// it is in a kernel.
 pub(super) fn observe<G: Rules>(game: G, seats: &[Seat<G>], obs: &mut [Lanes]) {
-    macro_rules! constants {
-        ($($i:literal)*) => {
-            $(if $i < obs.len() {
-                observe_one(game, seats, $i, &mut obs[$i]);
-            })*
-        };
-    }
-    constants!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19);
-    for (i, feature) in obs.iter_mut().enumerate().skip(20) {
-        observe_one(game, seats, i, feature);
-    }
-}
-
-#[inline(always)]
-fn observe_one<G: Rules>(game: G, seats: &[Seat<G>], i: usize, feature: &mut Lanes) {
-    for (x, seat) in feature.iter_mut().zip(seats) {
-        *x = G::feature(&seat.state, i, game);
-    }
+    Table::new(game, seats).observe(game, obs);
 }

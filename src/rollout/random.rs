@@ -1,7 +1,7 @@
 //! Games played at random: what the rules alone cost, without a policy.
 
-use super::native::observe;
 use super::seats::Seat;
+use super::table::{PlayedLanes, Table};
 use super::{RolloutKeys, action_key, action_uniform};
 use crate::draws::draw;
 use crate::env::Rules;
@@ -18,22 +18,25 @@ pub fn play_at_random<G: Rules>(game: G, num_envs: usize, num_steps: usize, seed
         .map(|block| {
             let first = block * LANES;
             let last = num_envs.min(first + LANES);
-            let mut seats: Vec<Seat<G>> =
+            let seats: Vec<Seat<G>> =
                 (first..last).map(|env| Seat::new(draw(keys.level, env as u32), game)).collect();
+            let mut table = Table::new(game, &seats);
+            let mut played = PlayedLanes::default();
             let mut obs = vec![[0.0; LANES]; game.num_features()];
             let action_keys: [u32; LANES] =
                 std::array::from_fn(|lane| action_key(keys.action, (first + lane) as u32));
             let mut sums = [0.0f32; LANES];
             for t in 0..num_steps {
-                observe(game, &seats, &mut obs);
+                table.observe(game, &mut obs);
                 for feature in &obs {
                     sums.iter_mut().zip(feature).for_each(|(sum, x)| *sum += x);
                 }
-                for (lane, seat) in seats.iter_mut().enumerate() {
-                    let u = action_uniform(action_keys[lane], t as u32);
-                    let action = (u * game.num_actions() as f32) as u32;
-                    sums[lane] += seat.play(action, game).reward;
-                }
+                let actions = action_keys.map(|key| {
+                    let u = action_uniform(key, t as u32);
+                    (u * game.num_actions() as f32) as u32
+                });
+                table.play(game, &actions, &mut played);
+                sums.iter_mut().zip(&played.rewards).for_each(|(sum, x)| *sum += x);
             }
             sums[..last - first].iter().map(|sum| f64::from(*sum)).sum()
         })
