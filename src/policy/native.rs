@@ -16,10 +16,6 @@ pub const LANES: usize = 16;
 /// One number for each of [`LANES`] games.
 pub type Lanes = [f32; LANES];
 
-/// Outputs that are summed up at a time: as many independent sums as hide the latency of a
-/// multiply-add.
-const TILE: usize = 4;
-
 /// A copy of an [`Mlp`]'s weights for evaluation on the CPU.
 #[derive(Clone, Debug)]
 pub struct NativeMlp {
@@ -151,6 +147,8 @@ pub(crate) fn sample_lanes(
     let last = logits.len() as u32 - 1;
     let mut chosen = [0.0f32; LANES];
     for (action, logits) in logits.iter().enumerate() {
+        // A copy, so that it is read whether it is chosen or not.
+        let logits = *logits;
         for lane in 0..LANES {
             let hit = actions[lane].min(last) == action as u32;
             chosen[lane] = if hit { logits[lane] } else { chosen[lane] };
@@ -176,32 +174,40 @@ pub(crate) fn argmax_lane(logits: &[Lanes], lane: usize) -> u32 {
 /// `output[j] = bias[j] + sum over i of weight[i, j] * input[i]`, summed in the order of `i`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn dense(weight: &[f32], bias: &[f32], input: &[Lanes], output: &mut [Lanes]) {
+    // As many independent sums as 16 registers hold hide the latency of a multiply-add.
+    let j = tiles::<6>(weight, bias, input, output, 0);
+    let j = tiles::<4>(weight, bias, input, output, j);
+    let j = tiles::<3>(weight, bias, input, output, j);
+    let j = tiles::<2>(weight, bias, input, output, j);
+    tiles::<1>(weight, bias, input, output, j);
+}
+
+/// The outputs from `j` on, `N` at a time; gives the first that is left.
+#[inline(always)]
+fn tiles<const N: usize>(
+    weight: &[f32],
+    bias: &[f32],
+    input: &[Lanes],
+    output: &mut [Lanes],
+    mut j: usize,
+) -> usize {
     let outputs = output.len();
-    let tiles = outputs / TILE;
-    for tile in 0..tiles {
-        let j = tile * TILE;
-        let mut sums = [[0.0f32; LANES]; TILE];
-        for (sum, b) in sums.iter_mut().zip(&bias[j..j + TILE]) {
+    while outputs - j >= N {
+        let mut sums = [[0.0f32; LANES]; N];
+        for (sum, b) in sums.iter_mut().zip(&bias[j..j + N]) {
             *sum = [*b; LANES];
         }
         for (x, row) in input.iter().zip(weight.chunks_exact(outputs)) {
-            for (sum, w) in sums.iter_mut().zip(&row[j..j + TILE]) {
+            for (sum, w) in sums.iter_mut().zip(&row[j..j + N]) {
                 for (s, x) in sum.iter_mut().zip(x) {
                     *s = mul_add(*w, *x, *s);
                 }
             }
         }
-        output[j..j + TILE].copy_from_slice(&sums);
+        output[j..j + N].copy_from_slice(&sums);
+        j += N;
     }
-    for j in tiles * TILE..outputs {
-        let mut sum = [bias[j]; LANES];
-        for (x, row) in input.iter().zip(weight.chunks_exact(outputs)) {
-            for (s, x) in sum.iter_mut().zip(x) {
-                *s = mul_add(row[j], *x, *s);
-            }
-        }
-        output[j] = sum;
-    }
+    j
 }
 
 /// Applies the activation in place.

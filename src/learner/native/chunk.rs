@@ -149,9 +149,9 @@ impl Workspace {
             let rows = len.next_multiple_of(LANES);
             network.forward(&mut self.block, rows);
             for group in 0..rows / LANES {
-                load_logits(&self.block, group, &mut self.logits);
-                differentiate(rule, &self.batch.steps(group), &mut self.logits, sums);
-                store_logits(&mut self.block, group, &self.logits);
+                with_logits(&mut self.block, group, &mut self.logits, |logits| {
+                    differentiate(rule, &self.batch.steps(group), logits, sums);
+                });
             }
             network.backward(&mut self.block, rows, gradient);
         }
@@ -202,8 +202,9 @@ impl Workspace {
             let mut values = [0.0; BLOCK];
             let (groups, _) = values[..rows].as_chunks_mut();
             for (group, values) in groups.iter_mut().enumerate() {
-                load_logits(&self.block, group, &mut self.logits);
-                *values = logprobs(&mut self.logits, lanes(&self.batch.actions, group));
+                *values = with_logits(&mut self.block, group, &mut self.logits, |logits| {
+                    logprobs(logits, lanes(&self.batch.actions, group))
+                });
             }
             let mut rest = &values[..];
             for run in &runs {
@@ -278,24 +279,19 @@ fn lanes<T>(values: &[T; BLOCK], group: usize) -> &[T; LANES] {
     &values.as_chunks().0[group]
 }
 
-/// The logits of a group of [`LANES`] samples side by side.
-fn load_logits(block: &Block, group: usize, logits: &mut [Lanes]) {
-    let stride = block.logits_stride;
-    let rows = block.logits[group * LANES * stride..].chunks_exact(stride);
-    for (lane, row) in rows.take(LANES).enumerate() {
-        for (logits, z) in logits.iter_mut().zip(row) {
-            logits[lane] = *z;
-        }
+/// Runs over the logits of a group of samples, and puts them back.
+fn with_logits<T>(
+    block: &mut Block,
+    group: usize,
+    logits: &mut [Lanes],
+    run: impl FnOnce(&mut [Lanes]) -> T,
+) -> T {
+    for (to, from) in logits.iter_mut().zip(block.logits(group)) {
+        *to = *from;
     }
-}
-
-/// The inverse of [`load_logits`].
-fn store_logits(block: &mut Block, group: usize, logits: &[Lanes]) {
-    let stride = block.logits_stride;
-    let rows = block.logits[group * LANES * stride..].chunks_exact_mut(stride);
-    for (lane, row) in rows.take(LANES).enumerate() {
-        for (logits, z) in logits.iter().zip(row) {
-            *z = logits[lane];
-        }
+    let result = run(logits);
+    for (from, to) in logits.iter().zip(block.logits(group)) {
+        *to = *from;
     }
+    result
 }

@@ -3,11 +3,12 @@
 //! A block's numbers are sample-major, `[samples, units]`, so that all three products vectorise over
 //! units: forward `z = h W`, the gradient of the weights `h^T d`, that of the inputs `d W^T`. For
 //! that, widths are padded with zeros to whole vectors; padding earns no gradient and stays zero.
-//! The last layer has few outputs and is therefore held as `W^T`, which keeps the vectors full.
+//! The last layer has few outputs and is therefore held as `W^T`, which keeps the vectors full, and
+//! its logits are `[actions, samples]`, side by side for the loss.
 
-use super::product::{Left, ROWS, Store, multiply};
+use super::product::{Left, QUAD, ROWS, Store, multiply, narrow, pack};
 use crate::config::Activation;
-use crate::policy::{LANES, exp, tanh};
+use crate::policy::{LANES, Lanes, exp, tanh};
 use crate::trajectory::OBS_MULTIPLE;
 use multiversion::multiversion;
 
@@ -33,14 +34,13 @@ struct Dense {
     bias: usize,
 }
 
-/// The last layer: transposed weights `[rows, width]`, then biases `[columns]`.
+/// The last layer: transposed weights `[rows, width]`, then biases `[rows]`.
 #[derive(Clone, Copy, Debug)]
 struct Head {
     inputs: usize,
     actions: usize,
     rows: usize,
     width: usize,
-    columns: usize,
     weight: usize,
     bias: usize,
 }
@@ -75,17 +75,9 @@ impl Layout {
             })
             .collect();
         let (inputs, actions) = (widths[last], widths[last + 1]);
-        let (rows, width) = (actions.next_multiple_of(ROWS), inputs.next_multiple_of(LANES));
-        let columns = actions.next_multiple_of(LANES);
-        let head = Head {
-            inputs,
-            actions,
-            rows,
-            width,
-            columns,
-            weight: take(rows * width),
-            bias: take(columns),
-        };
+        let (rows, width) = (actions.next_multiple_of(QUAD), inputs.next_multiple_of(LANES));
+        let (weight, bias) = (take(rows * width), take(rows));
+        let head = Head { inputs, actions, rows, width, weight, bias };
         Self { activation, hidden, head, len }
     }
 
@@ -155,13 +147,16 @@ impl Layout {
     }
 }
 
-/// A network: padded parameters, and the weights of every layer but the first once more, transposed.
+/// A network: padded parameters, and the weights of every layer but the first once more, in another
+/// order.
 #[derive(Clone, Debug)]
 pub struct Network {
     layout: Layout,
     params: Vec<f32>,
-    /// Of each hidden layer but the first, `[columns, rows]`; then of the head, `[width, columns]`.
+    /// Of each hidden layer but the first, `[columns, rows]`.
     transposed: Vec<Vec<f32>>,
+    /// Of the head, as [`pack`] orders them.
+    packed: Vec<f32>,
 }
 
 /// The numbers of a block of samples on their way through a network.
@@ -174,14 +169,15 @@ pub struct Block {
     hidden: Vec<Vec<f32>>,
     /// The derivatives of the activations there, then the gradients of the loss.
     slopes: Vec<Vec<f32>>,
-    /// Logits, then the gradients of the loss: `[samples, stride]`.
-    pub logits: Vec<f32>,
-    /// Numbers from sample to sample in `logits`.
-    pub logits_stride: usize,
+    /// Logits, then the gradients of the loss: `[rows, room]`, where zeros stay in the rows behind
+    /// the actions.
+    logits: Vec<f32>,
+    /// Samples that there is room for.
+    room: usize,
 }
 
 impl Block {
-    /// Room for a number of samples.
+    /// Room for a number of samples, a multiple of [`LANES`].
     pub fn new(layout: &Layout, samples: usize) -> Self {
         let room = |stride: usize| vec![0.0; samples * stride];
         let hidden: Vec<_> = layout.hidden.iter().map(|l| room(l.columns)).collect();
@@ -190,8 +186,8 @@ impl Block {
             obs_stride: layout.obs_stride(),
             slopes: hidden.clone(),
             hidden,
-            logits: room(layout.head.columns),
-            logits_stride: layout.head.columns,
+            logits: room(layout.head.rows),
+            room: samples,
         }
     }
 
@@ -201,19 +197,22 @@ impl Block {
         let from = &obs[first * stride..(first + len) * stride];
         self.obs[at * stride..(at + len) * stride].copy_from_slice(from);
     }
+
+    /// The logits of a group of [`LANES`] samples, action by action.
+    pub fn logits(&mut self, group: usize) -> impl Iterator<Item = &mut Lanes> {
+        let rows = self.logits.chunks_exact_mut(self.room);
+        rows.map(move |row| &mut row.as_chunks_mut::<LANES>().0[group])
+    }
 }
 
 impl Network {
     /// From padded parameters.
     pub fn new(layout: &Layout, params: Vec<f32>) -> Self {
         assert_eq!(params.len(), layout.len, "params: padded");
-        let (hidden, head) = (&layout.hidden[1..], layout.head);
-        let transposed = hidden
-            .iter()
-            .map(|layer| vec![0.0; layer.rows * layer.columns])
-            .chain([vec![0.0; head.width * head.columns]])
-            .collect();
-        let mut network = Self { layout: layout.clone(), params, transposed };
+        let hidden = layout.hidden[1..].iter();
+        let transposed = hidden.map(|layer| vec![0.0; layer.rows * layer.columns]).collect();
+        let packed = vec![0.0; layout.head.rows * layout.head.width];
+        let mut network = Self { layout: layout.clone(), params, transposed, packed };
         network.transpose();
         network
     }
@@ -236,20 +235,17 @@ impl Network {
 
     fn transpose(&mut self) {
         let Layout { hidden, head, .. } = &self.layout;
-        let shapes = hidden[1..].iter().map(|l| (l.weight, l.rows, l.columns, l.rows)).chain([(
-            head.weight,
-            head.rows,
-            head.width,
-            head.columns,
-        )]);
-        for ((weight, rows, columns, stride), to) in shapes.zip(&mut self.transposed) {
+        for (layer, to) in hidden[1..].iter().zip(&mut self.transposed) {
+            let Dense { weight, rows, columns, .. } = *layer;
             let from = self.params[weight..weight + rows * columns].chunks_exact(columns);
             for (i, row) in from.enumerate() {
                 for (j, x) in row.iter().enumerate() {
-                    to[j * stride + i] = *x;
+                    to[j * rows + i] = *x;
                 }
             }
         }
+        let weight = &self.params[head.weight..][..head.rows * head.width];
+        pack(weight, head.width, &mut self.packed);
     }
 
     /// Fills in the logits of the first `samples` observations of the block, a multiple of [`ROWS`].
@@ -265,10 +261,9 @@ impl Network {
             activate(*activation, output, &mut slopes[..samples * layer.columns]);
             input = (output, layer.columns);
         }
-        let weight = &self.transposed[hidden.len() - 1][..head.inputs * head.columns];
-        let bias = &self.params[head.bias..][..head.columns];
-        let logits = &mut block.logits[..samples * head.columns];
-        multiply(by_sample(input), weight, logits, head.columns, Store::Biased(bias));
+        let bias = &self.params[head.bias..][..head.rows];
+        let outputs = &input.0[..samples * head.width];
+        narrow(outputs, &self.packed, bias, &mut block.logits, block.room);
     }
 
     /// Adds to `gradient`, a padded vector, that of the loss whose gradients with respect to the
@@ -276,18 +271,19 @@ impl Network {
     pub fn backward(&self, block: &mut Block, samples: usize, gradient: &mut [f32]) {
         let Layout { hidden, head, .. } = &self.layout;
         let last = hidden.len() - 1;
-        let logits = (&block.logits[..samples * head.columns], head.columns);
         let outputs = &block.hidden[last][..samples * head.width];
-        add_columns(logits.0, &mut gradient[head.bias..][..head.columns]);
+        for (sum, logits) in gradient[head.bias..].iter_mut().zip(block.logits.chunks(block.room)) {
+            *sum += logits[..samples].iter().sum::<f32>();
+        }
         multiply(
-            by_unit(logits),
+            Left { values: &block.logits, row: block.room, column: 1 },
             outputs,
             &mut gradient[head.weight..][..head.rows * head.width],
             head.width,
             Store::Added,
         );
         multiply(
-            by_sample(logits),
+            Left { values: &block.logits, row: 1, column: block.room },
             &self.params[head.weight..][..head.actions * head.width],
             &mut block.slopes[last][..samples * head.width],
             head.width,

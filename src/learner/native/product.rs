@@ -11,6 +11,11 @@ use multiversion::{multiversion, target::match_target};
 /// Rows of a result come in multiples of this.
 pub const ROWS: usize = 4;
 
+/// Inputs of an output that [`narrow`] takes at a time, and outputs.
+pub const QUAD: usize = 4;
+
+const _: () = assert!(QUAD * QUAD == LANES, "a quad of inputs of a quad of outputs is a vector");
+
 /// The left operand: the element of row `i` at the inner index `k` is
 /// `values[i * row + k * column]`.
 #[derive(Clone, Copy)]
@@ -109,4 +114,52 @@ fn strip<const R: usize, const V: usize>(
 fn vectors<const V: usize>(row: &[f32], j: usize) -> &[Lanes; V] {
     let (vectors, _) = row[j..j + V * LANES].as_chunks();
     vectors.try_into().expect("V vectors")
+}
+
+/// The logits of `samples` rows of `inputs`, `[samples, width]`: `logits`, `[rows, stride]`, of which
+/// the first `samples` columns are filled.
+///
+/// A product with so few columns would leave most of each vector empty. Here a vector holds [`QUAD`]
+/// inputs of each of [`QUAD`] outputs, whose sums are added up at the end. `weight`, `[rows / QUAD,
+/// width / QUAD][QUAD outputs][QUAD inputs]`, is as [`pack`] made it. `samples` must be a multiple of
+/// [`ROWS`], the length of `bias`, `[rows]`, and the `width` multiples of [`QUAD`].
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+pub fn narrow(inputs: &[f32], weight: &[f32], bias: &[f32], logits: &mut [f32], stride: usize) {
+    let width = weight.len() / bias.len();
+    let (biases, _) = bias.as_chunks::<QUAD>();
+    let strips = weight.chunks_exact(QUAD * width).zip(biases);
+    for ((weight, bias), logits) in strips.zip(logits.chunks_exact_mut(QUAD * stride)) {
+        let (weight, _) = weight.as_chunks::<LANES>();
+        for (tile, rows) in inputs.chunks_exact(ROWS * width).enumerate() {
+            let (rows, _) = rows.as_chunks::<QUAD>();
+            let quads = weight.len();
+            let rows: [_; ROWS] = std::array::from_fn(|r| &rows[r * quads..(r + 1) * quads]);
+            let mut sums = [[0.0f32; LANES]; ROWS];
+            for quad in 0..quads {
+                for (sums, row) in sums.iter_mut().zip(&rows) {
+                    let inputs: Lanes = std::array::from_fn(|i| row[quad][i % QUAD]);
+                    for ((sum, x), w) in sums.iter_mut().zip(&inputs).zip(&weight[quad]) {
+                        *sum = mul_add(*x, *w, *sum);
+                    }
+                }
+            }
+            for (row, bias) in bias.iter().enumerate() {
+                let to = &mut logits[row * stride + tile * ROWS..][..ROWS];
+                for (to, sums) in to.iter_mut().zip(&sums) {
+                    let s = &sums[row * QUAD..][..QUAD];
+                    *to = bias + ((s[0] + s[1]) + (s[2] + s[3]));
+                }
+            }
+        }
+    }
+}
+
+/// Fills `packed` with `weight`, `[rows, width]`, in the order of [`narrow`].
+pub fn pack(weight: &[f32], width: usize, packed: &mut [f32]) {
+    for (strip, packed) in packed.chunks_exact_mut(QUAD * width).enumerate() {
+        for (i, to) in packed.iter_mut().enumerate() {
+            let (quad, row, input) = (i / LANES, i % LANES / QUAD, i % QUAD);
+            *to = weight[(strip * QUAD + row) * width + quad * QUAD + input];
+        }
+    }
 }
