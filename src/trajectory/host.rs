@@ -79,10 +79,17 @@ impl HostTrajectory {
 
     /// Scores, episodes and rewards, summed up.
     pub fn totals(&self) -> Totals {
-        let steps = self.num_steps.max(1);
         let sum = |values: &[f32]| {
-            let games = values.chunks(steps).map(|game| game.iter().sum::<f32>());
-            games.map(f64::from).sum::<f64>()
+            // Side by side first, in blocks short enough that no sum loses digits.
+            let blocks = values.chunks(1024).map(|block| {
+                let mut sums = [0.0f32; 16];
+                let (rows, rest) = block.as_chunks::<16>();
+                for row in rows {
+                    sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+                }
+                f64::from(sums.iter().chain(rest).sum::<f32>())
+            });
+            blocks.sum::<f64>()
         };
         Totals {
             score_sum: sum(&self.scores),

@@ -132,13 +132,13 @@ pub fn narrow(inputs: &[f32], weight: &[f32], bias: &[f32], logits: &mut [f32], 
         let (weight, _) = weight.as_chunks::<LANES>();
         for (tile, rows) in inputs.chunks_exact(ROWS * width).enumerate() {
             let (rows, _) = rows.as_chunks::<QUAD>();
-            let quads = weight.len();
-            let rows: [_; ROWS] = std::array::from_fn(|r| &rows[r * quads..(r + 1) * quads]);
+            let row = |r: usize| &rows[r * weight.len()..(r + 1) * weight.len()];
+            let rows = row(0).iter().zip(row(1)).zip(row(2)).zip(row(3));
             let mut sums = [[0.0f32; LANES]; ROWS];
-            for quad in 0..quads {
-                for (sums, row) in sums.iter_mut().zip(&rows) {
-                    let inputs: Lanes = std::array::from_fn(|i| row[quad][i % QUAD]);
-                    for ((sum, x), w) in sums.iter_mut().zip(&inputs).zip(&weight[quad]) {
+            for (weight, (((a, b), c), d)) in weight.iter().zip(rows) {
+                for (sums, row) in sums.iter_mut().zip([a, b, c, d]) {
+                    let inputs: Lanes = std::array::from_fn(|i| row[i % QUAD]);
+                    for ((sum, x), w) in sums.iter_mut().zip(&inputs).zip(weight) {
                         *sum = mul_add(*x, *w, *sum);
                     }
                 }
