@@ -226,7 +226,6 @@ fn activate(activation: Activation, values: &mut [Lanes]) {
     }
 }
 
-/// The hyperbolic tangent, by [`exp`].
 #[cfg(test)]
 mod tests {
     use super::*;

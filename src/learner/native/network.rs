@@ -167,7 +167,8 @@ pub struct Block {
     obs_stride: usize,
     /// Of each hidden layer what it gives, `[samples, columns]`.
     hidden: Vec<Vec<f32>>,
-    /// The derivatives of the activations there, then the gradients of the loss.
+    /// The derivatives of the activations there, then the gradients of the loss; see
+    /// [`Network::slopes`].
     slopes: Vec<Vec<f32>>,
     /// Logits, then the gradients of the loss: `[rows, room]`, where zeros stay in the rows behind
     /// the actions.
@@ -257,7 +258,11 @@ impl Network {
             let weight = &self.params[layer.weight..][..layer.inputs * layer.columns];
             let bias = &self.params[layer.bias..][..layer.columns];
             let output = &mut output[..samples * layer.columns];
-            multiply(by_sample(input), weight, output, layer.columns, Store::Biased(bias));
+            let store = match activation {
+                Activation::Relu => Store::Rectified(bias),
+                _ => Store::Biased(bias),
+            };
+            multiply(by_sample(input), weight, output, layer.columns, store);
             activate(*activation, output, &mut slopes[..samples * layer.columns]);
             input = (output, layer.columns);
         }
@@ -282,19 +287,22 @@ impl Network {
             head.width,
             Store::Added,
         );
+        let (slopes, store) = self.slopes(&mut block.hidden, &mut block.slopes);
         multiply(
             Left { values: &block.logits, row: 1, column: block.room },
             &self.params[head.weight..][..head.actions * head.width],
-            &mut block.slopes[last][..samples * head.width],
+            &mut slopes[last][..samples * head.width],
             head.width,
-            Store::Multiplied,
+            store,
         );
         for (i, layer) in hidden.iter().enumerate().rev() {
-            let (below, above) = block.slopes.split_at_mut(i);
-            let slopes = &above[0][..samples * layer.columns];
-            let input = match i {
-                0 => (&block.obs[..], self.layout.obs_stride()),
-                _ => (&block.hidden[i - 1][..], layer.rows),
+            let (inputs, hidden) = block.hidden.split_at_mut(i);
+            let (below, slopes) = block.slopes.split_at_mut(i);
+            let (slopes, _) = self.slopes(hidden, slopes);
+            let slopes = &slopes[0][..samples * layer.columns];
+            let input = match inputs.last() {
+                None => (&block.obs[..], self.layout.obs_stride()),
+                Some(input) => (&input[..], layer.rows),
             };
             add_columns(slopes, &mut gradient[layer.bias..][..layer.columns]);
             multiply(
@@ -304,15 +312,32 @@ impl Network {
                 layer.columns,
                 Store::Added,
             );
+            let (below, store) = self.slopes(inputs, below);
             if let Some(below) = below.last_mut() {
                 multiply(
                     by_sample((slopes, layer.columns)),
                     &self.transposed[i - 1][..layer.outputs * layer.rows],
                     &mut below[..samples * layer.rows],
                     layer.rows,
-                    Store::Multiplied,
+                    store,
                 );
             }
+        }
+    }
+
+    /// Where the slopes of some layers' activations are, and how a gradient with respect to what they
+    /// give becomes one with respect to what they take.
+    ///
+    /// Those of [`Activation::Relu`] are seen from what it gives, which has no other use any more once
+    /// the layer above has its gradient.
+    fn slopes<'a>(
+        &self,
+        hidden: &'a mut [Vec<f32>],
+        slopes: &'a mut [Vec<f32>],
+    ) -> (&'a mut [Vec<f32>], Store<'static>) {
+        match self.layout.activation {
+            Activation::Relu => (hidden, Store::Gated),
+            _ => (slopes, Store::Multiplied),
         }
     }
 }
@@ -342,15 +367,14 @@ fn add_columns(values: &[f32], sums: &mut [f32]) {
     }
 }
 
-/// Applies the activation in place, and gives its derivatives.
+/// Applies the activation in place, and gives its derivatives; nothing is left to do for
+/// [`Activation::Relu`].
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn activate(activation: Activation, values: &mut [f32], slopes: &mut [f32]) {
     let pairs = values.iter_mut().zip(slopes);
     match activation {
-        Activation::Relu => pairs.for_each(|(x, slope)| {
-            *slope = if *x > 0.0 { 1.0 } else { 0.0 };
-            *x = x.max(0.0);
-        }),
+        // Rectified as it was stored.
+        Activation::Relu => {}
         Activation::Tanh => pairs.for_each(|(x, slope)| {
             *x = tanh(*x);
             *slope = 1.0 - *x * *x;

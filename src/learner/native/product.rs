@@ -33,10 +33,14 @@ pub struct Left<'a> {
 pub enum Store<'a> {
     /// `c = bias + a b`, the bias `[columns]` the same for all rows.
     Biased(&'a [f32]),
+    /// The same where it is positive, else 0.
+    Rectified(&'a [f32]),
     /// `c += a b`.
     Added,
     /// `c *= a b`, element by element.
     Multiplied,
+    /// `c = a b` where `c` was positive, else 0.
+    Gated,
 }
 
 /// Multiplies `a`, `[rows, inner]`, by `b`, `[inner, columns]`, into `c`, `[rows, columns]`; `b` and
@@ -82,7 +86,7 @@ fn strip<const R: usize, const V: usize>(
 ) {
     for (tile, c) in c.chunks_exact_mut(R * columns).enumerate() {
         let mut sums = [[[0.0f32; LANES]; V]; R];
-        if let Store::Biased(bias) = store {
+        if let Store::Biased(bias) | Store::Rectified(bias) = store {
             sums = [*vectors(bias, j); R];
         }
         let first = tile * R * a.row;
@@ -98,14 +102,30 @@ fn strip<const R: usize, const V: usize>(
                 }
             }
         }
-        for (c, sums) in c.chunks_exact_mut(columns).zip(&sums) {
-            let c = c[j..j + V * LANES].iter_mut().zip(sums.as_flattened());
-            match store {
-                Store::Biased(_) => c.for_each(|(c, sum)| *c = *sum),
-                Store::Added => c.for_each(|(c, sum)| *c += *sum),
-                Store::Multiplied => c.for_each(|(c, sum)| *c *= *sum),
+        match store {
+            Store::Biased(_) => combine(c, columns, j, &sums, |_, sum| sum),
+            Store::Rectified(_) => combine(c, columns, j, &sums, |_, sum| sum.max(0.0)),
+            Store::Added => combine(c, columns, j, &sums, |c, sum| c + sum),
+            Store::Multiplied => combine(c, columns, j, &sums, |c, sum| c * sum),
+            Store::Gated => {
+                combine(c, columns, j, &sums, |c, sum| if c > 0.0 { sum } else { 0.0 });
             }
         }
+    }
+}
+
+/// Puts a tile of sums into the rows of `c` from column `j` on.
+#[inline(always)]
+fn combine<const R: usize, const V: usize>(
+    c: &mut [f32],
+    columns: usize,
+    j: usize,
+    sums: &[[Lanes; V]; R],
+    with: impl Fn(f32, f32) -> f32,
+) {
+    for (c, sums) in c.chunks_exact_mut(columns).zip(sums) {
+        let c = c[j..j + V * LANES].iter_mut().zip(sums.as_flattened());
+        c.for_each(|(c, sum)| *c = with(*c, *sum));
     }
 }
 
