@@ -133,14 +133,14 @@ fn step<G: Rules>(game: G, table: &mut Table<G>, actions: &[u32; LANES], to: &mu
         game,
         #[inline(always)]
         |game| {
-            for lane in 0..LANES {
+            for (lane, action) in actions.iter().enumerate() {
                 let mut state = G::unpack(&take(&table.words, lane), game);
                 let mut episode = Episode {
                     level: table.levels[lane],
                     time: table.times[lane],
                     score: table.scores[lane],
                 };
-                let played = play::<G>(&mut state, &mut episode, actions[lane], game);
+                let played = play::<G>(&mut state, &mut episode, *action, game);
                 put(&mut table.words, lane, G::pack(&state, game));
                 table.levels[lane] = episode.level;
                 table.times[lane] = episode.time;
