@@ -5,9 +5,9 @@
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use grove::config::TrainConfig;
 use grove::draws::{draw, uniform};
-use grove::learner::{HostTrajectory, Learner, NativeLearner};
+use grove::learner::{Learner, NativeLearner};
 use grove::policy::Mlp;
-use grove::trajectory::Trajectory;
+use grove::trajectory::{HostTrajectory, Trajectory};
 use std::time::Instant;
 
 const STEPS: usize = 16;
@@ -18,20 +18,9 @@ const ACTIONS: usize = 3;
 fn main() {
     println!("{} threads", rayon::current_num_threads());
     let (trajectory, advantages, mask) = experience();
-    let obs = trajectory.obs.clone().into_data();
-    let actions = trajectory.actions.clone().into_data().convert::<i32>();
-    let rows = [&trajectory.logprobs, &advantages, &mask].map(|t| t.clone().into_data());
-    let [old_logprobs, judged, counted] = &rows;
-    let host = HostTrajectory {
-        num_steps: STEPS,
-        num_envs: GAMES,
-        num_features: FEATURES,
-        obs: obs.as_slice().expect("f32"),
-        actions: actions.as_slice().expect("i32"),
-        old_logprobs: old_logprobs.as_slice().expect("f32"),
-        advantages: judged.as_slice().expect("f32"),
-        mask: counted.as_slice().expect("f32"),
-    };
+    let host = HostTrajectory::from_tensors(&trajectory);
+    let judged = advantages.clone().transpose().into_data();
+    let (judged, counts) = (judged.as_slice().expect("f32"), [STEPS; GAMES]);
     for hidden in [vec![64], vec![64, 64], vec![128, 128]] {
         let mut config = TrainConfig::for_game("fruit");
         config.policy.hidden = hidden.clone();
@@ -43,7 +32,7 @@ fn main() {
             native.update(&trajectory, &advantages, &mask, i);
         });
         let from_host = best_of(10, |i| {
-            native.update_from_host(&host, i);
+            native.update_from_host(&host, judged, &counts, STEPS, i);
         });
         let mut general = Learner::new(policy, &config);
         let general = best_of(2, |i| {
@@ -52,7 +41,7 @@ fn main() {
         });
         let rate = |seconds: f64| passes as f64 / seconds / 1e6;
         println!(
-            "hidden {hidden:?}: M passes/s: general {:.2}, native from tensors {:.2}, from slices {:.2}",
+            "hidden {hidden:?}: M passes/s: general {:.2}, native from tensors {:.2}, from the host {:.2}",
             rate(general),
             rate(from_tensors),
             rate(from_host)

@@ -41,6 +41,7 @@ impl Stream {
 /// `a * b` modulo 2^32.
 ///
 /// Kernels wrap anyway; natively a plain product would panic in a build with overflow checks.
+#[inline(always)]
 pub fn wrapping_mul(a: u32, b: u32) -> u32 {
     a.wrapping_mul(b)
 }
@@ -63,6 +64,7 @@ pub mod wrapping_mul {
 /// A bijective mixing of 32 bits: "lowbias32" of Chris Wellons' hash prospector
 /// (<https://nullprogram.com/blog/2018/07/31/>).
 #[cube]
+#[inline(always)]
 pub fn mix(bits: u32) -> u32 {
     let a = wrapping_mul(bits ^ (bits >> 16), 0x7feb_352d);
     let b = wrapping_mul(a ^ (a >> 15), 0x846c_a68b);
@@ -71,12 +73,14 @@ pub fn mix(bits: u32) -> u32 {
 
 /// The draw number `counter` under `key`: 32 uniform bits, themselves fit to be a key.
 #[cube]
+#[inline(always)]
 pub fn draw(key: u32, counter: u32) -> u32 {
     mix(key ^ mix(counter ^ 0x9e37_79b9))
 }
 
 /// Uniform in `[0, 1)` with 24 bits, from the upper bits of a draw.
 #[cube]
+#[inline(always)]
 pub fn uniform(bits: u32) -> f32 {
     (bits >> 8) as f32 * 5.960_464_5e-8 // 2^-24, exact
 }
@@ -84,6 +88,7 @@ pub fn uniform(bits: u32) -> f32 {
 /// Uniform in `0..n` for `1 <= n <= 256`, from the upper bits of a draw; the lowest 8 bits stay
 /// free for other uses. The bias is below `n / 2^24`.
 #[cube]
+#[inline(always)]
 pub fn below(bits: u32, n: u32) -> u32 {
     ((bits >> 8) * n) >> 24
 }

@@ -2,9 +2,11 @@
 
 #[cfg(feature = "kernels")]
 mod kernels;
+mod native;
 
 #[cfg(feature = "kernels")]
 pub use kernels::judge;
+pub use native::HostAdvantages;
 
 use crate::config::{AdvantageConfig, Estimator, Scale};
 use crate::trajectory::Trajectory;

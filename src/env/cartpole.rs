@@ -110,6 +110,7 @@ fn cos_small(x: f32) -> f32 {
 impl Rules for CartPole {
     type State = CartPoleState;
 
+    #[inline(always)]
     fn reset(state: &mut CartPoleState, key: u32, #[comptime] _game: Self) {
         state.x = uniform(draw(key, 0)) * 0.1f32 - 0.05f32;
         state.x_dot = uniform(draw(key, 1)) * 0.1f32 - 0.05f32;
@@ -117,6 +118,7 @@ impl Rules for CartPole {
         state.theta_dot = uniform(draw(key, 3)) * 0.1f32 - 0.05f32;
     }
 
+    #[inline(always)]
     fn step(state: &mut CartPoleState, action: u32, _key: u32, #[comptime] _game: Self) -> Outcome {
         let force = select(action == 1, FORCE, -FORCE);
         let sin = sin_small(state.theta);
@@ -152,6 +154,7 @@ impl Rules for CartPole {
         }
     }
 
+    #[inline(always)]
     fn pack(state: &CartPoleState, #[comptime] _game: Self) -> Words {
         let mut words = Words::zero();
         words.w0 = to_bits(state.x);
@@ -161,6 +164,7 @@ impl Rules for CartPole {
         words
     }
 
+    #[inline(always)]
     fn unpack(words: &Words, #[comptime] _game: Self) -> CartPoleState {
         CartPoleState {
             x: from_bits(words.w0),

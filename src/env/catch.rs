@@ -145,12 +145,14 @@ fn number(state: &CatchState, #[comptime] i: usize, #[comptime] game: Catch) -> 
 impl Rules for Catch {
     type State = CatchState;
 
+    #[inline(always)]
     fn reset(state: &mut CatchState, key: u32, #[comptime] game: Self) {
         state.ball_column = below(key, game.columns);
         state.ball_row = 0;
         state.paddle = comptime!(game.columns / 2);
     }
 
+    #[inline(always)]
     fn step(state: &mut CatchState, action: u32, _key: u32, #[comptime] game: Self) -> Outcome {
         // Action 0, 1, 2 moves by -1, 0, 1; columns are counted from 1 to stay clear of zero.
         let moved = select(state.paddle + action < 1, 1, state.paddle + action);
@@ -170,12 +172,14 @@ impl Rules for Catch {
         }
     }
 
+    #[inline(always)]
     fn pack(state: &CatchState, #[comptime] _game: Self) -> Words {
         let mut words = Words::zero();
         words.w0 = state.ball_column | (state.ball_row << 8) | (state.paddle << 16);
         words
     }
 
+    #[inline(always)]
     fn unpack(words: &Words, #[comptime] _game: Self) -> CatchState {
         CatchState {
             ball_column: words.w0 & 0xff,

@@ -47,6 +47,7 @@ pub fn new_game<G: Rules>(level: u32, #[comptime] game: G) -> G::State {
 ///
 /// Members of a group that end an episode at the same time go on with the same next level.
 #[cube]
+#[inline(always)]
 pub fn play<G: Rules>(
     state: &mut G::State,
     episode: &mut Episode,

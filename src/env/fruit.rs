@@ -34,19 +34,21 @@ pub struct Fruit {
 
 impl Default for Fruit {
     fn default() -> Self {
-        Self {
-            width: 20,
-            height: 15,
-            basket: 3,
-            max_fruits: 3,
-            min_fruits: 1,
-            spawn_interval: 5,
-            max_steps: 100,
-        }
+        Self::DEFAULT
     }
 }
 
 impl Fruit {
+    const DEFAULT: Self = Self {
+        width: 20,
+        height: 15,
+        basket: 3,
+        max_fruits: 3,
+        min_fruits: 1,
+        spawn_interval: 5,
+        max_steps: 100,
+    };
+
     /// Columns of the basket to the left of its centre.
     fn left(&self) -> u32 {
         self.basket / 2
@@ -65,6 +67,7 @@ impl Fruit {
 
 impl Game for Fruit {
     const NAME: &'static str = "fruit";
+    const COMMON: Option<Self> = Some(Self::DEFAULT);
 
     /// The basket's column; then four features of each fruit, the lowest first; then one of each
     /// pair of fruits that land next or next but one to each other. See [`Rules::feature`] of the
@@ -150,6 +153,7 @@ pub struct FruitState {
 #[cube]
 impl FruitState {
     /// Place `i` of the queue: the column in the lower 8 bits, the tick in the upper.
+    #[inline(always)]
     fn slot(&self, #[comptime] i: usize) -> u32 {
         let pair = if comptime!(i / 2 == 0) {
             self.fruits01
@@ -164,21 +168,25 @@ impl FruitState {
     }
 
     /// Whether there is a fruit at place `i`.
+    #[inline(always)]
     pub fn has_fruit(&self, #[comptime] i: usize) -> bool {
         comptime!(i as u32) < self.count
     }
 
     /// Column of fruit `i`, the lowest being 0.
+    #[inline(always)]
     pub fn column(&self, #[comptime] i: usize) -> u32 {
         self.slot(i) & 0xff
     }
 
     /// Row of fruit `i`, counted from the top.
+    #[inline(always)]
     pub fn row(&self, #[comptime] i: usize) -> u32 {
         (self.tick + 256 - (self.slot(i) >> 8)) & 0xff
     }
 
     /// Takes the lowest fruit out.
+    #[inline(always)]
     fn pop(&mut self) {
         self.fruits01 = (self.fruits01 >> 16) | (self.fruits23 << 16);
         self.fruits23 = (self.fruits23 >> 16) | (self.fruits45 << 16);
@@ -188,6 +196,7 @@ impl FruitState {
     }
 
     /// Puts a new fruit into the top row.
+    #[inline(always)]
     fn push(&mut self, column: u32) {
         let fruit = (column | (self.tick << 8)) << ((self.count & 1) * 16);
         let pair = self.count >> 1;
@@ -202,18 +211,21 @@ impl FruitState {
 
 /// The larger of two numbers.
 #[cube]
+#[inline(always)]
 fn larger(a: f32, b: f32) -> f32 {
     select(a > b, a, b)
 }
 
 /// `x` where it is positive, else 0.
 #[cube]
+#[inline(always)]
 fn positive(x: f32) -> f32 {
     larger(x, 0.0f32)
 }
 
 /// `x` clipped to `-limit..=limit`.
 #[cube]
+#[inline(always)]
 fn clip(x: f32, limit: f32) -> f32 {
     let low = larger(x, -limit);
     select(low > limit, limit, low)
@@ -223,6 +235,7 @@ fn clip(x: f32, limit: f32) -> f32 {
 impl Rules for Fruit {
     type State = FruitState;
 
+    #[inline(always)]
     fn reset(state: &mut FruitState, key: u32, #[comptime] game: Self) {
         // The basket starts at a column that leaves it within the grid and two cells of the right
         // edge: `left..=width - basket`, 17 of them by default.
@@ -237,6 +250,7 @@ impl Rules for Fruit {
         state.push(below(draw(key, 1), game.width));
     }
 
+    #[inline(always)]
     fn step(state: &mut FruitState, action: u32, key: u32, #[comptime] game: Self) -> Outcome {
         // Actions 0, 1, 2 move by -1, 0, 1; columns are counted from 1 to stay clear of zero.
         let moved = select(state.basket + action < 1, 1, state.basket + action);
@@ -318,6 +332,7 @@ impl Rules for Fruit {
         }
     }
 
+    #[inline(always)]
     fn pack(state: &FruitState, #[comptime] _game: Self) -> Words {
         let mut words = Words::zero();
         words.w0 = state.basket | (state.count << 8) | (state.tick << 16) | (state.newest << 24);
@@ -328,6 +343,7 @@ impl Rules for Fruit {
         words
     }
 
+    #[inline(always)]
     fn unpack(words: &Words, #[comptime] _game: Self) -> FruitState {
         FruitState {
             basket: words.w0 & 0xff,

@@ -35,6 +35,10 @@ pub trait Game: Copy + Eq + Hash + Debug + Send + Sync + 'static {
     /// The name used on the command line and in checkpoints.
     const NAME: &'static str;
 
+    /// Parameters for which native code is compiled with their numbers in it, as kernels always are:
+    /// worth it where rules divide by parameters or loop over them.
+    const COMMON: Option<Self> = None;
+
     /// Features of an observation, each scaled to about [-1, 1].
     fn num_features(&self) -> usize;
 
@@ -105,6 +109,10 @@ impl Words {
 /// Keep to scalars and `if`; no arrays, no products of `u32` that may overflow
 /// ([`crate::draws::wrapping_mul()`]), `x as f32` for conversions. The word index `i` and the `game` are
 /// known when a kernel is compiled.
+///
+/// Natively, the CPU's vector units play many games side by side where all that a step calls is
+/// `#[inline(always)]`, and has no loop whose length the compiler cannot know; else it is one game
+/// after the other, with the same results.
 #[cube]
 pub trait Rules: Game {
     /// A game's state, a struct of scalars.

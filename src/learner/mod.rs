@@ -22,7 +22,7 @@ mod weights;
 pub use autodiff::{Learner, UpdateStats};
 #[cfg(feature = "kernels")]
 pub use fused::FusedLearner;
-pub use native::{HostTrajectory, NativeLearner, UpdateMeans};
+pub use native::{NativeLearner, UpdateMeans};
 pub use optimizer::{AdamW, Moments};
 pub use schedule::{entropy_coef, learning_rate, total_updates};
 pub use weights::Weights;

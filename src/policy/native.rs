@@ -16,10 +16,6 @@ pub const LANES: usize = 16;
 /// One number for each of [`LANES`] games.
 pub type Lanes = [f32; LANES];
 
-/// Outputs that are summed up at a time: as many independent sums as hide the latency of a
-/// multiply-add.
-const TILE: usize = 4;
-
 /// A copy of an [`Mlp`]'s weights for evaluation on the CPU.
 #[derive(Clone, Debug)]
 pub struct NativeMlp {
@@ -62,6 +58,27 @@ impl NativeMlp {
             })
             .collect();
         Self { layers, activation: mlp.activation() }
+    }
+
+    /// From the layers' widths, features and actions included, and parameters in the order of
+    /// [`flatten`](super::flatten): layer by layer weights `[inputs, outputs]`, then biases.
+    ///
+    /// # Panics
+    /// If the number of parameters is another.
+    pub fn from_params(widths: &[usize], activation: Activation, params: &[f32]) -> Self {
+        let mut rest = params;
+        let mut take = |count: usize| {
+            let (taken, left) = rest.split_at(count);
+            rest = left;
+            taken.to_vec()
+        };
+        let layers = widths.windows(2).map(|pair| {
+            let (inputs, outputs) = (pair[0], pair[1]);
+            Dense { inputs, outputs, weight: take(inputs * outputs), bias: take(outputs) }
+        });
+        let layers = layers.collect();
+        assert!(rest.is_empty(), "params: [num_params]");
+        Self { layers, activation }
     }
 
     /// The number of features.
@@ -130,6 +147,8 @@ pub(crate) fn sample_lanes(
     let last = logits.len() as u32 - 1;
     let mut chosen = [0.0f32; LANES];
     for (action, logits) in logits.iter().enumerate() {
+        // A copy, so that it is read whether it is chosen or not.
+        let logits = *logits;
         for lane in 0..LANES {
             let hit = actions[lane].min(last) == action as u32;
             chosen[lane] = if hit { logits[lane] } else { chosen[lane] };
@@ -155,32 +174,40 @@ pub(crate) fn argmax_lane(logits: &[Lanes], lane: usize) -> u32 {
 /// `output[j] = bias[j] + sum over i of weight[i, j] * input[i]`, summed in the order of `i`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn dense(weight: &[f32], bias: &[f32], input: &[Lanes], output: &mut [Lanes]) {
+    // As many independent sums as 16 registers hold hide the latency of a multiply-add.
+    let j = tiles::<6>(weight, bias, input, output, 0);
+    let j = tiles::<4>(weight, bias, input, output, j);
+    let j = tiles::<3>(weight, bias, input, output, j);
+    let j = tiles::<2>(weight, bias, input, output, j);
+    tiles::<1>(weight, bias, input, output, j);
+}
+
+/// The outputs from `j` on, `N` at a time; gives the first that is left.
+#[inline(always)]
+fn tiles<const N: usize>(
+    weight: &[f32],
+    bias: &[f32],
+    input: &[Lanes],
+    output: &mut [Lanes],
+    mut j: usize,
+) -> usize {
     let outputs = output.len();
-    let tiles = outputs / TILE;
-    for tile in 0..tiles {
-        let j = tile * TILE;
-        let mut sums = [[0.0f32; LANES]; TILE];
-        for (sum, b) in sums.iter_mut().zip(&bias[j..j + TILE]) {
+    while outputs - j >= N {
+        let mut sums = [[0.0f32; LANES]; N];
+        for (sum, b) in sums.iter_mut().zip(&bias[j..j + N]) {
             *sum = [*b; LANES];
         }
         for (x, row) in input.iter().zip(weight.chunks_exact(outputs)) {
-            for (sum, w) in sums.iter_mut().zip(&row[j..j + TILE]) {
+            for (sum, w) in sums.iter_mut().zip(&row[j..j + N]) {
                 for (s, x) in sum.iter_mut().zip(x) {
                     *s = mul_add(*w, *x, *s);
                 }
             }
         }
-        output[j..j + TILE].copy_from_slice(&sums);
+        output[j..j + N].copy_from_slice(&sums);
+        j += N;
     }
-    for j in tiles * TILE..outputs {
-        let mut sum = [bias[j]; LANES];
-        for (x, row) in input.iter().zip(weight.chunks_exact(outputs)) {
-            for (s, x) in sum.iter_mut().zip(x) {
-                *s = mul_add(row[j], *x, *s);
-            }
-        }
-        output[j] = sum;
-    }
+    j
 }
 
 /// Applies the activation in place.
@@ -199,12 +226,11 @@ fn activate(activation: Activation, values: &mut [Lanes]) {
     }
 }
 
-/// The hyperbolic tangent, by [`exp`].
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::config::PolicyConfig;
-    use crate::policy::{Policy, sample};
+    use crate::policy::{Policy, flatten, sample};
     use burn::tensor::{Device, Tensor, TensorData};
 
     #[test]
@@ -251,6 +277,14 @@ mod tests {
                     .map(|f| std::array::from_fn(|lane| obs[lane * features + f]))
                     .collect();
                 let native = NativeMlp::new(&mlp);
+                let widths: Vec<usize> =
+                    [features].into_iter().chain(hidden.clone()).chain([actions]).collect();
+                let params: Vec<f32> = flatten(&mlp).into_data().try_into_vec().unwrap();
+                let same = NativeMlp::from_params(&widths, activation, &params);
+                assert_eq!(
+                    same.logits(&lanes, &mut same.scratch()),
+                    native.logits(&lanes, &mut native.scratch())
+                );
                 let mut scratch = native.scratch();
                 let logits = native.logits(&lanes, &mut scratch);
                 for lane in 0..LANES {

@@ -1,7 +1,7 @@
 //! Evaluation: whole episodes of fresh levels, played natively.
 
-use super::native::observe;
 use super::seats::Seat;
+use super::table::{PlayedLanes, Table};
 use super::{action_key, action_uniform};
 use crate::draws::{Stream, draw};
 use crate::env::Rules;
@@ -87,15 +87,17 @@ fn play_block<G: Rules>(
     player: Player,
 ) -> Vec<(f64, u32)> {
     let number = |lane: usize| (first + lane) as u32;
-    let mut seats: Vec<Seat<G>> =
+    let seats: Vec<Seat<G>> =
         (0..lanes).map(|lane| Seat::new(draw(levels, number(lane)), game)).collect();
+    let mut table = Table::new(game, &seats);
+    let mut played = PlayedLanes::default();
     let mut results: Vec<Option<(f64, u32)>> = vec![None; lanes];
     let mut obs = vec![[0.0; LANES]; game.num_features()];
     let mut scratch = policy.scratch();
     let action_keys: [u32; LANES] = std::array::from_fn(|lane| action_key(actions, number(lane)));
     let mut t = 0;
     while results.iter().any(Option::is_none) {
-        observe(game, &seats, &mut obs);
+        table.observe(game, &mut obs);
         let logits = policy.logits(&obs, &mut scratch);
         let picked = match player {
             Player::Greedy => std::array::from_fn(|lane| argmax_lane(logits, lane)),
@@ -106,13 +108,10 @@ fn play_block<G: Rules>(
                 picked
             }
         };
-        for (lane, (seat, result)) in seats.iter_mut().zip(&mut results).enumerate() {
-            if result.is_some() {
-                continue;
-            }
-            let played = seat.play(picked[lane], game);
-            if played.ended {
-                *result = Some((f64::from(played.score), t + 1));
+        table.play(game, &picked, &mut played);
+        for (lane, result) in results.iter_mut().enumerate() {
+            if result.is_none() && played.ends[lane] > 0.5 {
+                *result = Some((f64::from(played.scores[lane]), t + 1));
             }
         }
         t += 1;

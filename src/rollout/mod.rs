@@ -19,6 +19,7 @@ mod random_kernels;
 mod seat_kernels;
 mod seats;
 mod stepwise;
+mod table;
 #[cfg(feature = "kernels")]
 mod unpack;
 

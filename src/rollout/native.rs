@@ -4,12 +4,13 @@
 //! word to the others; which thread plays which block changes nothing.
 
 use super::seats::{self, BranchPoint, Seat};
+use super::table::{PlayedLanes, Table};
 use super::{RolloutKeys, SeatsError, action_key, action_uniform};
 use crate::config::RolloutConfig;
 use crate::env::Rules;
 use crate::policy::{LANES, Lanes, NativeMlp, sample_lanes};
-use crate::trajectory::Trajectory;
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use crate::trajectory::{HostTrajectory, OBS_MULTIPLE, Trajectory};
+use burn::tensor::Device;
 use rayon::prelude::*;
 
 /// The games of a run, played natively.
@@ -21,17 +22,18 @@ pub struct NativeRollout<G: Rules> {
     branches: Vec<Seat<G>>,
 }
 
-/// What a block of games gave: `[num_steps][LANES]` each, the features
-/// `[num_steps * num_features][LANES]`.
-struct Block<G: Rules> {
-    /// The group and the seat of each branch point among these games.
-    branches: Vec<(usize, Seat<G>)>,
-    obs: Vec<Lanes>,
-    actions: Vec<[i32; LANES]>,
-    logprobs: Vec<Lanes>,
-    rewards: Vec<Lanes>,
-    ends: Vec<Lanes>,
-    scores: Vec<Lanes>,
+/// The games of a block, and where their steps go: `[games, num_steps]` each, the observations
+/// `[games, num_steps, obs_stride]`.
+struct Block<'a, G: Rules> {
+    /// The first game's number.
+    first: usize,
+    seats: &'a [Seat<G>],
+    obs: &'a mut [f32],
+    actions: &'a mut [i32],
+    logprobs: &'a mut [f32],
+    rewards: &'a mut [f32],
+    ends: &'a mut [f32],
+    scores: &'a mut [f32],
 }
 
 impl<G: Rules> NativeRollout<G> {
@@ -42,35 +44,42 @@ impl<G: Rules> NativeRollout<G> {
 
     /// Plays `num_steps` steps of every game and puts the trajectory on `device`.
     pub fn collect(&mut self, policy: &NativeMlp, iteration: u32, device: &Device) -> Trajectory {
+        let mut trajectory = HostTrajectory::default();
+        self.collect_into(policy, iteration, &mut trajectory);
+        trajectory.to_tensors(device)
+    }
+
+    /// Plays `num_steps` steps of every game; what `trajectory` was before is overwritten.
+    pub fn collect_into(
+        &mut self,
+        policy: &NativeMlp,
+        iteration: u32,
+        trajectory: &mut HostTrajectory,
+    ) {
         let keys = self.keys.at(iteration);
         let seats = seats::deal(self.game, &self.config, keys.level, &self.branches);
         let points = seats::branch_points(&self.config, keys.branch);
-        let blocks: Vec<Block<G>> = seats
+        let steps = self.config.num_steps;
+        trajectory.resize(self.config.num_envs(), steps, self.game.num_features());
+        let stride = trajectory.obs_stride();
+        let rows = LANES * steps;
+        let HostTrajectory { obs, actions, logprobs, rewards, ends, scores, .. } = trajectory;
+        let mut branches: Vec<_> = seats
             .par_chunks(LANES)
+            .zip(obs.par_chunks_mut(rows * stride))
+            .zip(actions.par_chunks_mut(rows).zip(logprobs.par_chunks_mut(rows)))
+            .zip(rewards.par_chunks_mut(rows).zip(ends.par_chunks_mut(rows)))
+            .zip(scores.par_chunks_mut(rows))
             .enumerate()
-            .map(|(block, seats)| {
-                self.play_block(policy, keys.action, &points, block * LANES, seats.to_vec())
+            .flat_map_iter(|(block, places)| {
+                let ((((seats, obs), (actions, logprobs)), (rewards, ends)), scores) = places;
+                let first = block * LANES;
+                let block = Block { first, seats, obs, actions, logprobs, rewards, ends, scores };
+                self.play_block(policy, keys.action, &points, block)
             })
             .collect();
-        let mut branches: Vec<_> =
-            blocks.iter().flat_map(|block| block.branches.iter().copied()).collect();
         branches.sort_by_key(|(group, _)| *group);
         self.branches = branches.into_iter().map(|(_, seat)| seat).collect();
-
-        let (steps, envs) = (self.config.num_steps, self.config.num_envs());
-        let floats = |pick: fn(&Block<G>) -> &[Lanes]| {
-            let rows = in_time_order(&blocks, steps, envs, pick);
-            Tensor::<2>::from_data(TensorData::new(rows, [steps, envs]), device)
-        };
-        let actions = in_time_order(&blocks, steps, envs, |b| &b.actions);
-        Trajectory {
-            obs: self.observations(&blocks, device),
-            actions: Tensor::<2, Int>::from_data(TensorData::new(actions, [steps, envs]), device),
-            logprobs: floats(|b| &b.logprobs),
-            rewards: floats(|b| &b.rewards),
-            ends: floats(|b| &b.ends),
-            scores: floats(|b| &b.scores),
-        }
     }
 
     /// Where the groups go on, as words `[seat_words, num_groups]`; none before the first iteration
@@ -88,112 +97,60 @@ impl<G: Rules> NativeRollout<G> {
         Ok(())
     }
 
+    /// Plays a block of games; gives the group and the seat of each branch point among them.
     fn play_block(
         &self,
         policy: &NativeMlp,
         iteration_key: u32,
         points: &[BranchPoint],
-        first: usize,
-        mut seats: Vec<Seat<G>>,
-    ) -> Block<G> {
+        block: Block<G>,
+    ) -> Vec<(usize, Seat<G>)> {
+        let Block { first, seats, .. } = block;
         // The groups that have members among these games.
         let members = self.config.group_size;
         let groups = first / members..=(first + seats.len() - 1) / members;
-        let (steps, features) = (self.config.num_steps, self.game.num_features());
-        let mut block = Block {
-            branches: Vec::new(),
-            obs: vec![[0.0; LANES]; steps * features],
-            actions: vec![[0; LANES]; steps],
-            logprobs: vec![[0.0; LANES]; steps],
-            rewards: vec![[0.0; LANES]; steps],
-            ends: vec![[0.0; LANES]; steps],
-            scores: vec![[0.0; LANES]; steps],
-        };
+        let mut branches = Vec::new();
+        let steps = self.config.num_steps;
+        let mut obs = vec![[0.0; LANES]; self.game.num_features()];
+        let stride = obs.len().next_multiple_of(OBS_MULTIPLE);
         let mut scratch = policy.scratch();
         let action_keys: [u32; LANES] =
             std::array::from_fn(|lane| action_key(iteration_key, (first + lane) as u32));
-        let mut actions = [0; LANES];
+        let (mut actions, mut logprobs) = ([0; LANES], [0.0; LANES]);
+        let mut table = Table::new(self.game, seats);
+        let mut played = PlayedLanes::default();
         for t in 0..steps {
-            let obs = &mut block.obs[t * features..(t + 1) * features];
-            observe(self.game, &seats, obs);
-            let logits = policy.logits(obs, &mut scratch);
+            table.observe(self.game, &mut obs);
+            let logits = policy.logits(&obs, &mut scratch);
             let u = action_keys.map(|key| action_uniform(key, t as u32));
-            sample_lanes(logits, &u, &mut actions, &mut block.logprobs[t]);
-            block.actions[t] = actions.map(|action| action as i32);
-            for (lane, seat) in seats.iter_mut().enumerate() {
-                let played = seat.play(actions[lane], self.game);
-                block.rewards[t][lane] = played.reward;
-                block.ends[t][lane] = f32::from(played.ended);
-                block.scores[t][lane] = played.score;
+            sample_lanes(logits, &u, &mut actions, &mut logprobs);
+            table.play(self.game, &actions, &mut played);
+            for lane in 0..seats.len() {
+                let slot = lane * steps + t;
+                let row = &mut block.obs[slot * stride..][..obs.len()];
+                for (x, feature) in row.iter_mut().zip(&obs) {
+                    *x = feature[lane];
+                }
+                block.actions[slot] = actions[lane] as i32;
+                block.logprobs[slot] = logprobs[lane];
+                block.rewards[slot] = played.rewards[lane];
+                block.ends[slot] = played.ends[lane];
+                block.scores[slot] = played.scores[lane];
             }
             for group in groups.clone() {
                 if let Some(point) = points.get(group)
                     && point.step == t + 1
                     && (first..first + seats.len()).contains(&point.env)
                 {
-                    block.branches.push((group, seats[point.env - first]));
+                    branches.push((group, table.seat(self.game, point.env - first)));
                 }
             }
         }
-        block
-    }
-
-    /// Observations `[num_steps, num_envs, num_features]` out of the blocks' lanes.
-    fn observations(&self, blocks: &[Block<G>], device: &Device) -> Tensor<3> {
-        let (steps, envs) = (self.config.num_steps, self.config.num_envs());
-        let features = self.game.num_features();
-        let mut obs = vec![0.0f32; steps * envs * features];
-        obs.par_chunks_mut(envs * features).enumerate().for_each(|(t, row)| {
-            for (block, out) in blocks.iter().zip(row.chunks_mut(LANES * features)) {
-                let lanes = &block.obs[t * features..(t + 1) * features];
-                for (lane, out) in out.chunks_exact_mut(features).enumerate() {
-                    for (x, feature) in out.iter_mut().zip(lanes) {
-                        *x = feature[lane];
-                    }
-                }
-            }
-        });
-        Tensor::from_data(TensorData::new(obs, [steps, envs, features]), device)
+        branches
     }
 }
 
 /// Fills `obs`, `[num_features][LANES]`, with the features of up to [`LANES`] games.
-///
-/// The first features are asked for by constants, so that the code of each is compiled for itself, as
-/// it is in a kernel.
 pub(super) fn observe<G: Rules>(game: G, seats: &[Seat<G>], obs: &mut [Lanes]) {
-    macro_rules! constants {
-        ($($i:literal)*) => {
-            $(if $i < obs.len() {
-                observe_one(game, seats, $i, &mut obs[$i]);
-            })*
-        };
-    }
-    constants!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19);
-    for (i, feature) in obs.iter_mut().enumerate().skip(20) {
-        observe_one(game, seats, i, feature);
-    }
-}
-
-#[inline(always)]
-fn observe_one<G: Rules>(game: G, seats: &[Seat<G>], i: usize, feature: &mut Lanes) {
-    for (x, seat) in feature.iter_mut().zip(seats) {
-        *x = G::feature(&seat.state, i, game);
-    }
-}
-
-/// One quantity of all blocks in the order `[num_steps, num_envs]`.
-fn in_time_order<G: Rules, T: Copy + Default + Send + Sync>(
-    blocks: &[Block<G>],
-    steps: usize,
-    envs: usize,
-    pick: fn(&Block<G>) -> &[[T; LANES]],
-) -> Vec<T> {
-    let mut rows = vec![T::default(); steps * envs];
-    rows.par_chunks_mut(envs).enumerate().for_each(|(t, row)| {
-        for (block, out) in blocks.iter().zip(row.chunks_mut(LANES)) {
-            out.copy_from_slice(&pick(block)[t][..out.len()]);
-        }
-    });
-    rows
+    Table::new(game, seats).observe(game, obs);
 }

@@ -1,9 +1,9 @@
 //! Games played at random: what the rules alone cost, without a policy.
 
-use super::native::observe;
 #[cfg(feature = "kernels")]
 use super::random_kernels;
 use super::seats::Seat;
+use super::table::{PlayedLanes, Table};
 use super::{RolloutKeys, action_key, action_uniform};
 use crate::draws::draw;
 use crate::env::Rules;
@@ -36,24 +36,26 @@ pub fn play_at_random<G: Rules>(
 fn native<G: Rules>(game: G, num_envs: usize, num_steps: usize, keys: RolloutKeys) -> Vec<f32> {
     let mut sums = vec![0.0; num_envs];
     sums.par_chunks_mut(LANES).enumerate().for_each(|(block, sums)| {
-        let first = block * LANES;
-        let env = |lane: usize| (first + lane) as u32;
-        let mut seats: Vec<Seat<G>> =
+        let env = |lane: usize| (block * LANES + lane) as u32;
+        let seats: Vec<Seat<G>> =
             (0..sums.len()).map(|lane| Seat::new(draw(keys.level, env(lane)), game)).collect();
+        let mut table = Table::new(game, &seats);
+        let mut played = PlayedLanes::default();
         let mut obs = vec![[0.0; LANES]; game.num_features()];
         let action_keys: [u32; LANES] =
             std::array::from_fn(|lane| action_key(keys.action, env(lane)));
         let mut totals = [0.0f32; LANES];
         for t in 0..num_steps {
-            observe(game, &seats, &mut obs);
+            table.observe(game, &mut obs);
             for feature in &obs {
                 totals.iter_mut().zip(feature).for_each(|(total, x)| *total += x);
             }
-            for (lane, seat) in seats.iter_mut().enumerate() {
-                let u = action_uniform(action_keys[lane], t as u32);
-                let action = (u * game.num_actions() as f32) as u32;
-                totals[lane] += seat.play(action, game).reward;
-            }
+            let actions = action_keys.map(|key| {
+                let u = action_uniform(key, t as u32);
+                (u * game.num_actions() as f32) as u32
+            });
+            table.play(game, &actions, &mut played);
+            totals.iter_mut().zip(&played.rewards).for_each(|(total, x)| *total += x);
         }
         sums.copy_from_slice(&totals[..sums.len()]);
     });

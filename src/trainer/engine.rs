@@ -28,7 +28,7 @@ pub(super) trait Way {
     fn play(&mut self, iteration: u32) -> Self::Played;
 
     /// Judges every action by its group.
-    fn judge(&self, played: &Self::Played) -> Self::Judged;
+    fn judge(&self, played: &mut Self::Played) -> Self::Judged;
 
     /// Moves the policy towards the better ones.
     fn update(
@@ -52,8 +52,8 @@ pub(super) trait Way {
     /// phases can be measured.
     fn finish_phase(&self) -> bool;
 
-    /// Plays the rollout of `iteration` to its end, and leaves everything as it was.
-    fn rehearse(&self, iteration: u32);
+    /// Plays the rollout of `iteration` to its end, and leaves the run as it was.
+    fn rehearse(&mut self, iteration: u32);
 
     /// How is played and learnt, in words.
     fn describe(&self) -> String;
@@ -131,7 +131,7 @@ impl<G: Rules> Engines<G> {
         if device::has_kernels(device) {
             return Self::Fused(Box::new(FusedWay::new(game, policy, config, device)));
         }
-        Self::Native(Box::new(NativeWay::new(game, &policy, config, device)))
+        Self::Native(Box::new(NativeWay::new(game, &policy, config)))
     }
 }
 

@@ -51,7 +51,7 @@ impl<G: Rules> Way for FusedWay<G> {
         recording
     }
 
-    fn judge(&self, played: &Recording) -> Judged {
+    fn judge(&self, played: &mut Recording) -> Judged {
         judge(played, &self.config.rollout, &self.config.advantage)
     }
 
@@ -90,7 +90,7 @@ impl<G: Rules> Way for FusedWay<G> {
         false
     }
 
-    fn rehearse(&self, iteration: u32) {
+    fn rehearse(&mut self, iteration: u32) {
         self.games.play(&self.learner.policy(), iteration);
         let _ = self.device.sync();
     }

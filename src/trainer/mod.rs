@@ -39,12 +39,12 @@ pub struct Trainer<G: Rules> {
 fn iterate<W: Way>(way: &mut W, iteration: u32, next: Option<u32>) -> (Numbers, Option<Phases>) {
     let started = Instant::now();
     let _span = tracing::info_span!("rollout").entered();
-    let played = way.play(iteration);
+    let mut played = way.play(iteration);
     let timed = way.finish_phase();
     let rollout = started.elapsed().as_secs_f64();
 
     let _span = tracing::info_span!("advantage").entered();
-    let judged = way.judge(&played);
+    let judged = way.judge(&mut played);
     way.finish_phase();
     let advantage = started.elapsed().as_secs_f64();
 
@@ -99,9 +99,9 @@ impl<G: Rules> Trainer<G> {
 
     /// Plays the next iteration's rollout to its end without learning from it, and leaves the run as
     /// it was. Gives the seconds that it took.
-    pub fn rehearse(&self) -> f64 {
+    pub fn rehearse(&mut self) -> f64 {
         let started = Instant::now();
-        with_way!(&self.engine, way => way.rehearse(self.iteration));
+        with_way!(&mut self.engine, way => way.rehearse(self.iteration));
         started.elapsed().as_secs_f64()
     }
 

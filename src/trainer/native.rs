@@ -1,90 +1,87 @@
 //! The fast way on the CPU: native code on all threads.
 
 use super::engine::{Numbers, State, Way};
-use crate::advantage::{Advantages, advantages};
-use crate::config::{RolloutConfig, TrainConfig};
-use crate::device;
+use crate::advantage::HostAdvantages;
+use crate::config::TrainConfig;
 use crate::env::Rules;
 use crate::learner::{NativeLearner, UpdateMeans};
-use crate::policy::{Mlp, NativeMlp};
+use crate::policy::Mlp;
 use crate::rollout::{NativeRollout, RolloutKeys, SeatsError};
-use crate::trajectory::Trajectory;
-use burn::tensor::{Device, Tensor};
+use crate::trajectory::{HostTrajectory, Totals};
 
-/// Native rollouts and updates.
+/// Native rollouts and updates, in the host's memory from one end to the other.
 #[derive(Debug)]
 pub(super) struct NativeWay<G: Rules> {
     config: TrainConfig,
-    device: Device,
     games: NativeRollout<G>,
     learner: NativeLearner,
+    /// The memory of the last iteration, for the next.
+    room: Option<(HostTrajectory, HostAdvantages)>,
 }
 
 impl<G: Rules> NativeWay<G> {
-    pub fn new(game: G, policy: &Mlp, config: &TrainConfig, device: &Device) -> Self {
+    pub fn new(game: G, policy: &Mlp, config: &TrainConfig) -> Self {
         let keys = RolloutKeys::new(config.seed);
         Self {
             games: NativeRollout::new(game, &config.rollout, keys),
             learner: NativeLearner::new(policy, config),
             config: config.clone(),
-            device: device.clone(),
+            room: None,
         }
     }
 }
 
 impl<G: Rules> Way for NativeWay<G> {
-    type Played = Trajectory;
-    type Judged = Advantages;
+    type Played = (HostTrajectory, HostAdvantages);
+    type Judged = ();
     type Learnt = UpdateMeans;
 
-    fn play(&mut self, iteration: u32) -> Trajectory {
-        self.games.collect(&NativeMlp::new(&self.learner.policy()), iteration, &self.device)
+    fn play(&mut self, iteration: u32) -> Self::Played {
+        let (mut trajectory, advantages) = self.room.take().unwrap_or_default();
+        self.games.collect_into(&self.learner.native_policy(), iteration, &mut trajectory);
+        (trajectory, advantages)
     }
 
-    fn judge(&self, played: &Trajectory) -> Advantages {
-        let RolloutConfig { group_size, learn_steps, auto_reset, .. } = self.config.rollout;
-        let mask = played.mask(auto_reset);
-        advantages(played, &mask, group_size, learn_steps, &self.config.advantage)
+    fn judge(&self, (trajectory, advantages): &mut Self::Played) {
+        advantages.judge(trajectory, &self.config.rollout, &self.config.advantage);
     }
 
-    fn update(&mut self, played: &Trajectory, judged: &Advantages, iteration: u32) -> UpdateMeans {
-        let learnt = played.first_steps(self.config.rollout.learn_steps);
-        self.learner.update(&learnt, &judged.values, &judged.mask, iteration)
+    fn update(
+        &mut self,
+        (trajectory, advantages): &Self::Played,
+        _judged: &(),
+        iteration: u32,
+    ) -> UpdateMeans {
+        let HostAdvantages { values, counts, .. } = advantages;
+        let learn_steps = self.config.rollout.learn_steps;
+        self.learner.update_from_host(trajectory, values, counts, learn_steps, iteration)
     }
 
     fn numbers(
         &mut self,
-        played: Trajectory,
-        judged: Advantages,
+        played: Self::Played,
+        _judged: (),
         learnt: UpdateMeans,
         _next: Option<u32>,
     ) -> Numbers {
-        let parts = vec![
-            played.scores.sum(),
-            played.ends.sum(),
-            played.rewards.mean(),
-            judged.zero_variance,
-        ];
-        let numbers = device::read(Tensor::cat(parts, 0));
-        let at = |i: usize| f64::from(numbers[i]);
+        let (trajectory, advantages) = &played;
+        let Totals { score_sum, episodes, mean_reward } = trajectory.totals();
+        let zero_variance = advantages.zero_variance;
+        self.room = Some(played);
         let UpdateMeans { approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm } =
             learnt;
-        Numbers {
-            score_sum: at(0),
-            episodes: at(1),
-            mean_reward: at(2),
-            zero_variance: at(3),
-            update: [approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm],
-        }
+        let update = [approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm];
+        Numbers { score_sum, episodes, mean_reward, zero_variance, update }
     }
 
     fn finish_phase(&self) -> bool {
         true
     }
 
-    fn rehearse(&self, iteration: u32) {
-        let policy = NativeMlp::new(&self.learner.policy());
-        self.games.clone().collect(&policy, iteration, &self.device);
+    fn rehearse(&mut self, iteration: u32) {
+        let games = self.games.clone();
+        self.room = Some(self.play(iteration));
+        self.games = games;
     }
 
     fn describe(&self) -> String {

@@ -38,7 +38,9 @@ fn repeats_and_resumes(device: &Device, engine: Engine) {
         let new = || Trainer::new(Catch::default(), &config, device);
         let mut whole = new();
         for record in run(&mut whole, 4) {
-            assert_eq!(record.read_backs, 1, "{}", whole.describe());
+            // The native way has nothing to read back.
+            let expected = u64::from(!whole.describe().contains("native"));
+            assert_eq!(record.read_backs, expected, "{}", whole.describe());
         }
         let mut again = new();
         run(&mut again, 4);

@@ -13,20 +13,62 @@ pub const BLOCK: usize = 64;
 /// Room for the work of one thread.
 #[derive(Clone, Debug)]
 pub struct Workspace {
-    samples: Vec<Sample>,
     block: Block,
+    batch: Batch,
     logits: Vec<Lanes>,
     /// What gspo needs of each game: `[games]`.
     ratios: Vec<GameRatio>,
 }
 
-/// A step, by its place in the experience.
-#[derive(Clone, Copy, Debug)]
-struct Sample {
-    /// Which of the chunk's games it is of.
+/// What the loss needs of the samples of a block.
+#[derive(Clone, Debug)]
+struct Batch {
+    actions: [i32; BLOCK],
+    old_logprobs: [f32; BLOCK],
+    reference_logprobs: [f32; BLOCK],
+    advantages: [f32; BLOCK],
+    mask: [f32; BLOCK],
+    weights: [f32; BLOCK],
+    games: [GameRatio; BLOCK],
+}
+
+/// How far some games have been worked off.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cursor {
+    /// Games that are done.
     game: usize,
-    /// Its slot.
+    /// Steps of the next one that are.
+    step: usize,
+}
+
+/// Neighbouring steps of one game.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    /// Which of the games it is of.
+    game: usize,
+    /// The first slot.
     slot: usize,
+    /// How many.
+    len: usize,
+}
+
+impl Cursor {
+    /// The next steps of these games, all of one game and `room` at most.
+    fn next(&mut self, experience: &Experience, games: &[i32], room: usize) -> Option<Run> {
+        loop {
+            let slots = experience.slots(*games.get(self.game)?);
+            let len = (slots.len() - self.step).min(room);
+            if len > 0 {
+                let run = Run { game: self.game, slot: slots.start + self.step, len };
+                self.step += len;
+                return Some(run);
+            }
+            if room == 0 {
+                return None;
+            }
+            *self = Self { game: self.game + 1, step: 0 };
+        }
+    }
 }
 
 /// What the chunks of a minibatch have in common.
@@ -35,7 +77,7 @@ pub struct Minibatch<'a> {
     /// The network in training.
     pub network: &'a Network,
     /// What it learns from.
-    pub experience: &'a Experience,
+    pub experience: &'a Experience<'a>,
     /// The loss.
     pub rule: &'a Rule,
     /// The weight of a step, or where `by_game` is set, of all steps of a game together.
@@ -59,14 +101,14 @@ impl Workspace {
     /// For networks of this layout.
     pub fn new(layout: &Layout) -> Self {
         Self {
-            samples: Vec::new(),
             block: Block::new(layout, BLOCK),
+            batch: Batch::EMPTY,
             logits: vec![[0.0; LANES]; layout.actions()],
             ratios: Vec::new(),
         }
     }
 
-    /// Log-probabilities of the actions in the slots of neighbouring games: `[games * num_steps]`.
+    /// Log-probabilities of the actions in the slots of neighbouring games: `[games * slots]`.
     pub fn logprobs(
         &mut self,
         network: &Network,
@@ -74,10 +116,9 @@ impl Workspace {
         games: &[i32],
         out: &mut [f32],
     ) {
-        let first = games[0] as usize * experience.num_steps;
-        list(&mut self.samples, experience, games);
-        self.each_logprob(network, experience, |sample, logprob| {
-            out[sample.slot - first] = logprob;
+        let first = games[0] as usize * experience.slots;
+        self.each_logprob(network, experience, games, |run, values| {
+            out[run.slot - first..][..run.len].copy_from_slice(values);
         });
     }
 
@@ -90,19 +131,27 @@ impl Workspace {
         sums: &mut Sums,
     ) {
         let Minibatch { network, experience, rule, .. } = *minibatch;
-        list(&mut self.samples, experience, games);
         if rule.loss_type == LossType::Gspo {
             self.game_ratios(minibatch, games);
         }
-        for samples in self.samples.chunks(BLOCK) {
-            let rows = samples.len().next_multiple_of(LANES);
-            load_obs(&mut self.block, experience, samples);
+        let mut cursor = Cursor::default();
+        loop {
+            let mut len = 0;
+            while let Some(run) = cursor.next(experience, games, BLOCK - len) {
+                self.block.load_obs(len, experience.obs, run.slot, run.len);
+                self.batch.load(len, run, minibatch, games, &self.ratios);
+                len += run.len;
+            }
+            if len == 0 {
+                return;
+            }
+            self.batch.clear_from(len);
+            let rows = len.next_multiple_of(LANES);
             network.forward(&mut self.block, rows);
-            for (group, samples) in samples.chunks(LANES).enumerate() {
-                let steps = steps(minibatch, games, &self.ratios, samples);
-                load_logits(&self.block, group, &mut self.logits);
-                differentiate(rule, &steps, &mut self.logits, sums);
-                store_logits(&mut self.block, group, &self.logits);
+            for group in 0..rows / LANES {
+                with_logits(&mut self.block, group, &mut self.logits, |logits| {
+                    differentiate(rule, &self.batch.steps(group), logits, sums);
+                });
             }
             network.backward(&mut self.block, rows, gradient);
         }
@@ -112,103 +161,137 @@ impl Workspace {
     fn game_ratios(&mut self, minibatch: &Minibatch, games: &[i32]) {
         let experience = minibatch.experience;
         let mut log_ratios = vec![0.0f32; games.len()];
-        self.each_logprob(minibatch.network, experience, |sample, logprob| {
-            log_ratios[sample.game] += logprob - experience.steps[sample.slot].old_logprob;
+        self.each_logprob(minibatch.network, experience, games, |run, values| {
+            let old = &experience.old_logprobs[run.slot..];
+            log_ratios[run.game] += values.iter().zip(old).map(|(new, old)| new - old).sum::<f32>();
         });
         self.ratios.clear();
         let ratios = games.iter().zip(&log_ratios).map(|(game, log_ratio)| {
-            let steps = &experience.steps[experience.slots(*game)];
-            let advantages = steps.iter().map(|step| step.advantage);
+            let advantages = experience.advantages[experience.slots(*game)].iter().copied();
             let weight = minibatch.weight_of(*game);
             minibatch.rule.game_ratio(*log_ratio, weight, advantages)
         });
         self.ratios.extend(ratios);
     }
 
-    /// Runs through the log-probabilities of all samples' actions.
+    /// Runs through the log-probabilities of the actions in all steps of some games.
     fn each_logprob(
         &mut self,
         network: &Network,
         experience: &Experience,
-        mut run: impl FnMut(&Sample, f32),
+        games: &[i32],
+        mut use_run: impl FnMut(Run, &[f32]),
     ) {
-        for samples in self.samples.chunks(BLOCK) {
-            load_obs(&mut self.block, experience, samples);
-            network.forward(&mut self.block, samples.len().next_multiple_of(LANES));
-            for (group, samples) in samples.chunks(LANES).enumerate() {
-                let mut actions = [0; LANES];
-                for (action, sample) in actions.iter_mut().zip(samples) {
-                    *action = experience.steps[sample.slot].action;
-                }
-                load_logits(&self.block, group, &mut self.logits);
-                let values = logprobs(&mut self.logits, &actions);
-                for (sample, value) in samples.iter().zip(values) {
-                    run(sample, value);
-                }
+        let mut cursor = Cursor::default();
+        let mut runs = Vec::new();
+        loop {
+            let mut len = 0;
+            runs.clear();
+            while let Some(run) = cursor.next(experience, games, BLOCK - len) {
+                self.block.load_obs(len, experience.obs, run.slot, run.len);
+                self.batch.actions[len..][..run.len]
+                    .copy_from_slice(&experience.actions[run.slot..][..run.len]);
+                len += run.len;
+                runs.push(run);
+            }
+            if len == 0 {
+                return;
+            }
+            let rows = len.next_multiple_of(LANES);
+            network.forward(&mut self.block, rows);
+            let mut values = [0.0; BLOCK];
+            let (groups, _) = values[..rows].as_chunks_mut();
+            for (group, values) in groups.iter_mut().enumerate() {
+                *values = with_logits(&mut self.block, group, &mut self.logits, |logits| {
+                    logprobs(logits, lanes(&self.batch.actions, group))
+                });
+            }
+            let mut rest = &values[..];
+            for run in &runs {
+                let (values, others) = rest.split_at(run.len);
+                use_run(*run, values);
+                rest = others;
             }
         }
     }
 }
 
-/// Lists the steps of some games.
-fn list(samples: &mut Vec<Sample>, experience: &Experience, games: &[i32]) {
-    samples.clear();
-    for (game, env) in games.iter().enumerate() {
-        samples.extend(experience.slots(*env).map(|slot| Sample { game, slot }));
+impl Batch {
+    /// No samples.
+    const EMPTY: Self = Self {
+        actions: [0; BLOCK],
+        old_logprobs: [0.0; BLOCK],
+        reference_logprobs: [0.0; BLOCK],
+        advantages: [0.0; BLOCK],
+        mask: [0.0; BLOCK],
+        weights: [0.0; BLOCK],
+        games: [GameRatio { ratio: 0.0, slope: 0.0 }; BLOCK],
+    };
+
+    /// Puts a run of samples behind the first `at`.
+    fn load(
+        &mut self,
+        at: usize,
+        run: Run,
+        minibatch: &Minibatch,
+        games: &[i32],
+        ratios: &[GameRatio],
+    ) {
+        let experience = minibatch.experience;
+        let (to, from) = (at..at + run.len, run.slot..run.slot + run.len);
+        self.actions[to.clone()].copy_from_slice(&experience.actions[from.clone()]);
+        self.old_logprobs[to.clone()].copy_from_slice(&experience.old_logprobs[from.clone()]);
+        self.advantages[to.clone()].copy_from_slice(&experience.advantages[from.clone()]);
+        self.mask[to.clone()].fill(1.0);
+        self.weights[to.clone()].fill(minibatch.weight_of(games[run.game]));
+        if let Some(logprobs) = experience.reference_logprobs.get(from) {
+            self.reference_logprobs[to.clone()].copy_from_slice(logprobs);
+        }
+        if let Some(ratio) = ratios.get(run.game) {
+            self.games[to].fill(*ratio);
+        }
+    }
+
+    /// Makes the samples from `len` on count for nothing.
+    fn clear_from(&mut self, len: usize) {
+        self.advantages[len..].fill(0.0);
+        self.mask[len..].fill(0.0);
+        self.weights[len..].fill(0.0);
+        self.games[len..].fill(GameRatio::default());
+    }
+
+    /// A group of [`LANES`] samples.
+    fn steps(&self, group: usize) -> Steps<'_> {
+        Steps {
+            actions: lanes(&self.actions, group),
+            old_logprobs: lanes(&self.old_logprobs, group),
+            reference_logprobs: lanes(&self.reference_logprobs, group),
+            advantages: lanes(&self.advantages, group),
+            mask: lanes(&self.mask, group),
+            weights: lanes(&self.weights, group),
+            games: lanes(&self.games, group),
+        }
     }
 }
 
-/// The observations of up to [`BLOCK`] samples, neighbours at once.
-fn load_obs(block: &mut Block, experience: &Experience, samples: &[Sample]) {
-    let stride = experience.obs_stride;
-    let mut to = &mut block.obs[..];
-    for run in samples.chunk_by(|a, b| a.slot + 1 == b.slot) {
-        let (row, rest) = to.split_at_mut(run.len() * stride);
-        row.copy_from_slice(&experience.obs[run[0].slot * stride..][..row.len()]);
-        to = rest;
-    }
+/// The [`LANES`] numbers of a group.
+fn lanes<T>(values: &[T; BLOCK], group: usize) -> &[T; LANES] {
+    &values.as_chunks().0[group]
 }
 
-/// What else the loss needs of up to [`LANES`] samples, side by side.
-#[inline(always)]
-fn steps(minibatch: &Minibatch, games: &[i32], ratios: &[GameRatio], samples: &[Sample]) -> Steps {
-    let experience = minibatch.experience;
-    let mut steps = Steps::NONE;
-    for (lane, sample) in samples.iter().enumerate() {
-        let step = experience.steps[sample.slot];
-        steps.actions[lane] = step.action;
-        steps.old_logprobs[lane] = step.old_logprob;
-        steps.advantages[lane] = step.advantage;
-        steps.mask[lane] = 1.0;
-        steps.weights[lane] = minibatch.weight_of(games[sample.game]);
-        if let Some(logprob) = experience.reference_logprobs.get(sample.slot) {
-            steps.reference_logprobs[lane] = *logprob;
-        }
-        if let Some(ratio) = ratios.get(sample.game) {
-            steps.games[lane] = *ratio;
-        }
+/// Runs over the logits of a group of samples, and puts them back.
+fn with_logits<T>(
+    block: &mut Block,
+    group: usize,
+    logits: &mut [Lanes],
+    run: impl FnOnce(&mut [Lanes]) -> T,
+) -> T {
+    for (to, from) in logits.iter_mut().zip(block.logits(group)) {
+        *to = *from;
     }
-    steps
-}
-
-/// The logits of a group of [`LANES`] samples side by side.
-fn load_logits(block: &Block, group: usize, logits: &mut [Lanes]) {
-    let stride = block.logits_stride;
-    let rows = block.logits[group * LANES * stride..].chunks_exact(stride);
-    for (lane, row) in rows.take(LANES).enumerate() {
-        for (logits, z) in logits.iter_mut().zip(row) {
-            logits[lane] = *z;
-        }
+    let result = run(logits);
+    for (from, to) in logits.iter().zip(block.logits(group)) {
+        *to = *from;
     }
-}
-
-/// The inverse of [`load_logits`].
-fn store_logits(block: &mut Block, group: usize, logits: &[Lanes]) {
-    let stride = block.logits_stride;
-    let rows = block.logits[group * LANES * stride..].chunks_exact_mut(stride);
-    for (lane, row) in rows.take(LANES).enumerate() {
-        for (logits, z) in logits.iter().zip(row) {
-            *z = logits[lane];
-        }
-    }
+    result
 }

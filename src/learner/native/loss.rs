@@ -38,23 +38,23 @@ pub struct Rule {
     entropy_coef: f32,
 }
 
-/// Steps side by side. Lanes whose `mask` is 0 do not count.
+/// Steps side by side. Lanes whose `mask` is 0 do not count; their `weights` must be 0 too.
 #[derive(Clone, Copy, Debug)]
-pub struct Steps {
+pub struct Steps<'a> {
     /// What was done.
-    pub actions: [i32; LANES],
+    pub actions: &'a [i32; LANES],
     /// Log-probabilities of that under the policy that did it.
-    pub old_logprobs: Lanes,
+    pub old_logprobs: &'a Lanes,
     /// Log-probabilities under the reference policy; used where `kl_coef` is not 0.
-    pub reference_logprobs: Lanes,
+    pub reference_logprobs: &'a Lanes,
     /// How good it was.
-    pub advantages: Lanes,
+    pub advantages: &'a Lanes,
     /// 1 where a step counts, else 0.
-    pub mask: Lanes,
+    pub mask: &'a Lanes,
     /// Weights in the loss.
-    pub weights: Lanes,
+    pub weights: &'a Lanes,
     /// Of the step's game, used by gspo only.
-    pub games: [GameRatio; LANES],
+    pub games: &'a [GameRatio; LANES],
 }
 
 /// The ratio of a whole game, for gspo.
@@ -71,19 +71,6 @@ pub struct GameRatio {
 pub struct Sums {
     /// Of what [`Loss::SUMS`](crate::learner::loss::Loss::SUMS) names, in that order; then the loss.
     pub lanes: [Lanes; 5],
-}
-
-impl Steps {
-    /// No steps.
-    pub const NONE: Self = Self {
-        actions: [0; LANES],
-        old_logprobs: [0.0; LANES],
-        reference_logprobs: [0.0; LANES],
-        advantages: [0.0; LANES],
-        mask: [0.0; LANES],
-        weights: [0.0; LANES],
-        games: [GameRatio { ratio: 0.0, slope: 0.0 }; LANES],
-    };
 }
 
 impl Rule {
@@ -176,7 +163,7 @@ pub fn logprobs(logits: &mut [Lanes], actions: &[i32; LANES]) -> Lanes {
 /// to the sums.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn differentiate(rule: &Rule, steps: &Steps, logits: &mut [Lanes], sums: &mut Sums) {
-    let logprobs = log_softmax(logits, &steps.actions);
+    let logprobs = log_softmax(logits, steps.actions);
     let mut entropy = [0.0f32; LANES];
     for l in logits.iter() {
         for (entropy, l) in entropy.iter_mut().zip(l) {

@@ -21,12 +21,11 @@ use super::order::epoch_order;
 use super::schedule::{entropy_coef, learning_rate, total_updates};
 use crate::config::{LossType, TrainConfig};
 use crate::draws::Stream;
-use crate::policy::{Mlp, flatten, unflatten};
-use crate::trajectory::Trajectory;
+use crate::policy::{Mlp, NativeMlp, flatten, unflatten};
+use crate::trajectory::{HostTrajectory, Trajectory, by_game};
 use burn::tensor::{Tensor, TensorData};
 use chunk::{Minibatch, Workspace};
-use experience::Experience;
-pub use experience::HostTrajectory;
+use experience::{Experience, squeeze};
 use loss::{Rule, Sums};
 use network::{Layout, Network};
 use rayon::prelude::*;
@@ -71,7 +70,6 @@ pub struct NativeLearner {
     moments: Moments,
     config: TrainConfig,
     shuffle_key: u32,
-    experience: Experience,
     /// One for each thread.
     workspaces: Vec<Mutex<Workspace>>,
     partials: Vec<Partial>,
@@ -103,7 +101,6 @@ impl NativeLearner {
             network,
             config: config.clone(),
             shuffle_key: Stream::Shuffle.key(config.seed),
-            experience: Experience::default(),
             workspaces: Vec::new(),
             partials: Vec::new(),
         }
@@ -116,6 +113,12 @@ impl NativeLearner {
         let count = params.len();
         let params = Tensor::from_data(TensorData::new(params, [count]), &device);
         unflatten(self.module.clone(), &params)
+    }
+
+    /// The policy as it is now, for rollouts on the CPU.
+    pub fn native_policy(&self) -> NativeMlp {
+        let layout = self.network.layout();
+        NativeMlp::from_params(&layout.widths(), layout.activation(), &self.params())
     }
 
     /// All parameters, `[num_params]`, in the order of [`flatten`].
@@ -171,51 +174,47 @@ impl NativeLearner {
         mask: &Tensor<2>,
         iteration: u32,
     ) -> UpdateMeans {
-        let [num_steps, num_envs, num_features] = trajectory.dims();
-        let obs = trajectory.obs.clone().into_data();
-        let actions = trajectory.actions.clone().into_data().convert::<i32>();
-        let old_logprobs = trajectory.logprobs.clone().into_data();
-        let advantages = advantages.clone().into_data();
-        let mask = mask.clone().into_data();
-        let data = HostTrajectory {
-            num_steps,
-            num_envs,
-            num_features,
-            obs: obs.as_slice().expect("the library computes in f32"),
-            actions: actions.as_slice().expect("converted to i32"),
-            old_logprobs: old_logprobs.as_slice().expect("f32"),
-            advantages: advantages.as_slice().expect("f32"),
-            mask: mask.as_slice().expect("f32"),
-        };
-        self.update_from_host(&data, iteration)
+        let mut host = HostTrajectory::from_tensors(trajectory);
+        let mut advantages = by_game(advantages);
+        let counts = squeeze(&mut host, &mut advantages, &by_game(mask));
+        self.update_from_host(&host, &advantages, &counts, host.num_steps, iteration)
     }
 
-    /// [`NativeLearner::update`] without tensors.
+    /// [`NativeLearner::update`] without tensors, from the first `counts[i]` steps of each game `i`,
+    /// `learn_steps` at most; `advantages` are `[num_envs, num_steps]`.
     ///
     /// # Panics
     /// If lengths do not belong together.
-    pub fn update_from_host(&mut self, data: &HostTrajectory, iteration: u32) -> UpdateMeans {
-        data.check();
+    pub fn update_from_host(
+        &mut self,
+        trajectory: &HostTrajectory,
+        advantages: &[f32],
+        counts: &[usize],
+        learn_steps: usize,
+        iteration: u32,
+    ) -> UpdateMeans {
         let features = self.network.layout().features();
-        assert_eq!(data.num_features, features, "features of the policy");
+        assert_eq!(trajectory.num_features, features, "features of the policy");
+        let experience = Experience::new(trajectory, advantages, counts, learn_steps);
         // In the pool from here on, so that no thread waits outside for each minibatch.
-        rayon::scope(|_| self.learn(data, iteration))
+        rayon::scope(|_| self.learn(&experience, iteration))
     }
 
-    fn learn(&mut self, data: &HostTrajectory, iteration: u32) -> UpdateMeans {
+    fn learn(&mut self, experience: &Experience, iteration: u32) -> UpdateMeans {
         let update = self.config.update.clone();
         let rule = Rule::new(&self.config.loss, entropy_coef(&self.config, iteration));
         self.make_room();
-        self.experience.load(data, self.network.layout().obs_stride());
-        self.evaluate_reference();
-        let counted: usize = self.experience.counts.iter().sum();
-        let games = data.num_envs / update.num_minibatches;
+        let reference_logprobs = self.evaluate_reference(experience);
+        let experience = Experience { reference_logprobs: &reference_logprobs, ..*experience };
+        let num_envs = experience.counts.len();
+        let counted: usize = experience.counts.iter().sum();
+        let games = num_envs / update.num_minibatches;
         let mut sums = [0.0f64; 5];
         let mut norms = 0.0f64;
         for epoch in 0..update.update_epochs {
-            let order = epoch_order(self.shuffle_key, iteration, epoch, data.num_envs);
+            let order = epoch_order(self.shuffle_key, iteration, epoch, num_envs);
             for minibatch in order.chunks_exact(games) {
-                let added = self.gradient(minibatch, &rule);
+                let added = self.gradient(&experience, minibatch, &rule);
                 sums.iter_mut().zip(added).for_each(|(sum, x)| *sum += x);
                 norms += f64::from(self.step());
             }
@@ -240,38 +239,37 @@ impl NativeLearner {
         self.workspaces.resize_with(threads, || Mutex::new(Workspace::new(layout)));
     }
 
-    /// Adds the log-probabilities under the reference policy to the experience, if there is one.
-    fn evaluate_reference(&mut self) {
+    /// The log-probabilities under the reference policy, if there is one: `[num_envs * num_steps]`.
+    fn evaluate_reference(&self, experience: &Experience) -> Vec<f32> {
         let Some(reference) = &self.reference else {
-            return;
+            return Vec::new();
         };
-        let (num_steps, num_envs) = (self.experience.num_steps, self.experience.counts.len());
-        let mut logprobs = std::mem::take(&mut self.experience.reference_logprobs);
-        logprobs.resize(num_envs * num_steps, 0.0);
+        let (slots, num_envs) = (experience.slots, experience.counts.len());
+        let mut logprobs = vec![0.0; num_envs * slots];
         let games: Vec<i32> = (0..num_envs as i32).collect();
-        let chunk = self.games_of_a_chunk(num_envs);
-        games.par_chunks(chunk).zip(logprobs.par_chunks_mut(chunk * num_steps)).for_each(
+        let chunk = self.games_of_a_chunk(experience, num_envs);
+        games.par_chunks(chunk).zip(logprobs.par_chunks_mut(chunk * slots)).for_each(
             |(games, out)| {
                 self.with_workspace(|workspace| {
-                    workspace.logprobs(reference, &self.experience, games, out);
+                    workspace.logprobs(reference, experience, games, out);
                 });
             },
         );
-        self.experience.reference_logprobs = logprobs;
+        logprobs
     }
 
     /// Leaves the gradient of a minibatch in the first partial, and gives its sums: those of
     /// [`Sums::lanes`].
-    fn gradient(&mut self, games: &[i32], rule: &Rule) -> [f64; 5] {
+    fn gradient(&mut self, experience: &Experience, games: &[i32], rule: &Rule) -> [f64; 5] {
         let by_game = matches!(rule.loss_type, LossType::Grpo | LossType::Gspo);
         let minibatch = Minibatch {
             network: &self.network,
-            experience: &self.experience,
+            experience,
             rule,
-            weight: 1.0 / self.total_weight(games),
+            weight: 1.0 / self.total_weight(experience, games),
             by_game,
         };
-        let chunk = self.games_of_a_chunk(games.len());
+        let chunk = self.games_of_a_chunk(experience, games.len());
         let mut partials = std::mem::take(&mut self.partials);
         let len = self.network.layout().len();
         partials.resize_with(games.len().div_ceil(chunk), || Partial {
@@ -320,11 +318,11 @@ impl NativeLearner {
 
     /// What the steps of a minibatch, or where the games count the same, the games, are averaged over;
     /// see [`Totals`](super::loss::Totals).
-    fn total_weight(&self, games: &[i32]) -> f32 {
-        let Experience { num_steps, counts, .. } = &self.experience;
+    fn total_weight(&self, experience: &Experience, games: &[i32]) -> f32 {
+        let Experience { learn_steps, counts, .. } = experience;
         let total = match self.config.loss.loss_type {
             LossType::Grpo | LossType::Gspo => games.len(),
-            LossType::DrGrpo => num_steps * games.len(),
+            LossType::DrGrpo => learn_steps * games.len(),
             LossType::Bnpo => games.iter().map(|game| counts[*game as usize]).sum(),
             LossType::Dapo | LossType::Cispo => {
                 let counted: usize = counts.iter().sum();
@@ -336,9 +334,9 @@ impl NativeLearner {
 
     /// How many of some games make up a chunk: enough to be worth a partial gradient, whatever the
     /// threads.
-    fn games_of_a_chunk(&self, games: usize) -> usize {
+    fn games_of_a_chunk(&self, experience: &Experience, games: usize) -> usize {
         let most = (MAX_PARTIALS / self.network.layout().len()).clamp(1, MAX_CHUNKS);
-        let least = CHUNK_STEPS.div_ceil(self.experience.num_steps);
+        let least = CHUNK_STEPS.div_ceil(experience.learn_steps);
         games.div_ceil(most).max(least)
     }
 

@@ -3,12 +3,16 @@
 //! A block's numbers are sample-major, `[samples, units]`, so that all three products vectorise over
 //! units: forward `z = h W`, the gradient of the weights `h^T d`, that of the inputs `d W^T`. For
 //! that, widths are padded with zeros to whole vectors; padding earns no gradient and stays zero.
-//! The last layer has few outputs and is therefore held as `W^T`, which keeps the vectors full.
+//! The last layer has few outputs and is therefore held as `W^T`, which keeps the vectors full, and
+//! its logits are `[actions, samples]`, side by side for the loss.
 
-use super::product::{Left, ROWS, Store, multiply};
+use super::product::{Left, QUAD, ROWS, Store, multiply, narrow, pack};
 use crate::config::Activation;
-use crate::policy::{LANES, exp, tanh};
+use crate::policy::{LANES, Lanes, exp, tanh};
+use crate::trajectory::OBS_MULTIPLE;
 use multiversion::multiversion;
+
+const _: () = assert!(OBS_MULTIPLE.is_multiple_of(ROWS), "observations are a product's rows");
 
 /// Where the parameters of a network lie in a padded vector.
 #[derive(Clone, Debug)]
@@ -30,14 +34,13 @@ struct Dense {
     bias: usize,
 }
 
-/// The last layer: transposed weights `[rows, width]`, then biases `[columns]`.
+/// The last layer: transposed weights `[rows, width]`, then biases `[rows]`.
 #[derive(Clone, Copy, Debug)]
 struct Head {
     inputs: usize,
     actions: usize,
     rows: usize,
     width: usize,
-    columns: usize,
     weight: usize,
     bias: usize,
 }
@@ -59,7 +62,7 @@ impl Layout {
             .map(|i| {
                 let (inputs, outputs) = (widths[i], widths[i + 1]);
                 // The features are never a vector of columns.
-                let rows = inputs.next_multiple_of(if i == 0 { ROWS } else { LANES });
+                let rows = inputs.next_multiple_of(if i == 0 { OBS_MULTIPLE } else { LANES });
                 let columns = outputs.next_multiple_of(LANES);
                 Dense {
                     inputs,
@@ -72,23 +75,26 @@ impl Layout {
             })
             .collect();
         let (inputs, actions) = (widths[last], widths[last + 1]);
-        let (rows, width) = (actions.next_multiple_of(ROWS), inputs.next_multiple_of(LANES));
-        let columns = actions.next_multiple_of(LANES);
-        let head = Head {
-            inputs,
-            actions,
-            rows,
-            width,
-            columns,
-            weight: take(rows * width),
-            bias: take(columns),
-        };
+        let (rows, width) = (actions.next_multiple_of(QUAD), inputs.next_multiple_of(LANES));
+        let (weight, bias) = (take(rows * width), take(rows));
+        let head = Head { inputs, actions, rows, width, weight, bias };
         Self { activation, hidden, head, len }
     }
 
     /// Numbers of a padded vector.
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// The layers' widths, features and actions included.
+    pub fn widths(&self) -> Vec<usize> {
+        let inputs = self.hidden.iter().map(|layer| layer.inputs);
+        inputs.chain([self.head.inputs, self.head.actions]).collect()
+    }
+
+    /// What follows each hidden layer.
+    pub fn activation(&self) -> Activation {
+        self.activation
     }
 
     /// Features of an observation.
@@ -141,42 +147,62 @@ impl Layout {
     }
 }
 
-/// A network: padded parameters, and the weights of every layer but the first once more, transposed.
+/// A network: padded parameters, and the weights of every layer but the first once more, in another
+/// order.
 #[derive(Clone, Debug)]
 pub struct Network {
     layout: Layout,
     params: Vec<f32>,
-    /// Of each hidden layer but the first, `[columns, rows]`; then of the head, `[width, columns]`.
+    /// Of each hidden layer but the first, `[columns, rows]`.
     transposed: Vec<Vec<f32>>,
+    /// Of the head, as [`pack`] orders them.
+    packed: Vec<f32>,
 }
 
 /// The numbers of a block of samples on their way through a network.
 #[derive(Clone, Debug)]
 pub struct Block {
     /// Observations, `[samples, obs_stride]`.
-    pub obs: Vec<f32>,
+    obs: Vec<f32>,
+    obs_stride: usize,
     /// Of each hidden layer what it gives, `[samples, columns]`.
     hidden: Vec<Vec<f32>>,
-    /// The derivatives of the activations there, then the gradients of the loss.
+    /// The derivatives of the activations there, then the gradients of the loss; see
+    /// [`Network::slopes`].
     slopes: Vec<Vec<f32>>,
-    /// Logits, then the gradients of the loss: `[samples, stride]`.
-    pub logits: Vec<f32>,
-    /// Numbers from sample to sample in `logits`.
-    pub logits_stride: usize,
+    /// Logits, then the gradients of the loss: `[rows, room]`, where zeros stay in the rows behind
+    /// the actions.
+    logits: Vec<f32>,
+    /// Samples that there is room for.
+    room: usize,
 }
 
 impl Block {
-    /// Room for a number of samples.
+    /// Room for a number of samples, a multiple of [`LANES`].
     pub fn new(layout: &Layout, samples: usize) -> Self {
         let room = |stride: usize| vec![0.0; samples * stride];
         let hidden: Vec<_> = layout.hidden.iter().map(|l| room(l.columns)).collect();
         Self {
             obs: room(layout.obs_stride()),
+            obs_stride: layout.obs_stride(),
             slopes: hidden.clone(),
             hidden,
-            logits: room(layout.head.columns),
-            logits_stride: layout.head.columns,
+            logits: room(layout.head.rows),
+            room: samples,
         }
+    }
+
+    /// Puts the `len` observations from `first` on of `obs` behind the first `at` of the block.
+    pub fn load_obs(&mut self, at: usize, obs: &[f32], first: usize, len: usize) {
+        let stride = self.obs_stride;
+        let from = &obs[first * stride..(first + len) * stride];
+        self.obs[at * stride..(at + len) * stride].copy_from_slice(from);
+    }
+
+    /// The logits of a group of [`LANES`] samples, action by action.
+    pub fn logits(&mut self, group: usize) -> impl Iterator<Item = &mut Lanes> {
+        let rows = self.logits.chunks_exact_mut(self.room);
+        rows.map(move |row| &mut row.as_chunks_mut::<LANES>().0[group])
     }
 }
 
@@ -184,13 +210,10 @@ impl Network {
     /// From padded parameters.
     pub fn new(layout: &Layout, params: Vec<f32>) -> Self {
         assert_eq!(params.len(), layout.len, "params: padded");
-        let (hidden, head) = (&layout.hidden[1..], layout.head);
-        let transposed = hidden
-            .iter()
-            .map(|layer| vec![0.0; layer.rows * layer.columns])
-            .chain([vec![0.0; head.width * head.columns]])
-            .collect();
-        let mut network = Self { layout: layout.clone(), params, transposed };
+        let hidden = layout.hidden[1..].iter();
+        let transposed = hidden.map(|layer| vec![0.0; layer.rows * layer.columns]).collect();
+        let packed = vec![0.0; layout.head.rows * layout.head.width];
+        let mut network = Self { layout: layout.clone(), params, transposed, packed };
         network.transpose();
         network
     }
@@ -213,20 +236,17 @@ impl Network {
 
     fn transpose(&mut self) {
         let Layout { hidden, head, .. } = &self.layout;
-        let shapes = hidden[1..].iter().map(|l| (l.weight, l.rows, l.columns, l.rows)).chain([(
-            head.weight,
-            head.rows,
-            head.width,
-            head.columns,
-        )]);
-        for ((weight, rows, columns, stride), to) in shapes.zip(&mut self.transposed) {
+        for (layer, to) in hidden[1..].iter().zip(&mut self.transposed) {
+            let Dense { weight, rows, columns, .. } = *layer;
             let from = self.params[weight..weight + rows * columns].chunks_exact(columns);
             for (i, row) in from.enumerate() {
                 for (j, x) in row.iter().enumerate() {
-                    to[j * stride + i] = *x;
+                    to[j * rows + i] = *x;
                 }
             }
         }
+        let weight = &self.params[head.weight..][..head.rows * head.width];
+        pack(weight, head.width, &mut self.packed);
     }
 
     /// Fills in the logits of the first `samples` observations of the block, a multiple of [`ROWS`].
@@ -238,14 +258,17 @@ impl Network {
             let weight = &self.params[layer.weight..][..layer.inputs * layer.columns];
             let bias = &self.params[layer.bias..][..layer.columns];
             let output = &mut output[..samples * layer.columns];
-            multiply(by_sample(input), weight, output, layer.columns, Store::Biased(bias));
+            let store = match activation {
+                Activation::Relu => Store::Rectified(bias),
+                _ => Store::Biased(bias),
+            };
+            multiply(by_sample(input), weight, output, layer.columns, store);
             activate(*activation, output, &mut slopes[..samples * layer.columns]);
             input = (output, layer.columns);
         }
-        let weight = &self.transposed[hidden.len() - 1][..head.inputs * head.columns];
-        let bias = &self.params[head.bias..][..head.columns];
-        let logits = &mut block.logits[..samples * head.columns];
-        multiply(by_sample(input), weight, logits, head.columns, Store::Biased(bias));
+        let bias = &self.params[head.bias..][..head.rows];
+        let outputs = &input.0[..samples * head.width];
+        narrow(outputs, &self.packed, bias, &mut block.logits, block.room);
     }
 
     /// Adds to `gradient`, a padded vector, that of the loss whose gradients with respect to the
@@ -253,29 +276,33 @@ impl Network {
     pub fn backward(&self, block: &mut Block, samples: usize, gradient: &mut [f32]) {
         let Layout { hidden, head, .. } = &self.layout;
         let last = hidden.len() - 1;
-        let logits = (&block.logits[..samples * head.columns], head.columns);
         let outputs = &block.hidden[last][..samples * head.width];
-        add_columns(logits.0, &mut gradient[head.bias..][..head.columns]);
+        for (sum, logits) in gradient[head.bias..].iter_mut().zip(block.logits.chunks(block.room)) {
+            *sum += logits[..samples].iter().sum::<f32>();
+        }
         multiply(
-            by_unit(logits),
+            Left { values: &block.logits, row: block.room, column: 1 },
             outputs,
             &mut gradient[head.weight..][..head.rows * head.width],
             head.width,
             Store::Added,
         );
+        let (slopes, store) = self.slopes(&mut block.hidden, &mut block.slopes);
         multiply(
-            by_sample(logits),
+            Left { values: &block.logits, row: 1, column: block.room },
             &self.params[head.weight..][..head.actions * head.width],
-            &mut block.slopes[last][..samples * head.width],
+            &mut slopes[last][..samples * head.width],
             head.width,
-            Store::Multiplied,
+            store,
         );
         for (i, layer) in hidden.iter().enumerate().rev() {
-            let (below, above) = block.slopes.split_at_mut(i);
-            let slopes = &above[0][..samples * layer.columns];
-            let input = match i {
-                0 => (&block.obs[..], self.layout.obs_stride()),
-                _ => (&block.hidden[i - 1][..], layer.rows),
+            let (inputs, hidden) = block.hidden.split_at_mut(i);
+            let (below, slopes) = block.slopes.split_at_mut(i);
+            let (slopes, _) = self.slopes(hidden, slopes);
+            let slopes = &slopes[0][..samples * layer.columns];
+            let input = match inputs.last() {
+                None => (&block.obs[..], self.layout.obs_stride()),
+                Some(input) => (&input[..], layer.rows),
             };
             add_columns(slopes, &mut gradient[layer.bias..][..layer.columns]);
             multiply(
@@ -285,15 +312,32 @@ impl Network {
                 layer.columns,
                 Store::Added,
             );
+            let (below, store) = self.slopes(inputs, below);
             if let Some(below) = below.last_mut() {
                 multiply(
                     by_sample((slopes, layer.columns)),
                     &self.transposed[i - 1][..layer.outputs * layer.rows],
                     &mut below[..samples * layer.rows],
                     layer.rows,
-                    Store::Multiplied,
+                    store,
                 );
             }
+        }
+    }
+
+    /// Where the slopes of some layers' activations are, and how a gradient with respect to what they
+    /// give becomes one with respect to what they take.
+    ///
+    /// Those of [`Activation::Relu`] are seen from what it gives, which has no other use any more once
+    /// the layer above has its gradient.
+    fn slopes<'a>(
+        &self,
+        hidden: &'a mut [Vec<f32>],
+        slopes: &'a mut [Vec<f32>],
+    ) -> (&'a mut [Vec<f32>], Store<'static>) {
+        match self.layout.activation {
+            Activation::Relu => (hidden, Store::Gated),
+            _ => (slopes, Store::Multiplied),
         }
     }
 }
@@ -323,15 +367,14 @@ fn add_columns(values: &[f32], sums: &mut [f32]) {
     }
 }
 
-/// Applies the activation in place, and gives its derivatives.
+/// Applies the activation in place, and gives its derivatives; nothing is left to do for
+/// [`Activation::Relu`].
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn activate(activation: Activation, values: &mut [f32], slopes: &mut [f32]) {
     let pairs = values.iter_mut().zip(slopes);
     match activation {
-        Activation::Relu => pairs.for_each(|(x, slope)| {
-            *slope = if *x > 0.0 { 1.0 } else { 0.0 };
-            *x = x.max(0.0);
-        }),
+        // Rectified as it was stored.
+        Activation::Relu => {}
         Activation::Tanh => pairs.for_each(|(x, slope)| {
             *x = tanh(*x);
             *slope = 1.0 - *x * *x;

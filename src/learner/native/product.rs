@@ -11,6 +11,11 @@ use multiversion::{multiversion, target::match_target};
 /// Rows of a result come in multiples of this.
 pub const ROWS: usize = 4;
 
+/// Inputs of an output that [`narrow`] takes at a time, and outputs.
+pub const QUAD: usize = 4;
+
+const _: () = assert!(QUAD * QUAD == LANES, "a quad of inputs of a quad of outputs is a vector");
+
 /// The left operand: the element of row `i` at the inner index `k` is
 /// `values[i * row + k * column]`.
 #[derive(Clone, Copy)]
@@ -28,10 +33,14 @@ pub struct Left<'a> {
 pub enum Store<'a> {
     /// `c = bias + a b`, the bias `[columns]` the same for all rows.
     Biased(&'a [f32]),
+    /// The same where it is positive, else 0.
+    Rectified(&'a [f32]),
     /// `c += a b`.
     Added,
     /// `c *= a b`, element by element.
     Multiplied,
+    /// `c = a b` where `c` was positive, else 0.
+    Gated,
 }
 
 /// Multiplies `a`, `[rows, inner]`, by `b`, `[inner, columns]`, into `c`, `[rows, columns]`; `b` and
@@ -77,7 +86,7 @@ fn strip<const R: usize, const V: usize>(
 ) {
     for (tile, c) in c.chunks_exact_mut(R * columns).enumerate() {
         let mut sums = [[[0.0f32; LANES]; V]; R];
-        if let Store::Biased(bias) = store {
+        if let Store::Biased(bias) | Store::Rectified(bias) = store {
             sums = [*vectors(bias, j); R];
         }
         let first = tile * R * a.row;
@@ -93,14 +102,30 @@ fn strip<const R: usize, const V: usize>(
                 }
             }
         }
-        for (c, sums) in c.chunks_exact_mut(columns).zip(&sums) {
-            let c = c[j..j + V * LANES].iter_mut().zip(sums.as_flattened());
-            match store {
-                Store::Biased(_) => c.for_each(|(c, sum)| *c = *sum),
-                Store::Added => c.for_each(|(c, sum)| *c += *sum),
-                Store::Multiplied => c.for_each(|(c, sum)| *c *= *sum),
+        match store {
+            Store::Biased(_) => combine(c, columns, j, &sums, |_, sum| sum),
+            Store::Rectified(_) => combine(c, columns, j, &sums, |_, sum| sum.max(0.0)),
+            Store::Added => combine(c, columns, j, &sums, |c, sum| c + sum),
+            Store::Multiplied => combine(c, columns, j, &sums, |c, sum| c * sum),
+            Store::Gated => {
+                combine(c, columns, j, &sums, |c, sum| if c > 0.0 { sum } else { 0.0 });
             }
         }
+    }
+}
+
+/// Puts a tile of sums into the rows of `c` from column `j` on.
+#[inline(always)]
+fn combine<const R: usize, const V: usize>(
+    c: &mut [f32],
+    columns: usize,
+    j: usize,
+    sums: &[[Lanes; V]; R],
+    with: impl Fn(f32, f32) -> f32,
+) {
+    for (c, sums) in c.chunks_exact_mut(columns).zip(sums) {
+        let c = c[j..j + V * LANES].iter_mut().zip(sums.as_flattened());
+        c.for_each(|(c, sum)| *c = with(*c, *sum));
     }
 }
 
@@ -109,4 +134,52 @@ fn strip<const R: usize, const V: usize>(
 fn vectors<const V: usize>(row: &[f32], j: usize) -> &[Lanes; V] {
     let (vectors, _) = row[j..j + V * LANES].as_chunks();
     vectors.try_into().expect("V vectors")
+}
+
+/// The logits of `samples` rows of `inputs`, `[samples, width]`: `logits`, `[rows, stride]`, of which
+/// the first `samples` columns are filled.
+///
+/// A product with so few columns would leave most of each vector empty. Here a vector holds [`QUAD`]
+/// inputs of each of [`QUAD`] outputs, whose sums are added up at the end. `weight`, `[rows / QUAD,
+/// width / QUAD][QUAD outputs][QUAD inputs]`, is as [`pack`] made it. `samples` must be a multiple of
+/// [`ROWS`], the length of `bias`, `[rows]`, and the `width` multiples of [`QUAD`].
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+pub fn narrow(inputs: &[f32], weight: &[f32], bias: &[f32], logits: &mut [f32], stride: usize) {
+    let width = weight.len() / bias.len();
+    let (biases, _) = bias.as_chunks::<QUAD>();
+    let strips = weight.chunks_exact(QUAD * width).zip(biases);
+    for ((weight, bias), logits) in strips.zip(logits.chunks_exact_mut(QUAD * stride)) {
+        let (weight, _) = weight.as_chunks::<LANES>();
+        for (tile, rows) in inputs.chunks_exact(ROWS * width).enumerate() {
+            let (rows, _) = rows.as_chunks::<QUAD>();
+            let row = |r: usize| &rows[r * weight.len()..(r + 1) * weight.len()];
+            let rows = row(0).iter().zip(row(1)).zip(row(2)).zip(row(3));
+            let mut sums = [[0.0f32; LANES]; ROWS];
+            for (weight, (((a, b), c), d)) in weight.iter().zip(rows) {
+                for (sums, row) in sums.iter_mut().zip([a, b, c, d]) {
+                    let inputs: Lanes = std::array::from_fn(|i| row[i % QUAD]);
+                    for ((sum, x), w) in sums.iter_mut().zip(&inputs).zip(weight) {
+                        *sum = mul_add(*x, *w, *sum);
+                    }
+                }
+            }
+            for (row, bias) in bias.iter().enumerate() {
+                let to = &mut logits[row * stride + tile * ROWS..][..ROWS];
+                for (to, sums) in to.iter_mut().zip(&sums) {
+                    let s = &sums[row * QUAD..][..QUAD];
+                    *to = bias + ((s[0] + s[1]) + (s[2] + s[3]));
+                }
+            }
+        }
+    }
+}
+
+/// Fills `packed` with `weight`, `[rows, width]`, in the order of [`narrow`].
+pub fn pack(weight: &[f32], width: usize, packed: &mut [f32]) {
+    for (strip, packed) in packed.chunks_exact_mut(QUAD * width).enumerate() {
+        for (i, to) in packed.iter_mut().enumerate() {
+            let (quad, row, input) = (i / LANES, i % LANES / QUAD, i % QUAD);
+            *to = weight[(strip * QUAD + row) * width + quad * QUAD + input];
+        }
+    }
 }

@@ -4,6 +4,7 @@ use super::*;
 use crate::config::{Activation, KlEstimator, PolicyConfig};
 use crate::draws::{draw, uniform};
 use crate::learner::Learner;
+use crate::policy::LANES;
 use burn::tensor::{Device, Int};
 
 const STEPS: usize = 6;
@@ -144,6 +145,10 @@ impl Case {
         let off = distance(&native.params(), &want);
         assert!(off < 1e-5 * change, "{off} of {change}: {self:?}");
         assert_eq!(native.params(), floats(flatten(&native.policy()).into_data()));
+        let (played, policy) = (native.native_policy(), NativeMlp::new(&native.policy()));
+        let obs = vec![[0.5; LANES]; self.features];
+        let logits = |policy: &NativeMlp| policy.logits(&obs, &mut policy.scratch()).to_vec();
+        assert_eq!(logits(&played), logits(&policy));
 
         let (want, got) = (general.weights().optimizer(), native.optimizer());
         assert_eq!(want.steps, got.steps);

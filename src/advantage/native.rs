@@ -1,0 +1,240 @@
+//! The same advantages on the CPU's threads, in the host's memory.
+//!
+//! Each group is judged by one thread, and what concerns all groups is summed in their order, so that
+//! any number of threads gives the same bytes.
+
+use super::STD_EPSILON;
+use crate::config::{AdvantageConfig, Estimator, RolloutConfig, Scale};
+use crate::trajectory::HostTrajectory;
+use rayon::prelude::*;
+
+/// Advantages of a trajectory. A buffer serves all iterations of a run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HostAdvantages {
+    /// Of each step, 0 where the step does not count: `[num_envs, num_steps]`.
+    pub values: Vec<f32>,
+    /// Steps of each game that count and are learnt from, from its first on: `[num_envs]`, each at
+    /// most `learn_steps`.
+    pub counts: Vec<usize>,
+    /// Share of the groups whose members all got the same: from these nothing is learnt.
+    pub zero_variance: f64,
+}
+
+/// What a group says about the whole.
+struct Group {
+    /// Whether all members got the same.
+    is_even: bool,
+    /// Of the advantages before they are scaled, over the steps that count.
+    squares: f64,
+}
+
+impl HostAdvantages {
+    /// Puts the advantages of `trajectory` in place of what was here before; those of
+    /// [`advantages`](super::advantages), under the mask of `rollout.auto_reset`.
+    ///
+    /// # Panics
+    /// If the trajectory is not one of `rollout`.
+    pub fn judge(
+        &mut self,
+        trajectory: &HostTrajectory,
+        rollout: &RolloutConfig,
+        config: &AdvantageConfig,
+    ) {
+        let HostTrajectory { num_envs, num_steps, .. } = *trajectory;
+        let (members, learn_steps) = (rollout.group_size, rollout.learn_steps);
+        assert_eq!(num_envs, rollout.num_envs(), "games of the rollout");
+        assert!(learn_steps <= num_steps, "steps of the rollout");
+        self.values.resize(num_envs * num_steps, 0.0);
+        self.counts.resize(num_envs, 0);
+        let groups: Vec<Group> = self
+            .values
+            .par_chunks_mut(members * num_steps)
+            .zip(self.counts.par_chunks_mut(members))
+            .enumerate()
+            .map_init(Room::default, |room, (group, (values, counts))| {
+                for (member, length) in counts.iter_mut().enumerate() {
+                    *length = trajectory.length(group * members + member, rollout.auto_reset);
+                }
+                let first = group * members * num_steps;
+                let rewards = &trajectory.rewards[first..first + values.len()];
+                let ends = &trajectory.ends[first..first + values.len()];
+                let is_even = room.credit(rewards, ends, counts, config, values);
+                counts.iter_mut().for_each(|count| *count = (*count).min(learn_steps));
+                room.centre(values, num_steps, config.scale_rewards == Scale::Group);
+                let squares = cut(values, counts, num_steps);
+                Group { is_even, squares }
+            })
+            .collect();
+        if config.scale_rewards == Scale::Batch {
+            let squares: f64 = groups.iter().map(|group| group.squares).sum();
+            let steps: usize = self.counts.iter().sum();
+            let scale = 1.0 / ((squares / steps as f64).sqrt() as f32 + STD_EPSILON);
+            let values = self.values.par_chunks_mut(members * num_steps);
+            values.for_each(|values| values.iter_mut().for_each(|x| *x *= scale));
+        }
+        let even = groups.iter().filter(|group| group.is_even).count();
+        self.zero_variance = even as f64 / groups.len() as f64;
+    }
+}
+
+/// Room for the work of one thread.
+#[derive(Default)]
+struct Room {
+    /// Of each member: `[group_size]`.
+    totals: Vec<f32>,
+    /// Of each step: `[num_steps]`.
+    mean: Vec<f32>,
+    /// Of each step: `[num_steps]`.
+    scale: Vec<f32>,
+}
+
+impl Room {
+    /// Fills in what each step is credited with before the group is looked at, `[members,
+    /// num_steps]`; says whether all members got the same in total.
+    fn credit(
+        &mut self,
+        rewards: &[f32],
+        ends: &[f32],
+        lengths: &[usize],
+        config: &AdvantageConfig,
+        credits: &mut [f32],
+    ) -> bool {
+        let steps = rewards.len() / lengths.len();
+        self.totals.clear();
+        let games = rewards.chunks_exact(steps).zip(ends.chunks_exact(steps));
+        for (((rewards, ends), credits), length) in
+            games.zip(credits.chunks_exact_mut(steps)).zip(lengths)
+        {
+            let total = rewards[..*length].iter().sum();
+            self.totals.push(total);
+            match config.estimator {
+                Estimator::Return => credits.fill(total),
+                Estimator::RewardToGo => {
+                    let discount = config.discount as f32;
+                    credits[*length..].fill(0.0);
+                    let mut credit = 0.0;
+                    let steps = rewards[..*length].iter().zip(ends).zip(credits);
+                    for ((reward, end), to) in steps.rev() {
+                        credit = reward + (1.0 - end) * discount * credit;
+                        *to = credit;
+                    }
+                }
+            }
+        }
+        self.totals.iter().all(|total| *total == self.totals[0])
+    }
+
+    /// Takes the members' mean away at each step, and divides by their standard deviation there if
+    /// `scaled`.
+    fn centre(&mut self, credits: &mut [f32], steps: usize, scaled: bool) {
+        let members = (credits.len() / steps) as f32;
+        self.mean.clear();
+        self.mean.resize(steps, 0.0);
+        for game in credits.chunks_exact(steps) {
+            self.mean.iter_mut().zip(game).for_each(|(sum, x)| *sum += x);
+        }
+        self.mean.iter_mut().for_each(|x| *x /= members);
+        for game in credits.chunks_exact_mut(steps) {
+            game.iter_mut().zip(&self.mean).for_each(|(x, mean)| *x -= mean);
+        }
+        if !scaled {
+            return;
+        }
+        self.scale.clear();
+        self.scale.resize(steps, 0.0);
+        for game in credits.chunks_exact(steps) {
+            self.scale.iter_mut().zip(game).for_each(|(sum, x)| *sum += x * x);
+        }
+        for x in &mut self.scale {
+            *x = 1.0 / ((*x / (members - 1.0)).sqrt() + STD_EPSILON);
+        }
+        for game in credits.chunks_exact_mut(steps) {
+            game.iter_mut().zip(&self.scale).for_each(|(x, scale)| *x *= scale);
+        }
+    }
+}
+
+/// Sets to zero what does not count; gives the sum of the squares of the rest.
+fn cut(values: &mut [f32], counts: &[usize], steps: usize) -> f64 {
+    let games = values.chunks_exact_mut(steps).zip(counts);
+    let squares = games.map(|(game, count)| {
+        game[*count..].fill(0.0);
+        f64::from(game.iter().map(|x| x * x).sum::<f32>())
+    });
+    squares.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::advantage::advantages;
+    use crate::draws::{draw, uniform};
+    use crate::trajectory::Trajectory;
+    use burn::tensor::{Device, Tensor, TensorData, Tolerance};
+
+    const STEPS: usize = 23;
+
+    /// Random rewards, and an end at every 11th step or so; the first group's rewards are all alike.
+    fn trajectory(rollout: &RolloutConfig) -> Trajectory {
+        let (device, envs) = (Device::flex(), rollout.num_envs());
+        let rows = |value: fn(u32) -> f32| {
+            let even = |i: usize| if i % envs < rollout.group_size { i / envs * envs } else { i };
+            let rows: Vec<f32> = (0..STEPS * envs).map(|i| value(even(i) as u32)).collect();
+            Tensor::<2>::from_data(TensorData::new(rows, [STEPS, envs]), &device)
+        };
+        let zeros = || Tensor::zeros([STEPS, envs], &device);
+        Trajectory {
+            obs: Tensor::zeros([STEPS, envs, 1], &device),
+            actions: Tensor::zeros([STEPS, envs], &device),
+            logprobs: zeros(),
+            rewards: rows(|i| (uniform(draw(1, i)) * 5.0).floor() - 2.0),
+            ends: rows(|i| f32::from(uniform(draw(2, i)) < 0.09)),
+            scores: zeros(),
+        }
+    }
+
+    fn check(config: &AdvantageConfig, auto_reset: bool) {
+        let mut rollout = crate::config::TrainConfig::for_game("any").rollout;
+        (rollout.num_groups, rollout.group_size) = (7, 5);
+        (rollout.num_steps, rollout.learn_steps) = (STEPS, 17);
+        rollout.auto_reset = auto_reset;
+        let tensors = trajectory(&rollout);
+        let want = advantages(&tensors, &tensors.mask(auto_reset), 5, 17, config);
+        let host = HostTrajectory::from_tensors(&tensors);
+        let results = [1, 3].map(|threads| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
+            let mut got = HostAdvantages::default();
+            // The second time over what the first left.
+            for _ in 0..2 {
+                pool.as_ref()
+                    .expect("threads can be had")
+                    .install(|| got.judge(&host, &rollout, config));
+            }
+            got
+        });
+        assert_eq!(results[0], results[1]);
+        let [got, _] = results;
+        let values = TensorData::new(got.values, [35, STEPS]);
+        let values = Tensor::<2>::from_data(values, &Device::flex()).transpose();
+        let learnt = values.clone().slice([0..17, 0..35]).into_data();
+        learnt.assert_approx_eq(&want.values.into_data(), Tolerance::<f32>::absolute(1e-5));
+        assert!(values.slice([17..STEPS, 0..35]).into_data().iter::<f32>().all(|x| x == 0.0));
+        let counts = want.mask.sum_dim(0).into_data();
+        assert!(counts.iter::<f32>().eq(got.counts.iter().map(|count| *count as f32)));
+        let zero_variance = want.zero_variance.into_data().iter::<f64>().next();
+        assert!((zero_variance.expect("one number") - got.zero_variance).abs() < 1e-6);
+        assert!(got.zero_variance > 0.0 && got.zero_variance < 1.0);
+    }
+
+    #[test]
+    fn every_case_agrees_with_tensors() {
+        for estimator in [Estimator::Return, Estimator::RewardToGo] {
+            for scale_rewards in [Scale::None, Scale::Group, Scale::Batch] {
+                for auto_reset in [true, false] {
+                    let config = AdvantageConfig { estimator, discount: 0.9, scale_rewards };
+                    check(&config, auto_reset);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! Games side by side, for rules on the CPU's vector units.
+//!
+//! The same word of all games lies together, so that a loop over the games, compiled with the rules
+//! in it, works on whole vectors.
+
+use super::seats::Seat;
+use crate::env::{Episode, MAX_WORDS, Rules, Words, play};
+use crate::policy::{LANES, Lanes};
+use multiversion::multiversion;
+use std::marker::PhantomData;
+
+/// [`LANES`] games, of which the last may be copies that nobody looks at.
+#[derive(Clone, Debug)]
+pub(super) struct Table<G: Rules> {
+    words: [[u32; LANES]; MAX_WORDS],
+    levels: [u32; LANES],
+    times: [u32; LANES],
+    scores: Lanes,
+    game: PhantomData<G>,
+}
+
+/// What a step gave, game by game; see [`Played`](crate::env::Played).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PlayedLanes {
+    pub rewards: Lanes,
+    /// 1 where the episode ended, else 0.
+    pub ends: Lanes,
+    pub scores: Lanes,
+}
+
+impl<G: Rules> Table<G> {
+    /// Seats up to [`LANES`] games.
+    pub fn new(game: G, seats: &[Seat<G>]) -> Self {
+        let seat = |lane: usize| seats.get(lane).unwrap_or(&seats[0]);
+        let mut table = Self {
+            words: [[0; LANES]; MAX_WORDS],
+            levels: std::array::from_fn(|lane| seat(lane).episode.level),
+            times: std::array::from_fn(|lane| seat(lane).episode.time),
+            scores: std::array::from_fn(|lane| seat(lane).episode.score),
+            game: PhantomData,
+        };
+        for lane in 0..LANES {
+            put(&mut table.words, lane, G::pack(&seat(lane).state, game));
+        }
+        table
+    }
+
+    /// One of the games as it stands.
+    pub fn seat(&self, game: G, lane: usize) -> Seat<G> {
+        let episode =
+            Episode { level: self.levels[lane], time: self.times[lane], score: self.scores[lane] };
+        Seat { state: G::unpack(&take(&self.words, lane), game), episode }
+    }
+
+    /// Fills `obs`, `[num_features][LANES]`, with the features of all games.
+    pub fn observe(&self, game: G, obs: &mut [Lanes]) {
+        observe(game, &self.words, obs);
+    }
+
+    /// Plays one step of each game.
+    pub fn play(&mut self, game: G, actions: &[u32; LANES], played: &mut PlayedLanes) {
+        step(game, self, actions, played);
+    }
+}
+
+/// The words of one game.
+#[inline(always)]
+fn take(words: &[[u32; LANES]; MAX_WORDS], lane: usize) -> Words {
+    let [w0, w1, w2, w3, w4, w5, w6, w7] = words;
+    Words {
+        w0: w0[lane],
+        w1: w1[lane],
+        w2: w2[lane],
+        w3: w3[lane],
+        w4: w4[lane],
+        w5: w5[lane],
+        w6: w6[lane],
+        w7: w7[lane],
+    }
+}
+
+/// The inverse of [`take`].
+#[inline(always)]
+fn put(words: &mut [[u32; LANES]; MAX_WORDS], lane: usize, from: Words) {
+    let Words { w0, w1, w2, w3, w4, w5, w6, w7 } = from;
+    for (to, word) in words.iter_mut().zip([w0, w1, w2, w3, w4, w5, w6, w7]) {
+        to[lane] = word;
+    }
+}
+
+/// Runs with the game's parameters, as constants where they are common ones: rules are compiled
+/// with these in it, as they are in a kernel.
+#[inline(always)]
+fn with_constants<G: Rules>(game: G, run: impl FnOnce(G)) {
+    match G::COMMON {
+        Some(common) if common == game => run(common),
+        _ => run(game),
+    }
+}
+
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn observe<G: Rules>(game: G, words: &[[u32; LANES]; MAX_WORDS], obs: &mut [Lanes]) {
+    // The first features are asked for by constants, so that the code of each is compiled for itself.
+    macro_rules! constants {
+        ($game:ident, $($i:literal)*) => {
+            $(if $i < obs.len() {
+                feature($game, words, $i, &mut obs[$i]);
+            })*
+        };
+    }
+    with_constants(
+        game,
+        #[inline(always)]
+        |game| {
+            constants!(game, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19);
+            for (i, lanes) in obs.iter_mut().enumerate().skip(20) {
+                feature(game, words, i, lanes);
+            }
+        },
+    );
+}
+
+#[inline(always)]
+fn feature<G: Rules>(game: G, words: &[[u32; LANES]; MAX_WORDS], i: usize, lanes: &mut Lanes) {
+    for (lane, x) in lanes.iter_mut().enumerate() {
+        *x = G::feature(&G::unpack(&take(words, lane), game), i, game);
+    }
+}
+
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn step<G: Rules>(game: G, table: &mut Table<G>, actions: &[u32; LANES], to: &mut PlayedLanes) {
+    with_constants(
+        game,
+        #[inline(always)]
+        |game| {
+            for (lane, action) in actions.iter().enumerate() {
+                let mut state = G::unpack(&take(&table.words, lane), game);
+                let mut episode = Episode {
+                    level: table.levels[lane],
+                    time: table.times[lane],
+                    score: table.scores[lane],
+                };
+                let played = play::<G>(&mut state, &mut episode, *action, game);
+                put(&mut table.words, lane, G::pack(&state, game));
+                table.levels[lane] = episode.level;
+                table.times[lane] = episode.time;
+                table.scores[lane] = episode.score;
+                to.rewards[lane] = played.reward;
+                to.ends[lane] = f32::from(played.ended);
+                to.scores[lane] = played.score;
+            }
+        },
+    );
+}

@@ -1,0 +1,221 @@
+//! The same in the host's memory, game by game: what the CPU's threads write, judge and learn from.
+
+use super::Trajectory;
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use rayon::prelude::*;
+
+/// The steps of `num_envs` games, `num_steps` each, those of a game next to each other.
+///
+/// Game `i` is member `i % group_size` of group `i / group_size`. A buffer serves all iterations of
+/// a run.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HostTrajectory {
+    /// Games.
+    pub num_envs: usize,
+    /// Steps of each game.
+    pub num_steps: usize,
+    /// Features of an observation.
+    pub num_features: usize,
+    /// Observations before each step: `[num_envs, num_steps, obs_stride]`, zeros behind the features.
+    pub obs: Vec<f32>,
+    /// Actions taken: `[num_envs, num_steps]`.
+    pub actions: Vec<i32>,
+    /// Log-probabilities of the actions under the policy that took them: `[num_envs, num_steps]`.
+    pub logprobs: Vec<f32>,
+    /// Rewards of the steps: `[num_envs, num_steps]`.
+    pub rewards: Vec<f32>,
+    /// 1 where the episode ended with the step, else 0: `[num_envs, num_steps]`.
+    pub ends: Vec<f32>,
+    /// The score of the episode that ended with the step, else 0: `[num_envs, num_steps]`.
+    pub scores: Vec<f32>,
+}
+
+/// Numbers of an observation come in multiples of this.
+pub const OBS_MULTIPLE: usize = 4;
+
+/// Sums over the episodes of a trajectory.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Totals {
+    /// Of the scores of the episodes that ended.
+    pub score_sum: f64,
+    /// Episodes that ended.
+    pub episodes: f64,
+    /// The mean reward of a step.
+    pub mean_reward: f64,
+}
+
+impl HostTrajectory {
+    /// Makes room for so many games, steps and features. What was in the memory is of no use then.
+    pub fn resize(&mut self, num_envs: usize, num_steps: usize, num_features: usize) {
+        if (num_envs, num_steps, num_features) == (self.num_envs, self.num_steps, self.num_features)
+        {
+            return;
+        }
+        (self.num_envs, self.num_steps, self.num_features) = (num_envs, num_steps, num_features);
+        let steps = num_envs * num_steps;
+        // Zeros everywhere, hence also behind the features, where nobody writes.
+        self.obs.clear();
+        self.obs.resize(steps * self.obs_stride(), 0.0);
+        self.actions.resize(steps, 0);
+        for values in [&mut self.logprobs, &mut self.rewards, &mut self.ends, &mut self.scores] {
+            values.resize(steps, 0.0);
+        }
+    }
+
+    /// Numbers from observation to observation: the features, rounded up to [`OBS_MULTIPLE`].
+    pub fn obs_stride(&self) -> usize {
+        self.num_features.next_multiple_of(OBS_MULTIPLE)
+    }
+
+    /// Steps of game `env` that count: with `auto_reset` all do; otherwise those up to and including
+    /// the first end of an episode.
+    pub fn length(&self, env: usize, auto_reset: bool) -> usize {
+        let ends = &self.ends[env * self.num_steps..][..self.num_steps];
+        if auto_reset {
+            return self.num_steps;
+        }
+        ends.iter().position(|end| *end > 0.5).map_or(self.num_steps, |t| t + 1)
+    }
+
+    /// Scores, episodes and rewards, summed up.
+    pub fn totals(&self) -> Totals {
+        let sum = |values: &[f32]| {
+            // Side by side first, in blocks short enough that no sum loses digits.
+            let blocks = values.chunks(1024).map(|block| {
+                let mut sums = [0.0f32; 16];
+                let (rows, rest) = block.as_chunks::<16>();
+                for row in rows {
+                    sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+                }
+                f64::from(sums.iter().chain(rest).sum::<f32>())
+            });
+            blocks.sum::<f64>()
+        };
+        Totals {
+            score_sum: sum(&self.scores),
+            episodes: sum(&self.ends),
+            mean_reward: sum(&self.rewards) / self.rewards.len() as f64,
+        }
+    }
+
+    /// From tensors, whatever device they are on.
+    ///
+    /// # Panics
+    /// If the tensors' shapes do not belong together.
+    pub fn from_tensors(trajectory: &Trajectory) -> Self {
+        let [steps, envs, features] = trajectory.dims();
+        let mut host = Self::default();
+        host.resize(envs, steps, features);
+        let stride = host.obs_stride();
+        let obs = floats(trajectory.obs.clone().into_data());
+        for (slot, to) in host.obs.chunks_exact_mut(stride).enumerate() {
+            let from = (slot % steps * envs + slot / steps) * features;
+            to[..features].copy_from_slice(&obs[from..from + features]);
+        }
+        let actions = trajectory.actions.clone().into_data().convert::<i32>();
+        let actions = actions.try_into_vec::<i32>().expect("converted to i32");
+        host.actions = transposed(&actions, steps);
+        host.logprobs = by_game(&trajectory.logprobs);
+        host.rewards = by_game(&trajectory.rewards);
+        host.ends = by_game(&trajectory.ends);
+        host.scores = by_game(&trajectory.scores);
+        host
+    }
+
+    /// As tensors on `device`.
+    pub fn to_tensors(&self, device: &Device) -> Trajectory {
+        let (steps, envs, features) = (self.num_steps, self.num_envs, self.num_features);
+        let stride = self.obs_stride();
+        let mut obs = vec![0.0f32; steps * envs * features];
+        obs.par_chunks_mut(envs * features).enumerate().for_each(|(t, row)| {
+            for (env, to) in row.chunks_exact_mut(features).enumerate() {
+                let from = (env * steps + t) * stride;
+                to.copy_from_slice(&self.obs[from..from + features]);
+            }
+        });
+        let rows = |values: &[f32]| {
+            let data = TensorData::new(transposed(values, envs), [steps, envs]);
+            Tensor::<2>::from_data(data, device)
+        };
+        let actions = TensorData::new(transposed(&self.actions, envs), [steps, envs]);
+        Trajectory {
+            obs: Tensor::from_data(TensorData::new(obs, [steps, envs, features]), device),
+            actions: Tensor::<2, Int>::from_data(actions, device),
+            logprobs: rows(&self.logprobs),
+            rewards: rows(&self.rewards),
+            ends: rows(&self.ends),
+            scores: rows(&self.scores),
+        }
+    }
+}
+
+/// A tensor `[num_steps, num_envs]` as numbers `[num_envs, num_steps]`.
+pub fn by_game(tensor: &Tensor<2>) -> Vec<f32> {
+    let [steps, _] = tensor.dims();
+    transposed(&floats(tensor.clone().into_data()), steps)
+}
+
+/// Numbers `[rows, columns]` as `[columns, rows]`.
+fn transposed<T: Copy + Default + Send + Sync>(values: &[T], rows: usize) -> Vec<T> {
+    let columns = values.len() / rows;
+    let mut result = vec![T::default(); values.len()];
+    result.par_chunks_mut(rows).enumerate().for_each(|(column, to)| {
+        for (row, to) in to.iter_mut().enumerate() {
+            *to = values[row * columns + column];
+        }
+    });
+    result
+}
+
+fn floats(data: TensorData) -> Vec<f32> {
+    data.try_into_vec().expect("the library computes in f32")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 3 steps of 2 games with 5 features; the first game ends with its second step.
+    fn tensors() -> Trajectory {
+        let device = Device::flex();
+        let rows = |values: [[f32; 2]; 3]| Tensor::<2>::from_floats(values, &device);
+        let obs: Vec<f32> = (0..30).map(|i| i as f32).collect();
+        Trajectory {
+            obs: Tensor::from_data(TensorData::new(obs, [3, 2, 5]), &device),
+            actions: Tensor::from_ints([[0, 1], [2, 3], [4, 5]], &device),
+            logprobs: rows([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]]),
+            rewards: rows([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]),
+            ends: rows([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0]]),
+            scores: rows([[0.0, 0.0], [4.0, 0.0], [0.0, 0.0]]),
+        }
+    }
+
+    #[test]
+    fn tensors_go_to_the_host_and_back() {
+        let tensors = tensors();
+        let host = HostTrajectory::from_tensors(&tensors);
+        // Game 1 before its step 2.
+        assert_eq!(host.obs[5 * 8..6 * 8], [25.0, 26.0, 27.0, 28.0, 29.0, 0.0, 0.0, 0.0]);
+        assert_eq!(host.actions, [0, 2, 4, 1, 3, 5]);
+        assert_eq!(host.rewards, [1.0, 3.0, 5.0, 2.0, 4.0, 6.0]);
+        let back = host.to_tensors(&Device::flex());
+        for (got, want) in [
+            (back.logprobs, tensors.logprobs),
+            (back.rewards, tensors.rewards),
+            (back.ends, tensors.ends),
+            (back.scores, tensors.scores),
+        ] {
+            assert_eq!(got.into_data(), want.into_data());
+        }
+        assert_eq!(back.obs.into_data(), tensors.obs.into_data());
+        assert!(back.actions.into_data().iter::<i64>().eq([0, 1, 2, 3, 4, 5]));
+    }
+
+    #[test]
+    fn a_game_counts_up_to_its_first_end() {
+        let host = HostTrajectory::from_tensors(&tensors());
+        assert_eq!([host.length(0, false), host.length(1, false), host.length(0, true)], [2, 3, 3]);
+        let totals = Totals { score_sum: 4.0, episodes: 1.0, mean_reward: 3.5 };
+        assert_eq!(host.totals(), totals);
+    }
+}
