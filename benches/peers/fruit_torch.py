@@ -65,13 +65,30 @@ class FruitCatcher:
         coin = torch.rand(self.shape) < 0.5
         more = coin & ~landed & (count < FRUITS) & (self.fallen >= INTERVAL)
         spawn = (count == 0) | more
+        self.put(spawn, count)
+        self.fallen = self.fallen.masked_fill(spawn, 0)
+        self.there = self.slots < (count + spawn.long()).unsqueeze(-1)
+        return self.features(), caught.float(), (landed & ~caught).float()
+
+    def put(self, spawn, count):
+        """Puts a new fruit behind the `count` fruits of the games where `spawn` says so."""
         new = spawn.unsqueeze(-1) & (self.slots == count.unsqueeze(-1))
         column = torch.randint(WIDTH, self.shape).float()
         self.x = torch.where(new, column.unsqueeze(-1), self.x)
         self.y = self.y.masked_fill(new, 0)
-        self.fallen = self.fallen.masked_fill(spawn, 0)
-        self.there = self.slots < (count + spawn.long()).unsqueeze(-1)
-        return self.features(), caught.float(), (landed & ~caught).float()
+
+
+class LoopedFruitCatcher(FruitCatcher):
+    """The same with new fruits put one by one: all columns drawn at once, then a loop over the games,
+    as in the PyTorch program that Grove's fruit catcher comes from, after its own optimisations."""
+
+    def put(self, spawn, count):
+        self.x, self.y = self.x.clone(), self.y.clone()
+        columns = torch.randint(WIDTH, (int(spawn.sum()),)).float()
+        for column, (level, start) in zip(columns, spawn.nonzero().tolist()):
+            slot = count[level, start]
+            self.x[level, start, slot] = column
+            self.y[level, start, slot] = 0
 
 
 class Brain(nn.Module):
@@ -91,7 +108,8 @@ class Brain(nn.Module):
 
 class Trainer:
     def __init__(self, args):
-        self.game = FruitCatcher(args.num_envs // STARTS)
+        catcher = LoopedFruitCatcher if args.spawn == "looped" else FruitCatcher
+        self.game = catcher(args.num_envs // STARTS)
         self.steps = args.num_steps
         self.brain = Brain(args.hidden)
         self.optimizer = torch.optim.AdamW(self.brain.parameters(), LEARNING_RATE, fused=True)
@@ -179,6 +197,12 @@ def main():
         default="batched",
         help="all steps in one forward pass, or one for each step",
     )
+    parser.add_argument(
+        "--spawn",
+        choices=["batched", "looped"],
+        default="batched",
+        help="new fruits for all games at once, or one by one",
+    )
     parser.add_argument("--epochs", type=int, help="only train so long and show the scores")
     args = parser.parse_args()
     use_threads(args.threads)
@@ -193,13 +217,14 @@ def main():
         return
     steps = args.num_envs * args.num_steps
     figures = {"trained_steps_per_second": figure(trainer.epoch, steps, args.repeats)}
-    if not trainer.stepwise:  # these two do not depend on the loss
+    looped = args.spawn == "looped"
+    if looped or not trainer.stepwise:  # these two do not depend on the loss
         figures |= {
             "rules_steps_per_second": figure(trainer.play_at_random, steps, args.repeats),
             "policy_steps_per_second": figure(trainer.play, steps, args.repeats),
         }
     report(
-        "PyTorch" + (", loss step by step" if trainer.stepwise else ""),
+        "PyTorch" + ", loss step by step" * trainer.stepwise + ", fruits one by one" * looped,
         args,
         ["torch"],
         env="fruit",

@@ -91,6 +91,7 @@ for ((round = 1; round <= rounds; round++)); do
         peer "$work" torch fruit_torch.py "${fruit[@]}"
         ours "$work" --env fruit "${fruit[@]}" --group-size 17 --update-epochs 1 --num-minibatches 1
         peer "$work" torch-stepwise fruit_torch.py "${fruit[@]}" --loss stepwise
+        peer "$work" torch-looped fruit_torch.py "${fruit[@]}" --loss stepwise --spawn looped
     done
     # The peer's policy reads the board, as gymnax gives it, or the four numbers of Grove's default.
     catch=(--num-envs 4096 --num-steps 38 --hidden 128 --group-size 8)

@@ -32,6 +32,7 @@ struct Report<'a> {
     env_steps: u64,
     interrupted: bool,
     seconds: f64,
+    seconds_to_first_update: Option<f64>,
     best_iteration: u64,
     #[serde(flatten)]
     evaluation: Evaluation,
@@ -139,9 +140,10 @@ fn train<G: Playable>(
     let config = trainer.config().clone();
     let every = &config.checkpoint;
     let mut progress = Progress::new(trainer.iteration(), config.iterations);
-    let mut env_steps = 0;
+    let (mut env_steps, mut first_update) = (0, None);
     while trainer.iteration() < config.iterations {
         let mut record = trainer.iterate()?;
+        first_update.get_or_insert_with(|| started.elapsed().as_secs_f64());
         let stop = interrupted.load(Ordering::Relaxed);
         let last = stop || record.iteration == config.iterations;
         if record.iteration.is_multiple_of(every.eval_every) || last && !stop {
@@ -202,14 +204,17 @@ fn train<G: Playable>(
             env_steps,
             interrupted: stopped,
             seconds,
+            seconds_to_first_update: first_update,
             best_iteration: best.iteration,
             evaluation,
         };
         println!("{}", serde_json::to_string(&report)?);
     } else {
         println!(
-            "{} steps in {seconds:.1} s; the best policy is of iteration {}.\n",
+            "{} steps in {seconds:.1} s, {:.1} s of them up to the first update; the best policy is of \
+             iteration {}.\n",
             short(env_steps as f64),
+            first_update.unwrap_or(0.0),
             best.iteration
         );
         print_table(&trainer.game(), &evaluation);
