@@ -10,17 +10,20 @@ pub fn cpu() -> Device {
 }
 
 /// A graphics adapter, a real one before one that the CPU plays; `None`, with a line that says so,
-/// where there is none. With `GROVE_REQUIRE_ADAPTER=1` a missing adapter is a failure.
+/// where there is none. With `GROVE_REQUIRE_ADAPTER=1` a missing adapter is a failure;
+/// `GROVE_TEST_DEVICE` names another kind of device than `wgpu` to test on.
 pub fn adapter() -> Option<Device> {
+    let kind = std::env::var("GROVE_TEST_DEVICE").unwrap_or_else(|_| "wgpu".to_string());
+    let is_wanted = |name: &str| name.split(':').next() == Some(&kind);
     let mut adapters: Vec<_> =
-        grove::device::list().into_iter().filter(|d| d.name.starts_with("wgpu:")).collect();
+        grove::device::list().into_iter().filter(|d| is_wanted(&d.name)).collect();
     adapters.sort_by_key(|d| d.software);
     let Some(info) = adapters.first() else {
         assert!(
             std::env::var("GROVE_REQUIRE_ADAPTER").as_deref() != Ok("1"),
-            "GROVE_REQUIRE_ADAPTER is 1, but there is no graphics adapter"
+            "GROVE_REQUIRE_ADAPTER is 1, but there is no {kind} adapter"
         );
-        eprintln!("no graphics adapter: not tested on one");
+        eprintln!("no {kind} adapter: not tested on one");
         return None;
     };
     Some(grove::device::choose(&info.name).expect("a listed adapter starts").device)
