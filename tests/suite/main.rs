@@ -10,4 +10,6 @@ mod loss;
 mod program;
 mod rollouts;
 mod rules;
+#[path = "../shared/mod.rs"]
+mod shared;
 mod support;
