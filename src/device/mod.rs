@@ -343,8 +343,44 @@ mod compute {
     }
 }
 
-/// Adapters of the graphics interfaces. In a browser a page starts its one device itself, since that
-/// takes an `await` there.
+/// Starts the browser's WebGPU device, in a page or a worker; later calls share it.
+///
+/// A page cannot wait for a device: after this, kernels and tensor operations are called as on any
+/// other, but numbers come back through asynchronous reads alone (Burn's `into_data_async`). What
+/// reads and waits, as [`read`] and the `export` of a rollout on a device do, panics there.
+///
+/// # Errors
+/// If the browser has no WebGPU, or no adapter for it.
+#[cfg(all(feature = "wgpu", target_family = "wasm"))]
+pub async fn start_in_browser() -> Result<Chosen, DeviceError> {
+    thread_local! {
+        static STARTED: std::cell::RefCell<Option<Chosen>> = const { std::cell::RefCell::new(None) };
+    }
+    if let Some(started) = STARTED.with_borrow(Clone::clone) {
+        return Ok(started);
+    }
+    let failed = |e: burn_wgpu::WgpuInitError| DeviceError::Failed {
+        name: "wgpu".to_string(),
+        message: e.to_string(),
+    };
+    let (device, setup) = Device::wgpu_options().init_with_setup_async().await.map_err(failed)?;
+    let about = setup.adapter.get_info();
+    let software = about.device_type == wgpu::DeviceType::Cpu;
+    let info = DeviceInfo {
+        name: "wgpu:0".to_string(),
+        // Browsers leave out names by which their users could be told apart.
+        description: if about.name.is_empty() { "a GPU".to_string() } else { about.name },
+        api: "WebGPU".to_string(),
+        kind: if software { "software gpu" } else { "gpu" }.to_string(),
+        software,
+        memory_bytes: None,
+    };
+    let chosen = Chosen { device, info, reason: "the browser's".to_string() };
+    STARTED.set(Some(chosen.clone()));
+    Ok(chosen)
+}
+
+/// Adapters of the graphics interfaces, outside of browsers.
 #[cfg(all(feature = "wgpu", not(target_family = "wasm")))]
 mod graphics {
     use super::{DeviceError, DeviceInfo, index_of};

@@ -7,9 +7,14 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 
 /// The trajectory that a recording of `game` stands for, on `device`. This reads the recording back; it
 /// is for looking at, and for learners that know no recordings.
-pub fn unpack<G: Rules>(game: G, recording: &Recording, device: &Device) -> Trajectory {
-    let parts: Vec<_> =
-        recording.parts.iter().map(|part| unpack_part(game, part, device)).collect();
+///
+/// # Panics
+/// If the recording's device fails.
+pub async fn unpack<G: Rules>(game: G, recording: &Recording, device: &Device) -> Trajectory {
+    let mut parts = Vec::new();
+    for part in &recording.parts {
+        parts.push(unpack_part(game, part, device).await);
+    }
     let join = |pick: fn(&Trajectory) -> &Tensor<2>| {
         Tensor::cat(parts.iter().map(|part| pick(part).clone()).collect(), 1)
     };
@@ -23,11 +28,13 @@ pub fn unpack<G: Rules>(game: G, recording: &Recording, device: &Device) -> Traj
     }
 }
 
-fn unpack_part<G: Rules>(game: G, part: &Part, device: &Device) -> Trajectory {
+async fn unpack_part<G: Rules>(game: G, part: &Part, device: &Device) -> Trajectory {
     let [rows, num_steps, games] = part.words.dims();
-    let words: Vec<u32> = part.words.to_data().iter::<i32>().map(|word| word as u32).collect();
-    let numbers: Vec<f32> = part.numbers.to_data().iter().collect();
-    let mut under_way: Vec<f32> = part.first_scores.to_data().iter().collect();
+    let words = read(part.words.clone().into_data_async().await);
+    let words: Vec<u32> = words.iter::<i32>().map(|word| word as u32).collect();
+    let numbers: Vec<f32> = read(part.numbers.clone().into_data_async().await).iter().collect();
+    let first_scores = read(part.first_scores.clone().into_data_async().await);
+    let mut under_way: Vec<f32> = first_scores.iter().collect();
     let steps = num_steps * games;
     let (logprobs, rewards) = numbers.split_at(steps);
     let features = game.num_features();
@@ -65,4 +72,8 @@ fn unpack_part<G: Rules>(game: G, part: &Part, device: &Device) -> Trajectory {
         ends: tensor(ends),
         scores: tensor(scores),
     }
+}
+
+fn read<E: std::fmt::Debug>(data: Result<TensorData, E>) -> TensorData {
+    data.unwrap_or_else(|error| panic!("the device failed: {error:?}"))
 }

@@ -4,28 +4,15 @@ mod fused;
 mod learner;
 mod reference;
 
+use crate::shared::noise;
+use crate::shared::updates::{KL_ESTIMATORS, LOSS_TYPES, loss_config};
 use crate::support::{adapter, cpu};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use grove::config::{Activation, KlEstimator, LossConfig, LossType, PolicyConfig};
-use grove::draws::{draw, uniform};
+use grove::draws::draw;
 use grove::learner::loss::{Steps, Totals, loss};
 use grove::policy::{Categorical, Mlp, Policy, flatten, unflatten};
 use reference::{Network, reference, reference_gradient};
-
-const LOSS_TYPES: [LossType; 6] = [
-    LossType::Grpo,
-    LossType::DrGrpo,
-    LossType::Dapo,
-    LossType::Bnpo,
-    LossType::Gspo,
-    LossType::Cispo,
-];
-const KL_ESTIMATORS: [KlEstimator; 3] = [KlEstimator::K1, KlEstimator::K2, KlEstimator::K3];
-
-/// Numbers uniform in [-1, 1).
-fn noise(key: u32, count: usize) -> Vec<f32> {
-    (0..count).map(|i| uniform(draw(key, i as u32)) * 2.0 - 1.0).collect()
-}
 
 fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_into_vec().expect("f32")
@@ -194,19 +181,6 @@ fn compare(config: &LossConfig, hidden: &[usize], device: &Device, tolerances: (
             error < tolerances.1,
             "{context}: gradient {i} is {got}, not {want}, relative error {error}"
         );
-    }
-}
-
-fn loss_config(loss_type: LossType, dual_clip: f64, kl_estimator: KlEstimator) -> LossConfig {
-    LossConfig {
-        loss_type,
-        clip_eps_low: 0.2,
-        clip_eps_high: 0.28,
-        dual_clip,
-        kl_coef: 0.07,
-        kl_estimator,
-        entropy_coef: 0.03,
-        entropy_coef_final: 0.0,
     }
 }
 

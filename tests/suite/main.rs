@@ -12,4 +12,6 @@ mod precision;
 mod program;
 mod rollouts;
 mod rules;
+#[path = "../shared/mod.rs"]
+mod shared;
 mod support;

@@ -11,6 +11,7 @@ use grove::learner::FusedLearner;
 use grove::policy::{FlatMlp, Mlp, flatten, unflatten};
 use grove::rollout::{FusedRollout, RolloutKeys, unpack};
 use grove::trainer::Trainer;
+use pollster::block_on;
 
 fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_into_vec().expect("f32")
@@ -53,7 +54,7 @@ fn play_and_learn(
     let flat = FlatMlp::of(&policy).expect("one or two hidden layers");
     let rollout = FusedRollout::new(game, &config.rollout, RolloutKeys::new(3), device);
     let (recording, _) = rollout.clone().with_precision(precision).play(&flat, 0);
-    let played = unpack(game, &recording, &cpu());
+    let played = block_on(unpack(game, &recording, &cpu()));
     let (recording, _) = rollout.play(&flat, 0);
     let judged = judge(&recording, &config.rollout, &config.advantage);
     let mut learner = FusedLearner::new(policy, &config);

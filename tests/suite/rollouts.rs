@@ -5,87 +5,26 @@ mod many;
 mod random;
 mod starts;
 
+use crate::shared::rollouts::{CATCH_BOARD, Host, SHORT_FRUIT, assert_close, assert_words, config};
 use crate::support::{adapter, cpu};
 use burn::tensor::{Device, Tensor};
 use grove::config::{Activation, PolicyConfig, RolloutConfig, Start};
 use grove::draws::{Stream, draw, uniform};
-use grove::env::{CartPole, Catch, Episode, Fruit, Game, Observation, Rules, Words};
+use grove::env::{CartPole, Catch, Episode, Fruit, Game, Rules, Words};
 use grove::policy::{Mlp, NativeMlp, flatten, unflatten};
 use grove::rollout::{NativeRollout, Player, RolloutKeys, StepwiseRollout, evaluate, seat_words};
 use grove::trajectory::Trajectory;
-
-/// Fruit with short episodes, in which fruits appear both together and alone, and land together.
-const SHORT_FRUIT: Fruit = Fruit {
-    width: 7,
-    height: 5,
-    basket: 2,
-    max_fruits: 5,
-    min_fruits: 3,
-    spawn_interval: 1,
-    max_steps: 13,
-};
-
-/// Catch whose board is shown, in more cells than the native rollout asks for by constants.
-const CATCH_BOARD: Catch = Catch { rows: 6, columns: 5, observation: Observation::Board };
-
-/// A trajectory in host memory.
-#[derive(Debug, PartialEq)]
-struct Host {
-    dims: [usize; 3],
-    obs: Vec<f32>,
-    actions: Vec<u32>,
-    logprobs: Vec<f32>,
-    rewards: Vec<f32>,
-    ends: Vec<f32>,
-    scores: Vec<f32>,
-}
+use pollster::block_on;
 
 impl Host {
     fn of(trajectory: &Trajectory) -> Self {
-        let floats = |t: &Tensor<2>| -> Vec<f32> { t.to_data().try_into_vec().expect("f32") };
-        Self {
-            dims: trajectory.dims(),
-            obs: trajectory.obs.to_data().try_into_vec().expect("f32"),
-            actions: trajectory.actions.to_data().iter().collect(),
-            logprobs: floats(&trajectory.logprobs),
-            rewards: floats(&trajectory.rewards),
-            ends: floats(&trajectory.ends),
-            scores: floats(&trajectory.scores),
-        }
+        block_on(Self::read(trajectory))
     }
 
     /// The observation of game `env` before step `t`.
     fn obs(&self, t: usize, env: usize) -> &[f32] {
         let [_, envs, features] = self.dims;
         &self.obs[(t * envs + env) * features..][..features]
-    }
-
-    /// Asserts that the games are the same, and the numbers of obs and logprobs within 1e-5.
-    fn assert_is(&self, other: &Self, context: &str) {
-        assert_eq!(self.dims, other.dims, "{context}");
-        assert_eq!(self.actions, other.actions, "{context}: actions");
-        assert_eq!(self.rewards, other.rewards, "{context}: rewards");
-        assert_eq!(self.ends, other.ends, "{context}: ends");
-        assert_eq!(self.scores, other.scores, "{context}: scores");
-        assert_close(&self.obs, &other.obs, 1e-5, context);
-        assert_close(&self.logprobs, &other.logprobs, 1e-5, context);
-    }
-
-    /// Asserts that the policy was far from uniform, every action was taken, and episodes ended.
-    fn assert_lively(&self, actions: u32, context: &str) {
-        let lowest = self.logprobs.iter().copied().fold(0.0, f32::min);
-        let highest = self.logprobs.iter().copied().fold(-9.0, f32::max);
-        assert!(lowest < -1.5 && highest > -0.4, "{context}: from {lowest} to {highest}");
-        let all = (0..actions).all(|a| self.actions.contains(&a));
-        assert!(all, "{context}: not every action was taken");
-        assert!(self.ends.contains(&1.0) && self.ends.contains(&0.0));
-    }
-}
-
-fn assert_close(got: &[f32], want: &[f32], tolerance: f32, context: &str) {
-    assert_eq!(got.len(), want.len(), "{context}");
-    for (i, (got, want)) in got.iter().zip(want).enumerate() {
-        assert!((got - want).abs() <= tolerance, "{context}: number {i} is {got}, not {want}");
     }
 }
 
@@ -107,17 +46,6 @@ fn stubborn<G: Game>(game: G, action: usize, device: &Device) -> Mlp {
     unflatten(mlp, &Tensor::from_floats(params.as_slice(), device))
 }
 
-fn config(num_groups: usize, group_size: usize, num_steps: usize, start: Start) -> RolloutConfig {
-    RolloutConfig {
-        num_groups,
-        group_size,
-        num_steps,
-        learn_steps: num_steps.div_ceil(2),
-        start,
-        auto_reset: true,
-    }
-}
-
 /// Where a group goes on, out of exported words.
 fn seat<G: Rules>(game: G, words: &[u32], group: usize) -> (G::State, Episode) {
     let groups = words.len() / seat_words(game);
@@ -134,21 +62,6 @@ fn seat<G: Rules>(game: G, words: &[u32], group: usize) -> (G::State, Episode) {
     };
     let episode = Episode { level: at(0), time: at(1), score: f32::from_bits(at(2)) };
     (G::unpack(&state, game), episode)
-}
-
-/// Asserts that two exports are the same; words of a state within 1e-4 as floats if `float_state`.
-fn assert_words<G: Rules>(game: G, got: &[u32], want: &[u32], float_state: bool, context: &str) {
-    assert_eq!(got.len(), want.len(), "{context}");
-    let header = want.len() / seat_words(game) * 3;
-    assert_eq!(got[..header], want[..header], "{context}: episodes");
-    if float_state {
-        let floats =
-            |words: &[u32]| -> Vec<f32> { words.iter().map(|w| f32::from_bits(*w)).collect() };
-        let (got, want) = (floats(&got[header..]), floats(&want[header..]));
-        assert_close(&got, &want, 1e-4, context);
-    } else {
-        assert_eq!(got[header..], want[header..], "{context}: states");
-    }
 }
 
 /// Plays three iterations natively and stepwise on `device`, the third by a new stepwise rollout

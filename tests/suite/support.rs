@@ -1,13 +1,9 @@
 //! What several tests need.
 
+pub use crate::shared::cpu;
 use burn::tensor::Device;
 use std::path::Path;
 use std::process::{Command, Output};
-
-/// The CPU.
-pub fn cpu() -> Device {
-    Device::flex()
-}
 
 /// A graphics adapter, a real one before one that the CPU plays; `None`, with a line that says so,
 /// where there is none. With `GROVE_REQUIRE_ADAPTER=1` a missing adapter is a failure;

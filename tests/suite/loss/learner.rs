@@ -1,7 +1,8 @@
 //! The learner: accumulation, minibatches, and a first ratio of 1.
 
 use super::reference::{Network, reference, reference_gradient};
-use super::{Batch, LOSS_TYPES, doubles, floats, loss_config, perceptron};
+use super::{Batch, doubles, floats, perceptron};
+use crate::shared::updates::{LOSS_TYPES, loss_config};
 use crate::support::{adapter, cpu};
 use burn::module::{Module, Param};
 use burn::tensor::{Tensor, TensorData};

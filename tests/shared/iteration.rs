@@ -1,0 +1,103 @@
+//! A whole iteration on a device: its rollout, its advantages, its update; and a run's first games.
+
+use super::rollouts::{Host, play_fused};
+use super::updates::{
+    Played, SMALL, Sizes, check_means, error, general, gradient_settings, learn_fused, mlp, norm,
+    settings,
+};
+use super::{cpu, floats};
+use burn::tensor::Device;
+use grove::advantage::{advantages, judge};
+use grove::config::{KlEstimator, LossType, RolloutConfig, Start, TrainConfig};
+use grove::draws::{Stream, draw};
+use grove::env::{CartPole, Catch, Fruit, Rules};
+use grove::policy::{FlatMlp, Mlp, NativeMlp, flatten};
+use grove::rollout::{FusedRollout, NativeRollout, RolloutKeys, unpack};
+
+/// What a rollout leaves, whole or in parts, is judged and learnt from as the general learner does from
+/// its trajectory. Gives the error of the gradient.
+pub async fn rollout_and_update(device: &Device) -> f64 {
+    let game = Fruit::default();
+    let sizes = Sizes { features: 16, hidden: &[17], steps: 9, games: 21, ..SMALL };
+    let mut config = gradient_settings(settings(LossType::Dapo, 0.0, KlEstimator::K3));
+    config.update.max_grad_norm = 1.0;
+    config.rollout = RolloutConfig {
+        num_groups: 7,
+        group_size: 3,
+        num_steps: 14,
+        learn_steps: sizes.steps,
+        start: Start::Branch,
+        auto_reset: true,
+    };
+    let policy = mlp(sizes, None, device);
+    let flat = FlatMlp::of(&policy).expect("one hidden layer");
+    let mut largest = 0.0f64;
+    for groups in [7, 3] {
+        let keys = RolloutKeys::new(5);
+        let rollout = FusedRollout::new(game, &config.rollout, keys, device);
+        let rollout = rollout.with_groups_per_part(groups);
+        let (recording, _) = rollout.play(&flat, 0);
+        assert_eq!(recording.parts.len(), 7usize.div_ceil(groups));
+        let judged = judge(&recording, &config.rollout, &config.advantage);
+        let observer = rollout.observer();
+        let got = learn_fused(policy.clone(), &config, None, &recording, &judged, observer).await;
+
+        let whole = unpack(game, &recording, &cpu()).await;
+        let mask = whole.mask(true);
+        let judged = advantages(&whole, &mask, 3, sizes.steps, &config.advantage);
+        let trajectory = whole.first_steps(sizes.steps);
+        let actions = trajectory.actions.into_data_async().await.expect("the device answers");
+        let played = Played {
+            sizes,
+            params: floats(flatten(&policy)).await,
+            obs: floats(trajectory.obs).await,
+            actions: actions.iter().collect(),
+            logprobs: floats(trajectory.logprobs).await,
+            advantages: floats(judged.values).await,
+            mask: floats(judged.mask).await,
+        };
+        let want = general(&played, &config, None, &cpu()).await;
+        let size = norm(&want.moments[0]);
+        let error = error(&got.moments[0], &want.moments[0], size);
+        assert!(size > 1e-4 && error < 1e-5, "gradient off by {error} of {size}");
+        check_means(&got.means, &want.means, "after a rollout");
+        // The policy that played is the one that the learner sees: ratio 1.
+        assert!(got.means[0].abs() < 1e-6 && got.means[1] == 0.0, "{:?}", got.means);
+        largest = largest.max(error);
+    }
+    largest
+}
+
+/// Digests of the actions that runs of fruit, catch and cartpole start with.
+const FIRST_ACTIONS: [u32; 3] = [3_338_780_410, 1_711_842_536, 4_128_586_907];
+
+/// A run's first games, by a game's defaults in 8 groups, are the same on every device: on the CPU
+/// here, on `device`, and on all that gave [`FIRST_ACTIONS`] before. Gives the largest difference of
+/// a number.
+pub async fn first_games(device: &Device) -> f64 {
+    let played = [
+        first_games_of(Fruit::default(), device).await,
+        first_games_of(Catch::default(), device).await,
+        first_games_of(CartPole::default(), device).await,
+    ];
+    assert_eq!(played.map(|(digest, _)| digest), FIRST_ACTIONS, "runs start with other actions");
+    played.map(|(_, difference)| difference).into_iter().fold(0.0, f64::max)
+}
+
+/// The digest of the actions, and the largest difference between the CPU's numbers and the device's.
+async fn first_games_of<G: Rules>(game: G, device: &Device) -> (u32, f64) {
+    let mut config = TrainConfig::for_game(G::NAME);
+    config.rollout.num_groups = 8;
+    let keys = RolloutKeys::new(config.seed);
+    let policy = |device: &Device| {
+        let (features, actions) = (game.num_features(), game.num_actions());
+        Mlp::new(features, actions, &config.policy, Stream::Weights.key(config.seed), device)
+    };
+    let mut native = NativeRollout::new(game, &config.rollout, keys);
+    let native = native.collect(&NativeMlp::new(&policy(&cpu())), 0, &cpu());
+    let native = Host::read(&native).await;
+    let mut rollout = FusedRollout::new(game, &config.rollout, keys, device);
+    let got = Host::read(&play_fused(game, &mut rollout, &policy(device), 0).await).await;
+    let difference = got.assert_is(&native, G::NAME);
+    (native.actions.iter().fold(0, |digest, action| draw(digest, *action)), difference)
+}

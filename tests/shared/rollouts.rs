@@ -1,0 +1,247 @@
+//! The fused rollout plays the games of the native and the stepwise one.
+
+use super::{cpu, floats};
+use burn::tensor::{Device, Tensor};
+use grove::config::{Activation, PolicyConfig, RolloutConfig, Start};
+use grove::draws::{draw, uniform};
+use grove::env::{CartPole, Catch, Fruit, Observation, Rules};
+use grove::policy::{FlatMlp, Mlp, NativeMlp, flatten, unflatten};
+use grove::rollout::{
+    FusedRollout, NativeRollout, RolloutKeys, StepwiseRollout, seat_words, unpack,
+};
+use grove::trajectory::Trajectory;
+
+/// Fruit with short episodes, in which fruits appear both together and alone, and land together.
+pub const SHORT_FRUIT: Fruit = Fruit {
+    width: 7,
+    height: 5,
+    basket: 2,
+    max_fruits: 5,
+    min_fruits: 3,
+    spawn_interval: 1,
+    max_steps: 13,
+};
+
+/// Catch whose board is shown, in more cells than rules on the CPU are asked for by constants.
+pub const CATCH_BOARD: Catch = Catch { rows: 6, columns: 5, observation: Observation::Board };
+
+/// A trajectory in host memory.
+#[derive(Debug, PartialEq)]
+pub struct Host {
+    pub dims: [usize; 3],
+    pub obs: Vec<f32>,
+    pub actions: Vec<u32>,
+    pub logprobs: Vec<f32>,
+    pub rewards: Vec<f32>,
+    pub ends: Vec<f32>,
+    pub scores: Vec<f32>,
+}
+
+impl Host {
+    /// Copies a trajectory from its device.
+    pub async fn read(trajectory: &Trajectory) -> Self {
+        let actions = trajectory.actions.clone().into_data_async().await;
+        Self {
+            dims: trajectory.dims(),
+            obs: floats(trajectory.obs.clone()).await,
+            actions: actions.expect("the device answers").iter().collect(),
+            logprobs: floats(trajectory.logprobs.clone()).await,
+            rewards: floats(trajectory.rewards.clone()).await,
+            ends: floats(trajectory.ends.clone()).await,
+            scores: floats(trajectory.scores.clone()).await,
+        }
+    }
+
+    /// Asserts that the games are the same, and the numbers of obs and logprobs within 1e-5; gives
+    /// their largest difference.
+    pub fn assert_is(&self, other: &Self, context: &str) -> f64 {
+        assert_eq!(self.dims, other.dims, "{context}");
+        assert_eq!(self.actions, other.actions, "{context}: actions");
+        assert_eq!(self.rewards, other.rewards, "{context}: rewards");
+        assert_eq!(self.ends, other.ends, "{context}: ends");
+        assert_eq!(self.scores, other.scores, "{context}: scores");
+        let obs = assert_close(&self.obs, &other.obs, 1e-5, context);
+        obs.max(assert_close(&self.logprobs, &other.logprobs, 1e-5, context))
+    }
+
+    /// Asserts that the policy was far from uniform, every action was taken, and episodes ended.
+    pub fn assert_lively(&self, actions: u32, context: &str) {
+        let lowest = self.logprobs.iter().copied().fold(0.0, f32::min);
+        let highest = self.logprobs.iter().copied().fold(-9.0, f32::max);
+        assert!(lowest < -1.5 && highest > -0.4, "{context}: from {lowest} to {highest}");
+        let all = (0..actions).all(|a| self.actions.contains(&a));
+        assert!(all, "{context}: not every action was taken");
+        assert!(self.ends.contains(&1.0) && self.ends.contains(&0.0));
+    }
+}
+
+/// Asserts that numbers are within `tolerance`; gives their largest difference.
+pub fn assert_close(got: &[f32], want: &[f32], tolerance: f32, context: &str) -> f64 {
+    assert_eq!(got.len(), want.len(), "{context}");
+    let mut largest = 0.0f32;
+    for (i, (got, want)) in got.iter().zip(want).enumerate() {
+        let error = (got - want).abs();
+        assert!(error <= tolerance, "{context}: number {i} is {got}, not {want}");
+        largest = largest.max(error);
+    }
+    f64::from(largest)
+}
+
+/// The games of an iteration; half of the steps count.
+pub fn config(
+    num_groups: usize,
+    group_size: usize,
+    num_steps: usize,
+    start: Start,
+) -> RolloutConfig {
+    RolloutConfig {
+        num_groups,
+        group_size,
+        num_steps,
+        learn_steps: num_steps.div_ceil(2),
+        start,
+        auto_reset: true,
+    }
+}
+
+/// A perceptron whose logits differ by a few units, whatever its width.
+pub fn perceptron<G: Rules>(
+    game: G,
+    hidden: &[usize],
+    activation: Activation,
+    device: &Device,
+) -> Mlp {
+    let config = PolicyConfig { hidden: hidden.to_vec(), activation };
+    let mlp = Mlp::new(game.num_features(), game.num_actions(), &config, 1, device);
+    // Burn's GELU is no number where its cube is beyond the range of a device's hyperbolic tangent.
+    let spread = if activation == Activation::Tanh { 5.0 } else { 3.5 };
+    let mut params = Vec::new();
+    for (layer, linear) in mlp.layers().iter().enumerate() {
+        let [inputs, outputs] = linear.weight.dims();
+        let scale = spread / (inputs as f32).sqrt();
+        let count = (inputs * outputs) as u32;
+        let key = draw(41, layer as u32);
+        params.extend((0..count).map(|i| (uniform(draw(key, i)) * 2.0 - 1.0) * scale));
+        let key = draw(43, layer as u32);
+        params.extend((0..outputs as u32).map(|i| uniform(draw(key, i)) - 0.5));
+    }
+    assert_eq!(flatten(&mlp).dims(), [params.len()]);
+    unflatten(mlp, &Tensor::from_floats(params.as_slice(), device))
+}
+
+/// Asserts that two exports are the same; words of a state within 1e-4 as floats if `float_state`.
+pub fn assert_words<G: Rules>(
+    game: G,
+    got: &[u32],
+    want: &[u32],
+    float_state: bool,
+    context: &str,
+) {
+    assert_eq!(got.len(), want.len(), "{context}");
+    let header = want.len() / seat_words(game) * 3;
+    assert_eq!(got[..header], want[..header], "{context}: episodes");
+    if float_state {
+        let floats =
+            |words: &[u32]| -> Vec<f32> { words.iter().map(|w| f32::from_bits(*w)).collect() };
+        let (got, want) = (floats(&got[header..]), floats(&want[header..]));
+        assert_close(&got, &want, 1e-4, context);
+    } else {
+        assert_eq!(got[header..], want[header..], "{context}: states");
+    }
+}
+
+/// Plays an iteration fused.
+pub async fn play_fused<G: Rules>(
+    game: G,
+    rollout: &mut FusedRollout<G>,
+    policy: &Mlp,
+    iteration: u32,
+) -> Trajectory {
+    let policy = FlatMlp::of(policy).expect("one or two hidden layers");
+    unpack(game, &rollout.collect(&policy, iteration), &cpu()).await
+}
+
+/// Plays three iterations natively, stepwise and fused, whole and in parts of two groups, `chunk` steps
+/// a launch; the third by new rollouts that go on from what the native one exported. Gives the largest difference of a
+/// number.
+async fn check<G: Rules>(
+    game: G,
+    config: &RolloutConfig,
+    hidden: &[usize],
+    activation: Activation,
+    chunk: usize,
+    float_state: bool,
+    device: &Device,
+) -> f64 {
+    let keys = RolloutKeys::new(0x0fed_cba9_8765);
+    let policy = perceptron(game, hidden, activation, device);
+    let native_policy = NativeMlp::new(&perceptron(game, hidden, activation, &cpu()));
+    let mut native = NativeRollout::new(game, config, keys);
+    let mut stepwise = StepwiseRollout::new(game, config, keys, device);
+    let new = || FusedRollout::new(game, config, keys, device);
+    let cut = || new().with_steps_per_launch(chunk).with_groups_per_part(2);
+    let (mut whole, mut chunked) = (new(), cut());
+    assert!(whole.export().is_empty());
+    let mut largest = 0.0f64;
+    for iteration in 0..3 {
+        let context =
+            format!("{game:?}, {hidden:?} {activation:?}, {config:?}, iteration {iteration}");
+        if iteration == 2 {
+            (whole, chunked) = (new(), cut());
+            whole.import(&native.export()).unwrap();
+            chunked.import(&native.export()).unwrap();
+            stepwise.import(&native.export()).unwrap();
+        }
+        let want = Host::read(&native.collect(&native_policy, iteration, &cpu())).await;
+        let steps = Host::read(&stepwise.collect(&policy, iteration)).await;
+        let got = Host::read(&play_fused(game, &mut whole, &policy, iteration).await).await;
+        want.assert_lively(game.num_actions() as u32, &context);
+        largest = largest.max(got.assert_is(&want, &format!("native: {context}")));
+        largest = largest.max(got.assert_is(&steps, &format!("stepwise: {context}")));
+        let parts = Host::read(&play_fused(game, &mut chunked, &policy, iteration).await).await;
+        assert_eq!(parts, got, "in parts, {chunk} steps a launch: {context}");
+        // Exporting waits for the device. The games of the next iteration show where they went on.
+        if cfg!(target_family = "wasm") {
+            continue;
+        }
+        let words = whole.export();
+        assert_words(game, &words, &native.export(), float_state, &context);
+        assert_words(game, &words, &stepwise.export(), float_state, &context);
+        assert_eq!(chunked.export(), words, "in parts, {chunk} steps a launch: {context}");
+    }
+    largest
+}
+
+/// The largest of some errors.
+fn worst(errors: &[f64]) -> f64 {
+    errors.iter().copied().fold(0.0, f64::max)
+}
+
+/// Every game by perceptrons with one hidden layer; gives the largest difference of a number.
+pub async fn one_hidden_layer(device: &Device) -> f64 {
+    use Activation::{Gelu, Relu, Silu, Tanh};
+    let (level, branch) = (Start::Level, Start::Branch);
+    let (catch, pole) = (Catch::default(), CartPole::default());
+    worst(&[
+        check(SHORT_FRUIT, &config(7, 3, 20, branch), &[16], Relu, 7, false, device).await,
+        check(SHORT_FRUIT, &config(5, 3, 20, level), &[17], Silu, 20, false, device).await,
+        check(catch, &config(3, 7, 19, level), &[17], Tanh, 1, false, device).await,
+        check(catch, &config(23, 3, 19, branch), &[128], Gelu, 18, false, device).await,
+        check(CATCH_BOARD, &config(5, 3, 17, branch), &[33], Relu, 6, false, device).await,
+        check(pole, &config(3, 5, 120, branch), &[64], Silu, 50, true, device).await,
+        check(pole, &config(3, 5, 150, level), &[128], Tanh, 149, true, device).await,
+    ])
+}
+
+/// The same with two hidden layers.
+pub async fn two_hidden_layers(device: &Device) -> f64 {
+    use Activation::{Gelu, Relu, Silu, Tanh};
+    let (level, branch) = (Start::Level, Start::Branch);
+    let (catch, pole) = (Catch::default(), CartPole::default());
+    worst(&[
+        check(SHORT_FRUIT, &config(7, 3, 20, level), &[16, 17], Silu, 7, false, device).await,
+        check(SHORT_FRUIT, &config(5, 3, 20, branch), &[128, 128], Gelu, 9, false, device).await,
+        check(catch, &config(3, 7, 19, branch), &[17, 64], Relu, 4, false, device).await,
+        check(pole, &config(3, 5, 60, branch), &[64, 16], Tanh, 13, true, device).await,
+    ])
+}

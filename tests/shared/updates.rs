@@ -1,0 +1,421 @@
+//! The fused learner makes the updates of the general one.
+
+use super::{cpu, doubles, floats, noise};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use grove::config::{Activation, KlEstimator, LossConfig, LossType, PolicyConfig, TrainConfig};
+use grove::learner::{FusedLearner, Learner, Weights};
+use grove::policy::{Categorical, Mlp, Observer, Policy, StoredFeatures, flatten, unflatten};
+use grove::trajectory::{Judged, Part, Recording, Trajectory};
+
+/// Sizes of a network and a trajectory.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    pub features: usize,
+    pub hidden: &'static [usize],
+    pub actions: usize,
+    pub activation: Activation,
+    pub steps: usize,
+    pub games: usize,
+}
+
+/// Numbers that an update takes, in host memory.
+pub struct Played {
+    pub sizes: Sizes,
+    pub params: Vec<f32>,
+    pub obs: Vec<f32>,
+    pub actions: Vec<i32>,
+    pub logprobs: Vec<f32>,
+    pub advantages: Vec<f32>,
+    pub mask: Vec<f32>,
+}
+
+/// A perceptron with these parameters, or fresh ones.
+pub fn mlp(sizes: Sizes, params: Option<&[f32]>, device: &Device) -> Mlp {
+    let config = PolicyConfig { hidden: sizes.hidden.to_vec(), activation: sizes.activation };
+    let mlp = Mlp::new(sizes.features, sizes.actions, &config, 7, device);
+    match params {
+        Some(params) => unflatten(mlp, &Tensor::from_floats(params, device)),
+        None => mlp,
+    }
+}
+
+impl Played {
+    /// Games of different lengths, by a policy somewhat unlike the network, so that ratios are on
+    /// both sides of every bound.
+    pub async fn new(sizes: Sizes) -> Self {
+        let Sizes { features, actions, steps, games, .. } = sizes;
+        let device = cpu();
+        let start = flatten(&mlp(sizes, None, &device));
+        let params: Vec<f32> = floats(start)
+            .await
+            .iter()
+            .zip(noise(3, 1 << 16))
+            .map(|(p, jitter)| p + 0.2 * jitter)
+            .collect();
+        let count = steps * games;
+        let obs = noise(5, count * features);
+        let taken: Vec<i32> =
+            noise(6, count).iter().map(|x| ((x + 1.0) * 0.5 * actions as f32) as i32).collect();
+        let policy = mlp(sizes, Some(&params), &device);
+        let batch = Tensor::from_data(TensorData::new(obs.clone(), [count, features]), &device);
+        let distribution = Categorical::new(policy.logits(batch));
+        let own = distribution.logprob(Tensor::from_data(TensorData::from(&taken[..]), &device));
+        let logprobs =
+            floats(own).await.iter().zip(noise(8, count)).map(|(l, n)| l + 0.9 * n).collect();
+        let mask =
+            (0..count).map(|i| f32::from(u8::from(i / games <= (i % games * 5) % steps))).collect();
+        let advantages = noise(9, count).iter().map(|x| x * 2.0).collect();
+        Self { sizes, params, obs, actions: taken, logprobs, advantages, mask }
+    }
+
+    /// The games as a fused rollout would have left them, in parts that end behind these games, with
+    /// the features as words.
+    pub fn recorded(&self, ends: &[usize], device: &Device) -> (Recording, Judged) {
+        let Sizes { features, steps, games, .. } = self.sizes;
+        let (mut first, mut parts, mut judged) = (0, Vec::new(), Vec::new());
+        for end in ends.iter().copied().chain([games]) {
+            let count = end - first;
+            let at = |t: usize, game: usize| t * games + first + game;
+            let each = || (0..steps).flat_map(move |t| (0..count).map(move |game| (t, game)));
+            let mut words: Vec<i32> = (0..features)
+                .flat_map(|i| each().map(move |(t, game)| (i, at(t, game))))
+                .map(|(i, at)| self.obs[at * features + i].to_bits() as i32)
+                .collect();
+            words.extend(each().map(|(t, game)| self.actions[at(t, game)]));
+            let row = |values: &[f32]| -> Vec<f32> {
+                each().map(|(t, game)| values[at(t, game)]).collect()
+            };
+            let mut numbers = row(&self.logprobs);
+            numbers.resize(2 * steps * count, 0.0);
+            let masked: Vec<f32> =
+                self.advantages.iter().zip(&self.mask).map(|(a, mask)| a * mask).collect();
+            let mut values = row(&masked);
+            let length = |game| (0..steps).map(|t| self.mask[at(t, game)]).sum::<f32>();
+            values.extend((0..count).map(length));
+            values.resize((steps + 2) * count, 0.0);
+            let tensor =
+                |values: Vec<f32>, shape: &[usize]| TensorData::new(values, shape.to_vec());
+            let words = TensorData::new(words, [features + 1, steps, count]);
+            parts.push(Part {
+                words: Tensor::from_data(words, device),
+                numbers: Tensor::from_data(tensor(numbers, &[2, steps, count]), device),
+                first_scores: Tensor::zeros([count], device),
+            });
+            judged.push(Tensor::from_data(tensor(values, &[steps + 2, count]), device));
+            first = end;
+        }
+        let counted: f32 = self.mask.iter().sum();
+        let facts = Tensor::from_floats([counted, 1.0, 0.0, 0.0, 0.0, 0.0], device);
+        let recording = Recording { num_steps: steps, num_envs: games, parts };
+        (recording, Judged { learn_steps: steps, parts: judged, facts })
+    }
+
+    /// Policy, trajectory, advantages and mask on a device.
+    pub fn on(&self, device: &Device) -> (Mlp, Trajectory, Tensor<2>, Tensor<2>) {
+        let Sizes { features, steps, games, .. } = self.sizes;
+        let rows =
+            |v: &[f32]| Tensor::<2>::from_data(TensorData::new(v.to_vec(), [steps, games]), device);
+        let zeros = || Tensor::<2>::zeros([steps, games], device);
+        let trajectory = Trajectory {
+            obs: Tensor::from_data(
+                TensorData::new(self.obs.clone(), [steps, games, features]),
+                device,
+            ),
+            actions: Tensor::<2, Int>::from_data(
+                TensorData::new(self.actions.clone(), [steps, games]),
+                device,
+            ),
+            logprobs: rows(&self.logprobs),
+            rewards: zeros(),
+            ends: zeros(),
+            scores: zeros(),
+        };
+        let policy = mlp(self.sizes, Some(&self.params), device);
+        (policy, trajectory, rows(&self.advantages), rows(&self.mask))
+    }
+}
+
+/// What an update leaves.
+#[derive(Debug, PartialEq)]
+pub struct Updated {
+    pub params: Vec<f64>,
+    pub moments: [Vec<f64>; 2],
+    pub means: Vec<f64>,
+}
+
+impl Updated {
+    async fn read(weights: &Weights<Mlp>, means: Tensor<1>) -> Self {
+        let adam = weights.optimizer();
+        Self {
+            params: doubles(weights.params().clone()).await,
+            moments: [
+                doubles(adam.first_moment.clone()).await,
+                doubles(adam.second_moment.clone()).await,
+            ],
+            means: doubles(means).await,
+        }
+    }
+}
+
+/// Puts the parameters of another policy in the reference's place.
+fn refer(weights: &mut Weights<Mlp>, reference: Option<&[f32]>) {
+    let reference = reference.map(|r| Tensor::from_floats(r, &weights.params().device()));
+    weights.restore(weights.params().clone(), weights.optimizer().clone(), reference);
+}
+
+/// An update by the general learner.
+pub async fn general(
+    played: &Played,
+    config: &TrainConfig,
+    reference: Option<&[f32]>,
+    device: &Device,
+) -> Updated {
+    let (policy, trajectory, advantages, mask) = played.on(device);
+    let mut learner = Learner::new(policy, config);
+    refer(learner.weights_mut(), reference);
+    let means = learner.update(&trajectory, &advantages, &mask, 3).means;
+    Updated::read(learner.weights(), means).await
+}
+
+/// An update by the fused learner.
+pub async fn fused(
+    played: &Played,
+    config: &TrainConfig,
+    reference: Option<&[f32]>,
+    device: &Device,
+) -> Updated {
+    fused_in_parts(played, config, reference, &[], device).await
+}
+
+/// The same with the games in parts that end behind these.
+pub async fn fused_in_parts(
+    played: &Played,
+    config: &TrainConfig,
+    reference: Option<&[f32]>,
+    ends: &[usize],
+    device: &Device,
+) -> Updated {
+    let (recording, judged) = played.recorded(ends, device);
+    let observer = StoredFeatures { features: played.sizes.features };
+    let policy = mlp(played.sizes, Some(&played.params), device);
+    learn_fused(policy, config, reference, &recording, &judged, observer).await
+}
+
+/// An update by the fused learner with a recording and its judgement.
+pub async fn learn_fused<O: Observer>(
+    policy: Mlp,
+    config: &TrainConfig,
+    reference: Option<&[f32]>,
+    recording: &Recording,
+    judged: &Judged,
+    observer: O,
+) -> Updated {
+    let mut learner = FusedLearner::new(policy, config);
+    refer(learner.weights_mut(), reference);
+    let means = learner.update(recording, judged, observer, 3).means;
+    Updated::read(learner.weights(), means).await
+}
+
+/// The Euclidean norm.
+pub fn norm(a: &[f64]) -> f64 {
+    a.iter().map(|x| x * x).sum::<f64>().sqrt()
+}
+
+/// The norm of the difference, relative to `scale`.
+pub fn error(got: &[f64], want: &[f64], scale: f64) -> f64 {
+    assert_eq!(got.len(), want.len());
+    let difference: Vec<f64> = got.iter().zip(want).map(|(a, b)| a - b).collect();
+    norm(&difference) / scale
+}
+
+pub const LOSS_TYPES: [LossType; 6] = [
+    LossType::Grpo,
+    LossType::DrGrpo,
+    LossType::Dapo,
+    LossType::Bnpo,
+    LossType::Gspo,
+    LossType::Cispo,
+];
+pub const KL_ESTIMATORS: [KlEstimator; 3] = [KlEstimator::K1, KlEstimator::K2, KlEstimator::K3];
+
+/// A loss with all its terms.
+pub fn loss_config(loss_type: LossType, dual_clip: f64, kl_estimator: KlEstimator) -> LossConfig {
+    LossConfig {
+        loss_type,
+        clip_eps_low: 0.2,
+        clip_eps_high: 0.28,
+        dual_clip,
+        kl_coef: 0.07,
+        kl_estimator,
+        entropy_coef: 0.03,
+        entropy_coef_final: 0.0,
+    }
+}
+
+/// Settings of an update with such a loss.
+pub fn settings(loss_type: LossType, dual_clip: f64, kl: KlEstimator) -> TrainConfig {
+    let mut config = TrainConfig::for_game("any");
+    config.iterations = 10;
+    config.loss = loss_config(loss_type, dual_clip, kl);
+    config.optimizer.learning_rate = 3e-3;
+    config.optimizer.weight_decay = 0.01;
+    config
+}
+
+/// A single step without clipping, which leaves the gradient in the first moment.
+pub fn gradient_settings(mut config: TrainConfig) -> TrainConfig {
+    config.update.update_epochs = 1;
+    config.update.num_minibatches = 1;
+    config.update.max_grad_norm = 0.0;
+    config
+}
+
+/// Compares a gradient; gives the norm of the difference, relative to its own.
+pub async fn check_gradient(played: &Played, config: TrainConfig, device: &Device) -> f64 {
+    let config = gradient_settings(config);
+    let context = format!("{:?}, {:?}", played.sizes, config.loss);
+    let reference: Vec<f32> =
+        played.params.iter().zip(noise(11, 1 << 16)).map(|(p, n)| p + 0.1 * n).collect();
+    let reference = (config.loss.kl_coef > 0.0).then_some(reference.as_slice());
+    let want = general(played, &config, reference, &cpu()).await;
+    let got = fused(played, &config, reference, device).await;
+    let (size, clipped) = (norm(&want.moments[0]), want.means[1]);
+    let error = error(&got.moments[0], &want.moments[0], size);
+    eprintln!("gradient error {error:.1e} of {size:.1e}: {context}");
+    assert!(size > 1e-4, "{context}");
+    assert!(clipped > 0.05 && clipped < 0.8, "{context}: clipped {clipped}");
+    assert!(error < 1e-5, "{context}: gradient off by {error} of its norm");
+    check_means(&got.means, &want.means, &context);
+    error
+}
+
+/// Asserts that the means of an update are the same within 1e-4.
+pub fn check_means(got: &[f64], want: &[f64], context: &str) {
+    for (got, want) in got.iter().zip(want) {
+        assert!((got - want).abs() < 1e-4 * (1.0 + want.abs()), "{context}: {got}, not {want}");
+    }
+}
+
+/// A small network and trajectory of odd sizes.
+pub const SMALL: Sizes = Sizes {
+    features: 5,
+    hidden: &[17],
+    actions: 3,
+    activation: Activation::Tanh,
+    steps: 7,
+    games: 13,
+};
+
+/// Other sizes than [`SMALL`]'s, with one hidden layer and with two.
+const SHAPES: [Sizes; 7] = [
+    Sizes { features: 10, hidden: &[64], activation: Activation::Relu, ..SMALL },
+    Sizes { features: 32, hidden: &[128], actions: 8, activation: Activation::Gelu, ..SMALL },
+    Sizes { hidden: &[16], actions: 2, activation: Activation::Silu, ..SMALL },
+    Sizes { hidden: &[16, 17], ..SMALL },
+    Sizes { hidden: &[64, 16], activation: Activation::Relu, ..SMALL },
+    Sizes { hidden: &[17, 64], activation: Activation::Silu, steps: 3, ..SMALL },
+    Sizes { features: 32, hidden: &[128, 128], actions: 8, activation: Activation::Gelu, ..SMALL },
+];
+
+/// The gradients of every loss, with every estimator of the divergence from the reference or none,
+/// with and without dual clip; gives the largest error.
+pub async fn every_loss(device: &Device) -> f64 {
+    let played = Played::new(SMALL).await;
+    let mut largest = 0.0f64;
+    for loss_type in LOSS_TYPES {
+        for dual_clip in [0.0, 2.0] {
+            for estimator in KL_ESTIMATORS {
+                let config = settings(loss_type, dual_clip, estimator);
+                largest = largest.max(check_gradient(&played, config, device).await);
+            }
+            let mut config = settings(loss_type, dual_clip, KlEstimator::K1);
+            config.loss.kl_coef = 0.0;
+            largest = largest.max(check_gradient(&played, config, device).await);
+        }
+    }
+    largest
+}
+
+/// The gradients of networks of every depth and activation; gives the largest error.
+pub async fn every_shape(device: &Device) -> f64 {
+    let mut largest = 0.0f64;
+    for sizes in SHAPES {
+        let played = Played::new(sizes).await;
+        let config = settings(LossType::Grpo, 0.0, KlEstimator::K3);
+        largest = largest.max(check_gradient(&played, config, device).await);
+    }
+    // More samples than one tile a cube.
+    for hidden in [&[17][..], &[17, 16]] {
+        let played = Played::new(Sizes { steps: 331, games: 113, hidden, ..SMALL }).await;
+        let config = settings(LossType::Dapo, 0.0, KlEstimator::K3);
+        largest = largest.max(check_gradient(&played, config, device).await);
+    }
+    largest
+}
+
+/// Updates of several steps: fused they are those of the general learner, on the CPU and on the
+/// device, and the same bytes each time. Gives the largest error.
+pub async fn whole_updates(device: &Device) -> f64 {
+    let mut largest = 0.0f64;
+    for (loss_type, sizes) in [
+        (LossType::Grpo, SMALL),
+        (LossType::Bnpo, Sizes { hidden: &[16, 17], ..SMALL }),
+        (LossType::Gspo, SMALL),
+        (LossType::Dapo, Sizes { hidden: &[64], ..SMALL }),
+    ] {
+        let played = Played::new(sizes).await;
+        let mut config = settings(loss_type, 0.0, KlEstimator::K3);
+        config.update.update_epochs = 2;
+        config.update.num_minibatches = 3;
+        config.update.max_grad_norm = 0.05;
+        let context = format!("{loss_type:?}, {sizes:?}");
+        let got = fused(&played, &config, None, device).await;
+        for (place, want) in [
+            ("the CPU", general(&played, &config, None, &cpu()).await),
+            ("the device", general(&played, &config, None, device).await),
+        ] {
+            let context = format!("{context}, against {place}");
+            let before: Vec<f64> = played.params.iter().map(|p| f64::from(*p)).collect();
+            let change = error(&want.params, &before, 1.0);
+            let off = error(&got.params, &want.params, change);
+            eprintln!("update error {off:.1e} of {change:.1e}: {context}");
+            assert!(change > 1e-2, "{context}: {change}");
+            assert!(off < 1e-5, "{context}: parameters off by {off} of their change");
+            largest = largest.max(off);
+            for (got, want) in got.moments.iter().zip(&want.moments) {
+                let off = error(got, want, norm(want));
+                assert!(off < 1e-5, "{context}: a moment off by {off} of its norm");
+            }
+            check_means(&got.means, &want.means, &context);
+        }
+        assert_eq!(fused(&played, &config, None, device).await, got, "{context}: repeated");
+    }
+    largest
+}
+
+/// Updates of games in parts: where the parts end changes nothing but rounding. Gives the largest error.
+pub async fn in_parts(device: &Device) -> f64 {
+    let mut largest = 0.0f64;
+    for (loss_type, sizes) in
+        [(LossType::Bnpo, SMALL), (LossType::Gspo, Sizes { hidden: &[16, 17], ..SMALL })]
+    {
+        let played = Played::new(sizes).await;
+        let mut config = settings(loss_type, 0.0, KlEstimator::K3);
+        config.update.num_minibatches = 3;
+        let reference: Vec<f32> =
+            played.params.iter().zip(noise(11, 1 << 16)).map(|(p, n)| p + 0.1 * n).collect();
+        let want = fused(&played, &config, Some(&reference), device).await;
+        for ends in [&[1][..], &[6], &[2, 9, 12]] {
+            let got = fused_in_parts(&played, &config, Some(&reference), ends, device).await;
+            let off = error(&got.params, &want.params, norm(&want.params));
+            assert!(off < 1e-6, "{loss_type:?}, parts end at {ends:?}: parameters off by {off}");
+            largest = largest.max(off);
+            for (got, want) in got.moments.iter().zip(&want.moments) {
+                let off = error(got, want, norm(want));
+                assert!(off < 1e-5, "{loss_type:?}, parts end at {ends:?}: moment off by {off}");
+            }
+            check_means(&got.means, &want.means, "in parts");
+        }
+    }
+    largest
+}
