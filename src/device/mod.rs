@@ -2,6 +2,8 @@
 
 #[cfg(feature = "kernels")]
 pub(crate) mod buffers;
+#[cfg(all(feature = "wgpu", not(target_family = "wasm")))]
+mod graphics;
 
 use crate::config::Precision;
 use crate::metrics::Memory;
@@ -378,130 +380,4 @@ pub async fn start_in_browser() -> Result<Chosen, DeviceError> {
     let chosen = Chosen { device, info, reason: "the browser's".to_string() };
     STARTED.set(Some(chosen.clone()));
     Ok(chosen)
-}
-
-/// Adapters of the graphics interfaces, outside of browsers.
-#[cfg(all(feature = "wgpu", not(target_family = "wasm")))]
-mod graphics {
-    use super::{DeviceError, DeviceInfo, index_of};
-    use burn::tensor::{Device, DeviceKind};
-    use burn_wgpu::WgpuBackend;
-    use std::collections::HashMap;
-    use std::sync::Mutex;
-    use wgpu::{Adapter, Backend, Backends, DeviceType, Instance, InstanceDescriptor};
-
-    /// An adapter and how Burn addresses it.
-    struct Found {
-        info: DeviceInfo,
-        kind: DeviceKind,
-        api: WgpuBackend,
-    }
-
-    /// Names in this build, and the interface each is bound to.
-    const NAMES: [(&str, Option<Backend>, bool); 3] = [
-        ("wgpu", None, true),
-        ("vulkan", Some(Backend::Vulkan), cfg!(feature = "vulkan")),
-        ("metal", Some(Backend::Metal), cfg!(feature = "metal")),
-    ];
-
-    fn find() -> Vec<Found> {
-        let instance = Instance::new(InstanceDescriptor {
-            backends: Backends::PRIMARY,
-            ..InstanceDescriptor::new_without_display_handle()
-        });
-        let adapters = pollster::block_on(instance.enumerate_adapters(Backends::PRIMARY));
-        let mut found = Vec::new();
-        for (name, only, compiled_in) in NAMES {
-            if !compiled_in {
-                continue;
-            }
-            let mut numbers: HashMap<(Backend, DeviceType), usize> = HashMap::new();
-            let mut index = 0;
-            for adapter in &adapters {
-                let about = adapter.get_info();
-                let api = match about.backend {
-                    Backend::Vulkan => WgpuBackend::Vulkan,
-                    Backend::Metal => WgpuBackend::Metal,
-                    Backend::Dx12 => WgpuBackend::Dx12,
-                    _ => continue,
-                };
-                if only.is_some_and(|only| only != about.backend) {
-                    continue;
-                }
-                let number = numbers.entry((about.backend, about.device_type)).or_default();
-                let (kind, words) = match about.device_type {
-                    DeviceType::DiscreteGpu => (DeviceKind::DiscreteGpu(*number), "discrete gpu"),
-                    DeviceType::IntegratedGpu => {
-                        (DeviceKind::IntegratedGpu(*number), "integrated gpu")
-                    }
-                    DeviceType::VirtualGpu => (DeviceKind::VirtualGpu(*number), "virtual gpu"),
-                    // Burn addresses the first adapter of the CPU only.
-                    DeviceType::Cpu if *number == 0 => (DeviceKind::Cpu, "software gpu"),
-                    _ => continue,
-                };
-                *number += 1;
-                found.push(Found {
-                    info: DeviceInfo {
-                        name: format!("{name}:{index}"),
-                        description: about.name.clone(),
-                        api: format!("{:?}", about.backend),
-                        kind: words.to_string(),
-                        software: about.device_type == DeviceType::Cpu,
-                        memory_bytes: memory(adapter),
-                    },
-                    kind,
-                    api,
-                });
-                index += 1;
-            }
-        }
-        found
-    }
-
-    pub(super) fn list() -> Vec<DeviceInfo> {
-        find().into_iter().map(|found| found.info).collect()
-    }
-
-    /// Starts an adapter, or gives the device that this process has started on it before.
-    pub(super) fn start(name: &str) -> Result<Device, DeviceError> {
-        static STARTED: Mutex<Vec<(String, Device)>> = Mutex::new(Vec::new());
-        let mut started = STARTED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some((_, device)) = started.iter().find(|(n, _)| n == name) {
-            return Ok(device.clone());
-        }
-        let failed = |message: String| DeviceError::Failed { name: name.to_string(), message };
-        let kind = name.split(':').next().unwrap_or_default();
-        let found = find()
-            .into_iter()
-            .filter(|f| f.info.name.split(':').next() == Some(kind))
-            .nth(index_of(name))
-            .ok_or_else(|| failed("it has gone".to_string()))?;
-        let device = Device::wgpu_options()
-            .device_kind(found.kind)
-            .graphics_api(found.api)
-            .init()
-            .map_err(|e| failed(e.to_string()))?;
-        started.push((name.to_string(), device.clone()));
-        Ok(device)
-    }
-
-    /// The largest heap of the adapter's own memory, in bytes, which Vulkan tells.
-    fn memory(adapter: &Adapter) -> Option<u64> {
-        #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
-        {
-            // SAFETY: the handles are read while the adapter lives, and nothing is destroyed.
-            unsafe {
-                let hal = adapter.as_hal::<wgpu::hal::api::Vulkan>()?;
-                let instance = hal.shared_instance().raw_instance();
-                let properties =
-                    instance.get_physical_device_memory_properties(hal.raw_physical_device());
-                properties.memory_heaps_as_slice().iter().map(|heap| heap.size).max()
-            }
-        }
-        #[cfg(not(any(target_os = "linux", target_os = "windows", target_os = "android")))]
-        {
-            let _ = adapter;
-            None
-        }
-    }
 }
