@@ -9,8 +9,9 @@ It needs Python 3.10 or newer and nothing beside it, so that it runs where nothi
 carry a program there, make it small: `strip grove && xz -T0 grove` (xz and gzip files are unpacked
 here by Python, zstd files by the command `zstd`), and name it by `--grove FILE` or GROVE_BIN.
 
-For each kind of device in the program (Vulkan, CUDA, ROCm, Metal; wgpu where there is none of them):
+For each kind of device in the program (Vulkan, CUDA, ROCm, Metal, wgpu):
 
+- whether a run's first iteration has the numbers that the CPU gives;
 - time to a greedy score of 7.67 by the default run of the fruit catcher, first with no compiled kernel
   on disk, then with all of them, for seeds 1 to 5;
 - rules only, rules and policy, trained, peak memory and the share of the device's peak, for 4,096 to
@@ -41,8 +42,8 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# Kinds of device, and the one that reaches the same hardware where none of them is there.
-KINDS, SPARE_KIND = ("vulkan", "cuda", "rocm", "metal"), "wgpu"
+# Kinds of device; the last is in every build, and reaches the same hardware by WGSL.
+KINDS = ("vulkan", "cuda", "rocm", "metal", "wgpu")
 SMI = ("name", "driver_version", "memory.total", "power.limit", "pstate", "temperature.gpu") + tuple(
     f"clocks.{which}{part}" for which in ("current.", "max.") for part in ("sm", "memory")
 )
@@ -129,6 +130,7 @@ class Session:
             "nvidia_smi_before": smi(),
             "devices": [],
             "runs": [],
+            "first_iterations": [],
             "repeated_runs": [],
         }
 
@@ -202,6 +204,36 @@ def sums(run):
     }
 
 
+# Numbers of an iteration: those that must be equal on every device, and those within 0.1 %.
+EQUAL, CLOSE = ("episodes", "score", "mean_reward"), ("entropy", "grad_norm")
+
+
+def first_iteration(session, device):
+    """The numbers of a small run's first iteration, or None."""
+    run = f"one-{device.replace(':', '-')}"
+    command = ["train", "fruit", "--device", device, "--seed", 7, "--run-dir", run]
+    command += ["--iterations", 1, "--set", "num_groups=64", "--set", "num_steps=128"]
+    done = session.run("a first iteration", device, command, 60)
+    if done["rc"] != 0:
+        return None
+    record = json.loads((session.folder / run / "metrics.jsonl").read_text().splitlines()[0])
+    return {name: record[name] for name in EQUAL + CLOSE}
+
+
+def compare_first_iterations(session, devices):
+    """Whether a run begins on the devices as it does on the CPU."""
+    want = first_iteration(session, "cpu")
+    for device in devices:
+        got = first_iteration(session, device)
+        agrees = None
+        if got and want:
+            close = all(abs(got[k] - want[k]) <= 1e-3 * abs(want[k]) for k in CLOSE)
+            agrees = close and all(got[k] == want[k] for k in EQUAL)
+        note = {"device": device, "agrees_with_cpu": agrees, "numbers": got, "cpu": want}
+        session.result["first_iterations"].append(note)
+        session.write()
+
+
 def repeat_a_run(session, device, quick):
     """Trains twice with one seed and compares the checkpoints byte for byte."""
     runs = []
@@ -236,6 +268,7 @@ def measure(session, devices, quick):
         for device in devices:
             session.bench(what, device, options, seconds, env(device))
 
+    compare_first_iterations(session, devices)
     fresh = lambda device: cache(session.folder / f"cold-{device.replace(':', '-')}")
     everywhere(f"{sizes[0]} games", games(sizes[0]), 60)
     everywhere("time to score, no kernel on disk", [*tiny, *score], 60, fresh)
@@ -276,7 +309,6 @@ def devices_of(session, wanted):
     for device in real:
         first.setdefault(device["name"].partition(":")[0], device)
     found = [first[kind] for kind in KINDS if kind in first]
-    found = found or [first[kind] for kind in [SPARE_KIND] if kind in first]
     return found or sys.exit(
         "no GPU that this program can use; there are: " + ", ".join(d["name"] for d in there)
     )
@@ -339,6 +371,9 @@ def summary(result):
     for device, peak in peaks.items():
         if peak:
             print(f"{device}: measured peak", json.dumps(peak))
+    for first in result["first_iterations"]:
+        agrees = {True: "as on the CPU", False: "OTHER THAN ON THE CPU", None: "not known"}
+        print(f"{first['device']}: a run's first iteration is {agrees[first['agrees_with_cpu']]}")
     for repeated in result["repeated_runs"]:
         same = {True: "the same bytes", False: "OTHER BYTES", None: "not known"}
         files = f"{repeated['files']} files"
@@ -368,7 +403,8 @@ def main():
     summary(result)
     print(f"\nwritten: {session.path}")
     same = all(repeated["same_bytes"] for repeated in result["repeated_runs"])
-    sys.exit(0 if same and all(run["rc"] == 0 for run in result["runs"]) else 1)
+    agrees = all(first["agrees_with_cpu"] for first in result["first_iterations"])
+    sys.exit(0 if same and agrees and all(run["rc"] == 0 for run in result["runs"]) else 1)
 
 
 if __name__ == "__main__":

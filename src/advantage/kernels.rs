@@ -4,7 +4,7 @@
 
 use crate::config::{AdvantageConfig, Estimator, RolloutConfig, Scale};
 use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, room};
-use crate::trajectory::{FACTS, Judged, Recording};
+use crate::trajectory::{ENDED, FACTS, Judged, Recording};
 use burn::backend::{Cube, DType};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -24,9 +24,6 @@ const SCORES: usize = 2;
 const EPISODES: usize = 3;
 const REWARDS: usize = 4;
 const ZERO_VARIANCE: usize = 5;
-
-/// The highest bit of an action's word: the episode ended.
-const ENDED: u32 = 1 << 31;
 
 /// The sizes of a part, and the rows of sums that a kernel writes, one a cube.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]

@@ -4,6 +4,7 @@
 use super::fused::Shapes;
 use crate::config::{KlEstimator, LossType};
 use crate::policy::kernels::{Observer, input, mlp_logits};
+use crate::trajectory::ENDED;
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
@@ -11,8 +12,8 @@ use burn::cubecl::prelude::*;
 /// Units of the cubes that [`count_kernel`] adds up by.
 pub(super) const COUNT_UNITS: usize = 128;
 
-/// All bits of a word that holds an action but the highest, which says that the episode ended.
-const ACTION: u32 = 0x7fff_ffff;
+/// The bits of an action's word that hold the action.
+const ACTION: u32 = !ENDED;
 
 // An update's facts, one after the other: the steps that count in all, what the advantages are to be
 // multiplied by, the steps of each minibatch that count; for `gspo`, of the games of a minibatch

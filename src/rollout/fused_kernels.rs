@@ -7,6 +7,7 @@ use crate::config::{Precision, Start};
 use crate::device::buffers::{argument, element};
 use crate::env::{Rules, play};
 use crate::policy::kernels::{MlpShape, Observer, input, mlp_logits};
+use crate::trajectory::ENDED;
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
@@ -50,9 +51,6 @@ struct Sizes {
     num_steps: usize,
     learn_steps: u32,
 }
-
-/// The highest bit of a word that holds an action: the episode ended.
-pub(super) const ENDED: u32 = 1 << 31;
 
 /// Plays the steps of one game, by weights in global or workgroup memory.
 #[cube]

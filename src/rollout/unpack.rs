@@ -1,8 +1,7 @@
 //! A recording as a trajectory: what the packed states look like to a policy.
 
-use super::fused_kernels::ENDED;
 use crate::env::{Rules, Words};
-use crate::trajectory::{Part, Recording, Trajectory};
+use crate::trajectory::{ENDED, Part, Recording, Trajectory};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 /// The trajectory that a recording of `game` stands for, on `device`. This reads the recording back; it

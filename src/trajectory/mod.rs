@@ -5,7 +5,7 @@ mod recording;
 
 pub(crate) use host::by_game;
 pub use host::{HostTrajectory, OBS_MULTIPLE, Totals};
-pub use recording::{FACTS, Judged, Part, Recording};
+pub use recording::{ENDED, FACTS, Judged, Part, Recording};
 
 use burn::tensor::{Int, Tensor};
 

@@ -14,11 +14,14 @@ pub struct Recording {
     pub parts: Vec<Part>,
 }
 
+/// The highest bit of an action's word: the episode ended with the step.
+pub const ENDED: u32 = 1 << 31;
+
 /// Some games of a [`Recording`], neighbours.
 #[derive(Clone, Debug)]
 pub struct Part {
     /// Words `[num_words + 1, num_steps, games]`, bit by bit: the state before each step, and last the
-    /// action taken, with its highest bit set where the episode ended with the step.
+    /// action taken, with [`ENDED`] where the episode ended with the step.
     pub words: Tensor<3, Int>,
     /// Numbers `[2, num_steps, games]`: the action's log-probability, the reward.
     pub numbers: Tensor<3>,

@@ -88,6 +88,7 @@ fn check(precision: Precision, unit: f64, device: &Device) {
     }
 }
 
+/// `GROVE_REQUIRE_PRECISIONS=N` makes it a failure if the device has fewer than `N` of them.
 #[test]
 fn lower_precisions_come_close_to_single_precision_where_the_device_has_them() {
     let Some(device) = adapter() else { return };
