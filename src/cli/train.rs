@@ -211,7 +211,7 @@ fn train<G: Playable>(
         println!("{}", serde_json::to_string(&report)?);
     } else {
         println!(
-            "{} steps in {seconds:.1} s, {:.1} s of them up to the first update; the best policy is of \
+            "{} steps in {seconds:.1} s, {:.2} s of them up to the first update; the best policy is of \
              iteration {}.\n",
             short(env_steps as f64),
             first_update.unwrap_or(0.0),
