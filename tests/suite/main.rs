@@ -2,6 +2,7 @@
 
 mod arrows;
 mod bad_input;
+mod browser;
 mod checkpoint;
 mod checkpoint_store;
 mod engines;
@@ -13,3 +14,5 @@ mod program;
 mod rollouts;
 mod rules;
 mod support;
+mod watch;
+mod watch_live;
