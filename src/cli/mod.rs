@@ -3,9 +3,11 @@
 mod bench;
 mod devices;
 mod eval;
+mod interrupt;
 mod progress;
 mod run_dir;
 mod train;
+mod watch;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
@@ -35,6 +37,8 @@ enum Command {
     Devices(DevicesArgs),
     /// Measure how fast a device plays and trains.
     Bench(BenchArgs),
+    /// Show a run in the browser, while it is trained or after.
+    Watch(WatchArgs),
 }
 
 #[derive(Args, Debug)]
@@ -71,6 +75,12 @@ struct TrainArgs {
     /// Go on with the run in --run-dir [default: the newest of the game] from its last checkpoint.
     #[arg(long, conflicts_with_all = ["config", "set", "seed", "engine", "precision"])]
     resume: bool,
+    /// Show the run in the browser meanwhile, and after its end until Ctrl-C; see `grove watch`.
+    #[arg(long)]
+    watch: bool,
+    /// The port of the page [default: 8642]; 0 takes any that is free.
+    #[arg(long, value_name = "N", requires = "watch")]
+    port: Option<u16>,
     /// Print the result as one JSON object on stdout.
     #[arg(long)]
     json: bool,
@@ -167,6 +177,21 @@ struct BenchArgs {
     json: Option<PathBuf>,
 }
 
+#[derive(Args, Debug)]
+struct WatchArgs {
+    /// A run directory [default: the one in runs that was written to last].
+    run: Option<PathBuf>,
+    /// The port of the page; 0 takes any that is free.
+    #[arg(long, default_value_t = watch::PORT, value_name = "N")]
+    port: u16,
+    /// The address to serve at; 0.0.0.0 lets other machines in.
+    #[arg(long, default_value = watch::HOST, value_name = "ADDRESS")]
+    host: String,
+    /// Open the page in the browser.
+    #[arg(long)]
+    open: bool,
+}
+
 /// Runs a command.
 pub fn run(cli: Cli) -> Result<()> {
     log_to_stderr()?;
@@ -175,6 +200,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Eval(args) => eval::run(args),
         Command::Devices(args) => devices::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Watch(args) => watch::run(args),
     }
 }
 

@@ -1,11 +1,14 @@
 //! The directory of a run: its settings, metrics, checkpoints and best policy.
 
+use super::watch::NOTE;
 use anyhow::{Context, Result, bail};
 use grove::checkpoint::{self, Checkpoint, Store};
 use std::path::{Path, PathBuf};
 
 /// Where the runs are that were given no directory.
 const RUNS: &str = "runs";
+/// The file of a run's settings.
+const CONFIG: &str = "config.toml";
 
 /// The directory of a run.
 #[derive(Clone, Debug)]
@@ -61,6 +64,23 @@ impl RunDir {
         Ok(Self { path })
     }
 
+    /// The directory of a run to look at: the one asked for, or the one written to last.
+    pub fn to_watch(path: Option<PathBuf>) -> Result<Self> {
+        let path = match path {
+            Some(path) => path,
+            None => last_written().with_context(|| {
+                format!("there is no run in {RUNS} to watch; name a run directory")
+            })?,
+        };
+        if !path.is_dir() {
+            bail!("there is no run directory {}", path.display());
+        }
+        if !path.join(CONFIG).is_file() {
+            bail!("{} holds no run to watch: it has no {CONFIG}", path.display());
+        }
+        Ok(Self { path })
+    }
+
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -70,7 +90,12 @@ impl RunDir {
     }
 
     pub fn config(&self) -> PathBuf {
-        self.path.join("config.toml")
+        self.path.join(CONFIG)
+    }
+
+    /// What the run was trained with last: not among its settings, for the result is the same.
+    pub fn note(&self) -> PathBuf {
+        self.path.join(NOTE)
     }
 
     pub fn store(&self) -> Store {
@@ -128,4 +153,13 @@ fn newest(game: &str) -> Result<PathBuf> {
     newest.map(|(_, path)| path).with_context(|| {
         format!("there is no run of {game} in {RUNS} to go on with; name one by --run-dir")
     })
+}
+
+fn last_written() -> Option<PathBuf> {
+    let runs = std::fs::read_dir(RUNS).into_iter().flatten().flatten().map(|entry| entry.path());
+    let written = |run: &Path| {
+        let time = |name| run.join(name).metadata().and_then(|data| data.modified()).ok();
+        Some(time(CONFIG)?.max(time("metrics.jsonl")?))
+    };
+    runs.filter_map(|run| Some((written(&run)?, run))).max().map(|(_, run)| run)
 }

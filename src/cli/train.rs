@@ -1,12 +1,14 @@
 //! `grove train`: a run from its settings to its final table.
 
+use super::interrupt::Interrupt;
 use super::progress::{Progress, short};
 use super::run_dir::RunDir;
+use super::watch::{self, Port};
 use super::{Playable, TrainArgs, check, check_engine, settings, with_game};
 use anyhow::{Context, Result, bail};
 use grove::checkpoint::{self, Checkpoint};
 use grove::config::overlay;
-use grove::device::{self, Chosen};
+use grove::device::{self, Chosen, DeviceInfo};
 use grove::draws::Stream;
 use grove::env::Rules;
 use grove::metrics::JsonLines;
@@ -14,8 +16,6 @@ use grove::policy::NativeMlp;
 use grove::rollout::{Evaluation, Player, evaluate};
 use grove::trainer::{Trainer, config_toml, load_policy, saved_config, saved_game_name};
 use serde::Serialize;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// Episodes of the final evaluation.
@@ -36,6 +36,14 @@ struct Report<'a> {
     best_iteration: u64,
     #[serde(flatten)]
     evaluation: Evaluation,
+}
+
+/// What a run is trained with, for its directory.
+#[derive(Serialize)]
+struct Note<'a> {
+    grove: &'a str,
+    device: &'a DeviceInfo,
+    engine: String,
 }
 
 pub fn run(args: TrainArgs) -> Result<()> {
@@ -88,13 +96,14 @@ fn start<G: Playable>(args: &TrainArgs, file: toml::Table) -> Result<()> {
     let chosen = device::choose(&args.device)?;
     let trainer = Trainer::new(game, &config, &chosen.device);
     check_engine(&trainer)?;
+    let port = port(args)?;
     let dir = RunDir::create(args.run_dir.clone(), G::NAME)?;
     let path = dir.config();
     std::fs::write(&path, config_toml(&game, &config))
         .with_context(|| format!("cannot write {}", path.display()))?;
     let metrics = JsonLines::create(&dir.metrics())?;
-    announce("Training", &trainer, &chosen, &dir);
-    train(args, dir, trainer, metrics, &chosen)
+    announce("Training", &trainer, &chosen, &dir, port.as_ref())?;
+    train(args, dir, trainer, metrics, &chosen, port)
 }
 
 fn resume<G: Playable>(args: &TrainArgs, dir: RunDir, checkpoint: &Checkpoint) -> Result<()> {
@@ -112,12 +121,31 @@ fn resume<G: Playable>(args: &TrainArgs, dir: RunDir, checkpoint: &Checkpoint) -
     let chosen = device::choose(&args.device)?;
     let trainer = Trainer::resume(checkpoint, game, &config, &chosen.device)?;
     check_engine(&trainer)?;
+    let port = port(args)?;
     let metrics = JsonLines::resume(&dir.metrics(), trainer.iteration())?;
-    announce("Going on with", &trainer, &chosen, &dir);
-    train(args, dir, trainer, metrics, &chosen)
+    announce("Going on with", &trainer, &chosen, &dir, port.as_ref())?;
+    train(args, dir, trainer, metrics, &chosen, port)
 }
 
-fn announce<G: Playable>(what: &str, trainer: &Trainer<G>, chosen: &Chosen, dir: &RunDir) {
+/// The port of the page, where there is to be one: taken before anything is written.
+fn port(args: &TrainArgs) -> Result<Option<Port>> {
+    let port = args.port.unwrap_or(watch::PORT);
+    args.watch.then(|| Port::take(watch::HOST, port)).transpose()
+}
+
+/// Says what is about to be done and with what, also in the run directory for those who watch.
+fn announce<G: Playable>(
+    what: &str,
+    trainer: &Trainer<G>,
+    chosen: &Chosen,
+    dir: &RunDir,
+    port: Option<&Port>,
+) -> Result<()> {
+    let note =
+        Note { grove: env!("CARGO_PKG_VERSION"), device: &chosen.info, engine: trainer.describe() };
+    let path = dir.note();
+    std::fs::write(&path, serde_json::to_string_pretty(&note)? + "\n")
+        .with_context(|| format!("cannot write {}", path.display()))?;
     eprintln!("{what} {} on {}: {}.", G::NAME, chosen.info, chosen.reason);
     let obstacle = trainer.obstacle().map(|why| format!(": {why}")).unwrap_or_default();
     eprintln!("It has {}{obstacle}.", trainer.describe());
@@ -125,6 +153,10 @@ fn announce<G: Playable>(what: &str, trainer: &Trainer<G>, chosen: &Chosen, dir:
     eprintln!(
         "A loss near zero is normal, since advantages have mean zero: watch score and entropy."
     );
+    if let Some(port) = port {
+        eprintln!("Watch it at {}", port.url());
+    }
+    Ok(())
 }
 
 /// Iterates to the end or to Ctrl-C, saving and measuring on the way, then reports.
@@ -134,8 +166,11 @@ fn train<G: Playable>(
     mut trainer: Trainer<G>,
     mut metrics: JsonLines,
     chosen: &Chosen,
+    port: Option<Port>,
 ) -> Result<()> {
-    let interrupted = watch_for_interrupt()?;
+    let interrupt =
+        Interrupt::listen(Some("Finishing the iteration and saving; Ctrl-C again stops at once."))?;
+    let server = port.map(|port| watch::start(port, dir.path())).transpose()?;
     let started = Instant::now();
     let config = trainer.config().clone();
     let every = &config.checkpoint;
@@ -144,7 +179,7 @@ fn train<G: Playable>(
     while trainer.iteration() < config.iterations {
         let mut record = trainer.iterate()?;
         first_update.get_or_insert_with(|| started.elapsed().as_secs_f64());
-        let stop = interrupted.load(Ordering::Relaxed);
+        let stop = interrupt.seen();
         let last = stop || record.iteration == config.iterations;
         if record.iteration.is_multiple_of(every.eval_every) || last && !stop {
             let (evaluation, best) = trainer.measure();
@@ -219,6 +254,11 @@ fn train<G: Playable>(
         );
         print_table(&trainer.game(), &evaluation);
     }
+    if server.is_some() && !stopped {
+        interrupt.say_nothing();
+        eprintln!("The page stays until Ctrl-C.");
+        interrupt.wait();
+    }
     Ok(())
 }
 
@@ -235,18 +275,4 @@ fn print_table<G: Rules>(game: &G, evaluation: &Evaluation) {
     for (player, score, error) in rows {
         println!("{player:width$}  {score:>8.3}{error}");
     }
-}
-
-/// A flag that Ctrl-C and a polite request to end set. The second one ends the program at once.
-fn watch_for_interrupt() -> Result<Arc<AtomicBool>> {
-    let flag = Arc::new(AtomicBool::new(false));
-    let seen = flag.clone();
-    ctrlc::set_handler(move || {
-        if seen.swap(true, Ordering::Relaxed) {
-            std::process::exit(130);
-        }
-        eprintln!("\nFinishing the iteration and saving; Ctrl-C again stops at once.");
-    })
-    .context("cannot listen for Ctrl-C")?;
-    Ok(flag)
 }

@@ -2,6 +2,7 @@
 
 mod arrows;
 mod bad_input;
+mod browser;
 mod checkpoint;
 mod checkpoint_store;
 mod engines;
@@ -15,3 +16,5 @@ mod rules;
 #[path = "../shared/mod.rs"]
 mod shared;
 mod support;
+mod watch;
+mod watch_live;

@@ -1,0 +1,60 @@
+//! What there is to say about a run, as one JSON object.
+
+use super::live::{Policy, Run};
+use crate::cli::{Playable, with_game};
+use anyhow::{Context, Result};
+use grove::config::{TrainConfig, overlay};
+use serde_json::{Value, json};
+
+/// The object behind `/run/about.json`.
+///
+/// # Errors
+/// If the run has no settings, or such that cannot be read.
+pub fn about(run: &Run) -> Result<Value> {
+    let config = run.config.as_ref().context("the run has no config.toml")?;
+    let config = std::str::from_utf8(config).context("the run's config.toml is no text")?;
+    let table = overlay::parse("config.toml", config)?;
+    let game = table.get("env").and_then(toml::Value::as_str).unwrap_or_default().to_string();
+    // A game of someone else's has none that we know.
+    let references = references(&game, table.clone()).unwrap_or_default();
+    let optimum = references.iter().find(|(player, _)| *player == "optimum");
+    let note = run.note.as_ref().and_then(|note| serde_json::from_slice::<Value>(note).ok());
+    Ok(json!({
+        "grove": env!("CARGO_PKG_VERSION"),
+        "run": run.name,
+        "game": game,
+        "iteration": run.log.iteration(),
+        "iterations": table.get("iterations").and_then(toml::Value::as_integer),
+        "references": references
+            .iter()
+            .map(|(player, score)| json!({ "player": player, "score": score }))
+            .collect::<Vec<_>>(),
+        "optimum": optimum.map(|(_, score)| score),
+        "trained_with": note,
+        "best": run.best.as_ref().map(|policy| describe("best", policy)),
+        "newest": run.newest.as_ref().map(|policy| describe("newest", policy)),
+        "settings": table,
+    }))
+}
+
+/// What there is to say about a checkpoint, `which` is its name in requests.
+pub fn describe(which: &str, policy: &Policy) -> Value {
+    json!({
+        "which": which,
+        "iteration": policy.iteration,
+        "tag": policy.tag,
+        "config": format!("/run/files/{which}/config.toml"),
+        "weights": format!("/run/files/{which}/weights.safetensors"),
+    })
+}
+
+type References = &'static [(&'static str, f64)];
+
+fn references(game: &str, table: toml::Table) -> Result<References> {
+    with_game!(game, of_game(table))
+}
+
+fn of_game<G: Playable>(table: toml::Table) -> Result<References> {
+    let (game, _): (G, TrainConfig) = overlay::split(table, G::NAME)?;
+    Ok(game.references())
+}

@@ -1,0 +1,88 @@
+//! A run as server-sent events: what there is, then what comes.
+//!
+//! - `start`: forget what came before; all records of the run follow.
+//! - `record`: a line of `metrics.jsonl`. Its id is `RUN-ITERATION`; a client that comes back with
+//!   the last one in `Last-Event-ID` goes on after it.
+//! - `checkpoint`: there is a new best or newest checkpoint.
+
+use super::about::describe;
+use super::live::Live;
+use http_body_util::channel::{Channel, Sender};
+use hyper::body::Bytes;
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often something is sent that tells whether the client is still there.
+const PING: Duration = Duration::from_secs(15);
+
+/// How far a client is.
+#[derive(Default)]
+struct Cursor {
+    epoch: Option<u64>,
+    next: usize,
+    /// The tags of the best and the newest checkpoint that it knows of.
+    known: [Option<String>; 2],
+}
+
+/// The events for a client that has got those up to the one with this id.
+///
+/// A client that does not read holds back its own stream, and nothing else.
+pub fn stream(live: Arc<Live>, last: Option<&str>) -> Channel<Bytes> {
+    let (sender, body) = Channel::new(1);
+    let cursor = {
+        let run = live.run();
+        match last.and_then(|id| run.log.after(id)) {
+            Some(next) => Cursor { epoch: Some(run.log.epoch), next, ..Cursor::default() },
+            None => Cursor::default(),
+        }
+    };
+    tokio::spawn(send(live, cursor, sender));
+    body
+}
+
+async fn send(live: Arc<Live>, mut cursor: Cursor, mut sender: Sender<Bytes, Infallible>) {
+    let mut changes = live.changes();
+    let mut text = b"retry: 2000\n\n".to_vec();
+    loop {
+        changes.mark_unchanged();
+        if live.more(&mut cursor, &mut text).is_err() {
+            return;
+        }
+        if text.is_empty() {
+            match tokio::time::timeout(PING, changes.changed()).await {
+                Ok(Ok(())) => continue,
+                Ok(Err(_)) => return,
+                Err(_) => text.extend(b":\n\n"),
+            }
+        }
+        if sender.send_data(Bytes::from(std::mem::take(&mut text))).await.is_err() {
+            return;
+        }
+    }
+}
+
+impl Live {
+    /// Appends the next events to `text`, or nothing if there are none yet.
+    fn more(&self, cursor: &mut Cursor, text: &mut Vec<u8>) -> io::Result<()> {
+        let run = self.run();
+        if cursor.epoch != Some(run.log.epoch) {
+            *cursor = Cursor { epoch: Some(run.log.epoch), ..Cursor::default() };
+            text.extend(b"event: start\ndata: {}\n\n");
+        }
+        cursor.next = run.log.events(cursor.next, text)?;
+        for (known, (which, policy)) in
+            cursor.known.iter_mut().zip([("best", &run.best), ("newest", &run.newest)])
+        {
+            if let Some(policy) = policy
+                && known.as_ref() != Some(&policy.tag)
+            {
+                let data = describe(which, policy);
+                text.extend(format!("event: checkpoint\ndata: {data}\n\n").bytes());
+                *known = Some(policy.tag.clone());
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,110 @@
+//! Who may ask: nobody through a name or a page that is not ours.
+//!
+//! A page of another site can make a browser send requests here, and a name of its own may lead here
+//! (DNS rebinding), so that the browser would let it read the answers. `Host` gives the second away
+//! and `Origin` the first.
+
+use hyper::header::{HOST, HeaderName, ORIGIN};
+use hyper::{HeaderMap, Method, Request, StatusCode};
+use std::net::IpAddr;
+
+/// A request that gets no answer but a sentence.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Refusal(pub StatusCode, pub &'static str);
+
+/// The hosts that the server is.
+pub struct Hosts {
+    /// Whether it is reached from this machine only.
+    pub local: bool,
+    /// The name that the user gave.
+    pub given: String,
+}
+
+impl Hosts {
+    /// Whether the server is `host`, or `host:port`. The port is not looked at: a tunnel may have
+    /// another one. An address is never someone else's name.
+    fn are(&self, authority: &str) -> bool {
+        let (host, port) = match authority.strip_prefix('[') {
+            Some(rest) => match rest.split_once(']') {
+                Some((host, port)) => (host, port.strip_prefix(':')),
+                None => return false,
+            },
+            None => match authority.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (authority, None),
+            },
+        };
+        if port.is_some_and(|port| port.parse::<u16>().is_err()) {
+            return false;
+        }
+        if let Ok(address) = host.parse::<IpAddr>() {
+            return !self.local || address.to_canonical().is_loopback();
+        }
+        host.eq_ignore_ascii_case("localhost") || host.eq_ignore_ascii_case(&self.given)
+    }
+}
+
+/// Checks all of a request but its path.
+pub fn check<B>(request: &Request<B>, hosts: &Hosts) -> Result<(), Refusal> {
+    let headers = request.headers();
+    let host = only(headers, HOST)
+        .ok_or(Refusal(StatusCode::BAD_REQUEST, "The request must have one Host header."))?;
+    let named = request.uri().authority().map(|authority| authority.as_str());
+    if !hosts.are(host) || named.is_some_and(|named| !hosts.are(named)) {
+        return Err(Refusal(
+            StatusCode::FORBIDDEN,
+            "This server does not go by the name in the Host header; take the address that \
+             grove printed.",
+        ));
+    }
+    if headers.contains_key(ORIGIN) {
+        let origin = only(headers, ORIGIN).and_then(|origin| origin.strip_prefix("http://"));
+        if !origin.is_some_and(|origin| origin.eq_ignore_ascii_case(host)) {
+            return Err(Refusal(
+                StatusCode::FORBIDDEN,
+                "Pages of other origins may not ask this server.",
+            ));
+        }
+    }
+    if ![Method::GET, Method::HEAD].contains(request.method()) {
+        return Err(Refusal(StatusCode::METHOD_NOT_ALLOWED, "Only GET and HEAD are known here."));
+    }
+    Ok(())
+}
+
+/// A header that is there once.
+fn only(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
+    let mut values = headers.get_all(name).iter();
+    let value = values.next()?.to_str().ok()?;
+    values.next().is_none().then_some(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_local_server_is_known_by_local_names_alone() {
+        let local = Hosts { local: true, given: "127.0.0.1".into() };
+        let ours = ["127.0.0.1:8642", "127.0.0.1", "localhost:1", "LOCALHOST", "[::1]:80", "[::1]"];
+        for name in ours.iter().chain(&["[::ffff:127.0.0.1]", "127.8.9.10:99"]) {
+            assert!(local.are(name), "{name}");
+        }
+        let foreign = ["", "evil.example", "localhost.evil.example:8642", "127.0.0.1.evil.example"];
+        let more = ["192.168.1.5", "[::2]", "[::1", "[::1]x", "localhost:", "localhost:x", "::1"];
+        for name in foreign.iter().chain(&more).chain(&["localhost:99999", "user@localhost"]) {
+            assert!(!local.are(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn an_open_server_is_known_by_every_address_and_the_name_given() {
+        let open = Hosts { local: false, given: "lab-3".into() };
+        for name in ["lab-3:8642", "LAB-3", "192.168.1.5:8642", "[fd00::7]:8642", "localhost"] {
+            assert!(open.are(name), "{name}");
+        }
+        for name in ["evil.example", "lab-3.evil.example", "lab"] {
+            assert!(!open.are(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! `grove watch`: a run in the browser, live.
+//!
+//! One thread follows the run's files ([`live`]), another one serves what is known of it
+//! ([`server`]). Neither knows how training works, and training knows neither: it writes its run
+//! directory as ever.
+
+mod about;
+mod download;
+mod events;
+mod files;
+mod guard;
+mod live;
+mod log;
+mod page;
+mod patience;
+mod server;
+mod site;
+
+pub use live::NOTE;
+pub use server::{Port, Server};
+
+use super::WatchArgs;
+use super::interrupt::Interrupt;
+use super::run_dir::RunDir;
+use anyhow::{Context, Result};
+use files::RunFiles;
+use live::Live;
+use site::Site;
+use std::path::Path;
+
+/// Where the page is unless told otherwise.
+pub const HOST: &str = "127.0.0.1";
+/// The port of the page unless told otherwise.
+pub const PORT: u16 = 8642;
+
+pub fn run(args: WatchArgs) -> Result<()> {
+    let dir = RunDir::to_watch(args.run)?;
+    let interrupt = Interrupt::listen(None)?;
+    let port = Port::take(&args.host, args.port)?;
+    let url = port.url();
+    if !port.is_local() {
+        eprintln!("warning: whoever reaches this machine can see the run; there is no password");
+    }
+    let _server = start(port, dir.path())?;
+    eprintln!("{} is at {url} - Ctrl-C ends.", dir.path().display());
+    if args.open
+        && let Err(error) = open::that_detached(&url)
+    {
+        eprintln!("warning: no browser opens: {error}");
+    }
+    interrupt.wait();
+    Ok(())
+}
+
+/// Serves a run at a port, until what this returns is dropped.
+pub fn start(port: Port, run: &Path) -> Result<Server> {
+    let files =
+        RunFiles::new(run).with_context(|| format!("cannot read the run {}", run.display()))?;
+    let live = Live::follow(files).context("cannot start the thread that follows the run")?;
+    let hosts = port.hosts();
+    Server::start(port, Site { live, hosts })
+}

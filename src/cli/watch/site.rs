@@ -1,0 +1,161 @@
+//! The answers: the page, and of the run what is on this list.
+
+use super::about::about;
+use super::guard::{Hosts, Refusal, check};
+use super::live::{CONFIG, Live, NOTE, Policy, Run, SECTIONS};
+use super::log::METRICS;
+use super::page::{self, content_type, tag};
+use super::{download, events};
+use http_body_util::channel::Channel;
+use http_body_util::{Either, Full};
+use hyper::body::Bytes;
+use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::{Request, Response, StatusCode};
+use std::sync::Arc;
+
+/// What an answer consists of.
+pub type Body = Either<Full<Bytes>, Channel<Bytes>>;
+
+/// What the browser must know of every answer: what the page may do, and who may use the answer.
+const HEADERS: [(HeaderName, &str); 6] = [
+    (
+        header::CONTENT_SECURITY_POLICY,
+        "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; \
+         style-src 'self'; img-src 'self' data:; font-src 'self'; connect-src 'self'; \
+         manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    ),
+    (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (header::REFERRER_POLICY, "no-referrer"),
+    // Together they make SharedArrayBuffer available to the page.
+    (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
+    (HeaderName::from_static("cross-origin-embedder-policy"), "require-corp"),
+    (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+];
+
+/// The iteration of the checkpoint that an answer is from.
+const ITERATION: HeaderName = HeaderName::from_static("grove-iteration");
+
+/// A run and the page that shows it.
+pub struct Site {
+    /// The run.
+    pub live: Arc<Live>,
+    /// The hosts that this is.
+    pub hosts: Hosts,
+}
+
+impl Site {
+    /// Answers a request.
+    pub fn answer<B>(&self, request: &Request<B>) -> Response<Body> {
+        check(request, &self.hosts).map_or_else(refuse, |()| self.find(request))
+    }
+
+    /// The answer to a request that may be answered. Paths are compared as they are sent: nothing is
+    /// decoded, and none is ever made one of the file system.
+    fn find<B>(&self, request: &Request<B>) -> Response<Body> {
+        let path = request.uri().path();
+        let run = self.live.run();
+        match path {
+            "/run/about.json" => match about(&run) {
+                Ok(about) => {
+                    let about = Bytes::from(about.to_string());
+                    whole(request, content_type(path), about.clone(), &tag(&about))
+                }
+                Err(error) => sentence(StatusCode::NOT_FOUND, &format!("{error:#}.")),
+            },
+            "/run/events" => {
+                drop(run);
+                let last = request.headers().get("last-event-id").and_then(|id| id.to_str().ok());
+                let body = Either::Right(events::stream(self.live.clone(), last));
+                let mut response = answer(StatusCode::OK, "text/event-stream", body);
+                set(&mut response, header::CACHE_CONTROL, "no-store");
+                response
+            }
+            _ => match path.strip_prefix("/run/files/") {
+                Some(METRICS) if run.log.end() > 0 => {
+                    let (epoch, end) = (run.log.epoch, run.log.end());
+                    drop(run);
+                    let body = Either::Right(download::metrics(self.live.clone(), epoch, end));
+                    answer(StatusCode::OK, content_type(path), body)
+                }
+                Some(name) => listed(&run, name).map_or_else(nothing, |(bytes, iteration)| {
+                    let mut response =
+                        whole(request, content_type(name), bytes.clone(), &tag(bytes));
+                    if let Some(iteration) = iteration {
+                        set(&mut response, ITERATION, &iteration.to_string());
+                    }
+                    response
+                }),
+                None => page::find(path).map_or_else(nothing, |file| {
+                    let bytes = Bytes::from_static(file.bytes);
+                    whole(request, content_type(file.path), bytes, file.tag)
+                }),
+            },
+        }
+    }
+}
+
+/// The files of a run that may be read, by their names in requests; of a checkpoint also which
+/// iteration it is from.
+fn listed<'a>(run: &'a Run, name: &str) -> Option<(&'a Bytes, Option<u64>)> {
+    let of = |policy: &'a Option<Policy>, section: &str| {
+        let policy = policy.as_ref()?;
+        let place = SECTIONS.iter().position(|known| *known == section)?;
+        Some((&policy.sections[place], Some(policy.iteration)))
+    };
+    match name.split_once('/') {
+        None if name == CONFIG => Some((run.config.as_ref()?, None)),
+        None if name == NOTE => Some((run.note.as_ref()?, None)),
+        Some(("best", section)) => of(&run.best, section),
+        Some(("newest", section)) => of(&run.newest, section),
+        _ => None,
+    }
+}
+
+/// A whole file, or nothing where the browser has it already.
+fn whole<B>(request: &Request<B>, kind: &str, bytes: Bytes, tag: &str) -> Response<Body> {
+    let tag = format!("\"{tag}\"");
+    let known = request.headers().get(header::IF_NONE_MATCH);
+    let (status, bytes) = match known.is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
+        true => (StatusCode::NOT_MODIFIED, Bytes::new()),
+        false => (StatusCode::OK, bytes),
+    };
+    let mut response = answer(status, kind, Either::Left(Full::new(bytes)));
+    set(&mut response, header::ETAG, &tag);
+    response
+}
+
+/// The answer to a request that is refused.
+pub fn refuse(refusal: Refusal) -> Response<Body> {
+    let Refusal(status, text) = refusal;
+    let mut response = sentence(status, text);
+    if status == StatusCode::METHOD_NOT_ALLOWED {
+        set(&mut response, header::ALLOW, "GET, HEAD");
+    }
+    response
+}
+
+fn nothing() -> Response<Body> {
+    sentence(StatusCode::NOT_FOUND, "There is nothing here.")
+}
+
+fn sentence(status: StatusCode, text: &str) -> Response<Body> {
+    let body = Either::Left(Full::new(Bytes::from(format!("{text}\n"))));
+    answer(status, "text/plain; charset=utf-8", body)
+}
+
+fn answer(status: StatusCode, kind: &str, body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    for (name, value) in HEADERS {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    set(&mut response, header::CONTENT_TYPE, kind);
+    // Browsers may keep what they have, but must ask whether it is still the same.
+    set(&mut response, header::CACHE_CONTROL, "no-cache");
+    response
+}
+
+fn set(response: &mut Response<Body>, name: HeaderName, value: &str) {
+    let value = HeaderValue::from_str(value).expect("our values are plain ASCII");
+    response.headers_mut().insert(name, value);
+}

@@ -1,0 +1,335 @@
+//! What the server of the live page gives, to whom, and what it keeps to itself.
+
+use crate::browser::{Answer, LONG, Served};
+use crate::support::{grove, json, refusal, stderr, train};
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use tempfile::TempDir;
+
+const SECRET: &str = "this stays here";
+
+/// A folder with a run of six iterations, and things in it and beside it that are nobody's business.
+fn folder_with_run() -> TempDir {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path();
+    json(path, &train("catch", "run", &["--iterations", "6", "--set", "save_every=4"]));
+    for place in ["secret.txt", "run/secret.txt", "run/best/secret.txt"] {
+        fs::write(path.join(place), SECRET).unwrap();
+    }
+    folder
+}
+
+fn watch(folder: &Path) -> Served {
+    Served::start(folder, &["watch", "run", "--port", "0"])
+}
+
+#[test]
+fn the_page_and_the_listed_files_are_served_with_their_headers() {
+    let folder = folder_with_run();
+    let run = folder.path().join("run");
+    let server = watch(folder.path());
+    let listed = [
+        ("config.toml", "config.toml", "text/plain; charset=utf-8", None),
+        ("run.json", "run.json", "application/json", None),
+        ("metrics.jsonl", "metrics.jsonl", "application/x-ndjson", None),
+        ("best/config.toml", "best/config.toml", "text/plain; charset=utf-8", Some("5")),
+        ("newest/config.toml", "config.toml", "text/plain; charset=utf-8", Some("6")),
+        ("best/weights.safetensors", "best/weights.safetensors", "application/octet-stream", None),
+        (
+            "newest/weights.safetensors",
+            "checkpoints/00000006/weights.safetensors",
+            "application/octet-stream",
+            Some("6"),
+        ),
+    ];
+    for (name, file, kind, iteration) in listed {
+        let answer = server.get(&format!("/run/files/{name}"));
+        assert_eq!(answer.status, 200, "{name}");
+        assert!(answer.body == fs::read(run.join(file)).unwrap(), "{name}");
+        assert_eq!(answer.header("content-type"), Some(kind), "{name}");
+        if iteration.is_some_and(|iteration| iteration != "5") {
+            assert_eq!(answer.header("grove-iteration"), iteration, "{name}");
+        }
+    }
+    let pages =
+        [("/", "text/html"), ("/plain/", "text/html"), ("/plain/plain.js", "text/javascript")];
+    for (path, kind) in pages.into_iter().chain([("/plain/plain.css", "text/css")]) {
+        let answer = server.get(path);
+        assert_eq!(answer.status, 200, "{path}");
+        assert!(answer.header("content-type").unwrap().starts_with(kind), "{path}");
+        assert!(!answer.text().contains("style="), "{path}: the policy forbids it");
+    }
+    for path in ["/", "/run/about.json", "/run/files/metrics.jsonl", "/nothing"] {
+        let answer = server.get(path);
+        let policy = answer.header("content-security-policy").unwrap();
+        for part in ["default-src 'none'", "script-src 'self' 'wasm-unsafe-eval';"] {
+            assert!(policy.contains(part), "{path}: {policy}");
+        }
+        for (name, value) in [
+            ("x-content-type-options", "nosniff"),
+            ("cross-origin-opener-policy", "same-origin"),
+            ("cross-origin-embedder-policy", "require-corp"),
+            ("cross-origin-resource-policy", "same-origin"),
+            ("cache-control", "no-cache"),
+        ] {
+            assert_eq!(answer.header(name), Some(value), "{path} {name}");
+        }
+    }
+}
+
+#[test]
+fn the_run_is_described() {
+    let folder = folder_with_run();
+    let server = watch(folder.path());
+    let about = server.get("/run/about.json").json();
+    assert_eq!(about["run"], "run");
+    assert_eq!(about["game"], "catch");
+    assert_eq!(about["grove"], env!("CARGO_PKG_VERSION"));
+    assert_eq!((&about["iteration"], &about["iterations"]), (&6.into(), &6.into()));
+    assert_eq!(about["settings"]["rollout"]["num_groups"], 8);
+    assert_eq!(about["settings"]["catch"]["rows"], 10);
+    assert_eq!(about["optimum"], 1.0);
+    assert_eq!(about["references"][0]["player"], "random");
+    assert_eq!(about["trained_with"]["device"]["name"], "cpu");
+    assert!(about["trained_with"]["engine"].is_string());
+    assert_eq!(about["newest"]["iteration"], 6);
+    let best = server.get(about["best"]["weights"].as_str().unwrap());
+    let iteration = about["best"]["iteration"].to_string();
+    assert_eq!(best.header("grove-iteration"), Some(iteration.as_str()));
+}
+
+#[test]
+fn what_a_browser_has_is_not_sent_again() {
+    let folder = folder_with_run();
+    let server = watch(folder.path());
+    let host = format!("Host: {}\r\n", server.address);
+    for path in ["/", "/run/about.json", "/run/files/best/weights.safetensors"] {
+        let first = server.get(path);
+        let tag = first.header("etag").unwrap();
+        let again = |tag: &str| {
+            server.ask(&format!("GET {path} HTTP/1.1\r\n{host}If-None-Match: {tag}\r\n"))
+        };
+        let answer = again(tag);
+        assert_eq!((answer.status, answer.body.len()), (304, 0), "{path}");
+        assert_eq!(again("\"other\"").status, 200, "{path}");
+
+        let head = server.ask(&format!("HEAD {path} HTTP/1.1\r\n{host}"));
+        assert_eq!((head.status, head.body.len()), (200, 0), "{path}");
+        let length = first.body.len().to_string();
+        assert_eq!(head.header("content-length"), Some(length.as_str()), "{path}");
+    }
+    for path in ["/run/events", "/run/files/metrics.jsonl"] {
+        let head = server.ask(&format!("HEAD {path} HTTP/1.1\r\n{host}"));
+        assert_eq!((head.status, head.body.len()), (200, 0), "{path}");
+    }
+}
+
+#[test]
+fn nothing_else_is_served_however_it_is_asked_for() {
+    let folder = folder_with_run();
+    let secret = folder.path().join("secret.txt");
+    let server = watch(folder.path());
+    let absolute = format!("/run/files/{}", secret.display());
+    let encoded = absolute.replace('/', "%2f");
+    let whole = format!("http://{}/run/files/../secret.txt", server.address);
+    let file = format!("file://{}", secret.display());
+    let paths = [
+        "/run/files/../secret.txt",
+        "/run/files/../../secret.txt",
+        "/run/files/%2e%2e%2fsecret.txt",
+        "/run/files/%2e%2e/secret.txt",
+        "/run/files/..%2f..%2fsecret.txt",
+        "/run/files/%252e%252e%252fsecret.txt",
+        "/run/files/..\\secret.txt",
+        "/run/files/..%5csecret.txt",
+        "/run/files/best/../../secret.txt",
+        "/run/files/best/..\\..\\secret.txt",
+        "/run/files/best/secret.txt",
+        "/run/files/secret.txt",
+        "/run/files/config.toml%00secret.txt",
+        "/run/files/config.toml\0",
+        "/run/files/\0/secret.txt",
+        "/run/files/config.toml/",
+        "/run/files/config.toml/../secret.txt",
+        "/run/files/./secret.txt",
+        "/run/files//secret.txt",
+        "/run/files/CONFIG.TOML",
+        "/run/files/run.json::$DATA",
+        "/run/files/",
+        "/run/files",
+        "/run/files/best",
+        "/run/files/best/",
+        "/run/files/best/state.json",
+        "/run/files/newest/first_moment.safetensors",
+        "/run/files/checkpoints/00000006/weights.safetensors",
+        "/run/",
+        "/run",
+        "/plain/../run/secret.txt",
+        "/../secret.txt",
+        "/%2e%2e/secret.txt",
+        "/secret.txt",
+        "//secret.txt",
+        "secret.txt",
+        "*",
+        "/..;/secret.txt",
+        "/run/files/\u{ff0e}\u{ff0e}/secret.txt",
+        &absolute,
+        &encoded,
+        &whole,
+        &file,
+    ];
+    for path in paths {
+        let mut stream = server.connect();
+        let host = &server.address;
+        let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        // What is no request at all may get no answer.
+        if let Some(answer) = Answer::read(stream) {
+            assert!([400, 403, 404].contains(&answer.status), "{path:?}: {}", answer.status);
+            assert!(!answer.text().contains(SECRET), "{path:?}");
+            assert!(answer.body.len() < 100, "{path:?}: {}", answer.text());
+        }
+        assert_eq!(server.get("/run/files/config.toml").status, 200, "after {path:?}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn links_out_of_the_run_are_not_followed() {
+    use std::os::unix::fs::symlink;
+    let folder = folder_with_run();
+    let (run, other) = (folder.path().join("run"), folder.path().join("other"));
+    fs::create_dir(&other).unwrap();
+    for name in ["config.toml", "metrics.jsonl", "run.json", "best", "checkpoints"] {
+        fs::rename(run.join(name), other.join(name)).unwrap();
+        symlink(other.join(name), run.join(name)).unwrap();
+    }
+    let server = watch(folder.path());
+    for name in ["config.toml", "metrics.jsonl", "run.json", "best/config.toml"] {
+        assert_eq!(server.get(&format!("/run/files/{name}")).status, 404, "{name}");
+    }
+    assert_eq!(server.get("/run/files/newest/weights.safetensors").status, 404);
+    assert_eq!(server.get("/run/about.json").status, 404);
+
+    // A link to the whole run is the user's own way to name it.
+    symlink(&other, folder.path().join("way")).unwrap();
+    let server = Served::start(folder.path(), &["watch", "way", "--port", "0"]);
+    assert_eq!(server.get("/run/about.json").json()["run"], "other");
+}
+
+#[test]
+fn foreign_hosts_origins_and_methods_are_refused_with_a_sentence() {
+    let folder = folder_with_run();
+    let server = watch(folder.path());
+    let (address, port) = (&server.address, server.address.rsplit(':').next().unwrap());
+    let localhost = format!("localhost:{port}");
+    let ask = |method: &str, host: &str, more: &str| {
+        server.ask(&format!("{method} /run/about.json HTTP/1.1\r\nHost: {host}\r\n{more}"))
+    };
+    for host in [address, &localhost, "localhost", &format!("[::1]:{port}")] {
+        assert_eq!(ask("GET", host, "").status, 200, "{host}");
+        assert_eq!(ask("GET", host, &format!("Origin: http://{host}\r\n")).status, 200, "{host}");
+    }
+    let foreign = [format!("evil.example:{port}"), "evil.example".into(), "192.168.0.1".into()];
+    for host in foreign.iter().chain([&format!("{address}.evil.example"), &String::new()]) {
+        let answer = ask("GET", host, "");
+        assert_eq!(answer.status, 403, "{host}");
+        assert!(answer.text().contains("Host header"), "{}", answer.text());
+    }
+    let origins = ["http://evil.example", "null", "https://localhost", "http://127.0.0.1:1", ""];
+    for origin in origins.into_iter().chain([format!("http://{localhost}").as_str()]) {
+        let answer = ask("GET", address, &format!("Origin: {origin}\r\n"));
+        assert_eq!(answer.status, 403, "{origin}");
+        assert!(answer.text().contains("other origins"), "{}", answer.text());
+        assert!(answer.header("access-control-allow-origin").is_none());
+    }
+    for method in ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "BREW"] {
+        let answer = ask(method, address, "");
+        assert_eq!((answer.status, answer.header("allow")), (405, Some("GET, HEAD")), "{method}");
+    }
+    for (head, status) in [
+        ("GET / HTTP/1.1\r\n".to_string(), 400),
+        (format!("GET / HTTP/1.1\r\nHost: {address}\r\nHost: {address}\r\n"), 400),
+        (format!("GET http://evil.example/ HTTP/1.1\r\nHost: {address}\r\n"), 403),
+        (format!("GET / HTTP/1.1\r\nHost: {address}\r\nX: {}\r\n", "x".repeat(40_000)), 431),
+        (format!("GET /{} HTTP/1.1\r\nHost: {address}\r\n", "x".repeat(40_000)), 414),
+    ] {
+        let answer = server.ask(&head);
+        let shown = &head[..head.len().min(60)];
+        assert!([status, 431].contains(&answer.status), "{shown}: {}", answer.status);
+    }
+}
+
+#[test]
+fn without_a_name_the_run_that_was_written_to_last_is_shown() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    for run in ["runs/catch-2", "runs/fruit-1"] {
+        let game = &run["runs/".len()..][..5];
+        json(folder, &train(game, run, &["--iterations", "1"]));
+    }
+    fs::create_dir(folder.join("runs/zebra-9")).unwrap();
+    let server = Served::start(folder, &["watch", "--port", "0"]);
+    assert_eq!(server.get("/run/about.json").json()["game"], "fruit");
+    let resume = ["train", "--resume", "--run-dir", "runs/catch-2", "--iterations", "2"];
+    assert!(grove(folder, &resume).status.success());
+    let server = Served::start(folder, &["watch", "--port", "0"]);
+    assert_eq!(server.get("/run/about.json").json()["game"], "catch");
+}
+
+#[test]
+fn what_cannot_be_shown_gets_one_clear_sentence() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    fs::create_dir(folder.join("empty")).unwrap();
+    json(folder, &train("catch", "run", &["--iterations", "1"]));
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let train_here = ["train", "--run-dir", "new", "--watch", "--port", &port];
+    let resume = ["train", "--resume", "--run-dir", "run", "--iterations", "2", "--watch"];
+    let resume = [resume.as_slice(), &["--port", &port]].concat();
+    let cases: &[(&[&str], &[&str])] = &[
+        (&["watch"], &["no run in runs", "name a run directory"]),
+        (&["watch", "nowhere"], &["no run directory nowhere"]),
+        (&["watch", "empty"], &["empty holds no run", "config.toml"]),
+        (&["watch", "run", "--port", &port], &["127.0.0.1", &port, "in use", "--port"]),
+        (&["watch", "run", "--port", "65536"], &["--port", "65536"]),
+        (&["watch", "run", "--host", "no.such.host.invalid"], &["no.such.host.invalid"]),
+        (&["watch", "run", "--host", "192.0.2.1", "--port", "0"], &["192.0.2.1"]),
+        (&train_here, &["127.0.0.1", &port, "in use"]),
+        (&resume, &["127.0.0.1", &port, "in use"]),
+        (&["train", "--run-dir", "new", "--port", "1"], &["--watch"]),
+    ];
+    for (arguments, words) in cases {
+        let text = refusal(folder, arguments);
+        for word in *words {
+            assert!(text.contains(word), "{arguments:?} lacks `{word}`: {text}");
+        }
+    }
+    let output = grove(folder, &["watch", "nowhere"]);
+    assert_eq!((output.status.code(), stderr(&output).lines().count()), (Some(1), 1));
+    assert!(!folder.join("new").exists(), "bad input leaves nothing behind");
+}
+
+#[cfg(unix)]
+#[test]
+fn open_hands_the_address_to_the_browser() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = folder_with_run();
+    let folder = folder.path();
+    let browser = folder.join("xdg-open");
+    fs::write(&browser, "#!/bin/sh\necho \"$1\" > opened\n").unwrap();
+    fs::set_permissions(&browser, fs::Permissions::from_mode(0o755)).unwrap();
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_grove"));
+    command.args(["watch", "run", "--port", "0", "--open"]).current_dir(folder).env("PATH", path);
+    let server = Served::spawn(&mut command);
+    let started = std::time::Instant::now();
+    let opened = || fs::read_to_string(folder.join("opened")).unwrap_or_default();
+    while !opened().ends_with('\n') {
+        assert!(started.elapsed() < LONG, "no browser is started");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    assert_eq!(opened().trim(), format!("http://{}/", server.address));
+}

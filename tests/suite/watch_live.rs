@@ -1,0 +1,272 @@
+//! The server of the live page in time: runs that grow, clients that come, go and dawdle, the end.
+
+use crate::browser::{Event, Events, LONG, Served};
+use crate::support::{json, train};
+use std::fs::{self, OpenOptions};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+fn folder_with_run(iterations: &str) -> TempDir {
+    let folder = TempDir::new().unwrap();
+    json(folder.path(), &train("catch", "run", &["--iterations", iterations]));
+    folder
+}
+
+fn watch(folder: &Path) -> Served {
+    Served::start(folder, &["watch", "run", "--port", "0"])
+}
+
+/// Appends a copy of the last record under another number.
+fn record(folder: &Path, iteration: u64) {
+    let path = folder.join("run/metrics.jsonl");
+    let text = fs::read_to_string(&path).unwrap();
+    let mut record: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    record["iteration"] = iteration.into();
+    let mut file = OpenOptions::new().append(true).open(path).unwrap();
+    // In two parts, as a reader may see them.
+    let line = record.to_string();
+    file.write_all(&line.as_bytes()[..20]).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    file.write_all(&line.as_bytes()[20..]).unwrap();
+    file.write_all(b"\n").unwrap();
+}
+
+fn checkpoints(events: &mut Events, number: usize) -> Vec<(String, u64)> {
+    let mut found: Vec<_> = (0..number)
+        .map(|_| {
+            let data = events.next_of("checkpoint").data;
+            let data: serde_json::Value = serde_json::from_str(&data).unwrap();
+            (data["which"].as_str().unwrap().to_string(), data["iteration"].as_u64().unwrap())
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+#[test]
+fn a_client_gets_what_there_is_then_what_comes() {
+    let folder = folder_with_run("6");
+    let folder = folder.path();
+    let server = watch(folder);
+    let mut events = server.events(None);
+    assert_eq!(events.next().name, "start");
+    let text = fs::read_to_string(folder.join("run/metrics.jsonl")).unwrap();
+    for line in text.lines() {
+        let event = events.next();
+        assert_eq!((event.name.as_str(), event.data.as_str()), ("record", line));
+    }
+    assert_eq!(checkpoints(&mut events, 2)[1], ("newest".to_string(), 6));
+    record(folder, 7);
+    assert_eq!(events.iteration(), 7);
+    assert_eq!(server.get("/run/about.json").json()["iteration"], 7);
+}
+
+#[test]
+fn a_client_that_comes_back_goes_on_where_it_was() {
+    let folder = folder_with_run("6");
+    let folder = folder.path();
+    let server = watch(folder);
+    let mut events = server.events(None);
+    let third = (0..3).map(|_| events.next_of("record")).last().unwrap();
+    assert!(third.id.ends_with("-3"), "{third:?}");
+    drop(events);
+
+    // Another server of the same run knows it too.
+    let other = watch(folder);
+    for server in [&server, &other] {
+        let mut events = server.events(Some(&third.id));
+        let names: Vec<String> = (0..3).map(|_| events.next().name).collect();
+        assert_eq!(names, ["record"; 3]);
+        let mut last = server.events(Some(&third.id.replace("-3", "-6")));
+        assert_eq!(last.next().name, "checkpoint");
+    }
+    // What is no id of this run starts over.
+    for id in ["1", "0-3", &third.id.replace("-3", "-7"), "../../secret", "-", "\u{7f}"] {
+        let mut events = server.events(Some(id));
+        assert_eq!(events.next().name, "start", "{id}");
+        assert_eq!(events.iteration(), 1, "{id}");
+    }
+}
+
+#[test]
+fn a_run_that_is_resumed_or_replaced_starts_over_and_tells_of_its_checkpoints() {
+    let folder = folder_with_run("6");
+    let folder = folder.path();
+    record(folder, 7);
+    let server = watch(folder);
+    let mut events = server.events(None);
+    while events.iteration() < 7 {}
+    assert_eq!(checkpoints(&mut events, 2)[1], ("newest".to_string(), 6));
+    // Resuming drops what is after the checkpoint.
+    json(folder, &["train", "--resume", "--run-dir", "run", "--iterations", "9", "--json"]);
+    events.next_of("start");
+    let iterations: Vec<u64> = (0..9).map(|_| events.iteration()).collect();
+    assert_eq!(iterations, [1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    loop {
+        let newest = checkpoints(&mut events, 1);
+        if newest == [("newest".to_string(), 9)] {
+            break;
+        }
+    }
+    let newest = server.get("/run/files/newest/weights.safetensors");
+    assert_eq!(newest.header("grove-iteration"), Some("9"));
+
+    // Without the run there is nothing to read, and the server is there when it comes again.
+    fs::rename(folder.join("run"), folder.join("away")).unwrap();
+    events.next_of("start");
+    assert_eq!(server.get("/run/about.json").status, 404);
+    json(folder, &train("fruit", "run", &["--iterations", "2"]));
+    assert_eq!(events.iteration(), 1);
+    assert_eq!(server.get("/run/about.json").json()["game"], "fruit");
+}
+
+#[test]
+fn a_damaged_checkpoint_is_passed_over() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    json(folder, &train("catch", "run", &["--iterations", "8", "--set", "save_every=4"]));
+    let weights = folder.join("run/checkpoints/00000008/weights.safetensors");
+    let mut bytes = fs::read(&weights).unwrap();
+    bytes[100] ^= 1;
+    fs::write(&weights, bytes).unwrap();
+    let server = watch(folder);
+    assert_eq!(server.get("/run/about.json").json()["newest"]["iteration"], 4);
+}
+
+#[test]
+fn too_many_clients_are_told_so_and_vanished_ones_make_room() {
+    let folder = folder_with_run("1");
+    let server = watch(folder.path());
+    let clients: Vec<Events> = (0..64).map(|_| server.events(None)).collect();
+    let answer = server.get("/run/about.json");
+    assert_eq!(answer.status, 503);
+    assert!(answer.text().contains("too many connections"), "{}", answer.text());
+    // More than are told so are let go without a word, and do no harm.
+    let waiting: Vec<_> = (0..30).map(|_| server.connect()).collect();
+    drop((clients, waiting));
+    let started = Instant::now();
+    while server.ask(&format!("GET / HTTP/1.1\r\nHost: {}\r\n", server.address)).status != 200 {
+        assert!(started.elapsed() < LONG, "their places stay taken");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_client_that_never_ends_its_request_is_let_go() {
+    let folder = folder_with_run("1");
+    let server = watch(folder.path());
+    let mut silent = server.connect();
+    let mut slow = server.connect();
+    slow.write_all(format!("GET / HTTP/1.1\r\nHost: {}\r\n", server.address).as_bytes()).unwrap();
+    let mut idle = server.connect();
+    idle.write_all(format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", server.address).as_bytes())
+        .unwrap();
+    let started = Instant::now();
+    for client in [&mut silent, &mut slow, &mut idle] {
+        let mut all = Vec::new();
+        let _ = client.read_to_end(&mut all);
+    }
+    assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
+}
+
+/// Bytes of a process that are in memory.
+#[cfg(target_os = "linux")]
+fn resident(id: u32) -> usize {
+    let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() << 10
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn clients_that_do_not_read_take_no_memory() {
+    let folder = folder_with_run("1");
+    let folder = folder.path();
+    let path = folder.join("run/metrics.jsonl");
+    let line = fs::read_to_string(&path).unwrap();
+    let many: String = (1..=20_000)
+        .map(|i| line.replacen("\"iteration\":1,", &format!("\"iteration\":{i},"), 1))
+        .collect();
+    assert!(many.len() > 10 << 20);
+    fs::write(&path, many).unwrap();
+    let server = watch(folder);
+    assert_eq!(server.get("/run/about.json").json()["iteration"], 20_000);
+    let before = resident(server.child.id());
+    let slow: Vec<_> = (0..50)
+        .map(|i| {
+            let mut stream = server.connect();
+            let path = ["/run/events", "/run/files/metrics.jsonl"][i % 2];
+            let head = format!("GET {path} HTTP/1.1\r\nHost: {}\r\n\r\n", server.address);
+            stream.write_all(head.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    // A client that does read is served meanwhile, to the end.
+    let mut events = server.events(None);
+    while events.iteration() < 20_000 {}
+    let grown = resident(server.child.id()).saturating_sub(before);
+    assert!(grown < 50 << 20, "{grown} bytes more for {} clients", slow.len());
+    let answer = server.get("/run/files/metrics.jsonl");
+    assert!(answer.body == fs::read(&path).unwrap());
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_ends_it_with_0_whoever_is_connected() {
+    let folder = folder_with_run("1");
+    let mut server = watch(folder.path());
+    let mut events = server.events(None);
+    events.next_of("record");
+    let _idle = server.connect();
+    let status = server.interrupt();
+    assert_eq!(status.code(), Some(0));
+    assert!(std::net::TcpStream::connect(&server.address).is_err());
+}
+
+#[cfg(unix)]
+#[test]
+fn train_watch_shows_the_run_as_it_goes_and_changes_nothing_of_it() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let more = ["--iterations", "40", "--set", "save_every=10"];
+    let quiet = json(folder, &train("catch", "quiet", &more));
+
+    let more = [more.as_slice(), &["--watch", "--port", "0"]].concat();
+    let mut server = Served::start(folder, &train("catch", "run", &more));
+    let mut events = server.events(None);
+    let iterations: Vec<u64> = (0..40).map(|_| events.iteration()).collect();
+    assert_eq!(iterations, (1..=40).collect::<Vec<u64>>());
+    let mut newest = Event::default();
+    while !newest.data.contains("\"iteration\":40") || !newest.data.contains("newest") {
+        newest = events.next_of("checkpoint");
+    }
+
+    // The result is told at the end, and the page stays until Ctrl-C.
+    let mut result = String::new();
+    BufReader::new(server.child.stdout.take().unwrap()).read_line(&mut result).unwrap();
+    let result: serde_json::Value = serde_json::from_str(&result).unwrap();
+    assert_eq!(result["mean_score"], quiet["mean_score"]);
+    server.says("stays until Ctrl-C");
+    let about = server.get("/run/about.json").json();
+    assert_eq!((&about["iteration"], &about["newest"]["iteration"]), (&40.into(), &40.into()));
+    assert_eq!(server.interrupt().code(), Some(0));
+    for file in ["config.toml", "best/SHA256SUMS", "checkpoints/00000040/SHA256SUMS"] {
+        let read = |run: &str| fs::read(folder.join(run).join(file)).unwrap();
+        assert_eq!(read("quiet"), read("run"), "{file}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_while_training_saves_and_ends_the_page_too() {
+    let folder = TempDir::new().unwrap();
+    let more = ["--iterations", "100000", "--watch", "--port", "0"];
+    let mut server = Served::start(folder.path(), &train("catch", "run", &more));
+    let mut events = server.events(None);
+    while events.iteration() < 5 {}
+    assert_eq!(server.interrupt().code(), Some(0));
+    server.says("Interrupted and saved");
+    assert!(std::net::TcpStream::connect(&server.address).is_err());
+}
