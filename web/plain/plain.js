@@ -106,7 +106,7 @@ class Chart {
     const room = (high - low || 1) * 0.06;
     [low, high] = [low - room, high + room];
 
-    const rows = ticks(low, high, Math.max(2, height / 60));
+    const rows = ticks(low, high, Math.max(3, height / 40));
     const [left, right, top, bottom] = [14 + 7.5 * Math.max(...rows.found.map((y) => fixed(y, rows.digits).length)), 10, 8, 24];
     const first = this.curve[0].x;
     const last = Math.max(this.end, this.curve.at(-1).x, first + 1);
@@ -120,17 +120,19 @@ class Chart {
       parts.push(element("line", { class: "grid", x1: left, x2: width - right, y1: y(at), y2: y(at) }));
       parts.push(element("text", { x: left - 6, y: y(at) + 4, "text-anchor": "end" }, fixed(at, rows.digits)));
     }
-    for (const at of ticks(first, last, Math.max(2, width / 110)).found) {
+    for (const at of ticks(first, last, Math.max(3, width / 90)).found) {
       if (!Number.isInteger(at)) continue;
       const anchor = x(at) > width - right - 20 ? "end" : "middle";
       parts.push(element("text", { x: x(at), y: height - 6, "text-anchor": anchor }, `${at}`));
     }
+    // At the left, where a curve that learns is still far below.
+    const names = [];
     let above = -Infinity;
     for (const { player, score } of this.references.toSorted((a, b) => b.score - a.score)) {
       if (score < low || score > high || y(score) - above < 15) continue;
       above = y(score);
       parts.push(element("line", { class: "reference", x1: left, x2: width - right, y1: above, y2: above }));
-      parts.push(element("text", { x: width - right, y: above + 14, "text-anchor": "end" }, `${player} ${fixed(score)}`));
+      names.push(element("text", { class: "name", x: left + 4, y: above + 14 }, `${player} ${fixed(score)}`));
     }
     const points = thinned(this.curve).map((point) => `${x(point.x).toFixed(1)},${y(point.y).toFixed(1)}`);
     parts.push(element("polyline", { class: "curve", points: points.join(" ") }));
@@ -139,7 +141,7 @@ class Chart {
     }
     const chosen = this.curve[this.chosen];
     if (chosen) parts.push(element("line", { class: "cursor", x1: x(chosen.x), x2: x(chosen.x), y1: top, y2: height - bottom }));
-    this.svg.replaceChildren(...parts);
+    this.svg.replaceChildren(...parts, ...names);
 
     const shown = chosen ?? this.curve.at(-1);
     const dot = chosen && this.dots.find((dot) => dot.x === chosen.x);

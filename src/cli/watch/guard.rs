@@ -26,8 +26,9 @@ impl Hosts {
     fn are(&self, authority: &str) -> bool {
         let (host, port) = match authority.strip_prefix('[') {
             Some(rest) => match rest.split_once(']') {
-                Some((host, port)) => (host, port.strip_prefix(':')),
-                None => return false,
+                Some((host, "")) => (host, None),
+                Some((host, port)) if port.starts_with(':') => (host, Some(&port[1..])),
+                _ => return false,
             },
             None => match authority.split_once(':') {
                 Some((host, port)) => (host, Some(port)),

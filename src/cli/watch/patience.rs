@@ -64,30 +64,43 @@ impl AsyncRead for Patient {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tokio::io::AsyncWriteExt;
-    use tokio::net::TcpListener;
+    use std::future::poll_fn;
+    use std::io::Read;
+
+    async fn write(stream: &mut Patient, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let written = poll_fn(|context| Pin::new(&mut *stream).poll_write(context, bytes));
+            bytes = &bytes[written.await?..];
+        }
+        Ok(())
+    }
 
     #[test]
-    fn a_write_that_nobody_takes_ends_and_a_slow_reader_is_waited_for() {
+    fn a_slow_reader_is_waited_for_and_one_that_takes_nothing_is_not() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let mut client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
-            let (stream, _) = listener.accept().await.unwrap();
-            let mut stream = Patient::new(stream, Duration::from_millis(200));
-            let block = vec![0; 1 << 22];
-            let slowly = async {
-                let mut left = block.len();
-                let mut buffer = vec![0; 1 << 20];
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (stream, _) = listener.accept().unwrap();
+            stream.set_nonblocking(true).unwrap();
+            let stream = TcpStream::from_std(stream).unwrap();
+            let mut stream = Patient::new(stream, Duration::from_millis(500));
+            let block = vec![0; 1 << 24];
+            let length = block.len();
+            let reader = std::thread::spawn(move || {
+                let (mut left, mut buffer) = (length, vec![0; 1 << 21]);
                 while left > 0 {
-                    sleep(Duration::from_millis(50)).await;
-                    left -= tokio::io::AsyncReadExt::read(&mut client, &mut buffer).await.unwrap();
+                    std::thread::sleep(Duration::from_millis(100));
+                    left -= (&client).read(&mut buffer).unwrap();
                 }
-            };
-            let (written, ()) = tokio::join!(stream.write_all(&block), slowly);
-            written.unwrap();
+                client
+            });
+            let started = Instant::now();
+            write(&mut stream, &block).await.unwrap();
+            assert!(started.elapsed() > Duration::from_millis(500), "it was slow");
+            let _client = reader.join().unwrap();
             let error = loop {
-                if let Err(error) = stream.write_all(&block).await {
+                if let Err(error) = write(&mut stream, &block).await {
                     break error;
                 }
             };
