@@ -107,7 +107,10 @@ class Chart {
     [low, high] = [low - room, high + room];
 
     const rows = ticks(low, high, Math.max(3, height / 40));
-    const [left, right, top, bottom] = [14 + 7.5 * Math.max(...rows.found.map((y) => fixed(y, rows.digits).length)), 10, 8, 24];
+    const widest = (texts, least) => Math.max(least, ...texts.map((text) => 12 + 7 * text.length));
+    // All charts leave the same room for names at the right, so that their iterations are aligned.
+    const right = widest(about.references?.map(({ player }) => player) ?? [], 24);
+    const [left, top, bottom] = [widest(rows.found.map((y) => fixed(y, rows.digits)), 48), 8, 24];
     const first = this.curve[0].x;
     const last = Math.max(this.end, this.curve.at(-1).x, first + 1);
     const span = (width - left - right) / (last - first);
@@ -122,17 +125,14 @@ class Chart {
     }
     for (const at of ticks(first, last, Math.max(3, width / 90)).found) {
       if (!Number.isInteger(at)) continue;
-      const anchor = x(at) > width - right - 20 ? "end" : "middle";
-      parts.push(element("text", { x: x(at), y: height - 6, "text-anchor": anchor }, `${at}`));
+      parts.push(element("text", { x: x(at), y: height - 6, "text-anchor": "middle" }, `${at}`));
     }
-    // At the left, where a curve that learns is still far below.
-    const names = [];
     let above = -Infinity;
     for (const { player, score } of this.references.toSorted((a, b) => b.score - a.score)) {
       if (score < low || score > high || y(score) - above < 15) continue;
       above = y(score);
       parts.push(element("line", { class: "reference", x1: left, x2: width - right, y1: above, y2: above }));
-      names.push(element("text", { class: "name", x: left + 4, y: above + 14 }, `${player} ${fixed(score)}`));
+      parts.push(element("text", { x: width - right + 5, y: above + 4 }, player));
     }
     const points = thinned(this.curve).map((point) => `${x(point.x).toFixed(1)},${y(point.y).toFixed(1)}`);
     parts.push(element("polyline", { class: "curve", points: points.join(" ") }));
@@ -141,7 +141,7 @@ class Chart {
     }
     const chosen = this.curve[this.chosen];
     if (chosen) parts.push(element("line", { class: "cursor", x1: x(chosen.x), x2: x(chosen.x), y1: top, y2: height - bottom }));
-    this.svg.replaceChildren(...parts, ...names);
+    this.svg.replaceChildren(...parts);
 
     const shown = chosen ?? this.curve.at(-1);
     const dot = chosen && this.dots.find((dot) => dot.x === chosen.x);

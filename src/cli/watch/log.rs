@@ -246,7 +246,7 @@ mod tests {
         for strange in ["", "1", "x-1", &id.replace("-1", "-3"), &format!("{id}x")] {
             assert_eq!(log.after(strange), None, "{strange}");
         }
-        assert_eq!(log.bytes(0, log.end()).unwrap(), &torn.as_bytes()[..log.end() as usize]);
+        assert_eq!(log.bytes(0, log.end()).unwrap(), torn.as_bytes()[..log.end() as usize]);
 
         // The torn line is done, what is no record is left out, and so is what breaks an event.
         let rest =
