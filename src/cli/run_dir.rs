@@ -1,9 +1,11 @@
 //! The directory of a run: its settings, metrics, checkpoints and best policy.
 
-use super::watch::NOTE;
 use anyhow::{Context, Result, bail};
 use grove::checkpoint::{self, Checkpoint, Store};
 use std::path::{Path, PathBuf};
+
+/// The file that says what a run was trained with.
+pub const NOTE: &str = "run.json";
 
 /// Where the runs are that were given no directory.
 const RUNS: &str = "runs";

@@ -11,7 +11,7 @@ use super::optimizer_kernels::*;
 use super::order::epoch_order;
 use super::schedule::{entropy_coef, learning_rate, total_updates};
 use super::weights::Weights;
-use crate::config::{KlEstimator, LossType, TrainConfig};
+use crate::config::{LossType, TrainConfig};
 use crate::device::buffers::{argument, cube_ints, cube_tensor, element, grid, room};
 use crate::draws::Stream;
 use crate::policy::kernels::MlpShape;
@@ -26,24 +26,6 @@ use burn_cubecl::tensor::CubeTensor;
 /// Samples in a launch of the gradient's kernel, about: so few that no launch outlasts the patience of a
 /// driver or a browser, and so many that a launch costs little beside them.
 const LAUNCH_SAMPLES: usize = 1 << 20;
-
-/// What the kernels of an update are compiled for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Shapes {
-    /// The policy.
-    pub mlp: MlpShape,
-    /// The loss.
-    pub loss: LossShape,
-    /// The row of a recording's words that holds the actions.
-    pub last_word: usize,
-}
-
-impl Shapes {
-    /// The estimator of the divergence from the reference policy, where there is one.
-    pub fn estimator(&self) -> KlEstimator {
-        self.loss.kl.unwrap_or(KlEstimator::K1)
-    }
-}
 
 /// A perceptron in training on a CubeCL device.
 #[derive(Clone, Debug)]

@@ -6,7 +6,6 @@
 //! over all tiles, so that no sum is shared between units. Only the softmax has a unit a sample.
 //! Cubes write partial gradients; [`super::optimizer_kernels`] adds them up in a fixed order.
 
-use super::fused::Shapes;
 use super::loss_kernels::*;
 use crate::config::LossType;
 use crate::policy::kernels::{MlpShape, Observer, activate, rounded, slope};

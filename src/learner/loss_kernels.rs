@@ -1,9 +1,8 @@
 //! The losses inside kernels: [`super::loss`] of one step, with its derivatives, and the kernels that
 //! prepare an update.
 
-use super::fused::Shapes;
 use crate::config::{KlEstimator, LossType};
-use crate::policy::kernels::{Observer, input, mlp_logits};
+use crate::policy::kernels::{MlpShape, Observer, input, mlp_logits};
 use crate::trajectory::ENDED;
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
@@ -32,6 +31,24 @@ pub(super) struct LossShape {
     pub dual_clip: bool,
     /// The estimator of the divergence from the reference policy, if there is one.
     pub kl: Option<KlEstimator>,
+}
+
+/// What the kernels of an update are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Shapes {
+    /// The policy.
+    pub mlp: MlpShape,
+    /// The loss.
+    pub loss: LossShape,
+    /// The row of a recording's words that holds the actions.
+    pub last_word: usize,
+}
+
+impl Shapes {
+    /// The estimator of the divergence from the reference policy, where there is one.
+    pub fn estimator(&self) -> KlEstimator {
+        self.loss.kl.unwrap_or(KlEstimator::K1)
+    }
 }
 
 /// The numbers of the loss.

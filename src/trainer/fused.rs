@@ -1,7 +1,7 @@
 //! The fast way on a device: a few kernels an iteration, and the next rollout on its way before the
 //! last numbers are read.
 
-use super::engine::{Numbers, State, Way, download, upload};
+use super::way::{Numbers, State, Way, download, upload};
 use crate::advantage::judge;
 use crate::config::TrainConfig;
 use crate::device;

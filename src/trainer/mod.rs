@@ -6,6 +6,7 @@ mod fused;
 mod general;
 mod native;
 mod snapshot;
+mod way;
 
 pub use snapshot::{SnapshotError, config_toml, load_policy, saved_config, saved_game_name};
 
@@ -18,8 +19,9 @@ use crate::metrics::{EvaluationRecord, IterationRecord, Phases, Seconds};
 use crate::policy::{Mlp, NativeMlp};
 use crate::rollout::{Evaluation, Player, evaluate};
 use burn::tensor::Device;
-use engine::{Engines, Numbers, Way, obstacle, with_way};
+use engine::{Engines, obstacle, with_way};
 use std::time::Instant;
+use way::{Numbers, Way};
 
 /// A training run in memory: games, policy, optimiser, counters.
 #[derive(Debug)]

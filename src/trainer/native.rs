@@ -1,6 +1,6 @@
 //! The fast way on the CPU: native code on all threads.
 
-use super::engine::{Numbers, State, Way};
+use super::way::{Numbers, State, Way};
 use crate::advantage::HostAdvantages;
 use crate::config::TrainConfig;
 use crate::env::Rules;

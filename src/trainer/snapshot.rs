@@ -1,7 +1,8 @@
 //! A training run as the sections of a checkpoint, and back.
 
 use super::Trainer;
-use super::engine::{State as Kept, Way, with_way};
+use super::engine::with_way;
+use super::way::{State as Kept, Way};
 use crate::checkpoint::{Checkpoint, CheckpointError, Section};
 use crate::config::{ConfigError, TrainConfig, overlay};
 use crate::env::Rules;

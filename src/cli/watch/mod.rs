@@ -16,7 +16,6 @@ mod patience;
 mod server;
 mod site;
 
-pub use live::NOTE;
 pub use server::{Port, Server};
 
 use super::WatchArgs;

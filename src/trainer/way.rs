@@ -1,0 +1,118 @@
+//! What a way through an iteration is, and how it is saved.
+
+use crate::device;
+use crate::learner::{AdamW, Moments, Weights};
+use crate::policy::{Mlp, Policy, flatten};
+use crate::rollout::SeatsError;
+use burn::tensor::{Tensor, TensorData};
+
+/// A way through an iteration: games, advantages and learner that fit each other.
+pub(super) trait Way {
+    /// What a rollout leaves.
+    type Played;
+    /// What is thought of it.
+    type Judged;
+    /// What an update leaves to be read.
+    type Learnt;
+
+    /// Plays the games of `iteration`.
+    fn play(&mut self, iteration: u32) -> Self::Played;
+
+    /// Judges every action by its group.
+    fn judge(&self, played: &mut Self::Played) -> Self::Judged;
+
+    /// Moves the policy towards the better ones.
+    fn update(
+        &mut self,
+        played: &Self::Played,
+        judged: &Self::Judged,
+        iteration: u32,
+    ) -> Self::Learnt;
+
+    /// Waits for the numbers of the iteration. If it is said which is the `next`, its rollout may be
+    /// begun before.
+    fn numbers(
+        &mut self,
+        played: Self::Played,
+        judged: Self::Judged,
+        learnt: Self::Learnt,
+        next: Option<u32>,
+    ) -> Numbers;
+
+    /// Waits until the device is done with what it was given, where that is worth the wait: so that the
+    /// phases can be measured.
+    fn finish_phase(&self) -> bool;
+
+    /// Plays the rollout of `iteration` to its end, and leaves the run as it was.
+    fn rehearse(&mut self, iteration: u32);
+
+    /// How is played and learnt, in words.
+    fn describe(&self) -> String;
+
+    /// The policy as it is.
+    fn policy(&self) -> Mlp;
+
+    /// Optimiser steps taken.
+    fn steps(&self) -> u64;
+
+    /// The state as it is. On a device this reads back.
+    fn export(&self) -> State;
+
+    /// Goes on from a state.
+    ///
+    /// # Errors
+    /// If the games do not fit.
+    fn import(&mut self, state: &State) -> Result<(), SeatsError>;
+}
+
+/// The numbers of an iteration.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Numbers {
+    /// The sum of the scores of the episodes that ended, and their number.
+    pub score_sum: f64,
+    pub episodes: f64,
+    pub mean_reward: f64,
+    /// The share of the groups whose members all got the same.
+    pub zero_variance: f64,
+    /// What [`crate::learner::UpdateStats`] holds, in its order.
+    pub update: [f64; 6],
+}
+
+/// A run's games and learner in host memory, each vector `[num_params]`.
+pub(super) struct State {
+    pub params: Vec<f32>,
+    pub moments: Moments,
+    pub reference: Option<Vec<f32>>,
+    /// Where the groups go on: `[seat_words, num_groups]`.
+    pub games: Vec<u32>,
+}
+
+/// A learner's state from a device, with the `games`.
+pub(super) fn download<P: Policy>(weights: &Weights<P>, games: Vec<u32>) -> State {
+    let read = |tensor: &Tensor<1>| device::read(tensor.clone());
+    let optimizer = weights.optimizer();
+    State {
+        params: read(weights.params()),
+        moments: Moments {
+            first_moment: read(&optimizer.first_moment),
+            second_moment: read(&optimizer.second_moment),
+            steps: optimizer.steps,
+        },
+        reference: weights.reference().map(|policy| read(&flatten(policy))),
+        games,
+    }
+}
+
+/// Puts a learner's state on a device.
+pub(super) fn upload<P: Policy>(state: &State, weights: &mut Weights<P>) {
+    let device = weights.params().device();
+    let upload = |values: &Vec<f32>| {
+        Tensor::<1>::from_data(TensorData::new(values.clone(), [values.len()]), &device)
+    };
+    let optimizer = AdamW {
+        first_moment: upload(&state.moments.first_moment),
+        second_moment: upload(&state.moments.second_moment),
+        steps: state.moments.steps,
+    };
+    weights.restore(upload(&state.params), optimizer, state.reference.as_ref().map(upload));
+}
