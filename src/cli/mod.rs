@@ -268,10 +268,9 @@ fn unknown_game<T>(name: &str) -> Result<T> {
 fn check_engine<G: Playable>(trainer: &Trainer<G>) -> Result<()> {
     let config = trainer.config();
     let asked = match (config.engine, config.precision) {
-        (Engine::Fused, _) => "the engine `fused`",
-        (_, Precision::F16) => "the precision f16",
-        (_, Precision::Bf16) => "the precision bf16",
-        _ => return Ok(()),
+        (Engine::Fused, _) => "the engine `fused`".to_string(),
+        (_, Precision::F32) => return Ok(()),
+        (_, precision) => format!("the precision {precision}"),
     };
     match trainer.obstacle() {
         Some(obstacle) => bail!("this run cannot have {asked}: {obstacle}"),

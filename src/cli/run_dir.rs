@@ -10,7 +10,7 @@ pub const NOTE: &str = "run.json";
 /// Where the runs are that were given no directory.
 const RUNS: &str = "runs";
 /// The file of a run's settings.
-const CONFIG: &str = "config.toml";
+pub const CONFIG: &str = "config.toml";
 
 /// The directory of a run.
 #[derive(Clone, Debug)]
@@ -60,6 +60,10 @@ impl RunDir {
             Some(path) => path,
             None => newest(game)?,
         };
+        Self::existing(path)
+    }
+
+    fn existing(path: PathBuf) -> Result<Self> {
         if !path.is_dir() {
             bail!("there is no run directory {}", path.display());
         }
@@ -74,13 +78,11 @@ impl RunDir {
                 format!("there is no run in {RUNS} to watch; name a run directory")
             })?,
         };
-        if !path.is_dir() {
-            bail!("there is no run directory {}", path.display());
+        let dir = Self::existing(path)?;
+        if !dir.config().is_file() {
+            bail!("{} holds no run to watch: it has no {CONFIG}", dir.path.display());
         }
-        if !path.join(CONFIG).is_file() {
-            bail!("{} holds no run to watch: it has no {CONFIG}", path.display());
-        }
-        Ok(Self { path })
+        Ok(dir)
     }
 
     pub fn path(&self) -> &Path {

@@ -81,6 +81,16 @@ pub enum Precision {
     Bf16,
 }
 
+impl std::fmt::Display for Precision {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+        })
+    }
+}
+
 impl std::str::FromStr for Precision {
     type Err = ConfigError;
 

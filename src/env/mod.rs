@@ -87,6 +87,23 @@ pub struct Words {
     pub w7: u32,
 }
 
+impl Words {
+    /// Word `w` is `word(w)` for `w < num_words`, and zero beyond.
+    pub(crate) fn gather(num_words: usize, word: impl Fn(usize) -> u32) -> Words {
+        let at = |w: usize| if w < num_words { word(w) } else { 0 };
+        Words {
+            w0: at(0),
+            w1: at(1),
+            w2: at(2),
+            w3: at(3),
+            w4: at(4),
+            w5: at(5),
+            w6: at(6),
+            w7: at(7),
+        }
+    }
+}
+
 #[cube]
 impl Words {
     /// All words zero.

@@ -118,19 +118,8 @@ pub(crate) fn import<G: Rules>(
     check_len(game, count, words)?;
     let count = if words.is_empty() { 0 } else { count };
     let seats = (0..count).map(|env| {
-        let at = |w: usize| {
-            if w < seat_words(game) { words[w * count + env] } else { 0 }
-        };
-        let packed = Words {
-            w0: at(HEADER),
-            w1: at(HEADER + 1),
-            w2: at(HEADER + 2),
-            w3: at(HEADER + 3),
-            w4: at(HEADER + 4),
-            w5: at(HEADER + 5),
-            w6: at(HEADER + 6),
-            w7: at(HEADER + 7),
-        };
+        let at = |w: usize| words[w * count + env];
+        let packed = Words::gather(game.num_words(), |w| at(HEADER + w));
         Seat {
             state: G::unpack(&packed, game),
             episode: Episode { level: at(0), time: at(1), score: from_bits(at(2)) },

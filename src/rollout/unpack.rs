@@ -40,17 +40,7 @@ async fn unpack_part<G: Rules>(game: G, part: &Part, device: &Device) -> Traject
     let mut obs = Vec::with_capacity(steps * features);
     let (mut actions, mut ends, mut scores) = (Vec::new(), Vec::new(), Vec::new());
     for at in 0..steps {
-        let word = |w: usize| if w < game.num_words() { words[w * steps + at] } else { 0 };
-        let packed = Words {
-            w0: word(0),
-            w1: word(1),
-            w2: word(2),
-            w3: word(3),
-            w4: word(4),
-            w5: word(5),
-            w6: word(6),
-            w7: word(7),
-        };
+        let packed = Words::gather(game.num_words(), |w| words[w * steps + at]);
         let state = G::unpack(&packed, game);
         obs.extend((0..features).map(|i| G::feature(&state, i, game)));
         let taken = words[(rows - 1) * steps + at];

@@ -67,8 +67,6 @@ pub(super) fn obstacle(policy: &Mlp, config: &TrainConfig, device: &Device) -> O
         return Some(limits.to_string());
     }
     let _ = policy;
-    (!device::has_precision(device, config.precision)).then(|| {
-        let name = format!("{:?}", config.precision).to_lowercase();
-        format!("the device does not have {name}")
-    })
+    (!device::has_precision(device, config.precision))
+        .then(|| format!("the device does not have {}", config.precision))
 }

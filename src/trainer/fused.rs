@@ -51,7 +51,7 @@ impl<G: Rules> Way for FusedWay<G> {
         recording
     }
 
-    fn judge(&self, played: &mut Recording) -> Judged {
+    fn judge(&mut self, played: &Recording) -> Judged {
         judge(played, &self.config.rollout, &self.config.advantage)
     }
 

@@ -41,7 +41,7 @@ impl<G: Rules> Way for GeneralWay<G> {
         self.games.collect(&self.learner.weights().policy(), iteration)
     }
 
-    fn judge(&self, played: &mut Trajectory) -> Advantages {
+    fn judge(&mut self, played: &Trajectory) -> Advantages {
         let RolloutConfig { group_size, learn_steps, auto_reset, .. } = self.config.rollout;
         let mask = played.mask(auto_reset);
         advantages(played, &mask, group_size, learn_steps, &self.config.advantage)

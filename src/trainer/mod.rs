@@ -41,12 +41,12 @@ pub struct Trainer<G: Rules> {
 fn iterate<W: Way>(way: &mut W, iteration: u32, next: Option<u32>) -> (Numbers, Option<Phases>) {
     let started = Instant::now();
     let _span = tracing::info_span!("rollout").entered();
-    let mut played = way.play(iteration);
+    let played = way.play(iteration);
     let timed = way.finish_phase();
     let rollout = started.elapsed().as_secs_f64();
 
     let _span = tracing::info_span!("advantage").entered();
-    let judged = way.judge(&mut played);
+    let judged = way.judge(&played);
     way.finish_phase();
     let advantage = started.elapsed().as_secs_f64();
 

@@ -16,7 +16,7 @@ pub(super) struct NativeWay<G: Rules> {
     games: NativeRollout<G>,
     learner: NativeLearner,
     /// The memory of the last iteration, for the next.
-    room: Option<(HostTrajectory, HostAdvantages)>,
+    room: (HostTrajectory, HostAdvantages),
 }
 
 impl<G: Rules> NativeWay<G> {
@@ -26,48 +26,49 @@ impl<G: Rules> NativeWay<G> {
             games: NativeRollout::new(game, &config.rollout, keys),
             learner: NativeLearner::new(policy, config),
             config: config.clone(),
-            room: None,
+            room: Default::default(),
         }
     }
 }
 
 impl<G: Rules> Way for NativeWay<G> {
-    type Played = (HostTrajectory, HostAdvantages);
-    type Judged = ();
+    type Played = HostTrajectory;
+    type Judged = HostAdvantages;
     type Learnt = UpdateMeans;
 
-    fn play(&mut self, iteration: u32) -> Self::Played {
-        let (mut trajectory, advantages) = self.room.take().unwrap_or_default();
+    fn play(&mut self, iteration: u32) -> HostTrajectory {
+        let mut trajectory = std::mem::take(&mut self.room.0);
         self.games.collect_into(&self.learner.native_policy(), iteration, &mut trajectory);
-        (trajectory, advantages)
+        trajectory
     }
 
-    fn judge(&self, (trajectory, advantages): &mut Self::Played) {
-        advantages.judge(trajectory, &self.config.rollout, &self.config.advantage);
+    fn judge(&mut self, played: &HostTrajectory) -> HostAdvantages {
+        let mut advantages = std::mem::take(&mut self.room.1);
+        advantages.judge(played, &self.config.rollout, &self.config.advantage);
+        advantages
     }
 
     fn update(
         &mut self,
-        (trajectory, advantages): &Self::Played,
-        _judged: &(),
+        played: &HostTrajectory,
+        judged: &HostAdvantages,
         iteration: u32,
     ) -> UpdateMeans {
-        let HostAdvantages { values, counts, .. } = advantages;
+        let HostAdvantages { values, counts, .. } = judged;
         let learn_steps = self.config.rollout.learn_steps;
-        self.learner.update_from_host(trajectory, values, counts, learn_steps, iteration)
+        self.learner.update_from_host(played, values, counts, learn_steps, iteration)
     }
 
     fn numbers(
         &mut self,
-        played: Self::Played,
-        _judged: (),
+        played: HostTrajectory,
+        judged: HostAdvantages,
         learnt: UpdateMeans,
         _next: Option<u32>,
     ) -> Numbers {
-        let (trajectory, advantages) = &played;
-        let Totals { score_sum, episodes, mean_reward } = trajectory.totals();
-        let zero_variance = advantages.zero_variance;
-        self.room = Some(played);
+        let Totals { score_sum, episodes, mean_reward } = played.totals();
+        let zero_variance = judged.zero_variance;
+        self.room = (played, judged);
         let UpdateMeans { approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm } =
             learnt;
         let update = [approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm];
@@ -80,7 +81,7 @@ impl<G: Rules> Way for NativeWay<G> {
 
     fn rehearse(&mut self, iteration: u32) {
         let games = self.games.clone();
-        self.room = Some(self.play(iteration));
+        self.room.0 = self.play(iteration);
         self.games = games;
     }
 

@@ -19,7 +19,7 @@ pub(super) trait Way {
     fn play(&mut self, iteration: u32) -> Self::Played;
 
     /// Judges every action by its group.
-    fn judge(&self, played: &mut Self::Played) -> Self::Judged;
+    fn judge(&mut self, played: &Self::Played) -> Self::Judged;
 
     /// Moves the policy towards the better ones.
     fn update(

@@ -3,7 +3,7 @@
 use super::files::RunFiles;
 use super::log::{Log, Tail};
 use super::page::tag;
-use crate::cli::run_dir::NOTE;
+use crate::cli::run_dir::{CONFIG, NOTE};
 use grove::checkpoint::{self, Store};
 use hyper::body::Bytes;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,8 +13,6 @@ use tokio::sync::watch;
 /// How often the run's files are looked at.
 const EVERY: Duration = Duration::from_millis(250);
 
-/// The settings of a run.
-pub const CONFIG: &str = "config.toml";
 /// The sections of a checkpoint that a viewer needs; the rest is for going on with the run.
 pub const SECTIONS: [&str; 2] = ["config.toml", "weights.safetensors"];
 

@@ -2,11 +2,11 @@
 
 use super::about::about;
 use super::guard::{Hosts, Refusal, check};
-use super::live::{CONFIG, Live, Policy, Run, SECTIONS};
+use super::live::{Live, Policy, Run, SECTIONS};
 use super::log::METRICS;
 use super::page::{self, content_type, tag};
 use super::{download, events};
-use crate::cli::run_dir::NOTE;
+use crate::cli::run_dir::{CONFIG, NOTE};
 use http_body_util::channel::Channel;
 use http_body_util::{Either, Full};
 use hyper::body::Bytes;
