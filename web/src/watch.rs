@@ -1,0 +1,1 @@
+//! Watching, on the page.
