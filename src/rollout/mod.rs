@@ -28,6 +28,8 @@ pub use evaluate::{Evaluation, Player, evaluate};
 pub use fused::{Branches, FusedRollout, PackedStates};
 pub use native::NativeRollout;
 pub use random::play_at_random;
+#[cfg(feature = "wgpu")]
+pub(crate) use seat_kernels::{seated_episode, seated_state};
 pub use seats::{SeatsError, seat_words};
 pub use stepwise::StepwiseRollout;
 #[cfg(feature = "kernels")]
