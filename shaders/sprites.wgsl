@@ -79,10 +79,10 @@ struct Quad {
     @builtin(position) position: vec4<f32>,
     // The plate's upper left corner.
     @location(0) @interpolate(flat) plate: vec2<f32>,
-    // An upright sprite's upper left corner on its plate, a turned one's centre.
-    @location(1) @interpolate(flat) origin: vec2<f32>,
+    // On its plate.
+    @location(1) @interpolate(flat) centre: vec2<f32>,
     @location(2) @interpolate(flat) size: vec2<f32>,
-    // Cosine and sine of the turn; of an upright sprite, 1 and 0.
+    // Its cosine and sine.
     @location(3) @interpolate(flat) turn: vec2<f32>,
     @location(4) @interpolate(flat) tile: u32,
     @location(5) @interpolate(flat) repeat_and_shade: vec2<f32>,
@@ -101,19 +101,20 @@ fn sprite(@builtin(vertex_index) corner: u32, @builtin(instance_index) index: u3
     var low: vec2<f32>;
     var high: vec2<f32>;
     if sprite.turn == 0.0 {
-        quad.size = max(floor(exact + 0.5 + BORDER), vec2(1.0));
-        quad.turn = vec2(1.0, 0.0);
+        // An upright sprite begins and ends at whole pixels, so that it keeps its look as it moves.
         low = floor(centre - 0.5 * exact + 0.5 + BORDER);
-        high = low + quad.size;
-        quad.origin = low;
+        high = max(floor(centre + 0.5 * exact + 0.5 + BORDER), low + 1.0);
+        quad.centre = 0.5 * (low + high);
+        quad.size = high - low;
+        quad.turn = vec2(1.0, 0.0);
     } else {
+        quad.centre = centre;
         quad.size = max(exact, vec2(1.0));
         quad.turn = vec2(cos(sprite.turn), sin(sprite.turn));
         let turn = abs(quad.turn);
         let half = 0.5 * vec2(dot(quad.size, turn), dot(quad.size, turn.yx));
         low = floor(centre - half);
         high = ceil(centre + half);
-        quad.origin = centre;
     }
     // Nothing leaves its plate.
     low = clamp(low, vec2(0.0), vec2<f32>(wall.plate));
@@ -134,15 +135,9 @@ fn sprite(@builtin(vertex_index) corner: u32, @builtin(instance_index) index: u3
 
 @fragment
 fn paint_sprite(quad: Quad) -> @location(0) vec4<f32> {
-    let pixel = floor(quad.position.xy) + 0.5 - quad.plate;
-    var at: vec2<f32>;
-    if quad.turn.y == 0.0 && quad.turn.x == 1.0 {
-        at = (pixel - quad.origin) / quad.size;
-    } else {
-        let d = pixel - quad.origin;
-        let turned = vec2(dot(d, quad.turn), d.y * quad.turn.x - d.x * quad.turn.y);
-        at = turned / quad.size + 0.5;
-    }
+    let d = floor(quad.position.xy) + 0.5 - quad.plate - quad.centre;
+    let turned = vec2(dot(d, quad.turn), d.y * quad.turn.x - d.x * quad.turn.y);
+    let at = turned / quad.size + 0.5;
     if any(at < vec2(0.0)) || any(at >= vec2(1.0)) {
         discard;
     }

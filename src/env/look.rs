@@ -106,10 +106,11 @@ tiles! {
     FADE_0 "fade 0", FADE_1 "fade 1", FADE_2 "fade 2", FADE_3 "fade 3",
     FADE_4 "fade 4", FADE_5 "fade 5", FADE_6 "fade 6",
     CLOUD_LEFT "cloud left", CLOUD_RIGHT "cloud right",
+    SMALL_CLOUD_LEFT "small cloud left", SMALL_CLOUD_RIGHT "small cloud right",
     HILL_A "hill a", HILL_B "hill b",
     MEADOW_A "meadow a", MEADOW_B "meadow b", MEADOW_C "meadow c",
-    CANOPY_A "canopy a", CANOPY_B "canopy b", CANOPY_C "canopy c",
-    TRUNK "trunk", TRUNK_FOOT "trunk foot",
+    CANOPY_A "canopy a", CANOPY_B "canopy b", CANOPY_C "canopy c", CANOPY_END "canopy end",
+    TRUNK_A "trunk a", TRUNK_B "trunk b", TRUNK_FOOT "trunk foot",
     APPLE "apple", PEAR "pear", CHERRY "cherry", ORANGE "orange", PLUM "plum", BANANA "banana",
     PUFF "puff",
     BASKET_LEFT "basket left", BASKET_MIDDLE "basket middle", BASKET_RIGHT "basket right",
@@ -124,13 +125,19 @@ tiles! {
 /// How many kinds of fruit there are, from [`tile::APPLE`] on.
 pub const FRUIT_KINDS: u32 = tile::BANANA - tile::APPLE + 1;
 
-/// The sky of row `row` of `rows`: eight tones from above to below, and between two a fade.
-pub(super) fn sky(row: u32, rows: u32) -> u32 {
+/// The sky in row `row` of `rows`: eight tones from above to below, a fade between two, and clouds,
+/// which are two cells wide, in two of the fades.
+pub(super) fn sky(column: u32, row: u32, rows: u32) -> u32 {
     let tone = |row: u32| (row * 8 / rows).min(7);
-    if tone(row + 1) > tone(row) && row + 1 < rows {
-        tile::FADE_0 + tone(row)
-    } else {
-        tile::SKY_0 + tone(row)
+    if tone(row + 1) == tone(row) || row + 1 >= rows {
+        return tile::SKY_0 + tone(row);
+    }
+    match (tone(row), column % 17) {
+        (1, 4) => tile::CLOUD_LEFT,
+        (1, 5) => tile::CLOUD_RIGHT,
+        (2, 13) => tile::SMALL_CLOUD_LEFT,
+        (2, 14) => tile::SMALL_CLOUD_RIGHT,
+        (tone, _) => tile::FADE_0 + tone,
     }
 }
 

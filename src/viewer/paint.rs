@@ -104,72 +104,79 @@ fn paint_backgrounds(setting: &impl Setting, wall: &Wall, picture: &mut Picture)
     }
 }
 
-/// Where a sprite lies on its plate, in pixels.
-struct Place {
-    left: f32,
-    top: f32,
-    right: f32,
-    bottom: f32,
+/// A sprite on its plate, in pixels.
+struct Placed {
+    /// What it covers; for a turned one, the frame around that.
+    low: (f32, f32),
+    high: (f32, f32),
+    centre: (f32, f32),
+    size: (f32, f32),
+    cos: f32,
+    sin: f32,
 }
 
-impl Place {
-    /// An upright sprite begins and ends at whole pixels, so that it keeps its size as it moves; this is
-    /// the frame around a turned one.
-    fn of(sprite: &Instance, scale: f32, (width, height): (f32, f32)) -> Self {
-        let (x, y) = (sprite.x * scale, sprite.y * scale);
+impl Placed {
+    /// An upright sprite begins and ends at whole pixels, so that it keeps its look as it moves.
+    fn of(sprite: &Instance, scale: f32) -> Self {
+        let side = |centre: f32, size: f32| {
+            let low = (centre * scale - 0.5 * size * scale + 0.5 + BORDER).floor();
+            let high = (centre * scale + 0.5 * size * scale + 0.5 + BORDER).floor().max(low + 1.0);
+            (low, high)
+        };
         if sprite.turn == 0.0 {
-            let left = (x - 0.5 * sprite.width * scale + 0.5 + BORDER).floor();
-            let top = (y - 0.5 * sprite.height * scale + 0.5 + BORDER).floor();
-            return Self { left, top, right: left + width, bottom: top + height };
+            let (left, right) = side(sprite.x, sprite.width);
+            let (top, bottom) = side(sprite.y, sprite.height);
+            return Self {
+                low: (left, top),
+                high: (right, bottom),
+                centre: (0.5 * (left + right), 0.5 * (top + bottom)),
+                size: (right - left, bottom - top),
+                cos: 1.0,
+                sin: 0.0,
+            };
         }
-        let (sin, cos) = (sprite.turn.sin().abs(), sprite.turn.cos().abs());
-        let half_x = 0.5 * (width * cos + height * sin);
-        let half_y = 0.5 * (width * sin + height * cos);
+        let (sin, cos) = sprite.turn.sin_cos();
+        let (x, y) = (sprite.x * scale, sprite.y * scale);
+        let (width, height) = ((sprite.width * scale).max(1.0), (sprite.height * scale).max(1.0));
+        let half_x = 0.5 * (width * cos.abs() + height * sin.abs());
+        let half_y = 0.5 * (width * sin.abs() + height * cos.abs());
         Self {
-            left: (x - half_x).floor(),
-            top: (y - half_y).floor(),
-            right: (x + half_x).ceil(),
-            bottom: (y + half_y).ceil(),
+            low: ((x - half_x).floor(), (y - half_y).floor()),
+            high: ((x + half_x).ceil(), (y + half_y).ceil()),
+            centre: (x, y),
+            size: (width, height),
+            cos,
+            sin,
         }
+    }
+
+    /// Where the middle of a pixel is on the sprite, 0 to 1 in both directions.
+    fn on_sprite(&self, x: u32, y: u32) -> (f32, f32) {
+        let (dx, dy) = (x as f32 + 0.5 - self.centre.0, y as f32 + 0.5 - self.centre.1);
+        let across = (dx * self.cos + dy * self.sin) / self.size.0;
+        let down = (dy * self.cos - dx * self.sin) / self.size.1;
+        (across + 0.5, down + 0.5)
     }
 }
 
 fn paint_sprite(sprite: &Instance, wall: &Wall, plate: Plate, picture: &mut Picture) {
     let atlas = Atlas::get();
-    let scale = wall.scale;
-    let pixels = |cells: f32| match sprite.turn == 0.0 {
-        true => (cells * scale + 0.5 + BORDER).floor().max(1.0),
-        false => (cells * scale).max(1.0),
-    };
-    let (width, height) = (pixels(sprite.width), pixels(sprite.height));
-    let place = Place::of(sprite, scale, (width, height));
+    let placed = Placed::of(sprite, wall.scale);
     // `as` brings what is left of the plate, or above it, to 0.
-    let (left, right) = (place.left as u32, (place.right as u32).min(wall.width));
-    let (top, bottom) = (place.top as u32, (place.bottom as u32).min(wall.height));
-    if left >= right || top >= bottom {
+    let (left, right) = (placed.low.0 as u32, (placed.high.0 as u32).min(wall.width));
+    let (top, bottom) = (placed.low.1 as u32, (placed.high.1 as u32).min(wall.height));
+    if left >= right {
         return;
     }
-    let (sin, cos) = (sprite.turn.sin(), sprite.turn.cos());
-    let (centre_x, centre_y) = (sprite.x * scale, sprite.y * scale);
-    let side = TILE as f32;
+    let inside = |at: f32| ((at * TILE as f32 + BORDER) as usize).min(TILE - 1);
     for y in top..bottom {
         let line = picture.row(plate.x + left, plate.y + y, right - left);
         for (x, pixel) in (left..right).zip(line) {
-            let (px, py) = (x as f32 + 0.5, y as f32 + 0.5);
-            // Where the pixel is on the picture of the sprite, 0 to 1 in both directions.
-            let (u, v) = if sprite.turn == 0.0 {
-                ((px - place.left) / width, (py - place.top) / height)
-            } else {
-                let (dx, dy) = (px - centre_x, py - centre_y);
-                ((dx * cos + dy * sin) / width + 0.5, (dy * cos - dx * sin) / height + 0.5)
-            };
+            let (u, v) = placed.on_sprite(x, y);
             if !(0.0..1.0).contains(&u) || !(0.0..1.0).contains(&v) {
                 continue;
             }
-            let across = (u * sprite.repeat).fract() * side + BORDER;
-            let column = (across as usize).min(TILE - 1);
-            let row = ((v * side + BORDER) as usize).min(TILE - 1);
-            let colour = atlas.row(sprite.tile, row)[column];
+            let colour = atlas.row(sprite.tile, inside(v))[inside((u * sprite.repeat).fract())];
             if colour[3] > 0 {
                 *pixel = blend(*pixel, colour, sprite.shade);
             }

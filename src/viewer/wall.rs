@@ -2,9 +2,12 @@
 
 use crate::env::look::Setting;
 
+/// Pixels of a cell from which on they are a whole number.
+const WHOLE: f32 = 4.0;
+
 /// Where `count` games lie in a picture: in rows, each on a plate of its own, as large as they fit and in
-/// the middle. Cells are whole pixels, and plates begin at whole pixels, so that all look alike;
-/// where there is not even a pixel for a cell, cells are fractions of one.
+/// the middle. From four pixels on, a cell's side is a whole number of them, so that all cells look
+/// alike; below, where that would waste much room, it is a fraction. Plates begin at whole pixels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Wall {
     /// Games.
@@ -61,7 +64,7 @@ impl Wall {
             let x = width as f32 / (columns * cells_x + (columns - 1.0) * 0.5);
             let y = height as f32 / (rows * cells_y + (rows - 1.0) * 0.5);
             let scale = x.min(y);
-            if scale >= 1.0 { scale.floor() } else { scale }
+            if scale >= WHOLE { scale.floor() } else { scale }
         };
         // The largest cells; of equals, the fewest places that stay empty.
         let empty = |columns: u32| columns * count.div_ceil(columns) - count;
@@ -92,7 +95,7 @@ impl Wall {
 
     fn place(cells: Cells, count: u32, columns: u32, scale: f32, width: u32, height: u32) -> Self {
         let rows = count.div_ceil(columns.max(1));
-        let gap = if scale >= 1.0 { (scale * 0.5) as u32 } else { 0 };
+        let gap = (scale * 0.5) as u32;
         // Plates of fractions of pixels take the whole pixels that they have room for.
         let plate_width = (cells.columns as f32 * scale + 1e-3) as u32;
         let plate_height = (cells.rows as f32 * scale + 1e-3) as u32;

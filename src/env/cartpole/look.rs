@@ -44,11 +44,7 @@ impl Setting for CartPole {
         } else if row + 1 == TRACK_ROW {
             tile::HILL_A + column % 2
         } else {
-            match (column, row) {
-                (3, 1) | (16, 2) => tile::CLOUD_LEFT,
-                (4, 1) | (17, 2) => tile::CLOUD_RIGHT,
-                _ => sky(row, TRACK_ROW),
-            }
+            sky(column, row, TRACK_ROW)
         }
     }
 

@@ -26,25 +26,19 @@ impl Setting for Fruit {
         let (last_column, last_row) = (self.columns() - 1, self.rows() - 1);
         let edge = column == 0 || column == last_column;
         if row == 0 {
-            tile::CANOPY_A + variant(column, row, 3)
+            if edge { tile::CANOPY_END } else { tile::CANOPY_A + variant(column, row, 3) }
         } else if row == last_row {
             tile::MEADOW_A + variant(column, row, 3)
         } else if edge {
-            if row + 1 == last_row { tile::TRUNK_FOOT } else { tile::TRUNK }
+            match variant(column, row, 4) {
+                _ if row + 1 == last_row => tile::TRUNK_FOOT,
+                0 => tile::TRUNK_B,
+                _ => tile::TRUNK_A,
+            }
         } else if row + 1 == last_row {
             tile::HILL_A + column % 2
         } else {
-            // A cloud is two cells, and rare.
-            let cloud = |column: u32| {
-                row < self.height / 2 && column % 2 == 1 && variant(column, row, 11) == 0
-            };
-            if cloud(column) && column + 1 < last_column {
-                tile::CLOUD_LEFT
-            } else if column > 1 && cloud(column - 1) {
-                tile::CLOUD_RIGHT
-            } else {
-                sky(row, last_row)
-            }
+            sky(column, row, last_row)
         }
     }
 
