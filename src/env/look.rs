@@ -66,6 +66,9 @@ pub trait Setting {
 
     /// Sprites over it, seen or not.
     fn num_sprites(&self) -> usize;
+
+    /// The speed at which the game is good to look at.
+    fn steps_per_second(&self) -> f32;
 }
 
 /// The sprites of a game, in functions that run natively and in kernels, as [`Rules`] do.

@@ -12,7 +12,7 @@
 //! to the right and downwards. Lines that begin with `//` are remarks.
 
 use crate::env::look::tile::NAMES;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::OnceLock;
 
 /// Pixels of a tile's side.
@@ -53,6 +53,13 @@ impl Atlas {
             return Err(format!("the tile `{name}` is used nowhere"));
         }
         Ok(Self { pixels })
+    }
+
+    /// The colours that there are, as red, green and blue.
+    pub fn colours(&self) -> Vec<[u8; 3]> {
+        let opaque = self.pixels.iter().filter(|pixel| pixel[3] > 0);
+        let colours: BTreeSet<_> = opaque.map(|&[r, g, b, _]| [r, g, b]).collect();
+        colours.into_iter().collect()
     }
 
     /// The number of tiles.
@@ -159,6 +166,7 @@ mod tests {
     #[test]
     fn every_tile_that_a_game_may_show_is_drawn() {
         let atlas = Atlas::parse(TEXT).unwrap();
+        assert!(atlas.colours().len() < 256, "a GIF holds no more, and one that is none");
         for (tile, name) in NAMES.iter().enumerate() {
             let seen = (0..TILE).any(|y| atlas.row(tile as u32, y).iter().any(|p| p[3] > 0));
             assert!(seen, "{name} is empty");

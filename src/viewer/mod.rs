@@ -8,6 +8,8 @@ mod atlas;
 #[cfg(feature = "wgpu")]
 mod device;
 mod instance;
+#[cfg(all(feature = "wgpu", not(target_family = "wasm")))]
+mod offscreen;
 mod paint;
 #[cfg(feature = "viewer")]
 mod renderer;
@@ -16,7 +18,15 @@ mod wall;
 #[cfg(feature = "wgpu")]
 pub use device::{DeviceInstances, device_instances};
 pub use instance::{Instance, instances};
+#[cfg(all(feature = "wgpu", not(target_family = "wasm")))]
+pub use offscreen::{Offscreen, OffscreenError};
 pub use paint::{Picture, paint};
 #[cfg(feature = "viewer")]
 pub use renderer::Renderer;
 pub use wall::{Cells, Plate, Wall};
+
+/// All colours of all games, as red, green and blue, less than 256: pictures without sprites of partial
+/// opacity have no others.
+pub fn colours() -> Vec<[u8; 3]> {
+    atlas::Atlas::get().colours()
+}

@@ -2,6 +2,11 @@
 
 use crate::env::look::Setting;
 
+/// Pixels between two plates: half a cell.
+fn gap(scale: f32) -> f32 {
+    (scale * 0.5).floor()
+}
+
 /// Pixels of a cell from which on they are a whole number.
 const WHOLE: f32 = 4.0;
 
@@ -57,14 +62,22 @@ impl Wall {
     pub fn fit(cells: Cells, count: usize, width: u32, height: u32) -> Self {
         let count = count as u32;
         let (cells_x, cells_y) = (cells.columns as f32, cells.rows as f32);
-        // Gaps are half a cell.
         let scale = |columns: u32| {
             let rows = count.div_ceil(columns) as f32;
             let columns = columns as f32;
+            let side = |n: f32, cells: f32, scale: f32| n * cells * scale + (n - 1.0) * gap(scale);
             let x = width as f32 / (columns * cells_x + (columns - 1.0) * 0.5);
             let y = height as f32 / (rows * cells_y + (rows - 1.0) * 0.5);
             let scale = x.min(y);
-            if scale >= WHOLE { scale.floor() } else { scale }
+            // Gaps are cut to whole pixels, which may leave room for the next whole number.
+            let next = scale.ceil();
+            let fits = side(columns, cells_x, next) <= width as f32
+                && side(rows, cells_y, next) <= height as f32;
+            match scale {
+                _ if fits => next,
+                _ if scale >= WHOLE => scale.floor(),
+                _ => scale,
+            }
         };
         // The largest cells; of equals, the fewest places that stay empty.
         let empty = |columns: u32| columns * count.div_ceil(columns) - count;
@@ -75,38 +88,36 @@ impl Wall {
         Self::place(cells, count, columns, scale(columns), width, height)
     }
 
-    /// The picture's size, in pixels, of `count` games whose cells have `scale` pixels: near to `ratio`
-    /// times as wide as high.
-    pub fn size(cells: Cells, count: usize, scale: u32, ratio: f64) -> (u64, u64) {
-        let (cells_x, cells_y) = (u64::from(cells.columns), u64::from(cells.rows));
-        let (scale, count) = (u64::from(scale), count as u64);
+    /// Width and height, in pixels, of a picture of `count` games, 1 or more, whose cells have `scale`
+    /// pixels: about half as wide again as high where there are several.
+    pub fn size(cells: Cells, count: usize, scale: u32) -> (u64, u64) {
+        let (count, scale) = (count.max(1) as u64, u64::from(scale));
+        let side = |n: u64, cells: u32| n * u64::from(cells) * scale + (n - 1) * (scale / 2);
         let size = |columns: u64| {
-            let side = |n: u64, cells: u64| n * cells * scale + n.saturating_sub(1) * (scale / 2);
-            (side(columns, cells_x), side(count.div_ceil(columns.max(1)), cells_y))
+            (side(columns, cells.columns), side(count.div_ceil(columns), cells.rows))
         };
-        let off = |(x, y): (u64, u64)| (x as f64 / y.max(1) as f64 / ratio).ln().abs();
-        let empty = |columns: u64| columns * count.div_ceil(columns) - count;
-        let columns = (1..=count).min_by(|&a, &b| {
-            let cost = |c: u64| off(size(c)) + empty(c) as f64 / c as f64;
-            cost(a).total_cmp(&cost(b))
-        });
-        size(columns.unwrap_or(0))
+        let cost = |columns: u64| {
+            let (width, height) = size(columns);
+            let empty = columns * count.div_ceil(columns) - count;
+            (width as f64 / height as f64 / 1.5).ln().abs() + empty as f64 / columns as f64
+        };
+        let best = (1..=count).min_by(|&a, &b| cost(a).total_cmp(&cost(b)));
+        size(best.unwrap_or(1))
     }
 
     fn place(cells: Cells, count: u32, columns: u32, scale: f32, width: u32, height: u32) -> Self {
         let rows = count.div_ceil(columns.max(1));
-        let gap = (scale * 0.5) as u32;
         // Plates of fractions of pixels take the whole pixels that they have room for.
         let plate_width = (cells.columns as f32 * scale + 1e-3) as u32;
         let plate_height = (cells.rows as f32 * scale + 1e-3) as u32;
-        let side = |n: u32, plate: u32| n * plate + n.saturating_sub(1) * gap;
+        let side = |n: u32, plate: u32| n * plate + n.saturating_sub(1) * gap(scale) as u32;
         Self {
             count,
             columns,
             scale,
             width: plate_width,
             height: plate_height,
-            gap,
+            gap: gap(scale) as u32,
             left: width.saturating_sub(side(columns.min(count), plate_width)) / 2,
             top: height.saturating_sub(side(rows, plate_height)) / 2,
         }

@@ -1,6 +1,6 @@
 //! How CartPole looks: a cart on a track in the open, four cells a metre.
 
-use super::{CartPole, CartPoleState, LENGTH, X_LIMIT, cos_small, sin_small};
+use super::{CartPole, CartPoleState, LENGTH, TAU, X_LIMIT, cos_small, sin_small};
 use crate::env::look::{Look, Setting, Sprite, between, sky, tile, variant};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -51,6 +51,11 @@ impl Setting for CartPole {
     /// The pole, the cart, two wheels, the pole's joint.
     fn num_sprites(&self) -> usize {
         5
+    }
+
+    /// That of the physics.
+    fn steps_per_second(&self) -> f32 {
+        1.0 / TAU
     }
 }
 

@@ -22,6 +22,10 @@ impl Setting for Catch {
     fn num_sprites(&self) -> usize {
         2
     }
+
+    fn steps_per_second(&self) -> f32 {
+        6.0
+    }
 }
 
 #[cube]

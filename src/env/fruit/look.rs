@@ -46,6 +46,10 @@ impl Setting for Fruit {
     fn num_sprites(&self) -> usize {
         2 * (PIECES + self.max_fruits as usize)
     }
+
+    fn steps_per_second(&self) -> f32 {
+        8.0
+    }
 }
 
 /// Piece 0, 1 or 2 of the basket: its left end, what is between, its right end. `tile` is that of
