@@ -306,13 +306,13 @@ fn start(info: &DeviceInfo, reason: String) -> Result<Chosen, DeviceError> {
 pub fn graphics_setup(device: &Device) -> Option<burn_wgpu::WgpuSetup> {
     let device = device.clone().without_autodiff();
     #[cfg(not(target_family = "wasm"))]
-    return graphics::setup(&device);
+    {
+        graphics::setup(&device)
+    }
     #[cfg(target_family = "wasm")]
     STARTED.with_borrow(|started| {
-        started
-            .as_ref()
-            .filter(|(chosen, _)| chosen.device == device)
-            .map(|(_, setup)| setup.clone())
+        let (_, setup) = started.as_ref().filter(|(chosen, _)| chosen.device == device)?;
+        Some(setup.clone())
     })
 }
 

@@ -39,24 +39,6 @@ impl Instance {
         }
         bytes
     }
-
-    /// The inverse of [`Instance::bytes`].
-    pub fn from_bytes(bytes: [u8; 4 * WORDS]) -> Self {
-        let word = |i: usize| {
-            u32::from_le_bytes([bytes[4 * i], bytes[4 * i + 1], bytes[4 * i + 2], bytes[4 * i + 3]])
-        };
-        let float = |i: usize| f32::from_bits(word(i));
-        Self {
-            x: float(0),
-            y: float(1),
-            width: float(2),
-            height: float(3),
-            turn: float(4),
-            tile: word(5),
-            repeat: float(6),
-            shade: float(7),
-        }
-    }
 }
 
 /// Puts the sprites of some games in place of what `into` holds, game by game

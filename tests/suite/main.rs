@@ -11,10 +11,12 @@ mod learning;
 mod loss;
 mod precision;
 mod program;
+mod record;
 mod rollouts;
 mod rules;
 #[path = "../shared/mod.rs"]
 mod shared;
 mod support;
+mod viewer;
 mod watch;
 mod watch_live;
