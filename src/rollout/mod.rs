@@ -36,7 +36,7 @@ pub use seats::{SeatsError, seat_words};
 pub use stepwise::StepwiseRollout;
 #[cfg(feature = "kernels")]
 pub use unpack::unpack;
-pub use watched::Watched;
+pub use watched::{Choice, Watched};
 
 use crate::draws::{Stream, draw, uniform};
 use burn::cubecl;

@@ -9,6 +9,7 @@ mod engines;
 mod judging;
 mod learning;
 mod loss;
+mod policies;
 mod precision;
 mod program;
 mod record;
