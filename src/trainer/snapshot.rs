@@ -9,6 +9,7 @@ use crate::env::Rules;
 use crate::learner::Moments;
 use crate::policy::{Mlp, Parameter, named_parameters, unflatten};
 use crate::rollout::SeatsError;
+use burn::cubecl::future::block_on;
 use burn::tensor::{Device, Tensor, TensorData};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::de::DeserializeOwned;
@@ -130,10 +131,15 @@ pub fn load_policy<G: Rules>(
 }
 
 impl<G: Rules + Serialize> Trainer<G> {
-    /// Everything that the run needs to go on. On a device this reads back.
+    /// Everything that the run needs to go on. On a device this reads back and waits.
     pub fn snapshot(&self) -> Checkpoint {
+        block_on(self.snapshot_async())
+    }
+
+    /// As [`Trainer::snapshot`], where nothing can be waited for.
+    pub async fn snapshot_async(&self) -> Checkpoint {
         let names = named_parameters(&self.policy());
-        let kept = with_way!(&self.engine, way => way.export());
+        let kept = with_way!(&self.engine, way => way.export().await);
         let state = State {
             iteration: self.iteration,
             optimizer_steps: kept.moments.steps,
