@@ -88,7 +88,7 @@ struct TrainArgs {
 
 #[derive(Args, Debug)]
 struct EvalArgs {
-    /// A run directory (its best policy is taken) or a checkpoint.
+    /// A run directory (its best policy is taken), a checkpoint, or a policy that the page has saved.
     run: PathBuf,
     /// Fresh episodes to play.
     #[arg(long, default_value_t = 10_000, value_name = "N",

@@ -8,7 +8,9 @@ mod native;
 mod snapshot;
 mod way;
 
-pub use snapshot::{SnapshotError, config_toml, load_policy, saved_config, saved_game_name};
+pub use snapshot::{
+    SnapshotError, config_toml, load_policy, policy_file, saved_config, saved_game_name,
+};
 
 use crate::config::TrainConfig;
 use crate::device;
