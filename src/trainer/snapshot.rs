@@ -138,8 +138,7 @@ pub fn load_policy<G: Rules>(
 pub fn policy_file(bytes: Vec<u8>) -> Result<Checkpoint, SavedError> {
     let Header { iteration, config } = saved::read_header(&bytes)?;
     let section = |name: &str, bytes| Section { name: name.to_string(), version: VERSION, bytes };
-    let sections =
-        vec![section(CONFIG, header.config.clone().into_bytes()), section(WEIGHTS, bytes)];
+    let sections = vec![section(CONFIG, config.into_bytes()), section(WEIGHTS, bytes)];
     Ok(Checkpoint { iteration, sections })
 }
 
