@@ -20,10 +20,12 @@ use crate::learner::{learning_rate, total_updates};
 use crate::metrics::{EvaluationRecord, IterationRecord, Phases, Seconds};
 use crate::policy::{Mlp, NativeMlp};
 use crate::rollout::{Evaluation, Player, evaluate};
+use burn::cubecl::future::block_on;
 use burn::tensor::Device;
 use engine::{Engines, obstacle, with_way};
-use std::time::Instant;
+use tracing::{Instrument, info_span};
 use way::{Numbers, Way};
+use web_time::Instant;
 
 /// A training run in memory: games, policy, optimiser, counters.
 #[derive(Debug)]
@@ -40,25 +42,32 @@ pub struct Trainer<G: Rules> {
 
 /// One iteration of GRPO: every group plays, every action is judged by its group, the policy moves
 /// towards the better ones. Gives its numbers and the seconds of its phases.
-fn iterate<W: Way>(way: &mut W, iteration: u32, next: Option<u32>) -> (Numbers, Option<Phases>) {
+async fn iterate<W: Way>(
+    way: &mut W,
+    iteration: u32,
+    next: Option<u32>,
+) -> (Numbers, Option<Phases>) {
     let started = Instant::now();
-    let _span = tracing::info_span!("rollout").entered();
+    let span = info_span!("rollout").entered();
     let played = way.play(iteration);
     let timed = way.finish_phase();
     let rollout = started.elapsed().as_secs_f64();
+    span.exit();
 
-    let _span = tracing::info_span!("advantage").entered();
+    let span = info_span!("advantage").entered();
     let judged = way.judge(&played);
     way.finish_phase();
     let advantage = started.elapsed().as_secs_f64();
+    span.exit();
 
-    let _span = tracing::info_span!("update").entered();
+    let span = info_span!("update").entered();
     let learnt = way.update(&played, &judged, iteration);
     way.finish_phase();
     let update = started.elapsed().as_secs_f64();
+    span.exit();
 
-    let _span = tracing::info_span!("read_back").entered();
-    let numbers = way.numbers(played, judged, learnt, next);
+    let numbers = way.numbers(played, judged, learnt, next).instrument(info_span!("read_back"));
+    let numbers = numbers.await;
     let phases = Phases { rollout, advantage: advantage - rollout, update: update - advantage };
     (numbers, timed.then_some(phases))
 }
@@ -92,11 +101,19 @@ impl<G: Rules> Trainer<G> {
     /// # Errors
     /// [`TrainError::NotFinite`]; the trainer is of no use then.
     pub fn iterate(&mut self) -> Result<IterationRecord, TrainError> {
+        block_on(self.iterate_async())
+    }
+
+    /// As [`Trainer::iterate`], where nothing can be waited for: in a browser.
+    ///
+    /// # Errors
+    /// As [`Trainer::iterate`].
+    pub async fn iterate_async(&mut self) -> Result<IterationRecord, TrainError> {
         device::take_read_count();
         let started = Instant::now();
         let next = (self.iteration + 1 < self.config.iterations).then_some(self.iteration + 1);
         let (numbers, phases) =
-            with_way!(&mut self.engine, way => iterate(way.as_mut(), self.iteration, next));
+            with_way!(&mut self.engine, way => iterate(way.as_mut(), self.iteration, next).await);
         self.iteration += 1;
         self.record(numbers, Seconds { total: started.elapsed().as_secs_f64(), phases })
     }
@@ -111,13 +128,24 @@ impl<G: Rules> Trainer<G> {
 
     /// Plays `episodes` fresh episodes with the policy as it is.
     pub fn evaluate(&self, episodes: usize, player: Player) -> Evaluation {
-        let policy = NativeMlp::new(&self.policy());
+        block_on(self.evaluate_async(episodes, player))
+    }
+
+    /// As [`Trainer::evaluate`], where nothing can be waited for.
+    pub async fn evaluate_async(&self, episodes: usize, player: Player) -> Evaluation {
+        let policy = NativeMlp::new_async(&self.policy()).await;
         evaluate(&policy, self.game, episodes, Stream::Validation, self.config.seed, player)
     }
 
     /// Evaluates the greedy policy, and says whether it is the best so far.
     pub fn measure(&mut self) -> (EvaluationRecord, bool) {
-        let evaluation = self.evaluate(self.config.checkpoint.eval_episodes, Player::Greedy);
+        block_on(self.measure_async())
+    }
+
+    /// As [`Trainer::measure`], where nothing can be waited for.
+    pub async fn measure_async(&mut self) -> (EvaluationRecord, bool) {
+        let episodes = self.config.checkpoint.eval_episodes;
+        let evaluation = self.evaluate_async(episodes, Player::Greedy).await;
         let score = evaluation.mean_score;
         let improved = self.best.is_none_or(|(best, _)| score > best);
         if improved {

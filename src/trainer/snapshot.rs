@@ -5,11 +5,13 @@ use super::engine::with_way;
 use super::way::{State as Kept, Way};
 use crate::checkpoint::{Checkpoint, CheckpointError, Section};
 use crate::config::{ConfigError, TrainConfig, overlay};
+use crate::device;
 use crate::env::Rules;
 use crate::learner::Moments;
 use crate::policy::saved::{self, Header, SavedError, mlp_parameters, mlp_widths, write_params};
-use crate::policy::{NativeMlp, Parameter, named_parameters};
+use crate::policy::{NativeMlp, Parameter, flatten, named_parameters};
 use crate::rollout::SeatsError;
+use burn::cubecl::future::block_on;
 use burn::tensor::Device;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::de::DeserializeOwned;
@@ -141,10 +143,15 @@ pub fn policy_file(bytes: Vec<u8>) -> Result<Checkpoint, SavedError> {
 }
 
 impl<G: Rules + Serialize> Trainer<G> {
-    /// Everything that the run needs to go on. On a device this reads back.
+    /// Everything that the run needs to go on. On a device this reads back and waits.
     pub fn snapshot(&self) -> Checkpoint {
+        block_on(self.snapshot_async())
+    }
+
+    /// As [`Trainer::snapshot`], where nothing can be waited for.
+    pub async fn snapshot_async(&self) -> Checkpoint {
         let names = named_parameters(&self.policy());
-        let kept = with_way!(&self.engine, way => way.export());
+        let kept = with_way!(&self.engine, way => way.export().await);
         let state = State {
             iteration: self.iteration,
             optimizer_steps: kept.moments.steps,
@@ -153,11 +160,10 @@ impl<G: Rules + Serialize> Trainer<G> {
         };
         let mut state = serde_json::to_vec_pretty(&state).expect("counters are plain numbers");
         state.push(b'\n');
-        let config = config_toml(&self.game, &self.config);
-        let header = Header { iteration: self.iteration.into(), config: config.clone() };
+        let header = self.header();
         let bytes = |params: &[f32]| write_params(&names, params, None);
         let mut sections = vec![
-            (CONFIG, config.into_bytes()),
+            (CONFIG, header.config.clone().into_bytes()),
             (STATE, state),
             (WEIGHTS, write_params(&names, &kept.params, Some(&header))),
             (FIRST_MOMENT, bytes(&kept.moments.first_moment)),
@@ -173,6 +179,20 @@ impl<G: Rules + Serialize> Trainer<G> {
             bytes,
         });
         Checkpoint { iteration: u64::from(self.iteration), sections: sections.collect() }
+    }
+
+    /// The policy as it is, as one file ([`crate::policy::saved`]), where nothing can be waited for. On a
+    /// device this reads back.
+    pub async fn policy_file_async(&self) -> Vec<u8> {
+        let policy = self.policy();
+        let params = device::read_async(flatten(&policy)).await;
+        write_params(&named_parameters(&policy), &params, Some(&self.header()))
+    }
+
+    /// What the policy is of.
+    fn header(&self) -> Header {
+        let config = config_toml(&self.game, &self.config);
+        Header { iteration: self.iteration.into(), config }
     }
 
     /// A run that goes on from a checkpoint. `config` and `game` are those of the checkpoint
