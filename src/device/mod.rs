@@ -314,6 +314,21 @@ fn start(info: &DeviceInfo, reason: String) -> Result<Chosen, DeviceError> {
     Ok(Chosen { device, info: info.clone(), reason })
 }
 
+/// The handles of a wgpu device that was started here, to draw on it; `None` for devices of other kinds.
+#[cfg(feature = "wgpu")]
+pub fn graphics_setup(device: &Device) -> Option<burn_wgpu::WgpuSetup> {
+    let device = device.clone().without_autodiff();
+    #[cfg(not(target_family = "wasm"))]
+    {
+        graphics::setup(&device)
+    }
+    #[cfg(target_family = "wasm")]
+    STARTED.with_borrow(|started| {
+        let (_, setup) = started.as_ref().filter(|(chosen, _)| chosen.device == device)?;
+        Some(setup.clone())
+    })
+}
+
 /// The number behind the colon of a device's name.
 #[cfg(any(feature = "cuda", feature = "rocm", all(feature = "wgpu", not(target_family = "wasm"))))]
 fn index_of(name: &str) -> usize {
@@ -358,6 +373,15 @@ mod compute {
     }
 }
 
+/// The browser's device, once it is started.
+#[cfg(all(feature = "wgpu", target_family = "wasm"))]
+type InBrowser = std::cell::RefCell<Option<(Chosen, burn_wgpu::WgpuSetup)>>;
+
+#[cfg(all(feature = "wgpu", target_family = "wasm"))]
+thread_local! {
+    static STARTED: InBrowser = const { std::cell::RefCell::new(None) };
+}
+
 /// Starts the browser's WebGPU device, in a page or a worker; later calls share it.
 ///
 /// A page cannot wait for a device: after this, kernels and tensor operations are called as on any
@@ -368,10 +392,7 @@ mod compute {
 /// If the browser has no WebGPU, or no adapter for it.
 #[cfg(all(feature = "wgpu", target_family = "wasm"))]
 pub async fn start_in_browser() -> Result<Chosen, DeviceError> {
-    thread_local! {
-        static STARTED: std::cell::RefCell<Option<Chosen>> = const { std::cell::RefCell::new(None) };
-    }
-    if let Some(started) = STARTED.with_borrow(Clone::clone) {
+    if let Some((started, _)) = STARTED.with_borrow(Clone::clone) {
         return Ok(started);
     }
     let failed = |e: burn_wgpu::WgpuInitError| DeviceError::Failed {
@@ -391,6 +412,6 @@ pub async fn start_in_browser() -> Result<Chosen, DeviceError> {
         memory_bytes: None,
     };
     let chosen = Chosen { device, info, reason: "the browser's".to_string() };
-    STARTED.set(Some(chosen.clone()));
+    STARTED.set(Some((chosen.clone(), setup)));
     Ok(chosen)
 }

@@ -13,6 +13,7 @@ mod cartpole;
 mod catch;
 mod episode;
 mod fruit;
+pub mod look;
 
 pub use cartpole::{CartPole, CartPoleState};
 pub use catch::{Catch, CatchState, Observation};

@@ -101,6 +101,11 @@ impl NativeMlp {
         self.layers[self.layers.len() - 1].outputs
     }
 
+    /// The number of parameters.
+    pub fn num_params(&self) -> usize {
+        self.layers.iter().map(|layer| layer.weight.len() + layer.bias.len()).sum()
+    }
+
     /// Room for the activations of one thread.
     pub fn scratch(&self) -> Scratch {
         let widest = self.layers.iter().map(|l| l.outputs).max().unwrap_or(0);

@@ -25,7 +25,7 @@ pub struct Header {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SavedError {
     /// It is not what its name says.
-    #[error("it cannot be read: {0}")]
+    #[error("it is no intact file of named tensors: {0}")]
     Unreadable(String),
     /// The parameters are those of another network.
     #[error("it does not fit the network: {0}")]
@@ -78,11 +78,22 @@ pub fn write_params(parameters: &[Parameter], params: &[f32], header: Option<&He
         (parameter.name.clone(), view)
     });
     let views: Vec<_> = views.collect();
-    let metadata = header.map(|header| {
-        let text = serde_json::to_string(header).expect("a header is a number and a text");
-        HashMap::from([(ENTRY.to_string(), text)])
-    });
-    safetensors::serialize(views, metadata).expect("names and shapes are those of a module")
+    safetensors::serialize(views, header.map(metadata))
+        .expect("names and shapes are those of a module")
+}
+
+/// A file of named tensors with another header.
+///
+/// # Errors
+/// If it is no such file.
+pub fn with_header(bytes: &[u8], header: &Header) -> Result<Vec<u8>, SavedError> {
+    let tensors = SafeTensors::deserialize(bytes).map_err(unreadable)?;
+    safetensors::serialize(tensors.iter(), Some(metadata(header))).map_err(unreadable)
+}
+
+fn metadata(header: &Header) -> HashMap<String, String> {
+    let text = serde_json::to_string(header).expect("a header is a number and a text");
+    HashMap::from([(ENTRY.to_string(), text)])
 }
 
 /// The parameter vector in a file of these named tensors.
@@ -160,6 +171,7 @@ mod tests {
         let bare = write_params(&parameters, &params, None);
         assert_eq!(read_params(&bare, &parameters).unwrap(), params);
         assert_eq!(read_header(&bare).unwrap_err(), SavedError::NoHeader);
+        assert_eq!(with_header(&bare, &header).unwrap(), bytes);
     }
 
     #[test]

@@ -30,11 +30,13 @@ pub use evaluate::{Evaluation, Player, evaluate};
 pub use fused::{Branches, FusedRollout, PackedStates};
 pub use native::NativeRollout;
 pub use random::play_at_random;
+#[cfg(feature = "wgpu")]
+pub(crate) use seat_kernels::{seated_episode, seated_state};
 pub use seats::{SeatsError, seat_words};
 pub use stepwise::StepwiseRollout;
 #[cfg(feature = "kernels")]
 pub use unpack::unpack;
-pub use watched::Watched;
+pub use watched::{Choice, Watched};
 
 use crate::draws::{Stream, draw, uniform};
 use burn::cubecl;

@@ -137,7 +137,7 @@ pub(super) fn store_state<G: Rules>(
 
 /// The state of game `env` at its seat.
 #[cube]
-pub(super) fn seated_state<G: Rules>(
+pub(crate) fn seated_state<G: Rules>(
     seats: &[u32],
     env: usize,
     num_envs: usize,
@@ -148,7 +148,7 @@ pub(super) fn seated_state<G: Rules>(
 
 /// Where game `env` stands in its episode.
 #[cube]
-pub(super) fn seated_episode(seats: &[u32], env: usize, num_envs: usize) -> Episode {
+pub(crate) fn seated_episode(seats: &[u32], env: usize, num_envs: usize) -> Episode {
     Episode {
         level: seats[env],
         time: seats[num_envs + env],

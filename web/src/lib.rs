@@ -1,5 +1,7 @@
 //! The modules of the page: [`watch`] shows games, `train` (a feature, and a module of its own) trains.
 
+mod kind;
+mod screen;
 #[cfg(feature = "train")]
 mod train;
 #[cfg(not(feature = "train"))]
