@@ -3,6 +3,7 @@
 mod engine;
 #[cfg(feature = "kernels")]
 mod fused;
+#[cfg(feature = "general")]
 mod general;
 mod native;
 mod snapshot;
@@ -22,7 +23,7 @@ use crate::policy::{Mlp, NativeMlp};
 use crate::rollout::{Evaluation, Player, evaluate};
 use burn::cubecl::future::block_on;
 use burn::tensor::Device;
-use engine::{Engines, obstacle, with_way};
+use engine::{Engines, first_policy, obstacle, with_way};
 use tracing::{Instrument, info_span};
 use way::{Numbers, Way};
 use web_time::Instant;
@@ -90,6 +91,9 @@ pub enum TrainError {
 
 impl<G: Rules> Trainer<G> {
     /// A run at its start. Both `game` and `config` must have been validated.
+    ///
+    /// # Panics
+    /// In a build without the feature `general`, where there is an obstacle ([`Trainer::obstacle_to`]).
     pub fn new(game: G, config: &TrainConfig, device: &Device) -> Self {
         let engine = Engines::new(game, config, device);
         let (config, device) = (config.clone(), device.clone());
@@ -166,7 +170,12 @@ impl<G: Rules> Trainer<G> {
 
     /// Why the run does not take the fast way, if it doesn't.
     pub fn obstacle(&self) -> Option<String> {
-        obstacle(&self.policy(), &self.config, &self.device)
+        Self::obstacle_to(self.game, &self.config, &self.device)
+    }
+
+    /// Why a run would not take the fast way, if it wouldn't.
+    pub fn obstacle_to(game: G, config: &TrainConfig, device: &Device) -> Option<String> {
+        obstacle(&first_policy(game, config, device), config, device)
     }
 
     /// The game.

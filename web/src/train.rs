@@ -77,9 +77,8 @@ where
     G: Rules + Default + Serialize + DeserializeOwned,
 {
     let (game, config) = settings::<G>(asked)?;
-    let trainer = Trainer::new(game, &config, device);
-    match trainer.obstacle() {
-        None => Ok(Box::new(trainer)),
+    match Trainer::obstacle_to(game, &config, device) {
+        None => Ok(Box::new(Trainer::new(game, &config, device))),
         Some(obstacle) => {
             Err(JsError::new(&format!("a page trains the fast way only: {obstacle}")))
         }
