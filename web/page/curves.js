@@ -28,9 +28,21 @@ export class Curves {
     return true;
   }
 
+  /** A run has failed: what it has done stays, but counts no more. */
+  fail(name) {
+    if (this.runs.has(name)) this.runs.get(name).failed = true;
+  }
+
+  /** The runs that count: those that go on, or all if none does. */
+  counted() {
+    const runs = [...this.runs.values()];
+    const going = runs.filter((run) => !run.failed);
+    return going.length > 0 ? going : runs;
+  }
+
   /** The newest evaluation of each run. */
   evaluations() {
-    return [...this.runs.values()].map((run) => run.dots.at(-1)?.y).filter(Number.isFinite);
+    return this.counted().map((run) => run.dots.at(-1)?.y).filter(Number.isFinite);
   }
 
   /** What to draw for a key: a line for each run, the mean line of several, and dots of evaluations. */
@@ -38,7 +50,7 @@ export class Curves {
     const runs = [...this.runs.values()];
     const lines = runs.map((run) => thinned(run.lines[key]));
     const dots = key === "score" ? runs.flatMap((run) => thinned(run.dots)) : [];
-    return { lines, dots, mean: lines.length > 1 ? mean(runs.map((run) => run.lines[key])) : lines[0] ?? [] };
+    return { lines, dots, mean: mean(this.counted().map((run) => run.lines[key])) };
   }
 }
 
@@ -56,6 +68,7 @@ function thinned(points) {
 
 /** The mean over the runs, at the iterations that all of them have. */
 function mean(lines) {
+  if (lines.length < 2) return thinned(lines[0] ?? []);
   const sums = new Map();
   for (const line of lines) {
     for (const { x, y } of line) {

@@ -23,7 +23,10 @@ export class Lab {
     this.here = new Curves();
     this.charts = new Charts(this.here);
     this.training = new Training({
-      state: () => this.renew(),
+      state: (name) => {
+        if (name === "paused" || name === "done") this.keep();
+        this.renew();
+      },
       record: (seed, record) => this.record(seed, record),
       policy: (seed, file, iteration) => this.policy(seed, file, iteration),
       about: (seed, about) => { this.about = about; },
@@ -82,7 +85,8 @@ export class Lab {
   forget() {
     this.here.clear();
     this.failures = [];
-    this.about = this.memory = undefined;
+    this.keptAt = performance.now();
+    this.about = this.memory = this.latest = undefined;
     for (const id of [...this.agents.all.keys()]) {
       if (id.startsWith("here ") && id !== this.agents.chosen) this.agents.withdraw(id);
     }
@@ -108,22 +112,26 @@ export class Lab {
     this.agents.offer(id, `Trained here${this.several ? `, seed ${seed}` : ""}`, file);
     if (id === this.followed && iteration === 0) this.agents.choose(id);
     if (id !== this.followed || iteration === 0) return;
-    const now = performance.now();
-    if (this.training.state === "running" && now - (this.keptAt ?? now - KEEP / 2) < KEEP) {
-      this.keptAt ??= now - KEEP / 2;
-      return;
-    }
-    this.keptAt = now;
-    keepLast(file).catch((error) => {
+    this.latest = file;
+    if (performance.now() - this.keptAt > KEEP) this.keep();
+  }
+
+  /** Keeps the newest policy of the seed that is followed in the browser's storage. */
+  keep() {
+    if (!this.latest) return;
+    this.keptAt = performance.now();
+    keepLast(this.latest).catch((error) => {
       if (this.refusedStorage) return;
       this.refusedStorage = true;
       say(`This browser keeps nothing for the page (${sentence(error)}). Save the policy as a file to have it later.`);
     });
+    this.latest = undefined;
   }
 
   failed(seed, iteration, why) {
     const text = `Seed ${seed} stopped after iteration ${iteration}: ${why}`;
     this.failures.push(seed);
+    this.here.fail(seed);
     this.trouble(text);
     say(text);
     this.renew();
@@ -180,7 +188,7 @@ export class Lab {
     write($("train-here"), BUTTON[state] ?? "Train a fresh agent");
     $("train-here").disabled = ["starting", "pausing"].includes(state);
     const curves = this.source === "live" ? this.live : this.here;
-    const runs = [...curves.runs.values()];
+    const runs = curves.counted();
     const iteration = Math.min(...runs.map((run) => run.last.iteration));
     $("progress").value = runs.length > 0 && curves.end ? iteration / curves.end : 0;
     $("progress").hidden = runs.length === 0;
@@ -200,7 +208,7 @@ export class Lab {
   }
 
   words(state) {
-    const runs = [...this.here.runs.values()];
+    const runs = this.here.counted();
     const at = runs.length > 0
       ? `iteration ${Math.min(...runs.map((run) => run.last.iteration))} of ${this.here.end}` : "the first iteration";
     const scores = runs.map((run) => run.lines.score.at(-1)?.y).filter(Number.isFinite);

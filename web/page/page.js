@@ -121,6 +121,7 @@ function restart() {
   }
   view.seed = seed;
   view.show?.restart(seed);
+  if (takeover.on) view.show?.take_over(true);
   player.rewind();
   remember();
 }

@@ -46,7 +46,7 @@ export class Settings {
     this.defaults = readToml(text);
     for (const { id } of FIELDS) {
       const value = this.standard(id);
-      this.inputs[id].input.value = link[id] ?? value;
+      this.inputs[id].input.value = /^[\d.e-]+$/.test(link[id]) && Number.isFinite(Number(link[id])) ? link[id] : value;
       this.check(id);
     }
   }

@@ -84,9 +84,9 @@ export class Takeover {
 
   /** The person's action for the next step: its index, or -1 for none. */
   action(actions) {
-    const side = this.held.at(-1) ?? this.tapped ?? "stay";
+    const side = this.on ? this.held.at(-1) ?? this.tapped : undefined;
     this.tapped = undefined;
-    return this.on ? actions.indexOf(side) : -1;
+    return side === undefined ? -1 : actions.findIndex((name) => name.endsWith(side));
   }
 
   /** Shows the two scores. */
