@@ -1,6 +1,6 @@
 // The agents that can be put on the stage: one that comes with the page, files, what trains here or elsewhere.
 
-import { make, say, sentence } from "./dom.js";
+import { make, write, say, sentence } from "./dom.js";
 
 /** In this order they are offered. */
 const ORDER = ["ready", "kept", "file", "here", "best", "newest"];
@@ -49,10 +49,11 @@ export class Agents {
   list() {
     const place = (id) => ORDER.indexOf(id.split(" ")[0]);
     const ids = [...this.all.keys()].sort((a, b) => place(a) - place(b) || a.localeCompare(b, "en", { numeric: true }));
-    const text = ids.map((id) => `${id}=${this.all.get(id).label}`).join();
-    if (text === this.listed) return;
-    this.listed = text;
-    this.select.replaceChildren(...ids.map((id) => make("option", { value: id, textContent: this.all.get(id).label })));
-    this.select.value = this.chosen;
+    if (ids.join() !== this.listed) {
+      this.listed = ids.join();
+      this.select.replaceChildren(...ids.map((id) => make("option", { value: id })));
+      this.select.value = this.chosen;
+    }
+    for (const option of this.select.options) write(option, this.all.get(option.value).label);
   }
 }

@@ -26,6 +26,7 @@ export class Lab {
       state: (name) => {
         if (name === "paused" || name === "done") this.keep();
         this.renew();
+        if (name === "done") say(`${this.words(name)}.`, 8);
       },
       record: (seed, record) => this.record(seed, record),
       policy: (seed, file, iteration) => this.policy(seed, file, iteration),
@@ -45,10 +46,14 @@ export class Lab {
   }
 
   /** Another game is on the stage: its settings come into the form, unless one is being trained. */
-  game(name, link) {
+  game(name) {
     this.staged = name;
-    if (this.busy() || this.settings.game === name) return;
-    this.settings.fill(name, this.games.find((game) => game.name === name).settings, link);
+    if (this.settings.game !== name) this.fill(name);
+  }
+
+  /** Puts a game's defaults into the form, with what a link says laid over. */
+  fill(name, link) {
+    if (!this.busy()) this.settings.fill(name, this.games.find((game) => game.name === name).settings, link);
   }
 
   busy() {

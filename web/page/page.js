@@ -20,6 +20,10 @@ const FASTEST_FOR_PEOPLE = 4;
 /** Milliseconds of absence that are worth a word. */
 const AWAY = 1000;
 
+/** The games whose agents come with the page. */
+const READY = ["fruit", "catch", "cartpole"];
+const known = (game) => (READY.includes(game) ? game : READY[0]);
+
 const view = { policy: undefined, about: undefined, show: undefined, seed: 1, games: 1, sampled: false };
 const ready = new Map(); // the files of the agents that come with the page
 
@@ -37,7 +41,7 @@ function comesWithPage(game) {
 
 // The first file is on its way while the module is still being compiled.
 const link = readLink();
-const first = /^[a-z]+$/.test(link.game ?? "") ? link.game : "fruit";
+const first = known(link.game);
 const firstFile = comesWithPage(first);
 firstFile.catch(() => {});
 const { memory } = await init();
@@ -86,6 +90,7 @@ function goOnWith(policy) {
 }
 
 function step() {
+  if (!view.show) return;
   view.show.step(takeover.action(view.about.actions));
   stepped += 1;
   player.news = true;
@@ -106,6 +111,8 @@ function draw(part) {
 /** Once a second: how fast it goes and what it takes. */
 function tell() {
   const now = performance.now();
+  // A device may be lost while nothing is drawn.
+  if (stage.screen?.lost() !== undefined) player.touch();
   const rate = (1000 * stepped * (takeover.on ? 2 : view.games)) / (now - counted);
   [stepped, counted] = [0, now];
   write($("tell-steps"), `on the CPU in WebAssembly, ${short(rate)} steps a second`);
@@ -218,7 +225,7 @@ function wire() {
     player.touch();
     remember();
   });
-  $("save").addEventListener("click", () => download(`${view.about.env}.safetensors`, agents.file()));
+  $("save").addEventListener("click", () => agents.file() && download(`${view.about.env}.safetensors`, agents.file()));
   $("load").addEventListener("click", () => $("files").click());
   $("files").addEventListener("change", () => { load([...$("files").files]); $("files").value = ""; });
   onDrop(load);
@@ -232,11 +239,13 @@ function wire() {
   });
   addEventListener("hashchange", () => {
     const link = readLink();
+    const game = known(link.game);
     obey(link);
+    lab.fill(game, link);
     view.show?.set_games(view.games);
     view.show?.set_sampled(view.sampled);
     restart();
-    pickGame(games.some(({ name }) => name === link.game) ? link.game : "fruit");
+    pickGame(game);
   });
   let left;
   document.addEventListener("visibilitychange", () => {
@@ -276,7 +285,7 @@ obey(link);
 await Promise.all([
   stage.open().catch((error) => say(`Nothing can be drawn: ${sentence(error)}`)),
   firstFile.then((file) => {
-    lab.game(games.some(({ name }) => name === first) ? first : "fruit", link);
+    lab.fill(first, link);
     agents.offer("ready", "Comes with the page", file);
     agents.choose("ready");
   }).catch((error) => say(sentence(error))),

@@ -35,14 +35,17 @@ export class Panel {
 
   /** A policy has come on the stage. */
   policy(about) {
+    const kind = [about.title, ...about.actions, ...about.features].join();
     this.about = about;
+    this.shown = -Infinity;
     write($("agent-about"), `${about.hidden.join(" and ")} units (${about.activation}), ${about.num_params.toLocaleString("en")} parameters`);
+    if (kind === this.kind) return;
+    this.kind = kind;
     this.actions = new Bars($("probabilities"), about.actions, false);
     this.features = new Bars($("features"), about.features, true);
     $("references").replaceChildren(
       ...about.references.map(([name, value]) => make("div", {}, make("dt", { textContent: name }), make("dd", { textContent: score(value) }))),
     );
-    this.shown = -Infinity;
   }
 
   /** Shows the state of the game, at most every `EVERY` milliseconds. */
@@ -70,8 +73,8 @@ export class Panel {
     if (box.hidden) return;
     const [low, high] = [Math.min(0, references[0][1]), references.at(-1)[1]];
     const place = (x) => `${(100 * Math.max(0, Math.min(1, (x - low) / (high - low)))).toFixed(1)}%`;
-    if (this.ruled !== this.about) {
-      this.ruled = this.about;
+    if (this.ruled !== this.kind) {
+      this.ruled = this.kind;
       this.mark = make("i", { className: "now" });
       box.replaceChildren(...references.map(([name, x]) => {
         const mark = make("i", { title: `${name} ${score(x)}` });

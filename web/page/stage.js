@@ -4,7 +4,7 @@ import { Screen } from "./watch.js";
 import { $, say, sentence } from "./dom.js";
 
 /** The most pixels that the CPU draws. */
-const MOST_2D = 500_000;
+const MOST_2D = 700_000;
 /** A second loss within this time, in milliseconds, and the GPU is left alone. */
 const SOON = 10_000;
 
@@ -66,7 +66,7 @@ export class Stage {
   fit() {
     if (!this.screen || this.size[0] < 1 || this.size[1] < 1) return;
     const [width, height] = this.size;
-    const less = this.screen.api() === "WebGPU" ? 1 : Math.min(1, Math.sqrt(MOST_2D / (width * height)));
+    const less = this.screen.api() === "WebGPU" ? 1 : 1 / Math.ceil(Math.sqrt((width * height) / MOST_2D));
     this.screen.resize(Math.round(width * less), Math.round(height * less));
     this.touched();
   }

@@ -28,7 +28,7 @@ const ARGUMENTS = [
 ];
 const BROWSERS = {
   'with WebGPU': ['--enable-unsafe-webgpu', '--use-webgpu-adapter=swiftshader'],
-  'without WebGPU': ['--disable-blink-features=WebGPU'],
+  'without WebGPU': [],
 };
 
 const { values, positionals } = parseArgs({
