@@ -138,7 +138,9 @@ class Chart {
     const right = Math.max(8, ...references.map(([player]) => 8 + context.measureText(player).width));
     this.first = points.reduce((least, { x }) => Math.min(least, x), Infinity);
     this.last = points.reduce((most, { x }) => Math.max(most, x), 0);
-    const end = Math.max(curves.end, this.last, this.first + 1);
+    // Of a long run that has just begun, only the beginning.
+    const soon = Math.max(100, 2 ** Math.ceil(Math.log2(1.25 * this.last)));
+    const end = Math.max(Math.min(curves.end, soon), this.last, this.first + 1);
     const span = (width - left - right) / (end - this.first);
     this.x = (at) => left + (at - this.first) * span;
     this.y = (at) => top + ((high - at) / (high - low)) * (height - top - bottom);
@@ -153,7 +155,8 @@ class Chart {
     }
     context.textAlign = "center";
     for (const x of ticks(this.first, end, Math.max(2, width / 90)).found) {
-      if (Number.isInteger(x)) context.fillText(`${x}`, this.x(x), height - 4);
+      const half = context.measureText(`${x}`).width / 2;
+      if (Number.isInteger(x)) context.fillText(`${x}`, Math.min(this.x(x), width - half), height - 4);
     }
     context.textAlign = "left";
     context.strokeStyle = this.all.colour("mark");

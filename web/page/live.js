@@ -83,7 +83,7 @@ export class Live {
       const policy = Policy.from_parts(await config.text(), new Uint8Array(await weights.arrayBuffer()));
       const file = policy.file();
       policy.free();
-      this.on.policy(which, `${LABELS[which]} (iteration ${iteration})`, file);
+      this.on.policy(which, `${LABELS[which]} (${iteration})`, file);
     } catch (error) {
       this.known[which] = undefined;
       if (this.connected) say(`The run's ${which} policy cannot be read: ${error.message}`);

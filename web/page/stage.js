@@ -14,7 +14,12 @@ export class Stage {
     Object.assign(this, { box, touched });
     this.size = [1, 1];
     this.lostAt = -Infinity;
-    new ResizeObserver(([entry]) => this.resize(entry)).observe(this.wrap());
+    const observer = new ResizeObserver(([entry]) => this.resize(entry));
+    try {
+      observer.observe(this.wrap(), { box: "device-pixel-content-box" });
+    } catch {
+      observer.observe(this.holder); // Safari knows no other box
+    }
   }
 
   /** What holds the canvas and gives it its size. */

@@ -74,7 +74,7 @@ export default [
       const page = await visit.open({ address });
       await until(page, '#live', /^live: training/, 20);
       await until(page, '#state', /Iteration [1-9]\d* of 4000/, 20);
-      await until(page, '#agent option:checked', /Run: newest \(iteration \d+\)/, 20);
+      await until(page, '#agent option:checked', /Run: newest \(\d+\)/, 20);
       const before = await text(page, '#agent option:checked');
       await page.waitForFunction((before) => document.querySelector('#agent option:checked').textContent !== before, before, { timeout: 20_000 });
       ok(await page.locator('#game input[value=catch]').isChecked(), 'another game is on the stage');
