@@ -40,7 +40,7 @@ enum Command {
     Bench(BenchArgs),
     /// Show a run in the browser, while it is trained or after.
     Watch(WatchArgs),
-    /// Play a trained policy and keep it as a picture or an animation.
+    /// Play a trained policy by its most likely actions, and keep it as a picture or an animation.
     Record(RecordArgs),
 }
 
