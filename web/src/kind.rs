@@ -26,7 +26,11 @@ pub(crate) use with_kind;
 impl Kind {
     /// All games, with their usual parameters.
     pub fn all() -> [Self; 3] {
-        [Self::Fruit(Fruit::default()), Self::Catch(Catch::default()), Self::CartPole(CartPole::default())]
+        [
+            Self::Fruit(Fruit::default()),
+            Self::Catch(Catch::default()),
+            Self::CartPole(CartPole::default()),
+        ]
     }
 
     /// The name in settings and checkpoints.
@@ -83,14 +87,12 @@ impl Kind {
                 let cells = (0..game.rows).flat_map(|y| (0..game.columns).map(move |x| (x, y)));
                 cells.map(|(x, y)| format!("column {x}, row {y}")).collect()
             }
-            Self::Catch(_) => {
-                ["ball: column", "ball: row", "paddle: column", "ball: to the right"]
-                    .map(String::from)
-                    .to_vec()
-            }
-            Self::CartPole(_) => ["position", "velocity", "angle", "angular velocity"]
+            Self::Catch(_) => ["ball: column", "ball: row", "paddle: column", "ball: to the right"]
                 .map(String::from)
                 .to_vec(),
+            Self::CartPole(_) => {
+                ["position", "velocity", "angle", "angular velocity"].map(String::from).to_vec()
+            }
         }
     }
 

@@ -144,7 +144,8 @@ impl Gpu {
         let view = target.texture.create_view(&Default::default());
         if self.renderer.as_ref().is_none_or(|(drawn, _)| *drawn != kind) {
             let format = self.configuration.format;
-            let renderer = with_kind!(kind, game => Renderer::new(&self.device, &self.queue, format, game));
+            let renderer =
+                with_kind!(kind, game => Renderer::new(&self.device, &self.queue, format, game));
             self.renderer = Some((kind, renderer));
         }
         if let Some((_, renderer)) = &mut self.renderer {

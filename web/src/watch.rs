@@ -54,7 +54,9 @@ impl Policy {
             "fruit" => load(&checkpoint, Kind::Fruit)?,
             "catch" => load(&checkpoint, Kind::Catch)?,
             "cartpole" => load(&checkpoint, Kind::CartPole)?,
-            _ => return Err(JsError::new(&format!("this is a policy of an unknown game, `{name}`"))),
+            _ => {
+                return Err(JsError::new(&format!("this is a policy of an unknown game, `{name}`")));
+            }
         };
         let iteration = checkpoint.iteration;
         Ok(Self { kind, config, network: Rc::new(network), file, iteration })
