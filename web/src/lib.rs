@@ -4,7 +4,7 @@ mod kind;
 mod screen;
 #[cfg(feature = "train")]
 mod train;
-#[cfg(not(feature = "train"))]
+#[cfg(any(clippy, not(feature = "train")))]
 mod watch;
 
 use wasm_bindgen::prelude::*;

@@ -1,0 +1,59 @@
+// The agents that can be put on the stage: one that comes with the page, files, what trains here or elsewhere.
+
+import { make, write, say, sentence } from "./dom.js";
+
+/** In this order they are offered. */
+const ORDER = ["ready", "kept", "file", "here", "best", "newest"];
+
+export class Agents {
+  /** `put(file)` brings a policy file on the stage, or throws. */
+  constructor(select, put) {
+    Object.assign(this, { select, put });
+    this.all = new Map();
+    select.addEventListener("change", () => {
+      try {
+        this.choose(select.value);
+      } catch (error) {
+        say(sentence(error));
+      }
+    });
+  }
+
+  /** Offers an agent, or a newer policy of it: if it is on the stage, it plays by that from now on. */
+  offer(id, label, file) {
+    this.all.set(id, { label, file });
+    this.list();
+    if (this.chosen === id) this.put(file);
+  }
+
+  withdraw(id) {
+    this.all.delete(id);
+    this.list();
+  }
+
+  /** Brings an agent on the stage. */
+  choose(id) {
+    try {
+      this.put(this.all.get(id).file);
+      this.chosen = id;
+    } finally {
+      this.select.value = this.chosen;
+    }
+  }
+
+  /** The policy file on the stage. */
+  file() {
+    return this.all.get(this.chosen)?.file;
+  }
+
+  list() {
+    const place = (id) => ORDER.indexOf(id.split(" ")[0]);
+    const ids = [...this.all.keys()].sort((a, b) => place(a) - place(b) || a.localeCompare(b, "en", { numeric: true }));
+    if (ids.join() !== this.listed) {
+      this.listed = ids.join();
+      this.select.replaceChildren(...ids.map((id) => make("option", { value: id })));
+      this.select.value = this.chosen;
+    }
+    for (const option of this.select.options) write(option, this.all.get(option.value).label);
+  }
+}

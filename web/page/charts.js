@@ -1,0 +1,234 @@
+// The charts: curves over the iterations, drawn on small canvases, one in a frame, a few times a second.
+
+import { $, make, write, fixed, short } from "./dom.js";
+
+/** Milliseconds between two pictures of a chart. */
+const EVERY = 300;
+
+const CHARTS = [
+  { key: "score", title: "Score", digits: 2 },
+  { key: "loss", title: "Loss", digits: 4 },
+  { key: "entropy", title: "Entropy, nats", digits: 3 },
+  { key: "approx_kl", title: "KL of an update", digits: 4 },
+  { key: "clip_fraction", title: "Clip fraction", digits: 3 },
+  { key: "zero_variance_groups", title: "Zero-variance groups", digits: 3 },
+  { key: "steps_per_second", title: "Steps a second", short },
+];
+
+export class Charts {
+  constructor(curves) {
+    this.curves = curves;
+    this.charts = CHARTS.map((what) => new Chart(this, what));
+    $("charts").append(...this.charts.map(({ figure }) => figure));
+    const dark = matchMedia("(prefers-color-scheme: dark)");
+    dark.addEventListener("change", () => { this.colours = undefined; this.touch(); });
+    this.touch();
+  }
+
+  /** Shows other curves. */
+  show(curves) {
+    this.curves = curves;
+    this.chosen = undefined;
+    this.touch();
+  }
+
+  /** The curves have changed. */
+  touch() {
+    for (const chart of this.charts) chart.dirty = true;
+    this.later();
+  }
+
+  later() {
+    if (this.waiting) return;
+    this.waiting = true;
+    requestAnimationFrame((now) => this.frame(now));
+  }
+
+  /** One chart a frame, so that a frame is short; each in its turn. */
+  frame(now) {
+    this.waiting = false;
+    const dirty = this.charts.filter((chart) => chart.dirty);
+    const due = dirty.filter((chart) => now - chart.drawn > EVERY || chart.urgent);
+    due.sort((a, b) => a.drawn - b.drawn);
+    due[0]?.draw(now);
+    if (dirty.length > 1 || due.length === 0) {
+      if (due.length > 0) this.later();
+      else if (dirty.length > 0) setTimeout(() => this.later(), EVERY / 3);
+    }
+  }
+
+  /** Shows the values at an iteration in all charts; undefined for the newest. */
+  choose(x) {
+    if (x === this.chosen) return;
+    this.chosen = x;
+    for (const chart of this.charts) chart.dirty = chart.urgent = true;
+    this.later();
+  }
+
+  colour(name) {
+    if (!this.colours) this.colours = getComputedStyle(document.documentElement);
+    return this.colours.getPropertyValue(`--${name}`).trim();
+  }
+}
+
+class Chart {
+  constructor(all, what) {
+    Object.assign(this, { all, ...what, drawn: -Infinity, dirty: true });
+    this.canvas = make("canvas", { tabIndex: 0, role: "img", ariaLabel: `${this.title}: nothing yet` });
+    this.output = make("output");
+    const legend = this.key === "score"
+      ? [make("ul", { className: "legend" }, make("li", { className: "line", textContent: "as it trains" }), make("li", { className: "dots", textContent: "greedy evaluation" }))] : [];
+    this.figure = make("figure", { className: this.key }, make("figcaption", {}, make("b", { textContent: this.title }), ...legend, this.output), this.canvas);
+    new ResizeObserver(() => { this.dirty = this.urgent = true; all.later(); }).observe(this.canvas);
+    for (const kind of ["pointermove", "pointerdown"]) this.canvas.addEventListener(kind, (event) => this.point(event));
+    for (const kind of ["pointerleave", "blur"]) this.canvas.addEventListener(kind, () => all.choose(undefined));
+    this.canvas.addEventListener("keydown", (event) => this.key_(event));
+  }
+
+  write(y) {
+    return this.short ? this.short(y) : fixed(y, this.digits);
+  }
+
+  point(event) {
+    if (!this.from) return;
+    const x = Math.round(this.from(event.clientX - this.canvas.getBoundingClientRect().left));
+    this.all.choose(Math.max(this.first, Math.min(this.last, x)));
+  }
+
+  key_(event) {
+    const step = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 }[event.key];
+    if (step === undefined || !this.from) return;
+    event.preventDefault();
+    this.all.choose(Math.max(this.first, Math.min(this.last, (this.all.chosen ?? this.last) + step)));
+  }
+
+  draw(now) {
+    Object.assign(this, { drawn: now, dirty: false, urgent: false });
+    const [width, height] = [this.canvas.clientWidth, this.canvas.clientHeight];
+    const ratio = window.devicePixelRatio;
+    [this.canvas.width, this.canvas.height] = [Math.round(width * ratio), Math.round(height * ratio)];
+    const { lines, dots, mean } = this.all.curves.of(this.key);
+    const points = [...lines.flat(), ...dots];
+    if (width === 0 || points.length === 0) {
+      this.from = undefined;
+      write(this.output, "");
+      this.canvas.ariaLabel = `${this.title}: nothing yet`;
+      return;
+    }
+    const context = this.canvas.getContext("2d");
+    context.scale(ratio, ratio);
+    this.frame(width, height, points, context);
+    this.curves(context, lines, dots, mean);
+    this.say(mean, dots);
+  }
+
+  /** The scales, the grid and the references. */
+  frame(width, height, points, context) {
+    const { curves } = this.all;
+    const references = this.key === "score" ? curves.references : [];
+    const values = points.map(({ y }) => y).concat(references.map(([, y]) => y));
+    let low = values.reduce((a, b) => Math.min(a, b));
+    let high = values.reduce((a, b) => Math.max(a, b));
+    const room = (high - low || Math.abs(high) || 1) * 0.06;
+    [low, high] = [low - room, high + room];
+    const rows = ticks(low, high, Math.max(2, height / 45));
+    const name = (y) => (this.short ? this.short(y) : fixed(y, rows.digits));
+    context.font = "11px system-ui, sans-serif";
+    const [left, top, bottom] = [10 + Math.max(...rows.found.map((y) => context.measureText(name(y)).width)), 6, 18];
+    const right = Math.max(8, ...references.map(([player]) => 8 + context.measureText(player).width));
+    this.first = points.reduce((least, { x }) => Math.min(least, x), Infinity);
+    this.last = points.reduce((most, { x }) => Math.max(most, x), 0);
+    // Of a long run that has just begun, only the beginning.
+    const soon = Math.max(100, 2 ** Math.ceil(Math.log2(1.25 * this.last)));
+    const end = Math.max(Math.min(curves.end, soon), this.last, this.first + 1);
+    const span = (width - left - right) / (end - this.first);
+    this.x = (at) => left + (at - this.first) * span;
+    this.y = (at) => top + ((high - at) / (high - low)) * (height - top - bottom);
+    this.from = (pixel) => this.first + (pixel - left) / span;
+
+    context.fillStyle = this.all.colour("soft");
+    context.strokeStyle = this.all.colour("faint");
+    context.textAlign = "right";
+    for (const y of rows.found) {
+      line(context, left, width - right, this.y(y));
+      context.fillText(name(y), left - 6, this.y(y) + 4);
+    }
+    context.textAlign = "center";
+    for (const x of ticks(this.first, end, Math.max(2, width / 90)).found) {
+      const half = context.measureText(`${x}`).width / 2;
+      if (Number.isInteger(x)) context.fillText(`${x}`, Math.min(this.x(x), width - half), height - 4);
+    }
+    context.textAlign = "left";
+    context.strokeStyle = this.all.colour("mark");
+    context.setLineDash([4, 4]);
+    let above = -Infinity;
+    for (const [player, y] of references.toSorted((a, b) => b[1] - a[1])) {
+      line(context, left, width - right, this.y(y));
+      if (this.y(y) - above >= 12) context.fillText(player, width - right + 5, this.y(y) + 4);
+      above = this.y(y);
+    }
+    context.setLineDash([]);
+    if (this.all.chosen !== undefined) {
+      context.strokeStyle = this.all.colour("soft");
+      context.beginPath();
+      context.moveTo(this.x(this.all.chosen), top);
+      context.lineTo(this.x(this.all.chosen), height - bottom);
+      context.stroke();
+    }
+  }
+
+  curves(context, lines, dots, mean) {
+    const stroke = (points) => {
+      context.beginPath();
+      for (const { x, y } of points) context.lineTo(this.x(x), this.y(y));
+      context.stroke();
+    };
+    context.lineJoin = "round";
+    context.strokeStyle = this.all.colour("line");
+    if (lines.length > 1) {
+      context.globalAlpha = 0.4;
+      context.lineWidth = 1;
+      lines.forEach(stroke);
+      context.globalAlpha = 1;
+    }
+    context.lineWidth = 2;
+    stroke(mean);
+    context.fillStyle = this.all.colour("dots");
+    for (const { x, y } of dots) {
+      context.beginPath();
+      context.arc(this.x(x), this.y(y), 3, 0, 2 * Math.PI);
+      context.fill();
+    }
+  }
+
+  /** The values as text. */
+  say(mean, dots) {
+    const x = this.all.chosen;
+    const near = (points) => points.reduce((best, point) => (Math.abs(point.x - x) < Math.abs((best?.x ?? Infinity) - x) ? point : best), undefined);
+    const shown = x === undefined ? mean.at(-1) : near(mean);
+    // The evaluations of several runs at one iteration are averaged.
+    const greedyAt = x === undefined ? Math.max(...dots.map((dot) => dot.x)) : x;
+    const greedy = dots.filter((dot) => dot.x === greedyAt);
+    const parts = [`${x === undefined ? "" : `${shown?.x}: `}${this.write(shown?.y)}`];
+    if (greedy.length > 0) parts.push(`greedy ${this.write(greedy.reduce((sum, { y }) => sum + y, 0) / greedy.length)}`);
+    write(this.output, parts.join(", "));
+    this.canvas.ariaLabel = `${this.title} over the iterations ${this.first} to ${this.last}: now ${parts.join(", ")}. The arrow keys go through the iterations.`;
+  }
+}
+
+function line(context, from, to, y) {
+  context.beginPath();
+  context.moveTo(from, y);
+  context.lineTo(to, y);
+  context.stroke();
+}
+
+/** Round numbers that divide a range into about `count` parts. */
+function ticks(low, high, count) {
+  const raw = (high - low) / count;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= raw * 0.999);
+  const found = [];
+  for (let at = Math.ceil(low / step - 1e-9); at * step <= high + step * 1e-9; at += 1) found.push(at * step);
+  return { found, digits: Math.max(0, -Math.floor(Math.log10(step) + 1e-9)) };
+}

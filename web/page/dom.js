@@ -1,0 +1,46 @@
+// Elements, numbers as text, and messages to the visitor.
+
+export const $ = (id) => document.getElementById(id);
+
+/** An element with properties and children. */
+export function make(name, properties = {}, ...children) {
+  const made = Object.assign(document.createElement(name), properties);
+  made.append(...children);
+  return made;
+}
+
+/** Sets a text where it differs: only changes are read out and laid out. */
+export function write(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+/** A number with so many digits, with a true minus. */
+export const fixed = (x, digits = 2) => (Number.isFinite(x) ? x.toFixed(digits).replace("-", "−") : "–");
+
+/** A score: whole if it is. */
+export const score = (x) => fixed(x, Number.isInteger(x) ? 0 : 2);
+
+/** A large number, short: 12.3k. */
+export function short(x) {
+  if (!Number.isFinite(x)) return "–";
+  const [unit, name] = [[1e9, "G"], [1e6, "M"], [1e3, "k"]].find(([unit]) => x >= unit) ?? [1, ""];
+  return `${(x / unit).toFixed(x / unit < 100 && name ? 1 : 0)}${name}`;
+}
+
+/** Bytes, as MB. */
+export const megabytes = (x) => `${(x / 1e6).toFixed(x < 1e7 ? 1 : 0)} MB`;
+
+/** The sentence of an error of whatever kind. */
+export const sentence = (error) => String(error?.message ?? error).replace(/^Error: /, "");
+
+/** Tells the visitor something, until it is put away or so many seconds long; a text only once, the last three. */
+export function say(text, seconds) {
+  const box = $("notices");
+  for (const old of box.children) if (old.firstChild.textContent === text) return;
+  const close = make("button", { type: "button", textContent: "OK", ariaLabel: "Put the message away" });
+  const notice = make("p", { className: "notice" }, make("span", { textContent: text }), close);
+  close.addEventListener("click", () => notice.remove());
+  if (seconds) setTimeout(() => notice.remove(), 1000 * seconds);
+  box.append(notice);
+  while (box.children.length > 3) box.firstChild.remove();
+}

@@ -1,0 +1,240 @@
+// Training on the page: the form, the buttons, the charts, and the agents that come of it.
+
+import { Policy } from "./watch.js";
+import { $, make, write, say, fixed, short, megabytes, sentence } from "./dom.js";
+import { Settings } from "./settings.js";
+import { Training } from "./training.js";
+import { Curves } from "./curves.js";
+import { Charts } from "./charts.js";
+import { keepLast } from "./keep.js";
+
+/** Milliseconds between two times that the policy is kept in the browser's storage. */
+const KEEP = 10_000;
+/** Games of the wall that is drawn from the training device's memory. */
+const ON_DEVICE = 64;
+
+const BUTTON = { starting: "Starting", running: "Pause training", pausing: "Pausing", paused: "Go on training" };
+
+export class Lab {
+  /** `changed()` is called when a setting changes. */
+  constructor(games, agents, changed) {
+    Object.assign(this, { games, agents });
+    this.settings = new Settings(changed);
+    this.here = new Curves();
+    this.charts = new Charts(this.here);
+    this.training = new Training({
+      state: (name) => {
+        if (name === "paused" || name === "done") this.keep();
+        this.renew();
+        if (name === "done") say(`${this.words(name)}.`, 8);
+      },
+      record: (seed, record) => this.record(seed, record),
+      policy: (seed, file, iteration) => this.policy(seed, file, iteration),
+      about: (seed, about) => { this.about = about; },
+      memory: (bytes) => { this.memory = bytes; },
+      failed: (seed, iteration, why) => this.failed(seed, iteration, why),
+      refused: (why) => this.refused(why),
+      noWall: (why) => { $("device-wall").open = false; say(`The games on the device cannot be shown: ${why}`); },
+    });
+    $("settings").addEventListener("submit", (event) => { event.preventDefault(); this.start(); });
+    $("pause").addEventListener("click", () => this.toggle());
+    $("train-here").addEventListener("click", () => (this.busy() ? this.toggle() : this.start()));
+    $("reset").addEventListener("click", () => this.reset());
+    $("source").addEventListener("change", (event) => this.show(event.target.value));
+    $("device-wall").addEventListener("toggle", () => this.wall());
+    this.renew();
+  }
+
+  /** Another game is on the stage: its settings come into the form, unless one is being trained. */
+  game(name) {
+    this.staged = name;
+    if (this.settings.game !== name) this.fill(name);
+  }
+
+  /** Puts a game's defaults into the form, with what a link says laid over. */
+  fill(name, link) {
+    if (!this.busy()) this.settings.fill(name, this.games.find((game) => game.name === name).settings, link);
+  }
+
+  busy() {
+    return ["starting", "running", "pausing", "paused"].includes(this.training.state);
+  }
+
+  start() {
+    this.trouble("");
+    const wanted = this.settings.read();
+    if (!wanted) return this.trouble("Some settings are out of their limits.");
+    this.forget();
+    this.trained = this.settings.game;
+    this.here.end = wanted[0].iterations;
+    this.followed = `here ${wanted[0].seed}`;
+    this.several = wanted.length > 1;
+    this.show("here");
+    this.training.start(wanted, this.settings.way.value);
+  }
+
+  toggle() {
+    if (this.training.state === "running") this.training.pause();
+    else if (this.training.state === "paused") this.training.goOn();
+  }
+
+  reset() {
+    this.training.reset();
+    this.forget();
+    this.trouble("");
+    this.game(this.staged);
+    this.renew();
+  }
+
+  /** Puts away what came of the last training, but for the agent that is on the stage. */
+  forget() {
+    this.here.clear();
+    this.failures = [];
+    this.keptAt = performance.now();
+    this.about = this.memory = this.latest = undefined;
+    for (const id of [...this.agents.all.keys()]) {
+      if (id.startsWith("here ") && id !== this.agents.chosen) this.agents.withdraw(id);
+    }
+    $("device-canvas").replaceChildren();
+    $("device-wall").open = false;
+    this.charts.touch();
+  }
+
+  record(seed, record) {
+    this.here.add(seed, record);
+    this.newest = record;
+    if (this.source === "here") this.charts.touch();
+    this.later();
+  }
+
+  policy(seed, file, iteration) {
+    const id = `here ${seed}`;
+    if (this.here.references.length === 0) {
+      const policy = new Policy(file);
+      this.here.references = JSON.parse(policy.about()).references;
+      policy.free();
+    }
+    this.agents.offer(id, `Trained here${this.several ? `, seed ${seed}` : ""}`, file);
+    if (id === this.followed && iteration === 0) this.agents.choose(id);
+    if (id !== this.followed || iteration === 0) return;
+    this.latest = file;
+    if (performance.now() - this.keptAt > KEEP) this.keep();
+  }
+
+  /** Keeps the newest policy of the seed that is followed in the browser's storage. */
+  keep() {
+    if (!this.latest) return;
+    this.keptAt = performance.now();
+    keepLast(this.latest).catch((error) => {
+      if (this.refusedStorage) return;
+      this.refusedStorage = true;
+      say(`This browser keeps nothing for the page (${sentence(error)}). Save the policy as a file to have it later.`);
+    });
+    this.latest = undefined;
+  }
+
+  failed(seed, iteration, why) {
+    const text = `Seed ${seed} stopped after iteration ${iteration}: ${why}`;
+    this.failures.push(seed);
+    this.here.fail(seed);
+    this.trouble(text);
+    say(text);
+    this.renew();
+  }
+
+  refused(why) {
+    this.settings.blame(why);
+    this.trouble(why);
+    this.renew();
+  }
+
+  trouble(text) {
+    write($("trouble"), text);
+    $("trouble").hidden = text === "";
+  }
+
+  /** Shows the curves of the training in this tab ("here") or of the run that is watched ("live"). */
+  show(source) {
+    this.source = source;
+    for (const input of document.getElementsByName("source")) input.checked = input.value === source;
+    this.charts.show(source === "live" ? this.live : this.here);
+    this.renew();
+  }
+
+  /** The curves of a run that is watched. */
+  follow(curves, name) {
+    this.live = curves;
+    write($("source-live"), name);
+    $("source").hidden = false;
+    this.show("live");
+  }
+
+  /** The run that is watched has news. */
+  news() {
+    if (this.source !== "live") return;
+    this.charts.touch();
+    this.later();
+  }
+
+  /** Renews the words with the next frame. */
+  later() {
+    if (this.waiting) return;
+    this.waiting = true;
+    requestAnimationFrame(() => { this.waiting = false; this.renew(); });
+  }
+
+  renew() {
+    const { state } = this.training;
+    $("start").disabled = state === "starting";
+    write($("start"), this.busy() ? "Train anew" : "Train");
+    $("pause").disabled = !["running", "paused"].includes(state);
+    write($("pause"), state === "paused" ? "Go on" : "Pause");
+    $("reset").disabled = state === "idle";
+    write($("train-here"), BUTTON[state] ?? "Train a fresh agent");
+    $("train-here").disabled = ["starting", "pausing"].includes(state);
+    const curves = this.source === "live" ? this.live : this.here;
+    const runs = curves.counted();
+    const iteration = Math.min(...runs.map((run) => run.last.iteration));
+    $("progress").value = runs.length > 0 && curves.end ? iteration / curves.end : 0;
+    $("progress").hidden = runs.length === 0;
+    $("lab").classList.toggle("empty", runs.length === 0);
+    const words = this.words(state);
+    write($("state"), this.source === "live" ? `Iteration ${runs.length > 0 ? iteration : 0} of ${curves.end}` : words);
+    write($("state-here"), this.trained ? `${words}` : "");
+    $("state-here").hidden = state === "idle";
+    const device = this.about;
+    $("device-wall").hidden = !(this.busy() && device?.api === "WebGPU");
+    write($("tell-training"), device
+      ? [device.device, device.api, this.newest && `${short(this.newest.steps_per_second)} steps a second`].filter(Boolean).join(", ") : "nothing yet");
+    this.trainingMemory = [
+      this.newest?.memory.in_use && `${megabytes(this.newest.memory.in_use)} of the training device`,
+      this.memory && `${megabytes(this.memory)} of the worker`,
+    ].filter(Boolean);
+  }
+
+  words(state) {
+    const runs = this.here.counted();
+    const at = runs.length > 0
+      ? `iteration ${Math.min(...runs.map((run) => run.last.iteration))} of ${this.here.end}` : "the first iteration";
+    const scores = runs.map((run) => run.lines.score.at(-1)?.y).filter(Number.isFinite);
+    const greedy = this.here.evaluations();
+    const mean = (values) => fixed(values.reduce((a, b) => a + b, 0) / values.length);
+    const result = [scores.length > 0 && `score ${mean(scores)}`, greedy.length > 0 && `greedy ${mean(greedy)}`].filter(Boolean);
+    const rest = [at, ...result].join(", ");
+    const game = this.trained;
+    return {
+      idle: "Not started", refused: "Not started: see what is wrong", starting: `Fetching what trains, for ${game}`,
+      running: `Training ${game}: ${rest}`, pausing: `Pausing ${game} after this iteration: ${rest}`, paused: `Paused ${game}: ${rest}`,
+      done: `${this.failures?.length > 0 ? "Stopped" : "Finished"} ${game}: ${rest}`,
+    }[state];
+  }
+
+  /** Draws games from the device's memory, when that is unfolded for the first time. */
+  wall() {
+    if (!$("device-wall").open || $("device-canvas").firstChild || !this.busy()) return;
+    const side = Math.round(Math.min(640, $("device-wall").clientWidth) * window.devicePixelRatio);
+    const canvas = make("canvas", { width: side, height: Math.round(side * 0.75), role: "img", ariaLabel: `${ON_DEVICE} games on the training device` });
+    $("device-canvas").append(canvas);
+    this.training.wall(canvas, ON_DEVICE);
+  }
+}

@@ -1,0 +1,298 @@
+// The start: fetches the trained agent and what draws it, shows it, and wires the page up.
+
+import init, { Policy, Show, games as listGames, version } from "./watch.js";
+import { $, make, write, say, short, megabytes, sentence } from "./dom.js";
+import { Stage } from "./stage.js";
+import { Player, SPEEDS, speedName } from "./player.js";
+import { Panel } from "./panel.js";
+import { Takeover } from "./takeover.js";
+import { Agents } from "./agents.js";
+import { download, readFiles, onDrop, lastKept } from "./keep.js";
+import { readLink, writeLink } from "./link.js";
+import { Lab } from "./lab.js";
+import { Live, askRun } from "./live.js";
+import { Curves } from "./curves.js";
+
+/** A seed is a number of 32 bits here. */
+const MOST_SEED = 2 ** 32 - 1;
+/** A game with a person goes no faster. */
+const FASTEST_FOR_PEOPLE = 4;
+/** Milliseconds of absence that are worth a word. */
+const AWAY = 1000;
+
+/** The games whose agents come with the page. */
+const READY = ["fruit", "catch", "cartpole"];
+const known = (game) => (READY.includes(game) ? game : READY[0]);
+
+const view = { policy: undefined, about: undefined, show: undefined, seed: 1, games: 1, sampled: false };
+const ready = new Map(); // the files of the agents that come with the page
+
+/** The agent that comes with the page for a game. */
+function comesWithPage(game) {
+  if (!ready.has(game)) {
+    ready.set(game, fetch(`policies/${game}.safetensors`).then(async (answer) => {
+      if (!answer.ok) throw new Error(`No trained agent for ${game} is here (${answer.status}). Train one.`);
+      return new Uint8Array(await answer.arrayBuffer());
+    }));
+    ready.get(game).catch(() => ready.delete(game));
+  }
+  return ready.get(game);
+}
+
+// The first file is on its way while the module is still being compiled.
+const link = readLink();
+const first = known(link.game);
+const firstFile = comesWithPage(first);
+firstFile.catch(() => {});
+const { memory } = await init();
+const games = JSON.parse(listGames());
+
+let stepped = 0;
+let counted = performance.now();
+const stage = new Stage($("stage"), () => player.touch());
+const panel = new Panel();
+const player = new Player({ step, draw, changed: () => write($("play"), player.playing ? "Pause" : "Play") });
+const takeover = new Takeover(takeOver);
+const agents = new Agents($("agent"), put);
+const lab = new Lab(games, agents, remember);
+
+/** Brings a policy file on the stage; the games go on if they are of the same kind. */
+function put(file) {
+  const policy = new Policy(file);
+  const about = JSON.parse(policy.about());
+  const same = view.about?.env === about.env && goOnWith(policy);
+  if (!same) {
+    const show = new Show(policy, view.seed, view.games);
+    show.set_sampled(view.sampled);
+    if (takeover.on) show.take_over(true);
+    view.show?.free();
+    view.show = show;
+    player.rewind();
+  }
+  view.policy?.free();
+  Object.assign(view, { policy, about });
+  panel.policy(about);
+  for (const input of document.getElementsByName("game")) input.checked = input.value === about.env;
+  $("stage").querySelector("canvas")?.setAttribute("aria-label", `${about.title}, played by the agent`);
+  lab.game(about.env);
+  player.touch();
+  remember();
+}
+
+/** Whether the games on the stage can go on with this policy: they cannot if it knows other rules. */
+function goOnWith(policy) {
+  try {
+    view.show.set_policy(policy);
+    return true;
+  } catch {
+    return false;
+  }
+}
+
+function step() {
+  if (!view.show) return;
+  view.show.step(takeover.action(view.about.actions));
+  stepped += 1;
+  player.news = true;
+}
+
+function draw(part) {
+  if (!view.show) return;
+  if (stage.draw(view.show, part) && !view.drawn) {
+    view.drawn = true;
+    performance.mark("first-frame");
+    $("waiting").remove();
+  }
+  const report = panel.show(view.show, !player.playing || (takeover.on && player.news));
+  player.news = false;
+  if (report) takeover.compare(report);
+}
+
+/** Once a second: how fast it goes and what it takes. */
+function tell() {
+  const now = performance.now();
+  // A device may be lost while nothing is drawn.
+  if (stage.screen?.lost() !== undefined) player.touch();
+  const rate = (1000 * stepped * (takeover.on ? 2 : view.games)) / (now - counted);
+  [stepped, counted] = [0, now];
+  write($("tell-steps"), `on the CPU in WebAssembly, ${short(rate)} steps a second`);
+  write($("tell-memory"), [`${megabytes(memory.buffer.byteLength)} of the page`, ...lab.trainingMemory].join(", "));
+}
+
+function restart() {
+  const seed = $("seed").valueAsNumber;
+  if (!Number.isInteger(seed) || seed < 0 || seed > MOST_SEED) {
+    say(`A seed is a whole number from 0 to ${MOST_SEED}.`);
+    $("seed").value = view.seed;
+    return;
+  }
+  view.seed = seed;
+  view.show?.restart(seed);
+  if (takeover.on) view.show?.take_over(true);
+  player.rewind();
+  remember();
+}
+
+function takeOver(on) {
+  if (!view.show) return;
+  view.show.take_over(on);
+  $("wall").disabled = on;
+  player.limit = on ? FASTEST_FOR_PEOPLE : Infinity;
+  if (on) view.played = player.playing;
+  player.play(on || view.played);
+  player.rewind();
+}
+
+async function pickGame(game) {
+  try {
+    const file = await comesWithPage(game);
+    agents.all.set("ready", { label: "Comes with the page", file });
+    agents.list();
+    agents.choose("ready");
+  } catch (error) {
+    say(sentence(error));
+    for (const input of document.getElementsByName("game")) input.checked = input.value === view.about?.env;
+  }
+}
+
+async function load(files) {
+  try {
+    const file = await readFiles(files);
+    agents.offer("file", `File ${files.find(({ name }) => !name.endsWith(".toml")).name}`, file);
+    agents.choose("file");
+    say(`${files.map(({ name }) => name).join(" and ")}: loaded, and on the stage.`, 6);
+  } catch (error) {
+    say(`${files.map(({ name }) => name).join(", ")}: ${sentence(error)}`);
+  }
+}
+
+/** Puts what is shown into the address. */
+function remember() {
+  if (!view.about) return;
+  writeLink({
+    game: view.about.env === "fruit" ? undefined : view.about.env,
+    seed: view.seed === 1 ? undefined : view.seed,
+    games: view.games === 1 ? undefined : view.games,
+    speed: player.speed === 1 ? undefined : player.speed === Infinity ? "max" : player.speed,
+    actions: view.sampled ? "sampled" : undefined,
+    ...lab.settings.changes(),
+  });
+}
+
+/** Takes what a link says; what makes no sense is left as it is. */
+function obey({ seed, games: count, speed, actions }) {
+  if (/^\d{1,10}$/.test(seed) && Number(seed) <= MOST_SEED) view.seed = Number(seed);
+  if (/^\d{1,4}$/.test(count)) view.games = 2 ** Math.round(Math.log2(Math.min(1024, Math.max(1, Number(count)))));
+  const wanted = speed === "max" ? Infinity : Number(speed);
+  if (SPEEDS.includes(wanted)) player.speed = wanted;
+  view.sampled = actions === "sampled";
+  $("seed").value = view.seed;
+  $("wall").value = Math.log2(view.games);
+  $("speed").value = SPEEDS.indexOf(player.speed);
+  for (const input of document.getElementsByName("actions")) input.checked = input.value === (view.sampled ? "sampled" : "greedy");
+  words();
+}
+
+/** The values beside the sliders. */
+function words() {
+  write($("speed-out"), speedName(player.speed));
+  write($("wall-out"), `${view.games}`);
+  $("speed").ariaValueText = player.speed === Infinity ? "as fast as it goes" : speedName(player.speed);
+  $("wall").ariaValueText = `${view.games}`;
+}
+
+function wire() {
+  for (const { name, title } of games) {
+    const input = make("input", { type: "radio", name: "game", value: name });
+    $("game").append(make("label", {}, input, make("span", { textContent: title })));
+  }
+  $("game").addEventListener("change", (event) => pickGame(event.target.value));
+  $("play").addEventListener("click", () => player.play(!player.playing));
+  $("single").addEventListener("click", () => player.once());
+  $("restart").addEventListener("click", restart);
+  $("seed").addEventListener("keydown", (event) => { if (event.key === "Enter") restart(); });
+  $("speed").addEventListener("input", () => { player.speed = SPEEDS[$("speed").valueAsNumber]; words(); remember(); });
+  $("wall").addEventListener("input", () => {
+    view.games = 2 ** $("wall").valueAsNumber;
+    view.show?.set_games(view.games);
+    player.touch();
+    words();
+    remember();
+  });
+  $("actions").addEventListener("change", (event) => {
+    view.sampled = event.target.value === "sampled";
+    view.show?.set_sampled(view.sampled);
+    player.touch();
+    remember();
+  });
+  $("save").addEventListener("click", () => agents.file() && download(`${view.about.env}.safetensors`, agents.file()));
+  $("load").addEventListener("click", () => $("files").click());
+  $("files").addEventListener("change", () => { load([...$("files").files]); $("files").value = ""; });
+  onDrop(load);
+  $("share").addEventListener("click", async () => {
+    try {
+      await navigator.clipboard.writeText(location.href);
+      say("The link is copied: it carries the game and the settings.", 5);
+    } catch {
+      say(`Copy the link from the address bar; this browser does not let the page do it: ${location.href}`);
+    }
+  });
+  addEventListener("hashchange", () => {
+    const link = readLink();
+    const game = known(link.game);
+    obey(link);
+    lab.fill(game, link);
+    view.show?.set_games(view.games);
+    view.show?.set_sampled(view.sampled);
+    restart();
+    pickGame(game);
+  });
+  let left;
+  document.addEventListener("visibilitychange", () => {
+    if (document.hidden) left = performance.now();
+    else if (performance.now() - left > AWAY) {
+      say(`The game stood still while this tab was in the background${lab.busy() ? "; training went on" : ""}.`, 6);
+    }
+  });
+  setInterval(tell, 1000);
+}
+
+async function offerKept() {
+  try {
+    const file = await lastKept();
+    if (file) agents.offer("kept", "Trained here last time", file);
+  } catch (error) {
+    say(`This browser keeps nothing for the page (${sentence(error)}); policies can still be saved as files.`, 8);
+  }
+}
+
+async function watchRun() {
+  const about = await askRun();
+  if (!about) return;
+  const curves = new Curves();
+  let met = false;
+  const live = { changed: () => lab.news(), policy: (which, label, file) => {
+    agents.offer(which, label, file);
+    // The newest policy takes the stage when the page is opened; from then on the visitor decides.
+    if (which === "newest" && !met) { met = true; agents.choose(which); }
+  } };
+  lab.follow(curves, about.run);
+  new Live(about, curves, live);
+}
+
+wire();
+obey(link);
+await Promise.all([
+  stage.open().catch((error) => say(`Nothing can be drawn: ${sentence(error)}`)),
+  firstFile.then((file) => {
+    lab.fill(first, link);
+    agents.offer("ready", "Comes with the page", file);
+    agents.choose("ready");
+  }).catch((error) => say(sentence(error))),
+]);
+player.play(!player.calm.matches);
+if (player.calm.matches) say("Your system asks for less motion: the game waits for Play, and moves step by step.", 8);
+write($("tell-version"), version());
+tell();
+offerKept();
+watchRun().catch((error) => say(`The run cannot be watched: ${sentence(error)}`));

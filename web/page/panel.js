@@ -1,0 +1,89 @@
+// What the agent thinks and does now: its score beside the references, its probabilities, its senses.
+
+import { $, make, write, score, fixed } from "./dom.js";
+
+/** Milliseconds between two renewals: more often nobody reads. */
+const EVERY = 100;
+
+/** A list of named bars. With `both`, a bar goes from the middle to either side. */
+class Bars {
+  constructor(list, names, both) {
+    this.both = both;
+    this.rows = names.map((name) => {
+      const [bar, value] = [make("i"), make("b")];
+      const row = make("li", {}, make("span", { textContent: name, title: name }), make("em", {}, bar), value);
+      return { row, bar, value };
+    });
+    list.replaceChildren(...this.rows.map(({ row }) => row));
+  }
+
+  show(values, chosen) {
+    this.rows.forEach(({ row, bar, value }, i) => {
+      const x = values[i] ?? 0;
+      bar.style.transform = `scaleX(${Math.max(this.both ? -1 : 0, Math.min(1, x)).toFixed(3)})`;
+      write(value, this.both ? fixed(x) : `${Math.round(100 * x)} %`);
+      row.classList.toggle("chosen", i === chosen);
+    });
+  }
+}
+
+export class Panel {
+  constructor() {
+    this.shown = -Infinity;
+    if (matchMedia("(max-width: 56rem)").matches) $("senses").open = false;
+  }
+
+  /** A policy has come on the stage. */
+  policy(about) {
+    const kind = [about.title, ...about.actions, ...about.features].join();
+    this.about = about;
+    this.shown = -Infinity;
+    write($("agent-about"), `${about.hidden.join(" and ")} units (${about.activation}), ${about.num_params.toLocaleString("en")} parameters`);
+    if (kind === this.kind) return;
+    this.kind = kind;
+    this.actions = new Bars($("probabilities"), about.actions, false);
+    this.features = new Bars($("features"), about.features, true);
+    $("references").replaceChildren(
+      ...about.references.map(([name, value]) => make("div", {}, make("dt", { textContent: name }), make("dd", { textContent: score(value) }))),
+    );
+  }
+
+  /** Shows the state of the game, at most every `EVERY` milliseconds. */
+  show(show, now = false) {
+    if (!now && performance.now() - this.shown < EVERY) return;
+    this.shown = performance.now();
+    const report = JSON.parse(show.report());
+    write($("score"), score(report.score));
+    write($("time"), `at step ${report.time} of ${this.about.max_steps}, level ${report.level}`);
+    write($("last"), score(report.last_score ?? NaN));
+    write($("episodes"), `${report.episodes}`);
+    write($("mean"), fixed(report.mean_score ?? NaN));
+    this.actions.show(report.probabilities, report.action);
+    if ($("senses").open) this.features.show(report.features, -1);
+    this.ruler(report);
+    return report;
+  }
+
+  /** The mean score on a line from the worst to the best reference. */
+  ruler({ mean_score, score: current }) {
+    const box = $("ruler");
+    const references = this.about.references;
+    const value = mean_score ?? current;
+    box.hidden = references.length === 0;
+    if (box.hidden) return;
+    const [low, high] = [Math.min(0, references[0][1]), references.at(-1)[1]];
+    const place = (x) => `${(100 * Math.max(0, Math.min(1, (x - low) / (high - low)))).toFixed(1)}%`;
+    if (this.ruled !== this.kind) {
+      this.ruled = this.kind;
+      this.mark = make("i", { className: "now" });
+      box.replaceChildren(...references.map(([name, x]) => {
+        const mark = make("i", { title: `${name} ${score(x)}` });
+        mark.style.left = place(x);
+        return mark;
+      }), this.mark);
+    }
+    this.mark.style.left = place(value);
+    const label = `${mean_score === null ? "score" : "mean score"} ${score(value)}; ${references.map(([name, x]) => `${name} ${score(x)}`).join(", ")}`;
+    if (box.ariaLabel !== label) box.ariaLabel = label;
+  }
+}

@@ -1,0 +1,89 @@
+// The clock: when a step is due, and how far the motion to it has come.
+
+/** Steps a second at 1x. */
+const RATE = 10;
+/** The most milliseconds of a frame that go into steps. */
+const BUDGET = 8;
+/** The longest time between two frames that counts: a tab that was away does not catch up. */
+const LONGEST = 100;
+
+/** The speeds of the slider; the last is as fast as it goes. */
+export const SPEEDS = [0.25, 0.5, 1, 2, 4, 8, 16, 32, Infinity];
+export const speedName = (speed) => (speed === Infinity ? "max" : `${speed}×`);
+
+export class Player {
+  /** `step()` makes a step; `draw(part)` shows the motion of the last one, `part` of the way. */
+  constructor({ step, draw, changed }) {
+    Object.assign(this, { step, draw, changed });
+    this.speed = 1;
+    this.playing = false;
+    this.limit = Infinity; // of the speed, where a person plays
+    this.single = false;
+    this.part = 1;
+    this.dirty = true;
+    this.calm = matchMedia("(prefers-reduced-motion: reduce)");
+    this.last = 0;
+    document.addEventListener("visibilitychange", () => this.run());
+    this.run();
+  }
+
+  play(on) {
+    this.playing = on;
+    this.single = false;
+    this.changed();
+  }
+
+  /** Makes one step, and shows its motion. */
+  once() {
+    this.play(false);
+    this.step();
+    this.part = this.calm.matches ? 1 : 0;
+    this.single = true;
+  }
+
+  /** Something else than time has changed the picture. */
+  touch() {
+    this.dirty = true;
+  }
+
+  /** From a new start: nothing moves yet. */
+  rewind() {
+    this.part = 1;
+    this.single = false;
+    this.touch();
+  }
+
+  run() {
+    cancelAnimationFrame(this.request);
+    this.last = 0;
+    if (!document.hidden) this.request = requestAnimationFrame((now) => this.frame(now));
+  }
+
+  frame(now) {
+    this.request = requestAnimationFrame((next) => this.frame(next));
+    const passed = this.last ? Math.min(now - this.last, LONGEST) : 0;
+    this.last = now;
+    if (this.playing || this.single) this.advance(passed / 1000);
+    else if (!this.dirty) return;
+    this.dirty = false;
+    this.draw(this.calm.matches ? 1 : this.part);
+  }
+
+  advance(seconds) {
+    const speed = this.single ? 1 : Math.min(this.speed, this.limit);
+    if (speed < Infinity) this.part += seconds * RATE * speed;
+    if (this.single) {
+      this.part = Math.min(this.part, 1);
+      this.single = this.part < 1;
+      return;
+    }
+    const end = performance.now() + BUDGET;
+    do {
+      if (speed < Infinity && this.part < 1) return;
+      this.step();
+      this.part = speed < Infinity ? this.part - 1 : 1;
+    } while (performance.now() < end);
+    // What could not be made in time is dropped.
+    this.part = Math.min(this.part, 1);
+  }
+}

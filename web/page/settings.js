@@ -1,0 +1,126 @@
+// The settings of a training as a form: the library's names and defaults, and limits that a tab can bear.
+
+import { $, make } from "./dom.js";
+import { readToml, writeToml, at } from "./toml.js";
+
+/** Steps of all games of an iteration, at most. */
+const MOST_STEPS = 1 << 22;
+
+/** Of each field: its name in the link, what it is called, its limits, and the settings that it stands for. */
+const FIELDS = [
+  { id: "rate", label: "Learning rate", min: 1e-6, max: 0.1, step: "any", paths: ["optimizer.learning_rate"] },
+  { id: "groups", label: "Groups", min: 1, max: 4096, step: 1, paths: ["rollout.num_groups"] },
+  { id: "size", label: "Group size", min: 2, max: 64, step: 1, paths: ["rollout.group_size"] },
+  { id: "steps", label: "Steps", min: 2, max: 512, step: 1, paths: ["rollout.num_steps"] },
+  { id: "width", label: "Width", min: 4, max: 256, step: 1, paths: ["policy.hidden"] },
+  { id: "layers", label: "Layers", min: 1, max: 2, step: 1, paths: ["policy.hidden"] },
+  { id: "epochs", label: "Epochs", min: 1, max: 16, step: 1, paths: ["update.update_epochs"] },
+  { id: "clip", label: "Clip", min: 0.01, max: 1, step: "any", paths: ["loss.clip_eps_low", "loss.clip_eps_high"] },
+  { id: "entropy", label: "Entropy bonus", min: 0, max: 1, step: "any", paths: ["loss.entropy_coef"] },
+  { id: "kl", label: "KL", min: 0, max: 1, step: "any", paths: ["loss.kl_coef"] },
+  { id: "iterations", label: "Iterations", min: 1, max: 10_000, step: 1, paths: ["iterations"] },
+  { id: "first", label: "First seed", min: 0, max: 2 ** 32 - 1, step: 1, paths: ["seed"] },
+  { id: "seeds", label: "Seeds at once", min: 1, max: 8, step: 1, paths: [] },
+];
+
+export class Settings {
+  /** `changed()` is called when the visitor changes one. */
+  constructor(changed) {
+    this.inputs = {};
+    for (const { id, label, min, max, step } of FIELDS) {
+      const input = make("input", { type: "number", id: `set-${id}`, name: id, required: true, min, max, step });
+      const note = make("small", { id: `set-${id}-note`, className: "trouble", hidden: true });
+      input.setAttribute("aria-describedby", note.id);
+      input.addEventListener("input", () => { this.check(id); changed(); });
+      this.inputs[id] = { input, note };
+      $("fields").append(make("label", { htmlFor: input.id, textContent: label }, input, note));
+    }
+    const way = make("select", { id: "set-way", name: "way" }, ...["auto", "WebGPU", "CPU"].map((name) => make("option", { textContent: name })));
+    $("fields").append(make("label", { htmlFor: way.id, textContent: "Device" }, way));
+    this.way = way;
+  }
+
+  /** Puts in the defaults of a game (TOML), with what a link says laid over. */
+  fill(game, text, link = {}) {
+    this.game = game;
+    this.defaults = readToml(text);
+    for (const { id } of FIELDS) {
+      const value = this.standard(id);
+      this.inputs[id].input.value = /^[\d.e-]+$/.test(link[id]) && Number.isFinite(Number(link[id])) ? link[id] : value;
+      this.check(id);
+    }
+  }
+
+  /** The value of a field in the defaults. */
+  standard(id) {
+    if (id === "seeds") return 1;
+    const hidden = at(this.defaults, "policy.hidden");
+    if (id === "width") return hidden[0];
+    if (id === "layers") return hidden.length;
+    return at(this.defaults, FIELDS.find((field) => field.id === id).paths[0]);
+  }
+
+  value(id) {
+    return this.inputs[id].input.valueAsNumber;
+  }
+
+  /** What differs from the defaults, for the link. */
+  changes() {
+    return Object.fromEntries(FIELDS.map(({ id }) => [id, this.inputs[id].input.value]).filter(([id, text]) => text !== `${this.standard(id)}`));
+  }
+
+  /** Says beside a field what is wrong with it; whether nothing is. */
+  check(id, text = this.inputs[id].input.validationMessage) {
+    const { input, note } = this.inputs[id];
+    note.textContent = text;
+    note.hidden = text === "";
+    input.setAttribute("aria-invalid", `${text !== ""}`);
+    return text === "";
+  }
+
+  /** The settings of every run, as `{ seed, text }` with TOML, or undefined with what is wrong beside the fields. */
+  read() {
+    const wrong = FIELDS.filter(({ id }) => !this.check(id));
+    const steps = this.value("groups") * this.value("size") * this.value("steps");
+    if (wrong.length === 0 && steps > MOST_STEPS) {
+      this.check("groups", `That makes ${steps.toLocaleString("en")} steps an iteration; this page takes at most ${MOST_STEPS.toLocaleString("en")}.`);
+      wrong.push({ id: "groups" });
+    }
+    if (wrong.length > 0) {
+      this.inputs[wrong[0].id].input.focus();
+      return undefined;
+    }
+    return Array.from({ length: this.value("seeds") }, (_, i) => {
+      const seed = this.value("first") + i;
+      return { seed, iterations: this.value("iterations"), text: writeToml({ env: this.game, ...this.table(), seed }) };
+    });
+  }
+
+  /** The settings that differ from the defaults, and those that must follow them. */
+  table() {
+    const table = {};
+    for (const { id, paths } of FIELDS) {
+      if (this.value(id) === this.standard(id)) continue;
+      for (const path of paths) table[path] = this.value(id);
+    }
+    if ("policy.hidden" in table) table["policy.hidden"] = Array(this.value("layers")).fill(this.value("width"));
+    if ("rollout.num_steps" in table) {
+      const share = at(this.defaults, "rollout.learn_steps") / at(this.defaults, "rollout.num_steps");
+      table["rollout.learn_steps"] = Math.max(1, Math.round(share * this.value("steps")));
+    }
+    // Minibatches divide the games among them.
+    const games = this.value("groups") * this.value("size");
+    const wanted = at(this.defaults, "update.num_minibatches");
+    let parts = Math.min(wanted, games);
+    while (games % parts > 0) parts -= 1;
+    if (parts !== wanted) table["update.num_minibatches"] = parts;
+    return table;
+  }
+
+  /** Says beside the fields that an error names what it says; whether it names one. */
+  blame(message) {
+    const named = FIELDS.filter(({ paths }) => paths.some((path) => message.includes(path)));
+    for (const { id } of named) this.check(id, message);
+    return named.length > 0;
+  }
+}

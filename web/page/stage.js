@@ -1,0 +1,109 @@
+// The canvas and what draws on it: WebGPU, or else a 2D canvas; its size, and what to do when it is lost.
+
+import { Screen } from "./watch.js";
+import { $, say, sentence } from "./dom.js";
+
+/** The most pixels that the CPU draws. */
+const MOST_2D = 700_000;
+/** A second loss within this time, in milliseconds, and the GPU is left alone. */
+const SOON = 10_000;
+
+export class Stage {
+  /** `touched()` is called when the picture must be drawn anew. */
+  constructor(box, touched) {
+    Object.assign(this, { box, touched });
+    this.size = [1, 1];
+    this.lostAt = -Infinity;
+    const observer = new ResizeObserver(([entry]) => this.resize(entry));
+    try {
+      observer.observe(this.wrap(), { box: "device-pixel-content-box" });
+    } catch {
+      observer.observe(this.holder); // Safari knows no other box
+    }
+  }
+
+  /** What holds the canvas and gives it its size. */
+  wrap() {
+    this.holder = document.createElement("div");
+    this.holder.className = "canvas";
+    this.box.append(this.holder);
+    return this.holder;
+  }
+
+  /** Opens the screen on a fresh canvas, since one has only one kind of context ever. */
+  async open(gpu = true) {
+    const canvas = document.createElement("canvas");
+    canvas.setAttribute("role", "img");
+    canvas.setAttribute("aria-label", "The game");
+    [canvas.width, canvas.height] = this.size;
+    try {
+      if (gpu && !navigator.gpu) throw new Error("This browser has no WebGPU.");
+      const screen = await Screen.open(canvas, gpu);
+      this.screen?.free();
+      this.screen = screen;
+    } catch (error) {
+      if (!gpu) throw error;
+      this.reason = sentence(error);
+      return this.open(false);
+    }
+    this.holder.replaceChildren(canvas);
+    this.fit();
+    this.tell();
+  }
+
+  /** One line where there is no WebGPU. */
+  tell() {
+    const flat = this.screen.api() !== "WebGPU";
+    $("way").textContent = flat
+      ? `Without WebGPU: drawn on a 2D canvas, rules and policy on the CPU. ${this.reason ?? ""}` : "";
+    $("tell-screen").textContent = [this.screen.api(), this.screen.adapter()].filter(Boolean).join(", ");
+  }
+
+  resize(entry) {
+    const exact = entry.devicePixelContentBoxSize?.[0];
+    const ratio = window.devicePixelRatio;
+    this.size = exact
+      ? [exact.inlineSize, exact.blockSize]
+      : [entry.contentRect.width, entry.contentRect.height].map((side) => Math.round(side * ratio));
+    this.fit();
+  }
+
+  fit() {
+    if (!this.screen || this.size[0] < 1 || this.size[1] < 1) return;
+    const [width, height] = this.size;
+    const less = this.screen.api() === "WebGPU" ? 1 : 1 / Math.ceil(Math.sqrt((width * height) / MOST_2D));
+    this.screen.resize(Math.round(width * less), Math.round(height * less));
+    this.touched();
+  }
+
+  /** Draws the show, unless the screen is being opened; whether it did. */
+  draw(show, part) {
+    if (!this.screen || this.opening) return false;
+    let lost = this.screen.lost();
+    if (lost === undefined) {
+      try {
+        this.screen.draw(show, part);
+        return true;
+      } catch (error) {
+        lost = sentence(error);
+      }
+    }
+    this.recover(lost);
+    return false;
+  }
+
+  async recover(reason) {
+    const again = performance.now() - this.lostAt > SOON;
+    this.lostAt = performance.now();
+    this.reason = `The graphics device was lost: ${reason}`;
+    this.opening = true;
+    try {
+      await this.open(again && this.screen.api() === "WebGPU");
+      say(`The graphics device was lost (${reason}). The page goes on with ${this.screen.api()}.`);
+      this.opening = false;
+    } catch (error) {
+      say(`Nothing can be drawn any more: ${sentence(error)} Please load the page again.`);
+    }
+    this.touched();
+  }
+}

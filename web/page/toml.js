@@ -1,0 +1,29 @@
+// The part of TOML that Grove writes its settings in: sections, and keys with JSON-like values.
+
+/** The settings as an object; a section is an object in it. */
+export function readToml(text) {
+  const all = {};
+  let table = all;
+  // A list may be on several lines.
+  for (const line of text.replace(/\[[^[\]=]*\]/g, (list) => list.replace(/\s+/g, " ")).split("\n")) {
+    const section = /^\s*\[([\w.]+)\]/.exec(line);
+    const entry = /^\s*(\w+)\s*=\s*(.*?)\s*$/.exec(line);
+    if (section) table = all[section[1]] = {};
+    else if (entry) table[entry[1]] = JSON.parse(entry[2].replace(/,\s*\]$/, "]"));
+  }
+  return all;
+}
+
+/** Settings, by their paths such as `rollout.num_groups`, as a file. */
+export function writeToml(settings) {
+  const sections = new Map([["", []]]);
+  for (const [path, value] of Object.entries(settings)) {
+    const [section, key] = path.includes(".") ? path.split(".") : ["", path];
+    if (!sections.has(section)) sections.set(section, []);
+    sections.get(section).push(`${key} = ${JSON.stringify(value)}`);
+  }
+  return [...sections].map(([name, lines]) => [...(name ? [`[${name}]`] : []), ...lines].join("\n")).join("\n") + "\n";
+}
+
+/** The value at a path such as `rollout.num_groups`. */
+export const at = (settings, path) => path.split(".").reduce((table, key) => table?.[key], settings);

@@ -1,0 +1,108 @@
+// The worker: trains one policy for each seed, an iteration each in turn, so that the page never waits.
+
+/** Milliseconds between two policies of a seed that are sent. */
+const EVERY = 300;
+/** And between two pictures of the games on the device. */
+const FRAME = 33;
+
+const runs = [];
+let paused = false;
+let looping = false;
+let wall;
+
+/** A training does one thing at a time. */
+let last = Promise.resolve();
+const inTurn = (task) => (last = last.then(task));
+
+/** Lets messages in between two iterations; a timer would cost milliseconds each time. */
+const turn = () => new Promise((done) => {
+  const { port1, port2 } = new MessageChannel();
+  port1.onmessage = () => { port1.close(); done(); };
+  port2.postMessage(0);
+});
+
+async function hasGpu() {
+  try {
+    return Boolean(await navigator.gpu?.requestAdapter());
+  } catch {
+    return false;
+  }
+}
+
+async function start({ wanted, way }) {
+  try {
+    const { default: init, Training } = await import("./train.js");
+    const { memory } = await init();
+    const gpu = way === "WebGPU" || (way === "auto" && await hasGpu());
+    for (const { seed, iterations, text } of wanted) {
+      const training = await Training.create(text, gpu);
+      runs.push({ seed, iterations, training, iteration: 0, sent: -Infinity });
+      postMessage({ is: "about", seed, about: JSON.parse(training.about()) });
+      await sendPolicy(runs.at(-1));
+    }
+    postMessage({ is: "memory", bytes: memory.buffer.byteLength });
+  } catch (error) {
+    return postMessage({ is: "refused", why: String(error?.message ?? error) });
+  }
+  await train();
+}
+
+async function sendPolicy(run) {
+  const file = await run.training.policy();
+  run.sent = performance.now();
+  run.known = run.iteration;
+  postMessage({ is: "policy", seed: run.seed, iteration: run.iteration, file }, [file.buffer]);
+}
+
+async function iterate(run) {
+  try {
+    const record = JSON.parse(await run.training.iterate());
+    run.iteration = record.iteration;
+    postMessage({ is: "record", seed: run.seed, record });
+    if (performance.now() - run.sent > EVERY) await sendPolicy(run);
+    if (wall && performance.now() - wall.drawn > FRAME) {
+      wall.drawn = performance.now();
+      await runs[0].training.draw();
+    }
+  } catch (error) {
+    run.failed = true;
+    postMessage({ is: "failed", seed: run.seed, iteration: run.iteration, why: String(error?.message ?? error) });
+  }
+}
+
+const unfinished = () => runs.filter((run) => !run.failed && run.iteration < run.iterations);
+
+async function train() {
+  if (looping) return;
+  looping = true;
+  while (!paused && unfinished().length > 0) {
+    for (const run of unfinished()) {
+      await inTurn(() => iterate(run));
+      await turn();
+      if (paused) break;
+    }
+  }
+  for (const run of runs) if (!run.failed && run.known < run.iteration) await inTurn(() => sendPolicy(run));
+  looping = false;
+  postMessage({ is: unfinished().length > 0 ? "paused" : "done" });
+}
+
+async function showWall({ canvas, games }) {
+  try {
+    await runs[0].training.show(canvas, games);
+    await runs[0].training.draw();
+    wall = { drawn: 0 };
+  } catch (error) {
+    postMessage({ is: "no wall", why: String(error?.message ?? error) });
+  }
+}
+
+onmessage = ({ data }) => {
+  if (data.do === "start") start(data);
+  if (data.do === "pause") paused = true;
+  if (data.do === "go on") {
+    paused = false;
+    train();
+  }
+  if (data.do === "wall") inTurn(() => showWall(data));
+};

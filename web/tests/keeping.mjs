@@ -1,0 +1,120 @@
+// Keeping policies: as files, and in the browser's storage.
+
+import { readFile } from 'node:fs/promises';
+import { course, goesOn, message, ok, restart, text, until } from './visit.mjs';
+import { SMALL } from './training.mjs';
+
+/// Saves the agent on the stage: the file's path, name and bytes.
+export async function save(page) {
+  const [download] = await Promise.all([page.waitForEvent('download'), page.click('#save')]);
+  const path = await download.path();
+  return { path, name: download.suggestedFilename(), bytes: await readFile(path) };
+}
+
+/// Loads files, given as `{ name, buffer }` or paths.
+export const load = (page, files) => page.setInputFiles('#files', files.map?.((file) => file.buffer ? { mimeType: 'application/octet-stream', ...file } : file) ?? files);
+
+/// What a safetensors file says of itself.
+export function header(bytes) {
+  const length = Number(bytes.readBigUInt64LE(0));
+  return JSON.parse(bytes.subarray(8, 8 + length).toString());
+}
+
+export default [
+  {
+    name: 'a policy is saved and loaded again, and plays the same',
+    async run(visit) {
+      const page = await visit.open({ hash: SMALL });
+      await page.click('#start');
+      await until(page, '#state', /^Finished/, 60);
+      const about = await text(page, '#agent-about');
+      await restart(page, 4);
+      const first = await course(page, 12);
+      const { name, bytes } = await save(page);
+      ok(name === 'catch.safetensors', `the file is called ${name}`);
+      const config = header(bytes).__metadata__['config.toml'];
+      ok(/env = "catch"/.test(config) && /hidden = \[\s*16,?\s*\]/.test(config), `its settings are ${config}`);
+
+      const other = await visit.open();
+      await load(other, [{ name, buffer: bytes }]);
+      await message(other, /catch\.safetensors: loaded/);
+      ok((await text(other, '#agent-about')) === about, 'another policy is loaded');
+      ok(await other.locator('#game input[value=catch]').isChecked(), 'the game is not picked');
+      await restart(other, 4);
+      ok((await course(other, 12)).join() === first.join(), 'it plays otherwise');
+      ok(Buffer.compare((await save(other)).bytes, bytes) === 0, 'the file is another after the round');
+      return `${bytes.length} bytes`;
+    },
+  },
+  {
+    name: 'settings and weights load as two files, too, and by drag and drop',
+    async run(visit) {
+      const page = await visit.open({ hash: '#game=cartpole' });
+      const { bytes } = await save(page);
+      const config = Buffer.from(header(bytes).__metadata__['config.toml']);
+      await page.locator('#game input[value=fruit]').check({ force: true });
+      await until(page, '#references', /7\.75/);
+      await load(page, [{ name: 'config.toml', buffer: config }, { name: 'weights.safetensors', buffer: bytes }]);
+      await message(page, /config\.toml and weights\.safetensors: loaded/);
+      ok(await page.locator('#game input[value=cartpole]').isChecked(), 'the game is not picked');
+      const other = await visit.open();
+      await other.evaluate((base64) => {
+        const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+        const dataTransfer = new DataTransfer();
+        dataTransfer.items.add(new File([bytes], 'dropped.safetensors'));
+        document.body.dispatchEvent(new DragEvent('drop', { dataTransfer, bubbles: true, cancelable: true }));
+      }, bytes.toString('base64'));
+      await message(other, /dropped\.safetensors: loaded/);
+      ok(await other.locator('#game input[value=cartpole]').isChecked(), 'the game is not picked');
+    },
+  },
+  {
+    name: 'the last policy is kept in the browser',
+    async run(visit) {
+      const context = await visit.context();
+      const page = await visit.open({ hash: SMALL, context });
+      await page.click('#start');
+      await until(page, '#state', /^Finished/, 60);
+      const about = await text(page, '#agent-about');
+      const { bytes } = await save(page);
+      await page.waitForTimeout(300);
+      await page.close();
+      const again = await visit.open({ context });
+      await until(again, '#agent', /Trained here last time/);
+      await again.selectOption('#agent', 'kept');
+      ok((await text(again, '#agent-about')) === about, 'another policy is kept');
+      ok(Buffer.compare((await save(again)).bytes, bytes) === 0, 'another file is kept');
+    },
+  },
+  {
+    name: 'broken and foreign files get a message, and the page goes on',
+    async run(visit) {
+      const page = await visit.open();
+      const { bytes } = await save(page);
+      const foreign = Buffer.from('{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}');
+      const size = Buffer.alloc(8);
+      size.writeBigUInt64LE(BigInt(foreign.length));
+      const huge = Buffer.alloc(16, 255);
+      const broken = {
+        'empty.safetensors': Buffer.alloc(0), 'text.safetensors': Buffer.from('no policy at all, but words'),
+        'cut.safetensors': bytes.subarray(0, bytes.length - 100), 'head.safetensors': bytes.subarray(0, 40),
+        'foreign.safetensors': Buffer.concat([size, foreign, Buffer.alloc(4)]), 'huge.safetensors': huge,
+        'other.safetensors': Buffer.from(bytes.toString('latin1').replace('env = \\"fruit\\"', 'env = \\"chess\\"'), 'latin1'),
+        'nan.safetensors': Buffer.concat([bytes.subarray(0, bytes.length - 4), Buffer.from([0, 0, 192, 127])]),
+      };
+      const about = await text(page, '#agent-about');
+      for (const [name, buffer] of Object.entries(broken)) {
+        await load(page, [{ name, buffer: buffer.length ? buffer : Buffer.from('') }]);
+        await message(page, new RegExp(`${name.replace('.', '\\.')}: \\S.{10,}`));
+        ok(!/unreachable|RuntimeError|undefined/.test(await text(page, '#notices')), `the message is ${await text(page, '#notices')}`);
+        ok(!/loaded, and on/.test(await text(page, '#notices')), `${name} is taken`);
+        ok((await text(page, '#agent-about')) === about, 'the agent is gone');
+        await page.locator('.notice button').first().click();
+        await goesOn(page);
+      }
+      await load(page, [{ name: 'config.toml', buffer: Buffer.from('env = "fruit"') }]);
+      await message(page, /Choose one policy file/);
+      await goesOn(page);
+    },
+  },
+];

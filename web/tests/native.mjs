@@ -1,0 +1,116 @@
+// Together with the native program: policies go from one to the other, and a run is watched live.
+
+import { execFile, spawn } from 'node:child_process';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { promisify } from 'node:util';
+import { goesOn, message, ok, pause, text, until } from './visit.mjs';
+import { load, save } from './keeping.mjs';
+import { SMALL } from './training.mjs';
+
+const run = promisify(execFile);
+
+/// A folder for runs, until the visit ends.
+function folder(visit) {
+  const path = mkdtempSync(join(tmpdir(), 'grove-page-'));
+  visit.cleaners.push(() => rmSync(path, { recursive: true, force: true }));
+  return path;
+}
+
+/// Starts the program; the address that it prints.
+async function start(visit, all) {
+  const child = spawn(visit.program, all, { stdio: ['ignore', 'ignore', 'pipe'] });
+  const gone = new Promise((done) => child.once('exit', done));
+  const stop = () => { child.kill('SIGKILL'); return gone; };
+  visit.cleaners.unshift(stop);
+  let said = '';
+  const address = await new Promise((done, fail) => {
+    child.stderr.on('data', (bytes) => {
+      said += bytes;
+      const found = /http:\/\/\S+:\d+\//.exec(said);
+      if (found) done(found[0]);
+    });
+    gone.then(() => fail(new Error(`the program ended: ${said}`)));
+  });
+  return { address, stop };
+}
+
+export default [
+  {
+    name: 'a policy trained in the tab is evaluated by the program, with the score of the tab',
+    async run(visit) {
+      const page = await visit.open({ hash: '#game=catch&iterations=25' });
+      await page.click('#start');
+      await until(page, '#state', /^Finished.*greedy/, 120);
+      const [, here] = /greedy ([−\d.]+)/.exec(await text(page, '#state'));
+      const { path } = await save(page);
+      const { stdout } = await run(visit.program, ['eval', path, '--greedy', '--json']);
+      const found = JSON.parse(stdout);
+      const score = found.mean_score ?? found.score;
+      ok(Math.abs(score - Number(here.replace('−', '-'))) < 0.1, `${score} by the program, ${here} in the tab`);
+      return `${score} by the program, ${here} in the tab`;
+    },
+  },
+  {
+    name: 'a policy trained by the program plays in the tab',
+    async run(visit) {
+      const dir = join(folder(visit), 'run');
+      await run(visit.program, ['train', 'catch', '--device', 'cpu', '--iterations', '3', '--set', 'hidden=[24]', '--run-dir', dir]);
+      const page = await visit.open();
+      const best = ['config.toml', 'weights.safetensors'].map((name) => join(dir, 'best', name));
+      await load(page, best);
+      await message(page, /config\.toml and weights\.safetensors: loaded/);
+      ok((await text(page, '#agent-about')).startsWith('24 units'), 'another policy is loaded');
+      await goesOn(page);
+    },
+  },
+  {
+    name: 'a run is watched live, in its server\'s end and return, too',
+    async run(visit) {
+      const dir = join(folder(visit), 'live');
+      const all = ['train', 'catch', '--device', 'cpu', '--iterations', '4000', '--set', 'eval_every=5', '--set', 'save_every=5', '--set', 'eval_episodes=100', '--run-dir', dir, '--watch', '--port', '0'];
+      const { address, stop } = await start(visit, all);
+      const page = await visit.open({ address });
+      await until(page, '#live', /^live: training/, 20);
+      await until(page, '#state', /Iteration [1-9]\d* of 4000/, 20);
+      await until(page, '#agent option:checked', /Run: newest \(\d+\)/, 20);
+      const before = await text(page, '#agent option:checked');
+      await page.waitForFunction((before) => document.querySelector('#agent option:checked').textContent !== before, before, { timeout: 20_000 });
+      ok(await page.locator('#game input[value=catch]').isChecked(), 'another game is on the stage');
+      await until(page, 'figure.score output', /greedy/);
+      ok(/over the iterations 1 to \d{2}/.test(await page.locator('figure.entropy canvas').getAttribute('aria-label')), 'no curve of the run');
+      await goesOn(page);
+      await visit.shot(page, 'live', true);
+
+      visit.allow(/ERR_CONNECTION_REFUSED|ERR_INCOMPLETE_CHUNKED_ENCODING|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE/);
+      await stop();
+      await message(page, /has stopped or cannot be reached/);
+      await until(page, '#live', /no connection, trying again/);
+      await visit.shot(page, 'stopped-server');
+      await goesOn(page);
+      await page.selectOption('#agent', 'best');
+      await goesOn(page);
+
+      // The program comes back at the same address.
+      await start(visit, ['watch', dir, '--port', new URL(address).port]);
+      await message(page, /is back/, 20);
+      await until(page, '#live', /^live: (no news|finished)/, 20);
+      await pause(500);
+    },
+  },
+  {
+    name: 'beside a run that is watched, the tab trains its own',
+    async run(visit) {
+      const dir = join(folder(visit), 'beside');
+      await run(visit.program, ['train', 'catch', '--device', 'cpu', '--iterations', '10', '--run-dir', dir]);
+      const { address } = await start(visit, ['watch', dir, '--port', '0']);
+      const page = await visit.open({ address, hash: SMALL });
+      await until(page, '#live', /finished/, 20);
+      await page.click('#start');
+      await until(page, '#state', /^Finished catch: iteration 12/, 60);
+      await page.locator('#source input[value=live]').check({ force: true });
+      await until(page, '#state', /^Iteration 10 of 10/);
+    },
+  },
+];

@@ -1,0 +1,87 @@
+// Runs the checks of the page in headless Chromium, once with WebGPU (SwiftShader) and once without,
+// and prints a line for each: whether it holds, its time, what it measured. A check fails, too, if a
+// page logs an error or a warning, asks another host, or asks for what is not there.
+//
+// node run.mjs DIST [--program GROVE] [--shots DIR] [WORDS]: DIST is the built page; GROVE the native
+// program, for what they do together; DIR takes a picture of each view; WORDS pick the checks whose
+// names have them, and "with WebGPU" or "without WebGPU" one of the two browsers.
+
+import { mkdirSync } from 'node:fs';
+import { parseArgs } from 'node:util';
+import { chromium } from 'playwright-core';
+import { serve } from './server.mjs';
+import { Visit } from './visit.mjs';
+import watching from './watching.mjs';
+import training from './training.mjs';
+import keeping from './keeping.mjs';
+import trouble from './trouble.mjs';
+import native from './native.mjs';
+
+const LIMIT = 4 * 60_000; // for a check
+const ARGUMENTS = [
+  '--no-sandbox',
+  '--disable-quic',
+  '--no-first-run',
+  '--disable-background-networking',
+  '--disable-component-update',
+  '--disable-sync',
+];
+const BROWSERS = {
+  'with WebGPU': ['--enable-unsafe-webgpu', '--use-webgpu-adapter=swiftshader'],
+  'without WebGPU': [],
+};
+
+const { values, positionals } = parseArgs({
+  allowPositionals: true,
+  options: { program: { type: 'string' }, shots: { type: 'string' } },
+});
+const [dist, ...rest] = positionals;
+const words = rest.join(' ');
+if (values.shots) mkdirSync(values.shots, { recursive: true });
+
+/// Runs a check in a visit of its own; what it measured, as text.
+async function check({ run }, browser, gpu) {
+  const site = await serve(dist);
+  const visit = new Visit(browser, site, { gpu, program: values.program, shots: values.shots });
+  let timer;
+  const late = new Promise((_, fail) => {
+    timer = setTimeout(() => fail(new Error('time is up')), LIMIT);
+  });
+  try {
+    const measured = await Promise.race([run(visit), visit.broken, late]);
+    visit.judge();
+    return measured ?? '';
+  } catch (error) {
+    throw new Error([error.message.split('\n')[0], ...visit.complaints].join('\n        '));
+  } finally {
+    clearTimeout(timer);
+    await visit.end();
+    site.close();
+  }
+}
+
+let [failed, done] = [0, 0];
+const checks = [...watching, ...training, ...keeping, ...trouble, ...(values.program ? native : [])];
+for (const [mode, flags] of Object.entries(BROWSERS)) {
+  const gpu = mode === 'with WebGPU';
+  const wanted = checks.filter(({ name, only }) => `${name} ${mode}`.includes(words) && only !== !gpu);
+  if (wanted.length === 0) continue;
+  const executablePath = process.env.CHROMIUM ?? '/usr/bin/chromium';
+  const browser = await chromium.launch({ executablePath, args: [...ARGUMENTS, ...flags] });
+  console.log(`Chromium ${browser.version()}, ${mode}`);
+  for (const one of wanted) {
+    const start = performance.now();
+    const time = () => `${((performance.now() - start) / 1000).toFixed(1)} s`.padStart(8);
+    try {
+      const measured = await check(one, browser, gpu);
+      console.log(`ok     ${time()}  ${one.name}${measured && `: ${measured}`}`);
+    } catch (error) {
+      failed += 1;
+      console.log(`FAILED ${time()}  ${one.name}\n        ${error.message}`);
+    }
+    done += 1;
+  }
+  await browser.close();
+}
+if (done === 0) console.log(`FAILED: no check has "${words}" in its name`);
+process.exitCode = failed > 0 || done === 0 ? 1 : 0;

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Runs the checks of the page in headless Chromium: run.sh [DIST] [--program GROVE] [--shots DIR] [WORDS].
+# DIST is the built page, web/dist unless given. Needs Node 20 or newer and Chromium; the rest is
+# installed where it is missing. What the options and WORDS do is said in run.mjs.
+set -euo pipefail
+here="$(cd "$(dirname "$0")" && pwd)"
+
+if ! [ -e "$here/node_modules/.package-lock.json" ] || [ "$here/package-lock.json" -nt "$here/node_modules/.package-lock.json" ]; then
+    npm ci --prefix "$here"
+fi
+dist="$here/../dist"
+if [ -d "${1:-}" ]; then
+    dist="$1"
+    shift
+fi
+exec node "$here/run.mjs" "$dist" "$@"

@@ -1,0 +1,52 @@
+// A static host as plain as they come: the files of a folder below a path of its own, with the headers
+// of the program's server. A check may put other texts in the place of files.
+
+import { readFile } from 'node:fs/promises';
+import { createServer } from 'node:http';
+import { join, normalize } from 'node:path';
+
+/// Where the page is on the host: not at its root.
+export const BELOW = '/some/where/';
+
+const TYPES = {
+  html: 'text/html; charset=utf-8',
+  js: 'text/javascript; charset=utf-8',
+  css: 'text/css; charset=utf-8',
+  json: 'application/json',
+  wasm: 'application/wasm',
+  png: 'image/png',
+};
+
+/// As in src/cli/watch/site.rs.
+const HEADERS = {
+  'Content-Security-Policy':
+    "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; style-src 'self'; " +
+    "img-src 'self' data:; font-src 'self'; connect-src 'self'; manifest-src 'self'; base-uri 'none'; " +
+    "form-action 'none'; frame-ancestors 'none'",
+  'X-Content-Type-Options': 'nosniff',
+  'Referrer-Policy': 'no-referrer',
+  'Cache-Control': 'no-cache',
+};
+
+/// Serves a folder. `missing` are the requests that found nothing, `instead` texts for files.
+export async function serve(folder) {
+  const site = { missing: [], instead: {} };
+  const server = createServer(async (request, response) => {
+    const { pathname, search } = new URL(request.url, 'http://host/');
+    const path = pathname.startsWith(BELOW) ? pathname.slice(BELOW.length) || 'index.html' : undefined;
+    try {
+      if (path === undefined || normalize(path).startsWith('..')) throw new Error('not below');
+      const other = search ? undefined : site.instead[path];
+      const body = other ?? (await readFile(join(folder, path)));
+      const type = TYPES[path.split('.').at(-1)] ?? 'application/octet-stream';
+      response.writeHead(200, { ...HEADERS, 'Content-Type': type }).end(body);
+    } catch {
+      site.missing.push(pathname);
+      response.writeHead(404).end();
+    }
+  });
+  await new Promise((ready) => server.listen(0, '127.0.0.1', ready));
+  site.address = `http://127.0.0.1:${server.address().port}${BELOW}`;
+  site.close = () => server.close();
+  return site;
+}

@@ -1,0 +1,69 @@
+// When something is refused or lost: a clear message, and the page goes on.
+
+import { goesOn, message, ok, text, until } from './visit.mjs';
+import { SMALL } from './training.mjs';
+
+export default [
+  {
+    name: 'a refused storage gives a message, and training goes on',
+    async run(visit) {
+      const page = await visit.open({
+        hash: SMALL,
+        init: () => {
+          const refuse = () => { throw new DOMException('storage is switched off', 'SecurityError'); };
+          for (const name of ['indexedDB', 'localStorage']) Object.defineProperty(window, name, { get: refuse });
+        },
+      });
+      await message(page, /keeps nothing for the page.*storage is switched off/);
+      await visit.shot(page, 'no-storage');
+      await page.click('#start');
+      await until(page, '#state', /^Finished/, 60);
+      await message(page, /Save the policy as a file/);
+      await goesOn(page);
+    },
+  },
+  {
+    name: 'a lost device is replaced, one lost again is done without',
+    only: true,
+    async run(visit) {
+      const page = await visit.open({
+        init: () => {
+          const { requestDevice } = GPUAdapter.prototype;
+          window.devices = [];
+          GPUAdapter.prototype.requestDevice = async function (...all) {
+            const device = await requestDevice.apply(this, all);
+            window.devices.push(device);
+            return device;
+          };
+        },
+      });
+      visit.allow(/[Dd]evice.*(lost|destroyed)|(lost|destroyed).*[Dd]evice/);
+      const lose = () => page.evaluate(() => window.devices.at(-1).destroy());
+      ok((await page.evaluate(() => window.devices.length)) === 1, 'it draws with another device');
+      await lose();
+      await message(page, /device was lost.*goes on with WebGPU/);
+      ok((await page.evaluate(() => window.devices.length)) === 2, 'no other device was asked for');
+      await goesOn(page);
+      ok((await visit.picture(page)).colours >= 4, 'nothing is drawn with the new device');
+      await page.locator('.notice button').click();
+      await lose();
+      await message(page, /device was lost.*goes on with 2D canvas/);
+      await goesOn(page);
+      ok((await visit.picture(page)).colours >= 4, 'nothing is drawn on the 2D canvas');
+      ok(/^Without WebGPU/.test(await text(page, '#way')), 'the line does not say so');
+      await visit.shot(page, 'lost-device');
+    },
+  },
+  {
+    name: 'a missing agent is said, and another game goes on',
+    async run(visit) {
+      const page = await visit.open();
+      visit.allow(/404/);
+      await page.route('**/policies/catch.safetensors', (route) => route.fulfill({ status: 404 }));
+      await page.locator('#game input[value=catch]').check({ force: true });
+      await message(page, /No trained agent for catch is here/);
+      ok(await page.locator('#game input[value=fruit]').isChecked(), 'a game without an agent is picked');
+      await goesOn(page);
+    },
+  },
+];
