@@ -55,7 +55,9 @@ impl Policy {
             "catch" => load(&checkpoint, Kind::Catch)?,
             "cartpole" => load(&checkpoint, Kind::CartPole)?,
             _ => {
-                return Err(JsError::new(&format!("this is a policy of an unknown game, `{name}`")));
+                return Err(JsError::new(&format!(
+                    "this is a policy of an unknown game, `{name}`"
+                )));
             }
         };
         let iteration = checkpoint.iteration;
