@@ -12,7 +12,7 @@ use crate::policy::FlatMlp;
 use crate::trajectory::{Part, Recording};
 use burn::backend::{Cube, DType};
 use burn::cubecl::future::block_on;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Int, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 use std::ops::Range;
 
@@ -151,6 +151,11 @@ impl<G: Rules> FusedRollout<G> {
     /// Makes the next iteration start from there.
     pub fn go_on_from(&mut self, branches: Branches) {
         self.branches = branches;
+    }
+
+    /// Where the groups go on, `[seat_words, num_groups]`; none where [`FusedRollout::export`] gives none.
+    pub fn branches(&self) -> Option<Tensor<2, Int>> {
+        self.branches.0.as_deref().map(|seats| Tensor::from_primitive::<Cube>(seats.clone()))
     }
 
     /// Where the groups go on, as words `[seat_words, num_groups]`; none before the first iteration

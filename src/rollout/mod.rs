@@ -5,6 +5,8 @@
 //! perceptron in one kernel. The same seed gives the same games in all. [`Watched`] games are played for
 //! somebody to look at, step by step.
 
+#[cfg(feature = "kernels")]
+mod device_games;
 mod evaluate;
 #[cfg(feature = "kernels")]
 mod fused;
@@ -25,6 +27,8 @@ mod table;
 mod unpack;
 mod watched;
 
+#[cfg(feature = "kernels")]
+pub use device_games::DeviceGames;
 pub use evaluate::{Evaluation, Player, evaluate};
 #[cfg(feature = "kernels")]
 pub use fused::{Branches, FusedRollout, PackedStates};

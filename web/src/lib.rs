@@ -4,6 +4,8 @@ mod kind;
 mod screen;
 #[cfg(feature = "train")]
 mod train;
+#[cfg(feature = "train")]
+mod wall;
 #[cfg(any(clippy, not(feature = "train")))]
 mod watch;
 

@@ -1,14 +1,21 @@
 //! Training, in a worker.
 
+use crate::wall::Wall;
 use burn::tensor::Device;
 use grove::config::{ConfigError, TrainConfig, overlay};
 use grove::device::{self, DeviceInfo};
+use grove::env::look::Look;
 use grove::env::{CartPole, Catch, Fruit, Game, Rules};
 use grove::metrics::IterationRecord;
+use grove::policy::FlatMlp;
 use grove::trainer::{TrainError, Trainer, config_toml};
 use serde::{Serialize, de::DeserializeOwned};
 use std::pin::Pin;
 use wasm_bindgen::prelude::*;
+use web_sys::OffscreenCanvas;
+
+/// The most games that are shown at once.
+const MOST_SHOWN: usize = 16_384;
 
 /// What will be there when the device has answered.
 type Soon<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
@@ -25,35 +32,59 @@ trait Run {
     fn settings(&self) -> String;
     /// How is played and learnt, in words.
     fn describe(&self) -> String;
+    /// Shows so many games on a canvas.
+    fn show(&mut self, canvas: OffscreenCanvas, games: usize) -> Result<(), JsError>;
+    /// Plays a step of the games that are shown, and draws them.
+    fn draw(&mut self) -> Result<(), JsError>;
 }
 
-impl<G: Rules + Serialize> Run for Trainer<G> {
+/// The run of a game, and the games that are shown.
+struct Session<G: Look> {
+    trainer: Trainer<G>,
+    device: Device,
+    wall: Option<Wall<G>>,
+}
+
+impl<G: Look + Serialize> Run for Session<G> {
     fn iterations(&self) -> (u32, u32) {
-        (self.iteration(), self.config().iterations)
+        (self.trainer.iteration(), self.trainer.config().iterations)
     }
 
     fn iterate(&mut self) -> Soon<'_, Result<IterationRecord, TrainError>> {
         Box::pin(async {
-            let mut record = self.iterate_async().await?;
-            let TrainConfig { iterations, checkpoint, .. } = self.config();
+            let mut record = self.trainer.iterate_async().await?;
+            let TrainConfig { iterations, checkpoint, .. } = self.trainer.config();
             let last = record.iteration == *iterations;
             if last || record.iteration.is_multiple_of(checkpoint.eval_every) {
-                record.evaluation = Some(self.measure_async().await.0);
+                record.evaluation = Some(self.trainer.measure_async().await.0);
             }
             Ok(record)
         })
     }
 
     fn policy(&self) -> Soon<'_, Vec<u8>> {
-        Box::pin(self.policy_file_async())
+        Box::pin(self.trainer.policy_file_async())
     }
 
     fn settings(&self) -> String {
-        config_toml(&self.game(), self.config())
+        config_toml(&self.trainer.game(), self.trainer.config())
     }
 
     fn describe(&self) -> String {
-        Trainer::describe(self)
+        self.trainer.describe()
+    }
+
+    fn show(&mut self, canvas: OffscreenCanvas, games: usize) -> Result<(), JsError> {
+        let seed = self.trainer.config().seed;
+        self.wall = Some(Wall::new(self.trainer.game(), games, seed, &self.device, canvas)?);
+        Ok(())
+    }
+
+    fn draw(&mut self) -> Result<(), JsError> {
+        let wall = self.wall.as_mut().ok_or_else(|| JsError::new("no games are shown"))?;
+        let policy = FlatMlp::of(&self.trainer.policy());
+        wall.draw(&policy.expect("what the kernels train, they play"));
+        Ok(())
     }
 }
 
@@ -74,11 +105,14 @@ where
 /// A run at its start.
 fn begin<G>(asked: &str, device: &Device) -> Result<Box<dyn Run>, JsError>
 where
-    G: Rules + Default + Serialize + DeserializeOwned,
+    G: Look + Default + Serialize + DeserializeOwned,
 {
     let (game, config) = settings::<G>(asked)?;
     match Trainer::obstacle_to(game, &config, device) {
-        None => Ok(Box::new(Trainer::new(game, &config, device))),
+        None => {
+            let trainer = Trainer::new(game, &config, device);
+            Ok(Box::new(Session { trainer, device: device.clone(), wall: None }))
+        }
         Some(obstacle) => {
             Err(JsError::new(&format!("a page trains the fast way only: {obstacle}")))
         }
@@ -132,6 +166,18 @@ impl Training {
         }
         let record = self.run.iterate().await?;
         Ok(serde_json::to_string(&record)?)
+    }
+
+    /// From now on, [`Training::draw`] shows so many games on a canvas, as large as that is: on WebGPU, where
+    /// they are played too.
+    pub fn show(&mut self, canvas: OffscreenCanvas, games: usize) -> Result<(), JsError> {
+        self.run.show(canvas, games.clamp(1, MOST_SHOWN))
+    }
+
+    /// Plays a step of the games that are shown, by the policy as it is, and draws them. It waits for
+    /// nothing.
+    pub fn draw(&mut self) -> Result<(), JsError> {
+        self.run.draw()
     }
 
     /// The policy as it is, as a file.

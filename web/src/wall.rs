@@ -1,0 +1,64 @@
+//! A wall of games that are played on a GPU and drawn by it.
+
+use burn::tensor::Device;
+use grove::device::graphics_setup;
+use grove::env::look::Look;
+use grove::policy::FlatMlp;
+use grove::rollout::DeviceGames;
+use grove::viewer::{Renderer, device_instances};
+use wasm_bindgen::prelude::*;
+use web_sys::OffscreenCanvas;
+
+/// Games, and the canvas that they are drawn on.
+pub struct Wall<G: Look> {
+    game: G,
+    count: usize,
+    games: DeviceGames<G>,
+    renderer: Renderer,
+    surface: wgpu::Surface<'static>,
+    configuration: wgpu::SurfaceConfiguration,
+    queue: wgpu::Queue,
+}
+
+impl<G: Look> Wall<G> {
+    /// `count` games on a canvas, as large as that is.
+    ///
+    /// # Errors
+    /// If the device is no GPU, or cannot draw on the canvas.
+    pub fn new(
+        game: G,
+        count: usize,
+        seed: u64,
+        device: &Device,
+        canvas: OffscreenCanvas,
+    ) -> Result<Self, JsError> {
+        let setup = graphics_setup(device)
+            .ok_or_else(|| JsError::new("games are drawn where they are played, on a GPU only"))?;
+        let (width, height) = (canvas.width().max(1), canvas.height().max(1));
+        let surface =
+            setup.instance.create_surface(wgpu::SurfaceTarget::OffscreenCanvas(canvas))?;
+        let mut configuration = surface
+            .get_default_config(&setup.adapter, width, height)
+            .ok_or_else(|| JsError::new("this canvas cannot be drawn on by this GPU"))?;
+        configuration.alpha_mode = wgpu::CompositeAlphaMode::PreMultiplied;
+        surface.configure(&setup.device, &configuration);
+        let renderer = Renderer::new(&setup.device, &setup.queue, configuration.format, game);
+        let games = DeviceGames::new(game, count, seed, device);
+        Ok(Self { game, count, games, renderer, surface, configuration, queue: setup.queue })
+    }
+
+    /// Plays a step of every game by the policy and draws it. Nothing is waited for.
+    pub fn draw(&mut self, policy: &FlatMlp) {
+        use wgpu::CurrentSurfaceTexture::{Suboptimal, Success};
+        let [before, now] = self.games.step(policy);
+        let instances = device_instances(self.game, &before, &now, 1.0);
+        let (Success(target) | Suboptimal(target)) = self.surface.get_current_texture() else {
+            // Nothing can be shown now; there will be another picture.
+            return;
+        };
+        let view = target.texture.create_view(&Default::default());
+        let (width, height) = (self.configuration.width, self.configuration.height);
+        self.renderer.draw_buffer(&view, width, height, self.count, instances.binding());
+        self.queue.present(target);
+    }
+}
