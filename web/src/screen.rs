@@ -47,7 +47,9 @@ impl Canvas {
             compatible_surface: Some(&surface),
             ..Default::default()
         };
-        let adapter = instance.request_adapter(&options).await?;
+        // wgpu's own words name every other interface, too.
+        let adapter = instance.request_adapter(&options).await;
+        let adapter = adapter.map_err(|_| JsError::new("the browser offers no WebGPU adapter"))?;
         let (device, queue) = adapter.request_device(&Default::default()).await?;
         let mut configuration = surface
             .get_default_config(&adapter, width, height)
