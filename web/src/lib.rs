@@ -1,6 +1,8 @@
 //! The modules of the page: [`watch`] shows games, `train` (a feature, and a module of its own) trains.
 
+#[cfg(any(clippy, not(feature = "train")))]
 mod kind;
+#[cfg(any(clippy, not(feature = "train")))]
 mod screen;
 #[cfg(feature = "train")]
 mod train;

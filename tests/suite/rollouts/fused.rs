@@ -4,10 +4,11 @@ use super::{Host, config};
 use crate::shared::iteration::first_games;
 use crate::shared::rollouts::{one_hidden_layer, perceptron, play_fused, two_hidden_layers};
 use crate::support::{adapter, cpu};
+use burn::tensor::{Int, Tensor};
 use grove::config::{Activation, Start};
 use grove::env::Catch;
-use grove::policy::NativeMlp;
-use grove::rollout::{FusedRollout, NativeRollout, RolloutKeys};
+use grove::policy::{FlatMlp, NativeMlp};
+use grove::rollout::{DeviceGames, FusedRollout, NativeRollout, RolloutKeys};
 use pollster::block_on;
 
 #[test]
@@ -47,6 +48,32 @@ fn the_fused_rollout_plays_more_games_than_a_row_of_cubes_holds() {
     assert!(differing <= 42, "{differing} actions differ");
     let differing = rollout.export().iter().zip(native.export()).filter(|(a, b)| **a != *b).count();
     assert!(differing <= 42, "{differing} words differ");
+}
+
+#[test]
+fn games_that_are_shown_go_on_step_by_step_as_natively() {
+    let Some(device) = adapter() else { return };
+    let (game, count) = (Catch { rows: 4, ..Catch::default() }, 37);
+    let mut config = config(count, 1, 1, Start::Branch);
+    config.learn_steps = 1;
+    let policy = perceptron(game, &[16], Activation::Tanh, &device);
+    let (flat, native_policy) = (FlatMlp::of(&policy).unwrap(), NativeMlp::new(&policy));
+    let mut native = NativeRollout::new(game, &config, RolloutKeys::new(9));
+    let mut games = DeviceGames::new(game, count, 9, &device);
+    let words = |seats: Tensor<2, Int>| -> Vec<u32> {
+        seats.into_data().iter::<i32>().map(|word| word as u32).collect()
+    };
+    let (mut last, mut begun) = (None, 0);
+    for step in 0..6 {
+        native.collect(&native_policy, step, &cpu());
+        let [before, now] = games.step(&flat).map(words);
+        assert_eq!(now, native.export(), "step {step}");
+        // The first time there is nothing before.
+        let last = last.replace(now.clone()).unwrap_or_else(|| now.clone());
+        assert_eq!(before, last, "step {step}");
+        begun += (0..count).filter(|i| now[*i] != before[*i]).count();
+    }
+    assert!(begun >= count, "{begun} of {count} games have gone on with a next level");
 }
 
 #[test]
