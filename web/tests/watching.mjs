@@ -347,7 +347,7 @@ export default [
       const before = await state(page);
       await pause(1500);
       const after = await state(page);
-      ok(after.time === before.time && after.level === before.level, 'the game goes on in the background');
+      ok(after.time === before.time && after.game === before.game, 'the game goes on in the background');
       await hide(false);
       await until(page, '#notices', /stood still while this tab was in the background/);
       await goesOn(page);
