@@ -11,7 +11,8 @@
 //! - [`advantage`]: how much better each action was than its group;
 //! - [`learner`]: losses, gradients, AdamW;
 //! - [`trainer`]: the loop, on one screen; [`checkpoint`]: what it saves; [`metrics`]: what it
-//!   reports.
+//!   reports;
+//! - [`viewer`]: pictures of games that are played.
 //!
 //! ```
 //! use burn::tensor::Device;
@@ -43,3 +44,4 @@ pub mod policy;
 pub mod rollout;
 pub mod trainer;
 pub mod trajectory;
+pub mod viewer;

@@ -3,11 +3,9 @@
 use super::run_dir::find_checkpoint;
 use super::{EvalArgs, with_game};
 use anyhow::{Context, Result};
-use burn::tensor::Device;
 use grove::checkpoint::Checkpoint;
 use grove::draws::Stream;
 use grove::env::Rules;
-use grove::policy::NativeMlp;
 use grove::rollout::{Evaluation, Player, evaluate};
 use grove::trainer::{load_policy, saved_config, saved_game_name};
 use serde::Serialize;
@@ -34,7 +32,7 @@ pub fn run(args: EvalArgs) -> Result<()> {
 
 fn play<G: Rules + DeserializeOwned>(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
     let (game, config) = saved_config::<G>(checkpoint)?;
-    let policy = NativeMlp::new(&load_policy(checkpoint, game, &config, &Device::flex())?);
+    let policy = load_policy(checkpoint, game, &config)?;
     let (player, name) = match args.greedy {
         true => (Player::Greedy, "greedy"),
         false => (Player::Sampling, "sampling"),

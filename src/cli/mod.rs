@@ -5,6 +5,7 @@ mod devices;
 mod eval;
 mod interrupt;
 mod progress;
+mod record;
 mod run_dir;
 mod train;
 mod watch;
@@ -39,6 +40,8 @@ enum Command {
     Bench(BenchArgs),
     /// Show a run in the browser, while it is trained or after.
     Watch(WatchArgs),
+    /// Play a trained policy by its most likely actions, and keep it as a picture or an animation.
+    Record(RecordArgs),
 }
 
 #[derive(Args, Debug)]
@@ -88,7 +91,7 @@ struct TrainArgs {
 
 #[derive(Args, Debug)]
 struct EvalArgs {
-    /// A run directory (its best policy is taken) or a checkpoint.
+    /// A run directory (its best policy is taken), a checkpoint, or a policy that the page has saved.
     run: PathBuf,
     /// Fresh episodes to play.
     #[arg(long, default_value_t = 10_000, value_name = "N",
@@ -192,6 +195,34 @@ struct WatchArgs {
     open: bool,
 }
 
+#[derive(Args, Debug)]
+struct RecordArgs {
+    /// A run directory (its best policy is taken), a checkpoint, or a policy that the page has saved.
+    run: PathBuf,
+    /// The file to write: .gif is an animation; .png and .webp are a still of the last step.
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Games side by side; each plays the next of the seed's levels.
+    #[arg(long, default_value_t = 1, value_name = "N",
+        value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
+    games: usize,
+    /// Steps to play; a game that ends goes on with another level.
+    #[arg(long, default_value_t = 100, value_name = "T",
+        value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    steps: u32,
+    /// Pixels of a cell's side; 16 and multiples of it are sharpest [default: so that the picture fits
+    /// in 800 x 600].
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=256))]
+    scale: Option<u32>,
+    /// Seed of the levels.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    seed: u64,
+    /// What draws: cpu, wgpu[:N], vulkan[:N], metal[:N], or auto for the best real GPU. The picture is
+    /// the same.
+    #[arg(long, default_value = "cpu", value_name = "NAME")]
+    device: String,
+}
+
 /// Runs a command.
 pub fn run(cli: Cli) -> Result<()> {
     log_to_stderr()?;
@@ -201,6 +232,7 @@ pub fn run(cli: Cli) -> Result<()> {
         Command::Devices(args) => devices::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Watch(args) => watch::run(args),
+        Command::Record(args) => record::run(args),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use anyhow::{Context, Result, bail};
 use grove::checkpoint::{self, Checkpoint, Store};
+use grove::trainer::policy_file;
 use std::path::{Path, PathBuf};
 
 /// The file that says what a run was trained with.
@@ -123,9 +124,13 @@ impl RunDir {
     }
 }
 
-/// The checkpoint that `eval` means by a path: that of a checkpoint, or a run's best policy, or, where
-/// that is missing or damaged, its newest.
+/// The checkpoint that `eval` means by a path: a file with a policy and its settings, a checkpoint's
+/// directory, or a run's: its best policy, or, where that is missing or damaged, its newest.
 pub fn find_checkpoint(path: &Path) -> Result<Checkpoint> {
+    if path.is_file() {
+        let bytes = std::fs::read(path).context("it cannot be read")?;
+        return Ok(policy_file(bytes)?);
+    }
     if path.join("manifest.json").exists() {
         return Ok(checkpoint::load(path)?);
     }

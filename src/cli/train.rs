@@ -12,7 +12,6 @@ use grove::device::{self, Chosen, DeviceInfo};
 use grove::draws::Stream;
 use grove::env::Rules;
 use grove::metrics::JsonLines;
-use grove::policy::NativeMlp;
 use grove::rollout::{Evaluation, Player, evaluate};
 use grove::trainer::{Trainer, config_toml, load_policy, saved_config, saved_game_name};
 use serde::Serialize;
@@ -212,15 +211,9 @@ fn train<G: Playable>(
             trainer.snapshot()
         }
     };
-    let policy = load_policy(&best, trainer.game(), &config, &chosen.device)?;
-    let evaluation = evaluate(
-        &NativeMlp::new(&policy),
-        trainer.game(),
-        FINAL_EPISODES,
-        Stream::Evaluation,
-        0,
-        Player::Greedy,
-    );
+    let policy = load_policy(&best, trainer.game(), &config)?;
+    let evaluation =
+        evaluate(&policy, trainer.game(), FINAL_EPISODES, Stream::Evaluation, 0, Player::Greedy);
     if stopped {
         eprintln!(
             "Interrupted and saved after iteration {} of {}; --resume goes on.",

@@ -2,7 +2,7 @@
 
 use super::{DeviceError, DeviceInfo, index_of};
 use burn::tensor::{Device, DeviceKind};
-use burn_wgpu::WgpuBackend;
+use burn_wgpu::{WgpuBackend, WgpuSetup};
 use std::collections::HashMap;
 use std::sync::Mutex;
 use wgpu::{Adapter, Backend, Backends, DeviceType, Instance, InstanceDescriptor};
@@ -77,12 +77,26 @@ pub(super) fn list() -> Vec<DeviceInfo> {
     find().into_iter().map(|found| found.info).collect()
 }
 
+/// A device that this process has started.
+struct Started {
+    name: String,
+    device: Device,
+    setup: WgpuSetup,
+}
+
+static STARTED: Mutex<Vec<Started>> = Mutex::new(Vec::new());
+
+/// The handles of a device that was started here.
+pub(super) fn setup(device: &Device) -> Option<WgpuSetup> {
+    let started = STARTED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    started.iter().find(|s| s.device == *device).map(|s| s.setup.clone())
+}
+
 /// Starts an adapter, or gives the device that this process has started on it before.
 pub(super) fn start(name: &str) -> Result<Device, DeviceError> {
-    static STARTED: Mutex<Vec<(String, Device)>> = Mutex::new(Vec::new());
     let mut started = STARTED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    if let Some((_, device)) = started.iter().find(|(n, _)| n == name) {
-        return Ok(device.clone());
+    if let Some(started) = started.iter().find(|s| s.name == name) {
+        return Ok(started.device.clone());
     }
     let failed = |message: String| DeviceError::Failed { name: name.to_string(), message };
     let kind = name.split(':').next().unwrap_or_default();
@@ -91,12 +105,12 @@ pub(super) fn start(name: &str) -> Result<Device, DeviceError> {
         .filter(|f| f.info.name.split(':').next() == Some(kind))
         .nth(index_of(name))
         .ok_or_else(|| failed("it has gone".to_string()))?;
-    let device = Device::wgpu_options()
+    let (device, setup) = Device::wgpu_options()
         .device_kind(found.kind)
         .graphics_api(found.api)
-        .init()
+        .init_with_setup()
         .map_err(|e| failed(e.to_string()))?;
-    started.push((name.to_string(), device.clone()));
+    started.push(Started { name: name.to_string(), device: device.clone(), setup });
     Ok(device)
 }
 

@@ -7,6 +7,7 @@ mod graphics;
 
 use crate::config::Precision;
 use crate::metrics::Memory;
+use burn::cubecl::future::block_on;
 use burn::tensor::{Device, Tensor};
 use serde::Serialize;
 use std::cell::Cell;
@@ -130,18 +131,31 @@ thread_local! {
 
 /// Waits for a tensor and copies it from the device. Every such wait of a training iteration goes
 /// through here, so that they can be counted.
+///
+/// # Panics
+/// If the device fails.
 pub fn read(tensor: Tensor<1>) -> Vec<f32> {
-    READS.set(READS.get() + 1);
-    tensor.into_data().try_into_vec().expect("the library computes in f32")
+    block_on(read_async(tensor))
 }
 
-/// Copies some tensors from a CubeCL device, in one read ([`read`]): they are as they are by now. While
-/// they are on their way, `meanwhile` can give the device more to do.
+/// As [`read`], where nothing can be waited for.
+///
+/// # Panics
+/// If the device fails.
+pub async fn read_async(tensor: Tensor<1>) -> Vec<f32> {
+    READS.set(READS.get() + 1);
+    let data = tensor.into_data_async().await;
+    let data = data.unwrap_or_else(|error| panic!("the device failed: {error:?}"));
+    data.try_into_vec().expect("the library computes in f32")
+}
+
+/// Copies some tensors from a CubeCL device, in one read ([`read_async`]): they are as they are by now.
+/// While they are on their way, `meanwhile` can give the device more to do.
 ///
 /// # Panics
 /// If the device fails.
 #[cfg(feature = "kernels")]
-pub(crate) fn read_while<const N: usize, T>(
+pub(crate) async fn read_while<const N: usize, T>(
     tensors: [Tensor<1>; N],
     meanwhile: impl FnOnce() -> T,
 ) -> ([Vec<f32>; N], T) {
@@ -150,8 +164,7 @@ pub(crate) fn read_while<const N: usize, T>(
     let handles = tensors.iter().map(|tensor| tensor.handle.clone()).collect();
     let reading = tensors[0].client.read_async(handles);
     let result = meanwhile();
-    let read = burn::cubecl::future::block_on(reading);
-    let buffers = read.unwrap_or_else(|error| panic!("the device failed: {error:?}"));
+    let buffers = reading.await.unwrap_or_else(|error| panic!("the device failed: {error:?}"));
     let number = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
     let floats: Vec<_> =
         buffers.iter().map(|bytes| bytes.chunks_exact(4).map(number).collect()).collect();
@@ -301,6 +314,21 @@ fn start(info: &DeviceInfo, reason: String) -> Result<Chosen, DeviceError> {
     Ok(Chosen { device, info: info.clone(), reason })
 }
 
+/// The handles of a wgpu device that was started here, to draw on it; `None` for devices of other kinds.
+#[cfg(feature = "wgpu")]
+pub fn graphics_setup(device: &Device) -> Option<burn_wgpu::WgpuSetup> {
+    let device = device.clone().without_autodiff();
+    #[cfg(not(target_family = "wasm"))]
+    {
+        graphics::setup(&device)
+    }
+    #[cfg(target_family = "wasm")]
+    STARTED.with_borrow(|started| {
+        let (_, setup) = started.as_ref().filter(|(chosen, _)| chosen.device == device)?;
+        Some(setup.clone())
+    })
+}
+
 /// The number behind the colon of a device's name.
 #[cfg(any(feature = "cuda", feature = "rocm", all(feature = "wgpu", not(target_family = "wasm"))))]
 fn index_of(name: &str) -> usize {
@@ -345,20 +373,26 @@ mod compute {
     }
 }
 
+/// The browser's device, once it is started.
+#[cfg(all(feature = "wgpu", target_family = "wasm"))]
+type InBrowser = std::cell::RefCell<Option<(Chosen, burn_wgpu::WgpuSetup)>>;
+
+#[cfg(all(feature = "wgpu", target_family = "wasm"))]
+thread_local! {
+    static STARTED: InBrowser = const { std::cell::RefCell::new(None) };
+}
+
 /// Starts the browser's WebGPU device, in a page or a worker; later calls share it.
 ///
 /// A page cannot wait for a device: after this, kernels and tensor operations are called as on any
-/// other, but numbers come back through asynchronous reads alone (Burn's `into_data_async`). What
-/// reads and waits, as [`read`] and the `export` of a rollout on a device do, panics there.
+/// other, but numbers come back through asynchronous reads alone (Burn's `into_data_async`, our
+/// functions whose names end in `_async`). What reads and waits, as [`read`] does, panics there.
 ///
 /// # Errors
 /// If the browser has no WebGPU, or no adapter for it.
 #[cfg(all(feature = "wgpu", target_family = "wasm"))]
 pub async fn start_in_browser() -> Result<Chosen, DeviceError> {
-    thread_local! {
-        static STARTED: std::cell::RefCell<Option<Chosen>> = const { std::cell::RefCell::new(None) };
-    }
-    if let Some(started) = STARTED.with_borrow(Clone::clone) {
+    if let Some((started, _)) = STARTED.with_borrow(Clone::clone) {
         return Ok(started);
     }
     let failed = |e: burn_wgpu::WgpuInitError| DeviceError::Failed {
@@ -378,6 +412,6 @@ pub async fn start_in_browser() -> Result<Chosen, DeviceError> {
         memory_bytes: None,
     };
     let chosen = Chosen { device, info, reason: "the browser's".to_string() };
-    STARTED.set(Some(chosen.clone()));
+    STARTED.set(Some((chosen.clone(), setup)));
     Ok(chosen)
 }

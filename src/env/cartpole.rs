@@ -5,6 +5,8 @@
 //! Sine and cosine are Taylor polynomials, exact to f32 rounding over the angles that occur, since
 //! the precision of a GPU's own is not guaranteed.
 
+mod look;
+
 use super::bits::{from_bits, to_bits};
 use super::{Game, Outcome, Rules, Words};
 use crate::draws::{draw, uniform};

@@ -4,6 +4,8 @@
 //! moves, the ball falls one row, and when it reaches the paddle's row the episode ends with +1 for
 //! a catch and -1 for a miss.
 
+mod look;
+
 use super::{Game, Outcome, Rules, Words};
 use crate::draws::below;
 use burn::cubecl;

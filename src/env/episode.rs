@@ -54,16 +54,36 @@ pub fn play<G: Rules>(
     action: u32,
     #[comptime] game: G,
 ) -> Played {
+    let played = advance::<G>(state, episode, action, game);
+    if played.ended {
+        start_next::<G>(state, episode, game);
+    }
+    played
+}
+
+/// Plays one step, and leaves the game where it is if the episode ended.
+#[cube]
+#[inline(always)]
+pub fn advance<G: Rules>(
+    state: &mut G::State,
+    episode: &mut Episode,
+    action: u32,
+    #[comptime] game: G,
+) -> Played {
     let outcome = G::step(state, action, draw(episode.level, episode.time), game);
     episode.time += 1;
     episode.score += outcome.reward;
     let ended = outcome.terminated || episode.time >= comptime!(game.max_steps());
     let score = select(ended, episode.score, 0.0f32);
-    if ended {
-        episode.level = draw(episode.level, NEXT_LEVEL);
-        episode.time = 0;
-        episode.score = 0.0;
-        G::reset(state, draw(episode.level, START), game);
-    }
     Played { reward: outcome.reward, ended, score }
+}
+
+/// Starts the successor of a level.
+#[cube]
+#[inline(always)]
+pub fn start_next<G: Rules>(state: &mut G::State, episode: &mut Episode, #[comptime] game: G) {
+    episode.level = draw(episode.level, NEXT_LEVEL);
+    episode.time = 0;
+    episode.score = 0.0;
+    G::reset(state, draw(episode.level, START), game);
 }

@@ -7,6 +7,8 @@
 //! else, if no fruit landed in this step and fewer than `max_fruits` are left, one on a fair coin.
 //! Not every fruit can be caught at one cell a step.
 
+mod look;
+
 use super::{Game, Outcome, Rules, Words};
 use crate::draws::{below, draw};
 use burn::cubecl;

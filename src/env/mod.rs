@@ -13,10 +13,11 @@ mod cartpole;
 mod catch;
 mod episode;
 mod fruit;
+pub mod look;
 
 pub use cartpole::{CartPole, CartPoleState};
 pub use catch::{Catch, CatchState, Observation};
-pub use episode::{Episode, Played, new_game, play};
+pub use episode::{Episode, Played, advance, new_game, play, start_next};
 pub use fruit::{Fruit, FruitState};
 
 use burn::cubecl;

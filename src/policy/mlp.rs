@@ -1,6 +1,7 @@
 //! The multi-layer perceptron.
 
 use super::Policy;
+use super::saved::mlp_widths;
 use crate::config::{Activation, PolicyConfig};
 use crate::draws::{draw, uniform};
 use burn::module::{Module, Param};
@@ -28,10 +29,7 @@ impl Mlp {
         key: u32,
         device: &Device,
     ) -> Self {
-        let sizes: Vec<usize> = std::iter::once(num_features)
-            .chain(config.hidden.iter().copied())
-            .chain(std::iter::once(num_actions))
-            .collect();
+        let sizes = mlp_widths(num_features, num_actions, config);
         let last = sizes.len() - 2;
         let layers = sizes
             .windows(2)

@@ -10,6 +10,7 @@ mod math;
 mod mlp;
 mod native;
 mod parameters;
+pub mod saved;
 
 pub use categorical::{Categorical, Sampled, sample};
 #[cfg(feature = "kernels")]

@@ -8,6 +8,9 @@
 use super::Mlp;
 use super::math::{exp, ln, mul_add, tanh};
 use crate::config::Activation;
+use burn::cubecl::future::block_on;
+use burn::module::Param;
+use burn::tensor::Tensor;
 use multiversion::multiversion;
 
 /// Games that go through the network together.
@@ -40,23 +43,30 @@ pub struct Scratch {
 }
 
 impl NativeMlp {
-    /// Copies the weights. On a device this reads them back.
+    /// Copies the weights. On a device this reads them back and waits for them.
     pub fn new(mlp: &Mlp) -> Self {
-        let floats = |data: burn::tensor::TensorData| {
-            data.try_into_vec::<f32>().expect("policies hold f32 parameters")
-        };
-        let layers = mlp
-            .layers()
-            .iter()
-            .map(|linear| {
-                let [inputs, outputs] = linear.weight.dims();
-                let bias = linear.bias.as_ref().map_or(vec![0.0; outputs], |bias| {
-                    floats(bias.val().without_autodiff().into_data())
-                });
-                let weight = floats(linear.weight.val().without_autodiff().into_data());
-                Dense { inputs, outputs, weight, bias }
-            })
-            .collect();
+        block_on(Self::new_async(mlp))
+    }
+
+    /// As [`NativeMlp::new`], where nothing can be waited for.
+    ///
+    /// # Panics
+    /// If the device fails.
+    pub async fn new_async(mlp: &Mlp) -> Self {
+        async fn floats<const D: usize>(param: &Param<Tensor<D>>) -> Vec<f32> {
+            let data = param.val().without_autodiff().into_data_async().await;
+            let data = data.unwrap_or_else(|error| panic!("the device failed: {error:?}"));
+            data.try_into_vec().expect("policies hold f32 parameters")
+        }
+        let mut layers = Vec::new();
+        for linear in mlp.layers() {
+            let [inputs, outputs] = linear.weight.dims();
+            let bias = match &linear.bias {
+                Some(bias) => floats(bias).await,
+                None => vec![0.0; outputs],
+            };
+            layers.push(Dense { inputs, outputs, weight: floats(&linear.weight).await, bias });
+        }
         Self { layers, activation: mlp.activation() }
     }
 
@@ -89,6 +99,11 @@ impl NativeMlp {
     /// The number of actions.
     pub fn num_actions(&self) -> usize {
         self.layers[self.layers.len() - 1].outputs
+    }
+
+    /// The number of parameters.
+    pub fn num_params(&self) -> usize {
+        self.layers.iter().map(|layer| layer.weight.len() + layer.bias.len()).sum()
     }
 
     /// Room for the activations of one thread.
@@ -231,7 +246,7 @@ mod tests {
     use super::*;
     use crate::config::PolicyConfig;
     use crate::policy::{Policy, flatten, sample};
-    use burn::tensor::{Device, Tensor, TensorData};
+    use burn::tensor::{Device, TensorData};
 
     #[test]
     fn lanes_are_sampled_as_one_by_one() {

@@ -11,6 +11,7 @@ use crate::env::Rules;
 use crate::policy::FlatMlp;
 use crate::trajectory::{Part, Recording};
 use burn::backend::{Cube, DType};
+use burn::cubecl::future::block_on;
 use burn::tensor::{Device, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 use std::ops::Range;
@@ -153,9 +154,14 @@ impl<G: Rules> FusedRollout<G> {
     }
 
     /// Where the groups go on, as words `[seat_words, num_groups]`; none before the first iteration
-    /// or where games start at levels. This reads back.
+    /// or where games start at levels. This reads back and waits.
     pub fn export(&self) -> Vec<u32> {
-        self.branches.0.as_deref().map(download_seats).unwrap_or_default()
+        block_on(self.export_async())
+    }
+
+    /// As [`FusedRollout::export`], where nothing can be waited for.
+    pub async fn export_async(&self) -> Vec<u32> {
+        download_seats(self.branches.0.as_deref()).await
     }
 
     /// Goes on with what [`FusedRollout::export`] gave.

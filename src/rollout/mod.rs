@@ -2,7 +2,8 @@
 //!
 //! [`NativeRollout`] plays on the CPU's threads; [`StepwiseRollout`] plays on any device, with the
 //! rules as a kernel and the policy as any Burn module; `FusedRollout` plays on CubeCL devices, rules and
-//! perceptron in one kernel. The same seed gives the same games in all.
+//! perceptron in one kernel. The same seed gives the same games in all. [`Watched`] games are played for
+//! somebody to look at, step by step.
 
 mod evaluate;
 #[cfg(feature = "kernels")]
@@ -22,16 +23,20 @@ mod stepwise;
 mod table;
 #[cfg(feature = "kernels")]
 mod unpack;
+mod watched;
 
 pub use evaluate::{Evaluation, Player, evaluate};
 #[cfg(feature = "kernels")]
 pub use fused::{Branches, FusedRollout, PackedStates};
 pub use native::NativeRollout;
 pub use random::play_at_random;
+#[cfg(feature = "wgpu")]
+pub(crate) use seat_kernels::{seated_episode, seated_state};
 pub use seats::{SeatsError, seat_words};
 pub use stepwise::StepwiseRollout;
 #[cfg(feature = "kernels")]
 pub use unpack::unpack;
+pub use watched::{Choice, Watched};
 
 use crate::draws::{Stream, draw, uniform};
 use burn::cubecl;

@@ -137,7 +137,7 @@ pub(super) fn store_state<G: Rules>(
 
 /// The state of game `env` at its seat.
 #[cube]
-pub(super) fn seated_state<G: Rules>(
+pub(crate) fn seated_state<G: Rules>(
     seats: &[u32],
     env: usize,
     num_envs: usize,
@@ -148,7 +148,7 @@ pub(super) fn seated_state<G: Rules>(
 
 /// Where game `env` stands in its episode.
 #[cube]
-pub(super) fn seated_episode(seats: &[u32], env: usize, num_envs: usize) -> Episode {
+pub(crate) fn seated_episode(seats: &[u32], env: usize, num_envs: usize) -> Episode {
     Episode {
         level: seats[env],
         time: seats[num_envs + env],
@@ -303,8 +303,11 @@ pub(super) fn upload_seats(words: &[u32], count: usize, device: &Device) -> Cube
     CubeTensor::new_contiguous(probe.client, probe.device, shape, handle, DType::I32)
 }
 
-/// The words of seats on a device.
-pub(super) fn download_seats(seats: &CubeTensor) -> Vec<u32> {
-    let bytes = seats.client.read_one_unchecked(seats.handle.clone());
-    bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+/// The words of seats on a device; none where there are no seats.
+pub(super) async fn download_seats(seats: Option<&CubeTensor>) -> Vec<u32> {
+    let Some(seats) = seats else { return Vec::new() };
+    let read = seats.client.read_async(vec![seats.handle.clone()]).await;
+    let buffers = read.unwrap_or_else(|error| panic!("the device failed: {error:?}"));
+    let words = buffers[0].chunks_exact(4);
+    words.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }

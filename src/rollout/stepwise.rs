@@ -16,6 +16,7 @@ use crate::config::Start;
 use crate::env::Rules;
 use crate::policy::{LANES, Policy, sample};
 use crate::trajectory::Trajectory;
+use burn::cubecl::future::block_on;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 #[cfg(feature = "kernels")]
 use burn_cubecl::tensor::CubeTensor;
@@ -73,12 +74,17 @@ impl<G: Rules> StepwiseRollout<G> {
     }
 
     /// Where the groups go on, as words `[seat_words, num_groups]`; none before the first iteration
-    /// or where games start at levels. On a device this reads back.
+    /// or where games start at levels. On a device this reads back and waits.
     pub fn export(&self) -> Vec<u32> {
+        block_on(self.export_async())
+    }
+
+    /// As [`StepwiseRollout::export`], where nothing can be waited for.
+    pub async fn export_async(&self) -> Vec<u32> {
         match &self.branches {
             Branches::Host(seats) => seats::export(self.game, seats),
             #[cfg(feature = "kernels")]
-            Branches::Device(seats) => seats.as_deref().map(download_seats).unwrap_or_default(),
+            Branches::Device(seats) => download_seats(seats.as_deref()).await,
         }
     }
 

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "kernels")]
 use super::fused::FusedWay;
+#[cfg(feature = "general")]
 use super::general::GeneralWay;
 use super::native::NativeWay;
 use crate::config::{Engine, Precision, TrainConfig};
@@ -17,6 +18,7 @@ use burn::tensor::Device;
 #[derive(Debug)]
 pub(super) enum Engines<G: Rules> {
     Native(Box<NativeWay<G>>),
+    #[cfg(feature = "general")]
     General(Box<GeneralWay<G>>),
     #[cfg(feature = "kernels")]
     Fused(Box<FusedWay<G>>),
@@ -27,6 +29,7 @@ macro_rules! with_way {
     ($engine:expr, $way:ident => $run:expr) => {
         match $engine {
             $crate::trainer::engine::Engines::Native($way) => $run,
+            #[cfg(feature = "general")]
             $crate::trainer::engine::Engines::General($way) => $run,
             #[cfg(feature = "kernels")]
             $crate::trainer::engine::Engines::Fused($way) => $run,
@@ -38,11 +41,14 @@ pub(super) use with_way;
 impl<G: Rules> Engines<G> {
     /// The way that `config.engine` asks for, or the fast one where there is one.
     pub fn new(game: G, config: &TrainConfig, device: &Device) -> Self {
-        let key = Stream::Weights.key(config.seed);
-        let (features, actions) = (game.num_features(), game.num_actions());
-        let policy = Mlp::new(features, actions, &config.policy, key, device);
-        if obstacle(&policy, config, device).is_some() {
+        let policy = first_policy(game, config, device);
+        let obstacle = obstacle(&policy, config, device);
+        #[cfg(feature = "general")]
+        if obstacle.is_some() {
             return Self::General(Box::new(GeneralWay::new(game, policy, config, device)));
+        }
+        if let Some(obstacle) = obstacle {
+            panic!("this build has the fast way only: {obstacle}");
         }
         #[cfg(feature = "kernels")]
         if device::has_kernels(device) {
@@ -50,6 +56,12 @@ impl<G: Rules> Engines<G> {
         }
         Self::Native(Box::new(NativeWay::new(game, &policy, config)))
     }
+}
+
+/// The policy that a run starts with.
+pub(super) fn first_policy<G: Rules>(game: G, config: &TrainConfig, device: &Device) -> Mlp {
+    let key = Stream::Weights.key(config.seed);
+    Mlp::new(game.num_features(), game.num_actions(), &config.policy, key, device)
 }
 
 /// Why a run cannot take the fast way, if so: in words that tell what it would need.

@@ -59,7 +59,7 @@ impl<G: Rules> Way for FusedWay<G> {
         self.learner.update(played, judged, self.games.observer(), iteration)
     }
 
-    fn numbers(
+    async fn numbers(
         &mut self,
         played: Recording,
         judged: Judged,
@@ -68,12 +68,12 @@ impl<G: Rules> Way for FusedWay<G> {
     ) -> Numbers {
         // The memory of this iteration is free for the next as soon as its kernels are through.
         drop(played);
-        let ([facts, means], ahead) = device::read_while([judged.facts, learnt.means], || {
-            next.map(|iteration| {
-                let (recording, branches) = self.games.play(&self.learner.policy(), iteration);
-                (iteration, recording, branches)
-            })
-        });
+        let begin = |iteration| {
+            let (recording, branches) = self.games.play(&self.learner.policy(), iteration);
+            (iteration, recording, branches)
+        };
+        let wanted = [judged.facts, learnt.means];
+        let ([facts, means], ahead) = device::read_while(wanted, || next.map(begin)).await;
         self.ahead = ahead;
         let rollout = &self.config.rollout;
         let steps = (rollout.num_envs() * rollout.num_steps) as f64;
@@ -107,8 +107,9 @@ impl<G: Rules> Way for FusedWay<G> {
         self.learner.weights().optimizer().steps
     }
 
-    fn export(&self) -> State {
-        download(self.learner.weights(), self.games.export())
+    async fn export(&self) -> State {
+        let games = self.games.export_async().await;
+        download(self.learner.weights(), games).await
     }
 
     fn import(&mut self, state: &State) -> Result<(), SeatsError> {

@@ -52,7 +52,7 @@ impl<G: Rules> Way for GeneralWay<G> {
         self.learner.update(&learnt, &judged.values, &judged.mask, iteration)
     }
 
-    fn numbers(
+    async fn numbers(
         &mut self,
         played: Trajectory,
         judged: Advantages,
@@ -66,7 +66,7 @@ impl<G: Rules> Way for GeneralWay<G> {
             judged.zero_variance,
             learnt.means,
         ];
-        let numbers = device::read(Tensor::cat(parts, 0));
+        let numbers = device::read_async(Tensor::cat(parts, 0)).await;
         let at = |i: usize| f64::from(numbers[i]);
         Numbers {
             score_sum: at(0),
@@ -100,8 +100,9 @@ impl<G: Rules> Way for GeneralWay<G> {
         self.learner.weights().optimizer().steps
     }
 
-    fn export(&self) -> State {
-        download(self.learner.weights(), self.games.export())
+    async fn export(&self) -> State {
+        let games = self.games.export_async().await;
+        download(self.learner.weights(), games).await
     }
 
     fn import(&mut self, state: &State) -> Result<(), SeatsError> {

@@ -3,12 +3,15 @@
 mod engine;
 #[cfg(feature = "kernels")]
 mod fused;
+#[cfg(feature = "general")]
 mod general;
 mod native;
 mod snapshot;
 mod way;
 
-pub use snapshot::{SnapshotError, config_toml, load_policy, saved_config, saved_game_name};
+pub use snapshot::{
+    SnapshotError, config_toml, load_policy, policy_file, saved_config, saved_game_name,
+};
 
 use crate::config::TrainConfig;
 use crate::device;
@@ -18,10 +21,12 @@ use crate::learner::{learning_rate, total_updates};
 use crate::metrics::{EvaluationRecord, IterationRecord, Phases, Seconds};
 use crate::policy::{Mlp, NativeMlp};
 use crate::rollout::{Evaluation, Player, evaluate};
+use burn::cubecl::future::block_on;
 use burn::tensor::Device;
-use engine::{Engines, obstacle, with_way};
-use std::time::Instant;
+use engine::{Engines, first_policy, obstacle, with_way};
+use tracing::{Instrument, info_span};
 use way::{Numbers, Way};
+use web_time::Instant;
 
 /// A training run in memory: games, policy, optimiser, counters.
 #[derive(Debug)]
@@ -38,25 +43,32 @@ pub struct Trainer<G: Rules> {
 
 /// One iteration of GRPO: every group plays, every action is judged by its group, the policy moves
 /// towards the better ones. Gives its numbers and the seconds of its phases.
-fn iterate<W: Way>(way: &mut W, iteration: u32, next: Option<u32>) -> (Numbers, Option<Phases>) {
+async fn iterate<W: Way>(
+    way: &mut W,
+    iteration: u32,
+    next: Option<u32>,
+) -> (Numbers, Option<Phases>) {
     let started = Instant::now();
-    let _span = tracing::info_span!("rollout").entered();
+    let span = info_span!("rollout").entered();
     let played = way.play(iteration);
     let timed = way.finish_phase();
     let rollout = started.elapsed().as_secs_f64();
+    span.exit();
 
-    let _span = tracing::info_span!("advantage").entered();
+    let span = info_span!("advantage").entered();
     let judged = way.judge(&played);
     way.finish_phase();
     let advantage = started.elapsed().as_secs_f64();
+    span.exit();
 
-    let _span = tracing::info_span!("update").entered();
+    let span = info_span!("update").entered();
     let learnt = way.update(&played, &judged, iteration);
     way.finish_phase();
     let update = started.elapsed().as_secs_f64();
+    span.exit();
 
-    let _span = tracing::info_span!("read_back").entered();
-    let numbers = way.numbers(played, judged, learnt, next);
+    let numbers = way.numbers(played, judged, learnt, next).instrument(info_span!("read_back"));
+    let numbers = numbers.await;
     let phases = Phases { rollout, advantage: advantage - rollout, update: update - advantage };
     (numbers, timed.then_some(phases))
 }
@@ -79,6 +91,9 @@ pub enum TrainError {
 
 impl<G: Rules> Trainer<G> {
     /// A run at its start. Both `game` and `config` must have been validated.
+    ///
+    /// # Panics
+    /// In a build without the feature `general`, where there is an obstacle ([`Trainer::obstacle_to`]).
     pub fn new(game: G, config: &TrainConfig, device: &Device) -> Self {
         let engine = Engines::new(game, config, device);
         let (config, device) = (config.clone(), device.clone());
@@ -90,11 +105,19 @@ impl<G: Rules> Trainer<G> {
     /// # Errors
     /// [`TrainError::NotFinite`]; the trainer is of no use then.
     pub fn iterate(&mut self) -> Result<IterationRecord, TrainError> {
+        block_on(self.iterate_async())
+    }
+
+    /// As [`Trainer::iterate`], where nothing can be waited for: in a browser.
+    ///
+    /// # Errors
+    /// As [`Trainer::iterate`].
+    pub async fn iterate_async(&mut self) -> Result<IterationRecord, TrainError> {
         device::take_read_count();
         let started = Instant::now();
         let next = (self.iteration + 1 < self.config.iterations).then_some(self.iteration + 1);
         let (numbers, phases) =
-            with_way!(&mut self.engine, way => iterate(way.as_mut(), self.iteration, next));
+            with_way!(&mut self.engine, way => iterate(way.as_mut(), self.iteration, next).await);
         self.iteration += 1;
         self.record(numbers, Seconds { total: started.elapsed().as_secs_f64(), phases })
     }
@@ -109,13 +132,24 @@ impl<G: Rules> Trainer<G> {
 
     /// Plays `episodes` fresh episodes with the policy as it is.
     pub fn evaluate(&self, episodes: usize, player: Player) -> Evaluation {
-        let policy = NativeMlp::new(&self.policy());
+        block_on(self.evaluate_async(episodes, player))
+    }
+
+    /// As [`Trainer::evaluate`], where nothing can be waited for.
+    pub async fn evaluate_async(&self, episodes: usize, player: Player) -> Evaluation {
+        let policy = NativeMlp::new_async(&self.policy()).await;
         evaluate(&policy, self.game, episodes, Stream::Validation, self.config.seed, player)
     }
 
     /// Evaluates the greedy policy, and says whether it is the best so far.
     pub fn measure(&mut self) -> (EvaluationRecord, bool) {
-        let evaluation = self.evaluate(self.config.checkpoint.eval_episodes, Player::Greedy);
+        block_on(self.measure_async())
+    }
+
+    /// As [`Trainer::measure`], where nothing can be waited for.
+    pub async fn measure_async(&mut self) -> (EvaluationRecord, bool) {
+        let episodes = self.config.checkpoint.eval_episodes;
+        let evaluation = self.evaluate_async(episodes, Player::Greedy).await;
         let score = evaluation.mean_score;
         let improved = self.best.is_none_or(|(best, _)| score > best);
         if improved {
@@ -136,7 +170,12 @@ impl<G: Rules> Trainer<G> {
 
     /// Why the run does not take the fast way, if it doesn't.
     pub fn obstacle(&self) -> Option<String> {
-        obstacle(&self.policy(), &self.config, &self.device)
+        Self::obstacle_to(self.game, &self.config, &self.device)
+    }
+
+    /// Why a run would not take the fast way, if it wouldn't.
+    pub fn obstacle_to(game: G, config: &TrainConfig, device: &Device) -> Option<String> {
+        obstacle(&first_policy(game, config, device), config, device)
     }
 
     /// The game.

@@ -59,7 +59,7 @@ impl<G: Rules> Way for NativeWay<G> {
         self.learner.update_from_host(played, values, counts, learn_steps, iteration)
     }
 
-    fn numbers(
+    async fn numbers(
         &mut self,
         played: HostTrajectory,
         judged: HostAdvantages,
@@ -97,7 +97,7 @@ impl<G: Rules> Way for NativeWay<G> {
         self.learner.steps()
     }
 
-    fn export(&self) -> State {
+    async fn export(&self) -> State {
         State {
             params: self.learner.params(),
             moments: self.learner.optimizer(),

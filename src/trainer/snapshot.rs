@@ -5,11 +5,14 @@ use super::engine::with_way;
 use super::way::{State as Kept, Way};
 use crate::checkpoint::{Checkpoint, CheckpointError, Section};
 use crate::config::{ConfigError, TrainConfig, overlay};
+use crate::device;
 use crate::env::Rules;
 use crate::learner::Moments;
-use crate::policy::{Mlp, Parameter, named_parameters, unflatten};
+use crate::policy::saved::{self, Header, SavedError, mlp_parameters, mlp_widths, write_params};
+use crate::policy::{NativeMlp, Parameter, flatten, named_parameters};
 use crate::rollout::SeatsError;
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::cubecl::future::block_on;
+use burn::tensor::Device;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -53,13 +56,13 @@ pub enum SnapshotError {
         /// The game found.
         found: String,
     },
-    /// The weights are of another network.
-    #[error("the checkpoint's {section} do not fit the network: {reason}")]
-    OtherShape {
+    /// The parameters are of another network, or cannot be read.
+    #[error("the checkpoint's {section}: {source}")]
+    Params {
         /// Which section.
         section: String,
-        /// What differs.
-        reason: String,
+        /// What is wrong.
+        source: SavedError,
     },
     /// A section that is not what its name says.
     #[error("the checkpoint's {section} cannot be read: {reason}")]
@@ -112,7 +115,7 @@ pub fn config_toml<G: Rules + Serialize>(game: &G, config: &TrainConfig) -> Stri
     toml::to_string(&table).expect("settings are plain tables")
 }
 
-/// The policy in a checkpoint, on `device`.
+/// The policy in a checkpoint.
 ///
 /// # Errors
 /// If the checkpoint does not hold a policy for this game.
@@ -120,20 +123,35 @@ pub fn load_policy<G: Rules>(
     checkpoint: &Checkpoint,
     game: G,
     config: &TrainConfig,
-    device: &Device,
-) -> Result<Mlp, SnapshotError> {
-    let policy = Mlp::new(game.num_features(), game.num_actions(), &config.policy, 0, device);
-    let weights = read_params(checkpoint, WEIGHTS, &named_parameters(&policy))?;
-    let count = weights.len();
-    let weights = Tensor::from_data(TensorData::new(weights, [count]), device);
-    Ok(unflatten(policy, &weights))
+) -> Result<NativeMlp, SnapshotError> {
+    let (features, actions) = (game.num_features(), game.num_actions());
+    let parameters = mlp_parameters(features, actions, &config.policy);
+    let weights = read_params(checkpoint, WEIGHTS, &parameters)?;
+    let widths = mlp_widths(features, actions, &config.policy);
+    Ok(NativeMlp::from_params(&widths, config.policy.activation, &weights))
+}
+
+/// What a file with a policy and its settings ([`crate::policy::saved`]) holds of a checkpoint.
+///
+/// # Errors
+/// If it is no such file.
+pub fn policy_file(bytes: Vec<u8>) -> Result<Checkpoint, SavedError> {
+    let Header { iteration, config } = saved::read_header(&bytes)?;
+    let section = |name: &str, bytes| Section { name: name.to_string(), version: VERSION, bytes };
+    let sections = vec![section(CONFIG, config.into_bytes()), section(WEIGHTS, bytes)];
+    Ok(Checkpoint { iteration, sections })
 }
 
 impl<G: Rules + Serialize> Trainer<G> {
-    /// Everything that the run needs to go on. On a device this reads back.
+    /// Everything that the run needs to go on. On a device this reads back and waits.
     pub fn snapshot(&self) -> Checkpoint {
+        block_on(self.snapshot_async())
+    }
+
+    /// As [`Trainer::snapshot`], where nothing can be waited for.
+    pub async fn snapshot_async(&self) -> Checkpoint {
         let names = named_parameters(&self.policy());
-        let kept = with_way!(&self.engine, way => way.export());
+        let kept = with_way!(&self.engine, way => way.export().await);
         let state = State {
             iteration: self.iteration,
             optimizer_steps: kept.moments.steps,
@@ -142,16 +160,18 @@ impl<G: Rules + Serialize> Trainer<G> {
         };
         let mut state = serde_json::to_vec_pretty(&state).expect("counters are plain numbers");
         state.push(b'\n');
+        let header = self.header();
+        let bytes = |params: &[f32]| write_params(&names, params, None);
         let mut sections = vec![
-            (CONFIG, config_toml(&self.game, &self.config).into_bytes()),
+            (CONFIG, header.config.clone().into_bytes()),
             (STATE, state),
-            (WEIGHTS, params_bytes(&names, &kept.params)),
-            (FIRST_MOMENT, params_bytes(&names, &kept.moments.first_moment)),
-            (SECOND_MOMENT, params_bytes(&names, &kept.moments.second_moment)),
+            (WEIGHTS, write_params(&names, &kept.params, Some(&header))),
+            (FIRST_MOMENT, bytes(&kept.moments.first_moment)),
+            (SECOND_MOMENT, bytes(&kept.moments.second_moment)),
             (GAMES, games_bytes(&kept.games, self.config.rollout.num_groups)),
         ];
         if let Some(reference) = &kept.reference {
-            sections.push((REFERENCE, params_bytes(&names, reference)));
+            sections.push((REFERENCE, bytes(reference)));
         }
         let sections = sections.into_iter().map(|(name, bytes)| Section {
             name: name.to_string(),
@@ -159,6 +179,20 @@ impl<G: Rules + Serialize> Trainer<G> {
             bytes,
         });
         Checkpoint { iteration: u64::from(self.iteration), sections: sections.collect() }
+    }
+
+    /// The policy as it is, as one file ([`crate::policy::saved`]), where nothing can be waited for. On a
+    /// device this reads back.
+    pub async fn policy_file_async(&self) -> Vec<u8> {
+        let policy = self.policy();
+        let params = device::read_async(flatten(&policy)).await;
+        write_params(&named_parameters(&policy), &params, Some(&self.header()))
+    }
+
+    /// What the policy is of.
+    fn header(&self) -> Header {
+        let config = config_toml(&self.game, &self.config);
+        Header { iteration: self.iteration.into(), config }
     }
 
     /// A run that goes on from a checkpoint. `config` and `game` are those of the checkpoint
@@ -199,53 +233,15 @@ fn unreadable(section: &str, reason: impl ToString) -> SnapshotError {
     SnapshotError::Unreadable { section: section.to_string(), reason: reason.to_string() }
 }
 
-/// A parameter vector as named tensors.
-fn params_bytes(names: &[Parameter], params: &[f32]) -> Vec<u8> {
-    let bytes: Vec<u8> = params.iter().flat_map(|x| x.to_le_bytes()).collect();
-    let mut offset = 0;
-    let views = names.iter().map(|parameter| {
-        let len = 4 * parameter.shape.iter().product::<usize>();
-        let view =
-            TensorView::new(Dtype::F32, parameter.shape.clone(), &bytes[offset..offset + len])
-                .expect("the length is that of the shape");
-        offset += len;
-        (parameter.name.clone(), view)
-    });
-    let views: Vec<_> = views.collect();
-    safetensors::serialize(views, None).expect("names and shapes are those of a module")
-}
-
-/// The parameter vector that [`params_bytes`] wrote.
+/// The parameter vector in a section.
 fn read_params(
     checkpoint: &Checkpoint,
     name: &str,
     parameters: &[Parameter],
 ) -> Result<Vec<f32>, SnapshotError> {
     let section = checkpoint.section(name, VERSION)?;
-    let tensors = SafeTensors::deserialize(&section.bytes).map_err(|e| unreadable(name, e))?;
-    let other = |reason: String| SnapshotError::OtherShape { section: name.to_string(), reason };
-    if tensors.len() != parameters.len() {
-        let (found, expected) = (tensors.len(), parameters.len());
-        return Err(other(format!("it holds {found} tensors instead of {expected}")));
-    }
-    let mut params = Vec::new();
-    for parameter in parameters {
-        let view = tensors
-            .tensor(&parameter.name)
-            .map_err(|_| other(format!("`{}` is missing", parameter.name)))?;
-        if view.shape() != parameter.shape || view.dtype() != Dtype::F32 {
-            return Err(other(format!(
-                "`{}` is {:?} {:?} instead of F32 {:?}",
-                parameter.name,
-                view.dtype(),
-                view.shape(),
-                parameter.shape
-            )));
-        }
-        let words = view.data().chunks_exact(4);
-        params.extend(words.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
-    }
-    Ok(params)
+    let params = saved::read_params(&section.bytes, parameters);
+    params.map_err(|source| SnapshotError::Params { section: name.to_string(), source })
 }
 
 fn games_bytes(words: &[u32], num_groups: usize) -> Vec<u8> {

@@ -31,7 +31,7 @@ pub(super) trait Way {
 
     /// Waits for the numbers of the iteration. If it is said which is the `next`, its rollout may be
     /// begun before.
-    fn numbers(
+    async fn numbers(
         &mut self,
         played: Self::Played,
         judged: Self::Judged,
@@ -56,7 +56,7 @@ pub(super) trait Way {
     fn steps(&self) -> u64;
 
     /// The state as it is. On a device this reads back.
-    fn export(&self) -> State;
+    async fn export(&self) -> State;
 
     /// Goes on from a state.
     ///
@@ -88,17 +88,20 @@ pub(super) struct State {
 }
 
 /// A learner's state from a device, with the `games`.
-pub(super) fn download<P: Policy>(weights: &Weights<P>, games: Vec<u32>) -> State {
-    let read = |tensor: &Tensor<1>| device::read(tensor.clone());
+pub(super) async fn download<P: Policy>(weights: &Weights<P>, games: Vec<u32>) -> State {
+    let read = |tensor: &Tensor<1>| device::read_async(tensor.clone());
     let optimizer = weights.optimizer();
     State {
-        params: read(weights.params()),
+        params: read(weights.params()).await,
         moments: Moments {
-            first_moment: read(&optimizer.first_moment),
-            second_moment: read(&optimizer.second_moment),
+            first_moment: read(&optimizer.first_moment).await,
+            second_moment: read(&optimizer.second_moment).await,
             steps: optimizer.steps,
         },
-        reference: weights.reference().map(|policy| read(&flatten(policy))),
+        reference: match weights.reference() {
+            Some(policy) => Some(read(&flatten(policy)).await),
+            None => None,
+        },
         games,
     }
 }

@@ -4,6 +4,7 @@
 
 pub mod iteration;
 pub mod rollouts;
+pub mod training;
 pub mod updates;
 
 use burn::tensor::{Device, Tensor};

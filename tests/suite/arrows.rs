@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The rooms of the library and those that each may use. `ARCHITECTURE.md` draws the same.
-const ARROWS: [(&str, &[&str]); 13] = [
+const ARROWS: [(&str, &[&str]); 14] = [
     ("config", &[]),
     ("draws", &[]),
     ("trajectory", &[]),
@@ -32,6 +32,7 @@ const ARROWS: [(&str, &[&str]); 13] = [
             "trajectory",
         ],
     ),
+    ("viewer", &["device", "env", "rollout"]),
     ("cli", &[]),
 ];
 

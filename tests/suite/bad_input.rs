@@ -91,7 +91,7 @@ fn a_checkpoint_of_another_game_or_shape_is_refused() {
     config.bytes = wider.replace("iterations = 2", "iterations = 4").into_bytes();
     grove::checkpoint::save(&checkpoint, &path).unwrap();
     let text = refusal(folder, &["train", "--resume", "--run-dir", "run", "--device", "cpu"]);
-    assert!(text.contains("do not fit the network"), "{text}");
+    assert!(text.contains("does not fit the network"), "{text}");
     assert!(text.contains("layers.1.weight"), "{text}");
 }
 

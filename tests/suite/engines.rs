@@ -1,26 +1,17 @@
 //! The ways of playing and learning: each repeats itself and goes on where it was interrupted, and they
 //! agree.
 
+use crate::shared::training::{section, short_run, whole_runs};
 use crate::support::{adapter, cpu};
 use burn::tensor::Device;
 use grove::config::{Engine, Start, TrainConfig};
 use grove::env::Catch;
 use grove::metrics::IterationRecord;
 use grove::trainer::Trainer;
+use pollster::block_on;
 
 fn config(engine: Engine, start: Start) -> TrainConfig {
-    let mut config = TrainConfig::for_game("catch");
-    config.engine = engine;
-    config.iterations = 4;
-    config.policy.hidden = vec![16];
-    config.rollout.num_groups = 6;
-    config.rollout.group_size = 5;
-    config.rollout.num_steps = 12;
-    config.rollout.learn_steps = 7;
-    config.rollout.start = start;
-    config.loss.kl_coef = 0.01;
-    config.update.num_minibatches = 3;
-    config
+    TrainConfig { engine, ..short_run(start) }
 }
 
 fn run(trainer: &mut Trainer<Catch>, iterations: u32) -> Vec<IterationRecord> {
@@ -66,6 +57,36 @@ fn on_an_adapter_both_ways_repeat_and_resume_byte_for_byte() {
     let Some(device) = adapter() else { return };
     repeats_and_resumes(&device, Engine::Auto);
     repeats_and_resumes(&device, Engine::General);
+}
+
+#[test]
+fn what_waits_and_what_does_not_give_the_same_bytes() {
+    for device in [Some(cpu()), adapter()].into_iter().flatten() {
+        for engine in [Engine::Auto, Engine::General] {
+            let config = config(engine, Start::Branch);
+            let new = || Trainer::new(Catch::default(), &config, &device);
+            let (mut waits, mut awaited) = (new(), new());
+            for _ in 0..3 {
+                let want = waits.iterate().unwrap();
+                let got = block_on(awaited.iterate_async()).unwrap();
+                // All but the clock's and the allocator's.
+                let (seconds, memory) = (want.seconds, want.memory);
+                let steps_per_second = want.steps_per_second;
+                assert_eq!(IterationRecord { seconds, memory, steps_per_second, ..got }, want);
+            }
+            assert_eq!(block_on(awaited.measure_async()), waits.measure());
+            let saved = block_on(awaited.snapshot_async());
+            assert!(saved == waits.snapshot(), "{}", waits.describe());
+            let file = block_on(awaited.policy_file_async());
+            assert_eq!(file, section(&saved, "weights.safetensors"));
+        }
+    }
+}
+
+#[test]
+fn whole_runs_on_an_adapter_are_those_of_the_cpu() {
+    let Some(device) = adapter() else { return };
+    block_on(whole_runs(&device));
 }
 
 /// Two runs whose rounding differs: the same games at first, the same numbers within 0.1 %.

@@ -9,12 +9,15 @@ mod engines;
 mod judging;
 mod learning;
 mod loss;
+mod policies;
 mod precision;
 mod program;
+mod record;
 mod rollouts;
 mod rules;
 #[path = "../shared/mod.rs"]
 mod shared;
 mod support;
+mod viewer;
 mod watch;
 mod watch_live;

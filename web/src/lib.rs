@@ -1,8 +1,10 @@
 //! The modules of the page: [`watch`] shows games, `train` (a feature, and a module of its own) trains.
 
+mod kind;
+mod screen;
 #[cfg(feature = "train")]
 mod train;
-#[cfg(not(feature = "train"))]
+#[cfg(any(clippy, not(feature = "train")))]
 mod watch;
 
 use wasm_bindgen::prelude::*;

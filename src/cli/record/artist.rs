@@ -1,0 +1,71 @@
+//! Who draws: the CPU or a GPU, to the same picture.
+
+use anyhow::{Result, bail};
+use grove::device;
+use grove::env::look::Look;
+use grove::viewer::{Instance, Picture, instances, paint};
+#[cfg(feature = "wgpu")]
+use grove::viewer::{Offscreen, Renderer};
+
+pub struct Artist<G: Look> {
+    game: G,
+    name: String,
+    instances: Vec<Instance>,
+    #[cfg(feature = "wgpu")]
+    gpu: Option<(Renderer, Offscreen)>,
+}
+
+impl<G: Look> Artist<G> {
+    /// The one of this name, for pictures of this size.
+    pub fn new(game: G, name: &str, width: u32, height: u32) -> Result<Self> {
+        let chosen = device::choose(name)?;
+        #[cfg(feature = "wgpu")]
+        let gpu = match device::graphics_setup(&chosen.device) {
+            Some(setup) => {
+                let (device, queue) = (&setup.device, &setup.queue);
+                let offscreen = Offscreen::new(device, queue, width, height)?;
+                Some((Renderer::new(device, queue, Offscreen::FORMAT, game), offscreen))
+            }
+            None => None,
+        };
+        #[cfg(feature = "wgpu")]
+        let draws = gpu.is_some();
+        #[cfg(not(feature = "wgpu"))]
+        let draws = false;
+        if !draws && chosen.info.kind != "cpu" {
+            bail!("the device `{name}` draws no pictures; take cpu or wgpu");
+        }
+        Ok(Self {
+            game,
+            name: chosen.info.to_string(),
+            instances: Vec::new(),
+            #[cfg(feature = "wgpu")]
+            gpu,
+        })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Draws games, where `part` of the motion from `before` to `now` has been made.
+    pub fn paint(
+        &mut self,
+        before: &[G::State],
+        now: &[G::State],
+        part: f32,
+        picture: &mut Picture,
+    ) -> Result<()> {
+        instances(self.game, before, now, part, &mut self.instances);
+        #[cfg(feature = "wgpu")]
+        if let Some((renderer, offscreen)) = &mut self.gpu {
+            let (width, height) = (picture.width, picture.height);
+            renderer.draw(offscreen.view(), width, height, now.len(), &self.instances);
+            *picture = offscreen.read()?;
+            return Ok(());
+        }
+        paint(self.game, now.len(), &self.instances, picture);
+        Ok(())
+    }
+}

@@ -1,0 +1,95 @@
+//! How CartPole looks: a cart on a track in the open, four cells a metre.
+
+use super::{CartPole, CartPoleState, LENGTH, TAU, X_LIMIT, cos_small, sin_small};
+use crate::env::look::{Look, Setting, Sprite, between, sky, tile, variant};
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+
+/// Cells a metre.
+const METRE: f32 = 4.0;
+/// The scene, in cells.
+const COLUMNS: u32 = 25;
+const ROWS: u32 = 9;
+/// The row of the track.
+const TRACK_ROW: u32 = 7;
+/// Where the cart's middle, the wheels' middles and the pole's joint are, in cells from above.
+const CART_Y: f32 = 6.2;
+const WHEEL_Y: f32 = 6.85;
+const JOINT_Y: f32 = 5.8;
+/// Cells from the middle of a wheel to its rim, and to the cart's middle.
+const WHEEL_RADIUS: f32 = 0.4;
+const WHEEL_X: f32 = 0.6;
+
+impl Setting for CartPole {
+    fn columns(&self) -> u32 {
+        COLUMNS
+    }
+
+    fn rows(&self) -> u32 {
+        ROWS
+    }
+
+    fn background(&self, column: u32, row: u32) -> u32 {
+        let middle = COLUMNS / 2;
+        let end = (X_LIMIT * METRE).ceil() as u32;
+        if row > TRACK_ROW {
+            tile::MEADOW_A + variant(column, row, 3)
+        } else if row == TRACK_ROW {
+            match column.abs_diff(middle) {
+                0 => tile::TRACK_MIDDLE,
+                away if away == end => tile::TRACK_END,
+                away if away < end => tile::TRACK,
+                _ => tile::GRAVEL,
+            }
+        } else if row + 1 == TRACK_ROW {
+            tile::HILL_A + column % 2
+        } else {
+            sky(column, row, TRACK_ROW)
+        }
+    }
+
+    /// The pole, the cart, two wheels, the pole's joint.
+    fn num_sprites(&self) -> usize {
+        5
+    }
+
+    /// That of the physics.
+    fn steps_per_second(&self) -> f32 {
+        1.0 / TAU
+    }
+}
+
+#[cube]
+impl Look for CartPole {
+    fn sprite(
+        before: &CartPoleState,
+        now: &CartPoleState,
+        part: f32,
+        #[comptime] i: usize,
+        #[comptime] _game: Self,
+    ) -> Sprite {
+        let moved = between(before.x, now.x, part) * METRE;
+        let x = moved + comptime!(COLUMNS as f32 / 2.0);
+        if comptime!(i == 0) {
+            // The picture of the pole lies on its side.
+            let theta = between(before.theta, now.theta, part);
+            let half = comptime!(LENGTH * METRE);
+            let (end_x, end_y) = (x + sin_small(theta) * half, JOINT_Y - cos_small(theta) * half);
+            let mut pole = Sprite::upright(end_x, end_y, 2.0f32 * half, 1.0f32, tile::POLE);
+            pole.turn = theta - comptime!(std::f32::consts::FRAC_PI_2);
+            pole.repeat = comptime!(2.0 * LENGTH * METRE);
+            pole
+        } else if comptime!(i == 1) {
+            let mut cart = Sprite::upright(x, CART_Y, 2.0f32, 1.0f32, tile::CART);
+            cart.repeat = 2.0f32.runtime();
+            cart
+        } else if comptime!(i < 4) {
+            let side = comptime!(if i == 2 { -WHEEL_X } else { WHEEL_X });
+            let mut wheel = Sprite::upright(x + side, WHEEL_Y, 1.0f32, 1.0f32, tile::WHEEL);
+            wheel.turn = moved * comptime!(1.0 / WHEEL_RADIUS);
+            wheel
+        } else {
+            Sprite::upright(x, JOINT_Y, 1.0f32, 1.0f32, tile::HUB)
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! How Catch looks: a chequered board, a ball and a paddle.
+
+use super::{Catch, CatchState};
+use crate::env::look::{Look, Setting, Sprite, between, tile};
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+
+impl Setting for Catch {
+    fn columns(&self) -> u32 {
+        self.columns
+    }
+
+    fn rows(&self) -> u32 {
+        self.rows
+    }
+
+    fn background(&self, column: u32, row: u32) -> u32 {
+        if (column + row) % 2 == 0 { tile::BOARD_A } else { tile::BOARD_B }
+    }
+
+    /// The paddle and the ball.
+    fn num_sprites(&self) -> usize {
+        2
+    }
+
+    fn steps_per_second(&self) -> f32 {
+        6.0
+    }
+}
+
+#[cube]
+impl Look for Catch {
+    fn sprite(
+        before: &CatchState,
+        now: &CatchState,
+        part: f32,
+        #[comptime] i: usize,
+        #[comptime] game: Self,
+    ) -> Sprite {
+        if comptime!(i == 0) {
+            let x = between(before.paddle as f32, now.paddle as f32, part) + 0.5f32;
+            let y = comptime!(game.rows as f32 - 0.5);
+            Sprite::upright(x, y, 1.0f32, 1.0f32, tile::PADDLE)
+        } else {
+            let x = between(before.ball_column as f32, now.ball_column as f32, part) + 0.5f32;
+            let y = between(before.ball_row as f32, now.ball_row as f32, part) + 0.5f32;
+            Sprite::upright(x, y, 1.0f32, 1.0f32, tile::BALL)
+        }
+    }
+}

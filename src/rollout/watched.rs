@@ -1,0 +1,239 @@
+//! Games that somebody looks at: played step by step, and left standing where an episode ended.
+
+use super::evaluate::Player;
+use super::seats::Seat;
+use super::{action_key, action_uniform};
+use crate::draws::{Stream, draw};
+use crate::env::{Episode, Rules, advance, start_next};
+use crate::policy::{LANES, Lanes, NativeMlp, argmax_lane, sample_lanes};
+
+/// What a policy thinks of a game as it stands, and what it does.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Choice {
+    /// The action taken.
+    pub action: u32,
+    /// The probability of each action, `[num_actions]`.
+    pub probabilities: Vec<f32>,
+}
+
+/// Games on the CPU, with what they were before their last step.
+#[derive(Clone, Debug)]
+pub struct Watched<G: Rules> {
+    game: G,
+    seats: Vec<Seat<G>>,
+    before: Vec<G::State>,
+    ended: Vec<bool>,
+    /// Where the draws of sampled actions come from, one a game.
+    action_keys: Vec<u32>,
+    /// Steps since the start, over all episodes.
+    time: u32,
+}
+
+impl<G: Rules> Watched<G> {
+    /// The first episodes that [`evaluate`](super::evaluate()) plays with [`Stream::Evaluation`] and this
+    /// seed: game `i` starts on level `i`.
+    ///
+    /// # Panics
+    /// If `count` is 0.
+    pub fn new(game: G, count: usize, seed: u64) -> Self {
+        assert!(count > 0, "somebody looks at a game or more");
+        let key = Stream::Evaluation.key(seed);
+        let (levels, actions) = (draw(key, 0), draw(key, 1));
+        let numbers = 0..count as u32;
+        let seats: Vec<_> =
+            numbers.clone().map(|i| Seat::<G>::new(draw(levels, i), game)).collect();
+        Self {
+            game,
+            before: seats.iter().map(|seat| seat.state).collect(),
+            ended: vec![false; count],
+            action_keys: numbers.map(|i| action_key(actions, i)).collect(),
+            seats,
+            time: 0,
+        }
+    }
+
+    /// The same level, from its start, for so many players: game 0's.
+    pub fn duel(&self, players: usize) -> Self {
+        let seat = Seat::new(self.seats[0].episode.level, self.game);
+        Self {
+            game: self.game,
+            seats: vec![seat; players],
+            before: vec![seat.state; players],
+            ended: vec![false; players],
+            action_keys: vec![self.action_keys[0]; players],
+            time: 0,
+        }
+    }
+
+    /// Plays a step of every game; where an episode has ended, its next level starts instead.
+    ///
+    /// # Panics
+    /// If there are not as many `actions` as games.
+    pub fn step(&mut self, actions: &[u32]) {
+        assert_eq!(actions.len(), self.seats.len(), "actions: [count]");
+        for (i, Seat { state, episode }) in self.seats.iter_mut().enumerate() {
+            if self.ended[i] {
+                start_next::<G>(state, episode, self.game);
+                self.before[i] = *state;
+                self.ended[i] = false;
+            } else {
+                self.before[i] = *state;
+                self.ended[i] = advance::<G>(state, episode, actions[i], self.game).ended;
+            }
+        }
+        self.time += 1;
+    }
+
+    /// What a policy does in some of the games as they stand.
+    pub fn choose(
+        &self,
+        policy: &NativeMlp,
+        player: Player,
+        games: std::ops::Range<usize>,
+    ) -> Vec<Choice> {
+        let mut choices = Vec::with_capacity(games.len());
+        let mut obs = vec![[0.0; LANES]; self.game.num_features()];
+        let mut scratch = policy.scratch();
+        let keys = self.action_keys[games.clone()].chunks(LANES);
+        for (seats, keys) in self.seats[games].chunks(LANES).zip(keys) {
+            for (i, lanes) in obs.iter_mut().enumerate() {
+                for (lane, seat) in lanes.iter_mut().zip(seats) {
+                    *lane = G::feature(&seat.state, i, self.game);
+                }
+            }
+            let logits = policy.logits(&obs, &mut scratch);
+            let mut u = [0.0; LANES];
+            for (u, key) in u.iter_mut().zip(keys) {
+                *u = action_uniform(*key, self.time);
+            }
+            let (mut picked, mut logprobs) = ([0; LANES], [0.0; LANES]);
+            sample_lanes(logits, &u, &mut picked, &mut logprobs);
+            choices.extend((0..seats.len()).map(|lane| Choice {
+                action: match player {
+                    Player::Greedy => argmax_lane(logits, lane),
+                    Player::Sampling => picked[lane],
+                },
+                probabilities: softmax(logits, lane),
+            }));
+        }
+        choices
+    }
+
+    /// The game.
+    pub fn game(&self) -> G {
+        self.game
+    }
+
+    /// How many games there are.
+    pub fn count(&self) -> usize {
+        self.seats.len()
+    }
+
+    /// The games before their last step, `[count]`; those of [`Watched::now`] where there was none.
+    pub fn before(&self) -> &[G::State] {
+        &self.before
+    }
+
+    /// The games as they stand, `[count]`.
+    pub fn now(&self) -> Vec<G::State> {
+        self.seats.iter().map(|seat| seat.state).collect()
+    }
+
+    /// Where a game stands in its episode.
+    pub fn episode(&self, i: usize) -> Episode {
+        self.seats[i].episode
+    }
+
+    /// Whether a game's episode ended with its last step.
+    pub fn ended(&self, i: usize) -> bool {
+        self.ended[i]
+    }
+
+    /// What a policy sees of a game, `[num_features]`.
+    pub fn observe(&self, i: usize) -> Vec<f32> {
+        let features = 0..self.game.num_features();
+        features.map(|f| G::feature(&self.seats[i].state, f, self.game)).collect()
+    }
+}
+
+/// The probabilities of the actions in one lane, `[num_actions]`.
+fn softmax(logits: &[Lanes], lane: usize) -> Vec<f32> {
+    let max = logits.iter().map(|l| l[lane]).fold(f32::NEG_INFINITY, f32::max);
+    let weights: Vec<f32> = logits.iter().map(|l| (l[lane] - max).exp()).collect();
+    let total: f32 = weights.iter().sum();
+    weights.into_iter().map(|w| w / total).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Activation, PolicyConfig};
+    use crate::env::{Catch, Fruit};
+    use crate::policy::Mlp;
+    use crate::rollout::evaluate;
+    use burn::tensor::Device;
+
+    fn policy<G: Rules>(game: G) -> NativeMlp {
+        let config = PolicyConfig { hidden: vec![9], activation: Activation::Tanh };
+        let (features, actions) = (game.num_features(), game.num_actions());
+        NativeMlp::new(&Mlp::new(features, actions, &config, 5, &Device::flex()))
+    }
+
+    #[test]
+    fn first_episodes_are_those_of_an_evaluation() {
+        fn holds<G: Rules>(game: G) {
+            let policy = policy(game);
+            for player in [Player::Greedy, Player::Sampling] {
+                let mut watched = Watched::new(game, 19, 7);
+                let mut scores = vec![None; 19];
+                while scores.iter().any(Option::is_none) {
+                    let choices = watched.choose(&policy, player, 0..19);
+                    let actions: Vec<u32> = choices.iter().map(|choice| choice.action).collect();
+                    watched.step(&actions);
+                    for (i, score) in scores.iter_mut().enumerate() {
+                        if watched.ended(i) && score.is_none() {
+                            *score = Some(f64::from(watched.episode(i).score));
+                        }
+                    }
+                }
+                let mean = scores.into_iter().flatten().sum::<f64>() / 19.0;
+                let expected = evaluate(&policy, game, 19, Stream::Evaluation, 7, player);
+                assert!((mean - expected.mean_score).abs() < 1e-9, "{player:?}");
+            }
+        }
+        holds(Fruit::default());
+        holds(Catch::default());
+    }
+
+    #[test]
+    fn an_ended_game_stands_for_a_step_and_goes_on_with_its_next_level() {
+        let game = Catch::default();
+        let mut watched = Watched::new(game, 1, 3);
+        let level = watched.episode(0).level;
+        for _ in 0..game.rows - 1 {
+            assert!(!watched.ended(0));
+            watched.step(&[1]);
+        }
+        assert!(watched.ended(0) && watched.now()[0].ball_row == game.rows - 1);
+        assert_eq!(watched.episode(0).level, level);
+        watched.step(&[1]);
+        assert!(!watched.ended(0) && watched.episode(0).time == 0);
+        assert_ne!(watched.episode(0).level, level);
+        assert_eq!(watched.now()[0], watched.before()[0]);
+    }
+
+    #[test]
+    fn a_duel_is_on_one_level_from_its_start() {
+        let mut watched = Watched::new(Fruit::default(), 3, 3);
+        for _ in 0..5 {
+            watched.step(&[0, 1, 2]);
+        }
+        let mut duel = watched.duel(2);
+        assert_eq!(duel.episode(0), duel.episode(1));
+        assert_eq!((duel.episode(0).level, duel.episode(0).time), (watched.episode(0).level, 0));
+        duel.step(&[0, 2]);
+        let [left, right] = duel.now()[..] else { panic!("two games") };
+        assert_ne!(left.basket, right.basket);
+        assert_eq!((left.fruits01, left.tick), (right.fruits01, right.tick));
+    }
+}

@@ -1,0 +1,124 @@
+//! Sprites computed where the games are played, and drawn from there: nothing goes through the CPU.
+
+use super::instance::WORDS;
+use crate::device::buffers::{argument, cube_ints, room};
+use crate::env::bits::to_bits;
+use crate::env::look::{Look, Sprite};
+use crate::rollout::{seat_words, seated_episode, seated_state};
+use burn::backend::DType;
+use burn::cubecl;
+use burn::cubecl::calculate_cube_count_elemwise;
+use burn::cubecl::prelude::*;
+use burn::cubecl::server::BufferBinding;
+use burn::cubecl::wgpu::{AutoCompiler, WgpuServer};
+use burn::tensor::{Int, Tensor};
+
+/// Sprites that lie in a device's memory, `[games * num_sprites]` of [`Instance`](super::Instance).
+#[derive(Debug)]
+pub struct DeviceInstances {
+    buffer: wgpu::Buffer,
+    offset: u64,
+    size: u64,
+    /// Keeps them where they are.
+    _memory: BufferBinding,
+}
+
+impl DeviceInstances {
+    /// The buffer, for [`Renderer::draw_buffer`](super::Renderer::draw_buffer) of a renderer on the same
+    /// device.
+    pub fn binding(&self) -> wgpu::BufferBinding<'_> {
+        let size = wgpu::BufferSize::new(self.size);
+        wgpu::BufferBinding { buffer: &self.buffer, offset: self.offset, size }
+    }
+}
+
+#[cube]
+fn store(words: &mut [u32], sprite: &Sprite, at: usize) {
+    let first = at * WORDS;
+    words[first] = to_bits(sprite.x);
+    words[first + 1] = to_bits(sprite.y);
+    words[first + 2] = to_bits(sprite.width);
+    words[first + 3] = to_bits(sprite.height);
+    words[first + 4] = to_bits(sprite.turn);
+    words[first + 5] = sprite.tile;
+    words[first + 6] = to_bits(sprite.repeat);
+    words[first + 7] = to_bits(sprite.shade);
+}
+
+/// One unit, one game.
+#[cube(launch_unchecked)]
+fn instances_kernel<G: Look>(
+    before: &[u32],
+    now: &[u32],
+    words: &mut [u32],
+    part: f32,
+    count: usize,
+    #[comptime] game: G,
+) {
+    let i = ABSOLUTE_POS;
+    if i < count {
+        let num_sprites = comptime!(game.num_sprites());
+        let (was, is) = (seated_episode(before, i, count), seated_episode(now, i, count));
+        let follows = was.level == is.level && was.time < is.time;
+        let before = seated_state::<G>(before, i, count, game);
+        let now = seated_state::<G>(now, i, count, game);
+        #[unroll]
+        for k in 0..num_sprites {
+            if follows {
+                store(words, &G::sprite(&before, &now, part, k, game), i * num_sprites + k);
+            } else {
+                store(words, &G::sprite(&now, &now, part, k, game), i * num_sprites + k);
+            }
+        }
+    }
+}
+
+/// The sprites of some games on a wgpu device, as [`instances()`](super::instances()) gives them on the CPU.
+/// `before` and `now` are their seats, `[seat_words, games]` ([`seat_words`]), around the last step;
+/// a game that has begun a new level meanwhile is shown as it is now.
+///
+/// # Panics
+/// If the shapes differ, or the device is none of wgpu's.
+pub fn device_instances<G: Look>(
+    game: G,
+    before: &Tensor<2, Int>,
+    now: &Tensor<2, Int>,
+    part: f32,
+) -> DeviceInstances {
+    assert_eq!(now.dims()[0], seat_words(game), "now: [seat_words, games]");
+    assert_eq!(before.dims(), now.dims(), "before: [seat_words, games]");
+    let count = now.dims()[1];
+    let (before, now) = (cube_ints(before.clone()), cube_ints(now.clone()));
+    let words = room(&now, &[count * game.num_sprites(), WORDS], DType::I32);
+    let client = &now.client;
+    let dim = CubeDim::new_1d(32);
+    // SAFETY: the kernel reads and writes what belongs to games before `count`, for which the buffers
+    // have room.
+    unsafe {
+        instances_kernel::launch_unchecked::<G>(
+            client,
+            calculate_cube_count_elemwise(client, count, dim),
+            dim,
+            argument(&before),
+            argument(&now),
+            argument(&words),
+            part,
+            count,
+            game,
+        );
+    }
+    let handle = words.handle.clone();
+    let memory = handle.clone().binding();
+    let managed = client
+        .get_resource::<WgpuServer<AutoCompiler>>(handle)
+        .unwrap_or_else(|error| panic!("the sprites are not on a wgpu device: {error:?}"));
+    // Later work of the same queue, such as a renderer's, then comes after the kernel.
+    client.flush().unwrap_or_else(|error| panic!("the device failed: {error:?}"));
+    let resource = managed.resource();
+    DeviceInstances {
+        buffer: resource.buffer.clone(),
+        offset: resource.offset,
+        size: resource.size,
+        _memory: memory,
+    }
+}

@@ -1,0 +1,125 @@
+//! A target without a window: what a GPU draws comes back as a picture.
+
+use super::Picture;
+
+/// A texture to draw on, and the way back from it.
+#[derive(Debug)]
+pub struct Offscreen {
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    texture: wgpu::Texture,
+    view: wgpu::TextureView,
+    copy: wgpu::Buffer,
+    /// Bytes from a row to the next in `copy`.
+    stride: u32,
+}
+
+/// Why there is no picture.
+#[derive(Debug, thiserror::Error)]
+pub enum OffscreenError {
+    /// The picture is larger than the device draws.
+    #[error("{width} x {height} pixels are asked for, but this device draws 1 to {limit} a side")]
+    Size {
+        /// Pixels across.
+        width: u32,
+        /// Pixels down.
+        height: u32,
+        /// The most of either.
+        limit: u32,
+    },
+    /// The device has failed.
+    #[error("the device failed: {0}")]
+    Failed(String),
+}
+
+impl Offscreen {
+    /// The format of its pixels.
+    pub const FORMAT: wgpu::TextureFormat = wgpu::TextureFormat::Rgba8Unorm;
+
+    /// One of `width` x `height` pixels.
+    ///
+    /// # Errors
+    /// If the device draws no such size.
+    pub fn new(
+        device: &wgpu::Device,
+        queue: &wgpu::Queue,
+        width: u32,
+        height: u32,
+    ) -> Result<Self, OffscreenError> {
+        let limit = device.limits().max_texture_dimension_2d;
+        if width == 0 || height == 0 || width.max(height) > limit {
+            return Err(OffscreenError::Size { width, height, limit });
+        }
+        let texture = device.create_texture(&wgpu::TextureDescriptor {
+            label: Some("offscreen"),
+            size: wgpu::Extent3d { width, height, depth_or_array_layers: 1 },
+            mip_level_count: 1,
+            sample_count: 1,
+            dimension: wgpu::TextureDimension::D2,
+            format: Self::FORMAT,
+            usage: wgpu::TextureUsages::RENDER_ATTACHMENT | wgpu::TextureUsages::COPY_SRC,
+            view_formats: &[],
+        });
+        let stride = (width * 4).next_multiple_of(wgpu::COPY_BYTES_PER_ROW_ALIGNMENT);
+        let copy = device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("offscreen"),
+            size: u64::from(stride) * u64::from(height),
+            usage: wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ,
+            mapped_at_creation: false,
+        });
+        Ok(Self {
+            device: device.clone(),
+            queue: queue.clone(),
+            view: texture.create_view(&Default::default()),
+            texture,
+            copy,
+            stride,
+        })
+    }
+
+    /// What to draw on.
+    pub fn view(&self) -> &wgpu::TextureView {
+        &self.view
+    }
+
+    /// Waits for what has been drawn, and copies it.
+    ///
+    /// # Errors
+    /// If the device fails.
+    pub fn read(&self) -> Result<Picture, OffscreenError> {
+        let (width, height) = (self.texture.width(), self.texture.height());
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        let layout = wgpu::TexelCopyBufferLayout {
+            offset: 0,
+            bytes_per_row: Some(self.stride),
+            rows_per_image: None,
+        };
+        let target = wgpu::TexelCopyBufferInfo { buffer: &self.copy, layout };
+        encoder.copy_texture_to_buffer(self.texture.as_image_copy(), target, self.texture.size());
+        self.queue.submit([encoder.finish()]);
+        let (sender, receiver) = std::sync::mpsc::channel();
+        self.copy.map_async(wgpu::MapMode::Read, .., move |result| {
+            // The receiver waits below, unless polling has failed.
+            let _ = sender.send(result);
+        });
+        let failed = |message: String| OffscreenError::Failed(message);
+        self.device
+            .poll(wgpu::PollType::wait_indefinitely())
+            .map_err(|error| failed(error.to_string()))?;
+        match receiver.recv() {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return Err(failed(error.to_string())),
+            Err(error) => return Err(failed(error.to_string())),
+        }
+        let mut picture = Picture::new(width, height);
+        let bytes = self.copy.get_mapped_range(..).map_err(|error| failed(error.to_string()))?;
+        let row = width as usize * 4;
+        let rows = bytes.chunks_exact(self.stride as usize);
+        for (to, from) in picture.pixels.chunks_exact_mut(row).zip(rows) {
+            to.copy_from_slice(&from[..row]);
+        }
+        drop(bytes);
+        self.copy.unmap();
+        Ok(picture)
+    }
+}

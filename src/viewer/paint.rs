@@ -1,0 +1,196 @@
+//! Pictures painted by the CPU: the reference for the shader, and what shows games where there is no GPU.
+
+use super::atlas::{Atlas, Rgba, TILE};
+use super::{Cells, Instance, Plate, Wall};
+use crate::env::look::{Look, Setting};
+
+/// What is added where a position is cut to a whole number, so that rounding does not decide what
+/// lies on the border of two pixels. `shaders/sprites.wgsl` has the same.
+const BORDER: f32 = 0.01;
+
+/// A picture: red, green, blue, opacity, row by row from the upper left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Picture {
+    /// Pixels across.
+    pub width: u32,
+    /// Pixels down.
+    pub height: u32,
+    /// `[height][width][4]`.
+    pub pixels: Vec<u8>,
+}
+
+impl Picture {
+    /// One in which nothing is to be seen.
+    pub fn new(width: u32, height: u32) -> Self {
+        Self { width, height, pixels: vec![0; width as usize * height as usize * 4] }
+    }
+
+    fn row(&mut self, x: u32, y: u32, len: u32) -> &mut [Rgba] {
+        let first = (y as usize * self.width as usize + x as usize) * 4;
+        self.pixels[first..first + len as usize * 4].as_chunks_mut().0
+    }
+
+    /// Copies pixels of row `from` to row `to`, in both from the `x` that is given with it.
+    fn copy_row(&mut self, from: (u32, u32), to: (u32, u32), len: u32) {
+        let at = |(x, y): (u32, u32)| (y as usize * self.width as usize + x as usize) * 4;
+        let first = at(from);
+        self.pixels.copy_within(first..first + len as usize * 4, at(to));
+    }
+}
+
+/// Paints `count` games as a [`Wall`], the whole picture anew; `instances` are their sprites, as
+/// [`instances()`](super::instances()) gives them. Outside of the games nothing is to be seen.
+///
+/// # Panics
+/// If the number of sprites is another than `count` games have, or the picture's pixels are not
+/// `width * height * 4` bytes.
+pub fn paint<G: Look>(game: G, count: usize, instances: &[Instance], picture: &mut Picture) {
+    assert_eq!(instances.len(), count * game.num_sprites(), "instances: [count * num_sprites]");
+    let bytes = picture.width as usize * picture.height as usize * 4;
+    assert_eq!(picture.pixels.len(), bytes, "pixels: [height][width][4]");
+    picture.pixels.fill(0);
+    let wall = Wall::fit(Cells::of(&game), count, picture.width, picture.height);
+    if count == 0 || wall.width == 0 || wall.height == 0 {
+        return;
+    }
+    paint_backgrounds(&game, &wall, picture);
+    for (i, sprites) in instances.chunks_exact(game.num_sprites()).enumerate() {
+        let plate = wall.plate(i);
+        for sprite in sprites.iter().filter(|sprite| sprite.shade > 0.0) {
+            paint_sprite(sprite, &wall, plate, picture);
+        }
+    }
+}
+
+/// Paints the first plate, and copies it to the others.
+fn paint_backgrounds(setting: &impl Setting, wall: &Wall, picture: &mut Picture) {
+    let atlas = Atlas::get();
+    // Cell, and the pixel of its tile, of each pixel of a line.
+    let places = |pixels: u32, cells: u32| -> Vec<(u32, usize)> {
+        let place = |pixel: u32| {
+            let at = (pixel as f32 + 0.5) / wall.scale;
+            let cell = (at as u32).min(cells - 1);
+            let inside = (at - cell as f32) * TILE as f32 + BORDER;
+            (cell, (inside as usize).min(TILE - 1))
+        };
+        (0..pixels).map(place).collect()
+    };
+    let (columns, rows) = (setting.columns(), setting.rows());
+    let across = places(wall.width, columns);
+    let first = wall.plate(0);
+    let mut tiles = Vec::new();
+    let mut last = None;
+    for (y, place) in places(wall.height, rows).into_iter().enumerate() {
+        let line = first.y + y as u32;
+        if last == Some(place) {
+            picture.copy_row((first.x, line - 1), (first.x, line), wall.width);
+            continue;
+        }
+        let (row, inside) = place;
+        if last.is_none_or(|(last, _)| last != row) {
+            tiles = (0..columns).map(|column| setting.background(column, row)).collect();
+        }
+        let texels: Vec<&[Rgba]> = tiles.iter().map(|tile| atlas.row(*tile, inside)).collect();
+        let pixels = picture.row(first.x, line, wall.width);
+        for (pixel, (column, x)) in pixels.iter_mut().zip(&across) {
+            *pixel = texels[*column as usize][*x];
+        }
+        last = Some(place);
+    }
+    for plate in (1..wall.count as usize).map(|i| wall.plate(i)) {
+        for y in 0..wall.height {
+            picture.copy_row((first.x, first.y + y), (plate.x, plate.y + y), wall.width);
+        }
+    }
+}
+
+/// A sprite on its plate, in pixels.
+struct Placed {
+    /// What it covers; for a turned one, the frame around that.
+    low: (f32, f32),
+    high: (f32, f32),
+    centre: (f32, f32),
+    size: (f32, f32),
+    cos: f32,
+    sin: f32,
+}
+
+impl Placed {
+    /// An upright sprite begins and ends at whole pixels, so that it keeps its look as it moves.
+    fn of(sprite: &Instance, scale: f32) -> Self {
+        let side = |centre: f32, size: f32| {
+            let low = (centre * scale - 0.5 * size * scale + 0.5 + BORDER).floor();
+            let high = (centre * scale + 0.5 * size * scale + 0.5 + BORDER).floor().max(low + 1.0);
+            (low, high)
+        };
+        if sprite.turn == 0.0 {
+            let (left, right) = side(sprite.x, sprite.width);
+            let (top, bottom) = side(sprite.y, sprite.height);
+            return Self {
+                low: (left, top),
+                high: (right, bottom),
+                centre: (0.5 * (left + right), 0.5 * (top + bottom)),
+                size: (right - left, bottom - top),
+                cos: 1.0,
+                sin: 0.0,
+            };
+        }
+        let (sin, cos) = sprite.turn.sin_cos();
+        let (x, y) = (sprite.x * scale, sprite.y * scale);
+        let (width, height) = ((sprite.width * scale).max(1.0), (sprite.height * scale).max(1.0));
+        let half_x = 0.5 * (width * cos.abs() + height * sin.abs());
+        let half_y = 0.5 * (width * sin.abs() + height * cos.abs());
+        Self {
+            low: ((x - half_x).floor(), (y - half_y).floor()),
+            high: ((x + half_x).ceil(), (y + half_y).ceil()),
+            centre: (x, y),
+            size: (width, height),
+            cos,
+            sin,
+        }
+    }
+
+    /// Where the middle of a pixel is on the sprite, 0 to 1 in both directions.
+    fn on_sprite(&self, x: u32, y: u32) -> (f32, f32) {
+        let (dx, dy) = (x as f32 + 0.5 - self.centre.0, y as f32 + 0.5 - self.centre.1);
+        let across = (dx * self.cos + dy * self.sin) / self.size.0;
+        let down = (dy * self.cos - dx * self.sin) / self.size.1;
+        (across + 0.5, down + 0.5)
+    }
+}
+
+fn paint_sprite(sprite: &Instance, wall: &Wall, plate: Plate, picture: &mut Picture) {
+    let atlas = Atlas::get();
+    let placed = Placed::of(sprite, wall.scale);
+    // `as` brings what is left of the plate, or above it, to 0.
+    let (left, right) = (placed.low.0 as u32, (placed.high.0 as u32).min(wall.width));
+    let (top, bottom) = (placed.low.1 as u32, (placed.high.1 as u32).min(wall.height));
+    if left >= right {
+        return;
+    }
+    let inside = |at: f32| ((at * TILE as f32 + BORDER) as usize).min(TILE - 1);
+    for y in top..bottom {
+        let line = picture.row(plate.x + left, plate.y + y, right - left);
+        for (x, pixel) in (left..right).zip(line) {
+            let (u, v) = placed.on_sprite(x, y);
+            if !(0.0..1.0).contains(&u) || !(0.0..1.0).contains(&v) {
+                continue;
+            }
+            let colour = atlas.row(sprite.tile, inside(v))[inside((u * sprite.repeat).fract())];
+            if colour[3] > 0 {
+                *pixel = blend(*pixel, colour, sprite.shade);
+            }
+        }
+    }
+}
+
+/// An opaque colour, `shade` of it, over an opaque pixel.
+fn blend(under: Rgba, over: Rgba, shade: f32) -> Rgba {
+    if shade >= 1.0 {
+        return over;
+    }
+    let mix = |under: u8, over: u8| {
+        (f32::from(under) * (1.0 - shade) + f32::from(over) * shade + 0.5) as u8
+    };
+    std::array::from_fn(|i| mix(under[i], over[i]))
+}

@@ -1,0 +1,296 @@
+//! The same pictures as [`paint()`](super::paint()) gives, drawn by a GPU through wgpu.
+
+use super::atlas::{Atlas, TILE};
+use super::instance::WORDS;
+use super::{Cells, Instance, Wall};
+use crate::env::look::Look;
+
+/// The shader's text.
+const SHADER: &str = include_str!("../../shaders/sprites.wgsl");
+
+/// Words of the shader's `Layout`.
+const LAYOUT_WORDS: usize = 16;
+
+/// Draws the games of one kind, with one set of parameters, on one device.
+///
+/// It needs no more than a WebGPU device has by default: a uniform, two storage buffers that the
+/// vertex stage may read, one texture.
+#[derive(Debug)]
+pub struct Renderer {
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    scene: Scene,
+    backgrounds: wgpu::RenderPipeline,
+    sprites: wgpu::RenderPipeline,
+    groups: wgpu::BindGroupLayout,
+    layout: wgpu::Buffer,
+    atlas: wgpu::TextureView,
+    background: wgpu::Buffer,
+    /// Room for the instances of [`Renderer::draw`].
+    instances: wgpu::Buffer,
+}
+
+/// The size of a scene, and its sprites.
+#[derive(Clone, Copy, Debug)]
+struct Scene {
+    cells: Cells,
+    num_sprites: usize,
+}
+
+impl Renderer {
+    /// For targets of this format.
+    pub fn new(
+        device: &wgpu::Device,
+        queue: &wgpu::Queue,
+        format: wgpu::TextureFormat,
+        game: impl Look,
+    ) -> Self {
+        let cells = Cells::of(&game);
+        let Cells { columns, rows } = cells;
+        let scene = Scene { cells, num_sprites: game.num_sprites() };
+        let places = (0..rows).flat_map(|row| (0..columns).map(move |column| (column, row)));
+        let tiles = places.flat_map(|(column, row)| game.background(column, row).to_le_bytes());
+        let tiles: Vec<u8> = tiles.collect();
+        let storage = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_DST;
+        let background = buffer(device, "background", storage, tiles.len());
+        queue.write_buffer(&background, 0, &tiles);
+        let uniform = wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST;
+        let groups = group_layout(device);
+        let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
+            label: Some("sprites"),
+            source: wgpu::ShaderSource::Wgsl(SHADER.into()),
+        });
+        let pipeline =
+            |vertex, fragment| pipeline(device, &groups, &module, format, vertex, fragment);
+        Self {
+            scene,
+            backgrounds: pipeline("whole_picture", "paint_background"),
+            sprites: pipeline("sprite", "paint_sprite"),
+            layout: buffer(device, "layout", uniform, LAYOUT_WORDS * 4),
+            atlas: upload_atlas(device, queue, format),
+            background,
+            instances: buffer(device, "instances", storage, 4 * WORDS),
+            groups,
+            device: device.clone(),
+            queue: queue.clone(),
+        }
+    }
+
+    /// Draws `count` games as a [`Wall`] on a target of `width` x `height` pixels, the whole picture anew:
+    /// what [`paint()`](super::paint()) paints. Colours are premultiplied by their opacity.
+    ///
+    /// # Panics
+    /// If the number of sprites is another than `count` games have.
+    pub fn draw(
+        &mut self,
+        target: &wgpu::TextureView,
+        width: u32,
+        height: u32,
+        count: usize,
+        instances: &[Instance],
+    ) {
+        let expected = count * self.scene.num_sprites;
+        assert_eq!(instances.len(), expected, "instances: [count * num_sprites]");
+        let bytes: Vec<u8> = instances.iter().flat_map(Instance::bytes).collect();
+        if (self.instances.size() as usize) < bytes.len() {
+            let usage = self.instances.usage();
+            self.instances = buffer(&self.device, "instances", usage, bytes.len());
+        }
+        self.queue.write_buffer(&self.instances, 0, &bytes);
+        self.draw_buffer(target, width, height, count, self.instances.as_entire_buffer_binding());
+    }
+
+    /// The same with instances that a kernel has written, read where they lie: the first
+    /// `count * num_sprites` of a storage buffer of this renderer's device.
+    ///
+    /// # Panics
+    /// If the buffer is smaller.
+    pub fn draw_buffer(
+        &self,
+        target: &wgpu::TextureView,
+        width: u32,
+        height: u32,
+        count: usize,
+        instances: wgpu::BufferBinding<'_>,
+    ) {
+        let num_instances = count * self.scene.num_sprites;
+        let size = instances.size.map_or(instances.buffer.size() - instances.offset, |n| n.get());
+        assert!(size as usize >= num_instances * 4 * WORDS, "instances: [count * num_sprites]");
+        let wall = Wall::fit(self.scene.cells, count, width, height);
+        self.queue.write_buffer(&self.layout, 0, &self.layout_bytes(&wall, width, height));
+        let group = self.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: Some("sprites"),
+            layout: &self.groups,
+            entries: &[
+                wgpu::BindGroupEntry { binding: 0, resource: self.layout.as_entire_binding() },
+                wgpu::BindGroupEntry {
+                    binding: 1,
+                    resource: wgpu::BindingResource::TextureView(&self.atlas),
+                },
+                wgpu::BindGroupEntry { binding: 2, resource: self.background.as_entire_binding() },
+                wgpu::BindGroupEntry {
+                    binding: 3,
+                    resource: wgpu::BindingResource::Buffer(instances),
+                },
+            ],
+        });
+        let mut encoder = self.device.create_command_encoder(&Default::default());
+        let mut pass = encoder.begin_render_pass(&wgpu::RenderPassDescriptor {
+            label: Some("sprites"),
+            color_attachments: &[Some(wgpu::RenderPassColorAttachment {
+                view: target,
+                depth_slice: None,
+                resolve_target: None,
+                ops: wgpu::Operations {
+                    load: wgpu::LoadOp::Clear(wgpu::Color::TRANSPARENT),
+                    store: wgpu::StoreOp::Store,
+                },
+            })],
+            ..Default::default()
+        });
+        if count > 0 && wall.width > 0 && wall.height > 0 {
+            pass.set_bind_group(0, &group, &[]);
+            pass.set_pipeline(&self.backgrounds);
+            pass.draw(0..3, 0..1);
+            pass.set_pipeline(&self.sprites);
+            pass.draw(0..6, 0..num_instances as u32);
+        }
+        drop(pass);
+        self.queue.submit([encoder.finish()]);
+    }
+
+    /// The shader's `Layout`.
+    fn layout_bytes(&self, wall: &Wall, width: u32, height: u32) -> Vec<u8> {
+        let words: [u32; LAYOUT_WORDS] = [
+            (width as f32).to_bits(),
+            (height as f32).to_bits(),
+            self.scene.cells.columns,
+            self.scene.cells.rows,
+            wall.width,
+            wall.height,
+            wall.left,
+            wall.top,
+            wall.gap,
+            wall.columns,
+            wall.count,
+            self.scene.num_sprites as u32,
+            wall.scale.to_bits(),
+            0,
+            0,
+            0,
+        ];
+        words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    }
+}
+
+fn buffer(
+    device: &wgpu::Device,
+    label: &str,
+    usage: wgpu::BufferUsages,
+    bytes: usize,
+) -> wgpu::Buffer {
+    let size = bytes as u64;
+    let label = Some(label);
+    device.create_buffer(&wgpu::BufferDescriptor { label, size, usage, mapped_at_creation: false })
+}
+
+fn group_layout(device: &wgpu::Device) -> wgpu::BindGroupLayout {
+    let both = wgpu::ShaderStages::VERTEX_FRAGMENT;
+    let entry = |binding, visibility, ty| wgpu::BindGroupLayoutEntry {
+        binding,
+        visibility,
+        ty,
+        count: None,
+    };
+    let buffer =
+        |ty| wgpu::BindingType::Buffer { ty, has_dynamic_offset: false, min_binding_size: None };
+    let words = buffer(wgpu::BufferBindingType::Storage { read_only: true });
+    let atlas = wgpu::BindingType::Texture {
+        sample_type: wgpu::TextureSampleType::Float { filterable: false },
+        view_dimension: wgpu::TextureViewDimension::D2,
+        multisampled: false,
+    };
+    device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
+        label: Some("sprites"),
+        entries: &[
+            entry(0, both, buffer(wgpu::BufferBindingType::Uniform)),
+            entry(1, wgpu::ShaderStages::FRAGMENT, atlas),
+            entry(2, wgpu::ShaderStages::FRAGMENT, words),
+            entry(3, wgpu::ShaderStages::VERTEX, words),
+        ],
+    })
+}
+
+fn pipeline(
+    device: &wgpu::Device,
+    groups: &wgpu::BindGroupLayout,
+    module: &wgpu::ShaderModule,
+    format: wgpu::TextureFormat,
+    vertex: &str,
+    fragment: &str,
+) -> wgpu::RenderPipeline {
+    let layout = device.create_pipeline_layout(&wgpu::PipelineLayoutDescriptor {
+        label: Some("sprites"),
+        bind_group_layouts: &[Some(groups)],
+        ..Default::default()
+    });
+    device.create_render_pipeline(&wgpu::RenderPipelineDescriptor {
+        label: Some(fragment),
+        layout: Some(&layout),
+        vertex: wgpu::VertexState {
+            module,
+            entry_point: Some(vertex),
+            compilation_options: Default::default(),
+            buffers: &[],
+        },
+        primitive: Default::default(),
+        depth_stencil: None,
+        multisample: Default::default(),
+        fragment: Some(wgpu::FragmentState {
+            module,
+            entry_point: Some(fragment),
+            compilation_options: Default::default(),
+            targets: &[Some(wgpu::ColorTargetState {
+                format,
+                blend: Some(wgpu::BlendState::PREMULTIPLIED_ALPHA_BLENDING),
+                write_mask: wgpu::ColorWrites::ALL,
+            })],
+        }),
+        multiview_mask: None,
+        cache: None,
+    })
+}
+
+/// The atlas as a texture, in the colour space of the target, so that colours pass unchanged.
+fn upload_atlas(
+    device: &wgpu::Device,
+    queue: &wgpu::Queue,
+    format: wgpu::TextureFormat,
+) -> wgpu::TextureView {
+    let atlas = Atlas::get();
+    let size = wgpu::Extent3d {
+        width: TILE as u32,
+        height: (atlas.len() * TILE) as u32,
+        depth_or_array_layers: 1,
+    };
+    let texture = device.create_texture(&wgpu::TextureDescriptor {
+        label: Some("atlas"),
+        size,
+        mip_level_count: 1,
+        sample_count: 1,
+        dimension: wgpu::TextureDimension::D2,
+        format: match format.is_srgb() {
+            true => wgpu::TextureFormat::Rgba8UnormSrgb,
+            false => wgpu::TextureFormat::Rgba8Unorm,
+        },
+        usage: wgpu::TextureUsages::TEXTURE_BINDING | wgpu::TextureUsages::COPY_DST,
+        view_formats: &[],
+    });
+    let rows = wgpu::TexelCopyBufferLayout {
+        offset: 0,
+        bytes_per_row: Some(size.width * 4),
+        rows_per_image: None,
+    };
+    queue.write_texture(texture.as_image_copy(), atlas.bytes(), rows, size);
+    texture.create_view(&Default::default())
+}

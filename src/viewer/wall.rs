@@ -1,0 +1,134 @@
+//! Where the games of a wall lie in a picture.
+
+use crate::env::look::Setting;
+
+/// Pixels between two plates: half a cell.
+fn gap(scale: f32) -> f32 {
+    (scale * 0.5).floor()
+}
+
+/// Pixels of a cell from which on they are a whole number.
+const WHOLE: f32 = 4.0;
+
+/// Where `count` games lie in a picture: in rows, each on a plate of its own, as large as they fit and in
+/// the middle. From four pixels on, a cell's side is a whole number of them, so that all cells look
+/// alike; below, where that would waste much room, it is a fraction. Plates begin at whole pixels.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Wall {
+    /// Games.
+    pub count: u32,
+    /// Plates side by side.
+    pub columns: u32,
+    /// Pixels of a cell's side.
+    pub scale: f32,
+    /// Pixels across a plate.
+    pub width: u32,
+    /// Pixels down a plate.
+    pub height: u32,
+    /// Pixels between two plates.
+    pub gap: u32,
+    /// Pixels from the picture's left edge to the first plate.
+    pub left: u32,
+    /// Pixels from the picture's upper edge to the first plate.
+    pub top: u32,
+}
+
+/// The size of a scene, in cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Cells {
+    pub columns: u32,
+    pub rows: u32,
+}
+
+impl Cells {
+    /// Of a game's scene.
+    pub fn of(setting: &impl Setting) -> Self {
+        Self { columns: setting.columns(), rows: setting.rows() }
+    }
+}
+
+/// The upper left corner of a plate, in pixels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Plate {
+    pub x: u32,
+    pub y: u32,
+}
+
+impl Wall {
+    /// The games in a picture of `width` x `height` pixels. With no game, or no pixel, there is
+    /// nothing to see.
+    pub fn fit(cells: Cells, count: usize, width: u32, height: u32) -> Self {
+        let count = count as u32;
+        let (cells_x, cells_y) = (cells.columns as f32, cells.rows as f32);
+        let scale = |columns: u32| {
+            let rows = count.div_ceil(columns) as f32;
+            let columns = columns as f32;
+            let side = |n: f32, cells: f32, scale: f32| n * cells * scale + (n - 1.0) * gap(scale);
+            let x = width as f32 / (columns * cells_x + (columns - 1.0) * 0.5);
+            let y = height as f32 / (rows * cells_y + (rows - 1.0) * 0.5);
+            let scale = x.min(y);
+            // Gaps are cut to whole pixels, which may leave room for the next whole number.
+            let next = scale.ceil();
+            let fits = side(columns, cells_x, next) <= width as f32
+                && side(rows, cells_y, next) <= height as f32;
+            match scale {
+                _ if fits => next,
+                _ if scale >= WHOLE => scale.floor(),
+                _ => scale,
+            }
+        };
+        // The largest cells; of equals, the fewest places that stay empty.
+        let empty = |columns: u32| columns * count.div_ceil(columns) - count;
+        let best = (1..=count).max_by(|&a, &b| {
+            scale(a).total_cmp(&scale(b)).then(empty(b).cmp(&empty(a))).then(b.cmp(&a))
+        });
+        let columns = best.unwrap_or(1);
+        Self::place(cells, count, columns, scale(columns), width, height)
+    }
+
+    /// Width and height, in pixels, of a picture of `count` games, 1 or more, whose cells have `scale`
+    /// pixels: about half as wide again as high where there are several.
+    pub fn size(cells: Cells, count: usize, scale: u32) -> (u64, u64) {
+        let (count, scale) = (count.max(1) as u64, u64::from(scale));
+        let side = |n: u64, cells: u32| n * u64::from(cells) * scale + (n - 1) * (scale / 2);
+        let size = |columns: u64| {
+            (side(columns, cells.columns), side(count.div_ceil(columns), cells.rows))
+        };
+        let cost = |columns: u64| {
+            let (width, height) = size(columns);
+            let empty = columns * count.div_ceil(columns) - count;
+            (width as f64 / height as f64 / 1.5).ln().abs() + empty as f64 / columns as f64
+        };
+        let best = (1..=count).min_by(|&a, &b| cost(a).total_cmp(&cost(b)));
+        size(best.unwrap_or(1))
+    }
+
+    fn place(cells: Cells, count: u32, columns: u32, scale: f32, width: u32, height: u32) -> Self {
+        let rows = count.div_ceil(columns.max(1));
+        // Plates of fractions of pixels take the whole pixels that they have room for.
+        let plate_width = (cells.columns as f32 * scale + 1e-3) as u32;
+        let plate_height = (cells.rows as f32 * scale + 1e-3) as u32;
+        let side = |n: u32, plate: u32| n * plate + n.saturating_sub(1) * gap(scale) as u32;
+        Self {
+            count,
+            columns,
+            scale,
+            width: plate_width,
+            height: plate_height,
+            gap: gap(scale) as u32,
+            left: width.saturating_sub(side(columns.min(count), plate_width)) / 2,
+            top: height.saturating_sub(side(rows, plate_height)) / 2,
+        }
+    }
+
+    /// The plate of game `i`.
+    pub fn plate(&self, i: usize) -> Plate {
+        let (column, row) = (i as u32 % self.columns, i as u32 / self.columns);
+        Plate {
+            x: self.left + column * (self.width + self.gap),
+            y: self.top + row * (self.height + self.gap),
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! `grove record`: what it writes, and what it refuses.
+
+use crate::support::{adapter, grove, json, refusal, stderr, stdout, train};
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use tempfile::TempDir;
+
+/// A folder with a run of each of some games.
+fn runs(games: &[&str]) -> TempDir {
+    let folder = TempDir::new().unwrap();
+    for game in games {
+        json(folder.path(), &train(game, game, &["--iterations", "2"]));
+    }
+    folder
+}
+
+/// The names in a folder, without those of runs.
+fn files(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    let files = entries.filter(|entry| entry.path().is_file());
+    let mut names: Vec<_> = files.map(|f| f.file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn record(folder: &Path, arguments: &[&str]) -> String {
+    let output = grove(folder, &[&["record"], arguments].concat());
+    assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
+    stdout(&output)
+}
+
+/// The pictures of a GIF, as red, green, blue and opacity, and how long each is shown, in hundredths of
+/// a second.
+fn frames(path: &Path) -> (usize, usize, Vec<Vec<u8>>, Vec<u16>) {
+    let mut options = gif::DecodeOptions::new();
+    options.set_color_output(gif::ColorOutput::RGBA);
+    let mut decoder = options.read_info(fs::File::open(path).unwrap()).unwrap();
+    let (width, height) = (usize::from(decoder.width()), usize::from(decoder.height()));
+    let mut canvas = vec![0u8; width * height * 4];
+    let (mut pictures, mut delays) = (Vec::new(), Vec::new());
+    while let Some(frame) = decoder.read_next_frame().unwrap() {
+        let (left, top) = (usize::from(frame.left), usize::from(frame.top));
+        let across = usize::from(frame.width);
+        for (at, pixel) in frame.buffer.chunks_exact(4).enumerate() {
+            if pixel[3] > 0 {
+                let at = (top + at / across) * width + left + at % across;
+                canvas[4 * at..4 * at + 4].copy_from_slice(pixel);
+            }
+        }
+        pictures.push(canvas.clone());
+        delays.push(frame.delay);
+    }
+    (width, height, pictures, delays)
+}
+
+fn still(path: &Path) -> (u32, u32, Vec<u8>) {
+    let picture = image::open(path).unwrap().into_rgba8();
+    (picture.width(), picture.height(), picture.into_raw())
+}
+
+#[test]
+fn an_animation_has_its_frames_and_ends_with_the_still() {
+    let runs = runs(&["fruit", "catch", "cartpole"]);
+    let folder = runs.path();
+    for (game, per_step, delay, size) in [
+        ("fruit", 4, 3, (22 * 16, 17 * 16)),
+        ("catch", 6, 3, (5 * 16, 10 * 16)),
+        ("cartpole", 1, 2, (25 * 16, 9 * 16)),
+    ] {
+        let more = ["--steps", "13", "--scale", "16", "--seed", "4"];
+        let said = record(folder, &[&[game, "--out", "x.gif"], &more[..]].concat());
+        let count = 1 + 13 * per_step;
+        assert!(
+            said.contains(&format!("x.gif: {count} frames of {} x {}", size.0, size.1)),
+            "{said}"
+        );
+        let (width, height, pictures, delays) = frames(&folder.join("x.gif"));
+        assert_eq!((width, height, pictures.len()), (size.0, size.1, count), "{game}");
+        assert!(delays.iter().all(|d| *d == delay), "{game}: {delays:?}");
+        assert!(pictures[0] != pictures[count - 1], "{game}: it moves");
+        // Colours are exact, and a still is what the animation ends with.
+        for out in ["x.png", "x.webp"] {
+            record(folder, &[&[game, "--out", out], &more[..]].concat());
+            let (width, height, pixels) = still(&folder.join(out));
+            assert_eq!((width as usize, height as usize), size, "{game}");
+            assert!(pixels == *pictures.last().unwrap(), "{game}: {out}");
+        }
+        let other = [&[game, "--out", "y.png"], &more[..4], &["--seed", "5"]].concat();
+        record(folder, &other);
+        assert_ne!(still(&folder.join("y.png")), still(&folder.join("x.png")), "another level");
+    }
+    assert_eq!(files(folder), ["x.gif", "x.png", "x.webp", "y.png"], "nothing else is left");
+}
+
+#[test]
+fn a_gpu_records_what_the_cpu_does() {
+    if adapter().is_none() {
+        return;
+    }
+    let runs = runs(&["fruit"]);
+    let folder = runs.path();
+    for (device, out) in [("cpu", "cpu.png"), ("wgpu", "gpu.png")] {
+        record(
+            folder,
+            &["fruit", "--out", out, "--games", "5", "--steps", "20", "--device", device],
+        );
+    }
+    assert!(still(&folder.join("cpu.png")) == still(&folder.join("gpu.png")));
+}
+
+#[test]
+fn many_games_share_a_picture_that_fits() {
+    let runs = runs(&["catch"]);
+    let folder = runs.path();
+    for games in ["1", "6", "1024"] {
+        record(folder, &["catch", "--out", "x.PNG", "--games", games, "--steps", "3"]);
+        let (width, height, pixels) = still(&folder.join("x.PNG"));
+        assert!(width <= 800 && height <= 600, "{games} games: {width} x {height}");
+        assert!(pixels.chunks_exact(4).any(|pixel| pixel[3] == 255));
+    }
+}
+
+#[test]
+fn what_cannot_be_recorded_is_said_and_leaves_nothing() {
+    let runs = runs(&["catch"]);
+    let folder = runs.path();
+    fs::create_dir(folder.join("dir.png")).unwrap();
+    for (arguments, message) in [
+        (&["catch", "--out", "x.mp4"][..], "--out is x.mp4, but must end in .gif, .png or .webp"),
+        (&["catch", "--out", "x"], "must end in .gif, .png or .webp"),
+        (&["catch", "--out", "dir.png"], "cannot write dir.png: it is a directory"),
+        (&["catch", "--out", "no/x.png"], "cannot write no/x.png"),
+        (&["catch", "--out", "x.gif", "--games", "0"], "0 is not in 1..=1024"),
+        (&["catch", "--out", "x.gif", "--games", "2000"], "2000 is not in 1..=1024"),
+        (&["catch", "--out", "x.gif", "--scale", "0"], "0 is not in 1..=256"),
+        (
+            &["catch", "--out", "x.gif", "--scale", "99", "--games", "1024"],
+            "8192 a side is the most; lower --scale or --games",
+        ),
+        (&["nowhere", "--out", "x.gif"], "nowhere holds no policy to record"),
+        (&["catch", "--out", "x.gif", "--device", "gpu"], "unknown device `gpu`"),
+        (&["catch"], "--out <FILE>"),
+    ] {
+        let said = refusal(folder, &[&["record"], arguments].concat());
+        assert!(said.contains(message), "{arguments:?}: {said}");
+    }
+    assert_eq!(files(folder), [""; 0]);
+}
+
+#[cfg(unix)]
+#[test]
+fn ctrl_c_leaves_the_file_that_was_there() {
+    let runs = runs(&["catch"]);
+    let folder = runs.path();
+    fs::write(folder.join("x.gif"), "what was there").unwrap();
+    let child = Command::new(env!("CARGO_BIN_EXE_grove"))
+        .args(["record", "catch", "--out", "x.gif", "--steps", "100000"])
+        .current_dir(folder)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let started = std::time::Instant::now();
+    while files(folder).len() < 2 {
+        assert!(started.elapsed().as_secs() < 60, "nothing is written");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    let output = child.wait_with_output().unwrap();
+    assert!(!output.status.success());
+    assert!(stderr(&output).contains("interrupted: x.gif is not written"), "{}", stderr(&output));
+    assert_eq!(files(folder), ["x.gif"]);
+    assert_eq!(fs::read(folder.join("x.gif")).unwrap(), b"what was there");
+}

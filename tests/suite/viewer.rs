@@ -1,0 +1,280 @@
+//! Pictures of games: how they move, where they lie, and that all ways of drawing them agree.
+
+mod gpu;
+
+use grove::draws::draw;
+use grove::env::look::{Look, tile};
+use grove::env::{CartPole, Catch, Episode, Fruit, new_game, play};
+use grove::viewer::{Cells, Instance, Picture, Wall, instances, paint};
+
+/// Games between two steps.
+pub struct Games<G: Look> {
+    pub game: G,
+    pub before: Vec<(G::State, Episode)>,
+    pub now: Vec<(G::State, Episode)>,
+}
+
+impl<G: Look> Games<G> {
+    pub fn new(game: G, count: u32) -> Self {
+        game.validate().unwrap();
+        let start = |i| {
+            let level = draw(11, i);
+            (new_game::<G>(level, game), Episode { level, time: 0, score: 0.0 })
+        };
+        let now: Vec<_> = (0..count).map(start).collect();
+        Self { game, before: now.clone(), now }
+    }
+
+    /// Plays a step of each, at random; ended games go on with their next level.
+    pub fn step(&mut self) {
+        self.before.clone_from(&self.now);
+        for (i, (state, episode)) in self.now.iter_mut().enumerate() {
+            let random = draw(draw(episode.level, i as u32), episode.time);
+            let action = random % self.game.num_actions() as u32;
+            play::<G>(state, episode, action, self.game);
+        }
+    }
+
+    /// The states around the last step; where a level has started, they are equal.
+    pub fn states(&self) -> (Vec<G::State>, Vec<G::State>) {
+        let now: Vec<_> = self.now.iter().map(|(state, _)| *state).collect();
+        let pairs = self.before.iter().zip(&self.now);
+        let before =
+            pairs.map(|((was, old), (is, new))| if old.level == new.level { *was } else { *is });
+        (before.collect(), now)
+    }
+
+    pub fn instances(&self, part: f32) -> Vec<Instance> {
+        let (before, now) = self.states();
+        let mut sprites = Vec::new();
+        instances(self.game, &before, &now, part, &mut sprites);
+        sprites
+    }
+}
+
+/// Calls a generic function with some games of every kind.
+macro_rules! each_game {
+    ($function:ident) => {
+        for (width, height, basket, max_fruits, min_fruits, spawn_interval) in
+            [(20, 15, 3, 3, 1, 5), (3, 2, 1, 8, 8, 1), (5, 4, 2, 4, 3, 1), (13, 7, 13, 8, 2, 1)]
+        {
+            let max_steps = 29;
+            let game =
+                Fruit { width, height, basket, max_fruits, min_fruits, spawn_interval, max_steps };
+            $function(game);
+        }
+        for (rows, columns) in [(10, 5), (2, 1), (7, 31)] {
+            $function(Catch { rows, columns, ..Catch::default() });
+        }
+        $function(CartPole { max_steps: 40 });
+    };
+}
+fn painted<G: Look>(
+    game: G,
+    count: usize,
+    sprites: &[Instance],
+    (width, height): (u32, u32),
+) -> Picture {
+    let mut picture = Picture::new(width, height);
+    paint(game, count, sprites, &mut picture);
+    picture
+}
+
+#[test]
+fn motion_begins_with_the_state_before_and_ends_with_the_state_now() {
+    fn holds<G: Look>(game: G) {
+        let mut games = Games::new(game, 3);
+        let size = (120, 90);
+        let still = |states: &[G::State], part: f32| {
+            let mut sprites = Vec::new();
+            instances(game, states, states, part, &mut sprites);
+            painted(game, 3, &sprites, size)
+        };
+        for step in 0..60 {
+            games.step();
+            let (before, now) = games.states();
+            let at = |part: f32| painted(game, 3, &games.instances(part), size);
+            assert!(at(0.0) == still(&before, 0.0), "{game:?}, step {step}");
+            assert!(at(1.0) == still(&now, 1.0), "{game:?}, step {step}");
+            assert!(still(&now, 0.3) == still(&now, 1.0), "{game:?}, step {step}");
+        }
+    }
+    each_game!(holds);
+}
+
+#[test]
+fn nothing_that_is_seen_jumps() {
+    fn holds<G: Look>(game: G) {
+        let mut games = Games::new(game, 3);
+        const PARTS: u16 = 32;
+        for step in 0..60 {
+            games.step();
+            let mut last = games.instances(0.0);
+            for part in 1..=PARTS {
+                let sprites = games.instances(f32::from(part) / f32::from(PARTS));
+                for (a, b) in last.iter().zip(&sprites).filter(|(a, b)| a.shade * b.shade > 0.0) {
+                    let moved = (a.x - b.x).hypot(a.y - b.y);
+                    // A step moves by a cell, and a fruit that lands by a little more.
+                    assert!(moved <= 1.5 / f32::from(PARTS), "{game:?}, step {step}: {a:?}, {b:?}");
+                    assert!((a.turn - b.turn).abs() < 0.1, "{game:?}, step {step}: {a:?}, {b:?}");
+                }
+                last = sprites;
+            }
+        }
+    }
+    each_game!(holds);
+}
+
+#[test]
+fn a_fruit_keeps_its_look_and_lands_in_the_basket_or_beside_it() {
+    let game = Fruit { width: 9, height: 6, ..Fruit::default() };
+    let mut games = Games::new(game, 40);
+    let (mut caught, mut missed) = (0, 0);
+    for _ in 0..200 {
+        let is_fruit =
+            |s: &&Instance| (tile::APPLE..=tile::PUFF).contains(&s.tile) && s.shade > 0.0;
+        let fruits = |sprites: &[Instance]| -> Vec<Vec<Instance>> {
+            let games = sprites.chunks_exact(sprites.len() / 40);
+            games.map(|game| game.iter().filter(is_fruit).copied().collect()).collect()
+        };
+        let last = fruits(&games.instances(1.0));
+        let scores: Vec<_> = games.now.iter().map(|(_, episode)| *episode).collect();
+        games.step();
+        let (start, late) = (fruits(&games.instances(0.0)), fruits(&games.instances(0.99)));
+        for (i, (_, episode)) in games.now.iter().enumerate() {
+            if episode.level != scores[i].level {
+                continue;
+            }
+            for fruit in &last[i] {
+                let same = |f: &&Instance| (f.x, f.y, f.tile) == (fruit.x, fruit.y, fruit.tile);
+                assert!(start[i].iter().any(|f| same(&f)), "{fruit:?} in {:?}", start[i]);
+            }
+            let puffs = late[i].iter().filter(|f| f.tile == tile::PUFF).count();
+            let gained = episode.score - scores[i].score;
+            assert_eq!(puffs == 1, gained < 0.0, "a fruit that is missed bursts");
+            let sunk = late[i].iter().filter(|f| f.tile != tile::PUFF && f.y > 6.5).count();
+            assert_eq!(sunk == 1, gained > 0.0, "a fruit that is caught sinks into the basket");
+            (caught, missed) = (caught + sunk, missed + puffs);
+        }
+    }
+    assert!(caught > 50 && missed > 50, "{caught}, {missed}");
+}
+
+#[test]
+fn scenes_hold_nothing_but_tiles_of_the_atlas() {
+    fn holds<G: Look>(game: G) {
+        let tiles = tile::NAMES.len() as u32;
+        let (columns, rows) = (game.columns(), game.rows());
+        for (column, row) in (0..rows).flat_map(|row| (0..columns).map(move |c| (c, row))) {
+            assert!(game.background(column, row) < tiles, "{game:?}: {column}, {row}");
+        }
+        let mut games = Games::new(game, 2);
+        for _ in 0..20 {
+            games.step();
+            for sprite in games.instances(0.6) {
+                assert!(sprite.tile < tiles && sprite.width >= 0.0, "{sprite:?}");
+                assert!((0.0..=1.0).contains(&sprite.shade), "{sprite:?}");
+            }
+        }
+    }
+    each_game!(holds);
+    holds(Fruit { width: 255, height: 255, basket: 255, ..Fruit::default() });
+    holds(Catch { rows: 256, columns: 256, ..Catch::default() });
+}
+
+#[test]
+fn a_background_covers_its_plate_and_nothing_else() {
+    fn holds<G: Look>(game: G) {
+        for (count, size) in [(1, (97, 61)), (7, (200, 150)), (33, (640, 201))] {
+            let wall = Wall::fit(Cells::of(&game), count, size.0, size.1);
+            let unseen = vec![Instance::default(); count * game.num_sprites()];
+            let picture = painted(game, count, &unseen, size);
+            let inside = |x: u32, y: u32| {
+                (0..count).map(|i| wall.plate(i)).any(|plate| {
+                    (plate.x..plate.x + wall.width).contains(&x)
+                        && (plate.y..plate.y + wall.height).contains(&y)
+                })
+            };
+            for (at, pixel) in picture.pixels.chunks_exact(4).enumerate() {
+                let (x, y) = (at as u32 % size.0, at as u32 / size.0);
+                assert_eq!(pixel[3] == 255, inside(x, y), "{game:?}, {count}: {x}, {y}");
+            }
+        }
+    }
+    each_game!(holds);
+}
+
+/// Sprites that reach far out of their game, which is number 4 of 9: upright, turned, repeated.
+pub fn wild_sprites(num_sprites: usize, cells: Cells) -> Vec<Instance> {
+    let mut sprites = vec![Instance::default(); 9 * num_sprites];
+    let (x, y) = (cells.columns as f32, cells.rows as f32);
+    for (k, sprite) in sprites[4 * num_sprites..5 * num_sprites].iter_mut().enumerate() {
+        *sprite = Instance {
+            x: [0.0, x, x / 2.0, -3.0][k % 4],
+            y: [0.0, y, y / 2.0, y + 3.0][k % 4],
+            width: x,
+            height: y * 1.5,
+            turn: [0.0, 0.7, -2.0][k % 3],
+            tile: tile::BASKET_MIDDLE,
+            repeat: 3.0,
+            shade: [1.0, 0.5][k % 2],
+        };
+    }
+    sprites
+}
+
+#[test]
+fn sprites_stay_on_their_plate() {
+    fn holds<G: Look>(game: G) {
+        let cells = Cells::of(&game);
+        let size = (411, 333);
+        let unseen = vec![Instance::default(); 9 * game.num_sprites()];
+        let empty = painted(game, 9, &unseen, size);
+        let wild = painted(game, 9, &wild_sprites(game.num_sprites(), cells), size);
+        let wall = Wall::fit(cells, 9, size.0, size.1);
+        let plate = wall.plate(4);
+        let pixels = wild.pixels.chunks_exact(4).zip(empty.pixels.chunks_exact(4));
+        let mut differ = 0;
+        for (at, (wild, empty)) in pixels.enumerate() {
+            let (x, y) = (at as u32 % size.0, at as u32 / size.0);
+            let inside = (plate.x..plate.x + wall.width).contains(&x)
+                && (plate.y..plate.y + wall.height).contains(&y);
+            assert!(inside || wild == empty, "{game:?}: {x}, {y}");
+            differ += usize::from(wild != empty);
+        }
+        assert!(differ > 0, "{game:?}: there is something to see");
+    }
+    each_game!(holds);
+}
+
+#[test]
+fn walls_are_whole_and_of_the_size_that_is_asked_for() {
+    for (columns, rows) in [(22, 17), (5, 10), (25, 9), (1, 2), (257, 257)] {
+        let cells = Cells { columns, rows };
+        for count in (1..=40).chain([100, 333, 1024]) {
+            for scale in [1, 2, 3, 5, 8, 16, 33] {
+                let (width, height) = Wall::size(cells, count, scale);
+                let wall = Wall::fit(cells, count, width as u32, height as u32);
+                assert!(wall.scale >= scale as f32, "{cells:?}, {count}, {scale}: {wall:?}");
+            }
+            for (width, height) in [(1200, 800), (333, 777), (4000, 100)] {
+                let wall = Wall::fit(cells, count, width, height);
+                assert!(wall.scale < 4.0 || wall.scale.fract() == 0.0, "{wall:?}");
+                let mut last = None;
+                for plate in (0..count).map(|i| wall.plate(i)) {
+                    assert!(plate.x + wall.width <= width, "{cells:?}, {count}: {wall:?}");
+                    assert!(plate.y + wall.height <= height, "{cells:?}, {count}: {wall:?}");
+                    if let Some((x, y)) = last.replace((plate.x, plate.y)) {
+                        let follows = plate.y == y && plate.x >= x + wall.width;
+                        assert!(follows || plate.y >= y + wall.height, "{count}: {wall:?}");
+                    }
+                }
+            }
+        }
+    }
+    let cells = Cells { columns: 22, rows: 17 };
+    assert_eq!(Wall::size(cells, 1, 16), (352, 272));
+    assert_eq!(Wall::fit(cells, 1, 352, 272).scale, 16.0);
+    assert_eq!(Wall::fit(cells, 4, 720, 555).columns, 2);
+    assert_eq!(Wall::fit(cells, 4, 720, 555).scale, 16.0);
+}

@@ -1,0 +1,208 @@
+//! The same pictures by a GPU: its kernels compute the native sprites, its shader draws what the CPU paints.
+
+use super::{Games, wild_sprites};
+use crate::support::adapter;
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use grove::device::graphics_setup;
+use grove::env::look::Look;
+use grove::env::{CartPole, Catch, Fruit, Words};
+use grove::rollout::seat_words;
+use grove::viewer::{
+    Cells, DeviceInstances, Instance, Offscreen, OffscreenError, Picture, Renderer,
+    device_instances, paint,
+};
+
+/// An adapter: as Burn's device, and its handles.
+struct Graphics {
+    burn: Device,
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+}
+
+/// `None` where there is no adapter, or it is not of wgpu.
+fn graphics() -> Option<Graphics> {
+    let burn = adapter()?;
+    let setup = graphics_setup(&burn)?;
+    Some(Graphics { burn, device: setup.device, queue: setup.queue })
+}
+
+/// Seats as rollouts keep them on a device, `[seat_words, games]`.
+fn seats<G: Look>(
+    games: &[(G::State, grove::env::Episode)],
+    game: G,
+    device: &Device,
+) -> Tensor<2, Int> {
+    let mut words = vec![0i32; seat_words(game) * games.len()];
+    for (i, (state, episode)) in games.iter().enumerate() {
+        let Words { w0, w1, w2, w3, w4, w5, w6, w7 } = G::pack(state, game);
+        let header = [episode.level, episode.time, episode.score.to_bits()];
+        let all = header.into_iter().chain([w0, w1, w2, w3, w4, w5, w6, w7]);
+        for (w, word) in all.take(seat_words(game)).enumerate() {
+            words[w * games.len() + i] = word as i32;
+        }
+    }
+    Tensor::from_data(TensorData::new(words, [seat_words(game), games.len()]), device)
+}
+
+/// What lies in a buffer on the device.
+fn read(
+    instances: &DeviceInstances,
+    count: usize,
+    Graphics { device, queue, .. }: &Graphics,
+) -> Vec<Instance> {
+    let size = (count * size_of::<Instance>()) as u64;
+    let copy = device.create_buffer(&wgpu::BufferDescriptor {
+        label: None,
+        size,
+        usage: wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ,
+        mapped_at_creation: false,
+    });
+    let binding = instances.binding();
+    let mut encoder = device.create_command_encoder(&Default::default());
+    encoder.copy_buffer_to_buffer(binding.buffer, binding.offset, &copy, 0, size);
+    queue.submit([encoder.finish()]);
+    copy.map_async(wgpu::MapMode::Read, .., |result| result.unwrap());
+    device.poll(wgpu::PollType::wait_indefinitely()).unwrap();
+    let bytes = copy.get_mapped_range(..).unwrap();
+    let word = |b: &[u8]| u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+    let instance = |bytes: &[u8]| {
+        let words: Vec<u32> = bytes.chunks_exact(4).map(word).collect();
+        let [x, y, width, height, turn, tile, repeat, shade] = words[..] else { unreachable!() };
+        let [x, y, width, height] = [x, y, width, height].map(f32::from_bits);
+        let [turn, repeat, shade] = [turn, repeat, shade].map(f32::from_bits);
+        Instance { x, y, width, height, turn, tile, repeat, shade }
+    };
+    bytes.chunks_exact(size_of::<Instance>()).map(instance).collect()
+}
+
+fn assert_close(a: &Instance, b: &Instance, what: &str) {
+    let near = |a: f32, b: f32| (a - b).abs() < 1e-4;
+    let same = a.tile == b.tile
+        && near(a.x, b.x)
+        && near(a.y, b.y)
+        && near(a.width, b.width)
+        && near(a.height, b.height)
+        && near(a.turn, b.turn)
+        && near(a.repeat, b.repeat)
+        && near(a.shade, b.shade);
+    assert!(same, "{what}: {a:?} instead of {b:?}");
+}
+
+/// The pictures are the same but for a few pixels on the borders of turned sprites, and for rounding.
+fn assert_same(drawn: &Picture, painted: &Picture, turned: bool, what: &str) {
+    let pixels = drawn.pixels.chunks_exact(4).zip(painted.pixels.chunks_exact(4));
+    let off = pixels.filter(|(a, b)| a.iter().zip(*b).any(|(a, b)| a.abs_diff(*b) > 1)).count();
+    let all = painted.pixels.len() / 4;
+    let allowed = if turned { all / 500 } else { 0 };
+    assert!(off <= allowed, "{what}: {off} of {all} pixels differ");
+}
+
+fn assert_kernel_is_native<G: Look>(game: G, graphics: &Graphics) {
+    let mut games = Games::new(game, 67);
+    for step in 0..45 {
+        games.step();
+        // Some steps, among them one at which levels start.
+        if step % 13 != 0 && step + 1 != game.max_steps() {
+            continue;
+        }
+        let (before, now) = (&games.before, &games.now);
+        let (before, now) = (seats(before, game, &graphics.burn), seats(now, game, &graphics.burn));
+        for part in [0.0, 0.8, 1.0] {
+            let native = games.instances(part);
+            let buffer = device_instances(game, &before, &now, part);
+            let computed = read(&buffer, native.len(), graphics);
+            for (computed, native) in computed.iter().zip(&native) {
+                assert_close(computed, native, &format!("{game:?}, step {step}, part {part}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn kernels_compute_the_native_sprites() {
+    let Some(graphics) = graphics() else { return };
+    assert_kernel_is_native(Fruit { max_steps: 30, ..Fruit::default() }, &graphics);
+    assert_kernel_is_native(crowded(), &graphics);
+    assert_kernel_is_native(Catch::default(), &graphics);
+    assert_kernel_is_native(CartPole { max_steps: 30 }, &graphics);
+}
+
+/// Many fruits, a basket of two cells, and landings at every step.
+fn crowded() -> Fruit {
+    let (max_fruits, min_fruits) = (8, 2);
+    Fruit {
+        width: 5,
+        height: 4,
+        basket: 2,
+        max_fruits,
+        min_fruits,
+        spawn_interval: 1,
+        max_steps: 30,
+    }
+}
+
+fn assert_gpu_draws_what_the_cpu_paints<G: Look>(game: G, graphics: &Graphics) {
+    let Graphics { device, queue, .. } = graphics;
+    let scope = device.push_error_scope(wgpu::ErrorFilter::Validation);
+    let mut renderer = Renderer::new(device, queue, Offscreen::FORMAT, game);
+    let num_sprites = game.num_sprites();
+    let mut games = Games::new(game, 211);
+    (0..9).for_each(|_| games.step());
+    let sprites = games.instances(0.37);
+    for (width, height) in [(700, 333), (352, 272), (501, 499)] {
+        let offscreen = Offscreen::new(device, queue, width, height).unwrap();
+        let mut painted = Picture::new(width, height);
+        let mut compare = |count: usize, sprites: &[Instance]| {
+            renderer.draw(offscreen.view(), width, height, count, sprites);
+            paint(game, count, sprites, &mut painted);
+            let turned = sprites.iter().any(|sprite| sprite.turn != 0.0);
+            let what = format!("{game:?}, {count} games, {width} x {height}");
+            assert_same(&offscreen.read().unwrap(), &painted, turned, &what);
+        };
+        for count in [1, 7, 211] {
+            compare(count, &sprites[..count * num_sprites]);
+        }
+        compare(9, &wild_sprites(num_sprites, Cells::of(&game)));
+    }
+    assert!(pollster::block_on(scope.pop()).is_none(), "the shader and what it is given are valid");
+}
+
+#[test]
+fn a_gpu_draws_what_the_cpu_paints() {
+    let Some(graphics) = graphics() else { return };
+    assert_gpu_draws_what_the_cpu_paints(Fruit::default(), &graphics);
+    assert_gpu_draws_what_the_cpu_paints(crowded(), &graphics);
+    assert_gpu_draws_what_the_cpu_paints(Catch::default(), &graphics);
+    assert_gpu_draws_what_the_cpu_paints(CartPole::default(), &graphics);
+}
+
+#[test]
+fn a_wall_is_drawn_from_the_buffer_that_a_kernel_wrote() {
+    let Some(graphics) = graphics() else { return };
+    let game = Fruit::default();
+    let mut games = Games::new(game, 1024);
+    (0..31).for_each(|_| games.step());
+    let (before, now) =
+        (seats(&games.before, game, &graphics.burn), seats(&games.now, game, &graphics.burn));
+    let (width, height) = (1200, 800);
+    let offscreen = Offscreen::new(&graphics.device, &graphics.queue, width, height).unwrap();
+    let renderer = Renderer::new(&graphics.device, &graphics.queue, Offscreen::FORMAT, game);
+    let mut painted = Picture::new(width, height);
+    // Two buffers at a time: the second does not take the first's place.
+    let buffers = [0.25, 0.5].map(|part| device_instances(game, &before, &now, part));
+    for (buffer, part) in buffers.iter().zip([0.25, 0.5]) {
+        renderer.draw_buffer(offscreen.view(), width, height, 1024, buffer.binding());
+        paint(game, 1024, &games.instances(part), &mut painted);
+        assert_same(&offscreen.read().unwrap(), &painted, false, &format!("part {part}"));
+    }
+}
+
+#[test]
+fn a_target_that_the_device_cannot_have_is_an_error() {
+    let Some(Graphics { device, queue, .. }) = graphics() else { return };
+    let limit = device.limits().max_texture_dimension_2d;
+    for (width, height) in [(0, 5), (5, 0), (limit + 1, 5), (5, limit + 1)] {
+        let refused = Offscreen::new(&device, &queue, width, height);
+        assert!(matches!(refused, Err(OffscreenError::Size { .. })), "{width} x {height}");
+    }
+}

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Builds the page into web/dist: any static server serves it, and `cargo build` puts it into the program.
+# Needs rustup's toolchain with wasm32-unknown-unknown and Node 20 or newer; the rest is installed where
+# it is missing.
+set -euo pipefail
+cd "$(dirname "$0")"
+export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$PWD/../target}"
+source tools.sh
+node_packages
+
+# The most bytes that each module may have, as a server sends them.
+watch_limit=1000000
+train_limit=3000000
+
+out="$CARGO_TARGET_DIR/wasm32-unknown-unknown/page"
+dist="$out/dist"
+rm -rf "$dist"
+mkdir -p "$dist/run" "$dist/policies"
+
+# module NAME LIMIT [FEATURES...]: the crate, as a module of this name.
+module() {
+    local name=$1 limit=$2
+    shift 2
+    cargo build --profile page --target wasm32-unknown-unknown -p grove-web "$@"
+    "$bindgen" --target web --no-typescript --out-name "$name" --out-dir "$dist" "$out/grove_web.wasm"
+    node_modules/.bin/wasm-opt -Oz --enable-simd --enable-bulk-memory --enable-sign-ext \
+        --enable-nontrapping-float-to-int --enable-mutable-globals --enable-reference-types \
+        --enable-multivalue "$dist/${name}_bg.wasm" -o "$dist/${name}_bg.wasm"
+    local size
+    size=$(gzip -9 <"$dist/${name}_bg.wasm" | wc -c)
+    echo "${name}_bg.wasm: $(stat -c %s "$dist/${name}_bg.wasm") bytes, $size gzipped"
+    if [ "$size" -gt "$limit" ]; then
+        echo "that is more than the $limit that it may have" >&2
+        exit 1
+    fi
+}
+
+module watch "$watch_limit"
+module train "$train_limit" --features train
+
+cp page/* "$dist"
+cp ../assets/policies/*.safetensors "$dist/policies"
+# There is no run where no program serves one; `grove watch` answers this path itself.
+echo null >"$dist/run/about.json"
+
+rm -rf dist
+cp -r "$dist" dist

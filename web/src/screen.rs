@@ -1,0 +1,169 @@
+//! A canvas that games are drawn on, by the GPU or by the CPU.
+
+use crate::kind::{Kind, with_kind};
+use grove::viewer::{Instance, Picture, Renderer, paint};
+use std::sync::{Arc, OnceLock};
+use wasm_bindgen::prelude::*;
+use wasm_bindgen::{Clamped, JsCast};
+use web_sys::{CanvasRenderingContext2d, HtmlCanvasElement, ImageData};
+
+/// A canvas, and what draws on it.
+pub enum Canvas {
+    Gpu(Box<Gpu>),
+    Plain(Plain),
+}
+
+/// The canvas of a GPU.
+pub struct Gpu {
+    surface: wgpu::Surface<'static>,
+    configuration: wgpu::SurfaceConfiguration,
+    device: wgpu::Device,
+    queue: wgpu::Queue,
+    adapter: String,
+    renderer: Option<(Kind, Renderer)>,
+    lost: Arc<OnceLock<String>>,
+}
+
+/// A canvas of pixels.
+pub struct Plain {
+    canvas: HtmlCanvasElement,
+    context: CanvasRenderingContext2d,
+    picture: Picture,
+}
+
+impl Canvas {
+    /// A canvas for WebGPU.
+    ///
+    /// # Errors
+    /// If the browser has no WebGPU or gives no device.
+    pub async fn on_gpu(canvas: HtmlCanvasElement) -> Result<Self, JsError> {
+        let (width, height) = (canvas.width().max(1), canvas.height().max(1));
+        let instance = wgpu::Instance::new(wgpu::InstanceDescriptor {
+            backends: wgpu::Backends::BROWSER_WEBGPU,
+            ..wgpu::InstanceDescriptor::new_without_display_handle()
+        });
+        let surface = instance.create_surface(wgpu::SurfaceTarget::Canvas(canvas))?;
+        let options = wgpu::RequestAdapterOptions {
+            compatible_surface: Some(&surface),
+            ..Default::default()
+        };
+        let adapter = instance.request_adapter(&options).await?;
+        let (device, queue) = adapter.request_device(&Default::default()).await?;
+        let mut configuration = surface
+            .get_default_config(&adapter, width, height)
+            .ok_or_else(|| JsError::new("this canvas cannot be drawn on by this GPU"))?;
+        configuration.alpha_mode = wgpu::CompositeAlphaMode::PreMultiplied;
+        surface.configure(&device, &configuration);
+        let lost = Arc::new(OnceLock::new());
+        let message = lost.clone();
+        device.set_device_lost_callback(move |_, reason| {
+            let _ = message.set(reason);
+        });
+        let about = adapter.get_info();
+        let name = if about.name.is_empty() { "a GPU".to_string() } else { about.name };
+        Ok(Self::Gpu(Box::new(Gpu {
+            surface,
+            configuration,
+            device,
+            queue,
+            adapter: name,
+            renderer: None,
+            lost,
+        })))
+    }
+
+    /// A canvas for pictures that the CPU paints.
+    ///
+    /// # Errors
+    /// If the browser has no 2D canvas, or this one is another's already.
+    pub fn plain(canvas: HtmlCanvasElement) -> Result<Self, JsError> {
+        let none = || JsError::new("the browser gives no 2D canvas");
+        let context = canvas.get_context("2d").map_err(|_| none())?.ok_or_else(none)?;
+        let context = context.dyn_into().map_err(|_| none())?;
+        let picture = Picture::new(canvas.width().max(1), canvas.height().max(1));
+        Ok(Self::Plain(Plain { canvas, context, picture }))
+    }
+
+    pub fn api(&self) -> &'static str {
+        match self {
+            Self::Gpu(_) => "WebGPU",
+            Self::Plain(_) => "2D canvas",
+        }
+    }
+
+    pub fn adapter(&self) -> &str {
+        match self {
+            Self::Gpu(gpu) => &gpu.adapter,
+            Self::Plain(_) => "",
+        }
+    }
+
+    pub fn lost(&self) -> Option<String> {
+        match self {
+            Self::Gpu(gpu) => gpu.lost.get().cloned(),
+            Self::Plain(_) => None,
+        }
+    }
+
+    pub fn resize(&mut self, width: u32, height: u32) {
+        match self {
+            Self::Gpu(gpu) => {
+                let most = gpu.device.limits().max_texture_dimension_2d;
+                gpu.configuration.width = width.clamp(1, most);
+                gpu.configuration.height = height.clamp(1, most);
+                gpu.surface.configure(&gpu.device, &gpu.configuration);
+            }
+            Self::Plain(plain) => {
+                let (width, height) = (width.max(1), height.max(1));
+                plain.canvas.set_width(width);
+                plain.canvas.set_height(height);
+                plain.picture = Picture::new(width, height);
+            }
+        }
+    }
+
+    /// Draws `count` games.
+    ///
+    /// # Errors
+    /// If the canvas does not take the picture.
+    pub fn draw(&mut self, kind: Kind, count: usize, sprites: &[Instance]) -> Result<(), JsError> {
+        match self {
+            Self::Gpu(gpu) => gpu.draw(kind, count, sprites),
+            Self::Plain(plain) => plain.draw(kind, count, sprites),
+        }
+    }
+}
+
+impl Gpu {
+    fn draw(&mut self, kind: Kind, count: usize, sprites: &[Instance]) -> Result<(), JsError> {
+        use wgpu::CurrentSurfaceTexture::{Suboptimal, Success};
+        let (Success(target) | Suboptimal(target)) = self.surface.get_current_texture() else {
+            // Nothing can be shown now; there will be another picture.
+            return Ok(());
+        };
+        let view = target.texture.create_view(&Default::default());
+        if self.renderer.as_ref().is_none_or(|(drawn, _)| *drawn != kind) {
+            let format = self.configuration.format;
+            let renderer =
+                with_kind!(kind, game => Renderer::new(&self.device, &self.queue, format, game));
+            self.renderer = Some((kind, renderer));
+        }
+        if let Some((_, renderer)) = &mut self.renderer {
+            let wgpu::SurfaceConfiguration { width, height, .. } = self.configuration;
+            renderer.draw(&view, width, height, count, sprites);
+        }
+        self.queue.present(target);
+        Ok(())
+    }
+}
+
+impl Plain {
+    fn draw(&mut self, kind: Kind, count: usize, sprites: &[Instance]) -> Result<(), JsError> {
+        with_kind!(kind, game => paint(game, count, sprites, &mut self.picture));
+        let Picture { width, height, pixels } = &self.picture;
+        let refused = |_| JsError::new("the canvas does not take the picture");
+        let data = ImageData::new_with_u8_clamped_array_and_sh(Clamped(pixels), *width, *height);
+        let data = data.map_err(refused)?;
+        self.context.put_image_data(&data, 0.0, 0.0).map_err(refused)
+    }
+}
