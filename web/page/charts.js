@@ -115,7 +115,8 @@ class Chart {
       this.canvas.ariaLabel = `${this.title}: nothing yet`;
       return;
     }
-    const context = this.canvas.getContext("2d");
+    // Drawn by the CPU: the GPU has other work while it trains.
+    const context = this.canvas.getContext("2d", { willReadFrequently: true });
     context.scale(ratio, ratio);
     this.frame(width, height, points, context);
     this.curves(context, lines, dots, mean);

@@ -11,7 +11,7 @@ import { keepLast } from "./keep.js";
 /** Milliseconds between two times that the policy is kept in the browser's storage. */
 const KEEP = 10_000;
 /** Games of the wall that is drawn from the training device's memory. */
-const ON_DEVICE = 64;
+const ON_DEVICE = 256;
 
 const BUTTON = { starting: "Starting", running: "Pause training", pausing: "Pausing", paused: "Go on training" };
 

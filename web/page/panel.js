@@ -54,7 +54,7 @@ export class Panel {
     this.shown = performance.now();
     const report = JSON.parse(show.report());
     write($("score"), score(report.score));
-    write($("time"), `at step ${report.time} of ${this.about.max_steps}, level ${report.level}`);
+    write($("time"), `step ${report.time} of ${this.about.max_steps}, game ${report.episodes + 1}`);
     write($("last"), score(report.last_score ?? NaN));
     write($("episodes"), `${report.episodes}`);
     write($("mean"), fixed(report.mean_score ?? NaN));

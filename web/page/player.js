@@ -4,6 +4,8 @@
 const RATE = 10;
 /** The most milliseconds of a frame that go into steps. */
 const BUDGET = 8;
+/** A frame takes at most one part in so many of the time: the page stays at hand where drawing is slow. */
+const SHARE = 4;
 /** The longest time between two frames that counts: a tab that was away does not catch up. */
 const LONGEST = 100;
 
@@ -23,8 +25,24 @@ export class Player {
     this.dirty = true;
     this.calm = matchMedia("(prefers-reduced-motion: reduce)");
     this.last = 0;
+    this.rest = 0;
+    this.channel = new MessageChannel();
+    this.channel.port1.onmessage = () => this.hurry();
     document.addEventListener("visibilitychange", () => this.run());
     this.run();
+  }
+
+  /** As fast as it goes: steps between the frames, too, in small portions. */
+  hurry() {
+    if (!this.playing || document.hidden || Math.min(this.speed, this.limit) < Infinity) {
+      this.hurrying = false;
+      return;
+    }
+    const end = performance.now() + BUDGET;
+    while (performance.now() < end) this.step();
+    this.part = 1;
+    this.hurrying = true;
+    this.channel.port2.postMessage(0);
   }
 
   play(on) {
@@ -61,6 +79,13 @@ export class Player {
 
   frame(now) {
     this.request = requestAnimationFrame((next) => this.frame(next));
+    if (now < this.rest) return;
+    const start = performance.now();
+    this.picture(now);
+    this.rest = now + Math.min(LONGEST, (SHARE - 1) * (performance.now() - start));
+  }
+
+  picture(now) {
     const passed = this.last ? Math.min(now - this.last, LONGEST) : 0;
     this.last = now;
     if (this.playing || this.single) this.advance(passed / 1000);
@@ -71,7 +96,11 @@ export class Player {
 
   advance(seconds) {
     const speed = this.single ? 1 : Math.min(this.speed, this.limit);
-    if (speed < Infinity) this.part += seconds * RATE * speed;
+    if (speed === Infinity) {
+      if (!this.hurrying) this.hurry();
+      return;
+    }
+    this.part += seconds * RATE * speed;
     if (this.single) {
       this.part = Math.min(this.part, 1);
       this.single = this.part < 1;
@@ -79,9 +108,9 @@ export class Player {
     }
     const end = performance.now() + BUDGET;
     do {
-      if (speed < Infinity && this.part < 1) return;
+      if (this.part < 1) return;
       this.step();
-      this.part = speed < Infinity ? this.part - 1 : 1;
+      this.part -= 1;
     } while (performance.now() < end);
     // What could not be made in time is dropped.
     this.part = Math.min(this.part, 1);

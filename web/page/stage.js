@@ -7,6 +7,8 @@ import { $, say, sentence } from "./dom.js";
 const MOST_2D = 700_000;
 /** A second loss within this time, in milliseconds, and the GPU is left alone. */
 const SOON = 10_000;
+/** A GPU that is silent for so many milliseconds counts as none. */
+const SILENT = 5_000;
 
 export class Stage {
   /** `touched()` is called when the picture must be drawn anew. */
@@ -38,7 +40,7 @@ export class Stage {
     [canvas.width, canvas.height] = this.size;
     try {
       if (gpu && !navigator.gpu) throw new Error("This browser has no WebGPU.");
-      const screen = await Screen.open(canvas, gpu);
+      const screen = await inTime(Screen.open(canvas, gpu));
       this.screen?.free();
       this.screen = screen;
     } catch (error) {
@@ -106,4 +108,15 @@ export class Stage {
     }
     this.touched();
   }
+}
+
+/** The screen that is being opened; an error if it takes too long. */
+function inTime(opening) {
+  return new Promise((done, fail) => {
+    const timer = setTimeout(() => {
+      fail(new Error("The GPU does not answer."));
+      opening.then((late) => late.free(), () => {});
+    }, SILENT);
+    opening.then(done, fail).finally(() => clearTimeout(timer));
+  });
 }

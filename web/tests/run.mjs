@@ -27,7 +27,14 @@ const ARGUMENTS = [
   '--disable-sync',
 ];
 const BROWSERS = {
-  'with WebGPU': ['--enable-unsafe-webgpu', '--use-webgpu-adapter=swiftshader'],
+  // A canvas takes a WebGPU picture only where all that shows it is on Vulkan, too.
+  'with WebGPU': [
+    '--enable-unsafe-webgpu',
+    '--use-webgpu-adapter=swiftshader',
+    '--enable-features=Vulkan',
+    '--use-vulkan=swiftshader',
+    '--use-angle=swiftshader',
+  ],
   'without WebGPU': [],
 };
 

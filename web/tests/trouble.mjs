@@ -55,6 +55,16 @@ export default [
     },
   },
   {
+    name: 'a GPU that never answers is done without',
+    only: true,
+    async run(visit) {
+      const page = await visit.open({ init: () => { GPU.prototype.requestAdapter = () => new Promise(() => {}); } });
+      ok(/^Without WebGPU.*does not answer/.test(await text(page, '#way')), 'the line does not say so');
+      await goesOn(page);
+      ok((await visit.picture(page)).colours >= 4, 'nothing is drawn');
+    },
+  },
+  {
     name: 'a missing agent is said, and another game goes on',
     async run(visit) {
       const page = await visit.open();

@@ -112,10 +112,10 @@ export async function until(page, selector, pattern, seconds = 15) {
 /// Waits for a message to the visitor.
 export const message = (page, pattern, seconds) => until(page, '#notices', pattern, seconds);
 
-/// The step and the level of the game that is shown.
+/// The step of the game that is shown, and which game it is.
 export async function state(page) {
-  const [, time, level] = /step (\d+) .* level (\d+)/.exec(await text(page, '#time'));
-  return { time: Number(time), level: Number(level) };
+  const [, time, game] = /step (\d+) .* game (\d+)/.exec(await text(page, '#time'));
+  return { time: Number(time), game: Number(game) };
 }
 
 /// Whether time goes on: the step changes within two seconds.

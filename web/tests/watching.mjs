@@ -215,8 +215,7 @@ export default [
       await restart(page, 2);
       await page.click('#takeover');
       await until(page, '#takeover', /Leave/);
-      await page.click('#play');
-      await until(page, '#play', /Play/);
+      await restart(page, 2); // both from the start, and standing still
       let steps = 0;
       for (; steps < 40 && !(await text(page, '#duel-last')); steps += 1) {
         const chosen = await text(page, '#probabilities .chosen span');
@@ -262,8 +261,11 @@ export default [
       await until(page, '#wall-out', /^4$/);
       const hash = new URLSearchParams(new URL(page.url()).hash.slice(1));
       ok(hash.get('games') === '4' && hash.get('groups') === '32' && hash.get('rate') === '0.003', `the link is ${hash}`);
-      const other = await visit.open({ hash: new URL(page.url()).hash });
+      const back = new URL(page.url()).hash;
+      await page.close();
+      const other = await visit.open({ hash: back });
       ok((await other.locator('#set-groups').inputValue()) === '32', 'the link does not lead back');
+      await other.close();
       await visit.open({ hash: '#game=%3Cb%3E&seed=x&games=99999&speed=7&rate=abc' }).then(goesOn);
     },
   },
@@ -345,7 +347,7 @@ export default [
       const before = await state(page);
       await pause(1500);
       const after = await state(page);
-      ok(after.time === before.time && after.level === before.level, 'the game goes on in the background');
+      ok(after.time === before.time && after.game === before.game, 'the game goes on in the background');
       await hide(false);
       await until(page, '#notices', /stood still while this tab was in the background/);
       await goesOn(page);
