@@ -1,7 +1,8 @@
 //! The fast way on a device: a few kernels an iteration, and the next rollout on its way before the
 //! last numbers are read.
 
-use super::way::{Numbers, State, Way, download, upload};
+use super::transfer::{download, upload};
+use super::way::{Numbers, State, Way};
 use crate::advantage::judge;
 use crate::config::TrainConfig;
 use crate::device;

@@ -1,6 +1,7 @@
 //! The general way: any module, by Burn's operations and autodiff, on any device.
 
-use super::way::{Numbers, State, Way, download, upload};
+use super::transfer::{download, upload};
+use super::way::{Numbers, State, Way};
 use crate::advantage::{Advantages, advantages};
 use crate::config::{RolloutConfig, TrainConfig};
 use crate::device;

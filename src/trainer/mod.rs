@@ -7,6 +7,8 @@ mod fused;
 mod general;
 mod native;
 mod snapshot;
+#[cfg(any(feature = "general", feature = "kernels"))]
+mod transfer;
 mod way;
 
 pub use snapshot::{
