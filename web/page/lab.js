@@ -60,6 +60,11 @@ export class Lab {
     return ["starting", "running", "pausing", "paused"].includes(this.training.state);
   }
 
+  /** Whether the training is at work on a GPU that is none. */
+  strained() {
+    return this.training.state === "running" && this.about?.api === "WebGPU" && this.about.software;
+  }
+
   start() {
     this.trouble("");
     const wanted = this.settings.read();
@@ -205,7 +210,7 @@ export class Lab {
     const device = this.about;
     $("device-wall").hidden = !(this.busy() && device?.api === "WebGPU");
     write($("tell-training"), device
-      ? [device.device, device.api, this.newest && `${short(this.newest.steps_per_second)} steps a second`].filter(Boolean).join(", ") : "nothing yet");
+      ? [...(device.api === "WebGPU" ? [device.api, device.device] : ["CPU, in WebAssembly"]), this.newest && `${short(this.newest.steps_per_second)} steps a second`].filter(Boolean).join(", ") : "nothing yet");
     this.trainingMemory = [
       this.newest?.memory.in_use && `${megabytes(this.newest.memory.in_use)} of the training device`,
       this.memory && `${megabytes(this.memory)} of the worker`,

@@ -15,6 +15,8 @@ import { Curves } from "./curves.js";
 
 /** A seed is a number of 32 bits here. */
 const MOST_SEED = 2 ** 32 - 1;
+/** Milliseconds between two pictures while a GPU that is software trains, too. */
+const SPARING = 90;
 /** A game with a person goes no faster. */
 const FASTEST_FOR_PEOPLE = 4;
 /** Milliseconds of absence that are worth a word. */
@@ -115,6 +117,7 @@ function tell() {
   if (stage.screen?.lost() !== undefined) player.touch();
   const rate = (1000 * stepped * (takeover.on ? 2 : view.games)) / (now - counted);
   [stepped, counted] = [0, now];
+  player.least = lab.strained() ? SPARING : 0;
   write($("tell-steps"), `on the CPU in WebAssembly, ${short(rate)} steps a second`);
   write($("tell-memory"), [`${megabytes(memory.buffer.byteLength)} of the page`, ...lab.trainingMemory].join(", "));
 }

@@ -26,6 +26,7 @@ export class Player {
     this.calm = matchMedia("(prefers-reduced-motion: reduce)");
     this.last = 0;
     this.rest = 0;
+    this.least = 0; // milliseconds between two pictures, where others need the device more
     this.channel = new MessageChannel();
     this.channel.port1.onmessage = () => this.hurry();
     document.addEventListener("visibilitychange", () => this.run());
@@ -82,7 +83,7 @@ export class Player {
     if (now < this.rest) return;
     const start = performance.now();
     this.picture(now);
-    this.rest = now + Math.min(LONGEST, (SHARE - 1) * (performance.now() - start));
+    this.rest = now + Math.max(this.least, Math.min(LONGEST, (SHARE - 1) * (performance.now() - start)));
   }
 
   picture(now) {

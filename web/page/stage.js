@@ -45,7 +45,8 @@ export class Stage {
       this.screen = screen;
     } catch (error) {
       if (!gpu) throw error;
-      this.reason = sentence(error);
+      // The rest lists what no page can have.
+      this.reason = sentence(error).split(";")[0];
       return this.open(false);
     }
     this.holder.replaceChildren(canvas);

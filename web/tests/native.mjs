@@ -40,7 +40,7 @@ export default [
   {
     name: 'a policy trained in the tab is evaluated by the program, with the score of the tab',
     async run(visit) {
-      const page = await visit.open({ hash: '#game=catch&iterations=25' });
+      const page = await visit.open({ hash: SMALL.replace('iterations=12', 'iterations=25') });
       await page.click('#start');
       await until(page, '#state', /^Finished.*greedy/, 120);
       const [, here] = /greedy ([−\d.]+)/.exec(await text(page, '#state'));
