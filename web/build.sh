@@ -22,10 +22,9 @@ module() {
     local name=$1 limit=$2
     shift 2
     cargo build --profile page --target wasm32-unknown-unknown -p grove-web "$@"
-    "$bindgen" --target web --no-typescript --out-name "$name" --out-dir "$dist" "$out/grove_web.wasm"
-    node_modules/.bin/wasm-opt -Oz --enable-simd --enable-bulk-memory --enable-sign-ext \
-        --enable-nontrapping-float-to-int --enable-mutable-globals --enable-reference-types \
-        --enable-multivalue "$dist/${name}_bg.wasm" -o "$dist/${name}_bg.wasm"
+    "$bindgen" --target web --no-typescript --remove-name-section --out-name "$name" \
+        --out-dir "$dist" "$out/grove_web.wasm"
+    node_modules/.bin/wasm-opt -Oz "$dist/${name}_bg.wasm" -o "$dist/${name}_bg.wasm"
     local size
     size=$(gzip -9 <"$dist/${name}_bg.wasm" | wc -c)
     echo "${name}_bg.wasm: $(stat -c %s "$dist/${name}_bg.wasm") bytes, $size gzipped"

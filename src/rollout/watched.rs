@@ -84,18 +84,12 @@ impl<G: Rules> Watched<G> {
         self.time += 1;
     }
 
-    /// What a policy does in some of the games as they stand.
-    pub fn choose(
-        &self,
-        policy: &NativeMlp,
-        player: Player,
-        games: std::ops::Range<usize>,
-    ) -> Vec<Choice> {
-        let mut choices = Vec::with_capacity(games.len());
+    /// What a policy does in every game as it stands, `[count]`.
+    pub fn choose(&self, policy: &NativeMlp, player: Player) -> Vec<Choice> {
+        let mut choices = Vec::with_capacity(self.seats.len());
         let mut obs = vec![[0.0; LANES]; self.game.num_features()];
         let mut scratch = policy.scratch();
-        let keys = self.action_keys[games.clone()].chunks(LANES);
-        for (seats, keys) in self.seats[games].chunks(LANES).zip(keys) {
+        for (seats, keys) in self.seats.chunks(LANES).zip(self.action_keys.chunks(LANES)) {
             for (i, lanes) in obs.iter_mut().enumerate() {
                 for (lane, seat) in lanes.iter_mut().zip(seats) {
                     *lane = G::feature(&seat.state, i, self.game);
@@ -187,7 +181,7 @@ mod tests {
                 let mut watched = Watched::new(game, 19, 7);
                 let mut scores = vec![None; 19];
                 while scores.iter().any(Option::is_none) {
-                    let choices = watched.choose(&policy, player, 0..19);
+                    let choices = watched.choose(&policy, player);
                     let actions: Vec<u32> = choices.iter().map(|choice| choice.action).collect();
                     watched.step(&actions);
                     for (i, score) in scores.iter_mut().enumerate() {

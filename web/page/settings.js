@@ -23,6 +23,9 @@ const FIELDS = [
   { id: "seeds", label: "Seeds at once", min: 1, max: 8, step: 1, paths: [] },
 ];
 
+/** Where is trained; auto is WebGPU on a real GPU, else the CPU. */
+const WAYS = ["auto", "WebGPU", "CPU"];
+
 export class Settings {
   /** `changed()` is called when the visitor changes one. */
   constructor(changed) {
@@ -35,7 +38,8 @@ export class Settings {
       this.inputs[id] = { input, note };
       $("fields").append(make("label", { htmlFor: input.id, textContent: label }, input, note));
     }
-    const way = make("select", { id: "set-way", name: "way" }, ...["auto", "WebGPU", "CPU"].map((name) => make("option", { textContent: name })));
+    const way = make("select", { id: "set-way", name: "way" }, ...WAYS.map((name) => make("option", { textContent: name })));
+    way.addEventListener("change", () => changed());
     $("fields").append(make("label", { htmlFor: way.id, textContent: "Device" }, way));
     this.way = way;
   }
@@ -49,6 +53,7 @@ export class Settings {
       this.inputs[id].input.value = /^[\d.e-]+$/.test(link[id]) && Number.isFinite(Number(link[id])) ? link[id] : value;
       this.check(id);
     }
+    if (WAYS.includes(link.device)) this.way.value = link.device;
   }
 
   /** The value of a field in the defaults. */
@@ -66,7 +71,10 @@ export class Settings {
 
   /** What differs from the defaults, for the link. */
   changes() {
-    return Object.fromEntries(FIELDS.map(({ id }) => [id, this.inputs[id].input.value]).filter(([id, text]) => text !== `${this.standard(id)}`));
+    const texts = FIELDS.map(({ id }) => [id, this.inputs[id].input.value]);
+    const changed = texts.filter(([id, text]) => text !== `${this.standard(id)}`);
+    if (this.way.value !== WAYS[0]) changed.push(["device", this.way.value]);
+    return Object.fromEntries(changed);
   }
 
   /** Says beside a field what is wrong with it; whether nothing is. */

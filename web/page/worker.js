@@ -21,9 +21,11 @@ const turn = () => new Promise((done) => {
   port2.postMessage(0);
 });
 
+/** Whether there is a real GPU: one that is software is slower than this module on the CPU. */
 async function hasGpu() {
   try {
-    return Boolean(await navigator.gpu?.requestAdapter());
+    const adapter = await navigator.gpu?.requestAdapter();
+    return Boolean(adapter) && !adapter.info.isFallbackAdapter;
   } catch {
     return false;
   }

@@ -124,8 +124,8 @@ pub struct Show {
     seed: u64,
     /// Whether game 1 is a person's, and what that did last.
     person: Option<u32>,
-    /// What the policy thinks of the first game as it stands.
-    choice: Choice,
+    /// What the policy does in each of the games as they stand.
+    choices: Vec<Choice>,
     /// Episodes of game 0 that ended, the sum of their scores, and the last.
     episodes: u32,
     total: f64,
@@ -147,7 +147,7 @@ impl Show {
             count,
             seed: seed as u64,
             person: None,
-            choice: Choice::default(),
+            choices: Vec::new(),
             episodes: 0,
             total: 0.0,
             last: None,
@@ -209,7 +209,7 @@ impl Show {
                 _ => self.kind.idle().unwrap_or(*last),
             };
         }
-        self.games.step(&self.network, self.player, self.person);
+        self.games.step(&self.choices, self.person);
         if self.games.standing(0).ended {
             let score = self.games.standing(0).score;
             self.episodes += 1;
@@ -237,8 +237,8 @@ impl Show {
             "episodes": self.episodes,
             "last_score": self.last,
             "mean_score": (self.episodes > 0).then(|| self.total / f64::from(self.episodes)),
-            "probabilities": self.choice.probabilities,
-            "action": self.choice.action,
+            "probabilities": self.choices[0].probabilities,
+            "action": self.choices[0].action,
             "features": self.games.observe(),
             "person": person,
         })
@@ -248,7 +248,7 @@ impl Show {
 
 impl Show {
     fn look(&mut self) {
-        self.choice = self.games.first_choice(&self.network, self.player);
+        self.choices = self.games.choose(&self.network, self.player);
     }
 }
 
@@ -264,8 +264,8 @@ struct Standing {
 trait Games {
     fn count(&self) -> usize;
     fn duel(&self) -> Box<dyn Games>;
-    fn step(&mut self, network: &NativeMlp, player: Player, person: Option<u32>);
-    fn first_choice(&self, network: &NativeMlp, player: Player) -> Choice;
+    fn choose(&self, network: &NativeMlp, player: Player) -> Vec<Choice>;
+    fn step(&mut self, choices: &[Choice], person: Option<u32>);
     fn standing(&self, i: usize) -> Standing;
     fn observe(&self) -> Vec<f32>;
     fn instances(&self, part: f32, into: &mut Vec<Instance>);
@@ -284,17 +284,16 @@ impl<G: Look> Games for Watched<G> {
         Box::new(Watched::duel(self, 2))
     }
 
-    fn step(&mut self, network: &NativeMlp, player: Player, person: Option<u32>) {
-        let choices = self.choose(network, player, 0..Watched::count(self));
+    fn choose(&self, network: &NativeMlp, player: Player) -> Vec<Choice> {
+        Watched::choose(self, network, player)
+    }
+
+    fn step(&mut self, choices: &[Choice], person: Option<u32>) {
         let mut actions: Vec<u32> = choices.iter().map(|choice| choice.action).collect();
         if let Some(action) = person {
             actions[1] = action;
         }
         Watched::step(self, &actions);
-    }
-
-    fn first_choice(&self, network: &NativeMlp, player: Player) -> Choice {
-        self.choose(network, player, 0..1).remove(0)
     }
 
     fn standing(&self, i: usize) -> Standing {

@@ -2,7 +2,7 @@
 
 import { readFile } from 'node:fs/promises';
 import { course, goesOn, message, ok, restart, text, until } from './visit.mjs';
-import { SMALL } from './training.mjs';
+import { small } from './training.mjs';
 
 /// Saves the agent on the stage: the file's path, name and bytes.
 export async function save(page) {
@@ -24,7 +24,7 @@ export default [
   {
     name: 'a policy is saved and loaded again, and plays the same',
     async run(visit) {
-      const page = await visit.open({ hash: SMALL });
+      const page = await visit.open({ hash: small(visit) });
       await page.click('#start');
       await until(page, '#state', /^Finished/, 60);
       const about = await text(page, '#agent-about');
@@ -72,7 +72,7 @@ export default [
     name: 'the last policy is kept in the browser',
     async run(visit) {
       const context = await visit.context();
-      const page = await visit.open({ hash: SMALL, context });
+      const page = await visit.open({ hash: small(visit), context });
       await page.click('#start');
       await until(page, '#state', /^Finished/, 60);
       const about = await text(page, '#agent-about');

@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { goesOn, message, ok, pause, text, until } from './visit.mjs';
 import { load, save } from './keeping.mjs';
-import { SMALL } from './training.mjs';
+import { small } from './training.mjs';
 
 const run = promisify(execFile);
 
@@ -40,7 +40,7 @@ export default [
   {
     name: 'a policy trained in the tab is evaluated by the program, with the score of the tab',
     async run(visit) {
-      const page = await visit.open({ hash: SMALL.replace('iterations=12', 'iterations=25') });
+      const page = await visit.open({ hash: small(visit).replace('iterations=12', 'iterations=25') });
       await page.click('#start');
       await until(page, '#state', /^Finished.*greedy/, 120);
       const [, here] = /greedy ([−\d.]+)/.exec(await text(page, '#state'));
@@ -105,7 +105,7 @@ export default [
       const dir = join(folder(visit), 'beside');
       await run(visit.program, ['train', 'catch', '--device', 'cpu', '--iterations', '10', '--run-dir', dir]);
       const { address } = await start(visit, ['watch', dir, '--port', '0']);
-      const page = await visit.open({ address, hash: SMALL });
+      const page = await visit.open({ address, hash: small(visit) });
       await until(page, '#live', /finished/, 20);
       await page.click('#start');
       await until(page, '#state', /^Finished catch: iteration 12/, 60);

@@ -1,14 +1,14 @@
 // When something is refused or lost: a clear message, and the page goes on.
 
 import { goesOn, message, ok, text, until } from './visit.mjs';
-import { SMALL } from './training.mjs';
+import { small } from './training.mjs';
 
 export default [
   {
     name: 'a refused storage gives a message, and training goes on',
     async run(visit) {
       const page = await visit.open({
-        hash: SMALL,
+        hash: small(visit),
         init: () => {
           const refuse = () => { throw new DOMException('storage is switched off', 'SecurityError'); };
           for (const name of ['indexedDB', 'localStorage']) Object.defineProperty(window, name, { get: refuse });

@@ -112,7 +112,7 @@ impl<G: Look> Recording<'_, G> {
         if self.interrupt.seen() {
             bail!("interrupted: {} is not written", self.args.out.display());
         }
-        let choices = self.games.choose(&self.policy, Player::Greedy, 0..self.games.count());
+        let choices = self.games.choose(&self.policy, Player::Greedy);
         let actions: Vec<u32> = choices.iter().map(|choice| choice.action).collect();
         self.games.step(&actions);
         Ok(())
