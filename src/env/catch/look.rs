@@ -15,7 +15,7 @@ impl Setting for Catch {
     }
 
     fn background(&self, column: u32, row: u32) -> u32 {
-        if (column + row) % 2 == 0 { tile::BOARD_A } else { tile::BOARD_B }
+        if (column + row).is_multiple_of(2) { tile::BOARD_A } else { tile::BOARD_B }
     }
 
     /// The paddle and the ball.
