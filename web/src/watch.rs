@@ -202,12 +202,10 @@ impl Show {
 
     /// Plays a step of every game; `action` is the person's, -1 for none.
     pub fn step(&mut self, action: i32) {
-        let known = (self.kind.actions().len() as i32).min(i32::MAX);
         if let Some(last) = &mut self.person {
-            *last = match action {
-                0.. if action < known => action as u32,
-                _ => self.kind.idle().unwrap_or(*last),
-            };
+            let known = u32::try_from(action).ok();
+            let known = known.filter(|action| *action < self.kind.actions().len() as u32);
+            *last = known.or(self.kind.idle()).unwrap_or(*last);
         }
         self.games.step(&self.choices, self.person);
         if self.games.standing(0).ended {
