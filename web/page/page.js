@@ -286,7 +286,8 @@ async function watchRun() {
 wire();
 obey(link);
 await Promise.all([
-  stage.open().catch((error) => say(`Nothing can be drawn: ${sentence(error)}`)),
+  // The CPU draws at once, and the GPU as soon as it is ready.
+  stage.open(false).catch((error) => say(`Nothing can be drawn: ${sentence(error)}`)),
   firstFile.then((file) => {
     lab.fill(first, link);
     agents.offer("ready", "Comes with the page", file);
@@ -299,3 +300,5 @@ write($("tell-version"), version());
 tell();
 offerKept();
 watchRun().catch((error) => say(`The run cannot be watched: ${sentence(error)}`));
+await stage.open().catch(() => {}); // what failed has been said
+performance.mark("ready");

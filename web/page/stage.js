@@ -47,7 +47,7 @@ export class Stage {
       if (!gpu) throw error;
       // The rest lists what no page can have.
       this.reason = sentence(error).split(";")[0];
-      return this.open(false);
+      return this.screen?.api() === "2D canvas" ? this.tell() : this.open(false);
     }
     this.holder.replaceChildren(canvas);
     this.fit();
@@ -56,9 +56,9 @@ export class Stage {
 
   /** One line where there is no WebGPU. */
   tell() {
-    const flat = this.screen.api() !== "WebGPU";
+    const flat = this.screen.api() !== "WebGPU" && this.reason;
     $("way").textContent = flat
-      ? `Without WebGPU: drawn on a 2D canvas, rules and policy on the CPU. ${this.reason ?? ""}` : "";
+      ? `Without WebGPU: drawn on a 2D canvas, rules and policy on the CPU. ${this.reason}` : "";
     $("tell-screen").textContent = [this.screen.api(), this.screen.adapter()].filter(Boolean).join(", ");
   }
 

@@ -51,7 +51,8 @@ export class Visit {
     await page.addInitScript(watchTasks);
     if (init) await page.addInitScript(init);
     await page.goto(address + hash);
-    if (frame) await page.waitForFunction(() => performance.getEntriesByName('first-frame').length > 0, null, { timeout: 20_000 });
+    const marked = () => ['first-frame', 'ready'].every((name) => performance.getEntriesByName(name).length > 0);
+    if (frame) await page.waitForFunction(marked, null, { timeout: 20_000 });
     return page;
   }
 
