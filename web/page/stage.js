@@ -1,6 +1,7 @@
 // The canvas and what draws on it: WebGPU, or else a 2D canvas; its size, and what to do when it is lost.
 
 import { Screen } from "./watch.js";
+import { adapterName } from "./adapter.js";
 import { $, say, sentence } from "./dom.js";
 
 /** The most pixels that the CPU draws. */
@@ -41,6 +42,7 @@ export class Stage {
     try {
       if (gpu && !navigator.gpu) throw new Error("This browser has no WebGPU.");
       const screen = await inTime(Screen.open(canvas, gpu));
+      if (gpu) this.adapter = await adapterName();
       this.screen?.free();
       this.screen = screen;
     } catch (error) {
@@ -59,7 +61,8 @@ export class Stage {
     const flat = this.screen.api() !== "WebGPU" && this.reason;
     $("way").textContent = flat
       ? `Without WebGPU: drawn on a 2D canvas, rules and policy on the CPU. ${this.reason}` : "";
-    $("tell-screen").textContent = [this.screen.api(), this.screen.adapter()].filter(Boolean).join(", ");
+    const api = this.screen.api();
+    $("tell-screen").textContent = api === "WebGPU" ? `${api}, ${this.adapter}` : api;
   }
 
   resize(entry) {

@@ -1,5 +1,7 @@
 // The worker: trains one policy for each seed, an iteration each in turn, so that the page never waits.
 
+import { adapterName, hasGpu } from "./adapter.js";
+
 /** Milliseconds between two policies of a seed that are sent. */
 const EVERY = 300;
 /** And between two pictures of the games on the device. */
@@ -21,16 +23,6 @@ const turn = () => new Promise((done) => {
   port2.postMessage(0);
 });
 
-/** Whether there is a real GPU: one that is software is slower than this module on the CPU. */
-async function hasGpu() {
-  try {
-    const adapter = await navigator.gpu?.requestAdapter();
-    return Boolean(adapter) && !adapter.info.isFallbackAdapter;
-  } catch {
-    return false;
-  }
-}
-
 async function start({ wanted, way }) {
   try {
     const { default: init, Training } = await import("./train.js");
@@ -39,7 +31,9 @@ async function start({ wanted, way }) {
     for (const { seed, iterations, text } of wanted) {
       const training = await Training.create(text, gpu);
       runs.push({ seed, iterations, training, iteration: 0, sent: -Infinity });
-      postMessage({ is: "about", seed, about: JSON.parse(training.about()) });
+      const about = JSON.parse(training.about());
+      if (gpu) about.device = await adapterName();
+      postMessage({ is: "about", seed, about });
       await sendPolicy(runs.at(-1));
     }
     postMessage({ is: "memory", bytes: memory.buffer.byteLength });

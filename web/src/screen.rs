@@ -19,7 +19,6 @@ pub struct Gpu {
     configuration: wgpu::SurfaceConfiguration,
     device: wgpu::Device,
     queue: wgpu::Queue,
-    adapter: String,
     renderer: Option<(Kind, Renderer)>,
     lost: Arc<OnceLock<String>>,
 }
@@ -61,17 +60,7 @@ impl Canvas {
         device.set_device_lost_callback(move |_, reason| {
             let _ = message.set(reason);
         });
-        let about = adapter.get_info();
-        let name = if about.name.is_empty() { "a GPU".to_string() } else { about.name };
-        Ok(Self::Gpu(Box::new(Gpu {
-            surface,
-            configuration,
-            device,
-            queue,
-            adapter: name,
-            renderer: None,
-            lost,
-        })))
+        Ok(Self::Gpu(Box::new(Gpu { surface, configuration, device, queue, renderer: None, lost })))
     }
 
     /// A canvas for pictures that the CPU paints.
@@ -90,13 +79,6 @@ impl Canvas {
         match self {
             Self::Gpu(_) => "WebGPU",
             Self::Plain(_) => "2D canvas",
-        }
-    }
-
-    pub fn adapter(&self) -> &str {
-        match self {
-            Self::Gpu(gpu) => &gpu.adapter,
-            Self::Plain(_) => "",
         }
     }
 

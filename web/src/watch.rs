@@ -336,11 +336,6 @@ impl Screen {
         self.canvas.api().to_string()
     }
 
-    /// What the browser says of the GPU; empty without one.
-    pub fn adapter(&self) -> String {
-        self.canvas.adapter().to_string()
-    }
-
     /// Why the GPU can be used no more, if so.
     pub fn lost(&self) -> Option<String> {
         self.canvas.lost()
