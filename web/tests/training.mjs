@@ -5,7 +5,7 @@ import { goesOn, message, ok, pause, text, until } from './visit.mjs';
 const SCORE = 0.9;
 const WITHIN = 120; // seconds
 const LONGEST = 50; // milliseconds that the main thread may be busy
-const TRIES = 5;
+const TRIES = 7;
 
 /// The link of a training that is over soon, on WebGPU where there is any, be it software.
 export const small = ({ gpu }) =>

@@ -3,7 +3,7 @@
 import { course, goesOn, ok, pause, restart, slide, state, text, until } from './visit.mjs';
 
 const FIRST = 1000; // milliseconds to the first picture
-const TRIES = 5;
+const TRIES = 7;
 
 export default [
   {
