@@ -199,7 +199,7 @@ struct WatchArgs {
 struct RecordArgs {
     /// A run directory (its best policy is taken), a checkpoint, or a policy that the page has saved.
     run: PathBuf,
-    /// The file to write: .gif is an animation; .png and .webp are a still of the last step.
+    /// The file to write: .gif and .webp are animations, .png is a still of the last step.
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
     /// Games side by side; each plays the next of the seed's levels.

@@ -2,12 +2,15 @@
 
 mod animation;
 mod artist;
+mod gif;
 mod unfinished;
+mod webp;
 
+use self::gif::Gif;
 use super::interrupt::Interrupt;
 use super::run_dir::find_checkpoint;
 use super::{RecordArgs, with_game};
-use animation::Animation;
+use animation::{Animation, Frames};
 use anyhow::{Context, Result, bail};
 use artist::Artist;
 use grove::checkpoint::Checkpoint;
@@ -17,12 +20,11 @@ use grove::rollout::{Player, Watched};
 use grove::trainer::{load_policy, saved_config, saved_game_name};
 use grove::viewer::{Cells, Picture, Wall};
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
-use image::codecs::webp::WebPEncoder;
 use image::{ExtendedColorType, ImageEncoder};
 use serde::de::DeserializeOwned;
-use std::io::Write;
 use std::path::Path;
 use unfinished::Unfinished;
+use webp::WebP;
 
 /// The most pixels of a side, which is what every GPU draws.
 const MAX_SIDE: u64 = 8192;
@@ -85,18 +87,19 @@ fn record<G: Look + DeserializeOwned>(
         interrupt: Interrupt::listen(None)?,
     };
     let mut file = Unfinished::create(&args.out)?;
-    let frames = match format {
-        Format::Gif => recording.animate(&mut file)?,
+    let (frames, delay) = frames(game.steps_per_second());
+    let said = match format {
+        Format::Gif => recording.animate(Gif::new(&mut file, width, height, delay)?, frames)?,
+        Format::WebP => recording.animate(WebP::new(&mut file, width, height, delay)?, frames)?,
         Format::Png => recording.still(PngEncoder::new_with_quality(
             &mut file,
             CompressionType::Best,
             FilterType::NoFilter,
         ))?,
-        Format::WebP => recording.still(WebPEncoder::new_lossless(&mut file))?,
     };
     let bytes = file.finish()?;
     println!(
-        "{}: {frames} of {width} x {height} pixels, {} KB; {} of iteration {}, drawn by {}",
+        "{}: {said} of {width} x {height} pixels, {} KB; {} of iteration {}, drawn by {}",
         args.out.display(),
         bytes.div_ceil(1000),
         G::NAME,
@@ -125,12 +128,9 @@ impl<G: Look> Recording<'_, G> {
         Ok(&self.picture)
     }
 
-    /// The games' start, and then some frames a step; says how many.
-    fn animate(&mut self, file: impl Write) -> Result<String> {
-        let speed = self.games.game().steps_per_second();
-        let frames = (FRAMES_PER_SECOND / speed).round().max(1.0) as u32;
-        let delay = 1.0 / (speed * frames as f32);
-        let mut animation = Animation::new(file, &self.picture, delay)?;
+    /// The games' start, and then some frames a step; says how many in all.
+    fn animate(&mut self, file: impl Frames, frames: u32) -> Result<String> {
+        let mut animation = Animation::new(file);
         animation.add(self.draw(1.0)?)?;
         for _ in 0..self.args.steps {
             self.step()?;
@@ -152,6 +152,12 @@ impl<G: Look> Recording<'_, G> {
             .context("cannot write the picture")?;
         Ok("a still".to_string())
     }
+}
+
+/// Frames of a step, and the seconds that each is shown.
+fn frames(steps_per_second: f32) -> (u32, f32) {
+    let frames = (FRAMES_PER_SECOND / steps_per_second).round().max(1.0);
+    (frames as u32, 1.0 / (steps_per_second * frames))
 }
 
 /// The picture's size, in pixels.

@@ -1,0 +1,74 @@
+//! Frames of a GIF, in exact colours.
+
+use super::animation::{Frames, Part, pixel};
+use anyhow::{Context, Result};
+use gif::{Encoder, Frame, Repeat};
+use grove::viewer::{Picture, colours};
+use std::collections::HashMap;
+use std::io::Write;
+
+/// A GIF that is being written; from its last frame it goes on with the first.
+pub struct Gif<W: Write> {
+    encoder: Encoder<W>,
+    /// Hundredths of a second that a frame is shown.
+    delay: u16,
+    colours: Vec<[u8; 3]>,
+    numbers: HashMap<[u8; 3], u8>,
+}
+
+impl<W: Write> Gif<W> {
+    /// Frames of `width` x `height` pixels, each shown for `delay` seconds, about.
+    pub fn new(file: W, width: u32, height: u32, delay: f32) -> Result<Self> {
+        let colours = colours();
+        // After the colours comes a number for a pixel that stays as it is.
+        let mut palette = colours.concat();
+        palette.extend([0; 3]);
+        let mut encoder = Encoder::new(file, width as u16, height as u16, &palette)
+            .context("cannot write the animation")?;
+        encoder.set_repeat(Repeat::Infinite).context("cannot write the animation")?;
+        let numbers = colours.iter().enumerate().map(|(i, colour)| (*colour, i as u8)).collect();
+        // Browsers take less than two hundredths for a tenth.
+        let delay = (delay * 100.0).round().max(2.0) as u16;
+        Ok(Self { encoder, delay, colours, numbers })
+    }
+
+    /// The number of a colour, or of the nearest that there is.
+    fn number(&mut self, colour: [u8; 3]) -> u8 {
+        let colours = &self.colours;
+        *self.numbers.entry(colour).or_insert_with(|| {
+            let off = |other: &[u8; 3]| -> u32 {
+                colour.iter().zip(other).map(|(a, b)| u32::from(a.abs_diff(*b)).pow(2)).sum()
+            };
+            let nearest = (0..colours.len()).min_by_key(|&i| off(&colours[i]));
+            nearest.unwrap_or(0) as u8
+        })
+    }
+}
+
+impl<W: Write> Frames for Gif<W> {
+    fn add(&mut self, picture: &Picture, part: Part, last: &Picture) -> Result<()> {
+        let stay = self.colours.len() as u8;
+        let mut buffer = Vec::with_capacity(part.width() * part.height());
+        for at in part.rows(picture).flatten() {
+            let [r, g, b, opacity] = pixel(picture, at);
+            let stays = opacity == 0 || pixel(last, at) == [r, g, b, opacity];
+            buffer.push(if stays { stay } else { self.number([r, g, b]) });
+        }
+        let frame = Frame {
+            delay: self.delay,
+            transparent: Some(stay),
+            left: part.left as u16,
+            top: part.top as u16,
+            width: part.width() as u16,
+            height: part.height() as u16,
+            buffer: buffer.into(),
+            ..Frame::default()
+        };
+        self.encoder.write_frame(&frame).context("cannot write the animation")
+    }
+
+    fn finish(self) -> Result<()> {
+        self.encoder.into_inner().context("cannot write the animation")?;
+        Ok(())
+    }
+}
