@@ -10,8 +10,6 @@ import { keepLast } from "./keep.js";
 
 /** Milliseconds between two times that the policy is kept in the browser's storage. */
 const KEEP = 10_000;
-/** Games of the wall that is drawn from the training device's memory. */
-const ON_DEVICE = 256;
 
 const BUTTON = { starting: "Starting", running: "Pause training", pausing: "Pausing", paused: "Go on training" };
 
@@ -42,6 +40,7 @@ export class Lab {
     $("reset").addEventListener("click", () => this.reset());
     $("source").addEventListener("change", (event) => this.show(event.target.value));
     $("device-wall").addEventListener("toggle", () => this.wall());
+    $("device-games").addEventListener("input", () => this.wall());
     this.renew();
   }
 
@@ -100,7 +99,6 @@ export class Lab {
     for (const id of [...this.agents.all.keys()]) {
       if (id.startsWith("here ") && id !== this.agents.chosen) this.agents.withdraw(id);
     }
-    $("device-canvas").replaceChildren();
     $("device-wall").open = false;
     this.charts.touch();
   }
@@ -208,7 +206,7 @@ export class Lab {
     write($("state-here"), this.trained ? `${words}` : "");
     $("state-here").hidden = state === "idle";
     const device = this.about;
-    $("device-wall").hidden = !(this.busy() && device?.api === "WebGPU");
+    $("device-wall").hidden = !(["running", "pausing", "paused", "done"].includes(state) && device?.api === "WebGPU");
     write($("tell-training"), device
       ? [...(device.api === "WebGPU" ? [device.api, device.device] : ["CPU, in WebAssembly"]), this.newest && `${short(this.newest.steps_per_second)} steps a second`].filter(Boolean).join(", ") : "nothing yet");
     this.trainingMemory = [
@@ -234,12 +232,16 @@ export class Lab {
     }[state];
   }
 
-  /** Draws games from the device's memory, when that is unfolded for the first time. */
+  /** Draws games from the device's memory as long as that is unfolded. */
   wall() {
-    if (!$("device-wall").open || $("device-canvas").firstChild || !this.busy()) return;
+    const games = 2 ** $("device-games").valueAsNumber;
+    write($("device-games-out"), `${games}`);
+    $("device-games").ariaValueText = `${games}`;
+    $("device-canvas").replaceChildren();
+    if (!$("device-wall").open || $("device-wall").hidden) return this.training.endWall();
     const side = Math.round(Math.min(640, $("device-wall").clientWidth) * window.devicePixelRatio);
-    const canvas = make("canvas", { width: side, height: Math.round(side * 0.75), role: "img", ariaLabel: `${ON_DEVICE} games on the training device` });
+    const canvas = make("canvas", { width: side, height: Math.round(side * 0.75), role: "img", ariaLabel: `${games} games on the training device` });
     $("device-canvas").append(canvas);
-    this.training.wall(canvas, ON_DEVICE);
+    this.training.showWall(canvas, games, matchMedia("(prefers-reduced-motion: reduce)").matches);
   }
 }

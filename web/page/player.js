@@ -1,7 +1,7 @@
 // The clock: when a step is due, and how far the motion to it has come.
 
 /** Steps a second at 1x. */
-const RATE = 10;
+export const RATE = 10;
 /** The most milliseconds of a frame that go into steps. */
 const BUDGET = 8;
 /** A frame takes at most one part in so many of the time: the page stays at hand where drawing is slow. */

@@ -62,9 +62,14 @@ export class Training {
     this.become("idle");
   }
 
-  /** Draws games of the first seed from the device's memory on a canvas that nothing else draws on. */
-  wall(canvas, games) {
+  /** Draws games of the first seed from the device's memory on a canvas that nothing else draws on; `calm`
+      without motion between their steps. */
+  showWall(canvas, games, calm) {
     const offscreen = canvas.transferControlToOffscreen();
-    this.worker.postMessage({ do: "wall", canvas: offscreen, games }, [offscreen]);
+    this.worker.postMessage({ do: "wall", canvas: offscreen, games, calm }, [offscreen]);
+  }
+
+  endWall() {
+    this.worker?.postMessage({ do: "no wall" });
   }
 }

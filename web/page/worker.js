@@ -1,11 +1,13 @@
 // The worker: trains one policy for each seed, an iteration each in turn, so that the page never waits.
 
 import { adapterName, hasGpu } from "./adapter.js";
+import { RATE } from "./player.js";
 
 /** Milliseconds between two policies of a seed that are sent. */
 const EVERY = 300;
-/** And between two pictures of the games on the device. */
-const FRAME = 33;
+/** And between two pictures of the games on the device, where that is a GPU, and where it is software. */
+const FRAME = 15;
+const SPARING = 90;
 
 const runs = [];
 let paused = false;
@@ -14,7 +16,11 @@ let wall;
 
 /** A training does one thing at a time. */
 let last = Promise.resolve();
-const inTurn = (task) => (last = last.then(task));
+function inTurn(task) {
+  const done = last.then(task);
+  last = done.catch(() => {});
+  return done;
+}
 
 /** Lets messages in between two iterations; a timer would cost milliseconds each time. */
 const turn = () => new Promise((done) => {
@@ -32,6 +38,7 @@ async function start({ wanted, way }) {
       const training = await Training.create(text, gpu);
       runs.push({ seed, iterations, training, iteration: 0, sent: -Infinity });
       const about = JSON.parse(training.about());
+      runs.at(-1).software = about.software;
       if (gpu) about.device = await adapterName();
       postMessage({ is: "about", seed, about });
       await sendPolicy(runs.at(-1));
@@ -56,10 +63,6 @@ async function iterate(run) {
     run.iteration = record.iteration;
     postMessage({ is: "record", seed: run.seed, record });
     if (performance.now() - run.sent > EVERY) await sendPolicy(run);
-    if (wall && performance.now() - wall.drawn > FRAME) {
-      wall.drawn = performance.now();
-      await runs[0].training.draw();
-    }
   } catch (error) {
     run.failed = true;
     postMessage({ is: "failed", seed: run.seed, iteration: run.iteration, why: String(error?.message ?? error) });
@@ -83,14 +86,32 @@ async function train() {
   postMessage({ is: unfinished().length > 0 ? "paused" : "done" });
 }
 
-async function showWall({ canvas, games }) {
+/** Draws games on the device from its own memory, until there is another such wall or none. */
+async function showWall({ canvas, games, calm }) {
+  const [{ training, software }] = runs;
+  const mine = (wall = { stepped: -Infinity });
   try {
-    await runs[0].training.show(canvas, games);
-    await runs[0].training.draw();
-    wall = { drawn: 0 };
+    await inTurn(() => training.show(canvas, games));
+    while (wall === mine) {
+      await inTurn(() => picture(training, mine, calm));
+      await new Promise((done) => setTimeout(done, software ? SPARING : FRAME));
+      await new Promise((done) => requestAnimationFrame(done)); // none while the tab is hidden
+    }
   } catch (error) {
+    if (wall !== mine) return;
+    wall = undefined;
     postMessage({ is: "no wall", why: String(error?.message ?? error) });
   }
+}
+
+/** A picture of the wall: a step when it is due, and its motion. */
+function picture(training, shown, calm) {
+  const now = performance.now();
+  if ((now - shown.stepped) * RATE >= 1000) {
+    training.step();
+    shown.stepped = now;
+  }
+  training.draw(calm ? 1 : ((now - shown.stepped) * RATE) / 1000);
 }
 
 onmessage = ({ data }) => {
@@ -100,5 +121,6 @@ onmessage = ({ data }) => {
     paused = false;
     train();
   }
-  if (data.do === "wall") inTurn(() => showWall(data));
+  if (data.do === "wall") showWall(data);
+  if (data.do === "no wall") wall = undefined;
 };

@@ -34,8 +34,10 @@ trait Run {
     fn describe(&self) -> String;
     /// Shows so many games on a canvas.
     fn show(&mut self, canvas: OffscreenCanvas, games: usize) -> Result<(), JsError>;
-    /// Plays a step of the games that are shown, and draws them.
-    fn draw(&mut self) -> Result<(), JsError>;
+    /// Plays a step of the games that are shown.
+    fn step(&mut self) -> Result<(), JsError>;
+    /// Draws them, where `part` of the motion of that step has been made.
+    fn draw(&mut self, part: f32) -> Result<(), JsError>;
 }
 
 /// The run of a game, and the games that are shown.
@@ -80,11 +82,21 @@ impl<G: Look + Serialize> Run for Session<G> {
         Ok(())
     }
 
-    fn draw(&mut self) -> Result<(), JsError> {
-        let wall = self.wall.as_mut().ok_or_else(|| JsError::new("no games are shown"))?;
+    fn step(&mut self) -> Result<(), JsError> {
         let policy = FlatMlp::of(&self.trainer.policy());
-        wall.draw(&policy.expect("what the kernels train, they play"));
+        self.shown()?.step(&policy.expect("what the kernels train, they play"));
         Ok(())
+    }
+
+    fn draw(&mut self, part: f32) -> Result<(), JsError> {
+        self.shown()?.draw(part);
+        Ok(())
+    }
+}
+
+impl<G: Look> Session<G> {
+    fn shown(&mut self) -> Result<&mut Wall<G>, JsError> {
+        self.wall.as_mut().ok_or_else(|| JsError::new("no games are shown"))
     }
 }
 
@@ -169,15 +181,20 @@ impl Training {
     }
 
     /// From now on, [`Training::draw`] shows so many games on a canvas, as large as that is: on WebGPU, where
-    /// they are played too.
+    /// they are played by [`Training::step`], too.
     pub fn show(&mut self, canvas: OffscreenCanvas, games: usize) -> Result<(), JsError> {
         self.run.show(canvas, games.clamp(1, MOST_SHOWN))
     }
 
-    /// Plays a step of the games that are shown, by the policy as it is, and draws them. It waits for
-    /// nothing.
-    pub fn draw(&mut self) -> Result<(), JsError> {
-        self.run.draw()
+    /// Plays a step of the games that are shown, by the policy as it is. It waits for nothing.
+    pub fn step(&mut self) -> Result<(), JsError> {
+        self.run.step()
+    }
+
+    /// Draws the games that are shown, where `part` of the motion of their last step, from 0 to 1, has been
+    /// made. It waits for nothing.
+    pub fn draw(&mut self, part: f32) -> Result<(), JsError> {
+        self.run.draw(part)
     }
 
     /// The policy as it is, as a file.

@@ -1,6 +1,6 @@
 //! A wall of games that are played on a GPU and drawn by it.
 
-use burn::tensor::Device;
+use burn::tensor::{Device, Int, Tensor};
 use grove::device::graphics_setup;
 use grove::env::look::Look;
 use grove::policy::FlatMlp;
@@ -14,6 +14,8 @@ pub struct Wall<G: Look> {
     game: G,
     count: usize,
     games: DeviceGames<G>,
+    /// The seats before and after the last step, once there is one.
+    seats: Option<[Tensor<2, Int>; 2]>,
     renderer: Renderer,
     surface: wgpu::Surface<'static>,
     configuration: wgpu::SurfaceConfiguration,
@@ -44,14 +46,23 @@ impl<G: Look> Wall<G> {
         surface.configure(&setup.device, &configuration);
         let renderer = Renderer::new(&setup.device, &setup.queue, configuration.format, game);
         let games = DeviceGames::new(game, count, seed, device);
-        Ok(Self { game, count, games, renderer, surface, configuration, queue: setup.queue })
+        let queue = setup.queue;
+        Ok(Self { game, count, games, seats: None, renderer, surface, configuration, queue })
     }
 
-    /// Plays a step of every game by the policy and draws it. Nothing is waited for.
-    pub fn draw(&mut self, policy: &FlatMlp) {
+    /// Plays a step of every game by the policy. Nothing is waited for.
+    pub fn step(&mut self, policy: &FlatMlp) {
+        self.seats = Some(self.games.step(policy));
+    }
+
+    /// Draws the games where `part` of the motion of their last step has been made, once there was one.
+    /// Nothing is waited for.
+    pub fn draw(&mut self, part: f32) {
         use wgpu::CurrentSurfaceTexture::{Suboptimal, Success};
-        let [before, now] = self.games.step(policy);
-        let instances = device_instances(self.game, &before, &now, 1.0);
+        let Some([before, now]) = &self.seats else {
+            return;
+        };
+        let instances = device_instances(self.game, before, now, part);
         let (Success(target) | Suboptimal(target)) = self.surface.get_current_texture() else {
             // Nothing can be shown now; there will be another picture.
             return;

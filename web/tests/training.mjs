@@ -1,6 +1,6 @@
 // Training in the tab: to a score, without a halt of the page, with pause, reset and several seeds.
 
-import { goesOn, message, ok, pause, text, until } from './visit.mjs';
+import { goesOn, message, ok, pause, slide, text, until } from './visit.mjs';
 
 const SCORE = 0.9;
 const WITHIN = 120; // seconds
@@ -60,7 +60,7 @@ export default [
       const page = await visit.open({ hash: small(visit) });
       const before = await text(page, '#agent-about');
       await page.click('#train-here');
-      await until(page, '#state', /iteration [2-9]/, 60);
+      await until(page, '#state', /iteration ([2-9]|\d\d)/, 60);
       ok((await page.locator('#agent').inputValue()).startsWith('here'), 'another agent is on the stage');
       ok((await text(page, '#agent-about')) !== before, 'the agent has not the size that was asked for');
       await goesOn(page);
@@ -89,7 +89,7 @@ export default [
     async run(visit) {
       const page = await visit.open({ hash: small(visit).replace('iterations=12', 'iterations=500') });
       await page.click('#start');
-      await until(page, '#state', /^Training catch: iteration [2-9]/, 60);
+      await until(page, '#state', /^Training catch: iteration ([2-9]|\d\d)/, 60);
       await page.click('#pause');
       await until(page, '#state', /^Paused/, 30);
       const before = await text(page, '#state');
@@ -183,20 +183,38 @@ export default [
     },
   },
   {
-    name: 'games of the training device are drawn from its memory',
+    name: 'games of the training device are drawn from its memory, one or a thousand, in a pause too',
     only: true,
     async run(visit) {
       const page = await visit.open({ hash: small(visit).replace('iterations=12', 'iterations=500') });
       await page.click('#start');
-      await until(page, '#state', /iteration [2-9]/, 60);
+      await until(page, '#state', /iteration ([2-9]|\d\d)/, 60);
       await page.click('#device-wall summary');
-      await page.waitForFunction(() => document.querySelector('#device-canvas canvas'));
-      await pause(4000);
-      const first = await visit.picture(page, '#device-canvas canvas');
-      ok(first.colours >= 4, `the wall has ${first.colours} colours`);
-      await pause(2000);
-      ok((await visit.picture(page, '#device-canvas canvas')).hash !== first.hash, 'the wall stands still');
+      const look = () => visit.picture(page, '#device-canvas canvas');
+      const moves = async (when) => {
+        await page.waitForFunction(() => document.querySelector('#device-canvas canvas'));
+        await pause(4000);
+        const first = await look();
+        ok(first.colours >= 4, `the wall has ${first.colours} colours ${when}`);
+        await pause(2000);
+        ok((await look()).hash !== first.hash, `the wall stands still ${when}`);
+      };
+      await moves('while it trains');
       await visit.shot(page, 'device-wall', true);
+      await page.click('#pause');
+      await until(page, '#state', /^Paused/, 30);
+      await moves('in a pause');
+      for (const [place, games] of [[10, 1024], [0, 1]]) {
+        await slide(page, '#device-games', place);
+        await until(page, '#device-games-out', new RegExp(`^${games}$`));
+        await moves(`of ${games}`);
+        await visit.shot(page, `device-wall-${games}`, true);
+      }
+      await page.click('#device-wall summary');
+      await page.waitForFunction(() => !document.querySelector('#device-canvas canvas'));
+      await page.click('#pause');
+      await until(page, '#state', /^Training/, 30);
+      await goesOn(page);
     },
   },
 ];
