@@ -18,7 +18,7 @@ pub use kernels::{FlatMlp, Observer, StoredFeatures};
 pub(crate) use math::{exp, ln, mul_add, tanh};
 pub use mlp::Mlp;
 pub use native::{LANES, Lanes, NativeMlp, Scratch};
-pub(crate) use native::{argmax_lane, sample_lanes};
+pub(crate) use native::{MANY_FEATURES, argmax_lane, sample_lanes};
 pub use parameters::{Parameter, flatten, named_parameters, unflatten};
 
 use burn::module::Module;

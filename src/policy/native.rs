@@ -40,6 +40,18 @@ struct Dense {
 pub struct Scratch {
     front: Vec<Lanes>,
     back: Vec<Lanes>,
+    active: Option<Vec<usize>>,
+}
+
+/// So many features are probably a board, most of whose cells are empty: what is 0 is left out.
+pub(crate) const MANY_FEATURES: usize = 64;
+
+impl Scratch {
+    /// The features that were not 0 in every lane of the last observations, in ascending order; `None`
+    /// for a policy of few features, where nobody looks.
+    pub fn active(&self) -> Option<&[usize]> {
+        self.active.as_deref()
+    }
 }
 
 impl NativeMlp {
@@ -109,18 +121,29 @@ impl NativeMlp {
     /// Room for the activations of one thread.
     pub fn scratch(&self) -> Scratch {
         let widest = self.layers.iter().map(|l| l.outputs).max().unwrap_or(0);
-        Scratch { front: vec![[0.0; LANES]; widest], back: vec![[0.0; LANES]; widest] }
+        let room = || vec![[0.0; LANES]; widest];
+        let active = (self.num_features() >= MANY_FEATURES).then(Vec::new);
+        Scratch { front: room(), back: room(), active }
     }
 
     /// Logits, `num_actions` lanes, of observations, `num_features` lanes.
     pub fn logits<'a>(&self, obs: &[Lanes], scratch: &'a mut Scratch) -> &'a [Lanes] {
         assert_eq!(obs.len(), self.num_features(), "obs: [num_features][LANES]");
-        let Scratch { front, back } = scratch;
+        let Scratch { front, back, active } = scratch;
         let last = self.layers.len() - 1;
         for (i, layer) in self.layers.iter().enumerate() {
-            let input = if i == 0 { obs } else { &back[..layer.inputs] };
+            let Dense { weight, bias, .. } = layer;
             let output = &mut front[..layer.outputs];
-            dense(&layer.weight, &layer.bias, input, output);
+            match active {
+                Some(active) if i == 0 => {
+                    find_active(obs, active);
+                    sparse(weight, bias, obs, active, output);
+                }
+                _ => {
+                    let input = if i == 0 { obs } else { &back[..layer.inputs] };
+                    dense(weight, bias, input, output);
+                }
+            }
             if i < last {
                 activate(self.activation, output);
             }
@@ -189,30 +212,61 @@ pub(crate) fn argmax_lane(logits: &[Lanes], lane: usize) -> u32 {
 /// `output[j] = bias[j] + sum over i of weight[i, j] * input[i]`, summed in the order of `i`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn dense(weight: &[f32], bias: &[f32], input: &[Lanes], output: &mut [Lanes]) {
+    let outputs = output.len();
+    all_tiles(bias, output, || input.iter().zip(weight.chunks_exact(outputs)));
+}
+
+/// As [`dense`], of those inputs alone that are `active`.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn sparse(weight: &[f32], bias: &[f32], input: &[Lanes], active: &[usize], output: &mut [Lanes]) {
+    let outputs = output.len();
+    let row = |i: &usize| (&input[*i], &weight[i * outputs..(i + 1) * outputs]);
+    all_tiles(bias, output, || active.iter().map(row));
+}
+
+/// Puts the inputs that are not 0 in every lane into `active`.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn find_active(input: &[Lanes], active: &mut Vec<usize>) {
+    active.clear();
+    for (i, lanes) in input.iter().enumerate() {
+        if lanes.iter().fold(false, |any, x| any | (*x != 0.0)) {
+            active.push(i);
+        }
+    }
+}
+
+/// Fills `output` from the inputs that `rows` gives, each with its weights `[outputs]`.
+#[inline(always)]
+fn all_tiles<'a, I>(bias: &[f32], output: &mut [Lanes], rows: impl Fn() -> I)
+where
+    I: Iterator<Item = (&'a Lanes, &'a [f32])>,
+{
     // As many independent sums as 16 registers hold hide the latency of a multiply-add.
-    let j = tiles::<6>(weight, bias, input, output, 0);
-    let j = tiles::<4>(weight, bias, input, output, j);
-    let j = tiles::<3>(weight, bias, input, output, j);
-    let j = tiles::<2>(weight, bias, input, output, j);
-    tiles::<1>(weight, bias, input, output, j);
+    let j = tiles::<6, I>(bias, output, 0, &rows);
+    let j = tiles::<4, I>(bias, output, j, &rows);
+    let j = tiles::<3, I>(bias, output, j, &rows);
+    let j = tiles::<2, I>(bias, output, j, &rows);
+    tiles::<1, I>(bias, output, j, &rows);
 }
 
 /// The outputs from `j` on, `N` at a time; gives the first that is left.
 #[inline(always)]
-fn tiles<const N: usize>(
-    weight: &[f32],
+fn tiles<'a, const N: usize, I>(
     bias: &[f32],
-    input: &[Lanes],
     output: &mut [Lanes],
     mut j: usize,
-) -> usize {
+    rows: &impl Fn() -> I,
+) -> usize
+where
+    I: Iterator<Item = (&'a Lanes, &'a [f32])>,
+{
     let outputs = output.len();
     while outputs - j >= N {
         let mut sums = [[0.0f32; LANES]; N];
         for (sum, b) in sums.iter_mut().zip(&bias[j..j + N]) {
             *sum = [*b; LANES];
         }
-        for (x, row) in input.iter().zip(weight.chunks_exact(outputs)) {
+        for (x, row) in rows() {
             for (sum, w) in sums.iter_mut().zip(&row[j..j + N]) {
                 for (s, x) in sum.iter_mut().zip(x) {
                     *s = mul_add(*w, *x, *s);
@@ -268,11 +322,48 @@ mod tests {
     }
 
     #[test]
+    fn features_that_are_0_everywhere_make_no_difference() {
+        let params: Vec<f32> =
+            (0..70 * 21 + 21 + 21 * 3 + 3).map(|i| (i as f32 * 0.71).sin()).collect();
+        let policy = NativeMlp::from_params(&[70, 21, 3], Activation::Tanh, &params);
+        let mut scratch = policy.scratch();
+        for cells in [&[][..], &[0], &[3, 4, 66], &[69]] {
+            let mut obs = vec![[0.0; LANES]; 70];
+            for (lane, cell) in cells.iter().enumerate() {
+                obs[*cell][5 * lane] = 1.5 - lane as f32;
+            }
+            let got = policy.logits(&obs, &mut scratch).to_vec();
+            assert_eq!(scratch.active(), Some(cells));
+            // What is left of the first layer is a policy of fewer features.
+            let Dense { outputs, weight, bias, .. } = &policy.layers[0];
+            let rows = cells.iter().flat_map(|cell| &weight[cell * outputs..(cell + 1) * outputs]);
+            let fewer = Dense {
+                inputs: cells.len(),
+                outputs: *outputs,
+                weight: rows.copied().collect(),
+                bias: bias.clone(),
+            };
+            let fewer = NativeMlp {
+                layers: vec![fewer, policy.layers[1].clone()],
+                activation: Activation::Tanh,
+            };
+            let obs: Vec<Lanes> = cells.iter().map(|cell| obs[*cell]).collect();
+            let mut scratch = fewer.scratch();
+            assert_eq!(fewer.logits(&obs, &mut scratch), got);
+            assert_eq!(scratch.active(), None);
+        }
+    }
+
+    #[test]
     fn native_and_burn_give_the_same_logits() {
         let device = Device::flex();
-        for (features, hidden, actions) in
-            [(10, vec![64, 64], 3), (4, vec![17], 2), (7, vec![128, 5], 6), (1, vec![1], 1)]
-        {
+        for (features, hidden, actions) in [
+            (10, vec![64, 64], 3),
+            (4, vec![17], 2),
+            (7, vec![128, 5], 6),
+            (1, vec![1], 1),
+            (MANY_FEATURES, vec![19], 3),
+        ] {
             for activation in
                 [Activation::Relu, Activation::Tanh, Activation::Silu, Activation::Gelu]
             {

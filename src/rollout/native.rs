@@ -128,8 +128,12 @@ impl<G: Rules> NativeRollout<G> {
             for lane in 0..seats.len() {
                 let slot = lane * steps + t;
                 let row = &mut block.obs[slot * stride..][..obs.len()];
-                for (x, feature) in row.iter_mut().zip(&obs) {
-                    *x = feature[lane];
+                match scratch.active() {
+                    None => row.iter_mut().zip(&obs).for_each(|(x, feature)| *x = feature[lane]),
+                    Some(active) => {
+                        row.fill(0.0);
+                        active.iter().for_each(|i| row[*i] = obs[*i][lane]);
+                    }
                 }
                 block.actions[slot] = actions[lane] as i32;
                 block.logprobs[slot] = logprobs[lane];

@@ -13,6 +13,7 @@ mod experience;
 mod loss;
 mod network;
 mod product;
+mod sparse;
 #[cfg(test)]
 mod tests;
 

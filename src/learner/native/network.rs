@@ -7,6 +7,7 @@
 //! its logits are `[actions, samples]`, side by side for the loss.
 
 use super::product::{Left, QUAD, ROWS, Store, multiply, narrow, pack};
+use super::sparse::Nonzeros;
 use crate::config::Activation;
 use crate::policy::{LANES, Lanes, exp, tanh};
 use crate::trajectory::OBS_MULTIPLE;
@@ -165,6 +166,8 @@ pub struct Block {
     /// Observations, `[samples, obs_stride]`.
     obs: Vec<f32>,
     obs_stride: usize,
+    /// The same, where they are mostly 0.
+    nonzeros: Nonzeros,
     /// Of each hidden layer what it gives, `[samples, columns]`.
     hidden: Vec<Vec<f32>>,
     /// The derivatives of the activations there, then the gradients of the loss; see
@@ -185,6 +188,7 @@ impl Block {
         Self {
             obs: room(layout.obs_stride()),
             obs_stride: layout.obs_stride(),
+            nonzeros: Nonzeros::default(),
             slopes: hidden.clone(),
             hidden,
             logits: room(layout.head.rows),
@@ -252,17 +256,21 @@ impl Network {
     /// Fills in the logits of the first `samples` observations of the block, a multiple of [`ROWS`].
     pub fn forward(&self, block: &mut Block, samples: usize) {
         let Layout { activation, hidden, head, .. } = &self.layout;
-        let mut input = (&block.obs[..], self.layout.obs_stride());
+        let stride = self.layout.obs_stride();
+        block.nonzeros.list(&block.obs[..samples * stride], stride);
+        let mut input = (&block.obs[..], stride);
         let places = block.hidden.iter_mut().zip(&mut block.slopes);
-        for (layer, (output, slopes)) in hidden.iter().zip(places) {
+        for (i, (layer, (output, slopes))) in hidden.iter().zip(places).enumerate() {
             let weight = &self.params[layer.weight..][..layer.inputs * layer.columns];
             let bias = &self.params[layer.bias..][..layer.columns];
             let output = &mut output[..samples * layer.columns];
-            let store = match activation {
-                Activation::Relu => Store::Rectified(bias),
-                _ => Store::Biased(bias),
-            };
-            multiply(by_sample(input), weight, output, layer.columns, store);
+            let rectified = *activation == Activation::Relu;
+            if i == 0 && block.nonzeros.pays() {
+                block.nonzeros.multiply(weight, bias, output, rectified);
+            } else {
+                let store = if rectified { Store::Rectified(bias) } else { Store::Biased(bias) };
+                multiply(by_sample(input), weight, output, layer.columns, store);
+            }
             activate(*activation, output, &mut slopes[..samples * layer.columns]);
             input = (output, layer.columns);
         }
@@ -305,13 +313,12 @@ impl Network {
                 Some(input) => (&input[..], layer.rows),
             };
             add_columns(slopes, &mut gradient[layer.bias..][..layer.columns]);
-            multiply(
-                by_unit(input),
-                slopes,
-                &mut gradient[layer.weight..][..layer.rows * layer.columns],
-                layer.columns,
-                Store::Added,
-            );
+            let sums = &mut gradient[layer.weight..][..layer.rows * layer.columns];
+            if i == 0 && block.nonzeros.pays() {
+                block.nonzeros.add_gradient(slopes, sums, layer.columns);
+            } else {
+                multiply(by_unit(input), slopes, sums, layer.columns, Store::Added);
+            }
             let (below, store) = self.slopes(inputs, below);
             if let Some(below) = below.last_mut() {
                 multiply(

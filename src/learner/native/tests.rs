@@ -28,6 +28,8 @@ struct Case {
     hidden: Vec<usize>,
     actions: usize,
     games: usize,
+    /// A number of an observation in so many is not 0.
+    one_in: u32,
     activation: Activation,
     config: TrainConfig,
 }
@@ -48,6 +50,7 @@ fn case() -> Case {
         hidden: vec![17, 5],
         actions: 5,
         games: 26,
+        one_in: 1,
         activation: Activation::Relu,
         config,
     }
@@ -88,7 +91,10 @@ impl Case {
         let mask: Vec<f32> = (0..count)
             .map(|i| f32::from(i / self.games < (i % self.games) % (STEPS + 1)))
             .collect();
-        let obs = noise(count * self.features, 3);
+        let mut obs = noise(count * self.features, 3);
+        for (i, x) in obs.iter_mut().enumerate() {
+            *x *= f32::from(draw(6, i as u32).is_multiple_of(self.one_in));
+        }
         let actions = TensorData::new(actions, shape);
         let zeros = || Tensor::<2>::zeros(shape, &Device::flex());
         let trajectory = Trajectory {
@@ -204,6 +210,19 @@ fn every_size_agrees_with_autodiff() {
         case.activation = Activation::Tanh;
         case.config.update.gradient_accumulation_steps = 1;
         case.compare();
+    }
+}
+
+#[test]
+fn observations_that_are_mostly_zeros_agree_with_autodiff() {
+    for activation in ACTIVATIONS {
+        // Always few enough, always too many, and some of both.
+        for one_in in [30, 4, 8] {
+            let mut case = case();
+            (case.features, case.one_in, case.games) = (81, one_in, 104);
+            case.activation = activation;
+            case.compare();
+        }
     }
 }
 

@@ -1,0 +1,171 @@
+//! Observations that are mostly zeros, such as boards: what is not 0 is listed, and the two products with
+//! them take no more than that.
+
+use crate::policy::{MANY_FEATURES, mul_add};
+use multiversion::multiversion;
+
+/// One number in so many is not 0 at most, or else the dense products are faster.
+const SPARSE: usize = 8;
+
+/// Numbers that are looked at together.
+const CHUNK: usize = 8;
+
+/// The numbers of some observations that are not 0, sample by sample.
+#[derive(Clone, Debug, Default)]
+pub struct Nonzeros {
+    /// Features and their values.
+    entries: Vec<(u32, f32)>,
+    /// Where the entries of each sample end.
+    ends: Vec<usize>,
+    /// Whether they are few.
+    pays: bool,
+}
+
+impl Nonzeros {
+    /// Lists the numbers of `obs`, `[samples, stride]`, unless they are so many that it does not pay.
+    pub fn list(&mut self, obs: &[f32], stride: usize) {
+        self.entries.clear();
+        self.ends.clear();
+        self.pays = stride >= MANY_FEATURES && list(obs, stride, &mut self.entries, &mut self.ends);
+    }
+
+    /// Whether the products below are faster than those of all numbers; else they must not be asked for.
+    pub fn pays(&self) -> bool {
+        self.pays
+    }
+
+    /// `outputs = bias + obs weight`, `[samples, columns]`, or where `rectified`, 0 where that is negative;
+    /// `weight` is `[features, columns]`.
+    pub fn multiply(&self, weight: &[f32], bias: &[f32], outputs: &mut [f32], rectified: bool) {
+        multiply(self, weight, bias, outputs, rectified);
+    }
+
+    /// `gradient += obs^T slopes`, where `gradient` is `[features, columns]` and `slopes`
+    /// `[samples, columns]`.
+    pub fn add_gradient(&self, slopes: &[f32], gradient: &mut [f32], columns: usize) {
+        add_gradient(self, slopes, gradient, columns);
+    }
+
+    /// The entries of each sample.
+    #[inline(always)]
+    fn samples(&self) -> impl Iterator<Item = &[(u32, f32)]> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, end)| &self.entries[start..*end])
+    }
+}
+
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn list(obs: &[f32], stride: usize, entries: &mut Vec<(u32, f32)>, ends: &mut Vec<usize>) -> bool {
+    let most = obs.len() / SPARSE;
+    for row in obs.chunks_exact(stride) {
+        let mut add = |feature: usize, x: f32| {
+            if x != 0.0 {
+                entries.push((feature as u32, x));
+            }
+        };
+        let (chunks, rest) = row.as_chunks::<CHUNK>();
+        for (c, chunk) in chunks.iter().enumerate() {
+            if chunk.iter().fold(false, |any, x| any | (*x != 0.0)) {
+                chunk.iter().enumerate().for_each(|(i, x)| add(c * CHUNK + i, *x));
+            }
+        }
+        rest.iter().enumerate().for_each(|(i, x)| add(chunks.len() * CHUNK + i, *x));
+        if entries.len() > most {
+            return false;
+        }
+        ends.push(entries.len());
+    }
+    true
+}
+
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn multiply(obs: &Nonzeros, weight: &[f32], bias: &[f32], outputs: &mut [f32], rectified: bool) {
+    let columns = bias.len();
+    for (entries, outputs) in obs.samples().zip(outputs.chunks_exact_mut(columns)) {
+        outputs.copy_from_slice(bias);
+        for (feature, x) in entries {
+            add(*x, &weight[*feature as usize * columns..][..columns], outputs);
+        }
+        if rectified {
+            outputs.iter_mut().for_each(|x| *x = x.max(0.0));
+        }
+    }
+}
+
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn add_gradient(obs: &Nonzeros, slopes: &[f32], gradient: &mut [f32], columns: usize) {
+    for (entries, slopes) in obs.samples().zip(slopes.chunks_exact(columns)) {
+        for (feature, x) in entries {
+            add(*x, slopes, &mut gradient[*feature as usize * columns..][..columns]);
+        }
+    }
+}
+
+/// `sums += x * values`.
+#[inline(always)]
+fn add(x: f32, values: &[f32], sums: &mut [f32]) {
+    for (sum, value) in sums.iter_mut().zip(values) {
+        *sum = mul_add(x, *value, *sum);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Samples of 65 numbers, of which some are not 0.
+    fn board(samples: usize, cells: &[(usize, usize, f32)]) -> Vec<f32> {
+        let mut obs = vec![0.0; samples * 65];
+        cells.iter().for_each(|(sample, feature, x)| obs[sample * 65 + feature] = *x);
+        obs
+    }
+
+    #[test]
+    fn products_are_those_of_all_numbers() {
+        let obs = board(3, &[(0, 0, 2.0), (0, 64, -1.0), (2, 17, 0.5), (2, 16, f32::MIN_POSITIVE)]);
+        let mut nonzeros = Nonzeros::default();
+        nonzeros.list(&obs, 65);
+        assert!(nonzeros.pays());
+        assert_eq!(nonzeros.samples().map(<[_]>::len).collect::<Vec<_>>(), [2, 0, 2]);
+        let noise = |i: usize| (i as f32 * 0.37).sin();
+        let weight: Vec<f32> = (0..65 * 16).map(noise).collect();
+        let (bias, slopes) = (&weight[5..21], &weight[100..148]);
+        let mut outputs = vec![f32::NAN; 3 * 16];
+        nonzeros.multiply(&weight, bias, &mut outputs, false);
+        let mut rectified = outputs.clone();
+        nonzeros.multiply(&weight, bias, &mut rectified, true);
+        let mut gradient = weight.clone();
+        nonzeros.add_gradient(slopes, &mut gradient, 16);
+        for j in 0..16 {
+            for s in 0..3 {
+                let sum: f32 = (0..65).map(|i| obs[s * 65 + i] * weight[i * 16 + j]).sum();
+                assert!((outputs[s * 16 + j] - bias[j] - sum).abs() < 1e-6);
+                assert_eq!(rectified[s * 16 + j], outputs[s * 16 + j].max(0.0));
+            }
+            for i in 0..65 {
+                let sum: f32 = (0..3).map(|s| obs[s * 65 + i] * slopes[s * 16 + j]).sum();
+                assert!((gradient[i * 16 + j] - weight[i * 16 + j] - sum).abs() < 1e-6);
+            }
+        }
+    }
+
+    #[test]
+    fn it_does_not_pay_where_numbers_are_few_or_many() {
+        let pays = |obs: &[f32], stride| {
+            let mut nonzeros = Nonzeros::default();
+            nonzeros.list(obs, stride);
+            nonzeros.pays()
+        };
+        assert!(!pays(&[0.0; 3 * (MANY_FEATURES - 1)], MANY_FEATURES - 1));
+        let cells = |count| (0..count).map(|i| (i % 2, 2 * i, 1.0)).collect::<Vec<_>>();
+        assert!(pays(&board(2, &cells(16)), 65), "16 of 130");
+        assert!(!pays(&board(2, &cells(17)), 65), "17 of 130");
+    }
+
+    #[test]
+    fn what_is_no_number_is_listed() {
+        let mut nonzeros = Nonzeros::default();
+        nonzeros.list(&board(2, &[(1, 3, f32::NAN)]), 65);
+        assert_eq!(nonzeros.samples().map(<[_]>::len).collect::<Vec<_>>(), [0, 1]);
+    }
+}
