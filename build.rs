@@ -9,6 +9,8 @@ use std::{env, fs};
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=web/plain");
+    // Another checkout with the same target folder has other files.
+    println!("cargo:rerun-if-env-changed=CARGO_MANIFEST_DIR");
     // Cargo takes a path that is missing for one that changed, so its parent stands in for it.
     let dist = if Path::new("web/dist").is_dir() { "web/dist" } else { "web" };
     println!("cargo:rerun-if-changed={dist}");
@@ -25,12 +27,16 @@ fn main() {
             let mut hasher = DefaultHasher::new();
             hasher.write(&bytes);
             let tag = hasher.finish();
-            let inside = file.strip_prefix(&folder).expect("it was found there");
-            let path = format!("{prefix}{}", inside.to_str().expect("its name is Unicode"));
+            let below = |folder| {
+                let path = file.strip_prefix(folder).expect("it was found there");
+                path.to_str().expect("its name is Unicode").replace('\\', "/")
+            };
+            let (path, place) = (format!("{prefix}{}", below(&folder)), below(&root));
             writeln!(
                 code,
-                "File {{ path: {:?}, tag: \"{tag:016x}\", bytes: include_bytes!({file:?}) }},",
-                path.replace('\\', "/"),
+                "File {{ path: {path:?}, tag: \"{tag:016x}\", bytes: \
+                 include_bytes!(concat!(env!(\"CARGO_MANIFEST_DIR\"), {:?})) }},",
+                format!("/web/{place}"),
             )
             .expect("a string takes it");
         }
