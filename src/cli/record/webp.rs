@@ -52,7 +52,7 @@ impl<W: Write + Seek> Frames for WebP<W> {
         let mut pixels = Vec::with_capacity(4 * part.width() * part.height());
         for at in part.rows(picture).flatten() {
             let (new, old) = (pixel(picture, at), pixel(last, at));
-            // What stays is left out: nothing is long, and coded in no time.
+            // What stays is left out; long stretches of nothing are coded in a few bytes.
             pixels.extend(if new == old { [0; 4] } else { new });
         }
         let mut still = Vec::new();
