@@ -11,6 +11,13 @@ pub(crate) fn mul_add(a: f32, b: f32, c: f32) -> f32 {
     }
 }
 
+/// Whether any of the numbers is not 0.
+#[inline(always)]
+pub(crate) fn any<const N: usize>(values: &[f32; N]) -> bool {
+    // All bits but the signs; comparisons would be made one by one.
+    values.iter().fold(0, |bits, x| bits | x.to_bits()) << 1 != 0
+}
+
 #[inline(always)]
 pub(crate) fn tanh(x: f32) -> f32 {
     1.0 - 2.0 / (exp(2.0 * x) + 1.0)

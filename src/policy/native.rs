@@ -6,7 +6,7 @@
 //! has is taken at run time.
 
 use super::Mlp;
-use super::math::{exp, ln, mul_add, tanh};
+use super::math::{any, exp, ln, mul_add, tanh};
 use crate::config::Activation;
 use burn::cubecl::future::block_on;
 use burn::module::Param;
@@ -229,7 +229,7 @@ fn sparse(weight: &[f32], bias: &[f32], input: &[Lanes], active: &[usize], outpu
 fn find_active(input: &[Lanes], active: &mut Vec<usize>) {
     active.clear();
     for (i, lanes) in input.iter().enumerate() {
-        if lanes.iter().fold(false, |any, x| any | (*x != 0.0)) {
+        if any(lanes) {
             active.push(i);
         }
     }

@@ -1,7 +1,7 @@
 //! Observations that are mostly zeros, such as boards: what is not 0 is listed, and the two products with
 //! them take no more than that.
 
-use crate::policy::{MANY_FEATURES, mul_add};
+use crate::policy::{MANY_FEATURES, any, mul_add};
 use multiversion::multiversion;
 
 /// One number in so many is not 0 at most, or else the dense products are faster.
@@ -65,7 +65,7 @@ fn list(obs: &[f32], stride: usize, entries: &mut Vec<(u32, f32)>, ends: &mut Ve
         };
         let (chunks, rest) = row.as_chunks::<CHUNK>();
         for (c, chunk) in chunks.iter().enumerate() {
-            if chunk.iter().fold(false, |any, x| any | (*x != 0.0)) {
+            if any(chunk) {
                 chunk.iter().enumerate().for_each(|(i, x)| add(c * CHUNK + i, *x));
             }
         }
