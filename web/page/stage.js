@@ -48,7 +48,8 @@ export class Stage {
     } catch (error) {
       if (!gpu) throw error;
       // The rest lists what no page can have.
-      this.reason = sentence(error).split(";")[0];
+      const [why] = sentence(error).split(";");
+      this.reason = why.charAt(0).toUpperCase() + why.slice(1);
       return this.screen?.api() === "2D canvas" ? this.tell() : this.open(false);
     }
     this.holder.replaceChildren(canvas);
