@@ -133,6 +133,8 @@ export const slide = (page, selector, value) => page.locator(selector).fill(`${v
 export async function restart(page, seed) {
   if ((await text(page, '#play')) === 'Pause') await page.click('#play');
   await page.fill('#seed', `${seed}`);
+  // What stood there may have been the start of another game.
+  await page.evaluate(() => { document.querySelector('#time').textContent = ''; });
   await page.click('#restart');
   await until(page, '#time', /step 0 /);
 }
