@@ -47,7 +47,7 @@ pub struct Scratch {
 pub(crate) const MANY_FEATURES: usize = 64;
 
 impl Scratch {
-    /// The features that were not 0 in every lane of the last observations, in ascending order; `None`
+    /// The features that were not 0 in some lane of the last observations, in ascending order; `None`
     /// for a policy of few features, where nobody looks.
     pub fn active(&self) -> Option<&[usize]> {
         self.active.as_deref()
@@ -224,7 +224,7 @@ fn sparse(weight: &[f32], bias: &[f32], input: &[Lanes], active: &[usize], outpu
     all_tiles(bias, output, || active.iter().map(row));
 }
 
-/// Puts the inputs that are not 0 in every lane into `active`.
+/// Puts the inputs that are not 0 in some lane into `active`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn find_active(input: &[Lanes], active: &mut Vec<usize>) {
     active.clear();
