@@ -1,7 +1,10 @@
 //! Pictures as an animation: of each frame only what has changed.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use grove::viewer::Picture;
+
+/// What is said of an error of a file of frames.
+const CANNOT_WRITE: &str = "cannot write the animation";
 
 /// A file that holds frames, each laid over what the ones before it have left. What has been opaque stays
 /// so: looks are.
@@ -70,9 +73,9 @@ pub struct Animation<F: Frames> {
 }
 
 impl<F: Frames> Animation<F> {
-    /// One without frames.
-    pub fn new(file: F) -> Self {
-        Self { file, last: None, frames: 0 }
+    /// One without frames, in a file that has been begun.
+    pub fn new(file: Result<F>) -> Result<Self> {
+        Ok(Self { file: file.context(CANNOT_WRITE)?, last: None, frames: 0 })
     }
 
     /// Adds a frame.
@@ -83,7 +86,7 @@ impl<F: Frames> Animation<F> {
         };
         let empty = || Picture::new(picture.width, picture.height);
         let last = self.last.get_or_insert_with(empty);
-        self.file.add(picture, part, last)?;
+        self.file.add(picture, part, last).context(CANNOT_WRITE)?;
         last.clone_from(picture);
         self.frames += 1;
         Ok(())
@@ -91,7 +94,7 @@ impl<F: Frames> Animation<F> {
 
     /// Writes the end; gives the number of frames.
     pub fn finish(self) -> Result<u32> {
-        self.file.finish()?;
+        self.file.finish().context(CANNOT_WRITE)?;
         Ok(self.frames)
     }
 }

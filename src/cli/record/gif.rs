@@ -1,8 +1,8 @@
 //! Frames of a GIF, in exact colours.
 
 use super::animation::{Frames, Part, pixel};
-use anyhow::{Context, Result};
-use gif::{Encoder, Frame, Repeat};
+use anyhow::Result;
+use gif::{Encoder, EncodingError, Frame, Repeat};
 use grove::viewer::{Picture, colours};
 use std::collections::HashMap;
 use std::io::Write;
@@ -23,9 +23,9 @@ impl<W: Write> Gif<W> {
         // After the colours comes a number for a pixel that stays as it is.
         let mut palette = colours.concat();
         palette.extend([0; 3]);
-        let mut encoder = Encoder::new(file, width as u16, height as u16, &palette)
-            .context("cannot write the animation")?;
-        encoder.set_repeat(Repeat::Infinite).context("cannot write the animation")?;
+        let mut encoder =
+            Encoder::new(file, width as u16, height as u16, &palette).map_err(once)?;
+        encoder.set_repeat(Repeat::Infinite).map_err(once)?;
         let numbers = colours.iter().enumerate().map(|(i, colour)| (*colour, i as u8)).collect();
         // Browsers take less than two hundredths for a tenth.
         let delay = (delay * 100.0).round().max(2.0) as u16;
@@ -64,11 +64,19 @@ impl<W: Write> Frames for Gif<W> {
             buffer: buffer.into(),
             ..Frame::default()
         };
-        self.encoder.write_frame(&frame).context("cannot write the animation")
+        self.encoder.write_frame(&frame).map_err(once)
     }
 
     fn finish(self) -> Result<()> {
-        self.encoder.into_inner().context("cannot write the animation")?;
+        self.encoder.into_inner().map_err(once)?;
         Ok(())
+    }
+}
+
+/// The error of a file as it is: wrapped, it would be said twice.
+fn once(error: EncodingError) -> anyhow::Error {
+    match error {
+        EncodingError::Io(error) => error.into(),
+        error => error.into(),
     }
 }

@@ -89,8 +89,8 @@ fn record<G: Look + DeserializeOwned>(
     let mut file = Unfinished::create(&args.out)?;
     let (frames, delay) = frames(game.steps_per_second());
     let said = match format {
-        Format::Gif => recording.animate(Gif::new(&mut file, width, height, delay)?, frames)?,
-        Format::WebP => recording.animate(WebP::new(&mut file, width, height, delay)?, frames)?,
+        Format::Gif => recording.animate(Gif::new(&mut file, width, height, delay), frames)?,
+        Format::WebP => recording.animate(WebP::new(&mut file, width, height, delay), frames)?,
         Format::Png => recording.still(PngEncoder::new_with_quality(
             &mut file,
             CompressionType::Best,
@@ -129,8 +129,8 @@ impl<G: Look> Recording<'_, G> {
     }
 
     /// The games' start, and then some frames a step; says how many in all.
-    fn animate(&mut self, file: impl Frames, frames: u32) -> Result<String> {
-        let mut animation = Animation::new(file);
+    fn animate(&mut self, file: Result<impl Frames>, frames: u32) -> Result<String> {
+        let mut animation = Animation::new(file)?;
         animation.add(self.draw(1.0)?)?;
         for _ in 0..self.args.steps {
             self.step()?;

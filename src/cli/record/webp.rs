@@ -4,7 +4,7 @@
 //! RFC 9649 has it.
 
 use super::animation::{Frames, Part, pixel};
-use anyhow::{Context, Result};
+use anyhow::Result;
 use grove::viewer::Picture;
 use image::ExtendedColorType;
 use image::codecs::webp::WebPEncoder;
@@ -27,19 +27,15 @@ pub struct WebP<W: Write + Seek> {
 impl<W: Write + Seek> WebP<W> {
     /// Frames of `width` x `height` pixels, each shown for `delay` seconds, about.
     pub fn new(mut file: W, width: u32, height: u32, delay: f32) -> Result<Self> {
-        let delay = (delay * 1000.0).round() as u32;
-        let begin = move || {
-            // The length is put in at the end.
-            file.write_all(b"RIFF\0\0\0\0WEBP")?;
-            let mut header = vec![ANIMATED_WITH_ALPHA, 0, 0, 0];
-            header.extend(bytes_24(width - 1));
-            header.extend(bytes_24(height - 1));
-            chunk(&mut file, b"VP8X", &header)?;
-            // A background that nothing is seen of, and frames without end.
-            chunk(&mut file, b"ANIM", &[0; 6])?;
-            Ok::<_, io::Error>(file)
-        };
-        Ok(Self { file: begin().context("cannot write the animation")?, delay })
+        // The length is put in at the end.
+        file.write_all(b"RIFF\0\0\0\0WEBP")?;
+        let mut header = vec![ANIMATED_WITH_ALPHA, 0, 0, 0];
+        header.extend(bytes_24(width - 1));
+        header.extend(bytes_24(height - 1));
+        chunk(&mut file, b"VP8X", &header)?;
+        // A background that nothing is seen of, and frames without end.
+        chunk(&mut file, b"ANIM", &[0; 6])?;
+        Ok(Self { file, delay: (delay * 1000.0).round() as u32 })
     }
 }
 
@@ -57,9 +53,7 @@ impl<W: Write + Seek> Frames for WebP<W> {
         }
         let mut still = Vec::new();
         let encoder = WebPEncoder::new_lossless(&mut still);
-        encoder
-            .encode(&pixels, width, height, ExtendedColorType::Rgba8)
-            .context("cannot write the animation")?;
+        encoder.encode(&pixels, width, height, ExtendedColorType::Rgba8)?;
         let mut frame = Vec::new();
         for number in [part.left as u32 / 2, part.top as u32 / 2, width - 1, height - 1, self.delay]
         {
@@ -67,16 +61,13 @@ impl<W: Write + Seek> Frames for WebP<W> {
         }
         frame.push(LAID_OVER);
         frame.extend(&still[FILE_HEADER..]);
-        chunk(&mut self.file, b"ANMF", &frame).context("cannot write the animation")
+        Ok(chunk(&mut self.file, b"ANMF", &frame)?)
     }
 
     fn finish(mut self) -> Result<()> {
-        let mut end = || {
-            let after_length = u32::try_from(self.file.stream_position()? - 8);
-            self.file.seek(SeekFrom::Start(4))?;
-            self.file.write_all(&after_length.map_err(io::Error::other)?.to_le_bytes())
-        };
-        end().context("cannot write the animation")
+        let after_length = u32::try_from(self.file.stream_position()? - 8)?;
+        self.file.seek(SeekFrom::Start(4))?;
+        Ok(self.file.write_all(&after_length.to_le_bytes())?)
     }
 }
 
