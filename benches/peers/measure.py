@@ -39,14 +39,20 @@ def use_threads(threads):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 
 
-def figure(work, steps, repeats, warm_up=2):
-    """Steps a second of `work`, which makes so many `steps` and returns when they are done."""
+def figure(work, steps, repeats, warm_up=2, at_least=0.1):
+    """Steps a second of `work`, which makes so many `steps` and returns when they are done.
+
+    It is called until a measurement has lasted `at_least` so many seconds, as in `grove bench`.
+    """
     rates = []
     for i in range(warm_up + repeats):
-        started = time.perf_counter()
-        work()
+        made, seconds, started = 0, 0.0, time.perf_counter()
+        while seconds < at_least:
+            work()
+            made += steps
+            seconds = time.perf_counter() - started
         if i >= warm_up:
-            rates.append(steps / (time.perf_counter() - started))
+            rates.append(made / seconds)
     return {"median": statistics.median(rates), "min": min(rates), "max": max(rates)}
 
 

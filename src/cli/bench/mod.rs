@@ -1,7 +1,8 @@
 //! `grove bench`: how fast a device plays and trains, in five separate figures.
 //!
 //! Every figure is measured for itself: the rules alone; rules and policy; whole iterations; the time
-//! to a score; the time to the first update. Rates are medians of repeats after a warm-up.
+//! to a score; the time to the first update. Rates are medians of repeats after a warm-up, each a
+//! tenth of a second long or more.
 
 mod peak;
 mod report;
@@ -23,6 +24,8 @@ use work::Work;
 
 /// Repeats of each measurement that are not counted.
 const WARM_UP: usize = 2;
+/// Seconds of a measurement: what is shorter is repeated within it.
+const AT_LEAST: f64 = 0.1;
 /// Iterations between two looks at the score, and the episodes of a look.
 const LOOK_EVERY: u32 = 5;
 const LOOK_EPISODES: usize = 10_000;
@@ -66,23 +69,23 @@ fn bench<G: Playable>(args: &BenchArgs) -> Result<()> {
     let seconds_to_first_update = started.elapsed().as_secs_f64();
 
     let (envs, steps) = (config.rollout.num_envs(), config.rollout.num_steps);
-    let rate = |seconds: f64| (envs * steps) as f64 / seconds;
+    let made = envs * steps;
     let mut memory = None;
-    let trained = Figure::measure(args.repeats, || {
+    let trained = Figure::rate(args.repeats, made, || {
         let started = Instant::now();
         let record = trainer.iterate()?;
         let seconds = started.elapsed().as_secs_f64();
         memory = memory.max(record.memory.reserved);
-        Ok(rate(seconds))
+        Ok(seconds)
     })?;
-    let policy = Figure::measure(args.repeats, || Ok(rate(trainer.rehearse())))?;
+    let policy = Figure::rate(args.repeats, made, || Ok(trainer.rehearse()))?;
     let mut seed = 0;
-    let rules = Figure::measure(args.repeats, || {
+    let rules = Figure::rate(args.repeats, made, || {
         seed += 1;
         let started = Instant::now();
         // Waits for the device, and reads one number.
         device::read(play_at_random(game, envs, steps, seed, device).sum());
-        Ok(rate(started.elapsed().as_secs_f64()))
+        Ok(started.elapsed().as_secs_f64())
     })?;
     let seconds_to_score =
         args.score.map(|score| time_to_score(game, &defaults, args, score, device)).transpose()?;

@@ -2,7 +2,7 @@
 
 use super::peak::Peak;
 use super::work::Work;
-use super::{LOOK_EPISODES, LOOK_EVERY, WARM_UP};
+use super::{AT_LEAST, LOOK_EPISODES, LOOK_EVERY, WARM_UP};
 use anyhow::Result;
 use grove::device::DeviceInfo;
 use serde::Serialize;
@@ -24,16 +24,26 @@ impl Figure {
         Self { median, min: values[0], max: values[last] }
     }
 
-    /// Of so many measurements, after some that are not counted.
-    pub fn measure(repeats: usize, mut once: impl FnMut() -> Result<f64>) -> Result<Self> {
-        let mut values = Vec::new();
+    /// Steps a second, of so many measurements after some that are not counted. `once` makes so many
+    /// `steps` and gives the seconds that took; it is called until a measurement has lasted
+    /// [`AT_LEAST`].
+    pub fn rate(
+        repeats: usize,
+        steps: usize,
+        mut once: impl FnMut() -> Result<f64>,
+    ) -> Result<Self> {
+        let mut rates = Vec::new();
         for i in 0..WARM_UP + repeats {
-            let value = once()?;
+            let (mut made, mut seconds) = (0, 0.0);
+            while seconds < AT_LEAST {
+                seconds += once()?;
+                made += steps;
+            }
             if i >= WARM_UP {
-                values.push(value);
+                rates.push(made as f64 / seconds);
             }
         }
-        Ok(Self::of(values))
+        Ok(Self::of(rates))
     }
 }
 
@@ -182,10 +192,18 @@ mod tests {
 
     #[test]
     fn a_figure_is_the_median_and_the_spread_of_what_follows_the_warm_up() {
-        let mut values = [100.0, 200.0, 5.0, 1.0, 2.0, 3.0].into_iter();
-        let figure = Figure::measure(4, || Ok(values.next().unwrap())).unwrap();
-        assert_eq!(figure, Figure { median: 2.5, min: 1.0, max: 5.0 });
+        let mut seconds = [0.2, 9.0, 0.5, 0.1, 1.0, 0.25].into_iter();
+        let figure = Figure::rate(4, 6, || Ok(seconds.next().unwrap())).unwrap();
+        assert_eq!(figure, Figure { median: 18.0, min: 6.0, max: 60.0 });
         assert_eq!(Figure::of(vec![3.0, 1.0, 7.0]).median, 3.0);
+    }
+
+    #[test]
+    fn a_measurement_goes_on_until_it_has_lasted_long_enough() {
+        let mut seconds = [1.0, 1.0, 0.0625, 0.0625].into_iter();
+        let figure = Figure::rate(1, 6, || Ok(seconds.next().unwrap())).unwrap();
+        assert_eq!(figure.median, 96.0);
+        assert_eq!(seconds.next(), None);
     }
 
     #[test]
