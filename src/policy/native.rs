@@ -134,14 +134,15 @@ impl NativeMlp {
         for (i, layer) in self.layers.iter().enumerate() {
             let Dense { weight, bias, .. } = layer;
             let output = &mut front[..layer.outputs];
+            let rectified = i < last && self.activation == Activation::Relu;
             match active {
                 Some(active) if i == 0 => {
                     find_active(obs, active);
-                    sparse(weight, bias, obs, active, output);
+                    sparse(weight, bias, obs, active, output, rectified);
                 }
                 _ => {
                     let input = if i == 0 { obs } else { &back[..layer.inputs] };
-                    dense(weight, bias, input, output);
+                    dense(weight, bias, input, output, rectified);
                 }
             }
             if i < last {
@@ -209,19 +210,27 @@ pub(crate) fn argmax_lane(logits: &[Lanes], lane: usize) -> u32 {
     best as u32
 }
 
-/// `output[j] = bias[j] + sum over i of weight[i, j] * input[i]`, summed in the order of `i`.
+/// `output[j] = bias[j] + sum over i of weight[i, j] * input[i]`, summed in the order of `i`; 0 where
+/// it would be negative, if it shall be `rectified`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn dense(weight: &[f32], bias: &[f32], input: &[Lanes], output: &mut [Lanes]) {
+fn dense(weight: &[f32], bias: &[f32], input: &[Lanes], output: &mut [Lanes], rectified: bool) {
     let outputs = output.len();
-    all_tiles(bias, output, || input.iter().zip(weight.chunks_exact(outputs)));
+    all_tiles(bias, output, rectified, || input.iter().zip(weight.chunks_exact(outputs)));
 }
 
 /// As [`dense`], of those inputs alone that are `active`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn sparse(weight: &[f32], bias: &[f32], input: &[Lanes], active: &[usize], output: &mut [Lanes]) {
+fn sparse(
+    weight: &[f32],
+    bias: &[f32],
+    input: &[Lanes],
+    active: &[usize],
+    output: &mut [Lanes],
+    rectified: bool,
+) {
     let outputs = output.len();
     let row = |i: &usize| (&input[*i], &weight[i * outputs..(i + 1) * outputs]);
-    all_tiles(bias, output, || active.iter().map(row));
+    all_tiles(bias, output, rectified, || active.iter().map(row));
 }
 
 /// Puts the inputs that are not 0 in some lane into `active`.
@@ -237,23 +246,25 @@ fn find_active(input: &[Lanes], active: &mut Vec<usize>) {
 
 /// Fills `output` from the inputs that `rows` gives, each with its weights `[outputs]`.
 #[inline(always)]
-fn all_tiles<'a, I>(bias: &[f32], output: &mut [Lanes], rows: impl Fn() -> I)
+fn all_tiles<'a, I>(bias: &[f32], output: &mut [Lanes], rectified: bool, rows: impl Fn() -> I)
 where
     I: Iterator<Item = (&'a Lanes, &'a [f32])>,
 {
+    let floor = if rectified { 0.0 } else { f32::NEG_INFINITY };
     // As many independent sums as 16 registers hold hide the latency of a multiply-add.
-    let j = tiles::<6, I>(bias, output, 0, &rows);
-    let j = tiles::<4, I>(bias, output, j, &rows);
-    let j = tiles::<3, I>(bias, output, j, &rows);
-    let j = tiles::<2, I>(bias, output, j, &rows);
-    tiles::<1, I>(bias, output, j, &rows);
+    let j = tiles::<6, I>(bias, output, floor, 0, &rows);
+    let j = tiles::<4, I>(bias, output, floor, j, &rows);
+    let j = tiles::<3, I>(bias, output, floor, j, &rows);
+    let j = tiles::<2, I>(bias, output, floor, j, &rows);
+    tiles::<1, I>(bias, output, floor, j, &rows);
 }
 
-/// The outputs from `j` on, `N` at a time; gives the first that is left.
+/// The outputs from `j` on, `floor` at least, `N` at a time; gives the first that is left.
 #[inline(always)]
 fn tiles<'a, const N: usize, I>(
     bias: &[f32],
     output: &mut [Lanes],
+    floor: f32,
     mut j: usize,
     rows: &impl Fn() -> I,
 ) -> usize
@@ -273,7 +284,11 @@ where
                 }
             }
         }
-        output[j..j + N].copy_from_slice(&sums);
+        for (output, sum) in output[j..j + N].as_flattened_mut().iter_mut().zip(sums.as_flattened())
+        {
+            // Not `max`, which would turn NaN into the floor.
+            *output = if *sum < floor { floor } else { *sum };
+        }
         j += N;
     }
     j
@@ -284,7 +299,8 @@ where
 fn activate(activation: Activation, values: &mut [Lanes]) {
     let values = values.as_flattened_mut();
     match activation {
-        Activation::Relu => values.iter_mut().for_each(|x| *x = x.max(0.0)),
+        // Rectified as it was stored.
+        Activation::Relu => {}
         Activation::Tanh => values.iter_mut().for_each(|x| *x = tanh(*x)),
         Activation::Silu => values.iter_mut().for_each(|x| *x /= 1.0 + exp(-*x)),
         Activation::Gelu => values.iter_mut().for_each(|x| {

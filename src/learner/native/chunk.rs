@@ -1,21 +1,21 @@
 //! What one thread does at a time: some games, block by block.
 
 use super::experience::Experience;
-use super::loss::{GameRatio, Rule, Steps, Sums, differentiate, logprobs};
+use super::loss::{GROUP, GameRatio, Group, Rule, Steps, Sums, differentiate, logprobs};
 use super::network::{Block, Layout, Network};
 use crate::config::LossType;
-use crate::policy::{LANES, Lanes};
 
 /// Samples that go through the network together: few enough that they stay in the first two caches,
 /// and so many that it pays to hold a tile of the gradient in registers meanwhile.
-pub const BLOCK: usize = 64;
+pub const BLOCK: usize = 2 * GROUP;
 
 /// Room for the work of one thread.
 #[derive(Clone, Debug)]
 pub struct Workspace {
     block: Block,
     batch: Batch,
-    logits: Vec<Lanes>,
+    logits: Vec<Group>,
+    probs: Vec<Group>,
     /// What gspo needs of each game: `[games]`.
     ratios: Vec<GameRatio>,
 }
@@ -103,7 +103,8 @@ impl Workspace {
         Self {
             block: Block::new(layout, BLOCK),
             batch: Batch::EMPTY,
-            logits: vec![[0.0; LANES]; layout.actions()],
+            logits: vec![[0.0; GROUP]; layout.actions()],
+            probs: vec![[0.0; GROUP]; layout.actions()],
             ratios: Vec::new(),
         }
     }
@@ -138,7 +139,7 @@ impl Workspace {
         loop {
             let mut len = 0;
             while let Some(run) = cursor.next(experience, games, BLOCK - len) {
-                self.block.load_obs(len, experience.obs, run.slot, run.len);
+                self.block.take_obs(len, run.slot, run.len);
                 self.batch.load(len, run, minibatch, games, &self.ratios);
                 len += run.len;
             }
@@ -146,14 +147,15 @@ impl Workspace {
                 return;
             }
             self.batch.clear_from(len);
-            let rows = len.next_multiple_of(LANES);
-            network.forward(&mut self.block, rows);
-            for group in 0..rows / LANES {
+            let rows = self.block.fill_up(len);
+            network.forward(&mut self.block, experience.obs, rows);
+            // What the last group has behind the samples counts for nothing.
+            for group in 0..rows.div_ceil(GROUP) {
                 with_logits(&mut self.block, group, &mut self.logits, |logits| {
-                    differentiate(rule, &self.batch.steps(group), logits, sums);
+                    differentiate(rule, &self.batch.steps(group), logits, &mut self.probs, sums);
                 });
             }
-            network.backward(&mut self.block, rows, gradient);
+            network.backward(&mut self.block, experience.obs, rows, gradient);
         }
     }
 
@@ -188,7 +190,7 @@ impl Workspace {
             let mut len = 0;
             runs.clear();
             while let Some(run) = cursor.next(experience, games, BLOCK - len) {
-                self.block.load_obs(len, experience.obs, run.slot, run.len);
+                self.block.take_obs(len, run.slot, run.len);
                 self.batch.actions[len..][..run.len]
                     .copy_from_slice(&experience.actions[run.slot..][..run.len]);
                 len += run.len;
@@ -197,13 +199,13 @@ impl Workspace {
             if len == 0 {
                 return;
             }
-            let rows = len.next_multiple_of(LANES);
-            network.forward(&mut self.block, rows);
+            let rows = self.block.fill_up(len);
+            network.forward(&mut self.block, experience.obs, rows);
             let mut values = [0.0; BLOCK];
-            let (groups, _) = values[..rows].as_chunks_mut();
+            let (groups, _) = values[..rows.next_multiple_of(GROUP)].as_chunks_mut();
             for (group, values) in groups.iter_mut().enumerate() {
                 *values = with_logits(&mut self.block, group, &mut self.logits, |logits| {
-                    logprobs(logits, lanes(&self.batch.actions, group))
+                    logprobs(logits, &mut self.probs, lanes(&self.batch.actions, group))
                 });
             }
             let mut rest = &values[..];
@@ -260,7 +262,7 @@ impl Batch {
         self.games[len..].fill(GameRatio::default());
     }
 
-    /// A group of [`LANES`] samples.
+    /// A group of [`GROUP`] samples.
     fn steps(&self, group: usize) -> Steps<'_> {
         Steps {
             actions: lanes(&self.actions, group),
@@ -274,8 +276,8 @@ impl Batch {
     }
 }
 
-/// The [`LANES`] numbers of a group.
-fn lanes<T>(values: &[T; BLOCK], group: usize) -> &[T; LANES] {
+/// The [`GROUP`] numbers of a group.
+fn lanes<T>(values: &[T; BLOCK], group: usize) -> &[T; GROUP] {
     &values.as_chunks().0[group]
 }
 
@@ -283,8 +285,8 @@ fn lanes<T>(values: &[T; BLOCK], group: usize) -> &[T; LANES] {
 fn with_logits<T>(
     block: &mut Block,
     group: usize,
-    logits: &mut [Lanes],
-    run: impl FnOnce(&mut [Lanes]) -> T,
+    logits: &mut [Group],
+    run: impl FnOnce(&mut [Group]) -> T,
 ) -> T {
     for (to, from) in logits.iter_mut().zip(block.logits(group)) {
         *to = *from;

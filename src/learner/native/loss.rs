@@ -1,4 +1,4 @@
-//! The losses of [`loss`](crate::learner::loss), with their derivatives by hand, for [`LANES`] steps
+//! The losses of [`loss`](crate::learner::loss), with their derivatives by hand, for [`GROUP`] steps
 //! side by side.
 //!
 //! With logits `z`, probabilities `p = softmax(z)`, `l = ln p` and the action `k` of a step, whose
@@ -22,8 +22,14 @@
 //!   `-x`; k3 `e^x - 1 - x`, slope `1 - e^x`.
 
 use crate::config::{KlEstimator, LossConfig, LossType};
-use crate::policy::{LANES, Lanes, exp, ln};
+use crate::policy::{LANES, exp, ln};
 use multiversion::multiversion;
+
+/// Steps side by side: two vectors of them, so that one's operations need not wait for each other.
+pub const GROUP: usize = 2 * LANES;
+
+/// One number for each of [`GROUP`] steps.
+pub type Group = [f32; GROUP];
 
 /// A loss with its coefficients at an iteration.
 #[derive(Clone, Copy, Debug)]
@@ -42,19 +48,19 @@ pub struct Rule {
 #[derive(Clone, Copy, Debug)]
 pub struct Steps<'a> {
     /// What was done.
-    pub actions: &'a [i32; LANES],
+    pub actions: &'a [i32; GROUP],
     /// Log-probabilities of that under the policy that did it.
-    pub old_logprobs: &'a Lanes,
+    pub old_logprobs: &'a Group,
     /// Log-probabilities under the reference policy; used where `kl_coef` is not 0.
-    pub reference_logprobs: &'a Lanes,
+    pub reference_logprobs: &'a Group,
     /// How good it was.
-    pub advantages: &'a Lanes,
+    pub advantages: &'a Group,
     /// 1 where a step counts, else 0.
-    pub mask: &'a Lanes,
+    pub mask: &'a Group,
     /// Weights in the loss.
-    pub weights: &'a Lanes,
+    pub weights: &'a Group,
     /// Of the step's game, used by gspo only.
-    pub games: &'a [GameRatio; LANES],
+    pub games: &'a [GameRatio; GROUP],
 }
 
 /// The ratio of a whole game, for gspo.
@@ -70,7 +76,7 @@ pub struct GameRatio {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sums {
     /// Of what [`Loss::SUMS`](crate::learner::loss::Loss::SUMS) names, in that order; then the loss.
-    pub lanes: [Lanes; 5],
+    pub lanes: [Group; 5],
 }
 
 impl Rule {
@@ -123,56 +129,81 @@ impl Rule {
     }
 }
 
-/// Log-probabilities of the steps' actions, from `logits`, one for each action, which become
-/// log-probabilities.
+/// Turns `logits`, one for each action, into log-probabilities, and fills `probs`, as many, with the
+/// probabilities.
 #[inline(always)]
-fn log_softmax(logits: &mut [Lanes], actions: &[i32; LANES]) -> Lanes {
-    let mut max = [f32::NEG_INFINITY; LANES];
+fn log_softmax(logits: &mut [Group], probs: &mut [Group]) {
+    let mut max = [f32::NEG_INFINITY; GROUP];
     for logits in logits.iter() {
         for (max, z) in max.iter_mut().zip(logits) {
-            *max = max.max(*z);
+            *max = if *z > *max { *z } else { *max };
         }
     }
-    let mut total = [0.0f32; LANES];
-    for logits in logits.iter_mut() {
-        for ((z, max), total) in logits.iter_mut().zip(&max).zip(&mut total) {
-            *z -= max;
-            *total += exp(*z);
+    let mut total = [0.0f32; GROUP];
+    for (logits, probs) in logits.iter_mut().zip(&mut *probs) {
+        for l in 0..GROUP {
+            logits[l] -= max[l];
+            probs[l] = exp(logits[l]);
+            total[l] += probs[l];
         }
     }
-    for total in &mut total {
+    let mut share = [0.0f32; GROUP];
+    for (share, total) in share.iter_mut().zip(&mut total) {
+        *share = 1.0 / *total;
         *total = ln(*total);
     }
-    let mut chosen = [0.0f32; LANES];
-    for (a, logits) in logits.iter_mut().enumerate() {
-        for l in 0..LANES {
+    for (logits, probs) in logits.iter_mut().zip(probs) {
+        for l in 0..GROUP {
             logits[l] -= total[l];
-            chosen[l] = if actions[l] == a as i32 { logits[l] } else { chosen[l] };
+            probs[l] *= share[l];
+        }
+    }
+}
+
+/// Of each lane the number that belongs to its action.
+#[inline(always)]
+fn chosen(values: &[Group], actions: &[i32; GROUP]) -> Group {
+    let mut chosen = [0.0f32; GROUP];
+    for (a, values) in values.iter().enumerate() {
+        // A copy, so that it is read whether it is chosen or not.
+        let values = *values;
+        for l in 0..GROUP {
+            chosen[l] = if actions[l] == a as i32 { values[l] } else { chosen[l] };
         }
     }
     chosen
 }
 
-/// Log-probabilities of the steps' actions; see [`log_softmax`].
+/// Log-probabilities of the steps' actions, from `logits`, one for each action; these and `probs`, as
+/// many, become what [`log_softmax`] makes of them.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-pub fn logprobs(logits: &mut [Lanes], actions: &[i32; LANES]) -> Lanes {
-    log_softmax(logits, actions)
+pub fn logprobs(logits: &mut [Group], probs: &mut [Group], actions: &[i32; GROUP]) -> Group {
+    log_softmax(logits, probs);
+    chosen(logits, actions)
 }
 
 /// Turns `logits`, one for each action, into the gradients of the loss with respect to them, and adds
-/// to the sums.
+/// to the sums. There is room for as many numbers in `probs`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-pub fn differentiate(rule: &Rule, steps: &Steps, logits: &mut [Lanes], sums: &mut Sums) {
-    let logprobs = log_softmax(logits, steps.actions);
-    let mut entropy = [0.0f32; LANES];
-    for l in logits.iter() {
-        for (entropy, l) in entropy.iter_mut().zip(l) {
-            *entropy -= exp(*l) * l;
+pub fn differentiate(
+    rule: &Rule,
+    steps: &Steps,
+    logits: &mut [Group],
+    probs: &mut [Group],
+    sums: &mut Sums,
+) {
+    log_softmax(logits, probs);
+    let logprobs = chosen(logits, steps.actions);
+    let mut entropy = [0.0f32; GROUP];
+    for (logits, probs) in logits.iter().zip(&*probs) {
+        let (z, p) = (*logits, *probs);
+        for l in 0..GROUP {
+            entropy[l] -= p[l] * z[l];
         }
     }
-    let mut approx_kl = [0.0f32; LANES];
-    let mut ratios = [0.0f32; LANES];
-    for l in 0..LANES {
+    let mut approx_kl = [0.0f32; GROUP];
+    let mut ratios = [0.0f32; GROUP];
+    for l in 0..GROUP {
         let log_ratio = logprobs[l] - steps.old_logprobs[l];
         ratios[l] = exp(log_ratio);
         approx_kl[l] = ratios[l] - 1.0 - log_ratio;
@@ -180,12 +211,12 @@ pub fn differentiate(rule: &Rule, steps: &Steps, logits: &mut [Lanes], sums: &mu
 
     // The policy term, its derivative with respect to the log-probability (weight included), and
     // whether clipping took that away.
-    let mut terms = [0.0f32; LANES];
-    let mut slopes = [0.0f32; LANES];
-    let mut clipped = [0.0f32; LANES];
+    let mut terms = [0.0f32; GROUP];
+    let mut slopes = [0.0f32; GROUP];
+    let mut clipped = [0.0f32; GROUP];
     match rule.loss_type {
         LossType::Cispo => {
-            for l in 0..LANES {
+            for l in 0..GROUP {
                 let factor = -ratios[l].min(rule.high) * steps.advantages[l];
                 terms[l] = factor * logprobs[l];
                 slopes[l] = factor * steps.weights[l];
@@ -193,7 +224,7 @@ pub fn differentiate(rule: &Rule, steps: &Steps, logits: &mut [Lanes], sums: &mu
             }
         }
         LossType::Gspo => {
-            for l in 0..LANES {
+            for l in 0..GROUP {
                 let GameRatio { ratio, slope } = steps.games[l];
                 (terms[l], _) = rule.surrogate(ratio, steps.advantages[l]);
                 slopes[l] = slope;
@@ -201,7 +232,7 @@ pub fn differentiate(rule: &Rule, steps: &Steps, logits: &mut [Lanes], sums: &mu
             }
         }
         LossType::Grpo | LossType::DrGrpo | LossType::Dapo | LossType::Bnpo => {
-            for l in 0..LANES {
+            for l in 0..GROUP {
                 (terms[l], slopes[l]) = rule.surrogate(ratios[l], steps.advantages[l]);
                 slopes[l] *= steps.weights[l];
                 clipped[l] = rule.clips(ratios[l], steps.advantages[l]);
@@ -209,9 +240,9 @@ pub fn differentiate(rule: &Rule, steps: &Steps, logits: &mut [Lanes], sums: &mu
         }
     }
 
-    let mut reference_kl = [0.0f32; LANES];
+    let mut reference_kl = [0.0f32; GROUP];
     if rule.kl_coef > 0.0 {
-        for l in 0..LANES {
+        for l in 0..GROUP {
             let x = steps.reference_logprobs[l] - logprobs[l];
             let (kl, slope) = match rule.kl_estimator {
                 KlEstimator::K1 => (-x, 1.0),
@@ -224,16 +255,18 @@ pub fn differentiate(rule: &Rule, steps: &Steps, logits: &mut [Lanes], sums: &mu
         }
     }
 
-    for (a, z) in logits.iter_mut().enumerate() {
-        for l in 0..LANES {
-            let p = exp(z[l]);
+    for (a, (logits, probs)) in logits.iter_mut().zip(probs).enumerate() {
+        let (z, p) = (*logits, *probs);
+        let mut gradient = [0.0f32; GROUP];
+        for l in 0..GROUP {
             let chosen = f32::from(steps.actions[l] == a as i32);
-            let by_entropy = rule.entropy_coef * steps.weights[l] * p * (z[l] + entropy[l]);
-            z[l] = slopes[l] * (chosen - p) + by_entropy;
+            let by_entropy = rule.entropy_coef * steps.weights[l] * p[l] * (z[l] + entropy[l]);
+            gradient[l] = slopes[l] * (chosen - p[l]) + by_entropy;
         }
+        *logits = gradient;
     }
     let [kls, clips, entropies, reference_kls, losses] = &mut sums.lanes;
-    for l in 0..LANES {
+    for l in 0..GROUP {
         kls[l] += steps.mask[l] * approx_kl[l];
         clips[l] += steps.mask[l] * clipped[l];
         entropies[l] += steps.mask[l] * entropy[l];

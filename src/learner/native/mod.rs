@@ -42,7 +42,7 @@ const MAX_CHUNKS: usize = 64;
 const MAX_PARTIALS: usize = 1 << 27;
 
 /// Parameters that are summed up by one thread at a time.
-const SUM_CHUNK: usize = 1 << 14;
+const SUM_CHUNK: usize = 1 << 9;
 
 /// What an update was like.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -197,8 +197,7 @@ impl NativeLearner {
         let features = self.network.layout().features();
         assert_eq!(trajectory.num_features, features, "features of the policy");
         let experience = Experience::new(trajectory, advantages, counts, learn_steps);
-        // In the pool from here on, so that no thread waits outside for each minibatch.
-        rayon::scope(|_| self.learn(&experience, iteration))
+        self.learn(&experience, iteration)
     }
 
     fn learn(&mut self, experience: &Experience, iteration: u32) -> UpdateMeans {

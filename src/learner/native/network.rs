@@ -6,10 +6,11 @@
 //! The last layer has few outputs and is therefore held as `W^T`, which keeps the vectors full, and
 //! its logits are `[actions, samples]`, side by side for the loss.
 
-use super::product::{Left, QUAD, ROWS, Store, multiply, narrow, pack};
+use super::loss::Group;
+use super::product::{QUAD, ROWS, Rows, Store, Strided, Transposed, multiply, narrow, pack};
 use super::sparse::Nonzeros;
 use crate::config::Activation;
-use crate::policy::{LANES, Lanes, exp, tanh};
+use crate::policy::{LANES, exp, tanh};
 use crate::trajectory::OBS_MULTIPLE;
 use multiversion::multiversion;
 
@@ -163,10 +164,10 @@ pub struct Network {
 /// The numbers of a block of samples on their way through a network.
 #[derive(Clone, Debug)]
 pub struct Block {
-    /// Observations, `[samples, obs_stride]`.
-    obs: Vec<f32>,
+    /// Where the observation of each sample begins.
+    starts: Vec<usize>,
     obs_stride: usize,
-    /// The same, where they are mostly 0.
+    /// The observations, where they are mostly 0.
     nonzeros: Nonzeros,
     /// Of each hidden layer what it gives, `[samples, columns]`.
     hidden: Vec<Vec<f32>>,
@@ -181,12 +182,12 @@ pub struct Block {
 }
 
 impl Block {
-    /// Room for a number of samples, a multiple of [`LANES`].
+    /// Room for a number of samples, in whole groups.
     pub fn new(layout: &Layout, samples: usize) -> Self {
         let room = |stride: usize| vec![0.0; samples * stride];
         let hidden: Vec<_> = layout.hidden.iter().map(|l| room(l.columns)).collect();
         Self {
-            obs: room(layout.obs_stride()),
+            starts: vec![0; samples],
             obs_stride: layout.obs_stride(),
             nonzeros: Nonzeros::default(),
             slopes: hidden.clone(),
@@ -196,17 +197,25 @@ impl Block {
         }
     }
 
-    /// Puts the `len` observations from `first` on of `obs` behind the first `at` of the block.
-    pub fn load_obs(&mut self, at: usize, obs: &[f32], first: usize, len: usize) {
-        let stride = self.obs_stride;
-        let from = &obs[first * stride..(first + len) * stride];
-        self.obs[at * stride..(at + len) * stride].copy_from_slice(from);
+    /// The samples from `at` on are the `len` observations from `first` on.
+    pub fn take_obs(&mut self, at: usize, first: usize, len: usize) {
+        let starts = self.starts[at..at + len].iter_mut();
+        starts.zip(first..).for_each(|(start, slot)| *start = slot * self.obs_stride);
     }
 
-    /// The logits of a group of [`LANES`] samples, action by action.
-    pub fn logits(&mut self, group: usize) -> impl Iterator<Item = &mut Lanes> {
+    /// Repeats the last of the `len` samples until there is a multiple of [`LANES`] of them; gives how
+    /// many there are then.
+    pub fn fill_up(&mut self, len: usize) -> usize {
+        let rows = len.next_multiple_of(LANES);
+        let last = self.starts[len - 1];
+        self.starts[len..rows].fill(last);
+        rows
+    }
+
+    /// The logits of a group of samples, action by action.
+    pub fn logits(&mut self, group: usize) -> impl Iterator<Item = &mut Group> {
         let rows = self.logits.chunks_exact_mut(self.room);
-        rows.map(move |row| &mut row.as_chunks_mut::<LANES>().0[group])
+        rows.map(move |row| &mut row.as_chunks_mut().0[group])
     }
 }
 
@@ -253,43 +262,46 @@ impl Network {
         pack(weight, head.width, &mut self.packed);
     }
 
-    /// Fills in the logits of the first `samples` observations of the block, a multiple of [`ROWS`].
-    pub fn forward(&self, block: &mut Block, samples: usize) {
+    /// Fills in the logits of the first `samples` samples of the block, a multiple of [`ROWS`], whose
+    /// observations are among `obs`, `[slots, obs_stride]`.
+    pub fn forward(&self, block: &mut Block, obs: &[f32], samples: usize) {
         let Layout { activation, hidden, head, .. } = &self.layout;
-        let stride = self.layout.obs_stride();
-        block.nonzeros.list(&block.obs[..samples * stride], stride);
-        let mut input = (&block.obs[..], stride);
+        let obs = Rows { values: obs, starts: &block.starts[..samples] };
+        block.nonzeros.list(obs, self.layout.obs_stride());
+        let mut input: Option<(&[f32], usize)> = None;
         let places = block.hidden.iter_mut().zip(&mut block.slopes);
-        for (i, (layer, (output, slopes))) in hidden.iter().zip(places).enumerate() {
+        for (layer, (output, slopes)) in hidden.iter().zip(places) {
             let weight = &self.params[layer.weight..][..layer.inputs * layer.columns];
             let bias = &self.params[layer.bias..][..layer.columns];
             let output = &mut output[..samples * layer.columns];
             let rectified = *activation == Activation::Relu;
-            if i == 0 && block.nonzeros.pays() {
-                block.nonzeros.multiply(weight, bias, output, rectified);
-            } else {
-                let store = if rectified { Store::Rectified(bias) } else { Store::Biased(bias) };
-                multiply(by_sample(input), weight, output, layer.columns, store);
+            let store = if rectified { Store::Rectified(bias) } else { Store::Biased(bias) };
+            match input {
+                Some(input) => multiply(by_sample(input), weight, output, layer.columns, store),
+                None if block.nonzeros.pays() => {
+                    block.nonzeros.multiply(weight, bias, output, rectified);
+                }
+                None => multiply(obs, weight, output, layer.columns, store),
             }
             activate(*activation, output, &mut slopes[..samples * layer.columns]);
-            input = (output, layer.columns);
+            input = Some((output, layer.columns));
         }
         let bias = &self.params[head.bias..][..head.rows];
-        let outputs = &input.0[..samples * head.width];
+        let outputs = &block.hidden[hidden.len() - 1][..samples * head.width];
         narrow(outputs, &self.packed, bias, &mut block.logits, block.room);
     }
 
     /// Adds to `gradient`, a padded vector, that of the loss whose gradients with respect to the
-    /// logits are in `block.logits`. The first `samples` must be those of the last forward pass.
-    pub fn backward(&self, block: &mut Block, samples: usize, gradient: &mut [f32]) {
+    /// logits are in `block.logits`. `obs` and the first `samples` must be those of the last forward pass.
+    pub fn backward(&self, block: &mut Block, obs: &[f32], samples: usize, gradient: &mut [f32]) {
         let Layout { hidden, head, .. } = &self.layout;
         let last = hidden.len() - 1;
         let outputs = &block.hidden[last][..samples * head.width];
         for (sum, logits) in gradient[head.bias..].iter_mut().zip(block.logits.chunks(block.room)) {
-            *sum += logits[..samples].iter().sum::<f32>();
+            *sum += total(&logits[..samples]);
         }
         multiply(
-            Left { values: &block.logits, row: block.room, column: 1 },
+            Strided { values: &block.logits, row: block.room, column: 1 },
             outputs,
             &mut gradient[head.weight..][..head.rows * head.width],
             head.width,
@@ -297,7 +309,7 @@ impl Network {
         );
         let (slopes, store) = self.slopes(&mut block.hidden, &mut block.slopes);
         multiply(
-            Left { values: &block.logits, row: 1, column: block.room },
+            Strided { values: &block.logits, row: 1, column: block.room },
             &self.params[head.weight..][..head.actions * head.width],
             &mut slopes[last][..samples * head.width],
             head.width,
@@ -308,16 +320,20 @@ impl Network {
             let (below, slopes) = block.slopes.split_at_mut(i);
             let (slopes, _) = self.slopes(hidden, slopes);
             let slopes = &slopes[0][..samples * layer.columns];
-            let input = match inputs.last() {
-                None => (&block.obs[..], self.layout.obs_stride()),
-                Some(input) => (&input[..], layer.rows),
-            };
             add_columns(slopes, &mut gradient[layer.bias..][..layer.columns]);
             let sums = &mut gradient[layer.weight..][..layer.rows * layer.columns];
-            if i == 0 && block.nonzeros.pays() {
-                block.nonzeros.add_gradient(slopes, sums, layer.columns);
-            } else {
-                multiply(by_unit(input), slopes, sums, layer.columns, Store::Added);
+            match inputs.last() {
+                Some(input) => {
+                    let input = Transposed(by_sample((input, layer.rows)));
+                    multiply(input, slopes, sums, layer.columns, Store::Added);
+                }
+                None if block.nonzeros.pays() => {
+                    block.nonzeros.add_gradient(slopes, sums, layer.columns);
+                }
+                None => {
+                    let obs = Transposed(Rows { values: obs, starts: &block.starts[..samples] });
+                    multiply(obs, slopes, sums, layer.columns, Store::Added);
+                }
             }
             let (below, store) = self.slopes(inputs, below);
             if let Some(below) = below.last_mut() {
@@ -349,14 +365,19 @@ impl Network {
     }
 }
 
-/// `[samples, units]` as it is.
-fn by_sample((values, stride): (&[f32], usize)) -> Left<'_> {
-    Left { values, row: stride, column: 1 }
+/// A matrix without gaps, of rows of this length.
+fn by_sample((values, row): (&[f32], usize)) -> Strided<'_> {
+    Strided { values, row, column: 1 }
 }
 
-/// `[samples, units]` transposed.
-fn by_unit((values, stride): (&[f32], usize)) -> Left<'_> {
-    Left { values, row: 1, column: stride }
+/// The sum of the numbers, a multiple of [`LANES`].
+fn total(values: &[f32]) -> f32 {
+    let (vectors, _) = values.as_chunks::<LANES>();
+    let mut sums = [0.0f32; LANES];
+    for values in vectors {
+        sums.iter_mut().zip(values).for_each(|(sum, x)| *sum += x);
+    }
+    sums.iter().sum()
 }
 
 /// Adds the rows of `values` to `sums`, a multiple of [`LANES`].

@@ -16,16 +16,55 @@ pub const QUAD: usize = 4;
 
 const _: () = assert!(QUAD * QUAD == LANES, "a quad of inputs of a quad of outputs is a vector");
 
-/// The left operand: the element of row `i` at the inner index `k` is
-/// `values[i * row + k * column]`.
+/// The left operand of a product.
+pub trait Left: Copy {
+    /// The number in row `i` at the inner index `k`.
+    fn at(&self, i: usize, k: usize) -> f32;
+}
+
+/// A matrix whose element `[i, k]` is `values[i * row + k * column]`.
 #[derive(Clone, Copy)]
-pub struct Left<'a> {
+pub struct Strided<'a> {
     /// The numbers.
     pub values: &'a [f32],
     /// From row to row.
     pub row: usize,
     /// From one inner index to the next.
     pub column: usize,
+}
+
+/// A matrix whose row `i` begins at `values[starts[i]]`.
+#[derive(Clone, Copy)]
+pub struct Rows<'a> {
+    /// The numbers.
+    pub values: &'a [f32],
+    /// Where the rows begin.
+    pub starts: &'a [usize],
+}
+
+/// A matrix with rows and columns exchanged.
+#[derive(Clone, Copy)]
+pub struct Transposed<L>(pub L);
+
+impl Left for Strided<'_> {
+    #[inline(always)]
+    fn at(&self, i: usize, k: usize) -> f32 {
+        self.values[i * self.row + k * self.column]
+    }
+}
+
+impl Left for Rows<'_> {
+    #[inline(always)]
+    fn at(&self, i: usize, k: usize) -> f32 {
+        self.values[self.starts[i] + k]
+    }
+}
+
+impl<L: Left> Left for Transposed<L> {
+    #[inline(always)]
+    fn at(&self, i: usize, k: usize) -> f32 {
+        self.0.at(k, i)
+    }
 }
 
 /// What becomes of a product.
@@ -48,36 +87,36 @@ pub enum Store<'a> {
 ///
 /// `rows` must be a multiple of [`ROWS`] and `columns` of [`LANES`].
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-pub fn multiply(a: Left, b: &[f32], c: &mut [f32], columns: usize, store: Store) {
+pub fn multiply<L: Left>(a: L, b: &[f32], c: &mut [f32], columns: usize, store: Store) {
     // With 32 registers of 16 lanes a tile can be four times as wide.
     match_target! {
-        "x86_64+avx512f" => tiles::<4>(a, b, c, columns, store),
-        _ => tiles::<1>(a, b, c, columns, store),
+        "x86_64+avx512f" => tiles::<L, 4>(a, b, c, columns, store),
+        _ => tiles::<L, 1>(a, b, c, columns, store),
     }
 }
 
 /// Covers `c` with tiles of [`ROWS`] rows and up to `V` vectors, from left to right.
 #[inline(always)]
-fn tiles<const V: usize>(a: Left, b: &[f32], c: &mut [f32], columns: usize, store: Store) {
+fn tiles<L: Left, const V: usize>(a: L, b: &[f32], c: &mut [f32], columns: usize, store: Store) {
     let mut j = 0;
     while columns - j >= V * LANES {
-        strip::<ROWS, V>(a, b, c, columns, j, store);
+        strip::<L, ROWS, V>(a, b, c, columns, j, store);
         j += V * LANES;
     }
     while columns - j >= 2 * LANES {
-        strip::<ROWS, 2>(a, b, c, columns, j, store);
+        strip::<L, ROWS, 2>(a, b, c, columns, j, store);
         j += 2 * LANES;
     }
     while columns - j >= LANES {
-        strip::<ROWS, 1>(a, b, c, columns, j, store);
+        strip::<L, ROWS, 1>(a, b, c, columns, j, store);
         j += LANES;
     }
 }
 
 /// The `V` vectors of columns from `j` on, for all rows.
 #[inline(always)]
-fn strip<const R: usize, const V: usize>(
-    a: Left,
+fn strip<L: Left, const R: usize, const V: usize>(
+    a: L,
     b: &[f32],
     c: &mut [f32],
     columns: usize,
@@ -89,12 +128,10 @@ fn strip<const R: usize, const V: usize>(
         if let Store::Biased(bias) | Store::Rectified(bias) = store {
             sums = [*vectors(bias, j); R];
         }
-        let first = tile * R * a.row;
         for (k, b) in b.chunks_exact(columns).enumerate() {
             let b: [Lanes; V] = *vectors(b, j);
-            let at = first + k * a.column;
             for (r, sums) in sums.iter_mut().enumerate() {
-                let x = a.values[at + r * a.row];
+                let x = a.at(tile * R + r, k);
                 for (sum, b) in sums.iter_mut().zip(&b) {
                     for (sum, b) in sum.iter_mut().zip(b) {
                         *sum = mul_add(x, *b, *sum);
@@ -104,7 +141,10 @@ fn strip<const R: usize, const V: usize>(
         }
         match store {
             Store::Biased(_) => combine(c, columns, j, &sums, |_, sum| sum),
-            Store::Rectified(_) => combine(c, columns, j, &sums, |_, sum| sum.max(0.0)),
+            // Not `max`, which would turn NaN into 0.
+            Store::Rectified(_) => {
+                combine(c, columns, j, &sums, |_, sum| if sum < 0.0 { 0.0 } else { sum });
+            }
             Store::Added => combine(c, columns, j, &sums, |c, sum| c + sum),
             Store::Multiplied => combine(c, columns, j, &sums, |c, sum| c * sum),
             Store::Gated => {
@@ -142,29 +182,44 @@ fn vectors<const V: usize>(row: &[f32], j: usize) -> &[Lanes; V] {
 /// A product with so few columns would leave most of each vector empty. Here a vector holds [`QUAD`]
 /// inputs of each of [`QUAD`] outputs, whose sums are added up at the end. `weight`, `[rows / QUAD,
 /// width / QUAD][QUAD outputs][QUAD inputs]`, is as [`pack`] made it. `samples` must be a multiple of
-/// [`ROWS`], the length of `bias`, `[rows]`, and the `width` multiples of [`QUAD`].
+/// [`LANES`], the length of `bias`, `[rows]`, and the `width` multiples of [`QUAD`].
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn narrow(inputs: &[f32], weight: &[f32], bias: &[f32], logits: &mut [f32], stride: usize) {
+    // As many independent sums as there are registers for.
+    match_target! {
+        "x86_64+avx512f" => narrow_tiles::<{ 2 * ROWS }>(inputs, weight, bias, logits, stride),
+        _ => narrow_tiles::<ROWS>(inputs, weight, bias, logits, stride),
+    }
+}
+
+/// [`narrow`], `R` samples at a time.
+#[inline(always)]
+fn narrow_tiles<const R: usize>(
+    inputs: &[f32],
+    weight: &[f32],
+    bias: &[f32],
+    logits: &mut [f32],
+    stride: usize,
+) {
     let width = weight.len() / bias.len();
     let (biases, _) = bias.as_chunks::<QUAD>();
     let strips = weight.chunks_exact(QUAD * width).zip(biases);
     for ((weight, bias), logits) in strips.zip(logits.chunks_exact_mut(QUAD * stride)) {
         let (weight, _) = weight.as_chunks::<LANES>();
-        for (tile, rows) in inputs.chunks_exact(ROWS * width).enumerate() {
+        for (tile, rows) in inputs.chunks_exact(R * width).enumerate() {
             let (rows, _) = rows.as_chunks::<QUAD>();
-            let row = |r: usize| &rows[r * weight.len()..(r + 1) * weight.len()];
-            let rows = row(0).iter().zip(row(1)).zip(row(2)).zip(row(3));
-            let mut sums = [[0.0f32; LANES]; ROWS];
-            for (weight, (((a, b), c), d)) in weight.iter().zip(rows) {
-                for (sums, row) in sums.iter_mut().zip([a, b, c, d]) {
-                    let inputs: Lanes = std::array::from_fn(|i| row[i % QUAD]);
+            let rows: [_; R] = std::array::from_fn(|r| &rows[r * weight.len()..][..weight.len()]);
+            let mut sums = [[0.0f32; LANES]; R];
+            for (quad, weight) in weight.iter().enumerate() {
+                for (sums, row) in sums.iter_mut().zip(rows) {
+                    let inputs: Lanes = std::array::from_fn(|i| row[quad][i % QUAD]);
                     for ((sum, x), w) in sums.iter_mut().zip(&inputs).zip(weight) {
                         *sum = mul_add(*x, *w, *sum);
                     }
                 }
             }
             for (row, bias) in bias.iter().enumerate() {
-                let to = &mut logits[row * stride + tile * ROWS..][..ROWS];
+                let to = &mut logits[row * stride + tile * R..][..R];
                 for (to, sums) in to.iter_mut().zip(&sums) {
                     let s = &sums[row * QUAD..][..QUAD];
                     *to = bias + ((s[0] + s[1]) + (s[2] + s[3]));

@@ -1,6 +1,7 @@
 //! Observations that are mostly zeros, such as boards: what is not 0 is listed, and the two products with
 //! them take no more than that.
 
+use super::product::Rows;
 use crate::policy::{MANY_FEATURES, any, mul_add};
 use multiversion::multiversion;
 
@@ -22,8 +23,8 @@ pub struct Nonzeros {
 }
 
 impl Nonzeros {
-    /// Lists the numbers of `obs`, `[samples, stride]`, unless they are so many that it does not pay.
-    pub fn list(&mut self, obs: &[f32], stride: usize) {
+    /// Lists the numbers of `obs`, rows of `stride` numbers, unless they are so many that it does not pay.
+    pub fn list(&mut self, obs: Rows, stride: usize) {
         self.entries.clear();
         self.ends.clear();
         self.pays = stride >= MANY_FEATURES && list(obs, stride, &mut self.entries, &mut self.ends);
@@ -55,9 +56,10 @@ impl Nonzeros {
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn list(obs: &[f32], stride: usize, entries: &mut Vec<(u32, f32)>, ends: &mut Vec<usize>) -> bool {
-    let most = obs.len() / SPARSE;
-    for row in obs.chunks_exact(stride) {
+fn list(obs: Rows, stride: usize, entries: &mut Vec<(u32, f32)>, ends: &mut Vec<usize>) -> bool {
+    let most = obs.starts.len() * stride / SPARSE;
+    for start in obs.starts {
+        let row = &obs.values[*start..*start + stride];
         let mut add = |feature: usize, x: f32| {
             if x != 0.0 {
                 entries.push((feature as u32, x));
@@ -87,7 +89,8 @@ fn multiply(obs: &Nonzeros, weight: &[f32], bias: &[f32], outputs: &mut [f32], r
             add(*x, &weight[*feature as usize * columns..][..columns], outputs);
         }
         if rectified {
-            outputs.iter_mut().for_each(|x| *x = x.max(0.0));
+            // Not `max`, which would turn NaN into 0.
+            outputs.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x });
         }
     }
 }
@@ -120,11 +123,15 @@ mod tests {
         obs
     }
 
+    fn rows<'a>(values: &'a [f32], starts: &'a [usize]) -> Rows<'a> {
+        Rows { values, starts }
+    }
+
     #[test]
     fn products_are_those_of_all_numbers() {
         let obs = board(3, &[(0, 0, 2.0), (0, 64, -1.0), (2, 17, 0.5), (2, 16, f32::MIN_POSITIVE)]);
         let mut nonzeros = Nonzeros::default();
-        nonzeros.list(&obs, 65);
+        nonzeros.list(rows(&obs, &[0, 65, 130]), 65);
         assert!(nonzeros.pays());
         assert_eq!(nonzeros.samples().map(<[_]>::len).collect::<Vec<_>>(), [2, 0, 2]);
         let noise = |i: usize| (i as f32 * 0.37).sin();
@@ -151,9 +158,10 @@ mod tests {
 
     #[test]
     fn it_does_not_pay_where_numbers_are_few_or_many() {
-        let pays = |obs: &[f32], stride| {
+        let pays = |obs: &[f32], stride: usize| {
             let mut nonzeros = Nonzeros::default();
-            nonzeros.list(obs, stride);
+            let starts: Vec<usize> = (0..obs.len()).step_by(stride).collect();
+            nonzeros.list(rows(obs, &starts), stride);
             nonzeros.pays()
         };
         assert!(!pays(&[0.0; 3 * (MANY_FEATURES - 1)], MANY_FEATURES - 1));
@@ -165,7 +173,7 @@ mod tests {
     #[test]
     fn what_is_no_number_is_listed() {
         let mut nonzeros = Nonzeros::default();
-        nonzeros.list(&board(2, &[(1, 3, f32::NAN)]), 65);
+        nonzeros.list(rows(&board(2, &[(1, 3, f32::NAN)]), &[0, 65]), 65);
         assert_eq!(nonzeros.samples().map(<[_]>::len).collect::<Vec<_>>(), [0, 1]);
     }
 }
