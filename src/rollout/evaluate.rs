@@ -1,8 +1,8 @@
 //! Evaluation: whole episodes of fresh levels, played natively.
 
+use super::action_key;
 use super::seats::Seat;
-use super::table::{PlayedLanes, Table};
-use super::{action_key, action_uniform};
+use super::table::{PlayedLanes, Table, action_uniforms};
 use crate::draws::{Stream, draw};
 use crate::env::Rules;
 use crate::policy::{LANES, NativeMlp, argmax_lane, sample_lanes};
@@ -102,7 +102,7 @@ fn play_block<G: Rules>(
         let picked = match player {
             Player::Greedy => std::array::from_fn(|lane| argmax_lane(logits, lane)),
             Player::Sampling => {
-                let u = action_keys.map(|key| action_uniform(key, t));
+                let u = action_uniforms(&action_keys, t);
                 let (mut picked, mut logprobs) = ([0; LANES], [0.0; LANES]);
                 sample_lanes(logits, &u, &mut picked, &mut logprobs);
                 picked

@@ -82,6 +82,7 @@ fn action_key(iteration_key: u32, env: u32) -> u32 {
 
 /// The uniform number that decides a game's action at step `t`.
 #[cube]
+#[inline(always)]
 fn action_uniform(action_key: u32, t: u32) -> f32 {
     uniform(draw(action_key, t))
 }

@@ -4,12 +4,12 @@
 //! word to the others; which thread plays which block changes nothing.
 
 use super::seats::{self, BranchPoint, Seat};
-use super::table::{PlayedLanes, Table};
-use super::{RolloutKeys, SeatsError, action_key, action_uniform};
+use super::table::{PlayedLanes, Table, action_uniforms};
+use super::{RolloutKeys, SeatsError, action_key};
 use crate::config::RolloutConfig;
 use crate::env::Rules;
 use crate::policy::{LANES, Lanes, NativeMlp, sample_lanes};
-use crate::trajectory::{HostTrajectory, OBS_MULTIPLE, Trajectory};
+use crate::trajectory::{HostTrajectory, OBS_MULTIPLE, Totals, Trajectory};
 use burn::tensor::Device;
 use rayon::prelude::*;
 
@@ -36,6 +36,14 @@ struct Block<'a, G: Rules> {
     scores: &'a mut [f32],
 }
 
+/// What is known of a block when it has been played.
+struct Played<G: Rules> {
+    /// The group and the seat of each branch point among its games.
+    branches: Vec<(usize, Seat<G>)>,
+    /// Over the steps of each game.
+    sums: PlayedLanes,
+}
+
 impl<G: Rules> NativeRollout<G> {
     /// No game is started before the first rollout.
     pub fn new(game: G, config: &RolloutConfig, keys: RolloutKeys) -> Self {
@@ -49,13 +57,14 @@ impl<G: Rules> NativeRollout<G> {
         trajectory.to_tensors(device)
     }
 
-    /// Plays `num_steps` steps of every game; what `trajectory` was before is overwritten.
+    /// Plays `num_steps` steps of every game, and gives the sums over them; what `trajectory` was before
+    /// is overwritten.
     pub fn collect_into(
         &mut self,
         policy: &NativeMlp,
         iteration: u32,
         trajectory: &mut HostTrajectory,
-    ) {
+    ) -> Totals {
         let keys = self.keys.at(iteration);
         let seats = seats::deal(self.game, &self.config, keys.level, &self.branches);
         let points = seats::branch_points(&self.config, keys.branch);
@@ -64,22 +73,31 @@ impl<G: Rules> NativeRollout<G> {
         let stride = trajectory.obs_stride();
         let rows = LANES * steps;
         let HostTrajectory { obs, actions, logprobs, rewards, ends, scores, .. } = trajectory;
-        let mut branches: Vec<_> = seats
+        let blocks: Vec<Played<G>> = seats
             .par_chunks(LANES)
             .zip(obs.par_chunks_mut(rows * stride))
             .zip(actions.par_chunks_mut(rows).zip(logprobs.par_chunks_mut(rows)))
             .zip(rewards.par_chunks_mut(rows).zip(ends.par_chunks_mut(rows)))
             .zip(scores.par_chunks_mut(rows))
             .enumerate()
-            .flat_map_iter(|(block, places)| {
+            .map(|(block, places)| {
                 let ((((seats, obs), (actions, logprobs)), (rewards, ends)), scores) = places;
                 let first = block * LANES;
                 let block = Block { first, seats, obs, actions, logprobs, rewards, ends, scores };
                 self.play_block(policy, keys.action, &points, block)
             })
             .collect();
+        let mut branches: Vec<_> = blocks.iter().flat_map(|block| &block.branches).collect();
         branches.sort_by_key(|(group, _)| *group);
-        self.branches = branches.into_iter().map(|(_, seat)| seat).collect();
+        self.branches = branches.into_iter().map(|(_, seat)| *seat).collect();
+        let sum = |of: fn(&PlayedLanes) -> &Lanes| {
+            blocks.iter().flat_map(|block| of(&block.sums)).copied().map(f64::from).sum::<f64>()
+        };
+        Totals {
+            score_sum: sum(|sums| &sums.scores),
+            episodes: sum(|sums| &sums.ends),
+            mean_reward: sum(|sums| &sums.rewards) / (self.config.num_envs() * steps) as f64,
+        }
     }
 
     /// Where the groups go on, as words `[seat_words, num_groups]`; none before the first iteration
@@ -97,14 +115,14 @@ impl<G: Rules> NativeRollout<G> {
         Ok(())
     }
 
-    /// Plays a block of games; gives the group and the seat of each branch point among them.
+    /// Plays a block of games.
     fn play_block(
         &self,
         policy: &NativeMlp,
         iteration_key: u32,
         points: &[BranchPoint],
         block: Block<G>,
-    ) -> Vec<(usize, Seat<G>)> {
+    ) -> Played<G> {
         let Block { first, seats, .. } = block;
         // The groups that have members among these games.
         let members = self.config.group_size;
@@ -118,13 +136,14 @@ impl<G: Rules> NativeRollout<G> {
             std::array::from_fn(|lane| action_key(iteration_key, (first + lane) as u32));
         let (mut actions, mut logprobs) = ([0; LANES], [0.0; LANES]);
         let mut table = Table::new(self.game, seats);
-        let mut played = PlayedLanes::default();
+        let (mut played, mut sums) = (PlayedLanes::default(), PlayedLanes::default());
         for t in 0..steps {
             table.observe(self.game, &mut obs);
             let logits = policy.logits(&obs, &mut scratch);
-            let u = action_keys.map(|key| action_uniform(key, t as u32));
+            let u = action_uniforms(&action_keys, t as u32);
             sample_lanes(logits, &u, &mut actions, &mut logprobs);
             table.play(self.game, &actions, &mut played);
+            sums.add(&played);
             for lane in 0..seats.len() {
                 let slot = lane * steps + t;
                 let row = &mut block.obs[slot * stride..][..obs.len()];
@@ -150,7 +169,8 @@ impl<G: Rules> NativeRollout<G> {
                 }
             }
         }
-        branches
+        sums.forget_from(seats.len());
+        Played { branches, sums }
     }
 }
 

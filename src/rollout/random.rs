@@ -7,8 +7,9 @@ use super::table::{PlayedLanes, Table};
 use super::{RolloutKeys, action_key, action_uniform};
 use crate::draws::draw;
 use crate::env::Rules;
-use crate::policy::LANES;
+use crate::policy::{LANES, Lanes};
 use burn::tensor::{Device, Tensor};
+use multiversion::multiversion;
 use rayon::prelude::*;
 
 /// Plays `num_steps` steps of `num_envs` games by uniformly random actions where the games of a rollout
@@ -47,17 +48,37 @@ fn native<G: Rules>(game: G, num_envs: usize, num_steps: usize, keys: RolloutKey
         let mut totals = [0.0f32; LANES];
         for t in 0..num_steps {
             table.observe(game, &mut obs);
-            for feature in &obs {
-                totals.iter_mut().zip(feature).for_each(|(total, x)| *total += x);
-            }
-            let actions = action_keys.map(|key| {
-                let u = action_uniform(key, t as u32);
-                (u * game.num_actions() as f32) as u32
-            });
+            let actions = random_actions(&action_keys, t as u32, game.num_actions());
             table.play(game, &actions, &mut played);
-            totals.iter_mut().zip(&played.rewards).for_each(|(total, x)| *total += x);
+            add_up(&obs, &played.rewards, &mut totals);
         }
         sums.copy_from_slice(&totals[..sums.len()]);
     });
     sums
+}
+
+/// Draws an action for each game.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn random_actions(keys: &[u32; LANES], t: u32, num_actions: usize) -> [u32; LANES] {
+    let mut actions = [0; LANES];
+    for (action, key) in actions.iter_mut().zip(keys) {
+        *action = (action_uniform(*key, t) * num_actions as f32) as u32;
+    }
+    actions
+}
+
+/// Adds features and rewards to the totals.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn add_up(obs: &[Lanes], rewards: &Lanes, totals: &mut Lanes) {
+    // Four sums side by side, so that no addition waits for the last one.
+    let mut sums = [*totals, *rewards, [0.0; LANES], [0.0; LANES]];
+    let (quads, rest) = obs.as_chunks::<4>();
+    for quad in quads {
+        let pairs = sums.as_flattened_mut().iter_mut().zip(quad.as_flattened());
+        pairs.for_each(|(sum, x)| *sum += x);
+    }
+    *totals = [0.0; LANES];
+    for values in sums.iter().chain(rest) {
+        totals.iter_mut().zip(values).for_each(|(total, x)| *total += x);
+    }
 }

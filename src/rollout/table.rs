@@ -3,6 +3,7 @@
 //! The same word of all games lies together, so that a loop over the games, compiled with the rules
 //! in it, works on whole vectors.
 
+use super::action_uniform;
 use super::seats::Seat;
 use crate::env::{Episode, MAX_WORDS, Rules, Words, play};
 use crate::policy::{LANES, Lanes};
@@ -26,6 +27,26 @@ pub(super) struct PlayedLanes {
     /// 1 where the episode ended, else 0.
     pub ends: Lanes,
     pub scores: Lanes,
+}
+
+impl PlayedLanes {
+    /// Adds another step.
+    pub fn add(&mut self, other: &Self) {
+        add(&mut self.rewards, &other.rewards);
+        add(&mut self.ends, &other.ends);
+        add(&mut self.scores, &other.scores);
+    }
+
+    /// Sets to 0 what the games from this one on gave.
+    pub fn forget_from(&mut self, game: usize) {
+        for lanes in [&mut self.rewards, &mut self.ends, &mut self.scores] {
+            lanes[game..].fill(0.0);
+        }
+    }
+}
+
+fn add(sums: &mut Lanes, values: &Lanes) {
+    sums.iter_mut().zip(values).for_each(|(sum, x)| *sum += x);
 }
 
 impl<G: Rules> Table<G> {
@@ -88,6 +109,16 @@ fn put(words: &mut [[u32; LANES]; MAX_WORDS], lane: usize, from: Words) {
     }
 }
 
+/// [`action_uniform`] of games side by side.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+pub(super) fn action_uniforms(keys: &[u32; LANES], t: u32) -> Lanes {
+    let mut uniforms = [0.0f32; LANES];
+    for (u, key) in uniforms.iter_mut().zip(keys) {
+        *u = action_uniform(*key, t);
+    }
+    uniforms
+}
+
 /// Runs with the game's parameters, as constants where they are common ones: rules are compiled
 /// with these in it, as they are in a kernel.
 #[inline(always)]
@@ -122,9 +153,12 @@ fn observe<G: Rules>(game: G, words: &[[u32; LANES]; MAX_WORDS], obs: &mut [Lane
 
 #[inline(always)]
 fn feature<G: Rules>(game: G, words: &[[u32; LANES]; MAX_WORDS], i: usize, lanes: &mut Lanes) {
-    for (lane, x) in lanes.iter_mut().enumerate() {
+    // Numbers of its own, which for all that the compiler knows do not lie among the words.
+    let mut numbers = [0.0f32; LANES];
+    for (lane, x) in numbers.iter_mut().enumerate() {
         *x = G::feature(&G::unpack(&take(words, lane), game), i, game);
     }
+    *lanes = numbers;
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]

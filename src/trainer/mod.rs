@@ -107,7 +107,13 @@ impl<G: Rules> Trainer<G> {
     /// # Errors
     /// [`TrainError::NotFinite`]; the trainer is of no use then.
     pub fn iterate(&mut self) -> Result<IterationRecord, TrainError> {
-        block_on(self.iterate_async())
+        if matches!(self.engine, Engines::Native(_)) {
+            // In the pool of threads from one end to the other: whoever asks it from outside is woken up
+            // after each phase. Not so on a device, whose queue belongs to the thread that asks.
+            rayon::scope(|_| block_on(self.iterate_async()))
+        } else {
+            block_on(self.iterate_async())
+        }
     }
 
     /// As [`Trainer::iterate`], where nothing can be waited for: in a browser.

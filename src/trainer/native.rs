@@ -32,17 +32,18 @@ impl<G: Rules> NativeWay<G> {
 }
 
 impl<G: Rules> Way for NativeWay<G> {
-    type Played = HostTrajectory;
+    type Played = (HostTrajectory, Totals);
     type Judged = HostAdvantages;
     type Learnt = UpdateMeans;
 
-    fn play(&mut self, iteration: u32) -> HostTrajectory {
+    fn play(&mut self, iteration: u32) -> (HostTrajectory, Totals) {
         let mut trajectory = std::mem::take(&mut self.room.0);
-        self.games.collect_into(&self.learner.native_policy(), iteration, &mut trajectory);
-        trajectory
+        let policy = self.learner.native_policy();
+        let totals = self.games.collect_into(&policy, iteration, &mut trajectory);
+        (trajectory, totals)
     }
 
-    fn judge(&mut self, played: &HostTrajectory) -> HostAdvantages {
+    fn judge(&mut self, (played, _): &(HostTrajectory, Totals)) -> HostAdvantages {
         let mut advantages = std::mem::take(&mut self.room.1);
         advantages.judge(played, &self.config.rollout, &self.config.advantage);
         advantages
@@ -50,7 +51,7 @@ impl<G: Rules> Way for NativeWay<G> {
 
     fn update(
         &mut self,
-        played: &HostTrajectory,
+        (played, _): &(HostTrajectory, Totals),
         judged: &HostAdvantages,
         iteration: u32,
     ) -> UpdateMeans {
@@ -61,12 +62,12 @@ impl<G: Rules> Way for NativeWay<G> {
 
     async fn numbers(
         &mut self,
-        played: HostTrajectory,
+        (played, totals): (HostTrajectory, Totals),
         judged: HostAdvantages,
         learnt: UpdateMeans,
         _next: Option<u32>,
     ) -> Numbers {
-        let Totals { score_sum, episodes, mean_reward } = played.totals();
+        let Totals { score_sum, episodes, mean_reward } = totals;
         let zero_variance = judged.zero_variance;
         self.room = (played, judged);
         let UpdateMeans { approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm } =
@@ -81,7 +82,7 @@ impl<G: Rules> Way for NativeWay<G> {
 
     fn rehearse(&mut self, iteration: u32) {
         let games = self.games.clone();
-        self.room.0 = self.play(iteration);
+        (self.room.0, _) = self.play(iteration);
         self.games = games;
     }
 

@@ -77,27 +77,6 @@ impl HostTrajectory {
         ends.iter().position(|end| *end > 0.5).map_or(self.num_steps, |t| t + 1)
     }
 
-    /// Scores, episodes and rewards, summed up.
-    pub fn totals(&self) -> Totals {
-        let sum = |values: &[f32]| {
-            // Side by side first, in blocks short enough that no sum loses digits.
-            let blocks = values.chunks(1024).map(|block| {
-                let mut sums = [0.0f32; 16];
-                let (rows, rest) = block.as_chunks::<16>();
-                for row in rows {
-                    sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
-                }
-                f64::from(sums.iter().chain(rest).sum::<f32>())
-            });
-            blocks.sum::<f64>()
-        };
-        Totals {
-            score_sum: sum(&self.scores),
-            episodes: sum(&self.ends),
-            mean_reward: sum(&self.rewards) / self.rewards.len() as f64,
-        }
-    }
-
     /// From tensors, whatever device they are on.
     ///
     /// # Panics
@@ -215,7 +194,5 @@ mod tests {
     fn a_game_counts_up_to_its_first_end() {
         let host = HostTrajectory::from_tensors(&tensors());
         assert_eq!([host.length(0, false), host.length(1, false), host.length(0, true)], [2, 3, 3]);
-        let totals = Totals { score_sum: 4.0, episodes: 1.0, mean_reward: 3.5 };
-        assert_eq!(host.totals(), totals);
     }
 }

@@ -13,7 +13,7 @@ use grove::draws::{Stream, draw, uniform};
 use grove::env::{CartPole, Catch, Episode, Fruit, Game, Rules, Words};
 use grove::policy::{Mlp, NativeMlp, flatten, unflatten};
 use grove::rollout::{NativeRollout, Player, RolloutKeys, StepwiseRollout, evaluate, seat_words};
-use grove::trajectory::Trajectory;
+use grove::trajectory::{HostTrajectory, Trajectory};
 use pollster::block_on;
 
 impl Host {
@@ -200,6 +200,22 @@ fn other_seeds_and_iterations_play_other_games() {
     let actions =
         |env: usize| -> Vec<u32> { (0..20).map(|t| first.actions[t * 15 + env]).collect() };
     assert_ne!(actions(0), actions(1));
+}
+
+#[test]
+fn the_sums_of_a_rollout_are_those_of_its_steps() {
+    let game = CartPole { max_steps: 20 };
+    // Two blocks of games, the second not full.
+    let config = config(3, 7, 50, Start::Level);
+    let policy = NativeMlp::new(&perceptron(game, &[16], 1.2, &cpu()));
+    let mut played = HostTrajectory::default();
+    let mut rollout = NativeRollout::new(game, &config, RolloutKeys::new(3));
+    let totals = rollout.collect_into(&policy, 0, &mut played);
+    let sum = |values: &[f32]| values.iter().copied().map(f64::from).sum::<f64>();
+    assert_eq!(totals.score_sum, sum(&played.scores));
+    assert_eq!(totals.episodes, sum(&played.ends));
+    assert_eq!(totals.mean_reward, sum(&played.rewards) / 1050.0);
+    assert!(totals.episodes > 21.0 && totals.score_sum > totals.episodes);
 }
 
 #[test]
