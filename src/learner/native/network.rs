@@ -262,7 +262,7 @@ impl Network {
         pack(weight, head.width, &mut self.packed);
     }
 
-    /// Fills in the logits of the first `samples` samples of the block, a multiple of [`ROWS`], whose
+    /// Fills in the logits of the first `samples` samples of the block, a multiple of [`LANES`], whose
     /// observations are among `obs`, `[slots, obs_stride]`.
     pub fn forward(&self, block: &mut Block, obs: &[f32], samples: usize) {
         let Layout { activation, hidden, head, .. } = &self.layout;
