@@ -70,15 +70,18 @@ fn random_actions(keys: &[u32; LANES], t: u32, num_actions: usize) -> [u32; LANE
 /// Adds features and rewards to the totals.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn add_up(obs: &[Lanes], rewards: &Lanes, totals: &mut Lanes) {
-    // Four sums side by side, so that no addition waits for the last one.
-    let mut sums = [*totals, *rewards, [0.0; LANES], [0.0; LANES]];
-    let (quads, rest) = obs.as_chunks::<4>();
-    for quad in quads {
-        let pairs = sums.as_flattened_mut().iter_mut().zip(quad.as_flattened());
-        pairs.for_each(|(sum, x)| *sum += x);
+    // Two sums side by side, so that an addition need not wait for the last one.
+    let (mut even, mut odd) = (*totals, *rewards);
+    let (pairs, rest) = obs.as_chunks::<2>();
+    for pair in pairs {
+        let [x, y] = *pair;
+        for lane in 0..LANES {
+            even[lane] += x[lane];
+            odd[lane] += y[lane];
+        }
     }
-    *totals = [0.0; LANES];
-    for values in sums.iter().chain(rest) {
-        totals.iter_mut().zip(values).for_each(|(total, x)| *total += x);
+    let last = rest.first().copied().unwrap_or_default();
+    for lane in 0..LANES {
+        totals[lane] = even[lane] + odd[lane] + last[lane];
     }
 }
