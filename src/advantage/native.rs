@@ -105,17 +105,23 @@ impl Room {
         for (((rewards, ends), credits), length) in
             games.zip(credits.chunks_exact_mut(steps)).zip(lengths)
         {
-            let discount = config.discount as f32;
-            let (mut total, mut credit) = (0.0, 0.0);
-            credits[*length..].fill(0.0);
-            let steps = rewards[..*length].iter().zip(ends).zip(&mut *credits);
-            for ((reward, end), to) in steps.rev() {
-                total += reward;
-                credit = reward + (1.0 - end) * discount * credit;
-                *to = credit;
-            }
-            if config.estimator == Estimator::Return {
-                credits.fill(total);
+            let mut total = 0.0;
+            match config.estimator {
+                Estimator::Return => {
+                    total = rewards[..*length].iter().sum();
+                    credits.fill(total);
+                }
+                Estimator::RewardToGo => {
+                    let discount = config.discount as f32;
+                    credits[*length..].fill(0.0);
+                    let mut credit = 0.0;
+                    let steps = rewards[..*length].iter().zip(ends).zip(credits);
+                    for ((reward, end), to) in steps.rev() {
+                        total += reward;
+                        credit = reward + (1.0 - end) * discount * credit;
+                        *to = credit;
+                    }
+                }
             }
             self.totals.push(total);
         }
