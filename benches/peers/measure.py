@@ -42,7 +42,7 @@ def use_threads(threads):
 def figure(work, steps, repeats, warm_up=2, at_least=0.1):
     """Steps a second of `work`, which makes so many `steps` and returns when they are done.
 
-    It is called until a measurement has lasted `at_least` so many seconds, as in `grove bench`.
+    It is called until a measurement has lasted `at_least` seconds or more, as in `grove bench`.
     """
     rates = []
     for i in range(warm_up + repeats):

@@ -11,6 +11,13 @@ pub(crate) fn mul_add(a: f32, b: f32, c: f32) -> f32 {
     }
 }
 
+/// The number, or `floor` where it is less. NaN stays; `max` would turn it into the floor, and take a
+/// comparison more.
+#[inline(always)]
+pub(crate) fn at_least(floor: f32, x: f32) -> f32 {
+    if x < floor { floor } else { x }
+}
+
 /// Whether any of the numbers is not 0.
 #[inline(always)]
 pub(crate) fn any<const N: usize>(values: &[f32; N]) -> bool {
@@ -72,6 +79,15 @@ pub(crate) fn ln(x: f32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nan_stays_nan_whatever_the_floor() {
+        assert_eq!(
+            [at_least(0.0, -1.0), at_least(0.0, 2.0), at_least(-3.0, -1.0)],
+            [0.0, 2.0, -1.0]
+        );
+        assert!(at_least(0.0, f32::NAN).is_nan());
+    }
 
     #[test]
     fn exp_and_tanh_match_double_precision() {

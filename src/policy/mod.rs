@@ -15,7 +15,7 @@ pub mod saved;
 pub use categorical::{Categorical, Sampled, sample};
 #[cfg(feature = "kernels")]
 pub use kernels::{FlatMlp, Observer, StoredFeatures};
-pub(crate) use math::{any, exp, ln, mul_add, tanh};
+pub(crate) use math::{any, at_least, exp, ln, mul_add, tanh};
 pub use mlp::Mlp;
 pub use native::{LANES, Lanes, NativeMlp, Scratch};
 pub(crate) use native::{MANY_FEATURES, argmax_lane, sample_lanes};

@@ -6,7 +6,7 @@
 //! has is taken at run time.
 
 use super::Mlp;
-use super::math::{any, exp, ln, mul_add, tanh};
+use super::math::{any, at_least, exp, ln, mul_add, tanh};
 use crate::config::Activation;
 use burn::cubecl::future::block_on;
 use burn::module::Param;
@@ -286,8 +286,7 @@ where
         }
         for (output, sum) in output[j..j + N].as_flattened_mut().iter_mut().zip(sums.as_flattened())
         {
-            // Not `max`, which would turn NaN into the floor.
-            *output = if *sum < floor { floor } else { *sum };
+            *output = at_least(floor, *sum);
         }
         j += N;
     }

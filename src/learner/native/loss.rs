@@ -22,10 +22,10 @@
 //!   `-x`; k3 `e^x - 1 - x`, slope `1 - e^x`.
 
 use crate::config::{KlEstimator, LossConfig, LossType};
-use crate::policy::{LANES, exp, ln};
+use crate::policy::{LANES, at_least, exp, ln};
 use multiversion::multiversion;
 
-/// Steps side by side: two vectors of them, so that one's operations need not wait for each other.
+/// Steps side by side: two vectors of them, so that one's operations go on while the other's wait.
 pub const GROUP: usize = 2 * LANES;
 
 /// One number for each of [`GROUP`] steps.
@@ -136,7 +136,7 @@ fn log_softmax(logits: &mut [Group], probs: &mut [Group]) {
     let mut max = [f32::NEG_INFINITY; GROUP];
     for logits in logits.iter() {
         for (max, z) in max.iter_mut().zip(logits) {
-            *max = if *z > *max { *z } else { *max };
+            *max = at_least(*z, *max);
         }
     }
     let mut total = [0.0f32; GROUP];

@@ -5,7 +5,7 @@
 //! Goto & van de Geijn 2008). Nothing is packed: the operands of a block of samples lie in the first
 //! two caches.
 
-use crate::policy::{LANES, Lanes, mul_add};
+use crate::policy::{LANES, Lanes, at_least, mul_add};
 use multiversion::{multiversion, target::match_target};
 
 /// Rows of a result come in multiples of this.
@@ -141,10 +141,7 @@ fn strip<L: Left, const R: usize, const V: usize>(
         }
         match store {
             Store::Biased(_) => combine(c, columns, j, &sums, |_, sum| sum),
-            // Not `max`, which would turn NaN into 0.
-            Store::Rectified(_) => {
-                combine(c, columns, j, &sums, |_, sum| if sum < 0.0 { 0.0 } else { sum });
-            }
+            Store::Rectified(_) => combine(c, columns, j, &sums, |_, sum| at_least(0.0, sum)),
             Store::Added => combine(c, columns, j, &sums, |c, sum| c + sum),
             Store::Multiplied => combine(c, columns, j, &sums, |c, sum| c * sum),
             Store::Gated => {

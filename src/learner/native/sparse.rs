@@ -2,7 +2,7 @@
 //! them take no more than that.
 
 use super::product::Rows;
-use crate::policy::{MANY_FEATURES, any, mul_add};
+use crate::policy::{MANY_FEATURES, any, at_least, mul_add};
 use multiversion::multiversion;
 
 /// One number in so many is not 0 at most, or else the dense products are faster.
@@ -89,8 +89,7 @@ fn multiply(obs: &Nonzeros, weight: &[f32], bias: &[f32], outputs: &mut [f32], r
             add(*x, &weight[*feature as usize * columns..][..columns], outputs);
         }
         if rectified {
-            // Not `max`, which would turn NaN into 0.
-            outputs.iter_mut().for_each(|x| *x = if *x < 0.0 { 0.0 } else { *x });
+            outputs.iter_mut().for_each(|x| *x = at_least(0.0, *x));
         }
     }
 }
