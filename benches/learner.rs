@@ -4,10 +4,10 @@
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use grove::config::TrainConfig;
-use grove::draws::{draw, uniform};
+use grove::data::{HostTrajectory, Trajectory};
 use grove::learner::{Learner, NativeLearner};
-use grove::policy::Mlp;
-use grove::trajectory::{HostTrajectory, Trajectory};
+use grove::model::Mlp;
+use grove::rng::{draw, uniform};
 use std::time::Instant;
 
 const STEPS: usize = 16;

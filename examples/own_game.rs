@@ -8,8 +8,8 @@ use burn::cubecl;
 use burn::cubecl::prelude::*;
 use burn::tensor::Device;
 use grove::config::TrainConfig;
-use grove::draws::{draw, uniform};
 use grove::env::{Game, Outcome, Rules, Words};
+use grove::rng::{draw, uniform};
 use grove::rollout::Player;
 use grove::trainer::Trainer;
 

@@ -4,10 +4,10 @@
 //! in this order:
 //!
 //! - [`config`]: settings, their defaults and limits; [`device`]: where to compute;
-//! - [`draws`]: randomness as an argument;
+//! - [`rng`]: randomness as an argument;
 //! - [`mod@env`]: games, whose rules are written once for CPU and GPU;
-//! - [`policy`]: networks and the distribution over actions;
-//! - [`rollout`]: policy and game give a [`trajectory`];
+//! - [`model`]: networks and the distribution over actions;
+//! - [`rollout`]: policy and game give a [`data`];
 //! - [`advantage`]: how much better each action was than its group;
 //! - [`learner`]: losses, gradients, AdamW;
 //! - [`trainer`]: the loop, on one screen; [`checkpoint`]: what it saves; [`metrics`]: what it
@@ -35,13 +35,15 @@
 pub mod advantage;
 pub mod checkpoint;
 pub mod config;
+pub mod data;
 pub mod device;
-pub mod draws;
 pub mod env;
 pub mod learner;
 pub mod metrics;
-pub mod policy;
+pub mod model;
+#[cfg(feature = "program")]
+pub mod program;
+pub mod rng;
 pub mod rollout;
 pub mod trainer;
-pub mod trajectory;
 pub mod viewer;

@@ -1,8 +1,5 @@
-//! The program `grove`: train, evaluate, list devices.
+//! The program `grove`: the library's own games from the command line.
 
-mod cli;
-
-use clap::Parser;
 use std::process::ExitCode;
 
 /// Rollouts take and give back tens of megabytes an iteration; this allocator keeps them mapped.
@@ -10,11 +7,5 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    match cli::run(cli::Cli::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    grove::program::main()
 }

@@ -3,8 +3,8 @@
 //! They compute what [`super::advantages`] does. Sums are taken in an order that depends on sizes alone.
 
 use crate::config::{AdvantageConfig, Estimator, RolloutConfig, Scale};
+use crate::data::{ENDED, FACTS, Judged, Recording};
 use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, room};
-use crate::trajectory::{ENDED, FACTS, Judged, Recording};
 use burn::backend::{Cube, DType};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -69,7 +69,7 @@ fn no_sums() -> Array<f32> {
 
 /// One unit credits the steps of one game with what followed them.
 ///
-/// Buffers: words, numbers and first scores of [`crate::trajectory::Part`]; a part of
+/// Buffers: words, numbers and first scores of [`crate::data::Part`]; a part of
 /// [`Judged::parts`]; rows of sums `[rows, FACTS]`. The actions' words are row `last_word` of the words.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]

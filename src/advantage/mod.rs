@@ -9,7 +9,7 @@ pub use kernels::judge;
 pub use native::HostAdvantages;
 
 use crate::config::{AdvantageConfig, Estimator, Scale};
-use crate::trajectory::Trajectory;
+use crate::data::Trajectory;
 use burn::tensor::Tensor;
 
 /// Added to a standard deviation before it divides, as in TRL.

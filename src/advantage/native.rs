@@ -5,7 +5,7 @@
 
 use super::STD_EPSILON;
 use crate::config::{AdvantageConfig, Estimator, RolloutConfig, Scale};
-use crate::trajectory::HostTrajectory;
+use crate::data::HostTrajectory;
 use rayon::prelude::*;
 
 /// Advantages of a trajectory. A buffer serves all iterations of a run.
@@ -176,8 +176,8 @@ fn cut(values: &mut [f32], counts: &[usize], steps: usize) -> f64 {
 mod tests {
     use super::*;
     use crate::advantage::advantages;
-    use crate::draws::{draw, uniform};
-    use crate::trajectory::Trajectory;
+    use crate::data::Trajectory;
+    use crate::rng::{draw, uniform};
     use burn::tensor::{Device, Tensor, TensorData, Tolerance};
 
     const STEPS: usize = 23;

@@ -9,7 +9,7 @@ mod look;
 
 use super::bits::{from_bits, to_bits};
 use super::{Game, Outcome, Rules, Words};
-use crate::draws::{draw, uniform};
+use crate::rng::{draw, uniform};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 use serde::{Deserialize, Serialize};

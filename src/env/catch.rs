@@ -7,7 +7,7 @@
 mod look;
 
 use super::{Game, Outcome, Rules, Words};
-use crate::draws::below;
+use crate::rng::below;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 use serde::{Deserialize, Serialize};

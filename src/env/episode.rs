@@ -1,7 +1,7 @@
 //! Episodes: counting steps and score, truncating, and going on with the next level.
 
 use super::{Rules, Words};
-use crate::draws::draw;
+use crate::rng::draw;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 

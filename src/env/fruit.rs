@@ -10,7 +10,7 @@
 mod look;
 
 use super::{Game, Outcome, Rules, Words};
-use crate::draws::{below, draw};
+use crate::rng::{below, draw};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 use serde::{Deserialize, Serialize};

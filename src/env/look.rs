@@ -146,5 +146,5 @@ pub(super) fn sky(column: u32, row: u32, rows: u32) -> u32 {
 
 /// One of `count` variants for a cell, the same each time.
 pub(super) fn variant(column: u32, row: u32, count: u32) -> u32 {
-    crate::draws::draw(column, row) % count
+    crate::rng::draw(column, row) % count
 }

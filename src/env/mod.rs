@@ -6,7 +6,7 @@
 //! its GPU expansion, so the same source runs natively and inside kernels.
 //!
 //! A rule sees no time and no generator. The caller hands it a key for every step
-//! ([`crate::draws`]), and [`play()`] counts the steps, ends the episode and starts the next one.
+//! ([`crate::rng`]), and [`play()`] counts the steps, ends the episode and starts the next one.
 
 pub mod bits;
 mod cartpole;
@@ -125,7 +125,7 @@ impl Words {
 /// The rules of a game, in functions that run natively and in kernels.
 ///
 /// Keep to scalars and `if`; no arrays, no products of `u32` that may overflow
-/// ([`crate::draws::wrapping_mul()`]), `x as f32` for conversions. The word index `i` and the `game` are
+/// ([`crate::rng::wrapping_mul()`]), `x as f32` for conversions. The word index `i` and the `game` are
 /// known when a kernel is compiled.
 ///
 /// Natively, the CPU's vector units play many games side by side where all that a step calls is

@@ -6,9 +6,9 @@ use super::order::{epoch_order, parts};
 use super::schedule::{entropy_coef, learning_rate, total_updates};
 use super::weights::Weights;
 use crate::config::TrainConfig;
-use crate::draws::Stream;
-use crate::policy::{Categorical, Policy, unflatten};
-use crate::trajectory::Trajectory;
+use crate::data::Trajectory;
+use crate::model::{Categorical, Policy, unflatten};
+use crate::rng::Stream;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 /// A policy in training: its parameters, the optimiser, and a reference policy where one is asked

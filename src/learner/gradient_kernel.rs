@@ -8,7 +8,7 @@
 
 use super::loss_kernels::*;
 use crate::config::LossType;
-use crate::policy::kernels::{MlpShape, Observer, activate, rounded, slope};
+use crate::model::kernels::{MlpShape, Observer, activate, rounded, slope};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
@@ -193,7 +193,7 @@ fn differentiate(
 ///
 /// Sample `n` of a minibatch in a part is step `n / games` of its game `n % games`. Buffers: parameters
 /// `[num_params]`, at the start of a longer one; words and numbers of
-/// [`Part`](crate::trajectory::Part); the part of [`Judged::parts`](crate::trajectory::Judged::parts);
+/// [`Part`](crate::data::Part); the part of [`Judged::parts`](crate::data::Judged::parts);
 /// the order of the games; facts; partial gradients and sums `[rows, num_params + SUMS]`.
 ///
 /// Workgroup memory: `(features + first + second) * tile` inputs and

@@ -2,8 +2,8 @@
 //! prepare an update.
 
 use crate::config::{KlEstimator, LossType};
-use crate::policy::kernels::{MlpShape, Observer, input, mlp_logits};
-use crate::trajectory::ENDED;
+use crate::data::ENDED;
+use crate::model::kernels::{MlpShape, Observer, input, mlp_logits};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
@@ -313,7 +313,7 @@ pub(super) fn weight(
 /// One cube adds up the lengths of one minibatch's games in a part, to those of the parts before.
 ///
 /// Buffers: the order `[minibatches of the update, games]`; the part of
-/// [`Judged::parts`](crate::trajectory::Judged::parts); the facts of the recording; those of the update.
+/// [`Judged::parts`](crate::data::Judged::parts); the facts of the recording; those of the update.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn count_kernel(
@@ -357,7 +357,7 @@ pub(super) fn count_kernel(
 /// under the reference policy.
 ///
 /// Buffers: the reference's parameters `[num_params]`; words `[last_word + 1, num_steps, num_envs]`; the
-/// part of [`Judged::parts`](crate::trajectory::Judged::parts), `[steps + 2, num_envs]`; the same with
+/// part of [`Judged::parts`](crate::data::Judged::parts), `[steps + 2, num_envs]`; the same with
 /// room for the log-probabilities, `[2 * steps + 2, num_envs]`.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]

@@ -1,6 +1,6 @@
 //! Which games an optimiser step takes.
 
-use crate::draws::draw;
+use crate::rng::draw;
 
 /// The games of an epoch, `0..num_envs`, in the order that the draws of this run, iteration and epoch
 /// give (Fisher-Yates). Minibatches take their share of it one after the other.

@@ -3,7 +3,7 @@
 
 use super::optimizer::AdamW;
 use crate::config::TrainConfig;
-use crate::policy::{Policy, flatten, unflatten};
+use crate::model::{Policy, flatten, unflatten};
 use burn::tensor::Tensor;
 
 /// What an update changes, on the module's device.

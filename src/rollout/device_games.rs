@@ -3,7 +3,7 @@
 use super::{FusedRollout, RolloutKeys};
 use crate::config::{RolloutConfig, Start};
 use crate::env::Rules;
-use crate::policy::FlatMlp;
+use crate::model::FlatMlp;
 use burn::tensor::{Device, Int, Tensor};
 
 /// Games on a device that go on step by step, each as long as it is asked to: what

@@ -3,9 +3,9 @@
 use super::action_key;
 use super::seats::Seat;
 use super::table::{PlayedLanes, Table, action_uniforms};
-use crate::draws::{Stream, draw};
 use crate::env::Rules;
-use crate::policy::{LANES, NativeMlp, argmax_lane, sample_lanes};
+use crate::model::{LANES, NativeMlp, argmax_lane, sample_lanes};
+use crate::rng::{Stream, draw};
 use rayon::prelude::*;
 use serde::Serialize;
 

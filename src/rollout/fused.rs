@@ -6,10 +6,10 @@
 use super::seat_kernels::{download_seats, steps_per_launch, upload_seats};
 use super::{RolloutKeys, SeatsError, seat_words, seats};
 use crate::config::{Precision, RolloutConfig, Start};
+use crate::data::{Part, Recording};
 use crate::device::buffers::{cube_tensor, place, room};
 use crate::env::Rules;
-use crate::policy::FlatMlp;
-use crate::trajectory::{Part, Recording};
+use crate::model::FlatMlp;
 use burn::backend::{Cube, DType};
 use burn::cubecl::future::block_on;
 use burn::tensor::{Device, Int, Tensor};

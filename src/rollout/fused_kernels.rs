@@ -4,10 +4,10 @@ use super::fused::Buffers;
 use super::seat_kernels::*;
 use super::{RolloutKeys, action_key, action_uniform};
 use crate::config::{Precision, Start};
+use crate::data::ENDED;
 use crate::device::buffers::{argument, element};
 use crate::env::{Rules, play};
-use crate::policy::kernels::{MlpShape, Observer, input, mlp_logits};
-use crate::trajectory::ENDED;
+use crate::model::kernels::{MlpShape, Observer, input, mlp_logits};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
@@ -130,7 +130,7 @@ fn play_steps<G: Rules, W: Float, I: Float>(
 /// Buffers: the parameter vector `[num_params]`; `origins`, where the last iteration says to go on,
 /// `[seat_words, num_groups]`; the seats `[seat_words, games]`, which carry the games from launch
 /// to launch; words `[num_words + 1, num_steps, games]`, numbers `[2, num_steps, games]` and first
-/// scores `[games]` of [`crate::trajectory::Part`]; where the groups go on, as `origins`.
+/// scores `[games]` of [`crate::data::Part`]; where the groups go on, as `origins`.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
 fn play_kernel<G: Rules, I: Float>(

@@ -3,9 +3,9 @@
 use super::seat_kernels::*;
 use super::{action_key, action_uniform};
 use crate::config::{RolloutConfig, Start};
+use crate::data::Trajectory;
 use crate::device::buffers::{argument, cube_tensor, place, room};
 use crate::env::{Rules, play};
-use crate::trajectory::Trajectory;
 use burn::backend::{Cube, DType};
 use burn::cubecl;
 use burn::cubecl::client::Client;
@@ -61,7 +61,7 @@ fn deal_kernel<G: Rules>(
     }
 }
 
-/// Draws the actions (by the operations of [`crate::policy::sample`]), plays step `t`, observes.
+/// Draws the actions (by the operations of [`crate::model::sample`]), plays step `t`, observes.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
 fn step_kernel<G: Rules>(

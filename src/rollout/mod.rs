@@ -1,4 +1,4 @@
-//! Rollouts: a policy plays the games and leaves a [`Trajectory`](crate::trajectory::Trajectory).
+//! Rollouts: a policy plays the games and leaves a [`Trajectory`](crate::data::Trajectory).
 //!
 //! [`NativeRollout`] plays on the CPU's threads; [`StepwiseRollout`] plays on any device, with the
 //! rules as a kernel and the policy as any Burn module; `FusedRollout` plays on CubeCL devices, rules and
@@ -42,7 +42,7 @@ pub use stepwise::StepwiseRollout;
 pub use unpack::unpack;
 pub use watched::{Choice, Watched};
 
-use crate::draws::{Stream, draw, uniform};
+use crate::rng::{Stream, draw, uniform};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 

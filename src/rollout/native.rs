@@ -7,9 +7,9 @@ use super::seats::{self, BranchPoint, Seat};
 use super::table::{PlayedLanes, Table, action_uniforms};
 use super::{RolloutKeys, SeatsError, action_key};
 use crate::config::RolloutConfig;
+use crate::data::{HostTrajectory, OBS_MULTIPLE, Totals, Trajectory};
 use crate::env::Rules;
-use crate::policy::{LANES, Lanes, NativeMlp, sample_lanes};
-use crate::trajectory::{HostTrajectory, OBS_MULTIPLE, Totals, Trajectory};
+use crate::model::{LANES, Lanes, NativeMlp, sample_lanes};
 use burn::tensor::Device;
 use rayon::prelude::*;
 

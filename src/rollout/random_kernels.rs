@@ -3,8 +3,8 @@
 use super::seat_kernels::{cube_units, seat, seated_episode, seated_state, steps_per_launch};
 use super::{RolloutKeys, action_key, action_uniform, seat_words};
 use crate::device::buffers::{argument, cube_tensor, room};
-use crate::draws::draw;
 use crate::env::{Episode, Rules, new_game, play as play_step};
+use crate::rng::draw;
 use burn::backend::{Cube, DType};
 use burn::cubecl;
 use burn::cubecl::prelude::*;

@@ -4,9 +4,9 @@ use super::seats::HEADER;
 use super::{branch_member, branch_step, staggered_time};
 use crate::config::{RolloutConfig, Start};
 use crate::device::buffers::place;
-use crate::draws::draw;
 use crate::env::bits::{from_bits, to_bits};
 use crate::env::{Episode, Played, Rules, Words, new_game};
+use crate::rng::draw;
 use burn::backend::{DType, Shape};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -221,7 +221,7 @@ pub(super) struct Drawn {
     pub logprob: f32,
 }
 
-/// Draws an action by the operations of [`crate::policy::sample`], from the logits at
+/// Draws an action by the operations of [`crate::model::sample`], from the logits at
 /// `logits[first..first + num_actions]`.
 #[cube]
 pub(super) fn draw_action(

@@ -1,9 +1,9 @@
 //! The games of a rollout between two steps, in host memory.
 
 use crate::config::{RolloutConfig, Start};
-use crate::draws::draw;
 use crate::env::bits::{from_bits, to_bits};
 use crate::env::{Episode, Played, Rules, Words, new_game, play};
+use crate::rng::draw;
 use crate::rollout::{branch_member, branch_step, staggered_time};
 
 /// Words of a seat before those of the game's state: level, time, score.

@@ -13,9 +13,9 @@ use super::{RolloutKeys, SeatsError, action_key, action_uniform};
 use crate::config::RolloutConfig;
 #[cfg(feature = "kernels")]
 use crate::config::Start;
+use crate::data::Trajectory;
 use crate::env::Rules;
-use crate::policy::{LANES, Policy, sample};
-use crate::trajectory::Trajectory;
+use crate::model::{LANES, Policy, sample};
 use burn::cubecl::future::block_on;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 #[cfg(feature = "kernels")]

@@ -6,7 +6,7 @@
 use super::action_uniform;
 use super::seats::Seat;
 use crate::env::{Episode, MAX_WORDS, Rules, Words, play};
-use crate::policy::{LANES, Lanes};
+use crate::model::{LANES, Lanes};
 use multiversion::multiversion;
 use std::marker::PhantomData;
 

@@ -1,7 +1,7 @@
 //! A recording as a trajectory: what the packed states look like to a policy.
 
+use crate::data::{ENDED, Part, Recording, Trajectory};
 use crate::env::{Rules, Words};
-use crate::trajectory::{ENDED, Part, Recording, Trajectory};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 /// The trajectory that a recording of `game` stands for, on `device`. This reads the recording back; it

@@ -3,9 +3,9 @@
 use super::evaluate::Player;
 use super::seats::Seat;
 use super::{action_key, action_uniform};
-use crate::draws::{Stream, draw};
 use crate::env::{Episode, Rules, advance, start_next};
-use crate::policy::{LANES, Lanes, NativeMlp, argmax_lane, sample_lanes};
+use crate::model::{LANES, Lanes, NativeMlp, argmax_lane, sample_lanes};
+use crate::rng::{Stream, draw};
 
 /// What a policy thinks of a game as it stands, and what it does.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
     use crate::config::{Activation, PolicyConfig};
     use crate::env::{Catch, Fruit};
-    use crate::policy::Mlp;
+    use crate::model::Mlp;
     use crate::rollout::evaluate;
     use burn::tensor::Device;
 

@@ -7,11 +7,11 @@ use super::general::GeneralWay;
 use super::native::NativeWay;
 use crate::config::{Engine, Precision, TrainConfig};
 use crate::device;
-use crate::draws::Stream;
 use crate::env::Rules;
 #[cfg(feature = "kernels")]
 use crate::learner::FusedLearner;
-use crate::policy::Mlp;
+use crate::model::Mlp;
+use crate::rng::Stream;
 use burn::tensor::Device;
 
 /// The way of a run.

@@ -5,12 +5,12 @@ use super::transfer::{download, upload};
 use super::way::{Numbers, State, Way};
 use crate::advantage::judge;
 use crate::config::TrainConfig;
+use crate::data::{Judged, Recording};
 use crate::device;
 use crate::env::Rules;
 use crate::learner::{FusedLearner, UpdateStats};
-use crate::policy::Mlp;
+use crate::model::Mlp;
 use crate::rollout::{Branches, FusedRollout, RolloutKeys, SeatsError};
-use crate::trajectory::{Judged, Recording};
 use burn::tensor::Device;
 
 /// Fused rollouts, advantages and updates.

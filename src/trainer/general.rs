@@ -4,12 +4,12 @@ use super::transfer::{download, upload};
 use super::way::{Numbers, State, Way};
 use crate::advantage::{Advantages, advantages};
 use crate::config::{RolloutConfig, TrainConfig};
+use crate::data::Trajectory;
 use crate::device;
 use crate::env::Rules;
 use crate::learner::{Learner, UpdateStats};
-use crate::policy::Mlp;
+use crate::model::Mlp;
 use crate::rollout::{RolloutKeys, SeatsError, StepwiseRollout};
-use crate::trajectory::Trajectory;
 use burn::tensor::{Device, Tensor};
 
 /// Stepwise rollouts, advantages by tensor operations, updates by autodiff.

@@ -17,11 +17,11 @@ pub use snapshot::{
 
 use crate::config::TrainConfig;
 use crate::device;
-use crate::draws::Stream;
 use crate::env::Rules;
 use crate::learner::{learning_rate, total_updates};
 use crate::metrics::{EvaluationRecord, IterationRecord, Phases, Seconds};
-use crate::policy::{Mlp, NativeMlp};
+use crate::model::{Mlp, NativeMlp};
+use crate::rng::Stream;
 use crate::rollout::{Evaluation, Player, evaluate};
 use burn::cubecl::future::block_on;
 use burn::tensor::Device;

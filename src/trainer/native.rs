@@ -3,11 +3,11 @@
 use super::way::{Numbers, State, Way};
 use crate::advantage::HostAdvantages;
 use crate::config::TrainConfig;
+use crate::data::{HostTrajectory, Totals};
 use crate::env::Rules;
 use crate::learner::{NativeLearner, UpdateMeans};
-use crate::policy::Mlp;
+use crate::model::Mlp;
 use crate::rollout::{NativeRollout, RolloutKeys, SeatsError};
-use crate::trajectory::{HostTrajectory, Totals};
 
 /// Native rollouts and updates, in the host's memory from one end to the other.
 #[derive(Debug)]

@@ -8,8 +8,8 @@ use crate::config::{ConfigError, TrainConfig, overlay};
 use crate::device;
 use crate::env::Rules;
 use crate::learner::Moments;
-use crate::policy::saved::{self, Header, SavedError, mlp_parameters, mlp_widths, write_params};
-use crate::policy::{NativeMlp, Parameter, flatten, named_parameters};
+use crate::model::saved::{self, Header, SavedError, mlp_parameters, mlp_widths, write_params};
+use crate::model::{NativeMlp, Parameter, flatten, named_parameters};
 use crate::rollout::SeatsError;
 use burn::cubecl::future::block_on;
 use burn::tensor::Device;
@@ -131,7 +131,7 @@ pub fn load_policy<G: Rules>(
     Ok(NativeMlp::from_params(&widths, config.policy.activation, &weights))
 }
 
-/// What a file with a policy and its settings ([`crate::policy::saved`]) holds of a checkpoint.
+/// What a file with a policy and its settings ([`crate::model::saved`]) holds of a checkpoint.
 ///
 /// # Errors
 /// If it is no such file.
@@ -181,7 +181,7 @@ impl<G: Rules + Serialize> Trainer<G> {
         Checkpoint { iteration: u64::from(self.iteration), sections: sections.collect() }
     }
 
-    /// The policy as it is, as one file ([`crate::policy::saved`]), where nothing can be waited for. On a
+    /// The policy as it is, as one file ([`crate::model::saved`]), where nothing can be waited for. On a
     /// device this reads back.
     pub async fn policy_file_async(&self) -> Vec<u8> {
         let policy = self.policy();

@@ -3,7 +3,7 @@
 use super::way::State;
 use crate::device;
 use crate::learner::{AdamW, Moments, Weights};
-use crate::policy::{Policy, flatten};
+use crate::model::{Policy, flatten};
 use burn::tensor::{Tensor, TensorData};
 
 /// A learner's state from a device, with the `games`.

@@ -1,7 +1,7 @@
 //! What a way through an iteration is, and what is saved of it.
 
 use crate::learner::Moments;
-use crate::policy::Mlp;
+use crate::model::Mlp;
 use crate::rollout::SeatsError;
 
 /// A way through an iteration: games, advantages and learner that fit each other.

@@ -9,9 +9,9 @@ use super::{cpu, floats};
 use burn::tensor::Device;
 use grove::advantage::{advantages, judge};
 use grove::config::{KlEstimator, LossType, RolloutConfig, Start, TrainConfig};
-use grove::draws::{Stream, draw};
 use grove::env::{CartPole, Catch, Fruit, Rules};
-use grove::policy::{FlatMlp, Mlp, NativeMlp, flatten};
+use grove::model::{FlatMlp, Mlp, NativeMlp, flatten};
+use grove::rng::{Stream, draw};
 use grove::rollout::{FusedRollout, NativeRollout, RolloutKeys, unpack};
 
 /// What a rollout leaves, whole or in parts, is judged and learnt from as the general learner does from

@@ -8,7 +8,7 @@ pub mod training;
 pub mod updates;
 
 use burn::tensor::{Device, Tensor};
-use grove::draws::{draw, uniform};
+use grove::rng::{draw, uniform};
 
 /// The CPU.
 pub fn cpu() -> Device {

@@ -3,13 +3,13 @@
 use super::{cpu, floats};
 use burn::tensor::{Device, Tensor};
 use grove::config::{Activation, PolicyConfig, RolloutConfig, Start};
-use grove::draws::{draw, uniform};
+use grove::data::Trajectory;
 use grove::env::{CartPole, Catch, Fruit, Observation, Rules};
-use grove::policy::{FlatMlp, Mlp, NativeMlp, flatten, unflatten};
+use grove::model::{FlatMlp, Mlp, NativeMlp, flatten, unflatten};
+use grove::rng::{draw, uniform};
 use grove::rollout::{
     FusedRollout, NativeRollout, RolloutKeys, StepwiseRollout, seat_words, unpack,
 };
-use grove::trajectory::Trajectory;
 
 /// Fruit with short episodes, in which fruits appear both together and alone, and land together.
 pub const SHORT_FRUIT: Fruit = Fruit {

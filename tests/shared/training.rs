@@ -6,7 +6,7 @@ use burn::tensor::Device;
 use grove::checkpoint::Checkpoint;
 use grove::config::{Start, TrainConfig};
 use grove::env::{Catch, Game};
-use grove::policy::saved::{mlp_parameters, read_header, read_params};
+use grove::model::saved::{mlp_parameters, read_header, read_params};
 use grove::trainer::Trainer;
 
 /// A run of four short iterations.

@@ -3,9 +3,9 @@
 use super::{cpu, doubles, floats, noise};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use grove::config::{Activation, KlEstimator, LossConfig, LossType, PolicyConfig, TrainConfig};
+use grove::data::{Judged, Part, Recording, Trajectory};
 use grove::learner::{FusedLearner, Learner, Weights};
-use grove::policy::{Categorical, Mlp, Observer, Policy, StoredFeatures, flatten, unflatten};
-use grove::trajectory::{Judged, Part, Recording, Trajectory};
+use grove::model::{Categorical, Mlp, Observer, Policy, StoredFeatures, flatten, unflatten};
 
 /// Sizes of a network and a trajectory.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,7 @@ use crate::support::{adapter, cpu};
 use burn::tensor::{Tensor, TensorData};
 use grove::advantage::{advantages, judge};
 use grove::config::{AdvantageConfig, Estimator, RolloutConfig, Scale, Start};
-use grove::trajectory::{Judged, Part, Recording, Trajectory};
+use grove::data::{Judged, Part, Recording, Trajectory};
 
 /// A number in -1..=1 by thirds, so that members of small groups are often alike.
 fn third(i: usize) -> f32 {

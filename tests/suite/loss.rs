@@ -9,9 +9,9 @@ use crate::shared::updates::{KL_ESTIMATORS, LOSS_TYPES, loss_config};
 use crate::support::{adapter, cpu};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use grove::config::{Activation, KlEstimator, LossConfig, LossType, PolicyConfig};
-use grove::draws::draw;
 use grove::learner::loss::{Steps, Totals, loss};
-use grove::policy::{Categorical, Mlp, Policy, flatten, unflatten};
+use grove::model::{Categorical, Mlp, Policy, flatten, unflatten};
+use grove::rng::draw;
 use reference::{Network, reference, reference_gradient};
 
 fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {

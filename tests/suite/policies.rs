@@ -1,7 +1,7 @@
 //! The policies that come along.
 
-use grove::draws::Stream;
 use grove::env::{CartPole, Catch, Fruit, Rules};
+use grove::rng::Stream;
 use grove::rollout::{Player, evaluate};
 use grove::trainer::{load_policy, policy_file, saved_config};
 use serde::de::DeserializeOwned;

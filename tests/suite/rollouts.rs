@@ -9,11 +9,11 @@ use crate::shared::rollouts::{CATCH_BOARD, Host, SHORT_FRUIT, assert_close, asse
 use crate::support::{adapter, cpu};
 use burn::tensor::{Device, Tensor};
 use grove::config::{Activation, PolicyConfig, RolloutConfig, Start};
-use grove::draws::{Stream, draw, uniform};
+use grove::data::{HostTrajectory, Trajectory};
 use grove::env::{CartPole, Catch, Episode, Fruit, Game, Rules, Words};
-use grove::policy::{Mlp, NativeMlp, flatten, unflatten};
+use grove::model::{Mlp, NativeMlp, flatten, unflatten};
+use grove::rng::{Stream, draw, uniform};
 use grove::rollout::{NativeRollout, Player, RolloutKeys, StepwiseRollout, evaluate, seat_words};
-use grove::trajectory::{HostTrajectory, Trajectory};
 use pollster::block_on;
 
 impl Host {

@@ -2,11 +2,11 @@
 
 mod fruit;
 
-use grove::draws::{below, draw, uniform};
 use grove::env::{
     CartPole, CartPoleState, Catch, CatchState, Episode, Fruit, Game, Observation, Rules, Words,
     new_game, play,
 };
+use grove::rng::{below, draw, uniform};
 
 /// The counter under a level's key that names the draws of its start.
 const START: u32 = 0xffff_fffe;

@@ -2,9 +2,9 @@
 
 mod gpu;
 
-use grove::draws::draw;
 use grove::env::look::{Look, tile};
 use grove::env::{CartPole, Catch, Episode, Fruit, new_game, play};
+use grove::rng::draw;
 use grove::viewer::{Cells, Instance, Picture, Wall, instances, paint};
 
 /// Games between two steps.

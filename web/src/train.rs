@@ -7,7 +7,7 @@ use grove::device::{self, DeviceInfo};
 use grove::env::look::Look;
 use grove::env::{CartPole, Catch, Fruit, Game, Rules};
 use grove::metrics::IterationRecord;
-use grove::policy::FlatMlp;
+use grove::model::FlatMlp;
 use grove::trainer::{TrainError, Trainer, config_toml};
 use serde::{Serialize, de::DeserializeOwned};
 use std::pin::Pin;

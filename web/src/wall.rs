@@ -3,7 +3,7 @@
 use burn::tensor::{Device, Int, Tensor};
 use grove::device::graphics_setup;
 use grove::env::look::Look;
-use grove::policy::FlatMlp;
+use grove::model::FlatMlp;
 use grove::rollout::DeviceGames;
 use grove::viewer::{Renderer, device_instances};
 use wasm_bindgen::prelude::*;

@@ -17,7 +17,7 @@ const TYPES = {
   png: 'image/png',
 };
 
-/// As in src/cli/watch/site.rs.
+/// As in src/program/watch/site.rs.
 const HEADERS = {
   'Content-Security-Policy':
     "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; style-src 'self'; " +

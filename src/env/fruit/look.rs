@@ -1,8 +1,8 @@
 //! How the fruit catcher looks: an orchard, with leaves above the grid and a meadow below.
 
 use super::{Fruit, FruitState};
-use crate::draws::mix;
 use crate::env::look::{FRUIT_KINDS, Look, Setting, Sprite, between, sky, tile, variant};
+use crate::rng::mix;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 

@@ -1,6 +1,6 @@
 //! What an update learns from, game by game.
 
-use crate::trajectory::HostTrajectory;
+use crate::data::HostTrajectory;
 
 /// The steps that count. Game `i` has the `counts[i]` slots from `i * slots` on.
 #[derive(Clone, Copy, Debug)]

@@ -22,7 +22,7 @@
 //!   `-x`; k3 `e^x - 1 - x`, slope `1 - e^x`.
 
 use crate::config::{KlEstimator, LossConfig, LossType};
-use crate::policy::{LANES, at_least, exp, ln};
+use crate::model::{LANES, at_least, exp, ln};
 use multiversion::multiversion;
 
 /// Steps side by side: two vectors of them, so that one's operations go on while the other's wait.

@@ -10,8 +10,8 @@ use super::loss::Group;
 use super::product::{QUAD, ROWS, Rows, Store, Strided, Transposed, multiply, narrow, pack};
 use super::sparse::Nonzeros;
 use crate::config::Activation;
-use crate::policy::{LANES, exp, tanh};
-use crate::trajectory::OBS_MULTIPLE;
+use crate::data::OBS_MULTIPLE;
+use crate::model::{LANES, exp, tanh};
 use multiversion::multiversion;
 
 const _: () = assert!(OBS_MULTIPLE.is_multiple_of(ROWS), "observations are a product's rows");
@@ -114,7 +114,7 @@ impl Layout {
         self.head.actions
     }
 
-    /// The padded vector of parameters in the order of [`flatten`](crate::policy::flatten): layer by
+    /// The padded vector of parameters in the order of [`flatten`](crate::model::flatten): layer by
     /// layer weights `[inputs, outputs]`, row-major, then biases.
     ///
     /// # Panics

@@ -5,7 +5,7 @@
 //! Goto & van de Geijn 2008). Nothing is packed: the operands of a block of samples lie in the first
 //! two caches.
 
-use crate::policy::{LANES, Lanes, at_least, mul_add};
+use crate::model::{LANES, Lanes, at_least, mul_add};
 use multiversion::{multiversion, target::match_target};
 
 /// Rows of a result come in multiples of this.

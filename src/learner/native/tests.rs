@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::config::{Activation, KlEstimator, PolicyConfig};
-use crate::draws::{draw, uniform};
 use crate::learner::Learner;
-use crate::policy::LANES;
+use crate::model::LANES;
+use crate::rng::{draw, uniform};
 use burn::tensor::{Device, Int};
 
 const STEPS: usize = 6;

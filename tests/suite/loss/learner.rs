@@ -8,11 +8,11 @@ use burn::module::{Module, Param};
 use burn::tensor::{Tensor, TensorData};
 use grove::advantage::advantages;
 use grove::config::{KlEstimator, LossType, LrSchedule, RolloutConfig, Start, TrainConfig};
+use grove::data::Trajectory;
 use grove::env::CartPole;
 use grove::learner::Learner;
-use grove::policy::{Categorical, Mlp, NativeMlp, Policy, flatten};
+use grove::model::{Categorical, Mlp, NativeMlp, Policy, flatten};
 use grove::rollout::{NativeRollout, RolloutKeys, StepwiseRollout};
-use grove::trajectory::Trajectory;
 use std::sync::{Arc, Mutex};
 
 const GROUPS: usize = 8;

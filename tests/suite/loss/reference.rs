@@ -2,7 +2,7 @@
 
 use super::Batch;
 use grove::config::{Activation, KlEstimator, LossConfig, LossType};
-use grove::policy::{Mlp, named_parameters};
+use grove::model::{Mlp, named_parameters};
 
 /// A perceptron on a plain parameter vector: for each layer the weights `[inputs][outputs]`, then
 /// the biases.

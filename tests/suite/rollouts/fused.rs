@@ -7,7 +7,7 @@ use crate::support::{adapter, cpu};
 use burn::tensor::{Int, Tensor};
 use grove::config::{Activation, Start};
 use grove::env::Catch;
-use grove::policy::{FlatMlp, NativeMlp};
+use grove::model::{FlatMlp, NativeMlp};
 use grove::rollout::{DeviceGames, FusedRollout, NativeRollout, RolloutKeys};
 use pollster::block_on;
 

@@ -8,9 +8,9 @@ use burn::cubecl::CubeDim;
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 use grove::config::{RolloutConfig, Start};
-use grove::draws::{Stream, draw, uniform};
 use grove::env::Catch;
-use grove::policy::{Policy, sample};
+use grove::model::{Policy, sample};
+use grove::rng::{Stream, draw, uniform};
 use grove::rollout::{RolloutKeys, StepwiseRollout};
 
 /// A policy without a matrix product: the logits are scaled features.

@@ -3,9 +3,9 @@
 use super::{Host, SHORT_FRUIT, config, perceptron, seat};
 use crate::support::cpu;
 use grove::config::{RolloutConfig, Start};
-use grove::draws::{Stream, draw};
 use grove::env::{CartPole, Catch, Episode, Rules, new_game, play};
-use grove::policy::NativeMlp;
+use grove::model::NativeMlp;
+use grove::rng::{Stream, draw};
 use grove::rollout::{NativeRollout, RolloutKeys};
 
 /// Plays the recorded actions of game `env` from a seat. Gives the seat after each step, or `None`

@@ -1,8 +1,8 @@
 //! The fruit catcher against a simulator with positions in plain vectors.
 
 use super::{NEXT_LEVEL, START, assert_packs, episode, features};
-use grove::draws::{Stream, below, draw};
 use grove::env::{Fruit, FruitState, Game, new_game, play};
+use grove::rng::{Stream, below, draw};
 
 /// The fruit catcher with positions in plain vectors.
 struct SlowFruit {

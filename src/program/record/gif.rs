@@ -1,9 +1,9 @@
 //! Frames of a GIF, in exact colours.
 
 use super::animation::{Frames, Part, pixel};
+use crate::viewer::{Picture, colours};
 use anyhow::Result;
 use gif::{Encoder, EncodingError, Frame, Repeat};
-use grove::viewer::{Picture, colours};
 use std::collections::HashMap;
 use std::io::Write;
 

@@ -1,7 +1,7 @@
 //! Pictures as an animation: of each frame only what has changed.
 
+use crate::viewer::Picture;
 use anyhow::{Context, Result};
-use grove::viewer::Picture;
 
 /// What is said of an error of a file of frames.
 const CANNOT_WRITE: &str = "cannot write the animation";

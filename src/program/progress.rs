@@ -1,6 +1,6 @@
 //! The progress bar, and plain lines where there is no terminal.
 
-use grove::metrics::IterationRecord;
+use crate::metrics::IterationRecord;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
 

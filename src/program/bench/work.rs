@@ -17,8 +17,8 @@
 //! A device that is at 100 % of its peak by these counts would be at its limit; one at 10 % may be held
 //! up by other work (rules, draws, exponentials, launches), which the counts leave out.
 
-use grove::config::TrainConfig;
-use grove::env::Game;
+use crate::config::TrainConfig;
+use crate::env::Game;
 use serde::Serialize;
 
 /// Arithmetic and traffic of a step of one game.
@@ -61,7 +61,7 @@ impl Work {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use grove::env::Fruit;
+    use crate::env::Fruit;
 
     #[test]
     fn work_is_what_one_counts_by_hand() {

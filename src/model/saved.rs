@@ -144,7 +144,7 @@ fn unreadable(error: impl ToString) -> SavedError {
 mod tests {
     use super::*;
     use crate::config::Activation;
-    use crate::policy::{Mlp, named_parameters};
+    use crate::model::{Mlp, named_parameters};
     use burn::tensor::Device;
 
     fn config(hidden: &[usize]) -> PolicyConfig {

@@ -2,12 +2,12 @@
 
 use super::run_dir::find_checkpoint;
 use super::{EvalArgs, with_game};
+use crate::checkpoint::Checkpoint;
+use crate::env::Rules;
+use crate::rng::Stream;
+use crate::rollout::{Evaluation, Player, evaluate};
+use crate::trainer::{load_policy, saved_config, saved_game_name};
 use anyhow::{Context, Result};
-use grove::checkpoint::Checkpoint;
-use grove::draws::Stream;
-use grove::env::Rules;
-use grove::rollout::{Evaluation, Player, evaluate};
-use grove::trainer::{load_policy, saved_config, saved_game_name};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

@@ -3,7 +3,7 @@
 use super::Policy;
 use super::saved::mlp_widths;
 use crate::config::{Activation, PolicyConfig};
-use crate::draws::{draw, uniform};
+use crate::rng::{draw, uniform};
 use burn::module::{Module, Param};
 use burn::nn::Linear;
 use burn::tensor::{Device, Tensor, TensorData, activation};

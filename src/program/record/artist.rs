@@ -1,11 +1,11 @@
 //! Who draws: the CPU or a GPU, to the same picture.
 
-use anyhow::{Result, bail};
-use grove::device;
-use grove::env::look::Look;
-use grove::viewer::{Instance, Picture, instances, paint};
+use crate::device;
+use crate::env::look::Look;
+use crate::viewer::{Instance, Picture, instances, paint};
 #[cfg(feature = "wgpu")]
-use grove::viewer::{Offscreen, Renderer};
+use crate::viewer::{Offscreen, Renderer};
+use anyhow::{Result, bail};
 
 pub struct Artist<G: Look> {
     game: G,

@@ -1,9 +1,9 @@
 //! What there is to say about a run, as one JSON object.
 
 use super::live::{Policy, Run};
-use crate::cli::{Playable, with_game};
+use crate::config::{TrainConfig, overlay};
+use crate::program::{Playable, with_game};
 use anyhow::{Context, Result};
-use grove::config::{TrainConfig, overlay};
 use serde_json::{Value, json};
 
 /// The object behind `/run/about.json`.

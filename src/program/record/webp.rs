@@ -4,8 +4,8 @@
 //! RFC 9649 has it.
 
 use super::animation::{Frames, Part, pixel};
+use crate::viewer::Picture;
 use anyhow::Result;
-use grove::viewer::Picture;
 use image::ExtendedColorType;
 use image::codecs::webp::WebPEncoder;
 use std::io::{self, Seek, SeekFrom, Write};

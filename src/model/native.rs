@@ -314,7 +314,7 @@ fn activate(activation: Activation, values: &mut [Lanes]) {
 mod tests {
     use super::*;
     use crate::config::PolicyConfig;
-    use crate::policy::{Policy, flatten, sample};
+    use crate::model::{Policy, flatten, sample};
     use burn::tensor::{Device, TensorData};
 
     #[test]

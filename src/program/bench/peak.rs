@@ -1,8 +1,8 @@
 //! The most that a device can do, as Burn measures it: arithmetic and memory traffic.
 
+use crate::device::DeviceInfo;
 use burn::cubecl::ir::{ElemType, FloatKind};
 use burn::tensor::{Device, MemoryAccess, ThroughputKey, ThroughputMode};
-use grove::device::DeviceInfo;
 use serde::Serialize;
 
 /// A device's measured peaks; `None` where it has no measure of one.

@@ -1,4 +1,4 @@
-//! The command line: one file a command.
+//! The program: the command line, one file a command.
 
 mod bench;
 mod devices;
@@ -10,20 +10,21 @@ mod run_dir;
 mod train;
 mod watch;
 
+use crate::config::{ConfigError, Engine, Precision, TrainConfig, overlay};
+use crate::env::Rules;
+use crate::trainer::{Trainer, config_toml};
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
-use grove::config::{ConfigError, Engine, Precision, TrainConfig, overlay};
-use grove::env::Rules;
-use grove::trainer::{Trainer, config_toml};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::PathBuf;
+use std::process::ExitCode;
 use std::str::FromStr;
 
 /// Train small policies by Group Relative Policy Optimisation, on any GPU or the CPU.
 #[derive(Parser, Debug)]
 #[command(name = "grove", version, propagate_version = true)]
-pub struct Cli {
+struct Cli {
     #[command(subcommand)]
     command: Command,
 }
@@ -223,8 +224,19 @@ struct RecordArgs {
     device: String,
 }
 
+/// Parses the command line, runs its command, and prints what went wrong.
+pub fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 /// Runs a command.
-pub fn run(cli: Cli) -> Result<()> {
+fn run(cli: Cli) -> Result<()> {
     log_to_stderr()?;
     match cli.command {
         Command::Train(args) => train::run(args),
@@ -283,10 +295,10 @@ fn use_threads(threads: Option<u32>) -> Result<()> {
 macro_rules! with_game {
     ($name:expr, $function:ident($($argument:expr),*)) => {
         match $name {
-            <grove::env::Fruit as grove::env::Game>::NAME => $function::<grove::env::Fruit>($($argument),*),
-            <grove::env::Catch as grove::env::Game>::NAME => $function::<grove::env::Catch>($($argument),*),
-            <grove::env::CartPole as grove::env::Game>::NAME => $function::<grove::env::CartPole>($($argument),*),
-            other => $crate::cli::unknown_game(other),
+            <crate::env::Fruit as crate::env::Game>::NAME => $function::<crate::env::Fruit>($($argument),*),
+            <crate::env::Catch as crate::env::Game>::NAME => $function::<crate::env::Catch>($($argument),*),
+            <crate::env::CartPole as crate::env::Game>::NAME => $function::<crate::env::CartPole>($($argument),*),
+            other => $crate::program::unknown_game(other),
         }
     };
 }

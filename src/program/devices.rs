@@ -1,8 +1,8 @@
 //! `grove devices`: what this build can compute on here.
 
 use super::DevicesArgs;
+use crate::device::{self, DeviceInfo};
 use anyhow::Result;
-use grove::device::{self, DeviceInfo};
 use serde::Serialize;
 
 #[derive(Serialize)]

@@ -3,8 +3,8 @@
 use super::files::RunFiles;
 use super::log::{Log, Tail};
 use super::page::tag;
-use crate::cli::run_dir::{CONFIG, NOTE};
-use grove::checkpoint::{self, Store};
+use crate::checkpoint::{self, Store};
+use crate::program::run_dir::{CONFIG, NOTE};
 use hyper::body::Bytes;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! The directory of a run: its settings, metrics, checkpoints and best policy.
 
+use crate::checkpoint::{self, Checkpoint, Store};
+use crate::trainer::policy_file;
 use anyhow::{Context, Result, bail};
-use grove::checkpoint::{self, Checkpoint, Store};
-use grove::trainer::policy_file;
 use std::path::{Path, PathBuf};
 
 /// The file that says what a run was trained with.

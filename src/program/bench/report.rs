@@ -3,8 +3,8 @@
 use super::peak::Peak;
 use super::work::Work;
 use super::{AT_LEAST, LOOK_EPISODES, LOOK_EVERY, WARM_UP};
+use crate::device::DeviceInfo;
 use anyhow::Result;
-use grove::device::DeviceInfo;
 use serde::Serialize;
 
 /// A figure: the median of several measurements, and their spread.

@@ -6,7 +6,7 @@ use super::live::{Live, Policy, Run, SECTIONS};
 use super::log::METRICS;
 use super::page::{self, content_type, tag};
 use super::{download, events};
-use crate::cli::run_dir::{CONFIG, NOTE};
+use crate::program::run_dir::{CONFIG, NOTE};
 use http_body_util::channel::Channel;
 use http_body_util::{Either, Full};
 use hyper::body::Bytes;
