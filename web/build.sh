@@ -5,6 +5,18 @@
 set -euo pipefail
 cd "$(dirname "$0")"
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-$PWD/../target}"
+
+# What is missing is said now, not after minutes of building.
+for program in cargo node npm; do
+    command -v "$program" >/dev/null || { echo "web/build.sh needs $program, which is not in PATH" >&2; exit 1; }
+done
+# Cargo builds with the toolchain of this folder, whose libraries of each target lie below its sysroot.
+target=wasm32-unknown-unknown
+if ! [ -d "$(cd .. && rustc --print sysroot)/lib/rustlib/$target/lib" ]; then
+    echo "Rust's library for $target is missing: run \`rustup target add $target\`, then web/build.sh again" >&2
+    exit 1
+fi
+
 source tools.sh
 node_packages
 
@@ -12,7 +24,7 @@ node_packages
 watch_limit=1000000
 train_limit=3000000
 
-out="$CARGO_TARGET_DIR/wasm32-unknown-unknown/page"
+out="$CARGO_TARGET_DIR/$target/page"
 dist="$out/dist"
 rm -rf "$dist"
 mkdir -p "$dist/run" "$dist/policies"
@@ -21,7 +33,7 @@ mkdir -p "$dist/run" "$dist/policies"
 module() {
     local name=$1 limit=$2
     shift 2
-    cargo build --profile page --target wasm32-unknown-unknown -p grove-web "$@"
+    cargo build --profile page --target "$target" -p grove-web "$@"
     "$bindgen" --target web --no-typescript --remove-name-section --out-name "$name" \
         --out-dir "$dist" "$out/grove_web.wasm"
     node_modules/.bin/wasm-opt -Oz "$dist/${name}_bg.wasm" -o "$dist/${name}_bg.wasm"

@@ -6,6 +6,7 @@ const SCORE = 0.9;
 const WITHIN = 120; // seconds
 const LONGEST = 50; // milliseconds that the main thread may be busy
 const TRIES = 7;
+const GOOD = 5; // tries that must be in time: the machine may be busy with other things in two
 
 /// The link of a training that is over soon, on WebGPU where there is any, be it software.
 export const small = ({ gpu }) =>
@@ -34,13 +35,14 @@ async function learn(visit, hash) {
   return { greedy, seconds, longest: Math.max(0, ...tasks.map(({ duration }) => duration)), count: tasks.length };
 }
 
-/// What came of some tries to learn catch by the settings of a link; an error if the page halted in each.
+/// What came of some tries to learn catch by the settings of a link; an error if the page halted in more
+/// than two of seven.
 async function learnWithoutHalt(visit, hash) {
   const all = [];
-  // The machine may be busy with other things: a halt must show each time.
-  while (all.length < TRIES && !(all.at(-1)?.longest <= LONGEST)) all.push(await learn(visit, hash));
+  const good = () => all.filter(({ longest }) => longest <= LONGEST).length;
+  while (good() < GOOD && all.length - good() <= TRIES - GOOD) all.push(await learn(visit, hash));
   const told = all.map(({ greedy, seconds, longest, count }) => `${greedy} in ${seconds.toFixed(0)} s, ${count} long tasks, the longest ${longest.toFixed(0)} ms`).join('; ');
-  ok(all.at(-1).longest <= LONGEST, told);
+  ok(good() >= GOOD, told);
   return told;
 }
 

@@ -4,13 +4,15 @@ import { course, goesOn, ok, pause, restart, slide, state, text, until } from '.
 
 const FIRST = 1000; // milliseconds to the first picture
 const TRIES = 7;
+const GOOD = 5; // tries that must be in time: the machine may be busy with other things in two
 
 export default [
   {
     name: 'the trained agent is there within a second',
     async run(visit) {
       const times = [];
-      while (times.length < TRIES) {
+      const good = () => times.filter((time) => time < FIRST).length;
+      while (good() < GOOD && times.length - good() <= TRIES - GOOD) {
         const page = await visit.open();
         times.push(await page.evaluate(() => performance.getEntriesByName('first-frame')[0].startTime));
         if (times.length === 1) await visit.shot(page, 'first-frame');
@@ -18,11 +20,10 @@ export default [
         ok(colours >= 4, `the picture has ${colours} colours`);
         ok((await text(page, '#agent-about')).includes('parameters'), 'no agent is told of');
         await page.context().close();
-        if (times.at(-1) < FIRST) break;
       }
       const all = times.map((time) => `${Math.round(time)} ms`).join(', ');
-      ok(times.at(-1) < FIRST, `the first picture came after ${all}`);
-      return `${all}${times.length > 1 ? ` (${times.length} tries)` : ''}`;
+      ok(good() >= GOOD, `the first picture came after ${all}`);
+      return all;
     },
   },
   {
