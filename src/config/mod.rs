@@ -209,7 +209,8 @@ pub enum Scale {
 pub struct LossConfig {
     /// Which ratio is clipped, and how the terms are averaged.
     pub loss_type: LossType,
-    /// The ratio is clipped below `1 - clip_eps_low` (TRL: `epsilon`), 0 to 1.
+    /// The ratio is clipped below `1 - clip_eps_low`, 0 to 1. TRL's `epsilon` sets both this and, where
+    /// no `epsilon_high` is given beside it, the bound above.
     pub clip_eps_low: f64,
     /// The ratio is clipped above `1 + clip_eps_high` (TRL: `epsilon_high`), 0 or more.
     pub clip_eps_high: f64,

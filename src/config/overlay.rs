@@ -7,7 +7,7 @@ use super::{ConfigError, TrainConfig};
 use serde::{Serialize, de::DeserializeOwned};
 use toml::{Table, Value};
 
-/// TRL's spelling of a setting, and ours.
+/// TRL's spelling of a setting, and ours. `epsilon` is more than another spelling: see [`both_bounds`].
 const ALIASES: [(&str, &str); 7] = [
     ("num_generations", "group_size"),
     ("num_iterations", "update_epochs"),
@@ -70,38 +70,70 @@ pub fn parse(what: &str, text: &str) -> Result<Table, ConfigError> {
 /// Lays `changes` over `table`: nested tables by key; a key at the top may also be the short name
 /// of one in a section where it is the only one.
 ///
+/// As in TRL, `epsilon` is the bound on both sides, unless `changes` have one for above.
+///
 /// # Errors
 /// A key that `table` does not have, an ambiguous short name, or a value of another type.
 pub fn lay_over(table: &mut Table, changes: Table) -> Result<(), ConfigError> {
+    let mut flat = Vec::new();
     for (key, value) in changes {
         match value {
             Value::Table(inner) => {
-                for (leaf, value) in inner {
-                    set(table, &format!("{key}.{leaf}"), value)?;
-                }
+                flat.extend(
+                    inner.into_iter().map(|(leaf, value)| (format!("{key}.{leaf}"), value)),
+                );
             }
-            value => set(table, &key, value)?,
+            value => flat.push((key, value)),
         }
     }
-    Ok(())
+    set_all(table, flat)
 }
 
-/// Applies one `key=value` of the command line. The value is TOML; a bare word is a string.
+/// Applies the `key=value`s of a command line, in their order and otherwise as [`lay_over`]. A value is
+/// TOML; a bare word is a string.
 ///
 /// # Errors
 /// As [`lay_over`], or when there is no `=`.
-pub fn apply(table: &mut Table, assignment: &str) -> Result<(), ConfigError> {
-    let (key, text) = assignment.split_once('=').ok_or_else(|| ConfigError::Syntax {
-        what: format!("`{assignment}`"),
+pub fn apply<S: AsRef<str>>(table: &mut Table, assignments: &[S]) -> Result<(), ConfigError> {
+    let parsed: Result<Vec<_>, _> = assignments.iter().map(|a| assignment(a.as_ref())).collect();
+    set_all(table, parsed?)
+}
+
+/// The key and the value of a `key=value`.
+fn assignment(text: &str) -> Result<(String, Value), ConfigError> {
+    let (key, value) = text.split_once('=').ok_or_else(|| ConfigError::Syntax {
+        what: format!("`{text}`"),
         message: "write key=value, for instance learning_rate=1e-3".to_string(),
     })?;
-    let (key, text) = (key.trim(), text.trim());
+    let (key, text) = (key.trim(), value.trim());
     let value = format!("value = {text}")
         .parse::<Table>()
         .ok()
         .and_then(|mut t| if t.len() == 1 { t.remove("value") } else { None })
         .unwrap_or_else(|| Value::String(text.to_string()));
-    set(table, key, value)
+    Ok((key.to_string(), value))
+}
+
+/// Sets what one source asks for: a file, or the command line.
+fn set_all(table: &mut Table, changes: Vec<(String, Value)>) -> Result<(), ConfigError> {
+    for (key, value) in both_bounds(changes) {
+        set(table, &key, value)?;
+    }
+    Ok(())
+}
+
+/// TRL's `epsilon` sets the upper bound too where its `epsilon_high` is not given: an `epsilon` is
+/// followed by an `epsilon_high` of its value, if the same source has none under any name.
+fn both_bounds(changes: Vec<(String, Value)>) -> Vec<(String, Value)> {
+    let leaf = |key: &str| key.rsplit('.').next().unwrap_or(key).to_string();
+    if changes.iter().any(|(key, _)| ["epsilon_high", "clip_eps_high"].contains(&&*leaf(key))) {
+        return changes;
+    }
+    let both = |(key, value): (String, Value)| {
+        let above = (leaf(&key) == "epsilon").then(|| (format!("{key}_high"), value.clone()));
+        std::iter::once((key, value)).chain(above)
+    };
+    changes.into_iter().flat_map(both).collect()
 }
 
 fn set(table: &mut Table, key: &str, value: Value) -> Result<(), ConfigError> {

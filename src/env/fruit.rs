@@ -32,6 +32,22 @@ pub struct Fruit {
     pub spawn_interval: u32,
     /// Steps of an episode, 1 or more.
     pub max_steps: u32,
+    /// What the policy sees of it.
+    #[serde(default)]
+    pub observation: FruitObservation,
+}
+
+/// What a policy sees of the grid.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FruitObservation {
+    /// The basket's column; of each fruit, where it is from the basket and its slack, the steps it takes
+    /// to land less the moves the basket is away from it; and slacks of pairs of fruits.
+    #[default]
+    Features,
+    /// The basket's column; of each fruit, the lowest first, its column, its row and whether it is there.
+    /// What follows from that, a policy must find by itself.
+    Positions,
 }
 
 impl Default for Fruit {
@@ -49,6 +65,7 @@ impl Fruit {
         min_fruits: 1,
         spawn_interval: 5,
         max_steps: 100,
+        observation: FruitObservation::Features,
     };
 
     /// Columns of the basket to the left of its centre.
@@ -72,11 +89,16 @@ impl Game for Fruit {
     const COMMON: Option<Self> = Some(Self::DEFAULT);
 
     /// The basket's column; then four features of each fruit, the lowest first; then one of each
-    /// pair of fruits that land next or next but one to each other. See [`Rules::feature`] of the
-    /// fruit catcher.
+    /// pair of fruits that land next or next but one to each other. Or the column, and three numbers
+    /// of each fruit. See [`Rules::feature`] of the fruit catcher.
     fn num_features(&self) -> usize {
         let fruits = self.max_fruits as usize;
-        1 + 4 * fruits + fruits.saturating_sub(1) + fruits.saturating_sub(2)
+        match self.observation {
+            FruitObservation::Features => {
+                1 + 4 * fruits + fruits.saturating_sub(1) + fruits.saturating_sub(2)
+            }
+            FruitObservation::Positions => 1 + 3 * fruits,
+        }
     }
 
     /// Left, stay, right.
@@ -116,10 +138,12 @@ impl Game for Fruit {
     }
 
     fn references(&self) -> &'static [(&'static str, f64)] {
-        // Simulated players, and the optimum by value iteration over all 3,565,600 states.
-        if *self == Self::default() {
+        // Simulated players, and the optimum by value iteration over all 3,565,600 states. They see all
+        // there is to see, whatever a policy does.
+        let game = Self { observation: FruitObservation::Features, ..*self };
+        if game == Self::DEFAULT {
             &[("random", -10.4), ("greedy", 5.6), ("optimum", 7.750)]
-        } else if *self == (Self { max_steps: 200, ..Self::default() }) {
+        } else if game == (Self { max_steps: 200, ..Self::DEFAULT }) {
             &[("random", -22.0), ("greedy", 11.4), ("optimum", 16.045)]
         } else {
             &[]
@@ -233,6 +257,64 @@ fn clip(x: f32, limit: f32) -> f32 {
     select(low > limit, limit, low)
 }
 
+/// Feature `i` of [`FruitObservation::Features`]; see [`Rules::feature`] of the fruit catcher.
+#[cube]
+#[inline(always)]
+fn relation(state: &FruitState, #[comptime] i: usize, #[comptime] game: Fruit) -> f32 {
+    let fruits = comptime!(game.max_fruits as usize);
+    let singles = comptime!(1 + 4 * fruits);
+    if comptime!(i == 0) {
+        state.basket as f32 * comptime!(2.0 / (game.width - 1) as f32) - 1.0f32
+    } else if comptime!(i < singles) {
+        let fruit = comptime!((i - 1) / 4);
+        let kind = comptime!((i - 1) % 4);
+        let right = state.column(fruit) as f32 - state.basket as f32;
+        let height = comptime!((game.height - 1) as f32) - state.row(fruit) as f32;
+        let value = if comptime!(kind == 0) {
+            right * comptime!(2.0 / game.width as f32)
+        } else if comptime!(kind == 1) {
+            height * comptime!(1.0 / (game.height - 1) as f32)
+        } else if comptime!(kind == 2) {
+            // Moves to where the basket's nearest cell is under the fruit.
+            let from_left = right - comptime!((game.basket - game.left() - 1) as f32);
+            let from_right = -right - comptime!(game.left() as f32);
+            clip(height - positive(larger(from_left, from_right)), 2.0f32) * 0.5f32
+        } else {
+            clip(right, 3.0f32) * comptime!(1.0f32 / 3.0)
+        };
+        select(state.has_fruit(fruit), value, 0.0f32)
+    } else {
+        let pair = comptime!(i - singles);
+        let first = comptime!(if pair < fruits - 1 { pair } else { pair + 1 - fruits });
+        let second = comptime!(if pair < fruits - 1 { first + 1 } else { first + 2 });
+        let right = state.column(second) as f32 - state.column(first) as f32;
+        let time = state.row(first) as f32 - state.row(second) as f32;
+        let moves = positive(larger(right, -right) - comptime!((game.basket - 1) as f32));
+        let value = clip(time - moves, 2.0f32) * 0.5f32;
+        select(state.has_fruit(second), value, 0.0f32)
+    }
+}
+
+/// Feature `i` of [`FruitObservation::Positions`].
+#[cube]
+#[inline(always)]
+fn position(state: &FruitState, #[comptime] i: usize, #[comptime] game: Fruit) -> f32 {
+    let columns = comptime!(2.0 / (game.width - 1) as f32);
+    if comptime!(i == 0) {
+        state.basket as f32 * columns - 1.0f32
+    } else {
+        let fruit = comptime!((i - 1) / 3);
+        let value = if comptime!((i - 1) % 3 == 0) {
+            state.column(fruit) as f32 * columns - 1.0f32
+        } else if comptime!((i - 1) % 3 == 1) {
+            state.row(fruit) as f32 * comptime!(2.0 / (game.height - 1) as f32) - 1.0f32
+        } else {
+            1.0f32.runtime()
+        };
+        select(state.has_fruit(fruit), value, 0.0f32)
+    }
+}
+
 #[cube]
 impl Rules for Fruit {
     type State = FruitState;
@@ -298,39 +380,15 @@ impl Rules for Fruit {
     /// features are the slacks of pairs: the steps between their landings less the moves from one
     /// to the other. Slacks tell whether a fruit, or a second one after the first, can be caught at
     /// all; they are clipped to +-2, where the decision lies. Features of missing fruits are 0.
+    ///
+    /// Of [`FruitObservation::Positions`] feature 0 is the same; features `1 + 3 i` and on are of fruit
+    /// `i`: its column and its row, each scaled to -1..=1, and 1 where it is there.
     #[inline(always)]
     fn feature(state: &FruitState, #[comptime] i: usize, #[comptime] game: Self) -> f32 {
-        let fruits = comptime!(game.max_fruits as usize);
-        let singles = comptime!(1 + 4 * fruits);
-        if comptime!(i == 0) {
-            state.basket as f32 * comptime!(2.0 / (game.width - 1) as f32) - 1.0f32
-        } else if comptime!(i < singles) {
-            let fruit = comptime!((i - 1) / 4);
-            let kind = comptime!((i - 1) % 4);
-            let right = state.column(fruit) as f32 - state.basket as f32;
-            let height = comptime!((game.height - 1) as f32) - state.row(fruit) as f32;
-            let value = if comptime!(kind == 0) {
-                right * comptime!(2.0 / game.width as f32)
-            } else if comptime!(kind == 1) {
-                height * comptime!(1.0 / (game.height - 1) as f32)
-            } else if comptime!(kind == 2) {
-                // Moves to where the basket's nearest cell is under the fruit.
-                let from_left = right - comptime!((game.basket - game.left() - 1) as f32);
-                let from_right = -right - comptime!(game.left() as f32);
-                clip(height - positive(larger(from_left, from_right)), 2.0f32) * 0.5f32
-            } else {
-                clip(right, 3.0f32) * comptime!(1.0f32 / 3.0)
-            };
-            select(state.has_fruit(fruit), value, 0.0f32)
+        if comptime!(game.observation == FruitObservation::Positions) {
+            position(state, i, game)
         } else {
-            let pair = comptime!(i - singles);
-            let first = comptime!(if pair < fruits - 1 { pair } else { pair + 1 - fruits });
-            let second = comptime!(if pair < fruits - 1 { first + 1 } else { first + 2 });
-            let right = state.column(second) as f32 - state.column(first) as f32;
-            let time = state.row(first) as f32 - state.row(second) as f32;
-            let moves = positive(larger(right, -right) - comptime!((game.basket - 1) as f32));
-            let value = clip(time - moves, 2.0f32) * 0.5f32;
-            select(state.has_fruit(second), value, 0.0f32)
+            relation(state, i, game)
         }
     }
 

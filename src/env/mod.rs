@@ -18,7 +18,7 @@ pub mod look;
 pub use cartpole::{CartPole, CartPoleState};
 pub use catch::{Catch, CatchState, Observation};
 pub use episode::{Episode, Played, advance, new_game, play, start_next};
-pub use fruit::{Fruit, FruitState};
+pub use fruit::{Fruit, FruitObservation, FruitState};
 
 use burn::cubecl;
 use burn::cubecl::prelude::*;

@@ -253,9 +253,7 @@ fn settings<G: Playable>(file: toml::Table, set: &[String]) -> Result<(G, TrainC
     let defaults = config_toml(&G::default(), &TrainConfig::for_game(G::NAME));
     let mut table = overlay::parse("the defaults", &defaults)?;
     overlay::lay_over(&mut table, file)?;
-    for assignment in set {
-        overlay::apply(&mut table, assignment)?;
-    }
+    overlay::apply(&mut table, set)?;
     Ok(overlay::split(table, G::NAME)?)
 }
 

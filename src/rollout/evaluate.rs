@@ -38,7 +38,9 @@ pub struct Evaluation {
 /// Plays `episodes` episodes, each of its own level, from their start to their end.
 ///
 /// Equal arguments give equal results, whatever the number of threads. With [`Stream::Evaluation`]
-/// and [`Stream::Validation`] the levels are ones that no training of any seed has seen.
+/// and [`Stream::Validation`] the levels are drawn apart from those of training. A level is a hash of 32
+/// bits, so one may be met in both by chance: of 10,000 episodes after a run over a million levels about
+/// two (10^4 * 10^6 / 2^32).
 ///
 /// # Panics
 /// If `episodes` is 0, or the policy does not have the game's numbers of features and actions.

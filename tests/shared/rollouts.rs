@@ -4,7 +4,7 @@ use super::{cpu, floats};
 use burn::tensor::{Device, Tensor};
 use grove::config::{Activation, PolicyConfig, RolloutConfig, Start};
 use grove::data::Trajectory;
-use grove::env::{CartPole, Catch, Fruit, Observation, Rules};
+use grove::env::{CartPole, Catch, Fruit, FruitObservation, Observation, Rules};
 use grove::model::{FlatMlp, Mlp, NativeMlp, flatten, unflatten};
 use grove::rng::{draw, uniform};
 use grove::rollout::{
@@ -20,6 +20,7 @@ pub const SHORT_FRUIT: Fruit = Fruit {
     min_fruits: 3,
     spawn_interval: 1,
     max_steps: 13,
+    observation: FruitObservation::Features,
 };
 
 /// Catch whose board is shown, in more cells than rules on the CPU are asked for by constants.

@@ -99,11 +99,29 @@ fn a_checkpoint_of_another_game_or_shape_is_refused() {
 fn a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
-    let more = ["--iterations", "50", "--set", "save_every=1", "--set", "learning_rate=1e30"];
-    let text = refusal(folder, &train("cartpole", "run", &more));
-    assert!(text.contains("is not finite in iteration"), "{text}");
-    let saved = grove::checkpoint::Store::new(folder.join("run/checkpoints"));
-    if let Ok(latest) = saved.latest() {
-        assert!(latest.damaged.is_empty());
-    }
+    let more = ["--iterations", "3", "--set", "save_every=1"];
+    json(folder, &train("cartpole", "run", &more));
+
+    // It goes on with a rate that takes the weights out of every range.
+    let store = grove::checkpoint::Store::new(folder.join("run/checkpoints"));
+    let path = folder.join("run/checkpoints/00000003");
+    let mut good = grove::checkpoint::load(&path).unwrap();
+    let config = good.sections.iter_mut().find(|s| s.name == "config.toml").unwrap();
+    let mut table: toml::Table = std::str::from_utf8(&config.bytes).unwrap().parse().unwrap();
+    table["optimizer"]["learning_rate"] = toml::Value::Float(1e30);
+    table["iterations"] = toml::Value::Integer(50);
+    config.bytes = table.to_string().into_bytes();
+    grove::checkpoint::save(&good, &path).unwrap();
+    let text = refusal(folder, &["train", "--resume", "--run-dir", "run", "--device", "cpu"]);
+    assert!(text.contains("is not finite in iteration 4"), "{text}");
+
+    // What was saved before is there, whole and the newest, and nothing is told of the iteration.
+    let latest = store.latest().unwrap();
+    assert!(latest.damaged.is_empty());
+    assert!(latest.checkpoint == good);
+    assert_eq!(store.iterations().unwrap(), [1, 2, 3]);
+    let metrics = fs::read_to_string(folder.join("run/metrics.jsonl")).unwrap();
+    assert_eq!(metrics.lines().count(), 3);
+    let evaluation = json(folder, &["eval", "run", "--json"]);
+    assert!(evaluation["mean_score"].as_f64().unwrap() > 0.0);
 }

@@ -30,8 +30,10 @@ fn cartpole_is_balanced_to_the_end() {
     assert!(score >= 490.0, "{score}");
 }
 
+/// Each thing that docs/learning.md names as needed is worth more than what is missing here to the
+/// default run's 7.71: without it a run ends between 7.0 and 7.6.
 #[test]
-fn fruit_is_played_far_better_than_the_greedy_player() {
-    let score = score::<Fruit>(40);
-    assert!(score >= 7.0, "{score}");
+fn fruit_is_played_to_99_per_cent_of_the_optimum() {
+    let score = score::<Fruit>(80);
+    assert!(score >= 7.67, "{score}");
 }

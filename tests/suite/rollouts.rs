@@ -10,7 +10,7 @@ use crate::support::{adapter, cpu};
 use burn::tensor::{Device, Tensor};
 use grove::config::{Activation, PolicyConfig, RolloutConfig, Start};
 use grove::data::{HostTrajectory, Trajectory};
-use grove::env::{CartPole, Catch, Episode, Fruit, Game, Rules, Words};
+use grove::env::{CartPole, Catch, Episode, Fruit, FruitObservation, Game, Rules, Words};
 use grove::model::{Mlp, NativeMlp, flatten, unflatten};
 use grove::rng::{Stream, draw, uniform};
 use grove::rollout::{NativeRollout, Player, RolloutKeys, StepwiseRollout, evaluate, seat_words};
@@ -103,6 +103,8 @@ fn check<G: Rules>(
 fn check_all(device: &Device, default_fruit: bool) {
     for start in [Start::Level, Start::Branch] {
         check(SHORT_FRUIT, &config(7, 3, 20, start), &[16], false, device);
+        let positions = Fruit { observation: FruitObservation::Positions, ..SHORT_FRUIT };
+        check(positions, &config(5, 3, 18, start), &[16], false, device);
         check(Catch::default(), &config(3, 5, 19, start), &[32, 16], false, device);
         check(CATCH_BOARD, &config(5, 3, 17, start), &[16], false, device);
         let cartpole = CartPole::default();

@@ -2,6 +2,7 @@
 
 pub use crate::shared::cpu;
 use burn::tensor::Device;
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -19,7 +20,9 @@ pub fn adapter() -> Option<Device> {
             std::env::var("GROVE_REQUIRE_ADAPTER").as_deref() != Ok("1"),
             "GROVE_REQUIRE_ADAPTER is 1, but there is no {kind} adapter"
         );
-        eprintln!("no {kind} adapter: not tested on one");
+        // Not by `eprintln`, which a test that passes is not heard by.
+        let test = std::thread::current().name().unwrap_or("a test").to_string();
+        let _ = writeln!(std::io::stderr(), "no {kind} adapter: {test} did nothing on one");
         return None;
     };
     Some(grove::device::choose(&info.name).expect("a listed adapter starts").device)
@@ -77,4 +80,22 @@ pub fn refusal(folder: &Path, arguments: &[&str]) -> String {
     assert!(output.stdout.is_empty(), "{arguments:?} prints {}", stdout(&output));
     assert!(!text.contains("panicked"), "{arguments:?}: {text}");
     text
+}
+
+#[test]
+fn a_test_that_wants_an_adapter_says_aloud_that_there_is_none() {
+    let test = "rollouts::native_and_stepwise_play_the_same_games_on_an_adapter";
+    let run = |required: &str| {
+        Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test])
+            .env("GROVE_TEST_DEVICE", "imaginary")
+            .env("GROVE_REQUIRE_ADAPTER", required)
+            .output()
+            .unwrap()
+    };
+    let without = run("0");
+    assert!(without.status.success() && stdout(&without).contains("1 passed"));
+    let told = stderr(&without);
+    assert!(told.contains(&format!("no imaginary adapter: {test} did nothing")), "{told}");
+    assert!(!run("1").status.success());
 }

@@ -58,10 +58,16 @@ macro_rules! each_game {
         for (width, height, basket, max_fruits, min_fruits, spawn_interval) in
             [(20, 15, 3, 3, 1, 5), (3, 2, 1, 8, 8, 1), (5, 4, 2, 4, 3, 1), (13, 7, 13, 8, 2, 1)]
         {
-            let max_steps = 29;
-            let game =
-                Fruit { width, height, basket, max_fruits, min_fruits, spawn_interval, max_steps };
-            $function(game);
+            $function(Fruit {
+                width,
+                height,
+                basket,
+                max_fruits,
+                min_fruits,
+                spawn_interval,
+                max_steps: 29,
+                ..Fruit::default()
+            });
         }
         for (rows, columns) in [(10, 5), (2, 1), (7, 31)] {
             $function(Catch { rows, columns, ..Catch::default() });

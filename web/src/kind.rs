@@ -1,7 +1,7 @@
 //! A game with its parameters, whichever it is, and its words on the page.
 
 use grove::config::{ConfigError, TrainConfig};
-use grove::env::{CartPole, Catch, Fruit, Game, Observation};
+use grove::env::{CartPole, Catch, Fruit, FruitObservation, Game, Observation};
 
 /// A game with its parameters.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -73,6 +73,12 @@ impl Kind {
             Self::Fruit(game) => {
                 let fruits = 1..=game.max_fruits;
                 let mut names = vec!["basket: column".to_string()];
+                if game.observation == FruitObservation::Positions {
+                    let kinds =
+                        |fruit| ["column", "row", "there"].map(|k| format!("fruit {fruit}: {k}"));
+                    names.extend(fruits.flat_map(kinds));
+                    return names;
+                }
                 for fruit in fruits.clone() {
                     let kinds = ["to the right", "height", "slack", "close by"];
                     names.extend(kinds.map(|kind| format!("fruit {fruit}: {kind}")));

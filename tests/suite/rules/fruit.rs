@@ -1,7 +1,7 @@
 //! The fruit catcher against a simulator with positions in plain vectors.
 
 use super::{NEXT_LEVEL, START, assert_packs, episode, features};
-use grove::env::{Fruit, FruitState, Game, new_game, play};
+use grove::env::{Fruit, FruitObservation, FruitState, Game, new_game, play};
 use grove::rng::{Stream, below, draw};
 
 /// The fruit catcher with positions in plain vectors.
@@ -102,6 +102,24 @@ impl SlowFruit {
 
     /// The features as the fruit catcher's documentation has them.
     fn features(&self) -> Vec<f64> {
+        match self.game.observation {
+            FruitObservation::Features => self.relations(),
+            FruitObservation::Positions => self.positions(),
+        }
+    }
+
+    fn positions(&self) -> Vec<f64> {
+        let scaled = |at: i64, count: u32| at as f64 / (f64::from(count) - 1.0) * 2.0 - 1.0;
+        let mut features = vec![scaled(self.basket, self.game.width)];
+        for i in 0..self.game.max_fruits as usize {
+            features.extend(self.fruits.get(i).map_or([0.0; 3], |&(column, row)| {
+                [scaled(column, self.game.width), scaled(row, self.game.height), 1.0]
+            }));
+        }
+        features
+    }
+
+    fn relations(&self) -> Vec<f64> {
         let width = f64::from(self.game.width);
         let bottom = i64::from(self.game.height) - 1;
         let slack = |time: i64, moves: i64| (time - moves).clamp(-2, 2) as f64 / 2.0;
@@ -161,6 +179,7 @@ fn fruit_games() -> Vec<Fruit> {
     vec![
         default,
         Fruit { max_steps: 37, ..default },
+        Fruit { observation: FruitObservation::Positions, ..default },
         Fruit {
             basket: 4,
             max_fruits: 5,
@@ -172,6 +191,15 @@ fn fruit_games() -> Vec<Fruit> {
         Fruit { max_fruits: 8, min_fruits: 3, spawn_interval: 1, ..default },
         Fruit { width: 7, basket: 7, max_fruits: 2, ..default },
         Fruit {
+            width: 31,
+            height: 12,
+            max_fruits: 8,
+            min_fruits: 2,
+            spawn_interval: 1,
+            observation: FruitObservation::Positions,
+            ..default
+        },
+        Fruit {
             width: 3,
             height: 2,
             basket: 2,
@@ -179,6 +207,7 @@ fn fruit_games() -> Vec<Fruit> {
             min_fruits: 4,
             spawn_interval: 1,
             max_steps: 50,
+            ..default
         },
         Fruit {
             width: 255,
@@ -188,6 +217,7 @@ fn fruit_games() -> Vec<Fruit> {
             min_fruits: 8,
             spawn_interval: 1,
             max_steps: 1000,
+            ..default
         },
         Fruit {
             width: 255,
@@ -197,6 +227,7 @@ fn fruit_games() -> Vec<Fruit> {
             min_fruits: 1,
             spawn_interval: 3,
             max_steps: 700,
+            ..default
         },
         Fruit {
             width: 11,
@@ -206,6 +237,7 @@ fn fruit_games() -> Vec<Fruit> {
             min_fruits: 2,
             spawn_interval: 255,
             max_steps: 900,
+            ..default
         },
         Fruit {
             width: 16,
@@ -215,6 +247,7 @@ fn fruit_games() -> Vec<Fruit> {
             min_fruits: 1,
             spawn_interval: 4,
             max_steps: 1,
+            ..default
         },
     ]
 }

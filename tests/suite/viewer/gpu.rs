@@ -138,6 +138,7 @@ fn crowded() -> Fruit {
         min_fruits,
         spawn_interval: 1,
         max_steps: 30,
+        ..Fruit::default()
     }
 }
 
