@@ -112,6 +112,7 @@ mod tests {
                 device,
             ),
             scores: zeros(),
+            memory: None,
         }
     }
 

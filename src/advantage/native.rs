@@ -198,6 +198,7 @@ mod tests {
             rewards: rows(|i| (uniform(draw(1, i)) * 5.0).floor() - 2.0),
             ends: rows(|i| f32::from(uniform(draw(2, i)) < 0.09)),
             scores: zeros(),
+            memory: None,
         }
     }
 

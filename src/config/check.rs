@@ -26,10 +26,10 @@ impl TrainConfig {
 
         let hidden = &self.policy.hidden;
         check(
-            (1..=2).contains(&hidden.len()) && hidden.iter().all(|h| (1..=4096).contains(h)),
+            (1..=8).contains(&hidden.len()) && hidden.iter().all(|h| (1..=4096).contains(h)),
             "policy.hidden",
             format!("{hidden:?}"),
-            "one or two numbers of 1 to 4096",
+            "one to eight numbers of 1 to 4096",
         )?;
 
         let rollout = &self.rollout;

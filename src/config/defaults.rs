@@ -19,7 +19,7 @@ impl TrainConfig {
             iterations: 300,
             engine: Engine::Auto,
             precision: Precision::F32,
-            policy: PolicyConfig { hidden: vec![64, 64], activation: Activation::Relu },
+            policy: PolicyConfig::mlp(&[64, 64], Activation::Relu),
             rollout: RolloutConfig {
                 num_groups: 64,
                 group_size: 16,

@@ -108,13 +108,40 @@ impl std::str::FromStr for Precision {
     }
 }
 
-/// A multi-layer perceptron from features to action logits.
+/// A network from features to action logits.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyConfig {
-    /// Units of each hidden layer: one or two numbers, 1 to 4096 each.
+    /// Which network.
+    #[serde(default)]
+    pub kind: ModelKind,
+    /// Units of each hidden layer: one to eight numbers, 1 to 4096 each. Of a `gru` the last layer is
+    /// the recurrent one.
     pub hidden: Vec<usize>,
-    /// What follows each hidden layer.
+    /// What follows each hidden layer but a recurrent one.
     pub activation: Activation,
+}
+
+impl PolicyConfig {
+    /// A multi-layer perceptron with these hidden layers.
+    pub fn mlp(hidden: &[usize], activation: Activation) -> Self {
+        Self { kind: ModelKind::Mlp, hidden: hidden.to_vec(), activation }
+    }
+
+    /// A recurrent network with these hidden layers, the last of which is the recurrent one.
+    pub fn gru(hidden: &[usize], activation: Activation) -> Self {
+        Self { kind: ModelKind::Gru, hidden: hidden.to_vec(), activation }
+    }
+}
+
+/// A kind of network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ModelKind {
+    /// A multi-layer perceptron, which acts by what it sees now.
+    #[default]
+    Mlp,
+    /// A gated recurrent network (Cho et al. 2014), which remembers what it has seen of an episode.
+    Gru,
 }
 
 /// An activation function.

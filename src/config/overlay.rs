@@ -219,3 +219,21 @@ fn convert(key: &str, like: &Value, value: Value) -> Result<Value, ConfigError> 
         (_, value) => Ok(value),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::ModelKind;
+
+    #[test]
+    fn settings_of_before_there_was_a_choice_of_models_are_those_of_a_perceptron() {
+        let mut config = TrainConfig::for_game("catch");
+        config.policy.kind = ModelKind::Gru;
+        let mut table = to_table(&config);
+        assert_eq!(from_table::<TrainConfig>(table.clone()).unwrap(), config);
+        let policy = table.get_mut("policy").and_then(Value::as_table_mut).unwrap();
+        assert_eq!(policy.remove("kind"), Some(Value::String("gru".to_string())));
+        let older: TrainConfig = from_table(table).unwrap();
+        assert_eq!(older.policy.kind, ModelKind::Mlp);
+    }
+}

@@ -124,6 +124,7 @@ impl HostTrajectory {
             rewards: rows(&self.rewards),
             ends: rows(&self.ends),
             scores: rows(&self.scores),
+            memory: None,
         }
     }
 }
@@ -166,6 +167,7 @@ mod tests {
             rewards: rows([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]),
             ends: rows([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0]]),
             scores: rows([[0.0, 0.0], [4.0, 0.0], [0.0, 0.0]]),
+            memory: None,
         }
     }
 

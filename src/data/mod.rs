@@ -26,6 +26,9 @@ pub struct Trajectory {
     pub ends: Tensor<2>,
     /// The score of the episode that ended with the step, else 0: `[num_steps, num_envs]`.
     pub scores: Tensor<2>,
+    /// What the policy remembered before the first step, where it remembers anything:
+    /// `[num_envs, memory_size]`.
+    pub memory: Option<Tensor<2>>,
 }
 
 impl Trajectory {
@@ -54,6 +57,15 @@ impl Trajectory {
         ended_before.lower_equal_elem(0.5).float()
     }
 
+    /// 1 where an episode begins with a step, so that the policy's memory starts anew, else 0:
+    /// `[num_steps, num_envs]`. Before the first step it is as [`Trajectory::memory`] says.
+    pub fn starts(&self) -> Tensor<2> {
+        let [num_steps, num_envs, _] = self.dims();
+        let before = self.ends.clone().narrow(0, 0, num_steps - 1);
+        let first = Tensor::zeros([1, num_envs], &self.ends.device());
+        Tensor::cat(vec![first, before], 0)
+    }
+
     /// The first `num_steps` steps.
     pub fn first_steps(&self, num_steps: usize) -> Self {
         let [_, num_envs, num_features] = self.dims();
@@ -65,6 +77,7 @@ impl Trajectory {
             rewards: rows(&self.rewards),
             ends: rows(&self.ends),
             scores: rows(&self.scores),
+            memory: self.memory.clone(),
         }
     }
 }

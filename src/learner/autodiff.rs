@@ -1,4 +1,4 @@
-//! The general learner: any Burn module, by Burn's autodiff, on any device.
+//! The general learner: any model, by Burn's autodiff, on any device.
 
 use super::loss::{Loss, Steps, Totals, loss};
 use super::optimizer::clip_grad_norm;
@@ -7,15 +7,15 @@ use super::schedule::{entropy_coef, learning_rate, total_updates};
 use super::weights::Weights;
 use crate::config::TrainConfig;
 use crate::data::Trajectory;
-use crate::model::{Categorical, Policy, unflatten};
+use crate::model::{Categorical, Memory, Model, unflatten};
 use crate::rng::Stream;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 /// A policy in training: its parameters, the optimiser, and a reference policy where one is asked
 /// for.
 #[derive(Clone, Debug)]
-pub struct Learner<P: Policy> {
-    weights: Weights<P>,
+pub struct Learner<M: Model> {
+    weights: Weights<M>,
     config: TrainConfig,
     shuffle_key: u32,
 }
@@ -34,21 +34,21 @@ impl UpdateStats {
     pub(super) const LEN: usize = Loss::SUMS.len() + 2;
 }
 
-impl<P: Policy> Learner<P> {
+impl<M: Model> Learner<M> {
     /// Trains `policy` where it lies. The reference policy, if `kl_coef` asks for one, is the policy
     /// as it is now.
-    pub fn new(policy: P, config: &TrainConfig) -> Self {
+    pub fn new(policy: M, config: &TrainConfig) -> Self {
         let weights = Weights::new(policy, config);
         Self { weights, config: config.clone(), shuffle_key: Stream::Shuffle.key(config.seed) }
     }
 
     /// Parameters, optimiser and reference policy.
-    pub fn weights(&self) -> &Weights<P> {
+    pub fn weights(&self) -> &Weights<M> {
         &self.weights
     }
 
     /// The same, to be changed.
-    pub fn weights_mut(&mut self) -> &mut Weights<P> {
+    pub fn weights_mut(&mut self) -> &mut Weights<M> {
         &mut self.weights
     }
 
@@ -68,6 +68,8 @@ impl<P: Policy> Learner<P> {
         let entropy_coef = entropy_coef(&self.config, iteration);
         let mut experience = Experience {
             obs: trajectory.obs.clone(),
+            starts: trajectory.starts(),
+            memory: self.first_memory(trajectory),
             actions: trajectory.actions.clone(),
             old_logprobs: trajectory.logprobs.clone(),
             reference_logprobs: None,
@@ -131,12 +133,25 @@ impl<P: Policy> Learner<P> {
         let means = vec![sums / steps, losses / updates, norms / updates];
         UpdateStats { means: Tensor::cat(means, 0) }
     }
+
+    /// What the policy remembered before a trajectory's first step.
+    fn first_memory(&self, trajectory: &Trajectory) -> M::Memory {
+        let [_, num_envs, _] = trajectory.dims();
+        let fresh = self.weights.module.initial_memory(num_envs, &trajectory.obs.device());
+        match &trajectory.memory {
+            Some(rows) => fresh.with_rows(rows.clone()),
+            None => fresh,
+        }
+    }
 }
 
 /// What an update learns from: the steps of some games, time-major, `[num_steps, games]` but for the
 /// observations, `[num_steps, games, num_features]`.
-struct Experience {
+struct Experience<R> {
     obs: Tensor<3>,
+    starts: Tensor<2>,
+    /// What the policy remembered before the first step.
+    memory: R,
     actions: Tensor<2, Int>,
     old_logprobs: Tensor<2>,
     reference_logprobs: Option<Tensor<2>>,
@@ -144,12 +159,14 @@ struct Experience {
     mask: Tensor<2>,
 }
 
-impl Experience {
+impl<R: Memory> Experience<R> {
     /// The games at these indices.
     fn games(&self, indices: Tensor<1, Int>) -> Self {
         let pick = |tensor: &Tensor<2>| tensor.clone().select(1, indices.clone());
         Self {
             obs: self.obs.clone().select(1, indices.clone()),
+            starts: pick(&self.starts),
+            memory: self.memory.select(indices.clone()),
             actions: self.actions.clone().select(1, indices.clone()),
             old_logprobs: pick(&self.old_logprobs),
             reference_logprobs: self.reference_logprobs.as_ref().map(pick),
@@ -159,11 +176,12 @@ impl Experience {
     }
 
     /// The steps as `policy` sees them.
-    fn steps<P: Policy>(&self, policy: &P) -> Steps {
-        let [num_steps, games, num_features] = self.obs.dims();
-        let obs = self.obs.clone().reshape([num_steps * games, num_features]);
+    fn steps<M: Model<Memory = R>>(&self, policy: &M) -> Steps {
+        let [num_steps, games, _] = self.obs.dims();
+        let logits = policy.sequence(self.obs.clone(), self.starts.clone(), self.memory.clone());
+        let [_, _, num_actions] = logits.dims();
         let actions = self.actions.clone().reshape([num_steps * games]);
-        let distribution = Categorical::new(policy.logits(obs));
+        let distribution = Categorical::new(logits.reshape([num_steps * games, num_actions]));
         Steps {
             logprobs: distribution.logprob(actions).reshape([num_steps, games]),
             entropy: distribution.entropy().reshape([num_steps, games]),

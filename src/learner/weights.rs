@@ -3,22 +3,22 @@
 
 use super::optimizer::AdamW;
 use crate::config::TrainConfig;
-use crate::model::{Policy, flatten, unflatten};
+use crate::model::{Model, flatten, unflatten};
 use burn::tensor::Tensor;
 
 /// What an update changes, on the module's device.
 #[derive(Clone, Debug)]
-pub struct Weights<P: Policy> {
-    pub(super) module: P,
-    pub(super) reference: Option<P>,
+pub struct Weights<M: Model> {
+    pub(super) module: M,
+    pub(super) reference: Option<M>,
     pub(super) params: Tensor<1>,
     pub(super) optimizer: AdamW,
 }
 
-impl<P: Policy> Weights<P> {
+impl<M: Model> Weights<M> {
     /// Of `policy`, before the first update. The reference policy, if `kl_coef` asks for one, is the
     /// policy as it is now.
-    pub fn new(policy: P, config: &TrainConfig) -> Self {
+    pub fn new(policy: M, config: &TrainConfig) -> Self {
         let reference = (config.loss.kl_coef > 0.0).then(|| policy.clone());
         let params = flatten(&policy);
         let optimizer = AdamW::new(&params);
@@ -26,12 +26,12 @@ impl<P: Policy> Weights<P> {
     }
 
     /// The policy as it is now.
-    pub fn policy(&self) -> P {
+    pub fn policy(&self) -> M {
         unflatten(self.module.clone(), &self.params)
     }
 
     /// The policy that the KL term refers to, if there is one.
-    pub fn reference(&self) -> Option<&P> {
+    pub fn reference(&self) -> Option<&M> {
         self.reference.as_ref()
     }
 

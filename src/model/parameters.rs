@@ -15,6 +15,11 @@ pub struct Parameter {
     pub shape: Vec<usize>,
 }
 
+/// Whether a module is one of the variants of another: which one is no part of a parameter's name.
+fn is_choice(container_type: &str) -> bool {
+    container_type.starts_with("Enum:")
+}
+
 /// Names and shapes of the float parameters, in order.
 pub fn named_parameters<M: Module>(module: &M) -> Vec<Parameter> {
     #[derive(Default)]
@@ -27,11 +32,15 @@ pub fn named_parameters<M: Module>(module: &M) -> Vec<Parameter> {
             let shape = param.val().dims().to_vec();
             self.found.push(Parameter { name: self.path.join("."), shape });
         }
-        fn enter_module(&mut self, name: &str, _container_type: &str) {
-            self.path.push(name.to_string());
+        fn enter_module(&mut self, name: &str, container_type: &str) {
+            if !is_choice(container_type) {
+                self.path.push(name.to_string());
+            }
         }
-        fn exit_module(&mut self, _name: &str, _container_type: &str) {
-            self.path.pop();
+        fn exit_module(&mut self, _name: &str, container_type: &str) {
+            if !is_choice(container_type) {
+                self.path.pop();
+            }
         }
     }
     let mut names = Names::default();
@@ -52,6 +61,16 @@ pub fn flatten<M: Module>(module: &M) -> Tensor<1> {
     let mut collect = Collect(Vec::new());
     module.visit(&mut collect);
     Tensor::cat(collect.0, 0)
+}
+
+/// All float parameters in host memory, `[num_params]`. On a device this reads them back.
+///
+/// # Panics
+/// If the device fails.
+pub(super) async fn read<M: Module>(module: &M) -> Vec<f32> {
+    let data = flatten(module).without_autodiff().into_data_async().await;
+    let data = data.unwrap_or_else(|error| panic!("the device failed: {error:?}"));
+    data.try_into_vec().expect("models hold f32 parameters")
 }
 
 /// The module with its float parameters taken from a vector `[num_params]`. Where the vector

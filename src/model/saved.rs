@@ -4,7 +4,7 @@
 //! `grove`: a [`Header`] as JSON. Readers that do not know it find plain tensors.
 
 use super::Parameter;
-use crate::config::PolicyConfig;
+use crate::config::{ModelKind, PolicyConfig};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -38,6 +38,19 @@ pub enum SavedError {
     NoHeader,
 }
 
+/// Names and shapes of the parameters of the [`Network`](super::Network) that settings ask for, in the
+/// order of [`flatten`](super::flatten).
+pub fn network_parameters(
+    num_features: usize,
+    num_actions: usize,
+    config: &PolicyConfig,
+) -> Vec<Parameter> {
+    match config.kind {
+        ModelKind::Mlp => mlp_parameters(num_features, num_actions, config),
+        ModelKind::Gru => gru_parameters(num_features, num_actions, config),
+    }
+}
+
 /// Names and shapes of the parameters of an [`Mlp`](super::Mlp), in the order of
 /// [`flatten`](super::flatten).
 pub fn mlp_parameters(
@@ -45,18 +58,40 @@ pub fn mlp_parameters(
     num_actions: usize,
     config: &PolicyConfig,
 ) -> Vec<Parameter> {
-    let layers = mlp_widths(num_features, num_actions, config);
-    let layers = layers.windows(2).enumerate();
-    let parameters = layers.flat_map(|(i, size)| {
-        [
-            Parameter { name: format!("layers.{i}.weight"), shape: size.to_vec() },
-            Parameter { name: format!("layers.{i}.bias"), shape: vec![size[1]] },
-        ]
-    });
-    parameters.collect()
+    let widths = mlp_widths(num_features, num_actions, config);
+    let layers = widths.windows(2).enumerate();
+    layers.flat_map(|(i, size)| layer(&format!("layers.{i}"), size[0], size[1])).collect()
 }
 
-/// The widths of an [`Mlp`](super::Mlp), from its features to its actions.
+/// Names and shapes of the parameters of a [`Gru`](super::Gru), in the order of
+/// [`flatten`](super::flatten).
+pub fn gru_parameters(
+    num_features: usize,
+    num_actions: usize,
+    config: &PolicyConfig,
+) -> Vec<Parameter> {
+    let widths = mlp_widths(num_features, num_actions, config);
+    let encoders = widths.len() - 3;
+    let [inputs, size] = [widths[encoders], widths[encoders + 1]];
+    let layers = widths.windows(2).take(encoders).enumerate();
+    let encoder = layers.flat_map(|(i, pair)| layer(&format!("encoder.{i}"), pair[0], pair[1]));
+    let rest = [
+        layer("input_gates", inputs, 3 * size),
+        layer("memory_gates", size, 3 * size),
+        layer("head", size, num_actions),
+    ];
+    encoder.chain(rest.into_iter().flatten()).collect()
+}
+
+/// Names and shapes of a linear layer's parameters.
+fn layer(name: &str, inputs: usize, outputs: usize) -> [Parameter; 2] {
+    [
+        Parameter { name: format!("{name}.weight"), shape: vec![inputs, outputs] },
+        Parameter { name: format!("{name}.bias"), shape: vec![outputs] },
+    ]
+}
+
+/// The widths of a network's layers, from its features to its actions.
 pub fn mlp_widths(num_features: usize, num_actions: usize, config: &PolicyConfig) -> Vec<usize> {
     let hidden = config.hidden.iter().copied();
     std::iter::once(num_features).chain(hidden).chain([num_actions]).collect()
@@ -148,7 +183,7 @@ mod tests {
     use burn::tensor::Device;
 
     fn config(hidden: &[usize]) -> PolicyConfig {
-        PolicyConfig { hidden: hidden.to_vec(), activation: Activation::Tanh }
+        PolicyConfig::mlp(hidden, Activation::Tanh)
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::action_key;
 use super::seats::Seat;
 use super::table::{PlayedLanes, Table, action_uniforms};
 use crate::env::Rules;
-use crate::model::{LANES, NativeMlp, argmax_lane, sample_lanes};
+use crate::model::{Actor, LANES, Lanes, argmax_lane, sample_lanes};
 use crate::rng::{Stream, draw};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -44,8 +44,8 @@ pub struct Evaluation {
 ///
 /// # Panics
 /// If `episodes` is 0, or the policy does not have the game's numbers of features and actions.
-pub fn evaluate<G: Rules>(
-    policy: &NativeMlp,
+pub fn evaluate<A: Actor, G: Rules>(
+    policy: &A,
     game: G,
     episodes: usize,
     stream: Stream,
@@ -79,8 +79,8 @@ pub fn evaluate<G: Rules>(
 }
 
 /// Score and length of each of `lanes` episodes, starting with number `first`.
-fn play_block<G: Rules>(
-    policy: &NativeMlp,
+fn play_block<A: Actor, G: Rules>(
+    policy: &A,
     game: G,
     levels: u32,
     actions: u32,
@@ -96,11 +96,12 @@ fn play_block<G: Rules>(
     let mut results: Vec<Option<(f64, u32)>> = vec![None; lanes];
     let mut obs = vec![[0.0; LANES]; game.num_features()];
     let mut scratch = policy.scratch();
+    let mut memory: Vec<Lanes> = policy.initial_memory().iter().map(|x| [*x; LANES]).collect();
     let action_keys: [u32; LANES] = std::array::from_fn(|lane| action_key(actions, number(lane)));
     let mut t = 0;
     while results.iter().any(Option::is_none) {
         table.observe(game, &mut obs);
-        let logits = policy.logits(&obs, &mut scratch);
+        let logits = policy.act(&obs, &mut memory, &mut scratch);
         let picked = match player {
             Player::Greedy => std::array::from_fn(|lane| argmax_lane(logits, lane)),
             Player::Sampling => {

@@ -220,6 +220,13 @@ impl<G: Rules> Buffers<G> {
         Tensor::from_primitive::<Cube>(self.obs.clone())
     }
 
+    /// 1 where an episode ended with step `t`, else 0: `[num_envs]`.
+    pub fn ends(&self, t: usize) -> Tensor<1> {
+        let envs = self.config.num_envs();
+        let quantities = Tensor::<3>::from_primitive::<Cube>(self.quantities.clone());
+        quantities.slice([ENDS..ENDS + 1, t..t + 1, 0..envs]).reshape([envs])
+    }
+
     /// The trajectory, and where the groups go on.
     pub fn finish(self) -> (Trajectory, CubeTensor) {
         let (num_steps, num_envs) = (self.config.num_steps, self.config.num_envs());
@@ -234,6 +241,7 @@ impl<G: Rules> Buffers<G> {
             rewards: quantity(REWARDS),
             ends: quantity(ENDS),
             scores: quantity(SCORES),
+            memory: None,
         };
         (trajectory, self.branches)
     }

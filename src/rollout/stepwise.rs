@@ -1,4 +1,4 @@
-//! Rollouts on any device, step by step: the policy as any Burn module, the rules as a kernel.
+//! Rollouts on any device, step by step: the policy as any model, the rules as a kernel.
 //!
 //! On a CubeCL device nothing is read back: state, observations and trajectory stay where they are.
 //! On Burn's CPU backends, which have no kernels, the same rules run natively between the steps.
@@ -8,14 +8,12 @@ use super::kernels::Buffers;
 use super::native::observe;
 #[cfg(feature = "kernels")]
 use super::seat_kernels::{download_seats, upload_seats};
-use super::seats::{self, Seat};
+use super::seats::{self, BranchPoint, Seat};
 use super::{RolloutKeys, SeatsError, action_key, action_uniform};
-use crate::config::RolloutConfig;
-#[cfg(feature = "kernels")]
-use crate::config::Start;
+use crate::config::{RolloutConfig, Start};
 use crate::data::Trajectory;
 use crate::env::Rules;
-use crate::model::{LANES, Policy, sample};
+use crate::model::{LANES, Memory, Model, sample};
 use burn::cubecl::future::block_on;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 #[cfg(feature = "kernels")]
@@ -29,6 +27,9 @@ pub struct StepwiseRollout<G: Rules> {
     keys: RolloutKeys,
     device: Device,
     branches: Branches<G>,
+    /// What the policy remembers of the game that each group goes on from, where it remembers
+    /// anything: `[num_groups, memory_size]`.
+    memory: Option<Tensor<2>>,
 }
 
 /// Where the groups go on in the next iteration.
@@ -51,26 +52,32 @@ impl<G: Rules> StepwiseRollout<G> {
         };
         #[cfg(not(feature = "kernels"))]
         let branches = Branches::Host(Vec::new());
-        Self { game, config: config.clone(), keys, device, branches }
+        Self { game, config: config.clone(), keys, device, branches, memory: None }
     }
 
     /// Plays `num_steps` steps of every game.
-    pub fn collect<P: Policy>(&mut self, policy: &P, iteration: u32) -> Trajectory {
+    pub fn collect<M: Model>(&mut self, policy: &M, iteration: u32) -> Trajectory {
         let keys = self.keys.at(iteration);
-        match &self.branches {
+        let mut remembered = Remembered::new(policy, self, keys.branch);
+        let first = remembered.now.rows();
+        let mut trajectory = match &self.branches {
             Branches::Host(branches) => {
-                let (trajectory, branches) = self.collect_on_host(policy, keys, branches);
+                let (trajectory, branches) =
+                    self.collect_on_host(policy, keys, branches, &mut remembered);
                 self.branches = Branches::Host(branches);
                 trajectory
             }
             #[cfg(feature = "kernels")]
             Branches::Device(branches) => {
                 let (trajectory, branches) =
-                    self.collect_on_device(policy, keys, branches.as_deref());
+                    self.collect_on_device(policy, keys, branches.as_deref(), &mut remembered);
                 self.branches = Branches::Device(branches.map(Box::new));
                 trajectory
             }
-        }
+        };
+        self.memory = remembered.branches.and_then(|branches| branches.rows());
+        trajectory.memory = first;
+        trajectory
     }
 
     /// Where the groups go on, as words `[seat_words, num_groups]`; none before the first iteration
@@ -106,27 +113,52 @@ impl<G: Rules> StepwiseRollout<G> {
         Ok(())
     }
 
+    /// What the policy remembers of the games where the groups go on, `[num_groups, memory_size]`; none
+    /// where it has no memory. On a device this reads back.
+    pub async fn export_memory_async(&self) -> Vec<f32> {
+        let Some(memory) = &self.memory else { return Vec::new() };
+        let data = memory.clone().into_data_async().await;
+        let data = data.unwrap_or_else(|error| panic!("the device failed: {error:?}"));
+        data.try_into_vec().expect("memory is f32")
+    }
+
+    /// Goes on with what [`StepwiseRollout::export_memory_async`] gave.
+    ///
+    /// # Panics
+    /// If it is not so many numbers for each group.
+    pub fn import_memory(&mut self, numbers: &[f32]) {
+        let groups = self.config.num_groups;
+        assert!(numbers.len().is_multiple_of(groups), "numbers: [num_groups, memory_size]");
+        let shape = [groups, numbers.len() / groups];
+        let rows = || Tensor::from_data(TensorData::new(numbers.to_vec(), shape), &self.device);
+        self.memory = (!numbers.is_empty()).then(rows);
+    }
+
     #[cfg(feature = "kernels")]
-    fn collect_on_device<P: Policy>(
+    fn collect_on_device<M: Model>(
         &self,
-        policy: &P,
+        policy: &M,
         keys: RolloutKeys,
         branches: Option<&CubeTensor>,
+        remembered: &mut Remembered<M>,
     ) -> (Trajectory, Option<CubeTensor>) {
         let buffers = Buffers::new(self.game, &self.config, &self.device);
         buffers.deal(branches, keys.level);
         for t in 0..self.config.num_steps {
-            buffers.step(policy.logits(buffers.obs()), t, keys.action, keys.branch);
+            let logits = remembered.act(policy, buffers.obs());
+            buffers.step(logits, t, keys.action, keys.branch);
+            remembered.after_step(t, || buffers.ends(t));
         }
         let (trajectory, branches) = buffers.finish();
         (trajectory, (self.config.start == Start::Branch).then_some(branches))
     }
 
-    fn collect_on_host<P: Policy>(
+    fn collect_on_host<M: Model>(
         &self,
-        policy: &P,
+        policy: &M,
         keys: RolloutKeys,
         branches: &[Seat<G>],
+        remembered: &mut Remembered<M>,
     ) -> (Trajectory, Vec<Seat<G>>) {
         let mut seats = seats::deal(self.game, &self.config, keys.level, branches);
         let points = seats::branch_points(&self.config, keys.branch);
@@ -147,7 +179,8 @@ impl<G: Rules> StepwiseRollout<G> {
                 }
             }
             let obs = TensorData::new(history[start..].to_vec(), [envs, features]);
-            let logits = host_floats(policy.logits(Tensor::from_data(obs, &self.device)));
+            let logits = remembered.act(policy, Tensor::from_data(obs, &self.device));
+            let logits = host_floats(logits);
             let rows = logits.chunks_exact(self.game.num_actions());
             for (env, (seat, row)) in seats.iter_mut().zip(rows).enumerate() {
                 let u = action_uniform(action_key(keys.action, env as u32), t as u32);
@@ -159,6 +192,10 @@ impl<G: Rules> StepwiseRollout<G> {
                 ends.push(f32::from(played.ended));
                 scores.push(played.score);
             }
+            remembered.after_step(t, || {
+                let ends = ends[t * envs..].to_vec();
+                Tensor::from_data(TensorData::new(ends, [envs]), &self.device)
+            });
             for (branch, point) in branches.iter_mut().zip(&points) {
                 if point.step == t + 1 {
                     *branch = seats[point.env];
@@ -175,9 +212,74 @@ impl<G: Rules> StepwiseRollout<G> {
             rewards: rows(rewards),
             ends: rows(ends),
             scores: rows(scores),
+            memory: None,
         };
         (trajectory, branches)
     }
+}
+
+/// What a policy remembers of the games of an iteration.
+struct Remembered<M: Model> {
+    /// Of games whose episodes begin.
+    fresh: M::Memory,
+    now: M::Memory,
+    /// Of the games where the groups go on, once those have come so far; `None` where they do not go on.
+    branches: Option<M::Memory>,
+    points: Vec<BranchPoint>,
+    device: Device,
+}
+
+impl<M: Model> Remembered<M> {
+    /// At the start of an iteration of these games.
+    fn new<G: Rules>(policy: &M, games: &StepwiseRollout<G>, branch_key: u32) -> Self {
+        let (config, device) = (&games.config, &games.device);
+        let fresh = policy.initial_memory(config.num_envs(), device);
+        let points = seats::branch_points(config, branch_key);
+        let now = match &games.memory {
+            Some(rows) => {
+                let members = config.group_size;
+                let groups = (0..config.num_envs()).map(|env| (env / members) as i32);
+                fresh.clone().with_rows(rows.clone().select(0, indices(groups, device)))
+            }
+            None => fresh.clone(),
+        };
+        let has_memory = fresh.rows().is_some();
+        let branches = (has_memory && config.start == Start::Branch)
+            .then(|| policy.initial_memory(config.num_groups, device));
+        Self { fresh, now, branches, points, device: device.clone() }
+    }
+
+    /// The policy's logits of a step.
+    fn act(&mut self, policy: &M, obs: Tensor<2>) -> Tensor<2> {
+        let (logits, next) = policy.step(obs, self.now.clone());
+        self.now = next;
+        logits
+    }
+
+    /// Starts memory anew where an episode ended with step `t`, as `ends`, `[num_envs]`, says, and keeps
+    /// that of the games whose groups go on from here.
+    fn after_step(&mut self, t: usize, ends: impl FnOnce() -> Tensor<1>) {
+        if self.fresh.rows().is_none() {
+            return;
+        }
+        self.now = self.now.clone().anew(&self.fresh, ends());
+        let here = |point: &BranchPoint| point.step == t + 1;
+        if let Some(branches) = self.branches.take() {
+            self.branches = Some(if self.points.iter().any(here) {
+                let envs = indices(self.points.iter().map(|point| point.env as i32), &self.device);
+                let here: Vec<f32> = self.points.iter().map(|p| f32::from(here(p))).collect();
+                let here = Tensor::from_floats(here.as_slice(), &self.device);
+                branches.anew(&self.now.select(envs), here)
+            } else {
+                branches
+            });
+        }
+    }
+}
+
+fn indices(values: impl Iterator<Item = i32>, device: &Device) -> Tensor<1, Int> {
+    let values: Vec<i32> = values.collect();
+    Tensor::from_data(TensorData::from(values.as_slice()), device)
 }
 
 /// The numbers of a tensor that lies in host memory.

@@ -24,6 +24,7 @@ pub async fn unpack<G: Rules>(game: G, recording: &Recording, device: &Device) -
         rewards: join(|part| &part.rewards),
         ends: join(|part| &part.ends),
         scores: join(|part| &part.scores),
+        memory: None,
     }
 }
 
@@ -60,6 +61,7 @@ async fn unpack_part<G: Rules>(game: G, part: &Part, device: &Device) -> Traject
         rewards: tensor(rewards.to_vec()),
         ends: tensor(ends),
         scores: tensor(scores),
+        memory: None,
     }
 }
 

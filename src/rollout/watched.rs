@@ -4,7 +4,7 @@ use super::evaluate::Player;
 use super::seats::Seat;
 use super::{action_key, action_uniform};
 use crate::env::{Episode, Rules, advance, start_next};
-use crate::model::{LANES, Lanes, NativeMlp, argmax_lane, sample_lanes};
+use crate::model::{Actor, LANES, Lanes, argmax_lane, sample_lanes};
 use crate::rng::{Stream, draw};
 
 /// What a policy thinks of a game as it stands, and what it does.
@@ -27,6 +27,49 @@ pub struct Watched<G: Rules> {
     action_keys: Vec<u32>,
     /// Steps since the start, over all episodes.
     time: u32,
+    memory: Remembered,
+}
+
+/// What a policy remembers of the games, [`LANES`] of them in each `[memory_size]` lanes.
+#[derive(Clone, Debug, Default)]
+struct Remembered {
+    /// Before its choice.
+    now: Vec<Lanes>,
+    /// After it, so that it may choose again before the games go on.
+    next: Vec<Lanes>,
+    /// The games whose episodes have begun since.
+    begun: Vec<bool>,
+}
+
+impl Remembered {
+    /// Nothing yet of so many games.
+    fn new(count: usize) -> Self {
+        Self { begun: vec![true; count], ..Self::default() }
+    }
+
+    /// Makes room for what a policy remembers that begins with `fresh`, `[memory_size]`.
+    fn prepare(&mut self, fresh: &[f32]) {
+        let (size, count) = (fresh.len(), self.begun.len());
+        if self.now.len() != count.div_ceil(LANES) * size {
+            // Another policy than before: it has seen nothing of these episodes.
+            self.now = vec![[0.0; LANES]; count.div_ceil(LANES) * size];
+            self.begun.fill(true);
+        }
+        for (i, begun) in self.begun.iter_mut().enumerate() {
+            if std::mem::take(begun) {
+                let block = &mut self.now[i / LANES * size..][..size];
+                block.iter_mut().zip(fresh).for_each(|(lanes, x)| lanes[i % LANES] = *x);
+            }
+        }
+        self.next.clone_from(&self.now);
+    }
+
+    /// The games have gone on by a step.
+    fn go_on(&mut self) {
+        if !self.next.is_empty() {
+            self.now = std::mem::take(&mut self.next);
+        }
+    }
 }
 
 impl<G: Rules> Watched<G> {
@@ -47,6 +90,7 @@ impl<G: Rules> Watched<G> {
             before: seats.iter().map(|seat| seat.state).collect(),
             ended: vec![false; count],
             action_keys: numbers.map(|i| action_key(actions, i)).collect(),
+            memory: Remembered::new(count),
             seats,
             time: 0,
         }
@@ -62,6 +106,7 @@ impl<G: Rules> Watched<G> {
             ended: vec![false; players],
             action_keys: vec![self.action_keys[0]; players],
             time: 0,
+            memory: Remembered::new(players),
         }
     }
 
@@ -71,9 +116,11 @@ impl<G: Rules> Watched<G> {
     /// If there are not as many `actions` as games.
     pub fn step(&mut self, actions: &[u32]) {
         assert_eq!(actions.len(), self.seats.len(), "actions: [count]");
+        self.memory.go_on();
         for (i, Seat { state, episode }) in self.seats.iter_mut().enumerate() {
             if self.ended[i] {
                 start_next::<G>(state, episode, self.game);
+                self.memory.begun[i] = true;
                 self.before[i] = *state;
                 self.ended[i] = false;
             } else {
@@ -84,18 +131,23 @@ impl<G: Rules> Watched<G> {
         self.time += 1;
     }
 
-    /// What a policy does in every game as it stands, `[count]`.
-    pub fn choose(&self, policy: &NativeMlp, player: Player) -> Vec<Choice> {
+    /// What a policy does in every game as it stands, `[count]`. It remembers what it saw at the step
+    /// before, if it was asked then.
+    pub fn choose<A: Actor>(&mut self, policy: &A, player: Player) -> Vec<Choice> {
+        let size = policy.memory_size();
+        self.memory.prepare(&policy.initial_memory());
         let mut choices = Vec::with_capacity(self.seats.len());
         let mut obs = vec![[0.0; LANES]; self.game.num_features()];
         let mut scratch = policy.scratch();
-        for (seats, keys) in self.seats.chunks(LANES).zip(self.action_keys.chunks(LANES)) {
+        let blocks = self.seats.chunks(LANES).zip(self.action_keys.chunks(LANES));
+        for (block, (seats, keys)) in blocks.enumerate() {
             for (i, lanes) in obs.iter_mut().enumerate() {
                 for (lane, seat) in lanes.iter_mut().zip(seats) {
                     *lane = G::feature(&seat.state, i, self.game);
                 }
             }
-            let logits = policy.logits(&obs, &mut scratch);
+            let memory = &mut self.memory.next[block * size..][..size];
+            let logits = policy.act(&obs, memory, &mut scratch);
             let mut u = [0.0; LANES];
             for (u, key) in u.iter_mut().zip(keys) {
                 *u = action_uniform(*key, self.time);
@@ -163,25 +215,30 @@ mod tests {
     use super::*;
     use crate::config::{Activation, PolicyConfig};
     use crate::env::{Catch, Fruit};
-    use crate::model::Mlp;
+    use crate::model::{NativePolicy, Network};
     use crate::rollout::evaluate;
     use burn::tensor::Device;
 
-    fn policy<G: Rules>(game: G) -> NativeMlp {
-        let config = PolicyConfig { hidden: vec![9], activation: Activation::Tanh };
+    fn policies<G: Rules>(game: G) -> [NativePolicy; 2] {
         let (features, actions) = (game.num_features(), game.num_actions());
-        NativeMlp::new(&Mlp::new(features, actions, &config, 5, &Device::flex()))
+        [PolicyConfig::mlp, PolicyConfig::gru].map(|kind| {
+            let config = kind(&[9], Activation::Tanh);
+            NativePolicy::new(&Network::new(features, actions, &config, 5, &Device::flex()))
+        })
     }
 
     #[test]
     fn first_episodes_are_those_of_an_evaluation() {
         fn holds<G: Rules>(game: G) {
-            let policy = policy(game);
-            for player in [Player::Greedy, Player::Sampling] {
+            let players = [Player::Greedy, Player::Sampling];
+            for (policy, player) in
+                policies(game).into_iter().flat_map(|p| players.map(|player| (p.clone(), player)))
+            {
                 let mut watched = Watched::new(game, 19, 7);
                 let mut scores = vec![None; 19];
                 while scores.iter().any(Option::is_none) {
                     let choices = watched.choose(&policy, player);
+                    assert_eq!(watched.choose(&policy, player), choices, "asked again");
                     let actions: Vec<u32> = choices.iter().map(|choice| choice.action).collect();
                     watched.step(&actions);
                     for (i, score) in scores.iter_mut().enumerate() {

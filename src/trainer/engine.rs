@@ -1,84 +1,90 @@
-//! Which way through an iteration a run takes.
+//! What an engine is, and what is saved of it.
 
-#[cfg(feature = "kernels")]
-use super::fused::FusedWay;
-#[cfg(feature = "general")]
-use super::general::GeneralWay;
-use super::native::NativeWay;
-use crate::config::{Engine, Precision, TrainConfig};
-use crate::device;
-use crate::env::Rules;
-#[cfg(feature = "kernels")]
-use crate::learner::FusedLearner;
-use crate::model::Mlp;
-use crate::rng::Stream;
-use burn::tensor::Device;
+use crate::learner::Moments;
+use crate::rollout::SeatsError;
 
-/// The way of a run.
-#[derive(Debug)]
-pub(super) enum Engines<G: Rules> {
-    Native(Box<NativeWay<G>>),
-    #[cfg(feature = "general")]
-    General(Box<GeneralWay<G>>),
-    #[cfg(feature = "kernels")]
-    Fused(Box<FusedWay<G>>),
+/// Rollouts, advantages and updates that fit each other, of a model.
+pub(super) trait Engine {
+    /// The model that it trains.
+    type Model;
+    /// What a rollout leaves.
+    type Trajectory;
+    /// What its actions are worth.
+    type Advantages;
+    /// What an update leaves to be read.
+    type Stats;
+
+    /// Plays the games of `iteration`.
+    fn rollout(&mut self, iteration: u32) -> Self::Trajectory;
+
+    /// Compares every action with its group.
+    fn advantages(&mut self, trajectory: &Self::Trajectory) -> Self::Advantages;
+
+    /// Moves the policy towards the better actions.
+    fn update(
+        &mut self,
+        trajectory: &Self::Trajectory,
+        advantages: &Self::Advantages,
+        iteration: u32,
+    ) -> Self::Stats;
+
+    /// Waits for the totals of the iteration. If it is said which is the `next`, its rollout may be
+    /// begun before.
+    async fn totals(
+        &mut self,
+        trajectory: Self::Trajectory,
+        advantages: Self::Advantages,
+        stats: Self::Stats,
+        next: Option<u32>,
+    ) -> Totals;
+
+    /// Waits until the device is done with what it was given, where that is worth the wait: so that the
+    /// phases can be measured.
+    fn finish_phase(&self) -> bool;
+
+    /// Plays the rollout of `iteration` to its end, and leaves the run as it was.
+    fn rehearse(&mut self, iteration: u32);
+
+    /// How is played and learnt, in words.
+    fn describe(&self) -> String;
+
+    /// The model as it is.
+    fn model(&self) -> Self::Model;
+
+    /// Optimiser steps taken.
+    fn steps(&self) -> u64;
+
+    /// The state as it is. On a device this reads back.
+    async fn export(&self) -> State;
+
+    /// Goes on from a state.
+    ///
+    /// # Errors
+    /// If the games do not fit.
+    fn import(&mut self, state: &State) -> Result<(), SeatsError>;
 }
 
-/// Runs the same for whichever way it is.
-macro_rules! with_way {
-    ($engine:expr, $way:ident => $run:expr) => {
-        match $engine {
-            $crate::trainer::engine::Engines::Native($way) => $run,
-            #[cfg(feature = "general")]
-            $crate::trainer::engine::Engines::General($way) => $run,
-            #[cfg(feature = "kernels")]
-            $crate::trainer::engine::Engines::Fused($way) => $run,
-        }
-    };
-}
-pub(super) use with_way;
-
-impl<G: Rules> Engines<G> {
-    /// The way that `config.engine` asks for, or the fast one where there is one.
-    pub fn new(game: G, config: &TrainConfig, device: &Device) -> Self {
-        let policy = first_policy(game, config, device);
-        let obstacle = obstacle(&policy, config, device);
-        #[cfg(feature = "general")]
-        if obstacle.is_some() {
-            return Self::General(Box::new(GeneralWay::new(game, policy, config, device)));
-        }
-        if let Some(obstacle) = obstacle {
-            panic!("this build has the fast way only: {obstacle}");
-        }
-        #[cfg(feature = "kernels")]
-        if device::has_kernels(device) {
-            return Self::Fused(Box::new(FusedWay::new(game, policy, config, device)));
-        }
-        Self::Native(Box::new(NativeWay::new(game, &policy, config)))
-    }
+/// Sums and means over an iteration.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Totals {
+    /// The sum of the scores of the episodes that ended, and their number.
+    pub score_sum: f64,
+    pub episodes: f64,
+    pub mean_reward: f64,
+    /// The share of the groups whose members all got the same.
+    pub zero_variance: f64,
+    /// What [`crate::learner::UpdateStats`] holds, in its order.
+    pub update: [f64; 6],
 }
 
-/// The policy that a run starts with.
-pub(super) fn first_policy<G: Rules>(game: G, config: &TrainConfig, device: &Device) -> Mlp {
-    let key = Stream::Weights.key(config.seed);
-    Mlp::new(game.num_features(), game.num_actions(), &config.policy, key, device)
-}
-
-/// Why a run cannot take the fast way, if so: in words that tell what it would need.
-pub(super) fn obstacle(policy: &Mlp, config: &TrainConfig, device: &Device) -> Option<String> {
-    if config.engine == Engine::General {
-        return Some("`engine = general` was asked for".to_string());
-    }
-    if !device::has_kernels(device) {
-        return (config.precision != Precision::F32)
-            .then(|| "the CPU computes with f32 only".to_string());
-    }
-    #[cfg(feature = "kernels")]
-    if !FusedLearner::takes(policy) {
-        let limits = "the fused kernels take one or two hidden layers of up to 256 units";
-        return Some(limits.to_string());
-    }
-    let _ = policy;
-    (!device::has_precision(device, config.precision))
-        .then(|| format!("the device does not have {}", config.precision))
+/// A run's games and learner in host memory, each vector `[num_params]`.
+pub(super) struct State {
+    pub params: Vec<f32>,
+    pub moments: Moments,
+    pub reference: Option<Vec<f32>>,
+    /// Where the groups go on: `[seat_words, num_groups]`.
+    pub games: Vec<u32>,
+    /// What the model remembers of the games there, `[num_groups, memory_size]`; none where it has no
+    /// memory.
+    pub memory: Vec<f32>,
 }

@@ -1,21 +1,23 @@
-//! The fast way on a device: a few kernels an iteration, and the next rollout on its way before the
+//! The fast engine on a device: a few kernels an iteration, and the next rollout on its way before the
 //! last numbers are read.
 
+use super::engine::{Engine, State, Totals};
 use super::transfer::{download, upload};
-use super::way::{Numbers, State, Way};
 use crate::advantage::judge;
 use crate::config::TrainConfig;
 use crate::data::{Judged, Recording};
 use crate::device;
 use crate::env::Rules;
 use crate::learner::{FusedLearner, UpdateStats};
-use crate::model::Mlp;
+use crate::model::{Mlp, Model, unflatten};
 use crate::rollout::{Branches, FusedRollout, RolloutKeys, SeatsError};
 use burn::tensor::Device;
 
 /// Fused rollouts, advantages and updates.
 #[derive(Debug)]
-pub(super) struct FusedWay<G: Rules> {
+pub(super) struct FusedEngine<G: Rules, M: Model> {
+    /// The model whose fast form the perceptron is; its weights are those that the run began with.
+    model: M,
     config: TrainConfig,
     device: Device,
     games: FusedRollout<G>,
@@ -24,13 +26,15 @@ pub(super) struct FusedWay<G: Rules> {
     ahead: Option<(u32, Recording, Branches)>,
 }
 
-impl<G: Rules> FusedWay<G> {
-    pub fn new(game: G, policy: Mlp, config: &TrainConfig, device: &Device) -> Self {
+impl<G: Rules, M: Model> FusedEngine<G, M> {
+    /// Trains `model` as the perceptron that it is.
+    pub fn new(game: G, model: M, mlp: Mlp, config: &TrainConfig, device: &Device) -> Self {
         let keys = RolloutKeys::new(config.seed);
         let games = FusedRollout::new(game, &config.rollout, keys, device);
         Self {
             games: games.with_precision(config.precision),
-            learner: FusedLearner::new(policy, config),
+            learner: FusedLearner::new(mlp, config),
+            model,
             config: config.clone(),
             device: device.clone(),
             ahead: None,
@@ -38,12 +42,13 @@ impl<G: Rules> FusedWay<G> {
     }
 }
 
-impl<G: Rules> Way for FusedWay<G> {
-    type Played = Recording;
-    type Judged = Judged;
-    type Learnt = UpdateStats;
+impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
+    type Model = M;
+    type Trajectory = Recording;
+    type Advantages = Judged;
+    type Stats = UpdateStats;
 
-    fn play(&mut self, iteration: u32) -> Recording {
+    fn rollout(&mut self, iteration: u32) -> Recording {
         let (recording, branches) = match self.ahead.take() {
             Some((ahead, recording, branches)) if ahead == iteration => (recording, branches),
             _ => self.games.play(&self.learner.policy(), iteration),
@@ -52,33 +57,38 @@ impl<G: Rules> Way for FusedWay<G> {
         recording
     }
 
-    fn judge(&mut self, played: &Recording) -> Judged {
-        judge(played, &self.config.rollout, &self.config.advantage)
+    fn advantages(&mut self, recording: &Recording) -> Judged {
+        judge(recording, &self.config.rollout, &self.config.advantage)
     }
 
-    fn update(&mut self, played: &Recording, judged: &Judged, iteration: u32) -> UpdateStats {
-        self.learner.update(played, judged, self.games.observer(), iteration)
-    }
-
-    async fn numbers(
+    fn update(
         &mut self,
-        played: Recording,
-        judged: Judged,
-        learnt: UpdateStats,
+        recording: &Recording,
+        advantages: &Judged,
+        iteration: u32,
+    ) -> UpdateStats {
+        self.learner.update(recording, advantages, self.games.observer(), iteration)
+    }
+
+    async fn totals(
+        &mut self,
+        recording: Recording,
+        advantages: Judged,
+        stats: UpdateStats,
         next: Option<u32>,
-    ) -> Numbers {
+    ) -> Totals {
         // The memory of this iteration is free for the next as soon as its kernels are through.
-        drop(played);
+        drop(recording);
         let begin = |iteration| {
             let (recording, branches) = self.games.play(&self.learner.policy(), iteration);
             (iteration, recording, branches)
         };
-        let wanted = [judged.facts, learnt.means];
+        let wanted = [advantages.facts, stats.means];
         let ([facts, means], ahead) = device::read_while(wanted, || next.map(begin)).await;
         self.ahead = ahead;
         let rollout = &self.config.rollout;
         let steps = (rollout.num_envs() * rollout.num_steps) as f64;
-        Numbers {
+        Totals {
             score_sum: facts[2].into(),
             episodes: facts[3].into(),
             mean_reward: f64::from(facts[4]) / steps,
@@ -100,8 +110,8 @@ impl<G: Rules> Way for FusedWay<G> {
         "fused rollouts, fused updates".to_string()
     }
 
-    fn policy(&self) -> Mlp {
-        self.learner.weights().policy()
+    fn model(&self) -> M {
+        unflatten(self.model.clone(), self.learner.weights().params())
     }
 
     fn steps(&self) -> u64 {
@@ -110,7 +120,7 @@ impl<G: Rules> Way for FusedWay<G> {
 
     async fn export(&self) -> State {
         let games = self.games.export_async().await;
-        download(self.learner.weights(), games).await
+        download(self.learner.weights(), games, Vec::new()).await
     }
 
     fn import(&mut self, state: &State) -> Result<(), SeatsError> {

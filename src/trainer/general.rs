@@ -1,75 +1,81 @@
-//! The general way: any module, by Burn's operations and autodiff, on any device.
+//! The general engine: any model, by Burn's operations and autodiff, on any device.
 
+use super::engine::{Engine, State, Totals};
 use super::transfer::{download, upload};
-use super::way::{Numbers, State, Way};
 use crate::advantage::{Advantages, advantages};
 use crate::config::{RolloutConfig, TrainConfig};
 use crate::data::Trajectory;
 use crate::device;
 use crate::env::Rules;
 use crate::learner::{Learner, UpdateStats};
-use crate::model::Mlp;
+use crate::model::Model;
 use crate::rollout::{RolloutKeys, SeatsError, StepwiseRollout};
 use burn::tensor::{Device, Tensor};
 
 /// Stepwise rollouts, advantages by tensor operations, updates by autodiff.
 #[derive(Debug)]
-pub(super) struct GeneralWay<G: Rules> {
+pub(super) struct GeneralEngine<G: Rules, M: Model> {
     config: TrainConfig,
     device: Device,
     games: StepwiseRollout<G>,
-    learner: Learner<Mlp>,
+    learner: Learner<M>,
 }
 
-impl<G: Rules> GeneralWay<G> {
-    pub fn new(game: G, policy: Mlp, config: &TrainConfig, device: &Device) -> Self {
+impl<G: Rules, M: Model> GeneralEngine<G, M> {
+    pub fn new(game: G, model: M, config: &TrainConfig, device: &Device) -> Self {
         let keys = RolloutKeys::new(config.seed);
         Self {
             games: StepwiseRollout::new(game, &config.rollout, keys, device),
-            learner: Learner::new(policy, config),
+            learner: Learner::new(model, config),
             config: config.clone(),
             device: device.clone(),
         }
     }
 }
 
-impl<G: Rules> Way for GeneralWay<G> {
-    type Played = Trajectory;
-    type Judged = Advantages;
-    type Learnt = UpdateStats;
+impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
+    type Model = M;
+    type Trajectory = Trajectory;
+    type Advantages = Advantages;
+    type Stats = UpdateStats;
 
-    fn play(&mut self, iteration: u32) -> Trajectory {
+    fn rollout(&mut self, iteration: u32) -> Trajectory {
         self.games.collect(&self.learner.weights().policy(), iteration)
     }
 
-    fn judge(&mut self, played: &Trajectory) -> Advantages {
+    fn advantages(&mut self, trajectory: &Trajectory) -> Advantages {
         let RolloutConfig { group_size, learn_steps, auto_reset, .. } = self.config.rollout;
-        let mask = played.mask(auto_reset);
-        advantages(played, &mask, group_size, learn_steps, &self.config.advantage)
+        let mask = trajectory.mask(auto_reset);
+        advantages(trajectory, &mask, group_size, learn_steps, &self.config.advantage)
     }
 
-    fn update(&mut self, played: &Trajectory, judged: &Advantages, iteration: u32) -> UpdateStats {
-        let learnt = played.first_steps(self.config.rollout.learn_steps);
-        self.learner.update(&learnt, &judged.values, &judged.mask, iteration)
-    }
-
-    async fn numbers(
+    fn update(
         &mut self,
-        played: Trajectory,
-        judged: Advantages,
-        learnt: UpdateStats,
+        trajectory: &Trajectory,
+        advantages: &Advantages,
+        iteration: u32,
+    ) -> UpdateStats {
+        let learnt = trajectory.first_steps(self.config.rollout.learn_steps);
+        self.learner.update(&learnt, &advantages.values, &advantages.mask, iteration)
+    }
+
+    async fn totals(
+        &mut self,
+        trajectory: Trajectory,
+        advantages: Advantages,
+        stats: UpdateStats,
         _next: Option<u32>,
-    ) -> Numbers {
+    ) -> Totals {
         let parts = vec![
-            played.scores.sum(),
-            played.ends.sum(),
-            played.rewards.mean(),
-            judged.zero_variance,
-            learnt.means,
+            trajectory.scores.sum(),
+            trajectory.ends.sum(),
+            trajectory.rewards.mean(),
+            advantages.zero_variance,
+            stats.means,
         ];
         let numbers = device::read_async(Tensor::cat(parts, 0)).await;
         let at = |i: usize| f64::from(numbers[i]);
-        Numbers {
+        Totals {
             score_sum: at(0),
             episodes: at(1),
             mean_reward: at(2),
@@ -93,7 +99,7 @@ impl<G: Rules> Way for GeneralWay<G> {
         "stepwise rollouts, updates by autodiff".to_string()
     }
 
-    fn policy(&self) -> Mlp {
+    fn model(&self) -> M {
         self.learner.weights().policy()
     }
 
@@ -103,11 +109,12 @@ impl<G: Rules> Way for GeneralWay<G> {
 
     async fn export(&self) -> State {
         let games = self.games.export_async().await;
-        download(self.learner.weights(), games).await
+        download(self.learner.weights(), games, self.games.export_memory_async().await).await
     }
 
     fn import(&mut self, state: &State) -> Result<(), SeatsError> {
         upload(state, self.learner.weights_mut());
+        self.games.import_memory(&state.memory);
         self.games.import(&state.games)
     }
 }

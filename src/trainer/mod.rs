@@ -1,5 +1,6 @@
 //! Group Relative Policy Optimisation, on one screen.
 
+mod choose;
 mod engine;
 #[cfg(feature = "kernels")]
 mod fused;
@@ -9,7 +10,6 @@ mod native;
 mod snapshot;
 #[cfg(any(feature = "general", feature = "kernels"))]
 mod transfer;
-mod way;
 
 pub use snapshot::{
     SnapshotError, config_toml, load_policy, policy_file, saved_config, saved_game_name,
@@ -20,59 +20,63 @@ use crate::device;
 use crate::env::Rules;
 use crate::learner::{learning_rate, total_updates};
 use crate::metrics::{EvaluationRecord, IterationRecord, Phases, Seconds};
-use crate::model::{Mlp, NativeMlp};
+#[cfg(feature = "general")]
+use crate::model::TensorActor;
+use crate::model::{Model, NativePolicy, Network};
 use crate::rng::Stream;
 use crate::rollout::{Evaluation, Player, evaluate};
 use burn::cubecl::future::block_on;
 use burn::tensor::Device;
-use engine::{Engines, first_policy, obstacle, with_way};
+use choose::{Engines, first_network, obstacle, with_engine};
+use engine::{Engine, Totals};
 use tracing::{Instrument, info_span};
-use way::{Numbers, Way};
 use web_time::Instant;
 
-/// A training run in memory: games, policy, optimiser, counters.
+/// A training run in memory: games, model, optimiser, counters.
+///
+/// [`Trainer::new`] trains the network that the settings ask for, [`Trainer::with_model`] any model.
 #[derive(Debug)]
-pub struct Trainer<G: Rules> {
+pub struct Trainer<G: Rules, M: Model = Network> {
     game: G,
     config: TrainConfig,
     device: Device,
-    engine: Engines<G>,
+    engine: Engines<G, M>,
     /// Iterations done.
     iteration: u32,
     /// Score and iteration of the best evaluation so far.
     best: Option<(f64, u32)>,
 }
 
-/// One iteration of GRPO: every group plays, every action is judged by its group, the policy moves
-/// towards the better ones. Gives its numbers and the seconds of its phases.
-async fn iterate<W: Way>(
-    way: &mut W,
+/// One iteration of GRPO: every group plays, every action is compared with its group, the policy moves
+/// towards the better ones. Gives its totals and the seconds of its phases.
+async fn iterate<E: Engine>(
+    engine: &mut E,
     iteration: u32,
     next: Option<u32>,
-) -> (Numbers, Option<Phases>) {
+) -> (Totals, Option<Phases>) {
     let started = Instant::now();
     let span = info_span!("rollout").entered();
-    let played = way.play(iteration);
-    let timed = way.finish_phase();
+    let trajectory = engine.rollout(iteration);
+    let timed = engine.finish_phase();
     let rollout = started.elapsed().as_secs_f64();
     span.exit();
 
     let span = info_span!("advantage").entered();
-    let judged = way.judge(&played);
-    way.finish_phase();
+    let advantages = engine.advantages(&trajectory);
+    engine.finish_phase();
     let advantage = started.elapsed().as_secs_f64();
     span.exit();
 
     let span = info_span!("update").entered();
-    let learnt = way.update(&played, &judged, iteration);
-    way.finish_phase();
+    let stats = engine.update(&trajectory, &advantages, iteration);
+    engine.finish_phase();
     let update = started.elapsed().as_secs_f64();
     span.exit();
 
-    let numbers = way.numbers(played, judged, learnt, next).instrument(info_span!("read_back"));
-    let numbers = numbers.await;
+    let totals = engine.totals(trajectory, advantages, stats, next);
+    let totals = totals.instrument(info_span!("read_back")).await;
     let phases = Phases { rollout, advantage: advantage - rollout, update: update - advantage };
-    (numbers, timed.then_some(phases))
+    (totals, timed.then_some(phases))
 }
 
 /// Why training stopped.
@@ -92,12 +96,28 @@ pub enum TrainError {
 }
 
 impl<G: Rules> Trainer<G> {
-    /// A run at its start. Both `game` and `config` must have been validated.
+    /// A run at its start, of the network that the settings ask for. Both `game` and `config` must have
+    /// been validated.
     ///
     /// # Panics
     /// In a build without the feature `general`, where there is an obstacle ([`Trainer::obstacle_to`]).
     pub fn new(game: G, config: &TrainConfig, device: &Device) -> Self {
-        let engine = Engines::new(game, config, device);
+        Self::with_model(game, first_network(game, config, device), config, device)
+    }
+
+    /// Why a run would not take a fast engine, if it wouldn't.
+    pub fn obstacle_to(game: G, config: &TrainConfig, device: &Device) -> Option<String> {
+        obstacle(&first_network(game, config, device), config, device)
+    }
+}
+
+impl<G: Rules, M: Model> Trainer<G, M> {
+    /// A run at its start, of a model on `device`, whatever `config.policy` says.
+    ///
+    /// # Panics
+    /// As [`Trainer::new`].
+    pub fn with_model(game: G, model: M, config: &TrainConfig, device: &Device) -> Self {
+        let engine = Engines::new(game, model, config, device);
         let (config, device) = (config.clone(), device.clone());
         Self { game, config, device, engine, iteration: 0, best: None }
     }
@@ -124,17 +144,18 @@ impl<G: Rules> Trainer<G> {
         device::take_read_count();
         let started = Instant::now();
         let next = (self.iteration + 1 < self.config.iterations).then_some(self.iteration + 1);
-        let (numbers, phases) =
-            with_way!(&mut self.engine, way => iterate(way.as_mut(), self.iteration, next).await);
+        let (totals, phases) = with_engine!(&mut self.engine, engine => {
+            iterate(engine.as_mut(), self.iteration, next).await
+        });
         self.iteration += 1;
-        self.record(numbers, Seconds { total: started.elapsed().as_secs_f64(), phases })
+        self.record(totals, Seconds { total: started.elapsed().as_secs_f64(), phases })
     }
 
     /// Plays the next iteration's rollout to its end without learning from it, and leaves the run as
     /// it was. Gives the seconds that it took.
     pub fn rehearse(&mut self) -> f64 {
         let started = Instant::now();
-        with_way!(&mut self.engine, way => way.rehearse(self.iteration));
+        with_engine!(&mut self.engine, engine => engine.rehearse(self.iteration));
         started.elapsed().as_secs_f64()
     }
 
@@ -145,8 +166,19 @@ impl<G: Rules> Trainer<G> {
 
     /// As [`Trainer::evaluate`], where nothing can be waited for.
     pub async fn evaluate_async(&self, episodes: usize, player: Player) -> Evaluation {
-        let policy = NativeMlp::new_async(&self.policy()).await;
-        evaluate(&policy, self.game, episodes, Stream::Validation, self.config.seed, player)
+        let (game, seed) = (self.game, self.config.seed);
+        let model = self.model();
+        if let Some(form) = model.fast_form() {
+            let policy = NativePolicy::new_async(form).await;
+            return evaluate(&policy, game, episodes, Stream::Validation, seed, player);
+        }
+        #[cfg(feature = "general")]
+        {
+            let policy = TensorActor::new(&model, game.num_features(), game.num_actions());
+            evaluate(&policy, game, episodes, Stream::Validation, seed, player)
+        }
+        #[cfg(not(feature = "general"))]
+        unreachable!("a model without a fast form needs the feature `general`")
     }
 
     /// Evaluates the greedy policy, and says whether it is the best so far.
@@ -166,24 +198,19 @@ impl<G: Rules> Trainer<G> {
         (EvaluationRecord::from(evaluation), improved)
     }
 
-    /// The policy as it is.
-    pub fn policy(&self) -> Mlp {
-        with_way!(&self.engine, way => way.policy())
+    /// The model as it is.
+    pub fn model(&self) -> M {
+        self.engine.model()
     }
 
     /// How the run plays and learns, in words: what `engine` came to on this device.
     pub fn describe(&self) -> String {
-        with_way!(&self.engine, way => way.describe())
+        with_engine!(&self.engine, engine => engine.describe())
     }
 
-    /// Why the run does not take the fast way, if it doesn't.
+    /// Why the run does not take a fast engine, if it doesn't.
     pub fn obstacle(&self) -> Option<String> {
-        Self::obstacle_to(self.game, &self.config, &self.device)
-    }
-
-    /// Why a run would not take the fast way, if it wouldn't.
-    pub fn obstacle_to(game: G, config: &TrainConfig, device: &Device) -> Option<String> {
-        obstacle(&first_policy(game, config, device), config, device)
+        obstacle(&self.model(), &self.config, &self.device)
     }
 
     /// The game.
@@ -206,9 +233,9 @@ impl<G: Rules> Trainer<G> {
         self.best
     }
 
-    fn record(&self, numbers: Numbers, seconds: Seconds) -> Result<IterationRecord, TrainError> {
+    fn record(&self, totals: Totals, seconds: Seconds) -> Result<IterationRecord, TrainError> {
         let iteration = self.iteration;
-        let Numbers { score_sum, episodes, mean_reward, zero_variance, update } = numbers;
+        let Totals { score_sum, episodes, mean_reward, zero_variance, update } = totals;
         let [approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm] = update;
         for (what, value) in [
             ("loss", loss),
@@ -222,7 +249,7 @@ impl<G: Rules> Trainer<G> {
         }
         let rollout = &self.config.rollout;
         let steps = (rollout.num_envs() * rollout.num_steps) as u64;
-        let updates = with_way!(&self.engine, way => way.steps());
+        let updates = with_engine!(&self.engine, engine => engine.steps());
         let total = total_updates(&self.config);
         Ok(IterationRecord {
             iteration,

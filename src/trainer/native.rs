@@ -1,17 +1,19 @@
-//! The fast way on the CPU: native code on all threads.
+//! The fast engine on the CPU: native code on all threads.
 
-use super::way::{Numbers, State, Way};
+use super::engine::{Engine, State, Totals};
 use crate::advantage::HostAdvantages;
 use crate::config::TrainConfig;
-use crate::data::{HostTrajectory, Totals};
+use crate::data::{self, HostTrajectory};
 use crate::env::Rules;
 use crate::learner::{NativeLearner, UpdateMeans};
-use crate::model::Mlp;
+use crate::model::{Mlp, Model, flatten, unflatten};
 use crate::rollout::{NativeRollout, RolloutKeys, SeatsError};
 
 /// Native rollouts and updates, in the host's memory from one end to the other.
 #[derive(Debug)]
-pub(super) struct NativeWay<G: Rules> {
+pub(super) struct NativeEngine<G: Rules, M: Model> {
+    /// The model whose fast form the perceptron is; its weights are those that the run began with.
+    model: M,
     config: TrainConfig,
     games: NativeRollout<G>,
     learner: NativeLearner,
@@ -19,61 +21,64 @@ pub(super) struct NativeWay<G: Rules> {
     room: (HostTrajectory, HostAdvantages),
 }
 
-impl<G: Rules> NativeWay<G> {
-    pub fn new(game: G, policy: &Mlp, config: &TrainConfig) -> Self {
+impl<G: Rules, M: Model> NativeEngine<G, M> {
+    /// Trains `model` as the perceptron that it is.
+    pub fn new(game: G, model: M, mlp: &Mlp, config: &TrainConfig) -> Self {
         let keys = RolloutKeys::new(config.seed);
         Self {
             games: NativeRollout::new(game, &config.rollout, keys),
-            learner: NativeLearner::new(policy, config),
+            learner: NativeLearner::new(mlp, config),
+            model,
             config: config.clone(),
             room: Default::default(),
         }
     }
 }
 
-impl<G: Rules> Way for NativeWay<G> {
-    type Played = (HostTrajectory, Totals);
-    type Judged = HostAdvantages;
-    type Learnt = UpdateMeans;
+impl<G: Rules, M: Model> Engine for NativeEngine<G, M> {
+    type Model = M;
+    type Trajectory = (HostTrajectory, data::Totals);
+    type Advantages = HostAdvantages;
+    type Stats = UpdateMeans;
 
-    fn play(&mut self, iteration: u32) -> (HostTrajectory, Totals) {
+    fn rollout(&mut self, iteration: u32) -> Self::Trajectory {
         let mut trajectory = std::mem::take(&mut self.room.0);
         let policy = self.learner.native_policy();
         let totals = self.games.collect_into(&policy, iteration, &mut trajectory);
         (trajectory, totals)
     }
 
-    fn judge(&mut self, (played, _): &(HostTrajectory, Totals)) -> HostAdvantages {
+    fn advantages(&mut self, (trajectory, _): &Self::Trajectory) -> HostAdvantages {
         let mut advantages = std::mem::take(&mut self.room.1);
-        advantages.judge(played, &self.config.rollout, &self.config.advantage);
+        advantages.judge(trajectory, &self.config.rollout, &self.config.advantage);
         advantages
     }
 
     fn update(
         &mut self,
-        (played, _): &(HostTrajectory, Totals),
-        judged: &HostAdvantages,
+        (trajectory, _): &Self::Trajectory,
+        advantages: &HostAdvantages,
         iteration: u32,
     ) -> UpdateMeans {
-        let HostAdvantages { values, counts, .. } = judged;
+        let HostAdvantages { values, counts, .. } = advantages;
         let learn_steps = self.config.rollout.learn_steps;
-        self.learner.update_from_host(played, values, counts, learn_steps, iteration)
+        self.learner.update_from_host(trajectory, values, counts, learn_steps, iteration)
     }
 
-    async fn numbers(
+    async fn totals(
         &mut self,
-        (played, totals): (HostTrajectory, Totals),
-        judged: HostAdvantages,
-        learnt: UpdateMeans,
+        (trajectory, totals): Self::Trajectory,
+        advantages: HostAdvantages,
+        stats: UpdateMeans,
         _next: Option<u32>,
-    ) -> Numbers {
-        let Totals { score_sum, episodes, mean_reward } = totals;
-        let zero_variance = judged.zero_variance;
-        self.room = (played, judged);
+    ) -> Totals {
+        let data::Totals { score_sum, episodes, mean_reward } = totals;
+        let zero_variance = advantages.zero_variance;
+        self.room = (trajectory, advantages);
         let UpdateMeans { approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm } =
-            learnt;
+            stats;
         let update = [approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm];
-        Numbers { score_sum, episodes, mean_reward, zero_variance, update }
+        Totals { score_sum, episodes, mean_reward, zero_variance, update }
     }
 
     fn finish_phase(&self) -> bool {
@@ -82,7 +87,7 @@ impl<G: Rules> Way for NativeWay<G> {
 
     fn rehearse(&mut self, iteration: u32) {
         let games = self.games.clone();
-        (self.room.0, _) = self.play(iteration);
+        (self.room.0, _) = self.rollout(iteration);
         self.games = games;
     }
 
@@ -90,8 +95,8 @@ impl<G: Rules> Way for NativeWay<G> {
         "native rollouts, native updates".to_string()
     }
 
-    fn policy(&self) -> Mlp {
-        self.learner.policy()
+    fn model(&self) -> M {
+        unflatten(self.model.clone(), &flatten(&self.learner.policy()))
     }
 
     fn steps(&self) -> u64 {
@@ -104,6 +109,7 @@ impl<G: Rules> Way for NativeWay<G> {
             moments: self.learner.optimizer(),
             reference: self.learner.reference_params(),
             games: self.games.export(),
+            memory: Vec::new(),
         }
     }
 

@@ -1,15 +1,15 @@
 //! A training run as the sections of a checkpoint, and back.
 
 use super::Trainer;
-use super::engine::with_way;
-use super::way::{State as Kept, Way};
+use super::choose::{first_network, with_engine};
+use super::engine::{Engine, State as Kept};
 use crate::checkpoint::{Checkpoint, CheckpointError, Section};
 use crate::config::{ConfigError, TrainConfig, overlay};
 use crate::device;
 use crate::env::Rules;
 use crate::learner::Moments;
-use crate::model::saved::{self, Header, SavedError, mlp_parameters, mlp_widths, write_params};
-use crate::model::{NativeMlp, Parameter, flatten, named_parameters};
+use crate::model::saved::{self, Header, SavedError, network_parameters, write_params};
+use crate::model::{Memory, Model, NativePolicy, Parameter, flatten, named_parameters};
 use crate::rollout::SeatsError;
 use burn::cubecl::future::block_on;
 use burn::tensor::Device;
@@ -24,6 +24,7 @@ const FIRST_MOMENT: &str = "first_moment.safetensors";
 const SECOND_MOMENT: &str = "second_moment.safetensors";
 const REFERENCE: &str = "reference.safetensors";
 const GAMES: &str = "games.safetensors";
+const MEMORY: &str = "memory.safetensors";
 /// The version of all sections that this build writes, and the newest that it reads.
 const VERSION: u32 = 1;
 
@@ -123,12 +124,11 @@ pub fn load_policy<G: Rules>(
     checkpoint: &Checkpoint,
     game: G,
     config: &TrainConfig,
-) -> Result<NativeMlp, SnapshotError> {
+) -> Result<NativePolicy, SnapshotError> {
     let (features, actions) = (game.num_features(), game.num_actions());
-    let parameters = mlp_parameters(features, actions, &config.policy);
+    let parameters = network_parameters(features, actions, &config.policy);
     let weights = read_params(checkpoint, WEIGHTS, &parameters)?;
-    let widths = mlp_widths(features, actions, &config.policy);
-    Ok(NativeMlp::from_params(&widths, config.policy.activation, &weights))
+    Ok(NativePolicy::from_params(features, actions, &config.policy, &weights))
 }
 
 /// What a file with a policy and its settings ([`crate::model::saved`]) holds of a checkpoint.
@@ -142,7 +142,7 @@ pub fn policy_file(bytes: Vec<u8>) -> Result<Checkpoint, SavedError> {
     Ok(Checkpoint { iteration, sections })
 }
 
-impl<G: Rules + Serialize> Trainer<G> {
+impl<G: Rules + Serialize, M: Model> Trainer<G, M> {
     /// Everything that the run needs to go on. On a device this reads back and waits.
     pub fn snapshot(&self) -> Checkpoint {
         block_on(self.snapshot_async())
@@ -150,8 +150,8 @@ impl<G: Rules + Serialize> Trainer<G> {
 
     /// As [`Trainer::snapshot`], where nothing can be waited for.
     pub async fn snapshot_async(&self) -> Checkpoint {
-        let names = named_parameters(&self.policy());
-        let kept = with_way!(&self.engine, way => way.export().await);
+        let names = named_parameters(&self.model());
+        let kept = with_engine!(&self.engine, engine => engine.export().await);
         let state = State {
             iteration: self.iteration,
             optimizer_steps: kept.moments.steps,
@@ -173,6 +173,9 @@ impl<G: Rules + Serialize> Trainer<G> {
         if let Some(reference) = &kept.reference {
             sections.push((REFERENCE, bytes(reference)));
         }
+        if !kept.memory.is_empty() {
+            sections.push((MEMORY, memory_bytes(&kept.memory, self.config.rollout.num_groups)));
+        }
         let sections = sections.into_iter().map(|(name, bytes)| Section {
             name: name.to_string(),
             version: VERSION,
@@ -184,9 +187,9 @@ impl<G: Rules + Serialize> Trainer<G> {
     /// The policy as it is, as one file ([`crate::model::saved`]), where nothing can be waited for. On a
     /// device this reads back.
     pub async fn policy_file_async(&self) -> Vec<u8> {
-        let policy = self.policy();
-        let params = device::read_async(flatten(&policy)).await;
-        write_params(&named_parameters(&policy), &params, Some(&self.header()))
+        let model = self.model();
+        let params = device::read_async(flatten(&model)).await;
+        write_params(&named_parameters(&model), &params, Some(&self.header()))
     }
 
     /// What the policy is of.
@@ -195,6 +198,50 @@ impl<G: Rules + Serialize> Trainer<G> {
         Header { iteration: self.iteration.into(), config }
     }
 
+    /// A run of a model of one's own that goes on from a checkpoint, as [`Trainer::resume`]; the weights
+    /// of `model` are replaced by those saved.
+    ///
+    /// # Errors
+    /// If the checkpoint lacks a section or does not fit.
+    pub fn resume_with_model(
+        checkpoint: &Checkpoint,
+        game: G,
+        model: M,
+        config: &TrainConfig,
+        device: &Device,
+    ) -> Result<Self, SnapshotError> {
+        let memory_size = memory_size(&model, device);
+        let mut trainer = Self::with_model(game, model, config, device);
+        let section = checkpoint.section(STATE, VERSION)?;
+        let state: State =
+            serde_json::from_slice(&section.bytes).map_err(|e| unreadable(STATE, e))?;
+        let names = named_parameters(&trainer.model());
+        let params = |section: &str| read_params(checkpoint, section, &names);
+        let games = read_games(checkpoint)?;
+        let memory = if memory_size == 0 || games.is_empty() {
+            Vec::new()
+        } else {
+            read_memory(checkpoint, config.rollout.num_groups, memory_size)?
+        };
+        let kept = Kept {
+            params: params(WEIGHTS)?,
+            moments: Moments {
+                first_moment: params(FIRST_MOMENT)?,
+                second_moment: params(SECOND_MOMENT)?,
+                steps: state.optimizer_steps,
+            },
+            reference: (config.loss.kl_coef > 0.0).then(|| params(REFERENCE)).transpose()?,
+            games,
+            memory,
+        };
+        with_engine!(&mut trainer.engine, engine => engine.import(&kept))?;
+        trainer.iteration = state.iteration;
+        trainer.best = state.best_score.zip(state.best_iteration);
+        Ok(trainer)
+    }
+}
+
+impl<G: Rules + Serialize> Trainer<G> {
     /// A run that goes on from a checkpoint. `config` and `game` are those of the checkpoint
     /// ([`saved_config`]), or changes of them that keep the shapes.
     ///
@@ -206,27 +253,15 @@ impl<G: Rules + Serialize> Trainer<G> {
         config: &TrainConfig,
         device: &Device,
     ) -> Result<Self, SnapshotError> {
-        let mut trainer = Self::new(game, config, device);
-        let section = checkpoint.section(STATE, VERSION)?;
-        let state: State =
-            serde_json::from_slice(&section.bytes).map_err(|e| unreadable(STATE, e))?;
-        let names = named_parameters(&trainer.policy());
-        let params = |section: &str| read_params(checkpoint, section, &names);
-        let kept = Kept {
-            params: params(WEIGHTS)?,
-            moments: Moments {
-                first_moment: params(FIRST_MOMENT)?,
-                second_moment: params(SECOND_MOMENT)?,
-                steps: state.optimizer_steps,
-            },
-            reference: (config.loss.kl_coef > 0.0).then(|| params(REFERENCE)).transpose()?,
-            games: read_games(checkpoint)?,
-        };
-        with_way!(&mut trainer.engine, way => way.import(&kept))?;
-        trainer.iteration = state.iteration;
-        trainer.best = state.best_score.zip(state.best_iteration);
-        Ok(trainer)
+        let network = first_network(game, config, device);
+        Self::resume_with_model(checkpoint, game, network, config, device)
     }
+}
+
+/// Numbers that a model remembers of a game.
+fn memory_size<M: Model>(model: &M, device: &Device) -> usize {
+    let memory = model.initial_memory(1, &device.clone().without_autodiff());
+    memory.rows().map_or(0, |rows| rows.dims()[1])
 }
 
 fn unreadable(section: &str, reason: impl ToString) -> SnapshotError {
@@ -257,4 +292,20 @@ fn read_games(checkpoint: &Checkpoint) -> Result<Vec<u32>, SnapshotError> {
     let view = tensors.tensor("games").map_err(|e| unreadable(GAMES, e))?;
     let words = view.data().chunks_exact(4);
     Ok(words.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect())
+}
+
+fn memory_bytes(numbers: &[f32], num_groups: usize) -> Vec<u8> {
+    write_params(&[memory_parameter(num_groups, numbers.len() / num_groups)], numbers, None)
+}
+
+fn memory_parameter(num_groups: usize, memory_size: usize) -> Parameter {
+    Parameter { name: "memory".to_string(), shape: vec![num_groups, memory_size] }
+}
+
+fn read_memory(
+    checkpoint: &Checkpoint,
+    num_groups: usize,
+    memory_size: usize,
+) -> Result<Vec<f32>, SnapshotError> {
+    read_params(checkpoint, MEMORY, &[memory_parameter(num_groups, memory_size)])
 }

@@ -1,13 +1,17 @@
 //! A learner's state from a device to host memory, and back.
 
-use super::way::State;
+use super::engine::State;
 use crate::device;
 use crate::learner::{AdamW, Moments, Weights};
-use crate::model::{Policy, flatten};
+use crate::model::{Model, flatten};
 use burn::tensor::{Tensor, TensorData};
 
-/// A learner's state from a device, with the `games`.
-pub(super) async fn download<P: Policy>(weights: &Weights<P>, games: Vec<u32>) -> State {
+/// A learner's state from a device, with the `games` and what the model remembers of them.
+pub(super) async fn download<M: Model>(
+    weights: &Weights<M>,
+    games: Vec<u32>,
+    memory: Vec<f32>,
+) -> State {
     let read = |tensor: &Tensor<1>| device::read_async(tensor.clone());
     let optimizer = weights.optimizer();
     State {
@@ -22,11 +26,12 @@ pub(super) async fn download<P: Policy>(weights: &Weights<P>, games: Vec<u32>) -
             None => None,
         },
         games,
+        memory,
     }
 }
 
 /// Puts a learner's state on a device.
-pub(super) fn upload<P: Policy>(state: &State, weights: &mut Weights<P>) {
+pub(super) fn upload<M: Model>(state: &State, weights: &mut Weights<M>) {
     let device = weights.params().device();
     let upload = |values: &Vec<f32>| {
         Tensor::<1>::from_data(TensorData::new(values.clone(), [values.len()]), &device)

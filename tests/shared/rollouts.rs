@@ -112,7 +112,7 @@ pub fn perceptron<G: Rules>(
     activation: Activation,
     device: &Device,
 ) -> Mlp {
-    let config = PolicyConfig { hidden: hidden.to_vec(), activation };
+    let config = PolicyConfig::mlp(hidden, activation);
     let mlp = Mlp::new(game.num_features(), game.num_actions(), &config, 1, device);
     // Burn's GELU is no number where its cube is beyond the range of a device's hyperbolic tangent.
     let spread = if activation == Activation::Tanh { 5.0 } else { 3.5 };

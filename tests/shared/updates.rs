@@ -5,7 +5,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use grove::config::{Activation, KlEstimator, LossConfig, LossType, PolicyConfig, TrainConfig};
 use grove::data::{Judged, Part, Recording, Trajectory};
 use grove::learner::{FusedLearner, Learner, Weights};
-use grove::model::{Categorical, Mlp, Observer, Policy, StoredFeatures, flatten, unflatten};
+use grove::model::{Categorical, Memoryless, Mlp, Observer, StoredFeatures, flatten, unflatten};
 
 /// Sizes of a network and a trajectory.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,7 @@ pub struct Played {
 
 /// A perceptron with these parameters, or fresh ones.
 pub fn mlp(sizes: Sizes, params: Option<&[f32]>, device: &Device) -> Mlp {
-    let config = PolicyConfig { hidden: sizes.hidden.to_vec(), activation: sizes.activation };
+    let config = PolicyConfig::mlp(sizes.hidden, sizes.activation);
     let mlp = Mlp::new(sizes.features, sizes.actions, &config, 7, device);
     match params {
         Some(params) => unflatten(mlp, &Tensor::from_floats(params, device)),
@@ -129,6 +129,7 @@ impl Played {
             rewards: zeros(),
             ends: zeros(),
             scores: zeros(),
+            memory: None,
         };
         let policy = mlp(self.sizes, Some(&self.params), device);
         (policy, trajectory, rows(&self.advantages), rows(&self.mask))

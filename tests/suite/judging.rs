@@ -57,6 +57,7 @@ impl Games {
             rewards: rows(self.rewards.clone()),
             ends: rows(self.ends.iter().map(|ended| f32::from(*ended)).collect()),
             scores: rows(scores),
+            memory: None,
         }
     }
 

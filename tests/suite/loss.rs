@@ -10,7 +10,7 @@ use crate::support::{adapter, cpu};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use grove::config::{Activation, KlEstimator, LossConfig, LossType, PolicyConfig};
 use grove::learner::loss::{Steps, Totals, loss};
-use grove::model::{Categorical, Mlp, Policy, flatten, unflatten};
+use grove::model::{Categorical, Memoryless, Mlp, flatten, unflatten};
 use grove::rng::draw;
 use reference::{Network, reference, reference_gradient};
 
@@ -47,10 +47,8 @@ impl Batch {
 
 /// A perceptron whose logits matter: weights and biases uniform in [-0.8, 0.8).
 fn perceptron(features: usize, hidden: &[usize], actions: usize, device: &Device) -> Mlp {
-    let config = PolicyConfig {
-        hidden: hidden.to_vec(),
-        activation: if hidden.len() == 1 { Activation::Tanh } else { Activation::Gelu },
-    };
+    let activation = if hidden.len() == 1 { Activation::Tanh } else { Activation::Gelu };
+    let config = PolicyConfig::mlp(hidden, activation);
     let mlp = Mlp::new(features, actions, &config, 1, device);
     let count = flatten(&mlp).dims()[0];
     let params: Vec<f32> = noise(17, count).iter().map(|x| x * 0.8).collect();

@@ -10,6 +10,7 @@ mod engines;
 mod judging;
 mod learning;
 mod loss;
+mod models;
 mod optimum;
 mod policies;
 mod precision;

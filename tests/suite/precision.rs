@@ -20,7 +20,7 @@ fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
 /// A perceptron for the fruit catcher whose logits differ by a few units.
 fn perceptron(hidden: &[usize], device: &Device) -> Mlp {
     let game = Fruit::default();
-    let config = PolicyConfig { hidden: hidden.to_vec(), activation: Activation::Silu };
+    let config = PolicyConfig::mlp(hidden, Activation::Silu);
     let mlp = Mlp::new(game.num_features(), game.num_actions(), &config, 1, device);
     let params: Vec<f32> = floats(flatten(&mlp))
         .iter()

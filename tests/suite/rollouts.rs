@@ -2,6 +2,7 @@
 
 mod fused;
 mod many;
+mod memory;
 mod random;
 mod starts;
 
@@ -30,7 +31,7 @@ impl Host {
 
 /// A perceptron for `game` whose logits differ: parameters uniform in [-scale, scale).
 fn perceptron<G: Game>(game: G, hidden: &[usize], scale: f32, device: &Device) -> Mlp {
-    let config = PolicyConfig { hidden: hidden.to_vec(), activation: Activation::Tanh };
+    let config = PolicyConfig::mlp(hidden, Activation::Tanh);
     let mlp = Mlp::new(game.num_features(), game.num_actions(), &config, 1, device);
     let count = flatten(&mlp).dims()[0] as u32;
     let params: Vec<f32> = (0..count).map(|i| (uniform(draw(41, i)) * 2.0 - 1.0) * scale).collect();

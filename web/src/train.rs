@@ -83,7 +83,7 @@ impl<G: Look + Serialize> Run for Session<G> {
     }
 
     fn step(&mut self) -> Result<(), JsError> {
-        let policy = FlatMlp::of(&self.trainer.policy());
+        let policy = self.trainer.model().mlp().and_then(FlatMlp::of);
         self.shown()?.step(&policy.expect("what the kernels train, they play"));
         Ok(())
     }

@@ -5,7 +5,7 @@ use crate::screen::Canvas;
 use grove::checkpoint::Checkpoint;
 use grove::config::TrainConfig;
 use grove::env::look::Look;
-use grove::model::NativeMlp;
+use grove::model::NativePolicy;
 use grove::model::saved::{Header, read_header, with_header};
 use grove::rollout::{Choice, Player, Watched};
 use grove::trainer::{load_policy, policy_file, saved_config, saved_game_name};
@@ -38,7 +38,7 @@ pub fn games() -> String {
 pub struct Policy {
     kind: Kind,
     config: TrainConfig,
-    network: Rc<NativeMlp>,
+    network: Rc<NativePolicy>,
     file: Vec<u8>,
     iteration: u64,
 }
@@ -103,7 +103,7 @@ impl Policy {
 fn load<G>(
     checkpoint: &Checkpoint,
     kind: fn(G) -> Kind,
-) -> Result<(Kind, TrainConfig, NativeMlp), JsError>
+) -> Result<(Kind, TrainConfig, NativePolicy), JsError>
 where
     G: Look + serde::de::DeserializeOwned,
 {
@@ -117,7 +117,7 @@ where
 #[wasm_bindgen]
 pub struct Show {
     kind: Kind,
-    network: Rc<NativeMlp>,
+    network: Rc<NativePolicy>,
     player: Player,
     games: Box<dyn Games>,
     count: usize,
@@ -262,7 +262,7 @@ struct Standing {
 trait Games {
     fn count(&self) -> usize;
     fn duel(&self) -> Box<dyn Games>;
-    fn choose(&self, network: &NativeMlp, player: Player) -> Vec<Choice>;
+    fn choose(&mut self, network: &NativePolicy, player: Player) -> Vec<Choice>;
     fn step(&mut self, choices: &[Choice], person: Option<u32>);
     fn standing(&self, i: usize) -> Standing;
     fn observe(&self) -> Vec<f32>;
@@ -282,7 +282,7 @@ impl<G: Look> Games for Watched<G> {
         Box::new(Watched::duel(self, 2))
     }
 
-    fn choose(&self, network: &NativeMlp, player: Player) -> Vec<Choice> {
+    fn choose(&mut self, network: &NativePolicy, player: Player) -> Vec<Choice> {
         Watched::choose(self, network, player)
     }
 

@@ -73,7 +73,7 @@ fn distance(a: &[f32], b: &[f32]) -> f64 {
 
 impl Case {
     fn policy(&self) -> Mlp {
-        let config = PolicyConfig { hidden: self.hidden.clone(), activation: self.activation };
+        let config = PolicyConfig::mlp(&self.hidden, self.activation);
         let policy = Mlp::new(self.features, self.actions, &config, 5, &Device::flex());
         // The last layer starts near zero, and biases at zero, which would hide what they do.
         let flat = flatten(&policy);
@@ -104,6 +104,7 @@ impl Case {
             rewards: zeros(),
             ends: zeros(),
             scores: zeros(),
+            memory: None,
         };
         let mask = tensor(mask, shape);
         let advantages = tensor(noise(count, 4), shape) * 2.0 * mask.clone();

@@ -12,7 +12,7 @@ use super::{BenchArgs, Playable, check, check_engine, settings, with_game};
 use crate::config::{Start, TrainConfig};
 use crate::device;
 use crate::env::Rules;
-use crate::model::NativeMlp;
+use crate::model::NativePolicy;
 use crate::rng::Stream;
 use crate::rollout::{Player, evaluate, play_at_random};
 use crate::trainer::Trainer;
@@ -124,7 +124,7 @@ fn bench<G: Playable>(args: &BenchArgs) -> Result<()> {
 
 /// The mean score of the greedy policy over the episodes that `grove eval` plays.
 fn look<G: Rules>(trainer: &Trainer<G>) -> f64 {
-    let policy = NativeMlp::new(&trainer.policy());
+    let policy = NativePolicy::new(&trainer.model());
     let stream = Stream::Evaluation;
     evaluate(&policy, trainer.game(), LOOK_EPISODES, stream, 0, Player::Greedy).mean_score
 }

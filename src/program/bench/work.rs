@@ -1,7 +1,8 @@
 //! What a step costs, by the sizes alone: the least arithmetic and traffic that the algorithm asks for.
 //!
 //! With `f` features, hidden layers of `h1` (and `h2`) units and `a` actions a perceptron has
-//! `m = f h1 + h1 a` (or `f h1 + h1 h2 + h2 a`) weights.
+//! `m = f h1 + h1 a` (or `f h1 + h1 h2 + h2 a`) weights; a recurrent layer of `h2` units has
+//! `3 (h1 h2 + h2 h2)` instead of `h1 h2`.
 //!
 //! - *Arithmetic*, in floating-point operations (a multiplication and an addition are two), of the
 //!   matrix products alone. Forward: `2 m`. Backward: `2 m` for the weights' gradients and
@@ -17,7 +18,7 @@
 //! A device that is at 100 % of its peak by these counts would be at its limit; one at 10 % may be held
 //! up by other work (rules, draws, exponentials, launches), which the counts leave out.
 
-use crate::config::TrainConfig;
+use crate::config::{ModelKind, TrainConfig};
 use crate::env::Game;
 use serde::Serialize;
 
@@ -39,7 +40,13 @@ impl Work {
     pub fn of<G: Game>(game: G, config: &TrainConfig) -> Self {
         let inputs = [game.num_features()].into_iter().chain(config.policy.hidden.iter().copied());
         let outputs = config.policy.hidden.iter().copied().chain([game.num_actions()]);
-        let layers: Vec<f64> = inputs.zip(outputs).map(|(i, o)| (i * o) as f64).collect();
+        let mut layers: Vec<f64> = inputs.zip(outputs).map(|(i, o)| (i * o) as f64).collect();
+        if config.policy.kind == ModelKind::Gru {
+            // Three gates of the last hidden layer, each of its inputs and of its memory.
+            let last = layers.len() - 2;
+            let size = config.policy.hidden[last] as f64;
+            layers[last] = 3.0 * (layers[last] + size * size);
+        }
         let weights: f64 = layers.iter().sum();
         let forward = 2.0 * weights;
         let backward = 2.0 * weights + 2.0 * (weights - layers[0]);
@@ -81,5 +88,8 @@ mod tests {
         assert_eq!(work.trained_bytes, 24.0 + 12.0 + 2.0 * 24.0);
         config.policy.hidden = vec![64, 32];
         assert_eq!(Work::of(game, &config).policy_flops, 2.0 * (1024.0 + 2048.0 + 96.0));
+        config.policy.kind = ModelKind::Gru;
+        let gates = 3.0 * (2048.0 + 1024.0);
+        assert_eq!(Work::of(game, &config).policy_flops, 2.0 * (1024.0 + gates + 96.0));
     }
 }

@@ -12,7 +12,7 @@ use super::run_dir::find_checkpoint;
 use super::{RecordArgs, with_game};
 use crate::checkpoint::Checkpoint;
 use crate::env::look::Look;
-use crate::model::NativeMlp;
+use crate::model::NativePolicy;
 use crate::rollout::{Player, Watched};
 use crate::trainer::{load_policy, saved_config, saved_game_name};
 use crate::viewer::{Cells, Picture, Wall};
@@ -64,7 +64,7 @@ pub fn run(args: RecordArgs) -> Result<()> {
 /// Games that are played, and the picture that they are drawn to.
 struct Recording<'a, G: Look> {
     args: &'a RecordArgs,
-    policy: NativeMlp,
+    policy: NativePolicy,
     games: Watched<G>,
     artist: Artist<G>,
     picture: Picture,

@@ -11,7 +11,7 @@ use grove::config::{KlEstimator, LossType, LrSchedule, RolloutConfig, Start, Tra
 use grove::data::Trajectory;
 use grove::env::CartPole;
 use grove::learner::Learner;
-use grove::model::{Categorical, Mlp, NativeMlp, Policy, flatten};
+use grove::model::{Categorical, Memoryless, Mlp, NativeMlp, flatten};
 use grove::rollout::{NativeRollout, RolloutKeys, StepwiseRollout};
 use std::sync::{Arc, Mutex};
 
@@ -216,7 +216,7 @@ struct Spy {
     seen: Arc<Mutex<Vec<Vec<usize>>>>,
 }
 
-impl Policy for Spy {
+impl Memoryless for Spy {
     fn logits(&self, obs: Tensor<2>) -> Tensor<2> {
         let [batch, actions] = obs.dims();
         let first = floats(obs.clone().without_autodiff().slice([0..batch, 0..1]));
@@ -240,6 +240,7 @@ fn an_epoch_takes_every_game_once() {
         rewards: rows(),
         ends: rows(),
         scores: rows(),
+        memory: None,
     };
     let mut config = TrainConfig::for_game("any");
     for (minibatches, parts) in [(1, 1), (1, 4), (5, 1), (3, 2), (2, 7), (30, 1)] {

@@ -9,7 +9,7 @@ use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 use grove::config::{RolloutConfig, Start};
 use grove::env::Catch;
-use grove::model::{Policy, sample};
+use grove::model::{Memoryless, sample};
 use grove::rng::{Stream, draw, uniform};
 use grove::rollout::{RolloutKeys, StepwiseRollout};
 
@@ -19,7 +19,7 @@ struct Features {
     scale: Param<Tensor<1>>,
 }
 
-impl Policy for Features {
+impl Memoryless for Features {
     fn logits(&self, obs: Tensor<2>) -> Tensor<2> {
         let [batch, _] = obs.dims();
         let scale = self.scale.val().reshape([1, 3]);

@@ -1,7 +1,8 @@
 //! The multi-layer perceptron inside kernels.
 
-use super::{Mlp, flatten};
+use super::Mlp;
 use crate::config::Activation;
+use crate::model::flatten;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
@@ -9,7 +10,7 @@ use std::fmt::Debug;
 use std::hash::Hash;
 
 /// The widths of a perceptron, which kernels take as a compile-time value, and with them where each
-/// parameter lies in the vector of [`super::flatten`].
+/// parameter lies in the vector of [`flatten`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MlpShape {
     /// Features of an observation.

@@ -1,0 +1,143 @@
+//! Linear layers and activations on the CPU's vector units.
+//!
+//! [`LANES`] games go through a layer side by side, one in each lane. A lane's result depends on nothing
+//! but its own inputs, so neither the order of the games nor the number of threads changes it. Plain
+//! loops are compiled for several instruction sets, and the best that the machine has is taken at run
+//! time.
+
+use super::lanes::{LANES, Lanes};
+use super::math::{any, at_least, exp, mul_add, tanh};
+use crate::config::Activation;
+use multiversion::multiversion;
+
+/// A layer: weights `[inputs, outputs]`, row-major.
+#[derive(Clone, Debug)]
+pub(super) struct Dense {
+    pub inputs: usize,
+    pub outputs: usize,
+    pub weight: Vec<f32>,
+    pub bias: Vec<f32>,
+}
+
+impl Dense {
+    /// From the front of `params`, weights and then biases, which are taken away from there.
+    pub fn take(params: &mut &[f32], inputs: usize, outputs: usize) -> Self {
+        let mut take = |count: usize| {
+            let (taken, rest) = params.split_at(count);
+            *params = rest;
+            taken.to_vec()
+        };
+        Self { inputs, outputs, weight: take(inputs * outputs), bias: take(outputs) }
+    }
+
+    /// The number of its parameters.
+    pub fn num_params(&self) -> usize {
+        self.weight.len() + self.bias.len()
+    }
+}
+
+/// `output[j] = bias[j] + sum over i of weight[i, j] * input[i]`, summed in the order of `i`; 0 where
+/// it would be negative, if it shall be `rectified`.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+pub(super) fn dense(
+    weight: &[f32],
+    bias: &[f32],
+    input: &[Lanes],
+    output: &mut [Lanes],
+    rectified: bool,
+) {
+    let outputs = output.len();
+    all_tiles(bias, output, rectified, || input.iter().zip(weight.chunks_exact(outputs)));
+}
+
+/// As [`dense`], of those inputs alone that are `active`.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+pub(super) fn sparse(
+    weight: &[f32],
+    bias: &[f32],
+    input: &[Lanes],
+    active: &[usize],
+    output: &mut [Lanes],
+    rectified: bool,
+) {
+    let outputs = output.len();
+    let row = |i: &usize| (&input[*i], &weight[i * outputs..(i + 1) * outputs]);
+    all_tiles(bias, output, rectified, || active.iter().map(row));
+}
+
+/// Puts the inputs that are not 0 in some lane into `active`.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+pub(super) fn find_active(input: &[Lanes], active: &mut Vec<usize>) {
+    active.clear();
+    for (i, lanes) in input.iter().enumerate() {
+        if any(lanes) {
+            active.push(i);
+        }
+    }
+}
+
+/// Fills `output` from the inputs that `rows` gives, each with its weights `[outputs]`.
+#[inline(always)]
+fn all_tiles<'a, I>(bias: &[f32], output: &mut [Lanes], rectified: bool, rows: impl Fn() -> I)
+where
+    I: Iterator<Item = (&'a Lanes, &'a [f32])>,
+{
+    let floor = if rectified { 0.0 } else { f32::NEG_INFINITY };
+    // As many independent sums as 16 registers hold hide the latency of a multiply-add.
+    let j = tiles::<6, I>(bias, output, floor, 0, &rows);
+    let j = tiles::<4, I>(bias, output, floor, j, &rows);
+    let j = tiles::<3, I>(bias, output, floor, j, &rows);
+    let j = tiles::<2, I>(bias, output, floor, j, &rows);
+    tiles::<1, I>(bias, output, floor, j, &rows);
+}
+
+/// The outputs from `j` on, `floor` at least, `N` at a time; gives the first that is left.
+#[inline(always)]
+fn tiles<'a, const N: usize, I>(
+    bias: &[f32],
+    output: &mut [Lanes],
+    floor: f32,
+    mut j: usize,
+    rows: &impl Fn() -> I,
+) -> usize
+where
+    I: Iterator<Item = (&'a Lanes, &'a [f32])>,
+{
+    let outputs = output.len();
+    while outputs - j >= N {
+        let mut sums = [[0.0f32; LANES]; N];
+        for (sum, b) in sums.iter_mut().zip(&bias[j..j + N]) {
+            *sum = [*b; LANES];
+        }
+        for (x, row) in rows() {
+            for (sum, w) in sums.iter_mut().zip(&row[j..j + N]) {
+                for (s, x) in sum.iter_mut().zip(x) {
+                    *s = mul_add(*w, *x, *s);
+                }
+            }
+        }
+        for (output, sum) in output[j..j + N].as_flattened_mut().iter_mut().zip(sums.as_flattened())
+        {
+            *output = at_least(floor, *sum);
+        }
+        j += N;
+    }
+    j
+}
+
+/// Applies the activation in place.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+pub(super) fn activate(activation: Activation, values: &mut [Lanes]) {
+    let values = values.as_flattened_mut();
+    match activation {
+        // Rectified as it was stored.
+        Activation::Relu => {}
+        Activation::Tanh => values.iter_mut().for_each(|x| *x = tanh(*x)),
+        Activation::Silu => values.iter_mut().for_each(|x| *x /= 1.0 + exp(-*x)),
+        Activation::Gelu => values.iter_mut().for_each(|x| {
+            // sqrt(2 / pi)
+            let inner = 0.797_884_6 * (*x + 0.044_715 * *x * *x * *x);
+            *x *= 0.5 * (1.0 + tanh(inner));
+        }),
+    }
+}

@@ -1,0 +1,294 @@
+//! The gated recurrent network (Cho et al. 2014), as a Burn module.
+
+use crate::config::{Activation, PolicyConfig};
+use crate::model::mlp::{activate, tanh};
+use crate::model::orthogonal::{layer, linear, orthogonal};
+use crate::model::saved::mlp_widths;
+use crate::model::{FastForm, Memory, Model};
+use crate::rng::draw;
+use burn::module::Module;
+use burn::nn::Linear;
+use burn::tensor::{Device, Tensor, activation};
+
+/// Hidden layers as those of a perceptron, the last of which is a recurrent one; then action logits.
+///
+/// With the input `x` of the recurrent layer and its memory `h` (PyTorch's `torch.nn.GRU`, where the
+/// reset gate is applied after the matrix product):
+///
+/// ```text
+/// r = sigmoid(W_ir x + b_ir + W_hr h + b_hr)
+/// z = sigmoid(W_iz x + b_iz + W_hz h + b_hz)
+/// n = tanh(W_in x + b_in + r * (W_hn h + b_hn))
+/// h' = (1 - z) * n + z * h
+/// ```
+#[derive(Module, Debug)]
+pub struct Gru {
+    encoder: Vec<Linear>,
+    /// Of the input: `r`, `z` and `n` side by side.
+    input_gates: Linear,
+    /// Of the memory, likewise.
+    memory_gates: Linear,
+    head: Linear,
+    #[module(skip)]
+    activation: Activation,
+}
+
+impl Gru {
+    /// A network with fresh weights on `device`, the same for the same `key`: orthogonal ones, each gate
+    /// by itself, with the gains of [`Mlp`](crate::model::Mlp) and 1 in the gates. Biases are 0.
+    pub fn new(
+        num_features: usize,
+        num_actions: usize,
+        config: &PolicyConfig,
+        key: u32,
+        device: &Device,
+    ) -> Self {
+        let widths = mlp_widths(num_features, num_actions, config);
+        let encoders = widths.len() - 3;
+        let [inputs, size] = [widths[encoders], widths[encoders + 1]];
+        let encoder = widths.windows(2).take(encoders).enumerate().map(|(i, pair)| {
+            linear(pair[0], pair[1], std::f64::consts::SQRT_2, draw(key, i as u32), device)
+        });
+        let gates = |inputs: usize, key: u32| {
+            let gates = [0, 1, 2].map(|gate| orthogonal(inputs, size, 1.0, draw(key, gate)));
+            let rows = (0..inputs).flat_map(|i| {
+                gates.iter().flat_map(move |gate| gate[i * size..(i + 1) * size].iter().copied())
+            });
+            layer(rows.collect(), 3 * size, device)
+        };
+        Self {
+            encoder: encoder.collect(),
+            input_gates: gates(inputs, draw(key, encoders as u32)),
+            memory_gates: gates(size, draw(key, encoders as u32 + 1)),
+            head: linear(size, num_actions, 0.01, draw(key, encoders as u32 + 2), device),
+            activation: config.activation,
+        }
+    }
+
+    /// Layers before the recurrent one.
+    pub fn encoder(&self) -> &[Linear] {
+        &self.encoder
+    }
+
+    /// What follows each of those.
+    pub fn activation(&self) -> Activation {
+        self.activation
+    }
+
+    /// Numbers that it remembers of a game.
+    pub fn memory_size(&self) -> usize {
+        self.memory_gates.weight.dims()[0]
+    }
+
+    /// The widths of its layers, features and actions included.
+    pub fn widths(&self) -> Vec<usize> {
+        let inputs = self.encoder.iter().map(|layer| layer.weight.dims()[0]);
+        let [input, _] = self.input_gates.weight.dims();
+        let [size, actions] = self.head.weight.dims();
+        inputs.chain([input, size, actions]).collect()
+    }
+
+    /// What the inputs give to the gates, `[batch, 3 * memory_size]`.
+    fn input_sums(&self, obs: Tensor<2>) -> Tensor<2> {
+        let mut x = obs;
+        for layer in &self.encoder {
+            x = activate(layer.forward(x), self.activation);
+        }
+        self.input_gates.forward(x)
+    }
+
+    /// The memory after a step, from what its inputs give to the gates and the memory before.
+    fn remember(&self, inputs: Tensor<2>, memory: Tensor<2>) -> Tensor<2> {
+        let size = self.memory_size();
+        let own = self.memory_gates.forward(memory.clone());
+        let part = |gates: &Tensor<2>, from: usize, gates_wide: usize| {
+            gates.clone().narrow(1, from * size, gates_wide * size)
+        };
+        let gates = activation::sigmoid(part(&inputs, 0, 2) + part(&own, 0, 2));
+        let (reset, keep) = (part(&gates, 0, 1), part(&gates, 1, 1));
+        let new = tanh(part(&inputs, 2, 1) + reset * part(&own, 2, 1));
+        (memory - new.clone()) * keep + new
+    }
+}
+
+impl Model for Gru {
+    /// `[batch, memory_size]`.
+    type Memory = Tensor<2>;
+
+    fn initial_memory(&self, batch: usize, device: &Device) -> Tensor<2> {
+        Tensor::zeros([batch, self.memory_size()], device)
+    }
+
+    fn step(&self, obs: Tensor<2>, memory: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
+        let memory = self.remember(self.input_sums(obs), memory);
+        (self.head.forward(memory.clone()), memory)
+    }
+
+    /// What needs no memory is computed of all steps at once.
+    fn sequence(&self, obs: Tensor<3>, starts: Tensor<2>, memory: Tensor<2>) -> Tensor<3> {
+        let [num_steps, batch, num_features] = obs.dims();
+        let fresh = self.initial_memory(batch, &obs.device());
+        let inputs = self.input_sums(obs.reshape([num_steps * batch, num_features]));
+        let mut memory = memory;
+        let mut memories = Vec::with_capacity(num_steps);
+        for t in 0..num_steps {
+            let starts = starts.clone().narrow(0, t, 1).reshape([batch]);
+            let inputs = inputs.clone().narrow(0, t * batch, batch);
+            memory = self.remember(inputs, memory.anew(&fresh, starts));
+            memories.push(memory.clone());
+        }
+        let logits = self.head.forward(Tensor::cat(memories, 0));
+        let num_actions = logits.dims()[1];
+        logits.reshape([num_steps, batch, num_actions])
+    }
+
+    fn fast_form(&self) -> Option<FastForm<'_>> {
+        Some(FastForm::Gru(self))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::saved::gru_parameters;
+    use crate::model::{flatten, named_parameters, unflatten};
+    use burn::tensor::TensorData;
+
+    /// A network with two hidden layers, and weights that make its memory move.
+    fn gru(device: &Device) -> Gru {
+        let config = PolicyConfig::gru(&[7, 5], Activation::Tanh);
+        let gru = Gru::new(3, 4, &config, 1, device);
+        let count = flatten(&gru).dims()[0];
+        let params: Vec<f32> = (0..count).map(|i| (i as f32 * 0.731).sin() * 0.7).collect();
+        unflatten(gru, &Tensor::from_data(TensorData::new(params, [count]), device))
+    }
+
+    /// Observations, starts and memory of 6 steps of 3 games.
+    fn games(device: &Device) -> (Tensor<3>, Tensor<2>, Tensor<2>) {
+        let wave = |count: usize, rate: f32| -> Vec<f32> {
+            (0..count).map(|i| (i as f32 * rate).cos()).collect()
+        };
+        let mut starts = vec![0.0f32; 18];
+        [0, 4, 8, 11, 13].into_iter().for_each(|i| starts[i] = 1.0);
+        (
+            Tensor::from_data(TensorData::new(wave(54, 1.3), [6, 3, 3]), device),
+            Tensor::from_data(TensorData::new(starts, [6, 3]), device),
+            Tensor::from_data(TensorData::new(wave(15, 0.9), [3, 5]), device),
+        )
+    }
+
+    fn doubles<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
+        tensor.into_data().iter::<f64>().collect()
+    }
+
+    /// The logits by PyTorch's formula, number by number in f64.
+    fn reference(params: &[f64], obs: &[f64], starts: &[f64], memory: &[f64]) -> Vec<f64> {
+        let mut rest = params;
+        let mut take = |count: usize| {
+            let (taken, left) = rest.split_at(count);
+            rest = left;
+            taken
+        };
+        let (encoder, encoder_bias) = (take(21), take(7));
+        let (input, input_bias) = (take(7 * 15), take(15));
+        let (own, own_bias) = (take(5 * 15), take(15));
+        let (head, head_bias) = (take(20), take(4));
+        let product = |weight: &[f64], bias: &[f64], x: &[f64], j: usize| {
+            x.iter().enumerate().fold(bias[j], |sum, (i, x)| sum + x * weight[i * bias.len() + j])
+        };
+        let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+        let mut logits = vec![0.0; 6 * 3 * 4];
+        for game in 0..3 {
+            let mut h = memory[game * 5..][..5].to_vec();
+            for t in 0..6 {
+                if starts[t * 3 + game] == 1.0 {
+                    h = vec![0.0; 5];
+                }
+                let seen = &obs[(t * 3 + game) * 3..][..3];
+                let x: Vec<f64> =
+                    (0..7).map(|j| product(encoder, encoder_bias, seen, j).tanh()).collect();
+                let next = (0..5).map(|j| {
+                    let sums = |j: usize| {
+                        (product(input, input_bias, &x, j), product(own, own_bias, &h, j))
+                    };
+                    let ((ir, hr), (iz, hz)) = (sums(j), sums(5 + j));
+                    let (i_new, h_new) = sums(10 + j);
+                    let (r, z) = (sigmoid(ir + hr), sigmoid(iz + hz));
+                    (1.0 - z) * (i_new + r * h_new).tanh() + z * h[j]
+                });
+                h = next.collect();
+                for a in 0..4 {
+                    logits[(t * 3 + game) * 4 + a] = product(head, head_bias, &h, a);
+                }
+            }
+        }
+        logits
+    }
+
+    #[test]
+    fn a_sequence_is_its_steps_and_pytorchs_formula() {
+        let device = Device::flex();
+        let (gru, (obs, starts, memory)) = (gru(&device), games(&device));
+        let whole = gru.sequence(obs.clone(), starts.clone(), memory.clone());
+        let (params, fresh) = (doubles(flatten(&gru)), gru.initial_memory(3, &device));
+        let want = reference(
+            &params,
+            &doubles(obs.clone()),
+            &doubles(starts.clone()),
+            &doubles(memory.clone()),
+        );
+        let mut remembered = memory;
+        for (t, want) in want.chunks_exact(12).enumerate() {
+            let starts = starts.clone().narrow(0, t, 1).reshape([3]);
+            let seen = obs.clone().narrow(0, t, 1).reshape([3, 3]);
+            let (logits, next) = gru.step(seen, remembered.anew(&fresh, starts));
+            remembered = next;
+            let at_once = doubles(whole.clone().narrow(0, t, 1));
+            for ((step, at_once), want) in doubles(logits).iter().zip(at_once).zip(want) {
+                assert!((step - want).abs() < 1e-5, "step {t}: {step} instead of {want}");
+                assert!((at_once - want).abs() < 1e-5, "step {t}: {at_once} instead of {want}");
+            }
+        }
+    }
+
+    #[test]
+    fn gradients_of_a_sequence_are_finite_differences() {
+        let device = Device::flex();
+        let (gru, (obs, starts, memory)) = (gru(&device), games(&device));
+        let [obs64, starts64, memory64] =
+            [doubles(obs.clone()), doubles(starts.clone()), doubles(memory.clone())];
+        // The loss: logits weighted by a wave.
+        let weights: Vec<f32> = (0..72).map(|i| (i as f32 * 0.37).sin()).collect();
+        let loss = |params: &[f64]| {
+            let logits = reference(params, &obs64, &starts64, &memory64);
+            logits.iter().zip(&weights).map(|(x, w)| x * f64::from(*w)).sum::<f64>()
+        };
+        let leaf = flatten(&gru).autodiff().require_grad();
+        let logits = unflatten(gru.clone(), &leaf).sequence(obs, starts, memory);
+        let weight = Tensor::from_data(TensorData::new(weights.clone(), [6, 3, 4]), &device);
+        let mut gradients = (logits * weight).sum().backward();
+        let got = doubles(leaf.grad_remove(&mut gradients).unwrap());
+        let mut params = doubles(flatten(&gru));
+        for i in 0..params.len() {
+            let (before, step) = (params[i], 1e-5);
+            let [above, below] = [before + step, before - step].map(|x| {
+                params[i] = x;
+                loss(&params)
+            });
+            params[i] = before;
+            let want = (above - below) / (2.0 * step);
+            assert!((got[i] - want).abs() < 1e-4, "{i}: {} instead of {want}", got[i]);
+        }
+    }
+
+    #[test]
+    fn parameters_are_those_that_files_hold() {
+        let device = Device::flex();
+        for hidden in [&[5][..], &[7, 5], &[3, 7, 5]] {
+            let config = PolicyConfig::gru(hidden, Activation::Relu);
+            let gru = Gru::new(4, 2, &config, 1, &device);
+            assert_eq!(named_parameters(&gru), gru_parameters(4, 2, &config));
+            assert_eq!(gru.widths(), mlp_widths(4, 2, &config));
+        }
+    }
+}

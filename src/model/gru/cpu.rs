@@ -1,0 +1,192 @@
+//! The gated recurrent network on the CPU's vector units, for acting.
+//!
+//! [`LANES`] games go through the network side by side, one in each lane, whose result depends on nothing
+//! but its own observations.
+
+use super::Gru;
+use crate::config::Activation;
+use crate::model::dense::{Dense, activate, dense};
+use crate::model::{Actor, LANES, Lanes, exp, parameters, tanh};
+use burn::cubecl::future::block_on;
+use multiversion::multiversion;
+
+/// A copy of a [`Gru`]'s weights for acting on the CPU.
+#[derive(Clone, Debug)]
+pub struct NativeGru {
+    encoder: Vec<Dense>,
+    input_gates: Dense,
+    memory_gates: Dense,
+    head: Dense,
+    activation: Activation,
+}
+
+/// Room for the activations of one thread.
+#[derive(Clone, Debug)]
+pub struct Scratch {
+    front: Vec<Lanes>,
+    back: Vec<Lanes>,
+    own: Vec<Lanes>,
+}
+
+impl NativeGru {
+    /// Copies the weights. On a device this reads them back and waits for them.
+    pub fn new(gru: &Gru) -> Self {
+        block_on(Self::new_async(gru))
+    }
+
+    /// As [`NativeGru::new`], where nothing can be waited for.
+    ///
+    /// # Panics
+    /// If the device fails.
+    pub async fn new_async(gru: &Gru) -> Self {
+        let params = parameters::read(gru).await;
+        Self::from_params(&gru.widths(), gru.activation(), &params)
+    }
+
+    /// From the layers' widths, features and actions included, and parameters in the order of
+    /// [`flatten`](crate::model::flatten).
+    ///
+    /// # Panics
+    /// If the number of parameters is another, or there is no hidden layer.
+    pub fn from_params(widths: &[usize], activation: Activation, params: &[f32]) -> Self {
+        let [encoder @ .., size, actions] = widths else {
+            panic!("widths: of a hidden layer or more")
+        };
+        let mut rest = params;
+        let encoder: Vec<Dense> =
+            encoder.windows(2).map(|pair| Dense::take(&mut rest, pair[0], pair[1])).collect();
+        let inputs = widths[encoder.len()];
+        let network = Self {
+            encoder,
+            input_gates: Dense::take(&mut rest, inputs, 3 * size),
+            memory_gates: Dense::take(&mut rest, *size, 3 * size),
+            head: Dense::take(&mut rest, *size, *actions),
+            activation,
+        };
+        assert!(rest.is_empty(), "params: [num_params]");
+        network
+    }
+
+    /// The number of parameters.
+    pub fn num_params(&self) -> usize {
+        let gates = [&self.input_gates, &self.memory_gates, &self.head];
+        self.encoder.iter().chain(gates).map(Dense::num_params).sum()
+    }
+}
+
+impl Actor for NativeGru {
+    type Scratch = Scratch;
+
+    fn num_features(&self) -> usize {
+        self.encoder.first().unwrap_or(&self.input_gates).inputs
+    }
+
+    fn num_actions(&self) -> usize {
+        self.head.outputs
+    }
+
+    fn memory_size(&self) -> usize {
+        self.memory_gates.inputs
+    }
+
+    fn scratch(&self) -> Scratch {
+        let layers = [&self.input_gates, &self.head];
+        let widest = self.encoder.iter().chain(layers).map(|layer| layer.outputs).max();
+        let room = || vec![[0.0; LANES]; widest.unwrap_or(0)];
+        Scratch { front: room(), back: room(), own: room() }
+    }
+
+    fn act<'a>(
+        &self,
+        obs: &[Lanes],
+        memory: &mut [Lanes],
+        scratch: &'a mut Scratch,
+    ) -> &'a [Lanes] {
+        assert_eq!(obs.len(), self.num_features(), "obs: [num_features][LANES]");
+        assert_eq!(memory.len(), self.memory_size(), "memory: [memory_size][LANES]");
+        let Scratch { front, back, own } = scratch;
+        for (i, layer) in self.encoder.iter().enumerate() {
+            let input = if i == 0 { obs } else { &back[..layer.inputs] };
+            let output = &mut front[..layer.outputs];
+            dense(&layer.weight, &layer.bias, input, output, self.activation == Activation::Relu);
+            activate(self.activation, output);
+            std::mem::swap(front, back);
+        }
+        let gates = &self.input_gates;
+        let input = if self.encoder.is_empty() { obs } else { &back[..gates.inputs] };
+        dense(&gates.weight, &gates.bias, input, &mut front[..gates.outputs], false);
+        let gates = &self.memory_gates;
+        dense(&gates.weight, &gates.bias, memory, &mut own[..gates.outputs], false);
+        remember(&front[..gates.outputs], &own[..gates.outputs], memory);
+        dense(&self.head.weight, &self.head.bias, memory, &mut back[..self.head.outputs], false);
+        &back[..self.head.outputs]
+    }
+}
+
+/// The memory after a step, from what inputs and memory give to the gates (see [`Gru`]).
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn remember(inputs: &[Lanes], own: &[Lanes], memory: &mut [Lanes]) {
+    let size = memory.len();
+    let sigmoid = |x: f32| 1.0 / (1.0 + exp(-x));
+    for (j, memory) in memory.iter_mut().enumerate() {
+        let gate = |sums: &[Lanes], gate: usize| sums[gate * size + j];
+        let [[ir, iz, i_new], [hr, hz, h_new]] =
+            [inputs, own].map(|s| [0, 1, 2].map(|g| gate(s, g)));
+        for lane in 0..LANES {
+            let reset = sigmoid(ir[lane] + hr[lane]);
+            let keep = sigmoid(iz[lane] + hz[lane]);
+            let new = tanh(i_new[lane] + reset * h_new[lane]);
+            memory[lane] = (memory[lane] - new) * keep + new;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::PolicyConfig;
+    use crate::model::{Model, flatten, unflatten};
+    use burn::tensor::{Device, Tensor, TensorData};
+
+    #[test]
+    fn native_and_burn_act_the_same() {
+        let device = Device::flex();
+        for (features, hidden, actions) in
+            [(3, vec![5], 2), (6, vec![16, 9], 4), (1, vec![3, 4, 7], 1)]
+        {
+            let config = PolicyConfig::gru(&hidden, Activation::Silu);
+            let gru = Gru::new(features, actions, &config, 2, &device);
+            // Other biases than 0.
+            let params = flatten(&gru);
+            let count = params.dims()[0];
+            let waves: Vec<f32> = (0..count).map(|i| (i as f32 * 0.77).sin() * 0.3).collect();
+            let gru = unflatten(
+                gru,
+                &(params + Tensor::from_data(TensorData::new(waves, [count]), &device)),
+            );
+            let native = NativeGru::new(&gru);
+            assert_eq!(native.num_params(), count);
+            let mut memory = gru.initial_memory(LANES, &device);
+            let mut remembered = vec![[0.0; LANES]; native.memory_size()];
+            let mut scratch = native.scratch();
+            for t in 0..5 {
+                let lanes: Vec<Lanes> = (0..features)
+                    .map(|f| std::array::from_fn(|l| ((t * 91 + f * 17 + l) as f32).cos()))
+                    .collect();
+                let obs: Vec<f32> =
+                    (0..LANES).flat_map(|l| lanes.iter().map(move |x| x[l])).collect();
+                let obs = Tensor::from_data(TensorData::new(obs, [LANES, features]), &device);
+                let (logits, next) = gru.step(obs, memory);
+                memory = next;
+                let want: Vec<f32> = logits.into_data().iter::<f32>().collect();
+                let got = native.act(&lanes, &mut remembered, &mut scratch);
+                for lane in 0..LANES {
+                    for action in 0..actions {
+                        let (got, want) = (got[action][lane], want[lane * actions + action]);
+                        assert!((got - want).abs() < 1e-5, "{hidden:?}: {got} instead of {want}");
+                    }
+                }
+            }
+        }
+    }
+}

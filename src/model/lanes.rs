@@ -1,0 +1,91 @@
+//! Games side by side in the CPU's vector units: a number of each, and actions drawn for all.
+
+use super::{exp, ln};
+use multiversion::multiversion;
+
+/// Games that go through a network together.
+pub const LANES: usize = 16;
+
+/// One number for each of [`LANES`] games.
+pub type Lanes = [f32; LANES];
+
+/// Draws an action for each lane by the numbers `u`, as [`sample`](super::sample) does; gives their
+/// log-probabilities too.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+pub(crate) fn sample_lanes(
+    logits: &[Lanes],
+    u: &Lanes,
+    actions: &mut [u32; LANES],
+    logprobs: &mut Lanes,
+) {
+    let mut max = logits[0];
+    for logits in &logits[1..] {
+        for (max, z) in max.iter_mut().zip(logits) {
+            *max = max.max(*z);
+        }
+    }
+    let mut total = [0.0f32; LANES];
+    for logits in logits {
+        for lane in 0..LANES {
+            total[lane] += exp(logits[lane] - max[lane]);
+        }
+    }
+    let mut sum = [0.0f32; LANES];
+    *actions = [0; LANES];
+    for logits in logits {
+        for lane in 0..LANES {
+            sum[lane] += exp(logits[lane] - max[lane]);
+            actions[lane] += u32::from(sum[lane] <= u[lane] * total[lane]);
+        }
+    }
+    let last = logits.len() as u32 - 1;
+    let mut chosen = [0.0f32; LANES];
+    for (action, logits) in logits.iter().enumerate() {
+        // A copy, so that it is read whether it is chosen or not.
+        let logits = *logits;
+        for lane in 0..LANES {
+            let hit = actions[lane].min(last) == action as u32;
+            chosen[lane] = if hit { logits[lane] } else { chosen[lane] };
+        }
+    }
+    for lane in 0..LANES {
+        actions[lane] = actions[lane].min(last);
+        logprobs[lane] = chosen[lane] - max[lane] - ln(total[lane]);
+    }
+}
+
+/// The most likely action of one lane, the first of equals.
+pub(crate) fn argmax_lane(logits: &[Lanes], lane: usize) -> u32 {
+    let mut best = 0;
+    for (action, logit) in logits.iter().enumerate() {
+        if logit[lane] > logits[best][lane] {
+            best = action;
+        }
+    }
+    best as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::sample;
+
+    #[test]
+    fn lanes_are_sampled_as_one_by_one() {
+        for actions in [1, 2, 3, 7] {
+            for round in 0..500 {
+                let draw = |i: usize| ((round * 131 + i * 17) as f32 * 0.734).sin() * 4.0;
+                let logits: Vec<Lanes> =
+                    (0..actions).map(|a| std::array::from_fn(|l| draw(a * LANES + l))).collect();
+                let u: Lanes = std::array::from_fn(|l| (draw(900 + l) * 0.125 + 0.5).fract());
+                let (mut picked, mut logprobs) = ([0; LANES], [0.0; LANES]);
+                sample_lanes(&logits, &u, &mut picked, &mut logprobs);
+                for lane in 0..LANES {
+                    let alone = sample(logits.iter().map(|l| l[lane]), u[lane]);
+                    assert_eq!(picked[lane], alone.action);
+                    assert!((logprobs[lane] - alone.logprob).abs() < 1e-5);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! The multi-layer perceptron.
+
+use crate::config::{Activation, PolicyConfig};
+use crate::model::orthogonal::linear;
+use crate::model::saved::mlp_widths;
+use crate::model::{FastForm, Memoryless};
+use crate::rng::draw;
+use burn::module::Module;
+use burn::nn::Linear;
+use burn::tensor::{Device, Tensor, activation};
+
+/// Hidden layers from features to action logits.
+#[derive(Module, Debug)]
+pub struct Mlp {
+    layers: Vec<Linear>,
+    #[module(skip)]
+    activation: Activation,
+}
+
+impl Mlp {
+    /// A network with fresh weights on `device`, the same for the same `key`.
+    ///
+    /// Weights are orthogonal (Saxe et al. 2014) with gain sqrt(2) in the hidden layers and 0.01 in
+    /// the last, so that the first policy is close to uniform (Andrychowicz et al. 2021, "What
+    /// matters in on-policy reinforcement learning"). Biases are 0.
+    pub fn new(
+        num_features: usize,
+        num_actions: usize,
+        config: &PolicyConfig,
+        key: u32,
+        device: &Device,
+    ) -> Self {
+        let sizes = mlp_widths(num_features, num_actions, config);
+        let last = sizes.len() - 2;
+        let layers = sizes
+            .windows(2)
+            .enumerate()
+            .map(|(i, size)| {
+                let (inputs, outputs) = (size[0], size[1]);
+                let gain = if i == last { 0.01 } else { std::f64::consts::SQRT_2 };
+                linear(inputs, outputs, gain, draw(key, i as u32), device)
+            })
+            .collect();
+        Self { layers, activation: config.activation }
+    }
+
+    /// The layers, from input to output.
+    pub fn layers(&self) -> &[Linear] {
+        &self.layers
+    }
+
+    /// What follows each hidden layer.
+    pub fn activation(&self) -> Activation {
+        self.activation
+    }
+}
+
+impl Memoryless for Mlp {
+    fn logits(&self, obs: Tensor<2>) -> Tensor<2> {
+        let last = self.layers.len() - 1;
+        let mut x = obs;
+        for layer in &self.layers[..last] {
+            x = activate(layer.forward(x), self.activation);
+        }
+        self.layers[last].forward(x)
+    }
+
+    fn fast_form(&self) -> Option<FastForm<'_>> {
+        Some(FastForm::Mlp(self))
+    }
+}
+
+/// An activation function, of each number.
+pub(in crate::model) fn activate(x: Tensor<2>, function: Activation) -> Tensor<2> {
+    match function {
+        Activation::Relu => activation::relu(x),
+        Activation::Tanh => tanh(x),
+        Activation::Silu => activation::silu(x),
+        Activation::Gelu => {
+            // sqrt(2 / pi)
+            let inner = (x.clone().powi_scalar(3) * 0.044_715 + x.clone()) * 0.797_884_6;
+            x * 0.5 * (tanh(inner) + 1.0)
+        }
+    }
+}
+
+/// The hyperbolic tangent. Some graphics drivers give NaN for large arguments, where it is +-1 to f32
+/// rounding anyway.
+pub(in crate::model) fn tanh(x: Tensor<2>) -> Tensor<2> {
+    activation::tanh(x.clamp(-15.0, 15.0))
+}

@@ -1,0 +1,241 @@
+//! The multi-layer perceptron on the CPU's vector units.
+//!
+//! [`LANES`] games go through the network side by side, one in each lane, whose result depends on nothing
+//! but its own observation.
+
+use super::Mlp;
+use crate::config::Activation;
+use crate::model::dense::{Dense, activate, dense, find_active, sparse};
+use crate::model::{Actor, LANES, Lanes, parameters};
+use burn::cubecl::future::block_on;
+
+/// A copy of an [`Mlp`]'s weights for evaluation on the CPU.
+#[derive(Clone, Debug)]
+pub struct NativeMlp {
+    layers: Vec<Dense>,
+    activation: Activation,
+}
+
+/// Room for the activations of one thread.
+#[derive(Clone, Debug)]
+pub struct Scratch {
+    front: Vec<Lanes>,
+    back: Vec<Lanes>,
+    active: Option<Vec<usize>>,
+}
+
+/// So many features are probably a board, most of whose cells are empty: what is 0 is left out.
+pub(crate) const MANY_FEATURES: usize = 64;
+
+impl Scratch {
+    /// The features that were not 0 in some lane of the last observations, in ascending order; `None`
+    /// for a policy of few features, where nobody looks.
+    pub fn active(&self) -> Option<&[usize]> {
+        self.active.as_deref()
+    }
+}
+
+impl NativeMlp {
+    /// Copies the weights. On a device this reads them back and waits for them.
+    pub fn new(mlp: &Mlp) -> Self {
+        block_on(Self::new_async(mlp))
+    }
+
+    /// As [`NativeMlp::new`], where nothing can be waited for.
+    ///
+    /// # Panics
+    /// If the device fails.
+    pub async fn new_async(mlp: &Mlp) -> Self {
+        let params = parameters::read(mlp).await;
+        let inputs = mlp.layers().iter().map(|layer| layer.weight.dims()[0]);
+        let [_, actions] = mlp.layers()[mlp.layers().len() - 1].weight.dims();
+        let widths: Vec<usize> = inputs.chain([actions]).collect();
+        Self::from_params(&widths, mlp.activation(), &params)
+    }
+
+    /// From the layers' widths, features and actions included, and parameters in the order of
+    /// [`flatten`](super::flatten): layer by layer weights `[inputs, outputs]`, then biases.
+    ///
+    /// # Panics
+    /// If the number of parameters is another.
+    pub fn from_params(widths: &[usize], activation: Activation, params: &[f32]) -> Self {
+        let mut rest = params;
+        let layers = widths.windows(2).map(|pair| Dense::take(&mut rest, pair[0], pair[1]));
+        let layers = layers.collect();
+        assert!(rest.is_empty(), "params: [num_params]");
+        Self { layers, activation }
+    }
+
+    /// The number of features.
+    pub fn num_features(&self) -> usize {
+        self.layers[0].inputs
+    }
+
+    /// The number of actions.
+    pub fn num_actions(&self) -> usize {
+        self.layers[self.layers.len() - 1].outputs
+    }
+
+    /// The number of parameters.
+    pub fn num_params(&self) -> usize {
+        self.layers.iter().map(Dense::num_params).sum()
+    }
+
+    /// Room for the activations of one thread.
+    pub fn scratch(&self) -> Scratch {
+        let widest = self.layers.iter().map(|l| l.outputs).max().unwrap_or(0);
+        let room = || vec![[0.0; LANES]; widest];
+        let active = (self.num_features() >= MANY_FEATURES).then(Vec::new);
+        Scratch { front: room(), back: room(), active }
+    }
+
+    /// Logits, `num_actions` lanes, of observations, `num_features` lanes.
+    pub fn logits<'a>(&self, obs: &[Lanes], scratch: &'a mut Scratch) -> &'a [Lanes] {
+        assert_eq!(obs.len(), self.num_features(), "obs: [num_features][LANES]");
+        let Scratch { front, back, active } = scratch;
+        let last = self.layers.len() - 1;
+        for (i, layer) in self.layers.iter().enumerate() {
+            let Dense { weight, bias, .. } = layer;
+            let output = &mut front[..layer.outputs];
+            let rectified = i < last && self.activation == Activation::Relu;
+            match active {
+                Some(active) if i == 0 => {
+                    find_active(obs, active);
+                    sparse(weight, bias, obs, active, output, rectified);
+                }
+                _ => {
+                    let input = if i == 0 { obs } else { &back[..layer.inputs] };
+                    dense(weight, bias, input, output, rectified);
+                }
+            }
+            if i < last {
+                activate(self.activation, output);
+            }
+            std::mem::swap(front, back);
+        }
+        &back[..self.num_actions()]
+    }
+}
+
+impl Actor for NativeMlp {
+    type Scratch = Scratch;
+
+    fn num_features(&self) -> usize {
+        self.num_features()
+    }
+
+    fn num_actions(&self) -> usize {
+        self.num_actions()
+    }
+
+    fn memory_size(&self) -> usize {
+        0
+    }
+
+    fn scratch(&self) -> Scratch {
+        self.scratch()
+    }
+
+    fn act<'a>(
+        &self,
+        obs: &[Lanes],
+        _memory: &mut [Lanes],
+        scratch: &'a mut Scratch,
+    ) -> &'a [Lanes] {
+        self.logits(obs, scratch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::PolicyConfig;
+    use crate::model::{Memoryless, flatten};
+    use burn::tensor::{Device, Tensor, TensorData};
+
+    #[test]
+    fn features_that_are_0_everywhere_make_no_difference() {
+        let params: Vec<f32> =
+            (0..70 * 21 + 21 + 21 * 3 + 3).map(|i| (i as f32 * 0.71).sin()).collect();
+        let policy = NativeMlp::from_params(&[70, 21, 3], Activation::Tanh, &params);
+        let mut scratch = policy.scratch();
+        for cells in [&[][..], &[0], &[3, 4, 66], &[69]] {
+            let mut obs = vec![[0.0; LANES]; 70];
+            for (lane, cell) in cells.iter().enumerate() {
+                obs[*cell][5 * lane] = 1.5 - lane as f32;
+            }
+            let got = policy.logits(&obs, &mut scratch).to_vec();
+            assert_eq!(scratch.active(), Some(cells));
+            // What is left of the first layer is a policy of fewer features.
+            let Dense { outputs, weight, bias, .. } = &policy.layers[0];
+            let rows = cells.iter().flat_map(|cell| &weight[cell * outputs..(cell + 1) * outputs]);
+            let fewer = Dense {
+                inputs: cells.len(),
+                outputs: *outputs,
+                weight: rows.copied().collect(),
+                bias: bias.clone(),
+            };
+            let fewer = NativeMlp {
+                layers: vec![fewer, policy.layers[1].clone()],
+                activation: Activation::Tanh,
+            };
+            let obs: Vec<Lanes> = cells.iter().map(|cell| obs[*cell]).collect();
+            let mut scratch = fewer.scratch();
+            assert_eq!(fewer.logits(&obs, &mut scratch), got);
+            assert_eq!(scratch.active(), None);
+        }
+    }
+
+    #[test]
+    fn native_and_burn_give_the_same_logits() {
+        let device = Device::flex();
+        for (features, hidden, actions) in [
+            (10, vec![64, 64], 3),
+            (4, vec![17], 2),
+            (7, vec![128, 5], 6),
+            (3, vec![9, 17, 6, 5], 4),
+            (1, vec![1], 1),
+            (MANY_FEATURES, vec![19], 3),
+        ] {
+            for activation in
+                [Activation::Relu, Activation::Tanh, Activation::Silu, Activation::Gelu]
+            {
+                let config = PolicyConfig::mlp(&hidden, activation);
+                let mlp = Mlp::new(features, actions, &config, 3, &device);
+                let obs: Vec<f32> =
+                    (0..LANES * features).map(|i| (i as f32 * 0.37).sin() * 2.0).collect();
+                let expected: Vec<f32> = mlp
+                    .logits(Tensor::from_data(
+                        TensorData::new(obs.clone(), [LANES, features]),
+                        &device,
+                    ))
+                    .into_data()
+                    .try_into_vec()
+                    .unwrap();
+                let lanes: Vec<Lanes> = (0..features)
+                    .map(|f| std::array::from_fn(|lane| obs[lane * features + f]))
+                    .collect();
+                let native = NativeMlp::new(&mlp);
+                let widths: Vec<usize> =
+                    [features].into_iter().chain(hidden.clone()).chain([actions]).collect();
+                let params: Vec<f32> = flatten(&mlp).into_data().try_into_vec().unwrap();
+                let same = NativeMlp::from_params(&widths, activation, &params);
+                assert_eq!(
+                    same.logits(&lanes, &mut same.scratch()),
+                    native.logits(&lanes, &mut native.scratch())
+                );
+                let mut scratch = native.scratch();
+                let logits = native.logits(&lanes, &mut scratch);
+                for lane in 0..LANES {
+                    for action in 0..actions {
+                        let (got, want) = (logits[action][lane], expected[lane * actions + action]);
+                        assert!(
+                            (got - want).abs() < 1e-6 + 1e-5 * want.abs(),
+                            "{hidden:?} {activation:?}: {got} instead of {want}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}

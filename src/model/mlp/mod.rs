@@ -1,0 +1,11 @@
+//! The multi-layer perceptron: for training anywhere, on the CPU's vector units, and inside kernels.
+
+mod burn;
+mod cpu;
+#[cfg(feature = "kernels")]
+pub(crate) mod kernel;
+
+pub use self::burn::Mlp;
+pub(super) use self::burn::{activate, tanh};
+pub(crate) use cpu::MANY_FEATURES;
+pub use cpu::{NativeMlp, Scratch};

@@ -1,0 +1,100 @@
+//! Which engine a run takes.
+
+use super::engine::Engine as _;
+#[cfg(feature = "kernels")]
+use super::fused::FusedEngine;
+#[cfg(feature = "general")]
+use super::general::GeneralEngine;
+use super::native::NativeEngine;
+use crate::config::{Engine, Precision, TrainConfig};
+use crate::device;
+use crate::env::Rules;
+#[cfg(feature = "kernels")]
+use crate::learner::FusedLearner;
+use crate::model::{FastForm, Model, Network};
+use crate::rng::Stream;
+use burn::tensor::Device;
+
+/// The engine of a run.
+#[derive(Debug)]
+pub(super) enum Engines<G: Rules, M: Model> {
+    Native(Box<NativeEngine<G, M>>),
+    #[cfg(feature = "general")]
+    General(Box<GeneralEngine<G, M>>),
+    #[cfg(feature = "kernels")]
+    Fused(Box<FusedEngine<G, M>>),
+}
+
+/// Runs the same for whichever engine it is.
+macro_rules! with_engine {
+    ($engines:expr, $engine:ident => $run:expr) => {
+        match $engines {
+            $crate::trainer::choose::Engines::Native($engine) => $run,
+            #[cfg(feature = "general")]
+            $crate::trainer::choose::Engines::General($engine) => $run,
+            #[cfg(feature = "kernels")]
+            $crate::trainer::choose::Engines::Fused($engine) => $run,
+        }
+    };
+}
+pub(super) use with_engine;
+
+impl<G: Rules, M: Model> Engines<G, M> {
+    /// The engine that `config.engine` asks for, or the fast one where there is one.
+    pub fn new(game: G, model: M, config: &TrainConfig, device: &Device) -> Self {
+        let obstacle = obstacle(&model, config, device);
+        let mlp = match model.fast_form() {
+            Some(FastForm::Mlp(mlp)) if obstacle.is_none() => mlp.clone(),
+            #[cfg(feature = "general")]
+            _ => return Self::General(Box::new(GeneralEngine::new(game, model, config, device))),
+            #[cfg(not(feature = "general"))]
+            _ => panic!("this build has fast engines only: {}", obstacle.unwrap_or_default()),
+        };
+        #[cfg(feature = "kernels")]
+        if device::has_kernels(device) {
+            return Self::Fused(Box::new(FusedEngine::new(game, model, mlp, config, device)));
+        }
+        Self::Native(Box::new(NativeEngine::new(game, model, &mlp, config)))
+    }
+
+    /// The model as it is.
+    pub fn model(&self) -> M {
+        with_engine!(self, engine => engine.model())
+    }
+}
+
+/// The network that the settings of a run ask for, as it starts.
+pub(super) fn first_network<G: Rules>(game: G, config: &TrainConfig, device: &Device) -> Network {
+    let key = Stream::Weights.key(config.seed);
+    Network::new(game.num_features(), game.num_actions(), &config.policy, key, device)
+}
+
+/// Why a run cannot take a fast engine, if so: in words that tell what it would need.
+pub(super) fn obstacle<M: Model>(
+    model: &M,
+    config: &TrainConfig,
+    device: &Device,
+) -> Option<String> {
+    if config.engine == Engine::General {
+        return Some("`engine = general` was asked for".to_string());
+    }
+    let mlp = match model.fast_form() {
+        Some(FastForm::Mlp(mlp)) => mlp,
+        Some(FastForm::Gru(_)) => {
+            return Some("the fast engines take perceptrons, not a `gru`".to_string());
+        }
+        None => return Some("the fast engines take perceptrons, not other models".to_string()),
+    };
+    if !device::has_kernels(device) {
+        return (config.precision != Precision::F32)
+            .then(|| "the CPU computes with f32 only".to_string());
+    }
+    #[cfg(feature = "kernels")]
+    if !FusedLearner::takes(mlp) {
+        let limits = "the fused kernels take one or two hidden layers of up to 256 units";
+        return Some(limits.to_string());
+    }
+    let _ = mlp;
+    (!device::has_precision(device, config.precision))
+        .then(|| format!("the device does not have {}", config.precision))
+}

@@ -1,0 +1,222 @@
+//! Models other than the perceptron: they train, repeat, resume, act and are saved as that one.
+
+#[allow(dead_code)]
+#[path = "../../examples/own_model.rs"]
+mod own_model;
+
+use crate::shared::training::short_run;
+use crate::support::{adapter, cpu, grove, json, refusal, stdout, train};
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Tensor, TensorData};
+use grove::config::{Engine, ModelKind, Start, TrainConfig};
+use grove::env::{Catch, Game};
+use grove::model::{Memory, Model, NativePolicy, TensorActor};
+use grove::rng::Stream;
+use grove::rollout::{Player, evaluate};
+use grove::trainer::{Trainer, load_policy};
+use own_model::Residual;
+
+fn gru_run(start: Start) -> TrainConfig {
+    let mut config = short_run(start);
+    config.policy.kind = ModelKind::Gru;
+    config.policy.hidden = vec![8, 5];
+    config
+}
+
+/// A model with memory that says only how a step is made: a running mean of what it saw.
+#[derive(Module, Debug)]
+struct Mean {
+    weight: Param<Tensor<2>>,
+    first: Param<Tensor<1>>,
+}
+
+impl Mean {
+    fn new(device: &Device) -> Self {
+        let weight: Vec<f32> = (0..12).map(|i| (i as f32 * 0.9).sin() * 0.2).collect();
+        Self {
+            weight: Param::from_data(TensorData::new(weight, [4, 3]), device),
+            first: Param::from_data(TensorData::from([0.1f32, -0.2, 0.3, 0.4]), device),
+        }
+    }
+}
+
+impl Model for Mean {
+    type Memory = Tensor<2>;
+
+    /// A parameter: memory need not begin with zeros.
+    fn initial_memory(&self, batch: usize, device: &Device) -> Tensor<2> {
+        self.first.val().to_device(device).reshape([1, 4]).repeat_dim(0, batch)
+    }
+
+    fn step(&self, obs: Tensor<2>, memory: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
+        let memory = memory * 0.7 + obs * 0.3;
+        (memory.clone().matmul(self.weight.val()), memory)
+    }
+}
+
+/// The bytes of a checkpoint's sections.
+fn bytes<M: Model>(trainer: &Trainer<Catch, M>) -> Vec<(String, Vec<u8>)> {
+    trainer.snapshot().sections.into_iter().map(|s| (s.name, s.bytes)).collect()
+}
+
+fn iterate<M: Model>(trainer: &mut Trainer<Catch, M>, iterations: u32) {
+    for _ in 0..iterations {
+        let record = trainer.iterate().unwrap();
+        assert_eq!(record.read_backs, 1);
+    }
+}
+
+/// A run repeats itself, and goes on where it was interrupted, byte for byte.
+fn repeats_and_resumes<M: Model>(model: &M, config: &TrainConfig, device: &Device) {
+    let game = Catch::default();
+    let new = || Trainer::with_model(game, model.clone(), config, device);
+    let [mut whole, mut again, mut broken] = [new(), new(), new()];
+    assert!(whole.obstacle().unwrap().contains("take perceptrons"));
+    iterate(&mut whole, 4);
+    iterate(&mut again, 4);
+    assert!(bytes(&whole) == bytes(&again), "{} repeats itself", whole.describe());
+    iterate(&mut broken, 2);
+    let saved = broken.snapshot();
+    let has_memory = model.initial_memory(1, device).rows().is_some();
+    let saves_memory = has_memory && config.rollout.start == Start::Branch;
+    assert_eq!(saved.section("memory.safetensors", 1).is_ok(), saves_memory);
+    let resumed = Trainer::resume_with_model(&saved, game, model.clone(), config, device);
+    let mut resumed = resumed.unwrap();
+    iterate(&mut resumed, 2);
+    assert!(bytes(&whole) == bytes(&resumed), "{} goes on exactly", whole.describe());
+}
+
+fn any_model_repeats_and_resumes(device: &Device) {
+    for start in [Start::Branch, Start::Level] {
+        let config = gru_run(start);
+        let gru = Trainer::new(Catch::default(), &config, device).model();
+        repeats_and_resumes(&gru, &config, device);
+        repeats_and_resumes(&Mean::new(device), &config, device);
+    }
+    let own = Residual::new(Catch::default(), 8, 3, device);
+    repeats_and_resumes(&own, &short_run(Start::Branch), device);
+}
+
+#[test]
+fn on_the_cpu_any_model_repeats_and_resumes_byte_for_byte() {
+    any_model_repeats_and_resumes(&cpu());
+}
+
+#[test]
+fn on_an_adapter_any_model_repeats_and_resumes_byte_for_byte() {
+    let Some(device) = adapter() else { return };
+    any_model_repeats_and_resumes(&device);
+}
+
+#[test]
+fn one_thread_and_two_make_the_same_bytes() {
+    // As many games, steps and units as make Burn's CPU backend divide its work.
+    let mut config = gru_run(Start::Branch);
+    config.policy.hidden = vec![64, 64];
+    config.rollout.num_groups = 64;
+    config.rollout.group_size = 8;
+    config.rollout.num_steps = 24;
+    config.rollout.learn_steps = 16;
+    config.update.num_minibatches = 2;
+    let run = |threads: usize, kind: ModelKind| {
+        let mut config = config.clone();
+        config.policy.kind = kind;
+        config.engine = Engine::General;
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| {
+            let mut trainer = Trainer::new(Catch::default(), &config, &cpu());
+            iterate(&mut trainer, 2);
+            bytes(&trainer)
+        })
+    };
+    for kind in [ModelKind::Gru, ModelKind::Mlp] {
+        let one = run(1, kind);
+        for threads in [2, 3] {
+            assert!(one == run(threads, kind), "{kind:?} with {threads} threads");
+        }
+    }
+}
+
+#[test]
+fn three_hidden_layers_are_trained_by_the_cpus_engine_as_by_autodiff() {
+    let mut config = short_run(Start::Branch);
+    config.policy.hidden = vec![16, 9, 12];
+    let [mut fast, mut general] = [Engine::Auto, Engine::General].map(|engine| {
+        let config = TrainConfig { engine, ..config.clone() };
+        Trainer::new(Catch::default(), &config, &cpu())
+    });
+    assert_ne!(fast.describe(), general.describe());
+    for _ in 0..3 {
+        let (a, b) = (fast.iterate().unwrap(), general.iterate().unwrap());
+        assert_eq!((a.score, a.episodes), (b.score, b.episodes));
+        for (a, b) in [(a.entropy, b.entropy), (a.grad_norm, b.grad_norm), (a.loss, b.loss)] {
+            assert!((a - b).abs() <= 1e-5 + 1e-3 * b.abs(), "{a} and {b}");
+        }
+    }
+    let Some(device) = adapter() else { return };
+    let obstacle = Trainer::obstacle_to(Catch::default(), &config, &device).unwrap();
+    assert!(obstacle.contains("one or two hidden layers"), "{obstacle}");
+}
+
+#[test]
+fn a_recurrent_policy_acts_the_same_natively_and_by_tensors() {
+    let mut config = gru_run(Start::Branch);
+    config.policy.hidden = vec![9, 7];
+    let game = Catch::default();
+    let trainer = Trainer::new(game, &config, &cpu());
+    let native = NativePolicy::new(&trainer.model());
+    let tensors = TensorActor::new(&trainer.model(), game.num_features(), 3);
+    for player in [Player::Greedy, Player::Sampling] {
+        let [a, b] = [
+            evaluate(&native, game, 333, Stream::Validation, config.seed, player),
+            evaluate(&tensors, game, 333, Stream::Validation, config.seed, player),
+        ];
+        assert_eq!(trainer.evaluate(333, player), a);
+        // Rounding may decide an action in a thousand.
+        assert!((a.mean_score - b.mean_score).abs() < 0.02, "{a:?} {b:?}");
+        assert_eq!(a.mean_length, b.mean_length);
+    }
+    let saved = load_policy(&trainer.snapshot(), game, &config).unwrap();
+    assert_eq!(
+        evaluate(&saved, game, 50, Stream::Evaluation, 1, Player::Greedy),
+        evaluate(&native, game, 50, Stream::Evaluation, 1, Player::Greedy)
+    );
+}
+
+#[test]
+fn a_model_of_ones_own_learns() {
+    let [before, after] = own_model::train(&cpu()).unwrap();
+    assert!(before < 0.0 && after > 0.9, "{before} before, {after} after");
+}
+
+#[test]
+fn the_program_trains_resumes_evaluates_and_records_a_recurrent_policy() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    let gru = ["--set", "kind=gru", "--set", "hidden=[6]", "--iterations", "4"];
+    json(folder, &train("catch", "whole", &gru));
+    json(folder, &train("catch", "broken", &[&gru[..5], &["2"]].concat()));
+    let resumed = json(
+        folder,
+        &[
+            "train",
+            "--resume",
+            "--run-dir",
+            "broken",
+            "--json",
+            "--device",
+            "cpu",
+            "--iterations",
+            "4",
+        ],
+    );
+    assert_eq!(resumed["iteration"], 4);
+    let report = json(folder, &["eval", "whole", "--episodes", "100", "--json"]);
+    assert_eq!(report["episodes"], 100);
+    let said =
+        grove(folder, &["record", "whole", "--out", "x.png", "--games", "4", "--steps", "5"]);
+    assert!(said.status.success() && stdout(&said).contains("catch"));
+    let said =
+        refusal(folder, &train("catch", "fast", &[&gru[..], &["--engine", "fused"]].concat()));
+    assert!(said.contains("not a `gru`"), "{said}");
+}

@@ -1,0 +1,113 @@
+//! What a policy remembers in rollouts: it begins with an episode and goes with the game that a group goes
+//! on from, so that learning sees the very policy that acted.
+
+use super::starts::branch_point;
+use super::{Host, config};
+use crate::support::{adapter, cpu};
+use burn::tensor::{Device, Tensor, TensorData};
+use grove::config::{Activation, PolicyConfig, Start};
+use grove::data::Trajectory;
+use grove::env::{Catch, Game};
+use grove::model::{Categorical, Gru, Model, flatten, unflatten};
+use grove::rng::{draw, uniform};
+use grove::rollout::{RolloutKeys, StepwiseRollout};
+use pollster::block_on;
+
+/// A network whose memory matters.
+fn gru(device: &Device) -> Gru {
+    let game = Catch::default();
+    let config = PolicyConfig::gru(&[7, 6], Activation::Tanh);
+    let gru = Gru::new(game.num_features(), game.num_actions(), &config, 1, device);
+    let count = flatten(&gru).dims()[0] as u32;
+    let params: Vec<f32> = (0..count).map(|i| uniform(draw(43, i)) * 2.4 - 1.2).collect();
+    unflatten(gru, &Tensor::from_floats(params.as_slice(), device))
+}
+
+fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().try_into_vec().unwrap()
+}
+
+fn assert_near(got: &[f32], want: &[f32], what: &str) {
+    assert_eq!(got.len(), want.len(), "{what}");
+    for (got, want) in got.iter().zip(want) {
+        assert!((got - want).abs() < 1e-5, "{what}: {got} instead of {want}");
+    }
+}
+
+/// The memory of every game after each step, `[num_steps][num_envs * memory_size]`, by the record alone.
+fn remembered(policy: &Gru, trajectory: &Trajectory, host: &Host) -> Vec<Vec<f32>> {
+    let [steps, envs, _] = host.dims;
+    let size = policy.memory_size();
+    let device = trajectory.obs.device();
+    let mut memory = trajectory.memory.clone().expect("it has a memory");
+    let mut all = Vec::new();
+    for t in 0..steps {
+        let obs = trajectory.obs.clone().narrow(0, t, 1).squeeze_dim::<2>(0);
+        let mut numbers = floats(policy.step(obs, memory).1);
+        for env in 0..envs {
+            if host.ends[t * envs + env] > 0.5 {
+                numbers[env * size..][..size].fill(0.0);
+            }
+        }
+        memory = Tensor::from_data(TensorData::new(numbers.clone(), [envs, size]), &device);
+        all.push(numbers);
+    }
+    all
+}
+
+fn learning_sees_the_policy_that_acted(device: &Device) {
+    let (game, policy) = (Catch::default(), gru(device));
+    let size = policy.memory_size();
+    for start in [Start::Branch, Start::Level] {
+        let config = config(5, 3, 13, start);
+        let seed = 21;
+        let mut rollout = StepwiseRollout::new(game, &config, RolloutKeys::new(seed), device);
+        let mut branches: Option<Vec<f32>> = None;
+        for iteration in 0..3 {
+            let trajectory = rollout.collect(&policy, iteration);
+            let host = Host::of(&trajectory);
+            assert!(host.ends.iter().any(|end| *end > 0.5), "episodes end on the way");
+            // The memory at the start is that of the branch, or that of an episode's begin.
+            let first = floats(trajectory.memory.clone().unwrap());
+            let fresh = vec![0.0; config.num_groups * size];
+            let want = branches.as_ref().unwrap_or(&fresh).chunks(size);
+            let want: Vec<f32> = want.flat_map(|group| group.repeat(config.group_size)).collect();
+            assert_near(&first, &want, "memory at the start");
+            // What is learnt from is what was done.
+            let memory = trajectory.memory.clone().unwrap();
+            let logits = policy.sequence(trajectory.obs.clone(), trajectory.starts(), memory);
+            let [steps, envs, actions] = logits.dims();
+            let actions_taken = trajectory.actions.clone().reshape([steps * envs]);
+            let logits = logits.reshape([steps * envs, actions]);
+            let logprobs = Categorical::new(logits).logprob(actions_taken);
+            assert_near(&floats(logprobs), &host.logprobs, "log-probabilities");
+            // Where the groups go on.
+            let exported = block_on(rollout.export_memory_async());
+            if start == Start::Level {
+                assert!(exported.is_empty());
+                continue;
+            }
+            let all = remembered(&policy, &trajectory, &host);
+            let want = (0..config.num_groups).flat_map(|group| {
+                let (step, member) = branch_point(&config, seed, iteration, group);
+                let env = group * config.group_size + member;
+                all[step - 1][env * size..][..size].to_vec()
+            });
+            let want: Vec<f32> = want.collect();
+            assert_near(&exported, &want, "memory of the branches");
+            assert!(want.iter().any(|x| x.abs() > 0.01));
+            branches = Some(exported);
+        }
+    }
+}
+
+#[test]
+fn on_the_cpu_learning_sees_the_policy_that_acted() {
+    learning_sees_the_policy_that_acted(&cpu());
+}
+
+#[test]
+fn on_an_adapter_learning_sees_the_policy_that_acted() {
+    let Some(device) = adapter() else { return };
+    learning_sees_the_policy_that_acted(&device);
+}
