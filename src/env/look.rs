@@ -123,6 +123,7 @@ tiles! {
     BOARD_A "board a", BOARD_B "board b", BALL "ball", PADDLE "paddle",
     TRACK "track", TRACK_MIDDLE "track middle", TRACK_END "track end", GRAVEL "gravel",
     CART "cart", WHEEL "wheel", POLE "pole", HUB "hub",
+    BRICK_RED "brick red", BRICK_ORANGE "brick orange", BRICK_YELLOW "brick yellow", TRAIL "trail",
 }
 
 /// How many kinds of fruit there are, from [`tile::APPLE`] on.

@@ -1,6 +1,7 @@
 //! Games: their rules, written once for every device.
 //!
-//! A game is a small plain struct of parameters ([`Fruit`], [`Catch`], [`CartPole`], or your own)
+//! A game is a small plain struct of parameters ([`Fruit`], [`Catch`], [`CartPole`],
+//! [`Breakout`], [`Recall`], or your own)
 //! with two traits: [`Game`] says what the host needs to know about it, and [`Rules`] holds the
 //! rules as `#[cube]` functions over plain scalars. CubeCL keeps the original Rust function beside
 //! its GPU expansion, so the same source runs natively and inside kernels.
@@ -9,16 +10,20 @@
 //! ([`crate::rng`]), and [`play()`] counts the steps, ends the episode and starts the next one.
 
 pub mod bits;
+mod breakout;
 mod cartpole;
 mod catch;
 mod episode;
 mod fruit;
 pub mod look;
+mod recall;
 
+pub use breakout::{Breakout, BreakoutActions, BreakoutObservation, BreakoutState};
 pub use cartpole::{CartPole, CartPoleState};
 pub use catch::{Catch, CatchState, Observation};
 pub use episode::{Episode, Played, advance, new_game, play, start_next};
 pub use fruit::{Fruit, FruitObservation, FruitState};
+pub use recall::{Recall, RecallState};
 
 use burn::cubecl;
 use burn::cubecl::prelude::*;

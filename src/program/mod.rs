@@ -296,6 +296,8 @@ macro_rules! with_game {
             <crate::env::Fruit as crate::env::Game>::NAME => $function::<crate::env::Fruit>($($argument),*),
             <crate::env::Catch as crate::env::Game>::NAME => $function::<crate::env::Catch>($($argument),*),
             <crate::env::CartPole as crate::env::Game>::NAME => $function::<crate::env::CartPole>($($argument),*),
+            <crate::env::Breakout as crate::env::Game>::NAME => $function::<crate::env::Breakout>($($argument),*),
+            <crate::env::Recall as crate::env::Game>::NAME => $function::<crate::env::Recall>($($argument),*),
             other => $crate::program::unknown_game(other),
         }
     };
@@ -303,7 +305,7 @@ macro_rules! with_game {
 use with_game;
 
 fn unknown_game<T>(name: &str) -> Result<T> {
-    bail!("unknown game `{name}`; there are: fruit, catch, cartpole")
+    bail!("unknown game `{name}`; there are: fruit, catch, cartpole, breakout, recall")
 }
 
 /// Refuses a run that asks for what only the fast way has where there is none.

@@ -4,7 +4,10 @@ use super::{cpu, floats};
 use burn::tensor::{Device, Tensor};
 use grove::config::{Activation, PolicyConfig, RolloutConfig, Start};
 use grove::data::Trajectory;
-use grove::env::{CartPole, Catch, Fruit, FruitObservation, Observation, Rules};
+use grove::env::{
+    Breakout, BreakoutActions, BreakoutObservation, CartPole, Catch, Fruit, FruitObservation,
+    Observation, Recall, Rules,
+};
 use grove::model::{FlatMlp, Mlp, NativeMlp, flatten, unflatten};
 use grove::rng::{draw, uniform};
 use grove::rollout::{
@@ -25,6 +28,14 @@ pub const SHORT_FRUIT: Fruit = Fruit {
 
 /// Catch whose board is shown, in more cells than rules on the CPU are asked for by constants.
 pub const CATCH_BOARD: Catch = Catch { rows: 6, columns: 5, observation: Observation::Board };
+
+/// Breakout with sticky actions and short episodes.
+pub const STICKY_BREAKOUT: Breakout = Breakout {
+    observation: BreakoutObservation::Features,
+    actions: BreakoutActions::Full,
+    sticky: 25,
+    max_steps: 33,
+};
 
 /// A trajectory in host memory.
 #[derive(Debug, PartialEq)]
@@ -119,7 +130,9 @@ pub fn perceptron<G: Rules>(
     let mut params = Vec::new();
     for (layer, linear) in mlp.layers().iter().enumerate() {
         let [inputs, outputs] = linear.weight.dims();
-        let scale = spread / (inputs as f32).sqrt();
+        // Of more than 128 features, most are the empty cells of a board.
+        let lively = if inputs > 128 { inputs / 8 } else { inputs };
+        let scale = spread / (lively as f32).sqrt();
         let count = (inputs * outputs) as u32;
         let key = draw(41, layer as u32);
         params.extend((0..count).map(|i| (uniform(draw(key, i)) * 2.0 - 1.0) * scale));
@@ -220,6 +233,7 @@ pub async fn one_hidden_layer(device: &Device) -> f64 {
     use Activation::{Gelu, Relu, Silu, Tanh};
     let (level, branch) = (Start::Level, Start::Branch);
     let (catch, pole) = (Catch::default(), CartPole::default());
+    let recall = Recall { steps: 7, cues: 3 };
     worst(&[
         check(SHORT_FRUIT, &config(7, 3, 20, branch), &[16], Relu, 7, false, device).await,
         check(SHORT_FRUIT, &config(5, 3, 20, level), &[17], Silu, 20, false, device).await,
@@ -227,6 +241,9 @@ pub async fn one_hidden_layer(device: &Device) -> f64 {
         check(catch, &config(23, 3, 19, branch), &[128], Gelu, 18, false, device).await,
         check(CATCH_BOARD, &config(5, 3, 17, branch), &[33], Relu, 6, false, device).await,
         check(pole, &config(3, 5, 120, branch), &[64], Silu, 50, true, device).await,
+        check(Breakout::default(), &config(3, 5, 40, branch), &[16], Relu, 11, false, device).await,
+        check(STICKY_BREAKOUT, &config(3, 5, 70, branch), &[33], Tanh, 70, false, device).await,
+        check(recall, &config(3, 5, 20, branch), &[16], Relu, 7, false, device).await,
         check(pole, &config(3, 5, 150, level), &[128], Tanh, 149, true, device).await,
     ])
 }

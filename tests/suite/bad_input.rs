@@ -46,7 +46,7 @@ fn bad_input_gets_one_clear_sentence() {
         (&["train", "--set", "num_minibatches=7"], &["update.num_minibatches is 7", "divisor"]),
         (&["train", "--engine", "fast"], &["engine", "auto, fused and general"]),
         (&["train", "--set", "engine=fast"], &["engine", "fused"]),
-        (&["train", "chess"], &["chess", "fruit, catch, cartpole"]),
+        (&["train", "chess"], &["chess", "fruit, catch, cartpole, breakout, recall"]),
         (&["train", "--device", "gpu"], &["unknown device `gpu`", "auto", "wgpu"]),
         (&["train", "--device", "wgpu:x"], &["unknown device `wgpu:x`"]),
         (&["train", "--device", "cuda"], &["--features cuda"]),

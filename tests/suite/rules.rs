@@ -1,10 +1,12 @@
 //! The rules of the games against slow simulators written from their descriptions alone.
 
+mod breakout;
 mod fruit;
+mod recall;
 
 use grove::env::{
-    CartPole, CartPoleState, Catch, CatchState, Episode, Fruit, Game, Observation, Rules, Words,
-    new_game, play,
+    Breakout, BreakoutActions, CartPole, CartPoleState, Catch, CatchState, Episode, Fruit, Game,
+    Observation, Recall, Rules, Words, new_game, play,
 };
 use grove::rng::{below, draw, uniform};
 
@@ -275,4 +277,44 @@ fn parameters_out_of_range_are_refused_by_name() {
         assert!(message.contains(&format!("catch.{name}")), "{message}");
     }
     assert!(CartPole { max_steps: 0 }.validate().is_err());
+}
+
+/// Mean and standard error of the score of uniformly random actions.
+fn random_score<G: Rules>(game: G, episodes: u32) -> (f64, f64) {
+    let score = |number: u32| {
+        let level = draw(77, number);
+        let mut state = new_game::<G>(level, game);
+        let mut counted = episode(level);
+        loop {
+            let bits = draw(draw(level, 0x5eed), counted.time);
+            let played =
+                play::<G>(&mut state, &mut counted, below(bits, game.num_actions() as u32), game);
+            if played.ended {
+                break f64::from(played.score);
+            }
+        }
+    };
+    let scores: Vec<f64> = (0..episodes).map(score).collect();
+    let n = f64::from(episodes);
+    let mean = scores.iter().sum::<f64>() / n;
+    let squares: f64 = scores.iter().map(|s| (s - mean).powi(2)).sum();
+    (mean, (squares / (n - 1.0) / n).sqrt())
+}
+
+#[test]
+fn random_players_score_what_the_references_say() {
+    fn check<G: Rules>(game: G) {
+        let (mean, error) = random_score(game, 100_000);
+        println!("{game:?}: {mean:.4} +- {error:.4}");
+        let (player, reference) = game.references()[0];
+        assert!(["random", "chance"].contains(&player), "{game:?}: {player}");
+        // References are given to three digits or so.
+        let tolerance = 4.0 * error + 0.006 * reference.abs();
+        assert!((mean - reference).abs() < tolerance, "{game:?}: {mean}, not {reference}");
+    }
+    check(Catch::default());
+    check(CartPole::default());
+    check(Breakout::default());
+    check(Breakout { actions: BreakoutActions::Full, ..Breakout::default() });
+    check(Recall::default());
 }

@@ -3,7 +3,7 @@
 mod gpu;
 
 use grove::env::look::{Look, tile};
-use grove::env::{CartPole, Catch, Episode, Fruit, new_game, play};
+use grove::env::{Breakout, CartPole, Catch, Episode, Fruit, Recall, new_game, play};
 use grove::rng::draw;
 use grove::viewer::{Cells, Instance, Picture, Wall, instances, paint};
 
@@ -73,6 +73,10 @@ macro_rules! each_game {
             $function(Catch { rows, columns, ..Catch::default() });
         }
         $function(CartPole { max_steps: 40 });
+        $function(Breakout::default());
+        for (steps, cues) in [(32, 4), (2, 6)] {
+            $function(Recall { steps, cues });
+        }
     };
 }
 fn painted<G: Look>(

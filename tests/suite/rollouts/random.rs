@@ -3,7 +3,7 @@
 use super::{CATCH_BOARD, SHORT_FRUIT};
 use crate::support::{adapter, cpu};
 use burn::tensor::Device;
-use grove::env::{CartPole, Catch, Observation, Rules};
+use grove::env::{Breakout, CartPole, Catch, Observation, Recall, Rules};
 use grove::rollout::play_at_random;
 
 /// The sums of the games.
@@ -37,6 +37,8 @@ fn random_games_are_the_same_on_an_adapter() {
     check(Catch::default(), &device);
     check(CATCH_BOARD, &device);
     check(CartPole::default(), &device);
+    check(Breakout::default(), &device);
+    check(Recall::default(), &device);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use crate::support::adapter;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use grove::device::graphics_setup;
 use grove::env::look::Look;
-use grove::env::{CartPole, Catch, Fruit, Words};
+use grove::env::{Breakout, CartPole, Catch, Fruit, Recall, Words};
 use grove::rollout::seat_words;
 use grove::viewer::{
     Cells, DeviceInstances, Instance, Offscreen, OffscreenError, Picture, Renderer,
@@ -125,6 +125,8 @@ fn kernels_compute_the_native_sprites() {
     assert_kernel_is_native(crowded(), &graphics);
     assert_kernel_is_native(Catch::default(), &graphics);
     assert_kernel_is_native(CartPole { max_steps: 30 }, &graphics);
+    assert_kernel_is_native(Breakout::default(), &graphics);
+    assert_kernel_is_native(Recall::default(), &graphics);
 }
 
 /// Many fruits, a basket of two cells, and landings at every step.
@@ -175,6 +177,8 @@ fn a_gpu_draws_what_the_cpu_paints() {
     assert_gpu_draws_what_the_cpu_paints(crowded(), &graphics);
     assert_gpu_draws_what_the_cpu_paints(Catch::default(), &graphics);
     assert_gpu_draws_what_the_cpu_paints(CartPole::default(), &graphics);
+    assert_gpu_draws_what_the_cpu_paints(Breakout::default(), &graphics);
+    assert_gpu_draws_what_the_cpu_paints(Recall::default(), &graphics);
 }
 
 #[test]

@@ -1,0 +1,312 @@
+//! Breakout: a paddle on the bottom row keeps a ball in play, which breaks bricks at the top.
+//!
+//! MinAtar's Breakout (Young & Tian 2019; `minatar/environments/breakout.py` of version 1.0.15), rule
+//! for rule: a board of 10 x 10 cells; the ball moves by one cell along a diagonal; a wall reflects it
+//! sideways; the ceiling, a brick and the paddle send it back to the row it came from. A brick that is
+//! hit is gone and gives +1, unless the ball hit one in the step before, when it flies on through it.
+//! When the ball reaches the bottom row and no brick is left, all 30 stand there again. It bounces back
+//! the way it came sideways, too, where only its next column is the paddle's; it is lost, and the
+//! episode ends, where neither its column nor its next one is.
+//!
+//! Nothing is random but the side from which the ball starts, and, where `sticky` is above 0, whether
+//! an action is replaced by the one before. Departures from MinAtar, which concern neither rules nor
+//! boards: an episode is truncated after `max_steps`, as in gymnax; and the first sticky action of
+//! an episode repeats "do nothing", not the last action of the episode before.
+
+mod look;
+
+use super::{Game, Outcome, Rules, Words};
+use crate::rng::{below, draw};
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+use serde::{Deserialize, Serialize};
+
+/// Cells of a side of the board.
+const SIDE: u32 = 10;
+/// The row at which the ball is lost, and on which the paddle is.
+const BOTTOM: u32 = SIDE - 1;
+/// Bricks of a whole wall, which stands on rows 1 to 3.
+const BRICKS: u32 = 3 * SIDE;
+/// All bricks, one bit each.
+const WALL: u32 = (1 << BRICKS) - 1;
+/// What a cell of MinAtar's board tells of: paddle, ball, trail, brick.
+const CHANNELS: usize = 4;
+/// The numbers before the bricks where the positions are shown.
+const POSITIONS: usize = 7;
+
+/// The parameters of Breakout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Breakout {
+    /// What the policy sees.
+    pub observation: BreakoutObservation,
+    /// Which actions there are.
+    pub actions: BreakoutActions,
+    /// The probability, in per cent, that a step repeats the action before it instead of taking its
+    /// own: 0 to 99. MinAtar's default is 10.
+    pub sticky: u32,
+    /// Steps after which an episode is truncated, 1 or more. MinAtar has no such limit, and a
+    /// ball may be kept in play for ever; gymnax has 1000.
+    pub max_steps: u32,
+}
+
+/// What a policy sees of Breakout.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BreakoutObservation {
+    /// MinAtar's state, `[row][column][channel]`, of which the last index runs fastest: 400 numbers, 1
+    /// where the paddle (channel 0), the ball (1), the ball one step before (2) or a brick (3) is, else 0.
+    #[default]
+    Board,
+    /// Where ball and paddle are, which way the ball flies, and each brick: 37 numbers.
+    Features,
+}
+
+/// The actions of Breakout.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum BreakoutActions {
+    /// The three that matter: do nothing, left, right.
+    #[default]
+    Minimal,
+    /// The six of every MinAtar game: do nothing, left, up, right, down, fire. Up, down and fire do
+    /// nothing here.
+    Full,
+}
+
+impl Breakout {
+    const DEFAULT: Self = Self {
+        observation: BreakoutObservation::Board,
+        actions: BreakoutActions::Minimal,
+        sticky: 0,
+        max_steps: 1000,
+    };
+
+    /// The action that moves the paddle to the right; 1 moves it to the left.
+    fn right(&self) -> u32 {
+        match self.actions {
+            BreakoutActions::Minimal => 2,
+            BreakoutActions::Full => 3,
+        }
+    }
+}
+
+impl Default for Breakout {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+impl Game for Breakout {
+    const NAME: &'static str = "breakout";
+    const COMMON: Option<Self> = Some(Self::DEFAULT);
+
+    /// Those of its [`BreakoutObservation`].
+    fn num_features(&self) -> usize {
+        match self.observation {
+            BreakoutObservation::Board => (SIDE * SIDE) as usize * CHANNELS,
+            BreakoutObservation::Features => POSITIONS + BRICKS as usize,
+        }
+    }
+
+    /// Those of its [`BreakoutActions`].
+    fn num_actions(&self) -> usize {
+        match self.actions {
+            BreakoutActions::Minimal => 3,
+            BreakoutActions::Full => 6,
+        }
+    }
+
+    fn num_words(&self) -> usize {
+        2
+    }
+
+    fn max_steps(&self) -> u32 {
+        self.max_steps
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        if self.sticky > 99 {
+            return Err(format!("breakout.sticky is {}, but must be 0 to 99", self.sticky));
+        }
+        if !(1..=1_000_000).contains(&self.max_steps) {
+            return Err(format!(
+                "breakout.max_steps is {}, but must be 1 to 1000000",
+                self.max_steps
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// A state of Breakout; row 0 is the top, column 0 the left.
+#[derive(CubeType, Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BreakoutState {
+    /// Column of the ball.
+    pub ball_x: u32,
+    /// Row of the ball.
+    pub ball_y: u32,
+    /// Where the ball flies: 0 up and left, 1 up and right, 2 down and right, 3 down and left.
+    pub ball_dir: u32,
+    /// Column of the paddle.
+    pub paddle: u32,
+    /// Column of the ball one step before.
+    pub last_x: u32,
+    /// Row of the ball one step before.
+    pub last_y: u32,
+    /// 1 where the last step met a brick: the next one then breaks none.
+    pub strike: u32,
+    /// The last action; 0 at first, and always where actions are not sticky.
+    pub last_action: u32,
+    /// Bit `10 (y - 1) + x` is set where there is a brick at column `x` and row `y`.
+    pub bricks: u32,
+}
+
+/// Number `i` of MinAtar's state.
+#[cube]
+#[inline(always)]
+fn cell(state: &BreakoutState, #[comptime] i: usize) -> f32 {
+    let at = comptime!((i / CHANNELS) as u32);
+    let channel = comptime!(i % CHANNELS);
+    if comptime!(channel == 0 && at < BOTTOM * SIDE) {
+        0.0f32.runtime()
+    } else if comptime!(channel == 0) {
+        select(state.paddle == comptime!(at.saturating_sub(BOTTOM * SIDE)), 1.0f32, 0.0f32)
+    } else if comptime!(channel == 1) {
+        select(state.ball_y * SIDE + state.ball_x == at, 1.0f32, 0.0f32)
+    } else if comptime!(channel == 2) {
+        select(state.last_y * SIDE + state.last_x == at, 1.0f32, 0.0f32)
+    } else if comptime!(at < SIDE || at >= SIDE + BRICKS) {
+        0.0f32.runtime()
+    } else {
+        ((state.bricks >> comptime!(at.saturating_sub(SIDE) % BRICKS)) & 1) as f32
+    }
+}
+
+/// Number `i` of those that say where everything is.
+#[cube]
+#[inline(always)]
+fn position(state: &BreakoutState, #[comptime] i: usize) -> f32 {
+    let scale = comptime!(2.0f32 / BOTTOM as f32);
+    if comptime!(i == 0) {
+        state.ball_x as f32 * scale - 1.0f32
+    } else if comptime!(i == 1) {
+        state.ball_y as f32 * scale - 1.0f32
+    } else if comptime!(i == 2) {
+        select(state.ball_dir == 1 || state.ball_dir == 2, 1.0f32, -1.0f32)
+    } else if comptime!(i == 3) {
+        select(state.ball_dir >= 2, 1.0f32, -1.0f32)
+    } else if comptime!(i == 4) {
+        state.paddle as f32 * scale - 1.0f32
+    } else if comptime!(i == 5) {
+        (state.ball_x as f32 - state.paddle as f32) * comptime!(1.0f32 / BOTTOM as f32)
+    } else if comptime!(i == 6) {
+        state.strike as f32
+    } else {
+        ((state.bricks >> comptime!(i.saturating_sub(POSITIONS) as u32 % BRICKS)) & 1) as f32
+    }
+}
+
+#[cube]
+impl Rules for Breakout {
+    type State = BreakoutState;
+
+    /// The ball starts on row 3, at the left flying right or at the right flying left.
+    #[inline(always)]
+    fn reset(state: &mut BreakoutState, key: u32, #[comptime] _game: Self) {
+        let from_right = below(key, 2) == 1;
+        state.ball_x = select(from_right, BOTTOM, 0);
+        state.ball_y = 3u32.runtime();
+        state.ball_dir = select(from_right, 3u32, 2u32);
+        state.paddle = 4u32.runtime();
+        state.last_x = state.ball_x;
+        state.last_y = state.ball_y;
+        state.strike = 0u32.runtime();
+        state.last_action = 0u32.runtime();
+        state.bricks = WALL.runtime();
+    }
+
+    #[inline(always)]
+    fn step(state: &mut BreakoutState, action: u32, key: u32, #[comptime] game: Self) -> Outcome {
+        let taken = if comptime!(game.sticky > 0) {
+            let repeats = below(draw(key, 0), 100) < game.sticky;
+            state.last_action = select(repeats, state.last_action, action);
+            state.last_action
+        } else {
+            action
+        };
+        // Places are counted from 1 where they may fall below the first, to stay clear of zero.
+        let left = select(taken == 1, 1u32, 0u32);
+        let right = select(taken == comptime!(game.right()), 1u32, 0u32);
+        let moved = state.paddle + 1 + right - left;
+        state.paddle = select(moved < 1, 1u32, select(moved > SIDE, SIDE, moved)) - 1;
+
+        state.last_x = state.ball_x;
+        state.last_y = state.ball_y;
+        let rightwards = state.ball_dir == 1 || state.ball_dir == 2;
+        let next_x = state.ball_x + select(rightwards, 2u32, 0u32);
+        let next_y = state.ball_y + select(state.ball_dir >= 2, 2u32, 0u32);
+        // Directions are such that 1 turns one around sideways, 3 up and down, 2 both.
+        let side = next_x < 1 || next_x > SIDE;
+        let x = select(next_x < 1, 1u32, select(next_x > SIDE, SIDE, next_x)) - 1;
+        let ceiling = next_y < 1;
+        let y = select(ceiling, 1u32, next_y) - 1;
+
+        let among_bricks = y >= 1 && y <= 3;
+        let brick = 1u32 << (select(among_bricks, y * SIDE + x, SIDE) - SIDE);
+        let met = among_bricks && (state.bricks & brick) != 0;
+        let broken = met && state.strike == 0;
+        let bottom = y == BOTTOM;
+        let above_paddle = bottom && state.ball_x == state.paddle;
+        let beside_paddle = bottom && !above_paddle && x == state.paddle;
+        let lost = bottom && !above_paddle && !beside_paddle;
+
+        let sideways = select(side, 1u32, 0u32);
+        let back =
+            select(ceiling || broken || above_paddle, 3u32, select(beside_paddle, 2u32, 0u32));
+        state.ball_dir = state.ball_dir ^ sideways ^ back;
+        state.ball_x = x;
+        state.ball_y = select(broken || above_paddle || beside_paddle, state.last_y, y);
+        state.strike = select(met, 1u32, 0u32);
+        let left_over = state.bricks & !select(broken, brick, 0u32);
+        state.bricks = select(bottom && left_over == 0, WALL, left_over);
+        Outcome { reward: select(broken, 1.0f32, 0.0f32), terminated: lost }
+    }
+
+    /// With the positions: column and row of the ball, which way it flies sideways and up or down (1 is
+    /// down), the paddle's column, how far the ball is to the paddle's right, each scaled to -1..=1,
+    /// and whether the last step met a brick; then each brick, row by row.
+    #[inline(always)]
+    fn feature(state: &BreakoutState, #[comptime] i: usize, #[comptime] game: Self) -> f32 {
+        if comptime!(game.observation == BreakoutObservation::Board) {
+            cell(state, i)
+        } else {
+            position(state, i)
+        }
+    }
+
+    #[inline(always)]
+    fn pack(state: &BreakoutState, #[comptime] _game: Self) -> Words {
+        let mut words = Words::zero();
+        let ball = state.ball_x | (state.ball_y << 4) | (state.ball_dir << 8);
+        let last = (state.last_x << 16) | (state.last_y << 20);
+        let rest = (state.paddle << 12) | (state.strike << 24) | (state.last_action << 25);
+        words.w0 = ball | last | rest;
+        words.w1 = state.bricks;
+        words
+    }
+
+    #[inline(always)]
+    fn unpack(words: &Words, #[comptime] _game: Self) -> BreakoutState {
+        BreakoutState {
+            ball_x: words.w0 & 0xf,
+            ball_y: (words.w0 >> 4) & 0xf,
+            ball_dir: (words.w0 >> 8) & 0x3,
+            paddle: (words.w0 >> 12) & 0xf,
+            last_x: (words.w0 >> 16) & 0xf,
+            last_y: (words.w0 >> 20) & 0xf,
+            strike: (words.w0 >> 24) & 1,
+            last_action: (words.w0 >> 25) & 0x7,
+            bricks: words.w1,
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! How Breakout looks: a chequered board, a wall of three colours, a ball with a trail, and a paddle.
+
+use super::{BOTTOM, BRICKS, Breakout, BreakoutState, SIDE};
+use crate::env::look::{Look, Setting, Sprite, between, tile};
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+
+impl Setting for Breakout {
+    fn columns(&self) -> u32 {
+        SIDE
+    }
+
+    fn rows(&self) -> u32 {
+        SIDE
+    }
+
+    fn background(&self, column: u32, row: u32) -> u32 {
+        if (column + row).is_multiple_of(2) { tile::BOARD_A } else { tile::BOARD_B }
+    }
+
+    /// The bricks, the trail, the paddle, the ball.
+    fn num_sprites(&self) -> usize {
+        BRICKS as usize + 3
+    }
+
+    fn steps_per_second(&self) -> f32 {
+        10.0
+    }
+}
+
+/// The ball, which touches what sends it back to the row it came from half-way through the step.
+#[cube]
+fn ball(before: &BreakoutState, now: &BreakoutState, part: f32) -> Sprite {
+    let x = between(before.ball_x as f32, now.ball_x as f32, part) + 0.5f32;
+    let y = between(before.ball_y as f32, now.ball_y as f32, part) + 0.5f32;
+    let returns = before.ball_y == now.ball_y && before.ball_dir != now.ball_dir;
+    let touch = select(returns && before.ball_y > 0, 0.4f32, 0.0f32);
+    let depth = select(part < 0.5f32, part, 1.0f32 - part) * 2.0f32 * touch;
+    let way = select(before.ball_dir >= 2, depth, -depth);
+    Sprite::upright(x, y + way, 1.0f32, 1.0f32, tile::BALL)
+}
+
+#[cube]
+impl Look for Breakout {
+    fn sprite(
+        before: &BreakoutState,
+        now: &BreakoutState,
+        part: f32,
+        #[comptime] i: usize,
+        #[comptime] _game: Self,
+    ) -> Sprite {
+        let number = comptime!(i as u32);
+        if comptime!(number < BRICKS) {
+            let x = comptime!((number % SIDE) as f32 + 0.5);
+            let y = comptime!((number / SIDE) as f32 + 1.5);
+            let tile = comptime!(tile::BRICK_RED + (number / SIDE) % 3);
+            let bricks = select(part < 0.5f32, before.bricks, now.bricks);
+            let mut brick = Sprite::upright(x, y, 1.0f32, 1.0f32, tile);
+            brick.shade = ((bricks >> comptime!(number % BRICKS)) & 1) as f32;
+            brick
+        } else if comptime!(number == BRICKS) {
+            let x = between(before.last_x as f32, now.last_x as f32, part) + 0.5f32;
+            let y = between(before.last_y as f32, now.last_y as f32, part) + 0.5f32;
+            Sprite::upright(x, y, 1.0f32, 1.0f32, tile::TRAIL)
+        } else if comptime!(number == BRICKS + 1) {
+            let x = between(before.paddle as f32, now.paddle as f32, part) + 0.5f32;
+            let y = comptime!(BOTTOM as f32 + 0.5);
+            Sprite::upright(x, y, 1.0f32, 1.0f32, tile::PADDLE)
+        } else {
+            ball(before, now, part)
+        }
+    }
+}

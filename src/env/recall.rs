@@ -1,0 +1,149 @@
+//! Recall: what was shown at the first step must be chosen at the last.
+//!
+//! At the first step of an episode one of `cues` lights is lit: the cue. Then comes a corridor in which
+//! another light is lit at random at every step, up to and including the last one; those mean
+//! nothing, nor do the actions there. The last action is the choice: +1 if it is the cue, 0 if not. A
+//! player without a memory sees nothing at the last step that depends on the cue, and scores
+//! `1 / cues` whatever it does; one that remembers scores 1. It is the delayed-recall task by which
+//! recurrent policies are measured (as the "T-maze" of Bakker 2001, with distractors).
+
+mod look;
+
+use super::look::FRUIT_KINDS;
+use super::{Game, Outcome, Rules, Words};
+use crate::rng::{below, draw, uniform};
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+use serde::{Deserialize, Serialize};
+
+/// The most cues: there is a picture for each.
+const MAX_CUES: u32 = FRUIT_KINDS;
+
+/// The parameters of Recall.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Recall {
+    /// Steps of an episode, from the one that shows the cue to the choice: 2 to 10000.
+    pub steps: u32,
+    /// Cues, and as many actions: 2 to 6.
+    pub cues: u32,
+}
+
+impl Default for Recall {
+    fn default() -> Self {
+        Self { steps: 32, cues: 4 }
+    }
+}
+
+/// Chance and a memory, for 2 cues and more.
+static REFERENCES: [[(&str, f64); 2]; MAX_CUES as usize - 1] = [
+    [("chance", 1.0 / 2.0), ("optimum", 1.0)],
+    [("chance", 1.0 / 3.0), ("optimum", 1.0)],
+    [("chance", 1.0 / 4.0), ("optimum", 1.0)],
+    [("chance", 1.0 / 5.0), ("optimum", 1.0)],
+    [("chance", 1.0 / 6.0), ("optimum", 1.0)],
+];
+
+impl Game for Recall {
+    const NAME: &'static str = "recall";
+
+    /// One for each light, 1 where it is lit; whether this is the first step; whether it is the
+    /// last; and noise, uniform in -1..1.
+    fn num_features(&self) -> usize {
+        self.cues as usize + 3
+    }
+
+    /// One for each cue.
+    fn num_actions(&self) -> usize {
+        self.cues as usize
+    }
+
+    fn num_words(&self) -> usize {
+        2
+    }
+
+    fn max_steps(&self) -> u32 {
+        self.steps
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        if !(2..=10_000).contains(&self.steps) {
+            return Err(format!("recall.steps is {}, but must be 2 to 10000", self.steps));
+        }
+        if !(2..=MAX_CUES).contains(&self.cues) {
+            return Err(format!("recall.cues is {}, but must be 2 to {MAX_CUES}", self.cues));
+        }
+        Ok(())
+    }
+
+    fn references(&self) -> &'static [(&'static str, f64)] {
+        REFERENCES.get(self.cues as usize - 2).map_or(&[], |of| of)
+    }
+}
+
+/// A state of Recall.
+#[derive(CubeType, Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecallState {
+    /// What must be chosen at the end.
+    pub cue: u32,
+    /// The light that is lit: the cue's at the first step, any later.
+    pub light: u32,
+    /// Steps played.
+    pub time: u32,
+    /// The noise of this step, 32 random bits.
+    pub noise: u32,
+}
+
+#[cube]
+impl Rules for Recall {
+    type State = RecallState;
+
+    #[inline(always)]
+    fn reset(state: &mut RecallState, key: u32, #[comptime] game: Self) {
+        state.cue = below(draw(key, 0), game.cues);
+        state.light = state.cue;
+        state.time = 0u32.runtime();
+        state.noise = draw(key, 1);
+    }
+
+    #[inline(always)]
+    fn step(state: &mut RecallState, action: u32, key: u32, #[comptime] game: Self) -> Outcome {
+        state.time += 1;
+        state.light = below(draw(key, 0), game.cues);
+        state.noise = draw(key, 1);
+        let over = state.time >= game.steps;
+        let right = over && action == state.cue;
+        Outcome { reward: select(right, 1.0f32, 0.0f32), terminated: over }
+    }
+
+    #[inline(always)]
+    fn feature(state: &RecallState, #[comptime] i: usize, #[comptime] game: Self) -> f32 {
+        let lights = comptime!(game.cues as usize);
+        if comptime!(i < lights) {
+            select(state.light == comptime!(i as u32), 1.0f32, 0.0f32)
+        } else if comptime!(i == lights) {
+            select(state.time == 0, 1.0f32, 0.0f32)
+        } else if comptime!(i == lights + 1) {
+            select(state.time == comptime!(game.steps - 1), 1.0f32, 0.0f32)
+        } else {
+            uniform(state.noise) * 2.0f32 - 1.0f32
+        }
+    }
+
+    #[inline(always)]
+    fn pack(state: &RecallState, #[comptime] _game: Self) -> Words {
+        let mut words = Words::zero();
+        words.w0 = state.cue | (state.light << 8) | (state.time << 16);
+        words.w1 = state.noise;
+        words
+    }
+
+    #[inline(always)]
+    fn unpack(words: &Words, #[comptime] _game: Self) -> RecallState {
+        RecallState {
+            cue: words.w0 & 0xff,
+            light: (words.w0 >> 8) & 0xff,
+            time: words.w0 >> 16,
+            noise: words.w1,
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! How Recall looks: a basket is carried across a meadow. The fruit that must be recalled lies at its
+//! start, and over the basket is the one that is shown.
+
+use super::{Recall, RecallState};
+use crate::env::look::{Look, Setting, Sprite, between, sky, tile, variant};
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+
+/// The scene, in cells.
+const COLUMNS: u32 = 15;
+const ROWS: u32 = 6;
+/// Where the basket is carried: its row, and the middles of its first and last cell.
+const PATH_ROW: u32 = ROWS - 2;
+const FIRST: f32 = 2.5;
+const LAST: f32 = COLUMNS as f32 - 1.5;
+
+impl Setting for Recall {
+    fn columns(&self) -> u32 {
+        COLUMNS
+    }
+
+    fn rows(&self) -> u32 {
+        ROWS
+    }
+
+    fn background(&self, column: u32, row: u32) -> u32 {
+        if row > PATH_ROW {
+            tile::MEADOW_A + variant(column, row, 3)
+        } else if row == PATH_ROW {
+            tile::HILL_A + column % 2
+        } else {
+            sky(column, row, PATH_ROW)
+        }
+    }
+
+    /// The cue, the basket's inside, the fruit that is shown, the basket.
+    fn num_sprites(&self) -> usize {
+        4
+    }
+
+    fn steps_per_second(&self) -> f32 {
+        6.0
+    }
+}
+
+#[cube]
+impl Look for Recall {
+    fn sprite(
+        before: &RecallState,
+        now: &RecallState,
+        part: f32,
+        #[comptime] i: usize,
+        #[comptime] game: Self,
+    ) -> Sprite {
+        let path = comptime!(PATH_ROW as f32 + 0.5);
+        let a_step = comptime!(((LAST - FIRST) / game.steps as f32).min(1.0));
+        let x = FIRST + between(before.time as f32, now.time as f32, part) * a_step;
+        if comptime!(i == 0) {
+            Sprite::upright(
+                1.0f32.runtime(),
+                path,
+                1.0f32,
+                1.0f32,
+                now.cue + comptime!(tile::APPLE),
+            )
+        } else if comptime!(i == 1) {
+            Sprite::upright(x, path, 1.0f32, 1.0f32, tile::INSIDE_ALONE)
+        } else if comptime!(i == 2) {
+            let light = select(part < 0.5f32, before.light, now.light);
+            let kind = light + comptime!(tile::APPLE);
+            Sprite::upright(x, comptime!(PATH_ROW as f32 - 1.0), 1.0f32, 1.0f32, kind)
+        } else {
+            Sprite::upright(x, path, 1.0f32, 1.0f32, tile::BASKET_ALONE)
+        }
+    }
+}
