@@ -136,6 +136,16 @@ impl Game for Breakout {
         }
         Ok(())
     }
+
+    /// The random player's are means of 100,000 episodes; the optimum is not known.
+    fn references(&self) -> &'static [(&'static str, f64)] {
+        // An episode of random play is over long before it is truncated.
+        match (self.actions, self.sticky, self.max_steps) {
+            (BreakoutActions::Minimal, 0, 1000..) => &[("random", 0.415)],
+            (BreakoutActions::Full, 0, 1000..) => &[("random", 0.534)],
+            _ => &[],
+        }
+    }
 }
 
 /// A state of Breakout; row 0 is the top, column 0 the left.

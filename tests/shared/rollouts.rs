@@ -32,7 +32,7 @@ pub const CATCH_BOARD: Catch = Catch { rows: 6, columns: 5, observation: Observa
 /// Breakout with sticky actions and short episodes.
 pub const STICKY_BREAKOUT: Breakout = Breakout {
     observation: BreakoutObservation::Features,
-    actions: BreakoutActions::Full,
+    actions: BreakoutActions::Minimal,
     sticky: 25,
     max_steps: 33,
 };
