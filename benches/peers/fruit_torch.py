@@ -115,6 +115,13 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(self.brain.parameters(), LEARNING_RATE, fused=True)
         self.stepwise = args.loss == "stepwise"
         self.score = float("nan")
+        if args.compile:
+            # What runs a hundred times an epoch, and the loss with its gradient, each as one graph. The
+            # sizes never change.
+            graph = {"dynamic": False, "fullgraph": True}
+            self.game.step = torch.compile(self.game.step, **graph)
+            self.act = torch.compile(self.act, **graph)
+            self.loss = torch.compile(self.loss, **graph)
 
     @torch.no_grad()
     def play_at_random(self):
@@ -125,6 +132,14 @@ class Trainer:
             total += features.sum() + catches.sum() - misses.sum()
         return total
 
+    def act(self, features):
+        """An action of every game, and its log-probability."""
+        logp = self.brain(features)
+        # One uniform number and the distribution function: less work than torch.multinomial.
+        bounds = logp[..., :2].exp().cumsum(-1)
+        action = (torch.rand(*self.game.shape, 1) >= bounds).sum(-1)
+        return action, logp.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
     @torch.no_grad()
     def play(self):
         """One episode of every game: features, actions, their log-probabilities, rewards."""
@@ -132,13 +147,10 @@ class Trainer:
         score = torch.zeros(self.game.shape)
         features = self.game.reset()
         for _ in range(self.steps):
-            logp = self.brain(features)
-            # One uniform number and the distribution function: less work than torch.multinomial.
-            bounds = logp[..., :2].exp().cumsum(-1)
-            action = (torch.rand(*self.game.shape, 1) >= bounds).sum(-1)
+            action, logprob = self.act(features)
             obs.append(features)
             actions.append(action)
-            logprobs.append(logp.gather(-1, action.unsqueeze(-1)).squeeze(-1))
+            logprobs.append(logprob)
             features, catches, misses = self.game.step(action)
             rewards.append((catches - 0.5 * misses - 0.01 + 0.05).clamp(-2, 2))
             score += catches - misses
@@ -203,6 +215,11 @@ def main():
         default="batched",
         help="new fruits for all games at once, or one by one",
     )
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="the game's step, the policy and the loss by torch.compile, which needs a C++ compiler",
+    )
     parser.add_argument("--epochs", type=int, help="only train so long and show the scores")
     args = parser.parse_args()
     use_threads(args.threads)
@@ -224,7 +241,10 @@ def main():
             "policy_steps_per_second": figure(trainer.play, steps, args.repeats),
         }
     report(
-        "PyTorch" + ", loss step by step" * trainer.stepwise + ", fruits one by one" * looped,
+        "PyTorch"
+        + ", compiled" * args.compile
+        + ", loss step by step" * trainer.stepwise
+        + ", fruits one by one" * looped,
         args,
         ["torch"],
         env="fruit",

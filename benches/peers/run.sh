@@ -9,6 +9,7 @@ usage: run.sh [options]
   --rounds N       turns of peer and Grove [3]
   --repeats N      measurements in a run [7]
   --hidden LIST    policies of the fruit catcher, for instance "64 64,64" [64 2048]
+  --no-many        not the fruit catcher's 69,632 games, which take the longest
   --threads N      threads of every program [one a core]
   --grove PROGRAM  a built `grove` [build this checkout's]
   --no-grove       only the peers
@@ -18,7 +19,7 @@ END
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 cache=${GROVE_PEERS_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/grove-peers}
-json='' rounds=3 repeats=7 hidden='64 2048' grove='' with_grove=1
+json='' rounds=3 repeats=7 hidden='64 2048' grove='' with_grove=1 many=1
 threads=()
 while (($#)); do
     case $1 in
@@ -29,6 +30,7 @@ while (($#)); do
         --threads) threads=(--threads "$2"); shift 2 ;;
         --grove) grove=$2; shift 2 ;;
         --no-grove) with_grove=0; shift ;;
+        --no-many) many=0; shift ;;
         -h | --help) usage; exit ;;
         *) usage >&2; exit 2 ;;
     esac
@@ -71,8 +73,14 @@ trap 'rm -rf "$results"' EXIT
 peer() {
     local file=$results/$1.$2.$round.json
     say "round $round: $1, $2"
-    "$venv/bin/python" "$here/$3" "${@:4}" --repeats "$repeats" ${threads[@]+"${threads[@]}"} >"$file" ||
+    "$venv/bin/python" "$here/$3" --repeats "$repeats" "${@:4}" ${threads[@]+"${threads[@]}"} >"$file" ||
         { say "$2 failed"; failed=1; }
+}
+
+# compiled WORK OPTIONS...: PyTorch by torch.compile, where there is the compiler that it needs.
+compiled() {
+    command -v "${CXX:-g++}" >/dev/null || { say "no C++ compiler: torch.compile is left out"; return 0; }
+    peer "$1" torch-compiled fruit_torch.py "${@:2}" --loss stepwise --compile
 }
 
 # ours WORK OPTIONS...: one run of Grove.
@@ -92,7 +100,15 @@ for ((round = 1; round <= rounds; round++)); do
         ours "$work" --env fruit "${fruit[@]}" --group-size 17 --update-epochs 1 --num-minibatches 1
         peer "$work" torch-stepwise fruit_torch.py "${fruit[@]}" --loss stepwise
         peer "$work" torch-looped fruit_torch.py "${fruit[@]}" --loss stepwise --spawn looped
+        compiled "$work" "${fruit[@]}"
     done
+    # 4,096 levels x 17 starts: so many that PyTorch's cost of each call no longer counts.
+    if ((many)); then
+        fruit=(--num-envs 69632 --num-steps 100 --hidden 64)
+        peer fruit-many torch-stepwise fruit_torch.py "${fruit[@]}" --loss stepwise --repeats 3
+        ours fruit-many --env fruit "${fruit[@]}" --group-size 17 --update-epochs 1 --num-minibatches 1
+        compiled fruit-many "${fruit[@]}" --repeats 3
+    fi
     # The peer's policy reads the board, as gymnax gives it, or the four numbers of Grove's default.
     catch=(--num-envs 4096 --num-steps 38 --hidden 128 --group-size 8)
     for observation in board features; do
