@@ -235,7 +235,7 @@ def main():
     steps = args.num_envs * args.num_steps
     figures = {"trained_steps_per_second": figure(trainer.epoch, steps, args.repeats)}
     looped = args.spawn == "looped"
-    if looped or not trainer.stepwise:  # these two do not depend on the loss
+    if looped or args.compile or not trainer.stepwise:  # these two do not depend on the loss
         figures |= {
             "rules_steps_per_second": figure(trainer.play_at_random, steps, args.repeats),
             "policy_steps_per_second": figure(trainer.play, steps, args.repeats),
