@@ -180,7 +180,7 @@ class Session:
         """Runs `grove bench` and notes its report."""
         path = self.folder / "report.json"
         path.unlink(missing_ok=True)
-        command = ["bench", "--device", device, "--json", path.name, *options]
+        command = ["bench", "--device", device, "--out", path.name, *options]
         done = self.run(what, device, command, seconds, env)
         if done["rc"] == 0:
             self.result["runs"][-1]["report"] = json.loads(path.read_text())

@@ -73,12 +73,15 @@ fn experience() -> (Trajectory, Tensor<2>, Tensor<2>) {
     let obs = TensorData::new(noise(count * FEATURES, 2), [STEPS, GAMES, FEATURES]);
     let zeros = || Tensor::<2>::zeros(shape, &device);
     let trajectory = Trajectory {
+        memory: None,
         obs: Tensor::from_data(obs, &device),
         actions: Tensor::<2, Int>::from_data(TensorData::new(actions, shape), &device),
         logprobs: zeros() - (ACTIONS as f32).ln(),
         rewards: zeros(),
-        ends: zeros(),
+        terminated: zeros(),
+        truncated: zeros(),
         scores: zeros(),
+        legal: None,
     };
     (trajectory, rows(noise(count, 3)), zeros() + 1.0)
 }

@@ -10,7 +10,7 @@
 //! state with n steps to go is the best mean over its three moves of the reward and the value with n - 1.
 
 use grove::config::overlay;
-use grove::env::{Fruit, FruitState, Game, Rules, new_game};
+use grove::env::{Env, Fruit, FruitState, Rules, new_game};
 use grove::rng::{below, draw};
 use rayon::prelude::*;
 use std::collections::{BTreeSet, HashMap};

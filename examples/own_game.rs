@@ -1,36 +1,44 @@
 //! A game of one's own, complete: cross a windy corridor, as fast as possible.
 //!
+//! With it comes the whole program:
+//!
 //! ```console
-//! $ cargo run --release --example own_game
+//! $ cargo run --release --example own_game -- train corridor --set corridor.length=20
+//! $ cargo run --release --example own_game -- record runs/corridor-1 --out corridor.gif
 //! ```
 
 use burn::cubecl;
 use burn::cubecl::prelude::*;
-use burn::tensor::Device;
-use grove::config::TrainConfig;
-use grove::env::{Game, Outcome, Rules, Words};
+use grove::env::{Env, Outcome, Rules, Words};
 use grove::rng::{draw, uniform};
-use grove::rollout::Player;
-use grove::trainer::Trainer;
+use serde::{Deserialize, Serialize};
+use std::process::ExitCode;
 
 /// A corridor: each step costs 1, and a gust may blow the walker back a cell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Corridor {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Corridor {
     /// Cells from the start to the exit.
     length: u32,
 }
 
+impl Default for Corridor {
+    fn default() -> Self {
+        Self { length: 10 }
+    }
+}
+
 /// Where the walker is.
 #[derive(CubeType, Clone, Copy, Debug)]
-struct Walker {
+pub struct Walker {
     cell: u32,
     /// 1 where a gust comes in this step; one waits it out, or is blown back.
     gust: u32,
 }
 
 /// What the trainer must know.
-impl Game for Corridor {
+impl Env for Corridor {
     const NAME: &'static str = "corridor";
+    const DEFAULTS: &'static str = "iterations = 40";
 
     fn num_features(&self) -> usize {
         2
@@ -49,12 +57,25 @@ impl Game for Corridor {
         50
     }
 
+    fn feature_name(&self, i: usize) -> String {
+        ["cell", "gust"][i].to_string()
+    }
+
+    fn action_name(&self, a: usize) -> String {
+        ["wait", "walk"][a].to_string()
+    }
+
     fn validate(&self) -> Result<(), String> {
         if (1..=1000).contains(&self.length) {
             Ok(())
         } else {
-            Err(format!("the length is {}, but must be 1 to 1000", self.length))
+            Err(format!("corridor.length is {}, but must be 1 to 1000", self.length))
         }
+    }
+
+    /// A cell takes 1 / 0.7 steps on average for who waits out every gust.
+    fn references(&self) -> &'static [(&'static str, f64)] {
+        if self.length == 10 { &[("optimum", -10.0 / 0.7)] } else { &[] }
     }
 }
 
@@ -77,7 +98,8 @@ impl Rules for Corridor {
             }
         }
         state.gust = select(uniform(draw(key, 0)) < 0.3f32, 1u32, 0u32);
-        Outcome { reward: (-1.0f32).runtime(), terminated: state.cell >= game.length }
+        let reward = (-1.0f32).runtime();
+        Outcome { reward, score: reward, terminated: state.cell >= game.length }
     }
 
     fn feature(state: &Walker, #[comptime] i: usize, #[comptime] game: Self) -> f32 {
@@ -100,17 +122,6 @@ impl Rules for Corridor {
     }
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let game = Corridor { length: 10 };
-    game.validate()?;
-    let config = TrainConfig { iterations: 40, ..TrainConfig::for_game(Corridor::NAME) };
-    let mut trainer = Trainer::new(game, &config, &Device::flex());
-    println!("untrained: {:.2}", trainer.evaluate(5000, Player::Sampling).mean_score);
-    for _ in 0..config.iterations {
-        trainer.iterate()?;
-    }
-    // Waiting out every gust takes 10 / 0.7 steps on average.
-    println!("trained:   {:.2}", trainer.evaluate(5000, Player::Greedy).mean_score);
-    println!("optimum:   {:.2}", -10.0 / 0.7);
-    Ok(())
+fn main() -> ExitCode {
+    grove::program().game::<Corridor>().run()
 }

@@ -9,7 +9,7 @@ use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
 use grove::config::TrainConfig;
-use grove::env::{Catch, Game};
+use grove::env::{Catch, Env};
 use grove::model::Memoryless;
 use grove::rollout::Player;
 use grove::trainer::Trainer;
@@ -25,7 +25,7 @@ pub struct Residual {
 
 impl Residual {
     /// Fresh weights for a game, the same for the same seed.
-    pub fn new<G: Game>(game: G, width: usize, seed: u64, device: &Device) -> Self {
+    pub fn new<G: Env>(game: G, width: usize, seed: u64, device: &Device) -> Self {
         device.seed(seed);
         Self {
             first: LinearConfig::new(game.num_features(), width).init(device),

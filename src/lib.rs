@@ -9,7 +9,8 @@
 //! - [`model`]: networks and the distribution over actions;
 //! - [`rollout`]: policy and game give a [`data`];
 //! - [`advantage`]: how much better each action was than its group;
-//! - [`learner`]: losses, gradients, AdamW;
+//! - [`objective`]: the losses, one file each; [`math`]: the scalar formulas of all engines;
+//! - [`learner`]: gradients, AdamW;
 //! - [`trainer`]: the loop, on one screen; [`checkpoint`]: what it saves; [`metrics`]: what it
 //!   reports;
 //! - [`viewer`]: pictures of games that are played.
@@ -39,11 +40,16 @@ pub mod data;
 pub mod device;
 pub mod env;
 pub mod learner;
+pub mod math;
 pub mod metrics;
 pub mod model;
+pub mod objective;
 #[cfg(feature = "program")]
 pub mod program;
 pub mod rng;
 pub mod rollout;
 pub mod trainer;
 pub mod viewer;
+
+#[cfg(feature = "program")]
+pub use program::program;

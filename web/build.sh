@@ -46,7 +46,9 @@ module() {
     fi
 }
 
-module watch "$watch_limit"
+# What shows is as small as it can be; what trains is the same source, and faster.
+module watch "$watch_limit" --config 'profile.page.package.grove-rl.opt-level="z"' \
+    --config 'profile.page.package.grove-web.opt-level="z"'
 module train "$train_limit" --features train
 
 cp page/* "$dist"

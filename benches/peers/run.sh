@@ -88,7 +88,7 @@ ours() {
     ((with_grove)) || return 0
     say "round $round: $1, Grove"
     "$grove" bench --device cpu "${@:2}" --repeats "$repeats" ${threads[@]+"${threads[@]}"} \
-        --json "$results/$1.grove.$round.json" >/dev/null ||
+        --out "$results/$1.grove.$round.json" >/dev/null ||
         { say "Grove failed"; failed=1; }
 }
 

@@ -1,9 +1,9 @@
-//! Advantages of a recording, in three kernels: credits, centring, facts.
+//! Advantages of a recording, in four kernels: credits, comparison, centring, totals.
 //!
 //! They compute what [`super::advantages`] does. Sums are taken in an order that depends on sizes alone.
 
 use crate::config::{AdvantageConfig, Estimator, RolloutConfig, Scale};
-use crate::data::{ENDED, FACTS, Judged, Recording};
+use crate::data::{FACTS, Judged, Recording, TRUNCATED};
 use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, room};
 use burn::backend::{Cube, DType};
 use burn::cubecl;
@@ -71,6 +71,7 @@ fn no_sums() -> Array<f32> {
 ///
 /// Buffers: words, numbers and first scores of [`crate::data::Part`]; a part of
 /// [`Judged::parts`]; rows of sums `[rows, FACTS]`. The actions' words are row `last_word` of the words.
+/// Scores are the third row of the numbers where they are `scored`, else sums of rewards.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
 fn credit_kernel(
@@ -84,6 +85,7 @@ fn credit_kernel(
     discount: f32,
     #[comptime] estimator: Estimator,
     #[comptime] auto_reset: bool,
+    #[comptime] scored: bool,
 ) {
     let game = ABSOLUTE_POS;
     let mut sums = no_sums();
@@ -93,35 +95,51 @@ fn credit_kernel(
         let mut score = first_scores[game];
         let mut total = 0.0f32;
         let mut counted = num_steps;
+        // What the episode under way has got, and its first step.
+        let mut sum = 0.0f32;
+        let mut first = 0usize.runtime();
         for t in 0..num_steps {
             let at = t * games + game;
             let reward = numbers[rewards + at];
             sums[REWARDS] += reward;
             score += reward;
             total += select(t < counted, reward, 0.0f32);
-            if words[actions + at] >= ENDED {
+            sum += select(t < counted, reward, 0.0f32);
+            if words[actions + at] >= TRUNCATED {
+                if comptime!(scored) {
+                    score = numbers[2 * rewards + at];
+                }
                 sums[SCORES] += score;
                 sums[EPISODES] += 1.0f32;
                 score = 0.0f32;
                 if comptime!(!auto_reset) {
                     counted = select(t < counted, t + 1, counted);
+                } else if comptime!(estimator == Estimator::Return) {
+                    let behind = select(t + 1 < sizes.learn_steps, t + 1, sizes.learn_steps);
+                    for step in first..behind {
+                        judged[step * games + game] = sum;
+                    }
+                    first = t + 1;
+                    sum = 0.0f32;
                 }
             }
         }
-        let mut credit = 0.0f32;
-        for i in 0..num_steps {
-            let t = num_steps - 1 - i;
-            let at = t * games + game;
-            if comptime!(estimator == Estimator::RewardToGo) {
+        if comptime!(estimator == Estimator::RewardToGo) {
+            let mut credit = 0.0f32;
+            for i in 0..num_steps {
+                let t = num_steps - 1 - i;
+                let at = t * games + game;
                 if t < counted {
-                    let ended = words[actions + at] >= ENDED;
+                    let ended = words[actions + at] >= TRUNCATED;
                     credit = numbers[rewards + at] + select(ended, 0.0f32, discount * credit);
                 }
-            } else {
-                credit = total;
+                if t < sizes.learn_steps {
+                    judged[at] = credit;
+                }
             }
-            if t < sizes.learn_steps {
-                judged[at] = credit;
+        } else {
+            for step in first..sizes.learn_steps {
+                judged[step * games + game] = sum;
             }
         }
         let length = select(counted < sizes.learn_steps, counted, sizes.learn_steps) as f32;
@@ -132,8 +150,37 @@ fn credit_kernel(
     store_row(&sums, rows, &sizes);
 }
 
+/// One unit looks whether the members of one group are credited alike at all steps at which one counts.
+///
+/// Buffers: the part of [`Judged::parts`] that the first kernel wrote to; rows of sums.
+#[cube(launch_unchecked)]
+fn compare_kernel(judged: &[f32], rows: &mut [f32], sizes: Sizes) {
+    let group = ABSOLUTE_POS;
+    let mut sums = no_sums();
+    if group < sizes.games / sizes.group_size {
+        let first = group * sizes.group_size;
+        let mut counted = 0.0f32;
+        for member in 0..sizes.group_size {
+            let length = judged[sizes.learn_steps * sizes.games + first + member];
+            counted = select(length > counted, length, counted);
+        }
+        let mut alike = 1.0f32;
+        let counted = counted as u32;
+        for t in 0..counted as usize {
+            if alike == 1.0f32 {
+                let row = t * sizes.games + first;
+                for member in 1..sizes.group_size {
+                    alike = select(judged[row + member] == judged[row], alike, 0.0f32);
+                }
+            }
+        }
+        sums[ZERO_VARIANCE] = alike;
+    }
+    store_row(&sums, rows, &sizes);
+}
+
 /// One unit centres the credits of one group at some steps, and scales them by the group's spread
-/// where that is asked for; that of the first steps also looks whether the members' returns differ.
+/// where that is asked for.
 ///
 /// Buffers: the part of [`Judged::parts`] that the first kernel wrote to; rows of sums.
 #[cube(launch_unchecked)]
@@ -177,14 +224,6 @@ fn centre_kernel(
                 judged[row + member] = counted;
                 sums[SQUARES] += counted * counted;
             }
-        }
-        if first_step == 0 {
-            let totals = (learn_steps + 1) * sizes.games + first;
-            let mut alike = 1.0f32;
-            for member in 1..members {
-                alike = select(judged[totals + member] == judged[totals], alike, 0.0f32);
-            }
-            sums[ZERO_VARIANCE] = alike;
         }
     }
     store_row(&sums, rows, &sizes);
@@ -240,7 +279,7 @@ pub fn judge(recording: &Recording, rollout: &RolloutConfig, config: &AdvantageC
     let dim = CubeDim::new_1d(UNITS as u32);
     let plans: Vec<Plan> =
         recording.parts.iter().map(|part| Plan::new(part.num_envs(), rollout)).collect();
-    let count = plans.iter().map(|plan| plan.credit_cubes + plan.centre_cubes).sum();
+    let count = plans.iter().map(Plan::cubes).sum();
     let like = cube_tensor(recording.parts[0].numbers.clone());
     let rows = room(&like, &[count, FACTS], DType::F32);
     let facts = room(&like, &[FACTS], DType::F32);
@@ -252,7 +291,7 @@ pub fn judge(recording: &Recording, rollout: &RolloutConfig, config: &AdvantageC
         let judged = room(&like, &[learn_steps + 2, games], DType::F32);
         let sizes =
             |row, cubes| SizesLaunch::new(num_steps, learn_steps, games, group_size, row, cubes);
-        // SAFETY: both kernels stay below the number of games and steps, and their cubes write a row
+        // SAFETY: the kernels stay below the number of games and steps, and their cubes write a row
         // each; all units of a cube reach its barrier.
         unsafe {
             credit_kernel::launch_unchecked(
@@ -269,6 +308,15 @@ pub fn judge(recording: &Recording, rollout: &RolloutConfig, config: &AdvantageC
                 config.discount as f32,
                 config.estimator,
                 auto_reset,
+                part.has_scores(),
+            );
+            compare_kernel::launch_unchecked(
+                client,
+                grid(&like, plan.compare_cubes),
+                dim,
+                argument(&judged),
+                argument(&rows),
+                sizes(first_row + plan.credit_cubes, plan.compare_cubes),
             );
             centre_kernel::launch_unchecked(
                 client,
@@ -276,13 +324,13 @@ pub fn judge(recording: &Recording, rollout: &RolloutConfig, config: &AdvantageC
                 dim,
                 argument(&judged),
                 argument(&rows),
-                sizes(first_row + plan.credit_cubes, plan.centre_cubes),
+                sizes(first_row + plan.credit_cubes + plan.compare_cubes, plan.centre_cubes),
                 plan.steps_per_unit,
                 super::STD_EPSILON,
                 config.scale_rewards,
             );
         }
-        first_row += plan.credit_cubes + plan.centre_cubes;
+        first_row += plan.cubes();
         parts.push(Tensor::from_primitive::<Cube>(judged));
     }
     // SAFETY: the kernel stays below `count` and the number of facts.
@@ -304,6 +352,7 @@ pub fn judge(recording: &Recording, rollout: &RolloutConfig, config: &AdvantageC
 /// How the work on a part is spread.
 struct Plan {
     credit_cubes: usize,
+    compare_cubes: usize,
     centre_cubes: usize,
     steps_per_unit: usize,
 }
@@ -314,7 +363,16 @@ impl Plan {
         let groups = games / rollout.group_size;
         let steps_per_unit = (rollout.learn_steps * groups).div_ceil(MAX_UNITS);
         let centre_units = groups * rollout.learn_steps.div_ceil(steps_per_unit);
-        let credit_cubes = games.div_ceil(UNITS);
-        Self { credit_cubes, centre_cubes: centre_units.div_ceil(UNITS), steps_per_unit }
+        Self {
+            credit_cubes: games.div_ceil(UNITS),
+            compare_cubes: groups.div_ceil(UNITS),
+            centre_cubes: centre_units.div_ceil(UNITS),
+            steps_per_unit,
+        }
+    }
+
+    /// Cubes of all kernels, each of which writes a row of sums.
+    fn cubes(&self) -> usize {
+        self.credit_cubes + self.compare_cubes + self.centre_cubes
     }
 }

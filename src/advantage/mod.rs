@@ -22,7 +22,8 @@ pub struct Advantages {
     pub values: Tensor<2>,
     /// 1 where a step counts: `[learn_steps, num_envs]`.
     pub mask: Tensor<2>,
-    /// Share of the groups whose members all got the same: from these nothing is learnt. `[1]`.
+    /// Share of the groups whose members are credited alike at every step that counts: from these
+    /// nothing is learnt. `[1]`.
     pub zero_variance: Tensor<1>,
 }
 
@@ -45,14 +46,16 @@ pub fn advantages(
     assert_eq!(num_envs % group_size, 0, "groups must be whole");
     let num_groups = num_envs / group_size;
     let rewards = trajectory.rewards.clone() * mask.clone();
-    let totals = rewards.clone().sum_dim(0);
     let credits = match config.estimator {
-        Estimator::Return => totals.clone().repeat_dim(0, learn_steps),
-        Estimator::RewardToGo => rewards_to_go(rewards, &trajectory.ends, config.discount)
-            .slice([0..learn_steps, 0..num_envs]),
+        Estimator::Return => returns(rewards, &trajectory.ends(), mask),
+        Estimator::RewardToGo => rewards_to_go(rewards, &trajectory.ends(), config.discount),
     };
+    let credits = credits.slice([0..learn_steps, 0..num_envs]);
     let mask = mask.clone().slice([0..learn_steps, 0..num_envs]);
     let credits = credits.reshape([learn_steps, num_groups, group_size]);
+    let spread = credits.clone().max_dim(2) - credits.clone().min_dim(2);
+    let counted = mask.clone().reshape([learn_steps, num_groups, group_size]);
+    let uneven = (spread * counted.clone().max_dim(2)).max_dim(0);
     let centred = credits.clone() - credits.mean_dim(2);
     let scaled = match config.scale_rewards {
         Scale::None => centred,
@@ -61,19 +64,39 @@ pub fn advantages(
             centred / (variance.sqrt() + STD_EPSILON)
         }
         Scale::Batch => {
-            let counted = mask.clone().reshape([learn_steps, num_groups, group_size]);
             let steps = counted.clone().sum().reshape([1, 1, 1]);
             let squares = (centred.clone().square() * counted).sum().reshape([1, 1, 1]);
             centred / ((squares / steps).sqrt() + STD_EPSILON)
         }
     };
-    let totals = totals.reshape([num_groups, group_size]);
-    let spread = totals.clone().max_dim(1) - totals.min_dim(1);
     Advantages {
         values: scaled.reshape([learn_steps, num_envs]) * mask.clone(),
         mask,
-        zero_variance: spread.lower_equal_elem(0.0).float().mean().reshape([1]),
+        zero_variance: uneven.lower_equal_elem(0.0).float().mean().reshape([1]),
     }
+}
+
+/// The sum of the rewards of the episode that each step belongs to, as far as it was played within the
+/// trajectory: `[num_steps, num_envs]`. Where no step of a following episode counts, the sum goes on.
+fn returns(rewards: Tensor<2>, ends: &Tensor<2>, mask: &Tensor<2>) -> Tensor<2> {
+    let [num_steps, num_envs] = rewards.dims();
+    let row = |tensor: &Tensor<2>, t: usize| tensor.clone().slice([t..t + 1, 0..num_envs]);
+    // 1 where a step is the last of its episode, and another begins that counts.
+    let last = |t: usize| row(ends, t) * row(mask, t + 1);
+    let mut sums = Vec::with_capacity(num_steps);
+    let mut sum = row(&rewards, 0);
+    for t in 1..num_steps {
+        sums.push(sum.clone());
+        sum = (last(t - 1).neg() + 1.0) * sum + row(&rewards, t);
+    }
+    let mut rows = vec![sum.clone()];
+    for (t, here) in sums.into_iter().enumerate().rev() {
+        let last = last(t);
+        sum = last.clone() * here + (last.neg() + 1.0) * sum;
+        rows.push(sum.clone());
+    }
+    rows.reverse();
+    Tensor::cat(rows, 0)
 }
 
 /// `g[t] = rewards[t] + discount * (1 - ends[t]) * g[t + 1]`: `[num_steps, num_envs]`.
@@ -107,12 +130,14 @@ mod tests {
                 [[1.0, 0.0, 2.0, 2.0], [2.0, 0.0, 0.0, 0.0], [4.0, 8.0, 1.0, 1.0]],
                 device,
             ),
-            ends: Tensor::from_floats(
+            terminated: Tensor::from_floats(
                 [[0.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]],
                 device,
             ),
+            truncated: zeros(),
             scores: zeros(),
             memory: None,
+            legal: None,
         }
     }
 
@@ -151,12 +176,46 @@ mod tests {
             discount: 1.0,
             scale_rewards: Scale::Group,
         };
-        // Totals 7 and 8: centred -0.5 and 0.5; sample standard deviation sqrt(0.5).
+        // Without auto-reset game 0 gets 3, game 1 gets 8: sample standard deviation sqrt(12.5).
         let a = 0.5f32.sqrt();
-        check(config.clone(), true, [[-a, a, 0.0, 0.0]; 3]);
-        // Root mean square over all steps: 0.5 / sqrt(2).
-        let b = 2.0f32.sqrt();
+        check(config.clone(), false, [[-a, a, 0.0, 0.0], [-a, a, 0.0, 0.0], [0.0, a, 0.0, 0.0]]);
+        // With it game 0 goes on with an episode that gets 4. Root mean square over all steps:
+        // sqrt((4 * 2.5^2 + 2 * 2^2) / 12).
+        let scale = (33.0f32 / 12.0).sqrt();
+        let (b, c) = (2.5 / scale, 2.0 / scale);
         config.scale_rewards = Scale::Batch;
-        check(config, true, [[-b, b, 0.0, 0.0]; 3]);
+        check(config, true, [[-b, b, 0.0, 0.0], [-b, b, 0.0, 0.0], [-c, c, 0.0, 0.0]]);
+    }
+
+    #[test]
+    fn a_return_is_of_one_episode_alone() {
+        let config = AdvantageConfig {
+            estimator: Estimator::Return,
+            discount: 1.0,
+            scale_rewards: Scale::None,
+        };
+        // Game 0: an episode of 1 + 2, then one of 4. Game 1: one of 0 + 0 + 8.
+        check(config, true, [[-2.5, 2.5, 0.0, 0.0], [-2.5, 2.5, 0.0, 0.0], [-2.0, 2.0, 0.0, 0.0]]);
+    }
+
+    #[test]
+    fn members_with_the_same_total_need_not_be_alike() {
+        // Cart poles: a reward of 1 a step, whenever episodes end.
+        let device = Device::flex();
+        let trajectory = trajectory(&device);
+        let trajectory = Trajectory { rewards: trajectory.rewards.ones_like(), ..trajectory };
+        let mask = trajectory.mask(true);
+        for estimator in [Estimator::Return, Estimator::RewardToGo] {
+            let config = AdvantageConfig { estimator, discount: 1.0, scale_rewards: Scale::None };
+            let zero_variance = |learn_steps| {
+                let advantages = advantages(&trajectory, &mask, 2, learn_steps, &config);
+                let values = advantages.values.into_data();
+                let learnt = values.iter::<f32>().any(|x| x != 0.0);
+                assert!(learnt, "{estimator:?}: something is learnt");
+                advantages.zero_variance.into_data().iter::<f32>().next()
+            };
+            assert_eq!(zero_variance(3), Some(0.5), "{estimator:?}");
+            assert_eq!(zero_variance(1), Some(0.5), "{estimator:?}");
+        }
     }
 }

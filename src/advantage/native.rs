@@ -5,7 +5,7 @@
 
 use super::STD_EPSILON;
 use crate::config::{AdvantageConfig, Estimator, RolloutConfig, Scale};
-use crate::data::HostTrajectory;
+use crate::data::{End, HostTrajectory};
 use rayon::prelude::*;
 
 /// Advantages of a trajectory. A buffer serves all iterations of a run.
@@ -16,13 +16,14 @@ pub struct HostAdvantages {
     /// Steps of each game that count and are learnt from, from its first on: `[num_envs]`, each at
     /// most `learn_steps`.
     pub counts: Vec<usize>,
-    /// Share of the groups whose members all got the same: from these nothing is learnt.
+    /// Share of the groups whose members are credited alike at every step that counts: from these
+    /// nothing is learnt.
     pub zero_variance: f64,
 }
 
 /// What a group says about the whole.
 struct Group {
-    /// Whether all members got the same.
+    /// Whether all members are credited alike.
     is_even: bool,
     /// Of the advantages before they are scaled, over the steps that count.
     squares: f64,
@@ -58,8 +59,9 @@ impl HostAdvantages {
                 let first = group * members * num_steps;
                 let rewards = &trajectory.rewards[first..first + values.len()];
                 let ends = &trajectory.ends[first..first + values.len()];
-                let is_even = room.credit(rewards, ends, counts, config, values);
+                credit(rewards, ends, counts, config, values);
                 counts.iter_mut().for_each(|count| *count = (*count).min(learn_steps));
+                let is_even = is_even(values, counts, num_steps);
                 room.centre(values, num_steps, config.scale_rewards == Scale::Group);
                 let squares = cut(values, counts, num_steps);
                 Group { is_even, squares }
@@ -80,8 +82,6 @@ impl HostAdvantages {
 /// Room for the work of one thread.
 #[derive(Default)]
 struct Room {
-    /// Of each member: `[group_size]`.
-    totals: Vec<f32>,
     /// Of each step: `[num_steps]`.
     mean: Vec<f32>,
     /// Of each step: `[num_steps]`.
@@ -89,45 +89,6 @@ struct Room {
 }
 
 impl Room {
-    /// Fills in what each step is credited with before the group is looked at, `[members,
-    /// num_steps]`; says whether all members got the same in total.
-    fn credit(
-        &mut self,
-        rewards: &[f32],
-        ends: &[f32],
-        lengths: &[usize],
-        config: &AdvantageConfig,
-        credits: &mut [f32],
-    ) -> bool {
-        let steps = rewards.len() / lengths.len();
-        self.totals.clear();
-        let games = rewards.chunks_exact(steps).zip(ends.chunks_exact(steps));
-        for (((rewards, ends), credits), length) in
-            games.zip(credits.chunks_exact_mut(steps)).zip(lengths)
-        {
-            let mut total = 0.0;
-            match config.estimator {
-                Estimator::Return => {
-                    total = rewards[..*length].iter().sum();
-                    credits.fill(total);
-                }
-                Estimator::RewardToGo => {
-                    let discount = config.discount as f32;
-                    credits[*length..].fill(0.0);
-                    let mut credit = 0.0;
-                    let steps = rewards[..*length].iter().zip(ends).zip(credits);
-                    for ((reward, end), to) in steps.rev() {
-                        total += reward;
-                        credit = reward + (1.0 - end) * discount * credit;
-                        *to = credit;
-                    }
-                }
-            }
-            self.totals.push(total);
-        }
-        self.totals.iter().all(|total| *total == self.totals[0])
-    }
-
     /// Takes the members' mean away at each step, and divides by their standard deviation there if
     /// `scaled`.
     fn centre(&mut self, credits: &mut [f32], steps: usize, scaled: bool) {
@@ -156,6 +117,52 @@ impl Room {
             game.iter_mut().zip(&self.scale).for_each(|(x, scale)| *x *= scale);
         }
     }
+}
+
+/// Fills in what each step is credited with before the group is looked at, `[members, num_steps]`.
+fn credit(
+    rewards: &[f32],
+    ends: &[End],
+    lengths: &[usize],
+    config: &AdvantageConfig,
+    credits: &mut [f32],
+) {
+    let steps = rewards.len() / lengths.len();
+    let games = rewards.chunks_exact(steps).zip(ends.chunks_exact(steps));
+    let discount = config.discount as f32;
+    for (((rewards, ends), credits), length) in
+        games.zip(credits.chunks_exact_mut(steps)).zip(lengths)
+    {
+        match config.estimator {
+            Estimator::Return => {
+                let mut first = 0;
+                while first < *length {
+                    let end = ends[first..*length].iter().position(|end| end.ended());
+                    let behind = end.map_or(*length, |end| first + end + 1);
+                    // Where nothing counts any more, the last episode's sum goes on.
+                    let filled = if behind == *length { steps } else { behind };
+                    credits[first..filled].fill(rewards[first..behind].iter().sum());
+                    first = behind;
+                }
+            }
+            Estimator::RewardToGo => {
+                credits[*length..].fill(0.0);
+                let mut credit = 0.0;
+                let steps = rewards[..*length].iter().zip(ends).zip(credits);
+                for ((reward, end), to) in steps.rev() {
+                    credit = reward + if end.ended() { 0.0 } else { discount } * credit;
+                    *to = credit;
+                }
+            }
+        }
+    }
+}
+
+/// Whether all members are credited alike, as far as a step of any counts.
+fn is_even(credits: &[f32], counts: &[usize], steps: usize) -> bool {
+    let counted = counts.iter().copied().max().unwrap_or(0);
+    let first = &credits[..counted];
+    credits.chunks_exact(steps).all(|game| game[..counted] == *first)
 }
 
 /// Sets to zero what does not count; gives the sum of the squares of the rest.
@@ -196,9 +203,11 @@ mod tests {
             actions: Tensor::zeros([STEPS, envs], &device),
             logprobs: zeros(),
             rewards: rows(|i| (uniform(draw(1, i)) * 5.0).floor() - 2.0),
-            ends: rows(|i| f32::from(uniform(draw(2, i)) < 0.09)),
+            terminated: rows(|i| f32::from(uniform(draw(2, i)) < 0.05)),
+            truncated: rows(|i| f32::from(uniform(draw(2, i)) >= 0.96)),
             scores: zeros(),
             memory: None,
+            legal: None,
         }
     }
 

@@ -169,6 +169,15 @@ pub enum CheckpointError {
         needed: u64,
     },
 
+    /// The checkpoint is intact, but whoever asked for it cannot use it.
+    #[error("the checkpoint {path} cannot be used: {reason}; load another one")]
+    Unusable {
+        /// The checkpoint's directory.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+
     /// The store is there, but nothing was saved to it yet.
     #[error("there is no checkpoint in {path} yet; start the run anew or give another path")]
     NoneSaved {

@@ -17,7 +17,7 @@
 //! While `NAME` is saved, two hidden directories may stand beside it: `.NAME.tmp`, not finished
 //! yet, and `.NAME.old`, which `NAME` is about to replace. A crash may leave either behind. [`load`]
 //! never reads the first, and reads the second only where `NAME` itself is missing; the next
-//! [`save`] clears both. At most one process may save to a path at a time; any number may load.
+//! [`save`] clears both, but never a directory that is no checkpoint's. At most one process may save to a path at a time; any number may load.
 
 mod error;
 mod load;

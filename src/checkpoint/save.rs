@@ -59,7 +59,7 @@ fn save_with(
     sync_directory(parent(path))?;
     if replaces {
         // The new checkpoint is safe; the next save clears the old one if this cannot.
-        let _ = fs::remove_dir_all(&old);
+        let _ = clear(&old);
     }
     Ok(())
 }
@@ -67,15 +67,32 @@ fn save_with(
 /// Clears what a crash may have left beside `path`, and finishes a replacement it interrupted.
 pub(super) fn settle(path: &Path) -> Result<(), CheckpointError> {
     if let Some(tmp) = unfinished(path).filter(|tmp| tmp.exists()) {
-        fs::remove_dir_all(&tmp).map_err(CheckpointError::io("clear", &tmp))?;
+        require_replaceable(&tmp)?;
+        clear(&tmp).map_err(CheckpointError::io("clear", &tmp))?;
     }
     let Some(old) = set_aside(path).filter(|old| old.exists()) else {
         return Ok(());
     };
+    require_replaceable(&old)?;
     if path.exists() {
-        fs::remove_dir_all(&old).map_err(CheckpointError::io("clear", &old))
+        clear(&old).map_err(CheckpointError::io("clear", &old))
     } else {
         fs::rename(&old, path).map_err(CheckpointError::io("restore", path))
+    }
+}
+
+/// Removes a checkpoint's directory, the file that shows that it is one last: what a crash leaves of it
+/// is still known as ours.
+fn clear(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_name() != MANIFEST {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    match fs::remove_file(directory.join(MANIFEST)) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
+        _ => fs::remove_dir(directory),
     }
 }
 
@@ -83,7 +100,7 @@ pub(super) fn settle(path: &Path) -> Result<(), CheckpointError> {
 pub(super) fn remove(path: &Path) -> Result<(), CheckpointError> {
     let tmp = unfinished(path).ok_or_else(|| CheckpointError::Unnamed { path: path.to_owned() })?;
     fs::rename(path, &tmp).map_err(CheckpointError::io("remove", path))?;
-    fs::remove_dir_all(&tmp).map_err(CheckpointError::io("remove", &tmp))
+    clear(&tmp).map_err(CheckpointError::io("remove", &tmp))
 }
 
 /// Checks that whatever stands at `path` may go: nothing, an empty directory or a checkpoint, even
@@ -247,6 +264,42 @@ mod tests {
             assert_eq!(names_in(run.path()), ["best"]);
             assert_eq!(load(&path).unwrap(), checkpoint(3));
         }
+    }
+
+    #[test]
+    fn what_is_not_ours_stays_where_it_is() {
+        for beside in [unfinished, set_aside] {
+            let run = TempDir::new().unwrap();
+            let path = run.path().join("best");
+            let theirs = beside(&path).unwrap();
+            fs::create_dir(&theirs).unwrap();
+            fs::write(theirs.join("thesis.txt"), "the only copy").unwrap();
+            for there in [false, true] {
+                if there {
+                    fs::create_dir(&path).unwrap();
+                }
+                let error = save(&checkpoint(1), &path).unwrap_err();
+                assert!(
+                    matches!(&error, CheckpointError::NotACheckpoint { path } if *path == theirs),
+                    "{error}"
+                );
+                assert_eq!(fs::read(theirs.join("thesis.txt")).unwrap(), b"the only copy");
+            }
+        }
+    }
+
+    #[test]
+    fn a_removal_that_a_crash_interrupts_is_known_as_ours() {
+        let run = TempDir::new().unwrap();
+        let path = run.path().join("best");
+        let tmp = unfinished(&path).unwrap();
+        save(&checkpoint(1), &tmp).unwrap();
+        fs::create_dir(tmp.join("in the way")).unwrap();
+        assert!(clear(&tmp).is_err());
+        assert!(tmp.join(MANIFEST).exists());
+        fs::remove_dir(tmp.join("in the way")).unwrap();
+        save(&checkpoint(2), &path).unwrap();
+        assert_eq!(names_in(run.path()), ["best"]);
     }
 
     #[test]

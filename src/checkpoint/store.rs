@@ -78,13 +78,27 @@ impl Store {
     /// [`CheckpointError::NoneSaved`] or [`CheckpointError::NoneIntact`] if there is none, and
     /// those of [`iterations`](Store::iterations).
     pub fn latest(&self) -> Result<Latest, CheckpointError> {
+        self.latest_that(|_| Ok(()))
+    }
+
+    /// As [`latest`](Store::latest), of the checkpoints that are also `usable`, which says why one is
+    /// not: this module does not know what they hold.
+    ///
+    /// # Errors
+    /// As [`latest`](Store::latest).
+    pub fn latest_that(
+        &self,
+        usable: impl Fn(&Checkpoint) -> Result<(), String>,
+    ) -> Result<Latest, CheckpointError> {
         let mut damaged = Vec::new();
         for iteration in self.iterations()?.into_iter().rev() {
             let path = self.path(iteration);
-            match self.load(iteration) {
-                Ok(checkpoint) => {
-                    return Ok(Latest { checkpoint, path, damaged });
-                }
+            let loaded = self.load(iteration).and_then(|checkpoint| match usable(&checkpoint) {
+                Ok(()) => Ok(checkpoint),
+                Err(reason) => Err(CheckpointError::Unusable { path: path.clone(), reason }),
+            });
+            match loaded {
+                Ok(checkpoint) => return Ok(Latest { checkpoint, path, damaged }),
                 Err(error) => damaged.push((path, error)),
             }
         }

@@ -85,6 +85,12 @@ impl TrainConfig {
         ] {
             check(value >= 0.0 && value.is_finite(), name, value, "0 or more")?;
         }
+        for (name, value) in [
+            ("loss.sapo_temperature_pos", loss.sapo_temperature_pos),
+            ("loss.sapo_temperature_neg", loss.sapo_temperature_neg),
+        ] {
+            check(value > 0.0 && value.is_finite(), name, value, "above 0")?;
+        }
         check(
             loss.dual_clip == 0.0 || loss.dual_clip > 1.0 + loss.clip_eps_high,
             "loss.dual_clip",

@@ -1,16 +1,28 @@
 //! The defaults: what trains each game well with no flag at all.
 
 use super::*;
+use crate::env::{self, Env};
 
 impl TrainConfig {
-    /// The defaults for the game of this name; a general setting for an unknown one.
+    /// The defaults for Grove's own game of this name; the general ones for another.
     pub fn for_game(name: &str) -> Self {
-        match name {
-            "fruit" => Self::fruit(),
-            "catch" => Self::catch(),
-            "cartpole" => Self::cartpole(),
-            _ => Self::general(),
-        }
+        Self::with(name, env::defaults(name)).expect("a test reads the defaults of every game")
+    }
+
+    /// The defaults for a game, which brings its own ([`Env::DEFAULTS`]).
+    ///
+    /// # Errors
+    /// If those are no TOML, or such as there are not.
+    pub fn of<G: Env>() -> Result<Self, ConfigError> {
+        Self::with(G::NAME, G::DEFAULTS)
+    }
+
+    /// The general defaults with those of a game laid over them.
+    fn with(game: &str, defaults: &str) -> Result<Self, ConfigError> {
+        let changes = overlay::parse(&format!("the defaults of {game}"), defaults)?;
+        let mut table = overlay::to_table(&Self::general());
+        overlay::lay_over(&mut table, changes)?;
+        overlay::from_table(table)
     }
 
     fn general() -> Self {
@@ -33,16 +45,7 @@ impl TrainConfig {
                 discount: 0.97,
                 scale_rewards: Scale::Batch,
             },
-            loss: LossConfig {
-                loss_type: LossType::Dapo,
-                clip_eps_low: 0.2,
-                clip_eps_high: 0.2,
-                dual_clip: 0.0,
-                kl_coef: 0.0,
-                kl_estimator: KlEstimator::K3,
-                entropy_coef: 0.02,
-                entropy_coef_final: 0.0,
-            },
+            loss: LossConfig { entropy_coef: 0.02, ..LossConfig::default() },
             update: UpdateConfig {
                 update_epochs: 2,
                 num_minibatches: 4,
@@ -66,37 +69,19 @@ impl TrainConfig {
             },
         }
     }
+}
 
-    fn fruit() -> Self {
-        let mut config = Self::general();
-        config.iterations = 100;
-        config.rollout.num_groups = 512;
-        config.rollout.group_size = 8;
-        config.advantage.discount = 0.98;
-        config.loss.entropy_coef = 0.2;
-        config.optimizer.learning_rate = 4e-3;
-        config.optimizer.lr_scheduler_type = LrSchedule::Cosine;
-        config.update.num_minibatches = 16;
-        config.checkpoint.eval_every = 10;
-        config.checkpoint.eval_episodes = 5000;
-        config
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    fn catch() -> Self {
-        let mut config = Self::general();
-        config.iterations = 60;
-        config
-    }
-
-    fn cartpole() -> Self {
-        let mut config = Self::general();
-        config.iterations = 60;
-        config.rollout.num_groups = 32;
-        config.rollout.num_steps = 128;
-        config.rollout.learn_steps = 64;
-        config.advantage.discount = 0.99;
-        config.loss.entropy_coef = 0.0;
-        config.update.num_minibatches = 8;
-        config
+    #[test]
+    fn every_game_has_defaults_that_hold() {
+        for name in env::NAMES {
+            let config = TrainConfig::for_game(name);
+            config.validate().unwrap();
+            assert!(config != TrainConfig::general() || env::defaults(name).is_empty(), "{name}");
+        }
+        assert_eq!(TrainConfig::for_game("somebody else's"), TrainConfig::general());
     }
 }

@@ -8,6 +8,9 @@ mod check;
 mod defaults;
 pub mod overlay;
 
+pub use crate::math::Activation;
+pub use crate::objective::{KlEstimator, LossConfig, LossType};
+
 use serde::{Deserialize, Serialize};
 
 /// Everything about a training run but the game's own parameters and the device.
@@ -144,20 +147,6 @@ pub enum ModelKind {
     Gru,
 }
 
-/// An activation function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Activation {
-    /// `max(x, 0)`.
-    Relu,
-    /// The hyperbolic tangent.
-    Tanh,
-    /// `x * sigmoid(x)` (Elfwing et al. 2018).
-    Silu,
-    /// `x * Phi(x)` in its tanh form (Hendrycks & Gimpel 2016).
-    Gelu,
-}
-
 /// Games played in parallel: `num_envs = num_groups * group_size`, each for `num_steps`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RolloutConfig {
@@ -193,6 +182,7 @@ pub enum Start {
     /// In the middle of a game: all members of a group start from the state in which one of them
     /// was in the last iteration, at a step of `1..=learn_steps`, both drawn at random. A group then
     /// compares actions in one and the same situation (as in the "vine" of Schulman et al. 2015).
+    /// What the environment draws from there on is new in each iteration, and the same for all members.
     Branch,
 }
 
@@ -229,62 +219,6 @@ pub enum Scale {
     Batch,
     /// Nothing (Dr. GRPO).
     None,
-}
-
-/// The loss of an update.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LossConfig {
-    /// Which ratio is clipped, and how the terms are averaged.
-    pub loss_type: LossType,
-    /// The ratio is clipped below `1 - clip_eps_low`, 0 to 1. TRL's `epsilon` sets both this and, where
-    /// no `epsilon_high` is given beside it, the bound above.
-    pub clip_eps_low: f64,
-    /// The ratio is clipped above `1 + clip_eps_high` (TRL: `epsilon_high`), 0 or more.
-    pub clip_eps_high: f64,
-    /// Dual clip: the unclipped ratio counts at most this where the advantage is negative
-    /// (TRL: `delta`). More than `1 + clip_eps_high`, or 0 for none.
-    pub dual_clip: f64,
-    /// Weight of the divergence from the initial policy (TRL: `beta`). With 0 no reference policy
-    /// is held.
-    pub kl_coef: f64,
-    /// The estimator of that divergence.
-    pub kl_estimator: KlEstimator,
-    /// Weight of the policy's entropy at the first iteration.
-    pub entropy_coef: f64,
-    /// Its weight at the last iteration; in between it changes linearly.
-    pub entropy_coef_final: f64,
-}
-
-/// Losses by the names that TRL gives them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LossType {
-    /// Mean over the steps of a game, then over the games (Shao et al. 2024).
-    Grpo,
-    /// Sum over all steps, divided by `num_steps` times the games: a constant (Liu et al. 2025).
-    DrGrpo,
-    /// Mean over all steps of the rollout, whichever minibatch they are in (Yu et al. 2025).
-    Dapo,
-    /// Mean over all steps of the minibatch.
-    Bnpo,
-    /// As `grpo`, with one ratio a game: the geometric mean over its steps (Zheng et al. 2025).
-    Gspo,
-    /// The clipped ratio as a constant weight of `log pi`, averaged as in `dapo`
-    /// (MiniMax 2025).
-    Cispo,
-}
-
-/// Estimators of KL(policy || reference) from samples of the policy
-/// (Schulman 2020, <http://joschu.net/blog/kl-approx.html>).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum KlEstimator {
-    /// `-log r` with `r = reference / policy`.
-    K1,
-    /// `(log r)^2 / 2`.
-    K2,
-    /// `r - 1 - log r`, what TRL uses.
-    K3,
 }
 
 /// How often and in what portions the data of an iteration are used.

@@ -1,6 +1,6 @@
 //! The same in the host's memory, game by game: what the CPU's threads write, judge and learn from.
 
-use super::Trajectory;
+use super::{End, Trajectory};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use rayon::prelude::*;
 
@@ -24,10 +24,15 @@ pub struct HostTrajectory {
     pub logprobs: Vec<f32>,
     /// Rewards of the steps: `[num_envs, num_steps]`.
     pub rewards: Vec<f32>,
-    /// 1 where the episode ended with the step, else 0: `[num_envs, num_steps]`.
-    pub ends: Vec<f32>,
+    /// How the episode stands after each step: `[num_envs, num_steps]`.
+    pub ends: Vec<End>,
     /// The score of the episode that ended with the step, else 0: `[num_envs, num_steps]`.
     pub scores: Vec<f32>,
+    /// Actions whose legality is known of each step, at most 32; 0 where all are legal, always.
+    pub masked_actions: usize,
+    /// The actions that might have been taken in each step, bit by bit, the first action's the lowest:
+    /// `[num_envs, num_steps]`. Empty where all may be, always.
+    pub legal: Vec<u32>,
 }
 
 /// Numbers of an observation come in multiples of this.
@@ -57,9 +62,22 @@ impl HostTrajectory {
         self.obs.clear();
         self.obs.resize(steps * self.obs_stride(), 0.0);
         self.actions.resize(steps, 0);
-        for values in [&mut self.logprobs, &mut self.rewards, &mut self.ends, &mut self.scores] {
+        self.ends.resize(steps, End::None);
+        for values in [&mut self.logprobs, &mut self.rewards, &mut self.scores] {
             values.resize(steps, 0.0);
         }
+        self.mask_actions(self.masked_actions);
+    }
+
+    /// Makes room for the legality of so many actions in each step; 0 where all are legal, always.
+    ///
+    /// # Panics
+    /// If they are more than 32.
+    pub fn mask_actions(&mut self, num_actions: usize) {
+        assert!(num_actions <= 32, "legality is known of 32 actions at most");
+        self.masked_actions = num_actions;
+        let steps = if num_actions == 0 { 0 } else { self.num_envs * self.num_steps };
+        self.legal.resize(steps, 0);
     }
 
     /// Numbers from observation to observation: the features, rounded up to [`OBS_MULTIPLE`].
@@ -74,7 +92,7 @@ impl HostTrajectory {
         if auto_reset {
             return self.num_steps;
         }
-        ends.iter().position(|end| *end > 0.5).map_or(self.num_steps, |t| t + 1)
+        ends.iter().position(|end| end.ended()).map_or(self.num_steps, |t| t + 1)
     }
 
     /// From tensors, whatever device they are on.
@@ -96,8 +114,21 @@ impl HostTrajectory {
         host.actions = transposed(&actions, steps);
         host.logprobs = by_game(&trajectory.logprobs);
         host.rewards = by_game(&trajectory.rewards);
-        host.ends = by_game(&trajectory.ends);
+        let terminated = by_game(&trajectory.terminated);
+        let both = terminated.iter().zip(by_game(&trajectory.truncated));
+        host.ends = both.map(|(end, cut)| End::new(*end > 0.5, cut > 0.5)).collect();
         host.scores = by_game(&trajectory.scores);
+        if let Some(legal) = &trajectory.legal {
+            let [_, _, actions] = legal.dims();
+            host.mask_actions(actions);
+            let bits = |row: &[f32]| {
+                let bits = row.iter().enumerate().map(|(a, legal)| u32::from(*legal > 0.5) << a);
+                bits.fold(0, |word, bit| word | bit)
+            };
+            let legal: Vec<u32> =
+                floats(legal.clone().into_data()).chunks_exact(actions).map(bits).collect();
+            host.legal = transposed(&legal, steps);
+        }
         host
     }
 
@@ -116,15 +147,27 @@ impl HostTrajectory {
             let data = TensorData::new(transposed(values, envs), [steps, envs]);
             Tensor::<2>::from_data(data, device)
         };
+        let ends = |kind: End| {
+            rows(&self.ends.iter().map(|end| f32::from(*end == kind)).collect::<Vec<_>>())
+        };
+        let legal = (self.masked_actions > 0).then(|| {
+            let bit = |word: u32, a: usize| (word >> a & 1) as f32;
+            let words = transposed(&self.legal, envs);
+            let all = words.iter().flat_map(|word| (0..self.masked_actions).map(|a| bit(*word, a)));
+            let shape = [steps, envs, self.masked_actions];
+            Tensor::from_data(TensorData::new(all.collect::<Vec<f32>>(), shape), device)
+        });
         let actions = TensorData::new(transposed(&self.actions, envs), [steps, envs]);
         Trajectory {
             obs: Tensor::from_data(TensorData::new(obs, [steps, envs, features]), device),
             actions: Tensor::<2, Int>::from_data(actions, device),
             logprobs: rows(&self.logprobs),
             rewards: rows(&self.rewards),
-            ends: rows(&self.ends),
+            terminated: ends(End::Terminated),
+            truncated: ends(End::Truncated),
             scores: rows(&self.scores),
             memory: None,
+            legal,
         }
     }
 }
@@ -165,8 +208,13 @@ mod tests {
             actions: Tensor::from_ints([[0, 1], [2, 3], [4, 5]], &device),
             logprobs: rows([[0.1, 0.2], [0.3, 0.4], [0.5, 0.6]]),
             rewards: rows([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]),
-            ends: rows([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0]]),
-            scores: rows([[0.0, 0.0], [4.0, 0.0], [0.0, 0.0]]),
+            terminated: rows([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0]]),
+            truncated: rows([[0.0, 0.0], [0.0, 0.0], [0.0, 1.0]]),
+            scores: rows([[0.0, 0.0], [4.0, 0.0], [0.0, 12.0]]),
+            legal: Some(Tensor::from_floats(
+                [[[1.0, 0.0], [0.0, 1.0]], [[1.0, 1.0], [1.0, 0.0]], [[0.0, 1.0], [1.0, 1.0]]],
+                &device,
+            )),
             memory: None,
         }
     }
@@ -179,16 +227,22 @@ mod tests {
         assert_eq!(host.obs[5 * 8..6 * 8], [25.0, 26.0, 27.0, 28.0, 29.0, 0.0, 0.0, 0.0]);
         assert_eq!(host.actions, [0, 2, 4, 1, 3, 5]);
         assert_eq!(host.rewards, [1.0, 3.0, 5.0, 2.0, 4.0, 6.0]);
+        let (none, ended, cut) = (End::None, End::Terminated, End::Truncated);
+        assert_eq!(host.ends, [none, ended, none, none, none, cut]);
+        assert_eq!(host.legal, [0b01, 0b11, 0b10, 0b10, 0b01, 0b11]);
         let back = host.to_tensors(&Device::flex());
         for (got, want) in [
             (back.logprobs, tensors.logprobs),
             (back.rewards, tensors.rewards),
-            (back.ends, tensors.ends),
+            (back.terminated, tensors.terminated),
+            (back.truncated, tensors.truncated),
             (back.scores, tensors.scores),
         ] {
             assert_eq!(got.into_data(), want.into_data());
         }
         assert_eq!(back.obs.into_data(), tensors.obs.into_data());
+        let legal = [back.legal, tensors.legal].map(|legal| legal.expect("masked").into_data());
+        assert_eq!(legal[0], legal[1]);
         assert!(back.actions.into_data().iter::<i64>().eq([0, 1, 2, 3, 4, 5]));
     }
 

@@ -5,7 +5,7 @@ mod recording;
 
 pub(crate) use host::by_game;
 pub use host::{HostTrajectory, OBS_MULTIPLE, Totals};
-pub use recording::{ENDED, FACTS, Judged, Part, Recording};
+pub use recording::{ENDED, FACTS, Judged, Part, Recording, RecordingError, TERMINATED, TRUNCATED};
 
 use burn::tensor::{Int, Tensor};
 
@@ -22,13 +22,49 @@ pub struct Trajectory {
     pub logprobs: Tensor<2>,
     /// Rewards of the steps: `[num_steps, num_envs]`.
     pub rewards: Tensor<2>,
-    /// 1 where the episode ended with the step, else 0: `[num_steps, num_envs]`.
-    pub ends: Tensor<2>,
+    /// 1 where the game came to an end of its own with the step, else 0: `[num_steps, num_envs]`.
+    pub terminated: Tensor<2>,
+    /// 1 where the episode was cut off with the step, else 0: `[num_steps, num_envs]`. Never both.
+    pub truncated: Tensor<2>,
     /// The score of the episode that ended with the step, else 0: `[num_steps, num_envs]`.
     pub scores: Tensor<2>,
     /// What the policy remembered before the first step, where it remembers anything:
     /// `[num_envs, memory_size]`.
     pub memory: Option<Tensor<2>>,
+    /// 1 where an action might have been taken in a step, else 0: `[num_steps, num_envs,
+    /// num_actions]`. None where all may be, always.
+    pub legal: Option<Tensor<3>>,
+}
+
+/// How an episode stands after a step.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum End {
+    /// It goes on.
+    #[default]
+    None = 0,
+    /// The game came to an end of its own.
+    Terminated = 1,
+    /// It was cut off.
+    Truncated = 2,
+}
+
+impl End {
+    /// That of a step; where both are said, the game came to an end of its own.
+    #[inline(always)]
+    pub fn new(terminated: bool, truncated: bool) -> Self {
+        match (terminated, truncated) {
+            (true, _) => Self::Terminated,
+            (false, true) => Self::Truncated,
+            (false, false) => Self::None,
+        }
+    }
+
+    /// Whether the episode ended, one way or the other.
+    #[inline(always)]
+    pub fn ended(self) -> bool {
+        self != Self::None
+    }
 }
 
 impl Trajectory {
@@ -42,18 +78,29 @@ impl Trajectory {
         assert_eq!(self.actions.dims(), expected, "actions: [num_steps, num_envs]");
         assert_eq!(self.logprobs.dims(), expected, "logprobs: [num_steps, num_envs]");
         assert_eq!(self.rewards.dims(), expected, "rewards: [num_steps, num_envs]");
-        assert_eq!(self.ends.dims(), expected, "ends: [num_steps, num_envs]");
+        assert_eq!(self.terminated.dims(), expected, "terminated: [num_steps, num_envs]");
+        assert_eq!(self.truncated.dims(), expected, "truncated: [num_steps, num_envs]");
         assert_eq!(self.scores.dims(), expected, "scores: [num_steps, num_envs]");
+        if let Some(legal) = &self.legal {
+            let [steps, envs, _] = legal.dims();
+            assert_eq!([steps, envs], expected, "legal: [num_steps, num_envs, num_actions]");
+        }
         [num_steps, num_envs, num_features]
+    }
+
+    /// 1 where the episode ended with the step, one way or the other, else 0: `[num_steps, num_envs]`.
+    pub fn ends(&self) -> Tensor<2> {
+        self.terminated.clone() + self.truncated.clone()
     }
 
     /// 1 where a step counts, else 0: `[num_steps, num_envs]`. With `auto_reset` all do; otherwise
     /// those up to and including the first end of an episode.
     pub fn mask(&self, auto_reset: bool) -> Tensor<2> {
         if auto_reset {
-            return self.ends.ones_like();
+            return self.terminated.ones_like();
         }
-        let ended_before = self.ends.clone().cumsum(0) - self.ends.clone();
+        let ends = self.ends();
+        let ended_before = ends.clone().cumsum(0) - ends;
         ended_before.lower_equal_elem(0.5).float()
     }
 
@@ -61,8 +108,8 @@ impl Trajectory {
     /// `[num_steps, num_envs]`. Before the first step it is as [`Trajectory::memory`] says.
     pub fn starts(&self) -> Tensor<2> {
         let [num_steps, num_envs, _] = self.dims();
-        let before = self.ends.clone().narrow(0, 0, num_steps - 1);
-        let first = Tensor::zeros([1, num_envs], &self.ends.device());
+        let before = self.ends().narrow(0, 0, num_steps - 1);
+        let first = Tensor::zeros([1, num_envs], &before.device());
         Tensor::cat(vec![first, before], 0)
     }
 
@@ -70,14 +117,20 @@ impl Trajectory {
     pub fn first_steps(&self, num_steps: usize) -> Self {
         let [_, num_envs, num_features] = self.dims();
         let rows = |tensor: &Tensor<2>| tensor.clone().slice([0..num_steps, 0..num_envs]);
+        let legal = self.legal.as_ref().map(|legal| {
+            let [_, _, num_actions] = legal.dims();
+            legal.clone().slice([0..num_steps, 0..num_envs, 0..num_actions])
+        });
         Self {
             obs: self.obs.clone().slice([0..num_steps, 0..num_envs, 0..num_features]),
             actions: self.actions.clone().slice([0..num_steps, 0..num_envs]),
             logprobs: rows(&self.logprobs),
             rewards: rows(&self.rewards),
-            ends: rows(&self.ends),
+            terminated: rows(&self.terminated),
+            truncated: rows(&self.truncated),
             scores: rows(&self.scores),
             memory: self.memory.clone(),
+            legal,
         }
     }
 }

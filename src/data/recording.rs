@@ -1,38 +1,143 @@
 //! The same on a device, as fused kernels write and read it.
+//!
+//! Kernels read these buffers without asking how long they are. So nobody outside can put one together
+//! whose shapes do not belong together.
 
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{DType, Int, Tensor};
 
 /// A trajectory as the fused kernels write and read it: packed states instead of observations, a few
 /// words a step, in parts that a device can bind as a buffer.
 #[derive(Clone, Debug)]
 pub struct Recording {
     /// Steps of each game.
-    pub num_steps: usize,
+    pub(crate) num_steps: usize,
     /// Games of all parts.
-    pub num_envs: usize,
+    pub(crate) num_envs: usize,
     /// The parts, which hold the games in order.
-    pub parts: Vec<Part>,
+    pub(crate) parts: Vec<Part>,
 }
 
-/// The highest bit of an action's word: the episode ended with the step.
-pub const ENDED: u32 = 1 << 31;
+/// The highest bit of an action's word: the game came to an end of its own with the step.
+pub const TERMINATED: u32 = 1 << 31;
+/// The bit below: the episode was cut off with the step. Of the two bits one is set at most.
+pub const TRUNCATED: u32 = 1 << 30;
+/// Both bits, of which one is set where the episode ended with the step. A word is at least
+/// [`TRUNCATED`] then; the other bits are the action.
+pub const ENDED: u32 = TERMINATED | TRUNCATED;
 
 /// Some games of a [`Recording`], neighbours.
 #[derive(Clone, Debug)]
 pub struct Part {
     /// Words `[num_words + 1, num_steps, games]`, bit by bit: the state before each step, and last the
-    /// action taken, with [`ENDED`] where the episode ended with the step.
-    pub words: Tensor<3, Int>,
-    /// Numbers `[2, num_steps, games]`: the action's log-probability, the reward.
-    pub numbers: Tensor<3>,
+    /// action taken, with [`TERMINATED`] or [`TRUNCATED`] where the episode ended with the step.
+    pub(crate) words: Tensor<3, Int>,
+    /// Numbers `[2 or 3, num_steps, games]`: the action's log-probability, the reward; and of games
+    /// whose score is not their reward, the score of the episode that ended with the step, else 0.
+    pub(crate) numbers: Tensor<3>,
     /// The score at the first step of the episode then under way: `[games]`.
-    pub first_scores: Tensor<1>,
+    pub(crate) first_scores: Tensor<1>,
+}
+
+/// Tensors that do not belong together.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordingError {
+    /// A tensor of another shape.
+    #[error("{what} has the shape {found:?}, but must have {expected}")]
+    Shape {
+        /// The tensor.
+        what: &'static str,
+        /// Its shape.
+        found: Vec<usize>,
+        /// The shape that it must have.
+        expected: String,
+    },
+    /// Elements that do not take 4 bytes, as kernels read them.
+    #[error("{what} is of {found}, but kernels read {expected}")]
+    Elements {
+        /// The tensor.
+        what: &'static str,
+        /// The type of its elements.
+        found: String,
+        /// The types that kernels read.
+        expected: &'static str,
+    },
+    /// Another number of parts.
+    #[error("there are {found} parts, but {expected} are needed")]
+    Parts {
+        /// Parts.
+        found: usize,
+        /// What is needed.
+        expected: String,
+    },
+    /// More steps that are learnt from than were played, or none.
+    #[error(
+        "learn_steps is {learn_steps}, but must be 1 to {num_steps}, the steps of the recording"
+    )]
+    LearnSteps {
+        /// Steps that are learnt from.
+        learn_steps: usize,
+        /// Steps that were played.
+        num_steps: usize,
+    },
+}
+
+fn shaped(what: &'static str, found: &[usize], expected: &[usize]) -> Result<(), RecordingError> {
+    if found == expected {
+        return Ok(());
+    }
+    let (found, expected) = (found.to_vec(), format!("{expected:?}"));
+    Err(RecordingError::Shape { what, found, expected })
+}
+
+fn of_floats(what: &'static str, found: DType) -> Result<(), RecordingError> {
+    match found {
+        DType::F32 => Ok(()),
+        found => {
+            Err(RecordingError::Elements { what, found: format!("{found:?}"), expected: "f32" })
+        }
+    }
 }
 
 impl Part {
-    /// The rows of [`Part::words`].
+    /// From words `[num_words + 1, num_steps, games]`, numbers `[2 or 3, num_steps, games]` and first
+    /// scores `[games]`, as a fused rollout writes them.
+    ///
+    /// # Errors
+    /// If the shapes do not belong together, or elements do not take 4 bytes.
+    pub fn new(
+        words: Tensor<3, Int>,
+        numbers: Tensor<3>,
+        first_scores: Tensor<1>,
+    ) -> Result<Self, RecordingError> {
+        let [num_words, steps, games] = words.dims();
+        if num_words < 2 || steps == 0 || games == 0 {
+            return Err(RecordingError::Shape {
+                what: "words",
+                found: words.dims().to_vec(),
+                expected: "[2 or more, 1 or more, 1 or more]".to_string(),
+            });
+        }
+        let rows = if numbers.dims()[0] == 3 { 3 } else { 2 };
+        shaped("numbers", &numbers.dims(), &[rows, steps, games])?;
+        shaped("first_scores", &first_scores.dims(), &[games])?;
+        if !matches!(words.dtype(), DType::I32 | DType::U32) {
+            let found = format!("{:?}", words.dtype());
+            let expected = "i32 or u32";
+            return Err(RecordingError::Elements { what: "words", found, expected });
+        }
+        of_floats("numbers", numbers.dtype())?;
+        of_floats("first_scores", first_scores.dtype())?;
+        Ok(Self { words, numbers, first_scores })
+    }
+
+    /// The rows of its words: those of a state, and the action's.
     pub fn num_words(&self) -> usize {
         self.words.dims()[0]
+    }
+
+    /// Whether the scores of the episodes that ended are written down; else they are sums of rewards.
+    pub fn has_scores(&self) -> bool {
+        self.numbers.dims()[0] > 2
     }
 
     /// The number of its games.
@@ -41,19 +146,145 @@ impl Part {
     }
 }
 
+impl Recording {
+    /// From its parts, which hold the games in order.
+    ///
+    /// # Errors
+    /// If there is no part, or their games are not of the same steps and words.
+    pub fn new(parts: Vec<Part>) -> Result<Self, RecordingError> {
+        let Some(first) = parts.first() else {
+            return Err(RecordingError::Parts { found: 0, expected: "1 or more".to_string() });
+        };
+        let ([words, num_steps, _], [numbers, ..]) = (first.words.dims(), first.numbers.dims());
+        for part in &parts {
+            let games = part.num_envs();
+            shaped("the words of a part", &part.words.dims(), &[words, num_steps, games])?;
+            shaped("the numbers of a part", &part.numbers.dims(), &[numbers, num_steps, games])?;
+        }
+        let num_envs = parts.iter().map(Part::num_envs).sum();
+        Ok(Self { num_steps, num_envs, parts })
+    }
+
+    /// Steps of each game.
+    pub fn num_steps(&self) -> usize {
+        self.num_steps
+    }
+
+    /// Games of all parts.
+    pub fn num_envs(&self) -> usize {
+        self.num_envs
+    }
+
+    /// The parts, which hold the games in order.
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+}
+
 /// The advantages of a [`Recording`].
 #[derive(Clone, Debug)]
 pub struct Judged {
     /// Steps that are learnt from.
-    pub learn_steps: usize,
+    pub(crate) learn_steps: usize,
     /// Of each part `[learn_steps + 2, games]`: the advantages, before they are multiplied by the
     /// scale; the number of these steps that count, which are the first ones; the game's return.
-    pub parts: Vec<Tensor<2>>,
+    pub(crate) parts: Vec<Tensor<2>>,
     /// [`FACTS`] numbers of all games.
-    pub facts: Tensor<1>,
+    pub(crate) facts: Tensor<1>,
 }
 
 /// The numbers of [`Judged::facts`]: the steps of all games that count, and what the advantages are to
 /// be multiplied by; then the sum of the scores of the episodes that ended, their number, the sum of all
-/// rewards, and the groups whose members all got the same.
+/// rewards, and the groups whose members are credited alike.
 pub const FACTS: usize = 6;
+
+impl Judged {
+    /// The advantages of the first `learn_steps` steps of a recording: of each part `[learn_steps + 2,
+    /// games]`, see [`Judged::parts`]; and [`FACTS`] numbers of all games.
+    ///
+    /// # Errors
+    /// If the shapes are not those of the recording, or elements are no f32.
+    pub fn new(
+        recording: &Recording,
+        learn_steps: usize,
+        parts: Vec<Tensor<2>>,
+        facts: Tensor<1>,
+    ) -> Result<Self, RecordingError> {
+        let (num_steps, expected) = (recording.num_steps, recording.parts.len());
+        if !(1..=num_steps).contains(&learn_steps) {
+            return Err(RecordingError::LearnSteps { learn_steps, num_steps });
+        }
+        if parts.len() != expected {
+            let expected = expected.to_string();
+            return Err(RecordingError::Parts { found: parts.len(), expected });
+        }
+        for (part, values) in recording.parts.iter().zip(&parts) {
+            let expected = [learn_steps + 2, part.num_envs()];
+            shaped("the advantages of a part", &values.dims(), &expected)?;
+            of_floats("the advantages of a part", values.dtype())?;
+        }
+        shaped("facts", &facts.dims(), &[FACTS])?;
+        of_floats("facts", facts.dtype())?;
+        Ok(Self { learn_steps, parts, facts })
+    }
+
+    /// Steps that are learnt from.
+    pub fn learn_steps(&self) -> usize {
+        self.learn_steps
+    }
+
+    /// Of each part `[learn_steps + 2, games]`: the advantages, before they are multiplied by the
+    /// scale; the number of these steps that count, which are the first ones; the game's return.
+    pub fn parts(&self) -> &[Tensor<2>] {
+        &self.parts
+    }
+
+    /// [`FACTS`] numbers of all games.
+    pub fn facts(&self) -> &Tensor<1> {
+        &self.facts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use burn::tensor::Device;
+
+    fn part(words: [usize; 3], numbers: [usize; 3], games: usize) -> Result<Part, RecordingError> {
+        let device = Device::flex();
+        let words = Tensor::<3, Int>::zeros(words, &device).cast(DType::I32);
+        Part::new(words, Tensor::zeros(numbers, &device), Tensor::zeros([games], &device))
+    }
+
+    #[test]
+    fn what_a_kernel_would_read_beyond_is_refused() {
+        let message = |part: Result<Part, RecordingError>| part.unwrap_err().to_string();
+        assert!(part([2, 5, 3], [2, 5, 3], 3).is_ok());
+        assert!(part([2, 5, 3], [3, 5, 3], 3).is_ok_and(|part| part.has_scores()));
+        assert!(message(part([1, 5, 3], [2, 5, 3], 3)).contains("words has the shape [1, 5, 3]"));
+        assert!(message(part([2, 5, 3], [2, 4, 3], 3)).contains("must have [2, 5, 3]"));
+        assert!(message(part([2, 5, 3], [1, 5, 3], 3)).contains("numbers has the shape"));
+        assert!(message(part([2, 5, 3], [2, 5, 3], 4)).contains("first_scores has the shape [4]"));
+    }
+
+    #[test]
+    fn parts_and_advantages_are_of_one_recording() {
+        let (long, short) = (part([2, 5, 3], [2, 5, 3], 3), part([2, 4, 3], [2, 4, 3], 3));
+        let (long, short) = (long.unwrap(), short.unwrap());
+        assert!(Recording::new(Vec::new()).is_err());
+        assert!(Recording::new(vec![long.clone(), short]).is_err());
+        let wide = part([2, 5, 7], [2, 5, 7], 7).unwrap();
+        let recording = Recording::new(vec![long, wide]).unwrap();
+        assert_eq!([recording.num_steps(), recording.num_envs()], [5, 10]);
+        let device = Device::flex();
+        let judged = |learn_steps, shapes: &[[usize; 2]], facts: usize| {
+            let parts = shapes.iter().map(|shape| Tensor::zeros(*shape, &device)).collect();
+            Judged::new(&recording, learn_steps, parts, Tensor::zeros([facts], &device))
+        };
+        assert!(judged(4, &[[6, 3], [6, 7]], FACTS).is_ok());
+        assert!(judged(6, &[[8, 3], [8, 7]], FACTS).is_err(), "more steps than were played");
+        assert!(judged(4, &[[6, 3]], FACTS).is_err(), "a part is missing");
+        assert!(judged(4, &[[6, 3], [6, 6]], FACTS).is_err(), "a game is missing");
+        assert!(judged(4, &[[6, 3], [6, 7]], 5).is_err(), "a fact is missing");
+    }
+}

@@ -20,7 +20,7 @@ pub struct Episode {
     pub level: u32,
     /// Steps played.
     pub time: u32,
-    /// The sum of the rewards so far.
+    /// The sum of what its steps have scored so far ([`Outcome::score`](super::Outcome::score)).
     pub score: f32,
 }
 
@@ -29,10 +29,22 @@ pub struct Episode {
 pub struct Played {
     /// The reward of the step.
     pub reward: f32,
-    /// Whether the episode ended with this step, by termination or truncation.
-    pub ended: bool,
+    /// Whether the game came to an end of its own.
+    pub terminated: bool,
+    /// Whether the episode was cut off by [`Env::max_steps`](super::Env::max_steps); not also where the
+    /// game came to an end of its own.
+    pub truncated: bool,
     /// The score of the episode if it ended with this step, else 0.
     pub score: f32,
+}
+
+#[cube]
+impl Played {
+    /// Whether the episode ended with this step, one way or the other.
+    #[inline(always)]
+    pub fn ended(&self) -> bool {
+        self.terminated || self.truncated
+    }
 }
 
 /// The start of the level whose key is `level`.
@@ -55,7 +67,7 @@ pub fn play<G: Rules>(
     #[comptime] game: G,
 ) -> Played {
     let played = advance::<G>(state, episode, action, game);
-    if played.ended {
+    if played.ended() {
         start_next::<G>(state, episode, game);
     }
     played
@@ -72,10 +84,15 @@ pub fn advance<G: Rules>(
 ) -> Played {
     let outcome = G::step(state, action, draw(episode.level, episode.time), game);
     episode.time += 1;
-    episode.score += outcome.reward;
+    episode.score += outcome.score;
     let ended = outcome.terminated || episode.time >= comptime!(game.max_steps());
     let score = select(ended, episode.score, 0.0f32);
-    Played { reward: outcome.reward, ended, score }
+    Played {
+        reward: outcome.reward,
+        terminated: outcome.terminated,
+        truncated: ended && !outcome.terminated,
+        score,
+    }
 }
 
 /// Starts the successor of a level.
@@ -83,6 +100,13 @@ pub fn advance<G: Rules>(
 #[inline(always)]
 pub fn start_next<G: Rules>(state: &mut G::State, episode: &mut Episode, #[comptime] game: G) {
     episode.level = draw(episode.level, NEXT_LEVEL);
+    restart::<G>(state, episode, game);
+}
+
+/// Starts the level of an episode, from whatever was there before.
+#[cube]
+#[inline(always)]
+pub(super) fn restart<G: Rules>(state: &mut G::State, episode: &mut Episode, #[comptime] game: G) {
     episode.time = 0;
     episode.score = 0.0;
     G::reset(state, draw(episode.level, START), game);

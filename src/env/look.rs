@@ -55,6 +55,14 @@ pub fn between(a: f32, b: f32, part: f32) -> f32 {
 
 /// The scene of a game: what of its look the host needs to know.
 pub trait Setting {
+    /// The game's name for people.
+    fn title(&self) -> &'static str;
+
+    /// What a person does who does nothing; `None` where something must be done.
+    fn idle(&self) -> Option<u32> {
+        None
+    }
+
     /// Cells across.
     fn columns(&self) -> u32;
 
@@ -69,6 +77,36 @@ pub trait Setting {
 
     /// The speed at which the game is good to look at.
     fn steps_per_second(&self) -> f32;
+}
+
+impl<S: Setting + ?Sized> Setting for &S {
+    fn title(&self) -> &'static str {
+        (**self).title()
+    }
+
+    fn idle(&self) -> Option<u32> {
+        (**self).idle()
+    }
+
+    fn columns(&self) -> u32 {
+        (**self).columns()
+    }
+
+    fn rows(&self) -> u32 {
+        (**self).rows()
+    }
+
+    fn background(&self, column: u32, row: u32) -> u32 {
+        (**self).background(column, row)
+    }
+
+    fn num_sprites(&self) -> usize {
+        (**self).num_sprites()
+    }
+
+    fn steps_per_second(&self) -> f32 {
+        (**self).steps_per_second()
+    }
 }
 
 /// The sprites of a game, in functions that run natively and in kernels, as [`Rules`] do.
@@ -124,6 +162,7 @@ tiles! {
     TRACK "track", TRACK_MIDDLE "track middle", TRACK_END "track end", GRAVEL "gravel",
     CART "cart", WHEEL "wheel", POLE "pole", HUB "hub",
     BRICK_RED "brick red", BRICK_ORANGE "brick orange", BRICK_YELLOW "brick yellow", TRAIL "trail",
+    BAR_MORE "bar more", BAR_LESS "bar less",
 }
 
 /// How many kinds of fruit there are, from [`tile::APPLE`] on.

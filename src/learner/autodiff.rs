@@ -1,6 +1,5 @@
 //! The general learner: any model, by Burn's autodiff, on any device.
 
-use super::loss::{Loss, Steps, Totals, loss};
 use super::optimizer::clip_grad_norm;
 use super::order::{epoch_order, parts};
 use super::schedule::{entropy_coef, learning_rate, total_updates};
@@ -8,6 +7,7 @@ use super::weights::Weights;
 use crate::config::TrainConfig;
 use crate::data::Trajectory;
 use crate::model::{Categorical, Memory, Model, unflatten};
+use crate::objective::{Loss, Steps, Totals, loss};
 use crate::rng::Stream;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
@@ -75,6 +75,7 @@ impl<M: Model> Learner<M> {
             reference_logprobs: None,
             advantages: advantages.clone(),
             mask: mask.clone(),
+            legal: trajectory.legal.clone(),
         };
         experience.reference_logprobs =
             self.weights.reference.as_ref().map(|policy| experience.steps(policy).logprobs);
@@ -157,6 +158,7 @@ struct Experience<R> {
     reference_logprobs: Option<Tensor<2>>,
     advantages: Tensor<2>,
     mask: Tensor<2>,
+    legal: Option<Tensor<3>>,
 }
 
 impl<R: Memory> Experience<R> {
@@ -172,6 +174,7 @@ impl<R: Memory> Experience<R> {
             reference_logprobs: self.reference_logprobs.as_ref().map(pick),
             advantages: pick(&self.advantages),
             mask: pick(&self.mask),
+            legal: self.legal.as_ref().map(|legal| legal.clone().select(1, indices.clone())),
         }
     }
 
@@ -181,7 +184,10 @@ impl<R: Memory> Experience<R> {
         let logits = policy.sequence(self.obs.clone(), self.starts.clone(), self.memory.clone());
         let [_, _, num_actions] = logits.dims();
         let actions = self.actions.clone().reshape([num_steps * games]);
-        let distribution = Categorical::new(logits.reshape([num_steps * games, num_actions]));
+        let legal = self.legal.clone();
+        let legal = legal.map(|legal| legal.reshape([num_steps * games, num_actions]));
+        let logits = logits.reshape([num_steps * games, num_actions]);
+        let distribution = Categorical::masked(logits, legal);
         Steps {
             logprobs: distribution.logprob(actions).reshape([num_steps, games]),
             entropy: distribution.entropy().reshape([num_steps, games]),

@@ -1,21 +1,24 @@
 //! The fused learner: a perceptron's update on a CubeCL device, in kernels of our own.
 //!
 //! What it computes is what [`super::Learner`] does, in three launches an optimiser step: partial
-//! gradients (for `gspo` the ratios before), their sum, AdamW. Nothing is read back, and no sum depends
+//! gradients (of losses with one ratio a game, the ratios before), their sum, AdamW. Nothing is read back, and no sum depends
 //! on the order in which units get to it: two runs give the same bytes.
 
 use super::UpdateStats;
 use super::gradient_kernel::{SUMS, ShareLaunch, Spread, Tiling, gradient_kernel};
 use super::loss_kernels::*;
+use super::optimizer::factors;
 use super::optimizer_kernels::*;
 use super::order::epoch_order;
 use super::schedule::{entropy_coef, learning_rate, total_updates};
 use super::weights::Weights;
-use crate::config::{LossType, TrainConfig};
+use crate::config::TrainConfig;
 use crate::data::{Judged, Part, Recording};
 use crate::device::buffers::{argument, cube_ints, cube_tensor, element, grid, room};
+use crate::math::adamw::FactorsLaunch;
 use crate::model::kernels::MlpShape;
 use crate::model::{FlatMlp, Mlp, Observer, flatten};
+use crate::objective::{Coefficients, CoefficientsLaunch, Form};
 use crate::rng::Stream;
 use burn::backend::{Cube, DType};
 use burn::cubecl::ir::ElemType;
@@ -34,7 +37,7 @@ pub struct FusedLearner {
     config: TrainConfig,
     shuffle_key: u32,
     mlp: MlpShape,
-    loss: LossShape,
+    loss: Form,
     tiling: Tiling,
 }
 
@@ -52,7 +55,7 @@ struct Update<'a, O: Observer> {
     facts: CubeTensor,
     /// Numbers before the ratios in the facts.
     sequences: usize,
-    entropy: f32,
+    entropy: f64,
 }
 
 /// A part of a recording as buffers.
@@ -80,11 +83,7 @@ impl FusedLearner {
         assert!(Self::takes(&policy), "the fused learner does not take such a wide policy");
         let mlp = MlpShape::of(&policy).expect("one or two hidden layers");
         let tiling = Tiling::new(&mlp, element(config.precision).size());
-        let loss = LossShape {
-            loss_type: config.loss.loss_type,
-            dual_clip: config.loss.dual_clip > 0.0,
-            kl: (config.loss.kl_coef > 0.0).then_some(config.loss.kl_estimator),
-        };
+        let loss = Form::of(&config.loss);
         let weights = Weights::new(policy, config);
         let shuffle_key = Stream::Shuffle.key(config.seed);
         let tiling = tiling.expect("f32 takes the most room");
@@ -169,9 +168,7 @@ impl FusedLearner {
         all
     }
 
-    /// AdamW from `before` to `after`, `[3, num_params]`; its formula is that of [`AdamW::step`].
-    ///
-    /// [`AdamW::step`]: super::AdamW::step
+    /// AdamW from `before` to `after`, `[3, num_params]`.
     fn step(
         &self,
         gradient: &CubeTensor,
@@ -184,17 +181,16 @@ impl FusedLearner {
         let (config, update) = (&self.config.optimizer, &self.config.update);
         let num_params = self.mlp.num_params();
         let rate = learning_rate(config, steps - 1, total_updates(&self.config));
-        let (beta1, beta2, steps) = (config.adam_beta1, config.adam_beta2, steps as f64);
-        let numbers = AdamNumbersLaunch::new(
-            beta1 as f32,
-            (1.0 - beta1) as f32,
-            beta2 as f32,
-            (1.0 - beta2) as f32,
-            (1.0 - beta2.powf(steps)).sqrt() as f32,
-            config.adam_epsilon as f32,
-            (1.0 - rate * config.weight_decay) as f32,
-            (rate / (1.0 - beta1.powf(steps))) as f32,
-            update.max_grad_norm as f32,
+        let by = factors(config, rate, steps);
+        let by = FactorsLaunch::new(
+            by.keep1,
+            by.add1,
+            by.keep2,
+            by.add2,
+            by.correction,
+            by.epsilon,
+            by.decay,
+            by.rate,
         );
         // SAFETY: the kernel stays below `num_params` and the number of sums.
         unsafe {
@@ -207,7 +203,8 @@ impl FusedLearner {
                 argument(after),
                 argument(facts),
                 argument(means),
-                numbers,
+                by,
+                update.max_grad_norm as f32,
                 update.update_epochs as f32,
                 (update.update_epochs * update.num_minibatches) as f32,
                 num_params,
@@ -228,6 +225,10 @@ impl<'a, O: Observer> Update<'a, O> {
         iteration: u32,
     ) -> Self {
         assert_eq!(recording.parts.len(), judged.parts.len(), "a judgement of each part");
+        assert!(judged.learn_steps <= recording.num_steps, "a judgement of the recording");
+        assert_eq!(observer.num_features(), learner.mlp.features, "the observer's features");
+        let words = recording.parts[0].num_words();
+        assert_eq!(observer.num_words() + 1, words, "the observer's words, and the action's");
         let update = &learner.config.update;
         let minibatches = update.update_epochs * update.num_minibatches;
         let games = recording.num_envs / update.num_minibatches;
@@ -255,7 +256,7 @@ impl<'a, O: Observer> Update<'a, O> {
             order_buffer,
             facts,
             sequences,
-            entropy: entropy_coef(&learner.config, iteration) as f32,
+            entropy: entropy_coef(&learner.config, iteration),
         };
         let reference = learner.weights.reference.as_ref().map(|it| cube_tensor(flatten(it)));
         let mut first_env = 0;
@@ -362,7 +363,7 @@ impl<'a, O: Observer> Update<'a, O> {
         let mut first_row = 0;
         for (part, first, games) in &shares {
             let batch = || self.batch(part, number, *first, *games);
-            if self.learner.loss.loss_type == LossType::Gspo {
+            if self.learner.loss.loss_type.ratio_of_game() {
                 self.sequences(part, params, *games, batch());
             }
             let spread = spread(*games);
@@ -408,17 +409,19 @@ impl<'a, O: Observer> Update<'a, O> {
     }
 
     fn coefficients(&self) -> CoefficientsLaunch {
-        let loss = &self.learner.config.loss;
+        let by = Coefficients::new(&self.learner.config.loss, self.entropy);
         CoefficientsLaunch::new(
-            (1.0 - loss.clip_eps_low) as f32,
-            (1.0 + loss.clip_eps_high) as f32,
-            loss.dual_clip as f32,
-            self.entropy,
-            loss.kl_coef as f32,
+            by.low,
+            by.high,
+            by.dual_clip,
+            by.temperature_pos,
+            by.temperature_neg,
+            by.entropy,
+            by.kl,
         )
     }
 
-    /// The ratios of a minibatch's games in a part, for `gspo`.
+    /// The ratios of a minibatch's games in a part.
     fn sequences(&self, part: &PartBuffers, params: &CubeTensor, games: usize, batch: BatchLaunch) {
         // SAFETY: the kernel stays below `games`, and its games are among the part's.
         unsafe {

@@ -7,13 +7,17 @@
 //! Cubes write partial gradients; [`super::optimizer_kernels`] adds them up in a fixed order.
 
 use super::loss_kernels::*;
-use crate::config::LossType;
-use crate::model::kernels::{MlpShape, Observer, activate, rounded, slope};
+use crate::math::activation::{activate, slope};
+use crate::math::exp;
+use crate::math::softmax::{logprob, prob};
+use crate::model::kernels::{MlpShape, Observer, rounded};
+use crate::objective::kl::{divergence, third};
+use crate::objective::{Coefficients, Step, by_logit, term};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 
-/// Sums that a cube writes after its gradient: those of [`super::loss::Loss::SUMS`], then the loss.
+/// Sums that a cube writes after its gradient: those of [`Loss::SUMS`](crate::objective::Loss::SUMS), then the loss.
 pub(super) const SUMS: usize = 5;
 /// Workgroup memory that every device has.
 const SHARED_BYTES: usize = 16 * 1024;
@@ -138,46 +142,46 @@ fn differentiate(
         counts = sample.counts;
         if sample.counts {
             let soft = softmax(&*z, unit, sample.action, tile, actions);
-            let loss_type = comptime!(shapes.loss.loss_type);
-            let weight = weight(judged, facts, place.env, batch, loss_type);
+            let form = comptime!(shapes.loss);
+            let weight = weight(judged, facts, place.env, batch, form);
             let log_ratio = soft.logprob - sample.logprob;
-            let own_ratio = log_ratio.exp();
-            let sequence = batch.sequences + batch.place + game;
-            let ratio = if comptime!(shapes.loss.loss_type == LossType::Gspo) {
-                facts[sequence]
-            } else {
-                own_ratio
-            };
-            let mut loss =
-                policy_loss(ratio, sample.advantage, soft.logprob, by, comptime!(shapes.loss));
-            loss -= by.entropy * soft.entropy;
-            // The derivative by the action's log-probability.
-            let mut by_logprob = if comptime!(shapes.loss.loss_type == LossType::Gspo) {
-                facts[sequence + batch.all_games] * ratio / length(judged, place.env, batch)
-            } else if comptime!(shapes.loss.loss_type == LossType::Cispo) {
-                weight * policy_loss(ratio, sample.advantage, 1.0f32.runtime(), by, shapes.loss)
-            } else {
-                weight * ratio * ratio_slope(ratio, sample.advantage, by, comptime!(shapes.loss))
-            };
-            if comptime!(shapes.loss.kl.is_some()) {
-                let estimator = comptime!(shapes.estimator());
-                let to_reference = sample.reference - soft.logprob;
-                let divergence = kl(to_reference, estimator);
-                loss += by.kl * divergence;
-                by_logprob += weight * by.kl * kl_slope(to_reference, estimator);
-                sums[3] += divergence;
+            let own_ratio = exp(log_ratio);
+            let mut ratio = own_ratio;
+            if comptime!(form.loss_type.ratio_of_game()) {
+                ratio = load_game_ratio(facts, game, batch).ratio;
             }
-            sums[0] += own_ratio - 1.0f32 - log_ratio;
-            sums[1] += clipped(ratio, sample.advantage, by, comptime!(shapes.loss));
+            let step = Step { ratio, advantage: sample.advantage, logprob: soft.logprob };
+            let policy = term(&step, by, comptime!(form.loss_type));
+            let mut loss = policy.value - by.entropy * soft.entropy;
+            // The derivative by the action's log-probability.
+            let mut by_logprob = weight * policy.slope;
+            if comptime!(form.loss_type.ratio_of_game()) {
+                by_logprob = load_game_ratio(facts, game, batch).slope;
+            }
+            if comptime!(form.kl.is_some()) {
+                let to_reference = sample.reference - soft.logprob;
+                let estimator = comptime!(form.estimator());
+                let kl = divergence(to_reference, own_ratio, estimator, comptime!(form.corrected));
+                loss += by.kl * kl.value;
+                by_logprob += weight * by.kl * kl.slope;
+                sums[3] += kl.value;
+            }
+            sums[0] += third(own_ratio, log_ratio);
+            sums[1] += policy.clipped;
             sums[2] += soft.entropy;
             sums[4] += weight * loss;
             #[unroll]
             for a in 0..actions {
-                let logprob = z[comptime!(a * tile) + unit] - soft.log_total;
-                let p = logprob.exp();
+                let logit = z[comptime!(a * tile) + unit];
                 let taken = select(sample.action == comptime!(a as u32), 1.0f32, 0.0f32);
-                z[comptime!(a * tile) + unit] =
-                    by_logprob * (taken - p) + weight * by.entropy * p * (logprob + soft.entropy);
+                z[comptime!(a * tile) + unit] = by_logit(
+                    by_logprob,
+                    by.entropy * weight,
+                    taken,
+                    prob(logit, &soft.by),
+                    logprob(logit, &soft.by),
+                    soft.entropy,
+                );
             }
         }
     }

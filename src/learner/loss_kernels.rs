@@ -1,9 +1,11 @@
-//! The losses inside kernels: [`super::loss`] of one step, with its derivatives, and the kernels that
-//! prepare an update.
+//! What the learner's kernels read of a step, its weight in the loss, and the kernels that prepare an update.
 
-use crate::config::{KlEstimator, LossType};
 use crate::data::ENDED;
+use crate::math::softmax::{Normalizer, entropy_of, logprob, normalizer, prob, unnormalized};
+use crate::math::{at_least, exp};
 use crate::model::kernels::{MlpShape, Observer, input, mlp_logits};
+use crate::objective::weights::{self, Sizes};
+use crate::objective::{Coefficients, Form, Step, term};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
@@ -15,23 +17,13 @@ pub(super) const COUNT_UNITS: usize = 128;
 const ACTION: u32 = !ENDED;
 
 // An update's facts, one after the other: the steps that count in all, what the advantages are to be
-// multiplied by, the steps of each minibatch that count; for `gspo`, of the games of a minibatch
-// `[2, games]`, the ratio and the loss's derivative by it.
+// multiplied by, the steps of each minibatch that count; for losses with
+// one ratio a game `[2, games]`: the games' ratios, and the loss's derivative by each of their
+// log-probabilities.
 const STEPS: usize = 0;
 const SCALE: usize = 1;
 /// Where the minibatches' steps start.
 pub(super) const COUNTS: usize = 2;
-
-/// What of the loss a kernel is compiled for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct LossShape {
-    /// The loss.
-    pub loss_type: LossType,
-    /// Whether there is a dual clip.
-    pub dual_clip: bool,
-    /// The estimator of the divergence from the reference policy, if there is one.
-    pub kl: Option<KlEstimator>,
-}
 
 /// What the kernels of an update are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,31 +31,9 @@ pub(super) struct Shapes {
     /// The policy.
     pub mlp: MlpShape,
     /// The loss.
-    pub loss: LossShape,
+    pub loss: Form,
     /// The row of a recording's words that holds the actions.
     pub last_word: usize,
-}
-
-impl Shapes {
-    /// The estimator of the divergence from the reference policy, where there is one.
-    pub fn estimator(&self) -> KlEstimator {
-        self.loss.kl.unwrap_or(KlEstimator::K1)
-    }
-}
-
-/// The numbers of the loss.
-#[derive(CubeType, CubeLaunch, Clone, Copy)]
-pub(super) struct Coefficients {
-    /// The lower bound of the ratio.
-    pub low: f32,
-    /// Its upper bound.
-    pub high: f32,
-    /// The dual clip.
-    pub dual_clip: f32,
-    /// The weight of the entropy.
-    pub entropy: f32,
-    /// The weight of the divergence from the reference policy.
-    pub kl: f32,
 }
 
 /// What a minibatch has in a part of the recording: the games `order[first..first + games]`.
@@ -89,7 +59,7 @@ pub(super) struct Batch {
     pub first_env: usize,
     /// Games of the part.
     pub num_envs: usize,
-    /// Where the ratios of `gspo` start in the facts.
+    /// Where the ratios of games start in the facts.
     pub sequences: usize,
 }
 
@@ -153,18 +123,18 @@ pub(super) fn load_sample(
     }
 }
 
-/// A log-softmax, in the parts that the loss needs.
+/// A softmax, in the parts that the loss needs.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct Softmax {
-    /// What is subtracted from a logit to give its log-probability.
-    pub log_total: f32,
+    /// What makes logits probabilities.
+    pub by: Normalizer,
     /// The log-probability of the action taken.
     pub logprob: f32,
     /// The entropy, nats.
     pub entropy: f32,
 }
 
-/// The log-softmax of `logits[first + a * stride]`, with the log-probability of `action`.
+/// The softmax of `logits[first + a * stride]`, with the log-probability of `action`.
 #[cube]
 pub(super) fn softmax(
     logits: &[f32],
@@ -176,138 +146,73 @@ pub(super) fn softmax(
     let mut max = logits[first];
     #[unroll]
     for a in 1..actions {
-        let z = logits[first + comptime!(a * stride)];
-        max = select(z > max, z, max);
+        max = at_least(logits[first + comptime!(a * stride)], max);
     }
     let mut total = 0.0f32;
     #[unroll]
     for a in 0..actions {
-        total += (logits[first + comptime!(a * stride)] - max).exp();
+        total += unnormalized(logits[first + comptime!(a * stride)], max);
     }
-    let log_total = max + total.ln();
+    let by = normalizer(max, total);
     let mut entropy = 0.0f32;
     #[unroll]
     for a in 0..actions {
-        let logprob = logits[first + comptime!(a * stride)] - log_total;
-        entropy -= logprob.exp() * logprob;
+        let z = logits[first + comptime!(a * stride)];
+        entropy += entropy_of(prob(z, &by), logprob(z, &by));
     }
-    let logprob = logits[first + action as usize * stride] - log_total;
-    Softmax { log_total, logprob, entropy }
-}
-
-/// The smaller of two numbers.
-#[cube]
-fn smaller(a: f32, b: f32) -> f32 {
-    select(a < b, a, b)
-}
-
-/// `x` within the ratio's bounds.
-#[cube]
-fn clip(x: f32, by: &Coefficients) -> f32 {
-    select(x < by.low, by.low, smaller(x, by.high))
-}
-
-/// What the policy loss of a step is; `ratio` is that of the sequence for `gspo`.
-#[cube]
-pub(super) fn policy_loss(
-    ratio: f32,
-    advantage: f32,
-    logprob: f32,
-    by: &Coefficients,
-    #[comptime] shape: LossShape,
-) -> f32 {
-    if comptime!(shape.loss_type == LossType::Cispo) {
-        -smaller(ratio, by.high) * advantage * logprob
-    } else {
-        let bounded = if comptime!(shape.dual_clip) { smaller(ratio, by.dual_clip) } else { ratio };
-        -smaller(bounded * advantage, clip(ratio, by) * advantage)
-    }
-}
-
-/// Whether clipping (for `cispo`: the cap) acts, as 0 or 1.
-#[cube]
-pub(super) fn clipped(
-    ratio: f32,
-    advantage: f32,
-    by: &Coefficients,
-    #[comptime] shape: LossShape,
-) -> f32 {
-    let above = ratio > by.high;
-    if comptime!(shape.loss_type == LossType::Cispo) {
-        select(above, 1.0f32, 0.0f32)
-    } else {
-        let below = if comptime!(shape.dual_clip) {
-            ratio < by.low || ratio > by.dual_clip
-        } else {
-            ratio < by.low
-        };
-        let acts = (above && advantage > 0.0f32) || (below && advantage < 0.0f32);
-        select(acts, 1.0f32, 0.0f32)
-    }
-}
-
-/// The derivative of [`policy_loss`] by the ratio; not for `cispo`, whose ratio is a constant.
-///
-/// Where clipping acts it is 0, and `-advantage` elsewhere.
-#[cube]
-pub(super) fn ratio_slope(
-    ratio: f32,
-    advantage: f32,
-    by: &Coefficients,
-    #[comptime] shape: LossShape,
-) -> f32 {
-    -advantage * (1.0f32 - clipped(ratio, advantage, by, shape))
-}
-
-/// KL(policy || reference), estimated from `log_ratio = log reference - log policy`.
-#[cube]
-pub(super) fn kl(log_ratio: f32, #[comptime] estimator: KlEstimator) -> f32 {
-    if comptime!(estimator == KlEstimator::K1) {
-        -log_ratio
-    } else if comptime!(estimator == KlEstimator::K2) {
-        log_ratio * log_ratio * 0.5f32
-    } else {
-        log_ratio.exp() - 1.0f32 - log_ratio
-    }
-}
-
-/// The derivative of [`kl`] by the policy's log-probability.
-#[cube]
-pub(super) fn kl_slope(log_ratio: f32, #[comptime] estimator: KlEstimator) -> f32 {
-    if comptime!(estimator == KlEstimator::K1) {
-        1.0f32.runtime()
-    } else if comptime!(estimator == KlEstimator::K2) {
-        -log_ratio
-    } else {
-        1.0f32 - log_ratio.exp()
-    }
+    // No policy's recording has an action that there is not; whoever writes one by hand might.
+    let last = comptime!(actions as u32 - 1);
+    let action = select(action > last, last, action);
+    let taken = logprob(logits[first + action as usize * stride], &by);
+    Softmax { by, logprob: taken, entropy }
 }
 
 /// The length of game `env` of a part: its steps that count, at least 1.
 #[cube]
 pub(super) fn length(judged: &[f32], env: usize, batch: &Batch) -> f32 {
-    let length = judged[batch.steps * batch.num_envs + env];
-    select(length > 1.0f32, length, 1.0f32)
+    at_least(1.0f32, judged[batch.steps * batch.num_envs + env])
 }
 
-/// What the weight of a step of game `env` of a part is, where it counts.
+/// The weight of a step of game `env` of a part, where it counts.
 #[cube]
 pub(super) fn weight(
     judged: &[f32],
     facts: &[f32],
     env: usize,
     batch: &Batch,
-    #[comptime] loss_type: LossType,
+    #[comptime] form: Form,
 ) -> f32 {
-    if comptime!(loss_type == LossType::Grpo || loss_type == LossType::Gspo) {
-        1.0f32 / length(judged, env, batch) / batch.all_games as f32
-    } else if comptime!(loss_type == LossType::DrGrpo) {
-        1.0f32 / (batch.steps * batch.all_games) as f32
-    } else if comptime!(loss_type == LossType::Bnpo) {
-        1.0f32 / facts[COUNTS + batch.number]
-    } else {
-        batch.num_minibatches as f32 / facts[STEPS]
-    }
+    let sizes = Sizes {
+        games: batch.all_games as f32,
+        learn_steps: batch.steps as f32,
+        steps: facts[COUNTS + batch.number],
+        rollout_share: facts[STEPS] / batch.num_minibatches as f32,
+    };
+    weights::weight(length(judged, env, batch), &sizes, comptime!(form.loss_type.averaging()))
+}
+
+/// What a game's own ratio tells its steps, where the loss has one ratio a game.
+#[derive(CubeType, Clone, Copy)]
+pub(super) struct GameRatio {
+    /// The geometric mean of its steps' ratios.
+    pub ratio: f32,
+    /// The loss's derivative by each of its steps' log-probabilities.
+    pub slope: f32,
+}
+
+/// The ratio of the minibatch's game `game` in this part.
+#[cube]
+pub(super) fn load_game_ratio(facts: &[f32], game: usize, batch: &Batch) -> GameRatio {
+    let at = batch.sequences + batch.place + game;
+    GameRatio { ratio: facts[at], slope: facts[at + batch.all_games] }
+}
+
+/// Leaves the ratio of the minibatch's game `game` in this part.
+#[cube]
+fn store_game_ratio(facts: &mut [f32], of: &GameRatio, game: usize, batch: &Batch) {
+    let at = batch.sequences + batch.place + game;
+    facts[at] = of.ratio;
+    facts[at + batch.all_games] = of.slope;
 }
 
 /// One cube adds up the lengths of one minibatch's games in a part, to those of the parts before.
@@ -424,7 +329,7 @@ fn forward<O: Observer, I: Float>(
     softmax(logits.as_slice(), 0usize, action, 1usize, comptime!(shapes.mlp.actions))
 }
 
-/// One unit sees to one game of a minibatch: its ratio, and how the loss depends on it (`gspo`).
+/// One unit sees to one game of a minibatch: its ratio, and how the loss depends on it.
 ///
 /// Buffers: parameters `[num_params]`; words, numbers and judgement of a part; the order of the games;
 /// facts, of which it writes the ratios.
@@ -467,17 +372,20 @@ pub(super) fn sequence_kernel<O: Observer, I: Float>(
                 sum += soft.logprob - sample.logprob;
             }
         }
-        let ratio = (sum / length(judged, env, &batch)).exp();
-        let mut by_ratio = 0.0f32;
+        let length = length(judged, env, &batch);
+        let ratio = exp(sum / length);
+        let mut slopes = 0.0f32;
         for t in 0..batch.steps {
             let place = place(order, game, t, &batch);
             let sample = load_sample(words, numbers, judged, &*facts, &place, &batch, shapes);
             if sample.counts {
-                by_ratio += ratio_slope(ratio, sample.advantage, &by, comptime!(shapes.loss));
+                let step = Step { ratio, advantage: sample.advantage, logprob: 0.0f32.runtime() };
+                let policy = term(&step, &by, comptime!(shapes.loss.loss_type));
+                slopes += policy.slope;
             }
         }
-        let weight = weight(judged, &*facts, env, &batch, LossType::Gspo);
-        facts[batch.sequences + batch.place + game] = ratio;
-        facts[batch.sequences + batch.all_games + batch.place + game] = by_ratio * weight;
+        let weight = weight(judged, &*facts, env, &batch, comptime!(shapes.loss));
+        let of_game = GameRatio { ratio, slope: slopes * weight / length };
+        store_game_ratio(facts, &of_game, game, &batch);
     }
 }

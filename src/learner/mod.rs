@@ -8,7 +8,6 @@ mod autodiff;
 mod fused;
 #[cfg(feature = "kernels")]
 mod gradient_kernel;
-pub mod loss;
 #[cfg(feature = "kernels")]
 mod loss_kernels;
 mod native;

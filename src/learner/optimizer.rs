@@ -1,6 +1,7 @@
-//! AdamW on a parameter vector, with PyTorch's formula and the global gradient norm.
+//! AdamW on a parameter vector, in tensors and in the host's memory, with the global gradient norm.
 
 use crate::config::OptimizerConfig;
+use crate::math::adamw::{self, Factors, Moving, Settings, step};
 use burn::tensor::Tensor;
 use multiversion::multiversion;
 
@@ -32,13 +33,12 @@ impl AdamW {
         config: &OptimizerConfig,
     ) -> Tensor<1> {
         self.steps += 1;
-        let factors = Factors::new(config, learning_rate, self.steps);
-        let mix =
-            |old: &Tensor<1>, new: Tensor<1>, [keep, add]: [f32; 2]| old.clone() * keep + new * add;
-        self.first_moment = mix(&self.first_moment, gradient.clone(), factors.first);
-        self.second_moment = mix(&self.second_moment, gradient.square(), factors.second);
-        let root = self.second_moment.clone().sqrt() / factors.correction + factors.epsilon;
-        params * factors.decay - self.first_moment.clone() / root * factors.rate
+        let by = factors(config, learning_rate, self.steps);
+        let (first, second) = (&self.first_moment, &self.second_moment);
+        self.first_moment = first.clone() * by.keep1 + gradient.clone() * by.add1;
+        self.second_moment = second.clone() * by.keep2 + gradient.square() * by.add2;
+        let root = self.second_moment.clone().sqrt() / by.correction + by.epsilon;
+        params * by.decay - self.first_moment.clone() / root * by.rate
     }
 }
 
@@ -69,7 +69,7 @@ impl Moments {
         config: &OptimizerConfig,
     ) {
         self.steps += 1;
-        let factors = Factors::new(config, learning_rate, self.steps);
+        let factors = factors(config, learning_rate, self.steps);
         let Self { first_moment, second_moment, .. } = self;
         apply(&factors, scale, params, gradient, first_moment, second_moment);
     }
@@ -87,42 +87,21 @@ fn apply(
 ) {
     let moments = first_moment.iter_mut().zip(second_moment);
     for ((param, gradient), (first, second)) in params.iter_mut().zip(gradient).zip(moments) {
-        let gradient = gradient * scale;
-        *first = *first * factors.first[0] + gradient * factors.first[1];
-        *second = *second * factors.second[0] + gradient * gradient * factors.second[1];
-        let root = second.sqrt() / factors.correction + factors.epsilon;
-        *param = *param * factors.decay - *first / root * factors.rate;
+        let before = Moving { param: *param, first: *first, second: *second };
+        let after = step(&before, gradient * scale, factors);
+        (*param, *first, *second) = (after.param, after.first, after.second);
     }
 }
 
-/// The numbers of one step of AdamW.
-struct Factors {
-    /// Of the first moment and of what is added to it.
-    first: [f32; 2],
-    /// The same for the second moment.
-    second: [f32; 2],
-    /// The root of the second moment's bias.
-    correction: f32,
-    epsilon: f32,
-    decay: f32,
-    /// The learning rate over the first moment's bias.
-    rate: f32,
-}
-
-impl Factors {
-    /// Of step number `steps`, from 1.
-    fn new(config: &OptimizerConfig, learning_rate: f64, steps: u64) -> Self {
-        let (beta1, beta2) = (config.adam_beta1, config.adam_beta2);
-        let bias = |beta: f64| 1.0 - beta.powf(steps as f64);
-        Self {
-            first: [beta1 as f32, (1.0 - beta1) as f32],
-            second: [beta2 as f32, (1.0 - beta2) as f32],
-            correction: bias(beta2).sqrt() as f32,
-            epsilon: config.adam_epsilon as f32,
-            decay: (1.0 - learning_rate * config.weight_decay) as f32,
-            rate: (learning_rate / bias(beta1)) as f32,
-        }
-    }
+/// The numbers of step number `step`, from 1.
+pub(super) fn factors(config: &OptimizerConfig, learning_rate: f64, step: u64) -> Factors {
+    let settings = Settings {
+        beta1: config.adam_beta1,
+        beta2: config.adam_beta2,
+        epsilon: config.adam_epsilon,
+        weight_decay: config.weight_decay,
+    };
+    Factors::new(&settings, learning_rate, step)
 }
 
 /// The gradient scaled down to `max_norm` where its norm is larger (0: never), and its norm before,
@@ -152,10 +131,7 @@ pub(super) fn norm(gradient: &[f32]) -> f32 {
 
 /// What [`clip_grad_norm`] multiplies a gradient of this norm by.
 pub(super) fn clip_scale(norm: f32, max_norm: f64) -> f32 {
-    if max_norm == 0.0 {
-        return 1.0;
-    }
-    ((norm + 1e-6).recip() * max_norm as f32).min(1.0)
+    if max_norm == 0.0 { 1.0 } else { adamw::clip_scale(norm, max_norm as f32) }
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //! norm, clipping and AdamW.
 
 use super::gradient_kernel::SUMS;
+use crate::math::adamw::{Factors, Moving, clip_scale, step};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
@@ -42,29 +43,6 @@ pub(super) fn sum_kernel(partials: &[f32], totals: &mut [f32], rows: usize, widt
     }
 }
 
-/// The numbers of an optimiser step, as in [`super::AdamW::step`].
-#[derive(CubeType, CubeLaunch, Clone, Copy)]
-pub(super) struct AdamNumbers {
-    /// The share of the old first moment.
-    pub beta1: f32,
-    /// The share of the new gradient.
-    pub rest1: f32,
-    /// The share of the old second moment.
-    pub beta2: f32,
-    /// The share of the new gradient's square.
-    pub rest2: f32,
-    /// The root of the second moment's bias correction.
-    pub correction2: f32,
-    /// Added to the root of the second moment.
-    pub epsilon: f32,
-    /// The share of the parameters that the weight decay leaves.
-    pub decay: f32,
-    /// The learning rate over the first moment's bias correction.
-    pub rate: f32,
-    /// The largest norm of the gradient.
-    pub max_norm: f32,
-}
-
 /// One unit steps one parameter. Every cube adds up the gradient's norm for itself, all in the same
 /// order, which spares a launch.
 ///
@@ -79,7 +57,8 @@ pub(super) fn adamw_kernel(
     after: &mut [f32],
     facts: &[f32],
     means: &mut [f32],
-    by: AdamNumbers,
+    by: Factors,
+    max_norm: f32,
     epochs: f32,
     updates: f32,
     #[comptime] num_params: usize,
@@ -104,19 +83,20 @@ pub(super) fn adamw_kernel(
     let norm = squares[0].sqrt();
     let mut scale = 1.0f32;
     if comptime!(clip) {
-        scale = by.max_norm / (norm + 1e-6f32);
-        scale = select(scale > 1.0f32, 1.0f32, scale);
+        scale = clip_scale(norm, max_norm);
     }
 
     let i = CUBE_POS * ADAMW_UNITS + unit;
     if i < num_params {
-        let g = gradient[i] * scale;
-        let m = before[num_params + i] * by.beta1 + g * by.rest1;
-        let v = before[2 * num_params + i] * by.beta2 + g * g * by.rest2;
-        let root = v.sqrt() / by.correction2 + by.epsilon;
-        after[i] = before[i] * by.decay - m / root * by.rate;
-        after[num_params + i] = m;
-        after[2 * num_params + i] = v;
+        let moving = Moving {
+            param: before[i],
+            first: before[num_params + i],
+            second: before[2 * num_params + i],
+        };
+        let moved = step(&moving, gradient[i] * scale, &by);
+        after[i] = moved.param;
+        after[num_params + i] = moved.first;
+        after[2 * num_params + i] = moved.second;
     }
     // Sums over steps become means over the steps of all epochs, the rest over optimiser steps.
     if CUBE_POS == 0 {

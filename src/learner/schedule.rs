@@ -4,13 +4,15 @@ use crate::config::{LrSchedule, OptimizerConfig, TrainConfig};
 
 /// The learning rate of optimiser step `update` out of `total`, both counted from 0.
 ///
-/// It rises linearly over the first `warmup_ratio` of the run, then follows the schedule to its end.
+/// It rises linearly over the first `warmup_ratio` of the run, in whole steps, the last of which has the
+/// peak; then it follows the schedule to its end.
 pub fn learning_rate(config: &OptimizerConfig, update: u64, total: u64) -> f64 {
     let peak = config.learning_rate;
-    let warmup = config.warmup_ratio * total as f64;
+    // A product that is a whole number but for its rounding is that number.
+    let warmup = (config.warmup_ratio * total as f64 - 1e-6).ceil().max(0.0);
     let update = update as f64;
     if update < warmup {
-        return peak * (update + 1.0) / warmup.max(1.0);
+        return peak * ((update + 1.0) / warmup);
     }
     let progress = ((update - warmup) / (total as f64 - warmup).max(1.0)).clamp(0.0, 1.0);
     peak * match config.lr_scheduler_type {
@@ -42,6 +44,32 @@ fn linear(first: f64, last: f64, iteration: u32, total: u32) -> f64 {
 mod tests {
     use super::*;
     use crate::config::TrainConfig;
+
+    #[test]
+    fn no_warmup_goes_beyond_the_peak() {
+        let mut config = TrainConfig::for_game("any").optimizer;
+        config.learning_rate = 3.0;
+        for schedule in [LrSchedule::Constant, LrSchedule::Linear, LrSchedule::Cosine] {
+            config.lr_scheduler_type = schedule;
+            for (ratio, total, warm) in [
+                (0.1, 15, 2),
+                (0.07, 100, 7),
+                (0.001, 15, 1),
+                (0.5, 7, 4),
+                (1.0, 3, 3),
+                (0.0, 9, 0),
+            ] {
+                config.warmup_ratio = ratio;
+                let rate = |update| learning_rate(&config, update, total);
+                assert!((0..=total).all(|update| rate(update) <= 3.0), "{ratio} of {total}");
+                for update in 0..warm {
+                    let want = 3.0 * (update + 1) as f64 / warm as f64;
+                    assert!((rate(update) - want).abs() < 1e-12, "{ratio} of {total}: {update}");
+                }
+                assert!(warm == total || rate(warm) == 3.0, "{ratio} of {total}: the peak");
+            }
+        }
+    }
 
     #[test]
     fn schedules_start_warm_and_end_as_named() {

@@ -32,23 +32,21 @@ impl JsonLines {
         Ok(Self { path: path.to_path_buf(), file })
     }
 
-    /// Goes on with a file after `iteration`: what it says of later ones, and a torn last line, is
-    /// dropped, since those iterations are about to be done again.
+    /// Goes on with a file after `iteration`: what it says of later ones is dropped, since those
+    /// iterations are about to be done again, and so is what is no record, as a torn last line.
     ///
     /// # Errors
     /// If it cannot be read or written.
     pub fn resume(path: &Path, iteration: u32) -> Result<Self, MetricsError> {
-        let mut kept = String::new();
+        let mut kept = Vec::new();
         match File::open(path) {
             Ok(file) => {
-                for line in BufReader::new(file).lines() {
+                for line in BufReader::new(file).split(b'\n') {
                     let line = line.map_err(|source| error(path, "read", source))?;
-                    match serde_json::from_str::<IterationRecord>(&line) {
-                        Ok(record) if record.iteration <= iteration => {
-                            kept.push_str(&line);
-                            kept.push('\n');
-                        }
-                        _ => break,
+                    let record = serde_json::from_slice::<IterationRecord>(&line);
+                    if record.is_ok_and(|record| record.iteration <= iteration) {
+                        kept.extend(line);
+                        kept.push(b'\n');
                     }
                 }
             }

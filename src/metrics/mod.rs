@@ -19,7 +19,7 @@ pub struct IterationRecord {
     pub episodes: u64,
     /// Mean reward of a step.
     pub mean_reward: f64,
-    /// Share of the groups whose members all got the same.
+    /// Share of the groups whose members are credited alike: from these nothing is learnt.
     pub zero_variance_groups: f64,
     /// The loss, over all optimiser steps. A value near zero is normal: advantages have mean zero.
     pub loss: f64,

@@ -6,8 +6,9 @@
 //! time.
 
 use super::lanes::{LANES, Lanes};
-use super::math::{any, at_least, exp, mul_add, tanh};
 use crate::config::Activation;
+use crate::math::activation::{self, for_activation};
+use crate::math::{any, at_least, mul_add};
 use multiversion::multiversion;
 
 /// A layer: weights `[inputs, outputs]`, row-major.
@@ -127,17 +128,12 @@ where
 
 /// Applies the activation in place.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-pub(super) fn activate(activation: Activation, values: &mut [Lanes]) {
-    let values = values.as_flattened_mut();
-    match activation {
-        // Rectified as it was stored.
-        Activation::Relu => {}
-        Activation::Tanh => values.iter_mut().for_each(|x| *x = tanh(*x)),
-        Activation::Silu => values.iter_mut().for_each(|x| *x /= 1.0 + exp(-*x)),
-        Activation::Gelu => values.iter_mut().for_each(|x| {
-            // sqrt(2 / pi)
-            let inner = 0.797_884_6 * (*x + 0.044_715 * *x * *x * *x);
-            *x *= 0.5 * (1.0 + tanh(inner));
-        }),
+pub(super) fn activate(kind: Activation, values: &mut [Lanes]) {
+    // Rectified as it was stored.
+    if kind == Activation::Relu {
+        return;
     }
+    for_activation!(kind, KNOWN => {
+        values.as_flattened_mut().iter_mut().for_each(|x| *x = activation::activate(*x, KNOWN));
+    });
 }

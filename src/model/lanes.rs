@@ -1,6 +1,7 @@
 //! Games side by side in the CPU's vector units: a number of each, and actions drawn for all.
 
-use super::{exp, ln};
+use crate::math::at_least;
+use crate::math::softmax::{lies_before, logprob, normalizer, unnormalized};
 use multiversion::multiversion;
 
 /// Games that go through a network together.
@@ -21,21 +22,21 @@ pub(crate) fn sample_lanes(
     let mut max = logits[0];
     for logits in &logits[1..] {
         for (max, z) in max.iter_mut().zip(logits) {
-            *max = max.max(*z);
+            *max = at_least(*z, *max);
         }
     }
     let mut total = [0.0f32; LANES];
     for logits in logits {
         for lane in 0..LANES {
-            total[lane] += exp(logits[lane] - max[lane]);
+            total[lane] += unnormalized(logits[lane], max[lane]);
         }
     }
     let mut sum = [0.0f32; LANES];
     *actions = [0; LANES];
     for logits in logits {
         for lane in 0..LANES {
-            sum[lane] += exp(logits[lane] - max[lane]);
-            actions[lane] += u32::from(sum[lane] <= u[lane] * total[lane]);
+            sum[lane] += unnormalized(logits[lane], max[lane]);
+            actions[lane] += lies_before(sum[lane], u[lane], total[lane]);
         }
     }
     let last = logits.len() as u32 - 1;
@@ -50,7 +51,7 @@ pub(crate) fn sample_lanes(
     }
     for lane in 0..LANES {
         actions[lane] = actions[lane].min(last);
-        logprobs[lane] = chosen[lane] - max[lane] - ln(total[lane]);
+        logprobs[lane] = logprob(chosen[lane], &normalizer(max[lane], total[lane]));
     }
 }
 
@@ -81,7 +82,8 @@ mod tests {
                 let (mut picked, mut logprobs) = ([0; LANES], [0.0; LANES]);
                 sample_lanes(&logits, &u, &mut picked, &mut logprobs);
                 for lane in 0..LANES {
-                    let alone = sample(logits.iter().map(|l| l[lane]), u[lane]);
+                    let own: Vec<f32> = logits.iter().map(|l| l[lane]).collect();
+                    let alone = sample(&own, u[lane]);
                     assert_eq!(picked[lane], alone.action);
                     assert!((logprobs[lane] - alone.logprob).abs() < 1e-5);
                 }

@@ -10,7 +10,6 @@ mod categorical;
 mod dense;
 mod gru;
 mod lanes;
-mod math;
 mod memory;
 mod mlp;
 mod network;
@@ -21,17 +20,16 @@ pub mod saved;
 #[cfg(feature = "general")]
 pub use actor::TensorActor;
 pub use actor::{Actor, NativePolicy};
-pub use categorical::{Categorical, Sampled, sample};
+pub use categorical::{Categorical, sample};
 pub use gru::{Gru, NativeGru};
 pub use lanes::{LANES, Lanes};
 pub(crate) use lanes::{argmax_lane, sample_lanes};
-pub(crate) use math::{any, at_least, exp, ln, mul_add, tanh};
 pub use memory::Memory;
 pub(crate) use mlp::MANY_FEATURES;
 #[cfg(feature = "kernels")]
 pub(crate) use mlp::kernel as kernels;
 #[cfg(feature = "kernels")]
-pub use mlp::kernel::{FlatMlp, Observer, StoredFeatures};
+pub use mlp::kernel::{FlatMlp, Observed, Observer, StoredFeatures};
 pub use mlp::{Mlp, NativeMlp, Scratch};
 pub use network::{FastForm, Network};
 pub use parameters::{Parameter, flatten, named_parameters, unflatten};

@@ -1,6 +1,7 @@
 //! `grove devices`: what this build can compute on here.
 
 use super::DevicesArgs;
+use super::say::{tell, tell_json};
 use crate::device::{self, DeviceInfo};
 use anyhow::Result;
 use serde::Serialize;
@@ -16,9 +17,7 @@ pub fn run(args: DevicesArgs) -> Result<()> {
     let devices = device::list();
     let (auto, reason) = device::best()?;
     if args.json {
-        let report = Report { devices: &devices, auto: &auto.name, reason: &reason };
-        println!("{}", serde_json::to_string(&report)?);
-        return Ok(());
+        return tell_json(&Report { devices: &devices, auto: &auto.name, reason: &reason });
     }
     let width = |header: &str, cell: fn(&DeviceInfo) -> &str| {
         devices.iter().map(|d| cell(d).len()).chain([header.len()]).max().unwrap_or(0)
@@ -26,16 +25,18 @@ pub fn run(args: DevicesArgs) -> Result<()> {
     let name = width("device", |d| &d.name);
     let kind = width("kind", |d| &d.kind);
     let api = width("api", |d| &d.api);
-    println!("{:name$}  {:kind$}  {:api$}  {:>9}  description", "device", "kind", "api", "memory");
+    let mut table = format!(
+        "{:name$}  {:kind$}  {:api$}  {:>9}  description\n",
+        "device", "kind", "api", "memory"
+    );
     for d in &devices {
         let memory = d.memory_bytes.map_or("unknown".to_string(), gib);
-        println!(
-            "{:name$}  {:kind$}  {:api$}  {memory:>9}  {}",
+        table += &format!(
+            "{:name$}  {:kind$}  {:api$}  {memory:>9}  {}\n",
             d.name, d.kind, d.api, d.description
         );
     }
-    println!("\nauto takes {}: {reason}", auto.name);
-    Ok(())
+    tell(format_args!("{table}\nauto takes {}: {reason}", auto.name))
 }
 
 fn gib(bytes: u64) -> String {

@@ -1,15 +1,14 @@
 //! `grove eval`: fresh episodes with a trained policy.
 
 use super::run_dir::find_checkpoint;
-use super::{EvalArgs, with_game};
+use super::say::{tell, tell_json};
+use super::{EvalArgs, Games, Playable, saved};
 use crate::checkpoint::Checkpoint;
-use crate::env::Rules;
 use crate::rng::Stream;
 use crate::rollout::{Evaluation, Player, evaluate};
-use crate::trainer::{load_policy, saved_config, saved_game_name};
+use crate::trainer::{load_policy, saved_game_name};
 use anyhow::{Context, Result};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 #[derive(Serialize)]
 struct Report<'a> {
@@ -22,16 +21,16 @@ struct Report<'a> {
     evaluation: Evaluation,
 }
 
-pub fn run(args: EvalArgs) -> Result<()> {
+pub fn run(games: &Games, args: EvalArgs) -> Result<()> {
     super::use_threads(args.threads)?;
     let checkpoint = find_checkpoint(&args.run)
         .with_context(|| format!("{} holds no policy to evaluate", args.run.display()))?;
-    let name = saved_game_name(&checkpoint)?;
-    with_game!(name.as_str(), play(&args, &checkpoint))
+    games.find(&saved_game_name(&checkpoint)?)?.eval(&args, &checkpoint)
 }
 
-fn play<G: Rules + DeserializeOwned>(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
-    let (game, config) = saved_config::<G>(checkpoint)?;
+/// Plays the episodes, and reports their scores.
+pub fn play<G: Playable>(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
+    let (game, config) = saved::<G>(checkpoint)?;
     let policy = load_policy(checkpoint, game, &config)?;
     let (player, name) = match args.greedy {
         true => (Player::Greedy, "greedy"),
@@ -47,22 +46,15 @@ fn play<G: Rules + DeserializeOwned>(args: &EvalArgs, checkpoint: &Checkpoint) -
             seed: args.seed,
             evaluation,
         };
-        println!("{}", serde_json::to_string(&report)?);
-        return Ok(());
+        return tell_json(&report);
     }
-    println!(
-        "{} of iteration {}, {name}, {} fresh episodes:",
+    let Evaluation { episodes, mean_score, std_error, min_score, max_score, mean_length } =
+        evaluation;
+    tell(format_args!(
+        "{} of iteration {}, {name}, {episodes} fresh episodes:\n\
+         mean score {mean_score:.3} +- {std_error:.3} (standard error), lowest {min_score}, highest \
+         {max_score}, mean length {mean_length:.1} steps",
         G::NAME,
         checkpoint.iteration,
-        evaluation.episodes
-    );
-    println!(
-        "mean score {:.3} +- {:.3} (standard error), lowest {}, highest {}, mean length {:.1} steps",
-        evaluation.mean_score,
-        evaluation.std_error,
-        evaluation.min_score,
-        evaluation.max_score,
-        evaluation.mean_length
-    );
-    Ok(())
+    ))
 }

@@ -1,5 +1,6 @@
 //! Ctrl-C, and a polite request to end.
 
+use super::say::say;
 use anyhow::{Context, Result};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -27,7 +28,7 @@ impl Interrupt {
             }
             state.seen = true;
             if let Some(answer) = state.answer {
-                eprintln!("\n{answer}");
+                say!("\n{answer}");
             }
             listener.shared.1.notify_all();
         })

@@ -1,260 +1,126 @@
 //! The program: the command line, one file a command.
+//!
+//! `grove` itself is [`program()`] and nothing else. A program of one's own takes the games of its author
+//! as well, and has every command for them:
+//!
+//! ```no_run
+//! # use grove::env::CartPole as Corridor;
+//! fn main() -> std::process::ExitCode {
+//!     grove::program().game::<Corridor>().run()
+//! }
+//! ```
 
+mod args;
 mod bench;
 mod devices;
 mod eval;
+mod games;
 mod interrupt;
 mod progress;
 mod record;
 mod run_dir;
+mod say;
 mod train;
 mod watch;
 
+pub use games::Playable;
+
+use crate::checkpoint::Checkpoint;
 use crate::config::{ConfigError, Engine, Precision, TrainConfig, overlay};
-use crate::env::Rules;
-use crate::trainer::{Trainer, config_toml};
+use crate::env::look::Look;
+use crate::trainer::{Trainer, config_toml, saved_config};
 use anyhow::{Context, Result, bail};
-use clap::{Args, Parser, Subcommand};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-use std::path::PathBuf;
+use args::{BenchArgs, Cli, Command, DevicesArgs, EvalArgs, RecordArgs, TrainArgs, WatchArgs};
+use clap::{CommandFactory, FromArgMatches};
+use games::Games;
+use say::say;
+use std::ffi::OsString;
 use std::process::ExitCode;
 use std::str::FromStr;
 
-/// Train small policies by Group Relative Policy Optimisation, on any GPU or the CPU.
-#[derive(Parser, Debug)]
-#[command(name = "grove", version, propagate_version = true)]
-struct Cli {
-    #[command(subcommand)]
-    command: Command,
+/// The program with Grove's own games; [`Program::run`] runs it.
+pub fn program() -> Program {
+    Program { games: Games::builtin() }
 }
 
-#[derive(Subcommand, Debug)]
-enum Command {
-    /// Train a policy for a game.
-    Train(TrainArgs),
-    /// Play a trained policy and report its score.
-    Eval(EvalArgs),
-    /// List the devices of this machine that this build can use.
-    Devices(DevicesArgs),
-    /// Measure how fast a device plays and trains.
-    Bench(BenchArgs),
-    /// Show a run in the browser, while it is trained or after.
-    Watch(WatchArgs),
-    /// Play a trained policy by its most likely actions, and keep it as a picture or an animation.
-    Record(RecordArgs),
+/// A program that trains, evaluates, records and measures the games that it has.
+pub struct Program {
+    games: Games,
 }
 
-#[derive(Args, Debug)]
-struct TrainArgs {
-    /// The game: fruit, catch or cartpole [default: fruit].
-    game: Option<String>,
-    /// A TOML file of settings; the run directory holds one that shows them all.
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
-    /// Where to compute: auto, cpu, ndarray, wgpu[:N], vulkan[:N], metal[:N], cuda[:N], rocm[:N].
-    #[arg(long, default_value = "auto", value_name = "NAME")]
-    device: String,
-    /// Which way plays and learns: auto (fused where that applies), fused or general.
-    #[arg(long, value_name = "NAME")]
-    engine: Option<Engine>,
-    /// What the fused kernels' networks compute with: f32, f16 or bf16, where the device has it.
-    #[arg(long, value_name = "NAME")]
-    precision: Option<Precision>,
-    /// Seed of the run [default: 1].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
-    seed: Option<u64>,
-    /// Iterations of the run; the schedules end with it.
-    #[arg(long, value_name = "N")]
-    iterations: Option<u32>,
-    /// Threads of the CPU [default: one a core]. The result does not depend on it.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    threads: Option<u32>,
-    /// Change a setting, for instance learning_rate=1e-3 or fruit.width=12; may be repeated.
-    #[arg(long, value_name = "KEY=VALUE")]
-    set: Vec<String>,
-    /// Where the run is kept [default: the next free runs/GAME-N].
-    #[arg(long, value_name = "DIR")]
-    run_dir: Option<PathBuf>,
-    /// Go on with the run in --run-dir [default: the newest of the game] from its last checkpoint.
-    #[arg(long, conflicts_with_all = ["config", "set", "seed", "engine", "precision"])]
-    resume: bool,
-    /// Show the run in the browser meanwhile, and after its end until Ctrl-C; see `grove watch`.
-    #[arg(long)]
-    watch: bool,
-    /// The port of the page [default: 8642]; 0 takes any that is free.
-    #[arg(long, value_name = "N", requires = "watch")]
-    port: Option<u16>,
-    /// Print the result as one JSON object on stdout.
-    #[arg(long)]
-    json: bool,
-}
+impl Program {
+    /// Takes Grove's own games out.
+    pub fn without_builtin(self) -> Self {
+        Self { games: self.games.without_builtin() }
+    }
 
-#[derive(Args, Debug)]
-struct EvalArgs {
-    /// A run directory (its best policy is taken), a checkpoint, or a policy that the page has saved.
-    run: PathBuf,
-    /// Fresh episodes to play.
-    #[arg(long, default_value_t = 10_000, value_name = "N",
-        value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=100_000_000))]
-    episodes: usize,
-    /// Take the most likely action instead of drawing one.
-    #[arg(long)]
-    greedy: bool,
-    /// Seed of the episodes.
-    #[arg(long, default_value_t = 0, value_name = "N")]
-    seed: u64,
-    /// Threads of the CPU [default: one a core]. The result does not depend on it.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    threads: Option<u32>,
-    /// Print the result as one JSON object on stdout.
-    #[arg(long)]
-    json: bool,
-}
+    /// With a game, in place of one that has its name. In pictures, each of its features is a bar.
+    pub fn game<G: Playable>(self) -> Self {
+        Self { games: self.games.with::<G>() }
+    }
 
-#[derive(Args, Debug)]
-struct DevicesArgs {
-    /// Print the list as one JSON object on stdout.
-    #[arg(long)]
-    json: bool,
-}
+    /// With a game that has a look.
+    pub fn game_with_look<G: Playable + Look>(self) -> Self {
+        Self { games: self.games.with_look::<G>() }
+    }
 
-#[derive(Args, Debug)]
-struct BenchArgs {
-    /// The game: fruit, catch or cartpole.
-    #[arg(long, default_value = "fruit", value_name = "GAME")]
-    env: String,
-    /// Where to compute, as for `train`.
-    #[arg(long, default_value = "auto", value_name = "NAME")]
-    device: String,
-    /// Which way plays and learns, as for `train`.
-    #[arg(long, default_value = "auto", value_name = "NAME")]
-    engine: Engine,
-    /// What the fused kernels' networks compute with, as for `train`.
-    #[arg(long, default_value = "f32", value_name = "NAME")]
-    precision: Precision,
-    /// Change a setting, as for `train`. The sizes below come after, except for --score, which takes
-    /// the game's default run with these changes.
-    #[arg(long, value_name = "KEY=VALUE")]
-    set: Vec<String>,
-    /// Games played in parallel.
-    #[arg(long, default_value_t = 4096, value_name = "N")]
-    num_envs: usize,
-    /// Members of a group, a divisor of the number of games.
-    #[arg(long, default_value_t = 8, value_name = "N",
-        value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(2..))]
-    group_size: usize,
-    /// Steps of an iteration.
-    #[arg(long, default_value_t = 100, value_name = "N")]
-    num_steps: usize,
-    /// Steps that are learnt from [default: all].
-    #[arg(long, value_name = "N")]
-    learn_steps: Option<usize>,
-    /// Units of the hidden layers, for instance 64 or 64,64.
-    #[arg(long, default_value = "64", value_delimiter = ',', value_name = "N")]
-    hidden: Vec<usize>,
-    /// Passes over the data of an iteration.
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    update_epochs: usize,
-    /// Optimiser steps a pass.
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    num_minibatches: usize,
-    /// Measurements of each rate, after a warm-up.
-    #[arg(long, default_value_t = 10, value_name = "N",
-        value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000))]
-    repeats: usize,
-    /// Also measure the time of the game's default run to this greedy score.
-    #[arg(long, value_name = "SCORE", allow_negative_numbers = true)]
-    score: Option<f64>,
-    /// Runs to that score, each with the next seed.
-    #[arg(long, default_value_t = 1, value_name = "N", requires = "score",
-        value_parser = clap::value_parser!(u64).range(1..=1000))]
-    score_repeats: u64,
-    /// Do not measure the device's peak, which takes seconds the first time.
-    #[arg(long)]
-    no_peak: bool,
-    /// Threads of the CPU [default: one a core].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    threads: Option<u32>,
-    /// Also write the figures to a file, as one JSON object.
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-}
+    /// Runs the command that the process was started with, and says what went wrong: all of a `main`.
+    pub fn run(self) -> ExitCode {
+        self.run_with(std::env::args_os())
+    }
 
-#[derive(Args, Debug)]
-struct WatchArgs {
-    /// A run directory [default: the one in runs that was written to last].
-    run: Option<PathBuf>,
-    /// The port of the page; 0 takes any that is free.
-    #[arg(long, default_value_t = watch::PORT, value_name = "N")]
-    port: u16,
-    /// The address to serve at; 0.0.0.0 lets other machines in.
-    #[arg(long, default_value = watch::HOST, value_name = "ADDRESS")]
-    host: String,
-    /// Open the page in the browser.
-    #[arg(long)]
-    open: bool,
-}
-
-#[derive(Args, Debug)]
-struct RecordArgs {
-    /// A run directory (its best policy is taken), a checkpoint, or a policy that the page has saved.
-    run: PathBuf,
-    /// The file to write: .gif and .webp are animations, .png is a still of the last step.
-    #[arg(long, value_name = "FILE")]
-    out: PathBuf,
-    /// Games side by side; each plays the next of the seed's levels.
-    #[arg(long, default_value_t = 1, value_name = "N",
-        value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
-    games: usize,
-    /// Steps to play; a game that ends goes on with another level.
-    #[arg(long, default_value_t = 100, value_name = "T",
-        value_parser = clap::value_parser!(u32).range(0..=100_000))]
-    steps: u32,
-    /// Pixels of a cell's side; 16 and multiples of it are sharpest [default: so that the picture fits
-    /// in 800 x 600].
-    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=256))]
-    scale: Option<u32>,
-    /// Seed of the levels.
-    #[arg(long, default_value_t = 0, value_name = "N")]
-    seed: u64,
-    /// What draws: cpu, wgpu[:N], vulkan[:N], metal[:N], or auto for the best real GPU. The picture is
-    /// the same.
-    #[arg(long, default_value = "cpu", value_name = "NAME")]
-    device: String,
-}
-
-/// Parses the command line, runs its command, and prints what went wrong.
-pub fn main() -> ExitCode {
-    match run(Cli::parse()) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
+    /// Runs the command in these words of a command line, the first of which is the program's name. It
+    /// takes the threads and the signals of the whole process, so that there is one a process.
+    pub fn run_with(self, words: impl IntoIterator<Item = OsString>) -> ExitCode {
+        let matches = self.command_line().get_matches_from(words);
+        let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+        match run(&self.games, cli) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                say!("error: {error:#}");
+                ExitCode::FAILURE
+            }
         }
+    }
+
+    /// The command line, whose help names the games.
+    fn command_line(&self) -> clap::Command {
+        let usual = self.games.usual().unwrap_or("none");
+        let help = format!("The game, one of: {} [default: {usual}]", self.games.names());
+        ["train", "bench"].into_iter().fold(Cli::command(), |cli, command| {
+            let help = help.clone();
+            cli.mut_subcommand(command, |command| command.mut_arg("game", |arg| arg.help(help)))
+        })
     }
 }
 
 /// Runs a command.
-fn run(cli: Cli) -> Result<()> {
+fn run(games: &Games, cli: Cli) -> Result<()> {
     log_to_stderr()?;
     match cli.command {
-        Command::Train(args) => train::run(args),
-        Command::Eval(args) => eval::run(args),
+        Command::Train(args) => train::run(games, args),
+        Command::Eval(args) => eval::run(games, args),
         Command::Devices(args) => devices::run(args),
-        Command::Bench(args) => bench::run(args),
-        Command::Watch(args) => watch::run(args),
-        Command::Record(args) => record::run(args),
+        Command::Bench(args) => bench::run(games, args),
+        Command::Watch(args) => watch::run(games, args),
+        Command::Record(args) => record::run(games, args),
     }
 }
 
 /// The settings of a game: its defaults, then those of a file, then `--set`.
 fn settings<G: Playable>(file: toml::Table, set: &[String]) -> Result<(G, TrainConfig)> {
-    let defaults = config_toml(&G::default(), &TrainConfig::for_game(G::NAME));
+    let defaults = config_toml(&G::default(), &TrainConfig::of::<G>()?);
     let mut table = overlay::parse("the defaults", &defaults)?;
     overlay::lay_over(&mut table, file)?;
     overlay::apply(&mut table, set)?;
     Ok(overlay::split(table, G::NAME)?)
+}
+
+/// The settings in a checkpoint, which whoever has made the file may have chosen.
+fn saved<G: Playable>(checkpoint: &Checkpoint) -> Result<(G, TrainConfig)> {
+    let (game, config) = saved_config::<G>(checkpoint)?;
+    check(&game, &config).context("the checkpoint's settings cannot be used")?;
+    Ok((game, config))
 }
 
 /// Checks the settings of a game and a run.
@@ -264,10 +130,6 @@ fn check<G: Playable>(game: &G, config: &TrainConfig) -> Result<()> {
     Ok(())
 }
 
-/// A game with all that the command line asks of it.
-trait Playable: Rules + Default + Serialize + DeserializeOwned {}
-impl<G: Rules + Default + Serialize + DeserializeOwned> Playable for G {}
-
 /// Warnings of the libraries go to stderr; `GROVE_LOG` sets another level.
 fn log_to_stderr() -> Result<()> {
     let level = match std::env::var("GROVE_LOG") {
@@ -276,7 +138,12 @@ fn log_to_stderr() -> Result<()> {
         })?,
         Err(_) => tracing::Level::ERROR,
     };
-    tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_writer(std::io::stderr)
+        // It would panic over a closed pipe.
+        .log_internal_errors(false)
+        .init();
     Ok(())
 }
 
@@ -287,25 +154,6 @@ fn use_threads(threads: Option<u32>) -> Result<()> {
         pool = pool.num_threads(threads as usize);
     }
     pool.build_global().context("the threads do not start")
-}
-
-/// Calls a generic function with the game of this name.
-macro_rules! with_game {
-    ($name:expr, $function:ident($($argument:expr),*)) => {
-        match $name {
-            <crate::env::Fruit as crate::env::Game>::NAME => $function::<crate::env::Fruit>($($argument),*),
-            <crate::env::Catch as crate::env::Game>::NAME => $function::<crate::env::Catch>($($argument),*),
-            <crate::env::CartPole as crate::env::Game>::NAME => $function::<crate::env::CartPole>($($argument),*),
-            <crate::env::Breakout as crate::env::Game>::NAME => $function::<crate::env::Breakout>($($argument),*),
-            <crate::env::Recall as crate::env::Game>::NAME => $function::<crate::env::Recall>($($argument),*),
-            other => $crate::program::unknown_game(other),
-        }
-    };
-}
-use with_game;
-
-fn unknown_game<T>(name: &str) -> Result<T> {
-    bail!("unknown game `{name}`; there are: fruit, catch, cartpole, breakout, recall")
 }
 
 /// Refuses a run that asks for what only the fast way has where there is none.

@@ -1,5 +1,6 @@
 //! The progress bar, and plain lines where there is no terminal.
 
+use super::say::say;
 use crate::metrics::IterationRecord;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
@@ -43,7 +44,7 @@ impl Progress {
         self.bar.set_position(u64::from(record.iteration));
         self.bar.set_message(message.clone());
         if !self.terminal && record.evaluation.is_some() {
-            eprintln!("{}/{}  {message}", record.iteration, self.total);
+            say!("{}/{}  {message}", record.iteration, self.total);
         }
     }
 

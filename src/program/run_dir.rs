@@ -1,8 +1,10 @@
 //! The directory of a run: its settings, metrics, checkpoints and best policy.
 
+use super::say::say;
 use crate::checkpoint::{self, Checkpoint, Store};
-use crate::trainer::policy_file;
+use crate::trainer::{is_finite, policy_file};
 use anyhow::{Context, Result, bail};
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 /// The file that says what a run was trained with.
@@ -12,6 +14,10 @@ pub const NOTE: &str = "run.json";
 const RUNS: &str = "runs";
 /// The file of a run's settings.
 pub const CONFIG: &str = "config.toml";
+/// The file that the process which trains a run has locked. It stays, empty.
+const LOCK: &str = "run.lock";
+/// The folder of a run's checkpoints.
+const CHECKPOINTS: &str = "checkpoints";
 
 /// The directory of a run.
 #[derive(Clone, Debug)]
@@ -55,13 +61,18 @@ impl RunDir {
         }
     }
 
-    /// The directory of an existing run: the one asked for, or the game's newest.
+    /// The directory of a run to go on with: the one asked for, or the game's newest.
     pub fn open(path: Option<PathBuf>, game: &str) -> Result<Self> {
         let path = match path {
             Some(path) => path,
             None => newest(game)?,
         };
-        Self::existing(path)
+        let dir = Self::existing(path)?;
+        if ![dir.config(), dir.best(), dir.path.join(CHECKPOINTS)].iter().any(|path| path.exists())
+        {
+            bail!("{} holds no run", dir.path.display());
+        }
+        Ok(dir)
     }
 
     fn existing(path: PathBuf) -> Result<Self> {
@@ -104,24 +115,76 @@ impl RunDir {
     }
 
     pub fn store(&self) -> Store {
-        Store::new(self.path.join("checkpoints"))
+        Store::new(self.path.join(CHECKPOINTS))
     }
 
     pub fn best(&self) -> PathBuf {
         self.path.join("best")
     }
 
-    /// The newest intact checkpoint; damaged ones before it are named on stderr.
+    /// Keeps other processes from training the run, as long as one holds what this returns.
+    pub fn lock(&self) -> Result<Lock> {
+        let path = self.path.join(LOCK);
+        let file = File::options().create(true).append(true).open(&path);
+        let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => bail!(
+                "another process trains the run in {}; wait for its end, or stop it, and go on by \
+                 --resume",
+                self.path.display()
+            ),
+            // Some file systems have no locks.
+            Err(TryLockError::Error(error)) => say!(
+                "warning: {} cannot be locked ({error}); see that no other process trains this run",
+                path.display()
+            ),
+        }
+        Ok(Lock { _file: file })
+    }
+
+    /// Writes the file of the run's settings, whole or not at all.
+    pub fn write_config(&self, text: &str) -> Result<()> {
+        let path = self.config();
+        let beside = self.path.join(format!(".{CONFIG}.tmp"));
+        let write = || {
+            std::fs::write(&beside, text)?;
+            std::fs::rename(&beside, &path)
+        };
+        write().with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// The newest checkpoint from which the run can go on; newer ones that are damaged, or whose numbers
+    /// have run out of range, are named on stderr. Where none was saved yet, it is that of the best
+    /// policy, which is as whole.
     pub fn latest(&self) -> Result<Checkpoint> {
-        let latest = self.store().latest()?;
+        let finite = |checkpoint: &Checkpoint| match is_finite(checkpoint) {
+            true => Ok(()),
+            false => Err("its numbers are not finite".to_string()),
+        };
+        let latest = match self.store().latest_that(finite) {
+            Ok(latest) => latest,
+            Err(error) => {
+                let best = checkpoint::load(&self.best()).ok().filter(is_finite);
+                let best = best.ok_or(error)?;
+                say!("Going on from the best policy, since no checkpoint can be used.");
+                return Ok(best);
+            }
+        };
         for (_, error) in &latest.damaged {
-            eprintln!("warning: {error}");
+            say!("warning: {error}");
         }
         if !latest.damaged.is_empty() {
-            eprintln!("warning: going on from {} instead", latest.path.display());
+            say!("warning: going on from {} instead", latest.path.display());
         }
         Ok(latest.checkpoint)
     }
+}
+
+/// A run that no other process trains meanwhile.
+#[derive(Debug)]
+pub struct Lock {
+    _file: File,
 }
 
 /// The checkpoint that `eval` means by a path: a file with a policy and its settings, a checkpoint's
@@ -139,8 +202,8 @@ pub fn find_checkpoint(path: &Path) -> Result<Checkpoint> {
         Ok(checkpoint) => Ok(checkpoint),
         Err(checkpoint::CheckpointError::NotFound { .. }) => run.latest(),
         Err(error) => {
-            eprintln!("warning: {error}");
-            eprintln!("warning: taking the newest checkpoint instead of the best");
+            say!("warning: {error}");
+            say!("warning: taking the newest checkpoint instead of the best");
             run.latest()
         }
     }

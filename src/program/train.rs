@@ -2,17 +2,18 @@
 
 use super::interrupt::Interrupt;
 use super::progress::{Progress, short};
-use super::run_dir::RunDir;
+use super::run_dir::{Lock, RunDir};
+use super::say::{say, tell, tell_json};
 use super::watch::{self, Port};
-use super::{Playable, TrainArgs, check, check_engine, settings, with_game};
+use super::{Games, Playable, TrainArgs, check, check_engine, saved, settings};
 use crate::checkpoint::{self, Checkpoint};
-use crate::config::overlay;
+use crate::config::{CheckpointConfig, overlay};
 use crate::device::{self, Chosen, DeviceInfo};
 use crate::env::Rules;
-use crate::metrics::JsonLines;
+use crate::metrics::{IterationRecord, JsonLines};
 use crate::rng::Stream;
 use crate::rollout::{Evaluation, Player, evaluate};
-use crate::trainer::{Trainer, config_toml, load_policy, saved_config, saved_game_name};
+use crate::trainer::{TrainError, Trainer, config_toml, is_finite, load_policy, saved_game_name};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::time::Instant;
@@ -45,17 +46,18 @@ struct Note<'a> {
     engine: String,
 }
 
-pub fn run(args: TrainArgs) -> Result<()> {
+pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
     super::use_threads(args.threads)?;
     if args.resume {
-        let game = args.game.as_deref().unwrap_or("fruit");
+        let game = args.game.as_deref().map_or_else(|| games.usual(), Ok)?;
         let dir = RunDir::open(args.run_dir.clone(), game)?;
+        let lock = dir.lock()?;
         let checkpoint = dir.latest()?;
         let name = saved_game_name(&checkpoint)?;
         if args.game.as_deref().is_some_and(|game| game != name) {
             bail!("the run in {} is of `{name}`, not `{game}`", dir.path().display());
         }
-        return with_game!(name.as_str(), resume(&args, dir, &checkpoint));
+        return games.find(&name)?.resume(games, &args, (dir, lock), &checkpoint);
     }
     let file = match &args.config {
         Some(path) => {
@@ -65,12 +67,12 @@ pub fn run(args: TrainArgs) -> Result<()> {
         }
         None => toml::Table::new(),
     };
-    let name = game_name(args.game.as_deref(), &file)?;
-    with_game!(name.as_str(), start(&args, file))
+    let name = game_name(games, args.game.as_deref(), &file)?;
+    games.find(&name)?.train(games, &args, file)
 }
 
-/// The game: the one on the command line, else the file's, else fruit.
-fn game_name(asked: Option<&str>, file: &toml::Table) -> Result<String> {
+/// The game: the one on the command line, else the file's, else the first.
+fn game_name(games: &Games, asked: Option<&str>, file: &toml::Table) -> Result<String> {
     let in_file = match file.get("env") {
         Some(toml::Value::String(name)) => Some(name.as_str()),
         Some(other) => bail!("`env` cannot be {other}: the name of a game is wanted here"),
@@ -81,11 +83,12 @@ fn game_name(asked: Option<&str>, file: &toml::Table) -> Result<String> {
             bail!("the settings file is for `{in_file}`, not `{asked}`")
         }
         (Some(name), _) | (None, Some(name)) => Ok(name.to_string()),
-        (None, None) => Ok("fruit".to_string()),
+        (None, None) => Ok(games.usual()?.to_string()),
     }
 }
 
-fn start<G: Playable>(args: &TrainArgs, file: toml::Table) -> Result<()> {
+/// Trains a new run.
+pub fn start<G: Playable>(games: &Games, args: &TrainArgs, file: toml::Table) -> Result<()> {
     let (game, mut config) = settings::<G>(file, &args.set)?;
     config.engine = args.engine.unwrap_or(config.engine);
     config.precision = args.precision.unwrap_or(config.precision);
@@ -97,16 +100,22 @@ fn start<G: Playable>(args: &TrainArgs, file: toml::Table) -> Result<()> {
     check_engine(&trainer)?;
     let port = port(args)?;
     let dir = RunDir::create(args.run_dir.clone(), G::NAME)?;
-    let path = dir.config();
-    std::fs::write(&path, config_toml(&game, &config))
-        .with_context(|| format!("cannot write {}", path.display()))?;
+    let _lock = dir.lock()?;
+    dir.write_config(&config_toml(&game, &config))?;
     let metrics = JsonLines::create(&dir.metrics())?;
-    announce("Training", &trainer, &chosen, &dir, port.as_ref())?;
-    train(args, dir, trainer, metrics, &chosen, port)
+    let run = Run { args, dir, trainer, metrics, chosen };
+    run.announce("Training", port.as_ref())?;
+    run.train(games, port)
 }
 
-fn resume<G: Playable>(args: &TrainArgs, dir: RunDir, checkpoint: &Checkpoint) -> Result<()> {
-    let (game, mut config) = saved_config::<G>(checkpoint)?;
+/// Goes on with a run, which nobody else trains, from a checkpoint.
+pub fn resume<G: Playable>(
+    games: &Games,
+    args: &TrainArgs,
+    (dir, _lock): (RunDir, Lock),
+    checkpoint: &Checkpoint,
+) -> Result<()> {
+    let (game, mut config) = saved::<G>(checkpoint)?;
     config.iterations = args.iterations.unwrap_or(config.iterations);
     check(&game, &config)?;
     if checkpoint.iteration >= u64::from(config.iterations) {
@@ -121,9 +130,12 @@ fn resume<G: Playable>(args: &TrainArgs, dir: RunDir, checkpoint: &Checkpoint) -
     let trainer = Trainer::resume(checkpoint, game, &config, &chosen.device)?;
     check_engine(&trainer)?;
     let port = port(args)?;
+    // It may be longer than it was to be.
+    dir.write_config(&config_toml(&game, &config))?;
     let metrics = JsonLines::resume(&dir.metrics(), trainer.iteration())?;
-    announce("Going on with", &trainer, &chosen, &dir, port.as_ref())?;
-    train(args, dir, trainer, metrics, &chosen, port)
+    let run = Run { args, dir, trainer, metrics, chosen };
+    run.announce("Going on with", port.as_ref())?;
+    run.train(games, port)
 }
 
 /// The port of the page, where there is to be one: taken before anything is written.
@@ -132,131 +144,196 @@ fn port(args: &TrainArgs) -> Result<Option<Port>> {
     args.watch.then(|| Port::take(watch::HOST, port)).transpose()
 }
 
-/// Says what is about to be done and with what, also in the run directory for those who watch.
-fn announce<G: Playable>(
-    what: &str,
-    trainer: &Trainer<G>,
-    chosen: &Chosen,
-    dir: &RunDir,
-    port: Option<&Port>,
-) -> Result<()> {
-    let note =
-        Note { grove: env!("CARGO_PKG_VERSION"), device: &chosen.info, engine: trainer.describe() };
-    let path = dir.note();
-    std::fs::write(&path, serde_json::to_string_pretty(&note)? + "\n")
-        .with_context(|| format!("cannot write {}", path.display()))?;
-    eprintln!("{what} {} on {}: {}.", G::NAME, chosen.info, chosen.reason);
-    let obstacle = trainer.obstacle().map(|why| format!(": {why}")).unwrap_or_default();
-    eprintln!("It has {}{obstacle}.", trainer.describe());
-    eprintln!("Everything is kept in {}.", dir.path().display());
-    eprintln!(
-        "A loss near zero is normal, since advantages have mean zero: watch score and entropy."
-    );
-    if let Some(port) = port {
-        eprintln!("Watch it at {}", port.url());
-    }
-    Ok(())
+/// What is due after an iteration, besides its record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Due {
+    /// An evaluation of the policy.
+    evaluation: bool,
+    /// A checkpoint.
+    save: bool,
+    /// The end: of the run, or since the user wants it.
+    end: bool,
 }
 
-/// Iterates to the end or to Ctrl-C, saving and measuring on the way, then reports.
-fn train<G: Playable>(
-    args: &TrainArgs,
+impl Due {
+    /// After `iteration` of `iterations`, where the user may have asked to stop. The run's last iteration
+    /// is evaluated in any case: nothing will go on after it.
+    fn after(iteration: u32, iterations: u32, stop: bool, every: &CheckpointConfig) -> Self {
+        let done = iteration == iterations;
+        Self {
+            evaluation: done || iteration.is_multiple_of(every.eval_every),
+            save: done || stop || iteration.is_multiple_of(every.save_every),
+            end: done || stop,
+        }
+    }
+}
+
+/// A run under way: what is trained, with what, and where it is kept.
+struct Run<'a, G: Playable> {
+    args: &'a TrainArgs,
     dir: RunDir,
-    mut trainer: Trainer<G>,
-    mut metrics: JsonLines,
-    chosen: &Chosen,
-    port: Option<Port>,
-) -> Result<()> {
-    let interrupt =
-        Interrupt::listen(Some("Finishing the iteration and saving; Ctrl-C again stops at once."))?;
-    let server = port.map(|port| watch::start(port, dir.path())).transpose()?;
-    let started = Instant::now();
-    let config = trainer.config().clone();
-    let every = &config.checkpoint;
-    let mut progress = Progress::new(trainer.iteration(), config.iterations);
-    let (mut env_steps, mut first_update) = (0, None);
-    while trainer.iteration() < config.iterations {
-        let mut record = trainer.iterate()?;
-        first_update.get_or_insert_with(|| started.elapsed().as_secs_f64());
-        let stop = interrupt.seen();
-        let last = stop || record.iteration == config.iterations;
-        if record.iteration.is_multiple_of(every.eval_every) || last && !stop {
-            let (evaluation, best) = trainer.measure();
-            record.evaluation = Some(evaluation);
-            if best {
-                checkpoint::save(&trainer.snapshot(), &dir.best())?;
+    trainer: Trainer<G>,
+    metrics: JsonLines,
+    chosen: Chosen,
+}
+
+/// How long it took.
+struct Times {
+    seconds: f64,
+    first_update: Option<f64>,
+}
+
+impl<G: Playable> Run<'_, G> {
+    /// Says what is about to be done and with what, also in the run directory for those who watch.
+    fn announce(&self, what: &str, port: Option<&Port>) -> Result<()> {
+        let Self { dir, trainer, chosen, .. } = self;
+        let grove = env!("CARGO_PKG_VERSION");
+        let note = Note { grove, device: &chosen.info, engine: trainer.describe() };
+        let path = dir.note();
+        std::fs::write(&path, serde_json::to_string_pretty(&note)? + "\n")
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        say!("{what} {} on {}: {}.", G::NAME, chosen.info, chosen.reason);
+        let obstacle = trainer.obstacle().map(|why| format!(": {why}")).unwrap_or_default();
+        say!("It has {}{obstacle}.", trainer.describe());
+        say!("Everything is kept in {}.", dir.path().display());
+        say!(
+            "A loss near zero is normal, since advantages have mean zero: watch score and entropy."
+        );
+        if let Some(port) = port {
+            say!("Watch it at {}", port.url());
+        }
+        Ok(())
+    }
+
+    /// Trains to the end or to Ctrl-C, then evaluates and reports.
+    fn train(mut self, games: &Games, port: Option<Port>) -> Result<()> {
+        let answer = "Finishing the iteration and saving; Ctrl-C again stops at once.";
+        let interrupt = Interrupt::listen(Some(answer))?;
+        let server = port.map(|port| watch::start(games, port, self.dir.path())).transpose()?;
+        let times = self.iterate(&interrupt)?;
+        self.report(&times)?;
+        if server.is_some() && self.is_done() {
+            interrupt.say_nothing();
+            say!("The page stays until Ctrl-C.");
+            interrupt.wait();
+        }
+        Ok(())
+    }
+
+    /// Iterates, saving and measuring on the way.
+    fn iterate(&mut self, interrupt: &Interrupt) -> Result<Times> {
+        let started = Instant::now();
+        let config = self.trainer.config().clone();
+        let mut progress = Progress::new(self.trainer.iteration(), config.iterations);
+        let mut first_update = None;
+        while !self.is_done() {
+            let mut record = self.trainer.iterate()?;
+            first_update.get_or_insert_with(|| started.elapsed().as_secs_f64());
+            let stop = interrupt.seen();
+            let due = Due::after(record.iteration, config.iterations, stop, &config.checkpoint);
+            self.keep(&mut record, due)?;
+            progress.show(&record);
+            if due.end {
+                break;
             }
         }
-        env_steps = record.env_steps;
-        metrics.write(&record)?;
-        if last || record.iteration.is_multiple_of(every.save_every) {
-            dir.store().save(&trainer.snapshot())?;
-            dir.store().prune(every.keep)?;
-        }
-        progress.show(&record);
-        if stop {
-            break;
-        }
+        progress.finish();
+        Ok(Times { seconds: started.elapsed().as_secs_f64(), first_update })
     }
-    progress.finish();
-    let seconds = started.elapsed().as_secs_f64();
 
-    let stopped = trainer.iteration() < config.iterations;
-    let best = match checkpoint::load(&dir.best()) {
-        Ok(best) => best,
-        Err(checkpoint::CheckpointError::NotFound { .. }) => trainer.snapshot(),
-        Err(error) => {
-            eprintln!("warning: {error}");
-            eprintln!("warning: taking the last policy instead of the best");
-            trainer.snapshot()
+    /// Evaluates and saves what is due, and writes the record.
+    fn keep(&mut self, record: &mut IterationRecord, due: Due) -> Result<()> {
+        let improved = due.evaluation && {
+            let (evaluation, best) = self.trainer.measure();
+            record.evaluation = Some(evaluation);
+            best
+        };
+        let snapshot = (improved || due.save).then(|| self.snapshot()).transpose()?;
+        if let Some(snapshot) = snapshot.as_ref().filter(|_| improved) {
+            checkpoint::save(snapshot, &self.dir.best())?;
         }
-    };
-    let policy = load_policy(&best, trainer.game(), &config)?;
-    let evaluation =
-        evaluate(&policy, trainer.game(), FINAL_EPISODES, Stream::Evaluation, 0, Player::Greedy);
-    if stopped {
-        eprintln!(
-            "Interrupted and saved after iteration {} of {}; --resume goes on.",
-            trainer.iteration(),
-            config.iterations
-        );
+        self.metrics.write(record)?;
+        if let Some(snapshot) = snapshot.filter(|_| due.save) {
+            self.dir.store().save(&snapshot)?;
+            self.dir.store().prune(self.trainer.config().checkpoint.keep)?;
+        }
+        Ok(())
     }
-    if args.json {
+
+    /// What is saved: only what the run can go on from.
+    fn snapshot(&self) -> Result<Checkpoint, TrainError> {
+        let snapshot = self.trainer.snapshot();
+        match is_finite(&snapshot) {
+            true => Ok(snapshot),
+            false => Err(TrainError::NotFinite {
+                what: "new policy or its optimiser's state",
+                iteration: self.trainer.iteration(),
+            }),
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.trainer.iteration() >= self.trainer.config().iterations
+    }
+
+    /// The best policy, or the last where there is no best one.
+    fn best(&self) -> Result<Checkpoint> {
+        match checkpoint::load(&self.dir.best()) {
+            Ok(best) => return Ok(best),
+            Err(checkpoint::CheckpointError::NotFound { .. }) => {}
+            Err(error) => {
+                say!("warning: {error}");
+                say!("warning: taking the last policy instead of the best");
+            }
+        }
+        Ok(self.snapshot()?)
+    }
+
+    /// Evaluates the best policy, and prints the result.
+    fn report(&self, times: &Times) -> Result<()> {
+        let Self { trainer, dir, .. } = self;
+        let (game, config) = (trainer.game(), trainer.config());
+        let best = self.best()?;
+        let policy = load_policy(&best, game, config)?;
+        let evaluation =
+            evaluate(&policy, game, FINAL_EPISODES, Stream::Evaluation, 0, Player::Greedy);
+        let Times { seconds, first_update } = *times;
+        let iteration = trainer.iteration();
+        if !self.is_done() {
+            let all = config.iterations;
+            say!("Interrupted and saved after iteration {iteration} of {all}; --resume goes on.");
+        }
+        let steps = (config.rollout.num_envs() * config.rollout.num_steps) as u64;
         let report = Report {
             env: G::NAME,
             run_dir: dir.path().display().to_string(),
-            device: &chosen.info.name,
+            device: &self.chosen.info.name,
             seed: config.seed,
             iterations: config.iterations,
-            iteration: trainer.iteration(),
-            env_steps,
-            interrupted: stopped,
+            iteration,
+            env_steps: steps * u64::from(iteration),
+            interrupted: !self.is_done(),
             seconds,
             seconds_to_first_update: first_update,
             best_iteration: best.iteration,
             evaluation,
         };
-        println!("{}", serde_json::to_string(&report)?);
-    } else {
-        println!(
+        if self.args.json {
+            return tell_json(&report);
+        }
+        tell(format_args!(
             "{} steps in {seconds:.1} s, {:.2} s of them up to the first update; the best policy is of \
-             iteration {}.\n",
-            short(env_steps as f64),
+             iteration {}.\n\n{}",
+            short(report.env_steps as f64),
             first_update.unwrap_or(0.0),
-            best.iteration
-        );
-        print_table(&trainer.game(), &evaluation);
+            best.iteration,
+            table(&game, &evaluation)
+        ))
     }
-    if server.is_some() && !stopped {
-        interrupt.say_nothing();
-        eprintln!("The page stays until Ctrl-C.");
-        interrupt.wait();
-    }
-    Ok(())
 }
 
 /// The score beside those of known players.
-fn print_table<G: Rules>(game: &G, evaluation: &Evaluation) {
+fn table<G: Rules>(game: &G, evaluation: &Evaluation) -> String {
     let own = format!("this policy, greedy, {} fresh episodes", evaluation.episodes);
     let mut rows: Vec<(&str, f64, String)> =
         game.references().iter().map(|(player, score)| (*player, *score, String::new())).collect();
@@ -264,8 +341,30 @@ fn print_table<G: Rules>(game: &G, evaluation: &Evaluation) {
     let at = rows.iter().position(|(_, score, _)| *score >= evaluation.mean_score);
     rows.insert(at.unwrap_or(rows.len()), (&own, evaluation.mean_score, error));
     let width = rows.iter().map(|(player, _, _)| player.len()).max().unwrap_or(0);
-    println!("{:width$}  {:>8}", "player", "score");
+    let mut table = format!("{:width$}  {:>8}", "player", "score");
     for (player, score, error) in rows {
-        println!("{player:width$}  {score:>8.3}{error}");
+        table += &format!("\n{player:width$}  {score:>8.3}{error}");
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::TrainConfig;
+
+    #[test]
+    fn ctrl_c_in_the_last_iteration_leaves_a_run_that_is_evaluated() {
+        let every = &TrainConfig::for_game("any").checkpoint;
+        let (end, all) = (every.eval_every * 2 + 1, every.eval_every * 2 + 1);
+        for stop in [false, true] {
+            let due = Due::after(end, all, stop, every);
+            assert_eq!(due, Due { evaluation: true, save: true, end: true });
+        }
+        // Before it, the evaluation is left to the run that goes on.
+        let due = Due::after(end, all + 1, true, every);
+        assert_eq!(due, Due { evaluation: false, save: true, end: true });
+        let due = Due::after(end, all + 1, false, every);
+        assert_eq!(due, Due { evaluation: false, save: false, end: false });
     }
 }

@@ -1,10 +1,11 @@
 //! Evaluation: whole episodes of fresh levels, played natively.
 
 use super::action_key;
+use super::masks::{MaskedLogits, sample_legal};
 use super::seats::Seat;
 use super::table::{PlayedLanes, Table, action_uniforms};
 use crate::env::Rules;
-use crate::model::{Actor, LANES, Lanes, argmax_lane, sample_lanes};
+use crate::model::{Actor, LANES, Lanes, argmax_lane};
 use crate::rng::{Stream, draw};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -97,23 +98,25 @@ fn play_block<A: Actor, G: Rules>(
     let mut obs = vec![[0.0; LANES]; game.num_features()];
     let mut scratch = policy.scratch();
     let mut memory: Vec<Lanes> = policy.initial_memory().iter().map(|x| [*x; LANES]).collect();
+    let mut masks = MaskedLogits::default();
     let action_keys: [u32; LANES] = std::array::from_fn(|lane| action_key(actions, number(lane)));
     let mut t = 0;
     while results.iter().any(Option::is_none) {
         table.observe(game, &mut obs);
         let logits = policy.act(&obs, &mut memory, &mut scratch);
+        let logits = masks.mask(game, &table, logits);
         let picked = match player {
             Player::Greedy => std::array::from_fn(|lane| argmax_lane(logits, lane)),
             Player::Sampling => {
                 let u = action_uniforms(&action_keys, t);
                 let (mut picked, mut logprobs) = ([0; LANES], [0.0; LANES]);
-                sample_lanes(logits, &u, &mut picked, &mut logprobs);
+                sample_legal::<G>(logits, &u, &mut picked, &mut logprobs);
                 picked
             }
         };
         table.play(game, &picked, &mut played);
         for (lane, result) in results.iter_mut().enumerate() {
-            if result.is_none() && played.ends[lane] > 0.5 {
+            if result.is_none() && played.end(lane).ended() {
                 *result = Some((f64::from(played.scores[lane]), t + 1));
             }
         }

@@ -51,6 +51,11 @@ pub(super) struct Buffers<'a, G: Rules> {
     pub branches: &'a CubeTensor,
 }
 
+/// Rows of [`Part::numbers`] of a game.
+fn numbers<G: Rules>() -> usize {
+    if G::SCORE_IS_REWARD { 2 } else { 3 }
+}
+
 impl<G: Rules> FusedRollout<G> {
     /// No game is started before the first rollout.
     ///
@@ -60,7 +65,8 @@ impl<G: Rules> FusedRollout<G> {
         assert!(crate::device::has_kernels(device), "the fused rollout needs a CubeCL device");
         let device = device.clone().without_autodiff();
         let limit = place(&device).client.properties().memory.max_page_size.min(PART_BYTES);
-        let bytes = (game.num_words() + 1).max(2) * config.num_steps * size_of::<u32>();
+        let bytes =
+            (game.num_words() + 1).max(numbers::<G>()) * config.num_steps * size_of::<u32>();
         let groups_per_part = (limit as usize / bytes / config.group_size).max(1);
         let steps_per_launch = steps_per_launch(config.num_envs());
         Self {
@@ -117,7 +123,7 @@ impl<G: Rules> FusedRollout<G> {
         assert_eq!(policy.shape.actions, game.num_actions(), "the policy's actions");
         let keys = self.keys.at(iteration);
         let params = cube_tensor(policy.params.clone());
-        let (steps, words) = (config.num_steps, seat_words(game));
+        let (steps, words, numbers) = (config.num_steps, seat_words(game), numbers::<G>());
         let branches = room(&params, &[words, config.num_groups], DType::I32);
         let mut parts = Vec::new();
         for first in (0..config.num_groups).step_by(self.groups_per_part) {
@@ -130,7 +136,7 @@ impl<G: Rules> FusedRollout<G> {
                 games,
                 seats: room(&params, &[words, count], DType::I32),
                 words: room(&params, &[game.num_words() + 1, steps, count], DType::I32),
-                numbers: room(&params, &[2, steps, count], DType::F32),
+                numbers: room(&params, &[numbers, steps, count], DType::F32),
                 first_scores: room(&params, &[count], DType::F32),
                 branches: &branches,
             };

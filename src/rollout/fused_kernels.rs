@@ -1,13 +1,14 @@
 //! The kernel of the fused rollout, and its launch: one unit plays one game for many steps.
 
 use super::fused::Buffers;
+use super::masks::mask_logits;
 use super::seat_kernels::*;
 use super::{RolloutKeys, action_key, action_uniform};
 use crate::config::{Precision, Start};
-use crate::data::ENDED;
+use crate::data::{TERMINATED, TRUNCATED};
 use crate::device::buffers::{argument, element};
 use crate::env::{Rules, play};
-use crate::model::kernels::{MlpShape, Observer, input, mlp_logits};
+use crate::model::kernels::{MlpShape, Observed, Observer, input, mlp_logits};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
@@ -99,13 +100,18 @@ fn play_steps<G: Rules, W: Float, I: Float>(
                 x[i] = input::<I>(G::feature(&state, i, game));
             }
             mlp_logits::<W, I>(weights, &x, &mut logits, comptime!(plan.shape));
+            mask_logits::<G>(&mut logits, &state, game);
             let u = action_uniform(draws, t as u32);
             let drawn = draw_action(logits.as_slice(), 0usize, u, num_actions);
             let played = play::<G>(&mut state, &mut episode, drawn.action, game);
-            let end = select(played.ended, ENDED, 0u32);
+            let cut = select(played.truncated, TRUNCATED, 0u32);
+            let end = select(played.terminated, TERMINATED, cut);
             words[num_words * stride + at] = drawn.action | end;
             numbers[at] = drawn.logprob;
             numbers[stride + at] = played.reward;
+            if comptime!(!G::SCORE_IS_REWARD) {
+                numbers[2 * stride + at] = played.score;
+            }
             if comptime!(plan.branch) {
                 store_branch::<G>(
                     branches,
@@ -129,7 +135,7 @@ fn play_steps<G: Rules, W: Float, I: Float>(
 ///
 /// Buffers: the parameter vector `[num_params]`; `origins`, where the last iteration says to go on,
 /// `[seat_words, num_groups]`; the seats `[seat_words, games]`, which carry the games from launch
-/// to launch; words `[num_words + 1, num_steps, games]`, numbers `[2, num_steps, games]` and first
+/// to launch; words `[num_words + 1, num_steps, games]`, numbers `[2 or 3, num_steps, games]` and first
 /// scores `[games]` of [`crate::data::Part`]; where the groups go on, as `origins`.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
@@ -252,6 +258,18 @@ impl<G: Rules> Buffers<'_, G> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PackedStates<G: Rules>(pub G);
 
+impl<G: Rules> Observed for PackedStates<G> {
+    const MASKED: bool = G::MASKED;
+
+    fn num_words(&self) -> usize {
+        self.0.num_words()
+    }
+
+    fn num_features(&self) -> usize {
+        self.0.num_features()
+    }
+}
+
 #[cube]
 impl<G: Rules> Observer for PackedStates<G> {
     fn observe<I: Float>(
@@ -273,5 +291,17 @@ impl<G: Rules> Observer for PackedStates<G> {
                 x[first + i * step] = I::cast_from(G::feature(&state, i, game));
             }
         }
+    }
+
+    fn legal(
+        words: &[u32],
+        at: usize,
+        stride: usize,
+        #[comptime] action: usize,
+        #[comptime] observer: Self,
+    ) -> bool {
+        let game = comptime!(observer.0);
+        let state = load_state::<G>(words, 0usize, at, stride, game);
+        G::legal(&state, action, game)
     }
 }

@@ -1,5 +1,6 @@
 //! The kernels of the stepwise rollout, and their launch: one unit plays one game.
 
+use super::masks::mask_logits;
 use super::seat_kernels::*;
 use super::{action_key, action_uniform};
 use crate::config::{RolloutConfig, Start};
@@ -61,7 +62,7 @@ fn deal_kernel<G: Rules>(
     }
 }
 
-/// Draws the actions (by the operations of [`crate::model::sample`]), plays step `t`, observes.
+/// Draws the actions, plays step `t`, observes.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
 fn step_kernel<G: Rules>(
@@ -87,9 +88,21 @@ fn step_kernel<G: Rules>(
     if env < num_envs {
         let num_actions = comptime!(game.num_actions());
         let u = action_uniform(action_key(iteration_key, env as u32), t as u32);
-        let drawn = draw_action(logits, env * num_actions, u, num_actions);
-
         let mut state = seated_state::<G>(&*seats, env, num_envs, game);
+        let (at, stride) = (t * num_envs + env, num_steps * num_envs);
+        let drawn = if comptime!(G::MASKED) {
+            let mut masked = Array::<f32>::new(num_actions);
+            #[unroll]
+            for a in 0..num_actions {
+                masked[a] = logits[env * num_actions + a];
+                let legal = select(G::legal(&state, a, game), 1.0f32, 0.0f32);
+                quantities[comptime!(QUANTITIES + a) * stride + at] = legal;
+            }
+            mask_logits::<G>(&mut masked, &state, game);
+            draw_action(masked.as_slice(), 0usize, u, num_actions)
+        } else {
+            draw_action(logits, env * num_actions, u, num_actions)
+        };
         let mut episode = seated_episode(&*seats, env, num_envs);
         let played = play::<G>(&mut state, &mut episode, drawn.action, game);
         seat::<G>(seats, &state, &episode, env, num_envs, game);
@@ -108,8 +121,13 @@ fn step_kernel<G: Rules>(
                 game,
             );
         }
-        store_step(actions, quantities, &drawn, &played, t * num_envs + env, num_steps * num_envs);
+        store_step(actions, quantities, &drawn, &played, at, stride);
     }
+}
+
+/// The actions whose legality is written down.
+fn masks<G: Rules>(game: G) -> usize {
+    if G::MASKED { game.num_actions() } else { 0 }
 }
 
 /// The buffers of an iteration on a device.
@@ -138,7 +156,7 @@ impl<G: Rules> Buffers<G> {
             obs: room(&[envs, features], DType::F32),
             history: room(&[steps, envs, features], DType::F32),
             actions: room(&[steps, envs], DType::I32),
-            quantities: room(&[QUANTITIES, steps, envs], DType::F32),
+            quantities: room(&[QUANTITIES + masks::<G>(game), steps, envs], DType::F32),
             game,
             config: config.clone(),
             client: probe.client.clone(),
@@ -224,7 +242,8 @@ impl<G: Rules> Buffers<G> {
     pub fn ends(&self, t: usize) -> Tensor<1> {
         let envs = self.config.num_envs();
         let quantities = Tensor::<3>::from_primitive::<Cube>(self.quantities.clone());
-        quantities.slice([ENDS..ENDS + 1, t..t + 1, 0..envs]).reshape([envs])
+        let rows = TERMINATED..TRUNCATED + 1;
+        quantities.slice([rows, t..t + 1, 0..envs]).sum_dim(0).reshape([envs])
     }
 
     /// The trajectory, and where the groups go on.
@@ -239,9 +258,11 @@ impl<G: Rules> Buffers<G> {
             actions: Tensor::<2, Int>::from_primitive::<Cube>(self.actions),
             logprobs: quantity(LOGPROBS),
             rewards: quantity(REWARDS),
-            ends: quantity(ENDS),
+            terminated: quantity(TERMINATED),
+            truncated: quantity(TRUNCATED),
             scores: quantity(SCORES),
             memory: None,
+            legal: G::MASKED.then(|| quantities.clone().slice([QUANTITIES..]).permute([1, 2, 0])),
         };
         (trajectory, self.branches)
     }

@@ -6,6 +6,8 @@
 //! somebody to look at, step by step.
 
 #[cfg(feature = "kernels")]
+mod check;
+#[cfg(feature = "kernels")]
 mod device_games;
 mod evaluate;
 #[cfg(feature = "kernels")]
@@ -14,6 +16,7 @@ mod fused;
 mod fused_kernels;
 #[cfg(feature = "kernels")]
 mod kernels;
+mod masks;
 mod native;
 mod random;
 #[cfg(feature = "kernels")]
@@ -27,6 +30,8 @@ mod table;
 mod unpack;
 mod watched;
 
+#[cfg(feature = "kernels")]
+pub use check::check_on_device;
 #[cfg(feature = "kernels")]
 pub use device_games::DeviceGames;
 pub use evaluate::{Evaluation, Player, evaluate};

@@ -3,13 +3,14 @@
 //! Blocks of [`LANES`] games are played from the first step to the last by one thread, without a
 //! word to the others; which thread plays which block changes nothing.
 
+use super::masks::{MaskedLogits, sample_legal};
 use super::seats::{self, BranchPoint, Seat};
-use super::table::{PlayedLanes, Table, action_uniforms};
+use super::table::{PlayedLanes, SumLanes, Table, action_uniforms};
 use super::{RolloutKeys, SeatsError, action_key};
 use crate::config::RolloutConfig;
-use crate::data::{HostTrajectory, OBS_MULTIPLE, Totals, Trajectory};
+use crate::data::{End, HostTrajectory, OBS_MULTIPLE, Totals, Trajectory};
 use crate::env::Rules;
-use crate::model::{LANES, Lanes, NativeMlp, sample_lanes};
+use crate::model::{LANES, Lanes, NativeMlp};
 use burn::tensor::Device;
 use rayon::prelude::*;
 
@@ -32,8 +33,10 @@ struct Block<'a, G: Rules> {
     actions: &'a mut [i32],
     logprobs: &'a mut [f32],
     rewards: &'a mut [f32],
-    ends: &'a mut [f32],
+    ends: &'a mut [End],
     scores: &'a mut [f32],
+    /// Empty where the game has no masks.
+    legal: &'a mut [u32],
 }
 
 /// What is known of a block when it has been played.
@@ -41,7 +44,7 @@ struct Played<G: Rules> {
     /// The group and the seat of each branch point among its games.
     branches: Vec<(usize, Seat<G>)>,
     /// Over the steps of each game.
-    sums: PlayedLanes,
+    sums: SumLanes,
 }
 
 impl<G: Rules> NativeRollout<G> {
@@ -70,32 +73,39 @@ impl<G: Rules> NativeRollout<G> {
         let points = seats::branch_points(&self.config, keys.branch);
         let steps = self.config.num_steps;
         trajectory.resize(self.config.num_envs(), steps, self.game.num_features());
+        trajectory.mask_actions(if G::MASKED { self.game.num_actions() } else { 0 });
         let stride = trajectory.obs_stride();
         let rows = LANES * steps;
-        let HostTrajectory { obs, actions, logprobs, rewards, ends, scores, .. } = trajectory;
+        let HostTrajectory { obs, actions, logprobs, rewards, ends, scores, legal, .. } =
+            trajectory;
+        let mut legal = legal.chunks_mut(rows);
+        let legal: Vec<&mut [u32]> =
+            seats.chunks(LANES).map(|_| legal.next().unwrap_or_default()).collect();
         let blocks: Vec<Played<G>> = seats
             .par_chunks(LANES)
             .zip(obs.par_chunks_mut(rows * stride))
             .zip(actions.par_chunks_mut(rows).zip(logprobs.par_chunks_mut(rows)))
             .zip(rewards.par_chunks_mut(rows).zip(ends.par_chunks_mut(rows)))
-            .zip(scores.par_chunks_mut(rows))
+            .zip(scores.par_chunks_mut(rows).zip(legal))
             .enumerate()
             .map(|(block, places)| {
-                let ((((seats, obs), (actions, logprobs)), (rewards, ends)), scores) = places;
+                let (((seats, obs), (actions, logprobs)), (rewards, ends)) = places.0;
+                let (scores, legal) = places.1;
                 let first = block * LANES;
-                let block = Block { first, seats, obs, actions, logprobs, rewards, ends, scores };
+                let block =
+                    Block { first, seats, obs, actions, logprobs, rewards, ends, scores, legal };
                 self.play_block(policy, keys.action, &points, block)
             })
             .collect();
         let mut branches: Vec<_> = blocks.iter().flat_map(|block| &block.branches).collect();
         branches.sort_by_key(|(group, _)| *group);
         self.branches = branches.into_iter().map(|(_, seat)| *seat).collect();
-        let sum = |of: fn(&PlayedLanes) -> &Lanes| {
+        let sum = |of: fn(&SumLanes) -> &Lanes| {
             blocks.iter().flat_map(|block| of(&block.sums)).copied().map(f64::from).sum::<f64>()
         };
         Totals {
             score_sum: sum(|sums| &sums.scores),
-            episodes: sum(|sums| &sums.ends),
+            episodes: sum(|sums| &sums.episodes),
             mean_reward: sum(|sums| &sums.rewards) / (self.config.num_envs() * steps) as f64,
         }
     }
@@ -136,12 +146,14 @@ impl<G: Rules> NativeRollout<G> {
             std::array::from_fn(|lane| action_key(iteration_key, (first + lane) as u32));
         let (mut actions, mut logprobs) = ([0; LANES], [0.0; LANES]);
         let mut table = Table::new(self.game, seats);
-        let (mut played, mut sums) = (PlayedLanes::default(), PlayedLanes::default());
+        let (mut played, mut sums) = (PlayedLanes::default(), SumLanes::default());
+        let mut masks = MaskedLogits::default();
         for t in 0..steps {
             table.observe(self.game, &mut obs);
             let logits = policy.logits(&obs, &mut scratch);
+            let logits = masks.mask(self.game, &table, logits);
             let u = action_uniforms(&action_keys, t as u32);
-            sample_lanes(logits, &u, &mut actions, &mut logprobs);
+            sample_legal::<G>(logits, &u, &mut actions, &mut logprobs);
             table.play(self.game, &actions, &mut played);
             sums.add(&played);
             for lane in 0..seats.len() {
@@ -157,8 +169,11 @@ impl<G: Rules> NativeRollout<G> {
                 block.actions[slot] = actions[lane] as i32;
                 block.logprobs[slot] = logprobs[lane];
                 block.rewards[slot] = played.rewards[lane];
-                block.ends[slot] = played.ends[lane];
+                block.ends[slot] = played.end(lane);
                 block.scores[slot] = played.scores[lane];
+                if G::MASKED {
+                    block.legal[slot] = masks.legal[lane];
+                }
             }
             for group in groups.clone() {
                 if let Some(point) = points.get(group)

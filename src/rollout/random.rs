@@ -1,5 +1,6 @@
 //! Games played at random: what the rules alone cost, without a policy.
 
+use super::masks::random_action;
 #[cfg(feature = "kernels")]
 use super::random_kernels;
 use super::seats::Seat;
@@ -48,7 +49,14 @@ fn native<G: Rules>(game: G, num_envs: usize, num_steps: usize, keys: RolloutKey
         let mut totals = [0.0f32; LANES];
         for t in 0..num_steps {
             table.observe(game, &mut obs);
-            let actions = random_actions(&action_keys, t as u32, game.num_actions());
+            let actions = if G::MASKED {
+                std::array::from_fn(|lane| {
+                    let u = action_uniform(action_keys[lane], t as u32);
+                    random_action::<G>(&table.seat(game, lane).state, u, game)
+                })
+            } else {
+                random_actions(&action_keys, t as u32, game.num_actions())
+            };
             table.play(game, &actions, &mut played);
             add_up(&obs, &played.rewards, &mut totals);
         }

@@ -1,5 +1,6 @@
 //! The kernel of games played at random: one unit plays one game for many steps.
 
+use super::masks::random_action;
 use super::seat_kernels::{cube_units, seat, seated_episode, seated_state, steps_per_launch};
 use super::{RolloutKeys, action_key, action_uniform, seat_words};
 use crate::device::buffers::{argument, cube_tensor, room};
@@ -48,7 +49,7 @@ fn random_kernel<G: Rules>(
                 sum += G::feature(&state, i, game);
             }
             let u = action_uniform(draws, t as u32);
-            let action = (u * comptime!(game.num_actions() as f32)) as u32;
+            let action = random_action::<G>(&state, u, game);
             let played = play_step::<G>(&mut state, &mut episode, action, game);
             sum += played.reward;
         }

@@ -6,6 +6,7 @@ use crate::config::{RolloutConfig, Start};
 use crate::device::buffers::place;
 use crate::env::bits::{from_bits, to_bits};
 use crate::env::{Episode, Played, Rules, Words, new_game};
+pub(super) use crate::math::softmax::{Choice as Drawn, choose as draw_action};
 use crate::rng::draw;
 use burn::backend::{DType, Shape};
 use burn::cubecl;
@@ -16,10 +17,11 @@ use burn_cubecl::tensor::CubeTensor;
 /// Quantities of a step that one buffer holds, each `[num_steps, num_envs]`.
 pub(super) const LOGPROBS: usize = 0;
 pub(super) const REWARDS: usize = 1;
-pub(super) const ENDS: usize = 2;
-pub(super) const SCORES: usize = 3;
-/// Their number.
-pub(super) const QUANTITIES: usize = 4;
+pub(super) const TERMINATED: usize = 2;
+pub(super) const TRUNCATED: usize = 3;
+pub(super) const SCORES: usize = 4;
+/// Their number. Behind them, where the game has masks, comes whether each of its actions is legal.
+pub(super) const QUANTITIES: usize = 5;
 
 /// Steps of all games together in one launch, about: so few that no launch outlasts the patience of a
 /// driver or a browser, and so many that a launch costs little beside them.
@@ -199,10 +201,11 @@ pub(super) fn dealt_episode<G: Rules>(
     #[comptime] deal: Deal,
     #[comptime] game: G,
 ) -> Episode {
+    let level = draw(level_key, group as u32);
     if comptime!(deal == Deal::Branch) {
-        seated_episode(branches, group, num_groups)
+        let left = seated_episode(branches, group, num_groups);
+        Episode { level, time: left.time, score: left.score }
     } else {
-        let level = draw(level_key, group as u32);
         let time = if comptime!(deal == Deal::Staggered) {
             staggered_time(level, comptime!(game.max_steps()))
         } else {
@@ -210,48 +213,6 @@ pub(super) fn dealt_episode<G: Rules>(
         };
         Episode { level, time, score: 0.0f32.runtime() }
     }
-}
-
-/// An action and its log-probability.
-#[derive(CubeType, Clone, Copy)]
-pub(super) struct Drawn {
-    /// The action.
-    pub action: u32,
-    /// Its log-probability.
-    pub logprob: f32,
-}
-
-/// Draws an action by the operations of [`crate::model::sample`], from the logits at
-/// `logits[first..first + num_actions]`.
-#[cube]
-pub(super) fn draw_action(
-    logits: &[f32],
-    first: usize,
-    u: f32,
-    #[comptime] num_actions: usize,
-) -> Drawn {
-    let mut max = logits[first];
-    #[unroll]
-    for a in 1..num_actions {
-        max = select(logits[first + a] > max, logits[first + a], max);
-    }
-    let mut total = 0.0f32;
-    #[unroll]
-    for a in 0..num_actions {
-        total += (logits[first + a] - max).exp();
-    }
-    let threshold = u * total;
-    let mut below = 0u32;
-    let mut sum = 0.0f32;
-    #[unroll]
-    for a in 0..num_actions {
-        sum += (logits[first + a] - max).exp();
-        below += select(sum <= threshold, 1u32, 0u32);
-    }
-    let last = comptime!(num_actions as u32 - 1);
-    let action = select(below > last, last, below);
-    let logprob = logits[first + action as usize] - max - total.ln();
-    Drawn { action, logprob }
 }
 
 /// Writes the record of a step at place `at` of `[num_steps, num_envs]`, whose size is `stride`.
@@ -267,7 +228,8 @@ pub(super) fn store_step(
     actions[at] = drawn.action as i32;
     quantities[comptime!(LOGPROBS) * stride + at] = drawn.logprob;
     quantities[comptime!(REWARDS) * stride + at] = played.reward;
-    quantities[comptime!(ENDS) * stride + at] = select(played.ended, 1.0f32, 0.0f32);
+    quantities[comptime!(TERMINATED) * stride + at] = select(played.terminated, 1.0f32, 0.0f32);
+    quantities[comptime!(TRUNCATED) * stride + at] = select(played.truncated, 1.0f32, 0.0f32);
     quantities[comptime!(SCORES) * stride + at] = played.score;
 }
 

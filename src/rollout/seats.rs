@@ -59,10 +59,14 @@ pub(crate) fn deal<G: Rules>(
     branches: &[Seat<G>],
 ) -> Vec<Seat<G>> {
     let groups = (0..config.num_groups).map(|group| {
+        let level = draw(level_key, group as u32);
         if config.start == Start::Branch && !branches.is_empty() {
-            return branches[group];
+            // From here on the environment's draws are others than those that led here.
+            let mut seat = branches[group];
+            seat.episode.level = level;
+            return seat;
         }
-        let mut seat = Seat::new(draw(level_key, group as u32), game);
+        let mut seat = Seat::new(level, game);
         if config.start == Start::Branch {
             seat.episode.time = staggered_time(seat.episode.level, game.max_steps());
         }

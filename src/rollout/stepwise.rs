@@ -5,6 +5,7 @@
 
 #[cfg(feature = "kernels")]
 use super::kernels::Buffers;
+use super::masks::{legal_bits, masked};
 use super::native::observe;
 #[cfg(feature = "kernels")]
 use super::seat_kernels::{download_seats, upload_seats};
@@ -167,8 +168,9 @@ impl<G: Rules> StepwiseRollout<G> {
         let features = self.game.num_features();
         let mut history = Vec::with_capacity(steps * envs * features);
         let mut actions = Vec::with_capacity(steps * envs);
-        let [mut logprobs, mut rewards, mut ends, mut scores] =
+        let [mut logprobs, mut rewards, mut terminated, mut truncated, mut scores] =
             std::array::from_fn(|_| Vec::with_capacity(steps * envs));
+        let mut legal = Vec::new();
         let mut lanes = vec![[0.0; LANES]; features];
         for t in 0..steps {
             let start = history.len();
@@ -184,16 +186,25 @@ impl<G: Rules> StepwiseRollout<G> {
             let rows = logits.chunks_exact(self.game.num_actions());
             for (env, (seat, row)) in seats.iter_mut().zip(rows).enumerate() {
                 let u = action_uniform(action_key(keys.action, env as u32), t as u32);
-                let sampled = sample(row.iter().copied(), u);
+                let sampled = if G::MASKED {
+                    let bits = legal_bits(&seat.state, self.game);
+                    legal.extend((0..row.len()).map(|a| (bits >> a & 1) as f32));
+                    let masked = row.iter().enumerate().map(|(a, logit)| masked(bits, a, *logit));
+                    sample(&masked.collect::<Vec<_>>(), u)
+                } else {
+                    sample(row, u)
+                };
                 let played = seat.play(sampled.action, self.game);
                 actions.push(sampled.action as i32);
                 logprobs.push(sampled.logprob);
                 rewards.push(played.reward);
-                ends.push(f32::from(played.ended));
+                terminated.push(f32::from(played.terminated));
+                truncated.push(f32::from(played.truncated));
                 scores.push(played.score);
             }
             remembered.after_step(t, || {
-                let ends = ends[t * envs..].to_vec();
+                let kinds = terminated[t * envs..].iter().zip(&truncated[t * envs..]);
+                let ends: Vec<f32> = kinds.map(|(end, cut): (&f32, &f32)| end + cut).collect();
                 Tensor::from_data(TensorData::new(ends, [envs]), &self.device)
             });
             for (branch, point) in branches.iter_mut().zip(&points) {
@@ -210,9 +221,14 @@ impl<G: Rules> StepwiseRollout<G> {
             actions: Tensor::<2, Int>::from_data(TensorData::new(actions, [steps, envs]), device),
             logprobs: rows(logprobs),
             rewards: rows(rewards),
-            ends: rows(ends),
+            terminated: rows(terminated),
+            truncated: rows(truncated),
             scores: rows(scores),
             memory: None,
+            legal: G::MASKED.then(|| {
+                let shape = [steps, envs, self.game.num_actions()];
+                Tensor::from_data(TensorData::new(legal, shape), device)
+            }),
         };
         (trajectory, branches)
     }

@@ -4,7 +4,9 @@
 //! in it, works on whole vectors.
 
 use super::action_uniform;
+use super::masks::legal_bits;
 use super::seats::Seat;
+use crate::data::End;
 use crate::env::{Episode, MAX_WORDS, Rules, Words, play};
 use crate::model::{LANES, Lanes};
 use multiversion::multiversion;
@@ -24,22 +26,41 @@ pub(super) struct Table<G: Rules> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PlayedLanes {
     pub rewards: Lanes,
-    /// 1 where the episode ended, else 0.
-    pub ends: Lanes,
+    /// 1 where the game came to an end of its own, 2 where its episode was cut off, else 0.
+    ends: [u32; LANES],
     pub scores: Lanes,
 }
 
 impl PlayedLanes {
+    /// How the episode of a game stands.
+    #[inline(always)]
+    pub fn end(&self, lane: usize) -> End {
+        End::new(self.ends[lane] == 1, self.ends[lane] == 2)
+    }
+}
+
+/// Sums over steps, game by game.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct SumLanes {
+    pub rewards: Lanes,
+    /// Episodes that ended.
+    pub episodes: Lanes,
+    pub scores: Lanes,
+}
+
+impl SumLanes {
     /// Adds another step.
-    pub fn add(&mut self, other: &Self) {
-        add(&mut self.rewards, &other.rewards);
-        add(&mut self.ends, &other.ends);
-        add(&mut self.scores, &other.scores);
+    pub fn add(&mut self, played: &PlayedLanes) {
+        add(&mut self.rewards, &played.rewards);
+        add(&mut self.scores, &played.scores);
+        for (sum, end) in self.episodes.iter_mut().zip(&played.ends) {
+            *sum += if *end == 0 { 0.0 } else { 1.0 };
+        }
     }
 
     /// Sets to 0 what the games from this one on gave.
     pub fn forget_from(&mut self, game: usize) {
-        for lanes in [&mut self.rewards, &mut self.ends, &mut self.scores] {
+        for lanes in [&mut self.rewards, &mut self.episodes, &mut self.scores] {
             lanes[game..].fill(0.0);
         }
     }
@@ -76,6 +97,11 @@ impl<G: Rules> Table<G> {
     /// Fills `obs`, `[num_features][LANES]`, with the features of all games.
     pub fn observe(&self, game: G, obs: &mut [Lanes]) {
         observe(game, &self.words, obs);
+    }
+
+    /// The actions that may be taken in each game, bit by bit.
+    pub fn legal(&self, game: G, bits: &mut [u32; LANES]) {
+        legal(game, &self.words, bits);
     }
 
     /// Plays one step of each game.
@@ -162,6 +188,19 @@ fn feature<G: Rules>(game: G, words: &[[u32; LANES]; MAX_WORDS], i: usize, lanes
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn legal<G: Rules>(game: G, words: &[[u32; LANES]; MAX_WORDS], bits: &mut [u32; LANES]) {
+    with_constants(
+        game,
+        #[inline(always)]
+        |game| {
+            for (lane, bits) in bits.iter_mut().enumerate() {
+                *bits = legal_bits(&G::unpack(&take(words, lane), game), game);
+            }
+        },
+    );
+}
+
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn step<G: Rules>(game: G, table: &mut Table<G>, actions: &[u32; LANES], to: &mut PlayedLanes) {
     with_constants(
         game,
@@ -180,7 +219,7 @@ fn step<G: Rules>(game: G, table: &mut Table<G>, actions: &[u32; LANES], to: &mu
                 table.times[lane] = episode.time;
                 table.scores[lane] = episode.score;
                 to.rewards[lane] = played.reward;
-                to.ends[lane] = f32::from(played.ended);
+                to.ends[lane] = u32::from(played.terminated) | u32::from(played.truncated) << 1;
                 to.scores[lane] = played.score;
             }
         },

@@ -1,6 +1,6 @@
 //! A recording as a trajectory: what the packed states look like to a policy.
 
-use crate::data::{ENDED, Part, Recording, Trajectory};
+use crate::data::{ENDED, Part, Recording, TERMINATED, TRUNCATED, Trajectory};
 use crate::env::{Rules, Words};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
@@ -22,9 +22,12 @@ pub async fn unpack<G: Rules>(game: G, recording: &Recording, device: &Device) -
         actions: Tensor::cat(parts.iter().map(|part| part.actions.clone()).collect(), 1),
         logprobs: join(|part| &part.logprobs),
         rewards: join(|part| &part.rewards),
-        ends: join(|part| &part.ends),
+        terminated: join(|part| &part.terminated),
+        truncated: join(|part| &part.truncated),
         scores: join(|part| &part.scores),
         memory: None,
+        legal: G::MASKED
+            .then(|| Tensor::cat(parts.iter().filter_map(|part| part.legal.clone()).collect(), 1)),
     }
 }
 
@@ -36,21 +39,31 @@ async fn unpack_part<G: Rules>(game: G, part: &Part, device: &Device) -> Traject
     let first_scores = read(part.first_scores.clone().into_data_async().await);
     let mut under_way: Vec<f32> = first_scores.iter().collect();
     let steps = num_steps * games;
-    let (logprobs, rewards) = numbers.split_at(steps);
+    let (logprobs, rest) = numbers.split_at(steps);
+    let (rewards, own_scores) = rest.split_at(steps);
     let features = game.num_features();
     let mut obs = Vec::with_capacity(steps * features);
-    let (mut actions, mut ends, mut scores) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut actions, mut scores, mut legal) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut terminated, mut truncated) = (Vec::new(), Vec::new());
     for at in 0..steps {
         let packed = Words::gather(game.num_words(), |w| words[w * steps + at]);
         let state = G::unpack(&packed, game);
         obs.extend((0..features).map(|i| G::feature(&state, i, game)));
         let taken = words[(rows - 1) * steps + at];
-        let ended = taken & ENDED != 0;
         let score = &mut under_way[at % games];
         *score += rewards[at];
         actions.push((taken & !ENDED) as i32);
-        ends.push(f32::from(ended));
-        scores.push(if ended { std::mem::take(score) } else { 0.0 });
+        terminated.push(f32::from(taken & TERMINATED != 0));
+        truncated.push(f32::from(taken & TRUNCATED != 0));
+        scores.push(match own_scores.get(at) {
+            Some(score) => *score,
+            None if taken & ENDED != 0 => std::mem::take(score),
+            None => 0.0,
+        });
+        if G::MASKED {
+            let all = 0..game.num_actions();
+            legal.extend(all.map(|a| f32::from(G::legal(&state, a, game))));
+        }
     }
     let shape = [num_steps, games];
     let tensor = |values: Vec<f32>| Tensor::<2>::from_data(TensorData::new(values, shape), device);
@@ -59,9 +72,14 @@ async fn unpack_part<G: Rules>(game: G, part: &Part, device: &Device) -> Traject
         actions: Tensor::<2, Int>::from_data(TensorData::new(actions, shape), device),
         logprobs: tensor(logprobs.to_vec()),
         rewards: tensor(rewards.to_vec()),
-        ends: tensor(ends),
+        terminated: tensor(terminated),
+        truncated: tensor(truncated),
         scores: tensor(scores),
         memory: None,
+        legal: G::MASKED.then(|| {
+            let shape = [num_steps, games, game.num_actions()];
+            Tensor::from_data(TensorData::new(legal, shape), device)
+        }),
     }
 }
 

@@ -1,10 +1,12 @@
 //! Games that somebody looks at: played step by step, and left standing where an episode ended.
 
 use super::evaluate::Player;
+use super::masks::{MaskedLogits, sample_legal};
 use super::seats::Seat;
+use super::table::Table;
 use super::{action_key, action_uniform};
 use crate::env::{Episode, Rules, advance, start_next};
-use crate::model::{Actor, LANES, Lanes, argmax_lane, sample_lanes};
+use crate::model::{Actor, LANES, Lanes, argmax_lane};
 use crate::rng::{Stream, draw};
 
 /// What a policy thinks of a game as it stands, and what it does.
@@ -125,7 +127,7 @@ impl<G: Rules> Watched<G> {
                 self.ended[i] = false;
             } else {
                 self.before[i] = *state;
-                self.ended[i] = advance::<G>(state, episode, actions[i], self.game).ended;
+                self.ended[i] = advance::<G>(state, episode, actions[i], self.game).ended();
             }
         }
         self.time += 1;
@@ -139,6 +141,7 @@ impl<G: Rules> Watched<G> {
         let mut choices = Vec::with_capacity(self.seats.len());
         let mut obs = vec![[0.0; LANES]; self.game.num_features()];
         let mut scratch = policy.scratch();
+        let mut masks = MaskedLogits::default();
         let blocks = self.seats.chunks(LANES).zip(self.action_keys.chunks(LANES));
         for (block, (seats, keys)) in blocks.enumerate() {
             for (i, lanes) in obs.iter_mut().enumerate() {
@@ -148,12 +151,14 @@ impl<G: Rules> Watched<G> {
             }
             let memory = &mut self.memory.next[block * size..][..size];
             let logits = policy.act(&obs, memory, &mut scratch);
+            let table = Table::new(self.game, seats);
+            let logits = masks.mask(self.game, &table, logits);
             let mut u = [0.0; LANES];
             for (u, key) in u.iter_mut().zip(keys) {
                 *u = action_uniform(*key, self.time);
             }
             let (mut picked, mut logprobs) = ([0; LANES], [0.0; LANES]);
-            sample_lanes(logits, &u, &mut picked, &mut logprobs);
+            sample_legal::<G>(logits, &u, &mut picked, &mut logprobs);
             choices.extend((0..seats.len()).map(|lane| Choice {
                 action: match player {
                     Player::Greedy => argmax_lane(logits, lane),

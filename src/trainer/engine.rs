@@ -71,7 +71,7 @@ pub(super) struct Totals {
     pub score_sum: f64,
     pub episodes: f64,
     pub mean_reward: f64,
-    /// The share of the groups whose members all got the same.
+    /// The share of the groups whose members are credited alike.
     pub zero_variance: f64,
     /// What [`crate::learner::UpdateStats`] holds, in its order.
     pub update: [f64; 6],

@@ -67,8 +67,8 @@ impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
         _next: Option<u32>,
     ) -> Totals {
         let parts = vec![
-            trajectory.scores.sum(),
-            trajectory.ends.sum(),
+            trajectory.scores.clone().sum(),
+            trajectory.ends().sum(),
             trajectory.rewards.mean(),
             advantages.zero_variance,
             stats.means,

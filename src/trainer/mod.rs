@@ -2,6 +2,7 @@
 
 mod choose;
 mod engine;
+mod finite;
 #[cfg(feature = "kernels")]
 mod fused;
 #[cfg(feature = "general")]
@@ -11,6 +12,7 @@ mod snapshot;
 #[cfg(any(feature = "general", feature = "kernels"))]
 mod transfer;
 
+pub use finite::is_finite;
 pub use snapshot::{
     SnapshotError, config_toml, load_policy, policy_file, saved_config, saved_game_name,
 };
@@ -107,7 +109,7 @@ impl<G: Rules> Trainer<G> {
 
     /// Why a run would not take a fast engine, if it wouldn't.
     pub fn obstacle_to(game: G, config: &TrainConfig, device: &Device) -> Option<String> {
-        obstacle(&first_network(game, config, device), config, device)
+        obstacle::<G, _>(&first_network(game, config, device), config, device)
     }
 }
 
@@ -210,7 +212,7 @@ impl<G: Rules, M: Model> Trainer<G, M> {
 
     /// Why the run does not take a fast engine, if it doesn't.
     pub fn obstacle(&self) -> Option<String> {
-        obstacle(&self.model(), &self.config, &self.device)
+        obstacle::<G, M>(&self.model(), &self.config, &self.device)
     }
 
     /// The game.

@@ -2,9 +2,10 @@
 //!
 //! A game says how it looks ([`crate::env::look`]). [`instances()`] computes its sprites on the CPU, and
 //! `device_instances` on the device that plays; [`paint()`] draws them on the CPU, and `Renderer` on a GPU.
-//! All give the same picture, up to rounding.
+//! All give the same picture, up to rounding. What has no look is drawn as its features ([`bars()`]).
 
 mod atlas;
+mod bars;
 #[cfg(feature = "wgpu")]
 mod device;
 mod instance;
@@ -15,6 +16,7 @@ mod paint;
 mod renderer;
 mod wall;
 
+pub use bars::{Bars, bars};
 #[cfg(feature = "wgpu")]
 pub use device::{DeviceInstances, device_instances};
 pub use instance::{Instance, instances};

@@ -2,7 +2,7 @@
 
 use super::atlas::{Atlas, Rgba, TILE};
 use super::{Cells, Instance, Plate, Wall};
-use crate::env::look::{Look, Setting};
+use crate::env::look::Setting;
 
 /// What is added where a position is cut to a whole number, so that rounding does not decide what
 /// lies on the border of two pixels. `shaders/sprites.wgsl` has the same.
@@ -44,7 +44,7 @@ impl Picture {
 /// # Panics
 /// If the number of sprites is another than `count` games have, or the picture's pixels are not
 /// `width * height * 4` bytes.
-pub fn paint<G: Look>(game: G, count: usize, instances: &[Instance], picture: &mut Picture) {
+pub fn paint(game: impl Setting, count: usize, instances: &[Instance], picture: &mut Picture) {
     assert_eq!(instances.len(), count * game.num_sprites(), "instances: [count * num_sprites]");
     let bytes = picture.width as usize * picture.height as usize * 4;
     assert_eq!(picture.pixels.len(), bytes, "pixels: [height][width][4]");

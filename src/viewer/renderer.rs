@@ -3,7 +3,7 @@
 use super::atlas::{Atlas, TILE};
 use super::instance::WORDS;
 use super::{Cells, Instance, Wall};
-use crate::env::look::Look;
+use crate::env::look::Setting;
 
 /// The shader's text.
 const SHADER: &str = include_str!("../../shaders/sprites.wgsl");
@@ -43,7 +43,7 @@ impl Renderer {
         device: &wgpu::Device,
         queue: &wgpu::Queue,
         format: wgpu::TextureFormat,
-        game: impl Look,
+        game: impl Setting,
     ) -> Self {
         let cells = Cells::of(&game);
         let Cells { columns, rows } = cells;

@@ -37,7 +37,7 @@ pub async fn rollout_and_update(device: &Device) -> f64 {
         let rollout = FusedRollout::new(game, &config.rollout, keys, device);
         let rollout = rollout.with_groups_per_part(groups);
         let (recording, _) = rollout.play(&flat, 0);
-        assert_eq!(recording.parts.len(), 7usize.div_ceil(groups));
+        assert_eq!(recording.parts().len(), 7usize.div_ceil(groups));
         let judged = judge(&recording, &config.rollout, &config.advantage);
         let observer = rollout.observer();
         let got = learn_fused(policy.clone(), &config, None, &recording, &judged, observer).await;

@@ -3,6 +3,7 @@
 //! A browser's page cannot wait for a device, so reading tensors is asynchronous here.
 
 pub mod iteration;
+pub mod ledge;
 pub mod rollouts;
 pub mod training;
 pub mod updates;

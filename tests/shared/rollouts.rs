@@ -1,5 +1,6 @@
 //! The fused rollout plays the games of the native and the stepwise one.
 
+use super::ledge::Ledge;
 use super::{cpu, floats};
 use burn::tensor::{Device, Tensor};
 use grove::config::{Activation, PolicyConfig, RolloutConfig, Start};
@@ -37,6 +38,9 @@ pub const STICKY_BREAKOUT: Breakout = Breakout {
     max_steps: 33,
 };
 
+/// A game with masks, whose score is not its reward.
+pub const LEDGE: Ledge = Ledge { cells: 7 };
+
 /// A trajectory in host memory.
 #[derive(Debug, PartialEq)]
 pub struct Host {
@@ -45,8 +49,10 @@ pub struct Host {
     pub actions: Vec<u32>,
     pub logprobs: Vec<f32>,
     pub rewards: Vec<f32>,
-    pub ends: Vec<f32>,
+    pub terminated: Vec<f32>,
+    pub truncated: Vec<f32>,
     pub scores: Vec<f32>,
+    pub legal: Option<Vec<f32>>,
 }
 
 impl Host {
@@ -59,9 +65,19 @@ impl Host {
             actions: actions.expect("the device answers").iter().collect(),
             logprobs: floats(trajectory.logprobs.clone()).await,
             rewards: floats(trajectory.rewards.clone()).await,
-            ends: floats(trajectory.ends.clone()).await,
+            terminated: floats(trajectory.terminated.clone()).await,
+            truncated: floats(trajectory.truncated.clone()).await,
             scores: floats(trajectory.scores.clone()).await,
+            legal: match &trajectory.legal {
+                Some(legal) => Some(floats(legal.clone()).await),
+                None => None,
+            },
         }
+    }
+
+    /// 1 where an episode ended, one way or the other.
+    pub fn ends(&self) -> Vec<f32> {
+        self.terminated.iter().zip(&self.truncated).map(|(end, cut)| end + cut).collect()
     }
 
     /// Asserts that the games are the same, and the numbers of obs and logprobs within 1e-5; gives
@@ -70,8 +86,10 @@ impl Host {
         assert_eq!(self.dims, other.dims, "{context}");
         assert_eq!(self.actions, other.actions, "{context}: actions");
         assert_eq!(self.rewards, other.rewards, "{context}: rewards");
-        assert_eq!(self.ends, other.ends, "{context}: ends");
+        assert_eq!(self.terminated, other.terminated, "{context}: terminated");
+        assert_eq!(self.truncated, other.truncated, "{context}: truncated");
         assert_eq!(self.scores, other.scores, "{context}: scores");
+        assert_eq!(self.legal, other.legal, "{context}: legal");
         let obs = assert_close(&self.obs, &other.obs, 1e-5, context);
         obs.max(assert_close(&self.logprobs, &other.logprobs, 1e-5, context))
     }
@@ -83,7 +101,8 @@ impl Host {
         assert!(lowest < -1.5 && highest > -0.4, "{context}: from {lowest} to {highest}");
         let all = (0..actions).all(|a| self.actions.contains(&a));
         assert!(all, "{context}: not every action was taken");
-        assert!(self.ends.contains(&1.0) && self.ends.contains(&0.0));
+        let ends = self.ends();
+        assert!(ends.contains(&1.0) && ends.contains(&0.0));
     }
 }
 
@@ -240,6 +259,7 @@ pub async fn one_hidden_layer(device: &Device) -> f64 {
         check(catch, &config(3, 7, 19, level), &[17], Tanh, 1, false, device).await,
         check(catch, &config(23, 3, 19, branch), &[128], Gelu, 18, false, device).await,
         check(CATCH_BOARD, &config(5, 3, 17, branch), &[33], Relu, 6, false, device).await,
+        check(LEDGE, &config(5, 3, 29, branch), &[16], Tanh, 8, false, device).await,
         check(pole, &config(3, 5, 120, branch), &[64], Silu, 50, true, device).await,
         check(Breakout::default(), &config(3, 5, 40, branch), &[16], Relu, 11, false, device).await,
         check(STICKY_BREAKOUT, &config(3, 5, 70, branch), &[33], Tanh, 70, false, device).await,

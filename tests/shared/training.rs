@@ -5,7 +5,7 @@ use super::updates::{error, norm};
 use burn::tensor::Device;
 use grove::checkpoint::Checkpoint;
 use grove::config::{Start, TrainConfig};
-use grove::env::{Catch, Game};
+use grove::env::{Catch, Env};
 use grove::model::saved::{mlp_parameters, read_header, read_params};
 use grove::trainer::Trainer;
 

@@ -4,18 +4,20 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The rooms of the library and those that each may use. `ARCHITECTURE.md` draws the same.
-const ARROWS: [(&str, &[&str]); 14] = [
-    ("config", &[]),
+const ARROWS: [(&str, &[&str]); 16] = [
+    ("math", &[]),
+    ("objective", &["math"]),
+    ("config", &["env", "math", "objective"]),
     ("rng", &[]),
     ("data", &[]),
     ("metrics", &[]),
     ("checkpoint", &[]),
     ("device", &["config", "metrics"]),
     ("env", &["rng"]),
-    ("model", &["config", "rng"]),
-    ("rollout", &["config", "device", "rng", "env", "model", "data"]),
+    ("model", &["config", "math", "rng"]),
+    ("rollout", &["config", "device", "math", "rng", "env", "model", "data"]),
     ("advantage", &["config", "device", "data"]),
-    ("learner", &["config", "device", "rng", "model", "data"]),
+    ("learner", &["config", "device", "math", "objective", "rng", "model", "data"]),
     (
         "trainer",
         &[

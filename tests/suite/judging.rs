@@ -4,7 +4,7 @@ use crate::support::{adapter, cpu};
 use burn::tensor::{Tensor, TensorData};
 use grove::advantage::{advantages, judge};
 use grove::config::{AdvantageConfig, Estimator, RolloutConfig, Scale, Start};
-use grove::data::{Judged, Part, Recording, Trajectory};
+use grove::data::{Judged, Part, Recording, TERMINATED, TRUNCATED, Trajectory};
 
 /// A number in -1..=1 by thirds, so that members of small groups are often alike.
 fn third(i: usize) -> f32 {
@@ -16,6 +16,8 @@ struct Games {
     rewards: Vec<f32>,
     ends: Vec<bool>,
     first_scores: Vec<f32>,
+    /// Whether scores are numbers of their own, and not sums of rewards.
+    scored: bool,
     rollout: RolloutConfig,
 }
 
@@ -30,6 +32,7 @@ impl Games {
             rewards: each().map(|(t, game)| third(t * 31 + source(game) * 17)).collect(),
             ends: each().map(|(t, game)| (t * 5 + source(game) * 3) % 11 == 4).collect(),
             first_scores: (0..games).map(|game| third(game * 7)).collect(),
+            scored: num_steps % 2 == 1,
             rollout: RolloutConfig {
                 num_groups,
                 group_size,
@@ -41,22 +44,35 @@ impl Games {
         }
     }
 
-    fn trajectory(&self) -> Trajectory {
-        let (steps, games) = (self.rollout.num_steps, self.rollout.num_envs());
+    /// The score of the episode that ended with a step, else 0: `[num_steps, num_envs]`.
+    fn scores(&self) -> Vec<f32> {
+        let games = self.rollout.num_envs();
         let mut under_way = self.first_scores.clone();
         let mut scores = Vec::new();
         for (at, (reward, ended)) in self.rewards.iter().zip(&self.ends).enumerate() {
             under_way[at % games] += reward;
-            scores.push(if *ended { std::mem::take(&mut under_way[at % games]) } else { 0.0 });
+            let sum = if *ended { std::mem::take(&mut under_way[at % games]) } else { 0.0 };
+            scores.push(if self.scored && *ended { third(at * 13) + 5.0 } else { sum });
         }
+        scores
+    }
+
+    fn trajectory(&self) -> Trajectory {
+        let (steps, games) = (self.rollout.num_steps, self.rollout.num_envs());
+        let ends = |odd: usize| {
+            let ends = self.ends.iter().enumerate();
+            ends.map(|(at, ended)| f32::from(*ended && at % 2 == odd)).collect::<Vec<f32>>()
+        };
         let rows = |v: Vec<f32>| Tensor::from_data(TensorData::new(v, [steps, games]), &cpu());
         Trajectory {
             obs: Tensor::zeros([steps, games, 1], &cpu()),
             actions: Tensor::zeros([steps, games], &cpu()),
             logprobs: Tensor::zeros([steps, games], &cpu()),
             rewards: rows(self.rewards.clone()),
-            ends: rows(self.ends.iter().map(|ended| f32::from(*ended)).collect()),
-            scores: rows(scores),
+            terminated: rows(ends(0)),
+            truncated: rows(ends(1)),
+            scores: rows(self.scores()),
+            legal: None,
             memory: None,
         }
     }
@@ -64,25 +80,36 @@ impl Games {
     /// In parts that end behind these groups.
     fn recording(&self, ends: &[usize], device: &burn::tensor::Device) -> Recording {
         let (steps, games) = (self.rollout.num_steps, self.rollout.num_envs());
-        let (mut first, mut parts) = (0, Vec::new());
+        let (mut first, mut parts, scores) = (0, Vec::new(), self.scores());
         for end in ends.iter().map(|group| group * self.rollout.group_size).chain([games]) {
             let count = end - first;
             let each =
                 || (0..steps).flat_map(|t| (0..count).map(move |game| t * games + first + game));
             // A word of the state, which says nothing here; then action 1, ended or not.
-            let taken = each().map(|at| if self.ends[at] { i32::MIN + 1 } else { 1 });
+            let taken = each().map(|at| match (self.ends[at], at % 2) {
+                (true, 0) => (TERMINATED | 1) as i32,
+                (true, _) => (TRUNCATED | 1) as i32,
+                (false, _) => 1,
+            });
             let words: Vec<i32> = vec![-7; steps * count].into_iter().chain(taken).collect();
             let mut numbers = vec![-0.5; steps * count];
             numbers.extend(each().map(|at| self.rewards[at]));
-            let data = TensorData::new(numbers, [2, steps, count]);
-            parts.push(Part {
-                words: Tensor::from_data(TensorData::new(words, [2, steps, count]), device),
-                numbers: Tensor::from_data(data, device),
-                first_scores: Tensor::from_floats(&self.first_scores[first..end], device),
-            });
+            if self.scored {
+                numbers.extend(each().map(|at| scores[at]));
+            }
+            let rows = numbers.len() / (steps * count);
+            let data = TensorData::new(numbers, [rows, steps, count]);
+            let part = Part::new(
+                Tensor::from_data(TensorData::new(words, [2, steps, count]), device),
+                Tensor::from_data(data, device),
+                Tensor::from_floats(&self.first_scores[first..end], device),
+            );
+            parts.push(part.expect("tensors that belong together"));
             first = end;
         }
-        Recording { num_steps: steps, num_envs: games, parts }
+        let recording = Recording::new(parts).expect("parts of the same steps");
+        assert_eq!([recording.num_steps(), recording.num_envs()], [steps, games]);
+        recording
     }
 }
 
@@ -92,11 +119,11 @@ fn floats<const D: usize>(tensor: &Tensor<D>) -> Vec<f32> {
 
 /// The advantages `[learn_steps, num_envs]` and the lengths `[num_envs]` of all parts.
 fn joined(judged: &Judged) -> (Vec<f32>, Vec<f32>) {
-    let scale = floats(&judged.facts)[1];
-    let all = Tensor::cat(judged.parts.clone(), 1);
+    let scale = floats(judged.facts())[1];
+    let all = Tensor::cat(judged.parts().to_vec(), 1);
     let [_, games] = all.dims();
     let values = floats(&all);
-    let (values, rest) = values.split_at(judged.learn_steps * games);
+    let (values, rest) = values.split_at(judged.learn_steps() * games);
     (values.iter().map(|a| a * scale).collect(), rest[..games].to_vec())
 }
 
@@ -113,7 +140,7 @@ fn check(games: &Games, config: &AdvantageConfig, ends: &[usize], device: &burn:
     }
     let counted = floats(&want.mask.clone().sum_dim(0));
     assert_eq!(lengths, counted, "{context}: lengths");
-    let facts = floats(&judged.facts);
+    let facts = floats(judged.facts());
     let (zero, scores) = (floats(&want.zero_variance)[0], floats(&trajectory.scores));
     let sum = |values: &[f32]| values.iter().map(|x| f64::from(*x)).sum::<f64>() as f32;
     let episodes = games.ends.iter().filter(|ended| **ended).count() as f32;

@@ -5,12 +5,12 @@ mod learner;
 mod reference;
 
 use crate::shared::noise;
-use crate::shared::updates::{KL_ESTIMATORS, LOSS_TYPES, loss_config};
+use crate::shared::updates::loss_config;
 use crate::support::{adapter, cpu};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use grove::config::{Activation, KlEstimator, LossConfig, LossType, PolicyConfig};
-use grove::learner::loss::{Steps, Totals, loss};
 use grove::model::{Categorical, Memoryless, Mlp, flatten, unflatten};
+use grove::objective::{Steps, Totals, loss};
 use grove::rng::draw;
 use reference::{Network, reference, reference_gradient};
 
@@ -184,11 +184,12 @@ fn compare(config: &LossConfig, hidden: &[usize], device: &Device, tolerances: (
 
 #[test]
 fn every_loss_and_its_gradient_are_the_references() {
-    for loss_type in LOSS_TYPES {
-        for dual_clip in [0.0, 3.0] {
-            for kl_estimator in KL_ESTIMATORS {
+    for &loss_type in LossType::ALL {
+        for (dual_clip, corrected) in [(0.0, false), (3.0, false), (3.0, true)] {
+            for kl_estimator in KlEstimator::ALL {
                 for hidden in [&[5][..], &[6, 4]] {
-                    let config = loss_config(loss_type, dual_clip, kl_estimator);
+                    let mut config = loss_config(loss_type, dual_clip, kl_estimator);
+                    config.use_bias_correction_kl = corrected;
                     compare(&config, hidden, &cpu(), (1e-5, 3e-6));
                 }
             }
@@ -199,8 +200,8 @@ fn every_loss_and_its_gradient_are_the_references() {
 #[test]
 fn every_loss_and_its_gradient_are_the_references_on_an_adapter() {
     let Some(device) = adapter() else { return };
-    for (i, loss_type) in LOSS_TYPES.into_iter().enumerate() {
-        let config = loss_config(loss_type, 3.0, KL_ESTIMATORS[i % 3]);
+    for (i, &loss_type) in LossType::ALL.iter().enumerate() {
+        let config = loss_config(loss_type, 3.0, KlEstimator::ALL[i % 3]);
         compare(&config, &[6, 4], &device, (2e-5, 1e-5));
     }
 }
@@ -211,7 +212,7 @@ fn a_game_without_a_step_adds_nothing() {
     let mlp = perceptron(3, &[5], 4, &device);
     let network = Network::of(&mlp);
     let params = doubles(flatten(&mlp));
-    for loss_type in LOSS_TYPES {
+    for &loss_type in LossType::ALL {
         let config = loss_config(loss_type, 3.0, KlEstimator::K3);
         let mut batch = batch(&network, &params, loss_type);
         for t in 0..batch.num_steps {

@@ -7,15 +7,22 @@ mod checkpoint;
 mod checkpoint_store;
 mod config;
 mod engines;
+mod envs;
 mod judging;
+#[path = "../../web/src/kind.rs"]
+#[allow(dead_code, unused_imports)]
+mod kind;
 mod learning;
 mod loss;
 mod models;
 mod optimum;
+mod own_game;
 mod policies;
 mod precision;
 mod program;
 mod record;
+mod registry;
+mod robust;
 mod rollouts;
 mod rules;
 #[path = "../shared/mod.rs"]

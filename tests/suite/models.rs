@@ -9,7 +9,7 @@ use crate::support::{adapter, cpu, grove, json, refusal, stdout, train};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 use grove::config::{Engine, ModelKind, Start, TrainConfig};
-use grove::env::{Catch, Game};
+use grove::env::{Catch, Env, Recall};
 use grove::model::{Memory, Model, NativePolicy, TensorActor};
 use grove::rng::Stream;
 use grove::rollout::{Player, evaluate};
@@ -187,6 +187,22 @@ fn a_recurrent_policy_acts_the_same_natively_and_by_tensors() {
 fn a_model_of_ones_own_learns() {
     let [before, after] = own_model::train(&cpu()).unwrap();
     assert!(before < 0.0 && after > 0.9, "{before} before, {after} after");
+}
+
+#[test]
+fn a_recurrent_policy_learns_what_none_without_memory_can() {
+    let game = Recall { steps: 16, ..Recall::default() };
+    let mut config = TrainConfig::for_game(Recall::NAME);
+    assert_eq!(config.policy.kind, ModelKind::Gru);
+    config.rollout.num_steps = 16;
+    config.rollout.learn_steps = 16;
+    let mut trainer = Trainer::new(game, &config, &cpu());
+    for _ in 0..20 {
+        trainer.iterate().unwrap();
+    }
+    // Chance, and the best without a memory, is 1 / 4.
+    let score = trainer.evaluate(2000, Player::Greedy).mean_score;
+    assert!(score >= 0.99, "{score}");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 mod fruit_optimum;
 
 use self::fruit_optimum::{Process, fruits};
-use grove::env::{Episode, Fruit, FruitObservation, Game, new_game, play};
+use grove::env::{Env, Episode, Fruit, FruitObservation, new_game, play};
 use grove::rng::draw;
 
 /// Games so small that everything that can happen can be tried.

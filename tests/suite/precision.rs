@@ -5,7 +5,7 @@ use burn::tensor::{Device, Tensor};
 use grove::advantage::judge;
 use grove::config::{Activation, PolicyConfig, Precision, Start, TrainConfig};
 use grove::device::has_precision;
-use grove::env::{Fruit, Game};
+use grove::env::{Env, Fruit};
 use grove::learner::FusedLearner;
 use grove::model::{FlatMlp, Mlp, flatten, unflatten};
 use grove::rng::{draw, uniform};

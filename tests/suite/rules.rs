@@ -5,8 +5,8 @@ mod fruit;
 mod recall;
 
 use grove::env::{
-    Breakout, BreakoutActions, CartPole, CartPoleState, Catch, CatchState, Episode, Fruit, Game,
-    Observation, Recall, Rules, Words, new_game, play,
+    Breakout, BreakoutActions, BreakoutObservation, CartPole, CartPoleState, Catch, CatchState,
+    Env, Episode, Fruit, FruitObservation, Observation, Recall, Rules, Words, new_game, play,
 };
 use grove::rng::{below, draw, uniform};
 
@@ -83,7 +83,7 @@ fn catch_follows_bsuite() {
                     (true, false) => -1.0,
                 };
                 let played = play::<Catch>(&mut state, &mut counted, action, game);
-                assert_eq!((played.reward, played.ended), (reward, done), "{game:?}");
+                assert_eq!((played.reward, played.ended()), (reward, done), "{game:?}");
                 assert_eq!(played.score, reward, "{game:?}");
                 if done {
                     rewards.push(reward);
@@ -185,7 +185,7 @@ fn cartpole_follows_gymnasium_over_random_episodes() {
             let (next, terminated) = gymnasium_step(want, action);
             assert!(cart_margin(next).abs() > 2e-6, "too close to tell");
             let played = play::<CartPole>(&mut state, &mut counted, action, game);
-            assert_eq!((played.reward, played.ended), (1.0, terminated));
+            assert_eq!((played.reward, played.ended()), (1.0, terminated));
             if terminated {
                 assert_eq!(played.score, t as f32);
                 lengths.push(t);
@@ -237,8 +237,8 @@ fn cartpole_is_truncated_at_its_last_step() {
                 let lean = x + 2.1 * x_dot + 35.0 * theta + 10.0 * theta_dot;
                 let action = u32::from(lean > 0.0);
                 let played = play::<CartPole>(&mut state, &mut episode, action, game);
-                assert_eq!(played.ended, t == max_steps, "level {level}, step {t}");
-                let score = if played.ended { max_steps as f32 } else { 0.0 };
+                assert_eq!(played.ended(), t == max_steps, "level {level}, step {t}");
+                let score = if played.ended() { max_steps as f32 } else { 0.0 };
                 assert_eq!(played.score, score);
             }
             assert_eq!(episode.level, draw(level, NEXT_LEVEL));
@@ -289,7 +289,7 @@ fn random_score<G: Rules>(game: G, episodes: u32) -> (f64, f64) {
             let bits = draw(draw(level, 0x5eed), counted.time);
             let played =
                 play::<G>(&mut state, &mut counted, below(bits, game.num_actions() as u32), game);
-            if played.ended {
+            if played.ended() {
                 break f64::from(played.score);
             }
         }
@@ -317,4 +317,32 @@ fn random_players_score_what_the_references_say() {
     check(Breakout::default());
     check(Breakout { actions: BreakoutActions::Full, ..Breakout::default() });
     check(Recall::default());
+}
+
+#[test]
+fn every_feature_and_action_has_a_name_of_its_own() {
+    fn check<G: Env>(game: G, first: &str, last: &str) {
+        let names: Vec<_> = (0..game.num_features()).map(|i| game.feature_name(i)).collect();
+        assert_eq!([names[0].as_str(), names[names.len() - 1].as_str()], [first, last], "{game:?}");
+        let actions = (0..game.num_actions()).map(|a| game.action_name(a)).collect();
+        for names in [names, actions] {
+            let distinct: std::collections::BTreeSet<_> = names.iter().collect();
+            assert_eq!(distinct.len(), names.len(), "{game:?}: {names:?}");
+        }
+    }
+    let positions = FruitObservation::Positions;
+    check(Fruit::default(), "basket: column", "fruits 1 and 3: slack");
+    check(Fruit { max_fruits: 1, ..Fruit::default() }, "basket: column", "fruit 1: close by");
+    check(Fruit { max_fruits: 8, ..Fruit::default() }, "basket: column", "fruits 6 and 8: slack");
+    check(Fruit { observation: positions, ..Fruit::default() }, "basket: column", "fruit 3: there");
+    check(Catch::default(), "ball: column", "ball: to the right");
+    let board = Catch { rows: 4, columns: 5, observation: Observation::Board };
+    check(board, "column 0, row 0", "column 4, row 3");
+    check(CartPole::default(), "position", "angular velocity");
+    let (first, last) = ("paddle: column 0, row 0", "brick: column 9, row 9");
+    check(Breakout::default(), first, last);
+    let observation = BreakoutObservation::Features;
+    let features = Breakout { observation, actions: BreakoutActions::Full, ..Breakout::default() };
+    check(features, "ball: column", "brick: column 9, row 3");
+    check(Recall::default(), "light 1", "noise");
 }

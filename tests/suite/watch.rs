@@ -90,7 +90,8 @@ fn the_run_is_described() {
     assert_eq!(about["settings"]["rollout"]["num_groups"], 8);
     assert_eq!(about["settings"]["catch"]["rows"], 10);
     assert_eq!(about["optimum"], 1.0);
-    assert_eq!(about["references"][0]["player"], "optimum");
+    assert_eq!(about["references"][0]["player"], "random");
+    assert_eq!(about["references"][1]["player"], "optimum");
     assert_eq!(about["trained_with"]["device"]["name"], "cpu");
     assert!(about["trained_with"]["engine"].is_string());
     assert_eq!(about["newest"]["iteration"], 6);

@@ -1,105 +1,73 @@
 //! A game with its parameters, whichever it is, and its words on the page.
 
 use grove::config::{ConfigError, TrainConfig};
-use grove::env::{CartPole, Catch, Fruit, FruitObservation, Game, Observation};
+use grove::env::look::Setting;
+use grove::env::{self, Env};
 
-/// A game with its parameters.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Kind {
-    Fruit(Fruit),
-    Catch(Catch),
-    CartPole(CartPole),
-}
-
-/// Runs the same for whichever game it is.
-macro_rules! with_kind {
-    ($kind:expr, $game:ident => $run:expr) => {
-        match $kind {
-            $crate::kind::Kind::Fruit($game) => $run,
-            $crate::kind::Kind::Catch($game) => $run,
-            $crate::kind::Kind::CartPole($game) => $run,
+/// What there is for each game of the registry.
+macro_rules! kinds {
+    ($d:tt, $($Game:ident),*) => {
+        /// A game with its parameters.
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        pub enum Kind {
+            $(#[allow(missing_docs)] $Game(env::$Game),)*
         }
+
+        $(
+            impl From<env::$Game> for Kind {
+                fn from(game: env::$Game) -> Self {
+                    Self::$Game(game)
+                }
+            }
+        )*
+
+        impl Kind {
+            /// All games, with their usual parameters.
+            pub fn all() -> Vec<Self> {
+                vec![$(Self::$Game(env::$Game::default())),*]
+            }
+        }
+
+        /// Runs the same for whichever game it is.
+        macro_rules! with_kind {
+            ($d kind:expr, $d game:ident => $d run:expr) => {
+                match $d kind {
+                    $($crate::kind::Kind::$Game($d game) => $d run,)*
+                }
+            };
+        }
+        pub(crate) use with_kind;
     };
 }
-pub(crate) use with_kind;
+grove::for_each_game!(kinds, $);
 
 impl Kind {
-    /// All games, with their usual parameters.
-    pub fn all() -> [Self; 3] {
-        [
-            Self::Fruit(Fruit::default()),
-            Self::Catch(Catch::default()),
-            Self::CartPole(CartPole::default()),
-        ]
-    }
-
     /// The name in settings and checkpoints.
     pub fn name(&self) -> &'static str {
-        match self {
-            Self::Fruit(_) => Fruit::NAME,
-            Self::Catch(_) => Catch::NAME,
-            Self::CartPole(_) => CartPole::NAME,
+        fn name<G: Env>(_game: &G) -> &'static str {
+            G::NAME
         }
+        with_kind!(self, game => name(game))
     }
 
     /// The name for people.
     pub fn title(&self) -> &'static str {
-        match self {
-            Self::Fruit(_) => "Fruit catcher",
-            Self::Catch(_) => "Catch",
-            Self::CartPole(_) => "Cart pole",
-        }
+        with_kind!(self, game => game.title())
     }
 
     /// The actions, in their order.
-    pub fn actions(&self) -> &'static [&'static str] {
-        match self {
-            Self::Fruit(_) | Self::Catch(_) => &["left", "stay", "right"],
-            Self::CartPole(_) => &["push left", "push right"],
-        }
+    pub fn actions(&self) -> Vec<String> {
+        with_kind!(self, game => (0..game.num_actions()).map(|a| game.action_name(a)).collect())
     }
 
     /// What a person does who does nothing; none where something must be done.
     pub fn idle(&self) -> Option<u32> {
-        match self {
-            Self::Fruit(_) | Self::Catch(_) => Some(1),
-            Self::CartPole(_) => None,
-        }
+        with_kind!(self, game => game.idle())
     }
 
     /// What each number of an observation is.
     pub fn features(&self) -> Vec<String> {
-        match self {
-            Self::Fruit(game) => {
-                let fruits = 1..=game.max_fruits;
-                let mut names = vec!["basket: column".to_string()];
-                if game.observation == FruitObservation::Positions {
-                    let kinds =
-                        |fruit| ["column", "row", "there"].map(|k| format!("fruit {fruit}: {k}"));
-                    names.extend(fruits.flat_map(kinds));
-                    return names;
-                }
-                for fruit in fruits.clone() {
-                    let kinds = ["to the right", "height", "slack", "close by"];
-                    names.extend(kinds.map(|kind| format!("fruit {fruit}: {kind}")));
-                }
-                for apart in [1, 2] {
-                    let pairs = fruits.clone().filter(|first| first + apart <= game.max_fruits);
-                    names.extend(pairs.map(|a| format!("fruits {a} and {}: slack", a + apart)));
-                }
-                names
-            }
-            Self::Catch(game) if game.observation == Observation::Board => {
-                let cells = (0..game.rows).flat_map(|y| (0..game.columns).map(move |x| (x, y)));
-                cells.map(|(x, y)| format!("column {x}, row {y}")).collect()
-            }
-            Self::Catch(_) => ["ball: column", "ball: row", "paddle: column", "ball: to the right"]
-                .map(String::from)
-                .to_vec(),
-            Self::CartPole(_) => {
-                ["position", "velocity", "angle", "angular velocity"].map(String::from).to_vec()
-            }
-        }
+        with_kind!(self, game => (0..game.num_features()).map(|i| game.feature_name(i)).collect())
     }
 
     /// Mean scores of known players, worst first.

@@ -2,6 +2,7 @@
 
 #[cfg(any(clippy, not(feature = "train")))]
 mod kind;
+mod named;
 #[cfg(any(clippy, not(feature = "train")))]
 mod screen;
 #[cfg(feature = "train")]

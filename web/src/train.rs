@@ -1,11 +1,12 @@
 //! Training, in a worker.
 
+use crate::named::with_named;
 use crate::wall::Wall;
 use burn::tensor::Device;
 use grove::config::{ConfigError, TrainConfig, overlay};
 use grove::device::{self, DeviceInfo};
 use grove::env::look::Look;
-use grove::env::{CartPole, Catch, Fruit, Game, Rules};
+use grove::env::{NAMES, Rules};
 use grove::metrics::IterationRecord;
 use grove::model::FlatMlp;
 use grove::trainer::{TrainError, Trainer, config_toml};
@@ -105,7 +106,7 @@ fn settings<G>(asked: &str) -> Result<(G, TrainConfig), ConfigError>
 where
     G: Rules + Default + Serialize + DeserializeOwned,
 {
-    let defaults = config_toml(&G::default(), &TrainConfig::for_game(G::NAME));
+    let defaults = config_toml(&G::default(), &TrainConfig::of::<G>()?);
     let mut table = overlay::parse("the defaults", &defaults)?;
     overlay::lay_over(&mut table, overlay::parse("the settings", asked)?)?;
     let (game, config) = overlay::split::<G>(table, G::NAME)?;
@@ -113,6 +114,9 @@ where
     config.validate()?;
     Ok((game, config))
 }
+
+/// What makes a run of some game.
+type Begin = fn(&str, &Device) -> Result<Box<dyn Run>, JsError>;
 
 /// A run at its start.
 fn begin<G>(asked: &str, device: &Device) -> Result<Box<dyn Run>, JsError>
@@ -155,15 +159,9 @@ impl Training {
     pub async fn create(settings: String, gpu: bool) -> Result<Training, JsError> {
         let changes = overlay::parse("the settings", &settings)?;
         let name = changes.get("env").and_then(|name| name.as_str()).unwrap_or_default();
-        let begin = match name {
-            Fruit::NAME => begin::<Fruit>,
-            Catch::NAME => begin::<Catch>,
-            CartPole::NAME => begin::<CartPole>,
-            _ => {
-                let (a, b, c) = (Fruit::NAME, Catch::NAME, CartPole::NAME);
-                let message = format!("`env` must name the game: {a}, {b} or {c}");
-                return Err(JsError::new(&message));
-            }
+        let Some(begin) = with_named!(name, G => begin::<G> as Begin) else {
+            let names = NAMES.join(", ");
+            return Err(JsError::new(&format!("`env` must name the game, one of: {names}")));
         };
         let chosen = if gpu { device::start_in_browser().await? } else { device::choose("cpu")? };
         Ok(Self { run: begin(&settings, &chosen.device)?, device: chosen.info })

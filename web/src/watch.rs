@@ -1,6 +1,7 @@
 //! Watching: policies, the games that they play on the CPU, and the screen that shows them.
 
 use crate::kind::{Kind, with_kind};
+use crate::named::with_named;
 use crate::screen::Canvas;
 use grove::checkpoint::Checkpoint;
 use grove::config::TrainConfig;
@@ -21,7 +22,7 @@ const MOST: u32 = 1024;
 /// All games: `[{name, title, actions, features, settings}]`, as JSON.
 #[wasm_bindgen]
 pub fn games() -> String {
-    let games = Kind::all().map(|kind| {
+    let games = Kind::all().into_iter().map(|kind| {
         json!({
             "name": kind.name(),
             "title": kind.title(),
@@ -30,7 +31,7 @@ pub fn games() -> String {
             "settings": kind.settings(&TrainConfig::for_game(kind.name())),
         })
     });
-    json!(games).to_string()
+    json!(games.collect::<Vec<_>>()).to_string()
 }
 
 /// A trained policy, and what it is of.
@@ -50,16 +51,10 @@ impl Policy {
     pub fn new(file: Vec<u8>) -> Result<Policy, JsError> {
         let checkpoint = policy_file(file.clone())?;
         let name = saved_game_name(&checkpoint)?;
-        let (kind, config, network) = match name.as_str() {
-            "fruit" => load(&checkpoint, Kind::Fruit)?,
-            "catch" => load(&checkpoint, Kind::Catch)?,
-            "cartpole" => load(&checkpoint, Kind::CartPole)?,
-            _ => {
-                return Err(JsError::new(&format!(
-                    "this is a policy of an unknown game, `{name}`"
-                )));
-            }
-        };
+        let loaded = with_named!(name.as_str(), G => load::<G>(&checkpoint));
+        let (kind, config, network) = loaded.unwrap_or_else(|| {
+            Err(JsError::new(&format!("this is a policy of an unknown game, `{name}`")))
+        })?;
         let iteration = checkpoint.iteration;
         Ok(Self { kind, config, network: Rc::new(network), file, iteration })
     }
@@ -100,17 +95,15 @@ impl Policy {
     }
 }
 
-fn load<G>(
-    checkpoint: &Checkpoint,
-    kind: fn(G) -> Kind,
-) -> Result<(Kind, TrainConfig, NativePolicy), JsError>
+fn load<G>(checkpoint: &Checkpoint) -> Result<(Kind, TrainConfig, NativePolicy), JsError>
 where
-    G: Look + serde::de::DeserializeOwned,
+    G: Look + serde::de::DeserializeOwned + Into<Kind>,
 {
     let (game, config) = saved_config::<G>(checkpoint)?;
-    kind(game).check(&config)?;
+    let kind: Kind = game.into();
+    kind.check(&config)?;
     let network = load_policy(checkpoint, game, &config)?;
-    Ok((kind(game), config, network))
+    Ok((kind, config, network))
 }
 
 /// Games on the CPU that a policy plays, and one perhaps a person.

@@ -6,6 +6,15 @@ use burn::cubecl;
 use burn::cubecl::prelude::*;
 
 impl Setting for Breakout {
+    fn title(&self) -> &'static str {
+        "Breakout"
+    }
+
+    /// The paddle stays.
+    fn idle(&self) -> Option<u32> {
+        Some(0)
+    }
+
     fn columns(&self) -> u32 {
         SIDE
     }

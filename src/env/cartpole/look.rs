@@ -21,6 +21,10 @@ const WHEEL_RADIUS: f32 = 0.4;
 const WHEEL_X: f32 = 0.6;
 
 impl Setting for CartPole {
+    fn title(&self) -> &'static str {
+        "Cart pole"
+    }
+
     fn columns(&self) -> u32 {
         COLUMNS
     }

@@ -6,6 +6,15 @@ use burn::cubecl;
 use burn::cubecl::prelude::*;
 
 impl Setting for Catch {
+    fn title(&self) -> &'static str {
+        "Catch"
+    }
+
+    /// The paddle stays.
+    fn idle(&self) -> Option<u32> {
+        Some(1)
+    }
+
     fn columns(&self) -> u32 {
         self.columns
     }

@@ -14,6 +14,15 @@ const PIECES: usize = 3;
 const TO_GROUND: f32 = 0.7;
 
 impl Setting for Fruit {
+    fn title(&self) -> &'static str {
+        "Fruit catcher"
+    }
+
+    /// The basket stays.
+    fn idle(&self) -> Option<u32> {
+        Some(1)
+    }
+
     fn columns(&self) -> u32 {
         self.width + 2 * MARGIN
     }

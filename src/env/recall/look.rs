@@ -15,6 +15,10 @@ const FIRST: f32 = 2.5;
 const LAST: f32 = COLUMNS as f32 - 1.5;
 
 impl Setting for Recall {
+    fn title(&self) -> &'static str {
+        "Recall"
+    }
+
     fn columns(&self) -> u32 {
         COLUMNS
     }

@@ -3,7 +3,7 @@
 use super::experience::Experience;
 use super::loss::{GROUP, GameRatio, Group, Rule, Steps, Sums, differentiate, logprobs};
 use super::network::{Block, Layout, Network};
-use crate::config::LossType;
+use crate::objective::weights::{Sizes, weight};
 
 /// Samples that go through the network together: few enough that they stay in the first two caches,
 /// and so many that it pays to hold a tile of the gradient in registers meanwhile.
@@ -16,7 +16,7 @@ pub struct Workspace {
     batch: Batch,
     logits: Vec<Group>,
     probs: Vec<Group>,
-    /// What gspo needs of each game: `[games]`.
+    /// The ratio of each game, for losses that have one: `[games]`.
     ratios: Vec<GameRatio>,
 }
 
@@ -80,20 +80,15 @@ pub struct Minibatch<'a> {
     pub experience: &'a Experience<'a>,
     /// The loss.
     pub rule: &'a Rule,
-    /// The weight of a step, or where `by_game` is set, of all steps of a game together.
-    pub weight: f32,
-    /// Whether games count the same however long they are.
-    pub by_game: bool,
+    /// What the weights of its steps refer to.
+    pub sizes: Sizes,
 }
 
 impl Minibatch<'_> {
     /// The weight of each step of a game.
     fn weight_of(&self, game: i32) -> f32 {
-        if self.by_game {
-            self.weight / self.experience.counts[game as usize] as f32
-        } else {
-            self.weight
-        }
+        let length = self.experience.counts[game as usize] as f32;
+        weight(length, &self.sizes, self.rule.form.loss_type.averaging())
     }
 }
 
@@ -132,7 +127,7 @@ impl Workspace {
         sums: &mut Sums,
     ) {
         let Minibatch { network, experience, rule, .. } = *minibatch;
-        if rule.loss_type == LossType::Gspo {
+        if rule.form.loss_type.ratio_of_game() {
             self.game_ratios(minibatch, games);
         }
         let mut cursor = Cursor::default();

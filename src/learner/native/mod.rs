@@ -20,9 +20,10 @@ mod tests;
 use super::optimizer::{Moments, clip_scale};
 use super::order::epoch_order;
 use super::schedule::{entropy_coef, learning_rate, total_updates};
-use crate::config::{LossType, TrainConfig};
+use crate::config::TrainConfig;
 use crate::data::{HostTrajectory, Trajectory, by_game};
 use crate::model::{Mlp, NativeMlp, flatten, unflatten};
+use crate::objective::weights::Sizes;
 use crate::rng::Stream;
 use burn::tensor::{Tensor, TensorData};
 use chunk::{Minibatch, Workspace};
@@ -49,7 +50,7 @@ const SUM_CHUNK: usize = 1 << 9;
 pub struct UpdateMeans {
     /// The estimate of KL(old || new), over all steps of all epochs that count.
     pub approx_kl: f64,
-    /// The share of those steps at which clipping took the gradient away.
+    /// The share of those steps at which a bound of the ratio acts.
     pub clip_fraction: f64,
     /// The entropy, over the same steps.
     pub entropy: f64,
@@ -261,13 +262,11 @@ impl NativeLearner {
     /// Leaves the gradient of a minibatch in the first partial, and gives its sums: those of
     /// [`Sums::lanes`].
     fn gradient(&mut self, experience: &Experience, games: &[i32], rule: &Rule) -> [f64; 5] {
-        let by_game = matches!(rule.loss_type, LossType::Grpo | LossType::Gspo);
         let minibatch = Minibatch {
             network: &self.network,
             experience,
             rule,
-            weight: 1.0 / self.total_weight(experience, games),
-            by_game,
+            sizes: self.sizes(experience, games),
         };
         let chunk = self.games_of_a_chunk(experience, games.len());
         let mut partials = std::mem::take(&mut self.partials);
@@ -316,20 +315,17 @@ impl NativeLearner {
         norm
     }
 
-    /// What the steps of a minibatch, or where the games count the same, the games, are averaged over;
-    /// see [`Totals`](super::loss::Totals).
-    fn total_weight(&self, experience: &Experience, games: &[i32]) -> f32 {
+    /// What the weights of a minibatch's steps refer to.
+    fn sizes(&self, experience: &Experience, games: &[i32]) -> Sizes {
         let Experience { learn_steps, counts, .. } = experience;
-        let total = match self.config.loss.loss_type {
-            LossType::Grpo | LossType::Gspo => games.len(),
-            LossType::DrGrpo => learn_steps * games.len(),
-            LossType::Bnpo => games.iter().map(|game| counts[*game as usize]).sum(),
-            LossType::Dapo | LossType::Cispo => {
-                let counted: usize = counts.iter().sum();
-                return counted as f32 / self.config.update.num_minibatches as f32;
-            }
-        };
-        total as f32
+        let steps: usize = games.iter().map(|game| counts[*game as usize]).sum();
+        let counted: usize = counts.iter().sum();
+        Sizes {
+            games: games.len() as f32,
+            learn_steps: *learn_steps as f32,
+            steps: steps as f32,
+            rollout_share: counted as f32 / self.config.update.num_minibatches as f32,
+        }
     }
 
     /// How many of some games make up a chunk: enough to be worth a partial gradient, whatever the

@@ -11,7 +11,8 @@ use super::product::{QUAD, ROWS, Rows, Store, Strided, Transposed, multiply, nar
 use super::sparse::Nonzeros;
 use crate::config::Activation;
 use crate::data::OBS_MULTIPLE;
-use crate::model::{LANES, exp, tanh};
+use crate::math::activation::{activated, for_activation};
+use crate::model::LANES;
 use multiversion::multiversion;
 
 const _: () = assert!(OBS_MULTIPLE.is_multiple_of(ROWS), "observations are a product's rows");
@@ -399,28 +400,14 @@ fn add_columns(values: &[f32], sums: &mut [f32]) {
 /// [`Activation::Relu`].
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn activate(activation: Activation, values: &mut [f32], slopes: &mut [f32]) {
-    let pairs = values.iter_mut().zip(slopes);
-    match activation {
-        // Rectified as it was stored.
-        Activation::Relu => {}
-        Activation::Tanh => pairs.for_each(|(x, slope)| {
-            *x = tanh(*x);
-            *slope = 1.0 - *x * *x;
-        }),
-        // s = sigmoid(x): (x s)' = s + x s (1 - s).
-        Activation::Silu => pairs.for_each(|(x, slope)| {
-            let s = 1.0 / (1.0 + exp(-*x));
-            *slope = s + *x * s * (1.0 - s);
-            *x *= s;
-        }),
-        // t = tanh(u(x)), u(x) = sqrt(2 / pi) (x + 0.044715 x^3):
-        // (x (1 + t) / 2)' = (1 + t) / 2 + x (1 - t^2) u'(x) / 2.
-        Activation::Gelu => pairs.for_each(|(x, slope)| {
-            let square = *x * *x;
-            let t = tanh(0.797_884_6 * (*x + 0.044_715 * square * *x));
-            let u_slope = 0.797_884_6 * (1.0 + 3.0 * 0.044_715 * square);
-            *slope = 0.5 * (1.0 + t) + 0.5 * *x * (1.0 - t * t) * u_slope;
-            *x *= 0.5 * (1.0 + t);
-        }),
+    // Rectified as it was stored.
+    if activation == Activation::Relu {
+        return;
     }
+    for_activation!(activation, KNOWN => {
+        for (x, slope) in values.iter_mut().zip(slopes) {
+            let at = activated(*x, KNOWN);
+            (*x, *slope) = (at.value, at.slope);
+        }
+    });
 }

@@ -5,7 +5,8 @@
 //! Goto & van de Geijn 2008). Nothing is packed: the operands of a block of samples lie in the first
 //! two caches.
 
-use crate::model::{LANES, Lanes, at_least, mul_add};
+use crate::math::{at_least, mul_add};
+use crate::model::{LANES, Lanes};
 use multiversion::{multiversion, target::match_target};
 
 /// Rows of a result come in multiples of this.

@@ -2,7 +2,8 @@
 //! them take no more than that.
 
 use super::product::Rows;
-use crate::model::{MANY_FEATURES, any, at_least, mul_add};
+use crate::math::{any, at_least, mul_add};
+use crate::model::MANY_FEATURES;
 use multiversion::multiversion;
 
 /// One number in so many is not 0 at most, or else the dense products are faster.

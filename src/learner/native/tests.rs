@@ -1,25 +1,13 @@
 //! The native learner against the autodiff learner, case by case.
 
 use super::*;
-use crate::config::{Activation, KlEstimator, PolicyConfig};
+use crate::config::{Activation, KlEstimator, LossType, PolicyConfig};
 use crate::learner::Learner;
 use crate::model::LANES;
 use crate::rng::{draw, uniform};
 use burn::tensor::{Device, Int};
 
 const STEPS: usize = 6;
-
-const LOSSES: [LossType; 6] = [
-    LossType::Grpo,
-    LossType::DrGrpo,
-    LossType::Dapo,
-    LossType::Bnpo,
-    LossType::Gspo,
-    LossType::Cispo,
-];
-
-const ACTIVATIONS: [Activation; 4] =
-    [Activation::Relu, Activation::Tanh, Activation::Silu, Activation::Gelu];
 
 /// What distinguishes one comparison from another.
 #[derive(Clone, Debug)]
@@ -102,9 +90,11 @@ impl Case {
             actions: Tensor::<2, Int>::from_data(actions, &Device::flex()),
             logprobs: tensor(logprobs, shape),
             rewards: zeros(),
-            ends: zeros(),
+            terminated: zeros(),
+            truncated: zeros(),
             scores: zeros(),
             memory: None,
+            legal: None,
         };
         let mask = tensor(mask, shape);
         let advantages = tensor(noise(count, 4), shape) * 2.0 * mask.clone();
@@ -144,7 +134,8 @@ impl Case {
                 let bound = 1e-4 * f64::from(want).abs() + 1e-6;
                 assert!(off < bound, "{got} instead of {want}: {self:?}");
             }
-            assert!(self.actions == 1 || got.clip_fraction > 0.0, "{self:?}");
+            let clips = self.config.loss.loss_type.clips();
+            assert!(self.actions == 1 || (got.clip_fraction > 0.0) == clips, "{self:?}");
         }
         let flat = |tensor: &Tensor<1>| floats(tensor.clone().into_data());
         let want = flat(general.weights().params());
@@ -171,20 +162,22 @@ impl Case {
 
 #[test]
 fn every_loss_and_activation_agrees_with_autodiff() {
-    for loss_type in LOSSES {
-        for activation in ACTIVATIONS {
+    for &loss_type in LossType::ALL {
+        for activation in Activation::ALL {
             for hidden in [&[17][..], &[17, 5]] {
-                for (dual_clip, kl) in [
-                    (0.0, None),
-                    (1.4, Some(KlEstimator::K1)),
-                    (0.0, Some(KlEstimator::K2)),
-                    (1.4, Some(KlEstimator::K3)),
+                for (dual_clip, kl, corrected) in [
+                    (0.0, None, false),
+                    (1.4, Some(KlEstimator::K1), false),
+                    (0.0, Some(KlEstimator::K2), true),
+                    (1.4, Some(KlEstimator::K3), false),
+                    (1.4, Some(KlEstimator::K3), true),
                 ] {
                     let mut case = case();
                     case.activation = activation;
                     case.hidden = hidden.to_vec();
                     case.config.loss.loss_type = loss_type;
                     case.config.loss.dual_clip = dual_clip;
+                    case.config.loss.use_bias_correction_kl = corrected;
                     case.config.loss.kl_coef = if kl.is_some() { 0.3 } else { 0.0 };
                     case.config.loss.kl_estimator = kl.unwrap_or(KlEstimator::K3);
                     case.compare();
@@ -192,6 +185,28 @@ fn every_loss_and_activation_agrees_with_autodiff() {
             }
         }
     }
+}
+
+/// Dr. GRPO divides by the steps that may be learnt from, however many were played.
+#[test]
+fn the_constant_of_dr_grpo_is_the_steps_that_are_learnt_from() {
+    let mut case = case();
+    case.config.loss.loss_type = LossType::DrGrpo;
+    case.config.loss.entropy_coef = 0.0;
+    case.config.update.max_grad_norm = 0.0;
+    let (trajectory, advantages, mask) = case.experience();
+    let mut host = HostTrajectory::from_tensors(&trajectory);
+    let mut advantages = by_game(&advantages);
+    let mut counts = squeeze(&mut host, &mut advantages, &by_game(&mask));
+    counts.iter_mut().for_each(|count| *count = (*count).min(3));
+    case.config.update.update_epochs = 1;
+    case.config.update.num_minibatches = 1;
+    let norm = |learn_steps: usize| {
+        let mut learner = NativeLearner::new(&case.policy(), &case.config);
+        learner.update_from_host(&host, &advantages, &counts, learn_steps, 0).grad_norm
+    };
+    assert!(host.num_steps == STEPS && norm(3) > 0.0);
+    assert!((norm(STEPS) * STEPS as f64 / 3.0 / norm(3) - 1.0).abs() < 1e-5);
 }
 
 #[test]
@@ -216,7 +231,7 @@ fn every_size_agrees_with_autodiff() {
 
 #[test]
 fn observations_that_are_mostly_zeros_agree_with_autodiff() {
-    for activation in ACTIVATIONS {
+    for activation in Activation::ALL {
         // Always few enough, always too many, and some of both.
         for one_in in [30, 4, 8] {
             let mut case = case();

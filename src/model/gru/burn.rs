@@ -4,11 +4,11 @@ use crate::config::{Activation, PolicyConfig};
 use crate::model::mlp::{activate, tanh};
 use crate::model::orthogonal::{layer, linear, orthogonal};
 use crate::model::saved::mlp_widths;
-use crate::model::{FastForm, Memory, Model};
+use crate::model::{FastForm, Model};
 use crate::rng::draw;
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::nn::Linear;
-use burn::tensor::{Device, Tensor, activation};
+use burn::tensor::{Device, Tensor, TensorData, activation};
 
 /// Hidden layers as those of a perceptron, the last of which is a recurrent one; then action logits.
 ///
@@ -33,9 +33,15 @@ pub struct Gru {
     activation: Activation,
 }
 
+/// Steps that the most patient unit of a fresh network remembers for, about.
+const LONGEST_SPAN: f64 = 64.0;
+
 impl Gru {
     /// A network with fresh weights on `device`, the same for the same `key`: orthogonal ones, each gate
-    /// by itself, with the gains of [`Mlp`](crate::model::Mlp) and 1 in the gates. Biases are 0.
+    /// by itself, with the gains of [`Mlp`](crate::model::Mlp) and 1 in the gates. Biases are 0 but for
+    /// those of `z`, by which the units remember for different spans from the start, up to
+    /// 64 steps (the "chrono initialization" of Tallec and Ollivier 2018, evenly spread
+    /// instead of drawn).
     pub fn new(
         num_features: usize,
         num_actions: usize,
@@ -56,9 +62,17 @@ impl Gru {
             });
             layer(rows.collect(), 3 * size, device)
         };
+        let mut input_gates = gates(inputs, draw(key, encoders as u32));
+        let mut bias = vec![0.0; 3 * size];
+        for (j, keep) in bias[size..2 * size].iter_mut().enumerate() {
+            let span = (j as f64 + 0.5) / size as f64 * LONGEST_SPAN;
+            *keep = span.max(1.0).ln() as f32;
+        }
+        let bias = TensorData::new(bias, [3 * size]);
+        input_gates.bias = Some(Param::from_data(bias, device));
         Self {
             encoder: encoder.collect(),
-            input_gates: gates(inputs, draw(key, encoders as u32)),
+            input_gates,
             memory_gates: gates(size, draw(key, encoders as u32 + 1)),
             head: linear(size, num_actions, 0.01, draw(key, encoders as u32 + 2), device),
             activation: config.activation,
@@ -88,25 +102,62 @@ impl Gru {
         inputs.chain([input, size, actions]).collect()
     }
 
-    /// What the inputs give to the gates, `[batch, 3 * memory_size]`.
-    fn input_sums(&self, obs: Tensor<2>) -> Tensor<2> {
+    /// The recurrent layer's input, `[batch, inputs]`, of observations.
+    fn encode(&self, obs: Tensor<2>) -> Tensor<2> {
         let mut x = obs;
         for layer in &self.encoder {
             x = activate(layer.forward(x), self.activation);
         }
-        self.input_gates.forward(x)
+        x
     }
 
-    /// The memory after a step, from what its inputs give to the gates and the memory before.
-    fn remember(&self, inputs: Tensor<2>, memory: Tensor<2>) -> Tensor<2> {
+    /// The weights of the recurrent layer, gate by gate.
+    fn cell(&self) -> Cell {
         let size = self.memory_size();
-        let own = self.memory_gates.forward(memory.clone());
-        let part = |gates: &Tensor<2>, from: usize, gates_wide: usize| {
-            gates.clone().narrow(1, from * size, gates_wide * size)
+        let part = |layer: &Linear, gate: usize| {
+            let bias = layer.bias.as_ref().expect("all layers have biases").val();
+            Affine {
+                weight: layer.weight.val().narrow(1, gate * size, size),
+                bias: bias.narrow(0, gate * size, size).reshape([1, size]),
+            }
         };
-        let gates = activation::sigmoid(part(&inputs, 0, 2) + part(&own, 0, 2));
-        let (reset, keep) = (part(&gates, 0, 1), part(&gates, 1, 1));
-        let new = tanh(part(&inputs, 2, 1) + reset * part(&own, 2, 1));
+        Cell {
+            inputs: [0, 1, 2].map(|gate| part(&self.input_gates, gate)),
+            own: [0, 1, 2].map(|gate| part(&self.memory_gates, gate)),
+        }
+    }
+}
+
+/// Weights `[inputs, memory_size]` and biases `[1, memory_size]` of a gate.
+struct Affine {
+    weight: Tensor<2>,
+    bias: Tensor<2>,
+}
+
+/// A recurrent layer whose weights have been taken apart: once for a sequence, so that its gradient need
+/// not put the gates of every step together.
+struct Cell {
+    /// Of the input, in the order `r`, `z`, `n`.
+    inputs: [Affine; 3],
+    /// Of the memory, likewise.
+    own: [Affine; 3],
+}
+
+impl Cell {
+    /// The memory after a step with input `x`.
+    fn step(&self, x: Tensor<2>, memory: Tensor<2>) -> Tensor<2> {
+        let product = |from: &Tensor<2>, with: &Affine| {
+            from.clone().matmul(with.weight.clone()) + with.bias.clone()
+        };
+        let sums =
+            |gate: usize| (product(&x, &self.inputs[gate]), product(&memory, &self.own[gate]));
+        let gate = |gate: usize| {
+            let (input, own) = sums(gate);
+            activation::sigmoid(input + own)
+        };
+        let (reset, keep) = (gate(0), gate(1));
+        let (input, own) = sums(2);
+        let new = tanh(input + reset * own);
         (memory - new.clone()) * keep + new
     }
 }
@@ -120,21 +171,22 @@ impl Model for Gru {
     }
 
     fn step(&self, obs: Tensor<2>, memory: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
-        let memory = self.remember(self.input_sums(obs), memory);
+        let memory = self.cell().step(self.encode(obs), memory);
         (self.head.forward(memory.clone()), memory)
     }
 
-    /// What needs no memory is computed of all steps at once.
+    /// Step by step up to the memory: the gradient of a part of a tensor costs as much as that of the
+    /// whole, so that to compute all inputs at once would not pay.
     fn sequence(&self, obs: Tensor<3>, starts: Tensor<2>, memory: Tensor<2>) -> Tensor<3> {
-        let [num_steps, batch, num_features] = obs.dims();
-        let fresh = self.initial_memory(batch, &obs.device());
-        let inputs = self.input_sums(obs.reshape([num_steps * batch, num_features]));
+        let [num_steps, batch, _] = obs.dims();
+        let cell = self.cell();
+        let goes_on = -starts + 1.0;
         let mut memory = memory;
         let mut memories = Vec::with_capacity(num_steps);
         for t in 0..num_steps {
-            let starts = starts.clone().narrow(0, t, 1).reshape([batch]);
-            let inputs = inputs.clone().narrow(0, t * batch, batch);
-            memory = self.remember(inputs, memory.anew(&fresh, starts));
+            let obs = obs.clone().narrow(0, t, 1).squeeze_dim::<2>(0);
+            let goes_on = goes_on.clone().narrow(0, t, 1).reshape([batch, 1]);
+            memory = cell.step(self.encode(obs), memory * goes_on);
             memories.push(memory.clone());
         }
         let logits = self.head.forward(Tensor::cat(memories, 0));
@@ -151,8 +203,7 @@ impl Model for Gru {
 mod tests {
     use super::*;
     use crate::model::saved::gru_parameters;
-    use crate::model::{flatten, named_parameters, unflatten};
-    use burn::tensor::TensorData;
+    use crate::model::{Memory, flatten, named_parameters, unflatten};
 
     /// A network with two hidden layers, and weights that make its memory move.
     fn gru(device: &Device) -> Gru {

@@ -5,8 +5,9 @@
 
 use super::Gru;
 use crate::config::Activation;
+use crate::math::{sigmoid, tanh};
 use crate::model::dense::{Dense, activate, dense};
-use crate::model::{Actor, LANES, Lanes, exp, parameters, tanh};
+use crate::model::{Actor, LANES, Lanes, parameters};
 use burn::cubecl::future::block_on;
 use multiversion::multiversion;
 
@@ -127,7 +128,6 @@ impl Actor for NativeGru {
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn remember(inputs: &[Lanes], own: &[Lanes], memory: &mut [Lanes]) {
     let size = memory.len();
-    let sigmoid = |x: f32| 1.0 / (1.0 + exp(-x));
     for (j, memory) in memory.iter_mut().enumerate() {
         let gate = |sums: &[Lanes], gate: usize| sums[gate * size + j];
         let [[ir, iz, i_new], [hr, hz, h_new]] =

@@ -54,7 +54,7 @@ impl NativeMlp {
     }
 
     /// From the layers' widths, features and actions included, and parameters in the order of
-    /// [`flatten`](super::flatten): layer by layer weights `[inputs, outputs]`, then biases.
+    /// [`flatten`](crate::model::flatten): layer by layer weights `[inputs, outputs]`, then biases.
     ///
     /// # Panics
     /// If the number of parameters is another.

@@ -2,6 +2,7 @@
 
 use super::Mlp;
 use crate::config::Activation;
+use crate::math::activation::activate;
 use crate::model::flatten;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -91,59 +92,6 @@ impl MlpShape {
     /// The number of parameters.
     pub fn num_params(&self) -> usize {
         self.last_bias() + self.actions
-    }
-}
-
-/// The hyperbolic tangent; the bounds, where it is 1 to f32 rounding, keep infinities out, which
-/// WGSL leaves undefined.
-#[cube]
-fn tanh(x: f32) -> f32 {
-    let bounded = select(x > 15.0f32, 15.0f32, select(x < -15.0f32, -15.0f32, x));
-    1.0f32 - 2.0f32 / ((2.0f32 * bounded).exp() + 1.0f32)
-}
-
-/// `1 / (1 + e^-x)`.
-#[cube]
-fn sigmoid(x: f32) -> f32 {
-    let bounded = select(x < -80.0f32, -80.0f32, x);
-    1.0f32 / (1.0f32 + (-bounded).exp())
-}
-
-/// The argument of the hyperbolic tangent in GELU: `sqrt(2 / pi) (x + 0.044715 x^3)`.
-#[cube]
-fn gelu_inner(x: f32) -> f32 {
-    0.797_884_6f32 * (x + 0.044_715f32 * x * x * x)
-}
-
-/// The activation of `x`.
-#[cube]
-pub(crate) fn activate(x: f32, #[comptime] activation: Activation) -> f32 {
-    if comptime!(activation == Activation::Relu) {
-        select(x > 0.0f32, x, 0.0f32)
-    } else if comptime!(activation == Activation::Tanh) {
-        tanh(x)
-    } else if comptime!(activation == Activation::Silu) {
-        x * sigmoid(x)
-    } else {
-        0.5f32 * x * (1.0f32 + tanh(gelu_inner(x)))
-    }
-}
-
-/// The derivative of [`activate`] at `x`.
-#[cube]
-pub(crate) fn slope(x: f32, #[comptime] activation: Activation) -> f32 {
-    if comptime!(activation == Activation::Relu) {
-        select(x > 0.0f32, 1.0f32, 0.0f32)
-    } else if comptime!(activation == Activation::Tanh) {
-        let y = tanh(x);
-        1.0f32 - y * y
-    } else if comptime!(activation == Activation::Silu) {
-        let s = sigmoid(x);
-        s * (1.0f32 + x * (1.0f32 - s))
-    } else {
-        let y = tanh(gelu_inner(x));
-        let inner_slope = 0.797_884_6f32 * (1.0f32 + 0.134_145f32 * x * x);
-        0.5f32 * (1.0f32 + y) + 0.5f32 * x * (1.0f32 - y * y) * inner_slope
     }
 }
 
@@ -244,11 +192,23 @@ pub(crate) fn mlp_logits<W: Float, I: Float>(
     }
 }
 
+/// What the host knows of an [`Observer`].
+pub trait Observed: Copy + Eq + Hash + Debug + Send + Sync + 'static {
+    /// Whether there are steps in which not every action might have been taken.
+    const MASKED: bool;
+
+    /// Words that it reads of each step.
+    fn num_words(&self) -> usize;
+
+    /// Features that it makes of them.
+    fn num_features(&self) -> usize;
+}
+
 /// How a kernel gets at what the policy saw, from the words that a rollout left of a step.
 ///
 /// Words lie `[num_words, ...]` with `stride` places from one to the next.
 #[cube]
-pub trait Observer: Copy + Eq + Hash + Debug + Send + Sync + 'static {
+pub trait Observer: Observed {
     /// Writes feature `i` of the step at place `at` to `x[first + i * step]`, for those `i` that leave
     /// `share` when divided by `shares`, so that units can share the work.
     fn observe<I: Float>(
@@ -262,6 +222,16 @@ pub trait Observer: Copy + Eq + Hash + Debug + Send + Sync + 'static {
         #[comptime] shares: usize,
         #[comptime] observer: Self,
     );
+
+    /// Whether `action` might have been taken in the step at place `at`; it is asked where there are
+    /// masks.
+    fn legal(
+        words: &[u32],
+        at: usize,
+        stride: usize,
+        #[comptime] action: usize,
+        #[comptime] observer: Self,
+    ) -> bool;
 }
 
 /// The observer of words that are the features themselves.
@@ -269,6 +239,18 @@ pub trait Observer: Copy + Eq + Hash + Debug + Send + Sync + 'static {
 pub struct StoredFeatures {
     /// Features of an observation.
     pub features: usize,
+}
+
+impl Observed for StoredFeatures {
+    const MASKED: bool = false;
+
+    fn num_words(&self) -> usize {
+        self.features
+    }
+
+    fn num_features(&self) -> usize {
+        self.features
+    }
 }
 
 #[cube]
@@ -287,5 +269,15 @@ impl Observer for StoredFeatures {
         for i in range_stepped(share, comptime!(observer.features), shares) {
             x[first + i * step] = I::cast_from(f32::reinterpret(words[i * stride + at]));
         }
+    }
+
+    fn legal(
+        _words: &[u32],
+        _at: usize,
+        _stride: usize,
+        #[comptime] _action: usize,
+        #[comptime] _observer: Self,
+    ) -> bool {
+        true.runtime()
     }
 }

@@ -8,7 +8,8 @@ mod peak;
 mod report;
 mod work;
 
-use super::{BenchArgs, Playable, check, check_engine, settings, with_game};
+use super::say::{tell, tell_json};
+use super::{BenchArgs, Games, Playable, check, check_engine, settings};
 use crate::config::{Start, TrainConfig};
 use crate::device;
 use crate::env::Rules;
@@ -30,13 +31,14 @@ const AT_LEAST: f64 = 0.1;
 const LOOK_EVERY: u32 = 5;
 const LOOK_EPISODES: usize = 10_000;
 
-pub fn run(args: BenchArgs) -> Result<()> {
+pub fn run(games: &Games, args: BenchArgs) -> Result<()> {
     super::use_threads(args.threads)?;
-    let name = args.env.clone();
-    with_game!(name.as_str(), bench(&args))
+    let name = args.game.as_deref().or(args.env.as_deref());
+    games.find(name.map_or_else(|| games.usual(), Ok)?)?.bench(&args)
 }
 
-fn bench<G: Playable>(args: &BenchArgs) -> Result<()> {
+/// Measures every figure, of the game's usual parameters with the changes asked for.
+pub fn bench<G: Playable>(args: &BenchArgs) -> Result<()> {
     let (game, mut config) = settings::<G>(toml::Table::new(), &args.set)?;
     let defaults = config.clone();
     ensure!(
@@ -113,13 +115,12 @@ fn bench<G: Playable>(args: &BenchArgs) -> Result<()> {
         seconds_to_score,
         device_peak: if args.no_peak { None } else { peak::measure(device, &chosen.info) },
     };
-    if let Some(path) = &args.json {
+    if let Some(path) = &args.out {
         let mut text = serde_json::to_string_pretty(&report)?;
         text.push('\n');
         std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    report.print();
-    Ok(())
+    if args.json { tell_json(&report) } else { tell(report.to_string().trim_end()) }
 }
 
 /// The mean score of the greedy policy over the episodes that `grove eval` plays.

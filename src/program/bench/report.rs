@@ -6,6 +6,7 @@ use super::{AT_LEAST, LOOK_EPISODES, LOOK_EVERY, WARM_UP};
 use crate::device::DeviceInfo;
 use anyhow::Result;
 use serde::Serialize;
+use std::fmt::{self, Display, Formatter};
 
 /// A figure: the median of several measurements, and their spread.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -94,56 +95,64 @@ pub(super) struct Report<'a> {
     pub seconds_to_score: Option<ScoreRuns>,
 }
 
-impl Report<'_> {
-    /// Prints the table.
-    pub fn print(&self) {
-        println!("{} on {}: {}", self.env, self.device, self.engine);
-        println!(
+/// The table for people.
+impl Display for Report<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} on {}: {}", self.env, self.device, self.engine)?;
+        writeln!(
+            f,
             "{} games x {} steps, {} features, hidden {:?}, {} threads of the CPU",
             self.num_envs, self.num_steps, self.num_features, self.hidden, self.threads
-        );
-        println!(
+        )?;
+        writeln!(
+            f,
             "an iteration: {} optimiser steps, passes over the first {} steps: {}",
             self.updates_per_iteration, self.learn_steps, self.update_epochs
-        );
-        println!();
-        println!(
+        )?;
+        writeln!(f)?;
+        writeln!(
+            f,
             "{:28}  {:>12}  lowest to highest of {}",
             "steps a second", "median", self.repeats
-        );
-        let row = |what: &str, Figure { median, min, max }: Figure| {
-            println!("{what:28}  {median:>12.3e}  {min:.3e} to {max:.3e}");
+        )?;
+        let mut row = |what: &str, Figure { median, min, max }: Figure| {
+            writeln!(f, "{what:28}  {median:>12.3e}  {min:.3e} to {max:.3e}")
         };
-        row("rules only, random actions", self.rules_steps_per_second);
-        row("rules and policy", self.policy_steps_per_second);
-        row("trained", self.trained_steps_per_second);
-        println!();
-        println!("time to the first update: {:.2} s", self.seconds_to_first_update);
+        row("rules only, random actions", self.rules_steps_per_second)?;
+        row("rules and policy", self.policy_steps_per_second)?;
+        row("trained", self.trained_steps_per_second)?;
+        writeln!(f)?;
+        writeln!(f, "time to the first update: {:.2} s", self.seconds_to_first_update)?;
         if let Some(runs) = &self.seconds_to_score {
-            runs.print();
+            write!(f, "{runs}")?;
         }
         if let Some(bytes) = self.peak_memory_bytes {
-            println!("peak memory: {:.1} MiB", bytes as f64 / f64::from(1 << 20));
+            writeln!(f, "peak memory: {:.1} MiB", bytes as f64 / f64::from(1 << 20))?;
         }
-        self.print_shares();
+        self.fmt_shares(f)
     }
+}
 
-    fn print_shares(&self) {
+impl Report<'_> {
+    /// What the device could do at most, and how much of that is reached.
+    fn fmt_shares(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let work = &self.work_per_step;
-        println!(
+        writeln!(
+            f,
             "a step is at least {:.0} FLOP and {:.0} bytes played, {:.0} and {:.0} trained",
             work.policy_flops, work.policy_bytes, work.trained_flops, work.trained_bytes
-        );
-        let Some(peak) = &self.device_peak else { return };
+        )?;
+        let Some(peak) = &self.device_peak else { return Ok(()) };
         let unit = |value: Option<f64>, scale: f64, unit: &str| match value {
             Some(value) => format!("{:.3} {unit}", value / scale),
             None => format!("no measure in {unit}"),
         };
-        println!(
+        writeln!(
+            f,
             "the device's measured peak: {}, {}",
             unit(peak.flops_per_second, 1e12, "TFLOP/s"),
             unit(peak.bytes_per_second, 1e9, "GB/s")
-        );
+        )?;
         for (what, figure, flops, bytes) in [
             (
                 "rules and policy",
@@ -157,32 +166,39 @@ impl Report<'_> {
                 Some(peak) => format!("{:.2} %", 100.0 * figure.median * each / peak),
                 None => "unknown".to_string(),
             };
-            println!(
+            writeln!(
+                f,
                 "  {what}: {} of its arithmetic, {} of its traffic",
                 share(flops, peak.flops_per_second),
                 share(bytes, peak.bytes_per_second)
-            );
+            )?;
         }
+        Ok(())
     }
 }
 
-impl ScoreRuns {
-    fn print(&self) {
+impl Display for ScoreRuns {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (reached, all) = (self.runs.iter().flatten().count(), self.runs.len());
         let Some(Figure { median, min, max }) = self.figure else {
-            println!("a greedy score of {} is reached in none of {all} runs", self.score);
-            return;
+            return writeln!(
+                f,
+                "a greedy score of {} is reached in none of {all} runs",
+                self.score
+            );
         };
-        println!(
+        writeln!(
+            f,
             "time to a greedy score of {}, looked at every {LOOK_EVERY} iterations over \
              {LOOK_EPISODES} episodes (within the time):",
             self.score
-        );
-        println!(
+        )?;
+        writeln!(
+            f,
             "  {median:.2} s ({min:.2} to {max:.2}), {reached} of {all} runs; the first, from \
              nothing but a started device, {}",
             self.runs[0].map_or("does not reach it".to_string(), |s| format!("takes {s:.2} s"))
-        );
+        )
     }
 }
 

@@ -19,7 +19,7 @@
 //! up by other work (rules, draws, exponentials, launches), which the counts leave out.
 
 use crate::config::{ModelKind, TrainConfig};
-use crate::env::Game;
+use crate::env::Env;
 use serde::Serialize;
 
 /// Arithmetic and traffic of a step of one game.
@@ -37,7 +37,7 @@ pub(super) struct Work {
 
 impl Work {
     /// That of a game and a run.
-    pub fn of<G: Game>(game: G, config: &TrainConfig) -> Self {
+    pub fn of<G: Env>(game: G, config: &TrainConfig) -> Self {
         let inputs = [game.num_features()].into_iter().chain(config.policy.hidden.iter().copied());
         let outputs = config.policy.hidden.iter().copied().chain([game.num_actions()]);
         let mut layers: Vec<f64> = inputs.zip(outputs).map(|(i, o)| (i * o) as f64).collect();

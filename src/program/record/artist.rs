@@ -1,30 +1,31 @@
 //! Who draws: the CPU or a GPU, to the same picture.
 
+use super::Scene;
 use crate::device;
-use crate::env::look::Look;
-use crate::viewer::{Instance, Picture, instances, paint};
+use crate::env::Rules;
+use crate::viewer::{Instance, Picture, paint};
 #[cfg(feature = "wgpu")]
 use crate::viewer::{Offscreen, Renderer};
 use anyhow::{Result, bail};
 
-pub struct Artist<G: Look> {
-    game: G,
+pub struct Artist<G: Rules> {
+    scene: Scene<G>,
     name: String,
     instances: Vec<Instance>,
     #[cfg(feature = "wgpu")]
     gpu: Option<(Renderer, Offscreen)>,
 }
 
-impl<G: Look> Artist<G> {
+impl<G: Rules> Artist<G> {
     /// The one of this name, for pictures of this size.
-    pub fn new(game: G, name: &str, width: u32, height: u32) -> Result<Self> {
+    pub fn new(scene: Scene<G>, name: &str, width: u32, height: u32) -> Result<Self> {
         let chosen = device::choose(name)?;
         #[cfg(feature = "wgpu")]
         let gpu = match device::graphics_setup(&chosen.device) {
             Some(setup) => {
                 let (device, queue) = (&setup.device, &setup.queue);
                 let offscreen = Offscreen::new(device, queue, width, height)?;
-                Some((Renderer::new(device, queue, Offscreen::FORMAT, game), offscreen))
+                Some((Renderer::new(device, queue, Offscreen::FORMAT, scene.setting()), offscreen))
             }
             None => None,
         };
@@ -36,7 +37,7 @@ impl<G: Look> Artist<G> {
             bail!("the device `{name}` draws no pictures; take cpu or wgpu");
         }
         Ok(Self {
-            game,
+            scene,
             name: chosen.info.to_string(),
             instances: Vec::new(),
             #[cfg(feature = "wgpu")]
@@ -57,7 +58,7 @@ impl<G: Look> Artist<G> {
         part: f32,
         picture: &mut Picture,
     ) -> Result<()> {
-        instances(self.game, before, now, part, &mut self.instances);
+        self.scene.sprites(before, now, part, &mut self.instances);
         #[cfg(feature = "wgpu")]
         if let Some((renderer, offscreen)) = &mut self.gpu {
             let (width, height) = (picture.width, picture.height);
@@ -65,7 +66,7 @@ impl<G: Look> Artist<G> {
             *picture = offscreen.read()?;
             return Ok(());
         }
-        paint(self.game, now.len(), &self.instances, picture);
+        paint(self.scene.setting(), now.len(), &self.instances, picture);
         Ok(())
     }
 }

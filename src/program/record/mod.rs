@@ -3,25 +3,28 @@
 mod animation;
 mod artist;
 mod gif;
+mod scene;
 mod unfinished;
 mod webp;
 
 use self::gif::Gif;
+pub use self::scene::Scene;
 use super::interrupt::Interrupt;
 use super::run_dir::find_checkpoint;
-use super::{RecordArgs, with_game};
+use super::say::{tell, tell_json};
+use super::{Games, Playable, RecordArgs, saved};
 use crate::checkpoint::Checkpoint;
-use crate::env::look::Look;
+use crate::env::Rules;
 use crate::model::NativePolicy;
 use crate::rollout::{Player, Watched};
-use crate::trainer::{load_policy, saved_config, saved_game_name};
+use crate::trainer::{load_policy, saved_game_name};
 use crate::viewer::{Cells, Picture, Wall};
 use animation::{Animation, Frames};
 use anyhow::{Context, Result, bail};
 use artist::Artist;
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
 use image::{ExtendedColorType, ImageEncoder};
-use serde::de::DeserializeOwned;
+use serde::Serialize;
 use std::path::Path;
 use unfinished::Unfinished;
 use webp::WebP;
@@ -53,16 +56,15 @@ impl Format {
     }
 }
 
-pub fn run(args: RecordArgs) -> Result<()> {
-    let format = Format::of(&args.out)?;
+pub fn run(games: &Games, args: RecordArgs) -> Result<()> {
+    Format::of(&args.out)?;
     let checkpoint = find_checkpoint(&args.run)
         .with_context(|| format!("{} holds no policy to record", args.run.display()))?;
-    let name = saved_game_name(&checkpoint)?;
-    with_game!(name.as_str(), record(&args, format, &checkpoint))
+    games.find(&saved_game_name(&checkpoint)?)?.record(&args, &checkpoint)
 }
 
 /// Games that are played, and the picture that they are drawn to.
-struct Recording<'a, G: Look> {
+struct Recording<'a, G: Rules> {
     args: &'a RecordArgs,
     policy: NativePolicy,
     games: Watched<G>,
@@ -71,24 +73,27 @@ struct Recording<'a, G: Look> {
     interrupt: Interrupt,
 }
 
-fn record<G: Look + DeserializeOwned>(
+/// Makes the file, of a game that `scene` draws.
+pub fn record<G: Playable>(
     args: &RecordArgs,
-    format: Format,
     checkpoint: &Checkpoint,
+    scene: fn(G) -> Scene<G>,
 ) -> Result<()> {
-    let (game, config) = saved_config::<G>(checkpoint)?;
-    let (width, height) = size(Cells::of(&game), args)?;
+    let format = Format::of(&args.out)?;
+    let (game, config) = saved::<G>(checkpoint)?;
+    let scene = scene(game);
+    let (width, height) = size(Cells::of(&scene.setting()), args)?;
+    let (frames, delay) = frames(scene.setting().steps_per_second());
     let mut recording = Recording {
         args,
         policy: load_policy(checkpoint, game, &config)?,
         games: Watched::new(game, args.games, args.seed),
-        artist: Artist::new(game, &args.device, width, height)?,
+        artist: Artist::new(scene, &args.device, width, height)?,
         picture: Picture::new(width, height),
         interrupt: Interrupt::listen(None)?,
     };
     let mut file = Unfinished::create(&args.out)?;
-    let (frames, delay) = frames(game.steps_per_second());
-    let said = match format {
+    let frames = match format {
         Format::Gif => recording.animate(Gif::new(&mut file, width, height, delay), frames)?,
         Format::WebP => recording.animate(WebP::new(&mut file, width, height, delay), frames)?,
         Format::Png => recording.still(PngEncoder::new_with_quality(
@@ -97,19 +102,44 @@ fn record<G: Look + DeserializeOwned>(
             FilterType::NoFilter,
         ))?,
     };
-    let bytes = file.finish()?;
-    println!(
-        "{}: {said} of {width} x {height} pixels, {} KB; {} of iteration {}, drawn by {}",
-        args.out.display(),
-        bytes.div_ceil(1000),
-        G::NAME,
-        checkpoint.iteration,
-        recording.artist.name()
-    );
-    Ok(())
+    let report = Report {
+        env: G::NAME,
+        iteration: checkpoint.iteration,
+        out: args.out.display().to_string(),
+        frames,
+        width,
+        height,
+        bytes: file.finish()?,
+        drawn_by: recording.artist.name(),
+    };
+    if args.json { tell_json(&report) } else { tell(report) }
 }
 
-impl<G: Look> Recording<'_, G> {
+/// The file that was made.
+#[derive(Serialize)]
+struct Report<'a> {
+    env: &'a str,
+    iteration: u64,
+    out: String,
+    /// Those of an animation.
+    frames: Option<u32>,
+    width: u32,
+    height: u32,
+    bytes: u64,
+    drawn_by: &'a str,
+}
+
+impl std::fmt::Display for Report<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let what = self.frames.map_or("a still".to_string(), |frames| format!("{frames} frames"));
+        let Self { env, iteration, out, width, height, drawn_by, .. } = self;
+        let kilobytes = self.bytes.div_ceil(1000);
+        write!(f, "{out}: {what} of {width} x {height} pixels, {kilobytes} KB; ")?;
+        write!(f, "{env} of iteration {iteration}, drawn by {drawn_by}")
+    }
+}
+
+impl<G: Rules> Recording<'_, G> {
     /// Plays a step of all games.
     fn step(&mut self) -> Result<()> {
         if self.interrupt.seen() {
@@ -128,8 +158,8 @@ impl<G: Look> Recording<'_, G> {
         Ok(&self.picture)
     }
 
-    /// The games' start, and then some frames a step; says how many in all.
-    fn animate(&mut self, file: Result<impl Frames>, frames: u32) -> Result<String> {
+    /// The games' start, and then some frames a step; gives how many in all.
+    fn animate(&mut self, file: Result<impl Frames>, frames: u32) -> Result<Option<u32>> {
         let mut animation = Animation::new(file)?;
         animation.add(self.draw(1.0)?)?;
         for _ in 0..self.args.steps {
@@ -138,11 +168,11 @@ impl<G: Look> Recording<'_, G> {
                 animation.add(self.draw(frame as f32 / frames as f32)?)?;
             }
         }
-        Ok(format!("{} frames", animation.finish()?))
+        Ok(Some(animation.finish()?))
     }
 
     /// The games after the last step.
-    fn still(&mut self, encoder: impl ImageEncoder) -> Result<String> {
+    fn still(&mut self, encoder: impl ImageEncoder) -> Result<Option<u32>> {
         for _ in 0..self.args.steps {
             self.step()?;
         }
@@ -150,7 +180,7 @@ impl<G: Look> Recording<'_, G> {
         encoder
             .write_image(pixels, *width, *height, ExtendedColorType::Rgba8)
             .context("cannot write the picture")?;
-        Ok("a still".to_string())
+        Ok(None)
     }
 }
 

@@ -1,8 +1,8 @@
 //! What there is to say about a run, as one JSON object.
 
 use super::live::{Policy, Run};
-use crate::config::{TrainConfig, overlay};
-use crate::program::{Playable, with_game};
+use crate::config::overlay;
+use crate::program::games::Games;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
@@ -10,13 +10,14 @@ use serde_json::{Value, json};
 ///
 /// # Errors
 /// If the run has no settings, or such that cannot be read.
-pub fn about(run: &Run) -> Result<Value> {
+pub fn about(run: &Run, games: &Games) -> Result<Value> {
     let config = run.config.as_ref().context("the run has no config.toml")?;
     let config = std::str::from_utf8(config).context("the run's config.toml is no text")?;
     let table = overlay::parse("config.toml", config)?;
     let game = table.get("env").and_then(toml::Value::as_str).unwrap_or_default().to_string();
     // A game of someone else's has none that we know.
-    let references = references(&game, table.clone()).unwrap_or_default();
+    let known = games.find(&game).and_then(|game| game.references(table.clone()));
+    let references = known.unwrap_or_default();
     let optimum = references.iter().find(|(player, _)| *player == "optimum");
     let note = run.note.as_ref().and_then(|note| serde_json::from_slice::<Value>(note).ok());
     Ok(json!({
@@ -46,15 +47,4 @@ pub fn describe(which: &str, policy: &Policy) -> Value {
         "config": format!("/run/files/{which}/config.toml"),
         "weights": format!("/run/files/{which}/weights.safetensors"),
     })
-}
-
-type References = &'static [(&'static str, f64)];
-
-fn references(game: &str, table: toml::Table) -> Result<References> {
-    with_game!(game, of_game(table))
-}
-
-fn of_game<G: Playable>(table: toml::Table) -> Result<References> {
-    let (game, _): (G, TrainConfig) = overlay::split(table, G::NAME)?;
-    Ok(game.references())
 }

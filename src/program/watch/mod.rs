@@ -19,11 +19,14 @@ mod site;
 pub use server::{Port, Server};
 
 use super::WatchArgs;
+use super::games::Games;
 use super::interrupt::Interrupt;
 use super::run_dir::RunDir;
+use super::say::{say, tell_json};
 use anyhow::{Context, Result};
 use files::RunFiles;
 use live::Live;
+use serde_json::json;
 use site::Site;
 use std::path::Path;
 
@@ -32,30 +35,33 @@ pub const HOST: &str = "127.0.0.1";
 /// The port of the page unless told otherwise.
 pub const PORT: u16 = 8642;
 
-pub fn run(args: WatchArgs) -> Result<()> {
+pub fn run(games: &Games, args: WatchArgs) -> Result<()> {
     let dir = RunDir::to_watch(args.run)?;
     let interrupt = Interrupt::listen(None)?;
     let port = Port::take(&args.host, args.port)?;
     let url = port.url();
     if !port.is_local() {
-        eprintln!("warning: whoever reaches this machine can see the run; there is no password");
+        say!("warning: whoever reaches this machine can see the run; there is no password");
     }
-    let _server = start(port, dir.path())?;
-    eprintln!("{} is at {url} - Ctrl-C ends.", dir.path().display());
+    let _server = start(games, port, dir.path())?;
+    say!("{} is at {url} - Ctrl-C ends.", dir.path().display());
+    if args.json {
+        tell_json(&json!({ "run_dir": dir.path().display().to_string(), "url": url }))?;
+    }
     if args.open
         && let Err(error) = open::that_detached(&url)
     {
-        eprintln!("warning: no browser opens: {error}");
+        say!("warning: no browser opens: {error}");
     }
     interrupt.wait();
     Ok(())
 }
 
 /// Serves a run at a port, until what this returns is dropped.
-pub fn start(port: Port, run: &Path) -> Result<Server> {
+pub fn start(games: &Games, port: Port, run: &Path) -> Result<Server> {
     let files =
         RunFiles::new(run).with_context(|| format!("cannot read the run {}", run.display()))?;
     let live = Live::follow(files).context("cannot start the thread that follows the run")?;
     let hosts = port.hosts();
-    Server::start(port, Site { live, hosts })
+    Server::start(port, Site { live, hosts, games: games.clone() })
 }

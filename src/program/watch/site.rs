@@ -6,6 +6,7 @@ use super::live::{Live, Policy, Run, SECTIONS};
 use super::log::METRICS;
 use super::page::{self, content_type, tag};
 use super::{download, events};
+use crate::program::games::Games;
 use crate::program::run_dir::{CONFIG, NOTE};
 use http_body_util::channel::Channel;
 use http_body_util::{Either, Full};
@@ -42,6 +43,8 @@ pub struct Site {
     pub live: Arc<Live>,
     /// The hosts that this is.
     pub hosts: Hosts,
+    /// The games that are known here.
+    pub games: Games,
 }
 
 impl Site {
@@ -56,7 +59,7 @@ impl Site {
         let path = request.uri().path();
         let run = self.live.run();
         match path {
-            "/run/about.json" => match about(&run) {
+            "/run/about.json" => match about(&run, &self.games) {
                 Ok(about) => {
                     let about = Bytes::from(about.to_string());
                     whole(request, content_type(path), about.clone(), &tag(&about))

@@ -2,7 +2,7 @@
 
 use super::reference::{Network, reference, reference_gradient};
 use super::{Batch, doubles, floats, perceptron};
-use crate::shared::updates::{LOSS_TYPES, loss_config};
+use crate::shared::updates::loss_config;
 use crate::support::{adapter, cpu};
 use burn::module::{Module, Param};
 use burn::tensor::{Tensor, TensorData};
@@ -73,7 +73,7 @@ fn gradient_accumulation_does_not_change_the_update() {
     let policy = perceptron(4, &[8], 2, &cpu());
     let before = doubles(flatten(&policy));
     let zero = vec![0.0; before.len()];
-    for loss_type in LOSS_TYPES {
+    for &loss_type in LossType::ALL {
         let mut config = train_config(loss_type);
         config.update.update_epochs = 2;
         config.update.num_minibatches = 2;
@@ -117,7 +117,7 @@ fn the_learners_loss_is_the_references_for_any_number_of_minibatches() {
     let policy = perceptron(4, &[8], 2, &cpu());
     let network = Network::of(&policy);
     let params = doubles(flatten(&policy));
-    for loss_type in LOSS_TYPES {
+    for &loss_type in LossType::ALL {
         let mut config = standing_still(train_config(loss_type));
         let played = play(&config, &policy);
         let mask = floats(played.mask.clone());
@@ -238,9 +238,11 @@ fn an_epoch_takes_every_game_once() {
         actions: Tensor::zeros([steps, games], &device),
         logprobs: rows(),
         rewards: rows(),
-        ends: rows(),
+        terminated: rows(),
+        truncated: rows(),
         scores: rows(),
         memory: None,
+        legal: None,
     };
     let mut config = TrainConfig::for_game("any");
     for (minibatches, parts) in [(1, 1), (1, 4), (5, 1), (3, 2), (2, 7), (30, 1)] {

@@ -108,13 +108,30 @@ pub fn reference(
                 LossType::Gspo => mean_log_ratio.exp(),
                 _ => log_ratio(params, t).exp(),
             };
-            let policy = if config.loss_type == LossType::Cispo {
-                let weight = log_ratio(frozen, t).exp().min(high);
-                -weight * advantage * logprob
-            } else {
-                let unclipped = if dual > 0.0 { ratio.min(dual) } else { ratio };
-                let clipped = ratio.max(low).min(high);
-                -(unclipped * advantage).min(clipped * advantage)
+            let policy = match config.loss_type {
+                LossType::Cispo => {
+                    let weight = log_ratio(frozen, t).exp().min(high);
+                    -weight * advantage * logprob
+                }
+                LossType::Sapo => {
+                    let temperature = if advantage > 0.0 {
+                        config.sapo_temperature_pos
+                    } else {
+                        config.sapo_temperature_neg
+                    };
+                    let gate = 1.0 / (1.0 + (-temperature * (ratio - 1.0)).exp());
+                    -gate * 4.0 / temperature * advantage
+                }
+                LossType::Nll => -advantage * logprob,
+                LossType::Grpo
+                | LossType::DrGrpo
+                | LossType::Dapo
+                | LossType::Bnpo
+                | LossType::Gspo => {
+                    let unclipped = if dual > 0.0 { ratio.min(dual) } else { ratio };
+                    let clipped = ratio.max(low).min(high);
+                    -(unclipped * advantage).min(clipped * advantage)
+                }
             };
             let r = (f64::from(batch.reference_logprobs[at]) - logprob).exp();
             let kl = match config.kl_estimator {
@@ -122,12 +139,18 @@ pub fn reference(
                 KlEstimator::K2 => r.ln().powi(2) / 2.0,
                 KlEstimator::K3 => (r - 1.0) - r.ln(),
             };
+            let kl =
+                if config.use_bias_correction_kl { log_ratio(params, t).exp() * kl } else { kl };
             let entropy: f64 = logprobs.iter().map(|l| -l * l.exp()).sum();
             let weight = match config.loss_type {
-                LossType::Grpo | LossType::Gspo => 1.0 / length / batch.total_games as f64,
+                LossType::Grpo | LossType::Gspo | LossType::Sapo => {
+                    1.0 / length / batch.total_games as f64
+                }
                 LossType::DrGrpo => 1.0 / (batch.num_steps * batch.total_games) as f64,
                 LossType::Bnpo => 1.0 / f64::from(batch.total_steps),
-                LossType::Dapo | LossType::Cispo => 1.0 / f64::from(batch.rollout_share),
+                LossType::Dapo | LossType::Cispo | LossType::Nll => {
+                    1.0 / f64::from(batch.rollout_share)
+                }
             };
             result.loss += weight * (policy + config.kl_coef * kl - entropy_coef * entropy);
 
@@ -135,6 +158,7 @@ pub fn reference(
             let beyond_dual = dual > 0.0 && ratio > dual && down;
             let clipped = match config.loss_type {
                 LossType::Cispo => ratio > high,
+                LossType::Sapo | LossType::Nll => false,
                 _ => ratio > high && up || ratio < low && down || beyond_dual,
             };
             let own = log_ratio(params, t);

@@ -66,7 +66,7 @@ fn more_games_than_a_row_of_cubes_holds() {
             let obs = host.obs(t, env);
             let logits = [0, 1, 2].map(|a| obs[a] * scale[a]);
             let u = uniform(draw(draw(action_key, env as u32), t as u32));
-            let sampled = sample(logits.into_iter(), u);
+            let sampled = sample(&logits, u);
             if host.actions[at] == sampled.action {
                 assert_close(&[host.logprobs[at]], &[sampled.logprob], 1e-5, "logprob");
             } else {

@@ -7,7 +7,7 @@ use crate::support::{adapter, cpu};
 use burn::tensor::{Device, Tensor, TensorData};
 use grove::config::{Activation, PolicyConfig, Start};
 use grove::data::Trajectory;
-use grove::env::{Catch, Game};
+use grove::env::{Catch, Env};
 use grove::model::{Categorical, Gru, Model, flatten, unflatten};
 use grove::rng::{draw, uniform};
 use grove::rollout::{RolloutKeys, StepwiseRollout};
@@ -40,12 +40,12 @@ fn remembered(policy: &Gru, trajectory: &Trajectory, host: &Host) -> Vec<Vec<f32
     let size = policy.memory_size();
     let device = trajectory.obs.device();
     let mut memory = trajectory.memory.clone().expect("it has a memory");
-    let mut all = Vec::new();
+    let (mut all, ends) = (Vec::new(), host.ends());
     for t in 0..steps {
         let obs = trajectory.obs.clone().narrow(0, t, 1).squeeze_dim::<2>(0);
         let mut numbers = floats(policy.step(obs, memory).1);
         for env in 0..envs {
-            if host.ends[t * envs + env] > 0.5 {
+            if ends[t * envs + env] > 0.5 {
                 numbers[env * size..][..size].fill(0.0);
             }
         }
@@ -66,7 +66,7 @@ fn learning_sees_the_policy_that_acted(device: &Device) {
         for iteration in 0..3 {
             let trajectory = rollout.collect(&policy, iteration);
             let host = Host::of(&trajectory);
-            assert!(host.ends.iter().any(|end| *end > 0.5), "episodes end on the way");
+            assert!(host.ends().iter().any(|end| *end > 0.5), "episodes end on the way");
             // The memory at the start is that of the branch, or that of an episode's begin.
             let first = floats(trajectory.memory.clone().unwrap());
             let fresh = vec![0.0; config.num_groups * size];

@@ -22,11 +22,11 @@ pub fn replay<G: Rules>(
         let at = t * envs + env;
         let obs: Vec<f32> = (0..game.num_features()).map(|i| G::feature(&state, i, game)).collect();
         let played = play::<G>(&mut state, &mut episode, host.actions[at], game);
-        let ended = f32::from(played.ended);
+        let ends = [played.terminated, played.truncated].map(f32::from);
         let mut numbers = obs.iter().zip(host.obs(t, env));
         if numbers.any(|(a, b)| (a - b).abs() > 1e-6)
-            || [played.reward, ended, played.score]
-                != [host.rewards[at], host.ends[at], host.scores[at]]
+            || ends != [host.terminated[at], host.truncated[at]]
+            || [played.reward, played.score] != [host.rewards[at], host.scores[at]]
         {
             return None;
         }
@@ -89,10 +89,13 @@ fn check_branches<G: Rules<State: PartialEq>>(game: G) {
                     next = Some(seats[step - 1]);
                 }
             }
-            // The group goes on from where one of its members was.
+            // The group goes on from where one of its members was, to a future of its own.
             let found = seat(game, &words, group);
             assert_eq!(Some(found), next, "{context}");
             *start = found;
+            let new = level_start(game, seed, iteration + 1, group).1.level;
+            assert_ne!(start.1.level, new, "{context}");
+            start.1.level = new;
             steps.push(step);
             chosen.push(member);
         }

@@ -1,7 +1,7 @@
 //! Recall against its description, and what players with and without a memory score.
 
 use super::{NEXT_LEVEL, START, assert_packs, episode, features};
-use grove::env::{Game, Recall, new_game, play};
+use grove::env::{Env, Recall, new_game, play};
 use grove::rng::{below, draw, uniform};
 
 #[test]
@@ -37,7 +37,7 @@ fn recall_is_what_its_description_says() {
                 };
                 let played = play::<Recall>(&mut state, &mut counted, action, game);
                 let reward = f32::from(last && action == cue);
-                assert_eq!((played.reward, played.ended), (reward, last), "{game:?}, step {t}");
+                assert_eq!((played.reward, played.ended()), (reward, last), "{game:?}, step {t}");
                 assert_eq!(played.score, reward);
                 right += usize::from(reward == 1.0);
             }

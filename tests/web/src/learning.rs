@@ -2,7 +2,7 @@
 
 use burn::tensor::Device;
 use grove::config::TrainConfig;
-use grove::env::{Catch, Game};
+use grove::env::{Catch, Env};
 use grove::rollout::Player;
 use grove::trainer::Trainer;
 

@@ -6,7 +6,7 @@
 
 mod look;
 
-use super::{Game, Outcome, Rules, Words};
+use super::{Env, Outcome, Rules, Words};
 use crate::rng::below;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -54,8 +54,10 @@ impl Catch {
     }
 }
 
-impl Game for Catch {
+impl Env for Catch {
     const NAME: &'static str = "catch";
+    const SCORE_IS_REWARD: bool = true;
+    const DEFAULTS: &'static str = include_str!("defaults.toml");
 
     /// Those of its [`Observation`].
     fn num_features(&self) -> usize {
@@ -105,6 +107,22 @@ impl Game for Catch {
         } else {
             &[]
         }
+    }
+
+    fn feature_name(&self, i: usize) -> String {
+        match self.observation {
+            Observation::Features => {
+                ["ball: column", "ball: row", "paddle: column", "ball: to the right"][i].to_string()
+            }
+            Observation::Board => {
+                let columns = self.columns as usize;
+                format!("column {}, row {}", i % columns, i / columns)
+            }
+        }
+    }
+
+    fn action_name(&self, a: usize) -> String {
+        ["left", "stay", "right"][a].to_string()
     }
 }
 
@@ -169,7 +187,8 @@ impl Rules for Catch {
         state.ball_row += 1;
         let landed = state.ball_row >= comptime!(game.rows - 1);
         let caught = select(state.ball_column == state.paddle, 1.0f32, -1.0f32);
-        Outcome { reward: select(landed, caught, 0.0f32), terminated: landed }
+        let reward = select(landed, caught, 0.0f32);
+        Outcome { reward, score: reward, terminated: landed }
     }
 
     #[inline(always)]

@@ -8,7 +8,7 @@
 mod look;
 
 use super::bits::{from_bits, to_bits};
-use super::{Game, Outcome, Rules, Words};
+use super::{Env, Outcome, Rules, Words};
 use crate::rng::{draw, uniform};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -41,8 +41,10 @@ impl Default for CartPole {
     }
 }
 
-impl Game for CartPole {
+impl Env for CartPole {
     const NAME: &'static str = "cartpole";
+    const SCORE_IS_REWARD: bool = true;
+    const DEFAULTS: &'static str = include_str!("defaults.toml");
 
     /// Position over 2.4 m, velocity over 3 m/s, angle over 12 degrees, angular velocity over
     /// 3 rad/s.
@@ -76,6 +78,14 @@ impl Game for CartPole {
     fn references(&self) -> &'static [(&'static str, f64)] {
         // The random player's is the mean of 100,000 episodes.
         if self.max_steps == 500 { &[("random", 22.3), ("optimum", 500.0)] } else { &[] }
+    }
+
+    fn feature_name(&self, i: usize) -> String {
+        ["position", "velocity", "angle", "angular velocity"][i].to_string()
+    }
+
+    fn action_name(&self, a: usize) -> String {
+        ["push left", "push right"][a].to_string()
     }
 }
 
@@ -141,7 +151,8 @@ impl Rules for CartPole {
             || state.x > X_LIMIT
             || state.theta < -THETA_LIMIT
             || state.theta > THETA_LIMIT;
-        Outcome { reward: 1.0f32.runtime(), terminated }
+        let reward = 1.0f32.runtime();
+        Outcome { reward, score: reward, terminated }
     }
 
     #[inline(always)]

@@ -9,7 +9,7 @@
 
 mod look;
 
-use super::{Game, Outcome, Rules, Words};
+use super::{Env, Outcome, Rules, Words};
 use crate::rng::{below, draw};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -84,9 +84,11 @@ impl Fruit {
     }
 }
 
-impl Game for Fruit {
+impl Env for Fruit {
     const NAME: &'static str = "fruit";
+    const DEFAULTS: &'static str = include_str!("defaults.toml");
     const COMMON: Option<Self> = Some(Self::DEFAULT);
+    const SCORE_IS_REWARD: bool = true;
 
     /// The basket's column; then four features of each fruit, the lowest first; then one of each
     /// pair of fruits that land next or next but one to each other. Or the column, and three numbers
@@ -148,6 +150,25 @@ impl Game for Fruit {
         } else {
             &[]
         }
+    }
+
+    fn feature_name(&self, i: usize) -> String {
+        let fruits = self.max_fruits as usize;
+        let Some(i) = i.checked_sub(1) else { return "basket: column".to_string() };
+        if self.observation == FruitObservation::Positions {
+            return format!("fruit {}: {}", 1 + i / 3, ["column", "row", "there"][i % 3]);
+        }
+        if let Some(pair) = i.checked_sub(4 * fruits) {
+            let apart = if pair < fruits - 1 { 1 } else { 2 };
+            let first = 1 + pair - (apart - 1) * (fruits - 1);
+            return format!("fruits {first} and {}: slack", first + apart);
+        }
+        let kind = ["to the right", "height", "slack", "close by"][i % 4];
+        format!("fruit {}: {kind}", 1 + i / 4)
+    }
+
+    fn action_name(&self, a: usize) -> String {
+        ["left", "stay", "right"][a].to_string()
     }
 }
 
@@ -304,7 +325,7 @@ fn position(state: &FruitState, #[comptime] i: usize, #[comptime] game: Fruit) -
         state.basket as f32 * columns - 1.0f32
     } else {
         let fruit = comptime!((i - 1) / 3);
-        let value = if comptime!((i - 1) % 3 == 0) {
+        let value = if comptime!((i - 1).is_multiple_of(3)) {
             state.column(fruit) as f32 * columns - 1.0f32
         } else if comptime!((i - 1) % 3 == 1) {
             state.row(fruit) as f32 * comptime!(2.0 / (game.height - 1) as f32) - 1.0f32
@@ -371,7 +392,7 @@ impl Rules for Fruit {
                 state.push(below(bits, game.width));
             }
         }
-        Outcome { reward, terminated: false.runtime() }
+        Outcome { reward, score: reward, terminated: false.runtime() }
     }
 
     /// Feature 0 is the basket's column, scaled to -1..=1. Features `1 + 4 i` and on are of fruit `i`: how far it is

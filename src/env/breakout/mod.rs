@@ -15,7 +15,7 @@
 
 mod look;
 
-use super::{Game, Outcome, Rules, Words};
+use super::{Env, Outcome, Rules, Words};
 use crate::rng::{below, draw};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -96,8 +96,10 @@ impl Default for Breakout {
     }
 }
 
-impl Game for Breakout {
+impl Env for Breakout {
     const NAME: &'static str = "breakout";
+    const DEFAULTS: &'static str = include_str!("defaults.toml");
+    const SCORE_IS_REWARD: bool = true;
     const COMMON: Option<Self> = Some(Self::DEFAULT);
 
     /// Those of its [`BreakoutObservation`].
@@ -146,6 +148,40 @@ impl Game for Breakout {
             _ => &[],
         }
     }
+
+    fn feature_name(&self, i: usize) -> String {
+        let side = SIDE as usize;
+        let place = |cell: usize| format!("column {}, row {}", cell % side, cell / side);
+        match (self.observation, i.checked_sub(POSITIONS)) {
+            (BreakoutObservation::Board, _) => {
+                let channel = ["paddle", "ball", "trail", "brick"][i % CHANNELS];
+                format!("{channel}: {}", place(i / CHANNELS))
+            }
+            (BreakoutObservation::Features, Some(brick)) => {
+                format!("brick: {}", place(side + brick))
+            }
+            (BreakoutObservation::Features, None) => {
+                let names: [&str; POSITIONS] = [
+                    "ball: column",
+                    "ball: row",
+                    "ball: flies right",
+                    "ball: flies down",
+                    "paddle: column",
+                    "ball: to the right",
+                    "ball: has just struck a brick",
+                ];
+                names[i].to_string()
+            }
+        }
+    }
+
+    fn action_name(&self, a: usize) -> String {
+        let names: &[&str] = match self.actions {
+            BreakoutActions::Minimal => &["nothing", "left", "right"],
+            BreakoutActions::Full => &["nothing", "left", "up", "right", "down", "fire"],
+        };
+        names[a].to_string()
+    }
 }
 
 /// A state of Breakout; row 0 is the top, column 0 the left.
@@ -185,7 +221,7 @@ fn cell(state: &BreakoutState, #[comptime] i: usize) -> f32 {
         select(state.ball_y * SIDE + state.ball_x == at, 1.0f32, 0.0f32)
     } else if comptime!(channel == 2) {
         select(state.last_y * SIDE + state.last_x == at, 1.0f32, 0.0f32)
-    } else if comptime!(at < SIDE || at >= SIDE + BRICKS) {
+    } else if comptime!(!(SIDE..SIDE + BRICKS).contains(&at)) {
         0.0f32.runtime()
     } else {
         ((state.bricks >> comptime!(at.saturating_sub(SIDE) % BRICKS)) & 1) as f32
@@ -235,6 +271,8 @@ impl Rules for Breakout {
         state.bricks = WALL.runtime();
     }
 
+    // Kernels have no ranges to ask whether they contain a number.
+    #[allow(clippy::manual_range_contains)]
     #[inline(always)]
     fn step(state: &mut BreakoutState, action: u32, key: u32, #[comptime] game: Self) -> Outcome {
         let taken = if comptime!(game.sticky > 0) {
@@ -279,7 +317,8 @@ impl Rules for Breakout {
         state.strike = select(met, 1u32, 0u32);
         let left_over = state.bricks & !select(broken, brick, 0u32);
         state.bricks = select(bottom && left_over == 0, WALL, left_over);
-        Outcome { reward: select(broken, 1.0f32, 0.0f32), terminated: lost }
+        let reward = select(broken, 1.0f32, 0.0f32);
+        Outcome { reward, score: reward, terminated: lost }
     }
 
     /// With the positions: column and row of the ball, which way it flies sideways and up or down (1 is

@@ -1,4 +1,7 @@
-//! Elementary functions in operations that vectorise, for loops over lanes.
+//! Elementary functions: natively in operations that vectorise, in kernels the device's own.
+
+use burn::cubecl;
+use burn::cubecl::prelude::*;
 
 /// `a * b + c`, in one rounding where the instruction set has that: where it hasn't, the standard
 /// library's `mul_add` would be a slow call.
@@ -13,9 +16,17 @@ pub(crate) fn mul_add(a: f32, b: f32, c: f32) -> f32 {
 
 /// The number, or `floor` where it is less. NaN stays; `max` would turn it into the floor, and take a
 /// comparison more.
+#[cube]
 #[inline(always)]
-pub(crate) fn at_least(floor: f32, x: f32) -> f32 {
-    if x < floor { floor } else { x }
+pub fn at_least(floor: f32, x: f32) -> f32 {
+    select(x < floor, floor, x)
+}
+
+/// The number, or `ceiling` where it is more. NaN stays.
+#[cube]
+#[inline(always)]
+pub fn at_most(ceiling: f32, x: f32) -> f32 {
+    select(x > ceiling, ceiling, x)
 }
 
 /// Whether any of the numbers is not 0.
@@ -25,16 +36,30 @@ pub(crate) fn any<const N: usize>(values: &[f32; N]) -> bool {
     values.iter().fold(0, |bits, x| bits | x.to_bits()) << 1 != 0
 }
 
+/// The hyperbolic tangent.
+#[cube]
 #[inline(always)]
-pub(crate) fn tanh(x: f32) -> f32 {
-    1.0 - 2.0 / (exp(2.0 * x) + 1.0)
+pub fn tanh(x: f32) -> f32 {
+    1.0f32 - 2.0f32 / (exp(2.0f32 * x) + 1.0f32)
 }
+
+/// `1 / (1 + e^-x)`.
+#[cube]
+#[inline(always)]
+pub fn sigmoid(x: f32) -> f32 {
+    1.0f32 / (1.0f32 + exp(-x))
+}
+
+/// The least number whose exponential is computed, which is still a normal number.
+const LEAST_EXPONENT: f32 = -87.0;
+/// The greatest, whose exponential is still finite: WGSL leaves undefined what infinities do.
+const GREATEST_EXPONENT: f32 = 88.0;
 
 /// The exponential, within 2 units in the last place over the finite range, in operations that
 /// vectorise: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2] (coefficients of Cephes' `expf`).
 #[inline(always)]
-pub(crate) fn exp(x: f32) -> f32 {
-    let x = x.clamp(-87.0, 88.0);
+pub fn exp(x: f32) -> f32 {
+    let x = x.clamp(LEAST_EXPONENT, GREATEST_EXPONENT);
     // Adding 1.5 * 2^23 rounds to an integer in the low bits.
     let shifted = x * std::f32::consts::LOG2_E + 12_582_912.0;
     let n = shifted - 12_582_912.0;
@@ -48,11 +73,26 @@ pub(crate) fn exp(x: f32) -> f32 {
     p * f32::from_bits((shifted.to_bits() << 23).wrapping_add(0x3f80_0000))
 }
 
+#[cube]
+fn device_exp(x: f32) -> f32 {
+    at_least(LEAST_EXPONENT, at_most(GREATEST_EXPONENT, x)).exp()
+}
+
+/// The kernel side of [`exp()`].
+pub mod exp {
+    use super::*;
+
+    /// Expands to the device's exponential, within the same bounds.
+    pub fn expand(scope: &Scope, x: NativeExpand<f32>) -> NativeExpand<f32> {
+        device_exp::expand(scope, x)
+    }
+}
+
 /// The natural logarithm of a positive, finite, normal number, within 2 units in the last place or
 /// 1e-7, in operations that vectorise: the exponent times ln 2, and a polynomial of the mantissa on
 /// [sqrt(1/2), sqrt(2)] (coefficients of Cephes' `logf`).
 #[inline(always)]
-pub(crate) fn ln(x: f32) -> f32 {
+pub fn ln(x: f32) -> f32 {
     // sqrt(1/2) is 0x3f3504f3: with that taken away, the upper bits are the exponent.
     let bits = x.to_bits().wrapping_sub(0x3f35_04f3) as i32;
     let n = (bits >> 23) as f32;
@@ -76,6 +116,21 @@ pub(crate) fn ln(x: f32) -> f32 {
     mul_add(n, 0.693_359_4, r + p)
 }
 
+#[cube]
+fn device_ln(x: f32) -> f32 {
+    x.ln()
+}
+
+/// The kernel side of [`ln()`].
+pub mod ln {
+    use super::*;
+
+    /// Expands to the device's logarithm.
+    pub fn expand(scope: &Scope, x: NativeExpand<f32>) -> NativeExpand<f32> {
+        device_ln::expand(scope, x)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,7 +141,8 @@ mod tests {
             [at_least(0.0, -1.0), at_least(0.0, 2.0), at_least(-3.0, -1.0)],
             [0.0, 2.0, -1.0]
         );
-        assert!(at_least(0.0, f32::NAN).is_nan());
+        assert_eq!([at_most(0.0, 1.0), at_most(0.0, -2.0)], [0.0, -2.0]);
+        assert!(at_least(0.0, f32::NAN).is_nan() && at_most(0.0, f32::NAN).is_nan());
     }
 
     #[test]
@@ -96,6 +152,8 @@ mod tests {
             let exact = f64::from(x).exp();
             assert!((f64::from(exp(x)) / exact - 1.0).abs() < 3e-7, "exp({x})");
             assert!((f64::from(tanh(x)) - f64::from(x).tanh()).abs() < 3e-7, "tanh({x})");
+            let exact = 1.0 / (1.0 + (-f64::from(x)).exp());
+            assert!((f64::from(sigmoid(x)) - exact).abs() < 3e-7, "sigmoid({x})");
         }
     }
 

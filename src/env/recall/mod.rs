@@ -10,7 +10,7 @@
 mod look;
 
 use super::look::FRUIT_KINDS;
-use super::{Game, Outcome, Rules, Words};
+use super::{Env, Outcome, Rules, Words};
 use crate::rng::{below, draw, uniform};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -43,8 +43,10 @@ static REFERENCES: [[(&str, f64); 2]; MAX_CUES as usize - 1] = [
     [("chance", 1.0 / 6.0), ("optimum", 1.0)],
 ];
 
-impl Game for Recall {
+impl Env for Recall {
     const NAME: &'static str = "recall";
+    const DEFAULTS: &'static str = include_str!("defaults.toml");
+    const SCORE_IS_REWARD: bool = true;
 
     /// One for each light, 1 where it is lit; whether this is the first step; whether it is the
     /// last; and noise, uniform in -1..1.
@@ -77,6 +79,17 @@ impl Game for Recall {
 
     fn references(&self) -> &'static [(&'static str, f64)] {
         REFERENCES.get(self.cues as usize - 2).map_or(&[], |of| of)
+    }
+
+    fn feature_name(&self, i: usize) -> String {
+        match i.checked_sub(self.cues as usize) {
+            None => format!("light {}", i + 1),
+            Some(rest) => ["first step", "last step", "noise"][rest].to_string(),
+        }
+    }
+
+    fn action_name(&self, a: usize) -> String {
+        format!("cue {}", a + 1)
     }
 }
 
@@ -112,7 +125,8 @@ impl Rules for Recall {
         state.noise = draw(key, 1);
         let over = state.time >= game.steps;
         let right = over && action == state.cue;
-        Outcome { reward: select(right, 1.0f32, 0.0f32), terminated: over }
+        let reward = select(right, 1.0f32, 0.0f32);
+        Outcome { reward, score: reward, terminated: over }
     }
 
     #[inline(always)]

@@ -1,0 +1,344 @@
+//! What is wrong with a game, found by playing it: for those who write one.
+
+use super::{
+    Episode, MAX_MASKED_ACTIONS, MAX_WORDS, Outcome, Played, Rules, Words, advance, new_game,
+};
+use crate::rng::{below, draw};
+use std::fmt::{self, Display};
+
+/// How a game is checked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CheckOptions {
+    /// Episodes that are played, each of its own level, by random actions.
+    pub episodes: u32,
+    /// Steps of an episode after which it is left, ended or not.
+    pub max_steps: u32,
+    /// What the episodes and the actions are drawn from.
+    pub seed: u32,
+    /// The largest size of a feature that is not worth a warning. Networks learn best from numbers of
+    /// about [-1, 1]; a few units do no harm.
+    pub max_feature: f32,
+}
+
+impl Default for CheckOptions {
+    fn default() -> Self {
+        Self { episodes: 64, max_steps: 10_000, seed: 1, max_feature: 5.0 }
+    }
+}
+
+/// What a finding is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Subject {
+    /// The game's parameters.
+    Parameters,
+    /// Numbers of features, actions, words and steps.
+    Sizes,
+    /// The numbers of an observation.
+    Features,
+    /// Rewards and scores.
+    Rewards,
+    /// What is left of a state in its words.
+    Packing,
+    /// Actions that may not be taken.
+    Masks,
+    /// How long episodes are.
+    Length,
+    /// Where draws come from.
+    Draws,
+    /// Rules that differ natively and in a kernel.
+    Kernels,
+}
+
+/// Something that is wrong with a game.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// What it is about.
+    pub subject: Subject,
+    /// Whether training on the game would be wrong; else it may only be harder than it need be.
+    pub is_error: bool,
+    /// What was found, and what to do about it.
+    pub message: String,
+}
+
+impl Finding {
+    /// Something that makes training wrong.
+    pub fn error(subject: Subject, message: String) -> Self {
+        Self { subject, is_error: true, message }
+    }
+
+    /// Something that may make training harder than it need be.
+    pub fn warning(subject: Subject, message: String) -> Self {
+        Self { subject, is_error: false, message }
+    }
+}
+
+impl Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "{}: {}", if self.is_error { "error" } else { "warning" }, self.message)
+    }
+}
+
+/// Plays a game natively and tells what is wrong with it, errors first; nothing where all is well.
+///
+/// Whether its kernels play the same is checked where there is a device: by
+/// `rollout::check_on_device`.
+pub fn check<G: Rules>(game: G, options: &CheckOptions) -> Vec<Finding> {
+    let mut findings = sizes(game);
+    if findings.iter().all(|finding| !finding.is_error) {
+        let mut player = Player::new(game, options);
+        for episode in 0..options.episodes {
+            player.play(episode);
+        }
+        findings.extend(player.verdict());
+    }
+    findings.sort_by_key(|finding| (!finding.is_error, finding.subject));
+    findings
+}
+
+/// What can be told without playing.
+fn sizes<G: Rules>(game: G) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut error = |subject, message| findings.push(Finding::error(subject, message));
+    if let Err(message) = game.validate() {
+        error(Subject::Parameters, message);
+    }
+    let (features, actions, words) = (game.num_features(), game.num_actions(), game.num_words());
+    if features == 0 || actions == 0 || words == 0 || game.max_steps() == 0 {
+        let message = format!(
+            "num_features is {features}, num_actions {actions}, num_words {words} and max_steps {}, \
+             but each must be 1 or more",
+            game.max_steps()
+        );
+        error(Subject::Sizes, message);
+    }
+    if words > MAX_WORDS {
+        let message = format!("num_words is {words}, but a state has at most {MAX_WORDS} words");
+        error(Subject::Sizes, message);
+    }
+    if G::MASKED && actions > MAX_MASKED_ACTIONS {
+        let message = format!(
+            "num_actions is {actions}, but a game with masks has at most {MAX_MASKED_ACTIONS}"
+        );
+        error(Subject::Sizes, message);
+    }
+    findings
+}
+
+/// A player who looks closely.
+struct Player<'a, G: Rules> {
+    game: G,
+    options: &'a CheckOptions,
+    findings: Vec<Finding>,
+    /// The largest size of each feature that was seen.
+    largest: Vec<f32>,
+    /// The packed states that levels have started with, as long as they are all alike.
+    first_start: Option<Words>,
+    starts_differ: bool,
+    steps_differ: bool,
+    ended: u32,
+}
+
+/// What a step gave, so that also numbers that are none can be compared.
+fn numbers(played: &Played) -> (u32, u32, bool, bool) {
+    let Played { reward, score, terminated, truncated } = *played;
+    (reward.to_bits(), score.to_bits(), terminated, truncated)
+}
+
+/// A state and the episode it is in.
+type Playing<G> = (<G as Rules>::State, Episode);
+
+impl<'a, G: Rules> Player<'a, G> {
+    fn new(game: G, options: &'a CheckOptions) -> Self {
+        Self {
+            game,
+            options,
+            findings: Vec::new(),
+            largest: vec![0.0; game.num_features()],
+            first_start: None,
+            starts_differ: false,
+            steps_differ: false,
+            ended: 0,
+        }
+    }
+
+    /// Says what was found; only the first finding of a subject, since others follow from it.
+    fn tell(&mut self, subject: Subject, message: impl FnOnce() -> String) {
+        if self.findings.iter().all(|finding| finding.subject != subject) {
+            self.findings.push(Finding::error(subject, message()));
+        }
+    }
+
+    /// Plays an episode, and beside it the same from words that are packed and unpacked at each step.
+    fn play(&mut self, number: u32) {
+        let game = self.game;
+        let level = draw(draw(self.options.seed, 0), number);
+        let actions = draw(draw(self.options.seed, 1), number);
+        let mut env: Playing<G> = self.start(level);
+        for time in 0..self.options.max_steps.min(game.max_steps()) {
+            self.look(&env.0, time);
+            let action = self.choose(&env.0, draw(actions, time));
+            let before = env;
+            let mut copy = (G::unpack(&G::pack(&env.0, game), game), env.1);
+            let played = advance::<G>(&mut env.0, &mut env.1, action, game);
+            let again = advance::<G>(&mut copy.0, &mut copy.1, action, game);
+            if numbers(&played) != numbers(&again)
+                || G::pack(&env.0, game) != G::pack(&copy.0, game)
+            {
+                self.tell(Subject::Packing, || {
+                    format!(
+                        "a state that is packed and unpacked plays on differently (level {level}, \
+                         step {time}, action {action}): pack or unpack loses a part of it"
+                    )
+                });
+            }
+            self.step_again(before, action, level, time);
+            if played.ended() {
+                self.ended += 1;
+                break;
+            }
+        }
+    }
+
+    /// The start of a level, twice: nothing of the state before may be left.
+    fn start(&mut self, level: u32) -> Playing<G> {
+        let game = self.game;
+        let state = new_game::<G>(level, game);
+        let words = G::pack(&state, game);
+        // Another game's state, some steps on, that is reset to the same level.
+        let mut used = new_game::<G>(!level, game);
+        let mut other = Episode { level: !level, ..Episode::default() };
+        for time in 0..3 {
+            let action = self.choose(&used, draw(level, time));
+            if advance::<G>(&mut used, &mut other, action, game).ended() {
+                break;
+            }
+        }
+        let mut episode = Episode { level, ..Episode::default() };
+        super::episode::restart::<G>(&mut used, &mut episode, game);
+        if G::pack(&used, game) != words {
+            self.tell(Subject::Draws, || {
+                format!(
+                    "level {level} starts differently after another episode: reset leaves a part of \
+                     the state as it was, or draws from something other than its key"
+                )
+            });
+        }
+        self.starts_differ |= *self.first_start.get_or_insert(words) != words;
+        (state, episode)
+    }
+
+    /// Looks at a state without changing it.
+    fn look(&mut self, state: &G::State, time: u32) {
+        let game = self.game;
+        let words = G::pack(state, game);
+        let unpacked = G::unpack(&words, game);
+        for i in 0..game.num_features() {
+            let x = G::feature(state, i, game);
+            if x.to_bits() != G::feature(&unpacked, i, game).to_bits() {
+                self.tell(Subject::Packing, || {
+                    let name = game.feature_name(i);
+                    format!("feature {i} ({name}) is of something that pack or unpack loses")
+                });
+            }
+            if !x.is_finite() {
+                self.tell(Subject::Features, || {
+                    format!("feature {i} ({}) is {x} at step {time}", game.feature_name(i))
+                });
+            }
+            self.largest[i] = self.largest[i].max(x.abs());
+        }
+        if let Some(w) = (game.num_words()..MAX_WORDS).find(|w| words.word(*w) != 0) {
+            self.tell(Subject::Packing, || {
+                format!("word {w} is used, but num_words is {}: it would be lost", game.num_words())
+            });
+        }
+        let legal = |a: &usize| G::legal(state, *a, game);
+        let all = 0..game.num_actions();
+        if G::MASKED && !all.clone().any(|a| legal(&a)) {
+            self.tell(Subject::Masks, || format!("no action may be taken at step {time}"));
+        }
+        if let (false, Some(a)) = (G::MASKED, all.clone().find(|a| !legal(a))) {
+            self.tell(Subject::Masks, || {
+                let name = game.action_name(a);
+                format!("action {a} ({name}) may not be taken at step {time}, but MASKED is false")
+            });
+        }
+    }
+
+    /// A random action, of those that may be taken.
+    fn choose(&self, state: &G::State, key: u32) -> u32 {
+        let all = 0..self.game.num_actions();
+        let legal: Vec<usize> =
+            all.filter(|a| !G::MASKED || G::legal(state, *a, self.game)).collect();
+        match legal.len() {
+            0 => 0,
+            count => legal[below(key, count as u32) as usize] as u32,
+        }
+    }
+
+    /// Plays a step twice by the same key, and by another one.
+    fn step_again(&mut self, (state, episode): Playing<G>, action: u32, level: u32, time: u32) {
+        let game = self.game;
+        let step = |key: u32| -> (Words, Outcome) {
+            let mut state = state;
+            let outcome = G::step(&mut state, action, key, game);
+            (G::pack(&state, game), outcome)
+        };
+        let key = draw(episode.level, episode.time);
+        let [(first, outcome), (second, other), (third, _)] = [step(key), step(key), step(!key)];
+        let bits = |o: &Outcome| (o.reward.to_bits(), o.score.to_bits(), o.terminated);
+        if first != second || bits(&outcome) != bits(&other) {
+            self.tell(Subject::Draws, || {
+                format!(
+                    "the same step gives different results (level {level}, step {time}, action \
+                     {action}): draw from the step's key, and from nothing else"
+                )
+            });
+        }
+        self.steps_differ |= first != third;
+        if !outcome.reward.is_finite() || !outcome.score.is_finite() {
+            let Outcome { reward, score, .. } = outcome;
+            self.tell(Subject::Rewards, || format!("reward {reward}, score {score}: not finite"));
+        }
+        if G::SCORE_IS_REWARD && outcome.reward != outcome.score {
+            let Outcome { reward, score, .. } = outcome;
+            self.tell(Subject::Rewards, || {
+                format!("reward {reward} and score {score} differ, but SCORE_IS_REWARD is true")
+            });
+        }
+    }
+
+    /// All that was found.
+    fn verdict(mut self) -> Vec<Finding> {
+        let CheckOptions { episodes, max_steps, max_feature, .. } = *self.options;
+        let game = self.game;
+        for (i, size) in self.largest.iter().enumerate() {
+            if size.is_finite() && *size > max_feature {
+                self.findings.push(Finding::warning(
+                    Subject::Features,
+                    format!(
+                        "feature {i} ({}) reaches {size}: scale it to about [-1, 1]",
+                        game.feature_name(i)
+                    ),
+                ));
+            }
+        }
+        if episodes > 0 && self.ended == 0 {
+            self.findings.push(Finding::warning(
+                Subject::Length,
+                format!(
+                    "none of {episodes} episodes ended within {max_steps} steps (max_steps is {}): \
+                     scores are reported where an episode ends",
+                    game.max_steps()
+                ),
+            ));
+        }
+        if episodes > 1 && !self.starts_differ && !self.steps_differ {
+            self.findings.push(Finding::warning(
+                Subject::Draws,
+                "levels do not differ: neither reset nor step draws from its key".to_string(),
+            ));
+        }
+        self.findings
+    }
+}

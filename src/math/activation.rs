@@ -1,0 +1,153 @@
+//! Activation functions and their slopes.
+
+use super::{at_least, sigmoid, tanh};
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+use serde::{Deserialize, Serialize};
+
+/// An activation function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Activation {
+    /// `max(x, 0)`.
+    Relu,
+    /// The hyperbolic tangent.
+    Tanh,
+    /// `x * sigmoid(x)` (Elfwing et al. 2018).
+    Silu,
+    /// `x * Phi(x)` in its tanh form (Hendrycks & Gimpel 2016).
+    Gelu,
+}
+
+impl Activation {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Relu, Self::Tanh, Self::Silu, Self::Gelu];
+}
+
+/// What an activation gives at a point.
+#[derive(CubeType, Clone, Copy, Debug, PartialEq)]
+pub struct Activated {
+    /// Its value.
+    pub value: f32,
+    /// Its derivative.
+    pub slope: f32,
+}
+
+/// Calls `$run` with the activation as a constant, so that loops over it are compiled for each alone.
+macro_rules! for_activation {
+    ($activation:expr, $known:ident => $run:expr) => {
+        match $activation {
+            Activation::Relu => {
+                const $known: Activation = Activation::Relu;
+                $run
+            }
+            Activation::Tanh => {
+                const $known: Activation = Activation::Tanh;
+                $run
+            }
+            Activation::Silu => {
+                const $known: Activation = Activation::Silu;
+                $run
+            }
+            Activation::Gelu => {
+                const $known: Activation = Activation::Gelu;
+                $run
+            }
+        }
+    };
+}
+pub(crate) use for_activation;
+
+#[cube]
+#[inline(always)]
+fn relu(x: f32) -> Activated {
+    Activated { value: at_least(0.0f32, x), slope: select(x > 0.0f32, 1.0f32, 0.0f32) }
+}
+
+#[cube]
+#[inline(always)]
+fn tanh_with_slope(x: f32) -> Activated {
+    let y = tanh(x);
+    Activated { value: y, slope: 1.0f32 - y * y }
+}
+
+/// With `s = sigmoid(x)`: `(x s)' = s + x s (1 - s)`.
+#[cube]
+#[inline(always)]
+fn silu(x: f32) -> Activated {
+    let s = sigmoid(x);
+    Activated { value: x * s, slope: s + x * s * (1.0f32 - s) }
+}
+
+/// With `t = tanh(u(x))`, `u(x) = sqrt(2 / pi) (x + 0.044715 x^3)`:
+/// `(x (1 + t) / 2)' = (1 + t) / 2 + x (1 - t^2) u'(x) / 2`.
+#[cube]
+#[inline(always)]
+fn gelu(x: f32) -> Activated {
+    let square = x * x;
+    let t = tanh(0.797_884_6f32 * (x + 0.044_715f32 * square * x));
+    let u_slope = 0.797_884_6f32 * (1.0f32 + 0.134_145f32 * square);
+    Activated {
+        value: x * (0.5f32 * (1.0f32 + t)),
+        slope: 0.5f32 * (1.0f32 + t) + 0.5f32 * x * (1.0f32 - t * t) * u_slope,
+    }
+}
+
+/// The activation of `x` with its slope there.
+#[cube]
+#[inline(always)]
+pub fn activated(x: f32, #[comptime] activation: Activation) -> Activated {
+    match comptime!(activation) {
+        Activation::Relu => relu(x),
+        Activation::Tanh => tanh_with_slope(x),
+        Activation::Silu => silu(x),
+        Activation::Gelu => gelu(x),
+    }
+}
+
+/// The activation of `x`.
+#[cube]
+#[inline(always)]
+pub fn activate(x: f32, #[comptime] activation: Activation) -> f32 {
+    activated(x, activation).value
+}
+
+/// The derivative of [`activate()`] at `x`.
+#[cube]
+#[inline(always)]
+pub fn slope(x: f32, #[comptime] activation: Activation) -> f32 {
+    activated(x, activation).slope
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn exact(x: f64, activation: Activation) -> f64 {
+        match activation {
+            Activation::Relu => x.max(0.0),
+            Activation::Tanh => x.tanh(),
+            Activation::Silu => x / (1.0 + (-x).exp()),
+            Activation::Gelu => {
+                let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+                0.5 * x * (1.0 + inner.tanh())
+            }
+        }
+    }
+
+    #[test]
+    fn values_and_slopes_are_those_of_double_precision() {
+        for activation in Activation::ALL {
+            for i in -1000..1000 {
+                let x = i as f32 * 0.013 + 0.001;
+                let at = f64::from(x);
+                let got = activated(x, activation);
+                let h = 1e-5;
+                let rise = (exact(at + h, activation) - exact(at - h, activation)) / (2.0 * h);
+                let off = (f64::from(got.value) - exact(at, activation)).abs();
+                assert!(off < 1e-6 * (1.0 + at.abs()), "{activation:?}({x})");
+                assert!((f64::from(got.slope) - rise).abs() < 3e-6, "{activation:?}'({x})");
+            }
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Scalar formulas, each written once as a `#[cube]` function for the CPU's lanes and for kernels.
+//!
+//! A `#[cube]` function has a native side, which loops over lanes compile to vectors, and a kernel side.
+//! Where a device has an instruction of its own (the exponential, the logarithm), the native side is a
+//! polynomial that vectorises, and the kernel side the device's own function.
+
+pub mod activation;
+pub mod adamw;
+mod elementary;
+pub mod softmax;
+
+pub use activation::Activation;
+pub(crate) use elementary::{any, mul_add};
+pub use elementary::{at_least, at_most, exp, ln, sigmoid, tanh};

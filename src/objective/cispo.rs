@@ -1,0 +1,32 @@
+//! CISPO: `log pi`, weighted by the advantage and the ratio, which is capped and taken as a constant
+//! (MiniMax 2025, equations 4 and 5, with the upper bound alone, as they use it).
+
+use super::{Averaging, Coefficients, HostSteps, HostTerms, LossConfig, Objective, Step, Term};
+use crate::math::at_most;
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+
+/// The loss of MiniMax-M1.
+#[derive(Clone, Copy, Debug)]
+pub struct Cispo;
+
+impl Objective for Cispo {
+    const AVERAGING: Averaging = Averaging::Rollout;
+    const CLIPS: bool = true;
+
+    fn host(steps: &HostSteps, config: &LossConfig) -> HostTerms {
+        let HostSteps { ratio, advantages, logprobs } = steps;
+        let (ratio, high) = (ratio.clone().detach(), 1.0 + config.clip_eps_high);
+        let weight = ratio.clone().clamp_max(high);
+        let values = -(weight * advantages.clone() * logprobs.clone());
+        HostTerms { values, clipped: ratio.greater_elem(high).float() }
+    }
+}
+
+#[cube]
+#[inline(always)]
+pub(super) fn term(step: &Step, by: &Coefficients) -> Term {
+    let slope = -at_most(by.high, step.ratio) * step.advantage;
+    let clipped = select(step.ratio > by.high, 1.0f32, 0.0f32);
+    Term { value: slope * step.logprob, slope, clipped }
+}

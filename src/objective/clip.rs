@@ -1,0 +1,49 @@
+//! The clipped surrogate (Schulman et al. 2017), with a dual clip (Ye et al. 2020) if one is asked for.
+//!
+//! With the ratio `r`, the advantage `A` and the dual clip `c` the term is `-min(min(r, c) A, clip(r) A)`.
+//! Its slope in `ln r` is `-A r` where it is not clipped: up to `1 + clip_eps_high` for `A > 0`, from
+//! `1 - clip_eps_low` up to `c` for `A < 0`; else 0.
+
+use super::{Coefficients, HostSteps, HostTerms, LossConfig, Step, Term};
+use crate::math::{at_least, at_most};
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+
+/// The surrogate of a step.
+#[cube]
+#[inline(always)]
+pub(super) fn surrogate(step: &Step, by: &Coefficients) -> Term {
+    let unclipped = at_most(by.dual_clip, step.ratio) * step.advantage;
+    let within = at_most(by.high, at_least(by.low, step.ratio)) * step.advantage;
+    let above = select(step.ratio > by.high, 1.0f32, 0.0f32);
+    let beyond = select(step.ratio > by.dual_clip, 1.0f32, 0.0f32);
+    let outside = select(step.ratio < by.low, 1.0f32, beyond);
+    let down = select(step.advantage < 0.0f32, outside, 0.0f32);
+    let clipped = select(step.advantage > 0.0f32, above, down);
+    let slope = select(clipped > 0.0f32, 0.0f32, -step.ratio * step.advantage);
+    Term { value: -at_most(within, unclipped), slope, clipped }
+}
+
+/// The surrogate of each step, in tensors.
+pub(super) fn surrogate_host(steps: &HostSteps, config: &LossConfig) -> HostTerms {
+    let HostSteps { ratio, advantages, .. } = steps;
+    let (low, high) = (1.0 - config.clip_eps_low, 1.0 + config.clip_eps_high);
+    let bounded = if config.dual_clip > 0.0 {
+        ratio.clone().clamp_max(config.dual_clip)
+    } else {
+        ratio.clone()
+    };
+    let within = ratio.clone().clamp(low, high);
+    let values = -(bounded * advantages.clone()).min_pair(within * advantages.clone());
+
+    // A bound acts where the ratio has left it in the direction of the advantage.
+    let ratio = ratio.clone().detach();
+    let above = ratio.clone().greater_elem(high).float();
+    let mut outside = ratio.clone().lower_elem(low).float();
+    if config.dual_clip > 0.0 {
+        outside = outside + ratio.greater_elem(config.dual_clip).float();
+    }
+    let up = advantages.clone().greater_elem(0.0).float();
+    let down = advantages.clone().lower_elem(0.0).float();
+    HostTerms { values, clipped: above * up + outside * down }
+}

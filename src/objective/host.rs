@@ -1,0 +1,108 @@
+//! A loss in tensors, for autodiff: the sum of its terms over steps.
+//!
+//! Each is a sum over the steps of a part of a minibatch, every step with a weight that belongs to
+//! the whole minibatch or rollout. Parts of a minibatch therefore add up to the same loss and
+//! gradient as the minibatch at once.
+
+use super::{LossConfig, kl, weights};
+use burn::tensor::Tensor;
+
+/// The steps of `games` games, time-major: `[num_steps, games]` each.
+#[derive(Clone, Debug)]
+pub struct Steps {
+    /// Log-probabilities of the actions under the policy that is trained.
+    pub logprobs: Tensor<2>,
+    /// Entropies of that policy, nats.
+    pub entropy: Tensor<2>,
+    /// Log-probabilities under the policy that took the actions.
+    pub old_logprobs: Tensor<2>,
+    /// Log-probabilities under the reference policy; needed where `kl_coef` is not 0.
+    pub reference_logprobs: Option<Tensor<2>>,
+    /// Advantages.
+    pub advantages: Tensor<2>,
+    /// 1 where a step counts, else 0.
+    pub mask: Tensor<2>,
+}
+
+/// What the policy term of each step depends on: `[num_steps, games]` each.
+#[derive(Clone, Debug)]
+pub struct HostSteps {
+    /// The probability of the action now, divided by that under the policy that took it; of losses with
+    /// one ratio a game, that of the game.
+    pub ratio: Tensor<2>,
+    /// Advantages.
+    pub advantages: Tensor<2>,
+    /// Log-probabilities of the actions now.
+    pub logprobs: Tensor<2>,
+}
+
+/// The policy terms of steps: `[num_steps, games]` each.
+#[derive(Clone, Debug)]
+pub struct HostTerms {
+    /// What is minimised.
+    pub values: Tensor<2>,
+    /// 1 where a bound of the ratio acts, else 0.
+    pub clipped: Tensor<2>,
+}
+
+/// What the weights of the steps refer to.
+#[derive(Clone, Debug)]
+pub struct Totals {
+    /// Games of the minibatch.
+    pub games: usize,
+    /// Steps of the minibatch that count: `[1]`.
+    pub steps: Tensor<1>,
+    /// Steps of the rollout that count, divided by the number of minibatches: `[1]`.
+    pub rollout_share: Tensor<1>,
+}
+
+/// The loss of some steps, `[1]`, and what is reported of it.
+#[derive(Clone, Debug)]
+pub struct Loss {
+    /// What is minimised.
+    pub loss: Tensor<1>,
+    /// Sums over the steps that count, without gradient: of [`Loss::SUMS`], in that order.
+    pub sums: Tensor<1>,
+}
+
+impl Loss {
+    /// What [`Loss::sums`] holds: the estimate of KL(old || new), the number of steps at which
+    /// a bound of the ratio acts (clipping took the gradient away; for `cispo`, capped the weight), the entropy, the
+    /// estimate of KL(policy || reference).
+    pub const SUMS: [&str; 4] = ["approx_kl", "clip_fraction", "entropy", "reference_kl"];
+}
+
+/// The loss of `steps` with this weight of the entropy.
+///
+/// # Panics
+/// If `kl_coef` is not 0 and there are no reference log-probabilities.
+pub fn loss(config: &LossConfig, entropy_coef: f64, steps: &Steps, totals: &Totals) -> Loss {
+    let loss_type = config.loss_type;
+    let weights = weights::host(loss_type.averaging(), &steps.mask, totals);
+    let log_ratio = steps.logprobs.clone() - steps.old_logprobs.clone();
+    let own_ratio = log_ratio.clone().exp();
+    let ratio = if loss_type.ratio_of_game() {
+        let lengths = steps.mask.clone().sum_dim(0).clamp_min(1.0);
+        let mean = (log_ratio.clone() * steps.mask.clone()).sum_dim(0) / lengths;
+        mean.expand(log_ratio.dims()).exp()
+    } else {
+        own_ratio.clone()
+    };
+    let (advantages, logprobs) = (steps.advantages.clone(), steps.logprobs.clone());
+    let terms = loss_type.host(&HostSteps { ratio, advantages, logprobs }, config);
+    let mut total = terms.values - steps.entropy.clone() * entropy_coef;
+    let reference_kl = steps.reference_logprobs.as_ref().map(|reference| {
+        kl::host(config, steps.logprobs.clone(), reference.clone(), own_ratio.clone())
+    });
+    if config.kl_coef > 0.0 {
+        let reference_kl = reference_kl.clone().expect("kl_coef needs a reference policy");
+        total = total + reference_kl * config.kl_coef;
+    }
+
+    // Schulman 2020, the third estimator: (r - 1) - log r.
+    let approx_kl = own_ratio.detach() - 1.0 - log_ratio.clone().detach();
+    let reference_kl = reference_kl.map_or_else(|| approx_kl.zeros_like(), |kl| kl.detach());
+    let sum = |values: Tensor<2>| (values * steps.mask.clone()).sum();
+    let sums = [approx_kl, terms.clipped, steps.entropy.clone().detach(), reference_kl].map(sum);
+    Loss { loss: (total * weights).sum(), sums: Tensor::cat(sums.to_vec(), 0) }
+}

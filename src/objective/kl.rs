@@ -1,0 +1,147 @@
+//! Estimators of KL(policy || reference) from the actions that a policy took
+//! (Schulman 2020, <http://joschu.net/blog/kl-approx.html>).
+//!
+//! With `x = ln(reference / policy)`: k1 is `-x`, k2 `x^2 / 2`, k3 `e^x - 1 - x`. k1 and k3 have the
+//! divergence as their mean. Their gradients have not, since they do not see that the policy also decides
+//! which actions are taken: that of k1 is 0 in the mean, so that as a loss it does nothing but make noise;
+//! that of k3 is the gradient of the reverse divergence, KL(reference || policy); k2's alone
+//! is the gradient of the divergence itself, as long as the policy is the one that acted.
+//!
+//! Multiplied by the ratio `r = policy / policy that acted` (DeepSeek-V3.2, TRL's `use_bias_correction_kl`),
+//! k1 and k3 have the divergence's value and gradient in the mean, whichever policy acted. `r` is the
+//! step's own even where the loss has one ratio a game; TRL takes the game's there.
+
+use super::LossConfig;
+use crate::math::exp;
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+use burn::tensor::Tensor;
+use serde::{Deserialize, Serialize};
+
+/// An estimator of KL(policy || reference), as the [module](self) describes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KlEstimator {
+    /// `-log r` with `r = reference / policy`. As a loss it needs `use_bias_correction_kl`: without,
+    /// its gradient is 0 in the mean.
+    K1,
+    /// `(log r)^2 / 2`, whose gradient is the divergence's in the mean.
+    K2,
+    /// `r - 1 - log r`, what TRL uses. Without `use_bias_correction_kl` its gradient is that of
+    /// KL(reference || policy) in the mean.
+    K3,
+}
+
+impl KlEstimator {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::K1, Self::K2, Self::K3];
+}
+
+/// An estimate at a step.
+#[derive(CubeType, Clone, Copy, Debug)]
+pub struct Divergence {
+    /// Its value.
+    pub value: f32,
+    /// Its derivative by the log-probability of the action taken.
+    pub slope: f32,
+}
+
+/// `r - 1 - ln r`: the third estimator, of a ratio and its logarithm.
+#[cube]
+#[inline(always)]
+pub fn third(ratio: f32, log_ratio: f32) -> f32 {
+    ratio - 1.0f32 - log_ratio
+}
+
+#[cube]
+#[inline(always)]
+fn plain(to_reference: f32, #[comptime] estimator: KlEstimator) -> Divergence {
+    match comptime!(estimator) {
+        KlEstimator::K1 => Divergence { value: -to_reference, slope: 1.0f32.runtime() },
+        KlEstimator::K2 => {
+            Divergence { value: 0.5f32 * to_reference * to_reference, slope: -to_reference }
+        }
+        KlEstimator::K3 => {
+            let ratio = exp(to_reference);
+            Divergence { value: third(ratio, to_reference), slope: 1.0f32 - ratio }
+        }
+    }
+}
+
+/// The estimate from `to_reference = ln(reference / policy)`; where it is `corrected`, times `ratio`.
+#[cube]
+#[inline(always)]
+pub fn divergence(
+    to_reference: f32,
+    ratio: f32,
+    #[comptime] estimator: KlEstimator,
+    #[comptime] corrected: bool,
+) -> Divergence {
+    let own = plain(to_reference, estimator);
+    if comptime!(corrected) {
+        // The ratio's derivative by the log-probability is the ratio.
+        Divergence { value: ratio * own.value, slope: ratio * (own.slope + own.value) }
+    } else {
+        own
+    }
+}
+
+/// The estimate at each step, in tensors.
+pub(super) fn host(
+    config: &LossConfig,
+    policy: Tensor<2>,
+    reference: Tensor<2>,
+    ratio: Tensor<2>,
+) -> Tensor<2> {
+    let log_ratio = reference - policy;
+    let plain = match config.kl_estimator {
+        KlEstimator::K1 => log_ratio.neg(),
+        KlEstimator::K2 => log_ratio.square() * 0.5,
+        KlEstimator::K3 => log_ratio.clone().exp() - 1.0 - log_ratio,
+    };
+    if config.use_bias_correction_kl { plain * ratio } else { plain }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: [f32; 3] = [0.5, 0.3, 0.2];
+    const REFERENCE: [f32; 3] = [0.2, 0.35, 0.45];
+    const ACTED: [f32; 3] = [0.3, 0.3, 0.4];
+
+    /// The mean gradient by the logits of what an estimator gives for actions of `acted`.
+    fn mean_gradient(acted: [f32; 3], estimator: KlEstimator, corrected: bool) -> [f32; 3] {
+        let mut gradient = [0.0; 3];
+        for action in 0..3 {
+            let to_reference = (REFERENCE[action] / POLICY[action]).ln();
+            let ratio = POLICY[action] / acted[action];
+            let slope = divergence(to_reference, ratio, estimator, corrected).slope;
+            for (a, gradient) in gradient.iter_mut().enumerate() {
+                let taken = f32::from(u8::from(a == action));
+                *gradient += acted[action] * slope * (taken - POLICY[a]);
+            }
+        }
+        gradient
+    }
+
+    fn assert_close(got: [f32; 3], want: [f32; 3]) {
+        let off = got.iter().zip(want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(off < 1e-6, "{got:?} instead of {want:?}");
+    }
+
+    #[test]
+    fn gradients_are_in_the_mean_what_the_module_says() {
+        let kl: f32 = (0..3).map(|a| POLICY[a] * (POLICY[a] / REFERENCE[a]).ln()).sum();
+        let forward: [f32; 3] =
+            std::array::from_fn(|a| POLICY[a] * ((POLICY[a] / REFERENCE[a]).ln() - kl));
+        let reverse: [f32; 3] = std::array::from_fn(|a| POLICY[a] - REFERENCE[a]);
+        assert_close(mean_gradient(POLICY, KlEstimator::K1, false), [0.0; 3]);
+        assert_close(mean_gradient(POLICY, KlEstimator::K2, false), forward);
+        assert_close(mean_gradient(POLICY, KlEstimator::K3, false), reverse);
+        for estimator in [KlEstimator::K1, KlEstimator::K3] {
+            assert_close(mean_gradient(POLICY, estimator, true), forward);
+            assert_close(mean_gradient(ACTED, estimator, true), forward);
+        }
+    }
+}

@@ -1,0 +1,43 @@
+//! SAPO: Soft Adaptive Policy Optimization (Gao et al. 2025, arXiv 2511.20347), as in TRL's `sapo`.
+//!
+//! Instead of being clipped, the ratio `r` goes through a gate with the temperature `t`, one for positive
+//! advantages and one for the others: the term is `-(4 / t) s A` with `s = sigmoid(t (r - 1))`. Its slope in
+//! `ln r` is `-4 s (1 - s) r A`: that of the plain surrogate at `r = 1`, fading on both sides.
+
+use super::{Averaging, Coefficients, HostSteps, HostTerms, LossConfig, Objective, Step, Term};
+use crate::math::sigmoid;
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+use burn::tensor::activation;
+
+/// The loss of soft adaptive policy optimisation.
+#[derive(Clone, Copy, Debug)]
+pub struct Sapo;
+
+impl Objective for Sapo {
+    const AVERAGING: Averaging = Averaging::Game;
+    const CLIPS: bool = false;
+
+    fn host(steps: &HostSteps, config: &LossConfig) -> HostTerms {
+        let HostSteps { ratio, advantages, .. } = steps;
+        let up = advantages.clone().greater_elem(0.0).float();
+        let (positive, negative) = (config.sapo_temperature_pos, config.sapo_temperature_neg);
+        let temperature = up * (positive - negative) + negative;
+        let gate = activation::sigmoid((ratio.clone() - 1.0) * temperature.clone());
+        let values = -(gate * 4.0 / temperature * advantages.clone());
+        HostTerms { clipped: values.zeros_like(), values }
+    }
+}
+
+#[cube]
+#[inline(always)]
+pub(super) fn term(step: &Step, by: &Coefficients) -> Term {
+    let t = select(step.advantage > 0.0f32, by.temperature_pos, by.temperature_neg);
+    let gate = sigmoid(t * (step.ratio - 1.0f32));
+    let by_ratio = -4.0f32 * gate * (1.0f32 - gate) * step.advantage;
+    Term {
+        value: -4.0f32 * gate / t * step.advantage,
+        slope: by_ratio * step.ratio,
+        clipped: 0.0f32.runtime(),
+    }
+}

@@ -1,0 +1,220 @@
+//! The command line: each command with what it takes.
+
+use super::watch;
+use crate::config::{Engine, Precision};
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Train small policies by Group Relative Policy Optimisation, on any GPU or the CPU.
+#[derive(Parser, Debug)]
+#[command(name = "grove", version, propagate_version = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Train a policy for a game.
+    Train(TrainArgs),
+    /// Play a trained policy and report its score.
+    Eval(EvalArgs),
+    /// List the devices of this machine that this build can use.
+    Devices(DevicesArgs),
+    /// Measure how fast a device plays and trains.
+    Bench(BenchArgs),
+    /// Show a run in the browser, while it is trained or after.
+    Watch(WatchArgs),
+    /// Play a trained policy by its most likely actions, and keep it as a picture or an animation.
+    Record(RecordArgs),
+}
+
+#[derive(Args, Debug)]
+pub struct TrainArgs {
+    /// The game.
+    pub game: Option<String>,
+    /// A TOML file of settings; the run directory holds one that shows them all.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where to compute: auto, cpu, ndarray, wgpu[:N], vulkan[:N], metal[:N], cuda[:N], rocm[:N].
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    pub device: String,
+    /// Which way plays and learns: auto (fused where that applies), fused or general.
+    #[arg(long, value_name = "NAME")]
+    pub engine: Option<Engine>,
+    /// What the fused kernels' networks compute with: f32, f16 or bf16, where the device has it.
+    #[arg(long, value_name = "NAME")]
+    pub precision: Option<Precision>,
+    /// Seed of the run [default: 1].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
+    pub seed: Option<u64>,
+    /// Iterations of the run; the schedules end with it.
+    #[arg(long, value_name = "N")]
+    pub iterations: Option<u32>,
+    /// Threads of the CPU [default: one a core]. The result does not depend on it.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// Change a setting, for instance learning_rate=1e-3 or fruit.width=12; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Where the run is kept [default: the next free runs/GAME-N].
+    #[arg(long, value_name = "DIR")]
+    pub run_dir: Option<PathBuf>,
+    /// Go on with the run in --run-dir [default: the newest of the game] from its last checkpoint.
+    #[arg(long, conflicts_with_all = ["config", "set", "seed", "engine", "precision"])]
+    pub resume: bool,
+    /// Show the run in the browser meanwhile, and after its end until Ctrl-C; see `grove watch`.
+    #[arg(long)]
+    pub watch: bool,
+    /// The port of the page [default: 8642]; 0 takes any that is free.
+    #[arg(long, value_name = "N", requires = "watch")]
+    pub port: Option<u16>,
+    /// Print the result as one JSON object on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct EvalArgs {
+    /// A run directory (its best policy is taken), a checkpoint, or a policy that the page has saved.
+    pub run: PathBuf,
+    /// Fresh episodes to play.
+    #[arg(long, default_value_t = 10_000, value_name = "N",
+        value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=100_000_000))]
+    pub episodes: usize,
+    /// Take the most likely action instead of drawing one.
+    #[arg(long)]
+    pub greedy: bool,
+    /// Seed of the episodes.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub seed: u64,
+    /// Threads of the CPU [default: one a core]. The result does not depend on it.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// Print the result as one JSON object on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct DevicesArgs {
+    /// Print the list as one JSON object on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    /// The game.
+    pub game: Option<String>,
+    /// The game, as scripts of old name it.
+    #[arg(long, value_name = "GAME", hide = true, conflicts_with = "game")]
+    pub env: Option<String>,
+    /// Where to compute, as for `train`.
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    pub device: String,
+    /// Which way plays and learns, as for `train`.
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    pub engine: Engine,
+    /// What the fused kernels' networks compute with, as for `train`.
+    #[arg(long, default_value = "f32", value_name = "NAME")]
+    pub precision: Precision,
+    /// Change a setting, as for `train`. The sizes below come after, except for --score, which takes
+    /// the game's default run with these changes.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Games played in parallel.
+    #[arg(long, default_value_t = 4096, value_name = "N")]
+    pub num_envs: usize,
+    /// Members of a group, a divisor of the number of games.
+    #[arg(long, default_value_t = 8, value_name = "N",
+        value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(2..))]
+    pub group_size: usize,
+    /// Steps of an iteration.
+    #[arg(long, default_value_t = 100, value_name = "N")]
+    pub num_steps: usize,
+    /// Steps that are learnt from [default: all].
+    #[arg(long, value_name = "N")]
+    pub learn_steps: Option<usize>,
+    /// Units of the hidden layers, for instance 64 or 64,64.
+    #[arg(long, default_value = "64", value_delimiter = ',', value_name = "N")]
+    pub hidden: Vec<usize>,
+    /// Passes over the data of an iteration.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub update_epochs: usize,
+    /// Optimiser steps a pass.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub num_minibatches: usize,
+    /// Measurements of each rate, after a warm-up.
+    #[arg(long, default_value_t = 10, value_name = "N",
+        value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000))]
+    pub repeats: usize,
+    /// Also measure the time of the game's default run to this greedy score.
+    #[arg(long, value_name = "SCORE", allow_negative_numbers = true)]
+    pub score: Option<f64>,
+    /// Runs to that score, each with the next seed.
+    #[arg(long, default_value_t = 1, value_name = "N", requires = "score",
+        value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub score_repeats: u64,
+    /// Do not measure the device's peak, which takes seconds the first time.
+    #[arg(long)]
+    pub no_peak: bool,
+    /// Threads of the CPU [default: one a core].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// Print the figures as one JSON object on stdout.
+    #[arg(long)]
+    pub json: bool,
+    /// Also write the figures to a file, as one JSON object.
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub struct WatchArgs {
+    /// A run directory [default: the one in runs that was written to last].
+    pub run: Option<PathBuf>,
+    /// The port of the page; 0 takes any that is free.
+    #[arg(long, default_value_t = watch::PORT, value_name = "N")]
+    pub port: u16,
+    /// The address to serve at; 0.0.0.0 lets other machines in.
+    #[arg(long, default_value = watch::HOST, value_name = "ADDRESS")]
+    pub host: String,
+    /// Open the page in the browser.
+    #[arg(long)]
+    pub open: bool,
+    /// Print where the page is as one JSON object on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct RecordArgs {
+    /// A run directory (its best policy is taken), a checkpoint, or a policy that the page has saved.
+    pub run: PathBuf,
+    /// The file to write: .gif and .webp are animations, .png is a still of the last step.
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+    /// Games side by side; each plays the next of the seed's levels.
+    #[arg(long, default_value_t = 1, value_name = "N",
+        value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
+    pub games: usize,
+    /// Steps to play; a game that ends goes on with another level.
+    #[arg(long, default_value_t = 100, value_name = "T",
+        value_parser = clap::value_parser!(u32).range(0..=100_000))]
+    pub steps: u32,
+    /// Pixels of a cell's side; 16 and multiples of it are sharpest [default: so that the picture fits
+    /// in 800 x 600].
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub scale: Option<u32>,
+    /// Seed of the levels.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub seed: u64,
+    /// What draws: cpu, wgpu[:N], vulkan[:N], metal[:N], or auto for the best real GPU. The picture is
+    /// the same.
+    #[arg(long, default_value = "cpu", value_name = "NAME")]
+    pub device: String,
+    /// Print what was written as one JSON object on stdout.
+    #[arg(long)]
+    pub json: bool,
+}

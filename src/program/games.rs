@@ -1,0 +1,153 @@
+//! The games that a program has, whatever their types.
+
+use super::record::{self, Scene};
+use super::run_dir::{Lock, RunDir};
+use super::{BenchArgs, EvalArgs, RecordArgs, TrainArgs, bench, eval, train};
+use crate::checkpoint::Checkpoint;
+use crate::config::{TrainConfig, overlay};
+use crate::env::Rules;
+use crate::env::look::Look;
+use anyhow::{Context, Result};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::sync::Arc;
+
+/// A game with all that the command line asks of it: its parameters have defaults, and are read from
+/// settings and written to them. Whatever has that is one.
+pub trait Playable: Rules + Default + Serialize + DeserializeOwned {}
+impl<G: Rules + Default + Serialize + DeserializeOwned> Playable for G {}
+
+/// Mean scores of known players, worst first.
+pub type References = &'static [(&'static str, f64)];
+
+/// What the commands do with a game, without its type: each is the generic function of that command's
+/// file.
+pub trait Entry: Send + Sync {
+    /// The game's name on the command line, in settings and in checkpoints.
+    fn name(&self) -> &'static str;
+    /// Trains a new run by the settings of a file and the command line.
+    fn train(&self, games: &Games, args: &TrainArgs, file: toml::Table) -> Result<()>;
+    /// Goes on with a run from a checkpoint.
+    fn resume(
+        &self,
+        games: &Games,
+        args: &TrainArgs,
+        dir: (RunDir, Lock),
+        from: &Checkpoint,
+    ) -> Result<()>;
+    /// Plays fresh episodes with a trained policy.
+    fn eval(&self, args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()>;
+    /// Makes a picture or an animation of a trained policy.
+    fn record(&self, args: &RecordArgs, checkpoint: &Checkpoint) -> Result<()>;
+    /// Measures how fast a device plays and trains.
+    fn bench(&self, args: &BenchArgs) -> Result<()>;
+    /// The scores to compare with, for the game's parameters in these settings.
+    fn references(&self, settings: toml::Table) -> Result<References>;
+}
+
+/// A game of a program, and how it is drawn.
+struct Known<G: Playable> {
+    scene: fn(G) -> Scene<G>,
+}
+
+impl<G: Playable> Entry for Known<G> {
+    fn name(&self) -> &'static str {
+        G::NAME
+    }
+
+    fn train(&self, games: &Games, args: &TrainArgs, file: toml::Table) -> Result<()> {
+        train::start::<G>(games, args, file)
+    }
+
+    fn resume(
+        &self,
+        games: &Games,
+        args: &TrainArgs,
+        dir: (RunDir, Lock),
+        from: &Checkpoint,
+    ) -> Result<()> {
+        train::resume::<G>(games, args, dir, from)
+    }
+
+    fn eval(&self, args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
+        eval::play::<G>(args, checkpoint)
+    }
+
+    fn record(&self, args: &RecordArgs, checkpoint: &Checkpoint) -> Result<()> {
+        record::record::<G>(args, checkpoint, self.scene)
+    }
+
+    fn bench(&self, args: &BenchArgs) -> Result<()> {
+        bench::bench::<G>(args)
+    }
+
+    fn references(&self, settings: toml::Table) -> Result<References> {
+        let (game, _): (G, TrainConfig) = overlay::split(settings, G::NAME)?;
+        Ok(game.references())
+    }
+}
+
+/// The games of a program, in their order; shared with the threads that show a run.
+#[derive(Clone, Default)]
+pub struct Games(Arc<Vec<Box<dyn Entry>>>);
+
+impl Games {
+    /// Grove's own.
+    pub fn builtin() -> Self {
+        macro_rules! drawn {
+            ($($Game:ident),*) => {{
+                let games: Vec<Box<dyn Entry>> =
+                    vec![$(Box::new(Known { scene: Scene::<crate::env::$Game>::drawn })),*];
+                Self(Arc::new(games))
+            }};
+        }
+        crate::for_each_game!(drawn)
+    }
+
+    /// Without Grove's own.
+    pub fn without_builtin(self) -> Self {
+        let mut games = self.into_inner();
+        games.retain(|game| !crate::env::NAMES.contains(&game.name()));
+        Self(Arc::new(games))
+    }
+
+    /// With a game that is drawn as its features.
+    pub fn with<G: Playable>(self) -> Self {
+        self.and(Known { scene: Scene::<G>::features })
+    }
+
+    /// With a game that has a look.
+    pub fn with_look<G: Playable + Look>(self) -> Self {
+        self.and(Known { scene: Scene::<G>::drawn })
+    }
+
+    /// A game takes the place of one that has its name.
+    fn and<G: Playable>(self, game: Known<G>) -> Self {
+        let mut games = self.into_inner();
+        games.retain(|other| other.name() != G::NAME);
+        games.push(Box::new(game));
+        Self(Arc::new(games))
+    }
+
+    fn into_inner(self) -> Vec<Box<dyn Entry>> {
+        Arc::into_inner(self.0).expect("nobody shares the games before the program runs")
+    }
+
+    /// Their names, as a sentence has them: `fruit, catch, cartpole`.
+    pub fn names(&self) -> String {
+        self.0.iter().map(|game| game.name()).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The game of this name.
+    pub fn find(&self, name: &str) -> Result<&dyn Entry> {
+        let found = self.0.iter().find(|game| game.name() == name);
+        let found =
+            found.with_context(|| format!("unknown game `{name}`; there are: {}", self.names()));
+        Ok(found?.as_ref())
+    }
+
+    /// The name of the game that is meant where none is named: the first.
+    pub fn usual(&self) -> Result<&'static str> {
+        Ok(self.0.first().context("this program has no game")?.name())
+    }
+}

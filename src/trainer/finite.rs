@@ -1,0 +1,43 @@
+//! Whether a run can go on from a checkpoint: not from numbers that have run out of range.
+
+use crate::checkpoint::Checkpoint;
+use safetensors::tensor::{Dtype, SafeTensors};
+
+/// Whether all numbers in the tensors of a checkpoint are finite: weights, the optimiser's state, and
+/// whatever else a model keeps. A loss may still be finite when the step that follows from it is not.
+pub fn is_finite(checkpoint: &Checkpoint) -> bool {
+    let files = checkpoint.sections.iter().filter(|section| section.name.ends_with(".safetensors"));
+    // What is no file of tensors has no numbers; whoever reads it says what is wrong.
+    let mut tensors = files.filter_map(|file| SafeTensors::deserialize(&file.bytes).ok());
+    tensors.all(|tensors| {
+        tensors.iter().filter(|(_, tensor)| tensor.dtype() == Dtype::F32).all(|(_, tensor)| {
+            let (numbers, _) = tensor.data().as_chunks::<4>();
+            numbers.iter().all(|bytes| f32::from_le_bytes(*bytes).is_finite())
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::Section;
+    use safetensors::tensor::TensorView;
+
+    fn checkpoint(dtype: Dtype, numbers: [f32; 3]) -> Checkpoint {
+        let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let view = TensorView::new(dtype, vec![3], &bytes).unwrap();
+        let bytes = safetensors::serialize([("x", view)], None).unwrap();
+        let section = |name: &str, bytes| Section { name: name.into(), version: 1, bytes };
+        let sections = vec![section("config.toml", vec![0xff]), section("x.safetensors", bytes)];
+        Checkpoint { iteration: 1, sections }
+    }
+
+    #[test]
+    fn numbers_out_of_range_are_seen_where_there_are_numbers() {
+        assert!(is_finite(&checkpoint(Dtype::F32, [0.0, -1.0, f32::MAX])));
+        for wrong in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            assert!(!is_finite(&checkpoint(Dtype::F32, [0.0, -1.0, wrong])));
+            assert!(is_finite(&checkpoint(Dtype::U32, [0.0, -1.0, wrong])), "words are any");
+        }
+    }
+}

@@ -1,0 +1,262 @@
+//! Environments on the host, and what is found wrong with a game.
+
+use crate::shared::ledge::Ledge;
+use crate::shared::rollouts::{CATCH_BOARD, LEDGE, SHORT_FRUIT};
+use crate::support::adapter;
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+use grove::env::{
+    Breakout, CartPole, Catch, CheckOptions, Env, EnvError, Episode, Finding, Fruit, Outcome,
+    Recall, Rules, Subject, VecEnv, Words, check, new_game, play,
+};
+use grove::rng::{Stream, below, draw};
+use grove::rollout::check_on_device;
+
+#[test]
+fn environments_play_by_the_rules_from_the_levels_of_an_evaluation() {
+    let mut envs = VecEnv::new(SHORT_FRUIT, 3, 9);
+    let mut games: Vec<_> = (0..3)
+        .map(|i| {
+            let level = draw(draw(Stream::Evaluation.key(9), 0), i);
+            let episode = Episode { level, ..Episode::default() };
+            (new_game::<Fruit>(level, SHORT_FRUIT), episode)
+        })
+        .collect();
+    let start = envs.observe();
+    let mut ended = 0;
+    for t in 0..40 {
+        let actions = [t % 3, t % 2, 2];
+        let features = SHORT_FRUIT.num_features();
+        for (env, (state, episode)) in games.iter_mut().enumerate() {
+            assert_eq!((envs.state(env), envs.episode(env)), (&*state, *episode));
+            let own: Vec<f32> =
+                (0..features).map(|i| Fruit::feature(state, i, SHORT_FRUIT)).collect();
+            assert_eq!(envs.observe_env(env), own);
+            assert_eq!(envs.observe()[env * features..][..features], own);
+        }
+        let steps = envs.step(&actions).unwrap();
+        for ((state, episode), (action, step)) in games.iter_mut().zip(actions.iter().zip(&steps)) {
+            assert_eq!(*step, play::<Fruit>(state, episode, *action, SHORT_FRUIT));
+            ended += u32::from(step.truncated);
+        }
+    }
+    assert_eq!(ended, 3 * (40 / SHORT_FRUIT.max_steps));
+    assert_ne!(envs.observe(), start);
+    envs.reset(9);
+    assert_eq!(envs.observe(), start);
+    envs.reset_env(1, envs.episode(0).level);
+    assert_eq!(envs.state(0), envs.state(1));
+}
+
+#[test]
+fn actions_that_cannot_be_taken_are_refused_and_nothing_is_played() {
+    let mut envs = VecEnv::new(LEDGE, 2, 1);
+    let before: Vec<_> = (0..2).map(|env| *envs.state(env)).collect();
+    assert_eq!(envs.step(&[0]), Err(EnvError::Count { expected: 2, found: 1 }));
+    let message = envs.step(&[0, 4]).unwrap_err().to_string();
+    assert_eq!(message, "action 4 of environment 1 is none of ledge's, which are 0 to 3");
+    envs.reset_env(0, (0..).find(|l| new_game::<Ledge>(*l, LEDGE).cell == 0).unwrap());
+    assert_eq!(envs.legal(0), [true, false, true, false]);
+    assert_eq!(envs.step(&[1, 0]), Err(EnvError::Illegal { env: 0, action: 1 }));
+    assert_eq!(envs.step_env(0, 3), Err(EnvError::Illegal { env: 0, action: 3 }));
+    assert_eq!(*envs.state(1), before[1]);
+    assert_eq!(envs.episode(0).time, 0);
+    assert_eq!(envs.step_env(0, 2).map(|step| step.reward < 2.0), Ok(true));
+}
+
+fn none(findings: &[Finding], context: &str) {
+    assert!(findings.is_empty(), "{context}: {findings:?}");
+}
+
+#[test]
+fn nothing_is_wrong_with_the_games_of_this_library() {
+    fn holds<G: Rules>(game: G) {
+        let options = CheckOptions::default();
+        none(&check(game, &options), &format!("{game:?}"));
+        if let Some(device) = adapter() {
+            none(&check_on_device(game, &options, &device), &format!("{game:?} on a device"));
+        }
+    }
+    holds(Fruit::default());
+    holds(SHORT_FRUIT);
+    holds(Catch::default());
+    holds(CATCH_BOARD);
+    holds(CartPole::default());
+    holds(LEDGE);
+    holds(Breakout::default());
+    holds(Recall::default());
+}
+
+/// A game with something wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Faulty(Fault);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Fault {
+    Nothing,
+    TooManyWords,
+    HugeFeature,
+    InfiniteFeature,
+    LostByPacking,
+    UsesWordsItDoesNotHave,
+    Illegal,
+    Endless,
+    StartsFromWhatWasThere,
+    Deterministic,
+    NoReward,
+    ScoreOfItsOwn,
+    WrongInKernels,
+}
+
+#[derive(CubeType, Clone, Copy, Debug)]
+struct FaultyState {
+    number: u32,
+    lost: u32,
+}
+
+/// 0 natively and 1 in a kernel: as where something differs there.
+fn place() -> u32 {
+    0
+}
+
+mod place {
+    use super::*;
+
+    pub fn expand(scope: &Scope) -> NativeExpand<u32> {
+        one::expand(scope)
+    }
+}
+
+#[cube]
+fn one() -> u32 {
+    1u32.runtime()
+}
+
+impl Env for Faulty {
+    const NAME: &'static str = "faulty";
+    const SCORE_IS_REWARD: bool = true;
+
+    fn num_features(&self) -> usize {
+        1
+    }
+
+    fn num_actions(&self) -> usize {
+        2
+    }
+
+    fn num_words(&self) -> usize {
+        if self.0 == Fault::TooManyWords { 1000 } else { 1 }
+    }
+
+    fn max_steps(&self) -> u32 {
+        if self.0 == Fault::Endless { u32::MAX } else { 20 }
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+#[cube]
+impl Rules for Faulty {
+    type State = FaultyState;
+
+    fn reset(state: &mut FaultyState, key: u32, #[comptime] game: Self) {
+        if comptime!(game.0 == Fault::Deterministic) {
+            state.number = 3;
+        } else if comptime!(game.0 == Fault::StartsFromWhatWasThere) {
+            state.number = (state.number & 1) + 2 * below(key, 9);
+        } else {
+            state.number = below(key, 10);
+        }
+        state.lost = 0;
+    }
+
+    fn step(state: &mut FaultyState, action: u32, key: u32, #[comptime] game: Self) -> Outcome {
+        let drawn =
+            if comptime!(game.0 == Fault::Deterministic) { 1u32.runtime() } else { below(key, 5) };
+        state.number = (state.number + drawn + action + state.lost) % 16;
+        if comptime!(game.0 == Fault::LostByPacking) {
+            state.lost = 1;
+        }
+        if comptime!(game.0 == Fault::WrongInKernels) {
+            state.number = (state.number + place()) % 16;
+        }
+        let plain = state.number as f32 * 0.0625f32;
+        let reward = if comptime!(game.0 == Fault::NoReward) { plain / 0.0f32 } else { plain };
+        let score =
+            if comptime!(game.0 == Fault::ScoreOfItsOwn) { 1.0f32.runtime() } else { reward };
+        Outcome { reward, score, terminated: false.runtime() }
+    }
+
+    fn feature(state: &FaultyState, #[comptime] _i: usize, #[comptime] game: Self) -> f32 {
+        let x = state.number as f32 * 0.0625f32;
+        if comptime!(game.0 == Fault::HugeFeature) {
+            x * 1000.0f32
+        } else if comptime!(game.0 == Fault::InfiniteFeature) {
+            1.0f32 / (x * 0.0f32)
+        } else {
+            x
+        }
+    }
+
+    fn legal(_state: &FaultyState, #[comptime] action: usize, #[comptime] game: Self) -> bool {
+        if comptime!(game.0 == Fault::Illegal && action == 1) {
+            false.runtime()
+        } else {
+            true.runtime()
+        }
+    }
+
+    fn pack(state: &FaultyState, #[comptime] game: Self) -> Words {
+        let mut words = Words::zero();
+        words.w0 = state.number;
+        if comptime!(game.0 == Fault::UsesWordsItDoesNotHave) {
+            words.w1 = state.number;
+        }
+        words
+    }
+
+    fn unpack(words: &Words, #[comptime] _game: Self) -> FaultyState {
+        FaultyState { number: words.w0, lost: 0u32.runtime() }
+    }
+}
+
+fn found(fault: Fault) -> Vec<Finding> {
+    check(Faulty(fault), &CheckOptions { max_steps: 300, ..CheckOptions::default() })
+}
+
+#[test]
+fn what_is_wrong_with_a_game_is_found() {
+    none(&found(Fault::Nothing), "nothing");
+    for (fault, subject, is_error, word) in [
+        (Fault::TooManyWords, Subject::Sizes, true, "1000"),
+        (Fault::HugeFeature, Subject::Features, false, "reaches"),
+        (Fault::InfiniteFeature, Subject::Features, true, "feature 0"),
+        (Fault::LostByPacking, Subject::Packing, true, "packed and unpacked"),
+        (Fault::UsesWordsItDoesNotHave, Subject::Packing, true, "word 1 is used"),
+        (Fault::Illegal, Subject::Masks, true, "MASKED is false"),
+        (Fault::Endless, Subject::Length, false, "none of 64 episodes ended"),
+        (Fault::StartsFromWhatWasThere, Subject::Draws, true, "starts differently"),
+        (Fault::Deterministic, Subject::Draws, false, "levels do not differ"),
+        (Fault::NoReward, Subject::Rewards, true, "not finite"),
+        (Fault::ScoreOfItsOwn, Subject::Rewards, true, "SCORE_IS_REWARD"),
+    ] {
+        let findings = found(fault);
+        assert_eq!(findings.len(), 1, "{fault:?}: {findings:?}");
+        let finding = &findings[0];
+        assert_eq!((finding.subject, finding.is_error), (subject, is_error), "{finding}");
+        assert!(finding.message.contains(word), "{finding}");
+    }
+}
+
+#[test]
+fn rules_that_differ_in_kernels_are_found() {
+    let Some(device) = adapter() else { return };
+    let options = CheckOptions::default();
+    none(&check_on_device(Faulty(Fault::Nothing), &options, &device), "nothing");
+    none(&check(Faulty(Fault::WrongInKernels), &options), "natively");
+    let findings = check_on_device(Faulty(Fault::WrongInKernels), &options, &device);
+    assert_eq!(findings.len(), 1);
+    assert_eq!((findings[0].subject, findings[0].is_error), (Subject::Kernels, true));
+}

@@ -1,0 +1,98 @@
+//! A program with a game of its user's, that of `examples/own_game.rs`: every command is there for it.
+
+#[path = "../../examples/own_game.rs"]
+#[allow(dead_code)]
+mod example;
+
+use crate::support::stderr;
+use example::Corridor;
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::{Command, ExitCode, Output};
+use tempfile::TempDir;
+
+/// The words of the command line for the process that is the program.
+const WORDS: &str = "GROVE_TEST_WORDS";
+
+/// Not a test but that program, where [`own`] has started this executable once more.
+#[test]
+fn program_of_ones_own() {
+    let Ok(words) = std::env::var(WORDS) else { return };
+    let words = words.lines().map(OsString::from);
+    let program = match std::env::var("GROVE_TEST_ALONE").is_ok() {
+        true => grove::program().without_builtin(),
+        false => grove::program(),
+    };
+    let code = program.game::<Corridor>().run_with(words);
+    assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::SUCCESS));
+}
+
+fn command(folder: &Path, arguments: &str) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let words: Vec<_> = ["own"].into_iter().chain(arguments.split(' ')).collect();
+    command
+        .args(["--exact", "own_game::program_of_ones_own", "--nocapture"])
+        .env(WORDS, words.join("\n"))
+        .current_dir(folder);
+    command
+}
+
+fn own(folder: &Path, arguments: &str) -> Output {
+    command(folder, arguments).output().unwrap()
+}
+
+/// The JSON object among what the test's frame prints.
+fn json(folder: &Path, arguments: &str) -> serde_json::Value {
+    let output = own(folder, &format!("{arguments} --json"));
+    assert!(output.status.success(), "{arguments}: {}", stderr(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let start = text.find('{').unwrap_or_else(|| panic!("{arguments}: {text}"));
+    serde_json::Deserializer::from_str(&text[start..]).into_iter().next().unwrap().unwrap()
+}
+
+#[test]
+fn every_command_is_there_for_a_game_of_ones_own() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let settings = "--device cpu --set num_groups=8 --set corridor.length=4 --set eval_episodes=50";
+    let report = json(folder, &format!("train corridor --run-dir run --iterations 2 {settings}"));
+    assert_eq!((&report["env"], &report["iteration"]), (&"corridor".into(), &2.into()));
+    let resumed = json(folder, "train --resume --run-dir run --iterations 30 --device cpu");
+    assert_eq!(resumed["iteration"], 30);
+    // 4 / 0.7 steps are the best there are; who never waits takes 10.
+    assert!(resumed["mean_score"].as_f64().unwrap() > -7.5, "{resumed}");
+
+    let evaluation = json(folder, "eval run --greedy");
+    assert_eq!(evaluation["mean_score"], resumed["mean_score"]);
+    let picture = json(folder, "record run --out x.png --games 3 --steps 3");
+    assert_eq!((&picture["env"], &picture["frames"]), (&"corridor".into(), &().into()));
+    let still = image::open(folder.join("x.png")).unwrap().into_rgba8();
+    assert_eq!(picture["width"], still.width());
+    let colours: std::collections::HashSet<_> = still.pixels().map(|pixel| pixel.0).collect();
+    assert!(colours.len() > 3, "features are bars on a ground of two tones: {colours:?}");
+    let film = json(folder, "record run --out x.gif --steps 5");
+    assert!(film["frames"].as_u64().unwrap() > 5);
+    let sizes = "--num-envs 16 --num-steps 8 --repeats 1 --no-peak --device cpu";
+    let figures = json(folder, &format!("bench corridor {sizes} --out figures.json"));
+    assert_eq!((&figures["env"], &figures["num_features"]), (&"corridor".into(), &2.into()));
+    assert!(folder.join("figures.json").exists());
+    assert_eq!(json(folder, "devices")["devices"][0]["name"], "cpu");
+
+    let wrong = own(folder, "train corridor --set corridor.length=0");
+    assert!(!wrong.status.success());
+    assert!(stderr(&wrong).contains("corridor.length is 0, but must be 1 to 1000"));
+    let help = own(folder, "train --help");
+    let help = String::from_utf8(help.stdout).unwrap();
+    assert!(help.contains("recall, corridor [default: fruit]"), "{help}");
+}
+
+#[test]
+fn built_in_games_can_be_left_out() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let mut train = command(folder, "train fruit");
+    let output = train.env("GROVE_TEST_ALONE", "1").output().unwrap();
+    assert!(!output.status.success());
+    let said = stderr(&output);
+    assert!(said.contains("unknown game `fruit`; there are: corridor"), "{said}");
+}

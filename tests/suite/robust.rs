@@ -1,0 +1,195 @@
+//! Runs that meet with misfortune: nothing of them is lost, and nothing hangs.
+
+use crate::support::{grove, json, refusal, stderr, stdout, train};
+use grove::checkpoint::{self, Store};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+fn start(folder: &Path, arguments: &[&str]) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_grove"))
+        .args(arguments)
+        .current_dir(folder)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+fn wait_for(what: &str, there: impl Fn() -> bool) {
+    let started = Instant::now();
+    while !there() {
+        assert!(started.elapsed() < Duration::from_secs(120), "waiting in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn resume<'a>(run: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&["train", "--resume", "--run-dir", run, "--device", "cpu", "--json"], more].concat()
+}
+
+#[test]
+fn settings_in_a_file_are_checked_before_anything_is_played() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    json(folder, &train("catch", "run", &["--iterations", "1"]));
+    let path = folder.join("run/best");
+    let mut best = checkpoint::load(&path).unwrap();
+    let config = best.sections.iter_mut().find(|s| s.name == "config.toml").unwrap();
+    let text = String::from_utf8(config.bytes.clone()).unwrap();
+    config.bytes = text.replace("rows = 10", "rows = 0").into_bytes();
+    checkpoint::save(&best, &path).unwrap();
+    let commands: [&[&str]; 2] =
+        [&["eval", "run"], &["record", "run", "--out", "x.png", "--steps", "3"]];
+    for arguments in commands {
+        let text = refusal(folder, arguments);
+        assert!(text.contains("catch.rows is 0"), "{arguments:?}: {text}");
+    }
+}
+
+#[test]
+fn a_step_that_overflows_is_not_saved() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    // One step, of a loss that is finite, to weights that are not.
+    let more = ["learning_rate=3e38", "weight_decay=10", "update_epochs=1", "num_minibatches=1"];
+    let sets = more.iter().flat_map(|set| ["--set", set]);
+    let more: Vec<&str> = ["--iterations", "1"].into_iter().chain(sets).collect();
+    let text = refusal(folder, &train("catch", "run", &more));
+    assert!(
+        text.contains("policy or its optimiser's state is not finite in iteration 1"),
+        "{text}"
+    );
+    assert!(!folder.join("run/best").exists());
+    assert!(Store::new(folder.join("run/checkpoints")).latest().is_err());
+}
+
+#[test]
+fn a_run_goes_on_before_numbers_that_are_not_finite() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    json(folder, &train("catch", "run", &["--iterations", "8", "--set", "save_every=4"]));
+    let newest = folder.join("run/checkpoints/00000008");
+    let mut last = checkpoint::load(&newest).unwrap();
+    let weights = last.sections.iter_mut().find(|s| s.name == "weights.safetensors").unwrap();
+    let end = weights.bytes.len();
+    weights.bytes[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+    checkpoint::save(&last, &newest).unwrap();
+    let output = grove(folder, &resume("run", &["--iterations", "9"]));
+    let said = stderr(&output);
+    assert!(output.status.success(), "{said}");
+    assert!(said.contains("00000008 cannot be used: its numbers are not finite"), "{said}");
+    assert!(said.contains("going on from run/checkpoints/00000004"), "{said}");
+}
+
+#[test]
+fn a_run_that_is_killed_before_its_first_checkpoint_goes_on_from_the_best_policy() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let more = ["--iterations", "300", "--set", "save_every=1000"];
+    json(folder, &train("catch", "whole", &more));
+    let mut child = start(folder, &train("catch", "killed", &more));
+    wait_for("a best policy", || folder.join("killed/best/SHA256SUMS").exists());
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(!folder.join("killed/checkpoints").exists(), "it was not killed in time");
+    let output = grove(folder, &resume("killed", &[]));
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stderr(&output).contains("Going on from the best policy"), "{}", stderr(&output));
+    let last = |run: &str| folder.join(run).join("checkpoints/00000300");
+    let load = |run: &str| checkpoint::load(&last(run)).unwrap();
+    assert_eq!(load("whole"), load("killed"), "as if nothing had been");
+}
+
+#[test]
+fn one_process_at_a_time_trains_a_run() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let more = ["--iterations", "1000000", "--set", "save_every=1"];
+    let mut child = start(folder, &train("catch", "run", &more));
+    wait_for("a checkpoint", || folder.join("run/checkpoints").exists());
+    let text = refusal(folder, &resume("run", &[]));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(text.contains("another process trains the run in run"), "{text}");
+    // Who is killed leaves no lock.
+    let saved = Store::new(folder.join("run/checkpoints")).iterations().unwrap();
+    let to = (saved.last().unwrap() + 1).to_string();
+    json(folder, &resume("run", &["--iterations", &to]));
+}
+
+#[test]
+fn a_longer_run_has_settings_that_say_so_and_metrics_may_be_damaged() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    json(folder, &train("catch", "run", &["--iterations", "3"]));
+    let metrics = folder.join("run/metrics.jsonl");
+    let mut bytes = fs::read(&metrics).unwrap();
+    let second = bytes.iter().position(|&byte| byte == b'\n').unwrap() + 1;
+    bytes[second + 3] = 0xff;
+    fs::write(&metrics, bytes).unwrap();
+    let report = json(folder, &resume("run", &["--iterations", "5"]));
+    assert_eq!(report["iterations"], 5);
+    let text = fs::read_to_string(&metrics).unwrap();
+    let iteration =
+        |line: &str| serde_json::from_str::<serde_json::Value>(line).unwrap()["iteration"].clone();
+    assert_eq!(
+        text.lines().map(iteration).collect::<Vec<_>>(),
+        [1, 3, 4, 5],
+        "but the damaged one"
+    );
+    let config: toml::Table =
+        fs::read_to_string(folder.join("run/config.toml")).unwrap().parse().unwrap();
+    assert_eq!(config["iterations"].as_integer(), Some(5));
+}
+
+#[test]
+fn a_closed_pipe_costs_no_run() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    // Without --json the table goes to a pipe that nobody reads, too.
+    let more = ["--iterations", "12", "--set", "eval_every=1"];
+    let words: Vec<_> =
+        train("catch", "run", &more).into_iter().filter(|w| *w != "--json").collect();
+    let mut child = start(folder, &words);
+    drop(child.stdout.take());
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.contains("Training catch"), "{line}");
+    assert!(child.wait().unwrap().success());
+    assert!(folder.join("run/checkpoints/00000012").exists());
+    for arguments in [&["eval", "run", "--episodes", "9"][..], &["devices"], &["devices", "--json"]]
+    {
+        let mut child = start(folder, arguments);
+        drop((child.stdout.take(), child.stderr.take()));
+        assert!(child.wait().unwrap().success(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn every_command_says_its_result_as_json() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    json(folder, &train("catch", "run", &["--iterations", "1"]));
+    let picture = json(folder, &["record", "run", "--out", "x.gif", "--steps", "2", "--json"]);
+    assert_eq!((&picture["frames"], &picture["iteration"]), (&13.into(), &1.into()));
+    assert_eq!(picture["bytes"], fs::metadata(folder.join("x.gif")).unwrap().len());
+    let sizes = ["--num-envs", "16", "--num-steps", "5", "--repeats", "1", "--no-peak"];
+    let figures =
+        json(folder, &[&["bench", "catch", "--device", "cpu", "--json"], &sizes[..]].concat());
+    assert_eq!(figures["env"], "catch");
+    let mut server = start(folder, &["watch", "run", "--port", "0", "--json"]);
+    let mut line = String::new();
+    BufReader::new(server.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    server.kill().unwrap();
+    server.wait().unwrap();
+    let said: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert!(said["url"].as_str().unwrap().starts_with("http://127.0.0.1:"), "{line}");
+    for command in ["train", "eval", "devices", "bench", "watch", "record"] {
+        let help = stdout(&grove(folder, &[command, "--help"]));
+        assert!(help.contains("--json"), "{command}: {help}");
+    }
+}
