@@ -9,7 +9,7 @@
 
 use burn::cubecl;
 use burn::cubecl::prelude::*;
-use grove::env::{Env, Outcome, Rules, Words};
+use grove::env::{Bits, Env, Outcome, Rules};
 use grove::rng::{draw, uniform};
 use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
@@ -27,12 +27,13 @@ impl Default for Corridor {
     }
 }
 
-/// Where the walker is.
-#[derive(CubeType, Clone, Copy, Debug)]
-pub struct Walker {
-    cell: u32,
-    /// 1 where a gust comes in this step; one waits it out, or is blown back.
-    gust: u32,
+grove::packed_state! {
+    /// Where the walker is.
+    pub struct Walker {
+        cell: Bits<10>,
+        /// 1 where a gust comes in this step; one waits it out, or is blown back.
+        gust: Bits<1>,
+    }
 }
 
 /// What the trainer must know.
@@ -46,10 +47,6 @@ impl Env for Corridor {
 
     /// Wait, walk.
     fn num_actions(&self) -> usize {
-        2
-    }
-
-    fn num_words(&self) -> usize {
         2
     }
 
@@ -108,17 +105,6 @@ impl Rules for Corridor {
         } else {
             state.gust as f32
         }
-    }
-
-    fn pack(state: &Walker, #[comptime] _game: Self) -> Words {
-        let mut words = Words::zero();
-        words.w0 = state.cell;
-        words.w1 = state.gust;
-        words
-    }
-
-    fn unpack(words: &Words, #[comptime] _game: Self) -> Walker {
-        Walker { cell: words.w0, gust: words.w1 }
     }
 }
 

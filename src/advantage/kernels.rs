@@ -3,7 +3,7 @@
 //! They compute what [`super::advantages`] does. Sums are taken in an order that depends on sizes alone.
 
 use crate::config::{AdvantageConfig, Estimator, RolloutConfig, Scale};
-use crate::data::{FACTS, Judged, Recording, TRUNCATED};
+use crate::data::{Recording, RecordingAdvantages, SUMMARY_LEN, TRUNCATED};
 use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, room};
 use burn::backend::{Cube, DType};
 use burn::cubecl;
@@ -41,27 +41,27 @@ struct Sizes {
 #[cube]
 fn store_row(own: &Array<f32>, rows: &mut [f32], sizes: &Sizes) {
     let unit = UNIT_POS as usize;
-    let mut sums = Shared::<[f32]>::new_slice(comptime!(UNITS * FACTS));
+    let mut sums = Shared::<[f32]>::new_slice(comptime!(UNITS * SUMMARY_LEN));
     #[unroll]
-    for q in 0..FACTS {
+    for q in 0..SUMMARY_LEN {
         sums[comptime!(q * UNITS) + unit] = own[q];
     }
     sync_cube();
-    if unit < FACTS && CUBE_POS < sizes.cubes {
+    if unit < SUMMARY_LEN && CUBE_POS < sizes.cubes {
         let mut sum = 0.0f32;
         for i in 0..comptime!(UNITS) {
             sum += sums[unit * UNITS + i];
         }
-        rows[(sizes.first_row + CUBE_POS) * FACTS + unit] = sum;
+        rows[(sizes.first_row + CUBE_POS) * SUMMARY_LEN + unit] = sum;
     }
 }
 
 /// The sums of a unit, all zero.
 #[cube]
 fn no_sums() -> Array<f32> {
-    let mut sums = Array::<f32>::new(FACTS);
+    let mut sums = Array::<f32>::new(SUMMARY_LEN);
     #[unroll]
-    for q in 0..FACTS {
+    for q in 0..SUMMARY_LEN {
         sums[q] = 0.0f32;
     }
     sums
@@ -69,16 +69,16 @@ fn no_sums() -> Array<f32> {
 
 /// One unit credits the steps of one game with what followed them.
 ///
-/// Buffers: words, numbers and first scores of [`crate::data::Part`]; a part of
-/// [`Judged::parts`]; rows of sums `[rows, FACTS]`. The actions' words are row `last_word` of the words.
-/// Scores are the third row of the numbers where they are `scored`, else sums of rewards.
+/// Buffers: words, values and first scores of [`crate::data::Part`]; a part of
+/// [`RecordingAdvantages::parts`]; rows of sums `[rows, SUMMARY_LEN]`. The actions' words are row `last_word` of the words.
+/// Scores are the third row of the values where they are `scored`, else sums of rewards.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
 fn credit_kernel(
     words: &[u32],
-    numbers: &[f32],
+    values: &[f32],
     first_scores: &[f32],
-    judged: &mut [f32],
+    advantages: &mut [f32],
     rows: &mut [f32],
     sizes: Sizes,
     last_word: usize,
@@ -100,14 +100,14 @@ fn credit_kernel(
         let mut first = 0usize.runtime();
         for t in 0..num_steps {
             let at = t * games + game;
-            let reward = numbers[rewards + at];
+            let reward = values[rewards + at];
             sums[REWARDS] += reward;
             score += reward;
             total += select(t < counted, reward, 0.0f32);
             sum += select(t < counted, reward, 0.0f32);
             if words[actions + at] >= TRUNCATED {
                 if comptime!(scored) {
-                    score = numbers[2 * rewards + at];
+                    score = values[2 * rewards + at];
                 }
                 sums[SCORES] += score;
                 sums[EPISODES] += 1.0f32;
@@ -117,7 +117,7 @@ fn credit_kernel(
                 } else if comptime!(estimator == Estimator::Return) {
                     let behind = select(t + 1 < sizes.learn_steps, t + 1, sizes.learn_steps);
                     for step in first..behind {
-                        judged[step * games + game] = sum;
+                        advantages[step * games + game] = sum;
                     }
                     first = t + 1;
                     sum = 0.0f32;
@@ -131,37 +131,37 @@ fn credit_kernel(
                 let at = t * games + game;
                 if t < counted {
                     let ended = words[actions + at] >= TRUNCATED;
-                    credit = numbers[rewards + at] + select(ended, 0.0f32, discount * credit);
+                    credit = values[rewards + at] + select(ended, 0.0f32, discount * credit);
                 }
                 if t < sizes.learn_steps {
-                    judged[at] = credit;
+                    advantages[at] = credit;
                 }
             }
         } else {
             for step in first..sizes.learn_steps {
-                judged[step * games + game] = sum;
+                advantages[step * games + game] = sum;
             }
         }
         let length = select(counted < sizes.learn_steps, counted, sizes.learn_steps) as f32;
         sums[STEPS] = length;
-        judged[sizes.learn_steps * games + game] = length;
-        judged[(sizes.learn_steps + 1) * games + game] = total;
+        advantages[sizes.learn_steps * games + game] = length;
+        advantages[(sizes.learn_steps + 1) * games + game] = total;
     }
     store_row(&sums, rows, &sizes);
 }
 
 /// One unit looks whether the members of one group are credited alike at all steps at which one counts.
 ///
-/// Buffers: the part of [`Judged::parts`] that the first kernel wrote to; rows of sums.
+/// Buffers: the part of [`RecordingAdvantages::parts`] that the first kernel wrote to; rows of sums.
 #[cube(launch_unchecked)]
-fn compare_kernel(judged: &[f32], rows: &mut [f32], sizes: Sizes) {
+fn compare_kernel(advantages: &[f32], rows: &mut [f32], sizes: Sizes) {
     let group = ABSOLUTE_POS;
     let mut sums = no_sums();
     if group < sizes.games / sizes.group_size {
         let first = group * sizes.group_size;
         let mut counted = 0.0f32;
         for member in 0..sizes.group_size {
-            let length = judged[sizes.learn_steps * sizes.games + first + member];
+            let length = advantages[sizes.learn_steps * sizes.games + first + member];
             counted = select(length > counted, length, counted);
         }
         let mut alike = 1.0f32;
@@ -170,7 +170,7 @@ fn compare_kernel(judged: &[f32], rows: &mut [f32], sizes: Sizes) {
             if alike == 1.0f32 {
                 let row = t * sizes.games + first;
                 for member in 1..sizes.group_size {
-                    alike = select(judged[row + member] == judged[row], alike, 0.0f32);
+                    alike = select(advantages[row + member] == advantages[row], alike, 0.0f32);
                 }
             }
         }
@@ -182,10 +182,10 @@ fn compare_kernel(judged: &[f32], rows: &mut [f32], sizes: Sizes) {
 /// One unit centres the credits of one group at some steps, and scales them by the group's spread
 /// where that is asked for.
 ///
-/// Buffers: the part of [`Judged::parts`] that the first kernel wrote to; rows of sums.
+/// Buffers: the part of [`RecordingAdvantages::parts`] that the first kernel wrote to; rows of sums.
 #[cube(launch_unchecked)]
 fn centre_kernel(
-    judged: &mut [f32],
+    advantages: &mut [f32],
     rows: &mut [f32],
     sizes: Sizes,
     steps_per_unit: usize,
@@ -205,23 +205,23 @@ fn centre_kernel(
             let row = t * sizes.games + first;
             let mut sum = 0.0f32;
             for member in 0..members {
-                sum += judged[row + member];
+                sum += advantages[row + member];
             }
             let mean = sum / members as f32;
             let mut factor = 1.0f32;
             if comptime!(scale == Scale::Group) {
                 let mut squares = 0.0f32;
                 for member in 0..members {
-                    let centred = judged[row + member] - mean;
+                    let centred = advantages[row + member] - mean;
                     squares += centred * centred;
                 }
                 factor = 1.0f32 / ((squares / (members - 1) as f32).sqrt() + epsilon);
             }
             for member in 0..members {
-                let length = judged[learn_steps * sizes.games + first + member];
-                let centred = (judged[row + member] - mean) * factor;
+                let length = advantages[learn_steps * sizes.games + first + member];
+                let centred = (advantages[row + member] - mean) * factor;
                 let counted = select((t as f32) < length, centred, 0.0f32);
-                judged[row + member] = counted;
+                advantages[row + member] = counted;
                 sums[SQUARES] += counted * counted;
             }
         }
@@ -229,41 +229,41 @@ fn centre_kernel(
     store_row(&sums, rows, &sizes);
 }
 
-/// One cube adds up all rows and makes the facts of them.
+/// One cube adds up all rows and makes the summary of them.
 ///
-/// Buffers: rows of sums `[count, FACTS]`; [`Judged::facts`]. Workgroup memory: `RUNS * FACTS` floats.
+/// Buffers: rows of sums `[count, SUMMARY_LEN]`; [`RecordingAdvantages::summary`]. Workgroup memory: `RUNS * SUMMARY_LEN` floats.
 #[cube(launch_unchecked)]
-fn facts_kernel(
+fn summary_kernel(
     rows: &[f32],
-    facts: &mut [f32],
+    summary: &mut [f32],
     count: usize,
     epsilon: f32,
     #[comptime] scale: Scale,
 ) {
     let unit = UNIT_POS as usize;
-    let column = unit % FACTS;
+    let column = unit % SUMMARY_LEN;
     let mut sum = 0.0f32;
-    for row in range_stepped(unit / FACTS, count, RUNS) {
-        sum += rows[row * FACTS + column];
+    for row in range_stepped(unit / SUMMARY_LEN, count, RUNS) {
+        sum += rows[row * SUMMARY_LEN + column];
     }
-    let mut sums = Shared::<[f32]>::new_slice(comptime!(RUNS * FACTS));
+    let mut sums = Shared::<[f32]>::new_slice(comptime!(RUNS * SUMMARY_LEN));
     sums[unit] = sum;
     sync_cube();
-    if unit < FACTS {
+    if unit < SUMMARY_LEN {
         let mut total = 0.0f32;
         for run in 0..comptime!(RUNS) {
-            total += sums[run * FACTS + unit];
+            total += sums[run * SUMMARY_LEN + unit];
         }
         if unit == SQUARES {
             // In this column stands what the advantages are to be multiplied by.
             let mut steps = 0.0f32;
             for run in 0..comptime!(RUNS) {
-                steps += sums[run * FACTS + STEPS];
+                steps += sums[run * SUMMARY_LEN + STEPS];
             }
             let factor = 1.0f32 / ((total / steps).sqrt() + epsilon);
             total = if comptime!(scale == Scale::Batch) { factor } else { 1.0f32.runtime() };
         }
-        facts[unit] = total;
+        summary[unit] = total;
     }
 }
 
@@ -272,7 +272,11 @@ fn facts_kernel(
 ///
 /// # Panics
 /// If the recording's parts do not consist of whole groups, or it has fewer than `learn_steps` steps.
-pub fn judge(recording: &Recording, rollout: &RolloutConfig, config: &AdvantageConfig) -> Judged {
+pub fn recording_advantages(
+    recording: &Recording,
+    rollout: &RolloutConfig,
+    config: &AdvantageConfig,
+) -> RecordingAdvantages {
     let RolloutConfig { group_size, learn_steps, auto_reset, .. } = *rollout;
     let num_steps = recording.num_steps;
     assert!((1..=num_steps).contains(&learn_steps), "learn_steps: 1..=num_steps");
@@ -280,15 +284,15 @@ pub fn judge(recording: &Recording, rollout: &RolloutConfig, config: &AdvantageC
     let plans: Vec<Plan> =
         recording.parts.iter().map(|part| Plan::new(part.num_envs(), rollout)).collect();
     let count = plans.iter().map(Plan::cubes).sum();
-    let like = cube_tensor(recording.parts[0].numbers.clone());
-    let rows = room(&like, &[count, FACTS], DType::F32);
-    let facts = room(&like, &[FACTS], DType::F32);
+    let like = cube_tensor(recording.parts[0].values.clone());
+    let rows = room(&like, &[count, SUMMARY_LEN], DType::F32);
+    let summary = room(&like, &[SUMMARY_LEN], DType::F32);
     let client = &like.client;
     let mut first_row = 0;
     let mut parts = Vec::new();
     for (part, plan) in recording.parts.iter().zip(&plans) {
         let games = part.num_envs();
-        let judged = room(&like, &[learn_steps + 2, games], DType::F32);
+        let advantages = room(&like, &[learn_steps + 2, games], DType::F32);
         let sizes =
             |row, cubes| SizesLaunch::new(num_steps, learn_steps, games, group_size, row, cubes);
         // SAFETY: the kernels stay below the number of games and steps, and their cubes write a row
@@ -299,9 +303,9 @@ pub fn judge(recording: &Recording, rollout: &RolloutConfig, config: &AdvantageC
                 grid(&like, plan.credit_cubes),
                 dim,
                 argument(&cube_ints(part.words.clone())),
-                argument(&cube_tensor(part.numbers.clone())),
+                argument(&cube_tensor(part.values.clone())),
                 argument(&cube_tensor(part.first_scores.clone())),
-                argument(&judged),
+                argument(&advantages),
                 argument(&rows),
                 sizes(first_row, plan.credit_cubes),
                 part.num_words() - 1,
@@ -314,7 +318,7 @@ pub fn judge(recording: &Recording, rollout: &RolloutConfig, config: &AdvantageC
                 client,
                 grid(&like, plan.compare_cubes),
                 dim,
-                argument(&judged),
+                argument(&advantages),
                 argument(&rows),
                 sizes(first_row + plan.credit_cubes, plan.compare_cubes),
             );
@@ -322,7 +326,7 @@ pub fn judge(recording: &Recording, rollout: &RolloutConfig, config: &AdvantageC
                 client,
                 grid(&like, plan.centre_cubes),
                 dim,
-                argument(&judged),
+                argument(&advantages),
                 argument(&rows),
                 sizes(first_row + plan.credit_cubes + plan.compare_cubes, plan.centre_cubes),
                 plan.steps_per_unit,
@@ -331,22 +335,22 @@ pub fn judge(recording: &Recording, rollout: &RolloutConfig, config: &AdvantageC
             );
         }
         first_row += plan.cubes();
-        parts.push(Tensor::from_primitive::<Cube>(judged));
+        parts.push(Tensor::from_primitive::<Cube>(advantages));
     }
-    // SAFETY: the kernel stays below `count` and the number of facts.
+    // SAFETY: the kernel stays below `count` and the number of summary.
     unsafe {
-        facts_kernel::launch_unchecked(
+        summary_kernel::launch_unchecked(
             client,
             CubeCount::Static(1, 1, 1),
-            CubeDim::new_1d((RUNS * FACTS) as u32),
+            CubeDim::new_1d((RUNS * SUMMARY_LEN) as u32),
             argument(&rows),
-            argument(&facts),
+            argument(&summary),
             count,
             super::STD_EPSILON,
             config.scale_rewards,
         );
     }
-    Judged { learn_steps, parts, facts: Tensor::from_primitive::<Cube>(facts) }
+    RecordingAdvantages { learn_steps, parts, summary: Tensor::from_primitive::<Cube>(summary) }
 }
 
 /// How the work on a part is spread.

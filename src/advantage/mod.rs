@@ -5,7 +5,7 @@ mod kernels;
 mod native;
 
 #[cfg(feature = "kernels")]
-pub use kernels::judge;
+pub use kernels::recording_advantages;
 pub use native::HostAdvantages;
 
 use crate::config::{AdvantageConfig, Estimator, Scale};

@@ -35,7 +35,7 @@ impl HostAdvantages {
     ///
     /// # Panics
     /// If the trajectory is not one of `rollout`.
-    pub fn judge(
+    pub fn compute(
         &mut self,
         trajectory: &HostTrajectory,
         rollout: &RolloutConfig,
@@ -226,7 +226,7 @@ mod tests {
             for _ in 0..2 {
                 pool.as_ref()
                     .expect("threads can be had")
-                    .install(|| got.judge(&host, &rollout, config));
+                    .install(|| got.compute(&host, &rollout, config));
             }
             got
         });

@@ -29,7 +29,7 @@ pub struct TrainConfig {
     pub policy: PolicyConfig,
     /// How data are collected.
     pub rollout: RolloutConfig,
-    /// How actions are judged.
+    /// How an action is compared with its group.
     pub advantage: AdvantageConfig,
     /// What is minimised.
     pub loss: LossConfig,

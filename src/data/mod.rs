@@ -5,7 +5,9 @@ mod recording;
 
 pub(crate) use host::by_game;
 pub use host::{HostTrajectory, OBS_MULTIPLE, Totals};
-pub use recording::{ENDED, FACTS, Judged, Part, Recording, RecordingError, TERMINATED, TRUNCATED};
+pub use recording::{
+    ENDED, Part, Recording, RecordingAdvantages, RecordingError, SUMMARY_LEN, TERMINATED, TRUNCATED,
+};
 
 use burn::tensor::{Int, Tensor};
 

@@ -33,7 +33,7 @@ pub struct Part {
     pub(crate) words: Tensor<3, Int>,
     /// Numbers `[2 or 3, num_steps, games]`: the action's log-probability, the reward; and of games
     /// whose score is not their reward, the score of the episode that ended with the step, else 0.
-    pub(crate) numbers: Tensor<3>,
+    pub(crate) values: Tensor<3>,
     /// The score at the first step of the episode then under way: `[games]`.
     pub(crate) first_scores: Tensor<1>,
 }
@@ -99,14 +99,14 @@ fn of_floats(what: &'static str, found: DType) -> Result<(), RecordingError> {
 }
 
 impl Part {
-    /// From words `[num_words + 1, num_steps, games]`, numbers `[2 or 3, num_steps, games]` and first
+    /// From words `[num_words + 1, num_steps, games]`, values `[2 or 3, num_steps, games]` and first
     /// scores `[games]`, as a fused rollout writes them.
     ///
     /// # Errors
     /// If the shapes do not belong together, or elements do not take 4 bytes.
     pub fn new(
         words: Tensor<3, Int>,
-        numbers: Tensor<3>,
+        values: Tensor<3>,
         first_scores: Tensor<1>,
     ) -> Result<Self, RecordingError> {
         let [num_words, steps, games] = words.dims();
@@ -117,17 +117,17 @@ impl Part {
                 expected: "[2 or more, 1 or more, 1 or more]".to_string(),
             });
         }
-        let rows = if numbers.dims()[0] == 3 { 3 } else { 2 };
-        shaped("numbers", &numbers.dims(), &[rows, steps, games])?;
+        let rows = if values.dims()[0] == 3 { 3 } else { 2 };
+        shaped("values", &values.dims(), &[rows, steps, games])?;
         shaped("first_scores", &first_scores.dims(), &[games])?;
         if !matches!(words.dtype(), DType::I32 | DType::U32) {
             let found = format!("{:?}", words.dtype());
             let expected = "i32 or u32";
             return Err(RecordingError::Elements { what: "words", found, expected });
         }
-        of_floats("numbers", numbers.dtype())?;
+        of_floats("values", values.dtype())?;
         of_floats("first_scores", first_scores.dtype())?;
-        Ok(Self { words, numbers, first_scores })
+        Ok(Self { words, values, first_scores })
     }
 
     /// The rows of its words: those of a state, and the action's.
@@ -137,7 +137,7 @@ impl Part {
 
     /// Whether the scores of the episodes that ended are written down; else they are sums of rewards.
     pub fn has_scores(&self) -> bool {
-        self.numbers.dims()[0] > 2
+        self.values.dims()[0] > 2
     }
 
     /// The number of its games.
@@ -155,11 +155,11 @@ impl Recording {
         let Some(first) = parts.first() else {
             return Err(RecordingError::Parts { found: 0, expected: "1 or more".to_string() });
         };
-        let ([words, num_steps, _], [numbers, ..]) = (first.words.dims(), first.numbers.dims());
+        let ([words, num_steps, _], [values, ..]) = (first.words.dims(), first.values.dims());
         for part in &parts {
             let games = part.num_envs();
             shaped("the words of a part", &part.words.dims(), &[words, num_steps, games])?;
-            shaped("the numbers of a part", &part.numbers.dims(), &[numbers, num_steps, games])?;
+            shaped("the values of a part", &part.values.dims(), &[values, num_steps, games])?;
         }
         let num_envs = parts.iter().map(Part::num_envs).sum();
         Ok(Self { num_steps, num_envs, parts })
@@ -183,24 +183,24 @@ impl Recording {
 
 /// The advantages of a [`Recording`].
 #[derive(Clone, Debug)]
-pub struct Judged {
+pub struct RecordingAdvantages {
     /// Steps that are learnt from.
     pub(crate) learn_steps: usize,
     /// Of each part `[learn_steps + 2, games]`: the advantages, before they are multiplied by the
     /// scale; the number of these steps that count, which are the first ones; the game's return.
     pub(crate) parts: Vec<Tensor<2>>,
-    /// [`FACTS`] numbers of all games.
-    pub(crate) facts: Tensor<1>,
+    /// [`SUMMARY_LEN`] values of all games.
+    pub(crate) summary: Tensor<1>,
 }
 
-/// The numbers of [`Judged::facts`]: the steps of all games that count, and what the advantages are to
+/// The values of [`RecordingAdvantages::summary`]: the steps of all games that count, and what the advantages are to
 /// be multiplied by; then the sum of the scores of the episodes that ended, their number, the sum of all
 /// rewards, and the groups whose members are credited alike.
-pub const FACTS: usize = 6;
+pub const SUMMARY_LEN: usize = 6;
 
-impl Judged {
+impl RecordingAdvantages {
     /// The advantages of the first `learn_steps` steps of a recording: of each part `[learn_steps + 2,
-    /// games]`, see [`Judged::parts`]; and [`FACTS`] numbers of all games.
+    /// games]`, see [`RecordingAdvantages::parts`]; and [`SUMMARY_LEN`] values of all games.
     ///
     /// # Errors
     /// If the shapes are not those of the recording, or elements are no f32.
@@ -208,7 +208,7 @@ impl Judged {
         recording: &Recording,
         learn_steps: usize,
         parts: Vec<Tensor<2>>,
-        facts: Tensor<1>,
+        summary: Tensor<1>,
     ) -> Result<Self, RecordingError> {
         let (num_steps, expected) = (recording.num_steps, recording.parts.len());
         if !(1..=num_steps).contains(&learn_steps) {
@@ -223,9 +223,9 @@ impl Judged {
             shaped("the advantages of a part", &values.dims(), &expected)?;
             of_floats("the advantages of a part", values.dtype())?;
         }
-        shaped("facts", &facts.dims(), &[FACTS])?;
-        of_floats("facts", facts.dtype())?;
-        Ok(Self { learn_steps, parts, facts })
+        shaped("summary", &summary.dims(), &[SUMMARY_LEN])?;
+        of_floats("summary", summary.dtype())?;
+        Ok(Self { learn_steps, parts, summary })
     }
 
     /// Steps that are learnt from.
@@ -239,9 +239,9 @@ impl Judged {
         &self.parts
     }
 
-    /// [`FACTS`] numbers of all games.
-    pub fn facts(&self) -> &Tensor<1> {
-        &self.facts
+    /// [`SUMMARY_LEN`] values of all games.
+    pub fn summary(&self) -> &Tensor<1> {
+        &self.summary
     }
 }
 
@@ -250,10 +250,10 @@ mod tests {
     use super::*;
     use burn::tensor::Device;
 
-    fn part(words: [usize; 3], numbers: [usize; 3], games: usize) -> Result<Part, RecordingError> {
+    fn part(words: [usize; 3], values: [usize; 3], games: usize) -> Result<Part, RecordingError> {
         let device = Device::flex();
         let words = Tensor::<3, Int>::zeros(words, &device).cast(DType::I32);
-        Part::new(words, Tensor::zeros(numbers, &device), Tensor::zeros([games], &device))
+        Part::new(words, Tensor::zeros(values, &device), Tensor::zeros([games], &device))
     }
 
     #[test]
@@ -263,7 +263,7 @@ mod tests {
         assert!(part([2, 5, 3], [3, 5, 3], 3).is_ok_and(|part| part.has_scores()));
         assert!(message(part([1, 5, 3], [2, 5, 3], 3)).contains("words has the shape [1, 5, 3]"));
         assert!(message(part([2, 5, 3], [2, 4, 3], 3)).contains("must have [2, 5, 3]"));
-        assert!(message(part([2, 5, 3], [1, 5, 3], 3)).contains("numbers has the shape"));
+        assert!(message(part([2, 5, 3], [1, 5, 3], 3)).contains("values has the shape"));
         assert!(message(part([2, 5, 3], [2, 5, 3], 4)).contains("first_scores has the shape [4]"));
     }
 
@@ -277,14 +277,22 @@ mod tests {
         let recording = Recording::new(vec![long, wide]).unwrap();
         assert_eq!([recording.num_steps(), recording.num_envs()], [5, 10]);
         let device = Device::flex();
-        let judged = |learn_steps, shapes: &[[usize; 2]], facts: usize| {
+        let advantages = |learn_steps, shapes: &[[usize; 2]], summary: usize| {
             let parts = shapes.iter().map(|shape| Tensor::zeros(*shape, &device)).collect();
-            Judged::new(&recording, learn_steps, parts, Tensor::zeros([facts], &device))
+            RecordingAdvantages::new(
+                &recording,
+                learn_steps,
+                parts,
+                Tensor::zeros([summary], &device),
+            )
         };
-        assert!(judged(4, &[[6, 3], [6, 7]], FACTS).is_ok());
-        assert!(judged(6, &[[8, 3], [8, 7]], FACTS).is_err(), "more steps than were played");
-        assert!(judged(4, &[[6, 3]], FACTS).is_err(), "a part is missing");
-        assert!(judged(4, &[[6, 3], [6, 6]], FACTS).is_err(), "a game is missing");
-        assert!(judged(4, &[[6, 3], [6, 7]], 5).is_err(), "a fact is missing");
+        assert!(advantages(4, &[[6, 3], [6, 7]], SUMMARY_LEN).is_ok());
+        assert!(
+            advantages(6, &[[8, 3], [8, 7]], SUMMARY_LEN).is_err(),
+            "more steps than were played"
+        );
+        assert!(advantages(4, &[[6, 3]], SUMMARY_LEN).is_err(), "a part is missing");
+        assert!(advantages(4, &[[6, 3], [6, 6]], SUMMARY_LEN).is_err(), "a game is missing");
+        assert!(advantages(4, &[[6, 3], [6, 7]], 5).is_err(), "a fact is missing");
     }
 }

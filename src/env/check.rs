@@ -1,7 +1,7 @@
 //! What is wrong with a game, found by playing it: for those who write one.
 
 use super::{
-    Episode, MAX_MASKED_ACTIONS, MAX_WORDS, Outcome, Played, Rules, Words, advance, new_game,
+    Episode, MAX_MASKED_ACTIONS, Outcome, PackedState, Played, Rules, advance, new_game, num_words,
 };
 use crate::rng::{below, draw};
 use std::fmt::{self, Display};
@@ -102,17 +102,12 @@ fn sizes<G: Rules>(game: G) -> Vec<Finding> {
     if let Err(message) = game.validate() {
         error(Subject::Parameters, message);
     }
-    let (features, actions, words) = (game.num_features(), game.num_actions(), game.num_words());
-    if features == 0 || actions == 0 || words == 0 || game.max_steps() == 0 {
+    let (features, actions, steps) = (game.num_features(), game.num_actions(), game.max_steps());
+    if features == 0 || actions == 0 || steps == 0 {
         let message = format!(
-            "num_features is {features}, num_actions {actions}, num_words {words} and max_steps {}, \
-             but each must be 1 or more",
-            game.max_steps()
+            "num_features is {features}, num_actions {actions} and max_steps {steps}, but each must \
+             be 1 or more"
         );
-        error(Subject::Sizes, message);
-    }
-    if words > MAX_WORDS {
-        let message = format!("num_words is {words}, but a state has at most {MAX_WORDS} words");
         error(Subject::Sizes, message);
     }
     if G::MASKED && actions > MAX_MASKED_ACTIONS {
@@ -132,16 +127,22 @@ struct Player<'a, G: Rules> {
     /// The largest size of each feature that was seen.
     largest: Vec<f32>,
     /// The packed states that levels have started with, as long as they are all alike.
-    first_start: Option<Words>,
+    first_start: Option<Vec<u32>>,
     starts_differ: bool,
     steps_differ: bool,
     ended: u32,
 }
 
 /// What a step gave, so that also numbers that are none can be compared.
-fn numbers(played: &Played) -> (u32, u32, bool, bool) {
+fn bits(played: &Played) -> (u32, u32, bool, bool) {
     let Played { reward, score, terminated, truncated } = *played;
     (reward.to_bits(), score.to_bits(), terminated, truncated)
+}
+
+/// A state that has been packed and unpacked.
+fn again<S: PackedState>(state: &S) -> S {
+    let words = state.words();
+    S::unpack(|w| words[w])
 }
 
 /// A state and the episode it is in.
@@ -178,16 +179,14 @@ impl<'a, G: Rules> Player<'a, G> {
             self.look(&env.0, time);
             let action = self.choose(&env.0, draw(actions, time));
             let before = env;
-            let mut copy = (G::unpack(&G::pack(&env.0, game), game), env.1);
+            let mut copy = (again(&env.0), env.1);
             let played = advance::<G>(&mut env.0, &mut env.1, action, game);
-            let again = advance::<G>(&mut copy.0, &mut copy.1, action, game);
-            if numbers(&played) != numbers(&again)
-                || G::pack(&env.0, game) != G::pack(&copy.0, game)
-            {
+            let replayed = advance::<G>(&mut copy.0, &mut copy.1, action, game);
+            if bits(&played) != bits(&replayed) || env.0.words() != copy.0.words() {
                 self.tell(Subject::Packing, || {
                     format!(
                         "a state that is packed and unpacked plays on differently (level {level}, \
-                         step {time}, action {action}): pack or unpack loses a part of it"
+                         step {time}, action {action}): is a number too large for its field?"
                     )
                 });
             }
@@ -203,7 +202,7 @@ impl<'a, G: Rules> Player<'a, G> {
     fn start(&mut self, level: u32) -> Playing<G> {
         let game = self.game;
         let state = new_game::<G>(level, game);
-        let words = G::pack(&state, game);
+        let words = state.words();
         // Another game's state, some steps on, that is reset to the same level.
         let mut used = new_game::<G>(!level, game);
         let mut other = Episode { level: !level, ..Episode::default() };
@@ -215,7 +214,7 @@ impl<'a, G: Rules> Player<'a, G> {
         }
         let mut episode = Episode { level, ..Episode::default() };
         super::episode::restart::<G>(&mut used, &mut episode, game);
-        if G::pack(&used, game) != words {
+        if used.words() != words {
             self.tell(Subject::Draws, || {
                 format!(
                     "level {level} starts differently after another episode: reset leaves a part of \
@@ -223,21 +222,20 @@ impl<'a, G: Rules> Player<'a, G> {
                 )
             });
         }
-        self.starts_differ |= *self.first_start.get_or_insert(words) != words;
+        self.starts_differ |= *self.first_start.get_or_insert_with(|| words.clone()) != words;
         (state, episode)
     }
 
     /// Looks at a state without changing it.
     fn look(&mut self, state: &G::State, time: u32) {
         let game = self.game;
-        let words = G::pack(state, game);
-        let unpacked = G::unpack(&words, game);
+        let unpacked = again(state);
         for i in 0..game.num_features() {
             let x = G::feature(state, i, game);
             if x.to_bits() != G::feature(&unpacked, i, game).to_bits() {
                 self.tell(Subject::Packing, || {
                     let name = game.feature_name(i);
-                    format!("feature {i} ({name}) is of something that pack or unpack loses")
+                    format!("feature {i} ({name}) is of something that packing loses: is a number too large for its field?")
                 });
             }
             if !x.is_finite() {
@@ -247,9 +245,11 @@ impl<'a, G: Rules> Player<'a, G> {
             }
             self.largest[i] = self.largest[i].max(x.abs());
         }
-        if let Some(w) = (game.num_words()..MAX_WORDS).find(|w| words.word(*w) != 0) {
+        let used = num_words(game);
+        let unused = state.words().into_iter().enumerate().skip(used).find(|(_, word)| *word != 0);
+        if let Some((w, _)) = unused {
             self.tell(Subject::Packing, || {
-                format!("word {w} is used, but num_words is {}: it would be lost", game.num_words())
+                format!("word {w} is not 0, but used_words is {used}: it would be lost")
             });
         }
         let legal = |a: &usize| G::legal(state, *a, game);
@@ -279,10 +279,10 @@ impl<'a, G: Rules> Player<'a, G> {
     /// Plays a step twice by the same key, and by another one.
     fn step_again(&mut self, (state, episode): Playing<G>, action: u32, level: u32, time: u32) {
         let game = self.game;
-        let step = |key: u32| -> (Words, Outcome) {
+        let step = |key: u32| -> (Vec<u32>, Outcome) {
             let mut state = state;
             let outcome = G::step(&mut state, action, key, game);
-            (G::pack(&state, game), outcome)
+            (state.words(), outcome)
         };
         let key = draw(episode.level, episode.time);
         let [(first, outcome), (second, other), (third, _)] = [step(key), step(key), step(!key)];

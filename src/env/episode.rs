@@ -1,6 +1,6 @@
 //! Episodes: counting steps and score, truncating, and going on with the next level.
 
-use super::{Rules, Words};
+use super::{PackedState, Rules};
 use crate::rng::draw;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -50,9 +50,25 @@ impl Played {
 /// The start of the level whose key is `level`.
 #[cube]
 pub fn new_game<G: Rules>(level: u32, #[comptime] game: G) -> G::State {
-    let mut state = G::unpack(&Words::zero(), game);
+    let mut state = blank::<G::State>();
     G::reset(&mut state, draw(level, START), game);
     state
+}
+
+/// A state whose words are all 0.
+#[inline(always)]
+fn blank<S: PackedState>() -> S {
+    S::unpack(|_| 0)
+}
+
+/// The kernel side of [`blank()`].
+mod blank {
+    use super::*;
+
+    pub fn expand<S: PackedState>(scope: &Scope) -> S::ExpandType {
+        let words: Vec<_> = (0..S::WORDS).map(|_| 0u32.into_expand(scope)).collect();
+        S::__expand_unpack(scope, &words)
+    }
 }
 
 /// Plays one step, and starts the level's successor where the episode ended.

@@ -14,20 +14,23 @@ mod check;
 mod episode;
 pub mod look;
 mod registry;
+mod state;
 mod vec_env;
 
 pub use check::{CheckOptions, Finding, Subject, check};
 pub use episode::{Episode, Played, advance, new_game, play, start_next};
 pub use registry::*;
+#[doc(hidden)]
+pub use state::{__all_words, __no_words, __place, __words_of};
+pub use state::{Bits, Cells, Field, MAX_WORDS, PackedState};
 pub use vec_env::{EnvError, VecEnv};
 
 use burn::cubecl;
+#[doc(hidden)]
+pub use burn::cubecl as __cubecl;
 use burn::cubecl::prelude::*;
 use std::fmt::Debug;
 use std::hash::Hash;
-
-/// The most 32-bit words that a game's state may take.
-pub const MAX_WORDS: usize = 8;
 
 /// What the host knows of a game: its name, sizes, names and reference scores.
 ///
@@ -59,8 +62,11 @@ pub trait Env: Copy + Eq + Hash + Debug + Send + Sync + 'static {
     /// Actions are `0..num_actions`.
     fn num_actions(&self) -> usize;
 
-    /// 32-bit words of a packed state, at most [`MAX_WORDS`].
-    fn num_words(&self) -> usize;
+    /// Words of a packed state that are in use with these parameters: the first ones, all others being
+    /// 0. Devices then keep those alone. All are in use where nothing else is said.
+    fn used_words(&self) -> usize {
+        MAX_WORDS
+    }
 
     /// The step at which an episode is truncated at the latest.
     fn max_steps(&self) -> u32;
@@ -102,66 +108,12 @@ pub struct Outcome {
     pub terminated: bool,
 }
 
-/// A packed state: [`Env::num_words`] words, the rest zero.
-#[derive(CubeType, Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs)]
-pub struct Words {
-    pub w0: u32,
-    pub w1: u32,
-    pub w2: u32,
-    pub w3: u32,
-    pub w4: u32,
-    pub w5: u32,
-    pub w6: u32,
-    pub w7: u32,
-}
-
-impl Words {
-    /// Word `w`, for `w < MAX_WORDS`.
-    pub fn word(&self, w: usize) -> u32 {
-        let Words { w0, w1, w2, w3, w4, w5, w6, w7 } = *self;
-        [w0, w1, w2, w3, w4, w5, w6, w7][w]
-    }
-
-    /// Word `w` is `word(w)` for `w < num_words`, and zero beyond.
-    pub(crate) fn gather(num_words: usize, word: impl Fn(usize) -> u32) -> Words {
-        let at = |w: usize| if w < num_words { word(w) } else { 0 };
-        Words {
-            w0: at(0),
-            w1: at(1),
-            w2: at(2),
-            w3: at(3),
-            w4: at(4),
-            w5: at(5),
-            w6: at(6),
-            w7: at(7),
-        }
-    }
-}
-
-#[cube]
-impl Words {
-    /// All words zero.
-    pub fn zero() -> Words {
-        Words {
-            w0: 0u32.runtime(),
-            w1: 0u32.runtime(),
-            w2: 0u32.runtime(),
-            w3: 0u32.runtime(),
-            w4: 0u32.runtime(),
-            w5: 0u32.runtime(),
-            w6: 0u32.runtime(),
-            w7: 0u32.runtime(),
-        }
-    }
-}
-
 /// The rules of a game, in functions that run natively and in kernels: `#[cube] impl Rules for ...`
 /// writes both.
 ///
-/// Keep to scalars and `if`; no arrays, no products of `u32` that may overflow
-/// ([`crate::rng::wrapping_mul()`]), `x as f32` for conversions. The word index `i` and the `game` are
-/// known when a kernel is compiled.
+/// Keep to scalars, [`Cells`] for arrays, and `if`; no products of `u32` that may overflow
+/// ([`crate::rng::wrapping_mul()`]), `x as f32` for conversions. The number `i` of a feature and the
+/// `game` are known when a kernel is compiled.
 ///
 /// Natively, the CPU's vector units play many games side by side where all that a step calls is
 /// `#[inline(always)]`, and has no loop whose length the compiler cannot know; else it is one game
@@ -170,8 +122,8 @@ impl Words {
 // What `#[cube]` would make of this trait, written out: it knows no functions with a default.
 #[allow(missing_docs)]
 pub trait Rules: Env {
-    /// A game's state, a struct of scalars.
-    type State: CubeType + Copy + Debug + Send + Sync;
+    /// A game's state: [`packed_state!`](crate::packed_state) declares it, and how it is packed.
+    type State: PackedState;
 
     /// Puts the start of the level that `key` names in place of `state`; every draw of it comes
     /// from `key`.
@@ -189,12 +141,6 @@ pub trait Rules: Env {
     fn legal(_state: &Self::State, _action: usize, _game: Self) -> bool {
         true
     }
-
-    /// The state as words.
-    fn pack(state: &Self::State, game: Self) -> Words;
-
-    /// The state that [`Rules::pack`] gave these words.
-    fn unpack(words: &Words, game: Self) -> Self::State;
 
     #[doc(hidden)]
     fn __expand_reset(
@@ -230,13 +176,11 @@ pub trait Rules: Env {
     ) -> Expanded<bool> {
         always::expand(scope)
     }
+}
 
-    #[doc(hidden)]
-    fn __expand_pack(scope: &Scope, state: &Expanded<Self::State>, game: Self) -> Expanded<Words>;
-
-    #[doc(hidden)]
-    fn __expand_unpack(scope: &Scope, words: &Expanded<Words>, game: Self)
-    -> Expanded<Self::State>;
+/// Words of a packed state of `game` that are in use ([`Env::used_words`]).
+pub fn num_words<G: Rules>(game: G) -> usize {
+    G::State::WORDS.min(game.used_words())
 }
 
 /// What a type is within a kernel.

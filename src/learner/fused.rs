@@ -13,7 +13,7 @@ use super::order::epoch_order;
 use super::schedule::{entropy_coef, learning_rate, total_updates};
 use super::weights::Weights;
 use crate::config::TrainConfig;
-use crate::data::{Judged, Part, Recording};
+use crate::data::{Part, Recording, RecordingAdvantages};
 use crate::device::buffers::{argument, cube_ints, cube_tensor, element, grid, room};
 use crate::math::adamw::FactorsLaunch;
 use crate::model::kernels::MlpShape;
@@ -52,8 +52,8 @@ struct Update<'a, O: Observer> {
     /// The games of each minibatch, part by part.
     order: Vec<u32>,
     order_buffer: CubeTensor,
-    facts: CubeTensor,
-    /// Numbers before the ratios in the facts.
+    summary: CubeTensor,
+    /// Numbers before the ratios in the summary.
     sequences: usize,
     entropy: f64,
 }
@@ -63,8 +63,8 @@ struct PartBuffers {
     first_env: usize,
     num_envs: usize,
     words: CubeTensor,
-    numbers: CubeTensor,
-    judged: CubeTensor,
+    values: CubeTensor,
+    advantages: CubeTensor,
 }
 
 impl FusedLearner {
@@ -112,17 +112,17 @@ impl FusedLearner {
     /// activations to save memory on.
     ///
     /// # Panics
-    /// If the judgement is not of the recording.
+    /// If the advantages are not of the recording.
     pub fn update<O: Observer>(
         &mut self,
         recording: &Recording,
-        judged: &Judged,
+        advantages: &RecordingAdvantages,
         observer: O,
         iteration: u32,
     ) -> UpdateStats {
-        let update = Update::new(self, recording, judged, observer, iteration);
-        let like = &update.facts;
-        let device = judged.facts.device();
+        let update = Update::new(self, recording, advantages, observer, iteration);
+        let like = &update.summary;
+        let device = advantages.summary.device();
         let means = cube_tensor(Tensor::<1>::zeros([UpdateStats::LEN], &device));
         let state = vec![
             self.weights.params.clone(),
@@ -136,7 +136,7 @@ impl FusedLearner {
         for number in 0..self.config.update.update_epochs * self.config.update.num_minibatches {
             let gradient = update.gradient(&before, number);
             steps += 1;
-            self.step(&gradient, &before, &after, &update.facts, &means, steps);
+            self.step(&gradient, &before, &after, &update.summary, &means, steps);
             std::mem::swap(&mut before, &mut after);
         }
         drop(update);
@@ -174,7 +174,7 @@ impl FusedLearner {
         gradient: &CubeTensor,
         before: &CubeTensor,
         after: &CubeTensor,
-        facts: &CubeTensor,
+        summary: &CubeTensor,
         means: &CubeTensor,
         steps: u64,
     ) {
@@ -201,7 +201,7 @@ impl FusedLearner {
                 argument(gradient),
                 argument(before),
                 argument(after),
-                argument(facts),
+                argument(summary),
                 argument(means),
                 by,
                 update.max_grad_norm as f32,
@@ -220,26 +220,26 @@ impl<'a, O: Observer> Update<'a, O> {
     fn new(
         learner: &'a FusedLearner,
         recording: &'a Recording,
-        judged: &Judged,
+        advantages: &RecordingAdvantages,
         observer: O,
         iteration: u32,
     ) -> Self {
-        assert_eq!(recording.parts.len(), judged.parts.len(), "a judgement of each part");
-        assert!(judged.learn_steps <= recording.num_steps, "a judgement of the recording");
+        assert_eq!(recording.parts.len(), advantages.parts.len(), "advantages of each part");
+        assert!(advantages.learn_steps <= recording.num_steps, "advantages of the recording");
         assert_eq!(observer.num_features(), learner.mlp.features, "the observer's features");
         let words = recording.parts[0].num_words();
         assert_eq!(observer.num_words() + 1, words, "the observer's words, and the action's");
         let update = &learner.config.update;
         let minibatches = update.update_epochs * update.num_minibatches;
         let games = recording.num_envs / update.num_minibatches;
-        let device = judged.facts.device();
+        let device = advantages.summary.device();
         let order = learner.order(recording, iteration);
         let words: Vec<i32> = order.iter().map(|env| *env as i32).collect();
         let order_buffer = Tensor::<1, Int>::from_data(TensorData::from(words.as_slice()), &device);
         let order_buffer = cube_ints(order_buffer);
-        let recorded = cube_tensor(judged.facts.clone());
+        let recorded = cube_tensor(advantages.summary.clone());
         let sequences = COUNTS + minibatches;
-        let facts = room(&recorded, &[sequences + 2 * games], DType::F32);
+        let summary = room(&recorded, &[sequences + 2 * games], DType::F32);
         let shapes = Shapes {
             mlp: learner.mlp,
             loss: learner.loss,
@@ -250,18 +250,18 @@ impl<'a, O: Observer> Update<'a, O> {
             observer,
             shapes,
             recording,
-            steps: judged.learn_steps,
+            steps: advantages.learn_steps,
             parts: Vec::new(),
             order,
             order_buffer,
-            facts,
+            summary,
             sequences,
             entropy: entropy_coef(&learner.config, iteration),
         };
         let reference = learner.weights.reference.as_ref().map(|it| cube_tensor(flatten(it)));
         let mut first_env = 0;
-        for (part, judged) in recording.parts.iter().zip(&judged.parts) {
-            let part = this.part(part, judged, first_env, reference.as_ref());
+        for (part, advantages) in recording.parts.iter().zip(&advantages.parts) {
+            let part = this.part(part, advantages, first_env, reference.as_ref());
             this.count(&part, &recorded, games, minibatches);
             first_env += part.num_envs;
             this.parts.push(part);
@@ -273,27 +273,31 @@ impl<'a, O: Observer> Update<'a, O> {
     fn part(
         &self,
         part: &Part,
-        judged: &Tensor<2>,
+        advantages: &Tensor<2>,
         first_env: usize,
         reference: Option<&CubeTensor>,
     ) -> PartBuffers {
         let num_envs = part.num_envs();
-        assert_eq!(judged.dims(), [self.steps + 2, num_envs], "judged: [learn_steps + 2, games]");
+        assert_eq!(
+            advantages.dims(),
+            [self.steps + 2, num_envs],
+            "advantages: [learn_steps + 2, games]"
+        );
         let words = cube_ints(part.words.clone());
-        let numbers = cube_tensor(part.numbers.clone());
-        let mut judged = cube_tensor(judged.clone());
+        let values = cube_tensor(part.values.clone());
+        let mut advantages = cube_tensor(advantages.clone());
         if let Some(reference) = reference {
-            let extended = room(&judged, &[2 * self.steps + 2, num_envs], DType::F32);
+            let extended = room(&advantages, &[2 * self.steps + 2, num_envs], DType::F32);
             let dim = CubeDim::new_1d(64);
             // SAFETY: the kernel stays below the number of games and steps.
             unsafe {
                 reference_kernel::launch_unchecked::<O>(
-                    &judged.client,
-                    grid(&judged, num_envs.div_ceil(64)),
+                    &advantages.client,
+                    grid(&advantages, num_envs.div_ceil(64)),
                     dim,
                     argument(reference),
                     argument(&words),
-                    argument(&judged),
+                    argument(&advantages),
                     argument(&extended),
                     self.steps,
                     self.recording.num_steps,
@@ -303,9 +307,9 @@ impl<'a, O: Observer> Update<'a, O> {
                     self.input(),
                 );
             }
-            judged = extended;
+            advantages = extended;
         }
-        PartBuffers { first_env, num_envs, words, numbers, judged }
+        PartBuffers { first_env, num_envs, words, values, advantages }
     }
 
     /// What enters the network's products, as a type of kernels.
@@ -313,7 +317,7 @@ impl<'a, O: Observer> Update<'a, O> {
         element(self.learner.config.precision)
     }
 
-    /// Adds the part's share of each minibatch's steps to the facts.
+    /// Adds the part's share of each minibatch's steps to the summary.
     fn count(&self, part: &PartBuffers, recorded: &CubeTensor, games: usize, minibatches: usize) {
         // SAFETY: the kernel stays below the number of games and minibatches.
         unsafe {
@@ -322,9 +326,9 @@ impl<'a, O: Observer> Update<'a, O> {
                 CubeCount::Static(minibatches as u32, 1, 1),
                 CubeDim::new_1d(COUNT_UNITS as u32),
                 argument(&self.order_buffer),
-                argument(&part.judged),
+                argument(&part.advantages),
                 argument(recorded),
-                argument(&self.facts),
+                argument(&self.summary),
                 games,
                 self.steps,
                 part.first_env,
@@ -431,10 +435,10 @@ impl<'a, O: Observer> Update<'a, O> {
                 CubeDim::new_1d(64),
                 argument(params),
                 argument(&part.words),
-                argument(&part.numbers),
-                argument(&part.judged),
+                argument(&part.values),
+                argument(&part.advantages),
                 argument(&self.order_buffer),
-                argument(&self.facts),
+                argument(&self.summary),
                 batch,
                 self.coefficients(),
                 self.shapes,
@@ -464,10 +468,10 @@ impl<'a, O: Observer> Update<'a, O> {
                 CubeDim::new_1d(tiling.units as u32),
                 argument(params),
                 argument(&part.words),
-                argument(&part.numbers),
-                argument(&part.judged),
+                argument(&part.values),
+                argument(&part.advantages),
                 argument(&self.order_buffer),
-                argument(&self.facts),
+                argument(&self.summary),
                 argument(partials),
                 batch,
                 self.coefficients(),

@@ -122,10 +122,10 @@ fn differentiate(
     z: &mut [f32],
     sums: &mut Array<f32>,
     words: &[u32],
-    numbers: &[f32],
-    judged: &[f32],
+    values: &[f32],
+    advantages: &[f32],
     order: &[u32],
-    facts: &[f32],
+    summary: &[f32],
     number: usize,
     batch: &Batch,
     by: &Coefficients,
@@ -137,18 +137,18 @@ fn differentiate(
     let mut counts = false;
     if number < batch.games * batch.steps {
         let game = number % batch.games;
-        let place = place(order, game, number / batch.games, batch);
-        let sample = load_sample(words, numbers, judged, facts, &place, batch, shapes);
+        let index = step_index(order, game, number / batch.games, batch);
+        let sample = load_sample(words, values, advantages, summary, &index, batch, shapes);
         counts = sample.counts;
         if sample.counts {
             let soft = softmax(&*z, unit, sample.action, tile, actions);
             let form = comptime!(shapes.loss);
-            let weight = weight(judged, facts, place.env, batch, form);
+            let weight = weight(advantages, summary, index.env, batch, form);
             let log_ratio = soft.logprob - sample.logprob;
             let own_ratio = exp(log_ratio);
             let mut ratio = own_ratio;
             if comptime!(form.loss_type.ratio_of_game()) {
-                ratio = load_game_ratio(facts, game, batch).ratio;
+                ratio = load_game_ratio(summary, game, batch).ratio;
             }
             let step = Step { ratio, advantage: sample.advantage, logprob: soft.logprob };
             let policy = term(&step, by, comptime!(form.loss_type));
@@ -156,7 +156,7 @@ fn differentiate(
             // The derivative by the action's log-probability.
             let mut by_logprob = weight * policy.slope;
             if comptime!(form.loss_type.ratio_of_game()) {
-                by_logprob = load_game_ratio(facts, game, batch).slope;
+                by_logprob = load_game_ratio(summary, game, batch).slope;
             }
             if comptime!(form.kl.is_some()) {
                 let to_reference = sample.reference - soft.logprob;
@@ -196,9 +196,9 @@ fn differentiate(
 /// One cube works off `tiles` tiles of samples and writes the gradient of their loss.
 ///
 /// Sample `n` of a minibatch in a part is step `n / games` of its game `n % games`. Buffers: parameters
-/// `[num_params]`, at the start of a longer one; words and numbers of
-/// [`Part`](crate::data::Part); the part of [`Judged::parts`](crate::data::Judged::parts);
-/// the order of the games; facts; partial gradients and sums `[rows, num_params + SUMS]`.
+/// `[num_params]`, at the start of a longer one; words and values of
+/// [`Part`](crate::data::Part); the part of [`RecordingAdvantages::parts`](crate::data::RecordingAdvantages::parts);
+/// the order of the games; summary; partial gradients and sums `[rows, num_params + SUMS]`.
 ///
 /// Workgroup memory: `(features + first + second) * tile` inputs and
 /// `(second + actions + SUMS) * tile` floats.
@@ -208,10 +208,10 @@ fn differentiate(
 pub(super) fn gradient_kernel<O: Observer, I: Float>(
     params: &[f32],
     words: &[u32],
-    numbers: &[f32],
-    judged: &[f32],
+    values: &[f32],
+    advantages: &[f32],
     order: &[u32],
-    facts: &[f32],
+    summary: &[f32],
     partials: &mut [f32],
     batch: Batch,
     by: Coefficients,
@@ -286,8 +286,8 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
         let shares = comptime!(tiling.units / tiling.tile);
         if start + sample < total {
             let game = (start + sample) % batch.games;
-            let place = place(order, game, (start + sample) / batch.games, &batch);
-            let (at, stride) = (place.at, place.stride);
+            let index = step_index(order, game, (start + sample) / batch.games, &batch);
+            let (at, stride) = (index.at, index.stride);
             O::observe::<I>(words, at, stride, &mut x, sample, tile, share, shares, observer);
         } else {
             for i in range_stepped(share, features, shares) {
@@ -351,10 +351,10 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
                 &mut z,
                 &mut sums,
                 words,
-                numbers,
-                judged,
+                values,
+                advantages,
                 order,
-                facts,
+                summary,
                 start + unit,
                 &batch,
                 &by,

@@ -16,7 +16,7 @@ pub(super) const COUNT_UNITS: usize = 128;
 /// The bits of an action's word that hold the action.
 const ACTION: u32 = !ENDED;
 
-// An update's facts, one after the other: the steps that count in all, what the advantages are to be
+// An update's summary, one after the other: the steps that count in all, what the advantages are to be
 // multiplied by, the steps of each minibatch that count; for losses with
 // one ratio a game `[2, games]`: the games' ratios, and the loss's derivative by each of their
 // log-probabilities.
@@ -44,7 +44,7 @@ pub(super) struct Batch {
     /// Its games in this part.
     pub games: usize,
     /// Where they start among those of the minibatch.
-    pub place: usize,
+    pub index: usize,
     /// The minibatch's games in all parts.
     pub all_games: usize,
     /// The minibatch's number in the update.
@@ -59,18 +59,18 @@ pub(super) struct Batch {
     pub first_env: usize,
     /// Games of the part.
     pub num_envs: usize,
-    /// Where the ratios of games start in the facts.
+    /// Where the ratios of games start in the summary.
     pub sequences: usize,
 }
 
 /// A step of a game, by its places.
 #[derive(CubeType, Clone, Copy)]
-pub(super) struct Place {
+pub(super) struct StepIndex {
     /// The game's number in the part.
     pub env: usize,
     /// The step.
     pub t: usize,
-    /// The place in `[num_steps, num_envs]`.
+    /// The index in `[num_steps, num_envs]`.
     pub at: usize,
     /// The size of that.
     pub stride: usize,
@@ -78,9 +78,9 @@ pub(super) struct Place {
 
 /// Step `t` of the minibatch's game `game` in this part.
 #[cube]
-pub(super) fn place(order: &[u32], game: usize, t: usize, batch: &Batch) -> Place {
+pub(super) fn step_index(order: &[u32], game: usize, t: usize, batch: &Batch) -> StepIndex {
     let env = order[batch.first + game] as usize - batch.first_env;
-    Place { env, t, at: t * batch.num_envs + env, stride: batch.num_steps * batch.num_envs }
+    StepIndex { env, t, at: t * batch.num_envs + env, stride: batch.num_steps * batch.num_envs }
 }
 
 /// What a learner needs of a step beside its observation.
@@ -98,27 +98,27 @@ pub(super) struct Sample {
     pub reference: f32,
 }
 
-/// The sample at a place of a part.
+/// The sample at a index of a part.
 #[cube]
 pub(super) fn load_sample(
     words: &[u32],
-    numbers: &[f32],
-    judged: &[f32],
-    facts: &[f32],
-    place: &Place,
+    values: &[f32],
+    advantages: &[f32],
+    summary: &[f32],
+    index: &StepIndex,
     batch: &Batch,
     #[comptime] shapes: Shapes,
 ) -> Sample {
     let reference = if comptime!(shapes.loss.kl.is_some()) {
-        judged[(batch.steps + 2) * batch.num_envs + place.at]
+        advantages[(batch.steps + 2) * batch.num_envs + index.at]
     } else {
         0.0f32.runtime()
     };
     Sample {
-        action: words[comptime!(shapes.last_word) * place.stride + place.at] & ACTION,
-        logprob: numbers[place.at],
-        advantage: judged[place.at] * facts[SCALE],
-        counts: (place.t as f32) < judged[batch.steps * batch.num_envs + place.env],
+        action: words[comptime!(shapes.last_word) * index.stride + index.at] & ACTION,
+        logprob: values[index.at],
+        advantage: advantages[index.at] * summary[SCALE],
+        counts: (index.t as f32) < advantages[batch.steps * batch.num_envs + index.env],
         reference,
     }
 }
@@ -169,15 +169,15 @@ pub(super) fn softmax(
 
 /// The length of game `env` of a part: its steps that count, at least 1.
 #[cube]
-pub(super) fn length(judged: &[f32], env: usize, batch: &Batch) -> f32 {
-    at_least(1.0f32, judged[batch.steps * batch.num_envs + env])
+pub(super) fn length(advantages: &[f32], env: usize, batch: &Batch) -> f32 {
+    at_least(1.0f32, advantages[batch.steps * batch.num_envs + env])
 }
 
 /// The weight of a step of game `env` of a part, where it counts.
 #[cube]
 pub(super) fn weight(
-    judged: &[f32],
-    facts: &[f32],
+    advantages: &[f32],
+    summary: &[f32],
     env: usize,
     batch: &Batch,
     #[comptime] form: Form,
@@ -185,10 +185,10 @@ pub(super) fn weight(
     let sizes = Sizes {
         games: batch.all_games as f32,
         learn_steps: batch.steps as f32,
-        steps: facts[COUNTS + batch.number],
-        rollout_share: facts[STEPS] / batch.num_minibatches as f32,
+        steps: summary[COUNTS + batch.number],
+        rollout_share: summary[STEPS] / batch.num_minibatches as f32,
     };
-    weights::weight(length(judged, env, batch), &sizes, comptime!(form.loss_type.averaging()))
+    weights::weight(length(advantages, env, batch), &sizes, comptime!(form.loss_type.averaging()))
 }
 
 /// What a game's own ratio tells its steps, where the loss has one ratio a game.
@@ -202,30 +202,30 @@ pub(super) struct GameRatio {
 
 /// The ratio of the minibatch's game `game` in this part.
 #[cube]
-pub(super) fn load_game_ratio(facts: &[f32], game: usize, batch: &Batch) -> GameRatio {
-    let at = batch.sequences + batch.place + game;
-    GameRatio { ratio: facts[at], slope: facts[at + batch.all_games] }
+pub(super) fn load_game_ratio(summary: &[f32], game: usize, batch: &Batch) -> GameRatio {
+    let at = batch.sequences + batch.index + game;
+    GameRatio { ratio: summary[at], slope: summary[at + batch.all_games] }
 }
 
 /// Leaves the ratio of the minibatch's game `game` in this part.
 #[cube]
-fn store_game_ratio(facts: &mut [f32], of: &GameRatio, game: usize, batch: &Batch) {
-    let at = batch.sequences + batch.place + game;
-    facts[at] = of.ratio;
-    facts[at + batch.all_games] = of.slope;
+fn store_game_ratio(summary: &mut [f32], of: &GameRatio, game: usize, batch: &Batch) {
+    let at = batch.sequences + batch.index + game;
+    summary[at] = of.ratio;
+    summary[at + batch.all_games] = of.slope;
 }
 
 /// One cube adds up the lengths of one minibatch's games in a part, to those of the parts before.
 ///
 /// Buffers: the order `[minibatches of the update, games]`; the part of
-/// [`Judged::parts`](crate::data::Judged::parts); the facts of the recording; those of the update.
+/// [`RecordingAdvantages::parts`](crate::data::RecordingAdvantages::parts); the summary of the recording; those of the update.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn count_kernel(
     order: &[u32],
-    judged: &[f32],
+    advantages: &[f32],
     recorded: &[f32],
-    facts: &mut [f32],
+    summary: &mut [f32],
     games: usize,
     steps: usize,
     first_env: usize,
@@ -236,7 +236,7 @@ pub(super) fn count_kernel(
     for i in range_stepped(unit, games, comptime!(COUNT_UNITS)) {
         let env = order[CUBE_POS * games + i] as usize;
         if env >= first_env && env < first_env + num_envs {
-            sum += judged[steps * num_envs + env - first_env];
+            sum += advantages[steps * num_envs + env - first_env];
         }
     }
     let mut sums = Shared::<[f32]>::new_slice(COUNT_UNITS);
@@ -245,15 +245,15 @@ pub(super) fn count_kernel(
     if unit == 0 {
         let mut total = 0.0f32;
         if first_env > 0 {
-            total = facts[COUNTS + CUBE_POS];
+            total = summary[COUNTS + CUBE_POS];
         }
         for i in 0..comptime!(COUNT_UNITS) {
             total += sums[i];
         }
-        facts[COUNTS + CUBE_POS] = total;
+        summary[COUNTS + CUBE_POS] = total;
         if CUBE_POS == 0 {
-            facts[STEPS] = recorded[STEPS];
-            facts[SCALE] = recorded[SCALE];
+            summary[STEPS] = recorded[STEPS];
+            summary[SCALE] = recorded[SCALE];
         }
     }
 }
@@ -262,14 +262,14 @@ pub(super) fn count_kernel(
 /// under the reference policy.
 ///
 /// Buffers: the reference's parameters `[num_params]`; words `[last_word + 1, num_steps, num_envs]`; the
-/// part of [`Judged::parts`](crate::data::Judged::parts), `[steps + 2, num_envs]`; the same with
+/// part of [`RecordingAdvantages::parts`](crate::data::RecordingAdvantages::parts), `[steps + 2, num_envs]`; the same with
 /// room for the log-probabilities, `[2 * steps + 2, num_envs]`.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn reference_kernel<O: Observer, I: Float>(
     params: &[f32],
     words: &[u32],
-    judged: &[f32],
+    advantages: &[f32],
     extended: &mut [f32],
     steps: usize,
     num_steps: usize,
@@ -284,7 +284,7 @@ pub(super) fn reference_kernel<O: Observer, I: Float>(
         let mut x = Array::<f32>::new(comptime!(shapes.mlp.features));
         let mut logits = Array::<f32>::new(comptime!(shapes.mlp.actions));
         for t in 0..steps + 2 {
-            extended[t * num_envs + env] = judged[t * num_envs + env];
+            extended[t * num_envs + env] = advantages[t * num_envs + env];
         }
         for t in 0..steps {
             let at = t * num_envs + env;
@@ -331,17 +331,17 @@ fn forward<O: Observer, I: Float>(
 
 /// One unit sees to one game of a minibatch: its ratio, and how the loss depends on it.
 ///
-/// Buffers: parameters `[num_params]`; words, numbers and judgement of a part; the order of the games;
-/// facts, of which it writes the ratios.
+/// Buffers: parameters `[num_params]`; words, values and advantages of a part; the order of the games;
+/// summary, of which it writes the ratios.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn sequence_kernel<O: Observer, I: Float>(
     params: &[f32],
     words: &[u32],
-    numbers: &[f32],
-    judged: &[f32],
+    values: &[f32],
+    advantages: &[f32],
     order: &[u32],
-    facts: &mut [f32],
+    summary: &mut [f32],
     batch: Batch,
     by: Coefficients,
     #[comptime] shapes: Shapes,
@@ -350,21 +350,21 @@ pub(super) fn sequence_kernel<O: Observer, I: Float>(
 ) {
     let game = ABSOLUTE_POS;
     if game < batch.games {
-        let env = place(order, game, 0usize, &batch).env;
+        let env = step_index(order, game, 0usize, &batch).env;
         let mut x = Array::<f32>::new(comptime!(shapes.mlp.features));
         let mut logits = Array::<f32>::new(comptime!(shapes.mlp.actions));
         let mut sum = 0.0f32;
         for t in 0..batch.steps {
-            let place = place(order, game, t, &batch);
-            let sample = load_sample(words, numbers, judged, &*facts, &place, &batch, shapes);
+            let index = step_index(order, game, t, &batch);
+            let sample = load_sample(words, values, advantages, &*summary, &index, &batch, shapes);
             if sample.counts {
                 let soft = forward::<O, I>(
                     params,
                     words,
                     &mut x,
                     &mut logits,
-                    place.at,
-                    place.stride,
+                    index.at,
+                    index.stride,
                     sample.action,
                     shapes,
                     observer,
@@ -372,20 +372,20 @@ pub(super) fn sequence_kernel<O: Observer, I: Float>(
                 sum += soft.logprob - sample.logprob;
             }
         }
-        let length = length(judged, env, &batch);
+        let length = length(advantages, env, &batch);
         let ratio = exp(sum / length);
         let mut slopes = 0.0f32;
         for t in 0..batch.steps {
-            let place = place(order, game, t, &batch);
-            let sample = load_sample(words, numbers, judged, &*facts, &place, &batch, shapes);
+            let index = step_index(order, game, t, &batch);
+            let sample = load_sample(words, values, advantages, &*summary, &index, &batch, shapes);
             if sample.counts {
                 let step = Step { ratio, advantage: sample.advantage, logprob: 0.0f32.runtime() };
                 let policy = term(&step, &by, comptime!(shapes.loss.loss_type));
                 slopes += policy.slope;
             }
         }
-        let weight = weight(judged, &*facts, env, &batch, comptime!(shapes.loss));
+        let weight = weight(advantages, &*summary, env, &batch, comptime!(shapes.loss));
         let of_game = GameRatio { ratio, slope: slopes * weight / length };
-        store_game_ratio(facts, &of_game, game, &batch);
+        store_game_ratio(summary, &of_game, game, &batch);
     }
 }

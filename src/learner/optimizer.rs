@@ -93,7 +93,7 @@ fn apply(
     }
 }
 
-/// The numbers of step number `step`, from 1.
+/// The values of step number `step`, from 1.
 pub(super) fn factors(config: &OptimizerConfig, learning_rate: f64, step: u64) -> Factors {
     let settings = Settings {
         beta1: config.adam_beta1,

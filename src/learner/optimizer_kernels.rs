@@ -47,7 +47,7 @@ pub(super) fn sum_kernel(partials: &[f32], totals: &mut [f32], rows: usize, widt
 /// order, which spares a launch.
 ///
 /// Buffers: gradient and sums `[num_params + SUMS]`; parameters, first and second moments
-/// `[3, num_params]`, before and after; facts, the first of which is the number of steps that
+/// `[3, num_params]`, before and after; summary, the first of which is the number of steps that
 /// count; the means of the update so far `[SUMS + 1]`. Workgroup memory: [`ADAMW_UNITS`] floats.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
@@ -55,7 +55,7 @@ pub(super) fn adamw_kernel(
     gradient: &[f32],
     before: &[f32],
     after: &mut [f32],
-    facts: &[f32],
+    summary: &[f32],
     means: &mut [f32],
     by: Factors,
     max_norm: f32,
@@ -101,7 +101,7 @@ pub(super) fn adamw_kernel(
     // Sums over steps become means over the steps of all epochs, the rest over optimiser steps.
     if CUBE_POS == 0 {
         if unit < comptime!(SUMS - 1) {
-            means[unit] += gradient[num_params + unit] / (facts[0] * epochs);
+            means[unit] += gradient[num_params + unit] / (summary[0] * epochs);
         } else if unit == comptime!(SUMS - 1) {
             means[unit] += gradient[num_params + unit] / updates;
         } else if unit == SUMS {

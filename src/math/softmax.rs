@@ -17,6 +17,9 @@ pub struct Normalizer {
     pub share: f32,
 }
 
+/// The logit of an action that may not be taken: finite, and of probability 0 beside any other.
+pub const ILLEGAL: f32 = -1e30;
+
 /// The probability of a logit before it is divided by their sum: `exp(z - m)`.
 #[cube]
 #[inline(always)]

@@ -1,6 +1,6 @@
 //! The distribution over actions: a softmax of logits.
 
-use crate::math::softmax::{Choice, choose};
+use crate::math::softmax::{Choice, ILLEGAL, choose};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Int, Tensor};
 
@@ -21,7 +21,7 @@ impl Categorical {
     /// may, else 0. One that may not has probability 0.
     pub fn masked(logits: Tensor<2>, legal: Option<Tensor<2>>) -> Self {
         match legal {
-            Some(legal) => Self::new(logits.mask_fill(legal.lower_elem(0.5), -1e30)),
+            Some(legal) => Self::new(logits.mask_fill(legal.lower_elem(0.5), ILLEGAL)),
             None => Self::new(logits),
         }
     }

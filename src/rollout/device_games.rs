@@ -34,8 +34,8 @@ impl<G: Rules> DeviceGames<G> {
         Self { rollout, steps: 0, now: None }
     }
 
-    /// Plays a step of every game by actions drawn from the policy. Gives the games' seats before and after
-    /// it, `[seat_words, count]` each ([`super::seat_words`]); the first time, those after it twice.
+    /// Plays a step of every game by actions drawn from the policy. Gives the games' envs before and after
+    /// it, `[env_words, count]` each ([`super::env_words`]); the first time, those after it twice.
     /// Nothing is read back.
     ///
     /// # Panics

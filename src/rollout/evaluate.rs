@@ -1,9 +1,9 @@
 //! Evaluation: whole episodes of fresh levels, played natively.
 
 use super::action_key;
+use super::env_lanes::{EnvLanes, PlayedLanes, action_uniforms};
+use super::env_state::EnvState;
 use super::masks::{MaskedLogits, sample_legal};
-use super::seats::Seat;
-use super::table::{PlayedLanes, Table, action_uniforms};
 use crate::env::Rules;
 use crate::model::{Actor, LANES, Lanes, argmax_lane};
 use crate::rng::{Stream, draw};
@@ -90,9 +90,9 @@ fn play_block<A: Actor, G: Rules>(
     player: Player,
 ) -> Vec<(f64, u32)> {
     let number = |lane: usize| (first + lane) as u32;
-    let seats: Vec<Seat<G>> =
-        (0..lanes).map(|lane| Seat::new(draw(levels, number(lane)), game)).collect();
-    let mut table = Table::new(game, &seats);
+    let envs: Vec<EnvState<G>> =
+        (0..lanes).map(|lane| EnvState::new(draw(levels, number(lane)), game)).collect();
+    let mut envs = EnvLanes::new(&envs);
     let mut played = PlayedLanes::default();
     let mut results: Vec<Option<(f64, u32)>> = vec![None; lanes];
     let mut obs = vec![[0.0; LANES]; game.num_features()];
@@ -102,9 +102,9 @@ fn play_block<A: Actor, G: Rules>(
     let action_keys: [u32; LANES] = std::array::from_fn(|lane| action_key(actions, number(lane)));
     let mut t = 0;
     while results.iter().any(Option::is_none) {
-        table.observe(game, &mut obs);
+        envs.observe(game, &mut obs);
         let logits = policy.act(&obs, &mut memory, &mut scratch);
-        let logits = masks.mask(game, &table, logits);
+        let logits = masks.mask(game, &envs, logits);
         let picked = match player {
             Player::Greedy => std::array::from_fn(|lane| argmax_lane(logits, lane)),
             Player::Sampling => {
@@ -114,7 +114,7 @@ fn play_block<A: Actor, G: Rules>(
                 picked
             }
         };
-        table.play(game, &picked, &mut played);
+        envs.play(game, &picked, &mut played);
         for (lane, result) in results.iter_mut().enumerate() {
             if result.is_none() && played.end(lane).ended() {
                 *result = Some((f64::from(played.scores[lane]), t + 1));

@@ -3,12 +3,12 @@
 //! One unit plays one game; between its steps a few words of a [`Recording`] are written, and nothing
 //! else. More games than fit a buffer are played in parts.
 
-use super::seat_kernels::{download_seats, steps_per_launch, upload_seats};
-use super::{RolloutKeys, SeatsError, seat_words, seats};
+use super::env_kernels::{download_envs, steps_per_launch, upload_envs};
+use super::{EnvStatesError, RolloutKeys, env_state, env_words};
 use crate::config::{Precision, RolloutConfig, Start};
 use crate::data::{Part, Recording};
 use crate::device::buffers::{cube_tensor, place, room};
-use crate::env::Rules;
+use crate::env::{Rules, num_words};
 use crate::model::FlatMlp;
 use burn::backend::{Cube, DType};
 use burn::cubecl::future::block_on;
@@ -44,15 +44,15 @@ pub(super) struct Buffers<'a, G: Rules> {
     pub game: G,
     pub config: &'a RolloutConfig,
     pub games: Range<usize>,
-    pub seats: CubeTensor,
+    pub envs: CubeTensor,
     pub words: CubeTensor,
-    pub numbers: CubeTensor,
+    pub values: CubeTensor,
     pub first_scores: CubeTensor,
     pub branches: &'a CubeTensor,
 }
 
-/// Rows of [`Part::numbers`] of a game.
-fn numbers<G: Rules>() -> usize {
+/// Rows of [`Part::values`] of a game.
+fn values<G: Rules>() -> usize {
     if G::SCORE_IS_REWARD { 2 } else { 3 }
 }
 
@@ -65,8 +65,7 @@ impl<G: Rules> FusedRollout<G> {
         assert!(crate::device::has_kernels(device), "the fused rollout needs a CubeCL device");
         let device = device.clone().without_autodiff();
         let limit = place(&device).client.properties().memory.max_page_size.min(PART_BYTES);
-        let bytes =
-            (game.num_words() + 1).max(numbers::<G>()) * config.num_steps * size_of::<u32>();
+        let bytes = (num_words(game) + 1).max(values::<G>()) * config.num_steps * size_of::<u32>();
         let groups_per_part = (limit as usize / bytes / config.group_size).max(1);
         let steps_per_launch = steps_per_launch(config.num_envs());
         Self {
@@ -123,7 +122,7 @@ impl<G: Rules> FusedRollout<G> {
         assert_eq!(policy.shape.actions, game.num_actions(), "the policy's actions");
         let keys = self.keys.at(iteration);
         let params = cube_tensor(policy.params.clone());
-        let (steps, words, numbers) = (config.num_steps, seat_words(game), numbers::<G>());
+        let (steps, words, values) = (config.num_steps, env_words(game), values::<G>());
         let branches = room(&params, &[words, config.num_groups], DType::I32);
         let mut parts = Vec::new();
         for first in (0..config.num_groups).step_by(self.groups_per_part) {
@@ -134,9 +133,9 @@ impl<G: Rules> FusedRollout<G> {
                 game,
                 config,
                 games,
-                seats: room(&params, &[words, count], DType::I32),
-                words: room(&params, &[game.num_words() + 1, steps, count], DType::I32),
-                numbers: room(&params, &[numbers, steps, count], DType::F32),
+                envs: room(&params, &[words, count], DType::I32),
+                words: room(&params, &[num_words(game) + 1, steps, count], DType::I32),
+                values: room(&params, &[values, steps, count], DType::F32),
                 first_scores: room(&params, &[count], DType::F32),
                 branches: &branches,
             };
@@ -145,7 +144,7 @@ impl<G: Rules> FusedRollout<G> {
             buffers.play(&params, policy.shape, origins, keys, launch, precision);
             parts.push(Part {
                 words: Tensor::from_primitive::<Cube>(buffers.words),
-                numbers: Tensor::from_primitive::<Cube>(buffers.numbers),
+                values: Tensor::from_primitive::<Cube>(buffers.values),
                 first_scores: Tensor::from_primitive::<Cube>(buffers.first_scores),
             });
         }
@@ -159,12 +158,12 @@ impl<G: Rules> FusedRollout<G> {
         self.branches = branches;
     }
 
-    /// Where the groups go on, `[seat_words, num_groups]`; none where [`FusedRollout::export`] gives none.
+    /// Where the groups go on, `[env_words, num_groups]`; none where [`FusedRollout::export`] gives none.
     pub fn branches(&self) -> Option<Tensor<2, Int>> {
-        self.branches.0.as_deref().map(|seats| Tensor::from_primitive::<Cube>(seats.clone()))
+        self.branches.0.as_deref().map(|envs| Tensor::from_primitive::<Cube>(envs.clone()))
     }
 
-    /// Where the groups go on, as words `[seat_words, num_groups]`; none before the first iteration
+    /// Where the groups go on, as words `[env_words, num_groups]`; none before the first iteration
     /// or where games start at levels. This reads back and waits.
     pub fn export(&self) -> Vec<u32> {
         block_on(self.export_async())
@@ -172,17 +171,17 @@ impl<G: Rules> FusedRollout<G> {
 
     /// As [`FusedRollout::export`], where nothing can be waited for.
     pub async fn export_async(&self) -> Vec<u32> {
-        download_seats(self.branches.0.as_deref()).await
+        download_envs(self.branches.0.as_deref()).await
     }
 
     /// Goes on with what [`FusedRollout::export`] gave.
     ///
     /// # Errors
     /// If the number of words does not fit.
-    pub fn import(&mut self, words: &[u32]) -> Result<(), SeatsError> {
+    pub fn import(&mut self, words: &[u32]) -> Result<(), EnvStatesError> {
         let groups = self.config.num_groups;
-        seats::check_len(self.game, groups, words)?;
-        let upload = || Box::new(upload_seats(words, groups, &self.device));
+        env_state::check_len(self.game, groups, words)?;
+        let upload = || Box::new(upload_envs(words, groups, &self.device));
         self.branches = Branches((!words.is_empty()).then(upload));
         Ok(())
     }

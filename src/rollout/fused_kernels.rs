@@ -1,13 +1,13 @@
 //! The kernel of the fused rollout, and its launch: one unit plays one game for many steps.
 
+use super::env_kernels::*;
 use super::fused::Buffers;
 use super::masks::mask_logits;
-use super::seat_kernels::*;
 use super::{RolloutKeys, action_key, action_uniform};
 use crate::config::{Precision, Start};
 use crate::data::{TERMINATED, TRUNCATED};
 use crate::device::buffers::{argument, element};
-use crate::env::{Rules, play};
+use crate::env::{Rules, num_words, play};
 use crate::model::kernels::{MlpShape, Observed, Observer, input, mlp_logits};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
@@ -22,7 +22,7 @@ const MAX_SHARED_BYTES: usize = 32 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Plan {
     /// Where the games come from.
-    deal: Deal,
+    origin: Origin,
     /// Whether branch points are kept.
     branch: bool,
     /// The policy.
@@ -59,9 +59,9 @@ struct Sizes {
 fn play_steps<G: Rules, W: Float, I: Float>(
     weights: &[W],
     origins: &[u32],
-    seats: &mut [u32],
+    envs: &mut [u32],
     words: &mut [u32],
-    numbers: &mut [f32],
+    values: &mut [f32],
     first_scores: &mut [f32],
     branches: &mut [u32],
     keys: &Keys,
@@ -73,22 +73,22 @@ fn play_steps<G: Rules, W: Float, I: Float>(
     if place < sizes.games {
         let env = sizes.first_env + place;
         let (group, groups) = (env / sizes.group_size, sizes.num_groups);
-        let mut state = if comptime!(plan.deal == Deal::Seats) {
-            seated_state::<G>(&*seats, place, sizes.games, game)
+        let mut state = if comptime!(plan.origin == Origin::Continued) {
+            load_env_state::<G>(&*envs, place, sizes.games, game)
         } else {
-            dealt_state::<G>(origins, group, groups, keys.level, comptime!(plan.deal), game)
+            first_state::<G>(origins, group, groups, keys.level, comptime!(plan.origin), game)
         };
-        let mut episode = if comptime!(plan.deal == Deal::Seats) {
-            seated_episode(&*seats, place, sizes.games)
+        let mut episode = if comptime!(plan.origin == Origin::Continued) {
+            load_episode(&*envs, place, sizes.games)
         } else {
-            dealt_episode::<G>(origins, group, groups, keys.level, comptime!(plan.deal), game)
+            first_episode::<G>(origins, group, groups, keys.level, comptime!(plan.origin), game)
         };
-        if comptime!(plan.deal != Deal::Seats) {
+        if comptime!(plan.origin != Origin::Continued) {
             first_scores[place] = episode.score;
         }
         let draws = action_key(keys.action, env as u32);
         let num_actions = comptime!(game.num_actions());
-        let num_words = comptime!(game.num_words());
+        let num_words = comptime!(num_words(game));
         let stride = sizes.num_steps * sizes.games;
         let mut x = Array::<f32>::new(comptime!(game.num_features()));
         let mut logits = Array::<f32>::new(num_actions);
@@ -107,10 +107,10 @@ fn play_steps<G: Rules, W: Float, I: Float>(
             let cut = select(played.truncated, TRUNCATED, 0u32);
             let end = select(played.terminated, TERMINATED, cut);
             words[num_words * stride + at] = drawn.action | end;
-            numbers[at] = drawn.logprob;
-            numbers[stride + at] = played.reward;
+            values[at] = drawn.logprob;
+            values[stride + at] = played.reward;
             if comptime!(!G::SCORE_IS_REWARD) {
-                numbers[2 * stride + at] = played.score;
+                values[2 * stride + at] = played.score;
             }
             if comptime!(plan.branch) {
                 store_branch::<G>(
@@ -127,24 +127,24 @@ fn play_steps<G: Rules, W: Float, I: Float>(
                 );
             }
         }
-        seat::<G>(seats, &state, &episode, place, sizes.games, game);
+        store_env::<G>(envs, &state, &episode, place, sizes.games, game);
     }
 }
 
 /// One unit plays steps `first_step..end_step` of one game, its state and episode in registers.
 ///
 /// Buffers: the parameter vector `[num_params]`; `origins`, where the last iteration says to go on,
-/// `[seat_words, num_groups]`; the seats `[seat_words, games]`, which carry the games from launch
-/// to launch; words `[num_words + 1, num_steps, games]`, numbers `[2 or 3, num_steps, games]` and first
+/// `[env_words, num_groups]`; the envs `[env_words, games]`, which carry the games from launch
+/// to launch; words `[num_words + 1, num_steps, games]`, values `[2 or 3, num_steps, games]` and first
 /// scores `[games]` of [`crate::data::Part`]; where the groups go on, as `origins`.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
 fn play_kernel<G: Rules, I: Float>(
     params: &[f32],
     origins: &[u32],
-    seats: &mut [u32],
+    envs: &mut [u32],
     words: &mut [u32],
-    numbers: &mut [f32],
+    values: &mut [f32],
     first_scores: &mut [f32],
     branches: &mut [u32],
     keys: Keys,
@@ -163,9 +163,9 @@ fn play_kernel<G: Rules, I: Float>(
         play_steps::<G, I, I>(
             &weights,
             origins,
-            seats,
+            envs,
             words,
-            numbers,
+            values,
             first_scores,
             branches,
             &keys,
@@ -177,9 +177,9 @@ fn play_kernel<G: Rules, I: Float>(
         play_steps::<G, f32, I>(
             params,
             origins,
-            seats,
+            envs,
             words,
-            numbers,
+            values,
             first_scores,
             branches,
             &keys,
@@ -208,7 +208,7 @@ impl<G: Rules> Buffers<'_, G> {
         let bytes = shape.num_params() * input.size();
         let limit = client.properties().hardware.max_shared_memory_size;
         let mut plan = Plan {
-            deal: Deal::of(config, origins.is_some()),
+            origin: Origin::of(config, origins.is_some()),
             branch: config.start == Start::Branch,
             shape,
             shared: bytes <= limit.min(MAX_SHARED_BYTES),
@@ -237,9 +237,9 @@ impl<G: Rules> Buffers<'_, G> {
                     dim,
                     argument(params),
                     argument(origins),
-                    argument(&self.seats),
+                    argument(&self.envs),
                     argument(&self.words),
-                    argument(&self.numbers),
+                    argument(&self.values),
                     argument(&self.first_scores),
                     argument(self.branches),
                     KeysLaunch::new(keys.level, keys.action, keys.branch),
@@ -249,7 +249,7 @@ impl<G: Rules> Buffers<'_, G> {
                     input,
                 );
             }
-            plan.deal = Deal::Seats;
+            plan.origin = Origin::Continued;
         }
     }
 }
@@ -262,7 +262,7 @@ impl<G: Rules> Observed for PackedStates<G> {
     const MASKED: bool = G::MASKED;
 
     fn num_words(&self) -> usize {
-        self.0.num_words()
+        num_words(self.0)
     }
 
     fn num_features(&self) -> usize {

@@ -1,7 +1,7 @@
 //! The kernels of the stepwise rollout, and their launch: one unit plays one game.
 
+use super::env_kernels::*;
 use super::masks::mask_logits;
-use super::seat_kernels::*;
 use super::{action_key, action_uniform};
 use crate::config::{RolloutConfig, Start};
 use crate::data::Trajectory;
@@ -39,25 +39,25 @@ fn observe<G: Rules>(
 
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
-fn deal_kernel<G: Rules>(
+fn start_kernel<G: Rules>(
     branches: &[u32],
-    seats: &mut [u32],
+    envs: &mut [u32],
     obs: &mut [f32],
     history: &mut [f32],
     level_key: u32,
     num_groups: usize,
     group_size: usize,
     num_steps: usize,
-    #[comptime] deal: Deal,
+    #[comptime] origin: Origin,
     #[comptime] game: G,
 ) {
     let env = ABSOLUTE_POS;
     let num_envs = num_groups * group_size;
     if env < num_envs {
         let group = env / group_size;
-        let state = dealt_state::<G>(branches, group, num_groups, level_key, deal, game);
-        let episode = dealt_episode::<G>(branches, group, num_groups, level_key, deal, game);
-        seat::<G>(seats, &state, &episode, env, num_envs, game);
+        let state = first_state::<G>(branches, group, num_groups, level_key, origin, game);
+        let episode = first_episode::<G>(branches, group, num_groups, level_key, origin, game);
+        store_env::<G>(envs, &state, &episode, env, num_envs, game);
         observe::<G>(&state, obs, history, env, 0usize, num_envs, num_steps, game);
     }
 }
@@ -67,7 +67,7 @@ fn deal_kernel<G: Rules>(
 #[allow(clippy::too_many_arguments)]
 fn step_kernel<G: Rules>(
     logits: &[f32],
-    seats: &mut [u32],
+    envs: &mut [u32],
     obs: &mut [f32],
     history: &mut [f32],
     actions: &mut [i32],
@@ -88,7 +88,7 @@ fn step_kernel<G: Rules>(
     if env < num_envs {
         let num_actions = comptime!(game.num_actions());
         let u = action_uniform(action_key(iteration_key, env as u32), t as u32);
-        let mut state = seated_state::<G>(&*seats, env, num_envs, game);
+        let mut state = load_env_state::<G>(&*envs, env, num_envs, game);
         let (at, stride) = (t * num_envs + env, num_steps * num_envs);
         let drawn = if comptime!(G::MASKED) {
             let mut masked = Array::<f32>::new(num_actions);
@@ -103,9 +103,9 @@ fn step_kernel<G: Rules>(
         } else {
             draw_action(logits, env * num_actions, u, num_actions)
         };
-        let mut episode = seated_episode(&*seats, env, num_envs);
+        let mut episode = load_episode(&*envs, env, num_envs);
         let played = play::<G>(&mut state, &mut episode, drawn.action, game);
-        seat::<G>(seats, &state, &episode, env, num_envs, game);
+        store_env::<G>(envs, &state, &episode, env, num_envs, game);
         observe::<G>(&state, obs, history, env, t + 1, num_envs, num_steps, game);
         if branch {
             store_branch::<G>(
@@ -135,7 +135,7 @@ pub(super) struct Buffers<G: Rules> {
     game: G,
     config: RolloutConfig,
     client: Client,
-    seats: CubeTensor,
+    envs: CubeTensor,
     branches: CubeTensor,
     obs: CubeTensor,
     history: CubeTensor,
@@ -148,10 +148,10 @@ impl<G: Rules> Buffers<G> {
     pub fn new(game: G, config: &RolloutConfig, device: &Device) -> Self {
         let probe = place(device);
         let room = |shape: &[usize], dtype: DType| room(&probe, shape, dtype);
-        let (words, features) = (super::seat_words(game), game.num_features());
+        let (words, features) = (super::env_words(game), game.num_features());
         let (steps, envs) = (config.num_steps, config.num_envs());
         Self {
-            seats: room(&[words, envs], DType::I32),
+            envs: room(&[words, envs], DType::I32),
             branches: room(&[words, config.num_groups], DType::I32),
             obs: room(&[envs, features], DType::F32),
             history: room(&[steps, envs, features], DType::F32),
@@ -170,26 +170,26 @@ impl<G: Rules> Buffers<G> {
     }
 
     /// Seats every game; `branches` are those of the last iteration, if the games go on from there.
-    pub fn deal(&self, branches: Option<&CubeTensor>, level_key: u32) {
-        let deal = Deal::of(&self.config, branches.is_some());
+    pub fn start(&self, branches: Option<&CubeTensor>, level_key: u32) {
+        let origin = Origin::of(&self.config, branches.is_some());
         let (count, dim) = self.grid();
         // Where games do not go on, the kernel reads nothing of the first buffer.
         let branches = branches.unwrap_or(&self.branches);
         // SAFETY: the kernel stays below the number of games or groups in every buffer.
         unsafe {
-            deal_kernel::launch_unchecked::<G>(
+            start_kernel::launch_unchecked::<G>(
                 &self.client,
                 count,
                 dim,
                 argument(branches),
-                argument(&self.seats),
+                argument(&self.envs),
                 argument(&self.obs),
                 argument(&self.history),
                 level_key,
                 self.config.num_groups,
                 self.config.group_size,
                 self.config.num_steps,
-                deal,
+                origin,
                 self.game,
             );
         }
@@ -212,7 +212,7 @@ impl<G: Rules> Buffers<G> {
                 count,
                 dim,
                 argument(&logits),
-                argument(&self.seats),
+                argument(&self.envs),
                 argument(&self.obs),
                 argument(&self.history),
                 argument(&self.actions),

@@ -1,13 +1,11 @@
 //! Actions that may not be taken: their logits, and what is drawn among the others.
 
-use super::table::Table;
+use super::env_lanes::EnvLanes;
 use crate::env::Rules;
+use crate::math::softmax::ILLEGAL;
 use crate::model::{LANES, Lanes, sample_lanes};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
-
-/// The logit of an action that may not be taken: finite, and of probability 0 beside any other.
-pub(super) const ILLEGAL: f32 = -1e30;
 
 /// The least number that a masked action is drawn by: above what the lanes' exponential makes of
 /// [`ILLEGAL`] in place of 0, so that no action before the first legal one is ever drawn.
@@ -32,18 +30,18 @@ pub(super) struct MaskedLogits {
 }
 
 impl MaskedLogits {
-    /// The logits with those of actions that may not be taken in the games of `table` masked; the same
+    /// The logits with those of actions that may not be taken in the games of `lanes` masked; the same
     /// ones where the game has no masks.
     pub fn mask<'a, G: Rules>(
         &'a mut self,
         game: G,
-        table: &Table<G>,
+        lanes: &EnvLanes<G>,
         logits: &'a [Lanes],
     ) -> &'a [Lanes] {
         if !G::MASKED {
             return logits;
         }
-        table.legal(game, &mut self.legal);
+        lanes.legal(game, &mut self.legal);
         self.logits.clear();
         self.logits.extend(logits.iter().enumerate().map(|(a, lanes)| {
             std::array::from_fn(|lane| masked(self.legal[lane], a, lanes[lane]))

@@ -9,6 +9,10 @@
 mod check;
 #[cfg(feature = "kernels")]
 mod device_games;
+#[cfg(feature = "kernels")]
+mod env_kernels;
+mod env_lanes;
+mod env_state;
 mod evaluate;
 #[cfg(feature = "kernels")]
 mod fused;
@@ -21,11 +25,7 @@ mod native;
 mod random;
 #[cfg(feature = "kernels")]
 mod random_kernels;
-#[cfg(feature = "kernels")]
-mod seat_kernels;
-mod seats;
 mod stepwise;
-mod table;
 #[cfg(feature = "kernels")]
 mod unpack;
 mod watched;
@@ -34,14 +34,14 @@ mod watched;
 pub use check::check_on_device;
 #[cfg(feature = "kernels")]
 pub use device_games::DeviceGames;
+#[cfg(feature = "wgpu")]
+pub(crate) use env_kernels::{load_env_state, load_episode};
+pub use env_state::{EnvStatesError, env_words};
 pub use evaluate::{Evaluation, Player, evaluate};
 #[cfg(feature = "kernels")]
 pub use fused::{Branches, FusedRollout, PackedStates};
 pub use native::NativeRollout;
 pub use random::play_at_random;
-#[cfg(feature = "wgpu")]
-pub(crate) use seat_kernels::{seated_episode, seated_state};
-pub use seats::{SeatsError, seat_words};
 pub use stepwise::StepwiseRollout;
 #[cfg(feature = "kernels")]
 pub use unpack::unpack;

@@ -3,10 +3,10 @@
 //! Blocks of [`LANES`] games are played from the first step to the last by one thread, without a
 //! word to the others; which thread plays which block changes nothing.
 
+use super::env_lanes::{EnvLanes, PlayedLanes, SumLanes, action_uniforms};
+use super::env_state::{self, BranchPoint, EnvState};
 use super::masks::{MaskedLogits, sample_legal};
-use super::seats::{self, BranchPoint, Seat};
-use super::table::{PlayedLanes, SumLanes, Table, action_uniforms};
-use super::{RolloutKeys, SeatsError, action_key};
+use super::{EnvStatesError, RolloutKeys, action_key};
 use crate::config::RolloutConfig;
 use crate::data::{End, HostTrajectory, OBS_MULTIPLE, Totals, Trajectory};
 use crate::env::Rules;
@@ -20,7 +20,7 @@ pub struct NativeRollout<G: Rules> {
     game: G,
     config: RolloutConfig,
     keys: RolloutKeys,
-    branches: Vec<Seat<G>>,
+    branches: Vec<EnvState<G>>,
 }
 
 /// The games of a block, and where their steps go: `[games, num_steps]` each, the observations
@@ -28,7 +28,7 @@ pub struct NativeRollout<G: Rules> {
 struct Block<'a, G: Rules> {
     /// The first game's number.
     first: usize,
-    seats: &'a [Seat<G>],
+    envs: &'a [EnvState<G>],
     obs: &'a mut [f32],
     actions: &'a mut [i32],
     logprobs: &'a mut [f32],
@@ -41,8 +41,8 @@ struct Block<'a, G: Rules> {
 
 /// What is known of a block when it has been played.
 struct Played<G: Rules> {
-    /// The group and the seat of each branch point among its games.
-    branches: Vec<(usize, Seat<G>)>,
+    /// The group and the environment of each branch point among its games.
+    branches: Vec<(usize, EnvState<G>)>,
     /// Over the steps of each game.
     sums: SumLanes,
 }
@@ -69,8 +69,8 @@ impl<G: Rules> NativeRollout<G> {
         trajectory: &mut HostTrajectory,
     ) -> Totals {
         let keys = self.keys.at(iteration);
-        let seats = seats::deal(self.game, &self.config, keys.level, &self.branches);
-        let points = seats::branch_points(&self.config, keys.branch);
+        let envs = env_state::start_envs(self.game, &self.config, keys.level, &self.branches);
+        let points = env_state::branch_points(&self.config, keys.branch);
         let steps = self.config.num_steps;
         trajectory.resize(self.config.num_envs(), steps, self.game.num_features());
         trajectory.mask_actions(if G::MASKED { self.game.num_actions() } else { 0 });
@@ -80,8 +80,8 @@ impl<G: Rules> NativeRollout<G> {
             trajectory;
         let mut legal = legal.chunks_mut(rows);
         let legal: Vec<&mut [u32]> =
-            seats.chunks(LANES).map(|_| legal.next().unwrap_or_default()).collect();
-        let blocks: Vec<Played<G>> = seats
+            envs.chunks(LANES).map(|_| legal.next().unwrap_or_default()).collect();
+        let blocks: Vec<Played<G>> = envs
             .par_chunks(LANES)
             .zip(obs.par_chunks_mut(rows * stride))
             .zip(actions.par_chunks_mut(rows).zip(logprobs.par_chunks_mut(rows)))
@@ -89,17 +89,17 @@ impl<G: Rules> NativeRollout<G> {
             .zip(scores.par_chunks_mut(rows).zip(legal))
             .enumerate()
             .map(|(block, places)| {
-                let (((seats, obs), (actions, logprobs)), (rewards, ends)) = places.0;
+                let (((envs, obs), (actions, logprobs)), (rewards, ends)) = places.0;
                 let (scores, legal) = places.1;
                 let first = block * LANES;
                 let block =
-                    Block { first, seats, obs, actions, logprobs, rewards, ends, scores, legal };
+                    Block { first, envs, obs, actions, logprobs, rewards, ends, scores, legal };
                 self.play_block(policy, keys.action, &points, block)
             })
             .collect();
         let mut branches: Vec<_> = blocks.iter().flat_map(|block| &block.branches).collect();
         branches.sort_by_key(|(group, _)| *group);
-        self.branches = branches.into_iter().map(|(_, seat)| *seat).collect();
+        self.branches = branches.into_iter().map(|(_, env)| *env).collect();
         let sum = |of: fn(&SumLanes) -> &Lanes| {
             blocks.iter().flat_map(|block| of(&block.sums)).copied().map(f64::from).sum::<f64>()
         };
@@ -110,18 +110,18 @@ impl<G: Rules> NativeRollout<G> {
         }
     }
 
-    /// Where the groups go on, as words `[seat_words, num_groups]`; none before the first iteration
+    /// Where the groups go on, as words `[env_words, num_groups]`; none before the first iteration
     /// or where games start at levels.
     pub fn export(&self) -> Vec<u32> {
-        seats::export(self.game, &self.branches)
+        env_state::export(self.game, &self.branches)
     }
 
     /// Goes on with what [`NativeRollout::export`] gave.
     ///
     /// # Errors
     /// If the number of words does not fit.
-    pub fn import(&mut self, words: &[u32]) -> Result<(), SeatsError> {
-        self.branches = seats::import(self.game, self.config.num_groups, words)?;
+    pub fn import(&mut self, words: &[u32]) -> Result<(), EnvStatesError> {
+        self.branches = env_state::import(self.game, self.config.num_groups, words)?;
         Ok(())
     }
 
@@ -133,10 +133,10 @@ impl<G: Rules> NativeRollout<G> {
         points: &[BranchPoint],
         block: Block<G>,
     ) -> Played<G> {
-        let Block { first, seats, .. } = block;
+        let Block { first, envs, .. } = block;
         // The groups that have members among these games.
         let members = self.config.group_size;
-        let groups = first / members..=(first + seats.len() - 1) / members;
+        let groups = first / members..=(first + envs.len() - 1) / members;
         let mut branches = Vec::new();
         let steps = self.config.num_steps;
         let mut obs = vec![[0.0; LANES]; self.game.num_features()];
@@ -145,18 +145,18 @@ impl<G: Rules> NativeRollout<G> {
         let action_keys: [u32; LANES] =
             std::array::from_fn(|lane| action_key(iteration_key, (first + lane) as u32));
         let (mut actions, mut logprobs) = ([0; LANES], [0.0; LANES]);
-        let mut table = Table::new(self.game, seats);
+        let mut lanes = EnvLanes::new(envs);
         let (mut played, mut sums) = (PlayedLanes::default(), SumLanes::default());
         let mut masks = MaskedLogits::default();
         for t in 0..steps {
-            table.observe(self.game, &mut obs);
+            lanes.observe(self.game, &mut obs);
             let logits = policy.logits(&obs, &mut scratch);
-            let logits = masks.mask(self.game, &table, logits);
+            let logits = masks.mask(self.game, &lanes, logits);
             let u = action_uniforms(&action_keys, t as u32);
             sample_legal::<G>(logits, &u, &mut actions, &mut logprobs);
-            table.play(self.game, &actions, &mut played);
+            lanes.play(self.game, &actions, &mut played);
             sums.add(&played);
-            for lane in 0..seats.len() {
+            for lane in 0..envs.len() {
                 let slot = lane * steps + t;
                 let row = &mut block.obs[slot * stride..][..obs.len()];
                 match scratch.active() {
@@ -178,18 +178,18 @@ impl<G: Rules> NativeRollout<G> {
             for group in groups.clone() {
                 if let Some(point) = points.get(group)
                     && point.step == t + 1
-                    && (first..first + seats.len()).contains(&point.env)
+                    && (first..first + envs.len()).contains(&point.env)
                 {
-                    branches.push((group, table.seat(self.game, point.env - first)));
+                    branches.push((group, lanes.env(point.env - first)));
                 }
             }
         }
-        sums.forget_from(seats.len());
+        sums.forget_from(envs.len());
         Played { branches, sums }
     }
 }
 
 /// Fills `obs`, `[num_features][LANES]`, with the features of up to [`LANES`] games.
-pub(super) fn observe<G: Rules>(game: G, seats: &[Seat<G>], obs: &mut [Lanes]) {
-    Table::new(game, seats).observe(game, obs);
+pub(super) fn observe<G: Rules>(game: G, envs: &[EnvState<G>], obs: &mut [Lanes]) {
+    EnvLanes::new(envs).observe(game, obs);
 }

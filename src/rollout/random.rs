@@ -1,10 +1,10 @@
 //! Games played at random: what the rules alone cost, without a policy.
 
+use super::env_lanes::{EnvLanes, PlayedLanes};
+use super::env_state::EnvState;
 use super::masks::random_action;
 #[cfg(feature = "kernels")]
 use super::random_kernels;
-use super::seats::Seat;
-use super::table::{PlayedLanes, Table};
 use super::{RolloutKeys, action_key, action_uniform};
 use crate::env::Rules;
 use crate::model::{LANES, Lanes};
@@ -39,25 +39,25 @@ fn native<G: Rules>(game: G, num_envs: usize, num_steps: usize, keys: RolloutKey
     let mut sums = vec![0.0; num_envs];
     sums.par_chunks_mut(LANES).enumerate().for_each(|(block, sums)| {
         let env = |lane: usize| (block * LANES + lane) as u32;
-        let seats: Vec<Seat<G>> =
-            (0..sums.len()).map(|lane| Seat::new(draw(keys.level, env(lane)), game)).collect();
-        let mut table = Table::new(game, &seats);
+        let envs: Vec<EnvState<G>> =
+            (0..sums.len()).map(|lane| EnvState::new(draw(keys.level, env(lane)), game)).collect();
+        let mut lanes = EnvLanes::new(&envs);
         let mut played = PlayedLanes::default();
         let mut obs = vec![[0.0; LANES]; game.num_features()];
         let action_keys: [u32; LANES] =
             std::array::from_fn(|lane| action_key(keys.action, env(lane)));
         let mut totals = [0.0f32; LANES];
         for t in 0..num_steps {
-            table.observe(game, &mut obs);
+            lanes.observe(game, &mut obs);
             let actions = if G::MASKED {
                 std::array::from_fn(|lane| {
                     let u = action_uniform(action_keys[lane], t as u32);
-                    random_action::<G>(&table.seat(game, lane).state, u, game)
+                    random_action::<G>(&lanes.env(lane).state, u, game)
                 })
             } else {
                 random_actions(&action_keys, t as u32, game.num_actions())
             };
-            table.play(game, &actions, &mut played);
+            lanes.play(game, &actions, &mut played);
             add_up(&obs, &played.rewards, &mut totals);
         }
         sums.copy_from_slice(&totals[..sums.len()]);

@@ -1,8 +1,8 @@
 //! The kernel of games played at random: one unit plays one game for many steps.
 
+use super::env_kernels::{cube_units, load_env_state, load_episode, steps_per_launch, store_env};
 use super::masks::random_action;
-use super::seat_kernels::{cube_units, seat, seated_episode, seated_state, steps_per_launch};
-use super::{RolloutKeys, action_key, action_uniform, seat_words};
+use super::{RolloutKeys, action_key, action_uniform, env_words};
 use crate::device::buffers::{argument, cube_tensor, room};
 use crate::env::{Episode, Rules, new_game, play as play_step};
 use crate::rng::draw;
@@ -13,12 +13,12 @@ use burn::tensor::{Device, Tensor};
 
 /// Plays steps `first_step..end_step` of one game and adds its features and rewards to its sum.
 ///
-/// Buffers: the seats `[seat_words, num_envs]`, which carry the games from launch to launch; the sums
+/// Buffers: the envs `[env_words, num_envs]`, which carry the games from launch to launch; the sums
 /// `[num_envs]`. With `fresh` both are written without being read.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
 fn random_kernel<G: Rules>(
-    seats: &mut [u32],
+    envs: &mut [u32],
     sums: &mut [f32],
     level_key: u32,
     iteration_key: u32,
@@ -34,12 +34,12 @@ fn random_kernel<G: Rules>(
         let mut state = if comptime!(fresh) {
             new_game::<G>(level, game)
         } else {
-            seated_state::<G>(&*seats, env, num_envs, game)
+            load_env_state::<G>(&*envs, env, num_envs, game)
         };
         let mut episode = if comptime!(fresh) {
             Episode { level, time: 0u32.runtime(), score: 0.0f32.runtime() }
         } else {
-            seated_episode(&*seats, env, num_envs)
+            load_episode(&*envs, env, num_envs)
         };
         let mut sum = if comptime!(fresh) { 0.0f32.runtime() } else { sums[env] };
         let draws = action_key(iteration_key, env as u32);
@@ -54,7 +54,7 @@ fn random_kernel<G: Rules>(
             sum += played.reward;
         }
         sums[env] = sum;
-        seat::<G>(seats, &state, &episode, env, num_envs, game);
+        store_env::<G>(envs, &state, &episode, env, num_envs, game);
     }
 }
 
@@ -67,7 +67,7 @@ pub(super) fn play<G: Rules>(
     device: &Device,
 ) -> Tensor<1> {
     let sums = cube_tensor(Tensor::<1>::zeros([num_envs], &device.clone().without_autodiff()));
-    let seats = room(&sums, &[seat_words(game), num_envs], DType::I32);
+    let envs = room(&sums, &[env_words(game), num_envs], DType::I32);
     let dim = CubeDim::new_1d(cube_units(num_envs));
     let steps = steps_per_launch(num_envs);
     let count = cubecl::calculate_cube_count_elemwise(&sums.client, num_envs, dim);
@@ -78,7 +78,7 @@ pub(super) fn play<G: Rules>(
                 &sums.client,
                 count.clone(),
                 dim,
-                argument(&seats),
+                argument(&envs),
                 argument(&sums),
                 keys.level,
                 keys.action,

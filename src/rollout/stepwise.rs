@@ -4,13 +4,13 @@
 //! On Burn's CPU backends, which have no kernels, the same rules run natively between the steps.
 
 #[cfg(feature = "kernels")]
+use super::env_kernels::{download_envs, upload_envs};
+use super::env_state::{self, BranchPoint, EnvState};
+#[cfg(feature = "kernels")]
 use super::kernels::Buffers;
 use super::masks::{legal_bits, masked};
 use super::native::observe;
-#[cfg(feature = "kernels")]
-use super::seat_kernels::{download_seats, upload_seats};
-use super::seats::{self, BranchPoint, Seat};
-use super::{RolloutKeys, SeatsError, action_key, action_uniform};
+use super::{EnvStatesError, RolloutKeys, action_key, action_uniform};
 use crate::config::{RolloutConfig, Start};
 use crate::data::Trajectory;
 use crate::env::Rules;
@@ -36,7 +36,7 @@ pub struct StepwiseRollout<G: Rules> {
 /// Where the groups go on in the next iteration.
 #[derive(Clone, Debug)]
 enum Branches<G: Rules> {
-    Host(Vec<Seat<G>>),
+    Host(Vec<EnvState<G>>),
     #[cfg(feature = "kernels")]
     Device(Option<Box<CubeTensor>>),
 }
@@ -81,7 +81,7 @@ impl<G: Rules> StepwiseRollout<G> {
         trajectory
     }
 
-    /// Where the groups go on, as words `[seat_words, num_groups]`; none before the first iteration
+    /// Where the groups go on, as words `[env_words, num_groups]`; none before the first iteration
     /// or where games start at levels. On a device this reads back and waits.
     pub fn export(&self) -> Vec<u32> {
         block_on(self.export_async())
@@ -90,9 +90,9 @@ impl<G: Rules> StepwiseRollout<G> {
     /// As [`StepwiseRollout::export`], where nothing can be waited for.
     pub async fn export_async(&self) -> Vec<u32> {
         match &self.branches {
-            Branches::Host(seats) => seats::export(self.game, seats),
+            Branches::Host(envs) => env_state::export(self.game, envs),
             #[cfg(feature = "kernels")]
-            Branches::Device(seats) => download_seats(seats.as_deref()).await,
+            Branches::Device(envs) => download_envs(envs.as_deref()).await,
         }
     }
 
@@ -100,15 +100,15 @@ impl<G: Rules> StepwiseRollout<G> {
     ///
     /// # Errors
     /// If the number of words does not fit.
-    pub fn import(&mut self, words: &[u32]) -> Result<(), SeatsError> {
+    pub fn import(&mut self, words: &[u32]) -> Result<(), EnvStatesError> {
         let groups = self.config.num_groups;
-        seats::check_len(self.game, groups, words)?;
+        env_state::check_len(self.game, groups, words)?;
         match &mut self.branches {
-            Branches::Host(seats) => *seats = seats::import(self.game, groups, words)?,
+            Branches::Host(envs) => *envs = env_state::import(self.game, groups, words)?,
             #[cfg(feature = "kernels")]
-            Branches::Device(seats) => {
-                *seats = (!words.is_empty())
-                    .then(|| Box::new(upload_seats(words, groups, &self.device)));
+            Branches::Device(envs) => {
+                *envs =
+                    (!words.is_empty()).then(|| Box::new(upload_envs(words, groups, &self.device)));
             }
         }
         Ok(())
@@ -144,7 +144,7 @@ impl<G: Rules> StepwiseRollout<G> {
         remembered: &mut Remembered<M>,
     ) -> (Trajectory, Option<CubeTensor>) {
         let buffers = Buffers::new(self.game, &self.config, &self.device);
-        buffers.deal(branches, keys.level);
+        buffers.start(branches, keys.level);
         for t in 0..self.config.num_steps {
             let logits = remembered.act(policy, buffers.obs());
             buffers.step(logits, t, keys.action, keys.branch);
@@ -158,43 +158,43 @@ impl<G: Rules> StepwiseRollout<G> {
         &self,
         policy: &M,
         keys: RolloutKeys,
-        branches: &[Seat<G>],
+        branches: &[EnvState<G>],
         remembered: &mut Remembered<M>,
-    ) -> (Trajectory, Vec<Seat<G>>) {
-        let mut seats = seats::deal(self.game, &self.config, keys.level, branches);
-        let points = seats::branch_points(&self.config, keys.branch);
-        let mut branches: Vec<_> = points.iter().map(|point| seats[point.env]).collect();
-        let (steps, envs) = (self.config.num_steps, self.config.num_envs());
+    ) -> (Trajectory, Vec<EnvState<G>>) {
+        let mut envs = env_state::start_envs(self.game, &self.config, keys.level, branches);
+        let points = env_state::branch_points(&self.config, keys.branch);
+        let mut branches: Vec<_> = points.iter().map(|point| envs[point.env]).collect();
+        let (steps, num_envs) = (self.config.num_steps, self.config.num_envs());
         let features = self.game.num_features();
-        let mut history = Vec::with_capacity(steps * envs * features);
-        let mut actions = Vec::with_capacity(steps * envs);
+        let mut history = Vec::with_capacity(steps * num_envs * features);
+        let mut actions = Vec::with_capacity(steps * num_envs);
         let [mut logprobs, mut rewards, mut terminated, mut truncated, mut scores] =
-            std::array::from_fn(|_| Vec::with_capacity(steps * envs));
+            std::array::from_fn(|_| Vec::with_capacity(steps * num_envs));
         let mut legal = Vec::new();
         let mut lanes = vec![[0.0; LANES]; features];
         for t in 0..steps {
             let start = history.len();
-            for block in seats.chunks(LANES) {
+            for block in envs.chunks(LANES) {
                 observe(self.game, block, &mut lanes);
                 for lane in 0..block.len() {
                     history.extend(lanes.iter().map(|feature| feature[lane]));
                 }
             }
-            let obs = TensorData::new(history[start..].to_vec(), [envs, features]);
+            let obs = TensorData::new(history[start..].to_vec(), [num_envs, features]);
             let logits = remembered.act(policy, Tensor::from_data(obs, &self.device));
             let logits = host_floats(logits);
             let rows = logits.chunks_exact(self.game.num_actions());
-            for (env, (seat, row)) in seats.iter_mut().zip(rows).enumerate() {
-                let u = action_uniform(action_key(keys.action, env as u32), t as u32);
+            for (i, (env, row)) in envs.iter_mut().zip(rows).enumerate() {
+                let u = action_uniform(action_key(keys.action, i as u32), t as u32);
                 let sampled = if G::MASKED {
-                    let bits = legal_bits(&seat.state, self.game);
+                    let bits = legal_bits(&env.state, self.game);
                     legal.extend((0..row.len()).map(|a| (bits >> a & 1) as f32));
                     let masked = row.iter().enumerate().map(|(a, logit)| masked(bits, a, *logit));
                     sample(&masked.collect::<Vec<_>>(), u)
                 } else {
                     sample(row, u)
                 };
-                let played = seat.play(sampled.action, self.game);
+                let played = env.play(sampled.action, self.game);
                 actions.push(sampled.action as i32);
                 logprobs.push(sampled.logprob);
                 rewards.push(played.reward);
@@ -203,22 +203,26 @@ impl<G: Rules> StepwiseRollout<G> {
                 scores.push(played.score);
             }
             remembered.after_step(t, || {
-                let kinds = terminated[t * envs..].iter().zip(&truncated[t * envs..]);
+                let kinds = terminated[t * num_envs..].iter().zip(&truncated[t * num_envs..]);
                 let ends: Vec<f32> = kinds.map(|(end, cut): (&f32, &f32)| end + cut).collect();
-                Tensor::from_data(TensorData::new(ends, [envs]), &self.device)
+                Tensor::from_data(TensorData::new(ends, [num_envs]), &self.device)
             });
             for (branch, point) in branches.iter_mut().zip(&points) {
                 if point.step == t + 1 {
-                    *branch = seats[point.env];
+                    *branch = envs[point.env];
                 }
             }
         }
         let device = &self.device;
-        let rows = |v: Vec<f32>| Tensor::<2>::from_data(TensorData::new(v, [steps, envs]), device);
-        let obs = TensorData::new(history, [steps, envs, features]);
+        let rows =
+            |v: Vec<f32>| Tensor::<2>::from_data(TensorData::new(v, [steps, num_envs]), device);
+        let obs = TensorData::new(history, [steps, num_envs, features]);
         let trajectory = Trajectory {
             obs: Tensor::from_data(obs, device),
-            actions: Tensor::<2, Int>::from_data(TensorData::new(actions, [steps, envs]), device),
+            actions: Tensor::<2, Int>::from_data(
+                TensorData::new(actions, [steps, num_envs]),
+                device,
+            ),
             logprobs: rows(logprobs),
             rewards: rows(rewards),
             terminated: rows(terminated),
@@ -226,7 +230,7 @@ impl<G: Rules> StepwiseRollout<G> {
             scores: rows(scores),
             memory: None,
             legal: G::MASKED.then(|| {
-                let shape = [steps, envs, self.game.num_actions()];
+                let shape = [steps, num_envs, self.game.num_actions()];
                 Tensor::from_data(TensorData::new(legal, shape), device)
             }),
         };
@@ -250,7 +254,7 @@ impl<M: Model> Remembered<M> {
     fn new<G: Rules>(policy: &M, games: &StepwiseRollout<G>, branch_key: u32) -> Self {
         let (config, device) = (&games.config, &games.device);
         let fresh = policy.initial_memory(config.num_envs(), device);
-        let points = seats::branch_points(config, branch_key);
+        let points = env_state::branch_points(config, branch_key);
         let now = match &games.memory {
             Some(rows) => {
                 let members = config.group_size;

@@ -1,7 +1,8 @@
 //! A recording as a trajectory: what the packed states look like to a policy.
 
+use super::env_kernels::load_state;
 use crate::data::{ENDED, Part, Recording, TERMINATED, TRUNCATED, Trajectory};
-use crate::env::{Rules, Words};
+use crate::env::Rules;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 /// The trajectory that a recording of `game` stands for, on `device`. This reads the recording back; it
@@ -35,19 +36,18 @@ async fn unpack_part<G: Rules>(game: G, part: &Part, device: &Device) -> Traject
     let [rows, num_steps, games] = part.words.dims();
     let words = read(part.words.clone().into_data_async().await);
     let words: Vec<u32> = words.iter::<i32>().map(|word| word as u32).collect();
-    let numbers: Vec<f32> = read(part.numbers.clone().into_data_async().await).iter().collect();
+    let values: Vec<f32> = read(part.values.clone().into_data_async().await).iter().collect();
     let first_scores = read(part.first_scores.clone().into_data_async().await);
     let mut under_way: Vec<f32> = first_scores.iter().collect();
     let steps = num_steps * games;
-    let (logprobs, rest) = numbers.split_at(steps);
+    let (logprobs, rest) = values.split_at(steps);
     let (rewards, own_scores) = rest.split_at(steps);
     let features = game.num_features();
     let mut obs = Vec::with_capacity(steps * features);
     let (mut actions, mut scores, mut legal) = (Vec::new(), Vec::new(), Vec::new());
     let (mut terminated, mut truncated) = (Vec::new(), Vec::new());
     for at in 0..steps {
-        let packed = Words::gather(game.num_words(), |w| words[w * steps + at]);
-        let state = G::unpack(&packed, game);
+        let state = load_state(&words, 0, at, steps, game);
         obs.extend((0..features).map(|i| G::feature(&state, i, game)));
         let taken = words[(rows - 1) * steps + at];
         let score = &mut under_way[at % games];

@@ -1,9 +1,9 @@
 //! Games that somebody looks at: played step by step, and left standing where an episode ended.
 
+use super::env_lanes::EnvLanes;
+use super::env_state::EnvState;
 use super::evaluate::Player;
 use super::masks::{MaskedLogits, sample_legal};
-use super::seats::Seat;
-use super::table::Table;
 use super::{action_key, action_uniform};
 use crate::env::{Episode, Rules, advance, start_next};
 use crate::model::{Actor, LANES, Lanes, argmax_lane};
@@ -22,7 +22,7 @@ pub struct Choice {
 #[derive(Clone, Debug)]
 pub struct Watched<G: Rules> {
     game: G,
-    seats: Vec<Seat<G>>,
+    envs: Vec<EnvState<G>>,
     before: Vec<G::State>,
     ended: Vec<bool>,
     /// Where the draws of sampled actions come from, one a game.
@@ -85,26 +85,26 @@ impl<G: Rules> Watched<G> {
         let key = Stream::Evaluation.key(seed);
         let (levels, actions) = (draw(key, 0), draw(key, 1));
         let numbers = 0..count as u32;
-        let seats: Vec<_> =
-            numbers.clone().map(|i| Seat::<G>::new(draw(levels, i), game)).collect();
+        let envs: Vec<_> =
+            numbers.clone().map(|i| EnvState::<G>::new(draw(levels, i), game)).collect();
         Self {
             game,
-            before: seats.iter().map(|seat| seat.state).collect(),
+            before: envs.iter().map(|env| env.state).collect(),
             ended: vec![false; count],
             action_keys: numbers.map(|i| action_key(actions, i)).collect(),
             memory: Remembered::new(count),
-            seats,
+            envs,
             time: 0,
         }
     }
 
     /// The same level, from its start, for so many players: game 0's.
     pub fn duel(&self, players: usize) -> Self {
-        let seat = Seat::new(self.seats[0].episode.level, self.game);
+        let env = EnvState::new(self.envs[0].episode.level, self.game);
         Self {
             game: self.game,
-            seats: vec![seat; players],
-            before: vec![seat.state; players],
+            envs: vec![env; players],
+            before: vec![env.state; players],
             ended: vec![false; players],
             action_keys: vec![self.action_keys[0]; players],
             time: 0,
@@ -117,9 +117,9 @@ impl<G: Rules> Watched<G> {
     /// # Panics
     /// If there are not as many `actions` as games.
     pub fn step(&mut self, actions: &[u32]) {
-        assert_eq!(actions.len(), self.seats.len(), "actions: [count]");
+        assert_eq!(actions.len(), self.envs.len(), "actions: [count]");
         self.memory.go_on();
-        for (i, Seat { state, episode }) in self.seats.iter_mut().enumerate() {
+        for (i, EnvState { state, episode }) in self.envs.iter_mut().enumerate() {
             if self.ended[i] {
                 start_next::<G>(state, episode, self.game);
                 self.memory.begun[i] = true;
@@ -138,28 +138,28 @@ impl<G: Rules> Watched<G> {
     pub fn choose<A: Actor>(&mut self, policy: &A, player: Player) -> Vec<Choice> {
         let size = policy.memory_size();
         self.memory.prepare(&policy.initial_memory());
-        let mut choices = Vec::with_capacity(self.seats.len());
+        let mut choices = Vec::with_capacity(self.envs.len());
         let mut obs = vec![[0.0; LANES]; self.game.num_features()];
         let mut scratch = policy.scratch();
         let mut masks = MaskedLogits::default();
-        let blocks = self.seats.chunks(LANES).zip(self.action_keys.chunks(LANES));
-        for (block, (seats, keys)) in blocks.enumerate() {
+        let blocks = self.envs.chunks(LANES).zip(self.action_keys.chunks(LANES));
+        for (block, (envs, keys)) in blocks.enumerate() {
             for (i, lanes) in obs.iter_mut().enumerate() {
-                for (lane, seat) in lanes.iter_mut().zip(seats) {
-                    *lane = G::feature(&seat.state, i, self.game);
+                for (lane, env) in lanes.iter_mut().zip(envs) {
+                    *lane = G::feature(&env.state, i, self.game);
                 }
             }
             let memory = &mut self.memory.next[block * size..][..size];
             let logits = policy.act(&obs, memory, &mut scratch);
-            let table = Table::new(self.game, seats);
-            let logits = masks.mask(self.game, &table, logits);
+            let lanes = EnvLanes::new(envs);
+            let logits = masks.mask(self.game, &lanes, logits);
             let mut u = [0.0; LANES];
             for (u, key) in u.iter_mut().zip(keys) {
                 *u = action_uniform(*key, self.time);
             }
             let (mut picked, mut logprobs) = ([0; LANES], [0.0; LANES]);
             sample_legal::<G>(logits, &u, &mut picked, &mut logprobs);
-            choices.extend((0..seats.len()).map(|lane| Choice {
+            choices.extend((0..envs.len()).map(|lane| Choice {
                 action: match player {
                     Player::Greedy => argmax_lane(logits, lane),
                     Player::Sampling => picked[lane],
@@ -177,7 +177,7 @@ impl<G: Rules> Watched<G> {
 
     /// How many games there are.
     pub fn count(&self) -> usize {
-        self.seats.len()
+        self.envs.len()
     }
 
     /// The games before their last step, `[count]`; those of [`Watched::now`] where there was none.
@@ -187,12 +187,12 @@ impl<G: Rules> Watched<G> {
 
     /// The games as they stand, `[count]`.
     pub fn now(&self) -> Vec<G::State> {
-        self.seats.iter().map(|seat| seat.state).collect()
+        self.envs.iter().map(|env| env.state).collect()
     }
 
     /// Where a game stands in its episode.
     pub fn episode(&self, i: usize) -> Episode {
-        self.seats[i].episode
+        self.envs[i].episode
     }
 
     /// Whether a game's episode ended with its last step.
@@ -203,7 +203,7 @@ impl<G: Rules> Watched<G> {
     /// What a policy sees of a game, `[num_features]`.
     pub fn observe(&self, i: usize) -> Vec<f32> {
         let features = 0..self.game.num_features();
-        features.map(|f| G::feature(&self.seats[i].state, f, self.game)).collect()
+        features.map(|f| G::feature(&self.envs[i].state, f, self.game)).collect()
     }
 }
 

@@ -1,7 +1,7 @@
 //! What an engine is, and what is saved of it.
 
 use crate::learner::Moments;
-use crate::rollout::SeatsError;
+use crate::rollout::EnvStatesError;
 
 /// Rollouts, advantages and updates that fit each other, of a model.
 pub(super) trait Engine {
@@ -61,7 +61,7 @@ pub(super) trait Engine {
     ///
     /// # Errors
     /// If the games do not fit.
-    fn import(&mut self, state: &State) -> Result<(), SeatsError>;
+    fn import(&mut self, state: &State) -> Result<(), EnvStatesError>;
 }
 
 /// Sums and means over an iteration.
@@ -82,7 +82,7 @@ pub(super) struct State {
     pub params: Vec<f32>,
     pub moments: Moments,
     pub reference: Option<Vec<f32>>,
-    /// Where the groups go on: `[seat_words, num_groups]`.
+    /// Where the groups go on: `[env_words, num_groups]`.
     pub games: Vec<u32>,
     /// What the model remembers of the games there, `[num_groups, memory_size]`; none where it has no
     /// memory.

@@ -1,16 +1,16 @@
 //! The fast engine on a device: a few kernels an iteration, and the next rollout on its way before the
-//! last numbers are read.
+//! last values are read.
 
 use super::engine::{Engine, State, Totals};
 use super::transfer::{download, upload};
-use crate::advantage::judge;
+use crate::advantage::recording_advantages;
 use crate::config::TrainConfig;
-use crate::data::{Judged, Recording};
+use crate::data::{Recording, RecordingAdvantages};
 use crate::device;
 use crate::env::Rules;
 use crate::learner::{FusedLearner, UpdateStats};
 use crate::model::{Mlp, Model, unflatten};
-use crate::rollout::{Branches, FusedRollout, RolloutKeys, SeatsError};
+use crate::rollout::{Branches, EnvStatesError, FusedRollout, RolloutKeys};
 use burn::tensor::Device;
 
 /// Fused rollouts, advantages and updates.
@@ -45,7 +45,7 @@ impl<G: Rules, M: Model> FusedEngine<G, M> {
 impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
     type Model = M;
     type Trajectory = Recording;
-    type Advantages = Judged;
+    type Advantages = RecordingAdvantages;
     type Stats = UpdateStats;
 
     fn rollout(&mut self, iteration: u32) -> Recording {
@@ -57,14 +57,14 @@ impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
         recording
     }
 
-    fn advantages(&mut self, recording: &Recording) -> Judged {
-        judge(recording, &self.config.rollout, &self.config.advantage)
+    fn advantages(&mut self, recording: &Recording) -> RecordingAdvantages {
+        recording_advantages(recording, &self.config.rollout, &self.config.advantage)
     }
 
     fn update(
         &mut self,
         recording: &Recording,
-        advantages: &Judged,
+        advantages: &RecordingAdvantages,
         iteration: u32,
     ) -> UpdateStats {
         self.learner.update(recording, advantages, self.games.observer(), iteration)
@@ -73,7 +73,7 @@ impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
     async fn totals(
         &mut self,
         recording: Recording,
-        advantages: Judged,
+        advantages: RecordingAdvantages,
         stats: UpdateStats,
         next: Option<u32>,
     ) -> Totals {
@@ -83,16 +83,16 @@ impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
             let (recording, branches) = self.games.play(&self.learner.policy(), iteration);
             (iteration, recording, branches)
         };
-        let wanted = [advantages.facts, stats.means];
-        let ([facts, means], ahead) = device::read_while(wanted, || next.map(begin)).await;
+        let wanted = [advantages.summary, stats.means];
+        let ([summary, means], ahead) = device::read_while(wanted, || next.map(begin)).await;
         self.ahead = ahead;
         let rollout = &self.config.rollout;
         let steps = (rollout.num_envs() * rollout.num_steps) as f64;
         Totals {
-            score_sum: facts[2].into(),
-            episodes: facts[3].into(),
-            mean_reward: f64::from(facts[4]) / steps,
-            zero_variance: f64::from(facts[5]) / rollout.num_groups as f64,
+            score_sum: summary[2].into(),
+            episodes: summary[3].into(),
+            mean_reward: f64::from(summary[4]) / steps,
+            zero_variance: f64::from(summary[5]) / rollout.num_groups as f64,
             update: std::array::from_fn(|i| means[i].into()),
         }
     }
@@ -123,7 +123,7 @@ impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
         download(self.learner.weights(), games, Vec::new()).await
     }
 
-    fn import(&mut self, state: &State) -> Result<(), SeatsError> {
+    fn import(&mut self, state: &State) -> Result<(), EnvStatesError> {
         self.ahead = None;
         upload(state, self.learner.weights_mut());
         self.games.import(&state.games)

@@ -9,7 +9,7 @@ use crate::device;
 use crate::env::Rules;
 use crate::learner::{Learner, UpdateStats};
 use crate::model::Model;
-use crate::rollout::{RolloutKeys, SeatsError, StepwiseRollout};
+use crate::rollout::{EnvStatesError, RolloutKeys, StepwiseRollout};
 use burn::tensor::{Device, Tensor};
 
 /// Stepwise rollouts, advantages by tensor operations, updates by autodiff.
@@ -112,7 +112,7 @@ impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
         download(self.learner.weights(), games, self.games.export_memory_async().await).await
     }
 
-    fn import(&mut self, state: &State) -> Result<(), SeatsError> {
+    fn import(&mut self, state: &State) -> Result<(), EnvStatesError> {
         upload(state, self.learner.weights_mut());
         self.games.import_memory(&state.memory);
         self.games.import(&state.games)

@@ -7,7 +7,7 @@ use crate::data::{self, HostTrajectory};
 use crate::env::Rules;
 use crate::learner::{NativeLearner, UpdateMeans};
 use crate::model::{Mlp, Model, flatten, unflatten};
-use crate::rollout::{NativeRollout, RolloutKeys, SeatsError};
+use crate::rollout::{EnvStatesError, NativeRollout, RolloutKeys};
 
 /// Native rollouts and updates, in the host's memory from one end to the other.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ impl<G: Rules, M: Model> Engine for NativeEngine<G, M> {
 
     fn advantages(&mut self, (trajectory, _): &Self::Trajectory) -> HostAdvantages {
         let mut advantages = std::mem::take(&mut self.room.1);
-        advantages.judge(trajectory, &self.config.rollout, &self.config.advantage);
+        advantages.compute(trajectory, &self.config.rollout, &self.config.advantage);
         advantages
     }
 
@@ -113,7 +113,7 @@ impl<G: Rules, M: Model> Engine for NativeEngine<G, M> {
         }
     }
 
-    fn import(&mut self, state: &State) -> Result<(), SeatsError> {
+    fn import(&mut self, state: &State) -> Result<(), EnvStatesError> {
         self.learner.restore(&state.params, &state.moments, state.reference.as_deref());
         self.games.import(&state.games)
     }

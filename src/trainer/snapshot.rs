@@ -10,7 +10,7 @@ use crate::env::Rules;
 use crate::learner::Moments;
 use crate::model::saved::{self, Header, SavedError, network_parameters, write_params};
 use crate::model::{Memory, Model, NativePolicy, Parameter, flatten, named_parameters};
-use crate::rollout::SeatsError;
+use crate::rollout::EnvStatesError;
 use burn::cubecl::future::block_on;
 use burn::tensor::Device;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
@@ -48,7 +48,7 @@ pub enum SnapshotError {
     Config(#[from] ConfigError),
     /// The saved games do not fit.
     #[error(transparent)]
-    Games(#[from] SeatsError),
+    Games(#[from] EnvStatesError),
     /// It is a checkpoint of another game.
     #[error("the checkpoint is of the game `{found}`, not `{expected}`")]
     OtherGame {

@@ -4,7 +4,7 @@ use super::instance::WORDS;
 use crate::device::buffers::{argument, cube_ints, room};
 use crate::env::bits::to_bits;
 use crate::env::look::{Look, Sprite};
-use crate::rollout::{seat_words, seated_episode, seated_state};
+use crate::rollout::{env_words, load_env_state, load_episode};
 use burn::backend::DType;
 use burn::cubecl;
 use burn::cubecl::calculate_cube_count_elemwise;
@@ -58,10 +58,10 @@ fn instances_kernel<G: Look>(
     let i = ABSOLUTE_POS;
     if i < count {
         let num_sprites = comptime!(game.num_sprites());
-        let (was, is) = (seated_episode(before, i, count), seated_episode(now, i, count));
+        let (was, is) = (load_episode(before, i, count), load_episode(now, i, count));
         let follows = was.level == is.level && was.time < is.time;
-        let before = seated_state::<G>(before, i, count, game);
-        let now = seated_state::<G>(now, i, count, game);
+        let before = load_env_state::<G>(before, i, count, game);
+        let now = load_env_state::<G>(now, i, count, game);
         #[unroll]
         for k in 0..num_sprites {
             if follows {
@@ -74,7 +74,7 @@ fn instances_kernel<G: Look>(
 }
 
 /// The sprites of some games on a wgpu device, as [`instances()`](super::instances()) gives them on the CPU.
-/// `before` and `now` are their seats, `[seat_words, games]` ([`seat_words`]), around the last step;
+/// `before` and `now` are their seats, `[env_words, games]` ([`env_words`]), around the last step;
 /// a game that has begun a new level meanwhile is shown as it is now.
 ///
 /// # Panics
@@ -85,8 +85,8 @@ pub fn device_instances<G: Look>(
     now: &Tensor<2, Int>,
     part: f32,
 ) -> DeviceInstances {
-    assert_eq!(now.dims()[0], seat_words(game), "now: [seat_words, games]");
-    assert_eq!(before.dims(), now.dims(), "before: [seat_words, games]");
+    assert_eq!(now.dims()[0], env_words(game), "now: [env_words, games]");
+    assert_eq!(before.dims(), now.dims(), "before: [env_words, games]");
     let count = now.dims()[1];
     let (before, now) = (cube_ints(before.clone()), cube_ints(now.clone()));
     let words = room(&now, &[count * game.num_sprites(), WORDS], DType::I32);

@@ -7,14 +7,14 @@ use super::updates::{
 };
 use super::{cpu, floats};
 use burn::tensor::Device;
-use grove::advantage::{advantages, judge};
+use grove::advantage::{advantages, recording_advantages};
 use grove::config::{KlEstimator, LossType, RolloutConfig, Start, TrainConfig};
 use grove::env::{CartPole, Catch, Fruit, Rules};
 use grove::model::{FlatMlp, Mlp, NativeMlp, flatten};
 use grove::rng::{Stream, draw};
 use grove::rollout::{FusedRollout, NativeRollout, RolloutKeys, unpack};
 
-/// What a rollout leaves, whole or in parts, is judged and learnt from as the general learner does from
+/// What a rollout leaves, whole or in parts, is advantages and learnt from as the general learner does from
 /// its trajectory. Gives the error of the gradient.
 pub async fn rollout_and_update(device: &Device) -> f64 {
     let game = Fruit::default();
@@ -38,13 +38,13 @@ pub async fn rollout_and_update(device: &Device) -> f64 {
         let rollout = rollout.with_groups_per_part(groups);
         let (recording, _) = rollout.play(&flat, 0);
         assert_eq!(recording.parts().len(), 7usize.div_ceil(groups));
-        let judged = judge(&recording, &config.rollout, &config.advantage);
+        let recorded = recording_advantages(&recording, &config.rollout, &config.advantage);
         let observer = rollout.observer();
-        let got = learn_fused(policy.clone(), &config, None, &recording, &judged, observer).await;
+        let got = learn_fused(policy.clone(), &config, None, &recording, &recorded, observer).await;
 
         let whole = unpack(game, &recording, &cpu()).await;
         let mask = whole.mask(true);
-        let judged = advantages(&whole, &mask, 3, sizes.steps, &config.advantage);
+        let advantages = advantages(&whole, &mask, 3, sizes.steps, &config.advantage);
         let trajectory = whole.first_steps(sizes.steps);
         let actions = trajectory.actions.into_data_async().await.expect("the device answers");
         let played = Played {
@@ -53,8 +53,8 @@ pub async fn rollout_and_update(device: &Device) -> f64 {
             obs: floats(trajectory.obs).await,
             actions: actions.iter().collect(),
             logprobs: floats(trajectory.logprobs).await,
-            advantages: floats(judged.values).await,
-            mask: floats(judged.mask).await,
+            advantages: floats(advantages.values).await,
+            mask: floats(advantages.mask).await,
         };
         let want = general(&played, &config, None, &cpu()).await;
         let size = norm(&want.moments[0]);
@@ -84,7 +84,7 @@ pub async fn first_games(device: &Device) -> f64 {
     played.map(|(_, difference)| difference).into_iter().fold(0.0, f64::max)
 }
 
-/// The digest of the actions, and the largest difference between the CPU's numbers and the device's.
+/// The digest of the actions, and the largest difference between the CPU's values and the device's.
 async fn first_games_of<G: Rules>(game: G, device: &Device) -> (u32, f64) {
     let mut config = TrainConfig::for_game(G::NAME);
     config.rollout.num_groups = 8;

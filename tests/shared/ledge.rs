@@ -5,7 +5,7 @@
 
 use burn::cubecl;
 use burn::cubecl::prelude::*;
-use grove::env::{Env, Outcome, Rules, Words};
+use grove::env::{Bits, Env, Outcome, Rules};
 use grove::rng::{below, draw};
 
 /// A walk along a ledge: nobody may step off its ends, jump from where there is a wall, or stand
@@ -17,13 +17,14 @@ pub struct Ledge {
     pub cells: u32,
 }
 
-/// Where the walker is.
-#[derive(CubeType, Clone, Copy, Debug, PartialEq)]
-pub struct LedgeState {
-    pub cell: u32,
-    pub lamp: u32,
-    /// 1 after standing still.
-    pub stood: u32,
+grove::packed_state! {
+    /// Where the walker is.
+    pub struct LedgeState {
+        pub cell: Bits<8>,
+        pub lamp: Bits<8>,
+        /// 1 after standing still.
+        pub stood: Bits<1>,
+    }
 }
 
 impl Env for Ledge {
@@ -37,10 +38,6 @@ impl Env for Ledge {
     /// Stand still, left, right, jump to the lamp.
     fn num_actions(&self) -> usize {
         4
-    }
-
-    fn num_words(&self) -> usize {
-        1
     }
 
     fn max_steps(&self) -> u32 {
@@ -99,15 +96,5 @@ impl Rules for Ledge {
             // There is a wall at every third cell.
             state.cell % 3 != 0
         }
-    }
-
-    fn pack(state: &LedgeState, #[comptime] _game: Self) -> Words {
-        let mut words = Words::zero();
-        words.w0 = state.cell | (state.lamp << 8) | (state.stood << 16);
-        words
-    }
-
-    fn unpack(words: &Words, #[comptime] _game: Self) -> LedgeState {
-        LedgeState { cell: words.w0 & 0xff, lamp: (words.w0 >> 8) & 0xff, stood: words.w0 >> 16 }
     }
 }

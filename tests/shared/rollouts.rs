@@ -1,6 +1,7 @@
 //! The fused rollout plays the games of the native and the stepwise one.
 
 use super::ledge::Ledge;
+use super::meadow::Meadow;
 use super::{cpu, floats};
 use burn::tensor::{Device, Tensor};
 use grove::config::{Activation, PolicyConfig, RolloutConfig, Start};
@@ -12,7 +13,7 @@ use grove::env::{
 use grove::model::{FlatMlp, Mlp, NativeMlp, flatten, unflatten};
 use grove::rng::{draw, uniform};
 use grove::rollout::{
-    FusedRollout, NativeRollout, RolloutKeys, StepwiseRollout, seat_words, unpack,
+    FusedRollout, NativeRollout, RolloutKeys, StepwiseRollout, env_words, unpack,
 };
 
 /// Fruit with short episodes, in which fruits appear both together and alone, and land together.
@@ -80,7 +81,7 @@ impl Host {
         self.terminated.iter().zip(&self.truncated).map(|(end, cut)| end + cut).collect()
     }
 
-    /// Asserts that the games are the same, and the numbers of obs and logprobs within 1e-5; gives
+    /// Asserts that the games are the same, and the values of obs and logprobs within 1e-5; gives
     /// their largest difference.
     pub fn assert_is(&self, other: &Self, context: &str) -> f64 {
         assert_eq!(self.dims, other.dims, "{context}");
@@ -106,7 +107,7 @@ impl Host {
     }
 }
 
-/// Asserts that numbers are within `tolerance`; gives their largest difference.
+/// Asserts that values are within `tolerance`; gives their largest difference.
 pub fn assert_close(got: &[f32], want: &[f32], tolerance: f32, context: &str) -> f64 {
     assert_eq!(got.len(), want.len(), "{context}");
     let mut largest = 0.0f32;
@@ -171,7 +172,7 @@ pub fn assert_words<G: Rules>(
     context: &str,
 ) {
     assert_eq!(got.len(), want.len(), "{context}");
-    let header = want.len() / seat_words(game) * 3;
+    let header = want.len() / env_words(game) * 3;
     assert_eq!(got[..header], want[..header], "{context}: episodes");
     if float_state {
         let floats =
@@ -260,6 +261,7 @@ pub async fn one_hidden_layer(device: &Device) -> f64 {
         check(catch, &config(23, 3, 19, branch), &[128], Gelu, 18, false, device).await,
         check(CATCH_BOARD, &config(5, 3, 17, branch), &[33], Relu, 6, false, device).await,
         check(LEDGE, &config(5, 3, 29, branch), &[16], Tanh, 8, false, device).await,
+        check(Meadow, &config(5, 3, 29, branch), &[16], Tanh, 8, false, device).await,
         check(pole, &config(3, 5, 120, branch), &[64], Silu, 50, true, device).await,
         check(Breakout::default(), &config(3, 5, 40, branch), &[16], Relu, 11, false, device).await,
         check(STICKY_BREAKOUT, &config(3, 5, 70, branch), &[33], Tanh, 70, false, device).await,

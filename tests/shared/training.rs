@@ -47,8 +47,8 @@ pub async fn whole_runs(device: &Device) -> f64 {
         };
         let before = params(&run.policy_file_async().await);
         for _ in 0..config.iterations {
-            let got = run.iterate_async().await.expect("all numbers are finite");
-            let want = native.iterate().expect("all numbers are finite");
+            let got = run.iterate_async().await.expect("all values are finite");
+            let want = native.iterate().expect("all values are finite");
             assert_eq!((got.iteration, got.env_steps), (want.iteration, want.env_steps));
             assert_eq!((got.score, got.episodes), (want.score, want.episodes));
             assert_eq!((got.read_backs, want.read_backs), (1, 0));

@@ -3,7 +3,7 @@
 use super::{cpu, doubles, floats, noise};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use grove::config::{Activation, KlEstimator, LossConfig, LossType, PolicyConfig, TrainConfig};
-use grove::data::{Judged, Part, Recording, Trajectory};
+use grove::data::{Part, Recording, RecordingAdvantages, Trajectory};
 use grove::learner::{FusedLearner, Learner, Weights};
 use grove::model::{Categorical, Memoryless, Mlp, Observer, StoredFeatures, flatten, unflatten};
 
@@ -70,9 +70,9 @@ impl Played {
 
     /// The games as a fused rollout would have left them, in parts that end behind these games, with
     /// the features as words.
-    pub fn recorded(&self, ends: &[usize], device: &Device) -> (Recording, Judged) {
+    pub fn recorded(&self, ends: &[usize], device: &Device) -> (Recording, RecordingAdvantages) {
         let Sizes { features, steps, games, .. } = self.sizes;
-        let (mut first, mut parts, mut judged) = (0, Vec::new(), Vec::new());
+        let (mut first, mut parts, mut advantages) = (0, Vec::new(), Vec::new());
         for end in ends.iter().copied().chain([games]) {
             let count = end - first;
             let at = |t: usize, game: usize| t * games + first + game;
@@ -85,31 +85,33 @@ impl Played {
             let row = |values: &[f32]| -> Vec<f32> {
                 each().map(|(t, game)| values[at(t, game)]).collect()
             };
-            let mut numbers = row(&self.logprobs);
-            numbers.resize(2 * steps * count, 0.0);
+            let mut values = row(&self.logprobs);
+            values.resize(2 * steps * count, 0.0);
             let masked: Vec<f32> =
                 self.advantages.iter().zip(&self.mask).map(|(a, mask)| a * mask).collect();
-            let mut values = row(&masked);
+            let mut part_advantages = row(&masked);
             let length = |game| (0..steps).map(|t| self.mask[at(t, game)]).sum::<f32>();
-            values.extend((0..count).map(length));
-            values.resize((steps + 2) * count, 0.0);
+            part_advantages.extend((0..count).map(length));
+            part_advantages.resize((steps + 2) * count, 0.0);
             let tensor =
                 |values: Vec<f32>, shape: &[usize]| TensorData::new(values, shape.to_vec());
             let words = TensorData::new(words, [features + 1, steps, count]);
             let part = Part::new(
                 Tensor::from_data(words, device),
-                Tensor::from_data(tensor(numbers, &[2, steps, count]), device),
+                Tensor::from_data(tensor(values, &[2, steps, count]), device),
                 Tensor::zeros([count], device),
             );
             parts.push(part.expect("tensors that belong together"));
-            judged.push(Tensor::from_data(tensor(values, &[steps + 2, count]), device));
+            advantages
+                .push(Tensor::from_data(tensor(part_advantages, &[steps + 2, count]), device));
             first = end;
         }
         let counted: f32 = self.mask.iter().sum();
-        let facts = Tensor::from_floats([counted, 1.0, 0.0, 0.0, 0.0, 0.0], device);
+        let summary = Tensor::from_floats([counted, 1.0, 0.0, 0.0, 0.0, 0.0], device);
         let recording = Recording::new(parts).expect("parts of the same steps");
-        let judged = Judged::new(&recording, steps, judged, facts).expect("of the recording");
-        (recording, judged)
+        let advantages = RecordingAdvantages::new(&recording, steps, advantages, summary)
+            .expect("of the recording");
+        (recording, advantages)
     }
 
     /// Policy, trajectory, advantages and mask on a device.
@@ -200,24 +202,24 @@ pub async fn fused_in_parts(
     ends: &[usize],
     device: &Device,
 ) -> Updated {
-    let (recording, judged) = played.recorded(ends, device);
+    let (recording, advantages) = played.recorded(ends, device);
     let observer = StoredFeatures { features: played.sizes.features };
     let policy = mlp(played.sizes, Some(&played.params), device);
-    learn_fused(policy, config, reference, &recording, &judged, observer).await
+    learn_fused(policy, config, reference, &recording, &advantages, observer).await
 }
 
-/// An update by the fused learner with a recording and its judgement.
+/// An update by the fused learner with a recording and its advantages.
 pub async fn learn_fused<O: Observer>(
     policy: Mlp,
     config: &TrainConfig,
     reference: Option<&[f32]>,
     recording: &Recording,
-    judged: &Judged,
+    advantages: &RecordingAdvantages,
     observer: O,
 ) -> Updated {
     let mut learner = FusedLearner::new(policy, config);
     refer(learner.weights_mut(), reference);
-    let means = learner.update(recording, judged, observer, 3).means;
+    let means = learner.update(recording, advantages, observer, 3).means;
     Updated::read(learner.weights(), means).await
 }
 

@@ -89,7 +89,7 @@ fn whole_runs_on_an_adapter_are_those_of_the_cpu() {
     block_on(whole_runs(&device));
 }
 
-/// Two runs whose rounding differs: the same games at first, the same numbers within 0.1 %.
+/// Two runs whose rounding differs: the same games at first, the same values within 0.1 %.
 fn agree(a: (&Device, Engine), b: (&Device, Engine)) {
     let mut runs = [a, b].map(|(device, engine)| {
         Trainer::new(Catch::default(), &config(engine, Start::Branch), device)

@@ -1,13 +1,14 @@
 //! Environments on the host, and what is found wrong with a game.
 
 use crate::shared::ledge::Ledge;
+use crate::shared::meadow::Meadow;
 use crate::shared::rollouts::{CATCH_BOARD, LEDGE, SHORT_FRUIT};
 use crate::support::adapter;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 use grove::env::{
-    Breakout, CartPole, Catch, CheckOptions, Env, EnvError, Episode, Finding, Fruit, Outcome,
-    Recall, Rules, Subject, VecEnv, Words, check, new_game, play,
+    Bits, Breakout, CartPole, Catch, CheckOptions, Env, EnvError, Episode, Finding, Fruit, Outcome,
+    Recall, Rules, Subject, VecEnv, check, new_game, play,
 };
 use grove::rng::{Stream, below, draw};
 use grove::rollout::check_on_device;
@@ -83,6 +84,7 @@ fn nothing_is_wrong_with_the_games_of_this_library() {
     holds(CATCH_BOARD);
     holds(CartPole::default());
     holds(LEDGE);
+    holds(Meadow);
     holds(Breakout::default());
     holds(Recall::default());
 }
@@ -94,7 +96,6 @@ struct Faulty(Fault);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Fault {
     Nothing,
-    TooManyWords,
     HugeFeature,
     InfiniteFeature,
     LostByPacking,
@@ -108,10 +109,11 @@ enum Fault {
     WrongInKernels,
 }
 
-#[derive(CubeType, Clone, Copy, Debug)]
-struct FaultyState {
-    number: u32,
-    lost: u32,
+grove::packed_state! {
+    struct FaultyState {
+        number: Bits<5>,
+        second: Bits<32>,
+    }
 }
 
 /// 0 natively and 1 in a kernel: as where something differs there.
@@ -144,8 +146,8 @@ impl Env for Faulty {
         2
     }
 
-    fn num_words(&self) -> usize {
-        if self.0 == Fault::TooManyWords { 1000 } else { 1 }
+    fn used_words(&self) -> usize {
+        if self.0 == Fault::UsesWordsItDoesNotHave { 1 } else { 2 }
     }
 
     fn max_steps(&self) -> u32 {
@@ -169,16 +171,18 @@ impl Rules for Faulty {
         } else {
             state.number = below(key, 10);
         }
-        state.lost = 0;
+        state.second = 0;
+        if comptime!(game.0 == Fault::UsesWordsItDoesNotHave) {
+            state.second = 1;
+        }
     }
 
     fn step(state: &mut FaultyState, action: u32, key: u32, #[comptime] game: Self) -> Outcome {
         let drawn =
             if comptime!(game.0 == Fault::Deterministic) { 1u32.runtime() } else { below(key, 5) };
-        state.number = (state.number + drawn + action + state.lost) % 16;
-        if comptime!(game.0 == Fault::LostByPacking) {
-            state.lost = 1;
-        }
+        // A field of 5 bits holds numbers below 32.
+        let limit = comptime!(if game.0 == Fault::LostByPacking { 40u32 } else { 16u32 });
+        state.number = (state.number + drawn + action) % limit;
         if comptime!(game.0 == Fault::WrongInKernels) {
             state.number = (state.number + place()) % 16;
         }
@@ -207,19 +211,6 @@ impl Rules for Faulty {
             true.runtime()
         }
     }
-
-    fn pack(state: &FaultyState, #[comptime] game: Self) -> Words {
-        let mut words = Words::zero();
-        words.w0 = state.number;
-        if comptime!(game.0 == Fault::UsesWordsItDoesNotHave) {
-            words.w1 = state.number;
-        }
-        words
-    }
-
-    fn unpack(words: &Words, #[comptime] _game: Self) -> FaultyState {
-        FaultyState { number: words.w0, lost: 0u32.runtime() }
-    }
 }
 
 fn found(fault: Fault) -> Vec<Finding> {
@@ -230,11 +221,10 @@ fn found(fault: Fault) -> Vec<Finding> {
 fn what_is_wrong_with_a_game_is_found() {
     none(&found(Fault::Nothing), "nothing");
     for (fault, subject, is_error, word) in [
-        (Fault::TooManyWords, Subject::Sizes, true, "1000"),
         (Fault::HugeFeature, Subject::Features, false, "reaches"),
         (Fault::InfiniteFeature, Subject::Features, true, "feature 0"),
-        (Fault::LostByPacking, Subject::Packing, true, "packed and unpacked"),
-        (Fault::UsesWordsItDoesNotHave, Subject::Packing, true, "word 1 is used"),
+        (Fault::LostByPacking, Subject::Packing, true, "too large for its field"),
+        (Fault::UsesWordsItDoesNotHave, Subject::Packing, true, "word 1 is not 0"),
         (Fault::Illegal, Subject::Masks, true, "MASKED is false"),
         (Fault::Endless, Subject::Length, false, "none of 64 episodes ended"),
         (Fault::StartsFromWhatWasThere, Subject::Draws, true, "starts differently"),

@@ -56,7 +56,7 @@ fn perceptron(features: usize, hidden: &[usize], actions: usize, device: &Device
 }
 
 /// Games of different lengths with ratios on both sides of every bound; steps beyond a game's
-/// length hold large numbers that must not count.
+/// length hold large values that must not count.
 fn batch(network: &Network, params: &[f64], loss_type: LossType) -> Batch {
     let lengths = [6, 1, 3, 6, 2, 5, 4, 6, 3];
     let ratios = [0.5, 4.0, 0.9, 1.5, 1.05, 0.65, 5.0, 2.0, 0.97];

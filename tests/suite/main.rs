@@ -1,5 +1,6 @@
 //! The integration tests, in one program so that they are linked once.
 
+mod advantages;
 mod arrows;
 mod bad_input;
 mod browser;
@@ -8,7 +9,6 @@ mod checkpoint_store;
 mod config;
 mod engines;
 mod envs;
-mod judging;
 #[path = "../../web/src/kind.rs"]
 #[allow(dead_code, unused_imports)]
 mod kind;

@@ -2,7 +2,7 @@
 
 use crate::support::{adapter, cpu, refusal};
 use burn::tensor::{Device, Tensor};
-use grove::advantage::judge;
+use grove::advantage::recording_advantages;
 use grove::config::{Activation, PolicyConfig, Precision, Start, TrainConfig};
 use grove::device::has_precision;
 use grove::env::{Env, Fruit};
@@ -56,9 +56,9 @@ fn play_and_learn(
     let (recording, _) = rollout.clone().with_precision(precision).play(&flat, 0);
     let played = block_on(unpack(game, &recording, &cpu()));
     let (recording, _) = rollout.play(&flat, 0);
-    let judged = judge(&recording, &config.rollout, &config.advantage);
+    let advantages = recording_advantages(&recording, &config.rollout, &config.advantage);
     let mut learner = FusedLearner::new(policy, &config);
-    let means = learner.update(&recording, &judged, rollout.observer(), 0).means;
+    let means = learner.update(&recording, &advantages, rollout.observer(), 0).means;
     let gradient = floats(learner.weights().optimizer().first_moment.clone());
     let actions = played.actions.into_data().iter().collect();
     (actions, floats(played.logprobs), gradient, floats(means))

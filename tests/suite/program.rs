@@ -59,9 +59,9 @@ fn a_run_leaves_a_policy_that_eval_plays() {
         let metrics = fs::read_to_string(folder.join(game).join("metrics.jsonl")).unwrap();
         let records: Vec<grove::metrics::IterationRecord> =
             metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        let numbers: Vec<u32> = records.iter().map(|r| r.iteration).collect();
-        assert_eq!(numbers, [1, 2, 3, 4, 5, 6]);
-        // The native engine keeps all in host memory; the general one reads its numbers once.
+        let values: Vec<u32> = records.iter().map(|r| r.iteration).collect();
+        assert_eq!(values, [1, 2, 3, 4, 5, 6]);
+        // The native engine keeps all in host memory; the general one reads its values once.
         let note = fs::read_to_string(folder.join(game).join("run.json")).unwrap();
         let read_backs = u64::from(note.contains("stepwise"));
         assert_eq!(read_backs == 1, game == "recall", "{note}");

@@ -7,6 +7,7 @@ mod memory;
 mod random;
 mod starts;
 
+use crate::shared::meadow::Meadow;
 use crate::shared::rollouts::{
     CATCH_BOARD, Host, LEDGE, SHORT_FRUIT, assert_close, assert_words, config,
 };
@@ -14,10 +15,10 @@ use crate::support::{adapter, cpu};
 use burn::tensor::{Device, Tensor};
 use grove::config::{Activation, PolicyConfig, RolloutConfig, Start};
 use grove::data::{HostTrajectory, Trajectory};
-use grove::env::{CartPole, Catch, Env, Episode, Fruit, FruitObservation, Rules, Words};
+use grove::env::{CartPole, Catch, Env, Episode, Fruit, FruitObservation, PackedState, Rules};
 use grove::model::{Mlp, NativeMlp, flatten, unflatten};
 use grove::rng::{Stream, draw, uniform};
-use grove::rollout::{NativeRollout, Player, RolloutKeys, StepwiseRollout, evaluate, seat_words};
+use grove::rollout::{NativeRollout, Player, RolloutKeys, StepwiseRollout, env_words, evaluate};
 use pollster::block_on;
 
 impl Host {
@@ -52,20 +53,11 @@ fn stubborn<G: Env>(game: G, action: usize, device: &Device) -> Mlp {
 
 /// Where a group goes on, out of exported words.
 fn seat<G: Rules>(game: G, words: &[u32], group: usize) -> (G::State, Episode) {
-    let groups = words.len() / seat_words(game);
+    let groups = words.len() / env_words(game);
     let at = |w: usize| words.get(w * groups + group).copied().unwrap_or(0);
-    let state = Words {
-        w0: at(3),
-        w1: at(4),
-        w2: at(5),
-        w3: at(6),
-        w4: at(7),
-        w5: at(8),
-        w6: at(9),
-        w7: at(10),
-    };
+    let state = G::State::unpack(|w| at(3 + w));
     let episode = Episode { level: at(0), time: at(1), score: f32::from_bits(at(2)) };
-    (G::unpack(&state, game), episode)
+    (state, episode)
 }
 
 /// Plays three iterations natively and stepwise on `device`, the third by a new stepwise rollout
@@ -99,7 +91,7 @@ fn check<G: Rules>(
             Start::Level => 0,
             Start::Branch => config.num_groups,
         };
-        assert_eq!(want.len(), seats * seat_words(game), "{context}");
+        assert_eq!(want.len(), seats * env_words(game), "{context}");
         assert_words(game, &got, &want, float_state, &context);
     }
 }
@@ -112,6 +104,7 @@ fn check_all(device: &Device, default_fruit: bool) {
         check(Catch::default(), &config(3, 5, 19, start), &[32, 16], false, device);
         check(CATCH_BOARD, &config(5, 3, 17, start), &[16], false, device);
         check(LEDGE, &config(5, 3, 37, start), &[16], false, device);
+        check(Meadow, &config(5, 3, 37, start), &[16], false, device);
         let cartpole = CartPole::default();
         check(cartpole, &config(3, 5, 200, start), &[16], true, device);
         if default_fruit {
@@ -231,7 +224,7 @@ fn saved_games_that_do_not_fit_are_refused() {
     let game = Catch::default();
     let config = config(3, 5, 2, Start::Branch);
     let keys = RolloutKeys::new(1);
-    let words = vec![0; 3 * seat_words(game) - 1];
+    let words = vec![0; 3 * env_words(game) - 1];
     let expected = "the saved games are 11 words, but 12 are needed for 3 groups of `catch`";
     let mut native = NativeRollout::new(game, &config, keys);
     assert_eq!(native.import(&words).unwrap_err().to_string(), expected);

@@ -6,7 +6,8 @@ mod recall;
 
 use grove::env::{
     Breakout, BreakoutActions, BreakoutObservation, CartPole, CartPoleState, Catch, CatchState,
-    Env, Episode, Fruit, FruitObservation, Observation, Recall, Rules, Words, new_game, play,
+    Env, Episode, Fruit, FruitObservation, Observation, PackedState, Recall, Rules, new_game,
+    num_words, play,
 };
 use grove::rng::{below, draw, uniform};
 
@@ -25,14 +26,11 @@ fn features<G: Rules>(state: &G::State, game: G) -> Vec<f32> {
     (0..game.num_features()).map(|i| G::feature(state, i, game)).collect()
 }
 
-/// Packs and unpacks: the state is the same, and the words beyond `num_words` are zero.
+/// Packs and unpacks: the state is the same, and the words that are not in use are zero.
 fn assert_packs<G: Rules<State: PartialEq>>(state: &G::State, game: G) {
-    let words = G::pack(state, game);
-    assert_eq!(G::unpack(&words, game), *state, "{game:?}");
-    let Words { w0, w1, w2, w3, w4, w5, w6, w7 } = words;
-    for word in &[w0, w1, w2, w3, w4, w5, w6, w7][game.num_words()..] {
-        assert_eq!(*word, 0, "{game:?}: {words:?}");
-    }
+    let words = state.words();
+    assert_eq!(G::State::unpack(|w| words[w]), *state, "{game:?}");
+    assert!(words[num_words(game)..].iter().all(|word| *word == 0), "{game:?}: {words:?}");
 }
 
 #[test]

@@ -15,7 +15,7 @@
 
 mod look;
 
-use super::{Env, Outcome, Rules, Words};
+use super::{Bits, Env, Outcome, Rules};
 use crate::rng::{below, draw};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -118,10 +118,6 @@ impl Env for Breakout {
         }
     }
 
-    fn num_words(&self) -> usize {
-        2
-    }
-
     fn max_steps(&self) -> u32 {
         self.max_steps
     }
@@ -184,27 +180,28 @@ impl Env for Breakout {
     }
 }
 
-/// A state of Breakout; row 0 is the top, column 0 the left.
-#[derive(CubeType, Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BreakoutState {
-    /// Column of the ball.
-    pub ball_x: u32,
-    /// Row of the ball.
-    pub ball_y: u32,
-    /// Where the ball flies: 0 up and left, 1 up and right, 2 down and right, 3 down and left.
-    pub ball_dir: u32,
-    /// Column of the paddle.
-    pub paddle: u32,
-    /// Column of the ball one step before.
-    pub last_x: u32,
-    /// Row of the ball one step before.
-    pub last_y: u32,
-    /// 1 where the last step met a brick: the next one then breaks none.
-    pub strike: u32,
-    /// The last action; 0 at first, and always where actions are not sticky.
-    pub last_action: u32,
-    /// Bit `10 (y - 1) + x` is set where there is a brick at column `x` and row `y`.
-    pub bricks: u32,
+crate::packed_state! {
+    /// A state of Breakout; row 0 is the top, column 0 the left.
+    pub struct BreakoutState {
+        /// Column of the ball.
+        pub ball_x: Bits<4>,
+        /// Row of the ball.
+        pub ball_y: Bits<4>,
+        /// Where the ball flies: 0 up and left, 1 up and right, 2 down and right, 3 down and left.
+        pub ball_dir: Bits<4>,
+        /// Column of the paddle.
+        pub paddle: Bits<4>,
+        /// Column of the ball one step before.
+        pub last_x: Bits<4>,
+        /// Row of the ball one step before.
+        pub last_y: Bits<4>,
+        /// 1 where the last step met a brick: the next one then breaks none.
+        pub strike: Bits<1>,
+        /// The last action; 0 at first, and always where actions are not sticky.
+        pub last_action: Bits<3>,
+        /// Bit `10 (y - 1) + x` is set where there is a brick at column `x` and row `y`.
+        pub bricks: u32,
+    }
 }
 
 /// Number `i` of MinAtar's state.
@@ -330,32 +327,6 @@ impl Rules for Breakout {
             cell(state, i)
         } else {
             position(state, i)
-        }
-    }
-
-    #[inline(always)]
-    fn pack(state: &BreakoutState, #[comptime] _game: Self) -> Words {
-        let mut words = Words::zero();
-        let ball = state.ball_x | (state.ball_y << 4) | (state.ball_dir << 8);
-        let last = (state.last_x << 16) | (state.last_y << 20);
-        let rest = (state.paddle << 12) | (state.strike << 24) | (state.last_action << 25);
-        words.w0 = ball | last | rest;
-        words.w1 = state.bricks;
-        words
-    }
-
-    #[inline(always)]
-    fn unpack(words: &Words, #[comptime] _game: Self) -> BreakoutState {
-        BreakoutState {
-            ball_x: words.w0 & 0xf,
-            ball_y: (words.w0 >> 4) & 0xf,
-            ball_dir: (words.w0 >> 8) & 0x3,
-            paddle: (words.w0 >> 12) & 0xf,
-            last_x: (words.w0 >> 16) & 0xf,
-            last_y: (words.w0 >> 20) & 0xf,
-            strike: (words.w0 >> 24) & 1,
-            last_action: (words.w0 >> 25) & 0x7,
-            bricks: words.w1,
         }
     }
 }

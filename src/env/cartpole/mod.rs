@@ -7,8 +7,7 @@
 
 mod look;
 
-use super::bits::{from_bits, to_bits};
-use super::{Env, Outcome, Rules, Words};
+use super::{Env, Outcome, Rules};
 use crate::rng::{draw, uniform};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -57,10 +56,6 @@ impl Env for CartPole {
         2
     }
 
-    fn num_words(&self) -> usize {
-        4
-    }
-
     fn max_steps(&self) -> u32 {
         self.max_steps
     }
@@ -89,17 +84,18 @@ impl Env for CartPole {
     }
 }
 
-/// A state of CartPole.
-#[derive(CubeType, Clone, Copy, Debug, PartialEq)]
-pub struct CartPoleState {
-    /// Position of the cart, metres.
-    pub x: f32,
-    /// Velocity of the cart, metres a second.
-    pub x_dot: f32,
-    /// Angle of the pole from the vertical, radians.
-    pub theta: f32,
-    /// Angular velocity of the pole, radians a second.
-    pub theta_dot: f32,
+crate::packed_state! {
+    /// A state of CartPole.
+    pub struct CartPoleState {
+        /// Position of the cart, metres.
+        pub x: f32,
+        /// Velocity of the cart, metres a second.
+        pub x_dot: f32,
+        /// Angle of the pole from the vertical, radians.
+        pub theta: f32,
+        /// Angular velocity of the pole, radians a second.
+        pub theta_dot: f32,
+    }
 }
 
 /// The sine of a small angle, to f32 rounding for |x| <= 0.5.
@@ -165,26 +161,6 @@ impl Rules for CartPole {
             state.theta * comptime!(1.0 / THETA_LIMIT)
         } else {
             state.theta_dot * comptime!(1.0f32 / 3.0)
-        }
-    }
-
-    #[inline(always)]
-    fn pack(state: &CartPoleState, #[comptime] _game: Self) -> Words {
-        let mut words = Words::zero();
-        words.w0 = to_bits(state.x);
-        words.w1 = to_bits(state.x_dot);
-        words.w2 = to_bits(state.theta);
-        words.w3 = to_bits(state.theta_dot);
-        words
-    }
-
-    #[inline(always)]
-    fn unpack(words: &Words, #[comptime] _game: Self) -> CartPoleState {
-        CartPoleState {
-            x: from_bits(words.w0),
-            x_dot: from_bits(words.w1),
-            theta: from_bits(words.w2),
-            theta_dot: from_bits(words.w3),
         }
     }
 }

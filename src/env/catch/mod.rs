@@ -6,7 +6,7 @@
 
 mod look;
 
-use super::{Env, Outcome, Rules, Words};
+use super::{Bits, Env, Outcome, Rules};
 use crate::rng::below;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -72,10 +72,6 @@ impl Env for Catch {
         3
     }
 
-    fn num_words(&self) -> usize {
-        1
-    }
-
     fn max_steps(&self) -> u32 {
         self.rows - 1
     }
@@ -126,15 +122,16 @@ impl Env for Catch {
     }
 }
 
-/// A state of Catch; row 0 is the top.
-#[derive(CubeType, Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CatchState {
-    /// Column of the ball.
-    pub ball_column: u32,
-    /// Row of the ball.
-    pub ball_row: u32,
-    /// Column of the paddle, which is on the bottom row.
-    pub paddle: u32,
+crate::packed_state! {
+    /// A state of Catch; row 0 is the top.
+    pub struct CatchState {
+        /// Column of the ball.
+        pub ball_column: Bits<8>,
+        /// Row of the ball.
+        pub ball_row: Bits<8>,
+        /// Column of the paddle, which is on the bottom row.
+        pub paddle: Bits<8>,
+    }
 }
 
 /// Cell `i` of the board, row by row: 1 where the ball or the paddle is, else 0.
@@ -197,22 +194,6 @@ impl Rules for Catch {
             cell(state, i, game)
         } else {
             number(state, i, game)
-        }
-    }
-
-    #[inline(always)]
-    fn pack(state: &CatchState, #[comptime] _game: Self) -> Words {
-        let mut words = Words::zero();
-        words.w0 = state.ball_column | (state.ball_row << 8) | (state.paddle << 16);
-        words
-    }
-
-    #[inline(always)]
-    fn unpack(words: &Words, #[comptime] _game: Self) -> CatchState {
-        CatchState {
-            ball_column: words.w0 & 0xff,
-            ball_row: (words.w0 >> 8) & 0xff,
-            paddle: (words.w0 >> 16) & 0xff,
         }
     }
 }

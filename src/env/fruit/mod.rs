@@ -9,7 +9,7 @@
 
 mod look;
 
-use super::{Env, Outcome, Rules, Words};
+use super::{Bits, Env, Outcome, Rules};
 use crate::rng::{below, draw};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -108,7 +108,8 @@ impl Env for Fruit {
         3
     }
 
-    fn num_words(&self) -> usize {
+    /// What the basket needs, and the pairs of the queue that can be taken.
+    fn used_words(&self) -> usize {
         1 + self.queue_words()
     }
 
@@ -172,29 +173,30 @@ impl Env for Fruit {
     }
 }
 
-/// A state of the fruit catcher.
-///
-/// The fruits are a queue, the lowest first, which is also the order in which they appeared: a
-/// fruit is 16 bits, its column and the tick at which it appeared, and unused places are zero.
-/// Falling then costs nothing, and the fruit that lands is always the first.
-#[derive(CubeType, Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FruitState {
-    /// Column of the basket's centre.
-    pub basket: u32,
-    /// Fruits in the queue.
-    pub count: u32,
-    /// Steps since the start, modulo 256.
-    pub tick: u32,
-    /// The tick at which the newest fruit appeared.
-    pub newest: u32,
-    /// Fruits 0 and 1.
-    pub fruits01: u32,
-    /// Fruits 2 and 3.
-    pub fruits23: u32,
-    /// Fruits 4 and 5.
-    pub fruits45: u32,
-    /// Fruits 6 and 7.
-    pub fruits67: u32,
+crate::packed_state! {
+    /// A state of the fruit catcher.
+    ///
+    /// The fruits are a queue, the lowest first, which is also the order in which they appeared: a
+    /// fruit is 16 bits, its column and the tick at which it appeared, and unused places are zero.
+    /// Falling then costs nothing, and the fruit that lands is always the first.
+    pub struct FruitState {
+        /// Column of the basket's centre.
+        pub basket: Bits<8>,
+        /// Fruits in the queue.
+        pub count: Bits<8>,
+        /// Steps since the start, modulo 256.
+        pub tick: Bits<8>,
+        /// The tick at which the newest fruit appeared.
+        pub newest: Bits<8>,
+        /// Fruits 0 and 1.
+        pub fruits01: u32,
+        /// Fruits 2 and 3.
+        pub fruits23: u32,
+        /// Fruits 4 and 5.
+        pub fruits45: u32,
+        /// Fruits 6 and 7.
+        pub fruits67: u32,
+    }
 }
 
 #[cube]
@@ -410,31 +412,6 @@ impl Rules for Fruit {
             position(state, i, game)
         } else {
             relation(state, i, game)
-        }
-    }
-
-    #[inline(always)]
-    fn pack(state: &FruitState, #[comptime] _game: Self) -> Words {
-        let mut words = Words::zero();
-        words.w0 = state.basket | (state.count << 8) | (state.tick << 16) | (state.newest << 24);
-        words.w1 = state.fruits01;
-        words.w2 = state.fruits23;
-        words.w3 = state.fruits45;
-        words.w4 = state.fruits67;
-        words
-    }
-
-    #[inline(always)]
-    fn unpack(words: &Words, #[comptime] _game: Self) -> FruitState {
-        FruitState {
-            basket: words.w0 & 0xff,
-            count: (words.w0 >> 8) & 0xff,
-            tick: (words.w0 >> 16) & 0xff,
-            newest: words.w0 >> 24,
-            fruits01: words.w1,
-            fruits23: words.w2,
-            fruits45: words.w3,
-            fruits67: words.w4,
         }
     }
 }

@@ -10,7 +10,7 @@
 mod look;
 
 use super::look::FRUIT_KINDS;
-use super::{Env, Outcome, Rules, Words};
+use super::{Bits, Env, Outcome, Rules};
 use crate::rng::{below, draw, uniform};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -59,10 +59,6 @@ impl Env for Recall {
         self.cues as usize
     }
 
-    fn num_words(&self) -> usize {
-        2
-    }
-
     fn max_steps(&self) -> u32 {
         self.steps
     }
@@ -93,17 +89,18 @@ impl Env for Recall {
     }
 }
 
-/// A state of Recall.
-#[derive(CubeType, Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RecallState {
-    /// What must be chosen at the end.
-    pub cue: u32,
-    /// The light that is lit: the cue's at the first step, any later.
-    pub light: u32,
-    /// Steps played.
-    pub time: u32,
-    /// The noise of this step, 32 random bits.
-    pub noise: u32,
+crate::packed_state! {
+    /// A state of Recall.
+    pub struct RecallState {
+        /// What must be chosen at the end.
+        pub cue: Bits<8>,
+        /// The light that is lit: the cue's at the first step, any later.
+        pub light: Bits<8>,
+        /// Steps played.
+        pub time: Bits<16>,
+        /// The noise of this step, 32 random bits.
+        pub noise: u32,
+    }
 }
 
 #[cube]
@@ -140,24 +137,6 @@ impl Rules for Recall {
             select(state.time == comptime!(game.steps - 1), 1.0f32, 0.0f32)
         } else {
             uniform(state.noise) * 2.0f32 - 1.0f32
-        }
-    }
-
-    #[inline(always)]
-    fn pack(state: &RecallState, #[comptime] _game: Self) -> Words {
-        let mut words = Words::zero();
-        words.w0 = state.cue | (state.light << 8) | (state.time << 16);
-        words.w1 = state.noise;
-        words
-    }
-
-    #[inline(always)]
-    fn unpack(words: &Words, #[comptime] _game: Self) -> RecallState {
-        RecallState {
-            cue: words.w0 & 0xff,
-            light: (words.w0 >> 8) & 0xff,
-            time: words.w0 >> 16,
-            noise: words.w1,
         }
     }
 }

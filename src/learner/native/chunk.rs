@@ -30,6 +30,9 @@ struct Batch {
     mask: [f32; BLOCK],
     weights: [f32; BLOCK],
     games: [GameRatio; BLOCK],
+    legal: [u32; BLOCK],
+    /// Whether there are actions that may not be taken.
+    masked: bool,
 }
 
 /// How far some games have been worked off.
@@ -186,8 +189,7 @@ impl Workspace {
             runs.clear();
             while let Some(run) = cursor.next(experience, games, BLOCK - len) {
                 self.block.take_obs(len, run.slot, run.len);
-                self.batch.actions[len..][..run.len]
-                    .copy_from_slice(&experience.actions[run.slot..][..run.len]);
+                self.batch.load_actions(len, run, experience);
                 len += run.len;
                 runs.push(run);
             }
@@ -200,7 +202,12 @@ impl Workspace {
             let (groups, _) = values[..rows.next_multiple_of(GROUP)].as_chunks_mut();
             for (group, values) in groups.iter_mut().enumerate() {
                 *values = with_logits(&mut self.block, group, &mut self.logits, |logits| {
-                    logprobs(logits, &mut self.probs, lanes(&self.batch.actions, group))
+                    logprobs(
+                        logits,
+                        &mut self.probs,
+                        lanes(&self.batch.actions, group),
+                        self.batch.legal(group),
+                    )
                 });
             }
             let mut rest = &values[..];
@@ -223,6 +230,8 @@ impl Batch {
         mask: [0.0; BLOCK],
         weights: [0.0; BLOCK],
         games: [GameRatio { ratio: 0.0, slope: 0.0 }; BLOCK],
+        legal: [u32::MAX; BLOCK],
+        masked: false,
     };
 
     /// Puts a run of samples behind the first `at`.
@@ -236,7 +245,7 @@ impl Batch {
     ) {
         let experience = minibatch.experience;
         let (to, from) = (at..at + run.len, run.slot..run.slot + run.len);
-        self.actions[to.clone()].copy_from_slice(&experience.actions[from.clone()]);
+        self.load_actions(at, run, experience);
         self.old_logprobs[to.clone()].copy_from_slice(&experience.old_logprobs[from.clone()]);
         self.advantages[to.clone()].copy_from_slice(&experience.advantages[from.clone()]);
         self.mask[to.clone()].fill(1.0);
@@ -246,6 +255,16 @@ impl Batch {
         }
         if let Some(ratio) = ratios.get(run.game) {
             self.games[to].fill(*ratio);
+        }
+    }
+
+    /// Puts the actions of a run of samples behind the first `at`, and which might have been taken.
+    fn load_actions(&mut self, at: usize, run: Run, experience: &Experience) {
+        let (to, from) = (at..at + run.len, run.slot..run.slot + run.len);
+        self.actions[to.clone()].copy_from_slice(&experience.actions[from.clone()]);
+        self.masked = !experience.legal.is_empty();
+        if let Some(legal) = experience.legal.get(from) {
+            self.legal[to].copy_from_slice(legal);
         }
     }
 
@@ -267,7 +286,13 @@ impl Batch {
             mask: lanes(&self.mask, group),
             weights: lanes(&self.weights, group),
             games: lanes(&self.games, group),
+            legal: self.legal(group),
         }
+    }
+
+    /// The actions that might have been taken in a group's samples; none where all may be, always.
+    fn legal(&self, group: usize) -> Option<&[u32; GROUP]> {
+        self.masked.then(|| lanes(&self.legal, group))
     }
 }
 

@@ -21,6 +21,9 @@ pub struct Experience<'a> {
     pub advantages: &'a [f32],
     /// Log-probabilities under the reference policy, if there is one: `[num_envs * slots]`.
     pub reference_logprobs: &'a [f32],
+    /// The actions that might have been taken, as in the trajectory: `[num_envs * slots]`; empty where
+    /// all may be, always.
+    pub legal: &'a [u32],
 }
 
 impl<'a> Experience<'a> {
@@ -39,6 +42,8 @@ impl<'a> Experience<'a> {
         assert_eq!(trajectory.obs.len(), steps * obs_stride, "obs: [num_envs, num_steps, stride]");
         assert_eq!(trajectory.actions.len(), steps, "actions: [num_envs, num_steps]");
         assert_eq!(trajectory.logprobs.len(), steps, "logprobs: [num_envs, num_steps]");
+        let masked = if trajectory.masked_actions > 0 { steps } else { 0 };
+        assert_eq!(trajectory.legal.len(), masked, "legal: [num_envs, num_steps], or empty");
         assert_eq!(advantages.len(), steps, "advantages: [num_envs, num_steps]");
         assert_eq!(counts.len(), num_envs, "counts: [num_envs]");
         assert!(learn_steps <= num_steps, "no more is learnt than was played");
@@ -52,6 +57,7 @@ impl<'a> Experience<'a> {
             old_logprobs: &trajectory.logprobs,
             advantages,
             reference_logprobs: &[],
+            legal: &trajectory.legal,
         }
     }
 
@@ -78,6 +84,9 @@ pub fn squeeze(
             trajectory.actions[to] = trajectory.actions[from];
             trajectory.logprobs[to] = trajectory.logprobs[from];
             advantages[to] = advantages[from];
+            if trajectory.masked_actions > 0 {
+                trajectory.legal[to] = trajectory.legal[from];
+            }
             count += 1;
         }
         count

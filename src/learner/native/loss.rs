@@ -1,7 +1,7 @@
 //! A loss and its derivatives for [`GROUP`] steps side by side: the scalar functions of
 //! [`objective`](crate::objective) in loops that become vectors.
 
-use crate::math::softmax::{Normalizer, entropy_of, logprob, normalizer, unnormalized};
+use crate::math::softmax::{ILLEGAL, Normalizer, entropy_of, logprob, normalizer, unnormalized};
 use crate::math::{at_least, exp};
 use crate::model::LANES;
 use crate::objective::kl::{divergence, third};
@@ -42,6 +42,9 @@ pub struct Steps<'a> {
     pub weights: &'a Group,
     /// Of the step's game, where the loss has one ratio a game.
     pub games: &'a [GameRatio; GROUP],
+    /// The actions that may be taken, bit by bit, the first action's the lowest; none where all may be,
+    /// always.
+    pub legal: Option<&'a [u32; GROUP]>,
 }
 
 /// The ratio of a whole game, for losses that have one.
@@ -116,6 +119,17 @@ fn log_softmax(logits: &mut [Group], probs: &mut [Group]) {
     }
 }
 
+/// Puts `value` in place of the numbers that belong to actions that may not be taken.
+#[inline(always)]
+fn mask(values: &mut [Group], legal: Option<&[u32; GROUP]>, value: f32) {
+    let Some(legal) = legal else { return };
+    for (a, values) in values.iter_mut().enumerate() {
+        for l in 0..GROUP {
+            values[l] = if legal[l] >> a & 1 == 1 { values[l] } else { value };
+        }
+    }
+}
+
 /// Of each lane the number that belongs to its action.
 #[inline(always)]
 fn chosen(values: &[Group], actions: &[i32; GROUP]) -> Group {
@@ -130,10 +144,16 @@ fn chosen(values: &[Group], actions: &[i32; GROUP]) -> Group {
     chosen
 }
 
-/// Log-probabilities of the steps' actions, from `logits`, one for each action; these and `probs`, as
-/// many, become what [`log_softmax`] makes of them.
+/// Log-probabilities of the steps' actions, from `logits`, one for each action, of which `legal` are
+/// taken ([`Steps::legal`]); these and `probs`, as many, become what [`log_softmax`] makes of them.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-pub fn logprobs(logits: &mut [Group], probs: &mut [Group], actions: &[i32; GROUP]) -> Group {
+pub fn logprobs(
+    logits: &mut [Group],
+    probs: &mut [Group],
+    actions: &[i32; GROUP],
+    legal: Option<&[u32; GROUP]>,
+) -> Group {
+    mask(logits, legal, ILLEGAL);
     log_softmax(logits, probs);
     chosen(logits, actions)
 }
@@ -148,6 +168,7 @@ pub fn differentiate(
     probs: &mut [Group],
     sums: &mut Sums,
 ) {
+    mask(logits, steps.legal, ILLEGAL);
     log_softmax(logits, probs);
     let logprobs = chosen(logits, steps.actions);
     let mut entropy = [0.0f32; GROUP];
@@ -191,7 +212,7 @@ pub fn differentiate(
         }
     }
 
-    for (a, (logits, probs)) in logits.iter_mut().zip(probs).enumerate() {
+    for (a, (logits, probs)) in logits.iter_mut().zip(&*probs).enumerate() {
         let (z, p) = (*logits, *probs);
         let mut gradient = [0.0f32; GROUP];
         for l in 0..GROUP {
@@ -201,6 +222,7 @@ pub fn differentiate(
         }
         *logits = gradient;
     }
+    mask(logits, steps.legal, 0.0);
     let [kls, clips, entropies, reference_kls, losses] = &mut sums.lanes;
     for l in 0..GROUP {
         kls[l] += steps.mask[l] * approx_kl[l];

@@ -19,7 +19,7 @@
 //! up by other work (rules, draws, exponentials, launches), which the counts leave out.
 
 use crate::config::{ModelKind, TrainConfig};
-use crate::env::Env;
+use crate::env::{Rules, num_words};
 use serde::Serialize;
 
 /// Arithmetic and traffic of a step of one game.
@@ -37,7 +37,7 @@ pub(super) struct Work {
 
 impl Work {
     /// That of a game and a run.
-    pub fn of<G: Env>(game: G, config: &TrainConfig) -> Self {
+    pub fn of<G: Rules>(game: G, config: &TrainConfig) -> Self {
         let inputs = [game.num_features()].into_iter().chain(config.policy.hidden.iter().copied());
         let outputs = config.policy.hidden.iter().copied().chain([game.num_actions()]);
         let mut layers: Vec<f64> = inputs.zip(outputs).map(|(i, o)| (i * o) as f64).collect();
@@ -54,7 +54,7 @@ impl Work {
         let learnt = rollout.learn_steps as f64 / rollout.num_steps as f64;
         let passes = config.update.update_epochs as f64 * learnt;
         let word = size_of::<u32>() as f64;
-        let state = game.num_words() as f64 * word;
+        let state = num_words(game) as f64 * word;
         let policy_bytes = state + 3.0 * word;
         Self {
             policy_flops: forward,
@@ -68,7 +68,7 @@ impl Work {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::env::Fruit;
+    use crate::env::{Env, Fruit};
 
     #[test]
     fn work_is_what_one_counts_by_hand() {

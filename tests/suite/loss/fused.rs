@@ -69,7 +69,7 @@ fn fused_updates_of_games_in_parts_are_the_same() {
 }
 
 #[test]
-fn fused_rollouts_judgements_and_updates_fit_together() {
+fn fused_rollouts_advantages_and_updates_fit_together() {
     let Some(device) = adapter() else { return };
     block_on(rollout_and_update(&device));
 }

@@ -52,8 +52,8 @@ fn play(config: &TrainConfig, policy: &Mlp) -> Played {
     let shortest = lengths.iter().copied().fold(f32::INFINITY, f32::min);
     let longest = lengths.iter().copied().fold(0.0, f32::max);
     assert!(longest - shortest > 5.0, "the mask is uneven: {lengths:?}");
-    let judged = advantages(&trajectory, &mask, MEMBERS, STEPS, &config.advantage);
-    Played { trajectory, advantages: judged.values, mask }
+    let advantages = advantages(&trajectory, &mask, MEMBERS, STEPS, &config.advantage);
+    Played { trajectory, advantages: advantages.values, mask }
 }
 
 /// The parameters after one iteration's update, and its means.

@@ -114,7 +114,7 @@ fn what_is_never_legal_is_never_learnt() {
     let mut trainer = Trainer::new(LEDGE, &config, &cpu());
     let before = trainer.evaluate(500, Player::Sampling).mean_score;
     for _ in 0..30 {
-        let record = trainer.iterate().expect("numbers stay finite");
+        let record = trainer.iterate().expect("values stay finite");
         assert!(record.entropy <= 4f64.ln(), "{record:?}");
     }
     let after = trainer.evaluate(500, Player::Greedy).mean_score;

@@ -43,14 +43,14 @@ fn remembered(policy: &Gru, trajectory: &Trajectory, host: &Host) -> Vec<Vec<f32
     let (mut all, ends) = (Vec::new(), host.ends());
     for t in 0..steps {
         let obs = trajectory.obs.clone().narrow(0, t, 1).squeeze_dim::<2>(0);
-        let mut numbers = floats(policy.step(obs, memory).1);
+        let mut values = floats(policy.step(obs, memory).1);
         for env in 0..envs {
             if ends[t * envs + env] > 0.5 {
-                numbers[env * size..][..size].fill(0.0);
+                values[env * size..][..size].fill(0.0);
             }
         }
-        memory = Tensor::from_data(TensorData::new(numbers.clone(), [envs, size]), &device);
-        all.push(numbers);
+        memory = Tensor::from_data(TensorData::new(values.clone(), [envs, size]), &device);
+        all.push(values);
     }
     all
 }

@@ -1,6 +1,7 @@
 //! Games played at random are the same on every device.
 
 use super::{CATCH_BOARD, LEDGE, SHORT_FRUIT};
+use crate::shared::meadow::Meadow;
 use crate::support::{adapter, cpu};
 use burn::tensor::Device;
 use grove::env::{Breakout, CartPole, Catch, Observation, Recall, Rules};
@@ -37,6 +38,7 @@ fn random_games_are_the_same_on_an_adapter() {
     check(Catch::default(), &device);
     check(CATCH_BOARD, &device);
     check(LEDGE, &device);
+    check(Meadow, &device);
     check(CartPole::default(), &device);
     check(Breakout::default(), &device);
     check(Recall::default(), &device);

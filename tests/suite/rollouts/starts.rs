@@ -23,8 +23,8 @@ pub fn replay<G: Rules>(
         let obs: Vec<f32> = (0..game.num_features()).map(|i| G::feature(&state, i, game)).collect();
         let played = play::<G>(&mut state, &mut episode, host.actions[at], game);
         let ends = [played.terminated, played.truncated].map(f32::from);
-        let mut numbers = obs.iter().zip(host.obs(t, env));
-        if numbers.any(|(a, b)| (a - b).abs() > 1e-6)
+        let mut values = obs.iter().zip(host.obs(t, env));
+        if values.any(|(a, b)| (a - b).abs() > 1e-6)
             || ends != [host.terminated[at], host.truncated[at]]
             || [played.reward, played.score] != [host.rewards[at], host.scores[at]]
         {
@@ -100,10 +100,10 @@ fn check_branches<G: Rules<State: PartialEq>>(game: G) {
             chosen.push(member);
         }
     }
-    let different = |numbers: &mut Vec<usize>| {
-        numbers.sort_unstable();
-        numbers.dedup();
-        numbers.len()
+    let different = |values: &mut Vec<usize>| {
+        values.sort_unstable();
+        values.dedup();
+        values.len()
     };
     assert!(different(&mut times) > 3, "{game:?}: starts at {times:?}");
     assert_eq!(different(&mut steps), config.learn_steps, "{steps:?}");

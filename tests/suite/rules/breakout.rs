@@ -71,7 +71,7 @@ fn breakout_is_minatars() {
     assert!(episodes >= 10 && steps >= 500 && rewards >= 30 && ends >= 10 && walls >= 1);
 }
 
-/// MinAtar's Breakout as its source tells it, with a board of cells and signed numbers.
+/// MinAtar's Breakout as its source tells it, with a board of cells and signed values.
 struct SlowBreakout {
     game: Breakout,
     level: u32,
@@ -169,7 +169,7 @@ impl SlowBreakout {
         (reward, ended, score)
     }
 
-    /// Its numbers for a policy.
+    /// Its values for a policy.
     fn features(&self) -> Vec<f32> {
         let ((x, y), bricks) = (self.ball, self.bricks.iter().flatten().map(|b| f32::from(*b)));
         match self.game.observation {

@@ -5,8 +5,8 @@ use crate::support::adapter;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use grove::device::graphics_setup;
 use grove::env::look::Look;
-use grove::env::{Breakout, CartPole, Catch, Fruit, Recall, Words};
-use grove::rollout::seat_words;
+use grove::env::{Breakout, CartPole, Catch, Fruit, PackedState, Recall};
+use grove::rollout::env_words;
 use grove::viewer::{
     Cells, DeviceInstances, Instance, Offscreen, OffscreenError, Picture, Renderer,
     device_instances, paint,
@@ -26,22 +26,21 @@ fn graphics() -> Option<Graphics> {
     Some(Graphics { burn, device: setup.device, queue: setup.queue })
 }
 
-/// Seats as rollouts keep them on a device, `[seat_words, games]`.
+/// Seats as rollouts keep them on a device, `[env_words, games]`.
 fn seats<G: Look>(
     games: &[(G::State, grove::env::Episode)],
     game: G,
     device: &Device,
 ) -> Tensor<2, Int> {
-    let mut words = vec![0i32; seat_words(game) * games.len()];
+    let mut words = vec![0i32; env_words(game) * games.len()];
     for (i, (state, episode)) in games.iter().enumerate() {
-        let Words { w0, w1, w2, w3, w4, w5, w6, w7 } = G::pack(state, game);
         let header = [episode.level, episode.time, episode.score.to_bits()];
-        let all = header.into_iter().chain([w0, w1, w2, w3, w4, w5, w6, w7]);
-        for (w, word) in all.take(seat_words(game)).enumerate() {
+        let all = header.into_iter().chain(state.words());
+        for (w, word) in all.take(env_words(game)).enumerate() {
             words[w * games.len() + i] = word as i32;
         }
     }
-    Tensor::from_data(TensorData::new(words, [seat_words(game), games.len()]), device)
+    Tensor::from_data(TensorData::new(words, [env_words(game), games.len()]), device)
 }
 
 /// What lies in a buffer on the device.

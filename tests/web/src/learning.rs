@@ -16,7 +16,7 @@ pub async fn catch(device: &Device) -> f64 {
     config.optimizer.learning_rate = 2e-2;
     let mut run = Trainer::new(Catch::default(), &config, device);
     for _ in 0..config.iterations {
-        run.iterate_async().await.expect("all numbers are finite");
+        run.iterate_async().await.expect("all values are finite");
     }
     let score = run.evaluate_async(5000, Player::Greedy).await.mean_score;
     assert!(score >= 0.9, "{score}");

@@ -1,11 +1,11 @@
-//! What the rollout kernels share: seats as words, the draw of an action, the record of a step.
+//! What the rollout kernels share: environments as words, the draw of an action, the record of a step.
 
-use super::seats::HEADER;
+use super::env_state::HEADER;
 use super::{branch_member, branch_step, staggered_time};
 use crate::config::{RolloutConfig, Start};
 use crate::device::buffers::place;
 use crate::env::bits::{from_bits, to_bits};
-use crate::env::{Episode, Played, Rules, Words, new_game};
+use crate::env::{Episode, PackedState, Played, Rules, new_game, num_words};
 pub(super) use crate::math::softmax::{Choice as Drawn, choose as draw_action};
 use crate::rng::draw;
 use burn::backend::{DType, Shape};
@@ -39,19 +39,19 @@ pub(super) fn steps_per_launch(num_envs: usize) -> usize {
 
 /// Where the games of an iteration come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Deal {
+pub(super) enum Origin {
     /// New levels.
     Level,
     /// New levels, somewhere in the course of their episode.
     Staggered,
     /// Where the last iteration says to go on.
     Branch,
-    /// Nowhere new: the iteration has begun, and they are at their seats.
-    Seats,
+    /// Nowhere new: the iteration has begun, and they go on.
+    Continued,
 }
 
-impl Deal {
-    /// That of an iteration; `going_on` says whether there was one before.
+impl Origin {
+    /// Where those of an iteration come from; `going_on` says whether there was one before.
     pub fn of(config: &RolloutConfig, going_on: bool) -> Self {
         match (config.start, going_on) {
             (Start::Level, _) => Self::Level,
@@ -61,152 +61,158 @@ impl Deal {
     }
 }
 
-/// Word `w` of the state whose words lie at `at`, `stride` places from one to the next, after `first`
-/// other words; zero where the game has no such word.
+/// Row `row` of words of which each row has `stride`, at place `at`.
 #[cube]
-fn state_word<G: Rules>(
-    words: &[u32],
-    #[comptime] w: usize,
-    #[comptime] first: usize,
-    at: usize,
-    stride: usize,
-    #[comptime] game: G,
-) -> u32 {
-    if comptime!(w < game.num_words()) {
-        words[comptime!(first + w) * stride + at]
-    } else {
-        0u32.runtime()
-    }
+fn word(words: &[u32], #[comptime] row: usize, at: usize, stride: usize) -> u32 {
+    words[row * stride + at]
 }
 
-/// The state whose words lie so.
 #[cube]
-pub(super) fn load_state<G: Rules>(
+fn set_word(words: &mut [u32], value: u32, #[comptime] row: usize, at: usize, stride: usize) {
+    words[row * stride + at] = value;
+}
+
+/// The state whose words lie at place `at` of rows of `stride` words, from row `first` on.
+pub(crate) fn load_state<G: Rules>(
     words: &[u32],
-    #[comptime] first: usize,
+    first: usize,
     at: usize,
     stride: usize,
-    #[comptime] game: G,
+    game: G,
 ) -> G::State {
-    let packed = Words {
-        w0: state_word::<G>(words, 0usize, first, at, stride, game),
-        w1: state_word::<G>(words, 1usize, first, at, stride, game),
-        w2: state_word::<G>(words, 2usize, first, at, stride, game),
-        w3: state_word::<G>(words, 3usize, first, at, stride, game),
-        w4: state_word::<G>(words, 4usize, first, at, stride, game),
-        w5: state_word::<G>(words, 5usize, first, at, stride, game),
-        w6: state_word::<G>(words, 6usize, first, at, stride, game),
-        w7: state_word::<G>(words, 7usize, first, at, stride, game),
-    };
-    G::unpack(&packed, game)
+    let used = num_words(game);
+    G::State::unpack(|w| if w < used { word(words, first + w, at, stride) } else { 0 })
 }
 
-#[cube]
-fn store_word<G: Rules>(
-    words: &mut [u32],
-    value: u32,
-    #[comptime] w: usize,
-    #[comptime] first: usize,
-    at: usize,
-    stride: usize,
-    #[comptime] game: G,
-) {
-    if comptime!(w < game.num_words()) {
-        words[comptime!(first + w) * stride + at] = value;
+/// The kernel side of [`load_state()`].
+pub(crate) mod load_state {
+    use super::*;
+
+    pub fn expand<G: Rules>(
+        scope: &Scope,
+        words: &<[u32] as CubeType>::ExpandType,
+        first: usize,
+        at: NativeExpand<usize>,
+        stride: NativeExpand<usize>,
+        game: G,
+    ) -> <G::State as CubeType>::ExpandType {
+        let used = num_words(game);
+        let load = |w: usize| match w < used {
+            true => word::expand(scope, words, first + w, at, stride),
+            false => 0u32.into_expand(scope),
+        };
+        let packed: Vec<_> = (0..G::State::WORDS).map(load).collect();
+        G::State::__expand_unpack(scope, &packed)
     }
 }
 
-/// The inverse of [`load_state`].
-#[cube]
+/// The inverse of [`load_state()`].
 pub(super) fn store_state<G: Rules>(
     words: &mut [u32],
     state: &G::State,
-    #[comptime] first: usize,
+    first: usize,
     at: usize,
     stride: usize,
-    #[comptime] game: G,
+    game: G,
 ) {
-    let packed = G::pack(state, game);
-    store_word::<G>(words, packed.w0, 0usize, first, at, stride, game);
-    store_word::<G>(words, packed.w1, 1usize, first, at, stride, game);
-    store_word::<G>(words, packed.w2, 2usize, first, at, stride, game);
-    store_word::<G>(words, packed.w3, 3usize, first, at, stride, game);
-    store_word::<G>(words, packed.w4, 4usize, first, at, stride, game);
-    store_word::<G>(words, packed.w5, 5usize, first, at, stride, game);
-    store_word::<G>(words, packed.w6, 6usize, first, at, stride, game);
-    store_word::<G>(words, packed.w7, 7usize, first, at, stride, game);
+    let used = num_words(game);
+    state.pack(|w, value| {
+        if w < used {
+            set_word(words, value, first + w, at, stride);
+        }
+    });
 }
 
-/// The state of game `env` at its seat.
+/// The kernel side of [`store_state()`].
+pub(super) mod store_state {
+    use super::*;
+
+    pub fn expand<G: Rules>(
+        scope: &Scope,
+        words: &mut <[u32] as CubeType>::ExpandType,
+        state: &<G::State as CubeType>::ExpandType,
+        first: usize,
+        at: NativeExpand<usize>,
+        stride: NativeExpand<usize>,
+        game: G,
+    ) {
+        let packed = G::State::__expand_pack(scope, state);
+        for (w, value) in packed.into_iter().enumerate().take(num_words(game)) {
+            set_word::expand(scope, words, value, first + w, at, stride);
+        }
+    }
+}
+
+/// The state of environment `env` of `envs`, `[env_words, num_envs]`.
 #[cube]
-pub(crate) fn seated_state<G: Rules>(
-    seats: &[u32],
+pub(crate) fn load_env_state<G: Rules>(
+    envs: &[u32],
     env: usize,
     num_envs: usize,
     #[comptime] game: G,
 ) -> G::State {
-    load_state::<G>(seats, HEADER, env, num_envs, game)
+    load_state::<G>(envs, HEADER, env, num_envs, game)
 }
 
-/// Where game `env` stands in its episode.
+/// Where environment `env` of `envs`, `[env_words, num_envs]`, stands in its episode.
 #[cube]
-pub(crate) fn seated_episode(seats: &[u32], env: usize, num_envs: usize) -> Episode {
+pub(crate) fn load_episode(envs: &[u32], env: usize, num_envs: usize) -> Episode {
     Episode {
-        level: seats[env],
-        time: seats[num_envs + env],
-        score: from_bits(seats[2 * num_envs + env]),
+        level: envs[env],
+        time: envs[num_envs + env],
+        score: from_bits(envs[2 * num_envs + env]),
     }
 }
 
-/// Puts a game down at its seat.
+/// Writes environment `env` to `envs`, `[env_words, num_envs]`.
 #[cube]
-pub(super) fn seat<G: Rules>(
-    seats: &mut [u32],
+pub(super) fn store_env<G: Rules>(
+    envs: &mut [u32],
     state: &G::State,
     episode: &Episode,
     env: usize,
     num_envs: usize,
     #[comptime] game: G,
 ) {
-    seats[env] = episode.level;
-    seats[num_envs + env] = episode.time;
-    seats[2 * num_envs + env] = to_bits(episode.score);
-    store_state::<G>(seats, state, HEADER, env, num_envs, game);
+    envs[env] = episode.level;
+    envs[num_envs + env] = episode.time;
+    envs[2 * num_envs + env] = to_bits(episode.score);
+    store_state::<G>(envs, state, HEADER, env, num_envs, game);
 }
 
-/// The state that a game of `group` starts an iteration from; `branches` is `[seat_words, num_groups]`.
+/// The state that an environment of `group` starts an iteration from; `branches` is `[env_words, num_groups]`.
 #[cube]
-pub(super) fn dealt_state<G: Rules>(
+pub(super) fn first_state<G: Rules>(
     branches: &[u32],
     group: usize,
     num_groups: usize,
     level_key: u32,
-    #[comptime] deal: Deal,
+    #[comptime] origin: Origin,
     #[comptime] game: G,
 ) -> G::State {
-    if comptime!(deal == Deal::Branch) {
-        seated_state::<G>(branches, group, num_groups, game)
+    if comptime!(origin == Origin::Branch) {
+        load_env_state::<G>(branches, group, num_groups, game)
     } else {
         new_game::<G>(draw(level_key, group as u32), game)
     }
 }
 
-/// The episode that goes with [`dealt_state`].
+/// The episode that goes with [`first_state`].
 #[cube]
-pub(super) fn dealt_episode<G: Rules>(
+pub(super) fn first_episode<G: Rules>(
     branches: &[u32],
     group: usize,
     num_groups: usize,
     level_key: u32,
-    #[comptime] deal: Deal,
+    #[comptime] origin: Origin,
     #[comptime] game: G,
 ) -> Episode {
     let level = draw(level_key, group as u32);
-    if comptime!(deal == Deal::Branch) {
-        let left = seated_episode(branches, group, num_groups);
+    if comptime!(origin == Origin::Branch) {
+        let left = load_episode(branches, group, num_groups);
         Episode { level, time: left.time, score: left.score }
     } else {
-        let time = if comptime!(deal == Deal::Staggered) {
+        let time = if comptime!(origin == Origin::Staggered) {
             staggered_time(level, comptime!(game.max_steps()))
         } else {
             0u32.runtime()
@@ -233,7 +239,7 @@ pub(super) fn store_step(
     quantities[comptime!(SCORES) * stride + at] = played.score;
 }
 
-/// Puts the game down as its group's branch point if it is that after step `t`.
+/// Writes the environment as its group's branch point if it is that after step `t`.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn store_branch<G: Rules>(
@@ -252,12 +258,12 @@ pub(super) fn store_branch<G: Rules>(
     let member = branch_member(branch_key, group as u32, group_size as u32);
     let step = branch_step(branch_key, group as u32, learn_steps);
     if env == group * group_size + member as usize && t + 1 == step as usize {
-        seat::<G>(branches, state, episode, group, num_groups, game);
+        store_env::<G>(branches, state, episode, group, num_groups, game);
     }
 }
 
-/// Seats `[seat_words, count]` on a device, from words in host memory.
-pub(super) fn upload_seats(words: &[u32], count: usize, device: &Device) -> CubeTensor {
+/// Environments `[env_words, count]` on a device, from words in host memory.
+pub(super) fn upload_envs(words: &[u32], count: usize, device: &Device) -> CubeTensor {
     let probe = place(device);
     let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
     let handle = probe.client.create_from_slice(&bytes);
@@ -265,10 +271,10 @@ pub(super) fn upload_seats(words: &[u32], count: usize, device: &Device) -> Cube
     CubeTensor::new_contiguous(probe.client, probe.device, shape, handle, DType::I32)
 }
 
-/// The words of seats on a device; none where there are no seats.
-pub(super) async fn download_seats(seats: Option<&CubeTensor>) -> Vec<u32> {
-    let Some(seats) = seats else { return Vec::new() };
-    let read = seats.client.read_async(vec![seats.handle.clone()]).await;
+/// The words of environments on a device; none where there are none.
+pub(super) async fn download_envs(envs: Option<&CubeTensor>) -> Vec<u32> {
+    let Some(envs) = envs else { return Vec::new() };
+    let read = envs.client.read_async(vec![envs.handle.clone()]).await;
     let buffers = read.unwrap_or_else(|error| panic!("the device failed: {error:?}"));
     let words = buffers[0].chunks_exact(4);
     words.map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()

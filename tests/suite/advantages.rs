@@ -2,9 +2,9 @@
 
 use crate::support::{adapter, cpu};
 use burn::tensor::{Tensor, TensorData};
-use grove::advantage::{advantages, judge};
+use grove::advantage::{advantages, recording_advantages};
 use grove::config::{AdvantageConfig, Estimator, RolloutConfig, Scale, Start};
-use grove::data::{Judged, Part, Recording, TERMINATED, TRUNCATED, Trajectory};
+use grove::data::{Part, Recording, RecordingAdvantages, TERMINATED, TRUNCATED, Trajectory};
 
 /// A number in -1..=1 by thirds, so that members of small groups are often alike.
 fn third(i: usize) -> f32 {
@@ -16,7 +16,7 @@ struct Games {
     rewards: Vec<f32>,
     ends: Vec<bool>,
     first_scores: Vec<f32>,
-    /// Whether scores are numbers of their own, and not sums of rewards.
+    /// Whether scores are values of their own, and not sums of rewards.
     scored: bool,
     rollout: RolloutConfig,
 }
@@ -92,13 +92,13 @@ impl Games {
                 (false, _) => 1,
             });
             let words: Vec<i32> = vec![-7; steps * count].into_iter().chain(taken).collect();
-            let mut numbers = vec![-0.5; steps * count];
-            numbers.extend(each().map(|at| self.rewards[at]));
+            let mut values = vec![-0.5; steps * count];
+            values.extend(each().map(|at| self.rewards[at]));
             if self.scored {
-                numbers.extend(each().map(|at| scores[at]));
+                values.extend(each().map(|at| scores[at]));
             }
-            let rows = numbers.len() / (steps * count);
-            let data = TensorData::new(numbers, [rows, steps, count]);
+            let rows = values.len() / (steps * count);
+            let data = TensorData::new(values, [rows, steps, count]);
             let part = Part::new(
                 Tensor::from_data(TensorData::new(words, [2, steps, count]), device),
                 Tensor::from_data(data, device),
@@ -118,12 +118,12 @@ fn floats<const D: usize>(tensor: &Tensor<D>) -> Vec<f32> {
 }
 
 /// The advantages `[learn_steps, num_envs]` and the lengths `[num_envs]` of all parts.
-fn joined(judged: &Judged) -> (Vec<f32>, Vec<f32>) {
-    let scale = floats(judged.facts())[1];
-    let all = Tensor::cat(judged.parts().to_vec(), 1);
+fn joined(advantages: &RecordingAdvantages) -> (Vec<f32>, Vec<f32>) {
+    let scale = floats(advantages.summary())[1];
+    let all = Tensor::cat(advantages.parts().to_vec(), 1);
     let [_, games] = all.dims();
     let values = floats(&all);
-    let (values, rest) = values.split_at(judged.learn_steps() * games);
+    let (values, rest) = values.split_at(advantages.learn_steps() * games);
     (values.iter().map(|a| a * scale).collect(), rest[..games].to_vec())
 }
 
@@ -133,14 +133,14 @@ fn check(games: &Games, config: &AdvantageConfig, ends: &[usize], device: &burn:
     let trajectory = games.trajectory();
     let mask = trajectory.mask(rollout.auto_reset);
     let want = advantages(&trajectory, &mask, rollout.group_size, rollout.learn_steps, config);
-    let judged = judge(&games.recording(ends, device), rollout, config);
-    let (values, lengths) = joined(&judged);
+    let advantages = recording_advantages(&games.recording(ends, device), rollout, config);
+    let (values, lengths) = joined(&advantages);
     for (i, (got, want)) in values.iter().zip(floats(&want.values)).enumerate() {
         assert!((got - want).abs() < 1e-5 * (1.0 + want.abs()), "{context}: {i}: {got}, {want}");
     }
     let counted = floats(&want.mask.clone().sum_dim(0));
     assert_eq!(lengths, counted, "{context}: lengths");
-    let facts = floats(judged.facts());
+    let summary = floats(advantages.summary());
     let (zero, scores) = (floats(&want.zero_variance)[0], floats(&trajectory.scores));
     let sum = |values: &[f32]| values.iter().map(|x| f64::from(*x)).sum::<f64>() as f32;
     let episodes = games.ends.iter().filter(|ended| **ended).count() as f32;
@@ -152,14 +152,14 @@ fn check(games: &Games, config: &AdvantageConfig, ends: &[usize], device: &burn:
         (5, zero * rollout.num_groups as f32),
     ];
     for (fact, want) in expected {
-        let got = facts[fact];
+        let got = summary[fact];
         assert!((got - want).abs() < 1e-4 * (1.0 + want.abs()), "{context}: {fact}: {got}, {want}");
     }
     assert!(episodes > 0.0 && zero > 0.0 && zero < 1.0, "{context}: a lively example");
 }
 
 #[test]
-fn judgements_in_kernels_are_the_advantages_of_the_trajectory() {
+fn advantages_in_kernels_are_those_of_the_trajectory() {
     let Some(device) = adapter() else { return };
     for (estimator, discount) in [(Estimator::RewardToGo, 0.9), (Estimator::Return, 1.0)] {
         for scale_rewards in [Scale::Group, Scale::Batch, Scale::None] {
@@ -175,7 +175,7 @@ fn judgements_in_kernels_are_the_advantages_of_the_trajectory() {
 }
 
 #[test]
-fn judgements_of_many_groups_are_right_too() {
+fn advantages_of_many_groups_are_right_too() {
     let Some(device) = adapter() else { return };
     let config = AdvantageConfig {
         estimator: Estimator::RewardToGo,

@@ -4,18 +4,21 @@
 //! in it, works on whole vectors.
 
 use super::action_uniform;
+use super::env_state::EnvState;
 use super::masks::legal_bits;
-use super::seats::Seat;
 use crate::data::End;
-use crate::env::{Episode, MAX_WORDS, Rules, Words, play};
+use crate::env::{Episode, MAX_WORDS, PackedState, Rules, play};
 use crate::model::{LANES, Lanes};
 use multiversion::multiversion;
 use std::marker::PhantomData;
 
-/// [`LANES`] games, of which the last may be copies that nobody looks at.
+/// The words of [`LANES`] states, of which a game uses its first.
+type WordLanes = [[u32; LANES]; MAX_WORDS];
+
+/// [`LANES`] environments, of which the last may be copies that nobody looks at.
 #[derive(Clone, Debug)]
-pub(super) struct Table<G: Rules> {
-    words: [[u32; LANES]; MAX_WORDS],
+pub(super) struct EnvLanes<G: Rules> {
+    words: WordLanes,
     levels: [u32; LANES],
     times: [u32; LANES],
     scores: Lanes,
@@ -70,28 +73,28 @@ fn add(sums: &mut Lanes, values: &Lanes) {
     sums.iter_mut().zip(values).for_each(|(sum, x)| *sum += x);
 }
 
-impl<G: Rules> Table<G> {
-    /// Seats up to [`LANES`] games.
-    pub fn new(game: G, seats: &[Seat<G>]) -> Self {
-        let seat = |lane: usize| seats.get(lane).unwrap_or(&seats[0]);
-        let mut table = Self {
+impl<G: Rules> EnvLanes<G> {
+    /// Puts up to [`LANES`] environments side by side.
+    pub fn new(envs: &[EnvState<G>]) -> Self {
+        let env = |lane: usize| envs.get(lane).unwrap_or(&envs[0]);
+        let mut lanes = Self {
             words: [[0; LANES]; MAX_WORDS],
-            levels: std::array::from_fn(|lane| seat(lane).episode.level),
-            times: std::array::from_fn(|lane| seat(lane).episode.time),
-            scores: std::array::from_fn(|lane| seat(lane).episode.score),
+            levels: std::array::from_fn(|lane| env(lane).episode.level),
+            times: std::array::from_fn(|lane| env(lane).episode.time),
+            scores: std::array::from_fn(|lane| env(lane).episode.score),
             game: PhantomData,
         };
         for lane in 0..LANES {
-            put(&mut table.words, lane, G::pack(&seat(lane).state, game));
+            put(&mut lanes.words, lane, &env(lane).state);
         }
-        table
+        lanes
     }
 
-    /// One of the games as it stands.
-    pub fn seat(&self, game: G, lane: usize) -> Seat<G> {
+    /// One of the environments as it stands.
+    pub fn env(&self, lane: usize) -> EnvState<G> {
         let episode =
             Episode { level: self.levels[lane], time: self.times[lane], score: self.scores[lane] };
-        Seat { state: G::unpack(&take(&self.words, lane), game), episode }
+        EnvState { state: take(&self.words, lane), episode }
     }
 
     /// Fills `obs`, `[num_features][LANES]`, with the features of all games.
@@ -110,29 +113,22 @@ impl<G: Rules> Table<G> {
     }
 }
 
-/// The words of one game.
+/// The state of one environment.
 #[inline(always)]
-fn take(words: &[[u32; LANES]; MAX_WORDS], lane: usize) -> Words {
-    let [w0, w1, w2, w3, w4, w5, w6, w7] = words;
-    Words {
-        w0: w0[lane],
-        w1: w1[lane],
-        w2: w2[lane],
-        w3: w3[lane],
-        w4: w4[lane],
-        w5: w5[lane],
-        w6: w6[lane],
-        w7: w7[lane],
-    }
+fn take<S: PackedState>(words: &WordLanes, lane: usize) -> S {
+    S::unpack(
+        #[inline(always)]
+        |w| words[w][lane],
+    )
 }
 
 /// The inverse of [`take`].
 #[inline(always)]
-fn put(words: &mut [[u32; LANES]; MAX_WORDS], lane: usize, from: Words) {
-    let Words { w0, w1, w2, w3, w4, w5, w6, w7 } = from;
-    for (to, word) in words.iter_mut().zip([w0, w1, w2, w3, w4, w5, w6, w7]) {
-        to[lane] = word;
-    }
+fn put<S: PackedState>(words: &mut WordLanes, lane: usize, state: &S) {
+    state.pack(
+        #[inline(always)]
+        |w, word| words[w][lane] = word,
+    );
 }
 
 /// [`action_uniform`] of games side by side.
@@ -156,7 +152,7 @@ fn with_constants<G: Rules>(game: G, run: impl FnOnce(G)) {
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn observe<G: Rules>(game: G, words: &[[u32; LANES]; MAX_WORDS], obs: &mut [Lanes]) {
+fn observe<G: Rules>(game: G, words: &WordLanes, obs: &mut [Lanes]) {
     // The first features are asked for by constants, so that the code of each is compiled for itself.
     macro_rules! constants {
         ($game:ident, $($i:literal)*) => {
@@ -178,46 +174,46 @@ fn observe<G: Rules>(game: G, words: &[[u32; LANES]; MAX_WORDS], obs: &mut [Lane
 }
 
 #[inline(always)]
-fn feature<G: Rules>(game: G, words: &[[u32; LANES]; MAX_WORDS], i: usize, lanes: &mut Lanes) {
+fn feature<G: Rules>(game: G, words: &WordLanes, i: usize, lanes: &mut Lanes) {
     // Numbers of its own, which for all that the compiler knows do not lie among the words.
     let mut numbers = [0.0f32; LANES];
     for (lane, x) in numbers.iter_mut().enumerate() {
-        *x = G::feature(&G::unpack(&take(words, lane), game), i, game);
+        *x = G::feature(&take::<G::State>(words, lane), i, game);
     }
     *lanes = numbers;
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn legal<G: Rules>(game: G, words: &[[u32; LANES]; MAX_WORDS], bits: &mut [u32; LANES]) {
+fn legal<G: Rules>(game: G, words: &WordLanes, bits: &mut [u32; LANES]) {
     with_constants(
         game,
         #[inline(always)]
         |game| {
             for (lane, bits) in bits.iter_mut().enumerate() {
-                *bits = legal_bits(&G::unpack(&take(words, lane), game), game);
+                *bits = legal_bits(&take::<G::State>(words, lane), game);
             }
         },
     );
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn step<G: Rules>(game: G, table: &mut Table<G>, actions: &[u32; LANES], to: &mut PlayedLanes) {
+fn step<G: Rules>(game: G, lanes: &mut EnvLanes<G>, actions: &[u32; LANES], to: &mut PlayedLanes) {
     with_constants(
         game,
         #[inline(always)]
         |game| {
             for (lane, action) in actions.iter().enumerate() {
-                let mut state = G::unpack(&take(&table.words, lane), game);
+                let mut state: G::State = take(&lanes.words, lane);
                 let mut episode = Episode {
-                    level: table.levels[lane],
-                    time: table.times[lane],
-                    score: table.scores[lane],
+                    level: lanes.levels[lane],
+                    time: lanes.times[lane],
+                    score: lanes.scores[lane],
                 };
                 let played = play::<G>(&mut state, &mut episode, *action, game);
-                put(&mut table.words, lane, G::pack(&state, game));
-                table.levels[lane] = episode.level;
-                table.times[lane] = episode.time;
-                table.scores[lane] = episode.score;
+                put(&mut lanes.words, lane, &state);
+                lanes.levels[lane] = episode.level;
+                lanes.times[lane] = episode.time;
+                lanes.scores[lane] = episode.score;
                 to.rewards[lane] = played.reward;
                 to.ends[lane] = u32::from(played.terminated) | u32::from(played.truncated) << 1;
                 to.scores[lane] = played.score;

@@ -2,24 +2,25 @@
 
 use crate::config::{RolloutConfig, Start};
 use crate::env::bits::{from_bits, to_bits};
-use crate::env::{Episode, Played, Rules, Words, new_game, play};
+use crate::env::{Episode, PackedState, Played, Rules, new_game, num_words, play};
 use crate::rng::draw;
 use crate::rollout::{branch_member, branch_step, staggered_time};
 
-/// Words of a seat before those of the game's state: level, time, score.
+/// Words of an environment before those of the game's state: level, time, score.
 pub(crate) const HEADER: usize = 3;
 
-/// Words that hold one game between two iterations.
-pub fn seat_words<G: Rules>(game: G) -> usize {
-    HEADER + game.num_words()
+/// Words that hold one environment between two iterations: level, time and score of its episode, and the
+/// packed state of its game.
+pub fn env_words<G: Rules>(game: G) -> usize {
+    HEADER + num_words(game)
 }
 
-/// Saved seats that do not fit.
+/// Saved environments that do not fit.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the saved games are {found} words, but {expected} are needed for {count} groups of `{game}`"
 )]
-pub struct SeatsError {
+pub struct EnvStatesError {
     /// The game's name.
     pub game: &'static str,
     /// Groups of this run.
@@ -30,14 +31,14 @@ pub struct SeatsError {
     pub found: usize,
 }
 
-/// One game and its episode.
+/// An environment: the state of its game, and where it stands in its episode.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seat<G: Rules> {
+pub(crate) struct EnvState<G: Rules> {
     pub state: G::State,
     pub episode: Episode,
 }
 
-impl<G: Rules> Seat<G> {
+impl<G: Rules> EnvState<G> {
     /// The start of a level.
     pub fn new(level: u32, game: G) -> Self {
         let episode = Episode { level, time: 0, score: 0.0 };
@@ -50,29 +51,28 @@ impl<G: Rules> Seat<G> {
     }
 }
 
-/// The seats of an iteration's start. `branches`, one a group, are where the last iteration says to
-/// go on; none before the first.
-pub(crate) fn deal<G: Rules>(
+/// The environments of an iteration at its start. `branches`, one a group, are where the last iteration
+/// says to go on; none before the first.
+pub(crate) fn start_envs<G: Rules>(
     game: G,
     config: &RolloutConfig,
     level_key: u32,
-    branches: &[Seat<G>],
-) -> Vec<Seat<G>> {
+    branches: &[EnvState<G>],
+) -> Vec<EnvState<G>> {
     let groups = (0..config.num_groups).map(|group| {
         let level = draw(level_key, group as u32);
         if config.start == Start::Branch && !branches.is_empty() {
             // From here on the environment's draws are others than those that led here.
-            let mut seat = branches[group];
-            seat.episode.level = level;
-            return seat;
+            let EnvState { state, episode } = branches[group];
+            return EnvState { state, episode: Episode { level, ..episode } };
         }
-        let mut seat = Seat::new(level, game);
+        let mut env = EnvState::new(level, game);
         if config.start == Start::Branch {
-            seat.episode.time = staggered_time(seat.episode.level, game.max_steps());
+            env.episode.time = staggered_time(level, game.max_steps());
         }
-        seat
+        env
     });
-    groups.flat_map(|seat| std::iter::repeat_n(seat, config.group_size)).collect()
+    groups.flat_map(|env| std::iter::repeat_n(env, config.group_size)).collect()
 }
 
 /// Where a group goes on in the next iteration.
@@ -98,46 +98,47 @@ pub(crate) fn branch_points(config: &RolloutConfig, branch_key: u32) -> Vec<Bran
     groups.map(point).collect()
 }
 
-/// The seats as words `[seat_words, number of seats]`.
-pub(crate) fn export<G: Rules>(game: G, seats: &[Seat<G>]) -> Vec<u32> {
-    let count = seats.len();
-    let mut words = vec![0; seat_words(game) * count];
-    for (env, seat) in seats.iter().enumerate() {
-        let Words { w0, w1, w2, w3, w4, w5, w6, w7 } = G::pack(&seat.state, game);
-        let Episode { level, time, score } = seat.episode;
-        let all = [level, time, to_bits(score), w0, w1, w2, w3, w4, w5, w6, w7];
-        for (w, word) in all[..seat_words(game)].iter().enumerate() {
-            words[w * count + env] = *word;
+/// Environments as words `[env_words, number of environments]`.
+pub(crate) fn export<G: Rules>(game: G, envs: &[EnvState<G>]) -> Vec<u32> {
+    let (count, used) = (envs.len(), env_words(game));
+    let mut words = vec![0; used * count];
+    for (env, EnvState { state, episode }) in envs.iter().enumerate() {
+        let header = [episode.level, episode.time, to_bits(episode.score)];
+        for (w, word) in header.into_iter().chain(state.words()).take(used).enumerate() {
+            words[w * count + env] = word;
         }
     }
     words
 }
 
-/// The seats that [`export`] wrote: `count` of them, or none.
+/// The environments that [`export`] wrote: `count` of them, or none.
 pub(crate) fn import<G: Rules>(
     game: G,
     count: usize,
     words: &[u32],
-) -> Result<Vec<Seat<G>>, SeatsError> {
+) -> Result<Vec<EnvState<G>>, EnvStatesError> {
     check_len(game, count, words)?;
-    let count = if words.is_empty() { 0 } else { count };
-    let seats = (0..count).map(|env| {
-        let at = |w: usize| words[w * count + env];
-        let packed = Words::gather(game.num_words(), |w| at(HEADER + w));
-        Seat {
-            state: G::unpack(&packed, game),
+    let (count, used) = (if words.is_empty() { 0 } else { count }, env_words(game));
+    let envs = (0..count).map(|env| {
+        let at = |w: usize| if w < used { words[w * count + env] } else { 0 };
+        EnvState {
+            state: G::State::unpack(|w| at(HEADER + w)),
             episode: Episode { level: at(0), time: at(1), score: from_bits(at(2)) },
         }
     });
-    Ok(seats.collect())
+    Ok(envs.collect())
 }
 
-/// Checks the number of saved words: those of `count` seats, or none.
-pub(crate) fn check_len<G: Rules>(game: G, count: usize, words: &[u32]) -> Result<(), SeatsError> {
-    let expected = seat_words(game) * count;
+/// Checks the number of saved words: those of `count` envs, or none.
+pub(crate) fn check_len<G: Rules>(
+    game: G,
+    count: usize,
+    words: &[u32],
+) -> Result<(), EnvStatesError> {
+    let expected = env_words(game) * count;
     if words.is_empty() || words.len() == expected {
         Ok(())
     } else {
-        Err(SeatsError { game: G::NAME, count, expected, found: words.len() })
+        Err(EnvStatesError { game: G::NAME, count, expected, found: words.len() })
     }
 }

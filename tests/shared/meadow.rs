@@ -1,0 +1,114 @@
+//! A game whose state is a board: as many words as a state may have, most of them small numbers.
+
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+use grove::env::{Bits, Cells, Env, Outcome, Rules};
+use grove::rng::{below, draw};
+
+/// Cells of a side of the board, which has no border: who leaves it comes back on the other side.
+const SIDE: u32 = 31;
+
+/// A grazing animal. Each step it eats what stands on its cell, walks on, and something grows somewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Meadow;
+
+grove::packed_state! {
+    /// The board and the animal.
+    pub struct MeadowState {
+        /// The grass on each cell, 0 to 3: 961 numbers.
+        pub grass: Cells<2, 61>,
+        pub column: Bits<5>,
+        pub row: Bits<5>,
+        /// Whether the last step found anything.
+        pub fed: bool,
+        /// How much was eaten in all.
+        pub eaten: f32,
+        /// What the last step drew.
+        pub drawn: u32,
+    }
+}
+
+impl Env for Meadow {
+    const NAME: &'static str = "meadow";
+
+    fn num_features(&self) -> usize {
+        7
+    }
+
+    /// Stay, left, right, up, down.
+    fn num_actions(&self) -> usize {
+        5
+    }
+
+    fn max_steps(&self) -> u32 {
+        23
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// The cell that lies so far from the animal.
+#[cube]
+fn cell(state: &MeadowState, #[comptime] right: u32, #[comptime] down: u32) -> u32 {
+    (state.row + down) % SIDE * SIDE + (state.column + right) % SIDE
+}
+
+#[cube]
+impl Rules for Meadow {
+    type State = MeadowState;
+
+    fn reset(state: &mut MeadowState, key: u32, #[comptime] _game: Self) {
+        state.grass.clear();
+        state.column = below(draw(key, 0), SIDE);
+        state.row = below(draw(key, 1), SIDE);
+        state.fed = false;
+        state.eaten = 0.0;
+        state.drawn = 0;
+        #[unroll]
+        for i in 0..40u32 {
+            state.grass.set(below(draw(key, 2 + i), comptime!(SIDE * SIDE)), 1 + i % 3);
+        }
+    }
+
+    fn step(state: &mut MeadowState, action: u32, key: u32, #[comptime] _game: Self) -> Outcome {
+        state.column =
+            (state.column + select(action == 1, SIDE - 1, select(action == 2, 1u32, 0u32))) % SIDE;
+        state.row =
+            (state.row + select(action == 3, SIDE - 1, select(action == 4, 1u32, 0u32))) % SIDE;
+        let here = cell(&*state, 0u32, 0u32);
+        let found = state.grass.get(here);
+        state.fed = found > 0;
+        if found > 0 {
+            state.grass.set(here, found - 1);
+            state.eaten += found as f32;
+        }
+        state.drawn = draw(key, 0);
+        let sown = below(state.drawn, comptime!(SIDE * SIDE));
+        state.grass.set(sown, state.grass.get(sown) + 1);
+        Outcome {
+            reward: found as f32,
+            score: found as f32 * 2.0f32,
+            terminated: draw(key, 1) % 16 == 3,
+        }
+    }
+
+    fn feature(state: &MeadowState, #[comptime] i: usize, #[comptime] _game: Self) -> f32 {
+        if comptime!(i == 0) {
+            state.grass.get(cell(state, 0u32, 0u32)) as f32
+        } else if comptime!(i == 1) {
+            state.grass.get(cell(state, 1u32, 0u32)) as f32
+        } else if comptime!(i == 2) {
+            state.grass.get(cell(state, 0u32, 1u32)) as f32
+        } else if comptime!(i == 3) {
+            state.grass.at(500usize) as f32
+        } else if comptime!(i == 4) {
+            select(state.fed, 1.0f32, 0.0f32)
+        } else if comptime!(i == 5) {
+            state.eaten * 0.05f32
+        } else {
+            state.column as f32 * comptime!(1.0 / SIDE as f32)
+        }
+    }
+}
