@@ -3,7 +3,8 @@
 //! They compute what [`super::advantages`] does. Sums are taken in an order that depends on sizes alone.
 
 use crate::config::{AdvantageConfig, Estimator, RolloutConfig, Scale};
-use crate::data::{Recording, RecordingAdvantages, SUMMARY_LEN, TRUNCATED};
+use crate::data::summary::{self, EPISODES, EVEN_GROUPS, REWARD_SUM, SCALE, SCORE_SUM, STEPS};
+use crate::data::{Recording, RecordingAdvantages, TRUNCATED};
 use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, room};
 use burn::backend::{Cube, DType};
 use burn::cubecl;
@@ -17,13 +18,8 @@ const MAX_UNITS: usize = 1 << 18;
 /// Runs of rows that the last kernel adds up side by side.
 const RUNS: usize = 32;
 
-// The columns of a row of sums. The last kernel makes a fact of each.
-const STEPS: usize = 0;
-const SQUARES: usize = 1;
-const SCORES: usize = 2;
-const EPISODES: usize = 3;
-const REWARDS: usize = 4;
-const ZERO_VARIANCE: usize = 5;
+// A row of sums has the columns of the summary, but that of the scale, which is made of a sum of squares.
+const SQUARES: usize = SCALE;
 
 /// The sizes of a part, and the rows of sums that a kernel writes, one a cube.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
@@ -36,32 +32,50 @@ struct Sizes {
     cubes: usize,
 }
 
+#[cube]
+impl Sizes {
+    /// Where the advantage of step `t` of a game lies in a part of the advantages.
+    fn advantage(&self, t: usize, game: usize) -> usize {
+        t * self.games + game
+    }
+
+    /// Where the number of a game's steps that count lies there.
+    fn length(&self, game: usize) -> usize {
+        self.learn_steps * self.games + game
+    }
+
+    /// Where the return of a game lies there.
+    fn total(&self, game: usize) -> usize {
+        (self.learn_steps + 1) * self.games + game
+    }
+}
+
 /// Adds up the sums of a cube's units, and writes them as its row. A grid may have more cubes than were
 /// asked for, which have no row.
 #[cube]
 fn store_row(own: &Array<f32>, rows: &mut [f32], sizes: &Sizes) {
     let unit = UNIT_POS as usize;
-    let mut sums = Shared::<[f32]>::new_slice(comptime!(UNITS * SUMMARY_LEN));
+    let mut sums = Shared::<[f32]>::new_slice(comptime!(UNITS * summary::LEN));
     #[unroll]
-    for q in 0..SUMMARY_LEN {
+    for q in 0..summary::LEN {
         sums[comptime!(q * UNITS) + unit] = own[q];
     }
     sync_cube();
-    if unit < SUMMARY_LEN && CUBE_POS < sizes.cubes {
+    if unit < summary::LEN && CUBE_POS < sizes.cubes {
         let mut sum = 0.0f32;
         for i in 0..comptime!(UNITS) {
             sum += sums[unit * UNITS + i];
         }
-        rows[(sizes.first_row + CUBE_POS) * SUMMARY_LEN + unit] = sum;
+        rows[(sizes.first_row + CUBE_POS) * summary::LEN + unit] = sum;
     }
 }
 
 /// The sums of a unit, all zero.
 #[cube]
 fn no_sums() -> Array<f32> {
-    let mut sums = Array::<f32>::new(SUMMARY_LEN);
+    let mut sums = Array::<f32>::new(summary::LEN);
     #[unroll]
-    for q in 0..SUMMARY_LEN {
+    for q in 0..summary::LEN {
         sums[q] = 0.0f32;
     }
     sums
@@ -70,7 +84,7 @@ fn no_sums() -> Array<f32> {
 /// One unit credits the steps of one game with what followed them.
 ///
 /// Buffers: words, values and first scores of [`crate::data::Part`]; a part of
-/// [`RecordingAdvantages::parts`]; rows of sums `[rows, SUMMARY_LEN]`. The actions' words are row `last_word` of the words.
+/// [`RecordingAdvantages::parts`]; rows of sums `[rows, summary::LEN]`. The actions' words are row `last_word` of the words.
 /// Scores are the third row of the values where they are `scored`, else sums of rewards.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
@@ -101,7 +115,7 @@ fn credit_kernel(
         for t in 0..num_steps {
             let at = t * games + game;
             let reward = values[rewards + at];
-            sums[REWARDS] += reward;
+            sums[REWARD_SUM] += reward;
             score += reward;
             total += select(t < counted, reward, 0.0f32);
             sum += select(t < counted, reward, 0.0f32);
@@ -109,7 +123,7 @@ fn credit_kernel(
                 if comptime!(scored) {
                     score = values[2 * rewards + at];
                 }
-                sums[SCORES] += score;
+                sums[SCORE_SUM] += score;
                 sums[EPISODES] += 1.0f32;
                 score = 0.0f32;
                 if comptime!(!auto_reset) {
@@ -117,7 +131,7 @@ fn credit_kernel(
                 } else if comptime!(estimator == Estimator::Return) {
                     let behind = select(t + 1 < sizes.learn_steps, t + 1, sizes.learn_steps);
                     for step in first..behind {
-                        advantages[step * games + game] = sum;
+                        advantages[sizes.advantage(step, game)] = sum;
                     }
                     first = t + 1;
                     sum = 0.0f32;
@@ -134,18 +148,18 @@ fn credit_kernel(
                     credit = values[rewards + at] + select(ended, 0.0f32, discount * credit);
                 }
                 if t < sizes.learn_steps {
-                    advantages[at] = credit;
+                    advantages[sizes.advantage(t, game)] = credit;
                 }
             }
         } else {
             for step in first..sizes.learn_steps {
-                advantages[step * games + game] = sum;
+                advantages[sizes.advantage(step, game)] = sum;
             }
         }
         let length = select(counted < sizes.learn_steps, counted, sizes.learn_steps) as f32;
         sums[STEPS] = length;
-        advantages[sizes.learn_steps * games + game] = length;
-        advantages[(sizes.learn_steps + 1) * games + game] = total;
+        advantages[sizes.length(game)] = length;
+        advantages[sizes.total(game)] = total;
     }
     store_row(&sums, rows, &sizes);
 }
@@ -161,20 +175,20 @@ fn compare_kernel(advantages: &[f32], rows: &mut [f32], sizes: Sizes) {
         let first = group * sizes.group_size;
         let mut counted = 0.0f32;
         for member in 0..sizes.group_size {
-            let length = advantages[sizes.learn_steps * sizes.games + first + member];
+            let length = advantages[sizes.length(first + member)];
             counted = select(length > counted, length, counted);
         }
         let mut alike = 1.0f32;
         let counted = counted as u32;
         for t in 0..counted as usize {
             if alike == 1.0f32 {
-                let row = t * sizes.games + first;
+                let row = sizes.advantage(t, first);
                 for member in 1..sizes.group_size {
                     alike = select(advantages[row + member] == advantages[row], alike, 0.0f32);
                 }
             }
         }
-        sums[ZERO_VARIANCE] = alike;
+        sums[EVEN_GROUPS] = alike;
     }
     store_row(&sums, rows, &sizes);
 }
@@ -202,7 +216,7 @@ fn centre_kernel(
         let behind = first_step + steps_per_unit;
         let end_step = select(behind < learn_steps, behind, learn_steps);
         for t in first_step..end_step {
-            let row = t * sizes.games + first;
+            let row = sizes.advantage(t, first);
             let mut sum = 0.0f32;
             for member in 0..members {
                 sum += advantages[row + member];
@@ -218,7 +232,7 @@ fn centre_kernel(
                 factor = 1.0f32 / ((squares / (members - 1) as f32).sqrt() + epsilon);
             }
             for member in 0..members {
-                let length = advantages[learn_steps * sizes.games + first + member];
+                let length = advantages[sizes.length(first + member)];
                 let centred = (advantages[row + member] - mean) * factor;
                 let counted = select((t as f32) < length, centred, 0.0f32);
                 advantages[row + member] = counted;
@@ -229,9 +243,9 @@ fn centre_kernel(
     store_row(&sums, rows, &sizes);
 }
 
-/// One cube adds up all rows and makes the summary of them.
+/// One cube adds up all rows and makes the summary of all games of them.
 ///
-/// Buffers: rows of sums `[count, SUMMARY_LEN]`; [`RecordingAdvantages::summary`]. Workgroup memory: `RUNS * SUMMARY_LEN` floats.
+/// Buffers: rows of sums `[count, summary::LEN]`; [`RecordingAdvantages::summary`]. Workgroup memory: `RUNS * summary::LEN` floats.
 #[cube(launch_unchecked)]
 fn summary_kernel(
     rows: &[f32],
@@ -241,24 +255,24 @@ fn summary_kernel(
     #[comptime] scale: Scale,
 ) {
     let unit = UNIT_POS as usize;
-    let column = unit % SUMMARY_LEN;
+    let column = unit % summary::LEN;
     let mut sum = 0.0f32;
-    for row in range_stepped(unit / SUMMARY_LEN, count, RUNS) {
-        sum += rows[row * SUMMARY_LEN + column];
+    for row in range_stepped(unit / summary::LEN, count, RUNS) {
+        sum += rows[row * summary::LEN + column];
     }
-    let mut sums = Shared::<[f32]>::new_slice(comptime!(RUNS * SUMMARY_LEN));
+    let mut sums = Shared::<[f32]>::new_slice(comptime!(RUNS * summary::LEN));
     sums[unit] = sum;
     sync_cube();
-    if unit < SUMMARY_LEN {
+    if unit < summary::LEN {
         let mut total = 0.0f32;
         for run in 0..comptime!(RUNS) {
-            total += sums[run * SUMMARY_LEN + unit];
+            total += sums[run * summary::LEN + unit];
         }
         if unit == SQUARES {
             // In this column stands what the advantages are to be multiplied by.
             let mut steps = 0.0f32;
             for run in 0..comptime!(RUNS) {
-                steps += sums[run * SUMMARY_LEN + STEPS];
+                steps += sums[run * summary::LEN + STEPS];
             }
             let factor = 1.0f32 / ((total / steps).sqrt() + epsilon);
             total = if comptime!(scale == Scale::Batch) { factor } else { 1.0f32.runtime() };
@@ -285,8 +299,8 @@ pub fn recording_advantages(
         recording.parts.iter().map(|part| Plan::new(part.num_envs(), rollout)).collect();
     let count = plans.iter().map(Plan::cubes).sum();
     let like = cube_tensor(recording.parts[0].values.clone());
-    let rows = room(&like, &[count, SUMMARY_LEN], DType::F32);
-    let summary = room(&like, &[SUMMARY_LEN], DType::F32);
+    let rows = room(&like, &[count, summary::LEN], DType::F32);
+    let summary = room(&like, &[summary::LEN], DType::F32);
     let client = &like.client;
     let mut first_row = 0;
     let mut parts = Vec::new();
@@ -337,12 +351,12 @@ pub fn recording_advantages(
         first_row += plan.cubes();
         parts.push(Tensor::from_primitive::<Cube>(advantages));
     }
-    // SAFETY: the kernel stays below `count` and the number of summary.
+    // SAFETY: the kernel stays below `count` and the length of the summary.
     unsafe {
         summary_kernel::launch_unchecked(
             client,
             CubeCount::Static(1, 1, 1),
-            CubeDim::new_1d((RUNS * SUMMARY_LEN) as u32),
+            CubeDim::new_1d((RUNS * summary::LEN) as u32),
             argument(&rows),
             argument(&summary),
             count,

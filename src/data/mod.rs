@@ -6,7 +6,7 @@ mod recording;
 pub(crate) use host::by_game;
 pub use host::{HostTrajectory, OBS_MULTIPLE, Totals};
 pub use recording::{
-    ENDED, Part, Recording, RecordingAdvantages, RecordingError, SUMMARY_LEN, TERMINATED, TRUNCATED,
+    ENDED, Part, Recording, RecordingAdvantages, RecordingError, TERMINATED, TRUNCATED, summary,
 };
 
 use burn::tensor::{Int, Tensor};

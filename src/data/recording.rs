@@ -189,18 +189,31 @@ pub struct RecordingAdvantages {
     /// Of each part `[learn_steps + 2, games]`: the advantages, before they are multiplied by the
     /// scale; the number of these steps that count, which are the first ones; the game's return.
     pub(crate) parts: Vec<Tensor<2>>,
-    /// [`SUMMARY_LEN`] values of all games.
+    /// the numbers of [`summary`] of all games.
     pub(crate) summary: Tensor<1>,
 }
 
-/// The values of [`RecordingAdvantages::summary`]: the steps of all games that count, and what the advantages are to
-/// be multiplied by; then the sum of the scores of the episodes that ended, their number, the sum of all
-/// rewards, and the groups whose members are credited alike.
-pub const SUMMARY_LEN: usize = 6;
+/// What the numbers of [`RecordingAdvantages::summary`] are, each by its place.
+pub mod summary {
+    /// The steps of all games that count.
+    pub const STEPS: usize = 0;
+    /// What the advantages are to be multiplied by.
+    pub const SCALE: usize = 1;
+    /// The sum of the scores of the episodes that ended.
+    pub const SCORE_SUM: usize = 2;
+    /// The number of episodes that ended.
+    pub const EPISODES: usize = 3;
+    /// The sum of all rewards.
+    pub const REWARD_SUM: usize = 4;
+    /// The groups whose members are credited alike.
+    pub const EVEN_GROUPS: usize = 5;
+    /// How many numbers these are.
+    pub const LEN: usize = 6;
+}
 
 impl RecordingAdvantages {
     /// The advantages of the first `learn_steps` steps of a recording: of each part `[learn_steps + 2,
-    /// games]`, see [`RecordingAdvantages::parts`]; and [`SUMMARY_LEN`] values of all games.
+    /// games]`, see [`RecordingAdvantages::parts`]; and the numbers of [`summary`] of all games.
     ///
     /// # Errors
     /// If the shapes are not those of the recording, or elements are no f32.
@@ -223,7 +236,7 @@ impl RecordingAdvantages {
             shaped("the advantages of a part", &values.dims(), &expected)?;
             of_floats("the advantages of a part", values.dtype())?;
         }
-        shaped("summary", &summary.dims(), &[SUMMARY_LEN])?;
+        shaped("summary", &summary.dims(), &[summary::LEN])?;
         of_floats("summary", summary.dtype())?;
         Ok(Self { learn_steps, parts, summary })
     }
@@ -239,7 +252,7 @@ impl RecordingAdvantages {
         &self.parts
     }
 
-    /// [`SUMMARY_LEN`] values of all games.
+    /// the numbers of [`summary`] of all games.
     pub fn summary(&self) -> &Tensor<1> {
         &self.summary
     }
@@ -286,13 +299,13 @@ mod tests {
                 Tensor::zeros([summary], &device),
             )
         };
-        assert!(advantages(4, &[[6, 3], [6, 7]], SUMMARY_LEN).is_ok());
+        assert!(advantages(4, &[[6, 3], [6, 7]], summary::LEN).is_ok());
         assert!(
-            advantages(6, &[[8, 3], [8, 7]], SUMMARY_LEN).is_err(),
+            advantages(6, &[[8, 3], [8, 7]], summary::LEN).is_err(),
             "more steps than were played"
         );
-        assert!(advantages(4, &[[6, 3]], SUMMARY_LEN).is_err(), "a part is missing");
-        assert!(advantages(4, &[[6, 3], [6, 6]], SUMMARY_LEN).is_err(), "a game is missing");
+        assert!(advantages(4, &[[6, 3]], summary::LEN).is_err(), "a part is missing");
+        assert!(advantages(4, &[[6, 3], [6, 6]], summary::LEN).is_err(), "a game is missing");
         assert!(advantages(4, &[[6, 3], [6, 7]], 5).is_err(), "a fact is missing");
     }
 }

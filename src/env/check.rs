@@ -229,6 +229,11 @@ impl<'a, G: Rules> Player<'a, G> {
     /// Looks at a state without changing it.
     fn look(&mut self, state: &G::State, time: u32) {
         let game = self.game;
+        if let Some(field) = state.too_large() {
+            self.tell(Subject::Packing, || {
+                format!("field `{field}` of the state holds a number that its bits cannot, at step {time}")
+            });
+        }
         let unpacked = again(state);
         for i in 0..game.num_features() {
             let x = G::feature(state, i, game);

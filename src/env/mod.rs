@@ -1,8 +1,7 @@
 //! Environments: games whose rules are written once for every device.
 //!
 //! A game is a small plain struct of parameters ([`Fruit`], [`Catch`], [`CartPole`],
-//! [`Breakout`], [`Recall`], or your own)
-//! with two traits: [`Env`] says what the host needs to know about it, and [`Rules`] holds the
+//! [`Breakout`], [`Recall`], or your own) with two traits: [`Env`] says what the host needs to know about it, and [`Rules`] holds the
 //! rules as `#[cube]` functions over plain scalars. CubeCL keeps the original Rust function beside
 //! its GPU expansion, so the same source runs natively and inside kernels.
 //!
@@ -10,6 +9,7 @@
 //! ([`crate::rng`]), and [`play()`] counts the steps, ends the episode and starts the next one.
 
 pub mod bits;
+mod cells;
 mod check;
 mod episode;
 pub mod look;
@@ -17,12 +17,13 @@ mod registry;
 mod state;
 mod vec_env;
 
+pub use cells::Cells;
 pub use check::{CheckOptions, Finding, Subject, check};
 pub use episode::{Episode, Played, advance, new_game, play, start_next};
 pub use registry::*;
 #[doc(hidden)]
 pub use state::{__all_words, __no_words, __place, __words_of};
-pub use state::{Bits, Cells, Field, MAX_WORDS, PackedState};
+pub use state::{Bits, Field, MAX_WORDS, PackedState};
 pub use vec_env::{EnvError, VecEnv};
 
 use burn::cubecl;

@@ -12,10 +12,10 @@ use std::fmt::Debug;
 pub const MAX_WORDS: usize = 64;
 
 /// Bits of a word.
-const WORD: usize = u32::BITS as usize;
+pub(super) const WORD: usize = u32::BITS as usize;
 
 /// What a type is within a kernel.
-type Expanded<T> = <T as CubeType>::ExpandType;
+pub(super) type Expanded<T> = <T as CubeType>::ExpandType;
 
 /// A game's state, which can be written down as [`PackedState::WORDS`] words;
 /// [`packed_state!`](crate::packed_state) declares one.
@@ -28,6 +28,10 @@ pub trait PackedState: CubeType + Copy + Debug + Send + Sync + 'static {
 
     /// Hands every word to `put`, with its number.
     fn pack(&self, put: impl FnMut(usize, u32));
+
+    /// The first field that holds more than its bits can, if there is one: it would spoil its neighbours
+    /// in the words. [`check`](fn@super::check) looks for it, so that packing need not.
+    fn too_large(&self) -> Option<&'static str>;
 
     /// The words, in their order.
     fn words(&self) -> Vec<u32> {
@@ -45,11 +49,14 @@ pub trait PackedState: CubeType + Copy + Debug + Send + Sync + 'static {
 
 /// Declares a game's state and how it lies in words.
 ///
-/// The type of a field says what is kept of it: [`Bits<N>`](crate::env::Bits) is a `u32` below 2^N, of
-/// which the upper bits are lost; `u32`, `f32` and `bool` are themselves; and
-/// [`Cells<BITS, WORDS>`](crate::env::Cells) is an array of small numbers. Fields lie one after the
-/// other, the first in the lowest bits of the first word; none lies across the border of two words. A
-/// state that takes more than [`MAX_WORDS`](crate::env::MAX_WORDS) words does not compile.
+/// The type of a field says what is kept of it: [`Bits<N>`](crate::env::Bits) is a `u32` below 2^N;
+/// `u32`, `f32` and `bool` are themselves; and [`Cells<BITS, WORDS>`](crate::env::Cells) is an array of
+/// small numbers. Fields lie one after the other, the first in the lowest bits of the first word; none
+/// lies across the border of two words. A state that takes more than
+/// [`MAX_WORDS`](crate::env::MAX_WORDS) words does not compile.
+///
+/// Packing is part of every step, so it trusts the rules: a field that holds more than its bits can
+/// spoils its neighbours. `grove check` finds it.
 ///
 /// ```
 /// use burn::cubecl;
@@ -118,6 +125,15 @@ macro_rules! packed_state {
                 }
             }
 
+            fn too_large(&self) -> Option<&'static str> {
+                $(
+                    if !<$kind as $crate::env::Field>::fits(&self.$field) {
+                        return Some(stringify!($field));
+                    }
+                )*
+                None
+            }
+
             fn __expand_unpack(
                 scope: &$crate::env::__cubecl::prelude::Scope,
                 words: &[$crate::env::__cubecl::prelude::NativeExpand<u32>],
@@ -174,7 +190,7 @@ pub const fn __words_of(bits: &[usize]) -> usize {
 }
 
 /// Words of which nothing is known yet.
-type Partial = Vec<Option<NativeExpand<u32>>>;
+pub(super) type Partial = Vec<Option<NativeExpand<u32>>>;
 
 #[doc(hidden)]
 pub fn __no_words(count: usize) -> Partial {
@@ -194,6 +210,11 @@ pub trait Field {
     /// Bits that it takes: up to a word, or whole words.
     const BITS: usize;
 
+    /// Whether the value can be told in so many bits.
+    fn fits(_value: &Self::Value) -> bool {
+        true
+    }
+
     /// Reads the field that starts at bit `at`.
     fn load(word: &impl Fn(usize) -> u32, at: usize) -> Self::Value;
 
@@ -212,14 +233,14 @@ pub trait Field {
 }
 
 /// A mask of the lowest bits.
-const fn mask(bits: u32) -> u32 {
+pub(super) const fn mask(bits: u32) -> u32 {
     u32::MAX >> (u32::BITS - bits)
 }
 
 /// The field of `bits` bits from bit `at` of a word on.
 #[cube]
 #[inline(always)]
-fn cut_out(word: u32, #[comptime] at: u32, #[comptime] bits: u32) -> u32 {
+pub(super) fn cut_out(word: u32, #[comptime] at: u32, #[comptime] bits: u32) -> u32 {
     if comptime!(at == 0 && bits == u32::BITS) {
         word
     } else if comptime!(at + bits == u32::BITS) {
@@ -231,19 +252,11 @@ fn cut_out(word: u32, #[comptime] at: u32, #[comptime] bits: u32) -> u32 {
     }
 }
 
-/// A word whose field of `bits` bits from bit `at` on is `value`; the rest is 0.
+/// A word whose field from bit `at` on is `value`; the rest is 0.
 #[cube]
 #[inline(always)]
-fn shifted(value: u32, #[comptime] at: u32, #[comptime] bits: u32) -> u32 {
-    if comptime!(at == 0 && bits == u32::BITS) {
-        value
-    } else if comptime!(at + bits == u32::BITS) {
-        value << at
-    } else if comptime!(at == 0) {
-        value & comptime!(mask(bits))
-    } else {
-        (value & comptime!(mask(bits))) << at
-    }
+fn shifted(value: u32, #[comptime] at: u32) -> u32 {
+    if comptime!(at == 0) { value } else { value << at }
 }
 
 #[cube]
@@ -262,6 +275,10 @@ impl<const N: u32> Field for Bits<N> {
         N as usize
     };
 
+    fn fits(value: &u32) -> bool {
+        *value <= mask(N)
+    }
+
     #[inline(always)]
     fn load(word: &impl Fn(usize) -> u32, at: usize) -> u32 {
         cut_out(word(at / WORD), (at % WORD) as u32, N)
@@ -269,7 +286,7 @@ impl<const N: u32> Field for Bits<N> {
 
     #[inline(always)]
     fn store(value: u32, words: &mut [u32], at: usize) {
-        words[at / WORD] |= shifted(value, (at % WORD) as u32, N);
+        words[at / WORD] |= shifted(value, (at % WORD) as u32);
     }
 
     fn __expand_load(scope: &Scope, words: &[NativeExpand<u32>], at: usize) -> NativeExpand<u32> {
@@ -277,7 +294,7 @@ impl<const N: u32> Field for Bits<N> {
     }
 
     fn __expand_store(scope: &Scope, value: &NativeExpand<u32>, words: &mut Partial, at: usize) {
-        let value = shifted::expand(scope, value.clone_unchecked(), (at % WORD) as u32, N);
+        let value = shifted::expand(scope, value.clone_unchecked(), (at % WORD) as u32);
         let word = &mut words[at / WORD];
         *word = Some(match word.take() {
             None => value,
@@ -346,213 +363,10 @@ field_by!(u32, 32, same, same);
 field_by!(f32, 32, to_bits, from_bits);
 field_by!(bool, 1, as_bit, is_set);
 
-/// An array of numbers below 2^`BITS` in `WORDS` words, `32 / BITS` in each; all are 0 at first.
-///
-/// A number that is asked for by a variable is chosen among all words, so that an access takes time in
-/// proportion to `WORDS`; [`Cells::at`], for one that is known when a kernel is compiled, does not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cells<const BITS: u32, const WORDS: usize>([u32; WORDS]);
-
-/// [`Cells`] within a kernel.
-#[doc(hidden)]
-pub struct CellsExpand<const BITS: u32, const WORDS: usize>([NativeExpand<u32>; WORDS]);
-
-impl<const BITS: u32, const WORDS: usize> Default for Cells<BITS, WORDS> {
-    fn default() -> Self {
-        Self([0; WORDS])
-    }
-}
-
-/// `chosen` where word `number` is the one that holds field `i`, else `other`.
-#[cube]
-#[inline(always)]
-fn choose_word(
-    chosen: u32,
-    other: u32,
-    i: u32,
-    #[comptime] number: u32,
-    #[comptime] bits: u32,
-) -> u32 {
-    select(i / comptime!(u32::BITS / bits) == number, chosen, other)
-}
-
-/// Field `i % (32 / bits)` of a word.
-#[cube]
-#[inline(always)]
-fn get_field(word: u32, i: u32, #[comptime] bits: u32) -> u32 {
-    (word >> ((i % comptime!(u32::BITS / bits)) * bits)) & comptime!(mask(bits))
-}
-
-/// Word `number` with field `i` set to `value`, if it holds that field.
-#[cube]
-#[inline(always)]
-fn set_field(word: &mut u32, i: u32, value: u32, #[comptime] number: u32, #[comptime] bits: u32) {
-    let shift = (i % comptime!(u32::BITS / bits)) * bits;
-    let rest = *word & !(comptime!(mask(bits)) << shift);
-    let set = rest | ((value & comptime!(mask(bits))) << shift);
-    *word = select(i / comptime!(u32::BITS / bits) == number, set, *word);
-}
-
-#[cube]
-#[inline(always)]
-fn set_zero(word: &mut u32) {
-    *word = 0u32;
-}
-
-impl<const BITS: u32, const WORDS: usize> Cells<BITS, WORDS> {
-    /// How many numbers there are.
-    pub const LEN: usize = {
-        assert!(BITS >= 1 && BITS <= u32::BITS, "Cells<BITS, WORDS>: 1 to 32 bits");
-        WORDS * (u32::BITS / BITS) as usize
-    };
-
-    /// Number `i`, which must be below [`Cells::LEN`].
-    #[inline(always)]
-    pub fn get(&self, i: u32) -> u32 {
-        let mut word = self.0[0];
-        for (number, other) in self.0.iter().enumerate().skip(1) {
-            word = choose_word(*other, word, i, number as u32, BITS);
-        }
-        get_field(word, i, BITS)
-    }
-
-    /// Sets number `i` to `value`, of which the upper bits are lost. Nothing is set where `i` is
-    /// [`Cells::LEN`] or more.
-    #[inline(always)]
-    pub fn set(&mut self, i: u32, value: u32) {
-        for (number, word) in self.0.iter_mut().enumerate() {
-            set_field(word, i, value, number as u32, BITS);
-        }
-    }
-
-    /// Number `i`, where `i` is known when a kernel is compiled.
-    #[inline(always)]
-    pub fn at(&self, i: usize) -> u32 {
-        let each = (u32::BITS / BITS) as usize;
-        cut_out(self.0[i / each], (i % each) as u32 * BITS, BITS)
-    }
-
-    /// Sets all numbers to 0.
-    #[inline(always)]
-    pub fn clear(&mut self) {
-        self.0 = [0; WORDS];
-    }
-}
-
-impl<const BITS: u32, const WORDS: usize> CellsExpand<BITS, WORDS> {
-    #[doc(hidden)]
-    pub fn __expand_get_method(&self, scope: &Scope, i: NativeExpand<u32>) -> NativeExpand<u32> {
-        let mut word = self.0[0].clone_unchecked();
-        for (number, other) in self.0.iter().enumerate().skip(1) {
-            let (other, i) = (other.clone_unchecked(), i.clone_unchecked());
-            word = choose_word::expand(scope, other, word, i, number as u32, BITS);
-        }
-        get_field::expand(scope, word, i, BITS)
-    }
-
-    #[doc(hidden)]
-    pub fn __expand_set_method(
-        &mut self,
-        scope: &Scope,
-        i: NativeExpand<u32>,
-        value: NativeExpand<u32>,
-    ) {
-        for (number, word) in self.0.iter_mut().enumerate() {
-            let (i, value) = (i.clone_unchecked(), value.clone_unchecked());
-            set_field::expand(scope, word, i, value, number as u32, BITS);
-        }
-    }
-
-    #[doc(hidden)]
-    pub fn __expand_at_method(&self, scope: &Scope, i: usize) -> NativeExpand<u32> {
-        let each = (u32::BITS / BITS) as usize;
-        let word = self.0[i / each].clone_unchecked();
-        cut_out::expand(scope, word, (i % each) as u32 * BITS, BITS)
-    }
-
-    #[doc(hidden)]
-    pub fn __expand_clear_method(&mut self, scope: &Scope) {
-        for word in &mut self.0 {
-            set_zero::expand(scope, word);
-        }
-    }
-}
-
-impl<const BITS: u32, const WORDS: usize> CubeType for Cells<BITS, WORDS> {
-    type ExpandType = CellsExpand<BITS, WORDS>;
-}
-
-impl<const BITS: u32, const WORDS: usize> ExpandTypeClone for CellsExpand<BITS, WORDS> {
-    fn clone_unchecked(&self) -> Self {
-        Self(self.0.each_ref().map(ExpandTypeClone::clone_unchecked))
-    }
-}
-
-impl<const BITS: u32, const WORDS: usize> IntoExpand for CellsExpand<BITS, WORDS> {
-    type Expand = Self;
-
-    fn into_expand(self, _scope: &Scope) -> Self {
-        self
-    }
-}
-
-impl<const BITS: u32, const WORDS: usize> IntoMut for CellsExpand<BITS, WORDS> {
-    fn into_mut(self, scope: &Scope) -> Self {
-        Self(self.0.map(|word| word.into_mut(scope)))
-    }
-}
-
-impl<const BITS: u32, const WORDS: usize> CubeDebug for CellsExpand<BITS, WORDS> {}
-
-impl<const BITS: u32, const WORDS: usize> AsRefExpand for CellsExpand<BITS, WORDS> {
-    fn __expand_ref_method(&self, _scope: &Scope) -> &Self {
-        self
-    }
-}
-
-impl<const BITS: u32, const WORDS: usize> AsMutExpand for CellsExpand<BITS, WORDS> {
-    fn __expand_ref_mut_method(&mut self, _scope: &Scope) -> &mut Self {
-        self
-    }
-}
-
-impl<const BITS: u32, const WORDS: usize> Field for Cells<BITS, WORDS> {
-    type Value = Self;
-    const BITS: usize = WORDS * WORD;
-
-    #[inline(always)]
-    fn load(word: &impl Fn(usize) -> u32, at: usize) -> Self {
-        Self(std::array::from_fn(|w| word(at / WORD + w)))
-    }
-
-    #[inline(always)]
-    fn store(value: Self, words: &mut [u32], at: usize) {
-        words[at / WORD..][..WORDS].copy_from_slice(&value.0);
-    }
-
-    fn __expand_load(
-        _scope: &Scope,
-        words: &[NativeExpand<u32>],
-        at: usize,
-    ) -> CellsExpand<BITS, WORDS> {
-        CellsExpand(std::array::from_fn(|w| words[at / WORD + w].clone_unchecked()))
-    }
-
-    fn __expand_store(
-        _scope: &Scope,
-        value: &CellsExpand<BITS, WORDS>,
-        words: &mut Partial,
-        at: usize,
-    ) {
-        for (w, word) in value.0.iter().enumerate() {
-            words[at / WORD + w] = Some(word.clone_unchecked());
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::env::Cells;
 
     crate::packed_state! {
         /// Fields of all kinds, one of which does not fit behind the others.
@@ -580,32 +394,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_large_for_its_field_spoils_no_other() {
-        let mut state = Mixed::unpack(|_| 0);
-        state.small = 0xffff;
-        state.wide = u32::MAX;
-        let again = Mixed::unpack(|w| state.words()[w]);
-        assert_eq!((again.small, again.flag, again.wide), (7, false, (1 << 30) - 1));
-    }
-
-    #[test]
-    fn cells_are_an_array() {
-        type Board = Cells<5, 3>;
-        let mut board = Board::default();
-        let mut plain = [0u32; Board::LEN];
-        assert_eq!(plain.len(), 18);
-        for n in 0..200u32 {
-            let (i, value) = (n * 7 % 18, n * 11 % 32);
-            board.set(i, value);
-            plain[i as usize] = value;
-            for (i, expected) in plain.iter().enumerate() {
-                assert_eq!([board.get(i as u32), board.at(i)], [*expected; 2]);
-            }
-        }
-        let before = board;
-        board.set(18, 3);
-        assert_eq!(board, before, "there is no such number");
-        board.clear();
-        assert_eq!(board, Board::default());
+    fn what_is_too_large_for_its_field_is_named() {
+        let mut state = Mixed::unpack(|_| u32::MAX);
+        assert_eq!(state.too_large(), None);
+        state.wide = 1 << 30;
+        assert_eq!(state.too_large(), Some("wide"));
+        state.small = 8;
+        assert_eq!(state.too_large(), Some("small"));
     }
 }

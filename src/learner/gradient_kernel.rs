@@ -7,10 +7,10 @@
 //! Cubes write partial gradients; [`super::optimizer_kernels`] adds them up in a fixed order.
 
 use super::loss_kernels::*;
-use crate::math::activation::{activate, slope};
+use super::neuron::{Dense, Neuron, clear, layers, multiply_add};
 use crate::math::exp;
 use crate::math::softmax::{logprob, prob};
-use crate::model::kernels::{MlpShape, Observer, rounded};
+use crate::model::kernels::{FeatureSlots, MlpShape, Observer, rounded};
 use crate::objective::kl::{divergence, third};
 use crate::objective::{Coefficients, Step, by_logit, term};
 use burn::cubecl;
@@ -23,8 +23,6 @@ pub(super) const SUMS: usize = 5;
 const SHARED_BYTES: usize = 16 * 1024;
 /// The most samples of a tile: as many sums as a unit keeps in registers.
 const MAX_TILE: usize = 16;
-/// Gradients of the first layer's weights that a unit keeps in registers; of more, in local memory.
-const REGISTERS: usize = 16;
 /// The most units of a cube that every device has.
 const MAX_UNITS: usize = 256;
 /// The most cubes: enough to fill a large GPU.
@@ -88,62 +86,88 @@ pub(super) struct Share {
     pub first_row: usize,
 }
 
-/// `sums[s] += w * values[at + s]` over a tile.
+/// Makes the features of a tile's samples from number `start` on, `x` being `[features][tile]`; those of
+/// samples behind the last are 0.
 #[cube]
-fn multiply_add<V: Float>(
-    sums: &mut Array<f32>,
-    values: &[V],
-    at: usize,
-    w: f32,
-    #[comptime] tile: usize,
+fn observe_tile<O: Observer, I: Float>(
+    data: &Experience,
+    x: &mut [I],
+    start: usize,
+    batch: &Batch,
+    #[comptime] tiling: Tiling,
+    #[comptime] features: usize,
+    #[comptime] observer: O,
 ) {
-    #[unroll]
-    for s in 0..tile {
-        sums[s] += w * f32::cast_from(values[at + s]);
+    let unit = UNIT_POS as usize;
+    let tile = comptime!(tiling.tile);
+    let (sample, share) = (unit % tile, unit / tile);
+    let shares = comptime!(tiling.units / tiling.tile);
+    let number = start + sample;
+    if number < batch.games * batch.steps {
+        let step = step_index(data.order, number % batch.games, number / batch.games, batch);
+        let to = FeatureSlots { first: sample, step: tile.runtime(), share, shares };
+        O::observe::<I>(data.words, &step.words, x, &to, observer);
+    } else {
+        for i in range_stepped(share, features, shares) {
+            x[i * tile + sample] = I::cast_from(0.0f32);
+        }
     }
 }
 
-/// The sum of `values[at + s] * factors[s]` over a tile.
+/// Computes the logits `z`, `[actions][tile]`, from the last hidden layer's activations
+/// `hidden[first..]`, `[last_inputs][tile]`.
 #[cube]
-fn dot<V: Float>(values: &[V], at: usize, factors: &Array<f32>, #[comptime] tile: usize) -> f32 {
-    let mut sum = 0.0f32;
-    #[unroll]
-    for s in 0..tile {
-        sum += f32::cast_from(values[at + s]) * factors[s];
+fn logits<I: Float>(
+    params: &[f32],
+    hidden: &[I],
+    first: usize,
+    z: &mut [f32],
+    #[comptime] tiling: Tiling,
+    #[comptime] shape: MlpShape,
+) {
+    let (tile, actions) = comptime!((tiling.tile, shape.actions));
+    let unit = UNIT_POS as usize;
+    for index in range_stepped(unit, comptime!(actions * tile), comptime!(tiling.units)) {
+        let a = index / tile;
+        let s = index % tile;
+        let mut logit = rounded::<f32, I>(params, comptime!(shape.last_bias()) + a);
+        for k in 0..comptime!(shape.last_inputs()) {
+            let at = comptime!(shape.last_weight()) + k * actions + a;
+            let w = rounded::<f32, I>(params, at);
+            logit += w * f32::cast_from(hidden[first + k * tile + s]);
+        }
+        z[index] = logit;
     }
-    sum
 }
 
-/// Turns the logits `z[a * tile + unit]` of one sample into the loss's derivatives by them, and adds
-/// the sample to `sums`.
+/// Turns the logits `z[a * tile + unit]` of one sample, the batch's `number`-th, into the loss's
+/// derivatives by them, and adds the sample to `sums`.
 #[cube]
-#[allow(clippy::too_many_arguments)]
-fn differentiate(
+fn differentiate<O: Observer>(
     z: &mut [f32],
     sums: &mut Array<f32>,
-    words: &[u32],
-    values: &[f32],
-    advantages: &[f32],
-    order: &[u32],
+    data: &Experience,
     summary: &[f32],
     number: usize,
     batch: &Batch,
     by: &Coefficients,
     #[comptime] tile: usize,
     #[comptime] shapes: Shapes,
+    #[comptime] observer: O,
 ) {
     let unit = UNIT_POS as usize;
     let actions = comptime!(shapes.mlp.actions);
     let mut counts = false;
     if number < batch.games * batch.steps {
         let game = number % batch.games;
-        let index = step_index(order, game, number / batch.games, batch);
-        let sample = load_sample(words, values, advantages, summary, &index, batch, shapes);
+        let at = step_index(data.order, game, number / batch.games, batch);
+        let sample = load_sample(data, summary, &at, batch, shapes);
         counts = sample.counts;
         if sample.counts {
+            mask_logits::<O>(z, unit, tile, data, &at, actions, observer);
             let soft = softmax(&*z, unit, sample.action, tile, actions);
             let form = comptime!(shapes.loss);
-            let weight = weight(advantages, summary, index.env, batch, form);
+            let weight = weight(data.advantages, summary, at.env, batch, form);
             let log_ratio = soft.logprob - sample.logprob;
             let own_ratio = exp(log_ratio);
             let mut ratio = own_ratio;
@@ -193,12 +217,59 @@ fn differentiate(
     }
 }
 
+/// Adds a tile to the gradient of the last layer's weights of input `unit`, whose activations are
+/// `hidden[at..at + tile]`, and leaves the loss's derivatives by these activations in `slopes`.
+#[cube]
+fn backward_head<I: Float>(
+    params: &[f32],
+    z: &[f32],
+    hidden: &[I],
+    at: usize,
+    weights: &mut Array<f32>,
+    slopes: &mut Array<f32>,
+    #[comptime] tile: usize,
+    #[comptime] shape: MlpShape,
+) {
+    let unit = UNIT_POS as usize;
+    let actions = comptime!(shape.actions);
+    clear(slopes, tile, true);
+    #[unroll]
+    for a in 0..actions {
+        let w = rounded::<f32, I>(params, comptime!(shape.last_weight() + a) + unit * actions);
+        multiply_add::<f32>(slopes, z, comptime!(a * tile), w, tile);
+        let mut sum = 0.0f32;
+        #[unroll]
+        for s in 0..tile {
+            sum += z[comptime!(a * tile + s)] * f32::cast_from(hidden[at + s]);
+        }
+        weights[a] += sum;
+    }
+}
+
+/// Leaves the loss's derivatives by the activations of the first layer's neuron `unit` in `slopes`, from
+/// those by what entered the second layer's: `back`, `[second][tile]`.
+#[cube]
+fn backward_second<I: Float>(
+    params: &[f32],
+    back: &[f32],
+    slopes: &mut Array<f32>,
+    unit: usize,
+    #[comptime] layer: Dense,
+    #[comptime] tile: usize,
+) {
+    clear(slopes, tile, true);
+    for k in 0..layer.outputs {
+        let at = comptime!(layer.weight) + unit * layer.outputs + k;
+        let w = rounded::<f32, I>(params, at);
+        multiply_add::<f32>(slopes, back, k * tile, w, tile);
+    }
+}
+
 /// One cube works off `tiles` tiles of samples and writes the gradient of their loss.
 ///
 /// Sample `n` of a minibatch in a part is step `n / games` of its game `n % games`. Buffers: parameters
-/// `[num_params]`, at the start of a longer one; words and values of
-/// [`Part`](crate::data::Part); the part of [`RecordingAdvantages::parts`](crate::data::RecordingAdvantages::parts);
-/// the order of the games; summary; partial gradients and sums `[rows, num_params + SUMS]`.
+/// `[num_params]`, at the start of a longer one; those of [`Experience`]; the update's summary; partial
+/// gradients and sums `[rows, num_params + SUMS]`.
 ///
 /// Workgroup memory: `(features + first + second) * tile` inputs and
 /// `(second + actions + SUMS) * tile` floats.
@@ -224,217 +295,91 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
     let unit = UNIT_POS as usize;
     let tile = comptime!(tiling.tile);
     let shape = comptime!(shapes.mlp);
-    let (features, actions) = comptime!((shape.features, shape.actions));
-    let (first, second) = comptime!((shape.first, shape.second));
-    let deep = comptime!(second > 0);
+    let actions = comptime!(shape.actions);
+    let (first, second) = comptime!(layers(&shape));
+    let deep = comptime!(second.outputs > 0);
     let activation = comptime!(shape.activation);
-    let last_inputs = comptime!(shape.last_inputs());
     // Where the last hidden layer's activations start.
-    let last_at = comptime!(if second > 0 { first * tile } else { 0 });
+    let last = comptime!(if deep { first.outputs * tile } else { 0 });
+    let data = Experience::new(words, values, advantages, order);
     let cube = launch.first + CUBE_POS;
 
-    let mut x = Shared::<[I]>::new_slice(comptime!(features * tile));
-    let mut hidden = Shared::<[I]>::new_slice(comptime!((first + second) * tile));
+    let mut x = Shared::<[I]>::new_slice(comptime!(first.inputs * tile));
+    let mut hidden = Shared::<[I]>::new_slice(comptime!((first.outputs + second.outputs) * tile));
     // The derivatives by what enters the second layer's activations.
-    let mut back = Shared::<[f32]>::new_slice(comptime!(second.max(1) * tile));
+    let mut back = Shared::<[f32]>::new_slice(comptime!(second.outputs.max(1) * tile));
     let mut z = Shared::<[f32]>::new_slice(comptime!(actions * tile));
     let mut all_sums = Shared::<[f32]>::new_slice(comptime!(SUMS * tile));
 
-    // What enters this unit's activations, and the loss's derivatives by that.
-    let mut before_first = Array::<f32>::new(tile);
-    let mut before_second = Array::<f32>::new(comptime!(if deep { tile } else { 1 }));
+    let mut front = Neuron::new(first, tile);
+    let mut middle = Neuron::new(
+        comptime!(if deep { second } else { Dense { inputs: 0, ..second } }),
+        comptime!(if deep { tile } else { 1 }),
+    );
+    let mut head = Array::<f32>::new(actions);
+    let mut head_bias = 0.0f32;
     let mut slopes = Array::<f32>::new(tile);
-    // Gradients of the weights and biases that this unit has to do with.
-    let mut first_weights = Array::<f32>::new(features);
-    let mut second_weights = Array::<f32>::new(comptime!(if deep { first } else { 1 }));
-    let mut last_weights = Array::<f32>::new(actions);
-    let mut first_bias = 0.0f32;
-    let mut second_bias = 0.0f32;
-    let mut last_bias = 0.0f32;
     let mut sums = Array::<f32>::new(SUMS);
-    #[unroll]
-    for s in 0..tile {
-        before_first[s] = 0.0f32;
-        slopes[s] = 0.0f32;
-    }
-    #[unroll(features <= REGISTERS)]
-    for i in 0..features {
-        first_weights[i] = 0.0f32;
-    }
-    if comptime!(deep) {
-        #[unroll]
-        for s in 0..tile {
-            before_second[s] = 0.0f32;
-        }
-        for j in 0..first {
-            second_weights[j] = 0.0f32;
-        }
-    }
-    #[unroll]
-    for a in 0..actions {
-        last_weights[a] = 0.0f32;
-    }
-    #[unroll]
-    for q in 0..SUMS {
-        sums[q] = 0.0f32;
-    }
+    clear(&mut head, actions, true);
+    clear(&mut slopes, tile, true);
+    clear(&mut sums, SUMS, true);
 
-    let total = batch.games * batch.steps;
     for number in 0..launch.tiles {
         let start = (cube * launch.tiles + number) * tile;
-        let (sample, share) = (unit % tile, unit / tile);
-        let shares = comptime!(tiling.units / tiling.tile);
-        if start + sample < total {
-            let game = (start + sample) % batch.games;
-            let index = step_index(order, game, (start + sample) / batch.games, &batch);
-            let (at, stride) = (index.at, index.stride);
-            O::observe::<I>(words, at, stride, &mut x, sample, tile, share, shares, observer);
-        } else {
-            for i in range_stepped(share, features, shares) {
-                x[i * tile + sample] = I::cast_from(0.0f32);
-            }
-        }
+        observe_tile::<O, I>(&data, &mut x, start, &batch, tiling, first.inputs, observer);
         sync_cube();
-
-        // Forward.
-        if unit < first {
-            let bias = rounded::<f32, I>(params, comptime!(shape.first_bias()) + unit);
-            #[unroll]
-            for s in 0..tile {
-                before_first[s] = bias;
-            }
-            for i in 0..features {
-                let w = rounded::<f32, I>(params, i * first + unit);
-                multiply_add::<I>(&mut before_first, &x, i * tile, w, tile);
-            }
-            #[unroll]
-            for s in 0..tile {
-                hidden[unit * tile + s] = I::cast_from(activate(before_first[s], activation));
-            }
+        if unit < first.outputs {
+            front.forward::<I>(params, &x, unit, first, tile);
+            front.activate::<I>(&mut hidden, unit * tile, activation, tile);
         }
         sync_cube();
         if comptime!(deep) {
-            if unit < second {
-                let bias = rounded::<f32, I>(params, comptime!(shape.second_bias()) + unit);
-                #[unroll]
-                for s in 0..tile {
-                    before_second[s] = bias;
-                }
-                for j in 0..first {
-                    let at = comptime!(shape.second_weight()) + j * second + unit;
-                    let w = rounded::<f32, I>(params, at);
-                    multiply_add::<I>(&mut before_second, &hidden, j * tile, w, tile);
-                }
-                #[unroll]
-                for s in 0..tile {
-                    let h = activate(before_second[s], activation);
-                    hidden[last_at + unit * tile + s] = I::cast_from(h);
-                }
+            if unit < second.outputs {
+                middle.forward::<I>(params, &hidden, unit, second, tile);
+                middle.activate::<I>(&mut hidden, last + unit * tile, activation, tile);
             }
             sync_cube();
         }
-        for index in range_stepped(unit, comptime!(actions * tile), comptime!(tiling.units)) {
-            let a = index / tile;
-            let s = index % tile;
-            let mut logit = rounded::<f32, I>(params, comptime!(shape.last_bias()) + a);
-            for k in 0..last_inputs {
-                let at = comptime!(shape.last_weight()) + k * actions + a;
-                let w = rounded::<f32, I>(params, at);
-                logit += w * f32::cast_from(hidden[last_at + k * tile + s]);
-            }
-            z[index] = logit;
-        }
+        logits::<I>(params, &hidden, last, &mut z, tiling, shape);
         sync_cube();
-
         if unit < tile {
-            differentiate(
-                &mut z,
-                &mut sums,
-                words,
-                values,
-                advantages,
-                order,
-                summary,
-                start + unit,
-                &batch,
-                &by,
-                tile,
-                shapes,
+            let sample = start + unit;
+            differentiate::<O>(
+                &mut z, &mut sums, &data, summary, sample, &batch, &by, tile, shapes, observer,
             );
         }
         sync_cube();
-
-        // Backward.
         if unit < actions {
             #[unroll]
             for s in 0..tile {
-                last_bias += z[unit * tile + s];
+                head_bias += z[unit * tile + s];
             }
         }
-        if unit < last_inputs {
-            #[unroll]
-            for s in 0..tile {
-                slopes[s] = 0.0f32;
-            }
-            #[unroll]
-            for a in 0..actions {
-                let at = comptime!(shape.last_weight() + a) + unit * actions;
-                let w = rounded::<f32, I>(params, at);
-                multiply_add::<f32>(&mut slopes, &z, comptime!(a * tile), w, tile);
-                let mut sum = 0.0f32;
-                #[unroll]
-                for s in 0..tile {
-                    let h = f32::cast_from(hidden[last_at + unit * tile + s]);
-                    sum += z[comptime!(a * tile + s)] * h;
-                }
-                last_weights[a] += sum;
-            }
-            #[unroll]
-            for s in 0..tile {
-                let entered = if comptime!(deep) { before_second[s] } else { before_first[s] };
-                slopes[s] *= slope(entered, activation);
+        if unit < comptime!(shape.last_inputs()) {
+            let at = last + unit * tile;
+            backward_head::<I>(params, &z, &hidden, at, &mut head, &mut slopes, tile, shape);
+            if comptime!(deep) {
+                middle.backward(&mut slopes, activation, tile);
+            } else {
+                front.backward(&mut slopes, activation, tile);
             }
         }
         if comptime!(deep) {
-            if unit < second {
-                #[unroll]
-                for s in 0..tile {
-                    second_bias += slopes[s];
-                }
-                for j in 0..first {
-                    second_weights[j] += dot::<I>(&hidden, j * tile, &slopes, tile);
-                }
+            if unit < second.outputs {
+                middle.learn::<I>(&hidden, &slopes, second, tile);
                 #[unroll]
                 for s in 0..tile {
                     back[unit * tile + s] = slopes[s];
                 }
             }
             sync_cube();
-            if unit < first {
-                #[unroll]
-                for s in 0..tile {
-                    slopes[s] = 0.0f32;
-                }
-                for k in 0..second {
-                    let at = comptime!(shape.second_weight()) + unit * second + k;
-                    let w = rounded::<f32, I>(params, at);
-                    multiply_add::<f32>(&mut slopes, &back, k * tile, w, tile);
-                }
-                #[unroll]
-                for s in 0..tile {
-                    slopes[s] *= slope(before_first[s], activation);
-                }
+            if unit < first.outputs {
+                backward_second::<I>(params, &back, &mut slopes, unit, second, tile);
+                front.backward(&mut slopes, activation, tile);
             }
         }
-        if unit < first {
-            #[unroll]
-            for s in 0..tile {
-                first_bias += slopes[s];
-            }
-            #[unroll(features <= REGISTERS)]
-            for i in 0..features {
-                first_weights[i] += dot::<I>(&x, i * tile, &slopes, tile);
-            }
+        if unit < first.outputs {
+            front.learn::<I>(&x, &slopes, first, tile);
         }
         sync_cube();
     }
@@ -442,31 +387,23 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
     // A grid may have more cubes than were asked for; their samples are none, and they have no row.
     let row = (launch.first_row + cube) * comptime!(shape.num_params() + SUMS);
     let has_row = cube < launch.end;
-    if has_row && unit < first {
-        #[unroll(features <= REGISTERS)]
-        for i in 0..features {
-            partials[row + i * first + unit] = first_weights[i];
-        }
-        partials[row + comptime!(shape.first_bias()) + unit] = first_bias;
+    if has_row && unit < first.outputs {
+        front.store(partials, row, unit, first);
     }
     if comptime!(deep) {
-        if has_row && unit < second {
-            for j in 0..first {
-                let at = comptime!(shape.second_weight()) + j * second + unit;
-                partials[row + at] = second_weights[j];
-            }
-            partials[row + comptime!(shape.second_bias()) + unit] = second_bias;
+        if has_row && unit < second.outputs {
+            middle.store(partials, row, unit, second);
         }
     }
-    if has_row && unit < last_inputs {
+    if has_row && unit < comptime!(shape.last_inputs()) {
         #[unroll]
         for a in 0..actions {
             let at = comptime!(shape.last_weight() + a) + unit * actions;
-            partials[row + at] = last_weights[a];
+            partials[row + at] = head[a];
         }
     }
     if has_row && unit < actions {
-        partials[row + comptime!(shape.last_bias()) + unit] = last_bias;
+        partials[row + comptime!(shape.last_bias()) + unit] = head_bias;
     }
     if unit < tile {
         #[unroll]

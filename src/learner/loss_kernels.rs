@@ -1,9 +1,11 @@
 //! What the learner's kernels read of a step, its weight in the loss, and the kernels that prepare an update.
 
 use crate::data::ENDED;
-use crate::math::softmax::{Normalizer, entropy_of, logprob, normalizer, prob, unnormalized};
+use crate::math::softmax::{
+    ILLEGAL, Normalizer, entropy_of, logprob, normalizer, prob, unnormalized,
+};
 use crate::math::{at_least, exp};
-use crate::model::kernels::{MlpShape, Observer, input, mlp_logits};
+use crate::model::kernels::{FeatureSlots, MlpShape, Observer, StepWords, input, mlp_logits};
 use crate::objective::weights::{self, Sizes};
 use crate::objective::{Coefficients, Form, Step, term};
 use burn::cubecl;
@@ -16,12 +18,10 @@ pub(super) const COUNT_UNITS: usize = 128;
 /// The bits of an action's word that hold the action.
 const ACTION: u32 = !ENDED;
 
-// An update's summary, one after the other: the steps that count in all, what the advantages are to be
-// multiplied by, the steps of each minibatch that count; for losses with
-// one ratio a game `[2, games]`: the games' ratios, and the loss's derivative by each of their
-// log-probabilities.
-const STEPS: usize = 0;
-const SCALE: usize = 1;
+// An update's summary begins as a recording's does: the steps that count in all, and what the advantages
+// are to be multiplied by. Then come the steps of each minibatch that count; and for losses with one ratio
+// a game `[2, games]`: the games' ratios, and the loss's derivative by each of their log-probabilities.
+use crate::data::summary::{SCALE, STEPS};
 /// Where the minibatches' steps start.
 pub(super) const COUNTS: usize = 2;
 
@@ -44,7 +44,7 @@ pub(super) struct Batch {
     /// Its games in this part.
     pub games: usize,
     /// Where they start among those of the minibatch.
-    pub index: usize,
+    pub offset: usize,
     /// The minibatch's games in all parts.
     pub all_games: usize,
     /// The minibatch's number in the update.
@@ -63,24 +63,49 @@ pub(super) struct Batch {
     pub sequences: usize,
 }
 
-/// A step of a game, by its places.
+/// What the kernels of an update read of a part of a recording.
+#[derive(CubeType, Clone, Copy)]
+pub(super) struct Experience<'a> {
+    /// Words of [`Part`](crate::data::Part), `[last_word + 1, num_steps, num_envs]`.
+    pub words: &'a [u32],
+    /// Values of [`Part`](crate::data::Part): first the log-probabilities, `[num_steps, num_envs]`.
+    pub values: &'a [f32],
+    /// A part of [`RecordingAdvantages::parts`](crate::data::RecordingAdvantages::parts); where there is
+    /// a reference policy, the actions' log-probabilities under it come after, `[steps, num_envs]`.
+    pub advantages: &'a [f32],
+    /// The games of the update's minibatches.
+    pub order: &'a [u32],
+}
+
+#[cube]
+impl<'a> Experience<'a> {
+    pub fn new(
+        words: &'a [u32],
+        values: &'a [f32],
+        advantages: &'a [f32],
+        order: &'a [u32],
+    ) -> Experience<'a> {
+        Experience::<'a> { words, values, advantages, order }
+    }
+}
+
+/// A step of a game.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct StepIndex {
     /// The game's number in the part.
     pub env: usize,
-    /// The step.
+    /// The step's number in the game.
     pub t: usize,
-    /// The index in `[num_steps, num_envs]`.
-    pub at: usize,
-    /// The size of that.
-    pub stride: usize,
+    /// Where its words lie; its values lie at the same place of their rows.
+    pub words: StepWords,
 }
 
 /// Step `t` of the minibatch's game `game` in this part.
 #[cube]
 pub(super) fn step_index(order: &[u32], game: usize, t: usize, batch: &Batch) -> StepIndex {
     let env = order[batch.first + game] as usize - batch.first_env;
-    StepIndex { env, t, at: t * batch.num_envs + env, stride: batch.num_steps * batch.num_envs }
+    let stride = batch.num_steps * batch.num_envs;
+    StepIndex { env, t, words: StepWords { at: t * batch.num_envs + env, stride } }
 }
 
 /// What a learner needs of a step beside its observation.
@@ -98,27 +123,26 @@ pub(super) struct Sample {
     pub reference: f32,
 }
 
-/// The sample at a index of a part.
+/// The sample that a step is.
 #[cube]
 pub(super) fn load_sample(
-    words: &[u32],
-    values: &[f32],
-    advantages: &[f32],
+    data: &Experience,
     summary: &[f32],
-    index: &StepIndex,
+    step: &StepIndex,
     batch: &Batch,
     #[comptime] shapes: Shapes,
 ) -> Sample {
+    let at = step.words.at;
     let reference = if comptime!(shapes.loss.kl.is_some()) {
-        advantages[(batch.steps + 2) * batch.num_envs + index.at]
+        data.advantages[(batch.steps + 2) * batch.num_envs + at]
     } else {
         0.0f32.runtime()
     };
     Sample {
-        action: words[comptime!(shapes.last_word) * index.stride + index.at] & ACTION,
-        logprob: values[index.at],
-        advantage: advantages[index.at] * summary[SCALE],
-        counts: (index.t as f32) < advantages[batch.steps * batch.num_envs + index.env],
+        action: data.words[comptime!(shapes.last_word) * step.words.stride + at] & ACTION,
+        logprob: data.values[at],
+        advantage: data.advantages[at] * summary[SCALE],
+        counts: (step.t as f32) < counted(data.advantages, step.env, batch),
         reference,
     }
 }
@@ -167,10 +191,16 @@ pub(super) fn softmax(
     Softmax { by, logprob: taken, entropy }
 }
 
+/// The steps of game `env` of a part that count: the row behind the advantages.
+#[cube]
+fn counted(advantages: &[f32], env: usize, batch: &Batch) -> f32 {
+    advantages[batch.steps * batch.num_envs + env]
+}
+
 /// The length of game `env` of a part: its steps that count, at least 1.
 #[cube]
-pub(super) fn length(advantages: &[f32], env: usize, batch: &Batch) -> f32 {
-    at_least(1.0f32, advantages[batch.steps * batch.num_envs + env])
+fn length(advantages: &[f32], env: usize, batch: &Batch) -> f32 {
+    at_least(1.0f32, counted(advantages, env, batch))
 }
 
 /// The weight of a step of game `env` of a part, where it counts.
@@ -191,6 +221,27 @@ pub(super) fn weight(
     weights::weight(length(advantages, env, batch), &sizes, comptime!(form.loss_type.averaging()))
 }
 
+/// Takes the actions out of `logits[first + a * stride]` that might not have been taken in a step.
+#[cube]
+pub(super) fn mask_logits<O: Observer>(
+    logits: &mut [f32],
+    first: usize,
+    #[comptime] stride: usize,
+    data: &Experience,
+    step: &StepIndex,
+    #[comptime] actions: usize,
+    #[comptime] observer: O,
+) {
+    if comptime!(O::MASKED) {
+        #[unroll]
+        for a in 0..actions {
+            let at = first + comptime!(a * stride);
+            let legal = O::legal(data.words, &step.words, a, observer);
+            logits[at] = select(legal, logits[at], comptime!(ILLEGAL));
+        }
+    }
+}
+
 /// What a game's own ratio tells its steps, where the loss has one ratio a game.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct GameRatio {
@@ -203,14 +254,14 @@ pub(super) struct GameRatio {
 /// The ratio of the minibatch's game `game` in this part.
 #[cube]
 pub(super) fn load_game_ratio(summary: &[f32], game: usize, batch: &Batch) -> GameRatio {
-    let at = batch.sequences + batch.index + game;
+    let at = batch.sequences + batch.offset + game;
     GameRatio { ratio: summary[at], slope: summary[at + batch.all_games] }
 }
 
 /// Leaves the ratio of the minibatch's game `game` in this part.
 #[cube]
 fn store_game_ratio(summary: &mut [f32], of: &GameRatio, game: usize, batch: &Batch) {
-    let at = batch.sequences + batch.index + game;
+    let at = batch.sequences + batch.offset + game;
     summary[at] = of.ratio;
     summary[at + batch.all_games] = of.slope;
 }
@@ -261,9 +312,8 @@ pub(super) fn count_kernel(
 /// One unit copies what is known of one game of a part, and adds the log-probabilities of its actions
 /// under the reference policy.
 ///
-/// Buffers: the reference's parameters `[num_params]`; words `[last_word + 1, num_steps, num_envs]`; the
-/// part of [`RecordingAdvantages::parts`](crate::data::RecordingAdvantages::parts), `[steps + 2, num_envs]`; the same with
-/// room for the log-probabilities, `[2 * steps + 2, num_envs]`.
+/// Buffers: the reference's parameters `[num_params]`; words and advantages of [`Experience`]; and the
+/// same advantages with room for the log-probabilities, `[2 * steps + 2, num_envs]`.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn reference_kernel<O: Observer, I: Float>(
@@ -281,58 +331,74 @@ pub(super) fn reference_kernel<O: Observer, I: Float>(
     let env = ABSOLUTE_POS;
     if env < num_envs {
         let stride = num_steps * num_envs;
-        let mut x = Array::<f32>::new(comptime!(shapes.mlp.features));
-        let mut logits = Array::<f32>::new(comptime!(shapes.mlp.actions));
-        for t in 0..steps + 2 {
-            extended[t * num_envs + env] = advantages[t * num_envs + env];
+        // Of the data a forward pass reads nothing but the words.
+        let data = Experience::new(words, advantages, advantages, words);
+        let mut room = Room::new(shapes);
+        for row in 0..steps + 2 {
+            extended[row * num_envs + env] = advantages[row * num_envs + env];
         }
         for t in 0..steps {
             let at = t * num_envs + env;
+            let step = StepIndex { env, t, words: StepWords { at, stride } };
             let action = words[comptime!(shapes.last_word) * stride + at] & ACTION;
-            let soft = forward::<O, I>(
-                params,
-                words,
-                &mut x,
-                &mut logits,
-                at,
-                stride,
-                action,
-                shapes,
-                observer,
-            );
+            let soft = forward::<O, I>(params, &data, &step, action, &mut room, shapes, observer);
             extended[(steps + 2) * num_envs + at] = soft.logprob;
+        }
+    }
+}
+
+/// Room for one unit's forward pass.
+#[derive(CubeType)]
+struct Room {
+    /// Features, `[features]`.
+    x: Array<f32>,
+    /// Logits, `[actions]`.
+    logits: Array<f32>,
+}
+
+#[cube]
+impl Room {
+    fn new(#[comptime] shapes: Shapes) -> Room {
+        Room {
+            x: Array::<f32>::new(comptime!(shapes.mlp.features)),
+            logits: Array::<f32>::new(comptime!(shapes.mlp.actions)),
         }
     }
 }
 
 /// The log-softmax of a step, by one unit.
 #[cube]
-#[allow(clippy::too_many_arguments)]
 fn forward<O: Observer, I: Float>(
     params: &[f32],
-    words: &[u32],
-    x: &mut Array<f32>,
-    logits: &mut Array<f32>,
-    at: usize,
-    stride: usize,
+    data: &Experience,
+    step: &StepIndex,
     action: u32,
+    room: &mut Room,
     #[comptime] shapes: Shapes,
     #[comptime] observer: O,
 ) -> Softmax {
-    let slice = x.as_mut_slice();
-    O::observe::<f32>(words, at, stride, slice, 0usize, 1usize, 0usize, 1usize, observer);
+    let actions = comptime!(shapes.mlp.actions);
+    let all = FeatureSlots {
+        first: 0usize.runtime(),
+        step: 1usize.runtime(),
+        share: 0usize.runtime(),
+        shares: 1usize,
+    };
+    O::observe::<f32>(data.words, &step.words, room.x.as_mut_slice(), &all, observer);
     #[unroll]
     for i in 0..comptime!(shapes.mlp.features) {
-        x[i] = input::<I>(x[i]);
+        room.x[i] = input::<I>(room.x[i]);
     }
-    mlp_logits::<f32, I>(params, &*x, logits, comptime!(shapes.mlp));
-    softmax(logits.as_slice(), 0usize, action, 1usize, comptime!(shapes.mlp.actions))
+    mlp_logits::<f32, I>(params, &room.x, &mut room.logits, comptime!(shapes.mlp));
+    let logits = room.logits.as_mut_slice();
+    mask_logits::<O>(logits, 0usize, 1usize, data, step, actions, observer);
+    softmax(room.logits.as_slice(), 0usize, action, 1usize, actions)
 }
 
 /// One unit sees to one game of a minibatch: its ratio, and how the loss depends on it.
 ///
-/// Buffers: parameters `[num_params]`; words, values and advantages of a part; the order of the games;
-/// summary, of which it writes the ratios.
+/// Buffers: parameters `[num_params]`; those of [`Experience`]; the update's summary, of which it writes
+/// the ratios.
 #[cube(launch_unchecked)]
 #[allow(clippy::too_many_arguments)]
 pub(super) fn sequence_kernel<O: Observer, I: Float>(
@@ -350,25 +416,17 @@ pub(super) fn sequence_kernel<O: Observer, I: Float>(
 ) {
     let game = ABSOLUTE_POS;
     if game < batch.games {
+        let data = Experience::new(words, values, advantages, order);
         let env = step_index(order, game, 0usize, &batch).env;
-        let mut x = Array::<f32>::new(comptime!(shapes.mlp.features));
-        let mut logits = Array::<f32>::new(comptime!(shapes.mlp.actions));
+        let mut room = Room::new(shapes);
         let mut sum = 0.0f32;
         for t in 0..batch.steps {
-            let index = step_index(order, game, t, &batch);
-            let sample = load_sample(words, values, advantages, &*summary, &index, &batch, shapes);
+            let step = step_index(order, game, t, &batch);
+            let sample = load_sample(&data, &*summary, &step, &batch, shapes);
             if sample.counts {
-                let soft = forward::<O, I>(
-                    params,
-                    words,
-                    &mut x,
-                    &mut logits,
-                    index.at,
-                    index.stride,
-                    sample.action,
-                    shapes,
-                    observer,
-                );
+                let action = sample.action;
+                let soft =
+                    forward::<O, I>(params, &data, &step, action, &mut room, shapes, observer);
                 sum += soft.logprob - sample.logprob;
             }
         }
@@ -376,8 +434,8 @@ pub(super) fn sequence_kernel<O: Observer, I: Float>(
         let ratio = exp(sum / length);
         let mut slopes = 0.0f32;
         for t in 0..batch.steps {
-            let index = step_index(order, game, t, &batch);
-            let sample = load_sample(words, values, advantages, &*summary, &index, &batch, shapes);
+            let step = step_index(order, game, t, &batch);
+            let sample = load_sample(&data, &*summary, &step, &batch, shapes);
             if sample.counts {
                 let step = Step { ratio, advantage: sample.advantage, logprob: 0.0f32.runtime() };
                 let policy = term(&step, &by, comptime!(shapes.loss.loss_type));

@@ -11,6 +11,7 @@ mod gradient_kernel;
 #[cfg(feature = "kernels")]
 mod loss_kernels;
 mod native;
+mod neuron;
 mod optimizer;
 #[cfg(feature = "kernels")]
 mod optimizer_kernels;

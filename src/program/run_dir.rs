@@ -160,7 +160,7 @@ impl RunDir {
     pub fn latest(&self) -> Result<Checkpoint> {
         let finite = |checkpoint: &Checkpoint| match is_finite(checkpoint) {
             true => Ok(()),
-            false => Err("its numbers are not finite".to_string()),
+            false => Err("its values are not finite".to_string()),
         };
         let latest = match self.store().latest_that(finite) {
             Ok(latest) => latest,

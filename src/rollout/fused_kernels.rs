@@ -8,7 +8,9 @@ use crate::config::{Precision, Start};
 use crate::data::{TERMINATED, TRUNCATED};
 use crate::device::buffers::{argument, element};
 use crate::env::{Rules, num_words, play};
-use crate::model::kernels::{MlpShape, Observed, Observer, input, mlp_logits};
+use crate::model::kernels::{
+    FeatureSlots, MlpShape, Observed, Observer, StepWords, input, mlp_logits,
+};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
@@ -274,34 +276,30 @@ impl<G: Rules> Observed for PackedStates<G> {
 impl<G: Rules> Observer for PackedStates<G> {
     fn observe<I: Float>(
         words: &[u32],
-        at: usize,
-        stride: usize,
+        step: &StepWords,
         x: &mut [I],
-        first: usize,
-        step: usize,
-        share: usize,
-        #[comptime] shares: usize,
+        to: &FeatureSlots,
         #[comptime] observer: Self,
     ) {
         let game = comptime!(observer.0);
-        let state = load_state::<G>(words, 0usize, at, stride, game);
+        let state = load_state::<G>(words, 0usize, step.at, step.stride, game);
+        let shares = comptime!(to.shares);
         #[unroll]
         for i in 0..comptime!(game.num_features()) {
-            if comptime!(i % shares) == share {
-                x[first + i * step] = I::cast_from(G::feature(&state, i, game));
+            if comptime!(i % shares) == to.share {
+                x[to.first + i * to.step] = I::cast_from(G::feature(&state, i, game));
             }
         }
     }
 
     fn legal(
         words: &[u32],
-        at: usize,
-        stride: usize,
+        step: &StepWords,
         #[comptime] action: usize,
         #[comptime] observer: Self,
     ) -> bool {
         let game = comptime!(observer.0);
-        let state = load_state::<G>(words, 0usize, at, stride, game);
+        let state = load_state::<G>(words, 0usize, step.at, step.stride, game);
         G::legal(&state, action, game)
     }
 }

@@ -42,7 +42,7 @@ pub(super) use with_engine;
 impl<G: Rules, M: Model> Engines<G, M> {
     /// The engine that `config.engine` asks for, or the fast one where there is one.
     pub fn new(game: G, model: M, config: &TrainConfig, device: &Device) -> Self {
-        let obstacle = obstacle::<G, M>(&model, config, device);
+        let obstacle = obstacle(&model, config, device);
         let mlp = match model.fast_form() {
             Some(FastForm::Mlp(mlp)) if obstacle.is_none() => mlp.clone(),
             #[cfg(feature = "general")]
@@ -70,16 +70,13 @@ pub(super) fn first_network<G: Rules>(game: G, config: &TrainConfig, device: &De
 }
 
 /// Why a run cannot take a fast engine, if so: in words that tell what it would need.
-pub(super) fn obstacle<G: Rules, M: Model>(
+pub(super) fn obstacle<M: Model>(
     model: &M,
     config: &TrainConfig,
     device: &Device,
 ) -> Option<String> {
     if config.engine == Engine::General {
         return Some("`engine = general` was asked for".to_string());
-    }
-    if G::MASKED {
-        return Some(format!("not every action of {} may always be taken", G::NAME));
     }
     let mlp = match model.fast_form() {
         Some(FastForm::Mlp(mlp)) => mlp,

@@ -5,6 +5,7 @@ use super::engine::{Engine, State, Totals};
 use super::transfer::{download, upload};
 use crate::advantage::recording_advantages;
 use crate::config::TrainConfig;
+use crate::data::summary::{EPISODES, EVEN_GROUPS, REWARD_SUM, SCORE_SUM};
 use crate::data::{Recording, RecordingAdvantages};
 use crate::device;
 use crate::env::Rules;
@@ -89,10 +90,10 @@ impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
         let rollout = &self.config.rollout;
         let steps = (rollout.num_envs() * rollout.num_steps) as f64;
         Totals {
-            score_sum: summary[2].into(),
-            episodes: summary[3].into(),
-            mean_reward: f64::from(summary[4]) / steps,
-            zero_variance: f64::from(summary[5]) / rollout.num_groups as f64,
+            score_sum: summary[SCORE_SUM].into(),
+            episodes: summary[EPISODES].into(),
+            mean_reward: f64::from(summary[REWARD_SUM]) / steps,
+            zero_variance: f64::from(summary[EVEN_GROUPS]) / rollout.num_groups as f64,
             update: std::array::from_fn(|i| means[i].into()),
         }
     }

@@ -109,7 +109,7 @@ impl<G: Rules> Trainer<G> {
 
     /// Why a run would not take a fast engine, if it wouldn't.
     pub fn obstacle_to(game: G, config: &TrainConfig, device: &Device) -> Option<String> {
-        obstacle::<G, _>(&first_network(game, config, device), config, device)
+        obstacle(&first_network(game, config, device), config, device)
     }
 }
 
@@ -212,7 +212,7 @@ impl<G: Rules, M: Model> Trainer<G, M> {
 
     /// Why the run does not take a fast engine, if it doesn't.
     pub fn obstacle(&self) -> Option<String> {
-        obstacle::<G, M>(&self.model(), &self.config, &self.device)
+        obstacle(&self.model(), &self.config, &self.device)
     }
 
     /// The game.

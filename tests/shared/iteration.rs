@@ -1,6 +1,6 @@
 //! A whole iteration on a device: its rollout, its advantages, its update; and a run's first games.
 
-use super::rollouts::{Host, play_fused};
+use super::rollouts::{Host, LEDGE, play_fused};
 use super::updates::{
     Played, SMALL, Sizes, check_means, error, general, gradient_settings, learn_fused, mlp, norm,
     settings,
@@ -14,12 +14,26 @@ use grove::model::{FlatMlp, Mlp, NativeMlp, flatten};
 use grove::rng::{Stream, draw};
 use grove::rollout::{FusedRollout, NativeRollout, RolloutKeys, unpack};
 
-/// What a rollout leaves, whole or in parts, is advantages and learnt from as the general learner does from
+/// What a rollout leaves, whole or in parts, is compared and learnt from as the general learner does from
 /// its trajectory. Gives the error of the gradient.
 pub async fn rollout_and_update(device: &Device) -> f64 {
-    let game = Fruit::default();
-    let sizes = Sizes { features: 16, hidden: &[17], steps: 9, games: 21, ..SMALL };
-    let mut config = gradient_settings(settings(LossType::Dapo, 0.0, KlEstimator::K3));
+    let fruit = Sizes { features: 16, hidden: &[17], steps: 9, games: 21, ..SMALL };
+    let ledge = Sizes { features: 3, actions: 4, ..fruit };
+    let errors = [
+        learn_from_rollout(Fruit::default(), fruit, LossType::Dapo, device).await,
+        learn_from_rollout(LEDGE, ledge, LossType::Dapo, device).await,
+        learn_from_rollout(LEDGE, ledge, LossType::Gspo, device).await,
+    ];
+    errors.into_iter().fold(0.0, f64::max)
+}
+
+async fn learn_from_rollout<G: Rules>(
+    game: G,
+    sizes: Sizes,
+    loss_type: LossType,
+    device: &Device,
+) -> f64 {
+    let mut config = gradient_settings(settings(loss_type, 0.0, KlEstimator::K3));
     config.update.max_grad_norm = 1.0;
     config.rollout = RolloutConfig {
         num_groups: 7,
@@ -46,6 +60,10 @@ pub async fn rollout_and_update(device: &Device) -> f64 {
         let mask = whole.mask(true);
         let advantages = advantages(&whole, &mask, 3, sizes.steps, &config.advantage);
         let trajectory = whole.first_steps(sizes.steps);
+        let legal = match trajectory.legal {
+            Some(legal) => Some(floats(legal).await),
+            None => None,
+        };
         let actions = trajectory.actions.into_data_async().await.expect("the device answers");
         let played = Played {
             sizes,
@@ -55,6 +73,7 @@ pub async fn rollout_and_update(device: &Device) -> f64 {
             logprobs: floats(trajectory.logprobs).await,
             advantages: floats(advantages.values).await,
             mask: floats(advantages.mask).await,
+            legal,
         };
         let want = general(&played, &config, None, &cpu()).await;
         let size = norm(&want.moments[0]);

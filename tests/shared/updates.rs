@@ -27,6 +27,8 @@ pub struct Played {
     pub logprobs: Vec<f32>,
     pub advantages: Vec<f32>,
     pub mask: Vec<f32>,
+    /// Which actions might have been taken, `[steps, games, actions]`; none where all may be, always.
+    pub legal: Option<Vec<f32>>,
 }
 
 /// A perceptron with these parameters, or fresh ones.
@@ -65,7 +67,7 @@ impl Played {
         let mask =
             (0..count).map(|i| f32::from(u8::from(i / games <= (i % games * 5) % steps))).collect();
         let advantages = noise(9, count).iter().map(|x| x * 2.0).collect();
-        Self { sizes, params, obs, actions: taken, logprobs, advantages, mask }
+        Self { sizes, params, obs, actions: taken, logprobs, advantages, mask, legal: None }
     }
 
     /// The games as a fused rollout would have left them, in parts that end behind these games, with
@@ -135,7 +137,10 @@ impl Played {
             truncated: zeros(),
             scores: zeros(),
             memory: None,
-            legal: None,
+            legal: self.legal.clone().map(|legal| {
+                let shape = [steps, games, self.sizes.actions];
+                Tensor::from_data(TensorData::new(legal, shape), device)
+            }),
         };
         let policy = mlp(self.sizes, Some(&self.params), device);
         (policy, trajectory, rows(&self.advantages), rows(&self.mask))

@@ -223,7 +223,7 @@ fn what_is_wrong_with_a_game_is_found() {
     for (fault, subject, is_error, word) in [
         (Fault::HugeFeature, Subject::Features, false, "reaches"),
         (Fault::InfiniteFeature, Subject::Features, true, "feature 0"),
-        (Fault::LostByPacking, Subject::Packing, true, "too large for its field"),
+        (Fault::LostByPacking, Subject::Packing, true, "field `number`"),
         (Fault::UsesWordsItDoesNotHave, Subject::Packing, true, "word 1 is not 0"),
         (Fault::Illegal, Subject::Masks, true, "MASKED is false"),
         (Fault::Endless, Subject::Length, false, "none of 64 episodes ended"),

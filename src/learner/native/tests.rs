@@ -18,6 +18,8 @@ struct Case {
     games: usize,
     /// A number of an observation in so many is not 0.
     one_in: u32,
+    /// Whether there are actions that may not be taken.
+    masked: bool,
     activation: Activation,
     config: TrainConfig,
 }
@@ -39,6 +41,7 @@ fn case() -> Case {
         actions: 5,
         games: 26,
         one_in: 1,
+        masked: false,
         activation: Activation::Relu,
         config,
     }
@@ -83,6 +86,7 @@ impl Case {
         for (i, x) in obs.iter_mut().enumerate() {
             *x *= f32::from(draw(6, i as u32).is_multiple_of(self.one_in));
         }
+        let taken = actions.clone();
         let actions = TensorData::new(actions, shape);
         let zeros = || Tensor::<2>::zeros(shape, &Device::flex());
         let trajectory = Trajectory {
@@ -94,11 +98,22 @@ impl Case {
             truncated: zeros(),
             scores: zeros(),
             memory: None,
-            legal: None,
+            legal: self.masked.then(|| self.legal(&taken)),
         };
         let mask = tensor(mask, shape);
         let advantages = tensor(noise(count, 4), shape) * 2.0 * mask.clone();
         (trajectory, advantages, mask)
+    }
+
+    /// Masks in which each action is legal in about half of the steps, and what was done always is.
+    fn legal(&self, taken: &[i32]) -> Tensor<3> {
+        let each = taken.iter().enumerate().flat_map(|(i, taken)| {
+            (0..self.actions).map(move |a| {
+                let drawn = draw(draw(8, i as u32), a as u32) & 1 == 1;
+                f32::from(drawn || *taken == a as i32)
+            })
+        });
+        tensor(each.collect(), [STEPS, self.games, self.actions])
     }
 
     /// Updates some times with the native learner.
@@ -184,6 +199,19 @@ fn every_loss_and_activation_agrees_with_autodiff() {
                 }
             }
         }
+    }
+}
+
+#[test]
+fn actions_that_might_not_be_taken_are_left_out_as_by_autodiff() {
+    for loss_type in [LossType::Grpo, LossType::Gspo, LossType::Sapo] {
+        let mut case = case();
+        case.masked = true;
+        case.actions = 7;
+        case.config.loss.loss_type = loss_type;
+        case.config.loss.kl_coef = 0.3;
+        case.config.loss.entropy_coef = 0.05;
+        case.compare();
     }
 }
 

@@ -204,31 +204,46 @@ pub trait Observed: Copy + Eq + Hash + Debug + Send + Sync + 'static {
     fn num_features(&self) -> usize;
 }
 
+/// Where the words of a step lie in a buffer: word `w` at `at + w * stride`.
+#[derive(CubeType, Clone, Copy, Debug)]
+pub struct StepWords {
+    /// Where its first word lies.
+    pub at: usize,
+    /// From one word to the next.
+    pub stride: usize,
+}
+
+/// Where the features of a step go, feature `i` to `first + i * step`, and which of them.
+#[derive(CubeType, Clone, Copy, Debug)]
+pub struct FeatureSlots {
+    /// Where its first feature goes.
+    pub first: usize,
+    /// From one feature to the next.
+    pub step: usize,
+    /// Those features are made whose number leaves this when it is divided by `shares`, so that units
+    /// can share the work.
+    pub share: usize,
+    /// Units that share the work.
+    #[cube(comptime)]
+    pub shares: usize,
+}
+
 /// How a kernel gets at what the policy saw, from the words that a rollout left of a step.
-///
-/// Words lie `[num_words, ...]` with `stride` places from one to the next.
 #[cube]
 pub trait Observer: Observed {
-    /// Writes feature `i` of the step at place `at` to `x[first + i * step]`, for those `i` that leave
-    /// `share` when divided by `shares`, so that units can share the work.
+    /// Writes features of a step to `x`.
     fn observe<I: Float>(
         words: &[u32],
-        at: usize,
-        stride: usize,
+        step: &StepWords,
         x: &mut [I],
-        first: usize,
-        step: usize,
-        share: usize,
-        #[comptime] shares: usize,
+        to: &FeatureSlots,
         #[comptime] observer: Self,
     );
 
-    /// Whether `action` might have been taken in the step at place `at`; it is asked where there are
-    /// masks.
+    /// Whether `action` might have been taken in a step; it is asked where there are masks.
     fn legal(
         words: &[u32],
-        at: usize,
-        stride: usize,
+        step: &StepWords,
         #[comptime] action: usize,
         #[comptime] observer: Self,
     ) -> bool;
@@ -257,24 +272,20 @@ impl Observed for StoredFeatures {
 impl Observer for StoredFeatures {
     fn observe<I: Float>(
         words: &[u32],
-        at: usize,
-        stride: usize,
+        step: &StepWords,
         x: &mut [I],
-        first: usize,
-        step: usize,
-        share: usize,
-        #[comptime] shares: usize,
+        to: &FeatureSlots,
         #[comptime] observer: Self,
     ) {
-        for i in range_stepped(share, comptime!(observer.features), shares) {
-            x[first + i * step] = I::cast_from(f32::reinterpret(words[i * stride + at]));
+        for i in range_stepped(to.share, comptime!(observer.features), to.shares) {
+            let word = words[i * step.stride + step.at];
+            x[to.first + i * to.step] = I::cast_from(f32::reinterpret(word));
         }
     }
 
     fn legal(
         _words: &[u32],
-        _at: usize,
-        _stride: usize,
+        _step: &StepWords,
         #[comptime] _action: usize,
         #[comptime] _observer: Self,
     ) -> bool {

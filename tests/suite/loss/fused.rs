@@ -34,6 +34,7 @@ impl Played {
             logprobs: rows(&self.logprobs, games, times),
             advantages: rows(&self.advantages, games, times),
             mask: rows(&self.mask, games, times),
+            legal: None,
         }
     }
 }
