@@ -4,6 +4,7 @@ use super::{
     Episode, MAX_MASKED_ACTIONS, Outcome, PackedState, Played, Rules, advance, new_game, num_words,
 };
 use crate::rng::{below, draw};
+use serde::Serialize;
 use std::fmt::{self, Display};
 
 /// How a game is checked.
@@ -27,7 +28,8 @@ impl Default for CheckOptions {
 }
 
 /// What a finding is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Subject {
     /// The game's parameters.
     Parameters,
@@ -50,7 +52,7 @@ pub enum Subject {
 }
 
 /// Something that is wrong with a game.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
     /// What it is about.
     pub subject: Subject,
@@ -78,21 +80,33 @@ impl Display for Finding {
     }
 }
 
-/// Plays a game natively and tells what is wrong with it, errors first; nothing where all is well.
+/// What a check has found, and how much it has looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Checked {
+    /// What is wrong, errors first; nothing where all is well.
+    pub findings: Vec<Finding>,
+    /// Episodes that were begun.
+    pub episodes: u32,
+    /// Steps that were played in them.
+    pub steps: u64,
+}
+
+/// Plays a game natively and tells what is wrong with it.
 ///
 /// Whether its kernels play the same is checked where there is a device: by
 /// `rollout::check_on_device`.
-pub fn check<G: Rules>(game: G, options: &CheckOptions) -> Vec<Finding> {
-    let mut findings = sizes(game);
-    if findings.iter().all(|finding| !finding.is_error) {
+pub fn check<G: Rules>(game: G, options: &CheckOptions) -> Checked {
+    let mut checked = Checked { findings: sizes(game), ..Checked::default() };
+    if checked.findings.iter().all(|finding| !finding.is_error) {
         let mut player = Player::new(game, options);
         for episode in 0..options.episodes {
             player.play(episode);
         }
-        findings.extend(player.verdict());
+        (checked.episodes, checked.steps) = (options.episodes, player.steps);
+        checked.findings.extend(player.verdict());
     }
-    findings.sort_by_key(|finding| (!finding.is_error, finding.subject));
-    findings
+    checked.findings.sort_by_key(|finding| (!finding.is_error, finding.subject));
+    checked
 }
 
 /// What can be told without playing.
@@ -131,6 +145,7 @@ struct Player<'a, G: Rules> {
     starts_differ: bool,
     steps_differ: bool,
     ended: u32,
+    steps: u64,
 }
 
 /// What a step gave, so that also numbers that are none can be compared.
@@ -159,6 +174,7 @@ impl<'a, G: Rules> Player<'a, G> {
             starts_differ: false,
             steps_differ: false,
             ended: 0,
+            steps: 0,
         }
     }
 
@@ -180,6 +196,7 @@ impl<'a, G: Rules> Player<'a, G> {
             let action = self.choose(&env.0, draw(actions, time));
             let before = env;
             let mut copy = (again(&env.0), env.1);
+            self.steps += 1;
             let played = advance::<G>(&mut env.0, &mut env.1, action, game);
             let replayed = advance::<G>(&mut copy.0, &mut copy.1, action, game);
             if bits(&played) != bits(&replayed) || env.0.words() != copy.0.words() {

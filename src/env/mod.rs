@@ -18,7 +18,7 @@ mod state;
 mod vec_env;
 
 pub use cells::Cells;
-pub use check::{CheckOptions, Finding, Subject, check};
+pub use check::{CheckOptions, Checked, Finding, Subject, check};
 pub use episode::{Episode, Played, advance, new_game, play, start_next};
 pub use registry::*;
 #[doc(hidden)]

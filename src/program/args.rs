@@ -23,6 +23,8 @@ pub enum Command {
     Devices(DevicesArgs),
     /// Measure how fast a device plays and trains.
     Bench(BenchArgs),
+    /// Tell what is wrong with a game, for those who write one.
+    Check(CheckArgs),
     /// Show a run in the browser, while it is trained or after.
     Watch(WatchArgs),
     /// Play a trained policy by its most likely actions, and keep it as a picture or an animation.
@@ -168,6 +170,28 @@ pub struct BenchArgs {
     /// Also write the figures to a file, as one JSON object.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub struct CheckArgs {
+    /// The game.
+    pub game: Option<String>,
+    /// Episodes to play, each of its own level, by random actions.
+    #[arg(long, default_value_t = 64, value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub episodes: u32,
+    /// Seed of the episodes.
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub seed: u32,
+    /// Change a parameter of the game, for instance fruit.width=12; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Where the game's kernels are compared with its native rules, as for `train`.
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    pub device: String,
+    /// Print what was found as one JSON object on stdout.
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Args, Debug)]

@@ -2,7 +2,7 @@
 
 use super::record::{self, Scene};
 use super::run_dir::{Lock, RunDir};
-use super::{BenchArgs, EvalArgs, RecordArgs, TrainArgs, bench, eval, train};
+use super::{BenchArgs, CheckArgs, EvalArgs, RecordArgs, TrainArgs, bench, check, eval, train};
 use crate::checkpoint::Checkpoint;
 use crate::config::{TrainConfig, overlay};
 use crate::env::Rules;
@@ -41,6 +41,8 @@ pub trait Entry: Send + Sync {
     fn record(&self, args: &RecordArgs, checkpoint: &Checkpoint) -> Result<()>;
     /// Measures how fast a device plays and trains.
     fn bench(&self, args: &BenchArgs) -> Result<()>;
+    /// Tells what is wrong with the game.
+    fn check(&self, args: &CheckArgs) -> Result<()>;
     /// The scores to compare with, for the game's parameters in these settings.
     fn references(&self, settings: toml::Table) -> Result<References>;
 }
@@ -79,6 +81,10 @@ impl<G: Playable> Entry for Known<G> {
 
     fn bench(&self, args: &BenchArgs) -> Result<()> {
         bench::bench::<G>(args)
+    }
+
+    fn check(&self, args: &CheckArgs) -> Result<()> {
+        check::check::<G>(args)
     }
 
     fn references(&self, settings: toml::Table) -> Result<References> {

@@ -12,6 +12,7 @@
 
 mod args;
 mod bench;
+mod check;
 mod devices;
 mod eval;
 mod games;
@@ -30,7 +31,9 @@ use crate::config::{ConfigError, Engine, Precision, TrainConfig, overlay};
 use crate::env::look::Look;
 use crate::trainer::{Trainer, config_toml, saved_config};
 use anyhow::{Context, Result, bail};
-use args::{BenchArgs, Cli, Command, DevicesArgs, EvalArgs, RecordArgs, TrainArgs, WatchArgs};
+use args::{
+    BenchArgs, CheckArgs, Cli, Command, DevicesArgs, EvalArgs, RecordArgs, TrainArgs, WatchArgs,
+};
 use clap::{CommandFactory, FromArgMatches};
 use games::Games;
 use say::say;
@@ -87,7 +90,7 @@ impl Program {
     fn command_line(&self) -> clap::Command {
         let usual = self.games.usual().unwrap_or("none");
         let help = format!("The game, one of: {} [default: {usual}]", self.games.names());
-        ["train", "bench"].into_iter().fold(Cli::command(), |cli, command| {
+        ["train", "bench", "check"].into_iter().fold(Cli::command(), |cli, command| {
             let help = help.clone();
             cli.mut_subcommand(command, |command| command.mut_arg("game", |arg| arg.help(help)))
         })
@@ -102,6 +105,7 @@ fn run(games: &Games, cli: Cli) -> Result<()> {
         Command::Eval(args) => eval::run(games, args),
         Command::Devices(args) => devices::run(args),
         Command::Bench(args) => bench::run(games, args),
+        Command::Check(args) => check::run(games, args),
         Command::Watch(args) => watch::run(games, args),
         Command::Record(args) => record::run(games, args),
     }
@@ -119,12 +123,12 @@ fn settings<G: Playable>(file: toml::Table, set: &[String]) -> Result<(G, TrainC
 /// The settings in a checkpoint, which whoever has made the file may have chosen.
 fn saved<G: Playable>(checkpoint: &Checkpoint) -> Result<(G, TrainConfig)> {
     let (game, config) = saved_config::<G>(checkpoint)?;
-    check(&game, &config).context("the checkpoint's settings cannot be used")?;
+    validate(&game, &config).context("the checkpoint's settings cannot be used")?;
     Ok((game, config))
 }
 
 /// Checks the settings of a game and a run.
-fn check<G: Playable>(game: &G, config: &TrainConfig) -> Result<()> {
+fn validate<G: Playable>(game: &G, config: &TrainConfig) -> Result<()> {
     game.validate().map_err(ConfigError::OutOfRange)?;
     config.validate()?;
     Ok(())

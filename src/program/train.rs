@@ -5,7 +5,7 @@ use super::progress::{Progress, short};
 use super::run_dir::{Lock, RunDir};
 use super::say::{say, tell, tell_json};
 use super::watch::{self, Port};
-use super::{Games, Playable, TrainArgs, check, check_engine, saved, settings};
+use super::{Games, Playable, TrainArgs, check_engine, saved, settings, validate};
 use crate::checkpoint::{self, Checkpoint};
 use crate::config::{CheckpointConfig, overlay};
 use crate::device::{self, Chosen, DeviceInfo};
@@ -94,7 +94,7 @@ pub fn start<G: Playable>(games: &Games, args: &TrainArgs, file: toml::Table) ->
     config.precision = args.precision.unwrap_or(config.precision);
     config.seed = args.seed.unwrap_or(config.seed);
     config.iterations = args.iterations.unwrap_or(config.iterations);
-    check(&game, &config)?;
+    validate(&game, &config)?;
     let chosen = device::choose(&args.device)?;
     let trainer = Trainer::new(game, &config, &chosen.device);
     check_engine(&trainer)?;
@@ -117,7 +117,7 @@ pub fn resume<G: Playable>(
 ) -> Result<()> {
     let (game, mut config) = saved::<G>(checkpoint)?;
     config.iterations = args.iterations.unwrap_or(config.iterations);
-    check(&game, &config)?;
+    validate(&game, &config)?;
     if checkpoint.iteration >= u64::from(config.iterations) {
         bail!(
             "the run in {} has done all its {} iterations; --iterations with a larger number \

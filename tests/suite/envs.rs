@@ -12,6 +12,7 @@ use grove::env::{
 };
 use grove::rng::{Stream, below, draw};
 use grove::rollout::check_on_device;
+use serde::{Deserialize, Serialize};
 
 #[test]
 fn environments_play_by_the_rules_from_the_levels_of_an_evaluation() {
@@ -73,7 +74,7 @@ fn none(findings: &[Finding], context: &str) {
 fn nothing_is_wrong_with_the_games_of_this_library() {
     fn holds<G: Rules>(game: G) {
         let options = CheckOptions::default();
-        none(&check(game, &options), &format!("{game:?}"));
+        none(&check(game, &options).findings, &format!("{game:?}"));
         if let Some(device) = adapter() {
             none(&check_on_device(game, &options, &device), &format!("{game:?} on a device"));
         }
@@ -90,11 +91,14 @@ fn nothing_is_wrong_with_the_games_of_this_library() {
 }
 
 /// A game with something wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Faulty(Fault);
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Faulty {
+    fault: Fault,
+}
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Fault {
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Fault {
+    #[default]
     Nothing,
     HugeFeature,
     InfiniteFeature,
@@ -110,7 +114,7 @@ enum Fault {
 }
 
 grove::packed_state! {
-    struct FaultyState {
+    pub struct FaultyState {
         number: Bits<5>,
         second: Bits<32>,
     }
@@ -147,11 +151,11 @@ impl Env for Faulty {
     }
 
     fn used_words(&self) -> usize {
-        if self.0 == Fault::UsesWordsItDoesNotHave { 1 } else { 2 }
+        if self.fault == Fault::UsesWordsItDoesNotHave { 1 } else { 2 }
     }
 
     fn max_steps(&self) -> u32 {
-        if self.0 == Fault::Endless { u32::MAX } else { 20 }
+        if self.fault == Fault::Endless { u32::MAX } else { 20 }
     }
 
     fn validate(&self) -> Result<(), String> {
@@ -164,40 +168,40 @@ impl Rules for Faulty {
     type State = FaultyState;
 
     fn reset(state: &mut FaultyState, key: u32, #[comptime] game: Self) {
-        if comptime!(game.0 == Fault::Deterministic) {
+        if comptime!(game.fault == Fault::Deterministic) {
             state.number = 3;
-        } else if comptime!(game.0 == Fault::StartsFromWhatWasThere) {
+        } else if comptime!(game.fault == Fault::StartsFromWhatWasThere) {
             state.number = (state.number & 1) + 2 * below(key, 9);
         } else {
             state.number = below(key, 10);
         }
         state.second = 0;
-        if comptime!(game.0 == Fault::UsesWordsItDoesNotHave) {
+        if comptime!(game.fault == Fault::UsesWordsItDoesNotHave) {
             state.second = 1;
         }
     }
 
     fn step(state: &mut FaultyState, action: u32, key: u32, #[comptime] game: Self) -> Outcome {
         let drawn =
-            if comptime!(game.0 == Fault::Deterministic) { 1u32.runtime() } else { below(key, 5) };
+            if comptime!(game.fault == Fault::Deterministic) { 1u32.runtime() } else { below(key, 5) };
         // A field of 5 bits holds numbers below 32.
-        let limit = comptime!(if game.0 == Fault::LostByPacking { 40u32 } else { 16u32 });
+        let limit = comptime!(if game.fault == Fault::LostByPacking { 40u32 } else { 16u32 });
         state.number = (state.number + drawn + action) % limit;
-        if comptime!(game.0 == Fault::WrongInKernels) {
+        if comptime!(game.fault == Fault::WrongInKernels) {
             state.number = (state.number + place()) % 16;
         }
         let plain = state.number as f32 * 0.0625f32;
-        let reward = if comptime!(game.0 == Fault::NoReward) { plain / 0.0f32 } else { plain };
+        let reward = if comptime!(game.fault == Fault::NoReward) { plain / 0.0f32 } else { plain };
         let score =
-            if comptime!(game.0 == Fault::ScoreOfItsOwn) { 1.0f32.runtime() } else { reward };
+            if comptime!(game.fault == Fault::ScoreOfItsOwn) { 1.0f32.runtime() } else { reward };
         Outcome { reward, score, terminated: false.runtime() }
     }
 
     fn feature(state: &FaultyState, #[comptime] _i: usize, #[comptime] game: Self) -> f32 {
         let x = state.number as f32 * 0.0625f32;
-        if comptime!(game.0 == Fault::HugeFeature) {
+        if comptime!(game.fault == Fault::HugeFeature) {
             x * 1000.0f32
-        } else if comptime!(game.0 == Fault::InfiniteFeature) {
+        } else if comptime!(game.fault == Fault::InfiniteFeature) {
             1.0f32 / (x * 0.0f32)
         } else {
             x
@@ -205,7 +209,7 @@ impl Rules for Faulty {
     }
 
     fn legal(_state: &FaultyState, #[comptime] action: usize, #[comptime] game: Self) -> bool {
-        if comptime!(game.0 == Fault::Illegal && action == 1) {
+        if comptime!(game.fault == Fault::Illegal && action == 1) {
             false.runtime()
         } else {
             true.runtime()
@@ -214,7 +218,8 @@ impl Rules for Faulty {
 }
 
 fn found(fault: Fault) -> Vec<Finding> {
-    check(Faulty(fault), &CheckOptions { max_steps: 300, ..CheckOptions::default() })
+    let options = CheckOptions { max_steps: 300, ..CheckOptions::default() };
+    check(Faulty { fault }, &options).findings
 }
 
 #[test]
@@ -244,9 +249,13 @@ fn what_is_wrong_with_a_game_is_found() {
 fn rules_that_differ_in_kernels_are_found() {
     let Some(device) = adapter() else { return };
     let options = CheckOptions::default();
-    none(&check_on_device(Faulty(Fault::Nothing), &options, &device), "nothing");
-    none(&check(Faulty(Fault::WrongInKernels), &options), "natively");
-    let findings = check_on_device(Faulty(Fault::WrongInKernels), &options, &device);
+    none(&check_on_device(Faulty::default(), &options, &device), "nothing");
+    let wrong = Faulty { fault: Fault::WrongInKernels };
+    let natively = check(wrong, &options);
+    none(&natively.findings, "natively");
+    // Episodes of 20 steps each.
+    assert_eq!((natively.episodes, natively.steps), (64, 64 * 20));
+    let findings = check_on_device(wrong, &options, &device);
     assert_eq!(findings.len(), 1);
     assert_eq!((findings[0].subject, findings[0].is_error), (Subject::Kernels, true));
 }

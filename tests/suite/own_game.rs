@@ -4,7 +4,8 @@
 #[allow(dead_code)]
 mod example;
 
-use crate::support::stderr;
+use crate::envs::Faulty;
+use crate::support::{adapter, stderr, stdout};
 use example::Corridor;
 use std::ffi::OsString;
 use std::path::Path;
@@ -23,7 +24,7 @@ fn program_of_ones_own() {
         true => grove::program().without_builtin(),
         false => grove::program(),
     };
-    let code = program.game::<Corridor>().run_with(words);
+    let code = program.game::<Corridor>().game::<Faulty>().run_with(words);
     assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::SUCCESS));
 }
 
@@ -83,7 +84,7 @@ fn every_command_is_there_for_a_game_of_ones_own() {
     assert!(stderr(&wrong).contains("corridor.length is 0, but must be 1 to 1000"));
     let help = own(folder, "train --help");
     let help = String::from_utf8(help.stdout).unwrap();
-    assert!(help.contains("recall, corridor [default: fruit]"), "{help}");
+    assert!(help.contains("recall, corridor, faulty [default: fruit]"), "{help}");
 }
 
 #[test]
@@ -94,5 +95,59 @@ fn built_in_games_can_be_left_out() {
     let output = train.env("GROVE_TEST_ALONE", "1").output().unwrap();
     assert!(!output.status.success());
     let said = stderr(&output);
-    assert!(said.contains("unknown game `fruit`; there are: corridor"), "{said}");
+    assert!(said.contains("unknown game `fruit`; there are: corridor, faulty"), "{said}");
+}
+
+#[test]
+fn check_says_that_all_is_well_and_what_was_checked() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let output = own(folder, "check corridor --episodes 9 --device cpu");
+    assert!(output.status.success(), "{}", stderr(&output));
+    let said = stdout(&output);
+    assert!(said.contains("Nothing is wrong with corridor: 9 episodes, "), "{said}");
+    assert!(said.contains("--device wgpu takes"), "{said}");
+    let report = json(folder, "check faulty --episodes 3 --seed 7 --device cpu");
+    // Its episodes have 20 steps.
+    assert_eq!((&report["env"], &report["steps"]), (&"faulty".into(), &60.into()));
+    assert_eq!((&report["findings"], &report["kernels"]), (&[(); 0][..].into(), &().into()));
+    if adapter().is_some() {
+        let report = json(folder, "check corridor --episodes 9 --device wgpu");
+        assert_eq!(report["kernels"]["name"], "wgpu:0");
+    }
+}
+
+#[test]
+fn check_says_what_is_wrong_and_fails() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let mut faults = vec![
+        ("HugeFeature", "cpu", "warning: feature 0 (feature 0) reaches"),
+        ("InfiniteFeature", "cpu", "error: feature 0 (feature 0) is inf"),
+        ("LostByPacking", "cpu", "error: a state that is packed and unpacked plays on differently"),
+        ("Endless", "cpu", "warning: none of 64 episodes ended within 10000 steps"),
+        ("StartsFromWhatWasThere", "cpu", "draws from something other than its key"),
+        ("UsesWordsItDoesNotHave", "cpu", "error: word 1 is not 0"),
+    ];
+    if adapter().is_some() {
+        faults.push(("WrongInKernels", "wgpu", "natively and"));
+        // What is wrong natively is no launch for a device.
+        faults.push(("InfiniteFeature", "wgpu", "error: feature 0 (feature 0) is inf"));
+    }
+    for (fault, device, words) in faults {
+        let arguments = format!("check faulty --set faulty.fault={fault} --device {device}");
+        let output = own(folder, &arguments);
+        let (out, err) = (stdout(&output), stderr(&output));
+        assert!(!output.status.success(), "{fault}: {out}{err}");
+        assert!(out.contains(words), "{fault}: {out}{err}");
+        assert!(err.contains("error: something is wrong with faulty"), "{fault}: {err}");
+    }
+    let arguments = "check faulty --set faulty.fault=InfiniteFeature --device cpu --json";
+    let out = stdout(&own(folder, arguments));
+    assert!(out.contains(r#""subject":"features","is_error":true,"message":"feature 0"#), "{out}");
+    let sizes = own(folder, "check catch --set rows=0");
+    assert!(stdout(&sizes).contains("catch.rows is 0"), "{}", stdout(&sizes));
+    assert!(stdout(&sizes).contains("No step of catch was played"), "{}", stdout(&sizes));
+    let unknown = stderr(&own(folder, "check chess"));
+    assert!(unknown.contains("unknown game `chess`; there are: fruit"), "{unknown}");
 }

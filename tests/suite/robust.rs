@@ -188,7 +188,7 @@ fn every_command_says_its_result_as_json() {
     server.wait().unwrap();
     let said: serde_json::Value = serde_json::from_str(&line).unwrap();
     assert!(said["url"].as_str().unwrap().starts_with("http://127.0.0.1:"), "{line}");
-    for command in ["train", "eval", "devices", "bench", "watch", "record"] {
+    for command in ["train", "eval", "devices", "bench", "check", "watch", "record"] {
         let help = stdout(&grove(folder, &[command, "--help"]));
         assert!(help.contains("--json"), "{command}: {help}");
     }

@@ -9,7 +9,7 @@ mod report;
 mod work;
 
 use super::say::{tell, tell_json};
-use super::{BenchArgs, Games, Playable, check, check_engine, settings};
+use super::{BenchArgs, Games, Playable, check_engine, settings, validate};
 use crate::config::{Start, TrainConfig};
 use crate::device;
 use crate::env::Rules;
@@ -60,7 +60,7 @@ pub fn bench<G: Playable>(args: &BenchArgs) -> Result<()> {
     config.update.num_minibatches = args.num_minibatches;
     // Long enough that no schedule ends within the measurement.
     config.iterations = 1_000_000;
-    check(&game, &config)?;
+    validate(&game, &config)?;
 
     let started = Instant::now();
     let chosen = device::choose(&args.device)?;
