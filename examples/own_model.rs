@@ -1,18 +1,19 @@
-//! A model of one's own: a residual network, trained on Catch by Burn's autodiff.
+//! A model of one's own, complete: a residual network, trained by Burn's autodiff.
+//!
+//! With it comes the whole program, where `policy.kind` names the model:
 //!
 //! ```console
-//! $ cargo run --release --example own_model
+//! $ cargo run --release --example own_model -- train catch --set kind=residual --iterations 30
+//! $ cargo run --release --example own_model -- eval runs/catch-1
 //! ```
 
 use burn::module::Module;
 use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
-use grove::config::TrainConfig;
-use grove::env::{Catch, Env};
-use grove::model::Memoryless;
-use grove::rollout::Player;
-use grove::trainer::Trainer;
+use grove::config::PolicyConfig;
+use grove::model::{Memoryless, NamedModel};
+use std::process::ExitCode;
 
 /// A Burn module. Whatever parameters it has are trained, saved and resumed by their names.
 #[derive(Module, Debug)]
@@ -21,19 +22,6 @@ pub struct Residual {
     norm: LayerNorm,
     inner: Linear,
     head: Linear,
-}
-
-impl Residual {
-    /// Fresh weights for a game, the same for the same seed.
-    pub fn new<G: Env>(game: G, width: usize, seed: u64, device: &Device) -> Self {
-        device.seed(seed);
-        Self {
-            first: LinearConfig::new(game.num_features(), width).init(device),
-            norm: LayerNormConfig::new(width).init(device),
-            inner: LinearConfig::new(width, width).init(device),
-            head: LinearConfig::new(width, game.num_actions()).init(device),
-        }
-    }
 }
 
 /// One function makes it a model. One that remembers what it has seen implements `Model` instead, whose
@@ -46,26 +34,30 @@ impl Memoryless for Residual {
     }
 }
 
-/// The settings of the run: Catch's, but for its length.
-pub fn settings() -> TrainConfig {
-    TrainConfig { iterations: 30, ..TrainConfig::for_game(Catch::NAME) }
-}
+/// How the program makes it, for any game. A trainer of one's own needs none of this: it takes a model as
+/// it is (`Trainer::with_model`).
+impl NamedModel for Residual {
+    const KIND: &'static str = "residual";
 
-/// Trains the model, and gives its mean score before and after; 1 is the optimum.
-pub fn train(device: &Device) -> Result<[f64; 2], Box<dyn std::error::Error>> {
-    let (game, config) = (Catch::default(), settings());
-    let model = Residual::new(game, 64, config.seed, device);
-    let mut trainer = Trainer::with_model(game, model, &config, device);
-    let before = trainer.evaluate(1000, Player::Sampling).mean_score;
-    for _ in 0..config.iterations {
-        trainer.iterate()?;
+    /// Fresh weights, the same for the same key; as wide as the first number of `policy.hidden`.
+    fn new(
+        num_features: usize,
+        num_actions: usize,
+        config: &PolicyConfig,
+        key: u32,
+        device: &Device,
+    ) -> Self {
+        device.seed(key.into());
+        let width = config.hidden[0];
+        Self {
+            first: LinearConfig::new(num_features, width).init(device),
+            norm: LayerNormConfig::new(width).init(device),
+            inner: LinearConfig::new(width, width).init(device),
+            head: LinearConfig::new(width, num_actions).init(device),
+        }
     }
-    Ok([before, trainer.evaluate(1000, Player::Greedy).mean_score])
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let [before, after] = train(&Device::flex())?;
-    println!("untrained: {before:.2}");
-    println!("trained:   {after:.2}");
-    Ok(())
+fn main() -> ExitCode {
+    grove::program().model::<Residual>().run()
 }

@@ -1,6 +1,6 @@
 //! The limits of every setting, and of settings beside each other.
 
-use super::{ConfigError, TrainConfig};
+use super::{ConfigError, ModelKind, TrainConfig};
 
 fn out_of_range(message: String) -> ConfigError {
     ConfigError::OutOfRange(message)
@@ -22,6 +22,24 @@ impl TrainConfig {
     /// # Errors
     /// [`ConfigError::OutOfRange`] for the first that does not, with its value and what is allowed.
     pub fn validate(&self) -> Result<(), ConfigError> {
+        self.validate_with(&[])
+    }
+
+    /// As [`TrainConfig::validate`], where `policy.kind` may also be one of these models, which somebody
+    /// has brought along.
+    ///
+    /// # Errors
+    /// As [`TrainConfig::validate`].
+    pub fn validate_with(&self, models: &[&str]) -> Result<(), ConfigError> {
+        if let ModelKind::Own(name) = &self.policy.kind {
+            let known = [&["mlp", "gru"], models].concat().join(", ");
+            check(
+                models.contains(&&**name),
+                "policy.kind",
+                format!("`{name}`"),
+                &format!("one of: {known}"),
+            )?;
+        }
         check(self.iterations >= 1, "iterations", self.iterations, "1 or more")?;
 
         let hidden = &self.policy.hidden;

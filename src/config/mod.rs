@@ -137,7 +137,7 @@ impl PolicyConfig {
 }
 
 /// A kind of network.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModelKind {
     /// A multi-layer perceptron, which acts by what it sees now.
@@ -145,6 +145,9 @@ pub enum ModelKind {
     Mlp,
     /// A gated recurrent network (Cho et al. 2014), which remembers what it has seen of an episode.
     Gru,
+    /// A model that somebody else has brought along, by its name.
+    #[serde(untagged)]
+    Own(String),
 }
 
 /// Games played in parallel: `num_envs = num_groups * group_size`, each for `num_steps`.

@@ -5,7 +5,7 @@ use super::LANES;
 use super::saved::mlp_widths;
 use super::{FastForm, Lanes, NativeGru, NativeMlp, Network};
 #[cfg(feature = "general")]
-use super::{Memory, Model};
+use super::{Memory, Model, OwnModel};
 use crate::config::{ModelKind, PolicyConfig};
 use burn::cubecl::future::block_on;
 #[cfg(feature = "general")]
@@ -46,13 +46,16 @@ pub trait Actor: Sync {
     ) -> &'a [Lanes];
 }
 
-/// A network of ours on the CPU's vector units.
+/// The policy of a [`Network`] on the CPU: on its vector units where it is one of ours.
 #[derive(Clone, Debug)]
 pub enum NativePolicy {
     /// A multi-layer perceptron.
     Mlp(NativeMlp),
     /// A gated recurrent network.
     Gru(NativeGru),
+    /// A model that somebody has brought along.
+    #[cfg(feature = "general")]
+    Own(TensorActor<OwnModel>),
 }
 
 /// The room of a [`NativePolicy`].
@@ -62,6 +65,9 @@ pub enum NativeScratch {
     Mlp(<NativeMlp as Actor>::Scratch),
     /// Of a recurrent network.
     Gru(<NativeGru as Actor>::Scratch),
+    /// Of a model that somebody has brought along.
+    #[cfg(feature = "general")]
+    Own(<TensorActor<OwnModel> as Actor>::Scratch),
 }
 
 impl NativePolicy {
@@ -70,6 +76,14 @@ impl NativePolicy {
         block_on(Self::new_async(match network {
             Network::Mlp(mlp) => FastForm::Mlp(mlp),
             Network::Gru(gru) => FastForm::Gru(gru),
+            #[cfg(feature = "general")]
+            Network::Own(own) => match own.fast_form() {
+                Some(form) => form,
+                None => {
+                    let (features, actions) = (own.num_features(), own.num_actions());
+                    return Self::Own(TensorActor::new(own, features, actions));
+                }
+            },
         }))
     }
 
@@ -81,11 +95,11 @@ impl NativePolicy {
         }
     }
 
-    /// From the settings of the network, and its parameters in the order of
+    /// From the settings of a network of ours, and its parameters in the order of
     /// [`flatten`](super::flatten).
     ///
     /// # Panics
-    /// If the number of parameters is another.
+    /// If the number of parameters is another, or the network is none of ours.
     pub fn from_params(
         num_features: usize,
         num_actions: usize,
@@ -97,6 +111,7 @@ impl NativePolicy {
         match config.kind {
             ModelKind::Mlp => Self::Mlp(NativeMlp::from_params(&widths, activation, params)),
             ModelKind::Gru => Self::Gru(NativeGru::from_params(&widths, activation, params)),
+            ModelKind::Own(ref name) => panic!("`{name}` is no network that comes along"),
         }
     }
 
@@ -105,6 +120,8 @@ impl NativePolicy {
         match self {
             Self::Mlp(mlp) => mlp.num_params(),
             Self::Gru(gru) => gru.num_params(),
+            #[cfg(feature = "general")]
+            Self::Own(own) => burn::module::Module::num_params(&own.model),
         }
     }
 }
@@ -115,6 +132,8 @@ macro_rules! with_native {
         match $policy {
             NativePolicy::Mlp($network) => $run,
             NativePolicy::Gru($network) => $run,
+            #[cfg(feature = "general")]
+            NativePolicy::Own($network) => $run,
         }
     };
 }
@@ -134,10 +153,16 @@ impl Actor for NativePolicy {
         with_native!(self, network => network.memory_size())
     }
 
+    fn initial_memory(&self) -> Vec<f32> {
+        with_native!(self, network => network.initial_memory())
+    }
+
     fn scratch(&self) -> NativeScratch {
         match self {
             Self::Mlp(mlp) => NativeScratch::Mlp(mlp.scratch()),
             Self::Gru(gru) => NativeScratch::Gru(gru.scratch()),
+            #[cfg(feature = "general")]
+            Self::Own(own) => NativeScratch::Own(own.scratch()),
         }
     }
 
@@ -150,6 +175,8 @@ impl Actor for NativePolicy {
         match (self, scratch) {
             (Self::Mlp(mlp), NativeScratch::Mlp(scratch)) => mlp.act(obs, memory, scratch),
             (Self::Gru(gru), NativeScratch::Gru(scratch)) => gru.act(obs, memory, scratch),
+            #[cfg(feature = "general")]
+            (Self::Own(own), NativeScratch::Own(scratch)) => own.act(obs, memory, scratch),
             _ => panic!("the scratch is that of another network"),
         }
     }

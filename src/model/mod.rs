@@ -2,8 +2,9 @@
 //! over actions.
 //!
 //! A model is a Burn module that implements [`Model`], or [`Memoryless`], which is one function; that is
-//! enough to be trained on every device. [`Network`] holds the two that come along: [`Mlp`] and [`Gru`],
-//! a folder each, where `burn.rs` trains anywhere and `cpu.rs` and `kernel.rs` are its fast forms.
+//! enough to be trained on every device. [`Network`] is what settings name: the two that come along, [`Mlp`] and
+//! [`Gru`], a folder each, where `burn.rs` trains anywhere and `cpu.rs` and `kernel.rs` are its fast forms, or
+//! a user's own (`own.rs`).
 
 mod actor;
 mod categorical;
@@ -14,6 +15,8 @@ mod memory;
 mod mlp;
 mod network;
 mod orthogonal;
+#[cfg(feature = "general")]
+mod own;
 mod parameters;
 pub mod saved;
 
@@ -32,6 +35,8 @@ pub(crate) use mlp::kernel as kernels;
 pub use mlp::kernel::{FlatMlp, Observed, Observer, StoredFeatures};
 pub use mlp::{Mlp, NativeMlp, Scratch};
 pub use network::{FastForm, Network};
+#[cfg(feature = "general")]
+pub use own::{NamedModel, OwnModel};
 pub use parameters::{Parameter, flatten, named_parameters, unflatten};
 
 use burn::module::Module;

@@ -1,5 +1,7 @@
 //! The networks that settings name.
 
+#[cfg(feature = "general")]
+use super::OwnModel;
 use super::{Gru, Memory, Memoryless, Mlp, Model};
 use crate::config::{ModelKind, PolicyConfig};
 use burn::module::Module;
@@ -13,6 +15,9 @@ pub enum Network {
     Mlp(Mlp),
     /// A gated recurrent network.
     Gru(Gru),
+    /// A model that somebody has brought along.
+    #[cfg(feature = "general")]
+    Own(OwnModel),
 }
 
 /// A network of ours, for which there are fast forms.
@@ -25,7 +30,10 @@ pub enum FastForm<'a> {
 }
 
 impl Network {
-    /// A network with fresh weights on `device`, the same for the same `key`.
+    /// A network of ours with fresh weights on `device`, the same for the same `key`.
+    ///
+    /// # Panics
+    /// If the settings name a model that somebody has brought along: whoever has makes it.
     pub fn new(
         num_features: usize,
         num_actions: usize,
@@ -36,6 +44,7 @@ impl Network {
         match config.kind {
             ModelKind::Mlp => Self::Mlp(Mlp::new(num_features, num_actions, config, key, device)),
             ModelKind::Gru => Self::Gru(Gru::new(num_features, num_actions, config, key, device)),
+            ModelKind::Own(ref name) => panic!("`{name}` is no network that comes along"),
         }
     }
 
@@ -43,7 +52,7 @@ impl Network {
     pub fn mlp(&self) -> Option<&Mlp> {
         match self {
             Self::Mlp(mlp) => Some(mlp),
-            Self::Gru(_) => None,
+            _ => None,
         }
     }
 }
@@ -75,6 +84,8 @@ impl Model for Network {
         match self {
             Self::Mlp(_) => None,
             Self::Gru(gru) => Some(gru.initial_memory(batch, device)),
+            #[cfg(feature = "general")]
+            Self::Own(own) => own.initial_memory(batch, device),
         }
     }
 
@@ -85,6 +96,8 @@ impl Model for Network {
                 let (logits, memory) = gru.step(obs, memory.expect("it has a memory"));
                 (logits, Some(memory))
             }
+            #[cfg(feature = "general")]
+            Self::Own(own) => own.step(obs, memory),
         }
     }
 
@@ -92,13 +105,17 @@ impl Model for Network {
         match self {
             Self::Mlp(mlp) => mlp.sequence(obs, starts, ()),
             Self::Gru(gru) => gru.sequence(obs, starts, memory.expect("it has a memory")),
+            #[cfg(feature = "general")]
+            Self::Own(own) => own.sequence(obs, starts, memory),
         }
     }
 
     fn fast_form(&self) -> Option<FastForm<'_>> {
-        Some(match self {
-            Self::Mlp(mlp) => FastForm::Mlp(mlp),
-            Self::Gru(gru) => FastForm::Gru(gru),
-        })
+        match self {
+            Self::Mlp(mlp) => Some(FastForm::Mlp(mlp)),
+            Self::Gru(gru) => Some(FastForm::Gru(gru)),
+            #[cfg(feature = "general")]
+            Self::Own(own) => own.fast_form(),
+        }
     }
 }

@@ -40,6 +40,9 @@ pub enum SavedError {
 
 /// Names and shapes of the parameters of the [`Network`](super::Network) that settings ask for, in the
 /// order of [`flatten`](super::flatten).
+///
+/// # Panics
+/// If they ask for a model that somebody has brought along.
 pub fn network_parameters(
     num_features: usize,
     num_actions: usize,
@@ -48,6 +51,7 @@ pub fn network_parameters(
     match config.kind {
         ModelKind::Mlp => mlp_parameters(num_features, num_actions, config),
         ModelKind::Gru => gru_parameters(num_features, num_actions, config),
+        ModelKind::Own(ref name) => panic!("`{name}` is no network that comes along"),
     }
 }
 

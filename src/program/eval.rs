@@ -2,11 +2,11 @@
 
 use super::run_dir::find_checkpoint;
 use super::say::{tell, tell_json};
-use super::{EvalArgs, Games, Playable, saved};
+use super::{EvalArgs, Games, Models, Playable, saved};
 use crate::checkpoint::Checkpoint;
 use crate::rng::Stream;
 use crate::rollout::{Evaluation, Player, evaluate};
-use crate::trainer::{load_policy, saved_game_name};
+use crate::trainer::saved_game_name;
 use anyhow::{Context, Result};
 use serde::Serialize;
 
@@ -25,13 +25,13 @@ pub fn run(games: &Games, args: EvalArgs) -> Result<()> {
     super::use_threads(args.threads)?;
     let checkpoint = find_checkpoint(&args.run)
         .with_context(|| format!("{} holds no policy to evaluate", args.run.display()))?;
-    games.find(&saved_game_name(&checkpoint)?)?.eval(&args, &checkpoint)
+    games.find(&saved_game_name(&checkpoint)?)?.eval(games.models(), &args, &checkpoint)
 }
 
 /// Plays the episodes, and reports their scores.
-pub fn play<G: Playable>(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
-    let (game, config) = saved::<G>(checkpoint)?;
-    let policy = load_policy(checkpoint, game, &config)?;
+pub fn play<G: Playable>(models: &Models, args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
+    let (game, config) = saved::<G>(models, checkpoint)?;
+    let policy = models.load_policy(checkpoint, game, &config)?;
     let (player, name) = match args.greedy {
         true => (Player::Greedy, "greedy"),
         false => (Player::Sampling, "sampling"),

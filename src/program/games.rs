@@ -1,5 +1,6 @@
-//! The games that a program has, whatever their types.
+//! The games that a program has, whatever their types, and the models that may play them.
 
+use super::models::Models;
 use super::record::{self, Scene};
 use super::run_dir::{Lock, RunDir};
 use super::{BenchArgs, CheckArgs, EvalArgs, RecordArgs, TrainArgs, bench, check, eval, train};
@@ -7,6 +8,7 @@ use crate::checkpoint::Checkpoint;
 use crate::config::{TrainConfig, overlay};
 use crate::env::Rules;
 use crate::env::look::Look;
+use crate::model::NamedModel;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -36,11 +38,11 @@ pub trait Entry: Send + Sync {
         from: &Checkpoint,
     ) -> Result<()>;
     /// Plays fresh episodes with a trained policy.
-    fn eval(&self, args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()>;
+    fn eval(&self, models: &Models, args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()>;
     /// Makes a picture or an animation of a trained policy.
-    fn record(&self, args: &RecordArgs, checkpoint: &Checkpoint) -> Result<()>;
+    fn record(&self, models: &Models, args: &RecordArgs, checkpoint: &Checkpoint) -> Result<()>;
     /// Measures how fast a device plays and trains.
-    fn bench(&self, args: &BenchArgs) -> Result<()>;
+    fn bench(&self, models: &Models, args: &BenchArgs) -> Result<()>;
     /// Tells what is wrong with the game.
     fn check(&self, args: &CheckArgs) -> Result<()>;
     /// The scores to compare with, for the game's parameters in these settings.
@@ -71,16 +73,16 @@ impl<G: Playable> Entry for Known<G> {
         train::resume::<G>(games, args, dir, from)
     }
 
-    fn eval(&self, args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
-        eval::play::<G>(args, checkpoint)
+    fn eval(&self, models: &Models, args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
+        eval::play::<G>(models, args, checkpoint)
     }
 
-    fn record(&self, args: &RecordArgs, checkpoint: &Checkpoint) -> Result<()> {
-        record::record::<G>(args, checkpoint, self.scene)
+    fn record(&self, models: &Models, args: &RecordArgs, checkpoint: &Checkpoint) -> Result<()> {
+        record::record::<G>(models, args, checkpoint, self.scene)
     }
 
-    fn bench(&self, args: &BenchArgs) -> Result<()> {
-        bench::bench::<G>(args)
+    fn bench(&self, models: &Models, args: &BenchArgs) -> Result<()> {
+        bench::bench::<G>(models, args)
     }
 
     fn check(&self, args: &CheckArgs) -> Result<()> {
@@ -93,9 +95,12 @@ impl<G: Playable> Entry for Known<G> {
     }
 }
 
-/// The games of a program, in their order; shared with the threads that show a run.
-#[derive(Clone, Default)]
-pub struct Games(Arc<Vec<Box<dyn Entry>>>);
+/// The games of a program, in their order, and its models; shared with the threads that show a run.
+#[derive(Clone)]
+pub struct Games {
+    entries: Arc<Vec<Box<dyn Entry>>>,
+    models: Models,
+}
 
 impl Games {
     /// Grove's own.
@@ -104,7 +109,7 @@ impl Games {
             ($($Game:ident),*) => {{
                 let games: Vec<Box<dyn Entry>> =
                     vec![$(Box::new(Known { scene: Scene::<crate::env::$Game>::drawn })),*];
-                Self(Arc::new(games))
+                Self { entries: Arc::new(games), models: Models::default() }
             }};
         }
         crate::for_each_game!(drawn)
@@ -112,9 +117,7 @@ impl Games {
 
     /// Without Grove's own.
     pub fn without_builtin(self) -> Self {
-        let mut games = self.into_inner();
-        games.retain(|game| !crate::env::NAMES.contains(&game.name()));
-        Self(Arc::new(games))
+        self.changed(|games| games.retain(|game| !crate::env::NAMES.contains(&game.name())))
     }
 
     /// With a game that is drawn as its features.
@@ -129,24 +132,37 @@ impl Games {
 
     /// A game takes the place of one that has its name.
     fn and<G: Playable>(self, game: Known<G>) -> Self {
-        let mut games = self.into_inner();
-        games.retain(|other| other.name() != G::NAME);
-        games.push(Box::new(game));
-        Self(Arc::new(games))
+        self.changed(|games| {
+            games.retain(|other| other.name() != G::NAME);
+            games.push(Box::new(game));
+        })
     }
 
-    fn into_inner(self) -> Vec<Box<dyn Entry>> {
-        Arc::into_inner(self.0).expect("nobody shares the games before the program runs")
+    /// With a model.
+    pub fn with_model<M: NamedModel>(self) -> Self {
+        Self { models: self.models.with::<M>(), ..self }
+    }
+
+    fn changed(self, change: impl FnOnce(&mut Vec<Box<dyn Entry>>)) -> Self {
+        let games = Arc::into_inner(self.entries);
+        let mut games = games.expect("nobody shares the games before the program runs");
+        change(&mut games);
+        Self { entries: Arc::new(games), ..self }
+    }
+
+    /// The models besides Grove's own.
+    pub fn models(&self) -> &Models {
+        &self.models
     }
 
     /// Their names, as a sentence has them: `fruit, catch, cartpole`.
     pub fn names(&self) -> String {
-        self.0.iter().map(|game| game.name()).collect::<Vec<_>>().join(", ")
+        self.entries.iter().map(|game| game.name()).collect::<Vec<_>>().join(", ")
     }
 
     /// The game of this name.
     pub fn find(&self, name: &str) -> Result<&dyn Entry> {
-        let found = self.0.iter().find(|game| game.name() == name);
+        let found = self.entries.iter().find(|game| game.name() == name);
         let found =
             found.with_context(|| format!("unknown game `{name}`; there are: {}", self.names()));
         Ok(found?.as_ref())
@@ -154,6 +170,6 @@ impl Games {
 
     /// The name of the game that is meant where none is named: the first.
     pub fn usual(&self) -> Result<&'static str> {
-        Ok(self.0.first().context("this program has no game")?.name())
+        Ok(self.entries.first().context("this program has no game")?.name())
     }
 }

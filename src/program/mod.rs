@@ -1,7 +1,7 @@
 //! The program: the command line, one file a command.
 //!
-//! `grove` itself is [`program()`] and nothing else. A program of one's own takes the games of its author
-//! as well, and has every command for them:
+//! `grove` itself is [`program()`] and nothing else. A program of one's own takes the games and the models
+//! of its author as well, and has every command for them:
 //!
 //! ```no_run
 //! # use grove::env::CartPole as Corridor;
@@ -9,6 +9,8 @@
 //!     grove::program().game::<Corridor>().run()
 //! }
 //! ```
+//!
+//! `examples/own_game.rs` and `examples/own_model.rs` are whole ones.
 
 mod args;
 mod bench;
@@ -17,6 +19,7 @@ mod devices;
 mod eval;
 mod games;
 mod interrupt;
+mod models;
 mod progress;
 mod record;
 mod run_dir;
@@ -29,6 +32,7 @@ pub use games::Playable;
 use crate::checkpoint::Checkpoint;
 use crate::config::{ConfigError, Engine, Precision, TrainConfig, overlay};
 use crate::env::look::Look;
+use crate::model::NamedModel;
 use crate::trainer::{Trainer, config_toml, saved_config};
 use anyhow::{Context, Result, bail};
 use args::{
@@ -36,6 +40,7 @@ use args::{
 };
 use clap::{CommandFactory, FromArgMatches};
 use games::Games;
+use models::Models;
 use say::say;
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -46,7 +51,7 @@ pub fn program() -> Program {
     Program { games: Games::builtin() }
 }
 
-/// A program that trains, evaluates, records and measures the games that it has.
+/// A program that trains, evaluates, records, measures and checks the games that it has.
 pub struct Program {
     games: Games,
 }
@@ -65,6 +70,14 @@ impl Program {
     /// With a game that has a look.
     pub fn game_with_look<G: Playable + Look>(self) -> Self {
         Self { games: self.games.with_look::<G>() }
+    }
+
+    /// With a model, which `policy.kind` names; it can be trained for every game.
+    ///
+    /// # Panics
+    /// If one of Grove's own has its name.
+    pub fn model<M: NamedModel>(self) -> Self {
+        Self { games: self.games.with_model::<M>() }
     }
 
     /// Runs the command that the process was started with, and says what went wrong: all of a `main`.
@@ -121,16 +134,16 @@ fn settings<G: Playable>(file: toml::Table, set: &[String]) -> Result<(G, TrainC
 }
 
 /// The settings in a checkpoint, which whoever has made the file may have chosen.
-fn saved<G: Playable>(checkpoint: &Checkpoint) -> Result<(G, TrainConfig)> {
+fn saved<G: Playable>(models: &Models, checkpoint: &Checkpoint) -> Result<(G, TrainConfig)> {
     let (game, config) = saved_config::<G>(checkpoint)?;
-    validate(&game, &config).context("the checkpoint's settings cannot be used")?;
+    validate(models, &game, &config).context("the checkpoint's settings cannot be used")?;
     Ok((game, config))
 }
 
 /// Checks the settings of a game and a run.
-fn validate<G: Playable>(game: &G, config: &TrainConfig) -> Result<()> {
+fn validate<G: Playable>(models: &Models, game: &G, config: &TrainConfig) -> Result<()> {
     game.validate().map_err(ConfigError::OutOfRange)?;
-    config.validate()?;
+    config.validate_with(&models.names())?;
     Ok(())
 }
 

@@ -5,7 +5,7 @@ use super::progress::{Progress, short};
 use super::run_dir::{Lock, RunDir};
 use super::say::{say, tell, tell_json};
 use super::watch::{self, Port};
-use super::{Games, Playable, TrainArgs, check_engine, saved, settings, validate};
+use super::{Games, Models, Playable, TrainArgs, check_engine, saved, settings, validate};
 use crate::checkpoint::{self, Checkpoint};
 use crate::config::{CheckpointConfig, overlay};
 use crate::device::{self, Chosen, DeviceInfo};
@@ -13,7 +13,7 @@ use crate::env::Rules;
 use crate::metrics::{IterationRecord, JsonLines};
 use crate::rng::Stream;
 use crate::rollout::{Evaluation, Player, evaluate};
-use crate::trainer::{TrainError, Trainer, config_toml, is_finite, load_policy, saved_game_name};
+use crate::trainer::{TrainError, Trainer, config_toml, is_finite, saved_game_name};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::time::Instant;
@@ -94,9 +94,10 @@ pub fn start<G: Playable>(games: &Games, args: &TrainArgs, file: toml::Table) ->
     config.precision = args.precision.unwrap_or(config.precision);
     config.seed = args.seed.unwrap_or(config.seed);
     config.iterations = args.iterations.unwrap_or(config.iterations);
-    validate(&game, &config)?;
+    validate(games.models(), &game, &config)?;
     let chosen = device::choose(&args.device)?;
-    let trainer = Trainer::new(game, &config, &chosen.device);
+    let network = games.models().network(game, &config, &chosen.device);
+    let trainer = Trainer::with_model(game, network, &config, &chosen.device);
     check_engine(&trainer)?;
     let port = port(args)?;
     let dir = RunDir::create(args.run_dir.clone(), G::NAME)?;
@@ -115,9 +116,9 @@ pub fn resume<G: Playable>(
     (dir, _lock): (RunDir, Lock),
     checkpoint: &Checkpoint,
 ) -> Result<()> {
-    let (game, mut config) = saved::<G>(checkpoint)?;
+    let (game, mut config) = saved::<G>(games.models(), checkpoint)?;
     config.iterations = args.iterations.unwrap_or(config.iterations);
-    validate(&game, &config)?;
+    validate(games.models(), &game, &config)?;
     if checkpoint.iteration >= u64::from(config.iterations) {
         bail!(
             "the run in {} has done all its {} iterations; --iterations with a larger number \
@@ -127,7 +128,9 @@ pub fn resume<G: Playable>(
         );
     }
     let chosen = device::choose(&args.device)?;
-    let trainer = Trainer::resume(checkpoint, game, &config, &chosen.device)?;
+    let device = &chosen.device;
+    let network = games.models().network(game, &config, device);
+    let trainer = Trainer::resume_with_model(checkpoint, game, network, &config, device)?;
     check_engine(&trainer)?;
     let port = port(args)?;
     // It may be longer than it was to be.
@@ -211,7 +214,7 @@ impl<G: Playable> Run<'_, G> {
         let interrupt = Interrupt::listen(Some(answer))?;
         let server = port.map(|port| watch::start(games, port, self.dir.path())).transpose()?;
         let times = self.iterate(&interrupt)?;
-        self.report(&times)?;
+        self.report(games.models(), &times)?;
         if server.is_some() && self.is_done() {
             interrupt.say_nothing();
             say!("The page stays until Ctrl-C.");
@@ -290,11 +293,11 @@ impl<G: Playable> Run<'_, G> {
     }
 
     /// Evaluates the best policy, and prints the result.
-    fn report(&self, times: &Times) -> Result<()> {
+    fn report(&self, models: &Models, times: &Times) -> Result<()> {
         let Self { trainer, dir, .. } = self;
         let (game, config) = (trainer.game(), trainer.config());
         let best = self.best()?;
-        let policy = load_policy(&best, game, config)?;
+        let policy = models.load_policy(&best, game, config)?;
         let evaluation =
             evaluate(&policy, game, FINAL_EPISODES, Stream::Evaluation, 0, Player::Greedy);
         let Times { seconds, first_update } = *times;

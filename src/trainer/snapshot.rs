@@ -4,15 +4,18 @@ use super::Trainer;
 use super::choose::{first_network, with_engine};
 use super::engine::{Engine, State as Kept};
 use crate::checkpoint::{Checkpoint, CheckpointError, Section};
-use crate::config::{ConfigError, TrainConfig, overlay};
+use crate::config::{ConfigError, ModelKind, TrainConfig, overlay};
 use crate::device;
 use crate::env::Rules;
 use crate::learner::Moments;
 use crate::model::saved::{self, Header, SavedError, network_parameters, write_params};
-use crate::model::{Memory, Model, NativePolicy, Parameter, flatten, named_parameters};
+use crate::model::{
+    Memory, Model, NativePolicy, Network, Parameter, flatten, named_parameters, unflatten,
+};
 use crate::rollout::EnvStatesError;
 use burn::cubecl::future::block_on;
-use burn::tensor::Device;
+use burn::module::Module;
+use burn::tensor::{Device, Tensor, TensorData};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -56,6 +59,12 @@ pub enum SnapshotError {
         expected: String,
         /// The game found.
         found: String,
+    },
+    /// It is of a model that this program does not have.
+    #[error("the checkpoint is of the model `{name}`, which is none of this program's")]
+    OtherModel {
+        /// What its settings call it.
+        name: String,
     },
     /// The parameters are of another network, or cannot be read.
     #[error("the checkpoint's {section}: {source}")]
@@ -116,19 +125,43 @@ pub fn config_toml<G: Rules + Serialize>(game: &G, config: &TrainConfig) -> Stri
     toml::to_string(&table).expect("settings are plain tables")
 }
 
-/// The policy in a checkpoint.
+/// The policy in a checkpoint, of a network that comes along.
 ///
 /// # Errors
-/// If the checkpoint does not hold a policy for this game.
+/// If the checkpoint does not hold such a policy for this game.
 pub fn load_policy<G: Rules>(
     checkpoint: &Checkpoint,
     game: G,
     config: &TrainConfig,
 ) -> Result<NativePolicy, SnapshotError> {
+    comes_along(config)?;
     let (features, actions) = (game.num_features(), game.num_actions());
     let parameters = network_parameters(features, actions, &config.policy);
     let weights = read_params(checkpoint, WEIGHTS, &parameters)?;
     Ok(NativePolicy::from_params(features, actions, &config.policy, &weights))
+}
+
+/// The policy in a checkpoint, of a network like this one, whose weights do not matter.
+///
+/// # Errors
+/// If the checkpoint does not hold a policy of such a network.
+pub fn load_policy_like(
+    checkpoint: &Checkpoint,
+    network: Network,
+) -> Result<NativePolicy, SnapshotError> {
+    let weights = read_params(checkpoint, WEIGHTS, &named_parameters(&network))?;
+    let device = network.devices().first().cloned().unwrap_or_default();
+    let count = weights.len();
+    let weights = Tensor::from_data(TensorData::new(weights, [count]), &device);
+    Ok(NativePolicy::new(&unflatten(network, &weights)))
+}
+
+/// Refuses settings that name a model which somebody has brought along, where only Grove's are known.
+fn comes_along(config: &TrainConfig) -> Result<(), SnapshotError> {
+    match &config.policy.kind {
+        ModelKind::Own(name) => Err(SnapshotError::OtherModel { name: name.clone() }),
+        _ => Ok(()),
+    }
 }
 
 /// What a file with a policy and its settings ([`crate::model::saved`]) holds of a checkpoint.
@@ -253,6 +286,7 @@ impl<G: Rules + Serialize> Trainer<G> {
         config: &TrainConfig,
         device: &Device,
     ) -> Result<Self, SnapshotError> {
+        comes_along(config)?;
         let network = first_network(game, config, device);
         Self::resume_with_model(checkpoint, game, network, config, device)
     }

@@ -17,6 +17,7 @@ mod loss;
 mod models;
 mod optimum;
 mod own_game;
+mod own_models;
 mod policies;
 mod precision;
 mod program;

@@ -2,15 +2,15 @@
 
 #[allow(dead_code)]
 #[path = "../../examples/own_model.rs"]
-mod own_model;
+pub mod own_model;
 
 use crate::shared::training::short_run;
 use crate::support::{adapter, cpu, grove, json, refusal, stdout, train};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
-use grove::config::{Engine, ModelKind, Start, TrainConfig};
+use grove::config::{Activation, Engine, ModelKind, PolicyConfig, Start, TrainConfig};
 use grove::env::{Catch, Env, Recall};
-use grove::model::{Memory, Model, NativePolicy, TensorActor};
+use grove::model::{Memory, Model, NamedModel, NativePolicy, TensorActor};
 use grove::rng::Stream;
 use grove::rollout::{Player, evaluate};
 use grove::trainer::{Trainer, load_policy};
@@ -21,6 +21,13 @@ fn gru_run(start: Start) -> TrainConfig {
     config.policy.kind = ModelKind::Gru;
     config.policy.hidden = vec![8, 5];
     config
+}
+
+/// The example's model, for Catch.
+fn residual(width: usize, key: u32, device: &Device) -> Residual {
+    let game = Catch::default();
+    let config = PolicyConfig::mlp(&[width], Activation::Relu);
+    Residual::new(game.num_features(), game.num_actions(), &config, key, device)
 }
 
 /// A model with memory that says only how a step is made: a running mean of what it saw.
@@ -93,7 +100,7 @@ fn any_model_repeats_and_resumes(device: &Device) {
         repeats_and_resumes(&gru, &config, device);
         repeats_and_resumes(&Mean::new(device), &config, device);
     }
-    let own = Residual::new(Catch::default(), 8, 3, device);
+    let own = residual(8, 3, device);
     repeats_and_resumes(&own, &short_run(Start::Branch), device);
 }
 
@@ -118,9 +125,9 @@ fn one_thread_and_two_make_the_same_bytes() {
     config.rollout.num_steps = 24;
     config.rollout.learn_steps = 16;
     config.update.num_minibatches = 2;
-    let run = |threads: usize, kind: ModelKind| {
+    let run = |threads: usize, kind: &ModelKind| {
         let mut config = config.clone();
-        config.policy.kind = kind;
+        config.policy.kind = kind.clone();
         config.engine = Engine::General;
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
@@ -130,9 +137,9 @@ fn one_thread_and_two_make_the_same_bytes() {
         })
     };
     for kind in [ModelKind::Gru, ModelKind::Mlp] {
-        let one = run(1, kind);
+        let one = run(1, &kind);
         for threads in [2, 3] {
-            assert!(one == run(threads, kind), "{kind:?} with {threads} threads");
+            assert!(one == run(threads, &kind), "{kind:?} with {threads} threads");
         }
     }
 }
@@ -185,7 +192,14 @@ fn a_recurrent_policy_acts_the_same_natively_and_by_tensors() {
 
 #[test]
 fn a_model_of_ones_own_learns() {
-    let [before, after] = own_model::train(&cpu()).unwrap();
+    let config = TrainConfig { iterations: 30, ..TrainConfig::for_game(Catch::NAME) };
+    let model = residual(64, 1, &cpu());
+    let mut trainer = Trainer::with_model(Catch::default(), model, &config, &cpu());
+    let before = trainer.evaluate(1000, Player::Sampling).mean_score;
+    for _ in 0..config.iterations {
+        trainer.iterate().unwrap();
+    }
+    let after = trainer.evaluate(1000, Player::Greedy).mean_score;
     assert!(before < 0.0 && after > 0.9, "{before} before, {after} after");
 }
 

@@ -5,6 +5,8 @@
 mod example;
 
 use crate::envs::Faulty;
+use crate::models::own_model::Residual;
+use crate::own_models::Leaky;
 use crate::support::{adapter, stderr, stdout};
 use example::Corridor;
 use std::ffi::OsString;
@@ -24,7 +26,8 @@ fn program_of_ones_own() {
         true => grove::program().without_builtin(),
         false => grove::program(),
     };
-    let code = program.game::<Corridor>().game::<Faulty>().run_with(words);
+    let program = program.game::<Corridor>().game::<Faulty>();
+    let code = program.model::<Residual>().model::<Leaky>().run_with(words);
     assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::SUCCESS));
 }
 
@@ -38,12 +41,13 @@ fn command(folder: &Path, arguments: &str) -> Command {
     command
 }
 
-fn own(folder: &Path, arguments: &str) -> Output {
+/// Runs that program.
+pub fn own(folder: &Path, arguments: &str) -> Output {
     command(folder, arguments).output().unwrap()
 }
 
 /// The JSON object among what the test's frame prints.
-fn json(folder: &Path, arguments: &str) -> serde_json::Value {
+pub fn json(folder: &Path, arguments: &str) -> serde_json::Value {
     let output = own(folder, &format!("{arguments} --json"));
     assert!(output.status.success(), "{arguments}: {}", stderr(&output));
     let text = String::from_utf8(output.stdout).unwrap();

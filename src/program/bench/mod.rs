@@ -9,8 +9,8 @@ mod report;
 mod work;
 
 use super::say::{tell, tell_json};
-use super::{BenchArgs, Games, Playable, check_engine, settings, validate};
-use crate::config::{Start, TrainConfig};
+use super::{BenchArgs, Games, Models, Playable, check_engine, settings, validate};
+use crate::config::{ModelKind, Start, TrainConfig};
 use crate::device;
 use crate::env::Rules;
 use crate::model::NativePolicy;
@@ -34,11 +34,11 @@ const LOOK_EPISODES: usize = 10_000;
 pub fn run(games: &Games, args: BenchArgs) -> Result<()> {
     super::use_threads(args.threads)?;
     let name = args.game.as_deref().or(args.env.as_deref());
-    games.find(name.map_or_else(|| games.usual(), Ok)?)?.bench(&args)
+    games.find(name.map_or_else(|| games.usual(), Ok)?)?.bench(games.models(), &args)
 }
 
 /// Measures every figure, of the game's usual parameters with the changes asked for.
-pub fn bench<G: Playable>(args: &BenchArgs) -> Result<()> {
+pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
     let (game, mut config) = settings::<G>(toml::Table::new(), &args.set)?;
     let defaults = config.clone();
     ensure!(
@@ -60,12 +60,13 @@ pub fn bench<G: Playable>(args: &BenchArgs) -> Result<()> {
     config.update.num_minibatches = args.num_minibatches;
     // Long enough that no schedule ends within the measurement.
     config.iterations = 1_000_000;
-    validate(&game, &config)?;
+    validate(models, &game, &config)?;
 
     let started = Instant::now();
     let chosen = device::choose(&args.device)?;
     let device = &chosen.device;
-    let mut trainer = Trainer::new(game, &config, device);
+    let network = models.network(game, &config, device);
+    let mut trainer = Trainer::with_model(game, network, &config, device);
     check_engine(&trainer)?;
     trainer.iterate()?;
     let seconds_to_first_update = started.elapsed().as_secs_f64();
@@ -89,9 +90,12 @@ pub fn bench<G: Playable>(args: &BenchArgs) -> Result<()> {
         device::read(play_at_random(game, envs, steps, seed, device).sum());
         Ok(started.elapsed().as_secs_f64())
     })?;
-    let seconds_to_score =
-        args.score.map(|score| time_to_score(game, &defaults, args, score, device)).transpose()?;
+    let seconds_to_score = args
+        .score
+        .map(|score| time_to_score(models, game, &defaults, args, score, device))
+        .transpose()?;
 
+    let known = !matches!(config.policy.kind, ModelKind::Own(_));
     // The peak is measured last, when nothing else can suffer from the memory that takes.
     let report = Report {
         env: G::NAME,
@@ -111,7 +115,7 @@ pub fn bench<G: Playable>(args: &BenchArgs) -> Result<()> {
         trained_steps_per_second: trained,
         seconds_to_first_update,
         peak_memory_bytes: memory,
-        work_per_step: Work::of(game, &config),
+        work_per_step: known.then(|| Work::of(game, &config)),
         seconds_to_score,
         device_peak: if args.no_peak { None } else { peak::measure(device, &chosen.info) },
     };
@@ -132,6 +136,7 @@ fn look<G: Rules>(trainer: &Trainer<G>) -> f64 {
 
 /// Seconds of the game's default run until its greedy policy reaches `score`, for each seed.
 fn time_to_score<G: Rules>(
+    models: &Models,
     game: G,
     defaults: &TrainConfig,
     args: &BenchArgs,
@@ -141,7 +146,8 @@ fn time_to_score<G: Rules>(
     let runs = (0..args.score_repeats).map(|i| {
         let config = TrainConfig { seed: defaults.seed + i, ..defaults.clone() };
         let started = Instant::now();
-        let mut trainer = Trainer::new(game, &config, device);
+        let network = models.network(game, &config, device);
+        let mut trainer = Trainer::with_model(game, network, &config, device);
         while trainer.iteration() < config.iterations {
             trainer.iterate()?;
             let due = trainer.iteration().is_multiple_of(LOOK_EVERY)

@@ -90,7 +90,8 @@ pub(super) struct Report<'a> {
     pub trained_steps_per_second: Figure,
     pub seconds_to_first_update: f64,
     pub peak_memory_bytes: Option<u64>,
-    pub work_per_step: Work,
+    /// Not known of a model that somebody has brought along.
+    pub work_per_step: Option<Work>,
     pub device_peak: Option<Peak>,
     pub seconds_to_score: Option<ScoreRuns>,
 }
@@ -136,7 +137,7 @@ impl Display for Report<'_> {
 impl Report<'_> {
     /// What the device could do at most, and how much of that is reached.
     fn fmt_shares(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let work = &self.work_per_step;
+        let Some(work) = &self.work_per_step else { return Ok(()) };
         writeln!(
             f,
             "a step is at least {:.0} FLOP and {:.0} bytes played, {:.0} and {:.0} trained",

@@ -12,12 +12,12 @@ pub use self::scene::Scene;
 use super::interrupt::Interrupt;
 use super::run_dir::find_checkpoint;
 use super::say::{tell, tell_json};
-use super::{Games, Playable, RecordArgs, saved};
+use super::{Games, Models, Playable, RecordArgs, saved};
 use crate::checkpoint::Checkpoint;
 use crate::env::Rules;
 use crate::model::NativePolicy;
 use crate::rollout::{Player, Watched};
-use crate::trainer::{load_policy, saved_game_name};
+use crate::trainer::saved_game_name;
 use crate::viewer::{Cells, Picture, Wall};
 use animation::{Animation, Frames};
 use anyhow::{Context, Result, bail};
@@ -60,7 +60,7 @@ pub fn run(games: &Games, args: RecordArgs) -> Result<()> {
     Format::of(&args.out)?;
     let checkpoint = find_checkpoint(&args.run)
         .with_context(|| format!("{} holds no policy to record", args.run.display()))?;
-    games.find(&saved_game_name(&checkpoint)?)?.record(&args, &checkpoint)
+    games.find(&saved_game_name(&checkpoint)?)?.record(games.models(), &args, &checkpoint)
 }
 
 /// Games that are played, and the picture that they are drawn to.
@@ -75,18 +75,19 @@ struct Recording<'a, G: Rules> {
 
 /// Makes the file, of a game that `scene` draws.
 pub fn record<G: Playable>(
+    models: &Models,
     args: &RecordArgs,
     checkpoint: &Checkpoint,
     scene: fn(G) -> Scene<G>,
 ) -> Result<()> {
     let format = Format::of(&args.out)?;
-    let (game, config) = saved::<G>(checkpoint)?;
+    let (game, config) = saved::<G>(models, checkpoint)?;
     let scene = scene(game);
     let (width, height) = size(Cells::of(&scene.setting()), args)?;
     let (frames, delay) = frames(scene.setting().steps_per_second());
     let mut recording = Recording {
         args,
-        policy: load_policy(checkpoint, game, &config)?,
+        policy: models.load_policy(checkpoint, game, &config)?,
         games: Watched::new(game, args.games, args.seed),
         artist: Artist::new(scene, &args.device, width, height)?,
         picture: Picture::new(width, height),

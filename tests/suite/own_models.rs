@@ -1,0 +1,132 @@
+//! A program with models of its user's: every command is there for them, beside the built-in ones.
+
+use crate::own_game::{json, own};
+use crate::support::{refusal, stderr};
+use burn::module::{Module, Param};
+use burn::tensor::{Device, Tensor, TensorData};
+use grove::config::PolicyConfig;
+use grove::model::{Model, NamedModel};
+use std::fs;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// A model with memory: a running mean of what it has seen, which begins with a parameter.
+#[derive(Module, Debug)]
+pub struct Leaky {
+    first: Param<Tensor<1>>,
+    weight: Param<Tensor<2>>,
+}
+
+impl Model for Leaky {
+    type Memory = Tensor<2>;
+
+    fn initial_memory(&self, batch: usize, device: &Device) -> Tensor<2> {
+        self.first.val().to_device(device).unsqueeze::<2>().repeat_dim(0, batch)
+    }
+
+    fn step(&self, obs: Tensor<2>, memory: Tensor<2>) -> (Tensor<2>, Tensor<2>) {
+        let memory = memory * 0.7 + obs * 0.3;
+        (memory.clone().matmul(self.weight.val()), memory)
+    }
+}
+
+impl NamedModel for Leaky {
+    const KIND: &'static str = "leaky";
+
+    fn new(
+        num_features: usize,
+        num_actions: usize,
+        _config: &PolicyConfig,
+        key: u32,
+        device: &Device,
+    ) -> Self {
+        let number = |i: usize| ((i as f32 + f32::from(key as u8)) * 0.9).sin() * 0.2;
+        let numbers = |count: usize| (0..count).map(number).collect::<Vec<f32>>();
+        let weight =
+            TensorData::new(numbers(num_features * num_actions), [num_features, num_actions]);
+        Self {
+            first: Param::from_data(TensorData::new(numbers(num_features), [num_features]), device),
+            weight: Param::from_data(weight, device),
+        }
+    }
+}
+
+/// Nothing of it depends on how long the run is to be.
+const SMALL: &str = "--device cpu --set num_groups=8 --set hidden=[8] --set eval_episodes=50 \
+                     --set lr_scheduler_type=constant --set entropy_coef=0";
+
+/// The files of a run's checkpoint after four iterations.
+fn saved(folder: &Path, run: &str) -> Vec<(String, Vec<u8>)> {
+    let files = fs::read_dir(folder.join(run).join("checkpoints/00000004")).unwrap();
+    let file = |entry: fs::DirEntry| {
+        (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap())
+    };
+    let mut files: Vec<_> = files.map(|entry| file(entry.unwrap())).collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn every_command_is_there_for_models_of_ones_own() {
+    for kind in ["residual", "leaky"] {
+        let folder = TempDir::new().unwrap();
+        let folder = folder.path();
+        let settings = format!("--set kind={kind} {SMALL}");
+        let run = |name: &str, iterations: u32| {
+            let words =
+                format!("train catch --run-dir {name} --iterations {iterations} {settings}");
+            json(folder, &words)
+        };
+        let whole = run("whole", 4);
+        run("broken", 2);
+        let resumed = json(folder, "train --resume --run-dir broken --iterations 4 --device cpu");
+        assert_eq!(resumed["mean_score"], whole["mean_score"], "{kind}");
+        let (whole_files, broken_files) = (saved(folder, "whole"), saved(folder, "broken"));
+        let has_memory = whole_files.iter().any(|(name, _)| name == "memory.safetensors");
+        assert_eq!(has_memory, kind == "leaky");
+        assert!(whole_files == broken_files, "{kind} goes on where it was, byte for byte");
+
+        // Saved by the names of the module's own parameters.
+        let weights =
+            &whole_files.iter().find(|(name, _)| name == "weights.safetensors").unwrap().1;
+        let tensors = safetensors::SafeTensors::deserialize(weights).unwrap();
+        let name = if kind == "leaky" { "first" } else { "norm.gamma" };
+        assert!(tensors.tensor(name).is_ok(), "{:?}", tensors.names());
+
+        let evaluation = json(folder, "eval whole --greedy");
+        assert_eq!(evaluation["mean_score"], whole["mean_score"], "{kind}");
+        let file = "eval whole/best/weights.safetensors --greedy";
+        assert_eq!(json(folder, file)["mean_score"], whole["mean_score"], "{kind}");
+        assert_eq!(
+            json(folder, "record whole --out x.gif --steps 5")["iteration"],
+            whole["best_iteration"]
+        );
+        let sizes = "--num-envs 16 --num-steps 8 --hidden 8 --repeats 1 --no-peak --device cpu";
+        let figures = json(folder, &format!("bench corridor --set kind={kind} {sizes}"));
+        assert!(figures["work_per_step"].is_null(), "nobody knows what it costs");
+        assert!(figures["trained_steps_per_second"]["median"].as_f64().unwrap() > 0.0);
+
+        // Who has no such model says so.
+        let text = refusal(folder, &["eval", "whole"]);
+        assert!(
+            text.contains(&format!("policy.kind is `{kind}`, but must be one of: mlp, gru")),
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn a_model_of_ones_own_learns_in_the_program_and_an_unknown_one_is_refused() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let report =
+        json(folder, "train catch --set kind=residual --iterations 30 --device cpu --run-dir x");
+    assert!(report["mean_score"].as_f64().unwrap() > 0.9, "{report}");
+    let unknown = own(folder, "train catch --set kind=lstm");
+    assert!(!unknown.status.success());
+    let said = stderr(&unknown);
+    let words = "policy.kind is `lstm`, but must be one of: mlp, gru, residual, leaky";
+    assert!(said.contains(words), "{said}");
+    let fused = stderr(&own(folder, "train catch --set kind=residual --engine fused --device cpu"));
+    assert!(fused.contains("take perceptrons, not other models"), "{fused}");
+}
