@@ -6,7 +6,10 @@
 
 mod check;
 mod defaults;
+mod describe;
 pub mod overlay;
+
+pub use describe::{DESCRIPTIONS, Description, describe};
 
 pub use crate::math::Activation;
 pub use crate::objective::{KlEstimator, LossConfig, LossType};
@@ -148,6 +151,16 @@ pub enum ModelKind {
     /// A model that somebody else has brought along, by its name.
     #[serde(untagged)]
     Own(String),
+}
+
+impl std::fmt::Display for ModelKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Mlp => "mlp",
+            Self::Gru => "gru",
+            Self::Own(name) => name,
+        })
+    }
 }
 
 /// Games played in parallel: `num_envs = num_groups * group_size`, each for `num_steps`.

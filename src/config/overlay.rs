@@ -18,6 +18,27 @@ const ALIASES: [(&str, &str); 7] = [
     ("gamma", "discount"),
 ];
 
+/// Names from elsewhere that are no other spelling of one of ours, and what comes nearest to them here.
+const FOREIGN: [(&str, &str); 17] = [
+    ("max_steps", "iterations"),
+    ("num_train_epochs", "iterations"),
+    ("total_timesteps", "iterations"),
+    ("lr", "optimizer.learning_rate"),
+    ("warmup_steps", "optimizer.warmup_ratio"),
+    ("lr_schedule", "optimizer.lr_scheduler_type"),
+    ("num_envs", "rollout.num_groups"),
+    ("batch_size", "rollout.num_groups"),
+    ("per_device_train_batch_size", "rollout.num_groups"),
+    ("n_steps", "rollout.num_steps"),
+    ("max_completion_length", "rollout.num_steps"),
+    ("n_epochs", "update.update_epochs"),
+    ("clip_range", "loss.clip_eps_low"),
+    ("ent_coef", "loss.entropy_coef"),
+    ("save_steps", "checkpoint.save_every"),
+    ("save_total_limit", "checkpoint.keep"),
+    ("eval_steps", "checkpoint.eval_every"),
+];
+
 /// The settings as a table, in the order of the struct.
 pub fn to_table<T: Serialize>(settings: &T) -> Table {
     Table::try_from(settings).expect("settings are plain structs, numbers, names and lists")
@@ -70,7 +91,8 @@ pub fn parse(what: &str, text: &str) -> Result<Table, ConfigError> {
 /// Lays `changes` over `table`: nested tables by key; a key at the top may also be the short name
 /// of one in a section where it is the only one.
 ///
-/// As in TRL, `epsilon` is the bound on both sides, unless `changes` have one for above.
+/// As in TRL, `epsilon` is the bound on both sides, unless `changes` have one for above, and
+/// `scale_rewards` may be `true` (by the group) or `false` (not at all).
 ///
 /// # Errors
 /// A key that `table` does not have, an ambiguous short name, or a value of another type.
@@ -136,6 +158,15 @@ fn both_bounds(changes: Vec<(String, Value)>) -> Vec<(String, Value)> {
     changes.into_iter().flat_map(both).collect()
 }
 
+/// A value as TRL writes it, in our words.
+fn as_in_trl(path: &str, value: Value) -> Value {
+    match (path, &value) {
+        ("advantage.scale_rewards", Value::Boolean(true)) => Value::String("group".to_string()),
+        ("advantage.scale_rewards", Value::Boolean(false)) => Value::String("none".to_string()),
+        _ => value,
+    }
+}
+
 fn set(table: &mut Table, key: &str, value: Value) -> Result<(), ConfigError> {
     let path = resolve(table, key)?;
     let slot = match path.split_once('.') {
@@ -143,7 +174,7 @@ fn set(table: &mut Table, key: &str, value: Value) -> Result<(), ConfigError> {
         None => table.get_mut(&path),
     };
     let slot = slot.expect("`resolve` gives paths that exist");
-    *slot = convert(&path, slot, value)?;
+    *slot = convert(&path, slot, as_in_trl(&path, value))?;
     Ok(())
 }
 
@@ -168,29 +199,42 @@ fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
     if paths.contains(&wanted) {
         return Ok(wanted);
     }
-    let last = |path: &str| path.rsplit('.').next().unwrap_or(path).to_string();
+    let foreign = FOREIGN.iter().find(|(theirs, _)| *theirs == leaf).map(|(_, ours)| *ours);
     let candidates: Vec<String> = if section.is_empty() {
         paths.iter().filter(|p| last(p) == leaf).cloned().collect()
     } else {
         Vec::new()
     };
-    match candidates.len() {
-        1 => Ok(candidates.into_iter().next().expect("one")),
-        0 => {
-            let near = paths
-                .iter()
-                .map(|p| {
-                    let short = strsim::damerau_levenshtein(&last(p), leaf);
-                    (short.min(strsim::damerau_levenshtein(p, key)), p)
-                })
-                .min();
-            let suggestion = near
-                .filter(|(distance, _)| *distance <= 3.max(leaf.len() / 3))
-                .map(|(_, p)| p.clone());
+    match (foreign, candidates.len()) {
+        // The game's has the name of a setting that other trainers have for a run.
+        (Some(ours), 1..) => {
+            let candidates = [vec![ours.to_string()], candidates].concat();
+            Err(ConfigError::AmbiguousKey { key: key.to_string(), candidates })
+        }
+        (None, 1) => Ok(candidates.into_iter().next().expect("one")),
+        (None, 2..) => Err(ConfigError::AmbiguousKey { key: key.to_string(), candidates }),
+        (_, 0) => {
+            let suggestion = foreign.map(str::to_string).or_else(|| nearest(&paths, key, leaf));
             Err(ConfigError::UnknownKey { key: key.to_string(), suggestion })
         }
-        _ => Err(ConfigError::AmbiguousKey { key: key.to_string(), candidates }),
     }
+}
+
+/// The last part of a path.
+fn last(path: &str) -> &str {
+    path.rsplit('.').next().unwrap_or(path)
+}
+
+/// The path that is meant where `key`, whose last part is `leaf`, is not quite one of `paths`: if it is
+/// nearer than a third of its letters.
+fn nearest(paths: &[String], key: &str, leaf: &str) -> Option<String> {
+    let distance = strsim::damerau_levenshtein;
+    let near = |path: &String| {
+        let short = (distance(last(path), leaf), leaf.len() / 3);
+        let long = (distance(path, key), key.len() / 3);
+        [short, long].into_iter().filter(|(off, most)| off <= most).map(|(off, _)| off).min()
+    };
+    paths.iter().filter_map(|path| Some((near(path)?, path))).min().map(|(_, path)| path.clone())
 }
 
 /// `value` in the type of `like`: integers serve as floats, nothing else is converted.

@@ -25,6 +25,8 @@ pub enum Command {
     Bench(BenchArgs),
     /// Tell what is wrong with a game, for those who write one.
     Check(CheckArgs),
+    /// List every setting of a game's run: its default, what it may be and what it does.
+    Settings(SettingsArgs),
     /// Show a run in the browser, while it is trained or after.
     Watch(WatchArgs),
     /// Play a trained policy by its most likely actions, and keep it as a picture or an animation.
@@ -35,13 +37,13 @@ pub enum Command {
 pub struct TrainArgs {
     /// The game.
     pub game: Option<String>,
-    /// A TOML file of settings; the run directory holds one that shows them all.
+    /// A TOML file of settings; `grove settings` prints one that shows them all.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Where to compute: auto, cpu, ndarray, wgpu[:N], vulkan[:N], metal[:N], cuda[:N], rocm[:N].
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub device: String,
-    /// Which way plays and learns: auto (fused where that applies), fused or general.
+    /// Which engine plays and learns: auto (fused where that applies), fused or general.
     #[arg(long, value_name = "NAME")]
     pub engine: Option<Engine>,
     /// What the fused kernels' networks compute with: f32, f16 or bf16, where the device has it.
@@ -62,9 +64,13 @@ pub struct TrainArgs {
     /// Where the run is kept [default: the next free runs/GAME-N].
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
-    /// Go on with the run in --run-dir [default: the newest of the game] from its last checkpoint.
+    /// Go on with the run in --run-dir from its last checkpoint [default: the newest of the game; without
+    /// one, the run in runs that was written to last].
     #[arg(long, conflicts_with_all = ["config", "set", "seed", "engine", "precision"])]
     pub resume: bool,
+    /// Only say what would be trained, for how long and in how much memory, by trying some iterations.
+    #[arg(long, conflicts_with_all = ["resume", "watch", "run_dir"])]
+    pub dry_run: bool,
     /// Show the run in the browser meanwhile, and after its end until Ctrl-C; see `grove watch`.
     #[arg(long)]
     pub watch: bool,
@@ -80,13 +86,10 @@ pub struct TrainArgs {
 pub struct EvalArgs {
     /// A run directory (its best policy is taken), a checkpoint, or a policy that the page has saved.
     pub run: PathBuf,
-    /// Fresh episodes to play.
+    /// Fresh episodes to play by the policy's most likely actions, and again by drawn ones.
     #[arg(long, default_value_t = 10_000, value_name = "N",
         value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=100_000_000))]
     pub episodes: usize,
-    /// Take the most likely action instead of drawing one.
-    #[arg(long)]
-    pub greedy: bool,
     /// Seed of the episodes.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub seed: u64,
@@ -115,7 +118,7 @@ pub struct BenchArgs {
     /// Where to compute, as for `train`.
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub device: String,
-    /// Which way plays and learns, as for `train`.
+    /// Which engine plays and learns, as for `train`.
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub engine: Engine,
     /// What the fused kernels' networks compute with, as for `train`.
@@ -195,6 +198,15 @@ pub struct CheckArgs {
 }
 
 #[derive(Args, Debug)]
+pub struct SettingsArgs {
+    /// The game.
+    pub game: Option<String>,
+    /// Print the list as one JSON object on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
 pub struct WatchArgs {
     /// A run directory [default: the one in runs that was written to last].
     pub run: Option<PathBuf>,
@@ -216,9 +228,13 @@ pub struct WatchArgs {
 pub struct RecordArgs {
     /// A run directory (its best policy is taken), a checkpoint, or a policy that the page has saved.
     pub run: PathBuf,
-    /// The file to write: .gif and .webp are animations, .png is a still of the last step.
+    /// The file to write: .gif and .webp are animations, .mp4 too where ffmpeg is, .png is a still of the
+    /// last step.
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
+    /// Write the score of its episode so far onto each game.
+    #[arg(long)]
+    pub score: bool,
     /// Games side by side; each plays the next of the seed's levels.
     #[arg(long, default_value_t = 1, value_name = "N",
         value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]

@@ -2,10 +2,9 @@
 
 use super::run_dir::find_checkpoint;
 use super::say::{tell, tell_json};
+use super::score::Scores;
 use super::{EvalArgs, Games, Models, Playable, saved};
 use crate::checkpoint::Checkpoint;
-use crate::rng::Stream;
-use crate::rollout::{Evaluation, Player, evaluate};
 use crate::trainer::saved_game_name;
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -15,10 +14,9 @@ struct Report<'a> {
     env: &'a str,
     run: String,
     iteration: u64,
-    player: &'a str,
     seed: u64,
     #[serde(flatten)]
-    evaluation: Evaluation,
+    scores: Scores,
 }
 
 pub fn run(games: &Games, args: EvalArgs) -> Result<()> {
@@ -32,29 +30,15 @@ pub fn run(games: &Games, args: EvalArgs) -> Result<()> {
 pub fn play<G: Playable>(models: &Models, args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
     let (game, config) = saved::<G>(models, checkpoint)?;
     let policy = models.load_policy(checkpoint, game, &config)?;
-    let (player, name) = match args.greedy {
-        true => (Player::Greedy, "greedy"),
-        false => (Player::Sampling, "sampling"),
-    };
-    let evaluation = evaluate(&policy, game, args.episodes, Stream::Evaluation, args.seed, player);
+    let scores = Scores::of(&policy, game, args.episodes, args.seed);
+    let iteration = checkpoint.iteration;
     if args.json {
-        let report = Report {
-            env: G::NAME,
-            run: args.run.display().to_string(),
-            iteration: checkpoint.iteration,
-            player: name,
-            seed: args.seed,
-            evaluation,
-        };
-        return tell_json(&report);
+        let run = args.run.display().to_string();
+        return tell_json(&Report { env: G::NAME, run, iteration, seed: args.seed, scores });
     }
-    let Evaluation { episodes, mean_score, std_error, min_score, max_score, mean_length } =
-        evaluation;
     tell(format_args!(
-        "{} of iteration {}, {name}, {episodes} fresh episodes:\n\
-         mean score {mean_score:.3} +- {std_error:.3} (standard error), lowest {min_score}, highest \
-         {max_score}, mean length {mean_length:.1} steps",
+        "{} of iteration {iteration}\n\n{}",
         G::NAME,
-        checkpoint.iteration,
+        scores.table(game.references())
     ))
 }

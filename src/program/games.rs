@@ -3,7 +3,10 @@
 use super::models::Models;
 use super::record::{self, Scene};
 use super::run_dir::{Lock, RunDir};
-use super::{BenchArgs, CheckArgs, EvalArgs, RecordArgs, TrainArgs, bench, check, eval, train};
+use super::{
+    BenchArgs, CheckArgs, EvalArgs, RecordArgs, SettingsArgs, TrainArgs, bench, check, eval,
+    settings, train,
+};
 use crate::checkpoint::Checkpoint;
 use crate::config::{TrainConfig, overlay};
 use crate::env::Rules;
@@ -43,6 +46,8 @@ pub trait Entry: Send + Sync {
     fn record(&self, models: &Models, args: &RecordArgs, checkpoint: &Checkpoint) -> Result<()>;
     /// Measures how fast a device plays and trains.
     fn bench(&self, models: &Models, args: &BenchArgs) -> Result<()>;
+    /// Lists the settings of a run.
+    fn settings(&self, args: &SettingsArgs) -> Result<()>;
     /// Tells what is wrong with the game.
     fn check(&self, args: &CheckArgs) -> Result<()>;
     /// The scores to compare with, for the game's parameters in these settings.
@@ -83,6 +88,10 @@ impl<G: Playable> Entry for Known<G> {
 
     fn bench(&self, models: &Models, args: &BenchArgs) -> Result<()> {
         bench::bench::<G>(models, args)
+    }
+
+    fn settings(&self, args: &SettingsArgs) -> Result<()> {
+        settings::list::<G>(args)
     }
 
     fn check(&self, args: &CheckArgs) -> Result<()> {

@@ -16,14 +16,18 @@ mod args;
 mod bench;
 mod check;
 mod devices;
+mod dry;
 mod eval;
 mod games;
 mod interrupt;
 mod models;
+mod patience;
 mod progress;
 mod record;
 mod run_dir;
 mod say;
+mod score;
+mod settings;
 mod train;
 mod watch;
 
@@ -36,7 +40,8 @@ use crate::model::NamedModel;
 use crate::trainer::{Trainer, config_toml, saved_config};
 use anyhow::{Context, Result, bail};
 use args::{
-    BenchArgs, CheckArgs, Cli, Command, DevicesArgs, EvalArgs, RecordArgs, TrainArgs, WatchArgs,
+    BenchArgs, CheckArgs, Cli, Command, DevicesArgs, EvalArgs, RecordArgs, SettingsArgs, TrainArgs,
+    WatchArgs,
 };
 use clap::{CommandFactory, FromArgMatches};
 use games::Games;
@@ -103,7 +108,7 @@ impl Program {
     fn command_line(&self) -> clap::Command {
         let usual = self.games.usual().unwrap_or("none");
         let help = format!("The game, one of: {} [default: {usual}]", self.games.names());
-        ["train", "bench", "check"].into_iter().fold(Cli::command(), |cli, command| {
+        ["train", "bench", "check", "settings"].into_iter().fold(Cli::command(), |cli, command| {
             let help = help.clone();
             cli.mut_subcommand(command, |command| command.mut_arg("game", |arg| arg.help(help)))
         })
@@ -119,6 +124,7 @@ fn run(games: &Games, cli: Cli) -> Result<()> {
         Command::Devices(args) => devices::run(args),
         Command::Bench(args) => bench::run(games, args),
         Command::Check(args) => check::run(games, args),
+        Command::Settings(args) => settings::run(games, args),
         Command::Watch(args) => watch::run(games, args),
         Command::Record(args) => record::run(games, args),
     }

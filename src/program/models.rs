@@ -5,7 +5,7 @@ use crate::config::{ModelKind, PolicyConfig, TrainConfig};
 use crate::env::Rules;
 use crate::model::{NamedModel, NativePolicy, Network, OwnModel};
 use crate::rng::Stream;
-use crate::trainer::{SnapshotError, load_policy, load_policy_like};
+use crate::trainer::{SnapshotError, load_policy};
 use burn::tensor::Device;
 
 /// Makes a model for so many features and actions, by settings and a key.
@@ -54,7 +54,7 @@ impl Models {
         config: &TrainConfig,
     ) -> Result<NativePolicy, SnapshotError> {
         match self.own(config) {
-            Some(_) => load_policy_like(checkpoint, self.network(game, config, &Device::flex())),
+            Some(_) => self.network(game, config, &Device::flex()).policy_in(checkpoint),
             None => load_policy(checkpoint, game, config),
         }
     }

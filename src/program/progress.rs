@@ -1,30 +1,39 @@
-//! The progress bar, and plain lines where there is no terminal.
+//! How a run goes: a line that fits the terminal, and a history above it, or alone where there is none.
 
 use super::say::say;
 use crate::metrics::IterationRecord;
-use indicatif::{ProgressBar, ProgressStyle};
-use std::io::IsTerminal;
+use console::Term;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Lines of history that a run leaves, about.
+const LINES: u32 = 20;
+/// Columns of the bar, and of the longest time left with the words beside it.
+const BAR: usize = 10;
+const LEFT: usize = 10;
+/// Columns of a terminal that does not say.
+const COLUMNS: usize = 80;
 
 /// Shows how a run goes, on stderr.
 pub struct Progress {
     bar: ProgressBar,
     total: u32,
-    terminal: bool,
+    columns: usize,
     greedy: Option<f64>,
+    /// The iteration of the last line of the history.
+    told: u32,
 }
 
 impl Progress {
     /// Of a run of `total` iterations of which `done` are done.
     pub fn new(done: u32, total: u32) -> Self {
-        let bar = ProgressBar::new(u64::from(total));
-        let style =
-            ProgressStyle::with_template("{bar:24} {pos}/{len}  {msg}  {elapsed} gone, {eta} left")
-                .expect("the template is valid");
-        bar.set_style(style);
+        let target = ProgressDrawTarget::stderr();
+        let columns = Term::stderr().size_checked().map_or(COLUMNS, |(_, columns)| columns.into());
+        let bar = ProgressBar::with_draw_target(Some(u64::from(total)), target);
+        let template = format!("{{bar:{BAR}}} {{pos}}/{{len}} {{eta}} left  {{msg}}");
+        bar.set_style(ProgressStyle::with_template(&template).expect("the template is valid"));
         bar.set_position(u64::from(done));
         bar.reset_eta();
-        let terminal = std::io::stderr().is_terminal();
-        Self { bar, total, terminal, greedy: None }
+        Self { bar, total, columns, greedy: None, told: done }
     }
 
     /// After an iteration.
@@ -32,26 +41,55 @@ impl Progress {
         if let Some(evaluation) = record.evaluation {
             self.greedy = Some(evaluation.mean_score);
         }
-        let number = |x: Option<f64>| x.map_or("-".to_string(), |x| format!("{x:.2}"));
-        let message = format!(
-            "score {} greedy {}  {} steps/s  entropy {:.3}  kl {:.4}",
-            number(record.score),
-            number(self.greedy),
-            short(record.steps_per_second),
-            record.entropy,
-            record.approx_kl
-        );
-        self.bar.set_position(u64::from(record.iteration));
-        self.bar.set_message(message.clone());
-        if !self.terminal && record.evaluation.is_some() {
-            say!("{}/{}  {message}", record.iteration, self.total);
+        let Self { bar, total, columns, greedy, told } = self;
+        let (iteration, total) = (record.iteration, *total);
+        let parts = parts(record, *greedy);
+        let digits = total.to_string().len();
+        bar.set_position(u64::from(iteration));
+        bar.set_message(fit(&parts, columns.saturating_sub(BAR + 2 * digits + 3 + LEFT)));
+        let due = iteration - *told >= total / LINES || iteration == total;
+        if record.evaluation.is_some() && due {
+            *told = iteration;
+            let room = columns.saturating_sub(2 * digits + 3);
+            // Where no bar is shown, nobody looks at a terminal: the line may be as long as it is.
+            match bar.is_hidden() {
+                true => say!("{iteration:>digits$}/{total}  {}", fit(&parts, usize::MAX)),
+                false => {
+                    bar.suspend(|| say!("{iteration:>digits$}/{total}  {}", fit(&parts, room)))
+                }
+            }
         }
     }
 
-    /// Takes the bar away.
+    /// Takes the bar away; the history stays.
     pub fn finish(&self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// What there is to say, most important first.
+fn parts(record: &IterationRecord, greedy: Option<f64>) -> Vec<String> {
+    let number = |x: Option<f64>| x.map_or("-".to_string(), |x| format!("{x:.2}"));
+    vec![
+        format!("score {}", number(record.score)),
+        format!("greedy {}", number(greedy)),
+        format!("{} steps/s", short(record.steps_per_second)),
+        format!("entropy {:.3}", record.entropy),
+        format!("kl {:.4}", record.approx_kl),
+    ]
+}
+
+/// As many whole parts as there are columns for.
+fn fit(parts: &[String], columns: usize) -> String {
+    let mut line = String::new();
+    for part in parts {
+        let gap = if line.is_empty() { "" } else { "  " };
+        if line.len() + gap.len() + part.len() > columns {
+            break;
+        }
+        line = line + gap + part;
+    }
+    line
 }
 
 /// A number with a unit prefix, for instance `1.2M`.
@@ -61,5 +99,25 @@ pub fn short(x: f64) -> String {
         x if x >= 1e6 => format!("{:.1}M", x / 1e6),
         x if x >= 1e3 => format!("{:.0}k", x / 1e3),
         x => format!("{x:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_has_as_many_whole_parts_as_fit() {
+        let parts = ["score 7.61", "greedy 7.70", "2.3M steps/s"].map(String::from);
+        for (columns, line) in [
+            (0, ""),
+            (9, ""),
+            (10, "score 7.61"),
+            (22, "score 7.61"),
+            (23, "score 7.61  greedy 7.70"),
+            (1000, "score 7.61  greedy 7.70  2.3M steps/s"),
+        ] {
+            assert_eq!(fit(&parts, columns), line);
+        }
     }
 }

@@ -61,11 +61,15 @@ impl RunDir {
         }
     }
 
-    /// The directory of a run to go on with: the one asked for, or the game's newest.
-    pub fn open(path: Option<PathBuf>, game: &str) -> Result<Self> {
-        let path = match path {
-            Some(path) => path,
-            None => newest(game)?,
+    /// The directory of a run to go on with: the one asked for, the game's newest, or, where no game is
+    /// named either, the one written to last.
+    pub fn open(path: Option<PathBuf>, game: Option<&str>) -> Result<Self> {
+        let path = match (path, game) {
+            (Some(path), _) => path,
+            (None, Some(game)) => newest(game)?,
+            (None, None) => last_written().with_context(|| {
+                format!("there is no run in {RUNS} to go on with; name one by --run-dir")
+            })?,
         };
         let dir = Self::existing(path)?;
         if ![dir.config(), dir.best(), dir.path.join(CHECKPOINTS)].iter().any(|path| path.exists())
@@ -197,7 +201,7 @@ pub fn find_checkpoint(path: &Path) -> Result<Checkpoint> {
     if path.join("manifest.json").exists() {
         return Ok(checkpoint::load(path)?);
     }
-    let run = RunDir::open(Some(path.to_path_buf()), "")?;
+    let run = RunDir::open(Some(path.to_path_buf()), None)?;
     match checkpoint::load(&run.best()) {
         Ok(checkpoint) => Ok(checkpoint),
         Err(checkpoint::CheckpointError::NotFound { .. }) => run.latest(),

@@ -1,18 +1,19 @@
 //! `grove train`: a run from its settings to its final table.
 
+use super::dry::preview;
 use super::interrupt::Interrupt;
+use super::patience::patiently;
 use super::progress::{Progress, short};
 use super::run_dir::{Lock, RunDir};
 use super::say::{say, tell, tell_json};
+use super::score::Scores;
+use super::settings::commented;
 use super::watch::{self, Port};
 use super::{Games, Models, Playable, TrainArgs, check_engine, saved, settings, validate};
 use crate::checkpoint::{self, Checkpoint};
 use crate::config::{CheckpointConfig, overlay};
 use crate::device::{self, Chosen, DeviceInfo};
-use crate::env::Rules;
 use crate::metrics::{IterationRecord, JsonLines};
-use crate::rng::Stream;
-use crate::rollout::{Evaluation, Player, evaluate};
 use crate::trainer::{TrainError, Trainer, config_toml, is_finite, saved_game_name};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
@@ -35,7 +36,7 @@ struct Report<'a> {
     seconds_to_first_update: Option<f64>,
     best_iteration: u64,
     #[serde(flatten)]
-    evaluation: Evaluation,
+    scores: Scores,
 }
 
 /// What a run is trained with, for its directory.
@@ -49,12 +50,11 @@ struct Note<'a> {
 pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
     super::use_threads(args.threads)?;
     if args.resume {
-        let game = args.game.as_deref().map_or_else(|| games.usual(), Ok)?;
-        let dir = RunDir::open(args.run_dir.clone(), game)?;
+        let dir = RunDir::open(args.run_dir.clone(), args.game.as_deref())?;
         let lock = dir.lock()?;
         let checkpoint = dir.latest()?;
         let name = saved_game_name(&checkpoint)?;
-        if args.game.as_deref().is_some_and(|game| game != name) {
+        if let Some(game) = args.game.as_deref().filter(|game| *game != name) {
             bail!("the run in {} is of `{name}`, not `{game}`", dir.path().display());
         }
         return games.find(&name)?.resume(games, &args, (dir, lock), &checkpoint);
@@ -89,6 +89,7 @@ fn game_name(games: &Games, asked: Option<&str>, file: &toml::Table) -> Result<S
 
 /// Trains a new run.
 pub fn start<G: Playable>(games: &Games, args: &TrainArgs, file: toml::Table) -> Result<()> {
+    let started = Instant::now();
     let (game, mut config) = settings::<G>(file, &args.set)?;
     config.engine = args.engine.unwrap_or(config.engine);
     config.precision = args.precision.unwrap_or(config.precision);
@@ -96,13 +97,18 @@ pub fn start<G: Playable>(games: &Games, args: &TrainArgs, file: toml::Table) ->
     config.iterations = args.iterations.unwrap_or(config.iterations);
     validate(games.models(), &game, &config)?;
     let chosen = device::choose(&args.device)?;
-    let network = games.models().network(game, &config, &chosen.device);
-    let trainer = Trainer::with_model(game, network, &config, &chosen.device);
+    let trainer = patiently("Making the policy's first weights.", || {
+        let network = games.models().network(game, &config, &chosen.device);
+        Trainer::with_model(game, network, &config, &chosen.device)
+    });
     check_engine(&trainer)?;
+    if args.dry_run {
+        return preview(trainer, &chosen, started, args.json);
+    }
     let port = port(args)?;
     let dir = RunDir::create(args.run_dir.clone(), G::NAME)?;
     let _lock = dir.lock()?;
-    dir.write_config(&config_toml(&game, &config))?;
+    dir.write_config(&commented(&config_toml(&game, &config)))?;
     let metrics = JsonLines::create(&dir.metrics())?;
     let run = Run { args, dir, trainer, metrics, chosen };
     run.announce("Training", port.as_ref())?;
@@ -134,7 +140,7 @@ pub fn resume<G: Playable>(
     check_engine(&trainer)?;
     let port = port(args)?;
     // It may be longer than it was to be.
-    dir.write_config(&config_toml(&game, &config))?;
+    dir.write_config(&commented(&config_toml(&game, &config)))?;
     let metrics = JsonLines::resume(&dir.metrics(), trainer.iteration())?;
     let run = Run { args, dir, trainer, metrics, chosen };
     run.announce("Going on with", port.as_ref())?;
@@ -199,9 +205,6 @@ impl<G: Playable> Run<'_, G> {
         let obstacle = trainer.obstacle().map(|why| format!(": {why}")).unwrap_or_default();
         say!("It has {}{obstacle}.", trainer.describe());
         say!("Everything is kept in {}.", dir.path().display());
-        say!(
-            "A loss near zero is normal, since advantages have mean zero: watch score and entropy."
-        );
         if let Some(port) = port {
             say!("Watch it at {}", port.url());
         }
@@ -298,8 +301,7 @@ impl<G: Playable> Run<'_, G> {
         let (game, config) = (trainer.game(), trainer.config());
         let best = self.best()?;
         let policy = models.load_policy(&best, game, config)?;
-        let evaluation =
-            evaluate(&policy, game, FINAL_EPISODES, Stream::Evaluation, 0, Player::Greedy);
+        let scores = Scores::of(&policy, game, FINAL_EPISODES, 0);
         let Times { seconds, first_update } = *times;
         let iteration = trainer.iteration();
         if !self.is_done() {
@@ -319,36 +321,20 @@ impl<G: Playable> Run<'_, G> {
             seconds,
             seconds_to_first_update: first_update,
             best_iteration: best.iteration,
-            evaluation,
+            scores,
         };
         if self.args.json {
             return tell_json(&report);
         }
         tell(format_args!(
-            "{} steps in {seconds:.1} s, {:.2} s of them up to the first update; the best policy is of \
-             iteration {}.\n\n{}",
+            "{} steps in {seconds:.1} s, {:.2} s of them up to the first update;\n\
+             the best policy is of iteration {}.\n\n{}",
             short(report.env_steps as f64),
             first_update.unwrap_or(0.0),
             best.iteration,
-            table(&game, &evaluation)
+            scores.table(game.references())
         ))
     }
-}
-
-/// The score beside those of known players.
-fn table<G: Rules>(game: &G, evaluation: &Evaluation) -> String {
-    let own = format!("this policy, greedy, {} fresh episodes", evaluation.episodes);
-    let mut rows: Vec<(&str, f64, String)> =
-        game.references().iter().map(|(player, score)| (*player, *score, String::new())).collect();
-    let error = format!(" +- {:.3}", evaluation.std_error);
-    let at = rows.iter().position(|(_, score, _)| *score >= evaluation.mean_score);
-    rows.insert(at.unwrap_or(rows.len()), (&own, evaluation.mean_score, error));
-    let width = rows.iter().map(|(player, _, _)| player.len()).max().unwrap_or(0);
-    let mut table = format!("{:width$}  {:>8}", "player", "score");
-    for (player, score, error) in rows {
-        table += &format!("\n{player:width$}  {score:>8.3}{error}");
-    }
-    table
 }
 
 #[cfg(test)]

@@ -14,8 +14,7 @@ mod transfer;
 
 pub use finite::is_finite;
 pub use snapshot::{
-    SnapshotError, config_toml, load_policy, load_policy_like, policy_file, saved_config,
-    saved_game_name,
+    SnapshotError, config_toml, load_policy, policy_file, saved_config, saved_game_name,
 };
 
 use crate::config::TrainConfig;

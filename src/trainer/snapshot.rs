@@ -141,19 +141,18 @@ pub fn load_policy<G: Rules>(
     Ok(NativePolicy::from_params(features, actions, &config.policy, &weights))
 }
 
-/// The policy in a checkpoint, of a network like this one, whose weights do not matter.
-///
-/// # Errors
-/// If the checkpoint does not hold a policy of such a network.
-pub fn load_policy_like(
-    checkpoint: &Checkpoint,
-    network: Network,
-) -> Result<NativePolicy, SnapshotError> {
-    let weights = read_params(checkpoint, WEIGHTS, &named_parameters(&network))?;
-    let device = network.devices().first().cloned().unwrap_or_default();
-    let count = weights.len();
-    let weights = Tensor::from_data(TensorData::new(weights, [count]), &device);
-    Ok(NativePolicy::new(&unflatten(network, &weights)))
+impl Network {
+    /// The policy in a checkpoint, of a network like this one, whose weights do not matter.
+    ///
+    /// # Errors
+    /// If the checkpoint does not hold a policy of such a network.
+    pub fn policy_in(self, checkpoint: &Checkpoint) -> Result<NativePolicy, SnapshotError> {
+        let weights = read_params(checkpoint, WEIGHTS, &named_parameters(&self))?;
+        let device = self.devices().first().cloned().unwrap_or_default();
+        let count = weights.len();
+        let weights = Tensor::from_data(TensorData::new(weights, [count]), &device);
+        Ok(NativePolicy::new(&unflatten(self, &weights)))
+    }
 }
 
 /// Refuses settings that name a model which somebody has brought along, where only Grove's are known.

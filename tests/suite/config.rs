@@ -1,6 +1,8 @@
 //! Settings: what a file and a command line ask for is what a run gets.
 
 use grove::config::{TrainConfig, overlay};
+use grove::env::Fruit;
+use grove::trainer::config_toml;
 
 /// The bounds of the ratio below and above after a file, then a command line.
 fn bounds(file: &str, command_line: &[&str]) -> (f64, f64) {
@@ -30,5 +32,49 @@ fn epsilon_is_both_bounds_unless_epsilon_high_is_given() {
     ];
     for (file, command_line, expected) in cases {
         assert_eq!(bounds(file, command_line), expected, "{file:?}, {command_line:?}");
+    }
+}
+
+/// The settings of the fruit catcher after `key=value`s, or what is said to them.
+fn settings(command_line: &[&str]) -> Result<toml::Table, String> {
+    let defaults = config_toml(&Fruit::default(), &TrainConfig::for_game("fruit"));
+    let mut table = overlay::parse("the defaults", &defaults).unwrap();
+    overlay::apply(&mut table, command_line).map_err(|error| error.to_string())?;
+    Ok(table)
+}
+
+#[test]
+fn words_of_other_trainers_never_mean_something_else() {
+    // The game's, by its whole name; as TRL means it, it would be a length of the run.
+    let steps = settings(&["fruit.max_steps=7"]).unwrap();
+    assert_eq!(steps["fruit"]["max_steps"].as_integer(), Some(7));
+    let said = settings(&["max_steps=7"]).unwrap_err();
+    let words = "the setting `max_steps` is ambiguous; write one of: iterations, fruit.max_steps";
+    assert_eq!(said, words);
+    for (value, ours) in [("false", "none"), ("true", "group"), ("batch", "batch")] {
+        let table = settings(&[&format!("scale_rewards={value}")]).unwrap();
+        assert_eq!(table["advantage"]["scale_rewards"].as_str(), Some(ours));
+    }
+}
+
+#[test]
+fn an_unknown_setting_gets_a_likely_name_or_none() {
+    for (key, likely) in [
+        ("lr", Some("optimizer.learning_rate")),
+        ("ent_coef", Some("loss.entropy_coef")),
+        ("optimizer.lr", Some("optimizer.learning_rate")),
+        ("lerning_rate", Some("optimizer.learning_rate")),
+        ("optimiser.learning_rate", Some("optimizer.learning_rate")),
+        ("sede", Some("seed")),
+        ("fruit.widht", Some("fruit.width")),
+        ("nonsense.a", None),
+        ("a", None),
+        ("xy", None),
+        ("catch.rows", None),
+        ("temperature", None),
+    ] {
+        let likely = likely.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
+        let said = settings(&[&format!("{key}=1")]).unwrap_err();
+        assert_eq!(said, format!("unknown setting `{key}`{likely}"));
     }
 }

@@ -182,8 +182,11 @@ impl Rules for Faulty {
     }
 
     fn step(state: &mut FaultyState, action: u32, key: u32, #[comptime] game: Self) -> Outcome {
-        let drawn =
-            if comptime!(game.fault == Fault::Deterministic) { 1u32.runtime() } else { below(key, 5) };
+        let drawn = if comptime!(game.fault == Fault::Deterministic) {
+            1u32.runtime()
+        } else {
+            below(key, 5)
+        };
         // A field of 5 bits holds numbers below 32.
         let limit = comptime!(if game.fault == Fault::LostByPacking { 40u32 } else { 16u32 });
         state.number = (state.number + drawn + action) % limit;

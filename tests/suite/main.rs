@@ -32,3 +32,4 @@ mod support;
 mod viewer;
 mod watch;
 mod watch_live;
+mod words;

@@ -67,7 +67,7 @@ fn every_command_is_there_for_a_game_of_ones_own() {
     // 4 / 0.7 steps are the best there are; who never waits takes 10.
     assert!(resumed["mean_score"].as_f64().unwrap() > -7.5, "{resumed}");
 
-    let evaluation = json(folder, "eval run --greedy");
+    let evaluation = json(folder, "eval run");
     assert_eq!(evaluation["mean_score"], resumed["mean_score"]);
     let picture = json(folder, "record run --out x.png --games 3 --steps 3");
     assert_eq!((&picture["env"], &picture["frames"]), (&"corridor".into(), &().into()));
@@ -128,7 +128,7 @@ fn check_says_what_is_wrong_and_fails() {
     let mut faults = vec![
         ("HugeFeature", "cpu", "warning: feature 0 (feature 0) reaches"),
         ("InfiniteFeature", "cpu", "error: feature 0 (feature 0) is inf"),
-        ("LostByPacking", "cpu", "error: a state that is packed and unpacked plays on differently"),
+        ("LostByPacking", "cpu", "error: feature 0 (feature 0) is of something that packing loses"),
         ("Endless", "cpu", "warning: none of 64 episodes ended within 10000 steps"),
         ("StartsFromWhatWasThere", "cpu", "draws from something other than its key"),
         ("UsesWordsItDoesNotHave", "cpu", "error: word 1 is not 0"),

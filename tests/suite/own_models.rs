@@ -93,9 +93,9 @@ fn every_command_is_there_for_models_of_ones_own() {
         let name = if kind == "leaky" { "first" } else { "norm.gamma" };
         assert!(tensors.tensor(name).is_ok(), "{:?}", tensors.names());
 
-        let evaluation = json(folder, "eval whole --greedy");
+        let evaluation = json(folder, "eval whole");
         assert_eq!(evaluation["mean_score"], whole["mean_score"], "{kind}");
-        let file = "eval whole/best/weights.safetensors --greedy";
+        let file = "eval whole/best/weights.safetensors";
         assert_eq!(json(folder, file)["mean_score"], whole["mean_score"], "{kind}");
         assert_eq!(
             json(folder, "record whole --out x.gif --steps 5")["iteration"],

@@ -47,14 +47,17 @@ fn a_run_leaves_a_policy_that_eval_plays() {
         assert_eq!(report["iteration"], 6);
         assert_eq!(report["interrupted"], false);
         assert_eq!(report["episodes"], 10_000);
-        let evaluation = json(folder, &["eval", game, "--greedy", "--json"]);
+        let evaluation = json(folder, &["eval", game, "--json"]);
         assert_eq!(evaluation["env"], game);
         assert_eq!(evaluation["episodes"], 10_000);
         assert_eq!(evaluation["mean_score"], report["mean_score"], "{game}");
         assert!(evaluation["std_error"].as_f64().unwrap() >= 0.0);
         let few = json(folder, &["eval", game, "--episodes", "7", "--seed", "3", "--json"]);
         assert_eq!(few["episodes"], 7);
-        assert_eq!(few["player"], "sampling");
+        // Both ways of playing, said side by side by `train` and by `eval`.
+        assert_eq!(evaluation["sampled"], report["sampled"], "{game}");
+        assert_eq!((&few["sampled"]["episodes"], &few["seed"]), (&7.into(), &3.into()));
+        assert_ne!(evaluation["sampled"]["mean_score"], evaluation["mean_score"], "{game}");
 
         let metrics = fs::read_to_string(folder.join(game).join("metrics.jsonl")).unwrap();
         let records: Vec<grove::metrics::IterationRecord> =
@@ -74,7 +77,9 @@ fn a_run_leaves_a_policy_that_eval_plays() {
             assert_eq!(record.evaluation.is_some(), [5, 6].contains(&record.iteration));
         }
         let help = grove(folder, &["eval", game]);
-        assert!(stdout(&help).contains("mean score"), "{}", stdout(&help));
+        for line in ["this policy, sampled ", "this policy, greedy ", "10000 fresh episodes each"] {
+            assert!(stdout(&help).contains(line), "{}", stdout(&help));
+        }
     }
 }
 

@@ -150,8 +150,8 @@ fn what_cannot_be_recorded_is_said_and_leaves_nothing() {
     let folder = runs.path();
     fs::create_dir(folder.join("dir.png")).unwrap();
     for (arguments, message) in [
-        (&["catch", "--out", "x.mp4"][..], "--out is x.mp4, but must end in .gif, .png or .webp"),
-        (&["catch", "--out", "x"], "must end in .gif, .png or .webp"),
+        (&["catch", "--out", "x.avi"][..], "is x.avi, but must end in .gif, .webp, .mp4 or .png"),
+        (&["catch", "--out", "x"], "must end in .gif, .webp, .mp4 or .png"),
         (&["catch", "--out", "dir.png"], "cannot write dir.png: it is a directory"),
         (&["catch", "--out", "no/x.png"], "cannot write no/x.png"),
         (&["catch", "--out", "x.gif", "--games", "0"], "0 is not in 1..=1024"),
@@ -196,4 +196,74 @@ fn ctrl_c_leaves_the_file_that_was_there() {
     assert!(stderr(&output).contains("interrupted: x.gif is not written"), "{}", stderr(&output));
     assert_eq!(files(folder), ["x.gif"]);
     assert_eq!(fs::read(folder.join("x.gif")).unwrap(), b"what was there");
+}
+
+/// A folder with a program called `ffmpeg`: a script of these lines.
+#[cfg(unix)]
+fn ffmpeg(folder: &Path, lines: &str) -> std::path::PathBuf {
+    use std::os::unix::fs::PermissionsExt;
+    let bin = folder.join("bin");
+    let program = bin.join("ffmpeg");
+    fs::create_dir_all(&bin).unwrap();
+    fs::write(&program, format!("#!/bin/sh\n{lines}\n")).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    bin
+}
+
+#[cfg(unix)]
+#[test]
+fn an_mp4_is_what_ffmpeg_makes_of_the_frames() {
+    let runs = runs(&["catch"]);
+    let folder = runs.path();
+    let record = |path: &Path| {
+        Command::new(env!("CARGO_BIN_EXE_grove"))
+            .args(["record", "catch", "--out", "x.mp4", "--steps", "2", "--scale", "3", "--json"])
+            .env("PATH", path)
+            .current_dir(folder)
+            .output()
+            .unwrap()
+    };
+    let output = record(&folder.join("nothing"));
+    assert!(!output.status.success());
+    let said = stderr(&output);
+    assert!(said.contains("made by ffmpeg, which is not on the PATH: install it, or"), "{said}");
+    assert!(!folder.join("x.mp4").exists());
+
+    // What it is told, and how many bytes it is given.
+    let lines = "for last; do :; done\necho \"$@\" > asked\n/usr/bin/wc -c > \"$last\"";
+    let output = record(&ffmpeg(folder, lines));
+    assert!(output.status.success(), "{}", stderr(&output));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let at = |key: &str| report[key].as_u64().unwrap();
+    let asked = fs::read_to_string(folder.join("asked")).unwrap();
+    let size = format!("-pix_fmt rgba -video_size {}x{} ", at("width"), at("height"));
+    assert!(asked.contains(&size) && asked.contains("-f mp4 "), "{asked}");
+    let bytes: u64 = fs::read_to_string(folder.join("x.mp4")).unwrap().trim().parse().unwrap();
+    assert_eq!(bytes, at("frames") * at("width") * at("height") * 4);
+
+    let output = record(&ffmpeg(folder, "echo no such encoder >&2; exit 3"));
+    assert!(!output.status.success());
+    assert!(stderr(&output).contains("no such encoder"), "{}", stderr(&output));
+    assert_eq!(fs::read_to_string(folder.join("x.mp4")).unwrap().trim(), bytes.to_string());
+}
+
+#[test]
+fn a_score_is_written_onto_each_game_where_it_is_asked_for() {
+    let runs = runs(&["catch"]);
+    let folder = runs.path();
+    let arguments = ["catch", "--steps", "9", "--games", "2", "--scale", "16", "--out"];
+    record(folder, &[&arguments[..], &["plain.png"]].concat());
+    record(folder, &[&arguments[..], &["score.png", "--score"]].concat());
+    let (width, _, plain) = still(&folder.join("plain.png"));
+    let (_, _, score) = still(&folder.join("score.png"));
+    let differs: Vec<usize> = plain
+        .chunks_exact(4)
+        .zip(score.chunks_exact(4))
+        .enumerate()
+        .filter_map(|(at, (a, b))| (a != b).then_some(at))
+        .collect();
+    let [left, right] = [0..width as usize / 2, width as usize / 2..width as usize]
+        .map(|half| differs.iter().filter(|at| half.contains(&(**at % width as usize))).count());
+    assert!(left > 20 && right > 20, "{left} and {right} pixels are others");
+    assert!(differs.iter().all(|at| at / (width as usize) < 10), "they are at the top");
 }

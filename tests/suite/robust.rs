@@ -81,7 +81,7 @@ fn a_run_goes_on_before_numbers_that_are_not_finite() {
     let output = grove(folder, &resume("run", &["--iterations", "9"]));
     let said = stderr(&output);
     assert!(output.status.success(), "{said}");
-    assert!(said.contains("00000008 cannot be used: its values are not finite"), "{said}");
+    assert!(said.contains("00000008 cannot be used: its numbers are not finite"), "{said}");
     assert!(said.contains("going on from run/checkpoints/00000004"), "{said}");
 }
 

@@ -45,7 +45,7 @@ export default [
       await until(page, '#state', /^Finished.*greedy/, 120);
       const [, here] = /greedy ([−\d.]+)/.exec(await text(page, '#state'));
       const { path } = await save(page);
-      const { stdout } = await run(visit.program, ['eval', path, '--greedy', '--json']);
+      const { stdout } = await run(visit.program, ['eval', path, '--json']);
       const found = JSON.parse(stdout);
       const score = found.mean_score ?? found.score;
       ok(Math.abs(score - Number(here.replace('−', '-'))) < 0.1, `${score} by the program, ${here} in the tab`);

@@ -2,12 +2,15 @@
 
 mod animation;
 mod artist;
+mod caption;
 mod gif;
+mod mp4;
 mod scene;
 mod unfinished;
 mod webp;
 
 use self::gif::Gif;
+use self::mp4::Mp4;
 pub use self::scene::Scene;
 use super::interrupt::Interrupt;
 use super::run_dir::find_checkpoint;
@@ -22,6 +25,7 @@ use crate::viewer::{Cells, Picture, Wall};
 use animation::{Animation, Frames};
 use anyhow::{Context, Result, bail};
 use artist::Artist;
+use caption::{caption, write_score};
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
 use image::{ExtendedColorType, ImageEncoder};
 use serde::Serialize;
@@ -40,6 +44,7 @@ const FRAMES_PER_SECOND: f32 = 33.0;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Gif,
+    Mp4,
     Png,
     WebP,
 }
@@ -49,9 +54,10 @@ impl Format {
         let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("");
         match extension.to_ascii_lowercase().as_str() {
             "gif" => Ok(Self::Gif),
+            "mp4" => Ok(Self::Mp4),
             "png" => Ok(Self::Png),
             "webp" => Ok(Self::WebP),
-            _ => bail!("--out is {}, but must end in .gif, .png or .webp", path.display()),
+            _ => bail!("--out is {}, but must end in .gif, .webp, .mp4 or .png", path.display()),
         }
     }
 }
@@ -70,6 +76,7 @@ struct Recording<'a, G: Rules> {
     games: Watched<G>,
     artist: Artist<G>,
     picture: Picture,
+    cells: Cells,
     interrupt: Interrupt,
 }
 
@@ -83,7 +90,8 @@ pub fn record<G: Playable>(
     let format = Format::of(&args.out)?;
     let (game, config) = saved::<G>(models, checkpoint)?;
     let scene = scene(game);
-    let (width, height) = size(Cells::of(&scene.setting()), args)?;
+    let cells = Cells::of(&scene.setting());
+    let (width, height) = size(cells, args)?;
     let (frames, delay) = frames(scene.setting().steps_per_second());
     let mut recording = Recording {
         args,
@@ -91,11 +99,16 @@ pub fn record<G: Playable>(
         games: Watched::new(game, args.games, args.seed),
         artist: Artist::new(scene, &args.device, width, height)?,
         picture: Picture::new(width, height),
+        cells,
         interrupt: Interrupt::listen(None)?,
     };
     let mut file = Unfinished::create(&args.out)?;
     let frames = match format {
         Format::Gif => recording.animate(Gif::new(&mut file, width, height, delay), frames)?,
+        Format::Mp4 => {
+            let mp4 = Mp4::new(file.path(), width, height, delay);
+            recording.animate(mp4, frames)?
+        }
         Format::WebP => recording.animate(WebP::new(&mut file, width, height, delay), frames)?,
         Format::Png => recording.still(PngEncoder::new_with_quality(
             &mut file,
@@ -156,6 +169,14 @@ impl<G: Rules> Recording<'_, G> {
     fn draw(&mut self, part: f32) -> Result<&Picture> {
         let (before, now) = (self.games.before(), self.games.now());
         self.artist.paint(before, &now, part, &mut self.picture)?;
+        if self.args.score {
+            let Picture { width, height, .. } = self.picture;
+            let wall = Wall::fit(self.cells, self.games.count(), width, height);
+            for i in 0..self.games.count() {
+                let score = write_score(self.games.episode(i).score);
+                caption(&score, wall.plate(i), wall.width, &mut self.picture);
+            }
+        }
         Ok(&self.picture)
     }
 

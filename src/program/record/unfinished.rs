@@ -29,6 +29,11 @@ impl Unfinished {
         Ok(Self { place: place.to_path_buf(), beside, file: BufWriter::new(file) })
     }
 
+    /// Where it is until it is finished, for another process to write it.
+    pub fn path(&self) -> &Path {
+        &self.beside
+    }
+
     /// Puts the file in its place; gives its length in bytes.
     pub fn finish(mut self) -> Result<u64> {
         let mut put = || {

@@ -1,0 +1,89 @@
+//! A number written onto a game.
+
+use crate::viewer::{Picture, Plate};
+
+/// Rows of a character, three pixels each, the left one the highest bit.
+const GLYPHS: [(char, [u8; 5]); 12] = [
+    ('0', [7, 5, 5, 5, 7]),
+    ('1', [2, 6, 2, 2, 7]),
+    ('2', [7, 1, 7, 4, 7]),
+    ('3', [7, 1, 7, 1, 7]),
+    ('4', [5, 5, 7, 1, 1]),
+    ('5', [7, 4, 7, 1, 7]),
+    ('6', [7, 4, 7, 5, 7]),
+    ('7', [7, 1, 1, 2, 2]),
+    ('8', [7, 5, 7, 5, 7]),
+    ('9', [7, 5, 7, 1, 7]),
+    ('-', [0, 0, 7, 0, 0]),
+    ('.', [0, 0, 0, 0, 2]),
+];
+
+/// Pixels of the letters: white, on black.
+const INK: [u8; 4] = [255; 4];
+const GROUND: [u8; 4] = [0, 0, 0, 255];
+
+/// A score as it is written: a tenth where it is no whole number.
+pub fn write_score(score: f32) -> String {
+    if score.fract() == 0.0 { format!("{score:.0}") } else { format!("{score:.1}") }
+}
+
+/// Writes a number into the upper left corner of a plate that is `width` pixels wide.
+pub fn caption(text: &str, plate: Plate, width: u32, picture: &mut Picture) {
+    // Six or so characters, each with a gap, take a third of the plate.
+    let dot = (width / 72).clamp(1, 8);
+    let mut fill = |x: u32, y: u32, colour: [u8; 4]| {
+        for (y, x) in (0..dot).flat_map(|dy| (0..dot).map(move |dx| (y * dot + dy, x * dot + dx))) {
+            let (x, y) = (plate.x + x, plate.y + y);
+            if x < picture.width && x < plate.x + width && y < picture.height {
+                let at = 4 * (y as usize * picture.width as usize + x as usize);
+                picture.pixels[at..at + 4].copy_from_slice(&colour);
+            }
+        }
+    };
+    let columns = 4 * text.len() as u32 + 1;
+    for (y, x) in (0..7).flat_map(|y| (0..columns).map(move |x| (y, x))) {
+        fill(x, y, GROUND);
+    }
+    for (i, character) in text.chars().enumerate() {
+        let rows = GLYPHS.iter().find(|(known, _)| *known == character).map_or([0; 5], |g| g.1);
+        for (y, row) in (1..).zip(rows) {
+            for x in (0..3).filter(|x| row & (4 >> x) != 0) {
+                fill(4 * i as u32 + 1 + x, y, INK);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_is_written_where_its_game_is_and_nowhere_else() {
+        let mut picture = Picture::new(20, 12);
+        caption("-1", Plate { x: 6, y: 2 }, 14, &mut picture);
+        let line = |y: usize| -> String {
+            let row = picture.pixels[80 * y..80 * (y + 1)].as_chunks::<4>().0;
+            let letter = |p: &[u8; 4]| match *p {
+                INK => '#',
+                GROUND => '.',
+                _ => ' ',
+            };
+            row.iter().map(letter).collect()
+        };
+        assert_eq!(line(1), " ".repeat(20));
+        assert_eq!(line(2), "      .........     ");
+        assert_eq!(line(3), "      ......#..     ");
+        assert_eq!(line(5), "      .###..#..     ");
+        assert_eq!(line(7), "      .....###.     ");
+        assert_eq!(line(9), " ".repeat(20));
+        assert_eq!([write_score(7.0), write_score(-0.25)], ["7", "-0.2"]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_cut() {
+        let mut picture = Picture::new(5, 5);
+        caption("12345.6", Plate { x: 2, y: 2 }, 9, &mut picture);
+        assert_eq!(picture.pixels.len(), 100);
+    }
+}

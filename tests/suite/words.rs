@@ -1,0 +1,132 @@
+//! What the program tells of itself: settings, plans, progress, and which run is the newest.
+
+use crate::support::{grove, json, refusal, stderr, stdout, train};
+use grove::config::{TrainConfig, overlay};
+use std::fs;
+use tempfile::TempDir;
+
+#[test]
+fn settings_are_listed_with_what_they_are_and_the_list_is_a_settings_file() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let text = stdout(&grove(folder, &["settings", "catch"]));
+    assert!(text.contains("# learning_rate: above 0\nlearning_rate = "), "{text}");
+    assert!(text.contains("(TRL: beta)"), "{text}");
+    fs::write(folder.join("catch.toml"), &text).unwrap();
+    let more = ["--config", "catch.toml", "--iterations", "1"];
+    let report = json(folder, &train("catch", "run", &more));
+    assert_eq!(report["iteration"], 1);
+
+    // The run's own file is commented too, and says the same.
+    let own = fs::read_to_string(folder.join("run/config.toml")).unwrap();
+    assert!(own.contains("# The highest learning rate of the run.\n"), "{own}");
+    let expected = text.replace("iterations = 100", "iterations = 1");
+    let table = |text: &str| text.parse::<toml::Table>().unwrap();
+    assert_eq!(table(&own)["optimizer"], table(&expected)["optimizer"]);
+
+    let report = json(folder, &["settings", "catch", "--json"]);
+    let settings = report["settings"].as_array().unwrap();
+    let at = |key: &str| settings.iter().find(|setting| setting["key"] == key).unwrap();
+    let rate = TrainConfig::for_game("catch").optimizer.learning_rate;
+    assert_eq!(at("optimizer.learning_rate")["default"], rate);
+    assert_eq!(at("optimizer.learning_rate")["range"], "above 0");
+    assert!(at("catch.rows")["default"].is_u64());
+    let sections = overlay::to_table(&TrainConfig::for_game("catch"));
+    assert!(settings.len() > sections.len() + 30, "{}", settings.len());
+}
+
+#[test]
+fn a_dry_run_says_what_would_be_and_leaves_nothing() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let words = ["train", "catch", "--device", "cpu", "--dry-run"];
+    let report = json(folder, &[&words[..], &["--set", "hidden=[8]", "--json"]].concat());
+    // 4 features and 3 actions.
+    assert_eq!(report["num_parameters"], 4 * 8 + 8 + 8 * 3 + 3);
+    let at = |key: &str| report[key].as_f64().unwrap();
+    assert!(at("seconds_per_iteration") > 0.0 && at("seconds_per_evaluation") > 0.0);
+    let config = TrainConfig::for_game("catch");
+    let iterations = f64::from(config.iterations);
+    assert!(at("seconds") >= at("seconds_per_iteration") * (iterations - 1.0));
+    let steps = (config.rollout.num_envs() * config.rollout.num_steps) as f64 * iterations;
+    assert_eq!(at("env_steps"), steps);
+    assert!(at("memory_bytes") > 1e6);
+    let text = stdout(&grove(folder, &words));
+    assert!(text.contains("policy     mlp ") && text.contains("Nothing was kept."), "{text}");
+    assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+    assert_eq!(fs::read_dir(folder).unwrap().count(), 0);
+    assert!(refusal(folder, &["train", "--dry-run", "--resume"]).contains("--resume"));
+}
+
+#[test]
+fn resume_without_a_game_takes_the_run_written_to_last() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    for game in ["cartpole", "catch"] {
+        let words = ["train", game, "--device", "cpu", "--iterations", "1"];
+        assert!(grove(folder, &words).status.success());
+    }
+    let resume = ["train", "--resume", "--device", "cpu", "--json", "--iterations"];
+    let report = json(folder, &[&resume[..], &["2"]].concat());
+    assert_eq!((&report["env"], &report["iteration"]), (&"catch".into(), &2.into()));
+    let words = [&resume[..], &["2"], &["cartpole"]].concat();
+    assert_eq!(json(folder, &words)["env"], "cartpole");
+    // Now that one is the newest.
+    assert_eq!(json(folder, &[&resume[..], &["3"]].concat())["env"], "cartpole");
+}
+
+#[test]
+fn a_run_leaves_a_history_of_about_twenty_lines() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let words = ["train", "catch", "--device", "cpu", "--iterations", "100", "--set"];
+    let said = stderr(&grove(folder, &[&words[..], &["eval_every=1"]].concat()));
+    let lines: Vec<&str> = said.lines().filter(|line| line.contains("/100  score ")).collect();
+    assert_eq!(lines.len(), 20, "{said}");
+    assert!(lines[0].starts_with("  5/100  score ") && lines[0].contains("  greedy "), "{said}");
+    assert!(lines[19].starts_with("100/100  score "), "{said}");
+}
+
+/// `script` gives a command a terminal of so many columns; it is not everywhere.
+#[cfg(target_os = "linux")]
+#[test]
+fn progress_fits_a_terminal_of_eighty_columns_and_leaves_a_history_there() {
+    let folder = TempDir::new().unwrap();
+    let grove = env!("CARGO_BIN_EXE_grove");
+    let run = format!("stty cols 80; {grove} train catch --device cpu --iterations 200");
+    let output = std::process::Command::new("script")
+        .args(["-qec", &run, "/dev/null"])
+        .current_dir(folder.path())
+        .env("TERM", "xterm")
+        .output();
+    let Ok(output) = output else {
+        eprintln!("`script` is not here: nothing was checked");
+        return;
+    };
+    let said = stdout(&output);
+    let mut history = 0;
+    // Each update of the line begins with a carriage return or a control sequence.
+    for line in said.split(['\r', '\n']) {
+        let text = without_escapes(line);
+        if text.contains("steps/s") {
+            assert!(text.chars().count() <= 80, "{} columns: {text}", text.chars().count());
+            history += usize::from(text.contains("/200  score") && !text.contains(" left "));
+        }
+    }
+    assert!(history >= 5, "{history} lines are left: {said:?}");
+}
+
+/// A line without what moves the cursor or colours it.
+#[cfg(target_os = "linux")]
+fn without_escapes(line: &str) -> String {
+    let mut text = String::new();
+    let mut letters = line.chars();
+    while let Some(letter) = letters.next() {
+        if letter == '\u{1b}' {
+            letters.by_ref().skip(1).find(char::is_ascii_alphabetic);
+        } else {
+            text.push(letter);
+        }
+    }
+    text
+}
