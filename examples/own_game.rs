@@ -39,7 +39,10 @@ grove::packed_state! {
 /// What the trainer must know.
 impl Env for Corridor {
     const NAME: &'static str = "corridor";
-    const DEFAULTS: &'static str = "iterations = 40";
+
+    fn defaults(&self) -> &'static [&'static str] {
+        &["iterations = 40"]
+    }
 
     fn num_features(&self) -> usize {
         2

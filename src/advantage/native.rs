@@ -1,6 +1,6 @@
 //! The same advantages on the CPU's threads, in the host's memory.
 //!
-//! Each group is judged by one thread, and what concerns all groups is summed in their order, so that
+//! Each group's advantages are computed by one thread, and what concerns all groups is summed in their order, so that
 //! any number of threads gives the same bytes.
 
 use super::STD_EPSILON;

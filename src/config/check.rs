@@ -25,11 +25,11 @@ impl TrainConfig {
         self.validate_with(&[])
     }
 
-    /// As [`TrainConfig::validate`], where `policy.kind` may also be one of these models, which somebody
-    /// has brought along.
+    /// Checks that every value is within its limits, where `policy.kind` may also be one of `models`,
+    /// which somebody has brought along.
     ///
     /// # Errors
-    /// As [`TrainConfig::validate`].
+    /// [`ConfigError::OutOfRange`] for the first that is not, with its value and what is allowed.
     pub fn validate_with(&self, models: &[&str]) -> Result<(), ConfigError> {
         if let ModelKind::Own(name) = &self.policy.kind {
             let known = [&["mlp", "gru"], models].concat().join(", ");

@@ -9,19 +9,21 @@ impl TrainConfig {
         Self::with(name, env::defaults(name)).expect("a test reads the defaults of every game")
     }
 
-    /// The defaults for a game, which brings its own ([`Env::DEFAULTS`]).
+    /// The defaults for a game, which brings its own ([`Env::defaults`]).
     ///
     /// # Errors
     /// If those are no TOML, or such as there are not.
-    pub fn of<G: Env>() -> Result<Self, ConfigError> {
-        Self::with(G::NAME, G::DEFAULTS)
+    pub fn of<G: Env>(game: &G) -> Result<Self, ConfigError> {
+        Self::with(G::NAME, game.defaults())
     }
 
     /// The general defaults with those of a game laid over them.
-    fn with(game: &str, defaults: &str) -> Result<Self, ConfigError> {
-        let changes = overlay::parse(&format!("the defaults of {game}"), defaults)?;
+    fn with(game: &str, defaults: &[&str]) -> Result<Self, ConfigError> {
         let mut table = overlay::to_table(&Self::general());
-        overlay::lay_over(&mut table, changes)?;
+        for piece in defaults {
+            let changes = overlay::parse(&format!("the defaults of {game}"), piece)?;
+            overlay::lay_over(&mut table, changes)?;
+        }
         overlay::from_table(table)
     }
 

@@ -44,15 +44,15 @@ pub struct TrainConfig {
     pub checkpoint: CheckpointConfig,
 }
 
-/// Which way plays and learns. Both do the same; rounding differs.
+/// Which engine plays and learns. All do the same; rounding differs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Engine {
-    /// The fast way where there is one for the device and the policy, else the general way.
+    /// The fused engine where there is one for the device and the policy, else the general one.
     Auto,
-    /// The fast way: native code on the CPU, fused kernels elsewhere.
+    /// The fused engine: native code on the CPU, fused kernels elsewhere.
     Fused,
-    /// The general way: Burn's operations and autodiff, on any device.
+    /// The general engine: Burn's operations and autodiff, on any device.
     General,
 }
 

@@ -52,7 +52,7 @@ pub fn from_table<T: DeserializeOwned>(table: Table) -> Result<T, ConfigError> {
     from_section("", table)
 }
 
-/// As [`from_table`], of a table that is part of another: `prefix` goes before its keys in errors.
+/// Reads settings from a table that is part of another; `prefix` goes before its keys in errors.
 fn from_section<T: DeserializeOwned>(prefix: &str, table: Table) -> Result<T, ConfigError> {
     serde_path_to_error::deserialize(Value::Table(table)).map_err(|e| {
         let message = e.inner().message().to_string();
@@ -64,7 +64,7 @@ fn from_section<T: DeserializeOwned>(prefix: &str, table: Table) -> Result<T, Co
 /// for `env`, those of the run.
 ///
 /// # Errors
-/// As [`from_table`].
+/// [`ConfigError::OutOfRange`] for a value of another type, or a name that is not one of those allowed.
 pub fn split<G: DeserializeOwned>(
     mut table: Table,
     game: &str,
@@ -115,7 +115,7 @@ pub fn lay_over(table: &mut Table, changes: Table) -> Result<(), ConfigError> {
 /// TOML; a bare word is a string.
 ///
 /// # Errors
-/// As [`lay_over`], or when there is no `=`.
+/// Those of [`lay_over`], and one for an assignment without `=`.
 pub fn apply<S: AsRef<str>>(table: &mut Table, assignments: &[S]) -> Result<(), ConfigError> {
     let parsed: Result<Vec<_>, _> = assignments.iter().map(|a| assignment(a.as_ref())).collect();
     set_all(table, parsed?)

@@ -1,4 +1,4 @@
-//! The same in the host's memory, game by game: what the CPU's threads write, judge and learn from.
+//! A trajectory in the host's memory, game by game: what the CPU's threads write and learn from.
 
 use super::{End, Trajectory};
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -41,7 +41,7 @@ pub const OBS_MULTIPLE: usize = 4;
 /// Sums over the episodes of a trajectory.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Totals {
-    /// Of the scores of the episodes that ended.
+    /// The sum of the scores of the episodes that ended.
     pub score_sum: f64,
     /// Episodes that ended.
     pub episodes: f64,
@@ -132,7 +132,7 @@ impl HostTrajectory {
         host
     }
 
-    /// As tensors on `device`.
+    /// The trajectory as tensors on `device`.
     pub fn to_tensors(&self, device: &Device) -> Trajectory {
         let (steps, envs, features) = (self.num_steps, self.num_envs, self.num_features);
         let stride = self.obs_stride();

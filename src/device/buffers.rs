@@ -44,7 +44,7 @@ pub(crate) fn grid(like: &CubeTensor, cubes: usize) -> CubeCount {
 }
 
 /// Something small that lies on `device`, to ask for its client and to make buffers beside.
-pub(crate) fn place(device: &Device) -> CubeTensor {
+pub(crate) fn probe(device: &Device) -> CubeTensor {
     cube_tensor(Tensor::<1>::from_floats([0.0], device))
 }
 

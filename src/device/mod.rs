@@ -116,7 +116,7 @@ pub fn has_kernels(_device: &Device) -> bool {
 pub fn has_precision(device: &Device, precision: Precision) -> bool {
     let device = device.clone().without_autodiff();
     has_kernels(&device)
-        && buffers::place(&device).client.properties().supports_type(buffers::element(precision))
+        && buffers::probe(&device).client.properties().supports_type(buffers::element(precision))
 }
 
 /// Whether the fused kernels can compute with this precision; in this build there are none.
@@ -138,7 +138,7 @@ pub fn read(tensor: Tensor<1>) -> Vec<f32> {
     block_on(read_async(tensor))
 }
 
-/// As [`read`], where nothing can be waited for.
+/// The asynchronous form of [`read`], for where a thread must not block.
 ///
 /// # Panics
 /// If the device fails.

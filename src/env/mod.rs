@@ -53,9 +53,12 @@ pub trait Env: Copy + Eq + Hash + Debug + Send + Sync + 'static {
     /// Whether [`Rules::legal`] is asked: whether there are states in which not every action may be
     /// taken. Such a game has at most [`MAX_MASKED_ACTIONS`] actions.
     const MASKED: bool = false;
-    /// The settings that train the game well, as TOML that is laid over the general defaults
-    /// ([`crate::config`]).
-    const DEFAULTS: &'static str = "";
+
+    /// The settings that train the game with these parameters well: pieces of TOML, each laid over those
+    /// before, the first over the general defaults ([`crate::config`]).
+    fn defaults(&self) -> &'static [&'static str] {
+        &[]
+    }
 
     /// Features of an observation, each scaled to about [-1, 1].
     fn num_features(&self) -> usize;

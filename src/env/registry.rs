@@ -40,12 +40,12 @@ macro_rules! registry {
         /// The names of Grove's own games.
         pub const NAMES: &[&str] = &[$(<$Game as Env>::NAME),*];
 
-        /// The settings that train the game of this name well, [`Env::DEFAULTS`]; nothing for a game of
-        /// somebody else's.
-        pub fn defaults(name: &str) -> &'static str {
+        /// The settings that train the game of this name well as it is by default, [`Env::defaults`];
+        /// none for a game of somebody else's.
+        pub fn defaults(name: &str) -> &'static [&'static str] {
             match name {
-                $(<$Game as Env>::NAME => <$Game as Env>::DEFAULTS,)*
-                _ => "",
+                $(<$Game as Env>::NAME => <$Game>::default().defaults(),)*
+                _ => &[],
             }
         }
     };

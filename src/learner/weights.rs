@@ -16,7 +16,7 @@ pub struct Weights<M: Model> {
 }
 
 impl<M: Model> Weights<M> {
-    /// Of `policy`, before the first update. The reference policy, if `kl_coef` asks for one, is the
+    /// The weights of `policy` before the first update. The reference policy, if `kl_coef` asks for one, is the
     /// policy as it is now.
     pub fn new(policy: M, config: &TrainConfig) -> Self {
         let reference = (config.loss.kl_coef > 0.0).then(|| policy.clone());

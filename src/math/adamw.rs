@@ -40,7 +40,7 @@ pub struct Factors {
 }
 
 impl Factors {
-    /// Of step number `step`, from 1.
+    /// The factors of step number `step`, from 1.
     pub fn new(settings: &Settings, learning_rate: f64, step: u64) -> Self {
         let Settings { beta1, beta2, epsilon, weight_decay } = *settings;
         let bias = |beta: f64| 1.0 - beta.powf(step as f64);

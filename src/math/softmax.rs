@@ -27,7 +27,7 @@ pub fn unnormalized(logit: f32, max: f32) -> f32 {
     exp(logit - max)
 }
 
-/// Of the largest logit and the sum of [`unnormalized()`] over all.
+/// The normalizer of logits, from the largest of them and the sum of [`unnormalized()`] over all.
 #[cube]
 #[inline(always)]
 pub fn normalizer(max: f32, total: f32) -> Normalizer {

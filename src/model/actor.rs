@@ -61,11 +61,11 @@ pub enum NativePolicy {
 /// The room of a [`NativePolicy`].
 #[derive(Clone, Debug)]
 pub enum NativeScratch {
-    /// Of a perceptron.
+    /// The room of a perceptron.
     Mlp(<NativeMlp as Actor>::Scratch),
-    /// Of a recurrent network.
+    /// The room of a recurrent network.
     Gru(<NativeGru as Actor>::Scratch),
-    /// Of a model that somebody has brought along.
+    /// The room of a model that somebody has brought along.
     #[cfg(feature = "general")]
     Own(<TensorActor<OwnModel> as Actor>::Scratch),
 }
@@ -87,7 +87,7 @@ impl NativePolicy {
         }))
     }
 
-    /// As [`NativePolicy::new`], where nothing can be waited for.
+    /// The asynchronous form of [`NativePolicy::new`], for where a thread must not block.
     pub async fn new_async(network: FastForm<'_>) -> Self {
         match network {
             FastForm::Mlp(mlp) => Self::Mlp(NativeMlp::new_async(mlp).await),

@@ -51,7 +51,7 @@ pub(super) fn dense(
     all_tiles(bias, output, rectified, || input.iter().zip(weight.chunks_exact(outputs)));
 }
 
-/// As [`dense`], of those inputs alone that are `active`.
+/// A dense layer as [`dense`] computes it, from those inputs alone that are `active`: all others are 0.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub(super) fn sparse(
     weight: &[f32],

@@ -13,8 +13,8 @@ pub trait Memory: Clone + Debug + Send {
     /// `fresh` where `starts`, `[batch]`, is 1; where it is 0 what was remembered before.
     fn anew(self, fresh: &Self, starts: Tensor<1>) -> Self;
 
-    /// As numbers, `[batch, memory_size]`, where there are any: what lasts from iteration to iteration
-    /// and is saved.
+    /// What is remembered as rows of numbers, `[batch, memory_size]`; `None` for a model without memory.
+    /// Rows last from iteration to iteration and are saved in checkpoints.
     fn rows(&self) -> Option<Tensor<2>>;
 
     /// Memory with these [`rows`](Memory::rows).

@@ -1,9 +1,8 @@
 //! DAPO: the clipped surrogate, averaged over all steps of the rollout (Yu et al. 2025).
 
-use super::clip::{surrogate, surrogate_host};
-use super::{Averaging, Coefficients, HostSteps, HostTerms, LossConfig, Objective, Step, Term};
-use burn::cubecl;
-use burn::cubecl::prelude::*;
+pub(super) use super::clip::surrogate as term;
+use super::clip::surrogate_host;
+use super::{Averaging, HostSteps, HostTerms, LossConfig, Objective};
 
 /// The loss of DAPO.
 #[derive(Clone, Copy, Debug)]
@@ -16,10 +15,4 @@ impl Objective for Dapo {
     fn host(steps: &HostSteps, config: &LossConfig) -> HostTerms {
         surrogate_host(steps, config)
     }
-}
-
-#[cube]
-#[inline(always)]
-pub(super) fn term(step: &Step, by: &Coefficients) -> Term {
-    surrogate(step, by)
 }

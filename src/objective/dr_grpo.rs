@@ -3,10 +3,9 @@
 //! The constant is the most steps that a game can be learnt from, `learn_steps`, times the games: the
 //! analogue of the `max_completion_length` that TRL divides by. A step weighs the same however long its game.
 
-use super::clip::{surrogate, surrogate_host};
-use super::{Averaging, Coefficients, HostSteps, HostTerms, LossConfig, Objective, Step, Term};
-use burn::cubecl;
-use burn::cubecl::prelude::*;
+pub(super) use super::clip::surrogate as term;
+use super::clip::surrogate_host;
+use super::{Averaging, HostSteps, HostTerms, LossConfig, Objective};
 
 /// The loss of "Understanding R1-Zero-like training".
 #[derive(Clone, Copy, Debug)]
@@ -19,10 +18,4 @@ impl Objective for DrGrpo {
     fn host(steps: &HostSteps, config: &LossConfig) -> HostTerms {
         surrogate_host(steps, config)
     }
-}
-
-#[cube]
-#[inline(always)]
-pub(super) fn term(step: &Step, by: &Coefficients) -> Term {
-    surrogate(step, by)
 }

@@ -131,7 +131,7 @@ objectives! {
     dapo: Dapo,
     /// The clipped surrogate, averaged over all steps of the minibatch.
     bnpo: Bnpo,
-    /// As `grpo`, with one ratio a game: the geometric mean over its steps (Zheng et al. 2025).
+    /// The surrogate of `grpo` with one ratio a game: the geometric mean over its steps (Zheng et al. 2025).
     gspo: Gspo,
     /// The clipped ratio as a constant weight of `log pi`, averaged as in `dapo` (MiniMax 2025).
     cispo: Cispo,

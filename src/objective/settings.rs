@@ -86,7 +86,7 @@ pub struct Form {
 }
 
 impl Form {
-    /// Of the settings.
+    /// The form that the settings ask for.
     pub fn of(config: &LossConfig) -> Self {
         Self {
             loss_type: config.loss_type,
@@ -121,7 +121,7 @@ pub struct Coefficients {
 }
 
 impl Coefficients {
-    /// Of the settings, with this weight of the entropy.
+    /// The coefficients that the settings ask for, with this weight of the entropy.
     pub fn new(config: &LossConfig, entropy_coef: f64) -> Self {
         Self {
             low: (1.0 - config.clip_eps_low) as f32,

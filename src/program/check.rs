@@ -1,10 +1,11 @@
 //! `grove check`: what is wrong with a game, for those who write one.
 
 use super::say::{tell, tell_json};
-use super::{CheckArgs, Games, Playable, settings};
+use super::{CheckArgs, Games, Playable};
 use crate::device::{self, Chosen};
 use crate::env::{self, CheckOptions, Checked, Finding};
 use crate::rollout::check_on_device;
+use crate::trainer::new_settings;
 use anyhow::{Result, bail};
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
@@ -16,7 +17,7 @@ pub fn run(games: &Games, args: CheckArgs) -> Result<()> {
 /// Plays the game natively and, where a device has kernels, in those too; says what is found.
 pub fn check<G: Playable>(args: &CheckArgs) -> Result<()> {
     // Whether the parameters hold is the first thing that is checked.
-    let (game, _) = settings::<G>(toml::Table::new(), &args.set)?;
+    let (game, _) = new_settings::<G>(&toml::Table::new(), &args.set)?;
     let chosen = device::choose(&args.device)?;
     let options =
         CheckOptions { episodes: args.episodes, seed: args.seed, ..CheckOptions::default() };

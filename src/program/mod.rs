@@ -34,10 +34,10 @@ mod watch;
 pub use games::Playable;
 
 use crate::checkpoint::Checkpoint;
-use crate::config::{ConfigError, Engine, Precision, TrainConfig, overlay};
+use crate::config::{ConfigError, Engine, Precision, TrainConfig};
 use crate::env::look::Look;
 use crate::model::NamedModel;
-use crate::trainer::{Trainer, config_toml, saved_config};
+use crate::trainer::{Trainer, saved_config};
 use anyhow::{Context, Result, bail};
 use args::{
     BenchArgs, CheckArgs, Cli, Command, DevicesArgs, EvalArgs, RecordArgs, SettingsArgs, TrainArgs,
@@ -130,15 +130,6 @@ fn run(games: &Games, cli: Cli) -> Result<()> {
     }
 }
 
-/// The settings of a game: its defaults, then those of a file, then `--set`.
-fn settings<G: Playable>(file: toml::Table, set: &[String]) -> Result<(G, TrainConfig)> {
-    let defaults = config_toml(&G::default(), &TrainConfig::of::<G>()?);
-    let mut table = overlay::parse("the defaults", &defaults)?;
-    overlay::lay_over(&mut table, file)?;
-    overlay::apply(&mut table, set)?;
-    Ok(overlay::split(table, G::NAME)?)
-}
-
 /// The settings in a checkpoint, which whoever has made the file may have chosen.
 fn saved<G: Playable>(models: &Models, checkpoint: &Checkpoint) -> Result<(G, TrainConfig)> {
     let (game, config) = saved_config::<G>(checkpoint)?;
@@ -179,7 +170,7 @@ fn use_threads(threads: Option<u32>) -> Result<()> {
     pool.build_global().context("the threads do not start")
 }
 
-/// Refuses a run that asks for what only the fast way has where there is none.
+/// Refuses a run that asks for what only the fused engine has where there is none.
 fn check_engine<G: Playable>(trainer: &Trainer<G>) -> Result<()> {
     let config = trainer.config();
     let asked = match (config.engine, config.precision) {

@@ -24,7 +24,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Of a run of `total` iterations of which `done` are done.
+    /// The progress of a run of `total` iterations of which `done` are done.
     pub fn new(done: u32, total: u32) -> Self {
         let target = ProgressDrawTarget::stderr();
         let columns = Term::stderr().size_checked().map_or(COLUMNS, |(_, columns)| columns.into());
@@ -79,7 +79,7 @@ fn parts(record: &IterationRecord, greedy: Option<f64>) -> Vec<String> {
     ]
 }
 
-/// As many whole parts as there are columns for.
+/// A line of as many whole parts as there are columns for.
 fn fit(parts: &[String], columns: usize) -> String {
     let mut line = String::new();
     for part in parts {

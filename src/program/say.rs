@@ -35,7 +35,7 @@ pub fn tell(line: impl std::fmt::Display) -> Result<()> {
 /// The result as one JSON object on stdout.
 ///
 /// # Errors
-/// As [`tell`].
+/// If stdout cannot be written; a closed pipe is no error.
 pub fn tell_json(result: &impl Serialize) -> Result<()> {
     tell(serde_json::to_string(result)?)
 }

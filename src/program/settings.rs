@@ -1,9 +1,9 @@
 //! `grove settings`: every setting with what it is, and the same as a file's comments.
 
 use super::say::{tell, tell_json};
-use super::{Games, Playable, SettingsArgs, settings};
+use super::{Games, Playable, SettingsArgs};
 use crate::config::describe;
-use crate::trainer::config_toml;
+use crate::trainer::{config_toml, new_settings};
 use anyhow::Result;
 use serde::Serialize;
 use toml::{Table, Value};
@@ -29,7 +29,7 @@ struct Report<'a> {
 
 /// Lists the settings of a game's run.
 pub fn list<G: Playable>(args: &SettingsArgs) -> Result<()> {
-    let (game, config) = settings::<G>(Table::new(), &[])?;
+    let (game, config) = new_settings::<G>(&Table::new(), &[])?;
     let text = config_toml(&game, &config);
     if args.json {
         return tell_json(&Report { env: G::NAME, settings: all(&text.parse()?) });

@@ -9,12 +9,12 @@ use super::say::{say, tell, tell_json};
 use super::score::Scores;
 use super::settings::commented;
 use super::watch::{self, Port};
-use super::{Games, Models, Playable, TrainArgs, check_engine, saved, settings, validate};
+use super::{Games, Models, Playable, TrainArgs, check_engine, saved, validate};
 use crate::checkpoint::{self, Checkpoint};
 use crate::config::{CheckpointConfig, overlay};
 use crate::device::{self, Chosen, DeviceInfo};
 use crate::metrics::{IterationRecord, JsonLines};
-use crate::trainer::{TrainError, Trainer, config_toml, is_finite, saved_game_name};
+use crate::trainer::{TrainError, Trainer, config_toml, is_finite, new_settings, saved_game_name};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::time::Instant;
@@ -90,7 +90,7 @@ fn game_name(games: &Games, asked: Option<&str>, file: &toml::Table) -> Result<S
 /// Trains a new run.
 pub fn start<G: Playable>(games: &Games, args: &TrainArgs, file: toml::Table) -> Result<()> {
     let started = Instant::now();
-    let (game, mut config) = settings::<G>(file, &args.set)?;
+    let (game, mut config) = new_settings::<G>(&file, &args.set)?;
     config.engine = args.engine.unwrap_or(config.engine);
     config.precision = args.precision.unwrap_or(config.precision);
     config.seed = args.seed.unwrap_or(config.seed);

@@ -3,7 +3,7 @@
 use super::env_state::HEADER;
 use super::{branch_member, branch_step, staggered_time};
 use crate::config::{RolloutConfig, Start};
-use crate::device::buffers::place;
+use crate::device::buffers::probe;
 use crate::env::bits::{from_bits, to_bits};
 use crate::env::{Episode, PackedState, Played, Rules, new_game, num_words};
 pub(super) use crate::math::softmax::{Choice as Drawn, choose as draw_action};
@@ -264,7 +264,7 @@ pub(super) fn store_branch<G: Rules>(
 
 /// Environments `[env_words, count]` on a device, from words in host memory.
 pub(super) fn upload_envs(words: &[u32], count: usize, device: &Device) -> CubeTensor {
-    let probe = place(device);
+    let probe = probe(device);
     let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
     let handle = probe.client.create_from_slice(&bytes);
     let shape = Shape::from(vec![words.len() / count, count]);

@@ -7,7 +7,7 @@ use super::env_kernels::{download_envs, steps_per_launch, upload_envs};
 use super::{EnvStatesError, RolloutKeys, env_state, env_words};
 use crate::config::{Precision, RolloutConfig, Start};
 use crate::data::{Part, Recording};
-use crate::device::buffers::{cube_tensor, place, room};
+use crate::device::buffers::{cube_tensor, probe, room};
 use crate::env::{Rules, num_words};
 use crate::model::FlatMlp;
 use burn::backend::{Cube, DType};
@@ -64,7 +64,7 @@ impl<G: Rules> FusedRollout<G> {
     pub fn new(game: G, config: &RolloutConfig, keys: RolloutKeys, device: &Device) -> Self {
         assert!(crate::device::has_kernels(device), "the fused rollout needs a CubeCL device");
         let device = device.clone().without_autodiff();
-        let limit = place(&device).client.properties().memory.max_page_size.min(PART_BYTES);
+        let limit = probe(&device).client.properties().memory.max_page_size.min(PART_BYTES);
         let bytes = (num_words(game) + 1).max(values::<G>()) * config.num_steps * size_of::<u32>();
         let groups_per_part = (limit as usize / bytes / config.group_size).max(1);
         let steps_per_launch = steps_per_launch(config.num_envs());
@@ -169,7 +169,7 @@ impl<G: Rules> FusedRollout<G> {
         block_on(self.export_async())
     }
 
-    /// As [`FusedRollout::export`], where nothing can be waited for.
+    /// The asynchronous form of [`FusedRollout::export`], for where a thread must not block.
     pub async fn export_async(&self) -> Vec<u32> {
         download_envs(self.branches.0.as_deref()).await
     }

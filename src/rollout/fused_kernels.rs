@@ -71,22 +71,22 @@ fn play_steps<G: Rules, W: Float, I: Float>(
     #[comptime] plan: Plan,
     #[comptime] game: G,
 ) {
-    let place = ABSOLUTE_POS;
-    if place < sizes.games {
-        let env = sizes.first_env + place;
+    let row = ABSOLUTE_POS;
+    if row < sizes.games {
+        let env = sizes.first_env + row;
         let (group, groups) = (env / sizes.group_size, sizes.num_groups);
         let mut state = if comptime!(plan.origin == Origin::Continued) {
-            load_env_state::<G>(&*envs, place, sizes.games, game)
+            load_env_state::<G>(&*envs, row, sizes.games, game)
         } else {
             first_state::<G>(origins, group, groups, keys.level, comptime!(plan.origin), game)
         };
         let mut episode = if comptime!(plan.origin == Origin::Continued) {
-            load_episode(&*envs, place, sizes.games)
+            load_episode(&*envs, row, sizes.games)
         } else {
             first_episode::<G>(origins, group, groups, keys.level, comptime!(plan.origin), game)
         };
         if comptime!(plan.origin != Origin::Continued) {
-            first_scores[place] = episode.score;
+            first_scores[row] = episode.score;
         }
         let draws = action_key(keys.action, env as u32);
         let num_actions = comptime!(game.num_actions());
@@ -95,7 +95,7 @@ fn play_steps<G: Rules, W: Float, I: Float>(
         let mut x = Array::<f32>::new(comptime!(game.num_features()));
         let mut logits = Array::<f32>::new(num_actions);
         for t in sizes.first_step..sizes.end_step {
-            let at = t * sizes.games + place;
+            let at = t * sizes.games + row;
             store_state::<G>(words, &state, 0usize, at, stride, game);
             #[unroll]
             for i in 0..comptime!(game.num_features()) {
@@ -129,7 +129,7 @@ fn play_steps<G: Rules, W: Float, I: Float>(
                 );
             }
         }
-        store_env::<G>(envs, &state, &episode, place, sizes.games, game);
+        store_env::<G>(envs, &state, &episode, row, sizes.games, game);
     }
 }
 

@@ -5,7 +5,7 @@ use super::masks::mask_logits;
 use super::{action_key, action_uniform};
 use crate::config::{RolloutConfig, Start};
 use crate::data::Trajectory;
-use crate::device::buffers::{argument, cube_tensor, place, room};
+use crate::device::buffers::{argument, cube_tensor, probe, room};
 use crate::env::{Rules, play};
 use burn::backend::{Cube, DType};
 use burn::cubecl;
@@ -146,7 +146,7 @@ pub(super) struct Buffers<G: Rules> {
 impl<G: Rules> Buffers<G> {
     /// Room for the games of an iteration on `device`.
     pub fn new(game: G, config: &RolloutConfig, device: &Device) -> Self {
-        let probe = place(device);
+        let probe = probe(device);
         let room = |shape: &[usize], dtype: DType| room(&probe, shape, dtype);
         let (words, features) = (super::env_words(game), game.num_features());
         let (steps, envs) = (config.num_steps, config.num_envs());
@@ -169,7 +169,7 @@ impl<G: Rules> Buffers<G> {
         (cubecl::calculate_cube_count_elemwise(&self.client, units, dim), dim)
     }
 
-    /// Seats every game; `branches` are those of the last iteration, if the games go on from there.
+    /// Starts every game; `branches` are those of the last iteration, if the games go on from there.
     pub fn start(&self, branches: Option<&CubeTensor>, level_key: u32) {
         let origin = Origin::of(&self.config, branches.is_some());
         let (count, dim) = self.grid();

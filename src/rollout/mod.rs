@@ -60,7 +60,7 @@ pub struct RolloutKeys {
 }
 
 impl RolloutKeys {
-    /// Of the run with this seed.
+    /// The keys of the run with this seed.
     pub fn new(seed: u64) -> Self {
         Self {
             level: Stream::TrainLevel.key(seed),
@@ -69,7 +69,7 @@ impl RolloutKeys {
         }
     }
 
-    /// Of one iteration.
+    /// The keys of one iteration.
     fn at(&self, iteration: u32) -> Self {
         Self {
             level: draw(self.level, iteration),

@@ -87,7 +87,7 @@ impl<G: Rules> StepwiseRollout<G> {
         block_on(self.export_async())
     }
 
-    /// As [`StepwiseRollout::export`], where nothing can be waited for.
+    /// The asynchronous form of [`StepwiseRollout::export`], for where a thread must not block.
     pub async fn export_async(&self) -> Vec<u32> {
         match &self.branches {
             Branches::Host(envs) => env_state::export(self.game, envs),
@@ -240,10 +240,12 @@ impl<G: Rules> StepwiseRollout<G> {
 
 /// What a policy remembers of the games of an iteration.
 struct Remembered<M: Model> {
-    /// Of games whose episodes begin.
+    /// The memory of games whose episodes begin.
     fresh: M::Memory,
+    /// The memory of the games as they are now.
     now: M::Memory,
-    /// Of the games where the groups go on, once those have come so far; `None` where they do not go on.
+    /// The memory at the step from which the groups go on, once they have come so far; `None` where
+    /// they do not go on.
     branches: Option<M::Memory>,
     points: Vec<BranchPoint>,
     device: Device,

@@ -14,7 +14,8 @@ mod transfer;
 
 pub use finite::is_finite;
 pub use snapshot::{
-    SnapshotError, config_toml, load_policy, policy_file, saved_config, saved_game_name,
+    SnapshotError, config_toml, load_policy, new_settings, policy_file, saved_config,
+    saved_game_name,
 };
 
 use crate::config::TrainConfig;
@@ -117,7 +118,7 @@ impl<G: Rules, M: Model> Trainer<G, M> {
     /// A run at its start, of a model on `device`, whatever `config.policy` says.
     ///
     /// # Panics
-    /// As [`Trainer::new`].
+    /// If the settings are out of range, or the device lacks what they ask for.
     pub fn with_model(game: G, model: M, config: &TrainConfig, device: &Device) -> Self {
         let engine = Engines::new(game, model, config, device);
         let (config, device) = (config.clone(), device.clone());
@@ -138,7 +139,7 @@ impl<G: Rules, M: Model> Trainer<G, M> {
         }
     }
 
-    /// As [`Trainer::iterate`], where nothing can be waited for: in a browser.
+    /// The asynchronous form of [`Trainer::iterate`], for where a thread must not block: in a browser.
     ///
     /// # Errors
     /// As [`Trainer::iterate`].
@@ -166,7 +167,7 @@ impl<G: Rules, M: Model> Trainer<G, M> {
         block_on(self.evaluate_async(episodes, player))
     }
 
-    /// As [`Trainer::evaluate`], where nothing can be waited for.
+    /// The asynchronous form of [`Trainer::evaluate`], for where a thread must not block.
     pub async fn evaluate_async(&self, episodes: usize, player: Player) -> Evaluation {
         let (game, seed) = (self.game, self.config.seed);
         let model = self.model();
@@ -188,7 +189,7 @@ impl<G: Rules, M: Model> Trainer<G, M> {
         block_on(self.measure_async())
     }
 
-    /// As [`Trainer::measure`], where nothing can be waited for.
+    /// The asynchronous form of [`Trainer::measure`], for where a thread must not block.
     pub async fn measure_async(&mut self) -> (EvaluationRecord, bool) {
         let episodes = self.config.checkpoint.eval_episodes;
         let evaluation = self.evaluate_async(episodes, Player::Greedy).await;

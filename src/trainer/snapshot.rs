@@ -125,6 +125,26 @@ pub fn config_toml<G: Rules + Serialize>(game: &G, config: &TrainConfig) -> Stri
     toml::to_string(&table).expect("settings are plain tables")
 }
 
+/// The settings of a new run: the defaults, those of a file laid over them, then every `key=value`.
+///
+/// A game's own settings are read first, since the defaults may depend on them ([`Env::defaults`]).
+///
+/// # Errors
+/// If there is no such setting, or a value is not of its type.
+pub fn new_settings<G>(file: &toml::Table, set: &[String]) -> Result<(G, TrainConfig), ConfigError>
+where
+    G: Rules + Default + Serialize + DeserializeOwned,
+{
+    let over = |defaults: TrainConfig| {
+        let mut table = overlay::parse("the defaults", &config_toml(&G::default(), &defaults))?;
+        overlay::lay_over(&mut table, file.clone())?;
+        overlay::apply(&mut table, set)?;
+        overlay::split::<G>(table, G::NAME)
+    };
+    let (game, _) = over(TrainConfig::of(&G::default())?)?;
+    over(TrainConfig::of(&game)?)
+}
+
 /// The policy in a checkpoint, of a network that comes along.
 ///
 /// # Errors
@@ -180,7 +200,7 @@ impl<G: Rules + Serialize, M: Model> Trainer<G, M> {
         block_on(self.snapshot_async())
     }
 
-    /// As [`Trainer::snapshot`], where nothing can be waited for.
+    /// The asynchronous form of [`Trainer::snapshot`], for where a thread must not block.
     pub async fn snapshot_async(&self) -> Checkpoint {
         let names = named_parameters(&self.model());
         let kept = with_engine!(&self.engine, engine => engine.export().await);

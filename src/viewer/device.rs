@@ -74,7 +74,7 @@ fn instances_kernel<G: Look>(
 }
 
 /// The sprites of some games on a wgpu device, as [`instances()`](super::instances()) gives them on the CPU.
-/// `before` and `now` are their seats, `[env_words, games]` ([`env_words`]), around the last step;
+/// `before` and `now` are their states, `[env_words, games]` ([`env_words`]), around the last step;
 /// a game that has begun a new level meanwhile is shown as it is now.
 ///
 /// # Panics

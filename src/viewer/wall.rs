@@ -42,7 +42,7 @@ pub struct Cells {
 }
 
 impl Cells {
-    /// Of a game's scene.
+    /// The columns and rows of a game's scene.
     pub fn of(setting: &impl Setting) -> Self {
         Self { columns: setting.columns(), rows: setting.rows() }
     }

@@ -1,8 +1,9 @@
 //! Settings: what a file and a command line ask for is what a run gets.
 
 use grove::config::{TrainConfig, overlay};
-use grove::env::Fruit;
-use grove::trainer::config_toml;
+use grove::env::{Fruit, FruitObservation};
+use grove::trainer::{config_toml, new_settings};
+use toml::Table;
 
 /// The bounds of the ratio below and above after a file, then a command line.
 fn bounds(file: &str, command_line: &[&str]) -> (f64, f64) {
@@ -77,4 +78,22 @@ fn an_unknown_setting_gets_a_likely_name_or_none() {
         let said = settings(&[&format!("{key}=1")]).unwrap_err();
         assert_eq!(said, format!("unknown setting `{key}`{likely}"));
     }
+}
+
+#[test]
+fn the_defaults_are_those_of_the_game_as_it_is_set() {
+    let settings = |set: &[&str]| {
+        let set: Vec<String> = set.iter().map(|s| s.to_string()).collect();
+        new_settings::<Fruit>(&Table::new(), &set).unwrap()
+    };
+    let iterations = |set: &[&str]| settings(set).1.iterations;
+    assert_eq!(iterations(&[]), 100);
+    assert_eq!(iterations(&["fruit.width=20"]), 100);
+    assert_eq!(iterations(&["fruit.width=21"]), 300);
+    let (game, config) = settings(&["fruit.observation=positions", "seed=7"]);
+    assert_eq!(game.observation, FruitObservation::Positions);
+    assert_eq!((config.iterations, config.seed), (600, 7));
+    assert_eq!(config.policy.hidden, [128, 128]);
+    // What is asked for goes before any default.
+    assert_eq!(iterations(&["fruit.observation=positions", "iterations=5"]), 5);
 }

@@ -102,7 +102,7 @@ fn lower_precisions_come_close_to_single_precision_where_the_device_has_them() {
         } else {
             let config = TrainConfig { precision, ..config(precision) };
             let trainer = Trainer::new(Fruit::default(), &config, &device);
-            let obstacle = trainer.obstacle().expect("the fast way is closed");
+            let obstacle = trainer.obstacle().expect("the fast engine is closed to it");
             assert!(obstacle.contains("the device does not have"), "{obstacle}");
         }
     }

@@ -9,7 +9,7 @@ use grove::env::look::Look;
 use grove::env::{NAMES, Rules};
 use grove::metrics::IterationRecord;
 use grove::model::FlatMlp;
-use grove::trainer::{TrainError, Trainer, config_toml};
+use grove::trainer::{TrainError, Trainer, config_toml, new_settings};
 use serde::{Serialize, de::DeserializeOwned};
 use std::pin::Pin;
 use wasm_bindgen::prelude::*;
@@ -106,10 +106,7 @@ fn settings<G>(asked: &str) -> Result<(G, TrainConfig), ConfigError>
 where
     G: Rules + Default + Serialize + DeserializeOwned,
 {
-    let defaults = config_toml(&G::default(), &TrainConfig::of::<G>()?);
-    let mut table = overlay::parse("the defaults", &defaults)?;
-    overlay::lay_over(&mut table, overlay::parse("the settings", asked)?)?;
-    let (game, config) = overlay::split::<G>(table, G::NAME)?;
+    let (game, config) = new_settings::<G>(&overlay::parse("the settings", asked)?, &[])?;
     game.validate().map_err(ConfigError::OutOfRange)?;
     config.validate()?;
     Ok((game, config))
@@ -130,7 +127,7 @@ where
             Ok(Box::new(Session { trainer, device: device.clone(), wall: None }))
         }
         Some(obstacle) => {
-            Err(JsError::new(&format!("a page trains the fast way only: {obstacle}")))
+            Err(JsError::new(&format!("a page trains with the fast engines only: {obstacle}")))
         }
     }
 }

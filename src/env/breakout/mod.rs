@@ -98,9 +98,12 @@ impl Default for Breakout {
 
 impl Env for Breakout {
     const NAME: &'static str = "breakout";
-    const DEFAULTS: &'static str = include_str!("defaults.toml");
     const SCORE_IS_REWARD: bool = true;
     const COMMON: Option<Self> = Some(Self::DEFAULT);
+
+    fn defaults(&self) -> &'static [&'static str] {
+        &[include_str!("defaults.toml")]
+    }
 
     /// Those of its [`BreakoutObservation`].
     fn num_features(&self) -> usize {

@@ -43,7 +43,10 @@ impl Default for CartPole {
 impl Env for CartPole {
     const NAME: &'static str = "cartpole";
     const SCORE_IS_REWARD: bool = true;
-    const DEFAULTS: &'static str = include_str!("defaults.toml");
+
+    fn defaults(&self) -> &'static [&'static str] {
+        &[include_str!("defaults.toml")]
+    }
 
     /// Position over 2.4 m, velocity over 3 m/s, angle over 12 degrees, angular velocity over
     /// 3 rad/s.

@@ -57,7 +57,10 @@ impl Catch {
 impl Env for Catch {
     const NAME: &'static str = "catch";
     const SCORE_IS_REWARD: bool = true;
-    const DEFAULTS: &'static str = include_str!("defaults.toml");
+
+    fn defaults(&self) -> &'static [&'static str] {
+        &[include_str!("defaults.toml")]
+    }
 
     /// Those of its [`Observation`].
     fn num_features(&self) -> usize {

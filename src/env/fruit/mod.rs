@@ -86,9 +86,19 @@ impl Fruit {
 
 impl Env for Fruit {
     const NAME: &'static str = "fruit";
-    const DEFAULTS: &'static str = include_str!("defaults.toml");
     const COMMON: Option<Self> = Some(Self::DEFAULT);
     const SCORE_IS_REWARD: bool = true;
+
+    /// Where a plate is wide, catching in time takes longer to learn; from positions alone, longer still
+    /// and a larger network.
+    fn defaults(&self) -> &'static [&'static str] {
+        const USUAL: &str = include_str!("defaults.toml");
+        match self.observation {
+            FruitObservation::Positions => &[USUAL, include_str!("positions.toml")],
+            FruitObservation::Features if self.width > 20 => &[USUAL, include_str!("wide.toml")],
+            FruitObservation::Features => &[USUAL],
+        }
+    }
 
     /// The basket's column; then four features of each fruit, the lowest first; then one of each
     /// pair of fruits that land next or next but one to each other. Or the column, and three numbers
@@ -404,7 +414,7 @@ impl Rules for Fruit {
     /// to the other. Slacks tell whether a fruit, or a second one after the first, can be caught at
     /// all; they are clipped to +-2, where the decision lies. Features of missing fruits are 0.
     ///
-    /// Of [`FruitObservation::Positions`] feature 0 is the same; features `1 + 3 i` and on are of fruit
+    /// With [`FruitObservation::Positions`], feature 0 is the same; features `1 + 3 i` and on are of fruit
     /// `i`: its column and its row, each scaled to -1..=1, and 1 where it is there.
     #[inline(always)]
     fn feature(state: &FruitState, #[comptime] i: usize, #[comptime] game: Self) -> f32 {

@@ -45,8 +45,11 @@ static REFERENCES: [[(&str, f64); 2]; MAX_CUES as usize - 1] = [
 
 impl Env for Recall {
     const NAME: &'static str = "recall";
-    const DEFAULTS: &'static str = include_str!("defaults.toml");
     const SCORE_IS_REWARD: bool = true;
+
+    fn defaults(&self) -> &'static [&'static str] {
+        &[include_str!("defaults.toml")]
+    }
 
     /// One for each light, 1 where it is lit; whether this is the first step; whether it is the
     /// last; and noise, uniform in -1..1.

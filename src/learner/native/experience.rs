@@ -27,7 +27,7 @@ pub struct Experience<'a> {
 }
 
 impl<'a> Experience<'a> {
-    /// Of a trajectory; no reference yet.
+    /// The experience of a trajectory, without a reference policy yet.
     ///
     /// # Panics
     /// If lengths do not belong together.

@@ -40,7 +40,7 @@ pub struct Steps<'a> {
     pub mask: &'a Group,
     /// Weights in the loss.
     pub weights: &'a Group,
-    /// Of the step's game, where the loss has one ratio a game.
+    /// The ratio of each step's game, where the loss has one ratio a game.
     pub games: &'a [GameRatio; GROUP],
     /// The actions that may be taken, bit by bit, the first action's the lowest; none where all may be,
     /// always.
@@ -59,7 +59,7 @@ pub struct GameRatio {
 /// Sums over steps, lane by lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sums {
-    /// Of what [`Loss::SUMS`](crate::objective::Loss::SUMS) names, in that order; then the loss.
+    /// The sums that [`Loss::SUMS`](crate::objective::Loss::SUMS) names, in that order; then the loss.
     pub lanes: [Group; 5],
 }
 
@@ -130,7 +130,7 @@ fn mask(values: &mut [Group], legal: Option<&[u32; GROUP]>, value: f32) {
     }
 }
 
-/// Of each lane the number that belongs to its action.
+/// The value that belongs to each lane's action.
 #[inline(always)]
 fn chosen(values: &[Group], actions: &[i32; GROUP]) -> Group {
     let mut chosen = [0.0f32; GROUP];

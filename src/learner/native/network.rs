@@ -49,7 +49,7 @@ struct Head {
 }
 
 impl Layout {
-    /// Of a network with these layer widths, features and actions included.
+    /// The layout of a network with these layer widths, features and actions included.
     ///
     /// # Panics
     /// If there is no hidden layer.
@@ -156,9 +156,9 @@ impl Layout {
 pub struct Network {
     layout: Layout,
     params: Vec<f32>,
-    /// Of each hidden layer but the first, `[columns, rows]`.
+    /// The transposed weights of each hidden layer but the first, `[columns, rows]`.
     transposed: Vec<Vec<f32>>,
-    /// Of the head, as [`pack`] orders them.
+    /// The head's weights, as [`pack`] orders them.
     packed: Vec<f32>,
 }
 
@@ -170,7 +170,7 @@ pub struct Block {
     obs_stride: usize,
     /// The observations, where they are mostly 0.
     nonzeros: Nonzeros,
-    /// Of each hidden layer what it gives, `[samples, columns]`.
+    /// The activations of each hidden layer, `[samples, columns]`.
     hidden: Vec<Vec<f32>>,
     /// The derivatives of the activations there, then the gradients of the loss; see
     /// [`Network::slopes`].

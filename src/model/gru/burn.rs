@@ -24,9 +24,9 @@ use burn::tensor::{Device, Tensor, TensorData, activation};
 #[derive(Module, Debug)]
 pub struct Gru {
     encoder: Vec<Linear>,
-    /// Of the input: `r`, `z` and `n` side by side.
+    /// The gates' weights of the input: `r`, `z` and `n` side by side.
     input_gates: Linear,
-    /// Of the memory, likewise.
+    /// The gates' weights of the memory, in the same order.
     memory_gates: Linear,
     head: Linear,
     #[module(skip)]
@@ -137,9 +137,9 @@ struct Affine {
 /// A recurrent layer whose weights have been taken apart: once for a sequence, so that its gradient need
 /// not put the gates of every step together.
 struct Cell {
-    /// Of the input, in the order `r`, `z`, `n`.
+    /// The gates' weights of the input, in the order `r`, `z`, `n`.
     inputs: [Affine; 3],
-    /// Of the memory, likewise.
+    /// The gates' weights of the memory, in the same order.
     own: [Affine; 3],
 }
 

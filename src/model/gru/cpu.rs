@@ -35,7 +35,7 @@ impl NativeGru {
         block_on(Self::new_async(gru))
     }
 
-    /// As [`NativeGru::new`], where nothing can be waited for.
+    /// The asynchronous form of [`NativeGru::new`], for where a thread must not block.
     ///
     /// # Panics
     /// If the device fails.

@@ -41,7 +41,7 @@ impl NativeMlp {
         block_on(Self::new_async(mlp))
     }
 
-    /// As [`NativeMlp::new`], where nothing can be waited for.
+    /// The asynchronous form of [`NativeMlp::new`], for where a thread must not block.
     ///
     /// # Panics
     /// If the device fails.

@@ -34,7 +34,8 @@ pub struct FlatMlp {
 }
 
 impl FlatMlp {
-    /// Of a perceptron with one or two hidden layers, on its device.
+    /// The parameters of a perceptron in one buffer on its device; `None` unless it has one or two
+    /// hidden layers.
     pub fn of(mlp: &Mlp) -> Option<Self> {
         let shape = MlpShape::of(mlp)?;
         Some(Self { shape, params: flatten(mlp).without_autodiff() })

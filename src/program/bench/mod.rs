@@ -9,14 +9,14 @@ mod report;
 mod work;
 
 use super::say::{tell, tell_json};
-use super::{BenchArgs, Games, Models, Playable, check_engine, settings, validate};
+use super::{BenchArgs, Games, Models, Playable, check_engine, validate};
 use crate::config::{ModelKind, Start, TrainConfig};
 use crate::device;
 use crate::env::Rules;
 use crate::model::NativePolicy;
 use crate::rng::Stream;
 use crate::rollout::{Player, evaluate, play_at_random};
-use crate::trainer::Trainer;
+use crate::trainer::{Trainer, new_settings};
 use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
 use report::{Figure, Report, ScoreRuns};
@@ -39,7 +39,7 @@ pub fn run(games: &Games, args: BenchArgs) -> Result<()> {
 
 /// Measures every figure, of the game's usual parameters with the changes asked for.
 pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
-    let (game, mut config) = settings::<G>(toml::Table::new(), &args.set)?;
+    let (game, mut config) = new_settings::<G>(&toml::Table::new(), &args.set)?;
     let defaults = config.clone();
     ensure!(
         args.num_envs.is_multiple_of(args.group_size),

@@ -17,7 +17,7 @@ pub(super) struct Figure {
 }
 
 impl Figure {
-    /// Of one value or more.
+    /// The median, least and greatest of one value or more.
     fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let last = values.len() - 1;
@@ -55,14 +55,14 @@ pub(super) struct ScoreRuns {
     score: f64,
     /// The seed of the first run; each other has the next.
     first_seed: u64,
-    /// Of those that reached the score; `None` if none did.
+    /// Seconds of the runs that reached the score; `None` if none did.
     figure: Option<Figure>,
     /// Seconds of each run; `None` for one that ended below the score.
     runs: Vec<Option<f64>>,
 }
 
 impl ScoreRuns {
-    /// Of these runs.
+    /// Sums up runs, each by the seconds that it took, or `None`.
     pub fn of(score: f64, first_seed: u64, runs: Vec<Option<f64>>) -> Self {
         let reached: Vec<f64> = runs.iter().copied().flatten().collect();
         let figure = (!reached.is_empty()).then(|| Figure::of(reached));

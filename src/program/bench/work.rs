@@ -27,16 +27,16 @@ use serde::Serialize;
 pub(super) struct Work {
     /// Floating-point operations of a step of a rollout.
     pub policy_flops: f64,
-    /// Of a step of training.
+    /// Floating-point operations of a step of training.
     pub trained_flops: f64,
     /// Bytes of a step of a rollout.
     pub policy_bytes: f64,
-    /// Of a step of training.
+    /// Bytes of a step of training.
     pub trained_bytes: f64,
 }
 
 impl Work {
-    /// That of a game and a run.
+    /// The work of a step of a game in a run.
     pub fn of<G: Rules>(game: G, config: &TrainConfig) -> Self {
         let inputs = [game.num_features()].into_iter().chain(config.policy.hidden.iter().copied());
         let outputs = config.policy.hidden.iter().copied().chain([game.num_actions()]);

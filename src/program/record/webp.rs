@@ -12,7 +12,7 @@ use std::io::{self, Seek, SeekFrom, Write};
 
 /// In a header of the extended format: there are frames, and pixels that are not opaque.
 const ANIMATED_WITH_ALPHA: u8 = 1 << 1 | 1 << 4;
-/// Of a frame: where its pixels are not opaque, what was there is seen; and it stays.
+/// How a frame is laid over the one before: where its pixels are not opaque, that one is seen.
 const LAID_OVER: u8 = 0;
 /// Bytes of a WebP file before its first chunk: "RIFF", the length of what follows, "WEBP".
 const FILE_HEADER: usize = 12;

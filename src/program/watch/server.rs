@@ -112,7 +112,7 @@ impl Drop for Server {
 }
 
 async fn accept(listener: tokio::net::TcpListener, site: Arc<Site>) {
-    let seats = Arc::new(Semaphore::new(CONNECTIONS));
+    let connections = Arc::new(Semaphore::new(CONNECTIONS));
     let standing = Arc::new(Semaphore::new(TURNED_AWAY));
     loop {
         let Ok((stream, _)) = listener.accept().await else {
@@ -120,17 +120,17 @@ async fn accept(listener: tokio::net::TcpListener, site: Arc<Site>) {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let (place, busy) = match seats.clone().try_acquire_owned() {
-            Ok(seat) => (seat, false),
+        let (permit, busy) = match connections.clone().try_acquire_owned() {
+            Ok(permit) => (permit, false),
             Err(_) => match standing.clone().try_acquire_owned() {
-                Ok(place) => (place, true),
+                Ok(permit) => (permit, true),
                 Err(_) => continue,
             },
         };
         let site = site.clone();
         tokio::spawn(async move {
             serve(stream, &site, busy).await;
-            drop(place);
+            drop(permit);
         });
     }
 }
