@@ -28,6 +28,8 @@ pub enum Stream {
     Shuffle = 6,
     /// The member whose game a group goes on with.
     Branch = 7,
+    /// Levels and actions of demonstrations.
+    Demonstration = 8,
 }
 
 impl Stream {

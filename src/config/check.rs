@@ -1,6 +1,6 @@
 //! The limits of every setting, and of settings beside each other.
 
-use super::{ConfigError, ModelKind, TrainConfig};
+use super::{ConfigError, LossType, ModelKind, TrainConfig};
 
 fn out_of_range(message: String) -> ConfigError {
     ConfigError::OutOfRange(message)
@@ -77,6 +77,28 @@ impl TrainConfig {
             "at most 2^30 steps an iteration",
         )?;
 
+        let data = &self.data;
+        check((1..=1 << 16).contains(&data.window), "data.window", data.window, "1 to 65536")?;
+        check(
+            (1..=1 << 24).contains(&data.batch_size),
+            "data.batch_size",
+            data.batch_size,
+            "1 to 16777216",
+        )?;
+        check(
+            data.validation > 0.0 && data.validation <= 0.5,
+            "data.validation",
+            data.validation,
+            "above 0 and at most 0.5",
+        )?;
+        check(data.epochs >= 1, "data.epochs", data.epochs, "1 or more")?;
+        check(
+            !data.is_on() || self.loss.loss_type == LossType::Nll,
+            "loss.loss_type",
+            self.loss.loss_type,
+            "nll where the run learns from data",
+        )?;
+
         let discount = self.advantage.discount;
         check(
             discount > 0.0 && discount <= 1.0,
@@ -124,18 +146,18 @@ impl TrainConfig {
             "1 or more",
         )?;
         check(
-            update.num_minibatches >= 1 && update.num_minibatches <= games,
+            update.num_minibatches >= 1 && (data.is_on() || update.num_minibatches <= games),
             "update.num_minibatches",
             update.num_minibatches,
             &format!("1 to the number of games ({games} = num_groups * group_size)"),
         )?;
         check(
-            games.is_multiple_of(update.num_minibatches),
+            data.is_on() || games.is_multiple_of(update.num_minibatches),
             "update.num_minibatches",
             update.num_minibatches,
             &format!("a divisor of the number of games ({games} = num_groups * group_size)"),
         )?;
-        let minibatch = games / update.num_minibatches;
+        let minibatch = if data.is_on() { data.batch_size } else { games / update.num_minibatches };
         check(
             (1..=minibatch).contains(&update.gradient_accumulation_steps),
             "update.gradient_accumulation_steps",

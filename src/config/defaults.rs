@@ -69,6 +69,7 @@ impl TrainConfig {
                 eval_every: 25,
                 eval_episodes: 1000,
             },
+            data: DataConfig::default(),
         }
     }
 }

@@ -31,6 +31,13 @@ descriptions! {
     "iterations": "1 or more", "Iterations of rollout and update; the schedules end with the last.";
     "engine": "auto, fused, general", "What plays and learns: auto takes the fast engine where there is one.";
     "precision": "f32, f16, bf16", "What the fused kernels compute products with, where the device has it.";
+    "data.path": "a folder, or empty", "The dataset that is learnt from instead of games (`grove fit`).";
+    "data.window": "1 to 65536", "Steps of a piece of an episode; what a model remembers starts anew with it.";
+    "data.batch_size": "1 or more", "Windows of an optimiser step.";
+    "data.validation": "above 0, at most 0.5", "Share of the episodes that are held out to measure what is learnt.";
+    "data.epochs": "1 or more", "Passes over the data; `iterations` follows from it where --iterations does not set it.";
+    "data.class_weights": "none, balanced", "How much each action weighs: as often as it comes, or all the same.";
+    "data.patience": "0 (never) or more", "Evaluations without a better one after which the run ends.";
     "policy.kind": "mlp, gru, or a model of your own", "Which network; a gru remembers what it has seen of an episode.";
     "policy.hidden": "one to eight numbers of 1 to 4096", "Units of the hidden layers; the last of a gru is the recurrent one.";
     "policy.activation": "relu, tanh, silu, gelu", "What follows a hidden layer.";

@@ -42,6 +42,74 @@ pub struct TrainConfig {
     pub optimizer: OptimizerConfig,
     /// When the run is measured and saved.
     pub checkpoint: CheckpointConfig,
+    /// What is learnt from instead of games, if anything is.
+    #[serde(default)]
+    pub data: DataConfig,
+}
+
+impl TrainConfig {
+    /// Steps that an iteration learns from at most: those that its games play, or those of its batches
+    /// of windows.
+    pub fn steps_per_iteration(&self) -> u64 {
+        let steps = match self.data.is_on() {
+            true => self.update.num_minibatches * self.data.batch_size * self.data.window,
+            false => self.rollout.num_envs() * self.rollout.num_steps,
+        };
+        steps as u64
+    }
+}
+
+/// Learning from a dataset instead of from games (`grove fit`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DataConfig {
+    /// The folder of the dataset; empty where the run plays games.
+    pub path: String,
+    /// Steps of a window, the piece of an episode that is learnt from at a time. What a model remembers
+    /// starts anew with it.
+    pub window: usize,
+    /// Windows of an optimiser step.
+    pub batch_size: usize,
+    /// Share of the episodes that are held out to measure what is learnt, above 0 and at most 0.5.
+    pub validation: f64,
+    /// Passes over what is learnt from. Where `iterations` is not told on the command line, it follows
+    /// from this.
+    pub epochs: u32,
+    /// How much each action weighs.
+    pub class_weights: ClassWeights,
+    /// Evaluations without a better one after which the run ends; 0 for never.
+    pub patience: u32,
+}
+
+impl Default for DataConfig {
+    fn default() -> Self {
+        Self {
+            path: String::new(),
+            window: 1,
+            batch_size: 256,
+            validation: 0.1,
+            epochs: 30,
+            class_weights: ClassWeights::None,
+            patience: 0,
+        }
+    }
+}
+
+impl DataConfig {
+    /// Whether the run learns from data.
+    pub fn is_on(&self) -> bool {
+        !self.path.is_empty()
+    }
+}
+
+/// How much the steps of each action weigh in a dataset, besides the weights that it has itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClassWeights {
+    /// Every step as much.
+    None,
+    /// All steps of an action together as much as those of any other.
+    Balanced,
 }
 
 /// Which engine plays and learns. All do the same; rounding differs.

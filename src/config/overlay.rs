@@ -111,6 +111,17 @@ pub fn lay_over(table: &mut Table, changes: Table) -> Result<(), ConfigError> {
     set_all(table, flat)
 }
 
+/// Two tables of settings as one; where both have a setting, that of `over` stays.
+pub fn merged(mut base: Table, over: Table) -> Table {
+    for (key, value) in over {
+        match (base.get_mut(&key), value) {
+            (Some(Value::Table(section)), Value::Table(changes)) => section.extend(changes),
+            (_, value) => drop(base.insert(key, value)),
+        }
+    }
+    base
+}
+
 /// Applies the `key=value`s of a command line, in their order and otherwise as [`lay_over`]. A value is
 /// TOML; a bare word is a string.
 ///

@@ -1,13 +1,20 @@
 //! What a rollout gives and an update takes.
 
+#[cfg(not(target_family = "wasm"))]
+mod dataset;
 mod host;
 mod recording;
+mod windows;
 
+#[cfg(not(target_family = "wasm"))]
+pub use dataset::{Dataset, DatasetError, DatasetWriter, MANIFEST, Manifest};
 pub(crate) use host::by_game;
 pub use host::{HostTrajectory, OBS_MULTIPLE, Totals};
 pub use recording::{
     ENDED, Part, Recording, RecordingAdvantages, RecordingError, TERMINATED, TRUNCATED, summary,
 };
+
+pub use windows::{Columns, Windows};
 
 use burn::tensor::{Int, Tensor};
 
@@ -110,9 +117,11 @@ impl Trajectory {
     /// `[num_steps, num_envs]`. Before the first step it is as [`Trajectory::memory`] says.
     pub fn starts(&self) -> Tensor<2> {
         let [num_steps, num_envs, _] = self.dims();
-        let before = self.ends().narrow(0, 0, num_steps - 1);
-        let first = Tensor::zeros([1, num_envs], &before.device());
-        Tensor::cat(vec![first, before], 0)
+        let first = Tensor::zeros([1, num_envs], &self.obs.device());
+        match num_steps {
+            1 => first,
+            _ => Tensor::cat(vec![first, self.ends().narrow(0, 0, num_steps - 1)], 0),
+        }
     }
 
     /// The first `num_steps` steps.

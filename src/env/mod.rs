@@ -14,6 +14,7 @@ mod check;
 mod episode;
 pub mod look;
 mod registry;
+mod scripted;
 mod state;
 mod vec_env;
 
@@ -21,6 +22,7 @@ pub use cells::Cells;
 pub use check::{CheckOptions, Checked, Finding, Subject, check};
 pub use episode::{Episode, Played, advance, new_game, play, start_next};
 pub use registry::*;
+pub use scripted::Scripted;
 #[doc(hidden)]
 pub use state::{__all_words, __no_words, __place, __words_of};
 pub use state::{Bits, Field, MAX_WORDS, PackedState};
@@ -58,6 +60,11 @@ pub trait Env: Copy + Eq + Hash + Debug + Send + Sync + 'static {
     /// before, the first over the general defaults ([`crate::config`]).
     fn defaults(&self) -> &'static [&'static str] {
         &[]
+    }
+
+    /// Players that follow a plan of their own, to learn from (`grove demo`).
+    fn players(&self) -> Vec<Scripted> {
+        Vec::new()
     }
 
     /// Features of an observation, each scaled to about [-1, 1].

@@ -1,7 +1,7 @@
 //! The general learner: any model, by Burn's autodiff, on any device.
 
 use super::optimizer::clip_grad_norm;
-use super::order::{epoch_order, parts};
+use super::order::{minibatches, parts};
 use super::schedule::{entropy_coef, learning_rate, total_updates};
 use super::weights::Weights;
 use crate::config::TrainConfig;
@@ -80,58 +80,59 @@ impl<M: Model> Learner<M> {
         experience.reference_logprobs =
             self.weights.reference.as_ref().map(|policy| experience.steps(policy).logprobs);
         let counted = mask.clone().sum();
-        let games = num_envs / update.num_minibatches;
-        let mut sums = Tensor::<1>::zeros([Loss::SUMS.len()], &device);
-        let mut losses = Tensor::<1>::zeros([1], &device);
-        let mut norms = Tensor::<1>::zeros([1], &device);
-        for epoch in 0..update.update_epochs {
-            let order = epoch_order(self.shuffle_key, iteration, epoch, num_envs);
-            for minibatch in order.chunks_exact(games) {
-                let whole = update.num_minibatches == 1;
-                let steps = if whole {
-                    counted.clone()
+        let minibatches = minibatches(&self.config, self.shuffle_key, iteration, num_envs);
+        let zeros = |len: usize| Tensor::<1>::zeros([len], &device);
+        let (mut sums, mut losses, mut norms) = (zeros(Loss::SUMS.len()), zeros(1), zeros(1));
+        let mut learnt = zeros(1);
+        for minibatch in &minibatches {
+            let steps = if minibatch.len() == num_envs {
+                counted.clone()
+            } else {
+                mask.clone().select(1, indices(minibatch, &device)).sum()
+            };
+            learnt = learnt + steps.clone();
+            let totals = Totals {
+                games: minibatch.len(),
+                steps,
+                rollout_share: counted.clone() / update.num_minibatches as f32,
+            };
+            let mut gradient = self.weights.params.zeros_like();
+            let parts = parts(minibatch, update.gradient_accumulation_steps);
+            for part in parts.filter(|part| !part.is_empty()) {
+                let leaf = self.weights.params.clone().autodiff().require_grad();
+                let policy = unflatten(self.weights.module.clone(), &leaf);
+                let steps = if part.len() == num_envs {
+                    experience.steps(&policy)
                 } else {
-                    mask.clone().select(1, indices(minibatch, &device)).sum()
+                    experience.games(indices(part, &device)).steps(&policy)
                 };
-                let totals = Totals {
-                    games,
-                    steps,
-                    rollout_share: counted.clone() / update.num_minibatches as f32,
-                };
-                let mut gradient = self.weights.params.zeros_like();
-                for part in parts(minibatch, update.gradient_accumulation_steps) {
-                    let leaf = self.weights.params.clone().autodiff().require_grad();
-                    let policy = unflatten(self.weights.module.clone(), &leaf);
-                    let steps = if part.len() == num_envs {
-                        experience.steps(&policy)
-                    } else {
-                        experience.games(indices(part, &device)).steps(&policy)
-                    };
-                    let loss = loss(&self.config.loss, entropy_coef, &steps, &totals);
-                    let mut gradients = loss.loss.backward();
-                    let part = leaf.grad_remove(&mut gradients).expect("the loss has parameters");
-                    gradient = gradient + part;
-                    sums = sums + loss.sums.without_autodiff();
-                    losses = losses + loss.loss.without_autodiff();
-                }
-                let (gradient, norm) = clip_grad_norm(gradient, update.max_grad_norm);
-                norms = norms + norm;
-                let rate = learning_rate(
-                    &self.config.optimizer,
-                    self.weights.optimizer.steps,
-                    total_updates(&self.config),
-                );
-                self.weights.params = self.weights.optimizer.step(
-                    self.weights.params.clone(),
-                    gradient,
-                    rate,
-                    &self.config.optimizer,
-                );
+                let loss = loss(&self.config.loss, entropy_coef, &steps, &totals);
+                let mut gradients = loss.loss.backward();
+                let part = leaf.grad_remove(&mut gradients).expect("the loss has parameters");
+                gradient = gradient + part;
+                sums = sums + loss.sums.without_autodiff();
+                losses = losses + loss.loss.without_autodiff();
             }
+            let (gradient, norm) = clip_grad_norm(gradient, update.max_grad_norm);
+            norms = norms + norm;
+            let rate = learning_rate(
+                &self.config.optimizer,
+                self.weights.optimizer.steps,
+                total_updates(&self.config),
+            );
+            self.weights.params = self.weights.optimizer.step(
+                self.weights.params.clone(),
+                gradient,
+                rate,
+                &self.config.optimizer,
+            );
         }
-        let updates = (update.update_epochs * update.num_minibatches) as f32;
-        let steps = counted * update.update_epochs as f32;
-        let means = vec![sums / steps, losses / updates, norms / updates];
+        // Games are new in each iteration, and every epoch takes all of them.
+        if !self.config.data.is_on() {
+            learnt = counted * update.update_epochs as f32;
+        }
+        let updates = minibatches.len() as f32;
+        let means = vec![sums / learnt, losses / updates, norms / updates];
         UpdateStats { means: Tensor::cat(means, 0) }
     }
 

@@ -9,7 +9,7 @@ use super::gradient_kernel::{SUMS, ShareLaunch, Spread, Tiling, gradient_kernel}
 use super::loss_kernels::*;
 use super::optimizer::factors;
 use super::optimizer_kernels::*;
-use super::order::epoch_order;
+use super::order::minibatches;
 use super::schedule::{entropy_coef, learning_rate, total_updates};
 use super::weights::Weights;
 use crate::config::TrainConfig;
@@ -152,17 +152,14 @@ impl FusedLearner {
     /// The games of every minibatch of the update; those of a minibatch part by part where there are
     /// parts.
     fn order(&self, recording: &Recording, iteration: u32) -> Vec<u32> {
-        let update = &self.config.update;
-        let games = recording.num_envs / update.num_minibatches;
-        let mut all = Vec::with_capacity(update.update_epochs * update.num_minibatches * games);
-        for epoch in 0..update.update_epochs {
-            let order = epoch_order(self.shuffle_key, iteration, epoch, recording.num_envs);
-            for minibatch in order.chunks_exact(games) {
-                let first = all.len();
-                all.extend(minibatch.iter().map(|env| *env as u32));
-                if recording.parts.len() > 1 {
-                    all[first..].sort_unstable();
-                }
+        let minibatches =
+            minibatches(&self.config, self.shuffle_key, iteration, recording.num_envs);
+        let mut all = Vec::with_capacity(minibatches.iter().map(Vec::len).sum());
+        for minibatch in minibatches {
+            let first = all.len();
+            all.extend(minibatch.iter().map(|env| *env as u32));
+            if recording.parts.len() > 1 {
+                all[first..].sort_unstable();
             }
         }
         all

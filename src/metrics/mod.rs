@@ -86,4 +86,17 @@ pub struct EvaluationRecord {
     pub mean_score: f64,
     /// Standard error of the mean.
     pub std_error: f64,
+    /// How well the policy tells what was done in episodes that it has not learnt from; only of a run
+    /// that learns from data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_out: Option<HeldOut>,
+}
+
+/// How well a policy tells what somebody else has done.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HeldOut {
+    /// The mean negative log-likelihood of an action, nats.
+    pub loss: f64,
+    /// The share of the steps at which the policy's most likely action is what was done.
+    pub accuracy: f64,
 }

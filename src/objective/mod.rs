@@ -137,7 +137,8 @@ objectives! {
     cispo: Cispo,
     /// A soft gate instead of clipping, averaged as in `grpo` (Gao et al. 2025).
     sapo: Sapo,
-    /// `-w log pi`, with the advantage as the weight `w`: learning from data, whatever acted.
+    /// `-w log pi`, with the advantage as the weight `w`, averaged over all steps of the minibatch:
+    /// learning from data, whatever acted.
     nll: Nll,
 }
 

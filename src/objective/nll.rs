@@ -12,7 +12,7 @@ use burn::cubecl::prelude::*;
 pub struct Nll;
 
 impl Objective for Nll {
-    const AVERAGING: Averaging = Averaging::Rollout;
+    const AVERAGING: Averaging = Averaging::Minibatch;
     const CLIPS: bool = false;
 
     fn host(steps: &HostSteps, _config: &LossConfig) -> HostTerms {

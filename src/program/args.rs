@@ -17,8 +17,12 @@ pub struct Cli {
 pub enum Command {
     /// Train a policy for a game.
     Train(TrainArgs),
+    /// Train a policy to do what a dataset shows: imitation, before or instead of reinforcement.
+    Fit(FitArgs),
     /// Play a trained policy and report its score.
     Eval(EvalArgs),
+    /// Keep what a player or a policy does in a game as a dataset.
+    Demo(DemoArgs),
     /// List the devices of this machine that this build can use.
     Devices(DevicesArgs),
     /// Measure how fast a device plays and trains.
@@ -37,6 +41,25 @@ pub enum Command {
 pub struct TrainArgs {
     /// The game.
     pub game: Option<String>,
+    /// Start from the best policy of another run, or of a policy's file, instead of fresh weights.
+    #[arg(long, value_name = "RUN", conflicts_with = "resume")]
+    pub from: Option<PathBuf>,
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+/// What `fit` takes.
+#[derive(Args, Debug)]
+pub struct FitArgs {
+    /// The folder of a dataset; `grove demo` makes one.
+    pub data: PathBuf,
+    #[command(flatten)]
+    pub run: RunArgs,
+}
+
+/// What every command takes that trains.
+#[derive(Args, Debug)]
+pub struct RunArgs {
     /// A TOML file of settings; `grove settings` prints one that shows them all.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -96,6 +119,31 @@ pub struct EvalArgs {
     /// Threads of the CPU [default: one a core]. The result does not depend on it.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
+    /// Print the result as one JSON object on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct DemoArgs {
+    /// The game.
+    pub game: Option<String>,
+    /// Who plays: `random`, a player that the game has, or a run (its best policy, by its most likely
+    /// actions).
+    #[arg(long, value_name = "NAME|RUN")]
+    pub player: String,
+    /// Episodes to play, each of its own level.
+    #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    pub episodes: u32,
+    /// The folder of the dataset, which must not have anything in it.
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Seed of the episodes.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub seed: u64,
+    /// Change a setting of the game, for instance fruit.width=12; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
     /// Print the result as one JSON object on stdout.
     #[arg(long)]
     pub json: bool,

@@ -4,8 +4,8 @@ use super::models::Models;
 use super::record::{self, Scene};
 use super::run_dir::{Lock, RunDir};
 use super::{
-    BenchArgs, CheckArgs, EvalArgs, RecordArgs, SettingsArgs, TrainArgs, bench, check, eval,
-    settings, train,
+    BenchArgs, CheckArgs, DemoArgs, EvalArgs, RecordArgs, RunArgs, SettingsArgs, bench, check,
+    demo, eval, settings, train,
 };
 use crate::checkpoint::Checkpoint;
 use crate::config::{TrainConfig, overlay};
@@ -30,16 +30,18 @@ pub type References = &'static [(&'static str, f64)];
 pub trait Entry: Send + Sync {
     /// The game's name on the command line, in settings and in checkpoints.
     fn name(&self) -> &'static str;
-    /// Trains a new run by the settings of a file and the command line.
-    fn train(&self, games: &Games, args: &TrainArgs, file: toml::Table) -> Result<()>;
+    /// Trains a new run.
+    fn train(&self, games: &Games, start: &train::Start) -> Result<()>;
     /// Goes on with a run from a checkpoint.
     fn resume(
         &self,
         games: &Games,
-        args: &TrainArgs,
+        args: &RunArgs,
         dir: (RunDir, Lock),
         from: &Checkpoint,
     ) -> Result<()>;
+    /// Keeps what a player does as a dataset.
+    fn demo(&self, models: &Models, args: &DemoArgs) -> Result<()>;
     /// Plays fresh episodes with a trained policy.
     fn eval(&self, models: &Models, args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()>;
     /// Makes a picture or an animation of a trained policy.
@@ -64,18 +66,22 @@ impl<G: Playable> Entry for Known<G> {
         G::NAME
     }
 
-    fn train(&self, games: &Games, args: &TrainArgs, file: toml::Table) -> Result<()> {
-        train::start::<G>(games, args, file)
+    fn train(&self, games: &Games, start: &train::Start) -> Result<()> {
+        train::start::<G>(games, start)
     }
 
     fn resume(
         &self,
         games: &Games,
-        args: &TrainArgs,
+        args: &RunArgs,
         dir: (RunDir, Lock),
         from: &Checkpoint,
     ) -> Result<()> {
         train::resume::<G>(games, args, dir, from)
+    }
+
+    fn demo(&self, models: &Models, args: &DemoArgs) -> Result<()> {
+        demo::demonstrate::<G>(models, args)
     }
 
     fn eval(&self, models: &Models, args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {

@@ -15,9 +15,11 @@
 mod args;
 mod bench;
 mod check;
+mod demo;
 mod devices;
 mod dry;
 mod eval;
+mod fit;
 mod games;
 mod interrupt;
 mod models;
@@ -28,6 +30,7 @@ mod run_dir;
 mod say;
 mod score;
 mod settings;
+mod source;
 mod train;
 mod watch;
 
@@ -40,8 +43,8 @@ use crate::model::NamedModel;
 use crate::trainer::{Trainer, saved_config};
 use anyhow::{Context, Result, bail};
 use args::{
-    BenchArgs, CheckArgs, Cli, Command, DevicesArgs, EvalArgs, RecordArgs, SettingsArgs, TrainArgs,
-    WatchArgs,
+    BenchArgs, CheckArgs, Cli, Command, DemoArgs, DevicesArgs, EvalArgs, FitArgs, RecordArgs,
+    RunArgs, SettingsArgs, TrainArgs, WatchArgs,
 };
 use clap::{CommandFactory, FromArgMatches};
 use games::Games;
@@ -108,10 +111,13 @@ impl Program {
     fn command_line(&self) -> clap::Command {
         let usual = self.games.usual().unwrap_or("none");
         let help = format!("The game, one of: {} [default: {usual}]", self.games.names());
-        ["train", "bench", "check", "settings"].into_iter().fold(Cli::command(), |cli, command| {
-            let help = help.clone();
-            cli.mut_subcommand(command, |command| command.mut_arg("game", |arg| arg.help(help)))
-        })
+        ["train", "bench", "check", "settings", "demo"].into_iter().fold(
+            Cli::command(),
+            |cli, command| {
+                let help = help.clone();
+                cli.mut_subcommand(command, |command| command.mut_arg("game", |arg| arg.help(help)))
+            },
+        )
     }
 }
 
@@ -120,7 +126,9 @@ fn run(games: &Games, cli: Cli) -> Result<()> {
     log_to_stderr()?;
     match cli.command {
         Command::Train(args) => train::run(games, args),
+        Command::Fit(args) => fit::run(games, args),
         Command::Eval(args) => eval::run(games, args),
+        Command::Demo(args) => demo::run(games, args),
         Command::Devices(args) => devices::run(args),
         Command::Bench(args) => bench::run(games, args),
         Command::Check(args) => check::run(games, args),

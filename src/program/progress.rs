@@ -1,7 +1,7 @@
 //! How a run goes: a line that fits the terminal, and a history above it, or alone where there is none.
 
 use super::say::say;
-use crate::metrics::IterationRecord;
+use crate::metrics::{EvaluationRecord, HeldOut, IterationRecord};
 use console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
@@ -18,7 +18,8 @@ pub struct Progress {
     bar: ProgressBar,
     total: u32,
     columns: usize,
-    greedy: Option<f64>,
+    /// The last one.
+    evaluation: Option<EvaluationRecord>,
     /// The iteration of the last line of the history.
     told: u32,
 }
@@ -33,17 +34,15 @@ impl Progress {
         bar.set_style(ProgressStyle::with_template(&template).expect("the template is valid"));
         bar.set_position(u64::from(done));
         bar.reset_eta();
-        Self { bar, total, columns, greedy: None, told: done }
+        Self { bar, total, columns, evaluation: None, told: done }
     }
 
     /// After an iteration.
     pub fn show(&mut self, record: &IterationRecord) {
-        if let Some(evaluation) = record.evaluation {
-            self.greedy = Some(evaluation.mean_score);
-        }
-        let Self { bar, total, columns, greedy, told } = self;
+        self.evaluation = record.evaluation.or(self.evaluation);
+        let Self { bar, total, columns, evaluation, told } = self;
         let (iteration, total) = (record.iteration, *total);
-        let parts = parts(record, *greedy);
+        let parts = parts(record, *evaluation);
         let digits = total.to_string().len();
         bar.set_position(u64::from(iteration));
         bar.set_message(fit(&parts, columns.saturating_sub(BAR + 2 * digits + 3 + LEFT)));
@@ -68,15 +67,24 @@ impl Progress {
 }
 
 /// What there is to say, most important first.
-fn parts(record: &IterationRecord, greedy: Option<f64>) -> Vec<String> {
+fn parts(record: &IterationRecord, evaluation: Option<EvaluationRecord>) -> Vec<String> {
     let number = |x: Option<f64>| x.map_or("-".to_string(), |x| format!("{x:.2}"));
-    vec![
-        format!("score {}", number(record.score)),
-        format!("greedy {}", number(greedy)),
-        format!("{} steps/s", short(record.steps_per_second)),
-        format!("entropy {:.3}", record.entropy),
-        format!("kl {:.4}", record.approx_kl),
-    ]
+    let greedy = format!("greedy {}", number(evaluation.map(|evaluation| evaluation.mean_score)));
+    let speed = format!("{} steps/s", short(record.steps_per_second));
+    let entropy = format!("entropy {:.3}", record.entropy);
+    match evaluation.and_then(|evaluation| evaluation.held_out) {
+        Some(HeldOut { loss, accuracy }) => vec![
+            format!("loss {:.4}", record.loss),
+            format!("held out {loss:.4}, {:.1} % right", 100.0 * accuracy),
+            greedy,
+            speed,
+            entropy,
+        ],
+        None => {
+            let score = format!("score {}", number(record.score));
+            vec![score, greedy, speed, entropy, format!("kl {:.4}", record.approx_kl)]
+        }
+    }
 }
 
 /// A line of as many whole parts as there are columns for.

@@ -4,23 +4,33 @@ use super::dry::preview;
 use super::interrupt::Interrupt;
 use super::patience::patiently;
 use super::progress::{Progress, short};
-use super::run_dir::{Lock, RunDir};
+use super::run_dir::{Lock, RunDir, find_checkpoint};
 use super::say::{say, tell, tell_json};
 use super::score::Scores;
 use super::settings::commented;
+use super::source::{demonstrations, iterations};
 use super::watch::{self, Port};
-use super::{Games, Models, Playable, TrainArgs, check_engine, saved, validate};
+use super::{Games, Playable, RunArgs, TrainArgs, check_engine, saved, validate};
 use crate::checkpoint::{self, Checkpoint};
 use crate::config::{CheckpointConfig, overlay};
 use crate::device::{self, Chosen, DeviceInfo};
-use crate::metrics::{IterationRecord, JsonLines};
-use crate::trainer::{TrainError, Trainer, config_toml, is_finite, new_settings, saved_game_name};
+use crate::metrics::{HeldOut, IterationRecord, JsonLines};
+use crate::model::Network;
+use crate::trainer::{
+    Confusion, TrainError, Trainer, config_toml, is_finite, new_settings, saved_config,
+    saved_game_name,
+};
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
+use std::path::Path;
 use std::time::Instant;
 
 /// Episodes of the final evaluation.
 const FINAL_EPISODES: usize = 10_000;
+
+/// What a run has that starts from a policy: AdamW's first steps are of full size, however small the
+/// gradient, and would undo much of what the policy knows.
+const FROM_DEFAULTS: &str = "optimizer.warmup_ratio = 0.1";
 
 #[derive(Serialize)]
 struct Report<'a> {
@@ -37,6 +47,17 @@ struct Report<'a> {
     best_iteration: u64,
     #[serde(flatten)]
     scores: Scores,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held_out: Option<Told<'a>>,
+}
+
+/// How well the best policy tells what was done in the episodes that are held out.
+#[derive(Serialize)]
+struct Told<'a> {
+    #[serde(flatten)]
+    means: HeldOut,
+    /// Steps by what was done and by the policy's most likely action.
+    confusion: &'a [Vec<u64>],
 }
 
 /// What a run is trained with, for its directory.
@@ -47,28 +68,44 @@ struct Note<'a> {
     engine: String,
 }
 
+/// How a new run starts.
+pub struct Start<'a> {
+    /// What the command line says.
+    pub run: &'a RunArgs,
+    /// Settings, laid over the game's defaults.
+    pub file: toml::Table,
+    /// The policy that it starts from, if not from fresh weights.
+    pub from: Option<&'a Path>,
+}
+
 pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
-    super::use_threads(args.threads)?;
-    if args.resume {
-        let dir = RunDir::open(args.run_dir.clone(), args.game.as_deref())?;
+    let TrainArgs { game, from, run } = args;
+    super::use_threads(run.threads)?;
+    if run.resume {
+        let dir = RunDir::open(run.run_dir.clone(), game.as_deref())?;
         let lock = dir.lock()?;
         let checkpoint = dir.latest()?;
         let name = saved_game_name(&checkpoint)?;
-        if let Some(game) = args.game.as_deref().filter(|game| *game != name) {
+        if let Some(game) = game.as_deref().filter(|game| *game != name) {
             bail!("the run in {} is of `{name}`, not `{game}`", dir.path().display());
         }
-        return games.find(&name)?.resume(games, &args, (dir, lock), &checkpoint);
+        return games.find(&name)?.resume(games, &run, (dir, lock), &checkpoint);
     }
-    let file = match &args.config {
-        Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .with_context(|| format!("cannot read the settings file {}", path.display()))?;
-            overlay::parse(&path.display().to_string(), &text)?
-        }
-        None => toml::Table::new(),
+    let file = settings_file(&run)?;
+    let name = game_name(games, game.as_deref(), &file)?;
+    let file = match from {
+        Some(_) => overlay::merged(overlay::parse("the defaults of --from", FROM_DEFAULTS)?, file),
+        None => file,
     };
-    let name = game_name(games, args.game.as_deref(), &file)?;
-    games.find(&name)?.train(games, &args, file)
+    games.find(&name)?.train(games, &Start { run: &run, file, from: from.as_deref() })
+}
+
+/// The settings in the file that the command line names.
+pub fn settings_file(args: &RunArgs) -> Result<toml::Table> {
+    let Some(path) = &args.config else { return Ok(toml::Table::new()) };
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read the settings file {}", path.display()))?;
+    Ok(overlay::parse(&path.display().to_string(), &text)?)
 }
 
 /// The game: the one on the command line, else the file's, else the first.
@@ -88,19 +125,30 @@ fn game_name(games: &Games, asked: Option<&str>, file: &toml::Table) -> Result<S
 }
 
 /// Trains a new run.
-pub fn start<G: Playable>(games: &Games, args: &TrainArgs, file: toml::Table) -> Result<()> {
+pub fn start<G: Playable>(games: &Games, start: &Start) -> Result<()> {
     let started = Instant::now();
-    let (game, mut config) = new_settings::<G>(&file, &args.set)?;
+    let Start { run: args, file, from } = start;
+    let (game, mut config) = new_settings::<G>(file, &args.set)?;
     config.engine = args.engine.unwrap_or(config.engine);
     config.precision = args.precision.unwrap_or(config.precision);
     config.seed = args.seed.unwrap_or(config.seed);
+    validate(games.models(), &game, &config)?;
+    let data = demonstrations(game, &config)?;
+    if let Some(data) = &data {
+        config.iterations = iterations(&config, data.learnt.len());
+    }
     config.iterations = args.iterations.unwrap_or(config.iterations);
     validate(games.models(), &game, &config)?;
     let chosen = device::choose(&args.device)?;
-    let trainer = patiently("Making the policy's first weights.", || {
-        let network = games.models().network(game, &config, &chosen.device);
-        Trainer::with_model(game, network, &config, &chosen.device)
+    let network = patiently("Making the policy's first weights.", || {
+        games.models().network(game, &config, &chosen.device)
     });
+    let network = match from {
+        Some(run) => first_policy::<G>(network, run)
+            .with_context(|| format!("cannot start from the policy in {}", run.display()))?,
+        None => network,
+    };
+    let trainer = Trainer::with_source(game, network, &config, &chosen.device, data);
     check_engine(&trainer)?;
     if args.dry_run {
         return preview(trainer, &chosen, started, args.json);
@@ -115,10 +163,17 @@ pub fn start<G: Playable>(games: &Games, args: &TrainArgs, file: toml::Table) ->
     run.train(games, port)
 }
 
+/// The network with the weights of the best policy of a run of the same game and network.
+fn first_policy<G: Playable>(network: Network, run: &Path) -> Result<Network> {
+    let checkpoint = find_checkpoint(run)?;
+    saved_config::<G>(&checkpoint)?;
+    Ok(network.with_weights_of(&checkpoint)?)
+}
+
 /// Goes on with a run, which nobody else trains, from a checkpoint.
 pub fn resume<G: Playable>(
     games: &Games,
-    args: &TrainArgs,
+    args: &RunArgs,
     (dir, _lock): (RunDir, Lock),
     checkpoint: &Checkpoint,
 ) -> Result<()> {
@@ -133,10 +188,11 @@ pub fn resume<G: Playable>(
             config.iterations
         );
     }
+    let data = demonstrations(game, &config)?;
     let chosen = device::choose(&args.device)?;
-    let device = &chosen.device;
-    let network = games.models().network(game, &config, device);
-    let trainer = Trainer::resume_with_model(checkpoint, game, network, &config, device)?;
+    let network = games.models().network(game, &config, &chosen.device);
+    let trainer = Trainer::with_source(game, network, &config, &chosen.device, data);
+    let trainer = trainer.restored(checkpoint)?;
     check_engine(&trainer)?;
     let port = port(args)?;
     // It may be longer than it was to be.
@@ -148,7 +204,7 @@ pub fn resume<G: Playable>(
 }
 
 /// The port of the page, where there is to be one: taken before anything is written.
-fn port(args: &TrainArgs) -> Result<Option<Port>> {
+fn port(args: &RunArgs) -> Result<Option<Port>> {
     let port = args.port.unwrap_or(watch::PORT);
     args.watch.then(|| Port::take(watch::HOST, port)).transpose()
 }
@@ -179,7 +235,7 @@ impl Due {
 
 /// A run under way: what is trained, with what, and where it is kept.
 struct Run<'a, G: Playable> {
-    args: &'a TrainArgs,
+    args: &'a RunArgs,
     dir: RunDir,
     trainer: Trainer<G>,
     metrics: JsonLines,
@@ -217,8 +273,9 @@ impl<G: Playable> Run<'_, G> {
         let interrupt = Interrupt::listen(Some(answer))?;
         let server = port.map(|port| watch::start(games, port, self.dir.path())).transpose()?;
         let times = self.iterate(&interrupt)?;
-        self.report(games.models(), &times)?;
-        if server.is_some() && self.is_done() {
+        let is_done = self.is_done();
+        self.report(games, &times)?;
+        if server.is_some() && is_done {
             interrupt.say_nothing();
             say!("The page stays until Ctrl-C.");
             interrupt.wait();
@@ -239,7 +296,7 @@ impl<G: Playable> Run<'_, G> {
             let due = Due::after(record.iteration, config.iterations, stop, &config.checkpoint);
             self.keep(&mut record, due)?;
             progress.show(&record);
-            if due.end {
+            if due.end || self.is_patience_out() {
                 break;
             }
         }
@@ -279,7 +336,16 @@ impl<G: Playable> Run<'_, G> {
     }
 
     fn is_done(&self) -> bool {
-        self.trainer.iteration() >= self.trainer.config().iterations
+        self.trainer.iteration() >= self.trainer.config().iterations || self.is_patience_out()
+    }
+
+    /// Whether so many evaluations have found nothing better that the run is to end.
+    fn is_patience_out(&self) -> bool {
+        let config = self.trainer.config();
+        let evaluations = u64::from(config.data.patience);
+        let wait = evaluations * u64::from(config.checkpoint.eval_every);
+        let best = self.trainer.best().map_or(0, |(_, iteration)| iteration);
+        config.data.is_on() && wait > 0 && u64::from(self.trainer.iteration() - best) >= wait
     }
 
     /// The best policy, or the last where there is no best one.
@@ -296,45 +362,72 @@ impl<G: Playable> Run<'_, G> {
     }
 
     /// Evaluates the best policy, and prints the result.
-    fn report(&self, models: &Models, times: &Times) -> Result<()> {
-        let Self { trainer, dir, .. } = self;
-        let (game, config) = (trainer.game(), trainer.config());
+    fn report(self, games: &Games, times: &Times) -> Result<()> {
         let best = self.best()?;
-        let policy = models.load_policy(&best, game, config)?;
+        let is_done = self.is_done();
+        let Self { trainer, dir, args, chosen, .. } = self;
+        let (game, config) = (trainer.game(), trainer.config().clone());
+        let policy = games.models().load_policy(&best, game, &config)?;
         let scores = Scores::of(&policy, game, FINAL_EPISODES, 0);
         let Times { seconds, first_update } = *times;
         let iteration = trainer.iteration();
-        if !self.is_done() {
+        if !is_done {
             let all = config.iterations;
             say!("Interrupted and saved after iteration {iteration} of {all}; --resume goes on.");
         }
-        let steps = (config.rollout.num_envs() * config.rollout.num_steps) as u64;
+        let confusion = match config.data.is_on() {
+            true => trainer.restored(&best)?.confusion(),
+            false => None,
+        };
         let report = Report {
             env: G::NAME,
             run_dir: dir.path().display().to_string(),
-            device: &self.chosen.info.name,
+            device: &chosen.info.name,
             seed: config.seed,
             iterations: config.iterations,
             iteration,
-            env_steps: steps * u64::from(iteration),
-            interrupted: !self.is_done(),
+            env_steps: config.steps_per_iteration() * u64::from(iteration),
+            interrupted: !is_done,
             seconds,
             seconds_to_first_update: first_update,
             best_iteration: best.iteration,
             scores,
+            held_out: confusion
+                .as_ref()
+                .map(|confusion| Told { means: confusion.means(), confusion: &confusion.counts }),
         };
-        if self.args.json {
+        if args.json {
             return tell_json(&report);
         }
+        let told = confusion.as_ref().map(|confusion| table(confusion, game)).unwrap_or_default();
         tell(format_args!(
             "{} steps in {seconds:.1} s, {:.2} s of them up to the first update;\n\
-             the best policy is of iteration {}.\n\n{}",
+             the best policy is of iteration {}.\n\n{told}{}",
             short(report.env_steps as f64),
             first_update.unwrap_or(0.0),
             best.iteration,
             scores.table(game.references())
         ))
     }
+}
+
+/// What was done in the episodes that are held out, and what the policy would most likely have done.
+fn table<G: Playable>(confusion: &Confusion, game: G) -> String {
+    let names: Vec<String> = (0..game.num_actions()).map(|a| game.action_name(a)).collect();
+    let width = names.iter().map(String::len).max().unwrap_or(0).max(8);
+    let HeldOut { loss, accuracy } = confusion.means();
+    let steps: u64 = confusion.counts.iter().flatten().sum();
+    let mut table = format!(
+        "Held out: {steps} steps; {:.2} % told right, {loss:.4} nats a step.\n{:width$}",
+        100.0 * accuracy,
+        "shown"
+    );
+    names.iter().for_each(|name| table += &format!("  {name:>width$}"));
+    for (name, row) in names.iter().zip(&confusion.counts) {
+        table += &format!("\n{name:width$}");
+        row.iter().for_each(|count| table += &format!("  {count:>width$}"));
+    }
+    table + "\n\n"
 }
 
 #[cfg(test)]

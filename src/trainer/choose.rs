@@ -7,6 +7,7 @@ use super::fused::FusedEngine;
 use super::general::GeneralEngine;
 use super::native::NativeEngine;
 use crate::config::{Engine, Precision, TrainConfig};
+use crate::data::Windows;
 use crate::device;
 use crate::env::Rules;
 #[cfg(feature = "kernels")]
@@ -40,13 +41,23 @@ macro_rules! with_engine {
 pub(super) use with_engine;
 
 impl<G: Rules, M: Model> Engines<G, M> {
-    /// The engine that `config.engine` asks for, or the fast one where there is one.
-    pub fn new(game: G, model: M, config: &TrainConfig, device: &Device) -> Self {
+    /// The engine that `config.engine` asks for, or the fast one where there is one; it learns from
+    /// `data`, if there are any, instead of from games.
+    pub fn new(
+        game: G,
+        model: M,
+        config: &TrainConfig,
+        device: &Device,
+        data: Option<Windows>,
+    ) -> Self {
         let obstacle = obstacle(&model, config, device);
         let mlp = match model.fast_form() {
             Some(FastForm::Mlp(mlp)) if obstacle.is_none() => mlp.clone(),
             #[cfg(feature = "general")]
-            _ => return Self::General(Box::new(GeneralEngine::new(game, model, config, device))),
+            _ => {
+                let engine = GeneralEngine::new(game, model, config, device, data);
+                return Self::General(Box::new(engine));
+            }
             #[cfg(not(feature = "general"))]
             _ => panic!("this build has fast engines only: {}", obstacle.unwrap_or_default()),
         };
@@ -54,7 +65,7 @@ impl<G: Rules, M: Model> Engines<G, M> {
         if device::has_kernels(device) {
             return Self::Fused(Box::new(FusedEngine::new(game, model, mlp, config, device)));
         }
-        Self::Native(Box::new(NativeEngine::new(game, model, &mlp, config)))
+        Self::Native(Box::new(NativeEngine::new(game, model, &mlp, config, data)))
     }
 
     /// The model as it is.
@@ -88,6 +99,9 @@ pub(super) fn obstacle<M: Model>(
     if !device::has_kernels(device) {
         return (config.precision != Precision::F32)
             .then(|| "the CPU computes with f32 only".to_string());
+    }
+    if config.data.is_on() {
+        return Some("the fused kernels learn from games, not from data".to_string());
     }
     #[cfg(feature = "kernels")]
     if !FusedLearner::takes(mlp) {

@@ -64,6 +64,15 @@ pub(super) trait Engine {
     fn import(&mut self, state: &State) -> Result<(), EnvStatesError>;
 }
 
+/// Where the steps come from that an engine learns from.
+#[derive(Debug)]
+pub(super) enum Source<R, D> {
+    /// Games that it plays.
+    Games(R),
+    /// A dataset, which stays where it is: nothing of it is copied in an iteration.
+    Data(D),
+}
+
 /// Sums and means over an iteration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Totals {

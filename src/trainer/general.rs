@@ -1,36 +1,60 @@
 //! The general engine: any model, by Burn's operations and autodiff, on any device.
 
-use super::engine::{Engine, State, Totals};
+use super::engine::{Engine, Source, State, Totals};
 use super::transfer::{download, upload};
 use crate::advantage::{Advantages, advantages};
 use crate::config::{RolloutConfig, TrainConfig};
-use crate::data::Trajectory;
+use crate::data::{HostTrajectory, Trajectory, Windows};
 use crate::device;
 use crate::env::Rules;
 use crate::learner::{Learner, UpdateStats};
 use crate::model::Model;
 use crate::rollout::{EnvStatesError, RolloutKeys, StepwiseRollout};
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Tensor, TensorData};
 
 /// Stepwise rollouts, advantages by tensor operations, updates by autodiff.
 #[derive(Debug)]
 pub(super) struct GeneralEngine<G: Rules, M: Model> {
     config: TrainConfig,
     device: Device,
-    games: StepwiseRollout<G>,
+    source: Source<StepwiseRollout<G>, Box<(Trajectory, Advantages)>>,
     learner: Learner<M>,
 }
 
 impl<G: Rules, M: Model> GeneralEngine<G, M> {
-    pub fn new(game: G, model: M, config: &TrainConfig, device: &Device) -> Self {
+    pub fn new(
+        game: G,
+        model: M,
+        config: &TrainConfig,
+        device: &Device,
+        data: Option<Windows>,
+    ) -> Self {
         let keys = RolloutKeys::new(config.seed);
         Self {
-            games: StepwiseRollout::new(game, &config.rollout, keys, device),
+            source: match data {
+                None => Source::Games(StepwiseRollout::new(game, &config.rollout, keys, device)),
+                Some(windows) => Source::Data(Box::new(resident(&windows, device))),
+            },
             learner: Learner::new(model, config),
             config: config.clone(),
             device: device.clone(),
         }
     }
+}
+
+/// A dataset on a device, with its weights as advantages: uploaded once.
+fn resident(windows: &Windows, device: &Device) -> (Trajectory, Advantages) {
+    let HostTrajectory { num_envs, num_steps, .. } = windows.trajectory;
+    let rows = |values: Vec<f32>| {
+        let data = TensorData::new(values, [num_envs, num_steps]);
+        Tensor::<2>::from_data(data, device).transpose()
+    };
+    let advantages = Advantages {
+        values: rows(windows.weights.clone()),
+        mask: rows(windows.mask()),
+        zero_variance: Tensor::zeros([1], device),
+    };
+    (windows.trajectory.to_tensors(device), advantages)
 }
 
 impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
@@ -40,10 +64,16 @@ impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
     type Stats = UpdateStats;
 
     fn rollout(&mut self, iteration: u32) -> Trajectory {
-        self.games.collect(&self.learner.weights().policy(), iteration)
+        match &mut self.source {
+            Source::Games(games) => games.collect(&self.learner.weights().policy(), iteration),
+            Source::Data(data) => data.0.clone(),
+        }
     }
 
     fn advantages(&mut self, trajectory: &Trajectory) -> Advantages {
+        if let Source::Data(data) = &self.source {
+            return data.1.clone();
+        }
         let RolloutConfig { group_size, learn_steps, auto_reset, .. } = self.config.rollout;
         let mask = trajectory.mask(auto_reset);
         advantages(trajectory, &mask, group_size, learn_steps, &self.config.advantage)
@@ -55,7 +85,8 @@ impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
         advantages: &Advantages,
         iteration: u32,
     ) -> UpdateStats {
-        let learnt = trajectory.first_steps(self.config.rollout.learn_steps);
+        let [learn_steps, _] = advantages.mask.dims();
+        let learnt = trajectory.first_steps(learn_steps);
         self.learner.update(&learnt, &advantages.values, &advantages.mask, iteration)
     }
 
@@ -91,12 +122,16 @@ impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
     }
 
     fn rehearse(&mut self, iteration: u32) {
-        self.games.clone().collect(&self.learner.weights().policy(), iteration);
+        let Source::Games(games) = &self.source else { return };
+        games.clone().collect(&self.learner.weights().policy(), iteration);
         let _ = self.device.sync();
     }
 
     fn describe(&self) -> String {
-        "stepwise rollouts, updates by autodiff".to_string()
+        match self.source {
+            Source::Games(_) => "stepwise rollouts, updates by autodiff".to_string(),
+            Source::Data(_) => "a dataset in the device's memory, updates by autodiff".to_string(),
+        }
     }
 
     fn model(&self) -> M {
@@ -108,13 +143,17 @@ impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
     }
 
     async fn export(&self) -> State {
-        let games = self.games.export_async().await;
-        download(self.learner.weights(), games, self.games.export_memory_async().await).await
+        let (games, memory) = match &self.source {
+            Source::Games(games) => (games.export_async().await, games.export_memory_async().await),
+            Source::Data(_) => Default::default(),
+        };
+        download(self.learner.weights(), games, memory).await
     }
 
     fn import(&mut self, state: &State) -> Result<(), EnvStatesError> {
         upload(state, self.learner.weights_mut());
-        self.games.import_memory(&state.memory);
-        self.games.import(&state.games)
+        let Source::Games(games) = &mut self.source else { return Ok(()) };
+        games.import_memory(&state.memory);
+        games.import(&state.games)
     }
 }

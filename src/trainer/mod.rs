@@ -7,18 +7,21 @@ mod finite;
 mod fused;
 #[cfg(feature = "general")]
 mod general;
+mod held_out;
 mod native;
 mod snapshot;
 #[cfg(any(feature = "general", feature = "kernels"))]
 mod transfer;
 
 pub use finite::is_finite;
+pub use held_out::Confusion;
 pub use snapshot::{
     SnapshotError, config_toml, load_policy, new_settings, policy_file, saved_config,
     saved_game_name,
 };
 
 use crate::config::TrainConfig;
+use crate::data::Windows;
 use crate::device;
 use crate::env::Rules;
 use crate::learner::{learning_rate, total_updates};
@@ -46,8 +49,20 @@ pub struct Trainer<G: Rules, M: Model = Network> {
     engine: Engines<G, M>,
     /// Iterations done.
     iteration: u32,
-    /// Score and iteration of the best evaluation so far.
+    /// Score and iteration of the best evaluation so far; from data, the score is the held-out loss,
+    /// negative.
     best: Option<(f64, u32)>,
+    /// What is held out of the data that are learnt from.
+    held_out: Option<Windows>,
+}
+
+/// What a run learns from instead of games.
+#[derive(Clone, Debug)]
+pub struct Demonstrations {
+    /// What is learnt from.
+    pub learnt: Windows,
+    /// What the policy is measured by.
+    pub held_out: Windows,
 }
 
 /// One iteration of GRPO: every group plays, every action is compared with its group, the policy moves
@@ -120,9 +135,25 @@ impl<G: Rules, M: Model> Trainer<G, M> {
     /// # Panics
     /// If the settings are out of range, or the device lacks what they ask for.
     pub fn with_model(game: G, model: M, config: &TrainConfig, device: &Device) -> Self {
-        let engine = Engines::new(game, model, config, device);
+        Self::with_source(game, model, config, device, None)
+    }
+
+    /// A run at its start that learns from `data` instead of from games, if they are given;
+    /// `config.data` says how.
+    ///
+    /// # Panics
+    /// As [`Trainer::with_model`].
+    pub fn with_source(
+        game: G,
+        model: M,
+        config: &TrainConfig,
+        device: &Device,
+        data: Option<Demonstrations>,
+    ) -> Self {
+        let (learnt, held_out) = data.map(|data| (data.learnt, data.held_out)).unzip();
+        let engine = Engines::new(game, model, config, device, learnt);
         let (config, device) = (config.clone(), device.clone());
-        Self { game, config, device, engine, iteration: 0, best: None }
+        Self { game, config, device, engine, iteration: 0, best: None, held_out }
     }
 
     /// One iteration of GRPO.
@@ -184,7 +215,20 @@ impl<G: Rules, M: Model> Trainer<G, M> {
         unreachable!("a model without a fast form needs the feature `general`")
     }
 
-    /// Evaluates the greedy policy, and says whether it is the best so far.
+    /// How well the policy tells what was done in the episodes that are held out; `None` where the run
+    /// plays games.
+    pub fn confusion(&self) -> Option<Confusion> {
+        block_on(self.confusion_async())
+    }
+
+    async fn confusion_async(&self) -> Option<Confusion> {
+        let held_out = self.held_out.as_ref()?;
+        let actions = self.game.num_actions();
+        Some(Confusion::of(&self.model(), held_out, actions, &self.device).await)
+    }
+
+    /// Evaluates the greedy policy, and says whether it is the best so far: by its score, or, where the
+    /// run learns from data, by the loss on those that are held out.
     pub fn measure(&mut self) -> (EvaluationRecord, bool) {
         block_on(self.measure_async())
     }
@@ -193,12 +237,13 @@ impl<G: Rules, M: Model> Trainer<G, M> {
     pub async fn measure_async(&mut self) -> (EvaluationRecord, bool) {
         let episodes = self.config.checkpoint.eval_episodes;
         let evaluation = self.evaluate_async(episodes, Player::Greedy).await;
-        let score = evaluation.mean_score;
+        let held_out = self.confusion_async().await.map(|confusion| confusion.means());
+        let score = held_out.map_or(evaluation.mean_score, |held_out| -held_out.loss);
         let improved = self.best.is_none_or(|(best, _)| score > best);
         if improved {
             self.best = Some((score, self.iteration));
         }
-        (EvaluationRecord::from(evaluation), improved)
+        (EvaluationRecord { held_out, ..EvaluationRecord::from(evaluation) }, improved)
     }
 
     /// The model as it is.
@@ -239,7 +284,11 @@ impl<G: Rules, M: Model> Trainer<G, M> {
     fn record(&self, totals: Totals, seconds: Seconds) -> Result<IterationRecord, TrainError> {
         let iteration = self.iteration;
         let Totals { score_sum, episodes, mean_reward, zero_variance, update } = totals;
-        let [approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm] = update;
+        let [mut approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm] = update;
+        if self.held_out.is_some() {
+            // No policy of ours has acted.
+            approx_kl = 0.0;
+        }
         for (what, value) in [
             ("loss", loss),
             ("gradient", grad_norm),
@@ -250,8 +299,7 @@ impl<G: Rules, M: Model> Trainer<G, M> {
                 return Err(TrainError::NotFinite { what, iteration });
             }
         }
-        let rollout = &self.config.rollout;
-        let steps = (rollout.num_envs() * rollout.num_steps) as u64;
+        let steps = self.config.steps_per_iteration();
         let updates = with_engine!(&self.engine, engine => engine.steps());
         let total = total_updates(&self.config);
         Ok(IterationRecord {
@@ -280,6 +328,6 @@ impl<G: Rules, M: Model> Trainer<G, M> {
 impl From<Evaluation> for EvaluationRecord {
     fn from(evaluation: Evaluation) -> Self {
         let Evaluation { episodes, mean_score, std_error, .. } = evaluation;
-        Self { episodes, mean_score, std_error }
+        Self { episodes, mean_score, std_error, held_out: None }
     }
 }

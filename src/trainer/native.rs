@@ -1,9 +1,9 @@
 //! The fast engine on the CPU: native code on all threads.
 
-use super::engine::{Engine, State, Totals};
+use super::engine::{Engine, Source, State, Totals};
 use crate::advantage::HostAdvantages;
 use crate::config::TrainConfig;
-use crate::data::{self, HostTrajectory};
+use crate::data::{self, HostTrajectory, Windows};
 use crate::env::Rules;
 use crate::learner::{NativeLearner, UpdateMeans};
 use crate::model::{Mlp, Model, flatten, unflatten};
@@ -15,22 +15,31 @@ pub(super) struct NativeEngine<G: Rules, M: Model> {
     /// The model whose fast form the perceptron is; its weights are those that the run began with.
     model: M,
     config: TrainConfig,
-    games: NativeRollout<G>,
+    source: Source<NativeRollout<G>, ()>,
     learner: NativeLearner,
-    /// The memory of the last iteration, for the next.
+    /// The memory of the last iteration, for the next; or the dataset, with its weights as advantages.
     room: (HostTrajectory, HostAdvantages),
 }
 
 impl<G: Rules, M: Model> NativeEngine<G, M> {
     /// Trains `model` as the perceptron that it is.
-    pub fn new(game: G, model: M, mlp: &Mlp, config: &TrainConfig) -> Self {
+    pub fn new(game: G, model: M, mlp: &Mlp, config: &TrainConfig, data: Option<Windows>) -> Self {
         let keys = RolloutKeys::new(config.seed);
+        let (source, room) = match data {
+            None => {
+                (Source::Games(NativeRollout::new(game, &config.rollout, keys)), Default::default())
+            }
+            Some(Windows { trajectory, counts, weights }) => {
+                let weights = HostAdvantages { values: weights, counts, zero_variance: 0.0 };
+                (Source::Data(()), (trajectory, weights))
+            }
+        };
         Self {
-            games: NativeRollout::new(game, &config.rollout, keys),
+            source,
             learner: NativeLearner::new(mlp, config),
             model,
             config: config.clone(),
-            room: Default::default(),
+            room,
         }
     }
 }
@@ -43,14 +52,21 @@ impl<G: Rules, M: Model> Engine for NativeEngine<G, M> {
 
     fn rollout(&mut self, iteration: u32) -> Self::Trajectory {
         let mut trajectory = std::mem::take(&mut self.room.0);
-        let policy = self.learner.native_policy();
-        let totals = self.games.collect_into(&policy, iteration, &mut trajectory);
+        let totals = match &mut self.source {
+            Source::Games(games) => {
+                let policy = self.learner.native_policy();
+                games.collect_into(&policy, iteration, &mut trajectory)
+            }
+            Source::Data(()) => data::Totals::default(),
+        };
         (trajectory, totals)
     }
 
     fn advantages(&mut self, (trajectory, _): &Self::Trajectory) -> HostAdvantages {
         let mut advantages = std::mem::take(&mut self.room.1);
-        advantages.compute(trajectory, &self.config.rollout, &self.config.advantage);
+        if let Source::Games(_) = self.source {
+            advantages.compute(trajectory, &self.config.rollout, &self.config.advantage);
+        }
         advantages
     }
 
@@ -61,7 +77,10 @@ impl<G: Rules, M: Model> Engine for NativeEngine<G, M> {
         iteration: u32,
     ) -> UpdateMeans {
         let HostAdvantages { values, counts, .. } = advantages;
-        let learn_steps = self.config.rollout.learn_steps;
+        let learn_steps = match self.source {
+            Source::Games(_) => self.config.rollout.learn_steps,
+            Source::Data(()) => trajectory.num_steps,
+        };
         self.learner.update_from_host(trajectory, values, counts, learn_steps, iteration)
     }
 
@@ -86,13 +105,17 @@ impl<G: Rules, M: Model> Engine for NativeEngine<G, M> {
     }
 
     fn rehearse(&mut self, iteration: u32) {
-        let games = self.games.clone();
+        let Source::Games(games) = &self.source else { return };
+        let games = games.clone();
         (self.room.0, _) = self.rollout(iteration);
-        self.games = games;
+        self.source = Source::Games(games);
     }
 
     fn describe(&self) -> String {
-        "native rollouts, native updates".to_string()
+        match self.source {
+            Source::Games(_) => "native rollouts, native updates".to_string(),
+            Source::Data(()) => "a dataset in memory, native updates".to_string(),
+        }
     }
 
     fn model(&self) -> M {
@@ -108,13 +131,19 @@ impl<G: Rules, M: Model> Engine for NativeEngine<G, M> {
             params: self.learner.params(),
             moments: self.learner.optimizer(),
             reference: self.learner.reference_params(),
-            games: self.games.export(),
+            games: match &self.source {
+                Source::Games(games) => games.export(),
+                Source::Data(()) => Vec::new(),
+            },
             memory: Vec::new(),
         }
     }
 
     fn import(&mut self, state: &State) -> Result<(), EnvStatesError> {
         self.learner.restore(&state.params, &state.moments, state.reference.as_deref());
-        self.games.import(&state.games)
+        match &mut self.source {
+            Source::Games(games) => games.import(&state.games),
+            Source::Data(()) => Ok(()),
+        }
     }
 }

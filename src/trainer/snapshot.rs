@@ -167,11 +167,19 @@ impl Network {
     /// # Errors
     /// If the checkpoint does not hold a policy of such a network.
     pub fn policy_in(self, checkpoint: &Checkpoint) -> Result<NativePolicy, SnapshotError> {
+        Ok(NativePolicy::new(&self.with_weights_of(checkpoint)?))
+    }
+
+    /// This network with the weights in a checkpoint, in place of its own.
+    ///
+    /// # Errors
+    /// If the checkpoint does not hold a policy of such a network.
+    pub fn with_weights_of(self, checkpoint: &Checkpoint) -> Result<Self, SnapshotError> {
         let weights = read_params(checkpoint, WEIGHTS, &named_parameters(&self))?;
         let device = self.devices().first().cloned().unwrap_or_default();
         let count = weights.len();
         let weights = Tensor::from_data(TensorData::new(weights, [count]), &device);
-        Ok(NativePolicy::new(&unflatten(self, &weights)))
+        Ok(unflatten(self, &weights))
     }
 }
 
@@ -262,18 +270,26 @@ impl<G: Rules + Serialize, M: Model> Trainer<G, M> {
         config: &TrainConfig,
         device: &Device,
     ) -> Result<Self, SnapshotError> {
-        let memory_size = memory_size(&model, device);
-        let mut trainer = Self::with_model(game, model, config, device);
+        Self::with_model(game, model, config, device).restored(checkpoint)
+    }
+
+    /// The run as it was when the checkpoint was saved, whatever it was before.
+    ///
+    /// # Errors
+    /// If the checkpoint lacks a section or does not fit.
+    pub fn restored(mut self, checkpoint: &Checkpoint) -> Result<Self, SnapshotError> {
+        let model = self.model();
+        let memory_size = memory_size(&model, &self.device);
         let section = checkpoint.section(STATE, VERSION)?;
         let state: State =
             serde_json::from_slice(&section.bytes).map_err(|e| unreadable(STATE, e))?;
-        let names = named_parameters(&trainer.model());
+        let names = named_parameters(&model);
         let params = |section: &str| read_params(checkpoint, section, &names);
         let games = read_games(checkpoint)?;
         let memory = if memory_size == 0 || games.is_empty() {
             Vec::new()
         } else {
-            read_memory(checkpoint, config.rollout.num_groups, memory_size)?
+            read_memory(checkpoint, self.config.rollout.num_groups, memory_size)?
         };
         let kept = Kept {
             params: params(WEIGHTS)?,
@@ -282,14 +298,14 @@ impl<G: Rules + Serialize, M: Model> Trainer<G, M> {
                 second_moment: params(SECOND_MOMENT)?,
                 steps: state.optimizer_steps,
             },
-            reference: (config.loss.kl_coef > 0.0).then(|| params(REFERENCE)).transpose()?,
+            reference: (self.config.loss.kl_coef > 0.0).then(|| params(REFERENCE)).transpose()?,
             games,
             memory,
         };
-        with_engine!(&mut trainer.engine, engine => engine.import(&kept))?;
-        trainer.iteration = state.iteration;
-        trainer.best = state.best_score.zip(state.best_iteration);
-        Ok(trainer)
+        with_engine!(&mut self.engine, engine => engine.import(&kept))?;
+        self.iteration = state.iteration;
+        self.best = state.best_score.zip(state.best_iteration);
+        Ok(self)
     }
 }
 

@@ -9,6 +9,7 @@ mod checkpoint_store;
 mod config;
 mod engines;
 mod envs;
+mod fit;
 #[path = "../../web/src/kind.rs"]
 #[allow(dead_code, unused_imports)]
 mod kind;

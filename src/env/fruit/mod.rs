@@ -8,8 +8,9 @@
 //! Not every fruit can be caught at one cell a step.
 
 mod look;
+mod players;
 
-use super::{Bits, Env, Outcome, Rules};
+use super::{Bits, Env, Outcome, Rules, Scripted};
 use crate::rng::{below, draw};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -98,6 +99,14 @@ impl Env for Fruit {
             FruitObservation::Features if self.width > 20 => &[USUAL, include_str!("wide.toml")],
             FruitObservation::Features => &[USUAL],
         }
+    }
+
+    fn players(&self) -> Vec<Scripted> {
+        let game = *self;
+        vec![
+            Scripted::new("greedy", move |state| players::to_the_lowest(state, &game)),
+            Scripted::new("planner", move |state| players::plan(state, &game)),
+        ]
     }
 
     /// The basket's column; then four features of each fruit, the lowest first; then one of each

@@ -61,6 +61,11 @@ impl<'a> Experience<'a> {
         }
     }
 
+    /// Steps of some games that count.
+    pub fn steps(&self, games: &[i32]) -> usize {
+        games.iter().map(|game| self.counts[*game as usize]).sum()
+    }
+
     /// The slots of a game's steps that count.
     pub fn slots(&self, game: i32) -> std::ops::Range<usize> {
         let first = game as usize * self.slots;

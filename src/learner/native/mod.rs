@@ -18,7 +18,7 @@ mod sparse;
 mod tests;
 
 use super::optimizer::{Moments, clip_scale};
-use super::order::epoch_order;
+use super::order::minibatches;
 use super::schedule::{entropy_coef, learning_rate, total_updates};
 use crate::config::TrainConfig;
 use crate::data::{HostTrajectory, Trajectory, by_game};
@@ -202,26 +202,25 @@ impl NativeLearner {
     }
 
     fn learn(&mut self, experience: &Experience, iteration: u32) -> UpdateMeans {
-        let update = self.config.update.clone();
         let rule = Rule::new(&self.config.loss, entropy_coef(&self.config, iteration));
         self.make_room();
         let reference_logprobs = self.evaluate_reference(experience);
         let experience = Experience { reference_logprobs: &reference_logprobs, ..*experience };
         let num_envs = experience.counts.len();
-        let counted: usize = experience.counts.iter().sum();
-        let games = num_envs / update.num_minibatches;
-        let mut sums = [0.0f64; 5];
-        let mut norms = 0.0f64;
-        for epoch in 0..update.update_epochs {
-            let order = epoch_order(self.shuffle_key, iteration, epoch, num_envs);
-            for minibatch in order.chunks_exact(games) {
-                let added = self.gradient(&experience, minibatch, &rule);
-                sums.iter_mut().zip(added).for_each(|(sum, x)| *sum += x);
-                norms += f64::from(self.step());
-            }
+        let minibatches = minibatches(&self.config, self.shuffle_key, iteration, num_envs);
+        let (mut sums, mut norms, mut steps) = ([0.0f64; 5], 0.0f64, 0.0f64);
+        for minibatch in &minibatches {
+            let added = self.gradient(&experience, minibatch, &rule);
+            sums.iter_mut().zip(added).for_each(|(sum, x)| *sum += x);
+            norms += f64::from(self.step());
+            steps += experience.steps(minibatch) as f64;
         }
-        let updates = (update.update_epochs * update.num_minibatches) as f64;
-        let steps = counted as f64 * update.update_epochs as f64;
+        // Games are new in each iteration, and every epoch takes all of them.
+        if !self.config.data.is_on() {
+            let counted: usize = experience.counts.iter().sum();
+            steps = (counted * self.config.update.update_epochs) as f64;
+        }
+        let updates = minibatches.len() as f64;
         let [approx_kl, clip_fraction, entropy, reference_kl, loss] = sums;
         UpdateMeans {
             approx_kl: approx_kl / steps,
@@ -318,7 +317,7 @@ impl NativeLearner {
     /// What the weights of a minibatch's steps refer to.
     fn sizes(&self, experience: &Experience, games: &[i32]) -> Sizes {
         let Experience { learn_steps, counts, .. } = experience;
-        let steps: usize = games.iter().map(|game| counts[*game as usize]).sum();
+        let steps = experience.steps(games);
         let counted: usize = counts.iter().sum();
         Sizes {
             games: games.len() as f32,

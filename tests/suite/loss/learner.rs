@@ -12,6 +12,7 @@ use grove::data::Trajectory;
 use grove::env::CartPole;
 use grove::learner::Learner;
 use grove::model::{Categorical, Memoryless, Mlp, NativeMlp, flatten};
+use grove::objective::Averaging;
 use grove::rollout::{NativeRollout, RolloutKeys, StepwiseRollout};
 use std::sync::{Arc, Mutex};
 
@@ -142,8 +143,8 @@ fn the_learners_loss_is_the_references_for_any_number_of_minibatches() {
             config.update.num_minibatches = minibatches;
             let (_, means) = updated(&policy, &config, &played);
             let context = format!("{loss_type:?} in {minibatches} minibatches");
-            // The mean over minibatches of BNPO's mean over steps depends on the minibatches.
-            if minibatches == 1 || loss_type != LossType::Bnpo {
+            // The mean over minibatches of a minibatch's mean over steps depends on the minibatches.
+            if minibatches == 1 || loss_type.averaging() != Averaging::Minibatch {
                 let error = (means[4] - want.loss).abs();
                 assert!(
                     error < 1e-5 * (1.0 + want.loss.abs()),

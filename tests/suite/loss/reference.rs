@@ -147,10 +147,8 @@ pub fn reference(
                     1.0 / length / batch.total_games as f64
                 }
                 LossType::DrGrpo => 1.0 / (batch.num_steps * batch.total_games) as f64,
-                LossType::Bnpo => 1.0 / f64::from(batch.total_steps),
-                LossType::Dapo | LossType::Cispo | LossType::Nll => {
-                    1.0 / f64::from(batch.rollout_share)
-                }
+                LossType::Bnpo | LossType::Nll => 1.0 / f64::from(batch.total_steps),
+                LossType::Dapo | LossType::Cispo => 1.0 / f64::from(batch.rollout_share),
             };
             result.loss += weight * (policy + config.kl_coef * kl - entropy_coef * entropy);
 

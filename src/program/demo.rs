@@ -1,0 +1,188 @@
+//! `grove demo`: what a player does in a game, as a dataset.
+
+use super::patience::patiently;
+use super::progress::short;
+use super::run_dir::find_checkpoint;
+use super::say::{tell, tell_json};
+use super::{DemoArgs, Games, Models, Playable, saved};
+use crate::data::{Columns, DatasetWriter, End, Manifest};
+use crate::env::{Episode, Scripted, advance, new_game};
+use crate::model::{Actor, LANES, Lanes, NativePolicy, argmax_lane};
+use crate::rng::{Stream, below, draw};
+use crate::trainer::{new_settings, saved_game_name};
+use anyhow::{Context, Result, bail};
+use rayon::prelude::*;
+use serde::Serialize;
+use std::path::Path;
+
+/// Episodes of a shard.
+const SHARD: u32 = 4096;
+
+pub fn run(games: &Games, args: DemoArgs) -> Result<()> {
+    games.find(args.game.as_deref().map_or_else(|| games.usual(), Ok)?)?.demo(games.models(), &args)
+}
+
+#[derive(Serialize)]
+struct Report<'a> {
+    env: &'a str,
+    player: &'a str,
+    out: String,
+    episodes: u32,
+    steps: u64,
+    seed: u64,
+    mean_score: f64,
+    std_error: f64,
+}
+
+/// Who plays.
+enum Demonstrator {
+    Random,
+    Scripted(Scripted),
+    Policy(Box<NativePolicy>),
+}
+
+/// An episode that was played to its end.
+struct Played {
+    steps: Columns,
+    score: f64,
+}
+
+/// Plays the episodes, and writes them.
+pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> {
+    let (game, _) = new_settings::<G>(&toml::Table::new(), &args.set)?;
+    game.validate().map_err(anyhow::Error::msg)?;
+    let player = demonstrator(models, game, &args.player)?;
+    let manifest = Manifest {
+        settings: match serde_json::to_value(game)? {
+            serde_json::Value::Object(settings) => settings,
+            _ => Default::default(),
+        },
+        player: args.player.clone(),
+        features: (0..game.num_features()).map(|i| game.feature_name(i)).collect(),
+        actions: (0..game.num_actions()).map(|a| game.action_name(a)).collect(),
+        license: "CC0-1.0".to_string(),
+        ..Manifest::new(G::NAME)
+    };
+    let mut writer = DatasetWriter::create(&args.out, manifest)?;
+    let levels = draw(Stream::Demonstration.key(args.seed), 0);
+    let mut scores = Vec::with_capacity(args.episodes as usize);
+    let mut steps = 0;
+    patiently(&format!("Playing {} episodes.", args.episodes), || -> Result<()> {
+        for first in (0..args.episodes).step_by(SHARD as usize) {
+            let episodes = first..args.episodes.min(first + SHARD);
+            let played = episodes.into_par_iter().map(|i| play(game, &player, draw(levels, i)));
+            let played: Vec<Played> = played.collect();
+            let mut shard = Columns { num_features: game.num_features(), ..Columns::default() };
+            for Played { steps, score } in played {
+                shard.obs.extend(steps.obs);
+                shard.actions.extend(steps.actions);
+                shard.weights.extend(steps.weights);
+                shard.ends.extend(steps.ends);
+                scores.push(score);
+            }
+            steps += shard.actions.len() as u64;
+            writer.write(&shard)?;
+        }
+        Ok(())
+    })?;
+    writer.finish()?;
+    let n = scores.len() as f64;
+    let mean = scores.iter().sum::<f64>() / n;
+    let squares = scores.iter().map(|score| (score - mean).powi(2)).sum::<f64>();
+    let std_error = if n > 1.0 { (squares / (n - 1.0) / n).sqrt() } else { 0.0 };
+    let out = args.out.display().to_string();
+    let DemoArgs { episodes, seed, .. } = *args;
+    if args.json {
+        let player = &*args.player;
+        return tell_json(&Report {
+            env: G::NAME,
+            player,
+            out,
+            episodes,
+            steps,
+            seed,
+            mean_score: mean,
+            std_error,
+        });
+    }
+    tell(format_args!(
+        "{} steps of {} by {} are in {out}: {episodes} episodes, score {mean:.3} +- {std_error:.3}.",
+        short(steps as f64),
+        G::NAME,
+        args.player
+    ))
+}
+
+/// The player of this name, or the policy of this run.
+fn demonstrator<G: Playable>(models: &Models, game: G, name: &str) -> Result<Demonstrator> {
+    if name == "random" {
+        return Ok(Demonstrator::Random);
+    }
+    let mut players = game.players();
+    if let Some(i) = players.iter().position(|player| player.name() == name) {
+        return Ok(Demonstrator::Scripted(players.swap_remove(i)));
+    }
+    if !Path::new(name).exists() {
+        let names: Vec<_> = players.iter().map(Scripted::name).collect();
+        bail!(
+            "{} has no player `{name}`, and there is no such run; its players are {}",
+            G::NAME,
+            [&["random"], &*names].concat().join(", ")
+        );
+    }
+    let checkpoint = find_checkpoint(Path::new(name))
+        .with_context(|| format!("{name} holds no policy that could play"))?;
+    let found = saved_game_name(&checkpoint)?;
+    if found != G::NAME {
+        bail!("the run in {name} is of `{found}`, not `{}`", G::NAME);
+    }
+    let (_, config) = saved::<G>(models, &checkpoint)?;
+    Ok(Demonstrator::Policy(Box::new(models.load_policy(&checkpoint, game, &config)?)))
+}
+
+/// Plays an episode of a level to its end.
+fn play<G: Playable>(game: G, player: &Demonstrator, level: u32) -> Played {
+    let mut state = new_game::<G>(level, game);
+    let mut episode = Episode { level, ..Episode::default() };
+    let mut steps = Columns::default();
+    let mut choose = chooser(player);
+    loop {
+        let obs: Vec<f32> = (0..game.num_features()).map(|i| G::feature(&state, i, game)).collect();
+        let legal = |a: u32| !G::MASKED || G::legal(&state, a as usize, game);
+        let legal: Vec<u32> = (0..game.num_actions() as u32).filter(|a| legal(*a)).collect();
+        let scripted = |player: &Scripted| player.act(&state);
+        let action = choose(&obs, &legal, draw(!level, episode.time), &scripted);
+        let played = advance::<G>(&mut state, &mut episode, action, game);
+        steps.obs.extend(obs);
+        steps.actions.push(action as i32);
+        steps.weights.push(1.0);
+        steps.ends.push(End::new(played.terminated, played.truncated));
+        if played.ended() {
+            return Played { steps, score: f64::from(played.score) };
+        }
+    }
+}
+
+/// Chooses an action by the observation, the legal actions, a draw, and what a scripted player would do.
+type Choose<'a> = Box<dyn FnMut(&[f32], &[u32], u32, &dyn Fn(&Scripted) -> u32) -> u32 + 'a>;
+
+/// How a player chooses in one episode.
+fn chooser(player: &Demonstrator) -> Choose<'_> {
+    match player {
+        Demonstrator::Random => {
+            Box::new(|_, legal, key, _| legal[below(key, legal.len() as u32) as usize])
+        }
+        Demonstrator::Scripted(player) => Box::new(|_, _, _, act| act(player)),
+        Demonstrator::Policy(policy) => {
+            let lanes = |values: &[f32]| values.iter().map(|x| [*x; LANES]).collect::<Vec<Lanes>>();
+            let mut memory = lanes(&policy.initial_memory());
+            let mut scratch = policy.scratch();
+            Box::new(move |obs, legal, _, _| {
+                let logits = policy.act(&lanes(obs), &mut memory, &mut scratch);
+                let mut masked = vec![[f32::NEG_INFINITY; LANES]; logits.len()];
+                legal.iter().for_each(|a| masked[*a as usize] = logits[*a as usize]);
+                argmax_lane(&masked, 0)
+            })
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! How well a model tells what was done in episodes that it has not learnt from.
+
+use crate::data::{HostTrajectory, Windows};
+use crate::device;
+use crate::metrics::HeldOut;
+use crate::model::{Categorical, Model};
+use burn::tensor::{Device, Tensor};
+
+/// Steps that are looked at together.
+const STEPS: usize = 1 << 15;
+
+/// What was done, and what a model would most likely have done.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Confusion {
+    /// Steps by what was done and by the model's most likely action: `[num_actions, num_actions]`.
+    pub counts: Vec<Vec<u64>>,
+    /// The sum of the negative log-likelihoods of what was done, nats.
+    pub loss_sum: f64,
+}
+
+impl Confusion {
+    /// That of a model on `device` and the steps of some windows, `num_actions` being the game's.
+    pub async fn of<M: Model>(
+        model: &M,
+        windows: &Windows,
+        num_actions: usize,
+        device: &Device,
+    ) -> Self {
+        let device = device.clone().without_autodiff();
+        let mut counts = vec![vec![0; num_actions]; num_actions];
+        let mut loss_sum = 0.0;
+        let (all, steps) = (windows.len(), windows.trajectory.num_steps);
+        let size = STEPS.div_ceil(steps);
+        for first in (0..all).step_by(size) {
+            let part = part(&windows.trajectory, first, size.min(all - first));
+            let tensors = part.to_tensors(&device);
+            let memory = model.initial_memory(part.num_envs, &device);
+            let logits = model.sequence(tensors.obs.clone(), tensors.starts(), memory);
+            let rows = steps * part.num_envs;
+            let logits = logits.reshape([rows, num_actions]);
+            let distribution = Categorical::masked(logits.clone(), None);
+            let logprobs = distribution.logprob(tensors.actions.reshape([rows]));
+            let likeliest = logits.argmax(1).reshape([rows]).float();
+            let numbers = device::read_async(Tensor::cat(vec![logprobs, likeliest], 0)).await;
+            let (logprobs, likeliest) = numbers.split_at(rows);
+            for window in 0..part.num_envs {
+                for t in 0..windows.counts[first + window] {
+                    let at = t * part.num_envs + window;
+                    let done = part.actions[window * steps + t] as usize;
+                    counts[done][likeliest[at] as usize] += 1;
+                    loss_sum -= f64::from(logprobs[at]);
+                }
+            }
+        }
+        Self { counts, loss_sum }
+    }
+
+    /// Its means over all steps.
+    pub fn means(&self) -> HeldOut {
+        let steps = self.counts.iter().flatten().sum::<u64>() as f64;
+        let right: u64 = self.counts.iter().enumerate().map(|(a, row)| row[a]).sum();
+        HeldOut { loss: self.loss_sum / steps, accuracy: right as f64 / steps }
+    }
+}
+
+/// So many windows from `first` on, without rewards or scores.
+fn part(all: &HostTrajectory, first: usize, count: usize) -> HostTrajectory {
+    let mut part = HostTrajectory::default();
+    part.resize(count, all.num_steps, all.num_features);
+    let (steps, stride) = (all.num_steps, all.obs_stride());
+    let rows = first * steps..(first + count) * steps;
+    part.obs.copy_from_slice(&all.obs[rows.start * stride..rows.end * stride]);
+    part.actions.copy_from_slice(&all.actions[rows.clone()]);
+    part.ends.copy_from_slice(&all.ends[rows]);
+    part
+}

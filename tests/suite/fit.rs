@@ -1,0 +1,278 @@
+//! Learning from demonstrations: what is kept, what is learnt from it, and what is refused.
+
+use crate::support::{adapter, cpu, grove, json, refusal, stderr};
+use burn::tensor::Device;
+use grove::config::{DataConfig, LossType, ModelKind, TrainConfig};
+use grove::data::{Columns, Dataset, DatasetWriter, End, Manifest, Windows};
+use grove::env::{Fruit, Recall};
+use grove::model::Network;
+use grove::trainer::{Demonstrations, Trainer};
+use safetensors::tensor::{Dtype, TensorView};
+use std::fs;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// Demonstrations of the fruit catcher in `folder/shown`.
+fn demo(folder: &Path, episodes: &str) -> serde_json::Value {
+    let player = ["--player", "planner", "--episodes", episodes];
+    json(folder, &[&["demo", "fruit", "--out", "shown", "--json"][..], &player].concat())
+}
+
+#[test]
+fn a_planner_is_imitated_and_surpassed() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let shown = demo(folder, "2000");
+    assert!(shown["mean_score"].as_f64().unwrap() > 7.5, "{shown}");
+    let fitted = json(folder, &["fit", "shown", "--device", "cpu", "--run-dir", "fit", "--json"]);
+    let score = |report: &serde_json::Value| report["mean_score"].as_f64().unwrap();
+    // The planner's score over 50,000 episodes is 7.565 +- 0.012.
+    assert!(score(&fitted) > 0.97 * 7.565, "{fitted}");
+    assert!(fitted["held_out"]["accuracy"].as_f64().unwrap() > 0.99, "{fitted}");
+    let counts = fitted["held_out"]["confusion"].as_array().unwrap();
+    let total: u64 =
+        counts.iter().flat_map(|row| row.as_array().unwrap()).map(|n| n.as_u64().unwrap()).sum();
+    assert_eq!(total, 200 * 100, "every tenth episode of 100 steps");
+    let train = ["train", "fruit", "--device", "cpu", "--iterations", "40", "--json"];
+    let more = [&train[..], &["--set", "eval_every=8"]].concat();
+    let after = json(folder, &[&more[..], &["--from", "fit", "--run-dir", "after"]].concat());
+    assert!(score(&after) > score(&fitted) + 0.05, "{after} after {fitted}");
+    // Where it came from shows: the first evaluation is beyond what a run from nothing has by then.
+    let first = |run: &str| {
+        let text = fs::read_to_string(folder.join(run).join("metrics.jsonl")).unwrap();
+        let line = text.lines().find(|line| line.contains("\"mean_score\"")).unwrap().to_string();
+        let record: serde_json::Value = serde_json::from_str(&line).unwrap();
+        record["evaluation"]["mean_score"].as_f64().unwrap()
+    };
+    json(folder, &[&more[..], &["--run-dir", "from-nothing"]].concat());
+    assert!(first("after") > first("from-nothing") + 0.3);
+}
+
+#[test]
+fn a_policy_is_demonstrated_by_its_run() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let small = ["--set", "num_groups=8", "--iterations", "3", "--device", "cpu", "--json"];
+    json(folder, &[&["train", "catch", "--run-dir", "run"][..], &small].concat());
+    let shown = json(
+        folder,
+        &["demo", "catch", "--player", "run", "--episodes", "64", "--out", "shown", "--json"],
+    );
+    assert_eq!(shown["steps"], 64 * 9);
+    let columns = Dataset::open(&folder.join("shown")).unwrap().columns(4, 3).unwrap();
+    assert_eq!(columns.episodes().len(), 64);
+    assert!(columns.ends.iter().filter(|end| **end == End::Terminated).count() == 64);
+    let taken = refusal(folder, &["demo", "catch", "--player", "random", "--out", "shown"]);
+    assert!(taken.contains("the folder is not empty"), "{taken}");
+    let unknown = refusal(folder, &["demo", "fruit", "--player", "nobody", "--out", "other"]);
+    assert!(unknown.contains("its players are random, greedy, planner"), "{unknown}");
+    let other = refusal(folder, &["train", "fruit", "--from", "run"]);
+    assert!(other.contains("of the game `catch`, not `fruit`"), "{other}");
+}
+
+/// Ten episodes of 12 steps in which the action is the sign of the first feature.
+fn columns(num_features: usize) -> Columns {
+    let rows = 120;
+    let x = |row: usize, i: usize| ((row * 37 + i * 11) % 23) as f32 / 11.0 - 1.0;
+    let obs = (0..rows).flat_map(|row| (0..num_features).map(move |i| x(row, i)));
+    Columns {
+        num_features,
+        obs: obs.collect(),
+        actions: (0..rows).map(|row| i32::from(x(row, 0) > 0.0)).collect(),
+        weights: vec![1.0; rows],
+        ends: (0..rows).map(|row| End::new(row % 12 == 11, false)).collect(),
+    }
+}
+
+fn config(kind: ModelKind, window: usize) -> TrainConfig {
+    let mut config = TrainConfig::for_game("any");
+    config.iterations = 9;
+    config.policy.kind = kind;
+    config.policy.hidden = vec![16];
+    config.loss.loss_type = LossType::Nll;
+    config.loss.entropy_coef = 0.0;
+    config.update.update_epochs = 1;
+    config.update.num_minibatches = 5;
+    config.optimizer.learning_rate = 2e-2;
+    config.checkpoint.eval_episodes = 20;
+    config.data = DataConfig {
+        path: "somewhere".to_string(),
+        window,
+        batch_size: if window > 1 { 7 } else { 16 },
+        ..DataConfig::default()
+    };
+    config.validate().unwrap();
+    config
+}
+
+fn run<G: grove::env::Rules>(game: G, config: &TrainConfig, device: &Device) -> Trainer<G> {
+    let columns = columns(game.num_features());
+    let [learnt, held_out] = columns.split(config.data.validation);
+    let plain = vec![1.0; game.num_actions()];
+    let windows = |episodes: &[_]| Windows::new(&columns, episodes, config.data.window, &plain);
+    let data = Demonstrations { learnt: windows(&learnt), held_out: windows(&held_out) };
+    let (features, actions) = (game.num_features(), game.num_actions());
+    let network = Network::new(features, actions, &config.policy, 7, device);
+    Trainer::with_source(game, network, config, device, Some(data))
+}
+
+/// A run that is interrupted in the middle of an epoch gives the bytes of one that is not, on any number
+/// of threads; and it learns.
+fn goes_on_exactly<G: grove::env::Rules + serde::Serialize>(game: G, config: &TrainConfig) {
+    let whole = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| {
+            let mut trainer = run(game, config, &cpu());
+            let before = trainer.confusion().unwrap().means();
+            (0..config.iterations).for_each(|_| drop(trainer.iterate().unwrap()));
+            let after = trainer.confusion().unwrap().means();
+            assert!(after.loss < 0.5 * before.loss, "{before:?} {after:?}");
+            trainer.snapshot()
+        })
+    };
+    let uninterrupted = whole(1);
+    assert_eq!(uninterrupted, whole(2), "threads");
+    let mut first = run(game, config, &cpu());
+    (0..4).for_each(|_| drop(first.iterate().unwrap()));
+    let saved = first.snapshot();
+    let mut second = run(game, config, &cpu()).restored(&saved).unwrap();
+    (4..config.iterations).for_each(|_| drop(second.iterate().unwrap()));
+    assert_eq!(uninterrupted, second.snapshot(), "interrupted");
+}
+
+#[test]
+fn a_perceptron_goes_on_in_the_middle_of_an_epoch() {
+    goes_on_exactly(Fruit::default(), &config(ModelKind::Mlp, 1));
+}
+
+#[test]
+fn a_recurrent_network_goes_on_in_the_middle_of_an_epoch() {
+    goes_on_exactly(Recall::default(), &config(ModelKind::Gru, 5));
+}
+
+#[test]
+fn engines_learn_the_same_from_data() {
+    let weights = |config: &TrainConfig, device: &Device| -> Vec<f32> {
+        let mut trainer = run(Fruit::default(), config, device);
+        (0..3).for_each(|_| drop(trainer.iterate().unwrap()));
+        let model = grove::model::flatten(&trainer.model());
+        model.without_autodiff().into_data().try_into_vec().unwrap()
+    };
+    let fast = config(ModelKind::Mlp, 1);
+    let general = TrainConfig { engine: grove::config::Engine::General, ..fast.clone() };
+    let native = weights(&fast, &cpu());
+    let first = run(Fruit::default(), &fast, &cpu()).model();
+    let first: Vec<f32> =
+        grove::model::flatten(&first).without_autodiff().into_data().try_into_vec().unwrap();
+    let far = |other: &[f32]| {
+        let square = |a: &[f32], b: &[f32]| -> f64 {
+            a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum()
+        };
+        (square(other, &native) / square(&first, &native)).sqrt()
+    };
+    assert!(far(&weights(&general, &cpu())) < 1e-4);
+    if let Some(device) = adapter() {
+        assert!(far(&weights(&fast, &device)) < 1e-4);
+    }
+}
+
+/// A shard as any program may write it.
+fn shard(path: &Path, obs: (&[usize], &[f32]), actions: &[i64], more: &[(&str, &[f32])]) {
+    let bytes = |values: &[f32]| values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+    let (shape, values) = obs;
+    let obs = bytes(values);
+    let taken: Vec<u8> = actions.iter().flat_map(|a| a.to_le_bytes()).collect();
+    let more: Vec<_> = more.iter().map(|(name, x)| (*name, x.len(), bytes(x))).collect();
+    let mut tensors = vec![
+        ("obs", TensorView::new(Dtype::F32, shape.to_vec(), &obs).unwrap()),
+        ("actions", TensorView::new(Dtype::I64, vec![actions.len()], &taken).unwrap()),
+    ];
+    for (name, len, x) in &more {
+        tensors.push((name, TensorView::new(Dtype::F32, vec![*len], x).unwrap()));
+    }
+    fs::write(path, safetensors::serialize(tensors, None).unwrap()).unwrap();
+}
+
+#[test]
+fn bad_datasets_get_one_clear_sentence_and_nothing_is_written() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let manifest = |text: &str| {
+        fs::create_dir_all(folder.join("d")).unwrap();
+        fs::write(folder.join("d/manifest.json"), text).unwrap();
+    };
+    let said = |more: &[&str]| {
+        let text = refusal(folder, &[&["fit", "d", "--device", "cpu"], more].concat());
+        assert!(!folder.join("runs").exists(), "{text}");
+        text
+    };
+    assert!(said(&[]).contains("d is no dataset: it has no manifest.json"));
+    manifest("{");
+    assert!(said(&[]).contains("manifest.json: EOF"), "{}", said(&[]));
+    manifest(r#"{"format": 2, "env": "catch", "shards": ["a"]}"#);
+    assert!(said(&[]).contains("its format is 2, but this build reads 1"));
+    manifest(r#"{"format": 1, "env": "catch", "shards": []}"#);
+    assert!(said(&[]).contains("it names no shards"));
+    manifest(r#"{"format": 1, "env": "catch", "shards": ["../a"]}"#);
+    assert!(said(&[]).contains("the shard `../a` is no file beside it"));
+    manifest(r#"{"format": 1, "env": "chess", "shards": ["a"]}"#);
+    fs::write(folder.join("d/a"), [0; 5]).unwrap();
+    assert!(said(&[]).contains("a game that this program does not have"));
+    manifest(r#"{"format": 1, "env": "catch", "shards": ["a"]}"#);
+    assert!(said(&[]).contains("d/a: "), "{}", said(&[]));
+    let path = folder.join("d/a");
+    let good = vec![0.5; 40];
+    let actions = [0, 1, 2, 0, 1, 2, 0, 1, 2, 0];
+    shard(&path, (&[10, 4], &good), &actions, &[]);
+    let bytes = fs::read(&path).unwrap();
+    fs::write(&path, &bytes[..bytes.len() - 9]).unwrap();
+    assert!(said(&[]).contains("d/a: "), "cut off");
+    shard(&path, (&[8, 5], &good), &actions, &[]);
+    assert!(said(&[]).contains("`obs` is [8, 5], but must be [steps, 4]"), "{}", said(&[]));
+    shard(&path, (&[10, 4], &good), &actions[..9], &[]);
+    assert!(said(&[]).contains("`actions` is [9], but must be [10]"));
+    shard(&path, (&[10, 4], &good), &[0, 1, 2, 3, 0, 0, 0, 0, 0, 0], &[]);
+    assert!(said(&[]).contains("`actions` has 3 in row 3, but actions are 0 to 2"));
+    let mut bad = good.clone();
+    bad[6] = f32::NAN;
+    shard(&path, (&[10, 4], &bad), &actions, &[]);
+    assert!(said(&[]).contains("`obs` has NaN in row 1, feature 2"));
+    shard(&path, (&[10, 4], &good), &actions, &[("weights", &[-1.0; 10])]);
+    assert!(said(&[]).contains("`weights` has -1 in row 0, but must be 0 or more"));
+    shard(&path, (&[10, 4], &good), &actions, &[("ends", &[0.0; 10])]);
+    assert!(said(&[]).contains("`ends` is of type F32, but must be I64, I32 or U8"));
+    shard(&path, (&[10, 4], &good), &actions, &[]);
+    // It is one episode, as nothing is said of ends.
+    assert!(said(&[]).contains("1 episodes: too few to hold out a share of 0.1"), "{}", said(&[]));
+    shard(&path, (&[0, 4], &[]), &[], &[]);
+    assert!(said(&[]).contains("there is no step in it"));
+    let shown = folder.join("shown");
+    let mut writer = DatasetWriter::create(&shown, Manifest::new("catch")).unwrap();
+    writer.write(&columns(4)).unwrap();
+    writer.finish().unwrap();
+    let long = refusal(folder, &["fit", "shown", "--device", "cpu", "--set", "data.window=13"]);
+    assert!(long.contains("the longest episode in"), "{long}");
+    let wrong = refusal(folder, &["fit", "shown", "--set", "loss_type=grpo"]);
+    assert!(wrong.contains("nll where the run learns from data"), "{wrong}");
+}
+
+#[test]
+fn a_fit_ends_where_nothing_gets_better_and_goes_on_as_any_run() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let mut writer = DatasetWriter::create(&folder.join("shown"), Manifest::new("catch")).unwrap();
+    writer.write(&columns(4)).unwrap();
+    writer.finish().unwrap();
+    // A rate at which the loss is soon at its best.
+    let fit = ["fit", "shown", "--device", "cpu", "--json", "--run-dir", "run"];
+    let sets = ["--set", "patience=2", "--set", "eval_every=1", "--set", "learning_rate=0.5"];
+    let report = json(folder, &[&fit[..], &sets, &["--iterations", "200"]].concat());
+    let (done, best) = (&report["iteration"], &report["best_iteration"]);
+    assert_eq!(done.as_u64().unwrap(), best.as_u64().unwrap() + 2, "{report}");
+    assert_eq!(report["interrupted"], false);
+    json(folder, &[&fit[..5], &["--run-dir", "run2", "--iterations", "3"]].concat());
+    let on = ["train", "--resume", "--run-dir", "run2", "--iterations", "5", "--device", "cpu"];
+    let output = grove(folder, &on);
+    assert!(output.status.success(), "{}", stderr(&output));
+    assert!(stderr(&output).contains("a dataset in memory"), "{}", stderr(&output));
+}
