@@ -128,7 +128,11 @@ fn check_says_what_is_wrong_and_fails() {
     let mut faults = vec![
         ("HugeFeature", "cpu", "warning: feature 0 (feature 0) reaches"),
         ("InfiniteFeature", "cpu", "error: feature 0 (feature 0) is inf"),
-        ("LostByPacking", "cpu", "error: field `number` of the state holds a number that its bits cannot"),
+        (
+            "LostByPacking",
+            "cpu",
+            "error: field `number` of the state holds a number that its bits cannot",
+        ),
         ("Endless", "cpu", "warning: none of 64 episodes ended within 10000 steps"),
         ("StartsFromWhatWasThere", "cpu", "draws from something other than its key"),
         ("UsesWordsItDoesNotHave", "cpu", "error: word 1 is not 0"),
