@@ -8,7 +8,7 @@ use grove::config::{DecoderConfig, ModelKind, Start, TrainConfig};
 use grove::data::Trajectory;
 use grove::env::{Catch, Env, Recall};
 use grove::learner::Learner;
-use grove::model::{Decoder, Model, NativePolicy, TensorActor, flatten};
+use grove::model::{Decoder, NativePolicy, TensorActor, flatten};
 use grove::rng::Stream;
 use grove::rollout::{Player, evaluate};
 use grove::trainer::{Trainer, load_policy};
@@ -160,7 +160,7 @@ fn a_decoder_learns_what_none_without_memory_can() {
     config.rollout.num_steps = 16;
     config.rollout.learn_steps = 16;
     let mut trainer = Trainer::new(game, &config, &cpu());
-    for _ in 0..20 {
+    for _ in 0..12 {
         trainer.iterate().unwrap();
     }
     // Chance, and the best without a memory, is 1 / 4.
