@@ -25,7 +25,7 @@ pub mod saved;
 pub use actor::TensorActor;
 pub use actor::{Actor, NativePolicy};
 pub use categorical::{Categorical, sample};
-pub use decoder::{Decoder, DecoderShape, NativeDecoder};
+pub use decoder::{Decoder, DecoderShape, NativeDecoder, SequenceLearner, Sequences};
 pub use gru::{Gru, NativeGru};
 pub use lanes::{LANES, Lanes};
 pub(crate) use lanes::{argmax_lane, sample_lanes};

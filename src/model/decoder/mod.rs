@@ -4,8 +4,12 @@
 //! these, the shape of Llama and Qwen2. What enters is a linear layer of observations; all else
 //! ([`Decoder::hidden`]) takes a stream of vectors, wherever they come from.
 
+mod attention;
 mod burn;
 mod cpu;
+mod layers;
+mod learn;
+mod product;
 mod rope;
 mod shape;
 #[cfg(test)]
@@ -13,4 +17,5 @@ mod tests;
 
 pub use self::burn::Decoder;
 pub use cpu::NativeDecoder;
+pub use learn::{SequenceLearner, Sequences};
 pub use shape::DecoderShape;

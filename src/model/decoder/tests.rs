@@ -1,6 +1,6 @@
 //! The decoder in all its forms against a slow one in f64, written number by number.
 
-use super::{Decoder, DecoderShape, NativeDecoder};
+use super::{Decoder, DecoderShape, NativeDecoder, SequenceLearner, Sequences};
 use crate::config::{DecoderConfig, PolicyConfig};
 use crate::model::{Actor, LANES, Lanes, Memory, Model, flatten, named_parameters, unflatten};
 use burn::tensor::{Device, Tensor, TensorData};
@@ -360,5 +360,96 @@ fn native_and_burn_act_the_same_wherever_the_games_of_the_lanes_are() {
             assert_near(&rows(got), &doubles(logits), &format!("{shape:?}, step {t}"));
             assert_near(&rows(&remembered), &doubles(memory.clone()), "memory");
         }
+    }
+}
+
+/// Logits of a sequence, and the gradient of all parameters of their sum weighted by a wave: by hand, and by
+/// autodiff.
+fn by_hand_and_by_autodiff(
+    shape: &DecoderShape,
+    steps: usize,
+    before: usize,
+) -> [[Vec<f64>; 2]; 2] {
+    let device = Device::flex();
+    let decoder = decoder(shape, &device);
+    let games = Games::new(before + steps, before);
+    let (_, memory) = games.acted(&decoder, before, &device);
+    let during = before..before + steps;
+    let (obs, starts) = (games.obs(during.clone(), &device), games.starts(during, &device));
+    let weights: Vec<f32> = (0..steps * GAMES * 4).map(|i| (i as f32 * 0.37).sin()).collect();
+    let params: Vec<f32> = flatten(&decoder).into_data().iter::<f32>().collect();
+    let floats = |data: TensorData| data.iter::<f32>().collect::<Vec<f32>>();
+    let sequences = Sequences {
+        obs: floats(obs.clone().into_data()),
+        starts: floats(starts.clone().into_data()),
+        memory: floats(memory.clone().into_data()),
+    };
+    let mut learner = SequenceLearner::new(shape);
+    let logits = learner.logits(&params, &sequences);
+    let gradient = learner.gradient(&params, &weights);
+    // Nothing is left of a pass that the next could stumble over.
+    assert!(logits == learner.logits(&params, &sequences));
+    assert!(gradient == learner.gradient(&params, &weights));
+    let leaf = flatten(&decoder).autodiff().require_grad();
+    let tensor = unflatten(decoder, &leaf).sequence(obs, starts, memory);
+    let weights = Tensor::from_data(TensorData::new(weights, [steps, GAMES, 4]), &device);
+    let mut gradients = (tensor.clone() * weights).sum().backward();
+    let want = doubles(leaf.grad_remove(&mut gradients).unwrap());
+    let by_hand = [logits, gradient].map(|v| v.into_iter().map(f64::from).collect());
+    [by_hand, [doubles(tensor.without_autodiff()), want]]
+}
+
+#[test]
+fn sequences_by_hand_are_those_of_autodiff() {
+    let long =
+        DecoderShape { hidden_size: 96, intermediate_size: 80, ..shape(2, [3, 3], 70, true) };
+    let cases = shapes().into_iter().zip([(7, 0), (9, 6), (7, 3), (8, 2), (20, 5)]);
+    for (shape, (steps, before)) in cases.chain([(long, (160, 20))]) {
+        let [[logits, gradient], [want_logits, want]] =
+            by_hand_and_by_autodiff(&shape, steps, before);
+        assert_near(&logits, &want_logits, "logits");
+        let largest = want.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
+        for (i, (got, want)) in gradient.iter().zip(&want).enumerate() {
+            assert!((got - want).abs() < 1e-5 * largest, "{shape:?} {i}: {got} instead of {want}");
+        }
+    }
+}
+
+/// Prints how fast sequences are learnt from:
+/// `cargo test --release --lib sequence_speed -- --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn sequence_speed() {
+    let shape = DecoderShape {
+        num_features: 16,
+        hidden_size: 128,
+        intermediate_size: 384,
+        context: 256,
+        ..shape(4, [4, 2], 256, false)
+    };
+    let (steps, games) = (256, 64);
+    let decoder = Decoder::of_shape(shape.clone(), 1, &Device::flex());
+    let params: Vec<f32> = flatten(&decoder).into_data().iter::<f32>().collect();
+    let mut starts = vec![0.0; steps * games];
+    starts[..games].fill(1.0);
+    let sequences = Sequences {
+        obs: (0..steps * games * 16).map(|i| (i as f32 * 0.3).sin()).collect(),
+        starts,
+        memory: vec![0.0; games * shape.memory_size()],
+    };
+    let weights: Vec<f32> = (0..steps * games * 4).map(|i| (i as f32 * 0.37).sin()).collect();
+    let mut learner = SequenceLearner::new(&shape);
+    for _ in 0..5 {
+        let started = std::time::Instant::now();
+        learner.logits(&params, &sequences);
+        let forward = started.elapsed().as_secs_f64();
+        learner.gradient(&params, &weights);
+        let all = started.elapsed().as_secs_f64();
+        let flops = 6.0 * (params.len() * steps * games) as f64;
+        println!(
+            "forward {forward:.3} s, both {all:.3} s: {:.0} steps/s, {:.0} GFLOP/s",
+            (steps * games) as f64 / all,
+            flops / all * 1e-9
+        );
     }
 }
