@@ -1,6 +1,6 @@
 //! The limits of every setting, and of settings beside each other.
 
-use super::{ConfigError, LossType, ModelKind, TrainConfig};
+use super::{ConfigError, DecoderConfig, LossType, ModelKind, TrainConfig};
 
 fn out_of_range(message: String) -> ConfigError {
     ConfigError::OutOfRange(message)
@@ -14,6 +14,36 @@ fn check(
     range: &str,
 ) -> Result<(), ConfigError> {
     if ok { Ok(()) } else { Err(out_of_range(format!("{name} is {value}, but must be {range}"))) }
+}
+
+impl DecoderConfig {
+    /// Checks the sizes and how they fit together.
+    fn validate(&self) -> Result<(), ConfigError> {
+        for (name, value, most) in [
+            ("policy.hidden_size", self.hidden_size, 8192),
+            ("policy.num_layers", self.num_layers, 128),
+            ("policy.num_heads", self.num_heads, 128),
+            ("policy.intermediate_size", self.intermediate_size, 32_768),
+            ("policy.context", self.context, 8192),
+        ] {
+            check((1..=most).contains(&value), name, value, &format!("1 to {most}"))?;
+        }
+        check(
+            self.hidden_size.is_multiple_of(2 * self.num_heads),
+            "policy.hidden_size",
+            self.hidden_size,
+            &format!(
+                "a multiple of twice policy.num_heads ({}): the numbers of a head turn in pairs",
+                self.num_heads
+            ),
+        )?;
+        check(
+            self.num_kv_heads >= 1 && self.num_heads.is_multiple_of(self.num_kv_heads),
+            "policy.num_kv_heads",
+            self.num_kv_heads,
+            &format!("a divisor of policy.num_heads ({})", self.num_heads),
+        )
+    }
 }
 
 impl TrainConfig {
@@ -32,7 +62,7 @@ impl TrainConfig {
     /// [`ConfigError::OutOfRange`] for the first that is not, with its value and what is allowed.
     pub fn validate_with(&self, models: &[&str]) -> Result<(), ConfigError> {
         if let ModelKind::Own(name) = &self.policy.kind {
-            let known = [&["mlp", "gru"], models].concat().join(", ");
+            let known = [&ModelKind::NAMES[..], models].concat().join(", ");
             check(
                 models.contains(&&**name),
                 "policy.kind",
@@ -49,6 +79,10 @@ impl TrainConfig {
             format!("{hidden:?}"),
             "one to eight numbers of 1 to 4096",
         )?;
+
+        if self.policy.kind == ModelKind::Decoder {
+            self.policy.decoder.validate()?;
+        }
 
         let rollout = &self.rollout;
         let games = rollout.num_envs();

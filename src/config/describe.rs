@@ -31,16 +31,15 @@ descriptions! {
     "iterations": "1 or more", "Iterations of rollout and update; the schedules end with the last.";
     "engine": "auto, fused, general", "What plays and learns: auto takes the fast engine where there is one.";
     "precision": "f32, f16, bf16", "What the fused kernels compute products with, where the device has it.";
-    "data.path": "a folder, or empty", "The dataset that is learnt from instead of games (`grove fit`).";
-    "data.window": "1 to 65536", "Steps of a piece of an episode; what a model remembers starts anew with it.";
-    "data.batch_size": "1 or more", "Windows of an optimiser step.";
-    "data.validation": "above 0, at most 0.5", "Share of the episodes that are held out to measure what is learnt.";
-    "data.epochs": "1 or more", "Passes over the data; `iterations` follows from it where --iterations does not set it.";
-    "data.class_weights": "none, balanced", "How much each action weighs: as often as it comes, or all the same.";
-    "data.patience": "0 (never) or more", "Evaluations without a better one after which the run ends.";
-    "policy.kind": "mlp, gru, or a model of your own", "Which network; a gru remembers what it has seen of an episode.";
-    "policy.hidden": "one to eight numbers of 1 to 4096", "Units of the hidden layers; the last of a gru is the recurrent one.";
+    "policy.kind": "mlp, gru, decoder, or a model of your own", "Which network; a gru and a decoder remember what they saw of an episode.";
+    "policy.hidden": "one to eight numbers of 1 to 4096", "Units of the hidden layers of an mlp or a gru, whose last is the recurrent one.";
     "policy.activation": "relu, tanh, silu, gelu", "What follows a hidden layer.";
+    "policy.hidden_size": "1 to 8192, a multiple of 2 * policy.num_heads", "Of a decoder: numbers of its stream.";
+    "policy.num_layers": "1 to 128", "Of a decoder: layers.";
+    "policy.num_heads": "1 to 128", "Of a decoder: heads of queries in a layer.";
+    "policy.num_kv_heads": "a divisor of policy.num_heads", "Of a decoder: heads of keys and values; some queries share one.";
+    "policy.intermediate_size": "1 to 32768", "Of a decoder: units of a layer's gated network.";
+    "policy.context": "1 to 8192", "Of a decoder: steps that attention sees, the present one included.";
     "rollout.num_groups": "1 or more", "Groups that play at a time; the members of one share a level.";
     "rollout.group_size": "2 or more", "Members of a group (TRL: num_generations).";
     "rollout.num_steps": "1 or more", "Steps that each game is played in an iteration.";
@@ -76,6 +75,13 @@ descriptions! {
     "checkpoint.keep": "1 or more", "Checkpoints that are kept, beside the best policy.";
     "checkpoint.eval_every": "1 or more", "Iterations between two evaluations of the policy's most likely actions.";
     "checkpoint.eval_episodes": "1 or more", "Episodes of such an evaluation.";
+    "data.path": "a folder, or empty", "The dataset that is learnt from instead of games (`grove fit`).";
+    "data.window": "1 to 65536", "Steps of a piece of an episode; what a model remembers starts anew with it.";
+    "data.batch_size": "1 or more", "Windows of an optimiser step.";
+    "data.validation": "above 0, at most 0.5", "Share of the episodes that are held out to measure what is learnt.";
+    "data.epochs": "1 or more", "Passes over the data; `iterations` follows from it where --iterations does not set it.";
+    "data.class_weights": "none, balanced", "How much each action weighs: as often as it comes, or all the same.";
+    "data.patience": "0 (never) or more", "Evaluations without a better one after which the run ends.";
 }
 
 #[cfg(test)]

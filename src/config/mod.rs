@@ -193,17 +193,71 @@ pub struct PolicyConfig {
     pub hidden: Vec<usize>,
     /// What follows each hidden layer but a recurrent one.
     pub activation: Activation,
+    /// The sizes of a `decoder`.
+    #[serde(flatten)]
+    pub decoder: DecoderConfig,
 }
 
 impl PolicyConfig {
     /// A multi-layer perceptron with these hidden layers.
     pub fn mlp(hidden: &[usize], activation: Activation) -> Self {
-        Self { kind: ModelKind::Mlp, hidden: hidden.to_vec(), activation }
+        Self::of(ModelKind::Mlp, hidden, activation)
     }
 
     /// A recurrent network with these hidden layers, the last of which is the recurrent one.
     pub fn gru(hidden: &[usize], activation: Activation) -> Self {
-        Self { kind: ModelKind::Gru, hidden: hidden.to_vec(), activation }
+        Self::of(ModelKind::Gru, hidden, activation)
+    }
+
+    /// A transformer of these sizes.
+    pub fn decoder(sizes: DecoderConfig) -> Self {
+        Self { decoder: sizes, ..Self::of(ModelKind::Decoder, &[64, 64], Activation::Relu) }
+    }
+
+    /// Its sizes in words.
+    pub fn sizes(&self) -> String {
+        let DecoderConfig { hidden_size, num_layers, num_heads, context, .. } = self.decoder;
+        match self.kind {
+            ModelKind::Decoder => format!(
+                "{num_layers} layers of {hidden_size}, {num_heads} heads, {context} steps of context"
+            ),
+            _ => format!("hidden {:?}", self.hidden),
+        }
+    }
+
+    fn of(kind: ModelKind, hidden: &[usize], activation: Activation) -> Self {
+        Self { kind, hidden: hidden.to_vec(), activation, decoder: DecoderConfig::default() }
+    }
+}
+
+/// The sizes of a decoder, by Hugging Face's names; no other kind of network heeds them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct DecoderConfig {
+    /// Numbers of the stream that goes through the layers: a multiple of twice `num_heads`.
+    pub hidden_size: usize,
+    /// Layers.
+    pub num_layers: usize,
+    /// Heads of queries.
+    pub num_heads: usize,
+    /// Heads of keys and values, a divisor of `num_heads`: as many queries share one as it takes.
+    pub num_kv_heads: usize,
+    /// Units of a layer's gated network.
+    pub intermediate_size: usize,
+    /// Steps that attention sees: the present one and those before it.
+    pub context: usize,
+}
+
+impl Default for DecoderConfig {
+    fn default() -> Self {
+        Self {
+            hidden_size: 64,
+            num_layers: 2,
+            num_heads: 4,
+            num_kv_heads: 2,
+            intermediate_size: 128,
+            context: 32,
+        }
     }
 }
 
@@ -216,9 +270,16 @@ pub enum ModelKind {
     Mlp,
     /// A gated recurrent network (Cho et al. 2014), which remembers what it has seen of an episode.
     Gru,
+    /// A transformer (Vaswani et al. 2017), which looks back at the last steps of an episode.
+    Decoder,
     /// A model that somebody else has brought along, by its name.
     #[serde(untagged)]
     Own(String),
+}
+
+impl ModelKind {
+    /// The names of the kinds that come along.
+    pub const NAMES: [&'static str; 3] = ["mlp", "gru", "decoder"];
 }
 
 impl std::fmt::Display for ModelKind {
@@ -226,6 +287,7 @@ impl std::fmt::Display for ModelKind {
         f.write_str(match self {
             Self::Mlp => "mlp",
             Self::Gru => "gru",
+            Self::Decoder => "decoder",
             Self::Own(name) => name,
         })
     }

@@ -3,7 +3,7 @@
 #[cfg(feature = "general")]
 use super::LANES;
 use super::saved::mlp_widths;
-use super::{FastForm, Lanes, NativeGru, NativeMlp, Network};
+use super::{DecoderShape, FastForm, Lanes, NativeDecoder, NativeGru, NativeMlp, Network};
 #[cfg(feature = "general")]
 use super::{Memory, Model, OwnModel};
 use crate::config::{ModelKind, PolicyConfig};
@@ -53,6 +53,8 @@ pub enum NativePolicy {
     Mlp(NativeMlp),
     /// A gated recurrent network.
     Gru(NativeGru),
+    /// A transformer.
+    Decoder(NativeDecoder),
     /// A model that somebody has brought along.
     #[cfg(feature = "general")]
     Own(TensorActor<OwnModel>),
@@ -65,6 +67,8 @@ pub enum NativeScratch {
     Mlp(<NativeMlp as Actor>::Scratch),
     /// The room of a recurrent network.
     Gru(<NativeGru as Actor>::Scratch),
+    /// The room of a transformer.
+    Decoder(<NativeDecoder as Actor>::Scratch),
     /// The room of a model that somebody has brought along.
     #[cfg(feature = "general")]
     Own(<TensorActor<OwnModel> as Actor>::Scratch),
@@ -76,6 +80,7 @@ impl NativePolicy {
         block_on(Self::new_async(match network {
             Network::Mlp(mlp) => FastForm::Mlp(mlp),
             Network::Gru(gru) => FastForm::Gru(gru),
+            Network::Decoder(decoder) => FastForm::Decoder(decoder),
             #[cfg(feature = "general")]
             Network::Own(own) => match own.fast_form() {
                 Some(form) => form,
@@ -92,6 +97,7 @@ impl NativePolicy {
         match network {
             FastForm::Mlp(mlp) => Self::Mlp(NativeMlp::new_async(mlp).await),
             FastForm::Gru(gru) => Self::Gru(NativeGru::new_async(gru).await),
+            FastForm::Decoder(decoder) => Self::Decoder(NativeDecoder::new_async(decoder).await),
         }
     }
 
@@ -111,6 +117,10 @@ impl NativePolicy {
         match config.kind {
             ModelKind::Mlp => Self::Mlp(NativeMlp::from_params(&widths, activation, params)),
             ModelKind::Gru => Self::Gru(NativeGru::from_params(&widths, activation, params)),
+            ModelKind::Decoder => {
+                let shape = DecoderShape::new(num_features, num_actions, config);
+                Self::Decoder(NativeDecoder::from_params(shape, params))
+            }
             ModelKind::Own(ref name) => panic!("`{name}` is no network that comes along"),
         }
     }
@@ -120,6 +130,7 @@ impl NativePolicy {
         match self {
             Self::Mlp(mlp) => mlp.num_params(),
             Self::Gru(gru) => gru.num_params(),
+            Self::Decoder(decoder) => decoder.num_params(),
             #[cfg(feature = "general")]
             Self::Own(own) => burn::module::Module::num_params(&own.model),
         }
@@ -132,6 +143,7 @@ macro_rules! with_native {
         match $policy {
             NativePolicy::Mlp($network) => $run,
             NativePolicy::Gru($network) => $run,
+            NativePolicy::Decoder($network) => $run,
             #[cfg(feature = "general")]
             NativePolicy::Own($network) => $run,
         }
@@ -161,6 +173,7 @@ impl Actor for NativePolicy {
         match self {
             Self::Mlp(mlp) => NativeScratch::Mlp(mlp.scratch()),
             Self::Gru(gru) => NativeScratch::Gru(gru.scratch()),
+            Self::Decoder(decoder) => NativeScratch::Decoder(decoder.scratch()),
             #[cfg(feature = "general")]
             Self::Own(own) => NativeScratch::Own(own.scratch()),
         }
@@ -175,6 +188,9 @@ impl Actor for NativePolicy {
         match (self, scratch) {
             (Self::Mlp(mlp), NativeScratch::Mlp(scratch)) => mlp.act(obs, memory, scratch),
             (Self::Gru(gru), NativeScratch::Gru(scratch)) => gru.act(obs, memory, scratch),
+            (Self::Decoder(decoder), NativeScratch::Decoder(scratch)) => {
+                decoder.act(obs, memory, scratch)
+            }
             #[cfg(feature = "general")]
             (Self::Own(own), NativeScratch::Own(scratch)) => own.act(obs, memory, scratch),
             _ => panic!("the scratch is that of another network"),

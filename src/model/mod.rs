@@ -2,12 +2,13 @@
 //! over actions.
 //!
 //! A model is a Burn module that implements [`Model`], or [`Memoryless`], which is one function; that is
-//! enough to be trained on every device. [`Network`] is what settings name: the two that come along, [`Mlp`] and
-//! [`Gru`], a folder each, where `burn.rs` trains anywhere and `cpu.rs` and `kernel.rs` are its fast forms, or
+//! enough to be trained on every device. [`Network`] is what settings name: the three that come along, [`Mlp`],
+//! [`Gru`] and [`Decoder`], a folder each, where `burn.rs` trains anywhere and `cpu.rs` and `kernel.rs` are its fast forms, or
 //! a user's own (`own.rs`).
 
 mod actor;
 mod categorical;
+mod decoder;
 mod dense;
 mod gru;
 mod lanes;
@@ -24,6 +25,7 @@ pub mod saved;
 pub use actor::TensorActor;
 pub use actor::{Actor, NativePolicy};
 pub use categorical::{Categorical, sample};
+pub use decoder::{Decoder, DecoderShape, NativeDecoder, SequenceLearner, Sequences};
 pub use gru::{Gru, NativeGru};
 pub use lanes::{LANES, Lanes};
 pub(crate) use lanes::{argmax_lane, sample_lanes};

@@ -2,7 +2,7 @@
 
 #[cfg(feature = "general")]
 use super::OwnModel;
-use super::{Gru, Memory, Memoryless, Mlp, Model};
+use super::{Decoder, Gru, Memory, Memoryless, Mlp, Model};
 use crate::config::{ModelKind, PolicyConfig};
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};
@@ -15,6 +15,8 @@ pub enum Network {
     Mlp(Mlp),
     /// A gated recurrent network.
     Gru(Gru),
+    /// A transformer that looks back.
+    Decoder(Decoder),
     /// A model that somebody has brought along.
     #[cfg(feature = "general")]
     Own(OwnModel),
@@ -27,6 +29,8 @@ pub enum FastForm<'a> {
     Mlp(&'a Mlp),
     /// A gated recurrent network, which acts fast on the CPU.
     Gru(&'a Gru),
+    /// A transformer, which acts fast on the CPU.
+    Decoder(&'a Decoder),
 }
 
 impl Network {
@@ -44,6 +48,9 @@ impl Network {
         match config.kind {
             ModelKind::Mlp => Self::Mlp(Mlp::new(num_features, num_actions, config, key, device)),
             ModelKind::Gru => Self::Gru(Gru::new(num_features, num_actions, config, key, device)),
+            ModelKind::Decoder => {
+                Self::Decoder(Decoder::new(num_features, num_actions, config, key, device))
+            }
             ModelKind::Own(ref name) => panic!("`{name}` is no network that comes along"),
         }
     }
@@ -84,6 +91,7 @@ impl Model for Network {
         match self {
             Self::Mlp(_) => None,
             Self::Gru(gru) => Some(gru.initial_memory(batch, device)),
+            Self::Decoder(decoder) => Some(decoder.initial_memory(batch, device)),
             #[cfg(feature = "general")]
             Self::Own(own) => own.initial_memory(batch, device),
         }
@@ -96,6 +104,10 @@ impl Model for Network {
                 let (logits, memory) = gru.step(obs, memory.expect("it has a memory"));
                 (logits, Some(memory))
             }
+            Self::Decoder(decoder) => {
+                let (logits, memory) = decoder.step(obs, memory.expect("it has a memory"));
+                (logits, Some(memory))
+            }
             #[cfg(feature = "general")]
             Self::Own(own) => own.step(obs, memory),
         }
@@ -105,6 +117,9 @@ impl Model for Network {
         match self {
             Self::Mlp(mlp) => mlp.sequence(obs, starts, ()),
             Self::Gru(gru) => gru.sequence(obs, starts, memory.expect("it has a memory")),
+            Self::Decoder(decoder) => {
+                decoder.sequence(obs, starts, memory.expect("it has a memory"))
+            }
             #[cfg(feature = "general")]
             Self::Own(own) => own.sequence(obs, starts, memory),
         }
@@ -114,6 +129,7 @@ impl Model for Network {
         match self {
             Self::Mlp(mlp) => Some(FastForm::Mlp(mlp)),
             Self::Gru(gru) => Some(FastForm::Gru(gru)),
+            Self::Decoder(decoder) => Some(FastForm::Decoder(decoder)),
             #[cfg(feature = "general")]
             Self::Own(own) => own.fast_form(),
         }

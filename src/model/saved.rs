@@ -3,7 +3,7 @@
 //! The format is safetensors (<https://huggingface.co/docs/safetensors>). Its metadata holds one entry,
 //! `grove`: a [`Header`] as JSON. Readers that do not know it find plain tensors.
 
-use super::Parameter;
+use super::{DecoderShape, Parameter};
 use crate::config::{ModelKind, PolicyConfig};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
@@ -51,6 +51,7 @@ pub fn network_parameters(
     match config.kind {
         ModelKind::Mlp => mlp_parameters(num_features, num_actions, config),
         ModelKind::Gru => gru_parameters(num_features, num_actions, config),
+        ModelKind::Decoder => DecoderShape::new(num_features, num_actions, config).parameters(),
         ModelKind::Own(ref name) => panic!("`{name}` is no network that comes along"),
     }
 }

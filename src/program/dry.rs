@@ -91,7 +91,12 @@ impl Display for Preview<'_> {
             ("engine", self.engine.clone()),
             (
                 "policy",
-                format!("{} {:?}, {} parameters", policy.kind, policy.hidden, self.num_parameters),
+                format!(
+                    "{} of {}, {} parameters",
+                    policy.kind,
+                    policy.sizes(),
+                    self.num_parameters
+                ),
             ),
             (
                 "iteration",

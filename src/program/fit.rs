@@ -20,8 +20,8 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
     let folder = data.canonicalize().with_context(|| format!("cannot find {}", data.display()))?;
     let mut file = overlay::parse("the defaults of fit", DEFAULTS)?;
     let path = folder.display().to_string();
-    let data = Table::from_iter([("path".to_string(), path.into())]);
-    file.insert("data".to_string(), data.into());
+    let section = Table::from_iter([("path".to_string(), path.into())]);
+    file.insert("data".to_string(), section.into());
     let settings = Value::try_from(&manifest.settings)
         .with_context(|| format!("the settings in {}", folder.join(MANIFEST).display()))?;
     file.insert(manifest.env.clone(), settings);

@@ -22,7 +22,10 @@ impl Models {
     /// If one of Grove's has its name.
     pub fn with<M: NamedModel>(mut self) -> Self {
         let name = M::KIND;
-        assert!(!["mlp", "gru"].contains(&name), "a model of one's own cannot be called `{name}`");
+        assert!(
+            !ModelKind::NAMES.contains(&name),
+            "a model of one's own cannot be called `{name}`"
+        );
         self.0.retain(|(other, _)| *other != name);
         self.0.push((name, OwnModel::new::<M>));
         self

@@ -94,6 +94,9 @@ pub(super) fn obstacle<M: Model>(
         Some(FastForm::Gru(_)) => {
             return Some("the fast engines take perceptrons, not a `gru`".to_string());
         }
+        Some(FastForm::Decoder(_)) => {
+            return Some("the fast engines take perceptrons, not a `decoder`".to_string());
+        }
         None => return Some("the fast engines take perceptrons, not other models".to_string()),
     };
     if !device::has_kernels(device) {

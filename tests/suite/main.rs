@@ -7,6 +7,7 @@ mod browser;
 mod checkpoint;
 mod checkpoint_store;
 mod config;
+mod decoder;
 mod engines;
 mod envs;
 mod fit;

@@ -62,11 +62,11 @@ impl Model for Mean {
 }
 
 /// The bytes of a checkpoint's sections.
-fn bytes<M: Model>(trainer: &Trainer<Catch, M>) -> Vec<(String, Vec<u8>)> {
+pub fn bytes<M: Model>(trainer: &Trainer<Catch, M>) -> Vec<(String, Vec<u8>)> {
     trainer.snapshot().sections.into_iter().map(|s| (s.name, s.bytes)).collect()
 }
 
-fn iterate<M: Model>(trainer: &mut Trainer<Catch, M>, iterations: u32) {
+pub fn iterate<M: Model>(trainer: &mut Trainer<Catch, M>, iterations: u32) {
     for _ in 0..iterations {
         let record = trainer.iterate().unwrap();
         assert_eq!(record.read_backs, 1);
@@ -74,7 +74,7 @@ fn iterate<M: Model>(trainer: &mut Trainer<Catch, M>, iterations: u32) {
 }
 
 /// A run repeats itself, and goes on where it was interrupted, byte for byte.
-fn repeats_and_resumes<M: Model>(model: &M, config: &TrainConfig, device: &Device) {
+pub fn repeats_and_resumes<M: Model>(model: &M, config: &TrainConfig, device: &Device) {
     let game = Catch::default();
     let new = || Trainer::with_model(game, model.clone(), config, device);
     let [mut whole, mut again, mut broken] = [new(), new(), new()];

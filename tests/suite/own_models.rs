@@ -109,7 +109,9 @@ fn every_command_is_there_for_models_of_ones_own() {
         // Who has no such model says so.
         let text = refusal(folder, &["eval", "whole"]);
         assert!(
-            text.contains(&format!("policy.kind is `{kind}`, but must be one of: mlp, gru")),
+            text.contains(&format!(
+                "policy.kind is `{kind}`, but must be one of: mlp, gru, decoder"
+            )),
             "{text}"
         );
     }
@@ -125,7 +127,7 @@ fn a_model_of_ones_own_learns_in_the_program_and_an_unknown_one_is_refused() {
     let unknown = own(folder, "train catch --set kind=lstm");
     assert!(!unknown.status.success());
     let said = stderr(&unknown);
-    let words = "policy.kind is `lstm`, but must be one of: mlp, gru, residual, leaky";
+    let words = "policy.kind is `lstm`, but must be one of: mlp, gru, decoder, residual, leaky";
     assert!(said.contains(words), "{said}");
     let fused = stderr(&own(folder, "train catch --set kind=residual --engine fused --device cpu"));
     assert!(fused.contains("take perceptrons, not other models"), "{fused}");

@@ -107,6 +107,7 @@ pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
         learn_steps,
         num_features: game.num_features(),
         hidden: &config.policy.hidden,
+        policy: format!("{} of {}", config.policy.kind, config.policy.sizes()),
         update_epochs: args.update_epochs,
         updates_per_iteration: args.update_epochs * args.num_minibatches,
         repeats: args.repeats,

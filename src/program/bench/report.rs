@@ -82,6 +82,7 @@ pub(super) struct Report<'a> {
     pub learn_steps: usize,
     pub num_features: usize,
     pub hidden: &'a [usize],
+    pub policy: String,
     pub update_epochs: usize,
     pub updates_per_iteration: usize,
     pub repeats: usize,
@@ -102,8 +103,8 @@ impl Display for Report<'_> {
         writeln!(f, "{} on {}: {}", self.env, self.device, self.engine)?;
         writeln!(
             f,
-            "{} games x {} steps, {} features, hidden {:?}, {} threads of the CPU",
-            self.num_envs, self.num_steps, self.num_features, self.hidden, self.threads
+            "{} games x {} steps, {} features, {}, {} threads of the CPU",
+            self.num_envs, self.num_steps, self.num_features, self.policy, self.threads
         )?;
         writeln!(
             f,

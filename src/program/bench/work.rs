@@ -2,7 +2,8 @@
 //!
 //! With `f` features, hidden layers of `h1` (and `h2`) units and `a` actions a perceptron has
 //! `m = f h1 + h1 a` (or `f h1 + h1 h2 + h2 a`) weights; a recurrent layer of `h2` units has
-//! `3 (h1 h2 + h2 h2)` instead of `h1 h2`.
+//! `3 (h1 h2 + h2 h2)` instead of `h1 h2`. Of a decoder those of its matrices count; what attention looks back
+//! at, whose size is another in each step, is left out.
 //!
 //! - *Arithmetic*, in floating-point operations (a multiplication and an addition are two), of the
 //!   matrix products alone. Forward: `2 m`. Backward: `2 m` for the weights' gradients and
@@ -20,6 +21,7 @@
 
 use crate::config::{ModelKind, TrainConfig};
 use crate::env::{Rules, num_words};
+use crate::model::DecoderShape;
 use serde::Serialize;
 
 /// Arithmetic and traffic of a step of one game.
@@ -38,15 +40,7 @@ pub(super) struct Work {
 impl Work {
     /// The work of a step of a game in a run.
     pub fn of<G: Rules>(game: G, config: &TrainConfig) -> Self {
-        let inputs = [game.num_features()].into_iter().chain(config.policy.hidden.iter().copied());
-        let outputs = config.policy.hidden.iter().copied().chain([game.num_actions()]);
-        let mut layers: Vec<f64> = inputs.zip(outputs).map(|(i, o)| (i * o) as f64).collect();
-        if config.policy.kind == ModelKind::Gru {
-            // Three gates of the last hidden layer, each of its inputs and of its memory.
-            let last = layers.len() - 2;
-            let size = config.policy.hidden[last] as f64;
-            layers[last] = 3.0 * (layers[last] + size * size);
-        }
+        let layers = layers(game, config);
         let weights: f64 = layers.iter().sum();
         let forward = 2.0 * weights;
         let backward = 2.0 * weights + 2.0 * (weights - layers[0]);
@@ -63,6 +57,26 @@ impl Work {
             trained_bytes: policy_bytes + 3.0 * word + passes * (state + 3.0 * word),
         }
     }
+}
+
+/// The weights of each layer of a policy, the first of which takes the observation.
+fn layers<G: Rules>(game: G, config: &TrainConfig) -> Vec<f64> {
+    let (features, actions) = (game.num_features(), game.num_actions());
+    if config.policy.kind == ModelKind::Decoder {
+        let matrices = DecoderShape::new(features, actions, &config.policy).parameters();
+        let matrices = matrices.into_iter().filter(|matrix| matrix.shape.len() == 2);
+        return matrices.map(|matrix| (matrix.shape[0] * matrix.shape[1]) as f64).collect();
+    }
+    let inputs = [features].into_iter().chain(config.policy.hidden.iter().copied());
+    let outputs = config.policy.hidden.iter().copied().chain([actions]);
+    let mut layers: Vec<f64> = inputs.zip(outputs).map(|(i, o)| (i * o) as f64).collect();
+    if config.policy.kind == ModelKind::Gru {
+        // Three gates of the last hidden layer, each of its inputs and of its memory.
+        let last = layers.len() - 2;
+        let size = config.policy.hidden[last] as f64;
+        layers[last] = 3.0 * (layers[last] + size * size);
+    }
+    layers
 }
 
 #[cfg(test)]
@@ -91,5 +105,10 @@ mod tests {
         config.policy.kind = ModelKind::Gru;
         let gates = 3.0 * (2048.0 + 1024.0);
         assert_eq!(Work::of(game, &config).policy_flops, 2.0 * (1024.0 + gates + 96.0));
+        config.policy.kind = ModelKind::Decoder;
+        // Of each of two layers: queries and outputs, keys and values of half as many heads, SwiGLU.
+        let layer = 2.0 * 64.0 * 64.0 + 2.0 * 64.0 * 32.0 + 3.0 * 64.0 * 128.0;
+        let all = 16.0 * 64.0 + 2.0 * layer + 64.0 * 3.0;
+        assert_eq!(Work::of(game, &config).policy_flops, 2.0 * all);
     }
 }

@@ -1,0 +1,230 @@
+//! Attention over a whole sequence on the CPU, forward and backward, a part of the queries at a time, so
+//! that the scores need no more room for a longer sequence.
+
+use super::product::{Target, View, product, transpose};
+use super::shape::DecoderShape;
+use crate::math::{at_least, exp, ln};
+use crate::model::LANES;
+use multiversion::multiversion;
+
+/// Queries that are compared with keys at a time.
+const QUERIES: usize = 48;
+
+/// What the steps of a game see.
+#[derive(Debug, Default)]
+pub struct Sight {
+    /// The first key that each step sees; the last is its own: `[num_steps]`.
+    pub first: Vec<usize>,
+    /// Keys that were there before the first step.
+    pub before: usize,
+}
+
+/// Queries, `[num_steps, hidden_size]`, and all keys and values, `[before + num_steps, kv_size]`.
+#[derive(Clone, Copy)]
+pub struct Heads<'a> {
+    pub queries: &'a [f32],
+    pub keys: &'a [f32],
+    pub values: &'a [f32],
+}
+
+/// What a backward pass knows of the forward one: what was found, `[num_steps, hidden_size]`, the
+/// logarithms of the weights' totals, `[num_heads, num_steps]`, and the gradient of what was found.
+#[derive(Clone, Copy)]
+pub struct Found<'a> {
+    pub found: &'a [f32],
+    pub totals: &'a [f32],
+    pub gradient: &'a [f32],
+}
+
+/// Room for a part of the queries.
+#[derive(Debug, Default)]
+pub struct Room {
+    turned: Vec<f32>,
+    weights: Vec<f32>,
+    slopes: Vec<f32>,
+}
+
+/// A part of the queries of a head, and the keys that they see.
+struct Part {
+    /// The first query, and their number.
+    from: usize,
+    count: usize,
+    /// The first key, and their number.
+    first: usize,
+    keys: usize,
+}
+
+fn parts(sight: &Sight) -> impl Iterator<Item = Part> {
+    let steps = sight.first.len();
+    (0..steps).step_by(QUERIES).map(move |from| {
+        let to = (from + QUERIES).min(steps);
+        let first = sight.first[from];
+        Part { from, count: to - from, first, keys: sight.before + to - first }
+    })
+}
+
+/// One head of queries with its keys and values.
+struct Head<'a> {
+    queries: View<'a>,
+    keys: View<'a>,
+    values: View<'a>,
+    dim: usize,
+    scale: f32,
+}
+
+impl<'a> Head<'a> {
+    fn new(shape: &DecoderShape, heads: Heads<'a>, number: usize) -> Self {
+        let dim = shape.head_dim();
+        let own = number / shape.heads_of_a_group() * dim;
+        let view = |values: &'a [f32], row: usize| View { values, row, column: 1 };
+        Self {
+            queries: view(&heads.queries[number * dim..], shape.hidden_size),
+            keys: view(&heads.keys[own..], shape.kv_size()),
+            values: view(&heads.values[own..], shape.kv_size()),
+            dim,
+            scale: (dim as f32).sqrt().recip(),
+        }
+    }
+}
+
+/// The rows of a matrix from one on.
+fn from_row(view: View<'_>, row: usize) -> View<'_> {
+    View { values: &view.values[row * view.row..], ..view }
+}
+
+/// The products of some rows of `a` with some of `b`, both of `dim` numbers, in `to`.
+fn compare(a: View, b: View, dim: usize, part: &Part, turned: &mut Vec<f32>, to: &mut Vec<f32>) {
+    turned.resize(dim * part.keys, 0.0);
+    transpose(from_row(b, part.first), turned, part.keys);
+    to.resize(part.count * part.keys, 0.0);
+    let target = Target { values: to, row: part.keys, add: false };
+    let sizes = [part.count, dim, part.keys];
+    product(from_row(a, part.from), View::rows(turned, part.keys), target, sizes);
+}
+
+/// Fills `found` and `totals` ([`Found`]).
+pub fn forward(
+    shape: &DecoderShape,
+    heads: Heads,
+    sight: &Sight,
+    [found, totals]: [&mut [f32]; 2],
+    room: &mut Room,
+) {
+    let steps = sight.first.len();
+    for number in 0..shape.num_heads {
+        let head = Head::new(shape, heads, number);
+        for part in parts(sight) {
+            let Room { turned, weights, .. } = room;
+            compare(head.queries, head.keys, head.dim, &part, turned, weights);
+            for (q, weights) in weights.chunks_exact_mut(part.keys).enumerate() {
+                let t = part.from + q;
+                let seen = sight.first[t] - part.first..sight.before + t + 1 - part.first;
+                totals[number * steps + t] = softmax(weights, seen, head.scale);
+            }
+            let target = Target {
+                values: &mut found[part.from * shape.hidden_size + number * head.dim..],
+                row: shape.hidden_size,
+                add: false,
+            };
+            let sizes = [part.count, part.keys, head.dim];
+            product(
+                View::rows(weights, part.keys),
+                from_row(head.values, part.first),
+                target,
+                sizes,
+            );
+        }
+    }
+}
+
+/// Fills the gradient of the queries, and adds to those of keys and values: `to`.
+pub fn backward(
+    shape: &DecoderShape,
+    heads: Heads,
+    sight: &Sight,
+    of: Found,
+    to: [&mut [f32]; 3],
+    room: &mut Room,
+) {
+    let (steps, size, kv) = (sight.first.len(), shape.hidden_size, shape.kv_size());
+    let [queries, keys, values] = to;
+    for number in 0..shape.num_heads {
+        let head = Head::new(shape, heads, number);
+        let (dim, column) = (head.dim, number * head.dim);
+        let own = number / shape.heads_of_a_group() * dim;
+        let gradient = View { values: &of.gradient[column..], row: size, column: 1 };
+        for part in parts(sight) {
+            let Room { turned, weights, slopes } = room;
+            let Part { from, count, first, keys: n } = part;
+            compare(head.queries, head.keys, dim, &part, turned, weights);
+            compare(gradient, head.values, dim, &part, turned, slopes);
+            for q in 0..count {
+                let t = from + q;
+                let row = t * size + column..t * size + column + dim;
+                let mean: f32 =
+                    of.found[row.clone()].iter().zip(&of.gradient[row]).map(|(x, y)| x * y).sum();
+                let seen = sight.first[t] - first..sight.before + t + 1 - first;
+                let row = q * n..(q + 1) * n;
+                let (weights, slopes) = (&mut weights[row.clone()], &mut slopes[row]);
+                differentiate(
+                    weights,
+                    slopes,
+                    seen,
+                    [head.scale, of.totals[number * steps + t], mean],
+                );
+            }
+            let (weights, slopes) = (View::rows(weights, n), View::rows(slopes, n));
+            let target = Target { values: &mut values[first * kv + own..], row: kv, add: true };
+            product(weights.transposed(), from_row(gradient, from), target, [n, count, dim]);
+            let target = Target { values: &mut keys[first * kv + own..], row: kv, add: true };
+            product(slopes.transposed(), from_row(head.queries, from), target, [n, count, dim]);
+            let target =
+                Target { values: &mut queries[from * size + column..], row: size, add: false };
+            product(slopes, from_row(head.keys, first), target, [count, n, dim]);
+        }
+    }
+}
+
+/// Turns scores into weights that add up to 1, 0 where nothing is `seen`; gives the logarithm by which the
+/// scores are to be lessened.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn softmax(scores: &mut [f32], seen: std::ops::Range<usize>, scale: f32) -> f32 {
+    scores[..seen.start].fill(0.0);
+    scores[seen.end..].fill(0.0);
+    let scores = &mut scores[seen];
+    let mut max = [f32::NEG_INFINITY; LANES];
+    for scores in scores.chunks(LANES) {
+        max.iter_mut().zip(scores).for_each(|(max, x)| *max = at_least(*max, *x));
+    }
+    let max = max.iter().fold(f32::NEG_INFINITY, |max, x| at_least(max, *x)) * scale;
+    let mut total = [0.0f32; LANES];
+    for scores in scores.chunks_mut(LANES) {
+        for (score, total) in scores.iter_mut().zip(&mut total) {
+            *score = exp(*score * scale - max);
+            *total += *score;
+        }
+    }
+    let total: f32 = total.iter().sum();
+    let share = 1.0 / total;
+    scores.iter_mut().for_each(|score| *score *= share);
+    max + ln(total)
+}
+
+/// Turns scores into weights again, and the weights' gradients `slopes` into those of the scores before they
+/// were scaled.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn differentiate(
+    scores: &mut [f32],
+    slopes: &mut [f32],
+    seen: std::ops::Range<usize>,
+    [scale, total, mean]: [f32; 3],
+) {
+    for values in [&mut *scores, &mut *slopes] {
+        values[..seen.start].fill(0.0);
+        values[seen.end..].fill(0.0);
+    }
+    for (score, slope) in scores[seen.clone()].iter_mut().zip(&mut slopes[seen]) {
+        *score = exp(*score * scale - total);
+        *slope = *score * (*slope - mean) * scale;
+    }
+}

@@ -1,0 +1,335 @@
+//! The decoder on the CPU's vector units, for acting.
+//!
+//! [`LANES`] games go through the network side by side, one in each lane, whose result depends on nothing
+//! but its own observations. Keys and values are written into the games' memory in place.
+
+use super::burn::Decoder;
+use super::rope::Turns;
+use super::shape::DecoderShape;
+use crate::math::{at_least, exp, mul_add, sigmoid};
+use crate::model::dense::{Dense, dense};
+use crate::model::{Actor, LANES, Lanes, parameters};
+use burn::cubecl::future::block_on;
+use multiversion::multiversion;
+
+/// A copy of a [`Decoder`]'s weights for acting on the CPU.
+#[derive(Clone, Debug)]
+pub struct NativeDecoder {
+    shape: DecoderShape,
+    input: Dense,
+    layers: Vec<Layer>,
+    norm: Vec<f32>,
+    head: Dense,
+    turns: Turns,
+}
+
+/// The weights of a layer.
+#[derive(Clone, Debug)]
+struct Layer {
+    attention_norm: Vec<f32>,
+    queries: Dense,
+    keys: Dense,
+    values: Dense,
+    found: Dense,
+    mlp_norm: Vec<f32>,
+    gate: Dense,
+    up: Dense,
+    down: Dense,
+}
+
+/// Room for the activations of one thread.
+#[derive(Clone, Debug)]
+pub struct Scratch {
+    /// The stream, and what is normed or added: `[hidden_size]` each.
+    stream: Vec<Lanes>,
+    normed: Vec<Lanes>,
+    added: Vec<Lanes>,
+    queries: Vec<Lanes>,
+    keys: Vec<Lanes>,
+    values: Vec<Lanes>,
+    /// Of the gated network: `[intermediate_size]` each.
+    gate: Vec<Lanes>,
+    up: Vec<Lanes>,
+    /// Of a head: `[context]`.
+    scores: Vec<Lanes>,
+    /// Cosines, then sines: `[head_dim / 2]` each.
+    turns: [Vec<Lanes>; 2],
+    logits: Vec<Lanes>,
+}
+
+impl NativeDecoder {
+    /// Copies the weights. On a device this reads them back and waits for them.
+    pub fn new(decoder: &Decoder) -> Self {
+        block_on(Self::new_async(decoder))
+    }
+
+    /// As [`NativeDecoder::new`], where nothing can be waited for.
+    ///
+    /// # Panics
+    /// If the device fails.
+    pub async fn new_async(decoder: &Decoder) -> Self {
+        let params = parameters::read(decoder).await;
+        Self::from_params(decoder.shape().clone(), &params)
+    }
+
+    /// From parameters in the order of [`flatten`](crate::model::flatten).
+    ///
+    /// # Panics
+    /// If the number of parameters is another.
+    pub fn from_params(shape: DecoderShape, params: &[f32]) -> Self {
+        let (size, kv, inner) = (shape.hidden_size, shape.kv_size(), shape.intermediate_size);
+        let mut rest = params;
+        let input = Dense::take(&mut rest, shape.num_features, size);
+        let mut layers = Vec::with_capacity(shape.num_layers);
+        for _ in 0..shape.num_layers {
+            let attention_norm = take(&mut rest, size);
+            let mut biased = |outputs: usize| match shape.qkv_bias {
+                true => Dense::take(&mut rest, size, outputs),
+                false => plain(&mut rest, size, outputs),
+            };
+            let (queries, keys, values) = (biased(size), biased(kv), biased(kv));
+            layers.push(Layer {
+                attention_norm,
+                queries,
+                keys,
+                values,
+                found: plain(&mut rest, size, size),
+                mlp_norm: take(&mut rest, size),
+                gate: plain(&mut rest, size, inner),
+                up: plain(&mut rest, size, inner),
+                down: plain(&mut rest, inner, size),
+            });
+        }
+        let norm = take(&mut rest, size);
+        let head = plain(&mut rest, size, shape.num_actions);
+        assert!(rest.is_empty(), "params: [num_params]");
+        let turns = Turns::new(shape.head_dim(), shape.rope_theta);
+        Self { input, layers, norm, head, turns, shape }
+    }
+
+    /// The number of parameters.
+    pub fn num_params(&self) -> usize {
+        let shapes = self.shape.parameters();
+        shapes.iter().map(|parameter| parameter.shape.iter().product::<usize>()).sum()
+    }
+
+    /// Adds the step at hand to a layer's cache in `memory`, and looks back at what is there: the normed
+    /// stream becomes what attention adds to it.
+    fn attend(&self, number: usize, layer: &Layer, memory: &mut [Lanes], scratch: &mut Scratch) {
+        let (shape, s) = (&self.shape, scratch);
+        let (kv, head_dim) = (shape.kv_size(), shape.head_dim());
+        let seen = memory[0];
+        apply(&layer.queries, &s.normed, &mut s.queries);
+        apply(&layer.keys, &s.normed, &mut s.keys);
+        apply(&layer.values, &s.normed, &mut s.values);
+        let scale = (head_dim as f32).sqrt().recip();
+        s.queries.chunks_exact_mut(head_dim).for_each(|head| turn(head, &s.turns, scale));
+        s.keys.chunks_exact_mut(head_dim).for_each(|head| turn(head, &s.turns, 1.0));
+        let cache = &mut memory[shape.cache_start(number)..][..2 * shape.cache_size()];
+        let (keys, values) = cache.split_at_mut(shape.cache_size());
+        write(keys, &s.keys, &seen, shape.context);
+        write(values, &s.values, &seen, shape.context);
+        let rows = seen.iter().map(|n| *n as usize + 1).max().unwrap_or(0).min(shape.context);
+        for (head, query) in s.queries.chunks_exact(head_dim).enumerate() {
+            let from = head / shape.heads_of_a_group() * head_dim;
+            let found = &mut s.normed[head * head_dim..][..head_dim];
+            let cache = Cache { keys: &keys[from..], values: &values[from..], row: kv };
+            look_back(query, &cache, &seen, &mut s.scores[..rows], found);
+        }
+        apply(&layer.found, &s.normed, &mut s.added);
+    }
+}
+
+/// The first `count` numbers of `params`, which are taken away from there.
+fn take(params: &mut &[f32], count: usize) -> Vec<f32> {
+    let (taken, rest) = params.split_at(count);
+    *params = rest;
+    taken.to_vec()
+}
+
+/// A layer without biases from the front of `params`, which is taken away from there.
+fn plain(params: &mut &[f32], inputs: usize, outputs: usize) -> Dense {
+    Dense { inputs, outputs, weight: take(params, inputs * outputs), bias: vec![0.0; outputs] }
+}
+
+fn apply(layer: &Dense, input: &[Lanes], output: &mut [Lanes]) {
+    dense(&layer.weight, &layer.bias, input, output, false);
+}
+
+impl Actor for NativeDecoder {
+    type Scratch = Scratch;
+
+    fn num_features(&self) -> usize {
+        self.shape.num_features
+    }
+
+    fn num_actions(&self) -> usize {
+        self.shape.num_actions
+    }
+
+    fn memory_size(&self) -> usize {
+        self.shape.memory_size()
+    }
+
+    fn scratch(&self) -> Scratch {
+        let shape = &self.shape;
+        let (size, inner) = (shape.hidden_size, shape.intermediate_size);
+        let room = |count: usize| vec![[0.0; LANES]; count];
+        Scratch {
+            stream: room(size),
+            normed: room(size),
+            added: room(size),
+            queries: room(size),
+            keys: room(shape.kv_size()),
+            values: room(shape.kv_size()),
+            gate: room(inner),
+            up: room(inner),
+            scores: room(shape.context),
+            turns: [room(shape.head_dim() / 2), room(shape.head_dim() / 2)],
+            logits: room(shape.num_actions),
+        }
+    }
+
+    fn act<'a>(
+        &self,
+        obs: &[Lanes],
+        memory: &mut [Lanes],
+        scratch: &'a mut Scratch,
+    ) -> &'a [Lanes] {
+        assert_eq!(obs.len(), self.num_features(), "obs: [num_features][LANES]");
+        assert_eq!(memory.len(), self.memory_size(), "memory: [memory_size][LANES]");
+        let eps = self.shape.rms_norm_eps;
+        for lane in 0..LANES {
+            for (i, turn) in self.turns.at(memory[0][lane] as usize).enumerate() {
+                [0, 1].into_iter().for_each(|which| scratch.turns[which][i][lane] = turn[which]);
+            }
+        }
+        apply(&self.input, obs, &mut scratch.stream);
+        for (i, layer) in self.layers.iter().enumerate() {
+            norm(&scratch.stream, &layer.attention_norm, eps, &mut scratch.normed);
+            self.attend(i, layer, memory, scratch);
+            add(&scratch.added, &mut scratch.stream);
+            norm(&scratch.stream, &layer.mlp_norm, eps, &mut scratch.normed);
+            apply(&layer.gate, &scratch.normed, &mut scratch.gate);
+            apply(&layer.up, &scratch.normed, &mut scratch.up);
+            gated(&scratch.up, &mut scratch.gate);
+            apply(&layer.down, &scratch.gate, &mut scratch.added);
+            add(&scratch.added, &mut scratch.stream);
+        }
+        memory[0].iter_mut().for_each(|seen| *seen += 1.0);
+        norm(&scratch.stream, &self.norm, eps, &mut scratch.normed);
+        apply(&self.head, &scratch.normed, &mut scratch.logits);
+        &scratch.logits
+    }
+}
+
+/// `x` over the root of its mean square, times the norm's weights.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn norm(x: &[Lanes], weight: &[f32], eps: f32, normed: &mut [Lanes]) {
+    let mut squares = [0.0f32; LANES];
+    for x in x {
+        for (square, x) in squares.iter_mut().zip(x) {
+            *square = mul_add(*x, *x, *square);
+        }
+    }
+    let mut scale = [0.0f32; LANES];
+    for (scale, square) in scale.iter_mut().zip(&squares) {
+        *scale = 1.0 / (square / weight.len() as f32 + eps).sqrt();
+    }
+    for ((normed, x), weight) in normed.iter_mut().zip(x).zip(weight) {
+        for lane in 0..LANES {
+            normed[lane] = x[lane] * scale[lane] * weight;
+        }
+    }
+}
+
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn add(added: &[Lanes], stream: &mut [Lanes]) {
+    stream.as_flattened_mut().iter_mut().zip(added.as_flattened()).for_each(|(x, y)| *x += y);
+}
+
+/// `gate` becomes `silu(gate) * up`.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn gated(up: &[Lanes], gate: &mut [Lanes]) {
+    for (gate, up) in gate.as_flattened_mut().iter_mut().zip(up.as_flattened()) {
+        *gate = *gate * sigmoid(*gate) * up;
+    }
+}
+
+/// Turns a head by cosines and sines, and scales it.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn turn(head: &mut [Lanes], turns: &[Vec<Lanes>; 2], scale: f32) {
+    let (left, right) = head.split_at_mut(turns[0].len());
+    for ((a, b), (cos, sin)) in left.iter_mut().zip(right).zip(turns[0].iter().zip(&turns[1])) {
+        for lane in 0..LANES {
+            let (x, y) = (a[lane], b[lane]);
+            a[lane] = (x * cos[lane] - y * sin[lane]) * scale;
+            b[lane] = (y * cos[lane] + x * sin[lane]) * scale;
+        }
+    }
+}
+
+/// Puts a step's keys or values into each lane's row of a cache, `[context][kv_size]`.
+fn write(cache: &mut [Lanes], step: &[Lanes], seen: &Lanes, context: usize) {
+    let rows = seen.map(|n| n as usize % context);
+    if rows == [rows[0]; LANES] {
+        cache[rows[0] * step.len()..][..step.len()].copy_from_slice(step);
+        return;
+    }
+    for (lane, row) in rows.into_iter().enumerate() {
+        let row = &mut cache[row * step.len()..][..step.len()];
+        row.iter_mut().zip(step).for_each(|(to, from)| to[lane] = from[lane]);
+    }
+}
+
+/// A head's keys and values: those of the first step at the front, the next ones `row` further each.
+struct Cache<'a> {
+    keys: &'a [Lanes],
+    values: &'a [Lanes],
+    row: usize,
+}
+
+/// What a query finds in as many rows of a cache as there is room for scores. A lane that has `seen` `n`
+/// steps before this one has filled `n + 1` rows; it sees no others.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn look_back(
+    query: &[Lanes],
+    cache: &Cache,
+    seen: &Lanes,
+    scores: &mut [Lanes],
+    found: &mut [Lanes],
+) {
+    let mut max = [f32::NEG_INFINITY; LANES];
+    for (row, (score, key)) in scores.iter_mut().zip(cache.keys.chunks(cache.row)).enumerate() {
+        let mut sums = [0.0f32; LANES];
+        for (query, key) in query.iter().zip(key) {
+            for lane in 0..LANES {
+                sums[lane] = mul_add(query[lane], key[lane], sums[lane]);
+            }
+        }
+        for lane in 0..LANES {
+            score[lane] = if row as f32 <= seen[lane] { sums[lane] } else { f32::NEG_INFINITY };
+            max[lane] = at_least(score[lane], max[lane]);
+        }
+    }
+    let mut total = [0.0f32; LANES];
+    for (row, score) in scores.iter_mut().enumerate() {
+        for lane in 0..LANES {
+            let weight = exp(score[lane] - max[lane]);
+            score[lane] = if row as f32 <= seen[lane] { weight } else { 0.0 };
+            total[lane] += score[lane];
+        }
+    }
+    let share = total.map(|total| 1.0 / total);
+    for (i, found) in found.iter_mut().enumerate() {
+        let mut sums = [0.0f32; LANES];
+        for (weight, value) in scores.iter().zip(cache.values.chunks(cache.row)) {
+            for lane in 0..LANES {
+                sums[lane] = mul_add(weight[lane], value[i][lane], sums[lane]);
+            }
+        }
+        for lane in 0..LANES {
+            found[lane] = sums[lane] * share[lane];
+        }
+    }
+}

@@ -1,0 +1,348 @@
+//! Whole sequences on the CPU, forward and backward by hand, for learning: what autodiff makes of
+//! [`Decoder`](super::Decoder), in a fraction of the time.
+//!
+//! A game's sequence is worked off by one thread from the first layer to the last. The games are shared out
+//! among a fixed number of partial gradients, which are summed in a fixed order, so that any number of
+//! threads gives the same bytes.
+
+use super::attention::{Found, Heads, Room, Sight, backward, forward};
+use super::layers::{Slots, bias_gradient, gate, gate_backward, norm, norm_backward, turn};
+use super::product::{Target, View, product, transpose};
+use super::rope::Turns;
+use super::shape::DecoderShape;
+use rayon::prelude::*;
+
+/// Partial gradients at most.
+const SHARDS: usize = 16;
+
+/// The parameters that are summed up by one thread at a time.
+const SUM_CHUNK: usize = 1 << 12;
+
+/// Sequences of some games, time-major, as [`Model::sequence`](crate::model::Model::sequence) takes them.
+#[derive(Clone, Debug)]
+pub struct Sequences {
+    /// `[num_steps, games, num_features]`.
+    pub obs: Vec<f32>,
+    /// `[num_steps, games]`.
+    pub starts: Vec<f32>,
+    /// `[games, memory_size]`.
+    pub memory: Vec<f32>,
+}
+
+/// Learns a decoder's parameters from sequences.
+#[derive(Debug)]
+pub struct SequenceLearner {
+    shape: DecoderShape,
+    slots: Slots,
+    turns: Turns,
+    /// The matrices with rows and columns exchanged, where the parameters have them.
+    transposed: Vec<f32>,
+    games: Vec<Game>,
+    shards: Vec<Shard>,
+}
+
+/// What a forward pass over a game leaves for the backward one.
+#[derive(Debug, Default)]
+struct Game {
+    steps: usize,
+    obs: Vec<f32>,
+    sight: Sight,
+    /// Cosines and sines: `[num_steps, head_dim / 2]`.
+    turns: Vec<[f32; 2]>,
+    layers: Vec<Layer>,
+    last: Normed,
+    logits: Vec<f32>,
+}
+
+/// A normed stream.
+#[derive(Debug, Default)]
+struct Normed {
+    /// Before: `[num_steps, hidden_size]`.
+    stream: Vec<f32>,
+    /// What it was multiplied by: `[num_steps]`.
+    scale: Vec<f32>,
+    /// After, weights included: `[num_steps, hidden_size]`.
+    normed: Vec<f32>,
+}
+
+/// A layer of a game.
+#[derive(Debug, Default)]
+struct Layer {
+    first: Normed,
+    queries: Vec<f32>,
+    /// Those of memory, and the sequence's own.
+    keys: Vec<f32>,
+    values: Vec<f32>,
+    found: Vec<f32>,
+    totals: Vec<f32>,
+    second: Normed,
+    gate: Vec<f32>,
+    up: Vec<f32>,
+    /// `silu(gate) * up`.
+    inner: Vec<f32>,
+}
+
+/// What one thread works with: a partial gradient and room.
+#[derive(Debug, Default)]
+struct Shard {
+    gradient: Vec<f32>,
+    room: Room,
+    stream: Vec<f32>,
+    wide: [Vec<f32>; 2],
+    normed: Vec<f32>,
+    found: Vec<f32>,
+    heads: [Vec<f32>; 3],
+}
+
+impl Normed {
+    fn forward(&mut self, stream: &[f32], weight: &[f32], eps: f32) {
+        self.stream.clear();
+        self.stream.extend_from_slice(stream);
+        self.normed.resize(stream.len(), 0.0);
+        self.scale.resize(stream.len() / weight.len(), 0.0);
+        norm(stream, weight, eps, &mut self.scale, &mut self.normed);
+    }
+}
+
+/// `y = x w`, rows without gaps.
+fn apply(x: &[f32], weight: &[f32], inputs: usize, y: &mut [f32], add: bool) {
+    let outputs = weight.len() / inputs;
+    let target = Target { values: y, row: outputs, add };
+    let sizes = [x.len() / inputs, inputs, outputs];
+    product(View::rows(x, inputs), View::rows(weight, outputs), target, sizes);
+}
+
+/// `gradient += x^T dy`, that of a weight.
+fn weigh(x: &[f32], dy: &[f32], inputs: usize, gradient: &mut [f32]) {
+    let outputs = gradient.len() / inputs;
+    let target = Target { values: gradient, row: outputs, add: true };
+    let sizes = [inputs, x.len() / inputs, outputs];
+    product(View::rows(x, inputs).transposed(), View::rows(dy, outputs), target, sizes);
+}
+
+impl SequenceLearner {
+    /// Of decoders of this shape.
+    pub fn new(shape: &DecoderShape) -> Self {
+        Self {
+            slots: Slots::new(shape),
+            turns: Turns::new(shape.head_dim(), shape.rope_theta),
+            shape: shape.clone(),
+            transposed: Vec::new(),
+            games: Vec::new(),
+            shards: Vec::new(),
+        }
+    }
+
+    /// Logits `[num_steps, games, num_actions]` of sequences under parameters in the order of
+    /// [`flatten`](crate::model::flatten).
+    ///
+    /// # Panics
+    /// If lengths do not belong together.
+    pub fn logits(&mut self, params: &[f32], of: &Sequences) -> Vec<f32> {
+        let games = of.memory.len() / self.shape.memory_size();
+        assert_eq!(
+            of.memory.len(),
+            games * self.shape.memory_size(),
+            "memory: [games, memory_size]"
+        );
+        let (steps, actions) = (of.starts.len() / games, self.shape.num_actions);
+        assert_eq!(
+            of.obs.len(),
+            steps * games * self.shape.num_features,
+            "obs: [steps, games, features]"
+        );
+        let mut all = std::mem::take(&mut self.games);
+        all.resize_with(games, Game::default);
+        all.par_iter_mut().enumerate().for_each(|(i, game)| self.look(params, of, i, game));
+        let mut logits = vec![0.0; steps * games * actions];
+        for (slot, to) in logits.chunks_exact_mut(actions).enumerate() {
+            to.copy_from_slice(&all[slot % games].logits[slot / games * actions..][..actions]);
+        }
+        self.games = all;
+        logits
+    }
+
+    /// The gradient of all parameters, from that of the logits that [`SequenceLearner::logits`] gave last.
+    ///
+    /// # Panics
+    /// If lengths do not belong together.
+    pub fn gradient(&mut self, params: &[f32], of_logits: &[f32]) -> Vec<f32> {
+        let (games, actions) = (self.games.len(), self.shape.num_actions);
+        self.transposed.resize(params.len(), 0.0);
+        for (slot, inputs) in self.slots.matrices(&self.shape) {
+            let from = View::rows(&params[slot.clone()], slot.len() / inputs);
+            transpose(from, &mut self.transposed[slot], inputs);
+        }
+        let share = games.div_ceil(SHARDS);
+        let mut shards = std::mem::take(&mut self.shards);
+        shards.resize_with(games.div_ceil(share), Shard::default);
+        let numbered = self.games.par_chunks(share).zip(&mut shards).enumerate();
+        numbered.for_each(|(number, (part, shard))| {
+            shard.gradient.clear();
+            shard.gradient.resize(params.len(), 0.0);
+            for (i, game) in part.iter().enumerate() {
+                let at = |t: usize| ((t * games) + number * share + i) * actions;
+                let rows = (0..game.steps).flat_map(|t| &of_logits[at(t)..at(t) + actions]);
+                self.learn(params, game, &rows.copied().collect::<Vec<f32>>(), shard);
+            }
+        });
+        let mut gradient = vec![0.0; params.len()];
+        gradient.par_chunks_mut(SUM_CHUNK).enumerate().for_each(|(i, sum)| {
+            for shard in &shards {
+                let part = &shard.gradient[i * SUM_CHUNK..][..sum.len()];
+                sum.iter_mut().zip(part).for_each(|(sum, x)| *sum += x);
+            }
+        });
+        self.shards = shards;
+        gradient
+    }
+
+    /// Goes forward over game `i`.
+    fn look(&self, params: &[f32], of: &Sequences, i: usize, game: &mut Game) {
+        let shape = &self.shape;
+        let (size, kv, eps) = (shape.hidden_size, shape.kv_size(), shape.rms_norm_eps);
+        let memory = &of.memory[i * shape.memory_size()..][..shape.memory_size()];
+        let remembered = self.begin(of, i, memory[0] as usize, game);
+        let (steps, before) = (game.steps, game.sight.before);
+        let slots = &self.slots;
+        let mut stream = vec![0.0; steps * size];
+        apply(
+            &game.obs,
+            &params[slots.input.weight.clone()],
+            shape.num_features,
+            &mut stream,
+            false,
+        );
+        slots.input.add_bias(params, &mut stream);
+        let mut room = Room::default();
+        game.layers.resize_with(shape.num_layers, Layer::default);
+        for (number, layer) in game.layers.iter_mut().enumerate() {
+            let slot = &slots.layers[number];
+            layer.first.forward(&stream, &params[slot.first.clone()], eps);
+            layer.queries.resize(steps * size, 0.0);
+            layer.found.resize(steps * size, 0.0);
+            layer.totals.resize(steps * shape.num_heads, 0.0);
+            let cache = &memory[shape.cache_start(number)..][..2 * shape.cache_size()];
+            let (keys, values) = cache.split_at(shape.cache_size());
+            for (all, cache) in [(&mut layer.keys, keys), (&mut layer.values, values)] {
+                all.clear();
+                remembered.iter().for_each(|row| all.extend_from_slice(&cache[row * kv..][..kv]));
+                all.resize((before + steps) * kv, 0.0);
+            }
+            let normed = &layer.first.normed;
+            let own = before * kv;
+            let outputs =
+                [&mut layer.queries[..], &mut layer.keys[own..], &mut layer.values[own..]];
+            for (linear, output) in slot.projections.iter().zip(outputs) {
+                apply(normed, &params[linear.weight.clone()], size, output, false);
+                linear.add_bias(params, output);
+            }
+            turn(&mut layer.queries, shape.head_dim(), &game.turns, 1.0);
+            turn(&mut layer.keys[own..], shape.head_dim(), &game.turns, 1.0);
+            let Layer { queries, keys, values, found, totals, .. } = layer;
+            let heads = Heads { queries, keys, values };
+            forward(shape, heads, &game.sight, [found, totals], &mut room);
+            apply(found, &params[slot.found.clone()], size, &mut stream, true);
+            layer.second.forward(&stream, &params[slot.second.clone()], eps);
+            let inner = steps * shape.intermediate_size;
+            for (output, weight) in [(&mut layer.gate, &slot.gate), (&mut layer.up, &slot.up)] {
+                output.resize(inner, 0.0);
+                apply(&layer.second.normed, &params[weight.clone()], size, output, false);
+            }
+            layer.inner.resize(inner, 0.0);
+            gate(&layer.gate, &layer.up, &mut layer.inner);
+            let weight = &params[slot.down.clone()];
+            apply(&layer.inner, weight, shape.intermediate_size, &mut stream, true);
+        }
+        game.last.forward(&stream, &params[slots.norm.clone()], eps);
+        game.logits.resize(steps * shape.num_actions, 0.0);
+        apply(&game.last.normed, &params[slots.head.clone()], size, &mut game.logits, false);
+    }
+
+    /// Puts what does not depend on parameters into a game that has `seen` so many steps; gives the rows of
+    /// memory that its first steps see, the oldest first.
+    fn begin(&self, of: &Sequences, i: usize, seen: usize, game: &mut Game) -> Vec<usize> {
+        let shape = &self.shape;
+        let games = of.memory.len() / shape.memory_size();
+        let steps = of.starts.len() / games;
+        game.steps = steps;
+        let (features, context) = (shape.num_features, shape.context);
+        let row = |t: usize| &of.obs[(t * games + i) * features..][..features];
+        game.obs.clear();
+        (0..steps).for_each(|t| game.obs.extend_from_slice(row(t)));
+        let starts = |t: usize| of.starts[t * games + i] == 1.0;
+        let before = if starts(0) { 0 } else { seen.min(context - 1) };
+        game.sight.before = before;
+        game.sight.first.clear();
+        game.turns.clear();
+        let (mut first, mut position) = (0, seen);
+        for t in 0..steps {
+            if starts(t) {
+                (first, position) = (before + t, 0);
+            }
+            game.sight.first.push(first.max((before + t + 1).saturating_sub(context)));
+            game.turns.extend(self.turns.at(position));
+            position += 1;
+        }
+        (seen - before..seen).map(|step| step % context).collect()
+    }
+
+    /// Adds the gradient of a game, from that of its logits, to a shard's.
+    fn learn(&self, params: &[f32], game: &Game, of_logits: &[f32], shard: &mut Shard) {
+        let (shape, slots, w) = (&self.shape, &self.slots, &self.transposed);
+        let (size, kv, inner) = (shape.hidden_size, shape.kv_size(), shape.intermediate_size);
+        let (steps, own) = (game.steps, game.sight.before * shape.kv_size());
+        let Shard { gradient: g, room, stream, wide, normed, found, heads } = shard;
+        for (room, count) in [(&mut *stream, size), (&mut *normed, size), (&mut *found, size)] {
+            room.resize(steps * count, 0.0);
+        }
+        let [d_inner, d_up] = wide;
+        d_inner.resize(steps * inner, 0.0);
+        d_up.resize(steps * inner, 0.0);
+        weigh(&game.last.normed, of_logits, size, &mut g[slots.head.clone()]);
+        apply(of_logits, &w[slots.head.clone()], shape.num_actions, normed, false);
+        stream.fill(0.0);
+        let Normed { stream: x, scale, .. } = &game.last;
+        let norm_slot = slots.norm.clone();
+        norm_backward(x, &params[norm_slot.clone()], scale, normed, [stream, &mut g[norm_slot]]);
+        for (layer, slot) in game.layers.iter().zip(&slots.layers).rev() {
+            // The gated network: `normed` is the gradient of what it was given.
+            weigh(&layer.inner, stream, inner, &mut g[slot.down.clone()]);
+            apply(stream, &w[slot.down.clone()], size, d_inner, false);
+            gate_backward(&layer.gate, &layer.up, d_inner, d_up);
+            weigh(&layer.second.normed, d_inner, size, &mut g[slot.gate.clone()]);
+            weigh(&layer.second.normed, d_up, size, &mut g[slot.up.clone()]);
+            apply(d_inner, &w[slot.gate.clone()], inner, normed, false);
+            apply(d_up, &w[slot.up.clone()], inner, normed, true);
+            let Normed { stream: x, scale, .. } = &layer.second;
+            let weight = &params[slot.second.clone()];
+            norm_backward(x, weight, scale, normed, [stream, &mut g[slot.second.clone()]]);
+            // Attention.
+            weigh(&layer.found, stream, size, &mut g[slot.found.clone()]);
+            apply(stream, &w[slot.found.clone()], size, found, false);
+            let [d_queries, d_keys, d_values] = heads;
+            d_queries.resize(steps * size, 0.0);
+            for d in [&mut *d_keys, &mut *d_values] {
+                d.clear();
+                d.resize(own + steps * kv, 0.0);
+            }
+            let Layer { queries, keys, values, totals, .. } = layer;
+            let of = Found { found: &layer.found, totals, gradient: found };
+            let to = [&mut d_queries[..], &mut d_keys[..], &mut d_values[..]];
+            backward(shape, Heads { queries, keys, values }, &game.sight, of, to, room);
+            turn(d_queries, shape.head_dim(), &game.turns, -1.0);
+            turn(&mut d_keys[own..], shape.head_dim(), &game.turns, -1.0);
+            let outputs = [&d_queries[..], &d_keys[own..], &d_values[own..]];
+            for (i, (linear, d)) in slot.projections.iter().zip(outputs).enumerate() {
+                weigh(&layer.first.normed, d, size, &mut g[linear.weight.clone()]);
+                bias_gradient(d, &mut g[linear.bias.clone()]);
+                apply(d, &w[linear.weight.clone()], d.len() / steps, normed, i > 0);
+            }
+            let Normed { stream: x, scale, .. } = &layer.first;
+            let weight = &params[slot.first.clone()];
+            norm_backward(x, weight, scale, normed, [stream, &mut g[slot.first.clone()]]);
+        }
+        weigh(&game.obs, stream, shape.num_features, &mut g[slots.input.weight.clone()]);
+        bias_gradient(stream, &mut g[slots.input.bias.clone()]);
+    }
+}

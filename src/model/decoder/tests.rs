@@ -1,0 +1,455 @@
+//! The decoder in all its forms against a slow one in f64, written number by number.
+
+use super::{Decoder, DecoderShape, NativeDecoder, SequenceLearner, Sequences};
+use crate::config::{DecoderConfig, PolicyConfig};
+use crate::model::{Actor, LANES, Lanes, Memory, Model, flatten, named_parameters, unflatten};
+use burn::tensor::{Device, Tensor, TensorData};
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// A small decoder for 3 features and 4 actions.
+fn shape(num_layers: usize, heads: [usize; 2], context: usize, qkv_bias: bool) -> DecoderShape {
+    DecoderShape {
+        num_features: 3,
+        num_actions: 4,
+        hidden_size: 8,
+        num_layers,
+        num_heads: heads[0],
+        num_kv_heads: heads[1],
+        intermediate_size: 6,
+        context,
+        qkv_bias,
+        rope_theta: 100.0,
+        rms_norm_eps: 1e-3,
+    }
+}
+
+/// One of every switch: layers, heads that share keys or don't, windows shorter and longer than
+/// episodes, biases.
+fn shapes() -> Vec<DecoderShape> {
+    vec![
+        shape(1, [1, 1], 16, false),
+        shape(2, [2, 1], 4, true),
+        shape(2, [4, 2], 5, false),
+        shape(3, [4, 4], 1, true),
+        shape(2, [2, 2], 16, false),
+    ]
+}
+
+/// With weights that are all different, norms and biases too.
+fn decoder(shape: &DecoderShape, device: &Device) -> Decoder {
+    let decoder = Decoder::of_shape(shape.clone(), 1, device);
+    let params = flatten(&decoder);
+    let count = params.dims()[0];
+    let waves: Vec<f32> = (0..count).map(|i| (i as f32 * 0.77).sin() * 0.3).collect();
+    unflatten(decoder, &(params + Tensor::from_data(TensorData::new(waves, [count]), device)))
+}
+
+fn doubles<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
+    tensor.into_data().iter::<f64>().collect()
+}
+
+/// The formulas of a decoder, one game and one step at a time.
+struct Reference<'a> {
+    shape: &'a DecoderShape,
+    params: &'a [f64],
+    /// Where the parameters of each name are.
+    places: HashMap<String, Range<usize>>,
+}
+
+/// What was seen of an episode: of each layer the key and the value of every step.
+#[derive(Clone)]
+struct Seen(Vec<Vec<[Vec<f64>; 2]>>);
+
+impl<'a> Reference<'a> {
+    fn new(shape: &'a DecoderShape, params: &'a [f64]) -> Self {
+        let mut offset = 0;
+        let places = shape.parameters().into_iter().map(|parameter| {
+            let start = offset;
+            offset += parameter.shape.iter().product::<usize>();
+            (parameter.name, start..offset)
+        });
+        Self { shape, params, places: places.collect() }
+    }
+
+    fn nothing_seen(&self) -> Seen {
+        Seen(vec![Vec::new(); self.shape.num_layers])
+    }
+
+    /// The numbers of a parameter; none if there is no such.
+    fn parameter(&self, name: &str) -> Option<&[f64]> {
+        self.places.get(name).map(|place| &self.params[place.clone()])
+    }
+
+    fn linear(&self, name: &str, x: &[f64]) -> Vec<f64> {
+        let weight = self.parameter(&format!("{name}.weight")).unwrap();
+        let bias = self.parameter(&format!("{name}.bias"));
+        let outputs = weight.len() / x.len();
+        let output = |j: usize| {
+            let products = x.iter().enumerate().map(|(i, x)| x * weight[i * outputs + j]);
+            products.sum::<f64>() + bias.map_or(0.0, |bias| bias[j])
+        };
+        (0..outputs).map(output).collect()
+    }
+
+    fn norm(&self, name: &str, x: &[f64]) -> Vec<f64> {
+        let weight = self.parameter(&format!("{name}.weight")).unwrap();
+        let mean = x.iter().map(|x| x * x).sum::<f64>() / x.len() as f64;
+        let root = (mean + f64::from(self.shape.rms_norm_eps)).sqrt();
+        x.iter().zip(weight).map(|(x, w)| x / root * w).collect()
+    }
+
+    /// Every head turned by the angles of a position.
+    fn turned(&self, x: &[f64], position: usize) -> Vec<f64> {
+        let (dim, half) = (self.shape.head_dim(), self.shape.head_dim() / 2);
+        let number = |at: usize| {
+            let (head, i) = (at / dim * dim, at % dim);
+            let frequency = self.shape.rope_theta.powf(-2.0 * (i % half) as f64 / dim as f64);
+            let (sin, cos) = (position as f64 * frequency).sin_cos();
+            match i < half {
+                true => x[head + i] * cos - x[head + i + half] * sin,
+                false => x[head + i] * cos + x[head + i - half] * sin,
+            }
+        };
+        (0..x.len()).map(number).collect()
+    }
+
+    /// The logits of the episode's next step.
+    fn step(&self, obs: &[f64], seen: &mut Seen) -> Vec<f64> {
+        let (shape, dim) = (self.shape, self.shape.head_dim());
+        let mut x = self.linear("input", obs);
+        for (i, cache) in seen.0.iter_mut().enumerate() {
+            let of = |name: &str| format!("layers.{i}.{name}");
+            let normed = self.norm(&of("input_layernorm"), &x);
+            let position = cache.len();
+            let query = self.turned(&self.linear(&of("self_attn.q_proj"), &normed), position);
+            let key = self.turned(&self.linear(&of("self_attn.k_proj"), &normed), position);
+            cache.push([key, self.linear(&of("self_attn.v_proj"), &normed)]);
+            let near = &cache[cache.len().saturating_sub(shape.context)..];
+            let mut found = Vec::new();
+            for (head, query) in query.chunks(dim).enumerate() {
+                let own = head / shape.heads_of_a_group() * dim;
+                let weights: Vec<f64> = near
+                    .iter()
+                    .map(|[key, _]| {
+                        let score: f64 = query.iter().zip(&key[own..]).map(|(q, k)| q * k).sum();
+                        (score / (dim as f64).sqrt()).exp()
+                    })
+                    .collect();
+                let total: f64 = weights.iter().sum();
+                for j in 0..dim {
+                    let sum: f64 =
+                        near.iter().zip(&weights).map(|(kv, w)| w * kv[1][own + j]).sum();
+                    found.push(sum / total);
+                }
+            }
+            let added = self.linear(&of("self_attn.o_proj"), &found);
+            x.iter_mut().zip(added).for_each(|(x, y)| *x += y);
+            let normed = self.norm(&of("post_attention_layernorm"), &x);
+            let gate = self.linear(&of("mlp.gate_proj"), &normed);
+            let up = self.linear(&of("mlp.up_proj"), &normed);
+            let inner: Vec<f64> =
+                gate.iter().zip(&up).map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect();
+            let added = self.linear(&of("mlp.down_proj"), &inner);
+            x.iter_mut().zip(added).for_each(|(x, y)| *x += y);
+        }
+        self.linear("lm_head", &self.norm("norm", &x))
+    }
+
+    /// The logits of sequences, `[num_steps, games, num_actions]`, that go on from what was `seen`.
+    fn sequence(&self, games: &Games, from: usize, seen: &[Seen]) -> Vec<f64> {
+        let mut seen = seen.to_vec();
+        let mut logits = Vec::new();
+        for t in from..games.steps {
+            for (game, seen) in seen.iter_mut().enumerate() {
+                if games.starts[t * GAMES + game] == 1.0 {
+                    *seen = self.nothing_seen();
+                }
+                let obs = &games.obs[(t * GAMES + game) * 3..][..3];
+                logits.extend(
+                    self.step(&obs.iter().map(|x| f64::from(*x)).collect::<Vec<_>>(), seen),
+                );
+            }
+        }
+        logits
+    }
+}
+
+const GAMES: usize = 3;
+
+/// Observations, `[steps, GAMES, 3]`, and where episodes start, `[steps, GAMES]`.
+struct Games {
+    steps: usize,
+    obs: Vec<f32>,
+    starts: Vec<f32>,
+}
+
+impl Games {
+    /// Episodes of very different lengths, one of which starts with step `memory`.
+    fn new(steps: usize, memory: usize) -> Self {
+        let obs = (0..steps * GAMES * 3).map(|i| (i as f32 * 1.3).cos()).collect();
+        let mut starts = vec![0.0; steps * GAMES];
+        for (t, game) in
+            [(0, 0), (0, 1), (0, 2), (2, 1), (memory, 1), (memory + 3, 2), (memory + 4, 2)]
+        {
+            starts[t * GAMES + game] = 1.0;
+        }
+        Self { steps, obs, starts }
+    }
+
+    fn obs(&self, steps: Range<usize>, device: &Device) -> Tensor<3> {
+        let obs = self.obs[steps.start * GAMES * 3..steps.end * GAMES * 3].to_vec();
+        Tensor::from_data(TensorData::new(obs, [steps.len(), GAMES, 3]), device)
+    }
+
+    fn starts(&self, steps: Range<usize>, device: &Device) -> Tensor<2> {
+        let starts = self.starts[steps.start * GAMES..steps.end * GAMES].to_vec();
+        Tensor::from_data(TensorData::new(starts, [steps.len(), GAMES]), device)
+    }
+
+    /// The logits of the first steps as the decoder acts, and what it remembers then.
+    fn acted(&self, decoder: &Decoder, steps: usize, device: &Device) -> (Vec<f64>, Tensor<2>) {
+        let fresh = decoder.initial_memory(GAMES, device);
+        let (mut memory, mut logits) = (fresh.clone(), Vec::new());
+        for t in 0..steps {
+            let starts = self.starts(t..t + 1, device).reshape([GAMES]);
+            let obs = self.obs(t..t + 1, device).reshape([GAMES, 3]);
+            let (step, next) = decoder.step(obs, memory.anew(&fresh, starts));
+            memory = next;
+            logits.extend(doubles(step));
+        }
+        (logits, memory)
+    }
+}
+
+fn assert_near(got: &[f64], want: &[f64], what: &str) {
+    assert_eq!(got.len(), want.len(), "{what}");
+    for (i, (got, want)) in got.iter().zip(want).enumerate() {
+        assert!((got - want).abs() < 1e-5 * want.abs().max(1.0), "{what} {i}: {got}, not {want}");
+    }
+}
+
+#[test]
+fn parameters_are_those_that_files_hold() {
+    let device = Device::flex();
+    for shape in shapes() {
+        let decoder = Decoder::of_shape(shape.clone(), 1, &device);
+        assert_eq!(named_parameters(&decoder), shape.parameters());
+        assert_eq!(decoder.initial_memory(2, &device).dims(), [2, shape.memory_size()]);
+    }
+    let sizes = DecoderConfig { num_layers: 3, ..DecoderConfig::default() };
+    let config = PolicyConfig::decoder(sizes);
+    let decoder = Decoder::new(5, 2, &config, 1, &device);
+    assert_eq!(decoder.shape(), &DecoderShape::new(5, 2, &config));
+    assert_eq!(decoder.shape().num_layers, 3);
+}
+
+#[test]
+fn acting_and_whole_sequences_are_the_formulas() {
+    let device = Device::flex();
+    for shape in shapes() {
+        let decoder = decoder(&shape, &device);
+        let params = doubles(flatten(&decoder));
+        let reference = Reference::new(&shape, &params);
+        for (steps, before) in [(12, 0), (19, 7), (1, 0)] {
+            let games = Games::new(steps.max(before + 5), before);
+            let steps = games.steps;
+            let want = reference.sequence(&games, 0, &vec![reference.nothing_seen(); GAMES]);
+            let (acted, _) = games.acted(&decoder, steps, &device);
+            assert_near(&acted, &want, &format!("{shape:?}, acting"));
+            let (_, memory) = games.acted(&decoder, before, &device);
+            let (obs, starts) =
+                (games.obs(before..steps, &device), games.starts(before..steps, &device));
+            let whole = doubles(decoder.sequence(obs, starts, memory));
+            let want = &want[before * GAMES * 4..];
+            assert_near(&whole, want, &format!("{shape:?}, whole from step {before}"));
+        }
+    }
+}
+
+#[test]
+fn long_sequences_are_worked_off_in_parts() {
+    let device = Device::flex();
+    let shape = shape(2, [2, 1], 40, false);
+    let (decoder, games) = (decoder(&shape, &device), Games::new(300, 50));
+    let (acted, _) = games.acted(&decoder, 300, &device);
+    let (_, memory) = games.acted(&decoder, 20, &device);
+    let (obs, starts) = (games.obs(20..300, &device), games.starts(20..300, &device));
+    let whole = doubles(decoder.sequence(obs, starts, memory));
+    assert_near(&whole, &acted[20 * GAMES * 4..], "in parts");
+}
+
+#[test]
+fn gradients_of_a_sequence_are_finite_differences() {
+    let device = Device::flex();
+    for (shape, before) in shapes().into_iter().zip([0, 6, 3, 2, 5]) {
+        let decoder = decoder(&shape, &device);
+        let steps = before + 7;
+        let games = Games::new(steps, before);
+        let (_, memory) = games.acted(&decoder, before, &device);
+        // The loss: logits weighted by a wave.
+        let weights: Vec<f32> = (0..7 * GAMES * 4).map(|i| (i as f32 * 0.37).sin()).collect();
+        let mut params = doubles(flatten(&decoder));
+        let reference = Reference::new(&shape, &params);
+        // What was remembered is no function of the parameters.
+        let mut seen = vec![reference.nothing_seen(); GAMES];
+        for t in 0..before {
+            for (game, seen) in seen.iter_mut().enumerate() {
+                if games.starts[t * GAMES + game] == 1.0 {
+                    *seen = reference.nothing_seen();
+                }
+                let obs = &games.obs[(t * GAMES + game) * 3..][..3];
+                reference.step(&obs.iter().map(|x| f64::from(*x)).collect::<Vec<_>>(), seen);
+            }
+        }
+        let loss = |params: &[f64]| {
+            let logits = Reference::new(&shape, params).sequence(&games, before, &seen);
+            logits.iter().zip(&weights).map(|(x, w)| x * f64::from(*w)).sum::<f64>()
+        };
+        let leaf = flatten(&decoder).autodiff().require_grad();
+        let (obs, starts) =
+            (games.obs(before..steps, &device), games.starts(before..steps, &device));
+        let logits = unflatten(decoder.clone(), &leaf).sequence(obs, starts, memory);
+        let weight = Tensor::from_data(TensorData::new(weights.clone(), [7, GAMES, 4]), &device);
+        let mut gradients = (logits * weight).sum().backward();
+        let got = doubles(leaf.grad_remove(&mut gradients).unwrap());
+        let largest = got.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
+        for i in 0..params.len() {
+            let (at, step) = (params[i], 1e-5);
+            let [above, below] = [at + step, at - step].map(|x| {
+                params[i] = x;
+                loss(&params)
+            });
+            params[i] = at;
+            let want = (above - below) / (2.0 * step);
+            let off = (got[i] - want).abs();
+            assert!(off < 1e-5 * largest, "{shape:?}, {i}: {} instead of {want}", got[i]);
+        }
+    }
+}
+
+#[test]
+fn native_and_burn_act_the_same_wherever_the_games_of_the_lanes_are() {
+    let device = Device::flex();
+    for shape in shapes() {
+        let decoder = decoder(&shape, &device);
+        let native = NativeDecoder::new(&decoder);
+        assert_eq!(native.num_params(), flatten(&decoder).dims()[0]);
+        let fresh = decoder.initial_memory(LANES, &device);
+        let mut memory = fresh.clone();
+        let mut remembered = vec![[0.0; LANES]; native.memory_size()];
+        let mut scratch = native.scratch();
+        for t in 0..3 * shape.context.min(8) {
+            let begins = |lane: usize| t > 0 && (t + lane).is_multiple_of(5 + lane % 4);
+            let starts: Vec<f32> = (0..LANES).map(|lane| f32::from(begins(lane))).collect();
+            remembered.iter_mut().for_each(|numbers| {
+                (0..LANES).filter(|lane| begins(*lane)).for_each(|lane| numbers[lane] = 0.0);
+            });
+            let lanes: Vec<Lanes> = (0..3)
+                .map(|f| std::array::from_fn(|l| ((t * 91 + f * 17 + l) as f32).cos()))
+                .collect();
+            let obs: Vec<f32> = (0..LANES).flat_map(|l| lanes.iter().map(move |x| x[l])).collect();
+            let obs = Tensor::from_data(TensorData::new(obs, [LANES, 3]), &device);
+            let starts = Tensor::from_floats(starts.as_slice(), &device);
+            let (logits, next) = decoder.step(obs, memory.anew(&fresh, starts));
+            memory = next;
+            let got = native.act(&lanes, &mut remembered, &mut scratch);
+            let rows = |lanes: &[Lanes]| -> Vec<f64> {
+                (0..LANES).flat_map(|l| lanes.iter().map(move |x| f64::from(x[l]))).collect()
+            };
+            assert_near(&rows(got), &doubles(logits), &format!("{shape:?}, step {t}"));
+            assert_near(&rows(&remembered), &doubles(memory.clone()), "memory");
+        }
+    }
+}
+
+/// Logits of a sequence, and the gradient of all parameters of their sum weighted by a wave: by hand, and by
+/// autodiff.
+fn by_hand_and_by_autodiff(
+    shape: &DecoderShape,
+    steps: usize,
+    before: usize,
+) -> [[Vec<f64>; 2]; 2] {
+    let device = Device::flex();
+    let decoder = decoder(shape, &device);
+    let games = Games::new(before + steps, before);
+    let (_, memory) = games.acted(&decoder, before, &device);
+    let during = before..before + steps;
+    let (obs, starts) = (games.obs(during.clone(), &device), games.starts(during, &device));
+    let weights: Vec<f32> = (0..steps * GAMES * 4).map(|i| (i as f32 * 0.37).sin()).collect();
+    let params: Vec<f32> = flatten(&decoder).into_data().iter::<f32>().collect();
+    let floats = |data: TensorData| data.iter::<f32>().collect::<Vec<f32>>();
+    let sequences = Sequences {
+        obs: floats(obs.clone().into_data()),
+        starts: floats(starts.clone().into_data()),
+        memory: floats(memory.clone().into_data()),
+    };
+    let mut learner = SequenceLearner::new(shape);
+    let logits = learner.logits(&params, &sequences);
+    let gradient = learner.gradient(&params, &weights);
+    // Nothing is left of a pass that the next could stumble over.
+    assert!(logits == learner.logits(&params, &sequences));
+    assert!(gradient == learner.gradient(&params, &weights));
+    let leaf = flatten(&decoder).autodiff().require_grad();
+    let tensor = unflatten(decoder, &leaf).sequence(obs, starts, memory);
+    let weights = Tensor::from_data(TensorData::new(weights, [steps, GAMES, 4]), &device);
+    let mut gradients = (tensor.clone() * weights).sum().backward();
+    let want = doubles(leaf.grad_remove(&mut gradients).unwrap());
+    let by_hand = [logits, gradient].map(|v| v.into_iter().map(f64::from).collect());
+    [by_hand, [doubles(tensor.without_autodiff()), want]]
+}
+
+#[test]
+fn sequences_by_hand_are_those_of_autodiff() {
+    let long =
+        DecoderShape { hidden_size: 96, intermediate_size: 80, ..shape(2, [3, 3], 70, true) };
+    let cases = shapes().into_iter().zip([(7, 0), (9, 6), (7, 3), (8, 2), (20, 5)]);
+    for (shape, (steps, before)) in cases.chain([(long, (160, 20))]) {
+        let [[logits, gradient], [want_logits, want]] =
+            by_hand_and_by_autodiff(&shape, steps, before);
+        assert_near(&logits, &want_logits, "logits");
+        let largest = want.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
+        for (i, (got, want)) in gradient.iter().zip(&want).enumerate() {
+            assert!((got - want).abs() < 1e-5 * largest, "{shape:?} {i}: {got} instead of {want}");
+        }
+    }
+}
+
+/// Prints how fast sequences are learnt from:
+/// `cargo test --release --lib sequence_speed -- --ignored --nocapture`.
+#[test]
+#[ignore = "a measurement"]
+fn sequence_speed() {
+    let shape = DecoderShape {
+        num_features: 16,
+        hidden_size: 128,
+        intermediate_size: 384,
+        context: 256,
+        ..shape(4, [4, 2], 256, false)
+    };
+    let (steps, games) = (256, 64);
+    let decoder = Decoder::of_shape(shape.clone(), 1, &Device::flex());
+    let params: Vec<f32> = flatten(&decoder).into_data().iter::<f32>().collect();
+    let mut starts = vec![0.0; steps * games];
+    starts[..games].fill(1.0);
+    let sequences = Sequences {
+        obs: (0..steps * games * 16).map(|i| (i as f32 * 0.3).sin()).collect(),
+        starts,
+        memory: vec![0.0; games * shape.memory_size()],
+    };
+    let weights: Vec<f32> = (0..steps * games * 4).map(|i| (i as f32 * 0.37).sin()).collect();
+    let mut learner = SequenceLearner::new(&shape);
+    for _ in 0..5 {
+        let started = std::time::Instant::now();
+        learner.logits(&params, &sequences);
+        let forward = started.elapsed().as_secs_f64();
+        learner.gradient(&params, &weights);
+        let all = started.elapsed().as_secs_f64();
+        let flops = 6.0 * (params.len() * steps * games) as f64;
+        println!(
+            "forward {forward:.3} s, both {all:.3} s: {:.0} steps/s, {:.0} GFLOP/s",
+            (steps * games) as f64 / all,
+            flops / all * 1e-9
+        );
+    }
+}
