@@ -1,9 +1,9 @@
 # Tools of the page and of the browser's tests, installed where they are missing. To be sourced; sets
-# $bindgen, the program wasm-bindgen of the library's version.
+# $bindgen, the program wasm-bindgen of the library's version, by $lock or else Grove's Cargo.lock.
 tools="${XDG_CACHE_HOME:-$HOME/.cache}/grove-tools"
 
 version=$(sed -n '/^name = "wasm-bindgen"$/{n;s/^version = "\(.*\)"$/\1/p}' \
-    "$(dirname "${BASH_SOURCE[0]}")/../Cargo.lock")
+    "${lock:-$(dirname "${BASH_SOURCE[0]}")/../Cargo.lock}")
 bindgen="$tools/wasm-bindgen-$version/bin/wasm-bindgen"
 if ! [ -x "$bindgen" ]; then
     # It runs for seconds: not worth optimising for minutes.

@@ -58,6 +58,11 @@ pub trait Setting {
     /// The game's name for people.
     fn title(&self) -> &'static str;
 
+    /// The rules and what scores, in a sentence or two for people; empty where nothing is said.
+    fn rules(&self) -> &'static str {
+        ""
+    }
+
     /// What a person does who does nothing; `None` where something must be done.
     fn idle(&self) -> Option<u32> {
         None
@@ -82,6 +87,10 @@ pub trait Setting {
 impl<S: Setting + ?Sized> Setting for &S {
     fn title(&self) -> &'static str {
         (**self).title()
+    }
+
+    fn rules(&self) -> &'static str {
+        (**self).rules()
     }
 
     fn idle(&self) -> Option<u32> {

@@ -7,6 +7,8 @@
 pub mod activation;
 pub mod adamw;
 mod elementary;
+#[cfg(target_family = "wasm")]
+pub(crate) mod quads;
 pub mod softmax;
 
 pub use activation::Activation;

@@ -8,7 +8,9 @@
 use super::lanes::{LANES, Lanes};
 use crate::config::Activation;
 use crate::math::activation::{self, for_activation};
-use crate::math::{any, at_least, mul_add};
+use crate::math::any;
+#[cfg(not(target_family = "wasm"))]
+use crate::math::{at_least, mul_add};
 use multiversion::multiversion;
 
 /// A layer: weights `[inputs, outputs]`, row-major.
@@ -84,10 +86,16 @@ where
     I: Iterator<Item = (&'a Lanes, &'a [f32])>,
 {
     let floor = if rectified { 0.0 } else { f32::NEG_INFINITY };
-    // As many independent sums as 16 registers hold hide the latency of a multiply-add.
-    let j = tiles::<6, I>(bias, output, floor, 0, &rows);
-    let j = tiles::<4, I>(bias, output, floor, j, &rows);
-    let j = tiles::<3, I>(bias, output, floor, j, &rows);
+    // As many independent sums as 16 registers hold hide the latency of a multiply-add; WebAssembly's
+    // hold four numbers each.
+    #[cfg(not(target_family = "wasm"))]
+    let j = {
+        let j = tiles::<6, I>(bias, output, floor, 0, &rows);
+        let j = tiles::<4, I>(bias, output, floor, j, &rows);
+        tiles::<3, I>(bias, output, floor, j, &rows)
+    };
+    #[cfg(target_family = "wasm")]
+    let j = 0;
     let j = tiles::<2, I>(bias, output, floor, j, &rows);
     tiles::<1, I>(bias, output, floor, j, &rows);
 }
@@ -106,24 +114,63 @@ where
 {
     let outputs = output.len();
     while outputs - j >= N {
-        let mut sums = [[0.0f32; LANES]; N];
-        for (sum, b) in sums.iter_mut().zip(&bias[j..j + N]) {
-            *sum = [*b; LANES];
-        }
-        for (x, row) in rows() {
-            for (sum, w) in sums.iter_mut().zip(&row[j..j + N]) {
-                for (s, x) in sum.iter_mut().zip(x) {
-                    *s = mul_add(*w, *x, *s);
-                }
-            }
-        }
-        for (output, sum) in output[j..j + N].as_flattened_mut().iter_mut().zip(sums.as_flattened())
-        {
-            *output = at_least(floor, *sum);
-        }
+        let (bias, output) = (&bias[j..j + N], &mut output[j..j + N]);
+        tile::<N>(bias, output, floor, rows().map(|(x, row)| (x, &row[j..j + N])));
         j += N;
     }
     j
+}
+
+/// One tile: `N` outputs, of rows that each have `N` weights.
+#[cfg(not(target_family = "wasm"))]
+#[inline(always)]
+fn tile<'a, const N: usize>(
+    bias: &[f32],
+    output: &mut [Lanes],
+    floor: f32,
+    rows: impl Iterator<Item = (&'a Lanes, &'a [f32])>,
+) {
+    let mut sums = [[0.0f32; LANES]; N];
+    for (sum, b) in sums.iter_mut().zip(bias) {
+        *sum = [*b; LANES];
+    }
+    for (x, row) in rows {
+        for (sum, w) in sums.iter_mut().zip(row) {
+            for (s, x) in sum.iter_mut().zip(x) {
+                *s = mul_add(*w, *x, *s);
+            }
+        }
+    }
+    for (output, sum) in output.as_flattened_mut().iter_mut().zip(sums.as_flattened()) {
+        *output = at_least(floor, *sum);
+    }
+}
+
+/// The same, spelled out for WebAssembly.
+#[cfg(target_family = "wasm")]
+#[inline(always)]
+fn tile<'a, const N: usize>(
+    bias: &[f32],
+    output: &mut [Lanes],
+    floor: f32,
+    rows: impl Iterator<Item = (&'a Lanes, &'a [f32])>,
+) {
+    use crate::math::quads::{QUAD, Quad, at_least, load, mul_add, splat, store};
+    const QUADS: usize = LANES / QUAD;
+    let mut sums: [[Quad; QUADS]; N] = std::array::from_fn(|n| [splat(bias[n]); QUADS]);
+    for (x, row) in rows {
+        let x: [Quad; QUADS] = std::array::from_fn(|q| load(&x[q * QUAD..]));
+        for (sums, w) in sums.iter_mut().zip(row) {
+            let w = splat(*w);
+            for (sum, x) in sums.iter_mut().zip(x) {
+                *sum = mul_add(w, x, *sum);
+            }
+        }
+    }
+    let quads = output.as_flattened_mut().chunks_exact_mut(QUAD);
+    for (output, sum) in quads.zip(sums.as_flattened()) {
+        store(at_least(floor, *sum), output);
+    }
 }
 
 /// Applies the activation in place.

@@ -66,6 +66,21 @@ impl Remembered {
         self.next.clone_from(&self.now);
     }
 
+    /// What it is of one game, so many times.
+    fn copies(&self, game: usize, count: usize) -> Self {
+        let size = self.now.len() / self.begun.len().div_ceil(LANES);
+        let copies = |all: &[Lanes]| {
+            let block = all.get(game / LANES * size..).and_then(|rest| rest.get(..size));
+            let lanes = block.unwrap_or_default().iter().map(|lanes| [lanes[game % LANES]; LANES]);
+            lanes.collect::<Vec<_>>().repeat(count.div_ceil(LANES))
+        };
+        Self {
+            now: copies(&self.now),
+            next: copies(&self.next),
+            begun: vec![self.begun[game]; count],
+        }
+    }
+
     /// The games have gone on by a step.
     fn go_on(&mut self) {
         if !self.next.is_empty() {
@@ -98,17 +113,16 @@ impl<G: Rules> Watched<G> {
         }
     }
 
-    /// The same level, from its start, for so many players: game 0's.
-    pub fn duel(&self, players: usize) -> Self {
-        let env = EnvState::new(self.envs[0].episode.level, self.game);
+    /// A game as it stands, once for each of so many players.
+    pub fn duel(&self, game: usize, players: usize) -> Self {
         Self {
             game: self.game,
-            envs: vec![env; players],
-            before: vec![env.state; players],
-            ended: vec![false; players],
-            action_keys: vec![self.action_keys[0]; players],
-            time: 0,
-            memory: Remembered::new(players),
+            envs: vec![self.envs[game]; players],
+            before: vec![self.before[game]; players],
+            ended: vec![self.ended[game]; players],
+            action_keys: vec![self.action_keys[game]; players],
+            time: self.time,
+            memory: self.memory.copies(game, players),
         }
     }
 
@@ -117,10 +131,24 @@ impl<G: Rules> Watched<G> {
     /// # Panics
     /// If there are not as many `actions` as games.
     pub fn step(&mut self, actions: &[u32]) {
+        self.go_on(actions, false);
+    }
+
+    /// The same, but where an episode has ended, the game stays as it is.
+    ///
+    /// # Panics
+    /// If there are not as many `actions` as games.
+    pub fn step_unless_ended(&mut self, actions: &[u32]) {
+        self.go_on(actions, true);
+    }
+
+    fn go_on(&mut self, actions: &[u32], wait: bool) {
         assert_eq!(actions.len(), self.envs.len(), "actions: [count]");
         self.memory.go_on();
         for (i, EnvState { state, episode }) in self.envs.iter_mut().enumerate() {
-            if self.ended[i] {
+            if self.ended[i] && wait {
+                self.before[i] = *state;
+            } else if self.ended[i] {
                 start_next::<G>(state, episode, self.game);
                 self.memory.begun[i] = true;
                 self.before[i] = *state;
@@ -279,17 +307,28 @@ mod tests {
     }
 
     #[test]
-    fn a_duel_is_on_one_level_from_its_start() {
-        let mut watched = Watched::new(Fruit::default(), 3, 3);
+    fn a_duel_goes_on_from_where_a_game_stands_and_waits_at_the_end() {
+        let mut watched = Watched::new(Catch::default(), 19, 3);
+        let [_, policy] = policies(Catch::default());
         for _ in 0..5 {
-            watched.step(&[0, 1, 2]);
+            let choices = watched.choose(&policy, Player::Greedy);
+            watched.step(&choices.iter().map(|choice| choice.action).collect::<Vec<_>>());
         }
-        let mut duel = watched.duel(2);
-        assert_eq!(duel.episode(0), duel.episode(1));
-        assert_eq!((duel.episode(0).level, duel.episode(0).time), (watched.episode(0).level, 0));
-        duel.step(&[0, 2]);
+        // Both begin with the memory of the game, too.
+        let alone = watched.choose(&policy, Player::Greedy)[17].clone();
+        let mut duel = watched.duel(17, 2);
+        assert_eq!(duel.choose(&policy, Player::Greedy), vec![alone.clone(), alone]);
+        assert_eq!([duel.episode(0), duel.episode(1)], [watched.episode(17); 2]);
+        duel.step_unless_ended(&[0, 2]);
         let [left, right] = duel.now()[..] else { panic!("two games") };
-        assert_ne!(left.basket, right.basket);
-        assert_eq!((left.fruits01, left.tick), (right.fruits01, right.tick));
+        assert!(left.paddle < right.paddle && left.ball_row == right.ball_row);
+        for _ in 0..Catch::default().rows {
+            duel.step_unless_ended(&[0, 2]);
+        }
+        assert!(duel.ended(0) && duel.ended(1));
+        assert_eq!(duel.episode(0).level, watched.episode(17).level);
+        duel.step(&[0, 2]);
+        assert_eq!(duel.episode(0), duel.episode(1));
+        assert_ne!(duel.episode(0).level, watched.episode(17).level);
     }
 }

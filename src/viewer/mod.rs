@@ -14,6 +14,7 @@ mod offscreen;
 mod paint;
 #[cfg(feature = "viewer")]
 mod renderer;
+mod scene;
 mod wall;
 
 pub use bars::{Bars, bars};
@@ -25,6 +26,7 @@ pub use offscreen::{Offscreen, OffscreenError};
 pub use paint::{Picture, paint};
 #[cfg(feature = "viewer")]
 pub use renderer::Renderer;
+pub use scene::Scene;
 pub use wall::{Cells, Plate, Wall};
 
 /// All colours of all games, as red, green and blue, less than 256: pictures without sprites of partial

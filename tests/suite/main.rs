@@ -11,9 +11,6 @@ mod decoder;
 mod engines;
 mod envs;
 mod fit;
-#[path = "../../web/src/kind.rs"]
-#[allow(dead_code, unused_imports)]
-mod kind;
 mod learning;
 mod loss;
 mod models;

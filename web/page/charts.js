@@ -5,13 +5,18 @@ import { $, make, write, fixed, short } from "./dom.js";
 /** Milliseconds between two pictures of a chart. */
 const EVERY = 300;
 
+/** Colours of seeds in page.css. */
+const SEEDS = 8;
+/** From so many points on the score's scale leaves out how the first quarter began. */
+const MANY = 24;
+
 const CHARTS = [
-  { key: "score", title: "Score", digits: 2 },
+  { key: "score", title: "Score of a game", digits: 2 },
   { key: "loss", title: "Loss", digits: 4 },
   { key: "entropy", title: "Entropy, nats", digits: 3 },
-  { key: "approx_kl", title: "KL of an update", digits: 4 },
-  { key: "clip_fraction", title: "Clip fraction", digits: 3 },
-  { key: "zero_variance_groups", title: "Zero-variance groups", digits: 3 },
+  { key: "approx_kl", title: "KL of an update, nats", digits: 4 },
+  { key: "clip_fraction", title: "Clip fraction, of all actions", digits: 3 },
+  { key: "zero_variance_groups", title: "Zero-variance groups, of all", digits: 3 },
   { key: "steps_per_second", title: "Steps a second", short },
 ];
 
@@ -30,6 +35,14 @@ export class Charts {
     this.curves = curves;
     this.chosen = undefined;
     this.touch();
+  }
+
+  /** The seeds, each with its colour; a single one needs none. */
+  name(seeds) {
+    const several = seeds.length > 1 ? seeds : [];
+    if (`${several}` === this.named) return;
+    this.named = `${several}`;
+    $("seeds").replaceChildren(...several.map((seed, i) => make("li", { className: `seed seed-${i % SEEDS}`, textContent: `seed ${seed}` })));
   }
 
   /** The curves have changed. */
@@ -81,7 +94,9 @@ class Chart {
     this.figure = make("figure", { className: this.key }, make("figcaption", {}, make("b", { textContent: this.title }), ...legend, this.output), this.canvas);
     new ResizeObserver(() => { this.dirty = this.urgent = true; all.later(); }).observe(this.canvas);
     for (const kind of ["pointermove", "pointerdown"]) this.canvas.addEventListener(kind, (event) => this.point(event));
-    for (const kind of ["pointerleave", "blur"]) this.canvas.addEventListener(kind, () => all.choose(undefined));
+    this.canvas.addEventListener("blur", () => all.choose(undefined));
+    // What the keys have chosen stays where the page only moves under a pointer.
+    this.canvas.addEventListener("pointerleave", () => { if (all.pointed) all.choose(undefined); });
     this.canvas.addEventListener("keydown", (event) => this.key_(event));
   }
 
@@ -92,6 +107,7 @@ class Chart {
   point(event) {
     if (!this.from) return;
     const x = Math.round(this.from(event.clientX - this.canvas.getBoundingClientRect().left));
+    this.all.pointed = true;
     this.all.choose(Math.max(this.first, Math.min(this.last, x)));
   }
 
@@ -99,6 +115,7 @@ class Chart {
     const step = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 }[event.key];
     if (step === undefined || !this.from) return;
     event.preventDefault();
+    this.all.pointed = false;
     this.all.choose(Math.max(this.first, Math.min(this.last, (this.all.chosen ?? this.last) + step)));
   }
 
@@ -127,9 +144,14 @@ class Chart {
   frame(width, height, points, context) {
     const { curves } = this.all;
     const references = this.key === "score" ? curves.references : [];
-    const values = points.map(({ y }) => y).concat(references.map(([, y]) => y));
-    let low = values.reduce((a, b) => Math.min(a, b));
-    let high = values.reduce((a, b) => Math.max(a, b));
+    // A scale that shows what matters: a score far below, from a random player's on, would squash the rest.
+    const range = points.map(({ x }) => x);
+    const [from, to] = [Math.min(...range), Math.max(...range)];
+    const late = this.key === "score" && points.length >= MANY ? points.filter(({ x }) => x >= from + 0.25 * (to - from)) : points;
+    let low = late.reduce((least, { y }) => Math.min(least, y), Infinity);
+    let high = points.reduce((most, { y }) => Math.max(most, y), -Infinity);
+    const reach = Math.max(high - low, 0.02 * Math.abs(high));
+    for (const [, y] of references) if (y > high ? y - high < 2 * reach : low - y < reach) [low, high] = [Math.min(low, y), Math.max(high, y)];
     const room = (high - low || Math.abs(high) || 1) * 0.06;
     [low, high] = [low - room, high + room];
     const rows = ticks(low, high, Math.max(2, height / 45));
@@ -145,6 +167,7 @@ class Chart {
     const span = (width - left - right) / (end - this.first);
     this.x = (at) => left + (at - this.first) * span;
     this.y = (at) => top + ((high - at) / (high - low)) * (height - top - bottom);
+    this.bottom = height - bottom + 2;
     this.from = (pixel) => this.first + (pixel - left) / span;
 
     context.fillStyle = this.all.colour("soft");
@@ -164,6 +187,13 @@ class Chart {
     context.setLineDash([4, 4]);
     let above = -Infinity;
     for (const [player, y] of references.toSorted((a, b) => b[1] - a[1])) {
+      if (y < low || y > high) {
+        const [edge, arrow] = y < low ? [height - bottom - 2, "↓"] : [top + 10, "↑"];
+        context.textAlign = "right";
+        context.fillText(`${arrow} ${player} ${this.write(y)}`, width - right - 4, edge);
+        context.textAlign = "left";
+        continue;
+      }
       line(context, left, width - right, this.y(y));
       if (this.y(y) - above >= 12) context.fillText(player, width - right + 5, this.y(y) + 4);
       above = this.y(y);
@@ -184,14 +214,21 @@ class Chart {
       for (const { x, y } of points) context.lineTo(this.x(x), this.y(y));
       context.stroke();
     };
+    context.save();
+    context.beginPath();
+    context.rect(this.x(this.first) - 4, 0, this.canvas.clientWidth, this.bottom);
+    context.clip();
     context.lineJoin = "round";
-    context.strokeStyle = this.all.colour("line");
     if (lines.length > 1) {
-      context.globalAlpha = 0.4;
-      context.lineWidth = 1;
-      lines.forEach(stroke);
+      context.globalAlpha = 0.75;
+      context.lineWidth = 1.2;
+      lines.forEach((line, i) => {
+        context.strokeStyle = this.all.colour(`seed-${i % SEEDS}`);
+        stroke(line);
+      });
       context.globalAlpha = 1;
     }
+    context.strokeStyle = this.all.colour("line");
     context.lineWidth = 2;
     stroke(mean);
     context.fillStyle = this.all.colour("dots");
@@ -200,6 +237,7 @@ class Chart {
       context.arc(this.x(x), this.y(y), 3, 0, 2 * Math.PI);
       context.fill();
     }
+    context.restore();
   }
 
   /** The values as text. */

@@ -28,6 +28,19 @@ export class Curves {
     return true;
   }
 
+  /** All that is known, a line for each iteration of each run. */
+  csv() {
+    const rows = [["run", "iteration", ...KEYS, "greedy"]];
+    for (const [name, { lines, dots }] of this.runs) {
+      const at = new Map();
+      const put = (points, key) => points.forEach(({ x, y }) => at.set(x, { ...at.get(x), [key]: y }));
+      for (const key of KEYS) put(lines[key], key);
+      put(dots, "greedy");
+      for (const [x, values] of at) rows.push([name, x, ...[...KEYS, "greedy"].map((key) => values[key] ?? "")]);
+    }
+    return `${rows.map((row) => row.join(",")).join("\n")}\n`;
+  }
+
   /** A run has failed: what it has done stays, but counts no more. */
   fail(name) {
     if (this.runs.has(name)) this.runs.get(name).failed = true;

@@ -34,11 +34,12 @@ export const megabytes = (x) => `${(x / 1e6).toFixed(x < 1e7 ? 1 : 0)} MB`;
 export const sentence = (error) => String(error?.message ?? error).replace(/^Error: /, "");
 
 /** Tells the visitor something, until it is put away or so many seconds long; a text only once, the last three. */
-export function say(text, seconds) {
+export function say(text, seconds, about = "") {
   const box = $("notices");
   for (const old of box.children) if (old.firstChild.textContent === text) return;
   const close = make("button", { type: "button", textContent: "OK", ariaLabel: "Put the message away" });
-  const notice = make("p", { className: "notice" }, make("span", { textContent: text }), close);
+  const notice = make("p", { className: `notice${seconds ? " brief" : ""}` }, make("span", { textContent: text }), close);
+  notice.dataset.about = about;
   close.addEventListener("click", () => notice.remove());
   if (seconds) setTimeout(() => notice.remove(), 1000 * seconds);
   box.append(notice);

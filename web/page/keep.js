@@ -1,4 +1,4 @@
-// Keeping policies: as files of the visitor's, and the last one in the browser's storage.
+// Keeping policies and a run: as files of the visitor's, and the last ones in the browser's storage.
 
 import { Policy } from "./watch.js";
 import { make } from "./dom.js";
@@ -63,3 +63,23 @@ export const keepLast = (file) => withDrawer("readwrite", (drawer) => drawer.put
 
 /** The policy file that was kept last, or undefined. */
 export const lastKept = () => withDrawer("readonly", (drawer) => drawer.get("last"));
+
+/** Keeps a training, as plain data, so that a reload can go on with it. */
+export const keepRun = (run) => withDrawer("readwrite", (drawer) => drawer.put(run, "run"));
+
+/** The training that was kept, or undefined. */
+export const keptRun = () => withDrawer("readonly", (drawer) => drawer.get("run"));
+
+/** Forgets it. */
+export const forgetRun = () => withDrawer("readwrite", (drawer) => drawer.delete("run"));
+
+/** Whether no other tab of this page trains; then this one does, from now on. Where the browser cannot say, it may. */
+export function onlyHere() {
+  if (!navigator.locks) return Promise.resolve(true);
+  return new Promise((done) => {
+    navigator.locks.request("grove-training", { ifAvailable: true }, (lock) => {
+      done(lock !== null);
+      return lock && new Promise(() => {});
+    }).catch(() => done(true));
+  });
+}

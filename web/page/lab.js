@@ -6,10 +6,13 @@ import { Settings } from "./settings.js";
 import { Training } from "./training.js";
 import { Curves } from "./curves.js";
 import { Charts } from "./charts.js";
-import { keepLast } from "./keep.js";
+import { keepLast, keepRun, keptRun, forgetRun, onlyHere, download } from "./keep.js";
 
 /** Milliseconds between two times that the policy is kept in the browser's storage. */
 const KEEP = 10_000;
+
+/** Milliseconds between two times that the run is kept there. */
+const KEEP_RUN = 2_000;
 
 const BUTTON = { starting: "Starting", running: "Pause training", pausing: "Pausing", paused: "Go on training" };
 
@@ -23,11 +26,14 @@ export class Lab {
     this.training = new Training({
       state: (name) => {
         if (name === "paused" || name === "done") this.keep();
+        if (name === "paused" || name === "running") this.keepRun(true);
+        if (name === "done" || name === "refused") this.forgetRun();
         this.renew();
         if (name === "done") say(`${this.words(name)}.`, 8);
       },
       record: (seed, record) => this.record(seed, record),
       policy: (seed, file, iteration) => this.policy(seed, file, iteration),
+      saved: (seed, saved) => this.saved(seed, saved),
       about: (seed, about) => { this.about = about; },
       memory: (bytes) => { this.memory = bytes; },
       failed: (seed, iteration, why) => this.failed(seed, iteration, why),
@@ -38,21 +44,29 @@ export class Lab {
     $("pause").addEventListener("click", () => this.toggle());
     $("train-here").addEventListener("click", () => (this.busy() ? this.toggle() : this.start()));
     $("reset").addEventListener("click", () => this.reset());
+    $("csv").addEventListener("click", () => download(`${this.source === "live" ? "run" : this.trained}-curves.csv`, new TextEncoder().encode(this.shownCurves().csv())));
     $("source").addEventListener("change", (event) => this.show(event.target.value));
     $("device-wall").addEventListener("toggle", () => this.wall());
     $("device-games").addEventListener("input", () => this.wall());
     this.renew();
   }
 
-  /** Another game is on the stage: its settings come into the form, unless one is being trained. */
+  /** Another game is on the stage: its settings come into the form, as the visitor left them. */
   game(name) {
     this.staged = name;
     if (this.settings.game !== name) this.fill(name);
+    this.renew();
+  }
+
+  /** The name of a game for people. */
+  title(name) {
+    return this.games.find((game) => game.name === name)?.title ?? name;
   }
 
   /** Puts a game's defaults into the form, with what a link says laid over. */
   fill(name, link) {
-    if (!this.busy()) this.settings.fill(name, this.games.find((game) => game.name === name).settings, link);
+    this.settings.fill(name, this.games.find((game) => game.name === name).settings, link);
+    write($("settings-of"), `Settings for ${this.title(name)}`);
   }
 
   busy() {
@@ -68,22 +82,68 @@ export class Lab {
     this.trouble("");
     const wanted = this.settings.read();
     if (!wanted) return this.trouble("Some settings are out of their limits.");
+    this.begin({ game: this.settings.game, way: this.settings.way.value, wanted, saved: {}, records: {} });
+    onlyHere().then((only) => { this.alone = only; });
+  }
+
+  /** Trains, from the beginning or from where a run was left. */
+  begin(run, paused = false) {
     this.forget();
-    this.trained = this.settings.game;
-    this.here.end = wanted[0].iterations;
-    this.followed = `here ${wanted[0].seed}`;
-    this.several = wanted.length > 1;
+    this.run = run;
+    this.trained = run.game;
+    this.here.end = run.wanted[0].iterations;
+    this.followed = `here ${run.wanted[0].seed}`;
+    this.met = false;
+    this.several = run.wanted.length > 1;
+    for (const { seed } of run.wanted) for (const record of run.records[seed] ?? []) this.here.add(seed, record);
     this.show("here");
-    this.training.start(wanted, this.settings.way.value);
+    const wanted = run.wanted.map((one) => ({ ...one, saved: run.saved[one.seed] }));
+    this.training.start(wanted, run.way, paused);
+  }
+
+  /** Goes on with a training that a reload or a closed tab has left. */
+  async resume() {
+    const run = await keptRun().catch(() => undefined); // that nothing is kept has been said
+    if (!run || this.busy() || !this.games.some(({ name }) => name === run.game) || !(await onlyHere())) return;
+    this.alone = true;
+    this.begin(run, run.paused);
+    say(`Training ${this.title(run.game)} goes on from where it was left.`, 6);
+  }
+
+  saved(seed, saved) {
+    if (!this.run) return;
+    this.run.saved[seed] = saved;
+    this.run.records[seed] = (this.all.get(seed) ?? []).filter(({ iteration }) => iteration <= saved.iteration);
+    this.keepRun();
+  }
+
+  /** Keeps the run in the browser's storage, from which a reload goes on. */
+  keepRun(now = false) {
+    if (!this.run || this.alone === false || Object.keys(this.run.saved).length === 0) return;
+    if (!now && performance.now() - (this.runKept ?? -Infinity) < KEEP_RUN) return;
+    this.runKept = performance.now();
+    const way = this.about?.api === "WebGPU" ? "WebGPU" : "CPU";
+    const paused = ["paused", "pausing"].includes(this.training.state);
+    keepRun({ ...this.run, way, paused }).catch((error) => this.cannotKeep(error));
+  }
+
+  forgetRun() {
+    if (this.run && this.alone !== false) forgetRun().catch(() => {});
+    this.run = undefined;
   }
 
   toggle() {
     if (this.training.state === "running") this.training.pause();
-    else if (this.training.state === "paused") this.training.goOn();
+    else if (this.training.state === "paused") {
+      this.pace = [];
+      this.training.goOn();
+    }
   }
 
   reset() {
     this.training.reset();
+    this.forgetRun();
+    this.trained = undefined;
     this.forget();
     this.trouble("");
     this.game(this.staged);
@@ -93,6 +153,8 @@ export class Lab {
   /** Puts away what came of the last training, but for the agent that is on the stage. */
   forget() {
     this.here.clear();
+    this.all = new Map();
+    this.pace = [];
     this.failures = [];
     this.keptAt = performance.now();
     this.about = this.memory = this.latest = undefined;
@@ -105,7 +167,11 @@ export class Lab {
 
   record(seed, record) {
     this.here.add(seed, record);
+    if (!this.all.has(seed)) this.all.set(seed, [...(this.run?.records[seed] ?? [])]);
+    this.all.get(seed).push(record);
     this.newest = record;
+    this.pace.push({ at: performance.now(), done: Math.min(...this.here.counted().map((run) => run.last.iteration)) });
+    if (this.pace.length > 60) this.pace.shift();
     if (this.source === "here") this.charts.touch();
     this.later();
   }
@@ -118,7 +184,10 @@ export class Lab {
       policy.free();
     }
     this.agents.offer(id, `Trained here${this.several ? `, seed ${seed}` : ""}`, file);
-    if (id === this.followed && iteration === 0) this.agents.choose(id);
+    if (id === this.followed && !this.met) {
+      this.met = true;
+      this.agents.choose(id);
+    }
     if (id !== this.followed || iteration === 0) return;
     this.latest = file;
     if (performance.now() - this.keptAt > KEEP) this.keep();
@@ -128,12 +197,18 @@ export class Lab {
   keep() {
     if (!this.latest) return;
     this.keptAt = performance.now();
-    keepLast(this.latest).catch((error) => {
-      if (this.refusedStorage) return;
-      this.refusedStorage = true;
-      say(`This browser keeps nothing for the page (${sentence(error)}). Save the policy as a file to have it later.`);
-    });
+    keepLast(this.latest).catch((error) => this.cannotKeep(error));
     this.latest = undefined;
+  }
+
+  cannotKeep(error) {
+    if (this.refusedStorage) return;
+    this.refusedStorage = true;
+    say(`This browser keeps nothing for the page (${sentence(error)}). Save the policy as a file to have it later.`);
+  }
+
+  shownCurves() {
+    return this.source === "live" ? this.live : this.here;
   }
 
   failed(seed, iteration, why) {
@@ -165,8 +240,9 @@ export class Lab {
   }
 
   /** The curves of a run that is watched. */
-  follow(curves, name) {
+  follow(curves, name, settings) {
     this.live = curves;
+    this.runSettings = settings;
     write($("source-live"), name);
     $("source").hidden = false;
     this.show("live");
@@ -189,17 +265,25 @@ export class Lab {
   renew() {
     const { state } = this.training;
     $("start").disabled = state === "starting";
-    write($("start"), this.busy() ? "Train anew" : "Train");
+    const live = this.source === "live";
+    $("settings").hidden = live;
+    $("run-settings").hidden = !live;
+    const other = this.trained !== this.settings.game;
+    write($("start"), this.busy() && !other ? "Train anew" : this.busy() ? "Train this instead" : "Train");
     $("pause").disabled = !["running", "paused"].includes(state);
     write($("pause"), state === "paused" ? "Go on" : "Pause");
     $("reset").disabled = state === "idle";
-    write($("train-here"), BUTTON[state] ?? "Train a fresh agent");
+    write($("train-here"), BUTTON[state] ? `${BUTTON[state]}${other ? ` ${this.title(this.trained)}` : ""}` : "Train a fresh agent");
+    $("train-here").hidden = live;
     $("train-here").disabled = ["starting", "pausing"].includes(state);
-    const curves = this.source === "live" ? this.live : this.here;
+    const curves = this.shownCurves();
     const runs = curves.counted();
     const iteration = Math.min(...runs.map((run) => run.last.iteration));
     $("progress").value = runs.length > 0 && curves.end ? iteration / curves.end : 0;
     $("progress").hidden = runs.length === 0;
+    $("csv").hidden = runs.length === 0;
+    write($("curves-of"), runs.length > 0 && !live ? `Curves of ${this.title(this.trained)}` : "");
+    this.charts.name(live ? [] : [...curves.runs.keys()]);
     $("lab").classList.toggle("empty", runs.length === 0);
     const words = this.words(state);
     write($("state"), this.source === "live" ? `Iteration ${runs.length > 0 ? iteration : 0} of ${curves.end}` : words);
@@ -225,11 +309,20 @@ export class Lab {
     const result = [scores.length > 0 && `score ${mean(scores)}`, greedy.length > 0 && `greedy ${mean(greedy)}`].filter(Boolean);
     const rest = [at, ...result].join(", ");
     const game = this.trained;
+    const left = this.left();
     return {
-      idle: "Not started", refused: "Not started: see what is wrong", starting: `Fetching what trains, for ${game}`,
-      running: `Training ${game}: ${rest}`, pausing: `Pausing ${game} after this iteration: ${rest}`, paused: `Paused ${game}: ${rest}`,
+      idle: "Not started", refused: "Not started: see what is wrong", starting: `Getting ready to train ${game}`,
+      running: `Training ${game}: ${rest}${left ? `, ${left}` : ""}`, pausing: `Pausing ${game} after this iteration: ${rest}`, paused: `Paused ${game}: ${rest}`,
       done: `${this.failures?.length > 0 ? "Stopped" : "Finished"} ${game}: ${rest}`,
     }[state];
+  }
+
+  /** How long it still takes, by the pace of the last iterations. */
+  left() {
+    const [first, last] = [this.pace?.[0], this.pace?.at(-1)];
+    if (!last || last.done <= first.done) return "";
+    const seconds = ((last.at - first.at) / (last.done - first.done)) * (this.here.end - last.done) / 1000;
+    return seconds < 90 ? `${Math.ceil(seconds)} s left` : `${Math.round(seconds / 60)} min left`;
   }
 
   /** Draws games from the device's memory as long as that is unfolded. */

@@ -80,7 +80,9 @@ export class Live {
         if (!answer.ok) throw new Error(`${name}: ${answer.status}`);
         return answer;
       }));
-      const policy = Policy.from_parts(await config.text(), new Uint8Array(await weights.arrayBuffer()));
+      const toml = await config.text();
+      write($("run-toml"), toml);
+      const policy = Policy.from_parts(toml, new Uint8Array(await weights.arrayBuffer()));
       const file = policy.file();
       policy.free();
       this.on.policy(which, `${LABELS[which]} (${iteration})`, file);

@@ -1,5 +1,6 @@
 // The start: fetches the trained agent and what draws it, shows it, and wires the page up.
 
+import READY from "./ready.js";
 import init, { Policy, Show, games as listGames, version } from "./watch.js";
 import { $, make, write, say, short, megabytes, sentence } from "./dom.js";
 import { Stage } from "./stage.js";
@@ -22,14 +23,10 @@ const FASTEST_FOR_PEOPLE = 4;
 /** Milliseconds of absence that are worth a word. */
 const AWAY = 1000;
 
-/** The games whose agents come with the page. */
-const READY = ["fruit", "catch", "cartpole"];
-const known = (game) => (READY.includes(game) ? game : READY[0]);
-
 const view = { policy: undefined, about: undefined, show: undefined, seed: 1, games: 1, sampled: false };
 const ready = new Map(); // the files of the agents that come with the page
 
-/** The agent that comes with the page for a game. */
+/** The agent that comes with the page for a game; of a game that has none, one that nobody has trained. */
 function comesWithPage(game) {
   if (!ready.has(game)) {
     ready.set(game, fetch(`policies/${game}.safetensors`).then(async (answer) => {
@@ -43,18 +40,22 @@ function comesWithPage(game) {
 
 // The first file is on its way while the module is still being compiled.
 const link = readLink();
-const first = known(link.game);
-const firstFile = comesWithPage(first);
-firstFile.catch(() => {});
+if (READY.length > 0) comesWithPage(READY.includes(link.game) ? link.game : READY[0]).catch(() => {});
 const { memory } = await init();
 const games = JSON.parse(listGames());
+const known = (game) => (games.some(({ name }) => name === game) ? game : games[0].name);
+const first = known(link.game);
 
 let stepped = 0;
 let counted = performance.now();
 const stage = new Stage($("stage"), () => player.touch());
 const panel = new Panel();
 const player = new Player({ step, draw, changed: () => write($("play"), player.playing ? "Pause" : "Play") });
-const takeover = new Takeover(takeOver);
+const takeover = new Takeover({
+  change: takeOver,
+  go: (on) => { player.play(on); player.rewind(); },
+  next: () => { view.show?.next_level(); player.rewind(); },
+});
 const agents = new Agents($("agent"), put);
 const lab = new Lab(games, agents, remember);
 
@@ -74,6 +75,7 @@ function put(file) {
   view.policy?.free();
   Object.assign(view, { policy, about });
   panel.policy(about);
+  shape();
   for (const input of document.getElementsByName("game")) input.checked = input.value === about.env;
   $("stage").querySelector("canvas")?.setAttribute("aria-label", `${about.title}, played by the agent`);
   lab.game(about.env);
@@ -107,7 +109,44 @@ function draw(part) {
   }
   const report = panel.show(view.show, !player.playing || (takeover.on && player.news));
   player.news = false;
-  if (report) takeover.compare(report);
+  if (!report) return;
+  takeover.compare(report);
+  mark(report);
+}
+
+/** Gives the stage the shape of what is on it: of one board, of two, or of a wall. */
+function shape() {
+  const [, , , width, height] = view.show.plates(1 << 12, 1 << 12);
+  const board = width / height;
+  const wanted = takeover.on ? (board > 1.6 ? board / 2 : 2 * board) : view.games > 1 ? 4 / 3 : board;
+  $("stage").style.aspectRatio = `${Math.max(4 / 3, Math.min(8 / 3, wanted)).toFixed(3)}`;
+}
+
+/** Frames the board that is told of on a wall, and puts the names over those of a duel. */
+function mark({ watched, games: count, person }) {
+  const where = stage.plates(view.show);
+  if (!where) return;
+  const [[columns, left, top, width, height, gap], scale] = where;
+  if (person) takeover.place(where[0], scale);
+  const box = $("picked");
+  box.hidden = count < 2 || Boolean(person);
+  if (box.hidden) return;
+  const at = [left + (watched % columns) * (width + gap), top + Math.floor(watched / columns) * (height + gap), width, height];
+  ["left", "top", "width", "height"].forEach((side, i) => { box.style[side] = `${at[i] * scale}px`; });
+}
+
+/** Tells of the board under the pointer from now on. */
+function pickBoard(event) {
+  const where = view.show && !takeover.on && view.games > 1 && stage.plates(view.show);
+  if (!where) return;
+  const [[columns, left, top, width, height, gap], scale] = where;
+  const box = stage.holder.getBoundingClientRect();
+  const column = Math.floor(((event.clientX - box.left) / scale - left) / (width + gap));
+  const row = Math.floor(((event.clientY - box.top) / scale - top) / (height + gap));
+  const board = row * columns + column;
+  if (column < 0 || column >= columns || row < 0 || board >= view.games) return;
+  view.show.watch(board);
+  player.touch();
 }
 
 /** Once a second: how fast it goes and what it takes. */
@@ -131,7 +170,10 @@ function restart() {
   }
   view.seed = seed;
   view.show?.restart(seed);
-  if (takeover.on) view.show?.take_over(true);
+  if (takeover.on) {
+    view.show?.take_over(true);
+    takeover.again(player.playing);
+  }
   player.rewind();
   remember();
 }
@@ -141,15 +183,23 @@ function takeOver(on) {
   view.show.take_over(on);
   $("wall").disabled = on;
   player.limit = on ? FASTEST_FOR_PEOPLE : Infinity;
-  if (on) view.played = player.playing;
-  player.play(on || view.played);
+  if (!on) player.play(true);
+  shape();
   player.rewind();
+}
+
+/** The agent of a game that comes with the page, or one that nobody has trained. */
+async function agentOf(game) {
+  if (READY.includes(game)) return { label: "Comes with the page", file: await comesWithPage(game) };
+  const policy = Policy.untrained(game);
+  const file = policy.file();
+  policy.free();
+  return { label: "Not trained yet", file };
 }
 
 async function pickGame(game) {
   try {
-    const file = await comesWithPage(game);
-    agents.all.set("ready", { label: "Comes with the page", file });
+    agents.all.set("ready", await agentOf(game));
     agents.list();
     agents.choose("ready");
   } catch (error) {
@@ -173,7 +223,7 @@ async function load(files) {
 function remember() {
   if (!view.about) return;
   writeLink({
-    game: view.about.env === "fruit" ? undefined : view.about.env,
+    game: view.about.env === games[0].name ? undefined : view.about.env,
     seed: view.seed === 1 ? undefined : view.seed,
     games: view.games === 1 ? undefined : view.games,
     speed: player.speed === 1 ? undefined : player.speed === Infinity ? "max" : player.speed,
@@ -210,6 +260,7 @@ function wire() {
     $("game").append(make("label", {}, input, make("span", { textContent: title })));
   }
   $("game").addEventListener("change", (event) => pickGame(event.target.value));
+  $("stage").addEventListener("click", pickBoard);
   $("play").addEventListener("click", () => player.play(!player.playing));
   $("single").addEventListener("click", () => player.once());
   $("restart").addEventListener("click", restart);
@@ -218,6 +269,7 @@ function wire() {
   $("wall").addEventListener("input", () => {
     view.games = 2 ** $("wall").valueAsNumber;
     view.show?.set_games(view.games);
+    if (view.show) shape();
     player.touch();
     words();
     remember();
@@ -246,6 +298,7 @@ function wire() {
     obey(link);
     lab.fill(game, link);
     view.show?.set_games(view.games);
+    if (view.show) shape();
     view.show?.set_sampled(view.sampled);
     restart();
     pickGame(game);
@@ -257,6 +310,7 @@ function wire() {
       say(`The game stood still while this tab was in the background${lab.busy() ? "; training went on" : ""}.`, 6);
     }
   });
+  addEventListener("beforeunload", (event) => { if (lab.busy()) event.preventDefault(); });
   setInterval(tell, 1000);
 }
 
@@ -288,9 +342,9 @@ obey(link);
 await Promise.all([
   // The CPU draws at once, and the GPU as soon as it is ready.
   stage.open(false).catch((error) => say(`Nothing can be drawn: ${sentence(error)}`)),
-  firstFile.then((file) => {
+  agentOf(first).then(({ label, file }) => {
     lab.fill(first, link);
-    agents.offer("ready", "Comes with the page", file);
+    agents.offer("ready", label, file);
     agents.choose("ready");
   }).catch((error) => say(sentence(error))),
 ]);
@@ -299,6 +353,7 @@ if (player.calm.matches) say("Your system asks for less motion: the game waits f
 write($("tell-version"), version());
 tell();
 offerKept();
+lab.resume().catch((error) => say(`The training of before cannot go on: ${sentence(error)}`));
 watchRun().catch((error) => say(`The run cannot be watched: ${sentence(error)}`));
 await stage.open().catch(() => {}); // what failed has been said
 performance.mark("ready");

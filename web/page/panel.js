@@ -20,6 +20,7 @@ class Bars {
   show(values, chosen) {
     this.rows.forEach(({ row, bar, value }, i) => {
       const x = values[i] ?? 0;
+      row.classList.toggle("clipped", Math.abs(x) > 1.0005);
       bar.style.transform = `scaleX(${Math.max(this.both ? -1 : 0, Math.min(1, x)).toFixed(3)})`;
       write(value, this.both ? fixed(x) : `${Math.round(100 * x)} %`);
       row.classList.toggle("chosen", i === chosen);
@@ -35,14 +36,17 @@ export class Panel {
 
   /** A policy has come on the stage. */
   policy(about) {
-    const kind = [about.title, ...about.actions, ...about.features].join();
+    // References belong to the parameters of a game, not to its name.
+    const kind = JSON.stringify([about.title, about.actions, about.features, about.references]);
     this.about = about;
     this.shown = -Infinity;
-    write($("agent-about"), `${about.hidden.join(" and ")} units (${about.activation}), ${about.num_params.toLocaleString("en")} parameters`);
+    write($("agent-about"), `${about.hidden.join(" and ")} units${about.kind === "gru" ? " with a memory" : ""} (${about.activation}), ${about.num_params.toLocaleString("en")} parameters`);
     if (kind === this.kind) return;
     this.kind = kind;
     this.actions = new Bars($("probabilities"), about.actions, false);
     this.features = new Bars($("features"), about.features, true);
+    write($("rules"), about.rules);
+    $("ruler-how").hidden = about.references.length < 2;
     $("references").replaceChildren(
       ...about.references.map(([name, value]) => make("div", {}, make("dt", { textContent: name }), make("dd", { textContent: score(value) }))),
     );
@@ -56,8 +60,9 @@ export class Panel {
     write($("score"), score(report.score));
     write($("time"), `step ${report.time} of ${this.about.max_steps}, game ${report.episodes + 1}`);
     write($("last"), score(report.last_score ?? NaN));
-    write($("episodes"), `${report.episodes}`);
-    write($("mean"), fixed(report.mean_score ?? NaN));
+    write($("episodes"), `${report.finished}`);
+    write($("of-games"), report.games > 2 && !report.person ? `of all ${report.games} games` : "");
+    write($("mean"), `${fixed(report.mean_score ?? NaN)}${report.error === null ? "" : ` ± ${fixed(report.error)}`}`);
     this.actions.show(report.probabilities, report.action);
     if ($("senses").open) this.features.show(report.features, -1);
     this.ruler(report);
@@ -69,9 +74,9 @@ export class Panel {
     const box = $("ruler");
     const references = this.about.references;
     const value = mean_score ?? current;
-    box.hidden = references.length === 0;
+    box.hidden = references.length < 2;
     if (box.hidden) return;
-    const [low, high] = [Math.min(0, references[0][1]), references.at(-1)[1]];
+    const [low, high] = [references[0][1], references.at(-1)[1]];
     const place = (x) => `${(100 * Math.max(0, Math.min(1, (x - low) / (high - low)))).toFixed(1)}%`;
     if (this.ruled !== this.kind) {
       this.ruled = this.kind;

@@ -49,6 +49,7 @@ export class Player {
   play(on) {
     this.playing = on;
     this.single = false;
+    this.dirty = true; // so that all that is told is of where it stops
     this.changed();
   }
 

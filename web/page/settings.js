@@ -30,11 +30,12 @@ export class Settings {
   /** `changed()` is called when the visitor changes one. */
   constructor(changed) {
     this.inputs = {};
+    this.kept = new Map(); // of each game what the visitor has set, by the fields' names
     for (const { id, label, min, max, step } of FIELDS) {
       const input = make("input", { type: "number", id: `set-${id}`, name: id, required: true, min, max, step });
       const note = make("small", { id: `set-${id}-note`, className: "trouble", hidden: true });
       input.setAttribute("aria-describedby", note.id);
-      input.addEventListener("input", () => { this.check(id); changed(); });
+      input.addEventListener("input", () => { this.check(id); this.kept.set(this.game, this.changes()); changed(); });
       this.inputs[id] = { input, note };
       $("fields").append(make("label", { htmlFor: input.id, textContent: label }, input, note));
     }
@@ -45,7 +46,7 @@ export class Settings {
   }
 
   /** Puts in the defaults of a game (TOML), with what a link says laid over. */
-  fill(game, text, link = {}) {
+  fill(game, text, link = this.kept.get(game) ?? {}) {
     this.game = game;
     this.defaults = readToml(text);
     for (const { id } of FIELDS) {

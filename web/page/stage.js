@@ -83,6 +83,12 @@ export class Stage {
     this.touched();
   }
 
+  /** Where the games of a show lie, and how many of the page's pixels one of those is. */
+  plates(show) {
+    const canvas = this.holder.firstChild;
+    return canvas && [[...show.plates(canvas.width, canvas.height)], canvas.clientWidth / canvas.width];
+  }
+
   /** Draws the show, unless the screen is being opened; whether it did. */
   draw(show, part) {
     if (!this.screen || this.opening) return false;
@@ -106,7 +112,8 @@ export class Stage {
     this.opening = true;
     try {
       await this.open(again && this.screen.api() === "WebGPU");
-      say(`The graphics device was lost (${reason}). The page goes on with ${this.screen.api()}.`);
+      document.querySelector("#notices [data-about=gpu]")?.remove();
+      say(`The graphics device was lost (${reason}). The page goes on with ${this.screen.api()}.`, undefined, "gpu");
       this.opening = false;
     } catch (error) {
       say(`Nothing can be drawn any more: ${sentence(error)} Please load the page again.`);

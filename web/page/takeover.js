@@ -3,19 +3,24 @@
 import { $, write, score } from "./dom.js";
 
 /** Shift held for this many milliseconds alone: Shift and Tab is another matter. */
-const HELD = 180;
+const HELD = 250;
+/** Milliseconds of a count before the game goes on, and how far it counts. */
+const COUNT = 500;
+const FROM = 3;
 const SIDES = { ArrowLeft: "left", KeyA: "left", ArrowRight: "right", KeyD: "right" };
 
 export class Takeover {
-  /** `change(on)` is called when a person takes over or leaves. */
-  constructor(change) {
-    this.change = change;
+  /** `on` hears `change(on)` when a person takes over or leaves, `go(on)` when the game may go on or must
+      wait, and `next()` when both shall start the next level. */
+  constructor(on) {
+    this.hear = on;
     this.on = false;
     this.held = []; // sides, the newest last
     this.tapped = undefined; // pressed and let go between two steps
     addEventListener("keydown", (event) => this.down(event));
     addEventListener("keyup", (event) => this.up(event));
     addEventListener("blur", () => this.leaveShift());
+    $("next-level").addEventListener("click", () => this.next());
     $("takeover").addEventListener("click", () => { this.byShift = false; this.set(!this.on); });
     for (const side of ["left", "right"]) this.touch($(`pad-${side}`), () => side);
     this.touch($("stage"), (event, box) => (event.clientX < box.left + box.width / 2 ? "left" : "right"));
@@ -26,7 +31,8 @@ export class Takeover {
     if (event.key === "Shift" && !event.repeat && !this.on && !writing()) {
       this.timer = setTimeout(() => { this.byShift = true; this.set(true); }, HELD);
     }
-    if (event.key === "Escape" && this.on) this.set(false);
+    if (event.key === "Escape" && this.on) { this.byShift = false; this.set(false); }
+    if (event.key === "Enter" && this.over && event.target === document.body) this.next();
     const side = SIDES[event.code];
     if (!this.on || !side || writing()) return;
     event.preventDefault();
@@ -75,11 +81,40 @@ export class Takeover {
     this.wins = [0, 0];
     this.over = false;
     write($("duel-last"), "");
+    $("verdict").hidden = true;
     $("duel").hidden = $("pads").hidden = !on;
     $("stage").classList.toggle("two", on);
     $("takeover").ariaPressed = `${on}`;
     write($("takeover"), on ? "Leave the game" : "Take over");
-    this.change(on);
+    clearTimeout(this.counting);
+    $("count").hidden = true;
+    this.hear.change(on);
+    if (on) this.count(FROM);
+  }
+
+  /** Counts down, and lets the game go on then. */
+  count(left) {
+    clearTimeout(this.counting);
+    $("count").hidden = left === 0;
+    write($("count"), `${left}`);
+    this.hear.go(left === 0);
+    if (left > 0) this.counting = setTimeout(() => this.count(left - 1), COUNT);
+  }
+
+  /** Both have started anew, perhaps standing still. */
+  again(playing) {
+    this.over = false;
+    $("verdict").hidden = true;
+    write($("duel-last"), "");
+    if (playing) this.count(FROM);
+  }
+
+  /** Both start the next level. */
+  next() {
+    this.over = false;
+    $("verdict").hidden = true;
+    this.hear.next();
+    this.count(FROM);
   }
 
   /** The person's action for the next step: its index, or -1 for none. */
@@ -89,19 +124,26 @@ export class Takeover {
     return side === undefined ? -1 : actions.findIndex((name) => name.endsWith(side));
   }
 
-  /** Shows the two scores. */
-  compare({ score: agent, ended, person }) {
+  /** Shows the two scores, and who has won once both games are over. */
+  compare({ score: agent, person, over }) {
     if (!this.on || !person) return;
     write($("duel-agent"), score(agent));
     write($("duel-person"), score(person.score));
-    const over = ended && person.ended;
-    if (over && !this.over) {
-      this.wins[0] += agent > person.score;
-      this.wins[1] += person.score > agent;
-      const who = agent === person.score ? "A draw" : agent > person.score ? "The agent wins" : "You win";
-      write($("duel-last"), `${who}, ${score(agent)} to ${score(person.score)}. Games won: the agent ${this.wins[0]}, you ${this.wins[1]}.`);
-    }
-    this.over = over;
+    if (!over || this.over) return;
+    this.over = true;
+    this.wins[0] += agent > person.score;
+    this.wins[1] += person.score > agent;
+    const who = agent === person.score ? "A draw" : agent > person.score ? "The agent wins" : "You win";
+    write($("duel-last"), `${who}, ${score(agent)} to ${score(person.score)}. Games won: the agent ${this.wins[0]}, you ${this.wins[1]}.`);
+    $("verdict").hidden = false;
+  }
+
+  /** Puts the names over the boards: `plates` is where those lie, `[columns, left, top, width, height, gap]`. */
+  place([columns, left, top, width, height, gap], scale) {
+    [...$("duel").querySelectorAll(".who")].forEach((label, i) => {
+      label.style.left = `${(left + (i % columns) * (width + gap) + width / 2) * scale}px`;
+      label.style.top = `${(top + Math.floor(i / columns) * (height + gap)) * scale}px`;
+    });
   }
 }
 

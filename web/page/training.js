@@ -1,10 +1,10 @@
-// The client of the worker that trains. Resetting ends the worker, which frees all that it had.
+// The client of the workers that train. Resetting ends them, which frees all that they had.
 
 import { sentence } from "./dom.js";
 
 export class Training {
   /**
-   * `on` hears `about(seed, about)`, `record(seed, record)`, `policy(seed, file, iteration)`,
+   * `on` hears `about(seed, about)`, `record(seed, record)`, `policy(seed, file, iteration)`, `saved(seed, saved)`,
    * `failed(seed, iteration, why)`, `refused(why)`, `noWall(why)`, `memory(bytes)` and `state(name)`.
    */
   constructor(on) {
@@ -17,48 +17,73 @@ export class Training {
     this.on.state(state);
   }
 
-  /** Trains: `wanted` are `{ seed, iterations, text }`, `way` is auto, WebGPU or CPU. */
-  start(wanted, way) {
-    this.worker?.terminate();
-    this.worker = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
-    this.worker.onmessage = ({ data }) => this.hear(data);
-    this.worker.onerror = (event) => {
-      event.preventDefault();
-      this.hear({ is: "refused", why: `The worker that trains has broken down: ${sentence(event.message || "it could not be loaded")}.` });
-    };
-    this.worker.postMessage({ do: "start", wanted, way });
+  /**
+   * Trains: `wanted` are `{ seed, iterations, text, saved }`, of which `saved` is what a run goes on from, `way`
+   * is auto, WebGPU or CPU. Seeds are spread over workers, a processor each; a GPU is one worker's.
+   */
+  start(wanted, way, paused = false) {
+    this.end();
+    const count = way === "WebGPU" ? 1 : Math.min(wanted.length, Math.max(1, (navigator.hardwareConcurrency ?? 2) - 1));
+    const parts = Array.from({ length: count }, (_, i) => wanted.filter((_, j) => j % count === i));
+    this.states = parts.map(() => "starting");
+    this.workers = parts.map((part, i) => {
+      const worker = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
+      worker.onmessage = ({ data }) => this.hear(data, i);
+      worker.onerror = (event) => {
+        event.preventDefault();
+        this.hear({ is: "refused", why: `The worker that trains has broken down: ${sentence(event.message || "it could not be loaded")}.` }, i);
+      };
+      worker.postMessage({ do: "start", wanted: part, way, paused });
+      return worker;
+    });
     this.become("starting");
   }
 
-  hear(data) {
+  end() {
+    this.workers?.forEach((worker) => worker.terminate());
+    this.workers = undefined;
+  }
+
+  hear(data, i) {
+    if (!this.workers) return;
     if (data.is === "record") {
       if (this.state === "starting") this.become("running");
       this.on.record(data.seed, data.record);
     } else if (data.is === "policy") this.on.policy(data.seed, data.file, data.iteration);
+    else if (data.is === "saved") this.on.saved(data.seed, data.saved);
     else if (data.is === "about") this.on.about(data.seed, data.about);
     else if (data.is === "memory") this.on.memory(data.bytes);
     else if (data.is === "failed") this.on.failed(data.seed, data.iteration, data.why);
     else if (data.is === "no wall") this.on.noWall(data.why);
     else if (data.is === "refused") {
-      this.worker.terminate();
+      this.end();
       this.become("refused");
       this.on.refused(data.why);
-    } else this.become(data.is);
+    } else {
+      // Paused or done, once all workers are.
+      this.states[i] = data.is;
+      if (this.states.every((state) => state === "done")) this.become("done");
+      else if (this.states.every((state) => ["paused", "done"].includes(state))) this.become("paused");
+    }
+  }
+
+  tell(message) {
+    this.workers?.forEach((worker) => worker.postMessage(message));
   }
 
   pause() {
-    this.worker.postMessage({ do: "pause" });
+    this.tell({ do: "pause" });
     this.become("pausing");
   }
 
   goOn() {
-    this.worker.postMessage({ do: "go on" });
+    this.states = this.states.map((state) => (state === "done" ? state : "running"));
+    this.tell({ do: "go on" });
     this.become("running");
   }
 
   reset() {
-    this.worker?.terminate();
-    this.worker = undefined;
+    this.end();
     this.become("idle");
   }
 
@@ -66,10 +91,10 @@ export class Training {
       without motion between their steps. */
   showWall(canvas, games, calm) {
     const offscreen = canvas.transferControlToOffscreen();
-    this.worker.postMessage({ do: "wall", canvas: offscreen, games, calm }, [offscreen]);
+    this.workers[0].postMessage({ do: "wall", canvas: offscreen, games, calm }, [offscreen]);
   }
 
   endWall() {
-    this.worker?.postMessage({ do: "no wall" });
+    this.workers?.[0].postMessage({ do: "no wall" });
   }
 }

@@ -1,14 +1,17 @@
-// The worker: trains one policy for each seed, an iteration each in turn, so that the page never waits.
+// A worker: trains one policy for each of its seeds, an iteration each in turn, so that the page never waits.
 
 import { adapterName, hasGpu } from "./adapter.js";
 import { RATE } from "./player.js";
 
 /** Milliseconds between two policies of a seed that are sent. */
 const EVERY = 300;
+/** And between two times that a run is saved, from which it could go on. */
+const SAVE = 4000;
 /** And between two pictures of the games on the device, where that is a GPU, and where it is software. */
 const FRAME = 15;
 const SPARING = 90;
 
+let Saved;
 const runs = [];
 let paused = false;
 let looping = false;
@@ -29,14 +32,16 @@ const turn = () => new Promise((done) => {
   port2.postMessage(0);
 });
 
-async function start({ wanted, way }) {
+async function start({ wanted, way, paused: waits }) {
+  paused = waits;
   try {
-    const { default: init, Training } = await import("./train.js");
+    const { default: init, Training, Saved: Stored } = await import("./train.js");
+    Saved = Stored;
     const { memory } = await init();
     const gpu = way === "WebGPU" || (way === "auto" && await hasGpu());
-    for (const { seed, iterations, text } of wanted) {
-      const training = await Training.create(text, gpu);
-      runs.push({ seed, iterations, training, iteration: 0, sent: -Infinity });
+    for (const { seed, iterations, text, saved } of wanted) {
+      const training = saved ? await Training.resume(restored(saved), gpu) : await Training.create(text, gpu);
+      runs.push({ seed, iterations, training, iteration: saved?.iteration ?? 0, sent: -Infinity, saved: -Infinity });
       const about = JSON.parse(training.about());
       runs.at(-1).software = about.software;
       if (gpu) about.device = await adapterName();
@@ -48,6 +53,24 @@ async function start({ wanted, way }) {
     return postMessage({ is: "refused", why: String(error?.message ?? error) });
   }
   await train();
+}
+
+/** What a run can go on from, as plain data that the browser's storage keeps. */
+async function save(run) {
+  const all = await run.training.save();
+  const sections = all.names().map((name, i) => ({ name, version: all.version(i), bytes: all.bytes(i) }));
+  const saved = { iteration: all.iteration(), sections };
+  all.free();
+  run.saved = performance.now();
+  run.stored = run.iteration;
+  postMessage({ is: "saved", seed: run.seed, saved });
+}
+
+/** The same for the module. */
+function restored({ iteration, sections }) {
+  const all = new Saved(iteration);
+  for (const { name, version, bytes } of sections) all.put(name, version, bytes);
+  return all;
 }
 
 async function sendPolicy(run) {
@@ -63,6 +86,7 @@ async function iterate(run) {
     run.iteration = record.iteration;
     postMessage({ is: "record", seed: run.seed, record });
     if (performance.now() - run.sent > EVERY) await sendPolicy(run);
+    if (run.iteration < run.iterations && performance.now() - run.saved > SAVE) await save(run);
   } catch (error) {
     run.failed = true;
     postMessage({ is: "failed", seed: run.seed, iteration: run.iteration, why: String(error?.message ?? error) });
@@ -82,6 +106,7 @@ async function train() {
     }
   }
   for (const run of runs) if (!run.failed && run.known < run.iteration) await inTurn(() => sendPolicy(run));
+  for (const run of unfinished()) if (run.stored !== run.iteration && run.iteration > 0) await inTurn(() => save(run));
   looping = false;
   postMessage({ is: unfinished().length > 0 ? "paused" : "done" });
 }

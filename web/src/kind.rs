@@ -1,96 +1,146 @@
 //! A game with its parameters, whichever it is, and its words on the page.
 
+use crate::games::{Known, Playable};
+use crate::watch::{Shown, show};
+use grove::checkpoint::Checkpoint;
 use grove::config::{ConfigError, TrainConfig};
 use grove::env::look::Setting;
-use grove::env::{self, Env};
+use grove::model::NativePolicy;
+use grove::trainer::{config_toml, load_policy, saved_config};
+use grove::viewer::Scene;
+use std::any::Any;
+use std::rc::Rc;
+use wasm_bindgen::prelude::*;
 
-/// What there is for each game of the registry.
-macro_rules! kinds {
-    ($d:tt, $($Game:ident),*) => {
-        /// A game with its parameters.
-        #[derive(Clone, Copy, Debug, PartialEq)]
-        pub enum Kind {
-            $(#[allow(missing_docs)] $Game(env::$Game),)*
-        }
+/// A game with its parameters, the settings of its run, and the policy.
+pub type Loaded = Result<(Rc<dyn Kind>, TrainConfig, NativePolicy), JsError>;
 
-        $(
-            impl From<env::$Game> for Kind {
-                fn from(game: env::$Game) -> Self {
-                    Self::$Game(game)
-                }
-            }
-        )*
-
-        impl Kind {
-            /// All games, with their usual parameters.
-            pub fn all() -> Vec<Self> {
-                vec![$(Self::$Game(env::$Game::default())),*]
-            }
-        }
-
-        /// Runs the same for whichever game it is.
-        macro_rules! with_kind {
-            ($d kind:expr, $d game:ident => $d run:expr) => {
-                match $d kind {
-                    $($crate::kind::Kind::$Game($d game) => $d run,)*
-                }
-            };
-        }
-        pub(crate) use with_kind;
-    };
-}
-grove::for_each_game!(kinds, $);
-
-impl Kind {
+/// A game with its parameters, without its type.
+pub trait Kind {
     /// The name in settings and checkpoints.
-    pub fn name(&self) -> &'static str {
-        fn name<G: Env>(_game: &G) -> &'static str {
-            G::NAME
-        }
-        with_kind!(self, game => name(game))
-    }
-
+    fn name(&self) -> &'static str;
     /// The name for people.
-    pub fn title(&self) -> &'static str {
-        with_kind!(self, game => game.title())
-    }
-
+    fn title(&self) -> String;
+    /// The rules in a line; empty where nobody says.
+    fn rules(&self) -> &'static str;
     /// The actions, in their order.
-    pub fn actions(&self) -> Vec<String> {
-        with_kind!(self, game => (0..game.num_actions()).map(|a| game.action_name(a)).collect())
-    }
-
+    fn actions(&self) -> Vec<String>;
     /// What a person does who does nothing; none where something must be done.
-    pub fn idle(&self) -> Option<u32> {
-        with_kind!(self, game => game.idle())
-    }
-
+    fn idle(&self) -> Option<u32>;
     /// What each number of an observation is.
-    pub fn features(&self) -> Vec<String> {
-        with_kind!(self, game => (0..game.num_features()).map(|i| game.feature_name(i)).collect())
-    }
-
+    fn features(&self) -> Vec<String>;
     /// Mean scores of known players, worst first.
-    pub fn references(&self) -> &'static [(&'static str, f64)] {
-        with_kind!(self, game => game.references())
-    }
-
+    fn references(&self) -> &'static [(&'static str, f64)];
     /// The step at which an episode is truncated at the latest.
-    pub fn max_steps(&self) -> u32 {
-        with_kind!(self, game => game.max_steps())
-    }
-
+    fn max_steps(&self) -> u32;
     /// The settings of a run of this game, as TOML.
-    pub fn settings(&self, config: &TrainConfig) -> String {
-        with_kind!(self, game => grove::trainer::config_toml(game, config))
+    fn settings(&self, config: &TrainConfig) -> String;
+    /// The settings that train it well.
+    fn defaults(&self) -> Result<TrainConfig, ConfigError>;
+    /// Its background.
+    fn setting(&self) -> &dyn Setting;
+    /// So many games, from the first levels of a seed.
+    fn start(&self, count: usize, seed: u64) -> Box<dyn Shown>;
+    /// Whether it is the same game with the same parameters.
+    fn is(&self, other: &dyn Kind) -> bool;
+    /// The game, for [`Kind::is`].
+    fn game(&self) -> &dyn Any;
+}
+
+/// What is said of a game and how it is drawn, by its look or without.
+pub struct Words<G: Playable> {
+    /// How it is drawn.
+    pub scene: fn(G) -> Scene<G>,
+    /// Its name for people.
+    pub title: fn(&G) -> &'static str,
+    /// The rules in a line.
+    pub rules: fn(&G) -> &'static str,
+    /// What a person does who does nothing.
+    pub idle: fn(&G) -> Option<u32>,
+}
+
+impl<G: Playable> Clone for Words<G> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<G: Playable> Copy for Words<G> {}
+
+/// A game and its scene.
+struct One<G: Playable> {
+    game: G,
+    known: Known<G>,
+    scene: Scene<G>,
+}
+
+/// A game with these parameters.
+pub fn of<G: Playable>(known: Known<G>, game: G) -> Rc<dyn Kind> {
+    Rc::new(One { game, known, scene: (known.watch.scene)(game) })
+}
+
+/// The policy in a checkpoint, and what it is of.
+pub fn load<G: Playable>(known: Known<G>, checkpoint: &Checkpoint) -> Loaded {
+    let (game, config) = saved_config::<G>(checkpoint)?;
+    game.validate().map_err(ConfigError::OutOfRange)?;
+    config.validate()?;
+    let network = load_policy(checkpoint, game, &config)?;
+    Ok((of(known, game), config, network))
+}
+
+impl<G: Playable> Kind for One<G> {
+    fn name(&self) -> &'static str {
+        G::NAME
     }
 
-    /// Checks the game's parameters and a run's settings.
-    ///
-    /// # Errors
-    /// One sentence.
-    pub fn check(&self, config: &TrainConfig) -> Result<(), ConfigError> {
-        with_kind!(self, game => game.validate()).map_err(ConfigError::OutOfRange)?;
-        config.validate()
+    fn title(&self) -> String {
+        (self.known.watch.title)(&self.game).to_string()
+    }
+
+    fn rules(&self) -> &'static str {
+        (self.known.watch.rules)(&self.game)
+    }
+
+    fn actions(&self) -> Vec<String> {
+        (0..self.game.num_actions()).map(|a| self.game.action_name(a)).collect()
+    }
+
+    fn idle(&self) -> Option<u32> {
+        (self.known.watch.idle)(&self.game)
+    }
+
+    fn features(&self) -> Vec<String> {
+        (0..self.game.num_features()).map(|i| self.game.feature_name(i)).collect()
+    }
+
+    fn references(&self) -> &'static [(&'static str, f64)] {
+        self.game.references()
+    }
+
+    fn max_steps(&self) -> u32 {
+        self.game.max_steps()
+    }
+
+    fn settings(&self, config: &TrainConfig) -> String {
+        config_toml(&self.game, config)
+    }
+
+    fn defaults(&self) -> Result<TrainConfig, ConfigError> {
+        TrainConfig::of::<G>()
+    }
+
+    fn setting(&self) -> &dyn Setting {
+        self.scene.setting()
+    }
+
+    fn start(&self, count: usize, seed: u64) -> Box<dyn Shown> {
+        show((self.known.watch.scene)(self.game), self.game, count, seed)
+    }
+
+    fn is(&self, other: &dyn Kind) -> bool {
+        other.game().downcast_ref::<G>().is_some_and(|game| *game == self.game)
+    }
+
+    fn game(&self) -> &dyn Any {
+        &self.game
     }
 }

@@ -1,8 +1,9 @@
-//! The modules of the page: [`watch`] shows games, `train` (a feature, and a module of its own) trains.
+//! The modules of a page, as a library: `watch` shows games, `train` (a feature, and a module of its own)
+//! trains them. [`page!`] makes a crate of games, Grove's or a user's, such a module.
 
+pub mod games;
 #[cfg(any(clippy, not(feature = "train")))]
 mod kind;
-mod named;
 #[cfg(any(clippy, not(feature = "train")))]
 mod screen;
 #[cfg(feature = "train")]
@@ -12,18 +13,15 @@ mod wall;
 #[cfg(any(clippy, not(feature = "train")))]
 mod watch;
 
+#[doc(hidden)]
+pub use wasm_bindgen;
+
 use wasm_bindgen::prelude::*;
 
 #[wasm_bindgen]
 extern "C" {
     #[wasm_bindgen(js_namespace = console, js_name = error)]
     fn console_error(message: &str);
-}
-
-/// Says on the console why a module panicked.
-#[wasm_bindgen(start)]
-pub fn start() {
-    std::panic::set_hook(Box::new(|panic| console_error(&panic.to_string())));
 }
 
 /// The version of Grove.

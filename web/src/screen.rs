@@ -1,7 +1,8 @@
 //! A canvas that games are drawn on, by the GPU or by the CPU.
 
-use crate::kind::{Kind, with_kind};
+use crate::kind::Kind;
 use grove::viewer::{Instance, Picture, Renderer, paint};
+use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 use wasm_bindgen::prelude::*;
 use wasm_bindgen::{Clamped, JsCast};
@@ -19,7 +20,7 @@ pub struct Gpu {
     configuration: wgpu::SurfaceConfiguration,
     device: wgpu::Device,
     queue: wgpu::Queue,
-    renderer: Option<(Kind, Renderer)>,
+    renderer: Option<(Rc<dyn Kind>, Renderer)>,
     lost: Arc<OnceLock<String>>,
 }
 
@@ -110,7 +111,12 @@ impl Canvas {
     ///
     /// # Errors
     /// If the canvas does not take the picture.
-    pub fn draw(&mut self, kind: Kind, count: usize, sprites: &[Instance]) -> Result<(), JsError> {
+    pub fn draw(
+        &mut self,
+        kind: &Rc<dyn Kind>,
+        count: usize,
+        sprites: &[Instance],
+    ) -> Result<(), JsError> {
         match self {
             Self::Gpu(gpu) => gpu.draw(kind, count, sprites),
             Self::Plain(plain) => plain.draw(kind, count, sprites),
@@ -119,18 +125,22 @@ impl Canvas {
 }
 
 impl Gpu {
-    fn draw(&mut self, kind: Kind, count: usize, sprites: &[Instance]) -> Result<(), JsError> {
+    fn draw(
+        &mut self,
+        kind: &Rc<dyn Kind>,
+        count: usize,
+        sprites: &[Instance],
+    ) -> Result<(), JsError> {
         use wgpu::CurrentSurfaceTexture::{Suboptimal, Success};
         let (Success(target) | Suboptimal(target)) = self.surface.get_current_texture() else {
             // Nothing can be shown now; there will be another picture.
             return Ok(());
         };
         let view = target.texture.create_view(&Default::default());
-        if self.renderer.as_ref().is_none_or(|(drawn, _)| *drawn != kind) {
+        if self.renderer.as_ref().is_none_or(|(drawn, _)| !drawn.is(&**kind)) {
             let format = self.configuration.format;
-            let renderer =
-                with_kind!(kind, game => Renderer::new(&self.device, &self.queue, format, game));
-            self.renderer = Some((kind, renderer));
+            let renderer = Renderer::new(&self.device, &self.queue, format, kind.setting());
+            self.renderer = Some((kind.clone(), renderer));
         }
         if let Some((_, renderer)) = &mut self.renderer {
             let wgpu::SurfaceConfiguration { width, height, .. } = self.configuration;
@@ -142,8 +152,13 @@ impl Gpu {
 }
 
 impl Plain {
-    fn draw(&mut self, kind: Kind, count: usize, sprites: &[Instance]) -> Result<(), JsError> {
-        with_kind!(kind, game => paint(game, count, sprites, &mut self.picture));
+    fn draw(
+        &mut self,
+        kind: &Rc<dyn Kind>,
+        count: usize,
+        sprites: &[Instance],
+    ) -> Result<(), JsError> {
+        paint(kind.setting(), count, sprites, &mut self.picture);
         let Picture { width, height, pixels } = &self.picture;
         let refused = |_| JsError::new("the canvas does not take the picture");
         let data = ImageData::new_with_u8_clamped_array_and_sh(Clamped(pixels), *width, *height);

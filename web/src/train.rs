@@ -1,16 +1,15 @@
 //! Training, in a worker.
 
-use crate::named::with_named;
-use crate::wall::Wall;
+use crate::games::{self, Known, Playable};
+use crate::wall::{Open, Wall};
 use burn::tensor::Device;
+use grove::checkpoint::{Checkpoint, Section};
 use grove::config::{ConfigError, TrainConfig, overlay};
 use grove::device::{self, DeviceInfo};
-use grove::env::look::Look;
-use grove::env::{NAMES, Rules};
 use grove::metrics::IterationRecord;
 use grove::model::FlatMlp;
-use grove::trainer::{TrainError, Trainer, config_toml, new_settings};
-use serde::{Serialize, de::DeserializeOwned};
+use grove::trainer::{TrainError, Trainer, config_toml, new_settings, saved_config, saved_game_name};
+use serde::Serialize;
 use std::pin::Pin;
 use wasm_bindgen::prelude::*;
 use web_sys::OffscreenCanvas;
@@ -22,11 +21,13 @@ const MOST_SHOWN: usize = 16_384;
 type Soon<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// A run of whatever game.
-trait Run {
+pub trait Run {
     /// Iterations done, and those of the whole run.
     fn iterations(&self) -> (u32, u32);
     /// One more, with an evaluation where it is due.
     fn iterate(&mut self) -> Soon<'_, Result<IterationRecord, TrainError>>;
+    /// All that it needs to go on.
+    fn snapshot(&self) -> Soon<'_, Checkpoint>;
     /// A policy file.
     fn policy(&self) -> Soon<'_, Vec<u8>>;
     /// All settings, as TOML.
@@ -42,13 +43,14 @@ trait Run {
 }
 
 /// The run of a game, and the games that are shown.
-struct Session<G: Look> {
+struct Session<G: Playable> {
     trainer: Trainer<G>,
     device: Device,
-    wall: Option<Wall<G>>,
+    open: Open<G>,
+    wall: Option<Box<dyn Wall>>,
 }
 
-impl<G: Look + Serialize> Run for Session<G> {
+impl<G: Playable> Run for Session<G> {
     fn iterations(&self) -> (u32, u32) {
         (self.trainer.iteration(), self.trainer.config().iterations)
     }
@@ -65,6 +67,10 @@ impl<G: Look + Serialize> Run for Session<G> {
         })
     }
 
+    fn snapshot(&self) -> Soon<'_, Checkpoint> {
+        Box::pin(self.trainer.snapshot_async())
+    }
+
     fn policy(&self) -> Soon<'_, Vec<u8>> {
         Box::pin(self.trainer.policy_file_async())
     }
@@ -79,7 +85,7 @@ impl<G: Look + Serialize> Run for Session<G> {
 
     fn show(&mut self, canvas: OffscreenCanvas, games: usize) -> Result<(), JsError> {
         let seed = self.trainer.config().seed;
-        self.wall = Some(Wall::new(self.trainer.game(), games, seed, &self.device, canvas)?);
+        self.wall = Some((self.open)(self.trainer.game(), games, seed, &self.device, canvas)?);
         Ok(())
     }
 
@@ -95,41 +101,61 @@ impl<G: Look + Serialize> Run for Session<G> {
     }
 }
 
-impl<G: Look> Session<G> {
-    fn shown(&mut self) -> Result<&mut Wall<G>, JsError> {
-        self.wall.as_mut().ok_or_else(|| JsError::new("no games are shown"))
+impl<G: Playable> Session<G> {
+    fn shown(&mut self) -> Result<&mut dyn Wall, JsError> {
+        match &mut self.wall {
+            Some(wall) => Ok(&mut **wall),
+            None => Err(JsError::new("no games are shown")),
+        }
     }
 }
 
 /// The settings of a game: its defaults, and what is asked for laid over them.
-fn settings<G>(asked: &str) -> Result<(G, TrainConfig), ConfigError>
-where
-    G: Rules + Default + Serialize + DeserializeOwned,
-{
-    let (game, config) = new_settings::<G>(&overlay::parse("the settings", asked)?, &[])?;
-    game.validate().map_err(ConfigError::OutOfRange)?;
-    config.validate()?;
-    Ok((game, config))
+fn settings<G: Playable>(asked: &str) -> Result<(G, TrainConfig), ConfigError> {
+    new_settings::<G>(&overlay::parse("the settings", asked)?, &[])
 }
 
-/// What makes a run of some game.
-type Begin = fn(&str, &Device) -> Result<Box<dyn Run>, JsError>;
+/// A run, or why there is none.
+pub type Begun = Result<Box<dyn Run>, JsError>;
 
-/// A run at its start.
-fn begin<G>(asked: &str, device: &Device) -> Result<Box<dyn Run>, JsError>
-where
-    G: Look + Default + Serialize + DeserializeOwned,
-{
-    let (game, config) = settings::<G>(asked)?;
-    match Trainer::obstacle_to(game, &config, device) {
-        None => {
-            let trainer = Trainer::new(game, &config, device);
-            Ok(Box::new(Session { trainer, device: device.clone(), wall: None }))
-        }
+/// Checks settings; an error if a page cannot train by them.
+fn check<G: Playable>(game: G, config: &TrainConfig, device: &Device) -> Result<(), JsError> {
+    game.validate().map_err(ConfigError::OutOfRange)?;
+    config.validate()?;
+    match Trainer::obstacle_to(game, config, device) {
+        None => Ok(()),
         Some(obstacle) => {
             Err(JsError::new(&format!("a page trains with the fast engines only: {obstacle}")))
         }
     }
+}
+
+/// A run at its start.
+pub fn begin<G: Playable>(known: Known<G>, asked: &str, device: &Device) -> Begun {
+    let (game, config) = settings::<G>(asked)?;
+    check(game, &config, device)?;
+    let trainer = Trainer::new(game, &config, device);
+    Ok(Box::new(Session { trainer, device: device.clone(), open: known.wall, wall: None }))
+}
+
+/// A run that goes on from a checkpoint.
+pub fn go_on<G: Playable>(known: Known<G>, from: &Checkpoint, device: &Device) -> Begun {
+    let (game, config) = saved_config::<G>(from)?;
+    check(game, &config, device)?;
+    let trainer = Trainer::resume(from, game, &config, device)?;
+    Ok(Box::new(Session { trainer, device: device.clone(), open: known.wall, wall: None }))
+}
+
+/// The game of this name.
+fn named(name: &str) -> Result<&'static dyn games::Entry, JsError> {
+    games::find(name).ok_or_else(|| {
+        JsError::new(&format!("`env` must name the game, one of: {}", games::names()))
+    })
+}
+
+/// The CPU, or WebGPU.
+async fn device(gpu: bool) -> Result<device::Chosen, JsError> {
+    Ok(if gpu { device::start_in_browser().await? } else { device::choose("cpu")? })
 }
 
 /// What trains, for people.
@@ -155,13 +181,27 @@ impl Training {
     /// that game's defaults. On WebGPU, or else on the CPU.
     pub async fn create(settings: String, gpu: bool) -> Result<Training, JsError> {
         let changes = overlay::parse("the settings", &settings)?;
-        let name = changes.get("env").and_then(|name| name.as_str()).unwrap_or_default();
-        let Some(begin) = with_named!(name, G => begin::<G> as Begin) else {
-            let names = NAMES.join(", ");
-            return Err(JsError::new(&format!("`env` must name the game, one of: {names}")));
-        };
-        let chosen = if gpu { device::start_in_browser().await? } else { device::choose("cpu")? };
-        Ok(Self { run: begin(&settings, &chosen.device)?, device: chosen.info })
+        let game = named(changes.get("env").and_then(|name| name.as_str()).unwrap_or_default())?;
+        let chosen = device(gpu).await?;
+        Ok(Self { run: game.begin(&settings, &chosen.device)?, device: chosen.info })
+    }
+
+    /// A run that goes on from what [`Training::save`] gave, to the byte as if it had never been left.
+    pub async fn resume(saved: Saved, gpu: bool) -> Result<Training, JsError> {
+        let game = named(&saved_game_name(&saved.0)?)?;
+        let chosen = device(gpu).await?;
+        Ok(Self { run: game.go_on(&saved.0, &chosen.device)?, device: chosen.info })
+    }
+
+    /// All that the run needs to go on.
+    pub async fn save(&self) -> Saved {
+        Saved(self.run.snapshot().await)
+    }
+
+    /// Iterations done, and those of the whole run.
+    pub fn progress(&self) -> Vec<u32> {
+        let (done, all) = self.run.iterations();
+        vec![done, all]
     }
 
     /// One iteration; gives its record as JSON, a line of `metrics.jsonl`, with an evaluation where one
@@ -212,5 +252,43 @@ impl Training {
             version: env!("CARGO_PKG_VERSION"),
         };
         Ok(serde_json::to_string(&about)?)
+    }
+}
+
+/// A run as the sections of a checkpoint, which a browser's storage keeps as they are.
+#[wasm_bindgen]
+pub struct Saved(Checkpoint);
+
+#[wasm_bindgen]
+impl Saved {
+    /// With no section yet.
+    #[wasm_bindgen(constructor)]
+    pub fn new(iteration: u32) -> Saved {
+        Saved(Checkpoint { iteration: iteration.into(), sections: Vec::new() })
+    }
+
+    /// With one section more.
+    pub fn put(&mut self, name: String, version: u32, bytes: Vec<u8>) {
+        self.0.sections.push(Section { name, version, bytes });
+    }
+
+    /// Iterations done.
+    pub fn iteration(&self) -> u32 {
+        self.0.iteration as u32
+    }
+
+    /// The names of the sections.
+    pub fn names(&self) -> Vec<String> {
+        self.0.sections.iter().map(|section| section.name.clone()).collect()
+    }
+
+    /// The version of a section.
+    pub fn version(&self, i: usize) -> u32 {
+        self.0.sections[i].version
+    }
+
+    /// The bytes of a section.
+    pub fn bytes(&self, i: usize) -> Vec<u8> {
+        self.0.sections[i].bytes.clone()
     }
 }

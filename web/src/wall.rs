@@ -9,8 +9,43 @@ use grove::viewer::{Renderer, device_instances};
 use wasm_bindgen::prelude::*;
 use web_sys::OffscreenCanvas;
 
+/// A wall of whatever game.
+pub trait Wall {
+    /// Plays a step of every game by the policy. Nothing is waited for.
+    fn step(&mut self, policy: &FlatMlp);
+    /// Draws the games where `part` of the motion of their last step has been made, once there was one.
+    /// Nothing is waited for.
+    fn draw(&mut self, part: f32);
+}
+
+/// So many games of a seed on a canvas, as large as that is; an error if the device is no GPU, or cannot
+/// draw on the canvas.
+pub type Open<G> = fn(G, usize, u64, &Device, OffscreenCanvas) -> Result<Box<dyn Wall>, JsError>;
+
+/// What opens the wall of a game that has a look.
+pub fn open<G: Look>(
+    game: G,
+    count: usize,
+    seed: u64,
+    device: &Device,
+    canvas: OffscreenCanvas,
+) -> Result<Box<dyn Wall>, JsError> {
+    Ok(Box::new(Looks::new(game, count, seed, device, canvas)?))
+}
+
+/// What opens none, for a game that has no look.
+pub fn none<G>(
+    _: G,
+    _: usize,
+    _: u64,
+    _: &Device,
+    _: OffscreenCanvas,
+) -> Result<Box<dyn Wall>, JsError> {
+    Err(JsError::new("only a game that has a look can be drawn where it is trained"))
+}
+
 /// Games, and the canvas that they are drawn on.
-pub struct Wall<G: Look> {
+struct Looks<G: Look> {
     game: G,
     count: usize,
     games: DeviceGames<G>,
@@ -22,12 +57,8 @@ pub struct Wall<G: Look> {
     queue: wgpu::Queue,
 }
 
-impl<G: Look> Wall<G> {
-    /// `count` games on a canvas, as large as that is.
-    ///
-    /// # Errors
-    /// If the device is no GPU, or cannot draw on the canvas.
-    pub fn new(
+impl<G: Look> Looks<G> {
+    fn new(
         game: G,
         count: usize,
         seed: u64,
@@ -49,15 +80,14 @@ impl<G: Look> Wall<G> {
         let queue = setup.queue;
         Ok(Self { game, count, games, seats: None, renderer, surface, configuration, queue })
     }
+}
 
-    /// Plays a step of every game by the policy. Nothing is waited for.
-    pub fn step(&mut self, policy: &FlatMlp) {
+impl<G: Look> Wall for Looks<G> {
+    fn step(&mut self, policy: &FlatMlp) {
         self.seats = Some(self.games.step(policy));
     }
 
-    /// Draws the games where `part` of the motion of their last step has been made, once there was one.
-    /// Nothing is waited for.
-    pub fn draw(&mut self, part: f32) {
+    fn draw(&mut self, part: f32) {
         use wgpu::CurrentSurfaceTexture::{Suboptimal, Success};
         let Some([before, now]) = &self.seats else {
             return;

@@ -1,16 +1,15 @@
 //! Watching: policies, the games that they play on the CPU, and the screen that shows them.
 
-use crate::kind::{Kind, with_kind};
-use crate::named::with_named;
+use crate::games::{self, Playable};
+use crate::kind::Kind;
 use crate::screen::Canvas;
-use grove::checkpoint::Checkpoint;
 use grove::config::TrainConfig;
-use grove::env::look::Look;
-use grove::model::NativePolicy;
-use grove::model::saved::{Header, read_header, with_header};
+use grove::model::saved::{Header, network_parameters, read_header, with_header, write_params};
+use grove::model::{NativePolicy, Parameter};
+use grove::rng::{draw, uniform};
 use grove::rollout::{Choice, Player, Watched};
-use grove::trainer::{load_policy, policy_file, saved_config, saved_game_name};
-use grove::viewer::{Instance, instances};
+use grove::trainer::{policy_file, saved_game_name};
+use grove::viewer::{Cells, Instance, Scene, Wall};
 use serde_json::json;
 use std::rc::Rc;
 use wasm_bindgen::prelude::*;
@@ -19,25 +18,33 @@ use web_sys::HtmlCanvasElement;
 /// The most games that are shown at once.
 const MOST: u32 = 1024;
 
-/// All games: `[{name, title, actions, features, settings}]`, as JSON.
+/// All games: `[{name, title, rules, actions, features, settings}]`, as JSON.
 #[wasm_bindgen]
-pub fn games() -> String {
-    let games = Kind::all().into_iter().map(|kind| {
-        json!({
+pub fn games() -> Result<String, JsError> {
+    let mut all = Vec::new();
+    for entry in games::all() {
+        let kind = entry.usual();
+        all.push(json!({
             "name": kind.name(),
             "title": kind.title(),
+            "rules": kind.rules(),
             "actions": kind.actions(),
             "features": kind.features(),
-            "settings": kind.settings(&TrainConfig::for_game(kind.name())),
-        })
-    });
-    json!(games.collect::<Vec<_>>()).to_string()
+            "settings": kind.settings(&kind.defaults()?),
+        }));
+    }
+    Ok(json!(all).to_string())
+}
+
+fn unknown(name: &str) -> JsError {
+    let names = games::names();
+    JsError::new(&format!("this is a policy of an unknown game, `{name}`; this page has: {names}"))
 }
 
 /// A trained policy, and what it is of.
 #[wasm_bindgen]
 pub struct Policy {
-    kind: Kind,
+    kind: Rc<dyn Kind>,
     config: TrainConfig,
     network: Rc<NativePolicy>,
     file: Vec<u8>,
@@ -51,10 +58,8 @@ impl Policy {
     pub fn new(file: Vec<u8>) -> Result<Policy, JsError> {
         let checkpoint = policy_file(file.clone())?;
         let name = saved_game_name(&checkpoint)?;
-        let loaded = with_named!(name.as_str(), G => load::<G>(&checkpoint));
-        let (kind, config, network) = loaded.unwrap_or_else(|| {
-            Err(JsError::new(&format!("this is a policy of an unknown game, `{name}`")))
-        })?;
+        let entry = games::find(&name).ok_or_else(|| unknown(&name))?;
+        let (kind, config, network) = entry.load(&checkpoint)?;
         let iteration = checkpoint.iteration;
         Ok(Self { kind, config, network: Rc::new(network), file, iteration })
     }
@@ -63,6 +68,20 @@ impl Policy {
     pub fn from_parts(config: String, weights: Vec<u8>) -> Result<Policy, JsError> {
         let iteration = read_header(&weights).map_or(0, |header| header.iteration);
         Self::new(with_header(&weights, &Header { iteration, config })?)
+    }
+
+    /// One that nobody has trained, of the game of this name: random weights.
+    pub fn untrained(name: &str) -> Result<Policy, JsError> {
+        let kind = games::find(name).ok_or_else(|| unknown(name))?.usual();
+        let config = kind.defaults()?;
+        let (features, actions) = (kind.features().len(), kind.actions().len());
+        let parameters = network_parameters(features, actions, &config.policy);
+        let count = |parameter: &Parameter| parameter.shape.iter().product::<usize>();
+        let params: Vec<f32> = (0..parameters.iter().map(count).sum::<usize>() as u32)
+            .map(|i| uniform(draw(config.seed as u32, i)) - 0.5)
+            .collect();
+        let header = Header { iteration: 0, config: kind.settings(&config) };
+        Self::new(write_params(&parameters, &params, Some(&header)))
     }
 
     /// The settings of its run and the parameters of its game, as TOML.
@@ -75,14 +94,16 @@ impl Policy {
         self.file.clone()
     }
 
-    /// What it is of: `{env, title, actions, features, hidden, activation, num_params, iteration, seed,
-    /// max_steps, references}`, as JSON.
+    /// What it is of: `{env, title, rules, actions, features, kind, hidden, activation, num_params,
+    /// iteration, seed, max_steps, idle, references}`, as JSON.
     pub fn about(&self) -> String {
         json!({
             "env": self.kind.name(),
             "title": self.kind.title(),
+            "rules": self.kind.rules(),
             "actions": self.kind.actions(),
             "features": self.kind.features(),
+            "kind": self.config.policy.kind,
             "hidden": self.config.policy.hidden,
             "activation": self.config.policy.activation,
             "num_params": self.network.num_params(),
@@ -95,34 +116,55 @@ impl Policy {
     }
 }
 
-fn load<G>(checkpoint: &Checkpoint) -> Result<(Kind, TrainConfig, NativePolicy), JsError>
-where
-    G: Look + serde::de::DeserializeOwned + Into<Kind>,
-{
-    let (game, config) = saved_config::<G>(checkpoint)?;
-    let kind: Kind = game.into();
-    kind.check(&config)?;
-    let network = load_policy(checkpoint, game, &config)?;
-    Ok((kind, config, network))
+/// The scores of episodes that ended.
+#[derive(Clone, Copy, Default)]
+struct Scores {
+    count: u32,
+    sum: f64,
+    squares: f64,
+}
+
+impl Scores {
+    fn add(&mut self, score: f64) {
+        self.count += 1;
+        self.sum += score;
+        self.squares += score * score;
+    }
+
+    fn mean(&self) -> Option<f64> {
+        (self.count > 0).then(|| self.sum / f64::from(self.count))
+    }
+
+    /// The standard error of the mean; none of a single score.
+    fn error(&self) -> Option<f64> {
+        let (count, mean) = (f64::from(self.count), self.mean()?);
+        let variance = (self.squares - count * mean * mean).max(0.0) / (count - 1.0);
+        (self.count > 1).then(|| (variance / count).sqrt())
+    }
 }
 
 /// Games on the CPU that a policy plays, and one perhaps a person.
 #[wasm_bindgen]
 pub struct Show {
-    kind: Kind,
+    kind: Rc<dyn Kind>,
     network: Rc<NativePolicy>,
     player: Player,
-    games: Box<dyn Games>,
+    games: Box<dyn Shown>,
     count: usize,
     seed: u64,
-    /// Whether game 1 is a person's, and what that did last.
+    /// The game that is told of.
+    watched: usize,
+    /// Where a person plays: game 1 is the person's. What that did last.
     person: Option<u32>,
+    /// The games that go on when the person leaves.
+    aside: Option<(Box<dyn Shown>, usize)>,
     /// What the policy does in each of the games as they stand.
     choices: Vec<Choice>,
-    /// Episodes of game 0 that ended, the sum of their scores, and the last.
+    /// Of all games, since this policy plays.
+    scores: Scores,
+    /// Episodes of the game that is told of, and the last score of each game.
     episodes: u32,
-    total: f64,
-    last: Option<f32>,
+    last: Vec<Option<f32>>,
 }
 
 #[wasm_bindgen]
@@ -131,30 +173,34 @@ impl Show {
     #[wasm_bindgen(constructor)]
     pub fn new(policy: &Policy, seed: f64, games: u32) -> Show {
         let count = games.clamp(1, MOST) as usize;
-        let (kind, network) = (policy.kind, policy.network.clone());
+        let (kind, network) = (policy.kind.clone(), policy.network.clone());
+        let games = kind.start(count, seed as u64);
         let mut show = Self {
             kind,
             network,
             player: Player::Greedy,
-            games: start(kind, count, seed as u64),
+            games,
             count,
             seed: seed as u64,
+            watched: 0,
             person: None,
+            aside: None,
             choices: Vec::new(),
+            scores: Scores::default(),
             episodes: 0,
-            total: 0.0,
-            last: None,
+            last: vec![None; count],
         };
         show.look();
         show
     }
 
-    /// Lets another policy of the same game play on.
+    /// Lets another policy of the same game play on; scores count from here.
     pub fn set_policy(&mut self, policy: &Policy) -> Result<(), JsError> {
-        if policy.kind != self.kind {
+        if !self.kind.is(&*policy.kind) {
             return Err(JsError::new("this policy is of another game, or of other parameters"));
         }
         self.network = policy.network.clone();
+        self.forget();
         self.look();
         Ok(())
     }
@@ -162,78 +208,132 @@ impl Show {
     /// Starts anew, from the first levels of a seed.
     pub fn restart(&mut self, seed: f64) {
         self.seed = seed as u64;
-        self.person = None;
-        self.games = start(self.kind, self.count, self.seed);
-        (self.episodes, self.total, self.last) = (0, 0.0, None);
+        (self.person, self.aside) = (None, None);
+        self.games = self.kind.start(self.count, self.seed);
+        self.watched = self.watched.min(self.count - 1);
+        self.forget();
         self.look();
     }
 
     /// Starts anew with so many games, 1 to 1,024.
     pub fn set_games(&mut self, games: u32) {
         self.count = games.clamp(1, MOST) as usize;
+        self.watched = 0;
         self.restart(self.seed as f64);
     }
 
-    /// Whether actions are drawn from the distribution; else the most likely one is taken.
+    /// Whether actions are drawn from the distribution; else the most likely one is taken. Scores count
+    /// from here.
     pub fn set_sampled(&mut self, on: bool) {
         self.player = if on { Player::Sampling } else { Player::Greedy };
+        self.forget();
         self.look();
     }
 
-    /// Puts a person beside the policy, both on the level of the first game from its start; or lets the
-    /// policy go on alone.
-    pub fn take_over(&mut self, on: bool) {
-        match on {
-            true => {
-                self.games = self.games.duel();
-                self.person = Some(self.kind.idle().unwrap_or(0));
-                self.look();
-            }
-            false => self.restart(self.seed as f64),
+    /// The game that is told of from now on.
+    pub fn watch(&mut self, game: usize) {
+        if self.person.is_none() {
+            self.watched = game.min(self.count - 1);
+            self.episodes = 0;
         }
     }
 
-    /// Plays a step of every game; `action` is the person's, -1 for none.
+    /// Hands the game that is told of to a person, as it stands, while the policy goes on with a copy; or
+    /// lets the policy go on with all games, as they stood.
+    pub fn take_over(&mut self, on: bool) {
+        match (on, self.aside.take()) {
+            (true, None) => {
+                let duel = self.games.duel(self.watched);
+                let games = std::mem::replace(&mut self.games, duel);
+                self.aside = Some((games, self.watched));
+                self.person = Some(self.kind.idle().unwrap_or(0));
+                self.watched = 0;
+            }
+            (true, aside) => self.aside = aside,
+            (false, Some((games, watched))) => {
+                (self.games, self.watched, self.person) = (games, watched, None);
+            }
+            (false, None) => {}
+        }
+        self.look();
+    }
+
+    /// After the end of a duel: both go on with the next level, the same for both.
+    pub fn next_level(&mut self) {
+        if self.over() {
+            self.games.step(&self.choices, self.person, false);
+            self.look();
+        }
+    }
+
+    /// Plays a step of every game; `action` is the person's, -1 for none. In a duel whoever is at the end
+    /// waits for the other, and then both for [`Show::next_level`].
     pub fn step(&mut self, action: i32) {
         if let Some(last) = &mut self.person {
             let known = u32::try_from(action).ok();
             let known = known.filter(|action| *action < self.kind.actions().len() as u32);
             *last = known.or(self.kind.idle()).unwrap_or(*last);
         }
-        self.games.step(&self.choices, self.person);
-        if self.games.standing(0).ended {
-            let score = self.games.standing(0).score;
-            self.episodes += 1;
-            self.total += f64::from(score);
-            self.last = Some(score);
+        if self.over() {
+            return;
+        }
+        self.games.step(&self.choices, self.person, self.person.is_some());
+        if self.person.is_none() {
+            for i in 0..self.games.count() {
+                let Standing { ended, score, .. } = self.games.standing(i);
+                if ended {
+                    self.scores.add(f64::from(score));
+                    self.last[i] = Some(score);
+                    self.episodes += u32::from(i == self.watched);
+                }
+            }
         }
         self.look();
     }
 
-    /// How game 0 stands and what its policy thinks of it, and how the person's stands: `{games, time,
-    /// score, ended, level, episodes, last_score, mean_score, probabilities, action, features, person}`,
-    /// as JSON.
+    /// How the game that is told of stands and what its policy thinks of it, and how the person's stands:
+    /// `{games, watched, time, score, ended, level, episodes, last_score, finished, mean_score, error,
+    /// probabilities, action, features, over, person}`, as JSON. `finished` episodes of all games are in the
+    /// mean.
     pub fn report(&self) -> String {
-        let Standing { time, score, ended, level } = self.games.standing(0);
+        let Standing { time, score, ended, level } = self.games.standing(self.watched);
         let person = self.person.map(|action| {
             let Standing { time, score, ended, .. } = self.games.standing(1);
             json!({ "time": time, "score": score, "ended": ended, "action": action })
         });
+        let choice = &self.choices[self.watched];
         json!({
             "games": self.games.count(),
+            "watched": self.watched,
             "time": time,
             "score": score,
             "ended": ended,
             "level": level,
             "episodes": self.episodes,
-            "last_score": self.last,
-            "mean_score": (self.episodes > 0).then(|| self.total / f64::from(self.episodes)),
-            "probabilities": self.choices[0].probabilities,
-            "action": self.choices[0].action,
-            "features": self.games.observe(),
+            "last_score": self.last.get(self.watched),
+            "finished": self.scores.count,
+            "mean_score": self.scores.mean(),
+            "error": self.scores.error(),
+            "probabilities": choice.probabilities,
+            "action": choice.action,
+            "features": self.games.observe(self.watched),
+            "over": self.over(),
             "person": person,
         })
         .to_string()
+    }
+
+    /// The last score of each game; none is NaN.
+    pub fn last_scores(&self) -> Vec<f32> {
+        self.last.iter().map(|score| score.unwrap_or(f32::NAN)).collect()
+    }
+
+    /// Where the games lie in a picture of this size: `[columns, left, top, width, height, gap]`, in its
+    /// pixels.
+    pub fn plates(&self, width: u32, height: u32) -> Vec<u32> {
+        let cells = Cells::of(&self.kind.setting());
+        let wall = Wall::fit(cells, self.games.count(), width, height);
+        vec![wall.columns, wall.left, wall.top, wall.width, wall.height, wall.gap]
     }
 }
 
@@ -241,68 +341,95 @@ impl Show {
     fn look(&mut self) {
         self.choices = self.games.choose(&self.network, self.player);
     }
+
+    fn forget(&mut self) {
+        (self.scores, self.episodes) = (Scores::default(), 0);
+        self.last = vec![None; self.count];
+    }
+
+    /// Whether a duel is at its end.
+    fn over(&self) -> bool {
+        self.person.is_some() && (0..2).all(|i| self.games.standing(i).ended)
+    }
 }
 
 /// How a game stands.
-struct Standing {
+pub struct Standing {
     time: u32,
     score: f32,
     ended: bool,
     level: u32,
 }
 
-/// [`Watched`] games, whichever they are.
-trait Games {
+/// [`Watched`] games and how they are drawn, whichever they are.
+pub trait Shown {
+    /// How many.
     fn count(&self) -> usize;
-    fn duel(&self) -> Box<dyn Games>;
+    /// A game twice, as it stands.
+    fn duel(&self, game: usize) -> Box<dyn Shown>;
+    /// What a policy does in each.
     fn choose(&mut self, network: &NativePolicy, player: Player) -> Vec<Choice>;
-    fn step(&mut self, choices: &[Choice], person: Option<u32>);
+    /// A step of each; game 1 is a person's, if there is one. Games at their end `wait`, or begin anew.
+    fn step(&mut self, choices: &[Choice], person: Option<u32>, wait: bool);
+    /// How one stands.
     fn standing(&self, i: usize) -> Standing;
-    fn observe(&self) -> Vec<f32>;
+    /// What is seen of one.
+    fn observe(&self, i: usize) -> Vec<f32>;
+    /// Their sprites.
     fn instances(&self, part: f32, into: &mut Vec<Instance>);
 }
 
-fn start(kind: Kind, count: usize, seed: u64) -> Box<dyn Games> {
-    with_kind!(kind, game => Box::new(Watched::new(game, count, seed)))
+/// Games, and how they are drawn.
+struct Drawn<G: Playable> {
+    scene: Rc<Scene<G>>,
+    games: Watched<G>,
 }
 
-impl<G: Look> Games for Watched<G> {
+/// So many games, from the first levels of a seed.
+pub fn show<G: Playable>(scene: Scene<G>, game: G, count: usize, seed: u64) -> Box<dyn Shown> {
+    Box::new(Drawn { scene: Rc::new(scene), games: Watched::new(game, count, seed) })
+}
+
+impl<G: Playable> Shown for Drawn<G> {
     fn count(&self) -> usize {
-        Watched::count(self)
+        self.games.count()
     }
 
-    fn duel(&self) -> Box<dyn Games> {
-        Box::new(Watched::duel(self, 2))
+    fn duel(&self, game: usize) -> Box<dyn Shown> {
+        Box::new(Self { scene: self.scene.clone(), games: self.games.duel(game, 2) })
     }
 
     fn choose(&mut self, network: &NativePolicy, player: Player) -> Vec<Choice> {
-        Watched::choose(self, network, player)
+        self.games.choose(network, player)
     }
 
-    fn step(&mut self, choices: &[Choice], person: Option<u32>) {
+    fn step(&mut self, choices: &[Choice], person: Option<u32>, wait: bool) {
         let mut actions: Vec<u32> = choices.iter().map(|choice| choice.action).collect();
         if let Some(action) = person {
             actions[1] = action;
         }
-        Watched::step(self, &actions);
+        match wait {
+            true => self.games.step_unless_ended(&actions),
+            false => self.games.step(&actions),
+        }
     }
 
     fn standing(&self, i: usize) -> Standing {
-        let episode = self.episode(i);
+        let episode = self.games.episode(i);
         Standing {
             time: episode.time,
             score: episode.score,
-            ended: self.ended(i),
+            ended: self.games.ended(i),
             level: episode.level,
         }
     }
 
-    fn observe(&self) -> Vec<f32> {
-        Watched::observe(self, 0)
+    fn observe(&self, i: usize) -> Vec<f32> {
+        self.games.observe(i)
     }
 
     fn instances(&self, part: f32, into: &mut Vec<Instance>) {
-        instances(self.game(), self.before(), &self.now(), part, into);
+        self.scene.sprites(self.games.before(), &self.games.now(), part, into);
     }
 }
 
@@ -343,6 +470,6 @@ impl Screen {
     pub fn draw(&mut self, show: &Show, part: f32) -> Result<(), JsError> {
         self.sprites.clear();
         show.games.instances(part.clamp(0.0, 1.0), &mut self.sprites);
-        self.canvas.draw(show.kind, show.games.count(), &self.sprites)
+        self.canvas.draw(&show.kind, show.games.count(), &self.sprites)
     }
 }

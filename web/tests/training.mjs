@@ -1,5 +1,7 @@
 // Training in the tab: to a score, without a halt of the page, with pause, reset and several seeds.
 
+import { readFile } from 'node:fs/promises';
+import { save } from './keeping.mjs';
 import { goesOn, message, ok, pause, slide, text, until } from './visit.mjs';
 
 const SCORE = 0.9;
@@ -110,6 +112,85 @@ export default [
       await page.fill('#set-iterations', '3');
       await page.click('#start');
       await until(page, '#state', /^Finished catch: iteration 3 of 3/, 60);
+    },
+  },
+  {
+    name: 'a reload in mid-training goes on, to the byte as without it, and leaving warns',
+    async run(visit) {
+      const hash = small(visit).replace('iterations=12', `iterations=${visit.gpu ? 60 : 400}&seeds=2`);
+      const files = async (page) => {
+        await until(page, '#state', /^Finished catch: iteration \d+/, 200);
+        const all = [];
+        for (const seed of [1, 2]) {
+          await page.selectOption('#agent', `here ${seed}`);
+          all.push((await save(page)).bytes);
+        }
+        return all;
+      };
+      const whole = await visit.open({ hash });
+      await whole.click('#start');
+      const expected = await files(whole);
+      await whole.context().close();
+
+      const page = await visit.open({ hash, options: {} });
+      let warned = 0;
+      page.on('dialog', (dialog) => { warned += dialog.type() === 'beforeunload'; dialog.accept(); });
+      await page.click('#start');
+      await until(page, '#state', /iteration ([5-9]|\d\d)/, 60);
+      await page.click('#pause');
+      await until(page, '#state', /^Paused catch: iteration/, 30);
+      await page.click('#pause');
+      await pause(150);
+      await page.reload();
+      ok(warned === 1, 'leaving does not warn');
+      await message(page, /goes on from where it was left/, 30);
+      await until(page, '#state', /^(Training|Finished) catch: iteration/, 30);
+      const found = await files(page);
+      found.forEach((file, i) => ok(Buffer.compare(file, expected[i]) === 0, `seed ${i + 1} is another policy`));
+      await page.waitForTimeout(300);
+      await page.reload();
+      await pause(500);
+      ok(/^Not started/.test(await text(page, '#state')), 'what is finished goes on');
+    },
+  },
+  {
+    name: 'game and training keep together: each game has its own form, and the buttons say what they train',
+    async run(visit) {
+      const page = await visit.open({ hash: small(visit).replace('iterations=12', 'iterations=3000') });
+      await page.click('#start');
+      await until(page, '#state', /^Training catch: .*left/, 60);
+      await page.click('#pause');
+      await until(page, '#state', /^Paused catch/, 30);
+      await page.locator('#game input[value=fruit]').check({ force: true });
+      await until(page, '#settings-of', /^Settings for Fruit catcher$/);
+      ok((await page.inputValue('#set-groups')) !== '16', 'the settings are those of catch');
+      ok(/Curves of Catch/.test(await text(page, '#curves-of')), 'the curves do not say whose they are');
+      ok(/this instead/.test(await text(page, '#start')), `the button says ${await text(page, '#start')}`);
+      ok(/Catch/.test(await text(page, '#train-here')), `the button on top says ${await text(page, '#train-here')}`);
+      await page.fill('#set-groups', '8');
+      await page.fill('#set-iterations', '2');
+      await page.locator('#game input[value=catch]').check({ force: true });
+      await until(page, '#settings-of', /Catch/);
+      await page.locator('#game input[value=fruit]').check({ force: true });
+      await until(page, '#settings-of', /Fruit/);
+      ok((await page.inputValue('#set-groups')) === '8', 'the game has not kept its settings');
+      await page.click('#start');
+      await until(page, '#state', /^Finished fruit: iteration 2 of 2/, 60);
+    },
+  },
+  {
+    name: 'seeds are named and coloured, and their data are a file',
+    async run(visit) {
+      const page = await visit.open({ hash: `${small(visit)}&seeds=2` });
+      await page.click('#start');
+      await until(page, '#state', /^Finished/, 60);
+      const seeds = await page.locator('#seeds li').allTextContents();
+      ok(seeds.join() === 'seed 1,seed 2', `the seeds are ${seeds}`);
+      const colours = await page.evaluate(() => [...document.querySelectorAll('#seeds li')].map((one) => getComputedStyle(one, '::before').borderTopColor));
+      ok(new Set(colours).size === 2, `their colours are ${colours}`);
+      const [file] = await Promise.all([page.waitForEvent('download'), page.click('#csv')]);
+      const lines = (await readFile(await file.path(), 'utf8')).trim().split('\n');
+      ok(lines.length === 25 && /^run,iteration,score/.test(lines[0]), `${lines.length} lines, ${lines[0]}`);
     },
   },
   {

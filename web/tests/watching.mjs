@@ -1,6 +1,7 @@
 // Watching and playing: the first picture, the controls, the person at the side.
 
 import { course, goesOn, ok, pause, restart, slide, state, text, until } from './visit.mjs';
+import { load, save, settings } from './keeping.mjs';
 
 const FIRST = 1000; // milliseconds to the first picture
 const TRIES = 7;
@@ -107,23 +108,28 @@ export default [
     },
   },
   {
-    name: 'three games to pick from, each with its agent',
+    name: 'five games to pick from, each with its rules and its agent',
     async run(visit) {
       const page = await visit.open();
       const hashes = new Set();
-      for (const [game, actions] of [['cartpole', 2], ['catch', 3], ['fruit', 3]]) {
+      const games = [['cartpole', 2, /500/, /upright/], ['catch', 3, /optimum1$/, /ball falls/], ['breakout', 3, /0\.4/, /brick/], ['recall', 4, /optimum1$/, /cue/], ['fruit', 3, /7\.75/, /Fruits fall/]];
+      ok((await page.locator('#game input').count()) === games.length, 'other games to pick from');
+      for (const [game, actions, best, rules] of games) {
         await page.locator(`#game input[value=${game}]`).check({ force: true });
-        await until(page, '#references', game === 'fruit' ? /7\.75/ : game === 'catch' ? /optimum1$/ : /500/);
+        await until(page, '#references', best);
+        await until(page, '#rules', rules);
+        await until(page, '#agent option:checked', /Comes with the page/);
         ok((await page.locator('#probabilities li').count()) === actions, `${game} has not ${actions} actions`);
         await goesOn(page);
         const { hash, colours } = await visit.picture(page);
         ok(colours >= 4, `${game} has ${colours} colours`);
         hashes.add(hash);
         await visit.shot(page, `game-${game}`);
-        const width = await page.evaluate(() => document.querySelector('#ruler').children.length);
-        ok(width >= 2, 'no reference beside the score');
+        // A line needs two ends.
+        const marks = await page.evaluate(() => document.querySelector('#ruler:not([hidden])')?.children.length ?? 0);
+        ok(game === 'breakout' ? marks === 0 : marks >= 3, `${game} has ${marks} marks on its ruler`);
       }
-      ok(hashes.size === 3, 'two games look alike');
+      ok(hashes.size === games.length, 'two games look alike');
     },
   },
   {
@@ -132,7 +138,7 @@ export default [
       const page = await visit.open();
       await slide(page, '#speed', 8);
       await until(page, '#episodes', /^[2-9]\d|\d{3}/, 40);
-      const mean = Number((await text(page, '#mean')).replace('−', '-'));
+      const mean = Number((await text(page, '#mean')).split(' ')[0].replace('−', '-'));
       ok(mean > 6.5 && mean < 9.5, `the mean score of fruit is ${mean}`);
       return `mean score ${mean}`;
     },
@@ -216,6 +222,7 @@ export default [
       await restart(page, 2);
       await page.click('#takeover');
       await until(page, '#takeover', /Leave/);
+      await until(page, '#time', /step [1-9]/);
       await restart(page, 2); // both from the start, and standing still
       let steps = 0;
       for (; steps < 40 && !(await text(page, '#duel-last')); steps += 1) {
@@ -226,8 +233,97 @@ export default [
       }
       const last = await text(page, '#duel-last');
       ok(/^A draw, 1 to 1/.test(last), `after ${steps} steps: ${last}`);
+      // Frozen until the next level, which is the same for both.
+      ok(await page.locator('#next-level').isVisible(), 'the next level is not offered');
+      const time = await text(page, '#time');
+      await page.click('#play');
+      await pause(600);
+      ok((await text(page, '#time')) === time, 'the duel goes on behind its end');
+      await page.click('#next-level');
+      await until(page, '#time', /step [1-9]/);
+      ok(await page.locator('#verdict').isHidden(), 'the verdict stays');
       await page.keyboard.press('Escape');
       await until(page, '#takeover', /Take over/);
+    },
+  },
+  {
+    name: 'taking over goes on with the very game, each name is over its board, and leaving gives the game back',
+    async run(visit) {
+      for (const game of ['fruit', 'cartpole']) {
+        const page = await visit.open({ hash: `#game=${game}` });
+        await until(page, '#time', /step (9|1\d) /);
+        await page.click('#play');
+        await pause(200);
+        const before = await text(page, '#time');
+        await page.click('#takeover');
+        await until(page, '#count', /[123]/);
+        ok((await text(page, '#time')) === before, `another game begins: ${await text(page, '#time')} instead of ${before}`);
+        const [agent, person] = await Promise.all(['#duel-agent', '#duel-person'].map((one) => page.locator(one).boundingBox()));
+        const stage = await page.locator('#stage').boundingBox();
+        const apart = game === 'fruit' ? person.x - agent.x > stage.width / 3 : person.y - agent.y > stage.height / 3;
+        ok(apart, `the names of ${game} are at ${agent.x}, ${agent.y} and ${person.x}, ${person.y}`);
+        await until(page, '#time', /step (1[3-9]|[2-9]\d) /);
+        await visit.shot(page, `duel-${game}`);
+        await page.keyboard.press('Escape');
+        await until(page, '#takeover', /Take over/);
+        const { time } = await state(page);
+        ok(time < Number(/step (\d+)/.exec(before)[1]) + 4, `after it the game is at step ${time}, not at ${before}`);
+        await page.context().close();
+      }
+    },
+  },
+  {
+    name: 'the mean is of one policy, and on a wall of all its games, with its error; a click picks a board',
+    async run(visit) {
+      const page = await visit.open({ hash: '#game=catch&games=16&speed=max' });
+      await until(page, '#episodes', /\d{3}/, 30);
+      await until(page, '#of-games', /all 16 games/);
+      ok(/^[\d.]+ ± \d/.test(await text(page, '#mean')), `the mean is ${await text(page, '#mean')}`);
+      const framed = () => page.locator('#picked').boundingBox();
+      const before = await framed();
+      const stage = await page.locator('#stage canvas').boundingBox();
+      await page.mouse.click(stage.x + stage.width * 0.62, stage.y + stage.height * 0.7);
+      await pause(300);
+      const after = await framed();
+      ok(after.x !== before.x && after.y !== before.y, 'the frame stays where it was');
+      ok(after.x < stage.x + stage.width * 0.62 && after.x + after.width > stage.x + stage.width * 0.6, 'another board is framed');
+      await page.locator('#actions input[value=sampled]').check({ force: true });
+      await until(page, '#episodes', /^\d{1,4}$/);
+      await visit.shot(page, 'wall-picked');
+    },
+  },
+  {
+    name: 'reference scores belong to the settings of the policy',
+    async run(visit) {
+      const page = await visit.open();
+      ok(/7\.75/.test(await text(page, '#references')), 'none for the usual game');
+      const { bytes } = await save(page);
+      const wide = Buffer.from(settings(bytes).replace('max_steps = 100', 'max_steps = 70'));
+      await load(page, [{ name: 'config.toml', buffer: wide }, { name: 'weights.safetensors', buffer: bytes }]);
+      await until(page, '#time', /of 70/);
+      ok((await text(page, '#references')) === '', `beside another game: ${await text(page, '#references')}`);
+      ok(await page.locator('#ruler').isHidden(), 'the ruler stays');
+    },
+  },
+  {
+    name: 'at every width nothing is too wide and the game picker is in the first view, light and dark',
+    async run(visit) {
+      for (const [width, height] of [[320, 640], [390, 844], [768, 1024], [1280, 800], [1920, 1080]]) {
+        for (const colorScheme of ['light', 'dark']) {
+          const page = await visit.open({ options: { viewport: { width, height }, colorScheme } });
+          const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+          ok(wide <= width, `at ${width} the page is ${wide} px wide`);
+          const picker = await page.locator('#game').boundingBox();
+          ok(picker.y + picker.height < height, `at ${width} the game picker ends at ${picker.y + picker.height}`);
+          const outside = await page.evaluate(() => [...document.querySelectorAll('button, input, select')].filter((one) => {
+            const [box, around] = [one.getBoundingClientRect(), one.parentElement.getBoundingClientRect()];
+            return one.checkVisibility() && box.right > around.right + 1;
+          }).map((one) => one.id));
+          ok(outside.length === 0, `at ${width} beyond their rows: ${outside}`);
+          await visit.shot(page, `at-${width}-${colorScheme}`, true);
+          await page.context().close();
+        }
+      }
     },
   },
   {

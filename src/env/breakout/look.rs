@@ -10,6 +10,11 @@ impl Setting for Breakout {
         "Breakout"
     }
 
+    fn rules(&self) -> &'static str {
+        "Keep the ball in play with the paddle. Each brick that breaks counts 1; a ball that is missed ends \
+         the game."
+    }
+
     /// The paddle stays.
     fn idle(&self) -> Option<u32> {
         Some(0)

@@ -25,6 +25,11 @@ impl Setting for CartPole {
         "Cart pole"
     }
 
+    fn rules(&self) -> &'static str {
+        "Keep the pole on the cart upright by pushing to the left or the right. Each step that it stands \
+         counts 1."
+    }
+
     fn columns(&self) -> u32 {
         COLUMNS
     }

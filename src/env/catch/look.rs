@@ -10,6 +10,10 @@ impl Setting for Catch {
         "Catch"
     }
 
+    fn rules(&self) -> &'static str {
+        "A ball falls; be under it when it lands. A caught ball counts 1, a missed one -1."
+    }
+
     /// The paddle stays.
     fn idle(&self) -> Option<u32> {
         Some(1)

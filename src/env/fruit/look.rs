@@ -18,6 +18,11 @@ impl Setting for Fruit {
         "Fruit catcher"
     }
 
+    fn rules(&self) -> &'static str {
+        "Fruits fall; a basket moves one cell a step. A fruit that is caught counts 1, one that is missed \
+         counts -1. They cannot all be caught."
+    }
+
     /// The basket stays.
     fn idle(&self) -> Option<u32> {
         Some(1)

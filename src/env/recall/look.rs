@@ -19,6 +19,10 @@ impl Setting for Recall {
         "Recall"
     }
 
+    fn rules(&self) -> &'static str {
+        "A cue lights up at the first step. At the last one, choose the same: right counts 1."
+    }
+
     fn columns(&self) -> u32 {
         COLUMNS
     }

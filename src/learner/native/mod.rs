@@ -13,9 +13,13 @@ mod experience;
 mod loss;
 mod network;
 mod product;
+#[cfg(target_family = "wasm")]
+mod quads;
 mod sparse;
 #[cfg(test)]
 mod tests;
+#[cfg(not(target_family = "wasm"))]
+mod tiles;
 
 use super::optimizer::{Moments, clip_scale};
 use super::order::minibatches;

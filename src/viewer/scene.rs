@@ -1,8 +1,8 @@
 //! What is drawn of a game: its look, or its features where it has none.
 
+use super::{Bars, Instance, bars, instances};
 use crate::env::Rules;
 use crate::env::look::{Look, Setting};
-use crate::viewer::{Bars, Instance, bars, instances};
 
 /// Sprites of some games, where a part of the motion from what was before to what is now has been made.
 type Sprites<G> = fn(G, &[<G as Rules>::State], &[<G as Rules>::State], f32, &mut Vec<Instance>);

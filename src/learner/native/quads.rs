@@ -1,0 +1,74 @@
+//! The tiles of a product in WebAssembly's vectors, as many sums as its sixteen registers hold.
+
+use super::product::{Left, ROWS, Store};
+use crate::math::quads::{QUAD, at_least, load, mul_add, splat, store};
+use crate::model::LANES;
+use std::arch::wasm32::{f32x4_add, f32x4_extract_lane, f32x4_gt, f32x4_mul, v128_and};
+
+/// Vectors side by side in a tile of [`ROWS`] rows.
+const VECTORS: usize = 2;
+/// Samples that [`narrow`] takes at a time.
+const SAMPLES: usize = 2;
+
+/// [`multiply`](super::product::multiply).
+pub fn multiply<L: Left>(a: L, b: &[f32], c: &mut [f32], columns: usize, with: Store) {
+    for j in (0..columns).step_by(VECTORS * QUAD) {
+        for (tile, c) in c.chunks_exact_mut(ROWS * columns).enumerate() {
+            let mut sums = [[splat(0.0); VECTORS]; ROWS];
+            if let Store::Biased(bias) | Store::Rectified(bias) = with {
+                sums = [std::array::from_fn(|v| load(&bias[j + v * QUAD..])); ROWS];
+            }
+            for (k, b) in b.chunks_exact(columns).enumerate() {
+                let b: [_; VECTORS] = std::array::from_fn(|v| load(&b[j + v * QUAD..]));
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    let x = splat(a.at(tile * ROWS + r, k));
+                    for (sum, b) in sums.iter_mut().zip(b) {
+                        *sum = mul_add(x, b, *sum);
+                    }
+                }
+            }
+            for (c, sums) in c.chunks_exact_mut(columns).zip(sums) {
+                for (c, sum) in c[j..].chunks_exact_mut(QUAD).zip(sums) {
+                    let was = load(c);
+                    let result = match with {
+                        Store::Biased(_) => sum,
+                        Store::Rectified(_) => at_least(0.0, sum),
+                        Store::Added => f32x4_add(was, sum),
+                        Store::Multiplied => f32x4_mul(was, sum),
+                        Store::Gated => v128_and(sum, f32x4_gt(was, splat(0.0))),
+                    };
+                    store(result, c);
+                }
+            }
+        }
+    }
+}
+
+/// [`narrow`](super::product::narrow).
+pub fn narrow(inputs: &[f32], weight: &[f32], bias: &[f32], logits: &mut [f32], stride: usize) {
+    let width = weight.len() / bias.len();
+    let strips = weight.chunks_exact(QUAD * width).zip(bias.chunks_exact(QUAD));
+    for ((weight, bias), logits) in strips.zip(logits.chunks_exact_mut(QUAD * stride)) {
+        for (tile, rows) in inputs.chunks_exact(SAMPLES * width).enumerate() {
+            let mut sums = [[splat(0.0); QUAD]; SAMPLES];
+            for (quad, weight) in weight.chunks_exact(LANES).enumerate() {
+                let weight: [_; QUAD] = std::array::from_fn(|row| load(&weight[row * QUAD..]));
+                for (sample, sums) in sums.iter_mut().enumerate() {
+                    let inputs = load(&rows[sample * width + quad * QUAD..]);
+                    for (sum, weight) in sums.iter_mut().zip(weight) {
+                        *sum = mul_add(inputs, weight, *sum);
+                    }
+                }
+            }
+            for (row, bias) in bias.iter().enumerate() {
+                let to = &mut logits[row * stride + tile * SAMPLES..][..SAMPLES];
+                for (to, sums) in to.iter_mut().zip(&sums) {
+                    let s = sums[row];
+                    let (a, b) = (f32x4_extract_lane::<0>(s), f32x4_extract_lane::<1>(s));
+                    let (c, d) = (f32x4_extract_lane::<2>(s), f32x4_extract_lane::<3>(s));
+                    *to = bias + ((a + b) + (c + d));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Grove's own page.
+
+grove_web::page!();
