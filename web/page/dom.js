@@ -37,7 +37,7 @@ export const sentence = (error) => String(error?.message ?? error).replace(/^Err
 export function say(text, seconds, about = "") {
   const box = $("notices");
   for (const old of box.children) if (old.firstChild.textContent === text) return;
-  const close = make("button", { type: "button", textContent: "OK", ariaLabel: "Put the message away" });
+  const close = make("button", { type: "button", textContent: "OK", ariaLabel: "OK, put the message away" });
   const notice = make("p", { className: `notice${seconds ? " brief" : ""}` }, make("span", { textContent: text }), close);
   notice.dataset.about = about;
   close.addEventListener("click", () => notice.remove());

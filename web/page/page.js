@@ -10,6 +10,7 @@ import { Takeover } from "./takeover.js";
 import { Agents } from "./agents.js";
 import { download, readFiles, onDrop, lastKept } from "./keep.js";
 import { readLink, writeLink } from "./link.js";
+import { shade } from "./shade.js";
 import { Lab } from "./lab.js";
 import { Live, askRun } from "./live.js";
 import { Curves } from "./curves.js";
@@ -77,7 +78,7 @@ function put(file) {
   panel.policy(about);
   shape();
   for (const input of document.getElementsByName("game")) input.checked = input.value === about.env;
-  $("stage").querySelector("canvas")?.setAttribute("aria-label", `${about.title}, played by the agent`);
+  $("stage").querySelector(".canvas canvas")?.setAttribute("aria-label", `${about.title}, played by the agent`);
   lab.game(about.env);
   player.touch();
   remember();
@@ -128,6 +129,7 @@ function mark({ watched, games: count, person }) {
   if (!where) return;
   const [[columns, left, top, width, height, gap], scale] = where;
   if (person) takeover.place(where[0], scale);
+  shade(view.show, person ? 0 : count, where[0], scale);
   const box = $("picked");
   box.hidden = count < 2 || Boolean(person);
   if (box.hidden) return;

@@ -33,15 +33,15 @@ export class Takeover {
     }
     if (event.key === "Escape" && this.on) { this.byShift = false; this.set(false); }
     if (event.key === "Enter" && this.over && event.target === document.body) this.next();
-    const side = SIDES[event.code];
-    if (!this.on || !side || writing()) return;
+    const side = steer(event);
+    if (!this.on || side === undefined || writing()) return;
     event.preventDefault();
     if (!event.repeat) this.press(side);
   }
 
   up(event) {
     if (event.key === "Shift") this.leaveShift();
-    if (SIDES[event.code]) this.release(SIDES[event.code]);
+    this.release(steer(event));
   }
 
   leaveShift() {
@@ -121,6 +121,7 @@ export class Takeover {
   action(actions) {
     const side = this.on ? this.held.at(-1) ?? this.tapped : undefined;
     this.tapped = undefined;
+    if (typeof side === "number") return side < actions.length ? side : -1;
     return side === undefined ? -1 : actions.findIndex((name) => name.endsWith(side));
   }
 
@@ -146,6 +147,9 @@ export class Takeover {
     });
   }
 }
+
+/** The side that a key steers to, or the number of an action, from 0; undefined for other keys. */
+const steer = ({ code }) => SIDES[code] ?? (/^Digit[1-9]$/.test(code) ? Number(code.at(-1)) - 1 : undefined);
 
 /** Whether keys go into a field. */
 const writing = () => document.activeElement?.matches("input:not([type=range], [type=radio], [type=checkbox]), textarea, select");

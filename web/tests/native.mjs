@@ -74,6 +74,9 @@ export default [
       const page = await visit.open({ address });
       await until(page, '#live', /^live: training/, 20);
       await until(page, '#state', /Iteration [1-9]\d* of 4000/, 20);
+      // The run's own settings, not those of a form.
+      await until(page, '#run-toml', /iterations = 4000/, 20);
+      ok(await page.locator('#settings').isHidden(), 'a form with other settings is shown');
       await until(page, '#agent option:checked', /Run: newest \(\d+\)/, 20);
       const before = await text(page, '#agent option:checked');
       await page.waitForFunction((before) => document.querySelector('#agent option:checked').textContent !== before, before, { timeout: 20_000 });
@@ -107,6 +110,7 @@ export default [
       const { address } = await start(visit, ['watch', dir, '--port', '0']);
       const page = await visit.open({ address, hash: small(visit) });
       await until(page, '#live', /finished/, 20);
+      await page.locator('#source input[value=here]').check({ force: true });
       await page.click('#start');
       await until(page, '#state', /^Finished catch: iteration 12/, 60);
       await page.locator('#source input[value=live]').check({ force: true });

@@ -2,7 +2,8 @@
 // and prints a line for each: whether it holds, its time, what it measured. A check fails, too, if a
 // page logs an error or a warning, asks another host, or asks for what is not there.
 //
-// node run.mjs DIST [--program GROVE] [--shots DIR] [WORDS]: DIST is the built page; GROVE the native
+// node run.mjs DIST [--own] [--program GROVE] [--shots DIR] [WORDS]: DIST is the built page; with --own it is
+// that of examples/own_page, which has a check of its own; GROVE the native
 // program, for what they do together; DIR takes a picture of each view; WORDS pick the checks whose
 // names have them, and "with WebGPU" or "without WebGPU" one of the two browsers.
 
@@ -12,10 +13,13 @@ import { chromium } from 'playwright-core';
 import { serve } from './server.mjs';
 import { Visit } from './visit.mjs';
 import watching from './watching.mjs';
+import playing from './playing.mjs';
+import looking from './looking.mjs';
 import training from './training.mjs';
 import keeping from './keeping.mjs';
 import trouble from './trouble.mjs';
 import native from './native.mjs';
+import own from './own.mjs';
 
 const LIMIT = 4 * 60_000; // for a check
 const ARGUMENTS = [
@@ -40,7 +44,7 @@ const BROWSERS = {
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
-  options: { program: { type: 'string' }, shots: { type: 'string' } },
+  options: { own: { type: 'boolean' }, program: { type: 'string' }, shots: { type: 'string' } },
 });
 const [dist, ...rest] = positionals;
 const words = rest.join(' ');
@@ -68,7 +72,7 @@ async function check({ run }, browser, gpu) {
 }
 
 let [failed, done] = [0, 0];
-const checks = [...watching, ...training, ...keeping, ...trouble, ...(values.program ? native : [])];
+const checks = values.own ? own : [...watching, ...playing, ...looking, ...training, ...keeping, ...trouble, ...(values.program ? native : [])];
 for (const [mode, flags] of Object.entries(BROWSERS)) {
   const gpu = mode === 'with WebGPU';
   const wanted = checks.filter(({ name, only }) => `${name} ${mode}`.includes(words) && only !== !gpu);

@@ -74,7 +74,7 @@ export class Visit {
   }
 
   /// What is to be seen of an element: how many colours, its size in pixels, and a number for the whole.
-  async picture(page, selector = '#stage canvas') {
+  async picture(page, selector = '#stage .canvas canvas') {
     const png = await page.locator(selector).screenshot();
     const blank = await (this.blank ??= this.context().then((context) => context.newPage()));
     return blank.evaluate(async (base64) => {

@@ -1,0 +1,33 @@
+// A wall of so many games that none can be followed: each is shaded by its last score.
+
+import { $ } from "./dom.js";
+
+/** From so many games on. */
+const MANY = 256;
+/** Milliseconds between two renewals. */
+const EVERY = 200;
+
+let drawn = 0;
+
+/** Shades the boards of a show, which lie at `plates`, each of whose pixels is `scale` of the page's. */
+export function shade(show, count, [columns, left, top, width, height, gap], scale) {
+  const canvas = $("shade");
+  canvas.hidden = $("shade-how").hidden = count < MANY;
+  if (canvas.hidden || performance.now() - drawn < EVERY) return;
+  drawn = performance.now();
+  const { clientWidth, clientHeight } = canvas.parentElement;
+  if (canvas.width !== clientWidth || canvas.height !== clientHeight) Object.assign(canvas, { width: clientWidth, height: clientHeight });
+  const scores = show.last_scores();
+  const known = scores.filter(Number.isFinite);
+  const low = known.reduce((a, b) => Math.min(a, b), Infinity);
+  const high = known.reduce((a, b) => Math.max(a, b), -Infinity);
+  const context = canvas.getContext("2d");
+  context.clearRect(0, 0, canvas.width, canvas.height);
+  scores.forEach((score, i) => {
+    if (!Number.isFinite(score)) return;
+    const share = high > low ? (score - low) / (high - low) : 1;
+    context.fillStyle = `hsl(${30 + 105 * share} 75% ${52 - 14 * share}% / 72%)`;
+    const at = [left + (i % columns) * (width + gap), top + Math.floor(i / columns) * (height + gap), width, height];
+    context.fillRect(...at.map((x) => x * scale));
+  });
+}

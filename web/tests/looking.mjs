@@ -1,0 +1,195 @@
+// The page as it looks and is reached: at all sizes, in light and dark, by keyboard, finger and screen reader.
+
+import { readFile } from 'node:fs/promises';
+import { small } from './training.mjs';
+import { goesOn, ok, pause, text, until } from './visit.mjs';
+
+export default [
+  {
+    name: 'at every width nothing is too wide and the game picker is in the first view, light and dark',
+    async run(visit) {
+      for (const [width, height] of [[320, 640], [390, 844], [768, 1024], [1280, 800], [1920, 1080]]) {
+        for (const colorScheme of ['light', 'dark']) {
+          const page = await visit.open({ options: { viewport: { width, height }, colorScheme } });
+          const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+          ok(wide <= width, `at ${width} the page is ${wide} px wide`);
+          const picker = await page.locator('#game').boundingBox();
+          ok(picker.y + picker.height < height, `at ${width} the game picker ends at ${picker.y + picker.height}`);
+          const outside = await page.evaluate(() => [...document.querySelectorAll('button, input, select')].filter((one) => {
+            const [box, around] = [one.getBoundingClientRect(), one.parentElement.getBoundingClientRect()];
+            return one.checkVisibility() && box.right > around.right + 1;
+          }).map((one) => one.id));
+          ok(outside.length === 0, `at ${width} beyond their rows: ${outside}`);
+          await visit.shot(page, `at-${width}-${colorScheme}`, true);
+          await page.context().close();
+        }
+      }
+    },
+  },
+  {
+    name: 'a phone: nothing is too wide, and fingers steer',
+    async run(visit) {
+      const page = await visit.open({ options: { viewport: { width: 360, height: 740 }, deviceScaleFactor: 2, hasTouch: true, isMobile: true } });
+      await visit.shot(page, 'phone', true);
+      const wide = () => page.evaluate(() => document.documentElement.scrollWidth);
+      ok((await wide()) <= 360, `the page is ${await wide()} px wide`);
+      await page.tap('#takeover');
+      await until(page, '#takeover', /Leave/);
+      ok(await page.locator('#pad-left').isVisible(), 'no buttons for fingers');
+      ok((await wide()) <= 360, 'taking over makes the page too wide');
+      const small = await page.evaluate(() => [...document.querySelectorAll('#view button')].filter((one) => one.checkVisibility() && one.clientHeight < 32).length);
+      ok(small === 0, 'a button is too small for a finger');
+      await until(page, '#time', /step [1-9]/);
+      const before = await visit.picture(page);
+      for (let i = 0; i < 8; i += 1) await page.tap('#pad-right').then(() => pause(120));
+      ok((await visit.picture(page)).hash !== before.hash, 'nothing moves');
+      await visit.shot(page, 'phone-takeover');
+    },
+  },
+  {
+    name: 'every control is reached by the keyboard, with a visible focus and a name',
+    async run(visit) {
+      const page = await visit.open();
+      const wanted = await page.evaluate(() => [...document.querySelectorAll('button, select, input:not([type=radio], [type=file]), summary, #charts canvas')]
+        .filter((one) => one.checkVisibility() && !one.disabled).map((one) => one.id || one.textContent));
+      const reached = new Set();
+      for (let i = 0; i < wanted.length + 25; i += 1) {
+        await page.keyboard.press('Tab');
+        const { id, plain, nameless } = await page.evaluate(() => {
+          const one = document.activeElement;
+          const lit = one.matches('[type=radio]') ? one.nextElementSibling : one;
+          const name = one.ariaLabel || one.textContent.trim() || [...(one.labels ?? [])].map((label) => label.textContent).join('');
+          return { id: one.id || one.textContent, plain: getComputedStyle(lit).outlineStyle === 'none' && one !== document.body, nameless: !name && one !== document.body };
+        });
+        ok(!plain, `the focus on ${id} is not to be seen`);
+        ok(!nameless, `${id} has no name`);
+        reached.add(id);
+      }
+      const missed = wanted.filter((id) => !reached.has(id));
+      ok(missed.length === 0, `not reached: ${missed.join(', ')}`);
+      return `${wanted.length} controls`;
+    },
+  },
+  {
+    name: 'nothing that axe-core knows stands in the way of anybody, watching, in a duel, in training',
+    async run(visit) {
+      const axe = await readFile(new URL('node_modules/axe-core/axe.min.js', import.meta.url), 'utf8');
+      const told = [];
+      for (const colorScheme of ['light', 'dark']) {
+        const page = await visit.open({ hash: small(visit), options: { colorScheme } });
+        await page.evaluate(axe);
+        const look = async (when) => {
+          const { violations } = await page.evaluate(() => window.axe.run());
+          for (const { id, nodes } of violations) told.push(`${when}, ${colorScheme}: ${id} at ${nodes.map(({ target }) => target).join(', ')}`);
+        };
+        await look('watching');
+        await page.click('#takeover');
+        await until(page, '#time', /step [1-9]/);
+        await look('in a duel');
+        await page.keyboard.press('Escape');
+        await page.click('#start');
+        await until(page, '#state', /^Finished/, 60);
+        await page.click('#words summary');
+        await look('trained');
+      }
+      ok(told.length === 0, told.join('; '));
+    },
+  },
+  {
+    name: 'with the keyboard alone one watches, takes over, trains and saves',
+    async run(visit) {
+      const page = await visit.open({ hash: small(visit) });
+      const go = async (id) => {
+        for (let i = 0; i < 80; i += 1) {
+          if (await page.evaluate((id) => document.activeElement.id === id, id)) return;
+          await page.keyboard.press('Tab');
+        }
+        throw new Error(`#${id} is not reached`);
+      };
+      await go('play');
+      await page.keyboard.press('Space');
+      await until(page, '#play', /Play/);
+      await page.keyboard.press('Shift+Tab'); // takes nothing over
+      await pause(400);
+      ok(/Take over/.test(await text(page, '#takeover')), 'Shift and Tab take over');
+      await go('takeover');
+      await page.keyboard.press('Enter');
+      await until(page, '#duel-last', /Games won/, 30);
+      await page.keyboard.press('Tab');
+      await go('next-level');
+      await page.keyboard.press('Enter');
+      await page.keyboard.press('Escape');
+      await until(page, '#takeover', /Take over/);
+      await go('start');
+      await page.keyboard.press('Enter');
+      await until(page, '#state', /^Finished/, 60);
+      await go('save');
+      const [file] = await Promise.all([page.waitForEvent('download'), page.keyboard.press('Enter')]);
+      ok(file.suggestedFilename() === 'catch.safetensors', `saved is ${file.suggestedFilename()}`);
+    },
+  },
+  {
+    name: 'light and dark are both readable, and less motion is respected',
+    async run(visit) {
+      const ratios = [];
+      for (const colorScheme of ['light', 'dark']) {
+        const page = await visit.open({ options: { colorScheme, reducedMotion: 'reduce' } });
+        const ratio = await page.evaluate(leastContrast);
+        ok(ratio >= 4.5, `a contrast in the ${colorScheme} is ${ratio.toFixed(1)}`);
+        ratios.push(ratio.toFixed(1));
+        ok((await text(page, '#play')) === 'Play', 'it moves by itself');
+        const before = await text(page, '#time');
+        await pause(400);
+        ok((await text(page, '#time')) === before, 'it moves by itself');
+        await page.click('#play');
+        await goesOn(page);
+        await visit.shot(page, colorScheme, true);
+      }
+      return `least contrasts ${ratios.join(' and ')}`;
+    },
+  },
+  {
+    name: 'a resize in mid-run fits the picture',
+    async run(visit) {
+      const page = await visit.open();
+      const sharp = () => page.evaluate(() => {
+        const canvas = document.querySelector('#stage .canvas canvas');
+        return canvas.width / canvas.clientWidth;
+      });
+      for (const [width, height] of [[900, 700], [500, 800], [1500, 1000]]) {
+        await page.setViewportSize({ width, height });
+        await pause(300);
+        const { colours, width: wide } = await visit.picture(page);
+        ok(colours >= 4, `nothing is drawn at ${width} x ${height}`);
+        ok(wide <= width, 'the picture is wider than the window');
+        const ratio = await sharp();
+        ok(visit.gpu ? Math.abs(ratio - 1) < 0.01 : ratio > 0.4, `a pixel of the picture is ${ratio} of the screen`);
+        await goesOn(page);
+      }
+    },
+  },
+];
+
+/// Runs in the page: the least contrast of a text to what is behind it (WCAG 2.2, 1.4.3).
+function leastContrast() {
+  const parse = (colour) => (/[\d.]+/.test(colour) ? colour.match(/[\d.]+/g).map(Number) : [0, 0, 0, 0]);
+  const light = (colour) => {
+    const [r, g, b] = parse(colour).map((x) => (x / 255 <= 0.04045 ? x / 255 / 12.92 : ((x / 255 + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const colour = getComputedStyle(at).backgroundColor;
+      if ((parse(colour)[3] ?? 1) > 0) return colour;
+    }
+    return 'rgb(255, 255, 255)';
+  };
+  let least = Infinity;
+  for (const element of document.querySelectorAll('main *, header *, footer *')) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+    if (!own || !element.checkVisibility() || element.closest(':disabled')) continue;
+    const [a, b] = [light(getComputedStyle(element).color), light(behind(element))].sort((a, b) => b - a);
+    least = Math.min(least, (a + 0.05) / (b + 0.05));
+  }
+  return least;
+}

@@ -1,0 +1,154 @@
+// Playing along: a person beside the agent, walls of games, and the scores to compare with.
+
+import { load, save, settings } from './keeping.mjs';
+import { goesOn, ok, pause, restart, slide, state, text, until } from './visit.mjs';
+
+export default [
+  {
+    name: 'a wall of up to 1,024 games',
+    async run(visit) {
+      const page = await visit.open();
+      const one = await visit.picture(page);
+      for (const [place, games] of [[4, 16], [10, 1024]]) {
+        await slide(page, '#wall', place);
+        ok((await text(page, '#wall-out')) === `${games}`, `not ${games} games`);
+        await until(page, '#tell-steps', games === 16 ? /1\d\d steps a second/ : /\dk steps a second/);
+        await goesOn(page);
+        await visit.shot(page, `wall-${games}`);
+        ok((await visit.picture(page)).hash !== one.hash, 'the picture is the same');
+      }
+      // Each is shaded by its last score, once it has one.
+      await slide(page, '#speed', 8);
+      await until(page, '#episodes', /\d{4}/, 60);
+      await pause(500);
+      const shades = await page.evaluate(() => {
+        const shade = document.querySelector('#shade');
+        const { data } = shade.getContext('2d').getImageData(0, 0, shade.width, shade.height);
+        return new Set(new Uint32Array(data.buffer)).size;
+      });
+      ok(shades > 8, `the boards have ${shades} shades`);
+      ok(await page.locator('#shade-how').isVisible(), 'nothing says what the shades are');
+      await visit.shot(page, 'wall-shaded');
+      const rate = await text(page, '#tell-steps');
+      await slide(page, '#wall', 0);
+      await goesOn(page);
+      return rate;
+    },
+  },
+  {
+    name: 'Shift takes over, keys steer, both scores are there',
+    async run(visit) {
+      const page = await visit.open();
+      await page.keyboard.down('Shift');
+      await until(page, '#takeover', /Leave/);
+      ok(await page.locator('#duel').isVisible(), 'no scores side by side');
+      await until(page, '#time', /step [1-9] /);
+      // To the wall at the right: then half of the picture is another.
+      await page.keyboard.down('ArrowRight');
+      await pause(3000);
+      await visit.shot(page, 'takeover');
+      await page.keyboard.up('ArrowRight');
+      await page.keyboard.down('KeyA');
+      await slide(page, '#speed', 4);
+      await until(page, '#duel-last', /(You win|The agent wins|A draw), .* to .*Games won/, 40);
+      await page.keyboard.up('KeyA');
+      const last = await text(page, '#duel-last');
+      ok(/The agent wins/.test(last), `who only goes left wins: ${last}`);
+      await page.keyboard.up('Shift');
+      await until(page, '#takeover', /Take over/);
+      ok(await page.locator('#duel').isHidden(), 'the scores stay');
+      await goesOn(page);
+      return last;
+    },
+  },
+  {
+    name: 'a person who does what the agent does has its score',
+    async run(visit) {
+      const page = await visit.open({ hash: '#game=catch' });
+      await restart(page, 2);
+      await page.click('#takeover');
+      await until(page, '#takeover', /Leave/);
+      await until(page, '#time', /step [1-9]/);
+      await restart(page, 2); // both from the start, and standing still
+      let steps = 0;
+      for (; steps < 40 && !(await text(page, '#duel-last')); steps += 1) {
+        const chosen = await text(page, '#probabilities .chosen span');
+        if (chosen !== 'stay') await page.keyboard.press(chosen === 'left' ? 'ArrowLeft' : 'KeyD');
+        await page.click('#single');
+        await pause(60);
+      }
+      const last = await text(page, '#duel-last');
+      ok(/^A draw, 1 to 1/.test(last), `after ${steps} steps: ${last}`);
+      // Frozen until the next level, which is the same for both.
+      ok(await page.locator('#next-level').isVisible(), 'the next level is not offered');
+      const time = await text(page, '#time');
+      await page.click('#play');
+      await pause(600);
+      ok((await text(page, '#time')) === time, 'the duel goes on behind its end');
+      await page.click('#next-level');
+      await until(page, '#time', /step [1-9]/);
+      ok(await page.locator('#verdict').isHidden(), 'the verdict stays');
+      await page.keyboard.press('Escape');
+      await until(page, '#takeover', /Take over/);
+    },
+  },
+  {
+    name: 'taking over goes on with the very game, each name is over its board, and leaving gives the game back',
+    async run(visit) {
+      for (const game of ['fruit', 'cartpole']) {
+        const page = await visit.open({ hash: `#game=${game}` });
+        await until(page, '#time', /step (9|1\d) /);
+        await page.click('#play');
+        await pause(200);
+        const before = await text(page, '#time');
+        await page.click('#takeover');
+        await until(page, '#count', /[123]/);
+        ok((await text(page, '#time')) === before, `another game begins: ${await text(page, '#time')} instead of ${before}`);
+        const [agent, person] = await Promise.all(['#duel-agent', '#duel-person'].map((one) => page.locator(one).boundingBox()));
+        const stage = await page.locator('#stage').boundingBox();
+        const apart = game === 'fruit' ? person.x - agent.x > stage.width / 3 : person.y - agent.y > stage.height / 3;
+        ok(apart, `the names of ${game} are at ${agent.x}, ${agent.y} and ${person.x}, ${person.y}`);
+        await until(page, '#time', /step (1[3-9]|[2-9]\d) /);
+        await visit.shot(page, `duel-${game}`);
+        await page.keyboard.press('Escape');
+        await until(page, '#takeover', /Take over/);
+        const { time } = await state(page);
+        ok(time < Number(/step (\d+)/.exec(before)[1]) + 4, `after it the game is at step ${time}, not at ${before}`);
+        await page.context().close();
+      }
+    },
+  },
+  {
+    name: 'the mean is of one policy, and on a wall of all its games, with its error; a click picks a board',
+    async run(visit) {
+      const page = await visit.open({ hash: '#game=catch&games=16&speed=max' });
+      await until(page, '#episodes', /\d{3}/, 30);
+      await until(page, '#of-games', /all 16 games/);
+      ok(/^[\d.]+ ± \d/.test(await text(page, '#mean')), `the mean is ${await text(page, '#mean')}`);
+      const framed = () => page.locator('#picked').boundingBox();
+      const before = await framed();
+      const stage = await page.locator('#stage .canvas canvas').boundingBox();
+      await page.mouse.click(stage.x + stage.width * 0.62, stage.y + stage.height * 0.7);
+      await pause(300);
+      const after = await framed();
+      ok(after.x !== before.x && after.y !== before.y, 'the frame stays where it was');
+      ok(after.x < stage.x + stage.width * 0.62 && after.x + after.width > stage.x + stage.width * 0.6, 'another board is framed');
+      await page.locator('#actions input[value=sampled]').check({ force: true });
+      await until(page, '#episodes', /^\d{1,4}$/);
+      await visit.shot(page, 'wall-picked');
+    },
+  },
+  {
+    name: 'reference scores belong to the settings of the policy',
+    async run(visit) {
+      const page = await visit.open();
+      ok(/7\.75/.test(await text(page, '#references')), 'none for the usual game');
+      const { bytes } = await save(page);
+      const wide = Buffer.from(settings(bytes).replace('max_steps = 100', 'max_steps = 70'));
+      await load(page, [{ name: 'config.toml', buffer: wide }, { name: 'weights.safetensors', buffer: bytes }]);
+      await until(page, '#time', /of 70/);
+      ok((await text(page, '#references')) === '', `beside another game: ${await text(page, '#references')}`);
+      ok(await page.locator('#ruler').isHidden(), 'the ruler stays');
+    },
+  },
+];
