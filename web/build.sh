@@ -75,7 +75,7 @@ module() {
 }
 
 # What shows is as small as it can be; what trains is as fast as it can be, where that matters.
-module watch "$watch_limit" '"z"' -Oz
+module watch "$watch_limit" '"z"' -Oz --config 'profile.page.opt-level="z"'
 module train "$train_limit" 3 -O3 --features grove-web/train
 
 cp page/* "$new"

@@ -11,6 +11,7 @@ mod gradient_kernel;
 #[cfg(feature = "kernels")]
 mod loss_kernels;
 mod native;
+#[cfg(feature = "kernels")]
 mod neuron;
 mod optimizer;
 #[cfg(feature = "kernels")]

@@ -10,6 +10,7 @@ export class Agents {
   constructor(select, put) {
     Object.assign(this, { select, put });
     this.all = new Map();
+    this.listed = () => {}; // hears that others are offered, or are called otherwise
     select.addEventListener("change", () => {
       try {
         this.choose(select.value);
@@ -38,6 +39,7 @@ export class Agents {
       this.chosen = id;
     } finally {
       this.select.value = this.chosen;
+      this.listed();
     }
   }
 
@@ -46,14 +48,20 @@ export class Agents {
     return this.all.get(this.chosen)?.file;
   }
 
-  list() {
+  /** What is offered, in order. */
+  ids() {
     const place = (id) => ORDER.indexOf(id.split(" ")[0]);
-    const ids = [...this.all.keys()].sort((a, b) => place(a) - place(b) || a.localeCompare(b, "en", { numeric: true }));
-    if (ids.join() !== this.listed) {
-      this.listed = ids.join();
+    return [...this.all.keys()].sort((a, b) => place(a) - place(b) || a.localeCompare(b, "en", { numeric: true }));
+  }
+
+  list() {
+    const ids = this.ids();
+    if (ids.join() !== this.shown) {
+      this.shown = ids.join();
       this.select.replaceChildren(...ids.map((id) => make("option", { value: id })));
       this.select.value = this.chosen;
     }
     for (const option of this.select.options) write(option, this.all.get(option.value).label);
+    this.listed();
   }
 }

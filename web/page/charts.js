@@ -10,6 +10,9 @@ const SEEDS = 8;
 /** From so many points on the score's scale leaves out how the first quarter began. */
 const MANY = 24;
 
+/** A loss so near zero is told to be normal. */
+const NEAR = 0.05;
+
 const CHARTS = [
   { key: "score", title: "Score of a game", digits: 2 },
   { key: "loss", title: "Loss", digits: 4 },
@@ -92,6 +95,10 @@ class Chart {
     const legend = this.key === "score"
       ? [make("ul", { className: "legend" }, make("li", { className: "line", textContent: "as it trains" }), make("li", { className: "dots", textContent: "greedy evaluation" }))] : [];
     this.figure = make("figure", { className: this.key }, make("figcaption", {}, make("b", { textContent: this.title }), ...legend, this.output), this.canvas);
+    if (this.key === "loss") {
+      this.note = make("p", { className: "hint", hidden: true, textContent: "Near zero is normal: advantages have mean zero." });
+      this.figure.append(this.note);
+    }
     new ResizeObserver(() => { this.dirty = this.urgent = true; all.later(); }).observe(this.canvas);
     for (const kind of ["pointermove", "pointerdown"]) this.canvas.addEventListener(kind, (event) => this.point(event));
     this.canvas.addEventListener("blur", () => all.choose(undefined));
@@ -177,10 +184,13 @@ class Chart {
       line(context, left, width - right, this.y(y));
       context.fillText(name(y), left - 6, this.y(y) + 4);
     }
+    context.textAlign = "right";
+    context.fillText("iteration", width - 1, height - 4);
+    const free = width - context.measureText("iteration").width - 8;
     context.textAlign = "center";
     for (const x of ticks(this.first, end, Math.max(2, width / 90)).found) {
       const half = context.measureText(`${x}`).width / 2;
-      if (Number.isInteger(x)) context.fillText(`${x}`, Math.min(this.x(x), width - half), height - 4);
+      if (Number.isInteger(x) && this.x(x) + half < free) context.fillText(`${x}`, this.x(x), height - 4);
     }
     context.textAlign = "left";
     context.strokeStyle = this.all.colour("mark");
@@ -251,6 +261,7 @@ class Chart {
     const parts = [`${x === undefined ? "" : `${shown?.x}: `}${this.write(shown?.y)}`];
     if (greedy.length > 0) parts.push(`greedy ${this.write(greedy.reduce((sum, { y }) => sum + y, 0) / greedy.length)}`);
     write(this.output, parts.join(", "));
+    if (this.note) this.note.hidden = !(Math.abs(shown?.y) < NEAR);
     this.canvas.ariaLabel = `${this.title} over the iterations ${this.first} to ${this.last}: now ${parts.join(", ")}. The arrow keys go through the iterations.`;
   }
 }

@@ -8,6 +8,7 @@ import { Player, SPEEDS, speedName } from "./player.js";
 import { Panel } from "./panel.js";
 import { Takeover } from "./takeover.js";
 import { Agents } from "./agents.js";
+import { Beside } from "./beside.js";
 import { download, readFiles, onDrop, lastKept } from "./keep.js";
 import { readLink, writeLink } from "./link.js";
 import { shade } from "./shade.js";
@@ -58,6 +59,7 @@ const takeover = new Takeover({
   next: () => { view.show?.next_level(); player.rewind(); },
 });
 const agents = new Agents($("agent"), put);
+const beside = new Beside(agents, setBeside);
 const lab = new Lab(games, agents, remember);
 
 /** Brings a policy file on the stage; the games go on if they are of the same kind. */
@@ -72,6 +74,7 @@ function put(file) {
     view.show?.free();
     view.show = show;
     player.rewind();
+    beside.end();
   }
   view.policy?.free();
   Object.assign(view, { policy, about });
@@ -80,8 +83,20 @@ function put(file) {
   for (const input of document.getElementsByName("game")) input.checked = input.value === about.env;
   $("stage").querySelector(".canvas canvas")?.setAttribute("aria-label", `${about.title}, played by the agent`);
   lab.game(about.env);
+  beside.game(about.env);
   player.touch();
   remember();
+}
+
+/** Lets these policies play beside the agent, on its levels. */
+function setBeside(policies) {
+  if (takeover.on) takeover.set(false);
+  view.show.set_beside(policies);
+  view.games = 1;
+  $("wall").value = 0;
+  words();
+  shape();
+  player.rewind();
 }
 
 /** Whether the games on the stage can go on with this policy: they cannot if it knows other rules. */
@@ -119,16 +134,18 @@ function draw(part) {
 function shape() {
   const [, , , width, height] = view.show.plates(1 << 12, 1 << 12);
   const board = width / height;
-  const wanted = takeover.on ? (board > 1.6 ? board / 2 : 2 * board) : view.games > 1 ? 4 / 3 : board;
+  const wanted = takeover.on || beside.chosen.length === 1 ? (board > 1.6 ? board / 2 : 2 * board) : view.games > 1 || beside.chosen.length > 1 ? 4 / 3 : board;
   $("stage").style.aspectRatio = `${Math.max(4 / 3, Math.min(8 / 3, wanted)).toFixed(3)}`;
 }
 
 /** Frames the board that is told of on a wall, and puts the names over those of a duel. */
-function mark({ watched, games: count, person }) {
+function mark(report) {
+  const { watched, games: count, person } = report;
   const where = stage.plates(view.show);
   if (!where) return;
   const [[columns, left, top, width, height, gap], scale] = where;
   if (person) takeover.place(where[0], scale);
+  beside.show(report, where[0], scale);
   shade(view.show, person ? 0 : count, where[0], scale);
   const box = $("picked");
   box.hidden = count < 2 || Boolean(person);
@@ -182,6 +199,10 @@ function restart() {
 
 function takeOver(on) {
   if (!view.show) return;
+  if (on && beside.chosen.length > 0) {
+    view.show.set_beside([]);
+    beside.end();
+  }
   view.show.take_over(on);
   $("wall").disabled = on;
   player.limit = on ? FASTEST_FOR_PEOPLE : Infinity;
@@ -213,8 +234,10 @@ async function pickGame(game) {
 async function load(files) {
   try {
     const file = await readFiles(files);
-    agents.offer("file", `File ${files.find(({ name }) => !name.endsWith(".toml")).name}`, file);
-    agents.choose("file");
+    const { name } = files.find(({ name }) => !name.endsWith(".toml"));
+    // Several stay; one of the same name takes the place of the one before.
+    agents.offer(`file ${name}`, `File ${name}`, file);
+    agents.choose(`file ${name}`);
     say(`${files.map(({ name }) => name).join(" and ")}: loaded, and on the stage.`, 6);
   } catch (error) {
     say(`${files.map(({ name }) => name).join(", ")}: ${sentence(error)}`);
@@ -271,6 +294,7 @@ function wire() {
   $("wall").addEventListener("input", () => {
     view.games = 2 ** $("wall").valueAsNumber;
     view.show?.set_games(view.games);
+    beside.end();
     if (view.show) shape();
     player.touch();
     words();
@@ -300,6 +324,7 @@ function wire() {
     obey(link);
     lab.fill(game, link);
     view.show?.set_games(view.games);
+    beside.end();
     if (view.show) shape();
     view.show?.set_sampled(view.sampled);
     restart();

@@ -122,6 +122,15 @@ export class Stage {
   }
 }
 
+/** Puts names over their boards: `plates` is where those lie, `[columns, left, top, width, height, gap]`. */
+export function placeNames(names, [columns, left, top, width, height, gap], scale) {
+  names.forEach((name, i) => {
+    name.style.left = `${(left + (i % columns) * (width + gap) + width / 2) * scale}px`;
+    name.style.top = `${(top + Math.floor(i / columns) * (height + gap)) * scale}px`;
+    name.style.maxWidth = `${width * scale}px`;
+  });
+}
+
 /** The screen that is being opened; an error if it takes too long. */
 function inTime(opening) {
   return new Promise((done, fail) => {

@@ -1,6 +1,7 @@
 // Taking over: Shift held or a button, and what the person's fingers say.
 
 import { $, write, score } from "./dom.js";
+import { placeNames } from "./stage.js";
 
 /** Shift held for this many milliseconds alone: Shift and Tab is another matter. */
 const HELD = 250;
@@ -139,12 +140,9 @@ export class Takeover {
     $("verdict").hidden = false;
   }
 
-  /** Puts the names over the boards: `plates` is where those lie, `[columns, left, top, width, height, gap]`. */
-  place([columns, left, top, width, height, gap], scale) {
-    [...$("duel").querySelectorAll(".who")].forEach((label, i) => {
-      label.style.left = `${(left + (i % columns) * (width + gap) + width / 2) * scale}px`;
-      label.style.top = `${(top + Math.floor(i / columns) * (height + gap)) * scale}px`;
-    });
+  /** Puts the names over the boards. */
+  place(plates, scale) {
+    placeNames([...$("duel").querySelectorAll(".who")], plates, scale);
   }
 }
 

@@ -1,7 +1,7 @@
 //! A game with its parameters, whichever it is, and its words on the page.
 
 use crate::games::{Known, Playable};
-use crate::watch::{Shown, show};
+use crate::shown::{Shown, show};
 use grove::checkpoint::Checkpoint;
 use grove::config::{ConfigError, TrainConfig};
 use grove::env::look::Setting;

@@ -1,11 +1,15 @@
 //! The modules of a page, as a library: `watch` shows games, `train` (a feature, and a module of its own)
 //! trains them. [`page!`] makes a crate of games, Grove's or a user's, such a module.
 
+#[cfg(any(clippy, not(feature = "train")))]
+mod beside;
 pub mod games;
 #[cfg(any(clippy, not(feature = "train")))]
 mod kind;
 #[cfg(any(clippy, not(feature = "train")))]
 mod screen;
+#[cfg(any(clippy, not(feature = "train")))]
+mod shown;
 #[cfg(feature = "train")]
 mod train;
 #[cfg(feature = "train")]

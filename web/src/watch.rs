@@ -1,15 +1,17 @@
 //! Watching: policies, the games that they play on the CPU, and the screen that shows them.
 
-use crate::games::{self, Playable};
+use crate::beside::Rival;
+use crate::games;
 use crate::kind::Kind;
 use crate::screen::Canvas;
+use crate::shown::{Scores, Shown, Standing};
 use grove::config::TrainConfig;
 use grove::model::saved::{Header, network_parameters, read_header, with_header, write_params};
 use grove::model::{NativePolicy, Parameter};
 use grove::rng::{draw, uniform};
-use grove::rollout::{Choice, Player, Watched};
+use grove::rollout::{Choice, Player};
 use grove::trainer::{policy_file, saved_game_name};
-use grove::viewer::{Cells, Instance, Scene, Wall};
+use grove::viewer::{Cells, Instance, Wall};
 use serde_json::json;
 use std::rc::Rc;
 use wasm_bindgen::prelude::*;
@@ -44,9 +46,9 @@ fn unknown(name: &str) -> JsError {
 /// A trained policy, and what it is of.
 #[wasm_bindgen]
 pub struct Policy {
-    kind: Rc<dyn Kind>,
+    pub(crate) kind: Rc<dyn Kind>,
     config: TrainConfig,
-    network: Rc<NativePolicy>,
+    pub(crate) network: Rc<NativePolicy>,
     file: Vec<u8>,
     iteration: u64,
 }
@@ -116,46 +118,21 @@ impl Policy {
     }
 }
 
-/// The scores of episodes that ended.
-#[derive(Clone, Copy, Default)]
-struct Scores {
-    count: u32,
-    sum: f64,
-    squares: f64,
-}
-
-impl Scores {
-    fn add(&mut self, score: f64) {
-        self.count += 1;
-        self.sum += score;
-        self.squares += score * score;
-    }
-
-    fn mean(&self) -> Option<f64> {
-        (self.count > 0).then(|| self.sum / f64::from(self.count))
-    }
-
-    /// The standard error of the mean; none of a single score.
-    fn error(&self) -> Option<f64> {
-        let (count, mean) = (f64::from(self.count), self.mean()?);
-        let variance = (self.squares - count * mean * mean).max(0.0) / (count - 1.0);
-        (self.count > 1).then(|| (variance / count).sqrt())
-    }
-}
-
 /// Games on the CPU that a policy plays, and one perhaps a person.
 #[wasm_bindgen]
 pub struct Show {
-    kind: Rc<dyn Kind>,
+    pub(crate) kind: Rc<dyn Kind>,
     network: Rc<NativePolicy>,
-    player: Player,
+    pub(crate) player: Player,
     games: Box<dyn Shown>,
     count: usize,
-    seed: u64,
+    pub(crate) seed: u64,
     /// The game that is told of.
     watched: usize,
     /// Where a person plays: game 1 is the person's. What that did last.
     person: Option<u32>,
+    /// Other policies beside the one game, each with its own.
+    pub(crate) rivals: Vec<Rival>,
     /// The games that go on when the person leaves.
     aside: Option<(Box<dyn Shown>, usize)>,
     /// What the policy does in each of the games as they stand.
@@ -184,6 +161,7 @@ impl Show {
             seed: seed as u64,
             watched: 0,
             person: None,
+            rivals: Vec::new(),
             aside: None,
             choices: Vec::new(),
             scores: Scores::default(),
@@ -210,14 +188,16 @@ impl Show {
         self.seed = seed as u64;
         (self.person, self.aside) = (None, None);
         self.games = self.kind.start(self.count, self.seed);
+        self.rivals.iter_mut().for_each(|rival| rival.restart(&*self.kind, self.seed));
         self.watched = self.watched.min(self.count - 1);
         self.forget();
         self.look();
     }
 
-    /// Starts anew with so many games, 1 to 1,024.
+    /// Starts anew with so many games, 1 to 1,024, and none beside.
     pub fn set_games(&mut self, games: u32) {
         self.count = games.clamp(1, MOST) as usize;
+        self.rivals.clear();
         self.watched = 0;
         self.restart(self.seed as f64);
     }
@@ -277,11 +257,17 @@ impl Show {
         if self.over() {
             return;
         }
-        self.games.step(&self.choices, self.person, self.person.is_some());
+        // Policies side by side wait for one another, and then begin with the next level together.
+        let all_ended =
+            self.games.standing(0).ended && self.rivals.iter().all(|rival| rival.ended());
+        let wait = self.person.is_some() || (!self.rivals.is_empty() && !all_ended);
+        let stood = wait && self.games.standing(0).ended;
+        self.games.step(&self.choices, self.person, wait);
+        self.rivals.iter_mut().for_each(|rival| rival.step(wait));
         if self.person.is_none() {
             for i in 0..self.games.count() {
                 let Standing { ended, score, .. } = self.games.standing(i);
-                if ended {
+                if ended && !stood {
                     self.scores.add(f64::from(score));
                     self.last[i] = Some(score);
                     self.episodes += u32::from(i == self.watched);
@@ -293,8 +279,8 @@ impl Show {
 
     /// How the game that is told of stands and what its policy thinks of it, and how the person's stands:
     /// `{games, watched, time, score, ended, level, episodes, last_score, finished, mean_score, error,
-    /// probabilities, action, features, over, person}`, as JSON. `finished` episodes of all games are in the
-    /// mean.
+    /// probabilities, action, features, over, person, beside}`, as JSON. `finished` episodes of all games are in
+    /// the mean; `beside` are the policies beside this one.
     pub fn report(&self) -> String {
         let Standing { time, score, ended, level } = self.games.standing(self.watched);
         let person = self.person.map(|action| {
@@ -319,6 +305,7 @@ impl Show {
             "features": self.games.observe(self.watched),
             "over": self.over(),
             "person": person,
+            "beside": self.rivals.iter().map(|rival| rival.report()).collect::<Vec<_>>(),
         })
         .to_string()
     }
@@ -332,104 +319,31 @@ impl Show {
     /// pixels.
     pub fn plates(&self, width: u32, height: u32) -> Vec<u32> {
         let cells = Cells::of(&self.kind.setting());
-        let wall = Wall::fit(cells, self.games.count(), width, height);
+        let wall = Wall::fit(cells, self.boards(), width, height);
         vec![wall.columns, wall.left, wall.top, wall.width, wall.height, wall.gap]
     }
 }
 
 impl Show {
-    fn look(&mut self) {
+    /// All boards of the picture.
+    fn boards(&self) -> usize {
+        self.games.count() + self.rivals.len()
+    }
+
+    pub(crate) fn look(&mut self) {
         self.choices = self.games.choose(&self.network, self.player);
+        self.rivals.iter_mut().for_each(|rival| rival.look(self.player));
     }
 
     fn forget(&mut self) {
         (self.scores, self.episodes) = (Scores::default(), 0);
+        self.rivals.iter_mut().for_each(Rival::forget);
         self.last = vec![None; self.count];
     }
 
     /// Whether a duel is at its end.
     fn over(&self) -> bool {
         self.person.is_some() && (0..2).all(|i| self.games.standing(i).ended)
-    }
-}
-
-/// How a game stands.
-pub struct Standing {
-    time: u32,
-    score: f32,
-    ended: bool,
-    level: u32,
-}
-
-/// [`Watched`] games and how they are drawn, whichever they are.
-pub trait Shown {
-    /// How many.
-    fn count(&self) -> usize;
-    /// A game twice, as it stands.
-    fn duel(&self, game: usize) -> Box<dyn Shown>;
-    /// What a policy does in each.
-    fn choose(&mut self, network: &NativePolicy, player: Player) -> Vec<Choice>;
-    /// A step of each; game 1 is a person's, if there is one. Games at their end `wait`, or begin anew.
-    fn step(&mut self, choices: &[Choice], person: Option<u32>, wait: bool);
-    /// How one stands.
-    fn standing(&self, i: usize) -> Standing;
-    /// What is seen of one.
-    fn observe(&self, i: usize) -> Vec<f32>;
-    /// Their sprites.
-    fn instances(&self, part: f32, into: &mut Vec<Instance>);
-}
-
-/// Games, and how they are drawn.
-struct Drawn<G: Playable> {
-    scene: Rc<Scene<G>>,
-    games: Watched<G>,
-}
-
-/// So many games, from the first levels of a seed.
-pub fn show<G: Playable>(scene: Scene<G>, game: G, count: usize, seed: u64) -> Box<dyn Shown> {
-    Box::new(Drawn { scene: Rc::new(scene), games: Watched::new(game, count, seed) })
-}
-
-impl<G: Playable> Shown for Drawn<G> {
-    fn count(&self) -> usize {
-        self.games.count()
-    }
-
-    fn duel(&self, game: usize) -> Box<dyn Shown> {
-        Box::new(Self { scene: self.scene.clone(), games: self.games.duel(game, 2) })
-    }
-
-    fn choose(&mut self, network: &NativePolicy, player: Player) -> Vec<Choice> {
-        self.games.choose(network, player)
-    }
-
-    fn step(&mut self, choices: &[Choice], person: Option<u32>, wait: bool) {
-        let mut actions: Vec<u32> = choices.iter().map(|choice| choice.action).collect();
-        if let Some(action) = person {
-            actions[1] = action;
-        }
-        match wait {
-            true => self.games.step_unless_ended(&actions),
-            false => self.games.step(&actions),
-        }
-    }
-
-    fn standing(&self, i: usize) -> Standing {
-        let episode = self.games.episode(i);
-        Standing {
-            time: episode.time,
-            score: episode.score,
-            ended: self.games.ended(i),
-            level: episode.level,
-        }
-    }
-
-    fn observe(&self, i: usize) -> Vec<f32> {
-        self.games.observe(i)
-    }
-
-    fn instances(&self, part: f32, into: &mut Vec<Instance>) {
-        self.scene.sprites(self.games.before(), &self.games.now(), part, into);
     }
 }
 
@@ -468,8 +382,9 @@ impl Screen {
 
     /// Draws games where `part`, 0 to 1, of the motion of their last step has been made.
     pub fn draw(&mut self, show: &Show, part: f32) -> Result<(), JsError> {
-        self.sprites.clear();
-        show.games.instances(part.clamp(0.0, 1.0), &mut self.sprites);
-        self.canvas.draw(&show.kind, show.games.count(), &self.sprites)
+        let part = part.clamp(0.0, 1.0);
+        show.games.instances(part, &mut self.sprites);
+        show.rivals.iter().for_each(|rival| rival.sprites(part, &mut self.sprites));
+        self.canvas.draw(&show.kind, show.boards(), &self.sprites)
     }
 }

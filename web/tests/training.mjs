@@ -76,6 +76,7 @@ export default [
         const label = await figure.locator('canvas').getAttribute('aria-label');
         ok(/over the iterations 1 to 12/.test(label), `${title}: ${label}`);
       }
+      ok(/Near zero is normal/.test(await text(page, 'figure.loss')) && (await page.locator('figure.loss .hint').isVisible()), 'a loss near zero is not explained');
       for (const figure of ['score', 'loss', 'steps_per_second']) {
         ok((await visit.picture(page, `figure.${figure} canvas`)).colours > 5, `the chart of ${figure} is empty`);
       }

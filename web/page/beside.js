@@ -1,0 +1,90 @@
+// Policies side by side: who plays beside the agent on the stage, their names over the boards, their scores.
+
+import { Policy } from "./watch.js";
+import { $, make, write, fixed, say, score, sentence } from "./dom.js";
+import { placeNames } from "./stage.js";
+
+/** Beside another, at most; as in beside.rs. */
+const MOST = 7;
+
+/** The name of a policy file's game, from the settings in its header: many files come by while one trains. */
+function gameOf(file) {
+  const length = Number(new DataView(file.buffer, file.byteOffset).getBigUint64(0, true));
+  const header = JSON.parse(new TextDecoder().decode(file.subarray(8, 8 + length)));
+  return /^env = "([^"]+)"/m.exec(JSON.parse(header.__metadata__.grove).config)?.[1];
+}
+
+export class Beside {
+  /** `set(policies)` lets these play beside the agent on the stage, or throws. */
+  constructor(agents, set) {
+    Object.assign(this, { agents, set });
+    this.chosen = []; // their ids
+    agents.listed = () => this.list();
+    $("rivals").addEventListener("change", () => this.choose());
+  }
+
+  /** The agent on the stage plays this game. */
+  game(env) {
+    this.env = env;
+    this.list();
+  }
+
+  /** Lists the agents of the game that is on the stage, first that one. */
+  list() {
+    const own = this.agents.chosen;
+    const others = this.agents.ids().filter((id) => id !== own && gameOf(this.agents.all.get(id).file) === this.env);
+    $("beside").hidden = others.length === 0;
+    const ids = [own, ...others];
+    if (ids.join() !== this.shown) {
+      this.shown = ids.join();
+      $("rivals").replaceChildren(...ids.map((id, i) => make("li", {},
+        make("label", {}, make("input", { type: "checkbox", value: id, checked: i === 0 || this.chosen.includes(id), disabled: i === 0 }), make("span")),
+        make("output"))));
+      this.name();
+    }
+    [...$("rivals").querySelectorAll("span")].forEach((span, i) => write(span, this.agents.all.get(ids[i])?.label ?? ""));
+  }
+
+  /** Lets those play that are ticked, as they are by now. */
+  choose() {
+    const ticked = [...$("rivals").querySelectorAll("input:checked:not(:disabled)")].map(({ value }) => value);
+    const before = this.chosen;
+    this.chosen = ticked;
+    try {
+      if (ticked.length > MOST) throw new Error(`At most ${MOST} policies play beside another.`);
+      this.set(ticked.map((id) => new Policy(this.agents.all.get(id).file)));
+    } catch (error) {
+      this.chosen = before;
+      say(sentence(error));
+    }
+    for (const input of $("rivals").querySelectorAll("input:not(:disabled)")) input.checked = this.chosen.includes(input.value);
+    this.name();
+  }
+
+  /** Nobody plays beside the agent any more. */
+  end() {
+    this.chosen = [];
+    this.shown = undefined;
+    this.list();
+  }
+
+  /** Makes the names of the boards. */
+  name() {
+    const ids = this.chosen.length > 0 ? [this.agents.chosen, ...this.chosen] : [];
+    $("names").replaceChildren(...ids.map((id) => make("p", { className: "who" }, make("span", { textContent: this.agents.all.get(id)?.label }), make("strong"))));
+  }
+
+  /** Shows the scores, those of now over the boards and their means in the list. */
+  show(report, plates, scale) {
+    const all = [report, ...report.beside];
+    const outputs = new Map([...$("rivals").children].map((row) => [row.querySelector("input").value, row.querySelector("output")]));
+    [this.agents.chosen, ...this.chosen].forEach((id, i) => {
+      const { mean_score: mean, error, finished } = all[i] ?? {};
+      const known = this.chosen.length > 0 && Number.isFinite(mean);
+      if (outputs.has(id)) write(outputs.get(id), known ? `${fixed(mean)}${error === null ? "" : ` ± ${fixed(error)}`} of ${finished}` : "");
+    });
+    const names = [...$("names").children];
+    names.forEach((name, i) => write(name.lastChild, score(all[i]?.score ?? NaN)));
+    placeNames(names, plates, scale);
+  }
+}
