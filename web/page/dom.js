@@ -33,15 +33,19 @@ export const megabytes = (x) => `${(x / 1e6).toFixed(x < 1e7 ? 1 : 0)} MB`;
 /** The sentence of an error of whatever kind. */
 export const sentence = (error) => String(error?.message ?? error).replace(/^Error: /, "");
 
-/** Tells the visitor something, until it is put away or so many seconds long; a text only once, the last three. */
+/** Tells the visitor something, until it is put away or so many seconds long. What is brief makes room for the
+    next, and so does what is about the same; of the rest the last two stay. */
 export function say(text, seconds, about = "") {
   const box = $("notices");
-  for (const old of box.children) if (old.firstChild.textContent === text) return;
+  for (const old of [...box.children]) {
+    if (old.firstChild.textContent === text) return;
+    if (old.classList.contains("brief") || (about && old.dataset.about === about)) old.remove();
+  }
   const close = make("button", { type: "button", textContent: "OK", ariaLabel: "OK, put the message away" });
   const notice = make("p", { className: `notice${seconds ? " brief" : ""}` }, make("span", { textContent: text }), close);
   notice.dataset.about = about;
   close.addEventListener("click", () => notice.remove());
   if (seconds) setTimeout(() => notice.remove(), 1000 * seconds);
   box.append(notice);
-  while (box.children.length > 3) box.firstChild.remove();
+  while (box.children.length > 2) box.firstChild.remove();
 }

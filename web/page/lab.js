@@ -48,6 +48,8 @@ export class Lab {
     $("source").addEventListener("change", (event) => this.show(event.target.value));
     $("device-wall").addEventListener("toggle", () => this.wall());
     $("device-games").addEventListener("input", () => this.wall());
+    // Where there is room, what will be seen is explained until it is there.
+    $("words").open = !matchMedia("(max-width: 56rem)").matches;
     this.renew();
   }
 
@@ -88,6 +90,7 @@ export class Lab {
 
   /** Trains, from the beginning or from where a run was left. */
   begin(run, paused = false) {
+    $("words").open = false;
     this.forget();
     this.run = run;
     this.trained = run.game;

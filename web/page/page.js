@@ -22,6 +22,8 @@ const MOST_SEED = 2 ** 32 - 1;
 const SPARING = 90;
 /** A game with a person goes no faster. */
 const FASTEST_FOR_PEOPLE = 4;
+/** A stage is at most so much wider than the window is high. */
+const HIGH = 1.04;
 /** Milliseconds of absence that are worth a word. */
 const AWAY = 1000;
 
@@ -135,7 +137,7 @@ function shape() {
   const [, , , width, height] = view.show.plates(1 << 12, 1 << 12);
   const board = width / height;
   const wanted = takeover.on || beside.chosen.length === 1 ? (board > 1.6 ? board / 2 : 2 * board) : view.games > 1 || beside.chosen.length > 1 ? 4 / 3 : board;
-  $("stage").style.aspectRatio = `${Math.max(4 / 3, Math.min(8 / 3, wanted)).toFixed(3)}`;
+  stage.shape(view.show, Math.max(4 / 3, Math.min(8 / 3, wanted)), Math.min($("view").clientWidth, HIGH * innerHeight));
 }
 
 /** Frames the board that is told of on a wall, and puts the names over those of a duel. */
@@ -337,6 +339,7 @@ function wire() {
       say(`The game stood still while this tab was in the background${lab.busy() ? "; training went on" : ""}.`, 6);
     }
   });
+  addEventListener("resize", () => { if (view.show) shape(); });
   addEventListener("beforeunload", (event) => { if (lab.busy()) event.preventDefault(); });
   setInterval(tell, 1000);
 }

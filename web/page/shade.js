@@ -1,6 +1,6 @@
 // A wall of so many games that none can be followed: each is shaded by its last score.
 
-import { $ } from "./dom.js";
+import { $, score as text, write } from "./dom.js";
 
 /** From so many games on. */
 const MANY = 256;
@@ -21,6 +21,8 @@ export function shade(show, count, [columns, left, top, width, height, gap], sca
   const known = scores.filter(Number.isFinite);
   const low = known.reduce((a, b) => Math.min(a, b), Infinity);
   const high = known.reduce((a, b) => Math.max(a, b), -Infinity);
+  const from = known.length > 0 ? `, from ${text(low)} (orange) to ${text(high)} (green)` : "";
+  write($("shade-how"), `So many games are shaded by their last score${from}.`);
   const context = canvas.getContext("2d");
   context.clearRect(0, 0, canvas.width, canvas.height);
   scores.forEach((score, i) => {

@@ -6,6 +6,8 @@ import { $, say, sentence } from "./dom.js";
 
 /** The most pixels that the CPU draws. */
 const MOST_2D = 700_000;
+/** The stage is made narrower for boards that fill so much of it. */
+const FULL = 0.85;
 /** A second loss within this time, in milliseconds, and the GPU is left alone. */
 const SOON = 10_000;
 /** A GPU that is silent for so many milliseconds counts as none. */
@@ -49,7 +51,7 @@ export class Stage {
       if (!gpu) throw error;
       // The rest lists what no page can have.
       const [why] = sentence(error).split(";");
-      this.reason = why.charAt(0).toUpperCase() + why.slice(1);
+      this.reason = `${why.charAt(0).toUpperCase()}${why.slice(1).replace(/\.$/, "")}.`;
       return this.screen?.api() === "2D canvas" ? this.tell() : this.open(false);
     }
     this.holder.replaceChildren(canvas);
@@ -78,9 +80,29 @@ export class Stage {
   fit() {
     if (!this.screen || this.size[0] < 1 || this.size[1] < 1) return;
     const [width, height] = this.size;
-    const less = this.screen.api() === "WebGPU" ? 1 : 1 / Math.ceil(Math.sqrt((width * height) / MOST_2D));
+    const less = this.less(width, height);
     this.screen.resize(Math.round(width * less), Math.round(height * less));
     this.touched();
+  }
+
+  /** How many pixels a picture of this size has for each of the device's, along a side: the CPU draws fewer. */
+  less(width, height) {
+    return this.screen?.api() === "WebGPU" ? 1 : 1 / Math.ceil(Math.sqrt((width * height) / MOST_2D));
+  }
+
+  /** Makes the stage as large as the boards of a show are where it has this shape and `most` of the page's
+      pixels across, so that their edges are its own. */
+  shape(show, aspect, most) {
+    const ratio = window.devicePixelRatio;
+    const [wide, high] = [most * ratio, (most / aspect) * ratio];
+    const less = this.less(wide, high);
+    const size = [wide, high].map((side) => Math.round(side * less));
+    const [, left, top] = show.plates(...size);
+    const [across, down] = [size[0] - 2 * left, size[1] - 2 * top];
+    // Of many small boards others would fit into what they leave.
+    const fills = across > FULL * size[0] && show.plates(across, down)[1] === 0;
+    this.box.parentElement.style.setProperty("--board", fills ? `${across / less / ratio}px` : "100%");
+    this.box.style.aspectRatio = fills ? `${across} / ${down}` : `${size[0]} / ${down}`;
   }
 
   /** Where the games of a show lie, and how many of the page's pixels one of those is. */
@@ -112,7 +134,6 @@ export class Stage {
     this.opening = true;
     try {
       await this.open(again && this.screen.api() === "WebGPU");
-      document.querySelector("#notices [data-about=gpu]")?.remove();
       say(`The graphics device was lost (${reason}). The page goes on with ${this.screen.api()}.`, undefined, "gpu");
       this.opening = false;
     } catch (error) {

@@ -125,7 +125,7 @@ impl<G: Playable> Kind for One<G> {
     }
 
     fn defaults(&self) -> Result<TrainConfig, ConfigError> {
-        TrainConfig::of::<G>()
+        TrainConfig::of(&self.game)
     }
 
     fn setting(&self) -> &dyn Setting {

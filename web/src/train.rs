@@ -8,7 +8,9 @@ use grove::config::{ConfigError, TrainConfig, overlay};
 use grove::device::{self, DeviceInfo};
 use grove::metrics::IterationRecord;
 use grove::model::FlatMlp;
-use grove::trainer::{TrainError, Trainer, config_toml, new_settings, saved_config, saved_game_name};
+use grove::trainer::{
+    TrainError, Trainer, config_toml, new_settings, saved_config, saved_game_name,
+};
 use serde::Serialize;
 use std::pin::Pin;
 use wasm_bindgen::prelude::*;

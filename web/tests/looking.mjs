@@ -15,6 +15,16 @@ export default [
           ok(wide <= width, `at ${width} the page is ${wide} px wide`);
           const picker = await page.locator('#game').boundingBox();
           ok(picker.y + picker.height < height, `at ${width} the game picker ends at ${picker.y + picker.height}`);
+          const [board, controls] = await Promise.all(['#stage', '#view > .row'].map((one) => page.locator(one).first().boundingBox()));
+          ok(Math.abs(board.x - controls.x) < 1 && Math.abs(board.width - controls.width) < 2, `at ${width} the board is ${board.width} px wide at ${board.x}, the controls ${controls.width} at ${controls.x}`);
+          const margins = await page.evaluate(() => {
+            const canvas = document.querySelector('#stage .canvas canvas');
+            const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext('2d');
+            copy.drawImage(canvas, 0, 0);
+            const { data } = copy.getImageData(0, canvas.height >> 1, canvas.width, 1);
+            return [data[3], data.at(-1)];
+          });
+          ok(visit.gpu || margins.join() === '255,255', `at ${width} the board does not fill the stage`);
           const outside = await page.evaluate(() => [...document.querySelectorAll('button, input, select')].filter((one) => {
             const [box, around] = [one.getBoundingClientRect(), one.parentElement.getBoundingClientRect()];
             return one.checkVisibility() && box.right > around.right + 1;
@@ -90,7 +100,7 @@ export default [
         await page.click('#start');
         await until(page, '#state', /^Finished/, 60);
         await page.click('#words summary');
-        await look('trained');
+        await look('trained, with what the curves are');
       }
       ok(told.length === 0, told.join('; '));
     },

@@ -27,7 +27,7 @@ export default [
         return new Set(new Uint32Array(data.buffer)).size;
       });
       ok(shades > 8, `the boards have ${shades} shades`);
-      ok(await page.locator('#shade-how').isVisible(), 'nothing says what the shades are');
+      await until(page, '#shade-how', /from [−\d]+ \(orange\) to \d+ \(green\)/);
       await visit.shot(page, 'wall-shaded');
       const rate = await text(page, '#tell-steps');
       await slide(page, '#wall', 0);
@@ -149,6 +149,7 @@ export default [
       lazy.fill(0, 8 + Number(bytes.readBigUInt64LE(0)));
       await load(page, [{ name: 'lazy.safetensors', buffer: lazy }]);
       await load(page, [{ name: 'good.safetensors', buffer: bytes }]);
+      await until(page, '#agent', /good/);
       const agents = await page.locator('#agent option').allTextContents();
       ok(agents.join() === 'Comes with the page,File good.safetensors,File lazy.safetensors', `the agents are ${agents}`);
       await page.click('#beside summary');

@@ -45,9 +45,10 @@ export default [
       ok((await page.evaluate(() => window.devices.length)) === 2, 'no other device was asked for');
       await goesOn(page);
       ok((await visit.picture(page)).colours >= 4, 'nothing is drawn with the new device');
-      await page.locator('.notice button').click();
       await lose();
       await message(page, /device was lost.*goes on with 2D canvas/);
+      const notices = await page.locator('.notice').allTextContents();
+      ok(notices.length === 1, `what was told of the first loss stays: ${notices}`);
       await goesOn(page);
       ok((await visit.picture(page)).colours >= 4, 'nothing is drawn on the 2D canvas');
       ok(/^Without WebGPU/.test(await text(page, '#way')), 'the line does not say so');

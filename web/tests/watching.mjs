@@ -125,6 +125,7 @@ export default [
         hashes.add(hash);
         await visit.shot(page, `game-${game}`);
         // A line needs two ends.
+        for (const [word] of (await text(page, '#features')).matchAll(/slack|close by/g)) ok((await text(page, '#words')).toLowerCase().includes(word), `${word} is not explained`);
         const marks = await page.evaluate(() => document.querySelector('#ruler:not([hidden])')?.children.length ?? 0);
         ok(game === 'breakout' ? marks === 0 : marks >= 3, `${game} has ${marks} marks on its ruler`);
       }

@@ -36,7 +36,9 @@ grove::packed_state! {
 
 impl Env for Boat {
     const NAME: &'static str = "boat";
-    const DEFAULTS: &'static str = "iterations = 40\nrollout = { num_groups = 32, group_size = 8 }";
+    fn defaults(&self) -> &'static [&'static str] {
+        &["iterations = 40\nrollout = { num_groups = 32, group_size = 8 }"]
+    }
 
     fn num_features(&self) -> usize {
         2
