@@ -103,8 +103,7 @@ fn reflected(count: usize, len: usize, key: u32) -> Vec<Vec<[f32; SIDE]>> {
     let firsts: Vec<usize> = (0..count).step_by(SIDE).collect();
     let vectors = firsts.into_par_iter().map(|first| {
         let mut vectors = vec![[0.0; SIDE]; len];
-        for side in 0..SIDE.min(count - first) {
-            let column = first + side;
+        for (side, column) in (first..count).take(SIDE).enumerate() {
             vectors[column][side] = blocks[column / TOGETHER].signs[column % TOGETHER];
         }
         // Those that come later reflect nothing of these unit vectors.

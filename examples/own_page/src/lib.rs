@@ -7,7 +7,7 @@
 
 use burn::cubecl;
 use burn::cubecl::prelude::*;
-use grove::env::{Env, Outcome, Rules};
+use grove::env::{Bits, Env, Outcome, Rules};
 use grove::rng::draw;
 use serde::{Deserialize, Serialize};
 
