@@ -34,7 +34,12 @@ fn the_page_and_the_listed_files_are_served_with_their_headers() {
         ("run.json", "run.json", "application/json", None),
         ("metrics.jsonl", "metrics.jsonl", "application/x-ndjson", None),
         ("best/config.toml", "best/config.toml", "text/plain; charset=utf-8", None),
-        ("newest/config.toml", "config.toml", "text/plain; charset=utf-8", Some("6")),
+        (
+            "newest/config.toml",
+            "checkpoints/00000006/config.toml",
+            "text/plain; charset=utf-8",
+            Some("6"),
+        ),
         ("best/weights.safetensors", "best/weights.safetensors", "application/octet-stream", None),
         (
             "newest/weights.safetensors",

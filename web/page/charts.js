@@ -157,6 +157,9 @@ class Chart {
     const late = this.key === "score" && points.length >= MANY ? points.filter(({ x }) => x >= from + 0.25 * (to - from)) : points;
     let low = late.reduce((least, { y }) => Math.min(least, y), Infinity);
     let high = points.reduce((most, { y }) => Math.max(most, y), -Infinity);
+    // Nor need it show less than a tenth of what lies between the worst known player and the best.
+    const known = references.map(([, y]) => y);
+    if (known.length > 1) low = Math.min(low, high - 0.1 * (Math.max(...known) - Math.min(...known)));
     const reach = Math.max(high - low, 0.02 * Math.abs(high));
     for (const [, y] of references) if (y > high ? y - high < 2 * reach : low - y < reach) [low, high] = [Math.min(low, y), Math.max(high, y)];
     const room = (high - low || Math.abs(high) || 1) * 0.06;
