@@ -5,6 +5,7 @@ use crate::config::{ClassWeights, TrainConfig};
 use crate::data::{Dataset, Windows};
 use crate::trainer::Demonstrations;
 use anyhow::{Result, bail};
+use serde_json::Value;
 use std::path::Path;
 
 /// What the settings say is learnt from; `None` for games.
@@ -23,6 +24,17 @@ pub fn demonstrations<G: Playable>(
     let env = &dataset.manifest().env;
     if env != G::NAME {
         bail!("the dataset in {} is of `{env}`, not `{}`", data.path, G::NAME);
+    }
+    if let Value::Object(settings) = serde_json::to_value(game)? {
+        let shown = &dataset.manifest().settings;
+        let differs = |(name, value): &(&String, &Value)| settings.get(*name) != Some(*value);
+        if let Some((name, value)) = shown.iter().find(differs) {
+            let set = settings.get(name).unwrap_or(&Value::Null);
+            bail!(
+                "the dataset in {} is of `{env}` with {env}.{name} = {value}, not {set}",
+                data.path
+            );
+        }
     }
     let actions = game.num_actions();
     let columns = dataset.columns(game.num_features(), actions)?;

@@ -252,6 +252,9 @@ fn bad_datasets_get_one_clear_sentence_and_nothing_is_written() {
     writer.finish().unwrap();
     let long = refusal(folder, &["fit", "shown", "--device", "cpu", "--set", "data.window=13"]);
     assert!(long.contains("the longest episode in"), "{long}");
+    manifest(r#"{"format": 1, "env": "catch", "settings": {"rows": 9}, "shards": ["a"]}"#);
+    let other = said(&["--set", "catch.rows=10"]);
+    assert!(other.contains("is of `catch` with catch.rows = 9, not 10"), "{other}");
     let wrong = refusal(folder, &["fit", "shown", "--set", "loss_type=grpo"]);
     assert!(wrong.contains("nll where the run learns from data"), "{wrong}");
 }
