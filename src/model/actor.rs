@@ -62,6 +62,7 @@ pub enum NativePolicy {
 
 /// The room of a [`NativePolicy`].
 #[derive(Clone, Debug)]
+#[allow(clippy::large_enum_variant)]
 pub enum NativeScratch {
     /// The room of a perceptron.
     Mlp(<NativeMlp as Actor>::Scratch),

@@ -4,7 +4,7 @@ use crate::support::{adapter, cpu, grove, json, refusal, stderr};
 use burn::tensor::Device;
 use grove::config::{DataConfig, LossType, ModelKind, TrainConfig};
 use grove::data::{Columns, Dataset, DatasetWriter, End, Manifest, Windows};
-use grove::env::{Fruit, Recall};
+use grove::env::{Fruit, Recall, Rules};
 use grove::model::Network;
 use grove::trainer::{Demonstrations, Trainer};
 use safetensors::tensor::{Dtype, TensorView};
@@ -105,7 +105,7 @@ fn config(kind: ModelKind, window: usize) -> TrainConfig {
     config
 }
 
-fn run<G: grove::env::Rules>(game: G, config: &TrainConfig, device: &Device) -> Trainer<G> {
+fn run<G: Rules>(game: G, config: &TrainConfig, device: &Device) -> Trainer<G> {
     let columns = columns(game.num_features());
     let [learnt, held_out] = columns.split(config.data.validation);
     let plain = vec![1.0; game.num_actions()];
@@ -116,15 +116,21 @@ fn run<G: grove::env::Rules>(game: G, config: &TrainConfig, device: &Device) -> 
     Trainer::with_source(game, network, config, device, Some(data))
 }
 
+fn iterate<G: Rules>(trainer: &mut Trainer<G>, iterations: u32) {
+    for _ in 0..iterations {
+        trainer.iterate().unwrap();
+    }
+}
+
 /// A run that is interrupted in the middle of an epoch gives the bytes of one that is not, on any number
 /// of threads; and it learns.
-fn goes_on_exactly<G: grove::env::Rules + serde::Serialize>(game: G, config: &TrainConfig) {
+fn goes_on_exactly<G: Rules + serde::Serialize>(game: G, config: &TrainConfig) {
     let whole = |threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
             let mut trainer = run(game, config, &cpu());
             let before = trainer.confusion().unwrap().means();
-            (0..config.iterations).for_each(|_| drop(trainer.iterate().unwrap()));
+            iterate(&mut trainer, config.iterations);
             let after = trainer.confusion().unwrap().means();
             assert!(after.loss < 0.5 * before.loss, "{before:?} {after:?}");
             trainer.snapshot()
@@ -133,10 +139,10 @@ fn goes_on_exactly<G: grove::env::Rules + serde::Serialize>(game: G, config: &Tr
     let uninterrupted = whole(1);
     assert_eq!(uninterrupted, whole(2), "threads");
     let mut first = run(game, config, &cpu());
-    (0..4).for_each(|_| drop(first.iterate().unwrap()));
+    iterate(&mut first, 4);
     let saved = first.snapshot();
     let mut second = run(game, config, &cpu()).restored(&saved).unwrap();
-    (4..config.iterations).for_each(|_| drop(second.iterate().unwrap()));
+    iterate(&mut second, config.iterations - 4);
     assert_eq!(uninterrupted, second.snapshot(), "interrupted");
 }
 
@@ -154,7 +160,7 @@ fn a_recurrent_network_goes_on_in_the_middle_of_an_epoch() {
 fn engines_learn_the_same_from_data() {
     let weights = |config: &TrainConfig, device: &Device| -> Vec<f32> {
         let mut trainer = run(Fruit::default(), config, device);
-        (0..3).for_each(|_| drop(trainer.iterate().unwrap()));
+        iterate(&mut trainer, 3);
         let model = grove::model::flatten(&trainer.model());
         model.without_autodiff().into_data().try_into_vec().unwrap()
     };

@@ -199,8 +199,8 @@ impl Actor for NativeDecoder {
         assert_eq!(obs.len(), self.num_features(), "obs: [num_features][LANES]");
         assert_eq!(memory.len(), self.memory_size(), "memory: [memory_size][LANES]");
         let eps = self.shape.rms_norm_eps;
-        for lane in 0..LANES {
-            for (i, turn) in self.turns.at(memory[0][lane] as usize).enumerate() {
+        for (lane, seen) in memory[0].iter().enumerate() {
+            for (i, turn) in self.turns.at(*seen as usize).enumerate() {
                 [0, 1].into_iter().for_each(|which| scratch.turns[which][i][lane] = turn[which]);
             }
         }
