@@ -49,7 +49,7 @@ pub type Sizes = [usize; 3];
 pub fn product(a: View, b: View, c: Target, sizes: Sizes) {
     // With 32 registers of 16 lanes a tile can be larger.
     match_target! {
-        "x86_64+avx512f" => tiles::<6, 4>(a, b, c, sizes),
+        "x86_64+avx512f" => tiles::<8, 3>(a, b, c, sizes),
         _ => tiles::<4, 1>(a, b, c, sizes),
     }
 }
@@ -60,23 +60,40 @@ fn tiles<const R: usize, const V: usize>(a: View, b: View, c: Target, sizes: Siz
     let [rows, inner, columns] = sizes;
     let mut j = 0;
     let mut c = c;
-    while j < columns {
-        let left = columns - j;
-        let width = if left >= V * LANES { V * LANES } else { left.min(LANES) };
-        let mut i = 0;
-        while i < rows {
-            let height = if rows - i >= R { R } else { 1 };
-            match (height == R, width == V * LANES, width == LANES) {
-                (true, true, _) => tile::<R, V>(a, b, &mut c, [i, inner, j]),
-                (false, true, _) => tile::<1, V>(a, b, &mut c, [i, inner, j]),
-                (true, _, true) => tile::<R, 1>(a, b, &mut c, [i, inner, j]),
-                (false, _, true) => tile::<1, 1>(a, b, &mut c, [i, inner, j]),
-                (true, ..) => narrow::<R>(a, b, &mut c, [i, inner, j], width),
-                (false, ..) => narrow::<1>(a, b, &mut c, [i, inner, j], width),
-            }
-            i += height;
-        }
-        j += width;
+    while columns - j >= V * LANES {
+        strip::<R, V>(a, b, &mut c, sizes, j);
+        j += V * LANES;
+    }
+    while columns - j >= 2 * LANES {
+        strip::<R, 2>(a, b, &mut c, sizes, j);
+        j += 2 * LANES;
+    }
+    while columns - j >= LANES {
+        strip::<R, 1>(a, b, &mut c, sizes, j);
+        j += LANES;
+    }
+    if j < columns {
+        (0..rows).for_each(|i| narrow(a, b, &mut c, [i, inner, j], columns - j));
+    }
+}
+
+/// The `V` vectors of columns from `j` on, for all rows.
+#[inline(always)]
+fn strip<const R: usize, const V: usize>(
+    a: View,
+    b: View,
+    c: &mut Target,
+    [rows, inner, _]: Sizes,
+    j: usize,
+) {
+    let mut i = 0;
+    while rows - i >= R {
+        tile::<R, V>(a, b, c, [i, inner, j]);
+        i += R;
+    }
+    while i < rows {
+        tile::<1, V>(a, b, c, [i, inner, j]);
+        i += 1;
     }
 }
 
@@ -91,10 +108,10 @@ fn tile<const R: usize, const V: usize>(
     let mut sums = [[[0.0f32; LANES]; V]; R];
     for k in 0..inner {
         let (vectors, _) = b.values[k * b.row + j..][..V * LANES].as_chunks::<LANES>();
-        let vectors: &[Lanes; V] = vectors.try_into().expect("V vectors");
+        let vectors: [Lanes; V] = *<&[Lanes; V]>::try_from(vectors).expect("V vectors");
         for (r, sums) in sums.iter_mut().enumerate() {
             let x = a.values[(i + r) * a.row + k * a.column];
-            for (sum, b) in sums.iter_mut().zip(vectors) {
+            for (sum, b) in sums.iter_mut().zip(&vectors) {
                 for (sum, b) in sum.iter_mut().zip(b) {
                     *sum = mul_add(x, *b, *sum);
                 }
@@ -107,29 +124,18 @@ fn tile<const R: usize, const V: usize>(
     }
 }
 
-/// The same of fewer columns than a vector has.
+/// A row of fewer columns than a vector has.
 #[inline(always)]
-fn narrow<const R: usize>(
-    a: View,
-    b: View,
-    c: &mut Target,
-    [i, inner, j]: [usize; 3],
-    width: usize,
-) {
-    let mut sums = [[0.0f32; LANES]; R];
+fn narrow(a: View, b: View, c: &mut Target, [i, inner, j]: [usize; 3], width: usize) {
+    let mut sums = [0.0f32; LANES];
     for k in 0..inner {
-        let mut vector = [0.0f32; LANES];
-        vector[..width].copy_from_slice(&b.values[k * b.row + j..][..width]);
-        for (r, sums) in sums.iter_mut().enumerate() {
-            let x = a.values[(i + r) * a.row + k * a.column];
-            for (sum, b) in sums.iter_mut().zip(&vector) {
-                *sum = mul_add(x, *b, *sum);
-            }
+        let x = a.values[i * a.row + k * a.column];
+        let row = &b.values[k * b.row + j..][..width];
+        for (sum, b) in sums.iter_mut().zip(row) {
+            *sum = mul_add(x, *b, *sum);
         }
     }
-    for (r, sums) in sums.iter().enumerate() {
-        store(&mut c.values[(i + r) * c.row + j..][..width], &sums[..width], c.add);
-    }
+    store(&mut c.values[i * c.row + j..][..width], &sums[..width], c.add);
 }
 
 #[inline(always)]
