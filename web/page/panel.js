@@ -21,6 +21,7 @@ class Bars {
     this.rows.forEach(({ row, bar, value }, i) => {
       const x = values[i] ?? 0;
       row.classList.toggle("clipped", Math.abs(x) > 1.0005);
+      row.classList.toggle("low", x < 0);
       bar.style.transform = `scaleX(${Math.max(this.both ? -1 : 0, Math.min(1, x)).toFixed(3)})`;
       write(value, this.both ? fixed(x) : `${Math.round(100 * x)} %`);
       row.classList.toggle("chosen", i === chosen);

@@ -127,7 +127,8 @@ export class Stage {
     return false;
   }
 
-  async recover(reason) {
+  async recover(why) {
+    const reason = why.replace(/\.$/, "");
     const again = performance.now() - this.lostAt > SOON;
     this.lostAt = performance.now();
     this.reason = `The graphics device was lost: ${reason}`;

@@ -43,6 +43,8 @@ export default [
       await until(page, '#takeover', /Leave/);
       ok(await page.locator('#duel').isVisible(), 'no scores side by side');
       await until(page, '#time', /step [1-9] /);
+      const green = await page.evaluate(() => [...document.querySelectorAll('button')].filter((one) => one.checkVisibility() && getComputedStyle(one).backgroundColor === getComputedStyle(document.querySelector('#takeover')).backgroundColor).map(({ id }) => id));
+      ok(green.join() === 'takeover', `green are ${green}`);
       // To the wall at the right: then half of the picture is another.
       await page.keyboard.down('ArrowRight');
       await pause(3000);

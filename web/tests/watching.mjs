@@ -133,6 +133,28 @@ export default [
     },
   },
   {
+    name: 'a bar that is longer than its room says so, at the end that is cut',
+    async run(visit) {
+      const page = await visit.open({ hash: '#speed=8' });
+      const sides = await page.evaluate(async () => {
+        const sides = { low: 0, high: 0, wrong: 0 };
+        for (let i = 0; i < 1500 && !(sides.low && sides.high); i += 1) {
+          await new Promise(requestAnimationFrame);
+          for (const row of document.querySelectorAll('#features li')) {
+            const value = Number(row.querySelector('b').textContent.replace('−', '-'));
+            const told = getComputedStyle(row.querySelector('em'), '::after').content;
+            const wanted = value > 1 ? '"▸"' : value < -1 ? '"◂"' : 'none';
+            sides.wrong += told !== wanted;
+            sides.high += value > 1;
+            sides.low += value < -1;
+          }
+        }
+        return sides;
+      });
+      ok(sides.wrong === 0 && sides.low > 0 && sides.high > 0, JSON.stringify(sides));
+    },
+  },
+  {
     name: 'the trained agent is good, and better than chance',
     async run(visit) {
       const page = await visit.open();
