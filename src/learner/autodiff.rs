@@ -1,12 +1,16 @@
-//! The general learner: any model, by Burn's autodiff, on any device.
+//! The general learner: any model, by Burn's autodiff, on any device; sequences that can be worked off by
+//! hand on the CPU are.
 
 use super::optimizer::clip_grad_norm;
 use super::order::{minibatches, parts};
 use super::schedule::{entropy_coef, learning_rate, total_updates};
 use super::weights::Weights;
-use crate::config::TrainConfig;
+use crate::config::{Engine, TrainConfig};
 use crate::data::Trajectory;
-use crate::model::{Categorical, Memory, Model, unflatten};
+use crate::device;
+use crate::model::{
+    Categorical, FastForm, Memory, Model, SequenceLearner, Sequences, flatten, unflatten,
+};
 use crate::objective::{Loss, Steps, Totals, loss};
 use crate::rng::Stream;
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -18,6 +22,7 @@ pub struct Learner<M: Model> {
     weights: Weights<M>,
     config: TrainConfig,
     shuffle_key: u32,
+    by_hand: Option<SequenceLearner>,
 }
 
 /// Sums over an update, still on the device.
@@ -38,8 +43,21 @@ impl<M: Model> Learner<M> {
     /// Trains `policy` where it lies. The reference policy, if `kl_coef` asks for one, is the policy
     /// as it is now.
     pub fn new(policy: M, config: &TrainConfig) -> Self {
-        let weights = Weights::new(policy, config);
-        Self { weights, config: config.clone(), shuffle_key: Stream::Shuffle.key(config.seed) }
+        let on_cpu = !device::has_kernels(&flatten(&policy).device());
+        let by_hand = match policy.fast_form() {
+            Some(FastForm::Decoder(decoder)) if on_cpu && config.engine != Engine::General => {
+                Some(SequenceLearner::new(decoder.shape()))
+            }
+            _ => None,
+        };
+        let (weights, shuffle_key) =
+            (Weights::new(policy, config), Stream::Shuffle.key(config.seed));
+        Self { weights, config: config.clone(), shuffle_key, by_hand }
+    }
+
+    /// Whether gradients are computed by hand instead of by autodiff.
+    pub fn by_hand(&self) -> bool {
+        self.by_hand.is_some()
     }
 
     /// Parameters, optimiser and reference policy.
@@ -99,17 +117,15 @@ impl<M: Model> Learner<M> {
             let mut gradient = self.weights.params.zeros_like();
             let parts = parts(minibatch, update.gradient_accumulation_steps);
             for part in parts.filter(|part| !part.is_empty()) {
-                let leaf = self.weights.params.clone().autodiff().require_grad();
-                let policy = unflatten(self.weights.module.clone(), &leaf);
-                let steps = if part.len() == num_envs {
-                    experience.steps(&policy)
-                } else {
-                    experience.games(indices(part, &device)).steps(&policy)
+                let some =
+                    (part.len() != num_envs).then(|| experience.games(indices(part, &device)));
+                let part = some.as_ref().unwrap_or(&experience);
+                let loss = |steps| loss(&self.config.loss, entropy_coef, &steps, &totals);
+                let (loss, of_part) = match &mut self.by_hand {
+                    Some(learner) => part.gradient_by_hand(learner, &self.weights, loss),
+                    None => part.gradient(&self.weights, loss),
                 };
-                let loss = loss(&self.config.loss, entropy_coef, &steps, &totals);
-                let mut gradients = loss.loss.backward();
-                let part = leaf.grad_remove(&mut gradients).expect("the loss has parameters");
-                gradient = gradient + part;
+                gradient = gradient + of_part;
                 sums = sums + loss.sums.without_autodiff();
                 losses = losses + loss.loss.without_autodiff();
             }
@@ -179,11 +195,55 @@ impl<R: Memory> Experience<R> {
         }
     }
 
+    /// The loss, and its gradient with respect to all parameters.
+    fn gradient<M: Model<Memory = R>>(
+        &self,
+        weights: &Weights<M>,
+        loss: impl Fn(Steps) -> Loss,
+    ) -> (Loss, Tensor<1>) {
+        let leaf = weights.params.clone().autodiff().require_grad();
+        let loss = loss(self.steps(&unflatten(weights.module.clone(), &leaf)));
+        let mut gradients = loss.loss.backward();
+        let gradient = leaf.grad_remove(&mut gradients).expect("the loss has parameters");
+        (loss, gradient)
+    }
+
+    /// The same where autodiff ends at the logits, and what lies before them goes by hand.
+    fn gradient_by_hand<M: Model<Memory = R>>(
+        &self,
+        learner: &mut SequenceLearner,
+        weights: &Weights<M>,
+        loss: impl Fn(Steps) -> Loss,
+    ) -> (Loss, Tensor<1>) {
+        let ([num_steps, games, _], device) = (self.obs.dims(), self.obs.device());
+        let params = floats(weights.params.clone());
+        let memory = self.memory.rows().expect("what is worked off by hand has a memory");
+        let sequences = Sequences {
+            obs: floats(self.obs.clone()),
+            starts: floats(self.starts.clone()),
+            memory: floats(memory),
+        };
+        let logits = learner.logits(&params, &sequences);
+        let shape = [num_steps, games, logits.len() / (num_steps * games)];
+        let leaf = Tensor::<3>::from_data(TensorData::new(logits, shape), &device);
+        let leaf = leaf.autodiff().require_grad();
+        let loss = loss(self.steps_of(leaf.clone()));
+        let mut gradients = loss.loss.backward();
+        let of_logits = leaf.grad_remove(&mut gradients).expect("the loss has logits");
+        let gradient = learner.gradient(&params, &floats(of_logits));
+        let count = gradient.len();
+        (loss, Tensor::from_data(TensorData::new(gradient, [count]), &device))
+    }
+
     /// The steps as `policy` sees them.
     fn steps<M: Model<Memory = R>>(&self, policy: &M) -> Steps {
-        let [num_steps, games, _] = self.obs.dims();
         let logits = policy.sequence(self.obs.clone(), self.starts.clone(), self.memory.clone());
-        let [_, _, num_actions] = logits.dims();
+        self.steps_of(logits)
+    }
+
+    /// The steps, by the logits of a policy, `[num_steps, games, num_actions]`.
+    fn steps_of(&self, logits: Tensor<3>) -> Steps {
+        let [num_steps, games, num_actions] = logits.dims();
         let actions = self.actions.clone().reshape([num_steps * games]);
         let legal = self.legal.clone();
         let legal = legal.map(|legal| legal.reshape([num_steps * games, num_actions]));
@@ -198,6 +258,11 @@ impl<R: Memory> Experience<R> {
             mask: self.mask.clone(),
         }
     }
+}
+
+/// The numbers of a tensor that lies in host memory.
+fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().try_into_vec().expect("models compute in f32")
 }
 
 fn indices(games: &[i32], device: &Device) -> Tensor<1, Int> {

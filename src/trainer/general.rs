@@ -128,9 +128,10 @@ impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
     }
 
     fn describe(&self) -> String {
+        let updates = if self.learner.by_hand() { "native updates" } else { "updates by autodiff" };
         match self.source {
-            Source::Games(_) => "stepwise rollouts, updates by autodiff".to_string(),
-            Source::Data(_) => "a dataset in the device's memory, updates by autodiff".to_string(),
+            Source::Games(_) => format!("stepwise rollouts, {updates}"),
+            Source::Data(_) => format!("a dataset in the device's memory, {updates}"),
         }
     }
 

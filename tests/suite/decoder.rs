@@ -4,7 +4,7 @@ use crate::models::{bytes, iterate, repeats_and_resumes};
 use crate::shared::training::short_run;
 use crate::support::{adapter, cpu, grove, json, refusal, stdout, train};
 use burn::tensor::{Device, Tensor, TensorData};
-use grove::config::{DecoderConfig, ModelKind, Start, TrainConfig};
+use grove::config::{DecoderConfig, Engine, ModelKind, Start, TrainConfig};
 use grove::data::Trajectory;
 use grove::env::{Catch, Env, Recall};
 use grove::learner::Learner;
@@ -57,7 +57,8 @@ fn any_number_of_threads_makes_the_same_bytes() {
     config.rollout.num_steps = 24;
     config.rollout.learn_steps = 16;
     config.update.num_minibatches = 2;
-    let run = |threads: usize| {
+    let run = |threads: usize, engine: Engine| {
+        let config = TrainConfig { engine, ..config.clone() };
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
             let mut trainer = Trainer::new(Catch::default(), &config, &cpu());
@@ -65,9 +66,11 @@ fn any_number_of_threads_makes_the_same_bytes() {
             bytes(&trainer)
         })
     };
-    let one = run(1);
-    for threads in [2, 3] {
-        assert!(one == run(threads), "{threads} threads");
+    for engine in [Engine::Auto, Engine::General] {
+        let one = run(1, engine);
+        for threads in [2, 3] {
+            assert!(one == run(threads, engine), "{threads} threads, {engine:?}");
+        }
     }
 }
 
@@ -110,22 +113,43 @@ fn first_update(config: &TrainConfig, device: &Device) -> [Vec<f64>; 2] {
     [before, params(&learner.weights().policy())]
 }
 
+/// A run whose first update is one step as long as the gradient, which the sign of a small one does not
+/// decide; `parts` are those that its minibatch is worked off in.
+fn one_step(engine: Engine, parts: usize) -> TrainConfig {
+    let mut config = TrainConfig { engine, ..decoder_run(Start::Level) };
+    config.update.update_epochs = 1;
+    config.update.num_minibatches = 1;
+    config.update.gradient_accumulation_steps = parts;
+    config.optimizer.adam_epsilon = 1.0;
+    config
+}
+
+/// How far two updates are apart, as a share of how far the second went.
+fn apart(got: &[Vec<f64>; 2], [before, want]: &[Vec<f64>; 2]) -> f64 {
+    assert_eq!(&got[0], before);
+    let distance =
+        |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();
+    let change = distance(want, before);
+    assert!(change > 1e-4, "{change}");
+    distance(&got[1], want) / change
+}
+
 #[test]
 fn the_first_update_on_an_adapter_is_that_of_the_cpu() {
     let Some(device) = adapter() else { return };
-    let mut config = decoder_run(Start::Level);
-    config.update.update_epochs = 1;
-    config.update.num_minibatches = 1;
-    // So that a step is as long as the gradient, which the sign of a small one does not decide.
-    config.optimizer.adam_epsilon = 1.0;
-    let [before, want] = first_update(&config, &cpu());
-    let [same, got] = first_update(&config, &device);
-    assert_eq!(before, same);
-    let distance =
-        |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();
-    let (change, off) = (distance(&want, &before), distance(&got, &want));
-    assert!(change > 1e-4, "{change}");
-    assert!(off < 1e-4 * change, "off by {off} of {change}");
+    let config = one_step(Engine::Auto, 1);
+    let off = apart(&first_update(&config, &device), &first_update(&config, &cpu()));
+    assert!(off < 1e-4, "off by {off}");
+}
+
+#[test]
+fn the_first_update_by_hand_is_that_of_autodiff() {
+    for parts in [1, 4] {
+        let [by_hand, by_autodiff] = [Engine::Auto, Engine::General]
+            .map(|engine| first_update(&one_step(engine, parts), &cpu()));
+        let off = apart(&by_hand, &by_autodiff);
+        assert!(off > 0.0 && off < 2e-5, "off by {off}");
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use multiversion::multiversion;
 const QUERIES: usize = 48;
 
 /// What the steps of a game see.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Sight {
     /// The first key that each step sees; the last is its own: `[num_steps]`.
     pub first: Vec<usize>,
@@ -37,7 +37,7 @@ pub struct Found<'a> {
 }
 
 /// Room for a part of the queries.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Room {
     turned: Vec<f32>,
     weights: Vec<f32>,

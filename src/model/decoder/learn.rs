@@ -30,7 +30,7 @@ pub struct Sequences {
 }
 
 /// Learns a decoder's parameters from sequences.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct SequenceLearner {
     shape: DecoderShape,
     slots: Slots,
@@ -42,7 +42,7 @@ pub struct SequenceLearner {
 }
 
 /// What a forward pass over a game leaves for the backward one.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Game {
     steps: usize,
     obs: Vec<f32>,
@@ -55,7 +55,7 @@ struct Game {
 }
 
 /// A normed stream.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Normed {
     /// Before: `[num_steps, hidden_size]`.
     stream: Vec<f32>,
@@ -66,7 +66,7 @@ struct Normed {
 }
 
 /// A layer of a game.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Layer {
     first: Normed,
     queries: Vec<f32>,
@@ -83,7 +83,7 @@ struct Layer {
 }
 
 /// What one thread works with: a partial gradient and room.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Shard {
     gradient: Vec<f32>,
     room: Room,
