@@ -127,7 +127,8 @@ pub fn config_toml<G: Rules + Serialize>(game: &G, config: &TrainConfig) -> Stri
 
 /// The settings of a new run: the defaults, those of a file laid over them, then every `key=value`.
 ///
-/// A game's own settings are read first, since the defaults may depend on them ([`Env::defaults`]).
+/// A game's own settings are read first, since the defaults may depend on them
+/// ([`Env::defaults`](crate::env::Env::defaults)).
 ///
 /// # Errors
 /// If there is no such setting, or a value is not of its type.
