@@ -23,6 +23,17 @@ pub trait PackedState: CubeType + Copy + Debug + Send + Sync + 'static {
     /// Words that it takes, 1 to [`MAX_WORDS`].
     const WORDS: usize;
 
+    /// The words of `LANES` states side by side: `[WORDS][LANES]`.
+    type Rows<const LANES: usize>: Copy
+        + Debug
+        + Send
+        + Sync
+        + AsRef<[[u32; LANES]]>
+        + AsMut<[[u32; LANES]]>;
+
+    /// Rows of which every word is 0.
+    fn zero_rows<const LANES: usize>() -> Self::Rows<LANES>;
+
     /// The state whose words `word` gives by their number.
     fn unpack(word: impl Fn(usize) -> u32) -> Self;
 
@@ -97,6 +108,13 @@ macro_rules! packed_state {
                 let bits = [$(<$kind as $crate::env::Field>::BITS),*];
                 $crate::env::__words_of(&bits)
             };
+
+            type Rows<const LANES: usize> =
+                [[u32; LANES]; <$State as $crate::env::PackedState>::WORDS];
+
+            fn zero_rows<const LANES: usize>() -> Self::Rows<LANES> {
+                [[0; LANES]; <$State as $crate::env::PackedState>::WORDS]
+            }
 
             #[inline(always)]
             fn unpack(word: impl Fn(usize) -> u32) -> Self {

@@ -114,8 +114,11 @@ where
 {
     let outputs = output.len();
     while outputs - j >= N {
-        let (bias, output) = (&bias[j..j + N], &mut output[j..j + N]);
-        tile::<N>(bias, output, floor, rows().map(|(x, row)| (x, &row[j..j + N])));
+        // Arrays, so that the compiler knows that they are whole.
+        let at = |row: &'a [f32]| row[j..].first_chunk::<N>().expect("there are N");
+        let bias = bias[j..].first_chunk::<N>().expect("there are N");
+        let output = output[j..].first_chunk_mut::<N>().expect("there are N");
+        tile::<N>(bias, output, floor, rows().map(|(x, row)| (x, at(row))));
         j += N;
     }
     j
@@ -125,10 +128,10 @@ where
 #[cfg(not(target_family = "wasm"))]
 #[inline(always)]
 fn tile<'a, const N: usize>(
-    bias: &[f32],
-    output: &mut [Lanes],
+    bias: &[f32; N],
+    output: &mut [Lanes; N],
     floor: f32,
-    rows: impl Iterator<Item = (&'a Lanes, &'a [f32])>,
+    rows: impl Iterator<Item = (&'a Lanes, &'a [f32; N])>,
 ) {
     let mut sums = [[0.0f32; LANES]; N];
     for (sum, b) in sums.iter_mut().zip(bias) {
@@ -150,10 +153,10 @@ fn tile<'a, const N: usize>(
 #[cfg(target_family = "wasm")]
 #[inline(always)]
 fn tile<'a, const N: usize>(
-    bias: &[f32],
-    output: &mut [Lanes],
+    bias: &[f32; N],
+    output: &mut [Lanes; N],
     floor: f32,
-    rows: impl Iterator<Item = (&'a Lanes, &'a [f32])>,
+    rows: impl Iterator<Item = (&'a Lanes, &'a [f32; N])>,
 ) {
     use crate::math::quads::{QUAD, Quad, at_least, load, mul_add, splat, store};
     const QUADS: usize = LANES / QUAD;

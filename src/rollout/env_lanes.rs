@@ -7,18 +7,18 @@ use super::action_uniform;
 use super::env_state::EnvState;
 use super::masks::legal_bits;
 use crate::data::End;
-use crate::env::{Episode, MAX_WORDS, PackedState, Rules, play};
+use crate::env::{Episode, PackedState, Rules, play};
 use crate::model::{LANES, Lanes};
 use multiversion::multiversion;
 use std::marker::PhantomData;
 
-/// The words of [`LANES`] states, of which a game uses its first.
-type WordLanes = [[u32; LANES]; MAX_WORDS];
+/// The words of [`LANES`] states.
+type WordLanes<S> = <S as PackedState>::Rows<LANES>;
 
 /// [`LANES`] environments, of which the last may be copies that nobody looks at.
 #[derive(Clone, Debug)]
 pub(super) struct EnvLanes<G: Rules> {
-    words: WordLanes,
+    words: WordLanes<G::State>,
     levels: [u32; LANES],
     times: [u32; LANES],
     scores: Lanes,
@@ -78,7 +78,7 @@ impl<G: Rules> EnvLanes<G> {
     pub fn new(envs: &[EnvState<G>]) -> Self {
         let env = |lane: usize| envs.get(lane).unwrap_or(&envs[0]);
         let mut lanes = Self {
-            words: [[0; LANES]; MAX_WORDS],
+            words: G::State::zero_rows(),
             levels: std::array::from_fn(|lane| env(lane).episode.level),
             times: std::array::from_fn(|lane| env(lane).episode.time),
             scores: std::array::from_fn(|lane| env(lane).episode.score),
@@ -115,7 +115,8 @@ impl<G: Rules> EnvLanes<G> {
 
 /// The state of one environment.
 #[inline(always)]
-fn take<S: PackedState>(words: &WordLanes, lane: usize) -> S {
+fn take<S: PackedState>(words: &WordLanes<S>, lane: usize) -> S {
+    let words = words.as_ref();
     S::unpack(
         #[inline(always)]
         |w| words[w][lane],
@@ -124,7 +125,8 @@ fn take<S: PackedState>(words: &WordLanes, lane: usize) -> S {
 
 /// The inverse of [`take`].
 #[inline(always)]
-fn put<S: PackedState>(words: &mut WordLanes, lane: usize, state: &S) {
+fn put<S: PackedState>(words: &mut WordLanes<S>, lane: usize, state: &S) {
+    let words = words.as_mut();
     state.pack(
         #[inline(always)]
         |w, word| words[w][lane] = word,
@@ -152,7 +154,7 @@ fn with_constants<G: Rules>(game: G, run: impl FnOnce(G)) {
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn observe<G: Rules>(game: G, words: &WordLanes, obs: &mut [Lanes]) {
+fn observe<G: Rules>(game: G, words: &WordLanes<G::State>, obs: &mut [Lanes]) {
     // The first features are asked for by constants, so that the code of each is compiled for itself.
     macro_rules! constants {
         ($game:ident, $($i:literal)*) => {
@@ -174,7 +176,7 @@ fn observe<G: Rules>(game: G, words: &WordLanes, obs: &mut [Lanes]) {
 }
 
 #[inline(always)]
-fn feature<G: Rules>(game: G, words: &WordLanes, i: usize, lanes: &mut Lanes) {
+fn feature<G: Rules>(game: G, words: &WordLanes<G::State>, i: usize, lanes: &mut Lanes) {
     // Numbers of its own, which for all that the compiler knows do not lie among the words.
     let mut numbers = [0.0f32; LANES];
     for (lane, x) in numbers.iter_mut().enumerate() {
@@ -184,7 +186,7 @@ fn feature<G: Rules>(game: G, words: &WordLanes, i: usize, lanes: &mut Lanes) {
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn legal<G: Rules>(game: G, words: &WordLanes, bits: &mut [u32; LANES]) {
+fn legal<G: Rules>(game: G, words: &WordLanes<G::State>, bits: &mut [u32; LANES]) {
     with_constants(
         game,
         #[inline(always)]
