@@ -26,7 +26,8 @@ pub struct HostTrajectory {
     pub rewards: Vec<f32>,
     /// How the episode stands after each step: `[num_envs, num_steps]`.
     pub ends: Vec<End>,
-    /// The score of the episode that ended with the step, else 0: `[num_envs, num_steps]`.
+    /// The score of the episode that ended with the step, else 0: `[num_envs, num_steps]`. Empty where
+    /// nobody asked for them ([`HostTrajectory::keep_scores`]); nothing is learnt from them.
     pub scores: Vec<f32>,
     /// Actions whose legality is known of each step, at most 32; 0 where all are legal, always.
     pub masked_actions: usize,
@@ -63,10 +64,18 @@ impl HostTrajectory {
         self.obs.resize(steps * self.obs_stride(), 0.0);
         self.actions.resize(steps, 0);
         self.ends.resize(steps, End::None);
-        for values in [&mut self.logprobs, &mut self.rewards, &mut self.scores] {
+        for values in [&mut self.logprobs, &mut self.rewards] {
             values.resize(steps, 0.0);
         }
+        if !self.scores.is_empty() {
+            self.keep_scores();
+        }
         self.mask_actions(self.masked_actions);
+    }
+
+    /// Makes room for the scores of the episodes that end.
+    pub fn keep_scores(&mut self) {
+        self.scores.resize(self.num_envs * self.num_steps, 0.0);
     }
 
     /// Makes room for the legality of so many actions in each step; 0 where all are legal, always.
@@ -165,7 +174,10 @@ impl HostTrajectory {
             rewards: rows(&self.rewards),
             terminated: ends(End::Terminated),
             truncated: ends(End::Truncated),
-            scores: rows(&self.scores),
+            scores: match self.scores.is_empty() {
+                true => Tensor::zeros([steps, envs], device),
+                false => rows(&self.scores),
+            },
             memory: None,
             legal,
         }

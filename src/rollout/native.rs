@@ -34,6 +34,7 @@ struct Block<'a, G: Rules> {
     logprobs: &'a mut [f32],
     rewards: &'a mut [f32],
     ends: &'a mut [End],
+    /// Empty where nobody asked for them.
     scores: &'a mut [f32],
     /// Empty where the game has no masks.
     legal: &'a mut [u32],
@@ -56,6 +57,9 @@ impl<G: Rules> NativeRollout<G> {
     /// Plays `num_steps` steps of every game and puts the trajectory on `device`.
     pub fn collect(&mut self, policy: &NativeMlp, iteration: u32, device: &Device) -> Trajectory {
         let mut trajectory = HostTrajectory::default();
+        let (steps, features) = (self.config.num_steps, self.game.num_features());
+        trajectory.resize(self.config.num_envs(), steps, features);
+        trajectory.keep_scores();
         self.collect_into(policy, iteration, &mut trajectory);
         trajectory.to_tensors(device)
     }
@@ -78,15 +82,18 @@ impl<G: Rules> NativeRollout<G> {
         let rows = LANES * steps;
         let HostTrajectory { obs, actions, logprobs, rewards, ends, scores, legal, .. } =
             trajectory;
-        let mut legal = legal.chunks_mut(rows);
-        let legal: Vec<&mut [u32]> =
-            envs.chunks(LANES).map(|_| legal.next().unwrap_or_default()).collect();
+        // Either may be empty; each block has its part then, too.
+        let (mut scores, mut legal) = (scores.chunks_mut(rows), legal.chunks_mut(rows));
+        let some: Vec<(&mut [f32], &mut [u32])> = envs
+            .chunks(LANES)
+            .map(|_| (scores.next().unwrap_or_default(), legal.next().unwrap_or_default()))
+            .collect();
         let blocks: Vec<Played<G>> = envs
             .par_chunks(LANES)
             .zip(obs.par_chunks_mut(rows * stride))
             .zip(actions.par_chunks_mut(rows).zip(logprobs.par_chunks_mut(rows)))
             .zip(rewards.par_chunks_mut(rows).zip(ends.par_chunks_mut(rows)))
-            .zip(scores.par_chunks_mut(rows).zip(legal))
+            .zip(some)
             .enumerate()
             .map(|(block, places)| {
                 let (((envs, obs), (actions, logprobs)), (rewards, ends)) = places.0;
@@ -170,10 +177,13 @@ impl<G: Rules> NativeRollout<G> {
                 block.logprobs[slot] = logprobs[lane];
                 block.rewards[slot] = played.rewards[lane];
                 block.ends[slot] = played.end(lane);
-                block.scores[slot] = played.scores[lane];
                 if G::MASKED {
                     block.legal[slot] = masks.legal[lane];
                 }
+            }
+            if !block.scores.is_empty() {
+                (0..envs.len())
+                    .for_each(|lane| block.scores[lane * steps + t] = played.scores[lane]);
             }
             for group in groups.clone() {
                 if let Some(point) = points.get(group)

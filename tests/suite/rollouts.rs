@@ -209,6 +209,8 @@ fn the_sums_of_a_rollout_are_those_of_its_steps() {
     let config = config(3, 7, 50, Start::Level);
     let policy = NativeMlp::new(&perceptron(game, &[16], 1.2, &cpu()));
     let mut played = HostTrajectory::default();
+    played.resize(21, 50, 4);
+    played.keep_scores();
     let mut rollout = NativeRollout::new(game, &config, RolloutKeys::new(3));
     let totals = rollout.collect_into(&policy, 0, &mut played);
     let sum = |values: &[f32]| values.iter().copied().map(f64::from).sum::<f64>();
