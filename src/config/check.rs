@@ -1,6 +1,7 @@
 //! The limits of every setting, and of settings beside each other.
 
-use super::{ConfigError, DecoderConfig, LossType, ModelKind, TrainConfig};
+use super::{ConfigError, LossType, ModelKind, TrainConfig};
+use crate::model::limit;
 
 fn out_of_range(message: String) -> ConfigError {
     ConfigError::OutOfRange(message)
@@ -13,37 +14,7 @@ fn check(
     value: impl std::fmt::Display,
     range: &str,
 ) -> Result<(), ConfigError> {
-    if ok { Ok(()) } else { Err(out_of_range(format!("{name} is {value}, but must be {range}"))) }
-}
-
-impl DecoderConfig {
-    /// Checks the sizes and how they fit together.
-    fn validate(&self) -> Result<(), ConfigError> {
-        for (name, value, most) in [
-            ("policy.hidden_size", self.hidden_size, 8192),
-            ("policy.num_layers", self.num_layers, 128),
-            ("policy.num_heads", self.num_heads, 128),
-            ("policy.intermediate_size", self.intermediate_size, 32_768),
-            ("policy.context", self.context, 8192),
-        ] {
-            check((1..=most).contains(&value), name, value, &format!("1 to {most}"))?;
-        }
-        check(
-            self.hidden_size.is_multiple_of(2 * self.num_heads),
-            "policy.hidden_size",
-            self.hidden_size,
-            &format!(
-                "a multiple of twice policy.num_heads ({}): the numbers of a head turn in pairs",
-                self.num_heads
-            ),
-        )?;
-        check(
-            self.num_kv_heads >= 1 && self.num_heads.is_multiple_of(self.num_kv_heads),
-            "policy.num_kv_heads",
-            self.num_kv_heads,
-            &format!("a divisor of policy.num_heads ({})", self.num_heads),
-        )
-    }
+    limit(ok, name, value, range).map_err(out_of_range)
 }
 
 impl TrainConfig {
@@ -80,9 +51,7 @@ impl TrainConfig {
             "one to eight numbers of 1 to 4096",
         )?;
 
-        if self.policy.kind == ModelKind::Decoder {
-            self.policy.decoder.validate()?;
-        }
+        self.policy.check().map_err(out_of_range)?;
 
         let rollout = &self.rollout;
         let games = rollout.num_envs();

@@ -1,28 +1,43 @@
 //! What every setting of a run is, in a line for people: its range, and what it does.
 //!
-//! The limits themselves are in `check.rs`; a test sees that no setting is missing here.
+//! The limits themselves are in `check.rs`; a test sees that no setting is missing here. Settings that
+//! one kind of network alone heeds are described in its folder.
+
+use crate::model::ModelKind;
+use std::borrow::Cow;
 
 /// A setting in words.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Description {
     /// Its full name, for instance `optimizer.learning_rate`.
     pub path: &'static str,
     /// What it may be.
-    pub range: &'static str,
+    pub range: Cow<'static, str>,
     /// What it does.
     pub meaning: &'static str,
 }
 
 /// The description of the setting of this full name; none of a game's own.
-pub fn describe(path: &str) -> Option<&'static Description> {
-    DESCRIPTIONS.iter().find(|description| description.path == path)
+pub fn describe(path: &str) -> Option<Description> {
+    descriptions().find(|description| description.path == path)
+}
+
+/// All settings of a run.
+pub fn descriptions() -> impl Iterator<Item = Description> {
+    let own = ModelKind::SETTINGS.iter().copied().flatten();
+    COMMON.iter().chain(own).map(|[path, range, meaning]| {
+        let range = match *path {
+            "policy.kind" => format!("{}, {range}", ModelKind::NAMES.join(", ")).into(),
+            _ => Cow::Borrowed(*range),
+        };
+        Description { path, range, meaning }
+    })
 }
 
 macro_rules! descriptions {
     ($($path:literal: $range:literal, $meaning:literal;)*) => {
-        /// All settings of a run, in the order of [`TrainConfig`](super::TrainConfig).
-        pub const DESCRIPTIONS: &[Description] =
-            &[$(Description { path: $path, range: $range, meaning: $meaning }),*];
+        /// The settings that every run heeds: path, range and meaning.
+        const COMMON: &[[&str; 3]] = &[$([$path, $range, $meaning]),*];
     };
 }
 
@@ -31,15 +46,9 @@ descriptions! {
     "iterations": "1 or more", "Iterations of rollout and update; the schedules end with the last.";
     "engine": "auto, fused, general", "What plays and learns: auto takes the fast engine where there is one.";
     "precision": "f32, f16, bf16", "What the fused kernels compute products with, where the device has it.";
-    "policy.kind": "mlp, gru, decoder, or a model of your own", "Which network; a gru and a decoder remember what they saw of an episode.";
+    "policy.kind": "or a model of your own", "Which network; a gru and a decoder remember what they saw of an episode.";
     "policy.hidden": "one to eight numbers of 1 to 4096", "Units of the hidden layers of an mlp or a gru, whose last is the recurrent one.";
     "policy.activation": "relu, tanh, silu, gelu", "What follows a hidden layer.";
-    "policy.hidden_size": "1 to 8192, a multiple of 2 * policy.num_heads", "Of a decoder: numbers of its stream.";
-    "policy.num_layers": "1 to 128", "Of a decoder: layers.";
-    "policy.num_heads": "1 to 128", "Of a decoder: heads of queries in a layer.";
-    "policy.num_kv_heads": "a divisor of policy.num_heads", "Of a decoder: heads of keys and values; some queries share one.";
-    "policy.intermediate_size": "1 to 32768", "Of a decoder: units of a layer's gated network.";
-    "policy.context": "1 to 8192", "Of a decoder: steps that attention sees, the present one included.";
     "rollout.num_groups": "1 or more", "Groups that play at a time; the members of one share a level.";
     "rollout.group_size": "2 or more", "Members of a group (TRL: num_generations).";
     "rollout.num_steps": "1 or more", "Steps that each game is played in an iteration.";
@@ -91,7 +100,7 @@ mod tests {
     use toml::Value;
 
     #[test]
-    fn every_setting_is_described_in_the_order_of_the_structs() {
+    fn every_setting_is_described() {
         let mut paths = Vec::new();
         for (key, value) in overlay::to_table(&TrainConfig::for_game("any")) {
             match value {
@@ -99,7 +108,7 @@ mod tests {
                 _ => paths.push(key),
             }
         }
-        let mut described: Vec<&str> = DESCRIPTIONS.iter().map(|d| d.path).collect();
+        let mut described: Vec<&str> = descriptions().map(|d| d.path).collect();
         assert_eq!(described.len(), paths.len());
         described.sort_unstable();
         paths.sort_unstable();
@@ -108,11 +117,11 @@ mod tests {
 
     #[test]
     fn lists_of_names_have_every_name_and_no_other() {
-        for Description { path, range, .. } in DESCRIPTIONS {
+        for Description { path, range, .. } in descriptions() {
             let names: Vec<&str> = range.split(", ").collect();
             let is_list =
                 names.len() > 1 && names.iter().all(|n| n.chars().all(|c| !c.is_whitespace()));
-            if !is_list || *range == "true, false" {
+            if !is_list || range == "true, false" {
                 continue;
             }
             let set = |name: &str| {

@@ -9,9 +9,10 @@ mod defaults;
 mod describe;
 pub mod overlay;
 
-pub use describe::{DESCRIPTIONS, Description, describe};
+pub use describe::{Description, describe, descriptions};
 
 pub use crate::math::Activation;
+pub use crate::model::{DecoderConfig, ModelKind, PolicyConfig};
 pub use crate::objective::{KlEstimator, LossConfig, LossType};
 
 use serde::{Deserialize, Serialize};
@@ -179,117 +180,6 @@ impl std::str::FromStr for Precision {
                 expected: "there are f32, f16 and bf16".to_string(),
             }),
         }
-    }
-}
-
-/// A network from features to action logits.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PolicyConfig {
-    /// Which network.
-    #[serde(default)]
-    pub kind: ModelKind,
-    /// Units of each hidden layer: one to eight numbers, 1 to 4096 each. Of a `gru` the last layer is
-    /// the recurrent one.
-    pub hidden: Vec<usize>,
-    /// What follows each hidden layer but a recurrent one.
-    pub activation: Activation,
-    /// The sizes of a `decoder`.
-    #[serde(flatten)]
-    pub decoder: DecoderConfig,
-}
-
-impl PolicyConfig {
-    /// A multi-layer perceptron with these hidden layers.
-    pub fn mlp(hidden: &[usize], activation: Activation) -> Self {
-        Self::of(ModelKind::Mlp, hidden, activation)
-    }
-
-    /// A recurrent network with these hidden layers, the last of which is the recurrent one.
-    pub fn gru(hidden: &[usize], activation: Activation) -> Self {
-        Self::of(ModelKind::Gru, hidden, activation)
-    }
-
-    /// A transformer of these sizes.
-    pub fn decoder(sizes: DecoderConfig) -> Self {
-        Self { decoder: sizes, ..Self::of(ModelKind::Decoder, &[64, 64], Activation::Relu) }
-    }
-
-    /// Its sizes in words.
-    pub fn sizes(&self) -> String {
-        let DecoderConfig { hidden_size, num_layers, num_heads, context, .. } = self.decoder;
-        match self.kind {
-            ModelKind::Decoder => format!(
-                "{num_layers} layers of {hidden_size}, {num_heads} heads, {context} steps of context"
-            ),
-            _ => format!("hidden {:?}", self.hidden),
-        }
-    }
-
-    fn of(kind: ModelKind, hidden: &[usize], activation: Activation) -> Self {
-        Self { kind, hidden: hidden.to_vec(), activation, decoder: DecoderConfig::default() }
-    }
-}
-
-/// The sizes of a decoder, by Hugging Face's names; no other kind of network heeds them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct DecoderConfig {
-    /// Numbers of the stream that goes through the layers: a multiple of twice `num_heads`.
-    pub hidden_size: usize,
-    /// Layers.
-    pub num_layers: usize,
-    /// Heads of queries.
-    pub num_heads: usize,
-    /// Heads of keys and values, a divisor of `num_heads`: as many queries share one as it takes.
-    pub num_kv_heads: usize,
-    /// Units of a layer's gated network.
-    pub intermediate_size: usize,
-    /// Steps that attention sees: the present one and those before it.
-    pub context: usize,
-}
-
-impl Default for DecoderConfig {
-    fn default() -> Self {
-        Self {
-            hidden_size: 64,
-            num_layers: 2,
-            num_heads: 4,
-            num_kv_heads: 2,
-            intermediate_size: 128,
-            context: 32,
-        }
-    }
-}
-
-/// A kind of network.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ModelKind {
-    /// A multi-layer perceptron, which acts by what it sees now.
-    #[default]
-    Mlp,
-    /// A gated recurrent network (Cho et al. 2014), which remembers what it has seen of an episode.
-    Gru,
-    /// A transformer (Vaswani et al. 2017), which looks back at the last steps of an episode.
-    Decoder,
-    /// A model that somebody else has brought along, by its name.
-    #[serde(untagged)]
-    Own(String),
-}
-
-impl ModelKind {
-    /// The names of the kinds that come along.
-    pub const NAMES: [&'static str; 3] = ["mlp", "gru", "decoder"];
-}
-
-impl std::fmt::Display for ModelKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::Mlp => "mlp",
-            Self::Gru => "gru",
-            Self::Decoder => "decoder",
-            Self::Own(name) => name,
-        })
     }
 }
 

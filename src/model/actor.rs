@@ -1,13 +1,8 @@
 //! Who acts on the CPU: any policy, for games side by side.
 
+use super::Lanes;
 #[cfg(feature = "general")]
-use super::LANES;
-use super::saved::mlp_widths;
-use super::{DecoderShape, FastForm, Lanes, NativeDecoder, NativeGru, NativeMlp, Network};
-#[cfg(feature = "general")]
-use super::{Memory, Model, OwnModel};
-use crate::config::{ModelKind, PolicyConfig};
-use burn::cubecl::future::block_on;
+use super::{LANES, Memory, Model};
 #[cfg(feature = "general")]
 use burn::tensor::{Device, Tensor, TensorData};
 
@@ -24,6 +19,9 @@ pub trait Actor: Sync {
 
     /// Actions.
     fn num_actions(&self) -> usize;
+
+    /// The number of its parameters.
+    fn num_params(&self) -> usize;
 
     /// Numbers that it remembers of a game.
     fn memory_size(&self) -> usize;
@@ -44,159 +42,6 @@ pub trait Actor: Sync {
         memory: &mut [Lanes],
         scratch: &'a mut Self::Scratch,
     ) -> &'a [Lanes];
-}
-
-/// The policy of a [`Network`] on the CPU: on its vector units where it is one of ours.
-#[derive(Clone, Debug)]
-pub enum NativePolicy {
-    /// A multi-layer perceptron.
-    Mlp(NativeMlp),
-    /// A gated recurrent network.
-    Gru(NativeGru),
-    /// A transformer.
-    Decoder(NativeDecoder),
-    /// A model that somebody has brought along.
-    #[cfg(feature = "general")]
-    Own(TensorActor<OwnModel>),
-}
-
-/// The room of a [`NativePolicy`].
-#[derive(Clone, Debug)]
-#[allow(clippy::large_enum_variant)]
-pub enum NativeScratch {
-    /// The room of a perceptron.
-    Mlp(<NativeMlp as Actor>::Scratch),
-    /// The room of a recurrent network.
-    Gru(<NativeGru as Actor>::Scratch),
-    /// The room of a transformer.
-    Decoder(<NativeDecoder as Actor>::Scratch),
-    /// The room of a model that somebody has brought along.
-    #[cfg(feature = "general")]
-    Own(<TensorActor<OwnModel> as Actor>::Scratch),
-}
-
-impl NativePolicy {
-    /// Copies the weights. On a device this reads them back and waits for them.
-    pub fn new(network: &Network) -> Self {
-        block_on(Self::new_async(match network {
-            Network::Mlp(mlp) => FastForm::Mlp(mlp),
-            Network::Gru(gru) => FastForm::Gru(gru),
-            Network::Decoder(decoder) => FastForm::Decoder(decoder),
-            #[cfg(feature = "general")]
-            Network::Own(own) => match own.fast_form() {
-                Some(form) => form,
-                None => {
-                    let (features, actions) = (own.num_features(), own.num_actions());
-                    return Self::Own(TensorActor::new(own, features, actions));
-                }
-            },
-        }))
-    }
-
-    /// The asynchronous form of [`NativePolicy::new`], for where a thread must not block.
-    pub async fn new_async(network: FastForm<'_>) -> Self {
-        match network {
-            FastForm::Mlp(mlp) => Self::Mlp(NativeMlp::new_async(mlp).await),
-            FastForm::Gru(gru) => Self::Gru(NativeGru::new_async(gru).await),
-            FastForm::Decoder(decoder) => Self::Decoder(NativeDecoder::new_async(decoder).await),
-        }
-    }
-
-    /// From the settings of a network of ours, and its parameters in the order of
-    /// [`flatten`](super::flatten).
-    ///
-    /// # Panics
-    /// If the number of parameters is another, or the network is none of ours.
-    pub fn from_params(
-        num_features: usize,
-        num_actions: usize,
-        config: &PolicyConfig,
-        params: &[f32],
-    ) -> Self {
-        let widths = mlp_widths(num_features, num_actions, config);
-        let activation = config.activation;
-        match config.kind {
-            ModelKind::Mlp => Self::Mlp(NativeMlp::from_params(&widths, activation, params)),
-            ModelKind::Gru => Self::Gru(NativeGru::from_params(&widths, activation, params)),
-            ModelKind::Decoder => {
-                let shape = DecoderShape::new(num_features, num_actions, config);
-                Self::Decoder(NativeDecoder::from_params(shape, params))
-            }
-            ModelKind::Own(ref name) => panic!("`{name}` is no network that comes along"),
-        }
-    }
-
-    /// The number of parameters.
-    pub fn num_params(&self) -> usize {
-        match self {
-            Self::Mlp(mlp) => mlp.num_params(),
-            Self::Gru(gru) => gru.num_params(),
-            Self::Decoder(decoder) => decoder.num_params(),
-            #[cfg(feature = "general")]
-            Self::Own(own) => burn::module::Module::num_params(&own.model),
-        }
-    }
-}
-
-/// Runs the same for whichever network it is.
-macro_rules! with_native {
-    ($policy:expr, $network:ident => $run:expr) => {
-        match $policy {
-            NativePolicy::Mlp($network) => $run,
-            NativePolicy::Gru($network) => $run,
-            NativePolicy::Decoder($network) => $run,
-            #[cfg(feature = "general")]
-            NativePolicy::Own($network) => $run,
-        }
-    };
-}
-
-impl Actor for NativePolicy {
-    type Scratch = NativeScratch;
-
-    fn num_features(&self) -> usize {
-        with_native!(self, network => Actor::num_features(network))
-    }
-
-    fn num_actions(&self) -> usize {
-        with_native!(self, network => Actor::num_actions(network))
-    }
-
-    fn memory_size(&self) -> usize {
-        with_native!(self, network => network.memory_size())
-    }
-
-    fn initial_memory(&self) -> Vec<f32> {
-        with_native!(self, network => network.initial_memory())
-    }
-
-    fn scratch(&self) -> NativeScratch {
-        match self {
-            Self::Mlp(mlp) => NativeScratch::Mlp(mlp.scratch()),
-            Self::Gru(gru) => NativeScratch::Gru(gru.scratch()),
-            Self::Decoder(decoder) => NativeScratch::Decoder(decoder.scratch()),
-            #[cfg(feature = "general")]
-            Self::Own(own) => NativeScratch::Own(own.scratch()),
-        }
-    }
-
-    fn act<'a>(
-        &self,
-        obs: &[Lanes],
-        memory: &mut [Lanes],
-        scratch: &'a mut NativeScratch,
-    ) -> &'a [Lanes] {
-        match (self, scratch) {
-            (Self::Mlp(mlp), NativeScratch::Mlp(scratch)) => mlp.act(obs, memory, scratch),
-            (Self::Gru(gru), NativeScratch::Gru(scratch)) => gru.act(obs, memory, scratch),
-            (Self::Decoder(decoder), NativeScratch::Decoder(scratch)) => {
-                decoder.act(obs, memory, scratch)
-            }
-            #[cfg(feature = "general")]
-            (Self::Own(own), NativeScratch::Own(scratch)) => own.act(obs, memory, scratch),
-            _ => panic!("the scratch is that of another network"),
-        }
-    }
 }
 
 /// Any model, by Burn's operations on the CPU.
@@ -235,6 +80,10 @@ impl<M: Model> Actor for TensorActor<M> {
 
     fn num_actions(&self) -> usize {
         self.num_actions
+    }
+
+    fn num_params(&self) -> usize {
+        burn::module::Module::num_params(&self.model)
     }
 
     fn memory_size(&self) -> usize {

@@ -6,7 +6,7 @@
 //! time.
 
 use super::lanes::{LANES, Lanes};
-use crate::config::Activation;
+use crate::math::Activation;
 use crate::math::activation::{self, for_activation};
 use crate::math::any;
 #[cfg(not(target_family = "wasm"))]

@@ -2,44 +2,47 @@
 //! over actions.
 //!
 //! A model is a Burn module that implements [`Model`], or [`Memoryless`], which is one function; that is
-//! enough to be trained on every device. [`Network`] is what settings name: the three that come along, [`Mlp`],
-//! [`Gru`] and [`Decoder`], a folder each, where `burn.rs` trains anywhere and `cpu.rs` and `kernel.rs` are its fast forms, or
-//! a user's own (`own.rs`).
+//! enough to be trained on every device. [`Network`] is what settings name: one of those that come along
+//! (`registry.rs` lists them, a folder each), or a user's own (`own.rs`).
 
 mod actor;
 mod categorical;
-mod decoder;
 mod dense;
-mod gru;
 mod lanes;
 mod memory;
-mod mlp;
+mod native;
 mod network;
 mod orthogonal;
 #[cfg(feature = "general")]
 mod own;
 mod parameters;
+mod policy;
+mod registry;
 pub mod saved;
 
+pub use actor::Actor;
 #[cfg(feature = "general")]
 pub use actor::TensorActor;
-pub use actor::{Actor, NativePolicy};
 pub use categorical::{Categorical, sample};
-pub use decoder::{Decoder, DecoderShape, NativeDecoder, SequenceLearner, Sequences};
-pub use gru::{Gru, NativeGru};
 pub use lanes::{LANES, Lanes};
 pub(crate) use lanes::{argmax_lane, sample_lanes};
 pub use memory::Memory;
-pub(crate) use mlp::MANY_FEATURES;
-#[cfg(feature = "kernels")]
-pub(crate) use mlp::kernel as kernels;
-#[cfg(feature = "kernels")]
-pub use mlp::kernel::{FlatMlp, Observed, Observer, StoredFeatures};
-pub use mlp::{Mlp, NativeMlp, Scratch};
+pub use native::{NativePolicy, NativeScratch};
 pub use network::{FastForm, Network};
 #[cfg(feature = "general")]
 pub use own::{NamedModel, OwnModel};
 pub use parameters::{Parameter, flatten, named_parameters, unflatten};
+pub use policy::PolicyConfig;
+pub(crate) use policy::limit;
+pub(crate) use registry::mlp::MANY_FEATURES;
+#[cfg(feature = "kernels")]
+pub(crate) use registry::mlp::kernel as kernels;
+#[cfg(feature = "kernels")]
+pub use registry::mlp::kernel::{FlatMlp, Observed, Observer, StoredFeatures};
+pub use registry::{
+    BuiltIn, Decoder, DecoderConfig, DecoderShape, FromRows, Gru, Mlp, ModelKind, NativeDecoder,
+    NativeGru, NativeMlp, OwnSettings, Scratch, SequenceLearner, Sequences,
+};
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};

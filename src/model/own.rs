@@ -1,7 +1,7 @@
 //! A model of a user's own, whatever its type, as one of the networks that settings name.
 
 use super::{FastForm, Memory, Model};
-use crate::config::PolicyConfig;
+use crate::model::PolicyConfig;
 use burn::module::{
     Content, Devices, Module, ModuleDisplay, ModuleDisplayDefault, ModuleMapper, ModuleVisitor,
     Param,

@@ -15,6 +15,16 @@ pub struct Parameter {
     pub shape: Vec<usize>,
 }
 
+impl Parameter {
+    /// Those of a linear layer: weights `[inputs, outputs]` and biases.
+    pub(super) fn linear(name: &str, inputs: usize, outputs: usize) -> [Self; 2] {
+        [
+            Self { name: format!("{name}.weight"), shape: vec![inputs, outputs] },
+            Self { name: format!("{name}.bias"), shape: vec![outputs] },
+        ]
+    }
+}
+
 /// Whether a module is one of the variants of another: which one is no part of a parameter's name.
 fn is_choice(container_type: &str) -> bool {
     container_type.starts_with("Enum:")

@@ -3,8 +3,7 @@
 //! The format is safetensors (<https://huggingface.co/docs/safetensors>). Its metadata holds one entry,
 //! `grove`: a [`Header`] as JSON. Readers that do not know it find plain tensors.
 
-use super::{DecoderShape, Parameter};
-use crate::config::{ModelKind, PolicyConfig};
+use super::Parameter;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -36,70 +35,6 @@ pub enum SavedError {
          saved, or config.toml beside it"
     )]
     NoHeader,
-}
-
-/// Names and shapes of the parameters of the [`Network`](super::Network) that settings ask for, in the
-/// order of [`flatten`](super::flatten).
-///
-/// # Panics
-/// If they ask for a model that somebody has brought along.
-pub fn network_parameters(
-    num_features: usize,
-    num_actions: usize,
-    config: &PolicyConfig,
-) -> Vec<Parameter> {
-    match config.kind {
-        ModelKind::Mlp => mlp_parameters(num_features, num_actions, config),
-        ModelKind::Gru => gru_parameters(num_features, num_actions, config),
-        ModelKind::Decoder => DecoderShape::new(num_features, num_actions, config).parameters(),
-        ModelKind::Own(ref name) => panic!("`{name}` is no network that comes along"),
-    }
-}
-
-/// Names and shapes of the parameters of an [`Mlp`](super::Mlp), in the order of
-/// [`flatten`](super::flatten).
-pub fn mlp_parameters(
-    num_features: usize,
-    num_actions: usize,
-    config: &PolicyConfig,
-) -> Vec<Parameter> {
-    let widths = mlp_widths(num_features, num_actions, config);
-    let layers = widths.windows(2).enumerate();
-    layers.flat_map(|(i, size)| layer(&format!("layers.{i}"), size[0], size[1])).collect()
-}
-
-/// Names and shapes of the parameters of a [`Gru`](super::Gru), in the order of
-/// [`flatten`](super::flatten).
-pub fn gru_parameters(
-    num_features: usize,
-    num_actions: usize,
-    config: &PolicyConfig,
-) -> Vec<Parameter> {
-    let widths = mlp_widths(num_features, num_actions, config);
-    let encoders = widths.len() - 3;
-    let [inputs, size] = [widths[encoders], widths[encoders + 1]];
-    let layers = widths.windows(2).take(encoders).enumerate();
-    let encoder = layers.flat_map(|(i, pair)| layer(&format!("encoder.{i}"), pair[0], pair[1]));
-    let rest = [
-        layer("input_gates", inputs, 3 * size),
-        layer("memory_gates", size, 3 * size),
-        layer("head", size, num_actions),
-    ];
-    encoder.chain(rest.into_iter().flatten()).collect()
-}
-
-/// Names and shapes of a linear layer's parameters.
-fn layer(name: &str, inputs: usize, outputs: usize) -> [Parameter; 2] {
-    [
-        Parameter { name: format!("{name}.weight"), shape: vec![inputs, outputs] },
-        Parameter { name: format!("{name}.bias"), shape: vec![outputs] },
-    ]
-}
-
-/// The widths of a network's layers, from its features to its actions.
-pub fn mlp_widths(num_features: usize, num_actions: usize, config: &PolicyConfig) -> Vec<usize> {
-    let hidden = config.hidden.iter().copied();
-    std::iter::once(num_features).chain(hidden).chain([num_actions]).collect()
 }
 
 /// A parameter vector as a file of named tensors.
@@ -183,25 +118,16 @@ fn unreadable(error: impl ToString) -> SavedError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Activation;
-    use crate::model::{Mlp, named_parameters};
-    use burn::tensor::Device;
+    use crate::math::Activation;
+    use crate::model::PolicyConfig;
 
-    fn config(hidden: &[usize]) -> PolicyConfig {
-        PolicyConfig::mlp(hidden, Activation::Tanh)
-    }
-
-    #[test]
-    fn parameters_are_those_of_the_network() {
-        for hidden in [&[7][..], &[5, 3]] {
-            let mlp = Mlp::new(4, 2, &config(hidden), 1, &Device::flex());
-            assert_eq!(mlp_parameters(4, 2, &config(hidden)), named_parameters(&mlp));
-        }
+    fn perceptron(num_features: usize, hidden: &[usize]) -> Vec<Parameter> {
+        PolicyConfig::mlp(hidden, Activation::Tanh).parameters(num_features, 2)
     }
 
     #[test]
     fn what_is_written_is_read_and_the_header_with_it() {
-        let parameters = mlp_parameters(2, 2, &config(&[3]));
+        let parameters = perceptron(2, &[3]);
         let params: Vec<f32> = (0..17).map(|i| i as f32 * 0.5 - 3.0).collect();
         let header = Header { iteration: 12, config: "env = \"catch\"\n".to_string() };
         let bytes = write_params(&parameters, &params, Some(&header));
@@ -216,18 +142,18 @@ mod tests {
 
     #[test]
     fn broken_and_foreign_files_are_told_apart() {
-        let parameters = mlp_parameters(2, 2, &config(&[3]));
+        let parameters = perceptron(2, &[3]);
         let good = write_params(&parameters, &[0.5; 17], None);
         let fails = |bytes: &[u8]| read_params(bytes, &parameters).unwrap_err();
         for cut in [0, 7, 20, good.len() - 1] {
             assert!(matches!(fails(&good[..cut]), SavedError::Unreadable(_)), "{cut} bytes");
         }
-        let other = mlp_parameters(3, 2, &config(&[3]));
+        let other = perceptron(3, &[3]);
         assert!(matches!(
             fails(&write_params(&other, &[0.5; 20], None)),
             SavedError::OtherShape(reason) if reason.contains("[3, 3] instead of F32 [2, 3]")
         ));
-        let deeper = mlp_parameters(2, 2, &config(&[3, 3]));
+        let deeper = perceptron(2, &[3, 3]);
         assert!(matches!(
             fails(&write_params(&deeper, &[0.5; 29], None)),
             SavedError::OtherShape(reason) if reason.contains("6 tensors instead of 4")

@@ -6,6 +6,7 @@ use crate::config::describe;
 use crate::trainer::{config_toml, new_settings};
 use anyhow::Result;
 use serde::Serialize;
+use std::borrow::Cow;
 use toml::{Table, Value};
 
 pub fn run(games: &Games, args: SettingsArgs) -> Result<()> {
@@ -17,7 +18,7 @@ pub fn run(games: &Games, args: SettingsArgs) -> Result<()> {
 struct Setting {
     key: String,
     default: Value,
-    range: Option<&'static str>,
+    range: Option<Cow<'static, str>>,
     meaning: Option<&'static str>,
 }
 
@@ -41,7 +42,7 @@ pub fn list<G: Playable>(args: &SettingsArgs) -> Result<()> {
 fn all(table: &Table) -> Vec<Setting> {
     let setting = |key: String, default: &Value| {
         let about = describe(&key);
-        let (range, meaning) = (about.map(|a| a.range), about.map(|a| a.meaning));
+        let (range, meaning) = about.map(|a| (a.range, a.meaning)).unzip();
         Setting { key, default: default.clone(), range, meaning }
     };
     let mut found = Vec::new();
@@ -79,7 +80,7 @@ pub fn commented(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{DESCRIPTIONS, TrainConfig};
+    use crate::config::{TrainConfig, descriptions};
     use crate::env::Fruit;
 
     #[test]
@@ -89,7 +90,7 @@ mod tests {
         assert_eq!(text.parse::<Table>().unwrap(), plain.parse::<Table>().unwrap());
         assert_eq!(
             text.lines().filter(|line| line.starts_with('#')).count(),
-            2 * DESCRIPTIONS.len()
+            2 * descriptions().count()
         );
         let words =
             "# The highest learning rate of the run.\n# learning_rate: above 0\nlearning_rate = ";

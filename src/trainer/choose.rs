@@ -91,11 +91,8 @@ pub(super) fn obstacle<M: Model>(
     }
     let mlp = match model.fast_form() {
         Some(FastForm::Mlp(mlp)) => mlp,
-        Some(FastForm::Gru(_)) => {
-            return Some("the fast engines take perceptrons, not a `gru`".to_string());
-        }
-        Some(FastForm::Decoder(_)) => {
-            return Some("the fast engines take perceptrons, not a `decoder`".to_string());
+        Some(other) => {
+            return Some(format!("the fast engines take perceptrons, not a `{}`", other.kind()));
         }
         None => return Some("the fast engines take perceptrons, not other models".to_string()),
     };

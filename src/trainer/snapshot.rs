@@ -8,7 +8,7 @@ use crate::config::{ConfigError, ModelKind, TrainConfig, overlay};
 use crate::device;
 use crate::env::Rules;
 use crate::learner::Moments;
-use crate::model::saved::{self, Header, SavedError, network_parameters, write_params};
+use crate::model::saved::{self, Header, SavedError, write_params};
 use crate::model::{
     Memory, Model, NativePolicy, Network, Parameter, flatten, named_parameters, unflatten,
 };
@@ -157,7 +157,7 @@ pub fn load_policy<G: Rules>(
 ) -> Result<NativePolicy, SnapshotError> {
     comes_along(config)?;
     let (features, actions) = (game.num_features(), game.num_actions());
-    let parameters = network_parameters(features, actions, &config.policy);
+    let parameters = config.policy.parameters(features, actions);
     let weights = read_params(checkpoint, WEIGHTS, &parameters)?;
     Ok(NativePolicy::from_params(features, actions, &config.policy, &weights))
 }

@@ -6,7 +6,7 @@ use burn::tensor::Device;
 use grove::checkpoint::Checkpoint;
 use grove::config::{Start, TrainConfig};
 use grove::env::{Catch, Env};
-use grove::model::saved::{mlp_parameters, read_header, read_params};
+use grove::model::saved::{read_header, read_params};
 use grove::trainer::Trainer;
 
 /// A run of four short iterations.
@@ -40,7 +40,7 @@ pub async fn whole_runs(device: &Device) -> f64 {
         let mut run = Trainer::new(Catch::default(), &config, device);
         let mut native = Trainer::new(Catch::default(), &config, &cpu());
         let features = Catch::default().num_features();
-        let parameters = mlp_parameters(features, 3, &config.policy);
+        let parameters = config.policy.parameters(features, 3);
         let params = |file: &[u8]| -> Vec<f64> {
             let params = read_params(file, &parameters).expect("it is a policy");
             params.into_iter().map(f64::from).collect()

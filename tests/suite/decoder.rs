@@ -17,7 +17,7 @@ use grove::trainer::{Trainer, load_policy};
 fn decoder_run(start: Start) -> TrainConfig {
     let mut config = short_run(start);
     config.policy.kind = ModelKind::Decoder;
-    config.policy.decoder = DecoderConfig {
+    config.policy.own.decoder = DecoderConfig {
         hidden_size: 8,
         num_layers: 2,
         num_heads: 2,
@@ -51,7 +51,7 @@ fn on_an_adapter_a_decoder_repeats_and_resumes_byte_for_byte() {
 fn any_number_of_threads_makes_the_same_bytes() {
     // As many games, steps and units as make Burn's CPU backend divide its work.
     let mut config = decoder_run(Start::Branch);
-    config.policy.decoder = DecoderConfig { context: 8, ..DecoderConfig::default() };
+    config.policy.own.decoder = DecoderConfig { context: 8, ..DecoderConfig::default() };
     config.rollout.num_groups = 32;
     config.rollout.group_size = 8;
     config.rollout.num_steps = 24;
@@ -234,7 +234,7 @@ fn sizes_that_do_not_fit_are_named_where_the_policy_is_a_decoder() {
         assert!(said.contains(words) && said.trim().lines().count() == 1, "{said}");
         // Of no other kind of network.
         let mut config = TrainConfig::for_game(Catch::NAME);
-        config.policy.decoder.num_kv_heads = 3;
+        config.policy.own.decoder.num_kv_heads = 3;
         config.validate().unwrap();
     }
 }

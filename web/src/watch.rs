@@ -6,8 +6,8 @@ use crate::kind::Kind;
 use crate::screen::Canvas;
 use crate::shown::{Scores, Shown, Standing};
 use grove::config::TrainConfig;
-use grove::model::saved::{Header, network_parameters, read_header, with_header, write_params};
-use grove::model::{NativePolicy, Parameter};
+use grove::model::saved::{Header, read_header, with_header, write_params};
+use grove::model::{Actor, NativePolicy, Parameter};
 use grove::rng::{draw, uniform};
 use grove::rollout::{Choice, Player};
 use grove::trainer::{policy_file, saved_game_name};
@@ -77,7 +77,7 @@ impl Policy {
         let kind = games::find(name).ok_or_else(|| unknown(name))?.usual();
         let config = kind.defaults()?;
         let (features, actions) = (kind.features().len(), kind.actions().len());
-        let parameters = network_parameters(features, actions, &config.policy);
+        let parameters = config.policy.parameters(features, actions);
         let count = |parameter: &Parameter| parameter.shape.iter().product::<usize>();
         let params: Vec<f32> = (0..parameters.iter().map(count).sum::<usize>() as u32)
             .map(|i| uniform(draw(config.seed as u32, i)) - 0.5)

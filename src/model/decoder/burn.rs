@@ -2,7 +2,7 @@
 
 use super::rope::{Turns, turn, turns_of};
 use super::shape::DecoderShape;
-use crate::config::PolicyConfig;
+use crate::model::PolicyConfig;
 use crate::model::orthogonal::{layer, linear, orthogonal};
 use crate::model::{FastForm, Model};
 use crate::rng::draw;

@@ -107,12 +107,6 @@ impl NativeDecoder {
         Self { input, layers, norm, head, turns, shape }
     }
 
-    /// The number of parameters.
-    pub fn num_params(&self) -> usize {
-        let shapes = self.shape.parameters();
-        shapes.iter().map(|parameter| parameter.shape.iter().product::<usize>()).sum()
-    }
-
     /// Adds the step at hand to a layer's cache in `memory`, and looks back at what is there: the normed
     /// stream becomes what attention adds to it.
     fn attend(&self, number: usize, layer: &Layer, memory: &mut [Lanes], scratch: &mut Scratch) {
@@ -165,6 +159,11 @@ impl Actor for NativeDecoder {
 
     fn num_actions(&self) -> usize {
         self.shape.num_actions
+    }
+
+    fn num_params(&self) -> usize {
+        let shapes = self.shape.parameters();
+        shapes.iter().map(|parameter| parameter.shape.iter().product::<usize>()).sum()
     }
 
     fn memory_size(&self) -> usize {

@@ -6,7 +6,9 @@
 
 mod attention;
 mod burn;
+mod config;
 mod cpu;
+mod kind;
 mod layers;
 mod learn;
 mod product;
@@ -16,6 +18,7 @@ mod shape;
 mod tests;
 
 pub use self::burn::Decoder;
+pub use config::DecoderConfig;
 pub use cpu::NativeDecoder;
 pub use learn::{SequenceLearner, Sequences};
 pub use shape::DecoderShape;

@@ -1,7 +1,7 @@
 //! How large a decoder is, which switches it has on, and what it remembers.
 
-use crate::config::PolicyConfig;
 use crate::model::Parameter;
+use crate::model::PolicyConfig;
 
 /// The sizes and switches of a [`Decoder`](super::Decoder). The names are those of Hugging Face's
 /// configurations.
@@ -34,7 +34,7 @@ pub struct DecoderShape {
 impl DecoderShape {
     /// That which settings ask for.
     pub fn new(num_features: usize, num_actions: usize, config: &PolicyConfig) -> Self {
-        let decoder = &config.decoder;
+        let decoder = &config.own.decoder;
         Self {
             num_features,
             num_actions,

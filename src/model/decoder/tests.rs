@@ -1,8 +1,8 @@
 //! The decoder in all its forms against a slow one in f64, written number by number.
 
 use super::{Decoder, DecoderShape, NativeDecoder, SequenceLearner, Sequences};
-use crate::config::{DecoderConfig, PolicyConfig};
 use crate::model::{Actor, LANES, Lanes, Memory, Model, flatten, named_parameters, unflatten};
+use crate::model::{DecoderConfig, PolicyConfig};
 use burn::tensor::{Device, Tensor, TensorData};
 use std::collections::HashMap;
 use std::ops::Range;

@@ -1,9 +1,9 @@
 //! The gated recurrent network (Cho et al. 2014), as a Burn module.
 
-use crate::config::{Activation, PolicyConfig};
-use crate::model::mlp::{activate, tanh};
+use crate::math::Activation;
+use crate::model::PolicyConfig;
 use crate::model::orthogonal::{layer, linear, orthogonal};
-use crate::model::saved::mlp_widths;
+use crate::model::registry::mlp::{activate, tanh};
 use crate::model::{FastForm, Model};
 use crate::rng::draw;
 use burn::module::{Module, Param};
@@ -49,7 +49,7 @@ impl Gru {
         key: u32,
         device: &Device,
     ) -> Self {
-        let widths = mlp_widths(num_features, num_actions, config);
+        let widths = config.widths(num_features, num_actions);
         let encoders = widths.len() - 3;
         let [inputs, size] = [widths[encoders], widths[encoders + 1]];
         let encoder = widths.windows(2).take(encoders).enumerate().map(|(i, pair)| {
@@ -202,7 +202,6 @@ impl Model for Gru {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::saved::gru_parameters;
     use crate::model::{Memory, flatten, named_parameters, unflatten};
 
     /// A network with two hidden layers, and weights that make its memory move.
@@ -338,8 +337,8 @@ mod tests {
         for hidden in [&[5][..], &[7, 5], &[3, 7, 5]] {
             let config = PolicyConfig::gru(hidden, Activation::Relu);
             let gru = Gru::new(4, 2, &config, 1, &device);
-            assert_eq!(named_parameters(&gru), gru_parameters(4, 2, &config));
-            assert_eq!(gru.widths(), mlp_widths(4, 2, &config));
+            assert_eq!(named_parameters(&gru), config.parameters(4, 2));
+            assert_eq!(gru.widths(), config.widths(4, 2));
         }
     }
 }

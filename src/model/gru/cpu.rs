@@ -4,7 +4,7 @@
 //! but its own observations.
 
 use super::Gru;
-use crate::config::Activation;
+use crate::math::Activation;
 use crate::math::{sigmoid, tanh};
 use crate::model::dense::{Dense, activate, dense};
 use crate::model::{Actor, LANES, Lanes, parameters};
@@ -67,12 +67,6 @@ impl NativeGru {
         assert!(rest.is_empty(), "params: [num_params]");
         network
     }
-
-    /// The number of parameters.
-    pub fn num_params(&self) -> usize {
-        let gates = [&self.input_gates, &self.memory_gates, &self.head];
-        self.encoder.iter().chain(gates).map(Dense::num_params).sum()
-    }
 }
 
 impl Actor for NativeGru {
@@ -84,6 +78,11 @@ impl Actor for NativeGru {
 
     fn num_actions(&self) -> usize {
         self.head.outputs
+    }
+
+    fn num_params(&self) -> usize {
+        let gates = [&self.input_gates, &self.memory_gates, &self.head];
+        self.encoder.iter().chain(gates).map(Dense::num_params).sum()
     }
 
     fn memory_size(&self) -> usize {
@@ -144,7 +143,7 @@ fn remember(inputs: &[Lanes], own: &[Lanes], memory: &mut [Lanes]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::PolicyConfig;
+    use crate::model::PolicyConfig;
     use crate::model::{Model, flatten, unflatten};
     use burn::tensor::{Device, Tensor, TensorData};
 

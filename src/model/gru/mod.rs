@@ -2,6 +2,7 @@
 
 mod burn;
 mod cpu;
+mod kind;
 
 pub use self::burn::Gru;
 pub use cpu::NativeGru;

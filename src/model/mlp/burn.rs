@@ -1,8 +1,8 @@
 //! The multi-layer perceptron.
 
-use crate::config::{Activation, PolicyConfig};
+use crate::math::Activation;
+use crate::model::PolicyConfig;
 use crate::model::orthogonal::linear;
-use crate::model::saved::mlp_widths;
 use crate::model::{FastForm, Memoryless};
 use crate::rng::draw;
 use burn::module::Module;
@@ -30,7 +30,7 @@ impl Mlp {
         key: u32,
         device: &Device,
     ) -> Self {
-        let sizes = mlp_widths(num_features, num_actions, config);
+        let sizes = config.widths(num_features, num_actions);
         let last = sizes.len() - 2;
         let layers = sizes
             .windows(2)

@@ -4,7 +4,7 @@
 //! but its own observation.
 
 use super::Mlp;
-use crate::config::Activation;
+use crate::math::Activation;
 use crate::model::dense::{Dense, activate, dense, find_active, sparse};
 use crate::model::{Actor, LANES, Lanes, parameters};
 use burn::cubecl::future::block_on;
@@ -76,11 +76,6 @@ impl NativeMlp {
         self.layers[self.layers.len() - 1].outputs
     }
 
-    /// The number of parameters.
-    pub fn num_params(&self) -> usize {
-        self.layers.iter().map(Dense::num_params).sum()
-    }
-
     /// Room for the activations of one thread.
     pub fn scratch(&self) -> Scratch {
         let widest = self.layers.iter().map(|l| l.outputs).max().unwrap_or(0);
@@ -128,6 +123,10 @@ impl Actor for NativeMlp {
         self.num_actions()
     }
 
+    fn num_params(&self) -> usize {
+        self.layers.iter().map(Dense::num_params).sum()
+    }
+
     fn memory_size(&self) -> usize {
         0
     }
@@ -149,7 +148,7 @@ impl Actor for NativeMlp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::PolicyConfig;
+    use crate::model::PolicyConfig;
     use crate::model::{Memoryless, flatten};
     use burn::tensor::{Device, Tensor, TensorData};
 

@@ -1,7 +1,7 @@
 //! The multi-layer perceptron inside kernels.
 
 use super::Mlp;
-use crate::config::Activation;
+use crate::math::Activation;
 use crate::math::activation::activate;
 use crate::model::flatten;
 use burn::cubecl;

@@ -4,8 +4,9 @@ mod burn;
 mod cpu;
 #[cfg(feature = "kernels")]
 pub(crate) mod kernel;
+mod kind;
 
 pub use self::burn::Mlp;
-pub(super) use self::burn::{activate, tanh};
+pub(in crate::model) use self::burn::{activate, tanh};
 pub(crate) use cpu::MANY_FEATURES;
 pub use cpu::{NativeMlp, Scratch};

@@ -19,9 +19,8 @@
 //! A device that is at 100 % of its peak by these counts would be at its limit; one at 10 % may be held
 //! up by other work (rules, draws, exponentials, launches), which the counts leave out.
 
-use crate::config::{ModelKind, TrainConfig};
+use crate::config::TrainConfig;
 use crate::env::{Rules, num_words};
-use crate::model::DecoderShape;
 use serde::Serialize;
 
 /// Arithmetic and traffic of a step of one game.
@@ -59,29 +58,17 @@ impl Work {
     }
 }
 
-/// The weights of each layer of a policy, the first of which takes the observation.
+/// The weights of each matrix of a policy, the first of which takes the observation.
 fn layers<G: Rules>(game: G, config: &TrainConfig) -> Vec<f64> {
-    let (features, actions) = (game.num_features(), game.num_actions());
-    if config.policy.kind == ModelKind::Decoder {
-        let matrices = DecoderShape::new(features, actions, &config.policy).parameters();
-        let matrices = matrices.into_iter().filter(|matrix| matrix.shape.len() == 2);
-        return matrices.map(|matrix| (matrix.shape[0] * matrix.shape[1]) as f64).collect();
-    }
-    let inputs = [features].into_iter().chain(config.policy.hidden.iter().copied());
-    let outputs = config.policy.hidden.iter().copied().chain([actions]);
-    let mut layers: Vec<f64> = inputs.zip(outputs).map(|(i, o)| (i * o) as f64).collect();
-    if config.policy.kind == ModelKind::Gru {
-        // Three gates of the last hidden layer, each of its inputs and of its memory.
-        let last = layers.len() - 2;
-        let size = config.policy.hidden[last] as f64;
-        layers[last] = 3.0 * (layers[last] + size * size);
-    }
-    layers
+    let parameters = config.policy.parameters(game.num_features(), game.num_actions());
+    let matrices = parameters.iter().filter(|parameter| parameter.shape.len() == 2);
+    matrices.map(|matrix| matrix.shape.iter().product::<usize>() as f64).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::ModelKind;
     use crate::env::{Env, Fruit};
 
     #[test]

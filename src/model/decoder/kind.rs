@@ -1,0 +1,61 @@
+//! The decoder among the networks that come along.
+
+use super::{Decoder, DecoderConfig, DecoderShape, NativeDecoder};
+use crate::math::Activation;
+use crate::model::{BuiltIn, ModelKind, OwnSettings, Parameter, PolicyConfig};
+use burn::tensor::Device;
+
+impl PolicyConfig {
+    /// A transformer of these sizes.
+    pub fn decoder(sizes: DecoderConfig) -> Self {
+        let own = OwnSettings { decoder: sizes };
+        Self { own, ..Self::new(ModelKind::Decoder, &[64, 64], Activation::Relu) }
+    }
+}
+
+impl BuiltIn for Decoder {
+    const NAME: &'static str = "decoder";
+
+    const SETTINGS: &'static [[&'static str; 3]] = super::config::SETTINGS;
+
+    type Native = NativeDecoder;
+
+    fn fresh(
+        num_features: usize,
+        num_actions: usize,
+        config: &PolicyConfig,
+        key: u32,
+        device: &Device,
+    ) -> Self {
+        Self::new(num_features, num_actions, config, key, device)
+    }
+
+    fn parameters(
+        num_features: usize,
+        num_actions: usize,
+        config: &PolicyConfig,
+    ) -> Vec<Parameter> {
+        DecoderShape::new(num_features, num_actions, config).parameters()
+    }
+
+    fn native(
+        num_features: usize,
+        num_actions: usize,
+        config: &PolicyConfig,
+        params: &[f32],
+    ) -> NativeDecoder {
+        NativeDecoder::from_params(DecoderShape::new(num_features, num_actions, config), params)
+    }
+
+    async fn to_native(&self) -> NativeDecoder {
+        NativeDecoder::new_async(self).await
+    }
+
+    fn sizes(config: &PolicyConfig) -> String {
+        config.own.decoder.sizes()
+    }
+
+    fn check(config: &PolicyConfig) -> Result<(), String> {
+        config.own.decoder.check()
+    }
+}

@@ -1,0 +1,62 @@
+//! The recurrent network among the networks that come along.
+
+use super::{Gru, NativeGru};
+use crate::math::Activation;
+use crate::model::{BuiltIn, ModelKind, Parameter, PolicyConfig};
+use burn::tensor::Device;
+
+impl PolicyConfig {
+    /// A recurrent network with these hidden layers, the last of which is the recurrent one.
+    pub fn gru(hidden: &[usize], activation: Activation) -> Self {
+        Self::new(ModelKind::Gru, hidden, activation)
+    }
+}
+
+impl BuiltIn for Gru {
+    const NAME: &'static str = "gru";
+
+    type Native = NativeGru;
+
+    fn fresh(
+        num_features: usize,
+        num_actions: usize,
+        config: &PolicyConfig,
+        key: u32,
+        device: &Device,
+    ) -> Self {
+        Self::new(num_features, num_actions, config, key, device)
+    }
+
+    fn parameters(
+        num_features: usize,
+        num_actions: usize,
+        config: &PolicyConfig,
+    ) -> Vec<Parameter> {
+        let widths = config.widths(num_features, num_actions);
+        let encoders = widths.len() - 3;
+        let [inputs, size] = [widths[encoders], widths[encoders + 1]];
+        let layers = widths.windows(2).take(encoders).enumerate();
+        let encoder = layers
+            .flat_map(|(i, pair)| Parameter::linear(&format!("encoder.{i}"), pair[0], pair[1]));
+        let rest = [
+            Parameter::linear("input_gates", inputs, 3 * size),
+            Parameter::linear("memory_gates", size, 3 * size),
+            Parameter::linear("head", size, num_actions),
+        ];
+        encoder.chain(rest.into_iter().flatten()).collect()
+    }
+
+    fn native(
+        num_features: usize,
+        num_actions: usize,
+        config: &PolicyConfig,
+        params: &[f32],
+    ) -> NativeGru {
+        let widths = config.widths(num_features, num_actions);
+        NativeGru::from_params(&widths, config.activation, params)
+    }
+
+    async fn to_native(&self) -> NativeGru {
+        NativeGru::new_async(self).await
+    }
+}

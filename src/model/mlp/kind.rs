@@ -1,0 +1,71 @@
+//! The perceptron among the networks that come along.
+
+use super::{Mlp, NativeMlp};
+use crate::math::Activation;
+use crate::model::{BuiltIn, ModelKind, Parameter, PolicyConfig};
+use burn::tensor::Device;
+
+impl PolicyConfig {
+    /// A multi-layer perceptron with these hidden layers.
+    pub fn mlp(hidden: &[usize], activation: Activation) -> Self {
+        Self::new(ModelKind::Mlp, hidden, activation)
+    }
+}
+
+impl BuiltIn for Mlp {
+    const NAME: &'static str = "mlp";
+
+    type Native = NativeMlp;
+
+    fn fresh(
+        num_features: usize,
+        num_actions: usize,
+        config: &PolicyConfig,
+        key: u32,
+        device: &Device,
+    ) -> Self {
+        Self::new(num_features, num_actions, config, key, device)
+    }
+
+    fn parameters(
+        num_features: usize,
+        num_actions: usize,
+        config: &PolicyConfig,
+    ) -> Vec<Parameter> {
+        let widths = config.widths(num_features, num_actions);
+        let layers = widths.windows(2).enumerate();
+        let layer = |(i, size): (usize, &[usize])| {
+            Parameter::linear(&format!("layers.{i}"), size[0], size[1])
+        };
+        layers.flat_map(layer).collect()
+    }
+
+    fn native(
+        num_features: usize,
+        num_actions: usize,
+        config: &PolicyConfig,
+        params: &[f32],
+    ) -> NativeMlp {
+        let widths = config.widths(num_features, num_actions);
+        NativeMlp::from_params(&widths, config.activation, params)
+    }
+
+    async fn to_native(&self) -> NativeMlp {
+        NativeMlp::new_async(self).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::named_parameters;
+
+    #[test]
+    fn parameters_are_those_of_the_module() {
+        for hidden in [&[7][..], &[5, 3]] {
+            let config = PolicyConfig::mlp(hidden, Activation::Tanh);
+            let mlp = Mlp::new(4, 2, &config, 1, &Device::flex());
+            assert_eq!(config.parameters(4, 2), named_parameters(&mlp));
+        }
+    }
+}
