@@ -1,7 +1,7 @@
 //! Attention over a whole sequence on the CPU, forward and backward, a part of the queries at a time, so
 //! that the scores need no more room for a longer sequence.
 
-use super::product::{Target, View, product, transpose};
+use super::product::{Target, View, product};
 use super::shape::DecoderShape;
 use crate::math::{at_least, exp, ln};
 use crate::model::LANES;
@@ -39,7 +39,6 @@ pub struct Found<'a> {
 /// Room for a part of the queries.
 #[derive(Clone, Debug, Default)]
 pub struct Room {
-    turned: Vec<f32>,
     weights: Vec<f32>,
     slopes: Vec<f32>,
 }
@@ -87,19 +86,12 @@ impl<'a> Head<'a> {
     }
 }
 
-/// The rows of a matrix from one on.
-fn from_row(view: View<'_>, row: usize) -> View<'_> {
-    View { values: &view.values[row * view.row..], ..view }
-}
-
 /// The products of some rows of `a` with some of `b`, both of `dim` numbers, in `to`.
-fn compare(a: View, b: View, dim: usize, part: &Part, turned: &mut Vec<f32>, to: &mut Vec<f32>) {
-    turned.resize(dim * part.keys, 0.0);
-    transpose(from_row(b, part.first), turned, part.keys);
+fn compare(a: View, b: View, dim: usize, part: &Part, to: &mut Vec<f32>) {
     to.resize(part.count * part.keys, 0.0);
     let target = Target { values: to, row: part.keys, add: false };
     let sizes = [part.count, dim, part.keys];
-    product(from_row(a, part.from), View::rows(turned, part.keys), target, sizes);
+    product(a.from_row(part.from), b.from_row(part.first).transposed(), target, sizes);
 }
 
 /// Fills `found` and `totals` ([`Found`]).
@@ -114,8 +106,8 @@ pub fn forward(
     for number in 0..shape.num_heads {
         let head = Head::new(shape, heads, number);
         for part in parts(sight) {
-            let Room { turned, weights, .. } = room;
-            compare(head.queries, head.keys, head.dim, &part, turned, weights);
+            let weights = &mut room.weights;
+            compare(head.queries, head.keys, head.dim, &part, weights);
             for (q, weights) in weights.chunks_exact_mut(part.keys).enumerate() {
                 let t = part.from + q;
                 let seen = sight.first[t] - part.first..sight.before + t + 1 - part.first;
@@ -129,7 +121,7 @@ pub fn forward(
             let sizes = [part.count, part.keys, head.dim];
             product(
                 View::rows(weights, part.keys),
-                from_row(head.values, part.first),
+                head.values.from_row(part.first),
                 target,
                 sizes,
             );
@@ -154,10 +146,10 @@ pub fn backward(
         let own = number / shape.heads_of_a_group() * dim;
         let gradient = View { values: &of.gradient[column..], row: size, column: 1 };
         for part in parts(sight) {
-            let Room { turned, weights, slopes } = room;
+            let Room { weights, slopes } = room;
             let Part { from, count, first, keys: n } = part;
-            compare(head.queries, head.keys, dim, &part, turned, weights);
-            compare(gradient, head.values, dim, &part, turned, slopes);
+            compare(head.queries, head.keys, dim, &part, weights);
+            compare(gradient, head.values, dim, &part, slopes);
             for q in 0..count {
                 let t = from + q;
                 let row = t * size + column..t * size + column + dim;
@@ -175,12 +167,12 @@ pub fn backward(
             }
             let (weights, slopes) = (View::rows(weights, n), View::rows(slopes, n));
             let target = Target { values: &mut values[first * kv + own..], row: kv, add: true };
-            product(weights.transposed(), from_row(gradient, from), target, [n, count, dim]);
+            product(weights.transposed(), gradient.from_row(from), target, [n, count, dim]);
             let target = Target { values: &mut keys[first * kv + own..], row: kv, add: true };
-            product(slopes.transposed(), from_row(head.queries, from), target, [n, count, dim]);
+            product(slopes.transposed(), head.queries.from_row(from), target, [n, count, dim]);
             let target =
                 Target { values: &mut queries[from * size + column..], row: size, add: false };
-            product(slopes, from_row(head.keys, first), target, [count, n, dim]);
+            product(slopes, head.keys.from_row(first), target, [count, n, dim]);
         }
     }
 }

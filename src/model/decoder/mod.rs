@@ -16,6 +16,7 @@ mod rope;
 mod shape;
 #[cfg(test)]
 mod tests;
+mod tiles;
 
 pub use self::burn::Decoder;
 pub use config::DecoderConfig;

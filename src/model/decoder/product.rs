@@ -1,15 +1,20 @@
-//! Products of matrices that lie anywhere, for learning on the CPU.
+//! Products of matrices that lie anywhere, for networks on the CPU.
 //!
-//! A tile of the result stays in registers while the inner dimension goes by: each step takes a row of `b`
-//! and multiplies it by one number of `a` for each row of the tile (the "outer product" form of Goto & van
-//! de Geijn 2008).
+//! A tile of the result stays in registers while the inner dimension goes by: each step takes some vectors
+//! of a row of `b` and multiplies them by one number of `a` for each row of the tile (the "outer product"
+//! form of Goto & van de Geijn 2008). Both are copied first into the order in which tiles read them.
+//!
+//! Every number of a result is summed in the order of the inner dimension, each step in one rounding, so
+//! that it depends on its own row and column alone: not on the sizes of the product, the number of threads or the
+//! instructions that the machine has.
 
-use crate::math::mul_add;
+use super::tiles;
 use crate::model::{LANES, Lanes};
-use multiversion::{multiversion, target::match_target};
+use multiversion::multiversion;
+use std::cell::RefCell;
 
 /// A matrix whose element `[i, k]` is `values[i * row + k * column]`.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
     /// The numbers.
     pub values: &'a [f32],
@@ -29,9 +34,15 @@ impl<'a> View<'a> {
     pub fn transposed(self) -> Self {
         Self { row: self.column, column: self.row, ..self }
     }
+
+    /// Its rows from one on.
+    pub fn from_row(self, row: usize) -> Self {
+        Self { values: &self.values[row * self.row..], ..self }
+    }
 }
 
 /// Where a product goes: row `i` begins at `values[i * row]`.
+#[derive(Debug)]
 pub struct Target<'a> {
     /// The numbers.
     pub values: &'a mut [f32],
@@ -44,106 +55,188 @@ pub struct Target<'a> {
 /// Rows, inner numbers and columns of a product.
 pub type Sizes = [usize; 3];
 
-/// `c = a b`, or `c += a b`: `a` is `[rows, inner]`, `b` `[inner, columns]`, whose columns lie side by side.
-#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-pub fn product(a: View, b: View, c: Target, sizes: Sizes) {
-    // With 32 registers of 16 lanes a tile can be larger.
-    match_target! {
-        "x86_64+avx512f" => tiles::<8, 3>(a, b, c, sizes),
-        _ => tiles::<4, 1>(a, b, c, sizes),
-    }
+/// Vectors of a strip of columns.
+const STRIP: usize = 3;
+
+/// A right operand in the order in which it is read: strips of [`STRIP`] vectors of columns, the last of as
+/// many as are left, each `[inner, vectors]`. Behind the last column are zeros.
+#[derive(Clone, Debug, Default)]
+pub struct Packed {
+    lanes: Vec<Lanes>,
+    inner: usize,
+    columns: usize,
 }
 
-/// Covers `c` with tiles of up to `R` rows and `V` vectors.
-#[inline(always)]
-fn tiles<const R: usize, const V: usize>(a: View, b: View, c: Target, sizes: Sizes) {
-    let [rows, inner, columns] = sizes;
-    let mut j = 0;
-    let mut c = c;
-    while columns - j >= V * LANES {
-        strip::<R, V>(a, b, &mut c, sizes, j);
-        j += V * LANES;
+impl Packed {
+    /// A copy of `b`, `[inner, columns]`.
+    pub fn new(b: View, inner: usize, columns: usize) -> Self {
+        let mut packed = Self::default();
+        packed.pack(b, inner, columns);
+        packed
     }
-    while columns - j >= 2 * LANES {
-        strip::<R, 2>(a, b, &mut c, sizes, j);
-        j += 2 * LANES;
-    }
-    while columns - j >= LANES {
-        strip::<R, 1>(a, b, &mut c, sizes, j);
-        j += LANES;
-    }
-    if j < columns {
-        (0..rows).for_each(|i| narrow(a, b, &mut c, [i, inner, j], columns - j));
-    }
-}
 
-/// The `V` vectors of columns from `j` on, for all rows.
-#[inline(always)]
-fn strip<const R: usize, const V: usize>(
-    a: View,
-    b: View,
-    c: &mut Target,
-    [rows, inner, _]: Sizes,
-    j: usize,
-) {
-    let mut i = 0;
-    while rows - i >= R {
-        tile::<R, V>(a, b, c, [i, inner, j]);
-        i += R;
-    }
-    while i < rows {
-        tile::<1, V>(a, b, c, [i, inner, j]);
-        i += 1;
-    }
-}
-
-/// The tile from row `i` and column `j` on.
-#[inline(always)]
-fn tile<const R: usize, const V: usize>(
-    a: View,
-    b: View,
-    c: &mut Target,
-    [i, inner, j]: [usize; 3],
-) {
-    let mut sums = [[[0.0f32; LANES]; V]; R];
-    for k in 0..inner {
-        let (vectors, _) = b.values[k * b.row + j..][..V * LANES].as_chunks::<LANES>();
-        let vectors: [Lanes; V] = *<&[Lanes; V]>::try_from(vectors).expect("V vectors");
-        for (r, sums) in sums.iter_mut().enumerate() {
-            let x = a.values[(i + r) * a.row + k * a.column];
-            for (sum, b) in sums.iter_mut().zip(&vectors) {
-                for (sum, b) in sum.iter_mut().zip(b) {
-                    *sum = mul_add(x, *b, *sum);
-                }
+    /// Becomes a copy of `b`, `[inner, columns]`.
+    pub fn pack(&mut self, b: View, inner: usize, columns: usize) {
+        (self.inner, self.columns) = (inner, columns);
+        let vectors = columns.div_ceil(LANES);
+        self.lanes.resize(vectors * inner, [0.0; LANES]);
+        if inner == 0 {
+            return;
+        }
+        for (number, strip) in self.lanes.chunks_mut(STRIP * inner).enumerate() {
+            for vector in 0..strip.len() / inner {
+                let j = (number * STRIP + vector) * LANES;
+                let b = View { values: &b.values[j * b.column..], ..b };
+                pack_vector(b, strip, [vector, strip.len() / inner], LANES.min(columns - j));
             }
         }
     }
-    for (r, sums) in sums.iter().enumerate() {
-        let row = &mut c.values[(i + r) * c.row + j..][..V * LANES];
-        store(row, sums.as_flattened(), c.add);
+
+    /// The strips, from the first column on.
+    fn strips(&self) -> impl Iterator<Item = &[Lanes]> {
+        self.lanes.chunks((STRIP * self.inner).max(1))
     }
 }
 
-/// A row of fewer columns than a vector has.
-#[inline(always)]
-fn narrow(a: View, b: View, c: &mut Target, [i, inner, j]: [usize; 3], width: usize) {
-    let mut sums = [0.0f32; LANES];
-    for k in 0..inner {
-        let x = a.values[i * a.row + k * a.column];
-        let row = &b.values[k * b.row + j..][..width];
-        for (sum, b) in sums.iter_mut().zip(row) {
-            *sum = mul_add(x, *b, *sum);
+/// Copies the first `width` columns of a matrix into one of the vectors of each row of a strip.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn pack_vector(b: View, strip: &mut [Lanes], [vector, vectors]: [usize; 2], width: usize) {
+    let rows = strip[vector..].iter_mut().step_by(vectors);
+    if b.column == 1 && width == LANES {
+        for (k, lanes) in rows.enumerate() {
+            *lanes = *b.values[k * b.row..].first_chunk().expect("LANES columns");
+        }
+    } else if b.row == 1 && width == LANES {
+        let inner = strip.len() / vectors;
+        let columns: [&[f32]; LANES] =
+            std::array::from_fn(|lane| &b.values[lane * b.column..][..inner]);
+        let rows = strip[vector..].iter_mut().step_by(vectors);
+        for (k, lanes) in rows.enumerate() {
+            *lanes = std::array::from_fn(|lane| columns[lane][k]);
+        }
+    } else {
+        for (k, lanes) in rows.enumerate() {
+            *lanes = [0.0; LANES];
+            for (lane, to) in lanes[..width].iter_mut().enumerate() {
+                *to = b.values[k * b.row + lane * b.column];
+            }
         }
     }
-    store(&mut c.values[i * c.row + j..][..width], &sums[..width], c.add);
 }
 
+/// Rows of `a` that are copied at a time: they stay in the cache while `b` goes by.
+const ROWS: usize = 64;
+
+/// Rows of a tile at most.
+const TILE: usize = 8;
+
+/// Room of a thread.
+#[derive(Default)]
+struct Room {
+    /// For a right operand.
+    right: Packed,
+    /// For rows of a left one.
+    left: Vec<f32>,
+    /// For a tile of sums.
+    sums: Vec<Lanes>,
+}
+
+thread_local! {
+    static ROOM: RefCell<Room> = RefCell::default();
+}
+
+/// `c = a b`, or `c += a b`: `a` is `[rows, inner]`, `b` `[inner, columns]`, no size 0.
+pub fn product(a: View, b: View, c: Target, [rows, inner, columns]: Sizes) {
+    ROOM.with_borrow_mut(|room| {
+        let mut right = std::mem::take(&mut room.right);
+        right.pack(b, inner, columns);
+        multiply(a, &right, c, rows, room);
+        room.right = right;
+    });
+}
+
+/// As [`product`], with an operand that was packed before.
+pub fn product_packed(a: View, b: &Packed, c: Target, rows: usize) {
+    ROOM.with_borrow_mut(|room| multiply(a, b, c, rows, room));
+}
+
+fn multiply(a: View, b: &Packed, mut c: Target, rows: usize, room: &mut Room) {
+    room.sums.resize(TILE * STRIP, [0.0; LANES]);
+    // As many sums as registers hold: with AVX-512 there are 32 of 16 lanes.
+    let i = if tiles::many_registers() { blocks::<TILE>(a, b, &mut c, [0, rows], room) } else { 0 };
+    let i = blocks::<4>(a, b, &mut c, [i, rows], room);
+    let i = blocks::<2>(a, b, &mut c, [i, rows], room);
+    blocks::<1>(a, b, &mut c, [i, rows], room);
+}
+
+/// The tiles of `R` rows each from row `from` on; gives the first row that is left.
+fn blocks<const R: usize>(
+    a: View,
+    b: &Packed,
+    c: &mut Target,
+    [from, rows]: [usize; 2],
+    room: &mut Room,
+) -> usize {
+    let Room { left, sums, .. } = room;
+    let inner = b.inner;
+    let mut i = from;
+    while rows - i >= R {
+        let tiles = ((rows - i) / R).min(ROWS / R);
+        left.resize((tiles * R * inner).max(left.len()), 0.0);
+        let (panels, _) = left.as_chunks_mut::<R>();
+        for t in 0..tiles {
+            pack_rows(a.from_row(i + t * R), &mut panels[t * inner..][..inner]);
+        }
+        let mut j = 0;
+        for strip in b.strips() {
+            for t in 0..tiles {
+                let panel = &panels[t * inner..][..inner];
+                let vectors = (b.columns - j).div_ceil(LANES).min(STRIP);
+                match vectors {
+                    1 => tiles::sums::<R, 1>(panel, strip, sums),
+                    2 => tiles::sums::<R, 2>(panel, strip, sums),
+                    _ => tiles::sums::<R, STRIP>(panel, strip, sums),
+                }
+                let part = Target { values: &mut c.values[(i + t * R) * c.row + j..], ..*c };
+                let width = (b.columns - j).min(STRIP * LANES);
+                store(&sums[..R * vectors], vectors, part, width);
+            }
+            j += STRIP * LANES;
+        }
+        i += tiles * R;
+    }
+    i
+}
+
+/// Copies the first `R` rows of `a`, number by number.
 #[inline(always)]
-fn store(row: &mut [f32], sums: &[f32], add: bool) {
-    if add {
-        row.iter_mut().zip(sums).for_each(|(c, sum)| *c += sum);
+fn pack_rows<const R: usize>(a: View, panel: &mut [[f32; R]]) {
+    let inner = panel.len();
+    if a.row == 1 {
+        for (k, to) in panel.iter_mut().enumerate() {
+            *to = *a.values[k * a.column..].first_chunk().expect("R rows");
+        }
+    } else if a.column == 1 {
+        let rows: [&[f32]; R] = std::array::from_fn(|r| &a.values[r * a.row..][..inner]);
+        for (k, to) in panel.iter_mut().enumerate() {
+            *to = std::array::from_fn(|r| rows[r][k]);
+        }
     } else {
-        row.copy_from_slice(sums);
+        for (k, to) in panel.iter_mut().enumerate() {
+            *to = std::array::from_fn(|r| a.values[r * a.row + k * a.column]);
+        }
+    }
+}
+
+/// Puts the first `width` columns of a tile, whose rows are so many vectors, where they go.
+fn store(sums: &[Lanes], vectors: usize, c: Target, width: usize) {
+    for (r, sums) in sums.chunks_exact(vectors).enumerate() {
+        let row = &mut c.values[r * c.row..][..width];
+        let sums = &sums.as_flattened()[..width];
+        match c.add {
+            true => row.iter_mut().zip(sums).for_each(|(c, sum)| *c += sum),
+            false => row.copy_from_slice(sums),
+        }
     }
 }
 
