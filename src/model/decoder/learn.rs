@@ -7,10 +7,11 @@
 
 use super::attention::{Found, Heads, Room, Sight, backward, forward};
 use super::layers::{Slots, bias_gradient, gate, gate_backward, norm, norm_backward, turn};
-use super::product::{Target, View, product, transpose};
+use super::product::{Packed, Target, View, product, product_packed};
 use super::rope::Turns;
 use super::shape::DecoderShape;
 use rayon::prelude::*;
+use std::ops::Range;
 
 /// Partial gradients at most.
 const SHARDS: usize = 16;
@@ -35,8 +36,9 @@ pub struct SequenceLearner {
     shape: DecoderShape,
     slots: Slots,
     turns: Turns,
-    /// The matrices with rows and columns exchanged, where the parameters have them.
-    transposed: Vec<f32>,
+    /// The matrices as products read them: for the way forward, and with rows and columns exchanged.
+    matrices: Matrices,
+    exchanged: Matrices,
     games: Vec<Game>,
     shards: Vec<Shard>,
 }
@@ -104,12 +106,56 @@ impl Normed {
     }
 }
 
+/// The matrices of a decoder, packed.
+#[derive(Clone, Debug, Default)]
+struct Matrices {
+    input: Packed,
+    layers: Vec<LayerMatrices>,
+    head: Packed,
+}
+
+/// The matrices of a layer, packed.
+#[derive(Clone, Debug, Default)]
+struct LayerMatrices {
+    /// Of queries, keys and values.
+    projections: [Packed; 3],
+    /// Of what attention found.
+    found: Packed,
+    gate: Packed,
+    up: Packed,
+    down: Packed,
+}
+
+impl Matrices {
+    /// Packs all matrices, where `exchanged` with rows and columns exchanged.
+    fn pack(&mut self, slots: &Slots, params: &[f32], exchanged: bool) {
+        let pack = |slot: &Range<usize>, outputs: usize, packed: &mut Packed| {
+            let (view, inputs) = (View::rows(&params[slot.clone()], outputs), slot.len() / outputs);
+            match exchanged {
+                true => packed.pack(view.transposed(), outputs, inputs),
+                false => packed.pack(view, inputs, outputs),
+            }
+        };
+        let size = slots.norm.len();
+        self.layers.resize_with(slots.layers.len(), LayerMatrices::default);
+        self.layers.par_iter_mut().zip(&slots.layers).for_each(|(to, layer)| {
+            for (linear, to) in layer.projections.iter().zip(&mut to.projections) {
+                pack(&linear.weight, linear.weight.len() / size, to);
+            }
+            pack(&layer.found, size, &mut to.found);
+            pack(&layer.gate, layer.gate.len() / size, &mut to.gate);
+            pack(&layer.up, layer.up.len() / size, &mut to.up);
+            pack(&layer.down, size, &mut to.down);
+        });
+        pack(&slots.input.weight, size, &mut self.input);
+        pack(&slots.head, slots.head.len() / size, &mut self.head);
+    }
+}
+
 /// `y = x w`, rows without gaps.
-fn apply(x: &[f32], weight: &[f32], inputs: usize, y: &mut [f32], add: bool) {
-    let outputs = weight.len() / inputs;
-    let target = Target { values: y, row: outputs, add };
-    let sizes = [x.len() / inputs, inputs, outputs];
-    product(View::rows(x, inputs), View::rows(weight, outputs), target, sizes);
+fn apply(x: &[f32], weight: &Packed, y: &mut [f32], add: bool) {
+    let target = Target { values: y, row: weight.columns(), add };
+    product_packed(View::rows(x, weight.inner()), weight, target, x.len() / weight.inner());
 }
 
 /// `gradient += x^T dy`, that of a weight.
@@ -127,7 +173,8 @@ impl SequenceLearner {
             slots: Slots::new(shape),
             turns: Turns::new(shape.head_dim(), shape.rope_theta),
             shape: shape.clone(),
-            transposed: Vec::new(),
+            matrices: Matrices::default(),
+            exchanged: Matrices::default(),
             games: Vec::new(),
             shards: Vec::new(),
         }
@@ -153,6 +200,7 @@ impl SequenceLearner {
         );
         let mut all = std::mem::take(&mut self.games);
         all.resize_with(games, Game::default);
+        self.matrices.pack(&self.slots, params, false);
         all.par_iter_mut().enumerate().for_each(|(i, game)| self.look(params, of, i, game));
         let mut logits = vec![0.0; steps * games * actions];
         for (slot, to) in logits.chunks_exact_mut(actions).enumerate() {
@@ -168,11 +216,7 @@ impl SequenceLearner {
     /// If lengths do not belong together.
     pub fn gradient(&mut self, params: &[f32], of_logits: &[f32]) -> Vec<f32> {
         let (games, actions) = (self.games.len(), self.shape.num_actions);
-        self.transposed.resize(params.len(), 0.0);
-        for (slot, inputs) in self.slots.matrices(&self.shape) {
-            let from = View::rows(&params[slot.clone()], slot.len() / inputs);
-            transpose(from, &mut self.transposed[slot], inputs);
-        }
+        self.exchanged.pack(&self.slots, params, true);
         let share = games.div_ceil(SHARDS);
         let mut shards = std::mem::take(&mut self.shards);
         shards.resize_with(games.div_ceil(share), Shard::default);
@@ -204,20 +248,14 @@ impl SequenceLearner {
         let memory = &of.memory[i * shape.memory_size()..][..shape.memory_size()];
         let remembered = self.begin(of, i, memory[0] as usize, game);
         let (steps, before) = (game.steps, game.sight.before);
-        let slots = &self.slots;
+        let (slots, matrices) = (&self.slots, &self.matrices);
         let mut stream = vec![0.0; steps * size];
-        apply(
-            &game.obs,
-            &params[slots.input.weight.clone()],
-            shape.num_features,
-            &mut stream,
-            false,
-        );
+        apply(&game.obs, &matrices.input, &mut stream, false);
         slots.input.add_bias(params, &mut stream);
         let mut room = Room::default();
         game.layers.resize_with(shape.num_layers, Layer::default);
         for (number, layer) in game.layers.iter_mut().enumerate() {
-            let slot = &slots.layers[number];
+            let (slot, matrices) = (&slots.layers[number], &matrices.layers[number]);
             layer.first.forward(&stream, &params[slot.first.clone()], eps);
             layer.queries.resize(steps * size, 0.0);
             layer.found.resize(steps * size, 0.0);
@@ -233,8 +271,9 @@ impl SequenceLearner {
             let own = before * kv;
             let outputs =
                 [&mut layer.queries[..], &mut layer.keys[own..], &mut layer.values[own..]];
-            for (linear, output) in slot.projections.iter().zip(outputs) {
-                apply(normed, &params[linear.weight.clone()], size, output, false);
+            let linear = slot.projections.iter().zip(&matrices.projections);
+            for ((linear, matrix), output) in linear.zip(outputs) {
+                apply(normed, matrix, output, false);
                 linear.add_bias(params, output);
             }
             turn(&mut layer.queries, shape.head_dim(), &game.turns, 1.0);
@@ -242,21 +281,22 @@ impl SequenceLearner {
             let Layer { queries, keys, values, found, totals, .. } = layer;
             let heads = Heads { queries, keys, values };
             forward(shape, heads, &game.sight, [found, totals], &mut room);
-            apply(found, &params[slot.found.clone()], size, &mut stream, true);
+            apply(found, &matrices.found, &mut stream, true);
             layer.second.forward(&stream, &params[slot.second.clone()], eps);
             let inner = steps * shape.intermediate_size;
-            for (output, weight) in [(&mut layer.gate, &slot.gate), (&mut layer.up, &slot.up)] {
+            for (output, matrix) in
+                [(&mut layer.gate, &matrices.gate), (&mut layer.up, &matrices.up)]
+            {
                 output.resize(inner, 0.0);
-                apply(&layer.second.normed, &params[weight.clone()], size, output, false);
+                apply(&layer.second.normed, matrix, output, false);
             }
             layer.inner.resize(inner, 0.0);
             gate(&layer.gate, &layer.up, &mut layer.inner);
-            let weight = &params[slot.down.clone()];
-            apply(&layer.inner, weight, shape.intermediate_size, &mut stream, true);
+            apply(&layer.inner, &matrices.down, &mut stream, true);
         }
         game.last.forward(&stream, &params[slots.norm.clone()], eps);
         game.logits.resize(steps * shape.num_actions, 0.0);
-        apply(&game.last.normed, &params[slots.head.clone()], size, &mut game.logits, false);
+        apply(&game.last.normed, &matrices.head, &mut game.logits, false);
     }
 
     /// Puts what does not depend on parameters into a game that has `seen` so many steps; gives the rows of
@@ -289,7 +329,7 @@ impl SequenceLearner {
 
     /// Adds the gradient of a game, from that of its logits, to a shard's.
     fn learn(&self, params: &[f32], game: &Game, of_logits: &[f32], shard: &mut Shard) {
-        let (shape, slots, w) = (&self.shape, &self.slots, &self.transposed);
+        let (shape, slots, exchanged) = (&self.shape, &self.slots, &self.exchanged);
         let (size, kv, inner) = (shape.hidden_size, shape.kv_size(), shape.intermediate_size);
         let (steps, own) = (game.steps, game.sight.before * shape.kv_size());
         let Shard { gradient: g, room, stream, wide, normed, found, heads } = shard;
@@ -300,26 +340,27 @@ impl SequenceLearner {
         d_inner.resize(steps * inner, 0.0);
         d_up.resize(steps * inner, 0.0);
         weigh(&game.last.normed, of_logits, size, &mut g[slots.head.clone()]);
-        apply(of_logits, &w[slots.head.clone()], shape.num_actions, normed, false);
+        apply(of_logits, &exchanged.head, normed, false);
         stream.fill(0.0);
         let Normed { stream: x, scale, .. } = &game.last;
         let norm_slot = slots.norm.clone();
         norm_backward(x, &params[norm_slot.clone()], scale, normed, [stream, &mut g[norm_slot]]);
-        for (layer, slot) in game.layers.iter().zip(&slots.layers).rev() {
+        let layers = game.layers.iter().zip(&slots.layers).zip(&exchanged.layers);
+        for ((layer, slot), exchanged) in layers.rev() {
             // The gated network: `normed` is the gradient of what it was given.
             weigh(&layer.inner, stream, inner, &mut g[slot.down.clone()]);
-            apply(stream, &w[slot.down.clone()], size, d_inner, false);
+            apply(stream, &exchanged.down, d_inner, false);
             gate_backward(&layer.gate, &layer.up, d_inner, d_up);
             weigh(&layer.second.normed, d_inner, size, &mut g[slot.gate.clone()]);
             weigh(&layer.second.normed, d_up, size, &mut g[slot.up.clone()]);
-            apply(d_inner, &w[slot.gate.clone()], inner, normed, false);
-            apply(d_up, &w[slot.up.clone()], inner, normed, true);
+            apply(d_inner, &exchanged.gate, normed, false);
+            apply(d_up, &exchanged.up, normed, true);
             let Normed { stream: x, scale, .. } = &layer.second;
             let weight = &params[slot.second.clone()];
             norm_backward(x, weight, scale, normed, [stream, &mut g[slot.second.clone()]]);
             // Attention.
             weigh(&layer.found, stream, size, &mut g[slot.found.clone()]);
-            apply(stream, &w[slot.found.clone()], size, found, false);
+            apply(stream, &exchanged.found, found, false);
             let [d_queries, d_keys, d_values] = heads;
             d_queries.resize(steps * size, 0.0);
             for d in [&mut *d_keys, &mut *d_values] {
@@ -336,7 +377,7 @@ impl SequenceLearner {
             for (i, (linear, d)) in slot.projections.iter().zip(outputs).enumerate() {
                 weigh(&layer.first.normed, d, size, &mut g[linear.weight.clone()]);
                 bias_gradient(d, &mut g[linear.bias.clone()]);
-                apply(d, &w[linear.weight.clone()], d.len() / steps, normed, i > 0);
+                apply(d, &exchanged.projections[i], normed, i > 0);
             }
             let Normed { stream: x, scale, .. } = &layer.first;
             let weight = &params[slot.first.clone()];

@@ -68,13 +68,6 @@ pub struct Packed {
 }
 
 impl Packed {
-    /// A copy of `b`, `[inner, columns]`.
-    pub fn new(b: View, inner: usize, columns: usize) -> Self {
-        let mut packed = Self::default();
-        packed.pack(b, inner, columns);
-        packed
-    }
-
     /// Becomes a copy of `b`, `[inner, columns]`.
     pub fn pack(&mut self, b: View, inner: usize, columns: usize) {
         (self.inner, self.columns) = (inner, columns);
@@ -90,6 +83,16 @@ impl Packed {
                 pack_vector(b, strip, [vector, strip.len() / inner], LANES.min(columns - j));
             }
         }
+    }
+
+    /// Rows.
+    pub fn inner(&self) -> usize {
+        self.inner
+    }
+
+    /// Columns.
+    pub fn columns(&self) -> usize {
+        self.columns
     }
 
     /// The strips, from the first column on.
