@@ -46,7 +46,7 @@ impl<M: Model> Learner<M> {
         let on_cpu = !device::has_kernels(&flatten(&policy).device());
         let by_hand = match policy.fast_form() {
             Some(FastForm::Decoder(decoder)) if on_cpu && config.engine != Engine::General => {
-                Some(SequenceLearner::new(decoder.shape()))
+                Some(SequenceLearner::new(decoder.shape(), config.update.gradient_checkpointing))
             }
             _ => None,
         };

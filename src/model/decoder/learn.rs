@@ -41,6 +41,8 @@ pub struct SequenceLearner {
     exchanged: Matrices,
     games: Vec<Game>,
     shards: Vec<Shard>,
+    /// Whether layers are computed anew on the way back, instead of kept.
+    checkpointing: bool,
 }
 
 /// What a forward pass over a game leaves for the backward one.
@@ -51,7 +53,11 @@ struct Game {
     sight: Sight,
     /// Cosines and sines: `[num_steps, head_dim / 2]`.
     turns: Vec<[f32; 2]>,
+    /// Keys and values of each layer that were there before: `[before, kv_size]`.
+    before: Vec<[Vec<f32>; 2]>,
+    /// Every layer, unless they are computed anew: then the stream before each of them.
     layers: Vec<Layer>,
+    streams: Vec<Vec<f32>>,
     last: Normed,
     logits: Vec<f32>,
 }
@@ -89,6 +95,8 @@ struct Layer {
 struct Shard {
     gradient: Vec<f32>,
     room: Room,
+    /// A layer that is computed anew.
+    layer: Layer,
     stream: Vec<f32>,
     wide: [Vec<f32>; 2],
     normed: Vec<f32>,
@@ -167,8 +175,10 @@ fn weigh(x: &[f32], dy: &[f32], inputs: usize, gradient: &mut [f32]) {
 }
 
 impl SequenceLearner {
-    /// Of decoders of this shape.
-    pub fn new(shape: &DecoderShape) -> Self {
+    /// The learner of decoders of this shape. With `checkpointing` it keeps only the stream before each
+    /// layer on the way forward and computes the layers anew on the way back: a third more work, and the
+    /// same gradient to the last bit.
+    pub fn new(shape: &DecoderShape, checkpointing: bool) -> Self {
         Self {
             slots: Slots::new(shape),
             turns: Turns::new(shape.head_dim(), shape.rope_theta),
@@ -177,6 +187,7 @@ impl SequenceLearner {
             exchanged: Matrices::default(),
             games: Vec::new(),
             shards: Vec::new(),
+            checkpointing,
         }
     }
 
@@ -244,65 +255,83 @@ impl SequenceLearner {
     /// Goes forward over game `i`.
     fn look(&self, params: &[f32], of: &Sequences, i: usize, game: &mut Game) {
         let shape = &self.shape;
-        let (size, kv, eps) = (shape.hidden_size, shape.kv_size(), shape.rms_norm_eps);
-        let memory = &of.memory[i * shape.memory_size()..][..shape.memory_size()];
-        let remembered = self.begin(of, i, memory[0] as usize, game);
-        let (steps, before) = (game.steps, game.sight.before);
-        let (slots, matrices) = (&self.slots, &self.matrices);
-        let mut stream = vec![0.0; steps * size];
-        apply(&game.obs, &matrices.input, &mut stream, false);
-        slots.input.add_bias(params, &mut stream);
-        let mut room = Room::default();
-        game.layers.resize_with(shape.num_layers, Layer::default);
-        for (number, layer) in game.layers.iter_mut().enumerate() {
-            let (slot, matrices) = (&slots.layers[number], &matrices.layers[number]);
-            layer.first.forward(&stream, &params[slot.first.clone()], eps);
-            layer.queries.resize(steps * size, 0.0);
-            layer.found.resize(steps * size, 0.0);
-            layer.totals.resize(steps * shape.num_heads, 0.0);
-            let cache = &memory[shape.cache_start(number)..][..2 * shape.cache_size()];
-            let (keys, values) = cache.split_at(shape.cache_size());
-            for (all, cache) in [(&mut layer.keys, keys), (&mut layer.values, values)] {
-                all.clear();
-                remembered.iter().for_each(|row| all.extend_from_slice(&cache[row * kv..][..kv]));
-                all.resize((before + steps) * kv, 0.0);
+        self.begin(of, i, game);
+        let mut stream = vec![0.0; game.steps * shape.hidden_size];
+        apply(&game.obs, &self.matrices.input, &mut stream, false);
+        self.slots.input.add_bias(params, &mut stream);
+        let (mut layers, mut streams) =
+            (std::mem::take(&mut game.layers), std::mem::take(&mut game.streams));
+        let (mut room, mut anew) = (Room::default(), Layer::default());
+        let kept = if self.checkpointing { 0 } else { shape.num_layers };
+        layers.resize_with(kept, Layer::default);
+        streams.resize_with(shape.num_layers - kept, Vec::new);
+        for number in 0..shape.num_layers {
+            if let Some(kept) = streams.get_mut(number) {
+                kept.clone_from(&stream);
             }
-            let normed = &layer.first.normed;
-            let own = before * kv;
-            let outputs =
-                [&mut layer.queries[..], &mut layer.keys[own..], &mut layer.values[own..]];
-            let linear = slot.projections.iter().zip(&matrices.projections);
-            for ((linear, matrix), output) in linear.zip(outputs) {
-                apply(normed, matrix, output, false);
-                linear.add_bias(params, output);
-            }
-            turn(&mut layer.queries, shape.head_dim(), &game.turns, 1.0);
-            turn(&mut layer.keys[own..], shape.head_dim(), &game.turns, 1.0);
-            let Layer { queries, keys, values, found, totals, .. } = layer;
-            let heads = Heads { queries, keys, values };
-            forward(shape, heads, &game.sight, [found, totals], &mut room);
-            apply(found, &matrices.found, &mut stream, true);
-            layer.second.forward(&stream, &params[slot.second.clone()], eps);
-            let inner = steps * shape.intermediate_size;
-            for (output, matrix) in
-                [(&mut layer.gate, &matrices.gate), (&mut layer.up, &matrices.up)]
-            {
-                output.resize(inner, 0.0);
-                apply(&layer.second.normed, matrix, output, false);
-            }
-            layer.inner.resize(inner, 0.0);
-            gate(&layer.gate, &layer.up, &mut layer.inner);
-            apply(&layer.inner, &matrices.down, &mut stream, true);
+            let layer = layers.get_mut(number).unwrap_or(&mut anew);
+            self.layer(params, number, game, &mut stream, layer, &mut room);
         }
-        game.last.forward(&stream, &params[slots.norm.clone()], eps);
-        game.logits.resize(steps * shape.num_actions, 0.0);
-        apply(&game.last.normed, &matrices.head, &mut game.logits, false);
+        (game.layers, game.streams) = (layers, streams);
+        game.last.forward(&stream, &params[self.slots.norm.clone()], shape.rms_norm_eps);
+        game.logits.resize(game.steps * shape.num_actions, 0.0);
+        apply(&game.last.normed, &self.matrices.head, &mut game.logits, false);
     }
 
-    /// Puts what does not depend on parameters into a game that has `seen` so many steps; gives the rows of
-    /// memory that its first steps see, the oldest first.
-    fn begin(&self, of: &Sequences, i: usize, seen: usize, game: &mut Game) -> Vec<usize> {
+    /// Takes the stream through a layer.
+    fn layer(
+        &self,
+        params: &[f32],
+        number: usize,
+        game: &Game,
+        stream: &mut [f32],
+        layer: &mut Layer,
+        room: &mut Room,
+    ) {
         let shape = &self.shape;
+        let (slot, matrices) = (&self.slots.layers[number], &self.matrices.layers[number]);
+        let (size, kv, eps) = (shape.hidden_size, shape.kv_size(), shape.rms_norm_eps);
+        let (steps, before) = (game.steps, game.sight.before);
+        layer.first.forward(stream, &params[slot.first.clone()], eps);
+        layer.queries.resize(steps * size, 0.0);
+        layer.found.resize(steps * size, 0.0);
+        layer.totals.resize(steps * shape.num_heads, 0.0);
+        let all = [&mut layer.keys, &mut layer.values];
+        for (all, before) in all.into_iter().zip(&game.before[number]) {
+            all.clear();
+            all.extend_from_slice(before);
+            all.resize(before.len() + steps * kv, 0.0);
+        }
+        let normed = &layer.first.normed;
+        let own = before * kv;
+        let outputs = [&mut layer.queries[..], &mut layer.keys[own..], &mut layer.values[own..]];
+        let linear = slot.projections.iter().zip(&matrices.projections);
+        for ((linear, matrix), output) in linear.zip(outputs) {
+            apply(normed, matrix, output, false);
+            linear.add_bias(params, output);
+        }
+        turn(&mut layer.queries, shape.head_dim(), &game.turns, 1.0);
+        turn(&mut layer.keys[own..], shape.head_dim(), &game.turns, 1.0);
+        let Layer { queries, keys, values, found, totals, .. } = layer;
+        let heads = Heads { queries, keys, values };
+        forward(shape, heads, &game.sight, [found, totals], room);
+        apply(found, &matrices.found, stream, true);
+        layer.second.forward(stream, &params[slot.second.clone()], eps);
+        let inner = steps * shape.intermediate_size;
+        for (output, matrix) in [(&mut layer.gate, &matrices.gate), (&mut layer.up, &matrices.up)] {
+            output.resize(inner, 0.0);
+            apply(&layer.second.normed, matrix, output, false);
+        }
+        layer.inner.resize(inner, 0.0);
+        gate(&layer.gate, &layer.up, &mut layer.inner);
+        apply(&layer.inner, &matrices.down, stream, true);
+    }
+
+    /// Puts what does not depend on parameters into game `i`.
+    fn begin(&self, of: &Sequences, i: usize, game: &mut Game) {
+        let shape = &self.shape;
+        let memory = &of.memory[i * shape.memory_size()..][..shape.memory_size()];
+        let seen = memory[0] as usize;
         let games = of.memory.len() / shape.memory_size();
         let steps = of.starts.len() / games;
         game.steps = steps;
@@ -324,7 +353,18 @@ impl SequenceLearner {
             game.turns.extend(self.turns.at(position));
             position += 1;
         }
-        (seen - before..seen).map(|step| step % context).collect()
+        // What the first steps see of memory, the oldest first.
+        let kv = shape.kv_size();
+        let rows = |cache: &[f32]| {
+            let rows = (seen - before..seen).map(|step| step % context);
+            rows.flat_map(|row| &cache[row * kv..][..kv]).copied().collect::<Vec<f32>>()
+        };
+        let caches = (0..shape.num_layers).map(|number| {
+            let caches = &memory[shape.cache_start(number)..][..2 * shape.cache_size()];
+            let (keys, values) = caches.split_at(shape.cache_size());
+            [rows(keys), rows(values)]
+        });
+        game.before = caches.collect();
     }
 
     /// Adds the gradient of a game, from that of its logits, to a shard's.
@@ -332,7 +372,7 @@ impl SequenceLearner {
         let (shape, slots, exchanged) = (&self.shape, &self.slots, &self.exchanged);
         let (size, kv, inner) = (shape.hidden_size, shape.kv_size(), shape.intermediate_size);
         let (steps, own) = (game.steps, game.sight.before * shape.kv_size());
-        let Shard { gradient: g, room, stream, wide, normed, found, heads } = shard;
+        let Shard { gradient: g, room, layer: anew, stream, wide, normed, found, heads } = shard;
         for (room, count) in [(&mut *stream, size), (&mut *normed, size), (&mut *found, size)] {
             room.resize(steps * count, 0.0);
         }
@@ -345,8 +385,12 @@ impl SequenceLearner {
         let Normed { stream: x, scale, .. } = &game.last;
         let norm_slot = slots.norm.clone();
         norm_backward(x, &params[norm_slot.clone()], scale, normed, [stream, &mut g[norm_slot]]);
-        let layers = game.layers.iter().zip(&slots.layers).zip(&exchanged.layers);
-        for ((layer, slot), exchanged) in layers.rev() {
+        for number in (0..shape.num_layers).rev() {
+            let (slot, exchanged) = (&slots.layers[number], &exchanged.layers[number]);
+            if let Some(stream) = game.streams.get(number) {
+                self.layer(params, number, game, &mut stream.clone(), anew, room);
+            }
+            let layer = game.layers.get(number).unwrap_or(anew);
             // The gated network: `normed` is the gradient of what it was given.
             weigh(&layer.inner, stream, inner, &mut g[slot.down.clone()]);
             apply(stream, &exchanged.down, d_inner, false);

@@ -384,12 +384,15 @@ fn by_hand_and_by_autodiff(
         starts: floats(starts.clone().into_data()),
         memory: floats(memory.clone().into_data()),
     };
-    let mut learner = SequenceLearner::new(shape);
+    let mut learner = SequenceLearner::new(shape, false);
     let logits = learner.logits(&params, &sequences);
     let gradient = learner.gradient(&params, &weights);
     // Nothing is left of a pass that the next could stumble over.
     assert!(logits == learner.logits(&params, &sequences));
     assert!(gradient == learner.gradient(&params, &weights));
+    let mut anew = SequenceLearner::new(shape, true);
+    assert!(logits == anew.logits(&params, &sequences));
+    assert!(gradient == anew.gradient(&params, &weights), "layers that are computed anew");
     let leaf = flatten(&decoder).autodiff().require_grad();
     let tensor = unflatten(decoder, &leaf).sequence(obs, starts, memory);
     let weights = Tensor::from_data(TensorData::new(weights, [steps, GAMES, 4]), &device);
@@ -438,7 +441,8 @@ fn sequence_speed() {
         memory: vec![0.0; games * shape.memory_size()],
     };
     let weights: Vec<f32> = (0..steps * games * 4).map(|i| (i as f32 * 0.37).sin()).collect();
-    let mut learner = SequenceLearner::new(&shape);
+    let checkpointing = std::env::var_os("CHECKPOINTING").is_some();
+    let mut learner = SequenceLearner::new(&shape, checkpointing);
     for _ in 0..5 {
         let started = std::time::Instant::now();
         learner.logits(&params, &sequences);
