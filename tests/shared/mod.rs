@@ -2,6 +2,7 @@
 //!
 //! A browser's page cannot wait for a device, so reading tensors is asynchronous here.
 
+pub mod decoder;
 pub mod iteration;
 pub mod ledge;
 pub mod meadow;

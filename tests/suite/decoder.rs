@@ -1,32 +1,16 @@
 //! Policies that are transformers: they train, repeat, resume, act and are saved as all others.
 
 use crate::models::{bytes, iterate, repeats_and_resumes};
-use crate::shared::training::short_run;
+use crate::shared::decoder::{apart, decoder_run, first_update, first_updates, one_step};
 use crate::support::{adapter, cpu, grove, json, refusal, stdout, train};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::Device;
 use grove::config::{DecoderConfig, Engine, ModelKind, Start, TrainConfig};
-use grove::data::Trajectory;
 use grove::env::{Catch, Env, Recall};
-use grove::learner::Learner;
-use grove::model::{Decoder, NativePolicy, TensorActor, flatten};
+use grove::model::{NativePolicy, TensorActor};
 use grove::rng::Stream;
 use grove::rollout::{Player, evaluate};
 use grove::trainer::{Trainer, load_policy};
-
-/// A small decoder whose window is shorter than an episode of Catch.
-fn decoder_run(start: Start) -> TrainConfig {
-    let mut config = short_run(start);
-    config.policy.kind = ModelKind::Decoder;
-    config.policy.own.decoder = DecoderConfig {
-        hidden_size: 8,
-        num_layers: 2,
-        num_heads: 2,
-        num_kv_heads: 1,
-        intermediate_size: 12,
-        context: 5,
-    };
-    config
-}
+use pollster::block_on;
 
 fn a_decoder_repeats_and_resumes(device: &Device) {
     for start in [Start::Branch, Start::Level] {
@@ -74,79 +58,17 @@ fn any_number_of_threads_makes_the_same_bytes() {
     }
 }
 
-/// The parameters before and after the first update from made-up steps of 6 games, in which episodes end.
-fn first_update(config: &TrainConfig, device: &Device) -> [Vec<f64>; 2] {
-    let [steps, games, features, actions] = [11, 6, 7, 3];
-    let wave = |count: usize, rate: f32| -> Vec<f32> {
-        (0..count).map(|i| (i as f32 * rate).sin()).collect()
-    };
-    let rows = |v: Vec<f32>| Tensor::<2>::from_data(TensorData::new(v, [steps, games]), device);
-    let zeros = || Tensor::<2>::zeros([steps, games], device);
-    let ends = (0..steps * games).map(|i| f32::from(i % 17 == 5)).collect();
-    let policy = Decoder::new(features, actions, &config.policy, 7, device);
-    let taken: Vec<i32> = (0..steps * games).map(|i| (i * 7 % 5 % actions) as i32).collect();
-    let obs = TensorData::new(wave(steps * games * features, 1.7), [steps, games, features]);
-    // Steps that were remembered before the first: 0 to 7 of them.
-    let size = policy.shape().memory_size();
-    let mut memory = wave(games * size, 0.9);
-    memory
-        .iter_mut()
-        .step_by(size)
-        .enumerate()
-        .for_each(|(i, n)| *n = [0.0, 1.0, 3.0, 5.0, 6.0, 7.0][i]);
-    let trajectory = Trajectory {
-        obs: Tensor::from_data(obs, device),
-        actions: Tensor::from_data(TensorData::new(taken, [steps, games]), device),
-        logprobs: rows(wave(steps * games, 0.3).iter().map(|x| x * 0.3 - 1.1).collect()),
-        rewards: zeros(),
-        terminated: rows(ends),
-        truncated: zeros(),
-        scores: zeros(),
-        memory: Some(Tensor::from_data(TensorData::new(memory, [games, size]), device)),
-        legal: None,
-    };
-    let advantages = rows(wave(steps * games, 2.3));
-    let params = |policy: &Decoder| flatten(policy).into_data().iter::<f64>().collect::<Vec<_>>();
-    let before = params(&policy);
-    let mut learner = Learner::new(policy, config);
-    learner.update(&trajectory, &advantages, &trajectory.mask(true), 0);
-    [before, params(&learner.weights().policy())]
-}
-
-/// A run whose first update is one step as long as the gradient, which the sign of a small one does not
-/// decide; `parts` are those that its minibatch is worked off in.
-fn one_step(engine: Engine, parts: usize) -> TrainConfig {
-    let mut config = TrainConfig { engine, ..decoder_run(Start::Level) };
-    config.update.update_epochs = 1;
-    config.update.num_minibatches = 1;
-    config.update.gradient_accumulation_steps = parts;
-    config.optimizer.adam_epsilon = 1.0;
-    config
-}
-
-/// How far two updates are apart, as a share of how far the second went.
-fn apart(got: &[Vec<f64>; 2], [before, want]: &[Vec<f64>; 2]) -> f64 {
-    assert_eq!(&got[0], before);
-    let distance =
-        |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();
-    let change = distance(want, before);
-    assert!(change > 1e-4, "{change}");
-    distance(&got[1], want) / change
-}
-
 #[test]
 fn the_first_update_on_an_adapter_is_that_of_the_cpu() {
     let Some(device) = adapter() else { return };
-    let config = one_step(Engine::Auto, 1);
-    let off = apart(&first_update(&config, &device), &first_update(&config, &cpu()));
-    assert!(off < 1e-4, "off by {off}");
+    block_on(first_updates(&device));
 }
 
 #[test]
 fn the_first_update_by_hand_is_that_of_autodiff() {
     for parts in [1, 4] {
         let [by_hand, by_autodiff] = [Engine::Auto, Engine::General]
-            .map(|engine| first_update(&one_step(engine, parts), &cpu()));
+            .map(|engine| block_on(first_update(&one_step(engine, parts), &cpu())));
         let off = apart(&by_hand, &by_autodiff);
         assert!(off > 0.0 && off < 2e-5, "off by {off}");
     }

@@ -6,14 +6,14 @@ mod shared;
 mod learning;
 
 use burn::tensor::Device;
-use shared::{iteration, rollouts, training, updates};
+use shared::{decoder, iteration, rollouts, training, updates};
 use std::pin::Pin;
 use wasm_bindgen::prelude::*;
 
 /// Gives the largest error that it has measured; panics where that is too large.
 type Check = for<'a> fn(&'a Device) -> Pin<Box<dyn Future<Output = f64> + 'a>>;
 
-const CHECKS: [(&str, Check); 10] = [
+const CHECKS: [(&str, Check); 11] = [
     ("a run starts with the native program's games", |d| Box::pin(iteration::first_games(d))),
     ("one hidden layer: fused, stepwise and native play the same", |d| {
         Box::pin(rollouts::one_hidden_layer(d))
@@ -28,6 +28,7 @@ const CHECKS: [(&str, Check); 10] = [
     }),
     ("updates of games in parts are the same", |d| Box::pin(updates::in_parts(d))),
     ("a rollout and its update on the same device", |d| Box::pin(iteration::rollout_and_update(d))),
+    ("a decoder's first update is that of the CPU", |d| Box::pin(decoder::first_updates(d))),
     ("whole runs are those of the CPU", |d| Box::pin(training::whole_runs(d))),
     ("catch is learnt", |d| Box::pin(learning::catch(d))),
 ];

@@ -1,0 +1,93 @@
+//! The first update of a decoder, which autodiff computes on a device and products by hand on the CPU.
+
+use super::training::short_run;
+use super::{cpu, doubles};
+use burn::tensor::{Device, Tensor, TensorData};
+use grove::config::{DecoderConfig, Engine, ModelKind, Start, TrainConfig};
+use grove::data::Trajectory;
+use grove::learner::Learner;
+use grove::model::{Decoder, flatten};
+
+/// A small decoder whose window is shorter than an episode of Catch.
+pub fn decoder_run(start: Start) -> TrainConfig {
+    let mut config = short_run(start);
+    config.policy.kind = ModelKind::Decoder;
+    config.policy.own.decoder = DecoderConfig {
+        hidden_size: 8,
+        num_layers: 2,
+        num_heads: 2,
+        num_kv_heads: 1,
+        intermediate_size: 12,
+        context: 5,
+    };
+    config
+}
+
+/// The parameters before and after the first update from made-up steps of 6 games, in which episodes end.
+pub async fn first_update(config: &TrainConfig, device: &Device) -> [Vec<f64>; 2] {
+    let [steps, games, features, actions] = [11, 6, 7, 3];
+    let wave = |count: usize, rate: f32| -> Vec<f32> {
+        (0..count).map(|i| (i as f32 * rate).sin()).collect()
+    };
+    let rows = |v: Vec<f32>| Tensor::<2>::from_data(TensorData::new(v, [steps, games]), device);
+    let zeros = || Tensor::<2>::zeros([steps, games], device);
+    let ends = (0..steps * games).map(|i| f32::from(i % 17 == 5)).collect();
+    let policy = Decoder::new(features, actions, &config.policy, 7, device);
+    let taken: Vec<i32> = (0..steps * games).map(|i| (i * 7 % 5 % actions) as i32).collect();
+    let obs = TensorData::new(wave(steps * games * features, 1.7), [steps, games, features]);
+    // Steps that were remembered before the first: 0 to 7 of them.
+    let size = policy.shape().memory_size();
+    let mut memory = wave(games * size, 0.9);
+    memory
+        .iter_mut()
+        .step_by(size)
+        .enumerate()
+        .for_each(|(i, n)| *n = [0.0, 1.0, 3.0, 5.0, 6.0, 7.0][i]);
+    let trajectory = Trajectory {
+        obs: Tensor::from_data(obs, device),
+        actions: Tensor::from_data(TensorData::new(taken, [steps, games]), device),
+        logprobs: rows(wave(steps * games, 0.3).iter().map(|x| x * 0.3 - 1.1).collect()),
+        rewards: zeros(),
+        terminated: rows(ends),
+        truncated: zeros(),
+        scores: zeros(),
+        memory: Some(Tensor::from_data(TensorData::new(memory, [games, size]), device)),
+        legal: None,
+    };
+    let advantages = rows(wave(steps * games, 2.3));
+    let before = doubles(flatten(&policy)).await;
+    let mut learner = Learner::new(policy, config);
+    learner.update(&trajectory, &advantages, &trajectory.mask(true), 0);
+    [before, doubles(flatten(&learner.weights().policy())).await]
+}
+
+/// A run whose first update is one step as long as the gradient, which the sign of a small one does not
+/// decide; `parts` are those that its minibatch is worked off in.
+pub fn one_step(engine: Engine, parts: usize) -> TrainConfig {
+    let mut config = TrainConfig { engine, ..decoder_run(Start::Level) };
+    config.update.update_epochs = 1;
+    config.update.num_minibatches = 1;
+    config.update.gradient_accumulation_steps = parts;
+    config.optimizer.adam_epsilon = 1.0;
+    config
+}
+
+/// How far two updates are apart, as a share of how far the second went.
+pub fn apart(got: &[Vec<f64>; 2], [before, want]: &[Vec<f64>; 2]) -> f64 {
+    assert_eq!(&got[0], before);
+    let distance =
+        |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt();
+    let change = distance(want, before);
+    assert!(change > 1e-4, "{change}");
+    distance(&got[1], want) / change
+}
+
+/// The first update on `device` is that of the CPU; gives how far they are apart, as a share of how far it
+/// went.
+pub async fn first_updates(device: &Device) -> f64 {
+    let config = one_step(Engine::Auto, 1);
+    let want = first_update(&config, &cpu()).await;
+    let off = apart(&first_update(&config, device).await, &want);
+    assert!(off < 1e-4, "off by {off}");
+    off
+}
