@@ -29,6 +29,9 @@ pub struct HostTrajectory {
     /// The score of the episode that ended with the step, else 0: `[num_envs, num_steps]`. Empty where
     /// nobody asked for them ([`HostTrajectory::keep_scores`]); nothing is learnt from them.
     pub scores: Vec<f32>,
+    /// What the policy remembered of each game before the first step: `[num_envs, memory_size]`. Empty where
+    /// it remembered nothing.
+    pub memory: Vec<f32>,
     /// Actions whose legality is known of each step, at most 32; 0 where all are legal, always.
     pub masked_actions: usize,
     /// The actions that might have been taken in each step, bit by bit, the first action's the lowest:
@@ -178,7 +181,10 @@ impl HostTrajectory {
                 true => Tensor::zeros([steps, envs], device),
                 false => rows(&self.scores),
             },
-            memory: None,
+            memory: (!self.memory.is_empty()).then(|| {
+                let shape = [envs, self.memory.len() / envs];
+                Tensor::from_data(TensorData::new(self.memory.clone(), shape), device)
+            }),
             legal,
         }
     }

@@ -34,6 +34,12 @@ pub trait Actor: Sync {
     /// Room for one thread.
     fn scratch(&self) -> Self::Scratch;
 
+    /// The features that were not 0 in some lane of the last observations, in ascending order; `None` where
+    /// nobody looked.
+    fn active<'a>(&self, _scratch: &'a Self::Scratch) -> Option<&'a [usize]> {
+        None
+    }
+
     /// Logits, `[num_actions][LANES]`, of observations, `[num_features][LANES]`; `memory` becomes what it
     /// remembers from then on.
     fn act<'a>(

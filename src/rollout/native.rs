@@ -10,7 +10,7 @@ use super::{EnvStatesError, RolloutKeys, action_key};
 use crate::config::RolloutConfig;
 use crate::data::{End, HostTrajectory, OBS_MULTIPLE, Totals, Trajectory};
 use crate::env::Rules;
-use crate::model::{LANES, Lanes, NativeMlp};
+use crate::model::{Actor, LANES, Lanes};
 use burn::tensor::Device;
 use rayon::prelude::*;
 
@@ -21,6 +21,8 @@ pub struct NativeRollout<G: Rules> {
     config: RolloutConfig,
     keys: RolloutKeys,
     branches: Vec<EnvState<G>>,
+    /// What the policy remembers of the games that the groups go on from: `[num_groups, memory_size]`.
+    memory: Vec<f32>,
 }
 
 /// The games of a block, and where their steps go: `[games, num_steps]` each, the observations
@@ -42,20 +44,28 @@ struct Block<'a, G: Rules> {
 
 /// What is known of a block when it has been played.
 struct Played<G: Rules> {
-    /// The group and the environment of each branch point among its games.
-    branches: Vec<(usize, EnvState<G>)>,
+    /// The branch points among its games.
+    branches: Vec<Branch<G>>,
     /// Over the steps of each game.
     sums: SumLanes,
+}
+
+/// Where a group goes on.
+struct Branch<G: Rules> {
+    group: usize,
+    env: EnvState<G>,
+    /// What the policy remembers of it: `[memory_size]`.
+    memory: Vec<f32>,
 }
 
 impl<G: Rules> NativeRollout<G> {
     /// No game is started before the first rollout.
     pub fn new(game: G, config: &RolloutConfig, keys: RolloutKeys) -> Self {
-        Self { game, config: config.clone(), keys, branches: Vec::new() }
+        Self { game, config: config.clone(), keys, branches: Vec::new(), memory: Vec::new() }
     }
 
     /// Plays `num_steps` steps of every game and puts the trajectory on `device`.
-    pub fn collect(&mut self, policy: &NativeMlp, iteration: u32, device: &Device) -> Trajectory {
+    pub fn collect<A: Actor>(&mut self, policy: &A, iteration: u32, device: &Device) -> Trajectory {
         let mut trajectory = HostTrajectory::default();
         let (steps, features) = (self.config.num_steps, self.game.num_features());
         trajectory.resize(self.config.num_envs(), steps, features);
@@ -66,9 +76,9 @@ impl<G: Rules> NativeRollout<G> {
 
     /// Plays `num_steps` steps of every game, and gives the sums over them; what `trajectory` was before
     /// is overwritten.
-    pub fn collect_into(
+    pub fn collect_into<A: Actor>(
         &mut self,
-        policy: &NativeMlp,
+        policy: &A,
         iteration: u32,
         trajectory: &mut HostTrajectory,
     ) -> Totals {
@@ -80,6 +90,14 @@ impl<G: Rules> NativeRollout<G> {
         trajectory.mask_actions(if G::MASKED { self.game.num_actions() } else { 0 });
         let stride = trajectory.obs_stride();
         let rows = LANES * steps;
+        trajectory.memory.clear();
+        if let Some(size) = self.memory.len().checked_div(self.config.num_groups)
+            && size > 0
+        {
+            let members = self.config.group_size;
+            let rows = self.memory.chunks_exact(size);
+            trajectory.memory.extend(rows.flat_map(|row| row.repeat(members)));
+        }
         let HostTrajectory { obs, actions, logprobs, rewards, ends, scores, legal, .. } =
             trajectory;
         // Either may be empty; each block has its part then, too.
@@ -105,8 +123,9 @@ impl<G: Rules> NativeRollout<G> {
             })
             .collect();
         let mut branches: Vec<_> = blocks.iter().flat_map(|block| &block.branches).collect();
-        branches.sort_by_key(|(group, _)| *group);
-        self.branches = branches.into_iter().map(|(_, env)| *env).collect();
+        branches.sort_by_key(|branch| branch.group);
+        self.branches = branches.iter().map(|branch| branch.env).collect();
+        self.memory = branches.iter().flat_map(|branch| &branch.memory).copied().collect();
         let sum = |of: fn(&SumLanes) -> &Lanes| {
             blocks.iter().flat_map(|block| of(&block.sums)).copied().map(f64::from).sum::<f64>()
         };
@@ -132,10 +151,35 @@ impl<G: Rules> NativeRollout<G> {
         Ok(())
     }
 
+    /// Goes on from the states of the groups, and what the policy remembers of them, `[num_groups,
+    /// memory_size]`, as [`NativeRollout::into_branches`] gave them.
+    pub(super) fn go_on(&mut self, branches: Vec<EnvState<G>>, memory: Vec<f32>) {
+        (self.branches, self.memory) = (branches, memory);
+    }
+
+    /// Where the groups go on, and what the policy remembers of them.
+    pub(super) fn into_branches(self) -> (Vec<EnvState<G>>, Vec<f32>) {
+        (self.branches, self.memory)
+    }
+
+    /// What the policy remembers of the games of a block from number `first` on: `[memory_size][LANES]`.
+    fn first_memory<A: Actor>(&self, policy: &A, first: usize, games: usize) -> Vec<Lanes> {
+        let fresh = policy.initial_memory();
+        let mut memory: Vec<Lanes> = fresh.iter().map(|x| [*x; LANES]).collect();
+        if !self.memory.is_empty() {
+            for lane in 0..games {
+                let group = (first + lane) / self.config.group_size;
+                let row = &self.memory[group * fresh.len()..][..fresh.len()];
+                memory.iter_mut().zip(row).for_each(|(lanes, x)| lanes[lane] = *x);
+            }
+        }
+        memory
+    }
+
     /// Plays a block of games.
-    fn play_block(
+    fn play_block<A: Actor>(
         &self,
-        policy: &NativeMlp,
+        policy: &A,
         iteration_key: u32,
         points: &[BranchPoint],
         block: Block<G>,
@@ -149,6 +193,8 @@ impl<G: Rules> NativeRollout<G> {
         let mut obs = vec![[0.0; LANES]; self.game.num_features()];
         let stride = obs.len().next_multiple_of(OBS_MULTIPLE);
         let mut scratch = policy.scratch();
+        let mut memory = self.first_memory(policy, first, envs.len());
+        let fresh = policy.initial_memory();
         let action_keys: [u32; LANES] =
             std::array::from_fn(|lane| action_key(iteration_key, (first + lane) as u32));
         let (mut actions, mut logprobs) = ([0; LANES], [0.0; LANES]);
@@ -157,7 +203,7 @@ impl<G: Rules> NativeRollout<G> {
         let mut masks = MaskedLogits::default();
         for t in 0..steps {
             lanes.observe(self.game, &mut obs);
-            let logits = policy.logits(&obs, &mut scratch);
+            let logits = policy.act(&obs, &mut memory, &mut scratch);
             let logits = masks.mask(self.game, &lanes, logits);
             let u = action_uniforms(&action_keys, t as u32);
             sample_legal::<G>(logits, &u, &mut actions, &mut logprobs);
@@ -166,7 +212,7 @@ impl<G: Rules> NativeRollout<G> {
             for lane in 0..envs.len() {
                 let slot = lane * steps + t;
                 let row = &mut block.obs[slot * stride..][..obs.len()];
-                match scratch.active() {
+                match policy.active(&scratch) {
                     None => row.iter_mut().zip(&obs).for_each(|(x, feature)| *x = feature[lane]),
                     Some(active) => {
                         row.fill(0.0);
@@ -185,12 +231,19 @@ impl<G: Rules> NativeRollout<G> {
                 (0..envs.len())
                     .for_each(|lane| block.scores[lane * steps + t] = played.scores[lane]);
             }
+            if !fresh.is_empty() {
+                for lane in (0..envs.len()).filter(|lane| played.end(*lane).ended()) {
+                    memory.iter_mut().zip(&fresh).for_each(|(lanes, x)| lanes[lane] = *x);
+                }
+            }
             for group in groups.clone() {
                 if let Some(point) = points.get(group)
                     && point.step == t + 1
                     && (first..first + envs.len()).contains(&point.env)
                 {
-                    branches.push((group, lanes.env(point.env - first)));
+                    let lane = point.env - first;
+                    let memory = memory.iter().map(|lanes| lanes[lane]).collect();
+                    branches.push(Branch { group, env: lanes.env(lane), memory });
                 }
             }
         }

@@ -9,12 +9,12 @@ use super::env_state::{self, BranchPoint, EnvState};
 #[cfg(feature = "kernels")]
 use super::kernels::Buffers;
 use super::masks::{legal_bits, masked};
-use super::native::observe;
+use super::native::{NativeRollout, observe};
 use super::{EnvStatesError, RolloutKeys, action_key, action_uniform};
 use crate::config::{RolloutConfig, Start};
 use crate::data::Trajectory;
 use crate::env::Rules;
-use crate::model::{LANES, Memory, Model, sample};
+use crate::model::{LANES, Memory, Model, NativePolicy, sample};
 use burn::cubecl::future::block_on;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 #[cfg(feature = "kernels")]
@@ -31,6 +31,8 @@ pub struct StepwiseRollout<G: Rules> {
     /// What the policy remembers of the game that each group goes on from, where it remembers
     /// anything: `[num_groups, memory_size]`.
     memory: Option<Tensor<2>>,
+    /// Whether policies that have a fast form on the CPU act by it there.
+    natively: bool,
 }
 
 /// Where the groups go on in the next iteration.
@@ -53,11 +55,26 @@ impl<G: Rules> StepwiseRollout<G> {
         };
         #[cfg(not(feature = "kernels"))]
         let branches = Branches::Host(Vec::new());
-        Self { game, config: config.clone(), keys, device, branches, memory: None }
+        Self { game, config: config.clone(), keys, device, branches, memory: None, natively: false }
+    }
+
+    /// Lets policies that have a fast form act by it, where the device is the CPU.
+    pub fn natively(self) -> Self {
+        Self { natively: true, ..self }
+    }
+
+    /// Whether a policy acts by its fast form.
+    pub fn is_native<M: Model>(&self, policy: &M) -> bool {
+        let on_host = matches!(self.branches, Branches::Host(_));
+        self.natively && on_host && policy.fast_form().is_some()
     }
 
     /// Plays `num_steps` steps of every game.
     pub fn collect<M: Model>(&mut self, policy: &M, iteration: u32) -> Trajectory {
+        if let Some(form) = policy.fast_form().filter(|_| self.is_native(policy)) {
+            let policy = block_on(NativePolicy::new_async(form));
+            return self.collect_natively(&policy, iteration);
+        }
         let keys = self.keys.at(iteration);
         let mut remembered = Remembered::new(policy, self, keys.branch);
         let first = remembered.now.rows();
@@ -133,6 +150,21 @@ impl<G: Rules> StepwiseRollout<G> {
         let shape = [groups, numbers.len() / groups];
         let rows = || Tensor::from_data(TensorData::new(numbers.to_vec(), shape), &self.device);
         self.memory = (!numbers.is_empty()).then(rows);
+    }
+
+    /// [`StepwiseRollout::collect`] by [`NativeRollout`].
+    fn collect_natively(&mut self, policy: &NativePolicy, iteration: u32) -> Trajectory {
+        let Branches::Host(branches) = &mut self.branches else {
+            unreachable!("native policies act on the host")
+        };
+        let mut games = NativeRollout::new(self.game, &self.config, self.keys);
+        games
+            .go_on(std::mem::take(branches), self.memory.take().map_or_else(Vec::new, host_floats));
+        let trajectory = games.collect(policy, iteration, &self.device);
+        let (envs, memory) = games.into_branches();
+        *branches = envs;
+        self.import_memory(&memory);
+        trajectory
     }
 
     #[cfg(feature = "kernels")]

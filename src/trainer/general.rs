@@ -3,7 +3,7 @@
 use super::engine::{Engine, Source, State, Totals};
 use super::transfer::{download, upload};
 use crate::advantage::{Advantages, advantages};
-use crate::config::{RolloutConfig, TrainConfig};
+use crate::config::{self, RolloutConfig, TrainConfig};
 use crate::data::{HostTrajectory, Trajectory, Windows};
 use crate::device;
 use crate::env::Rules;
@@ -32,7 +32,7 @@ impl<G: Rules, M: Model> GeneralEngine<G, M> {
         let keys = RolloutKeys::new(config.seed);
         Self {
             source: match data {
-                None => Source::Games(StepwiseRollout::new(game, &config.rollout, keys, device)),
+                None => Source::Games(games(game, config, keys, device)),
                 Some(windows) => Source::Data(Box::new(resident(&windows, device))),
             },
             learner: Learner::new(model, config),
@@ -40,6 +40,17 @@ impl<G: Rules, M: Model> GeneralEngine<G, M> {
             device: device.clone(),
         }
     }
+}
+
+/// The games of a run. Unless nothing but Burn's operations is asked for, policies act fast where they can.
+fn games<G: Rules>(
+    game: G,
+    config: &TrainConfig,
+    keys: RolloutKeys,
+    device: &Device,
+) -> StepwiseRollout<G> {
+    let games = StepwiseRollout::new(game, &config.rollout, keys, device);
+    if config.engine == config::Engine::General { games } else { games.natively() }
 }
 
 /// A dataset on a device, with its weights as advantages: uploaded once.
@@ -129,7 +140,10 @@ impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
 
     fn describe(&self) -> String {
         let updates = if self.learner.by_hand() { "native updates" } else { "updates by autodiff" };
-        match self.source {
+        match &self.source {
+            Source::Games(games) if games.is_native(&self.model()) => {
+                format!("native rollouts, {updates}")
+            }
             Source::Games(_) => format!("stepwise rollouts, {updates}"),
             Source::Data(_) => format!("a dataset in the device's memory, {updates}"),
         }

@@ -135,6 +135,10 @@ impl Actor for NativeMlp {
         self.scratch()
     }
 
+    fn active<'a>(&self, scratch: &'a Scratch) -> Option<&'a [usize]> {
+        scratch.active()
+    }
+
     fn act<'a>(
         &self,
         obs: &[Lanes],
