@@ -6,6 +6,7 @@
 //! - [`config`]: settings, their defaults and limits; [`device`]: where to compute;
 //! - [`rng`]: randomness as an argument;
 //! - [`mod@env`]: games, whose rules are written once for CPU and GPU;
+//! - [`task`]: language tasks, whose levels are prompts and whose rewards come from verifiers;
 //! - [`model`]: networks and the distribution over actions;
 //! - [`rollout`]: policy and game give a [`data`];
 //! - [`advantage`]: how much better each action was than its group;
@@ -48,6 +49,7 @@ pub mod objective;
 pub mod program;
 pub mod rng;
 pub mod rollout;
+pub mod task;
 pub mod trainer;
 pub mod viewer;
 

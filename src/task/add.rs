@@ -1,0 +1,132 @@
+//! `add`: two numbers are to be added; rewards come in steps, so that a small model can begin.
+
+use super::registry::within;
+use super::split::in_split;
+use super::text::{agreement, indicator, numbers};
+use super::{Completion, Part, Prompt, Rewards, Split, Task, TaskError, TaskSettings};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, json};
+use std::sync::{Arc, LazyLock};
+
+/// Adding two numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Add {
+    /// The most digits of a number, 1 to 18.
+    pub digits: u32,
+}
+
+impl Default for Add {
+    fn default() -> Self {
+        Self { digits: 2 }
+    }
+}
+
+impl TaskSettings for Add {
+    const NAME: &'static str = "add";
+
+    fn open(self) -> Result<Arc<dyn Task>, TaskError> {
+        within("add.digits", self.digits, 1..=18)?;
+        Ok(Arc::new(self))
+    }
+}
+
+/// The sum; the share of its digits that are right; a number at all; that number and nothing else.
+static PARTS: LazyLock<[Part; 4]> = LazyLock::new(|| {
+    [
+        Part::new("exact", 0.5),
+        Part::new("digits", 0.3),
+        Part::new("number", 0.1),
+        Part::new("format", 0.1),
+    ]
+});
+
+impl Task for Add {
+    fn name(&self) -> &str {
+        Self::NAME
+    }
+
+    /// `a + b` is in the split of `b + a`.
+    fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
+        let bound = 10u64.pow(self.digits);
+        in_split(Self::NAME, split, index, |draws| {
+            let (a, b) = (draws.below(bound), draws.below(bound));
+            let question = format!("What is {a} + {b}? Answer with the number alone.");
+            let mut fields = Map::new();
+            fields.insert("solution".to_string(), json!((a + b).to_string()));
+            let identity = format!("{} {}", a.min(b), a.max(b));
+            Some((identity, Prompt::new(format!("{a}+{b}="), question, fields)))
+        })
+    }
+
+    fn parts(&self) -> &[Part] {
+        &*PARTS
+    }
+
+    fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
+        Ok(completions.iter().map(|completion| self.rewards(completion)).collect())
+    }
+
+    fn alphabet(&self) -> Option<String> {
+        Some("0123456789+=".to_string())
+    }
+
+    fn max_new_tokens(&self) -> usize {
+        self.digits as usize + 2
+    }
+}
+
+impl Add {
+    /// The answer is the last number: "15 + 43 = 58" says 58, and whoever lists all numbers says one.
+    fn rewards(&self, completion: &Completion) -> Rewards {
+        let expected = self.solution(completion.prompt).unwrap_or_default();
+        let found = numbers(completion.text);
+        let answer = found.last().copied().unwrap_or_default();
+        let units_first = |number: &str| number.bytes().rev().collect::<Vec<_>>();
+        Rewards::new(vec![
+            indicator(answer == expected),
+            agreement(&units_first(answer), &units_first(&expected)),
+            indicator(!found.is_empty()),
+            indicator(!found.is_empty() && completion.text.trim() == answer),
+        ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rewards(answer: &str) -> Vec<f64> {
+        let mut fields = Map::new();
+        fields.insert("solution".to_string(), json!("158"));
+        let prompt = Prompt::new("60+98=".to_string(), String::new(), fields);
+        Add::default().verify(&[Completion::new(&prompt, answer)]).unwrap().remove(0).parts
+    }
+
+    #[test]
+    fn answers_have_one_reading() {
+        assert_eq!(rewards("158"), [1.0, 1.0, 1.0, 1.0]);
+        assert_eq!(rewards(" 158\n"), [1.0, 1.0, 1.0, 1.0]);
+        assert_eq!(rewards("60 + 98 = 158."), [1.0, 1.0, 1.0, 0.0]);
+        assert_eq!(rewards(""), [0.0, 0.0, 0.0, 0.0]);
+        assert_eq!(rewards("I do not know"), [0.0, 0.0, 0.0, 0.0]);
+        // Two answers: the last one counts.
+        assert_eq!(rewards("158 159"), [0.0, 2.0 / 3.0, 1.0, 0.0]);
+        assert_eq!(rewards("0158"), [0.0, 0.75, 1.0, 1.0]);
+        assert_eq!(rewards("58"), [0.0, 2.0 / 3.0, 1.0, 1.0]);
+        assert_eq!(rewards("-158")[3], 0.0);
+        assert_eq!(rewards("١٥٨"), [0.0, 0.0, 0.0, 0.0]);
+        let huge = rewards(&"158".repeat(1 << 18));
+        assert!(huge[0] == 0.0 && huge[1] < 1e-5, "{huge:?}");
+    }
+
+    #[test]
+    fn eighteen_digits_do_not_overflow() {
+        let task = Add { digits: 18 };
+        for index in 0..100 {
+            let prompt = task.prompt(Split::Train, index).unwrap();
+            let (a, b) = prompt.text.trim_end_matches('=').split_once('+').unwrap();
+            let sum = a.parse::<u128>().unwrap() + b.parse::<u128>().unwrap();
+            assert_eq!(task.solution(&prompt).unwrap(), sum.to_string());
+        }
+    }
+}

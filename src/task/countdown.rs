@@ -1,0 +1,199 @@
+//! `countdown`: a target is to be made of given numbers, each used at most once.
+
+use super::registry::within;
+use super::split::{Draws, in_split};
+use super::text::indicator;
+use super::{
+    Completion, Expression, Part, Prompt, Rational, Rewards, Split, Task, TaskError, TaskSettings,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, json};
+use std::sync::{Arc, LazyLock};
+
+/// Making a number of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Countdown {
+    /// Numbers of a prompt, 2 to 8.
+    pub numbers: u32,
+    /// The largest of them, 5 to 1000.
+    pub largest: u32,
+    /// The largest target, 10 to 100000.
+    pub target: u32,
+}
+
+impl Default for Countdown {
+    fn default() -> Self {
+        Self { numbers: 4, largest: 25, target: 100 }
+    }
+}
+
+impl TaskSettings for Countdown {
+    const NAME: &'static str = "countdown";
+
+    fn open(self) -> Result<Arc<dyn Task>, TaskError> {
+        within("countdown.numbers", self.numbers, 2..=8)?;
+        within("countdown.largest", self.largest, 5..=1000)?;
+        within("countdown.target", self.target, 10..=100_000)?;
+        Ok(Arc::new(self))
+    }
+}
+
+/// The target; an expression of the given numbers, each at most once, whatever its value.
+static PARTS: LazyLock<[Part; 2]> =
+    LazyLock::new(|| [Part::new("exact", 0.8), Part::new("format", 0.2)]);
+
+impl Task for Countdown {
+    fn name(&self) -> &str {
+        Self::NAME
+    }
+
+    /// Prompts of the same numbers and target are in the same split.
+    fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
+        in_split(Self::NAME, split, index, |draws| {
+            let numbers: Vec<u64> =
+                (0..self.numbers).map(|_| 1 + draws.below(u64::from(self.largest))).collect();
+            let (target, solution) = self.reachable(&numbers, draws)?;
+            let mut sorted = numbers.clone();
+            sorted.sort_unstable();
+            let list =
+                |separator| numbers.iter().map(u64::to_string).collect::<Vec<_>>().join(separator);
+            let question = format!(
+                "Make {target} out of the numbers {}. Use each at most once, with + - * / and brackets. \
+                 Answer with the expression alone.",
+                list(", ")
+            );
+            let mut fields = Map::new();
+            fields.insert("numbers".to_string(), json!(numbers));
+            fields.insert("target".to_string(), json!(target));
+            fields.insert("solution".to_string(), json!(solution));
+            let text = format!("{}:{target}>", list(" "));
+            Some((format!("{sorted:?} {target}"), Prompt::new(text, question, fields)))
+        })
+    }
+
+    fn parts(&self) -> &[Part] {
+        &*PARTS
+    }
+
+    fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
+        Ok(completions.iter().map(rewards).collect())
+    }
+
+    fn alphabet(&self) -> Option<String> {
+        Some("0123456789+-*/() :>".to_string())
+    }
+
+    /// Brackets around every pair, and the operators between them.
+    fn max_new_tokens(&self) -> usize {
+        let digits = self.largest.to_string().len();
+        self.numbers as usize * (digits + 3) + 1
+    }
+}
+
+impl Countdown {
+    /// A target that some of the numbers make, and how: pairs are put together at random until chance says
+    /// that it is enough, or one is left. `None` where that is no good target.
+    fn reachable(&self, numbers: &[u64], draws: &mut Draws) -> Option<(u64, String)> {
+        let mut pieces: Vec<(Rational, String)> =
+            numbers.iter().map(|&n| (Rational::whole(n), n.to_string())).collect();
+        loop {
+            let (a, left) = pieces.swap_remove(draws.below(pieces.len() as u64) as usize);
+            let (b, right) = pieces.swap_remove(draws.below(pieces.len() as u64) as usize);
+            let operator = ['+', '-', '*', '/'][draws.below(4) as usize];
+            let value = a.apply(operator, b)?;
+            let enough = pieces.is_empty() || draws.below(self.numbers.into()) == 0;
+            if enough {
+                let target = value.as_whole()?;
+                let good =
+                    (10..=u64::from(self.target)).contains(&target) && !numbers.contains(&target);
+                return good.then(|| (target, format!("{left}{operator}{right}")));
+            }
+            pieces.push((value, format!("({left}{operator}{right})")));
+        }
+    }
+}
+
+/// The expression is the whole answer; `= target` may follow it.
+fn rewards(completion: &Completion) -> Rewards {
+    let fields = &completion.prompt.fields;
+    let target = fields.get("target").and_then(|target| target.as_u64());
+    let given = fields.get("numbers").and_then(|numbers| numbers.as_array());
+    let mut left: Vec<u64> = given.into_iter().flatten().filter_map(|n| n.as_u64()).collect();
+    let text = match completion.text.rsplit_once('=') {
+        Some((expression, value)) if value.trim().parse().ok() == target => expression,
+        _ => completion.text,
+    };
+    let expression = Expression::parse(text).filter(|expression| {
+        expression.numbers.iter().all(|number| {
+            let place = left.iter().position(|one| one == number);
+            place.map(|place| left.swap_remove(place)).is_some()
+        })
+    });
+    let value = expression.as_ref().and_then(|expression| expression.value.as_whole());
+    Rewards::new(vec![
+        indicator(value.is_some() && value == target),
+        indicator(expression.is_some()),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(answer: &str) -> Vec<f64> {
+        let mut fields = Map::new();
+        fields.insert("numbers".to_string(), json!([3, 8, 8, 3]));
+        fields.insert("target".to_string(), json!(24));
+        let prompt = Prompt::new(String::new(), String::new(), fields);
+        Countdown::default().verify(&[Completion::new(&prompt, answer)]).unwrap().remove(0).parts
+    }
+
+    #[test]
+    fn expressions_are_checked_exactly() {
+        assert_eq!(parts("8/(3-8/3)"), [1.0, 1.0]);
+        assert_eq!(parts(" 3 * 8 \n"), [1.0, 1.0]);
+        assert_eq!(parts("3 * 8 = 24"), [1.0, 1.0]);
+        assert_eq!(parts("3 + 8"), [0.0, 1.0]);
+        assert_eq!(parts("3 + 8 = 24"), [0.0, 1.0]);
+        assert_eq!(parts("3 * 8 = 25"), [0.0, 0.0]);
+    }
+
+    #[test]
+    fn nothing_is_earned_by_tricks() {
+        for answer in [
+            "",
+            "24",
+            "3*8 3*8",
+            "3*8=24=24",
+            "3*8=٢٤",
+            "3*8*1",
+            "8+8+8",
+            "03*8",
+            "3×8",
+            "12*2",
+            "3*8+0",
+            "x",
+            "((3*8)",
+            "3*8 # because",
+            "8*3;",
+            "8*3\0",
+        ] {
+            assert_eq!(parts(answer), [0.0, 0.0], "{answer:?}");
+        }
+        assert_eq!(parts(&"8*".repeat(1 << 20)), [0.0, 0.0]);
+    }
+
+    #[test]
+    fn targets_are_neither_small_nor_given() {
+        for numbers in [2, 8] {
+            let task = Countdown { numbers, ..Countdown::default() };
+            for index in 0..200 {
+                let prompt = task.prompt(Split::Train, index).unwrap();
+                let target = prompt.fields["target"].as_u64().unwrap();
+                let given = prompt.fields["numbers"].as_array().unwrap();
+                assert!((10..=100).contains(&target) && given.len() == numbers as usize);
+                assert!(!given.contains(&json!(target)));
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! The one list of Grove's own tasks. To add one, write its file and put its struct in [`TASKS`].
+
+use super::{Add, Countdown, Reverse, Sort, Task, TaskError};
+use serde::{Serialize, de::DeserializeOwned};
+use std::sync::Arc;
+use toml::{Table, Value};
+
+/// The settings of a task: a plain struct, read from settings and written to them under the task's name
+/// (`--set sort.length=8`).
+pub trait TaskSettings: Default + Serialize + DeserializeOwned {
+    /// The name on the command line, in settings and in checkpoints.
+    const NAME: &'static str;
+
+    /// The task with these settings.
+    ///
+    /// # Errors
+    /// One sentence that names the setting, its value and its range, or what is missing on this machine.
+    fn open(self) -> Result<Arc<dyn Task>, TaskError>;
+}
+
+/// A task of Grove's own, without its type.
+pub struct BuiltIn {
+    /// Its name.
+    pub name: &'static str,
+    /// Its settings where nothing else is said.
+    pub defaults: fn() -> Table,
+    /// The task with these settings, a complete table of them.
+    pub open: fn(Table) -> Result<Arc<dyn Task>, TaskError>,
+}
+
+impl BuiltIn {
+    const fn of<S: TaskSettings>() -> Self {
+        Self { name: S::NAME, defaults: defaults::<S>, open: open::<S> }
+    }
+}
+
+fn defaults<S: TaskSettings>() -> Table {
+    Table::try_from(S::default()).expect("settings are plain structs, numbers, names and lists")
+}
+
+fn open<S: TaskSettings>(settings: Table) -> Result<Arc<dyn Task>, TaskError> {
+    let settings: S = serde_path_to_error::deserialize(Value::Table(settings)).map_err(|e| {
+        let message = e.inner().message().to_string();
+        TaskError::Setting(format!("`{}.{}`: {message}", S::NAME, e.path()))
+    })?;
+    settings.open()
+}
+
+/// Grove's own tasks.
+pub const TASKS: &[BuiltIn] = &[
+    BuiltIn::of::<Sort>(),
+    BuiltIn::of::<Reverse>(),
+    BuiltIn::of::<Add>(),
+    BuiltIn::of::<Countdown>(),
+];
+
+/// Their names, as a sentence has them: `sort, reverse, add`.
+pub fn names() -> String {
+    TASKS.iter().map(|task| task.name).collect::<Vec<_>>().join(", ")
+}
+
+/// The task of this name.
+///
+/// # Errors
+/// [`TaskError::Unknown`] with the names that there are.
+pub fn find(name: &str) -> Result<&'static BuiltIn, TaskError> {
+    TASKS
+        .iter()
+        .find(|task| task.name == name)
+        .ok_or_else(|| TaskError::Unknown { name: name.to_string(), known: names() })
+}
+
+/// Refuses a setting that is out of its range.
+pub(super) fn within(
+    key: &str,
+    value: u32,
+    range: std::ops::RangeInclusive<u32>,
+) -> Result<(), TaskError> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    let (low, high) = (range.start(), range.end());
+    Err(TaskError::Setting(format!("`{key}` is {value}; it may be {low} to {high}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::task::{Completion, Split};
+    use std::collections::HashSet;
+
+    #[test]
+    fn every_task_solves_its_own_prompts_and_keeps_its_splits_apart() {
+        for built_in in TASKS {
+            let task = (built_in.open)((built_in.defaults)()).unwrap();
+            let best: f64 = task.parts().iter().map(|part| part.weight.max(0.0)).sum();
+            assert!((best - 1.0).abs() < 1e-12, "{}: weights add up to {best}", built_in.name);
+            let mut seen = HashSet::new();
+            for split in [Split::Train, Split::Test] {
+                for index in 0..200 {
+                    let prompt = task.prompt(split, index).unwrap();
+                    assert_eq!(prompt, task.prompt(split, index).unwrap());
+                    let solution = task.solution(&prompt).unwrap();
+                    let completion = Completion::new(&prompt, &solution);
+                    let rewards = task.verify(&[completion]).unwrap().remove(0);
+                    let total = rewards.total(task.parts());
+                    assert!(
+                        (total - 1.0).abs() < 1e-9,
+                        "{}: {prompt:?} {rewards:?}",
+                        built_in.name
+                    );
+                    if let Some(alphabet) = task.alphabet() {
+                        let known = |c| alphabet.contains(c);
+                        assert!(
+                            prompt.text.chars().chain(solution.chars()).all(known),
+                            "{prompt:?}"
+                        );
+                        assert!(solution.chars().count() < task.max_new_tokens());
+                    }
+                    assert!(!prompt.messages.is_empty());
+                    if split == Split::Train {
+                        seen.insert(prompt.text);
+                    } else {
+                        assert!(!seen.contains(&prompt.text), "{} is in both splits", prompt.text);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn settings_are_checked_by_name_and_range() {
+        let sort = find("sort").unwrap();
+        let open = |text: &str| (sort.open)(text.parse().unwrap()).err().map(|e| e.to_string());
+        assert_eq!(open("length = 12"), None);
+        assert_eq!(open("length = 0").unwrap(), "`sort.length` is 0; it may be 2 to 1000");
+        assert!(open("length = \"a\"").unwrap().starts_with("`sort.length`: "));
+        let said = find("srot").err().unwrap().to_string();
+        assert_eq!(said, format!("unknown task `srot`; there are: {}", names()));
+    }
+}
