@@ -21,20 +21,30 @@
 
 mod add;
 mod countdown;
+#[cfg(not(target_family = "wasm"))]
+mod data;
 mod error;
 mod expression;
+#[cfg(not(target_family = "wasm"))]
+mod external;
 mod registry;
 mod reverse;
+mod set;
 mod sort;
 mod split;
 mod text;
 
 pub use add::Add;
 pub use countdown::Countdown;
+#[cfg(not(target_family = "wasm"))]
+pub use data::{DataTask, read_prompts};
 pub use error::TaskError;
 pub use expression::{Expression, Rational};
+#[cfg(not(target_family = "wasm"))]
+pub use external::{Verifier, VerifierOptions};
 pub use registry::{BuiltIn, TASKS, TaskSettings, find, names};
 pub use reverse::Reverse;
+pub use set::PromptSet;
 pub use sort::Sort;
 pub use split::Split;
 

@@ -28,6 +28,8 @@ mod rules;
 #[path = "../shared/mod.rs"]
 mod shared;
 mod support;
+mod task_data;
+mod task_verifier;
 mod viewer;
 mod watch;
 mod watch_live;

@@ -1,0 +1,235 @@
+//! Verifiers of one's own: a command, some of whose processes are kept at work.
+//!
+//! Each process is asked one completion at a time, and the next when it has answered: none is flooded, and if
+//! one dies or hangs, it is clear over which completion. A process that is started in the course of a run is
+//! first asked something that was answered before, so that the time that it takes to start is charged to no
+//! completion.
+
+mod protocol;
+mod worker;
+
+use super::{Completion, Part, Rewards, TaskError};
+use protocol::Answer;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::Duration;
+use worker::{Trouble, Worker};
+
+/// How a verifier is run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct VerifierOptions {
+    /// The command, as a shell takes it.
+    pub command: String,
+    /// Processes at work; 0 for as many as the machine has cores.
+    pub workers: usize,
+    /// Seconds that an answer may take, above 0.
+    pub timeout: f64,
+    /// The parts of a reward, at least one. Where there is one, an answer may call it `reward`.
+    pub parts: Vec<Part>,
+}
+
+impl VerifierOptions {
+    /// A command that gives one number, within ten seconds.
+    pub fn new(command: &str) -> Self {
+        let parts = vec![Part::new("reward", 1.0)];
+        Self { command: command.to_string(), workers: 0, timeout: 10.0, parts }
+    }
+
+    /// With the parts of a text such as `exact=0.8,format=0.2`; a part without a number has weight 1.
+    ///
+    /// # Errors
+    /// One sentence about the part that is wrong.
+    pub fn with_parts(mut self, text: &str) -> Result<Self, TaskError> {
+        self.parts.clear();
+        for piece in text.split(',') {
+            let (name, weight) = piece.split_once('=').unwrap_or((piece, "1"));
+            let (name, weight) = (name.trim(), weight.trim().parse::<f64>());
+            match weight {
+                Ok(weight) if weight.is_finite() && !name.is_empty() => {}
+                _ => {
+                    return Err(setting(format!(
+                        "`{piece}` is no part of a reward; write name=weight"
+                    )));
+                }
+            }
+            if self.parts.iter().any(|part| part.name == name) {
+                return Err(setting(format!("the part `{name}` of the reward is named twice")));
+            }
+            self.parts.push(Part::new(name, weight.unwrap_or(1.0)));
+        }
+        Ok(self)
+    }
+
+    fn num_workers(&self) -> usize {
+        match self.workers {
+            0 => thread::available_parallelism().map_or(1, usize::from),
+            workers => workers,
+        }
+    }
+}
+
+fn setting(message: String) -> TaskError {
+    TaskError::Setting(message)
+}
+
+/// How long a process may take to start, beside the time that an answer takes.
+const START: Duration = Duration::from_secs(60);
+
+/// Processes that may end in vain, one after the other, before a command counts as broken.
+const ENDS: usize = 3;
+
+/// A command at work.
+pub struct Verifier {
+    options: VerifierOptions,
+    timeout: Duration,
+    /// Processes that wait for something to do.
+    idle: Mutex<Vec<Worker>>,
+    /// What was answered first of all: the message without its number.
+    answered: OnceLock<String>,
+    /// Processes that ended before anything was ever answered.
+    ends: AtomicUsize,
+}
+
+impl Verifier {
+    /// Starts the command.
+    ///
+    /// # Errors
+    /// Options out of range, or a command that ends at once.
+    pub fn start(options: VerifierOptions) -> Result<Self, TaskError> {
+        let timeout = Duration::try_from_secs_f64(options.timeout).unwrap_or_default();
+        if timeout.is_zero() {
+            let message = format!("a verifier may take {} s; give it more than 0", options.timeout);
+            return Err(setting(message));
+        }
+        if options.parts.is_empty() {
+            return Err(setting("a verifier needs the name of at least one reward".to_string()));
+        }
+        let verifier = Self {
+            options,
+            timeout,
+            idle: Mutex::default(),
+            answered: OnceLock::new(),
+            ends: AtomicUsize::new(0),
+        };
+        let mut first = verifier.spawn()?;
+        // A command that is not there ends at once.
+        thread::sleep(Duration::from_millis(50));
+        if let Some(end) = first.ended() {
+            return Err(verifier.broken(&end));
+        }
+        verifier.idle().push(first);
+        Ok(verifier)
+    }
+
+    /// What completions are worth, in their order.
+    ///
+    /// # Errors
+    /// [`TaskError::Verifier`] where no process answers any more, or none ever did. What goes wrong with one
+    /// completion is its [`Rewards::problem`].
+    pub fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
+        let next = AtomicUsize::new(0);
+        let work = || {
+            let mut done = Vec::new();
+            loop {
+                let i = next.fetch_add(1, Ordering::Relaxed);
+                let Some(completion) = completions.get(i) else { return Ok(done) };
+                match self.one(completion) {
+                    Ok(rewards) => done.push((i, rewards)),
+                    Err(error) => {
+                        next.store(completions.len(), Ordering::Relaxed);
+                        return Err(error);
+                    }
+                }
+            }
+        };
+        let threads = self.options.num_workers().min(completions.len());
+        let results: Vec<Result<Vec<_>, TaskError>> = thread::scope(|scope| {
+            let handles: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            handles.into_iter().map(|handle| handle.join().expect("no panic")).collect()
+        });
+        let mut rewards = Vec::with_capacity(completions.len());
+        for result in results {
+            rewards.extend(result?);
+        }
+        rewards.sort_unstable_by_key(|(i, _)| *i);
+        Ok(rewards.into_iter().map(|(_, rewards)| rewards).collect())
+    }
+
+    /// What one completion is worth. If a process ends over it, another one is asked, since it may not have
+    /// been the completion's fault; if that one ends too, it was.
+    fn one(&self, completion: &Completion) -> Result<Rewards, TaskError> {
+        let body = protocol::body(completion);
+        let mut last = String::new();
+        for _ in 0..2 {
+            let idle = self.idle().pop();
+            let mut worker = idle.map_or_else(|| self.ready(), Ok)?;
+            let start = if self.answered.get().is_some() { Duration::ZERO } else { START };
+            match worker.ask(&body, self.timeout + start) {
+                Ok(answer) => {
+                    self.idle().push(worker);
+                    return Ok(self.rewards(body, answer));
+                }
+                Err(Trouble::Late(instead)) => {
+                    let limit = self.options.timeout;
+                    return Ok(
+                        self.unknown(format!("the verifier took more than {limit} s{instead}"))
+                    );
+                }
+                Err(Trouble::Ended(end)) => last = end,
+            }
+            if self.answered.get().is_none()
+                && self.ends.fetch_add(1, Ordering::Relaxed) + 1 >= ENDS
+            {
+                return Err(self.broken(&last));
+            }
+        }
+        Ok(self.unknown(format!("the verifier {last} over this completion, twice")))
+    }
+
+    /// The rewards of an answer to the message `body`.
+    fn rewards(&self, body: String, answer: Answer) -> Rewards {
+        match answer.rewards(&self.options.parts) {
+            Ok(parts) => {
+                self.answered.get_or_init(|| body);
+                Rewards::new(parts)
+            }
+            Err(message) => self.unknown(message),
+        }
+    }
+
+    fn unknown(&self, problem: String) -> Rewards {
+        Rewards::unknown(self.options.parts.len(), problem)
+    }
+
+    /// A process that is known to answer, if anything was answered before.
+    fn ready(&self) -> Result<Worker, TaskError> {
+        let mut last = String::new();
+        for _ in 0..ENDS {
+            let mut worker = self.spawn()?;
+            let Some(body) = self.answered.get() else { return Ok(worker) };
+            match worker.ask(body, self.timeout + START) {
+                Ok(_) => return Ok(worker),
+                Err(Trouble::Late(_)) => last = "does not answer".to_string(),
+                Err(Trouble::Ended(end)) => last = end,
+            }
+        }
+        Err(self.broken(&last))
+    }
+
+    fn spawn(&self) -> Result<Worker, TaskError> {
+        let command = &self.options.command;
+        Worker::start(command).map_err(|e| {
+            TaskError::Verifier(format!("the verifier `{command}` does not start: {e}"))
+        })
+    }
+
+    fn broken(&self, how: &str) -> TaskError {
+        let command = &self.options.command;
+        TaskError::Verifier(format!("the verifier `{command}` {how}; run it by hand to see why"))
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Worker>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

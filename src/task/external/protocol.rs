@@ -1,0 +1,172 @@
+//! What is said to a verifier's process and what it answers: a line of JSON each.
+
+use crate::task::{Completion, Message, Part};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+#[derive(Serialize)]
+struct Body<'a> {
+    prompt: &'a str,
+    #[serde(skip_serializing_if = "<[Message]>::is_empty")]
+    messages: &'a [Message],
+    completion: &'a str,
+    num_tokens: usize,
+    truncated: bool,
+    fields: &'a Map<String, Value>,
+}
+
+/// The message for a completion, but for its number.
+pub fn body(completion: &Completion) -> String {
+    let Completion { prompt, text, num_tokens, truncated } = *completion;
+    let (messages, fields) = (&prompt.messages[..], &prompt.fields);
+    let body =
+        Body { prompt: &prompt.text, messages, completion: text, num_tokens, truncated, fields };
+    serde_json::to_string(&body).expect("texts and numbers")
+}
+
+/// The line that puts the message under a number.
+pub fn request(id: u64, body: &str) -> String {
+    format!("{{\"id\":{id},{}\n", &body[1..])
+}
+
+/// A line that a process wrote.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// The number of the message that is answered.
+    pub id: u64,
+    object: Map<String, Value>,
+}
+
+impl Answer {
+    /// Reads a line.
+    ///
+    /// # Errors
+    /// What it is instead, as a sentence about "it".
+    pub fn parse(line: &[u8]) -> Result<Self, String> {
+        let text = String::from_utf8_lossy(line);
+        let parsed = serde_json::from_str(&text).or_else(|_| {
+            // As some write numbers that are none; the reward will not be taken, but is known whose it is.
+            serde_json::from_str(
+                &text
+                    .replace("-Infinity", "Infinity")
+                    .replace("NaN", "\"NaN\"")
+                    .replace("Infinity", "\"Infinity\""),
+            )
+        });
+        let Ok(Value::Object(object)) = parsed else {
+            return Err(format!("it wrote {}, which is no JSON object", excerpt(&text)));
+        };
+        match object.get("id").and_then(Value::as_u64) {
+            Some(id) => Ok(Self { id, object }),
+            None => Err(format!("it wrote {}, which has no `id`", excerpt(&text))),
+        }
+    }
+
+    /// The rewards, in the order of `parts`.
+    ///
+    /// # Errors
+    /// What is wrong with the answer, in one sentence.
+    pub fn rewards(&self, parts: &[Part]) -> Result<Vec<f64>, String> {
+        let object = &self.object;
+        if let Some(error) = object.get("error") {
+            let text = error.as_str().map_or_else(|| error.to_string(), str::to_string);
+            return Err(format!("the verifier says: {}", excerpt(&text)));
+        }
+        let single = |value: &Value| Map::from_iter([(parts[0].name.clone(), value.clone())]);
+        let rewards = match (object.get("reward"), object.get("rewards")) {
+            (Some(reward), None) if parts.len() == 1 => single(reward),
+            (None, Some(Value::Object(rewards))) => rewards.clone(),
+            _ => {
+                let wanted = if parts.len() == 1 { "no `reward`, nor" } else { "no" };
+                return Err(format!("the verifier's answer has {wanted} `rewards` by name"));
+            }
+        };
+        let known = |name: &String| parts.iter().any(|part| part.name == *name);
+        if let Some(name) = rewards.keys().find(|name| !known(name)) {
+            return Err(format!(
+                "the verifier gave the reward {}, which has no weight",
+                excerpt(name)
+            ));
+        }
+        let number = |part: &Part| {
+            let value = rewards.get(&part.name);
+            let value =
+                value.ok_or_else(|| format!("the verifier gave no reward `{}`", part.name))?;
+            value.as_f64().filter(|number| number.is_finite()).ok_or_else(|| {
+                let value: String = value.to_string().chars().take(60).collect();
+                format!(
+                    "the verifier gave {value} as the reward `{}`, which is no number",
+                    part.name
+                )
+            })
+        };
+        parts.iter().map(number).collect()
+    }
+}
+
+/// The start of a text, in quotes and on one line.
+fn excerpt(text: &str) -> String {
+    let start: String = text.chars().take(60).collect();
+    let dots = if start.len() < text.len() { "..." } else { "" };
+    format!("{start:?}{dots}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::task::Prompt;
+
+    #[test]
+    fn a_request_is_one_line_whatever_is_in_it() {
+        let text = "a\n\"b\"\u{2028}\0";
+        let prompt = Prompt { text: text.to_string(), messages: vec![], fields: Map::new() };
+        let line = request(7, &body(&Completion::new(&prompt, text)));
+        assert_eq!(line.matches('\n').count(), 1);
+        let value: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(
+            (&value["id"], &value["prompt"], &value["completion"]),
+            (&7.into(), &text.into(), &text.into())
+        );
+        assert_eq!(value.get("messages"), None);
+    }
+
+    #[test]
+    fn answers_are_read_strictly() {
+        let one = [Part::new("reward", 1.0)];
+        let two = [Part::new("exact", 1.0), Part::new("format", 0.5)];
+        let rewards = |line: &str, parts: &[Part]| Answer::parse(line.as_bytes())?.rewards(parts);
+        assert_eq!(rewards(r#"{"id": 1, "reward": 0.5}"#, &one), Ok(vec![0.5]));
+        assert_eq!(rewards(r#"{"id": 1, "rewards": {"reward": 1}}"#, &one), Ok(vec![1.0]));
+        let by_name = r#"{"id": 1, "rewards": {"format": 0, "exact": -1.5}}"#;
+        assert_eq!(rewards(by_name, &two), Ok(vec![-1.5, 0.0]));
+        for (line, parts, said) in [
+            ("hello", &one[..], "it wrote \"hello\", which is no JSON object"),
+            (r#"{"reward": 1}"#, &one, "which has no `id`"),
+            (
+                r#"{"id": 1, "reward": NaN}"#,
+                &one,
+                r#"gave "NaN" as the reward `reward`, which is no number"#,
+            ),
+            (r#"{"id": 1, "reward": -Infinity}"#, &one, r#"gave "Infinity" as the reward"#),
+            (r#"{"id": 1, "reward": 1e999}"#, &one, "which is no JSON object"),
+            (
+                r#"{"id": 1, "reward": "1"}"#,
+                &one,
+                r#"gave "1" as the reward `reward`, which is no number"#,
+            ),
+            (r#"{"id": 1, "reward": null}"#, &one, "gave null as the reward"),
+            (r#"{"id": 1, "reward": 1}"#, &two, "has no `rewards` by name"),
+            (r#"{"id": 1, "rewards": {"exact": 1}}"#, &two, "gave no reward `format`"),
+            (
+                r#"{"id": 1, "rewards": {"exact": 1, "form": 1}}"#,
+                &two,
+                "gave the reward \"form\", which has no weight",
+            ),
+            (r#"{"id": 1}"#, &one, "has no `reward`, nor `rewards` by name"),
+            (r#"{"id": 1, "error": "no\nidea"}"#, &one, "the verifier says: \"no\\nidea\""),
+        ] {
+            let message = rewards(line, parts).unwrap_err();
+            assert!(message.contains(said) && !message.contains('\n'), "{message}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Prompts that are listed: so many of each split, gone through in passes.
+
+use super::{Prompt, Split, TaskError};
+use crate::rng::draw;
+
+/// The prompts of a task that has so many and no more.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PromptSet {
+    /// Those to learn from.
+    pub train: Vec<Prompt>,
+    /// Those to measure with.
+    pub test: Vec<Prompt>,
+}
+
+impl PromptSet {
+    /// The prompts of a split, in the order of their list.
+    pub fn of(&self, split: Split) -> &[Prompt] {
+        match split {
+            Split::Train => &self.train,
+            Split::Test => &self.test,
+        }
+    }
+
+    /// Prompt number `index` of a split. Those for testing come in the order of the list; those to learn
+    /// from in an order that is another one in every pass.
+    ///
+    /// # Errors
+    /// [`TaskError::NoPrompt`] for a split that is empty; `advice` says what to do.
+    pub fn prompt(
+        &self,
+        task: &str,
+        split: Split,
+        index: u64,
+        advice: &str,
+    ) -> Result<Prompt, TaskError> {
+        let prompts = self.of(split);
+        let len = prompts.len() as u64;
+        if len == 0 {
+            let why = advice.to_string();
+            return Err(TaskError::NoPrompt { task: task.to_string(), split: split.name(), why });
+        }
+        let (pass, place) = (index / len, index % len);
+        let place = match split {
+            Split::Train => {
+                shuffled(place, len, draw(draw(0x5e75, pass as u32), (pass >> 32) as u32))
+            }
+            Split::Test => place,
+        };
+        Ok(prompts[place as usize].clone())
+    }
+}
+
+/// Where `place` of `len` goes in the order of `key`: a permutation, without a list of it. It is a Feistel
+/// network (Luby and Rackoff, 1988) on the smallest even number of bits that hold `len`, gone through until
+/// the result is below `len` (Black and Rogaway, 2002: cycle walking).
+fn shuffled(place: u64, len: u64, key: u32) -> u64 {
+    let half = (u64::BITS - (len - 1).leading_zeros()).div_ceil(2).max(1);
+    let mask = (1u64 << half) - 1;
+    let mut place = place;
+    loop {
+        let (mut left, mut right) = (place >> half, place & mask);
+        for round in 0..4 {
+            let mixed = u64::from(draw(draw(key, round), right as u32));
+            (left, right) = (right, left ^ (mixed & mask));
+        }
+        place = (left << half) | right;
+        if place < len {
+            return place;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_pass_has_each_prompt_once_and_an_order_of_its_own() {
+        for len in [1u64, 2, 3, 7, 64, 65, 1009] {
+            let order =
+                |key| -> Vec<u64> { (0..len).map(|place| shuffled(place, len, key)).collect() };
+            for key in 0..5 {
+                let mut sorted = order(key);
+                sorted.sort_unstable();
+                assert!(sorted.into_iter().eq(0..len), "{len} places, key {key}");
+            }
+            assert!(len < 64 || (order(1) != order(2) && !order(1).into_iter().eq(0..len)));
+        }
+    }
+
+    #[test]
+    fn tests_come_in_their_order_and_an_empty_split_is_told() {
+        let prompt =
+            |i: u64| Prompt { text: i.to_string(), messages: vec![], fields: Default::default() };
+        let set = PromptSet { train: vec![], test: (0..5).map(prompt).collect() };
+        for index in 0..12 {
+            assert_eq!(set.prompt("own", Split::Test, index, "").unwrap(), prompt(index % 5));
+        }
+        let said = set.prompt("own", Split::Train, 0, "add some").unwrap_err().to_string();
+        assert_eq!(said, "`own` has no train prompt with these settings: add some");
+    }
+}

@@ -1,0 +1,134 @@
+//! Prompts of one's own: what a file of them may say, and what is said of one that is wrong.
+
+use grove::task::{Completion, DataTask, Split, Task, TaskError, VerifierOptions, read_prompts};
+use std::fs;
+use std::path::PathBuf;
+use tempfile::TempDir;
+
+fn file(folder: &TempDir, text: impl AsRef<[u8]>) -> PathBuf {
+    let path = folder.path().join("prompts.jsonl");
+    fs::write(&path, text).unwrap();
+    path
+}
+
+#[test]
+fn prompts_are_texts_or_messages_with_any_fields() {
+    let folder = TempDir::new().unwrap();
+    let lines = [
+        "\u{feff}{\"prompt\": \"2+2=\", \"solution\": \"4\", \"level\": {\"n\": 1}, \"split\": \"train\"}\r",
+        "",
+        "{\"messages\": [{\"role\": \"system\", \"content\": \"Be brief.\"}, \
+         {\"role\": \"user\", \"content\": \"Hi\"}], \"split\": \"test\"}",
+        r#"{"prompt": [{"role": "user", "content": "Hello"}], "split": "train"}"#,
+    ];
+    let set = read_prompts(&file(&folder, lines.join("\n"))).unwrap();
+    let (train, test) = (&set.train, &set.test);
+    assert_eq!((train.len(), test.len()), (2, 1));
+    assert_eq!((train[0].text.as_str(), train[0].messages.len()), ("2+2=", 0));
+    assert_eq!(train[0].fields["level"]["n"], 1);
+    assert!(!train[0].fields.contains_key("split") && !train[0].fields.contains_key("prompt"));
+    assert_eq!(test[0].text, "Be brief.\n\nHi\n\n");
+    assert_eq!(
+        (test[0].messages[1].role.as_str(), test[0].messages[1].content.as_str()),
+        ("user", "Hi")
+    );
+    assert_eq!(train[1].messages[0].content, "Hello");
+}
+
+#[test]
+fn chance_divides_what_is_not_divided_and_each_pass_has_all() {
+    let folder = TempDir::new().unwrap();
+    let lines: Vec<String> =
+        (0..400).map(|i| format!(r#"{{"prompt": "p{i}", "solution": "s{i}"}}"#)).collect();
+    let task = DataTask::open(&file(&folder, lines.join("\n")), None).unwrap();
+    let [train, test] = [Split::Train, Split::Test].map(|split| task.num_prompts(split).unwrap());
+    assert!(train + test == 400 && (25..100).contains(&test), "{train} {test}");
+    let pass = |split, n: u64, pass: u64| -> Vec<String> {
+        (0..n).map(|i| task.prompt(split, pass * n + i).unwrap().text).collect()
+    };
+    let sorted = |mut texts: Vec<String>| {
+        texts.sort();
+        texts
+    };
+    let (first, second) = (pass(Split::Train, train, 0), pass(Split::Train, train, 1));
+    assert_ne!(first, second);
+    assert_eq!(sorted(first.clone()), sorted(second));
+    let held_out = pass(Split::Test, test, 0);
+    assert_eq!(held_out, pass(Split::Test, test, 1));
+    assert!(held_out.iter().all(|text| !first.contains(text)));
+
+    // Without a verifier the solution is what is right.
+    let prompt = task.prompt(Split::Train, 5).unwrap();
+    let solution = task.solution(&prompt).unwrap();
+    let texts = [format!(" {solution}\n"), format!("{solution} {solution}"), String::new()];
+    let completions = texts.each_ref().map(|text| Completion::new(&prompt, text));
+    let rewards: Vec<f64> =
+        task.verify(&completions).unwrap().iter().map(|r| r.total(task.parts())).collect();
+    assert_eq!(rewards, [1.0, 0.0, 0.0]);
+}
+
+#[test]
+fn a_line_that_is_wrong_is_named() {
+    let folder = TempDir::new().unwrap();
+    let good = r#"{"prompt": "a"}"#;
+    for (line, said) in [
+        ("{", "it is no JSON: EOF while parsing"),
+        ("[]", "a JSON object is wanted"),
+        (r#"{"text": "a"}"#, "it has no `prompt`, nor `messages`"),
+        (r#"{"prompt": "a", "messages": []}"#, "it has `prompt` and `messages`; keep one"),
+        (r#"{"prompt": ""}"#, "`prompt` is empty"),
+        (r#"{"prompt": 7}"#, "`prompt` is no list of messages with `role` and `content`"),
+        (r#"{"messages": "a"}"#, "`messages` is no list of messages"),
+        (r#"{"messages": []}"#, "`messages` is an empty list"),
+        (r#"{"messages": [{"role": "user"}]}"#, "missing field `content`"),
+        (
+            r#"{"prompt": "b", "split": "valid"}"#,
+            r#"`split` is "valid"; it may be "train" or "test""#,
+        ),
+        (r#"{"prompt": "a", "split": "OTHER"}"#, "the same prompt is in the split"),
+    ] {
+        let other = match read_prompts(&file(&folder, good)).unwrap().train.len() {
+            0 => "train",
+            _ => "test",
+        };
+        let path = file(&folder, format!("{good}\n\n{}\n", line.replace("OTHER", other)));
+        let error = read_prompts(&path).unwrap_err();
+        let message = error.to_string();
+        assert!(matches!(error, TaskError::Line { line: 3, .. }), "{error:?}");
+        assert!(message.starts_with(&format!("{}, line 3: ", path.display())), "{message}");
+        assert!(message.contains(said) && !message.contains('\n'), "{message}");
+    }
+    let error = read_prompts(&file(&folder, b"{\"prompt\": \"\xff\"}")).unwrap_err().to_string();
+    assert!(error.contains("line 1: it is no JSON: "), "{error}");
+    let error = read_prompts(&file(&folder, "\n \n")).unwrap_err().to_string();
+    assert!(error.contains("it has no line"), "{error}");
+    let error = read_prompts(&folder.path().join("none.jsonl")).unwrap_err().to_string();
+    assert!(error.starts_with("cannot read ") && error.contains("No such file"), "{error}");
+}
+
+#[test]
+fn prompts_without_solutions_need_a_verifier_and_get_one() {
+    let folder = TempDir::new().unwrap();
+    let path = file(&folder, r#"{"prompt": "say yes", "split": "train"}"#);
+    let error = DataTask::open(&path, None).err().unwrap().to_string();
+    assert!(
+        error.contains("give --verifier a command") && error.contains("\"say yes\""),
+        "{error}"
+    );
+    let script = folder.path().join("yes.py");
+    let text = "import json, sys\nfor line in sys.stdin:\n    asked = json.loads(line)\n    print(json.dumps({'id': \
+                asked['id'], 'reward': asked['completion'] == 'yes' and asked['prompt'] == 'say yes' and 1 or 0}), \
+                flush=True)\n";
+    fs::write(&script, text).unwrap();
+    let options = VerifierOptions::new(&format!("python3 {}", script.display()));
+    let task = DataTask::open(&path, Some(options)).unwrap();
+    let prompt = task.prompt(Split::Train, 0).unwrap();
+    let rewards = task.verify(&[Completion::new(&prompt, "yes"), Completion::new(&prompt, "no")]);
+    let totals: Vec<f64> = rewards.unwrap().iter().map(|r| r.total(task.parts())).collect();
+    assert_eq!(totals, [1.0, 0.0]);
+    let error = task.prompt(Split::Test, 0).unwrap_err().to_string();
+    assert!(
+        error.starts_with("`data` has no test prompt") && error.contains("\"split\": \"test\""),
+        "{error}"
+    );
+}

@@ -1,0 +1,290 @@
+//! Verifiers of one's own, as real processes: what they answer, and all that can go wrong with them.
+
+use grove::task::{Completion, Part, Prompt, Rewards, TaskError, Verifier, VerifierOptions};
+use serde_json::{Map, json};
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// A verifier that does what the completion says, else gives the completion's number as the reward.
+const OBEDIENT: &str = r#"
+import json, os, sys, time
+for line in sys.stdin:
+    asked = json.loads(line)
+    words = asked["completion"].split()
+    answer = lambda reward, **more: print(json.dumps({"id": asked["id"], "reward": reward, **more}), flush=True)
+    what = words[0]
+    if what == "die":
+        print("out of ideas", file=sys.stderr, flush=True)
+        os._exit(3)
+    elif what == "sleep":
+        time.sleep(60)
+    elif what == "nonsense":
+        print("Traceback: none", flush=True)
+    elif what == "nan":
+        answer(float("nan"))
+    elif what == "null":
+        answer(None)
+    elif what == "silent":
+        os.close(1)
+        time.sleep(60)
+    elif what == "anonymous":
+        print(json.dumps({"reward": 1}), flush=True)
+    elif what == "foreign":
+        answer(1, id=asked["id"] + 5)
+    elif what == "flood":
+        while True:
+            sys.stdout.write("x" * 65536)
+    elif what == "chatter":
+        while True:
+            print(json.dumps({"id": 0, "reward": 1}))
+    elif what == "error":
+        print(json.dumps({"id": asked["id"], "error": "cannot parse"}), flush=True)
+    elif what == "twice":
+        answer(2)
+        answer(99)
+    elif what == "loud":
+        sys.stderr.write("complaint " * 1000000 + "\n")
+        answer(3)
+    elif what == "late":
+        answer(4)
+        time.sleep(0.05)
+        answer(98)
+        print("and a last word", flush=True)
+    else:
+        answer(float(what))
+"#;
+
+fn prompt(text: &str) -> Prompt {
+    Prompt { text: text.to_string(), messages: vec![], fields: Map::new() }
+}
+
+/// A script in a folder, as a command.
+fn script(folder: &Path, text: &str) -> String {
+    let path = folder.join("verifier.py");
+    fs::write(&path, text).unwrap();
+    format!("python3 {}", path.display())
+}
+
+fn obedient(folder: &Path, workers: usize, timeout: f64) -> Verifier {
+    let options = VerifierOptions::new(&script(folder, OBEDIENT));
+    Verifier::start(VerifierOptions { workers, timeout, ..options }).unwrap()
+}
+
+fn verify(verifier: &Verifier, texts: &[&str]) -> Vec<Rewards> {
+    let prompt = prompt("?");
+    let completions: Vec<_> = texts.iter().map(|text| Completion::new(&prompt, text)).collect();
+    let rewards = verifier.verify(&completions).unwrap();
+    assert_eq!(rewards.len(), texts.len());
+    rewards
+}
+
+/// Completions with which something goes wrong, and what is said of it.
+const BAD: [(&str, &str); 11] = [
+    ("die", "the verifier ended (exit status: 3: out of ideas) over this completion, twice"),
+    ("sleep", "the verifier took more than 1 s"),
+    ("nonsense", "took more than 1 s; it wrote \"Traceback: none\", which is no JSON object"),
+    ("nan", "the verifier gave \"NaN\" as the reward `reward`, which is no number"),
+    ("null", "the verifier gave null as the reward `reward`, which is no number"),
+    ("silent", "the verifier took more than 1 s"),
+    ("anonymous", "took more than 1 s; it wrote \"{\\\"reward\\\": 1}\", which has no `id`"),
+    ("foreign", "the verifier took more than 1 s; it answered something else"),
+    ("flood", "the verifier ended ("),
+    ("chatter", "the verifier took more than 1 s"),
+    ("error", "the verifier says: \"cannot parse\""),
+];
+
+#[test]
+fn whatever_goes_wrong_with_one_completion_costs_the_others_nothing() {
+    let folder = TempDir::new().unwrap();
+    let good = ["1", "0.5", "twice", "loud", "late", "-3"];
+    let rewards = [1.0, 0.5, 2.0, 3.0, 4.0, -3.0];
+    let mut texts = vec!["7"];
+    let mut expected = vec![Ok(7.0)];
+    for (i, (bad, said)) in BAD.iter().enumerate() {
+        texts.extend([bad, good[i % good.len()]]);
+        expected.extend([Err(*said), Ok(rewards[i % good.len()])]);
+    }
+    let mut results = Vec::new();
+    for workers in [1, 4] {
+        let verifier = obedient(folder.path(), workers, 1.0);
+        let start = Instant::now();
+        let forward = verify(&verifier, &texts);
+        assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+        for ((text, rewards), expected) in texts.iter().zip(&forward).zip(&expected) {
+            match expected {
+                Ok(reward) => {
+                    assert_eq!(*rewards, Rewards::new(vec![*reward]), "{text}");
+                }
+                Err(said) => {
+                    let problem = rewards.problem.as_ref().unwrap();
+                    assert!(problem.contains(said), "{text}: {problem}");
+                    assert!(!problem.contains('\n') && rewards.parts == [0.0], "{problem}");
+                }
+            }
+        }
+        results.push(forward);
+        // The same ones from the last to the first.
+        let reversed: Vec<&str> = texts.iter().rev().copied().collect();
+        let mut backward = verify(&verifier, &reversed);
+        backward.reverse();
+        results.push(backward);
+    }
+    let plain = |rewards: &Rewards| (rewards.parts.clone(), rewards.problem.is_some());
+    let results: Vec<Vec<_>> = results.iter().map(|all| all.iter().map(plain).collect()).collect();
+    assert!(results.windows(2).all(|pair| pair[0] == pair[1]), "{results:#?}");
+}
+
+#[test]
+fn the_sample_gives_rewards_by_name_and_in_order() {
+    let sample = concat!("python3 ", env!("CARGO_MANIFEST_DIR"), "/examples/verifier.py");
+    let options = VerifierOptions::new(sample).with_parts("exact=0.8, brief=0.2").unwrap();
+    assert_eq!(options.parts, [Part::new("exact", 0.8), Part::new("brief", 0.2)]);
+    let verifier = Verifier::start(VerifierOptions { workers: 3, ..options.clone() }).unwrap();
+    let prompts: Vec<Prompt> = (0..300)
+        .map(|i| Prompt { fields: Map::from_iter([("solution".into(), json!(i))]), ..prompt("n") })
+        .collect();
+    let texts: Vec<String> =
+        (0..300).map(|i| if i % 3 == 0 { "no".into() } else { i.to_string() }).collect();
+    let completions: Vec<_> =
+        prompts.iter().zip(&texts).map(|(prompt, text)| Completion::new(prompt, text)).collect();
+    for (i, rewards) in verifier.verify(&completions).unwrap().iter().enumerate() {
+        let exact = f64::from(u8::from(i % 3 != 0));
+        assert_eq!(*rewards, Rewards::new(vec![exact, 1.0]));
+        assert_eq!(rewards.total(&options.parts), exact * 0.8 + 0.2);
+    }
+    assert_eq!(verifier.verify(&[]).unwrap(), []);
+}
+
+#[test]
+fn a_process_is_asked_one_thing_at_a_time() {
+    let folder = TempDir::new().unwrap();
+    let command = script(
+        folder.path(),
+        r#"
+import json, select, sys, time
+while line := sys.stdin.readline():
+    time.sleep(0.002)
+    more = select.select([sys.stdin], [], [], 0)[0]
+    print(json.dumps({"id": json.loads(line)["id"], "reward": len(more)}), flush=True)
+"#,
+    );
+    let verifier =
+        Verifier::start(VerifierOptions { workers: 2, ..VerifierOptions::new(&command) });
+    let rewards = verify(&verifier.unwrap(), &["1"; 100]);
+    assert!(rewards.iter().all(|rewards| *rewards == Rewards::new(vec![0.0])), "{rewards:?}");
+}
+
+#[test]
+fn time_to_start_is_charged_to_no_completion() {
+    let folder = TempDir::new().unwrap();
+    let slow = OBEDIENT.replacen("for line", "time.sleep(1)\nfor line", 1);
+    let options = VerifierOptions::new(&script(folder.path(), &slow));
+    let verifier =
+        Verifier::start(VerifierOptions { workers: 1, timeout: 0.5, ..options }).unwrap();
+    let rewards = verify(&verifier, &["1", "die", "2", "sleep", "3"]);
+    let known: Vec<bool> = rewards.iter().map(|rewards| rewards.problem.is_none()).collect();
+    assert_eq!(known, [true, false, true, false, true], "{rewards:?}");
+}
+
+#[test]
+fn a_process_that_ends_by_chance_costs_nothing() {
+    let folder = TempDir::new().unwrap();
+    let marker = folder.path().join("marker");
+    let once = format!(
+        "import os\nif not os.path.exists({marker:?}):\n    open({marker:?}, 'w')\n    os._exit(9)\n"
+    );
+    let text = OBEDIENT.replacen(
+        "    words =",
+        "    if asked['completion'] == '5': CHANCE\n    words =",
+        1,
+    );
+    let chance = format!("exec({once:?})");
+    let options =
+        VerifierOptions::new(&script(folder.path(), &text.replacen("CHANCE", &chance, 1)));
+    let verifier = Verifier::start(VerifierOptions { workers: 1, ..options }).unwrap();
+    let rewards = verify(&verifier, &["4", "5", "6"]);
+    assert!(marker.exists());
+    assert_eq!(rewards, [4.0, 5.0, 6.0].map(|reward| Rewards::new(vec![reward])));
+}
+
+#[test]
+fn a_command_that_never_answers_is_one_sentence_soon() {
+    let start = Instant::now();
+    let error = |command: &str| -> String {
+        let text = "1".to_string();
+        let prompt = prompt("?");
+        let completions = vec![Completion::new(&prompt, &text); 100];
+        let verifier = Verifier::start(VerifierOptions::new(command));
+        match verifier.and_then(|verifier| verifier.verify(&completions)).unwrap_err() {
+            TaskError::Verifier(message) => message,
+            other => panic!("{other:?}"),
+        }
+    };
+    let said = error("no-such-command-at-all");
+    assert!(
+        said.starts_with("the verifier `no-such-command-at-all` ended (exit status: 127: sh: "),
+        "{said}"
+    );
+    assert!(said.ends_with("not found); run it by hand to see why"), "{said}");
+    let said = error("python3 -c 'import no_such_module'");
+    assert!(said.contains("No module named 'no_such_module'"), "{said}");
+    // One that starts, and then ends over everything.
+    let said = error("read line; echo no more >&2; exit 4");
+    assert!(said.contains("ended (exit status: 4: no more); run it by hand"), "{said}");
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    for (options, said) in [
+        (
+            VerifierOptions { timeout: 0.0, ..VerifierOptions::new("cat") },
+            "a verifier may take 0 s",
+        ),
+        (VerifierOptions { timeout: f64::NAN, ..VerifierOptions::new("cat") }, "may take NaN s"),
+        (VerifierOptions { parts: vec![], ..VerifierOptions::new("cat") }, "at least one reward"),
+    ] {
+        let error = Verifier::start(options).err().unwrap().to_string();
+        assert!(error.contains(said), "{error}");
+    }
+    let parts = |text: &str| VerifierOptions::new("cat").with_parts(text).unwrap_err().to_string();
+    assert_eq!(parts("a=x"), "`a=x` is no part of a reward; write name=weight");
+    assert_eq!(parts("a,a"), "the part `a` of the reward is named twice");
+    assert_eq!(parts("a=inf"), "`a=inf` is no part of a reward; write name=weight");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn nothing_runs_on_when_a_verifier_is_dropped() {
+    let folder = TempDir::new().unwrap();
+    // Each process has a child, and neither goes when its input ends.
+    let command = script(
+        folder.path(),
+        r#"
+import json, os, subprocess, sys, time
+child = subprocess.Popen(["sleep", "1000"])
+for line in sys.stdin:
+    print(json.dumps({"id": json.loads(line)["id"], "rewards": {"self": os.getpid(), "child": child.pid}}), flush=True)
+time.sleep(1000)
+"#,
+    );
+    let options = VerifierOptions::new(&command).with_parts("self,child").unwrap();
+    let verifier = Verifier::start(VerifierOptions { workers: 2, ..options }).unwrap();
+    let mut pids: Vec<u64> = verify(&verifier, &["1"; 20])
+        .iter()
+        .flat_map(|r| r.parts.clone())
+        .map(|pid| pid as u64)
+        .collect();
+    pids.sort_unstable();
+    pids.dedup();
+    assert!(!pids.is_empty());
+    let runs = |pid: &u64| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with('Z'))
+    };
+    assert!(pids.iter().all(runs));
+    drop(verifier);
+    let start = Instant::now();
+    while pids.iter().any(runs) {
+        assert!(start.elapsed() < Duration::from_secs(5), "{pids:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
