@@ -9,7 +9,6 @@ mod protocol;
 mod worker;
 
 use super::{Completion, Part, Rewards, TaskError};
-use protocol::Answer;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
@@ -76,8 +75,8 @@ fn setting(message: String) -> TaskError {
 /// How long a process may take to start, beside the time that an answer takes.
 const START: Duration = Duration::from_secs(60);
 
-/// Processes that may end in vain, one after the other, before a command counts as broken.
-const ENDS: usize = 3;
+/// Processes that may give no answer, one after the other, before a command counts as broken.
+const ATTEMPTS: usize = 3;
 
 /// A command at work.
 pub struct Verifier {
@@ -87,8 +86,10 @@ pub struct Verifier {
     idle: Mutex<Vec<Worker>>,
     /// What was answered first of all: the message without its number.
     answered: OnceLock<String>,
-    /// Processes that ended before anything was ever answered.
-    ends: AtomicUsize,
+    /// Held by who asks while nothing was answered yet.
+    first: Mutex<()>,
+    /// Processes that gave no answer before anything was answered.
+    in_vain: AtomicUsize,
 }
 
 impl Verifier {
@@ -110,7 +111,8 @@ impl Verifier {
             timeout,
             idle: Mutex::default(),
             answered: OnceLock::new(),
-            ends: AtomicUsize::new(0),
+            first: Mutex::default(),
+            in_vain: AtomicUsize::new(0),
         };
         let mut first = verifier.spawn()?;
         // A command that is not there ends at once.
@@ -118,7 +120,7 @@ impl Verifier {
         if let Some(end) = first.ended() {
             return Err(verifier.broken(&end));
         }
-        verifier.idle().push(first);
+        lock(&verifier.idle).push(first);
         Ok(verifier)
     }
 
@@ -160,42 +162,44 @@ impl Verifier {
     /// been the completion's fault; if that one ends too, it was.
     fn one(&self, completion: &Completion) -> Result<Rewards, TaskError> {
         let body = protocol::body(completion);
+        // Until something is answered, there is one question at a time: only the first takes long.
+        let turn = self.answered.get().is_none().then(|| lock(&self.first));
         let mut last = String::new();
         for _ in 0..2 {
-            let idle = self.idle().pop();
+            let idle = lock(&self.idle).pop();
             let mut worker = idle.map_or_else(|| self.ready(), Ok)?;
             let start = if self.answered.get().is_some() { Duration::ZERO } else { START };
             match worker.ask(&body, self.timeout + start) {
                 Ok(answer) => {
-                    self.idle().push(worker);
-                    return Ok(self.rewards(body, answer));
+                    lock(&self.idle).push(worker);
+                    let rewards = answer.rewards(&self.options.parts).map(Rewards::new);
+                    self.answered.get_or_init(|| body);
+                    return Ok(rewards.unwrap_or_else(|message| self.unknown(message)));
                 }
                 Err(Trouble::Late(instead)) => {
+                    self.in_vain("does not answer")?;
                     let limit = self.options.timeout;
                     return Ok(
                         self.unknown(format!("the verifier took more than {limit} s{instead}"))
                     );
                 }
-                Err(Trouble::Ended(end)) => last = end,
-            }
-            if self.answered.get().is_none()
-                && self.ends.fetch_add(1, Ordering::Relaxed) + 1 >= ENDS
-            {
-                return Err(self.broken(&last));
+                Err(Trouble::Ended(end)) => {
+                    self.in_vain(&end)?;
+                    last = end;
+                }
             }
         }
+        drop(turn);
         Ok(self.unknown(format!("the verifier {last} over this completion, twice")))
     }
 
-    /// The rewards of an answer to the message `body`.
-    fn rewards(&self, body: String, answer: Answer) -> Rewards {
-        match answer.rewards(&self.options.parts) {
-            Ok(parts) => {
-                self.answered.get_or_init(|| body);
-                Rewards::new(parts)
-            }
-            Err(message) => self.unknown(message),
+    /// Counts a process that gave no answer, where none ever did.
+    fn in_vain(&self, how: &str) -> Result<(), TaskError> {
+        let none = self.answered.get().is_none();
+        if none && self.in_vain.fetch_add(1, Ordering::Relaxed) + 1 >= ATTEMPTS {
+            return Err(self.broken(how));
         }
+        Ok(())
     }
 
     fn unknown(&self, problem: String) -> Rewards {
@@ -205,7 +209,7 @@ impl Verifier {
     /// A process that is known to answer, if anything was answered before.
     fn ready(&self) -> Result<Worker, TaskError> {
         let mut last = String::new();
-        for _ in 0..ENDS {
+        for _ in 0..ATTEMPTS {
             let mut worker = self.spawn()?;
             let Some(body) = self.answered.get() else { return Ok(worker) };
             match worker.ask(body, self.timeout + START) {
@@ -228,8 +232,9 @@ impl Verifier {
         let command = &self.options.command;
         TaskError::Verifier(format!("the verifier `{command}` {how}; run it by hand to see why"))
     }
+}
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Worker>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// The lock of a mutex, whose data are whole even after a panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
