@@ -48,8 +48,8 @@ impl Task for Add {
     /// `a + b` is in the split of `b + a`.
     fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
         let bound = 10u64.pow(self.digits);
-        in_split(Self::NAME, split, index, |draws| {
-            let (a, b) = (draws.below(bound), draws.below(bound));
+        in_split(Self::NAME, split, index, |random| {
+            let (a, b) = (random.below(bound), random.below(bound));
             let question = format!("What is {a} + {b}? Answer with the number alone.");
             let mut fields = Map::new();
             fields.insert("solution".to_string(), json!((a + b).to_string()));

@@ -1,7 +1,7 @@
 //! `countdown`: a target is to be made of given numbers, each used at most once.
 
 use super::registry::within;
-use super::split::{Draws, in_split};
+use super::split::{Random, in_split};
 use super::text::indicator;
 use super::{
     Completion, Expression, Part, Prompt, Rational, Rewards, Split, Task, TaskError, TaskSettings,
@@ -49,10 +49,10 @@ impl Task for Countdown {
 
     /// Prompts of the same numbers and target are in the same split.
     fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
-        in_split(Self::NAME, split, index, |draws| {
+        in_split(Self::NAME, split, index, |random| {
             let numbers: Vec<u64> =
-                (0..self.numbers).map(|_| 1 + draws.below(u64::from(self.largest))).collect();
-            let (target, solution) = self.reachable(&numbers, draws)?;
+                (0..self.numbers).map(|_| 1 + random.below(u64::from(self.largest))).collect();
+            let (target, solution) = self.reachable(&numbers, random)?;
             let mut sorted = numbers.clone();
             sorted.sort_unstable();
             let list =
@@ -93,15 +93,15 @@ impl Task for Countdown {
 impl Countdown {
     /// A target that some of the numbers make, and how: pairs are put together at random until chance says
     /// that it is enough, or one is left. `None` where that is no good target.
-    fn reachable(&self, numbers: &[u64], draws: &mut Draws) -> Option<(u64, String)> {
+    fn reachable(&self, numbers: &[u64], random: &mut Random) -> Option<(u64, String)> {
         let mut pieces: Vec<(Rational, String)> =
             numbers.iter().map(|&n| (Rational::whole(n), n.to_string())).collect();
         loop {
-            let (a, left) = pieces.swap_remove(draws.below(pieces.len() as u64) as usize);
-            let (b, right) = pieces.swap_remove(draws.below(pieces.len() as u64) as usize);
-            let operator = ['+', '-', '*', '/'][draws.below(4) as usize];
+            let (a, left) = pieces.swap_remove(random.below(pieces.len() as u64) as usize);
+            let (b, right) = pieces.swap_remove(random.below(pieces.len() as u64) as usize);
+            let operator = ['+', '-', '*', '/'][random.below(4) as usize];
             let value = a.apply(operator, b)?;
-            let enough = pieces.is_empty() || draws.below(self.numbers.into()) == 0;
+            let enough = pieces.is_empty() || random.below(self.numbers.into()) == 0;
             if enough {
                 let target = value.as_whole()?;
                 let good =

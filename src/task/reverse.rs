@@ -44,10 +44,10 @@ impl Task for Reverse {
     }
 
     fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
-        in_split(Self::NAME, split, index, |draws| {
+        in_split(Self::NAME, split, index, |random| {
             let letter = |i: u64| char::from(b'a' + i as u8);
             let word: String =
-                (0..self.length).map(|_| letter(draws.below(u64::from(self.letters)))).collect();
+                (0..self.length).map(|_| letter(random.below(u64::from(self.letters)))).collect();
             let question = format!(
                 "Reverse the letters of {word}. Answer with the reversed letters alone, in lower case."
             );

@@ -41,9 +41,9 @@ impl Task for Sort {
 
     /// Two prompts of the same digits are in the same split.
     fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
-        in_split(Self::NAME, split, index, |draws| {
+        in_split(Self::NAME, split, index, |random| {
             let digits: String =
-                (0..self.length).map(|_| char::from(b'0' + draws.below(10) as u8)).collect();
+                (0..self.length).map(|_| char::from(b'0' + random.below(10) as u8)).collect();
             let mut sorted: Vec<char> = digits.chars().collect();
             sorted.sort_unstable();
             let sorted: String = sorted.into_iter().collect();

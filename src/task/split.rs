@@ -29,19 +29,19 @@ impl Split {
     }
 }
 
-/// 32 bits of a text, by our draws: the same on every machine.
+/// 32 bits of a text, by our random: the same on every machine.
 fn hash(text: &str) -> u32 {
     let key = draw(0x7a5c, text.len() as u32);
     text.bytes().fold(key, |key, byte| draw(key, u32::from(byte)))
 }
 
 /// What one attempt at a prompt is drawn from, a number after the other.
-pub(super) struct Draws {
+pub(super) struct Random {
     key: u32,
     counter: u32,
 }
 
-impl Draws {
+impl Random {
     /// The draws of the path `task`, split, index, attempt.
     fn new(task: &str, split: Split, index: u64, attempt: u32) -> Self {
         let key = draw(hash(task), split as u32);
@@ -68,10 +68,10 @@ pub(super) fn in_split<T>(
     task: &str,
     split: Split,
     index: u64,
-    mut make: impl FnMut(&mut Draws) -> Option<(String, T)>,
+    mut make: impl FnMut(&mut Random) -> Option<(String, T)>,
 ) -> Result<T, TaskError> {
     for attempt in 0..ATTEMPTS {
-        let made = make(&mut Draws::new(task, split, index, attempt));
+        let made = make(&mut Random::new(task, split, index, attempt));
         if let Some((identity, prompt)) = made
             && Split::of(&identity) == split
         {
@@ -92,9 +92,9 @@ mod tests {
         let mut histogram = [0u32; 10];
         let mut tests = 0;
         for i in 0..n {
-            let mut draws = Draws::new("task", Split::Train, u64::from(i), 0);
-            draws.below(7);
-            histogram[draws.below(10) as usize] += 1;
+            let mut random = Random::new("task", Split::Train, u64::from(i), 0);
+            random.below(7);
+            histogram[random.below(10) as usize] += 1;
             tests += u32::from(Split::of(&i.to_string()) == Split::Test);
         }
         let expected = f64::from(n) / 10.0;
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn large_indices_are_prompts_of_their_own() {
-        let at = |index| Draws::new("task", Split::Train, index, 0).below(u64::MAX);
+        let at = |index| Random::new("task", Split::Train, index, 0).below(u64::MAX);
         let all = [0, 1, 1 << 32, u64::MAX].map(at);
         assert!((1..4).all(|i| !all[..i].contains(&all[i])), "{all:?}");
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The rooms of the library and those that each may use. `ARCHITECTURE.md` draws the same.
-const ARROWS: [(&str, &[&str]); 16] = [
+const ARROWS: [(&str, &[&str]); 17] = [
     ("math", &[]),
     ("objective", &["math"]),
     ("config", &["env", "math", "model", "objective"]),
@@ -14,6 +14,7 @@ const ARROWS: [(&str, &[&str]); 16] = [
     ("checkpoint", &[]),
     ("device", &["config", "metrics"]),
     ("env", &["rng"]),
+    ("task", &["rng"]),
     ("model", &["math", "rng"]),
     ("rollout", &["config", "device", "math", "rng", "env", "model", "data"]),
     ("advantage", &["config", "device", "data"]),
