@@ -27,8 +27,16 @@ mod error;
 mod expression;
 #[cfg(not(target_family = "wasm"))]
 mod external;
+#[cfg(unix)]
+pub mod ocaml;
+#[cfg(not(target_family = "wasm"))]
+mod parallel;
+#[cfg(not(target_family = "wasm"))]
+mod process;
 mod registry;
 mod reverse;
+#[cfg(unix)]
+pub mod sandbox;
 mod set;
 mod sort;
 mod split;

@@ -52,6 +52,8 @@ pub const TASKS: &[BuiltIn] = &[
     BuiltIn::of::<Reverse>(),
     BuiltIn::of::<Add>(),
     BuiltIn::of::<Countdown>(),
+    #[cfg(unix)]
+    BuiltIn::of::<super::ocaml::OcamlSettings>(),
 ];
 
 /// Their names, as a sentence has them: `sort, reverse, add`.

@@ -29,7 +29,7 @@ impl Split {
     }
 }
 
-/// 32 bits of a text, by our random: the same on every machine.
+/// 32 bits of a text, by our draws: the same on every machine.
 fn hash(text: &str) -> u32 {
     let key = draw(0x7a5c, text.len() as u32);
     text.bytes().fold(key, |key, byte| draw(key, u32::from(byte)))

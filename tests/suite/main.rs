@@ -29,6 +29,7 @@ mod rules;
 mod shared;
 mod support;
 mod task_data;
+mod task_ocaml;
 mod task_verifier;
 mod viewer;
 mod watch;

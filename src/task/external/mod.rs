@@ -6,14 +6,16 @@
 //! completion.
 
 mod protocol;
-mod worker;
 
+use super::parallel::{cores, in_order, lock};
+use super::process::{Process, Trouble};
 use super::{Completion, Part, Rewards, TaskError};
+use protocol::Answer;
+use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
-use worker::{Trouble, Worker};
 
 /// How a verifier is run.
 #[derive(Clone, Debug, PartialEq)]
@@ -62,7 +64,7 @@ impl VerifierOptions {
 
     fn num_workers(&self) -> usize {
         match self.workers {
-            0 => thread::available_parallelism().map_or(1, usize::from),
+            0 => cores(),
             workers => workers,
         }
     }
@@ -83,7 +85,7 @@ pub struct Verifier {
     options: VerifierOptions,
     timeout: Duration,
     /// Processes that wait for something to do.
-    idle: Mutex<Vec<Worker>>,
+    idle: Mutex<Vec<Process>>,
     /// What was answered first of all: the message without its number.
     answered: OnceLock<String>,
     /// Held by who asks while nothing was answered yet.
@@ -130,32 +132,7 @@ impl Verifier {
     /// [`TaskError::Verifier`] where no process answers any more, or none ever did. What goes wrong with one
     /// completion is its [`Rewards::problem`].
     pub fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
-        let next = AtomicUsize::new(0);
-        let work = || {
-            let mut done = Vec::new();
-            loop {
-                let i = next.fetch_add(1, Ordering::Relaxed);
-                let Some(completion) = completions.get(i) else { return Ok(done) };
-                match self.one(completion) {
-                    Ok(rewards) => done.push((i, rewards)),
-                    Err(error) => {
-                        next.store(completions.len(), Ordering::Relaxed);
-                        return Err(error);
-                    }
-                }
-            }
-        };
-        let threads = self.options.num_workers().min(completions.len());
-        let results: Vec<Result<Vec<_>, TaskError>> = thread::scope(|scope| {
-            let handles: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-            handles.into_iter().map(|handle| handle.join().expect("no panic")).collect()
-        });
-        let mut rewards = Vec::with_capacity(completions.len());
-        for result in results {
-            rewards.extend(result?);
-        }
-        rewards.sort_unstable_by_key(|(i, _)| *i);
-        Ok(rewards.into_iter().map(|(_, rewards)| rewards).collect())
+        in_order(completions, self.options.num_workers(), |completion| self.one(completion))
     }
 
     /// What one completion is worth. If a process ends over it, another one is asked, since it may not have
@@ -169,7 +146,7 @@ impl Verifier {
             let idle = lock(&self.idle).pop();
             let mut worker = idle.map_or_else(|| self.ready(), Ok)?;
             let start = if self.answered.get().is_some() { Duration::ZERO } else { START };
-            match worker.ask(&body, self.timeout + start) {
+            match ask(&mut worker, &body, self.timeout + start) {
                 Ok(answer) => {
                     lock(&self.idle).push(worker);
                     let rewards = answer.rewards(&self.options.parts).map(Rewards::new);
@@ -207,12 +184,12 @@ impl Verifier {
     }
 
     /// A process that is known to answer, if anything was answered before.
-    fn ready(&self) -> Result<Worker, TaskError> {
+    fn ready(&self) -> Result<Process, TaskError> {
         let mut last = String::new();
         for _ in 0..ATTEMPTS {
             let mut worker = self.spawn()?;
             let Some(body) = self.answered.get() else { return Ok(worker) };
-            match worker.ask(body, self.timeout + START) {
+            match ask(&mut worker, body, self.timeout + START) {
                 Ok(_) => return Ok(worker),
                 Err(Trouble::Late(_)) => last = "does not answer".to_string(),
                 Err(Trouble::Ended(end)) => last = end,
@@ -221,9 +198,9 @@ impl Verifier {
         Err(self.broken(&last))
     }
 
-    fn spawn(&self) -> Result<Worker, TaskError> {
+    fn spawn(&self) -> Result<Process, TaskError> {
         let command = &self.options.command;
-        Worker::start(command).map_err(|e| {
+        Process::start(&mut shell(command)).map_err(|e| {
             TaskError::Verifier(format!("the verifier `{command}` does not start: {e}"))
         })
     }
@@ -234,7 +211,28 @@ impl Verifier {
     }
 }
 
-/// The lock of a mutex, whose data are whole even after a panic.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// Asks a process what the message `body` is about.
+fn ask(process: &mut Process, body: &str, limit: Duration) -> Result<Answer, Trouble> {
+    let request = |id| protocol::request(id, body).into_bytes();
+    process.ask(request, limit, |id, line| {
+        let answer = Answer::parse(line)?;
+        Ok((answer.id == id).then_some(answer))
+    })
+}
+
+/// The command in a shell, in a process group of its own where there are such.
+fn shell(command: &str) -> Command {
+    #[cfg(unix)]
+    {
+        use std::os::unix::process::CommandExt;
+        let mut shell = Command::new("sh");
+        shell.args(["-c", command]).process_group(0);
+        shell
+    }
+    #[cfg(not(unix))]
+    {
+        let mut shell = Command::new("cmd");
+        shell.args(["/C", command]);
+        shell
+    }
 }

@@ -1,6 +1,5 @@
-//! One process of a verifier: asked over its standard input, answering over its standard output.
+//! A process that is kept at work: asked over its standard input, answering a line over its standard output.
 
-use super::protocol::{Answer, request};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
@@ -24,9 +23,9 @@ const LONGEST: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// A process at work. Dropping it ends the process, and all of its group where there are groups.
-pub struct Worker {
+pub struct Process {
     child: Child,
-    requests: Option<Sender<String>>,
+    requests: Option<Sender<Vec<u8>>>,
     lines: Receiver<Vec<u8>>,
     /// The last line of its standard error.
     complaint: Arc<Mutex<String>>,
@@ -35,14 +34,11 @@ pub struct Worker {
     busy: bool,
 }
 
-impl Worker {
+impl Process {
     /// Starts the command.
-    pub fn start(command: &str) -> io::Result<Self> {
-        let mut child = shell(command)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()?;
+    pub fn start(command: &mut Command) -> io::Result<Self> {
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
         let stdin = child.stdin.take().expect("piped");
         let stdout = child.stdout.take().expect("piped");
         let stderr = child.stderr.take().expect("piped");
@@ -57,9 +53,15 @@ impl Worker {
         Ok(Self { child, requests: Some(requests), lines, complaint, next_id: 1, busy: false })
     }
 
-    /// Asks, and waits for the answer: the line with the question's number. Others are passed over, since
-    /// nobody knows what they are about.
-    pub fn ask(&mut self, body: &str, limit: Duration) -> Result<Answer, Trouble> {
+    /// Asks under a new number, and waits for the answer. `read` says of a line whether it is that: what is in
+    /// it; `None` for an answer to something else; an error that says what else it is. Such lines are passed over,
+    /// since nobody knows what they are about.
+    pub fn ask<T>(
+        &mut self,
+        request: impl FnOnce(u64) -> Vec<u8>,
+        limit: Duration,
+        read: impl Fn(u64, &[u8]) -> Result<Option<T>, String>,
+    ) -> Result<T, Trouble> {
         let deadline = Instant::now() + limit;
         // What was written before the question is no answer to it.
         while self.lines.try_recv().is_ok() {}
@@ -68,16 +70,16 @@ impl Worker {
         self.busy = true;
         let requests = self.requests.as_ref().expect("open until dropped");
         // If the process is gone, so is its output, which tells.
-        let _ = requests.send(request(id, body));
+        let _ = requests.send(request(id));
         let mut instead = String::new();
         loop {
             match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(line) => match Answer::parse(&line) {
-                    Ok(answer) if answer.id == id => {
+                Ok(line) => match read(id, &line) {
+                    Ok(Some(answer)) => {
                         self.busy = false;
                         return Ok(answer);
                     }
-                    Ok(_) => instead = "; it answered something else".to_string(),
+                    Ok(None) => instead = "; it answered something else".to_string(),
                     Err(message) => instead = format!("; {message}"),
                 },
                 Err(RecvTimeoutError::Timeout) => return Err(Trouble::Late(instead)),
@@ -120,7 +122,7 @@ impl Worker {
     }
 }
 
-impl Drop for Worker {
+impl Drop for Process {
     fn drop(&mut self) {
         // The end of its input tells a process to go, unless it is lost in a question.
         self.requests = None;
@@ -132,25 +134,8 @@ impl Drop for Worker {
     }
 }
 
-/// The command in a shell, in a process group of its own where there are such.
-fn shell(command: &str) -> Command {
-    #[cfg(unix)]
-    {
-        use std::os::unix::process::CommandExt;
-        let mut shell = Command::new("sh");
-        shell.args(["-c", command]).process_group(0);
-        shell
-    }
-    #[cfg(not(unix))]
-    {
-        let mut shell = Command::new("cmd");
-        shell.args(["/C", command]);
-        shell
-    }
-}
-
 /// Ends a process, and whatever it has started in its group.
-fn end_group(child: &mut Child) {
+pub fn end_group(child: &mut Child) {
     #[cfg(unix)]
     if let Ok(group) = i32::try_from(child.id()) {
         // SAFETY: sends a signal, touches no memory. The group is the child's own, by its number, which the system
@@ -161,9 +146,9 @@ fn end_group(child: &mut Child) {
 }
 
 /// Writes what comes until nobody sends any more, or nobody reads.
-fn write_all(mut stdin: ChildStdin, lines: &Receiver<String>) {
+fn write_all(mut stdin: ChildStdin, lines: &Receiver<Vec<u8>>) {
     for line in lines {
-        if stdin.write_all(line.as_bytes()).and_then(|()| stdin.flush()).is_err() {
+        if stdin.write_all(&line).and_then(|()| stdin.flush()).is_err() {
             return;
         }
     }

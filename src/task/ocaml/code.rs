@@ -1,0 +1,171 @@
+//! The code in a completion, and what is wrong with how it is given.
+
+/// A completion taken apart.
+#[derive(Debug, PartialEq)]
+pub struct Code {
+    /// The code.
+    pub text: String,
+    /// Whether the completion is degenerate: repeats itself, is mostly prose, has many fences, or is a stub.
+    pub degenerate: bool,
+    /// What is taken off a full score: for further blocks, and for prose after the code.
+    pub untidiness: f64,
+}
+
+const FENCE: &str = "```";
+
+impl Code {
+    /// The code in `completion`: its first fenced block, or all of it where there is none. Where it does not
+    /// define `name` itself, `head` goes before it. `None` where no line of it is code.
+    pub fn of(completion: &str, name: &str, head: &str) -> Option<Self> {
+        let blocks = blocks(completion);
+        let text = blocks.first().map_or(completion, |block| block.text);
+        if without_comments(text).trim().is_empty() {
+            return None;
+        }
+        let defines = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().take(3).collect();
+            matches!(words[..], ["let", "rec", it] | ["let", it, _] if it == name)
+        };
+        let whole =
+            if text.lines().any(defines) { text.to_string() } else { format!("{head}\n{text}") };
+        let prose_after = blocks.first().map_or(0, |_| {
+            let rest = &completion[blocks.last().map_or(0, |block| block.end)..];
+            rest.trim().chars().count()
+        });
+        let further = 0.02 * blocks.len().saturating_sub(1) as f64;
+        let prose = if prose_after > 30 { 0.03 } else { 0.0 };
+        Some(Self {
+            degenerate: repeats(completion)
+                || 2 * text.trim().len() < completion.trim().len()
+                || completion.matches(FENCE).count() > 4
+                || is_stub(text),
+            untidiness: (further + prose).min(0.1),
+            text: whole,
+        })
+    }
+}
+
+/// A fenced block.
+struct Block<'a> {
+    text: &'a str,
+    /// Where the text after it begins.
+    end: usize,
+}
+
+/// The fenced blocks of a text; the last may be open.
+fn blocks(text: &str) -> Vec<Block<'_>> {
+    let mut blocks = Vec::new();
+    let mut at = 0;
+    while let Some(start) = text[at..].find(FENCE).map(|i| at + i + FENCE.len()) {
+        // The rest of the fence's line names the language.
+        let first = text[start..].find('\n').map_or(text.len(), |i| start + i + 1);
+        let (last, end) = match text[first..].find(FENCE) {
+            Some(i) => (first + i, first + i + FENCE.len()),
+            None => (text.len(), text.len()),
+        };
+        blocks.push(Block { text: &text[first..last], end });
+        at = end;
+    }
+    blocks
+}
+
+/// A text without OCaml's comments, which nest.
+fn without_comments(text: &str) -> String {
+    let mut kept = String::new();
+    let mut depth = 0u32;
+    let mut rest = text;
+    while let Some(next) = rest.chars().next() {
+        let mut length = next.len_utf8();
+        if rest.starts_with("(*") {
+            depth += 1;
+            length = 2;
+        } else if rest.starts_with("*)") && depth > 0 {
+            depth -= 1;
+            length = 2;
+        } else if depth == 0 {
+            kept.push(next);
+        }
+        rest = &rest[length..];
+    }
+    kept
+}
+
+/// Whether a text of more than 100 characters says the same again and again: of its pieces of 50
+/// characters, one every 25, fewer than 0.3 are distinct.
+fn repeats(text: &str) -> bool {
+    let letters: Vec<char> = text.chars().collect();
+    if letters.len() <= 100 {
+        return false;
+    }
+    let mut pieces: Vec<&[char]> = letters.windows(50).step_by(25).collect();
+    let all = pieces.len() as f64;
+    pieces.sort_unstable();
+    pieces.dedup();
+    (pieces.len() as f64) < 0.3 * all
+}
+
+/// Whether a text only holds the place of code.
+fn is_stub(text: &str) -> bool {
+    let lines = text.lines().filter(|line| !line.trim().is_empty()).count();
+    let lower = text.to_lowercase();
+    let placeholder = ["assert false", "todo", "your code here", "not implemented", "fill in"];
+    (lines < 5 && placeholder.iter().any(|words| lower.contains(words)))
+        || (lines < 3 && lower.contains("failwith"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn code(completion: &str) -> Option<Code> {
+        Code::of(completion, "f", "let rec f x =")
+    }
+
+    #[test]
+    fn code_is_found_in_prose_and_gets_its_head() {
+        assert_eq!(code("  x + 1\n").unwrap().text, "let rec f x =\n  x + 1\n");
+        let own = code("Sure:\n```ocaml\nlet f x = x + 1\n```").unwrap();
+        assert_eq!((own.text.as_str(), own.untidiness), ("let f x = x + 1\n", 0.0));
+        assert_eq!(code("```\nx + 1").unwrap().text, "let rec f x =\nx + 1");
+        // Another function of a similar name is not the one.
+        assert_eq!(
+            code("let f2 = 3 in x + f2").unwrap().text,
+            "let rec f x =\nlet f2 = 3 in x + f2"
+        );
+    }
+
+    #[test]
+    fn comments_alone_are_no_code() {
+        for nothing in ["", "  \n", "(* x + 1 *)", "(* a (* b *) c *)\n", "```\n```", "(* open"] {
+            assert_eq!(code(nothing), None, "{nothing:?}");
+        }
+        assert!(code("(* a *) x").is_some());
+    }
+
+    #[test]
+    fn degenerate_completions_are_told() {
+        let degenerate = |completion: &str| code(completion).unwrap().degenerate;
+        assert!(!degenerate("  x + 1"));
+        assert!(degenerate(&"x + x + ".repeat(100)));
+        assert!(
+            degenerate("assert false")
+                && degenerate("(* TODO *) 0")
+                && degenerate("failwith \"no\"")
+        );
+        assert!(!degenerate("match x with\n| 0 -> 1\n| 1 -> 2\n| 2 -> 3\n| _ -> assert false"));
+        assert!(!degenerate("if x < 0\nthen failwith \"negative\"\nelse x"));
+        let prose = "It is easy to see that one has to add something to it, and so we do.";
+        assert!(degenerate(&format!("{prose}\n```\nx + 1\n```")));
+        assert!(degenerate("```\nx + 1\n```\n```\n\n```\n```\n\n```"));
+    }
+
+    #[test]
+    fn untidiness_is_bounded() {
+        let after = |text: &str| code(&format!("```\nx + 1\n```{text}")).unwrap().untidiness;
+        assert_eq!(after(""), 0.0);
+        assert_eq!(after("\nThat is all."), 0.0);
+        assert_eq!(after("\nThat is all that there is to be done."), 0.03);
+        assert_eq!(after("\n```\ny\n```"), 0.02);
+        assert_eq!(after(&"\n```\ny\n```".repeat(9)), 0.1);
+    }
+}

@@ -1,0 +1,309 @@
+//! Answers in OCaml: what the compiler and the tests say of them, and what nobody gets out of the sandbox.
+
+use grove::task::ocaml::{
+    Compiled, Compiler, Job, Ocaml, OcamlLimits, OcamlSettings, Problem, Report, Types,
+};
+use grove::task::{Completion, Split, Task};
+use std::fs;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// The task with this checker, and little time for each completion.
+fn open(checker: &str) -> Ocaml {
+    let limits = OcamlLimits { cpu_seconds: 0.5, ..OcamlLimits::default() };
+    let settings =
+        OcamlSettings { checker: checker.to_string(), limits, ..OcamlSettings::default() };
+    let task = Ocaml::open(&settings).unwrap();
+    // What is enforced on a machine with root's rights or user namespaces, which tests have.
+    assert_eq!(task.notes(), [""; 0]);
+    task
+}
+
+fn problem<'a>(task: &'a Ocaml, id: &str) -> &'a Problem {
+    task.problems().all().into_iter().find(|problem| problem.id == id).unwrap()
+}
+
+fn report(task: &Ocaml, problem: &Problem, code: &str) -> Report {
+    task.try_code(problem, code, false).unwrap().unwrap()
+}
+
+#[test]
+fn every_solution_is_right_and_no_wrong_answer_is() {
+    let task = open("server");
+    let problems = task.problems().all();
+    assert!(problems.len() >= 200, "{}", problems.len());
+    let prompts = [Split::Train, Split::Test].map(|split| {
+        let num = task.num_prompts(split).unwrap();
+        (0..num).map(|i| task.prompt(split, i).unwrap()).collect::<Vec<_>>()
+    });
+    assert!(prompts[1].len() >= 40);
+    let mut completions = Vec::new();
+    for prompt in prompts.iter().flatten() {
+        let problem = task.problems().of(prompt).unwrap();
+        assert!(prompt.text.ends_with(&format!("{}\n", problem.head)) && problem.tests.len() >= 3);
+        let wrong = problem.wrong.iter().map(|text| (text.clone(), false));
+        completions.extend(wrong.map(|answer| (prompt, answer)));
+        completions.push((prompt, (task.solution(prompt).unwrap(), true)));
+        // A family that is tested is also learnt from.
+        assert!(prompts[0].iter().any(|other| other.fields["family"] == prompt.fields["family"]));
+    }
+    let all: Vec<_> =
+        completions.iter().map(|(prompt, (text, _))| Completion::new(prompt, text)).collect();
+    assert!(all.len() > 600, "{}", all.len());
+    for ((prompt, (text, right)), rewards) in completions.iter().zip(task.verify(&all).unwrap()) {
+        let total = rewards.total(task.parts());
+        assert_eq!(rewards.problem, None, "{prompt:?} {text}");
+        assert_eq!((total - 1.0).abs() < 1e-9, *right, "{total} for\n{}{text}", prompt.text);
+    }
+}
+
+#[test]
+fn errors_are_counted_one_by_one() {
+    let task = open("server");
+    let problem = problem(&task, "fold/total");
+    let types = |code: &str| report(&task, problem, code).types;
+    assert_eq!(types("let total l = List.fold_left ( + ) 0 l"), Types::Errors(0));
+    assert_eq!(types("let total l = ("), Types::Syntax);
+    assert_eq!(types("let total l = 'ab'"), Types::Syntax);
+    // The wrong type, a name that there is not, and the wrong function altogether.
+    assert_eq!(types("let total (l : int list) : int = \"a\""), Types::Errors(1));
+    assert_eq!(types("let total (l : int list) : int = lenght l"), Types::Errors(1));
+    assert_eq!(types("let total (l : string) : int = 1"), Types::Errors(1));
+    assert_eq!(types("let other = 1"), Types::Errors(1));
+    // Errors in one expression (two names, a string that is none, and one that should be a number), and in one definition after the other.
+    assert_eq!(
+        types("let total (l : int list) : int = foo l + bar l + (1 ^ \"a\")"),
+        Types::Errors(4)
+    );
+    assert_eq!(types("let a = 1 + \"b\" let total l = a + 1 let c = zork"), Types::Errors(2));
+    let many: String = (0..30).map(|i| format!("let a{i} = 1 + \"{i}\"\n")).collect();
+    assert_eq!(types(&many), Types::Errors(10));
+    // A type of the same name is not the type that is asked for.
+    assert_eq!(types("type int = string let total (l : int list) : int = \"\""), Types::Errors(1));
+}
+
+#[test]
+fn the_reward_has_stages() {
+    let task = open("server");
+    let prompts =
+        (0..task.num_prompts(Split::Train).unwrap()).map(|i| task.prompt(Split::Train, i).unwrap());
+    let prompt = prompts.into_iter().find(|prompt| prompt.fields["id"] == "fold/total").unwrap();
+    let total = |text: &str| {
+        let rewards = task.verify(&[Completion::new(&prompt, text)]).unwrap().remove(0);
+        assert_eq!(rewards.problem, None);
+        (rewards.total(task.parts()) * 1e6).round() / 1e6
+    };
+    let solution = task.solution(&prompt).unwrap();
+    assert_eq!(total(&solution), 1.0);
+    assert_eq!(total(&format!("Here:\n```ocaml\n{}\n{solution}```\n", prompt.text)), 1.0);
+    let after = "\n\nThat is because lists are trees.";
+    assert_eq!(total(&format!("```\n{solution}```{after}")), 0.97);
+    assert_eq!(total(""), 0.0);
+    assert_eq!(total("(* match l with [] -> 0 *)"), 0.0);
+    assert_eq!(total("match l with"), 0.0);
+    assert_eq!(total("lenght l"), 0.21);
+    // Of seven calls, one comes to 0.
+    assert_eq!(total("0 * List.length l"), ((0.35 + 0.65 / 7.0) * 1e6_f64).round() / 1e6);
+    assert_eq!(total("ignore l; failwith \"todo\""), ((0.35 * 0.3) * 1e6_f64).round() / 1e6);
+    // It may not look around.
+    assert_eq!(total("Sys.command (String.concat \"\" (List.map string_of_int l))"), 0.30);
+}
+
+#[test]
+fn a_process_per_stage_says_the_same() {
+    let (server, stages) = (open("server"), open("stages"));
+    let mut compared = 0;
+    for (i, problem) in server.problems().all().into_iter().enumerate().filter(|(i, _)| i % 16 == 0)
+    {
+        let solution = format!("{}\n{}", problem.head, problem.solution.as_ref().unwrap());
+        let wrong = problem.wrong.iter().map(|text| format!("{}\n{text}", problem.head));
+        let broken = [format!("{}\n(", problem.head), format!("{}\nnothing", problem.head)];
+        for code in [solution].into_iter().chain(wrong).chain(broken) {
+            let fast = report(&server, problem, &code);
+            assert_eq!(fast, report(&stages, problem, &code), "problem {i}:\n{code}");
+            compared += usize::from(fast.compiled == Compiled::Yes);
+        }
+    }
+    assert!(compared > 30, "{compared}");
+}
+
+/// Codes that misbehave, for `fold/total`; `MARK` is a file that must not come to be.
+const HOSTILE: [&str; 40] = [
+    "let total l = while true do () done; min_int",
+    "let rec total l = total l",
+    "let rec total l = 1 + total l",
+    "let () = while true do () done let total l = 1",
+    "let rec grow l = grow (1 :: l) let total l = grow l",
+    "let total l = List.length (List.init 1_000_000_000 (fun i -> i))",
+    "let total l = Bytes.length (Bytes.make 10_000_000_000 'x')",
+    "let total l = Array.length (Array.make 1_250_000_000 l)",
+    "let total l = let s = ref \"x\" in while true do s := !s ^ !s done; 0",
+    "let total l = let b = Buffer.create 1 in while true do Buffer.add_string b (String.make 1000000 'x') done; 0",
+    "let total l = exit 0",
+    "let () = exit 0 let total l = 0",
+    "let () = at_exit (fun () -> print_endline \"1 0 ok - - -\") let total l = exit 0",
+    "let () = print_string \"\\n1 0 ok a b c d e f g\\n2 0 ok a b c d e f g\\n\" let total l = min_int",
+    "let () = prerr_string \"0 ok\\n7/7 passed\\n\" let total l = failwith \"7/7\"",
+    "let total l = for _ = 1 to 100 do print_string (String.make 1_000_000 'x') done; min_int",
+    "let total l = while true do prerr_string (String.make 1_000_000 'x') done; min_int",
+    "let () = raise Exit let total l = 0",
+    "let total l = raise Stack_overflow",
+    "let total l = raise Out_of_memory",
+    "let total l = assert false",
+    "let total l = let c = open_out \"MARK\" in output_string c \"x\"; close_out c; min_int",
+    "let total l = Sys.command \"echo x > MARK\"; min_int",
+    "let total l = ignore (Sys.command \"echo x > MARK; cp /bin/sh . ; echo x > ../MARK; rm -rf / 2>/dev/null\"); min_int",
+    "let total l = ignore (Sys.command \"sleep 7654 & setsid sleep 7654 & setsid nohup sleep 7654 &\"); min_int",
+    "let total l = ignore (Sys.command \"bomb() { bomb | bomb & }; bomb; sleep 7654\"); min_int",
+    "let total l = let rec bomb () = ignore (Sys.command \"sleep 7654 &\"); bomb () in bomb ()",
+    "let total l = ignore (Sys.command \"kill -9 -1; kill -9 1; kill -9 $PPID\"); min_int",
+    "let total l = ignore (Sys.command \"yes > big; yes > big2\"); min_int",
+    "let total l = Sys.set_signal Sys.sigprof Sys.Signal_ignore; while true do () done; min_int",
+    "let total l = String.length (Obj.magic 1)",
+    "let total l = Obj.set_field (Obj.repr l) 99999999 (Obj.repr 0); min_int",
+    "external seek : int -> 'a = \"%identity\" let total l = Array.length (seek 64)",
+    "let total l = for i = 3 to 30 do try let c = open_out (Printf.sprintf \"/proc/self/fd/%d\" i) in \
+     output_string c \" 0 ok x x x x x x x\\n\"; close_out c with _ -> () done; min_int",
+    "module S = Stdlib let total l = S.Sys.command \"echo x > MARK\"; min_int",
+    "let total l = let module M = struct include Stdlib end in M.Sys.remove \"/etc/passwd\"; min_int",
+    "let f x = (x, x) let g x = f (f (f (f (f x)))) let h x = g (g (g (g (g (g x))))) let i x = h (h (h x)) let total l = 1",
+    "let total l = ignore (Marshal.from_string (String.make 20 '\\255') 0); min_int",
+    "let total l = Gc.set { (Gc.get ()) with Gc.minor_heap_size = 1_000_000_000 }; min_int",
+    "let total l = ignore (Sys.command \"echo x | tee /tmp/MARK /var/tmp/MARK /dev/shm/MARK $HOME/MARK\"); min_int",
+];
+
+/// Runs what misbehaves so many times over, and says what is left behind.
+fn misbehave(task: &Ocaml, mark: &str, ungated: bool, rounds: usize) -> usize {
+    let problem = problem(task, "fold/total");
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    let good = format!("{}\n{}", problem.head, problem.solution.as_ref().unwrap());
+    let right = report(task, problem, &good).results;
+    assert!(right.len() == problem.tests.len() && right.iter().all(Option::is_some));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(|| {
+                loop {
+                    let i = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    if i >= rounds * HOSTILE.len() {
+                        return;
+                    }
+                    let code = HOSTILE[i % HOSTILE.len()].replace("MARK", mark);
+                    match task.try_code(problem, &code, ungated).unwrap() {
+                        Ok(report) => {
+                            let held =
+                                report.results.iter().zip(&right).filter(|(a, b)| a == b).count();
+                            assert_eq!(held, 0, "{code}: {report:?}");
+                        }
+                        // It may bring its server down, but then earns nothing.
+                        Err(problem) => assert!(!problem.contains('\n'), "{problem}"),
+                    }
+                }
+            });
+        }
+    });
+    // Who comes after it is served as ever.
+    assert_eq!(report(task, problem, &good).results, right);
+    next.into_inner().min(rounds * HOSTILE.len())
+}
+
+/// Nothing runs on, and no file is left.
+fn nothing_is_left(mark: &str) {
+    let commands = fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        let path = entry.unwrap().path();
+        let line = fs::read(path.join("cmdline")).ok()?;
+        Some(String::from_utf8_lossy(&line).replace('\0', " "))
+    });
+    let left: Vec<String> =
+        commands.filter(|line| line.contains("7654") || line.contains(mark)).collect();
+    assert!(left.is_empty(), "{left:?}");
+    for folder in ["/tmp", "/var/tmp", "/dev/shm", "/", ".", "/root"] {
+        assert!(!Path::new(folder).join(mark).exists(), "{folder}/{mark}");
+    }
+}
+
+/// Folders of ours among the temporary ones.
+fn folders() -> usize {
+    let prefix = format!("grove-ocaml-{}-", std::process::id());
+    let names = fs::read_dir(std::env::temp_dir()).unwrap();
+    names
+        .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with(&prefix))
+        .count()
+}
+
+#[test]
+fn nobody_gets_out_and_nobody_scores() {
+    let mark = format!("grove-hostile-{}", std::process::id());
+    for (checker, ungated) in [("server", false), ("server", true), ("stages", true)] {
+        let task = open(checker);
+        misbehave(&task, &mark, ungated, 1);
+        assert!(folders() > 0);
+        drop(task);
+        nothing_is_left(&mark);
+    }
+}
+
+/// As many as a long training sees: `cargo test --release --test suite ten_thousand -- --ignored`.
+#[test]
+#[ignore = "takes half an hour"]
+fn of_ten_thousand_nobody_gets_out_and_nobody_scores() {
+    let mark = format!("grove-hostile-many-{}", std::process::id());
+    let task = open("server");
+    let half = 5_000_usize.div_ceil(HOSTILE.len());
+    let run = misbehave(&task, &mark, false, half) + misbehave(&task, &mark, true, half);
+    assert!(run >= 10_000, "{run}");
+    drop(task);
+    nothing_is_left(&mark);
+}
+
+#[test]
+fn what_is_missing_or_out_of_range_is_one_sentence() {
+    let error = Compiler::at("no-such-ocamlc").unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "`ocaml` needs the OCaml compiler, and `no-such-ocamlc` does not start; install it (Debian: apt-get install \
+         ocaml-nox)"
+    );
+    let error = |change: fn(&mut OcamlSettings)| {
+        let mut settings = OcamlSettings::default();
+        change(&mut settings);
+        Ocaml::open(&settings).err().unwrap().to_string()
+    };
+    assert_eq!(
+        error(|s| s.checker = "fast".into()),
+        "`ocaml.checker` is `fast`; it may be auto, server or stages"
+    );
+    assert_eq!(
+        error(|s| s.limits.cpu_seconds = 0.0),
+        "`ocaml.cpu_seconds` is 0; it may be 0.01 to 60"
+    );
+    assert_eq!(error(|s| s.limits.memory_mb = 1), "`ocaml.memory_mb` is 1; it may be 128 to 16384");
+    assert!(error(|s| s.problems = "/none.jsonl".into()).starts_with("cannot read /none.jsonl: "));
+
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("own.jsonl");
+    let good = r#"{"id": "a", "family": "f", "difficulty": 1, "split": "train", "words": "One.", "head": "let f =",
+        "signature": "val f : int", "tests": [["f", "1"]]}"#
+        .replace('\n', " ");
+    let own = |text: &str| {
+        fs::write(&path, text).unwrap();
+        let settings =
+            OcamlSettings { problems: path.display().to_string(), ..OcamlSettings::default() };
+        Ocaml::open(&settings)
+    };
+    let wrong = |text: &str| own(text).err().unwrap().to_string();
+    let said = wrong(&format!("{good}\n\n{good}"));
+    assert!(said.ends_with("own.jsonl, line 3: the id \"a\" is on another line too"), "{said}");
+    assert!(wrong("{}").contains("line 1: it is no problem: missing field"), "{}", wrong("{}"));
+    let task = own(&good).unwrap();
+    let prompt = task.prompt(Split::Train, 0).unwrap();
+    let rewards =
+        task.verify(&[Completion::new(&prompt, " 1"), Completion::new(&prompt, " 2")]).unwrap();
+    let totals: Vec<f64> = rewards.iter().map(|r| r.total(task.parts())).collect();
+    assert!((totals[0] - 1.0).abs() < 1e-9 && (totals[1] - 0.35).abs() < 1e-9, "{totals:?}");
+    assert!(task.prompt(Split::Test, 0).unwrap_err().to_string().contains("no test prompt"));
+    // A test that has no value is the problem's fault, and nobody's reward.
+    let task = own(&good.replace("\"1\"", "\"1 +\"")).unwrap();
+    let error = task.verify(&[Completion::new(&prompt, " 1")]).unwrap_err().to_string();
+    assert_eq!(error, "the tests of the OCaml problem \"a\" say no values");
+    let _ = Job::default();
+}
