@@ -172,8 +172,8 @@ const HOSTILE: [&str; 40] = [
     "let total l = ignore (Sys.command \"echo x | tee /tmp/MARK /var/tmp/MARK /dev/shm/MARK $HOME/MARK\"); min_int",
 ];
 
-/// Runs what misbehaves so many times over, and says what is left behind.
-fn misbehave(task: &Ocaml, mark: &str, ungated: bool, rounds: usize) -> usize {
+/// Runs what misbehaves so many times over: none of it earns anything.
+fn misbehave(task: &Ocaml, mark: &str, ungated: bool, rounds: usize) {
     let problem = problem(task, "fold/total");
     let next = std::sync::atomic::AtomicUsize::new(0);
     let good = format!("{}\n{}", problem.head, problem.solution.as_ref().unwrap());
@@ -203,7 +203,6 @@ fn misbehave(task: &Ocaml, mark: &str, ungated: bool, rounds: usize) -> usize {
     });
     // Who comes after it is served as ever.
     assert_eq!(report(task, problem, &good).results, right);
-    next.into_inner().min(rounds * HOSTILE.len())
 }
 
 /// Nothing runs on, and no file is left.
@@ -230,29 +229,21 @@ fn folders() -> usize {
         .count()
 }
 
+/// Each once; `GROVE_HOSTILE=10000` makes it as many as a long training sees.
 #[test]
 fn nobody_gets_out_and_nobody_scores() {
     let mark = format!("grove-hostile-{}", std::process::id());
-    for (checker, ungated) in [("server", false), ("server", true), ("stages", true)] {
+    let wanted = std::env::var("GROVE_HOSTILE").map_or(0, |number| number.parse().unwrap());
+    let rounds = (wanted / 2).div_ceil(HOSTILE.len()).max(1);
+    for (checker, ungated, rounds) in
+        [("server", false, rounds), ("server", true, rounds), ("stages", true, 1)]
+    {
         let task = open(checker);
-        misbehave(&task, &mark, ungated, 1);
+        misbehave(&task, &mark, ungated, rounds);
         assert!(folders() > 0);
         drop(task);
         nothing_is_left(&mark);
     }
-}
-
-/// As many as a long training sees: `cargo test --release --test suite ten_thousand -- --ignored`.
-#[test]
-#[ignore = "takes half an hour"]
-fn of_ten_thousand_nobody_gets_out_and_nobody_scores() {
-    let mark = format!("grove-hostile-many-{}", std::process::id());
-    let task = open("server");
-    let half = 5_000_usize.div_ceil(HOSTILE.len());
-    let run = misbehave(&task, &mark, false, half) + misbehave(&task, &mark, true, half);
-    assert!(run >= 10_000, "{run}");
-    drop(task);
-    nothing_is_left(&mark);
 }
 
 #[test]
