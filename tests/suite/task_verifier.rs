@@ -45,7 +45,7 @@ for line in sys.stdin:
         answer(2)
         answer(99)
     elif what == "loud":
-        sys.stderr.write("complaint " * 1000000 + "\n")
+        sys.stderr.write("complaint " * 100000 + "\n")
         answer(3)
     elif what == "late":
         answer(4)
@@ -83,15 +83,15 @@ fn verify(verifier: &Verifier, texts: &[&str]) -> Vec<Rewards> {
 /// Completions with which something goes wrong, and what is said of it.
 const BAD: [(&str, &str); 11] = [
     ("die", "the verifier ended (exit status: 3: out of ideas) over this completion, twice"),
-    ("sleep", "the verifier took more than 1 s"),
-    ("nonsense", "took more than 1 s; it wrote \"Traceback: none\", which is no JSON object"),
+    ("sleep", "the verifier took more than 2 s"),
+    ("nonsense", "took more than 2 s; it wrote \"Traceback: none\", which is no JSON object"),
     ("nan", "the verifier gave \"NaN\" as the reward `reward`, which is no number"),
     ("null", "the verifier gave null as the reward `reward`, which is no number"),
-    ("silent", "the verifier took more than 1 s"),
-    ("anonymous", "took more than 1 s; it wrote \"{\\\"reward\\\": 1}\", which has no `id`"),
-    ("foreign", "the verifier took more than 1 s; it answered something else"),
+    ("silent", "the verifier took more than 2 s"),
+    ("anonymous", "took more than 2 s; it wrote \"{\\\"reward\\\": 1}\", which has no `id`"),
+    ("foreign", "the verifier took more than 2 s; it answered something else"),
     ("flood", "the verifier ended ("),
-    ("chatter", "the verifier took more than 1 s"),
+    ("chatter", "the verifier took more than 2 s"),
     ("error", "the verifier says: \"cannot parse\""),
 ];
 
@@ -107,8 +107,8 @@ fn whatever_goes_wrong_with_one_completion_costs_the_others_nothing() {
         expected.extend([Err(*said), Ok(rewards[i % good.len()])]);
     }
     let reversed: Vec<&str> = texts.iter().rev().copied().collect();
-    let forward = verify(&obedient(folder.path(), 1, 1.0), &texts);
-    let mut backward = verify(&obedient(folder.path(), 4, 1.0), &reversed);
+    let forward = verify(&obedient(folder.path(), 1, 2.0), &texts);
+    let mut backward = verify(&obedient(folder.path(), 4, 2.0), &reversed);
     backward.reverse();
     for ((text, rewards), expected) in texts.iter().zip(&forward).zip(&expected) {
         match expected {
@@ -222,7 +222,7 @@ fn a_command_that_never_answers_is_one_sentence_soon() {
     // One that starts, and then ends over everything.
     let said = error("read line; echo no more >&2; exit 4");
     assert!(said.contains("ended (exit status: 4: no more); run it by hand"), "{said}");
-    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
     for (options, said) in [
         (
             VerifierOptions { timeout: 0.0, ..VerifierOptions::new("cat") },
