@@ -82,11 +82,18 @@ impl TrainConfig {
 
         let data = &self.data;
         check((1..=1 << 16).contains(&data.window), "data.window", data.window, "1 to 65536")?;
+        check((0..=1 << 16).contains(&data.history), "data.history", data.history, "0 to 65536")?;
         check(
             (1..=1 << 24).contains(&data.batch_size),
             "data.batch_size",
             data.batch_size,
             "1 to 16777216",
+        )?;
+        check(
+            data.resident_mb <= 1 << 40,
+            "data.resident_mb",
+            data.resident_mb,
+            "0 to 1099511627776",
         )?;
         check(
             data.validation > 0.0 && data.validation <= 0.5,
@@ -116,6 +123,13 @@ impl TrainConfig {
             "loss.clip_eps_low",
             loss.clip_eps_low,
             "0 to 1",
+        )?;
+        check(
+            (0.0..1.0).contains(&loss.label_smoothing)
+                && (loss.label_smoothing == 0.0 || data.is_on()),
+            "loss.label_smoothing",
+            loss.label_smoothing,
+            if data.is_on() { "0 to below 1" } else { "0 where the run plays games" },
         )?;
         for (name, value) in [
             ("loss.clip_eps_high", loss.clip_eps_high),

@@ -3,6 +3,9 @@
 use super::*;
 use crate::env::{self, Env};
 
+/// What imitation needs that reinforcement does not: TOML, to be laid over a game's defaults.
+pub const IMITATION: &str = include_str!("imitation.toml");
+
 impl TrainConfig {
     /// The defaults for Grove's own game of this name; the general ones for another.
     pub fn for_game(name: &str) -> Self {

@@ -69,6 +69,7 @@ descriptions! {
     "loss.use_bias_correction_kl": "true, false", "Whether the estimate is multiplied by the ratio, which makes its gradient right.";
     "loss.entropy_coef": "0 or more", "Weight of the policy's entropy at the first iteration.";
     "loss.entropy_coef_final": "0 or more", "Its weight at the last iteration; it changes linearly.";
+    "loss.label_smoothing": "0 to below 1; above 0 only where the run learns from data", "Share of what is right that all actions have alike (as in PyTorch).";
     "update.update_epochs": "1 or more", "Passes over the data of an iteration (TRL: num_iterations).";
     "update.num_minibatches": "a divisor of the games played at a time", "Optimiser steps a pass; each takes its share of the games.";
     "update.gradient_accumulation_steps": "1 to the games of a minibatch", "Parts that a minibatch is worked off in, to save memory; the update is the same.";
@@ -87,7 +88,9 @@ descriptions! {
     "checkpoint.eval_episodes": "1 or more", "Episodes of such an evaluation.";
     "data.path": "a folder, or empty", "The dataset that is learnt from instead of games (`grove fit`).";
     "data.window": "1 to 65536", "Steps of a piece of an episode; what a model remembers starts anew with it.";
+    "data.history": "0 to 65536", "Steps seen before a window and not learnt from, as far as the episode has them.";
     "data.batch_size": "1 or more", "Windows of an optimiser step.";
+    "data.resident_mb": "0 (half of what is free) or more", "MiB up to which data stay in memory; more are read as they are needed.";
     "data.validation": "above 0, at most 0.5", "Share of the episodes that are held out to measure what is learnt.";
     "data.epochs": "1 or more", "Passes over the data; `iterations` follows from it where --iterations does not set it.";
     "data.class_weights": "none, balanced", "How much each action weighs: as often as it comes, or all the same.";

@@ -9,6 +9,7 @@ mod defaults;
 mod describe;
 pub mod overlay;
 
+pub use defaults::IMITATION;
 pub use describe::{Description, describe, descriptions};
 
 pub use crate::math::Activation;
@@ -69,8 +70,14 @@ pub struct DataConfig {
     /// Steps of a window, the piece of an episode that is learnt from at a time. What a model remembers
     /// starts anew with it.
     pub window: usize,
+    /// Steps before a window that are seen and not learnt from, as far as the episode has them: what a
+    /// model needs to remember at the window's first.
+    pub history: usize,
     /// Windows of an optimiser step.
     pub batch_size: usize,
+    /// MiB that the data may take where they are learnt from, to stay there; more are read from their
+    /// files as they are needed, with the same result. 0 is half of the memory that the machine has free.
+    pub resident_mb: u64,
     /// Share of the episodes that are held out to measure what is learnt, above 0 and at most 0.5.
     pub validation: f64,
     /// Passes over what is learnt from. Where `iterations` is not told on the command line, it follows
@@ -87,7 +94,9 @@ impl Default for DataConfig {
         Self {
             path: String::new(),
             window: 1,
+            history: 0,
             batch_size: 256,
+            resident_mb: 0,
             validation: 0.1,
             epochs: 30,
             class_weights: ClassWeights::None,

@@ -2,19 +2,30 @@
 
 #[cfg(not(target_family = "wasm"))]
 mod dataset;
+mod error;
 mod host;
+mod manifest;
 mod recording;
+mod shards;
+mod steps;
+#[cfg(not(target_family = "wasm"))]
+mod table;
 mod windows;
 
 #[cfg(not(target_family = "wasm"))]
-pub use dataset::{Dataset, DatasetError, DatasetWriter, MANIFEST, Manifest};
+pub use dataset::{Dataset, DatasetWriter};
+pub use error::{DatasetError, MANIFEST};
 pub(crate) use host::by_game;
 pub use host::{HostTrajectory, OBS_MULTIPLE, Totals};
+pub use manifest::{Manifest, Standard};
 pub use recording::{
     ENDED, Part, Recording, RecordingAdvantages, RecordingError, TERMINATED, TRUNCATED, summary,
 };
-
-pub use windows::{Columns, Windows};
+pub use shards::{Shards, games_file, read_games};
+pub use steps::{Columns, Steps, split};
+#[cfg(not(target_family = "wasm"))]
+pub use table::{AnnotatedTable, TableOptions};
+pub use windows::{Cut, Pieces, Windows};
 
 use burn::tensor::{Int, Tensor};
 

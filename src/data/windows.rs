@@ -1,60 +1,144 @@
-//! Pieces of demonstrated episodes, as a trajectory that is learnt from.
+//! Pieces of what somebody has shown, as a trajectory that is learnt from.
 
-use super::{End, HostTrajectory};
+use super::{HostTrajectory, Steps};
 use std::ops::Range;
+use std::sync::Arc;
 
-/// Steps that somebody has shown, one episode after the other.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Columns {
-    /// Features of an observation.
-    pub num_features: usize,
-    /// What was seen before each step: `[rows, num_features]`.
-    pub obs: Vec<f32>,
-    /// What was done: `[rows]`.
-    pub actions: Vec<i32>,
-    /// What each step weighs in the loss: `[rows]`.
-    pub weights: Vec<f32>,
-    /// How the episode stands after each step: `[rows]`. The last step of all ends one.
-    pub ends: Vec<End>,
+/// How episodes are cut into pieces, and what of them is seen.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cut {
+    /// Steps of a piece that are learnt from.
+    pub window: usize,
+    /// Steps before them that are seen and not learnt from, as far as the episode has them.
+    pub history: usize,
+    /// Steps that an observation shows, the present one last and zeros before the episode's first.
+    pub stack: usize,
+    /// What a step of each action weighs, besides what the steps say themselves: `[num_actions]`.
+    pub by_action: Vec<f32>,
 }
 
-impl Columns {
-    /// The rows of each episode, in their order.
-    pub fn episodes(&self) -> Vec<Range<usize>> {
-        let mut start = 0;
-        let last = self.ends.len();
-        let ends = self.ends.iter().enumerate().filter(|(i, end)| end.ended() || i + 1 == last);
-        ends.map(|(i, _)| std::mem::replace(&mut start, i + 1)..i + 1).collect()
+impl Cut {
+    /// Pieces of `window` steps, all actions of the same weight.
+    pub fn plain(window: usize, num_actions: usize) -> Self {
+        Self { window, history: 0, stack: 1, by_action: vec![1.0; num_actions] }
     }
+}
 
-    /// The episodes that are learnt from, and those that are held out to measure what is learnt: every
-    /// `1 / validation`-th, so that both are spread over the whole.
-    pub fn split(&self, validation: f64) -> [Vec<Range<usize>>; 2] {
-        let every = (1.0 / validation).round().max(2.0) as usize;
-        let (held_out, learnt): (Vec<_>, Vec<_>) =
-            self.episodes().into_iter().enumerate().partition(|(i, _)| i % every == every - 1);
-        [learnt, held_out].map(|part| part.into_iter().map(|(_, episode)| episode).collect())
-    }
+/// A piece of an episode.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Piece {
+    /// Where its episode begins.
+    episode: usize,
+    /// What is seen of it.
+    seen: Range<usize>,
+    /// The first step that is learnt from.
+    learnt: usize,
+}
 
-    /// What a step of each action must weigh so that all steps of an action together weigh as much as
-    /// those of any other: `[num_actions]`, with a mean of 1 over the rows of `episodes`. An action that
-    /// never comes weighs 0.
-    pub fn balance(&self, episodes: &[Range<usize>], num_actions: usize) -> Vec<f32> {
-        let mut counts = vec![0usize; num_actions];
-        for row in episodes.iter().flat_map(Clone::clone) {
-            counts[self.actions[row] as usize] += 1;
-        }
-        let rows: usize = counts.iter().sum();
-        let present = counts.iter().filter(|count| **count > 0).count();
-        let weight = |count: usize| match count {
-            0 => 0.0,
-            count => rows as f32 / (present * count) as f32,
+/// The pieces of some episodes; their steps are copied when they are wanted.
+#[derive(Clone, Debug)]
+pub struct Pieces {
+    steps: Arc<dyn Steps>,
+    cut: Cut,
+    pieces: Vec<Piece>,
+    /// What all weights are multiplied by, so that their mean is 1 over all that is seen.
+    scale: f32,
+}
+
+impl Pieces {
+    /// Cuts `episodes` of `steps`; none reaches across two of them, the last of an episode may be
+    /// shorter, and one in which no step weighs anything is left out.
+    pub fn new(steps: Arc<dyn Steps>, episodes: &[Range<usize>], cut: Cut) -> Self {
+        let piece = |episode: &Range<usize>, learnt: usize| Piece {
+            episode: episode.start,
+            seen: learnt.saturating_sub(cut.history).max(episode.start)
+                ..episode.end.min(learnt + cut.window),
+            learnt,
         };
-        counts.into_iter().map(weight).collect()
+        let pieces: Vec<Piece> = episodes
+            .iter()
+            .flat_map(|episode| {
+                episode.clone().step_by(cut.window).map(|learnt| piece(episode, learnt))
+            })
+            .filter(|piece| (piece.learnt..piece.seen.end).any(|step| steps.weight(step) > 0.0))
+            .collect();
+        let seen: usize = pieces.iter().map(|piece| piece.seen.len()).sum();
+        let mut all = 0.0;
+        for step in pieces.iter().flat_map(|piece| piece.learnt..piece.seen.end) {
+            let by_action = cut.by_action[steps.action(step) as usize];
+            all += f64::from(steps.weight(step) * by_action);
+        }
+        let scale = if all > 0.0 { (seen as f64 / all) as f32 } else { 1.0 };
+        Self { steps, cut, pieces, scale }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.pieces.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Steps of the longest that there may be.
+    pub fn num_steps(&self) -> usize {
+        self.cut.window + self.cut.history
+    }
+
+    /// Bytes that all of them take in memory.
+    pub fn bytes(&self) -> u64 {
+        let mut one = HostTrajectory::default();
+        one.resize(1, 1, self.steps.num_features() * self.cut.stack);
+        // The observation; action, weight, log-probability and reward; the end.
+        let step = size_of::<f32>() * (one.obs_stride() + 4) + 1;
+        (step * self.num_steps()) as u64 * self.len() as u64
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Windows {
+        let mut windows = Windows::default();
+        self.fill(0..self.len(), &mut windows);
+        windows
+    }
+
+    /// Puts those at these places in place of what `windows` hold.
+    pub fn fill(&self, which: impl ExactSizeIterator<Item = usize>, windows: &mut Windows) {
+        let Cut { stack, by_action, .. } = &self.cut;
+        let (num_steps, width) = (self.num_steps(), self.steps.num_features());
+        let Windows { trajectory, counts, weights } = windows;
+        trajectory.resize(which.len(), num_steps, width * stack);
+        let stride = trajectory.obs_stride();
+        trajectory.obs.fill(0.0);
+        trajectory.actions.fill(0);
+        trajectory.ends.fill(super::End::None);
+        weights.clear();
+        weights.resize(which.len() * num_steps, 0.0);
+        counts.clear();
+        for (window, which) in which.enumerate() {
+            let piece = &self.pieces[which];
+            counts.push(piece.seen.len());
+            for (slot, step) in (window * num_steps..).zip(piece.seen.clone()) {
+                let obs = &mut trajectory.obs[slot * stride..][..width * stack];
+                for (age, obs) in obs.rchunks_exact_mut(width).enumerate() {
+                    if step >= piece.episode + age {
+                        self.steps.observe(step - age, obs);
+                    }
+                }
+                let action = self.steps.action(step);
+                trajectory.actions[slot] = action;
+                trajectory.ends[slot] = self.steps.end(step);
+                if step >= piece.learnt {
+                    let by_action = by_action[action as usize];
+                    weights[slot] = self.steps.weight(step) * by_action * self.scale;
+                }
+            }
+        }
     }
 }
 
-/// Windows of up to `num_steps` steps, none across two episodes, as the games of a trajectory.
+/// Some pieces, as the games of a trajectory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Windows {
     /// The steps; the log-probabilities, rewards and scores are 0, as nobody tells them.
@@ -66,39 +150,6 @@ pub struct Windows {
 }
 
 impl Windows {
-    /// Cuts `episodes` of `columns` into windows of `num_steps` steps; the last of an episode may be
-    /// shorter. A step weighs what the columns say times what `by_action`, `[num_actions]`, says.
-    pub fn new(
-        columns: &Columns,
-        episodes: &[Range<usize>],
-        num_steps: usize,
-        by_action: &[f32],
-    ) -> Self {
-        let pieces: Vec<Range<usize>> = episodes
-            .iter()
-            .flat_map(|episode| {
-                let starts = episode.clone().step_by(num_steps);
-                starts.map(|start| start..episode.end.min(start + num_steps))
-            })
-            .collect();
-        let features = columns.num_features;
-        let mut trajectory = HostTrajectory::default();
-        trajectory.resize(pieces.len(), num_steps, features);
-        let stride = trajectory.obs_stride();
-        let mut weights = vec![0.0; pieces.len() * num_steps];
-        for (window, rows) in pieces.iter().enumerate() {
-            for (slot, row) in (window * num_steps..).zip(rows.clone()) {
-                let obs = &columns.obs[row * features..][..features];
-                trajectory.obs[slot * stride..][..features].copy_from_slice(obs);
-                trajectory.actions[slot] = columns.actions[row];
-                trajectory.ends[slot] = columns.ends[row];
-                weights[slot] = columns.weights[row] * by_action[columns.actions[row] as usize];
-            }
-        }
-        let counts = pieces.iter().map(Range::len).collect();
-        Self { trajectory, counts, weights }
-    }
-
     /// How many there are.
     pub fn len(&self) -> usize {
         self.counts.len()
@@ -107,6 +158,13 @@ impl Windows {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.counts.is_empty()
+    }
+
+    /// Bytes that they take.
+    pub fn bytes(&self) -> u64 {
+        let HostTrajectory { obs, actions, .. } = &self.trajectory;
+        // Of a step also the weight, the log-probability, the reward and the end.
+        (size_of_val(&obs[..]) + actions.len() * (4 * size_of::<f32>() + 1)) as u64
     }
 
     /// 1 for each step of a window, 0 behind its last: `[num_envs, num_steps]`.
@@ -119,27 +177,23 @@ impl Windows {
 
 #[cfg(test)]
 mod tests {
+    use super::super::steps::tests::columns;
     use super::*;
 
-    /// Episodes of 3, 1 and 4 steps; the last has no mark of its end.
-    fn columns() -> Columns {
-        let ends = [0, 0, 1, 2, 0, 0, 0, 0];
-        Columns {
-            num_features: 2,
-            obs: (0..16).map(|i| i as f32).collect(),
-            actions: vec![0, 1, 1, 1, 0, 1, 1, 1],
-            weights: vec![1.0, 1.0, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0],
-            ends: ends.map(|end| [End::None, End::Terminated, End::Truncated][end]).to_vec(),
-        }
+    fn pieces(cut: Cut) -> Pieces {
+        let columns = columns();
+        let episodes = columns.episodes();
+        Pieces::new(Arc::new(columns), &episodes, cut)
     }
 
     #[test]
     fn windows_lie_within_episodes() {
-        let columns = columns();
-        assert_eq!(columns.episodes(), [0..3, 3..4, 4..8]);
-        let windows = Windows::new(&columns, &columns.episodes(), 3, &[1.0, 10.0]);
+        let cut = Cut { by_action: vec![1.0, 10.0], ..Cut::plain(3, 2) };
+        let windows = pieces(cut).all();
         assert_eq!(windows.counts, [3, 1, 3, 1]);
-        assert_eq!(windows.weights[..6], [1.0, 10.0, 20.0, 10.0, 0.0, 0.0]);
+        // Their mean is 1: 72 over 8 steps before they are scaled.
+        let ninth = [1.0, 10.0, 20.0, 10.0, 0.0, 0.0].map(|w: f32| w * (8.0 / 72.0) as f32);
+        assert_eq!(windows.weights[..6], ninth);
         assert_eq!(windows.mask(), [1., 1., 1., 1., 0., 0., 1., 1., 1., 1., 0., 0.]);
         let stride = windows.trajectory.obs_stride();
         assert_eq!(windows.trajectory.obs[9 * stride..][..3], [14.0, 15.0, 0.0]);
@@ -147,16 +201,63 @@ mod tests {
     }
 
     #[test]
-    fn no_episode_is_learnt_from_and_held_out() {
-        let [learnt, held_out] = columns().split(0.34);
-        assert_eq!(learnt, [0..3, 3..4]);
-        assert_eq!((held_out.len(), held_out[0].clone()), (1, 4..8));
+    fn history_is_seen_and_not_learnt_from() {
+        let windows = pieces(Cut { history: 1, ..Cut::plain(2, 2) }).all();
+        // Of the episodes of 3, 1 and 4 steps.
+        assert_eq!(windows.counts, [2, 2, 1, 2, 3]);
+        let zeros = |row: &[f32]| row.iter().map(|w| *w == 0.0).collect::<Vec<_>>();
+        let rows: Vec<_> = windows.weights.chunks(3).map(zeros).collect();
+        let (first, later) = (vec![false, false, true], vec![true, false, false]);
+        assert_eq!(rows[0], first);
+        assert_eq!(rows[1], [true, false, true]);
+        assert_eq!(rows[4], later);
+        let sum: f32 = windows.weights.iter().sum();
+        assert!((sum - windows.counts.iter().sum::<usize>() as f32).abs() < 1e-5);
+        let stride = windows.trajectory.obs_stride();
+        assert_eq!(windows.trajectory.obs[4 * 3 * stride..][..2], [10.0, 11.0], "step 5");
     }
 
     #[test]
-    fn balanced_weights_make_actions_equal() {
-        let columns = columns();
-        // Two steps of the first action, six of the second.
-        assert_eq!(columns.balance(&columns.episodes(), 3), [2.0, 8.0 / 12.0, 0.0]);
+    fn an_observation_shows_the_steps_before_it() {
+        let windows = pieces(Cut { stack: 3, ..Cut::plain(1, 2) }).all();
+        assert_eq!(windows.trajectory.num_features, 6);
+        let row = |i: usize| &windows.trajectory.obs[i * 8..][..6];
+        assert_eq!(row(0), [0.0, 0.0, 0.0, 0.0, 0.0, 1.0]);
+        assert_eq!(row(2), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
+        assert_eq!(row(3), [0.0, 0.0, 0.0, 0.0, 6.0, 7.0], "nothing of the episode before");
+        assert_eq!(row(5), [0.0, 0.0, 8.0, 9.0, 10.0, 11.0]);
+    }
+
+    #[test]
+    fn what_nobody_has_marked_is_left_out() {
+        let mut columns = columns();
+        columns.weights = vec![0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 3.0];
+        let episodes = columns.episodes();
+        let pieces = Pieces::new(Arc::new(columns), &episodes, Cut::plain(2, 2));
+        let windows = pieces.all();
+        assert_eq!(windows.counts, [1, 2]);
+        // A mean of 1 over what is seen.
+        assert_eq!(windows.weights, [0.75, 0.0, 0.0, 2.25]);
+    }
+
+    #[test]
+    fn some_windows_are_those_of_all() {
+        let pieces = pieces(Cut { history: 1, stack: 2, ..Cut::plain(2, 2) });
+        let all = pieces.all();
+        let mut some = Windows::default();
+        pieces.fill(0..1, &mut some);
+        pieces.fill([3, 1].into_iter(), &mut some);
+        let stride = all.trajectory.obs_stride() * 3;
+        for (at, which) in [3, 1].into_iter().enumerate() {
+            let rows = |windows: &Windows, i: usize| {
+                let obs = windows.trajectory.obs[i * stride..][..stride].to_vec();
+                let weights = windows.weights[i * 3..][..3].to_vec();
+                let actions = windows.trajectory.actions[i * 3..][..3].to_vec();
+                (obs, weights, actions, windows.counts[i])
+            };
+            assert_eq!(rows(&some, at), rows(&all, which));
+        }
+        assert_eq!(pieces.bytes(), 5 * 3 * ((4 + 4) * 4 + 1));
+        assert_eq!(pieces.bytes(), all.bytes());
     }
 }

@@ -4,14 +4,19 @@
 pub(crate) mod buffers;
 #[cfg(all(feature = "wgpu", not(target_family = "wasm")))]
 mod graphics;
+mod transfers;
+mod usage;
+
+#[cfg(feature = "kernels")]
+pub(crate) use transfers::read_while;
+pub use transfers::{Transfers, count_upload, read, read_async, take_transfers, upload};
+pub use usage::{load, memory, room};
 
 use crate::config::Precision;
-use crate::metrics::Memory;
-use burn::cubecl::future::block_on;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::Device;
 use serde::Serialize;
-use std::cell::Cell;
 use std::fmt;
+use usage::kib_of;
 
 /// The kinds of device that a name can ask for, with the feature that compiles each in.
 const KINDS: [(&str, &str, bool); 7] = [
@@ -123,68 +128,6 @@ pub fn has_precision(device: &Device, precision: Precision) -> bool {
 #[cfg(not(feature = "kernels"))]
 pub fn has_precision(_device: &Device, _precision: Precision) -> bool {
     false
-}
-
-thread_local! {
-    static READS: Cell<u64> = const { Cell::new(0) };
-}
-
-/// Waits for a tensor and copies it from the device. Every such wait of a training iteration goes
-/// through here, so that they can be counted.
-///
-/// # Panics
-/// If the device fails.
-pub fn read(tensor: Tensor<1>) -> Vec<f32> {
-    block_on(read_async(tensor))
-}
-
-/// The asynchronous form of [`read`], for where a thread must not block.
-///
-/// # Panics
-/// If the device fails.
-pub async fn read_async(tensor: Tensor<1>) -> Vec<f32> {
-    READS.set(READS.get() + 1);
-    let data = tensor.into_data_async().await;
-    let data = data.unwrap_or_else(|error| panic!("the device failed: {error:?}"));
-    data.try_into_vec().expect("the library computes in f32")
-}
-
-/// Copies some tensors from a CubeCL device, in one read ([`read_async`]): they are as they are by now.
-/// While they are on their way, `meanwhile` can give the device more to do.
-///
-/// # Panics
-/// If the device fails.
-#[cfg(feature = "kernels")]
-pub(crate) async fn read_while<const N: usize, T>(
-    tensors: [Tensor<1>; N],
-    meanwhile: impl FnOnce() -> T,
-) -> ([Vec<f32>; N], T) {
-    READS.set(READS.get() + 1);
-    let tensors = tensors.map(buffers::cube_tensor);
-    let handles = tensors.iter().map(|tensor| tensor.handle.clone()).collect();
-    let reading = tensors[0].client.read_async(handles);
-    let result = meanwhile();
-    let buffers = reading.await.unwrap_or_else(|error| panic!("the device failed: {error:?}"));
-    let number = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-    let floats: Vec<_> =
-        buffers.iter().map(|bytes| bytes.chunks_exact(4).map(number).collect()).collect();
-    (floats.try_into().expect("as many as were asked for"), result)
-}
-
-/// Reads ([`read`]) by this thread since this was last called.
-pub fn take_read_count() -> u64 {
-    READS.take()
-}
-
-/// What a device's allocator holds; on the CPU, what the process does.
-pub fn memory(device: &Device) -> Memory {
-    if let Some(usage) = device.memory_pool_usage() {
-        return Memory { in_use: Some(usage.bytes_in_use), reserved: Some(usage.bytes_reserved) };
-    }
-    Memory {
-        in_use: kib_of("/proc/self/status", "VmRSS:"),
-        reserved: kib_of("/proc/self/status", "VmHWM:"),
-    }
 }
 
 /// All devices that this build can use on this machine, the CPU first. Asks every driver.
@@ -334,15 +277,6 @@ pub fn graphics_setup(device: &Device) -> Option<burn_wgpu::WgpuSetup> {
 #[cfg(any(feature = "cuda", feature = "rocm", all(feature = "wgpu", not(target_family = "wasm"))))]
 fn index_of(name: &str) -> usize {
     name.split_once(':').and_then(|(_, index)| index.parse().ok()).unwrap_or(0)
-}
-
-/// A line such as `MemTotal: 16384 kB` of a file in which Linux tells about memory, in bytes; `None`
-/// on other systems.
-fn kib_of(path: &str, key: &str) -> Option<u64> {
-    let text = std::fs::read_to_string(path).ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix(key))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
 }
 
 /// CUDA and ROCm devices.

@@ -56,6 +56,9 @@ pub trait Env: Copy + Eq + Hash + Debug + Send + Sync + 'static {
     /// taken. Such a game has at most [`MAX_MASKED_ACTIONS`] actions.
     const MASKED: bool = false;
 
+    /// Whether it can be played. What stands in for a game where only data are learnt from cannot.
+    const PLAYABLE: bool = true;
+
     /// The settings that train the game with these parameters well: pieces of TOML, each laid over those
     /// before, the first over the general defaults ([`crate::config`]).
     fn defaults(&self) -> &'static [&'static str] {

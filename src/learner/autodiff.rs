@@ -2,7 +2,7 @@
 //! hand on the CPU are.
 
 use super::optimizer::clip_grad_norm;
-use super::order::{minibatches, parts};
+use super::order::{Batches, parts};
 use super::schedule::{entropy_coef, learning_rate, total_updates};
 use super::weights::Weights;
 use crate::config::{Engine, TrainConfig};
@@ -12,7 +12,6 @@ use crate::model::{
     Categorical, FastForm, Memory, Model, SequenceLearner, Sequences, flatten, unflatten,
 };
 use crate::objective::{Loss, Steps, Totals, loss};
-use crate::rng::Stream;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 /// A policy in training: its parameters, the optimiser, and a reference policy where one is asked
@@ -21,7 +20,7 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 pub struct Learner<M: Model> {
     weights: Weights<M>,
     config: TrainConfig,
-    shuffle_key: u32,
+    batches: Batches,
     by_hand: Option<SequenceLearner>,
 }
 
@@ -50,9 +49,14 @@ impl<M: Model> Learner<M> {
             }
             _ => None,
         };
-        let (weights, shuffle_key) =
-            (Weights::new(policy, config), Stream::Shuffle.key(config.seed));
-        Self { weights, config: config.clone(), shuffle_key, by_hand }
+        let (weights, batches) = (Weights::new(policy, config), Batches::new(config));
+        Self { weights, config: config.clone(), batches, by_hand }
+    }
+
+    /// Learns from trajectories that are the batches of their iteration, one after the other.
+    pub fn in_order(mut self) -> Self {
+        self.batches = self.batches.in_order();
+        self
     }
 
     /// Whether gradients are computed by hand instead of by autodiff.
@@ -94,11 +98,12 @@ impl<M: Model> Learner<M> {
             advantages: advantages.clone(),
             mask: mask.clone(),
             legal: trajectory.legal.clone(),
+            smoothed: self.config.loss.label_smoothing > 0.0,
         };
         experience.reference_logprobs =
             self.weights.reference.as_ref().map(|policy| experience.steps(policy).logprobs);
         let counted = mask.clone().sum();
-        let minibatches = minibatches(&self.config, self.shuffle_key, iteration, num_envs);
+        let minibatches = self.batches.of(iteration, num_envs);
         let zeros = |len: usize| Tensor::<1>::zeros([len], &device);
         let (mut sums, mut losses, mut norms) = (zeros(Loss::SUMS.len()), zeros(1), zeros(1));
         let mut learnt = zeros(1);
@@ -153,12 +158,39 @@ impl<M: Model> Learner<M> {
     }
 
     /// What the policy remembered before a trajectory's first step.
-    fn first_memory(&self, trajectory: &Trajectory) -> M::Memory {
+    fn first_memory(&self, trajectory: &Trajectory) -> Remembered<M::Memory> {
         let [_, num_envs, _] = trajectory.dims();
-        let fresh = self.weights.module.initial_memory(num_envs, &trajectory.obs.device());
+        let fresh = |games| self.weights.module.initial_memory(games, &trajectory.obs.device());
         match &trajectory.memory {
-            Some(rows) => fresh.with_rows(rows.clone()),
-            None => fresh,
+            Some(rows) => Remembered::Rows(fresh(num_envs).with_rows(rows.clone())),
+            None => Remembered::Nothing(fresh(1)),
+        }
+    }
+}
+
+/// What the policy remembered before the first step. Where that is nothing, it is held once and not for each
+/// game: a dataset has many, and a cache is large.
+enum Remembered<R> {
+    /// What it remembers of any game that begins.
+    Nothing(R),
+    /// What it remembers of each game.
+    Rows(R),
+}
+
+impl<R: Memory> Remembered<R> {
+    /// Of the games at these indices.
+    fn games(&self, indices: Tensor<1, Int>) -> Self {
+        match self {
+            Self::Nothing(fresh) => Self::Nothing(fresh.clone()),
+            Self::Rows(rows) => Self::Rows(rows.select(indices)),
+        }
+    }
+
+    /// Of each of so many games.
+    fn rows(&self, games: usize, device: &Device) -> R {
+        match self {
+            Self::Nothing(fresh) => fresh.select(Tensor::zeros([games], device)),
+            Self::Rows(rows) => rows.clone(),
         }
     }
 }
@@ -168,14 +200,15 @@ impl<M: Model> Learner<M> {
 struct Experience<R> {
     obs: Tensor<3>,
     starts: Tensor<2>,
-    /// What the policy remembered before the first step.
-    memory: R,
+    memory: Remembered<R>,
     actions: Tensor<2, Int>,
     old_logprobs: Tensor<2>,
     reference_logprobs: Option<Tensor<2>>,
     advantages: Tensor<2>,
     mask: Tensor<2>,
     legal: Option<Tensor<3>>,
+    /// Whether all actions have a share of what is right.
+    smoothed: bool,
 }
 
 impl<R: Memory> Experience<R> {
@@ -185,13 +218,14 @@ impl<R: Memory> Experience<R> {
         Self {
             obs: self.obs.clone().select(1, indices.clone()),
             starts: pick(&self.starts),
-            memory: self.memory.select(indices.clone()),
+            memory: self.memory.games(indices.clone()),
             actions: self.actions.clone().select(1, indices.clone()),
             old_logprobs: pick(&self.old_logprobs),
             reference_logprobs: self.reference_logprobs.as_ref().map(pick),
             advantages: pick(&self.advantages),
             mask: pick(&self.mask),
             legal: self.legal.as_ref().map(|legal| legal.clone().select(1, indices.clone())),
+            smoothed: self.smoothed,
         }
     }
 
@@ -217,7 +251,8 @@ impl<R: Memory> Experience<R> {
     ) -> (Loss, Tensor<1>) {
         let ([num_steps, games, _], device) = (self.obs.dims(), self.obs.device());
         let params = floats(weights.params.clone());
-        let memory = self.memory.rows().expect("what is worked off by hand has a memory");
+        let memory = self.memory.rows(games, &device).rows();
+        let memory = memory.expect("what is worked off by hand has a memory");
         let sequences = Sequences {
             obs: floats(self.obs.clone()),
             starts: floats(self.starts.clone()),
@@ -237,7 +272,9 @@ impl<R: Memory> Experience<R> {
 
     /// The steps as `policy` sees them.
     fn steps<M: Model<Memory = R>>(&self, policy: &M) -> Steps {
-        let logits = policy.sequence(self.obs.clone(), self.starts.clone(), self.memory.clone());
+        let [_, games, _] = self.obs.dims();
+        let memory = self.memory.rows(games, &self.obs.device());
+        let logits = policy.sequence(self.obs.clone(), self.starts.clone(), memory);
         self.steps_of(logits)
     }
 
@@ -254,6 +291,9 @@ impl<R: Memory> Experience<R> {
             entropy: distribution.entropy().reshape([num_steps, games]),
             old_logprobs: self.old_logprobs.clone(),
             reference_logprobs: self.reference_logprobs.clone(),
+            mean_logprobs: self
+                .smoothed
+                .then(|| distribution.mean_logprob().reshape([num_steps, games])),
             advantages: self.advantages.clone(),
             mask: self.mask.clone(),
         }

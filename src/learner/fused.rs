@@ -9,7 +9,7 @@ use super::gradient_kernel::{SUMS, ShareLaunch, Spread, Tiling, gradient_kernel}
 use super::loss_kernels::*;
 use super::optimizer::factors;
 use super::optimizer_kernels::*;
-use super::order::minibatches;
+use super::order::of_games;
 use super::schedule::{entropy_coef, learning_rate, total_updates};
 use super::weights::Weights;
 use crate::config::TrainConfig;
@@ -152,8 +152,7 @@ impl FusedLearner {
     /// The games of every minibatch of the update; those of a minibatch part by part where there are
     /// parts.
     fn order(&self, recording: &Recording, iteration: u32) -> Vec<u32> {
-        let minibatches =
-            minibatches(&self.config, self.shuffle_key, iteration, recording.num_envs);
+        let minibatches = of_games(&self.config, self.shuffle_key, iteration, recording.num_envs);
         let mut all = Vec::with_capacity(minibatches.iter().map(Vec::len).sum());
         for minibatch in minibatches {
             let first = all.len();

@@ -25,5 +25,6 @@ pub use autodiff::{Learner, UpdateStats};
 pub use fused::FusedLearner;
 pub use native::{NativeLearner, UpdateMeans};
 pub use optimizer::{AdamW, Moments};
+pub use order::Batches;
 pub use schedule::{entropy_coef, learning_rate, total_updates};
 pub use weights::Weights;

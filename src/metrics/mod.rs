@@ -1,7 +1,9 @@
 //! Metrics: typed records of a run, and where they go.
 
+mod growth;
 mod jsonl;
 
+pub use growth::Growth;
 pub use jsonl::{JsonLines, MetricsError};
 
 use serde::{Deserialize, Serialize};
@@ -44,6 +46,17 @@ pub struct IterationRecord {
     /// Times that results were waited for and copied from the device in this iteration, evaluation
     /// and saving apart.
     pub read_backs: u64,
+    /// Bytes copied from the device by those.
+    #[serde(default)]
+    pub downloaded_bytes: u64,
+    /// Bytes put where they are learnt from in this iteration; in the first also those of a dataset that
+    /// stays there.
+    #[serde(default)]
+    pub uploaded_bytes: u64,
+    /// The share of the time that the device has worked lately, 0 to 1: a GPU by its driver's counter, the
+    /// CPU's cores by what this process took of them. `None` where nobody tells.
+    #[serde(default)]
+    pub load: Option<f64>,
     /// An evaluation with the greedy policy, where one was due.
     pub evaluation: Option<EvaluationRecord>,
 }
@@ -53,6 +66,9 @@ pub struct IterationRecord {
 pub struct Seconds {
     /// All of it.
     pub total: f64,
+    /// Waiting for data that a thread reads ahead.
+    #[serde(default)]
+    pub waiting_for_data: f64,
     /// Its phases; `None` where a device works them off without being waited for in between.
     pub phases: Option<Phases>,
 }
@@ -75,14 +91,17 @@ pub struct Memory {
     pub in_use: Option<u64>,
     /// Reserved, at least what is in use (CPU: the highest resident so far).
     pub reserved: Option<u64>,
+    /// The highest in use so far, as it was at the end of an iteration (CPU: at any time).
+    #[serde(default)]
+    pub peak: Option<u64>,
 }
 
 /// The result of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EvaluationRecord {
-    /// Episodes played.
+    /// Episodes played; 0 where there is no game to play.
     pub episodes: usize,
-    /// Mean score.
+    /// Mean score; without a game, the share of the steps held out that are told right.
     pub mean_score: f64,
     /// Standard error of the mean.
     pub std_error: f64,

@@ -32,6 +32,12 @@ impl Categorical {
         self.logprobs.clone().gather(1, actions.reshape([batch, 1])).reshape([batch])
     }
 
+    /// Means over all actions of their log-probabilities: `[batch]`.
+    pub fn mean_logprob(&self) -> Tensor<1> {
+        let batch = self.logprobs.dims()[0];
+        self.logprobs.clone().mean_dim(1).reshape([batch])
+    }
+
     /// Entropies `[batch]` in nats.
     pub fn entropy(&self) -> Tensor<1> {
         let batch = self.logprobs.dims()[0];

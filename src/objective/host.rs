@@ -18,6 +18,8 @@ pub struct Steps {
     pub old_logprobs: Tensor<2>,
     /// Log-probabilities under the reference policy; needed where `kl_coef` is not 0.
     pub reference_logprobs: Option<Tensor<2>>,
+    /// The mean over all actions of their log-probabilities; needed where `label_smoothing` is not 0.
+    pub mean_logprobs: Option<Tensor<2>>,
     /// Advantages.
     pub advantages: Tensor<2>,
     /// 1 where a step counts, else 0.
@@ -75,7 +77,8 @@ impl Loss {
 /// The loss of `steps` with this weight of the entropy.
 ///
 /// # Panics
-/// If `kl_coef` is not 0 and there are no reference log-probabilities.
+/// If `kl_coef` is not 0 and there are no reference log-probabilities, or `label_smoothing` is not 0 and
+/// there are no means.
 pub fn loss(config: &LossConfig, entropy_coef: f64, steps: &Steps, totals: &Totals) -> Loss {
     let loss_type = config.loss_type;
     let weights = weights::host(loss_type.averaging(), &steps.mask, totals);
@@ -90,7 +93,14 @@ pub fn loss(config: &LossConfig, entropy_coef: f64, steps: &Steps, totals: &Tota
     };
     let (advantages, logprobs) = (steps.advantages.clone(), steps.logprobs.clone());
     let terms = loss_type.host(&HostSteps { ratio, advantages, logprobs }, config);
-    let mut total = terms.values - steps.entropy.clone() * entropy_coef;
+    let mut policy = terms.values;
+    if config.label_smoothing > 0.0 {
+        // Szegedy et al. 2016: all actions have an equal share of what is right.
+        let all = steps.mean_logprobs.clone().expect("label_smoothing needs the means");
+        let share = config.label_smoothing;
+        policy = policy * (1.0 - share) - steps.advantages.clone() * all * share;
+    }
+    let mut total = policy - steps.entropy.clone() * entropy_coef;
     let reference_kl = steps.reference_logprobs.as_ref().map(|reference| {
         kl::host(config, steps.logprobs.clone(), reference.clone(), own_ratio.clone())
     });
@@ -105,4 +115,48 @@ pub fn loss(config: &LossConfig, entropy_coef: f64, steps: &Steps, totals: &Tota
     let sum = |values: Tensor<2>| (values * steps.mask.clone()).sum();
     let sums = [approx_kl, terms.clipped, steps.entropy.clone().detach(), reference_kl].map(sum);
     Loss { loss: (total * weights).sum(), sums: Tensor::cat(sums.to_vec(), 0) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objective::LossType;
+    use burn::tensor::Device;
+
+    #[test]
+    fn smoothed_labels_cost_what_cross_entropy_says() {
+        let device = Device::flex();
+        let row = |values: [f64; 2]| Tensor::<2>::from_data([values], &device);
+        // Log-probabilities of two steps over three actions.
+        let all = [[0.2f64, 0.3, 0.5], [0.7, 0.2, 0.1]].map(|p| p.map(f64::ln));
+        let (taken, weights, smoothing) = ([0, 1], [1.0, 3.0], 0.3);
+        let steps = Steps {
+            logprobs: row([all[0][taken[0]], all[1][taken[1]]]),
+            entropy: row([0.0; 2]),
+            old_logprobs: row([0.0; 2]),
+            reference_logprobs: None,
+            mean_logprobs: Some(row(all.map(|l| l.iter().sum::<f64>() / 3.0))),
+            advantages: row(weights),
+            mask: row([1.0; 2]),
+        };
+        let config = LossConfig {
+            loss_type: LossType::Nll,
+            label_smoothing: smoothing,
+            ..LossConfig::default()
+        };
+        let totals = Totals {
+            games: 2,
+            steps: Tensor::from_data([2.0], &device),
+            rollout_share: Tensor::from_data([2.0], &device),
+        };
+        let found = loss(&config, 0.0, &steps, &totals).loss.into_scalar::<f32>();
+        // The target has `smoothing / 3` everywhere and the rest where the action was taken.
+        let term = |i: usize| -> f64 {
+            let target =
+                |a: usize| smoothing / 3.0 + if a == taken[i] { 1.0 - smoothing } else { 0.0 };
+            -weights[i] * (0..3).map(|a| target(a) * all[i][a]).sum::<f64>()
+        };
+        let expected = (term(0) + term(1)) / 2.0;
+        assert!((f64::from(found) - expected).abs() < 1e-6, "{found} {expected}");
+    }
 }

@@ -37,6 +37,10 @@ pub struct LossConfig {
     pub entropy_coef: f64,
     /// Its weight at the last iteration; in between it changes linearly.
     pub entropy_coef_final: f64,
+    /// Share of what is right that all actions have alike, 0 to below 1, where the run learns from data
+    /// (PyTorch: `label_smoothing` of `CrossEntropyLoss`).
+    #[serde(default)]
+    pub label_smoothing: f64,
 }
 
 /// TRL's default.
@@ -64,6 +68,7 @@ impl LossConfig {
             use_bias_correction_kl: false,
             entropy_coef: 0.0,
             entropy_coef_final: 0.0,
+            label_smoothing: 0.0,
         }
     }
 }

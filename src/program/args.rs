@@ -23,6 +23,9 @@ pub enum Command {
     Eval(EvalArgs),
     /// Keep what a player or a policy does in a game as a dataset.
     Demo(DemoArgs),
+    /// Make a dataset of a table of numbers by time, some of whose rows somebody has labelled, or of the
+    /// games that somebody has played in the page.
+    Import(ImportArgs),
     /// List the devices of this machine that this build can use.
     Devices(DevicesArgs),
     /// Measure how fast a device plays and trains.
@@ -51,7 +54,7 @@ pub struct TrainArgs {
 /// What `fit` takes.
 #[derive(Args, Debug)]
 pub struct FitArgs {
-    /// The folder of a dataset; `grove demo` makes one.
+    /// The folder of a dataset; `grove demo` and `grove import` make one.
     pub data: PathBuf,
     #[command(flatten)]
     pub run: RunArgs,
@@ -144,6 +147,32 @@ pub struct DemoArgs {
     /// Change a setting of the game, for instance fruit.width=12; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
+    /// Print the result as one JSON object on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct ImportArgs {
+    /// The file. Of a table: values with commas between them, a line for each row in the order of time; the
+    /// first line names the columns. Of games: what the page has saved, without any of the options of a
+    /// table.
+    pub file: PathBuf,
+    /// Of a table: the column of the labels, empty where nobody has marked anything.
+    #[arg(long, value_name = "COLUMN", requires = "window")]
+    pub label: Option<String>,
+    /// Of a table: rows, up to the one with the label, that a label is about.
+    #[arg(long, value_name = "N", requires = "label", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
+    pub window: Option<usize>,
+    /// Of a table: the column that says when a row was, if there is one. It is not learnt from.
+    #[arg(long, value_name = "COLUMN", requires = "label")]
+    pub time: Option<String>,
+    /// Of a table: share of the rows, the last ones, that is held out to measure what is learnt.
+    #[arg(long, default_value_t = 0.2, value_name = "SHARE")]
+    pub validation: f64,
+    /// The folder of the dataset, which must not have anything in it.
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
     /// Print the result as one JSON object on stdout.
     #[arg(long)]
     pub json: bool,

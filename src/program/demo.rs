@@ -74,10 +74,7 @@ pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> 
             let played: Vec<Played> = played.collect();
             let mut shard = Columns { num_features: game.num_features(), ..Columns::default() };
             for Played { steps, score } in played {
-                shard.obs.extend(steps.obs);
-                shard.actions.extend(steps.actions);
-                shard.weights.extend(steps.weights);
-                shard.ends.extend(steps.ends);
+                shard.append(steps);
                 scores.push(score);
             }
             steps += shard.actions.len() as u64;

@@ -1,14 +1,14 @@
 //! `grove fit`: a policy that does what a dataset shows.
 
+use super::table::Table as Labels;
 use super::train::{self, settings_file};
 use super::{FitArgs, Games};
-use crate::config::overlay;
+use crate::config::{IMITATION, ModelKind, overlay};
 use crate::data::{Dataset, MANIFEST};
+use crate::env::Env;
+use crate::trainer::new_settings;
 use anyhow::{Context, Result, bail};
 use toml::{Table, Value};
-
-/// What imitation needs that reinforcement does not, laid over a game's defaults.
-const DEFAULTS: &str = include_str!("fit.toml");
 
 pub fn run(games: &Games, args: FitArgs) -> Result<()> {
     let FitArgs { data, run } = args;
@@ -18,16 +18,43 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
     }
     let manifest = Dataset::open(&data)?.manifest().clone();
     let folder = data.canonicalize().with_context(|| format!("cannot find {}", data.display()))?;
-    let mut file = overlay::parse("the defaults of fit", DEFAULTS)?;
+    let mut file = overlay::parse("the defaults of fit", IMITATION)?;
     let path = folder.display().to_string();
     let section = Table::from_iter([("path".to_string(), path.into())]);
     file.insert("data".to_string(), section.into());
     let settings = Value::try_from(&manifest.settings)
         .with_context(|| format!("the settings in {}", folder.join(MANIFEST).display()))?;
     file.insert(manifest.env.clone(), settings);
-    let file = overlay::merged(file, settings_file(&run)?);
-    let game = games.find(&manifest.env).with_context(|| {
+    let asked = settings_file(&run)?;
+    if let (Some(window), true) = (manifest.window, manifest.env == Labels::NAME) {
+        let (_, config) =
+            new_settings::<Labels>(&overlay::merged(file.clone(), asked.clone()), &run.set)?;
+        series(&mut file, window, &config.policy.kind);
+    }
+    let file = overlay::merged(file, asked);
+    let game = games.source(&manifest.env).with_context(|| {
         format!("the dataset in {} is of a game that this program does not have", data.display())
     })?;
     game.train(games, &train::Start { run: &run, file, from: None })
+}
+
+/// How a series is seen of which `window` rows up to a label's matter: by a perceptron all at once, by
+/// what remembers row by row, with as many before each window as its first label is about.
+fn series(file: &mut Table, window: usize, kind: &ModelKind) {
+    let rows = window as i64;
+    let mut set = |section: &str, key: &str, value: i64| {
+        let section = file.entry(section).or_insert_with(|| Table::new().into());
+        if let Value::Table(section) = section {
+            section.insert(key.to_string(), value.into());
+        }
+    };
+    match kind {
+        ModelKind::Mlp => set(Labels::NAME, "stack", rows),
+        _ => {
+            set("data", "window", rows);
+            set("data", "history", rows - 1);
+            set("data", "batch_size", 16);
+            set("policy", "context", rows);
+        }
+    }
 }

@@ -3,6 +3,7 @@
 use super::models::Models;
 use super::record::{self, Scene};
 use super::run_dir::{Lock, RunDir};
+use super::table::Table;
 use super::{
     BenchArgs, CheckArgs, DemoArgs, EvalArgs, RecordArgs, RunArgs, SettingsArgs, bench, check,
     demo, eval, settings, train,
@@ -12,7 +13,7 @@ use crate::config::{TrainConfig, overlay};
 use crate::env::Rules;
 use crate::env::look::Look;
 use crate::model::NamedModel;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
@@ -110,6 +111,9 @@ impl<G: Playable> Entry for Known<G> {
     }
 }
 
+/// What stands in for the game of a table.
+static TABLE: Known<Table> = Known { scene: Scene::<Table>::features };
+
 /// The games of a program, in their order, and its models; shared with the threads that show a run.
 #[derive(Clone)]
 pub struct Games {
@@ -178,9 +182,20 @@ impl Games {
     /// The game of this name.
     pub fn find(&self, name: &str) -> Result<&dyn Entry> {
         let found = self.entries.iter().find(|game| game.name() == name);
+        if found.is_none() && name == TABLE.name() {
+            bail!("the labels of a table are learnt (`grove fit`), and there is no game to play");
+        }
         let found =
             found.with_context(|| format!("unknown game `{name}`; there are: {}", self.names()));
         Ok(found?.as_ref())
+    }
+
+    /// What is learnt from under this name: a game, or what stands in for one where data are.
+    pub fn source(&self, name: &str) -> Result<&dyn Entry> {
+        match self.find(name) {
+            Err(_) if name == TABLE.name() => Ok(&TABLE),
+            found => found,
+        }
     }
 
     /// The name of the game that is meant where none is named: the first.

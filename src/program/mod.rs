@@ -21,6 +21,7 @@ mod dry;
 mod eval;
 mod fit;
 mod games;
+mod import;
 mod interrupt;
 mod models;
 mod patience;
@@ -31,6 +32,7 @@ mod say;
 mod score;
 mod settings;
 mod source;
+mod table;
 mod train;
 mod watch;
 
@@ -43,8 +45,8 @@ use crate::model::NamedModel;
 use crate::trainer::{Trainer, saved_config};
 use anyhow::{Context, Result, bail};
 use args::{
-    BenchArgs, CheckArgs, Cli, Command, DemoArgs, DevicesArgs, EvalArgs, FitArgs, RecordArgs,
-    RunArgs, SettingsArgs, TrainArgs, WatchArgs,
+    BenchArgs, CheckArgs, Cli, Command, DemoArgs, DevicesArgs, EvalArgs, FitArgs, ImportArgs,
+    RecordArgs, RunArgs, SettingsArgs, TrainArgs, WatchArgs,
 };
 use clap::{CommandFactory, FromArgMatches};
 use games::Games;
@@ -129,6 +131,7 @@ fn run(games: &Games, cli: Cli) -> Result<()> {
         Command::Fit(args) => fit::run(games, args),
         Command::Eval(args) => eval::run(games, args),
         Command::Demo(args) => demo::run(games, args),
+        Command::Import(args) => import::run(games, args),
         Command::Devices(args) => devices::run(args),
         Command::Bench(args) => bench::run(games, args),
         Command::Check(args) => check::run(games, args),

@@ -73,13 +73,16 @@ fn parts(record: &IterationRecord, evaluation: Option<EvaluationRecord>) -> Vec<
     let speed = format!("{} steps/s", short(record.steps_per_second));
     let entropy = format!("entropy {:.3}", record.entropy);
     match evaluation.and_then(|evaluation| evaluation.held_out) {
-        Some(HeldOut { loss, accuracy }) => vec![
-            format!("loss {:.4}", record.loss),
-            format!("held out {loss:.4}, {:.1} % right", 100.0 * accuracy),
-            greedy,
-            speed,
-            entropy,
-        ],
+        Some(HeldOut { loss, accuracy }) => {
+            let mut parts = vec![
+                format!("loss {:.4}", record.loss),
+                format!("held out {loss:.4}, {:.1} % right", 100.0 * accuracy),
+            ];
+            let played = evaluation.is_some_and(|evaluation| evaluation.episodes > 0);
+            parts.extend(played.then_some(greedy));
+            parts.extend([speed, entropy]);
+            parts
+        }
         None => {
             let score = format!("score {}", number(record.score));
             vec![score, greedy, speed, entropy, format!("kl {:.4}", record.approx_kl)]

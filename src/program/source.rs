@@ -2,16 +2,19 @@
 
 use super::Playable;
 use crate::config::{ClassWeights, TrainConfig};
-use crate::data::{Dataset, Windows};
+use crate::data::{Cut, Dataset, Pieces, Steps, split};
 use crate::trainer::Demonstrations;
 use anyhow::{Result, bail};
 use serde_json::Value;
+use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 /// What the settings say is learnt from; `None` for games.
 ///
 /// # Errors
-/// If the dataset cannot be used, is of another game, or has too few episodes to hold one out.
+/// If the dataset cannot be used, is of another game, has too few episodes to hold one out, or nothing in
+/// it weighs anything.
 pub fn demonstrations<G: Playable>(
     game: G,
     config: &TrainConfig,
@@ -21,12 +24,13 @@ pub fn demonstrations<G: Playable>(
         return Ok(None);
     }
     let dataset = Dataset::open(Path::new(&data.path))?;
-    let env = &dataset.manifest().env;
+    let manifest = dataset.manifest().clone();
+    let env = &manifest.env;
     if env != G::NAME {
         bail!("the dataset in {} is of `{env}`, not `{}`", data.path, G::NAME);
     }
     if let Value::Object(settings) = serde_json::to_value(game)? {
-        let shown = &dataset.manifest().settings;
+        let shown = &manifest.settings;
         let differs = |(name, value): &(&String, &Value)| settings.get(*name) != Some(*value);
         if let Some((name, value)) = shown.iter().find(differs) {
             let set = settings.get(name).unwrap_or(&Value::Null);
@@ -37,13 +41,24 @@ pub fn demonstrations<G: Playable>(
         }
     }
     let actions = game.num_actions();
-    let columns = dataset.columns(game.num_features(), actions)?;
-    let [learnt, held_out] = columns.split(data.validation);
-    if held_out.is_empty() {
+    // A game's observation is a row; of a table it may be several.
+    let width = if G::PLAYABLE { game.num_features() } else { manifest.features.len().max(1) };
+    let steps = dataset.steps(width, actions)?;
+    let later = steps.steps_from(manifest.shards.len());
+    let episodes = steps.episodes();
+    let [learnt, held_out] = match manifest.held_out.is_empty() {
+        true => split(episodes, data.validation),
+        false => {
+            let is_learnt = |episode: &Range<usize>| episode.start < later.start;
+            let (learnt, held_out) = episodes.into_iter().partition(is_learnt);
+            [learnt, held_out]
+        }
+    };
+    if learnt.is_empty() || held_out.is_empty() {
         bail!(
             "the dataset in {} has {} episodes: too few to hold out a share of {} (data.validation)",
             data.path,
-            learnt.len(),
+            learnt.len() + held_out.len(),
             data.validation
         );
     }
@@ -55,21 +70,47 @@ pub fn demonstrations<G: Playable>(
             data.path
         );
     }
-    let plain = vec![1.0; actions];
-    let weights = match data.class_weights {
-        ClassWeights::None => plain.clone(),
-        ClassWeights::Balanced => columns.balance(&learnt, actions),
+    let plain = Cut {
+        history: data.history,
+        stack: game.num_features() / width,
+        ..Cut::plain(data.window, actions)
     };
-    Ok(Some(Demonstrations {
-        learnt: Windows::new(&columns, &learnt, data.window, &weights),
-        held_out: Windows::new(&columns, &held_out, data.window, &plain),
-    }))
+    let by_action = match data.class_weights {
+        ClassWeights::None => plain.by_action.clone(),
+        ClassWeights::Balanced => steps.balance(&learnt, actions),
+    };
+    let steps = Arc::new(steps);
+    let learnt = Pieces::new(steps.clone(), &learnt, Cut { by_action, ..plain.clone() });
+    let held_out = Pieces::new(steps, &held_out, plain);
+    for (pieces, what) in [(&learnt, "is learnt from"), (&held_out, "is held out")] {
+        if pieces.is_empty() {
+            bail!("no step that {what} of the dataset in {} weighs anything", data.path);
+        }
+    }
+    Ok(Some(Demonstrations { learnt, held_out }))
+}
+
+/// What the actions of a run are called: by the dataset that it learns from, else by the game.
+pub fn action_names<G: Playable>(game: G, config: &TrainConfig) -> Vec<String> {
+    let names = Dataset::open(Path::new(&config.data.path));
+    let names = names.map(|dataset| dataset.manifest().actions.clone()).unwrap_or_default();
+    match names.len() == game.num_actions() {
+        true => names,
+        false => (0..game.num_actions()).map(|a| game.action_name(a)).collect(),
+    }
 }
 
 /// Iterations that make so many epochs of these windows.
-pub fn iterations(config: &TrainConfig, windows: usize) -> u32 {
-    let data = &config.data;
-    let batches = windows as u64 / (data.batch_size as u64).min(windows as u64);
+pub fn iterations(config: &TrainConfig, windows: usize, epochs: u32) -> u32 {
+    let batches = windows as u64 / (config.data.batch_size as u64).min(windows as u64);
     let steps = (config.update.update_epochs * config.update.num_minibatches) as u64;
-    (batches * u64::from(data.epochs)).div_ceil(steps).clamp(1, u32::MAX.into()) as u32
+    (batches * u64::from(epochs)).div_ceil(steps).clamp(1, u32::MAX.into()) as u32
+}
+
+/// Iterations of an epoch; of games, which have none, those between two evaluations.
+pub fn epoch(config: &TrainConfig, data: Option<&Demonstrations>) -> u32 {
+    match data {
+        Some(data) => iterations(config, data.learnt.len(), 1),
+        None => config.checkpoint.eval_every,
+    }
 }

@@ -8,13 +8,13 @@ use super::run_dir::{Lock, RunDir, find_checkpoint};
 use super::say::{say, tell, tell_json};
 use super::score::Scores;
 use super::settings::commented;
-use super::source::{demonstrations, iterations};
+use super::source::{action_names, demonstrations, epoch, iterations};
 use super::watch::{self, Port};
 use super::{Games, Playable, RunArgs, TrainArgs, check_engine, saved, validate};
 use crate::checkpoint::{self, Checkpoint};
 use crate::config::{CheckpointConfig, overlay};
 use crate::device::{self, Chosen, DeviceInfo};
-use crate::metrics::{HeldOut, IterationRecord, JsonLines};
+use crate::metrics::{Growth, HeldOut, IterationRecord, JsonLines};
 use crate::model::Network;
 use crate::trainer::{
     Confusion, TrainError, Trainer, config_toml, is_finite, new_settings, saved_config,
@@ -46,7 +46,7 @@ struct Report<'a> {
     seconds_to_first_update: Option<f64>,
     best_iteration: u64,
     #[serde(flatten)]
-    scores: Scores,
+    scores: Option<Scores>,
     #[serde(skip_serializing_if = "Option::is_none")]
     held_out: Option<Told<'a>>,
 }
@@ -89,7 +89,7 @@ pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
         if let Some(game) = game.as_deref().filter(|game| *game != name) {
             bail!("the run in {} is of `{name}`, not `{game}`", dir.path().display());
         }
-        return games.find(&name)?.resume(games, &run, (dir, lock), &checkpoint);
+        return games.source(&name)?.resume(games, &run, (dir, lock), &checkpoint);
     }
     let file = settings_file(&run)?;
     let name = game_name(games, game.as_deref(), &file)?;
@@ -135,7 +135,7 @@ pub fn start<G: Playable>(games: &Games, start: &Start) -> Result<()> {
     validate(games.models(), &game, &config)?;
     let data = demonstrations(game, &config)?;
     if let Some(data) = &data {
-        config.iterations = iterations(&config, data.learnt.len());
+        config.iterations = iterations(&config, data.learnt.len(), config.data.epochs);
     }
     config.iterations = args.iterations.unwrap_or(config.iterations);
     validate(games.models(), &game, &config)?;
@@ -148,6 +148,7 @@ pub fn start<G: Playable>(games: &Games, start: &Start) -> Result<()> {
             .with_context(|| format!("cannot start from the policy in {}", run.display()))?,
         None => network,
     };
+    let epoch = epoch(&config, data.as_ref());
     let trainer = Trainer::with_source(game, network, &config, &chosen.device, data);
     check_engine(&trainer)?;
     if args.dry_run {
@@ -158,7 +159,7 @@ pub fn start<G: Playable>(games: &Games, start: &Start) -> Result<()> {
     let _lock = dir.lock()?;
     dir.write_config(&commented(&config_toml(&game, &config)))?;
     let metrics = JsonLines::create(&dir.metrics())?;
-    let run = Run { args, dir, trainer, metrics, chosen };
+    let run = Run { args, dir, trainer, epoch, metrics, chosen };
     run.announce("Training", port.as_ref())?;
     run.train(games, port)
 }
@@ -191,6 +192,7 @@ pub fn resume<G: Playable>(
     let data = demonstrations(game, &config)?;
     let chosen = device::choose(&args.device)?;
     let network = games.models().network(game, &config, &chosen.device);
+    let epoch = epoch(&config, data.as_ref());
     let trainer = Trainer::with_source(game, network, &config, &chosen.device, data);
     let trainer = trainer.restored(checkpoint)?;
     check_engine(&trainer)?;
@@ -198,7 +200,7 @@ pub fn resume<G: Playable>(
     // It may be longer than it was to be.
     dir.write_config(&commented(&config_toml(&game, &config)))?;
     let metrics = JsonLines::resume(&dir.metrics(), trainer.iteration())?;
-    let run = Run { args, dir, trainer, metrics, chosen };
+    let run = Run { args, dir, trainer, epoch, metrics, chosen };
     run.announce("Going on with", port.as_ref())?;
     run.train(games, port)
 }
@@ -238,6 +240,8 @@ struct Run<'a, G: Playable> {
     args: &'a RunArgs,
     dir: RunDir,
     trainer: Trainer<G>,
+    /// Iterations of an epoch.
+    epoch: u32,
     metrics: JsonLines,
     chosen: Chosen,
 }
@@ -289,6 +293,7 @@ impl<G: Playable> Run<'_, G> {
         let config = self.trainer.config().clone();
         let mut progress = Progress::new(self.trainer.iteration(), config.iterations);
         let mut first_update = None;
+        let mut growth = Growth::default();
         while !self.is_done() {
             let mut record = self.trainer.iterate()?;
             first_update.get_or_insert_with(|| started.elapsed().as_secs_f64());
@@ -296,6 +301,11 @@ impl<G: Playable> Run<'_, G> {
             let due = Due::after(record.iteration, config.iterations, stop, &config.checkpoint);
             self.keep(&mut record, due)?;
             progress.show(&record);
+            let in_use =
+                record.memory.in_use.filter(|_| record.iteration.is_multiple_of(self.epoch));
+            if let Some(warning) = in_use.and_then(|in_use| growth.epoch(in_use)) {
+                say!("warning: {warning}");
+            }
             if due.end || self.is_patience_out() {
                 break;
             }
@@ -368,7 +378,7 @@ impl<G: Playable> Run<'_, G> {
         let Self { trainer, dir, args, chosen, .. } = self;
         let (game, config) = (trainer.game(), trainer.config().clone());
         let policy = games.models().load_policy(&best, game, &config)?;
-        let scores = Scores::of(&policy, game, FINAL_EPISODES, 0);
+        let scores = G::PLAYABLE.then(|| Scores::of(&policy, game, FINAL_EPISODES, 0));
         let Times { seconds, first_update } = *times;
         let iteration = trainer.iteration();
         if !is_done {
@@ -399,21 +409,23 @@ impl<G: Playable> Run<'_, G> {
         if args.json {
             return tell_json(&report);
         }
-        let told = confusion.as_ref().map(|confusion| table(confusion, game)).unwrap_or_default();
+        let names = action_names(game, &config);
+        let told = confusion.as_ref().map(|confusion| table(confusion, &names)).unwrap_or_default();
+        let scores = scores.map(|scores| scores.table(game.references())).unwrap_or_default();
+        let all = told + &scores;
         tell(format_args!(
             "{} steps in {seconds:.1} s, {:.2} s of them up to the first update;\n\
-             the best policy is of iteration {}.\n\n{told}{}",
+             the best policy is of iteration {}.\n\n{}",
             short(report.env_steps as f64),
             first_update.unwrap_or(0.0),
             best.iteration,
-            scores.table(game.references())
+            all.trim_end()
         ))
     }
 }
 
 /// What was done in the episodes that are held out, and what the policy would most likely have done.
-fn table<G: Playable>(confusion: &Confusion, game: G) -> String {
-    let names: Vec<String> = (0..game.num_actions()).map(|a| game.action_name(a)).collect();
+fn table(confusion: &Confusion, names: &[String]) -> String {
     let width = names.iter().map(String::len).max().unwrap_or(0).max(8);
     let HeldOut { loss, accuracy } = confusion.means();
     let steps: u64 = confusion.counts.iter().flatten().sum();

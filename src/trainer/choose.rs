@@ -7,7 +7,7 @@ use super::fused::FusedEngine;
 use super::general::GeneralEngine;
 use super::native::NativeEngine;
 use crate::config::{Engine, Precision, TrainConfig};
-use crate::data::Windows;
+use crate::data::Pieces;
 use crate::device;
 use crate::env::Rules;
 #[cfg(feature = "kernels")]
@@ -48,7 +48,7 @@ impl<G: Rules, M: Model> Engines<G, M> {
         model: M,
         config: &TrainConfig,
         device: &Device,
-        data: Option<Windows>,
+        data: Option<Pieces>,
     ) -> Self {
         let obstacle = obstacle(&model, config, device);
         let mlp = match model.fast_form() {

@@ -1,5 +1,8 @@
 //! What an engine is, and what is saved of it.
 
+use crate::config::TrainConfig;
+use crate::data::Pieces;
+use crate::device;
 use crate::learner::Moments;
 use crate::rollout::EnvStatesError;
 
@@ -70,7 +73,19 @@ pub(super) enum Source<R, D> {
     /// Games that it plays.
     Games(R),
     /// A dataset, which stays where it is: nothing of it is copied in an iteration.
-    Data(D),
+    Resident(D),
+    /// A dataset that is read from its files as it is needed.
+    Streamed(super::stream::Stream),
+}
+
+/// Whether a dataset is to stay where it is learnt from: where it takes no more than the settings say, or
+/// where they say nothing, than half of the memory that is free.
+pub(super) fn is_resident(pieces: &Pieces, config: &TrainConfig) -> bool {
+    let most = match config.data.resident_mb {
+        0 => device::room(),
+        megabytes => Some(megabytes << 20),
+    };
+    most.is_none_or(|most| pieces.bytes() <= most)
 }
 
 /// Sums and means over an iteration.
@@ -80,6 +95,8 @@ pub(super) struct Totals {
     pub score_sum: f64,
     pub episodes: f64,
     pub mean_reward: f64,
+    /// Seconds that were waited for data.
+    pub waited: f64,
     /// The share of the groups whose members are credited alike.
     pub zero_variance: f64,
     /// What [`crate::learner::UpdateStats`] holds, in its order.

@@ -93,6 +93,7 @@ impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
             score_sum: summary[SCORE_SUM].into(),
             episodes: summary[EPISODES].into(),
             mean_reward: f64::from(summary[REWARD_SUM]) / steps,
+            waited: 0.0,
             zero_variance: f64::from(summary[EVEN_GROUPS]) / rollout.num_groups as f64,
             update: std::array::from_fn(|i| means[i].into()),
         }

@@ -1,13 +1,14 @@
 //! The general engine: any model, by Burn's operations and autodiff, on any device.
 
-use super::engine::{Engine, Source, State, Totals};
+use super::engine::{Engine, Source, State, Totals, is_resident};
+use super::stream::Stream;
 use super::transfer::{download, upload};
 use crate::advantage::{Advantages, advantages};
 use crate::config::{self, RolloutConfig, TrainConfig};
-use crate::data::{HostTrajectory, Trajectory, Windows};
+use crate::data::{HostTrajectory, Pieces, Trajectory, Windows};
 use crate::device;
 use crate::env::Rules;
-use crate::learner::{Learner, UpdateStats};
+use crate::learner::{Batches, Learner, UpdateStats};
 use crate::model::Model;
 use crate::rollout::{EnvStatesError, RolloutKeys, StepwiseRollout};
 use burn::tensor::{Device, Tensor, TensorData};
@@ -17,7 +18,9 @@ use burn::tensor::{Device, Tensor, TensorData};
 pub(super) struct GeneralEngine<G: Rules, M: Model> {
     config: TrainConfig,
     device: Device,
-    source: Source<StepwiseRollout<G>, Box<(Trajectory, Advantages)>>,
+    source: Source<StepwiseRollout<G>, Box<Shown>>,
+    /// The weights of the last iteration's data, where those are streamed.
+    streamed: Option<Advantages>,
     learner: Learner<M>,
 }
 
@@ -27,18 +30,21 @@ impl<G: Rules, M: Model> GeneralEngine<G, M> {
         model: M,
         config: &TrainConfig,
         device: &Device,
-        data: Option<Windows>,
+        data: Option<Pieces>,
     ) -> Self {
         let keys = RolloutKeys::new(config.seed);
-        Self {
-            source: match data {
-                None => Source::Games(games(game, config, keys, device)),
-                Some(windows) => Source::Data(Box::new(resident(&windows, device))),
-            },
-            learner: Learner::new(model, config),
-            config: config.clone(),
-            device: device.clone(),
-        }
+        let mut learner = Learner::new(model, config);
+        let source = match data {
+            None => Source::Games(games(game, config, keys, device)),
+            Some(pieces) if is_resident(&pieces, config) => {
+                Source::Resident(Box::new(shown(&pieces.all(), device)))
+            }
+            Some(pieces) => {
+                learner = learner.in_order();
+                Source::Streamed(Box::new(Stream::new(pieces, Batches::new(config))))
+            }
+        };
+        Self { source, streamed: None, learner, config: config.clone(), device: device.clone() }
     }
 }
 
@@ -53,8 +59,12 @@ fn games<G: Rules>(
     if config.engine == config::Engine::General { games } else { games.natively() }
 }
 
-/// A dataset on a device, with its weights as advantages: uploaded once.
-fn resident(windows: &Windows, device: &Device) -> (Trajectory, Advantages) {
+/// What is learnt from data, with their weights as advantages.
+type Shown = (Trajectory, Advantages);
+
+/// Puts windows on a device.
+fn shown(windows: &Windows, device: &Device) -> Shown {
+    device::count_upload(windows.bytes());
     let HostTrajectory { num_envs, num_steps, .. } = windows.trajectory;
     let rows = |values: Vec<f32>| {
         let data = TensorData::new(values, [num_envs, num_steps]);
@@ -77,13 +87,23 @@ impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
     fn rollout(&mut self, iteration: u32) -> Trajectory {
         match &mut self.source {
             Source::Games(games) => games.collect(&self.learner.weights().policy(), iteration),
-            Source::Data(data) => data.0.clone(),
+            Source::Resident(data) => data.0.clone(),
+            Source::Streamed(stream) => {
+                let windows = stream.take(iteration);
+                let (trajectory, weights) = shown(&windows, &self.device);
+                stream.give_back(windows);
+                self.streamed = Some(weights);
+                trajectory
+            }
         }
     }
 
     fn advantages(&mut self, trajectory: &Trajectory) -> Advantages {
-        if let Source::Data(data) = &self.source {
+        if let Source::Resident(data) = &self.source {
             return data.1.clone();
+        }
+        if let Some(weights) = self.streamed.take() {
+            return weights;
         }
         let RolloutConfig { group_size, learn_steps, auto_reset, .. } = self.config.rollout;
         let mask = trajectory.mask(auto_reset);
@@ -121,6 +141,10 @@ impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
             score_sum: at(0),
             episodes: at(1),
             mean_reward: at(2),
+            waited: match &mut self.source {
+                Source::Streamed(stream) => stream.take_waited(),
+                _ => 0.0,
+            },
             zero_variance: at(3),
             update: std::array::from_fn(|i| at(4 + i)),
         }
@@ -145,7 +169,8 @@ impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
                 format!("native rollouts, {updates}")
             }
             Source::Games(_) => format!("stepwise rollouts, {updates}"),
-            Source::Data(_) => format!("a dataset in the device's memory, {updates}"),
+            Source::Resident(_) => format!("a dataset in the device's memory, {updates}"),
+            Source::Streamed(_) => format!("a dataset read as it is needed, {updates}"),
         }
     }
 
@@ -160,7 +185,7 @@ impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
     async fn export(&self) -> State {
         let (games, memory) = match &self.source {
             Source::Games(games) => (games.export_async().await, games.export_memory_async().await),
-            Source::Data(_) => Default::default(),
+            _ => Default::default(),
         };
         download(self.learner.weights(), games, memory).await
     }

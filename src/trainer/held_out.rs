@@ -1,6 +1,6 @@
 //! How well a model tells what was done in episodes that it has not learnt from.
 
-use crate::data::{HostTrajectory, Windows};
+use crate::data::{Pieces, Windows};
 use crate::device;
 use crate::metrics::HeldOut;
 use crate::model::{Categorical, Model};
@@ -19,20 +19,23 @@ pub struct Confusion {
 }
 
 impl Confusion {
-    /// That of a model on `device` and the steps of some windows, `num_actions` being the game's.
+    /// That of a model on `device` and the steps of some pieces that weigh anything, `num_actions` being
+    /// the game's.
     pub async fn of<M: Model>(
         model: &M,
-        windows: &Windows,
+        pieces: &Pieces,
         num_actions: usize,
         device: &Device,
     ) -> Self {
         let device = device.clone().without_autodiff();
         let mut counts = vec![vec![0; num_actions]; num_actions];
         let mut loss_sum = 0.0;
-        let (all, steps) = (windows.len(), windows.trajectory.num_steps);
+        let (all, steps) = (pieces.len(), pieces.num_steps());
         let size = STEPS.div_ceil(steps);
+        let mut windows = Windows::default();
         for first in (0..all).step_by(size) {
-            let part = part(&windows.trajectory, first, size.min(all - first));
+            pieces.fill(first..all.min(first + size), &mut windows);
+            let part = &windows.trajectory;
             let tensors = part.to_tensors(&device);
             let memory = model.initial_memory(part.num_envs, &device);
             let logits = model.sequence(tensors.obs.clone(), tensors.starts(), memory);
@@ -44,7 +47,8 @@ impl Confusion {
             let numbers = device::read_async(Tensor::cat(vec![logprobs, likeliest], 0)).await;
             let (logprobs, likeliest) = numbers.split_at(rows);
             for window in 0..part.num_envs {
-                for t in 0..windows.counts[first + window] {
+                let weighs = |t: &usize| windows.weights[window * steps + t] > 0.0;
+                for t in (0..windows.counts[window]).filter(weighs) {
                     let at = t * part.num_envs + window;
                     let done = part.actions[window * steps + t] as usize;
                     counts[done][likeliest[at] as usize] += 1;
@@ -61,16 +65,4 @@ impl Confusion {
         let right: u64 = self.counts.iter().enumerate().map(|(a, row)| row[a]).sum();
         HeldOut { loss: self.loss_sum / steps, accuracy: right as f64 / steps }
     }
-}
-
-/// So many windows from `first` on, without rewards or scores.
-fn part(all: &HostTrajectory, first: usize, count: usize) -> HostTrajectory {
-    let mut part = HostTrajectory::default();
-    part.resize(count, all.num_steps, all.num_features);
-    let (steps, stride) = (all.num_steps, all.obs_stride());
-    let rows = first * steps..(first + count) * steps;
-    part.obs.copy_from_slice(&all.obs[rows.start * stride..rows.end * stride]);
-    part.actions.copy_from_slice(&all.actions[rows.clone()]);
-    part.ends.copy_from_slice(&all.ends[rows]);
-    part
 }

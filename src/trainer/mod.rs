@@ -11,6 +11,7 @@ mod general;
 mod held_out;
 mod native;
 mod snapshot;
+mod stream;
 #[cfg(any(feature = "general", feature = "kernels"))]
 mod transfer;
 
@@ -23,7 +24,7 @@ pub use snapshot::{
 };
 
 use crate::config::TrainConfig;
-use crate::data::Windows;
+use crate::data::Pieces;
 use crate::device;
 use crate::env::Rules;
 use crate::learner::{learning_rate, total_updates};
@@ -56,17 +57,19 @@ pub struct Trainer<G: Rules, M: Model = Network> {
     /// Score and iteration of the best evaluation so far; from data, the score is the held-out loss,
     /// negative.
     best: Option<(f64, u32)>,
+    /// Bytes that were put on the device before the first iteration.
+    uploaded: u64,
     /// What is held out of the data that are learnt from.
-    held_out: Option<Windows>,
+    held_out: Option<Pieces>,
 }
 
 /// What a run learns from instead of games.
 #[derive(Clone, Debug)]
 pub struct Demonstrations {
     /// What is learnt from.
-    pub learnt: Windows,
+    pub learnt: Pieces,
     /// What the policy is measured by.
-    pub held_out: Windows,
+    pub held_out: Pieces,
 }
 
 /// One iteration of GRPO: every group plays, every action is compared with its group, the policy moves
@@ -155,9 +158,11 @@ impl<G: Rules, M: Model> Trainer<G, M> {
         data: Option<Demonstrations>,
     ) -> Self {
         let (learnt, held_out) = data.map(|data| (data.learnt, data.held_out)).unzip();
+        device::take_transfers();
         let engine = Engines::new(game, model, config, device, learnt);
         let (config, device) = (config.clone(), device.clone());
-        Self { game, config, device, engine, iteration: 0, best: None, held_out }
+        let uploaded = device::take_transfers().uploaded;
+        Self { game, config, device, engine, iteration: 0, best: None, uploaded, held_out }
     }
 
     /// One iteration of GRPO.
@@ -179,14 +184,15 @@ impl<G: Rules, M: Model> Trainer<G, M> {
     /// # Errors
     /// As [`Trainer::iterate`].
     pub async fn iterate_async(&mut self) -> Result<IterationRecord, TrainError> {
-        device::take_read_count();
+        device::take_transfers();
         let started = Instant::now();
         let next = (self.iteration + 1 < self.config.iterations).then_some(self.iteration + 1);
         let (totals, phases) = with_engine!(&mut self.engine, engine => {
             iterate(engine.as_mut(), self.iteration, next).await
         });
         self.iteration += 1;
-        self.record(totals, Seconds { total: started.elapsed().as_secs_f64(), phases })
+        let (total, waiting_for_data) = (started.elapsed().as_secs_f64(), totals.waited);
+        self.record(totals, Seconds { total, waiting_for_data, phases })
     }
 
     /// Plays the next iteration's rollout to its end without learning from it, and leaves the run as
@@ -234,26 +240,38 @@ impl<G: Rules, M: Model> Trainer<G, M> {
     }
 
     /// Evaluates the greedy policy, and says whether it is the best so far: by its score, or, where the
-    /// run learns from data, by the loss on those that are held out.
+    /// run learns from data, by the loss on those that are held out. Where there is no game to play, the
+    /// score is the share of those that it tells right.
     pub fn measure(&mut self) -> (EvaluationRecord, bool) {
         block_on(self.measure_async())
     }
 
     /// The asynchronous form of [`Trainer::measure`], for where a thread must not block.
     pub async fn measure_async(&mut self) -> (EvaluationRecord, bool) {
-        let episodes = self.config.checkpoint.eval_episodes;
-        let evaluation = self.evaluate_async(episodes, Player::Greedy).await;
         #[cfg(feature = "general")]
         let held_out = self.confusion_async().await.map(|confusion| confusion.means());
         // Whole sequences of any model are Burn's, which a page leaves out.
         #[cfg(not(feature = "general"))]
         let held_out: Option<HeldOut> = None;
+        let evaluation = match held_out.filter(|_| !G::PLAYABLE) {
+            Some(told) => EvaluationRecord {
+                episodes: 0,
+                mean_score: told.accuracy,
+                std_error: 0.0,
+                held_out,
+            },
+            None => {
+                let episodes = self.config.checkpoint.eval_episodes;
+                let played = self.evaluate_async(episodes, Player::Greedy).await;
+                EvaluationRecord { held_out, ..played.into() }
+            }
+        };
         let score = held_out.map_or(evaluation.mean_score, |held_out| -held_out.loss);
         let improved = self.best.is_none_or(|(best, _)| score > best);
         if improved {
             self.best = Some((score, self.iteration));
         }
-        (EvaluationRecord { held_out, ..EvaluationRecord::from(evaluation) }, improved)
+        (evaluation, improved)
     }
 
     /// The model as it is.
@@ -291,9 +309,10 @@ impl<G: Rules, M: Model> Trainer<G, M> {
         self.best
     }
 
-    fn record(&self, totals: Totals, seconds: Seconds) -> Result<IterationRecord, TrainError> {
+    fn record(&mut self, totals: Totals, seconds: Seconds) -> Result<IterationRecord, TrainError> {
         let iteration = self.iteration;
-        let Totals { score_sum, episodes, mean_reward, zero_variance, update } = totals;
+        let Totals { score_sum, episodes, mean_reward, zero_variance, update, .. } = totals;
+        let transfers = device::take_transfers();
         let [mut approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm] = update;
         if self.held_out.is_some() {
             // No policy of ours has acted.
@@ -329,7 +348,10 @@ impl<G: Rules, M: Model> Trainer<G, M> {
             seconds,
             steps_per_second: steps as f64 / seconds.total,
             memory: device::memory(&self.device),
-            read_backs: device::take_read_count(),
+            read_backs: transfers.read_backs,
+            downloaded_bytes: transfers.downloaded,
+            uploaded_bytes: transfers.uploaded + std::mem::take(&mut self.uploaded),
+            load: device::load(&self.device),
             evaluation: None,
         })
     }

@@ -1,10 +1,13 @@
 //! The fast engine on the CPU: native code on all threads.
 
-use super::engine::{Engine, Source, State, Totals};
+use super::engine::{Engine, Source, State, Totals, is_resident};
+use super::stream::Stream;
 use crate::advantage::HostAdvantages;
 use crate::config::TrainConfig;
-use crate::data::{self, HostTrajectory, Windows};
+use crate::data::{self, HostTrajectory, Pieces, Windows};
+use crate::device;
 use crate::env::Rules;
+use crate::learner::Batches;
 use crate::learner::{NativeLearner, UpdateMeans};
 use crate::model::{Mlp, Model, flatten, unflatten};
 use crate::rollout::{EnvStatesError, NativeRollout, RolloutKeys};
@@ -23,24 +26,42 @@ pub(super) struct NativeEngine<G: Rules, M: Model> {
 
 impl<G: Rules, M: Model> NativeEngine<G, M> {
     /// Trains `model` as the perceptron that it is.
-    pub fn new(game: G, model: M, mlp: &Mlp, config: &TrainConfig, data: Option<Windows>) -> Self {
+    pub fn new(game: G, model: M, mlp: &Mlp, config: &TrainConfig, data: Option<Pieces>) -> Self {
         let keys = RolloutKeys::new(config.seed);
+        let mut learner = NativeLearner::new(mlp, config);
         let (source, room) = match data {
             None => {
                 (Source::Games(NativeRollout::new(game, &config.rollout, keys)), Default::default())
             }
-            Some(Windows { trajectory, counts, weights }) => {
-                let weights = HostAdvantages { values: weights, counts, zero_variance: 0.0 };
-                (Source::Data(()), (trajectory, weights))
+            Some(pieces) if !is_resident(&pieces, config) => {
+                learner = learner.in_order();
+                (Source::Streamed(Stream::new(pieces, Batches::new(config))), Default::default())
+            }
+            Some(pieces) => {
+                device::count_upload(pieces.bytes());
+                (Source::Resident(()), shown(pieces.all()))
             }
         };
-        Self {
-            source,
-            learner: NativeLearner::new(mlp, config),
-            model,
-            config: config.clone(),
-            room,
+        Self { source, learner, model, config: config.clone(), room }
+    }
+}
+
+/// Windows as what is learnt from, with their weights as advantages.
+fn shown(windows: Windows) -> (HostTrajectory, HostAdvantages) {
+    let Windows { trajectory, counts, weights } = windows;
+    (trajectory, HostAdvantages { values: weights, counts, zero_variance: 0.0 })
+}
+
+impl<G: Rules, M: Model> NativeEngine<G, M> {
+    /// Keeps the memory of an iteration for the next, and gives the seconds that were waited for its data.
+    fn keep(&mut self, trajectory: HostTrajectory, advantages: HostAdvantages) -> f64 {
+        if let Source::Streamed(stream) = &mut self.source {
+            let HostAdvantages { values: weights, counts, .. } = advantages;
+            stream.give_back(Windows { trajectory, counts, weights });
+            return stream.take_waited();
         }
+        self.room = (trajectory, advantages);
+        0.0
     }
 }
 
@@ -57,7 +78,13 @@ impl<G: Rules, M: Model> Engine for NativeEngine<G, M> {
                 let policy = self.learner.native_policy();
                 games.collect_into(&policy, iteration, &mut trajectory)
             }
-            Source::Data(()) => data::Totals::default(),
+            Source::Resident(()) => data::Totals::default(),
+            Source::Streamed(stream) => {
+                let windows = stream.take(iteration);
+                device::count_upload(windows.bytes());
+                (trajectory, self.room.1) = shown(windows);
+                data::Totals::default()
+            }
         };
         (trajectory, totals)
     }
@@ -79,7 +106,7 @@ impl<G: Rules, M: Model> Engine for NativeEngine<G, M> {
         let HostAdvantages { values, counts, .. } = advantages;
         let learn_steps = match self.source {
             Source::Games(_) => self.config.rollout.learn_steps,
-            Source::Data(()) => trajectory.num_steps,
+            _ => trajectory.num_steps,
         };
         self.learner.update_from_host(trajectory, values, counts, learn_steps, iteration)
     }
@@ -93,11 +120,11 @@ impl<G: Rules, M: Model> Engine for NativeEngine<G, M> {
     ) -> Totals {
         let data::Totals { score_sum, episodes, mean_reward } = totals;
         let zero_variance = advantages.zero_variance;
-        self.room = (trajectory, advantages);
+        let waited = self.keep(trajectory, advantages);
         let UpdateMeans { approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm } =
             stats;
         let update = [approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm];
-        Totals { score_sum, episodes, mean_reward, zero_variance, update }
+        Totals { score_sum, episodes, mean_reward, waited, zero_variance, update }
     }
 
     fn finish_phase(&self) -> bool {
@@ -114,7 +141,8 @@ impl<G: Rules, M: Model> Engine for NativeEngine<G, M> {
     fn describe(&self) -> String {
         match self.source {
             Source::Games(_) => "native rollouts, native updates".to_string(),
-            Source::Data(()) => "a dataset in memory, native updates".to_string(),
+            Source::Resident(()) => "a dataset in memory, native updates".to_string(),
+            Source::Streamed(_) => "a dataset read as it is needed, native updates".to_string(),
         }
     }
 
@@ -133,7 +161,7 @@ impl<G: Rules, M: Model> Engine for NativeEngine<G, M> {
             reference: self.learner.reference_params(),
             games: match &self.source {
                 Source::Games(games) => games.export(),
-                Source::Data(()) => Vec::new(),
+                _ => Vec::new(),
             },
             memory: Vec::new(),
         }
@@ -143,7 +171,7 @@ impl<G: Rules, M: Model> Engine for NativeEngine<G, M> {
         self.learner.restore(&state.params, &state.moments, state.reference.as_deref());
         match &mut self.source {
             Source::Games(games) => games.import(&state.games),
-            Source::Data(()) => Ok(()),
+            _ => Ok(()),
         }
     }
 }

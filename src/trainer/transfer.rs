@@ -4,7 +4,7 @@ use super::engine::State;
 use crate::device;
 use crate::learner::{AdamW, Moments, Weights};
 use crate::model::{Model, flatten};
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::Tensor;
 
 /// A learner's state from a device, with the `games` and what the model remembers of them.
 pub(super) async fn download<M: Model>(
@@ -33,9 +33,7 @@ pub(super) async fn download<M: Model>(
 /// Puts a learner's state on a device.
 pub(super) fn upload<M: Model>(state: &State, weights: &mut Weights<M>) {
     let device = weights.params().device();
-    let upload = |values: &Vec<f32>| {
-        Tensor::<1>::from_data(TensorData::new(values.clone(), [values.len()]), &device)
-    };
+    let upload = |values: &Vec<f32>| device::upload(values.clone(), &device);
     let optimizer = AdamW {
         first_moment: upload(&state.moments.first_moment),
         second_moment: upload(&state.moments.second_moment),

@@ -254,6 +254,7 @@ pub fn loss_config(loss_type: LossType, dual_clip: f64, kl_estimator: KlEstimato
         use_bias_correction_kl: false,
         entropy_coef: 0.03,
         entropy_coef_final: 0.0,
+        label_smoothing: 0.0,
     }
 }
 

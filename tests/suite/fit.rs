@@ -3,13 +3,16 @@
 use crate::support::{adapter, cpu, grove, json, refusal, stderr};
 use burn::tensor::Device;
 use grove::config::{DataConfig, LossType, ModelKind, TrainConfig};
-use grove::data::{Columns, Dataset, DatasetWriter, End, Manifest, Windows};
+use grove::data::{
+    Columns, Cut, Dataset, DatasetWriter, End, Manifest, Pieces, Steps, games_file, split,
+};
 use grove::env::{Fruit, Recall, Rules};
 use grove::model::Network;
 use grove::trainer::{Demonstrations, Trainer};
 use safetensors::tensor::{Dtype, TensorView};
 use std::fs;
 use std::path::Path;
+use std::sync::Arc;
 use tempfile::TempDir;
 
 /// Demonstrations of the fruit catcher in `folder/shown`.
@@ -59,9 +62,9 @@ fn a_policy_is_demonstrated_by_its_run() {
         &["demo", "catch", "--player", "run", "--episodes", "64", "--out", "shown", "--json"],
     );
     assert_eq!(shown["steps"], 64 * 9);
-    let columns = Dataset::open(&folder.join("shown")).unwrap().columns(4, 3).unwrap();
-    assert_eq!(columns.episodes().len(), 64);
-    assert!(columns.ends.iter().filter(|end| **end == End::Terminated).count() == 64);
+    let steps = Dataset::open(&folder.join("shown")).unwrap().steps(4, 3).unwrap();
+    assert_eq!(steps.episodes().len(), 64);
+    assert_eq!((0..steps.len()).filter(|i| steps.end(*i) == End::Terminated).count(), 64);
     let taken = refusal(folder, &["demo", "catch", "--player", "random", "--out", "shown"]);
     assert!(taken.contains("the folder is not empty"), "{taken}");
     let unknown = refusal(folder, &["demo", "fruit", "--player", "nobody", "--out", "other"]);
@@ -106,11 +109,12 @@ fn config(kind: ModelKind, window: usize) -> TrainConfig {
 }
 
 fn run<G: Rules>(game: G, config: &TrainConfig, device: &Device) -> Trainer<G> {
-    let columns = columns(game.num_features());
-    let [learnt, held_out] = columns.split(config.data.validation);
-    let plain = vec![1.0; game.num_actions()];
-    let windows = |episodes: &[_]| Windows::new(&columns, episodes, config.data.window, &plain);
-    let data = Demonstrations { learnt: windows(&learnt), held_out: windows(&held_out) };
+    let columns = Arc::new(columns(game.num_features()));
+    let [learnt, held_out] = split(columns.episodes(), config.data.validation);
+    let pieces = |episodes: &[_]| {
+        Pieces::new(columns.clone(), episodes, Cut::plain(config.data.window, game.num_actions()))
+    };
+    let data = Demonstrations { learnt: pieces(&learnt), held_out: pieces(&held_out) };
     let (features, actions) = (game.num_features(), game.num_actions());
     let network = Network::new(features, actions, &config.policy, 7, device);
     Trainer::with_source(game, network, config, device, Some(data))
@@ -158,13 +162,20 @@ fn a_recurrent_network_goes_on_in_the_middle_of_an_epoch() {
 
 #[test]
 fn engines_learn_the_same_from_data() {
+    for smoothing in [0.0, 0.2] {
+        engines_learn_the_same(smoothing);
+    }
+}
+
+fn engines_learn_the_same(label_smoothing: f64) {
     let weights = |config: &TrainConfig, device: &Device| -> Vec<f32> {
         let mut trainer = run(Fruit::default(), config, device);
         iterate(&mut trainer, 3);
         let model = grove::model::flatten(&trainer.model());
         model.without_autodiff().into_data().try_into_vec().unwrap()
     };
-    let fast = config(ModelKind::Mlp, 1);
+    let mut fast = config(ModelKind::Mlp, 1);
+    fast.loss.label_smoothing = label_smoothing;
     let general = TrainConfig { engine: grove::config::Engine::General, ..fast.clone() };
     let native = weights(&fast, &cpu());
     let first = run(Fruit::default(), &fast, &cpu()).model();
@@ -284,4 +295,45 @@ fn a_fit_ends_where_nothing_gets_better_and_goes_on_as_any_run() {
     let output = grove(folder, &on);
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(stderr(&output).contains("a dataset in memory"), "{}", stderr(&output));
+}
+
+#[test]
+fn the_games_of_a_person_are_imported_and_learnt() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let mut manifest = Manifest::new("catch");
+    manifest.features = (0..4).map(|i| format!("feature {i}")).collect();
+    manifest.actions = ["left", "stay", "right"].map(String::from).to_vec();
+    let file = games_file(&manifest, &columns(4));
+    fs::write(folder.join("mine"), &file).unwrap();
+    let report = json(folder, &["import", "mine", "--out", "shown", "--json"]);
+    assert_eq!((&report["episodes"], &report["steps"]), (&10.into(), &120.into()));
+    let report = json(folder, &["fit", "shown", "--device", "cpu", "--run-dir", "run", "--json"]);
+    assert!(report["held_out"]["accuracy"].as_f64().unwrap() > 0.8, "{report}");
+
+    let said = |bytes: &[u8], words: &[&str]| {
+        fs::write(folder.join("mine"), bytes).unwrap();
+        let text = refusal(folder, &[&["import", "mine", "--out", "other"], words].concat());
+        assert!(!folder.join("other").exists(), "{text}");
+        text
+    };
+    assert!(said(&file[..99], &[]).contains("mine: "));
+    assert!(said(&file, &["--label", "x"]).contains("--window"));
+    manifest.env = "chess".to_string();
+    assert!(said(&games_file(&manifest, &columns(4)), &[]).contains("unknown game `chess`"));
+    manifest.actions.truncate(1);
+    assert!(said(&games_file(&manifest, &columns(4)), &[]).contains("`actions` has 1 in row"));
+}
+
+#[test]
+fn games_have_players_that_know_how() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    for (game, player, score) in
+        [("catch", "chaser", 1.0), ("cartpole", "balancer", 500.0), ("recall", "rememberer", 1.0)]
+    {
+        let words =
+            ["demo", game, "--player", player, "--episodes", "200", "--out", game, "--json"];
+        assert_eq!(json(folder, &words)["mean_score"].as_f64().unwrap(), score, "{game}");
+    }
 }

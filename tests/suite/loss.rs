@@ -125,6 +125,7 @@ fn library(
         entropy: distribution.entropy().reshape([steps, games]),
         old_logprobs: rows(&batch.old_logprobs),
         reference_logprobs: Some(rows(&batch.reference_logprobs)),
+        mean_logprobs: None,
         advantages: rows(&batch.advantages),
         mask: rows(&batch.mask),
     };

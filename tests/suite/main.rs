@@ -7,6 +7,7 @@ mod browser;
 mod checkpoint;
 mod checkpoint_store;
 mod config;
+mod data;
 mod decoder;
 mod engines;
 mod envs;
@@ -25,6 +26,7 @@ mod registry;
 mod robust;
 mod rollouts;
 mod rules;
+mod series;
 #[path = "../shared/mod.rs"]
 mod shared;
 mod support;

@@ -7,7 +7,7 @@
 
 mod look;
 
-use super::{Env, Outcome, Rules};
+use super::{Env, Outcome, Rules, Scripted};
 use crate::rng::{draw, uniform};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -46,6 +46,16 @@ impl Env for CartPole {
 
     fn defaults(&self) -> &'static [&'static str] {
         &[include_str!("defaults.toml")]
+    }
+
+    /// `balancer` pushes to the side to which the pole falls, and a little to where the cart came from: it
+    /// keeps the pole upright to the end.
+    fn players(&self) -> Vec<Scripted> {
+        let balance = |state: &CartPoleState| {
+            let CartPoleState { x, x_dot, theta, theta_dot } = *state;
+            u32::from(theta + 0.4 * theta_dot + 0.03 * x + 0.08 * x_dot > 0.0)
+        };
+        vec![Scripted::new("balancer", balance)]
     }
 
     /// Position over 2.4 m, velocity over 3 m/s, angle over 12 degrees, angular velocity over

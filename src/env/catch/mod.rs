@@ -6,11 +6,12 @@
 
 mod look;
 
-use super::{Bits, Env, Outcome, Rules};
+use super::{Bits, Env, Outcome, Rules, Scripted};
 use crate::rng::below;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 use serde::{Deserialize, Serialize};
+use std::cmp::Ordering;
 
 /// The parameters of Catch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -60,6 +61,16 @@ impl Env for Catch {
 
     fn defaults(&self) -> &'static [&'static str] {
         &[include_str!("defaults.toml")]
+    }
+
+    /// `chaser` goes under the ball, and stays there: no one scores more.
+    fn players(&self) -> Vec<Scripted> {
+        let towards = |state: &CatchState| match state.ball_column.cmp(&state.paddle) {
+            Ordering::Less => 0,
+            Ordering::Equal => 1,
+            Ordering::Greater => 2,
+        };
+        vec![Scripted::new("chaser", towards)]
     }
 
     /// Those of its [`Observation`].

@@ -10,7 +10,7 @@
 mod look;
 
 use super::look::FRUIT_KINDS;
-use super::{Bits, Env, Outcome, Rules};
+use super::{Bits, Env, Outcome, Rules, Scripted};
 use crate::rng::{below, draw, uniform};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -49,6 +49,11 @@ impl Env for Recall {
 
     fn defaults(&self) -> &'static [&'static str] {
         &[include_str!("defaults.toml")]
+    }
+
+    /// `rememberer` always does what the cue says, as if it had seen all of the state.
+    fn players(&self) -> Vec<Scripted> {
+        vec![Scripted::new("rememberer", |state: &RecallState| state.cue)]
     }
 
     /// One for each light, 1 where it is lit; whether this is the first step; whether it is the

@@ -23,6 +23,8 @@ pub struct Rule {
     pub form: Form,
     /// Its numbers.
     pub by: Coefficients,
+    /// Share of what is right that all actions have alike.
+    pub smoothing: f32,
 }
 
 /// Steps side by side. Lanes whose `mask` is 0 do not count; their `weights` must be 0 too.
@@ -66,7 +68,8 @@ pub struct Sums {
 impl Rule {
     /// The loss of `config` with this weight of the entropy.
     pub fn new(config: &LossConfig, entropy_coef: f64) -> Self {
-        Self { form: Form::of(config), by: Coefficients::new(config, entropy_coef) }
+        let by = Coefficients::new(config, entropy_coef);
+        Self { form: Form::of(config), by, smoothing: config.label_smoothing as f32 }
     }
 
     /// The ratio of a game and what follows from it, from the sum of its log-ratios, and the weight and
@@ -188,7 +191,7 @@ pub fn differentiate(
 
     // The policy term, its derivative with respect to the log-probability (weight included), and
     // whether a bound acts.
-    let Rule { form, by } = rule;
+    let Rule { form, by, smoothing } = rule;
     let of_game = form.loss_type.ratio_of_game();
     let mut importance = ratios;
     if of_game {
@@ -199,6 +202,24 @@ pub fn differentiate(
     let TermLanes { values: mut terms, mut slopes, clipped } = form.loss_type.terms(&policy, by);
     for (l, slope) in slopes.iter_mut().enumerate() {
         *slope = if of_game { steps.games[l].slope } else { *slope * steps.weights[l] };
+    }
+
+    // The share that all actions have alike: its derivative by the log-probability of each.
+    let mut shared = [0.0f32; GROUP];
+    let each = 1.0 / logits.len() as f32;
+    if *smoothing > 0.0 {
+        let mut mean = [0.0f32; GROUP];
+        for logprobs in logits.iter() {
+            for l in 0..GROUP {
+                mean[l] += each * logprobs[l];
+            }
+        }
+        for l in 0..GROUP {
+            let share = *smoothing * steps.advantages[l];
+            terms[l] = (1.0 - *smoothing) * terms[l] - share * mean[l];
+            slopes[l] *= 1.0 - *smoothing;
+            shared[l] = -share * steps.weights[l];
+        }
     }
 
     let mut reference_kl = [0.0f32; GROUP];
@@ -219,6 +240,11 @@ pub fn differentiate(
             let taken = f32::from(steps.actions[l] == a as i32);
             let by_entropy = by.entropy * steps.weights[l];
             gradient[l] = by_logit(slopes[l], by_entropy, taken, p[l], z[l], entropy[l]);
+        }
+        if *smoothing > 0.0 {
+            for l in 0..GROUP {
+                gradient[l] += shared[l] * (each - p[l]);
+            }
         }
         *logits = gradient;
     }

@@ -22,13 +22,12 @@ mod tests;
 mod tiles;
 
 use super::optimizer::{Moments, clip_scale};
-use super::order::minibatches;
+use super::order::Batches;
 use super::schedule::{entropy_coef, learning_rate, total_updates};
 use crate::config::TrainConfig;
 use crate::data::{HostTrajectory, Trajectory, by_game};
 use crate::model::{Mlp, NativeMlp, flatten, unflatten};
 use crate::objective::weights::Sizes;
-use crate::rng::Stream;
 use burn::tensor::{Tensor, TensorData};
 use chunk::{Minibatch, Workspace};
 use experience::{Experience, squeeze};
@@ -75,7 +74,7 @@ pub struct NativeLearner {
     /// Padded, as the parameters.
     moments: Moments,
     config: TrainConfig,
-    shuffle_key: u32,
+    batches: Batches,
     /// One for each thread.
     workspaces: Vec<Mutex<Workspace>>,
     partials: Vec<Partial>,
@@ -106,10 +105,16 @@ impl NativeLearner {
             moments: Moments::new(layout.len()),
             network,
             config: config.clone(),
-            shuffle_key: Stream::Shuffle.key(config.seed),
+            batches: Batches::new(config),
             workspaces: Vec::new(),
             partials: Vec::new(),
         }
+    }
+
+    /// Learns from trajectories that are the batches of their iteration, one after the other.
+    pub fn in_order(mut self) -> Self {
+        self.batches = self.batches.in_order();
+        self
     }
 
     /// The policy as it is now, on the device of the one it started from.
@@ -211,7 +216,7 @@ impl NativeLearner {
         let reference_logprobs = self.evaluate_reference(experience);
         let experience = Experience { reference_logprobs: &reference_logprobs, ..*experience };
         let num_envs = experience.counts.len();
-        let minibatches = minibatches(&self.config, self.shuffle_key, iteration, num_envs);
+        let minibatches = self.batches.of(iteration, num_envs);
         let (mut sums, mut norms, mut steps) = ([0.0f64; 5], 0.0f64, 0.0f64);
         for minibatch in &minibatches {
             let added = self.gradient(&experience, minibatch, &rule);

@@ -1,0 +1,309 @@
+//! The steps of a dataset where they lie on disk, each number checked before any is used.
+
+use super::error::malformed;
+use super::{Columns, DatasetError, End, Manifest, Steps};
+#[cfg(not(target_family = "wasm"))]
+use memmap2::Mmap;
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use std::ops::{Deref, Range};
+use std::path::PathBuf;
+
+/// The steps of some shards, one after the other, mapped into memory: the system reads what is asked for,
+/// and forgets it again where memory is short.
+#[derive(Debug)]
+pub struct Shards {
+    num_features: usize,
+    shards: Vec<Shard>,
+    len: usize,
+}
+
+/// The bytes of a file.
+#[derive(Debug)]
+pub(super) enum Bytes {
+    /// Where they lie on disk.
+    #[cfg(not(target_family = "wasm"))]
+    Mapped(Mmap),
+    /// In memory.
+    Owned(Vec<u8>),
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            #[cfg(not(target_family = "wasm"))]
+            Self::Mapped(map) => map,
+            Self::Owned(bytes) => bytes,
+        }
+    }
+}
+
+/// A shard whose columns have been found.
+#[derive(Debug)]
+struct Shard {
+    map: Bytes,
+    /// Its first step among those of all shards.
+    first: usize,
+    rows: usize,
+    obs: Range<usize>,
+    actions: Integers,
+    weights: Option<Range<usize>>,
+    ends: Option<Integers>,
+}
+
+/// A column of whole numbers: its bytes, and how many of them a number takes.
+#[derive(Clone, Debug)]
+struct Integers(Range<usize>, usize);
+
+impl Shards {
+    /// Reads through all steps once.
+    ///
+    /// # Errors
+    /// If a shard is cut off, lacks a column or has one of another shape or type, has an observation or
+    /// a weight that is not finite, a negative weight, or an action that is none of `num_actions`; or if
+    /// there is no step at all.
+    pub(super) fn new(
+        files: Vec<(PathBuf, Bytes)>,
+        num_features: usize,
+        num_actions: usize,
+    ) -> Result<Self, DatasetError> {
+        let mut this = Self { num_features, shards: Vec::new(), len: 0 };
+        let first = files.first().map(|(path, _)| path.clone());
+        for (path, map) in files {
+            let shard = Shard::new(map, this.len, num_features);
+            let shard = shard.map_err(|reason| malformed(&path, reason))?;
+            shard.check(num_features, num_actions).map_err(|reason| malformed(&path, reason))?;
+            this.len += shard.rows;
+            this.shards.push(shard);
+        }
+        match first {
+            Some(path) if this.len == 0 => Err(malformed(&path, "there is no step in it")),
+            _ => Ok(this),
+        }
+    }
+
+    /// Which steps the shards from number `shard` on have.
+    pub fn steps_from(&self, shard: usize) -> Range<usize> {
+        self.shards.get(shard).map_or(self.len, |shard| shard.first)..self.len
+    }
+
+    /// A step's shard, and its row there.
+    fn find(&self, step: usize) -> (&Shard, usize) {
+        let after = self.shards.partition_point(|shard| shard.first <= step);
+        let shard = &self.shards[after - 1];
+        (shard, step - shard.first)
+    }
+}
+
+impl Steps for Shards {
+    fn num_features(&self) -> usize {
+        self.num_features
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn observe(&self, step: usize, obs: &mut [f32]) {
+        let (shard, row) = self.find(step);
+        let bytes = &shard.map[shard.obs.clone()][row * 4 * self.num_features..];
+        for (to, from) in obs.iter_mut().zip(bytes.as_chunks().0) {
+            *to = f32::from_le_bytes(*from);
+        }
+    }
+
+    fn action(&self, step: usize) -> i32 {
+        let (shard, row) = self.find(step);
+        shard.actions.at(&shard.map, row) as i32
+    }
+
+    fn weight(&self, step: usize) -> f32 {
+        let (shard, row) = self.find(step);
+        shard.weight(row)
+    }
+
+    fn end(&self, step: usize) -> End {
+        let (shard, row) = self.find(step);
+        match shard.ends.as_ref().map_or(0, |ends| ends.at(&shard.map, row)) {
+            0 if row + 1 == shard.rows => End::Truncated,
+            0 => End::None,
+            1 => End::Terminated,
+            _ => End::Truncated,
+        }
+    }
+}
+
+impl Shard {
+    /// Finds the columns.
+    fn new(map: Bytes, first: usize, num_features: usize) -> Result<Self, String> {
+        let tensors = SafeTensors::deserialize(&map).map_err(|e| e.to_string())?;
+        let column = |name: &str| tensors.tensor(name).ok();
+        let place = |view: &TensorView| {
+            let start = view.data().as_ptr() as usize - map.as_ptr() as usize;
+            start..start + view.data().len()
+        };
+        let obs = column("obs").ok_or("there is no tensor `obs`")?;
+        let rows = match *obs.shape() {
+            [rows, width] if width == num_features => rows,
+            ref shape => {
+                return Err(format!(
+                    "`obs` is {shape:?}, but must be [steps, {num_features}]: that many features are seen"
+                ));
+            }
+        };
+        let of_rows = |name: &str, view: &TensorView| match *view.shape() == [rows] {
+            true => Ok(()),
+            false => {
+                let shape = view.shape();
+                Err(format!(
+                    "`{name}` is {shape:?}, but must be [{rows}], as `obs` has {rows} steps"
+                ))
+            }
+        };
+        let floats = |name: &str, view: &TensorView| match view.dtype() {
+            Dtype::F32 => Ok(place(view)),
+            other => Err(format!("`{name}` is of type {other:?}, but must be F32")),
+        };
+        let integers = |name: &str, view: &TensorView| {
+            let size = match view.dtype() {
+                Dtype::I64 => 8,
+                Dtype::I32 => 4,
+                Dtype::U8 | Dtype::BOOL => 1,
+                other => {
+                    return Err(format!(
+                        "`{name}` is of type {other:?}, but must be I64, I32 or U8"
+                    ));
+                }
+            };
+            Ok(Integers(place(view), size))
+        };
+        let actions = column("actions").ok_or("there is no tensor `actions`")?;
+        of_rows("actions", &actions)?;
+        let weights = column("weights")
+            .map(|view| of_rows("weights", &view).and_then(|()| floats("weights", &view)));
+        let ends = column("ends")
+            .map(|view| of_rows("ends", &view).and_then(|()| integers("ends", &view)));
+        let (obs, actions) = (floats("obs", &obs)?, integers("actions", &actions)?);
+        let (weights, ends) = (weights.transpose()?, ends.transpose()?);
+        Ok(Self { first, rows, obs, actions, weights, ends, map })
+    }
+
+    /// Looks at every number.
+    fn check(&self, num_features: usize, num_actions: usize) -> Result<(), String> {
+        let obs = self.map[self.obs.clone()].as_chunks().0.iter().map(|b| f32::from_le_bytes(*b));
+        if let Some((i, x)) = obs.enumerate().find(|(_, x)| !x.is_finite()) {
+            let (row, feature) = (i / num_features, i % num_features);
+            return Err(format!("`obs` has {x} in row {row}, feature {feature}"));
+        }
+        let last = num_actions as i64 - 1;
+        for row in 0..self.rows {
+            let action = self.actions.at(&self.map, row);
+            if !(0..=last).contains(&action) {
+                return Err(format!(
+                    "`actions` has {action} in row {row}, but actions are 0 to {last}"
+                ));
+            }
+            let weight = self.weight(row);
+            if !weight.is_finite() || weight < 0.0 {
+                return Err(format!("`weights` has {weight} in row {row}, but must be 0 or more"));
+            }
+            let end = self.ends.as_ref().map_or(0, |ends| ends.at(&self.map, row));
+            if !(0..=2).contains(&end) {
+                return Err(format!("`ends` has {end} in row {row}, but must be 0, 1 or 2"));
+            }
+        }
+        Ok(())
+    }
+
+    fn weight(&self, row: usize) -> f32 {
+        let weights = self.weights.clone();
+        weights.map_or(1.0, |weights| f32::from_le_bytes(bytes(&self.map[weights], row)))
+    }
+}
+
+impl Integers {
+    /// The number in a row.
+    fn at(&self, map: &[u8], row: usize) -> i64 {
+        let column = &map[self.0.clone()];
+        match self.1 {
+            8 => i64::from_le_bytes(bytes(column, row)),
+            4 => i32::from_le_bytes(bytes(column, row)).into(),
+            _ => column[row].into(),
+        }
+    }
+}
+
+/// The games of somebody as one file, a shard that says itself what it is of: what a page gives a person.
+pub fn games_file(manifest: &Manifest, columns: &Columns) -> Vec<u8> {
+    let manifest = serde_json::to_string(manifest).expect("a manifest is plain data");
+    shard_file(columns, Some(manifest))
+}
+
+/// The games in such a file, which is called `path`, and what they are of.
+///
+/// # Errors
+/// If it is no such file, or its numbers do not hold ([`Dataset::steps`](super::Dataset::steps)).
+pub fn read_games(path: PathBuf, bytes: Vec<u8>) -> Result<(Manifest, Shards), DatasetError> {
+    let read = || -> Result<Manifest, String> {
+        let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|e| e.to_string())?;
+        let manifest = header.metadata().as_ref().and_then(|metadata| metadata.get(OF));
+        let manifest = manifest.ok_or("it does not say of which game it is")?;
+        serde_json::from_str(manifest).map_err(|e| e.to_string())
+    };
+    let manifest = read().map_err(|reason| malformed(&path, reason))?;
+    let (features, actions) = (manifest.features.len(), manifest.actions.len());
+    Ok((manifest, Shards::new(vec![(path, Bytes::Owned(bytes))], features, actions)?))
+}
+
+/// Where the header of such a file says what it is of.
+const OF: &str = "grove_games";
+
+/// Steps as the file of a shard.
+pub(super) fn shard_file(columns: &Columns, of: Option<String>) -> Vec<u8> {
+    let rows = columns.actions.len();
+    let obs: Vec<u8> = columns.obs.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let actions: Vec<u8> = columns.actions.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let weights: Vec<u8> = columns.weights.iter().flat_map(|x| x.to_le_bytes()).collect();
+    let ends: Vec<u8> = columns.ends.iter().map(|end| *end as u8).collect();
+    let view = |dtype, shape, data| TensorView::new(dtype, shape, data).expect("shapes fit");
+    let tensors = [
+        ("obs", view(Dtype::F32, vec![rows, columns.num_features], &obs)),
+        ("actions", view(Dtype::I32, vec![rows], &actions)),
+        ("weights", view(Dtype::F32, vec![rows], &weights)),
+        ("ends", view(Dtype::U8, vec![rows], &ends)),
+    ];
+    let metadata = of.map(|of| [(OF.to_string(), of)].into());
+    safetensors::serialize(tensors, metadata).expect("tensors of these shapes")
+}
+
+/// The bytes of a number in a row of a column.
+fn bytes<const N: usize>(column: &[u8], row: usize) -> [u8; N] {
+    column.as_chunks().0[row]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::steps::tests::columns;
+    use super::*;
+
+    #[test]
+    fn games_go_into_a_file_and_back() {
+        let mut manifest = Manifest::new("catch");
+        manifest.features = vec!["a".to_string(), "b".to_string()];
+        manifest.actions = vec!["left".to_string(), "right".to_string()];
+        let file = games_file(&manifest, &columns());
+        let path = || PathBuf::from("games");
+        let (of, steps) = read_games(path(), file.clone()).unwrap();
+        assert_eq!(of, manifest);
+        let mut expected = columns();
+        // The last step of a file ends its episode.
+        expected.ends[7] = End::Truncated;
+        assert_eq!(Columns::of(&steps), expected);
+        let said = |bytes: Vec<u8>| read_games(path(), bytes).unwrap_err().to_string();
+        assert!(said(file[..file.len() - 1].to_vec()).starts_with("games: "));
+        assert!(said(shard_file(&columns(), None)).contains("does not say of which game"));
+        manifest.actions.pop();
+        assert!(said(games_file(&manifest, &columns())).contains("`actions` has 1 in row 1"));
+    }
+}

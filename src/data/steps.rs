@@ -1,0 +1,163 @@
+//! Steps that somebody has shown, wherever they lie: in memory here, on disk in `shards.rs`.
+
+use super::End;
+use std::fmt::Debug;
+use std::ops::Range;
+
+/// Steps in the order in which they were made, one episode after the other.
+pub trait Steps: Debug + Send + Sync {
+    /// Numbers of an observation.
+    fn num_features(&self) -> usize;
+
+    /// How many steps there are.
+    fn len(&self) -> usize;
+
+    /// Whether there are none.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Writes what was seen before a step, `[num_features]`.
+    fn observe(&self, step: usize, obs: &mut [f32]);
+
+    /// What was done.
+    fn action(&self, step: usize) -> i32;
+
+    /// What a step weighs in the loss; 0 where nobody has said what was right.
+    fn weight(&self, step: usize) -> f32;
+
+    /// How the episode stands after a step. The last step of all ends one.
+    fn end(&self, step: usize) -> End;
+
+    /// The steps of each episode, in their order.
+    fn episodes(&self) -> Vec<Range<usize>> {
+        let mut start = 0;
+        let last = self.len();
+        let ends = (0..last).filter(|i| self.end(*i).ended() || i + 1 == last);
+        ends.map(|i| std::mem::replace(&mut start, i + 1)..i + 1).collect()
+    }
+
+    /// What a step of each action must weigh so that all steps of an action together weigh as much as
+    /// those of any other: `[num_actions]`, with a mean of 1 over what the steps of `episodes` weigh. An
+    /// action that never comes weighs 0.
+    fn balance(&self, episodes: &[Range<usize>], num_actions: usize) -> Vec<f32> {
+        let mut sums = vec![0.0f64; num_actions];
+        for step in episodes.iter().flat_map(Clone::clone) {
+            sums[self.action(step) as usize] += f64::from(self.weight(step));
+        }
+        let all: f64 = sums.iter().sum();
+        let present = sums.iter().filter(|sum| **sum > 0.0).count() as f64;
+        let weight = |sum: f64| if sum > 0.0 { (all / (present * sum)) as f32 } else { 0.0 };
+        sums.into_iter().map(weight).collect()
+    }
+}
+
+/// The episodes that are learnt from, and those that are held out to measure what is learnt: every
+/// `1 / validation`-th, so that both are spread over the whole.
+pub fn split(episodes: Vec<Range<usize>>, validation: f64) -> [Vec<Range<usize>>; 2] {
+    let every = (1.0 / validation).round().max(2.0) as usize;
+    let (held_out, learnt): (Vec<_>, Vec<_>) =
+        episodes.into_iter().enumerate().partition(|(i, _)| i % every == every - 1);
+    [learnt, held_out].map(|part| part.into_iter().map(|(_, episode)| episode).collect())
+}
+
+/// Steps in memory.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Columns {
+    /// Features of an observation.
+    pub num_features: usize,
+    /// What was seen before each step: `[steps, num_features]`.
+    pub obs: Vec<f32>,
+    /// What was done: `[steps]`.
+    pub actions: Vec<i32>,
+    /// What each step weighs in the loss: `[steps]`.
+    pub weights: Vec<f32>,
+    /// How the episode stands after each step: `[steps]`. The last step of all ends one.
+    pub ends: Vec<End>,
+}
+
+impl Columns {
+    /// A copy of steps that lie anywhere.
+    pub fn of(steps: &dyn Steps) -> Self {
+        let (count, num_features) = (steps.len(), steps.num_features());
+        let mut obs = vec![0.0; count * num_features];
+        obs.chunks_mut(num_features).enumerate().for_each(|(step, obs)| steps.observe(step, obs));
+        Self {
+            num_features,
+            obs,
+            actions: (0..count).map(|step| steps.action(step)).collect(),
+            weights: (0..count).map(|step| steps.weight(step)).collect(),
+            ends: (0..count).map(|step| steps.end(step)).collect(),
+        }
+    }
+
+    /// Puts the steps of `other` behind its own.
+    pub fn append(&mut self, other: Self) {
+        self.obs.extend(other.obs);
+        self.actions.extend(other.actions);
+        self.weights.extend(other.weights);
+        self.ends.extend(other.ends);
+    }
+}
+
+impl Steps for Columns {
+    fn num_features(&self) -> usize {
+        self.num_features
+    }
+
+    fn len(&self) -> usize {
+        self.actions.len()
+    }
+
+    fn observe(&self, step: usize, obs: &mut [f32]) {
+        obs.copy_from_slice(&self.obs[step * self.num_features..][..self.num_features]);
+    }
+
+    fn action(&self, step: usize) -> i32 {
+        self.actions[step]
+    }
+
+    fn weight(&self, step: usize) -> f32 {
+        self.weights[step]
+    }
+
+    fn end(&self, step: usize) -> End {
+        self.ends[step]
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Episodes of 3, 1 and 4 steps; the last has no mark of its end.
+    pub fn columns() -> Columns {
+        let ends = [0, 0, 1, 2, 0, 0, 0, 0];
+        Columns {
+            num_features: 2,
+            obs: (0..16).map(|i| i as f32).collect(),
+            actions: vec![0, 1, 1, 1, 0, 1, 1, 1],
+            weights: vec![1.0, 1.0, 2.0, 1.0, 1.0, 1.0, 1.0, 1.0],
+            ends: ends.map(|end| [End::None, End::Terminated, End::Truncated][end]).to_vec(),
+        }
+    }
+
+    #[test]
+    fn no_episode_is_learnt_from_and_held_out() {
+        assert_eq!(columns().episodes(), [0..3, 3..4, 4..8]);
+        let [learnt, held_out] = split(columns().episodes(), 0.34);
+        assert_eq!(learnt, [0..3, 3..4]);
+        assert_eq!((held_out.len(), held_out[0].clone()), (1, 4..8));
+    }
+
+    #[test]
+    fn balanced_weights_make_actions_equal() {
+        let mut columns = columns();
+        columns.weights[2] = 1.0;
+        // Two steps of the first action, six of the second.
+        assert_eq!(columns.balance(&columns.episodes(), 3), [2.0, 8.0 / 12.0, 0.0]);
+        // Those that weigh nothing do not count.
+        columns.weights[4] = 0.0;
+        assert_eq!(columns.balance(&columns.episodes(), 2), [7.0 / 2.0, 7.0 / 12.0]);
+    }
+}

@@ -1,0 +1,260 @@
+//! An annotated time series as a table: columns of numbers by time, and a label where somebody has marked
+//! one.
+
+use super::error::{io_error, malformed};
+use super::{Columns, DatasetError, End, Standard};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::ops::Range;
+use std::path::Path;
+
+/// How a table is read.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TableOptions<'a> {
+    /// The column of the labels; empty where there is none.
+    pub label: &'a str,
+    /// The column that says when each row was, if there is one: it is no feature, and must not go back.
+    pub time: Option<&'a str>,
+    /// Rows up to a label's that it is about.
+    pub window: usize,
+    /// Share of the rows that is held out: the last ones.
+    pub validation: f64,
+}
+
+/// A table that has been split by time and standardised.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AnnotatedTable {
+    /// The names of the columns that are seen.
+    pub features: Vec<String>,
+    /// What they were before, by the rows that are learnt from alone.
+    pub scales: Vec<Standard>,
+    /// The labels; a row's action is the place of its label here.
+    pub labels: Vec<String>,
+    /// The rows that are learnt from. Those without a label weigh 0.
+    pub learnt: Columns,
+    /// The rows after them, which are held out.
+    pub held_out: Columns,
+}
+
+/// The rows of a file.
+struct Rows {
+    features: Vec<String>,
+    /// `[rows, features]`.
+    values: Vec<f64>,
+    /// `[rows]`.
+    labels: Vec<Option<String>>,
+}
+
+impl AnnotatedTable {
+    /// Reads a file of values with commas between them, whose first line names the columns.
+    ///
+    /// # Errors
+    /// If the file cannot be read, a column is missing, a value is no finite number, time goes back, fewer
+    /// than two labels are used, or a part of the rows is too short for a window or has no labels.
+    pub fn read(path: &Path, options: &TableOptions) -> Result<Self, DatasetError> {
+        let rows = Rows::read(path, options)?;
+        Self::of(rows, options).map_err(|reason| malformed(path, reason))
+    }
+
+    fn of(rows: Rows, options: &TableOptions) -> Result<Self, String> {
+        let TableOptions { window, validation, .. } = *options;
+        let count = rows.labels.len();
+        let held_out = ((count as f64 * validation).round() as usize).min(count);
+        let parts = [0..count - held_out, count - held_out..count];
+        for (part, what) in parts.iter().zip(["are learnt from", "are held out"]) {
+            if part.len() < window {
+                return Err(format!(
+                    "{} of its {count} rows {what}, but a window takes {window}: choose a shorter one",
+                    part.len()
+                ));
+            }
+            if rows.labels[part.clone()].iter().all(Option::is_none) {
+                return Err(format!("none of the {} rows that {what} has a label", part.len()));
+            }
+        }
+        let labels = rows.names(&parts[0]);
+        let scales = rows.scales(&parts[0]);
+        if labels.len() < 2 {
+            return Err(format!("all rows that are learnt from have the label `{}`", labels[0]));
+        }
+        if let Some(label) = rows.names(&parts[1]).iter().find(|label| !labels.contains(label)) {
+            return Err(format!(
+                "the label `{label}` is in the rows that are held out, but not in those that are \
+                 learnt from"
+            ));
+        }
+        let [learnt, held_out] = parts.map(|part| rows.standardised(part, &scales, &labels));
+        Ok(Self { features: rows.features, scales, labels, learnt, held_out })
+    }
+}
+
+impl Rows {
+    fn read(path: &Path, options: &TableOptions) -> Result<Self, DatasetError> {
+        let file = File::open(path).map_err(io_error(path))?;
+        let mut lines = BufReader::new(file).lines().enumerate().map(|(i, line)| {
+            let line = line.map_err(io_error(path))?;
+            // Line 1 names the columns.
+            Ok((i + 1, line))
+        });
+        let bad = |reason: String| malformed(path, reason);
+        let Some(header) = lines.next() else { return Err(bad("it is empty".to_string())) };
+        let header = cells(header?.1.trim_start_matches('\u{feff}'));
+        let find = |name: &str| {
+            header.iter().position(|column| column == name).ok_or_else(|| {
+                bad(format!("it has no column `{name}`; its columns are {}", header.join(", ")))
+            })
+        };
+        let label = find(options.label)?;
+        let time = options.time.map(find).transpose()?;
+        let seen: Vec<usize> =
+            (0..header.len()).filter(|i| *i != label && Some(*i) != time).collect();
+        if seen.is_empty() {
+            return Err(bad("it has no column of numbers besides the labels".to_string()));
+        }
+        let features = seen.iter().map(|i| header[*i].clone()).collect();
+        let mut rows = Self { features, values: Vec::new(), labels: Vec::new() };
+        let mut last: Option<String> = None;
+        for line in lines {
+            let (number, line) = line?;
+            if line.trim().is_empty() {
+                continue;
+            }
+            let cells = cells(&line);
+            if cells.len() != header.len() {
+                let (found, all) = (cells.len(), header.len());
+                return Err(bad(format!(
+                    "line {number} has {found} values, but there are {all} columns"
+                )));
+            }
+            for i in &seen {
+                let (cell, name) = (&cells[*i], &header[*i]);
+                let x = cell.parse::<f64>().ok().filter(|x| (*x as f32).is_finite());
+                let x = x.ok_or_else(|| {
+                    bad(format!(
+                        "line {number} has `{cell}` in the column {name}: no finite number"
+                    ))
+                })?;
+                rows.values.push(x);
+            }
+            rows.labels.push(Some(cells[label].clone()).filter(|label| !label.is_empty()));
+            if let Some(time) = time {
+                let now = cells[time].clone();
+                if last.as_ref().is_some_and(|last| is_before(&now, last)) {
+                    return Err(bad(format!(
+                        "line {number} is of a time before that of the line above"
+                    )));
+                }
+                last = Some(now);
+            }
+        }
+        Ok(rows)
+    }
+
+    /// The labels of some rows, each once: in the order of numbers where all are numbers, else of text.
+    fn names(&self, rows: &Range<usize>) -> Vec<String> {
+        let mut names: Vec<String> = self.labels[rows.clone()].iter().flatten().cloned().collect();
+        names.sort_unstable();
+        names.dedup();
+        if names.iter().all(|name| name.parse::<f64>().is_ok()) {
+            let number = |name: &String| name.parse::<f64>().unwrap_or(0.0);
+            names.sort_by(|a, b| number(a).total_cmp(&number(b)));
+        }
+        names
+    }
+
+    /// The mean and the standard deviation of each column over some rows.
+    fn scales(&self, rows: &Range<usize>) -> Vec<Standard> {
+        let width = self.features.len();
+        let values = &self.values[rows.start * width..rows.end * width];
+        let n = rows.len() as f64;
+        let column = |i: usize| values.iter().skip(i).step_by(width);
+        let scale = |i: usize| {
+            let mean = column(i).sum::<f64>() / n;
+            let variance = column(i).map(|x| (x - mean).powi(2)).sum::<f64>() / n;
+            Standard { mean, std: if variance > 0.0 { variance.sqrt() } else { 1.0 } }
+        };
+        (0..width).map(scale).collect()
+    }
+
+    /// Some rows as one episode.
+    fn standardised(&self, rows: Range<usize>, scales: &[Standard], labels: &[String]) -> Columns {
+        let width = self.features.len();
+        let values = &self.values[rows.start * width..rows.end * width];
+        let obs = values.iter().zip(scales.iter().cycle());
+        let of =
+            |label: &Option<String>| labels.iter().position(|name| Some(name) == label.as_ref());
+        let marked: Vec<Option<usize>> = self.labels[rows.clone()].iter().map(of).collect();
+        let last = rows.len() - 1;
+        Columns {
+            num_features: width,
+            obs: obs.map(|(x, Standard { mean, std })| ((x - mean) / std) as f32).collect(),
+            actions: marked.iter().map(|label| label.unwrap_or(0) as i32).collect(),
+            weights: marked.iter().map(|label| f32::from(label.is_some())).collect(),
+            ends: (0..rows.len()).map(|row| End::new(false, row == last)).collect(),
+        }
+    }
+}
+
+/// Whether a time is before another: as numbers where both are, else as text, as dates are written that
+/// begin with the year.
+fn is_before(a: &str, b: &str) -> bool {
+    match (a.parse::<f64>(), b.parse::<f64>()) {
+        (Ok(a), Ok(b)) => a < b,
+        _ => a < b,
+    }
+}
+
+/// The values of a line: between commas, in quotes where they have commas themselves.
+fn cells(line: &str) -> Vec<String> {
+    let mut cells = vec![String::new()];
+    let mut quoted = false;
+    let mut chars = line.trim_end_matches('\r').chars().peekable();
+    while let Some(c) = chars.next() {
+        let cell = cells.last_mut().expect("there is always one");
+        match c {
+            '"' if quoted && chars.peek() == Some(&'"') => {
+                chars.next();
+                cell.push('"');
+            }
+            '"' => quoted = !quoted,
+            ',' if !quoted => cells.push(String::new()),
+            c => cell.push(c),
+        }
+    }
+    cells.iter().map(|cell| cell.trim().to_string()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_cut_at_its_commas() {
+        assert_eq!(cells("a, b,,\"c, d\"\r"), ["a", "b", "", "c, d"]);
+        assert_eq!(cells("\"say \"\"so\"\"\""), ["say \"so\""]);
+        assert!(
+            is_before("9", "10") && is_before("2026-01-02", "2026-01-10") && !is_before("1", "1")
+        );
+    }
+
+    #[test]
+    fn only_what_is_learnt_from_tells_the_scales() {
+        let rows = Rows {
+            features: vec!["x".to_string(), "still".to_string()],
+            values: [1.0, 3.0, 1.0, 3.0, 1000.0].iter().flat_map(|x| [*x, 7.0]).collect(),
+            labels: ["up", "", "down", "", "up"]
+                .map(|l| Some(l.to_string()).filter(|l| l != ""))
+                .to_vec(),
+        };
+        let options = TableOptions { label: "", time: None, window: 1, validation: 0.2 };
+        let table = AnnotatedTable::of(rows, &options).unwrap();
+        assert_eq!(table.scales[0], Standard { mean: 2.0, std: 1.0 });
+        assert_eq!(table.scales[1], Standard { mean: 7.0, std: 1.0 });
+        assert_eq!(table.labels, ["down", "up"]);
+        assert_eq!(table.learnt.obs, [-1.0, 0.0, 1.0, 0.0, -1.0, 0.0, 1.0, 0.0]);
+        assert_eq!(table.learnt.actions, [1, 0, 0, 0]);
+        assert_eq!(table.learnt.weights, [1.0, 0.0, 1.0, 0.0]);
+        assert_eq!(table.held_out.obs, [998.0, 0.0]);
+        assert_eq!((table.held_out.actions[0], table.held_out.ends[0]), (1, End::Truncated));
+    }
+}

@@ -1,0 +1,101 @@
+//! `grove import`: an annotated time series, or the games of a person, as a dataset.
+
+use super::say::{tell, tell_json};
+use super::table::Table;
+use super::{Games, ImportArgs};
+use crate::data::{
+    AnnotatedTable, Columns, DatasetWriter, Manifest, Steps, TableOptions, read_games,
+};
+use crate::env::Env;
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// Some of the rows of a table.
+#[derive(Serialize)]
+struct Part {
+    rows: usize,
+    labelled: usize,
+}
+
+impl Part {
+    fn of(columns: &Columns) -> Self {
+        let labelled = columns.weights.iter().filter(|weight| **weight > 0.0).count();
+        Self { rows: columns.weights.len(), labelled }
+    }
+}
+
+pub fn run(games: &Games, args: ImportArgs) -> Result<()> {
+    match (&args.label, args.window) {
+        (Some(label), Some(window)) => table(&args, label, window),
+        _ => played(games, &args),
+    }
+}
+
+/// The rows of a table.
+fn table(args: &ImportArgs, label: &str, window: usize) -> Result<()> {
+    let ImportArgs { file, time, validation, out, json, .. } = args;
+    if !(*validation > 0.0 && *validation <= 0.5) {
+        bail!("--validation is {validation}, but must be above 0 and at most 0.5");
+    }
+    let options = TableOptions { label, time: time.as_deref(), window, validation: *validation };
+    let AnnotatedTable { features, scales, labels, learnt, held_out } =
+        AnnotatedTable::read(file, &options)?;
+    let sizes = [("columns", features.len()), ("labels", labels.len())];
+    let sizes = sizes.map(|(name, size)| (name.to_string(), Value::from(size)));
+    let manifest = Manifest {
+        settings: sizes.into_iter().collect(),
+        features: features.clone(),
+        actions: labels.clone(),
+        window: Some(window),
+        scales,
+        ..Manifest::new(Table::NAME)
+    };
+    let mut writer = DatasetWriter::create(out, manifest)?;
+    writer.write(&learnt)?;
+    writer.hold_out(&held_out)?;
+    writer.finish()?;
+    let (out, learnt, held_out) = (out.display(), Part::of(&learnt), Part::of(&held_out));
+    if *json {
+        return tell_json(&json!({
+            "out": out.to_string(),
+            "features": features,
+            "labels": labels,
+            "learnt": learnt,
+            "held_out": held_out,
+        }));
+    }
+    tell(format_args!(
+        "{} rows of {} columns are in {out}, {} of them with one of the labels {}; the last {} rows, {} \
+         of them with one, are held out.",
+        learnt.rows + held_out.rows,
+        features.len(),
+        learnt.labelled + held_out.labelled,
+        labels.join(", "),
+        held_out.rows,
+        held_out.labelled
+    ))
+}
+
+/// The games that a person has played in the page.
+fn played(games: &Games, args: &ImportArgs) -> Result<()> {
+    let ImportArgs { file, out, json, .. } = args;
+    if file.extension().is_some_and(|ending| ending == "csv") {
+        bail!(
+            "of a table, --label names the column of the labels, and --window says how many rows matter"
+        );
+    }
+    let bytes = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let (manifest, steps) = read_games(file.clone(), bytes)?;
+    games.find(&manifest.env)?;
+    let (env, episodes, count) = (manifest.env.clone(), steps.episodes().len(), steps.len());
+    let mut writer = DatasetWriter::create(out, manifest)?;
+    writer.write(&Columns::of(&steps))?;
+    writer.finish()?;
+    let out = out.display();
+    if *json {
+        let out = out.to_string();
+        return tell_json(&json!({ "out": out, "env": env, "episodes": episodes, "steps": count }));
+    }
+    tell(format_args!("{episodes} games of {env}, {count} steps, are in {out}."))
+}

@@ -1,0 +1,78 @@
+//! What stands in for a game where the labels of a table are learnt: as many features, as many actions, and
+//! nothing to play.
+
+use crate::env::{Bits, Env, Outcome, Rules};
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+use serde::{Deserialize, Serialize};
+
+/// The sizes of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Table {
+    /// Columns that are seen.
+    pub columns: u32,
+    /// Labels, which are the actions.
+    pub labels: u32,
+    /// Rows that an observation shows, the present one last.
+    pub stack: u32,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self { columns: 1, labels: 2, stack: 1 }
+    }
+}
+
+impl Env for Table {
+    const NAME: &'static str = "table";
+    const PLAYABLE: bool = false;
+
+    fn num_features(&self) -> usize {
+        (self.columns * self.stack) as usize
+    }
+
+    fn num_actions(&self) -> usize {
+        self.labels as usize
+    }
+
+    fn max_steps(&self) -> u32 {
+        1
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        let Self { columns, labels, stack } = *self;
+        for (name, value, least) in
+            [("columns", columns, 1), ("labels", labels, 2), ("stack", stack, 1)]
+        {
+            if !(least..=4096).contains(&value) {
+                return Err(format!("table.{name} is {value}, but must be {least} to 4096"));
+            }
+        }
+        Ok(())
+    }
+}
+
+crate::packed_state! {
+    /// Nothing.
+    pub struct TableState {
+        unused: Bits<1>,
+    }
+}
+
+#[cube]
+impl Rules for Table {
+    type State = TableState;
+
+    fn reset(state: &mut TableState, _key: u32, #[comptime] _game: Self) {
+        state.unused = 0;
+    }
+
+    fn step(_state: &mut TableState, _action: u32, _key: u32, #[comptime] _game: Self) -> Outcome {
+        let reward = 0.0f32.runtime();
+        Outcome { reward, score: reward, terminated: true.runtime() }
+    }
+
+    fn feature(_state: &TableState, #[comptime] _i: usize, #[comptime] _game: Self) -> f32 {
+        0.0f32.runtime()
+    }
+}

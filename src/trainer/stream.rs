@@ -1,0 +1,120 @@
+//! Data that do not stay in memory: a thread copies what the next iteration takes while this one learns.
+//!
+//! Two blocks of windows are all that is held: one is learnt from, the other is filled from the mapped
+//! files. What a block holds follows from the iteration's number alone, so that it is the same as where all
+//! stay in memory, resumed or not.
+
+use crate::data::{Pieces, Windows};
+use crate::learner::Batches;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::thread;
+use web_time::Instant;
+
+/// The windows of one iteration after the other.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pieces: Arc<Pieces>,
+    batches: Batches,
+    reader: Option<Reader>,
+    /// Seconds that were waited for the reader, since this was last asked for.
+    waited: f64,
+}
+
+/// A thread that reads ahead.
+#[derive(Debug)]
+struct Reader {
+    /// The iteration whose windows come next.
+    next: u32,
+    filled: Receiver<Windows>,
+    empty: Sender<Windows>,
+}
+
+impl Stream {
+    /// Of these pieces, in batches of this order.
+    pub fn new(pieces: Pieces, batches: Batches) -> Self {
+        Self { pieces: Arc::new(pieces), batches, reader: None, waited: 0.0 }
+    }
+
+    /// The windows of an iteration, those of its first batch first.
+    pub fn take(&mut self, iteration: u32) -> Windows {
+        let started = Instant::now();
+        let reader = match self.reader.take() {
+            Some(reader) if reader.next == iteration => reader,
+            _ => Reader::start(&self.pieces, &self.batches, iteration),
+        };
+        let windows = reader.filled.recv().expect("the thread reads as long as it is listened to");
+        self.reader = Some(Reader { next: iteration + 1, ..reader });
+        self.waited += started.elapsed().as_secs_f64();
+        windows
+    }
+
+    /// Gives the memory of a block back, to be filled again.
+    pub fn give_back(&self, windows: Windows) {
+        if let Some(reader) = &self.reader {
+            // A thread that has ended needs none.
+            let _ = reader.empty.send(windows);
+        }
+    }
+
+    /// Seconds that were waited since this was last called.
+    pub fn take_waited(&mut self) -> f64 {
+        std::mem::take(&mut self.waited)
+    }
+}
+
+impl Reader {
+    fn start(pieces: &Arc<Pieces>, batches: &Batches, first: u32) -> Self {
+        // Without room in between, the thread holds the block that it has filled until it is asked for.
+        let (send, filled) = sync_channel(0);
+        let (empty, emptied) = channel();
+        let (pieces, mut batches) = (pieces.clone(), batches.clone());
+        thread::spawn(move || {
+            for iteration in first.. {
+                let mut windows = emptied.try_recv().unwrap_or_default();
+                let which = batches.of(iteration, pieces.len()).concat();
+                pieces.fill(which.iter().map(|which| *which as usize), &mut windows);
+                if send.send(windows).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { next: first, filled, empty }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::TrainConfig;
+    use crate::data::{Columns, Cut, End, Steps};
+
+    #[test]
+    fn a_stream_gives_each_iteration_its_windows_from_wherever_it_is_asked() {
+        let columns = Columns {
+            num_features: 1,
+            obs: (0..40).map(|i| i as f32).collect(),
+            actions: vec![0; 40],
+            weights: vec![1.0; 40],
+            ends: (0..40).map(|i| End::new(i % 10 == 9, false)).collect(),
+        };
+        let episodes = columns.episodes();
+        let pieces = Pieces::new(Arc::new(columns), &episodes, Cut::plain(3, 1));
+        let mut config = TrainConfig::for_game("any");
+        config.data.path = "somewhere".to_string();
+        (config.data.batch_size, config.update.num_minibatches) = (5, 2);
+        config.update.update_epochs = 1;
+        let mut batches = Batches::new(&config);
+        let mut stream = Stream::new(pieces.clone(), batches.clone());
+        for iteration in [0, 1, 2, 7, 8] {
+            let mut expected = Windows::default();
+            let which = batches.of(iteration, pieces.len()).concat();
+            assert_eq!(which.len(), 10);
+            pieces.fill(which.iter().map(|which| *which as usize), &mut expected);
+            let windows = stream.take(iteration);
+            assert_eq!(windows, expected, "{iteration}");
+            stream.give_back(windows);
+        }
+        assert!(stream.take_waited() > 0.0);
+    }
+}

@@ -1,0 +1,154 @@
+//! Data in memory and data that are read as they are needed: the same result, and nothing copied twice.
+
+use crate::support::{adapter, cpu};
+use burn::tensor::Device;
+use grove::config::{DataConfig, Engine, LossType, ModelKind, TrainConfig};
+use grove::data::{Columns, Cut, Dataset, DatasetWriter, End, Manifest, Pieces, Steps, split};
+use grove::env::{Env, Fruit};
+use grove::metrics::IterationRecord;
+use grove::model::{Network, flatten};
+use grove::trainer::{Demonstrations, Trainer};
+use std::path::Path;
+use std::sync::Arc;
+use tempfile::TempDir;
+
+/// Steps of an episode.
+const EPISODE: usize = 50;
+
+/// Writes episodes as a dataset of three shards.
+fn write(folder: &Path, episodes: usize) {
+    let features = Fruit::default().num_features();
+    let mut writer = DatasetWriter::create(folder, Manifest::new("fruit")).unwrap();
+    for shard in 0..3 {
+        let rows = episodes / 3 * EPISODE;
+        let x = |i: usize| ((i * 7919 + shard * 31) % 1009) as f32 / 504.5 - 1.0;
+        let columns = Columns {
+            num_features: features,
+            obs: (0..rows * features).map(x).collect(),
+            actions: (0..rows).map(|row| i32::from(x(row * features) > 0.0)).collect(),
+            weights: (0..rows).map(|row| (row % 3) as f32).collect(),
+            ends: (0..rows).map(|row| End::new(row % EPISODE == EPISODE - 1, false)).collect(),
+        };
+        writer.write(&columns).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+/// A run on the dataset in `folder`.
+fn run(folder: &Path, config: &TrainConfig, device: &Device) -> Trainer<Fruit> {
+    let game = Fruit::default();
+    let (features, actions) = (game.num_features(), game.num_actions());
+    let steps = Arc::new(Dataset::open(folder).unwrap().steps(features, actions).unwrap());
+    let [learnt, held_out] = split(steps.episodes(), config.data.validation);
+    let cut = Cut { history: config.data.history, ..Cut::plain(config.data.window, actions) };
+    let pieces = |episodes: &[_]| Pieces::new(steps.clone(), episodes, cut.clone());
+    let data = Demonstrations { learnt: pieces(&learnt), held_out: pieces(&held_out) };
+    let network = Network::new(features, actions, &config.policy, 7, device);
+    Trainer::with_source(game, network, config, device, Some(data))
+}
+
+/// A run in which an epoch takes somewhat more than three iterations.
+fn config(kind: ModelKind, windows: usize, window: usize) -> TrainConfig {
+    let mut config = TrainConfig::for_game("any");
+    config.iterations = 12;
+    config.policy.kind = kind;
+    config.policy.hidden = vec![8];
+    config.policy.own.decoder.hidden_size = 16;
+    config.policy.own.decoder.num_layers = 1;
+    config.policy.own.decoder.intermediate_size = 16;
+    config.policy.own.decoder.context = 6;
+    config.loss.loss_type = LossType::Nll;
+    (config.update.update_epochs, config.update.num_minibatches) = (1, 4);
+    config.data = DataConfig {
+        path: "somewhere".to_string(),
+        window,
+        history: window / 3,
+        batch_size: windows / 13,
+        resident_mb: 1 << 20,
+        ..DataConfig::default()
+    };
+    config.validate().unwrap();
+    config
+}
+
+fn iterate(trainer: &mut Trainer<Fruit>, iterations: u32) -> Vec<IterationRecord> {
+    (0..iterations).map(|_| trainer.iterate().unwrap()).collect()
+}
+
+fn params(trainer: &Trainer<Fruit>) -> Vec<f32> {
+    flatten(&trainer.model()).without_autodiff().into_data().try_into_vec().unwrap()
+}
+
+/// Streamed data of three times the budget give the bytes of resident ones, on any number of threads,
+/// resumed or not; and nothing is copied again that is resident.
+fn streams_as_if_resident(kind: ModelKind, window: usize, engine: Engine) {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path().join("shown");
+    // A MiB is room for about 16,000 steps with their history.
+    let episodes = if window == 1 { 1500 } else { 900 };
+    write(&folder, episodes);
+    let windows = episodes * 9 / 10 * EPISODE.div_ceil(window);
+    let config = TrainConfig { engine, ..config(kind, windows, window) };
+    let mut resident = run(&folder, &config, &cpu());
+    let records = iterate(&mut resident, 5);
+    assert!(resident.describe().contains("memory"), "{}", resident.describe());
+    assert!(records[0].uploaded_bytes > 3 << 20, "{}", records[0].uploaded_bytes);
+    assert!(records[1..].iter().all(|record| record.uploaded_bytes == 0));
+    let expected = params(&resident);
+
+    let mut small = config.clone();
+    small.data.resident_mb = 1;
+    let streamed = |threads: usize| {
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| {
+            let mut trainer = run(&folder, &small, &cpu());
+            let records = iterate(&mut trainer, 5);
+            assert!(trainer.describe().contains("read as it is needed"), "{}", trainer.describe());
+            assert!(records.iter().all(|record| record.uploaded_bytes > 0));
+            assert!(records[0].seconds.waiting_for_data > 0.0);
+            params(&trainer)
+        })
+    };
+    assert_eq!(streamed(1), expected);
+    assert_eq!(streamed(2), expected);
+    let mut first = run(&folder, &small, &cpu());
+    iterate(&mut first, 2);
+    let mut second = run(&folder, &small, &cpu()).restored(&first.snapshot()).unwrap();
+    iterate(&mut second, 3);
+    assert_eq!(params(&second), expected, "resumed");
+    // What is held out is told alike.
+    assert_eq!(second.confusion().unwrap(), resident.confusion().unwrap());
+}
+
+#[test]
+fn a_perceptron_learns_the_same_from_streamed_data() {
+    streams_as_if_resident(ModelKind::Mlp, 1, Engine::Auto);
+}
+
+#[test]
+fn a_recurrent_network_learns_the_same_from_streamed_data() {
+    streams_as_if_resident(ModelKind::Gru, 10, Engine::Auto);
+}
+
+#[test]
+fn a_decoder_learns_the_same_from_streamed_data() {
+    streams_as_if_resident(ModelKind::Decoder, 10, Engine::Auto);
+}
+
+#[test]
+fn a_device_gets_data_once_and_needs_no_more_memory_after_an_epoch() {
+    let Some(device) = adapter() else { return };
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path().join("shown");
+    write(&folder, 60);
+    let config = config(ModelKind::Mlp, 54 * EPISODE, 1);
+    let mut trainer = run(&folder, &config, &device);
+    let records = iterate(&mut trainer, 8);
+    assert!(records[0].uploaded_bytes > 54 * EPISODE as u64 * 4 * 10);
+    assert!(records[1..].iter().all(|record| record.uploaded_bytes == 0));
+    // An epoch takes somewhat more than three iterations. What lies around in between varies a little.
+    let in_use: Vec<_> = records.iter().map(|record| record.memory.in_use.unwrap()).collect();
+    let most = |part: &[u64]| part.iter().copied().max().unwrap();
+    assert!(most(&in_use[4..]) <= most(&in_use[..4]) * 11 / 10, "{in_use:?}");
+    assert!(records[7].memory.peak >= records[7].memory.in_use);
+}

@@ -1,0 +1,126 @@
+//! Learning from an annotated series: the best there is, whatever the model, and what is refused.
+
+use crate::support::{grove, json, refusal, stderr, stdout};
+use std::fs;
+use std::path::Path;
+use tempfile::TempDir;
+
+#[path = "../../examples/annotated_series/series.rs"]
+mod planted;
+
+use planted::{ROWS, Series, optimum};
+
+/// Writes the example's series, and gives it.
+fn import(folder: &Path, patterns: u32) -> Series {
+    let series = Series::new(patterns, 1);
+    fs::write(folder.join("series.csv"), &series.csv).unwrap();
+    let rows = ROWS.to_string();
+    let words = ["import", "series.csv", "--label", "mark", "--time", "time", "--window", &rows];
+    let report = json(folder, &[&words[..], &["--out", "shown", "--json"]].concat());
+    assert_eq!(report["features"], serde_json::json!(["pressure", "flow", "heat"]));
+    assert_eq!(report["labels"], serde_json::json!(["dip", "fall", "ripple"]));
+    let count = |part: &str, what: &str| report[part][what].as_u64().unwrap() as usize;
+    assert_eq!(count("learnt", "rows") + count("held_out", "rows"), series.rows);
+    let from = count("learnt", "rows");
+    let marks = series.marks.iter().filter(|(row, _)| *row >= from).count();
+    assert_eq!(count("held_out", "labelled"), marks);
+    series
+}
+
+/// Fits a model, and gives its accuracy on the marks that are held out and that of the best guess.
+fn fit(patterns: u32, more: &[&str]) -> (f64, f64) {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let series = import(folder, patterns);
+    let words = ["fit", "shown", "--device", "cpu", "--run-dir", "run", "--json"];
+    let report = json(folder, &[&words[..], more].concat());
+    let learnt = series.rows - (series.rows as f64 * 0.2).round() as usize;
+    let counts = report["held_out"]["confusion"].as_array().unwrap();
+    let told: u64 =
+        counts.iter().flat_map(|row| row.as_array().unwrap()).map(|n| n.as_u64().unwrap()).sum();
+    assert_eq!(told as usize, series.marks.iter().filter(|(row, _)| *row >= learnt).count());
+    assert!(report.get("mean_score").is_none(), "{report}");
+    (report["held_out"]["accuracy"].as_f64().unwrap(), series.best_from(learnt))
+}
+
+#[test]
+fn a_perceptron_tells_marks_nearly_as_well_as_can_be() {
+    let (accuracy, best) = fit(20_000, &["--set", "data.epochs=10"]);
+    assert!(accuracy > best - 0.01, "{accuracy} of {best}");
+}
+
+#[test]
+fn a_decoder_tells_marks_nearly_as_well_as_can_be() {
+    let sizes = ["policy.kind=decoder", "hidden_size=32", "num_layers=1"];
+    let sizes = [&sizes[..], &["learning_rate=6e-3", "data.epochs=6"]].concat();
+    let set: Vec<_> = sizes.iter().flat_map(|size| ["--set", size]).collect();
+    let (accuracy, best) = fit(20_000, &set);
+    assert!(accuracy > best - 0.02, "{accuracy} of {best}");
+}
+
+#[test]
+fn the_best_accuracy_is_what_the_best_guess_comes_to() {
+    let series = Series::new(100_000, 7);
+    let (found, n) = (series.best_from(0), series.marks.len() as f64);
+    let error = (optimum() * (1.0 - optimum()) / n).sqrt();
+    assert!((found - optimum()).abs() < 4.0 * error, "{found} {}", optimum());
+}
+
+#[test]
+fn a_run_on_a_table_tells_and_goes_on_and_is_no_game() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    import(folder, 400);
+    let output = grove(folder, &["fit", "shown", "--device", "cpu", "--iterations", "2"]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let told = stdout(&output);
+    assert!(told.contains("ripple") && !told.contains("player"), "{told}");
+    let on = ["train", "--resume", "--iterations", "3", "--device", "cpu", "--json"];
+    assert_eq!(json(folder, &on)["iteration"], 3);
+    let line = fs::read_to_string(folder.join("runs/table-1/metrics.jsonl")).unwrap();
+    assert!(line.contains("\"episodes\":0"), "{line}");
+    for words in [&["train", "table"][..], &["eval", "runs/table-1"], &["settings", "table"]] {
+        let said = refusal(folder, words);
+        assert!(said.contains("there is no game to play"), "{said}");
+    }
+}
+
+#[test]
+fn bad_tables_get_one_clear_sentence_and_nothing_is_written() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let said = |table: &str, more: &[&str]| {
+        fs::write(folder.join("t.csv"), table).unwrap();
+        let words = ["import", "t.csv", "--label", "mark", "--out", "shown"];
+        let text = refusal(folder, &[&words[..], more].concat());
+        assert!(!folder.join("shown").exists(), "{text}");
+        assert_eq!(text.trim().lines().count(), 1, "{text}");
+        text
+    };
+    let short = ["--window", "1"];
+    assert!(said("", &short).contains("t.csv: it is empty"));
+    assert!(said("a,b\n", &short).contains("it has no column `mark`; its columns are a, b"));
+    assert!(said("mark\n", &short).contains("no column of numbers"));
+    assert!(said("a,mark\n1\n", &short).contains("line 2 has 1 values, but there are 2 columns"));
+    for cell in ["x", "", "nan", "inf", "1e60"] {
+        let text = said(&format!("a,mark\n1,\n{cell},u\n"), &short);
+        assert!(text.contains(&format!("line 3 has `{cell}` in the column a")), "{text}");
+    }
+    let rows = |marks: &[&str]| {
+        let rows = marks.iter().enumerate().map(|(i, mark)| format!("{i},{},{mark}\n", 9 - i));
+        "a,t,mark\n".to_string() + &rows.collect::<String>()
+    };
+    let good = rows(&["u", "d", "", "u", "d"]);
+    assert!(said(&good, &["--window", "1", "--time", "t"]).contains("line 3 is of a time before"));
+    assert!(said(&good, &["--window", "1", "--time", "z"]).contains("it has no column `z`"));
+    assert!(said(&good, &["--window", "2"]).contains("1 of its 5 rows are held out"));
+    assert!(said(&good, &["--window", "5"]).contains("4 of its 5 rows are learnt from"));
+    assert!(said(&good, &["--window", "1", "--validation", "0.7"]).contains("at most 0.5"));
+    assert!(
+        said(&rows(&["u", "", "u", "d", ""]), &short).contains("none of the 1 rows that are held")
+    );
+    assert!(said(&rows(&["u", "", "u", "u", "u"]), &short).contains("have the label `u`"));
+    assert!(
+        said(&rows(&["u", "d", "u", "u", "x"]), &short).contains("the label `x` is in the rows")
+    );
+}
