@@ -64,6 +64,12 @@ export const keepLast = (file) => withDrawer("readwrite", (drawer) => drawer.put
 /** The policy file that was kept last, or undefined. */
 export const lastKept = () => withDrawer("readonly", (drawer) => drawer.get("last"));
 
+/** Keeps the games of a person, a file, by what they are of. */
+export const keepGames = (of, file) => withDrawer("readwrite", (drawer) => drawer.put(file, `games ${of}`));
+
+/** The games that were kept of this, or undefined. */
+export const keptGames = (of) => withDrawer("readonly", (drawer) => drawer.get(`games ${of}`));
+
 /** Keeps a training, as plain data, so that a reload can go on with it. */
 export const keepRun = (run) => withDrawer("readwrite", (drawer) => drawer.put(run, "run"));
 

@@ -5,6 +5,7 @@ import { $, make, write, say, fixed, short, megabytes, sentence } from "./dom.js
 import { Settings } from "./settings.js";
 import { Training } from "./training.js";
 import { Curves } from "./curves.js";
+import { writeToml } from "./toml.js";
 import { Charts } from "./charts.js";
 import { keepLast, keepRun, keptRun, forgetRun, onlyHere, download } from "./keep.js";
 
@@ -14,12 +15,15 @@ const KEEP = 10_000;
 /** Milliseconds between two times that the run is kept there. */
 const KEEP_RUN = 2_000;
 
+/** What the games of a person are learnt with: so many iterations of so many steps, of so many moves each. */
+const IMITATION = { iterations: 20, steps: 32, batch: 64 };
+
 const BUTTON = { starting: "Starting", running: "Pause training", pausing: "Pausing", paused: "Go on training" };
 
 export class Lab {
-  /** `changed()` is called when a setting changes. */
-  constructor(games, agents, changed) {
-    Object.assign(this, { games, agents });
+  /** `changed()` is called when a setting changes, `imitated()` when the games of a person have been learnt. */
+  constructor(games, agents, changed, imitated) {
+    Object.assign(this, { games, agents, imitated });
     this.settings = new Settings(changed);
     this.here = new Curves();
     this.charts = new Charts(this.here);
@@ -27,8 +31,10 @@ export class Lab {
       state: (name) => {
         if (name === "paused" || name === "done") this.keep();
         if (name === "paused" || name === "running") this.keepRun(true);
+        const imitated = name === "done" && this.run?.wanted[0].games;
         if (name === "done" || name === "refused") this.forgetRun();
         this.renew();
+        if (imitated && this.failures.length === 0) this.imitated();
         if (name === "done") say(`${this.words(name)}.`, 8);
       },
       record: (seed, record) => this.record(seed, record),
@@ -85,6 +91,16 @@ export class Lab {
     const wanted = this.settings.read();
     if (!wanted) return this.trouble("Some settings are out of their limits.");
     this.begin({ game: this.settings.game, way: this.settings.way.value, wanted, saved: {}, records: {} });
+    onlyHere().then((only) => { this.alone = only; });
+  }
+
+  /** Learns from the games of a person, a file, instead of playing; `about` is what they are of. */
+  imitate({ env, settings }, file) {
+    this.trouble("");
+    const own = Object.fromEntries(Object.entries(settings).map(([key, value]) => [`${env}.${key}`, value]));
+    const [seed, iterations] = [1, IMITATION.iterations];
+    const text = writeToml({ env, seed, iterations, "update.num_minibatches": IMITATION.steps, "data.path": "your games", "data.batch_size": IMITATION.batch, ...own });
+    this.begin({ game: env, way: "CPU", wanted: [{ seed, iterations, text, games: file }], saved: {}, records: {} });
     onlyHere().then((only) => { this.alone = only; });
   }
 

@@ -13,6 +13,7 @@ import { download, readFiles, onDrop, lastKept } from "./keep.js";
 import { readLink, writeLink } from "./link.js";
 import { shade } from "./shade.js";
 import { Lab } from "./lab.js";
+import { Mine } from "./mine.js";
 import { Live, askRun } from "./live.js";
 import { Curves } from "./curves.js";
 
@@ -62,7 +63,8 @@ const takeover = new Takeover({
 });
 const agents = new Agents($("agent"), put);
 const beside = new Beside(agents, setBeside);
-const lab = new Lab(games, agents, remember);
+const lab = new Lab(games, agents, remember, beat);
+const mine = new Mine(imitate);
 
 /** Brings a policy file on the stage; the games go on if they are of the same kind. */
 function put(file) {
@@ -70,6 +72,8 @@ function put(file) {
   const about = JSON.parse(policy.about());
   const same = view.about?.env === about.env && goOnWith(policy);
   if (!same) {
+    view.show?.take_over(false);
+    mine.collect(view.show);
     const show = new Show(policy, view.seed, view.games);
     show.set_sampled(view.sampled);
     if (takeover.on) show.take_over(true);
@@ -85,9 +89,23 @@ function put(file) {
   for (const input of document.getElementsByName("game")) input.checked = input.value === about.env;
   $("stage").querySelector(".canvas canvas")?.setAttribute("aria-label", `${about.title}, played by the agent`);
   lab.game(about.env);
+  mine.game(about.env, about.settings);
   beside.game(about.env);
   player.touch();
   remember();
+}
+
+/** Trains on the games of the person, who leaves the one under way. */
+function imitate(about, file) {
+  if (takeover.on) takeover.set(false);
+  lab.imitate(about, mine.file ?? file);
+}
+
+/** Who has learnt from the person plays beside the teacher. */
+function beat() {
+  agents.choose("here 1");
+  say("It has learnt from your games, and plays beside you now.", 8);
+  if (!takeover.on) takeover.set(true);
 }
 
 /** Lets these policies play beside the agent, on its levels. */
@@ -116,6 +134,7 @@ function step() {
   view.show.step(takeover.action(view.about.actions));
   stepped += 1;
   player.news = true;
+  if (takeover.on) mine.collect(view.show);
 }
 
 function draw(part) {
@@ -206,6 +225,7 @@ function takeOver(on) {
     beside.end();
   }
   view.show.take_over(on);
+  mine.collect(view.show);
   $("wall").disabled = on;
   player.limit = on ? FASTEST_FOR_PEOPLE : Infinity;
   if (!on) player.play(true);

@@ -18,8 +18,8 @@ export class Training {
   }
 
   /**
-   * Trains: `wanted` are `{ seed, iterations, text, saved }`, of which `saved` is what a run goes on from, `way`
-   * is auto, WebGPU or CPU. Seeds are spread over workers, a processor each; a GPU is one worker's.
+   * Trains: `wanted` are `{ seed, iterations, text, saved, games }`, of which `saved` is what a run goes on from,
+   * `games` a file of games that it learns from instead of playing, `way` is auto, WebGPU or CPU. Seeds are spread over workers, a processor each; a GPU is one worker's.
    */
   start(wanted, way, paused = false) {
     this.end();

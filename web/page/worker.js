@@ -39,12 +39,12 @@ async function start({ wanted, way, paused: waits }) {
     Saved = Stored;
     const { memory } = await init();
     const gpu = way === "WebGPU" || (way === "auto" && await hasGpu());
-    for (const { seed, iterations, text, saved } of wanted) {
-      const training = saved ? await Training.resume(restored(saved), gpu) : await Training.create(text, gpu);
+    for (const { seed, iterations, text, saved, games } of wanted) {
+      const training = saved ? await Training.resume(restored(saved), gpu, games) : await Training.create(text, gpu, games);
       runs.push({ seed, iterations, training, iteration: saved?.iteration ?? 0, sent: -Infinity, saved: -Infinity });
       const about = JSON.parse(training.about());
       runs.at(-1).software = about.software;
-      if (gpu) about.device = await adapterName();
+      if (about.api === "WebGPU") about.device = await adapterName();
       postMessage({ is: "about", seed, about });
       await sendPolicy(runs.at(-1));
     }

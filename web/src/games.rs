@@ -40,12 +40,18 @@ pub trait Entry: Send + Sync {
     fn load(&self, checkpoint: &grove::checkpoint::Checkpoint) -> crate::kind::Loaded;
     /// A run at its start.
     #[cfg(feature = "train")]
-    fn begin(&self, asked: &str, device: &burn::tensor::Device) -> crate::train::Begun;
+    fn begin(
+        &self,
+        asked: &str,
+        games: Option<Vec<u8>>,
+        device: &burn::tensor::Device,
+    ) -> crate::train::Begun;
     /// A run that goes on from a checkpoint.
     #[cfg(feature = "train")]
     fn go_on(
         &self,
         from: &grove::checkpoint::Checkpoint,
+        games: Option<Vec<u8>>,
         device: &burn::tensor::Device,
     ) -> crate::train::Begun;
 }
@@ -66,17 +72,23 @@ impl<G: Playable> Entry for Known<G> {
     }
 
     #[cfg(feature = "train")]
-    fn begin(&self, asked: &str, device: &burn::tensor::Device) -> crate::train::Begun {
-        crate::train::begin(*self, asked, device)
+    fn begin(
+        &self,
+        asked: &str,
+        games: Option<Vec<u8>>,
+        device: &burn::tensor::Device,
+    ) -> crate::train::Begun {
+        crate::train::begin(*self, asked, games, device)
     }
 
     #[cfg(feature = "train")]
     fn go_on(
         &self,
         from: &grove::checkpoint::Checkpoint,
+        games: Option<Vec<u8>>,
         device: &burn::tensor::Device,
     ) -> crate::train::Begun {
-        crate::train::go_on(*self, from, device)
+        crate::train::go_on(*self, from, games, device)
     }
 }
 

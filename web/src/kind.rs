@@ -4,6 +4,7 @@ use crate::games::{Known, Playable};
 use crate::shown::{Shown, show};
 use grove::checkpoint::Checkpoint;
 use grove::config::{ConfigError, TrainConfig};
+use grove::data::Manifest;
 use grove::env::look::Setting;
 use grove::model::NativePolicy;
 use grove::trainer::{config_toml, load_policy, saved_config};
@@ -35,6 +36,8 @@ pub trait Kind {
     fn max_steps(&self) -> u32;
     /// The settings of a run of this game, as TOML.
     fn settings(&self, config: &TrainConfig) -> String;
+    /// What games of it say of themselves, whoever has played them.
+    fn manifest(&self) -> Manifest;
     /// The settings that train it well.
     fn defaults(&self) -> Result<TrainConfig, ConfigError>;
     /// Its background.
@@ -122,6 +125,15 @@ impl<G: Playable> Kind for One<G> {
 
     fn settings(&self, config: &TrainConfig) -> String {
         config_toml(&self.game, config)
+    }
+
+    fn manifest(&self) -> Manifest {
+        let settings = match serde_json::to_value(self.game) {
+            Ok(serde_json::Value::Object(settings)) => settings,
+            _ => Default::default(),
+        };
+        let (features, actions) = (self.features(), self.actions());
+        Manifest { settings, features, actions, ..Manifest::new(G::NAME) }
     }
 
     fn defaults(&self) -> Result<TrainConfig, ConfigError> {

@@ -7,6 +7,8 @@ pub mod games;
 #[cfg(any(clippy, not(feature = "train")))]
 mod kind;
 #[cfg(any(clippy, not(feature = "train")))]
+mod mine;
+#[cfg(any(clippy, not(feature = "train")))]
 mod screen;
 #[cfg(any(clippy, not(feature = "train")))]
 mod shown;

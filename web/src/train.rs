@@ -4,15 +4,19 @@ use crate::games::{self, Known, Playable};
 use crate::wall::{Open, Wall};
 use burn::tensor::Device;
 use grove::checkpoint::{Checkpoint, Section};
-use grove::config::{ConfigError, TrainConfig, overlay};
+use grove::config::{ConfigError, IMITATION, TrainConfig, overlay};
+use grove::data::{Cut, Pieces, Steps, read_games};
 use grove::device::{self, DeviceInfo};
 use grove::metrics::IterationRecord;
-use grove::model::FlatMlp;
+use grove::model::{FlatMlp, Network};
+use grove::rng::Stream;
 use grove::trainer::{
-    TrainError, Trainer, config_toml, new_settings, saved_config, saved_game_name,
+    Demonstrations, TrainError, Trainer, config_toml, new_settings, saved_config, saved_game_name,
 };
 use serde::Serialize;
+use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::Arc;
 use wasm_bindgen::prelude::*;
 use web_sys::OffscreenCanvas;
 
@@ -112,9 +116,28 @@ impl<G: Playable> Session<G> {
     }
 }
 
-/// The settings of a game: its defaults, and what is asked for laid over them.
-fn settings<G: Playable>(asked: &str) -> Result<(G, TrainConfig), ConfigError> {
-    new_settings::<G>(&overlay::parse("the settings", asked)?, &[])
+/// The settings of a game: its defaults, those of imitation where it learns from games, and what is asked for
+/// laid over them.
+fn settings<G: Playable>(asked: &str, imitate: bool) -> Result<(G, TrainConfig), ConfigError> {
+    let mut table = overlay::parse("the settings", asked)?;
+    if imitate {
+        let defaults = overlay::parse("the defaults of imitation", IMITATION)?;
+        table = overlay::merged(defaults, table);
+    }
+    new_settings::<G>(&table, &[])
+}
+
+/// The games of a file as what is learnt from. None are held out: a page leaves out what they would be
+/// measured by.
+fn demonstrations<G: Playable>(game: G, file: Vec<u8>) -> Result<Demonstrations, JsError> {
+    let (manifest, steps) = read_games(PathBuf::from("your games"), file)?;
+    let (features, actions) = (game.num_features(), game.num_actions());
+    if manifest.env != G::NAME || steps.num_features() != features {
+        return Err(JsError::new(&format!("your games are not of {}", G::NAME)));
+    }
+    let episodes = steps.episodes();
+    let pieces = Pieces::new(Arc::new(steps), &episodes, Cut::plain(1, actions));
+    Ok(Demonstrations { learnt: pieces.clone(), held_out: pieces })
 }
 
 /// A run, or why there is none.
@@ -132,20 +155,45 @@ fn check<G: Playable>(game: G, config: &TrainConfig, device: &Device) -> Result<
     }
 }
 
-/// A run at its start.
-pub fn begin<G: Playable>(known: Known<G>, asked: &str, device: &Device) -> Begun {
-    let (game, config) = settings::<G>(asked)?;
+/// A run at its start, which learns from the games of a file if there is one.
+pub fn begin<G: Playable>(
+    known: Known<G>,
+    asked: &str,
+    games: Option<Vec<u8>>,
+    device: &Device,
+) -> Begun {
+    let (game, config) = settings::<G>(asked, games.is_some())?;
     check(game, &config, device)?;
-    let trainer = Trainer::new(game, &config, device);
+    let trainer = trainer(game, &config, games, device)?;
     Ok(Box::new(Session { trainer, device: device.clone(), open: known.wall, wall: None }))
 }
 
 /// A run that goes on from a checkpoint.
-pub fn go_on<G: Playable>(known: Known<G>, from: &Checkpoint, device: &Device) -> Begun {
+pub fn go_on<G: Playable>(
+    known: Known<G>,
+    from: &Checkpoint,
+    games: Option<Vec<u8>>,
+    device: &Device,
+) -> Begun {
     let (game, config) = saved_config::<G>(from)?;
     check(game, &config, device)?;
-    let trainer = Trainer::resume(from, game, &config, device)?;
+    let trainer = trainer(game, &config, games, device)?.restored(from)?;
     Ok(Box::new(Session { trainer, device: device.clone(), open: known.wall, wall: None }))
+}
+
+/// A run of these settings.
+fn trainer<G: Playable>(
+    game: G,
+    config: &TrainConfig,
+    games: Option<Vec<u8>>,
+    device: &Device,
+) -> Result<Trainer<G>, JsError> {
+    let Some(games) = games else { return Ok(Trainer::new(game, config, device)) };
+    let data = demonstrations(game, games)?;
+    let (features, actions) = (game.num_features(), game.num_actions());
+    let key = Stream::Weights.key(config.seed);
+    let network = Network::new(features, actions, &config.policy, key, device);
+    Ok(Trainer::with_source(game, network, config, device, Some(data)))
 }
 
 /// The game of this name.
@@ -180,19 +228,27 @@ pub struct Training {
 #[wasm_bindgen]
 impl Training {
     /// A run at its start, by `settings`: TOML with `env`, the name of a game, and whatever differs from
-    /// that game's defaults. On WebGPU, or else on the CPU.
-    pub async fn create(settings: String, gpu: bool) -> Result<Training, JsError> {
+    /// that game's defaults. On WebGPU, or else on the CPU; from a file of games, if one is given, always there.
+    pub async fn create(
+        settings: String,
+        gpu: bool,
+        games: Option<Vec<u8>>,
+    ) -> Result<Training, JsError> {
         let changes = overlay::parse("the settings", &settings)?;
         let game = named(changes.get("env").and_then(|name| name.as_str()).unwrap_or_default())?;
-        let chosen = device(gpu).await?;
-        Ok(Self { run: game.begin(&settings, &chosen.device)?, device: chosen.info })
+        let chosen = device(gpu && games.is_none()).await?;
+        Ok(Self { run: game.begin(&settings, games, &chosen.device)?, device: chosen.info })
     }
 
     /// A run that goes on from what [`Training::save`] gave, to the byte as if it had never been left.
-    pub async fn resume(saved: Saved, gpu: bool) -> Result<Training, JsError> {
+    pub async fn resume(
+        saved: Saved,
+        gpu: bool,
+        games: Option<Vec<u8>>,
+    ) -> Result<Training, JsError> {
         let game = named(&saved_game_name(&saved.0)?)?;
-        let chosen = device(gpu).await?;
-        Ok(Self { run: game.go_on(&saved.0, &chosen.device)?, device: chosen.info })
+        let chosen = device(gpu && games.is_none()).await?;
+        Ok(Self { run: game.go_on(&saved.0, games, &chosen.device)?, device: chosen.info })
     }
 
     /// All that the run needs to go on.

@@ -3,6 +3,7 @@
 use crate::beside::Rival;
 use crate::games;
 use crate::kind::Kind;
+use crate::mine::Mine;
 use crate::screen::Canvas;
 use crate::shown::{Scores, Shown, Standing};
 use grove::config::TrainConfig;
@@ -97,7 +98,7 @@ impl Policy {
     }
 
     /// What it is of: `{env, title, rules, actions, features, kind, hidden, activation, num_params,
-    /// iteration, seed, max_steps, idle, references}`, as JSON.
+    /// iteration, seed, max_steps, settings, references}`, as JSON.
     pub fn about(&self) -> String {
         json!({
             "env": self.kind.name(),
@@ -112,6 +113,7 @@ impl Policy {
             "iteration": self.iteration,
             "seed": self.config.seed,
             "max_steps": self.kind.max_steps(),
+            "settings": self.kind.manifest().settings,
             "references": self.kind.references(),
         })
         .to_string()
@@ -131,6 +133,8 @@ pub struct Show {
     watched: usize,
     /// Where a person plays: game 1 is the person's. What that did last.
     person: Option<u32>,
+    /// What the person has done.
+    pub(crate) mine: Mine,
     /// Other policies beside the one game, each with its own.
     pub(crate) rivals: Vec<Rival>,
     /// The games that go on when the person leaves.
@@ -161,6 +165,7 @@ impl Show {
             seed: seed as u64,
             watched: 0,
             person: None,
+            mine: Mine::default(),
             rivals: Vec::new(),
             aside: None,
             choices: Vec::new(),
@@ -186,6 +191,7 @@ impl Show {
     /// Starts anew, from the first levels of a seed.
     pub fn restart(&mut self, seed: f64) {
         self.seed = seed as u64;
+        self.mine.leave();
         (self.person, self.aside) = (None, None);
         self.games = self.kind.start(self.count, self.seed);
         self.rivals.iter_mut().for_each(|rival| rival.restart(&*self.kind, self.seed));
@@ -221,6 +227,7 @@ impl Show {
     /// Hands the game that is told of to a person, as it stands, while the policy goes on with a copy; or
     /// lets the policy go on with all games, as they stood.
     pub fn take_over(&mut self, on: bool) {
+        self.mine.leave();
         match (on, self.aside.take()) {
             (true, None) => {
                 let duel = self.games.duel(self.watched);
@@ -262,7 +269,12 @@ impl Show {
             self.games.standing(0).ended && self.rivals.iter().all(|rival| rival.ended());
         let wait = self.person.is_some() || (!self.rivals.is_empty() && !all_ended);
         let stood = wait && self.games.standing(0).ended;
+        let seen = self.person.filter(|_| !self.games.standing(1).ended);
+        let seen = seen.map(|action| (self.games.observe(1), action));
         self.games.step(&self.choices, self.person, wait);
+        if let Some((obs, action)) = seen {
+            self.mine.add(obs, action, self.games.standing(1).ended);
+        }
         self.rivals.iter_mut().for_each(|rival| rival.step(wait));
         if self.person.is_none() {
             for i in 0..self.games.count() {

@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import { promisify } from 'node:util';
 import { goesOn, message, ok, pause, text, until } from './visit.mjs';
 import { load, save } from './keeping.mjs';
+import { playAlong, saveGames } from './playing.mjs';
 import { small } from './training.mjs';
 
 const run = promisify(execFile);
@@ -37,6 +38,21 @@ async function start(visit, all) {
 }
 
 export default [
+  {
+    name: 'the games of a person are learnt by the program, too',
+    async run(visit) {
+      const page = await visit.open({ hash: '#game=catch' });
+      await playAlong(page, 10);
+      const { path } = await saveGames(page);
+      const [shown, fit] = ['shown', 'fit'].map((name) => join(folder(visit), name));
+      const imported = JSON.parse((await run(visit.program, ['import', path, '--out', shown, '--json'])).stdout);
+      ok(imported.episodes === 10 && imported.steps === 90, `imported are ${JSON.stringify(imported)}`);
+      const { stdout } = await run(visit.program, ['fit', shown, '--device', 'cpu', '--run-dir', fit, '--json']);
+      const told = JSON.parse(stdout).held_out;
+      ok(told.confusion.flat().reduce((a, b) => a + b) === 9, `held out are ${JSON.stringify(told)}`);
+      return `${told.accuracy} of what is held out is told right`;
+    },
+  },
   {
     name: 'a policy trained in the tab is evaluated by the program, with the score of the tab',
     async run(visit) {

@@ -1,9 +1,65 @@
 // Playing along: a person beside the agent, walls of games, and the scores to compare with.
 
+import { readFile } from 'node:fs/promises';
 import { load, save, settings } from './keeping.mjs';
 import { goesOn, ok, pause, restart, slide, state, text, until } from './visit.mjs';
 
+/// Plays games of catch beside the agent, each from a seed of its own, and does what the agent would do.
+export async function playAlong(page, games) {
+  await page.click('#takeover');
+  await until(page, '#takeover', /Leave/);
+  for (let seed = 1; seed <= games; seed += 1) {
+    await restart(page, seed);
+    for (let step = 0; step < 9; step += 1) {
+      const chosen = await text(page, '#probabilities .chosen span');
+      if (chosen !== 'stay') await page.keyboard.press(chosen === 'left' ? 'ArrowLeft' : 'KeyD');
+      const before = await text(page, '#time');
+      await page.click('#single');
+      await page.waitForFunction((before) => document.querySelector('#time').textContent !== before, before, { timeout: 5000 });
+    }
+    await until(page, '#mine-about', new RegExp(`^${seed} games? of yours, ${9 * seed} moves`));
+  }
+}
+
+/// Saves the games of the person: the file's path, name and bytes.
+export async function saveGames(page) {
+  const [download] = await Promise.all([page.waitForEvent('download'), page.click('#save-games')]);
+  const path = await download.path();
+  return { path, name: download.suggestedFilename(), bytes: await readFile(path) };
+}
+
 export default [
+  {
+    name: 'the games of a person are kept, saved as a file and imitated, and the pupil plays beside its teacher',
+    async run(visit) {
+      const context = await visit.context();
+      const first = await visit.open({ hash: '#game=catch', context });
+      ok(await first.locator('#mine').isHidden(), 'games are there before any was played');
+      await playAlong(first, 12);
+      await first.waitForTimeout(300);
+      await first.close();
+
+      const page = await visit.open({ hash: '#game=catch', context });
+      await until(page, '#mine-about', /^12 games of yours, 108 moves/);
+      const { name, bytes } = await saveGames(page);
+      ok(name === 'catch-games.safetensors', `the file is called ${name}`);
+      ok(bytes.toString('latin1', 0, 200).includes('grove_games'), 'the file does not say what it is');
+      await page.click('#imitate');
+      await until(page, '#state', /^Finished catch: .*greedy/, 60);
+      const greedy = Number(/greedy ([−\d.]+)/.exec(await text(page, '#state'))[1].replace('−', '-'));
+      // Who goes anywhere scores -0.6.
+      ok(greedy > 0.2, `the pupil scores ${greedy}`);
+      await until(page, '#takeover', /Leave/);
+      ok(/^Trained here/.test(await text(page, '#agent option:checked')), 'the pupil is not on the stage');
+      await visit.shot(page, 'imitated');
+      await page.keyboard.press('Escape');
+      // Games of another game are another matter.
+      await page.locator('#game input[value=fruit]').check({ force: true });
+      await until(page, '#references', /7\.75/);
+      ok(await page.locator('#mine').isHidden(), 'games of catch are offered to fruit');
+      return `greedy ${greedy} after ${bytes.length} bytes of games`;
+    },
+  },
   {
     name: 'a wall of up to 1,024 games',
     async run(visit) {

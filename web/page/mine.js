@@ -1,0 +1,46 @@
+// The games of the person: kept in the browser's storage, saved as a file, and learnt from.
+
+import { join_games as join, about_games as aboutGames } from "./watch.js";
+import { $, write, say, sentence } from "./dom.js";
+import { keepGames, keptGames, download } from "./keep.js";
+
+export class Mine {
+  /** `imitate(about, file)` trains on a file of games. */
+  constructor(imitate) {
+    this.imitate = imitate;
+    $("save-games").addEventListener("click", () => this.file && download(`${this.about.env}-games.safetensors`, this.file));
+    $("imitate").addEventListener("click", () => this.file && this.imitate(this.about, this.file));
+  }
+
+  /** Another game is on the stage, or one of other rules: its games are brought, if there are any. */
+  async game(env, settings) {
+    const of = `${env} ${JSON.stringify(settings)}`;
+    if (of === this.of) return;
+    this.of = of;
+    this.hold(undefined);
+    try {
+      const file = await keptGames(of);
+      if (file && of === this.of && !this.file) this.hold(file);
+    } catch {
+      // That this browser keeps nothing is said where a policy is kept.
+    }
+  }
+
+  /** Keeps what the person has played since, if a game is over or was left. */
+  collect(show) {
+    const more = show?.take_games();
+    if (!more) return;
+    this.hold(this.file ? join(this.file, more) : more);
+    keepGames(this.of, this.file).catch((error) => {
+      if (!this.refused) say(`This browser keeps no games (${sentence(error)}); save them as a file to have them later.`);
+      this.refused = true;
+    });
+  }
+
+  hold(file) {
+    this.file = file;
+    this.about = file && JSON.parse(aboutGames(file));
+    $("mine").hidden = !file;
+    if (file) write($("mine-about"), `${this.about.games} ${this.about.games === 1 ? "game" : "games"} of yours, ${this.about.steps} moves, are kept here.`);
+  }
+}
