@@ -9,6 +9,7 @@ mod actor;
 mod categorical;
 mod dense;
 mod lanes;
+pub mod language;
 mod memory;
 mod native;
 mod network;
@@ -41,11 +42,12 @@ pub(crate) use registry::mlp::kernel as kernels;
 pub use registry::mlp::kernel::{FlatMlp, Observed, Observer, StoredFeatures};
 pub use registry::{
     BuiltIn, Decoder, DecoderConfig, DecoderShape, FromRows, Gru, Mlp, ModelKind, NativeDecoder,
-    NativeGru, NativeMlp, OwnSettings, Scratch, SequenceLearner, Sequences,
+    NativeGru, NativeMlp, OwnSettings, RopeScaling, Scratch, SequenceLearner, Sequences,
 };
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
+use registry::decoder;
 
 /// A network that gives each action a logit, and may remember what it has seen of an episode.
 ///

@@ -18,7 +18,7 @@ pub(super) mod gru;
 pub(super) mod mlp;
 
 pub use decoder::{
-    Decoder, DecoderConfig, DecoderShape, NativeDecoder, SequenceLearner, Sequences,
+    Decoder, DecoderConfig, DecoderShape, NativeDecoder, RopeScaling, SequenceLearner, Sequences,
 };
 pub use gru::{Gru, NativeGru};
 pub use mlp::{Mlp, NativeMlp, Scratch};

@@ -21,6 +21,8 @@ pub enum Command {
     Fit(FitArgs),
     /// Play a trained policy and report its score.
     Eval(EvalArgs),
+    /// Let a language model go on with a text.
+    Generate(GenerateArgs),
     /// Keep what a player or a policy does in a game as a dataset.
     Demo(DemoArgs),
     /// Make a dataset of a table of numbers by time, some of whose rows somebody has labelled, or of the
@@ -125,6 +127,62 @@ pub struct EvalArgs {
     /// Print the result as one JSON object on stdout.
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct GenerateArgs {
+    /// A Hugging Face folder of Qwen2's, Qwen3's or Llama's shape, or a GGUF file of one.
+    pub model: PathBuf,
+    /// What the model is asked; one with a chat template takes it as a user's message.
+    pub prompt: String,
+    /// Go on from the prompt as it is, without the chat template.
+    #[arg(long)]
+    pub raw: bool,
+    /// Tokens to add at most.
+    #[arg(long, default_value_t = 256, value_name = "N",
+        value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1_000_000))]
+    pub max_new_tokens: usize,
+    /// What logits are divided by; 0 takes the most likely token each time.
+    #[arg(long, default_value_t = 1.0, value_name = "X", value_parser = at_least_zero)]
+    pub temperature: f32,
+    /// Draw from as many of the likeliest tokens; 0 for all.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub top_k: usize,
+    /// Draw from the likeliest tokens that have this share of the probability together; 1 for all.
+    #[arg(long, default_value_t = 1.0, value_name = "X", value_parser = share)]
+    pub top_p: f32,
+    /// Draw no token of less than this share of the likeliest one's probability.
+    #[arg(long, default_value_t = 0.0, value_name = "X", value_parser = share)]
+    pub min_p: f32,
+    /// End where this text appears; may be repeated.
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+    /// Completions of the prompt.
+    #[arg(long, default_value_t = 1, value_name = "N",
+        value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
+    pub completions: usize,
+    /// Seed of the draws.
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    pub seed: u64,
+    /// Threads of the CPU [default: one a core]. The result does not depend on it.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// Print the result as one JSON object on stdout, with each token's log-probability.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A number that is not negative.
+fn at_least_zero(text: &str) -> Result<f32, String> {
+    let number: f32 = text.parse().map_err(|_| "it is no number".to_string())?;
+    let is_right = number >= 0.0 && number.is_finite();
+    is_right.then_some(number).ok_or_else(|| "it must be 0 or more".to_string())
+}
+
+/// A number from 0 to 1.
+fn share(text: &str) -> Result<f32, String> {
+    let number = at_least_zero(text)?;
+    (number <= 1.0).then_some(number).ok_or_else(|| "it must be 0 to 1".to_string())
 }
 
 #[derive(Args, Debug)]

@@ -21,6 +21,7 @@ mod dry;
 mod eval;
 mod fit;
 mod games;
+mod generate;
 mod import;
 mod interrupt;
 mod models;
@@ -45,8 +46,8 @@ use crate::model::NamedModel;
 use crate::trainer::{Trainer, saved_config};
 use anyhow::{Context, Result, bail};
 use args::{
-    BenchArgs, CheckArgs, Cli, Command, DemoArgs, DevicesArgs, EvalArgs, FitArgs, ImportArgs,
-    RecordArgs, RunArgs, SettingsArgs, TrainArgs, WatchArgs,
+    BenchArgs, CheckArgs, Cli, Command, DemoArgs, DevicesArgs, EvalArgs, FitArgs, GenerateArgs,
+    ImportArgs, RecordArgs, RunArgs, SettingsArgs, TrainArgs, WatchArgs,
 };
 use clap::{CommandFactory, FromArgMatches};
 use games::Games;
@@ -131,6 +132,7 @@ fn run(games: &Games, cli: Cli) -> Result<()> {
         Command::Fit(args) => fit::run(games, args),
         Command::Eval(args) => eval::run(games, args),
         Command::Demo(args) => demo::run(games, args),
+        Command::Generate(args) => generate::run(args),
         Command::Import(args) => import::run(games, args),
         Command::Devices(args) => devices::run(args),
         Command::Bench(args) => bench::run(games, args),

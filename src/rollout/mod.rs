@@ -4,6 +4,7 @@
 //! rules as a kernel and the policy as any Burn module; `FusedRollout` plays on CubeCL devices, rules and
 //! perceptron in one kernel. The same seed gives the same games in all. [`Watched`] games are played for
 //! somebody to look at, step by step.
+//! [`generate`] makes text.
 
 #[cfg(feature = "kernels")]
 mod check;
@@ -18,6 +19,7 @@ mod evaluate;
 mod fused;
 #[cfg(feature = "kernels")]
 mod fused_kernels;
+pub mod generate;
 #[cfg(feature = "kernels")]
 mod kernels;
 mod masks;

@@ -12,6 +12,8 @@ mod decoder;
 mod engines;
 mod envs;
 mod fit;
+mod language;
+mod language_learning;
 mod learning;
 mod loss;
 mod models;

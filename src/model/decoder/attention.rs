@@ -19,7 +19,7 @@ pub struct Sight {
     pub before: usize,
 }
 
-/// Queries, `[num_steps, hidden_size]`, and all keys and values, `[before + num_steps, kv_size]`.
+/// Queries, `[num_steps, query_size]`, and all keys and values, `[before + num_steps, kv_size]`.
 #[derive(Clone, Copy)]
 pub struct Heads<'a> {
     pub queries: &'a [f32],
@@ -27,7 +27,7 @@ pub struct Heads<'a> {
     pub values: &'a [f32],
 }
 
-/// What a backward pass knows of the forward one: what was found, `[num_steps, hidden_size]`, the
+/// What a backward pass knows of the forward one: what was found, `[num_steps, query_size]`, the
 /// logarithms of the weights' totals, `[num_heads, num_steps]`, and the gradient of what was found.
 #[derive(Clone, Copy)]
 pub struct Found<'a> {
@@ -73,11 +73,11 @@ struct Head<'a> {
 
 impl<'a> Head<'a> {
     fn new(shape: &DecoderShape, heads: Heads<'a>, number: usize) -> Self {
-        let dim = shape.head_dim();
+        let dim = shape.head_dim;
         let own = number / shape.heads_of_a_group() * dim;
         let view = |values: &'a [f32], row: usize| View { values, row, column: 1 };
         Self {
-            queries: view(&heads.queries[number * dim..], shape.hidden_size),
+            queries: view(&heads.queries[number * dim..], shape.query_size()),
             keys: view(&heads.keys[own..], shape.kv_size()),
             values: view(&heads.values[own..], shape.kv_size()),
             dim,
@@ -114,8 +114,8 @@ pub fn forward(
                 totals[number * steps + t] = softmax(weights, seen, head.scale);
             }
             let target = Target {
-                values: &mut found[part.from * shape.hidden_size + number * head.dim..],
-                row: shape.hidden_size,
+                values: &mut found[part.from * shape.query_size() + number * head.dim..],
+                row: shape.query_size(),
                 add: false,
             };
             let sizes = [part.count, part.keys, head.dim];
@@ -138,7 +138,7 @@ pub fn backward(
     to: [&mut [f32]; 3],
     room: &mut Room,
 ) {
-    let (steps, size, kv) = (sight.first.len(), shape.hidden_size, shape.kv_size());
+    let (steps, size, kv) = (sight.first.len(), shape.query_size(), shape.kv_size());
     let [queries, keys, values] = to;
     for number in 0..shape.num_heads {
         let head = Head::new(shape, heads, number);

@@ -103,7 +103,7 @@ impl NativeDecoder {
         let norm = take(&mut rest, size);
         let head = plain(&mut rest, size, shape.num_actions);
         assert!(rest.is_empty(), "params: [num_params]");
-        let turns = Turns::new(shape.head_dim(), shape.rope_theta);
+        let turns = Turns::new(&shape);
         Self { input, layers, norm, head, turns, shape }
     }
 
@@ -111,7 +111,7 @@ impl NativeDecoder {
     /// stream becomes what attention adds to it.
     fn attend(&self, number: usize, layer: &Layer, memory: &mut [Lanes], scratch: &mut Scratch) {
         let (shape, s) = (&self.shape, scratch);
-        let (kv, head_dim) = (shape.kv_size(), shape.head_dim());
+        let (kv, head_dim) = (shape.kv_size(), shape.head_dim);
         let seen = memory[0];
         apply(&layer.queries, &s.normed, &mut s.queries);
         apply(&layer.keys, &s.normed, &mut s.keys);
@@ -162,8 +162,7 @@ impl Actor for NativeDecoder {
     }
 
     fn num_params(&self) -> usize {
-        let shapes = self.shape.parameters();
-        shapes.iter().map(|parameter| parameter.shape.iter().product::<usize>()).sum()
+        self.shape.num_params()
     }
 
     fn memory_size(&self) -> usize {
@@ -184,7 +183,7 @@ impl Actor for NativeDecoder {
             gate: room(inner),
             up: room(inner),
             scores: room(shape.context),
-            turns: [room(shape.head_dim() / 2), room(shape.head_dim() / 2)],
+            turns: [room(shape.head_dim / 2), room(shape.head_dim / 2)],
             logits: room(shape.num_actions),
         }
     }

@@ -22,6 +22,8 @@ pub struct LayerSlots {
     pub projections: [LinearSlot; 3],
     /// Of what attention found.
     pub found: Range<usize>,
+    /// The norms of the heads of queries and of keys, where there are any.
+    pub head_norms: [Range<usize>; 2],
     /// The norm before the gated network.
     pub second: Range<usize>,
     pub gate: Range<usize>,
@@ -32,9 +34,11 @@ pub struct LayerSlots {
 /// Where a decoder's parameters are in the vector of all.
 #[derive(Clone, Debug)]
 pub struct Slots {
+    /// Of observations, or the table of the tokens' vectors.
     pub input: LinearSlot,
     pub layers: Vec<LayerSlots>,
     pub norm: Range<usize>,
+    /// Empty where it is the table.
     pub head: Range<usize>,
 }
 
@@ -63,11 +67,17 @@ impl Slots {
             weight: take(inputs * outputs),
             bias: take(if biased { outputs } else { 0 }),
         };
-        let input = linear(shape.num_features, size, true);
+        let queries = shape.query_size();
+        let input = match shape.takes_tokens() {
+            true => linear(shape.num_actions, size, false),
+            false => linear(shape.num_features, size, true),
+        };
+        let head_norm = if shape.qk_norm { shape.head_dim } else { 0 };
         let layers = (0..shape.num_layers).map(|_| LayerSlots {
             first: linear(1, size, false).weight,
-            projections: [size, kv, kv].map(|outputs| linear(size, outputs, shape.qkv_bias)),
-            found: linear(size, size, false).weight,
+            projections: [queries, kv, kv].map(|outputs| linear(size, outputs, shape.qkv_bias)),
+            found: linear(queries, size, false).weight,
+            head_norms: [(); 2].map(|()| linear(1, head_norm, false).weight),
             second: linear(1, size, false).weight,
             gate: linear(size, inner, false).weight,
             up: linear(size, inner, false).weight,
@@ -75,16 +85,21 @@ impl Slots {
         });
         let layers = layers.collect();
         let norm = linear(1, size, false).weight;
-        Self { input, layers, norm, head: linear(size, shape.num_actions, false).weight }
+        let head = if shape.tie_word_embeddings { 0 } else { shape.num_actions };
+        Self { input, layers, norm, head: linear(size, head, false).weight }
     }
 
     /// The matrices whose inputs have a gradient, and how many inputs they have.
     pub fn matrices(&self, shape: &DecoderShape) -> Vec<(Range<usize>, usize)> {
         let (size, inner) = (shape.hidden_size, shape.intermediate_size);
-        let mut all = vec![(self.head.clone(), size)];
+        let mut all = Vec::new();
+        if !self.head.is_empty() {
+            all.push((self.head.clone(), size));
+        }
         for layer in &self.layers {
             all.extend(layer.projections.iter().map(|linear| (linear.weight.clone(), size)));
-            all.extend([&layer.found, &layer.gate, &layer.up].map(|slot| (slot.clone(), size)));
+            all.push((layer.found.clone(), shape.query_size()));
+            all.extend([&layer.gate, &layer.up].map(|slot| (slot.clone(), size)));
             all.push((layer.down.clone(), inner));
         }
         all

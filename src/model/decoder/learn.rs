@@ -181,7 +181,7 @@ impl SequenceLearner {
     pub fn new(shape: &DecoderShape, checkpointing: bool) -> Self {
         Self {
             slots: Slots::new(shape),
-            turns: Turns::new(shape.head_dim(), shape.rope_theta),
+            turns: Turns::new(shape),
             shape: shape.clone(),
             matrices: Matrices::default(),
             exchanged: Matrices::default(),
@@ -310,8 +310,8 @@ impl SequenceLearner {
             apply(normed, matrix, output, false);
             linear.add_bias(params, output);
         }
-        turn(&mut layer.queries, shape.head_dim(), &game.turns, 1.0);
-        turn(&mut layer.keys[own..], shape.head_dim(), &game.turns, 1.0);
+        turn(&mut layer.queries, shape.head_dim, &game.turns, 1.0);
+        turn(&mut layer.keys[own..], shape.head_dim, &game.turns, 1.0);
         let Layer { queries, keys, values, found, totals, .. } = layer;
         let heads = Heads { queries, keys, values };
         forward(shape, heads, &game.sight, [found, totals], room);
@@ -415,8 +415,8 @@ impl SequenceLearner {
             let of = Found { found: &layer.found, totals, gradient: found };
             let to = [&mut d_queries[..], &mut d_keys[..], &mut d_values[..]];
             backward(shape, Heads { queries, keys, values }, &game.sight, of, to, room);
-            turn(d_queries, shape.head_dim(), &game.turns, -1.0);
-            turn(&mut d_keys[own..], shape.head_dim(), &game.turns, -1.0);
+            turn(d_queries, shape.head_dim, &game.turns, -1.0);
+            turn(&mut d_keys[own..], shape.head_dim, &game.turns, -1.0);
             let outputs = [&d_queries[..], &d_keys[own..], &d_values[own..]];
             for (i, (linear, d)) in slot.projections.iter().zip(outputs).enumerate() {
                 weigh(&layer.first.normed, d, size, &mut g[linear.weight.clone()]);

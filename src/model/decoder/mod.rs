@@ -1,19 +1,21 @@
 //! The decoder, a transformer that looks back: for training anywhere, and on the CPU's vector units.
 //!
 //! Pre-norm, with root-mean-square norms, rotary positions, grouped-query attention and SwiGLU: with
-//! these, the shape of Llama and Qwen2. What enters is a linear layer of observations; all else
-//! ([`Decoder::hidden`]) takes a stream of vectors, wherever they come from.
+//! these, the shape of Llama and Qwen. What enters is a linear layer of observations or the vectors of
+//! tokens; all else ([`Decoder::hidden`]) takes a stream of vectors, wherever they come from.
 
-mod attention;
+pub(crate) mod attention;
 mod burn;
 mod config;
 mod cpu;
 mod kind;
-mod layers;
+pub(crate) mod layers;
 mod learn;
-mod product;
-mod rope;
+pub(crate) mod product;
+pub(crate) mod rope;
+mod rotary;
 mod shape;
+mod steps;
 #[cfg(test)]
 mod tests;
 mod tiles;
@@ -22,4 +24,4 @@ pub use self::burn::Decoder;
 pub use config::DecoderConfig;
 pub use cpu::NativeDecoder;
 pub use learn::{SequenceLearner, Sequences};
-pub use shape::DecoderShape;
+pub use shape::{DecoderShape, RopeScaling};

@@ -16,9 +16,13 @@ fn shape(num_layers: usize, heads: [usize; 2], context: usize, qkv_bias: bool) -
         num_layers,
         num_heads: heads[0],
         num_kv_heads: heads[1],
+        head_dim: 8 / heads[0],
         intermediate_size: 6,
         context,
         qkv_bias,
+        qk_norm: false,
+        tie_word_embeddings: false,
+        rope_scaling: None,
         rope_theta: 100.0,
         rms_norm_eps: 1e-3,
     }
@@ -101,7 +105,7 @@ impl<'a> Reference<'a> {
 
     /// Every head turned by the angles of a position.
     fn turned(&self, x: &[f64], position: usize) -> Vec<f64> {
-        let (dim, half) = (self.shape.head_dim(), self.shape.head_dim() / 2);
+        let (dim, half) = (self.shape.head_dim, self.shape.head_dim / 2);
         let number = |at: usize| {
             let (head, i) = (at / dim * dim, at % dim);
             let frequency = self.shape.rope_theta.powf(-2.0 * (i % half) as f64 / dim as f64);
@@ -116,7 +120,7 @@ impl<'a> Reference<'a> {
 
     /// The logits of the episode's next step.
     fn step(&self, obs: &[f64], seen: &mut Seen) -> Vec<f64> {
-        let (shape, dim) = (self.shape, self.shape.head_dim());
+        let (shape, dim) = (self.shape, self.shape.head_dim);
         let mut x = self.linear("input", obs);
         for (i, cache) in seen.0.iter_mut().enumerate() {
             let of = |name: &str| format!("layers.{i}.{name}");
@@ -404,8 +408,12 @@ fn by_hand_and_by_autodiff(
 
 #[test]
 fn sequences_by_hand_are_those_of_autodiff() {
-    let long =
-        DecoderShape { hidden_size: 96, intermediate_size: 80, ..shape(2, [3, 3], 70, true) };
+    let long = DecoderShape {
+        hidden_size: 96,
+        head_dim: 32,
+        intermediate_size: 80,
+        ..shape(2, [3, 3], 70, true)
+    };
     let cases = shapes().into_iter().zip([(7, 0), (9, 6), (7, 3), (8, 2), (20, 5)]);
     for (shape, (steps, before)) in cases.chain([(long, (160, 20))]) {
         let [[logits, gradient], [want_logits, want]] =
@@ -426,6 +434,7 @@ fn sequence_speed() {
     let shape = DecoderShape {
         num_features: 16,
         hidden_size: 128,
+        head_dim: 32,
         intermediate_size: 384,
         context: 256,
         ..shape(4, [4, 2], 256, false)

@@ -1,0 +1,103 @@
+//! Tokens that are characters, for models that begin from nothing.
+
+use super::error::LanguageError;
+use serde_json::{Value, json};
+
+/// The token that ends a text.
+pub const END: u32 = 0;
+/// What that token is called in files.
+const END_NAME: &str = "<|end|>";
+
+/// A vocabulary of characters; token 0 ends a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Characters {
+    /// Sorted, each once; the first is token 1.
+    characters: Vec<char>,
+}
+
+impl Characters {
+    /// Those that occur in a text.
+    pub fn of(text: &str) -> Self {
+        let mut characters: Vec<char> = text.chars().collect();
+        characters.sort_unstable();
+        characters.dedup();
+        Self { characters }
+    }
+
+    /// The number of tokens.
+    pub fn vocabulary(&self) -> usize {
+        self.characters.len() + 1
+    }
+
+    /// The tokens of a text.
+    ///
+    /// # Errors
+    /// If it has a character that is no token.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, LanguageError> {
+        let token = |c: char| match self.characters.binary_search(&c) {
+            Ok(at) => Ok(at as u32 + 1),
+            Err(_) => Err(LanguageError::Character(c)),
+        };
+        text.chars().map(token).collect()
+    }
+
+    /// The text of tokens; the end is none of it.
+    pub fn decode(&self, tokens: &[u32]) -> String {
+        let character = |token: &u32| self.characters.get((*token as usize).checked_sub(1)?);
+        tokens.iter().filter_map(character).collect()
+    }
+
+    /// The same as a `tokenizer.json`.
+    pub fn to_json(&self) -> Value {
+        let named =
+            self.characters.iter().zip(1u32..).map(|(c, token)| (c.to_string(), json!(token)));
+        let mut vocabulary: serde_json::Map<String, Value> = named.collect();
+        vocabulary.insert(END_NAME.to_string(), json!(END));
+        json!({
+            "version": "1.0",
+            "truncation": null,
+            "padding": null,
+            "added_tokens": [{
+                "id": END, "content": END_NAME, "single_word": false, "lstrip": false,
+                "rstrip": false, "normalized": false, "special": true,
+            }],
+            "normalizer": null,
+            "pre_tokenizer": {
+                "type": "Split", "pattern": { "Regex": "[\\s\\S]" }, "behavior": "Isolated",
+                "invert": false,
+            },
+            "post_processor": null,
+            "decoder": { "type": "Fuse" },
+            "model": { "type": "WordLevel", "vocab": vocabulary, "unk_token": END_NAME },
+        })
+    }
+
+    /// Those of a `tokenizer.json` that [`Characters::to_json`] has made.
+    pub fn from_json(json: &Value) -> Option<Self> {
+        let model = json.get("model")?;
+        if model.get("type")? != "WordLevel" || model.get("unk_token")? != END_NAME {
+            return None;
+        }
+        let vocabulary = model.get("vocab")?.as_object()?;
+        let names: String = vocabulary.keys().filter(|name| *name != END_NAME).cloned().collect();
+        let all = Self::of(&names);
+        (&all.to_json() == json).then_some(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn characters_are_tokens_and_tokens_characters() {
+        let characters = Characters::of("3 1 4 1 5\n");
+        assert_eq!(characters.vocabulary(), 7);
+        let tokens = characters.encode("1 5\n").unwrap();
+        assert_eq!(tokens, [3, 2, 6, 1]);
+        assert_eq!(characters.decode(&[3, 2, 6, 1, END]), "1 5\n");
+        let error = characters.encode("1 9").unwrap_err().to_string();
+        assert_eq!(error, "the character '9' is none of the model's tokens");
+        assert_eq!(Characters::from_json(&characters.to_json()), Some(characters));
+    }
+}

@@ -1,0 +1,338 @@
+//! Hugging Face's model folders, in and out.
+
+use super::names::{gather, hugging_face, is_turned, shape_in_files, turn};
+use super::template::ChatTemplate;
+use super::tokenizer::Tokenizer;
+use super::{Files, LanguageModel};
+use crate::model::language::error::{LanguageError, unread, unusable};
+use crate::model::{DecoderShape, Parameter, RopeScaling};
+use half::{bf16, f16};
+use memmap2::Mmap;
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use serde_json::{Value, json};
+use std::fs::File;
+use std::path::Path;
+
+const CONFIG: &str = "config.json";
+const GENERATION: &str = "generation_config.json";
+const TOKENIZER: &str = "tokenizer.json";
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+const TEMPLATE: &str = "chat_template.jinja";
+const WEIGHTS: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// What is kept of a folder besides the weights, to be written again.
+const KEPT: [&str; 9] = [
+    CONFIG,
+    GENERATION,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    TEMPLATE,
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+];
+
+/// Reads a folder.
+pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
+    let mut files = Files::new();
+    for name in KEPT {
+        let path = folder.join(name);
+        if path.is_file() {
+            files.insert(name.to_string(), std::fs::read(&path).map_err(unread(&path))?);
+        }
+    }
+    for name in [CONFIG, TOKENIZER] {
+        if !files.contains_key(name) {
+            return Err(unusable(folder, format!("there is no {name}")));
+        }
+    }
+    let path = folder.join(CONFIG);
+    let config = parse(&files, CONFIG, folder)?;
+    let mut shape = shape(&config, &path)?;
+    let weights = Weights::open(folder)?;
+    // A file without a head of its own has the tokens' vectors for one, whatever it says.
+    shape.tie_word_embeddings |= !weights.has("lm_head.weight");
+    let params = gather(&shape, folder, |parameter| weights.numbers(parameter))?;
+    finish(folder, shape, params, files)
+}
+
+/// Puts a model together from its parameters and the texts of its files.
+pub(super) fn finish(
+    path: &Path,
+    shape: DecoderShape,
+    params: Vec<f32>,
+    files: Files,
+) -> Result<LanguageModel, LanguageError> {
+    let tokenizer = Tokenizer::from_json(&files[TOKENIZER], &path.join(TOKENIZER))?;
+    if tokenizer.vocabulary() > shape.num_actions {
+        let (known, vocabulary) = (tokenizer.vocabulary(), shape.num_actions);
+        let reason = format!("the tokenizer has {known} tokens, the weights {vocabulary}");
+        return Err(unusable(path, reason));
+    }
+    let about = parse(&files, TOKENIZER_CONFIG, path)?;
+    let mut stop_tokens = Vec::new();
+    for name in [GENERATION, CONFIG] {
+        let ids = parse(&files, name, path)?;
+        let ids = match &ids["eos_token_id"] {
+            Value::Array(ids) => ids.clone(),
+            id => vec![id.clone()],
+        };
+        stop_tokens.extend(ids.iter().filter_map(|id| Some(id.as_u64()? as u32)));
+    }
+    let text = |name: &str| match &about[name] {
+        Value::String(text) => text.clone(),
+        token => token["content"].as_str().unwrap_or_default().to_string(),
+    };
+    let (bos, eos) = (text("bos_token"), text("eos_token"));
+    stop_tokens.extend(tokenizer.token(&eos));
+    stop_tokens.sort_unstable();
+    stop_tokens.dedup();
+    let source = match files.get(TEMPLATE) {
+        Some(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        None => match &about["chat_template"] {
+            Value::String(source) => Some(source.clone()),
+            // Several, by name.
+            Value::Array(all) => all
+                .iter()
+                .find(|one| one["name"] == "default")
+                .and_then(|one| Some(one["template"].as_str()?.to_string())),
+            _ => None,
+        },
+    };
+    let template = source.map(|source| ChatTemplate { source, bos, eos });
+    Ok(LanguageModel { shape, params, tokenizer, template, stop_tokens, files })
+}
+
+/// The JSON of a file; null where there is none.
+fn parse(files: &Files, name: &str, folder: &Path) -> Result<Value, LanguageError> {
+    match files.get(name) {
+        Some(bytes) => serde_json::from_slice(bytes).map_err(|e| unusable(&folder.join(name), e)),
+        None => Ok(Value::Null),
+    }
+}
+
+/// The shape that a `config.json` describes.
+fn shape(config: &Value, path: &Path) -> Result<DecoderShape, LanguageError> {
+    let kind = config["model_type"].as_str().unwrap_or("that it does not name");
+    if !["qwen2", "qwen3", "llama"].contains(&kind) {
+        return Err(LanguageError::Shape { path: path.to_path_buf(), found: kind.to_string() });
+    }
+    let missing = |name: &str| unusable(path, format!("there is no whole number `{name}`"));
+    let number =
+        |name: &str| config[name].as_u64().map(|x| x as usize).ok_or_else(|| missing(name));
+    let is_true = |name: &str| config[name].as_bool().unwrap_or(false);
+    if config["hidden_act"].as_str().unwrap_or("silu") != "silu" {
+        return Err(unusable(path, format!("`hidden_act` {} is not known", config["hidden_act"])));
+    }
+    for name in ["use_sliding_window", "mlp_bias"] {
+        if is_true(name) {
+            return Err(unusable(path, format!("`{name}` is not known")));
+        }
+    }
+    if kind != "qwen2" && is_true("attention_bias") {
+        return Err(unusable(path, "`attention_bias` is known of qwen2 only"));
+    }
+    let (hidden_size, num_heads) = (number("hidden_size")?, number("num_attention_heads")?);
+    let head_dim = match config["head_dim"].as_u64() {
+        Some(dim) => dim as usize,
+        None => hidden_size / num_heads.max(1),
+    };
+    let num_kv_heads = match config["num_key_value_heads"].as_u64() {
+        Some(heads) => heads as usize,
+        None => num_heads,
+    };
+    if num_kv_heads == 0 || num_heads % num_kv_heads != 0 || head_dim == 0 || head_dim % 2 != 0 {
+        let sizes = format!("{num_heads} heads, {num_kv_heads} of keys, of {head_dim} numbers");
+        return Err(unusable(path, format!("these do not fit together: {sizes}")));
+    }
+    // Newer versions put both into one table.
+    let rope = match (&config["rope_parameters"], &config["rope_scaling"]) {
+        (Value::Object(table), _) | (_, Value::Object(table)) => Value::Object(table.clone()),
+        _ => Value::Null,
+    };
+    let theta = rope["rope_theta"].as_f64().or_else(|| config["rope_theta"].as_f64());
+    Ok(DecoderShape {
+        num_features: 0,
+        num_actions: number("vocab_size")?,
+        hidden_size,
+        num_layers: number("num_hidden_layers")?,
+        num_heads,
+        num_kv_heads,
+        head_dim,
+        intermediate_size: number("intermediate_size")?,
+        context: number("max_position_embeddings").unwrap_or(2048),
+        qkv_bias: kind == "qwen2",
+        qk_norm: kind == "qwen3",
+        tie_word_embeddings: is_true("tie_word_embeddings"),
+        rope_theta: theta.unwrap_or(1e4),
+        rope_scaling: scaling(&rope, path)?,
+        rms_norm_eps: config["rms_norm_eps"].as_f64().unwrap_or(1e-6) as f32,
+    })
+}
+
+/// The change of the rotary frequencies, if there is one.
+fn scaling(rope: &Value, path: &Path) -> Result<Option<RopeScaling>, LanguageError> {
+    let kind = rope["rope_type"].as_str().or_else(|| rope["type"].as_str()).unwrap_or("default");
+    let number = |name: &str| {
+        rope[name].as_f64().ok_or_else(|| unusable(path, format!("rope: there is no `{name}`")))
+    };
+    match kind {
+        "default" => Ok(None),
+        "llama3" => Ok(Some(RopeScaling {
+            factor: number("factor")?,
+            low_freq_factor: number("low_freq_factor")?,
+            high_freq_factor: number("high_freq_factor")?,
+            original_max_position_embeddings: number("original_max_position_embeddings")?,
+        })),
+        other => Err(unusable(path, format!("the rope type `{other}` is not known"))),
+    }
+}
+
+/// The `config.json` of a shape.
+pub(super) fn config(shape: &DecoderShape, stop_tokens: &[u32]) -> Value {
+    let (kind, class) = match (shape.qk_norm, shape.qkv_bias) {
+        (true, _) => ("qwen3", "Qwen3ForCausalLM"),
+        (false, true) => ("qwen2", "Qwen2ForCausalLM"),
+        (false, false) => ("llama", "LlamaForCausalLM"),
+    };
+    let rope_scaling = shape.rope_scaling.map(|scaling| {
+        json!({
+            "rope_type": "llama3",
+            "factor": scaling.factor,
+            "low_freq_factor": scaling.low_freq_factor,
+            "high_freq_factor": scaling.high_freq_factor,
+            "original_max_position_embeddings": scaling.original_max_position_embeddings as u64,
+        })
+    });
+    json!({
+        "architectures": [class],
+        "model_type": kind,
+        "vocab_size": shape.num_actions,
+        "hidden_size": shape.hidden_size,
+        "num_hidden_layers": shape.num_layers,
+        "num_attention_heads": shape.num_heads,
+        "num_key_value_heads": shape.num_kv_heads,
+        "head_dim": shape.head_dim,
+        "intermediate_size": shape.intermediate_size,
+        "max_position_embeddings": shape.context,
+        "tie_word_embeddings": shape.tie_word_embeddings,
+        "rope_theta": shape.rope_theta,
+        "rope_scaling": rope_scaling,
+        // Shortest in decimal: a wider number would show its rounding.
+        "rms_norm_eps": shape.rms_norm_eps.to_string().parse::<f64>().unwrap_or(1e-6),
+        "hidden_act": "silu",
+        "attention_bias": false,
+        "torch_dtype": "float32",
+        "eos_token_id": stop_tokens.first(),
+        "bos_token_id": null,
+    })
+}
+
+/// The files of weights in a folder.
+struct Weights {
+    files: Vec<(std::path::PathBuf, Mmap)>,
+}
+
+impl Weights {
+    fn open(folder: &Path) -> Result<Self, LanguageError> {
+        let index = folder.join(INDEX);
+        let names = if index.is_file() {
+            let text = std::fs::read(&index).map_err(unread(&index))?;
+            let json: Value = serde_json::from_slice(&text).map_err(|e| unusable(&index, e))?;
+            let map = json["weight_map"].as_object();
+            let map = map.ok_or_else(|| unusable(&index, "there is no `weight_map`"))?;
+            let mut names: Vec<String> =
+                map.values().filter_map(|name| Some(name.as_str()?.to_string())).collect();
+            names.sort_unstable();
+            names.dedup();
+            names
+        } else {
+            vec![WEIGHTS.to_string()]
+        };
+        let open = |name: String| {
+            let path = folder.join(name);
+            let file = File::open(&path).map_err(unread(&path))?;
+            // SAFETY: the file is only read, and nobody is to change it meanwhile.
+            let map = unsafe { Mmap::map(&file) }.map_err(unread(&path))?;
+            SafeTensors::deserialize(&map).map_err(|e| unusable(&path, e))?;
+            Ok((path, map))
+        };
+        let files = names.into_iter().map(open).collect::<Result<_, LanguageError>>()?;
+        Ok(Self { files })
+    }
+
+    /// The tensor of this name, and the file that it is in.
+    fn find(&self, name: &str) -> Option<(&Path, TensorView<'_>)> {
+        self.files.iter().find_map(|(path, map)| {
+            let tensors = SafeTensors::deserialize(map).ok()?;
+            Some((path.as_path(), tensors.tensor(name).ok()?))
+        })
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.find(name).is_some()
+    }
+
+    /// The numbers of a parameter, as they lie in the file.
+    fn numbers(&self, parameter: &Parameter) -> Result<Vec<f32>, LanguageError> {
+        let name = hugging_face(parameter);
+        let (path, view) = self
+            .find(&name)
+            .ok_or_else(|| unusable(&self.files[0].0, format!("the tensor `{name}` is missing")))?;
+        let wanted = shape_in_files(parameter);
+        if view.shape() != wanted {
+            let found = view.shape();
+            return Err(unusable(path, format!("`{name}` is {found:?} instead of {wanted:?}")));
+        }
+        let halves = || view.data().as_chunks::<2>().0.iter();
+        match view.dtype() {
+            Dtype::F32 => {
+                let words = view.data().as_chunks::<4>().0.iter();
+                Ok(words.map(|word| f32::from_le_bytes(*word)).collect())
+            }
+            Dtype::F16 => Ok(halves().map(|half| f16::from_le_bytes(*half).to_f32()).collect()),
+            Dtype::BF16 => Ok(halves().map(|half| bf16::from_le_bytes(*half).to_f32()).collect()),
+            other => Err(unusable(path, format!("`{name}` holds {other:?}, not F32, F16 or BF16"))),
+        }
+    }
+}
+
+/// Writes a folder that holds the model.
+pub(super) fn write(model: &LanguageModel, folder: &Path) -> Result<(), LanguageError> {
+    let written = |path: &Path| {
+        let path = path.to_path_buf();
+        move |source| LanguageError::File { path, action: "written", source }
+    };
+    std::fs::create_dir_all(folder).map_err(written(folder))?;
+    for (name, bytes) in &model.files {
+        let path = folder.join(name);
+        std::fs::write(&path, bytes).map_err(written(&path))?;
+    }
+    let mut offset = 0;
+    let mut tensors = Vec::new();
+    for parameter in model.shape.parameters() {
+        let count = parameter.shape.iter().product();
+        let numbers = &model.params[offset..offset + count];
+        let mut turned = Vec::new();
+        let numbers = if is_turned(&parameter) {
+            turned.resize(count, 0.0);
+            turn(numbers, parameter.shape[1], &mut turned);
+            &turned
+        } else {
+            numbers
+        };
+        let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+        tensors.push((hugging_face(&parameter), shape_in_files(&parameter), bytes));
+        offset += count;
+    }
+    let views = tensors.iter().map(|(name, shape, bytes)| {
+        let view = TensorView::new(Dtype::F32, shape.clone(), bytes);
+        (name.clone(), view.expect("the length is that of the shape"))
+    });
+    let about = [("format".to_string(), "pt".to_string())].into();
+    let path = folder.join(WEIGHTS);
+    let bytes = safetensors::serialize(views, Some(about)).map_err(|e| unusable(&path, e))?;
+    std::fs::write(&path, bytes).map_err(written(&path))
+}

@@ -1,0 +1,142 @@
+//! A language model: weights, vocabulary, chat template, and what else its files say.
+
+mod bpe;
+mod gguf;
+mod hugging_face;
+mod names;
+mod quants;
+mod split;
+mod template;
+mod tokenizer;
+
+pub use template::ChatTemplate;
+pub use tokenizer::Tokenizer;
+
+use super::characters::{Characters, END};
+use super::error::LanguageError;
+use crate::model::DecoderShape;
+use crate::rng::{draw, uniform};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// The texts of a model's files but the weights, by their names.
+type Files = BTreeMap<String, Vec<u8>>;
+
+/// A language model.
+#[derive(Clone, Debug)]
+pub struct LanguageModel {
+    /// The sizes and switches of its decoder.
+    pub shape: DecoderShape,
+    /// Its parameters, in the order of [`DecoderShape::parameters`].
+    pub params: Vec<f32>,
+    /// Its vocabulary.
+    pub tokenizer: Tokenizer,
+    /// How it takes messages, if it does.
+    pub template: Option<ChatTemplate>,
+    /// The tokens that end a text.
+    pub stop_tokens: Vec<u32>,
+    files: Files,
+}
+
+impl LanguageModel {
+    /// From a Hugging Face folder or a GGUF file.
+    ///
+    /// # Errors
+    /// If it cannot be read, or is of a shape that is not known.
+    pub fn load(path: &Path) -> Result<Self, LanguageError> {
+        match path.is_file() {
+            true => gguf::read(path),
+            false => hugging_face::read(path),
+        }
+    }
+
+    /// A fresh one of these sizes, whose tokens are the characters of a text; the vocabulary of the shape
+    /// does not matter.
+    pub fn tiny(sizes: &DecoderShape, alphabet: &str, key: u32) -> Self {
+        let characters = Characters::of(alphabet);
+        let shape = DecoderShape { num_actions: characters.vocabulary(), ..sizes.clone() };
+        let text = |value: &Value| serde_json::to_vec_pretty(value).expect("JSON is text");
+        let about = json!({ "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>" });
+        let files = [
+            ("config.json", text(&hugging_face::config(&shape, &[END]))),
+            ("tokenizer.json", text(&characters.to_json())),
+            ("tokenizer_config.json", text(&about)),
+        ];
+        Self {
+            params: fresh(&shape, key),
+            shape,
+            tokenizer: Tokenizer::Characters(characters),
+            template: None,
+            stop_tokens: vec![END],
+            files: files.map(|(name, bytes)| (name.to_string(), bytes)).into(),
+        }
+    }
+
+    /// Writes it as a Hugging Face folder.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn save(&self, folder: &Path) -> Result<(), LanguageError> {
+        hugging_face::write(self, folder)
+    }
+
+    /// The tokens of a prompt: of its messages, where the model has a chat template and there are any, else
+    /// of its text.
+    ///
+    /// # Errors
+    /// If the template fails, or the text cannot be made of tokens.
+    pub fn prompt(
+        &self,
+        text: &str,
+        messages: &[impl Serialize],
+    ) -> Result<Vec<u32>, LanguageError> {
+        match &self.template {
+            Some(template) if !messages.is_empty() => {
+                // The template has put all special tokens where they belong.
+                self.tokenizer.encode(&template.render(messages)?, false)
+            }
+            _ => self.tokenizer.encode(text, true),
+        }
+    }
+
+    /// The text of a completion's tokens, without what ended it.
+    pub fn text(&self, tokens: &[u32]) -> String {
+        let ended = tokens.last().is_some_and(|token| self.stop_tokens.contains(token));
+        self.tokenizer.decode(&tokens[..tokens.len() - usize::from(ended)])
+    }
+}
+
+/// First weights: normal, of the deviation that keeps the stream's size, as in GPT-2 smaller where they add
+/// to the stream (Radford et al. 2019); norms 1, biases 0.
+fn fresh(shape: &DecoderShape, key: u32) -> Vec<f32> {
+    let mut params = Vec::with_capacity(shape.num_params());
+    let added = (2.0 * shape.num_layers as f64).sqrt().recip();
+    for (number, parameter) in shape.parameters().iter().enumerate() {
+        let count: usize = parameter.shape.iter().product();
+        if parameter.shape.len() == 1 {
+            let value = if parameter.name.ends_with("bias") { 0.0 } else { 1.0 };
+            params.extend(std::iter::repeat_n(value, count));
+            continue;
+        }
+        let name = &parameter.name;
+        let unit = (parameter.shape[0] as f64).sqrt().recip();
+        let deviation = match () {
+            () if name.starts_with("embed_tokens") || name.starts_with("lm_head") => 0.02,
+            () if name.contains("o_proj") || name.contains("down_proj") => unit * added,
+            () => unit,
+        };
+        let key = draw(key, number as u32);
+        params.extend((0..count as u32).map(|i| (deviation * normal(key, i)) as f32));
+    }
+    params
+}
+
+/// The normal draw of this number (Box and Muller 1958).
+fn normal(key: u32, number: u32) -> f64 {
+    // 1 - u keeps the logarithm finite.
+    let u1 = 1.0 - f64::from(uniform(draw(key, 2 * number)));
+    let u2 = f64::from(uniform(draw(key, 2 * number + 1)));
+    (-2.0 * u1.ln()).sqrt() * (std::f64::consts::TAU * u2).cos()
+}

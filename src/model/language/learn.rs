@@ -1,0 +1,368 @@
+//! Groups of completions on their way through a decoder and back.
+//!
+//! A prompt goes forward once and back once, whatever the number of its completions: what those find in it
+//! is what generation finds, and on the way back the gradients of its keys and values are added up.
+
+use super::cache::Cache;
+use super::rows::{Keep, Layer, Normed, Pass, Row, TokenDecoder};
+use crate::model::decoder::attention::{Found, Heads, Room, Sight, backward};
+use crate::model::decoder::layers::{bias_gradient, gate_backward, norm_backward, turn};
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// A prompt and its completions, as tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Text<'a> {
+    /// One token or more.
+    pub prompt: &'a [u32],
+    /// One token or more each.
+    pub completions: Vec<&'a [u32]>,
+}
+
+/// Texts that went through a decoder, with what the way back needs.
+#[derive(Clone, Debug, Default)]
+pub struct Reading {
+    prompts: Pass,
+    completions: Pass,
+    prompt_caches: Vec<Cache>,
+    completion_caches: Vec<Cache>,
+    /// The rows of each prompt in its pass.
+    prompt_pieces: Vec<Piece>,
+    /// The rows of each completion in its pass.
+    completion_pieces: Vec<Piece>,
+    /// The normed streams that tokens follow from: of each prompt's last token, then of the completions'
+    /// tokens but the last ones: `[predictions, hidden_size]`.
+    hidden: Vec<f32>,
+}
+
+/// The rows of a piece of text in its pass, and the prompt that it follows.
+#[derive(Clone, Debug)]
+struct Piece {
+    rows: Range<usize>,
+    prompt: Option<usize>,
+}
+
+impl Reading {
+    /// The normed streams that tokens follow from: `[predictions, hidden_size]`.
+    pub fn hidden(&self) -> &[f32] {
+        &self.hidden
+    }
+
+    /// Which of [`Reading::hidden`] token number `at` of a completion follows from; completions are counted
+    /// through all texts.
+    pub fn prediction(&self, completion: usize, at: usize) -> usize {
+        let Piece { rows, prompt } = &self.completion_pieces[completion];
+        match at {
+            0 => prompt.expect("a completion follows a prompt"),
+            _ => self.prompt_pieces.len() + rows.start + at - 1,
+        }
+    }
+}
+
+impl TokenDecoder {
+    /// Sends texts through all layers.
+    ///
+    /// # Panics
+    /// If a prompt or a completion has no token.
+    pub fn read(&self, texts: &[Text], keep: Keep, reading: &mut Reading) {
+        let (shape, size) = (self.shape(), self.shape().hidden_size);
+        let [mut prompts, mut completions] = [Vec::new(), Vec::new()];
+        reading.prompt_pieces.clear();
+        reading.completion_pieces.clear();
+        reading.prompt_caches.resize_with(texts.len(), Cache::default);
+        let count = texts.iter().map(|text| text.completions.len()).sum();
+        reading.completion_caches.resize_with(count, Cache::default);
+        for (number, text) in texts.iter().enumerate() {
+            let rows = |tokens: &[u32], cache: usize| -> Vec<Row> {
+                let tokens = tokens.iter().enumerate();
+                tokens.map(|(at, token)| Row { token: *token, cache, at }).collect()
+            };
+            let start = prompts.len();
+            prompts.extend(rows(text.prompt, number));
+            reading.prompt_caches[number].begin(shape, text.prompt.len(), None);
+            reading.prompt_pieces.push(Piece { rows: start..prompts.len(), prompt: None });
+            for tokens in &text.completions {
+                let (start, cache) = (completions.len(), reading.completion_pieces.len());
+                completions.extend(rows(&tokens[..tokens.len() - 1], cache));
+                let before = Some((number, text.prompt.len()));
+                reading.completion_caches[cache].begin(shape, tokens.len(), before);
+                let piece = Piece { rows: start..completions.len(), prompt: Some(number) };
+                reading.completion_pieces.push(piece);
+            }
+        }
+        self.forward(&prompts, &mut reading.prompt_caches, &[], keep, &mut reading.prompts);
+        let (caches, before) = (&mut reading.completion_caches, &reading.prompt_caches);
+        self.forward(&completions, caches, before, keep, &mut reading.completions);
+        reading.hidden.clear();
+        for Piece { rows, .. } in &reading.prompt_pieces {
+            let last = &reading.prompts.hidden()[(rows.end - 1) * size..rows.end * size];
+            reading.hidden.extend_from_slice(last);
+        }
+        reading.hidden.extend_from_slice(reading.completions.hidden());
+    }
+
+    /// Adds the gradient of the parameters, from that of [`Reading::hidden`], to `gradient`.
+    pub fn learn(&self, reading: &mut Reading, of_hidden: &[f32], gradient: &mut [f32]) {
+        let (shape, size) = (self.shape(), self.shape().hidden_size);
+        let Reading { prompts, completions, prompt_pieces, completion_pieces, .. } = reading;
+        let (of_last, of_completions) = of_hidden.split_at(prompt_pieces.len() * size);
+        let mut of_prompts = vec![0.0; prompts.rows.len() * size];
+        for (Piece { rows, .. }, of) in prompt_pieces.iter().zip(of_last.chunks(size)) {
+            of_prompts[(rows.end - 1) * size..rows.end * size].copy_from_slice(of);
+        }
+        let none = [(); 2].map(|()| vec![0.0; prompts.rows.len() * shape.kv_size()]);
+        let mut of_keys_values = vec![none; shape.num_layers];
+        let mut back = Back { decoder: self, gradient, of_keys_values: &mut of_keys_values };
+        let before =
+            Before { pass: prompts, caches: &reading.prompt_caches, pieces: prompt_pieces };
+        let caches = &mut reading.completion_caches;
+        back.pass(completions, caches, completion_pieces, Some(before), of_completions);
+        back.pass(prompts, &mut reading.prompt_caches, prompt_pieces, None, &of_prompts);
+    }
+
+    /// The gradient of normed vectors from that of their logits; adds that of the head to `gradient`.
+    pub fn learn_logits(
+        &self,
+        hidden: &[f32],
+        of_logits: &[f32],
+        of_hidden: &mut [f32],
+        gradient: &mut [f32],
+    ) {
+        let (shape, wide) = (self.shape(), self.wide());
+        let (size, vocabulary) = (shape.hidden_size, shape.num_actions);
+        if shape.tie_word_embeddings {
+            let table = self.slots.input.weight.clone();
+            wide.apply(of_logits, &self.params()[table.clone()], vocabulary, of_hidden, false);
+            wide.weigh(of_logits, hidden, vocabulary, &mut gradient[table]);
+        } else {
+            let head = self.slots.head.clone();
+            self.back(&head, of_logits, size, of_hidden, false);
+            wide.weigh(hidden, of_logits, size, &mut gradient[head]);
+        }
+    }
+}
+
+/// Gradients of the keys and of the values of prompts: `[rows, kv_size]` each.
+type OfKeysValues = [Vec<f32>; 2];
+
+/// The prompts that completions follow.
+#[derive(Clone, Copy)]
+struct Before<'a> {
+    pass: &'a Pass,
+    caches: &'a [Cache],
+    pieces: &'a [Piece],
+}
+
+/// The way back, which adds to a gradient.
+struct Back<'a> {
+    decoder: &'a TokenDecoder,
+    gradient: &'a mut [f32],
+    /// Of the prompts, layer by layer: what their completions add to it.
+    of_keys_values: &'a mut [OfKeysValues],
+}
+
+/// Gradients of a piece's queries, and of all keys and values that they were compared with.
+struct OfPiece {
+    queries: Vec<f32>,
+    keys_values: [Vec<f32>; 2],
+}
+
+impl Back<'_> {
+    /// Back through a pass, from the gradient of its normed stream.
+    fn pass(
+        &mut self,
+        pass: &Pass,
+        caches: &mut [Cache],
+        pieces: &[Piece],
+        before: Option<Before>,
+        of_hidden: &[f32],
+    ) {
+        if pass.rows.is_empty() {
+            return;
+        }
+        let decoder = self.decoder;
+        let mut of_stream = vec![0.0; of_hidden.len()];
+        let norm = decoder.slots.norm.clone();
+        self.norm(&pass.last, norm, of_hidden.to_vec(), &mut of_stream);
+        for number in (0..decoder.shape().num_layers).rev() {
+            let mut again = Layer::default();
+            let layer = match pass.streams.get(number) {
+                Some(stream) => {
+                    let caches = (&mut *caches, before.map_or(&[][..], |before| before.caches));
+                    let mut stream = stream.clone();
+                    decoder.layer(number, &pass.rows, &pass.turns, caches, &mut stream, &mut again);
+                    &again
+                }
+                None => &pass.layers[number],
+            };
+            let of_found = self.network(number, layer, &mut of_stream);
+            let found = self.attention(number, layer, pieces, before, &of_found);
+            self.projections(number, layer, &pass.turns, found, &mut of_stream);
+        }
+        let table = self.decoder.slots.input.weight.start;
+        let size = self.decoder.shape().hidden_size;
+        for (row, of) in pass.rows.iter().zip(of_stream.chunks_exact(size)) {
+            let sum = &mut self.gradient[table + row.token as usize * size..][..size];
+            sum.iter_mut().zip(of).for_each(|(sum, x)| *sum += x);
+        }
+    }
+
+    /// Adds to the gradients of what was normed and of a norm's weights.
+    fn norm(&mut self, of: &Normed, slot: Range<usize>, mut of_normed: Vec<f32>, to: &mut [f32]) {
+        let weight = &self.decoder.params()[slot.clone()];
+        let to = [to, &mut self.gradient[slot]];
+        norm_backward(&of.stream, weight, &of.scale, &mut of_normed, to);
+    }
+
+    /// Back through the gated network; gives the gradient of what attention found.
+    fn network(&mut self, number: usize, layer: &Layer, of_stream: &mut [f32]) -> Vec<f32> {
+        let (decoder, wide) = (self.decoder, self.decoder.wide());
+        let (size, inner) = (decoder.shape().hidden_size, decoder.shape().intermediate_size);
+        let slot = &decoder.slots.layers[number];
+        wide.weigh(&layer.inner, of_stream, inner, &mut self.gradient[slot.down.clone()]);
+        let mut of_gate = vec![0.0; layer.inner.len()];
+        let mut of_up = vec![0.0; layer.inner.len()];
+        decoder.back(&slot.down, of_stream, inner, &mut of_gate, false);
+        gate_backward(&layer.gate, &layer.up, &mut of_gate, &mut of_up);
+        let mut of_normed = vec![0.0; of_stream.len()];
+        for (i, (of, weight)) in
+            [(&of_gate, &slot.gate), (&of_up, &slot.up)].into_iter().enumerate()
+        {
+            wide.weigh(&layer.second.normed, of, size, &mut self.gradient[weight.clone()]);
+            decoder.back(weight, of, size, &mut of_normed, i > 0);
+        }
+        self.norm(&layer.second, slot.second.clone(), of_normed, of_stream);
+        let width = decoder.shape().query_size();
+        wide.weigh(&layer.found, of_stream, width, &mut self.gradient[slot.found.clone()]);
+        let mut of_found = vec![0.0; layer.found.len()];
+        decoder.back(&slot.found, of_stream, width, &mut of_found, false);
+        of_found
+    }
+
+    /// Back through attention; gives the gradients of the rows' queries, keys and values.
+    fn attention(
+        &mut self,
+        number: usize,
+        layer: &Layer,
+        pieces: &[Piece],
+        before: Option<Before>,
+        of_found: &[f32],
+    ) -> [Vec<f32>; 3] {
+        let decoder = self.decoder;
+        let (width, kv) = (decoder.shape().query_size(), decoder.shape().kv_size());
+        let again = before.and_then(|before| {
+            let stream = before.pass.streams.get(number)?;
+            let mut layer = Layer::default();
+            decoder.project(number, &before.pass.turns, stream, &mut layer);
+            Some(layer)
+        });
+        let prompts = before.map(|before| match &again {
+            Some(layer) => layer,
+            None => &before.pass.layers[number],
+        });
+        let prompt_rows = |piece: &Piece| match (before, piece.prompt) {
+            (Some(before), Some(prompt)) => before.pieces[prompt].rows.clone(),
+            _ => 0..0,
+        };
+        let one = |room: &mut Room, piece: &Piece| {
+            let rows = prompt_rows(piece);
+            let all = |which: usize| {
+                let own = &layer.projected[which][piece.rows.start * kv..piece.rows.end * kv];
+                let before = prompts.map_or(&[][..], |layer| {
+                    &layer.projected[which][rows.start * kv..rows.end * kv]
+                });
+                [before, own].concat()
+            };
+            self.piece(layer, piece, rows.len(), [all(1), all(2)], of_found, room)
+        };
+        let all: Vec<OfPiece> = match decoder.is_small() {
+            true => {
+                let mut room = Room::default();
+                pieces.iter().map(|piece| one(&mut room, piece)).collect()
+            }
+            false => pieces.par_iter().map_init(Room::default, one).collect(),
+        };
+        let mut of = [vec![0.0; of_found.len()], Vec::new(), Vec::new()];
+        for (i, sum) in self.of_keys_values[number].iter_mut().enumerate() {
+            of[i + 1] = match before {
+                Some(_) => vec![0.0; layer.projected[1].len()],
+                None => std::mem::take(sum),
+            };
+        }
+        for (piece, found) in pieces.iter().zip(&all) {
+            of[0][piece.rows.start * width..piece.rows.end * width].copy_from_slice(&found.queries);
+            let rows = prompt_rows(piece);
+            for (i, found) in found.keys_values.iter().enumerate() {
+                let (of_prompt, of_own) = found.split_at(rows.len() * kv);
+                if !of_prompt.is_empty() {
+                    let sum = &mut self.of_keys_values[number][i][rows.start * kv..rows.end * kv];
+                    sum.iter_mut().zip(of_prompt).for_each(|(sum, x)| *sum += x);
+                }
+                let sum = &mut of[i + 1][piece.rows.start * kv..piece.rows.end * kv];
+                sum.iter_mut().zip(of_own).for_each(|(sum, x)| *sum += x);
+            }
+        }
+        of
+    }
+
+    /// Back through a piece's attention to `before` tokens of its prompt and to its own.
+    fn piece(
+        &self,
+        layer: &Layer,
+        piece: &Piece,
+        before: usize,
+        [keys, values]: [Vec<f32>; 2],
+        of_found: &[f32],
+        room: &mut Room,
+    ) -> OfPiece {
+        let shape = self.decoder.shape();
+        let (width, heads, count) = (shape.query_size(), shape.num_heads, piece.rows.len());
+        let rows = piece.rows.start * width..piece.rows.end * width;
+        let totals = &layer.totals[piece.rows.start * heads..piece.rows.end * heads];
+        let by_head = |i: usize| totals[i % count * heads + i / count];
+        let totals: Vec<f32> = (0..totals.len()).map(by_head).collect();
+        let mut of = OfPiece {
+            queries: vec![0.0; rows.len()],
+            keys_values: [vec![0.0; keys.len()], vec![0.0; values.len()]],
+        };
+        let (queries, gradient) = (&layer.projected[0][rows.clone()], &of_found[rows.clone()]);
+        let of_rows = Found { found: &layer.found[rows], totals: &totals, gradient };
+        let sight = Sight { first: vec![0; count], before };
+        let [of_keys, of_values] = &mut of.keys_values;
+        let to = [&mut of.queries[..], of_keys, of_values];
+        let heads = Heads { queries, keys: &keys, values: &values };
+        if count > 0 {
+            backward(shape, heads, &sight, of_rows, to, room);
+        }
+        of
+    }
+
+    /// Back through the projections and the norm before them.
+    fn projections(
+        &mut self,
+        number: usize,
+        layer: &Layer,
+        turns: &[[f32; 2]],
+        mut of: [Vec<f32>; 3],
+        of_stream: &mut [f32],
+    ) {
+        let (decoder, wide) = (self.decoder, self.decoder.wide());
+        let size = decoder.shape().hidden_size;
+        let slot = &decoder.slots.layers[number];
+        for (of, (normed, slot)) in of.iter_mut().zip(layer.head_norms.iter().zip(&slot.head_norms))
+        {
+            turn(of, decoder.shape().head_dim, turns, -1.0);
+            if !slot.is_empty() {
+                let of_normed = std::mem::replace(of, vec![0.0; of.len()]);
+                self.norm(normed, slot.clone(), of_normed, of);
+            }
+        }
+        let mut of_normed = vec![0.0; of_stream.len()];
+        for (i, (linear, of)) in slot.projections.iter().zip(&of).enumerate() {
+            wide.weigh(&layer.first.normed, of, size, &mut self.gradient[linear.weight.clone()]);
+            bias_gradient(of, &mut self.gradient[linear.bias.clone()]);
+            decoder.back(&linear.weight, of, size, &mut of_normed, i > 0);
+        }
+        self.norm(&layer.first, slot.first.clone(), of_normed, of_stream);
+    }
+}

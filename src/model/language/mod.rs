@@ -1,0 +1,22 @@
+//! Language models: decoders over tokens with a vocabulary, in and out of files, and their way through the
+//! CPU.
+//!
+//! A model comes from a Hugging Face folder or a GGUF file (`LanguageModel::load`), or begins from nothing
+//! with characters for tokens (`LanguageModel::tiny`). [`TokenDecoder`] generates and learns.
+
+mod cache;
+mod characters;
+mod error;
+#[cfg(all(feature = "general", not(target_family = "wasm")))]
+mod files;
+mod learn;
+mod rows;
+mod wide;
+
+pub use cache::Cache;
+pub use characters::{Characters, END};
+pub use error::LanguageError;
+#[cfg(all(feature = "general", not(target_family = "wasm")))]
+pub use files::{ChatTemplate, LanguageModel, Tokenizer};
+pub use learn::{Reading, Text};
+pub use rows::{Keep, Pass, Row, TokenDecoder, normalize};

@@ -1,0 +1,329 @@
+//! A decoder's way from tokens to logits on the CPU, a row for each token.
+//!
+//! The same code generates and learns: a row's numbers depend on its own text alone, down to the last bit,
+//! whatever rows are beside it and however many threads there are.
+
+use super::cache::Cache;
+use super::wide::Wide;
+use crate::math::at_least;
+use crate::math::softmax::{Normalizer, normalizer, unnormalized};
+use crate::model::decoder::layers::{LinearSlot, Slots, gate, norm, turn};
+use crate::model::decoder::product::View;
+use crate::model::decoder::rope::Turns;
+use crate::model::{DecoderShape, LANES};
+use multiversion::multiversion;
+use rayon::prelude::*;
+
+/// Parameters from which on products are spread over the threads one by one; of smaller decoders, whole
+/// passes are.
+const LARGE: usize = 1 << 22;
+
+/// A decoder over tokens with its weights in the host's memory.
+#[derive(Clone, Debug)]
+pub struct TokenDecoder {
+    shape: DecoderShape,
+    params: Vec<f32>,
+    pub(super) slots: Slots,
+    pub(super) turns: Turns,
+}
+
+/// A token on its way: it is number `at` of a piece of text, whose keys and values are in `cache`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Which token.
+    pub token: u32,
+    /// The number of the cache.
+    pub cache: usize,
+    /// The token's number in the cache.
+    pub at: usize,
+}
+
+/// A normed stream.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Normed {
+    /// Before: `[rows, hidden_size]`.
+    pub stream: Vec<f32>,
+    /// What it was multiplied by: `[rows]`.
+    pub scale: Vec<f32>,
+    /// After, weights included: `[rows, hidden_size]`.
+    pub normed: Vec<f32>,
+}
+
+impl Normed {
+    /// Norms vectors of as many numbers as there are weights.
+    pub fn forward(&mut self, stream: &[f32], weight: &[f32], eps: f32) {
+        self.stream.clear();
+        self.stream.extend_from_slice(stream);
+        self.normed.resize(stream.len(), 0.0);
+        self.scale.resize(stream.len() / weight.len(), 0.0);
+        norm(stream, weight, eps, &mut self.scale, &mut self.normed);
+    }
+}
+
+/// What a layer makes of rows.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Layer {
+    pub first: Normed,
+    /// Queries, keys and values, turned: `[rows, query_size]`, `[rows, kv_size]` each.
+    pub projected: [Vec<f32>; 3],
+    /// Queries and keys before they were turned, where their heads are normed.
+    pub head_norms: [Normed; 2],
+    /// What attention found: `[rows, query_size]`.
+    pub found: Vec<f32>,
+    /// The logarithms of the weights' totals: `[rows, num_heads]`.
+    pub totals: Vec<f32>,
+    pub second: Normed,
+    pub gate: Vec<f32>,
+    pub up: Vec<f32>,
+    /// `silu(gate) * up`.
+    pub inner: Vec<f32>,
+}
+
+/// What a pass of rows leaves behind, and room for the next one.
+#[derive(Clone, Debug, Default)]
+pub struct Pass {
+    pub(super) rows: Vec<Row>,
+    /// Cosines and sines: `[rows, head_dim / 2]`.
+    pub(super) turns: Vec<[f32; 2]>,
+    /// One for every layer, or one for all of them.
+    pub(super) layers: Vec<Layer>,
+    /// The stream before each layer, where the rest is to be computed anew: `[rows, hidden_size]` each.
+    pub(super) streams: Vec<Vec<f32>>,
+    pub(super) last: Normed,
+    stream: Vec<f32>,
+}
+
+/// What of a pass is kept for a way back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// Nothing.
+    Nothing,
+    /// Each layer's input; the rest is computed anew on the way back.
+    Inputs,
+    /// All.
+    All,
+}
+
+impl Pass {
+    /// The normed stream after the last layer: `[rows, hidden_size]`.
+    pub fn hidden(&self) -> &[f32] {
+        &self.last.normed
+    }
+}
+
+impl TokenDecoder {
+    /// From parameters in the order of [`DecoderShape::parameters`].
+    ///
+    /// # Panics
+    /// If the number of parameters is another, or observations enter instead of tokens.
+    pub fn new(shape: DecoderShape, params: Vec<f32>) -> Self {
+        assert!(shape.takes_tokens(), "a decoder over tokens");
+        assert_eq!(params.len(), shape.num_params(), "params: [num_params]");
+        let (slots, turns) = (Slots::new(&shape), Turns::new(&shape));
+        Self { shape, params, slots, turns }
+    }
+
+    /// Its sizes and switches.
+    pub fn shape(&self) -> &DecoderShape {
+        &self.shape
+    }
+
+    /// Its parameters.
+    pub fn params(&self) -> &[f32] {
+        &self.params
+    }
+
+    /// Changes its parameters.
+    pub fn update(&mut self, change: impl FnOnce(&mut [f32])) {
+        change(&mut self.params);
+    }
+
+    /// Takes the parameters out.
+    pub fn into_params(self) -> Vec<f32> {
+        self.params
+    }
+
+    /// The head, `[hidden_size, vocabulary]`.
+    fn head(&self) -> View<'_> {
+        let (size, vocabulary) = (self.shape.hidden_size, self.shape.num_actions);
+        match self.shape.tie_word_embeddings {
+            true => View::rows(&self.params[self.slots.input.weight.clone()], size).transposed(),
+            false => View::rows(&self.params[self.slots.head.clone()], vocabulary),
+        }
+    }
+
+    /// Whether the products of this decoder are worth spreading.
+    pub(super) fn wide(&self) -> Wide {
+        Wide(self.params.len() >= LARGE)
+    }
+
+    /// Whether whole passes of this decoder are to be spread over the threads: it is too small for more.
+    pub fn is_small(&self) -> bool {
+        self.params.len() < LARGE
+    }
+
+    /// Sends rows through all layers. Their keys and values go into `caches`; what comes before those is in
+    /// `before`. A token must have its predecessors in the same pass or in a cache.
+    pub fn forward(
+        &self,
+        rows: &[Row],
+        caches: &mut [Cache],
+        before: &[Cache],
+        keep: Keep,
+        pass: &mut Pass,
+    ) {
+        let size = self.shape.hidden_size;
+        pass.rows.clear();
+        pass.rows.extend_from_slice(rows);
+        pass.turns.clear();
+        let mut stream = std::mem::take(&mut pass.stream);
+        stream.clear();
+        let table = &self.params[self.slots.input.weight.clone()];
+        for row in rows {
+            pass.turns.extend(self.turns.at(caches[row.cache].position(row.at)));
+            stream.extend_from_slice(&table[row.token as usize * size..][..size]);
+        }
+        let count = if keep == Keep::All { self.shape.num_layers } else { 1 };
+        pass.layers.resize_with(count, Layer::default);
+        pass.streams
+            .resize_with(if keep == Keep::Inputs { self.shape.num_layers } else { 0 }, Vec::new);
+        for number in 0..self.shape.num_layers {
+            if let Some(kept) = pass.streams.get_mut(number) {
+                kept.clear();
+                kept.extend_from_slice(&stream);
+            }
+            let layer = &mut pass.layers[if keep == Keep::All { number } else { 0 }];
+            self.layer(number, rows, &pass.turns, (caches, before), &mut stream, layer);
+        }
+        pass.last.forward(&stream, &self.params[self.slots.norm.clone()], self.shape.rms_norm_eps);
+        pass.stream = stream;
+    }
+
+    /// Sends rows through a layer: the stream becomes that after it.
+    pub(super) fn layer(
+        &self,
+        number: usize,
+        rows: &[Row],
+        turns: &[[f32; 2]],
+        (caches, before): (&mut [Cache], &[Cache]),
+        stream: &mut [f32],
+        layer: &mut Layer,
+    ) {
+        let (shape, params, wide) = (&self.shape, &self.params, self.wide());
+        let (size, kv, eps) = (shape.hidden_size, shape.kv_size(), shape.rms_norm_eps);
+        let slot = &self.slots.layers[number];
+        self.project(number, turns, stream, layer);
+        let [queries, keys, values] = &layer.projected;
+        let new = keys.chunks_exact(kv).zip(values.chunks_exact(kv));
+        for (row, (key, value)) in rows.iter().zip(new) {
+            caches[row.cache].write(shape, number, row.at, [key, value]);
+        }
+        layer.found.resize(queries.len(), 0.0);
+        layer.totals.resize(rows.len() * shape.num_heads, 0.0);
+        let caches: &[Cache] = caches;
+        let width = shape.query_size();
+        let find = |scores: &mut Vec<f32>,
+                    (i, (found, totals)): (usize, (&mut [f32], &mut [f32]))| {
+            let Row { cache, at, .. } = rows[i];
+            let queries = &queries[i * width..][..width];
+            caches[cache].find(before, shape, [number, at], queries, [found, totals], scores);
+        };
+        if wide.0 {
+            let found = layer.found.par_chunks_exact_mut(width);
+            let totals = layer.totals.par_chunks_exact_mut(shape.num_heads);
+            found.zip(totals).enumerate().for_each_init(Vec::new, find);
+        } else {
+            let found = layer.found.chunks_exact_mut(width);
+            let totals = layer.totals.chunks_exact_mut(shape.num_heads);
+            let mut scores = Vec::new();
+            found.zip(totals).enumerate().for_each(|each| find(&mut scores, each));
+        }
+        wide.apply(&layer.found, &params[slot.found.clone()], width, stream, true);
+        layer.second.forward(stream, &params[slot.second.clone()], eps);
+        let inner = rows.len() * shape.intermediate_size;
+        for (output, weight) in [(&mut layer.gate, &slot.gate), (&mut layer.up, &slot.up)] {
+            output.resize(inner, 0.0);
+            wide.apply(&layer.second.normed, &params[weight.clone()], size, output, false);
+        }
+        layer.inner.resize(inner, 0.0);
+        gate(&layer.gate, &layer.up, &mut layer.inner);
+        let weight = &params[slot.down.clone()];
+        wide.apply(&layer.inner, weight, shape.intermediate_size, stream, true);
+    }
+
+    /// Queries, keys and values of a stream, turned.
+    pub(super) fn project(
+        &self,
+        number: usize,
+        turns: &[[f32; 2]],
+        stream: &[f32],
+        layer: &mut Layer,
+    ) {
+        let (shape, params) = (&self.shape, &self.params);
+        let (size, eps) = (shape.hidden_size, shape.rms_norm_eps);
+        let slot = &self.slots.layers[number];
+        layer.first.forward(stream, &params[slot.first.clone()], eps);
+        for (linear, output) in slot.projections.iter().zip(&mut layer.projected) {
+            self.linear(linear, &layer.first.normed, size, output);
+        }
+        let heads = layer.head_norms.iter_mut().zip(&mut layer.projected);
+        for ((normed, heads), slot) in heads.zip(&slot.head_norms) {
+            if !slot.is_empty() {
+                normed.forward(heads, &params[slot.clone()], eps);
+                heads.copy_from_slice(&normed.normed);
+            }
+        }
+        let [queries, keys, _] = &mut layer.projected;
+        turn(queries, shape.head_dim, turns, 1.0);
+        turn(keys, shape.head_dim, turns, 1.0);
+    }
+
+    /// A linear layer with its bias, if it has one.
+    fn linear(&self, slot: &LinearSlot, x: &[f32], inputs: usize, output: &mut Vec<f32>) {
+        let weight = &self.params[slot.weight.clone()];
+        output.resize(x.len() / inputs * (weight.len() / inputs), 0.0);
+        self.wide().apply(x, weight, inputs, output, false);
+        slot.add_bias(&self.params, output);
+    }
+
+    /// The gradient of what a matrix was applied to, from that of its result.
+    pub(super) fn back(
+        &self,
+        slot: &std::ops::Range<usize>,
+        of_output: &[f32],
+        inputs: usize,
+        of_input: &mut [f32],
+        add: bool,
+    ) {
+        self.wide().back(of_output, &self.params[slot.clone()], inputs, of_input, add);
+    }
+
+    /// Logits of normed vectors: `[rows, vocabulary]`.
+    pub fn logits(&self, hidden: &[f32], logits: &mut Vec<f32>) {
+        let size = self.shape.hidden_size;
+        logits.resize(hidden.len() / size * self.shape.num_actions, 0.0);
+        self.wide().product(hidden, self.head(), size, logits, false);
+    }
+}
+
+/// Numbers that are summed up before their sum goes on in double precision.
+const PART: usize = 64 * LANES;
+
+/// What makes probabilities of logits.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+pub fn normalize(logits: &[f32]) -> Normalizer {
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    for block in logits.chunks(LANES) {
+        lanes.iter_mut().zip(block).for_each(|(max, x)| *max = at_least(*max, *x));
+    }
+    let max = lanes.iter().fold(f32::NEG_INFINITY, |max, x| at_least(max, *x));
+    let mut total = 0.0f64;
+    for part in logits.chunks(PART) {
+        let mut sums = [0.0f32; LANES];
+        for block in part.chunks(LANES) {
+            sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += unnormalized(*x, max));
+        }
+        total += f64::from(sums.iter().sum::<f32>());
+    }
+    normalizer(max, total as f32)
+}

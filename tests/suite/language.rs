@@ -1,0 +1,250 @@
+//! Language models: files in and out, and text that depends on nothing but its prompt, its key and the weights.
+
+use grove::model::language::{
+    Cache, Keep, LanguageModel, Pass, Reading, Row, Text, TokenDecoder, normalize,
+};
+use grove::rollout::generate::{Completion, Generator, Prompt, Sampling};
+use serde::Deserialize;
+use serde_json::json;
+use std::path::{Path, PathBuf};
+
+/// What `transformers` says of a folder; `tests/language/make_fixtures.py` wrote it.
+#[derive(Deserialize)]
+struct Expected {
+    text: String,
+    tokens: Vec<u32>,
+    logits: Vec<Vec<f32>>,
+    greedy: Vec<u32>,
+    chat: String,
+}
+
+const FOLDERS: [&str; 3] = ["qwen2", "qwen3", "llama"];
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language").join(name)
+}
+
+fn load(name: &str) -> (LanguageModel, Expected) {
+    let expected = std::fs::read(folder(name).join("expected.json")).unwrap();
+    let model = LanguageModel::load(&folder(name)).unwrap();
+    (model, serde_json::from_slice(&expected).unwrap())
+}
+
+fn decoder(model: &LanguageModel) -> TokenDecoder {
+    TokenDecoder::new(model.shape.clone(), model.params.clone())
+}
+
+/// Logits of what comes after each token of a text.
+fn logits(decoder: &TokenDecoder, tokens: &[u32]) -> Vec<Vec<f32>> {
+    let rows = tokens.iter().enumerate().map(|(at, token)| Row { token: *token, cache: 0, at });
+    let rows: Vec<Row> = rows.collect();
+    let mut caches = [Cache::new(decoder.shape(), tokens.len(), None)];
+    let mut pass = Pass::default();
+    decoder.forward(&rows, &mut caches, &[], Keep::Nothing, &mut pass);
+    let mut logits = Vec::new();
+    decoder.logits(pass.hidden(), &mut logits);
+    logits.chunks_exact(decoder.shape().num_actions).map(<[f32]>::to_vec).collect()
+}
+
+fn generate(
+    decoder: &TokenDecoder,
+    prompts: &[Prompt],
+    sampling: &Sampling,
+    slots: usize,
+) -> Vec<Vec<Completion>> {
+    Generator { decoder, sampling, slots, stop: None, listener: None }.generate(prompts)
+}
+
+#[test]
+fn folders_of_transformers_give_its_logits_and_its_text() {
+    for name in FOLDERS {
+        let (model, expected) = load(name);
+        assert_eq!(model.prompt(&expected.text, &[] as &[()]).unwrap(), expected.tokens, "{name}");
+        let decoder = decoder(&model);
+        let got = logits(&decoder, &expected.tokens);
+        let largest = expected.logits.concat().iter().fold(0.0f32, |max, x| max.max(x.abs()));
+        for (got, want) in got[got.len() - 2..].iter().flatten().zip(expected.logits.concat()) {
+            assert!((got - want).abs() < 1e-4 * largest, "{name}: {got} instead of {want}");
+        }
+        let sampling = Sampling { temperature: 0.0, max_new_tokens: 64, ..Sampling::default() };
+        let prompt = Prompt { tokens: expected.tokens, completions: 1, key: 0 };
+        let completions = generate(&decoder, &[prompt], &sampling, 1);
+        assert_eq!(completions[0][0].tokens, expected.greedy, "{name}");
+        let messages = [json!({ "role": "user", "content": " jumps over " })];
+        assert_eq!(model.template.as_ref().unwrap().render(&messages).unwrap(), expected.chat);
+    }
+}
+
+#[test]
+fn what_is_saved_is_loaded_again() {
+    for name in FOLDERS {
+        let (model, expected) = load(name);
+        let copy = tempfile::tempdir().unwrap();
+        model.save(copy.path()).unwrap();
+        let again = LanguageModel::load(copy.path()).unwrap();
+        assert!(again.params == model.params && again.shape == model.shape, "{name}");
+        assert_eq!(again.prompt(&expected.text, &[] as &[()]).unwrap(), expected.tokens);
+        assert_eq!((again.template, again.stop_tokens), (model.template, model.stop_tokens));
+    }
+}
+
+#[test]
+fn models_that_begin_from_nothing_are_saved_and_loaded() {
+    let shape = load("qwen2").0.shape;
+    let tiny = LanguageModel::tiny(&shape, "0123456789,=\n", 3);
+    assert_eq!(tiny.shape.num_actions, 14);
+    let copy = tempfile::tempdir().unwrap();
+    tiny.save(copy.path()).unwrap();
+    let again = LanguageModel::load(copy.path()).unwrap();
+    assert!(again.params == tiny.params && again.shape == tiny.shape);
+    assert_eq!(again.stop_tokens, [0]);
+    let tokens = again.prompt("3,1=", &[] as &[()]).unwrap();
+    assert_eq!((again.text(&tokens), again.text(&[tokens[0], 0])), ("3,1=".into(), "3".into()));
+}
+
+/// Prompts of different lengths, each with its own number of completions.
+fn prompts(vocabulary: u32) -> Vec<Prompt> {
+    let tokens = |i: u32| (0..3 + i * 7 % 23).map(|t| (i * 13 + t * 5) % vocabulary).collect();
+    (0..12)
+        .map(|i| Prompt { tokens: tokens(i), completions: 3 + i as usize % 4, key: 77 * i })
+        .collect()
+}
+
+#[test]
+fn completions_depend_on_prompt_key_and_weights_alone() {
+    for name in FOLDERS {
+        let (model, _) = load(name);
+        let decoder = decoder(&model);
+        let stop_tokens = vec![5, 9];
+        let sampling = Sampling { max_new_tokens: 20, stop_tokens, ..Sampling::default() };
+        let prompts = prompts(64);
+        let all = generate(&decoder, &prompts, &sampling, 64);
+        let lengths: Vec<usize> = all.iter().flatten().map(|one| one.tokens.len()).collect();
+        assert!(lengths.contains(&20) && lengths.iter().any(|length| *length < 20), "{lengths:?}");
+        for one in all.iter().flatten() {
+            let stops = one.tokens.last().is_some_and(|token| [5, 9].contains(token));
+            assert_eq!(one.ended, stops);
+            assert!(stops || one.tokens.len() == 20);
+        }
+        for (prompt, completions) in prompts.iter().zip(&all) {
+            let alone = generate(&decoder, std::slice::from_ref(prompt), &sampling, 1);
+            assert!(alone[0] == *completions, "{name}: alone");
+            let [first, second] = [0, 1].map(|i| &completions[i].tokens);
+            assert!(first != second, "{name}: members of a group differ");
+        }
+        for threads in [1, 2, 3] {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            let same = pool.install(|| generate(&decoder, &prompts, &sampling, 7));
+            assert!(same == all, "{name}: {threads} threads");
+        }
+    }
+}
+
+#[test]
+fn texts_that_are_learnt_from_have_the_very_probabilities_of_their_generation() {
+    for name in FOLDERS {
+        let (model, _) = load(name);
+        let decoder = decoder(&model);
+        let sampling = Sampling { max_new_tokens: 20, ..Sampling::default() };
+        let prompts = prompts(64);
+        let all = generate(&decoder, &prompts, &sampling, 9);
+        let text = |(prompt, completions): (&'_ Prompt, &'_ Vec<Completion>)| -> (Vec<u32>, Vec<Vec<u32>>) {
+            (prompt.tokens.clone(), completions.iter().map(|one| one.tokens.clone()).collect())
+        };
+        let owned: Vec<_> = prompts.iter().zip(&all).map(text).collect();
+        let texts: Vec<Text> = owned
+            .iter()
+            .map(|(prompt, completions)| Text {
+                prompt,
+                completions: completions.iter().map(Vec::as_slice).collect(),
+            })
+            .collect();
+        for keep in [Keep::All, Keep::Inputs] {
+            let mut reading = Reading::default();
+            decoder.read(&texts, keep, &mut reading);
+            let mut logits = Vec::new();
+            decoder.logits(reading.hidden(), &mut logits);
+            for (number, completion) in all.iter().flatten().enumerate() {
+                for (at, token) in completion.tokens.iter().enumerate() {
+                    let row = &logits[reading.prediction(number, at) * 64..][..64];
+                    let by = normalize(row);
+                    let logprob = row[*token as usize] - by.max - by.log_total;
+                    assert_eq!(logprob, completion.logprobs[at], "{name} {number} {at}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn folders_that_cannot_be_used_are_refused_in_a_sentence() {
+    let (model, _) = load("qwen2");
+    let broken = |change: &dyn Fn(&Path)| {
+        let copy = tempfile::tempdir().unwrap();
+        model.save(copy.path()).unwrap();
+        change(copy.path());
+        let error = LanguageModel::load(copy.path()).unwrap_err().to_string();
+        assert!(!error.contains('\n') && error.len() < 400, "{error}");
+        error
+    };
+    let remove =
+        |name: &'static str| move |path: &Path| std::fs::remove_file(path.join(name)).unwrap();
+    assert!(broken(&remove("tokenizer.json")).contains("there is no tokenizer.json"));
+    assert!(broken(&remove("config.json")).contains("there is no config.json"));
+    assert!(broken(&remove("model.safetensors")).contains("model.safetensors cannot be read"));
+    let edit = |from: &'static str, to: &'static str| {
+        move |path: &Path| {
+            let path = path.join("config.json");
+            let text = std::fs::read_to_string(&path).unwrap();
+            assert!(text.contains(from), "{text}");
+            std::fs::write(&path, text.replace(from, to)).unwrap();
+        }
+    };
+    let other = broken(&edit("\"model_type\": \"qwen2\"", "\"model_type\": \"gpt_neox\""));
+    assert!(other.contains("of the shape gpt_neox; there are qwen2, qwen3 and llama"), "{other}");
+    let wide = broken(&edit("\"intermediate_size\": 24", "\"intermediate_size\": 25"));
+    assert!(wide.contains("instead of [25, 16]") || wide.contains("instead of [16, 25]"), "{wide}");
+    let few = broken(&edit("\"vocab_size\": 64", "\"vocab_size\": 63"));
+    assert!(few.contains("instead of [63, 16]") || few.contains("63"), "{few}");
+    let cut = broken(&|path: &Path| {
+        let path = path.join("model.safetensors");
+        let bytes = std::fs::read(&path).unwrap();
+        std::fs::write(&path, &bytes[..bytes.len() - 7]).unwrap();
+    });
+    assert!(cut.contains("model.safetensors cannot be used"), "{cut}");
+    let nothing = LanguageModel::load(Path::new("/nowhere/at/all")).unwrap_err().to_string();
+    assert!(nothing.contains("there is no config.json"), "{nothing}");
+}
+
+/// Runs where `tests/language/fetch_smollm2.sh` has fetched the model: its file is named by
+/// `GROVE_SMOLLM2`, or in the user's cache.
+#[test]
+fn a_real_model_in_few_bits_gives_the_logits_and_the_text_of_transformers() {
+    let cache = std::env::var("HOME")
+        .map(|home| Path::new(&home).join(".cache/grove/SmolLM2-135M-Instruct.Q4_1.gguf"));
+    let file = std::env::var("GROVE_SMOLLM2").map(PathBuf::from).or(cache);
+    let Some(file) = file.ok().filter(|file| file.is_file()) else {
+        eprintln!("skipped: tests/language/fetch_smollm2.sh fetches the model");
+        return;
+    };
+    let model = LanguageModel::load(&file).unwrap();
+    let expected = std::fs::read(folder("smollm2.json")).unwrap();
+    let expected: Expected = serde_json::from_slice(&expected).unwrap();
+    assert_eq!(model.prompt(&expected.text, &[] as &[()]).unwrap(), expected.tokens);
+    let decoder = decoder(&model);
+    let got = logits(&decoder, &expected.tokens);
+    let largest = got.iter().flatten().fold(0.0f32, |max, x| max.max(x.abs()));
+    for (got, want) in got[got.len() - 2..].iter().zip(&expected.logits) {
+        for (got, want) in got.iter().zip(want) {
+            assert!((got - want).abs() < 1e-4 * largest, "{got} instead of {want}");
+        }
+    }
+    let sampling = Sampling { temperature: 0.0, max_new_tokens: 64, ..Sampling::default() };
+    let prompt = Prompt { tokens: expected.tokens, completions: 1, key: 0 };
+    let completions = generate(&decoder, &[prompt], &sampling, 1);
+    assert_eq!(completions[0][0].tokens, expected.greedy);
+    let question =
+        "What is the capital of France? Answer with it's name only, please: 12345 + 678.";
+    let messages = [json!({ "role": "user", "content": question })];
+    assert_eq!(model.template.as_ref().unwrap().render(&messages).unwrap(), expected.chat);
+}
