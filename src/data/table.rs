@@ -243,7 +243,7 @@ mod tests {
             features: vec!["x".to_string(), "still".to_string()],
             values: [1.0, 3.0, 1.0, 3.0, 1000.0].iter().flat_map(|x| [*x, 7.0]).collect(),
             labels: ["up", "", "down", "", "up"]
-                .map(|l| Some(l.to_string()).filter(|l| l != ""))
+                .map(|l| Some(l.to_string()).filter(|l| !l.is_empty()))
                 .to_vec(),
         };
         let options = TableOptions { label: "", time: None, window: 1, validation: 0.2 };

@@ -75,7 +75,7 @@ pub(super) enum Source<R, D> {
     /// A dataset, which stays where it is: nothing of it is copied in an iteration.
     Resident(D),
     /// A dataset that is read from its files as it is needed.
-    Streamed(super::stream::Stream),
+    Streamed(Box<super::stream::Stream>),
 }
 
 /// Whether a dataset is to stay where it is learnt from: where it takes no more than the settings say, or

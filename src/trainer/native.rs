@@ -35,7 +35,10 @@ impl<G: Rules, M: Model> NativeEngine<G, M> {
             }
             Some(pieces) if !is_resident(&pieces, config) => {
                 learner = learner.in_order();
-                (Source::Streamed(Stream::new(pieces, Batches::new(config))), Default::default())
+                (
+                    Source::Streamed(Box::new(Stream::new(pieces, Batches::new(config)))),
+                    Default::default(),
+                )
             }
             Some(pieces) => {
                 device::count_upload(pieces.bytes());

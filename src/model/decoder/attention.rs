@@ -91,7 +91,7 @@ fn compare(a: View, b: View, dim: usize, part: &Part, to: &mut Vec<f32>) {
     to.resize(part.count * part.keys, 0.0);
     let target = Target { values: to, row: part.keys, add: false };
     let sizes = [part.count, dim, part.keys];
-    product(a.from_row(part.from), b.from_row(part.first).transposed(), target, sizes);
+    product(a.rows_from(part.from), b.rows_from(part.first).transposed(), target, sizes);
 }
 
 /// Fills `found` and `totals` ([`Found`]).
@@ -121,7 +121,7 @@ pub fn forward(
             let sizes = [part.count, part.keys, head.dim];
             product(
                 View::rows(weights, part.keys),
-                head.values.from_row(part.first),
+                head.values.rows_from(part.first),
                 target,
                 sizes,
             );
@@ -167,12 +167,12 @@ pub fn backward(
             }
             let (weights, slopes) = (View::rows(weights, n), View::rows(slopes, n));
             let target = Target { values: &mut values[first * kv + own..], row: kv, add: true };
-            product(weights.transposed(), gradient.from_row(from), target, [n, count, dim]);
+            product(weights.transposed(), gradient.rows_from(from), target, [n, count, dim]);
             let target = Target { values: &mut keys[first * kv + own..], row: kv, add: true };
-            product(slopes.transposed(), head.queries.from_row(from), target, [n, count, dim]);
+            product(slopes.transposed(), head.queries.rows_from(from), target, [n, count, dim]);
             let target =
                 Target { values: &mut queries[from * size + column..], row: size, add: false };
-            product(slopes, head.keys.from_row(first), target, [count, n, dim]);
+            product(slopes, head.keys.rows_from(first), target, [count, n, dim]);
         }
     }
 }

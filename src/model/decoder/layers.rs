@@ -88,22 +88,6 @@ impl Slots {
         let head = if shape.tie_word_embeddings { 0 } else { shape.num_actions };
         Self { input, layers, norm, head: linear(size, head, false).weight }
     }
-
-    /// The matrices whose inputs have a gradient, and how many inputs they have.
-    pub fn matrices(&self, shape: &DecoderShape) -> Vec<(Range<usize>, usize)> {
-        let (size, inner) = (shape.hidden_size, shape.intermediate_size);
-        let mut all = Vec::new();
-        if !self.head.is_empty() {
-            all.push((self.head.clone(), size));
-        }
-        for layer in &self.layers {
-            all.extend(layer.projections.iter().map(|linear| (linear.weight.clone(), size)));
-            all.push((layer.found.clone(), shape.query_size()));
-            all.extend([&layer.gate, &layer.up].map(|slot| (slot.clone(), size)));
-            all.push((layer.down.clone(), inner));
-        }
-        all
-    }
 }
 
 /// The sum of products, in [`LANES`] sums of their own.

@@ -36,7 +36,7 @@ impl<'a> View<'a> {
     }
 
     /// Its rows from one on.
-    pub fn from_row(self, row: usize) -> Self {
+    pub fn rows_from(self, row: usize) -> Self {
         Self { values: &self.values[row * self.row..], ..self }
     }
 }
@@ -188,7 +188,7 @@ fn blocks<const R: usize>(
         left.resize((tiles * R * inner).max(left.len()), 0.0);
         let (panels, _) = left.as_chunks_mut::<R>();
         for t in 0..tiles {
-            pack_rows(a.from_row(i + t * R), &mut panels[t * inner..][..inner]);
+            pack_rows(a.rows_from(i + t * R), &mut panels[t * inner..][..inner]);
         }
         let mut j = 0;
         for strip in b.strips() {
@@ -243,48 +243,76 @@ fn store(sums: &[Lanes], vectors: usize, c: Target, width: usize) {
     }
 }
 
-/// Fills `to`, `[columns, rows]`, with the columns of a matrix `[rows, columns]`.
-pub fn transpose(from: View, to: &mut [f32], rows: usize) {
-    for (k, to) in to.chunks_exact_mut(rows).enumerate() {
-        for (i, to) in to.iter_mut().enumerate() {
-            *to = from.values[i * from.row + k * from.column];
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn wave(count: usize, rate: f32) -> Vec<f32> {
+        (0..count).map(|i| (i as f32 * rate).sin()).collect()
+    }
+
+    /// The columns of a matrix without gaps, one after the other.
+    fn columns_of(matrix: &[f32], width: usize) -> Vec<f32> {
+        (0..width).flat_map(|j| matrix[j..].iter().step_by(width)).copied().collect()
+    }
+
+    const SIZES: [Sizes; 7] = [
+        [1, 1, 1],
+        [7, 5, 3],
+        [13, 31, 83],
+        [6, 16, 64],
+        [25, 2, 144],
+        [150, 40, 33],
+        [71, 130, 96],
+    ];
+
     #[test]
     fn products_of_any_shape_are_sums_of_products() {
-        let wave = |count: usize, rate: f32| -> Vec<f32> {
-            (0..count).map(|i| (i as f32 * rate).sin()).collect()
-        };
-        for [rows, inner, columns] in
-            [[1, 1, 1], [7, 5, 3], [13, 31, 83], [6, 16, 64], [25, 2, 144]]
-        {
-            let (a, b) = (wave(rows * inner, 0.7), wave(inner * (columns + 2), 0.3));
-            let mut turned = vec![0.0; rows * inner];
-            transpose(View::rows(&a, inner), &mut turned, rows);
-            for (a, add) in
-                [(View::rows(&a, inner), false), (View::rows(&turned, rows).transposed(), true)]
-            {
-                let mut c = wave(rows * (columns + 3), 1.1);
-                let before = c.clone();
-                let b = View { values: &b, row: columns + 2, column: 1 };
-                let target = Target { values: &mut c, row: columns + 3, add };
-                product(a, b, target, [rows, inner, columns]);
-                for i in 0..rows {
-                    for j in 0..columns {
-                        let at = i * (columns + 3) + j;
-                        let sum: f32 = (0..inner)
-                            .map(|k| a.values[i * a.row + k * a.column] * b.values[k * b.row + j])
-                            .sum();
-                        let want = sum + if add { before[at] } else { 0.0 };
-                        assert!((c[at] - want).abs() < 1e-5, "{rows} x {inner} x {columns}");
+        for [rows, inner, columns] in SIZES {
+            let (a, b) = (wave(rows * inner, 0.7), wave(inner * columns, 0.3));
+            let (a_columns, b_columns) = (columns_of(&a, inner), columns_of(&b, columns));
+            for a in [View::rows(&a, inner), View::rows(&a_columns, rows).transposed()] {
+                for (b, add) in [
+                    (View::rows(&b, columns), false),
+                    (View::rows(&b_columns, inner).transposed(), true),
+                ] {
+                    let mut c = wave(rows * (columns + 3), 1.1);
+                    let before = c.clone();
+                    let target = Target { values: &mut c, row: columns + 3, add };
+                    product(a, b, target, [rows, inner, columns]);
+                    for (at, (got, before)) in c.iter().zip(&before).enumerate() {
+                        let (i, j) = (at / (columns + 3), at % (columns + 3));
+                        let term = |k: usize| {
+                            let x = f64::from(a.values[i * a.row + k * a.column]);
+                            x * f64::from(b.values[k * b.row + j * b.column])
+                        };
+                        let want = match (j < columns, add) {
+                            (false, _) => f64::from(*before),
+                            (true, false) => (0..inner).map(term).sum(),
+                            (true, true) => f64::from(*before) + (0..inner).map(term).sum::<f64>(),
+                        };
+                        let off = (f64::from(*got) - want).abs();
+                        assert!(off < 1e-5, "{rows} x {inner} x {columns}: {got}, not {want}");
                     }
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_is_the_same_alone_and_among_others() {
+        for [rows, inner, columns] in SIZES {
+            let (a, b) = (wave(rows * inner, 0.7), wave(inner * columns, 0.3));
+            let some = |first: usize, count: usize| {
+                let mut c = vec![0.0; count * columns];
+                let a = View::rows(&a, inner).rows_from(first);
+                let target = Target { values: &mut c, row: columns, add: false };
+                product(a, View::rows(&b, columns), target, [count, inner, columns]);
+                c
+            };
+            let all = some(0, rows);
+            for i in 0..rows {
+                assert!(all[i * columns..][..columns] == some(i, 1), "row {i} of {rows}");
             }
         }
     }

@@ -201,14 +201,12 @@ impl Bpe {
 
     /// Adds the tokens of a word.
     fn word(&self, word: &str, tokens: &mut Vec<u32>) -> Result<(), char> {
-        if self.whole_words {
-            if let Some(token) = self.vocabulary.get(word).or(match self.merges.is_empty() {
-                true => self.unknown.as_ref(),
-                false => None,
-            }) {
-                tokens.push(*token);
-                return Ok(());
-            }
+        let unknown = self.unknown.as_ref().filter(|_| self.merges.is_empty());
+        if self.whole_words
+            && let Some(token) = self.vocabulary.get(word).or(unknown)
+        {
+            tokens.push(*token);
+            return Ok(());
         }
         let mut parts: Vec<u32> = Vec::with_capacity(word.len());
         for c in word.chars() {
