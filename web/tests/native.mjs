@@ -44,12 +44,14 @@ export default [
       const page = await visit.open({ hash: '#game=catch' });
       await playAlong(page, 10);
       const { path } = await saveGames(page);
+      const [games, moves] = (await text(page, '#mine-about')).match(/[\d,]+/g).map((n) => Number(n.replace(',', '')));
       const [shown, fit] = ['shown', 'fit'].map((name) => join(folder(visit), name));
       const imported = JSON.parse((await run(visit.program, ['import', path, '--out', shown, '--json'])).stdout);
-      ok(imported.episodes === 11 && imported.steps > 90, `imported are ${JSON.stringify(imported)}`);
+      ok(imported.episodes === games && imported.steps === moves, `of ${games} games, ${moves} moves: ${JSON.stringify(imported)}`);
       const { stdout } = await run(visit.program, ['fit', shown, '--device', 'cpu', '--run-dir', fit, '--json']);
       const told = JSON.parse(stdout).held_out;
-      ok(told.confusion.flat().reduce((a, b) => a + b) === 9, `held out are ${JSON.stringify(told)}`);
+      const held = told.confusion.flat().reduce((a, b) => a + b);
+      ok(held > 0 && held < moves / 2, `held out are ${JSON.stringify(told)}`);
       return `${told.accuracy} of what is held out is told right`;
     },
   },
