@@ -154,8 +154,10 @@ impl<G: Rules> StepwiseRollout<G> {
 
     /// [`StepwiseRollout::collect`] by [`NativeRollout`].
     fn collect_natively(&mut self, policy: &NativePolicy, iteration: u32) -> Trajectory {
-        let Branches::Host(branches) = &mut self.branches else {
-            unreachable!("native policies act on the host")
+        let branches = match &mut self.branches {
+            Branches::Host(branches) => branches,
+            #[cfg(feature = "kernels")]
+            Branches::Device(_) => unreachable!("native policies act on the host"),
         };
         let mut games = NativeRollout::new(self.game, &self.config, self.keys);
         games
