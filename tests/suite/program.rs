@@ -66,7 +66,7 @@ fn a_run_leaves_a_policy_that_eval_plays() {
         assert_eq!(values, [1, 2, 3, 4, 5, 6]);
         // The native engine keeps all in host memory; the general one reads its values once.
         let note = fs::read_to_string(folder.join(game).join("run.json")).unwrap();
-        let read_backs = u64::from(note.contains("stepwise"));
+        let read_backs = u64::from(note.contains("autodiff"));
         assert_eq!(read_backs == 1, game == "recall", "{note}");
         for record in &records {
             assert_eq!(record.read_backs, read_backs, "{game}");
