@@ -8,6 +8,7 @@ mod autodiff;
 mod fused;
 #[cfg(feature = "kernels")]
 mod gradient_kernel;
+pub mod language;
 #[cfg(feature = "kernels")]
 mod loss_kernels;
 mod native;
@@ -26,5 +27,5 @@ pub use fused::FusedLearner;
 pub use native::{NativeLearner, UpdateMeans};
 pub use optimizer::{AdamW, Moments};
 pub use order::Batches;
-pub use schedule::{entropy_coef, learning_rate, total_updates};
+pub use schedule::{entropy_at, entropy_coef, learning_rate, total_updates};
 pub use weights::Weights;

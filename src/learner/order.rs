@@ -76,7 +76,7 @@ pub(super) fn of_games(
 }
 
 /// `0..count` in the order that the draws of `key` give (Fisher-Yates).
-fn shuffled(key: u32, count: usize) -> Vec<i32> {
+pub(super) fn shuffled(key: u32, count: usize) -> Vec<i32> {
     let mut order: Vec<i32> = (0..count as i32).collect();
     for i in (1..count).rev() {
         order.swap(i, draw(key, i as u32) as usize % (i + 1));

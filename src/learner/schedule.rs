@@ -1,6 +1,7 @@
 //! Values that change over a run.
 
 use crate::config::{LrSchedule, OptimizerConfig, TrainConfig};
+use crate::objective::LossConfig;
 
 /// The learning rate of optimiser step `update` out of `total`, both counted from 0.
 ///
@@ -30,8 +31,12 @@ pub fn total_updates(config: &TrainConfig) -> u64 {
 
 /// The weight of the entropy in `iteration`, counted from 0.
 pub fn entropy_coef(config: &TrainConfig, iteration: u32) -> f64 {
-    let loss = &config.loss;
-    linear(loss.entropy_coef, loss.entropy_coef_final, iteration, config.iterations)
+    entropy_at(&config.loss, iteration, config.iterations)
+}
+
+/// The weight of the entropy in `iteration` of `total`, counted from 0.
+pub fn entropy_at(loss: &LossConfig, iteration: u32, total: u32) -> f64 {
+    linear(loss.entropy_coef, loss.entropy_coef_final, iteration, total)
 }
 
 /// From `first` at iteration 0 to `last` at the last of `total` iterations, on a line.

@@ -1,6 +1,6 @@
 //! Records as JSON lines, one an iteration, in a file that survives interruptions.
 
-use super::IterationRecord;
+use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -12,6 +12,12 @@ pub struct MetricsError {
     path: PathBuf,
     action: &'static str,
     source: std::io::Error,
+}
+
+/// What every record has: the number of its iteration, from 1.
+#[derive(Deserialize)]
+struct Numbered {
+    iteration: u32,
 }
 
 /// An open file of metrics.
@@ -43,7 +49,7 @@ impl JsonLines {
             Ok(file) => {
                 for line in BufReader::new(file).split(b'\n') {
                     let line = line.map_err(|source| error(path, "read", source))?;
-                    let record = serde_json::from_slice::<IterationRecord>(&line);
+                    let record = serde_json::from_slice::<Numbered>(&line);
                     if record.is_ok_and(|record| record.iteration <= iteration) {
                         kept.extend(line);
                         kept.push(b'\n');
@@ -67,7 +73,7 @@ impl JsonLines {
     ///
     /// # Errors
     /// If it cannot be written, for instance because the disk is full.
-    pub fn write(&mut self, record: &IterationRecord) -> Result<(), MetricsError> {
+    pub fn write(&mut self, record: &impl Serialize) -> Result<(), MetricsError> {
         let mut line = serde_json::to_vec(record).expect("records are plain numbers");
         line.push(b'\n');
         self.file.write_all(&line).map_err(|source| error(&self.path, "written", source))

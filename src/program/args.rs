@@ -44,8 +44,12 @@ pub enum Command {
 
 #[derive(Args, Debug)]
 pub struct TrainArgs {
-    /// The game.
+    /// The game, or the task of a language model: sort, reverse, add, countdown or ocaml.
     pub game: Option<String>,
+    /// The language model that learns a task: a Hugging Face folder, a GGUF file, or `tiny`, a fresh one
+    /// over the task's characters [default of a task: tiny].
+    #[arg(long, value_name = "PATH", conflicts_with = "resume")]
+    pub model: Option<PathBuf>,
     /// Start from the best policy of another run, or of a policy's file, instead of fresh weights.
     #[arg(long, value_name = "RUN", conflicts_with = "resume")]
     pub from: Option<PathBuf>,
@@ -118,6 +122,10 @@ pub struct EvalArgs {
     #[arg(long, default_value_t = 10_000, value_name = "N",
         value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=100_000_000))]
     pub episodes: usize,
+    /// Completions of each prompt, of a language model: the k of pass@k.
+    #[arg(long, default_value_t = 8, value_name = "K",
+        value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
+    pub k: usize,
     /// Seed of the episodes.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub seed: u64,

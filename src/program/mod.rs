@@ -24,6 +24,7 @@ mod games;
 mod generate;
 mod import;
 mod interrupt;
+mod language;
 mod models;
 mod patience;
 mod progress;
@@ -128,8 +129,16 @@ impl Program {
 fn run(games: &Games, cli: Cli) -> Result<()> {
     log_to_stderr()?;
     match cli.command {
+        Command::Train(args) if language::is_asked(&args) => {
+            use_threads(args.run.threads)?;
+            language::train(args)
+        }
         Command::Train(args) => train::run(games, args),
         Command::Fit(args) => fit::run(games, args),
+        Command::Eval(args) if language::is_run(&args.run) => {
+            use_threads(args.threads)?;
+            language::eval(&args)
+        }
         Command::Eval(args) => eval::run(games, args),
         Command::Demo(args) => demo::run(games, args),
         Command::Generate(args) => generate::run(args),

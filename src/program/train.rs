@@ -79,7 +79,7 @@ pub struct Start<'a> {
 }
 
 pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
-    let TrainArgs { game, from, run } = args;
+    let TrainArgs { game, from, run, .. } = args;
     super::use_threads(run.threads)?;
     if run.resume {
         let dir = RunDir::open(run.run_dir.clone(), game.as_deref())?;

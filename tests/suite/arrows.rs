@@ -33,6 +33,8 @@ const ARROWS: [(&str, &[&str]); 17] = [
             "model",
             "rollout",
             "data",
+            "objective",
+            "task",
         ],
     ),
     ("viewer", &["device", "env", "rollout"]),

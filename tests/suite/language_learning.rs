@@ -1,8 +1,11 @@
 //! What language models learn from texts by hand is what autodiff says.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use grove::config::TrainConfig;
+use grove::learner::language::{Group, LanguageRule, Sample, gradient, logprobs};
 use grove::model::language::{Keep, Reading, Text, TokenDecoder};
 use grove::model::{Decoder, DecoderShape, RopeScaling, flatten, named_parameters, unflatten};
+use grove::objective::{LossConfig, LossType, Steps, Totals, loss};
 
 /// A small decoder over 13 tokens.
 fn shape() -> DecoderShape {
@@ -153,5 +156,115 @@ fn gradients_by_hand_are_those_of_autodiff() {
         assert!(off(&gradient, &want) < 2e-5, "{shape:?}: {}", off(&gradient, &want));
         let (_, again) = by_hand(&shape, params.clone(), Keep::Inputs);
         assert!(again == gradient, "{shape:?}");
+    }
+}
+
+/// The loss of some groups and the gradient of the parameters, in tensors.
+fn loss_by_autodiff(
+    decoder: &Decoder,
+    groups: &[Group],
+    references: &[Vec<f32>],
+    config: &LossConfig,
+    device: &Device,
+) -> Vec<f32> {
+    let leaf = flatten(decoder).autodiff().require_grad();
+    let model = unflatten(decoder.clone(), &leaf);
+    let samples: Vec<(&Group, &Sample)> =
+        groups.iter().flat_map(|group| group.samples.iter().map(move |one| (group, one))).collect();
+    let steps = samples.iter().map(|(_, one)| one.tokens.len()).max().unwrap();
+    let (mut logprobs, mut entropies) = (Vec::new(), Vec::new());
+    for (group, sample) in &samples {
+        let count = sample.tokens.len();
+        let text: Vec<i32> =
+            group.prompt.iter().chain(&sample.tokens).map(|token| *token as i32).collect();
+        let tokens = Tensor::<1, Int>::from_ints(&text[..text.len() - 1], device);
+        let tokens = tokens.autodiff().reshape([1, text.len() - 1]);
+        let logits = model.token_logits(tokens).narrow(1, group.prompt.len() - 1, count);
+        let all = burn::tensor::activation::log_softmax(logits.reshape([count, 13]), 1);
+        let taken = Tensor::<1, Int>::from_ints(&text[group.prompt.len()..], device).autodiff();
+        let chosen = all.clone().gather(1, taken.reshape([count, 1]));
+        let entropy = -(all.clone().exp() * all).sum_dim(1);
+        let rest = Tensor::<2>::zeros([steps - count, 1], device).autodiff();
+        logprobs.push(Tensor::cat(vec![chosen, rest.clone()], 0));
+        entropies.push(Tensor::cat(vec![entropy, rest], 0));
+    }
+    let table = |of: &dyn Fn(usize, usize) -> f32| {
+        let values: Vec<f32> = (0..steps)
+            .flat_map(|t| (0..samples.len()).map(move |i| (t, i)))
+            .map(|(t, i)| if t < samples[i].1.tokens.len() { of(i, t) } else { 0.0 })
+            .collect();
+        Tensor::<2>::from_data(TensorData::new(values, [steps, samples.len()]), device).autodiff()
+    };
+    let mask = table(&|i, t| f32::from(samples[i].1.mask[t]));
+    let counted = mask.clone().sum();
+    let steps = Steps {
+        logprobs: Tensor::cat(logprobs, 1),
+        entropy: Tensor::cat(entropies, 1),
+        old_logprobs: table(&|i, t| samples[i].1.logprobs[t]),
+        reference_logprobs: Some(table(&|i, t| references[i][t])),
+        mean_logprobs: None,
+        advantages: table(&|i, _| samples[i].1.advantage),
+        mask,
+    };
+    let totals = Totals { games: samples.len(), steps: counted.clone(), rollout_share: counted };
+    let mut gradients = loss(config, config.entropy_coef, &steps, &totals).loss.backward();
+    leaf.grad_remove(&mut gradients).unwrap().into_data().iter::<f32>().collect()
+}
+
+#[test]
+fn losses_of_texts_are_those_of_tensors() {
+    let device = Device::flex();
+    let shape = DecoderShape { qkv_bias: true, tie_word_embeddings: true, ..shape() };
+    let decoder = decoder(&shape, &device);
+    let params: Vec<f32> = flatten(&decoder).into_data().iter::<f32>().collect();
+    let native = TokenDecoder::new(shape, params);
+    let wave = |i: usize| (i as f32 * 1.7).sin();
+    let mut groups = Vec::new();
+    for (g, (prompt, completions)) in texts().into_iter().enumerate() {
+        let sample = |(s, tokens): (usize, Vec<u32>)| Sample {
+            logprobs: vec![0.0; tokens.len()],
+            advantage: wave(7 * g + s + 1),
+            mask: (0..tokens.len()).map(|t| t == 0 || (t + s) % 4 != 1).collect(),
+            tokens,
+        };
+        groups.push(Group {
+            prompt,
+            samples: completions.into_iter().enumerate().map(sample).collect(),
+        });
+    }
+    let mut references = Vec::new();
+    for group in &mut groups {
+        let now = logprobs(&native, group, 1.0);
+        for (sample, now) in group.samples.iter_mut().zip(now) {
+            sample.logprobs = now.iter().enumerate().map(|(t, x)| x + 0.3 * wave(t + 3)).collect();
+            references.push(now.iter().enumerate().map(|(t, x)| x + 0.4 * wave(t + 9)).collect());
+        }
+    }
+    for loss_type in LossType::ALL {
+        let mut loss = LossConfig { loss_type: *loss_type, ..LossConfig::new() };
+        (loss.kl_coef, loss.entropy_coef, loss.dual_clip) = (0.2, 0.1, 3.0);
+        let want = loss_by_autodiff(&decoder, &groups, &references, &loss, &device);
+        let config = TrainConfig::for_game("any");
+        let longest = groups.iter().flat_map(|group| &group.samples).map(|one| one.tokens.len());
+        let rule = LanguageRule {
+            loss,
+            update: config.update,
+            optimizer: config.optimizer,
+            temperature: 1.0,
+            max_new_tokens: longest.max().unwrap(),
+        };
+        let mut of_groups = references.iter().cloned();
+        let of_groups: Vec<Vec<Vec<f32>>> = groups
+            .iter()
+            .map(|group| of_groups.by_ref().take(group.samples.len()).collect())
+            .collect();
+        let got = gradient(&native, &rule, &groups, Some(&of_groups), 0.1);
+        let largest = want.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+        for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+            assert!(
+                (got - want).abs() < 3e-5 * largest,
+                "{loss_type} {i}: {got} instead of {want}"
+            );
+        }
     }
 }

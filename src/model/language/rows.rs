@@ -176,6 +176,10 @@ impl TokenDecoder {
         pass.rows.clear();
         pass.rows.extend_from_slice(rows);
         pass.turns.clear();
+        if rows.is_empty() {
+            pass.last = Normed::default();
+            return;
+        }
         let mut stream = std::mem::take(&mut pass.stream);
         stream.clear();
         let table = &self.params[self.slots.input.weight.clone()];

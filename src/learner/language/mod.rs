@@ -1,0 +1,237 @@
+//! The learner of texts: groups of completions -> better weights, by hand on the CPU.
+//!
+//! A text goes forward, the loss of each token is differentiated, and it goes back. What is learnt from is
+//! cut into shards whose number depends on sizes alone; their gradients are added up in order, so that the
+//! bytes do not depend on the number of threads.
+
+mod differentiation;
+
+use super::optimizer::{Moments, clip_scale, norm};
+use super::order::shuffled;
+use crate::config::{OptimizerConfig, UpdateConfig};
+use crate::math::softmax::logprob;
+use crate::model::language::{Keep, Reading, Text, TokenDecoder, normalize};
+use crate::objective::weights::Sizes;
+use crate::objective::{Coefficients, LossConfig};
+use crate::rng::draw;
+use differentiation::{Differentiation, Targets};
+use rayon::prelude::*;
+
+/// A completion that is learnt from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sample {
+    /// Its tokens.
+    pub tokens: Vec<u32>,
+    /// Their log-probabilities under the policy that made them.
+    pub logprobs: Vec<f32>,
+    /// How much better than its group it was.
+    pub advantage: f32,
+    /// Which of its tokens count.
+    pub mask: Vec<bool>,
+}
+
+/// A prompt with the completions that are learnt from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Group {
+    /// Its tokens.
+    pub prompt: Vec<u32>,
+    /// Its completions.
+    pub samples: Vec<Sample>,
+}
+
+impl Group {
+    /// Tokens that count.
+    fn count(&self) -> usize {
+        let counts = self.samples.iter().map(|sample| sample.mask.iter().filter(|m| **m).count());
+        counts.sum()
+    }
+
+    fn text(&self) -> Text<'_> {
+        let completions = self.samples.iter().map(|sample| &sample.tokens[..]).collect();
+        Text { prompt: &self.prompt, completions }
+    }
+}
+
+/// How texts are learnt from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LanguageRule {
+    /// What is minimised.
+    pub loss: LossConfig,
+    /// How often the texts are used.
+    pub update: UpdateConfig,
+    /// AdamW.
+    pub optimizer: OptimizerConfig,
+    /// What logits are divided by.
+    pub temperature: f32,
+    /// The most tokens that a completion can have.
+    pub max_new_tokens: usize,
+}
+
+/// Means over the tokens that were learnt from, and over the optimiser steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LanguageMeans {
+    /// Estimate of KL(policy that acted || policy in training).
+    pub approx_kl: f64,
+    /// Share of the tokens at which a bound of the ratio acts.
+    pub clip_fraction: f64,
+    /// Entropy of the policy, nats.
+    pub entropy: f64,
+    /// Estimate of KL(policy || reference).
+    pub reference_kl: f64,
+    /// The loss.
+    pub loss: f64,
+    /// Norm of the gradient before clipping.
+    pub grad_norm: f64,
+    /// Largest distance of a ratio from 1 in the first optimiser step.
+    pub first_ratio: f64,
+}
+
+/// A language model in training.
+#[derive(Clone, Debug)]
+pub struct LanguageLearner {
+    /// The policy.
+    pub decoder: TokenDecoder,
+    /// The optimiser's state.
+    pub moments: Moments,
+    /// The policy that is not to be left, where the loss has a divergence.
+    pub reference: Option<TokenDecoder>,
+    key: u32,
+}
+
+impl LanguageLearner {
+    /// Trains `decoder`; the order of what is learnt from follows `key`.
+    pub fn new(decoder: TokenDecoder, rule: &LanguageRule, key: u32) -> Self {
+        let reference = (rule.loss.kl_coef > 0.0).then(|| decoder.clone());
+        let moments = Moments::new(decoder.params().len());
+        Self { decoder, moments, reference, key }
+    }
+
+    /// `update_epochs` passes over the groups of an iteration, in `num_minibatches` steps each, at these
+    /// learning rates.
+    pub fn update(
+        &mut self,
+        rule: &LanguageRule,
+        groups: &[Group],
+        iteration: u32,
+        entropy_coef: f64,
+        rates: &[f64],
+    ) -> LanguageMeans {
+        let counted: usize = groups.iter().map(Group::count).sum();
+        let mut means = LanguageMeans::default();
+        if counted == 0 {
+            return means;
+        }
+        let references = self.reference_logprobs(rule, groups);
+        let minibatches = rule.update.num_minibatches.min(groups.len());
+        let (mut tokens, mut steps, mut number) = (0.0, 0.0, 0);
+        for epoch in 0..rule.update.update_epochs {
+            let key = draw(draw(self.key, iteration), epoch as u32);
+            let order = shuffled(key, groups.len());
+            for part in 0..minibatches {
+                let range =
+                    part * order.len() / minibatches..(part + 1) * order.len() / minibatches;
+                let mut chosen: Vec<usize> = order[range].iter().map(|i| *i as usize).collect();
+                // The texts of a step are one sum, in whichever order it is made.
+                chosen.sort_unstable();
+                let count: usize = chosen.iter().map(|i| groups[*i].count()).sum();
+                if count == 0 {
+                    continue;
+                }
+                let games: usize = chosen.iter().map(|i| groups[*i].samples.len()).sum();
+                let sizes = Sizes {
+                    games: games as f32,
+                    learn_steps: rule.max_new_tokens as f32,
+                    steps: count as f32,
+                    rollout_share: counted as f32 / minibatches as f32,
+                };
+                let by = Coefficients::new(&rule.loss, entropy_coef);
+                let pass = Differentiation {
+                    decoder: &self.decoder,
+                    rule,
+                    by,
+                    sizes,
+                    references: references.as_deref(),
+                };
+                let (gradient, sums) = pass.gradient(groups, &chosen);
+                let norm = norm(&gradient);
+                let scale = clip_scale(norm, rule.update.max_grad_norm);
+                let rate = rates.get(number).copied().unwrap_or(0.0);
+                number += 1;
+                let moments = &mut self.moments;
+                self.decoder.update(|params| {
+                    moments.step(params, &gradient, scale, rate, &rule.optimizer);
+                });
+                if steps == 0.0 {
+                    means.first_ratio = sums.ratio;
+                }
+                means.approx_kl += sums.approx_kl;
+                means.clip_fraction += sums.clipped;
+                means.entropy += sums.entropy;
+                means.reference_kl += sums.reference_kl;
+                means.loss += sums.loss;
+                means.grad_norm += f64::from(norm);
+                tokens += count as f64;
+                steps += 1.0;
+            }
+        }
+        for sum in [
+            &mut means.approx_kl,
+            &mut means.clip_fraction,
+            &mut means.entropy,
+            &mut means.reference_kl,
+        ] {
+            *sum /= f64::max(tokens, 1.0);
+        }
+        means.loss /= f64::max(steps, 1.0);
+        means.grad_norm /= f64::max(steps, 1.0);
+        means
+    }
+
+    /// The log-probabilities of all tokens under the reference, where there is one.
+    fn reference_logprobs(
+        &self,
+        rule: &LanguageRule,
+        groups: &[Group],
+    ) -> Option<Vec<Vec<Vec<f32>>>> {
+        let reference = self.reference.as_ref()?;
+        let of = |group: &Group| logprobs(reference, group, rule.temperature);
+        Some(match reference.is_small() {
+            true => groups.par_iter().map(of).collect(),
+            false => groups.iter().map(of).collect(),
+        })
+    }
+}
+
+/// The log-probability of each token of a group's samples.
+pub fn logprobs(decoder: &TokenDecoder, group: &Group, temperature: f32) -> Vec<Vec<f32>> {
+    let mut reading = Reading::default();
+    decoder.read(&[group.text()], Keep::Nothing, &mut reading);
+    let targets = Targets::new(&reading, std::slice::from_ref(&group));
+    let mut all: Vec<Vec<f32>> =
+        group.samples.iter().map(|sample| vec![0.0; sample.tokens.len()]).collect();
+    targets.visit(decoder, reading.hidden(), temperature, |_, logits, targets| {
+        let by = normalize(logits);
+        for [sample, at] in targets {
+            all[*sample][*at] = logprob(logits[group.samples[*sample].tokens[*at] as usize], &by);
+        }
+    });
+    all
+}
+
+/// The gradient of the loss of all groups as one minibatch, with this weight of the entropy and these
+/// log-probabilities under the reference, if there is one.
+pub fn gradient(
+    decoder: &TokenDecoder,
+    rule: &LanguageRule,
+    groups: &[Group],
+    references: Option<&[Vec<Vec<f32>>]>,
+    entropy_coef: f64,
+) -> Vec<f32> {
+    let count = groups.iter().map(Group::count).sum::<usize>() as f32;
+    let games = groups.iter().map(|group| group.samples.len()).sum::<usize>() as f32;
+    let learn_steps = rule.max_new_tokens as f32;
+    let sizes = Sizes { games, learn_steps, steps: count, rollout_share: count };
+    let by = Coefficients::new(&rule.loss, entropy_coef);
+    let all: Vec<usize> = (0..groups.len()).collect();
+    Differentiation { decoder, rule, by, sizes, references }.gradient(groups, &all).0
+}

@@ -1,0 +1,46 @@
+//! What an iteration makes of its prompts: completions, their texts, and what they are worth.
+
+use crate::rollout::generate::Completion;
+use crate::task::{Prompt, Rewards};
+
+/// Prompts with the completions of each; all lists are in the same order.
+#[derive(Default)]
+pub(super) struct Answers {
+    pub prompts: Vec<Prompt>,
+    /// The tokens of each prompt.
+    pub tokens: Vec<Vec<u32>>,
+    pub completions: Vec<Vec<Completion>>,
+    /// The text of each completion.
+    pub texts: Vec<Vec<String>>,
+    pub rewards: Vec<Vec<Rewards>>,
+    /// What each completion is worth in all.
+    pub totals: Vec<Vec<f64>>,
+}
+
+fn retain<T>(all: &mut Vec<T>, kept: &[bool]) {
+    let mut kept = kept.iter();
+    all.retain(|_| *kept.next().unwrap_or(&false));
+}
+
+impl Answers {
+    /// Keeps the groups whose totals are wanted.
+    pub fn keep(&mut self, wanted: impl Fn(&[f64]) -> bool) {
+        let kept: Vec<bool> = self.totals.iter().map(|totals| wanted(totals)).collect();
+        retain(&mut self.prompts, &kept);
+        retain(&mut self.tokens, &kept);
+        retain(&mut self.completions, &kept);
+        retain(&mut self.texts, &kept);
+        retain(&mut self.rewards, &kept);
+        retain(&mut self.totals, &kept);
+    }
+
+    /// Adds others.
+    pub fn append(&mut self, mut more: Self) {
+        self.prompts.append(&mut more.prompts);
+        self.tokens.append(&mut more.tokens);
+        self.completions.append(&mut more.completions);
+        self.texts.append(&mut more.texts);
+        self.rewards.append(&mut more.rewards);
+        self.totals.append(&mut more.totals);
+    }
+}

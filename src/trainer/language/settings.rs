@@ -1,0 +1,249 @@
+//! The settings of a run that trains a language model, by TRL's names where it has them.
+
+use crate::config::{CheckpointConfig, LrSchedule, OptimizerConfig, Scale, UpdateConfig};
+use crate::learner::language::LanguageRule;
+use crate::model::{DecoderConfig, DecoderShape};
+use crate::objective::{LossConfig, LossType};
+use crate::rollout::generate::Sampling;
+use serde::{Deserialize, Serialize};
+
+/// What begins from nothing.
+pub const TINY: &str = "tiny";
+
+/// The settings of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LanguageConfig {
+    /// Decides everything that is random.
+    pub seed: u64,
+    /// Iterations of the run; the schedules end with it.
+    pub iterations: u32,
+    /// The model that is trained.
+    pub model: ModelConfig,
+    /// Imitation of solutions at the beginning.
+    pub fit: FitConfig,
+    /// What is made of a prompt.
+    pub generation: GenerationConfig,
+    /// How a completion is compared with its group.
+    pub reward: RewardConfig,
+    /// What is minimised.
+    pub loss: LossConfig,
+    /// How often the completions are used.
+    pub update: UpdateConfig,
+    /// AdamW and its learning rate.
+    pub optimizer: OptimizerConfig,
+    /// When the run is measured and saved.
+    pub checkpoint: CheckpointConfig,
+}
+
+/// The model that is trained.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModelConfig {
+    /// A Hugging Face folder, a GGUF file, or `tiny`: a fresh decoder over the task's characters.
+    pub path: String,
+    /// The sizes of `tiny`.
+    #[serde(flatten)]
+    pub tiny: DecoderConfig,
+}
+
+/// What is made of a prompt.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct GenerationConfig {
+    /// Prompts of an iteration.
+    pub num_prompts: usize,
+    /// Completions of a prompt (TRL: `num_generations`).
+    pub group_size: usize,
+    /// Tokens of a completion at most (TRL: `max_completion_length`); 0 for what the task says.
+    pub max_new_tokens: usize,
+    /// What logits are divided by, above 0.
+    pub temperature: f32,
+    /// As many of the likeliest tokens can be drawn; 0 for all.
+    pub top_k: usize,
+    /// The likeliest tokens of this share of the probability can be drawn; 1 for all.
+    pub top_p: f32,
+    /// Tokens below this share of the likeliest one's probability cannot be drawn.
+    pub min_p: f32,
+    /// Completions under way at a time. The result does not depend on it.
+    pub slots: usize,
+    /// Times that prompts whose completions are all worth the same are replaced by others (DAPO's dynamic
+    /// sampling); 0 for never.
+    pub resample: u32,
+}
+
+/// How a completion is compared with its group.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RewardConfig {
+    /// What the advantages are divided by.
+    pub scale_rewards: Scale,
+    /// Whether nothing is learnt from completions that were cut off.
+    pub mask_truncated_completions: bool,
+    /// The share of the tokens, those of the highest entropy, that is learnt from (Wang et al. 2025); 1 for
+    /// all. Entropies are those of the policy that acted.
+    pub top_entropy_quantile: f64,
+    /// Tokens before the longest completion from which on length costs reward (DAPO's overlong shaping); 0
+    /// for none.
+    pub overlong_buffer: usize,
+}
+
+/// Imitation of the task's solutions, before there is any reward.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FitConfig {
+    /// Iterations of it, which count among the run's.
+    pub iterations: u32,
+    /// Its learning rate, which stays.
+    pub learning_rate: f64,
+}
+
+impl LanguageConfig {
+    /// The defaults for a model.
+    pub fn for_model(path: &str) -> Self {
+        let is_tiny = path == TINY;
+        let tiny = DecoderConfig {
+            hidden_size: 128,
+            num_layers: 4,
+            num_heads: 4,
+            num_kv_heads: 2,
+            intermediate_size: 384,
+            context: 1024,
+        };
+        Self {
+            seed: 1,
+            iterations: if is_tiny { 400 } else { 100 },
+            model: ModelConfig { path: path.to_string(), tiny },
+            fit: FitConfig { iterations: if is_tiny { 100 } else { 0 }, learning_rate: 1e-3 },
+            generation: GenerationConfig {
+                num_prompts: if is_tiny { 32 } else { 8 },
+                group_size: 8,
+                max_new_tokens: 0,
+                temperature: 1.0,
+                top_k: 0,
+                top_p: 1.0,
+                min_p: 0.0,
+                slots: 256,
+                resample: 0,
+            },
+            reward: RewardConfig {
+                scale_rewards: Scale::Group,
+                mask_truncated_completions: false,
+                top_entropy_quantile: 1.0,
+                overlong_buffer: 0,
+            },
+            loss: LossConfig { loss_type: LossType::Dapo, ..LossConfig::new() },
+            update: UpdateConfig {
+                update_epochs: 1,
+                num_minibatches: 1,
+                gradient_accumulation_steps: 1,
+                max_grad_norm: 1.0,
+                gradient_checkpointing: false,
+            },
+            optimizer: OptimizerConfig {
+                learning_rate: if is_tiny { 2e-4 } else { 1e-5 },
+                lr_scheduler_type: LrSchedule::Linear,
+                warmup_ratio: 0.02,
+                adam_beta1: 0.9,
+                adam_beta2: 0.99,
+                adam_epsilon: 1e-8,
+                weight_decay: 0.0,
+            },
+            checkpoint: CheckpointConfig {
+                save_every: 50,
+                keep: 2,
+                eval_every: 25,
+                eval_episodes: 256,
+            },
+        }
+    }
+
+    /// The sizes of a fresh model, in Qwen2's shape.
+    pub fn tiny_shape(&self) -> DecoderShape {
+        let sizes = &self.model.tiny;
+        DecoderShape {
+            num_features: 0,
+            num_actions: 0,
+            hidden_size: sizes.hidden_size,
+            num_layers: sizes.num_layers,
+            num_heads: sizes.num_heads,
+            num_kv_heads: sizes.num_kv_heads,
+            head_dim: sizes.hidden_size / sizes.num_heads.max(1),
+            intermediate_size: sizes.intermediate_size,
+            context: sizes.context,
+            qkv_bias: true,
+            qk_norm: false,
+            tie_word_embeddings: true,
+            rope_theta: 1e4,
+            rope_scaling: None,
+            rms_norm_eps: 1e-6,
+        }
+    }
+
+    /// How tokens are chosen; with which a completion ends is the model's to say.
+    pub fn sampling(&self, stop_tokens: &[u32]) -> Sampling {
+        let GenerationConfig { temperature, top_k, top_p, min_p, max_new_tokens, .. } =
+            self.generation;
+        let stop_tokens = stop_tokens.to_vec();
+        Sampling { temperature, top_k, top_p, min_p, max_new_tokens, stop_tokens }
+    }
+
+    /// How the completions are learnt from; `fit`: as what somebody else has shown.
+    pub fn rule(&self, fit: bool) -> LanguageRule {
+        let loss_type = if fit { LossType::Nll } else { self.loss.loss_type };
+        LanguageRule {
+            loss: LossConfig { loss_type, ..self.loss.clone() },
+            update: self.update.clone(),
+            optimizer: self.optimizer.clone(),
+            temperature: if fit { 1.0 } else { self.generation.temperature },
+            max_new_tokens: self.generation.max_new_tokens,
+        }
+    }
+
+    /// Optimiser steps of an iteration.
+    pub fn updates(&self) -> usize {
+        self.update.update_epochs * self.update.num_minibatches
+    }
+
+    /// What is out of range, in a sentence.
+    ///
+    /// # Errors
+    /// If anything is.
+    pub fn validate(&self) -> Result<(), String> {
+        let GenerationConfig { num_prompts, group_size, temperature, top_p, min_p, slots, .. } =
+            self.generation;
+        let tiny = &self.model.tiny;
+        for (is_right, what) in [
+            (self.iterations > 0, "iterations must be 1 or more"),
+            (num_prompts > 0, "generation.num_prompts must be 1 or more"),
+            (group_size > 1, "generation.group_size must be 2 or more"),
+            (slots > 0, "generation.slots must be 1 or more"),
+            (
+                temperature > 0.0 && temperature.is_finite(),
+                "generation.temperature must be above 0",
+            ),
+            (top_p > 0.0 && top_p <= 1.0, "generation.top_p must be above 0 and at most 1"),
+            ((0.0..1.0).contains(&min_p), "generation.min_p must be 0 or more and below 1"),
+            (
+                self.reward.top_entropy_quantile > 0.0 && self.reward.top_entropy_quantile <= 1.0,
+                "reward.top_entropy_quantile must be above 0 and at most 1",
+            ),
+            (
+                self.update.update_epochs > 0 && self.update.num_minibatches > 0,
+                "update.update_epochs and update.num_minibatches must be 1 or more",
+            ),
+            (self.loss.label_smoothing == 0.0, "loss.label_smoothing is for datasets of games"),
+            (self.optimizer.learning_rate >= 0.0, "optimizer.learning_rate must be 0 or more"),
+            (self.checkpoint.keep > 0, "checkpoint.keep must be 1 or more"),
+            (
+                tiny.num_heads > 0
+                    && tiny.num_kv_heads > 0
+                    && tiny.num_heads % tiny.num_kv_heads == 0
+                    && tiny.hidden_size % (2 * tiny.num_heads) == 0
+                    && tiny.hidden_size > 0
+                    && tiny.num_layers > 0,
+                "model.hidden_size must be a multiple of twice num_heads, and num_heads one of num_kv_heads",
+            ),
+        ] {
+            if !is_right {
+                return Err(what.to_string());
+            }
+        }
+        Ok(())
+    }
+}

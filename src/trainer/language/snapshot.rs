@@ -1,0 +1,125 @@
+//! A run of a language model as the sections of a checkpoint, and back.
+
+use super::{LanguageConfig, LanguageTrainer};
+use crate::checkpoint::{Checkpoint, Section};
+use crate::config::{ConfigError, overlay};
+use crate::learner::Moments;
+use crate::model::language::TokenDecoder;
+use crate::model::saved::{read_params, write_params};
+use crate::trainer::SnapshotError;
+use serde::{Deserialize, Serialize};
+use toml::{Table, Value};
+
+const CONFIG: &str = "config.toml";
+const STATE: &str = "state.json";
+const WEIGHTS: &str = "weights.safetensors";
+const FIRST_MOMENT: &str = "first_moment.safetensors";
+const SECOND_MOMENT: &str = "second_moment.safetensors";
+const REFERENCE: &str = "reference.safetensors";
+const VERSION: u32 = 1;
+
+/// Counters of a run.
+#[derive(Serialize, Deserialize)]
+struct State {
+    iteration: u32,
+    next_prompt: u64,
+    optimizer_steps: u64,
+    best: Option<(f64, u32)>,
+}
+
+/// The settings of a run as they are saved and shown: of the task `name`, whose own settings are `task`.
+pub fn language_settings(name: &str, task: &Table, config: &LanguageConfig) -> Table {
+    let mut table = Table::new();
+    table.insert("task".to_string(), name.into());
+    table.extend(overlay::to_table(config));
+    table.insert(name.to_string(), task.clone().into());
+    table
+}
+
+/// The task's name, its settings and those of the run, of a table that [`language_settings`] has made.
+///
+/// # Errors
+/// If something is missing, or of another type.
+pub fn load_language_settings(
+    mut table: Table,
+) -> Result<(String, Table, LanguageConfig), ConfigError> {
+    let Some(Value::String(name)) = table.remove("task") else {
+        return Err(ConfigError::OutOfRange("the settings name no task".to_string()));
+    };
+    let task = match table.remove(&name) {
+        Some(Value::Table(task)) => task,
+        _ => Table::new(),
+    };
+    Ok((name, task, overlay::from_table(table)?))
+}
+
+/// The settings in a checkpoint.
+///
+/// # Errors
+/// If there are none.
+pub fn saved_language_settings(checkpoint: &Checkpoint) -> Result<Table, SnapshotError> {
+    let section = checkpoint.section(CONFIG, VERSION)?;
+    let text = std::str::from_utf8(&section.bytes).map_err(|e| unreadable(CONFIG, e))?;
+    Ok(overlay::parse(CONFIG, text)?)
+}
+
+fn unreadable(section: &str, reason: impl ToString) -> SnapshotError {
+    SnapshotError::Unreadable { section: section.to_string(), reason: reason.to_string() }
+}
+
+impl LanguageTrainer {
+    /// Everything that the run needs to go on, besides the model's vocabulary; `settings` are kept with it.
+    pub fn snapshot(&self, settings: &Table) -> Checkpoint {
+        let names = self.model.shape.parameters();
+        let moments = &self.learner.moments;
+        let state = State {
+            iteration: self.iteration,
+            next_prompt: self.next_prompt,
+            optimizer_steps: moments.steps,
+            best: self.best,
+        };
+        let bytes = |params: &[f32]| write_params(&names, params, None);
+        let mut sections = vec![
+            (CONFIG, settings.to_string().into_bytes()),
+            (STATE, serde_json::to_vec_pretty(&state).expect("counters are plain numbers")),
+            (WEIGHTS, bytes(self.learner.decoder.params())),
+            (FIRST_MOMENT, bytes(&moments.first_moment)),
+            (SECOND_MOMENT, bytes(&moments.second_moment)),
+        ];
+        if let Some(reference) = &self.learner.reference {
+            sections.push((REFERENCE, bytes(reference.params())));
+        }
+        let section = |(name, bytes): (&str, Vec<u8>)| {
+            let name = name.to_string();
+            Section { name, version: VERSION, bytes }
+        };
+        let sections = sections.into_iter().map(section).collect();
+        Checkpoint { iteration: u64::from(self.iteration), sections }
+    }
+
+    /// This run, which is at its start, as it was when the checkpoint was made.
+    ///
+    /// # Errors
+    /// If the checkpoint is not one of such a run.
+    pub fn restored(mut self, checkpoint: &Checkpoint) -> Result<Self, SnapshotError> {
+        let names = self.model.shape.parameters();
+        let params = |name: &str| {
+            let section = checkpoint.section(name, VERSION)?;
+            read_params(&section.bytes, &names)
+                .map_err(|source| SnapshotError::Params { section: name.to_string(), source })
+        };
+        let state = &checkpoint.section(STATE, VERSION)?.bytes;
+        let state: State = serde_json::from_slice(state).map_err(|e| unreadable(STATE, e))?;
+        let (first_moment, second_moment) = (params(FIRST_MOMENT)?, params(SECOND_MOMENT)?);
+        self.learner.moments =
+            Moments { first_moment, second_moment, steps: state.optimizer_steps };
+        let shape = self.model.shape.clone();
+        self.learner.decoder = TokenDecoder::new(shape.clone(), params(WEIGHTS)?);
+        if self.learner.reference.is_some() {
+            self.learner.reference = Some(TokenDecoder::new(shape, params(REFERENCE)?));
+        }
+        (self.iteration, self.next_prompt, self.best) =
+            (state.iteration, state.next_prompt, state.best);
+        Ok(self)
+    }
+}

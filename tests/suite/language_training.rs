@@ -1,0 +1,141 @@
+//! Language models learn tasks: they repeat, go on where they were, and depend on no thread.
+
+use crate::support::{json, refusal};
+use grove::checkpoint::Checkpoint;
+use grove::task::find;
+use grove::trainer::language::{LanguageConfig, LanguageRecord, LanguageTrainer};
+use std::path::Path;
+use toml::Table;
+
+/// A small model that first imitates and then learns by rewards.
+fn config() -> LanguageConfig {
+    let mut config = LanguageConfig::for_model("tiny");
+    config.model.tiny.hidden_size = 16;
+    config.model.tiny.num_layers = 2;
+    config.model.tiny.num_heads = 2;
+    config.model.tiny.num_kv_heads = 1;
+    config.model.tiny.intermediate_size = 24;
+    config.generation.num_prompts = 6;
+    config.generation.group_size = 4;
+    config.generation.slots = 5;
+    config.iterations = 6;
+    config.fit.iterations = 2;
+    config.loss.kl_coef = 0.05;
+    config.loss.entropy_coef = 0.01;
+    config.update.num_minibatches = 2;
+    config.checkpoint.eval_episodes = 10;
+    config
+}
+
+fn trainer(config: &LanguageConfig) -> LanguageTrainer {
+    let sort = find("sort").unwrap();
+    let mut settings = (sort.defaults)();
+    settings.insert("length".to_string(), 3.into());
+    LanguageTrainer::new((sort.open)(settings).unwrap(), config.clone(), None).unwrap()
+}
+
+fn iterate(trainer: &mut LanguageTrainer, count: u32) -> Vec<LanguageRecord> {
+    (0..count).map(|_| trainer.iterate().unwrap().0).collect()
+}
+
+fn snapshot(trainer: &LanguageTrainer) -> Checkpoint {
+    trainer.snapshot(&Table::new())
+}
+
+#[test]
+fn a_run_goes_on_where_it_was_and_depends_on_no_thread() {
+    for resample in [0, 2] {
+        let mut config = config();
+        config.generation.resample = resample;
+        let run = |threads: usize, cut: u32| {
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+            pool.install(|| {
+                let mut first = trainer(&config);
+                iterate(&mut first, cut);
+                let mut second = trainer(&config).restored(&snapshot(&first)).unwrap();
+                iterate(&mut second, config.iterations - cut);
+                snapshot(&second)
+            })
+        };
+        let whole = run(1, 0);
+        for (threads, cut) in [(1, 1), (2, 3), (3, 5)] {
+            assert!(run(threads, cut) == whole, "{threads} threads, cut at {cut}");
+        }
+    }
+}
+
+#[test]
+fn the_first_update_is_of_the_very_policy_that_acted() {
+    let mut config = config();
+    config.update.num_minibatches = 1;
+    config.generation.temperature = 0.8;
+    let mut trainer = trainer(&config);
+    let records = iterate(&mut trainer, 6);
+    for record in &records[2..] {
+        assert_eq!(record.first_ratio_distance, 0.0);
+        assert_eq!(record.approx_kl, 0.0);
+        assert!(record.tokens > 0 && (1.0..=4.0).contains(&record.completion_length));
+        assert!(record.rewards.contains_key("exact") && record.sampling_entropy > 0.0);
+    }
+    assert!(records[0].fit && records[1].fit && !records[2].fit);
+}
+
+#[test]
+fn imitation_alone_learns_to_sort_three_digits() {
+    let mut config = config();
+    config.loss.kl_coef = 0.0;
+    config.update.num_minibatches = 1;
+    config.model.tiny.hidden_size = 32;
+    config.model.tiny.intermediate_size = 64;
+    config.generation.num_prompts = 32;
+    config.iterations = 200;
+    config.fit.iterations = 200;
+    config.fit.learning_rate = 3e-3;
+    config.checkpoint.eval_episodes = 100;
+    let mut trainer = trainer(&config);
+    iterate(&mut trainer, 200);
+    let (evaluation, improved) = trainer.measure().unwrap();
+    assert!(improved && evaluation.pass_at_1 > 0.8, "{evaluation:?}");
+}
+
+#[test]
+fn the_program_trains_goes_on_and_evaluates() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("run");
+    let run = path.to_str().unwrap();
+    let json = |words: &[&str]| json(folder.path(), words);
+    let small = [
+        "hidden_size=16",
+        "num_layers=1",
+        "num_heads=2",
+        "num_kv_heads=1",
+        "fit.iterations=2",
+        "num_prompts=4",
+        "sort.length=3",
+        "eval_episodes=8",
+        "save_every=2",
+        "eval_every=2",
+    ];
+    let mut words =
+        vec!["train", "sort", "--model", "tiny", "--iterations", "4", "--json", "--run-dir", run];
+    small.iter().for_each(|set| words.extend(["--set", set]));
+    let report = json(&words);
+    assert_eq!((report["task"].as_str(), report["iteration"].as_u64()), (Some("sort"), Some(4)));
+    let lines =
+        |name: &str| std::fs::read_to_string(Path::new(run).join(name)).unwrap().lines().count();
+    assert_eq!((lines("metrics.jsonl"), lines("completions.jsonl")), (4, 2 * 4 * 8));
+    let report = json(&["train", "--resume", "--run-dir", run, "--iterations", "5", "--json"]);
+    assert_eq!(report["iteration"], 5);
+    assert_eq!((lines("metrics.jsonl"), lines("completions.jsonl")), (5, 3 * 4 * 8));
+    let report = json(&["eval", run, "--episodes", "8", "--k", "3", "--json"]);
+    assert_eq!(
+        (report["drawn"]["k"].as_u64(), report["drawn"]["prompts"].as_u64()),
+        (Some(3), Some(8))
+    );
+    let model = Path::new(run).join("model");
+    let text =
+        json(&["generate", model.to_str().unwrap(), "321>", "--max-new-tokens", "4", "--json"]);
+    assert_eq!(text["prompt_tokens"], 4);
+    let refused = refusal(folder.path(), &["train", "srot", "--model", "tiny"]);
+    assert!(refused.contains("unknown task `srot`"), "{refused}");
+}
