@@ -233,8 +233,8 @@ impl LanguageConfig {
             (
                 tiny.num_heads > 0
                     && tiny.num_kv_heads > 0
-                    && tiny.num_heads % tiny.num_kv_heads == 0
-                    && tiny.hidden_size % (2 * tiny.num_heads) == 0
+                    && tiny.num_heads.is_multiple_of(tiny.num_kv_heads)
+                    && tiny.hidden_size.is_multiple_of(2 * tiny.num_heads)
                     && tiny.hidden_size > 0
                     && tiny.num_layers > 0,
                 "model.hidden_size must be a multiple of twice num_heads, and num_heads one of num_kv_heads",
