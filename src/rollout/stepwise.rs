@@ -152,19 +152,24 @@ impl<G: Rules> StepwiseRollout<G> {
         self.memory = (!numbers.is_empty()).then(rows);
     }
 
+    /// Where the groups go on, on the host.
+    fn host_branches(&mut self) -> Option<&mut Vec<EnvState<G>>> {
+        match &mut self.branches {
+            Branches::Host(envs) => Some(envs),
+            #[cfg(feature = "kernels")]
+            Branches::Device(_) => None,
+        }
+    }
+
     /// [`StepwiseRollout::collect`] by [`NativeRollout`].
     fn collect_natively(&mut self, policy: &NativePolicy, iteration: u32) -> Trajectory {
-        let branches = match &mut self.branches {
-            Branches::Host(branches) => branches,
-            #[cfg(feature = "kernels")]
-            Branches::Device(_) => unreachable!("native policies act on the host"),
-        };
+        let branches = self.host_branches().map(std::mem::take).unwrap_or_default();
         let mut games = NativeRollout::new(self.game, &self.config, self.keys);
-        games
-            .go_on(std::mem::take(branches), self.memory.take().map_or_else(Vec::new, host_floats));
+        let memory = self.memory.take().map_or_else(Vec::new, host_floats);
+        games.go_on(branches, memory);
         let trajectory = games.collect(policy, iteration, &self.device);
         let (envs, memory) = games.into_branches();
-        *branches = envs;
+        self.branches = Branches::Host(envs);
         self.import_memory(&memory);
         trajectory
     }
