@@ -162,6 +162,7 @@ impl Sandbox {
         // SAFETY: system calls on numbers, and on strings that live.
         unsafe {
             check(libc::setsid())?;
+            keep_nothing_open();
             #[cfg(target_os = "linux")]
             if self.spaces {
                 spaces::enter(folder, scratch)?;
@@ -205,6 +206,25 @@ impl Sandbox {
             set(libc::RLIMIT_NPROC, limits.processes)?;
         }
         Ok(())
+    }
+}
+
+/// Lets the program inherit nothing but its three streams. A library that forgot to say so of a file of its
+/// own would hand it over otherwise: some graphics drivers do, and who truncates that file ends the trainer.
+///
+/// # Safety
+/// Only between `fork` and `exec`.
+unsafe fn keep_nothing_open() {
+    // SAFETY: system calls on numbers.
+    unsafe {
+        #[cfg(target_os = "linux")]
+        if libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) == 0 {
+            return;
+        }
+        let most = libc::sysconf(libc::_SC_OPEN_MAX).clamp(1024, 1 << 20) as libc::c_int;
+        for descriptor in 3..most {
+            libc::fcntl(descriptor, libc::F_SETFD, libc::FD_CLOEXEC);
+        }
     }
 }
 
@@ -321,5 +341,29 @@ mod spaces {
                 128 + signal
             });
         }
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+
+    #[test]
+    fn a_file_that_is_open_here_is_not_open_there() {
+        let [ours, theirs] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let path = ours.path().join("kept");
+        fs::write(&path, "kept").unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
+        let number = file.as_raw_fd();
+        // SAFETY: a system call on a number. As a library leaves a file that does not care who inherits it.
+        assert_eq!(unsafe { libc::fcntl(number, libc::F_SETFD, 0) }, 0);
+        let limits = Limits { cpu_seconds: 5, memory: 1 << 30, file_size: 1 << 20, processes: 16 };
+        let sandbox = Sandbox::new(limits, theirs.path()).unwrap();
+        let mut command = sandbox.command("sh", theirs.path(), Scratch::Private).unwrap();
+        let script = format!("echo lost >&{number}; : > /proc/self/fd/{number}; exit 0");
+        command.args(["-c", &script]).stderr(Stdio::null()).status().unwrap();
+        assert_eq!(fs::read_to_string(path).unwrap(), "kept");
     }
 }
