@@ -44,7 +44,7 @@ export default [
       const page = await visit.open({ hash: '#game=catch' });
       await playAlong(page, 10);
       const { path } = await saveGames(page);
-      const [games, moves] = (await text(page, '#mine-about')).match(/[\d,]+/g).map((n) => Number(n.replace(',', '')));
+      const [games, moves] = (await text(page, '#mine-about')).match(/\d+/g).map(Number);
       const [shown, fit] = ['shown', 'fit'].map((name) => join(folder(visit), name));
       const imported = JSON.parse((await run(visit.program, ['import', path, '--out', shown, '--json'])).stdout);
       ok(imported.episodes === games && imported.steps === moves, `of ${games} games, ${moves} moves: ${JSON.stringify(imported)}`);

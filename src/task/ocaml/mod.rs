@@ -1,7 +1,7 @@
 //! `ocaml`: functions are to be completed in OCaml; the compiler and tests say what an answer is worth.
 //!
 //! The reward has stages: 0.25 points for types, fewer with each error; 0.10 for compiling; 0.65 for the share of the
-//! calls that come to what they should. An answer without code is worth 0, a degenerate one ([`code`]) 0.3 of its
+//! calls that come to what they should. An answer without code is worth 0, a degenerate one (`code.rs`) 0.3 of its
 //! points, and what is untidy takes up to 0.10 off a full score.
 //!
 //! What a call comes to is digested where it is computed, and compared here: a completion that prints results, ends the
