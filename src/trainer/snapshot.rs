@@ -20,16 +20,16 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-const CONFIG: &str = "config.toml";
-const STATE: &str = "state.json";
-const WEIGHTS: &str = "weights.safetensors";
-const FIRST_MOMENT: &str = "first_moment.safetensors";
-const SECOND_MOMENT: &str = "second_moment.safetensors";
-const REFERENCE: &str = "reference.safetensors";
+pub(super) const CONFIG: &str = "config.toml";
+pub(super) const STATE: &str = "state.json";
+pub(super) const WEIGHTS: &str = "weights.safetensors";
+pub(super) const FIRST_MOMENT: &str = "first_moment.safetensors";
+pub(super) const SECOND_MOMENT: &str = "second_moment.safetensors";
+pub(super) const REFERENCE: &str = "reference.safetensors";
 const GAMES: &str = "games.safetensors";
 const MEMORY: &str = "memory.safetensors";
 /// The version of all sections that this build writes, and the newest that it reads.
-const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 1;
 
 /// Counters of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -334,7 +334,7 @@ fn memory_size<M: Model>(model: &M, device: &Device) -> usize {
     memory.rows().map_or(0, |rows| rows.dims()[1])
 }
 
-fn unreadable(section: &str, reason: impl ToString) -> SnapshotError {
+pub(super) fn unreadable(section: &str, reason: impl ToString) -> SnapshotError {
     SnapshotError::Unreadable { section: section.to_string(), reason: reason.to_string() }
 }
 

@@ -3,7 +3,7 @@
 use super::{Group, LanguageRule, Sample};
 use crate::math::softmax::{Normalizer, logprob, prob};
 use crate::model::LANES;
-use crate::model::language::{Keep, Reading, Text, TokenDecoder, normalize};
+use crate::model::language::{Keep, Reading, Text, TokenDecoder, normalize, sharpness};
 use crate::objective::kl::{divergence, third};
 use crate::objective::weights::{Sizes, weight};
 use crate::objective::{Coefficients, Form, LossConfig, Step, by_logit, term};
@@ -64,10 +64,8 @@ impl Targets {
 
 /// Logits at a temperature, as tokens are drawn from them.
 fn sharpen(logits: &mut [f32], temperature: f32) {
-    if temperature != 0.0 && temperature != 1.0 {
-        let sharpness = 1.0 / temperature;
-        logits.iter_mut().for_each(|x| *x *= sharpness);
-    }
+    let sharpness = sharpness(temperature);
+    logits.iter_mut().for_each(|x| *x *= sharpness);
 }
 
 /// The gradient of logits none of which is taken; gives the entropy.

@@ -115,6 +115,28 @@ pub fn norm(x: &[f32], weight: &[f32], eps: f32, scale: &mut [f32], normed: &mut
     }
 }
 
+/// A normed stream.
+#[derive(Clone, Debug, Default)]
+pub struct Normed {
+    /// Before: `[rows, hidden_size]`.
+    pub stream: Vec<f32>,
+    /// What it was multiplied by: `[rows]`.
+    pub scale: Vec<f32>,
+    /// After, weights included: `[rows, hidden_size]`.
+    pub normed: Vec<f32>,
+}
+
+impl Normed {
+    /// Norms vectors of as many numbers as there are weights.
+    pub fn forward(&mut self, stream: &[f32], weight: &[f32], eps: f32) {
+        self.stream.clear();
+        self.stream.extend_from_slice(stream);
+        self.normed.resize(stream.len(), 0.0);
+        self.scale.resize(stream.len() / weight.len(), 0.0);
+        norm(stream, weight, eps, &mut self.scale, &mut self.normed);
+    }
+}
+
 /// Adds to the gradients of the rows and of the weights, `to`, from `d_normed`, which is used up.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn norm_backward(

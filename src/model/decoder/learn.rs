@@ -6,7 +6,7 @@
 //! threads gives the same bytes.
 
 use super::attention::{Found, Heads, Room, Sight, backward, forward};
-use super::layers::{Slots, bias_gradient, gate, gate_backward, norm, norm_backward, turn};
+use super::layers::{Normed, Slots, bias_gradient, gate, gate_backward, norm_backward, turn};
 use super::product::{Packed, Target, View, product, product_packed};
 use super::rope::Turns;
 use super::shape::DecoderShape;
@@ -62,17 +62,6 @@ struct Game {
     logits: Vec<f32>,
 }
 
-/// A normed stream.
-#[derive(Clone, Debug, Default)]
-struct Normed {
-    /// Before: `[num_steps, hidden_size]`.
-    stream: Vec<f32>,
-    /// What it was multiplied by: `[num_steps]`.
-    scale: Vec<f32>,
-    /// After, weights included: `[num_steps, hidden_size]`.
-    normed: Vec<f32>,
-}
-
 /// A layer of a game.
 #[derive(Clone, Debug, Default)]
 struct Layer {
@@ -102,16 +91,6 @@ struct Shard {
     normed: Vec<f32>,
     found: Vec<f32>,
     heads: [Vec<f32>; 3],
-}
-
-impl Normed {
-    fn forward(&mut self, stream: &[f32], weight: &[f32], eps: f32) {
-        self.stream.clear();
-        self.stream.extend_from_slice(stream);
-        self.normed.resize(stream.len(), 0.0);
-        self.scale.resize(stream.len() / weight.len(), 0.0);
-        norm(stream, weight, eps, &mut self.scale, &mut self.normed);
-    }
 }
 
 /// The matrices of a decoder, packed.

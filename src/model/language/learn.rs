@@ -4,9 +4,9 @@
 //! is what generation finds, and on the way back the gradients of its keys and values are added up.
 
 use super::cache::Cache;
-use super::rows::{Keep, Layer, Normed, Pass, Row, TokenDecoder};
+use super::rows::{Keep, Layer, Pass, Row, TokenDecoder};
 use crate::model::decoder::attention::{Found, Heads, Room, Sight, backward};
-use crate::model::decoder::layers::{bias_gradient, gate_backward, norm_backward, turn};
+use crate::model::decoder::layers::{Normed, bias_gradient, gate_backward, norm_backward, turn};
 use rayon::prelude::*;
 use std::ops::Range;
 

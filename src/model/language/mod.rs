@@ -19,4 +19,4 @@ pub use error::LanguageError;
 #[cfg(all(feature = "general", not(target_family = "wasm")))]
 pub use files::{ChatTemplate, LanguageModel, Tokenizer};
 pub use learn::{Reading, Text};
-pub use rows::{Keep, Pass, Row, TokenDecoder, normalize};
+pub use rows::{Keep, Pass, Row, TokenDecoder, normalize, sharpness};

@@ -7,7 +7,7 @@ use super::cache::Cache;
 use super::wide::Wide;
 use crate::math::at_least;
 use crate::math::softmax::{Normalizer, normalizer, unnormalized};
-use crate::model::decoder::layers::{LinearSlot, Slots, gate, norm, turn};
+use crate::model::decoder::layers::{LinearSlot, Normed, Slots, gate, turn};
 use crate::model::decoder::product::View;
 use crate::model::decoder::rope::Turns;
 use crate::model::{DecoderShape, LANES};
@@ -36,28 +36,6 @@ pub struct Row {
     pub cache: usize,
     /// The token's number in the cache.
     pub at: usize,
-}
-
-/// A normed stream.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Normed {
-    /// Before: `[rows, hidden_size]`.
-    pub stream: Vec<f32>,
-    /// What it was multiplied by: `[rows]`.
-    pub scale: Vec<f32>,
-    /// After, weights included: `[rows, hidden_size]`.
-    pub normed: Vec<f32>,
-}
-
-impl Normed {
-    /// Norms vectors of as many numbers as there are weights.
-    pub fn forward(&mut self, stream: &[f32], weight: &[f32], eps: f32) {
-        self.stream.clear();
-        self.stream.extend_from_slice(stream);
-        self.normed.resize(stream.len(), 0.0);
-        self.scale.resize(stream.len() / weight.len(), 0.0);
-        norm(stream, weight, eps, &mut self.scale, &mut self.normed);
-    }
 }
 
 /// What a layer makes of rows.
@@ -308,6 +286,12 @@ impl TokenDecoder {
         logits.resize(hidden.len() / size * self.shape.num_actions, 0.0);
         self.wide().product(hidden, self.head(), size, logits, false);
     }
+}
+
+/// What logits are multiplied by at a temperature, where tokens are drawn and where they are learnt from; 0
+/// leaves them as they are.
+pub fn sharpness(temperature: f32) -> f32 {
+    if temperature == 0.0 { 1.0 } else { 1.0 / temperature }
 }
 
 /// Numbers that are summed up before their sum goes on in double precision.

@@ -6,7 +6,7 @@
 
 mod sample;
 
-pub use sample::{Chosen, Room, Sampling, choose, sharpness};
+pub use sample::{Chosen, Room, Sampling, choose};
 
 use crate::model::language::{Cache, Keep, Pass, Row, TokenDecoder};
 use crate::rng::{draw, uniform};

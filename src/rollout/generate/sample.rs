@@ -1,7 +1,7 @@
 //! One token out of a vocabulary: drawn by its probability, or the most likely one.
 
 use crate::math::softmax::{Normalizer, logprob, unnormalized};
-use crate::model::language::normalize;
+use crate::model::language::{normalize, sharpness};
 use multiversion::multiversion;
 
 /// How tokens are chosen, by the names of Hugging Face's generation settings.
@@ -51,11 +51,6 @@ pub struct Room {
     logits: Vec<f32>,
     weights: Vec<f32>,
     candidates: Vec<u32>,
-}
-
-/// What logits are multiplied by: the same for those that are learnt from.
-pub fn sharpness(temperature: f32) -> f32 {
-    if temperature == 0.0 { 1.0 } else { 1.0 / temperature }
 }
 
 /// Chooses a token by `u`, uniform in `[0, 1)`.

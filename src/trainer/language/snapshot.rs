@@ -7,16 +7,11 @@ use crate::learner::Moments;
 use crate::model::language::TokenDecoder;
 use crate::model::saved::{read_params, write_params};
 use crate::trainer::SnapshotError;
+use crate::trainer::snapshot::{
+    CONFIG, FIRST_MOMENT, REFERENCE, SECOND_MOMENT, STATE, VERSION, WEIGHTS, unreadable,
+};
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
-
-const CONFIG: &str = "config.toml";
-const STATE: &str = "state.json";
-const WEIGHTS: &str = "weights.safetensors";
-const FIRST_MOMENT: &str = "first_moment.safetensors";
-const SECOND_MOMENT: &str = "second_moment.safetensors";
-const REFERENCE: &str = "reference.safetensors";
-const VERSION: u32 = 1;
 
 /// Counters of a run.
 #[derive(Serialize, Deserialize)]
@@ -61,10 +56,6 @@ pub fn saved_language_settings(checkpoint: &Checkpoint) -> Result<Table, Snapsho
     let section = checkpoint.section(CONFIG, VERSION)?;
     let text = std::str::from_utf8(&section.bytes).map_err(|e| unreadable(CONFIG, e))?;
     Ok(overlay::parse(CONFIG, text)?)
-}
-
-fn unreadable(section: &str, reason: impl ToString) -> SnapshotError {
-    SnapshotError::Unreadable { section: section.to_string(), reason: reason.to_string() }
 }
 
 impl LanguageTrainer {
