@@ -168,10 +168,15 @@ export default [
         await page.click('#takeover');
         await until(page, '#count', /[123]/);
         ok((await text(page, '#time')) === before, `another game begins: ${await text(page, '#time')} instead of ${before}`);
-        const [agent, person] = await Promise.all(['#duel-agent', '#duel-person'].map((one) => page.locator(one).boundingBox()));
-        const stage = await page.locator('#stage').boundingBox();
-        const apart = game === 'fruit' ? person.x - agent.x > stage.width / 3 : person.y - agent.y > stage.height / 3;
-        ok(apart, `the names of ${game} are at ${agent.x}, ${agent.y} and ${person.x}, ${person.y}`);
+        // The boards part once the stage has its new shape, a few frames on.
+        const apart = page.waitForFunction((beside) => {
+          const [agent, person, stage] = ['duel-agent', 'duel-person', 'stage'].map((id) => document.getElementById(id).getBoundingClientRect());
+          return beside ? person.x - agent.x > stage.width / 3 : person.y - agent.y > stage.height / 3;
+        }, game === 'fruit', { timeout: 5000 });
+        await apart.catch(async () => {
+          const [agent, person] = await Promise.all(['#duel-agent', '#duel-person'].map((one) => page.locator(one).boundingBox()));
+          ok(false, `the names of ${game} are at ${agent.x}, ${agent.y} and ${person.x}, ${person.y}`);
+        });
         await until(page, '#time', /step [4-9]\d /, 30);
         await visit.shot(page, `duel-${game}`);
         await page.keyboard.press('Escape');
