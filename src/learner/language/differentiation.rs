@@ -119,7 +119,7 @@ impl Differentiation<'_> {
         let shards = if self.decoder.is_small() { SHARDS } else { 1 };
         let share = chosen.len().div_ceil(shards).max(1);
         let shard = |chosen: &[usize]| {
-            let mut gradient = vec![0.0; self.decoder.params().len()];
+            let mut gradient = vec![0.0; self.decoder.trained().len()];
             let mut sums = Sums::default();
             let mut reading = Reading::default();
             for part in self.parts(groups, chosen) {
@@ -132,7 +132,7 @@ impl Differentiation<'_> {
             false => chosen.chunks(share).map(shard).collect(),
         };
         if all.is_empty() {
-            return (vec![0.0; self.decoder.params().len()], Sums::default());
+            return (vec![0.0; self.decoder.trained().len()], Sums::default());
         }
         let (mut gradient, mut sums) = all.remove(0);
         for (_, more) in &all {

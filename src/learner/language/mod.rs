@@ -101,8 +101,9 @@ pub struct LanguageLearner {
 impl LanguageLearner {
     /// Trains `decoder`; the order of what is learnt from follows `key`.
     pub fn new(decoder: TokenDecoder, rule: &LanguageRule, key: u32) -> Self {
-        let reference = (rule.loss.kl_coef > 0.0).then(|| decoder.clone());
-        let moments = Moments::new(decoder.params().len());
+        // Without its adapters, if it has any, the decoder is what it was.
+        let reference = (rule.loss.kl_coef > 0.0).then(|| decoder.clone().with_adapters(None));
+        let moments = Moments::new(decoder.trained().len());
         Self { decoder, moments, reference, key }
     }
 

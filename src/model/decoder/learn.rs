@@ -142,7 +142,12 @@ impl Matrices {
 /// `y = x w`, rows without gaps.
 fn apply(x: &[f32], weight: &Packed, y: &mut [f32], add: bool) {
     let target = Target { values: y, row: weight.columns(), add };
-    product_packed(View::rows(x, weight.inner()), weight, target, x.len() / weight.inner());
+    product_packed(
+        View::rows(x, weight.inner()),
+        weight.strips(),
+        target,
+        x.len() / weight.inner(),
+    );
 }
 
 /// `gradient += x^T dy`, that of a weight.

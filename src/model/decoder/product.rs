@@ -11,6 +11,7 @@
 use super::tiles;
 use crate::model::{LANES, Lanes};
 use multiversion::multiversion;
+use rayon::prelude::*;
 use std::cell::RefCell;
 
 /// A matrix whose element `[i, k]` is `values[i * row + k * column]`.
@@ -67,22 +68,50 @@ pub struct Packed {
     columns: usize,
 }
 
+/// Strips of a right operand, side by side.
+#[derive(Clone, Copy, Debug)]
+pub struct Strips<'a> {
+    lanes: &'a [Lanes],
+    inner: usize,
+    columns: usize,
+}
+
+impl<'a> Strips<'a> {
+    /// Columns.
+    pub fn columns(&self) -> usize {
+        self.columns
+    }
+
+    /// So many of them at a time, from the first column on.
+    pub fn parts(self, strips: usize) -> impl Iterator<Item = Self> {
+        let columns = strips * STRIP * LANES;
+        self.lanes.chunks((strips * STRIP * self.inner).max(1)).enumerate().map(
+            move |(number, lanes)| {
+                let columns = columns.min(self.columns - number * columns);
+                Self { lanes, columns, ..self }
+            },
+        )
+    }
+}
+
 impl Packed {
     /// Becomes a copy of `b`, `[inner, columns]`.
     pub fn pack(&mut self, b: View, inner: usize, columns: usize) {
+        self.resize(inner, columns);
+        let strips = self.lanes.chunks_mut((STRIP * inner).max(1)).enumerate();
+        strips.for_each(|(number, strip)| pack_strip(b, number, strip, [inner, columns]));
+    }
+
+    /// As [`Packed::pack`], by all threads.
+    pub fn pack_wide(&mut self, b: View, inner: usize, columns: usize) {
+        self.resize(inner, columns);
+        let strips = self.lanes.par_chunks_mut((STRIP * inner).max(1)).enumerate();
+        strips.for_each(|(number, strip)| pack_strip(b, number, strip, [inner, columns]));
+    }
+
+    fn resize(&mut self, inner: usize, columns: usize) {
         (self.inner, self.columns) = (inner, columns);
-        let vectors = columns.div_ceil(LANES);
-        self.lanes.resize(vectors * inner, [0.0; LANES]);
-        if inner == 0 {
-            return;
-        }
-        for (number, strip) in self.lanes.chunks_mut(STRIP * inner).enumerate() {
-            for vector in 0..strip.len() / inner {
-                let j = (number * STRIP + vector) * LANES;
-                let b = View { values: &b.values[j * b.column..], ..b };
-                pack_vector(b, strip, [vector, strip.len() / inner], LANES.min(columns - j));
-            }
-        }
+        self.lanes.resize(columns.div_ceil(LANES) * inner, [0.0; LANES]);
     }
 
     /// Rows.
@@ -95,9 +124,19 @@ impl Packed {
         self.columns
     }
 
-    /// The strips, from the first column on.
-    fn strips(&self) -> impl Iterator<Item = &[Lanes]> {
-        self.lanes.chunks((STRIP * self.inner).max(1))
+    /// All strips.
+    pub fn strips(&self) -> Strips<'_> {
+        Strips { lanes: &self.lanes, inner: self.inner, columns: self.columns }
+    }
+}
+
+/// Copies the columns of a strip.
+fn pack_strip(b: View, number: usize, strip: &mut [Lanes], [inner, columns]: [usize; 2]) {
+    let vectors = strip.len() / inner;
+    for vector in 0..vectors {
+        let j = (number * STRIP + vector) * LANES;
+        let b = View { values: &b.values[j * b.column..], ..b };
+        pack_vector(b, strip, [vector, vectors], LANES.min(columns - j));
     }
 }
 
@@ -153,17 +192,17 @@ pub fn product(a: View, b: View, c: Target, [rows, inner, columns]: Sizes) {
     ROOM.with_borrow_mut(|room| {
         let mut right = std::mem::take(&mut room.right);
         right.pack(b, inner, columns);
-        multiply(a, &right, c, rows, room);
+        multiply(a, right.strips(), c, rows, room);
         room.right = right;
     });
 }
 
 /// As [`product`], with an operand that was packed before.
-pub fn product_packed(a: View, b: &Packed, c: Target, rows: usize) {
+pub fn product_packed(a: View, b: Strips, c: Target, rows: usize) {
     ROOM.with_borrow_mut(|room| multiply(a, b, c, rows, room));
 }
 
-fn multiply(a: View, b: &Packed, mut c: Target, rows: usize, room: &mut Room) {
+fn multiply(a: View, b: Strips, mut c: Target, rows: usize, room: &mut Room) {
     room.sums.resize(TILE * STRIP, [0.0; LANES]);
     // As many sums as registers hold: with AVX-512 there are 32 of 16 lanes.
     let i = if tiles::many_registers() { blocks::<TILE>(a, b, &mut c, [0, rows], room) } else { 0 };
@@ -175,7 +214,7 @@ fn multiply(a: View, b: &Packed, mut c: Target, rows: usize, room: &mut Room) {
 /// The tiles of `R` rows each from row `from` on; gives the first row that is left.
 fn blocks<const R: usize>(
     a: View,
-    b: &Packed,
+    b: Strips,
     c: &mut Target,
     [from, rows]: [usize; 2],
     room: &mut Room,
@@ -191,7 +230,7 @@ fn blocks<const R: usize>(
             pack_rows(a.rows_from(i + t * R), &mut panels[t * inner..][..inner]);
         }
         let mut j = 0;
-        for strip in b.strips() {
+        for strip in b.lanes.chunks((STRIP * inner).max(1)) {
             for t in 0..tiles {
                 let panel = &panels[t * inner..][..inner];
                 let vectors = (b.columns - j).div_ceil(LANES).min(STRIP);

@@ -4,7 +4,8 @@
 //! is what generation finds, and on the way back the gradients of its keys and values are added up.
 
 use super::cache::Cache;
-use super::rows::{Keep, Layer, Pass, Row, TokenDecoder};
+use super::matrix::Kind;
+use super::rows::{Keep, Layer, PROJECTIONS, Pass, Row, TokenDecoder};
 use crate::model::decoder::attention::{Found, Heads, Room, Sight, backward};
 use crate::model::decoder::layers::{Normed, bias_gradient, gate_backward, norm_backward, turn};
 use rayon::prelude::*;
@@ -128,17 +129,7 @@ impl TokenDecoder {
         of_hidden: &mut [f32],
         gradient: &mut [f32],
     ) {
-        let (shape, wide) = (self.shape(), self.wide());
-        let (size, vocabulary) = (shape.hidden_size, shape.num_actions);
-        if shape.tie_word_embeddings {
-            let table = self.slots.input.weight.clone();
-            wide.apply(of_logits, &self.params()[table.clone()], vocabulary, of_hidden, false);
-            wide.weigh(of_logits, hidden, vocabulary, &mut gradient[table]);
-        } else {
-            let head = self.slots.head.clone();
-            self.back(&head, of_logits, size, of_hidden, false);
-            wide.weigh(hidden, of_logits, size, &mut gradient[head]);
-        }
+        self.back(&self.matrices.head, [hidden, of_logits], (of_hidden, false), gradient);
     }
 }
 
@@ -199,6 +190,9 @@ impl Back<'_> {
             let found = self.attention(number, layer, pieces, before, &of_found);
             self.projections(number, layer, &pass.turns, found, &mut of_stream);
         }
+        if decoder.adapters.is_some() {
+            return;
+        }
         let table = self.decoder.slots.input.weight.start;
         let size = self.decoder.shape().hidden_size;
         for (row, of) in pass.rows.iter().zip(of_stream.chunks_exact(size)) {
@@ -210,32 +204,38 @@ impl Back<'_> {
     /// Adds to the gradients of what was normed and of a norm's weights.
     fn norm(&mut self, of: &Normed, slot: Range<usize>, mut of_normed: Vec<f32>, to: &mut [f32]) {
         let weight = &self.decoder.params()[slot.clone()];
-        let to = [to, &mut self.gradient[slot]];
+        let mut none = Vec::new();
+        let of_weight = match self.decoder.adapters {
+            None => &mut self.gradient[slot],
+            Some(_) => {
+                none.resize(weight.len(), 0.0);
+                &mut none[..]
+            }
+        };
+        let to = [to, of_weight];
         norm_backward(&of.stream, weight, &of.scale, &mut of_normed, to);
     }
 
     /// Back through the gated network; gives the gradient of what attention found.
     fn network(&mut self, number: usize, layer: &Layer, of_stream: &mut [f32]) -> Vec<f32> {
-        let (decoder, wide) = (self.decoder, self.decoder.wide());
-        let (size, inner) = (decoder.shape().hidden_size, decoder.shape().intermediate_size);
+        let decoder = self.decoder;
         let slot = &decoder.slots.layers[number];
-        wide.weigh(&layer.inner, of_stream, inner, &mut self.gradient[slot.down.clone()]);
+        let of = |kind: Kind| decoder.matrices.of(number, kind);
         let mut of_gate = vec![0.0; layer.inner.len()];
         let mut of_up = vec![0.0; layer.inner.len()];
-        decoder.back(&slot.down, of_stream, inner, &mut of_gate, false);
+        let through = [&layer.inner[..], of_stream];
+        decoder.back(of(Kind::Down), through, (&mut of_gate, false), self.gradient);
         gate_backward(&layer.gate, &layer.up, &mut of_gate, &mut of_up);
         let mut of_normed = vec![0.0; of_stream.len()];
-        for (i, (of, weight)) in
-            [(&of_gate, &slot.gate), (&of_up, &slot.up)].into_iter().enumerate()
+        for (i, (dy, kind)) in [(&of_gate, Kind::Gate), (&of_up, Kind::Up)].into_iter().enumerate()
         {
-            wide.weigh(&layer.second.normed, of, size, &mut self.gradient[weight.clone()]);
-            decoder.back(weight, of, size, &mut of_normed, i > 0);
+            let through = [&layer.second.normed[..], dy];
+            decoder.back(of(kind), through, (&mut of_normed, i > 0), self.gradient);
         }
         self.norm(&layer.second, slot.second.clone(), of_normed, of_stream);
-        let width = decoder.shape().query_size();
-        wide.weigh(&layer.found, of_stream, width, &mut self.gradient[slot.found.clone()]);
         let mut of_found = vec![0.0; layer.found.len()];
-        decoder.back(&slot.found, of_stream, width, &mut of_found, false);
+        let through = [&layer.found[..], of_stream];
+        decoder.back(of(Kind::Found), through, (&mut of_found, false), self.gradient);
         of_found
     }
 
@@ -346,8 +346,7 @@ impl Back<'_> {
         mut of: [Vec<f32>; 3],
         of_stream: &mut [f32],
     ) {
-        let (decoder, wide) = (self.decoder, self.decoder.wide());
-        let size = decoder.shape().hidden_size;
+        let decoder = self.decoder;
         let slot = &decoder.slots.layers[number];
         for (of, (normed, slot)) in of.iter_mut().zip(layer.head_norms.iter().zip(&slot.head_norms))
         {
@@ -358,10 +357,14 @@ impl Back<'_> {
             }
         }
         let mut of_normed = vec![0.0; of_stream.len()];
-        for (i, (linear, of)) in slot.projections.iter().zip(&of).enumerate() {
-            wide.weigh(&layer.first.normed, of, size, &mut self.gradient[linear.weight.clone()]);
-            bias_gradient(of, &mut self.gradient[linear.bias.clone()]);
-            decoder.back(&linear.weight, of, size, &mut of_normed, i > 0);
+        let linears = PROJECTIONS.iter().zip(&slot.projections).zip(&of);
+        for (i, ((kind, linear), dy)) in linears.enumerate() {
+            let matrix = decoder.matrices.of(number, *kind);
+            let through = [&layer.first.normed[..], dy];
+            decoder.back(matrix, through, (&mut of_normed, i > 0), self.gradient);
+            if decoder.adapters.is_none() {
+                bias_gradient(dy, &mut self.gradient[linear.bias.clone()]);
+            }
         }
         self.norm(&layer.first, slot.first.clone(), of_normed, of_stream);
     }

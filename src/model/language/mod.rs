@@ -4,15 +4,17 @@
 //! A model comes from a Hugging Face folder or a GGUF file (`LanguageModel::load`), or begins from nothing
 //! with characters for tokens (`LanguageModel::tiny`). [`TokenDecoder`] generates and learns.
 
+mod adapters;
 mod cache;
 mod characters;
 mod error;
 #[cfg(all(feature = "general", not(target_family = "wasm")))]
 mod files;
 mod learn;
+mod matrix;
 mod rows;
-mod wide;
 
+pub use adapters::{Adapters, LoraConfig};
 pub use cache::Cache;
 pub use characters::{Characters, END};
 pub use error::LanguageError;

@@ -3,28 +3,36 @@
 //! The same code generates and learns: a row's numbers depend on its own text alone, down to the last bit,
 //! whatever rows are beside it and however many threads there are.
 
+use super::adapters::Adapters;
 use super::cache::Cache;
-use super::wide::Wide;
+use super::matrix::{Copies, Kind, Matrices};
 use crate::math::at_least;
 use crate::math::softmax::{Normalizer, normalizer, unnormalized};
-use crate::model::decoder::layers::{LinearSlot, Normed, Slots, gate, turn};
-use crate::model::decoder::product::View;
+use crate::model::decoder::layers::{Normed, Slots, gate, turn};
 use crate::model::decoder::rope::Turns;
 use crate::model::{DecoderShape, LANES};
 use multiversion::multiversion;
 use rayon::prelude::*;
+use std::sync::Arc;
 
 /// Parameters from which on products are spread over the threads one by one; of smaller decoders, whole
 /// passes are.
 const LARGE: usize = 1 << 22;
 
-/// A decoder over tokens with its weights in the host's memory.
+/// A decoder over tokens with its weights in the host's memory. Clones share the weights until one of them
+/// changes its own.
 #[derive(Clone, Debug)]
 pub struct TokenDecoder {
     shape: DecoderShape,
-    params: Vec<f32>,
+    params: Arc<Vec<f32>>,
+    /// What is learnt in the place of the weights, if anything is.
+    pub(super) adapters: Option<Adapters>,
     pub(super) slots: Slots,
     pub(super) turns: Turns,
+    pub(super) matrices: Matrices,
+    pub(super) copies: Arc<Copies>,
+    /// Whether copies of the matrices are kept.
+    pub(super) keeps: bool,
 }
 
 /// A token on its way: it is number `at` of a piece of text, whose keys and values are in `cache`.
@@ -37,6 +45,9 @@ pub struct Row {
     /// The token's number in the cache.
     pub at: usize,
 }
+
+/// The matrices of queries, keys and values.
+pub(super) const PROJECTIONS: [Kind; 3] = [Kind::Query, Kind::Key, Kind::Value];
 
 /// What a layer makes of rows.
 #[derive(Clone, Debug, Default)]
@@ -98,7 +109,14 @@ impl TokenDecoder {
         assert!(shape.takes_tokens(), "a decoder over tokens");
         assert_eq!(params.len(), shape.num_params(), "params: [num_params]");
         let (slots, turns) = (Slots::new(&shape), Turns::new(&shape));
-        Self { shape, params, slots, turns }
+        let matrices = Matrices::new(&shape, &slots);
+        let (params, copies) = (Arc::new(params), Arc::new(Copies::none(&matrices)));
+        Self { shape, params, adapters: None, slots, turns, matrices, copies, keeps: true }
+    }
+
+    /// With adapters, which are learnt in the place of the weights; or without.
+    pub fn with_adapters(self, adapters: Option<Adapters>) -> Self {
+        Self { adapters, ..self }
     }
 
     /// Its sizes and switches.
@@ -106,33 +124,40 @@ impl TokenDecoder {
         &self.shape
     }
 
-    /// Its parameters.
+    /// Its weights, without what adapters add to them.
     pub fn params(&self) -> &[f32] {
         &self.params
     }
 
-    /// Changes its parameters.
+    /// Its adapters, if it has any.
+    pub fn adapters(&self) -> Option<&Adapters> {
+        self.adapters.as_ref()
+    }
+
+    /// What is learnt: the adapters' numbers, or where there are none all weights.
+    pub fn trained(&self) -> &[f32] {
+        self.adapters.as_ref().map_or(&self.params, |adapters| &adapters.params)
+    }
+
+    /// Changes what is learnt.
     pub fn update(&mut self, change: impl FnOnce(&mut [f32])) {
-        change(&mut self.params);
-    }
-
-    /// Takes the parameters out.
-    pub fn into_params(self) -> Vec<f32> {
-        self.params
-    }
-
-    /// The head, `[hidden_size, vocabulary]`.
-    fn head(&self) -> View<'_> {
-        let (size, vocabulary) = (self.shape.hidden_size, self.shape.num_actions);
-        match self.shape.tie_word_embeddings {
-            true => View::rows(&self.params[self.slots.input.weight.clone()], size).transposed(),
-            false => View::rows(&self.params[self.slots.head.clone()], vocabulary),
+        match &mut self.adapters {
+            Some(adapters) => change(&mut adapters.params),
+            None => {
+                let params: &mut Vec<f32> = Arc::make_mut(&mut self.params);
+                change(params);
+                self.copies = Arc::new(Copies::none(&self.matrices));
+            }
         }
     }
 
-    /// Whether the products of this decoder are worth spreading.
-    pub(super) fn wide(&self) -> Wide {
-        Wide(self.params.len() >= LARGE)
+    /// Whether copies of the matrices in the order in which products read them are kept: as large as the
+    /// weights, and made once instead of for each product.
+    pub fn keep_copies(&mut self, keeps: bool) {
+        self.keeps = keeps;
+        if !keeps {
+            self.copies = Arc::new(Copies::none(&self.matrices));
+        }
     }
 
     /// Whether whole passes of this decoder are to be spread over the threads: it is too small for more.
@@ -191,8 +216,8 @@ impl TokenDecoder {
         stream: &mut [f32],
         layer: &mut Layer,
     ) {
-        let (shape, params, wide) = (&self.shape, &self.params, self.wide());
-        let (size, kv, eps) = (shape.hidden_size, shape.kv_size(), shape.rms_norm_eps);
+        let (shape, params) = (&self.shape, &self.params);
+        let (kv, eps) = (shape.kv_size(), shape.rms_norm_eps);
         let slot = &self.slots.layers[number];
         self.project(number, turns, stream, layer);
         let [queries, keys, values] = &layer.projected;
@@ -210,7 +235,7 @@ impl TokenDecoder {
             let queries = &queries[i * width..][..width];
             caches[cache].find(before, shape, [number, at], queries, [found, totals], scores);
         };
-        if wide.0 {
+        if !self.is_small() {
             let found = layer.found.par_chunks_exact_mut(width);
             let totals = layer.totals.par_chunks_exact_mut(shape.num_heads);
             found.zip(totals).enumerate().for_each_init(Vec::new, find);
@@ -220,17 +245,16 @@ impl TokenDecoder {
             let mut scores = Vec::new();
             found.zip(totals).enumerate().for_each(|each| find(&mut scores, each));
         }
-        wide.apply(&layer.found, &params[slot.found.clone()], width, stream, true);
+        self.apply(self.matrices.of(number, Kind::Found), &layer.found, stream, true);
         layer.second.forward(stream, &params[slot.second.clone()], eps);
         let inner = rows.len() * shape.intermediate_size;
-        for (output, weight) in [(&mut layer.gate, &slot.gate), (&mut layer.up, &slot.up)] {
+        for (output, kind) in [(&mut layer.gate, Kind::Gate), (&mut layer.up, Kind::Up)] {
             output.resize(inner, 0.0);
-            wide.apply(&layer.second.normed, &params[weight.clone()], size, output, false);
+            self.apply(self.matrices.of(number, kind), &layer.second.normed, output, false);
         }
         layer.inner.resize(inner, 0.0);
         gate(&layer.gate, &layer.up, &mut layer.inner);
-        let weight = &params[slot.down.clone()];
-        wide.apply(&layer.inner, weight, shape.intermediate_size, stream, true);
+        self.apply(self.matrices.of(number, Kind::Down), &layer.inner, stream, true);
     }
 
     /// Queries, keys and values of a stream, turned.
@@ -242,11 +266,16 @@ impl TokenDecoder {
         layer: &mut Layer,
     ) {
         let (shape, params) = (&self.shape, &self.params);
-        let (size, eps) = (shape.hidden_size, shape.rms_norm_eps);
+        let eps = shape.rms_norm_eps;
         let slot = &self.slots.layers[number];
         layer.first.forward(stream, &params[slot.first.clone()], eps);
-        for (linear, output) in slot.projections.iter().zip(&mut layer.projected) {
-            self.linear(linear, &layer.first.normed, size, output);
+        let rows = stream.len() / shape.hidden_size;
+        let linears = PROJECTIONS.iter().zip(&slot.projections).zip(&mut layer.projected);
+        for ((kind, linear), output) in linears {
+            let matrix = self.matrices.of(number, *kind);
+            output.resize(rows * matrix.outputs, 0.0);
+            self.apply(matrix, &layer.first.normed, output, false);
+            linear.add_bias(params, output);
         }
         let heads = layer.head_norms.iter_mut().zip(&mut layer.projected);
         for ((normed, heads), slot) in heads.zip(&slot.head_norms) {
@@ -260,31 +289,11 @@ impl TokenDecoder {
         turn(keys, shape.head_dim, turns, 1.0);
     }
 
-    /// A linear layer with its bias, if it has one.
-    fn linear(&self, slot: &LinearSlot, x: &[f32], inputs: usize, output: &mut Vec<f32>) {
-        let weight = &self.params[slot.weight.clone()];
-        output.resize(x.len() / inputs * (weight.len() / inputs), 0.0);
-        self.wide().apply(x, weight, inputs, output, false);
-        slot.add_bias(&self.params, output);
-    }
-
-    /// The gradient of what a matrix was applied to, from that of its result.
-    pub(super) fn back(
-        &self,
-        slot: &std::ops::Range<usize>,
-        of_output: &[f32],
-        inputs: usize,
-        of_input: &mut [f32],
-        add: bool,
-    ) {
-        self.wide().back(of_output, &self.params[slot.clone()], inputs, of_input, add);
-    }
-
     /// Logits of normed vectors: `[rows, vocabulary]`.
     pub fn logits(&self, hidden: &[f32], logits: &mut Vec<f32>) {
         let size = self.shape.hidden_size;
         logits.resize(hidden.len() / size * self.shape.num_actions, 0.0);
-        self.wide().product(hidden, self.head(), size, logits, false);
+        self.apply(&self.matrices.head, hidden, logits, false);
     }
 }
 

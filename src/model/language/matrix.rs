@@ -1,0 +1,258 @@
+//! The matrices of a decoder over tokens, and their products with rows, forward and back; large ones are
+//! spread over the threads.
+//!
+//! However a product is cut up, each number of the result is the same sum in the same order.
+
+use super::adapters::{AdapterSlot, Adapters};
+use super::rows::TokenDecoder;
+use crate::model::DecoderShape;
+use crate::model::decoder::layers::Slots;
+use crate::model::decoder::product::{Packed, Strips, Target, View, product_packed};
+use rayon::prelude::*;
+use std::ops::Range;
+use std::sync::OnceLock;
+
+/// Rows of a part of a product of many rows.
+const ROWS: usize = 128;
+/// Strips of columns of a part of a product of few rows.
+const STRIPS: usize = 4;
+/// Rows of a part of a weight's gradient.
+const INPUTS: usize = 64;
+/// Rows that are summed up at a time for a weight's gradient: as many as the caches hold.
+const DEPTH: usize = 512;
+
+/// A matrix, `[inputs, outputs]`.
+#[derive(Clone, Debug)]
+pub(super) struct Matrix {
+    /// Its numbers among the decoder's parameters.
+    pub weight: Range<usize>,
+    pub inputs: usize,
+    pub outputs: usize,
+    /// Whether it lies there as `[outputs, inputs]`.
+    pub turned: bool,
+    /// Its number among the decoder's matrices.
+    number: usize,
+}
+
+/// The matrices of a decoder.
+#[derive(Clone, Debug)]
+pub(super) struct Matrices {
+    /// Those of each layer, in the order of [`Kind`].
+    pub layers: Vec<[Matrix; 7]>,
+    pub head: Matrix,
+}
+
+/// Which matrix of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Query,
+    Key,
+    Value,
+    Found,
+    Gate,
+    Up,
+    Down,
+}
+
+impl Matrices {
+    /// Those of a shape.
+    pub fn new(shape: &DecoderShape, slots: &Slots) -> Self {
+        let mut number = 0;
+        let mut matrix = |weight: &Range<usize>, inputs: usize| {
+            number += 1;
+            let outputs = weight.len() / inputs;
+            let weight = weight.clone();
+            Matrix { weight, inputs, outputs, turned: false, number: number - 1 }
+        };
+        let size = shape.hidden_size;
+        let layers = slots.layers.iter().map(|slot| {
+            let [queries, keys, values] = &slot.projections;
+            [
+                matrix(&queries.weight, size),
+                matrix(&keys.weight, size),
+                matrix(&values.weight, size),
+                matrix(&slot.found, shape.query_size()),
+                matrix(&slot.gate, size),
+                matrix(&slot.up, size),
+                matrix(&slot.down, shape.intermediate_size),
+            ]
+        });
+        let layers = layers.collect();
+        let head = match shape.tie_word_embeddings {
+            true => Matrix { turned: true, ..matrix(&slots.input.weight, size) },
+            false => matrix(&slots.head, size),
+        };
+        Self { layers, head }
+    }
+
+    /// A matrix of a layer.
+    pub fn of(&self, layer: usize, kind: Kind) -> &Matrix {
+        &self.layers[layer][kind as usize]
+    }
+
+    fn count(&self) -> usize {
+        7 * self.layers.len() + 1
+    }
+}
+
+impl Matrix {
+    fn view<'a>(&self, params: &'a [f32]) -> View<'a> {
+        let params = &params[self.weight.clone()];
+        match self.turned {
+            true => View::rows(params, self.inputs).transposed(),
+            false => View::rows(params, self.outputs),
+        }
+    }
+}
+
+/// Copies of the matrices in the order in which products read them, made when they are first needed: for
+/// the way forward, and with rows and columns exchanged.
+#[derive(Debug)]
+pub(super) struct Copies {
+    forward: Vec<OnceLock<Packed>>,
+    back: Vec<OnceLock<Packed>>,
+}
+
+impl Copies {
+    /// None yet.
+    pub fn none(of: &Matrices) -> Self {
+        let none = || (0..of.count()).map(|_| OnceLock::new()).collect();
+        Self { forward: none(), back: none() }
+    }
+}
+
+/// Rows times a matrix, `y = x b`, or `y += x b`, without gaps.
+pub(super) fn multiply(wide: bool, x: &[f32], b: &Packed, y: &mut [f32], add: bool) {
+    let (inner, columns) = (b.inner(), b.columns());
+    let rows = x.len() / inner;
+    let part = |x: &[f32], b: Strips, y: &mut [f32], add: bool| {
+        let row = b.columns();
+        let target = Target { values: y, row, add };
+        product_packed(View::rows(x, inner), b, target, x.len() / inner);
+    };
+    if !wide {
+        part(x, b.strips(), y, add);
+    } else if rows >= 2 * ROWS {
+        let parts = y.par_chunks_mut(ROWS * columns).zip(x.par_chunks(ROWS * inner));
+        parts.for_each(|(y, x)| part(x, b.strips(), y, add));
+    } else {
+        let parts: Vec<Strips> = b.strips().parts(STRIPS).collect();
+        let parts: Vec<Vec<f32>> = parts
+            .into_par_iter()
+            .map(|strips| {
+                let mut y = vec![0.0; rows * strips.columns()];
+                part(x, strips, &mut y, false);
+                y
+            })
+            .collect();
+        y.par_chunks_exact_mut(columns).enumerate().for_each(|(row, y)| {
+            let mut rest = y;
+            for part in &parts {
+                let width = part.len() / rows;
+                let (y, after) = rest.split_at_mut(width);
+                let part = &part[row * width..][..width];
+                match add {
+                    true => y.iter_mut().zip(part).for_each(|(y, x)| *y += x),
+                    false => y.copy_from_slice(part),
+                }
+                rest = after;
+            }
+        });
+    }
+}
+
+/// Adds `x^T dy`, the gradient of a matrix from what went in and the gradient of what came out.
+pub(super) fn weigh(wide: bool, [x, dy]: [&[f32]; 2], inputs: usize, gradient: &mut [f32]) {
+    let outputs = gradient.len() / inputs;
+    let mut packed = Packed::default();
+    for (x, dy) in x.chunks(DEPTH * inputs).zip(dy.chunks(DEPTH * outputs)) {
+        packed.pack(View::rows(dy, outputs), dy.len() / outputs, outputs);
+        let part = |(number, gradient): (usize, &mut [f32])| {
+            let x = View::rows(&x[number * INPUTS..], inputs).transposed();
+            let rows = gradient.len() / outputs;
+            let target = Target { values: gradient, row: outputs, add: true };
+            product_packed(x, packed.strips(), target, rows);
+        };
+        match wide {
+            true => gradient.par_chunks_mut(INPUTS * outputs).enumerate().for_each(part),
+            false => gradient.chunks_mut(INPUTS * outputs).enumerate().for_each(part),
+        }
+    }
+}
+
+/// A copy of a matrix as products read it.
+fn packed(wide: bool, view: View, inner: usize, columns: usize) -> Packed {
+    let mut packed = Packed::default();
+    match wide {
+        true => packed.pack_wide(view, inner, columns),
+        false => packed.pack(view, inner, columns),
+    }
+    packed
+}
+
+/// Gives the copy to `then`, and keeps it where it may be kept.
+fn with<T>(
+    kept: Option<&OnceLock<Packed>>,
+    make: impl FnOnce() -> Packed,
+    then: impl FnOnce(&Packed) -> T,
+) -> T {
+    match kept {
+        Some(kept) => then(kept.get_or_init(make)),
+        None => then(&make()),
+    }
+}
+
+impl TokenDecoder {
+    /// `y = x w`, or `y += x w`: `x` is `[rows, inputs]`.
+    pub(super) fn apply(&self, matrix: &Matrix, x: &[f32], y: &mut [f32], add: bool) {
+        if x.is_empty() {
+            return;
+        }
+        let wide = !self.is_small();
+        let kept = self.keeps.then(|| &self.copies.forward[matrix.number]);
+        let view = matrix.view(self.params());
+        let make = || packed(wide, view, matrix.inputs, matrix.outputs);
+        with(kept, make, |packed| multiply(wide, x, packed, y, add));
+        if let Some((slot, adapters)) = self.adapter(matrix) {
+            let inner = adapters.inner(wide, slot, matrix, x);
+            multiply(wide, &inner, &adapters.second(slot, matrix, false), y, true);
+        }
+    }
+
+    /// Adds to the gradient of a matrix and to that of what went into it, from that of what came out;
+    /// `dx` may be left out.
+    pub(super) fn back(
+        &self,
+        matrix: &Matrix,
+        [x, dy]: [&[f32]; 2],
+        (dx, add): (&mut [f32], bool),
+        gradient: &mut [f32],
+    ) {
+        let wide = !self.is_small();
+        // Copies for the way back pay where the weights do not change, or are few.
+        let keeps = self.keeps && (self.is_small() || self.adapters.is_some());
+        let kept = keeps.then(|| &self.copies.back[matrix.number]);
+        let view = matrix.view(self.params()).transposed();
+        let make = || packed(wide, view, matrix.outputs, matrix.inputs);
+        with(kept, make, |packed| multiply(wide, dy, packed, dx, add));
+        match (&self.adapters, self.adapter(matrix)) {
+            (Some(_), Some((slot, adapters))) => {
+                adapters.back(wide, (slot, matrix), [x, dy], dx, gradient);
+            }
+            (Some(_), None) => {}
+            (None, _) => {
+                let gradient = &mut gradient[matrix.weight.clone()];
+                match matrix.turned {
+                    true => weigh(wide, [dy, x], matrix.outputs, gradient),
+                    false => weigh(wide, [x, dy], matrix.inputs, gradient),
+                }
+            }
+        }
+    }
+
+    /// What is added to a matrix, if anything is.
+    fn adapter(&self, matrix: &Matrix) -> Option<(&AdapterSlot, &Adapters)> {
+        let adapters = self.adapters.as_ref()?;
+        Some((adapters.slot(matrix.number)?, adapters))
+    }
+}
