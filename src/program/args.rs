@@ -253,8 +253,12 @@ pub struct DevicesArgs {
 
 #[derive(Args, Debug)]
 pub struct BenchArgs {
-    /// The game.
+    /// The game, or the language task.
     pub game: Option<String>,
+    /// Of a language task: the model, as for `train` [default: tiny]. The sizes are settings then, for instance
+    /// `--set generation.num_prompts=32`.
+    #[arg(long, value_name = "MODEL")]
+    pub model: Option<PathBuf>,
     /// The game, as scripts of old name it.
     #[arg(long, value_name = "GAME", hide = true, conflicts_with = "game")]
     pub env: Option<String>,

@@ -2,7 +2,7 @@
 
 use super::GenerateArgs;
 use super::say::say;
-use crate::model::language::{LanguageModel, TokenDecoder};
+use crate::model::language::LanguageModel;
 use crate::rng::Stream;
 use crate::rollout::generate::{Generator, Prompt, Sampling};
 use anyhow::{Context, Result, bail};
@@ -40,7 +40,7 @@ pub fn run(args: GenerateArgs) -> Result<()> {
         max_new_tokens: args.max_new_tokens,
         stop_tokens: model.stop_tokens.clone(),
     };
-    let decoder = TokenDecoder::new(model.shape.clone(), model.params.clone());
+    let decoder = model.decoder();
     let told = Mutex::new(0);
     let is_cut = |text: &str| args.stop.iter().any(|stop| text.contains(stop));
     let stop = |tokens: &[u32]| !args.stop.is_empty() && is_cut(&model.text(tokens));

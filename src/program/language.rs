@@ -66,7 +66,7 @@ pub fn train(args: TrainArgs) -> Result<()> {
     let name = game.context("which task? `grove train TASK --model MODEL`")?;
     let file = settings_file(&run)?;
     let path = model.as_ref().map_or(TINY.to_string(), |path| path.display().to_string());
-    let (settings, config) = settings(&name, &path, file, &run)?;
+    let (settings, config) = settings(&name, &path, file, (&run.set, run.seed, run.iterations))?;
     let model = load(&config.model.path)?;
     let trainer = LanguageTrainer::new(open(&name, &settings)?, config, model)?;
     if run.watch || run.dry_run {
@@ -101,26 +101,26 @@ fn resume(args: &RunArgs, (dir, _lock): (RunDir, Lock), checkpoint: &Checkpoint)
 }
 
 /// The settings of a new run: defaults, file, command line.
-fn settings(
+pub(super) fn settings(
     name: &str,
     model: &str,
     file: Table,
-    args: &RunArgs,
+    (set, seed, iterations): (&[String], Option<u64>, Option<u32>),
 ) -> Result<(Table, LanguageConfig)> {
     let defaults = (task::find(name)?.defaults)();
     let mut table = language_settings(name, &defaults, &LanguageConfig::for_model(model));
     overlay::lay_over(&mut table, file)?;
-    overlay::apply(&mut table, &args.set)?;
+    overlay::apply(&mut table, set)?;
     let (_, own, mut config) = load_language_settings(table)?;
-    config.seed = args.seed.unwrap_or(config.seed);
-    config.iterations = args.iterations.unwrap_or(config.iterations);
+    config.seed = seed.unwrap_or(config.seed);
+    config.iterations = iterations.unwrap_or(config.iterations);
     config.fit.iterations = config.fit.iterations.min(config.iterations);
     config.validate().map_err(anyhow::Error::msg)?;
     Ok((language_settings(name, &own, &config), config))
 }
 
 /// The task that settings name.
-fn open(name: &str, settings: &Table) -> Result<std::sync::Arc<dyn task::Task>> {
+pub(super) fn open(name: &str, settings: &Table) -> Result<std::sync::Arc<dyn task::Task>> {
     let (_, own, _) = load_language_settings(settings.clone())?;
     let task = (task::find(name)?.open)(own)?;
     task.notes().iter().for_each(|note| say!("{note}"));
@@ -128,7 +128,7 @@ fn open(name: &str, settings: &Table) -> Result<std::sync::Arc<dyn task::Task>> 
 }
 
 /// The model that a run begins with; none where it is a fresh one.
-fn load(path: &str) -> Result<Option<LanguageModel>> {
+pub(super) fn load(path: &str) -> Result<Option<LanguageModel>> {
     if path == TINY {
         return Ok(None);
     }

@@ -27,7 +27,6 @@ mod native;
 mod random;
 #[cfg(feature = "kernels")]
 mod random_kernels;
-mod rows;
 mod stepwise;
 #[cfg(feature = "kernels")]
 mod unpack;

@@ -6,7 +6,6 @@
 use super::env_lanes::{EnvLanes, PlayedLanes, SumLanes, action_uniforms};
 use super::env_state::{self, BranchPoint, EnvState};
 use super::masks::{MaskedLogits, sample_legal};
-use super::rows::write_rows;
 use super::{EnvStatesError, RolloutKeys, action_key};
 use crate::config::RolloutConfig;
 use crate::data::{End, HostTrajectory, OBS_MULTIPLE, Totals, Trajectory};
@@ -191,10 +190,8 @@ impl<G: Rules> NativeRollout<G> {
         let groups = first / members..=(first + envs.len() - 1) / members;
         let mut branches = Vec::new();
         let steps = self.config.num_steps;
-        let features = self.game.num_features();
-        // Behind the features are zeros, here as in the trajectory.
-        let mut obs = vec![[0.0; LANES]; features.next_multiple_of(OBS_MULTIPLE)];
-        let stride = obs.len();
+        let mut obs = vec![[0.0; LANES]; self.game.num_features()];
+        let stride = obs.len().next_multiple_of(OBS_MULTIPLE);
         let mut scratch = policy.scratch();
         let mut memory = self.first_memory(policy, first, envs.len());
         let fresh = policy.initial_memory();
@@ -205,36 +202,35 @@ impl<G: Rules> NativeRollout<G> {
         let (mut played, mut sums) = (PlayedLanes::default(), SumLanes::default());
         let mut masks = MaskedLogits::default();
         for t in 0..steps {
-            lanes.observe(self.game, &mut obs[..features]);
-            let logits = policy.act(&obs[..features], &mut memory, &mut scratch);
+            lanes.observe(self.game, &mut obs);
+            let logits = policy.act(&obs, &mut memory, &mut scratch);
             let logits = masks.mask(self.game, &lanes, logits);
             let u = action_uniforms(&action_keys, t as u32);
             sample_legal::<G>(logits, &u, &mut actions, &mut logprobs);
             lanes.play(self.game, &actions, &mut played);
             sums.add(&played);
-            match policy.active(&scratch) {
-                None => {
-                    let to = &mut block.obs[t * stride..];
-                    write_rows(&obs, envs.len(), steps * stride, to);
-                }
-                Some(active) => {
-                    for lane in 0..envs.len() {
-                        let row = &mut block.obs[(lane * steps + t) * stride..][..features];
+            for lane in 0..envs.len() {
+                let slot = lane * steps + t;
+                let row = &mut block.obs[slot * stride..][..obs.len()];
+                expect(row.as_ptr().wrapping_add(AHEAD * stride));
+                match policy.active(&scratch) {
+                    None => row.iter_mut().zip(&obs).for_each(|(x, feature)| *x = feature[lane]),
+                    Some(active) => {
                         row.fill(0.0);
                         active.iter().for_each(|i| row[*i] = obs[*i][lane]);
                     }
                 }
-            }
-            let taken = actions.iter().map(|action| *action as i32);
-            write(taken.take(envs.len()), steps, &mut block.actions[t..]);
-            write(logprobs.into_iter().take(envs.len()), steps, &mut block.logprobs[t..]);
-            write(played.rewards.into_iter().take(envs.len()), steps, &mut block.rewards[t..]);
-            write((0..envs.len()).map(|lane| played.end(lane)), steps, &mut block.ends[t..]);
-            if G::MASKED {
-                write(masks.legal.into_iter().take(envs.len()), steps, &mut block.legal[t..]);
+                block.actions[slot] = actions[lane] as i32;
+                block.logprobs[slot] = logprobs[lane];
+                block.rewards[slot] = played.rewards[lane];
+                block.ends[slot] = played.end(lane);
+                if G::MASKED {
+                    block.legal[slot] = masks.legal[lane];
+                }
             }
             if !block.scores.is_empty() {
-                write(played.scores.into_iter().take(envs.len()), steps, &mut block.scores[t..]);
+                (0..envs.len())
+                    .for_each(|lane| block.scores[lane * steps + t] = played.scores[lane]);
             }
             if !fresh.is_empty() {
                 for lane in (0..envs.len()).filter(|lane| played.end(*lane).ended()) {
@@ -257,10 +253,20 @@ impl<G: Rules> NativeRollout<G> {
     }
 }
 
-/// Writes a number of each game, `steps` apart.
+/// Steps from the one whose row is written to the one whose row is brought near for it.
+const AHEAD: usize = 2;
+
+/// Brings the memory at a place near, which will be written; it may lie beyond a buffer's end.
 #[inline(always)]
-fn write<T>(values: impl Iterator<Item = T>, steps: usize, to: &mut [T]) {
-    to.iter_mut().step_by(steps).zip(values).for_each(|(to, value)| *to = value);
+fn expect(place: *const f32) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing, whatever the address.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_ET0>(place.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = place;
 }
 
 /// Fills `obs`, `[num_features][LANES]`, with the features of up to [`LANES`] games.

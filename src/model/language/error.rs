@@ -47,6 +47,13 @@ pub(super) fn unusable(path: &Path, reason: impl ToString) -> LanguageError {
     LanguageError::Unusable { path: path.to_path_buf(), reason: reason.to_string() }
 }
 
+/// A file that cannot be written.
+#[cfg(all(feature = "general", not(target_family = "wasm")))]
+pub(super) fn written(path: &Path) -> impl FnOnce(std::io::Error) -> LanguageError {
+    let path = path.to_path_buf();
+    move |source| LanguageError::File { path, action: "written", source }
+}
+
 /// A file that cannot be read.
 #[cfg(all(feature = "general", not(target_family = "wasm")))]
 pub(super) fn unread(path: &Path) -> impl FnOnce(std::io::Error) -> LanguageError {

@@ -105,12 +105,13 @@ impl TokenDecoder {
     ///
     /// # Panics
     /// If the number of parameters is another, or observations enter instead of tokens.
-    pub fn new(shape: DecoderShape, params: Vec<f32>) -> Self {
+    pub fn new(shape: DecoderShape, params: impl Into<Arc<Vec<f32>>>) -> Self {
+        let params = params.into();
         assert!(shape.takes_tokens(), "a decoder over tokens");
         assert_eq!(params.len(), shape.num_params(), "params: [num_params]");
         let (slots, turns) = (Slots::new(&shape), Turns::new(&shape));
         let matrices = Matrices::new(&shape, &slots);
-        let (params, copies) = (Arc::new(params), Arc::new(Copies::none(&matrices)));
+        let copies = Arc::new(Copies::none(&matrices));
         Self { shape, params, adapters: None, slots, turns, matrices, copies, keeps: true }
     }
 
@@ -125,7 +126,7 @@ impl TokenDecoder {
     }
 
     /// Its weights, without what adapters add to them.
-    pub fn params(&self) -> &[f32] {
+    pub fn params(&self) -> &Arc<Vec<f32>> {
         &self.params
     }
 

@@ -4,6 +4,7 @@
 //! to a score; the time to the first update. Rates are medians of repeats after a warm-up, each a
 //! tenth of a second long or more.
 
+mod language;
 mod peak;
 mod report;
 mod work;
@@ -16,6 +17,7 @@ use crate::env::Rules;
 use crate::model::NativePolicy;
 use crate::rng::Stream;
 use crate::rollout::{Player, evaluate, play_at_random};
+use crate::task;
 use crate::trainer::{Trainer, new_settings};
 use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
@@ -34,6 +36,9 @@ const LOOK_EPISODES: usize = 10_000;
 pub fn run(games: &Games, args: BenchArgs) -> Result<()> {
     super::use_threads(args.threads)?;
     let name = args.game.as_deref().or(args.env.as_deref());
+    if let Some(task) = name.filter(|name| args.model.is_some() || task::find(name).is_ok()) {
+        return language::bench(task, &args);
+    }
     games.find(name.map_or_else(|| games.usual(), Ok)?)?.bench(games.models(), &args)
 }
 

@@ -18,7 +18,7 @@ pub(super) struct Figure {
 
 impl Figure {
     /// The median, least and greatest of one value or more.
-    fn of(mut values: Vec<f64>) -> Self {
+    pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let last = values.len() - 1;
         let median = (values[last / 2] + values[values.len() / 2]) / 2.0;

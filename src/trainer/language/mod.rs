@@ -13,7 +13,7 @@ pub use snapshot::{language_settings, load_language_settings, saved_language_set
 use super::TrainError;
 use crate::learner::language::{Group, LanguageLearner, LanguageMeans, Sample};
 use crate::learner::{entropy_at, learning_rate};
-use crate::model::language::{LanguageError, LanguageModel, TokenDecoder};
+use crate::model::language::{Adapters, LanguageError, LanguageModel};
 use crate::rng::{Stream, draw};
 use crate::rollout::generate::{Completion, Generator, Prompt as Asked, Sampling};
 use crate::task::{self, Prompt, Rewards, Split, Task, TaskError};
@@ -94,7 +94,14 @@ impl LanguageTrainer {
             }
             (None, None) => return Err(LanguageTrainError::NoAlphabet(task.name().to_string())),
         };
-        let decoder = TokenDecoder::new(model.shape.clone(), model.params.clone());
+        let mut model = model;
+        if model.adapters.is_none() && config.lora.r > 0 {
+            let key = Stream::Weights.key(config.seed);
+            model.adapters = Some(Adapters::fresh(&model.shape, &config.lora, key));
+        }
+        let decoder = model.decoder();
+        // The decoder's change from now on.
+        model.params = Arc::default();
         let key = Stream::Shuffle.key(config.seed);
         let learner = LanguageLearner::new(decoder, &config.rule(false), key);
         Ok(Self { task, config, model, learner, iteration: 0, next_prompt: 0, best: None })
@@ -239,7 +246,10 @@ impl LanguageTrainer {
     }
 
     /// The tokens of a prompt, if they leave room for a completion.
-    fn tokens(&self, prompt: &Prompt) -> Result<Vec<u32>, LanguageTrainError> {
+    ///
+    /// # Errors
+    /// If they do not, or the prompt cannot be made of tokens.
+    pub fn tokens(&self, prompt: &Prompt) -> Result<Vec<u32>, LanguageTrainError> {
         let tokens = self.model.prompt(&prompt.text, &prompt.messages)?;
         let completion = self.config.generation.max_new_tokens;
         let context = self.model.shape.context;
@@ -310,7 +320,8 @@ impl LanguageTrainer {
     /// The model as it is.
     pub fn model(&self) -> LanguageModel {
         let mut model = self.model.clone();
-        model.params.copy_from_slice(self.learner.decoder.params());
+        model.params = self.learner.decoder.params().clone();
+        model.adapters = self.learner.decoder.adapters().cloned();
         model
     }
 

@@ -2,6 +2,7 @@
 
 use crate::config::{CheckpointConfig, LrSchedule, OptimizerConfig, Scale, UpdateConfig};
 use crate::learner::language::LanguageRule;
+use crate::model::language::LoraConfig;
 use crate::model::{DecoderConfig, DecoderShape};
 use crate::objective::{LossConfig, LossType};
 use crate::rollout::generate::Sampling;
@@ -19,6 +20,8 @@ pub struct LanguageConfig {
     pub iterations: u32,
     /// The model that is trained.
     pub model: ModelConfig,
+    /// What is learnt in the place of the model's weights, if anything is.
+    pub lora: LoraConfig,
     /// Imitation of solutions at the beginning.
     pub fit: FitConfig,
     /// What is made of a prompt.
@@ -109,6 +112,7 @@ impl LanguageConfig {
             seed: 1,
             iterations: if is_tiny { 400 } else { 100 },
             model: ModelConfig { path: path.to_string(), tiny },
+            lora: LoraConfig::new(0),
             fit: FitConfig { iterations: if is_tiny { 100 } else { 0 }, learning_rate: 1e-3 },
             generation: GenerationConfig {
                 num_prompts: if is_tiny { 32 } else { 8 },
@@ -244,6 +248,6 @@ impl LanguageConfig {
                 return Err(what.to_string());
             }
         }
-        Ok(())
+        self.lora.validate()
     }
 }

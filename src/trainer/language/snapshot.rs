@@ -61,7 +61,7 @@ pub fn saved_language_settings(checkpoint: &Checkpoint) -> Result<Table, Snapsho
 impl LanguageTrainer {
     /// Everything that the run needs to go on, besides the model's vocabulary; `settings` are kept with it.
     pub fn snapshot(&self, settings: &Table) -> Checkpoint {
-        let names = self.model.shape.parameters();
+        let names = self.model.trained_parameters();
         let moments = &self.learner.moments;
         let state = State {
             iteration: self.iteration,
@@ -73,12 +73,15 @@ impl LanguageTrainer {
         let mut sections = vec![
             (CONFIG, settings.to_string().into_bytes()),
             (STATE, serde_json::to_vec_pretty(&state).expect("counters are plain numbers")),
-            (WEIGHTS, bytes(self.learner.decoder.params())),
+            (WEIGHTS, bytes(self.learner.decoder.trained())),
             (FIRST_MOMENT, bytes(&moments.first_moment)),
             (SECOND_MOMENT, bytes(&moments.second_moment)),
         ];
         if let Some(reference) = &self.learner.reference {
-            sections.push((REFERENCE, bytes(reference.params())));
+            // That of a model with adapters is the model without them.
+            if self.model.adapters.is_none() {
+                sections.push((REFERENCE, bytes(reference.params())));
+            }
         }
         let section = |(name, bytes): (&str, Vec<u8>)| {
             let name = name.to_string();
@@ -93,7 +96,7 @@ impl LanguageTrainer {
     /// # Errors
     /// If the checkpoint is not one of such a run.
     pub fn restored(mut self, checkpoint: &Checkpoint) -> Result<Self, SnapshotError> {
-        let names = self.model.shape.parameters();
+        let names = self.model.trained_parameters();
         let params = |name: &str| {
             let section = checkpoint.section(name, VERSION)?;
             read_params(&section.bytes, &names)
@@ -104,9 +107,10 @@ impl LanguageTrainer {
         let (first_moment, second_moment) = (params(FIRST_MOMENT)?, params(SECOND_MOMENT)?);
         self.learner.moments =
             Moments { first_moment, second_moment, steps: state.optimizer_steps };
-        let shape = self.model.shape.clone();
-        self.learner.decoder = TokenDecoder::new(shape.clone(), params(WEIGHTS)?);
-        if self.learner.reference.is_some() {
+        let weights = params(WEIGHTS)?;
+        self.learner.decoder.update(|trained| trained.copy_from_slice(&weights));
+        if self.learner.reference.is_some() && self.model.adapters.is_none() {
+            let shape = self.model.shape.clone();
             self.learner.reference = Some(TokenDecoder::new(shape, params(REFERENCE)?));
         }
         (self.iteration, self.next_prompt, self.best) =

@@ -309,7 +309,7 @@ pub(super) fn read(path: &Path) -> Result<LanguageModel, LanguageError> {
     let bytes = std::fs::read(path).map_err(unread(path))?;
     let file = Gguf::parse(&bytes, path).map_err(|reason| unusable(path, reason))?;
     let shape = file.shape()?;
-    let params = gather(&shape, path, |parameter| file.numbers(parameter, &shape))?;
+    let params = gather(&shape.parameters(), path, |parameter| file.numbers(parameter, &shape))?;
     let files = file.files(&shape)?;
     finish(path, shape, params, files)
 }

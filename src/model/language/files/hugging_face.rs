@@ -4,7 +4,7 @@ use super::names::{gather, hugging_face, is_turned, shape_in_files, turn};
 use super::template::ChatTemplate;
 use super::tokenizer::Tokenizer;
 use super::{Files, LanguageModel};
-use crate::model::language::error::{LanguageError, unread, unusable};
+use crate::model::language::error::{LanguageError, unread, unusable, written};
 use crate::model::{DecoderShape, Parameter, RopeScaling};
 use half::{bf16, f16};
 use memmap2::Mmap;
@@ -54,7 +54,9 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     let weights = Weights::open(folder)?;
     // A file without a head of its own has the tokens' vectors for one, whatever it says.
     shape.tie_word_embeddings |= !weights.has("lm_head.weight");
-    let params = gather(&shape, folder, |parameter| weights.numbers(parameter))?;
+    let params = gather(&shape.parameters(), folder, |parameter| {
+        weights.numbers(parameter, hugging_face(parameter))
+    })?;
     finish(folder, shape, params, files)
 }
 
@@ -102,7 +104,9 @@ pub(super) fn finish(
         },
     };
     let template = source.map(|source| ChatTemplate { source, bos, eos });
-    Ok(LanguageModel { shape, params, tokenizer, template, stop_tokens, files })
+    let (adapters, base) = (None, super::adapter::base(path));
+    let params = params.into();
+    Ok(LanguageModel { shape, params, adapters, tokenizer, template, stop_tokens, files, base })
 }
 
 /// The JSON of a file; null where there is none.
@@ -231,12 +235,12 @@ pub(super) fn config(shape: &DecoderShape, stop_tokens: &[u32]) -> Value {
 }
 
 /// The files of weights in a folder.
-struct Weights {
+pub(super) struct Weights {
     files: Vec<(std::path::PathBuf, Mmap)>,
 }
 
 impl Weights {
-    fn open(folder: &Path) -> Result<Self, LanguageError> {
+    pub(super) fn open(folder: &Path) -> Result<Self, LanguageError> {
         let index = folder.join(INDEX);
         let names = if index.is_file() {
             let text = std::fs::read(&index).map_err(unread(&index))?;
@@ -251,6 +255,11 @@ impl Weights {
         } else {
             vec![WEIGHTS.to_string()]
         };
+        Self::open_files(folder, names)
+    }
+
+    /// Those in files of these names.
+    pub(super) fn open_files(folder: &Path, names: Vec<String>) -> Result<Self, LanguageError> {
         let open = |name: String| {
             let path = folder.join(name);
             let file = File::open(&path).map_err(unread(&path))?;
@@ -275,9 +284,12 @@ impl Weights {
         self.find(name).is_some()
     }
 
-    /// The numbers of a parameter, as they lie in the file.
-    fn numbers(&self, parameter: &Parameter) -> Result<Vec<f32>, LanguageError> {
-        let name = hugging_face(parameter);
+    /// The numbers of a parameter that is called so in the files, as they lie there.
+    pub(super) fn numbers(
+        &self,
+        parameter: &Parameter,
+        name: String,
+    ) -> Result<Vec<f32>, LanguageError> {
         let (path, view) = self
             .find(&name)
             .ok_or_else(|| unusable(&self.files[0].0, format!("the tensor `{name}` is missing")))?;
@@ -301,22 +313,34 @@ impl Weights {
 
 /// Writes a folder that holds the model.
 pub(super) fn write(model: &LanguageModel, folder: &Path) -> Result<(), LanguageError> {
-    let written = |path: &Path| {
-        let path = path.to_path_buf();
-        move |source| LanguageError::File { path, action: "written", source }
-    };
+    write_files(model, folder)?;
+    write_weights(&folder.join(WEIGHTS), &model.shape.parameters(), &model.params, hugging_face)
+}
+
+/// Writes what a folder holds besides the weights.
+pub(super) fn write_files(model: &LanguageModel, folder: &Path) -> Result<(), LanguageError> {
     std::fs::create_dir_all(folder).map_err(written(folder))?;
     for (name, bytes) in &model.files {
         let path = folder.join(name);
         std::fs::write(&path, bytes).map_err(written(&path))?;
     }
+    Ok(())
+}
+
+/// Writes parameters by their names in files.
+pub(super) fn write_weights(
+    path: &Path,
+    parameters: &[Parameter],
+    params: &[f32],
+    name: impl Fn(&Parameter) -> String,
+) -> Result<(), LanguageError> {
     let mut offset = 0;
     let mut tensors = Vec::new();
-    for parameter in model.shape.parameters() {
+    for parameter in parameters {
         let count = parameter.shape.iter().product();
-        let numbers = &model.params[offset..offset + count];
+        let numbers = &params[offset..offset + count];
         let mut turned = Vec::new();
-        let numbers = if is_turned(&parameter) {
+        let numbers = if is_turned(parameter) {
             turned.resize(count, 0.0);
             turn(numbers, parameter.shape[1], &mut turned);
             &turned
@@ -324,7 +348,7 @@ pub(super) fn write(model: &LanguageModel, folder: &Path) -> Result<(), Language
             numbers
         };
         let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
-        tensors.push((hugging_face(&parameter), shape_in_files(&parameter), bytes));
+        tensors.push((name(parameter), shape_in_files(parameter), bytes));
         offset += count;
     }
     let views = tensors.iter().map(|(name, shape, bytes)| {
@@ -332,7 +356,6 @@ pub(super) fn write(model: &LanguageModel, folder: &Path) -> Result<(), Language
         (name.clone(), view.expect("the length is that of the shape"))
     });
     let about = [("format".to_string(), "pt".to_string())].into();
-    let path = folder.join(WEIGHTS);
-    let bytes = safetensors::serialize(views, Some(about)).map_err(|e| unusable(&path, e))?;
-    std::fs::write(&path, bytes).map_err(written(&path))
+    let bytes = safetensors::serialize(views, Some(about)).map_err(|e| unusable(path, e))?;
+    std::fs::write(path, bytes).map_err(written(path))
 }

@@ -1,5 +1,6 @@
 //! A language model: weights, vocabulary, chat template, and what else its files say.
 
+mod adapter;
 mod bpe;
 mod gguf;
 mod hugging_face;
@@ -12,14 +13,17 @@ mod tokenizer;
 pub use template::ChatTemplate;
 pub use tokenizer::Tokenizer;
 
+use super::adapters::Adapters;
 use super::characters::{Characters, END};
 use super::error::LanguageError;
-use crate::model::DecoderShape;
+use crate::model::language::TokenDecoder;
+use crate::model::{DecoderShape, Parameter};
 use crate::rng::{draw, uniform};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The texts of a model's files but the weights, by their names.
 type Files = BTreeMap<String, Vec<u8>>;
@@ -30,7 +34,9 @@ pub struct LanguageModel {
     /// The sizes and switches of its decoder.
     pub shape: DecoderShape,
     /// Its parameters, in the order of [`DecoderShape::parameters`].
-    pub params: Vec<f32>,
+    pub params: Arc<Vec<f32>>,
+    /// What is added to them, if anything is: low-rank matrices that are learnt in their place.
+    pub adapters: Option<Adapters>,
     /// Its vocabulary.
     pub tokenizer: Tokenizer,
     /// How it takes messages, if it does.
@@ -38,17 +44,20 @@ pub struct LanguageModel {
     /// The tokens that end a text.
     pub stop_tokens: Vec<u32>,
     files: Files,
+    /// Where it comes from: the folder or the file of the weights without adapters.
+    base: PathBuf,
 }
 
 impl LanguageModel {
-    /// From a Hugging Face folder or a GGUF file.
+    /// From a Hugging Face folder, one of adapters in the form of PEFT, or a GGUF file.
     ///
     /// # Errors
     /// If it cannot be read, or is of a shape that is not known.
     pub fn load(path: &Path) -> Result<Self, LanguageError> {
-        match path.is_file() {
-            true => gguf::read(path),
-            false => hugging_face::read(path),
+        match () {
+            () if path.is_file() => gguf::read(path),
+            () if adapter::is_folder(path) => adapter::read(path),
+            () => hugging_face::read(path),
         }
     }
 
@@ -65,21 +74,40 @@ impl LanguageModel {
             ("tokenizer_config.json", text(&about)),
         ];
         Self {
-            params: fresh(&shape, key),
+            params: fresh(&shape, key).into(),
+            adapters: None,
             shape,
             tokenizer: Tokenizer::Characters(characters),
             template: None,
             stop_tokens: vec![END],
             files: files.map(|(name, bytes)| (name.to_string(), bytes)).into(),
+            base: PathBuf::new(),
         }
     }
 
-    /// Writes it as a Hugging Face folder.
+    /// Writes it as a Hugging Face folder; of a model with adapters only these, in the form of PEFT.
     ///
     /// # Errors
     /// If it cannot be written.
     pub fn save(&self, folder: &Path) -> Result<(), LanguageError> {
-        hugging_face::write(self, folder)
+        match &self.adapters {
+            Some(adapters) => adapter::write(self, adapters, folder),
+            None => hugging_face::write(self, folder),
+        }
+    }
+
+    /// Its way from tokens to logits on the CPU.
+    pub fn decoder(&self) -> TokenDecoder {
+        let decoder = TokenDecoder::new(self.shape.clone(), self.params.clone());
+        decoder.with_adapters(self.adapters.clone())
+    }
+
+    /// Names and shapes of what is learnt: of the adapters' numbers, or where there are none of all weights.
+    pub fn trained_parameters(&self) -> Vec<Parameter> {
+        match &self.adapters {
+            Some(adapters) => adapters.parameters().to_vec(),
+            None => self.shape.parameters(),
+        }
     }
 
     /// The tokens of a prompt: of its messages, where the model has a chat template and there are any, else

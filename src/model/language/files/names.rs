@@ -1,7 +1,7 @@
 //! What a decoder's parameters are called in files, and which way they lie there.
 
+use crate::model::Parameter;
 use crate::model::language::error::{LanguageError, unusable};
-use crate::model::{DecoderShape, Parameter};
 use rayon::prelude::*;
 use std::path::Path;
 
@@ -53,20 +53,20 @@ pub(super) fn gguf(parameter: &Parameter) -> String {
     format!("blk.{layer}.{part}.{}", rest[rest.len() - 1])
 }
 
-/// All parameters of a shape, from what a file says of each: its numbers as they lie there.
+/// The numbers of parameters, from what a file says of each: its numbers as they lie there.
 ///
 /// # Errors
 /// If `read` fails, or a number is not finite.
 pub(super) fn gather(
-    shape: &DecoderShape,
+    parameters: &[Parameter],
     path: &Path,
     read: impl Fn(&Parameter) -> Result<Vec<f32>, LanguageError> + Sync,
 ) -> Result<Vec<f32>, LanguageError> {
-    let parameters = shape.parameters();
-    let mut params = vec![0.0; shape.num_params()];
+    let count = parameters.iter().map(|parameter| parameter.shape.iter().product::<usize>()).sum();
+    let mut params = vec![0.0; count];
     let mut rest = &mut params[..];
     let mut places = Vec::new();
-    for parameter in &parameters {
+    for parameter in parameters {
         let (place, after) = rest.split_at_mut(parameter.shape.iter().product());
         places.push((parameter, place));
         rest = after;

@@ -1,0 +1,168 @@
+//! `grove bench TASK --model MODEL`: how fast a language model generates and learns.
+//!
+//! Rewards are drawn and nothing but its length ends a completion, so that every token is generated and learnt
+//! from: the figures are those of the arithmetic, whatever the weights say.
+
+use super::report::Figure;
+use crate::device;
+use crate::program::BenchArgs;
+use crate::program::language::{load, open, settings};
+use crate::program::say::{tell, tell_json};
+use crate::rng::{draw, uniform};
+use crate::task::{Completion, Part, Prompt, Rewards, Split, Task, TaskError};
+use crate::trainer::language::{LanguageTrainer, TINY};
+use anyhow::{Context, Result};
+use serde::Serialize;
+use std::fmt::{self, Display, Formatter};
+use std::sync::Arc;
+use std::time::Instant;
+use toml::Table;
+
+/// A task's prompts with rewards that say nothing.
+struct Drawn {
+    task: Arc<dyn Task>,
+    parts: [Part; 1],
+}
+
+impl Task for Drawn {
+    fn name(&self) -> &str {
+        self.task.name()
+    }
+
+    fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
+        self.task.prompt(split, index)
+    }
+
+    fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
+        let reward = |number: u32| Rewards::new(vec![f64::from(uniform(draw(0, number)))]);
+        Ok((0..completions.len() as u32).map(reward).collect())
+    }
+
+    fn solution(&self, prompt: &Prompt) -> Option<String> {
+        self.task.solution(prompt)
+    }
+
+    fn alphabet(&self) -> Option<String> {
+        self.task.alphabet()
+    }
+
+    fn max_new_tokens(&self) -> usize {
+        self.task.max_new_tokens()
+    }
+}
+
+/// All that a measurement gave.
+#[derive(Serialize)]
+struct Report<'a> {
+    task: &'a str,
+    model: &'a str,
+    num_params: usize,
+    num_prompts: usize,
+    group_size: usize,
+    /// Mean tokens of a prompt.
+    prompt_tokens: f64,
+    completion_tokens: usize,
+    threads: usize,
+    repeats: usize,
+    /// Completions' tokens generated a second.
+    generated_per_second: Figure,
+    /// Completions' tokens learnt from a second.
+    learnt_per_second: Figure,
+    /// The same over whole iterations.
+    trained_per_second: Figure,
+    peak_memory_bytes: Option<u64>,
+}
+
+/// Measures generation, learning and whole iterations.
+pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
+    let path = args.model.as_ref().map_or(TINY.to_string(), |path| path.display().to_string());
+    let (settings, mut config) = settings(task, &path, Table::new(), (&args.set, None, None))?;
+    config.fit.iterations = 0;
+    // Long enough that no schedule ends within the measurement.
+    config.iterations = 1_000_000;
+    let drawn = Drawn { task: open(task, &settings)?, parts: [Part::new("drawn", 1.0)] };
+    let mut model = match load(&config.model.path)? {
+        Some(model) => model,
+        None => LanguageTrainer::new(Arc::new(drawn), config.clone(), None)?.model(),
+    };
+    model.stop_tokens.clear();
+    let drawn = Drawn { task: open(task, &settings)?, parts: [Part::new("drawn", 1.0)] };
+    let num_params = model.params.len();
+    let mut trainer = LanguageTrainer::new(Arc::new(drawn), config, Some(model))?;
+    let generation = trainer.config().generation.clone();
+    let tokens = generation.num_prompts * generation.group_size * generation.max_new_tokens;
+    let mut prompt_tokens = 0.0;
+    for number in 0..generation.num_prompts as u64 {
+        let prompt = trainer.task().prompt(Split::Train, number)?;
+        let asked = trainer.tokens(&prompt)?;
+        prompt_tokens += asked.len() as f64 / generation.num_prompts as f64;
+    }
+    let (mut generated, mut learnt) = (Vec::new(), Vec::new());
+    let mut once = || {
+        let started = Instant::now();
+        let (record, _) = trainer.iterate()?;
+        generated.push(record.seconds.generate);
+        learnt.push(record.seconds.learn);
+        Ok(started.elapsed().as_secs_f64())
+    };
+    let trained = Figure::rate(args.repeats, tokens, &mut once)?;
+    let rate = |seconds: &[f64]| {
+        let counted = &seconds[seconds.len().saturating_sub(args.repeats)..];
+        Figure::of(counted.iter().map(|seconds| tokens as f64 / seconds).collect())
+    };
+    let report = Report {
+        task,
+        model: &path,
+        num_params,
+        num_prompts: generation.num_prompts,
+        group_size: generation.group_size,
+        prompt_tokens,
+        completion_tokens: generation.max_new_tokens,
+        threads: rayon::current_num_threads(),
+        repeats: args.repeats,
+        generated_per_second: rate(&generated),
+        learnt_per_second: rate(&learnt),
+        trained_per_second: trained,
+        peak_memory_bytes: device::memory(&device::choose("cpu")?.device).peak,
+    };
+    if let Some(path) = &args.out {
+        let text = format!("{}\n", serde_json::to_string_pretty(&report)?);
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if args.json { tell_json(&report) } else { tell(report.to_string().trim_end()) }
+}
+
+/// The table for people.
+impl Display for Report<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} of {} parameters on the CPU, {} threads: {} prompts of {:.1} tokens x {} completions of {}",
+            self.model,
+            self.num_params,
+            self.threads,
+            self.num_prompts,
+            self.prompt_tokens,
+            self.group_size,
+            self.completion_tokens
+        )?;
+        writeln!(f)?;
+        let what = "completions' tokens a second";
+        writeln!(f, "{what:28}  {:>12}  lowest to highest of {}", "median", self.repeats)?;
+        for (what, Figure { median, min, max }) in [
+            ("generated", self.generated_per_second),
+            ("learnt from", self.learnt_per_second),
+            ("whole iterations", self.trained_per_second),
+        ] {
+            writeln!(f, "{what:28}  {median:>12.3e}  {min:.3e} to {max:.3e}")?;
+        }
+        match self.peak_memory_bytes {
+            Some(bytes) => writeln!(f, "\npeak memory: {:.1} MiB", bytes as f64 / 1048576.0),
+            None => Ok(()),
+        }
+    }
+}
