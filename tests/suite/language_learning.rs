@@ -3,7 +3,7 @@
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use grove::config::TrainConfig;
 use grove::learner::language::{Group, LanguageRule, Sample, gradient, logprobs};
-use grove::model::language::{Keep, Reading, Text, TokenDecoder};
+use grove::model::language::{Adapters, Keep, LoraConfig, Reading, Text, TokenDecoder};
 use grove::model::{Decoder, DecoderShape, RopeScaling, flatten, named_parameters, unflatten};
 use grove::objective::{LossConfig, LossType, Steps, Totals, loss};
 
@@ -105,8 +105,7 @@ fn by_autodiff(decoder: &Decoder, device: &Device) -> (Vec<f32>, Vec<f32>) {
     (first, gradient.into_data().iter::<f32>().collect())
 }
 
-fn by_hand(shape: &DecoderShape, params: Vec<f32>, keep: Keep) -> (Vec<f32>, Vec<f32>) {
-    let decoder = TokenDecoder::new(shape.clone(), params);
+fn by_hand(decoder: &TokenDecoder, keep: Keep) -> (Vec<f32>, Vec<f32>) {
     let owned = texts();
     let texts: Vec<Text> = owned
         .iter()
@@ -131,7 +130,7 @@ fn by_hand(shape: &DecoderShape, params: Vec<f32>, keep: Keep) -> (Vec<f32>, Vec
         }
     }
     let (mut of_hidden, mut gradient) =
-        (vec![0.0; hidden.len()], vec![0.0; decoder.params().len()]);
+        (vec![0.0; hidden.len()], vec![0.0; decoder.trained().len()]);
     decoder.learn_logits(&hidden, &of_logits, &mut of_hidden, &mut gradient);
     decoder.learn(&mut reading, &of_hidden, &mut gradient);
     (all, gradient)
@@ -145,17 +144,109 @@ fn gradients_by_hand_are_those_of_autodiff() {
         assert_eq!(named_parameters(&decoder), shape.parameters());
         let params: Vec<f32> = flatten(&decoder).into_data().iter::<f32>().collect();
         let (want_logits, want) = by_autodiff(&decoder, &device);
-        let (logits, gradient) = by_hand(&shape, params.clone(), Keep::All);
-        let largest = |x: &[f32]| x.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
-        let off = |a: &[f32], b: &[f32]| {
-            assert_eq!(a.len(), b.len());
-            let off = a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
-            off / largest(b)
-        };
+        let mut decoder = TokenDecoder::new(shape.clone(), params);
+        let (logits, gradient) = by_hand(&decoder, Keep::All);
         assert!(off(&logits, &want_logits) < 1e-5, "{shape:?}");
         assert!(off(&gradient, &want) < 2e-5, "{shape:?}: {}", off(&gradient, &want));
-        let (_, again) = by_hand(&shape, params.clone(), Keep::Inputs);
+        let (_, again) = by_hand(&decoder, Keep::Inputs);
         assert!(again == gradient, "{shape:?}");
+        decoder.keep_copies(false);
+        let (_, again) = by_hand(&decoder, Keep::All);
+        assert!(again == gradient, "{shape:?}");
+    }
+}
+
+/// The largest distance of two lists, over the largest number of the second.
+fn off(a: &[f32], b: &[f32]) -> f32 {
+    assert_eq!(a.len(), b.len());
+    let largest = b.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+    a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max) / largest
+}
+
+/// The rows of a matrix times those of another: `[rows, inner]`, `[inner, columns]`.
+fn times(a: &[f32], b: &[f32], inner: usize) -> Vec<f32> {
+    let columns = b.len() / inner;
+    let one = |i: usize| {
+        let (row, column) = (i / columns, i % columns);
+        let terms =
+            (0..inner).map(|k| f64::from(a[row * inner + k]) * f64::from(b[k * columns + column]));
+        terms.sum::<f64>() as f32
+    };
+    (0..a.len() / inner * columns).map(one).collect()
+}
+
+/// The columns of a matrix as rows.
+fn turned(a: &[f32], columns: usize) -> Vec<f32> {
+    (0..columns).flat_map(|j| a[j..].iter().step_by(columns)).copied().collect()
+}
+
+#[test]
+fn adapters_are_as_what_they_add_in_the_matrices_themselves() {
+    let targets = |names: &[&str]| names.iter().map(|name| name.to_string()).collect();
+    for (shape, config) in [
+        (shape(), LoraConfig::new(3)),
+        (
+            shapes()[1].clone(),
+            LoraConfig { target_modules: targets(&["q_proj", "down_proj"]), ..LoraConfig::new(2) },
+        ),
+        (shapes()[4].clone(), LoraConfig { lora_alpha: 5.0, ..LoraConfig::new(16) }),
+    ] {
+        let wave =
+            |count: usize, rate: f32| (0..count).map(|i| (i as f32 * rate).sin() * 0.2).collect();
+        let params: Vec<f32> = wave(shape.num_params(), 0.71);
+        let plain = TokenDecoder::new(shape.clone(), params.clone());
+        let fresh = Adapters::fresh(&shape, &config, 7);
+        let same = plain.clone().with_adapters(Some(fresh.clone()));
+        assert!(
+            by_hand(&same, Keep::All).0 == by_hand(&plain, Keep::All).0,
+            "fresh ones change nothing"
+        );
+        let adapters = fresh.clone().with_params(wave(fresh.params().len(), 0.43));
+        let adapted = plain.with_adapters(Some(adapters.clone()));
+        let (logits, gradient) = by_hand(&adapted, Keep::All);
+        assert!(by_hand(&adapted, Keep::Inputs) == (logits.clone(), gradient.clone()));
+
+        // The same as a matrix, and its gradient on the way to those of the adapters.
+        let scale = config.lora_alpha / config.r as f32;
+        let mut merged = params;
+        let places = |name: &str| {
+            let mut start = 0;
+            let all = shape.parameters();
+            let parameter = all.iter().take_while(|one| one.name != name);
+            parameter.for_each(|one| start += one.shape.iter().product::<usize>());
+            start
+        };
+        let mut pairs = Vec::new();
+        let mut at = 0;
+        for pair in adapters.parameters().chunks(2) {
+            let (inputs, outputs) = (pair[0].shape[0], pair[1].shape[1]);
+            let (a, b) = (
+                at..at + inputs * config.r,
+                at + inputs * config.r..at + (inputs + outputs) * config.r,
+            );
+            at = b.end;
+            let start = places(&pair[0].name.replace("lora_A.", ""));
+            let added =
+                times(&adapters.params()[a.clone()], &adapters.params()[b.clone()], config.r);
+            merged[start..start + added.len()]
+                .iter_mut()
+                .zip(&added)
+                .for_each(|(w, x)| *w += scale * x);
+            pairs.push((a, b, start..start + added.len(), inputs, outputs));
+        }
+        assert_eq!((pairs.len(), at), (config.target_modules.len() * 2, adapters.params().len()));
+        let (want_logits, of_matrices) =
+            by_hand(&TokenDecoder::new(shape.clone(), merged), Keep::All);
+        assert!(off(&logits, &want_logits) < 1e-5, "{}", off(&logits, &want_logits));
+        let mut want = vec![0.0; at];
+        for (a, b, place, inputs, outputs) in pairs {
+            let of = &of_matrices[place];
+            let first = times(of, &turned(&adapters.params()[b.clone()], outputs), outputs);
+            let second = times(&turned(&adapters.params()[a.clone()], config.r), of, inputs);
+            want[a].iter_mut().zip(first).for_each(|(to, x)| *to = scale * x);
+            want[b].iter_mut().zip(second).for_each(|(to, x)| *to = scale * x);
+        }
+        assert!(off(&gradient, &want) < 2e-5, "{}", off(&gradient, &want));
     }
 }
 

@@ -2,6 +2,7 @@
 
 use crate::support::{json, refusal};
 use grove::checkpoint::Checkpoint;
+use grove::model::language::{LanguageModel, LoraConfig};
 use grove::task::find;
 use grove::trainer::language::{LanguageConfig, LanguageRecord, LanguageTrainer};
 use std::path::Path;
@@ -78,6 +79,64 @@ fn the_first_update_is_of_the_very_policy_that_acted() {
         assert!(record.rewards.contains_key("exact") && record.sampling_entropy > 0.0);
     }
     assert!(records[0].fit && records[1].fit && !records[2].fit);
+}
+
+#[test]
+fn adapters_alone_learn_and_lie_beside_the_model_that_they_are_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let base = folder.path().join("base");
+    trainer(&config()).model().save(&base).unwrap();
+    let base = LanguageModel::load(&base).unwrap();
+    let mut config = config();
+    config.lora = LoraConfig::new(2);
+    config.fit.iterations = 0;
+    let begin = |model: &LanguageModel| {
+        let sort = find("sort").unwrap();
+        let mut settings = (sort.defaults)();
+        settings.insert("length".to_string(), 3.into());
+        let task = (sort.open)(settings).unwrap();
+        LanguageTrainer::new(task, config.clone(), Some(model.clone())).unwrap()
+    };
+    let mut whole = begin(&base);
+    let records = iterate(&mut whole, 6);
+    assert!(
+        records.iter().any(|record| record.reference_kl > 0.0),
+        "the reference has no adapters"
+    );
+    let mut first = begin(&base);
+    iterate(&mut first, 2);
+    let mut second = begin(&base).restored(&snapshot(&first)).unwrap();
+    iterate(&mut second, 4);
+    assert!(snapshot(&second) == snapshot(&whole));
+    let learnt = whole.model();
+    assert!(learnt.params == base.params, "the model's own weights stay");
+    let adapters = learnt.adapters.as_ref().unwrap();
+    assert!(adapters.params() != begin(&base).model().adapters.unwrap().params());
+
+    let saved = folder.path().join("adapters");
+    learnt.save(&saved).unwrap();
+    let weights = std::fs::read(saved.join("adapter_model.safetensors")).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&weights).unwrap();
+    let name = "base_model.model.model.layers.1.mlp.down_proj.lora_B.weight";
+    assert_eq!(tensors.tensor(name).unwrap().shape(), [16, 2]);
+    assert_eq!(tensors.len(), 2 * 2 * 7);
+    let again = LanguageModel::load(&saved).unwrap();
+    assert!(
+        again.params == base.params
+            && again.adapters.as_ref().unwrap().params() == adapters.params()
+    );
+    // A run goes on from them, whatever its settings say of adapters.
+    assert_eq!(begin(&again).config().lora, config.lora);
+
+    std::fs::remove_dir_all(folder.path().join("base")).unwrap();
+    let error = LanguageModel::load(&saved).unwrap_err().to_string();
+    assert!(error.contains("there is no model in") && error.contains("base"), "{error}");
+    let none = LanguageTrainer::new(
+        (find("sort").unwrap().open)((find("sort").unwrap().defaults)()).unwrap(),
+        config,
+        None,
+    );
+    assert!(none.err().unwrap().to_string().contains("lora.r is for models that are there"));
 }
 
 #[test]

@@ -95,9 +95,17 @@ impl LanguageTrainer {
             (None, None) => return Err(LanguageTrainError::NoAlphabet(task.name().to_string())),
         };
         let mut model = model;
-        if model.adapters.is_none() && config.lora.r > 0 {
-            let key = Stream::Weights.key(config.seed);
-            model.adapters = Some(Adapters::fresh(&model.shape, &config.lora, key));
+        match &model.adapters {
+            Some(adapters) => config.lora = adapters.config().clone(),
+            None if config.lora.r > 0 && model.is_fresh() => {
+                let what = "lora.r is for models that are there; all weights of `tiny` are learnt";
+                return Err(LanguageTrainError::Settings(what.to_string()));
+            }
+            None if config.lora.r > 0 => {
+                let key = Stream::Weights.key(config.seed);
+                model.adapters = Some(Adapters::fresh(&model.shape, &config.lora, key));
+            }
+            None => {}
         }
         let decoder = model.decoder();
         // The decoder's change from now on.

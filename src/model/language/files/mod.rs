@@ -96,6 +96,11 @@ impl LanguageModel {
         }
     }
 
+    /// Whether it begins from nothing, so that it lies nowhere yet.
+    pub fn is_fresh(&self) -> bool {
+        self.base.as_os_str().is_empty()
+    }
+
     /// Its way from tokens to logits on the CPU.
     pub fn decoder(&self) -> TokenDecoder {
         let decoder = TokenDecoder::new(self.shape.clone(), self.params.clone());
