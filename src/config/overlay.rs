@@ -19,7 +19,7 @@ const ALIASES: [(&str, &str); 7] = [
 ];
 
 /// Names from elsewhere that are no other spelling of one of ours, and what comes nearest to them here.
-const FOREIGN: [(&str, &str); 17] = [
+const FOREIGN: [(&str, &str); 18] = [
     ("max_steps", "iterations"),
     ("num_train_epochs", "iterations"),
     ("total_timesteps", "iterations"),
@@ -31,6 +31,7 @@ const FOREIGN: [(&str, &str); 17] = [
     ("per_device_train_batch_size", "rollout.num_groups"),
     ("n_steps", "rollout.num_steps"),
     ("max_completion_length", "rollout.num_steps"),
+    ("max_completion_length", "generation.max_new_tokens"),
     ("n_epochs", "update.update_epochs"),
     ("clip_range", "loss.clip_eps_low"),
     ("ent_coef", "loss.entropy_coef"),
@@ -172,8 +173,12 @@ fn both_bounds(changes: Vec<(String, Value)>) -> Vec<(String, Value)> {
 /// A value as TRL writes it, in our words.
 fn as_in_trl(path: &str, value: Value) -> Value {
     match (path, &value) {
-        ("advantage.scale_rewards", Value::Boolean(true)) => Value::String("group".to_string()),
-        ("advantage.scale_rewards", Value::Boolean(false)) => Value::String("none".to_string()),
+        ("advantage.scale_rewards" | "reward.scale_rewards", Value::Boolean(true)) => {
+            Value::String("group".to_string())
+        }
+        ("advantage.scale_rewards" | "reward.scale_rewards", Value::Boolean(false)) => {
+            Value::String("none".to_string())
+        }
         _ => value,
     }
 }
@@ -210,7 +215,9 @@ fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
     if paths.contains(&wanted) {
         return Ok(wanted);
     }
-    let foreign = FOREIGN.iter().find(|(theirs, _)| *theirs == leaf).map(|(_, ours)| *ours);
+    let is_here =
+        |(theirs, ours): &&(&str, &str)| *theirs == leaf && paths.iter().any(|p| p == ours);
+    let foreign = FOREIGN.iter().find(is_here).map(|(_, ours)| *ours);
     let candidates: Vec<String> = if section.is_empty() {
         paths.iter().filter(|p| last(p) == leaf).cloned().collect()
     } else {
@@ -264,15 +271,31 @@ fn convert(key: &str, like: &Value, value: Value) -> Result<Value, ConfigError> 
         (Value::Integer(_), value) if !value.is_integer() => Err(wrong(&value, "a whole number")),
         (Value::Boolean(_), value) if !value.is_bool() => Err(wrong(&value, "true or false")),
         (Value::String(_), value) if !value.is_str() => Err(wrong(&value, "a name")),
-        (Value::Array(_), Value::Array(items)) => {
-            match items.iter().find(|i| !matches!(i, Value::Integer(0..))) {
+        (Value::Array(like), Value::Array(items)) => {
+            let (texts, numbers) = (are_texts(like), like.iter().all(Value::is_integer));
+            let fits = |item: &Value| match item {
+                Value::String(_) => texts,
+                Value::Integer(0..) => numbers,
+                _ => false,
+            };
+            match items.iter().find(|item| !fits(item)) {
                 None => Ok(Value::Array(items)),
+                Some(item) if texts => Err(wrong(item, "a list of texts")),
                 Some(item) => Err(wrong(item, "a list of whole numbers")),
             }
         }
+        (Value::Array(like), Value::String(text)) if are_texts(like) => {
+            Ok(Value::Array(vec![text.into()]))
+        }
+        (Value::Array(like), value) if are_texts(like) => Err(wrong(&value, "a list of texts")),
         (Value::Array(_), value) => Err(wrong(&value, "a list, for instance [64, 64],")),
         (_, value) => Ok(value),
     }
+}
+
+/// Whether a list is one of texts; an empty one may be.
+fn are_texts(list: &[Value]) -> bool {
+    list.iter().all(Value::is_str)
 }
 
 #[cfg(test)]

@@ -46,6 +46,14 @@ pub enum Command {
 pub struct TrainArgs {
     /// The game, or the task of a language model: sort, reverse, add, countdown or ocaml.
     pub game: Option<String>,
+    /// A task of your own for a language model: a file with a JSON object a line, which has a `prompt` and
+    /// whatever its verifier needs to know; see docs/tasks.md.
+    #[arg(long, value_name = "FILE", conflicts_with = "resume")]
+    pub task_data: Option<PathBuf>,
+    /// The command that says what completions of --task-data are worth [default: 1 where one is the prompt's
+    /// `solution`].
+    #[arg(long, value_name = "CMD", requires = "task_data")]
+    pub verifier: Option<String>,
     /// The language model that learns a task: a Hugging Face folder, a GGUF file, or `tiny`, a fresh one
     /// over the task's characters [default of a task: tiny].
     #[arg(long, value_name = "PATH", conflicts_with = "resume")]
@@ -60,8 +68,13 @@ pub struct TrainArgs {
 /// What `fit` takes.
 #[derive(Args, Debug)]
 pub struct FitArgs {
-    /// The folder of a dataset; `grove demo` and `grove import` make one.
+    /// The folder of a dataset; `grove demo` and `grove import` make one. For a language model, a file with a
+    /// JSON object a line, which has a `prompt` and its `completion`, or a task.
     pub data: PathBuf,
+    /// The language model that is fitted: a Hugging Face folder, a GGUF file, or `tiny`, a fresh one over the
+    /// characters of the texts [default of texts: tiny].
+    #[arg(long, value_name = "PATH")]
+    pub model: Option<PathBuf>,
     #[command(flatten)]
     pub run: RunArgs,
 }

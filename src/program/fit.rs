@@ -10,11 +10,14 @@ use crate::trainer::new_settings;
 use anyhow::{Context, Result, bail};
 use toml::{Table, Value};
 
+/// What whoever wants to go on is told.
+pub const RESUME: &str = "`grove train --resume` goes on with a run, whatever it learns from";
+
 pub fn run(games: &Games, args: FitArgs) -> Result<()> {
-    let FitArgs { data, run } = args;
+    let FitArgs { data, run, .. } = args;
     super::use_threads(run.threads)?;
     if run.resume {
-        bail!("`grove train --resume` goes on with a run, whatever it learns from");
+        bail!(RESUME);
     }
     let manifest = Dataset::open(&data)?.manifest().clone();
     let folder = data.canonicalize().with_context(|| format!("cannot find {}", data.display()))?;

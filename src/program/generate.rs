@@ -4,7 +4,7 @@ use super::GenerateArgs;
 use super::say::say;
 use crate::model::language::LanguageModel;
 use crate::rng::Stream;
-use crate::rollout::generate::{Generator, Prompt, Sampling};
+use crate::rollout::generate::{Generator, Prompt, Sampling, stop};
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 use std::io::Write;
@@ -42,8 +42,7 @@ pub fn run(args: GenerateArgs) -> Result<()> {
     };
     let decoder = model.decoder();
     let told = Mutex::new(0);
-    let is_cut = |text: &str| args.stop.iter().any(|stop| text.contains(stop));
-    let stop = |tokens: &[u32]| !args.stop.is_empty() && is_cut(&model.text(tokens));
+    let is_over = |tokens: &[u32]| stop::before(&model.text(tokens), &args.stop).is_some();
     // What could still become another text is held back: a broken character, or a stop text that begins.
     let stream = |_: usize, _: usize, tokens: &[u32]| {
         let text = model.text(tokens);
@@ -62,7 +61,7 @@ pub fn run(args: GenerateArgs) -> Result<()> {
         decoder: &decoder,
         sampling: &sampling,
         slots: args.completions,
-        stop: Some(&stop),
+        stop: if args.stop.is_empty() { None } else { Some(&is_over) },
         listener: if one { Some(&stream) } else { None },
     };
     let started = Instant::now();
@@ -74,8 +73,7 @@ pub fn run(args: GenerateArgs) -> Result<()> {
         .iter()
         .map(|one| {
             let text = model.text(&one.tokens);
-            let ends = args.stop.iter().filter_map(|stop| text.find(stop.as_str()));
-            text[..ends.min().unwrap_or(text.len())].to_string()
+            stop::before(&text, &args.stop).map(str::to_string).unwrap_or(text)
         })
         .collect();
     let count: usize = completions.iter().map(|one| one.tokens.len()).sum();

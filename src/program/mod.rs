@@ -134,6 +134,10 @@ fn run(games: &Games, cli: Cli) -> Result<()> {
             language::train(args)
         }
         Command::Train(args) => train::run(games, args),
+        Command::Fit(args) if language::is_text(&args) => {
+            use_threads(args.run.threads)?;
+            language::fit(args)
+        }
         Command::Fit(args) => fit::run(games, args),
         Command::Eval(args) if language::is_run(&args.run) => {
             use_threads(args.threads)?;

@@ -45,7 +45,7 @@ mod text;
 pub use add::Add;
 pub use countdown::Countdown;
 #[cfg(not(target_family = "wasm"))]
-pub use data::{DataTask, read_prompts};
+pub use data::{DataSettings, DataTask, read_prompts};
 pub use error::TaskError;
 pub use expression::{Expression, Rational};
 #[cfg(not(target_family = "wasm"))]

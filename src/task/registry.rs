@@ -56,18 +56,25 @@ pub const TASKS: &[BuiltIn] = &[
     BuiltIn::of::<super::ocaml::OcamlSettings>(),
 ];
 
+/// The task of one's own, whose prompts are in a file.
+const OWN: &[BuiltIn] = &[
+    #[cfg(not(target_family = "wasm"))]
+    BuiltIn::of::<super::DataSettings>(),
+];
+
 /// Their names, as a sentence has them: `sort, reverse, add`.
 pub fn names() -> String {
     TASKS.iter().map(|task| task.name).collect::<Vec<_>>().join(", ")
 }
 
-/// The task of this name.
+/// The task of this name, one's own ([`DataTask`](super::DataTask)) among them.
 ///
 /// # Errors
 /// [`TaskError::Unknown`] with the names that there are.
 pub fn find(name: &str) -> Result<&'static BuiltIn, TaskError> {
     TASKS
         .iter()
+        .chain(OWN)
         .find(|task| task.name == name)
         .ok_or_else(|| TaskError::Unknown { name: name.to_string(), known: names() })
 }

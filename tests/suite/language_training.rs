@@ -140,6 +140,34 @@ fn adapters_alone_learn_and_lie_beside_the_model_that_they_are_for() {
 }
 
 #[test]
+fn a_completion_ends_before_a_stop_text() {
+    let mut config = config();
+    config.fit.iterations = 0;
+    config.generation.stop = vec!["77".to_string(), "5".to_string(), ">".to_string()];
+    let mut stopped = trainer(&config);
+    for _ in 0..4 {
+        let (record, made) = stopped.iterate().unwrap();
+        let cut = made.iter().filter(|one| one.truncated).count();
+        assert!((record.truncated - cut as f64 / made.len() as f64).abs() < 1e-12);
+        for one in made {
+            assert!(!one.completion.contains(['5', '>']) && !one.completion.contains("77"));
+            // What was learnt from has the tokens of the end, which the verifier is not shown.
+            let end = one.logprobs.len() - one.completion.chars().count();
+            assert!(if one.truncated { end == 0 } else { (1..=2).contains(&end) }, "{one:?}");
+        }
+    }
+    // A text that never appears changes nothing; one that does ends more of them.
+    let ended = |stop: &[&str]| {
+        let mut config = config.clone();
+        config.generation.stop = stop.iter().map(|text| (*text).to_string()).collect();
+        let made = trainer(&config).iterate().unwrap().1;
+        (made.iter().filter(|one| !one.truncated).count(), made)
+    };
+    assert_eq!(ended(&["x"]), ended(&[]));
+    assert!(ended(&["5", ">"]).0 > ended(&[]).0);
+}
+
+#[test]
 fn imitation_alone_learns_to_sort_three_digits() {
     let mut config = config();
     config.loss.kl_coef = 0.0;

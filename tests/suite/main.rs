@@ -14,6 +14,7 @@ mod envs;
 mod fit;
 mod language;
 mod language_learning;
+mod language_program;
 mod language_training;
 mod learning;
 mod loss;

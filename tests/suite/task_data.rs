@@ -1,6 +1,7 @@
 //! Prompts of one's own: what a file of them may say, and what is said of one that is wrong.
 
 use grove::task::{Completion, DataTask, Split, Task, TaskError, VerifierOptions, read_prompts};
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 use tempfile::TempDir;
@@ -33,6 +34,41 @@ fn prompts_are_texts_or_messages_with_any_fields() {
         ("user", "Hi")
     );
     assert_eq!(train[1].messages[0].content, "Hello");
+}
+
+#[test]
+fn completions_are_texts_or_messages_and_may_say_more_than_a_solution() {
+    let folder = TempDir::new().unwrap();
+    let lines = [
+        r#"{"prompt": "2+2=", "completion": "Two and two: 4", "solution": "4", "split": "train"}"#,
+        r#"{"prompt": [{"role": "user", "content": "3+4?"}], "completion": [{"role": "assistant", "content": "7"}], "split": "test"}"#,
+        r#"{"messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}], "split": "test"}"#,
+    ];
+    let task = DataTask::open(&file(&folder, lines.join("\n")), None).unwrap();
+    let prompts = [(Split::Train, 0), (Split::Test, 0), (Split::Test, 1)]
+        .map(|(split, index)| task.prompt(split, index).unwrap());
+    let solutions = prompts.each_ref().map(|prompt| task.solution(prompt).unwrap());
+    assert_eq!(solutions, ["Two and two: 4", "7", "Hello"]);
+    assert_eq!((prompts[2].text.as_str(), prompts[2].messages.len()), ("Hi\n\n", 1));
+    let right = |i: usize, text: &str| {
+        let rewards = task.verify(&[Completion::new(&prompts[i], text)]).unwrap();
+        rewards[0].total(task.parts())
+    };
+    assert_eq!([right(0, "4"), right(0, "Two and two: 4"), right(1, "7")], [1.0, 0.0, 1.0]);
+    let all: BTreeSet<char> = "2+2=Two and two: 43+4?\n7HiHello".chars().collect();
+    assert_eq!(task.alphabet().unwrap(), all.iter().collect::<String>());
+    assert_eq!(task.max_new_tokens(), "Two and two: 4".len() + 1);
+    // Nothing says which characters answers have.
+    let open = file(&folder, r#"{"prompt": "a", "split": "train"}"#);
+    let script = "import json, sys\nfor line in sys.stdin:\n    print(json.dumps({'id': json.loads(line)['id'], \
+                  'reward': 1}), flush=True)\n";
+    fs::write(folder.path().join("one.py"), script).unwrap();
+    let options = VerifierOptions {
+        folder: Some(folder.path().to_path_buf()),
+        ..VerifierOptions::new("python3 one.py")
+    };
+    let verified = DataTask::open(&open, Some(options));
+    assert_eq!(verified.unwrap().alphabet(), None);
 }
 
 #[test]
@@ -80,6 +116,8 @@ fn a_line_that_is_wrong_is_named() {
         (r#"{"prompt": 7}"#, "`prompt` is no list of messages with `role` and `content`"),
         (r#"{"messages": "a"}"#, "`messages` is no list of messages"),
         (r#"{"messages": []}"#, "`messages` is an empty list"),
+        (r#"{"messages": [{"role": "assistant", "content": "Hi"}]}"#, "`messages` asks nothing"),
+        (r#"{"prompt": "b", "completion": 7}"#, "`completion` is neither a text nor a list"),
         (r#"{"messages": [{"role": "user"}]}"#, "missing field `content`"),
         (
             r#"{"prompt": "b", "split": "valid"}"#,
@@ -111,10 +149,7 @@ fn prompts_without_solutions_need_a_verifier_and_get_one() {
     let folder = TempDir::new().unwrap();
     let path = file(&folder, r#"{"prompt": "say yes", "split": "train"}"#);
     let error = DataTask::open(&path, None).err().unwrap().to_string();
-    assert!(
-        error.contains("give --verifier a command") && error.contains("\"say yes\""),
-        "{error}"
-    );
+    assert!(error.contains("or --verifier a command") && error.contains("\"say yes\""), "{error}");
     let script = folder.path().join("yes.py");
     let text = "import json, sys\nfor line in sys.stdin:\n    asked = json.loads(line)\n    print(json.dumps({'id': \
                 asked['id'], 'reward': asked['completion'] == 'yes' and asked['prompt'] == 'say yes' and 1 or 0}), \

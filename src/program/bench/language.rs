@@ -10,7 +10,7 @@ use crate::program::language::{load, open, settings};
 use crate::program::say::{tell, tell_json};
 use crate::rng::{draw, uniform};
 use crate::task::{Completion, Part, Prompt, Rewards, Split, Task, TaskError};
-use crate::trainer::language::{LanguageTrainer, TINY};
+use crate::trainer::language::{LanguageConfig, LanguageTrainer, TINY};
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
@@ -80,17 +80,19 @@ struct Report<'a> {
 /// Measures generation, learning and whole iterations.
 pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     let path = args.model.as_ref().map_or(TINY.to_string(), |path| path.display().to_string());
-    let (settings, mut config) = settings(task, &path, Table::new(), (&args.set, None, None))?;
+    let (defaults, file) = (LanguageConfig::for_model(&path), Table::new());
+    let (own, mut config) =
+        settings((task, Table::new()), defaults, file, (&args.set, None, None))?;
     config.fit.iterations = 0;
     // Long enough that no schedule ends within the measurement.
     config.iterations = 1_000_000;
-    let drawn = Drawn { task: open(task, &settings)?, parts: [Part::new("drawn", 1.0)] };
+    let drawn = Drawn { task: open(task, own.clone())?, parts: [Part::new("drawn", 1.0)] };
     let mut model = match load(&config.model.path)? {
         Some(model) => model,
         None => LanguageTrainer::new(Arc::new(drawn), config.clone(), None)?.model(),
     };
     model.stop_tokens.clear();
-    let drawn = Drawn { task: open(task, &settings)?, parts: [Part::new("drawn", 1.0)] };
+    let drawn = Drawn { task: open(task, own)?, parts: [Part::new("drawn", 1.0)] };
     let num_params = model.params.len();
     let mut trainer = LanguageTrainer::new(Arc::new(drawn), config, Some(model))?;
     let generation = trainer.config().generation.clone();
@@ -98,7 +100,7 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     let mut prompt_tokens = 0.0;
     for number in 0..generation.num_prompts as u64 {
         let prompt = trainer.task().prompt(Split::Train, number)?;
-        let asked = trainer.tokens(&prompt)?;
+        let asked = trainer.tokens(&prompt, generation.max_new_tokens)?;
         prompt_tokens += asked.len() as f64 / generation.num_prompts as f64;
     }
     let (mut generated, mut learnt) = (Vec::new(), Vec::new());

@@ -5,6 +5,7 @@
 //! from its prompt, its key and the weights alone: not from what is beside it, nor from the threads.
 
 mod sample;
+pub mod stop;
 
 pub use sample::{Chosen, Room, Sampling, choose};
 

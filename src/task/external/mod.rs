@@ -11,6 +11,7 @@ use super::parallel::{cores, in_order, lock};
 use super::process::{Process, Trouble};
 use super::{Completion, Part, Rewards, TaskError};
 use protocol::Answer;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, OnceLock};
@@ -22,6 +23,8 @@ use std::time::Duration;
 pub struct VerifierOptions {
     /// The command, as a shell takes it.
     pub command: String,
+    /// The folder in which it is started; `None` for the program's own.
+    pub folder: Option<PathBuf>,
     /// Processes at work; 0 for as many as the machine has cores.
     pub workers: usize,
     /// Seconds that an answer may take, above 0.
@@ -34,7 +37,7 @@ impl VerifierOptions {
     /// A command that gives one number, within ten seconds.
     pub fn new(command: &str) -> Self {
         let parts = vec![Part::new("reward", 1.0)];
-        Self { command: command.to_string(), workers: 0, timeout: 10.0, parts }
+        Self { command: command.to_string(), folder: None, workers: 0, timeout: 10.0, parts }
     }
 
     /// With the parts of a text such as `exact=0.8,format=0.2`; a part without a number has weight 1.
@@ -135,6 +138,23 @@ impl Verifier {
         in_order(completions, self.options.num_workers(), |completion| self.one(completion))
     }
 
+    /// Asks about one completion, so that a command that cannot answer is known before anything depends on it.
+    /// That it has no reward for this one (an `error`) is an answer.
+    ///
+    /// # Errors
+    /// [`TaskError::Verifier`] with what it did instead.
+    pub fn try_out(&self, completion: &Completion) -> Result<(), TaskError> {
+        match self.one(completion)?.problem {
+            Some(problem) if !problem.starts_with(protocol::SAYS) => {
+                Err(TaskError::Verifier(format!(
+                    "{problem}, as it was asked about the first prompt; run `{}` by hand to see why",
+                    self.options.command
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// What one completion is worth. If a process ends over it, another one is asked, since it may not have
     /// been the completion's fault; if that one ends too, it was.
     fn one(&self, completion: &Completion) -> Result<Rewards, TaskError> {
@@ -199,9 +219,15 @@ impl Verifier {
     }
 
     fn spawn(&self) -> Result<Process, TaskError> {
-        let command = &self.options.command;
-        Process::start(&mut shell(command)).map_err(|e| {
-            TaskError::Verifier(format!("the verifier `{command}` does not start: {e}"))
+        let VerifierOptions { command, folder, .. } = &self.options;
+        let mut shell = shell(command);
+        if let Some(folder) = folder {
+            shell.current_dir(folder);
+        }
+        Process::start(&mut shell).map_err(|e| {
+            let place = folder.as_ref().map(|folder| format!(" in {}", folder.display()));
+            let place = place.unwrap_or_default();
+            TaskError::Verifier(format!("the verifier `{command}` does not start{place}: {e}"))
         })
     }
 

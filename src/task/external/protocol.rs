@@ -29,6 +29,9 @@ pub fn request(id: u64, body: &str) -> String {
     format!("{{\"id\":{id},{}\n", &body[1..])
 }
 
+/// What goes before a verifier's own words.
+pub const SAYS: &str = "the verifier says: ";
+
 /// A line that a process wrote.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
@@ -70,7 +73,7 @@ impl Answer {
         let object = &self.object;
         if let Some(error) = object.get("error") {
             let text = error.as_str().map_or_else(|| error.to_string(), str::to_string);
-            return Err(format!("the verifier says: {}", excerpt(&text)));
+            return Err(format!("{SAYS}{}", excerpt(&text)));
         }
         let single = |value: &Value| Map::from_iter([(parts[0].name.clone(), value.clone())]);
         let rewards = match (object.get("reward"), object.get("rewards")) {

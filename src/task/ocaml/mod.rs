@@ -26,6 +26,7 @@ use super::{Completion, Part, Prompt, Rewards, Split, Task, TaskError, TaskSetti
 use code::Code;
 use report::POINTS;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -293,9 +294,15 @@ impl Task for Ocaml {
         in_order(completions, self.workers, |completion| self.one(completion))
     }
 
-    /// ASCII that can be seen, spaces and ends of lines.
+    /// ASCII that can be seen, spaces and ends of lines, and whatever else the problems have.
     fn alphabet(&self) -> Option<String> {
-        Some(('\n'..='\n').chain(' '..='~').collect())
+        let mut characters: BTreeSet<char> = ('\n'..='\n').chain(' '..='~').collect();
+        let prompts = &self.problems.prompts;
+        for prompt in prompts.train.iter().chain(&prompts.test) {
+            characters.extend(prompt.text.chars());
+            characters.extend(self.solution(prompt).unwrap_or_default().chars());
+        }
+        Some(characters.into_iter().collect())
     }
 
     fn max_new_tokens(&self) -> usize {

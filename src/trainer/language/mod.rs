@@ -1,21 +1,24 @@
 //! GRPO of a language model: prompts, completions, rewards, advantages, an update.
 
 mod advantages;
+mod fit;
+mod health;
 mod record;
 mod rollout;
 mod settings;
 mod snapshot;
 
+pub use health::Health;
 pub use record::{CompletionRecord, LanguageEvaluation, LanguageRecord, LanguageSeconds};
 pub use settings::{FitConfig, GenerationConfig, LanguageConfig, ModelConfig, RewardConfig, TINY};
 pub use snapshot::{language_settings, load_language_settings, saved_language_settings};
 
 use super::TrainError;
-use crate::learner::language::{Group, LanguageLearner, LanguageMeans, Sample};
+use crate::learner::language::{Group, LanguageLearner, LanguageMeans};
 use crate::learner::{entropy_at, learning_rate};
 use crate::model::language::{Adapters, LanguageError, LanguageModel};
 use crate::rng::{Stream, draw};
-use crate::rollout::generate::{Completion, Generator, Prompt as Asked, Sampling};
+use crate::rollout::generate::{Completion, Generator, Prompt as Asked, Sampling, stop};
 use crate::task::{self, Prompt, Rewards, Split, Task, TaskError};
 use rollout::Answers;
 use std::sync::Arc;
@@ -32,7 +35,8 @@ pub struct LanguageTrainer {
     iteration: u32,
     /// The number of the next prompt.
     next_prompt: u64,
-    /// Reward and iteration of the best evaluation so far.
+    /// How good the best evaluation so far was, and its iteration: by the reward, or, where the run
+    /// imitates, by the log-likelihood of what is held out.
     best: Option<(f64, u32)>,
 }
 
@@ -50,10 +54,12 @@ pub enum LanguageTrainError {
     Train(#[from] TrainError),
     /// A prompt that leaves no room for its completions.
     #[error(
-        "a prompt of {prompt} tokens and completions of {completion} are more than the model's \
-         context of {context}; generation.max_new_tokens can be less"
+        "a prompt of {prompt} tokens (it begins with {start:?}) and completions of {completion} are \
+         more than the model's context of {context}; generation.max_new_tokens can be less"
     )]
     TooLong {
+        /// How the prompt begins.
+        start: String,
         /// Tokens of the prompt.
         prompt: usize,
         /// Tokens of a completion at most.
@@ -62,10 +68,16 @@ pub enum LanguageTrainError {
         context: usize,
     },
     /// A model that begins from nothing needs to know its characters.
-    #[error("`tiny` has characters for tokens, but the task {0} may have any; take another model")]
+    #[error(
+        "`tiny` has the characters of prompts and solutions for tokens, but the task {0} does not say \
+         which those are: give every prompt a solution, or take another model"
+    )]
     NoAlphabet(String),
     /// There is nothing to imitate.
-    #[error("the task {0} has no solutions to imitate; set fit.iterations to 0")]
+    #[error(
+        "the task {0} has a prompt without a solution to imitate; it can be learnt by rewards alone \
+         (`grove train` with fit.iterations=0)"
+    )]
     NoSolution(String),
     /// A setting out of range.
     #[error("{0}")]
@@ -76,16 +88,14 @@ impl LanguageTrainer {
     /// A run at its start, of a model or of a fresh one.
     ///
     /// # Errors
-    /// If the settings are out of range, or a fresh model is to learn a task of any characters.
+    /// If the settings are out of range, a fresh model is to learn a task of any characters, or the task's
+    /// prompts, of which all are looked at where they are listed, cannot be put to the model.
     pub fn new(
         task: Arc<dyn Task>,
         mut config: LanguageConfig,
         model: Option<LanguageModel>,
     ) -> Result<Self, LanguageTrainError> {
         config.validate().map_err(LanguageTrainError::Settings)?;
-        if config.generation.max_new_tokens == 0 {
-            config.generation.max_new_tokens = task.max_new_tokens();
-        }
         let model = match (model, task.alphabet()) {
             (Some(model), _) => model,
             (None, Some(alphabet)) => {
@@ -94,6 +104,12 @@ impl LanguageTrainer {
             }
             (None, None) => return Err(LanguageTrainError::NoAlphabet(task.name().to_string())),
         };
+        if config.generation.max_new_tokens == 0 {
+            let longest = longest_prompt(&*task, &model)?;
+            let room = longest.map(|tokens| model.shape.context.saturating_sub(tokens).max(1));
+            config.generation.max_new_tokens =
+                task.max_new_tokens().min(room.unwrap_or(usize::MAX));
+        }
         let mut model = model;
         match &model.adapters {
             Some(adapters) => config.lora = adapters.config().clone(),
@@ -112,7 +128,28 @@ impl LanguageTrainer {
         model.params = Arc::default();
         let key = Stream::Shuffle.key(config.seed);
         let learner = LanguageLearner::new(decoder, &config.rule(false), key);
-        Ok(Self { task, config, model, learner, iteration: 0, next_prompt: 0, best: None })
+        let run = Self { task, config, model, learner, iteration: 0, next_prompt: 0, best: None };
+        run.look_through()?;
+        Ok(run)
+    }
+
+    /// Looks at the prompts before anything is done with them: at all where they are listed, else at one of
+    /// each split.
+    fn look_through(&self) -> Result<(), LanguageTrainError> {
+        let LanguageConfig { fit, generation, checkpoint, .. } = &self.config;
+        let imitates = self.config.imitates();
+        for split in [Split::Train, Split::Test] {
+            for number in 0..self.task.num_prompts(split).unwrap_or(1).max(1) {
+                let prompt = self.task.prompt(split, number)?;
+                if !imitates || checkpoint.eval_episodes > 0 {
+                    self.tokens(&prompt, generation.max_new_tokens)?;
+                }
+                if imitates || (split == Split::Train && fit.iterations > 0) {
+                    self.text(&prompt)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// One iteration: every prompt gets a group of completions, each is compared with its group, and the
@@ -124,7 +161,7 @@ impl LanguageTrainer {
         &mut self,
     ) -> Result<(LanguageRecord, Vec<CompletionRecord>), LanguageTrainError> {
         let started = Instant::now();
-        let fit = self.iteration < self.config.fit.iterations;
+        let fit = self.config.imitates() || self.iteration < self.config.fit.iterations;
         let (groups, mut record, completions) = if fit {
             (self.shown()?, LanguageRecord { fit, ..LanguageRecord::default() }, Vec::new())
         } else {
@@ -210,23 +247,28 @@ impl LanguageTrainer {
         let prompts = prompts?;
         let stream = if split == Split::Train { Stream::TrainAction } else { Stream::Validation };
         let key = stream.key(self.config.seed);
+        let stops = &self.config.generation.stop;
         let mut asked = Vec::with_capacity(prompts.len());
         for (prompt, number) in prompts.iter().zip(numbers) {
-            let tokens = self.tokens(prompt)?;
+            let tokens = self.tokens(prompt, sampling.max_new_tokens)?;
             let key = draw(draw(key, *number as u32), (*number >> 32) as u32);
             asked.push(Asked { tokens, completions: members, key });
         }
+        let is_over = |tokens: &[u32]| stop::before(&self.model.text(tokens), stops).is_some();
         let generator = Generator {
             decoder: &self.learner.decoder,
             sampling,
             slots: self.config.generation.slots,
-            stop: None,
+            stop: if stops.is_empty() { None } else { Some(&is_over) },
             listener: None,
         };
         let completions = generator.generate(&asked);
         seconds.generate += started.elapsed().as_secs_f64();
         let verifying = Instant::now();
-        let text = |one: &Completion| self.model.text(&one.tokens);
+        let text = |one: &Completion| {
+            let text = self.model.text(&one.tokens);
+            stop::before(&text, stops).map(str::to_string).unwrap_or(text)
+        };
         let texts: Vec<Vec<String>> =
             completions.iter().map(|group| group.iter().map(text).collect()).collect();
         let mut answers = Vec::new();
@@ -250,41 +292,26 @@ impl LanguageTrainer {
         let totals = totals.map(|(group, rewards)| group.iter().zip(rewards).map(total).collect());
         let totals = totals.collect();
         let tokens = asked.into_iter().map(|prompt| prompt.tokens).collect();
-        Ok(Answers { prompts, tokens, completions, texts, rewards, totals })
+        Ok(Answers { prompts, tokens, completions, texts, rewards, totals, dropped: (0, 0) })
     }
 
-    /// The tokens of a prompt, if they leave room for a completion.
+    /// The tokens of a prompt, if they leave room for a completion of so many.
     ///
     /// # Errors
     /// If they do not, or the prompt cannot be made of tokens.
-    pub fn tokens(&self, prompt: &Prompt) -> Result<Vec<u32>, LanguageTrainError> {
+    pub fn tokens(
+        &self,
+        prompt: &Prompt,
+        completion: usize,
+    ) -> Result<Vec<u32>, LanguageTrainError> {
         let tokens = self.model.prompt(&prompt.text, &prompt.messages)?;
-        let completion = self.config.generation.max_new_tokens;
         let context = self.model.shape.context;
         if tokens.is_empty() || tokens.len() + completion > context {
+            let start = prompt.text.chars().take(40).collect();
             let prompt = tokens.len();
-            return Err(LanguageTrainError::TooLong { prompt, completion, context });
+            return Err(LanguageTrainError::TooLong { start, prompt, completion, context });
         }
         Ok(tokens)
-    }
-
-    /// The next prompts with their solutions, to be imitated: as many texts as there would be completions.
-    fn shown(&mut self) -> Result<Vec<Group>, LanguageTrainError> {
-        let GenerationConfig { num_prompts, group_size, .. } = self.config.generation;
-        let count = (num_prompts * group_size) as u64;
-        let numbers = self.next_prompt..self.next_prompt + count;
-        self.next_prompt += count;
-        let show = |number: u64| {
-            let prompt = self.task.prompt(Split::Train, number)?;
-            let none = || LanguageTrainError::NoSolution(self.task.name().to_string());
-            let solution = self.task.solution(&prompt).ok_or_else(none)?;
-            let mut tokens = self.model.tokenizer.encode(&solution, false)?;
-            tokens.extend(self.model.stop_tokens.first());
-            let (logprobs, mask) = (vec![0.0; tokens.len()], vec![true; tokens.len()]);
-            let sample = Sample { tokens, logprobs, advantage: 1.0, mask };
-            Ok(Group { prompt: self.tokens(&prompt)?, samples: vec![sample] })
-        };
-        numbers.map(show).collect()
     }
 
     /// Puts `count` prompts that are never trained on to the policy, which answers each `members` times as
@@ -306,16 +333,24 @@ impl LanguageTrainer {
         Ok(LanguageEvaluation::of(&answers, self.task.parts()))
     }
 
-    /// Evaluates the greedy policy, and says whether it is the best so far.
+    /// Evaluates the greedy policy, and says whether it is the best so far. Of a run that imitates, what counts
+    /// is how likely it finds what is held out; it may be asked nothing.
     ///
     /// # Errors
     /// As [`LanguageTrainer::iterate`].
     pub fn measure(&mut self) -> Result<(LanguageEvaluation, bool), LanguageTrainError> {
         let greedy = Sampling { temperature: 0.0, ..self.sampling() };
-        let evaluation = self.evaluate(self.config.checkpoint.eval_episodes, 1, &greedy)?;
-        let improved = self.best.is_none_or(|(best, _)| evaluation.reward > best);
+        let mut evaluation = match self.config.checkpoint.eval_episodes {
+            0 => LanguageEvaluation::default(),
+            count => self.evaluate(count, 1, &greedy)?,
+        };
+        if self.config.imitates() {
+            evaluation.nll = Some(self.held_out()?);
+        }
+        let value = evaluation.nll.map_or(evaluation.reward, |nll| -nll);
+        let improved = self.best.is_none_or(|(best, _)| value > best);
         if improved {
-            self.best = Some((evaluation.reward, self.iteration));
+            self.best = Some((value, self.iteration));
         }
         Ok((evaluation, improved))
     }
@@ -348,8 +383,23 @@ impl LanguageTrainer {
         self.iteration
     }
 
-    /// Reward and iteration of the best evaluation so far.
+    /// How good the best evaluation so far was, and its iteration.
     pub fn best(&self) -> Option<(f64, u32)> {
         self.best
     }
+}
+
+/// The tokens of the longest prompt of a task that lists them.
+fn longest_prompt(
+    task: &dyn Task,
+    model: &LanguageModel,
+) -> Result<Option<usize>, LanguageTrainError> {
+    let mut longest = None;
+    for split in [Split::Train, Split::Test] {
+        for number in 0..task.num_prompts(split).unwrap_or(0) {
+            let prompt = task.prompt(split, number)?;
+            longest = longest.max(Some(model.prompt(&prompt.text, &prompt.messages)?.len()));
+        }
+    }
+    Ok(longest)
 }

@@ -20,6 +20,12 @@ pub struct LanguageRecord {
     pub rewards: BTreeMap<String, f64>,
     /// Completions of which the verifier knows nothing.
     pub problems: usize,
+    /// Why it knows nothing of the first of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// Groups whose members were all worth the same, and that others have replaced.
+    #[serde(default)]
+    pub resampled: usize,
     /// Share of the groups whose members are all worth the same: from these nothing is learnt.
     pub zero_variance_groups: f64,
     /// Mean tokens of a completion.
@@ -28,7 +34,7 @@ pub struct LanguageRecord {
     pub truncated: f64,
     /// Share of a group's completions that are different texts, mean over the groups.
     pub distinct: f64,
-    /// Tokens generated.
+    /// Tokens generated, those of replaced groups too.
     pub tokens: u64,
     /// Mean entropy of the policy that acted, nats.
     pub sampling_entropy: f64,
@@ -55,6 +61,9 @@ pub struct LanguageRecord {
     pub learnt_per_second: f64,
     /// Where the time went.
     pub seconds: LanguageSeconds,
+    /// A collapse that begins with this iteration, in words ([`Health`](super::Health)).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
     /// An evaluation with the greedy policy, where one was due.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evaluation: Option<LanguageEvaluation>,
@@ -90,6 +99,10 @@ pub struct LanguageEvaluation {
     pub rewards: BTreeMap<String, f64>,
     /// Share of the completions that were cut off.
     pub truncated: f64,
+    /// The mean negative log-likelihood of a token of the solutions that are held out, nats, where the run
+    /// imitates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nll: Option<f64>,
 }
 
 /// A completion, as `completions.jsonl` keeps it.
@@ -138,6 +151,7 @@ impl LanguageRecord {
     pub(super) fn of(answers: &Answers, parts: &[Part], seconds: LanguageSeconds) -> Self {
         let all = || answers.completions.iter().flatten();
         let tokens: usize = all().map(|one| one.tokens.len()).sum();
+        let tokens = tokens + answers.dropped.1;
         let distinct = |texts: &Vec<String>| {
             texts.iter().collect::<HashSet<_>>().len() as f64 / texts.len() as f64
         };
@@ -146,6 +160,8 @@ impl LanguageRecord {
             reward: mean(rewards().map(|rewards| rewards.total(parts))),
             rewards: by_part(&answers.rewards, parts),
             problems: rewards().filter(|rewards| rewards.problem.is_some()).count(),
+            problem: rewards().find_map(|rewards| rewards.problem.clone()),
+            resampled: answers.dropped.0,
             zero_variance_groups: share(answers.totals.iter().map(|one| advantages::is_even(one))),
             completion_length: mean(all().map(|one| one.tokens.len() as f64)),
             truncated: share(all().map(|one| !one.ended)),
@@ -188,6 +204,7 @@ impl LanguageEvaluation {
             pass_at_k: share(answers.rewards.iter().map(|group| group.iter().any(passes))),
             rewards: by_part(&answers.rewards, parts),
             truncated: share(answers.completions.iter().flatten().map(|one| !one.ended)),
+            nll: None,
         }
     }
 }

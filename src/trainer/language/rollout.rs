@@ -15,6 +15,8 @@ pub(super) struct Answers {
     pub rewards: Vec<Vec<Rewards>>,
     /// What each completion is worth in all.
     pub totals: Vec<Vec<f64>>,
+    /// Groups that were not kept, and the tokens of their completions.
+    pub dropped: (usize, usize),
 }
 
 fn retain<T>(all: &mut Vec<T>, kept: &[bool]) {
@@ -26,6 +28,10 @@ impl Answers {
     /// Keeps the groups whose totals are wanted.
     pub fn keep(&mut self, wanted: impl Fn(&[f64]) -> bool) {
         let kept: Vec<bool> = self.totals.iter().map(|totals| wanted(totals)).collect();
+        for (group, _) in self.completions.iter().zip(&kept).filter(|(_, kept)| !**kept) {
+            self.dropped.0 += 1;
+            self.dropped.1 += group.iter().map(|one| one.tokens.len()).sum::<usize>();
+        }
         retain(&mut self.prompts, &kept);
         retain(&mut self.tokens, &kept);
         retain(&mut self.completions, &kept);
@@ -42,5 +48,7 @@ impl Answers {
         self.texts.append(&mut more.texts);
         self.rewards.append(&mut more.rewards);
         self.totals.append(&mut more.totals);
+        self.dropped.0 += more.dropped.0;
+        self.dropped.1 += more.dropped.1;
     }
 }

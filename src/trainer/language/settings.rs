@@ -70,6 +70,9 @@ pub struct GenerationConfig {
     /// Times that prompts whose completions are all worth the same are replaced by others (DAPO's dynamic
     /// sampling); 0 for never.
     pub resample: u32,
+    /// Texts that end a completion and are no part of it.
+    #[serde(default)]
+    pub stop: Vec<String>,
 }
 
 /// How a completion is compared with its group.
@@ -87,19 +90,66 @@ pub struct RewardConfig {
     pub overlong_buffer: usize,
 }
 
-/// Imitation of the task's solutions, before there is any reward.
+/// Imitation of the task's solutions: before there is any reward, or, where the loss is `nll`, all that the
+/// run does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FitConfig {
-    /// Iterations of it, which count among the run's.
+    /// Iterations of it before there is any reward, which count among the run's.
     pub iterations: u32,
-    /// Its learning rate, which stays.
+    /// Its learning rate there, which stays.
     pub learning_rate: f64,
+    /// Passes over the prompts of a run that does nothing else, where `iterations` is not told.
+    #[serde(default)]
+    pub epochs: u32,
+    /// Evaluations without a better one after which such a run ends; 0 for never.
+    #[serde(default)]
+    pub patience: u32,
 }
 
+/// Parameters below which a model learns with the steps of a fresh one.
+const SMALL: usize = 1 << 24;
+
 impl LanguageConfig {
-    /// The defaults for a model.
+    /// The defaults for a model that is `tiny`, or else a large one.
     pub fn for_model(path: &str) -> Self {
-        let is_tiny = path == TINY;
+        Self::of(path, path == TINY)
+    }
+
+    /// The defaults for a model of so many parameters. One that has learnt before needs not imitate first.
+    pub fn for_trained(path: &str, num_params: usize) -> Self {
+        let mut config = Self::of(path, num_params < SMALL);
+        config.fit.iterations = 0;
+        config
+    }
+
+    /// The defaults for a run that only imitates, of a model of so many parameters; `None` for `tiny`.
+    pub fn imitating(path: &str, num_params: Option<usize>) -> Self {
+        let is_small = num_params.is_none_or(|num_params| num_params < SMALL);
+        let mut config = Self::of(path, is_small);
+        config.loss.loss_type = LossType::Nll;
+        config.iterations = 400;
+        config.fit.iterations = 0;
+        config.fit.epochs = if is_small { 40 } else { 3 };
+        config.optimizer.learning_rate = if is_small { 1e-3 } else { 2e-5 };
+        config.optimizer.warmup_ratio = 0.05;
+        config.checkpoint.eval_every = 10;
+        config.checkpoint.eval_episodes = if is_small { 64 } else { 0 };
+        config
+    }
+
+    /// Iterations in which a run that imitates passes over so many prompts `fit.epochs` times.
+    pub fn epochs(&self, prompts: u64) -> u32 {
+        let texts = prompts.saturating_mul(u64::from(self.fit.epochs));
+        let iterations = texts.div_ceil(self.generation.num_prompts as u64);
+        iterations.clamp(1, u32::MAX.into()) as u32
+    }
+
+    /// Whether the run imitates and knows no rewards.
+    pub fn imitates(&self) -> bool {
+        self.loss.loss_type == LossType::Nll
+    }
+
+    fn of(path: &str, is_tiny: bool) -> Self {
         let tiny = DecoderConfig {
             hidden_size: 128,
             num_layers: 4,
@@ -113,7 +163,12 @@ impl LanguageConfig {
             iterations: if is_tiny { 400 } else { 100 },
             model: ModelConfig { path: path.to_string(), tiny },
             lora: LoraConfig::new(0),
-            fit: FitConfig { iterations: if is_tiny { 100 } else { 0 }, learning_rate: 1e-3 },
+            fit: FitConfig {
+                iterations: if is_tiny { 100 } else { 0 },
+                learning_rate: 1e-3,
+                epochs: 0,
+                patience: 0,
+            },
             generation: GenerationConfig {
                 num_prompts: if is_tiny { 32 } else { 8 },
                 group_size: 8,
@@ -124,6 +179,7 @@ impl LanguageConfig {
                 min_p: 0.0,
                 slots: 256,
                 resample: 0,
+                stop: Vec::new(),
             },
             reward: RewardConfig {
                 scale_rewards: Scale::Group,
@@ -211,12 +267,14 @@ impl LanguageConfig {
     pub fn validate(&self) -> Result<(), String> {
         let GenerationConfig { num_prompts, group_size, temperature, top_p, min_p, slots, .. } =
             self.generation;
+        let stop = &self.generation.stop;
         let tiny = &self.model.tiny;
         for (is_right, what) in [
             (self.iterations > 0, "iterations must be 1 or more"),
             (num_prompts > 0, "generation.num_prompts must be 1 or more"),
             (group_size > 1, "generation.group_size must be 2 or more"),
             (slots > 0, "generation.slots must be 1 or more"),
+            (!stop.contains(&String::new()), "generation.stop has an empty text"),
             (
                 temperature > 0.0 && temperature.is_finite(),
                 "generation.temperature must be above 0",
@@ -234,6 +292,14 @@ impl LanguageConfig {
             (self.loss.label_smoothing == 0.0, "loss.label_smoothing is for datasets of games"),
             (self.optimizer.learning_rate >= 0.0, "optimizer.learning_rate must be 0 or more"),
             (self.checkpoint.keep > 0, "checkpoint.keep must be 1 or more"),
+            (
+                self.checkpoint.eval_episodes > 0 || self.imitates(),
+                "checkpoint.eval_episodes must be 1 or more",
+            ),
+            (
+                self.fit.iterations == 0 || !self.imitates(),
+                "fit.iterations must be 0 where the loss is nll, which imitates throughout",
+            ),
             (
                 tiny.num_heads > 0
                     && tiny.num_kv_heads > 0

@@ -1,0 +1,203 @@
+//! A run of a language model under way, with its files.
+
+use super::MODEL;
+use crate::checkpoint;
+use crate::metrics::JsonLines;
+use crate::program::RunArgs;
+use crate::program::interrupt::Interrupt;
+use crate::program::run_dir::RunDir;
+use crate::program::say::{say, tell, tell_json};
+use crate::rollout::generate::Sampling;
+use crate::trainer::language::{
+    CompletionRecord, Health, LanguageEvaluation, LanguageRecord, LanguageTrainer,
+};
+use anyhow::{Context, Result};
+use serde::Serialize;
+use std::fs::File;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Instant;
+use toml::Table;
+
+/// Every completion that a run has learnt from.
+const COMPLETIONS: &str = "completions.jsonl";
+/// Prompts of the final evaluation.
+const FINAL_PROMPTS: usize = 1000;
+
+#[derive(Serialize)]
+struct Report<'a> {
+    task: &'a str,
+    run_dir: String,
+    iteration: u32,
+    seconds: f64,
+    best_iteration: u32,
+    evaluation: LanguageEvaluation,
+}
+
+/// A run with its files.
+pub struct Run<'a> {
+    /// What the command line says.
+    pub args: &'a RunArgs,
+    pub dir: RunDir,
+    pub trainer: LanguageTrainer,
+    pub metrics: JsonLines,
+    /// Kept with every checkpoint.
+    pub settings: Table,
+    /// What is wrong with the run.
+    pub health: Health,
+}
+
+impl Run<'_> {
+    /// Trains to the end or to Ctrl-C, then evaluates and reports.
+    pub fn train(mut self) -> Result<()> {
+        let answer = "Finishing the iteration and saving; Ctrl-C again stops at once.";
+        let interrupt = Interrupt::listen(Some(answer))?;
+        let started = Instant::now();
+        let mut completions = self.completions()?;
+        while !self.trainer.is_done() {
+            let (mut record, made) = self.trainer.iterate()?;
+            record.warning = self.health.see(&record);
+            if let Some(warning) = &record.warning {
+                say!("{:>5}  warning: {warning}", record.iteration);
+            }
+            let stop = interrupt.seen();
+            self.keep(&mut record, stop)?;
+            self.write(&mut completions, &made)?;
+            if stop {
+                break;
+            }
+        }
+        self.report(started.elapsed().as_secs_f64())
+    }
+
+    /// The path of the completions.
+    fn path(&self) -> PathBuf {
+        self.dir.path().join(COMPLETIONS)
+    }
+
+    /// The file of completions, without those of iterations that are about to be done again.
+    fn completions(&self) -> Result<File> {
+        let path = self.path();
+        let done = u64::from(self.trainer.iteration());
+        let old = std::fs::read_to_string(&path).unwrap_or_default();
+        let is_old = |line: &&str| {
+            let record = serde_json::from_str::<serde_json::Value>(line);
+            record.is_ok_and(|record| record["iteration"].as_u64().is_some_and(|i| i <= done))
+        };
+        let kept: String = old.lines().filter(is_old).map(|line| format!("{line}\n")).collect();
+        std::fs::write(&path, kept).with_context(|| format!("cannot write {}", path.display()))?;
+        let file = File::options().append(true).open(&path);
+        file.with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Adds the completions of an iteration to their file.
+    fn write(&self, file: &mut File, made: &[CompletionRecord]) -> Result<()> {
+        let mut lines = Vec::new();
+        for one in made {
+            serde_json::to_writer(&mut lines, one)?;
+            lines.push(b'\n');
+        }
+        file.write_all(&lines).with_context(|| format!("cannot write {}", self.path().display()))
+    }
+
+    /// Evaluates and saves what is due, and writes the record. Where the user wants to `stop`, the run is
+    /// saved and nothing else, so that it goes on as if nothing had been.
+    fn keep(&mut self, record: &mut LanguageRecord, stop: bool) -> Result<()> {
+        let every = self.trainer.config().checkpoint.clone();
+        let last = record.iteration == self.trainer.config().iterations;
+        let due = |every: u32| last || (every > 0 && record.iteration.is_multiple_of(every));
+        let (is_measured, mut is_saved) = (due(every.eval_every), stop || due(every.save_every));
+        let mut improved = false;
+        if is_measured {
+            let (evaluation, best) = self.trainer.measure()?;
+            self.show(record, &evaluation);
+            (record.evaluation, improved) = (Some(evaluation), best);
+            is_saved |= self.trainer.is_done();
+        }
+        if improved || is_saved {
+            let snapshot = self.trainer.snapshot(&self.settings);
+            if improved {
+                checkpoint::save(&snapshot, &self.dir.best())?;
+            }
+            if is_saved {
+                self.dir.store().save(&snapshot)?;
+                self.dir.store().prune(every.keep)?;
+                self.trainer.model().save(&self.dir.path().join(MODEL))?;
+            }
+        }
+        Ok(self.metrics.write(record)?)
+    }
+
+    /// A line about an evaluation.
+    fn show(&self, record: &LanguageRecord, evaluation: &LanguageEvaluation) {
+        let mut line = format!("{:>5}/{}", record.iteration, self.trainer.config().iterations);
+        if let Some(nll) = evaluation.nll {
+            line += &format!("  loss {:.4}  held out {nll:.4} nats a token", record.loss);
+        }
+        if evaluation.prompts > 0 {
+            line +=
+                &format!("  reward {:.3}  pass@1 {:.3}", evaluation.reward, evaluation.pass_at_1);
+        }
+        let rate = match record.fit {
+            true => record.learnt_per_second,
+            false => record.tokens as f64 / record.seconds.total.max(1e-9),
+        };
+        say!("{line}  {rate:.0} tokens/s");
+    }
+
+    /// Evaluates the best policy and prints the result; the model's folder becomes that policy's.
+    fn report(self, seconds: f64) -> Result<()> {
+        let Self { args, dir, trainer, .. } = self;
+        let (iteration, best) = (trainer.iteration(), trainer.best());
+        let name = trainer.task().name().to_string();
+        let trainer = match checkpoint::load(&dir.best()) {
+            Ok(best) => trainer.restored(&best)?,
+            Err(_) => trainer,
+        };
+        trainer.model().save(&dir.path().join(MODEL))?;
+        let greedy = Sampling { temperature: 0.0, ..trainer.sampling() };
+        let imitates = trainer.config().imitates();
+        let mut evaluation = match trainer.config().checkpoint.eval_episodes {
+            0 => LanguageEvaluation::default(),
+            _ => trainer.evaluate(FINAL_PROMPTS, 1, &greedy)?,
+        };
+        if imitates {
+            evaluation.nll = Some(trainer.held_out()?);
+        }
+        let report = Report {
+            task: &name,
+            run_dir: dir.path().display().to_string(),
+            iteration,
+            seconds,
+            best_iteration: best.map_or(iteration, |(_, iteration)| iteration),
+            evaluation,
+        };
+        if args.json {
+            return tell_json(&report);
+        }
+        let LanguageEvaluation { prompts, reward, pass_at_1, nll, .. } = &report.evaluation;
+        let mut text = format!(
+            "{iteration} iterations in {seconds:.1} s; the best model is of iteration {} and lies in {}.",
+            report.best_iteration,
+            dir.path().join(MODEL).display()
+        );
+        if let Some(nll) = nll {
+            text += &format!(
+                "\nSolutions that are held out: {nll:.4} nats a token, a perplexity of {:.3}.",
+                nll.exp()
+            );
+        }
+        if *prompts > 0 {
+            text += &format!(
+                "\nOn {prompts} prompts that it was not trained on: mean reward {reward:.4}, all right \
+                 {:.1} %.",
+                100.0 * pass_at_1
+            );
+        }
+        if imitates {
+            let dir = dir.path().display();
+            text += &format!("\n`grove train {name} --from {dir}` goes on with rewards.");
+        }
+        tell(text)
+    }
+}

@@ -1,0 +1,20 @@
+//! Texts that end a completion, and are no part of it.
+
+/// What is before the first of `stops` in a text; `None` where it has none of them.
+pub fn before<'a>(text: &'a str, stops: &[String]) -> Option<&'a str> {
+    let first = stops.iter().filter_map(|stop| text.find(stop.as_str())).min()?;
+    Some(&text[..first])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_ends_before_the_first_of_its_stops() {
+        let stops = ["\n\n".to_string(), "End".to_string()];
+        assert_eq!(before("aäEnd\n\nEnd", &stops), Some("aä"));
+        assert_eq!(before("\n\nEnd", &stops), Some(""));
+        assert_eq!((before("a\nb", &stops), before("End", &[])), (None, None));
+    }
+}

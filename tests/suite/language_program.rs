@@ -1,0 +1,325 @@
+//! The program with language models: tasks of one's own, fitting, interruptions, and what it says to bad input.
+
+use crate::support::{grove, json, refusal, stderr};
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// A tiny run that takes a second.
+const SMALL: [&str; 7] = [
+    "hidden_size=16",
+    "num_layers=1",
+    "num_heads=2",
+    "num_kv_heads=1",
+    "num_prompts=4",
+    "eval_every=2",
+    "save_every=3",
+];
+
+/// Words of a command with settings after them.
+fn words<'a>(words: &[&'a str], settings: &[&'a str]) -> Vec<&'a str> {
+    let mut all = words.to_vec();
+    SMALL.iter().chain(settings).for_each(|set| all.extend(["--set", set]));
+    all
+}
+
+/// A file of sums, every fourth of which is held out.
+fn sums(folder: &Path, answer: &str) -> PathBuf {
+    let line = |i: usize| {
+        let (a, b) = (i % 5, i / 5);
+        let split = if i.is_multiple_of(4) { "test" } else { "train" };
+        format!(
+            "{{\"prompt\": \"{a}+{b}=\", \"{answer}\": \"{}\", \"split\": \"{split}\"}}\n",
+            a + b
+        )
+    };
+    let path = folder.join("sums.jsonl");
+    fs::write(&path, (0..25).map(line).collect::<String>()).unwrap();
+    path
+}
+
+fn records(run: &Path, file: &str) -> Vec<Value> {
+    let text = fs::read_to_string(run.join(file)).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The files of a run that say what was learnt.
+fn learnt(run: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut files = Vec::new();
+    let mut folders = vec![run.join("checkpoints"), run.join("best"), run.join("model")];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => folders.push(path),
+                false => {
+                    let bytes = fs::read(&path).unwrap();
+                    files.push((path.strip_prefix(run).unwrap().to_path_buf(), bytes));
+                }
+            }
+        }
+    }
+    files.sort();
+    files
+}
+
+fn assert_same(a: &Path, b: &Path) {
+    let (a, b) = (learnt(a), learnt(b));
+    let names = |files: &[(PathBuf, Vec<u8>)]| -> Vec<PathBuf> {
+        files.iter().map(|(path, _)| path.clone()).collect()
+    };
+    assert_eq!(names(&a), names(&b));
+    for ((path, a), (_, b)) in a.iter().zip(&b) {
+        assert!(a == b, "{} differs", path.display());
+    }
+}
+
+#[test]
+fn a_task_of_ones_own_is_learnt_with_a_verifier_and_needs_no_second_word() {
+    let folder = TempDir::new().unwrap();
+    let place = folder.path().join("here");
+    fs::create_dir(&place).unwrap();
+    sums(&place, "solution");
+    let sample = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/verifier.py");
+    fs::copy(sample, place.join("verifier.py")).unwrap();
+    let weights = "data.reward_weights=exact=0.8,brief=0.2";
+    let start = |run: &'static str, iterations: &'static str| {
+        let mut all = vec!["train", "--task-data", "sums.jsonl", "--verifier"];
+        all.extend(["python3 verifier.py", "--model", "tiny", "--json", "--run-dir", run]);
+        all.extend(["--iterations", iterations]);
+        words(&all, &["fit.iterations=2", "group_size=3", weights, "eval_episodes=5"])
+    };
+    json(&place, &start("whole", "6"));
+    json(&place, &start("cut", "3"));
+    let elsewhere = folder.path();
+    let cut = place.join("cut");
+    let run = cut.to_str().unwrap();
+    let words = ["train", "--resume", "--run-dir", run, "--iterations", "6", "--json"];
+    assert_eq!(json(elsewhere, &words)["iteration"], 6);
+    let metrics = records(&cut, "metrics.jsonl");
+    assert_eq!(metrics.len(), 6);
+    for record in &metrics[2..] {
+        assert_eq!(record["problems"], 0);
+        assert_eq!(record["rewards"]["brief"], 1.0, "{record}");
+        assert!(record["rewards"]["exact"].is_number() && record["distinct"].is_number());
+        assert!(record["seconds"]["verify"].as_f64().unwrap() > 0.0);
+    }
+    let report = json(elsewhere, &["eval", run, "--episodes", "100", "--k", "2", "--json"]);
+    // All that the file holds out.
+    assert_eq!((&report["task"], &report["drawn"]["prompts"]), (&"data".into(), &7.into()));
+    // The settings of the first three iterations are others, since the schedules end with the run.
+    let settings = |run: &str| fs::read_to_string(place.join(run).join("config.toml")).unwrap();
+    assert_eq!(settings("whole"), settings("cut"));
+    let completions = |run: &str| records(&place.join(run), "completions.jsonl").len();
+    assert_eq!((completions("whole"), completions("cut")), (4 * 4 * 3, 4 * 4 * 3));
+}
+
+#[test]
+fn texts_are_fitted_and_rewards_go_on_from_there() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    sums(folder, "completion");
+    let start = ["fit", "sums.jsonl", "--model", "tiny", "--json", "--run-dir", "fitted"];
+    let fast = ["fit.epochs=12", "optimizer.learning_rate=1e-2"];
+    let report = json(folder, &words(&start, &fast));
+    // 18 texts, 4 of them a step.
+    assert_eq!((&report["task"], &report["iteration"]), (&"data".into(), &54.into()));
+    let metrics = records(&folder.join("fitted"), "metrics.jsonl");
+    let held_out: Vec<f64> =
+        metrics.iter().filter_map(|record| record["evaluation"]["nll"].as_f64()).collect();
+    assert_eq!(held_out.len(), 27);
+    let best = held_out.iter().copied().fold(f64::INFINITY, f64::min);
+    assert!(best < 0.8 * held_out[0], "{held_out:?}");
+    assert!((report["evaluation"]["nll"].as_f64().unwrap() - best).abs() < 1e-9, "{report}");
+    assert!(metrics.iter().all(|record| record["fit"] == true && record["tokens"] == 0));
+
+    // A task has its own solutions; what was fitted knows its characters only.
+    let start = ["fit", "sort", "--model", "tiny", "--json", "--run-dir", "sorts"];
+    let report = json(folder, &words(&start, &["sort.length=3", "iterations=4"]));
+    assert_eq!((&report["task"], &report["iteration"]), (&"sort".into(), &4.into()));
+    let start = ["train", "sort", "--from", "sorts", "--json", "--run-dir", "goes-on"];
+    let length = ["sort.length=3", "group_size=2", "iterations=2", "eval_episodes=4"];
+    let report = json(folder, &words(&start, &length));
+    assert_eq!(report["iteration"], 2);
+    assert!(records(&folder.join("goes-on"), "metrics.jsonl").iter().all(|r| r["fit"] == false));
+
+    // Patience ends a run that gets no better: with a rate of 0 none does.
+    let start = ["fit", "sums.jsonl", "--json", "--run-dir", "still"];
+    let report = json(folder, &words(&start, &["optimizer.learning_rate=0", "fit.patience=2"]));
+    assert_eq!((&report["iteration"], &report["best_iteration"]), (&6.into(), &2.into()));
+    let said = refusal(folder, &["train", "--resume", "--run-dir", "still"]);
+    assert!(said.contains("2 evaluations found nothing better (fit.patience)"), "{said}");
+}
+
+#[cfg(unix)]
+#[test]
+fn interrupted_and_resumed_equals_uninterrupted_for_texts_too() {
+    use std::process::{Command, Stdio};
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    sums(folder, "solution");
+    let fit = ["fit", "sums.jsonl", "--json", "--iterations", "160", "--run-dir"];
+    let train = ["train", "sort", "--json", "--iterations", "40", "--run-dir"];
+    let sort = ["sort.length=3", "fit.iterations=3", "eval_episodes=16", "eval_every=7"];
+    for (start, settings) in [(&fit[..], &[][..]), (&train[..], &sort[..])] {
+        let [whole, broken] = ["whole", "broken"].map(|run| format!("{run}-{}", start[0]));
+        json(folder, &words(&[start, &[whole.as_str()]].concat(), settings));
+        let mut child = Command::new(env!("CARGO_BIN_EXE_grove"))
+            .args(words(&[start, &[broken.as_str()]].concat(), settings))
+            .current_dir(folder)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let metrics = folder.join(&broken).join("metrics.jsonl");
+        let lines = || fs::read_to_string(&metrics).map_or(0, |text| text.lines().count());
+        let started = std::time::Instant::now();
+        while lines() < 5 {
+            assert!(started.elapsed().as_secs() < 60, "no metrics are written");
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+        Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+        assert!(child.wait().unwrap().success(), "Ctrl-C exits with 0");
+        // It may have been over already on a slow day; then there is nothing to go on with.
+        let all = start[start.len() - 2].parse().unwrap();
+        if lines() < all {
+            json(folder, &["train", "--resume", "--run-dir", &broken, "--json"]);
+        }
+        assert_eq!(lines(), all);
+        assert_same(&folder.join(whole), &folder.join(broken));
+    }
+}
+
+#[test]
+fn a_dry_run_of_texts_keeps_nothing() {
+    let folder = TempDir::new().unwrap();
+    sums(folder.path(), "solution");
+    for start in [["fit", "sums.jsonl"], ["train", "sort"]] {
+        let all = [&start[..], &["--model", "tiny", "--dry-run", "--json"]].concat();
+        let report = json(folder.path(), &words(&all, &["eval_episodes=4", "group_size=2"]));
+        assert!(report["seconds"].as_f64().unwrap() > 0.0, "{report}");
+        assert_eq!(report["seconds_per_iteration"].is_null(), start[0] == "fit", "{report}");
+    }
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn a_verifier_that_knows_nothing_is_named_once() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    sums(folder, "solution");
+    let verifier = "import json, sys\nfor line in sys.stdin:\n    print(json.dumps({'id': \
+                    json.loads(line)['id'], 'error': 'no idea'}), flush=True)\n";
+    fs::write(folder.join("none.py"), verifier).unwrap();
+    let start =
+        ["train", "--task-data", "sums.jsonl", "--verifier", "python3 none.py", "--run-dir"];
+    let settings = ["fit.iterations=0", "iterations=3", "group_size=2", "eval_episodes=2"];
+    let output = grove(folder, &words(&[&start[..], &["run"]].concat(), &settings));
+    assert!(output.status.success(), "{}", stderr(&output));
+    let words = "8 completions have no reward: the verifier says: \"no idea\".";
+    assert_eq!(stderr(&output).matches(words).count(), 1, "{}", stderr(&output));
+    let metrics = records(&folder.join("run"), "metrics.jsonl");
+    assert!(metrics[0]["warning"].as_str().unwrap().contains(words), "{}", metrics[0]);
+    assert!(metrics[1].get("warning").is_none_or(|w| !w.to_string().contains("no idea")));
+}
+
+#[test]
+fn bad_input_to_language_models_gets_one_clear_sentence_and_leaves_nothing() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    sums(folder, "solution");
+    let write = |name: &str, text: &str| fs::write(folder.join(name), text).unwrap();
+    write("broken.jsonl", "{\"prompt\": \"a\", \"solution\": \"b\"}\n{\"prompt\": \n");
+    write("train.jsonl", "{\"prompt\": \"a\", \"solution\": \"b\", \"split\": \"train\"}\n");
+    write(
+        "open.jsonl",
+        "{\"prompt\": \"a\", \"split\": \"train\"}\n{\"prompt\": \"b\", \"split\": \"test\"}\n",
+    );
+    let long = "x".repeat(2000);
+    write(
+        "long.jsonl",
+        &format!(
+            "{{\"prompt\": \"a\", \"solution\": \"b\", \"split\": \"test\"}}\n{{\"prompt\": \"{long}\", \"solution\": \"b\", \"split\": \"train\"}}\n"
+        ),
+    );
+    write("dies.py", "import sys, time\nsys.stdin.readline()\nsys.exit('no module')\n");
+    write(
+        "nan.py",
+        "import json, sys\nfor line in sys.stdin:\n    print(json.dumps({'id': json.loads(line)['id'], 'reward': float('nan')}), flush=True)\n",
+    );
+    write(
+        "one.py",
+        "import json, sys\nfor line in sys.stdin:\n    print(json.dumps({'id': json.loads(line)['id'], \
+         'reward': 1}), flush=True)\n",
+    );
+    write("settings.toml", "task = \"sort\"\n");
+    let verified =
+        |command: &'static str| ["train", "--task-data", "sums.jsonl", "--verifier", command];
+    let (dies, nan, none) =
+        (verified("python3 dies.py"), verified("python3 nan.py"), verified("./none"));
+    let cases: &[(&[&str], &[&str])] = &[
+        (&["train", "--task-data", "none.jsonl"], &["cannot read none.jsonl", "No such file"]),
+        (&["train", "--task-data", "broken.jsonl"], &["broken.jsonl, line 2: it is no JSON"]),
+        (&["train", "--task-data", "train.jsonl"], &["no test prompt", "\"split\": \"test\""]),
+        (&["train", "--task-data", "open.jsonl"], &["give every line a `solution`", "--verifier"]),
+        (
+            &["train", "--task-data", "open.jsonl", "--verifier", "python3 one.py"],
+            &["`tiny` has the characters", "give every prompt a solution"],
+        ),
+        (
+            &["train", "--task-data", "long.jsonl"],
+            &["a prompt of 2000 tokens", "\"xxxxx", "context of 1024"],
+        ),
+        (&["train", "sort", "--task-data", "sums.jsonl"], &["leave out `sort`"]),
+        (&["train", "sort", "--verifier", "cat"], &["--task-data"]),
+        (&["train", "--model", "tiny"], &["no task is named", "sort, reverse", "--task-data"]),
+        (&["train", "add", "--config", "settings.toml"], &["is for `sort`, not `add`"]),
+        (&dies, &["the verifier ended", "no module", "python3 dies.py"]),
+        (&nan, &["gave \"NaN\" as the reward `reward`", "python3 nan.py"]),
+        (&none, &["./none", "ended (exit status: 127", "by hand"]),
+        (&["train", "data"], &["`data.path` names no file", "--task-data"]),
+        (&["train", "sort", "--set", "generation.stop=3"], &["generation.stop", "list of texts"]),
+        (&["train", "sort", "--set", "stop=[\"\"]"], &["generation.stop has an empty text"]),
+        (
+            &["train", "sort", "--set", "max_completion_length=3"],
+            &["did you mean `generation.max_new_tokens`?"],
+        ),
+        (&["train", "sort", "--set", "eval_episodes=0"], &["eval_episodes must be 1 or more"]),
+        (&["fit", "none.jsonl"], &["cannot read none.jsonl"]),
+        (&["fit", "train.jsonl"], &["no test prompt"]),
+        (&["fit", "open.jsonl"], &["a `solution` or a `completion`"]),
+        (&["fit", "sort", "--model", "nowhere"], &["cannot use the model in nowhere"]),
+        (&["fit", "sort", "--resume"], &["grove train --resume"]),
+        (&["fit", "sort", "--set", "fit.iterations=3"], &["fit.iterations must be 0"]),
+    ];
+    let before = fs::read_dir(folder).unwrap().count();
+    for (arguments, words) in cases {
+        let text = refusal(folder, arguments);
+        let is_usage = text.contains("Usage: ");
+        assert!(is_usage || text.trim_end().lines().count() == 1, "{arguments:?}: {text}");
+        for word in *words {
+            assert!(text.contains(word), "{arguments:?} lacks `{word}`: {text}");
+        }
+    }
+    assert_eq!(fs::read_dir(folder).unwrap().count(), before, "something was left behind");
+}
+
+#[cfg(unix)]
+#[test]
+fn ocaml_without_a_compiler_says_what_to_install() {
+    let folder = TempDir::new().unwrap();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_grove"))
+        .args(["train", "ocaml", "--model", "tiny"])
+        .env("PATH", "/nowhere")
+        .current_dir(folder.path())
+        .output()
+        .unwrap();
+    let said = stderr(&output);
+    assert!(
+        !output.status.success() && said.contains("`ocaml` needs the OCaml compiler"),
+        "{said}"
+    );
+    assert!(said.contains("apt-get install ocaml-nox") && said.trim_end().lines().count() == 1);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
