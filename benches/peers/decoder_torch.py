@@ -8,6 +8,7 @@ grouped-query attention, SwiGLU; attention is PyTorch's own, causal. Prints one 
 
 import argparse
 import json
+import resource
 import sys
 import time
 
@@ -108,7 +109,8 @@ def main():
             optimizer.step()
         return loss.item()
 
-    figures = {}
+    kib = 1024 if sys.platform == "linux" else 1
+    figures = {"memory_before_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * kib}
     for name, batch_of in [("resident", from_resident), ("moved", from_lists)]:
         epoch(batch_of)
         rates = []
@@ -116,7 +118,8 @@ def main():
             start = time.perf_counter()
             epoch(batch_of)
             rates.append(args.windows * args.steps / (time.perf_counter() - start))
-        figures[f"{name}_steps_per_second"] = {"median": float(np.median(rates)), "max": max(rates)}
+        if rates:
+            figures[f"{name}_steps_per_second"] = {"median": float(np.median(rates)), "max": max(rates)}
     figures["num_parameters"] = sum(p.numel() for p in model.parameters())
     figures["threads"], figures["torch"] = torch.get_num_threads(), torch.__version__
     json.dump(figures, sys.stdout, indent=1)

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+NAMES = {"loop": "PyTorch, written out", "transformers": "transformers", "trl": "TRL"}
 SIZES = {
     "tiny": dict(vocabulary=12, size=128, layers=4, heads=4, kv_heads=2, inner=384, bias=True),
     "smollm2": dict(vocabulary=49152, size=576, layers=30, heads=9, kv_heads=3, inner=1536, bias=False),
@@ -232,6 +233,12 @@ def by_trl(args):
     return [after - before for before, after in zip(marks[2:], marks[3:])]
 
 
+def rate(tokens, seconds):
+    """Tokens a second over some measurements."""
+    rates = [tokens / one for one in seconds]
+    return {"median": statistics.median(rates), "min": min(rates), "max": max(rates)}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("who", choices=["loop", "transformers", "trl"])
@@ -248,7 +255,10 @@ def main():
         torch.set_num_threads(args.threads)
     torch.manual_seed(0)
     tokens = args.num_prompts * args.group_size * args.completion_tokens
-    figures = {"who": args.who, "model": args.model, "threads": torch.get_num_threads(), "torch": torch.__version__}
+    figures = {
+        "peer": NAMES[args.who], "model": args.model, "num_envs": args.num_prompts * args.group_size,
+        "num_steps": args.completion_tokens, "threads": torch.get_num_threads(), "torch": torch.__version__,
+    }  # fmt: skip
     if args.who == "trl":
         seconds = by_trl(args)
     else:
@@ -265,8 +275,8 @@ def main():
                 parts["learnt"].append(end - middle)
                 seconds.append(end - begin)
         for name, times in parts.items():
-            figures[f"{name}_per_second"] = tokens / statistics.median(times)
-    figures["trained_per_second"] = tokens / statistics.median(seconds)
+            figures[f"{name}_per_second"] = rate(tokens, times)
+    figures["trained_per_second"] = rate(tokens, seconds)
     kib = 1024 if sys.platform == "linux" else 1
     figures["peak_memory_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * kib
     print(json.dumps(figures))

@@ -12,8 +12,10 @@ use rayon::prelude::*;
 
 /// Partial gradients of a decoder that is small enough for several.
 const SHARDS: usize = 16;
-/// Tokens that go forward and back together at most, unless a single group has more.
+/// Tokens that go forward and back together at most, unless a single group has more: enough to fill the
+/// products, and of a large decoder no more, since all that is kept of them takes memory.
 const TOKENS: usize = 2048;
+const TOKENS_OF_LARGE: usize = 512;
 /// Rows that go through the head at a time.
 const HEAD_ROWS: usize = 64;
 
@@ -154,11 +156,12 @@ impl Differentiation<'_> {
 
     /// The groups that go through together.
     fn parts<'b>(&self, groups: &[Group], chosen: &'b [usize]) -> Vec<&'b [usize]> {
+        let most = if self.decoder.is_small() { TOKENS } else { TOKENS_OF_LARGE };
         let (mut parts, mut start, mut tokens) = (Vec::new(), 0, 0);
         for (at, i) in chosen.iter().enumerate() {
             let group = &groups[*i];
             let count = group.samples.iter().map(|sample| sample.tokens.len()).sum::<usize>();
-            if at > start && tokens + count + group.prompt.len() > TOKENS {
+            if at > start && tokens + count + group.prompt.len() > most {
                 parts.push(&chosen[start..at]);
                 (start, tokens) = (at, 0);
             }

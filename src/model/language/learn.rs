@@ -113,7 +113,9 @@ impl TokenDecoder {
         }
         let none = [(); 2].map(|()| vec![0.0; prompts.rows.len() * shape.kv_size()]);
         let mut of_keys_values = vec![none; shape.num_layers];
-        let mut back = Back { decoder: self, gradient, of_keys_values: &mut of_keys_values };
+        let gates = Default::default();
+        let of_keys_values = &mut of_keys_values;
+        let mut back = Back { decoder: self, gradient, of_keys_values, gates };
         let before =
             Before { pass: prompts, caches: &reading.prompt_caches, pieces: prompt_pieces };
         let caches = &mut reading.completion_caches;
@@ -150,6 +152,8 @@ struct Back<'a> {
     gradient: &'a mut [f32],
     /// Of the prompts, layer by layer: what their completions add to it.
     of_keys_values: &'a mut [OfKeysValues],
+    /// Room for the gradients of the gates and of what they let through.
+    gates: [Vec<f32>; 2],
 }
 
 /// Gradients of a piece's queries, and of all keys and values that they were compared with.
@@ -221,8 +225,9 @@ impl Back<'_> {
         let decoder = self.decoder;
         let slot = &decoder.slots.layers[number];
         let of = |kind: Kind| decoder.matrices.of(number, kind);
-        let mut of_gate = vec![0.0; layer.inner.len()];
-        let mut of_up = vec![0.0; layer.inner.len()];
+        let [mut of_gate, mut of_up] = std::mem::take(&mut self.gates);
+        of_gate.resize(layer.inner.len(), 0.0);
+        of_up.resize(layer.inner.len(), 0.0);
         let through = [&layer.inner[..], of_stream];
         decoder.back(of(Kind::Down), through, (&mut of_gate, false), self.gradient);
         gate_backward(&layer.gate, &layer.up, &mut of_gate, &mut of_up);
@@ -232,6 +237,7 @@ impl Back<'_> {
             let through = [&layer.second.normed[..], dy];
             decoder.back(of(kind), through, (&mut of_normed, i > 0), self.gradient);
         }
+        self.gates = [of_gate, of_up];
         self.norm(&layer.second, slot.second.clone(), of_normed, of_stream);
         let mut of_found = vec![0.0; layer.found.len()];
         let through = [&layer.found[..], of_stream];

@@ -9,8 +9,9 @@ use crate::model::DecoderShape;
 use crate::model::decoder::layers::Slots;
 use crate::model::decoder::product::{Packed, Strips, Target, View, product_packed};
 use rayon::prelude::*;
+use std::cell::RefCell;
 use std::ops::Range;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Rows of a part of a product of many rows.
 const ROWS: usize = 128;
@@ -109,16 +110,46 @@ impl Matrix {
 /// the way forward, and with rows and columns exchanged.
 #[derive(Debug)]
 pub(super) struct Copies {
-    forward: Vec<OnceLock<Packed>>,
-    back: Vec<OnceLock<Packed>>,
+    forward: Vec<Copied>,
+    back: Vec<Copied>,
+}
+
+/// A copy of a matrix, or the memory of one that is out of date.
+#[derive(Debug, Default)]
+struct Copied {
+    copy: OnceLock<Packed>,
+    spare: Mutex<Packed>,
 }
 
 impl Copies {
     /// None yet.
     pub fn none(of: &Matrices) -> Self {
-        let none = || (0..of.count()).map(|_| OnceLock::new()).collect();
+        let none = || (0..of.count()).map(|_| Copied::default()).collect();
         Self { forward: none(), back: none() }
     }
+
+    /// The weights are others now.
+    pub fn forget(&mut self) {
+        for copied in self.forward.iter_mut().chain(&mut self.back) {
+            if let Some(copy) = copied.copy.take() {
+                *copied.spare.get_mut().unwrap_or_else(PoisonError::into_inner) = copy;
+            }
+        }
+    }
+}
+
+impl Copied {
+    fn of(&self, wide: bool, view: View, inner: usize, columns: usize) -> &Packed {
+        self.copy.get_or_init(|| {
+            let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
+            packed(std::mem::take(&mut *spare), wide, view, inner, columns)
+        })
+    }
+}
+
+thread_local! {
+    /// The memory of an operand, for the next one.
+    static OPERAND: RefCell<Packed> = RefCell::default();
 }
 
 /// Rows times a matrix, `y = x b`, or `y += x b`, without gaps.
@@ -164,7 +195,7 @@ pub(super) fn multiply(wide: bool, x: &[f32], b: &Packed, y: &mut [f32], add: bo
 /// Adds `x^T dy`, the gradient of a matrix from what went in and the gradient of what came out.
 pub(super) fn weigh(wide: bool, [x, dy]: [&[f32]; 2], inputs: usize, gradient: &mut [f32]) {
     let outputs = gradient.len() / inputs;
-    let mut packed = Packed::default();
+    let mut packed = OPERAND.take();
     for (x, dy) in x.chunks(DEPTH * inputs).zip(dy.chunks(DEPTH * outputs)) {
         packed.pack(View::rows(dy, outputs), dy.len() / outputs, outputs);
         let part = |(number, gradient): (usize, &mut [f32])| {
@@ -178,28 +209,16 @@ pub(super) fn weigh(wide: bool, [x, dy]: [&[f32]; 2], inputs: usize, gradient: &
             false => gradient.chunks_mut(INPUTS * outputs).enumerate().for_each(part),
         }
     }
+    OPERAND.set(packed);
 }
 
 /// A copy of a matrix as products read it.
-fn packed(wide: bool, view: View, inner: usize, columns: usize) -> Packed {
-    let mut packed = Packed::default();
+fn packed(mut packed: Packed, wide: bool, view: View, inner: usize, columns: usize) -> Packed {
     match wide {
         true => packed.pack_wide(view, inner, columns),
         false => packed.pack(view, inner, columns),
     }
     packed
-}
-
-/// Gives the copy to `then`, and keeps it where it may be kept.
-fn with<T>(
-    kept: Option<&OnceLock<Packed>>,
-    make: impl FnOnce() -> Packed,
-    then: impl FnOnce(&Packed) -> T,
-) -> T {
-    match kept {
-        Some(kept) => then(kept.get_or_init(make)),
-        None => then(&make()),
-    }
 }
 
 impl TokenDecoder {
@@ -209,10 +228,8 @@ impl TokenDecoder {
             return;
         }
         let wide = !self.is_small();
-        let kept = self.keeps.then(|| &self.copies.forward[matrix.number]);
-        let view = matrix.view(self.params());
-        let make = || packed(wide, view, matrix.inputs, matrix.outputs);
-        with(kept, make, |packed| multiply(wide, x, packed, y, add));
+        let (view, copied) = (matrix.view(self.params()), &self.copies.forward[matrix.number]);
+        multiply(wide, x, copied.of(wide, view, matrix.inputs, matrix.outputs), y, add);
         if let Some((slot, adapters)) = self.adapter(matrix) {
             let inner = adapters.inner(wide, slot, matrix, x);
             multiply(wide, &inner, &adapters.second(slot, matrix, false), y, true);
@@ -229,12 +246,9 @@ impl TokenDecoder {
         gradient: &mut [f32],
     ) {
         let wide = !self.is_small();
-        // Copies for the way back pay where the weights do not change, or are few.
-        let keeps = self.keeps && (self.is_small() || self.adapters.is_some());
-        let kept = keeps.then(|| &self.copies.back[matrix.number]);
-        let view = matrix.view(self.params()).transposed();
-        let make = || packed(wide, view, matrix.outputs, matrix.inputs);
-        with(kept, make, |packed| multiply(wide, dy, packed, dx, add));
+        let (view, copied) = (matrix.view(self.params()), &self.copies.back[matrix.number]);
+        let copy = copied.of(wide, view.transposed(), matrix.outputs, matrix.inputs);
+        multiply(wide, dy, copy, dx, add);
         match (&self.adapters, self.adapter(matrix)) {
             (Some(_), Some((slot, adapters))) => {
                 adapters.back(wide, (slot, matrix), [x, dy], dx, gradient);

@@ -31,8 +31,6 @@ pub struct TokenDecoder {
     pub(super) turns: Turns,
     pub(super) matrices: Matrices,
     pub(super) copies: Arc<Copies>,
-    /// Whether copies of the matrices are kept.
-    pub(super) keeps: bool,
 }
 
 /// A token on its way: it is number `at` of a piece of text, whose keys and values are in `cache`.
@@ -112,7 +110,7 @@ impl TokenDecoder {
         let (slots, turns) = (Slots::new(&shape), Turns::new(&shape));
         let matrices = Matrices::new(&shape, &slots);
         let copies = Arc::new(Copies::none(&matrices));
-        Self { shape, params, adapters: None, slots, turns, matrices, copies, keeps: true }
+        Self { shape, params, adapters: None, slots, turns, matrices, copies }
     }
 
     /// With adapters, which are learnt in the place of the weights; or without.
@@ -147,17 +145,11 @@ impl TokenDecoder {
             None => {
                 let params: &mut Vec<f32> = Arc::make_mut(&mut self.params);
                 change(params);
-                self.copies = Arc::new(Copies::none(&self.matrices));
+                match Arc::get_mut(&mut self.copies) {
+                    Some(copies) => copies.forget(),
+                    None => self.copies = Arc::new(Copies::none(&self.matrices)),
+                }
             }
-        }
-    }
-
-    /// Whether copies of the matrices in the order in which products read them are kept: as large as the
-    /// weights, and made once instead of for each product.
-    pub fn keep_copies(&mut self, keeps: bool) {
-        self.keeps = keeps;
-        if !keeps {
-            self.copies = Arc::new(Copies::none(&self.matrices));
         }
     }
 
