@@ -131,12 +131,12 @@ fn run(games: &Games, cli: Cli) -> Result<()> {
     match cli.command {
         Command::Train(args) if language::is_asked(&args) => {
             use_threads(args.run.threads)?;
-            language::train(args)
+            language::train(games, args)
         }
         Command::Train(args) => train::run(games, args),
         Command::Fit(args) if language::is_text(&args) => {
             use_threads(args.run.threads)?;
-            language::fit(args)
+            language::fit(games, args)
         }
         Command::Fit(args) => fit::run(games, args),
         Command::Eval(args) if language::is_run(&args.run) => {

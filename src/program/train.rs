@@ -206,7 +206,7 @@ pub fn resume<G: Playable>(
 }
 
 /// The port of the page, where there is to be one: taken before anything is written.
-fn port(args: &RunArgs) -> Result<Option<Port>> {
+pub(super) fn port(args: &RunArgs) -> Result<Option<Port>> {
     let port = args.port.unwrap_or(watch::PORT);
     args.watch.then(|| Port::take(watch::HOST, port)).transpose()
 }

@@ -9,7 +9,6 @@ mod fused;
 mod general;
 #[cfg(feature = "general")]
 mod held_out;
-#[cfg(all(feature = "general", not(target_family = "wasm")))]
 pub mod language;
 mod native;
 mod snapshot;

@@ -14,7 +14,7 @@ const MANY = 24;
 const NEAR = 0.05;
 
 const CHARTS = [
-  { key: "score", title: "Score of a game", digits: 2 },
+  { key: "score", title: "Score of a game", digits: 2, dots: "greedy evaluation" },
   { key: "loss", title: "Loss", digits: 4 },
   { key: "entropy", title: "Entropy, nats", digits: 3 },
   { key: "approx_kl", title: "KL of an update, nats", digits: 4 },
@@ -23,11 +23,32 @@ const CHARTS = [
   { key: "steps_per_second", title: "Steps a second", short },
 ];
 
+/** Those of a language model: what matters, and the rest. */
+export const TEXT_CHARTS = [
+  { key: "part exact", title: "Right answers, share", digits: 2 },
+  { key: "reward", title: "Reward", digits: 2 },
+  { key: "completion_length", title: "Tokens of a completion", digits: 2 },
+  { key: "entropy", title: "Entropy of a token, nats", digits: 3 },
+];
+export const moreTextCharts = (parts) => [
+  ...parts.filter((name) => name !== "exact").map((name) => ({ key: `part ${name}`, title: `Reward part: ${name}`, digits: 2 })),
+  { key: "loss", title: "Loss", digits: 4 },
+  { key: "zero_variance_groups", title: "Zero-variance groups, of all", digits: 3 },
+  { key: "distinct", title: "Different completions of a group, share", digits: 2 },
+  { key: "truncated", title: "Cut off, share", digits: 3 },
+  { key: "approx_kl", title: "KL of an update, nats", digits: 4 },
+  { key: "tokens_per_second", title: "Tokens a second, of all the time", short },
+  { key: "generated_per_second", title: "Tokens generated a second", short },
+  { key: "learnt_per_second", title: "Tokens learnt from a second", short },
+  { key: "verify", title: "Seconds for the verifier", digits: 3 },
+];
+
 export class Charts {
-  constructor(curves) {
+  /** Draws charts into an element. */
+  constructor(curves, holder = $("charts"), charts = CHARTS) {
     this.curves = curves;
-    this.charts = CHARTS.map((what) => new Chart(this, what));
-    $("charts").append(...this.charts.map(({ figure }) => figure));
+    this.charts = charts.map((what) => new Chart(this, what));
+    holder.append(...this.charts.map(({ figure }) => figure));
     const dark = matchMedia("(prefers-color-scheme: dark)");
     dark.addEventListener("change", () => { this.colours = undefined; this.touch(); });
     this.touch();
@@ -92,8 +113,8 @@ class Chart {
     Object.assign(this, { all, ...what, drawn: -Infinity, dirty: true });
     this.canvas = make("canvas", { tabIndex: 0, role: "img", ariaLabel: `${this.title}: nothing yet` });
     this.output = make("output");
-    const legend = this.key === "score"
-      ? [make("ul", { className: "legend" }, make("li", { className: "line", textContent: "as it trains" }), make("li", { className: "dots", textContent: "greedy evaluation" }))] : [];
+    const legend = this.dots
+      ? [make("ul", { className: "legend" }, make("li", { className: "line", textContent: "as it trains" }), make("li", { className: "dots", textContent: this.dots }))] : [];
     this.figure = make("figure", { className: this.key }, make("figcaption", {}, make("b", { textContent: this.title }), ...legend, this.output), this.canvas);
     if (this.key === "loss") {
       this.note = make("p", { className: "hint", hidden: true, textContent: "Near zero is normal: advantages have mean zero." });

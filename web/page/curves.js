@@ -3,11 +3,28 @@
 /** Points that a curve is drawn with at most; more are averaged. */
 const MOST = 400;
 
-/** What is drawn of a record. */
-export const KEYS = ["score", "loss", "entropy", "approx_kl", "clip_fraction", "zero_variance_groups", "steps_per_second"];
+/** What is drawn of a game's record, and the dots of an evaluation. */
+const KEYS = ["score", "loss", "entropy", "approx_kl", "clip_fraction", "zero_variance_groups", "steps_per_second"];
+const GAME = {
+  keys: KEYS,
+  dots: { score: ({ mean_score: score }) => score },
+  of: (record) => Object.fromEntries(KEYS.map((key) => [key, record[key]])),
+};
+
+/** What is drawn of a language model's record: its numbers, and each part of the reward. Where it imitates
+    there are no completions, and of those no numbers. */
+export const TEXT = {
+  dots: { reward: ({ reward }) => reward, "part exact": (evaluation) => evaluation.pass_at_1 },
+  of: ({ fit, entropy, loss, reward, rewards, seconds, tokens, ...record }) => (fit ? { entropy, loss } : {
+    entropy, loss, reward, tokens_per_second: tokens / seconds.total, verify: seconds.verify,
+    ...Object.fromEntries(Object.entries(rewards).map(([name, value]) => [`part ${name}`, value])),
+    ...Object.fromEntries(["completion_length", "truncated", "distinct", "zero_variance_groups", "approx_kl", "generated_per_second", "learnt_per_second"].map((key) => [key, record[key]])),
+  }),
+};
 
 export class Curves {
-  constructor() {
+  constructor(what = GAME) {
+    this.what = what;
     this.clear();
   }
 
@@ -19,24 +36,31 @@ export class Curves {
 
   /** Takes a record of a run; iterations that are known already are left out. */
   add(name, record) {
-    if (!this.runs.has(name)) this.runs.set(name, { last: undefined, lines: Object.fromEntries(KEYS.map((key) => [key, []])), dots: [] });
+    const { dots, of } = this.what;
+    if (!this.runs.has(name)) this.runs.set(name, { last: undefined, lines: {}, dots: {} });
     const run = this.runs.get(name);
-    if (run.last && record.iteration <= run.last.iteration) return false;
+    const { iteration: x, evaluation } = record;
+    if (run.last && x <= run.last.iteration) return false;
     run.last = record;
-    for (const key of KEYS) if (Number.isFinite(record[key])) run.lines[key].push({ x: record.iteration, y: record[key] });
-    if (record.evaluation) run.dots.push({ x: record.iteration, y: record.evaluation.mean_score });
+    if (record.warning) run.worry = record; // the last thing that a run of text worried about
+    for (const [key, y] of Object.entries(of(record))) if (Number.isFinite(y)) (run.lines[key] ??= []).push({ x, y });
+    if (evaluation) for (const [key, dot] of Object.entries(dots)) (run.dots[key] ??= []).push({ x, y: dot(evaluation) });
     return true;
   }
 
   /** All that is known, a line for each iteration of each run. */
   csv() {
-    const rows = [["run", "iteration", ...KEYS, "greedy"]];
+    const keys = this.what.keys ?? [...new Set([...this.runs.values()].flatMap(({ lines }) => Object.keys(lines)))];
+    const dotted = Object.keys(this.what.dots);
+    const greedy = (key) => (dotted.length > 1 ? `greedy_${key}` : "greedy");
+    const names = [...keys, ...dotted.map(greedy)];
+    const rows = [["run", "iteration", ...names]];
     for (const [name, { lines, dots }] of this.runs) {
       const at = new Map();
       const put = (points, key) => points.forEach(({ x, y }) => at.set(x, { ...at.get(x), [key]: y }));
-      for (const key of KEYS) put(lines[key], key);
-      put(dots, "greedy");
-      for (const [x, values] of at) rows.push([name, x, ...[...KEYS, "greedy"].map((key) => values[key] ?? "")]);
+      for (const key of keys) put(lines[key] ?? [], key);
+      for (const key of dotted) put(dots[key] ?? [], greedy(key));
+      for (const [x, values] of at) rows.push([name, x, ...names.map((key) => values[key] ?? "")]);
     }
     return `${rows.map((row) => row.join(",")).join("\n")}\n`;
   }
@@ -53,17 +77,17 @@ export class Curves {
     return going.length > 0 ? going : runs;
   }
 
-  /** The newest evaluation of each run. */
-  evaluations() {
-    return this.counted().map((run) => run.dots.at(-1)?.y).filter(Number.isFinite);
+  /** What the newest evaluation of each run says of a key. */
+  evaluations(key = "score") {
+    return this.counted().map((run) => run.dots[key]?.at(-1)?.y).filter(Number.isFinite);
   }
 
   /** What to draw for a key: a line for each run, the mean line of several, and dots of evaluations. */
   of(key) {
     const runs = [...this.runs.values()];
-    const lines = runs.map((run) => thinned(run.lines[key]));
-    const dots = key === "score" ? runs.flatMap((run) => thinned(run.dots)) : [];
-    return { lines, dots, mean: mean(this.counted().map((run) => run.lines[key])) };
+    const lines = runs.map((run) => thinned(run.lines[key] ?? []));
+    const dots = runs.flatMap((run) => thinned(run.dots[key] ?? []));
+    return { lines, dots, mean: mean(this.counted().map((run) => run.lines[key] ?? [])) };
   }
 }
 

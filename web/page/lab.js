@@ -322,7 +322,7 @@ export class Lab {
     const runs = this.here.counted();
     const at = runs.length > 0
       ? `iteration ${Math.min(...runs.map((run) => run.last.iteration))} of ${this.here.end}` : "the first iteration";
-    const scores = runs.map((run) => run.lines.score.at(-1)?.y).filter(Number.isFinite);
+    const scores = runs.map((run) => run.lines.score?.at(-1)?.y).filter(Number.isFinite);
     const greedy = this.here.evaluations();
     const mean = (values) => fixed(values.reduce((a, b) => a + b, 0) / values.length);
     const result = [scores.length > 0 && `score ${mean(scores)}`, greedy.length > 0 && `greedy ${mean(greedy)}`].filter(Boolean);

@@ -14,8 +14,9 @@ import { readLink, writeLink } from "./link.js";
 import { shade } from "./shade.js";
 import { Lab } from "./lab.js";
 import { Mine } from "./mine.js";
+import { Text } from "./text.js";
 import { Live, askRun } from "./live.js";
-import { Curves } from "./curves.js";
+import { Curves, TEXT } from "./curves.js";
 
 /** A seed is a number of 32 bits here. */
 const MOST_SEED = 2 ** 32 - 1;
@@ -25,6 +26,8 @@ const SPARING = 90;
 const FASTEST_FOR_PEOPLE = 4;
 /** A stage is at most so much wider than the window is high. */
 const HIGH = 1.04;
+/** The choice beside the games: a language model that learns this task. */
+const TASK = "sort";
 /** Milliseconds of absence that are worth a word. */
 const AWAY = 1000;
 
@@ -65,6 +68,7 @@ const agents = new Agents($("agent"), put);
 const beside = new Beside(agents, setBeside);
 const lab = new Lab(games, agents, remember, beat);
 const mine = new Mine(imitate);
+const text = new Text(turn);
 
 /** Brings a policy file on the stage; the games go on if they are of the same kind. */
 function put(file) {
@@ -86,13 +90,36 @@ function put(file) {
   Object.assign(view, { policy, about });
   panel.policy(about);
   shape();
-  for (const input of document.getElementsByName("game")) input.checked = input.value === about.env;
+  tick();
   $("stage").querySelector(".canvas canvas")?.setAttribute("aria-label", `${about.title}, played by the agent`);
   lab.game(about.env);
   mine.game(about.env, about.settings);
   beside.game(about.env);
   player.touch();
   remember();
+}
+
+/** Ticks what is shown among the games. */
+function tick() {
+  for (const input of document.getElementsByName("game")) input.checked = input.value === (text.on ? TASK : view.about?.env);
+}
+
+/** The page turns to text, while the game stands still, or to games again. */
+function turn(on) {
+  if (takeover.on) takeover.set(false);
+  if (on) view.played = player.playing;
+  player.play(on ? false : view.played);
+  // A game that is picked is ticked once it is there.
+  if (on) tick();
+  else if (view.show) shape();
+  remember();
+}
+
+/** Shows a game, or text. */
+function pick(what) {
+  if (what === TASK) return text.open(true);
+  text.open(false);
+  if (what !== view.about?.env) pickGame(what);
 }
 
 /** Trains on the games of the person, who leaves the one under way. */
@@ -105,7 +132,7 @@ function imitate(about, file) {
 function beat() {
   agents.choose("here 1");
   say("It has learnt from your games, and plays beside you now.", 8);
-  if (!takeover.on) takeover.set(true);
+  if (!takeover.on && !text.on) takeover.set(true);
 }
 
 /** Lets these policies play beside the agent, on its levels. */
@@ -249,7 +276,7 @@ async function pickGame(game) {
     agents.choose("ready");
   } catch (error) {
     say(sentence(error));
-    for (const input of document.getElementsByName("game")) input.checked = input.value === view.about?.env;
+    tick();
   }
 }
 
@@ -270,7 +297,7 @@ async function load(files) {
 function remember() {
   if (!view.about) return;
   writeLink({
-    game: view.about.env === games[0].name ? undefined : view.about.env,
+    game: text.on ? TASK : view.about.env === games[0].name ? undefined : view.about.env,
     seed: view.seed === 1 ? undefined : view.seed,
     games: view.games === 1 ? undefined : view.games,
     speed: player.speed === 1 ? undefined : player.speed === Infinity ? "max" : player.speed,
@@ -302,11 +329,13 @@ function words() {
 }
 
 function wire() {
-  for (const { name, title } of games) {
+  // A page of somebody's own games alone has no text.
+  const texts = games.some(({ name }) => name === "fruit") ? [{ name: TASK, title: "Text: sort" }] : [];
+  for (const { name, title } of [...games, ...texts]) {
     const input = make("input", { type: "radio", name: "game", value: name });
     $("game").append(make("label", {}, input, make("span", { textContent: title })));
   }
-  $("game").addEventListener("change", (event) => pickGame(event.target.value));
+  $("game").addEventListener("change", (event) => pick(event.target.value));
   $("stage").addEventListener("click", pickBoard);
   $("play").addEventListener("click", () => player.play(!player.playing));
   $("single").addEventListener("click", () => player.once());
@@ -331,7 +360,7 @@ function wire() {
   $("save").addEventListener("click", () => agents.file() && download(`${view.about.env}.safetensors`, agents.file()));
   $("load").addEventListener("click", () => $("files").click());
   $("files").addEventListener("change", () => { load([...$("files").files]); $("files").value = ""; });
-  onDrop(load);
+  onDrop((files) => (text.on ? text.load(files) : load(files)));
   $("share").addEventListener("click", async () => {
     try {
       await navigator.clipboard.writeText(location.href);
@@ -350,6 +379,8 @@ function wire() {
     if (view.show) shape();
     view.show?.set_sampled(view.sampled);
     restart();
+    if (link.game === TASK) return pick(TASK);
+    text.open(false);
     pickGame(game);
   });
   let left;
@@ -360,7 +391,7 @@ function wire() {
     }
   });
   addEventListener("resize", () => { if (view.show) shape(); });
-  addEventListener("beforeunload", (event) => { if (lab.busy()) event.preventDefault(); });
+  addEventListener("beforeunload", (event) => { if (lab.busy() || text.busy()) event.preventDefault(); });
   setInterval(tell, 1000);
 }
 
@@ -376,6 +407,13 @@ async function offerKept() {
 async function watchRun() {
   const about = await askRun();
   if (!about) return;
+  if (about.task) {
+    const curves = new Curves(TEXT);
+    text.follow(curves, about);
+    if (!link.game) text.open(true);
+    new Live(about, curves, { changed: () => text.news() });
+    return;
+  }
   const curves = new Curves();
   let met = false;
   const live = { changed: () => lab.news(), policy: (which, label, file) => {
@@ -398,8 +436,10 @@ await Promise.all([
     agents.choose("ready");
   }).catch((error) => say(sentence(error))),
 ]);
-player.play(!player.calm.matches);
-if (player.calm.matches) say("Your system asks for less motion: the game waits for Play, and moves step by step.", 8);
+view.played = !player.calm.matches;
+if (link.game === TASK) text.open(true);
+else player.play(view.played);
+if (player.calm.matches && !text.on) say("Your system asks for less motion: the game waits for Play, and moves step by step.", 8);
 write($("tell-version"), version());
 tell();
 offerKept();

@@ -29,7 +29,7 @@ export class Takeover {
 
   down(event) {
     clearTimeout(this.timer);
-    if (event.key === "Shift" && !event.repeat && !this.on && !writing()) {
+    if (event.key === "Shift" && !event.repeat && !this.on && !writing() && $("takeover").checkVisibility()) {
       this.timer = setTimeout(() => { this.byShift = true; this.set(true); }, HELD);
     }
     if (event.key === "Escape" && this.on) { this.byShift = false; this.set(false); }

@@ -13,6 +13,8 @@ mod screen;
 #[cfg(any(clippy, not(feature = "train")))]
 mod shown;
 #[cfg(feature = "train")]
+mod text;
+#[cfg(feature = "train")]
 mod train;
 #[cfg(feature = "train")]
 mod wall;

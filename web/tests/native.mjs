@@ -135,4 +135,28 @@ export default [
       await until(page, '#state', /^Iteration 10 of 10/);
     },
   },
+  {
+    name: 'a run of a language model is watched: its curves, and its completions with filters',
+    async run(visit) {
+      const dir = join(folder(visit), 'text');
+      const small = ['hidden_size=32', 'num_layers=1', 'num_heads=2', 'num_kv_heads=1', 'fit.iterations=5', 'num_prompts=6', 'sort.length=4', 'eval_every=5', 'eval_episodes=32'];
+      await run(visit.program, ['train', 'sort', '--model', 'tiny', '--iterations', '30', '--run-dir', dir, ...small.flatMap((set) => ['--set', set])]);
+      const { address } = await start(visit, ['watch', dir, '--port', '0']);
+      const page = await visit.open({ address });
+      await until(page, '#live', /^text: finished/, 20);
+      await until(page, '#text-state', /^Iteration 30 of 30/, 20);
+      ok(await page.locator('#game input[value=sort]').isChecked(), 'a game is on the page');
+      await until(page, '#text-toml', /length = 4/, 20);
+      await until(page, '#filter output', /^48 of 48 of iteration 30$/, 20);
+      await until(page, '#text-charts output', /\d/, 20);
+      await visit.shot(page, 'text-live', true);
+      await page.fill('#filter [name=iteration]', '7');
+      await until(page, '#completions .prompt', /iteration 7,/, 20);
+      await page.click('#filter button[type=reset]');
+      await page.fill('#filter [name=most]', '0.4');
+      await until(page, '#filter output', /that fit/);
+      await page.locator('#text-source input[value=here]').check({ force: true });
+      ok(await page.locator('#ask').isVisible(), 'nothing can be trained in the tab');
+    },
+  },
 ];

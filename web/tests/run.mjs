@@ -18,6 +18,7 @@ import playing from './playing.mjs';
 import looking from './looking.mjs';
 import training from './training.mjs';
 import keeping from './keeping.mjs';
+import textChecks from './text.mjs';
 import trouble from './trouble.mjs';
 import native from './native.mjs';
 import own from './own.mjs';
@@ -87,7 +88,7 @@ async function tell(one, browser, gpu, otherwise) {
 }
 
 let [failed, done] = [0, 0];
-const checks = values.own ? own : [...watching, ...playing, ...looking, ...training, ...keeping, ...trouble, ...(values.program ? native : [])];
+const checks = values.own ? own : [...watching, ...playing, ...looking, ...training, ...keeping, ...textChecks, ...trouble, ...(values.program ? native : [])];
 for (const [mode, flags] of Object.entries(BROWSERS)) {
   const gpu = mode === 'with WebGPU';
   const wanted = checks.filter(({ name, only }) => `${name} ${mode}`.includes(words) && only !== !gpu);

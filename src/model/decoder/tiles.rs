@@ -1,7 +1,9 @@
 //! A tile of a product, as many sums as registers hold.
 
+#[cfg(not(target_family = "wasm"))]
 use crate::math::mul_add;
 use crate::model::{LANES, Lanes};
+#[cfg(not(target_family = "wasm"))]
 use multiversion::multiversion;
 
 /// Whether the machine has 32 registers of [`LANES`] numbers, instead of 16 smaller ones.
@@ -61,6 +63,7 @@ fn avx512<const R: usize, const V: usize>(
 }
 
 /// One of the vectors.
+#[cfg(not(target_family = "wasm"))]
 #[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
 fn plain<const R: usize, const V: usize>(
     a: &[[f32; R]],
@@ -79,5 +82,46 @@ fn plain<const R: usize, const V: usize>(
     }
     for (to, sum) in to.iter_mut().zip(sums) {
         to[v] = sum;
+    }
+}
+
+/// The same, spelled out for WebAssembly: half a vector at a time, since its sixteen registers hold four
+/// numbers each.
+#[cfg(target_family = "wasm")]
+fn plain<const R: usize, const V: usize>(
+    a: &[[f32; R]],
+    strip: &[[Lanes; V]],
+    v: usize,
+    to: &mut [[Lanes; V]; R],
+) {
+    half::<R, V, 0>(a, strip, v, to);
+    half::<R, V, { LANES / 2 }>(a, strip, v, to);
+}
+
+/// The half of one of the vectors that begins with its number `FIRST`.
+#[cfg(target_family = "wasm")]
+fn half<const R: usize, const V: usize, const FIRST: usize>(
+    a: &[[f32; R]],
+    strip: &[[Lanes; V]],
+    v: usize,
+    to: &mut [[Lanes; V]; R],
+) {
+    use crate::math::quads::{QUAD, load, mul_add, splat, store};
+    const QUADS: usize = LANES / 2 / QUAD;
+    let mut sums = [[splat(0.0); QUADS]; R];
+    for (a, vectors) in a.iter().zip(strip) {
+        let b = &vectors[v];
+        let b: [_; QUADS] = std::array::from_fn(|q| load(&b[FIRST + q * QUAD..]));
+        for (sums, x) in sums.iter_mut().zip(a) {
+            let x = splat(*x);
+            for (sum, b) in sums.iter_mut().zip(b) {
+                *sum = mul_add(x, b, *sum);
+            }
+        }
+    }
+    for (to, sums) in to.iter_mut().zip(sums) {
+        for (to, sum) in to[v][FIRST..].chunks_exact_mut(QUAD).zip(sums) {
+            store(sum, to);
+        }
     }
 }

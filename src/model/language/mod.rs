@@ -8,7 +8,6 @@ mod adapters;
 mod cache;
 mod characters;
 mod error;
-#[cfg(all(feature = "general", not(target_family = "wasm")))]
 mod files;
 mod learn;
 mod matrix;
@@ -19,6 +18,7 @@ pub use cache::Cache;
 pub use characters::{Characters, END};
 pub use error::LanguageError;
 #[cfg(all(feature = "general", not(target_family = "wasm")))]
-pub use files::{ChatTemplate, LanguageModel, Tokenizer};
+pub use files::ChatTemplate;
+pub use files::{LanguageModel, Tokenizer};
 pub use learn::{Reading, Text};
 pub use rows::{Keep, Pass, Row, TokenDecoder, normalize, sharpness};

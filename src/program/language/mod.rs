@@ -7,9 +7,10 @@ mod run;
 pub use eval::eval;
 
 use super::fit::RESUME;
+use super::games::Games;
 use super::run_dir::{Lock, RunDir};
 use super::say::say;
-use super::train::settings_file;
+use super::train::{port, settings_file};
 use super::{EvalArgs, FitArgs, RunArgs, TrainArgs};
 use crate::checkpoint::Checkpoint;
 use crate::config::overlay;
@@ -59,28 +60,28 @@ pub fn is_run(path: &Path) -> bool {
 }
 
 /// Trains, from the start or on.
-pub fn train(args: TrainArgs) -> Result<()> {
+pub fn train(games: &Games, args: TrainArgs) -> Result<()> {
     let TrainArgs { game: task, task_data: data, verifier, model, from, run } = args;
     if run.resume {
         let dir = RunDir::open(run.run_dir.clone(), task.as_deref())?;
         let lock = dir.lock()?;
         let checkpoint = dir.latest()?;
-        return resume(&run, (dir, lock), &checkpoint);
+        return resume(games, &run, (dir, lock), &checkpoint);
     }
     // A run's model is a folder like any other.
     let model = model.or_else(|| from.map(|run| run.join(MODEL)));
-    begin(&Asked { task, data, verifier, model, fit: false }, &run)
+    begin(games, &Asked { task, data, verifier, model, fit: false }, &run)
 }
 
 /// Imitates the solutions of a task, or of a file.
-pub fn fit(args: FitArgs) -> Result<()> {
+pub fn fit(games: &Games, args: FitArgs) -> Result<()> {
     let FitArgs { data, model, run } = args;
     if run.resume {
         bail!(RESUME);
     }
     let task = named_task(&data);
     let data = task.is_none().then_some(data);
-    begin(&Asked { task, data, verifier: None, model, fit: true }, &run)
+    begin(games, &Asked { task, data, verifier: None, model, fit: true }, &run)
 }
 
 /// What the command line asks for.
@@ -148,10 +149,7 @@ impl Asked {
 }
 
 /// Begins a run.
-fn begin(asked: &Asked, args: &RunArgs) -> Result<()> {
-    if args.watch {
-        bail!("--watch is for games");
-    }
+fn begin(games: &Games, asked: &Asked, args: &RunArgs) -> Result<()> {
     let file = settings_file(args)?;
     let (name, own) = asked.task(&file)?;
     let path = asked.model(&file);
@@ -169,6 +167,7 @@ fn begin(asked: &Asked, args: &RunArgs) -> Result<()> {
     }
     let settings = language_settings(&name, &own, &config);
     let trainer = LanguageTrainer::new(task, config, model)?;
+    let port = port(args)?;
     let dir = RunDir::create(args.run_dir.clone(), &name)?;
     let _lock = dir.lock()?;
     dir.write_config(&settings.to_string())?;
@@ -177,11 +176,16 @@ fn begin(asked: &Asked, args: &RunArgs) -> Result<()> {
     let what = if asked.fit { "Fitting" } else { "Training" };
     say!("{what} {path} to {name}; everything is kept in {}.", dir.path().display());
     let health = Health::new(trainer.task().parts());
-    Run { args, dir, trainer, metrics, settings, health }.train()
+    Run { args, dir, trainer, metrics, settings, health }.train(games, port)
 }
 
 /// Goes on with a run.
-fn resume(args: &RunArgs, (dir, _lock): (RunDir, Lock), checkpoint: &Checkpoint) -> Result<()> {
+fn resume(
+    games: &Games,
+    args: &RunArgs,
+    (dir, _lock): (RunDir, Lock),
+    checkpoint: &Checkpoint,
+) -> Result<()> {
     let settings = saved_language_settings(checkpoint)?;
     let (name, own, mut config) = load_language_settings(settings)?;
     config.iterations = args.iterations.unwrap_or(config.iterations);
@@ -204,6 +208,7 @@ fn resume(args: &RunArgs, (dir, _lock): (RunDir, Lock), checkpoint: &Checkpoint)
             trainer.config().fit.patience
         );
     }
+    let port = port(args)?;
     dir.write_config(&settings.to_string())?;
     let mut health = Health::new(trainer.task().parts());
     let metrics = JsonLines::resume(&dir.metrics(), iteration)?;
@@ -212,7 +217,7 @@ fn resume(args: &RunArgs, (dir, _lock): (RunDir, Lock), checkpoint: &Checkpoint)
         before.lines().filter_map(|line| serde_json::from_str::<LanguageRecord>(line).ok());
     records.for_each(|record| drop(health.see(&record)));
     say!("Going on with {name} in {place} after {iteration}.");
-    Run { args, dir, trainer, metrics, settings, health }.train()
+    Run { args, dir, trainer, metrics, settings, health }.train(games, port)
 }
 
 /// The settings of a new run, the task's and its own: defaults, file, command line.

@@ -4,9 +4,11 @@ use super::MODEL;
 use crate::checkpoint;
 use crate::metrics::JsonLines;
 use crate::program::RunArgs;
+use crate::program::games::Games;
 use crate::program::interrupt::Interrupt;
 use crate::program::run_dir::RunDir;
 use crate::program::say::{say, tell, tell_json};
+use crate::program::watch::{self, Port};
 use crate::rollout::generate::Sampling;
 use crate::trainer::language::{
     CompletionRecord, Health, LanguageEvaluation, LanguageRecord, LanguageTrainer,
@@ -49,11 +51,15 @@ pub struct Run<'a> {
 
 impl Run<'_> {
     /// Trains to the end or to Ctrl-C, then evaluates and reports.
-    pub fn train(mut self) -> Result<()> {
+    pub fn train(mut self, games: &Games, port: Option<Port>) -> Result<()> {
         let answer = "Finishing the iteration and saving; Ctrl-C again stops at once.";
         let interrupt = Interrupt::listen(Some(answer))?;
         let started = Instant::now();
         let mut completions = self.completions()?;
+        if let Some(port) = &port {
+            say!("Watch it at {}", port.url());
+        }
+        let server = port.map(|port| watch::start(games, port, self.dir.path())).transpose()?;
         while !self.trainer.is_done() {
             let (mut record, made) = self.trainer.iterate()?;
             record.warning = self.health.see(&record);
@@ -67,7 +73,14 @@ impl Run<'_> {
                 break;
             }
         }
-        self.report(started.elapsed().as_secs_f64())
+        let is_done = self.trainer.is_done();
+        self.report(started.elapsed().as_secs_f64())?;
+        if server.is_some() && is_done {
+            interrupt.say_nothing();
+            say!("The page stays until Ctrl-C.");
+            interrupt.wait();
+        }
+        Ok(())
     }
 
     /// The path of the completions.

@@ -24,6 +24,7 @@ pub fn about(run: &Run, games: &Games) -> Result<Value> {
         "grove": env!("CARGO_PKG_VERSION"),
         "run": run.name,
         "game": game,
+        "task": table.get("task"),
         "iteration": run.log.iteration(),
         "iterations": table.get("iterations").and_then(toml::Value::as_integer),
         "references": references

@@ -1,5 +1,6 @@
 //! A run as it is now: what a thread that follows its files has read, for all who want to know.
 
+use super::completions::Completions;
 use super::files::RunFiles;
 use super::log::{Log, Tail};
 use super::page::tag;
@@ -27,6 +28,8 @@ pub struct Run {
     pub note: Option<Bytes>,
     /// Its metrics.
     pub log: Log,
+    /// Its completions, where it is one of a language model.
+    pub completions: Option<Completions>,
     /// Its best policy.
     pub best: Option<Policy>,
     /// Its newest checkpoint.
@@ -95,10 +98,15 @@ impl Follower {
         let config = self.files.read(CONFIG).map(Bytes::from);
         let note = self.files.read(NOTE).map(Bytes::from);
         let found = self.tail.look(&self.files);
-        let best = self.look_at(0, &["best".to_string()]);
-        let newest = self.look_at(1, &self.saved());
+        let completions = Completions::open(&self.files);
+        // The weights of a language model are large, and no page plays by them.
+        let [best, newest] = match completions {
+            Some(_) => [None, None],
+            None => [self.look_at(0, &["best".to_string()]), self.look_at(1, &self.saved())],
+        };
 
         let mut run = live.run();
+        run.completions = completions;
         let mut changed = found.apply(&mut run.log);
         changed |= run.config != config || run.note != note;
         (run.config, run.note) = (config, note);

@@ -5,6 +5,7 @@
 //! directory as ever.
 
 mod about;
+mod completions;
 mod download;
 mod events;
 mod files;

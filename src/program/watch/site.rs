@@ -74,6 +74,21 @@ impl Site {
                 set(&mut response, header::CACHE_CONTROL, "no-store");
                 response
             }
+            "/run/completions.jsonl" => match asked(request.uri().query()) {
+                Ok(iteration) => run.completions.as_ref().map_or_else(nothing, |completions| {
+                    match completions.piece(iteration) {
+                        Ok(bytes) => {
+                            let body = Either::Left(Full::new(Bytes::from(bytes)));
+                            answer(StatusCode::OK, content_type(path), body)
+                        }
+                        Err(error) => {
+                            let text = format!("The completions cannot be read: {error}.");
+                            sentence(StatusCode::INTERNAL_SERVER_ERROR, &text)
+                        }
+                    }
+                }),
+                Err(refusal) => refuse(refusal),
+            },
             _ => match path.strip_prefix("/run/files/") {
                 Some(METRICS) if run.log.end() > 0 => {
                     let (epoch, end) = (run.log.epoch, run.log.end());
@@ -96,6 +111,14 @@ impl Site {
             },
         }
     }
+}
+
+/// The iteration whose completions are asked for; `None` for the newest.
+fn asked(query: Option<&str>) -> Result<Option<u64>, Refusal> {
+    let Some(query) = query else { return Ok(None) };
+    let iteration = query.strip_prefix("iteration=").and_then(|number| number.parse().ok());
+    let text = "Completions can be asked for by ?iteration=N, or without it the newest.";
+    iteration.map(Some).ok_or(Refusal(StatusCode::BAD_REQUEST, text))
 }
 
 /// The files of a run that may be read, by their names in requests; of a checkpoint also which

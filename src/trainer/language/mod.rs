@@ -6,11 +6,13 @@ mod health;
 mod record;
 mod rollout;
 mod settings;
+mod show;
 mod snapshot;
 
 pub use health::Health;
 pub use record::{CompletionRecord, LanguageEvaluation, LanguageRecord, LanguageSeconds};
 pub use settings::{FitConfig, GenerationConfig, LanguageConfig, ModelConfig, RewardConfig, TINY};
+pub use show::Answer;
 pub use snapshot::{language_settings, load_language_settings, saved_language_settings};
 
 use super::TrainError;
@@ -22,7 +24,7 @@ use crate::rollout::generate::{Completion, Generator, Prompt as Asked, Sampling,
 use crate::task::{self, Prompt, Rewards, Split, Task, TaskError};
 use rollout::Answers;
 use std::sync::Arc;
-use std::time::Instant;
+use web_time::Instant;
 
 /// A run of a language model in memory.
 pub struct LanguageTrainer {
@@ -170,7 +172,9 @@ impl LanguageTrainer {
             let advantages = advantages::advantages(&answers.totals, config.scale_rewards);
             let groups = advantages::groups(&answers, &advantages, config);
             let record = LanguageRecord::of(&answers, self.task.parts(), seconds);
-            (groups, record, CompletionRecord::all(&answers, &advantages, self.iteration + 1))
+            let of = (self.task.parts(), &self.model);
+            let made = CompletionRecord::all(&answers, &advantages, of, self.iteration + 1);
+            (groups, record, made)
         };
         let learning = Instant::now();
         let means = self.learn(&groups, fit);

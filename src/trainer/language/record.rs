@@ -3,6 +3,7 @@
 use super::advantages;
 use super::rollout::Answers;
 use crate::learner::language::{Group, LanguageMeans};
+use crate::model::language::LanguageModel;
 use crate::task::{Part, Rewards};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
@@ -116,12 +117,16 @@ pub struct CompletionRecord {
     pub prompt: String,
     /// What was answered.
     pub completion: String,
+    /// The text of each of its tokens; left out where they are single characters. The one that ended it has
+    /// none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tokens: Vec<String>,
     /// The log-probability of each of its tokens.
     pub logprobs: Vec<f32>,
     /// All parts of its reward by their weights.
     pub reward: f64,
-    /// Each part, in the task's order.
-    pub rewards: Vec<f64>,
+    /// Each part, without its weight.
+    pub rewards: BTreeMap<String, f64>,
     /// How much better than its group it was.
     pub advantage: f32,
     /// Whether it was cut off.
@@ -210,7 +215,15 @@ impl LanguageEvaluation {
 }
 
 impl CompletionRecord {
-    pub(super) fn all(answers: &Answers, advantages: &[Vec<f32>], iteration: u32) -> Vec<Self> {
+    pub(super) fn all(
+        answers: &Answers,
+        advantages: &[Vec<f32>],
+        (parts, model): (&[Part], &LanguageModel),
+        iteration: u32,
+    ) -> Vec<Self> {
+        let named = |values: &[f64]| {
+            parts.iter().zip(values).map(|(part, value)| (part.name.clone(), *value)).collect()
+        };
         let mut all = Vec::new();
         for (group, prompt) in answers.prompts.iter().enumerate() {
             for (i, one) in answers.completions[group].iter().enumerate() {
@@ -220,9 +233,10 @@ impl CompletionRecord {
                     group,
                     prompt: prompt.text.clone(),
                     completion: answers.texts[group][i].clone(),
+                    tokens: model.pieces(&one.tokens),
                     logprobs: one.logprobs.clone(),
                     reward: answers.totals[group][i],
-                    rewards: rewards.parts.clone(),
+                    rewards: named(&rewards.parts),
                     advantage: advantages[group][i],
                     truncated: !one.ended,
                     problem: rewards.problem.clone(),

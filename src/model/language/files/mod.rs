@@ -1,15 +1,24 @@
 //! A language model: weights, vocabulary, chat template, and what else its files say.
 
+#[cfg(all(feature = "general", not(target_family = "wasm")))]
 mod adapter;
+#[cfg(all(feature = "general", not(target_family = "wasm")))]
 mod bpe;
+#[cfg(all(feature = "general", not(target_family = "wasm")))]
 mod gguf;
+#[cfg(all(feature = "general", not(target_family = "wasm")))]
 mod hugging_face;
+#[cfg(all(feature = "general", not(target_family = "wasm")))]
 mod names;
+#[cfg(all(feature = "general", not(target_family = "wasm")))]
 mod quants;
+#[cfg(all(feature = "general", not(target_family = "wasm")))]
 mod split;
+#[cfg(all(feature = "general", not(target_family = "wasm")))]
 mod template;
 mod tokenizer;
 
+#[cfg(all(feature = "general", not(target_family = "wasm")))]
 pub use template::ChatTemplate;
 pub use tokenizer::Tokenizer;
 
@@ -20,12 +29,15 @@ use crate::model::language::TokenDecoder;
 use crate::model::{DecoderShape, Parameter};
 use crate::rng::{draw, uniform};
 use serde::Serialize;
+#[cfg(all(feature = "general", not(target_family = "wasm")))]
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
+#[cfg(all(feature = "general", not(target_family = "wasm")))]
+use std::{collections::BTreeMap, path::Path};
 
 /// The texts of a model's files but the weights, by their names.
+#[cfg(all(feature = "general", not(target_family = "wasm")))]
 type Files = BTreeMap<String, Vec<u8>>;
 
 /// A language model.
@@ -40,9 +52,11 @@ pub struct LanguageModel {
     /// Its vocabulary.
     pub tokenizer: Tokenizer,
     /// How it takes messages, if it does.
+    #[cfg(all(feature = "general", not(target_family = "wasm")))]
     pub template: Option<ChatTemplate>,
     /// The tokens that end a text.
     pub stop_tokens: Vec<u32>,
+    #[cfg(all(feature = "general", not(target_family = "wasm")))]
     files: Files,
     /// Where it comes from: the folder or the file of the weights without adapters.
     base: PathBuf,
@@ -53,6 +67,7 @@ impl LanguageModel {
     ///
     /// # Errors
     /// If it cannot be read, or is of a shape that is not known.
+    #[cfg(all(feature = "general", not(target_family = "wasm")))]
     pub fn load(path: &Path) -> Result<Self, LanguageError> {
         match () {
             () if path.is_file() => gguf::read(path),
@@ -66,21 +81,16 @@ impl LanguageModel {
     pub fn tiny(sizes: &DecoderShape, alphabet: &str, key: u32) -> Self {
         let characters = Characters::of(alphabet);
         let shape = DecoderShape { num_actions: characters.vocabulary(), ..sizes.clone() };
-        let text = |value: &Value| serde_json::to_vec_pretty(value).expect("JSON is text");
-        let about = json!({ "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>" });
-        let files = [
-            ("config.json", text(&hugging_face::config(&shape, &[END]))),
-            ("tokenizer.json", text(&characters.to_json())),
-            ("tokenizer_config.json", text(&about)),
-        ];
         Self {
             params: fresh(&shape, key).into(),
             adapters: None,
+            #[cfg(all(feature = "general", not(target_family = "wasm")))]
+            files: files(&shape, &characters),
             shape,
             tokenizer: Tokenizer::Characters(characters),
+            #[cfg(all(feature = "general", not(target_family = "wasm")))]
             template: None,
             stop_tokens: vec![END],
-            files: files.map(|(name, bytes)| (name.to_string(), bytes)).into(),
             base: PathBuf::new(),
         }
     }
@@ -89,6 +99,7 @@ impl LanguageModel {
     ///
     /// # Errors
     /// If it cannot be written.
+    #[cfg(all(feature = "general", not(target_family = "wasm")))]
     pub fn save(&self, folder: &Path) -> Result<(), LanguageError> {
         match &self.adapters {
             Some(adapters) => adapter::write(self, adapters, folder),
@@ -125,20 +136,45 @@ impl LanguageModel {
         text: &str,
         messages: &[impl Serialize],
     ) -> Result<Vec<u32>, LanguageError> {
-        match &self.template {
-            Some(template) if !messages.is_empty() => {
-                // The template has put all special tokens where they belong.
-                self.tokenizer.encode(&template.render(messages)?, false)
-            }
-            _ => self.tokenizer.encode(text, true),
+        #[cfg(all(feature = "general", not(target_family = "wasm")))]
+        if let Some(template) = &self.template
+            && !messages.is_empty()
+        {
+            // The template has put all special tokens where they belong.
+            return self.tokenizer.encode(&template.render(messages)?, false);
         }
+        // Without the files of models there are no templates.
+        let _ = messages;
+        self.tokenizer.encode(text, true)
     }
 
     /// The text of a completion's tokens, without what ended it.
     pub fn text(&self, tokens: &[u32]) -> String {
-        let ended = tokens.last().is_some_and(|token| self.stop_tokens.contains(token));
-        self.tokenizer.decode(&tokens[..tokens.len() - usize::from(ended)])
+        self.tokenizer.decode(self.unended(tokens))
     }
+
+    /// The same token by token, as [`Tokenizer::pieces`].
+    pub fn pieces(&self, tokens: &[u32]) -> Vec<String> {
+        self.tokenizer.pieces(self.unended(tokens))
+    }
+
+    fn unended<'a>(&self, tokens: &'a [u32]) -> &'a [u32] {
+        let ended = tokens.last().is_some_and(|token| self.stop_tokens.contains(token));
+        &tokens[..tokens.len() - usize::from(ended)]
+    }
+}
+
+/// The files of a fresh model.
+#[cfg(all(feature = "general", not(target_family = "wasm")))]
+fn files(shape: &DecoderShape, characters: &Characters) -> Files {
+    let text = |value: &Value| serde_json::to_vec_pretty(value).expect("JSON is text");
+    let about = json!({ "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>" });
+    let files = [
+        ("config.json", text(&hugging_face::config(shape, &[END]))),
+        ("tokenizer.json", text(&characters.to_json())),
+        ("tokenizer_config.json", text(&about)),
+    ];
+    files.map(|(name, bytes)| (name.to_string(), bytes)).into()
 }
 
 /// First weights: normal, of the deviation that keeps the stream's size, as in GPT-2 smaller where they add

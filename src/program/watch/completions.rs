@@ -1,0 +1,143 @@
+//! The completions of a language run, in pieces: the file grows to gigabytes, and nobody reads all of it.
+
+use super::files::RunFiles;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+
+/// The file of a run's completions, a line each, by iteration.
+pub const COMPLETIONS: &str = "completions.jsonl";
+/// The most bytes of a piece.
+const PIECE: u64 = 1 << 18;
+/// Bytes that are read at a time where the start of a line is looked for.
+const LOOK: u64 = 1 << 13;
+/// How each line begins; its iteration follows.
+const START: &[u8] = br#"{"iteration":"#;
+
+/// The file as it is now.
+pub struct Completions(File);
+
+impl Completions {
+    /// Opens it, if there is one.
+    pub fn open(files: &RunFiles) -> Option<Self> {
+        files.open(COMPLETIONS).map(Self)
+    }
+
+    /// Whole lines, [`PIECE`] bytes at most: the first ones of an iteration (or of the next that has any), or
+    /// the last ones of all.
+    ///
+    /// # Errors
+    /// If the file cannot be read.
+    pub fn piece(&self, iteration: Option<u64>) -> io::Result<Vec<u8>> {
+        let end = self.0.metadata()?.len();
+        let start = match iteration {
+            Some(iteration) => self.first_of(iteration, end)?,
+            None => self.line_from(end.saturating_sub(PIECE))?,
+        };
+        let mut bytes = self.read(start, PIECE)?;
+        // The last line may be cut in two, or be in the making.
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+        bytes.truncate(whole);
+        Ok(bytes)
+    }
+
+    /// Where the lines of this iteration begin, or else those of the next one: iterations grow along the file.
+    fn first_of(&self, iteration: u64, end: u64) -> io::Result<u64> {
+        let (mut low, mut high) = (0, end);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            let start = self.line_from(middle)?;
+            match self.iteration_at(start)? {
+                Some(found) if found < iteration => low = middle + 1,
+                _ => high = middle,
+            }
+        }
+        self.line_from(low)
+    }
+
+    /// Where the first line begins that begins there or after it; the end of the file if none does.
+    fn line_from(&self, at: u64) -> io::Result<u64> {
+        if at == 0 {
+            return Ok(0);
+        }
+        let mut from = at - 1;
+        loop {
+            let block = self.read(from, LOOK)?;
+            if let Some(end) = block.iter().position(|byte| *byte == b'\n') {
+                return Ok(from + end as u64 + 1);
+            }
+            from += block.len() as u64;
+            if (block.len() as u64) < LOOK {
+                return Ok(from);
+            }
+        }
+    }
+
+    /// The iteration of the line that begins there.
+    fn iteration_at(&self, start: u64) -> io::Result<Option<u64>> {
+        let line = self.read(start, START.len() as u64 + 20)?;
+        let digits = line.strip_prefix(START).unwrap_or_default().iter();
+        let digits = digits.take_while(|byte| byte.is_ascii_digit()).map(|byte| char::from(*byte));
+        Ok(digits.collect::<String>().parse().ok())
+    }
+
+    /// Bytes from there on, fewer than `length` where the file ends before.
+    fn read(&self, start: u64, length: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let mut file = &self.0;
+        file.seek(SeekFrom::Start(start))?;
+        file.take(length).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use tempfile::TempDir;
+
+    fn line(iteration: u64, text: &str) -> String {
+        format!("{{\"iteration\":{iteration},\"completion\":\"{text}\"}}\n")
+    }
+
+    fn piece(text: &str, iteration: Option<u64>) -> String {
+        let folder = TempDir::new().unwrap();
+        fs::write(folder.path().join(COMPLETIONS), text).unwrap();
+        let completions = Completions::open(&RunFiles::new(folder.path()).unwrap()).unwrap();
+        String::from_utf8(completions.piece(iteration).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn an_iteration_is_found_and_a_line_in_the_making_left_out() {
+        let lines: Vec<String> = [3, 3, 4, 7, 7, 7]
+            .iter()
+            .enumerate()
+            .map(|(i, n)| line(*n, &"x".repeat(i * 7)))
+            .collect();
+        let text = lines.concat();
+        let torn = format!("{text}{{\"iteration\":8,\"comp");
+        for (iteration, first) in [(0, 0), (3, 0), (4, 2), (5, 3), (7, 3), (8, 6), (99, 6)] {
+            assert_eq!(piece(&text, Some(iteration)), lines[first..].concat(), "{iteration}");
+            assert_eq!(piece(&torn, Some(iteration)), lines[first..].concat(), "{iteration}");
+        }
+        assert_eq!(piece(&torn, None), text);
+        assert_eq!(piece("", None), "");
+        assert_eq!(piece("", Some(1)), "");
+    }
+
+    #[test]
+    fn of_a_large_file_a_piece_is_read_wherever_it_lies() {
+        let lines: Vec<String> =
+            (1..=2000).flat_map(|n| [line(n, &"a".repeat(n as usize)), line(n, "b")]).collect();
+        let text = lines.concat();
+        assert!(text.len() as u64 > 6 * PIECE);
+        for iteration in [1, 2, 777, 1500, 2000] {
+            let found = piece(&text, Some(iteration));
+            assert!(lines[2 * iteration as usize - 2..].concat().starts_with(&found));
+            assert!(found.len() as u64 <= PIECE && found.ends_with('\n'), "{iteration}");
+        }
+        let last = piece(&text, None);
+        assert!(last.len() as u64 <= PIECE && text.ends_with(&last));
+        assert!(last.starts_with(str::from_utf8(START).unwrap()));
+    }
+}

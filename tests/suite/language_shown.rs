@@ -1,0 +1,57 @@
+//! What a language model in training shows besides what it learns from: examples, and answers to somebody.
+
+use grove::rollout::generate::Sampling;
+use grove::task::{Split, find};
+use grove::trainer::language::{LanguageConfig, LanguageTrainer};
+
+fn trainer() -> LanguageTrainer {
+    let mut config = LanguageConfig::for_model("tiny");
+    config.model.tiny.hidden_size = 16;
+    config.model.tiny.num_layers = 1;
+    config.model.tiny.num_heads = 2;
+    config.model.tiny.num_kv_heads = 1;
+    config.model.tiny.intermediate_size = 24;
+    config.model.tiny.context = 24;
+    config.generation.num_prompts = 4;
+    config.fit.iterations = 3;
+    let sort = find("sort").unwrap();
+    LanguageTrainer::new((sort.open)((sort.defaults)()).unwrap(), config, None).unwrap()
+}
+
+#[test]
+fn examples_are_of_prompts_that_are_not_learnt_from_and_leave_the_run_as_it_was() {
+    let mut trainer = trainer();
+    let mut other = self::trainer();
+    trainer.iterate().unwrap();
+    other.iterate().unwrap();
+    let examples = trainer.examples(3, 2).unwrap();
+    assert_eq!(examples.len(), 6);
+    for (i, one) in examples.iter().enumerate() {
+        let prompt = trainer.task().prompt(Split::Test, i as u64 / 2).unwrap();
+        assert_eq!((&one.prompt, one.group, one.iteration), (&prompt.text, i / 2, 1));
+        assert_eq!(one.rewards.keys().collect::<Vec<_>>(), ["digits", "exact", "format"]);
+        // Its tokens are characters, and perhaps the end.
+        assert!(one.tokens.is_empty());
+        assert_eq!(one.logprobs.len(), one.completion.len() + usize::from(!one.truncated));
+    }
+    let (mut one, mut two) = (trainer.iterate().unwrap().0, other.iterate().unwrap().0);
+    (one.seconds, two.seconds) = Default::default();
+    (one.learnt_per_second, two.learnt_per_second) = (0.0, 0.0);
+    assert_eq!(one, two);
+}
+
+#[test]
+fn a_prompt_of_somebody_is_answered_or_refused_in_a_sentence() {
+    let trainer = trainer();
+    let sampling = trainer.sampling();
+    let greedy = Sampling { temperature: 0.0, ..sampling.clone() };
+    let surest = trainer.answers("31452>", 1, &greedy).unwrap();
+    assert_eq!(surest, trainer.answers("31452>", 1, &greedy).unwrap());
+    let drawn = trainer.answers("31452>", 4, &sampling).unwrap();
+    assert_eq!(drawn.len(), 4);
+    assert!(drawn.iter().any(|one| one.completion != drawn[0].completion), "{drawn:?}");
+    let refused = |text: &str| trainer.answers(text, 1, &sampling).unwrap_err().to_string();
+    assert_eq!(refused("a>"), "the character 'a' is none of the model's tokens");
+    assert!(refused("").contains("it must have one at least"));
+    assert!(refused(&"1".repeat(30)).contains("no more than the model's context of 24"));
+}

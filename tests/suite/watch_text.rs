@@ -1,0 +1,99 @@
+//! The live page of a language run: what is told of it, and its completions piece by piece.
+
+use crate::browser::Served;
+use crate::support::json;
+use std::fs;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// A run of four iterations, of which the last three have completions.
+fn arguments<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    let mut words =
+        vec!["train", "sort", "--model", "tiny", "--iterations", "4", "--json", "--run-dir", "run"];
+    for set in [
+        "hidden_size=16",
+        "num_layers=1",
+        "num_heads=2",
+        "num_kv_heads=1",
+        "fit.iterations=1",
+        "num_prompts=2",
+        "group_size=3",
+        "sort.length=3",
+        "eval_episodes=8",
+    ] {
+        words.extend(["--set", set]);
+    }
+    words.extend(more);
+    words
+}
+
+fn watch(folder: &Path) -> Served {
+    Served::start(folder, &["watch", "run", "--port", "0"])
+}
+
+#[test]
+fn a_language_run_is_described_and_its_completions_come_in_pieces() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    json(folder, &arguments(&[]));
+    let server = watch(folder);
+    let about = server.get("/run/about.json").json();
+    assert_eq!((&about["task"], &about["iterations"]), (&"sort".into(), &4.into()));
+    // Weights may be large, and no page plays by them.
+    assert!(about["best"].is_null() && about["newest"].is_null(), "{about}");
+    assert_eq!(server.get("/run/files/best/weights.safetensors").status, 404);
+
+    let mut events = server.events(None);
+    assert_eq!((0..4).map(|_| events.iteration()).collect::<Vec<_>>(), [1, 2, 3, 4]);
+
+    let path = folder.join("run/completions.jsonl");
+    let text = fs::read_to_string(&path).unwrap();
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    assert_eq!(lines.len(), 3 * 2 * 3);
+    let all = server.get("/run/completions.jsonl");
+    assert_eq!((all.status, all.text().as_str()), (200, text.as_str()));
+    assert_eq!(all.header("content-type"), Some("application/x-ndjson"));
+    for (iteration, first) in [(1, 0), (2, 0), (3, 6), (4, 12), (5, 18)] {
+        let piece = server.get(&format!("/run/completions.jsonl?iteration={iteration}")).text();
+        assert_eq!(piece, lines[first..].concat(), "{iteration}");
+    }
+    for query in ["iteration=", "iteration=x", "iteration=-1", "before=3", ""] {
+        assert_eq!(server.get(&format!("/run/completions.jsonl?{query}")).status, 400, "{query}");
+    }
+    let one: serde_json::Value = serde_json::from_str(lines[0]).unwrap();
+    assert!(one["rewards"]["exact"].is_number() && one["logprobs"][0].is_number(), "{one}");
+
+    // It grows, and the new lines are there.
+    fs::write(&path, text.clone() + lines[0].replace(":2,", ":9,").as_str()).unwrap();
+    let newest = loop {
+        let newest = server.get("/run/completions.jsonl?iteration=9").text();
+        if !newest.is_empty() {
+            break newest;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    };
+    assert_eq!(newest, lines[0].replace(":2,", ":9,"));
+}
+
+#[test]
+fn a_run_of_a_game_has_no_completions() {
+    let folder = TempDir::new().unwrap();
+    json(folder.path(), &crate::support::train("catch", "run", &["--iterations", "2"]));
+    let server = watch(folder.path());
+    assert_eq!(server.get("/run/completions.jsonl").status, 404);
+    assert!(server.get("/run/about.json").json()["task"].is_null());
+}
+
+#[cfg(unix)]
+#[test]
+fn training_is_watched_while_it_goes_on_and_the_page_stays() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let mut server = Served::start(folder, &arguments(&["--watch", "--port", "0"]));
+    let mut events = server.events(None);
+    assert_eq!((0..4).map(|_| events.iteration()).collect::<Vec<_>>(), [1, 2, 3, 4]);
+    server.says("stays until Ctrl-C");
+    let lines = server.get("/run/completions.jsonl?iteration=4").text().lines().count();
+    assert_eq!(lines, 2 * 3);
+    assert_eq!(server.interrupt().code(), Some(0));
+}

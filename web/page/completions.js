@@ -1,0 +1,165 @@
+// Completions of a language model: each token shaded by how unlikely it was, what each is worth, and filters.
+
+import { make, write, fixed, score } from "./dom.js";
+
+/** Completions that are kept; of a long run the newest. */
+const KEPT = 8_192;
+/** Groups that are shown at a time. */
+const SHOWN = 8;
+/** Milliseconds between two pictures of what comes by itself. */
+const EVERY = 900;
+/** Shades of a token, from sure to unlikely: classes in page.css. */
+const SHADES = 7;
+/** Nats from one shade to the next. */
+const STEP = 0.4;
+/** Completions longer than this are shown one group beside no other. */
+const LONG = 40;
+/** What a completion that could not be better is worth. */
+const BEST = 1 - 1e-9;
+
+/** The shade of a token of this log-probability. */
+const shade = (logprob) => Math.min(SHADES, Math.floor(-logprob / STEP + 0.5));
+
+/** The tokens of a completion as texts: single characters where nothing else is said, and one for its end. */
+function tokens({ completion, tokens, logprobs, truncated }) {
+  const texts = tokens ?? [...completion];
+  return logprobs.map((logprob, i) => ({ logprob, text: texts[i], end: texts[i] === undefined && !truncated }));
+}
+
+/** A completion's text, token by token. */
+export function shaded(completion) {
+  const parts = tokens(completion).map(({ text, end, logprob }) => {
+    const name = end ? "the end" : JSON.stringify(text ?? "");
+    const properties = { title: `${name}: ${fixed(100 * Math.exp(logprob), 1)} %`, className: `p${shade(logprob)}${end ? " end" : ""}` };
+    return make("span", { ...properties, textContent: end ? "◂" : text ?? "" });
+  });
+  return make("code", { className: "tokens" }, ...parts);
+}
+
+/** Whether it could not be better. */
+const right = ({ reward }) => reward >= BEST;
+
+/** A tick, or a cross. */
+export const mark = (holds) => make("span", { className: holds ? "mark right" : "mark", textContent: holds ? "✓" : "✗", title: holds ? "right" : "wrong" });
+
+export class Completions {
+  /** Shows completions in an element, by the filters of a form; `wanted(iteration)` is called when the visitor
+      asks for those of an iteration, undefined for the newest. */
+  constructor(holder, form, wanted) {
+    Object.assign(this, { holder, form });
+    this.known = new Map(); // by where they come from
+    this.drawn = -Infinity;
+    form.addEventListener("submit", (event) => event.preventDefault());
+    form.addEventListener("input", ({ target }) => {
+      if (target.name === "iteration") wanted(this.filter().iteration);
+      this.draw();
+    });
+    form.addEventListener("reset", () => setTimeout(() => { wanted(undefined); this.draw(); }));
+    holder.addEventListener("mouseleave", () => this.later());
+  }
+
+  /** Those that are shown. */
+  get all() {
+    return this.known.get(this.source) ?? [];
+  }
+
+  /** Shows those that come from there. */
+  show(source) {
+    this.source = source;
+    this.draw();
+  }
+
+  /** The newest iteration of those that come from there. */
+  newest(source) {
+    return this.known.get(source)?.at(-1)?.iteration ?? -1;
+  }
+
+  clear(source) {
+    this.known.delete(source);
+    if (source === this.source) this.draw();
+  }
+
+  /** Takes completions of one or more iterations, in their order. */
+  add(source, records) {
+    const known = this.known.get(source) ?? [];
+    // What is there already is not taken twice, and what was made before goes before.
+    const there = new Set(known.map(({ iteration }) => iteration));
+    const fresh = records.filter(({ iteration }) => !there.has(iteration));
+    const all = [...known, ...fresh].sort((a, b) => a.iteration - b.iteration || a.group - b.group);
+    // Of too many, those go that are farthest from what came last.
+    const late = fresh.length > 0 && all.length > KEPT && fresh[0].iteration > all[all.length >> 1].iteration;
+    this.known.set(source, all.length <= KEPT ? all : late ? all.slice(-KEPT) : all.slice(0, KEPT));
+    if (source === this.source) this.later();
+  }
+
+  /** What the visitor wants to see. */
+  filter() {
+    const { elements } = this.form;
+    const number = (name) => (elements[name].value === "" ? undefined : elements[name].valueAsNumber);
+    return { iteration: number("iteration"), least: number("least"), most: number("most"), end: elements.end.value, text: elements.text.value };
+  }
+
+  /** Shows them soon: not too often, and not under a pointer that reads. */
+  later() {
+    if (this.waiting) return;
+    this.waiting = true;
+    const rest = Math.max(0, EVERY - (performance.now() - this.drawn));
+    setTimeout(() => {
+      this.waiting = false;
+      const read = this.holder.matches(":hover") && matchMedia("(hover: hover)").matches;
+      if (!read && !this.holder.closest("[hidden]")) this.draw();
+    }, rest);
+  }
+
+  draw() {
+    this.drawn = performance.now();
+    const { iteration, least, most, end, text } = this.filter();
+    const searched = [iteration, least, most].some((value) => value !== undefined) || end !== "all" || text !== "";
+    const newest = this.all.at(-1)?.iteration;
+    const fits = (one) => (iteration === undefined || one.iteration === iteration)
+      && (searched || one.iteration === newest)
+      && !(one.reward < least) && !(one.reward > most)
+      && (end === "all" || one.truncated === (end === "cut"))
+      && (text === "" || one.completion.includes(text) || one.prompt.includes(text));
+    const found = this.all.filter(fits);
+    const groups = new Map();
+    for (const one of found) {
+      const key = `${one.iteration} ${one.group}`;
+      if (!groups.has(key)) groups.set(key, []);
+      groups.get(key).push(one);
+    }
+    // The newest iteration is first; within it, the prompts are in their order.
+    const list = [...groups.values()].sort(([a], [b]) => b.iteration - a.iteration || a.group - b.group).slice(0, SHOWN);
+    this.holder.classList.toggle("long", list.flat().some(({ completion, prompt }) => completion.length > LONG || prompt.length > LONG));
+    this.holder.replaceChildren(...list.map((group) => this.card(group)));
+    const shown = list.flat().length;
+    const of = searched ? `that fit, of ${this.all.length}` : `of iteration ${newest}`;
+    this.tell(this.all.length === 0 ? "" : found.length === 0 ? `none of ${this.all.length} fits` : `${shown} of ${found.length} ${of}`);
+  }
+
+  tell(text) {
+    write(this.form.querySelector("output"), text);
+  }
+
+  /** A prompt with its completions. */
+  card(group) {
+    const [{ prompt, iteration, rewards }] = group;
+    const parts = Object.keys(rewards);
+    const head = ["completion", "reward", ...parts, "adv."].map((name) => make("th", { scope: "col", textContent: name }));
+    const rows = group.map((one) => make("tr", { className: right(one) ? "right" : "" },
+      make("td", {}, mark(right(one)), shaded(one), ...(one.truncated ? [make("small", { textContent: "…", title: "cut off" })] : []), ...(one.problem ? [make("small", { className: "trouble", textContent: ` ${one.problem}` })] : [])),
+      make("td", { textContent: fixed(one.reward) }),
+      ...parts.map((name) => make("td", { textContent: score(one.rewards[name]) })),
+      make("td", { className: one.advantage > 0 ? "up" : one.advantage < 0 ? "down" : "", textContent: `${one.advantage > 0 ? "+" : ""}${fixed(one.advantage, 1)}` })));
+    const about = `iteration ${iteration}, ${group.filter(right).length} of ${group.length} right`;
+    return make("li", {},
+      make("p", { className: "prompt" }, make("code", { textContent: prompt }), make("span", { className: "hint", textContent: about })),
+      make("table", { ariaLabel: `Completions of ${prompt}` }, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...rows)));
+  }
+}
+
+/** The meaning of the shades, for people. */
+export function legend() {
+  const steps = Array.from({ length: SHADES + 1 }, (_, i) => make("span", { className: `p${i}`, textContent: `${Math.round(100 * Math.exp(-i * STEP))}` }));
+  return make("p", { className: "hint shades" }, "Shade: how likely a token was, in %", make("code", { className: "tokens" }, ...steps), "◂ ends an answer, … was cut off.");
+}

@@ -1,0 +1,188 @@
+// Text: a language model learns to sort on the page, watched completion by completion, and is asked.
+
+import { readFile } from 'node:fs/promises';
+import { message, ok, pause, text, until } from './visit.mjs';
+
+/// So many of the new prompts are to be answered rightly, of a hundred, within so many seconds.
+const RIGHT = 60;
+const WITHIN = 150;
+
+/// A training that is over soon.
+export const brief = { 'text-length': 3, 'text-prompts': 8, 'text-size': 4, 'text-fit': 10, 'text-iterations': 30 };
+
+/// Opens the page at the text, with some settings.
+export async function open(visit, settings = {}, options = {}) {
+  const page = await visit.open({ hash: '#game=sort', ...options });
+  await page.click('#text-settings summary');
+  for (const [id, value] of Object.entries(settings)) await page.fill(`#${id}`, `${value}`);
+  await page.click('#text-settings summary');
+  return page;
+}
+
+const made = (page) => page.locator('#completions tbody tr');
+
+export default [
+  {
+    name: 'beside the games a language model learns to sort, and one sees how',
+    only: false,
+    async run(visit) {
+      const page = await visit.open();
+      await page.locator('#game input[value=sort]').check({ force: true });
+      ok(await page.locator('#stage').isHidden(), 'the game stays');
+      ok(page.url().includes('game=sort'), 'the link does not say it');
+      ok(/ascending order, token by token/.test(await text(page, '#text-about')), 'nobody says what it is');
+      await visit.shot(page, 'text-before');
+      const start = Date.now();
+      await page.click('#text-start');
+      await made(page).first().waitFor({ timeout: 20_000 });
+      const first = (Date.now() - start) / 1000;
+      await until(page, '#text-state', /^Imitating solutions: iteration \d+ of \d+/);
+      await visit.shot(page, 'text-imitating');
+      await until(page, '#text-state', /^Learning by rewards: .* tokens a second, .* left/, 60);
+      let right = 0;
+      while (right < RIGHT && (Date.now() - start) / 1000 < WITHIN) {
+        await pause(1000);
+        right = Number(/(\d+) % of new prompts right/.exec(await text(page, '#text-state'))?.[1] ?? 0);
+      }
+      const seconds = (Date.now() - start) / 1000;
+      await visit.shot(page, 'text-learning', true);
+      ok(right >= RIGHT, `${right} % are right after ${seconds.toFixed(0)} s: ${await text(page, '#text-state')}`);
+      // The newest prompts, with shades, rewards and their parts.
+      ok((await page.locator('#completions th').allTextContents()).slice(0, 6).join() === 'completion,reward,digits,exact,format,adv.', 'other columns');
+      ok((await page.locator('#completions .mark.right').count()) > 0, 'none is ticked');
+      const shades = await page.locator('#completions .tokens span').evaluateAll((all) => new Set(all.map((one) => one.className.split(' ')[0])).size);
+      ok(shades >= 3, `there are ${shades} shades`);
+      for (const title of ['Right answers', 'Reward', 'Tokens of a completion', 'Entropy']) {
+        const figure = page.locator('#text-charts figure', { hasText: title });
+        ok(/\d/.test(await figure.locator('output').textContent()), `${title} has no value`);
+      }
+      const tasks = await page.evaluate(() => Math.max(0, ...window.longTasks.slice(-50).map(({ duration }) => duration)));
+      const rate = /([\d.]+k?) tokens a second/.exec(await text(page, '#text-state'))[1];
+      await page.locator('#game input[value=catch]').check({ force: true });
+      await until(page, '#rules', /ball falls/);
+      ok(await page.locator('#text').isHidden(), 'the text stays');
+      return `first completions after ${first.toFixed(1)} s, ${right} % right after ${seconds.toFixed(0)} s, ${rate} tokens a second, longest task ${tasks.toFixed(0)} ms`;
+    },
+  },
+  {
+    name: 'the training of text pauses, goes on, ends and is reset',
+    only: false,
+    async run(visit) {
+      const page = await open(visit, { ...brief, 'text-iterations': 400 });
+      await page.click('#text-start');
+      await until(page, '#text-state', /iteration ([2-9]|\d\d)/, 30);
+      await page.click('#text-pause');
+      await until(page, '#text-state', /^Paused: iteration/, 30);
+      const before = await text(page, '#text-state');
+      await pause(1000);
+      ok((await text(page, '#text-state')) === before, 'it trains in the pause');
+      await page.click('#text-pause');
+      await until(page, '#text-state', /^Learning by rewards/, 30);
+      await page.click('#text-reset');
+      await until(page, '#text-state', /^Not started/);
+      ok(await page.locator('#text-charts').isHidden(), 'the curves stay after a reset');
+      await page.click('#text-settings summary');
+      await page.fill('#text-iterations', '12');
+      await page.click('#text-start');
+      await until(page, '#text-state', /^Finished: iteration 12 of 12/, 60);
+      await page.fill('#text-rate', '7');
+      await page.click('#text-start');
+      ok((await text(page, '#text-state')).startsWith('Finished'), 'a rate of 7 is taken');
+    },
+  },
+  {
+    name: 'a prompt that one types is answered, before training and by the trained model, which is saved and loaded',
+    only: false,
+    async run(visit) {
+      const page = await open(visit, brief);
+      await page.fill('#question', 'no digits');
+      await page.click('#ask-now');
+      await until(page, '#ask-about', /Type some digits/);
+      await page.fill('#question', '3 1 2');
+      await page.click('#ask-now');
+      await until(page, '#text-state', /^Not trained yet/, 30);
+      ok((await page.locator('#answers li').count()) === 5, 'not five answers');
+      await page.click('#text-pause');
+      await until(page, '#text-state', /^Finished: iteration 30 of 30/, 60);
+      await pause(500);
+      const surest = await page.locator('#answers code').first().textContent();
+      await page.fill('#question', '31245');
+      await page.click('#ask-now');
+      await until(page, '#ask-about', /learns from 3 digits; 5 are new to it/);
+      const [file] = await Promise.all([page.waitForEvent('download'), page.click('#text-save')]);
+      ok(file.suggestedFilename() === 'sort.safetensors', `saved is ${file.suggestedFilename()}`);
+      const path = await file.path();
+      const header = await readFile(path);
+      ok(header.toString('latin1', 8, 4000).includes('embed_tokens'), 'the tensors have not their names');
+      await page.click('#text-reset');
+      await page.fill('#question', '312');
+      await page.click('#ask-now');
+      await until(page, '#text-state', /^Not trained yet/, 30);
+      await page.setInputFiles('#text-files', { name: 'mine.safetensors', mimeType: 'application/octet-stream', buffer: header });
+      await message(page, /mine\.safetensors goes on learning/);
+      // It imitates nothing, but goes on from rewards.
+      await until(page, '#text-state', /^(Learning by rewards|Finished)/, 30);
+      await until(page, '#text-state', /^Finished: iteration 30 of 30/, 60);
+      await page.setInputFiles('#text-files', { name: 'no.safetensors', mimeType: 'application/octet-stream', buffer: Buffer.from('nothing') });
+      await until(page, '#text-trouble', /no intact file of named tensors/);
+      return `its surest answer to 312 is ${surest}`;
+    },
+  },
+  {
+    name: 'completions are filtered by text, reward, end and iteration',
+    only: false,
+    async run(visit) {
+      const page = await open(visit, { ...brief, 'text-length': 4, 'text-iterations': 16 });
+      await page.click('#text-start');
+      await until(page, '#text-state', /^Finished/, 60);
+      await until(page, '#filter output', /^32 of 32 of iteration 16$/);
+      const rewards = () => page.locator('#completions td:nth-child(2)').evaluateAll((all) => all.map((one) => Number(one.textContent.replace('−', '-'))));
+      await page.fill('#filter [name=least]', '0.2');
+      await page.fill('#filter [name=most]', '0.6');
+      await until(page, '#filter output', /that fit, of 512|none of 512 fits/);
+      ok((await rewards()).every((reward) => reward >= 0.2 && reward <= 0.6), `of other rewards: ${await rewards()}`);
+      await page.click('#filter button[type=reset]');
+      await page.selectOption('#filter [name=end]', 'cut');
+      await pause(200);
+      const cut = await page.locator('#completions tbody tr').count();
+      ok((await page.locator('#completions small[title="cut off"]').count()) === cut, 'not all are cut off');
+      await page.click('#filter button[type=reset]');
+      await page.fill('#filter [name=iteration]', '12');
+      await until(page, '#completions .prompt', /iteration 12,/);
+      const [prompt] = await page.locator('#completions .prompt code').allTextContents();
+      await page.click('#filter button[type=reset]');
+      await page.fill('#filter [name=text]', prompt);
+      await until(page, '#filter output', /that fit/);
+      ok((await page.locator('#completions .prompt code').allTextContents()).every((one) => one === prompt), 'other prompts');
+      await page.fill('#filter [name=text]', 'xyz');
+      await until(page, '#filter output', /^none of 512 fits$/);
+    },
+  },
+  {
+    name: 'text looks right at every width, light and dark, and stands in nobody\'s way',
+    only: false,
+    async run(visit) {
+      const axe = await readFile(new URL('node_modules/axe-core/axe.min.js', import.meta.url), 'utf8');
+      const told = [];
+      for (const [width, height] of [[320, 640], [390, 844], [1280, 900], [1920, 1080]]) {
+        for (const colorScheme of ['light', 'dark']) {
+          const page = await open(visit, { ...brief, 'text-length': 8, 'text-iterations': 14 }, { options: { viewport: { width, height }, colorScheme } });
+          await page.fill('#question', '42719305');
+          await page.click('#ask-now');
+          await until(page, '#text-state', /^Not trained yet/, 30);
+          await page.click('#text-pause');
+          await until(page, '#text-state', /^Finished/, 60);
+          await pause(1500);
+          const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+          if (wide > width) told.push(`at ${width} the page is ${wide} px wide`);
+          await visit.shot(page, `text-${width}-${colorScheme}`, true);
+          await page.evaluate(axe);
+          const { violations } = await page.evaluate(() => window.axe.run());
+          for (const { id, nodes } of violations) told.push(`${width}, ${colorScheme}: ${id} at ${nodes.map(({ target }) => target).join(', ')}`);
+          await page.context().close();
+        }
+      }
+      ok(told.length === 0, told.join('; '));
+    },
+  },
+];
