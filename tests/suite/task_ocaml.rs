@@ -32,6 +32,40 @@ fn report(task: &Ocaml, problem: &Problem, code: &str) -> Report {
 }
 
 #[test]
+fn problems_that_are_drawn_have_solutions_and_none_is_in_both_splits() {
+    let folder = TempDir::new().unwrap();
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/ocaml/many.py");
+    let output =
+        std::process::Command::new("python3").args(["-B", script, "150"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let path = folder.path().join("many.jsonl");
+    fs::write(&path, output.stdout).unwrap();
+    let settings =
+        OcamlSettings { problems: path.display().to_string(), ..OcamlSettings::default() };
+    let task = Ocaml::open(&settings).unwrap();
+    let asked = [Split::Train, Split::Test].map(|split| {
+        let prompts = (0..task.num_prompts(split).unwrap()).map(|i| task.prompt(split, i).unwrap());
+        prompts.collect::<Vec<_>>()
+    });
+    assert!(asked[0].len() + asked[1].len() == 150 && asked[1].len() > 2);
+    let solutions: Vec<(&_, String)> =
+        asked.iter().flatten().map(|prompt| (prompt, task.solution(prompt).unwrap())).collect();
+    let all: Vec<_> =
+        solutions.iter().map(|(prompt, text)| Completion::new(prompt, text)).collect();
+    for (one, rewards) in all.iter().zip(task.verify(&all).unwrap()) {
+        let total = rewards.total(task.parts());
+        assert!((total - 1.0).abs() < 1e-9, "{total} for\n{}{}", one.prompt.text, one.text);
+    }
+    // What is asked, without the example, which has the function's name.
+    let words = asked.each_ref().map(|prompts| {
+        let texts =
+            prompts.iter().map(|prompt| prompt.text.split(". ").next().unwrap().to_string());
+        texts.collect::<std::collections::BTreeSet<_>>()
+    });
+    assert!(words[0].is_disjoint(&words[1]), "{words:?}");
+}
+
+#[test]
 fn every_solution_is_right_and_no_wrong_answer_is() {
     let task = open("server");
     let problems = task.problems().all();
