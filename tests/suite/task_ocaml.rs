@@ -333,6 +333,6 @@ fn what_is_missing_or_out_of_range_is_one_sentence() {
     // A test that has no value is the problem's fault, and nobody's reward.
     let task = own(&good.replace("\"1\"", "\"1 +\"")).unwrap();
     let error = task.verify(&[Completion::new(&prompt, " 1")]).unwrap_err().to_string();
-    assert_eq!(error, "the tests of the OCaml problem \"a\" say no values");
+    assert_eq!(error, "the tests of the OCaml problem \"a\" cannot be used: they say no values");
     let _ = Job::default();
 }

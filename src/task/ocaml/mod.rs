@@ -138,6 +138,9 @@ enum Backend {
     Stages(Stages),
 }
 
+/// How often what a problem's calls should come to is asked for.
+const ATTEMPTS: usize = 3;
+
 /// The task.
 pub struct Ocaml {
     problems: Problems,
@@ -234,16 +237,24 @@ impl Ocaml {
         }
         let calls = problem.tests.iter().map(|(_, value)| value.as_str()).collect();
         let job = Job { prelude: &problem.prelude, calls, ..Job::default() };
-        let report = self.report(&job)?.map_err(TaskError::Verifier)?;
-        let digests: Option<Vec<String>> = report.results.into_iter().collect();
-        let digests =
-            digests.filter(|digests| digests.len() == problem.tests.len()).ok_or_else(|| {
-                TaskError::Verifier(format!(
-                    "the tests of the OCaml problem {:?} say no values",
-                    problem.id
-                ))
-            })?;
-        Ok(problem.digests.get_or_init(|| digests))
+        let mut why = String::new();
+        // A machine under load may run out of time or of processes over what is right.
+        for _ in 0..ATTEMPTS {
+            match self.report(&job)? {
+                Ok(report) => {
+                    let digests: Option<Vec<String>> = report.results.into_iter().collect();
+                    match digests.filter(|digests| digests.len() == problem.tests.len()) {
+                        Some(digests) => return Ok(problem.digests.get_or_init(|| digests)),
+                        None => why = "they say no values".to_string(),
+                    }
+                }
+                Err(message) => why = message,
+            }
+        }
+        Err(TaskError::Verifier(format!(
+            "the tests of the OCaml problem {:?} cannot be used: {why}",
+            problem.id
+        )))
     }
 
     fn one(&self, completion: &Completion) -> Result<Rewards, TaskError> {
