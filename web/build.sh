@@ -46,7 +46,7 @@ case $crate in "$(cd .. && pwd)"/*) ;; *) options+=(--config "$here/../.cargo/co
 
 # The most bytes that each module of Grove's own page may have, as a server sends them.
 watch_limit=1000000
-train_limit=3000000
+train_limit=3300000
 
 out="$CARGO_TARGET_DIR/$target/page"
 new="$out/dist"
