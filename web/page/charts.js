@@ -47,6 +47,7 @@ export class Charts {
   /** Draws charts into an element. */
   constructor(curves, holder = $("charts"), charts = CHARTS) {
     this.curves = curves;
+    this.kind = charts === CHARTS ? "" : "text-"; // before the names of figures
     this.charts = charts.map((what) => new Chart(this, what));
     holder.append(...this.charts.map(({ figure }) => figure));
     const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -115,7 +116,7 @@ class Chart {
     this.output = make("output");
     const legend = this.dots
       ? [make("ul", { className: "legend" }, make("li", { className: "line", textContent: "as it trains" }), make("li", { className: "dots", textContent: this.dots }))] : [];
-    this.figure = make("figure", { className: this.key }, make("figcaption", {}, make("b", { textContent: this.title }), ...legend, this.output), this.canvas);
+    this.figure = make("figure", { className: `${all.kind}${this.key}` }, make("figcaption", {}, make("b", { textContent: this.title }), ...legend, this.output), this.canvas);
     if (this.key === "loss") {
       this.note = make("p", { className: "hint", hidden: true, textContent: "Near zero is normal: advantages have mean zero." });
       this.figure.append(this.note);
