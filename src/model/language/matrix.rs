@@ -13,8 +13,10 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Rows of a part of a product of many rows.
+/// Rows of a product that are many, and of a part of it at most.
 const ROWS: usize = 128;
+/// Rows that are worked off together.
+const TILE: usize = 8;
 /// Strips of columns of a part of a product of few rows.
 const STRIPS: usize = 4;
 /// Rows of a part of a weight's gradient.
@@ -150,6 +152,8 @@ impl Copied {
 thread_local! {
     /// The memory of an operand, for the next one.
     static OPERAND: RefCell<Packed> = RefCell::default();
+    /// Likewise, of results before they are put together.
+    static PARTS: RefCell<Vec<f32>> = RefCell::default();
 }
 
 /// Rows times a matrix, `y = x b`, or `y += x b`, without gaps.
@@ -163,32 +167,34 @@ pub(super) fn multiply(wide: bool, x: &[f32], b: &Packed, y: &mut [f32], add: bo
     };
     if !wide {
         part(x, b.strips(), y, add);
-    } else if rows >= 2 * ROWS {
-        let parts = y.par_chunks_mut(ROWS * columns).zip(x.par_chunks(ROWS * inner));
+    } else if rows >= ROWS {
+        // All threads have as many rows, and these fill tiles.
+        let rows = rows.div_ceil(rayon::current_num_threads()).next_multiple_of(TILE).min(ROWS);
+        let parts = y.par_chunks_mut(rows * columns).zip(x.par_chunks(rows * inner));
         parts.for_each(|(y, x)| part(x, b.strips(), y, add));
     } else {
-        let parts: Vec<Strips> = b.strips().parts(STRIPS).collect();
-        let parts: Vec<Vec<f32>> = parts
-            .into_par_iter()
-            .map(|strips| {
-                let mut y = vec![0.0; rows * strips.columns()];
-                part(x, strips, &mut y, false);
-                y
-            })
-            .collect();
-        y.par_chunks_exact_mut(columns).enumerate().for_each(|(row, y)| {
-            let mut rest = y;
-            for part in &parts {
-                let width = part.len() / rows;
-                let (y, after) = rest.split_at_mut(width);
-                let part = &part[row * width..][..width];
+        let mut room = PARTS.take();
+        room.resize(room.len().max(rows * columns), 0.0);
+        let mut rest = &mut room[..rows * columns];
+        let mut parts = Vec::new();
+        for strips in b.strips().parts(STRIPS) {
+            let (y, after) = rest.split_at_mut(rows * strips.columns());
+            parts.push((strips, y));
+            rest = after;
+        }
+        parts.par_iter_mut().for_each(|(strips, y)| part(x, *strips, y, false));
+        for (row, mut y) in y.chunks_exact_mut(columns).enumerate() {
+            for (strips, part) in &parts {
+                let (to, after) = y.split_at_mut(strips.columns());
+                let part = &part[row * to.len()..][..to.len()];
                 match add {
-                    true => y.iter_mut().zip(part).for_each(|(y, x)| *y += x),
-                    false => y.copy_from_slice(part),
+                    true => to.iter_mut().zip(part).for_each(|(y, x)| *y += x),
+                    false => to.copy_from_slice(part),
                 }
-                rest = after;
+                y = after;
             }
-        });
+        }
+        PARTS.set(room);
     }
 }
 
