@@ -118,6 +118,9 @@ mod tests {
         }
     }
 
+    /// A record by how bad something is.
+    type Trouble = fn(f64) -> LanguageRecord;
+
     /// What is said of each record.
     fn said(records: &[LanguageRecord]) -> Vec<Option<String>> {
         let mut health = Health::new(&[Part::new("exact", 0.8), Part::new("style", -1.0)]);
@@ -126,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_trouble_is_named_when_it_begins_and_again_after_it_was_over() {
-        let troubles: [(fn(f64) -> LanguageRecord, &str); 3] = [
+        let troubles: [(Trouble, &str); 3] = [
             (|x| LanguageRecord { truncated: x, ..healthy() }, "is cut off"),
             (|x| LanguageRecord { zero_variance_groups: x, ..healthy() }, "nothing is learnt"),
             (|x| LanguageRecord { sampling_entropy: 0.025 - 0.02 * x, ..healthy() }, "0.0050 nats"),
@@ -147,7 +150,7 @@ mod tests {
             reward: 0.79,
             ..healthy()
         };
-        assert_eq!(said(&[sure.clone()]), [None]);
+        assert_eq!(said(std::slice::from_ref(&sure)), [None]);
         let wrong = LanguageRecord { reward: 0.2, ..sure };
         let words = said(&[wrong])[0].clone().unwrap();
         assert!(words.contains("nothing is learnt") && words.contains("nats"), "{words}");
