@@ -15,6 +15,7 @@ import tempfile
 import time
 
 import torch
+from decoder_torch import turn
 from torch import nn
 from torch.nn import functional as F
 
@@ -48,12 +49,6 @@ class Layer(nn.Module):
         x = x + self.o(found.transpose(1, 2).reshape(batch, steps, size))
         gate, up = self.gate_up(self.second(x)).chunk(2, -1)
         return x + self.down(F.silu(gate) * up)
-
-
-def turn(x, turns):
-    cos, sin = turns
-    left, right = x.chunk(2, -1)
-    return x * cos + torch.cat([-right, left], -1) * sin
 
 
 class Decoder(nn.Module):

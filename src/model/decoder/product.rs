@@ -102,7 +102,7 @@ impl Packed {
         strips.for_each(|(number, strip)| pack_strip(b, number, strip, [inner, columns]));
     }
 
-    /// As [`Packed::pack`], by all threads.
+    /// Becomes a copy of `b`, `[inner, columns]`, made by all threads: for large matrices.
     pub fn pack_wide(&mut self, b: View, inner: usize, columns: usize) {
         self.resize(inner, columns);
         let strips = self.lanes.par_chunks_mut((STRIP * inner).max(1)).enumerate();

@@ -27,13 +27,13 @@ const DEPTH: usize = 512;
 /// A matrix, `[inputs, outputs]`.
 #[derive(Clone, Debug)]
 pub(super) struct Matrix {
-    /// Its numbers among the decoder's parameters.
+    /// Where the matrix lies among the decoder's parameters.
     pub weight: Range<usize>,
     pub inputs: usize,
     pub outputs: usize,
     /// Whether it lies there as `[outputs, inputs]`.
     pub turned: bool,
-    /// Its number among the decoder's matrices.
+    /// The number of the matrix among the decoder's, by which copies and adapters are found.
     number: usize,
 }
 

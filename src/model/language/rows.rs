@@ -123,12 +123,12 @@ impl TokenDecoder {
         &self.shape
     }
 
-    /// Its weights, without what adapters add to them.
+    /// The weights of the decoder, without what adapters add to them.
     pub fn params(&self) -> &Arc<Vec<f32>> {
         &self.params
     }
 
-    /// Its adapters, if it has any.
+    /// The adapters that are learnt in the weights' place, if there are any.
     pub fn adapters(&self) -> Option<&Adapters> {
         self.adapters.as_ref()
     }

@@ -86,15 +86,15 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     config.fit.iterations = 0;
     // Long enough that no schedule ends within the measurement.
     config.iterations = 1_000_000;
-    let drawn = Drawn { task: open(task, own.clone())?, parts: [Part::new("drawn", 1.0)] };
+    let drawn = Drawn { task: open(task, own)?, parts: [Part::new("drawn", 1.0)] };
+    let drawn: Arc<dyn Task> = Arc::new(drawn);
     let mut model = match load(&config.model.path)? {
         Some(model) => model,
-        None => LanguageTrainer::new(Arc::new(drawn), config.clone(), None)?.model(),
+        None => LanguageTrainer::new(drawn.clone(), config.clone(), None)?.model(),
     };
     model.stop_tokens.clear();
-    let drawn = Drawn { task: open(task, own)?, parts: [Part::new("drawn", 1.0)] };
     let num_params = model.params.len();
-    let mut trainer = LanguageTrainer::new(Arc::new(drawn), config, Some(model))?;
+    let mut trainer = LanguageTrainer::new(drawn, config, Some(model))?;
     let generation = trainer.config().generation.clone();
     let tokens = generation.num_prompts * generation.group_size * generation.max_new_tokens;
     let mut prompt_tokens = 0.0;

@@ -112,7 +112,7 @@ impl LanguageModel {
         self.base.as_os_str().is_empty()
     }
 
-    /// Its way from tokens to logits on the CPU.
+    /// The decoder that takes this model's tokens to logits on the CPU; it shares the weights.
     pub fn decoder(&self) -> TokenDecoder {
         let decoder = TokenDecoder::new(self.shape.clone(), self.params.clone());
         decoder.with_adapters(self.adapters.clone())
