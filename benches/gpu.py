@@ -252,6 +252,25 @@ def repeat_a_run(session, device, quick):
     session.write()
 
 
+# Decoders with random weights: the sizes of `tiny`, SmolLM2-135M and Qwen2.5-0.5B, with few tokens to know.
+DECODERS = {
+    "tiny": (128, 4, 4, 2, 384),
+    "135M": (576, 30, 9, 3, 1536),
+    "0.5B": (896, 24, 14, 2, 4864),
+}
+SIZES = ("hidden_size", "num_layers", "num_heads", "num_kv_heads", "intermediate_size")
+
+
+def texts(quick):
+    """[what, options] of language models that generate and learn."""
+    for name, sizes in {"tiny": (16, 1, 2, 1, 24)}.items() if quick else DECODERS.items():
+        prompts, members, tokens = (2, 2, 4) if quick else (32, 8, 9) if name == "tiny" else (8, 8, 128)
+        sets = [f"model.{what}={size}" for what, size in zip(SIZES, sizes)]
+        sets += [f"num_prompts={prompts}", f"group_size={members}", f"max_new_tokens={tokens}"]
+        words = [word for one in sets for word in ("--set", one)]
+        yield f"texts, {name}", ["sort", "--model", "tiny", "--repeats", 1 if quick else 3, *words]
+
+
 def measure(session, devices, quick):
     """All measurements, the most telling first; each on every device before the next."""
     shape = ["--env", "fruit", "--num-steps", 16 if quick else 128]
@@ -288,6 +307,8 @@ def measure(session, devices, quick):
         everywhere(f"{size} games", games(size, "--no-peak"), 45)
     wide = games(sizes[1], "--no-peak", hidden="128,128")
     everywhere(f"{sizes[1]} games, hidden 128,128", wide, 45)
+    for what, options in texts(quick):
+        everywhere(what, options, 60)
     # What the machine's own processor makes of the same.
     session.bench(f"{sizes[0]} games", "cpu", games(sizes[0]), 60)
     session.bench("time to score", "cpu", [*tiny, *score, *seeds], 60)

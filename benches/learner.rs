@@ -29,14 +29,14 @@ fn main() {
 
         let mut native = NativeLearner::new(&policy, &config);
         let from_tensors = best_of(10, |i| {
-            native.update(&trajectory, &advantages, &mask, i);
+            native.update(&trajectory, &advantages, &mask, i).expect("alone");
         });
         let from_host = best_of(10, |i| {
-            native.update_from_host(&host, judged, &counts, STEPS, i);
+            native.update_from_host(&host, judged, &counts, STEPS, i).expect("alone");
         });
         let mut general = Learner::new(policy, &config);
         let general = best_of(2, |i| {
-            let stats = general.update(&trajectory, &advantages, &mask, i);
+            let stats = general.update(&trajectory, &advantages, &mask, i).expect("alone");
             stats.means.into_data();
         });
         let rate = |seconds: f64| passes as f64 / seconds / 1e6;

@@ -11,7 +11,7 @@
 //! - [`rollout`]: policy and game give a [`data`];
 //! - [`advantage`]: how much better each action was than its group;
 //! - [`objective`]: the losses, one file each; [`math`]: the scalar formulas of all engines;
-//! - [`learner`]: gradients, AdamW;
+//! - [`learner`]: gradients, AdamW; [`parallel`]: members of a run, who add them up;
 //! - [`trainer`]: the loop, on one screen; [`checkpoint`]: what it saves; [`metrics`]: what it
 //!   reports;
 //! - [`viewer`]: pictures of games that are played.
@@ -45,6 +45,7 @@ pub mod math;
 pub mod metrics;
 pub mod model;
 pub mod objective;
+pub mod parallel;
 #[cfg(feature = "program")]
 pub mod program;
 pub mod rng;

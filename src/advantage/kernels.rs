@@ -5,7 +5,9 @@
 use crate::config::{AdvantageConfig, Estimator, RolloutConfig, Scale};
 use crate::data::summary::{self, EPISODES, EVEN_GROUPS, REWARD_SUM, SCALE, SCORE_SUM, STEPS};
 use crate::data::{Recording, RecordingAdvantages, TRUNCATED};
-use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, room};
+use crate::device;
+use crate::device::buffers::{Buffer, argument, cube_ints, cube_tensor, grid, room};
+use crate::parallel::{Team, TeamError};
 use burn::backend::{Cube, DType};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -21,15 +23,13 @@ const RUNS: usize = 32;
 // A row of sums has the columns of the summary, but that of the scale, which is made of a sum of squares.
 const SQUARES: usize = SCALE;
 
-/// The sizes of a part, and the rows of sums that a kernel writes, one a cube.
+/// The sizes of a part.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 struct Sizes {
     num_steps: usize,
     learn_steps: usize,
     games: usize,
     group_size: usize,
-    first_row: usize,
-    cubes: usize,
 }
 
 #[cube]
@@ -50,23 +50,78 @@ impl Sizes {
     }
 }
 
-/// Adds up the sums of a cube's units, and writes them as its row. A grid may have more cubes than were
-/// asked for, which have no row.
+/// What the first kernel reads of a part: the buffers of [`crate::data::Part`], and where their rows of
+/// `[num_steps, games]` start.
+#[derive(CubeType, CubeLaunch)]
+struct Recorded {
+    words: Buffer<u32>,
+    values: Buffer<f32>,
+    first_scores: Buffer<f32>,
+    /// The actions' row of the words.
+    actions: usize,
+    /// The rewards' row of the values.
+    rewards: usize,
+    /// The scores' row of the values, if there is one.
+    scores: usize,
+}
+
 #[cube]
-fn store_row(own: &Array<f32>, rows: &mut [f32], sizes: &Sizes) {
-    let unit = UNIT_POS as usize;
-    let mut sums = Shared::<[f32]>::new_slice(comptime!(UNITS * summary::LEN));
-    #[unroll]
-    for q in 0..summary::LEN {
-        sums[comptime!(q * UNITS) + unit] = own[q];
+impl Recorded {
+    /// What the step at place `at` of a row was rewarded with.
+    fn reward(&self, at: usize) -> f32 {
+        self.values[self.rewards + at]
     }
-    sync_cube();
-    if unit < summary::LEN && CUBE_POS < sizes.cubes {
-        let mut sum = 0.0f32;
-        for i in 0..comptime!(UNITS) {
-            sum += sums[unit * UNITS + i];
+
+    /// Whether it ended an episode.
+    fn ended(&self, at: usize) -> bool {
+        self.words[self.actions + at] >= TRUNCATED
+    }
+
+    /// The score after it, if scores are recorded.
+    fn score(&self, at: usize) -> f32 {
+        self.values[self.scores + at]
+    }
+}
+
+/// What the first kernel is compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Credits {
+    estimator: Estimator,
+    /// Whether a game goes on with a new episode.
+    auto_reset: bool,
+    /// Whether scores are recorded; else they are sums of rewards.
+    scored: bool,
+}
+
+/// The rows of sums that a kernel writes, one a cube.
+#[derive(CubeType, CubeLaunch)]
+struct Rows {
+    /// The rows of all kernels, `[rows, summary::LEN]`.
+    sums: Buffer<f32>,
+    /// The row of its first cube.
+    first: usize,
+    /// Its cubes. A grid may have more than were asked for, which have no row.
+    cubes: usize,
+}
+
+#[cube]
+impl Rows {
+    /// Adds up the sums of a cube's units, and writes them as its row.
+    fn store(&mut self, own: &Array<f32>) {
+        let unit = UNIT_POS as usize;
+        let mut sums = Shared::<[f32]>::new_slice(comptime!(UNITS * summary::LEN));
+        #[unroll]
+        for q in 0..summary::LEN {
+            sums[comptime!(q * UNITS) + unit] = own[q];
         }
-        rows[(sizes.first_row + CUBE_POS) * summary::LEN + unit] = sum;
+        sync_cube();
+        if unit < summary::LEN && CUBE_POS < self.cubes {
+            let mut sum = 0.0f32;
+            for i in 0..comptime!(UNITS) {
+                sum += sums[unit * UNITS + i];
+            }
+            self.sums[(self.first + CUBE_POS) * summary::LEN + unit] = sum;
+        }
     }
 }
 
@@ -83,30 +138,21 @@ fn no_sums() -> Array<f32> {
 
 /// One unit credits the steps of one game with what followed them.
 ///
-/// Buffers: words, values and first scores of [`crate::data::Part`]; a part of
-/// [`RecordingAdvantages::parts`]; rows of sums `[rows, summary::LEN]`. The actions' words are row `last_word` of the words.
-/// Scores are the third row of the values where they are `scored`, else sums of rewards.
+/// Buffers: those of [`Recorded`]; a part of [`RecordingAdvantages::parts`]; those of [`Rows`].
 #[cube(launch_unchecked)]
-#[allow(clippy::too_many_arguments)]
 fn credit_kernel(
-    words: &[u32],
-    values: &[f32],
-    first_scores: &[f32],
+    recorded: &Recorded,
     advantages: &mut [f32],
-    rows: &mut [f32],
+    rows: &mut Rows,
     sizes: Sizes,
-    last_word: usize,
     discount: f32,
-    #[comptime] estimator: Estimator,
-    #[comptime] auto_reset: bool,
-    #[comptime] scored: bool,
+    #[comptime] credits: Credits,
 ) {
     let game = ABSOLUTE_POS;
     let mut sums = no_sums();
     if game < sizes.games {
         let (games, num_steps) = (sizes.games, sizes.num_steps);
-        let (actions, rewards) = (last_word * num_steps * games, num_steps * games);
-        let mut score = first_scores[game];
+        let mut score = recorded.first_scores[game];
         let mut total = 0.0f32;
         let mut counted = num_steps;
         // What the episode under way has got, and its first step.
@@ -114,21 +160,21 @@ fn credit_kernel(
         let mut first = 0usize.runtime();
         for t in 0..num_steps {
             let at = t * games + game;
-            let reward = values[rewards + at];
+            let reward = recorded.reward(at);
             sums[REWARD_SUM] += reward;
             score += reward;
             total += select(t < counted, reward, 0.0f32);
             sum += select(t < counted, reward, 0.0f32);
-            if words[actions + at] >= TRUNCATED {
-                if comptime!(scored) {
-                    score = values[2 * rewards + at];
+            if recorded.ended(at) {
+                if comptime!(credits.scored) {
+                    score = recorded.score(at);
                 }
                 sums[SCORE_SUM] += score;
                 sums[EPISODES] += 1.0f32;
                 score = 0.0f32;
-                if comptime!(!auto_reset) {
+                if comptime!(!credits.auto_reset) {
                     counted = select(t < counted, t + 1, counted);
-                } else if comptime!(estimator == Estimator::Return) {
+                } else if comptime!(credits.estimator == Estimator::Return) {
                     let behind = select(t + 1 < sizes.learn_steps, t + 1, sizes.learn_steps);
                     for step in first..behind {
                         advantages[sizes.advantage(step, game)] = sum;
@@ -138,14 +184,14 @@ fn credit_kernel(
                 }
             }
         }
-        if comptime!(estimator == Estimator::RewardToGo) {
+        if comptime!(credits.estimator == Estimator::RewardToGo) {
             let mut credit = 0.0f32;
             for i in 0..num_steps {
                 let t = num_steps - 1 - i;
                 let at = t * games + game;
                 if t < counted {
-                    let ended = words[actions + at] >= TRUNCATED;
-                    credit = values[rewards + at] + select(ended, 0.0f32, discount * credit);
+                    let ended = recorded.ended(at);
+                    credit = recorded.reward(at) + select(ended, 0.0f32, discount * credit);
                 }
                 if t < sizes.learn_steps {
                     advantages[sizes.advantage(t, game)] = credit;
@@ -161,14 +207,14 @@ fn credit_kernel(
         advantages[sizes.length(game)] = length;
         advantages[sizes.total(game)] = total;
     }
-    store_row(&sums, rows, &sizes);
+    rows.store(&sums);
 }
 
 /// One unit looks whether the members of one group are credited alike at all steps at which one counts.
 ///
-/// Buffers: the part of [`RecordingAdvantages::parts`] that the first kernel wrote to; rows of sums.
+/// Buffers: the part of [`RecordingAdvantages::parts`] that the first kernel wrote to; those of [`Rows`].
 #[cube(launch_unchecked)]
-fn compare_kernel(advantages: &[f32], rows: &mut [f32], sizes: Sizes) {
+fn compare_kernel(advantages: &[f32], rows: &mut Rows, sizes: Sizes) {
     let group = ABSOLUTE_POS;
     let mut sums = no_sums();
     if group < sizes.games / sizes.group_size {
@@ -190,17 +236,17 @@ fn compare_kernel(advantages: &[f32], rows: &mut [f32], sizes: Sizes) {
         }
         sums[EVEN_GROUPS] = alike;
     }
-    store_row(&sums, rows, &sizes);
+    rows.store(&sums);
 }
 
 /// One unit centres the credits of one group at some steps, and scales them by the group's spread
 /// where that is asked for.
 ///
-/// Buffers: the part of [`RecordingAdvantages::parts`] that the first kernel wrote to; rows of sums.
+/// Buffers: the part of [`RecordingAdvantages::parts`] that the first kernel wrote to; those of [`Rows`].
 #[cube(launch_unchecked)]
 fn centre_kernel(
     advantages: &mut [f32],
-    rows: &mut [f32],
+    rows: &mut Rows,
     sizes: Sizes,
     steps_per_unit: usize,
     epsilon: f32,
@@ -240,7 +286,7 @@ fn centre_kernel(
             }
         }
     }
-    store_row(&sums, rows, &sizes);
+    rows.store(&sums);
 }
 
 /// One cube adds up all rows and makes the summary of all games of them.
@@ -307,8 +353,19 @@ pub fn recording_advantages(
     for (part, plan) in recording.parts.iter().zip(&plans) {
         let games = part.num_envs();
         let advantages = room(&like, &[learn_steps + 2, games], DType::F32);
-        let sizes =
-            |row, cubes| SizesLaunch::new(num_steps, learn_steps, games, group_size, row, cubes);
+        let sizes = || SizesLaunch::new(num_steps, learn_steps, games, group_size);
+        let own_rows = |first, cubes| RowsLaunch::new(argument(&rows), first, cubes);
+        let row = num_steps * games;
+        let recorded = RecordedLaunch::new(
+            argument(&cube_ints(part.words.clone())),
+            argument(&cube_tensor(part.values.clone())),
+            argument(&cube_tensor(part.first_scores.clone())),
+            (part.num_words() - 1) * row,
+            row,
+            2 * row,
+        );
+        let credits =
+            Credits { estimator: config.estimator, auto_reset, scored: part.has_scores() };
         // SAFETY: the kernels stay below the number of games and steps, and their cubes write a row
         // each; all units of a cube reach its barrier.
         unsafe {
@@ -316,33 +373,28 @@ pub fn recording_advantages(
                 client,
                 grid(&like, plan.credit_cubes),
                 dim,
-                argument(&cube_ints(part.words.clone())),
-                argument(&cube_tensor(part.values.clone())),
-                argument(&cube_tensor(part.first_scores.clone())),
+                recorded,
                 argument(&advantages),
-                argument(&rows),
-                sizes(first_row, plan.credit_cubes),
-                part.num_words() - 1,
+                own_rows(first_row, plan.credit_cubes),
+                sizes(),
                 config.discount as f32,
-                config.estimator,
-                auto_reset,
-                part.has_scores(),
+                credits,
             );
             compare_kernel::launch_unchecked(
                 client,
                 grid(&like, plan.compare_cubes),
                 dim,
                 argument(&advantages),
-                argument(&rows),
-                sizes(first_row + plan.credit_cubes, plan.compare_cubes),
+                own_rows(first_row + plan.credit_cubes, plan.compare_cubes),
+                sizes(),
             );
             centre_kernel::launch_unchecked(
                 client,
                 grid(&like, plan.centre_cubes),
                 dim,
                 argument(&advantages),
-                argument(&rows),
-                sizes(first_row + plan.credit_cubes + plan.compare_cubes, plan.centre_cubes),
+                own_rows(first_row + plan.credit_cubes + plan.compare_cubes, plan.centre_cubes),
+                sizes(),
                 plan.steps_per_unit,
                 super::STD_EPSILON,
                 config.scale_rewards,
@@ -365,6 +417,37 @@ pub fn recording_advantages(
         );
     }
     RecordingAdvantages { learn_steps, parts, summary: Tensor::from_primitive::<Cube>(summary) }
+}
+
+/// The advantages of our part of a recording whose groups the members of `team` share: what concerns all of
+/// them, the numbers of [`summary`], is of all members.
+///
+/// # Errors
+/// If another member is gone or silent.
+pub fn shared_recording_advantages(
+    recording: &Recording,
+    rollout: &RolloutConfig,
+    config: &AdvantageConfig,
+    team: &Team,
+) -> Result<RecordingAdvantages, TeamError> {
+    let advantages = recording_advantages(recording, rollout, config);
+    if team.size() == 1 {
+        return Ok(advantages);
+    }
+    let epsilon = f64::from(super::STD_EPSILON);
+    let device = advantages.summary.device();
+    let mut ours: Vec<f64> =
+        device::read(advantages.summary.clone()).into_iter().map(f64::from).collect();
+    // What was to be multiplied by tells the mean of the squares.
+    let deviation = 1.0 / ours[SQUARES] - epsilon;
+    ours[SQUARES] = deviation * deviation * ours[STEPS];
+    let mut all = team.total(&ours)?;
+    all[SQUARES] = match config.scale_rewards {
+        Scale::Batch => 1.0 / ((all[SQUARES] / all[STEPS]).sqrt() + epsilon),
+        Scale::Group | Scale::None => 1.0,
+    };
+    let summary = device::upload(all.into_iter().map(|x| x as f32).collect(), &device);
+    Ok(RecordingAdvantages { summary, ..advantages })
 }
 
 /// How the work on a part is spread.

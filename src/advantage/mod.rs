@@ -5,11 +5,13 @@ mod kernels;
 mod native;
 
 #[cfg(feature = "kernels")]
-pub use kernels::recording_advantages;
+pub use kernels::{recording_advantages, shared_recording_advantages};
 pub use native::HostAdvantages;
 
-use crate::config::{AdvantageConfig, Estimator, Scale};
+use crate::config::{AdvantageConfig, Estimator, RolloutConfig, Scale};
 use crate::data::Trajectory;
+use crate::device;
+use crate::parallel::{Shards, Team, TeamError};
 use burn::tensor::Tensor;
 
 /// Added to a standard deviation before it divides, as in TRL.
@@ -42,37 +44,115 @@ pub fn advantages(
     learn_steps: usize,
     config: &AdvantageConfig,
 ) -> Advantages {
-    let [_, num_envs, _] = trajectory.dims();
-    assert_eq!(num_envs % group_size, 0, "groups must be whole");
-    let num_groups = num_envs / group_size;
-    let rewards = trajectory.rewards.clone() * mask.clone();
-    let credits = match config.estimator {
-        Estimator::Return => returns(rewards, &trajectory.ends(), mask),
-        Estimator::RewardToGo => rewards_to_go(rewards, &trajectory.ends(), config.discount),
+    let credits = Credits::new(trajectory, mask, [group_size, learn_steps], config);
+    let squares = credits.squares().sum() / credits.counted.clone().sum();
+    let zero_variance = credits.even().mean().reshape([1]);
+    credits.scaled(config.scale_rewards, squares.sqrt(), zero_variance)
+}
+
+/// [`advantages`] of our part of the groups, in `shards` that the members of `team` share; `rollout` tells of
+/// that part alone. What concerns all groups is added up by shards.
+///
+/// # Errors
+/// If another member is gone or silent.
+///
+/// # Panics
+/// If the trajectory is not one of `rollout`.
+pub fn shared_advantages(
+    trajectory: &Trajectory,
+    mask: &Tensor<2>,
+    rollout: &RolloutConfig,
+    config: &AdvantageConfig,
+    (shards, team): (&Shards, &Team),
+) -> Result<Advantages, TeamError> {
+    let RolloutConfig { group_size, learn_steps, .. } = *rollout;
+    let credits = Credits::new(trajectory, mask, [group_size, learn_steps], config);
+    let groups = shards.own_items().len();
+    let [squares, steps, even] = [credits.squares(), credits.counted.clone(), credits.even()]
+        .map(|values| by_group(values, groups));
+    let of_shard = |shard: usize| {
+        let own = shards.places_of(shard);
+        [&squares, &steps, &even].map(|values| values[own.clone()].iter().sum())
     };
-    let credits = credits.slice([0..learn_steps, 0..num_envs]);
-    let mask = mask.clone().slice([0..learn_steps, 0..num_envs]);
-    let credits = credits.reshape([learn_steps, num_groups, group_size]);
-    let spread = credits.clone().max_dim(2) - credits.clone().min_dim(2);
-    let counted = mask.clone().reshape([learn_steps, num_groups, group_size]);
-    let uneven = (spread * counted.clone().max_dim(2)).max_dim(0);
-    let centred = credits.clone() - credits.mean_dim(2);
-    let scaled = match config.scale_rewards {
-        Scale::None => centred,
-        Scale::Group => {
-            let variance = centred.clone().square().sum_dim(2) / (group_size as f32 - 1.0);
-            centred / (variance.sqrt() + STD_EPSILON)
-        }
-        Scale::Batch => {
-            let steps = counted.clone().sum().reshape([1, 1, 1]);
-            let squares = (centred.clone().square() * counted).sum().reshape([1, 1, 1]);
-            centred / ((squares / steps).sqrt() + STD_EPSILON)
-        }
-    };
-    Advantages {
-        values: scaled.reshape([learn_steps, num_envs]) * mask.clone(),
-        mask,
-        zero_variance: uneven.lower_equal_elem(0.0).float().mean().reshape([1]),
+    let ours: Vec<[f64; 3]> = shards.own().map(of_shard).collect();
+    let [squares, steps, even] = team.sum_numbers(shards, &ours)?;
+    let number = |x: f64| Tensor::from_floats([x as f32], &trajectory.obs.device());
+    let deviation = number((squares / steps).sqrt());
+    let zero_variance = number(even / shards.items() as f64);
+    Ok(credits.scaled(config.scale_rewards, deviation, zero_variance))
+}
+
+/// The sum over each of so many groups, of `[steps, groups, members]`.
+fn by_group(values: Tensor<3>, groups: usize) -> Vec<f64> {
+    let [steps, _, members] = values.dims();
+    let values = device::fetch(values.reshape([steps * groups * members]));
+    let mut sums = vec![0.0; groups];
+    for (row, values) in values.chunks_exact(members).enumerate() {
+        sums[row % groups] += values.iter().copied().map(f64::from).sum::<f64>();
+    }
+    sums
+}
+
+/// What steps are credited with, group by group: `[learn_steps, num_groups, group_size]`.
+struct Credits {
+    values: Tensor<3>,
+    /// The same without the mean of the group's members.
+    centred: Tensor<3>,
+    /// 1 where a step counts.
+    counted: Tensor<3>,
+}
+
+impl Credits {
+    fn new(
+        trajectory: &Trajectory,
+        mask: &Tensor<2>,
+        [group_size, learn_steps]: [usize; 2],
+        config: &AdvantageConfig,
+    ) -> Self {
+        let [_, num_envs, _] = trajectory.dims();
+        assert_eq!(num_envs % group_size, 0, "groups must be whole");
+        let num_groups = num_envs / group_size;
+        let rewards = trajectory.rewards.clone() * mask.clone();
+        let credits = match config.estimator {
+            Estimator::Return => returns(rewards, &trajectory.ends(), mask),
+            Estimator::RewardToGo => rewards_to_go(rewards, &trajectory.ends(), config.discount),
+        };
+        let learnt = |values: Tensor<2>| {
+            let values = values.slice([0..learn_steps, 0..num_envs]);
+            values.reshape([learn_steps, num_groups, group_size])
+        };
+        let (values, counted) = (learnt(credits), learnt(mask.clone()));
+        let centred = values.clone() - values.clone().mean_dim(2);
+        Self { values, centred, counted }
+    }
+
+    /// The squares of the centred ones, over the steps that count.
+    fn squares(&self) -> Tensor<3> {
+        self.centred.clone().square() * self.counted.clone()
+    }
+
+    /// 1 for each group whose members are credited alike at every step that counts: `[1, num_groups, 1]`.
+    fn even(&self) -> Tensor<3> {
+        let spread = self.values.clone().max_dim(2) - self.values.clone().min_dim(2);
+        let uneven = (spread * self.counted.clone().max_dim(2)).max_dim(0);
+        uneven.lower_equal_elem(0.0).float()
+    }
+
+    /// The advantages, where `deviation` is the standard deviation of all that counts, `[1]`.
+    fn scaled(self, scale: Scale, deviation: Tensor<1>, zero_variance: Tensor<1>) -> Advantages {
+        let [learn_steps, num_groups, group_size] = self.values.dims();
+        let scaled = match scale {
+            Scale::None => self.centred.clone(),
+            Scale::Group => {
+                let squares = self.centred.clone().square().sum_dim(2);
+                let variance = squares / (group_size as f32 - 1.0);
+                self.centred.clone() / (variance.sqrt() + STD_EPSILON)
+            }
+            Scale::Batch => self.centred.clone() / (deviation.reshape([1, 1, 1]) + STD_EPSILON),
+        };
+        let by_game = |values: Tensor<3>| values.reshape([learn_steps, num_groups * group_size]);
+        let mask = by_game(self.counted);
+        Advantages { values: by_game(scaled) * mask.clone(), mask, zero_variance }
     }
 }
 

@@ -1,11 +1,12 @@
 //! The same advantages on the CPU's threads, in the host's memory.
 //!
-//! Each group's advantages are computed by one thread, and what concerns all groups is summed in their order, so that
-//! any number of threads gives the same bytes.
+//! Each group's advantages are computed by one thread, and what concerns all groups is added up by shards, so that
+//! any number of threads, and of members that share a run, gives the same bytes.
 
 use super::STD_EPSILON;
 use crate::config::{AdvantageConfig, Estimator, RolloutConfig, Scale};
 use crate::data::{End, HostTrajectory};
+use crate::parallel::{Shards, Team, TeamError};
 use rayon::prelude::*;
 
 /// Advantages of a trajectory. A buffer serves all iterations of a run.
@@ -31,7 +32,11 @@ struct Group {
 
 impl HostAdvantages {
     /// Puts the advantages of `trajectory` in place of what was here before; those of
-    /// [`advantages`](super::advantages), under the mask of `rollout.auto_reset`.
+    /// [`advantages`](super::advantages), under the mask of `rollout.auto_reset`. The trajectory is that of our
+    /// part of the groups, in `shards` that the members of `team` share; `rollout` tells of that part alone.
+    ///
+    /// # Errors
+    /// If another member is gone or silent.
     ///
     /// # Panics
     /// If the trajectory is not one of `rollout`.
@@ -40,7 +45,8 @@ impl HostAdvantages {
         trajectory: &HostTrajectory,
         rollout: &RolloutConfig,
         config: &AdvantageConfig,
-    ) {
+        (shards, team): (&Shards, &Team),
+    ) -> Result<(), TeamError> {
         let HostTrajectory { num_envs, num_steps, .. } = *trajectory;
         let (members, learn_steps) = (rollout.group_size, rollout.learn_steps);
         assert_eq!(num_envs, rollout.num_envs(), "games of the rollout");
@@ -67,15 +73,23 @@ impl HostAdvantages {
                 Group { is_even, squares }
             })
             .collect();
-        if config.scale_rewards == Scale::Batch {
+        let of_shard = |shard: usize| {
+            let own = shards.places_of(shard);
+            let steps: usize = self.counts[own.start * members..own.end * members].iter().sum();
+            let groups = &groups[own];
             let squares: f64 = groups.iter().map(|group| group.squares).sum();
-            let steps: usize = self.counts.iter().sum();
-            let scale = 1.0 / ((squares / steps as f64).sqrt() as f32 + STD_EPSILON);
+            let even = groups.iter().filter(|group| group.is_even).count();
+            [squares, steps as f64, even as f64]
+        };
+        let ours: Vec<[f64; 3]> = shards.own().map(of_shard).collect();
+        let [squares, steps, even] = team.sum_numbers(shards, &ours)?;
+        if config.scale_rewards == Scale::Batch {
+            let scale = 1.0 / ((squares / steps).sqrt() as f32 + STD_EPSILON);
             let values = self.values.par_chunks_mut(members * num_steps);
             values.for_each(|values| values.iter_mut().for_each(|x| *x *= scale));
         }
-        let even = groups.iter().filter(|group| group.is_even).count();
-        self.zero_variance = even as f64 / groups.len() as f64;
+        self.zero_variance = even / shards.items() as f64;
+        Ok(())
     }
 }
 
@@ -219,6 +233,7 @@ mod tests {
         let tensors = trajectory(&rollout);
         let want = advantages(&tensors, &tensors.mask(auto_reset), 5, 17, config);
         let host = HostTrajectory::from_tensors(&tensors);
+        let shards = Shards::new(7, 3);
         let results = [1, 3].map(|threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
             let mut got = HostAdvantages::default();
@@ -226,7 +241,8 @@ mod tests {
             for _ in 0..2 {
                 pool.as_ref()
                     .expect("threads can be had")
-                    .install(|| got.compute(&host, &rollout, config));
+                    .install(|| got.compute(&host, &rollout, config, (&shards, &Team::alone())))
+                    .expect("alone nobody is waited for");
             }
             got
         });

@@ -181,6 +181,8 @@ impl TrainConfig {
             update.gradient_accumulation_steps,
             &format!("1 to the games of a minibatch ({minibatch})"),
         )?;
+        let shards = update.num_shards;
+        check((1..=4096).contains(&shards), "update.num_shards", shards, "1 to 4096")?;
 
         let optimizer = &self.optimizer;
         let rate = optimizer.learning_rate;

@@ -55,6 +55,7 @@ impl TrainConfig {
                 update_epochs: 2,
                 num_minibatches: 4,
                 gradient_accumulation_steps: 1,
+                num_shards: 16,
                 gradient_checkpointing: false,
                 max_grad_norm: 1.0,
             },

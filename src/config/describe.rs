@@ -73,6 +73,7 @@ descriptions! {
     "update.update_epochs": "1 or more", "Passes over the data of an iteration (TRL: num_iterations).";
     "update.num_minibatches": "a divisor of the games played at a time", "Optimiser steps a pass; each takes its share of the games.";
     "update.gradient_accumulation_steps": "1 to the games of a minibatch", "Parts that a minibatch is worked off in, to save memory; the update is the same.";
+    "update.num_shards": "1 to 4096", "Parts of a batch at most; threads, devices and processes share them.";
     "update.gradient_checkpointing": "true, false", "Of a decoder on the CPU: layers are computed anew on the way back, to save memory.";
     "update.max_grad_norm": "0 (off) or more", "Largest norm of the gradient of all parameters together.";
     "optimizer.learning_rate": "above 0", "The highest learning rate of the run.";

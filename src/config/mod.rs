@@ -49,7 +49,29 @@ pub struct TrainConfig {
     pub data: DataConfig,
 }
 
+/// As many shards as eight members share well.
+fn sixteen() -> usize {
+    16
+}
+
 impl TrainConfig {
+    /// How `items` groups of games or windows of a dataset are cut: the number of shards, and that of the strata they
+    /// are made of. There are `update.num_shards` strata, or as many as get something of every minibatch, and as many
+    /// shards, or as many as have `least` steps of a minibatch.
+    pub fn shards(&self, items: usize, least: usize) -> [usize; 2] {
+        let (size, steps) = match self.data.is_on() {
+            true => (self.data.batch_size.min(items), self.data.window),
+            false => {
+                let games = items * self.rollout.group_size;
+                (games / self.update.num_minibatches, self.rollout.learn_steps)
+            }
+        };
+        let most = self.update.num_shards.clamp(1, items);
+        let gets = |strata: &usize| items / strata * size >= items;
+        let strata = (1..=most).rev().find(gets).unwrap_or(1);
+        [(size * steps / least).clamp(1, strata), strata]
+    }
+
     /// Steps that an iteration learns from at most: those that its games play, or those of its batches
     /// of windows.
     pub fn steps_per_iteration(&self) -> u64 {
@@ -275,6 +297,10 @@ pub struct UpdateConfig {
     pub num_minibatches: usize,
     /// Parts that a minibatch is worked off in, to save memory; the update is the same.
     pub gradient_accumulation_steps: usize,
+    /// Logical shards of a batch, at most: what each gives is added up in one tree, so that the result does not
+    /// depend on how many threads, devices or processes share them.
+    #[serde(default = "sixteen")]
+    pub num_shards: usize,
     /// Whether a decoder that learns on the CPU keeps only what lies between its layers and computes them
     /// anew on the way back (Chen et al. 2016): less memory, a third more work, the same update.
     #[serde(default)]

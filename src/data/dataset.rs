@@ -63,6 +63,11 @@ impl Dataset {
         Ok(Self { manifest, shards })
     }
 
+    /// The files of its shards, those that are held out behind the others.
+    pub fn files(&self) -> Vec<&Path> {
+        self.shards.iter().map(|(path, _)| path.as_path()).collect()
+    }
+
     /// What it is of.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest

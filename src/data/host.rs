@@ -42,16 +42,8 @@ pub struct HostTrajectory {
 /// Numbers of an observation come in multiples of this.
 pub const OBS_MULTIPLE: usize = 4;
 
-/// Sums over the episodes of a trajectory.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Totals {
-    /// The sum of the scores of the episodes that ended.
-    pub score_sum: f64,
-    /// Episodes that ended.
-    pub episodes: f64,
-    /// The mean reward of a step.
-    pub mean_reward: f64,
-}
+/// Sums over the steps of a game: of the scores of the episodes that ended, of these episodes, of the rewards.
+pub type GameSums = [f64; 3];
 
 impl HostTrajectory {
     /// Makes room for so many games, steps and features. What was in the memory is of no use then.

@@ -16,7 +16,7 @@ mod windows;
 pub use dataset::{Dataset, DatasetWriter};
 pub use error::{DatasetError, MANIFEST};
 pub(crate) use host::by_game;
-pub use host::{HostTrajectory, OBS_MULTIPLE, Totals};
+pub use host::{GameSums, HostTrajectory, OBS_MULTIPLE};
 pub use manifest::{Manifest, Standard};
 pub use recording::{
     ENDED, Part, Recording, RecordingAdvantages, RecordingError, TERMINATED, TRUNCATED, summary,

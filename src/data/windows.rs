@@ -72,6 +72,11 @@ impl Pieces {
         Self { steps, cut, pieces, scale }
     }
 
+    /// Some of them, which weigh what they weigh among all.
+    pub fn some(self, which: Range<usize>) -> Self {
+        Self { pieces: self.pieces[which].to_vec(), ..self }
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.pieces.len()

@@ -8,6 +8,9 @@ use burn::cubecl::prelude::{BufferArg, CubeCount, CubeDim};
 use burn::tensor::{Device, Int, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
+/// A buffer as a field of a struct that a kernel is launched with; [`argument`] gives what is bound to it.
+pub(crate) type Buffer<T> = Box<[T]>;
+
 /// The CubeCL tensor behind a Burn tensor, contiguous.
 pub(crate) fn cube_tensor<const D: usize>(tensor: Tensor<D>) -> CubeTensor {
     contiguous(tensor.try_into_primitive::<Cube>())

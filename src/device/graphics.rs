@@ -5,13 +5,18 @@ use burn::tensor::{Device, DeviceKind};
 use burn_wgpu::{WgpuBackend, WgpuSetup};
 use std::collections::HashMap;
 use std::sync::Mutex;
-use wgpu::{Adapter, Backend, Backends, DeviceType, Instance, InstanceDescriptor};
+use wgpu::{
+    Adapter, Backend, Backends, DeviceDescriptor, DeviceType, Features, Instance,
+    InstanceDescriptor, MemoryHints, RequestDeviceError,
+};
 
-/// An adapter and how Burn addresses it.
+/// An adapter and how Burn addresses it, if it can.
 struct Found {
     info: DeviceInfo,
-    kind: DeviceKind,
+    kind: Option<DeviceKind>,
     api: WgpuBackend,
+    adapter: Adapter,
+    instance: Instance,
 }
 
 /// Names in this build, and the interface each is bound to.
@@ -47,12 +52,14 @@ fn find() -> Vec<Found> {
             }
             let number = numbers.entry((about.backend, about.device_type)).or_default();
             let (kind, words) = match about.device_type {
-                DeviceType::DiscreteGpu => (DeviceKind::DiscreteGpu(*number), "discrete gpu"),
-                DeviceType::IntegratedGpu => (DeviceKind::IntegratedGpu(*number), "integrated gpu"),
-                DeviceType::VirtualGpu => (DeviceKind::VirtualGpu(*number), "virtual gpu"),
+                DeviceType::DiscreteGpu => (Some(DeviceKind::DiscreteGpu(*number)), "discrete gpu"),
+                DeviceType::IntegratedGpu => {
+                    (Some(DeviceKind::IntegratedGpu(*number)), "integrated gpu")
+                }
+                DeviceType::VirtualGpu => (Some(DeviceKind::VirtualGpu(*number)), "virtual gpu"),
                 // Burn addresses the first adapter of the CPU only.
-                DeviceType::Cpu if *number == 0 => (DeviceKind::Cpu, "software gpu"),
-                _ => continue,
+                DeviceType::Cpu => ((*number == 0).then_some(DeviceKind::Cpu), "software gpu"),
+                DeviceType::Other => continue,
             };
             *number += 1;
             found.push(Found {
@@ -66,6 +73,8 @@ fn find() -> Vec<Found> {
                 },
                 kind,
                 api,
+                adapter: adapter.clone(),
+                instance: instance.clone(),
             });
             index += 1;
         }
@@ -105,13 +114,36 @@ pub(super) fn start(name: &str) -> Result<Device, DeviceError> {
         .filter(|f| f.info.name.split(':').next() == Some(kind))
         .nth(index_of(name))
         .ok_or_else(|| failed("it has gone".to_string()))?;
-    let (device, setup) = Device::wgpu_options()
-        .device_kind(found.kind)
-        .graphics_api(found.api)
-        .init_with_setup()
-        .map_err(|e| failed(e.to_string()))?;
+    let options = Device::wgpu_options();
+    let (device, setup) = match found.kind {
+        Some(kind) => options
+            .device_kind(kind)
+            .graphics_api(found.api)
+            .init_with_setup()
+            .map_err(|e| failed(e.to_string()))?,
+        None => {
+            let setup = open(found).map_err(|e| failed(e.to_string()))?;
+            let device = options.setup(setup.clone()).init().map_err(|e| failed(e.to_string()))?;
+            (device, setup)
+        }
+    };
     started.push(Started { name: name.to_string(), device: device.clone(), setup });
     Ok(device)
+}
+
+/// A device of an adapter that Burn cannot address, as Burn opens those that it can.
+fn open(found: Found) -> Result<WgpuSetup, RequestDeviceError> {
+    let Found { adapter, instance, .. } = found;
+    let descriptor = DeviceDescriptor {
+        required_features: adapter.features()
+            - (Features::MAPPABLE_PRIMARY_BUFFERS | Features::all_experimental_mask()),
+        required_limits: adapter.limits(),
+        memory_hints: MemoryHints::MemoryUsage,
+        ..DeviceDescriptor::default()
+    };
+    let (device, queue) = pollster::block_on(adapter.request_device(&descriptor))?;
+    let backend = adapter.get_info().backend;
+    Ok(WgpuSetup { instance, adapter, device, queue, backend })
 }
 
 /// The largest heap of the adapter's own memory, in bytes, which Vulkan tells.

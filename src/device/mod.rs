@@ -9,7 +9,7 @@ mod usage;
 
 #[cfg(feature = "kernels")]
 pub(crate) use transfers::read_while;
-pub use transfers::{Transfers, count_upload, read, read_async, take_transfers, upload};
+pub use transfers::{Transfers, count_upload, fetch, read, read_async, take_transfers, upload};
 pub use usage::{load, memory, room};
 
 use crate::config::Precision;
@@ -128,6 +128,23 @@ pub fn has_precision(device: &Device, precision: Precision) -> bool {
 #[cfg(not(feature = "kernels"))]
 pub fn has_precision(_device: &Device, _precision: Precision) -> bool {
     false
+}
+
+/// What decides how a device rounds, in words: two of which this is the same compute the same bytes.
+pub fn arithmetic(info: &DeviceInfo) -> String {
+    if info.kind != "cpu" {
+        return format!("{}, {}", info.description, info.api);
+    }
+    #[cfg(target_arch = "x86_64")]
+    let has = [
+        ("avx512", is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512vl")),
+        ("avx2", is_x86_feature_detected!("avx2")),
+        ("fma", is_x86_feature_detected!("fma")),
+    ];
+    #[cfg(not(target_arch = "x86_64"))]
+    let has: [(&str, bool); 0] = [];
+    let has = has.iter().filter(|(_, has)| *has).map(|(name, _)| *name);
+    format!("{} {} {}", info.api, std::env::consts::ARCH, has.collect::<Vec<_>>().join(" "))
 }
 
 /// All devices that this build can use on this machine, the CPU first. Asks every driver.

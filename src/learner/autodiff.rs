@@ -2,7 +2,7 @@
 //! hand on the CPU are.
 
 use super::optimizer::clip_grad_norm;
-use super::order::{Batches, parts};
+use super::order::{Batches, Minibatch, parts};
 use super::schedule::{entropy_coef, learning_rate, total_updates};
 use super::weights::Weights;
 use crate::config::{Engine, TrainConfig};
@@ -12,7 +12,10 @@ use crate::model::{
     Categorical, FastForm, Memory, Model, SequenceLearner, Sequences, flatten, unflatten,
 };
 use crate::objective::{Loss, Steps, Totals, loss};
+use crate::parallel::{Node, Shards, Team, TeamError, add_up, nodes};
 use burn::tensor::{Device, Int, Tensor, TensorData};
+use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A policy in training: its parameters, the optimiser, and a reference policy where one is asked
 /// for.
@@ -21,8 +24,12 @@ pub struct Learner<M: Model> {
     weights: Weights<M>,
     config: TrainConfig,
     batches: Batches,
-    by_hand: Option<SequenceLearner>,
+    team: Team,
+    by_hand: Option<Arc<Mutex<SequenceLearner>>>,
 }
+
+/// Numbers that are added up beside a gradient: [`Loss::SUMS`] and the loss.
+const SUMS: usize = Loss::SUMS.len() + 1;
 
 /// Sums over an update, still on the device.
 #[derive(Clone, Debug)]
@@ -45,12 +52,20 @@ impl<M: Model> Learner<M> {
         let on_cpu = !device::has_kernels(&flatten(&policy).device());
         let by_hand = match policy.fast_form() {
             Some(FastForm::Decoder(decoder)) if on_cpu && config.engine != Engine::General => {
-                Some(SequenceLearner::new(decoder.shape(), config.update.gradient_checkpointing))
+                let checkpointing = config.update.gradient_checkpointing;
+                let learner = SequenceLearner::new(decoder.shape(), checkpointing);
+                Some(Arc::new(Mutex::new(learner)))
             }
             _ => None,
         };
         let (weights, batches) = (Weights::new(policy, config), Batches::new(config));
-        Self { weights, config: config.clone(), batches, by_hand }
+        Self { weights, config: config.clone(), batches, team: Team::alone(), by_hand }
+    }
+
+    /// Learns from games, or windows of a dataset, in these shards, which the members of `team` share.
+    pub fn sharing(self, shards: Shards, team: Team) -> Self {
+        let batches = Batches::of_shards(&self.config, shards);
+        Self { batches, team, ..self }
     }
 
     /// Learns from trajectories that are the batches of their iteration, one after the other.
@@ -74,20 +89,27 @@ impl<M: Model> Learner<M> {
         &mut self.weights
     }
 
+    /// Steps of a minibatch that make up a shard at least. A pass of autodiff costs much, however small it is.
+    pub fn shard_steps(&self) -> usize {
+        if self.by_hand.is_some() { 1024 } else { 2048 }
+    }
+
     /// `update_epochs` passes over the trajectory of `iteration` in `num_minibatches` steps each.
     ///
-    /// `advantages` and `mask` are `[num_steps, num_envs]`, as the trajectory's own steps.
+    /// `advantages` and `mask` are `[num_steps, num_envs]`, as the trajectory's own steps, all of our shards.
+    ///
+    /// # Errors
+    /// If another member of the team is gone or silent.
     pub fn update(
         &mut self,
         trajectory: &Trajectory,
         advantages: &Tensor<2>,
         mask: &Tensor<2>,
         iteration: u32,
-    ) -> UpdateStats {
+    ) -> Result<UpdateStats, TeamError> {
         let [_, num_envs, _] = trajectory.dims();
         let update = self.config.update.clone();
         let device = trajectory.obs.device();
-        let entropy_coef = entropy_coef(&self.config, iteration);
         let mut experience = Experience {
             obs: trajectory.obs.clone(),
             starts: trajectory.starts(),
@@ -101,60 +123,202 @@ impl<M: Model> Learner<M> {
             smoothed: self.config.loss.label_smoothing > 0.0,
         };
         experience.reference_logprobs =
-            self.weights.reference.as_ref().map(|policy| experience.steps(policy).logprobs);
-        let counted = mask.clone().sum();
+            self.weights.reference.as_ref().map(|policy| self.logprobs(&experience, policy));
         let minibatches = self.batches.of(iteration, num_envs);
+        let (counts, counted) = self.counts(mask, &minibatches)?;
+        let entropy_coef = entropy_coef(&self.config, iteration);
         let zeros = |len: usize| Tensor::<1>::zeros([len], &device);
-        let (mut sums, mut losses, mut norms) = (zeros(Loss::SUMS.len()), zeros(1), zeros(1));
-        let mut learnt = zeros(1);
-        for minibatch in &minibatches {
-            let steps = if minibatch.len() == num_envs {
-                counted.clone()
-            } else {
-                mask.clone().select(1, indices(minibatch, &device)).sum()
-            };
-            learnt = learnt + steps.clone();
+        let (mut sums, mut norms) = (zeros(Loss::SUMS.len() + 1), zeros(1));
+        for (minibatch, steps) in minibatches.iter().zip(&counts) {
             let totals = Totals {
-                games: minibatch.len(),
-                steps,
+                games: minibatch.size,
+                steps: steps.clone(),
                 rollout_share: counted.clone() / update.num_minibatches as f32,
             };
-            let mut gradient = self.weights.params.zeros_like();
-            let parts = parts(minibatch, update.gradient_accumulation_steps);
-            for part in parts.filter(|part| !part.is_empty()) {
-                let some =
-                    (part.len() != num_envs).then(|| experience.games(indices(part, &device)));
-                let part = some.as_ref().unwrap_or(&experience);
-                let loss = |steps| loss(&self.config.loss, entropy_coef, &steps, &totals);
-                let (loss, of_part) = match &mut self.by_hand {
-                    Some(learner) => part.gradient_by_hand(learner, &self.weights, loss),
-                    None => part.gradient(&self.weights, loss),
-                };
-                gradient = gradient + of_part;
-                sums = sums + loss.sums.without_autodiff();
-                losses = losses + loss.loss.without_autodiff();
-            }
+            let by = |steps: Steps| loss(&self.config.loss, entropy_coef, &steps, &totals);
+            let (gradient, of_all) = self.gradient(&experience, minibatch, &by)?;
+            sums = sums + of_all;
             let (gradient, norm) = clip_grad_norm(gradient, update.max_grad_norm);
             norms = norms + norm;
-            let rate = learning_rate(
-                &self.config.optimizer,
-                self.weights.optimizer.steps,
-                total_updates(&self.config),
-            );
-            self.weights.params = self.weights.optimizer.step(
-                self.weights.params.clone(),
-                gradient,
-                rate,
-                &self.config.optimizer,
-            );
+            self.step(gradient)?;
         }
         // Games are new in each iteration, and every epoch takes all of them.
-        if !self.config.data.is_on() {
-            learnt = counted * update.update_epochs as f32;
-        }
+        let learnt = match self.config.data.is_on() {
+            true => Tensor::cat(counts, 0).sum(),
+            false => counted * update.update_epochs as f32,
+        };
         let updates = minibatches.len() as f32;
+        let losses = sums.clone().narrow(0, Loss::SUMS.len(), 1);
+        let sums = sums.narrow(0, 0, Loss::SUMS.len());
         let means = vec![sums / learnt, losses / updates, norms / updates];
-        UpdateStats { means: Tensor::cat(means, 0) }
+        Ok(UpdateStats { means: Tensor::cat(means, 0) })
+    }
+
+    /// The log-probabilities of all actions under a policy, `[num_steps, num_envs]`: on the CPU shard by shard, so
+    /// that their rounding does not depend on how many shards are ours.
+    fn logprobs(&self, experience: &Experience<M::Memory>, policy: &M) -> Tensor<2> {
+        let ([_, num_envs, _], device) = (experience.obs.dims(), experience.obs.device());
+        if device::has_kernels(&device) {
+            return experience.steps(policy).logprobs;
+        }
+        let shards = self.batches.shards(num_envs);
+        let logprobs = shards.own().map(|shard| {
+            let games: Vec<i32> = shards.places_of(shard).map(|game| game as i32).collect();
+            experience.games(indices(&games, &device)).steps(policy).logprobs
+        });
+        Tensor::cat(logprobs.collect(), 1)
+    }
+
+    /// Whether nothing of an update needs to be known in host memory: so on a device of one's own.
+    fn stays_on_device(&self) -> bool {
+        self.team.size() == 1 && device::has_kernels(&self.weights.params.device())
+    }
+
+    /// The steps that count in each minibatch, and in all games: `[1]` each.
+    fn counts(
+        &self,
+        mask: &Tensor<2>,
+        minibatches: &[Minibatch],
+    ) -> Result<(Vec<Tensor<1>>, Tensor<1>), TeamError> {
+        let ([_, num_envs], device) = (mask.dims(), mask.device());
+        if self.stays_on_device() {
+            let counted = mask.clone().sum();
+            let count = |one: &Minibatch| match one.games() {
+                games if games.len() == num_envs => counted.clone(),
+                games => mask.clone().select(1, indices(games, &device)).sum(),
+            };
+            return Ok((minibatches.iter().map(count).collect(), counted));
+        }
+        let lengths = device::fetch(mask.clone().sum_dim(0).reshape([num_envs]));
+        let count = |one: &Minibatch| {
+            one.games().iter().map(|game| f64::from(lengths[*game as usize])).sum::<f64>()
+        };
+        let all = lengths.iter().copied().map(f64::from).sum();
+        let ours: Vec<f64> = minibatches.iter().map(count).chain([all]).collect();
+        let counts = self.team.total(&ours)?.into_iter();
+        let mut counts: Vec<Tensor<1>> =
+            counts.map(|x| Tensor::from_floats([x as f32], &device)).collect();
+        let counted = counts.pop().expect("the last is that of all");
+        Ok((counts, counted))
+    }
+
+    /// The gradient of a minibatch, and the sums over it: [`Loss::SUMS`] and the loss.
+    fn gradient(
+        &self,
+        experience: &Experience<M::Memory>,
+        minibatch: &Minibatch,
+        loss: &(impl Fn(Steps) -> Loss + Sync),
+    ) -> Result<(Tensor<1>, Tensor<1>), TeamError> {
+        let accumulation = self.config.update.gradient_accumulation_steps;
+        if self.stays_on_device() {
+            return Ok(self.pass(experience, minibatch.games(), accumulation, loss));
+        }
+        let device = self.weights.params.device();
+        let sum = if self.team.has_devices() {
+            let ours = self.pass(experience, minibatch.games(), accumulation, loss);
+            if let Some(collective) = &self.team.hardware().collective {
+                let sum = collective.sum(&self.team, Tensor::cat(vec![ours.0, ours.1], 0))?;
+                let num_params = self.weights.params.dims()[0];
+                let part = |start, len| sum.clone().narrow(0, start, len);
+                return Ok((part(0, num_params), part(num_params, SUMS)));
+            }
+            let (vector, numbers) = numbers(ours);
+            self.team.sum_of_members(vector, numbers.to_vec())?
+        } else {
+            let shards = self.batches.shards(experience.obs.dims()[1]);
+            let parts = accumulation.div_ceil(shards.count());
+            let shard = |shard: usize| {
+                let games = minibatch.shard(shard - shards.own().start);
+                numbers(self.pass(experience, games, parts, loss))
+            };
+            let mut all: Vec<_> = self.each(shards.own(), &shard).into_iter().map(Some).collect();
+            let ours = nodes(shards.count(), &shards.own()).into_iter().map(|node| {
+                let leaves = (0..node.len()).map(|at| {
+                    let leaf = all[node.start + at - shards.own().start].take();
+                    (at..at + 1, leaf.expect("every shard is in one node"))
+                });
+                let (vector, numbers) = add_up(node.len(), leaves.collect(), &plus);
+                Node { shards: node, vector, numbers: numbers.to_vec() }
+            });
+            self.team.sum(&shards, ours.collect(), [self.weights.params.dims()[0], SUMS])?
+        };
+        let sums: Vec<f32> = sum.numbers.iter().map(|x| *x as f32).collect();
+        let upload = |values: Vec<f32>| {
+            let count = values.len();
+            Tensor::from_data(TensorData::new(values, [count]), &device)
+        };
+        Ok((upload(sum.vector), upload(sums)))
+    }
+
+    /// What `shard` gives for each of some shards, on as many threads as there are: threads of their own, since
+    /// those of the pool would take up a second shard while they wait within the first.
+    fn each<T: Send>(&self, shards: Range<usize>, shard: &(impl Fn(usize) -> T + Sync)) -> Vec<T> {
+        let threads = rayon::current_num_threads().min(shards.len());
+        if threads == 1 || self.by_hand.is_some() {
+            return shards.map(shard).collect();
+        }
+        let part = |thread: usize| {
+            let own = shards.clone().skip(thread).step_by(threads);
+            own.map(shard).collect::<Vec<_>>().into_iter()
+        };
+        std::thread::scope(|scope| {
+            let others: Vec<_> =
+                (1..threads).map(|thread| scope.spawn(move || part(thread))).collect();
+            let mut parts = vec![part(0)];
+            for other in others {
+                parts.push(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            }
+            let next = |i: usize| parts[i % threads].next();
+            (0..shards.len()).map_while(next).collect()
+        })
+    }
+
+    /// The gradient of some games of a minibatch, in so many parts, and the sums over them.
+    fn pass(
+        &self,
+        experience: &Experience<M::Memory>,
+        games: &[i32],
+        count: usize,
+        loss: &impl Fn(Steps) -> Loss,
+    ) -> (Tensor<1>, Tensor<1>) {
+        let ([_, num_envs, _], device) = (experience.obs.dims(), experience.obs.device());
+        let mut gradient = self.weights.params.zeros_like();
+        let mut sums = Tensor::<1>::zeros([SUMS], &device);
+        for part in parts(games, count).filter(|part| !part.is_empty()) {
+            // On the CPU in the order of the minibatch, even if that takes all of our games: sums are made in it.
+            let is_all = self.stays_on_device() && part.len() == num_envs;
+            let some = (!is_all).then(|| experience.games(indices(part, &device)));
+            let part = some.as_ref().unwrap_or(experience);
+            let (loss, of_part) = match &self.by_hand {
+                Some(learner) => {
+                    let mut learner = learner.lock().unwrap_or_else(PoisonError::into_inner);
+                    part.gradient_by_hand(&mut learner, &self.weights, loss)
+                }
+                None => part.gradient(&self.weights, loss),
+            };
+            gradient = gradient + of_part;
+            let of_part = [loss.sums.without_autodiff(), loss.loss.without_autodiff()];
+            sums = sums + Tensor::cat(of_part.to_vec(), 0);
+        }
+        (gradient, sums)
+    }
+
+    /// One step of the optimiser. Where members have devices of their own, which may round in their own ways, the
+    /// first one's parameters are everyone's.
+    fn step(&mut self, gradient: Tensor<1>) -> Result<(), TeamError> {
+        let (weights, config) = (&mut self.weights, &self.config.optimizer);
+        let rate = learning_rate(config, weights.optimizer.steps, total_updates(&self.config));
+        weights.params = weights.optimizer.step(weights.params.clone(), gradient, rate, config);
+        let device = weights.params.device();
+        if self.team.differs() {
+            let params = match self.team.is_first() {
+                true => device::fetch(weights.params.clone()),
+                false => Vec::new(),
+            };
+            let params = self.team.from_first(bytemuck::cast_slice(&params))?;
+            weights.params = device::upload(bytemuck::pod_collect_to_vec(&params), &device);
+        }
+        Ok(())
     }
 
     /// What the policy remembered before a trajectory's first step.
@@ -303,6 +467,25 @@ impl<R: Memory> Experience<R> {
 /// The numbers of a tensor that lies in host memory.
 fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_into_vec().expect("models compute in f32")
+}
+
+/// A gradient and the sums beside it, in host memory.
+fn numbers((gradient, sums): (Tensor<1>, Tensor<1>)) -> (Vec<f32>, [f64; SUMS]) {
+    let count = gradient.dims()[0];
+    let mut all = device::fetch(Tensor::cat(vec![gradient, sums], 0));
+    let sums = std::array::from_fn(|i| f64::from(all[count + i]));
+    all.truncate(count);
+    (all, sums)
+}
+
+/// The sum of two of these.
+fn plus(
+    (mut vector, mut numbers): (Vec<f32>, [f64; SUMS]),
+    (other, more): (Vec<f32>, [f64; SUMS]),
+) -> (Vec<f32>, [f64; SUMS]) {
+    vector.iter_mut().zip(&other).for_each(|(sum, x)| *sum += x);
+    numbers.iter_mut().zip(more).for_each(|(sum, x)| *sum += x);
+    (vector, numbers)
 }
 
 fn indices(games: &[i32], device: &Device) -> Tensor<1, Int> {

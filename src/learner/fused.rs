@@ -5,12 +5,14 @@
 //! on the order in which units get to it: two runs give the same bytes.
 
 use super::UpdateStats;
-use super::gradient_kernel::{SUMS, ShareLaunch, Spread, Tiling, gradient_kernel};
+use super::fused_sharing::Minibatches;
+use super::gradient_kernel::{ShareLaunch, gradient_kernel};
 use super::loss_kernels::*;
 use super::optimizer::factors;
 use super::optimizer_kernels::*;
-use super::order::of_games;
+use super::order::Batches;
 use super::schedule::{entropy_coef, learning_rate, total_updates};
+use super::tiles::{SUMS, Spread, Tiling};
 use super::weights::Weights;
 use crate::config::TrainConfig;
 use crate::data::{Part, Recording, RecordingAdvantages};
@@ -19,7 +21,7 @@ use crate::math::adamw::FactorsLaunch;
 use crate::model::kernels::MlpShape;
 use crate::model::{FlatMlp, Mlp, Observer, flatten};
 use crate::objective::{Coefficients, CoefficientsLaunch, Form};
-use crate::rng::Stream;
+use crate::parallel::{Shards, Team, TeamError};
 use burn::backend::{Cube, DType};
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
@@ -35,8 +37,9 @@ const LAUNCH_SAMPLES: usize = 1 << 20;
 pub struct FusedLearner {
     weights: Weights<Mlp>,
     config: TrainConfig,
-    shuffle_key: u32,
-    mlp: MlpShape,
+    pub(super) batches: Batches,
+    pub(super) team: Team,
+    pub(super) mlp: MlpShape,
     loss: Form,
     tiling: Tiling,
 }
@@ -44,13 +47,11 @@ pub struct FusedLearner {
 /// What the kernels of an update have in common.
 struct Update<'a, O: Observer> {
     learner: &'a FusedLearner,
-    observer: O,
-    shapes: Shapes,
+    plan: Plan<O>,
     recording: &'a Recording,
     steps: usize,
     parts: Vec<PartBuffers>,
-    /// The games of each minibatch, part by part.
-    order: Vec<u32>,
+    minibatches: Minibatches,
     order_buffer: CubeTensor,
     summary: CubeTensor,
     /// Numbers before the ratios in the summary.
@@ -85,9 +86,15 @@ impl FusedLearner {
         let tiling = Tiling::new(&mlp, element(config.precision).size());
         let loss = Form::of(&config.loss);
         let weights = Weights::new(policy, config);
-        let shuffle_key = Stream::Shuffle.key(config.seed);
         let tiling = tiling.expect("f32 takes the most room");
-        Self { weights, config: config.clone(), shuffle_key, mlp, loss, tiling }
+        let (config, batches) = (config.clone(), Batches::new(config));
+        Self { weights, config, batches, team: Team::alone(), mlp, loss, tiling }
+    }
+
+    /// Learns from games in these shards, which the members of `team` share.
+    pub fn sharing(self, shards: Shards, team: Team) -> Self {
+        let batches = Batches::of_shards(&self.config, shards);
+        Self { batches, team, ..self }
     }
 
     /// Parameters, optimiser and reference policy.
@@ -119,8 +126,8 @@ impl FusedLearner {
         advantages: &RecordingAdvantages,
         observer: O,
         iteration: u32,
-    ) -> UpdateStats {
-        let update = Update::new(self, recording, advantages, observer, iteration);
+    ) -> Result<UpdateStats, TeamError> {
+        let update = Update::new(self, recording, advantages, observer, iteration)?;
         let like = &update.summary;
         let device = advantages.summary.device();
         let means = cube_tensor(Tensor::<1>::zeros([UpdateStats::LEN], &device));
@@ -134,10 +141,13 @@ impl FusedLearner {
         let mut after = room(like, &[3 * num_params], DType::F32);
         let mut steps = self.weights.optimizer.steps;
         for number in 0..self.config.update.update_epochs * self.config.update.num_minibatches {
-            let gradient = update.gradient(&before, number);
+            let gradient = self.shared_gradient(update.gradient(&before, number))?;
             steps += 1;
             self.step(&gradient, &before, &after, &update.summary, &means, steps);
             std::mem::swap(&mut before, &mut after);
+            if self.team.differs() {
+                before = self.first_params(before)?;
+            }
         }
         drop(update);
         let state = Tensor::<1>::from_primitive::<Cube>(before);
@@ -146,22 +156,7 @@ impl FusedLearner {
         self.weights.optimizer.first_moment = part(1);
         self.weights.optimizer.second_moment = part(2);
         self.weights.optimizer.steps = steps;
-        UpdateStats { means: Tensor::from_primitive::<Cube>(means) }
-    }
-
-    /// The games of every minibatch of the update; those of a minibatch part by part where there are
-    /// parts.
-    fn order(&self, recording: &Recording, iteration: u32) -> Vec<u32> {
-        let minibatches = of_games(&self.config, self.shuffle_key, iteration, recording.num_envs);
-        let mut all = Vec::with_capacity(minibatches.iter().map(Vec::len).sum());
-        for minibatch in minibatches {
-            let first = all.len();
-            all.extend(minibatch.iter().map(|env| *env as u32));
-            if recording.parts.len() > 1 {
-                all[first..].sort_unstable();
-            }
-        }
-        all
+        Ok(UpdateStats { means: Tensor::from_primitive::<Cube>(means) })
     }
 
     /// AdamW from `before` to `after`, `[3, num_params]`.
@@ -195,14 +190,15 @@ impl FusedLearner {
                 CubeCount::Static(num_params.div_ceil(ADAMW_UNITS) as u32, 1, 1),
                 CubeDim::new_1d(ADAMW_UNITS as u32),
                 argument(gradient),
-                argument(before),
-                argument(after),
-                argument(summary),
-                argument(means),
+                MovingParamsLaunch::new(argument(before), argument(after)),
+                MeansLaunch::new(
+                    argument(summary),
+                    argument(means),
+                    update.update_epochs as f32,
+                    (update.update_epochs * update.num_minibatches) as f32,
+                ),
                 by,
                 update.max_grad_norm as f32,
-                update.update_epochs as f32,
-                (update.update_epochs * update.num_minibatches) as f32,
                 num_params,
                 update.max_grad_norm > 0.0,
             );
@@ -219,7 +215,7 @@ impl<'a, O: Observer> Update<'a, O> {
         advantages: &RecordingAdvantages,
         observer: O,
         iteration: u32,
-    ) -> Self {
+    ) -> Result<Self, TeamError> {
         assert_eq!(recording.parts.len(), advantages.parts.len(), "advantages of each part");
         assert!(advantages.learn_steps <= recording.num_steps, "advantages of the recording");
         assert_eq!(observer.num_features(), learner.mlp.features, "the observer's features");
@@ -227,28 +223,26 @@ impl<'a, O: Observer> Update<'a, O> {
         assert_eq!(observer.num_words() + 1, words, "the observer's words, and the action's");
         let update = &learner.config.update;
         let minibatches = update.update_epochs * update.num_minibatches;
-        let games = recording.num_envs / update.num_minibatches;
         let device = advantages.summary.device();
-        let order = learner.order(recording, iteration);
-        let words: Vec<i32> = order.iter().map(|env| *env as i32).collect();
+        let games = learner.minibatches(recording, iteration);
+        let words: Vec<i32> = games.order.iter().map(|env| *env as i32).collect();
         let order_buffer = Tensor::<1, Int>::from_data(TensorData::from(words.as_slice()), &device);
         let order_buffer = cube_ints(order_buffer);
         let recorded = cube_tensor(advantages.summary.clone());
         let sequences = COUNTS + minibatches;
-        let summary = room(&recorded, &[sequences + 2 * games], DType::F32);
-        let shapes = Shapes {
-            mlp: learner.mlp,
-            loss: learner.loss,
-            last_word: recording.parts[0].num_words() - 1,
+        let len = sequences + 2 * games.size;
+        let summary = match learner.team.size() {
+            1 => room(&recorded, &[len], DType::F32),
+            _ => learner.shared_summary(advantages, &games, len)?,
         };
+        let (mlp, loss, tiling) = (learner.mlp, learner.loss, learner.tiling);
         let mut this = Self {
             learner,
-            observer,
-            shapes,
+            plan: Plan { observer, mlp, loss, tiling },
             recording,
             steps: advantages.learn_steps,
             parts: Vec::new(),
-            order,
+            minibatches: games,
             order_buffer,
             summary,
             sequences,
@@ -258,11 +252,13 @@ impl<'a, O: Observer> Update<'a, O> {
         let mut first_env = 0;
         for (part, advantages) in recording.parts.iter().zip(&advantages.parts) {
             let part = this.part(part, advantages, first_env, reference.as_ref());
-            this.count(&part, &recorded, games, minibatches);
+            if learner.team.size() == 1 {
+                this.count(&part, &recorded, minibatches);
+            }
             first_env += part.num_envs;
             this.parts.push(part);
         }
-        this
+        Ok(this)
     }
 
     /// The buffers of a part, with the reference policy's log-probabilities.
@@ -295,11 +291,8 @@ impl<'a, O: Observer> Update<'a, O> {
                     argument(&words),
                     argument(&advantages),
                     argument(&extended),
-                    self.steps,
-                    self.recording.num_steps,
-                    num_envs,
-                    self.shapes,
-                    self.observer,
+                    self.sizes(first_env, num_envs),
+                    self.plan,
                     self.input(),
                 );
             }
@@ -308,13 +301,17 @@ impl<'a, O: Observer> Update<'a, O> {
         PartBuffers { first_env, num_envs, words, values, advantages }
     }
 
+    fn sizes(&self, first_env: usize, num_envs: usize) -> PartSizesLaunch {
+        PartSizesLaunch::new(first_env, num_envs, self.recording.num_steps, self.steps)
+    }
+
     /// What enters the network's products, as a type of kernels.
     fn input(&self) -> ElemType {
         element(self.learner.config.precision)
     }
 
     /// Adds the part's share of each minibatch's steps to the summary.
-    fn count(&self, part: &PartBuffers, recorded: &CubeTensor, games: usize, minibatches: usize) {
+    fn count(&self, part: &PartBuffers, recorded: &CubeTensor, minibatches: usize) {
         // SAFETY: the kernel stays below the number of games and minibatches.
         unsafe {
             count_kernel::launch_unchecked(
@@ -325,10 +322,8 @@ impl<'a, O: Observer> Update<'a, O> {
                 argument(&part.advantages),
                 argument(recorded),
                 argument(&self.summary),
-                games,
-                self.steps,
-                part.first_env,
-                part.num_envs,
+                self.minibatches.size,
+                self.sizes(part.first_env, part.num_envs),
             );
         }
     }
@@ -336,16 +331,17 @@ impl<'a, O: Observer> Update<'a, O> {
     /// The games of minibatch `number` in each part: the part, where its games start in the order, and
     /// how many there are. Parts with none are left out.
     fn shares(&self, number: usize) -> Vec<(&PartBuffers, usize, usize)> {
-        let all = self.recording.num_envs / self.learner.config.update.num_minibatches;
-        let games = &self.order[number * all..(number + 1) * all];
+        let Minibatches { order, cuts, .. } = &self.minibatches;
+        let (start, end) = (cuts[number], cuts[number + 1]);
+        let games = &order[start..end];
         let behind = |env: usize| games.partition_point(|game| (*game as usize) < env);
         let single = self.parts.len() == 1;
         let shares = self.parts.iter().map(|part| {
             if single {
-                return (part, number * all, all);
+                return (part, start, end - start);
             }
             let (first, end) = (behind(part.first_env), behind(part.first_env + part.num_envs));
-            (part, number * all + first, end - first)
+            (part, start + first, end - first)
         });
         shares.filter(|(_, _, games)| *games > 0).collect()
     }
@@ -353,16 +349,21 @@ impl<'a, O: Observer> Update<'a, O> {
     /// The gradient of minibatch `number` by the parameters at the start of `params`, and its sums:
     /// `[num_params + SUMS]`.
     fn gradient(&self, params: &CubeTensor, number: usize) -> CubeTensor {
-        let (mlp, tiling) = (&self.learner.mlp, self.learner.tiling);
+        let Plan { mlp, tiling, .. } = &self.plan;
         let width = mlp.num_params() + SUMS;
         let shares = self.shares(number);
         let spread = |games: usize| Spread::new(mlp, tiling.tile, games * self.steps);
-        let rows = shares.iter().map(|(_, _, games)| spread(*games).cubes).sum();
+        let rows: usize = shares.iter().map(|(_, _, games)| spread(*games).cubes).sum();
+        if rows == 0 {
+            // Other members have all of it.
+            let device = Tensor::<1>::from_primitive::<Cube>(params.clone()).device();
+            return cube_tensor(Tensor::<1>::zeros([width], &device));
+        }
         let partials = room(params, &[rows, width], DType::F32);
         let totals = room(params, &[width], DType::F32);
         let mut first_row = 0;
         for (part, first, games) in &shares {
-            let batch = || self.batch(part, number, *first, *games);
+            let batch = || self.batch(number, *first, *games);
             if self.learner.loss.loss_type.ratio_of_game() {
                 self.sequences(part, params, *games, batch());
             }
@@ -370,8 +371,9 @@ impl<'a, O: Observer> Update<'a, O> {
             let cubes = (LAUNCH_SAMPLES / (tiling.tile * spread.tiles)).max(1);
             for first in (0..spread.cubes).step_by(cubes) {
                 let end = spread.cubes.min(first + cubes);
-                let launch = ShareLaunch::new(first, end, spread.tiles, first_row);
-                self.partial_gradients(part, params, &partials, end - first, batch(), launch);
+                let rows = argument(&partials);
+                let share = ShareLaunch::new(rows, first, end, spread.tiles, first_row);
+                self.partial_gradients(part, params, end - first, batch(), share);
             }
             first_row += spread.cubes;
         }
@@ -390,21 +392,28 @@ impl<'a, O: Observer> Update<'a, O> {
         totals
     }
 
-    fn batch(&self, part: &PartBuffers, number: usize, first: usize, games: usize) -> BatchLaunch {
+    fn batch(&self, number: usize, first: usize, games: usize) -> BatchLaunch {
         let num_minibatches = self.learner.config.update.num_minibatches;
-        let all_games = self.recording.num_envs / num_minibatches;
+        let Minibatches { cuts, size, .. } = &self.minibatches;
         BatchLaunch::new(
+            argument(&self.summary),
             first,
             games,
-            first - number * all_games,
-            all_games,
+            first - cuts[number],
+            *size,
             number,
             num_minibatches,
-            self.steps,
-            self.recording.num_steps,
-            part.first_env,
-            part.num_envs,
             self.sequences,
+        )
+    }
+
+    fn experience(&self, part: &PartBuffers) -> ExperienceLaunch {
+        ExperienceLaunch::new(
+            argument(&part.words),
+            argument(&part.values),
+            argument(&part.advantages),
+            argument(&self.order_buffer),
+            self.sizes(part.first_env, part.num_envs),
         )
     }
 
@@ -430,15 +439,10 @@ impl<'a, O: Observer> Update<'a, O> {
                 grid(params, games.div_ceil(64)),
                 CubeDim::new_1d(64),
                 argument(params),
-                argument(&part.words),
-                argument(&part.values),
-                argument(&part.advantages),
-                argument(&self.order_buffer),
-                argument(&self.summary),
+                self.experience(part),
                 batch,
                 self.coefficients(),
-                self.shapes,
-                self.observer,
+                self.plan,
                 self.input(),
             );
         }
@@ -449,32 +453,23 @@ impl<'a, O: Observer> Update<'a, O> {
         &self,
         part: &PartBuffers,
         params: &CubeTensor,
-        partials: &CubeTensor,
         cubes: usize,
         batch: BatchLaunch,
-        launch: ShareLaunch,
+        share: ShareLaunch,
     ) {
-        let tiling = self.learner.tiling;
         // SAFETY: the kernel reads nothing for samples beyond the last, and each cube writes its own
         // row. All units of a cube reach its barriers.
         unsafe {
             gradient_kernel::launch_unchecked::<O>(
                 &params.client,
                 grid(params, cubes),
-                CubeDim::new_1d(tiling.units as u32),
+                CubeDim::new_1d(self.plan.tiling.units as u32),
                 argument(params),
-                argument(&part.words),
-                argument(&part.values),
-                argument(&part.advantages),
-                argument(&self.order_buffer),
-                argument(&self.summary),
-                argument(partials),
+                self.experience(part),
                 batch,
+                share,
                 self.coefficients(),
-                launch,
-                tiling,
-                self.shapes,
-                self.observer,
+                self.plan,
                 self.input(),
             );
         }

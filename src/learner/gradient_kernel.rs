@@ -8,6 +8,8 @@
 
 use super::loss_kernels::*;
 use super::neuron::{Dense, Neuron, clear, layers, multiply_add};
+use super::tiles::{SUMS, Tiling};
+use crate::device::buffers::Buffer;
 use crate::math::exp;
 use crate::math::softmax::{logprob, prob};
 use crate::model::kernels::{FeatureSlots, MlpShape, Observer, rounded};
@@ -17,65 +19,12 @@ use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 
-/// Sums that a cube writes after its gradient: those of [`Loss::SUMS`](crate::objective::Loss::SUMS), then the loss.
-pub(super) const SUMS: usize = 5;
-/// Workgroup memory that every device has.
-const SHARED_BYTES: usize = 16 * 1024;
-/// The most samples of a tile: as many sums as a unit keeps in registers.
-const MAX_TILE: usize = 16;
-/// The most units of a cube that every device has.
-const MAX_UNITS: usize = 256;
-/// The most cubes: enough to fill a large GPU.
-const MAX_CUBES: usize = 2048;
-/// The most floats of partial gradients (32 MiB): few enough to be written and read in passing.
-const MAX_PARTIALS: usize = 1 << 23;
-
-/// The units and samples that a cube has at a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Tiling {
-    /// Units of a cube.
-    pub units: usize,
-    /// Samples of a tile.
-    pub tile: usize,
-}
-
-impl Tiling {
-    /// For a perceptron whose inputs take `input_bytes` each; `None` where it is too wide for a cube.
-    pub fn new(shape: &MlpShape, input_bytes: usize) -> Option<Self> {
-        let widest = shape.first.max(shape.second).max(shape.actions);
-        let units = widest.max(64).next_multiple_of(32);
-        let inputs = shape.features + shape.first + shape.second;
-        let floats = shape.second.max(1) + shape.actions + SUMS;
-        let bytes = inputs * input_bytes + floats * size_of::<f32>();
-        let tile = MAX_TILE.min((SHARED_BYTES / bytes).checked_ilog2().map_or(0, |n| 1 << n));
-        (units <= MAX_UNITS && tile > 0).then_some(Self { units, tile })
-    }
-}
-
-/// How the samples of a minibatch in a part are spread over cubes: each takes `tiles` tiles.
-///
-/// It depends on the sizes alone and not on the device, and so do all sums.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Spread {
-    /// Cubes.
-    pub cubes: usize,
-    /// Tiles that a cube works off.
-    pub tiles: usize,
-}
-
-impl Spread {
-    /// For this many samples.
-    pub fn new(shape: &MlpShape, tile: usize, samples: usize) -> Self {
-        let most = (MAX_PARTIALS / (shape.num_params() + SUMS)).clamp(1, MAX_CUBES);
-        let tiles = samples.div_ceil(tile).div_ceil(most).max(1);
-        Self { cubes: samples.div_ceil(tile * tiles), tiles }
-    }
-}
-
-/// What a launch does of a [`Spread`]: the cubes from `first` on, whose rows of partial gradients start
-/// at `first_row`.
-#[derive(CubeType, CubeLaunch, Clone, Copy)]
+/// What a launch does of a [`Spread`](super::tiles::Spread): the cubes from `first` on, whose rows of
+/// partial gradients start at `first_row`.
+#[derive(CubeType, CubeLaunch)]
 pub(super) struct Share {
+    /// Partial gradients and sums, `[rows, num_params + SUMS]`.
+    pub partials: Buffer<f32>,
     /// Its first cube.
     pub first: usize,
     /// The cube behind its last.
@@ -94,21 +43,19 @@ fn observe_tile<O: Observer, I: Float>(
     x: &mut [I],
     start: usize,
     batch: &Batch,
-    #[comptime] tiling: Tiling,
-    #[comptime] features: usize,
-    #[comptime] observer: O,
+    #[comptime] plan: Plan<O>,
 ) {
     let unit = UNIT_POS as usize;
-    let tile = comptime!(tiling.tile);
+    let tile = comptime!(plan.tiling.tile);
     let (sample, share) = (unit % tile, unit / tile);
-    let shares = comptime!(tiling.units / tiling.tile);
+    let shares = comptime!(plan.tiling.units / plan.tiling.tile);
     let number = start + sample;
-    if number < batch.games * batch.steps {
-        let step = step_index(data.order, number % batch.games, number / batch.games, batch);
+    if number < batch.games * data.sizes.learn_steps {
+        let step = data.step(batch, number % batch.games, number / batch.games);
         let to = FeatureSlots { first: sample, step: tile.runtime(), share, shares };
-        O::observe::<I>(data.words, &step.words, x, &to, observer);
+        O::observe::<I>(&data.words, &step.words, x, &to, comptime!(plan.observer));
     } else {
-        for i in range_stepped(share, features, shares) {
+        for i in range_stepped(share, comptime!(plan.mlp.features), shares) {
             x[i * tile + sample] = I::cast_from(0.0f32);
         }
     }
@@ -147,32 +94,29 @@ fn differentiate<O: Observer>(
     z: &mut [f32],
     sums: &mut Array<f32>,
     data: &Experience,
-    summary: &[f32],
     number: usize,
     batch: &Batch,
     by: &Coefficients,
-    #[comptime] tile: usize,
-    #[comptime] shapes: Shapes,
-    #[comptime] observer: O,
+    #[comptime] plan: Plan<O>,
 ) {
     let unit = UNIT_POS as usize;
-    let actions = comptime!(shapes.mlp.actions);
+    let (tile, actions) = comptime!((plan.tiling.tile, plan.mlp.actions));
     let mut counts = false;
-    if number < batch.games * batch.steps {
+    if number < batch.games * data.sizes.learn_steps {
         let game = number % batch.games;
-        let at = step_index(data.order, game, number / batch.games, batch);
-        let sample = load_sample(data, summary, &at, batch, shapes);
+        let at = data.step(batch, game, number / batch.games);
+        let sample = data.sample::<O>(&at, batch, plan);
         counts = sample.counts;
         if sample.counts {
-            mask_logits::<O>(z, unit, tile, data, &at, actions, observer);
+            mask_logits::<O>(z, unit, tile, &data.words, &at, plan);
             let soft = softmax(&*z, unit, sample.action, tile, actions);
-            let form = comptime!(shapes.loss);
-            let weight = weight(data.advantages, summary, at.env, batch, form);
+            let form = comptime!(plan.loss);
+            let weight = data.weight(at.env, batch, form);
             let log_ratio = soft.logprob - sample.logprob;
             let own_ratio = exp(log_ratio);
             let mut ratio = own_ratio;
             if comptime!(form.loss_type.ratio_of_game()) {
-                ratio = load_game_ratio(summary, game, batch).ratio;
+                ratio = batch.game_ratio(game).ratio;
             }
             let step = Step { ratio, advantage: sample.advantage, logprob: soft.logprob };
             let policy = term(&step, by, comptime!(form.loss_type));
@@ -180,7 +124,7 @@ fn differentiate<O: Observer>(
             // The derivative by the action's log-probability.
             let mut by_logprob = weight * policy.slope;
             if comptime!(form.loss_type.ratio_of_game()) {
-                by_logprob = load_game_ratio(summary, game, batch).slope;
+                by_logprob = batch.game_ratio(game).slope;
             }
             if comptime!(form.kl.is_some()) {
                 let to_reference = sample.reference - soft.logprob;
@@ -220,22 +164,22 @@ fn differentiate<O: Observer>(
 /// Adds a tile to the gradient of the last layer's weights of input `unit`, whose activations are
 /// `hidden[at..at + tile]`, and leaves the loss's derivatives by these activations in `slopes`.
 #[cube]
-fn backward_head<I: Float>(
+fn backward_head<O: Observer, I: Float>(
     params: &[f32],
     z: &[f32],
     hidden: &[I],
     at: usize,
     weights: &mut Array<f32>,
     slopes: &mut Array<f32>,
-    #[comptime] tile: usize,
-    #[comptime] shape: MlpShape,
+    #[comptime] plan: Plan<O>,
 ) {
     let unit = UNIT_POS as usize;
-    let actions = comptime!(shape.actions);
+    let (tile, actions) = comptime!((plan.tiling.tile, plan.mlp.actions));
+    let first = comptime!(plan.mlp.last_weight());
     clear(slopes, tile, true);
     #[unroll]
     for a in 0..actions {
-        let w = rounded::<f32, I>(params, comptime!(shape.last_weight() + a) + unit * actions);
+        let w = rounded::<f32, I>(params, comptime!(first + a) + unit * actions);
         multiply_add::<f32>(slopes, z, comptime!(a * tile), w, tile);
         let mut sum = 0.0f32;
         #[unroll]
@@ -268,41 +212,32 @@ fn backward_second<I: Float>(
 /// One cube works off `tiles` tiles of samples and writes the gradient of their loss.
 ///
 /// Sample `n` of a minibatch in a part is step `n / games` of its game `n % games`. Buffers: parameters
-/// `[num_params]`, at the start of a longer one; those of [`Experience`]; the update's summary; partial
-/// gradients and sums `[rows, num_params + SUMS]`.
+/// `[num_params]`, at the start of a longer one; those of [`Experience`], [`Batch`] and [`Share`].
 ///
 /// Workgroup memory: `(features + first + second) * tile` inputs and
 /// `(second + actions + SUMS) * tile` floats.
 #[cube(launch_unchecked)]
 // Conditions of compile time and of run time are kept apart.
-#[allow(clippy::too_many_arguments, clippy::collapsible_if)]
+#[allow(clippy::collapsible_if)]
 pub(super) fn gradient_kernel<O: Observer, I: Float>(
     params: &[f32],
-    words: &[u32],
-    values: &[f32],
-    advantages: &[f32],
-    order: &[u32],
-    summary: &[f32],
-    partials: &mut [f32],
-    batch: Batch,
+    data: &Experience,
+    batch: &Batch,
+    share: &mut Share,
     by: Coefficients,
-    launch: Share,
-    #[comptime] tiling: Tiling,
-    #[comptime] shapes: Shapes,
-    #[comptime] observer: O,
+    #[comptime] plan: Plan<O>,
     #[define(I)] _input: ElemType,
 ) {
     let unit = UNIT_POS as usize;
+    let (tiling, shape) = comptime!((plan.tiling, plan.mlp));
     let tile = comptime!(tiling.tile);
-    let shape = comptime!(shapes.mlp);
     let actions = comptime!(shape.actions);
     let (first, second) = comptime!(layers(&shape));
     let deep = comptime!(second.outputs > 0);
     let activation = comptime!(shape.activation);
     // Where the last hidden layer's activations start.
     let last = comptime!(if deep { first.outputs * tile } else { 0 });
-    let data = Experience::new(words, values, advantages, order);
-    let cube = launch.first + CUBE_POS;
+    let cube = share.first + CUBE_POS;
 
     let mut x = Shared::<[I]>::new_slice(comptime!(first.inputs * tile));
     let mut hidden = Shared::<[I]>::new_slice(comptime!((first.outputs + second.outputs) * tile));
@@ -324,9 +259,9 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
     clear(&mut slopes, tile, true);
     clear(&mut sums, SUMS, true);
 
-    for number in 0..launch.tiles {
-        let start = (cube * launch.tiles + number) * tile;
-        observe_tile::<O, I>(&data, &mut x, start, &batch, tiling, first.inputs, observer);
+    for number in 0..share.tiles {
+        let start = (cube * share.tiles + number) * tile;
+        observe_tile::<O, I>(data, &mut x, start, batch, plan);
         sync_cube();
         if unit < first.outputs {
             front.forward::<I>(params, &x, unit, first, tile);
@@ -343,10 +278,7 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
         logits::<I>(params, &hidden, last, &mut z, tiling, shape);
         sync_cube();
         if unit < tile {
-            let sample = start + unit;
-            differentiate::<O>(
-                &mut z, &mut sums, &data, summary, sample, &batch, &by, tile, shapes, observer,
-            );
+            differentiate::<O>(&mut z, &mut sums, data, start + unit, batch, &by, plan);
         }
         sync_cube();
         if unit < actions {
@@ -357,7 +289,7 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
         }
         if unit < comptime!(shape.last_inputs()) {
             let at = last + unit * tile;
-            backward_head::<I>(params, &z, &hidden, at, &mut head, &mut slopes, tile, shape);
+            backward_head::<O, I>(params, &z, &hidden, at, &mut head, &mut slopes, plan);
             if comptime!(deep) {
                 middle.backward(&mut slopes, activation, tile);
             } else {
@@ -385,25 +317,25 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
     }
 
     // A grid may have more cubes than were asked for; their samples are none, and they have no row.
-    let row = (launch.first_row + cube) * comptime!(shape.num_params() + SUMS);
-    let has_row = cube < launch.end;
+    let row = (share.first_row + cube) * comptime!(shape.num_params() + SUMS);
+    let has_row = cube < share.end;
     if has_row && unit < first.outputs {
-        front.store(partials, row, unit, first);
+        front.store(&mut share.partials, row, unit, first);
     }
     if comptime!(deep) {
         if has_row && unit < second.outputs {
-            middle.store(partials, row, unit, second);
+            middle.store(&mut share.partials, row, unit, second);
         }
     }
     if has_row && unit < comptime!(shape.last_inputs()) {
         #[unroll]
         for a in 0..actions {
             let at = comptime!(shape.last_weight() + a) + unit * actions;
-            partials[row + at] = head[a];
+            share.partials[row + at] = head[a];
         }
     }
     if has_row && unit < actions {
-        partials[row + comptime!(shape.last_bias()) + unit] = head_bias;
+        share.partials[row + comptime!(shape.last_bias()) + unit] = head_bias;
     }
     if unit < tile {
         #[unroll]
@@ -417,6 +349,6 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
         for s in 0..tile {
             sum += all_sums[unit * tile + s];
         }
-        partials[row + comptime!(shape.num_params()) + unit] = sum;
+        share.partials[row + comptime!(shape.num_params()) + unit] = sum;
     }
 }

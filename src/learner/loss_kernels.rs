@@ -1,6 +1,8 @@
 //! What the learner's kernels read of a step, its weight in the loss, and the kernels that prepare an update.
 
+use super::tiles::Tiling;
 use crate::data::ENDED;
+use crate::device::buffers::Buffer;
 use crate::math::softmax::{
     ILLEGAL, Normalizer, entropy_of, logprob, normalizer, prob, unnormalized,
 };
@@ -27,18 +29,56 @@ pub(super) const COUNTS: usize = 2;
 
 /// What the kernels of an update are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Shapes {
+pub(super) struct Plan<O> {
+    /// What makes features of a recording's words; the actions are in the row behind those.
+    pub observer: O,
     /// The policy.
     pub mlp: MlpShape,
     /// The loss.
     pub loss: Form,
-    /// The row of a recording's words that holds the actions.
-    pub last_word: usize,
+    /// The units and samples of a cube of the gradient's kernel.
+    pub tiling: Tiling,
 }
 
-/// What a minibatch has in a part of the recording: the games `order[first..first + games]`.
+/// The sizes of a part of a recording.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub(super) struct PartSizes {
+    /// The first game of the part.
+    pub first_env: usize,
+    /// Games of the part.
+    pub num_envs: usize,
+    /// Steps of the recording.
+    pub num_steps: usize,
+    /// Steps that are learnt from.
+    pub learn_steps: usize,
+}
+
+#[cube]
+impl PartSizes {
+    /// Step `t` of the part's game `env`.
+    fn step(&self, env: usize, t: usize) -> StepIndex {
+        let stride = self.num_steps * self.num_envs;
+        StepIndex { env, t, words: StepWords { at: t * self.num_envs + env, stride } }
+    }
+
+    /// Where among the advantages the number of a game's steps that count lies.
+    fn length(&self, env: usize) -> usize {
+        self.learn_steps * self.num_envs + env
+    }
+
+    /// Where behind the advantages the log-probability of a step's action under the reference policy
+    /// lies, if there is one; the advantage itself lies at `at`.
+    fn reference(&self, at: usize) -> usize {
+        (self.learn_steps + 2) * self.num_envs + at
+    }
+}
+
+/// A minibatch of an update: the games `order[first..first + games]` are what it has in a part of the
+/// recording.
+#[derive(CubeType, CubeLaunch)]
 pub(super) struct Batch {
+    /// The update's summary.
+    pub summary: Buffer<f32>,
     /// Where its games start in the order.
     pub first: usize,
     /// Its games in this part.
@@ -51,41 +91,94 @@ pub(super) struct Batch {
     pub number: usize,
     /// Minibatches an epoch.
     pub num_minibatches: usize,
-    /// Steps that are learnt from.
-    pub steps: usize,
-    /// Steps of the recording.
-    pub num_steps: usize,
-    /// The first game of the part.
-    pub first_env: usize,
-    /// Games of the part.
-    pub num_envs: usize,
     /// Where the ratios of games start in the summary.
     pub sequences: usize,
 }
 
-/// What the kernels of an update read of a part of a recording.
+#[cube]
+impl Batch {
+    /// The ratio of its game `game` in this part.
+    pub fn game_ratio(&self, game: usize) -> GameRatio {
+        let at = self.sequences + self.offset + game;
+        GameRatio { ratio: self.summary[at], slope: self.summary[at + self.all_games] }
+    }
+
+    /// Leaves the ratio of its game `game` in this part.
+    fn store_game_ratio(&mut self, game: usize, of: &GameRatio) {
+        let at = self.sequences + self.offset + game;
+        self.summary[at] = of.ratio;
+        self.summary[at + self.all_games] = of.slope;
+    }
+}
+
+/// What a game's own ratio tells its steps, where the loss has one ratio a game.
 #[derive(CubeType, Clone, Copy)]
-pub(super) struct Experience<'a> {
-    /// Words of [`Part`](crate::data::Part), `[last_word + 1, num_steps, num_envs]`.
-    pub words: &'a [u32],
+pub(super) struct GameRatio {
+    /// The geometric mean of its steps' ratios.
+    pub ratio: f32,
+    /// The loss's derivative by each of its steps' log-probabilities.
+    pub slope: f32,
+}
+
+/// What the kernels of an update read of a part of a recording.
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct Experience {
+    /// Words of [`Part`](crate::data::Part), `[observed words + 1, num_steps, num_envs]`.
+    pub words: Buffer<u32>,
     /// Values of [`Part`](crate::data::Part): first the log-probabilities, `[num_steps, num_envs]`.
-    pub values: &'a [f32],
+    pub values: Buffer<f32>,
     /// A part of [`RecordingAdvantages::parts`](crate::data::RecordingAdvantages::parts); where there is
-    /// a reference policy, the actions' log-probabilities under it come after, `[steps, num_envs]`.
-    pub advantages: &'a [f32],
+    /// a reference policy, the actions' log-probabilities under it come after, `[learn_steps, num_envs]`.
+    pub advantages: Buffer<f32>,
     /// The games of the update's minibatches.
-    pub order: &'a [u32],
+    pub order: Buffer<u32>,
+    /// The sizes of the part.
+    pub sizes: PartSizes,
 }
 
 #[cube]
-impl<'a> Experience<'a> {
-    pub fn new(
-        words: &'a [u32],
-        values: &'a [f32],
-        advantages: &'a [f32],
-        order: &'a [u32],
-    ) -> Experience<'a> {
-        Experience::<'a> { words, values, advantages, order }
+impl Experience {
+    /// Step `t` of a minibatch's game `game` in this part.
+    pub fn step(&self, batch: &Batch, game: usize, t: usize) -> StepIndex {
+        self.sizes.step(self.order[batch.first + game] as usize - self.sizes.first_env, t)
+    }
+
+    /// The sample that a step is.
+    pub fn sample<O: Observer>(
+        &self,
+        step: &StepIndex,
+        batch: &Batch,
+        #[comptime] plan: Plan<O>,
+    ) -> Sample {
+        let at = step.words.at;
+        let reference = if comptime!(plan.loss.kl.is_some()) {
+            self.advantages[self.sizes.reference(at)]
+        } else {
+            0.0f32.runtime()
+        };
+        Sample {
+            action: action::<O>(&self.words, step, plan),
+            logprob: self.values[at],
+            advantage: self.advantages[at] * batch.summary[SCALE],
+            counts: (step.t as f32) < self.advantages[self.sizes.length(step.env)],
+            reference,
+        }
+    }
+
+    /// The length of the part's game `env`: its steps that count, at least 1.
+    fn length(&self, env: usize) -> f32 {
+        at_least(1.0f32, self.advantages[self.sizes.length(env)])
+    }
+
+    /// The weight of a step of the part's game `env`, where it counts.
+    pub fn weight(&self, env: usize, batch: &Batch, #[comptime] form: Form) -> f32 {
+        let sizes = Sizes {
+            games: batch.all_games as f32,
+            learn_steps: self.sizes.learn_steps as f32,
+            steps: batch.summary[COUNTS + batch.number],
+            rollout_share: batch.summary[STEPS] / batch.num_minibatches as f32,
+        };
+        weights::weight(self.length(env), &sizes, comptime!(form.loss_type.averaging()))
     }
 }
 
@@ -100,12 +193,10 @@ pub(super) struct StepIndex {
     pub words: StepWords,
 }
 
-/// Step `t` of the minibatch's game `game` in this part.
+/// The action taken in a step.
 #[cube]
-pub(super) fn step_index(order: &[u32], game: usize, t: usize, batch: &Batch) -> StepIndex {
-    let env = order[batch.first + game] as usize - batch.first_env;
-    let stride = batch.num_steps * batch.num_envs;
-    StepIndex { env, t, words: StepWords { at: t * batch.num_envs + env, stride } }
+fn action<O: Observer>(words: &[u32], step: &StepIndex, #[comptime] plan: Plan<O>) -> u32 {
+    words[comptime!(plan.observer.num_words()) * step.words.stride + step.words.at] & ACTION
 }
 
 /// What a learner needs of a step beside its observation.
@@ -121,30 +212,6 @@ pub(super) struct Sample {
     pub counts: bool,
     /// The action's log-probability under the reference policy, if there is one.
     pub reference: f32,
-}
-
-/// The sample that a step is.
-#[cube]
-pub(super) fn load_sample(
-    data: &Experience,
-    summary: &[f32],
-    step: &StepIndex,
-    batch: &Batch,
-    #[comptime] shapes: Shapes,
-) -> Sample {
-    let at = step.words.at;
-    let reference = if comptime!(shapes.loss.kl.is_some()) {
-        data.advantages[(batch.steps + 2) * batch.num_envs + at]
-    } else {
-        0.0f32.runtime()
-    };
-    Sample {
-        action: data.words[comptime!(shapes.last_word) * step.words.stride + at] & ACTION,
-        logprob: data.values[at],
-        advantage: data.advantages[at] * summary[SCALE],
-        counts: (step.t as f32) < counted(data.advantages, step.env, batch),
-        reference,
-    }
 }
 
 /// A softmax, in the parts that the loss needs.
@@ -191,79 +258,24 @@ pub(super) fn softmax(
     Softmax { by, logprob: taken, entropy }
 }
 
-/// The steps of game `env` of a part that count: the row behind the advantages.
-#[cube]
-fn counted(advantages: &[f32], env: usize, batch: &Batch) -> f32 {
-    advantages[batch.steps * batch.num_envs + env]
-}
-
-/// The length of game `env` of a part: its steps that count, at least 1.
-#[cube]
-fn length(advantages: &[f32], env: usize, batch: &Batch) -> f32 {
-    at_least(1.0f32, counted(advantages, env, batch))
-}
-
-/// The weight of a step of game `env` of a part, where it counts.
-#[cube]
-pub(super) fn weight(
-    advantages: &[f32],
-    summary: &[f32],
-    env: usize,
-    batch: &Batch,
-    #[comptime] form: Form,
-) -> f32 {
-    let sizes = Sizes {
-        games: batch.all_games as f32,
-        learn_steps: batch.steps as f32,
-        steps: summary[COUNTS + batch.number],
-        rollout_share: summary[STEPS] / batch.num_minibatches as f32,
-    };
-    weights::weight(length(advantages, env, batch), &sizes, comptime!(form.loss_type.averaging()))
-}
-
 /// Takes the actions out of `logits[first + a * stride]` that might not have been taken in a step.
 #[cube]
 pub(super) fn mask_logits<O: Observer>(
     logits: &mut [f32],
     first: usize,
     #[comptime] stride: usize,
-    data: &Experience,
+    words: &[u32],
     step: &StepIndex,
-    #[comptime] actions: usize,
-    #[comptime] observer: O,
+    #[comptime] plan: Plan<O>,
 ) {
     if comptime!(O::MASKED) {
         #[unroll]
-        for a in 0..actions {
+        for a in 0..comptime!(plan.mlp.actions) {
             let at = first + comptime!(a * stride);
-            let legal = O::legal(data.words, &step.words, a, observer);
+            let legal = O::legal(words, &step.words, a, comptime!(plan.observer));
             logits[at] = select(legal, logits[at], comptime!(ILLEGAL));
         }
     }
-}
-
-/// What a game's own ratio tells its steps, where the loss has one ratio a game.
-#[derive(CubeType, Clone, Copy)]
-pub(super) struct GameRatio {
-    /// The geometric mean of its steps' ratios.
-    pub ratio: f32,
-    /// The loss's derivative by each of its steps' log-probabilities.
-    pub slope: f32,
-}
-
-/// The ratio of the minibatch's game `game` in this part.
-#[cube]
-pub(super) fn load_game_ratio(summary: &[f32], game: usize, batch: &Batch) -> GameRatio {
-    let at = batch.sequences + batch.offset + game;
-    GameRatio { ratio: summary[at], slope: summary[at + batch.all_games] }
-}
-
-/// Leaves the ratio of the minibatch's game `game` in this part.
-#[cube]
-fn store_game_ratio(summary: &mut [f32], of: &GameRatio, game: usize, batch: &Batch) {
-    let at = batch.sequences + batch.offset + game;
-    summary[at] = of.ratio;
-    summary[at + batch.all_games] = of.slope;
 }
 
 /// One cube adds up the lengths of one minibatch's games in a part, to those of the parts before.
@@ -271,23 +283,20 @@ fn store_game_ratio(summary: &mut [f32], of: &GameRatio, game: usize, batch: &Ba
 /// Buffers: the order `[minibatches of the update, games]`; the part of
 /// [`RecordingAdvantages::parts`](crate::data::RecordingAdvantages::parts); the summary of the recording; those of the update.
 #[cube(launch_unchecked)]
-#[allow(clippy::too_many_arguments)]
 pub(super) fn count_kernel(
     order: &[u32],
     advantages: &[f32],
     recorded: &[f32],
     summary: &mut [f32],
     games: usize,
-    steps: usize,
-    first_env: usize,
-    num_envs: usize,
+    sizes: PartSizes,
 ) {
     let unit = UNIT_POS as usize;
     let mut sum = 0.0f32;
     for i in range_stepped(unit, games, comptime!(COUNT_UNITS)) {
         let env = order[CUBE_POS * games + i] as usize;
-        if env >= first_env && env < first_env + num_envs {
-            sum += advantages[steps * num_envs + env - first_env];
+        if env >= sizes.first_env && env < sizes.first_env + sizes.num_envs {
+            sum += advantages[sizes.length(env) - sizes.first_env];
         }
     }
     let mut sums = Shared::<[f32]>::new_slice(COUNT_UNITS);
@@ -295,7 +304,7 @@ pub(super) fn count_kernel(
     sync_cube();
     if unit == 0 {
         let mut total = 0.0f32;
-        if first_env > 0 {
+        if sizes.first_env > 0 {
             total = summary[COUNTS + CUBE_POS];
         }
         for i in 0..comptime!(COUNT_UNITS) {
@@ -313,36 +322,28 @@ pub(super) fn count_kernel(
 /// under the reference policy.
 ///
 /// Buffers: the reference's parameters `[num_params]`; words and advantages of [`Experience`]; and the
-/// same advantages with room for the log-probabilities, `[2 * steps + 2, num_envs]`.
+/// same advantages with room for the log-probabilities, `[2 * learn_steps + 2, num_envs]`.
 #[cube(launch_unchecked)]
-#[allow(clippy::too_many_arguments)]
 pub(super) fn reference_kernel<O: Observer, I: Float>(
     params: &[f32],
     words: &[u32],
     advantages: &[f32],
     extended: &mut [f32],
-    steps: usize,
-    num_steps: usize,
-    num_envs: usize,
-    #[comptime] shapes: Shapes,
-    #[comptime] observer: O,
+    sizes: PartSizes,
+    #[comptime] plan: Plan<O>,
     #[define(I)] _input: ElemType,
 ) {
     let env = ABSOLUTE_POS;
-    if env < num_envs {
-        let stride = num_steps * num_envs;
-        // Of the data a forward pass reads nothing but the words.
-        let data = Experience::new(words, advantages, advantages, words);
-        let mut room = Room::new(shapes);
-        for row in 0..steps + 2 {
-            extended[row * num_envs + env] = advantages[row * num_envs + env];
+    if env < sizes.num_envs {
+        let mut room = Room::new(comptime!(plan.mlp));
+        for row in 0..sizes.learn_steps + 2 {
+            extended[row * sizes.num_envs + env] = advantages[row * sizes.num_envs + env];
         }
-        for t in 0..steps {
-            let at = t * num_envs + env;
-            let step = StepIndex { env, t, words: StepWords { at, stride } };
-            let action = words[comptime!(shapes.last_word) * stride + at] & ACTION;
-            let soft = forward::<O, I>(params, &data, &step, action, &mut room, shapes, observer);
-            extended[(steps + 2) * num_envs + at] = soft.logprob;
+        for t in 0..sizes.learn_steps {
+            let step = sizes.step(env, t);
+            let taken = action::<O>(words, &step, plan);
+            let soft = forward::<O, I>(params, words, &step, taken, &mut room, plan);
+            extended[sizes.reference(step.words.at)] = soft.logprob;
         }
     }
 }
@@ -358,10 +359,10 @@ struct Room {
 
 #[cube]
 impl Room {
-    fn new(#[comptime] shapes: Shapes) -> Room {
+    fn new(#[comptime] mlp: MlpShape) -> Room {
         Room {
-            x: Array::<f32>::new(comptime!(shapes.mlp.features)),
-            logits: Array::<f32>::new(comptime!(shapes.mlp.actions)),
+            x: Array::<f32>::new(comptime!(mlp.features)),
+            logits: Array::<f32>::new(comptime!(mlp.actions)),
         }
     }
 }
@@ -370,80 +371,69 @@ impl Room {
 #[cube]
 fn forward<O: Observer, I: Float>(
     params: &[f32],
-    data: &Experience,
+    words: &[u32],
     step: &StepIndex,
     action: u32,
     room: &mut Room,
-    #[comptime] shapes: Shapes,
-    #[comptime] observer: O,
+    #[comptime] plan: Plan<O>,
 ) -> Softmax {
-    let actions = comptime!(shapes.mlp.actions);
     let all = FeatureSlots {
         first: 0usize.runtime(),
         step: 1usize.runtime(),
         share: 0usize.runtime(),
         shares: 1usize,
     };
-    O::observe::<f32>(data.words, &step.words, room.x.as_mut_slice(), &all, observer);
+    let x = room.x.as_mut_slice();
+    O::observe::<f32>(words, &step.words, x, &all, comptime!(plan.observer));
     #[unroll]
-    for i in 0..comptime!(shapes.mlp.features) {
+    for i in 0..comptime!(plan.mlp.features) {
         room.x[i] = input::<I>(room.x[i]);
     }
-    mlp_logits::<f32, I>(params, &room.x, &mut room.logits, comptime!(shapes.mlp));
-    let logits = room.logits.as_mut_slice();
-    mask_logits::<O>(logits, 0usize, 1usize, data, step, actions, observer);
-    softmax(room.logits.as_slice(), 0usize, action, 1usize, actions)
+    mlp_logits::<f32, I>(params, &room.x, &mut room.logits, comptime!(plan.mlp));
+    mask_logits::<O>(room.logits.as_mut_slice(), 0usize, 1usize, words, step, plan);
+    softmax(room.logits.as_slice(), 0usize, action, 1usize, comptime!(plan.mlp.actions))
 }
 
 /// One unit sees to one game of a minibatch: its ratio, and how the loss depends on it.
 ///
-/// Buffers: parameters `[num_params]`; those of [`Experience`]; the update's summary, of which it writes
-/// the ratios.
+/// Buffers: parameters `[num_params]`; those of [`Experience`]; that of [`Batch`], of which it writes the
+/// ratios.
 #[cube(launch_unchecked)]
-#[allow(clippy::too_many_arguments)]
 pub(super) fn sequence_kernel<O: Observer, I: Float>(
     params: &[f32],
-    words: &[u32],
-    values: &[f32],
-    advantages: &[f32],
-    order: &[u32],
-    summary: &mut [f32],
-    batch: Batch,
+    data: &Experience,
+    batch: &mut Batch,
     by: Coefficients,
-    #[comptime] shapes: Shapes,
-    #[comptime] observer: O,
+    #[comptime] plan: Plan<O>,
     #[define(I)] _input: ElemType,
 ) {
     let game = ABSOLUTE_POS;
     if game < batch.games {
-        let data = Experience::new(words, values, advantages, order);
-        let env = step_index(order, game, 0usize, &batch).env;
-        let mut room = Room::new(shapes);
+        let env = data.step(&*batch, game, 0usize).env;
+        let mut room = Room::new(comptime!(plan.mlp));
         let mut sum = 0.0f32;
-        for t in 0..batch.steps {
-            let step = step_index(order, game, t, &batch);
-            let sample = load_sample(&data, &*summary, &step, &batch, shapes);
+        for t in 0..data.sizes.learn_steps {
+            let step = data.step(&*batch, game, t);
+            let sample = data.sample::<O>(&step, &*batch, plan);
             if sample.counts {
                 let action = sample.action;
-                let soft =
-                    forward::<O, I>(params, &data, &step, action, &mut room, shapes, observer);
+                let soft = forward::<O, I>(params, &data.words, &step, action, &mut room, plan);
                 sum += soft.logprob - sample.logprob;
             }
         }
-        let length = length(advantages, env, &batch);
+        let length = data.length(env);
         let ratio = exp(sum / length);
         let mut slopes = 0.0f32;
-        for t in 0..batch.steps {
-            let step = step_index(order, game, t, &batch);
-            let sample = load_sample(&data, &*summary, &step, &batch, shapes);
+        for t in 0..data.sizes.learn_steps {
+            let step = data.step(&*batch, game, t);
+            let sample = data.sample::<O>(&step, &*batch, plan);
             if sample.counts {
                 let step = Step { ratio, advantage: sample.advantage, logprob: 0.0f32.runtime() };
-                let policy = term(&step, &by, comptime!(shapes.loss.loss_type));
+                let policy = term(&step, &by, comptime!(plan.loss.loss_type));
                 slopes += policy.slope;
             }
         }
-        let weight = weight(advantages, &*summary, env, &batch, comptime!(shapes.loss));
-        let of_game = GameRatio { ratio, slope: slopes * weight / length };
-        store_game_ratio(summary, &of_game, game, &batch);
+        let weight = data.weight(env, &*batch, comptime!(plan.loss));
+        batch.store_game_ratio(game, &GameRatio { ratio, slope: slopes * weight / length });
     }
 }

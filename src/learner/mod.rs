@@ -7,6 +7,8 @@ mod autodiff;
 #[cfg(feature = "kernels")]
 mod fused;
 #[cfg(feature = "kernels")]
+mod fused_sharing;
+#[cfg(feature = "kernels")]
 mod gradient_kernel;
 pub mod language;
 #[cfg(feature = "kernels")]
@@ -19,6 +21,8 @@ mod optimizer;
 mod optimizer_kernels;
 mod order;
 mod schedule;
+#[cfg(feature = "kernels")]
+mod tiles;
 mod weights;
 
 pub use autodiff::{Learner, UpdateStats};
@@ -26,6 +30,6 @@ pub use autodiff::{Learner, UpdateStats};
 pub use fused::FusedLearner;
 pub use native::{NativeLearner, UpdateMeans};
 pub use optimizer::{AdamW, Moments};
-pub use order::Batches;
+pub use order::{Batches, Minibatch, SHARD_STEPS};
 pub use schedule::{entropy_at, entropy_coef, learning_rate, total_updates};
 pub use weights::Weights;

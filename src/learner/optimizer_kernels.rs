@@ -1,7 +1,8 @@
 //! The end of an optimiser step in two kernels: the sum of the partial gradients, then the global
 //! norm, clipping and AdamW.
 
-use super::gradient_kernel::SUMS;
+use super::tiles::SUMS;
+use crate::device::buffers::Buffer;
 use crate::math::adamw::{Factors, Moving, clip_scale, step};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
@@ -43,24 +44,73 @@ pub(super) fn sum_kernel(partials: &[f32], totals: &mut [f32], rows: usize, widt
     }
 }
 
+/// Parameters, then their first, then their second moments, `[3, num_params]`, before a step and after it.
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct MovingParams {
+    before: Buffer<f32>,
+    after: Buffer<f32>,
+}
+
+#[cube]
+impl MovingParams {
+    /// Parameter `i` before the step.
+    fn load(&self, i: usize, #[comptime] num_params: usize) -> Moving {
+        Moving {
+            param: self.before[i],
+            first: self.before[num_params + i],
+            second: self.before[2 * num_params + i],
+        }
+    }
+
+    /// Leaves parameter `i` after the step.
+    fn store(&mut self, i: usize, moved: &Moving, #[comptime] num_params: usize) {
+        self.after[i] = moved.param;
+        self.after[num_params + i] = moved.first;
+        self.after[2 * num_params + i] = moved.second;
+    }
+}
+
+/// The means of an update, to which every optimiser step adds its share.
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct Means {
+    /// The update's summary, the first of which is the number of steps that count.
+    summary: Buffer<f32>,
+    /// The means so far, `[SUMS + 1]`: those of the sums, then the gradient's norm.
+    means: Buffer<f32>,
+    /// Epochs of the update.
+    epochs: f32,
+    /// Its optimiser steps.
+    updates: f32,
+}
+
+#[cube]
+impl Means {
+    /// Adds the share of a step to mean number `i`, if there is one: of a gradient with the sums behind
+    /// it, and its norm. Sums over steps become means over the steps of all epochs, the rest over
+    /// optimiser steps.
+    fn add(&mut self, i: usize, gradient: &[f32], norm: f32, #[comptime] num_params: usize) {
+        if i < comptime!(SUMS - 1) {
+            self.means[i] += gradient[num_params + i] / (self.summary[0] * self.epochs);
+        } else if i == comptime!(SUMS - 1) {
+            self.means[i] += gradient[num_params + i] / self.updates;
+        } else if i == SUMS {
+            self.means[i] += norm / self.updates;
+        }
+    }
+}
+
 /// One unit steps one parameter. Every cube adds up the gradient's norm for itself, all in the same
 /// order, which spares a launch.
 ///
-/// Buffers: gradient and sums `[num_params + SUMS]`; parameters, first and second moments
-/// `[3, num_params]`, before and after; summary, the first of which is the number of steps that
-/// count; the means of the update so far `[SUMS + 1]`. Workgroup memory: [`ADAMW_UNITS`] floats.
+/// Buffers: gradient and sums `[num_params + SUMS]`; those of [`MovingParams`] and [`Means`]. Workgroup
+/// memory: [`ADAMW_UNITS`] floats.
 #[cube(launch_unchecked)]
-#[allow(clippy::too_many_arguments)]
 pub(super) fn adamw_kernel(
     gradient: &[f32],
-    before: &[f32],
-    after: &mut [f32],
-    summary: &[f32],
-    means: &mut [f32],
+    params: &mut MovingParams,
+    means: &mut Means,
     by: Factors,
     max_norm: f32,
-    epochs: f32,
-    updates: f32,
     #[comptime] num_params: usize,
     #[comptime] clip: bool,
 ) {
@@ -88,24 +138,10 @@ pub(super) fn adamw_kernel(
 
     let i = CUBE_POS * ADAMW_UNITS + unit;
     if i < num_params {
-        let moving = Moving {
-            param: before[i],
-            first: before[num_params + i],
-            second: before[2 * num_params + i],
-        };
-        let moved = step(&moving, gradient[i] * scale, &by);
-        after[i] = moved.param;
-        after[num_params + i] = moved.first;
-        after[2 * num_params + i] = moved.second;
+        let moved = step(&params.load(i, num_params), gradient[i] * scale, &by);
+        params.store(i, &moved, num_params);
     }
-    // Sums over steps become means over the steps of all epochs, the rest over optimiser steps.
     if CUBE_POS == 0 {
-        if unit < comptime!(SUMS - 1) {
-            means[unit] += gradient[num_params + unit] / (summary[0] * epochs);
-        } else if unit == comptime!(SUMS - 1) {
-            means[unit] += gradient[num_params + unit] / updates;
-        } else if unit == SUMS {
-            means[unit] += norm / updates;
-        }
+        means.add(unit, gradient, norm, num_params);
     }
 }

@@ -1,27 +1,63 @@
 //! Which games, or windows of a dataset, an optimiser step takes.
 
 use crate::config::TrainConfig;
+use crate::parallel::Shards;
 use crate::rng::{Stream, draw};
+use std::ops::Range;
+
+/// Steps of a minibatch that make up a shard at least: fewer are not worth a gradient of their own.
+pub const SHARD_STEPS: usize = 64;
+
+/// What an optimiser step takes of our shards.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Minibatch {
+    /// How many all shards have in it together, ours and others'.
+    pub size: usize,
+    /// Games by their place among ours, shard by shard.
+    games: Vec<i32>,
+    /// Where each of our shards ends among them.
+    ends: Vec<usize>,
+}
+
+impl Minibatch {
+    /// What it takes of all our shards.
+    pub fn games(&self) -> &[i32] {
+        &self.games
+    }
+
+    /// What it takes of one of them, counted from our first.
+    pub fn shard(&self, shard: usize) -> &[i32] {
+        let start = if shard == 0 { 0 } else { self.ends[shard - 1] };
+        &self.games[start..self.ends[shard]]
+    }
+}
 
 /// What each optimiser step of an iteration takes.
 ///
-/// Games are new in each iteration: every epoch takes all of them, in parts of one size. Windows of a
+/// Every stratum of the shards is shuffled by itself, and a step takes its share of each, so that steps of one
+/// size are made whoever has the shards. Games are new in each iteration: every epoch takes all of them. Windows of a
 /// dataset stay, so that an iteration takes the next batches of their epochs, wherever it begins in one;
 /// the rest of an epoch that fills no batch is left out of it.
 #[derive(Clone, Debug)]
 pub struct Batches {
     config: TrainConfig,
+    shards: Option<Shards>,
     key: u32,
     in_order: bool,
-    /// The last epoch of a dataset, and the order of its windows.
-    epoch: Option<(u64, Vec<i32>)>,
+    /// The last epoch of a dataset, and the order of our strata.
+    epoch: Option<(u64, Vec<Vec<i32>>)>,
 }
 
 impl Batches {
-    /// By these settings.
+    /// By these settings; all games or windows that are given are one shard.
     pub fn new(config: &TrainConfig) -> Self {
         let key = Stream::Shuffle.key(config.seed);
-        Self { config: config.clone(), key, in_order: false, epoch: None }
+        Self { config: config.clone(), shards: None, key, in_order: false, epoch: None }
+    }
+
+    /// By these settings, of games or windows in these shards ([`TrainConfig::shards`] says how many).
+    pub fn of_shards(config: &TrainConfig, shards: Shards) -> Self {
+        Self { shards: Some(shards), ..Self::new(config) }
     }
 
     /// Where all windows that are given are the batches of their iteration, one after the other.
@@ -29,50 +65,105 @@ impl Batches {
         Self { in_order: true, ..self }
     }
 
-    /// Those of an iteration, of `0..count`.
-    pub fn of(&mut self, iteration: u32, count: usize) -> Vec<Vec<i32>> {
+    /// The shards, of which `count` games or windows are ours.
+    ///
+    /// # Panics
+    /// If others are ours.
+    pub fn shards(&self, count: usize) -> Shards {
+        let shards = self.shards.clone().unwrap_or_else(|| Shards::new(count, 1));
+        let is_right = self.in_order || shards.own_items().len() == count;
+        assert!(is_right, "{count} games, but our shards have {}", shards.own_items().len());
+        shards
+    }
+
+    /// Those of an iteration, of which `count` games or windows are ours.
+    ///
+    /// # Panics
+    /// As [`Batches::shards`].
+    pub fn of(&mut self, iteration: u32, count: usize) -> Vec<Minibatch> {
+        let shards = self.shards(count);
         let (update, data) = (&self.config.update, &self.config.data);
+        let (count, steps) = (shards.items(), update.update_epochs * update.num_minibatches);
         if !data.is_on() {
-            return of_games(&self.config, self.key, iteration, count);
-        }
-        let steps = (update.update_epochs * update.num_minibatches) as u64;
-        if self.in_order {
-            let all: Vec<i32> = (0..count as i32).collect();
-            return all.chunks_exact(count / steps as usize).map(<[i32]>::to_vec).collect();
+            let (size, key) = (count / update.num_minibatches, draw(self.key, iteration));
+            let epochs = 0..update.update_epochs;
+            let all = epochs.flat_map(|epoch| {
+                let order = shuffle(&shards, draw(key, epoch as u32));
+                let numbers = 0..update.num_minibatches;
+                numbers
+                    .map(|i| minibatch(&shards, i * size..(i + 1) * size, &order))
+                    .collect::<Vec<_>>()
+            });
+            return all.collect();
         }
         let size = data.batch_size.min(count);
         let batches = (count / size) as u64;
-        let first = u64::from(iteration) * steps;
-        let mut batch = |step: u64| {
-            let epoch = step / batches;
-            if self
-                .epoch
-                .as_ref()
-                .is_none_or(|(last, order)| *last != epoch || order.len() != count)
-            {
-                self.epoch = Some((epoch, shuffled(draw(self.key, epoch as u32), count)));
+        let first = u64::from(iteration) * steps as u64;
+        let mut next = 0;
+        let all = (first..first + steps as u64).map(|step| {
+            let (epoch, batch) = (step / batches, (step % batches) as usize);
+            let places = batch * size..(batch + 1) * size;
+            if self.in_order {
+                let counts = taken(&shards, places);
+                let taken: usize = counts.iter().map(Range::len).sum();
+                let minibatch = Minibatch {
+                    size,
+                    games: (next..next + taken as i32).collect(),
+                    ends: ends(&shards, &counts),
+                };
+                next += taken as i32;
+                return minibatch;
+            }
+            if self.epoch.as_ref().is_none_or(|(last, _)| *last != epoch) {
+                self.epoch = Some((epoch, shuffle(&shards, draw(self.key, epoch as u32))));
             }
             let order = self.epoch.as_ref().map_or(&[][..], |(_, order)| order);
-            order[(step % batches) as usize * size..][..size].to_vec()
-        };
-        (first..first + steps).map(&mut batch).collect()
+            minibatch(&shards, places, order)
+        });
+        all.collect()
     }
 }
 
-/// What each optimiser step of an iteration takes of `count` games.
-pub(super) fn of_games(
-    config: &TrainConfig,
-    key: u32,
-    iteration: u32,
-    count: usize,
-) -> Vec<Vec<i32>> {
-    let update = &config.update;
-    let games = count / update.num_minibatches;
-    let epochs = 0..update.update_epochs;
-    let orders = epochs.map(|epoch| shuffled(draw(draw(key, iteration), epoch as u32), count));
-    let parts =
-        |order: Vec<i32>| order.chunks_exact(games).map(<[i32]>::to_vec).collect::<Vec<_>>();
-    orders.flat_map(parts).collect()
+/// Our strata in the order that the draws of `key` give, by their places among all of our items.
+fn shuffle(shards: &Shards, key: u32) -> Vec<Vec<i32>> {
+    let first = shards.own_items().start;
+    let stratum = |(stratum, items): (usize, Range<usize>)| {
+        let mut order = shuffled(draw(key, stratum as u32), items.len());
+        order.iter_mut().for_each(|item| *item += (items.start - first) as i32);
+        order
+    };
+    shards.own_strata().map(stratum).collect()
+}
+
+/// What the `places` of an epoch are, where our strata are in this order.
+fn minibatch(shards: &Shards, places: Range<usize>, order: &[Vec<i32>]) -> Minibatch {
+    let size = places.len();
+    let taken = taken(shards, places);
+    let games = taken.iter().zip(order).flat_map(|(taken, order)| &order[taken.clone()]);
+    Minibatch { size, games: games.copied().collect(), ends: ends(shards, &taken) }
+}
+
+/// Which of the items of each of our strata the `places` of an epoch take: in proportion, and together
+/// with those of the others as many as there are places.
+fn taken(shards: &Shards, places: Range<usize>) -> Vec<Range<usize>> {
+    let before = |items: &Range<usize>, place: usize| {
+        let up_to = |item: usize| (place as u128 * item as u128 / shards.items() as u128) as usize;
+        up_to(items.end) - up_to(items.start)
+    };
+    let range = |(_, items)| before(&items, places.start)..before(&items, places.end);
+    shards.own_strata().map(range).collect()
+}
+
+/// Where each of our shards ends, if what is taken of their strata is put one behind the other.
+fn ends(shards: &Shards, taken: &[Range<usize>]) -> Vec<usize> {
+    let (mut end, mut rest) = (0, taken);
+    let next = |shard| {
+        let (ours, others) = rest.split_at(shards.strata_of(shard).len());
+        rest = others;
+        end += ours.iter().map(Range::len).sum::<usize>();
+        end
+    };
+    shards.own().map(next).collect()
 }
 
 /// `0..count` in the order that the draws of `key` give (Fisher-Yates).
@@ -102,41 +193,98 @@ mod tests {
         config
     }
 
+    fn games(minibatches: &[Minibatch]) -> Vec<i32> {
+        let mut games: Vec<i32> = minibatches.iter().flat_map(|m| m.games()).copied().collect();
+        games.sort_unstable();
+        games
+    }
+
     #[test]
     fn every_epoch_of_games_takes_each_once() {
-        let mut batches = Batches::new(&config(false));
-        let all = batches.of(5, 16);
-        assert_eq!(all.len(), 8);
-        for epoch in all.chunks(4) {
-            let mut games = epoch.concat();
-            games.sort_unstable();
-            assert_eq!(games, (0..16).collect::<Vec<_>>());
+        for shards in [1, 3, 4] {
+            let mut batches = Batches::of_shards(&config(false), Shards::new(20, shards));
+            let all = batches.of(5, 20);
+            assert_eq!(all.len(), 8);
+            for epoch in all.chunks(4) {
+                assert_eq!(games(epoch), (0..20).collect::<Vec<_>>());
+                assert!(epoch.iter().all(|one| one.size == 5 && one.games().len() == 5));
+            }
+            assert_ne!(all[..4], all[4..]);
+            assert_ne!(all, batches.of(6, 20));
         }
-        assert_ne!(all[..4], all[4..]);
-        assert_ne!(all, batches.of(6, 16));
+    }
+
+    #[test]
+    fn members_take_together_what_one_would() {
+        // 7 groups of 3 games in 4 shards, of which two members have two each.
+        for data in [false, true] {
+            let shards = Shards::new(7, 4).times(3);
+            let of = |shards: &Shards, iteration: u32| {
+                let mut batches = Batches::of_shards(&config(data), shards.clone());
+                batches.of(iteration, shards.own_items().len())
+            };
+            let whole = of(&shards, 2);
+            let first = of(&shards.clone().of(0..2), 2);
+            let second = of(&shards.clone().of(2..4), 2);
+            let from = shards.items_of(2).start as i32;
+            for ((whole, first), second) in whole.iter().zip(first).zip(second) {
+                for shard in 0..2 {
+                    assert_eq!(whole.shard(shard), first.shard(shard));
+                    let theirs: Vec<i32> = second.shard(shard).iter().map(|i| i + from).collect();
+                    assert_eq!(whole.shard(2 + shard), theirs);
+                }
+                assert_eq!((whole.size, whole.size), (first.size, second.size));
+                assert_eq!(whole.games().len(), whole.size);
+            }
+        }
+    }
+
+    #[test]
+    fn minibatches_are_the_same_whatever_shards_strata_make_up() {
+        for data in [false, true] {
+            let of = |shards: Shards| Batches::of_shards(&config(data), shards).of(3, 26);
+            let fine = of(Shards::new(26, 6));
+            for count in 1..6 {
+                let shards = Shards::new(26, count).with_strata(6);
+                for (coarse, fine) in of(shards.clone()).iter().zip(&fine) {
+                    assert_eq!(coarse.games(), fine.games());
+                    for shard in 0..count {
+                        let strata = shards.strata_of(shard);
+                        let parts: Vec<i32> = strata.flat_map(|i| fine.shard(i)).copied().collect();
+                        assert_eq!(coarse.shard(shard), parts);
+                    }
+                }
+            }
+        }
     }
 
     #[test]
     fn iterations_over_data_go_on_where_the_last_ended() {
-        let mut batches = Batches::new(&config(true));
+        let shards = Shards::new(73, 5);
+        let mut batches = Batches::of_shards(&config(true), shards.clone());
         // 7 batches an epoch; 4 an iteration.
         let steps: Vec<_> = (0..7).flat_map(|i| batches.of(i, 73)).collect();
         for epoch in steps.chunks(7) {
-            let mut windows = epoch.concat();
-            windows.sort_unstable();
+            let mut windows = games(epoch);
             windows.dedup();
             assert_eq!(windows.len(), 70, "none twice");
         }
         assert_ne!(steps[0], steps[7]);
         // Wherever one begins.
-        assert_eq!(Batches::new(&config(true)).of(3, 73), steps[12..16]);
+        assert_eq!(Batches::of_shards(&config(true), shards).of(3, 73), steps[12..16]);
         // Fewer windows than a batch takes are one batch.
-        assert_eq!(batches.of(0, 6)[0].len(), 6);
+        assert_eq!(Batches::new(&config(true)).of(0, 6)[0].games().len(), 6);
     }
 
     #[test]
     fn windows_in_order_are_taken_as_they_come() {
-        let batches = Batches::new(&config(true)).in_order().of(9, 8);
-        assert_eq!(batches, [[0, 1], [2, 3], [4, 5], [6, 7]]);
+        let shards = Shards::new(43, 2);
+        let shuffled = Batches::of_shards(&config(true), shards.clone()).of(9, 43);
+        let in_order = Batches::of_shards(&config(true), shards).in_order().of(9, 43);
+        assert_eq!(games(&in_order), (0..40).collect::<Vec<_>>());
+        for (one, other) in in_order.iter().zip(shuffled) {
+            assert_eq!(one.ends, other.ends);
+            assert!(one.games().is_sorted());
+        }
     }
 }

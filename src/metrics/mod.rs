@@ -57,8 +57,26 @@ pub struct IterationRecord {
     /// CPU's cores by what this process took of them. `None` where nobody tells.
     #[serde(default)]
     pub load: Option<f64>,
+    /// What it cost that several members share the run; `None` where one has it alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reduction: Option<Reduction>,
     /// An evaluation with the greedy policy, where one was due.
     pub evaluation: Option<EvaluationRecord>,
+}
+
+/// What the members of a run told each other in an iteration, as the first of them saw it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Reduction {
+    /// How many they are.
+    pub members: usize,
+    /// Seconds in which it sent, waited for others and received; nothing was computed meanwhile.
+    pub seconds: f64,
+    /// Bytes of gradients that it sent.
+    pub bytes: u64,
+    /// Bytes of counts and statistics that it sent.
+    pub other_bytes: u64,
+    /// By how much the member who computed longest was above the mean, as a share of it.
+    pub imbalance: f64,
 }
 
 /// Seconds that an iteration took.

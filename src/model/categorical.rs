@@ -26,6 +26,11 @@ impl Categorical {
         }
     }
 
+    /// Probabilities `[batch, num_actions]`.
+    pub fn probabilities(&self) -> Tensor<2> {
+        self.logprobs.clone().exp()
+    }
+
     /// Log-probabilities `[batch]` of the `actions` `[batch]`.
     pub fn logprob(&self, actions: Tensor<1, Int>) -> Tensor<1> {
         let batch = actions.dims()[0];
@@ -41,7 +46,7 @@ impl Categorical {
     /// Entropies `[batch]` in nats.
     pub fn entropy(&self) -> Tensor<1> {
         let batch = self.logprobs.dims()[0];
-        -(self.logprobs.clone() * self.logprobs.clone().exp()).sum_dim(1).reshape([batch])
+        -(self.logprobs.clone() * self.probabilities()).sum_dim(1).reshape([batch])
     }
 }
 

@@ -6,7 +6,7 @@ use std::fmt::Debug;
 /// What a model remembers of the games of a batch.
 ///
 /// Either nothing, `()`, or some numbers of each game, a tensor `[batch, memory_size]`.
-pub trait Memory: Clone + Debug + Send {
+pub trait Memory: Clone + Debug + Send + Sync {
     /// What is remembered of the games at these indices, in their order.
     fn select(&self, games: Tensor<1, Int>) -> Self;
 

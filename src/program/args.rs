@@ -85,7 +85,9 @@ pub struct RunArgs {
     /// A TOML file of settings; `grove settings` prints one that shows them all.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Where to compute: auto, cpu, ndarray, wgpu[:N], vulkan[:N], metal[:N], cuda[:N], rocm[:N].
+    /// Where to compute: auto, cpu, ndarray, wgpu[:N], vulkan[:N], metal[:N], cuda[:N], rocm[:N]. Several, with
+    /// commas between them, share the run; of processes under MPI, each takes the next on its machine. `auto` is
+    /// the best GPU or else the CPU, and for language models the CPU.
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub device: String,
     /// Which engine plays and learns: auto (fused where that applies), fused or general.
@@ -103,6 +105,9 @@ pub struct RunArgs {
     /// Threads of the CPU [default: one a core]. The result does not depend on it.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
+    /// Seconds that one member of a run waits for another before it gives up [default: 60; 600 for language models].
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub timeout: Option<u64>,
     /// Change a setting, for instance learning_rate=1e-3 or fruit.width=12; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
@@ -321,6 +326,10 @@ pub struct BenchArgs {
     #[arg(long, default_value_t = 1, value_name = "N", requires = "score",
         value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub score_repeats: u64,
+    /// Measure how the speed grows with the members of a run instead: the devices listed by --device, the
+    /// processes that MPI has started, or threads of the CPU, 1, 2, 4, ... of them.
+    #[arg(long, conflicts_with_all = ["score", "model"])]
+    pub scaling: bool,
     /// Do not measure the device's peak, which takes seconds the first time.
     #[arg(long)]
     pub no_peak: bool,

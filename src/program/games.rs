@@ -2,7 +2,7 @@
 
 use super::models::Models;
 use super::record::{self, Scene};
-use super::run_dir::{Lock, RunDir};
+use super::run_dir::RunDir;
 use super::table::Table;
 use super::{
     BenchArgs, CheckArgs, DemoArgs, EvalArgs, RecordArgs, RunArgs, SettingsArgs, bench, check,
@@ -34,13 +34,7 @@ pub trait Entry: Send + Sync {
     /// Trains a new run.
     fn train(&self, games: &Games, start: &train::Start) -> Result<()>;
     /// Goes on with a run from a checkpoint.
-    fn resume(
-        &self,
-        games: &Games,
-        args: &RunArgs,
-        dir: (RunDir, Lock),
-        from: &Checkpoint,
-    ) -> Result<()>;
+    fn resume(&self, games: &Games, args: &RunArgs, dir: &RunDir, from: &Checkpoint) -> Result<()>;
     /// Keeps what a player does as a dataset.
     fn demo(&self, models: &Models, args: &DemoArgs) -> Result<()>;
     /// Plays fresh episodes with a trained policy.
@@ -71,13 +65,7 @@ impl<G: Playable> Entry for Known<G> {
         train::start::<G>(games, start)
     }
 
-    fn resume(
-        &self,
-        games: &Games,
-        args: &RunArgs,
-        dir: (RunDir, Lock),
-        from: &Checkpoint,
-    ) -> Result<()> {
+    fn resume(&self, games: &Games, args: &RunArgs, dir: &RunDir, from: &Checkpoint) -> Result<()> {
         train::resume::<G>(games, args, dir, from)
     }
 

@@ -16,8 +16,18 @@ struct State {
 }
 
 impl Interrupt {
-    /// Listens from now on. The first Ctrl-C is answered on stderr; the second ends the program.
+    /// Listens from now on. The first Ctrl-C is answered on stderr; the second ends the program. All who ask
+    /// share what is heard, and the answer of the first.
     pub fn listen(answer: Option<&'static str>) -> Result<Self> {
+        static ONE: Mutex<Option<Interrupt>> = Mutex::new(None);
+        let mut one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*one {
+            Some(interrupt) => Ok(interrupt.clone()),
+            None => Ok(one.insert(Self::new(answer)?).clone()),
+        }
+    }
+
+    fn new(answer: Option<&'static str>) -> Result<Self> {
         let shared = Arc::new((Mutex::new(State { seen: false, answer }), Condvar::new()));
         let interrupt = Self { shared };
         let listener = interrupt.clone();

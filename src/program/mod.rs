@@ -25,10 +25,12 @@ mod generate;
 mod import;
 mod interrupt;
 mod language;
+mod members;
 mod models;
 mod patience;
 mod progress;
 mod record;
+mod report;
 mod run_dir;
 mod say;
 mod score;
@@ -53,7 +55,6 @@ use args::{
 use clap::{CommandFactory, FromArgMatches};
 use games::Games;
 use models::Models;
-use say::say;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -103,9 +104,13 @@ impl Program {
         let matches = self.command_line().get_matches_from(words);
         let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
         match run(&self.games, cli) {
-            Ok(()) => ExitCode::SUCCESS,
+            Ok(()) => {
+                #[cfg(feature = "mpi")]
+                crate::parallel::mpi::finish();
+                ExitCode::SUCCESS
+            }
             Err(error) => {
-                say!("error: {error:#}");
+                members::fail(&error);
                 ExitCode::FAILURE
             }
         }
@@ -125,9 +130,22 @@ impl Program {
     }
 }
 
+/// Whether several processes work at a command together; of any other, the first does all.
+fn shares(command: &Command) -> bool {
+    match command {
+        Command::Train(_) | Command::Fit(_) => true,
+        Command::Bench(args) => args.scaling,
+        _ => false,
+    }
+}
+
 /// Runs a command.
 fn run(games: &Games, cli: Cli) -> Result<()> {
     log_to_stderr()?;
+    members::start()?;
+    if !members::is_first() && !shares(&cli.command) {
+        return Ok(());
+    }
     match cli.command {
         Command::Train(args) if language::is_asked(&args) => {
             use_threads(args.run.threads)?;
@@ -190,8 +208,9 @@ fn log_to_stderr() -> Result<()> {
 /// Sets the number of threads of everything that runs on the CPU.
 fn use_threads(threads: Option<u32>) -> Result<()> {
     let mut pool = rayon::ThreadPoolBuilder::new();
-    if let Some(threads) = threads {
-        pool = pool.num_threads(threads as usize);
+    if let Some(threads) = threads.map(|threads| threads as usize).or_else(members::default_threads)
+    {
+        pool = pool.num_threads(threads);
     }
     pool.build_global().context("the threads do not start")
 }

@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Says something on stderr. Where that does not arrive, nobody is there to be told.
 macro_rules! say {
@@ -15,9 +16,26 @@ macro_rules! say {
 }
 pub(super) use say;
 
+/// Whether this process leaves it to another to speak.
+static SILENT: AtomicBool = AtomicBool::new(false);
+
+/// Says and tells nothing from now on.
+#[cfg(feature = "mpi")]
+pub fn be_silent() {
+    SILENT.store(true, Ordering::Relaxed);
+}
+
+/// Speaks again.
+#[cfg(feature = "mpi")]
+pub fn speak() {
+    SILENT.store(false, Ordering::Relaxed);
+}
+
 /// A line on stderr.
 pub fn stderr(line: Arguments<'_>) {
-    let _ = writeln!(std::io::stderr(), "{line}");
+    if !SILENT.load(Ordering::Relaxed) {
+        let _ = writeln!(std::io::stderr(), "{line}");
+    }
 }
 
 /// A line of the result on stdout.
@@ -25,6 +43,9 @@ pub fn stderr(line: Arguments<'_>) {
 /// # Errors
 /// If it cannot be written; not if whoever read it has closed the pipe, who then has enough.
 pub fn tell(line: impl std::fmt::Display) -> Result<()> {
+    if SILENT.load(Ordering::Relaxed) {
+        return Ok(());
+    }
     let mut stdout = std::io::stdout().lock();
     match writeln!(stdout, "{line}").and_then(|()| stdout.flush()) {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),

@@ -2,8 +2,10 @@
 
 use super::dry::preview;
 use super::interrupt::Interrupt;
+use super::members::{self, Member};
 use super::patience::patiently;
 use super::progress::{Progress, short};
+use super::report::{Note, Report, Told, table};
 use super::run_dir::{Lock, RunDir, find_checkpoint};
 use super::say::{say, tell, tell_json};
 use super::score::Scores;
@@ -12,18 +14,21 @@ use super::source::{action_names, demonstrations, epoch, iterations};
 use super::watch::{self, Port};
 use super::{Games, Playable, RunArgs, TrainArgs, check_engine, saved, validate};
 use crate::checkpoint::{self, Checkpoint};
-use crate::config::{CheckpointConfig, overlay};
-use crate::device::{self, Chosen, DeviceInfo};
-use crate::metrics::{Growth, HeldOut, IterationRecord, JsonLines};
+use crate::config::{CheckpointConfig, TrainConfig, overlay};
+use crate::data::Dataset;
+use crate::device::Chosen;
+use crate::metrics::{Growth, IterationRecord, JsonLines};
 use crate::model::Network;
+use crate::parallel::{TIMEOUT, Team};
 use crate::trainer::{
-    Confusion, TrainError, Trainer, config_toml, is_finite, new_settings, saved_config,
-    saved_game_name,
+    TrainError, Trainer, config_toml, is_finite, new_settings, saved_config, saved_game_name,
 };
 use anyhow::{Context, Result, bail};
-use serde::Serialize;
 use std::path::Path;
 use std::time::Instant;
+
+/// What Ctrl-C is answered.
+const FINISHING: &str = "Finishing the iteration and saving; Ctrl-C again stops at once.";
 
 /// Episodes of the final evaluation.
 const FINAL_EPISODES: usize = 10_000;
@@ -31,42 +36,6 @@ const FINAL_EPISODES: usize = 10_000;
 /// What a run has that starts from a policy: AdamW's first steps are of full size, however small the
 /// gradient, and would undo much of what the policy knows.
 const FROM_DEFAULTS: &str = "optimizer.warmup_ratio = 0.1";
-
-#[derive(Serialize)]
-struct Report<'a> {
-    env: &'a str,
-    run_dir: String,
-    device: &'a str,
-    seed: u64,
-    iterations: u32,
-    iteration: u32,
-    env_steps: u64,
-    interrupted: bool,
-    seconds: f64,
-    seconds_to_first_update: Option<f64>,
-    best_iteration: u64,
-    #[serde(flatten)]
-    scores: Option<Scores>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    held_out: Option<Told<'a>>,
-}
-
-/// How well the best policy tells what was done in the episodes that are held out.
-#[derive(Serialize)]
-struct Told<'a> {
-    #[serde(flatten)]
-    means: HeldOut,
-    /// Steps by what was done and by the policy's most likely action.
-    confusion: &'a [Vec<u64>],
-}
-
-/// What a run is trained with, for its directory.
-#[derive(Serialize)]
-struct Note<'a> {
-    grove: &'a str,
-    device: &'a DeviceInfo,
-    engine: String,
-}
 
 /// How a new run starts.
 pub struct Start<'a> {
@@ -83,13 +52,13 @@ pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
     super::use_threads(run.threads)?;
     if run.resume {
         let dir = RunDir::open(run.run_dir.clone(), game.as_deref())?;
-        let lock = dir.lock()?;
+        let _lock = members::is_first().then(|| dir.lock()).transpose()?;
         let checkpoint = dir.latest()?;
         let name = saved_game_name(&checkpoint)?;
         if let Some(game) = game.as_deref().filter(|game| *game != name) {
             bail!("the run in {} is of `{name}`, not `{game}`", dir.path().display());
         }
-        return games.source(&name)?.resume(games, &run, (dir, lock), &checkpoint);
+        return games.source(&name)?.resume(games, &run, &dir, &checkpoint);
     }
     let file = settings_file(&run)?;
     let name = game_name(games, game.as_deref(), &file)?;
@@ -126,6 +95,11 @@ fn game_name(games: &Games, asked: Option<&str>, file: &toml::Table) -> Result<S
 
 /// Trains a new run.
 pub fn start<G: Playable>(games: &Games, start: &Start) -> Result<()> {
+    members::run(start.run, TIMEOUT, |member| begin::<G>(games, start, member))
+}
+
+/// One member's part in a new run.
+fn begin<G: Playable>(games: &Games, start: &Start, member: Member) -> Result<()> {
     let started = Instant::now();
     let Start { run: args, file, from } = start;
     let (game, mut config) = new_settings::<G>(file, &args.set)?;
@@ -139,7 +113,7 @@ pub fn start<G: Playable>(games: &Games, start: &Start) -> Result<()> {
     }
     config.iterations = args.iterations.unwrap_or(config.iterations);
     validate(games.models(), &game, &config)?;
-    let chosen = device::choose(&args.device)?;
+    let (chosen, team) = member.choose()?;
     let network = patiently("Making the policy's first weights.", || {
         games.models().network(game, &config, &chosen.device)
     });
@@ -148,20 +122,37 @@ pub fn start<G: Playable>(games: &Games, start: &Start) -> Result<()> {
             .with_context(|| format!("cannot start from the policy in {}", run.display()))?,
         None => network,
     };
-    let epoch = epoch(&config, data.as_ref());
-    let trainer = Trainer::with_source(game, network, &config, &chosen.device, data);
+    let (epoch, settings) = (epoch(&config, data.as_ref()), config_toml(&game, &config));
+    same_run(&team, &settings, &config)?;
+    let trainer = members::trainer(game, network, &config, &chosen, data, team)?;
     check_engine(&trainer)?;
     if args.dry_run {
         return preview(trainer, &chosen, started, args.json);
     }
-    let port = port(args)?;
-    let dir = RunDir::create(args.run_dir.clone(), G::NAME)?;
-    let _lock = dir.lock()?;
-    dir.write_config(&commented(&config_toml(&game, &config)))?;
-    let metrics = JsonLines::create(&dir.metrics())?;
-    let run = Run { args, dir, trainer, epoch, metrics, chosen };
+    let (port, kept) = match trainer.team().is_first() {
+        true => {
+            let port = port(args)?;
+            let dir = RunDir::create(args.run_dir.clone(), G::NAME)?;
+            let lock = dir.lock()?;
+            dir.write_config(&commented(&settings))?;
+            let metrics = JsonLines::create(&dir.metrics())?;
+            (port, Some(Kept { dir, metrics, _lock: Some(lock) }))
+        }
+        false => (None, None),
+    };
+    let run = Run { args, kept, trainer, epoch, chosen };
     run.announce("Training", port.as_ref())?;
     run.train(games, port)
+}
+
+/// Checks that all members are to train the same.
+fn same_run(team: &Team, settings: &str, config: &TrainConfig) -> Result<()> {
+    team.agree("setting", settings)?;
+    if config.data.is_on() {
+        let dataset = Dataset::open(Path::new(&config.data.path))?;
+        members::same_data(team, &dataset.files())?;
+    }
+    Ok(())
 }
 
 /// The network with the weights of the best policy of a run of the same game and network.
@@ -175,8 +166,19 @@ fn first_policy<G: Playable>(network: Network, run: &Path) -> Result<Network> {
 pub fn resume<G: Playable>(
     games: &Games,
     args: &RunArgs,
-    (dir, _lock): (RunDir, Lock),
+    dir: &RunDir,
     checkpoint: &Checkpoint,
+) -> Result<()> {
+    members::run(args, TIMEOUT, |member| go_on::<G>(games, args, dir, checkpoint, member))
+}
+
+/// One member's part in a run that goes on.
+fn go_on<G: Playable>(
+    games: &Games,
+    args: &RunArgs,
+    dir: &RunDir,
+    checkpoint: &Checkpoint,
+    member: Member,
 ) -> Result<()> {
     let (game, mut config) = saved::<G>(games.models(), checkpoint)?;
     config.iterations = args.iterations.unwrap_or(config.iterations);
@@ -190,17 +192,25 @@ pub fn resume<G: Playable>(
         );
     }
     let data = demonstrations(game, &config)?;
-    let chosen = device::choose(&args.device)?;
+    let (chosen, team) = member.choose()?;
     let network = games.models().network(game, &config, &chosen.device);
-    let epoch = epoch(&config, data.as_ref());
-    let trainer = Trainer::with_source(game, network, &config, &chosen.device, data);
+    let (epoch, settings) = (epoch(&config, data.as_ref()), config_toml(&game, &config));
+    same_run(&team, &settings, &config)?;
+    team.agree("iteration in its last checkpoint", &checkpoint.iteration.to_string())?;
+    let trainer = members::trainer(game, network, &config, &chosen, data, team)?;
     let trainer = trainer.restored(checkpoint)?;
     check_engine(&trainer)?;
-    let port = port(args)?;
-    // It may be longer than it was to be.
-    dir.write_config(&commented(&config_toml(&game, &config)))?;
-    let metrics = JsonLines::resume(&dir.metrics(), trainer.iteration())?;
-    let run = Run { args, dir, trainer, epoch, metrics, chosen };
+    let (port, kept) = match trainer.team().is_first() {
+        true => {
+            let port = port(args)?;
+            // It may be longer than it was to be.
+            dir.write_config(&commented(&settings))?;
+            let metrics = JsonLines::resume(&dir.metrics(), trainer.iteration())?;
+            (port, Some(Kept { dir: dir.clone(), metrics, _lock: None }))
+        }
+        false => (None, None),
+    };
+    let run = Run { args, kept, trainer, epoch, chosen };
     run.announce("Going on with", port.as_ref())?;
     run.train(games, port)
 }
@@ -238,12 +248,20 @@ impl Due {
 /// A run under way: what is trained, with what, and where it is kept.
 struct Run<'a, G: Playable> {
     args: &'a RunArgs,
-    dir: RunDir,
+    /// Where it is kept: by the first member, who also speaks.
+    kept: Option<Kept>,
     trainer: Trainer<G>,
     /// Iterations of an epoch.
     epoch: u32,
-    metrics: JsonLines,
     chosen: Chosen,
+}
+
+/// Where a run is kept.
+struct Kept {
+    dir: RunDir,
+    metrics: JsonLines,
+    /// What keeps other processes from training it, unless somebody else holds it.
+    _lock: Option<Lock>,
 }
 
 /// How long it took.
@@ -255,13 +273,17 @@ struct Times {
 impl<G: Playable> Run<'_, G> {
     /// Says what is about to be done and with what, also in the run directory for those who watch.
     fn announce(&self, what: &str, port: Option<&Port>) -> Result<()> {
-        let Self { dir, trainer, chosen, .. } = self;
-        let grove = env!("CARGO_PKG_VERSION");
-        let note = Note { grove, device: &chosen.info, engine: trainer.describe() };
+        let Self { kept: Some(Kept { dir, .. }), trainer, chosen, .. } = self else {
+            return Ok(());
+        };
+        let note = Note::of(trainer, &chosen.info);
         let path = dir.note();
         std::fs::write(&path, serde_json::to_string_pretty(&note)? + "\n")
             .with_context(|| format!("cannot write {}", path.display()))?;
         say!("{what} {} on {}: {}.", G::NAME, chosen.info, chosen.reason);
+        if trainer.team().size() > 1 {
+            say!("{} members share it, this one for {}.", trainer.team().size(), share(trainer));
+        }
         let obstacle = trainer.obstacle().map(|why| format!(": {why}")).unwrap_or_default();
         say!("It has {}{obstacle}.", trainer.describe());
         say!("Everything is kept in {}.", dir.path().display());
@@ -273,12 +295,17 @@ impl<G: Playable> Run<'_, G> {
 
     /// Trains to the end or to Ctrl-C, then evaluates and reports.
     fn train(mut self, games: &Games, port: Option<Port>) -> Result<()> {
-        let answer = "Finishing the iteration and saving; Ctrl-C again stops at once.";
-        let interrupt = Interrupt::listen(Some(answer))?;
-        let server = port.map(|port| watch::start(games, port, self.dir.path())).transpose()?;
+        let interrupt = Interrupt::listen(Some(FINISHING))?;
+        let dir = self.kept.as_ref().map(|kept| kept.dir.clone());
+        let server = match (port, &dir) {
+            (Some(port), Some(dir)) => Some(watch::start(games, port, dir.path())?),
+            _ => None,
+        };
         let times = self.iterate(&interrupt)?;
         let is_done = self.is_done();
-        self.report(games, &times)?;
+        let last = self.snapshot()?;
+        let Some(dir) = dir else { return Ok(()) };
+        self.report(games, &times, &dir, last)?;
         if server.is_some() && is_done {
             interrupt.say_nothing();
             say!("The page stays until Ctrl-C.");
@@ -297,10 +324,12 @@ impl<G: Playable> Run<'_, G> {
         while !self.is_done() {
             let mut record = self.trainer.iterate()?;
             first_update.get_or_insert_with(|| started.elapsed().as_secs_f64());
-            let stop = interrupt.seen();
+            let stop = self.trainer.team().any(interrupt.seen())?;
             let due = Due::after(record.iteration, config.iterations, stop, &config.checkpoint);
             self.keep(&mut record, due)?;
-            progress.show(&record);
+            if self.kept.is_some() {
+                progress.show(&record);
+            }
             let in_use =
                 record.memory.in_use.filter(|_| record.iteration.is_multiple_of(self.epoch));
             if let Some(warning) = in_use.and_then(|in_use| growth.epoch(in_use)) {
@@ -317,25 +346,26 @@ impl<G: Playable> Run<'_, G> {
     /// Evaluates and saves what is due, and writes the record.
     fn keep(&mut self, record: &mut IterationRecord, due: Due) -> Result<()> {
         let improved = due.evaluation && {
-            let (evaluation, best) = self.trainer.measure();
+            let (evaluation, best) = self.trainer.measure()?;
             record.evaluation = Some(evaluation);
             best
         };
         let snapshot = (improved || due.save).then(|| self.snapshot()).transpose()?;
+        let Some(Kept { dir, metrics, .. }) = &mut self.kept else { return Ok(()) };
         if let Some(snapshot) = snapshot.as_ref().filter(|_| improved) {
-            checkpoint::save(snapshot, &self.dir.best())?;
+            checkpoint::save(snapshot, &dir.best())?;
         }
-        self.metrics.write(record)?;
+        metrics.write(record)?;
         if let Some(snapshot) = snapshot.filter(|_| due.save) {
-            self.dir.store().save(&snapshot)?;
-            self.dir.store().prune(self.trainer.config().checkpoint.keep)?;
+            dir.store().save(&snapshot)?;
+            dir.store().prune(self.trainer.config().checkpoint.keep)?;
         }
         Ok(())
     }
 
     /// What is saved: only what the run can go on from.
     fn snapshot(&self) -> Result<Checkpoint, TrainError> {
-        let snapshot = self.trainer.snapshot();
+        let snapshot = self.trainer.snapshot()?;
         match is_finite(&snapshot) {
             true => Ok(snapshot),
             false => Err(TrainError::NotFinite {
@@ -359,8 +389,8 @@ impl<G: Playable> Run<'_, G> {
     }
 
     /// The best policy, or the last where there is no best one.
-    fn best(&self) -> Result<Checkpoint> {
-        match checkpoint::load(&self.dir.best()) {
+    fn best(dir: &RunDir, last: Checkpoint) -> Result<Checkpoint> {
+        match checkpoint::load(&dir.best()) {
             Ok(best) => return Ok(best),
             Err(checkpoint::CheckpointError::NotFound { .. }) => {}
             Err(error) => {
@@ -368,14 +398,14 @@ impl<G: Playable> Run<'_, G> {
                 say!("warning: taking the last policy instead of the best");
             }
         }
-        Ok(self.snapshot()?)
+        Ok(last)
     }
 
     /// Evaluates the best policy, and prints the result.
-    fn report(self, games: &Games, times: &Times) -> Result<()> {
-        let best = self.best()?;
+    fn report(self, games: &Games, times: &Times, dir: &RunDir, last: Checkpoint) -> Result<()> {
+        let best = Self::best(dir, last)?;
         let is_done = self.is_done();
-        let Self { trainer, dir, args, chosen, .. } = self;
+        let Self { trainer, args, chosen, .. } = self;
         let (game, config) = (trainer.game(), trainer.config().clone());
         let policy = games.models().load_policy(&best, game, &config)?;
         let scores = G::PLAYABLE.then(|| Scores::of(&policy, game, FINAL_EPISODES, 0));
@@ -424,22 +454,10 @@ impl<G: Playable> Run<'_, G> {
     }
 }
 
-/// What was done in the episodes that are held out, and what the policy would most likely have done.
-fn table(confusion: &Confusion, names: &[String]) -> String {
-    let width = names.iter().map(String::len).max().unwrap_or(0).max(8);
-    let HeldOut { loss, accuracy } = confusion.means();
-    let steps: u64 = confusion.counts.iter().flatten().sum();
-    let mut table = format!(
-        "Held out: {steps} steps; {:.2} % told right, {loss:.4} nats a step.\n{:width$}",
-        100.0 * accuracy,
-        "shown"
-    );
-    names.iter().for_each(|name| table += &format!("  {name:>width$}"));
-    for (name, row) in names.iter().zip(&confusion.counts) {
-        table += &format!("\n{name:width$}");
-        row.iter().for_each(|count| table += &format!("  {count:>width$}"));
-    }
-    table + "\n\n"
+/// A member's part of the work, in words.
+fn share<G: Playable>(trainer: &Trainer<G>) -> String {
+    let shards = trainer.shards();
+    format!("{} of the {} shards of a batch", shards.own().len(), shards.count())
 }
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! What the rollout kernels share: environments as words, the draw of an action, the record of a step.
+//! What the rollout kernels share: environments as words, where groups start and go on, the draw of an action.
 
 use super::env_state::HEADER;
 use super::{branch_member, branch_step, staggered_time};
 use crate::config::{RolloutConfig, Start};
-use crate::device::buffers::probe;
+use crate::device::buffers::{Buffer, probe};
 use crate::env::bits::{from_bits, to_bits};
-use crate::env::{Episode, PackedState, Played, Rules, new_game, num_words};
+use crate::env::{Episode, PackedState, Rules, new_game, num_words};
 pub(super) use crate::math::softmax::{Choice as Drawn, choose as draw_action};
 use crate::rng::draw;
 use burn::backend::{DType, Shape};
@@ -13,15 +13,6 @@ use burn::cubecl;
 use burn::cubecl::prelude::*;
 use burn::tensor::Device;
 use burn_cubecl::tensor::CubeTensor;
-
-/// Quantities of a step that one buffer holds, each `[num_steps, num_envs]`.
-pub(super) const LOGPROBS: usize = 0;
-pub(super) const REWARDS: usize = 1;
-pub(super) const TERMINATED: usize = 2;
-pub(super) const TRUNCATED: usize = 3;
-pub(super) const SCORES: usize = 4;
-/// Their number. Behind them, where the game has masks, comes whether each of its actions is legal.
-pub(super) const QUANTITIES: usize = 5;
 
 /// Steps of all games together in one launch, about: so few that no launch outlasts the patience of a
 /// driver or a browser, and so many that a launch costs little beside them.
@@ -180,85 +171,132 @@ pub(super) fn store_env<G: Rules>(
     store_state::<G>(envs, state, HEADER, env, num_envs, game);
 }
 
-/// The state that an environment of `group` starts an iteration from; `branches` is `[env_words, num_groups]`.
+/// The steps that a launch plays: `first..end`.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub(super) struct Steps {
+    pub first: usize,
+    pub end: usize,
+}
+
+/// The groups of an iteration: `count` of them, each of `size` games that come one after the other.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+pub(super) struct Groups {
+    pub count: usize,
+    pub size: usize,
+    /// The number of the first among those of the run, which draws follow.
+    pub first: u32,
+}
+
 #[cube]
-pub(super) fn first_state<G: Rules>(
-    branches: &[u32],
-    group: usize,
-    num_groups: usize,
-    level_key: u32,
-    #[comptime] origin: Origin,
-    #[comptime] game: G,
-) -> G::State {
-    if comptime!(origin == Origin::Branch) {
-        load_env_state::<G>(branches, group, num_groups, game)
-    } else {
-        new_game::<G>(draw(level_key, group as u32), game)
+impl Groups {
+    /// The games of all groups.
+    pub fn num_envs(&self) -> usize {
+        self.count * self.size
+    }
+
+    /// The group of a game.
+    pub fn of(&self, env: usize) -> usize {
+        env / self.size
+    }
+
+    /// The number of a group among those of the run.
+    pub fn number(&self, group: usize) -> u32 {
+        self.first + group as u32
+    }
+
+    /// The number of a game among those of the run.
+    pub fn env_number(&self, env: usize) -> u32 {
+        self.first * self.size as u32 + env as u32
     }
 }
 
-/// The episode that goes with [`first_state`].
-#[cube]
-pub(super) fn first_episode<G: Rules>(
-    branches: &[u32],
-    group: usize,
-    num_groups: usize,
+impl GroupsLaunch {
+    /// The groups of these settings, from this one on.
+    pub fn of(config: &RolloutConfig, first: u32) -> Self {
+        Self::new(config.num_groups, config.group_size, first)
+    }
+}
+
+/// Where the groups of an iteration start.
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct Starts {
+    /// Where the last iteration says to go on, `[env_words, num_groups]`; read for
+    /// [`Origin::Branch`] alone.
+    branches: Buffer<u32>,
+    /// What the levels are drawn by.
     level_key: u32,
-    #[comptime] origin: Origin,
-    #[comptime] game: G,
-) -> Episode {
-    let level = draw(level_key, group as u32);
-    if comptime!(origin == Origin::Branch) {
-        let left = load_episode(branches, group, num_groups);
-        Episode { level, time: left.time, score: left.score }
-    } else {
-        let time = if comptime!(origin == Origin::Staggered) {
-            staggered_time(level, comptime!(game.max_steps()))
+}
+
+#[cube]
+impl Starts {
+    /// The state that a game of `group` starts from.
+    pub fn state<G: Rules>(
+        &self,
+        groups: &Groups,
+        group: usize,
+        #[comptime] origin: Origin,
+        #[comptime] game: G,
+    ) -> G::State {
+        if comptime!(origin == Origin::Branch) {
+            load_env_state::<G>(&self.branches, group, groups.count, game)
         } else {
-            0u32.runtime()
-        };
-        Episode { level, time, score: 0.0f32.runtime() }
+            new_game::<G>(draw(self.level_key, groups.number(group)), game)
+        }
+    }
+
+    /// The episode that goes with [`Starts::state`].
+    pub fn episode<G: Rules>(
+        &self,
+        groups: &Groups,
+        group: usize,
+        #[comptime] origin: Origin,
+        #[comptime] game: G,
+    ) -> Episode {
+        let level = draw(self.level_key, groups.number(group));
+        if comptime!(origin == Origin::Branch) {
+            let left = load_episode(&self.branches, group, groups.count);
+            Episode { level, time: left.time, score: left.score }
+        } else {
+            let time = if comptime!(origin == Origin::Staggered) {
+                staggered_time(level, comptime!(game.max_steps()))
+            } else {
+                0u32.runtime()
+            };
+            Episode { level, time, score: 0.0f32.runtime() }
+        }
     }
 }
 
-/// Writes the record of a step at place `at` of `[num_steps, num_envs]`, whose size is `stride`.
-#[cube]
-pub(super) fn store_step(
-    actions: &mut [i32],
-    quantities: &mut [f32],
-    drawn: &Drawn,
-    played: &Played,
-    at: usize,
-    stride: usize,
-) {
-    actions[at] = drawn.action as i32;
-    quantities[comptime!(LOGPROBS) * stride + at] = drawn.logprob;
-    quantities[comptime!(REWARDS) * stride + at] = played.reward;
-    quantities[comptime!(TERMINATED) * stride + at] = select(played.terminated, 1.0f32, 0.0f32);
-    quantities[comptime!(TRUNCATED) * stride + at] = select(played.truncated, 1.0f32, 0.0f32);
-    quantities[comptime!(SCORES) * stride + at] = played.score;
+/// Where the groups of an iteration go on in the next.
+#[derive(CubeType, CubeLaunch)]
+pub(super) struct BranchPoints {
+    /// One environment a group, `[env_words, num_groups]`.
+    envs: Buffer<u32>,
+    /// Steps that are learnt from; a branch point is in one of them.
+    learn_steps: u32,
+    /// What the members and steps are drawn by.
+    key: u32,
 }
 
-/// Writes the environment as its group's branch point if it is that after step `t`.
 #[cube]
-#[allow(clippy::too_many_arguments)]
-pub(super) fn store_branch<G: Rules>(
-    branches: &mut [u32],
-    state: &G::State,
-    episode: &Episode,
-    env: usize,
-    t: usize,
-    branch_key: u32,
-    num_groups: usize,
-    group_size: usize,
-    learn_steps: u32,
-    #[comptime] game: G,
-) {
-    let group = env / group_size;
-    let member = branch_member(branch_key, group as u32, group_size as u32);
-    let step = branch_step(branch_key, group as u32, learn_steps);
-    if env == group * group_size + member as usize && t + 1 == step as usize {
-        store_env::<G>(branches, state, episode, group, num_groups, game);
+impl BranchPoints {
+    /// Keeps game `env` as its group's branch point if it is that after step `t`.
+    pub fn store<G: Rules>(
+        &mut self,
+        groups: &Groups,
+        state: &G::State,
+        episode: &Episode,
+        env: usize,
+        t: usize,
+        #[comptime] game: G,
+    ) {
+        let group = groups.of(env);
+        let number = groups.number(group);
+        let member = branch_member(self.key, number, groups.size as u32);
+        let step = branch_step(self.key, number, self.learn_steps);
+        if env == group * groups.size + member as usize && t + 1 == step as usize {
+            store_env::<G>(&mut self.envs, state, episode, group, groups.count, game);
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use crate::config::{RolloutConfig, Start};
 use crate::env::bits::{from_bits, to_bits};
 use crate::env::{Episode, PackedState, Played, Rules, new_game, num_words, play};
 use crate::rng::draw;
-use crate::rollout::{branch_member, branch_step, staggered_time};
+use crate::rollout::{RolloutKeys, branch_member, branch_step, staggered_time};
 
 /// Words of an environment before those of the game's state: level, time, score.
 pub(crate) const HEADER: usize = 3;
@@ -51,16 +51,16 @@ impl<G: Rules> EnvState<G> {
     }
 }
 
-/// The environments of an iteration at its start. `branches`, one a group, are where the last iteration
+/// The environments of an iteration, whose keys these are, at its start. `branches`, one a group, are where the last iteration
 /// says to go on; none before the first.
 pub(crate) fn start_envs<G: Rules>(
     game: G,
     config: &RolloutConfig,
-    level_key: u32,
+    keys: RolloutKeys,
     branches: &[EnvState<G>],
 ) -> Vec<EnvState<G>> {
     let groups = (0..config.num_groups).map(|group| {
-        let level = draw(level_key, group as u32);
+        let level = draw(keys.level, keys.first_group + group as u32);
         if config.start == Start::Branch && !branches.is_empty() {
             // From here on the environment's draws are others than those that led here.
             let EnvState { state, episode } = branches[group];
@@ -85,15 +85,18 @@ pub(crate) struct BranchPoint {
 }
 
 /// The branch points of an iteration, one a group; none where games start at levels.
-pub(crate) fn branch_points(config: &RolloutConfig, branch_key: u32) -> Vec<BranchPoint> {
+pub(crate) fn branch_points(config: &RolloutConfig, keys: RolloutKeys) -> Vec<BranchPoint> {
     if config.start == Start::Level {
         return Vec::new();
     }
     let (steps, members) = (config.learn_steps as u32, config.group_size as u32);
     let groups = 0..config.num_groups as u32;
-    let point = |group| BranchPoint {
-        step: branch_step(branch_key, group, steps) as usize,
-        env: (group * members + branch_member(branch_key, group, members)) as usize,
+    let point = |group| {
+        let number = keys.first_group + group;
+        BranchPoint {
+            step: branch_step(keys.branch, number, steps) as usize,
+            env: (group * members + branch_member(keys.branch, number, members)) as usize,
+        }
     };
     groups.map(point).collect()
 }

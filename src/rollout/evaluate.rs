@@ -9,6 +9,7 @@ use crate::model::{Actor, LANES, Lanes, argmax_lane};
 use crate::rng::{Stream, draw};
 use rayon::prelude::*;
 use serde::Serialize;
+use std::ops::Range;
 
 /// How an evaluated policy picks its actions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,29 +54,53 @@ pub fn evaluate<A: Actor, G: Rules>(
     seed: u64,
     player: Player,
 ) -> Evaluation {
-    assert!(episodes > 0, "an evaluation needs an episode");
+    Evaluation::of(&play_episodes(policy, game, 0..episodes, (stream, seed), player))
+}
+
+/// Score and length of each of some of the episodes of an evaluation.
+///
+/// # Panics
+/// If the policy does not have the game's numbers of features and actions.
+pub fn play_episodes<A: Actor, G: Rules>(
+    policy: &A,
+    game: G,
+    episodes: Range<usize>,
+    (stream, seed): (Stream, u64),
+    player: Player,
+) -> Vec<[f64; 2]> {
     assert_eq!(policy.num_features(), game.num_features());
     assert_eq!(policy.num_actions(), game.num_actions());
     let levels = draw(stream.key(seed), 0);
     let actions = draw(stream.key(seed), 1);
-    let results: Vec<(f64, u32)> = (0..episodes.div_ceil(LANES))
+    (0..episodes.len().div_ceil(LANES))
         .into_par_iter()
         .flat_map_iter(|block| {
-            let first = block * LANES;
-            let lanes = LANES.min(episodes - first);
+            let first = episodes.start + block * LANES;
+            let lanes = LANES.min(episodes.end - first);
             play_block(policy, game, levels, actions, first, lanes, player)
         })
-        .collect();
-    let n = episodes as f64;
-    let mean = results.iter().map(|r| r.0).sum::<f64>() / n;
-    let squares = results.iter().map(|r| (r.0 - mean).powi(2)).sum::<f64>();
-    Evaluation {
-        episodes,
-        mean_score: mean,
-        std_error: if episodes > 1 { (squares / (n - 1.0) / n).sqrt() } else { 0.0 },
-        min_score: results.iter().map(|r| r.0).fold(f64::INFINITY, f64::min),
-        max_score: results.iter().map(|r| r.0).fold(f64::NEG_INFINITY, f64::max),
-        mean_length: results.iter().map(|r| f64::from(r.1)).sum::<f64>() / n,
+        .collect()
+}
+
+impl Evaluation {
+    /// Of the scores and lengths of its episodes.
+    ///
+    /// # Panics
+    /// If there are none.
+    pub fn of(episodes: &[[f64; 2]]) -> Self {
+        assert!(!episodes.is_empty(), "an evaluation needs an episode");
+        let n = episodes.len() as f64;
+        let scores = || episodes.iter().map(|[score, _]| *score);
+        let mean = scores().sum::<f64>() / n;
+        let squares = scores().map(|score| (score - mean).powi(2)).sum::<f64>();
+        Self {
+            episodes: episodes.len(),
+            mean_score: mean,
+            std_error: if n > 1.0 { (squares / (n - 1.0) / n).sqrt() } else { 0.0 },
+            min_score: scores().fold(f64::INFINITY, f64::min),
+            max_score: scores().fold(f64::NEG_INFINITY, f64::max),
+            mean_length: episodes.iter().map(|[_, length]| length).sum::<f64>() / n,
+        }
     }
 }
 
@@ -88,13 +113,13 @@ fn play_block<A: Actor, G: Rules>(
     first: usize,
     lanes: usize,
     player: Player,
-) -> Vec<(f64, u32)> {
+) -> Vec<[f64; 2]> {
     let number = |lane: usize| (first + lane) as u32;
     let envs: Vec<EnvState<G>> =
         (0..lanes).map(|lane| EnvState::new(draw(levels, number(lane)), game)).collect();
     let mut envs = EnvLanes::new(&envs);
     let mut played = PlayedLanes::default();
-    let mut results: Vec<Option<(f64, u32)>> = vec![None; lanes];
+    let mut results: Vec<Option<[f64; 2]>> = vec![None; lanes];
     let mut obs = vec![[0.0; LANES]; game.num_features()];
     let mut scratch = policy.scratch();
     let mut memory: Vec<Lanes> = policy.initial_memory().iter().map(|x| [*x; LANES]).collect();
@@ -117,7 +142,7 @@ fn play_block<A: Actor, G: Rules>(
         envs.play(game, &picked, &mut played);
         for (lane, result) in results.iter_mut().enumerate() {
             if result.is_none() && played.end(lane).ended() {
-                *result = Some((f64::from(played.scores[lane]), t + 1));
+                *result = Some([f64::from(played.scores[lane]), f64::from(t + 1)]);
             }
         }
         t += 1;

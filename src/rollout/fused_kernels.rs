@@ -6,8 +6,8 @@ use super::masks::mask_logits;
 use super::{RolloutKeys, action_key, action_uniform};
 use crate::config::{Precision, Start};
 use crate::data::{TERMINATED, TRUNCATED};
-use crate::device::buffers::{argument, element};
-use crate::env::{Rules, num_words, play};
+use crate::device::buffers::{Buffer, argument, element};
+use crate::env::{Played, Rules, num_words, play};
 use crate::model::kernels::{
     FeatureSlots, MlpShape, Observed, Observer, StepWords, input, mlp_logits,
 };
@@ -22,7 +22,9 @@ const MAX_SHARED_BYTES: usize = 32 * 1024;
 
 /// What the kernel is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Plan {
+struct Plan<G> {
+    /// The game.
+    game: G,
     /// Where the games come from.
     origin: Origin,
     /// Whether branch points are kept.
@@ -33,70 +35,87 @@ struct Plan {
     shared: bool,
 }
 
-/// The keys of an iteration's draws.
-#[derive(CubeType, CubeLaunch, Clone, Copy)]
-struct Keys {
-    level: u32,
-    action: u32,
-    branch: u32,
+/// The games of a part of an iteration: where they stand, and what is recorded of them.
+#[derive(CubeType, CubeLaunch)]
+struct Games {
+    /// The environments, `[env_words, count]`, which carry the games from launch to launch.
+    envs: Buffer<u32>,
+    /// Words of [`Part`](crate::data::Part), `[num_words + 1, num_steps, count]`.
+    words: Buffer<u32>,
+    /// Its values, `[2 or 3, num_steps, count]`.
+    values: Buffer<f32>,
+    /// Its first scores, `[count]`.
+    first_scores: Buffer<f32>,
+    /// The groups of the iteration.
+    groups: Groups,
+    /// The number of the part's first game in the iteration.
+    first_env: usize,
+    /// Games of the part.
+    count: usize,
+    /// Steps of the iteration.
+    num_steps: usize,
+    /// What the iteration's actions are drawn by.
+    action_key: u32,
 }
 
-/// The sizes of an iteration, and what this launch plays: steps `first_step..end_step` of
-/// `games` games from `first_env` on.
-#[derive(CubeType, CubeLaunch, Clone, Copy)]
-struct Sizes {
-    first_step: usize,
-    end_step: usize,
-    first_env: usize,
-    games: usize,
-    num_groups: usize,
-    group_size: usize,
-    num_steps: usize,
-    learn_steps: u32,
+#[cube]
+impl Games {
+    /// Records a step beside the state before it.
+    fn record<G: Rules>(
+        &mut self,
+        place: &StepWords,
+        drawn: &Drawn,
+        played: &Played,
+        #[comptime] game: G,
+    ) {
+        let (at, stride) = (place.at, place.stride);
+        let cut = select(played.truncated, TRUNCATED, 0u32);
+        let end = select(played.terminated, TERMINATED, cut);
+        self.words[comptime!(num_words(game)) * stride + at] = drawn.action | end;
+        self.values[at] = drawn.logprob;
+        self.values[stride + at] = played.reward;
+        if comptime!(!G::SCORE_IS_REWARD) {
+            self.values[2 * stride + at] = played.score;
+        }
+    }
 }
 
 /// Plays the steps of one game, by weights in global or workgroup memory.
 #[cube]
-#[allow(clippy::too_many_arguments)]
 fn play_steps<G: Rules, W: Float, I: Float>(
     weights: &[W],
-    origins: &[u32],
-    envs: &mut [u32],
-    words: &mut [u32],
-    values: &mut [f32],
-    first_scores: &mut [f32],
-    branches: &mut [u32],
-    keys: &Keys,
-    sizes: &Sizes,
-    #[comptime] plan: Plan,
-    #[comptime] game: G,
+    starts: &Starts,
+    games: &mut Games,
+    branches: &mut BranchPoints,
+    steps: &Steps,
+    #[comptime] plan: Plan<G>,
 ) {
     let row = ABSOLUTE_POS;
-    if row < sizes.games {
-        let env = sizes.first_env + row;
-        let (group, groups) = (env / sizes.group_size, sizes.num_groups);
-        let mut state = if comptime!(plan.origin == Origin::Continued) {
-            load_env_state::<G>(&*envs, row, sizes.games, game)
+    if row < games.count {
+        let (game, origin) = comptime!((plan.game, plan.origin));
+        let env = games.first_env + row;
+        let group = games.groups.of(env);
+        let mut state = if comptime!(origin == Origin::Continued) {
+            load_env_state::<G>(&games.envs, row, games.count, game)
         } else {
-            first_state::<G>(origins, group, groups, keys.level, comptime!(plan.origin), game)
+            starts.state::<G>(&games.groups, group, origin, game)
         };
-        let mut episode = if comptime!(plan.origin == Origin::Continued) {
-            load_episode(&*envs, row, sizes.games)
+        let mut episode = if comptime!(origin == Origin::Continued) {
+            load_episode(&games.envs, row, games.count)
         } else {
-            first_episode::<G>(origins, group, groups, keys.level, comptime!(plan.origin), game)
+            starts.episode::<G>(&games.groups, group, origin, game)
         };
-        if comptime!(plan.origin != Origin::Continued) {
-            first_scores[row] = episode.score;
+        if comptime!(origin != Origin::Continued) {
+            games.first_scores[row] = episode.score;
         }
-        let draws = action_key(keys.action, env as u32);
+        let draws = action_key(games.action_key, games.groups.env_number(env));
         let num_actions = comptime!(game.num_actions());
-        let num_words = comptime!(num_words(game));
-        let stride = sizes.num_steps * sizes.games;
+        let stride = games.num_steps * games.count;
         let mut x = Array::<f32>::new(comptime!(game.num_features()));
         let mut logits = Array::<f32>::new(num_actions);
-        for t in sizes.first_step..sizes.end_step {
-            let at = t * sizes.games + row;
-            store_state::<G>(words, &state, 0usize, at, stride, game);
+        for t in steps.first..steps.end {
+            let place = StepWords { at: t * games.count + row, stride };
+            store_state::<G>(&mut games.words, &state, 0usize, place.at, stride, game);
             #[unroll]
             for i in 0..comptime!(game.num_features()) {
                 x[i] = input::<I>(G::feature(&state, i, game));
@@ -106,53 +125,26 @@ fn play_steps<G: Rules, W: Float, I: Float>(
             let u = action_uniform(draws, t as u32);
             let drawn = draw_action(logits.as_slice(), 0usize, u, num_actions);
             let played = play::<G>(&mut state, &mut episode, drawn.action, game);
-            let cut = select(played.truncated, TRUNCATED, 0u32);
-            let end = select(played.terminated, TERMINATED, cut);
-            words[num_words * stride + at] = drawn.action | end;
-            values[at] = drawn.logprob;
-            values[stride + at] = played.reward;
-            if comptime!(!G::SCORE_IS_REWARD) {
-                values[2 * stride + at] = played.score;
-            }
+            games.record::<G>(&place, &drawn, &played, game);
             if comptime!(plan.branch) {
-                store_branch::<G>(
-                    branches,
-                    &state,
-                    &episode,
-                    env,
-                    t,
-                    keys.branch,
-                    groups,
-                    sizes.group_size,
-                    sizes.learn_steps,
-                    game,
-                );
+                branches.store::<G>(&games.groups, &state, &episode, env, t, game);
             }
         }
-        store_env::<G>(envs, &state, &episode, row, sizes.games, game);
+        store_env::<G>(&mut games.envs, &state, &episode, row, games.count, game);
     }
 }
 
-/// One unit plays steps `first_step..end_step` of one game, its state and episode in registers.
+/// One unit plays some steps of one game, its state and episode in registers.
 ///
-/// Buffers: the parameter vector `[num_params]`; `origins`, where the last iteration says to go on,
-/// `[env_words, num_groups]`; the envs `[env_words, games]`, which carry the games from launch
-/// to launch; words `[num_words + 1, num_steps, games]`, values `[2 or 3, num_steps, games]` and first
-/// scores `[games]` of [`crate::data::Part`]; where the groups go on, as `origins`.
+/// Buffers: the parameter vector `[num_params]`; those of [`Starts`], [`Games`] and [`BranchPoints`].
 #[cube(launch_unchecked)]
-#[allow(clippy::too_many_arguments)]
 fn play_kernel<G: Rules, I: Float>(
     params: &[f32],
-    origins: &[u32],
-    envs: &mut [u32],
-    words: &mut [u32],
-    values: &mut [f32],
-    first_scores: &mut [f32],
-    branches: &mut [u32],
-    keys: Keys,
-    sizes: Sizes,
-    #[comptime] plan: Plan,
-    #[comptime] game: G,
+    starts: &Starts,
+    games: &mut Games,
+    branches: &mut BranchPoints,
+    steps: Steps,
+    #[comptime] plan: Plan<G>,
     #[define(I)] _input: ElemType,
 ) {
     if comptime!(plan.shared) {
@@ -162,33 +154,9 @@ fn play_kernel<G: Rules, I: Float>(
             weights[i] = I::cast_from(params[i]);
         }
         sync_cube();
-        play_steps::<G, I, I>(
-            &weights,
-            origins,
-            envs,
-            words,
-            values,
-            first_scores,
-            branches,
-            &keys,
-            &sizes,
-            plan,
-            game,
-        );
+        play_steps::<G, I, I>(&weights, starts, games, branches, &steps, plan);
     } else {
-        play_steps::<G, f32, I>(
-            params,
-            origins,
-            envs,
-            words,
-            values,
-            first_scores,
-            branches,
-            &keys,
-            &sizes,
-            plan,
-            game,
-        );
+        play_steps::<G, f32, I>(params, starts, games, branches, &steps, plan);
     }
 }
 
@@ -210,6 +178,7 @@ impl<G: Rules> Buffers<'_, G> {
         let bytes = shape.num_params() * input.size();
         let limit = client.properties().hardware.max_shared_memory_size;
         let mut plan = Plan {
+            game: self.game,
             origin: Origin::of(config, origins.is_some()),
             branch: config.start == Start::Branch,
             shape,
@@ -220,16 +189,21 @@ impl<G: Rules> Buffers<'_, G> {
         let dim = CubeDim::new_1d(cube_units(self.games.len()));
         let count = cubecl::calculate_cube_count_elemwise(client, self.games.len(), dim);
         for first_step in (0..config.num_steps).step_by(steps_per_launch) {
-            let sizes = SizesLaunch::new(
-                first_step,
-                config.num_steps.min(first_step + steps_per_launch),
+            let games = GamesLaunch::new(
+                argument(&self.envs),
+                argument(&self.words),
+                argument(&self.values),
+                argument(&self.first_scores),
+                GroupsLaunch::of(config, keys.first_group),
                 self.games.start,
                 self.games.len(),
-                config.num_groups,
-                config.group_size,
                 config.num_steps,
-                config.learn_steps as u32,
+                keys.action,
             );
+            let branches = argument(self.branches);
+            let branches =
+                BranchPointsLaunch::new(branches, config.learn_steps as u32, keys.branch);
+            let end_step = config.num_steps.min(first_step + steps_per_launch);
             // SAFETY: the kernel stays below the number of games, groups and steps in every buffer,
             // and below `num_params` in the first; all units of a cube reach its barrier.
             unsafe {
@@ -238,16 +212,11 @@ impl<G: Rules> Buffers<'_, G> {
                     count.clone(),
                     dim,
                     argument(params),
-                    argument(origins),
-                    argument(&self.envs),
-                    argument(&self.words),
-                    argument(&self.values),
-                    argument(&self.first_scores),
-                    argument(self.branches),
-                    KeysLaunch::new(keys.level, keys.action, keys.branch),
-                    sizes,
+                    StartsLaunch::new(argument(origins), keys.level),
+                    games,
+                    branches,
+                    StepsLaunch::new(first_step, end_step),
                     plan,
-                    self.game,
                     input,
                 );
             }

@@ -2,11 +2,12 @@
 
 use super::env_kernels::*;
 use super::masks::mask_logits;
-use super::{action_key, action_uniform};
+use super::{RolloutKeys, action_key, action_uniform};
 use crate::config::{RolloutConfig, Start};
 use crate::data::Trajectory;
-use crate::device::buffers::{argument, cube_tensor, probe, room};
-use crate::env::{Rules, play};
+use crate::device::buffers::{Buffer, argument, cube_tensor, probe, room};
+use crate::env::{Episode, Played, Rules, play};
+use crate::model::kernels::StepWords;
 use burn::backend::{Cube, DType};
 use burn::cubecl;
 use burn::cubecl::client::Client;
@@ -14,114 +15,156 @@ use burn::cubecl::prelude::*;
 use burn::tensor::{Device, Int, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
-/// Writes the features of a game to `obs` and to step `t` of `history`, where that exists.
-#[cube]
-fn observe<G: Rules>(
-    state: &G::State,
-    obs: &mut [f32],
-    history: &mut [f32],
-    env: usize,
-    t: usize,
-    num_envs: usize,
+/// Quantities of a step that one buffer holds, each `[num_steps, num_envs]`.
+const LOGPROBS: usize = 0;
+const REWARDS: usize = 1;
+const TERMINATED: usize = 2;
+const TRUNCATED: usize = 3;
+const SCORES: usize = 4;
+/// Their number. Behind them, where the game has masks, comes whether each of its actions is legal.
+const QUANTITIES: usize = 5;
+
+/// The games: where they stand, and what a policy sees of them.
+#[derive(CubeType, CubeLaunch)]
+struct Games {
+    /// The environments, `[env_words, num_envs]`.
+    envs: Buffer<u32>,
+    /// What is seen now, `[num_envs, num_features]`.
+    obs: Buffer<f32>,
+    /// What was seen before each step, `[num_steps, num_envs, num_features]`.
+    history: Buffer<f32>,
+    groups: Groups,
     num_steps: usize,
-    #[comptime] game: G,
-) {
-    let features = comptime!(game.num_features());
-    #[unroll]
-    for i in 0..features {
-        let x = G::feature(state, i, game);
-        obs[env * features + i] = x;
-        if t < num_steps {
-            history[(t * num_envs + env) * features + i] = x;
+}
+
+#[cube]
+impl Games {
+    /// Where step `t` of game `env` lies in `[num_steps, num_envs]`, and the size of that.
+    fn place(&self, env: usize, t: usize) -> StepWords {
+        let num_envs = self.groups.num_envs();
+        StepWords { at: t * num_envs + env, stride: self.num_steps * num_envs }
+    }
+
+    /// Leaves game `env` before step `t`, with what is seen of it; in the history too if it has that step.
+    fn store<G: Rules>(
+        &mut self,
+        state: &G::State,
+        episode: &Episode,
+        env: usize,
+        t: usize,
+        #[comptime] game: G,
+    ) {
+        let num_envs = self.groups.num_envs();
+        store_env::<G>(&mut self.envs, state, episode, env, num_envs, game);
+        let features = comptime!(game.num_features());
+        #[unroll]
+        for i in 0..features {
+            let x = G::feature(state, i, game);
+            self.obs[env * features + i] = x;
+            if t < self.num_steps {
+                self.history[(t * num_envs + env) * features + i] = x;
+            }
         }
     }
 }
 
+/// What is recorded of the games' steps.
+#[derive(CubeType, CubeLaunch)]
+struct Record {
+    /// `[num_steps, num_envs]`.
+    actions: Buffer<i32>,
+    /// `[quantities, num_steps, num_envs]`.
+    quantities: Buffer<f32>,
+}
+
+#[cube]
+impl Record {
+    /// Records a step.
+    fn store(&mut self, place: &StepWords, drawn: &Drawn, played: &Played) {
+        let (at, stride) = (place.at, place.stride);
+        self.actions[at] = drawn.action as i32;
+        self.quantities[comptime!(LOGPROBS) * stride + at] = drawn.logprob;
+        self.quantities[comptime!(REWARDS) * stride + at] = played.reward;
+        let terminated = select(played.terminated, 1.0f32, 0.0f32);
+        self.quantities[comptime!(TERMINATED) * stride + at] = terminated;
+        let truncated = select(played.truncated, 1.0f32, 0.0f32);
+        self.quantities[comptime!(TRUNCATED) * stride + at] = truncated;
+        self.quantities[comptime!(SCORES) * stride + at] = played.score;
+    }
+
+    /// Records whether an action was legal in a step.
+    fn store_legal(&mut self, place: &StepWords, #[comptime] action: usize, legal: bool) {
+        let at = comptime!(QUANTITIES + action) * place.stride + place.at;
+        self.quantities[at] = select(legal, 1.0f32, 0.0f32);
+    }
+}
+
+/// The step of all games that a launch plays.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+struct Turn {
+    t: usize,
+    /// What the iteration's actions are drawn by.
+    action_key: u32,
+}
+
+/// Starts the games and observes them.
 #[cube(launch_unchecked)]
-#[allow(clippy::too_many_arguments)]
 fn start_kernel<G: Rules>(
-    branches: &[u32],
-    envs: &mut [u32],
-    obs: &mut [f32],
-    history: &mut [f32],
-    level_key: u32,
-    num_groups: usize,
-    group_size: usize,
-    num_steps: usize,
+    starts: &Starts,
+    games: &mut Games,
     #[comptime] origin: Origin,
     #[comptime] game: G,
 ) {
     let env = ABSOLUTE_POS;
-    let num_envs = num_groups * group_size;
+    let num_envs = games.groups.num_envs();
     if env < num_envs {
-        let group = env / group_size;
-        let state = first_state::<G>(branches, group, num_groups, level_key, origin, game);
-        let episode = first_episode::<G>(branches, group, num_groups, level_key, origin, game);
-        store_env::<G>(envs, &state, &episode, env, num_envs, game);
-        observe::<G>(&state, obs, history, env, 0usize, num_envs, num_steps, game);
+        let group = games.groups.of(env);
+        let state = starts.state::<G>(&games.groups, group, origin, game);
+        let episode = starts.episode::<G>(&games.groups, group, origin, game);
+        games.store::<G>(&state, &episode, env, 0usize, game);
     }
 }
 
-/// Draws the actions, plays step `t`, observes.
+/// Draws the actions by `logits`, `[num_envs, num_actions]`, plays a step, observes.
 #[cube(launch_unchecked)]
-#[allow(clippy::too_many_arguments)]
 fn step_kernel<G: Rules>(
     logits: &[f32],
-    envs: &mut [u32],
-    obs: &mut [f32],
-    history: &mut [f32],
-    actions: &mut [i32],
-    quantities: &mut [f32],
-    branches: &mut [u32],
-    iteration_key: u32,
-    branch_key: u32,
-    t: usize,
-    num_groups: usize,
-    group_size: usize,
-    num_steps: usize,
-    learn_steps: u32,
+    games: &mut Games,
+    record: &mut Record,
+    branches: &mut BranchPoints,
+    turn: Turn,
     #[comptime] branch: bool,
     #[comptime] game: G,
 ) {
     let env = ABSOLUTE_POS;
-    let num_envs = num_groups * group_size;
+    let num_envs = games.groups.num_envs();
     if env < num_envs {
         let num_actions = comptime!(game.num_actions());
-        let u = action_uniform(action_key(iteration_key, env as u32), t as u32);
-        let mut state = load_env_state::<G>(&*envs, env, num_envs, game);
-        let (at, stride) = (t * num_envs + env, num_steps * num_envs);
+        let u = action_uniform(
+            action_key(turn.action_key, games.groups.env_number(env)),
+            turn.t as u32,
+        );
+        let mut state = load_env_state::<G>(&games.envs, env, num_envs, game);
+        let place = games.place(env, turn.t);
         let drawn = if comptime!(G::MASKED) {
             let mut masked = Array::<f32>::new(num_actions);
             #[unroll]
             for a in 0..num_actions {
                 masked[a] = logits[env * num_actions + a];
-                let legal = select(G::legal(&state, a, game), 1.0f32, 0.0f32);
-                quantities[comptime!(QUANTITIES + a) * stride + at] = legal;
+                record.store_legal(&place, a, G::legal(&state, a, game));
             }
             mask_logits::<G>(&mut masked, &state, game);
             draw_action(masked.as_slice(), 0usize, u, num_actions)
         } else {
             draw_action(logits, env * num_actions, u, num_actions)
         };
-        let mut episode = load_episode(&*envs, env, num_envs);
+        let mut episode = load_episode(&games.envs, env, num_envs);
         let played = play::<G>(&mut state, &mut episode, drawn.action, game);
-        store_env::<G>(envs, &state, &episode, env, num_envs, game);
-        observe::<G>(&state, obs, history, env, t + 1, num_envs, num_steps, game);
-        if branch {
-            store_branch::<G>(
-                branches,
-                &state,
-                &episode,
-                env,
-                t,
-                branch_key,
-                num_groups,
-                group_size,
-                learn_steps,
-                game,
-            );
+        games.store::<G>(&state, &episode, env, turn.t + 1, game);
+        if comptime!(branch) {
+            branches.store::<G>(&games.groups, &state, &episode, env, turn.t, game);
         }
-        store_step(actions, quantities, &drawn, &played, at, stride);
+        record.store(&place, &drawn, &played);
     }
 }
 
@@ -134,6 +177,8 @@ fn masks<G: Rules>(game: G) -> usize {
 pub(super) struct Buffers<G: Rules> {
     game: G,
     config: RolloutConfig,
+    /// Of the iteration.
+    keys: RolloutKeys,
     client: Client,
     envs: CubeTensor,
     branches: CubeTensor,
@@ -145,7 +190,7 @@ pub(super) struct Buffers<G: Rules> {
 
 impl<G: Rules> Buffers<G> {
     /// Room for the games of an iteration on `device`.
-    pub fn new(game: G, config: &RolloutConfig, device: &Device) -> Self {
+    pub fn new(game: G, config: &RolloutConfig, keys: RolloutKeys, device: &Device) -> Self {
         let probe = probe(device);
         let room = |shape: &[usize], dtype: DType| room(&probe, shape, dtype);
         let (words, features) = (super::env_words(game), game.num_features());
@@ -159,8 +204,19 @@ impl<G: Rules> Buffers<G> {
             quantities: room(&[QUANTITIES + masks::<G>(game), steps, envs], DType::F32),
             game,
             config: config.clone(),
+            keys,
             client: probe.client.clone(),
         }
+    }
+
+    fn games(&self) -> GamesLaunch {
+        GamesLaunch::new(
+            argument(&self.envs),
+            argument(&self.obs),
+            argument(&self.history),
+            GroupsLaunch::of(&self.config, self.keys.first_group),
+            self.config.num_steps,
+        )
     }
 
     fn grid(&self) -> (CubeCount, CubeDim) {
@@ -170,7 +226,7 @@ impl<G: Rules> Buffers<G> {
     }
 
     /// Starts every game; `branches` are those of the last iteration, if the games go on from there.
-    pub fn start(&self, branches: Option<&CubeTensor>, level_key: u32) {
+    pub fn start(&self, branches: Option<&CubeTensor>) {
         let origin = Origin::of(&self.config, branches.is_some());
         let (count, dim) = self.grid();
         // Where games do not go on, the kernel reads nothing of the first buffer.
@@ -181,14 +237,8 @@ impl<G: Rules> Buffers<G> {
                 &self.client,
                 count,
                 dim,
-                argument(branches),
-                argument(&self.envs),
-                argument(&self.obs),
-                argument(&self.history),
-                level_key,
-                self.config.num_groups,
-                self.config.group_size,
-                self.config.num_steps,
+                StartsLaunch::new(argument(branches), self.keys.level),
+                self.games(),
                 origin,
                 self.game,
             );
@@ -196,13 +246,14 @@ impl<G: Rules> Buffers<G> {
     }
 
     /// Plays step `t` by `logits`, `[num_envs, num_actions]`.
-    pub fn step(&self, logits: Tensor<2>, t: usize, iteration_key: u32, branch_key: u32) {
+    pub fn step(&self, logits: Tensor<2>, t: usize) {
         assert_eq!(
             logits.dims(),
             [self.config.num_envs(), self.game.num_actions()],
             "logits: [num_envs, num_actions]"
         );
         let logits = cube_tensor(logits);
+        let learn_steps = self.config.learn_steps as u32;
         let (count, dim) = self.grid();
         // SAFETY: the kernel stays below the number of games or groups in every buffer, and `t`
         // below `num_steps`.
@@ -212,19 +263,10 @@ impl<G: Rules> Buffers<G> {
                 count,
                 dim,
                 argument(&logits),
-                argument(&self.envs),
-                argument(&self.obs),
-                argument(&self.history),
-                argument(&self.actions),
-                argument(&self.quantities),
-                argument(&self.branches),
-                iteration_key,
-                branch_key,
-                t,
-                self.config.num_groups,
-                self.config.group_size,
-                self.config.num_steps,
-                self.config.learn_steps as u32,
+                self.games(),
+                RecordLaunch::new(argument(&self.actions), argument(&self.quantities)),
+                BranchPointsLaunch::new(argument(&self.branches), learn_steps, self.keys.branch),
+                TurnLaunch::new(t, self.keys.action),
                 self.config.start == Start::Branch,
                 self.game,
             );

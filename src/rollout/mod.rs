@@ -39,7 +39,7 @@ pub use device_games::DeviceGames;
 #[cfg(feature = "wgpu")]
 pub(crate) use env_kernels::{load_env_state, load_episode};
 pub use env_state::{EnvStatesError, env_words};
-pub use evaluate::{Evaluation, Player, evaluate};
+pub use evaluate::{Evaluation, Player, evaluate, play_episodes};
 #[cfg(feature = "kernels")]
 pub use fused::{Branches, FusedRollout, PackedStates};
 pub use native::NativeRollout;
@@ -59,6 +59,8 @@ pub struct RolloutKeys {
     level: u32,
     action: u32,
     branch: u32,
+    /// The number of the first group: where members share a run, each plays some of its groups.
+    first_group: u32,
 }
 
 impl RolloutKeys {
@@ -68,7 +70,13 @@ impl RolloutKeys {
             level: Stream::TrainLevel.key(seed),
             action: Stream::TrainAction.key(seed),
             branch: Stream::Branch.key(seed),
+            first_group: 0,
         }
+    }
+
+    /// The same for games that begin with this group of the run.
+    pub fn from_group(self, first_group: usize) -> Self {
+        Self { first_group: first_group as u32, ..self }
     }
 
     /// The keys of one iteration.
@@ -77,6 +85,7 @@ impl RolloutKeys {
             level: draw(self.level, iteration),
             action: draw(self.action, iteration),
             branch: draw(self.branch, iteration),
+            ..*self
         }
     }
 }

@@ -8,7 +8,7 @@ use super::env_state::{self, BranchPoint, EnvState};
 use super::masks::{MaskedLogits, sample_legal};
 use super::{EnvStatesError, RolloutKeys, action_key};
 use crate::config::RolloutConfig;
-use crate::data::{End, HostTrajectory, OBS_MULTIPLE, Totals, Trajectory};
+use crate::data::{End, GameSums, HostTrajectory, OBS_MULTIPLE, Trajectory};
 use crate::env::Rules;
 use crate::model::{Actor, LANES, Lanes};
 use burn::tensor::Device;
@@ -74,17 +74,17 @@ impl<G: Rules> NativeRollout<G> {
         trajectory.to_tensors(device)
     }
 
-    /// Plays `num_steps` steps of every game, and gives the sums over them; what `trajectory` was before
-    /// is overwritten.
+    /// Plays `num_steps` steps of every game, and gives the sums over those of each: of the scores of its
+    /// episodes that ended, of these episodes, of its rewards. What `trajectory` was before is overwritten.
     pub fn collect_into<A: Actor>(
         &mut self,
         policy: &A,
         iteration: u32,
         trajectory: &mut HostTrajectory,
-    ) -> Totals {
+    ) -> Vec<GameSums> {
         let keys = self.keys.at(iteration);
-        let envs = env_state::start_envs(self.game, &self.config, keys.level, &self.branches);
-        let points = env_state::branch_points(&self.config, keys.branch);
+        let envs = env_state::start_envs(self.game, &self.config, keys, &self.branches);
+        let points = env_state::branch_points(&self.config, keys);
         let steps = self.config.num_steps;
         trajectory.resize(self.config.num_envs(), steps, self.game.num_features());
         trajectory.mask_actions(if G::MASKED { self.game.num_actions() } else { 0 });
@@ -119,21 +119,18 @@ impl<G: Rules> NativeRollout<G> {
                 let first = block * LANES;
                 let block =
                     Block { first, envs, obs, actions, logprobs, rewards, ends, scores, legal };
-                self.play_block(policy, keys.action, &points, block)
+                self.play_block(policy, keys, &points, block)
             })
             .collect();
         let mut branches: Vec<_> = blocks.iter().flat_map(|block| &block.branches).collect();
         branches.sort_by_key(|branch| branch.group);
         self.branches = branches.iter().map(|branch| branch.env).collect();
         self.memory = branches.iter().flat_map(|branch| &branch.memory).copied().collect();
-        let sum = |of: fn(&SumLanes) -> &Lanes| {
-            blocks.iter().flat_map(|block| of(&block.sums)).copied().map(f64::from).sum::<f64>()
+        let game = |env: usize| {
+            let (sums, lane) = (&blocks[env / LANES].sums, env % LANES);
+            [sums.scores[lane], sums.episodes[lane], sums.rewards[lane]].map(f64::from)
         };
-        Totals {
-            score_sum: sum(|sums| &sums.scores),
-            episodes: sum(|sums| &sums.episodes),
-            mean_reward: sum(|sums| &sums.rewards) / (self.config.num_envs() * steps) as f64,
-        }
+        (0..self.config.num_envs()).map(game).collect()
     }
 
     /// Where the groups go on, as words `[env_words, num_groups]`; none before the first iteration
@@ -180,7 +177,7 @@ impl<G: Rules> NativeRollout<G> {
     fn play_block<A: Actor>(
         &self,
         policy: &A,
-        iteration_key: u32,
+        keys: RolloutKeys,
         points: &[BranchPoint],
         block: Block<G>,
     ) -> Played<G> {
@@ -195,8 +192,9 @@ impl<G: Rules> NativeRollout<G> {
         let mut scratch = policy.scratch();
         let mut memory = self.first_memory(policy, first, envs.len());
         let fresh = policy.initial_memory();
+        let number = keys.first_group as usize * members + first;
         let action_keys: [u32; LANES] =
-            std::array::from_fn(|lane| action_key(iteration_key, (first + lane) as u32));
+            std::array::from_fn(|lane| action_key(keys.action, (number + lane) as u32));
         let (mut actions, mut logprobs) = ([0; LANES], [0.0; LANES]);
         let mut lanes = EnvLanes::new(envs);
         let (mut played, mut sums) = (PlayedLanes::default(), SumLanes::default());

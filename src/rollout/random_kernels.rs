@@ -1,6 +1,8 @@
 //! The kernel of games played at random: one unit plays one game for many steps.
 
-use super::env_kernels::{cube_units, load_env_state, load_episode, steps_per_launch, store_env};
+use super::env_kernels::{
+    Steps, StepsLaunch, cube_units, load_env_state, load_episode, steps_per_launch, store_env,
+};
 use super::masks::random_action;
 use super::{RolloutKeys, action_key, action_uniform, env_words};
 use crate::device::buffers::{argument, cube_tensor, room};
@@ -11,26 +13,30 @@ use burn::cubecl;
 use burn::cubecl::prelude::*;
 use burn::tensor::{Device, Tensor};
 
-/// Plays steps `first_step..end_step` of one game and adds its features and rewards to its sum.
+/// The keys of the games' draws.
+#[derive(CubeType, CubeLaunch, Clone, Copy)]
+struct Keys {
+    level: u32,
+    action: u32,
+}
+
+/// Plays some steps of one game and adds its features and rewards to its sum.
 ///
 /// Buffers: the envs `[env_words, num_envs]`, which carry the games from launch to launch; the sums
 /// `[num_envs]`. With `fresh` both are written without being read.
 #[cube(launch_unchecked)]
-#[allow(clippy::too_many_arguments)]
 fn random_kernel<G: Rules>(
     envs: &mut [u32],
     sums: &mut [f32],
-    level_key: u32,
-    iteration_key: u32,
-    first_step: usize,
-    end_step: usize,
     num_envs: usize,
+    keys: Keys,
+    steps: Steps,
     #[comptime] fresh: bool,
     #[comptime] game: G,
 ) {
     let env = ABSOLUTE_POS;
     if env < num_envs {
-        let level = draw(level_key, env as u32);
+        let level = draw(keys.level, env as u32);
         let mut state = if comptime!(fresh) {
             new_game::<G>(level, game)
         } else {
@@ -42,8 +48,8 @@ fn random_kernel<G: Rules>(
             load_episode(&*envs, env, num_envs)
         };
         let mut sum = if comptime!(fresh) { 0.0f32.runtime() } else { sums[env] };
-        let draws = action_key(iteration_key, env as u32);
-        for t in first_step..end_step {
+        let draws = action_key(keys.action, env as u32);
+        for t in steps.first..steps.end {
             #[unroll]
             for i in 0..comptime!(game.num_features()) {
                 sum += G::feature(&state, i, game);
@@ -80,11 +86,9 @@ pub(super) fn play<G: Rules>(
                 dim,
                 argument(&envs),
                 argument(&sums),
-                keys.level,
-                keys.action,
-                first_step,
-                num_steps.min(first_step + steps),
                 num_envs,
+                KeysLaunch::new(keys.level, keys.action),
+                StepsLaunch::new(first_step, num_steps.min(first_step + steps)),
                 first_step == 0,
                 game,
             );

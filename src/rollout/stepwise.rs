@@ -76,7 +76,7 @@ impl<G: Rules> StepwiseRollout<G> {
             return self.collect_natively(&policy, iteration);
         }
         let keys = self.keys.at(iteration);
-        let mut remembered = Remembered::new(policy, self, keys.branch);
+        let mut remembered = Remembered::new(policy, self, keys);
         let first = remembered.now.rows();
         let mut trajectory = match &self.branches {
             Branches::Host(branches) => {
@@ -182,11 +182,11 @@ impl<G: Rules> StepwiseRollout<G> {
         branches: Option<&CubeTensor>,
         remembered: &mut Remembered<M>,
     ) -> (Trajectory, Option<CubeTensor>) {
-        let buffers = Buffers::new(self.game, &self.config, &self.device);
-        buffers.start(branches, keys.level);
+        let buffers = Buffers::new(self.game, &self.config, keys, &self.device);
+        buffers.start(branches);
         for t in 0..self.config.num_steps {
             let logits = remembered.act(policy, buffers.obs());
-            buffers.step(logits, t, keys.action, keys.branch);
+            buffers.step(logits, t);
             remembered.after_step(t, || buffers.ends(t));
         }
         let (trajectory, branches) = buffers.finish();
@@ -200,8 +200,8 @@ impl<G: Rules> StepwiseRollout<G> {
         branches: &[EnvState<G>],
         remembered: &mut Remembered<M>,
     ) -> (Trajectory, Vec<EnvState<G>>) {
-        let mut envs = env_state::start_envs(self.game, &self.config, keys.level, branches);
-        let points = env_state::branch_points(&self.config, keys.branch);
+        let mut envs = env_state::start_envs(self.game, &self.config, keys, branches);
+        let points = env_state::branch_points(&self.config, keys);
         let mut branches: Vec<_> = points.iter().map(|point| envs[point.env]).collect();
         let (steps, num_envs) = (self.config.num_steps, self.config.num_envs());
         let features = self.game.num_features();
@@ -211,6 +211,7 @@ impl<G: Rules> StepwiseRollout<G> {
             std::array::from_fn(|_| Vec::with_capacity(steps * num_envs));
         let mut legal = Vec::new();
         let mut lanes = vec![[0.0; LANES]; features];
+        let first = keys.first_group * self.config.group_size as u32;
         for t in 0..steps {
             let start = history.len();
             for block in envs.chunks(LANES) {
@@ -224,7 +225,7 @@ impl<G: Rules> StepwiseRollout<G> {
             let logits = host_floats(logits);
             let rows = logits.chunks_exact(self.game.num_actions());
             for (i, (env, row)) in envs.iter_mut().zip(rows).enumerate() {
-                let u = action_uniform(action_key(keys.action, i as u32), t as u32);
+                let u = action_uniform(action_key(keys.action, first + i as u32), t as u32);
                 let sampled = if G::MASKED {
                     let bits = legal_bits(&env.state, self.game);
                     legal.extend((0..row.len()).map(|a| (bits >> a & 1) as f32));
@@ -292,10 +293,10 @@ struct Remembered<M: Model> {
 
 impl<M: Model> Remembered<M> {
     /// At the start of an iteration of these games.
-    fn new<G: Rules>(policy: &M, games: &StepwiseRollout<G>, branch_key: u32) -> Self {
+    fn new<G: Rules>(policy: &M, games: &StepwiseRollout<G>, keys: RolloutKeys) -> Self {
         let (config, device) = (&games.config, &games.device);
         let fresh = policy.initial_memory(config.num_envs(), device);
-        let points = env_state::branch_points(config, branch_key);
+        let points = env_state::branch_points(config, keys);
         let now = match &games.memory {
             Some(rows) => {
                 let members = config.group_size;

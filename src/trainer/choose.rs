@@ -13,6 +13,7 @@ use crate::env::Rules;
 #[cfg(feature = "kernels")]
 use crate::learner::FusedLearner;
 use crate::model::{FastForm, Model, Network};
+use crate::parallel::{Team, TeamError};
 use crate::rng::Stream;
 use burn::tensor::Device;
 
@@ -49,23 +50,26 @@ impl<G: Rules, M: Model> Engines<G, M> {
         config: &TrainConfig,
         device: &Device,
         data: Option<Pieces>,
-    ) -> Self {
-        let obstacle = obstacle(&model, config, device);
+        team: &Team,
+    ) -> Result<Self, TeamError> {
+        let obstacle = obstacle(&model, config, device, team);
         let mlp = match model.fast_form() {
             Some(FastForm::Mlp(mlp)) if obstacle.is_none() => mlp.clone(),
             #[cfg(feature = "general")]
             _ => {
-                let engine = GeneralEngine::new(game, model, config, device, data);
-                return Self::General(Box::new(engine));
+                let engine = GeneralEngine::new(game, model, config, device, data, team)?;
+                return Ok(Self::General(Box::new(engine)));
             }
             #[cfg(not(feature = "general"))]
             _ => panic!("this build has fast engines only: {}", obstacle.unwrap_or_default()),
         };
         #[cfg(feature = "kernels")]
         if device::has_kernels(device) {
-            return Self::Fused(Box::new(FusedEngine::new(game, model, mlp, config, device)));
+            let engine = FusedEngine::new(game, (model, mlp), config, device, team)?;
+            return Ok(Self::Fused(Box::new(engine)));
         }
-        Self::Native(Box::new(NativeEngine::new(game, model, &mlp, config, data)))
+        let engine = NativeEngine::new(game, (model, &mlp), config, data, team)?;
+        Ok(Self::Native(Box::new(engine)))
     }
 
     /// The model as it is.
@@ -85,6 +89,7 @@ pub(super) fn obstacle<M: Model>(
     model: &M,
     config: &TrainConfig,
     device: &Device,
+    team: &Team,
 ) -> Option<String> {
     if config.engine == Engine::General {
         return Some("`engine = general` was asked for".to_string());
@@ -96,6 +101,9 @@ pub(super) fn obstacle<M: Model>(
         }
         None => return Some("the fast engines take perceptrons, not other models".to_string()),
     };
+    if team.is_mixed() {
+        return Some("the CPU and devices share the run".to_string());
+    }
     if !device::has_kernels(device) {
         return (config.precision != Precision::F32)
             .then(|| "the CPU computes with f32 only".to_string());

@@ -4,6 +4,7 @@ use crate::config::TrainConfig;
 use crate::data::Pieces;
 use crate::device;
 use crate::learner::Moments;
+use crate::parallel::{Shards, TeamError};
 use crate::rollout::EnvStatesError;
 
 /// Rollouts, advantages and updates that fit each other, of a model.
@@ -21,25 +22,34 @@ pub(super) trait Engine {
     fn rollout(&mut self, iteration: u32) -> Self::Trajectory;
 
     /// Compares every action with its group.
-    fn advantages(&mut self, trajectory: &Self::Trajectory) -> Self::Advantages;
+    ///
+    /// # Errors
+    /// If another member of the run is gone or silent.
+    fn advantages(&mut self, trajectory: &Self::Trajectory) -> Result<Self::Advantages, TeamError>;
 
     /// Moves the policy towards the better actions.
+    ///
+    /// # Errors
+    /// As [`Engine::advantages`].
     fn update(
         &mut self,
         trajectory: &Self::Trajectory,
         advantages: &Self::Advantages,
         iteration: u32,
-    ) -> Self::Stats;
+    ) -> Result<Self::Stats, TeamError>;
 
     /// Waits for the totals of the iteration. If it is said which is the `next`, its rollout may be
     /// begun before.
+    ///
+    /// # Errors
+    /// As [`Engine::advantages`].
     async fn totals(
         &mut self,
         trajectory: Self::Trajectory,
         advantages: Self::Advantages,
         stats: Self::Stats,
         next: Option<u32>,
-    ) -> Totals;
+    ) -> Result<Totals, TeamError>;
 
     /// Waits until the device is done with what it was given, where that is worth the wait: so that the
     /// phases can be measured.
@@ -54,10 +64,13 @@ pub(super) trait Engine {
     /// The model as it is.
     fn model(&self) -> Self::Model;
 
+    /// The groups of games, or the windows of a dataset, in shards, of which some are ours.
+    fn shards(&self) -> &Shards;
+
     /// Optimiser steps taken.
     fn steps(&self) -> u64;
 
-    /// The state as it is. On a device this reads back.
+    /// The state as it is, with our part of the games. On a device this reads back.
     async fn export(&self) -> State;
 
     /// Goes on from a state.
@@ -108,7 +121,7 @@ pub(super) struct State {
     pub params: Vec<f32>,
     pub moments: Moments,
     pub reference: Option<Vec<f32>>,
-    /// Where the groups go on: `[env_words, num_groups]`.
+    /// Where the groups go on: `[env_words, num_groups]`; of an engine, of those that are ours.
     pub games: Vec<u32>,
     /// What the model remembers of the games there, `[num_groups, memory_size]`; none where it has no
     /// memory.

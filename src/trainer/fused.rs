@@ -2,15 +2,17 @@
 //! last values are read.
 
 use super::engine::{Engine, State, Totals};
+use super::part::Part;
 use super::transfer::{download, upload};
-use crate::advantage::recording_advantages;
-use crate::config::TrainConfig;
+use crate::advantage::shared_recording_advantages;
+use crate::config::{RolloutConfig, TrainConfig};
 use crate::data::summary::{EPISODES, EVEN_GROUPS, REWARD_SUM, SCORE_SUM};
 use crate::data::{Recording, RecordingAdvantages};
 use crate::device;
 use crate::env::Rules;
-use crate::learner::{FusedLearner, UpdateStats};
+use crate::learner::{FusedLearner, SHARD_STEPS, UpdateStats};
 use crate::model::{Mlp, Model, unflatten};
+use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::{Branches, EnvStatesError, FusedRollout, RolloutKeys};
 use burn::tensor::Device;
 
@@ -20,6 +22,11 @@ pub(super) struct FusedEngine<G: Rules, M: Model> {
     /// The model whose fast form the perceptron is; its weights are those that the run began with.
     model: M,
     config: TrainConfig,
+    /// That of our part of the games.
+    rollout: RolloutConfig,
+    /// The groups of games.
+    shards: Shards,
+    team: Team,
     device: Device,
     games: FusedRollout<G>,
     learner: FusedLearner,
@@ -29,17 +36,28 @@ pub(super) struct FusedEngine<G: Rules, M: Model> {
 
 impl<G: Rules, M: Model> FusedEngine<G, M> {
     /// Trains `model` as the perceptron that it is.
-    pub fn new(game: G, model: M, mlp: Mlp, config: &TrainConfig, device: &Device) -> Self {
-        let keys = RolloutKeys::new(config.seed);
-        let games = FusedRollout::new(game, &config.rollout, keys, device);
-        Self {
+    pub fn new(
+        game: G,
+        (model, mlp): (M, Mlp),
+        config: &TrainConfig,
+        device: &Device,
+        team: &Team,
+    ) -> Result<Self, TeamError> {
+        let Part { shards, rollout, .. } = Part::new(config, None, team, SHARD_STEPS)?;
+        let keys = RolloutKeys::new(config.seed).from_group(shards.own_items().start);
+        let games = FusedRollout::new(game, &rollout, keys, device);
+        Ok(Self {
             games: games.with_precision(config.precision),
-            learner: FusedLearner::new(mlp, config),
+            learner: FusedLearner::new(mlp, config)
+                .sharing(shards.times(rollout.group_size), team.clone()),
             model,
             config: config.clone(),
+            rollout,
+            shards,
+            team: team.clone(),
             device: device.clone(),
             ahead: None,
-        }
+        })
     }
 }
 
@@ -58,8 +76,9 @@ impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
         recording
     }
 
-    fn advantages(&mut self, recording: &Recording) -> RecordingAdvantages {
-        recording_advantages(recording, &self.config.rollout, &self.config.advantage)
+    fn advantages(&mut self, recording: &Recording) -> Result<RecordingAdvantages, TeamError> {
+        let config = &self.config.advantage;
+        shared_recording_advantages(recording, &self.rollout, config, &self.team)
     }
 
     fn update(
@@ -67,7 +86,7 @@ impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
         recording: &Recording,
         advantages: &RecordingAdvantages,
         iteration: u32,
-    ) -> UpdateStats {
+    ) -> Result<UpdateStats, TeamError> {
         self.learner.update(recording, advantages, self.games.observer(), iteration)
     }
 
@@ -77,7 +96,7 @@ impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
         advantages: RecordingAdvantages,
         stats: UpdateStats,
         next: Option<u32>,
-    ) -> Totals {
+    ) -> Result<Totals, TeamError> {
         // The memory of this iteration is free for the next as soon as its kernels are through.
         drop(recording);
         let begin = |iteration| {
@@ -87,16 +106,19 @@ impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
         let wanted = [advantages.summary, stats.means];
         let ([summary, means], ahead) = device::read_while(wanted, || next.map(begin)).await;
         self.ahead = ahead;
+        // They are of all members.
+        let [score_sum, episodes, rewards, even] =
+            [SCORE_SUM, EPISODES, REWARD_SUM, EVEN_GROUPS].map(|i| f64::from(summary[i]));
         let rollout = &self.config.rollout;
         let steps = (rollout.num_envs() * rollout.num_steps) as f64;
-        Totals {
-            score_sum: summary[SCORE_SUM].into(),
-            episodes: summary[EPISODES].into(),
-            mean_reward: f64::from(summary[REWARD_SUM]) / steps,
+        Ok(Totals {
+            score_sum,
+            episodes,
+            mean_reward: rewards / steps,
             waited: 0.0,
-            zero_variance: f64::from(summary[EVEN_GROUPS]) / rollout.num_groups as f64,
+            zero_variance: even / rollout.num_groups as f64,
             update: std::array::from_fn(|i| means[i].into()),
-        }
+        })
     }
 
     fn finish_phase(&self) -> bool {
@@ -114,6 +136,10 @@ impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
 
     fn model(&self) -> M {
         unflatten(self.model.clone(), self.learner.weights().params())
+    }
+
+    fn shards(&self) -> &Shards {
+        &self.shards
     }
 
     fn steps(&self) -> u64 {

@@ -1,15 +1,17 @@
 //! The general engine: any model, by Burn's operations and autodiff, on any device.
 
 use super::engine::{Engine, Source, State, Totals, is_resident};
+use super::part::Part;
 use super::stream::Stream;
 use super::transfer::{download, upload};
-use crate::advantage::{Advantages, advantages};
+use crate::advantage::{Advantages, advantages, shared_advantages};
 use crate::config::{self, RolloutConfig, TrainConfig};
 use crate::data::{HostTrajectory, Pieces, Trajectory, Windows};
 use crate::device;
 use crate::env::Rules;
 use crate::learner::{Batches, Learner, UpdateStats};
 use crate::model::Model;
+use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::{EnvStatesError, RolloutKeys, StepwiseRollout};
 use burn::tensor::{Device, Tensor, TensorData};
 
@@ -17,6 +19,11 @@ use burn::tensor::{Device, Tensor, TensorData};
 #[derive(Debug)]
 pub(super) struct GeneralEngine<G: Rules, M: Model> {
     config: TrainConfig,
+    /// That of our part of the games.
+    rollout: RolloutConfig,
+    /// The groups of games, or the windows of a dataset.
+    shards: Shards,
+    team: Team,
     device: Device,
     source: Source<StepwiseRollout<G>, Box<Shown>>,
     /// The weights of the last iteration's data, where those are streamed.
@@ -31,20 +38,26 @@ impl<G: Rules, M: Model> GeneralEngine<G, M> {
         config: &TrainConfig,
         device: &Device,
         data: Option<Pieces>,
-    ) -> Self {
-        let keys = RolloutKeys::new(config.seed);
+        team: &Team,
+    ) -> Result<Self, TeamError> {
         let mut learner = Learner::new(model, config);
+        let Part { shards, rollout, data } = Part::new(config, data, team, learner.shard_steps())?;
+        let each = if data.is_some() { 1 } else { rollout.group_size };
+        learner = learner.sharing(shards.times(each), team.clone());
+        let keys = RolloutKeys::new(config.seed).from_group(shards.own_items().start);
         let source = match data {
-            None => Source::Games(games(game, config, keys, device)),
+            None => Source::Games(games(game, config, &rollout, keys, device)),
             Some(pieces) if is_resident(&pieces, config) => {
                 Source::Resident(Box::new(shown(&pieces.all(), device)))
             }
             Some(pieces) => {
                 learner = learner.in_order();
-                Source::Streamed(Box::new(Stream::new(pieces, Batches::new(config))))
+                let batches = Batches::of_shards(config, shards.clone());
+                Source::Streamed(Box::new(Stream::new(pieces, batches)))
             }
         };
-        Self { source, streamed: None, learner, config: config.clone(), device: device.clone() }
+        let (config, device, team) = (config.clone(), device.clone(), team.clone());
+        Ok(Self { source, streamed: None, learner, config, rollout, shards, team, device })
     }
 }
 
@@ -52,10 +65,11 @@ impl<G: Rules, M: Model> GeneralEngine<G, M> {
 fn games<G: Rules>(
     game: G,
     config: &TrainConfig,
+    rollout: &RolloutConfig,
     keys: RolloutKeys,
     device: &Device,
 ) -> StepwiseRollout<G> {
-    let games = StepwiseRollout::new(game, &config.rollout, keys, device);
+    let games = StepwiseRollout::new(game, rollout, keys, device);
     if config.engine == config::Engine::General { games } else { games.natively() }
 }
 
@@ -98,16 +112,21 @@ impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
         }
     }
 
-    fn advantages(&mut self, trajectory: &Trajectory) -> Advantages {
+    fn advantages(&mut self, trajectory: &Trajectory) -> Result<Advantages, TeamError> {
         if let Source::Resident(data) = &self.source {
-            return data.1.clone();
+            return Ok(data.1.clone());
         }
         if let Some(weights) = self.streamed.take() {
-            return weights;
+            return Ok(weights);
         }
-        let RolloutConfig { group_size, learn_steps, auto_reset, .. } = self.config.rollout;
-        let mask = trajectory.mask(auto_reset);
-        advantages(trajectory, &mask, group_size, learn_steps, &self.config.advantage)
+        let mask = trajectory.mask(self.rollout.auto_reset);
+        let config = &self.config.advantage;
+        let RolloutConfig { group_size, learn_steps, .. } = self.rollout;
+        if self.team.size() == 1 && device::has_kernels(&self.device) {
+            return Ok(advantages(trajectory, &mask, group_size, learn_steps, config));
+        }
+        let with = (&self.shards, &self.team);
+        shared_advantages(trajectory, &mask, &self.rollout, config, with)
     }
 
     fn update(
@@ -115,7 +134,7 @@ impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
         trajectory: &Trajectory,
         advantages: &Advantages,
         iteration: u32,
-    ) -> UpdateStats {
+    ) -> Result<UpdateStats, TeamError> {
         let [learn_steps, _] = advantages.mask.dims();
         let learnt = trajectory.first_steps(learn_steps);
         self.learner.update(&learnt, &advantages.values, &advantages.mask, iteration)
@@ -127,7 +146,7 @@ impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
         advantages: Advantages,
         stats: UpdateStats,
         _next: Option<u32>,
-    ) -> Totals {
+    ) -> Result<Totals, TeamError> {
         let parts = vec![
             trajectory.scores.clone().sum(),
             trajectory.ends().sum(),
@@ -137,17 +156,21 @@ impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
         ];
         let numbers = device::read_async(Tensor::cat(parts, 0)).await;
         let at = |i: usize| f64::from(numbers[i]);
-        Totals {
-            score_sum: at(0),
-            episodes: at(1),
-            mean_reward: at(2),
+        // Of the games of all members, each of whom plays as many steps of a group.
+        let share = self.rollout.num_groups as f64 / self.config.rollout.num_groups as f64;
+        let sums = self.team.numbers(&[at(0), at(1), at(2) * share])?;
+        let sum = |i: usize| sums.iter().map(|theirs| theirs[i]).sum();
+        Ok(Totals {
+            score_sum: sum(0),
+            episodes: sum(1),
+            mean_reward: sum(2),
             waited: match &mut self.source {
                 Source::Streamed(stream) => stream.take_waited(),
                 _ => 0.0,
             },
             zero_variance: at(3),
             update: std::array::from_fn(|i| at(4 + i)),
-        }
+        })
     }
 
     fn finish_phase(&self) -> bool {
@@ -176,6 +199,10 @@ impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
 
     fn model(&self) -> M {
         self.learner.weights().policy()
+    }
+
+    fn shards(&self) -> &Shards {
+        &self.shards
     }
 
     fn steps(&self) -> u64 {

@@ -11,6 +11,8 @@ mod general;
 mod held_out;
 pub mod language;
 mod native;
+mod part;
+mod reduction;
 mod snapshot;
 mod stream;
 #[cfg(any(feature = "general", feature = "kernels"))]
@@ -31,16 +33,18 @@ use crate::env::Rules;
 use crate::learner::{learning_rate, total_updates};
 #[cfg(not(feature = "general"))]
 use crate::metrics::HeldOut;
-use crate::metrics::{EvaluationRecord, IterationRecord, Phases, Seconds};
+use crate::metrics::{EvaluationRecord, IterationRecord, Phases, Reduction, Seconds};
 #[cfg(feature = "general")]
 use crate::model::TensorActor;
-use crate::model::{Model, NativePolicy, Network};
+use crate::model::{Model, NativePolicy, Network, flatten};
+use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::Stream;
-use crate::rollout::{Evaluation, Player, evaluate};
+use crate::rollout::{Evaluation, Player, play_episodes};
 use burn::cubecl::future::block_on;
 use burn::tensor::Device;
 use choose::{Engines, first_network, obstacle, with_engine};
 use engine::{Engine, Totals};
+use std::ops::Range;
 use tracing::{Instrument, info_span};
 use web_time::Instant;
 
@@ -52,6 +56,8 @@ pub struct Trainer<G: Rules, M: Model = Network> {
     game: G,
     config: TrainConfig,
     device: Device,
+    /// The members that share the run.
+    team: Team,
     engine: Engines<G, M>,
     /// Iterations done.
     iteration: u32,
@@ -79,7 +85,7 @@ async fn iterate<E: Engine>(
     engine: &mut E,
     iteration: u32,
     next: Option<u32>,
-) -> (Totals, Option<Phases>) {
+) -> Result<(Totals, Option<Phases>), TeamError> {
     let started = Instant::now();
     let span = info_span!("rollout").entered();
     let trajectory = engine.rollout(iteration);
@@ -88,21 +94,21 @@ async fn iterate<E: Engine>(
     span.exit();
 
     let span = info_span!("advantage").entered();
-    let advantages = engine.advantages(&trajectory);
+    let advantages = engine.advantages(&trajectory)?;
     engine.finish_phase();
     let advantage = started.elapsed().as_secs_f64();
     span.exit();
 
     let span = info_span!("update").entered();
-    let stats = engine.update(&trajectory, &advantages, iteration);
+    let stats = engine.update(&trajectory, &advantages, iteration)?;
     engine.finish_phase();
     let update = started.elapsed().as_secs_f64();
     span.exit();
 
     let totals = engine.totals(trajectory, advantages, stats, next);
-    let totals = totals.instrument(info_span!("read_back")).await;
+    let totals = totals.instrument(info_span!("read_back")).await?;
     let phases = Phases { rollout, advantage: advantage - rollout, update: update - advantage };
-    (totals, timed.then_some(phases))
+    Ok((totals, timed.then_some(phases)))
 }
 
 /// Why training stopped.
@@ -119,6 +125,9 @@ pub enum TrainError {
         /// The iteration, from 1.
         iteration: u32,
     },
+    /// Another member of the run is gone, or does not fit.
+    #[error(transparent)]
+    Team(#[from] TeamError),
 }
 
 impl<G: Rules> Trainer<G> {
@@ -133,7 +142,7 @@ impl<G: Rules> Trainer<G> {
 
     /// Why a run would not take a fast engine, if it wouldn't.
     pub fn obstacle_to(game: G, config: &TrainConfig, device: &Device) -> Option<String> {
-        obstacle(&first_network(game, config, device), config, device)
+        obstacle(&first_network(game, config, device), config, device, &Team::alone())
     }
 }
 
@@ -158,12 +167,42 @@ impl<G: Rules, M: Model> Trainer<G, M> {
         device: &Device,
         data: Option<Demonstrations>,
     ) -> Self {
+        Self::with_team(game, model, config, device, data, Team::alone())
+            .expect("one member is never too many")
+    }
+
+    /// The part of this member in a run that the members of `team` share: all of them take the same steps, and
+    /// come to the same weights.
+    ///
+    /// # Errors
+    /// If there are more members than shards ([`TrainConfig::shards`]).
+    ///
+    /// # Panics
+    /// As [`Trainer::with_model`].
+    pub fn with_team(
+        game: G,
+        model: M,
+        config: &TrainConfig,
+        device: &Device,
+        data: Option<Demonstrations>,
+        team: Team,
+    ) -> Result<Self, TeamError> {
         let (learnt, held_out) = data.map(|data| (data.learnt, data.held_out)).unzip();
         device::take_transfers();
-        let engine = Engines::new(game, model, config, device, learnt);
+        let engine = Engines::new(game, model, config, device, learnt, &team)?;
         let (config, device) = (config.clone(), device.clone());
         let uploaded = device::take_transfers().uploaded;
-        Self { game, config, device, engine, iteration: 0, best: None, uploaded, held_out }
+        Ok(Self {
+            game,
+            config,
+            device,
+            team,
+            engine,
+            iteration: 0,
+            best: None,
+            uploaded,
+            held_out,
+        })
     }
 
     /// One iteration of GRPO.
@@ -186,14 +225,29 @@ impl<G: Rules, M: Model> Trainer<G, M> {
     /// As [`Trainer::iterate`].
     pub async fn iterate_async(&mut self) -> Result<IterationRecord, TrainError> {
         device::take_transfers();
+        self.team.take_traffic();
         let started = Instant::now();
         let next = (self.iteration + 1 < self.config.iterations).then_some(self.iteration + 1);
         let (totals, phases) = with_engine!(&mut self.engine, engine => {
             iterate(engine.as_mut(), self.iteration, next).await
-        });
+        })?;
         self.iteration += 1;
         let (total, waiting_for_data) = (started.elapsed().as_secs_f64(), totals.waited);
-        self.record(totals, Seconds { total, waiting_for_data, phases })
+        let reduction = self.reduction(total).await?;
+        let seconds = Seconds { total, waiting_for_data, phases };
+        Ok(IterationRecord { reduction, ..self.record(totals, seconds)? })
+    }
+
+    /// What it cost in an iteration of so many seconds that members share the run, if they do; now and then
+    /// also whether they still have the same policy.
+    async fn reduction(&self, seconds: f64) -> Result<Option<Reduction>, TeamError> {
+        let reduction = reduction::reduction(&self.team, seconds)?;
+        let is_due = reduction::is_compared(self.iteration, self.config.iterations);
+        if reduction.is_some() && is_due {
+            let params = device::read_async(flatten(&self.model())).await;
+            reduction::compare(&self.team, &params)?;
+        }
+        Ok(reduction)
     }
 
     /// Plays the next iteration's rollout to its end without learning from it, and leaves the run as
@@ -211,19 +265,33 @@ impl<G: Rules, M: Model> Trainer<G, M> {
 
     /// The asynchronous form of [`Trainer::evaluate`], for where a thread must not block.
     pub async fn evaluate_async(&self, episodes: usize, player: Player) -> Evaluation {
-        let (game, seed) = (self.game, self.config.seed);
+        Evaluation::of(&self.play(0..episodes, player).await)
+    }
+
+    /// Score and length of some episodes of an evaluation.
+    async fn play(&self, episodes: Range<usize>, player: Player) -> Vec<[f64; 2]> {
+        let (game, draws) = (self.game, (Stream::Validation, self.config.seed));
         let model = self.model();
         if let Some(form) = model.fast_form() {
             let policy = NativePolicy::new_async(form).await;
-            return evaluate(&policy, game, episodes, Stream::Validation, seed, player);
+            return play_episodes(&policy, game, episodes, draws, player);
         }
         #[cfg(feature = "general")]
         {
             let policy = TensorActor::new(&model, game.num_features(), game.num_actions());
-            evaluate(&policy, game, episodes, Stream::Validation, seed, player)
+            play_episodes(&policy, game, episodes, draws, player)
         }
         #[cfg(not(feature = "general"))]
         unreachable!("a model without a fast form needs the feature `general`")
+    }
+
+    /// An evaluation of the greedy policy whose episodes the members share.
+    async fn evaluate_together(&self, episodes: usize) -> Result<Evaluation, TeamError> {
+        let (rank, size) = (self.team.rank(), self.team.size());
+        let ours = rank * episodes / size..(rank + 1) * episodes / size;
+        let ours = self.play(ours, Player::Greedy).await;
+        let all = self.team.gather(bytemuck::cast_slice(&ours))?;
+        Ok(Evaluation::of(&bytemuck::pod_collect_to_vec(&all.concat())))
     }
 
     /// How well the policy tells what was done in the episodes that are held out; `None` where the run
@@ -243,12 +311,18 @@ impl<G: Rules, M: Model> Trainer<G, M> {
     /// Evaluates the greedy policy, and says whether it is the best so far: by its score, or, where the
     /// run learns from data, by the loss on those that are held out. Where there is no game to play, the
     /// score is the share of those that it tells right.
-    pub fn measure(&mut self) -> (EvaluationRecord, bool) {
+    ///
+    /// # Errors
+    /// If another member of the run is gone or silent; all of them must ask.
+    pub fn measure(&mut self) -> Result<(EvaluationRecord, bool), TeamError> {
         block_on(self.measure_async())
     }
 
     /// The asynchronous form of [`Trainer::measure`], for where a thread must not block.
-    pub async fn measure_async(&mut self) -> (EvaluationRecord, bool) {
+    ///
+    /// # Errors
+    /// As [`Trainer::measure`].
+    pub async fn measure_async(&mut self) -> Result<(EvaluationRecord, bool), TeamError> {
         #[cfg(feature = "general")]
         let held_out = self.confusion_async().await.map(|confusion| confusion.means());
         // Whole sequences of any model are Burn's, which a page leaves out.
@@ -263,7 +337,7 @@ impl<G: Rules, M: Model> Trainer<G, M> {
             },
             None => {
                 let episodes = self.config.checkpoint.eval_episodes;
-                let played = self.evaluate_async(episodes, Player::Greedy).await;
+                let played = self.evaluate_together(episodes).await?;
                 EvaluationRecord { held_out, ..played.into() }
             }
         };
@@ -272,7 +346,7 @@ impl<G: Rules, M: Model> Trainer<G, M> {
         if improved {
             self.best = Some((score, self.iteration));
         }
-        (evaluation, improved)
+        Ok((evaluation, improved))
     }
 
     /// The model as it is.
@@ -287,7 +361,17 @@ impl<G: Rules, M: Model> Trainer<G, M> {
 
     /// Why the run does not take a fast engine, if it doesn't.
     pub fn obstacle(&self) -> Option<String> {
-        obstacle(&self.model(), &self.config, &self.device)
+        obstacle(&self.model(), &self.config, &self.device, &self.team)
+    }
+
+    /// The shards of the run's games, or of its data, and which of them are this member's.
+    pub fn shards(&self) -> &Shards {
+        with_engine!(&self.engine, engine => engine.shards())
+    }
+
+    /// The members that share the run.
+    pub fn team(&self) -> &Team {
+        &self.team
     }
 
     /// The game.
@@ -353,6 +437,7 @@ impl<G: Rules, M: Model> Trainer<G, M> {
             downloaded_bytes: transfers.downloaded,
             uploaded_bytes: transfers.uploaded + std::mem::take(&mut self.uploaded),
             load: device::load(&self.device),
+            reduction: None,
             evaluation: None,
         })
     }

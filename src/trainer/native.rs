@@ -1,15 +1,16 @@
 //! The fast engine on the CPU: native code on all threads.
 
 use super::engine::{Engine, Source, State, Totals, is_resident};
+use super::part::Part;
 use super::stream::Stream;
 use crate::advantage::HostAdvantages;
-use crate::config::TrainConfig;
-use crate::data::{self, HostTrajectory, Pieces, Windows};
+use crate::config::{RolloutConfig, TrainConfig};
+use crate::data::{GameSums, HostTrajectory, Pieces, Windows};
 use crate::device;
 use crate::env::Rules;
-use crate::learner::Batches;
-use crate::learner::{NativeLearner, UpdateMeans};
+use crate::learner::{Batches, NativeLearner, SHARD_STEPS, UpdateMeans};
 use crate::model::{Mlp, Model, flatten, unflatten};
+use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::{EnvStatesError, NativeRollout, RolloutKeys};
 
 /// Native rollouts and updates, in the host's memory from one end to the other.
@@ -18,6 +19,11 @@ pub(super) struct NativeEngine<G: Rules, M: Model> {
     /// The model whose fast form the perceptron is; its weights are those that the run began with.
     model: M,
     config: TrainConfig,
+    /// That of our part of the games.
+    rollout: RolloutConfig,
+    /// The groups of games, or the windows of a dataset.
+    shards: Shards,
+    team: Team,
     source: Source<NativeRollout<G>, ()>,
     learner: NativeLearner,
     /// The memory of the last iteration, for the next; or the dataset, with its weights as advantages.
@@ -25,27 +31,35 @@ pub(super) struct NativeEngine<G: Rules, M: Model> {
 }
 
 impl<G: Rules, M: Model> NativeEngine<G, M> {
-    /// Trains `model` as the perceptron that it is.
-    pub fn new(game: G, model: M, mlp: &Mlp, config: &TrainConfig, data: Option<Pieces>) -> Self {
-        let keys = RolloutKeys::new(config.seed);
-        let mut learner = NativeLearner::new(mlp, config);
+    /// Trains `model` as the perceptron that it is, with the other members of `team`.
+    pub fn new(
+        game: G,
+        (model, mlp): (M, &Mlp),
+        config: &TrainConfig,
+        data: Option<Pieces>,
+        team: &Team,
+    ) -> Result<Self, TeamError> {
+        let Part { shards, rollout, data } = Part::new(config, data, team, SHARD_STEPS)?;
+        let games = if data.is_some() { 1 } else { rollout.group_size };
+        let mut learner =
+            NativeLearner::new(mlp, config).sharing(shards.times(games), team.clone());
         let (source, room) = match data {
             None => {
-                (Source::Games(NativeRollout::new(game, &config.rollout, keys)), Default::default())
+                let keys = RolloutKeys::new(config.seed).from_group(shards.own_items().start);
+                (Source::Games(NativeRollout::new(game, &rollout, keys)), Default::default())
             }
             Some(pieces) if !is_resident(&pieces, config) => {
                 learner = learner.in_order();
-                (
-                    Source::Streamed(Box::new(Stream::new(pieces, Batches::new(config)))),
-                    Default::default(),
-                )
+                let batches = Batches::of_shards(config, shards.clone());
+                (Source::Streamed(Box::new(Stream::new(pieces, batches))), Default::default())
             }
             Some(pieces) => {
                 device::count_upload(pieces.bytes());
                 (Source::Resident(()), shown(pieces.all()))
             }
         };
-        Self { source, learner, model, config: config.clone(), room }
+        let (config, team) = (config.clone(), team.clone());
+        Ok(Self { source, learner, model, config, rollout, shards, team, room })
     }
 }
 
@@ -56,6 +70,18 @@ fn shown(windows: Windows) -> (HostTrajectory, HostAdvantages) {
 }
 
 impl<G: Rules, M: Model> NativeEngine<G, M> {
+    /// The sums over all games of the run, of those over each of ours.
+    fn sum_games(&self, sums: &[GameSums]) -> Result<GameSums, TeamError> {
+        let Source::Games(_) = self.source else { return Ok(GameSums::default()) };
+        let games = self.shards.times(self.rollout.group_size);
+        let of_shard = |shard: usize| {
+            let sums = &sums[games.places_of(shard)];
+            std::array::from_fn(|i| sums.iter().map(|sums| sums[i]).sum())
+        };
+        let ours: Vec<GameSums> = self.shards.own().map(of_shard).collect();
+        self.team.sum_numbers(&self.shards, &ours)
+    }
+
     /// Keeps the memory of an iteration for the next, and gives the seconds that were waited for its data.
     fn keep(&mut self, trajectory: HostTrajectory, advantages: HostAdvantages) -> f64 {
         if let Source::Streamed(stream) = &mut self.source {
@@ -70,34 +96,38 @@ impl<G: Rules, M: Model> NativeEngine<G, M> {
 
 impl<G: Rules, M: Model> Engine for NativeEngine<G, M> {
     type Model = M;
-    type Trajectory = (HostTrajectory, data::Totals);
+    type Trajectory = (HostTrajectory, Vec<GameSums>);
     type Advantages = HostAdvantages;
     type Stats = UpdateMeans;
 
     fn rollout(&mut self, iteration: u32) -> Self::Trajectory {
         let mut trajectory = std::mem::take(&mut self.room.0);
-        let totals = match &mut self.source {
+        let sums = match &mut self.source {
             Source::Games(games) => {
                 let policy = self.learner.native_policy();
                 games.collect_into(&policy, iteration, &mut trajectory)
             }
-            Source::Resident(()) => data::Totals::default(),
+            Source::Resident(()) => Vec::new(),
             Source::Streamed(stream) => {
                 let windows = stream.take(iteration);
                 device::count_upload(windows.bytes());
                 (trajectory, self.room.1) = shown(windows);
-                data::Totals::default()
+                Vec::new()
             }
         };
-        (trajectory, totals)
+        (trajectory, sums)
     }
 
-    fn advantages(&mut self, (trajectory, _): &Self::Trajectory) -> HostAdvantages {
+    fn advantages(
+        &mut self,
+        (trajectory, _): &Self::Trajectory,
+    ) -> Result<HostAdvantages, TeamError> {
         let mut advantages = std::mem::take(&mut self.room.1);
         if let Source::Games(_) = self.source {
-            advantages.compute(trajectory, &self.config.rollout, &self.config.advantage);
+            let with = (&self.shards, &self.team);
+            advantages.compute(trajectory, &self.rollout, &self.config.advantage, with)?;
         }
-        advantages
+        Ok(advantages)
     }
 
     fn update(
@@ -105,7 +135,7 @@ impl<G: Rules, M: Model> Engine for NativeEngine<G, M> {
         (trajectory, _): &Self::Trajectory,
         advantages: &HostAdvantages,
         iteration: u32,
-    ) -> UpdateMeans {
+    ) -> Result<UpdateMeans, TeamError> {
         let HostAdvantages { values, counts, .. } = advantages;
         let learn_steps = match self.source {
             Source::Games(_) => self.config.rollout.learn_steps,
@@ -116,18 +146,20 @@ impl<G: Rules, M: Model> Engine for NativeEngine<G, M> {
 
     async fn totals(
         &mut self,
-        (trajectory, totals): Self::Trajectory,
+        (trajectory, sums): Self::Trajectory,
         advantages: HostAdvantages,
         stats: UpdateMeans,
         _next: Option<u32>,
-    ) -> Totals {
-        let data::Totals { score_sum, episodes, mean_reward } = totals;
+    ) -> Result<Totals, TeamError> {
+        let [score_sum, episodes, rewards] = self.sum_games(&sums)?;
+        let played = self.config.rollout.num_envs() * self.config.rollout.num_steps;
+        let mean_reward = rewards / played as f64;
         let zero_variance = advantages.zero_variance;
         let waited = self.keep(trajectory, advantages);
         let UpdateMeans { approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm } =
             stats;
         let update = [approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm];
-        Totals { score_sum, episodes, mean_reward, waited, zero_variance, update }
+        Ok(Totals { score_sum, episodes, mean_reward, waited, zero_variance, update })
     }
 
     fn finish_phase(&self) -> bool {
@@ -151,6 +183,10 @@ impl<G: Rules, M: Model> Engine for NativeEngine<G, M> {
 
     fn model(&self) -> M {
         unflatten(self.model.clone(), &flatten(&self.learner.policy()))
+    }
+
+    fn shards(&self) -> &Shards {
+        &self.shards
     }
 
     fn steps(&self) -> u64 {

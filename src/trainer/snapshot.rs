@@ -3,6 +3,7 @@
 use super::Trainer;
 use super::choose::{first_network, with_engine};
 use super::engine::{Engine, State as Kept};
+use super::part::{all_games, all_memory, own_games, own_memory};
 use crate::checkpoint::{Checkpoint, CheckpointError, Section};
 use crate::config::{ConfigError, ModelKind, TrainConfig, overlay};
 use crate::device;
@@ -12,6 +13,7 @@ use crate::model::saved::{self, Header, SavedError, write_params};
 use crate::model::{
     Memory, Model, NativePolicy, Network, Parameter, flatten, named_parameters, unflatten,
 };
+use crate::parallel::TeamError;
 use crate::rollout::EnvStatesError;
 use burn::cubecl::future::block_on;
 use burn::module::Module;
@@ -205,14 +207,24 @@ pub fn policy_file(bytes: Vec<u8>) -> Result<Checkpoint, SavedError> {
 
 impl<G: Rules + Serialize, M: Model> Trainer<G, M> {
     /// Everything that the run needs to go on. On a device this reads back and waits.
-    pub fn snapshot(&self) -> Checkpoint {
+    ///
+    /// # Errors
+    /// If another member of the run is gone or silent; all of them must ask.
+    pub fn snapshot(&self) -> Result<Checkpoint, TeamError> {
         block_on(self.snapshot_async())
     }
 
     /// The asynchronous form of [`Trainer::snapshot`], for where a thread must not block.
-    pub async fn snapshot_async(&self) -> Checkpoint {
+    ///
+    /// # Errors
+    /// As [`Trainer::snapshot`].
+    pub async fn snapshot_async(&self) -> Result<Checkpoint, TeamError> {
         let names = named_parameters(&self.model());
-        let kept = with_engine!(&self.engine, engine => engine.export().await);
+        let mut kept = with_engine!(&self.engine, engine => engine.export().await);
+        if self.team.size() > 1 {
+            kept.games = all_games(&kept.games, self.config.rollout.num_groups, &self.team)?;
+            kept.memory = all_memory(&kept.memory, &self.team)?;
+        }
         let state = State {
             iteration: self.iteration,
             optimizer_steps: kept.moments.steps,
@@ -242,7 +254,7 @@ impl<G: Rules + Serialize, M: Model> Trainer<G, M> {
             version: VERSION,
             bytes,
         });
-        Checkpoint { iteration: u64::from(self.iteration), sections: sections.collect() }
+        Ok(Checkpoint { iteration: u64::from(self.iteration), sections: sections.collect() })
     }
 
     /// The policy as it is, as one file ([`crate::model::saved`]), where nothing can be waited for. On a
@@ -286,11 +298,16 @@ impl<G: Rules + Serialize, M: Model> Trainer<G, M> {
             serde_json::from_slice(&section.bytes).map_err(|e| unreadable(STATE, e))?;
         let names = named_parameters(&model);
         let params = |section: &str| read_params(checkpoint, section, &names);
-        let games = read_games(checkpoint)?;
+        let (games, num_groups) = (read_games(checkpoint)?, self.config.rollout.num_groups);
         let memory = if memory_size == 0 || games.is_empty() {
             Vec::new()
         } else {
-            read_memory(checkpoint, self.config.rollout.num_groups, memory_size)?
+            read_memory(checkpoint, num_groups, memory_size)?
+        };
+        let own = with_engine!(&self.engine, engine => engine.shards().own_items());
+        let (games, memory) = match self.team.size() {
+            1 => (games, memory),
+            _ => (own_games(&games, num_groups, &own), own_memory(&memory, num_groups, &own)),
         };
         let kept = Kept {
             params: params(WEIGHTS)?,

@@ -72,7 +72,9 @@ impl Reader {
         thread::spawn(move || {
             for iteration in first.. {
                 let mut windows = emptied.try_recv().unwrap_or_default();
-                let which = batches.of(iteration, pieces.len()).concat();
+                let minibatches = batches.of(iteration, pieces.len());
+                let which: Vec<i32> =
+                    minibatches.iter().flat_map(|one| one.games()).copied().collect();
                 pieces.fill(which.iter().map(|which| *which as usize), &mut windows);
                 if send.send(windows).is_err() {
                     return;
@@ -88,6 +90,7 @@ mod tests {
     use super::*;
     use crate::config::TrainConfig;
     use crate::data::{Columns, Cut, End, Steps};
+    use crate::parallel::Shards;
 
     #[test]
     fn a_stream_gives_each_iteration_its_windows_from_wherever_it_is_asked() {
@@ -104,11 +107,15 @@ mod tests {
         config.data.path = "somewhere".to_string();
         (config.data.batch_size, config.update.num_minibatches) = (5, 2);
         config.update.update_epochs = 1;
-        let mut batches = Batches::new(&config);
+        let mut batches = Batches::of_shards(&config, Shards::new(pieces.len(), 3));
         let mut stream = Stream::new(pieces.clone(), batches.clone());
         for iteration in [0, 1, 2, 7, 8] {
             let mut expected = Windows::default();
-            let which = batches.of(iteration, pieces.len()).concat();
+            let which: Vec<i32> = batches
+                .of(iteration, pieces.len())
+                .iter()
+                .flat_map(|one| one.games().to_vec())
+                .collect();
             assert_eq!(which.len(), 10);
             pieces.fill(which.iter().map(|which| *which as usize), &mut expected);
             let windows = stream.take(iteration);

@@ -57,7 +57,7 @@ pub async fn first_update(config: &TrainConfig, device: &Device) -> [Vec<f64>; 2
     let advantages = rows(wave(steps * games, 2.3));
     let before = doubles(flatten(&policy)).await;
     let mut learner = Learner::new(policy, config);
-    learner.update(&trajectory, &advantages, &trajectory.mask(true), 0);
+    learner.update(&trajectory, &advantages, &trajectory.mask(true), 0).unwrap();
     [before, doubles(flatten(&learner.weights().policy())).await]
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The rooms of the library and those that each may use. `ARCHITECTURE.md` draws the same.
-const ARROWS: [(&str, &[&str]); 17] = [
+const ARROWS: [(&str, &[&str]); 18] = [
     ("math", &[]),
     ("objective", &["math"]),
     ("config", &["env", "math", "model", "objective"]),
@@ -12,13 +12,14 @@ const ARROWS: [(&str, &[&str]); 17] = [
     ("data", &[]),
     ("metrics", &[]),
     ("checkpoint", &[]),
+    ("parallel", &[]),
     ("device", &["config", "metrics"]),
     ("env", &["rng"]),
     ("task", &["rng"]),
     ("model", &["math", "rng"]),
     ("rollout", &["config", "device", "math", "rng", "env", "model", "data"]),
-    ("advantage", &["config", "device", "data"]),
-    ("learner", &["config", "device", "math", "objective", "rng", "model", "data"]),
+    ("advantage", &["config", "device", "data", "parallel"]),
+    ("learner", &["config", "device", "math", "objective", "rng", "model", "data", "parallel"]),
     (
         "trainer",
         &[
@@ -34,6 +35,7 @@ const ARROWS: [(&str, &[&str]); 17] = [
             "rollout",
             "data",
             "objective",
+            "parallel",
             "task",
         ],
     ),

@@ -113,7 +113,7 @@ fn streams_as_if_resident(kind: ModelKind, window: usize, engine: Engine) {
     assert_eq!(streamed(2), expected);
     let mut first = run(&folder, &small, &cpu());
     iterate(&mut first, 2);
-    let mut second = run(&folder, &small, &cpu()).restored(&first.snapshot()).unwrap();
+    let mut second = run(&folder, &small, &cpu()).restored(&first.snapshot().unwrap()).unwrap();
     iterate(&mut second, 3);
     assert_eq!(params(&second), expected, "resumed");
     // What is held out is told alike.

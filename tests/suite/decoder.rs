@@ -91,7 +91,7 @@ fn a_decoder_acts_the_same_natively_and_by_tensors() {
         assert!((a.mean_score - b.mean_score).abs() < 0.02, "{a:?} {b:?}");
         assert_eq!(a.mean_length, b.mean_length);
     }
-    let saved = load_policy(&trainer.snapshot(), game, &config).unwrap();
+    let saved = load_policy(&trainer.snapshot().unwrap(), game, &config).unwrap();
     assert_eq!(
         evaluate(&saved, game, 50, Stream::Evaluation, 1, Player::Greedy),
         evaluate(&native, game, 50, Stream::Evaluation, 1, Player::Greedy)

@@ -20,7 +20,7 @@ fn run(trainer: &mut Trainer<Catch>, iterations: u32) -> Vec<IterationRecord> {
 
 /// The bytes of a checkpoint after `iterations`.
 fn bytes(trainer: &Trainer<Catch>) -> Vec<(String, Vec<u8>)> {
-    trainer.snapshot().sections.into_iter().map(|s| (s.name, s.bytes)).collect()
+    trainer.snapshot().unwrap().sections.into_iter().map(|s| (s.name, s.bytes)).collect()
 }
 
 fn repeats_and_resumes(device: &Device, engine: Engine) {
@@ -39,7 +39,7 @@ fn repeats_and_resumes(device: &Device, engine: Engine) {
 
         let mut broken = new();
         run(&mut broken, 2);
-        let saved = broken.snapshot();
+        let saved = broken.snapshot().unwrap();
         let mut resumed = Trainer::resume(&saved, Catch::default(), &config, device).unwrap();
         run(&mut resumed, 2);
         assert!(bytes(&whole) == bytes(&resumed), "{} goes on exactly", whole.describe());
@@ -76,9 +76,9 @@ fn what_waits_and_what_does_not_give_the_same_bytes() {
                     want
                 );
             }
-            assert_eq!(block_on(awaited.measure_async()), waits.measure());
-            let saved = block_on(awaited.snapshot_async());
-            assert!(saved == waits.snapshot(), "{}", waits.describe());
+            assert_eq!(block_on(awaited.measure_async()).unwrap(), waits.measure().unwrap());
+            let saved = block_on(awaited.snapshot_async()).unwrap();
+            assert!(saved == waits.snapshot().unwrap(), "{}", waits.describe());
             let file = block_on(awaited.policy_file_async());
             assert_eq!(file, section(&saved, "weights.safetensors"));
         }

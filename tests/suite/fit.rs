@@ -137,17 +137,17 @@ fn goes_on_exactly<G: Rules + serde::Serialize>(game: G, config: &TrainConfig) {
             iterate(&mut trainer, config.iterations);
             let after = trainer.confusion().unwrap().means();
             assert!(after.loss < 0.5 * before.loss, "{before:?} {after:?}");
-            trainer.snapshot()
+            trainer.snapshot().unwrap()
         })
     };
     let uninterrupted = whole(1);
     assert_eq!(uninterrupted, whole(2), "threads");
     let mut first = run(game, config, &cpu());
     iterate(&mut first, 4);
-    let saved = first.snapshot();
+    let saved = first.snapshot().unwrap();
     let mut second = run(game, config, &cpu()).restored(&saved).unwrap();
     iterate(&mut second, config.iterations - 4);
-    assert_eq!(uninterrupted, second.snapshot(), "interrupted");
+    assert_eq!(uninterrupted, second.snapshot().unwrap(), "interrupted");
 }
 
 #[test]

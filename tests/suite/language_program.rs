@@ -1,6 +1,6 @@
 //! The program with language models: tasks of one's own, fitting, interruptions, and what it says to bad input.
 
-use crate::support::{grove, json, refusal, stderr};
+use crate::support::{adapter, grove, json, kind, refusal, stderr};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -190,6 +190,32 @@ fn interrupted_and_resumed_equals_uninterrupted_for_texts_too() {
         assert_eq!(lines(), all);
         assert_same(&folder.join(whole), &folder.join(broken));
     }
+}
+
+#[test]
+fn texts_are_learnt_on_a_device_and_gone_on_with_on_the_cpu() {
+    if adapter().is_none() {
+        return;
+    }
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let device = kind();
+    let start = ["train", "sort", "--device", &device, "--run-dir", "run", "--json"];
+    let small = ["generation.num_prompts=4", "generation.group_size=2", "sort.length=3"];
+    let said = refusal(folder, &words(&start, &["update.gradient_checkpointing=true"]));
+    assert!(said.contains("gradient_checkpointing is for language models on the CPU"), "{said}");
+    let all = words(&[&start[..], &["--iterations", "2"]].concat(), &small);
+    assert_eq!(json(folder, &all)["iteration"], 2);
+    let on = ["train", "--resume", "--run-dir", "run", "--iterations", "3", "--json"];
+    assert_eq!(json(folder, &on)["iteration"], 3);
+    let metrics = fs::read_to_string(folder.join("run/metrics.jsonl")).unwrap();
+    let distances = metrics.lines().map(|line| {
+        let line: Value = serde_json::from_str(line).unwrap();
+        line["first_ratio_distance"].as_f64().unwrap()
+    });
+    let distances: Vec<f64> = distances.collect();
+    assert!(distances.iter().all(|distance| *distance < 1e-4), "{distances:?}");
+    assert!(distances[2] == 0.0, "the CPU acts and learns alike: {distances:?}");
 }
 
 #[test]

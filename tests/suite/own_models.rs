@@ -53,7 +53,7 @@ impl NamedModel for Leaky {
 
 /// Nothing of it depends on how long the run is to be.
 const SMALL: &str = "--device cpu --set num_groups=8 --set hidden=[8] --set eval_episodes=50 \
-                     --set lr_scheduler_type=constant --set entropy_coef=0";
+                     --set lr_scheduler_type=constant --set entropy_coef=0 --set eval_every=2";
 
 /// The files of a run's checkpoint after four iterations.
 fn saved(folder: &Path, run: &str) -> Vec<(String, Vec<u8>)> {

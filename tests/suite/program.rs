@@ -1,41 +1,9 @@
 //! The program as its user meets it: runs, results, interruptions, damage.
 
-use crate::support::{adapter, grove, json, stderr, stdout, train};
+use crate::support::{adapter, assert_same_files, grove, json, stderr, stdout, train, tree};
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
-
-/// All files below a folder with their bytes, in order of their names.
-fn tree(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
-    let mut files = Vec::new();
-    for entry in fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        if path.is_dir() {
-            files.extend(tree(&path));
-        } else {
-            files.push((path.clone(), fs::read(&path).unwrap()));
-        }
-    }
-    files.sort();
-    files
-}
-
-fn assert_same_files(a: &Path, b: &Path) {
-    let inside = |folder: &Path| -> Vec<(PathBuf, Vec<u8>)> {
-        let files = tree(folder).into_iter();
-        files.map(|(path, bytes)| (path.strip_prefix(folder).unwrap().into(), bytes)).collect()
-    };
-    let (a_files, b_files) = (inside(a), inside(b));
-    let names = |files: &[(PathBuf, Vec<u8>)]| -> Vec<PathBuf> {
-        files.iter().map(|(path, _)| path.clone()).collect()
-    };
-    assert_eq!(names(&a_files), names(&b_files));
-    assert!(!a_files.is_empty());
-    for ((path, a_bytes), (_, b_bytes)) in a_files.iter().zip(&b_files) {
-        assert!(a_bytes == b_bytes, "{} differs", path.display());
-    }
-}
 
 #[test]
 fn a_run_leaves_a_policy_that_eval_plays() {

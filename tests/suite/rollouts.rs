@@ -212,13 +212,16 @@ fn the_sums_of_a_rollout_are_those_of_its_steps() {
     played.resize(21, 50, 4);
     played.keep_scores();
     let mut rollout = NativeRollout::new(game, &config, RolloutKeys::new(3));
-    let totals = rollout.collect_into(&policy, 0, &mut played);
+    let sums = rollout.collect_into(&policy, 0, &mut played);
     let sum = |values: &[f32]| values.iter().copied().map(f64::from).sum::<f64>();
-    assert_eq!(totals.score_sum, sum(&played.scores));
+    let total = |i: usize| sums.iter().map(|sums| sums[i]).sum::<f64>();
+    assert_eq!(sums.len(), 21);
+    assert_eq!(total(0), sum(&played.scores));
+    assert_eq!(sums[8][0], sum(&played.scores[8 * 50..9 * 50]));
     let ended = played.ends.iter().filter(|end| end.ended()).count();
-    assert_eq!(totals.episodes, ended as f64);
-    assert_eq!(totals.mean_reward, sum(&played.rewards) / 1050.0);
-    assert!(totals.episodes > 21.0 && totals.score_sum > totals.episodes);
+    assert_eq!(total(1), ended as f64);
+    assert_eq!(total(2), sum(&played.rewards));
+    assert!(total(1) > 21.0 && total(0) > total(1));
 }
 
 #[test]

@@ -2,15 +2,20 @@
 
 pub use crate::shared::cpu;
 use burn::tensor::Device;
+use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+/// The kind of device that tests take: `wgpu`, or what `GROVE_TEST_DEVICE` names.
+pub fn kind() -> String {
+    std::env::var("GROVE_TEST_DEVICE").unwrap_or_else(|_| "wgpu".to_string())
+}
+
 /// A graphics adapter, a real one before one that the CPU plays; `None`, with a line that says so,
-/// where there is none. With `GROVE_REQUIRE_ADAPTER=1` a missing adapter is a failure;
-/// `GROVE_TEST_DEVICE` names another kind of device than `wgpu` to test on.
+/// where there is none. With `GROVE_REQUIRE_ADAPTER=1` a missing adapter is a failure; [`kind`] says of which kind.
 pub fn adapter() -> Option<Device> {
-    let kind = std::env::var("GROVE_TEST_DEVICE").unwrap_or_else(|_| "wgpu".to_string());
+    let kind = kind();
     let is_wanted = |name: &str| name.split(':').next() == Some(&kind);
     let mut adapters: Vec<_> =
         grove::device::list().into_iter().filter(|d| is_wanted(&d.name)).collect();
@@ -50,6 +55,38 @@ pub fn json(folder: &Path, arguments: &[&str]) -> serde_json::Value {
     let output = grove(folder, arguments);
     assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
     serde_json::from_str(&stdout(&output)).expect("one JSON object on stdout")
+}
+
+/// All files below a folder with their bytes, in order of their names.
+pub fn tree(folder: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            files.extend(tree(&path));
+        } else {
+            files.push((path.clone(), fs::read(&path).unwrap()));
+        }
+    }
+    files.sort();
+    files
+}
+
+/// Checks that two folders hold the same files, byte for byte.
+pub fn assert_same_files(a: &Path, b: &Path) {
+    let inside = |folder: &Path| -> Vec<(PathBuf, Vec<u8>)> {
+        let files = tree(folder).into_iter();
+        files.map(|(path, bytes)| (path.strip_prefix(folder).unwrap().into(), bytes)).collect()
+    };
+    let (a_files, b_files) = (inside(a), inside(b));
+    let names = |files: &[(PathBuf, Vec<u8>)]| -> Vec<PathBuf> {
+        files.iter().map(|(path, _)| path.clone()).collect()
+    };
+    assert_eq!(names(&a_files), names(&b_files));
+    assert!(!a_files.is_empty());
+    for ((path, a_bytes), (_, b_bytes)) in a_files.iter().zip(&b_files) {
+        assert!(a_bytes == b_bytes, "{} differs", path.display());
+    }
 }
 
 /// Flags for a run of a second or two.

@@ -70,18 +70,24 @@ export const keepGames = (of, file) => withDrawer("readwrite", (drawer) => drawe
 /** The games that were kept of this, or undefined. */
 export const keptGames = (of) => withDrawer("readonly", (drawer) => drawer.get(`games ${of}`));
 
-/** Keeps a training, as plain data, so that a reload can go on with it. */
-export const keepRun = (run) => withDrawer("readwrite", (drawer) => drawer.put(run, "run"));
+/** Keeps a training, as plain data, so that a reload can go on with it; `name` is "run", or "text" for that of text. */
+export const keepRun = (run, name = "run") => withDrawer("readwrite", (drawer) => drawer.put(run, name));
 
 /** The training that was kept, or undefined. */
-export const keptRun = () => withDrawer("readonly", (drawer) => drawer.get("run"));
+export const keptRun = (name = "run") => withDrawer("readonly", (drawer) => drawer.get(name));
 
 /** Forgets it. */
-export const forgetRun = () => withDrawer("readwrite", (drawer) => drawer.delete("run"));
+export const forgetRun = (name = "run") => withDrawer("readwrite", (drawer) => drawer.delete(name));
+
+/** Whether this tab is the one that trains. */
+let trains = false;
 
 /** Whether no other tab of this page trains; then this one does, from now on. Where the browser cannot say, it may. */
-export function onlyHere() {
-  if (!navigator.locks) return Promise.resolve(true);
+export async function onlyHere() {
+  return (trains ||= !navigator.locks || (await nowhereElse()));
+}
+
+function nowhereElse() {
   return new Promise((done) => {
     navigator.locks.request("grove-training", { ifAvailable: true }, (lock) => {
       done(lock !== null);

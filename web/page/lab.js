@@ -15,6 +15,9 @@ const KEEP = 10_000;
 /** Milliseconds between two times that the run is kept there. */
 const KEEP_RUN = 2_000;
 
+/** And between two times that its words are renewed. */
+const RENEW = 100;
+
 /** What the games of a person are learnt with: so many iterations of so many steps, of so many moves each. */
 const IMITATION = { iterations: 20, steps: 32, batch: 64 };
 
@@ -84,6 +87,11 @@ export class Lab {
   /** Whether the training is at work on a GPU that is none. */
   strained() {
     return this.training.state === "running" && this.about?.api === "WebGPU" && this.about.software;
+  }
+
+  /** Whether workers that share a run take all cores. */
+  busyCores() {
+    return this.training.state === "running" && this.about?.members > 1;
   }
 
   start() {
@@ -274,11 +282,11 @@ export class Lab {
     this.later();
   }
 
-  /** Renews the words with the next frame. */
+  /** Renews the words soon. */
   later() {
     if (this.waiting) return;
     this.waiting = true;
-    requestAnimationFrame(() => { this.waiting = false; this.renew(); });
+    setTimeout(() => { this.waiting = false; this.renew(); }, RENEW);
   }
 
   renew() {
@@ -311,7 +319,7 @@ export class Lab {
     const device = this.about;
     $("device-wall").hidden = !(["running", "pausing", "paused", "done"].includes(state) && device?.api === "WebGPU");
     write($("tell-training"), device
-      ? [...(device.api === "WebGPU" ? [device.api, device.device] : ["CPU, in WebAssembly"]), this.newest && `${short(this.newest.steps_per_second)} steps a second`].filter(Boolean).join(", ") : "nothing yet");
+      ? [...(device.api === "WebGPU" ? [device.api, device.device] : [device.members > 1 ? `CPU, ${device.members} workers in WebAssembly` : "CPU, in WebAssembly"]), this.newest && `${short(this.newest.steps_per_second)} steps a second`].filter(Boolean).join(", ") : "nothing yet");
     this.trainingMemory = [
       this.newest?.memory.in_use && `${megabytes(this.newest.memory.in_use)} of the training device`,
       this.memory && `${megabytes(this.memory)} of the worker`,

@@ -8,6 +8,12 @@ const AGAIN = 2000;
 
 const LABELS = { newest: "Run: newest", best: "Run: best" };
 
+/** What it costs a run that several members share it. */
+function shared({ reduction: { members, seconds, imbalance }, seconds: { total } }) {
+  const percent = (x) => `${Math.round(100 * x)} %`;
+  return `${members} members, ${percent(seconds / total)} of the time with each other, the slowest ${percent(imbalance)} behind the mean`;
+}
+
 /** What there is to know of the run, or null: a static host has none. */
 export async function askRun() {
   const answer = await fetch("run/about.json", { cache: "no-cache" }).catch(() => undefined);
@@ -98,7 +104,7 @@ export class Live {
     const [state, text] = !this.connected ? ["lost", "no connection, trying again"]
       : last && last.iteration >= this.about.iterations ? ["done", "finished"]
       : training ? ["live", "training"] : ["idle", last ? "no news" : "waiting for the first iteration"];
-    write($("live"), `${this.about.run}: ${text}`);
+    write($("live"), `${this.about.run}: ${text}${last?.reduction ? `, ${shared(last)}` : ""}`);
     $("live").dataset.state = state;
   }
 }

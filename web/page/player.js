@@ -75,12 +75,19 @@ export class Player {
 
   run() {
     cancelAnimationFrame(this.request);
+    clearTimeout(this.timer);
     this.last = 0;
-    if (!document.hidden) this.request = requestAnimationFrame((now) => this.frame(now));
+    if (!document.hidden) this.next();
+  }
+
+  next() {
+    const ask = () => { this.request = requestAnimationFrame((now) => this.frame(now)); };
+    if (this.least > 0) this.timer = setTimeout(ask, this.least); // no frames of the browser in between
+    else ask();
   }
 
   frame(now) {
-    this.request = requestAnimationFrame((next) => this.frame(next));
+    this.next();
     if (now < this.rest) return;
     const start = performance.now();
     this.picture(now);

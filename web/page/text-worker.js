@@ -1,11 +1,17 @@
 // A worker: trains a language model, an iteration after the other, and answers prompts between them.
 
+import { plain, restored } from "./saved.js";
+
 /** Milliseconds between two answers to the prompt that the visitor has put. */
 const EVERY = 600;
+/** And between two times that the run is saved, from which it could go on. */
+const SAVE_EVERY = 4000;
 
 let training;
 let question;
 let answered = -Infinity;
+let saved = performance.now();
+let iterated = false;
 let paused = false;
 let looping = false;
 
@@ -18,12 +24,13 @@ const turn = () => new Promise((done) => {
 
 const sentence = (error) => String(error?.message ?? error);
 
-async function start({ text, file, paused: waits }) {
+async function start({ text, file, kept, paused: waits }) {
   paused = waits;
   try {
-    const { default: init, TextTraining } = await import("./train.js");
+    const { default: init, TextTraining, Saved } = await import("./train.js");
     await init();
-    training = file ? TextTraining.from_file(file, text) : new TextTraining(text);
+    if (kept) training = TextTraining.resume(restored(Saved, kept));
+    else training = file ? TextTraining.from_file(file, text) : new TextTraining(text);
     postMessage({ is: "about", about: JSON.parse(training.about()) });
   } catch (error) {
     return postMessage({ is: "refused", why: sentence(error) });
@@ -44,19 +51,28 @@ function answer() {
   }
 }
 
+/** Tells what the run can go on from. */
+function save() {
+  saved = performance.now();
+  postMessage({ is: "saved", saved: plain(training.save()) });
+}
+
 async function train() {
   if (looping || !training) return;
   looping = true;
   while (!paused && !training.is_done()) {
     try {
       postMessage({ is: "record", ...JSON.parse(training.iterate()) });
+      iterated = true;
     } catch (error) {
       return postMessage({ is: "failed", why: sentence(error) });
     }
     if (performance.now() - answered > EVERY) answer();
+    if (performance.now() - saved > SAVE_EVERY && !training.is_done()) save();
     await turn();
   }
   looping = false;
+  if (iterated && !training.is_done()) save();
   answer();
   postMessage({ is: training.is_done() ? "done" : "paused" });
 }

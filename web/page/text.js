@@ -4,7 +4,7 @@ import { $, make, write, say, fixed, short, sentence } from "./dom.js";
 import { Curves, TEXT } from "./curves.js";
 import { Charts, TEXT_CHARTS, moreTextCharts } from "./charts.js";
 import { Completions, legend, mark, shaded } from "./completions.js";
-import { download } from "./keep.js";
+import { download, forgetRun, keepRun, keptRun, onlyHere } from "./keep.js";
 import { writeToml } from "./toml.js";
 
 /** What is trained here: small enough that one sees it learn. */
@@ -22,6 +22,9 @@ const FIELDS = [
   { id: "rate", label: "Learning rate", min: 0, max: 0.1, step: "any", value: 0.0006, path: "optimizer.learning_rate" },
   { id: "seed", label: "Seed", min: 0, max: 2 ** 32 - 1, step: 1, value: 1, path: "seed" },
 ];
+
+/** Milliseconds between two times that the run is kept in the browser's storage. */
+const KEEP_RUN = 2_000;
 
 /** Completions of a visitor's prompt: the surest one, and so many drawn ones. */
 const DRAWN = 4;
@@ -97,21 +100,42 @@ export class Text {
   begin(file, paused = false) {
     $("text-settings").querySelector("details").open ||= !$("text-settings").checkValidity();
     if (!$("text-settings").reportValidity()) return;
+    const own = Object.fromEntries(FIELDS.map(({ id, path }) => [path, $(`text-${id}`).valueAsNumber]));
+    this.start({ own, records: [] }, file, paused);
+    onlyHere().then((only) => { this.alone = only; });
+  }
+
+  /** Goes on with a training that a reload or a closed tab has left. */
+  async resume() {
+    const run = await keptRun("text").catch(() => undefined); // that nothing is kept has been said
+    if (!run || this.busy() || !(await onlyHere())) return;
+    this.alone = true;
+    for (const { id, path } of FIELDS) $(`text-${id}`).value = run.own[path];
+    this.start(run, undefined, run.paused);
+    for (const record of run.records) this.here.add("here", record);
+    this.last = run.records.at(-1);
+    this.touch();
+    say("The training of text goes on from where it was left.", 6);
+  }
+
+  /** Trains, from the beginning or from where a run was left. */
+  start(run, file, paused) {
     this.end();
+    this.run = run;
     this.here.clear();
-    this.here.end = $("text-iterations").valueAsNumber;
+    this.here.end = run.own.iterations;
     this.completions.clear("here");
     this.trouble("");
     this.show("here");
     const model = Object.fromEntries(Object.entries(MODEL).map(([key, value]) => [`model.${key}`, value]));
-    const own = Object.fromEntries(FIELDS.map(({ id, path }) => [path, $(`text-${id}`).valueAsNumber]));
     this.worker = new Worker(new URL("text-worker.js", import.meta.url), { type: "module" });
     this.worker.onmessage = ({ data }) => this.hear(data);
     this.worker.onerror = (event) => {
       event.preventDefault();
       this.hear({ is: "refused", why: `The worker that trains has broken down: ${sentence(event.message || "it could not be loaded")}.` });
     };
-    this.tell({ do: "start", text: writeToml({ task: "sort", ...own, ...model, ...REST }), file, paused });
+    const text = writeToml({ task: "sort", ...run.own, ...model, ...REST });
+    this.tell({ do: "start", text, file, kept: run.saved, paused });
     this.become("starting");
   }
 
@@ -122,11 +146,29 @@ export class Text {
   end() {
     this.worker?.terminate();
     this.worker = this.about = this.last = this.loaded = undefined;
+    this.forget();
     this.pace = [];
+  }
+
+  /** Keeps the run in the browser's storage, from which a reload goes on. */
+  keep(now = false) {
+    if (!this.run?.saved || this.alone === false) return;
+    if (!now && performance.now() - (this.kept ?? -Infinity) < KEEP_RUN) return;
+    this.kept = performance.now();
+    const paused = ["paused", "pausing"].includes(this.state);
+    const records = this.run.records.filter(({ iteration }) => iteration <= this.run.saved.iteration);
+    keepRun({ ...this.run, records, paused }, "text").catch(() => {}); // that nothing can be kept is said of games
+  }
+
+  forget() {
+    if (this.run && this.alone !== false) forgetRun("text").catch(() => {});
+    this.run = this.kept = undefined;
   }
 
   become(state) {
     this.state = state;
+    if (["paused", "running"].includes(state)) this.keep(true);
+    if (["done", "refused"].includes(state)) this.forget();
     this.renew();
   }
 
@@ -164,6 +206,10 @@ export class Text {
       if (this.loaded) say(`${this.loaded} goes on learning, without imitation.`, 6);
       if (this.question) this.tell({ do: "ask", prompt: this.question.prompt, drawn: DRAWN });
     } else if (data.is === "record") this.record(data.record, data.completions);
+    else if (data.is === "saved") {
+      this.run.saved = data.saved;
+      this.keep();
+    }
     else if (data.is === "answers") this.answer(data);
     else if (data.is === "file") download("sort.safetensors", data.file);
     else if (["refused", "failed"].includes(data.is)) {
@@ -176,6 +222,7 @@ export class Text {
   record(record, completions) {
     if (this.state === "starting") this.state = "running";
     this.last = record;
+    this.run.records.push(record);
     this.here.add("here", record);
     this.completions.add("here", completions);
     this.pace.push({ at: performance.now(), iteration: record.iteration });

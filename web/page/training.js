@@ -1,6 +1,13 @@
 // The client of the workers that train. Resetting ends them, which frees all that they had.
 
+import { hasGpu } from "./adapter.js";
 import { sentence } from "./dom.js";
+
+/** Workers that train at most. */
+const MOST = 8;
+
+/** Bytes that a worker may leave for another at once: the gradient of a small policy. */
+const BOX = 65_536;
 
 export class Training {
   /**
@@ -19,24 +26,39 @@ export class Training {
 
   /**
    * Trains: `wanted` are `{ seed, iterations, text, saved, games }`, of which `saved` is what a run goes on from,
-   * `games` a file of games that it learns from instead of playing, `way` is auto, WebGPU or CPU. Seeds are spread over workers, a processor each; a GPU is one worker's.
+   * `games` a file of games that it learns from instead of playing, `way` is auto, WebGPU or CPU. Seeds are spread over
+   * workers, a processor each; where there are more processors and the host allows memory that workers share, several
+   * share a run. A GPU is one worker's.
    */
-  start(wanted, way, paused = false) {
+  async start(wanted, way, paused = false) {
     this.end();
-    const count = way === "WebGPU" ? 1 : Math.min(wanted.length, Math.max(1, (navigator.hardwareConcurrency ?? 2) - 1));
+    this.become("starting");
+    const mine = (this.begun = {});
+    const gpu = way === "WebGPU" || (way === "auto" && (await hasGpu()));
+    if (this.begun !== mine || this.state !== "starting") return;
+    const processors = navigator.hardwareConcurrency ?? 2;
+    const count = gpu ? 1 : Math.min(wanted.length, Math.max(1, processors - 1));
+    // Those who share a run wait for each other often: a processor is left to the page, where there are three.
+    const free = processors > 2 ? Math.min(processors - 1, MOST) : processors;
+    const size = gpu || !globalThis.crossOriginIsolated ? 1 : Math.max(1, Math.floor(free / count));
     const parts = Array.from({ length: count }, (_, i) => wanted.filter((_, j) => j % count === i));
     this.states = parts.map(() => "starting");
-    this.workers = parts.map((part, i) => {
-      const worker = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
-      worker.onmessage = ({ data }) => this.hear(data, i);
-      worker.onerror = (event) => {
-        event.preventDefault();
-        this.hear({ is: "refused", why: `The worker that trains has broken down: ${sentence(event.message || "it could not be loaded")}.` }, i);
-      };
-      worker.postMessage({ do: "start", wanted: part, way, paused });
-      return worker;
+    this.workers = parts.flatMap((part, i) => {
+      // Who shares several runs would have to wait for one after the other.
+      const members = part.length === 1 ? size : 1;
+      const memory = members > 1 ? new SharedArrayBuffer(members * members * BOX) : undefined;
+      return Array.from({ length: members }, (_, rank) => {
+        const worker = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
+        worker.onmessage = ({ data }) => this.hear(data, i);
+        worker.onerror = (event) => {
+          event.preventDefault();
+          this.hear({ is: "refused", why: `The worker that trains has broken down: ${sentence(event.message || "it could not be loaded")}.` }, i);
+        };
+        const place = memory && { memory, rank, size: members };
+        worker.postMessage({ do: "start", wanted: part, gpu, place, paused });
+        return worker;
+      });
     });
-    this.become("starting");
   }
 
   end() {

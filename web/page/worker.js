@@ -1,17 +1,23 @@
 // A worker: trains one policy for each of its seeds, an iteration each in turn, so that the page never waits.
+// Several may share a run: the first of them leads and speaks, the others do what it does.
 
-import { adapterName, hasGpu } from "./adapter.js";
+import { adapterName } from "./adapter.js";
 import { RATE } from "./player.js";
+import { plain, restored } from "./saved.js";
 
 /** Milliseconds between two policies of a seed that are sent. */
 const EVERY = 300;
 /** And between two times that a run is saved, from which it could go on. */
-const SAVE = 4000;
+const SAVE_EVERY = 4000;
+/** And between two times that messages are let in. */
+const TURN = 50;
 /** And between two pictures of the games on the device, where that is a GPU, and where it is software. */
 const FRAME = 15;
 const SPARING = 90;
 
-let Saved;
+/** What all that share a run do next. */
+const [STOP, ITERATE, SAVE] = [0, 1, 2];
+
 const runs = [];
 let paused = false;
 let looping = false;
@@ -25,52 +31,64 @@ function inTurn(task) {
   return done;
 }
 
-/** Lets messages in between two iterations; a timer would cost milliseconds each time. */
+/** Lets messages in between two iterations, now and then; a timer would cost milliseconds each time. */
 const turn = () => new Promise((done) => {
+  if (performance.now() - turned < TURN) return done();
   const { port1, port2 } = new MessageChannel();
-  port1.onmessage = () => { port1.close(); done(); };
+  port1.onmessage = () => { port1.close(); turned = performance.now(); done(); };
   port2.postMessage(0);
 });
+let turned = 0;
 
-async function start({ wanted, way, paused: waits }) {
+async function start({ wanted, gpu, place, paused: waits }) {
   paused = waits;
   try {
-    const { default: init, Training, Saved: Stored } = await import("./train.js");
-    Saved = Stored;
+    const { default: init, Training, Saved, Place } = await import("./train.js");
     const { memory } = await init();
-    const gpu = way === "WebGPU" || (way === "auto" && await hasGpu());
+    const mine = () => place && new Place(place.memory, place.rank, place.size);
     for (const { seed, iterations, text, saved, games } of wanted) {
-      const training = saved ? await Training.resume(restored(saved), gpu, games) : await Training.create(text, gpu, games);
+      const training = saved ? await Training.resume(restored(Saved, saved), gpu, games, mine()) : await Training.create(text, gpu, games, mine());
+      if (!training) return close(); // the others are enough
       runs.push({ seed, iterations, training, iteration: saved?.iteration ?? 0, sent: -Infinity, saved: -Infinity });
+      if (training.rank() > 0) continue;
       const about = JSON.parse(training.about());
       runs.at(-1).software = about.software;
       if (about.api === "WebGPU") about.device = await adapterName();
       postMessage({ is: "about", seed, about });
       await sendPolicy(runs.at(-1));
     }
-    postMessage({ is: "memory", bytes: memory.buffer.byteLength });
+    if (leads()) postMessage({ is: "memory", bytes: memory.buffer.byteLength });
   } catch (error) {
     return postMessage({ is: "refused", why: String(error?.message ?? error) });
   }
-  await train();
+  await goOn();
+}
+
+const leads = () => runs.every(({ training }) => training.rank() === 0);
+const goOn = () => (leads() ? train() : follow());
+
+/** Does what the leader of the run does, until that stops or fails. */
+async function follow() {
+  const [{ training }] = runs;
+  try {
+    for (;;) {
+      const what = training.next(STOP);
+      if (what === STOP) return;
+      if (what === ITERATE) await training.iterate();
+      else (await training.save()).free();
+    }
+  } catch {
+    // What went wrong is the leader's to say: it is the same there.
+  }
 }
 
 /** What a run can go on from, as plain data that the browser's storage keeps. */
 async function save(run) {
-  const all = await run.training.save();
-  const sections = all.names().map((name, i) => ({ name, version: all.version(i), bytes: all.bytes(i) }));
-  const saved = { iteration: all.iteration(), sections };
-  all.free();
+  run.training.next(SAVE);
+  const saved = plain(await run.training.save());
   run.saved = performance.now();
   run.stored = run.iteration;
   postMessage({ is: "saved", seed: run.seed, saved });
-}
-
-/** The same for the module. */
-function restored({ iteration, sections }) {
-  const all = new Saved(iteration);
-  for (const { name, version, bytes } of sections) all.put(name, version, bytes);
-  return all;
 }
 
 async function sendPolicy(run) {
@@ -82,11 +100,12 @@ async function sendPolicy(run) {
 
 async function iterate(run) {
   try {
+    run.training.next(ITERATE);
     const record = JSON.parse(await run.training.iterate());
     run.iteration = record.iteration;
     postMessage({ is: "record", seed: run.seed, record });
     if (performance.now() - run.sent > EVERY) await sendPolicy(run);
-    if (run.iteration < run.iterations && performance.now() - run.saved > SAVE) await save(run);
+    if (run.iteration < run.iterations && performance.now() - run.saved > SAVE_EVERY) await save(run);
   } catch (error) {
     run.failed = true;
     postMessage({ is: "failed", seed: run.seed, iteration: run.iteration, why: String(error?.message ?? error) });
@@ -107,6 +126,7 @@ async function train() {
   }
   for (const run of runs) if (!run.failed && run.known < run.iteration) await inTurn(() => sendPolicy(run));
   for (const run of unfinished()) if (run.stored !== run.iteration && run.iteration > 0) await inTurn(() => save(run));
+  for (const run of runs) if (!run.failed) run.training.next(STOP);
   looping = false;
   postMessage({ is: unfinished().length > 0 ? "paused" : "done" });
 }
@@ -144,7 +164,7 @@ onmessage = ({ data }) => {
   if (data.do === "pause") paused = true;
   if (data.do === "go on") {
     paused = false;
-    train();
+    goOn();
   }
   if (data.do === "wall") showWall(data);
   if (data.do === "no wall") wall = undefined;

@@ -43,7 +43,7 @@ pub trait Entry: Send + Sync {
     fn begin(
         &self,
         asked: &str,
-        games: Option<Vec<u8>>,
+        source: crate::train::Source,
         device: &burn::tensor::Device,
     ) -> crate::train::Begun;
     /// A run that goes on from a checkpoint.
@@ -51,7 +51,7 @@ pub trait Entry: Send + Sync {
     fn go_on(
         &self,
         from: &grove::checkpoint::Checkpoint,
-        games: Option<Vec<u8>>,
+        source: crate::train::Source,
         device: &burn::tensor::Device,
     ) -> crate::train::Begun;
 }
@@ -75,20 +75,20 @@ impl<G: Playable> Entry for Known<G> {
     fn begin(
         &self,
         asked: &str,
-        games: Option<Vec<u8>>,
+        source: crate::train::Source,
         device: &burn::tensor::Device,
     ) -> crate::train::Begun {
-        crate::train::begin(*self, asked, games, device)
+        crate::train::begin(*self, asked, source, device)
     }
 
     #[cfg(feature = "train")]
     fn go_on(
         &self,
         from: &grove::checkpoint::Checkpoint,
-        games: Option<Vec<u8>>,
+        source: crate::train::Source,
         device: &burn::tensor::Device,
     ) -> crate::train::Begun {
-        crate::train::go_on(*self, from, games, device)
+        crate::train::go_on(*self, from, source, device)
     }
 }
 

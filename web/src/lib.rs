@@ -15,6 +15,8 @@ mod shown;
 #[cfg(feature = "train")]
 mod text;
 #[cfg(feature = "train")]
+mod together;
+#[cfg(feature = "train")]
 mod train;
 #[cfg(feature = "train")]
 mod wall;

@@ -1,5 +1,6 @@
 //! A language model in training, in a worker.
 
+use crate::train::Saved;
 use grove::config::{ConfigError, overlay};
 use grove::model::language::LanguageModel;
 use grove::model::saved::{Header, read_header, read_params, write_params};
@@ -7,7 +8,7 @@ use grove::rollout::generate::Sampling;
 use grove::task;
 use grove::trainer::language::{
     CompletionRecord, Health, LanguageConfig, LanguageRecord, LanguageTrainer, TINY,
-    language_settings, load_language_settings,
+    language_settings, load_language_settings, saved_language_settings,
 };
 use serde::Serialize;
 use toml::{Table, Value};
@@ -90,6 +91,21 @@ impl TextTraining {
         let mut model = LanguageModel::tiny(&config.tiny_shape(), &alphabet, 0);
         model.params = read_params(file, &model.shape.parameters())?.into();
         Ok(Self::of(LanguageTrainer::new(task, config, Some(model))?, settings))
+    }
+
+    /// A run that goes on from where it was saved.
+    pub fn resume(saved: Saved) -> Result<TextTraining, JsError> {
+        let table = saved_language_settings(&saved.0)?;
+        let settings = table.to_string();
+        let (name, own, config) = load_language_settings(table)?;
+        let task = (task::find(&name)?.open)(own)?;
+        let trainer = LanguageTrainer::new(task, config, None)?.restored(&saved.0)?;
+        Ok(Self::of(trainer, settings))
+    }
+
+    /// All that the run needs to go on.
+    pub fn save(&self) -> Result<Saved, JsError> {
+        Ok(Saved(self.trainer.snapshot(&overlay::parse("the settings", &self.settings)?)))
     }
 
     /// Whether all iterations are done.

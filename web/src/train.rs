@@ -1,6 +1,7 @@
 //! Training, in a worker.
 
 use crate::games::{self, Known, Playable};
+use crate::together::Place;
 use crate::wall::{Open, Wall};
 use burn::tensor::Device;
 use grove::checkpoint::{Checkpoint, Section};
@@ -9,6 +10,7 @@ use grove::data::{Cut, Pieces, Steps, read_games};
 use grove::device::{self, DeviceInfo};
 use grove::metrics::IterationRecord;
 use grove::model::{FlatMlp, Network};
+use grove::parallel::{Team, TeamError};
 use grove::rng::Stream;
 use grove::trainer::{
     Demonstrations, TrainError, Trainer, config_toml, new_settings, saved_config, saved_game_name,
@@ -33,7 +35,9 @@ pub trait Run {
     /// One more, with an evaluation where it is due.
     fn iterate(&mut self) -> Soon<'_, Result<IterationRecord, TrainError>>;
     /// All that it needs to go on.
-    fn snapshot(&self) -> Soon<'_, Checkpoint>;
+    fn snapshot(&self) -> Soon<'_, Result<Checkpoint, TeamError>>;
+    /// The members that share it.
+    fn team(&self) -> &Team;
     /// A policy file.
     fn policy(&self) -> Soon<'_, Vec<u8>>;
     /// All settings, as TOML.
@@ -67,14 +71,18 @@ impl<G: Playable> Run for Session<G> {
             let TrainConfig { iterations, checkpoint, .. } = self.trainer.config();
             let last = record.iteration == *iterations;
             if last || record.iteration.is_multiple_of(checkpoint.eval_every) {
-                record.evaluation = Some(self.trainer.measure_async().await.0);
+                record.evaluation = Some(self.trainer.measure_async().await?.0);
             }
             Ok(record)
         })
     }
 
-    fn snapshot(&self) -> Soon<'_, Checkpoint> {
+    fn snapshot(&self) -> Soon<'_, Result<Checkpoint, TeamError>> {
         Box::pin(self.trainer.snapshot_async())
+    }
+
+    fn team(&self) -> &Team {
+        self.trainer.team()
     }
 
     fn policy(&self) -> Soon<'_, Vec<u8>> {
@@ -140,8 +148,16 @@ fn demonstrations<G: Playable>(game: G, file: Vec<u8>) -> Result<Demonstrations,
     Ok(Demonstrations { learnt: pieces.clone(), held_out: pieces })
 }
 
-/// A run, or why there is none.
-pub type Begun = Result<Box<dyn Run>, JsError>;
+/// A run, or why there is none; `None` where there are members enough without this one.
+pub type Begun = Result<Option<Box<dyn Run>>, JsError>;
+
+/// What a run learns from and with whom, besides its settings.
+pub struct Source {
+    /// A file of games to learn from, instead of playing.
+    games: Option<Vec<u8>>,
+    /// This worker's place among those that share the run.
+    place: Option<Place>,
+}
 
 /// Checks settings; an error if a page cannot train by them.
 fn check<G: Playable>(game: G, config: &TrainConfig, device: &Device) -> Result<(), JsError> {
@@ -156,44 +172,49 @@ fn check<G: Playable>(game: G, config: &TrainConfig, device: &Device) -> Result<
 }
 
 /// A run at its start, which learns from the games of a file if there is one.
-pub fn begin<G: Playable>(
-    known: Known<G>,
-    asked: &str,
-    games: Option<Vec<u8>>,
-    device: &Device,
-) -> Begun {
-    let (game, config) = settings::<G>(asked, games.is_some())?;
+pub fn begin<G: Playable>(known: Known<G>, asked: &str, source: Source, device: &Device) -> Begun {
+    let (game, config) = settings::<G>(asked, source.games.is_some())?;
     check(game, &config, device)?;
-    let trainer = trainer(game, &config, games, device)?;
-    Ok(Box::new(Session { trainer, device: device.clone(), open: known.wall, wall: None }))
+    let trainer = trainer(game, &config, source, device)?;
+    Ok(trainer.map(|trainer| session(known, trainer, device)))
 }
 
 /// A run that goes on from a checkpoint.
 pub fn go_on<G: Playable>(
     known: Known<G>,
     from: &Checkpoint,
-    games: Option<Vec<u8>>,
+    source: Source,
     device: &Device,
 ) -> Begun {
     let (game, config) = saved_config::<G>(from)?;
     check(game, &config, device)?;
-    let trainer = trainer(game, &config, games, device)?.restored(from)?;
-    Ok(Box::new(Session { trainer, device: device.clone(), open: known.wall, wall: None }))
+    let trainer = trainer(game, &config, source, device)?;
+    let trainer = trainer.map(|trainer| trainer.restored(from)).transpose()?;
+    Ok(trainer.map(|trainer| session(known, trainer, device)))
 }
 
-/// A run of these settings.
+fn session<G: Playable>(known: Known<G>, trainer: Trainer<G>, device: &Device) -> Box<dyn Run> {
+    Box::new(Session { trainer, device: device.clone(), open: known.wall, wall: None })
+}
+
+/// A run of these settings; `None` where it has too few shards for this member.
 fn trainer<G: Playable>(
     game: G,
     config: &TrainConfig,
-    games: Option<Vec<u8>>,
+    source: Source,
     device: &Device,
-) -> Result<Trainer<G>, JsError> {
-    let Some(games) = games else { return Ok(Trainer::new(game, config, device)) };
-    let data = demonstrations(game, games)?;
+) -> Result<Option<Trainer<G>>, JsError> {
+    let Source { games, place } = source;
+    let data = games.map(|games| demonstrations(game, games)).transpose()?;
     let (features, actions) = (game.num_features(), game.num_actions());
     let key = Stream::Weights.key(config.seed);
     let network = Network::new(features, actions, &config.policy, key, device);
-    Ok(Trainer::with_source(game, network, config, device, Some(data)))
+    let with = |team| Trainer::with_team(game, network.clone(), config, device, data.clone(), team);
+    let alone = with(Team::alone())?;
+    let Some(place) = place else { return Ok(Some(alone)) };
+    let Some(team) = place.team(alone.shards().count()) else { return Ok(None) };
+    drop(alone);
+    Ok(Some(with(team)?))
 }
 
 /// The game of this name.
@@ -215,6 +236,7 @@ struct About {
     api: String,
     way: String,
     software: bool,
+    members: usize,
     version: &'static str,
 }
 
@@ -229,31 +251,47 @@ pub struct Training {
 impl Training {
     /// A run at its start, by `settings`: TOML with `env`, the name of a game, and whatever differs from
     /// that game's defaults. On WebGPU, or else on the CPU; from a file of games, if one is given, always there.
+    /// With a place among workers that share it, the part of this one; nothing where it is not needed.
     pub async fn create(
         settings: String,
         gpu: bool,
         games: Option<Vec<u8>>,
-    ) -> Result<Training, JsError> {
+        place: Option<Place>,
+    ) -> Result<Option<Training>, JsError> {
         let changes = overlay::parse("the settings", &settings)?;
         let game = named(changes.get("env").and_then(|name| name.as_str()).unwrap_or_default())?;
         let chosen = device(gpu && games.is_none()).await?;
-        Ok(Self { run: game.begin(&settings, games, &chosen.device)?, device: chosen.info })
+        let run = game.begin(&settings, Source { games, place }, &chosen.device)?;
+        Ok(run.map(|run| Self { run, device: chosen.info }))
     }
 
-    /// A run that goes on from what [`Training::save`] gave, to the byte as if it had never been left.
+    /// A run that goes on from what [`Training::save`] gave, to the byte as if it had never been left; the rest as
+    /// of [`Training::create`].
     pub async fn resume(
         saved: Saved,
         gpu: bool,
         games: Option<Vec<u8>>,
-    ) -> Result<Training, JsError> {
+        place: Option<Place>,
+    ) -> Result<Option<Training>, JsError> {
         let game = named(&saved_game_name(&saved.0)?)?;
         let chosen = device(gpu && games.is_none()).await?;
-        Ok(Self { run: game.go_on(&saved.0, games, &chosen.device)?, device: chosen.info })
+        let run = game.go_on(&saved.0, Source { games, place }, &chosen.device)?;
+        Ok(run.map(|run| Self { run, device: chosen.info }))
+    }
+
+    /// Which of the workers that share the run this is, from 0: the first one leads.
+    pub fn rank(&self) -> usize {
+        self.run.team().rank()
+    }
+
+    /// What all workers that share the run do next: what the first of them says, a number of the caller's own.
+    pub fn next(&self, say: u8) -> Result<u8, JsError> {
+        Ok(self.run.team().from_first(&[say])?[0])
     }
 
     /// All that the run needs to go on.
-    pub async fn save(&self) -> Saved {
-        Saved(self.run.snapshot().await)
+    pub async fn save(&self) -> Result<Saved, JsError> {
+        Ok(Saved(self.run.snapshot().await?))
     }
 
     /// Iterations done, and those of the whole run.
@@ -307,6 +345,7 @@ impl Training {
             api: self.device.api.clone(),
             way: self.run.describe(),
             software: self.device.software,
+            members: self.run.team().size(),
             version: env!("CARGO_PKG_VERSION"),
         };
         Ok(serde_json::to_string(&about)?)
@@ -315,7 +354,7 @@ impl Training {
 
 /// A run as the sections of a checkpoint, which a browser's storage keeps as they are.
 #[wasm_bindgen]
-pub struct Saved(Checkpoint);
+pub struct Saved(pub(crate) Checkpoint);
 
 #[wasm_bindgen]
 impl Saved {

@@ -91,6 +91,58 @@ export default [
     },
   },
   {
+    name: 'a reload in mid-training of text goes on, to the byte as without it',
+    only: false,
+    async run(visit) {
+      const settings = { ...brief, 'text-iterations': 300 };
+      const model = async (page) => {
+        await until(page, '#text-state', /^Finished: iteration 300 of 300/, 120);
+        const [file] = await Promise.all([page.waitForEvent('download'), page.click('#text-save')]);
+        return readFile(await file.path());
+      };
+      const whole = await open(visit, settings);
+      await whole.click('#text-start');
+      const expected = await model(whole);
+      await whole.context().close();
+
+      const page = await open(visit, settings, { options: {} });
+      page.on('dialog', (dialog) => dialog.accept());
+      await page.click('#text-start');
+      await until(page, '#text-state', /iteration ([5-9]|\d\d)/, 30);
+      await page.click('#text-pause');
+      await until(page, '#text-state', /^Paused: iteration/, 30);
+      await page.click('#text-pause');
+      await pause(300);
+      await page.reload();
+      await message(page, /training of text goes on from where it was left/, 30);
+      ok((await page.inputValue('#text-length')) === '3', 'the form has other settings');
+      ok(Buffer.compare(await model(page), expected) === 0, 'it is another model');
+      await page.click('#text-curves summary');
+      const [file] = await Promise.all([page.waitForEvent('download'), page.click('#text-csv')]);
+      const lines = (await readFile(await file.path(), 'utf8')).trim().split('\n');
+      ok(lines.length === 301, `the curves have ${lines.length} lines`);
+      await page.waitForTimeout(300);
+      await page.reload();
+      await pause(500);
+      ok((await text(page, '#text-state')).startsWith('Not started'), 'what is finished goes on');
+      // A second training of the same tab is kept as the first was.
+      await page.click('#text-settings summary');
+      await page.fill('#text-iterations', '4000');
+      await page.click('#text-start');
+      await until(page, '#text-state', /iteration \d/, 30);
+      await page.click('#text-reset');
+      await page.click('#text-start');
+      await until(page, '#text-state', /iteration ([5-9]|\d\d)/, 30);
+      await page.click('#text-pause');
+      await until(page, '#text-state', /^Paused: iteration/, 30);
+      const state = await text(page, '#text-state');
+      await page.waitForTimeout(300);
+      await page.reload();
+      await until(page, '#text-state', /^Paused: iteration/, 30);
+      ok((await text(page, '#text-state')).startsWith(state.split(',')[0]), 'it is not where it was');
+    },
+  },
+  {
     name: 'a prompt that one types is answered, before training and by the trained model, which is saved and loaded',
     only: false,
     async run(visit) {

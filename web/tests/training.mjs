@@ -1,6 +1,7 @@
 // Training in the tab: to a score, without a halt of the page, with pause, reset and several seeds.
 
 import { readFile } from 'node:fs/promises';
+import { availableParallelism } from 'node:os';
 import { save } from './keeping.mjs';
 import { goesOn, message, ok, pause, slide, text, until } from './visit.mjs';
 
@@ -216,6 +217,26 @@ export default [
     },
   },
   {
+    name: 'workers share a run where they may, and learn to the byte what one does',
+    only: false,
+    async run(visit) {
+      const cores = availableParallelism();
+      const workers = cores > 2 ? Math.min(cores - 1, 8) : cores;
+      const hash = '#game=catch&groups=128&iterations=40';
+      const alone = () => Object.defineProperty(globalThis, 'crossOriginIsolated', { value: false });
+      const policies = [];
+      for (const [init, told] of [[undefined, new RegExp(`CPU, ${workers} workers in WebAssembly`)], [alone, /CPU, in WebAssembly/]]) {
+        const page = await visit.open({ hash, init });
+        await page.click('#start');
+        await until(page, '#tell-training', cores > 1 ? told : /CPU, in WebAssembly/, 60);
+        await until(page, '#state', /^Finished catch: iteration 40/, 100);
+        policies.push((await save(page)).bytes);
+        await page.context().close();
+      }
+      ok(Buffer.compare(...policies) === 0, 'together they learn another policy');
+    },
+  },
+  {
     name: 'settings out of their limits are said, and nothing starts',
     async run(visit) {
       const page = await visit.open({ hash: small(visit) });
@@ -239,6 +260,7 @@ export default [
     async run(visit) {
       visit.site.instead['train.js'] = `
         import init, { Training as Real } from './train.js?real';
+        export { Place, Saved } from './train.js?real';
         export default init;
         export class Training {
           static async create(...all) {

@@ -1,17 +1,20 @@
 //! The gradient of an optimiser step over texts.
 
+#[cfg(feature = "general")]
+use super::device::{self, Gradient};
 use super::{Group, LanguageRule, Sample};
 use crate::math::softmax::{Normalizer, logprob, prob};
 use crate::model::LANES;
+#[cfg(feature = "general")]
+use crate::model::language::DeviceDecoder;
 use crate::model::language::{Keep, Reading, Text, TokenDecoder, normalize, sharpness};
 use crate::objective::kl::{divergence, third};
 use crate::objective::weights::{Sizes, weight};
 use crate::objective::{Coefficients, Form, LossConfig, Step, by_logit, term};
+use crate::parallel::{Node, Shards, Team, TeamError, nodes, sum_leaves, sum_leaves_in_turn};
 use multiversion::multiversion;
-use rayon::prelude::*;
+use std::ops::Range;
 
-/// Partial gradients of a decoder that is small enough for several.
-const SHARDS: usize = 16;
 /// Tokens that go forward and back together at most, unless a single group has more: enough to fill the
 /// products, and of a large decoder no more, since all that is kept of them takes memory.
 const TOKENS: usize = 2048;
@@ -99,18 +102,64 @@ pub(super) struct Sums {
     pub ratio: f64,
 }
 
+impl Sums {
+    /// How many of them are added up.
+    const ADDED: usize = 5;
+
+    /// Those that are added up; the largest ratio is not.
+    fn added(&self) -> Vec<f64> {
+        vec![self.approx_kl, self.clipped, self.entropy, self.reference_kl, self.loss]
+    }
+
+    /// From those that were added up, and the largest ratio.
+    fn of(added: &[f64], ratio: f64) -> Self {
+        let [approx_kl, clipped, entropy, reference_kl, loss] = std::array::from_fn(|i| added[i]);
+        Self { approx_kl, clipped, entropy, reference_kl, loss, ratio }
+    }
+}
+
+/// The groups that go through together, of so many tokens at most unless one has more.
+pub(super) fn parts<'a>(groups: &[Group], chosen: &'a [usize], most: usize) -> Vec<&'a [usize]> {
+    let (mut parts, mut start, mut tokens) = (Vec::new(), 0, 0);
+    for (at, i) in chosen.iter().enumerate() {
+        let group = &groups[*i];
+        let count = group.samples.iter().map(|sample| sample.tokens.len()).sum::<usize>();
+        if at > start && tokens + count + group.prompt.len() > most {
+            parts.push(&chosen[start..at]);
+            (start, tokens) = (at, 0);
+        }
+        tokens += count + group.prompt.len();
+    }
+    if start < chosen.len() {
+        parts.push(&chosen[start..]);
+    }
+    parts
+}
+
+/// For each token of a sample: the derivative of the loss by its log-probability, and the weight of its entropy.
+pub(super) type Slopes = [Vec<f32>; 2];
+
 /// One optimiser step's gradient.
 pub(super) struct Differentiation<'a> {
     pub decoder: &'a TokenDecoder,
     pub rule: &'a LanguageRule,
     pub by: Coefficients,
     pub sizes: Sizes,
+    /// The log-probabilities under the reference, group by group: of our groups at least.
     pub references: Option<&'a [Vec<Vec<f32>>]>,
+    /// The groups of the iteration in shards, of which some are ours.
+    pub shards: &'a Shards,
+    pub team: &'a Team,
 }
 
 impl Differentiation<'_> {
-    /// The gradient of the loss of the `chosen` groups.
-    pub fn gradient(&self, groups: &[Group], chosen: &[usize]) -> (Vec<f32>, Sums) {
+    /// The gradient of the loss of the `chosen` groups, which are in order: `[num_trained]`, the same at all
+    /// members. The largest ratio is that of our groups.
+    pub fn gradient(
+        &self,
+        groups: &[Group],
+        chosen: &[usize],
+    ) -> Result<(Vec<f32>, Sums), TeamError> {
         // From groups whose members are all alike nothing is learnt, unless the loss has other terms.
         let others = self.by.entropy != 0.0 || self.by.kl != 0.0;
         let counts = |i: &&usize| {
@@ -118,57 +167,83 @@ impl Differentiation<'_> {
             group.count() > 0 && (others || group.samples.iter().any(|one| one.advantage != 0.0))
         };
         let chosen: Vec<usize> = chosen.iter().filter(counts).copied().collect();
-        let shards = if self.decoder.is_small() { SHARDS } else { 1 };
-        let share = chosen.len().div_ceil(shards).max(1);
-        let shard = |chosen: &[usize]| {
-            let mut gradient = vec![0.0; self.decoder.trained().len()];
-            let mut sums = Sums::default();
-            let mut reading = Reading::default();
-            for part in self.parts(groups, chosen) {
-                self.learn(groups, part, &mut reading, &mut gradient, &mut sums);
+        let len = self.decoder.trained().len();
+        #[cfg(feature = "general")]
+        let on = self.decoder.on_device();
+        let mut ratio = 0.0f64;
+        let ours = nodes(self.shards.count(), &self.shards.own()).into_iter().map(|node| {
+            #[cfg(feature = "general")]
+            if let Some(on) = &on {
+                let (sum, largest) = self.node_on(on, groups, &chosen, node);
+                ratio = ratio.max(largest);
+                return sum;
             }
-            (gradient, sums)
-        };
-        let mut all: Vec<(Vec<f32>, Sums)> = match self.decoder.is_small() {
-            true => chosen.par_chunks(share).map(shard).collect(),
-            false => chosen.chunks(share).map(shard).collect(),
-        };
-        if all.is_empty() {
-            return (vec![0.0; self.decoder.trained().len()], Sums::default());
-        }
-        let (mut gradient, mut sums) = all.remove(0);
-        for (_, more) in &all {
-            sums.approx_kl += more.approx_kl;
-            sums.clipped += more.clipped;
-            sums.entropy += more.entropy;
-            sums.reference_kl += more.reference_kl;
-            sums.loss += more.loss;
-            sums.ratio = sums.ratio.max(more.ratio);
-        }
-        gradient.par_chunks_mut(1 << 12).enumerate().for_each(|(i, sum)| {
-            for (more, _) in &all {
-                let part = &more[i << 12..][..sum.len()];
-                sum.iter_mut().zip(part).for_each(|(sum, x)| *sum += x);
-            }
+            let leaf = |at: usize| self.leaf(groups, &chosen, node.start + at);
+            let add = |(sum, ratio): (Node, f64), (more, other): (Node, f64)| {
+                (sum.plus(more), ratio.max(other))
+            };
+            let (sum, largest) = match self.decoder.is_small() {
+                true => sum_leaves(node.len(), &leaf, &add),
+                // A large decoder's products take all threads, and its gradients much memory.
+                false => sum_leaves_in_turn(node.len(), &leaf, &add),
+            };
+            ratio = ratio.max(largest);
+            sum
         });
-        (gradient, sums)
+        let ours = ours.collect();
+        let sum = self.team.sum(self.shards, ours, [len, Sums::ADDED])?;
+        Ok((sum.vector, Sums::of(&sum.numbers, ratio)))
     }
 
-    /// The groups that go through together.
-    fn parts<'b>(&self, groups: &[Group], chosen: &'b [usize]) -> Vec<&'b [usize]> {
+    /// The gradient and the sums of those of the chosen groups that are in a shard, and the largest distance
+    /// of a ratio from 1.
+    fn leaf(&self, groups: &[Group], chosen: &[usize], shard: usize) -> (Node, f64) {
+        let chosen = self.of_shards(chosen, shard..shard + 1);
+        let mut vector = vec![0.0; self.decoder.trained().len()];
+        let mut sums = Sums::default();
+        let mut reading = Reading::default();
         let most = if self.decoder.is_small() { TOKENS } else { TOKENS_OF_LARGE };
-        let (mut parts, mut start, mut tokens) = (Vec::new(), 0, 0);
-        for (at, i) in chosen.iter().enumerate() {
-            let group = &groups[*i];
-            let count = group.samples.iter().map(|sample| sample.tokens.len()).sum::<usize>();
-            if at > start && tokens + count + group.prompt.len() > most {
-                parts.push(&chosen[start..at]);
-                (start, tokens) = (at, 0);
-            }
-            tokens += count + group.prompt.len();
+        for part in parts(groups, chosen, most) {
+            self.learn(groups, part, &mut reading, &mut vector, &mut sums);
         }
-        parts.push(&chosen[start..]);
-        parts
+        (Node { shards: shard..shard + 1, vector, numbers: sums.added() }, sums.ratio)
+    }
+
+    /// The gradient and the sums of the chosen groups in several shards at once, on a device, and the largest
+    /// distance of a ratio from 1.
+    #[cfg(feature = "general")]
+    fn node_on(
+        &self,
+        on: &DeviceDecoder,
+        groups: &[Group],
+        chosen: &[usize],
+        shards: Range<usize>,
+    ) -> (Node, f64) {
+        let chosen = self.of_shards(chosen, shards.clone());
+        let (mut gradient, mut sums) = (Gradient::default(), Sums::default());
+        for part in parts(groups, chosen, device::TOKENS) {
+            self.learn_on(on, groups, part, &mut gradient, &mut sums);
+        }
+        let vector = gradient.fetch(&self.decoder.sizes());
+        (Node { shards, vector, numbers: sums.added() }, sums.ratio)
+    }
+
+    /// The chosen groups that are in these shards.
+    fn of_shards<'b>(&self, chosen: &'b [usize], shards: Range<usize>) -> &'b [usize] {
+        let items = match shards.is_empty() {
+            true => 0..0,
+            false => {
+                let [first, last] = [shards.start, shards.end - 1];
+                self.shards.items_of(first).start..self.shards.items_of(last).end
+            }
+        };
+        let first = |item: usize| chosen.partition_point(|i| *i < item);
+        &chosen[first(items.start)..first(items.end)]
+    }
+
+    /// The log-probabilities of chosen groups' samples under the reference, if there is one.
+    pub(super) fn references_of(&self, chosen: &[usize]) -> Option<Vec<&Vec<f32>>> {
+        self.references.map(|references| chosen.iter().flat_map(|i| &references[*i]).collect())
     }
 
     /// Adds the gradient of some groups.
@@ -186,8 +261,7 @@ impl Differentiation<'_> {
         self.decoder.read(&texts, keep, reading);
         let targets = Targets::new(reading, &some);
         let samples: Vec<&Sample> = some.iter().flat_map(|group| &group.samples).collect();
-        let references: Option<Vec<&Vec<f32>>> =
-            self.references.map(|references| chosen.iter().flat_map(|i| &references[*i]).collect());
+        let references = self.references_of(chosen);
         let mut now: Vec<Vec<f32>> =
             samples.iter().map(|one| vec![0.0; one.tokens.len()]).collect();
         let (decoder, temperature) = (self.decoder, self.rule.temperature);
@@ -198,13 +272,7 @@ impl Differentiation<'_> {
                 now[*sample][*at] = logprob(logits[token], &by);
             }
         });
-        let slopes: Vec<Vec<f32>> = samples
-            .iter()
-            .enumerate()
-            .map(|(i, sample)| {
-                self.slopes(sample, &now[i], references.as_ref().map(|all| &all[i][..]), sums)
-            })
-            .collect();
+        let slopes = self.all_slopes((&samples, &now), references.as_deref(), sums);
         let size = decoder.shape().hidden_size;
         let vocabulary = decoder.shape().num_actions;
         let mut of_hidden = vec![0.0; reading.hidden().len()];
@@ -232,18 +300,16 @@ impl Differentiation<'_> {
         &self,
         logits: &[f32],
         by: &Normalizer,
-        (targets, samples, slopes): (&[[usize; 2]], &[&Sample], &[Vec<f32>]),
+        (targets, samples, slopes): (&[[usize; 2]], &[&Sample], &[Slopes]),
         of: &mut [f32],
         sums: &mut Sums,
     ) {
-        let averaging = self.rule.loss.loss_type.averaging();
         let (mut slope, mut entropies, mut counted) = (0.0, 0.0, 0.0);
         for [sample, at] in targets {
-            let one = samples[*sample];
-            if one.mask[*at] {
-                let length = one.mask.iter().filter(|m| **m).count() as f32;
-                slope += slopes[*sample][*at];
-                entropies += self.by.entropy * weight(length, &self.sizes, averaging);
+            if samples[*sample].mask[*at] {
+                let [by_logprob, of_entropy] = &slopes[*sample];
+                slope += by_logprob[*at];
+                entropies += of_entropy[*at];
                 counted += 1.0;
             }
         }
@@ -253,9 +319,26 @@ impl Differentiation<'_> {
         sums.loss -= f64::from(entropies * entropy);
         for [sample, at] in targets {
             if samples[*sample].mask[*at] {
-                of[samples[*sample].tokens[*at] as usize] += slopes[*sample][*at];
+                of[samples[*sample].tokens[*at] as usize] += slopes[*sample][0][*at];
             }
         }
+    }
+
+    /// The slopes of each sample, whose tokens' log-probabilities are `now`.
+    pub(super) fn all_slopes(
+        &self,
+        (samples, now): (&[&Sample], &[Vec<f32>]),
+        references: Option<&[&Vec<f32>]>,
+        sums: &mut Sums,
+    ) -> Vec<Slopes> {
+        let averaging = self.rule.loss.loss_type.averaging();
+        let one = |(i, sample): (usize, &&Sample)| {
+            let length = sample.mask.iter().filter(|m| **m).count() as f32;
+            let weight = self.by.entropy * weight(length, &self.sizes, averaging);
+            let reference = references.map(|all| &all[i][..]);
+            [self.slopes(sample, &now[i], reference, sums), vec![weight; sample.tokens.len()]]
+        };
+        samples.iter().enumerate().map(one).collect()
     }
 
     /// The derivative of the loss by the log-probability of each token of a sample.

@@ -1,9 +1,11 @@
-//! The learner of texts: groups of completions -> better weights, by hand on the CPU.
+//! The learner of texts: groups of completions -> better weights, by hand on the CPU, by autodiff on a device.
 //!
 //! A text goes forward, the loss of each token is differentiated, and it goes back. What is learnt from is
-//! cut into shards whose number depends on sizes alone; their gradients are added up in order, so that the
-//! bytes do not depend on the number of threads.
+//! cut into shards whose number follows from the settings; their gradients are added up in one tree, so that
+//! the bytes depend neither on the number of threads nor on the members who share the run.
 
+#[cfg(feature = "general")]
+mod device;
 mod differentiation;
 
 use super::optimizer::{Moments, clip_scale, norm};
@@ -13,7 +15,10 @@ use crate::math::softmax::logprob;
 use crate::model::language::{Keep, Reading, Text, TokenDecoder, normalize};
 use crate::objective::weights::Sizes;
 use crate::objective::{Coefficients, LossConfig};
+use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::draw;
+#[cfg(feature = "general")]
+use burn::tensor::Device;
 use differentiation::{Differentiation, Targets};
 use rayon::prelude::*;
 
@@ -96,6 +101,8 @@ pub struct LanguageLearner {
     /// The policy that is not to be left, where the loss has a divergence.
     pub reference: Option<TokenDecoder>,
     key: u32,
+    /// The members that share the run.
+    team: Team,
 }
 
 impl LanguageLearner {
@@ -104,11 +111,26 @@ impl LanguageLearner {
         // Without its adapters, if it has any, the decoder is what it was.
         let reference = (rule.loss.kl_coef > 0.0).then(|| decoder.clone().with_adapters(None));
         let moments = Moments::new(decoder.trained().len());
-        Self { decoder, moments, reference, key }
+        Self { decoder, moments, reference, key, team: Team::alone() }
+    }
+
+    /// Differentiates only its shards' part of the groups, and adds up with the other members of `team`.
+    pub fn sharing(self, team: Team) -> Self {
+        Self { team, ..self }
+    }
+
+    /// Generates and learns on a device; the optimiser's state stays in the host's memory.
+    #[cfg(feature = "general")]
+    pub fn on(self, device: Device) -> Self {
+        let on = |decoder: TokenDecoder| decoder.with_device(Some(device.clone()));
+        Self { decoder: on(self.decoder), reference: self.reference.map(on), ..self }
     }
 
     /// `update_epochs` passes over the groups of an iteration, in `num_minibatches` steps each, at these
-    /// learning rates.
+    /// learning rates. All members give all groups, and take the same steps.
+    ///
+    /// # Errors
+    /// If another member of the team is gone or silent.
     pub fn update(
         &mut self,
         rule: &LanguageRule,
@@ -116,13 +138,14 @@ impl LanguageLearner {
         iteration: u32,
         entropy_coef: f64,
         rates: &[f64],
-    ) -> LanguageMeans {
+    ) -> Result<LanguageMeans, TeamError> {
         let counted: usize = groups.iter().map(Group::count).sum();
         let mut means = LanguageMeans::default();
         if counted == 0 {
-            return means;
+            return Ok(means);
         }
-        let references = self.reference_logprobs(rule, groups);
+        let shards = self.team.shards(groups.len(), rule.update.num_shards);
+        let references = self.reference_logprobs(rule, groups, &shards);
         let minibatches = rule.update.num_minibatches.min(groups.len());
         let (mut tokens, mut steps, mut number) = (0.0, 0.0, 0);
         for epoch in 0..rule.update.update_epochs {
@@ -152,8 +175,10 @@ impl LanguageLearner {
                     by,
                     sizes,
                     references: references.as_deref(),
+                    shards: &shards,
+                    team: &self.team,
                 };
-                let (gradient, sums) = pass.gradient(groups, &chosen);
+                let (gradient, sums) = pass.gradient(groups, &chosen)?;
                 let norm = norm(&gradient);
                 let scale = clip_scale(norm, rule.update.max_grad_norm);
                 let rate = rates.get(number).copied().unwrap_or(0.0);
@@ -185,26 +210,48 @@ impl LanguageLearner {
         }
         means.loss /= f64::max(steps, 1.0);
         means.grad_norm /= f64::max(steps, 1.0);
-        means
+        // A maximum is the same in any order.
+        let ratios = self.team.numbers(&[means.first_ratio])?;
+        means.first_ratio = ratios.concat().into_iter().fold(0.0, f64::max);
+        Ok(means)
     }
 
-    /// The log-probabilities of all tokens under the reference, where there is one.
+    /// The log-probabilities of the tokens of our groups under the reference, where there is one; of the other
+    /// groups there are none.
     fn reference_logprobs(
         &self,
         rule: &LanguageRule,
         groups: &[Group],
+        shards: &Shards,
     ) -> Option<Vec<Vec<Vec<f32>>>> {
         let reference = self.reference.as_ref()?;
-        let of = |group: &Group| logprobs(reference, group, rule.temperature);
-        Some(match reference.is_small() {
-            true => groups.par_iter().map(of).collect(),
-            false => groups.iter().map(of).collect(),
-        })
+        let own = shards.own_items();
+        let ours = logprobs(reference, &groups[own.clone()], rule.temperature);
+        let mut all = vec![Vec::new(); own.start];
+        all.extend(ours);
+        all.resize_with(groups.len(), Vec::new);
+        Some(all)
     }
 }
 
-/// The log-probability of each token of a group's samples.
-pub fn logprobs(decoder: &TokenDecoder, group: &Group, temperature: f32) -> Vec<Vec<f32>> {
+/// The log-probability of each token of the samples of each group.
+pub fn logprobs(decoder: &TokenDecoder, groups: &[Group], temperature: f32) -> Vec<Vec<Vec<f32>>> {
+    let of = |group: &Group| logprobs_of(decoder, group, temperature);
+    #[cfg(feature = "general")]
+    if let Some(on) = decoder.on_device() {
+        let all: Vec<usize> = (0..groups.len()).collect();
+        let parts = differentiation::parts(groups, &all, device::TOKENS).into_iter();
+        let some = |part: &[usize]| part.iter().map(|i| &groups[*i]).collect::<Vec<_>>();
+        return parts.flat_map(|part| device::logprobs(&on, &some(part), temperature)).collect();
+    }
+    match decoder.is_small() {
+        true => groups.par_iter().map(of).collect(),
+        false => groups.iter().map(of).collect(),
+    }
+}
+
+/// The log-probability of each token of a group's samples, on the CPU.
+fn logprobs_of(decoder: &TokenDecoder, group: &Group, temperature: f32) -> Vec<Vec<f32>> {
     let mut reading = Reading::default();
     decoder.read(&[group.text()], Keep::Nothing, &mut reading);
     let targets = Targets::new(&reading, std::slice::from_ref(&group));
@@ -234,5 +281,7 @@ pub fn gradient(
     let sizes = Sizes { games, learn_steps, steps: count, rollout_share: count };
     let by = Coefficients::new(&rule.loss, entropy_coef);
     let all: Vec<usize> = (0..groups.len()).collect();
-    Differentiation { decoder, rule, by, sizes, references }.gradient(groups, &all).0
+    let (team, shards) = (&Team::alone(), &Shards::new(groups.len(), rule.update.num_shards));
+    let pass = Differentiation { decoder, rule, by, sizes, references, shards, team };
+    pass.gradient(groups, &all).expect("nobody else is waited for").0
 }

@@ -1,9 +1,9 @@
 //! The CPU's learner: what [`Learner`](super::Learner) does for an [`Mlp`], without autodiff.
 //!
 //! A minibatch's games are worked off in chunks, each forward, loss and backward for a block of
-//! samples at a time ([`network`], [`loss`]), with a partial gradient of its own ([`chunk`]). The
-//! partial gradients are summed in a fixed order, and which games make up a chunk does not depend on
-//! the threads, so that any number of threads gives the same bytes.
+//! samples at a time ([`network`], [`loss`]), with a partial gradient of its own ([`chunk`]). A chunk is a
+//! shard's part of the minibatch or a piece of it, and partial gradients are added up in the tree over the shards
+//! ([`crate::parallel`]), so that any number of threads, and of members that share the run, gives the same bytes.
 //!
 //! Gradient accumulation saves memory in the general learner and changes nothing but rounding there;
 //! here no memory depends on the size of a minibatch, and the setting has no effect.
@@ -22,12 +22,13 @@ mod tests;
 mod tiles;
 
 use super::optimizer::{Moments, clip_scale};
-use super::order::Batches;
+use super::order::{Batches, Minibatch as Games, parts};
 use super::schedule::{entropy_coef, learning_rate, total_updates};
 use crate::config::TrainConfig;
 use crate::data::{HostTrajectory, Trajectory, by_game};
 use crate::model::{Mlp, NativeMlp, flatten, unflatten};
 use crate::objective::weights::Sizes;
+use crate::parallel::{Node, Shards, Team, TeamError, nodes, sum_leaves};
 use burn::tensor::{Tensor, TensorData};
 use chunk::{Minibatch, Workspace};
 use experience::{Experience, squeeze};
@@ -36,17 +37,11 @@ use network::{Layout, Network};
 use rayon::prelude::*;
 use std::sync::{Mutex, PoisonError};
 
-/// Steps that a chunk has at least, where games are shorter.
-const CHUNK_STEPS: usize = 256;
+/// Steps that a piece of a shard has at least.
+const CHUNK_STEPS: usize = 1024;
 
-/// Chunks of a minibatch at most: they hold a partial gradient each.
-const MAX_CHUNKS: usize = 64;
-
-/// Numbers in all partial gradients together at most, where one has not more already (512 MiB).
-const MAX_PARTIALS: usize = 1 << 27;
-
-/// Parameters that are summed up by one thread at a time.
-const SUM_CHUNK: usize = 1 << 9;
+/// Chunks of a minibatch at most, about: so many threads have something to do.
+const MAX_CHUNKS: usize = 256;
 
 /// What an update was like.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -75,22 +70,19 @@ pub struct NativeLearner {
     moments: Moments,
     config: TrainConfig,
     batches: Batches,
+    team: Team,
     /// One for each thread.
     workspaces: Vec<Mutex<Workspace>>,
-    partials: Vec<Partial>,
+    /// Vectors for gradients, `[num_params]`, padded, of which none is in use.
+    vectors: Mutex<Vec<Vec<f32>>>,
 }
 
-/// What a chunk of games adds to a minibatch's gradient and statistics.
-#[derive(Clone, Debug)]
-struct Partial {
-    /// Padded.
-    gradient: Vec<f32>,
-    sums: Sums,
-}
+/// What some games add to a minibatch's gradient, padded, and to its sums.
+type Partial = (Vec<f32>, [f64; 5]);
 
 impl NativeLearner {
-    /// Trains a copy of `policy`. The reference policy, if `kl_coef` asks for one, is the policy as it
-    /// is now.
+    /// Trains a copy of `policy` on the games of a rollout. The reference policy, if `kl_coef` asks for one, is
+    /// the policy as it is now.
     pub fn new(policy: &Mlp, config: &TrainConfig) -> Self {
         let shapes = policy.layers().iter().map(|layer| layer.weight.dims());
         let features = policy.layers()[0].weight.dims()[0];
@@ -106,9 +98,16 @@ impl NativeLearner {
             network,
             config: config.clone(),
             batches: Batches::new(config),
+            team: Team::alone(),
             workspaces: Vec::new(),
-            partials: Vec::new(),
+            vectors: Mutex::default(),
         }
+    }
+
+    /// Learns from games, or windows of a dataset, in these shards, which the members of `team` share.
+    pub fn sharing(self, shards: Shards, team: Team) -> Self {
+        let batches = Batches::of_shards(&self.config, shards);
+        Self { batches, team, ..self }
     }
 
     /// Learns from trajectories that are the batches of their iteration, one after the other.
@@ -177,14 +176,17 @@ impl NativeLearner {
 
     /// `update_epochs` passes over the trajectory of `iteration` in `num_minibatches` steps each.
     ///
-    /// `advantages` and `mask` are `[num_steps, num_envs]`, as the trajectory's own steps.
+    /// `advantages` and `mask` are `[num_steps, num_envs]`, as the trajectory's own steps, all of our shards.
+    ///
+    /// # Errors
+    /// If another member of the team is gone or silent.
     pub fn update(
         &mut self,
         trajectory: &Trajectory,
         advantages: &Tensor<2>,
         mask: &Tensor<2>,
         iteration: u32,
-    ) -> UpdateMeans {
+    ) -> Result<UpdateMeans, TeamError> {
         let mut host = HostTrajectory::from_tensors(trajectory);
         let mut advantages = by_game(advantages);
         let counts = squeeze(&mut host, &mut advantages, &by_game(mask));
@@ -193,6 +195,9 @@ impl NativeLearner {
 
     /// [`NativeLearner::update`] without tensors, from the first `counts[i]` steps of each game `i`,
     /// `learn_steps` at most; `advantages` are `[num_envs, num_steps]`.
+    ///
+    /// # Errors
+    /// As [`NativeLearner::update`].
     ///
     /// # Panics
     /// If lengths do not belong together.
@@ -203,42 +208,51 @@ impl NativeLearner {
         counts: &[usize],
         learn_steps: usize,
         iteration: u32,
-    ) -> UpdateMeans {
+    ) -> Result<UpdateMeans, TeamError> {
         let features = self.network.layout().features();
         assert_eq!(trajectory.num_features, features, "features of the policy");
         let experience = Experience::new(trajectory, advantages, counts, learn_steps);
         self.learn(&experience, iteration)
     }
 
-    fn learn(&mut self, experience: &Experience, iteration: u32) -> UpdateMeans {
+    fn learn(&mut self, experience: &Experience, iteration: u32) -> Result<UpdateMeans, TeamError> {
         let rule = Rule::new(&self.config.loss, entropy_coef(&self.config, iteration));
         self.make_room();
         let reference_logprobs = self.evaluate_reference(experience);
         let experience = Experience { reference_logprobs: &reference_logprobs, ..*experience };
-        let num_envs = experience.counts.len();
-        let minibatches = self.batches.of(iteration, num_envs);
-        let (mut sums, mut norms, mut steps) = ([0.0f64; 5], 0.0f64, 0.0f64);
-        for minibatch in &minibatches {
-            let added = self.gradient(&experience, minibatch, &rule);
-            sums.iter_mut().zip(added).for_each(|(sum, x)| *sum += x);
-            norms += f64::from(self.step());
-            steps += experience.steps(minibatch) as f64;
+        let minibatches = self.batches.of(iteration, experience.counts.len());
+        let ours = minibatches.iter().map(|minibatch| experience.steps(minibatch.games()));
+        let ours = ours.chain([experience.counts.iter().sum()]);
+        let counts = self.team.total(&ours.map(|count| count as f64).collect::<Vec<_>>())?;
+        let (counts, counted) = (&counts[..minibatches.len()], counts[minibatches.len()]);
+        let (mut sums, mut norms) = ([0.0f64; 5], 0.0f64);
+        for (minibatch, steps) in minibatches.iter().zip(counts) {
+            let sizes = Sizes {
+                games: minibatch.size as f32,
+                learn_steps: experience.learn_steps as f32,
+                steps: *steps as f32,
+                rollout_share: counted as f32 / self.config.update.num_minibatches as f32,
+            };
+            let gradient = self.gradient(&experience, minibatch, &rule, sizes)?;
+            sums.iter_mut().zip(&gradient.numbers).for_each(|(sum, x)| *sum += x);
+            norms += f64::from(self.step(&gradient.vector));
+            self.give_back(gradient.vector);
         }
         // Games are new in each iteration, and every epoch takes all of them.
-        if !self.config.data.is_on() {
-            let counted: usize = experience.counts.iter().sum();
-            steps = (counted * self.config.update.update_epochs) as f64;
-        }
+        let steps = match self.config.data.is_on() {
+            true => counts.iter().sum(),
+            false => counted * self.config.update.update_epochs as f64,
+        };
         let updates = minibatches.len() as f64;
         let [approx_kl, clip_fraction, entropy, reference_kl, loss] = sums;
-        UpdateMeans {
+        Ok(UpdateMeans {
             approx_kl: approx_kl / steps,
             clip_fraction: clip_fraction / steps,
             entropy: entropy / steps,
             reference_kl: reference_kl / steps,
             loss: loss / updates,
             grad_norm: norms / updates,
-        }
+        })
     }
 
     /// A workspace for each thread of the pool that this runs in.
@@ -256,7 +270,8 @@ impl NativeLearner {
         let (slots, num_envs) = (experience.slots, experience.counts.len());
         let mut logprobs = vec![0.0; num_envs * slots];
         let games: Vec<i32> = (0..num_envs as i32).collect();
-        let chunk = self.games_of_a_chunk(experience, num_envs);
+        let least = CHUNK_STEPS.div_ceil(experience.learn_steps);
+        let chunk = num_envs.div_ceil(MAX_CHUNKS).max(least);
         games.par_chunks(chunk).zip(logprobs.par_chunks_mut(chunk * slots)).for_each(
             |(games, out)| {
                 self.with_workspace(|workspace| {
@@ -267,53 +282,80 @@ impl NativeLearner {
         logprobs
     }
 
-    /// Leaves the gradient of a minibatch in the first partial, and gives its sums: those of
-    /// [`Sums::lanes`].
-    fn gradient(&mut self, experience: &Experience, games: &[i32], rule: &Rule) -> [f64; 5] {
-        let minibatch = Minibatch {
-            network: &self.network,
-            experience,
-            rule,
-            sizes: self.sizes(experience, games),
+    /// The gradient of a minibatch, padded, and its sums: those of [`Sums::lanes`].
+    fn gradient(
+        &self,
+        experience: &Experience,
+        games: &Games,
+        rule: &Rule,
+        sizes: Sizes,
+    ) -> Result<Node, TeamError> {
+        let minibatch = Minibatch { network: &self.network, experience, rule, sizes };
+        let shards = &self.batches.shards(experience.counts.len());
+        // As many pieces of each shard as are worth it, a power of two, so that a shard is a node of their tree.
+        let steps = sizes.steps as usize / shards.count();
+        let pieces = (steps / CHUNK_STEPS).min(MAX_CHUNKS / shards.count()).max(1);
+        let pieces = 1 << pieces.ilog2();
+        let first = shards.own().start;
+        let chunks: Vec<&[i32]> =
+            shards.own().flat_map(|shard| parts(games.shard(shard - first), pieces)).collect();
+        let ours = nodes(shards.count(), &shards.own()).into_iter().map(|node| {
+            let of = |at: usize| (node.start - first) * pieces + at;
+            let leaf = |at: usize| self.differentiate(&minibatch, chunks[of(at)]);
+            let add = |(mut vector, mut sums): Partial, (other, more): Partial| {
+                vector.iter_mut().zip(&other).for_each(|(sum, x)| *sum += x);
+                sums.iter_mut().zip(more).for_each(|(sum, x)| *sum += x);
+                self.give_back(other);
+                (vector, sums)
+            };
+            let (vector, sums) = sum_leaves(node.len() * pieces, &leaf, &add);
+            Node { shards: node, vector, numbers: sums.to_vec() }
+        });
+        if self.team.size() == 1 {
+            return self.team.sum(shards, ours.collect(), [self.network.layout().len(), 5]);
+        }
+        let layout = self.network.layout();
+        // What is only there to fill a row up is not sent.
+        let bare = |node: Node| {
+            let vector = layout.unpad(&node.vector);
+            self.give_back(node.vector);
+            Node { vector, ..node }
         };
-        let chunk = self.games_of_a_chunk(experience, games.len());
-        let mut partials = std::mem::take(&mut self.partials);
-        let len = self.network.layout().len();
-        partials.resize_with(games.len().div_ceil(chunk), || Partial {
-            gradient: vec![0.0; len],
-            sums: Sums::default(),
-        });
-        games.par_chunks(chunk).zip(&mut partials).for_each(|(games, partial)| {
-            let Partial { gradient, sums } = partial;
-            gradient.fill(0.0);
-            *sums = Sums::default();
-            self.with_workspace(|workspace| {
-                workspace.gradient(&minibatch, games, gradient, sums);
-            });
-        });
-        let mut sums = [0.0f64; 5];
-        for partial in &partials {
-            for (sum, lanes) in sums.iter_mut().zip(&partial.sums.lanes) {
-                *sum += lanes.iter().copied().map(f64::from).sum::<f64>();
-            }
-        }
-        if let Some((total, others)) = partials.split_first_mut() {
-            let chunks = total.gradient.par_chunks_mut(SUM_CHUNK).enumerate();
-            chunks.for_each(|(i, total)| {
-                for other in &*others {
-                    let other = &other.gradient[i * SUM_CHUNK..][..total.len()];
-                    total.iter_mut().zip(other).for_each(|(sum, x)| *sum += x);
-                }
-            });
-        }
-        self.partials = partials;
-        sums
+        let nodes: Vec<Node> = ours.map(bare).collect();
+        let lens = [nodes.first().map_or(0, |node| node.vector.len()), 5];
+        let sum = self.team.sum(shards, nodes, lens)?;
+        let mut vector = self.vector();
+        vector.fill(0.0);
+        layout.pad_into(&sum.vector, &mut vector);
+        Ok(Node { vector, ..sum })
     }
 
-    /// One step of the optimiser along the gradient in the first partial; gives its norm.
-    fn step(&mut self) -> f32 {
+    /// The gradient and the sums of some games of a minibatch.
+    fn differentiate(&self, minibatch: &Minibatch, games: &[i32]) -> Partial {
+        let mut gradient = self.vector();
+        gradient.fill(0.0);
+        let mut sums = Sums::default();
+        self.with_workspace(|workspace| {
+            workspace.gradient(minibatch, games, &mut gradient, &mut sums);
+        });
+        let sum = |lanes: &[f32; loss::GROUP]| lanes.iter().copied().map(f64::from).sum();
+        (gradient, sums.lanes.each_ref().map(sum))
+    }
+
+    /// A vector for a gradient, whatever it holds.
+    fn vector(&self) -> Vec<f32> {
+        let kept = self.vectors.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        kept.unwrap_or_else(|| vec![0.0; self.network.layout().len()])
+    }
+
+    /// Gives it back.
+    fn give_back(&self, vector: Vec<f32>) {
+        self.vectors.lock().unwrap_or_else(PoisonError::into_inner).push(vector);
+    }
+
+    /// One step of the optimiser along a gradient; gives its norm.
+    fn step(&mut self, gradient: &[f32]) -> f32 {
         let config = &self.config;
-        let gradient = &self.partials[0].gradient;
         let norm = super::optimizer::norm(gradient);
         let scale = clip_scale(norm, config.update.max_grad_norm);
         let rate = learning_rate(&config.optimizer, self.moments.steps, total_updates(config));
@@ -321,27 +363,6 @@ impl NativeLearner {
             self.moments.step(params, gradient, scale, rate, &config.optimizer);
         });
         norm
-    }
-
-    /// What the weights of a minibatch's steps refer to.
-    fn sizes(&self, experience: &Experience, games: &[i32]) -> Sizes {
-        let Experience { learn_steps, counts, .. } = experience;
-        let steps = experience.steps(games);
-        let counted: usize = counts.iter().sum();
-        Sizes {
-            games: games.len() as f32,
-            learn_steps: *learn_steps as f32,
-            steps: steps as f32,
-            rollout_share: counted as f32 / self.config.update.num_minibatches as f32,
-        }
-    }
-
-    /// How many of some games make up a chunk: enough to be worth a partial gradient, whatever the
-    /// threads.
-    fn games_of_a_chunk(&self, experience: &Experience, games: usize) -> usize {
-        let most = (MAX_PARTIALS / self.network.layout().len()).clamp(1, MAX_CHUNKS);
-        let least = CHUNK_STEPS.div_ceil(experience.learn_steps);
-        games.div_ceil(most).max(least)
     }
 
     /// Runs with the workspace of this thread.

@@ -121,32 +121,45 @@ impl Layout {
     /// # Panics
     /// If the number of parameters is another.
     pub fn pad(&self, flat: &[f32]) -> Vec<f32> {
-        assert_eq!(flat.len(), self.positions().count(), "flat: [num_params]");
         let mut padded = vec![0.0; self.len];
-        for (position, value) in self.positions().zip(flat) {
-            padded[position] = *value;
-        }
+        self.pad_into(flat, &mut padded);
         padded
+    }
+
+    /// [`Layout::pad`] into a vector whose padding is zero already.
+    pub fn pad_into(&self, flat: &[f32], padded: &mut [f32]) {
+        let mut rest = flat;
+        self.each_run(|start, stride, len| {
+            let (run, others) = rest.split_at(len);
+            rest = others;
+            match stride {
+                1 => padded[start..start + len].copy_from_slice(run),
+                _ => run.iter().enumerate().for_each(|(i, x)| padded[start + i * stride] = *x),
+            }
+        });
+        assert!(rest.is_empty(), "flat: [num_params]");
     }
 
     /// The inverse of [`Layout::pad`].
     pub fn unpad(&self, padded: &[f32]) -> Vec<f32> {
-        self.positions().map(|position| padded[position]).collect()
+        let mut flat = Vec::with_capacity(self.len);
+        self.each_run(|start, stride, len| match stride {
+            1 => flat.extend_from_slice(&padded[start..start + len]),
+            _ => flat.extend((0..len).map(|i| padded[start + i * stride])),
+        });
+        flat
     }
 
-    /// Where each parameter of the flat vector lies in the padded one.
-    fn positions(&self) -> impl Iterator<Item = usize> {
-        let hidden = self.hidden.iter().flat_map(|layer| {
-            let Dense { inputs, outputs, columns, weight, bias, .. } = *layer;
-            (0..inputs)
-                .flat_map(move |i| (0..outputs).map(move |j| weight + i * columns + j))
-                .chain((0..outputs).map(move |j| bias + j))
-        });
+    /// Calls for each run of parameters that follow each other in the flat vector: where it begins in the padded
+    /// one, how far apart its parameters are there, and how many they are.
+    fn each_run(&self, mut run: impl FnMut(usize, usize, usize)) {
+        for layer in &self.hidden {
+            (0..layer.inputs).for_each(|i| run(layer.weight + i * layer.columns, 1, layer.outputs));
+            run(layer.bias, 1, layer.outputs);
+        }
         let Head { inputs, actions, width, weight, bias, .. } = self.head;
-        let head = (0..inputs)
-            .flat_map(move |i| (0..actions).map(move |j| weight + j * width + i))
-            .chain((0..actions).map(move |j| bias + j));
-        hidden.chain(head)
+        (0..inputs).for_each(|i| run(weight + i, width, actions));
+        run(bias, 1, actions);
     }
 }
 

@@ -5,7 +5,7 @@ use super::rotary::{turn, turns_of};
 use super::shape::DecoderShape;
 use super::steps::{KeysValues, Steps};
 use crate::model::PolicyConfig;
-use crate::model::orthogonal::{layer, linear, orthogonal};
+use crate::model::orthogonal::{layer, orthogonal};
 use crate::model::{FastForm, Model};
 use crate::rng::draw;
 use burn::module::{Module, Param};
@@ -92,6 +92,30 @@ impl RmsNorm {
     }
 }
 
+/// Matrices of a layer.
+const MATRICES: usize = 7;
+
+/// What is added to the products of the layers' matrices: `scale x a b` to `x w` (LoRA, Hu et al. 2021).
+#[derive(Clone, Debug)]
+pub(crate) struct LowRank {
+    /// `a`, `[inputs, r]`, and `b`, `[r, outputs]`, of each matrix that has them: layer by layer queries, keys, values,
+    /// output, gate, up, down.
+    pub pairs: Vec<Option<[Tensor<2>; 2]>>,
+    pub scale: f32,
+}
+
+impl LowRank {
+    fn add(&self, matrix: usize, x: Tensor<3>, y: Tensor<3>) -> Tensor<3> {
+        match &self.pairs[matrix] {
+            Some([a, b]) => {
+                let inner = x.matmul(a.clone().unsqueeze()) * self.scale;
+                y + inner.matmul(b.clone().unsqueeze())
+            }
+            None => y,
+        }
+    }
+}
+
 /// The norm of the tokens' first vectors, or of as many numbers of all of them as a vector has: small
 /// where the table is the head as well, so that the first policy is close to uniform.
 const EMBEDDING: f64 = 0.3;
@@ -115,30 +139,49 @@ impl Decoder {
     /// from the start, since the norm of a stream of zeros would blow up its gradient. The head is small,
     /// so that the first policy is close to uniform.
     pub fn of_shape(shape: DecoderShape, key: u32, device: &Device) -> Self {
+        Self::with_weights(shape, key, device, orthogonal)
+    }
+
+    /// One with all parameters of its linear layers 0, for those that come from elsewhere
+    /// ([`unflatten`](crate::model::unflatten)).
+    pub fn empty(shape: DecoderShape, device: &Device) -> Self {
+        Self::with_weights(shape, 0, device, |inputs, outputs, _, _| vec![0.0; inputs * outputs])
+    }
+
+    /// One whose matrices, `[inputs, outputs]` and with this gain and this key, are made by `weights`.
+    fn with_weights(
+        shape: DecoderShape,
+        key: u32,
+        device: &Device,
+        weights: impl Fn(usize, usize, f64, u32) -> Vec<f32>,
+    ) -> Self {
+        let linear = |inputs: usize, outputs: usize, gain: f64, key: u32| {
+            layer(weights(inputs, outputs, gain, key), outputs, device)
+        };
         let (size, kv, inner) = (shape.hidden_size, shape.kv_size(), shape.intermediate_size);
         let queries = shape.query_size();
         let unit = (size as f64).sqrt();
         let added = 1.0 / (2.0 * shape.num_layers as f64).sqrt();
         let input = (!shape.takes_tokens()).then(|| {
-            let input = linear(shape.num_features, size, unit, draw(key, 0), device);
-            let bias = orthogonal(1, size, 0.5 * unit, draw(key, 1));
+            let input = linear(shape.num_features, size, unit, draw(key, 0));
+            let bias = weights(1, size, 0.5 * unit, draw(key, 1));
             let bias = Param::from_data(TensorData::new(bias, [size]), device);
             Linear { bias: Some(bias), ..input }
         });
         let embed_tokens = shape.takes_tokens().then(|| {
-            let weight = orthogonal(shape.num_actions, size, EMBEDDING, draw(key, 0));
+            let weight = weights(shape.num_actions, size, EMBEDDING, draw(key, 0));
             let weight = TensorData::new(weight, [shape.num_actions, size]);
             Embedding { weight: Param::from_data(weight, device) }
         });
         let head_norm = || shape.qk_norm.then(|| RmsNorm::new(shape.head_dim, device));
         let layers = (0..shape.num_layers).map(|i| {
             let key = draw(key, 3 + i as u32);
-            let plain = |inputs: usize, outputs: usize, gain: f64, number: u32| {
-                let weight = orthogonal(inputs, outputs, gain, draw(key, number));
-                Linear { bias: None, ..layer(weight, outputs, device) }
+            let plain = |inputs: usize, outputs: usize, gain: f64, number: u32| Linear {
+                bias: None,
+                ..linear(inputs, outputs, gain, draw(key, number))
             };
             let biased = |outputs: usize, number: u32| match shape.qkv_bias {
-                true => linear(size, outputs, 1.0, draw(key, number), device),
+                true => linear(size, outputs, 1.0, draw(key, number)),
                 false => plain(size, outputs, 1.0, number),
             };
             Layer {
@@ -159,10 +202,8 @@ impl Decoder {
                 },
             }
         });
-        let lm_head = (!shape.tie_word_embeddings).then(|| {
-            let head = orthogonal(size, shape.num_actions, 0.01, draw(key, 2));
-            Linear { bias: None, ..layer(head, shape.num_actions, device) }
-        });
+        let lm_head = (!shape.tie_word_embeddings)
+            .then(|| Linear { bias: None, ..linear(size, shape.num_actions, 0.01, draw(key, 2)) });
         Self {
             input,
             embed_tokens,
@@ -191,44 +232,71 @@ impl Decoder {
         memory: Option<&Tensor<2>>,
     ) -> (Tensor<3>, Vec<KeysValues>) {
         let steps = Steps::new(&self.shape, starts, memory);
-        let turns =
-            turns_of(std::array::from_fn(|i| &self.turns[i]), steps.positions.clone().int());
-        let eps = self.shape.rms_norm_eps;
-        let mut x = x;
+        let turns = self.turns(steps.positions.clone().int());
         let mut caches = Vec::with_capacity(self.layers.len());
-        for (i, layer) in self.layers.iter().enumerate() {
-            let normed = layer.input_layernorm.forward(x.clone(), eps);
-            let (queries, keys_values) = self.project(&layer.self_attn, normed, &turns);
+        let x = self.through(x, &turns, None, |i, queries, keys_values| {
             let remembered = memory.map(|memory| self.remembered(memory, i));
             let seen = steps.attend(queries, &keys_values, remembered.as_ref());
-            x = x + layer.self_attn.o_proj.forward(seen);
-            let normed = layer.post_attention_layernorm.forward(x.clone(), eps);
-            let gate = activation::silu(layer.mlp.gate_proj.forward(normed.clone()));
-            x = x + layer.mlp.down_proj.forward(gate * layer.mlp.up_proj.forward(normed));
             caches.push(keys_values);
-        }
-        (self.norm.forward(x, eps), caches)
+            seen
+        });
+        (x, caches)
     }
 
-    /// Queries, `[batch, num_steps, num_heads, head_dim]`, and keys and values of normed vectors.
-    fn project(
+    /// What heads are turned by at positions, `[batch, num_steps]`.
+    pub(crate) fn turns(&self, positions: Tensor<2, Int>) -> [Tensor<4>; 2] {
+        turns_of(std::array::from_fn(|i| &self.turns[i]), positions)
+    }
+
+    /// A stream of vectors, `[batch, num_steps, hidden_size]`, after all layers, normed. `see` says what the
+    /// queries of a layer find, `[batch, num_steps, query_size]`, and is given its number, and the queries, keys
+    /// and values, `[batch, num_steps, heads, head_dim]`, turned by `turns`.
+    pub(crate) fn through(
         &self,
-        attention: &Attention,
         x: Tensor<3>,
         turns: &[Tensor<4>; 2],
-    ) -> (Tensor<4>, KeysValues) {
-        let [batch, steps, _] = x.dims();
-        let heads = |layer: &Linear, heads: usize| {
-            layer.forward(x.clone()).reshape([batch, steps, heads, self.shape.head_dim])
-        };
-        let normed = |norm: &Option<RmsNorm>, heads: Tensor<4>| match norm {
+        added: Option<&LowRank>,
+        mut see: impl FnMut(usize, Tensor<4>, KeysValues) -> Tensor<3>,
+    ) -> Tensor<3> {
+        let eps = self.shape.rms_norm_eps;
+        let mut x = x;
+        for (i, layer) in self.layers.iter().enumerate() {
+            let apply = |matrix: usize, linear: &Linear, x: Tensor<3>| {
+                let y = linear.forward(x.clone());
+                match added {
+                    Some(added) => added.add(i * MATRICES + matrix, x, y),
+                    None => y,
+                }
+            };
+            let normed = layer.input_layernorm.forward(x.clone(), eps);
+            let of = &layer.self_attn;
+            let [queries, keys, values] = [&of.q_proj, &of.k_proj, &of.v_proj];
+            let heads = [(0, queries), (1, keys), (2, values)]
+                .map(|(matrix, linear)| self.heads(apply(matrix, linear, normed.clone())));
+            let [queries, keys, values] = heads;
+            let queries = turn(self.normed(&of.q_norm, queries), turns);
+            let keys = turn(self.normed(&of.k_norm, keys), turns);
+            let seen = see(i, queries, [keys, values]);
+            x = x + apply(3, &of.o_proj, seen);
+            let normed = layer.post_attention_layernorm.forward(x.clone(), eps);
+            let gate = activation::silu(apply(4, &layer.mlp.gate_proj, normed.clone()));
+            let up = apply(5, &layer.mlp.up_proj, normed);
+            x = x + apply(6, &layer.mlp.down_proj, gate * up);
+        }
+        self.norm.forward(x, eps)
+    }
+
+    /// Vectors as heads: `[batch, num_steps, heads, head_dim]`.
+    fn heads(&self, x: Tensor<3>) -> Tensor<4> {
+        let [batch, steps, size] = x.dims();
+        x.reshape([batch, steps, size / self.shape.head_dim, self.shape.head_dim])
+    }
+
+    fn normed(&self, norm: &Option<RmsNorm>, heads: Tensor<4>) -> Tensor<4> {
+        match norm {
             Some(norm) => norm.forward(heads, self.shape.rms_norm_eps),
             None => heads,
-        };
-        let queries = normed(&attention.q_norm, heads(&attention.q_proj, self.shape.num_heads));
-        let keys = normed(&attention.k_norm, heads(&attention.k_proj, self.shape.num_kv_heads));
-        let values = heads(&attention.v_proj, self.shape.num_kv_heads);
-        (turn(queries, turns), [turn(keys, turns), values])
+        }
     }
 
     /// The keys and values of a layer in memory.
@@ -260,15 +328,23 @@ impl Decoder {
     /// # Panics
     /// If observations enter the decoder, not tokens.
     pub fn token_logits(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
-        let ([batch, count], device) = (tokens.dims(), tokens.device());
+        let starts = Tensor::zeros(tokens.dims(), &tokens.device());
+        self.head(self.hidden(self.vectors(tokens), starts, None).0)
+    }
+
+    /// The vectors of tokens: `[batch, num_tokens, hidden_size]`.
+    ///
+    /// # Panics
+    /// If observations enter the decoder, not tokens.
+    pub(crate) fn vectors(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        let [batch, count] = tokens.dims();
         let table = self.embed_tokens.as_ref().expect("tokens enter, not observations");
         let x = table.weight.val().select(0, tokens.reshape([batch * count]));
-        let starts = Tensor::zeros([batch, count], &device);
-        self.head(self.hidden(x.reshape([batch, count, self.shape.hidden_size]), starts, None).0)
+        x.reshape([batch, count, self.shape.hidden_size])
     }
 
     /// Logits of normed vectors.
-    fn head(&self, hidden: Tensor<3>) -> Tensor<3> {
+    pub(crate) fn head(&self, hidden: Tensor<3>) -> Tensor<3> {
         match (&self.lm_head, &self.embed_tokens) {
             (Some(head), _) => head.forward(hidden),
             (None, Some(table)) => hidden.matmul(table.weight.val().transpose().unsqueeze()),

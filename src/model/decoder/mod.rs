@@ -5,7 +5,7 @@
 //! tokens; all else ([`Decoder::hidden`]) takes a stream of vectors, wherever they come from.
 
 pub(crate) mod attention;
-mod burn;
+pub(crate) mod burn;
 mod config;
 mod cpu;
 mod kind;
@@ -15,7 +15,7 @@ pub(crate) mod product;
 pub(crate) mod rope;
 mod rotary;
 mod shape;
-mod steps;
+pub(crate) mod steps;
 #[cfg(test)]
 mod tests;
 mod tiles;

@@ -8,10 +8,10 @@ use burn::tensor::{Tensor, TensorData, activation};
 const QUERIES: usize = 128;
 
 /// What is added to the scores of steps that are not to be seen.
-const UNSEEN: f32 = -1e9;
+pub(crate) const UNSEEN: f32 = -1e9;
 
 /// Keys and values of some steps: `[batch, num_steps, num_kv_heads, head_dim]` each.
-pub(super) type KeysValues = [Tensor<4>; 2];
+pub(crate) type KeysValues = [Tensor<4>; 2];
 
 /// Which steps see which: what attention needs to know of a batch of sequences.
 pub(super) struct Steps {

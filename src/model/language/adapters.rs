@@ -3,10 +3,16 @@
 //! A matrix `w` with an adapter gives `x w + (lora_alpha / r) x a b`, with `a` `[inputs, r]` and `b`
 //! `[r, outputs]`. The product `a b` is never made. The names are those of the package PEFT.
 
+#[cfg(feature = "general")]
+use super::device::numbers;
 use super::matrix::{Matrix, multiply, weigh};
+#[cfg(feature = "general")]
+use crate::model::decoder::burn::LowRank;
 use crate::model::decoder::product::{Packed, View};
 use crate::model::{DecoderShape, Parameter};
 use crate::rng::{draw, uniform};
+#[cfg(feature = "general")]
+use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -159,6 +165,19 @@ impl Adapters {
     /// The adapter of a matrix, if it has one; those of the head have none.
     pub(super) fn slot(&self, number: usize) -> Option<&AdapterSlot> {
         self.slots.get(number)?.as_ref()
+    }
+
+    /// Their numbers on a device.
+    #[cfg(feature = "general")]
+    pub(super) fn on(&self, device: &Device) -> LowRank {
+        let pair = |slot: &AdapterSlot| {
+            let r = self.config.r;
+            let upload = |of: &Range<usize>| numbers(&self.params[of.clone()], device);
+            let (inputs, outputs) = (slot.first.len() / r, slot.second.len() / r);
+            [upload(&slot.first).reshape([inputs, r]), upload(&slot.second).reshape([r, outputs])]
+        };
+        let pairs = self.slots.iter().map(|slot| slot.as_ref().map(pair)).collect();
+        LowRank { pairs, scale: self.scale() }
     }
 
     fn scale(&self) -> f32 {

@@ -4,6 +4,8 @@
 //! However a product is cut up, each number of the result is the same sum in the same order.
 
 use super::adapters::{AdapterSlot, Adapters};
+#[cfg(feature = "general")]
+use super::device::DeviceDecoder;
 use super::rows::TokenDecoder;
 use crate::model::DecoderShape;
 use crate::model::decoder::layers::Slots;
@@ -109,11 +111,13 @@ impl Matrix {
 }
 
 /// Copies of the matrices in the order in which products read them, made when they are first needed: for
-/// the way forward, and with rows and columns exchanged.
+/// the way forward, and with rows and columns exchanged; and of all weights on a device.
 #[derive(Debug)]
 pub(super) struct Copies {
     forward: Vec<Copied>,
     back: Vec<Copied>,
+    #[cfg(feature = "general")]
+    on_device: OnceLock<DeviceDecoder>,
 }
 
 /// A copy of a matrix, or the memory of one that is out of date.
@@ -127,11 +131,18 @@ impl Copies {
     /// None yet.
     pub fn none(of: &Matrices) -> Self {
         let none = || (0..of.count()).map(|_| Copied::default()).collect();
-        Self { forward: none(), back: none() }
+        Self {
+            forward: none(),
+            back: none(),
+            #[cfg(feature = "general")]
+            on_device: OnceLock::new(),
+        }
     }
 
     /// The weights are others now.
     pub fn forget(&mut self) {
+        #[cfg(feature = "general")]
+        self.on_device.take();
         for copied in self.forward.iter_mut().chain(&mut self.back) {
             if let Some(copy) = copied.copy.take() {
                 *copied.spare.get_mut().unwrap_or_else(PoisonError::into_inner) = copy;
@@ -228,6 +239,16 @@ fn packed(mut packed: Packed, wide: bool, view: View, inner: usize, columns: usi
 }
 
 impl TokenDecoder {
+    /// The decoder in the tensors of its device, if it has one ([`TokenDecoder::with_device`]): made anew when the
+    /// weights have changed.
+    #[cfg(feature = "general")]
+    pub fn on_device(&self) -> Option<DeviceDecoder> {
+        let device = self.device.as_ref()?;
+        let new = || DeviceDecoder::new(self.shape(), self.params(), device);
+        let decoder = self.copies.on_device.get_or_init(new).clone();
+        Some(decoder.with_adapters(self.adapters()))
+    }
+
     /// `y = x w`, or `y += x w`: `x` is `[rows, inputs]`.
     pub(super) fn apply(&self, matrix: &Matrix, x: &[f32], y: &mut [f32], add: bool) {
         if x.is_empty() {

@@ -7,6 +7,8 @@
 mod adapters;
 mod cache;
 mod characters;
+#[cfg(feature = "general")]
+mod device;
 mod error;
 mod files;
 mod learn;
@@ -16,6 +18,8 @@ mod rows;
 pub use adapters::{Adapters, LoraConfig};
 pub use cache::Cache;
 pub use characters::{Characters, END};
+#[cfg(feature = "general")]
+pub use device::{Completions, DeviceDecoder, Prompts, Read, integers};
 pub use error::LanguageError;
 #[cfg(all(feature = "general", not(target_family = "wasm")))]
 pub use files::ChatTemplate;

@@ -10,7 +10,9 @@ use crate::math::at_least;
 use crate::math::softmax::{Normalizer, normalizer, unnormalized};
 use crate::model::decoder::layers::{Normed, Slots, gate, turn};
 use crate::model::decoder::rope::Turns;
-use crate::model::{DecoderShape, LANES};
+use crate::model::{DecoderShape, LANES, Parameter};
+#[cfg(feature = "general")]
+use burn::tensor::Device;
 use multiversion::multiversion;
 use rayon::prelude::*;
 use std::sync::Arc;
@@ -27,6 +29,9 @@ pub struct TokenDecoder {
     params: Arc<Vec<f32>>,
     /// What is learnt in the place of the weights, if anything is.
     pub(super) adapters: Option<Adapters>,
+    /// Where texts go through it, if that is not the CPU.
+    #[cfg(feature = "general")]
+    pub(super) device: Option<Device>,
     pub(super) slots: Slots,
     pub(super) turns: Turns,
     pub(super) matrices: Matrices,
@@ -110,12 +115,30 @@ impl TokenDecoder {
         let (slots, turns) = (Slots::new(&shape), Turns::new(&shape));
         let matrices = Matrices::new(&shape, &slots);
         let copies = Arc::new(Copies::none(&matrices));
-        Self { shape, params, adapters: None, slots, turns, matrices, copies }
+        Self {
+            shape,
+            params,
+            adapters: None,
+            #[cfg(feature = "general")]
+            device: None,
+            slots,
+            turns,
+            matrices,
+            copies,
+        }
     }
 
     /// With adapters, which are learnt in the place of the weights; or without.
     pub fn with_adapters(self, adapters: Option<Adapters>) -> Self {
         Self { adapters, ..self }
+    }
+
+    /// One that generates and learns on a device, or on the CPU where there is none.
+    #[cfg(feature = "general")]
+    pub fn with_device(self, device: Option<Device>) -> Self {
+        // What has been copied may be on another device.
+        let copies = Arc::new(Copies::none(&self.matrices));
+        Self { device, copies, ..self }
     }
 
     /// Its sizes and switches.
@@ -136,6 +159,15 @@ impl TokenDecoder {
     /// What is learnt: the adapters' numbers, or where there are none all weights.
     pub fn trained(&self) -> &[f32] {
         self.adapters.as_ref().map_or(&self.params, |adapters| &adapters.params)
+    }
+
+    /// Numbers of each of the parameters that are learnt.
+    pub fn sizes(&self) -> Vec<usize> {
+        let count = |parameter: &Parameter| parameter.shape.iter().product();
+        match &self.adapters {
+            Some(adapters) => adapters.parameters().iter().map(count).collect(),
+            None => self.shape.parameters().iter().map(count).collect(),
+        }
     }
 
     /// Changes what is learnt.

@@ -4,7 +4,7 @@
 //! from: the figures are those of the arithmetic, whatever the weights say.
 
 use super::report::Figure;
-use crate::device;
+use crate::device::{self, Chosen};
 use crate::program::BenchArgs;
 use crate::program::language::{load, open, settings};
 use crate::program::say::{tell, tell_json};
@@ -66,6 +66,7 @@ struct Report<'a> {
     /// Mean tokens of a prompt.
     prompt_tokens: f64,
     completion_tokens: usize,
+    device: &'a str,
     threads: usize,
     repeats: usize,
     /// Completions' tokens generated a second.
@@ -94,7 +95,11 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     };
     model.stop_tokens.clear();
     let num_params = model.params.len();
-    let mut trainer = LanguageTrainer::new(drawn, config, Some(model))?;
+    // As in training, `auto` is the CPU.
+    let asked = if args.device == "auto" { "cpu" } else { &args.device };
+    let Chosen { device, info, .. } = device::choose(asked)?;
+    let on = (info.name != "cpu").then(|| device.clone());
+    let mut trainer = LanguageTrainer::new(drawn, config, Some(model))?.on(on)?;
     let generation = trainer.config().generation.clone();
     let tokens = generation.num_prompts * generation.group_size * generation.max_new_tokens;
     let mut prompt_tokens = 0.0;
@@ -103,12 +108,14 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
         let asked = trainer.tokens(&prompt, generation.max_new_tokens)?;
         prompt_tokens += asked.len() as f64 / generation.num_prompts as f64;
     }
-    let (mut generated, mut learnt) = (Vec::new(), Vec::new());
+    let (mut generated, mut learnt, mut memory) = (Vec::new(), Vec::new(), None);
     let mut once = || {
         let started = Instant::now();
         let (record, _) = trainer.iterate()?;
         generated.push(record.seconds.generate);
         learnt.push(record.seconds.learn);
+        let now = device::memory(&device);
+        memory = memory.max(now.peak).max(now.reserved);
         Ok(started.elapsed().as_secs_f64())
     };
     let trained = Figure::rate(args.repeats, tokens, &mut once)?;
@@ -124,12 +131,13 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
         group_size: generation.group_size,
         prompt_tokens,
         completion_tokens: generation.max_new_tokens,
+        device: &info.name,
         threads: rayon::current_num_threads(),
         repeats: args.repeats,
         generated_per_second: rate(&generated),
         learnt_per_second: rate(&learnt),
         trained_per_second: trained,
-        peak_memory_bytes: device::memory(&device::choose("cpu")?.device).peak,
+        peak_memory_bytes: memory,
     };
     if let Some(path) = &args.out {
         let text = format!("{}\n", serde_json::to_string_pretty(&report)?);
@@ -143,9 +151,10 @@ impl Display for Report<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{} of {} parameters on the CPU, {} threads: {} prompts of {:.1} tokens x {} completions of {}",
+            "{} of {} parameters on {}, {} threads: {} prompts of {:.1} tokens x {} completions of {}",
             self.model,
             self.num_params,
+            self.device,
             self.threads,
             self.num_prompts,
             self.prompt_tokens,

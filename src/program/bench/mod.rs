@@ -7,6 +7,7 @@
 mod language;
 mod peak;
 mod report;
+mod scaling;
 mod work;
 
 use super::say::{tell, tell_json};
@@ -66,6 +67,9 @@ pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
     // Long enough that no schedule ends within the measurement.
     config.iterations = 1_000_000;
     validate(models, &game, &config)?;
+    if args.scaling {
+        return scaling::bench(models, args, game, &config);
+    }
 
     let started = Instant::now();
     let chosen = device::choose(&args.device)?;

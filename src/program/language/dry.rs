@@ -6,6 +6,7 @@ use crate::program::say::{tell, tell_json};
 use crate::task::Task;
 use crate::trainer::language::{LanguageConfig, LanguageTrainer};
 use anyhow::Result;
+use burn::tensor::Device;
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Instant;
@@ -30,12 +31,13 @@ pub fn preview(
     task: &Arc<dyn Task>,
     config: &LanguageConfig,
     model: Option<&LanguageModel>,
+    device: Option<Device>,
     json: bool,
 ) -> Result<()> {
     let begin = |fit: u32| -> Result<LanguageTrainer> {
         let mut config = config.clone();
         config.fit.iterations = fit;
-        Ok(LanguageTrainer::new(task.clone(), config, model.cloned())?)
+        Ok(LanguageTrainer::new(task.clone(), config, model.cloned())?.on(device.clone())?)
     };
     let try_out = |mut trainer: LanguageTrainer| -> Result<f64> {
         let started = Instant::now();

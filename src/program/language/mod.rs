@@ -8,27 +8,34 @@ pub use eval::eval;
 
 use super::fit::RESUME;
 use super::games::Games;
-use super::run_dir::{Lock, RunDir};
+use super::members;
+use super::run_dir::RunDir;
 use super::say::say;
 use super::train::{port, settings_file};
 use super::{EvalArgs, FitArgs, RunArgs, TrainArgs};
 use crate::checkpoint::Checkpoint;
 use crate::config::overlay;
-use crate::metrics::JsonLines;
+use crate::device::Chosen;
 use crate::model::language::LanguageModel;
+use crate::parallel::Team;
 use crate::task::{self, DataTask, Task};
 use crate::trainer::language::{
-    Health, LanguageConfig, LanguageRecord, LanguageTrainer, TINY, language_settings,
-    load_language_settings, saved_language_settings,
+    LanguageConfig, LanguageTrainer, TINY, language_settings, load_language_settings,
+    saved_language_settings,
 };
 use anyhow::{Context, Result, bail};
-use run::Run;
+use run::{Kept, Run};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use toml::{Table, Value};
 
 /// The folder of a run's model: its vocabulary from the start, its weights from the last save on.
 const MODEL: &str = "model";
+
+/// How long a member waits for another, unless it is told otherwise: texts take longer than games, and one member's
+/// longer than another's.
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Whether the command line asks for a language model.
 pub fn is_asked(args: &TrainArgs) -> bool {
@@ -64,9 +71,8 @@ pub fn train(games: &Games, args: TrainArgs) -> Result<()> {
     let TrainArgs { game: task, task_data: data, verifier, model, from, run } = args;
     if run.resume {
         let dir = RunDir::open(run.run_dir.clone(), task.as_deref())?;
-        let lock = dir.lock()?;
-        let checkpoint = dir.latest()?;
-        return resume(games, &run, (dir, lock), &checkpoint);
+        let _lock = members::is_first().then(|| dir.lock()).transpose()?;
+        return resume(games, &run, &dir, &dir.latest()?);
     }
     // A run's model is a folder like any other.
     let model = model.or_else(|| from.map(|run| run.join(MODEL)));
@@ -148,6 +154,27 @@ impl Asked {
     }
 }
 
+/// The model that the members of a run begin with, if it is not a fresh one.
+struct Given(Mutex<Option<LanguageModel>>);
+
+impl Given {
+    /// Gives it to a member, if all are to train it with these settings. Nobody keeps it for others once all
+    /// have it, since who changes weights that somebody else has too needs as much memory again.
+    fn to(&self, team: &Team, settings: &Table) -> Result<Option<LanguageModel>> {
+        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let model = lock().clone();
+        team.agree("setting", &settings.to_string())?;
+        *lock() = None;
+        Ok(model)
+    }
+}
+
+/// Checks that all members have the same texts, where a task's settings name a file of them.
+fn same_data(team: &Team, task: &Table) -> Result<()> {
+    let file = task.get("path").and_then(Value::as_str).map(Path::new);
+    members::same_data(team, file.as_slice())
+}
+
 /// Begins a run.
 fn begin(games: &Games, asked: &Asked, args: &RunArgs) -> Result<()> {
     let file = settings_file(args)?;
@@ -162,37 +189,81 @@ fn begin(games: &Games, asked: &Asked, args: &RunArgs) -> Result<()> {
         let epochs = task.num_prompts(task::Split::Train).map(|prompts| config.epochs(prompts));
         config.iterations = epochs.unwrap_or(config.iterations);
     }
-    if args.dry_run {
-        return dry::preview(&task, &config, model.as_ref(), args.json);
-    }
     let settings = language_settings(&name, &own, &config);
-    let trainer = LanguageTrainer::new(task, config, model)?;
-    let port = port(args)?;
-    let dir = RunDir::create(args.run_dir.clone(), &name)?;
-    let _lock = dir.lock()?;
-    dir.write_config(&settings.to_string())?;
-    trainer.model().save(&dir.path().join(MODEL))?;
-    let metrics = JsonLines::create(&dir.metrics())?;
-    let what = if asked.fit { "Fitting" } else { "Training" };
-    say!("{what} {path} to {name}; everything is kept in {}.", dir.path().display());
-    let health = Health::new(trainer.task().parts());
-    Run { args, dir, trainer, metrics, settings, health }.train(games, port)
+    let model = Given(Mutex::new(model));
+    members::run(args, TIMEOUT, |member| {
+        let (chosen, team) = member.for_texts()?;
+        let device = chosen.as_ref().map(|chosen| chosen.device.clone());
+        let model = model.to(&team, &settings)?;
+        same_data(&team, &own)?;
+        if args.dry_run {
+            return dry::preview(&task, &config, model.as_ref(), device, args.json);
+        }
+        let trainer =
+            LanguageTrainer::with_team(task.clone(), config.clone(), model, team)?.on(device)?;
+        let (port, kept) = match trainer.team().is_first() {
+            true => {
+                let port = port(args)?;
+                let dir = RunDir::create(args.run_dir.clone(), &name)?;
+                let lock = Some(dir.lock()?);
+                dir.write_config(&settings.to_string())?;
+                trainer.model().save(&dir.path().join(MODEL))?;
+                let what = if asked.fit { "Fitting" } else { "Training" };
+                let place = place(chosen.as_ref());
+                say!(
+                    "{what} {path} to {name}{place}; everything is kept in {}.",
+                    dir.path().display()
+                );
+                (port, Some(Kept::new(dir, lock, settings.clone(), &trainer)?))
+            }
+            false => (None, None),
+        };
+        Run { args, kept, trainer }.train(games, port)
+    })
 }
 
-/// Goes on with a run.
-fn resume(
-    games: &Games,
-    args: &RunArgs,
-    (dir, _lock): (RunDir, Lock),
-    checkpoint: &Checkpoint,
-) -> Result<()> {
+/// Goes on with a run, which nobody else trains.
+fn resume(games: &Games, args: &RunArgs, dir: &RunDir, checkpoint: &Checkpoint) -> Result<()> {
     let settings = saved_language_settings(checkpoint)?;
     let (name, own, mut config) = load_language_settings(settings)?;
     config.iterations = args.iterations.unwrap_or(config.iterations);
     let settings = language_settings(&name, &own, &config);
     let model = LanguageModel::load(&dir.path().join(MODEL))?;
-    let trainer = LanguageTrainer::new(open(&name, own)?, config, Some(model))?;
-    let trainer = trainer.restored(checkpoint)?;
+    let (task, model) = (open(&name, own.clone())?, Given(Mutex::new(Some(model))));
+    members::run(args, TIMEOUT, |member| {
+        let (chosen, team) = member.for_texts()?;
+        let device = chosen.as_ref().map(|chosen| chosen.device.clone());
+        let model = model.to(&team, &settings)?;
+        same_data(&team, &own)?;
+        team.agree("iteration in its last checkpoint", &checkpoint.iteration.to_string())?;
+        let trainer = LanguageTrainer::with_team(task.clone(), config.clone(), model, team)?;
+        let trainer = trainer.restored(checkpoint)?.on(device)?;
+        is_anything_left(&trainer, dir)?;
+        let (port, kept) = match trainer.team().is_first() {
+            true => {
+                let port = port(args)?;
+                dir.write_config(&settings.to_string())?;
+                let place = place(chosen.as_ref());
+                say!(
+                    "Going on with {name}{place} in {} after {}.",
+                    dir.path().display(),
+                    trainer.iteration()
+                );
+                (port, Some(Kept::new(dir.clone(), None, settings.clone(), &trainer)?))
+            }
+            false => (None, None),
+        };
+        Run { args, kept, trainer }.train(games, port)
+    })
+}
+
+/// Where texts go through, for people: nothing of the CPU.
+fn place(chosen: Option<&Chosen>) -> String {
+    chosen.map_or(String::new(), |chosen| format!(" on {}", chosen.info))
+}
+
+/// Refuses a run that has come to its end.
+fn is_anything_left(trainer: &LanguageTrainer, dir: &RunDir) -> Result<()> {
     let (iteration, total) = (trainer.iteration(), trainer.config().iterations);
     let place = dir.path().display();
     if iteration >= total {
@@ -208,16 +279,7 @@ fn resume(
             trainer.config().fit.patience
         );
     }
-    let port = port(args)?;
-    dir.write_config(&settings.to_string())?;
-    let mut health = Health::new(trainer.task().parts());
-    let metrics = JsonLines::resume(&dir.metrics(), iteration)?;
-    let before = std::fs::read_to_string(dir.metrics()).unwrap_or_default();
-    let records =
-        before.lines().filter_map(|line| serde_json::from_str::<LanguageRecord>(line).ok());
-    records.for_each(|record| drop(health.see(&record)));
-    say!("Going on with {name} in {place} after {iteration}.");
-    Run { args, dir, trainer, metrics, settings, health }.train(games, port)
+    Ok(())
 }
 
 /// The settings of a new run, the task's and its own: defaults, file, command line.

@@ -6,7 +6,7 @@ use crate::metrics::JsonLines;
 use crate::program::RunArgs;
 use crate::program::games::Games;
 use crate::program::interrupt::Interrupt;
-use crate::program::run_dir::RunDir;
+use crate::program::run_dir::{Lock, RunDir};
 use crate::program::say::{say, tell, tell_json};
 use crate::program::watch::{self, Port};
 use crate::rollout::generate::Sampling;
@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 use serde::Serialize;
 use std::fs::File;
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Instant;
 use toml::Table;
 
@@ -36,17 +36,26 @@ struct Report<'a> {
     evaluation: LanguageEvaluation,
 }
 
-/// A run with its files.
+/// A run as one of its members trains it.
 pub struct Run<'a> {
     /// What the command line says.
     pub args: &'a RunArgs,
-    pub dir: RunDir,
+    /// Where it is kept: by the first member, who also speaks.
+    pub kept: Option<Kept>,
     pub trainer: LanguageTrainer,
-    pub metrics: JsonLines,
+}
+
+/// The files of a run.
+pub struct Kept {
+    dir: RunDir,
+    metrics: JsonLines,
+    completions: File,
     /// Kept with every checkpoint.
-    pub settings: Table,
+    settings: Table,
     /// What is wrong with the run.
-    pub health: Health,
+    health: Health,
+    /// What keeps other processes from training it, unless somebody else holds it.
+    _lock: Option<Lock>,
 }
 
 impl Run<'_> {
@@ -55,20 +64,17 @@ impl Run<'_> {
         let answer = "Finishing the iteration and saving; Ctrl-C again stops at once.";
         let interrupt = Interrupt::listen(Some(answer))?;
         let started = Instant::now();
-        let mut completions = self.completions()?;
         if let Some(port) = &port {
             say!("Watch it at {}", port.url());
         }
-        let server = port.map(|port| watch::start(games, port, self.dir.path())).transpose()?;
+        let server = match (port, &self.kept) {
+            (Some(port), Some(kept)) => Some(watch::start(games, port, kept.dir.path())?),
+            _ => None,
+        };
         while !self.trainer.is_done() {
-            let (mut record, made) = self.trainer.iterate()?;
-            record.warning = self.health.see(&record);
-            if let Some(warning) = &record.warning {
-                say!("{:>5}  warning: {warning}", record.iteration);
-            }
-            let stop = interrupt.seen();
-            self.keep(&mut record, stop)?;
-            self.write(&mut completions, &made)?;
+            let (record, made) = self.trainer.iterate()?;
+            let stop = self.trainer.team().any(interrupt.seen())?;
+            self.keep(record, &made, stop)?;
             if stop {
                 break;
             }
@@ -83,39 +89,14 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// The path of the completions.
-    fn path(&self) -> PathBuf {
-        self.dir.path().join(COMPLETIONS)
-    }
-
-    /// The file of completions, without those of iterations that are about to be done again.
-    fn completions(&self) -> Result<File> {
-        let path = self.path();
-        let done = u64::from(self.trainer.iteration());
-        let old = std::fs::read_to_string(&path).unwrap_or_default();
-        let is_old = |line: &&str| {
-            let record = serde_json::from_str::<serde_json::Value>(line);
-            record.is_ok_and(|record| record["iteration"].as_u64().is_some_and(|i| i <= done))
-        };
-        let kept: String = old.lines().filter(is_old).map(|line| format!("{line}\n")).collect();
-        std::fs::write(&path, kept).with_context(|| format!("cannot write {}", path.display()))?;
-        let file = File::options().append(true).open(&path);
-        file.with_context(|| format!("cannot write {}", path.display()))
-    }
-
-    /// Adds the completions of an iteration to their file.
-    fn write(&self, file: &mut File, made: &[CompletionRecord]) -> Result<()> {
-        let mut lines = Vec::new();
-        for one in made {
-            serde_json::to_writer(&mut lines, one)?;
-            lines.push(b'\n');
-        }
-        file.write_all(&lines).with_context(|| format!("cannot write {}", self.path().display()))
-    }
-
     /// Evaluates and saves what is due, and writes the record. Where the user wants to `stop`, the run is
     /// saved and nothing else, so that it goes on as if nothing had been.
-    fn keep(&mut self, record: &mut LanguageRecord, stop: bool) -> Result<()> {
+    fn keep(
+        &mut self,
+        mut record: LanguageRecord,
+        made: &[CompletionRecord],
+        stop: bool,
+    ) -> Result<()> {
         let every = self.trainer.config().checkpoint.clone();
         let last = record.iteration == self.trainer.config().iterations;
         let due = |every: u32| last || (every > 0 && record.iteration.is_multiple_of(every));
@@ -123,51 +104,32 @@ impl Run<'_> {
         let mut improved = false;
         if is_measured {
             let (evaluation, best) = self.trainer.measure()?;
-            self.show(record, &evaluation);
             (record.evaluation, improved) = (Some(evaluation), best);
             is_saved |= self.trainer.is_done();
         }
+        let Some(kept) = &mut self.kept else { return Ok(()) };
+        kept.show(&mut record, self.trainer.config().iterations);
         if improved || is_saved {
-            let snapshot = self.trainer.snapshot(&self.settings);
-            if improved {
-                checkpoint::save(&snapshot, &self.dir.best())?;
-            }
-            if is_saved {
-                self.dir.store().save(&snapshot)?;
-                self.dir.store().prune(every.keep)?;
-                self.trainer.model().save(&self.dir.path().join(MODEL))?;
-            }
+            kept.save(&self.trainer, improved, is_saved)?;
         }
-        Ok(self.metrics.write(record)?)
+        kept.metrics.write(&record)?;
+        kept.write(made)
     }
 
-    /// A line about an evaluation.
-    fn show(&self, record: &LanguageRecord, evaluation: &LanguageEvaluation) {
-        let mut line = format!("{:>5}/{}", record.iteration, self.trainer.config().iterations);
-        if let Some(nll) = evaluation.nll {
-            line += &format!("  loss {:.4}  held out {nll:.4} nats a token", record.loss);
-        }
-        if evaluation.prompts > 0 {
-            line +=
-                &format!("  reward {:.3}  pass@1 {:.3}", evaluation.reward, evaluation.pass_at_1);
-        }
-        let rate = match record.fit {
-            true => record.learnt_per_second,
-            false => record.tokens as f64 / record.seconds.total.max(1e-9),
-        };
-        say!("{line}  {rate:.0} tokens/s");
-    }
-
-    /// Evaluates the best policy and prints the result; the model's folder becomes that policy's.
+    /// Evaluates the best policy, which all members share, and prints the result; the model's folder becomes
+    /// that policy's.
     fn report(self, seconds: f64) -> Result<()> {
-        let Self { args, dir, trainer, .. } = self;
+        let Self { args, kept, trainer } = self;
         let (iteration, best) = (trainer.iteration(), trainer.best());
         let name = trainer.task().name().to_string();
-        let trainer = match checkpoint::load(&dir.best()) {
-            Ok(best) => trainer.restored(&best)?,
-            Err(_) => trainer,
+        let mut trainer = match kept.as_ref().map(|kept| checkpoint::load(&kept.dir.best())) {
+            Some(Ok(best)) => trainer.restored(&best)?,
+            _ => trainer,
         };
-        trainer.model().save(&dir.path().join(MODEL))?;
+        if let Some(Kept { dir, .. }) = &kept {
+            trainer.model().save(&dir.path().join(MODEL))?;
+        }
+        trainer.follow_first()?;
         let greedy = Sampling { temperature: 0.0, ..trainer.sampling() };
         let imitates = trainer.config().imitates();
         let mut evaluation = match trainer.config().checkpoint.eval_episodes {
@@ -177,6 +139,7 @@ impl Run<'_> {
         if imitates {
             evaluation.nll = Some(trainer.held_out()?);
         }
+        let Some(Kept { dir, .. }) = kept else { return Ok(()) };
         let report = Report {
             task: &name,
             run_dir: dir.path().display().to_string(),
@@ -213,4 +176,88 @@ impl Run<'_> {
         }
         tell(text)
     }
+}
+
+impl Kept {
+    /// The files of a run that is about to begin, or to go on, without what is about to be done again.
+    pub fn new(
+        dir: RunDir,
+        lock: Option<Lock>,
+        settings: Table,
+        trainer: &LanguageTrainer,
+    ) -> Result<Self> {
+        let metrics = match trainer.iteration() {
+            0 => JsonLines::create(&dir.metrics())?,
+            iteration => JsonLines::resume(&dir.metrics(), iteration)?,
+        };
+        let mut health = Health::new(trainer.task().parts());
+        let before = std::fs::read_to_string(dir.metrics()).unwrap_or_default();
+        let records =
+            before.lines().filter_map(|line| serde_json::from_str::<LanguageRecord>(line).ok());
+        records.for_each(|record| drop(health.see(&record)));
+        let completions = completions(&dir.path().join(COMPLETIONS), trainer.iteration())?;
+        Ok(Self { dir, metrics, completions, settings, health, _lock: lock })
+    }
+
+    /// Says what there is to say of an iteration: what is wrong with it, which its record keeps, and how it was
+    /// evaluated.
+    fn show(&mut self, record: &mut LanguageRecord, iterations: u32) {
+        record.warning = self.health.see(record);
+        if let Some(warning) = &record.warning {
+            say!("{:>5}  warning: {warning}", record.iteration);
+        }
+        let Some(evaluation) = &record.evaluation else { return };
+        let mut line = format!("{:>5}/{iterations}", record.iteration);
+        if let Some(nll) = evaluation.nll {
+            line += &format!("  loss {:.4}  held out {nll:.4} nats a token", record.loss);
+        }
+        if evaluation.prompts > 0 {
+            line +=
+                &format!("  reward {:.3}  pass@1 {:.3}", evaluation.reward, evaluation.pass_at_1);
+        }
+        let rate = match record.fit {
+            true => record.learnt_per_second,
+            false => record.tokens as f64 / record.seconds.total.max(1e-9),
+        };
+        say!("{line}  {rate:.0} tokens/s");
+    }
+
+    /// Saves the policy as the best so far, or as one that the run goes on from.
+    fn save(&self, trainer: &LanguageTrainer, is_best: bool, is_saved: bool) -> Result<()> {
+        let snapshot = trainer.snapshot(&self.settings);
+        if is_best {
+            checkpoint::save(&snapshot, &self.dir.best())?;
+        }
+        if is_saved {
+            self.dir.store().save(&snapshot)?;
+            self.dir.store().prune(trainer.config().checkpoint.keep)?;
+            trainer.model().save(&self.dir.path().join(MODEL))?;
+        }
+        Ok(())
+    }
+
+    /// Adds the completions of an iteration to their file.
+    fn write(&mut self, made: &[CompletionRecord]) -> Result<()> {
+        let mut lines = Vec::new();
+        for one in made {
+            serde_json::to_writer(&mut lines, one)?;
+            lines.push(b'\n');
+        }
+        let written = self.completions.write_all(&lines);
+        written
+            .with_context(|| format!("cannot write {COMPLETIONS} in {}", self.dir.path().display()))
+    }
+}
+
+/// The file of completions, with those of the first `done` iterations.
+fn completions(path: &Path, done: u32) -> Result<File> {
+    let old = std::fs::read_to_string(path).unwrap_or_default();
+    let is_old = |line: &&str| {
+        let record = serde_json::from_str::<serde_json::Value>(line);
+        record.is_ok_and(|record| record["iteration"].as_u64().is_some_and(|i| i <= done.into()))
+    };
+    let kept: String = old.lines().filter(is_old).map(|line| format!("{line}\n")).collect();
+    std::fs::write(path, kept).with_context(|| format!("cannot write {}", path.display()))?;
+    let file = File::options().append(true).open(path);
+    file.with_context(|| format!("cannot write {}", path.display()))
 }

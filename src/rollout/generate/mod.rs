@@ -1,9 +1,11 @@
-//! Text from a decoder on the CPU, token by token.
+//! Text from a decoder, token by token: on the CPU, or on a device (device.rs).
 //!
-//! A prompt is gone through once; its completions share what is remembered of it. As many completions are
-//! under way as there is room for, and one that is finished makes room for the next. A completion follows
+//! A prompt is gone through once; its completions share what is remembered of it. On the CPU as many completions
+//! are under way as there is room for, and one that is finished makes room for the next. A completion follows
 //! from its prompt, its key and the weights alone: not from what is beside it, nor from the threads.
 
+#[cfg(feature = "general")]
+mod device;
 mod sample;
 pub mod stop;
 
@@ -67,6 +69,10 @@ impl Generator<'_> {
     /// If a prompt has no tokens.
     pub fn generate(&self, prompts: &[Prompt]) -> Vec<Vec<Completion>> {
         assert!(prompts.iter().all(|prompt| !prompt.tokens.is_empty()), "a prompt has a token");
+        #[cfg(feature = "general")]
+        if let Some(decoder) = self.decoder.on_device() {
+            return device::generate(self, &decoder, prompts);
+        }
         let workers = match self.decoder.is_small() {
             true => rayon::current_num_threads().min(prompts.len()).max(1),
             false => 1,

@@ -1,9 +1,9 @@
 //! What a model is shown instead of rewarded: texts to imitate, and how well it tells those held out.
 
-use super::{LanguageTrainError, LanguageTrainer};
+use super::{LanguageTrainError, LanguageTrainer, exchange};
 use crate::learner::language::{Group, Sample, logprobs};
 use crate::task::{Prompt, Split};
-use rayon::prelude::*;
+use std::ops::Range;
 
 /// Texts held out of a task whose prompts never end, and of any other at most.
 const HELD_OUT: [u64; 2] = [256, 2048];
@@ -32,25 +32,30 @@ impl LanguageTrainer {
         Ok(Group { prompt, samples: vec![sample] })
     }
 
-    /// The mean negative log-likelihood of a token of the solutions that are held out, nats.
+    /// The mean negative log-likelihood of a token of the solutions that are held out, nats: by all members
+    /// together, each of which must ask.
     ///
     /// # Errors
     /// As [`LanguageTrainer::iterate`].
     pub fn held_out(&self) -> Result<f64, LanguageTrainError> {
         let [some, most] = HELD_OUT;
         let count = self.task.num_prompts(Split::Test).unwrap_or(some).min(most);
-        let text = |number| self.text(&self.task.prompt(Split::Test, number)?);
-        let groups: Result<Vec<Group>, LanguageTrainError> = (0..count).map(text).collect();
-        let decoder = &self.learner.decoder;
-        let of = |group: &Group| logprobs(decoder, group, 1.0).concat();
-        let groups = groups?;
-        let all: Vec<Vec<f32>> = match decoder.is_small() {
-            true => groups.par_iter().map(of).collect(),
-            false => groups.iter().map(of).collect(),
-        };
-        let tokens = all.iter().map(Vec::len).sum::<usize>();
-        let sum: f64 = all.iter().flatten().map(|logprob| f64::from(*logprob)).sum();
-        Ok(-sum / tokens.max(1) as f64)
+        if count == 0 {
+            return Ok(0.0);
+        }
+        let shards = self.team.shards(count as usize, self.config.update.num_shards);
+        let ours = self.told(shards.own_items());
+        let ours = ours.map(|all| all.iter().flat_map(|logprob| logprob.to_le_bytes()).collect());
+        let all = exchange::gather(&self.team, ours)?.concat();
+        let logprobs = all.as_chunks().0.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes)));
+        Ok(-logprobs.sum::<f64>() / (all.len() / size_of::<f32>()).max(1) as f64)
+    }
+
+    /// The log-probability of each token of the solutions of these held-out prompts.
+    fn told(&self, numbers: Range<usize>) -> Result<Vec<f32>, LanguageTrainError> {
+        let text = |number| self.text(&self.task.prompt(Split::Test, number as u64)?);
+        let groups: Result<Vec<Group>, LanguageTrainError> = numbers.map(text).collect();
+        Ok(logprobs(&self.learner.decoder, &groups?, 1.0).concat().concat())
     }
 
     /// Whether there is nothing left to do: all iterations are done, or so many evaluations of a run that

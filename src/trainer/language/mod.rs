@@ -1,6 +1,7 @@
 //! GRPO of a language model: prompts, completions, rewards, advantages, an update.
 
 mod advantages;
+mod exchange;
 mod fit;
 mod health;
 mod record;
@@ -15,16 +16,21 @@ pub use settings::{FitConfig, GenerationConfig, LanguageConfig, ModelConfig, Rew
 pub use show::Answer;
 pub use snapshot::{language_settings, load_language_settings, saved_language_settings};
 
-use super::TrainError;
+use super::{TrainError, reduction};
 use crate::learner::language::{Group, LanguageLearner, LanguageMeans};
 use crate::learner::{entropy_at, learning_rate};
 use crate::model::language::{Adapters, LanguageError, LanguageModel};
-use crate::rng::{Stream, draw};
-use crate::rollout::generate::{Completion, Generator, Prompt as Asked, Sampling, stop};
-use crate::task::{self, Prompt, Rewards, Split, Task, TaskError};
-use rollout::Answers;
+use crate::parallel::{Shards, Team, TeamError};
+use crate::rng::Stream;
+use crate::rollout::generate::Sampling;
+use crate::task::{Prompt, Split, Task, TaskError};
+#[cfg(feature = "general")]
+use burn::tensor::Device;
 use std::sync::Arc;
 use web_time::Instant;
+
+/// Shards of an iteration's groups where the settings say nothing else.
+const SHARDS: usize = 16;
 
 /// A run of a language model in memory.
 pub struct LanguageTrainer {
@@ -33,6 +39,8 @@ pub struct LanguageTrainer {
     /// The vocabulary and the files; its parameters are those that the run began with.
     model: LanguageModel,
     learner: LanguageLearner,
+    /// The members that share the run.
+    team: Team,
     /// Iterations done.
     iteration: u32,
     /// The number of the next prompt.
@@ -54,6 +62,9 @@ pub enum LanguageTrainError {
     /// Numbers ran out of range.
     #[error(transparent)]
     Train(#[from] TrainError),
+    /// Another member of the run is gone, cannot go on, or does not fit.
+    #[error(transparent)]
+    Team(#[from] TeamError),
     /// A prompt that leaves no room for its completions.
     #[error(
         "a prompt of {prompt} tokens (it begins with {start:?}) and completions of {completion} are \
@@ -94,11 +105,27 @@ impl LanguageTrainer {
     /// prompts, of which all are looked at where they are listed, cannot be put to the model.
     pub fn new(
         task: Arc<dyn Task>,
-        mut config: LanguageConfig,
+        config: LanguageConfig,
         model: Option<LanguageModel>,
     ) -> Result<Self, LanguageTrainError> {
+        Self::with_team(task, config, model, Team::alone())
+    }
+
+    /// The part of this member in a run that the members of `team` share: each answers some of the prompts and
+    /// differentiates some of the groups, and all come to the same weights. What iterates, evaluates or
+    /// measures must be asked of all of them.
+    ///
+    /// # Errors
+    /// As [`LanguageTrainer::new`], and if there are more members than shards (`update.num_shards`, of whole
+    /// groups).
+    pub fn with_team(
+        task: Arc<dyn Task>,
+        mut config: LanguageConfig,
+        model: Option<LanguageModel>,
+        team: Team,
+    ) -> Result<Self, LanguageTrainError> {
         config.validate().map_err(LanguageTrainError::Settings)?;
-        let model = match (model, task.alphabet()) {
+        let mut model = match (model, task.alphabet()) {
             (Some(model), _) => model,
             (None, Some(alphabet)) => {
                 let key = Stream::Weights.key(config.seed);
@@ -112,27 +139,41 @@ impl LanguageTrainer {
             config.generation.max_new_tokens =
                 task.max_new_tokens().min(room.unwrap_or(usize::MAX));
         }
-        let mut model = model;
-        match &model.adapters {
-            Some(adapters) => config.lora = adapters.config().clone(),
-            None if config.lora.r > 0 && model.is_fresh() => {
-                let what = "lora.r is for models that are there; all weights of `tiny` are learnt";
-                return Err(LanguageTrainError::Settings(what.to_string()));
-            }
-            None if config.lora.r > 0 => {
-                let key = Stream::Weights.key(config.seed);
-                model.adapters = Some(Adapters::fresh(&model.shape, &config.lora, key));
-            }
-            None => {}
-        }
+        adapt(&mut model, &mut config)?;
         let decoder = model.decoder();
         // The decoder's change from now on.
         model.params = Arc::default();
+        if config.update.num_shards == 0 {
+            // The gradient of each takes as much memory as what is learnt.
+            let is_large = !decoder.is_small() && decoder.adapters().is_none();
+            config.update.num_shards = if is_large { 1 } else { SHARDS };
+        }
+        let (members, groups) = (team.size(), config.generation.num_prompts);
+        let shards = Shards::new(groups, config.update.num_shards).count();
+        if members > shards {
+            return Err(TeamError::TooMany { members, shards }.into());
+        }
         let key = Stream::Shuffle.key(config.seed);
-        let learner = LanguageLearner::new(decoder, &config.rule(false), key);
-        let run = Self { task, config, model, learner, iteration: 0, next_prompt: 0, best: None };
+        let learner = LanguageLearner::new(decoder, &config.rule(false), key).sharing(team.clone());
+        let (iteration, next_prompt, best) = (0, 0, None);
+        let run = Self { task, config, model, learner, team, iteration, next_prompt, best };
         run.look_through()?;
         Ok(run)
+    }
+
+    /// The run with its texts on a device; on the CPU where there is none. The optimiser's state stays in the host's
+    /// memory.
+    ///
+    /// # Errors
+    /// If a setting is only for the CPU.
+    #[cfg(feature = "general")]
+    pub fn on(self, device: Option<Device>) -> Result<Self, LanguageTrainError> {
+        let Some(device) = device else { return Ok(self) };
+        if self.config.update.gradient_checkpointing {
+            let what = "update.gradient_checkpointing is for language models on the CPU alone";
+            return Err(LanguageTrainError::Settings(what.to_string()));
+        }
+        Ok(Self { learner: self.learner.on(device), ..self })
     }
 
     /// Looks at the prompts before anything is done with them: at all where they are listed, else at one of
@@ -158,7 +199,8 @@ impl LanguageTrainer {
     /// policy moves towards the better ones. The first ones may imitate the task's solutions instead.
     ///
     /// # Errors
-    /// If the task fails, a prompt is too long, or numbers run out of range.
+    /// If the task fails, a prompt is too long, numbers run out of range, or another member of the run is
+    /// gone or silent.
     pub fn iterate(
         &mut self,
     ) -> Result<(LanguageRecord, Vec<CompletionRecord>), LanguageTrainError> {
@@ -177,7 +219,7 @@ impl LanguageTrainer {
             (groups, record, made)
         };
         let learning = Instant::now();
-        let means = self.learn(&groups, fit);
+        let means = self.learn(&groups, fit)?;
         record.seconds.learn = learning.elapsed().as_secs_f64();
         self.iteration += 1;
         record.learnt(&groups, self.iteration, &means);
@@ -188,11 +230,16 @@ impl LanguageTrainer {
                 return Err(TrainError::NotFinite { what, iteration: self.iteration }.into());
             }
         }
+        record.reduction = reduction::reduction(&self.team, record.seconds.total)?;
+        let is_due = reduction::is_compared(self.iteration, self.config.iterations);
+        if record.reduction.is_some() && is_due {
+            reduction::compare(&self.team, self.learner.decoder.trained())?;
+        }
         Ok((record, completions))
     }
 
     /// The update of an iteration.
-    fn learn(&mut self, groups: &[Group], fit: bool) -> LanguageMeans {
+    fn learn(&mut self, groups: &[Group], fit: bool) -> Result<LanguageMeans, TeamError> {
         let config = &self.config;
         let entropy = entropy_at(&config.loss, self.iteration, config.iterations);
         let entropy = if fit { 0.0 } else { entropy };
@@ -212,91 +259,6 @@ impl LanguageTrainer {
         }
         let total = (u64::from(*iterations) * updates).saturating_sub(shown);
         learning_rate(&self.config.optimizer, update - shown, total)
-    }
-
-    /// Completions of the next prompts, and what they are worth.
-    fn rollout(&mut self) -> Result<(Answers, LanguageSeconds), LanguageTrainError> {
-        let mut seconds = LanguageSeconds::default();
-        let mut all = Answers::default();
-        let GenerationConfig { num_prompts, group_size, resample, .. } = self.config.generation;
-        let sampling = self.config.sampling(&self.model.stop_tokens);
-        for round in 0..=resample {
-            let missing = num_prompts - all.prompts.len();
-            let numbers: Vec<u64> = (self.next_prompt..).take(missing).collect();
-            self.next_prompt += missing as u64;
-            let mut some =
-                self.answer((Split::Train, &numbers), group_size, &sampling, &mut seconds)?;
-            if round < resample {
-                some.keep(|totals| !advantages::is_even(totals));
-            }
-            all.append(some);
-            if all.prompts.len() == num_prompts {
-                break;
-            }
-        }
-        Ok((all, seconds))
-    }
-
-    /// Completions of the prompts of these numbers, and what they are worth.
-    fn answer(
-        &self,
-        (split, numbers): (Split, &[u64]),
-        members: usize,
-        sampling: &Sampling,
-        seconds: &mut LanguageSeconds,
-    ) -> Result<Answers, LanguageTrainError> {
-        let started = Instant::now();
-        let prompts: Result<Vec<Prompt>, TaskError> =
-            numbers.iter().map(|number| self.task.prompt(split, *number)).collect();
-        let prompts = prompts?;
-        let stream = if split == Split::Train { Stream::TrainAction } else { Stream::Validation };
-        let key = stream.key(self.config.seed);
-        let stops = &self.config.generation.stop;
-        let mut asked = Vec::with_capacity(prompts.len());
-        for (prompt, number) in prompts.iter().zip(numbers) {
-            let tokens = self.tokens(prompt, sampling.max_new_tokens)?;
-            let key = draw(draw(key, *number as u32), (*number >> 32) as u32);
-            asked.push(Asked { tokens, completions: members, key });
-        }
-        let is_over = |tokens: &[u32]| stop::before(&self.model.text(tokens), stops).is_some();
-        let generator = Generator {
-            decoder: &self.learner.decoder,
-            sampling,
-            slots: self.config.generation.slots,
-            stop: if stops.is_empty() { None } else { Some(&is_over) },
-            listener: None,
-        };
-        let completions = generator.generate(&asked);
-        seconds.generate += started.elapsed().as_secs_f64();
-        let verifying = Instant::now();
-        let text = |one: &Completion| {
-            let text = self.model.text(&one.tokens);
-            stop::before(&text, stops).map(str::to_string).unwrap_or(text)
-        };
-        let texts: Vec<Vec<String>> =
-            completions.iter().map(|group| group.iter().map(text).collect()).collect();
-        let mut answers = Vec::new();
-        for ((prompt, group), texts) in prompts.iter().zip(&completions).zip(&texts) {
-            for (one, text) in group.iter().zip(texts) {
-                let (num_tokens, truncated) = (one.tokens.len(), !one.ended);
-                answers.push(task::Completion { prompt, text, num_tokens, truncated });
-            }
-        }
-        let mut verified = self.task.verify(&answers)?.into_iter();
-        let rewards: Vec<Vec<Rewards>> =
-            completions.iter().map(|group| verified.by_ref().take(group.len()).collect()).collect();
-        seconds.verify += verifying.elapsed().as_secs_f64();
-        let buffer = self.config.reward.overlong_buffer;
-        let total = |(one, rewards): (&Completion, &Rewards)| {
-            let length = one.tokens.len();
-            rewards.total(self.task.parts())
-                - advantages::overlong(length, sampling.max_new_tokens, buffer)
-        };
-        let totals = completions.iter().zip(&rewards);
-        let totals = totals.map(|(group, rewards)| group.iter().zip(rewards).map(total).collect());
-        let totals = totals.collect();
-        let tokens = asked.into_iter().map(|prompt| prompt.tokens).collect();
-        Ok(Answers { prompts, tokens, completions, texts, rewards, totals, dropped: (0, 0) })
     }
 
     /// The tokens of a prompt, if they leave room for a completion of so many.
@@ -359,6 +321,24 @@ impl LanguageTrainer {
         Ok((evaluation, improved))
     }
 
+    /// Takes over what the first member has learnt, for instance of its best policy: all of them must ask.
+    ///
+    /// # Errors
+    /// If another member of the run is gone or silent.
+    pub fn follow_first(&mut self) -> Result<(), TeamError> {
+        if self.team.size() > 1 {
+            let ours = bytemuck::cast_slice(self.learner.decoder.trained());
+            let first: Vec<f32> = bytemuck::pod_collect_to_vec(&self.team.from_first(ours)?);
+            self.learner.decoder.update(|trained| trained.copy_from_slice(&first));
+        }
+        Ok(())
+    }
+
+    /// The members that share the run.
+    pub fn team(&self) -> &Team {
+        &self.team
+    }
+
     /// How tokens are chosen in training.
     pub fn sampling(&self) -> Sampling {
         self.config.sampling(&self.model.stop_tokens)
@@ -391,6 +371,23 @@ impl LanguageTrainer {
     pub fn best(&self) -> Option<(f64, u32)> {
         self.best
     }
+}
+
+/// Gives a model the adapters that the settings want, or the settings those that it has.
+fn adapt(model: &mut LanguageModel, config: &mut LanguageConfig) -> Result<(), LanguageTrainError> {
+    match &model.adapters {
+        Some(adapters) => config.lora = adapters.config().clone(),
+        None if config.lora.r > 0 && model.is_fresh() => {
+            let what = "lora.r is for models that are there; all weights of `tiny` are learnt";
+            return Err(LanguageTrainError::Settings(what.to_string()));
+        }
+        None if config.lora.r > 0 => {
+            let key = Stream::Weights.key(config.seed);
+            model.adapters = Some(Adapters::fresh(&model.shape, &config.lora, key));
+        }
+        None => {}
+    }
+    Ok(())
 }
 
 /// The tokens of the longest prompt of a task that lists them.

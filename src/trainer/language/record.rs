@@ -3,6 +3,7 @@
 use super::advantages;
 use super::rollout::Answers;
 use crate::learner::language::{Group, LanguageMeans};
+use crate::metrics::Reduction;
 use crate::model::language::LanguageModel;
 use crate::task::{Part, Rewards};
 use serde::{Deserialize, Serialize};
@@ -49,8 +50,8 @@ pub struct LanguageRecord {
     pub clip_fraction: f64,
     /// Estimate of KL(policy || reference).
     pub reference_kl: f64,
-    /// Largest distance of a token's ratio from 1 in the first optimiser step: 0, since acting and learning
-    /// compute the same.
+    /// Largest distance of a token's ratio from 1 in the first optimiser step: on the CPU 0, since acting and
+    /// learning compute the same there.
     pub first_ratio_distance: f64,
     /// Norm of the gradient before clipping.
     pub grad_norm: f64,
@@ -62,6 +63,9 @@ pub struct LanguageRecord {
     pub learnt_per_second: f64,
     /// Where the time went.
     pub seconds: LanguageSeconds,
+    /// What the members told each other, where several share the run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reduction: Option<Reduction>,
     /// A collapse that begins with this iteration, in words ([`Health`](super::Health)).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warning: Option<String>,

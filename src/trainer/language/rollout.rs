@@ -1,7 +1,13 @@
-//! What an iteration makes of its prompts: completions, their texts, and what they are worth.
+//! What an iteration makes of its prompts: completions, their texts, and what they are worth. Members that
+//! share a run make a part each, and each has the whole then.
 
-use crate::rollout::generate::Completion;
-use crate::task::{Prompt, Rewards};
+use super::advantages::{is_even, overlong};
+use super::exchange::{self, Made};
+use super::{GenerationConfig, LanguageSeconds, LanguageTrainError, LanguageTrainer};
+use crate::rng::{Stream, draw};
+use crate::rollout::generate::{Completion, Generator, Prompt as Asked, Sampling, stop};
+use crate::task::{self, Prompt, Rewards, Split, TaskError};
+use web_time::Instant;
 
 /// Prompts with the completions of each; all lists are in the same order.
 #[derive(Default)]
@@ -50,5 +56,120 @@ impl Answers {
         self.totals.append(&mut more.totals);
         self.dropped.0 += more.dropped.0;
         self.dropped.1 += more.dropped.1;
+    }
+}
+
+impl LanguageTrainer {
+    /// Completions of the next prompts, and what they are worth.
+    pub(super) fn rollout(&mut self) -> Result<(Answers, LanguageSeconds), LanguageTrainError> {
+        let mut seconds = LanguageSeconds::default();
+        let mut all = Answers::default();
+        let GenerationConfig { num_prompts, group_size, resample, .. } = self.config.generation;
+        let sampling = self.config.sampling(&self.model.stop_tokens);
+        for round in 0..=resample {
+            let missing = num_prompts - all.prompts.len();
+            let numbers: Vec<u64> = (self.next_prompt..).take(missing).collect();
+            self.next_prompt += missing as u64;
+            let mut some =
+                self.answer((Split::Train, &numbers), group_size, &sampling, &mut seconds)?;
+            if round < resample {
+                some.keep(|totals| !is_even(totals));
+            }
+            all.append(some);
+            if all.prompts.len() == num_prompts {
+                break;
+            }
+        }
+        Ok((all, seconds))
+    }
+
+    /// Completions of the prompts of these numbers, and what they are worth: by all members together, each of
+    /// which must ask.
+    pub(super) fn answer(
+        &self,
+        (split, numbers): (Split, &[u64]),
+        members: usize,
+        sampling: &Sampling,
+        seconds: &mut LanguageSeconds,
+    ) -> Result<Answers, LanguageTrainError> {
+        if numbers.is_empty() {
+            return Ok(Answers::default());
+        }
+        let prompts: Result<Vec<Prompt>, TaskError> =
+            numbers.iter().map(|number| self.task.prompt(split, *number)).collect();
+        let prompts = prompts?;
+        let stream = if split == Split::Train { Stream::TrainAction } else { Stream::Validation };
+        let key = stream.key(self.config.seed);
+        let mut asked = Vec::with_capacity(prompts.len());
+        for (prompt, number) in prompts.iter().zip(numbers) {
+            let tokens = self.tokens(prompt, sampling.max_new_tokens)?;
+            let key = draw(draw(key, *number as u32), (*number >> 32) as u32);
+            asked.push(Asked { tokens, completions: members, key });
+        }
+        let shards = self.team.shards(numbers.len(), self.config.update.num_shards);
+        let own = shards.own_items();
+        let ours = self.make(&prompts[own.clone()], &asked[own], sampling, seconds);
+        let mut answers = Answers { prompts, ..Answers::default() };
+        answers.tokens = asked.into_iter().map(|prompt| prompt.tokens).collect();
+        for made in exchange::all(&self.team, ours)? {
+            answers.totals.push(self.totals(&made, sampling.max_new_tokens));
+            answers.completions.push(made.completions);
+            answers.texts.push(made.texts);
+            answers.rewards.push(made.rewards);
+        }
+        Ok(answers)
+    }
+
+    /// What we make of some prompts, which are `asked` for as many completions.
+    fn make(
+        &self,
+        prompts: &[Prompt],
+        asked: &[Asked],
+        sampling: &Sampling,
+        seconds: &mut LanguageSeconds,
+    ) -> Result<Vec<Made>, LanguageTrainError> {
+        let started = Instant::now();
+        let stops = &self.config.generation.stop;
+        let is_over = |tokens: &[u32]| stop::before(&self.model.text(tokens), stops).is_some();
+        let generator = Generator {
+            decoder: &self.learner.decoder,
+            sampling,
+            slots: self.config.generation.slots,
+            stop: if stops.is_empty() { None } else { Some(&is_over) },
+            listener: None,
+        };
+        let completions = generator.generate(asked);
+        seconds.generate += started.elapsed().as_secs_f64();
+        let verifying = Instant::now();
+        let text = |one: &Completion| {
+            let text = self.model.text(&one.tokens);
+            stop::before(&text, stops).map(str::to_string).unwrap_or(text)
+        };
+        let texts: Vec<Vec<String>> =
+            completions.iter().map(|group| group.iter().map(text).collect()).collect();
+        let mut answers = Vec::new();
+        for ((prompt, group), texts) in prompts.iter().zip(&completions).zip(&texts) {
+            for (one, text) in group.iter().zip(texts) {
+                let (num_tokens, truncated) = (one.tokens.len(), !one.ended);
+                answers.push(task::Completion { prompt, text, num_tokens, truncated });
+            }
+        }
+        let mut verified = self.task.verify(&answers)?.into_iter();
+        let made = completions.into_iter().zip(texts).map(|(completions, texts)| {
+            let rewards = verified.by_ref().take(completions.len()).collect();
+            Made { completions, texts, rewards }
+        });
+        let made = made.collect();
+        seconds.verify += verifying.elapsed().as_secs_f64();
+        Ok(made)
+    }
+
+    /// What each completion of a prompt is worth in all, of `limit` tokens at most.
+    fn totals(&self, made: &Made, limit: usize) -> Vec<f64> {
+        let buffer = self.config.reward.overlong_buffer;
+        let total = |(one, rewards): (&Completion, &Rewards)| {
+            rewards.total(self.task.parts()) - overlong(one.tokens.len(), limit, buffer)
+        };
+        made.completions.iter().zip(&made.rewards).map(total).collect()
     }
 }

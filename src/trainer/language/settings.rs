@@ -30,7 +30,8 @@ pub struct LanguageConfig {
     pub reward: RewardConfig,
     /// What is minimised.
     pub loss: LossConfig,
-    /// How often the completions are used.
+    /// How often the completions are used. A shard is of whole groups; `num_shards = 0` is for 16 of them, or
+    /// one where all weights of a large model are learnt, since each takes as much memory as the weights.
     pub update: UpdateConfig,
     /// AdamW and its learning rate.
     pub optimizer: OptimizerConfig,
@@ -192,6 +193,7 @@ impl LanguageConfig {
                 update_epochs: 1,
                 num_minibatches: 1,
                 gradient_accumulation_steps: 1,
+                num_shards: 0,
                 max_grad_norm: 1.0,
                 gradient_checkpointing: false,
             },
@@ -289,6 +291,7 @@ impl LanguageConfig {
                 self.update.update_epochs > 0 && self.update.num_minibatches > 0,
                 "update.update_epochs and update.num_minibatches must be 1 or more",
             ),
+            (self.update.num_shards <= 4096, "update.num_shards must be at most 4096"),
             (self.loss.label_smoothing == 0.0, "loss.label_smoothing is for datasets of games"),
             (self.optimizer.learning_rate >= 0.0, "optimizer.learning_rate must be 0 or more"),
             (self.checkpoint.keep > 0, "checkpoint.keep must be 1 or more"),

@@ -60,7 +60,7 @@ fn play(config: &TrainConfig, policy: &Mlp) -> Played {
 /// The parameters after one iteration's update, and its means.
 fn updated(policy: &Mlp, config: &TrainConfig, played: &Played) -> (Vec<f64>, Vec<f64>) {
     let mut learner = Learner::new(policy.clone(), config);
-    let stats = learner.update(&played.trajectory, &played.advantages, &played.mask, 0);
+    let stats = learner.update(&played.trajectory, &played.advantages, &played.mask, 0).unwrap();
     (doubles(learner.weights().params().clone()), doubles(stats.means))
 }
 
@@ -258,7 +258,7 @@ fn an_epoch_takes_every_game_once() {
         let mut learner = Learner::new(spy, &config);
         let mut orders = Vec::new();
         for iteration in 0..2 {
-            learner.update(&trajectory, &rows(), &(rows() + 1.0), iteration);
+            learner.update(&trajectory, &rows(), &(rows() + 1.0), iteration).unwrap();
             let calls = std::mem::take(&mut *seen.lock().unwrap());
             assert_eq!(calls.len(), 3 * minibatches * parts);
             for epoch in calls.chunks(minibatches * parts) {

@@ -1,0 +1,99 @@
+//! Which games a fused update's minibatches take, and what members tell each other where several share it.
+
+use super::fused::FusedLearner;
+use crate::data::summary::{SCALE, STEPS};
+use crate::data::{Recording, RecordingAdvantages};
+use crate::device;
+use crate::device::buffers::cube_tensor;
+use crate::parallel::TeamError;
+use burn::backend::Cube;
+use burn::tensor::Tensor;
+use burn_cubecl::tensor::CubeTensor;
+
+/// The games of an update's minibatches.
+pub(super) struct Minibatches {
+    /// Those of each, part by part.
+    pub(super) order: Vec<u32>,
+    /// Where each begins in the order, and where the last ends.
+    pub(super) cuts: Vec<usize>,
+    /// How many a minibatch has, with those of other members.
+    pub(super) size: usize,
+}
+
+impl FusedLearner {
+    /// The games of every minibatch of the update; those of a minibatch part by part where there are
+    /// parts.
+    pub(super) fn minibatches(&self, recording: &Recording, iteration: u32) -> Minibatches {
+        let minibatches = self.batches.clone().of(iteration, recording.num_envs);
+        let size = minibatches[0].size;
+        let (mut order, mut cuts) = (Vec::with_capacity(minibatches.len() * size), vec![0]);
+        for minibatch in minibatches {
+            let first = order.len();
+            order.extend(minibatch.games().iter().map(|env| *env as u32));
+            if recording.parts.len() > 1 {
+                order[first..].sort_unstable();
+            }
+            cuts.push(order.len());
+        }
+        Minibatches { order, cuts, size }
+    }
+
+    /// The sum of all members' gradients and sums, `[num_params + SUMS]`, of which this one's is `ours`.
+    pub(super) fn shared_gradient(&self, ours: CubeTensor) -> Result<CubeTensor, TeamError> {
+        if self.team.size() == 1 {
+            return Ok(ours);
+        }
+        let ours = Tensor::<1>::from_primitive::<Cube>(ours);
+        if let Some(collective) = &self.team.hardware().collective {
+            return Ok(cube_tensor(collective.sum(&self.team, ours)?));
+        }
+        let device = ours.device();
+        let mut vector = device::read(ours);
+        let sums = vector.split_off(self.mlp.num_params());
+        let sum = self.team.sum_of_members(vector, sums.into_iter().map(f64::from).collect())?;
+        let sums = sum.numbers.iter().map(|x| *x as f32);
+        let all: Vec<f32> = sum.vector.into_iter().chain(sums).collect();
+        Ok(cube_tensor(device::upload(all, &device)))
+    }
+
+    /// Parameters and moments, `[3, num_params]`, with the first member's parameters in place of ours.
+    pub(super) fn first_params(&self, state: CubeTensor) -> Result<CubeTensor, TeamError> {
+        let state = Tensor::<1>::from_primitive::<Cube>(state);
+        let (device, num_params) = (state.device(), self.mlp.num_params());
+        let params = match self.team.is_first() {
+            true => device::read(state.clone().narrow(0, 0, num_params)),
+            false => Vec::new(),
+        };
+        let params = self.team.from_first(bytemuck::cast_slice(&params))?;
+        let params = device::upload(bytemuck::pod_collect_to_vec(&params), &device);
+        let moments = state.narrow(0, num_params, 2 * num_params);
+        Ok(cube_tensor(Tensor::cat(vec![params, moments], 0)))
+    }
+
+    /// The summary of an update whose minibatches members share, `[len]`: what [`Update::count`] makes where one
+    /// has all of them.
+    pub(super) fn shared_summary(
+        &self,
+        advantages: &RecordingAdvantages,
+        games: &Minibatches,
+        len: usize,
+    ) -> Result<CubeTensor, TeamError> {
+        let device = advantages.summary.device();
+        let steps = advantages.learn_steps;
+        let lengths = advantages.parts.iter().map(|part| {
+            let [_, games] = part.dims();
+            part.clone().narrow(0, steps, 1).reshape([games])
+        });
+        let lengths = device::read(Tensor::cat(lengths.collect(), 0));
+        let count = |cut: &[usize]| -> f64 {
+            let games = &games.order[cut[0]..cut[1]];
+            games.iter().map(|env| f64::from(lengths[*env as usize])).sum()
+        };
+        let counts: Vec<f64> = games.cuts.windows(2).map(count).collect();
+        let recorded = device::read(advantages.summary.clone());
+        let mut summary = vec![recorded[STEPS], recorded[SCALE]];
+        summary.extend(self.team.total(&counts)?.iter().map(|count| *count as f32));
+        summary.resize(len, 0.0);
+        Ok(cube_tensor(device::upload(summary, &device)))
+    }
+}

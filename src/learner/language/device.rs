@@ -1,0 +1,185 @@
+//! The gradient of an optimiser step over texts on a device.
+//!
+//! Texts go through the layers once, and so does their gradient; between them the head takes some tokens at a time,
+//! twice: for their log-probabilities, of which the loss makes slopes in the host's memory, and for the
+//! gradient of these. So the vocabulary is never there for all tokens.
+
+use super::differentiation::{Differentiation, Sums};
+use super::{Group, Sample};
+use crate::device;
+use crate::model::Categorical;
+use crate::model::language::{DeviceDecoder, Read, Text, integers, sharpness};
+use burn::tensor::{Int, Tensor};
+
+/// Numbers of a table of logits at most.
+const LOGITS: usize = 1 << 24;
+/// Tokens that go forward and back together at most, unless a single group has more.
+pub(super) const TOKENS: usize = 8192;
+
+/// The tokens that are learnt from, of texts that went through.
+struct Learnt {
+    /// The sample of each, and its number in it.
+    places: Vec<[usize; 2]>,
+    /// The row of the hidden streams that each follows from: `[count]`.
+    rows: Tensor<1, Int>,
+    /// Which they are: `[count]`.
+    tokens: Tensor<1, Int>,
+}
+
+impl Learnt {
+    /// The tokens of all samples, or where only `counted` ones are wanted, those of the masks.
+    fn new(groups: &[&Group], read: &Read, counted: bool, on: &DeviceDecoder) -> Self {
+        let (mut places, mut rows, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
+        let mut number = 0;
+        for (i, group) in groups.iter().enumerate() {
+            for (member, sample) in group.samples.iter().enumerate() {
+                for (at, token) in sample.tokens.iter().enumerate() {
+                    if !counted || sample.mask[at] {
+                        places.push([number, at]);
+                        rows.push(read.prediction([i, member], at) as i32);
+                        tokens.push(*token as i32);
+                    }
+                }
+                number += 1;
+            }
+        }
+        let count = places.len();
+        let upload = |values: &[i32]| integers(values, [count, 1], on.device()).reshape([count]);
+        Self { rows: upload(&rows), tokens: upload(&tokens), places }
+    }
+
+    /// Pieces of the tokens that go through the head together: where each begins, and how many it has.
+    fn parts(&self, vocabulary: usize) -> impl Iterator<Item = [usize; 2]> + use<> {
+        let (all, most) = (self.places.len(), (LOGITS / vocabulary).max(1));
+        (0..all).step_by(most).map(move |start| [start, most.min(all - start)])
+    }
+}
+
+/// The policy of some tokens, from normed streams `[count, hidden_size]`.
+fn policy(on: &DeviceDecoder, hidden: Tensor<2>, temperature: f32) -> Categorical {
+    Categorical::new(on.logits(hidden) * sharpness(temperature))
+}
+
+/// Log-probabilities and entropies of tokens, from the streams that they follow from.
+fn told(
+    on: &DeviceDecoder,
+    learnt: &Learnt,
+    hidden: &Tensor<2>,
+    temperature: f32,
+) -> [Vec<f32>; 2] {
+    let count = learnt.places.len();
+    let parts = learnt.parts(on.vocabulary()).map(|[start, len]| {
+        let policy = policy(on, hidden.clone().narrow(0, start, len), temperature);
+        [policy.logprob(learnt.tokens.clone().narrow(0, start, len)), policy.entropy()]
+    });
+    let (logprobs, entropies): (Vec<_>, Vec<_>) = parts.map(|[a, b]| (a, b)).unzip();
+    let mut logprobs = device::fetch(Tensor::cat([logprobs, entropies].concat(), 0));
+    let entropies = logprobs.split_off(count);
+    [logprobs, entropies]
+}
+
+/// The log-probability of each token of the samples of some groups.
+pub(super) fn logprobs(
+    on: &DeviceDecoder,
+    groups: &[&Group],
+    temperature: f32,
+) -> Vec<Vec<Vec<f32>>> {
+    let texts: Vec<Text> = groups.iter().map(|group| group.text()).collect();
+    let read = on.read(&texts);
+    let learnt = Learnt::new(groups, &read, false, on);
+    let hidden = read.hidden.select(0, learnt.rows.clone());
+    let [all, _] = told(on, &learnt, &hidden, temperature);
+    let mut all = all.into_iter();
+    let mut of = |sample: &Sample| all.by_ref().take(sample.tokens.len()).collect();
+    groups.iter().map(|group| group.samples.iter().map(&mut of).collect()).collect()
+}
+
+/// Gradients of all that is learnt, some of which nobody has asked for yet.
+#[derive(Default)]
+pub(super) struct Gradient(Vec<Option<Tensor<1>>>);
+
+impl Gradient {
+    fn add(&mut self, more: Vec<Option<Tensor<1>>>) {
+        self.0.resize(more.len(), None);
+        for (sum, more) in self.0.iter_mut().zip(more) {
+            *sum = match (sum.take(), more) {
+                (Some(sum), Some(more)) => Some(sum + more),
+                (sum, more) => sum.or(more),
+            };
+        }
+    }
+
+    /// In the host's memory, as many numbers as are learnt; `sizes` are those of its parts.
+    pub fn fetch(self, sizes: &[usize]) -> Vec<f32> {
+        let is_there: Vec<bool> = self.0.iter().map(Option::is_some).collect();
+        let parts: Vec<Tensor<1>> = self.0.into_iter().flatten().collect();
+        let mut found = match parts.is_empty() {
+            true => Vec::new(),
+            false => device::fetch(Tensor::cat(parts, 0)),
+        }
+        .into_iter();
+        let mut all = Vec::with_capacity(sizes.iter().sum());
+        for (number, size) in sizes.iter().enumerate() {
+            match is_there.get(number) {
+                Some(true) => all.extend(found.by_ref().take(*size)),
+                _ => all.resize(all.len() + size, 0.0),
+            }
+        }
+        all
+    }
+}
+
+impl Differentiation<'_> {
+    /// Adds the gradient of the `chosen` groups, and their sums.
+    pub(super) fn learn_on(
+        &self,
+        on: &DeviceDecoder,
+        groups: &[Group],
+        chosen: &[usize],
+        gradient: &mut Gradient,
+        sums: &mut Sums,
+    ) {
+        let temperature = self.rule.temperature;
+        let some: Vec<&Group> = chosen.iter().map(|i| &groups[*i]).collect();
+        let texts: Vec<Text> = some.iter().map(|group| group.text()).collect();
+        let leaves = on.trainable();
+        let read = leaves.read(&texts);
+        let learnt = Learnt::new(&some, &read, true, on);
+        let hidden = read.hidden.select(0, learnt.rows.clone());
+        let fixed = hidden.clone().without_autodiff();
+        let [logprobs, entropies] = told(on, &learnt, &fixed, temperature);
+
+        let samples: Vec<&Sample> = some.iter().flat_map(|group| &group.samples).collect();
+        let mut now: Vec<Vec<f32>> =
+            samples.iter().map(|one| vec![0.0; one.tokens.len()]).collect();
+        for ([sample, at], logprob) in learnt.places.iter().zip(logprobs) {
+            now[*sample][*at] = logprob;
+        }
+        let references = self.references_of(chosen);
+        let slopes = self.all_slopes((&samples, &now), references.as_deref(), sums);
+        let at = |which: usize| -> Vec<f32> {
+            learnt.places.iter().map(|[sample, at]| slopes[*sample][which][*at]).collect()
+        };
+        let [slopes, weights] = [at(0), at(1)];
+        for (entropy, weight) in entropies.iter().zip(&weights) {
+            sums.entropy += f64::from(*entropy);
+            sums.loss -= f64::from(weight * entropy);
+        }
+
+        let [slopes, weights] = [slopes, weights].map(|x| device::upload(x, on.device()));
+        let of_hidden = learnt.parts(on.vocabulary()).map(|[start, len]| {
+            let part = |x: &Tensor<1>| x.clone().narrow(0, start, len);
+            let hidden = fixed.clone().narrow(0, start, len).autodiff().require_grad();
+            let policy = policy(&leaves, hidden.clone(), temperature);
+            let logprobs = policy.logprob(learnt.tokens.clone().narrow(0, start, len));
+            let loss = logprobs * part(&slopes) - policy.entropy() * part(&weights);
+            let mut found = loss.sum().backward();
+            let of_hidden = hidden.grad_remove(&mut found).expect("tokens follow from it");
+            gradient.add(leaves.gradients(&mut found));
+            of_hidden
+        });
+        let of_hidden = Tensor::cat(of_hidden.collect(), 0);
+        let mut found = (hidden * of_hidden).sum().backward();
+        gradient.add(leaves.gradients(&mut found));
+    }
+}

@@ -1,0 +1,110 @@
+//! The part of a run that one member works off, and a run's games put together from all parts.
+
+use crate::config::{RolloutConfig, TrainConfig};
+use crate::data::Pieces;
+use crate::parallel::{Shards, Team, TeamError};
+use std::ops::Range;
+
+/// What an engine has of a run.
+#[derive(Debug)]
+pub(super) struct Part {
+    /// The groups of games, or the windows of a dataset, in shards, of which some are ours.
+    pub shards: Shards,
+    /// The rollouts of our groups.
+    pub rollout: RolloutConfig,
+    /// Our windows, where the run learns from data.
+    pub data: Option<Pieces>,
+}
+
+impl Part {
+    /// That of this member of `team`, where a minibatch's shards have `least` steps at least.
+    ///
+    /// # Errors
+    /// If there are more members than shards.
+    pub fn new(
+        config: &TrainConfig,
+        data: Option<Pieces>,
+        team: &Team,
+        least: usize,
+    ) -> Result<Self, TeamError> {
+        let items = data.as_ref().map_or(config.rollout.num_groups, Pieces::len);
+        // Devices add up what a member has in one sum, so that shards need not be worth one each.
+        let least = if team.has_devices() { 1 } else { least };
+        let [count, strata] = config.shards(items, least);
+        let shards = team.shards(items, count).with_strata(strata);
+        if team.size() > shards.count() {
+            return Err(TeamError::TooMany { members: team.size(), shards: shards.count() });
+        }
+        let own = shards.own_items();
+        let data = data.map(|data| data.some(own.clone()));
+        let num_groups = if data.is_some() { config.rollout.num_groups } else { own.len() };
+        let rollout = RolloutConfig { num_groups, ..config.rollout.clone() };
+        Ok(Self { shards, rollout, data })
+    }
+}
+
+/// The games of all members, `[env_words, num_groups]`, of which `ours` are a part, `[env_words, our groups]`.
+pub(super) fn all_games(
+    ours: &[u32],
+    num_groups: usize,
+    team: &Team,
+) -> Result<Vec<u32>, TeamError> {
+    let parts = all_parts(ours, team)?;
+    let words = parts.iter().map(Vec::len).sum::<usize>() / num_groups;
+    let word = |w: usize| {
+        parts.iter().flat_map(move |part| {
+            let groups = part.len() / words;
+            part[w * groups..(w + 1) * groups].iter().copied()
+        })
+    };
+    Ok((0..words).flat_map(word).collect())
+}
+
+/// What the model remembers of all games, `[num_groups, memory_size]`, of which `ours` is a part.
+pub(super) fn all_memory(ours: &[f32], team: &Team) -> Result<Vec<f32>, TeamError> {
+    Ok(all_parts(ours, team)?.concat())
+}
+
+fn all_parts<T: bytemuck::Pod>(ours: &[T], team: &Team) -> Result<Vec<Vec<T>>, TeamError> {
+    let parts = team.gather(bytemuck::cast_slice(ours))?;
+    Ok(parts.iter().map(|part| bytemuck::pod_collect_to_vec(part)).collect())
+}
+
+/// Our part, `[env_words, our groups]`, of the games of all, `[env_words, num_groups]`; none of none.
+pub(super) fn own_games(all: &[u32], num_groups: usize, own: &Range<usize>) -> Vec<u32> {
+    all.chunks_exact(num_groups).flat_map(|word| &word[own.clone()]).copied().collect()
+}
+
+/// Our part of what the model remembers of all games, `[num_groups, memory_size]`.
+pub(super) fn own_memory(all: &[f32], num_groups: usize, own: &Range<usize>) -> Vec<f32> {
+    let size = all.len() / num_groups;
+    all[own.start * size..own.end * size].to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn games_are_put_together_as_they_were_taken_apart() {
+        let (words, groups) = (5, 7);
+        let all: Vec<u32> = (0..words * groups).collect();
+        let memory: Vec<f32> = (0..3 * groups).map(|i| i as f32).collect();
+        let groups = groups as usize;
+        let teams = crate::parallel::threads(3, crate::parallel::TIMEOUT);
+        std::thread::scope(|scope| {
+            for team in teams {
+                let (all, memory) = (&all, &memory);
+                scope.spawn(move || {
+                    let own = team.shards(groups, 4).own_items();
+                    let ours = own_games(all, groups, &own);
+                    assert_eq!(ours.len(), 5 * own.len());
+                    assert_eq!(all_games(&ours, groups, &team).unwrap(), *all);
+                    let ours = own_memory(memory, groups, &own);
+                    assert_eq!(all_memory(&ours, &team).unwrap(), *memory);
+                    assert!(all_games(&[], groups, &team).unwrap().is_empty());
+                });
+            }
+        });
+    }
+}

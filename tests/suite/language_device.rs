@@ -1,0 +1,192 @@
+//! Language models on a device do what they do on the CPU.
+
+use crate::support::adapter;
+use burn::tensor::Device;
+use grove::config::TrainConfig;
+use grove::learner::language::{Group, LanguageRule, Sample, gradient, logprobs};
+use grove::model::DecoderShape;
+use grove::model::language::{Adapters, LoraConfig, TokenDecoder};
+use grove::objective::{LossConfig, LossType};
+use grove::rollout::generate::{Completion, Generator, Prompt, Sampling};
+use grove::task;
+use grove::trainer::language::{LanguageConfig, LanguageTrainer, TINY};
+
+/// Burn's tensors in the host's memory, which are a device too, where everything is tried; and an adapter, which
+/// takes its time.
+fn devices() -> Vec<(Device, bool)> {
+    let adapter = adapter().map(|device| (device, false));
+    [Some((Device::flex(), true)), adapter].into_iter().flatten().collect()
+}
+
+/// Decoders of every switch over 40 tokens, with adapters and without.
+fn decoders() -> Vec<TokenDecoder> {
+    let plain = DecoderShape {
+        num_features: 0,
+        num_actions: 40,
+        hidden_size: 16,
+        num_layers: 2,
+        num_heads: 4,
+        num_kv_heads: 2,
+        head_dim: 4,
+        intermediate_size: 24,
+        context: 64,
+        qkv_bias: false,
+        qk_norm: false,
+        tie_word_embeddings: false,
+        rope_theta: 1e4,
+        rope_scaling: None,
+        rms_norm_eps: 1e-6,
+    };
+    let qwen2 = DecoderShape { qkv_bias: true, tie_word_embeddings: true, ..plain.clone() };
+    let qwen3 = DecoderShape { qk_norm: true, num_kv_heads: 1, ..plain.clone() };
+    let wave = |count: usize, rate: f32, scale: f32| -> Vec<f32> {
+        (0..count)
+            .map(|i| (i as f32 * rate + (i as f32 * 0.013).cos() * 9.0).sin() * scale)
+            .collect()
+    };
+    let decoder = |shape: &DecoderShape| {
+        TokenDecoder::new(shape.clone(), wave(shape.num_params(), 0.71, 0.4))
+    };
+    let lora = LoraConfig {
+        target_modules: ["q_proj", "o_proj", "up_proj"].map(str::to_string).to_vec(),
+        ..LoraConfig::new(3)
+    };
+    let adapters = Adapters::fresh(&qwen2, &lora, 7);
+    let adapters = adapters.clone().with_params(wave(adapters.params().len(), 0.43, 0.1));
+    let adapted = decoder(&qwen2).with_adapters(Some(adapters));
+    vec![decoder(&plain), decoder(&qwen2), decoder(&qwen3), adapted]
+}
+
+fn generate(decoder: &TokenDecoder, sampling: &Sampling, slots: usize) -> Vec<Vec<Completion>> {
+    let prompt = |number: u32, count: u32, completions: usize| Prompt {
+        tokens: (0..count).map(|i| (i * i + number * 7 + i) % 40).collect(),
+        completions,
+        key: number,
+    };
+    let prompts = [prompt(1, 9, 4), prompt(2, 1, 4), prompt(3, 17, 4), prompt(4, 5, 2)];
+    Generator { decoder, sampling, slots, stop: None, listener: None }.generate(&prompts)
+}
+
+#[test]
+fn devices_choose_the_tokens_that_the_cpu_does() {
+    let drawn = Sampling { max_new_tokens: 19, stop_tokens: vec![3, 30], ..Sampling::default() };
+    let ways = [
+        Sampling { temperature: 0.0, ..drawn.clone() },
+        Sampling { temperature: 0.7, top_k: 9, top_p: 0.9, ..drawn.clone() },
+        drawn,
+    ];
+    for (device, all) in devices() {
+        for decoder in decoders().into_iter().skip(if all { 0 } else { 2 }) {
+            let there = decoder.clone().with_device(Some(device.clone()));
+            for sampling in &ways {
+                let want = generate(&decoder, sampling, 64);
+                let ended = want.iter().flatten().filter(|one| one.ended).count();
+                assert!(sampling.temperature == 0.0 || (1..14).contains(&ended), "{ended}");
+                for slots in if all { vec![64, 5] } else { vec![64] } {
+                    let got = generate(&there, sampling, slots);
+                    for (got, want) in got.iter().flatten().zip(want.iter().flatten()) {
+                        assert_eq!((&got.tokens, got.ended), (&want.tokens, want.ended));
+                        let near = |a: &[f32], b: &[f32]| {
+                            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-4)
+                        };
+                        assert!(near(&got.logprobs, &want.logprobs), "{got:?} {want:?}");
+                        assert!(near(&got.entropies, &want.entropies), "{got:?} {want:?}");
+                    }
+                    assert_eq!(got.iter().map(Vec::len).collect::<Vec<_>>(), [4, 4, 4, 2]);
+                }
+            }
+        }
+    }
+}
+
+/// Groups of samples of different lengths, some of whose tokens do not count.
+fn groups(by: &TokenDecoder) -> Vec<Group> {
+    let sampling = Sampling { max_new_tokens: 11, stop_tokens: vec![3, 30], ..Sampling::default() };
+    let made = generate(by, &sampling, 64);
+    let sample = |(number, one): (usize, &Completion)| Sample {
+        tokens: one.tokens.clone(),
+        logprobs: one.logprobs.iter().map(|x| x + 0.3 * (number as f32).sin()).collect(),
+        advantage: (number as f32 * 1.3 + 0.5).cos(),
+        mask: (0..one.tokens.len()).map(|at| at == 0 || at % 4 != 1).collect(),
+    };
+    made.iter()
+        .enumerate()
+        .map(|(i, group)| Group {
+            prompt: (0..4 + 3 * i as u32).collect(),
+            samples: group.iter().enumerate().map(sample).collect(),
+        })
+        .collect()
+}
+
+fn rule(loss: LossConfig) -> LanguageRule {
+    let config = TrainConfig::for_game("any");
+    LanguageRule {
+        loss,
+        update: config.update,
+        optimizer: config.optimizer,
+        temperature: 0.9,
+        max_new_tokens: 11,
+    }
+}
+
+#[test]
+fn gradients_on_devices_are_those_of_the_cpu() {
+    for (device, all) in devices() {
+        for (number, decoder) in decoders().into_iter().enumerate().skip(if all { 0 } else { 2 }) {
+            let there = decoder.clone().with_device(Some(device.clone()));
+            let groups = groups(&decoder);
+            let told = logprobs(&decoder, &groups, 0.9);
+            for (got, want) in
+                logprobs(&there, &groups, 0.9).iter().flatten().zip(told.iter().flatten())
+            {
+                assert_eq!(got.len(), want.len());
+                assert!(
+                    got.iter().zip(want).all(|(a, b)| (a - b).abs() < 1e-4),
+                    "{got:?} {want:?}"
+                );
+            }
+            for loss_type in LossType::ALL.iter().take(if all { usize::MAX } else { 1 }) {
+                let mut loss = LossConfig { loss_type: *loss_type, ..LossConfig::new() };
+                (loss.kl_coef, loss.dual_clip) = (0.2, 3.0);
+                let (rule, references) = (rule(loss), Some(&told[..]));
+                let want = gradient(&decoder, &rule, &groups, references, 0.1);
+                let got = gradient(&there, &rule, &groups, references, 0.1);
+                assert_eq!(got.len(), want.len());
+                let length =
+                    |x: &[f32]| x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+                let off: Vec<f32> = got.iter().zip(&want).map(|(a, b)| a - b).collect();
+                let off = length(&off) / length(&want);
+                assert!(length(&want) > 0.0 && off < 1e-5, "{number} {loss_type}: off by {off}");
+            }
+        }
+    }
+}
+
+/// A tiny model that sorts, on a device or on the CPU.
+fn tiny(device: Option<Device>, fit: u32) -> LanguageTrainer {
+    let found = task::find("sort").unwrap();
+    let task = (found.open)((found.defaults)()).unwrap();
+    let mut config = LanguageConfig::for_model(TINY);
+    (config.iterations, config.fit.iterations) = (8, fit);
+    (config.generation.num_prompts, config.generation.group_size) = (8, 4);
+    LanguageTrainer::new(task, config, None).unwrap().on(device).unwrap()
+}
+
+#[test]
+fn a_run_begins_on_a_device_as_on_the_cpu() {
+    let Some(device) = adapter() else { return };
+    let [mut here, mut there] = [tiny(None, 0), tiny(Some(device.clone()), 0)];
+    let [(record, want), (other, got)] = [&mut here, &mut there].map(|run| run.iterate().unwrap());
+    assert_eq!(want.len(), 32);
+    for (got, want) in got.iter().zip(&want) {
+        assert_eq!((&got.tokens, got.reward), (&want.tokens, want.reward));
+    }
+    let off = (other.grad_norm - record.grad_norm).abs() / record.grad_norm;
+    assert!(off < 1e-4, "{} instead of {}", other.grad_norm, record.grad_norm);
+    assert!(other.first_ratio_distance < 1e-4, "{}", other.first_ratio_distance);
+
+    // It learns: texts that it is shown become likelier.
+    let mut shown = tiny(Some(device), 8);
+    let losses: Vec<f64> = (0..8).map(|_| shown.iterate().unwrap().0.loss).collect();
+    assert!(losses[7] < 0.9 * losses[0], "{losses:?}");
+}

@@ -1,0 +1,268 @@
+//! Runs of language models that several members share: whoever they are, the bytes are the same.
+
+use crate::members::{assert_same_runs, cpus, on_ranks, params};
+use crate::support::{adapter, json, kind, refusal, stderr};
+use grove::parallel::{TIMEOUT, threads};
+use grove::task::{Completion, Part, Prompt, Rewards, Split, Task, TaskError, find};
+use grove::trainer::language::{LanguageConfig, LanguageRecord, LanguageTrainer};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use tempfile::TempDir;
+
+/// A run of two iterations that imitate and four with rewards, of a tiny model, in a second.
+const SMALL: [&str; 11] = [
+    "hidden_size=16",
+    "num_layers=1",
+    "num_heads=2",
+    "num_kv_heads=1",
+    "intermediate_size=24",
+    "num_prompts=6",
+    "group_size=3",
+    "fit.iterations=2",
+    "eval_every=3",
+    "save_every=2",
+    "eval_episodes=9",
+];
+
+/// Words of a command with a run directory, devices and settings.
+fn words<'a>(
+    command: &[&'a str],
+    [dir, devices]: [&'a str; 2],
+    settings: &[&'a str],
+) -> Vec<&'a str> {
+    let mut all = command.to_vec();
+    all.extend(["--json", "--run-dir", dir, "--device", devices]);
+    SMALL.iter().chain(settings).for_each(|set| all.extend(["--set", set]));
+    all
+}
+
+fn assert_same(folder: &Path, a: &str, b: &str) {
+    assert_same_runs(folder, a, b);
+    let made = |run: &str| fs::read(folder.join(run).join("completions.jsonl")).unwrap();
+    assert!(made(a) == made(b), "{a} and {b} have other completions");
+}
+
+/// Sums with their answers.
+fn sums(folder: &Path) {
+    let line = |i: usize| {
+        let (a, b) = (i % 7, i / 7);
+        format!("{{\"prompt\": \"{a}+{b}=\", \"solution\": \"{}\"}}\n", a + b)
+    };
+    fs::write(folder.join("sums.jsonl"), (0..49).map(line).collect::<String>()).unwrap();
+}
+
+#[test]
+fn any_number_of_members_gives_the_same_bytes() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    sums(folder);
+    let sort = ["train", "sort", "--model", "tiny", "--iterations", "6"];
+    let kl = ["sort.length=3", "kl_coef=0.05", "entropy_coef=0.01", "resample=1"];
+    let steps =
+        ["sort.length=3", "num_minibatches=2", "update_epochs=2", "top_entropy_quantile=0.5"];
+    // Five shards are not the same for all of two to four.
+    let adapted = ["sort.length=3", "lora.r=2", "num_shards=5", "fit.iterations=0"];
+    let adapt = ["train", "sort", "--model", "kl-1-cpu/model", "--iterations", "6"];
+    let texts = ["fit", "sums.jsonl", "--model", "tiny", "--iterations", "6"];
+    let none = ["fit.iterations=0", "num_shards=4"];
+    for (name, command, settings, numbers) in [
+        ("kl", &sort[..], &kl[..], [1, 2].as_slice()),
+        ("steps", &sort, &steps, &[2]),
+        ("lora", &adapt, &adapted, &[2]),
+        ("fit", &texts, &none, &[2]),
+    ] {
+        for number in numbers {
+            let number = number.to_string();
+            for members in 1..=4 {
+                let devices = cpus(members);
+                let dir = format!("{name}-{number}-{devices}");
+                let threads = [command, &["--threads", &number]].concat();
+                json(folder, &words(&threads, [&dir, &devices], settings));
+                assert_same(folder, &format!("{name}-{}-cpu", numbers[0]), &dir);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_large_model_is_shared_where_there_is_memory_for_it() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let sort = ["train", "sort", "--model", "tiny", "--iterations", "3"];
+    // 4.9 million parameters.
+    let mut large = vec!["hidden_size=256", "num_layers=5", "intermediate_size=1024"];
+    large.extend(["sort.length=3", "fit.iterations=1"]);
+    let text = refusal(folder, &words(&sort, ["run", "cpu,cpu"], &large));
+    assert!(text.contains("1 shards, too few for 2 members"), "{text}");
+    large.push("num_shards=3");
+    for (dir, devices) in [("one", "cpu"), ("two", "cpu,cpu")] {
+        json(folder, &words(&sort, [dir, devices], &large));
+    }
+    assert_same(folder, "one", "two");
+}
+
+#[test]
+fn a_run_goes_on_with_other_members() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let sort = ["train", "sort", "--model", "tiny", "--iterations", "6"];
+    let more = ["sort.length=3", "kl_coef=0.05"];
+    json(folder, &words(&sort, ["whole", "cpu"], &more));
+    for (dir, first, then) in [("joined", "cpu,cpu", "cpu"), ("split", "cpu", "cpu,cpu")] {
+        json(folder, &words(&sort, [dir, first], &more));
+        fs::remove_dir_all(folder.join(dir).join("checkpoints/00000006")).unwrap();
+        let resume = ["train", "--resume", "--run-dir", dir, "--device", then, "--json"];
+        assert_eq!(json(folder, &resume)["iteration"], 6);
+        assert_same(folder, "whole", dir);
+    }
+}
+
+#[test]
+fn members_that_do_not_fit_are_refused() {
+    let folder = TempDir::new().unwrap();
+    let sort = ["train", "sort", "--model", "tiny", "--iterations", "6"];
+    for (devices, settings, why) in [
+        (cpus(7), &[][..], "6 shards, too few for 7 members"),
+        (cpus(3), &["num_shards=2"], "2 shards, too few for 3 members"),
+    ] {
+        let text = refusal(folder.path(), &words(&sort, ["run", &devices], settings));
+        assert!(text.contains(why), "{text}");
+    }
+    assert!(!folder.path().join("run").exists(), "nothing is left behind");
+}
+
+#[test]
+fn the_cpu_and_a_device_share_a_run() {
+    if adapter().is_none() {
+        return;
+    }
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let sort = ["train", "sort", "--model", "tiny", "--iterations", "4"];
+    let weights = ["one", "two"].map(|dir| {
+        let devices = if dir == "one" { "cpu" } else { &format!("cpu,{}", kind()) };
+        json(folder, &words(&sort, [dir, devices], &["sort.length=3"]));
+        params(folder, dir, 4)
+    });
+    let [one, two] = weights;
+    let length = |x: &mut dyn Iterator<Item = f32>| x.map(|x| f64::from(x * x)).sum::<f64>().sqrt();
+    let off = length(&mut one.iter().zip(&two).map(|(a, b)| a - b));
+    let off = off / length(&mut one.iter().copied());
+    assert!(one.len() == two.len() && off < 1e-4, "off by {off}");
+}
+
+/// A task whose verifier fails at a member.
+struct Failing {
+    task: Arc<dyn Task>,
+    fails: bool,
+}
+
+impl Task for Failing {
+    fn name(&self) -> &str {
+        self.task.name()
+    }
+
+    fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
+        self.task.prompt(split, index)
+    }
+
+    fn parts(&self) -> &[Part] {
+        self.task.parts()
+    }
+
+    fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
+        match self.fails {
+            true => Err(TaskError::Verifier("it has broken".to_string())),
+            false => self.task.verify(completions),
+        }
+    }
+
+    fn alphabet(&self) -> Option<String> {
+        self.task.alphabet()
+    }
+
+    fn solution(&self, prompt: &Prompt) -> Option<String> {
+        self.task.solution(prompt)
+    }
+
+    fn max_new_tokens(&self) -> usize {
+        self.task.max_new_tokens()
+    }
+}
+
+/// What three members' iterations came to, by rank; at rank 1 the verifier may fail.
+fn three(fails: bool) -> Vec<Result<Vec<LanguageRecord>, String>> {
+    let mut config = LanguageConfig::for_model("tiny");
+    config.model.tiny.hidden_size = 16;
+    config.model.tiny.num_layers = 1;
+    (config.iterations, config.fit.iterations) = (3, 1);
+    let sort = find("sort").unwrap();
+    let task = (sort.open)((sort.defaults)()).unwrap();
+    std::thread::scope(|scope| {
+        let (config, task) = (&config, &task);
+        let run = |team: grove::parallel::Team| {
+            let task = Failing { task: task.clone(), fails: fails && team.rank() == 1 };
+            let trainer =
+                LanguageTrainer::with_team(Arc::new(task), config.clone(), None, team.clone());
+            let mut trainer = trainer.unwrap();
+            let all = (0..3).map(|_| trainer.iterate().map(|(record, _)| record));
+            all.collect::<Result<_, _>>().map_err(|error| error.to_string())
+        };
+        let members: Vec<_> =
+            threads(3, TIMEOUT).into_iter().map(|team| scope.spawn(move || run(team))).collect();
+        members.into_iter().map(|member| member.join().unwrap()).collect()
+    })
+}
+
+#[test]
+fn a_verifier_that_fails_at_one_member_ends_all() {
+    for ended in three(true) {
+        let error = ended.unwrap_err();
+        assert!(
+            error.starts_with("rank 1 cannot go on:") && error.contains("it has broken"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn what_members_tell_each_other_is_told() {
+    let all = three(false).into_iter().map(Result::unwrap).collect::<Vec<_>>();
+    for records in &all {
+        for (record, first) in records.iter().zip(&all[0]) {
+            let told = record.reduction.expect("there are three members");
+            assert_eq!(told.members, 3);
+            assert!(told.bytes > 0 && told.seconds > 0.0 && told.imbalance >= 0.0);
+            // Of texts that are shown nothing needs to be told.
+            assert!(record.fit == (told.other_bytes < 4096), "{told:?}");
+            // What was learnt is the same.
+            assert_eq!((record.loss, record.grad_norm), (first.loss, first.grad_norm));
+            assert_eq!(record.rewards, first.rewards);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs mpirun, and a program with the feature `mpi` that GROVE_MPI names"]
+fn ranks_give_the_same_bytes_as_one_process() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    sums(folder);
+    let sort = ["train", "sort", "--model", "tiny", "--iterations", "6"];
+    let texts = ["fit", "sums.jsonl", "--model", "tiny", "--iterations", "6"];
+    for (name, command, settings) in [
+        ("sort", &sort, &["sort.length=3", "kl_coef=0.05"][..]),
+        ("fit", &texts, &["fit.iterations=0"]),
+    ] {
+        json(folder, &words(command, [&format!("{name}-1"), "cpu"], settings));
+        for ranks in [1, 2, 3, 4] {
+            let dir = format!("{name}-{ranks}-ranks");
+            let output = on_ranks(folder, ranks, &words(command, [&dir, "cpu"], settings));
+            assert!(output.status.success(), "{}", stderr(&output));
+            let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert_eq!(report["iteration"], 6, "only the first rank speaks");
+            assert_same(folder, &format!("{name}-1"), &dir);
+        }
+    }
+}

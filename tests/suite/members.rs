@@ -1,0 +1,417 @@
+//! Runs that several members share: whoever they are, the bytes are the same, and who fails is named.
+//!
+//! Members are threads here. The processes of MPI need `mpirun` and a program that was built with the feature
+//! `mpi`, which `GROVE_MPI` names: those tests are ignored unless they are asked for.
+
+use crate::support::{assert_same_files, grove, json, refusal, stderr, train};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Devices for so many members on the CPU.
+pub fn cpus(members: usize) -> String {
+    vec!["cpu"; members].join(",")
+}
+
+/// Arguments of a run of 16 groups on these devices, with a branch and a reference policy to share too.
+fn shared<'a>(game: &'a str, dir: &'a str, devices: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let all = ["--set", "num_groups=16", "--set", "kl_coef=0.01", "--set", "eval_every=4"];
+    let mut arguments = vec!["train", game, "--run-dir", dir, "--json", "--device", devices];
+    arguments.extend(all);
+    arguments.extend(["--set", "eval_episodes=50"]);
+    if !more.contains(&"--iterations") {
+        arguments.extend(["--iterations", "8"]);
+    }
+    arguments.extend(more);
+    arguments
+}
+
+/// Checks that two runs in a folder have saved the same.
+pub fn assert_same_runs(folder: &Path, a: &str, b: &str) {
+    for part in ["checkpoints", "best"] {
+        assert_same_files(&folder.join(a).join(part), &folder.join(b).join(part));
+    }
+}
+
+#[test]
+fn any_number_of_members_gives_the_same_bytes() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let more = ["--set", "num_minibatches=1", "--set", "num_groups=64"];
+    let general = [&["--engine", "general"][..], &more].concat();
+    let decoder = ["--set", "policy.kind=decoder", "--set", "kl_coef=0"];
+    let decoder = [&decoder[..], &["--set", "num_groups=32"]].concat();
+    for (name, game, more) in [
+        ("fast", "fruit", &["--set", "num_minibatches=2"][..]),
+        ("masked", "breakout", &["--set", "num_minibatches=4"]),
+        ("gru", "recall", &["--set", "num_shards=5", "--set", "num_groups=64"]),
+        ("general", "catch", &general),
+        ("decoder", "recall", &decoder),
+    ] {
+        json(folder, &shared(game, &format!("{name}-1"), "cpu", more));
+        for members in [2, 3, 4] {
+            let (dir, devices) = (format!("{name}-{members}"), cpus(members));
+            json(folder, &shared(game, &dir, &devices, more));
+            assert_same_runs(folder, &format!("{name}-1"), &dir);
+        }
+    }
+}
+
+#[test]
+fn a_run_goes_on_with_other_members() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    json(folder, &shared("catch", "whole", "cpu", &["--set", "save_every=5"]));
+    for (dir, first, then) in [("joined", cpus(4), cpus(1)), ("split", cpus(1), cpus(3))] {
+        // A schedule that ends with the eighth, and a run that is interrupted at the fifth.
+        let more = ["--set", "save_every=5"];
+        json(folder, &shared("catch", dir, &first, &more));
+        fs::remove_dir_all(folder.join(dir).join("checkpoints/00000008")).unwrap();
+        let resume = ["train", "--resume", "--run-dir", dir, "--device", &then, "--json"];
+        assert_eq!(json(folder, &resume)["iteration"], 8);
+        let last = |dir: &str| folder.join(dir).join("checkpoints/00000008");
+        assert_same_files(&last("whole"), &last(dir));
+    }
+}
+
+#[test]
+fn demonstrations_are_shared_too() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let demo = ["demo", "fruit", "--player", "planner", "--episodes", "60", "--out", "shown"];
+    assert!(grove(folder, &demo).status.success());
+    let fit = |dir: &str, devices: &str, more: &[&str]| {
+        let all = ["fit", "shown", "--run-dir", dir, "--device", devices, "--json"];
+        let few = ["--iterations", "6", "--set", "num_minibatches=5"];
+        json(folder, &[&all[..], &few, more].concat())
+    };
+    let gru = ["--set", "policy.kind=gru", "--set", "data.window=20"];
+    for (name, more) in [("mlp", &[][..]), ("gru", &gru)] {
+        // Those that are streamed are read by each member for itself.
+        let streamed =
+            [more, &["--set", "data.resident_mb=1", "--set", "data.batch_size=256"]].concat();
+        let alone = fit(&format!("{name}-1"), "cpu", more);
+        for (way, more) in [("resident", more), ("streamed", &streamed)] {
+            let dir = format!("{name}-{way}");
+            let report = fit(&dir, "cpu,cpu", more);
+            assert_eq!(report["held_out"], alone["held_out"], "{name}, {way}");
+            // The file of the weights tells the settings, which differ.
+            let alone = params(folder, &format!("{name}-1"), 6);
+            assert!(params(folder, &dir, 6) == alone, "{name}, {way}");
+        }
+    }
+}
+
+#[test]
+fn what_members_tell_each_other_is_told() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let one = ["--set", "num_minibatches=1", "--set", "update_epochs=1", "--set", "kl_coef=0"];
+    json(folder, &shared("fruit", "run", &cpus(4), &one));
+    let text = fs::read_to_string(folder.join("run/metrics.jsonl")).unwrap();
+    for line in text.lines() {
+        let record: grove::metrics::IterationRecord = serde_json::from_str(line).unwrap();
+        let told = record.reduction.expect("there are four members");
+        assert_eq!(told.members, 4);
+        // 16 features, two layers of 64, 3 actions.
+        let params = 16 * 64 + 64 + 64 * 64 + 64 + 64 * 3 + 3;
+        let bound = params as f64 * 4.0 * 2.0 * 3.0 / 4.0;
+        assert!((told.bytes as f64 - bound).abs() <= 16.0, "{} instead of {bound}", told.bytes);
+        assert!(told.other_bytes <= 4096, "{}", told.other_bytes);
+        assert!(told.seconds > 0.0 && told.seconds < record.seconds.total);
+        assert!(told.imbalance >= 0.0);
+    }
+    let text = fs::read_to_string(folder.join("run/run.json")).unwrap();
+    assert!(!text.is_empty());
+    json(folder, &shared("fruit", "alone", "cpu", &one));
+    let text = fs::read_to_string(folder.join("alone/metrics.jsonl")).unwrap();
+    assert!(!text.contains("reduction"), "one member has nobody to tell");
+}
+
+/// The parameters in a run's last checkpoint.
+pub fn params(folder: &Path, dir: &str, iterations: u32) -> Vec<f32> {
+    let file = format!("{dir}/checkpoints/{iterations:08}/weights.safetensors");
+    let bytes = fs::read(folder.join(file)).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let mut names = tensors.names();
+    names.sort_unstable();
+    let values = names.iter().flat_map(|name| {
+        let (chunks, _) = tensors.tensor(name).unwrap().data().as_chunks::<4>();
+        chunks.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect::<Vec<_>>()
+    });
+    values.collect()
+}
+
+#[test]
+fn devices_share_a_run_and_come_to_what_one_does() {
+    if crate::support::adapter().is_none() {
+        return;
+    }
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let small = ["--set", "hidden=[16]", "--set", "num_steps=12", "--set", "learn_steps=7"];
+    let more = [&small[..], &["--set", "num_groups=6", "--set", "num_minibatches=2"]].concat();
+    let more = [&more[..], &["--set", "update_epochs=1", "--set", "eval_every=100"]].concat();
+    let run = |dir: &str, game: &str, devices: &str, more: &[&str]| {
+        let all = ["train", game, "--run-dir", dir, "--json", "--device", devices];
+        json(folder, &[&all[..], &["--iterations", "3"], more].concat());
+        params(folder, dir, 3)
+    };
+    let gru = ["--set", "policy.kind=gru", "--set", "hidden=[8, 8]", "--set", "num_steps=8"];
+    let gru = [&gru[..], &["--set", "learn_steps=8", "--set", "num_groups=64"]].concat();
+    let gru = [&gru[..], &["--set", "recall.steps=4"]].concat();
+    for (name, game, more) in [("fused", "catch", &more), ("gru", "recall", &gru)] {
+        let one = run(&format!("{name}-one"), game, "wgpu:0", more);
+        let size = one.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+        let metrics = folder.join(format!("{name}-one/metrics.jsonl"));
+        for line in fs::read_to_string(metrics).unwrap().lines() {
+            let record: grove::metrics::IterationRecord = serde_json::from_str(line).unwrap();
+            assert!(record.grad_norm > 1e-4, "{name} learns: {line}");
+        }
+        for devices in ["wgpu:0,wgpu:0", "wgpu:0,cpu"] {
+            let shared = run(&format!("{name}-{devices}"), game, devices, more);
+            let off: f64 = one.iter().zip(&shared).map(|(a, b)| f64::from(a - b).powi(2)).sum();
+            assert!(off.sqrt() <= 1e-5 * size, "{name} on {devices}: {}", off.sqrt() / size);
+        }
+        let note =
+            fs::read_to_string(folder.join(format!("{name}-wgpu:0,wgpu:0/run.json"))).unwrap();
+        assert_eq!(note.contains("fused"), name == "fused", "{note}");
+    }
+}
+
+#[test]
+fn too_many_members_are_refused() {
+    let folder = TempDir::new().unwrap();
+    let devices = cpus(5);
+    let more = ["--set", "num_shards=4"];
+    let text = refusal(folder.path(), &shared("catch", "run", &devices, &more));
+    assert!(text.contains("4 shards, too few for 5 members"), "{text}");
+    let text = refusal(folder.path(), &shared("catch", "run", "cpu,nonsense", &[]));
+    assert!(text.contains("unknown device `nonsense`"), "{text}");
+    assert!(!folder.path().join("run").exists(), "nothing is left behind");
+}
+
+#[test]
+fn one_member_tries_a_run_out() {
+    let folder = TempDir::new().unwrap();
+    for what in ["catch", "sort"] {
+        let text = refusal(folder.path(), &["train", what, "--dry-run", "--device", "cpu,cpu"]);
+        assert!(text.contains("--dry-run tries a run with one member"), "{text}");
+    }
+}
+
+#[test]
+fn a_program_without_mpi_is_not_started_several_times() {
+    let output = Command::new(env!("CARGO_BIN_EXE_grove"))
+        .args(["train", "catch"])
+        .env("OMPI_COMM_WORLD_SIZE", "3")
+        .current_dir(TempDir::new().unwrap().path())
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let text = stderr(&output);
+    assert!(text.contains("MPI has started 3 processes, but this program was built"), "{text}");
+}
+
+/// The program that speaks MPI.
+fn program() -> PathBuf {
+    std::env::var_os("GROVE_MPI").expect("GROVE_MPI names a program with the feature `mpi`").into()
+}
+
+fn mpirun(folder: &Path, ranks: usize) -> Command {
+    let mut command = Command::new("mpirun");
+    command
+        .args(["--allow-run-as-root", "--oversubscribe", "-n", &ranks.to_string()])
+        .arg(program())
+        .current_dir(folder);
+    command
+}
+
+/// What so many processes do with these arguments.
+pub fn on_ranks(folder: &Path, ranks: usize, arguments: &[&str]) -> Output {
+    mpirun(folder, ranks).args(arguments).output().expect("mpirun is there")
+}
+
+#[test]
+#[ignore = "needs mpirun, and a program with the feature `mpi` that GROVE_MPI names"]
+fn ranks_give_the_same_bytes_as_one_process() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let demo = ["demo", "fruit", "--player", "planner", "--episodes", "60", "--out", "shown"];
+    assert!(grove(folder, &demo).status.success());
+    let fit = ["fit", "shown", "--json", "--device", "cpu", "--iterations", "50", "--run-dir"];
+    for name in ["fruit", "recall", "fit"] {
+        let run = |dir| match name {
+            "fit" => [&fit[..], &[dir]].concat(),
+            game => shared(game, dir, "cpu", &["--iterations", "50", "--set", "num_groups=64"]),
+        };
+        for (dir, threads) in [("one", "1"), ("two", "2")] {
+            json(folder, &[&run(dir)[..], &["--threads", threads]].concat());
+        }
+        assert_same_runs(folder, "one", "two");
+        for (ranks, dir) in [(1, "1-rank"), (2, "2-ranks"), (3, "3-ranks"), (4, "4-ranks")] {
+            let output = on_ranks(folder, ranks, &run(dir));
+            assert!(output.status.success(), "{}", stderr(&output));
+            let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+            assert_eq!(report["iteration"], 50, "only the first rank speaks");
+            assert_same_runs(folder, "one", dir);
+        }
+        for dir in ["one", "two", "1-rank", "2-ranks", "3-ranks", "4-ranks"] {
+            fs::remove_dir_all(folder.join(dir)).unwrap();
+        }
+    }
+}
+
+/// The processes that a process has started, and those that they have.
+fn below(parent: u32) -> Vec<u32> {
+    let pgrep = Command::new("pgrep").args(["-P", &parent.to_string()]).output().unwrap();
+    let text = String::from_utf8(pgrep.stdout).unwrap();
+    let children: Vec<u32> = text.lines().map(|line| line.parse().unwrap()).collect();
+    children.into_iter().flat_map(|child| [vec![child], below(child)].concat()).collect()
+}
+
+/// The ranks that `mpirun` has started.
+fn ranks(mpirun: &Child) -> Vec<u32> {
+    let name = program().file_name().unwrap().to_string_lossy().into_owned();
+    let is_rank = |process: &u32| {
+        let name_of = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+        // Of which the system keeps 15 letters.
+        name.starts_with(name_of.trim()) && !name_of.trim().is_empty()
+    };
+    let mut ranks: Vec<u32> = below(mpirun.id()).into_iter().filter(is_rank).collect();
+    ranks.sort_unstable();
+    ranks
+}
+
+fn lines(metrics: &Path) -> usize {
+    fs::read_to_string(metrics).map_or(0, |text| text.lines().count())
+}
+
+/// Settings of a run that three ranks can share, and end as they like.
+const MANY: [&str; 4] = ["--set", "num_groups=64", "--set", "save_every=20"];
+
+/// A run of three ranks once it has done so many iterations.
+fn under_way(folder: &Path, dir: &str, iterations: usize, more: &[&str]) -> Child {
+    let all = [&MANY, more].concat();
+    let mut child = mpirun(folder, 3)
+        .args(shared("fruit", dir, "cpu", &all))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let started = Instant::now();
+    while lines(&folder.join(dir).join("metrics.jsonl")) < iterations {
+        assert!(started.elapsed().as_secs() < 60, "no metrics are written");
+        assert!(child.try_wait().unwrap().is_none(), "it ended before its time");
+        sleep(Duration::from_millis(3));
+    }
+    child
+}
+
+fn signal(process: u32, name: &str) {
+    let kill = Command::new("kill").args([name, &process.to_string()]).status().unwrap();
+    assert!(kill.success());
+}
+
+#[test]
+#[ignore = "needs mpirun, and a program with the feature `mpi` that GROVE_MPI names"]
+fn a_rank_that_is_killed_ends_all_and_nothing_is_lost() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let all = [&MANY[..], &["--iterations", "400"]].concat();
+    json(folder, &shared("fruit", "whole", "cpu", &all));
+    for round in 0..20 {
+        let dir = format!("broken-{round}");
+        // Moments that no clock has chosen: after some iterations and a bit.
+        let child = under_way(folder, &dir, 21 + round * 7 % 40, &["--iterations", "400"]);
+        sleep(Duration::from_micros((round * 977 % 7000) as u64));
+        signal(ranks(&child)[round % 3], "-KILL");
+        let killed = Instant::now();
+        let output = child.wait_with_output().unwrap();
+        assert!(killed.elapsed().as_secs() < 15, "round {round} took {:?}", killed.elapsed());
+        assert!(!output.status.success());
+        assert!(stderr(&output).contains(&format!("rank {}", round % 3)), "{}", stderr(&output));
+        let resume = ["train", "--resume", "--run-dir", &dir, "--device", "cpu", "--json"];
+        assert_eq!(json(folder, &resume)["iteration"], 400, "round {round}");
+        let last = |dir: &str| folder.join(dir).join("checkpoints/00000400");
+        assert_same_files(&last("whole"), &last(&dir));
+        fs::remove_dir_all(folder.join(&dir)).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "needs mpirun, and a program with the feature `mpi` that GROVE_MPI names"]
+fn a_rank_that_is_stopped_is_named() {
+    let folder = TempDir::new().unwrap();
+    for stopped in [0, 2] {
+        let dir = format!("stopped-{stopped}");
+        let child = under_way(folder.path(), &dir, 3, &["--timeout", "2", "--iterations", "4000"]);
+        signal(ranks(&child)[stopped], "-STOP");
+        let started = Instant::now();
+        let output = child.wait_with_output().unwrap();
+        assert!(started.elapsed().as_secs() < 15, "{:?}", started.elapsed());
+        assert!(!output.status.success());
+        let sentence = format!("rank {stopped} has not answered for 2 s");
+        assert_eq!(stderr(&output).matches(&sentence).count(), 1, "{}", stderr(&output));
+    }
+}
+
+#[test]
+#[ignore = "needs mpirun, and a program with the feature `mpi` that GROVE_MPI names"]
+fn ctrl_c_saves_the_run_of_all_ranks() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let child = under_way(folder, "run", 5, &["--iterations", "4000"]);
+    signal(child.id(), "-INT");
+    child.wait_with_output().unwrap();
+    let done = lines(&folder.join("run/metrics.jsonl"));
+    assert!((5..4000).contains(&done), "{done}");
+    let saved = folder.join(format!("run/checkpoints/{done:08}"));
+    assert!(saved.is_dir(), "the iteration under way is finished and saved");
+}
+
+#[test]
+#[ignore = "needs mpirun, and a program with the feature `mpi` that GROVE_MPI names"]
+fn ranks_that_differ_are_refused_by_name() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let seeds = ["1", "2"].map(|seed| shared("catch", "run", "cpu", &["--seed", seed]).join(" "));
+    let program = program();
+    let parts = seeds.map(|arguments| format!("-n 1 {} {arguments}", program.display()));
+    let words = format!("--allow-run-as-root --oversubscribe {}", parts.join(" : "));
+    let output =
+        Command::new("mpirun").args(words.split(' ')).current_dir(folder).output().unwrap();
+    assert!(!output.status.success());
+    let text = stderr(&output);
+    assert!(
+        text.contains("rank 1 has another setting than rank 0: seed = 2, not seed = 1"),
+        "{text}"
+    );
+    assert!(!folder.join("run").exists());
+    // What fails at the first rank alone ends all.
+    fs::create_dir(folder.join("taken")).unwrap();
+    let output = on_ranks(folder, 3, &train("catch", "taken", &[]));
+    assert!(!output.status.success());
+    assert_eq!(stderr(&output).matches("the run directory taken exists").count(), 1);
+    // The same folder has other demonstrations on another machine.
+    for (dir, episodes) in [("shown", "60"), ("others", "61")] {
+        let demo = ["demo", "fruit", "--player", "planner", "--episodes", episodes, "--out", dir];
+        assert!(grove(folder, &demo).status.success());
+    }
+    let fit = format!("{} fit shown --run-dir run --device cpu", program.display());
+    let elsewhere = format!("mount --bind others shown && exec {fit}");
+    let words = format!("--allow-run-as-root --oversubscribe -n 1 {fit} : -n 1 unshare -m sh -c");
+    let output = Command::new("mpirun")
+        .args(words.split(' '))
+        .arg(&elsewhere)
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    let text = stderr(&output);
+    assert!(text.contains("rank 1 has another dataset than rank 0:"), "{text}");
+    assert!(!folder.join("run").exists());
+}
