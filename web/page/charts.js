@@ -51,7 +51,8 @@ export class Charts {
     this.charts = charts.map((what) => new Chart(this, what));
     holder.append(...this.charts.map(({ figure }) => figure));
     const dark = matchMedia("(prefers-color-scheme: dark)");
-    dark.addEventListener("change", () => { this.colours = undefined; this.touch(); });
+    this.colours = new Map();
+    dark.addEventListener("change", () => { this.colours.clear(); this.touch(); });
     this.touch();
   }
 
@@ -103,9 +104,10 @@ export class Charts {
     this.later();
   }
 
+  /** A colour of page.css; asked for once, since the answer has the browser lay out the page. */
   colour(name) {
-    if (!this.colours) this.colours = getComputedStyle(document.documentElement);
-    return this.colours.getPropertyValue(`--${name}`).trim();
+    if (!this.colours.has(name)) this.colours.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
+    return this.colours.get(name);
   }
 }
 
@@ -121,7 +123,12 @@ class Chart {
       this.note = make("p", { className: "hint", hidden: true, textContent: "Near zero is normal: advantages have mean zero." });
       this.figure.append(this.note);
     }
-    new ResizeObserver(() => { this.dirty = this.urgent = true; all.later(); }).observe(this.canvas);
+    this.size = [0, 0];
+    new ResizeObserver(([{ contentRect: { width, height } }]) => {
+      this.size = [width, height];
+      this.dirty = this.urgent = true;
+      all.later();
+    }).observe(this.canvas);
     for (const kind of ["pointermove", "pointerdown"]) this.canvas.addEventListener(kind, (event) => this.point(event));
     this.canvas.addEventListener("blur", () => all.choose(undefined));
     // What the keys have chosen stays where the page only moves under a pointer.
@@ -150,20 +157,23 @@ class Chart {
 
   draw(now) {
     Object.assign(this, { drawn: now, dirty: false, urgent: false });
-    const [width, height] = [this.canvas.clientWidth, this.canvas.clientHeight];
+    const [width, height] = this.size;
     const ratio = window.devicePixelRatio;
-    [this.canvas.width, this.canvas.height] = [Math.round(width * ratio), Math.round(height * ratio)];
+    const pixels = [width, height].map((side) => Math.round(side * ratio));
     const { lines, dots, mean } = this.all.curves.of(this.key);
     const points = [...lines.flat(), ...dots];
     if (width === 0 || points.length === 0) {
       this.from = undefined;
+      [this.canvas.width, this.canvas.height] = pixels; // which clears it
       write(this.output, "");
       this.canvas.ariaLabel = `${this.title}: nothing yet`;
       return;
     }
     // Drawn by the CPU: the GPU has other work while it trains.
     const context = this.canvas.getContext("2d", { willReadFrequently: true });
-    context.scale(ratio, ratio);
+    if (this.canvas.width !== pixels[0] || this.canvas.height !== pixels[1]) [this.canvas.width, this.canvas.height] = pixels;
+    context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    context.clearRect(0, 0, width, height);
     this.frame(width, height, points, context);
     this.curves(context, lines, dots, mean);
     this.say(mean, dots);
@@ -251,7 +261,7 @@ class Chart {
     };
     context.save();
     context.beginPath();
-    context.rect(this.x(this.first) - 4, 0, this.canvas.clientWidth, this.bottom);
+    context.rect(this.x(this.first) - 4, 0, this.size[0], this.bottom);
     context.clip();
     context.lineJoin = "round";
     if (lines.length > 1) {

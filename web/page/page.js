@@ -77,28 +77,32 @@ function put(file) {
   const policy = new Policy(file);
   const about = JSON.parse(policy.about());
   const same = view.about?.env === about.env && goOnWith(policy);
-  if (!same) {
-    view.show?.take_over(false);
-    mine.collect(view.show);
-    const show = new Show(policy, view.seed, view.games);
-    show.set_sampled(view.sampled);
-    if (takeover.on) show.take_over(true);
-    view.show?.free();
-    view.show = show;
-    player.rewind();
-    beside.end();
-  }
+  if (!same) present(policy);
   view.policy?.free();
   Object.assign(view, { policy, about });
   panel.policy(about);
+  player.touch();
+  if (same) return; // the page has its shape, and its words are right
   shape();
   tick();
-  $("stage").querySelector(".canvas canvas")?.setAttribute("aria-label", `${about.title}, played by the agent`);
+  stage.name(`${about.title}, played by the agent`);
   lab.game(about.env);
   mine.game(about.env, about.settings);
   beside.game(about.env);
-  player.touch();
   remember();
+}
+
+/** Games of another kind begin. */
+function present(policy) {
+  view.show?.take_over(false);
+  mine.collect(view.show);
+  const show = new Show(policy, view.seed, view.games);
+  show.set_sampled(view.sampled);
+  if (takeover.on) show.take_over(true);
+  view.show?.free();
+  view.show = show;
+  player.rewind();
+  beside.end();
 }
 
 /** Ticks what is shown among the games. */

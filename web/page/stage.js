@@ -17,7 +17,9 @@ export class Stage {
   /** `touched()` is called when the picture must be drawn anew. */
   constructor(box, touched) {
     Object.assign(this, { box, touched });
-    this.size = [1, 1];
+    this.size = [1, 1]; // in the device's pixels
+    this.across = 1; // in the page's, remembered: to ask the canvas has the browser lay out the page
+    this.label = "The game";
     this.lostAt = -Infinity;
     const observer = new ResizeObserver(([entry]) => this.resize(entry));
     try {
@@ -35,11 +37,16 @@ export class Stage {
     return this.holder;
   }
 
+  /** Names what is drawn, for those who do not see it. */
+  name(label) {
+    this.label = label;
+    this.holder.firstChild?.setAttribute("aria-label", label);
+  }
+
   /** Opens the screen on a fresh canvas, since one has only one kind of context ever. */
   async open(gpu = true) {
     const canvas = document.createElement("canvas");
     canvas.setAttribute("role", "img");
-    canvas.setAttribute("aria-label", "The game");
     [canvas.width, canvas.height] = this.size;
     try {
       if (gpu && !navigator.gpu) throw new Error("This browser has no WebGPU.");
@@ -54,6 +61,7 @@ export class Stage {
       this.reason = `${why.charAt(0).toUpperCase()}${why.slice(1).replace(/\.$/, "")}.`;
       return this.screen?.api() === "2D canvas" ? this.tell() : this.open(false);
     }
+    canvas.setAttribute("aria-label", this.label); // which may have changed meanwhile
     this.holder.replaceChildren(canvas);
     this.fit();
     this.tell();
@@ -71,6 +79,7 @@ export class Stage {
   resize(entry) {
     const exact = entry.devicePixelContentBoxSize?.[0];
     const ratio = window.devicePixelRatio;
+    this.across = entry.contentRect.width;
     this.size = exact
       ? [exact.inlineSize, exact.blockSize]
       : [entry.contentRect.width, entry.contentRect.height].map((side) => Math.round(side * ratio));
@@ -108,7 +117,7 @@ export class Stage {
   /** Where the games of a show lie, and how many of the page's pixels one of those is. */
   plates(show) {
     const canvas = this.holder.firstChild;
-    return canvas && [[...show.plates(canvas.width, canvas.height)], canvas.clientWidth / canvas.width];
+    return canvas && [[...show.plates(canvas.width, canvas.height)], this.across / canvas.width];
   }
 
   /** Draws the show, unless the screen is being opened; whether it did. */

@@ -34,6 +34,19 @@ extern "C" {
     fn console_error(message: &str);
 }
 
+unsafe extern "C" {
+    /// The linker's: calls all that libraries do before anything else, here some thousand functions.
+    fn __wasm_call_ctors();
+}
+
+/// Begins the module. Where nobody calls the libraries' beginnings, the linker has them called anew by each function
+/// that JavaScript calls, and JavaScript calls one whenever an object is handed over.
+#[wasm_bindgen(start)]
+fn begin() {
+    // SAFETY: the linker makes this function, and nobody else calls it.
+    unsafe { __wasm_call_ctors() }
+}
+
 /// The version of Grove.
 #[wasm_bindgen]
 pub fn version() -> String {

@@ -5,6 +5,7 @@ import { course, goesOn, ok, pause, restart, slide, state, text, until } from '.
 const FIRST = 1000; // milliseconds to the first picture
 const TRIES = 7;
 const GOOD = 5; // tries that must be in time: the machine may be busy with other things in two
+const CALL = 20; // microseconds for a call into the module, by far enough
 
 export default [
   {
@@ -24,6 +25,24 @@ export default [
       const all = times.map((time) => `${Math.round(time)} ms`).join(', ');
       ok(good() >= GOOD, `the first picture came after ${all}`);
       return all;
+    },
+  },
+  {
+    // It took a hundred times as long where each call began all libraries anew.
+    name: 'a call into the module costs next to nothing',
+    async run(visit) {
+      const page = await visit.open();
+      const times = await page.evaluate(async () => {
+        const { version } = await import('./watch.js');
+        return Array.from({ length: 5 }, () => {
+          const start = performance.now();
+          for (let call = 0; call < 1000; call += 1) version();
+          return performance.now() - start; // milliseconds for a thousand, so microseconds for one
+        });
+      });
+      const best = Math.min(...times);
+      ok(best < CALL, `a call takes ${best.toFixed(1)} µs`);
+      return `${best.toFixed(1)} µs`;
     },
   },
   {
