@@ -34,7 +34,7 @@ pub enum Command {
     Bench(BenchArgs),
     /// Tell what is wrong with a game, for those who write one.
     Check(CheckArgs),
-    /// List every setting of a game's run: its default, what it may be and what it does.
+    /// List every setting of a run: its default, what it may be and what it does.
     Settings(SettingsArgs),
     /// Show a run in the browser, while it is trained or after.
     Watch(WatchArgs),
@@ -368,7 +368,7 @@ pub struct CheckArgs {
 
 #[derive(Args, Debug)]
 pub struct SettingsArgs {
-    /// The game.
+    /// The game, or the task of a language model.
     pub game: Option<String>,
     /// Print the list as one JSON object on stdout.
     #[arg(long)]

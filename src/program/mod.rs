@@ -46,6 +46,7 @@ use crate::checkpoint::Checkpoint;
 use crate::config::{ConfigError, Engine, Precision, TrainConfig};
 use crate::env::look::Look;
 use crate::model::NamedModel;
+use crate::task;
 use crate::trainer::{Trainer, saved_config};
 use anyhow::{Context, Result, bail};
 use args::{
@@ -119,14 +120,20 @@ impl Program {
     /// The command line, whose help names the games.
     fn command_line(&self) -> clap::Command {
         let usual = self.games.usual().unwrap_or("none");
-        let help = format!("The game, one of: {} [default: {usual}]", self.games.names());
-        ["train", "bench", "check", "settings", "demo"].into_iter().fold(
-            Cli::command(),
-            |cli, command| {
-                let help = help.clone();
-                cli.mut_subcommand(command, |command| command.mut_arg("game", |arg| arg.help(help)))
-            },
-        )
+        let names = self.games.names();
+        let tasks = format!(", or a language model's task: {}", task::names());
+        [
+            ("train", &tasks[..]),
+            ("bench", &tasks),
+            ("settings", &tasks),
+            ("check", ""),
+            ("demo", ""),
+        ]
+        .into_iter()
+        .fold(Cli::command(), |cli, (command, tasks)| {
+            let help = format!("The game, one of: {names}{tasks} [default: {usual}]");
+            cli.mut_subcommand(command, |command| command.mut_arg("game", |arg| arg.help(help)))
+        })
     }
 }
 

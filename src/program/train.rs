@@ -14,7 +14,7 @@ use super::source::{action_names, demonstrations, epoch, iterations};
 use super::watch::{self, Port};
 use super::{Games, Playable, RunArgs, TrainArgs, check_engine, saved, validate};
 use crate::checkpoint::{self, Checkpoint};
-use crate::config::{CheckpointConfig, TrainConfig, overlay};
+use crate::config::{CheckpointConfig, TrainConfig, describe, overlay};
 use crate::data::Dataset;
 use crate::device::Chosen;
 use crate::metrics::{Growth, IterationRecord, JsonLines};
@@ -134,7 +134,7 @@ fn begin<G: Playable>(games: &Games, start: &Start, member: Member) -> Result<()
             let port = port(args)?;
             let dir = RunDir::create(args.run_dir.clone(), G::NAME)?;
             let lock = dir.lock()?;
-            dir.write_config(&commented(&settings))?;
+            dir.write_config(&commented(&settings, describe))?;
             let metrics = JsonLines::create(&dir.metrics())?;
             (port, Some(Kept { dir, metrics, _lock: Some(lock) }))
         }
@@ -204,7 +204,7 @@ fn go_on<G: Playable>(
         true => {
             let port = port(args)?;
             // It may be longer than it was to be.
-            dir.write_config(&commented(&settings))?;
+            dir.write_config(&commented(&settings, describe))?;
             let metrics = JsonLines::resume(&dir.metrics(), trainer.iteration())?;
             (port, Some(Kept { dir: dir.clone(), metrics, _lock: None }))
         }

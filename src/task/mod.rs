@@ -41,6 +41,7 @@ mod set;
 mod sort;
 mod split;
 mod text;
+mod weighted;
 
 pub use add::Add;
 pub use countdown::Countdown;
@@ -55,6 +56,7 @@ pub use reverse::Reverse;
 pub use set::PromptSet;
 pub use sort::Sort;
 pub use split::Split;
+pub use weighted::weighted;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -180,6 +182,28 @@ impl Part {
     /// A part of this name and weight.
     pub fn new(name: &str, weight: f64) -> Self {
         Self { name: name.to_string(), weight }
+    }
+
+    /// The parts of a text such as `exact=0.8,format=0.2`; a part without a number has weight 1.
+    ///
+    /// # Errors
+    /// One sentence about the part that is wrong.
+    pub fn list(text: &str) -> Result<Vec<Self>, TaskError> {
+        let wrong = |message: String| Err(TaskError::Setting(message));
+        let mut parts: Vec<Self> = Vec::new();
+        for piece in text.split(',') {
+            let (name, weight) = piece.split_once('=').unwrap_or((piece, "1"));
+            let name = name.trim();
+            let weight = weight.trim().parse().ok().filter(|weight: &f64| weight.is_finite());
+            let Some(weight) = weight.filter(|_| !name.is_empty()) else {
+                return wrong(format!("`{piece}` is no part of a reward; write name=weight"));
+            };
+            if parts.iter().any(|part| part.name == name) {
+                return wrong(format!("the part `{name}` of the reward is named twice"));
+            }
+            parts.push(Self::new(name, weight));
+        }
+        Ok(parts)
     }
 }
 

@@ -11,6 +11,7 @@ use super::games::Games;
 use super::members;
 use super::run_dir::RunDir;
 use super::say::say;
+use super::settings::commented;
 use super::train::{port, settings_file};
 use super::{EvalArgs, FitArgs, RunArgs, TrainArgs};
 use crate::checkpoint::Checkpoint;
@@ -20,7 +21,7 @@ use crate::model::language::LanguageModel;
 use crate::parallel::Team;
 use crate::task::{self, DataTask, Task};
 use crate::trainer::language::{
-    LanguageConfig, LanguageTrainer, TINY, language_settings, load_language_settings,
+    LanguageConfig, LanguageTrainer, TINY, describe, language_settings, load_language_settings,
     saved_language_settings,
 };
 use anyhow::{Context, Result, bail};
@@ -206,7 +207,7 @@ fn begin(games: &Games, asked: &Asked, args: &RunArgs) -> Result<()> {
                 let port = port(args)?;
                 let dir = RunDir::create(args.run_dir.clone(), &name)?;
                 let lock = Some(dir.lock()?);
-                dir.write_config(&settings.to_string())?;
+                dir.write_config(&commented(&settings.to_string(), describe))?;
                 trainer.model().save(&dir.path().join(MODEL))?;
                 let what = if asked.fit { "Fitting" } else { "Training" };
                 let place = place(chosen.as_ref());
@@ -242,7 +243,7 @@ fn resume(games: &Games, args: &RunArgs, dir: &RunDir, checkpoint: &Checkpoint) 
         let (port, kept) = match trainer.team().is_first() {
             true => {
                 let port = port(args)?;
-                dir.write_config(&settings.to_string())?;
+                dir.write_config(&commented(&settings.to_string(), describe))?;
                 let place = place(chosen.as_ref());
                 say!(
                     "Going on with {name}{place} in {} after {}.",

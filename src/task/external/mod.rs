@@ -44,25 +44,8 @@ impl VerifierOptions {
     ///
     /// # Errors
     /// One sentence about the part that is wrong.
-    pub fn with_parts(mut self, text: &str) -> Result<Self, TaskError> {
-        self.parts.clear();
-        for piece in text.split(',') {
-            let (name, weight) = piece.split_once('=').unwrap_or((piece, "1"));
-            let (name, weight) = (name.trim(), weight.trim().parse::<f64>());
-            match weight {
-                Ok(weight) if weight.is_finite() && !name.is_empty() => {}
-                _ => {
-                    return Err(setting(format!(
-                        "`{piece}` is no part of a reward; write name=weight"
-                    )));
-                }
-            }
-            if self.parts.iter().any(|part| part.name == name) {
-                return Err(setting(format!("the part `{name}` of the reward is named twice")));
-            }
-            self.parts.push(Part::new(name, weight.unwrap_or(1.0)));
-        }
-        Ok(self)
+    pub fn with_parts(self, text: &str) -> Result<Self, TaskError> {
+        Ok(Self { parts: Part::list(text)?, ..self })
     }
 
     fn num_workers(&self) -> usize {

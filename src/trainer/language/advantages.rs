@@ -117,6 +117,7 @@ mod tests {
             mask_truncated_completions: true,
             top_entropy_quantile: 0.5,
             overlong_buffer: 0,
+            weights: String::new(),
         };
         let completions = vec![vec![completion(true), completion(false)]];
         let answers = Answers { tokens: vec![vec![7]], completions, ..Answers::default() };

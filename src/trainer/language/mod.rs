@@ -1,6 +1,7 @@
 //! GRPO of a language model: prompts, completions, rewards, advantages, an update.
 
 mod advantages;
+mod describe;
 mod exchange;
 mod fit;
 mod health;
@@ -10,6 +11,7 @@ mod settings;
 mod show;
 mod snapshot;
 
+pub use describe::describe;
 pub use health::Health;
 pub use record::{CompletionRecord, LanguageEvaluation, LanguageRecord, LanguageSeconds};
 pub use settings::{FitConfig, GenerationConfig, LanguageConfig, ModelConfig, RewardConfig, TINY};
@@ -23,7 +25,7 @@ use crate::model::language::{Adapters, LanguageError, LanguageModel};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::Stream;
 use crate::rollout::generate::Sampling;
-use crate::task::{Prompt, Split, Task, TaskError};
+use crate::task::{Prompt, Split, Task, TaskError, weighted};
 #[cfg(feature = "general")]
 use burn::tensor::Device;
 use std::sync::Arc;
@@ -125,6 +127,7 @@ impl LanguageTrainer {
         team: Team,
     ) -> Result<Self, LanguageTrainError> {
         config.validate().map_err(LanguageTrainError::Settings)?;
+        let task = weighted(task, &config.reward.weights)?;
         let mut model = match (model, task.alphabet()) {
             (Some(model), _) => model,
             (None, Some(alphabet)) => {

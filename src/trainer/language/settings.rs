@@ -89,6 +89,10 @@ pub struct RewardConfig {
     /// Tokens before the longest completion from which on length costs reward (DAPO's overlong shaping); 0
     /// for none.
     pub overlong_buffer: usize,
+    /// Weights of parts of the reward that are not to be the task's, such as `tests=0.9,types=0.1` (TRL:
+    /// `reward_weights`).
+    #[serde(default)]
+    pub weights: String,
 }
 
 /// Imitation of the task's solutions: before there is any reward, or, where the loss is `nll`, all that the
@@ -187,6 +191,7 @@ impl LanguageConfig {
                 mask_truncated_completions: false,
                 top_entropy_quantile: 1.0,
                 overlong_buffer: 0,
+                weights: String::new(),
             },
             loss: LossConfig { loss_type: LossType::Dapo, ..LossConfig::new() },
             update: UpdateConfig {
@@ -290,6 +295,10 @@ impl LanguageConfig {
             (
                 self.update.update_epochs > 0 && self.update.num_minibatches > 0,
                 "update.update_epochs and update.num_minibatches must be 1 or more",
+            ),
+            (
+                self.update.gradient_accumulation_steps == 1,
+                "update.gradient_accumulation_steps is for games: texts are learnt from a group at a time anyhow",
             ),
             (self.update.num_shards <= 4096, "update.num_shards must be at most 4096"),
             (self.loss.label_smoothing == 0.0, "loss.label_smoothing is for datasets of games"),

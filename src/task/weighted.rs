@@ -1,0 +1,109 @@
+//! A task whose parts weigh other than it says.
+
+use super::{Completion, Part, Prompt, Rewards, Split, Task, TaskError};
+use std::sync::Arc;
+
+/// The task with these weights, such as `tests=0.9,types=0.1`, for the parts that are named; the others keep theirs
+/// (TRL: `reward_weights`). Without any, the task itself.
+///
+/// # Errors
+/// One sentence where a weight cannot be read, the task has no such part, or no part's weight is above 0.
+pub fn weighted(task: Arc<dyn Task>, weights: &str) -> Result<Arc<dyn Task>, TaskError> {
+    if weights.is_empty() {
+        return Ok(task);
+    }
+    let wrong = |message: String| Err(TaskError::Setting(message));
+    let mut parts = task.parts().to_vec();
+    for Part { name, weight } in Part::list(weights)? {
+        let Some(part) = parts.iter_mut().find(|part| part.name == name) else {
+            let known: Vec<_> = parts.iter().map(|part| part.name.as_str()).collect();
+            let (task, known) = (task.name(), known.join(", "));
+            return wrong(format!("{task}'s rewards have no part `{name}`; there are: {known}"));
+        };
+        part.weight = weight;
+    }
+    if parts.iter().all(|part| part.weight <= 0.0) {
+        return wrong(format!("with the weights {weights} nothing is worth anything"));
+    }
+    Ok(Arc::new(Weighted { task, parts }))
+}
+
+struct Weighted {
+    task: Arc<dyn Task>,
+    parts: Vec<Part>,
+}
+
+impl Task for Weighted {
+    fn name(&self) -> &str {
+        self.task.name()
+    }
+
+    fn num_prompts(&self, split: Split) -> Option<u64> {
+        self.task.num_prompts(split)
+    }
+
+    fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
+        self.task.prompt(split, index)
+    }
+
+    fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
+        self.task.verify(completions)
+    }
+
+    fn solution(&self, prompt: &Prompt) -> Option<String> {
+        self.task.solution(prompt)
+    }
+
+    fn alphabet(&self) -> Option<String> {
+        self.task.alphabet()
+    }
+
+    fn max_new_tokens(&self) -> usize {
+        self.task.max_new_tokens()
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.task.notes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::task::Sort;
+
+    #[test]
+    fn named_parts_weigh_what_they_are_said_to() {
+        let task = weighted(Arc::new(Sort::default()), "exact=3").unwrap();
+        let of = |name: &str| task.parts().iter().find(|part| part.name == name).unwrap().weight;
+        assert_eq!(of("exact"), 3.0);
+        let before: Vec<_> = Sort::default().parts().to_vec();
+        for part in before.iter().filter(|part| part.name != "exact") {
+            assert_eq!(of(&part.name), part.weight);
+        }
+        let prompt = task.prompt(Split::Train, 0).unwrap();
+        let answer = task.solution(&prompt).unwrap();
+        let rewards = task.verify(&[Completion::new(&prompt, &answer)]).unwrap();
+        let best: f64 = task.parts().iter().map(|part| part.weight.max(0.0)).sum();
+        assert_eq!(rewards[0].total(task.parts()), best);
+    }
+
+    #[test]
+    fn weights_that_make_no_sense_are_refused() {
+        let said = |weights: &str| match weighted(Arc::new(Sort::default()), weights) {
+            Ok(_) => panic!("{weights} is taken"),
+            Err(error) => error.to_string(),
+        };
+        assert!(
+            said("nonsense=1").starts_with("sort's rewards have no part `nonsense`; there are: ")
+        );
+        assert!(said("exact=much").contains("`exact=much` is no part of a reward"));
+        let names: Vec<_> =
+            Sort::default().parts().iter().map(|p| format!("{}=0", p.name)).collect();
+        assert!(said(&names.join(",")).contains("nothing is worth anything"));
+    }
+}
