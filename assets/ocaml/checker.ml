@@ -170,6 +170,9 @@ let run env text =
 
 (* What is the same for all answers to a problem, made ready once: the types around it with its signature [Wanted], and a
    function from a module of that signature, and from what is done with each call, to the calls. *)
+(* A process remembers so many: each takes some memory, of which an answer would have the less. *)
+let most_problems = 256
+
 type problem = { env : Env.t; calls : Obj.t -> (Obj.t -> unit) -> unit }
 
 let problem prelude signature calls =
@@ -179,14 +182,13 @@ let problem prelude signature calls =
   ignore (run env ("let grove_calls (module Grove : Wanted) grove_call = let open Grove in " ^ body));
   { env; calls = Obj.obj (Toploop.getvalue "grove_calls") }
 
-let problems = Hashtbl.create 1000
+let problems = Hashtbl.create most_problems
 
 let remembered prelude signature calls =
   let key = (prelude, signature, calls) in
   match Hashtbl.find_opt problems key with
   | Some problem -> problem
   | None ->
-      if Hashtbl.length problems = 1000 then Hashtbl.reset problems;
       let problem = problem prelude signature calls in
       Hashtbl.add problems key problem;
       problem
@@ -287,27 +289,47 @@ let answer request =
       Unix.close sink;
       collect child source request.wall
 
+(* Answers requests until it remembers enough problems: whether there may be more requests. *)
+let rec generation () =
+  if Hashtbl.length problems >= most_problems then true
+  else
+    match input_line stdin with
+    | exception End_of_file -> false
+    | line -> (
+        match String.split_on_char ' ' line with
+        | id :: cpu :: wall :: gate :: lengths ->
+            let texts = List.map (fun length -> really_input_string stdin (int_of_string length)) lengths in
+            let prelude, signature, code, calls =
+              match texts with a :: b :: c :: rest -> (a, b, c, rest) | _ -> failwith "request"
+            in
+            let said =
+              match remembered prelude signature calls with
+              | problem ->
+                  answer { cpu = float_of_string cpu; wall = float_of_string wall; gate = gate = "gate"; problem; code }
+              | exception _ -> ""
+            in
+            print_string (id ^ said ^ "\n");
+            flush stdout;
+            generation ()
+        | _ -> failwith "request")
+
+(* Problems are remembered by a child, which ends when they are enough, and the next begins without any. Requests come
+   one at a time, so that nothing of the next has been read by then. *)
+let rec generations () =
+  match Unix.fork () with
+  | 0 -> Unix._exit (if generation () then 0 else 3)
+  | child ->
+      let rec wait () =
+        match Unix.wait () with
+        | ended, status -> if ended = child then status else wait ()
+        | exception Unix.Unix_error (Unix.EINTR, _, _) -> wait ()
+      in
+      if wait () = Unix.WEXITED 0 then generations ()
+
 let () =
   prepare ();
   Gc.compact ();
-  (* A process has to copy what it writes to, and marking what is in use writes to all of it. *)
-  Gc.set { (Gc.get ()) with space_overhead = 1_000_000 };
-  try
-    while true do
-      match String.split_on_char ' ' (input_line stdin) with
-      | id :: cpu :: wall :: gate :: lengths ->
-          let texts = List.map (fun length -> really_input_string stdin (int_of_string length)) lengths in
-          let prelude, signature, code, calls =
-            match texts with a :: b :: c :: rest -> (a, b, c, rest) | _ -> failwith "request"
-          in
-          let said =
-            match remembered prelude signature calls with
-            | problem ->
-                answer { cpu = float_of_string cpu; wall = float_of_string wall; gate = gate = "gate"; problem; code }
-            | exception _ -> ""
-          in
-          print_string (id ^ said ^ "\n");
-          flush stdout
-      | _ -> failwith "request"
-    done
-  with End_of_file -> ()
+  (* A process has to copy what it writes to, and marking what is in use writes to all of it. But a heap grows by so many
+     hundredths of what is asked for, which must be far less than an answer may have. *)
+  Gc.set { (Gc.get ()) with space_overhead = 1_000 };
+  generations ()

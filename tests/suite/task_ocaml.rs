@@ -284,6 +284,28 @@ fn nobody_gets_out_and_nobody_scores() {
     }
 }
 
+/// More problems than a server remembers, and an answer that is longer than any: memory that a server asked for
+/// in advance was once more than it may have.
+#[test]
+fn servers_take_any_number_of_problems_and_long_answers() {
+    let task = open("server");
+    for i in 0..300 {
+        let [signature, code] = ["val f : int -> int", &format!("let f x = x + {i}")];
+        let asked = Job { signature, code, calls: vec!["f 1", "f (-2)"], ..Job::default() };
+        let values = [format!("{}", i + 1), format!("{}", i - 2)];
+        let calls = values.iter().map(String::as_str).collect();
+        let [found, right] = [asked, Job { calls, ..Job::default() }].map(|job| {
+            task.report(&job).unwrap().unwrap_or_else(|why| panic!("problem {i}: {why}"))
+        });
+        assert!(found.results.len() == 2 && found.results.iter().all(Option::is_some), "{i}");
+        assert_eq!(found.results, right.results, "problem {i}");
+    }
+    let problem = problem(&task, "fold/total");
+    let good = format!("{}\n{}", problem.head, problem.solution.as_ref().unwrap());
+    let long = format!("{good}\n(* {} *)", "so long ".repeat(30_000));
+    assert_eq!(report(&task, problem, &long), report(&task, problem, &good));
+}
+
 #[test]
 fn what_is_missing_or_out_of_range_is_one_sentence() {
     let error = Compiler::at("no-such-ocamlc").unwrap_err().to_string();
@@ -333,6 +355,9 @@ fn what_is_missing_or_out_of_range_is_one_sentence() {
     // A test that has no value is the problem's fault, and nobody's reward.
     let task = own(&good.replace("\"1\"", "\"1 +\"")).unwrap();
     let error = task.verify(&[Completion::new(&prompt, " 1")]).unwrap_err().to_string();
-    assert_eq!(error, "the tests of the OCaml problem \"a\" cannot be used: they say no values");
+    assert_eq!(
+        error,
+        "the tests of the OCaml problem \"a\" cannot be used: only 0 of its 1 values can be computed"
+    );
     let _ = Job::default();
 }

@@ -242,11 +242,12 @@ impl Ocaml {
         for _ in 0..ATTEMPTS {
             match self.report(&job)? {
                 Ok(report) => {
-                    let digests: Option<Vec<String>> = report.results.into_iter().collect();
-                    match digests.filter(|digests| digests.len() == problem.tests.len()) {
-                        Some(digests) => return Ok(problem.digests.get_or_init(|| digests)),
-                        None => why = "they say no values".to_string(),
+                    let digests: Vec<String> = report.results.into_iter().flatten().collect();
+                    let (found, all) = (digests.len(), problem.tests.len());
+                    if found == all {
+                        return Ok(problem.digests.get_or_init(|| digests));
                     }
+                    why = format!("only {found} of its {all} values can be computed");
                 }
                 Err(message) => why = message,
             }
