@@ -15,7 +15,7 @@ pub struct Cli {
 
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Train a policy for a game.
+    /// Train a policy for a game, or a language model for a task.
     Train(TrainArgs),
     /// Train a policy to do what a dataset shows: imitation, before or instead of reinforcement.
     Fit(FitArgs),
