@@ -149,7 +149,7 @@ impl HostTrajectory {
         });
         let rows = |values: &[f32]| {
             let data = TensorData::new(transposed(values, envs), [steps, envs]);
-            Tensor::<2>::from_data(data, device)
+            Tensor::<2>::from_data(staged(data, device), device)
         };
         let ends = |kind: End| {
             rows(&self.ends.iter().map(|end| f32::from(*end == kind)).collect::<Vec<_>>())
@@ -161,10 +161,11 @@ impl HostTrajectory {
             let shape = [steps, envs, self.masked_actions];
             Tensor::from_data(TensorData::new(all.collect::<Vec<f32>>(), shape), device)
         });
+        let obs = TensorData::new(obs, [steps, envs, features]);
         let actions = TensorData::new(transposed(&self.actions, envs), [steps, envs]);
         Trajectory {
-            obs: Tensor::from_data(TensorData::new(obs, [steps, envs, features]), device),
-            actions: Tensor::<2, Int>::from_data(actions, device),
+            obs: Tensor::from_data(staged(obs, device), device),
+            actions: Tensor::<2, Int>::from_data(staged(actions, device), device),
             logprobs: rows(&self.logprobs),
             rewards: rows(&self.rewards),
             terminated: ends(End::Terminated),
@@ -180,6 +181,13 @@ impl HostTrajectory {
             legal,
         }
     }
+}
+
+/// Data on their way to a device: in memory that it reads by itself, page-locked, where its runtime has such, so
+/// that nobody waits for the copy; elsewhere as they are.
+pub(crate) fn staged(mut data: TensorData, device: &Device) -> TensorData {
+    device.staging(std::iter::once(&mut data));
+    data
 }
 
 /// A tensor `[num_steps, num_envs]` as numbers `[num_envs, num_steps]`.

@@ -6,7 +6,7 @@ use super::stream::Stream;
 use super::transfer::{download, upload};
 use crate::advantage::{Advantages, advantages, shared_advantages};
 use crate::config::{self, RolloutConfig, TrainConfig};
-use crate::data::{HostTrajectory, Pieces, Trajectory, Windows};
+use crate::data::{HostTrajectory, Pieces, Trajectory, Windows, staged};
 use crate::device;
 use crate::env::Rules;
 use crate::learner::{Batches, Learner, UpdateStats};
@@ -82,7 +82,7 @@ fn shown(windows: &Windows, device: &Device) -> Shown {
     let HostTrajectory { num_envs, num_steps, .. } = windows.trajectory;
     let rows = |values: Vec<f32>| {
         let data = TensorData::new(values, [num_envs, num_steps]);
-        Tensor::<2>::from_data(data, device).transpose()
+        Tensor::<2>::from_data(staged(data, device), device).transpose()
     };
     let advantages = Advantages {
         values: rows(windows.weights.clone()),

@@ -164,12 +164,15 @@ fn texts_that_are_learnt_from_have_the_very_probabilities_of_their_generation() 
             decoder.read(&texts, keep, &mut reading);
             let mut logits = Vec::new();
             decoder.logits(reading.hidden(), &mut logits);
-            for (number, completion) in all.iter().flatten().enumerate() {
+            let places = all.iter().enumerate().flat_map(|(text, group)| {
+                group.iter().enumerate().map(move |(number, one)| ([text, number], one))
+            });
+            for (place, completion) in places {
                 for (at, token) in completion.tokens.iter().enumerate() {
-                    let row = &logits[reading.prediction(number, at) * 64..][..64];
+                    let row = &logits[reading.prediction(place, at) * 64..][..64];
                     let by = normalize(row);
                     let logprob = row[*token as usize] - by.max - by.log_total;
-                    assert_eq!(logprob, completion.logprobs[at], "{name} {number} {at}");
+                    assert_eq!(logprob, completion.logprobs[at], "{name} {place:?} {at}");
                 }
             }
         }

@@ -106,16 +106,22 @@ fn groups(by: &TokenDecoder) -> Vec<Group> {
     let sample = |(number, one): (usize, &Completion)| Sample {
         tokens: one.tokens.clone(),
         logprobs: one.logprobs.iter().map(|x| x + 0.3 * (number as f32).sin()).collect(),
-        advantage: (number as f32 * 1.3 + 0.5).cos(),
+        advantages: vec![(number as f32 * 1.3 + 0.5).cos(); one.tokens.len()],
         mask: (0..one.tokens.len()).map(|at| at == 0 || at % 4 != 1).collect(),
     };
-    made.iter()
+    let mut groups: Vec<Group> = made
+        .iter()
         .enumerate()
         .map(|(i, group)| Group {
             prompt: (0..4 + 3 * i as u32).collect(),
             samples: group.iter().enumerate().map(sample).collect(),
         })
-        .collect()
+        .collect();
+    // One that is as another, but for what it is worth.
+    let mut twin = groups[1].samples[0].clone();
+    twin.advantages.fill(0.7);
+    groups[1].samples.push(twin);
+    groups
 }
 
 fn rule(loss: LossConfig) -> LanguageRule {

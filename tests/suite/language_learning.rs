@@ -120,9 +120,12 @@ fn by_hand(decoder: &TokenDecoder, keep: Keep) -> (Vec<f32>, Vec<f32>) {
     let mut logits = Vec::new();
     decoder.logits(&hidden, &mut logits);
     let (mut all, mut of_logits) = (Vec::new(), vec![0.0; logits.len()]);
-    for (number, completion) in texts.iter().flat_map(|text| &text.completions).enumerate() {
+    let places = texts.iter().enumerate().flat_map(|(text, all)| {
+        all.completions.iter().enumerate().map(move |(i, tokens)| ([text, i], tokens))
+    });
+    for (number, (place, completion)) in places.enumerate() {
         for at in 0..completion.len() {
-            let row = reading.prediction(number, at) * 13;
+            let row = reading.prediction(place, at) * 13;
             all.extend_from_slice(&logits[row..row + 13]);
             for token in 0..13 {
                 of_logits[row + token] += weight(number, at, token);
@@ -296,7 +299,7 @@ fn loss_by_autodiff(
         old_logprobs: table(&|i, t| samples[i].1.logprobs[t]),
         reference_logprobs: Some(table(&|i, t| references[i][t])),
         mean_logprobs: None,
-        advantages: table(&|i, _| samples[i].1.advantage),
+        advantages: table(&|i, t| samples[i].1.advantages[t]),
         mask,
     };
     let totals = Totals { games: samples.len(), steps: counted.clone(), rollout_share: counted };
@@ -313,10 +316,12 @@ fn losses_of_texts_are_those_of_tensors() {
     let native = TokenDecoder::new(shape, params);
     let wave = |i: usize| (i as f32 * 1.7).sin();
     let mut groups = Vec::new();
-    for (g, (prompt, completions)) in texts().into_iter().enumerate() {
+    for (g, (prompt, mut completions)) in texts().into_iter().enumerate() {
+        // Samples that are alike go through once, though what is learnt from them differs.
+        completions.insert(1, completions[0].clone());
         let sample = |(s, tokens): (usize, Vec<u32>)| Sample {
             logprobs: vec![0.0; tokens.len()],
-            advantage: wave(7 * g + s + 1),
+            advantages: (0..tokens.len()).map(|t| wave(7 * g + s + 1 + t / 3)).collect(),
             mask: (0..tokens.len()).map(|t| t == 0 || (t + s) % 4 != 1).collect(),
             tokens,
         };

@@ -88,7 +88,10 @@ fn every_command_is_there_for_a_game_of_ones_own() {
     assert!(stderr(&wrong).contains("corridor.length is 0, but must be 1 to 1000"));
     let help = own(folder, "train --help");
     let help = String::from_utf8(help.stdout).unwrap();
-    assert!(help.contains("recall, corridor, faulty, or a language model's task: sort, "), "{help}");
+    assert!(
+        help.contains("recall, corridor, faulty, or a language model's task: sort, "),
+        "{help}"
+    );
     assert!(help.contains("[default: fruit]"), "{help}");
 }
 

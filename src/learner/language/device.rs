@@ -5,10 +5,10 @@
 //! gradient of these. So the vocabulary is never there for all tokens.
 
 use super::differentiation::{Differentiation, Sums};
-use super::{Group, Sample};
+use super::{Group, Sample, texts};
 use crate::device;
 use crate::model::Categorical;
-use crate::model::language::{DeviceDecoder, Read, Text, integers, sharpness};
+use crate::model::language::{DeviceDecoder, Read, integers, sharpness};
 use burn::tensor::{Int, Tensor};
 
 /// Numbers of a table of logits at most.
@@ -28,19 +28,21 @@ struct Learnt {
 
 impl Learnt {
     /// The tokens of all samples, or where only `counted` ones are wanted, those of the masks.
-    fn new(groups: &[&Group], read: &Read, counted: bool, on: &DeviceDecoder) -> Self {
+    fn new(
+        groups: &[&Group],
+        (read, completions): (&Read, &[[usize; 2]]),
+        counted: bool,
+        on: &DeviceDecoder,
+    ) -> Self {
         let (mut places, mut rows, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
-        let mut number = 0;
-        for (i, group) in groups.iter().enumerate() {
-            for (member, sample) in group.samples.iter().enumerate() {
-                for (at, token) in sample.tokens.iter().enumerate() {
-                    if !counted || sample.mask[at] {
-                        places.push([number, at]);
-                        rows.push(read.prediction([i, member], at) as i32);
-                        tokens.push(*token as i32);
-                    }
+        let samples = groups.iter().flat_map(|group| &group.samples);
+        for (number, (sample, completion)) in samples.zip(completions).enumerate() {
+            for (at, token) in sample.tokens.iter().enumerate() {
+                if !counted || sample.mask[at] {
+                    places.push([number, at]);
+                    rows.push(read.prediction(*completion, at) as i32);
+                    tokens.push(*token as i32);
                 }
-                number += 1;
             }
         }
         let count = places.len();
@@ -84,9 +86,9 @@ pub(super) fn logprobs(
     groups: &[&Group],
     temperature: f32,
 ) -> Vec<Vec<Vec<f32>>> {
-    let texts: Vec<Text> = groups.iter().map(|group| group.text()).collect();
+    let (texts, completions) = texts(groups);
     let read = on.read(&texts);
-    let learnt = Learnt::new(groups, &read, false, on);
+    let learnt = Learnt::new(groups, (&read, &completions), false, on);
     let hidden = read.hidden.select(0, learnt.rows.clone());
     let [all, _] = told(on, &learnt, &hidden, temperature);
     let mut all = all.into_iter();
@@ -141,10 +143,10 @@ impl Differentiation<'_> {
     ) {
         let temperature = self.rule.temperature;
         let some: Vec<&Group> = chosen.iter().map(|i| &groups[*i]).collect();
-        let texts: Vec<Text> = some.iter().map(|group| group.text()).collect();
+        let (texts, completions) = texts(&some);
         let leaves = on.trainable();
         let read = leaves.read(&texts);
-        let learnt = Learnt::new(&some, &read, true, on);
+        let learnt = Learnt::new(&some, (&read, &completions), true, on);
         let hidden = read.hidden.select(0, learnt.rows.clone());
         let fixed = hidden.clone().without_autodiff();
         let [logprobs, entropies] = told(on, &learnt, &fixed, temperature);

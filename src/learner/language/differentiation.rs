@@ -2,12 +2,12 @@
 
 #[cfg(feature = "general")]
 use super::device::{self, Gradient};
-use super::{Group, LanguageRule, Sample};
+use super::{Group, LanguageRule, Sample, texts};
 use crate::math::softmax::{Normalizer, logprob, prob};
 use crate::model::LANES;
 #[cfg(feature = "general")]
 use crate::model::language::DeviceDecoder;
-use crate::model::language::{Keep, Reading, Text, TokenDecoder, normalize, sharpness};
+use crate::model::language::{Keep, Reading, TokenDecoder, normalize, sharpness};
 use crate::objective::kl::{divergence, third};
 use crate::objective::weights::{Sizes, weight};
 use crate::objective::{Coefficients, Form, LossConfig, Step, by_logit, term};
@@ -29,12 +29,14 @@ pub(super) struct Targets {
 }
 
 impl Targets {
-    pub fn new(reading: &Reading, groups: &[&Group]) -> Self {
+    /// The tokens of all samples of some groups, whose texts went through; `places` are their groups and
+    /// completions.
+    pub fn new(reading: &Reading, groups: &[&Group], places: &[[usize; 2]]) -> Self {
         let mut rows = Vec::new();
         let samples = groups.iter().flat_map(|group| &group.samples);
-        for (number, sample) in samples.enumerate() {
+        for (number, (sample, place)) in samples.zip(places).enumerate() {
             for at in 0..sample.tokens.len() {
-                let row = reading.prediction(number, at);
+                let row = reading.prediction(*place, at);
                 if rows.len() <= row {
                     rows.resize_with(row + 1, Vec::new);
                 }
@@ -122,13 +124,12 @@ impl Sums {
 pub(super) fn parts<'a>(groups: &[Group], chosen: &'a [usize], most: usize) -> Vec<&'a [usize]> {
     let (mut parts, mut start, mut tokens) = (Vec::new(), 0, 0);
     for (at, i) in chosen.iter().enumerate() {
-        let group = &groups[*i];
-        let count = group.samples.iter().map(|sample| sample.tokens.len()).sum::<usize>();
-        if at > start && tokens + count + group.prompt.len() > most {
+        let count = groups[*i].len();
+        if at > start && tokens + count > most {
             parts.push(&chosen[start..at]);
             (start, tokens) = (at, 0);
         }
-        tokens += count + group.prompt.len();
+        tokens += count;
     }
     if start < chosen.len() {
         parts.push(&chosen[start..]);
@@ -164,7 +165,8 @@ impl Differentiation<'_> {
         let others = self.by.entropy != 0.0 || self.by.kl != 0.0;
         let counts = |i: &&usize| {
             let group = &groups[**i];
-            group.count() > 0 && (others || group.samples.iter().any(|one| one.advantage != 0.0))
+            let mut advantages = group.samples.iter().flat_map(|one| &one.advantages);
+            group.count() > 0 && (others || advantages.any(|advantage| *advantage != 0.0))
         };
         let chosen: Vec<usize> = chosen.iter().filter(counts).copied().collect();
         let len = self.decoder.trained().len();
@@ -257,9 +259,9 @@ impl Differentiation<'_> {
     ) {
         let keep = if self.rule.update.gradient_checkpointing { Keep::Inputs } else { Keep::All };
         let some: Vec<&Group> = chosen.iter().map(|i| &groups[*i]).collect();
-        let texts: Vec<Text> = some.iter().map(|group| group.text()).collect();
+        let (texts, places) = texts(&some);
         self.decoder.read(&texts, keep, reading);
-        let targets = Targets::new(reading, &some);
+        let targets = Targets::new(reading, &some, &places);
         let samples: Vec<&Sample> = some.iter().flat_map(|group| &group.samples).collect();
         let references = self.references_of(chosen);
         let mut now: Vec<Vec<f32>> =
@@ -362,7 +364,7 @@ impl Differentiation<'_> {
         for at in counted() {
             let own = log_ratios[at].exp();
             let ratio = if of_game { mean.exp() } else { own };
-            let step = Step { ratio, advantage: sample.advantage, logprob: now[at] };
+            let step = Step { ratio, advantage: sample.advantages[at], logprob: now[at] };
             let policy = term(&step, &self.by, loss_type);
             let mut value = policy.value;
             if of_game {

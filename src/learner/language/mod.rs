@@ -21,6 +21,8 @@ use crate::rng::draw;
 use burn::tensor::Device;
 use differentiation::{Differentiation, Targets};
 use rayon::prelude::*;
+use std::collections::HashMap;
+use std::hash::Hash;
 
 /// A completion that is learnt from.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -29,8 +31,8 @@ pub struct Sample {
     pub tokens: Vec<u32>,
     /// Their log-probabilities under the policy that made them.
     pub logprobs: Vec<f32>,
-    /// How much better than its group it was.
-    pub advantage: f32,
+    /// How much better than others of its group each of them did.
+    pub advantages: Vec<f32>,
     /// Which of its tokens count.
     pub mask: Vec<bool>,
 }
@@ -51,10 +53,43 @@ impl Group {
         counts.sum()
     }
 
-    fn text(&self) -> Text<'_> {
-        let completions = self.samples.iter().map(|sample| &sample.tokens[..]).collect();
-        Text { prompt: &self.prompt, completions }
+    /// The prompt and its different completions, and which of these each sample is: samples that are alike go
+    /// through the decoder once, as the prompt does, and their gradients are added up on the way in.
+    fn text(&self) -> (Text<'_>, Vec<usize>) {
+        let (first, which) = different(self.samples.iter().map(|sample| &sample.tokens));
+        let completions = first.into_iter().map(|i| &self.samples[i].tokens[..]).collect();
+        (Text { prompt: &self.prompt, completions }, which)
     }
+
+    /// Tokens that go through the decoder.
+    fn len(&self) -> usize {
+        let (text, _) = self.text();
+        text.prompt.len() + text.completions.iter().map(|tokens| tokens.len()).sum::<usize>()
+    }
+}
+
+/// The numbers of those that are like none before them, and which of these each is as.
+pub fn different<T: Eq + Hash>(all: impl IntoIterator<Item = T>) -> (Vec<usize>, Vec<usize>) {
+    let (mut first, mut found) = (Vec::new(), HashMap::new());
+    let which = all.into_iter().enumerate().map(|(i, one)| {
+        *found.entry(one).or_insert_with(|| {
+            first.push(i);
+            first.len() - 1
+        })
+    });
+    let which = which.collect();
+    (first, which)
+}
+
+/// The texts of some groups, and for each sample its group and its completion in the group's text.
+fn texts<'a>(groups: &[&'a Group]) -> (Vec<Text<'a>>, Vec<[usize; 2]>) {
+    let (mut texts, mut places) = (Vec::new(), Vec::new());
+    for (number, group) in groups.iter().enumerate() {
+        let (text, which) = group.text();
+        texts.push(text);
+        places.extend(which.into_iter().map(|completion| [number, completion]));
+    }
+    (texts, places)
 }
 
 /// How texts are learnt from.
@@ -253,8 +288,9 @@ pub fn logprobs(decoder: &TokenDecoder, groups: &[Group], temperature: f32) -> V
 /// The log-probability of each token of a group's samples, on the CPU.
 fn logprobs_of(decoder: &TokenDecoder, group: &Group, temperature: f32) -> Vec<Vec<f32>> {
     let mut reading = Reading::default();
-    decoder.read(&[group.text()], Keep::Nothing, &mut reading);
-    let targets = Targets::new(&reading, std::slice::from_ref(&group));
+    let (texts, places) = texts(&[group]);
+    decoder.read(&texts, Keep::Nothing, &mut reading);
+    let targets = Targets::new(&reading, &[group], &places);
     let mut all: Vec<Vec<f32>> =
         group.samples.iter().map(|sample| vec![0.0; sample.tokens.len()]).collect();
     targets.visit(decoder, reading.hidden(), temperature, |_, logits, targets| {

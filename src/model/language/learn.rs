@@ -29,8 +29,9 @@ pub struct Reading {
     completion_caches: Vec<Cache>,
     /// The rows of each prompt in its pass.
     prompt_pieces: Vec<Piece>,
-    /// The rows of each completion in its pass.
+    /// The rows of each completion in its pass, and which of them is the first of each text.
     completion_pieces: Vec<Piece>,
+    first_pieces: Vec<usize>,
     /// The normed streams that tokens follow from: of each prompt's last token, then of the completions'
     /// tokens but the last ones: `[predictions, hidden_size]`.
     hidden: Vec<f32>,
@@ -49,12 +50,11 @@ impl Reading {
         &self.hidden
     }
 
-    /// Which of [`Reading::hidden`] token number `at` of a completion follows from; completions are counted
-    /// through all texts.
-    pub fn prediction(&self, completion: usize, at: usize) -> usize {
-        let Piece { rows, prompt } = &self.completion_pieces[completion];
+    /// Which of [`Reading::hidden`] token number `at` of a completion of a text follows from.
+    pub fn prediction(&self, [text, completion]: [usize; 2], at: usize) -> usize {
+        let Piece { rows, .. } = &self.completion_pieces[self.first_pieces[text] + completion];
         match at {
-            0 => prompt.expect("a completion follows a prompt"),
+            0 => text,
             _ => self.prompt_pieces.len() + rows.start + at - 1,
         }
     }
@@ -70,6 +70,7 @@ impl TokenDecoder {
         let [mut prompts, mut completions] = [Vec::new(), Vec::new()];
         reading.prompt_pieces.clear();
         reading.completion_pieces.clear();
+        reading.first_pieces.clear();
         reading.prompt_caches.resize_with(texts.len(), Cache::default);
         let count = texts.iter().map(|text| text.completions.len()).sum();
         reading.completion_caches.resize_with(count, Cache::default);
@@ -78,6 +79,7 @@ impl TokenDecoder {
                 let tokens = tokens.iter().enumerate();
                 tokens.map(|(at, token)| Row { token: *token, cache, at }).collect()
             };
+            reading.first_pieces.push(reading.completion_pieces.len());
             let start = prompts.len();
             prompts.extend(rows(text.prompt, number));
             reading.prompt_caches[number].begin(shape, text.prompt.len(), None);

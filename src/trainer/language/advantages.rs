@@ -1,43 +1,76 @@
 //! What a completion's rewards say about its tokens: group-relative advantages, and which tokens count.
 
 use super::rollout::Answers;
-use super::settings::RewardConfig;
+use super::settings::{Baseline, RewardConfig};
 use crate::config::Scale;
 use crate::learner::language::{Group, Sample};
 use crate::rollout::generate::Completion;
+use std::collections::BTreeMap;
 
 /// Added to the standard deviation, as TRL does.
 const STD_EPSILON: f64 = 1e-4;
 
 /// How much better than its group each completion was, group by group.
 pub fn advantages(rewards: &[Vec<f64>], scale: Scale) -> Vec<Vec<f32>> {
-    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
-    let centred: Vec<Vec<f64>> = rewards
-        .iter()
-        .map(|group| {
-            let mean = mean(group);
-            group.iter().map(|reward| reward - mean).collect()
-        })
-        .collect();
+    let by = deviations(rewards, scale);
+    let of_group = |(rewards, by): (&Vec<f64>, f64)| {
+        let all: Vec<usize> = (0..rewards.len()).collect();
+        against(rewards, &all, by).collect()
+    };
+    rewards.iter().zip(by).map(of_group).collect()
+}
+
+/// What the advantages of each group are divided by.
+fn deviations(rewards: &[Vec<f64>], scale: Scale) -> Vec<f64> {
     // TRL's, which counts one degree of freedom less.
     let deviation = |values: &[f64]| {
-        let squares: f64 = values.iter().map(|x| x * x).sum();
+        let mean = mean(values.iter().copied());
+        let squares: f64 = values.iter().map(|x| (x - mean) * (x - mean)).sum();
         (squares / (values.len().max(2) - 1) as f64).sqrt() + STD_EPSILON
     };
-    let all = rewards.concat();
-    let mean_of_all = mean(&all);
-    let batch = deviation(&all.iter().map(|reward| reward - mean_of_all).collect::<Vec<_>>());
-    let scaled = centred.iter().map(|group| {
-        let by = match scale {
-            Scale::Group => deviation(group),
-            Scale::Batch => batch,
-            Scale::None => 1.0,
-        };
-        // Members that are alike differ by rounding at most.
-        let alike = is_even(group);
-        group.iter().map(|x| if alike { 0.0 } else { (x / by) as f32 }).collect()
-    });
-    scaled.collect()
+    match scale {
+        Scale::Group => rewards.iter().map(|group| deviation(group)).collect(),
+        Scale::Batch => vec![deviation(&rewards.concat()); rewards.len()],
+        Scale::None => vec![1.0; rewards.len()],
+    }
+}
+
+fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let count = values.len().max(1) as f64;
+    values.sum::<f64>() / count
+}
+
+/// How much better than their mean some members of a group were.
+fn against(rewards: &[f64], members: &[usize], by: f64) -> impl Iterator<Item = f32> {
+    let rewards: Vec<f64> = members.iter().map(|member| rewards[*member]).collect();
+    let mean = mean(rewards.iter().copied());
+    // Members that are alike differ by rounding at most.
+    let alike = is_even(&rewards);
+    rewards.into_iter().map(move |x| if alike { 0.0 } else { ((x - mean) / by) as f32 })
+}
+
+/// How much better each token of a group's completions did than the mean over those that had the same tokens
+/// before it: as in GRPO, at every fork of the tree of completions. What no other begins like has nothing to be
+/// compared with, and 0.
+fn at_forks(completions: &[Completion], rewards: &[f64], by: f64) -> Vec<Vec<f32>> {
+    let mut values: Vec<Vec<f32>> =
+        completions.iter().map(|one| vec![0.0; one.tokens.len()]).collect();
+    let mut open = vec![(0, (0..completions.len()).collect::<Vec<_>>())];
+    while let Some((at, members)) = open.pop() {
+        let mut branches = BTreeMap::<u32, Vec<usize>>::new();
+        for (member, value) in members.iter().zip(against(rewards, &members, by)) {
+            if let Some(token) = completions[*member].tokens.get(at) {
+                values[*member][at] = value;
+                branches.entry(*token).or_default().push(*member);
+            }
+        }
+        // Where all go the same way, the choice of a token says nothing.
+        if branches.len() == 1 && branches.values().all(|all| all.len() == members.len()) {
+            members.iter().for_each(|member| values[*member][at] = 0.0);
+        }
+        open.extend(branches.into_values().filter(|all| all.len() > 1).map(|all| (at + 1, all)));
+    }
+    values
 }
 
 /// Whether all members of a group are worth the same.
@@ -65,23 +98,29 @@ pub fn groups(answers: &Answers, advantages: &[Vec<f32>], config: &RewardConfig)
         }
         false => f32::NEG_INFINITY,
     };
-    let sample = |(one, advantage): (&Completion, &f32)| {
+    let sample = |(one, advantages): (&Completion, Vec<f32>)| {
         let counts = one.ended || !config.mask_truncated_completions;
         Sample {
             tokens: one.tokens.clone(),
             logprobs: one.logprobs.clone(),
-            advantage: *advantage,
+            advantages,
             mask: one.entropies.iter().map(|entropy| counts && *entropy >= least).collect(),
         }
     };
-    prompts
-        .iter()
-        .zip(completions.iter().zip(advantages))
-        .map(|(prompt, (completions, advantages))| Group {
-            prompt: prompt.clone(),
-            samples: completions.iter().zip(advantages).map(sample).collect(),
-        })
-        .collect()
+    let by = deviations(&answers.totals, config.scale_rewards);
+    let group = |number: usize| {
+        let completions = &completions[number];
+        let advantages: Vec<Vec<f32>> = match config.baseline {
+            Baseline::Group => {
+                let each = completions.iter().zip(&advantages[number]);
+                each.map(|(one, advantage)| vec![*advantage; one.tokens.len()]).collect()
+            }
+            Baseline::Prefix => at_forks(completions, &answers.totals[number], by[number]),
+        };
+        let samples = completions.iter().zip(advantages).map(sample).collect();
+        Group { prompt: prompts[number].clone(), samples }
+    };
+    (0..prompts.len()).map(group).collect()
 }
 
 #[cfg(test)]
@@ -114,15 +153,38 @@ mod tests {
         };
         let config = RewardConfig {
             scale_rewards: Scale::Group,
+            baseline: Baseline::Group,
             mask_truncated_completions: true,
             top_entropy_quantile: 0.5,
             overlong_buffer: 0,
             weights: String::new(),
         };
         let completions = vec![vec![completion(true), completion(false)]];
-        let answers = Answers { tokens: vec![vec![7]], completions, ..Answers::default() };
+        let totals = vec![vec![1.0, 0.0]];
+        let answers = Answers { tokens: vec![vec![7]], completions, totals, ..Answers::default() };
         let groups = groups(&answers, &[vec![1.0, -1.0]], &config);
         assert_eq!(groups[0].samples[0].mask, [false, true, false, true]);
         assert_eq!(groups[0].samples[1].mask, [false; 4]);
+    }
+
+    #[test]
+    fn at_a_fork_a_token_is_compared_with_those_that_came_as_far() {
+        let completion = |tokens: &[u32]| Completion {
+            tokens: tokens.to_vec(),
+            logprobs: vec![-1.0; tokens.len()],
+            entropies: vec![0.5; tokens.len()],
+            ended: true,
+        };
+        let all = [&[1, 2, 3][..], &[1, 2, 4], &[1, 5, 3], &[1, 2], &[6, 2]].map(completion);
+        let rewards = [1.0, 0.0, 0.25, 0.5, 0.75];
+        let values = at_forks(&all, &rewards, 0.5);
+        // All five: 0.5 in the mean. Four that begin with 1: 0.4375. Three that go on with 2: 0.5, of which one ends.
+        assert_eq!(values[0], [1.0, 1.125, 1.0]);
+        assert_eq!(values[1], [-1.0, -0.875, -1.0]);
+        assert_eq!(values[2], [-0.5, -0.375, 0.0], "alone from its third token on");
+        assert_eq!(values[3], [0.0, 0.125]);
+        assert_eq!(values[4], [0.5, 0.0]);
+        let alike = at_forks(&[completion(&[1, 2]), completion(&[1, 2])], &[1.0, 0.0], 0.5);
+        assert_eq!(alike, [[0.0; 2]; 2], "who goes the same way makes no choice");
     }
 }

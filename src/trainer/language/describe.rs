@@ -49,6 +49,7 @@ own! {
     "generation.resample": "0 (off) or more", "Times that groups without variance are replaced (DAPO).";
     "generation.stop": "a list of texts", "Texts that end a completion and are no part of it.";
     "reward.scale_rewards": "group, batch, none", "Whose standard deviation advantages are divided by.";
+    "reward.baseline": "group, prefix", "Whose mean a token's reward is compared with: its group's, or that of those alike so far.";
     "reward.mask_truncated_completions": "true, false", "Whether nothing is learnt from what was cut off.";
     "reward.top_entropy_quantile": "above 0, at most 1", "Share of the tokens, of highest entropy, that is learnt from.";
     "reward.overlong_buffer": "0 (off) or more", "Tokens before the longest completion where length begins to cost.";

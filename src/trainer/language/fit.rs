@@ -27,8 +27,9 @@ impl LanguageTrainer {
         let mut tokens = self.model.tokenizer.encode(&solution, false)?;
         tokens.extend(self.model.stop_tokens.first());
         let prompt = self.tokens(prompt, tokens.len())?;
-        let (logprobs, mask) = (vec![0.0; tokens.len()], vec![true; tokens.len()]);
-        let sample = Sample { tokens, logprobs, advantage: 1.0, mask };
+        let [logprobs, advantages] = [0.0, 1.0].map(|x| vec![x; tokens.len()]);
+        let mask = vec![true; tokens.len()];
+        let sample = Sample { tokens, logprobs, advantages, mask };
         Ok(Group { prompt, samples: vec![sample] })
     }
 

@@ -14,7 +14,9 @@ mod snapshot;
 pub use describe::describe;
 pub use health::Health;
 pub use record::{CompletionRecord, LanguageEvaluation, LanguageRecord, LanguageSeconds};
-pub use settings::{FitConfig, GenerationConfig, LanguageConfig, ModelConfig, RewardConfig, TINY};
+pub use settings::{
+    Baseline, FitConfig, GenerationConfig, LanguageConfig, ModelConfig, RewardConfig, TINY,
+};
 pub use show::Answer;
 pub use snapshot::{language_settings, load_language_settings, saved_language_settings};
 

@@ -4,6 +4,7 @@
 use super::advantages::{is_even, overlong};
 use super::exchange::{self, Made};
 use super::{GenerationConfig, LanguageSeconds, LanguageTrainError, LanguageTrainer};
+use crate::learner::language::different;
 use crate::rng::{Stream, draw};
 use crate::rollout::generate::{Completion, Generator, Prompt as Asked, Sampling, stop};
 use crate::task::{self, Prompt, Rewards, Split, TaskError};
@@ -147,18 +148,21 @@ impl LanguageTrainer {
         };
         let texts: Vec<Vec<String>> =
             completions.iter().map(|group| group.iter().map(text).collect()).collect();
-        let mut answers = Vec::new();
+        // Completions of a prompt that are alike are worth the same.
+        let (mut answers, mut places) = (Vec::new(), Vec::new());
         for ((prompt, group), texts) in prompts.iter().zip(&completions).zip(&texts) {
-            for (one, text) in group.iter().zip(texts) {
-                let (num_tokens, truncated) = (one.tokens.len(), !one.ended);
-                answers.push(task::Completion { prompt, text, num_tokens, truncated });
-            }
+            let (first, which) = different(group.iter().map(|one| &one.tokens));
+            places.push(which.into_iter().map(|number| answers.len() + number).collect::<Vec<_>>());
+            answers.extend(first.into_iter().map(|i| {
+                let (num_tokens, truncated) = (group[i].tokens.len(), !group[i].ended);
+                task::Completion { prompt, text: &texts[i], num_tokens, truncated }
+            }));
         }
-        let mut verified = self.task.verify(&answers)?.into_iter();
-        let made = completions.into_iter().zip(texts).map(|(completions, texts)| {
-            let rewards = verified.by_ref().take(completions.len()).collect();
-            Made { completions, texts, rewards }
-        });
+        let verified = self.task.verify(&answers)?;
+        let rewards =
+            places.iter().map(|group| group.iter().map(|at| verified[*at].clone()).collect());
+        let made = completions.into_iter().zip(texts).zip(rewards);
+        let made = made.map(|((completions, texts), rewards)| Made { completions, texts, rewards });
         let made = made.collect();
         seconds.verify += verifying.elapsed().as_secs_f64();
         Ok(made)

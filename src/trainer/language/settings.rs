@@ -81,6 +81,9 @@ pub struct GenerationConfig {
 pub struct RewardConfig {
     /// What the advantages are divided by.
     pub scale_rewards: Scale,
+    /// What a reward is compared with.
+    #[serde(default)]
+    pub baseline: Baseline,
     /// Whether nothing is learnt from completions that were cut off.
     pub mask_truncated_completions: bool,
     /// The share of the tokens, those of the highest entropy, that is learnt from (Wang et al. 2025); 1 for
@@ -93,6 +96,19 @@ pub struct RewardConfig {
     /// `reward_weights`).
     #[serde(default)]
     pub weights: String,
+}
+
+/// What a completion's reward is compared with to say how good a token of it was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Baseline {
+    /// The mean of its group: the same for all of its tokens (GRPO).
+    #[default]
+    Group,
+    /// The mean over those of its group that had the same tokens before. Only a choice in which they part is praised
+    /// or blamed then, which is less noise where they have much in common; nothing is learnt from what no
+    /// other begins like.
+    Prefix,
 }
 
 /// Imitation of the task's solutions: before there is any reward, or, where the loss is `nll`, all that the
@@ -188,6 +204,7 @@ impl LanguageConfig {
             },
             reward: RewardConfig {
                 scale_rewards: Scale::Group,
+                baseline: Baseline::Group,
                 mask_truncated_completions: false,
                 top_entropy_quantile: 1.0,
                 overlong_buffer: 0,
