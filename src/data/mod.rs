@@ -15,8 +15,10 @@ mod windows;
 #[cfg(not(target_family = "wasm"))]
 pub use dataset::{Dataset, DatasetWriter};
 pub use error::{DatasetError, MANIFEST};
+pub(crate) use host::by_game;
+#[cfg(feature = "general")]
+pub(crate) use host::staged;
 pub use host::{GameSums, HostTrajectory, OBS_MULTIPLE};
-pub(crate) use host::{by_game, staged};
 pub use manifest::{Manifest, Standard};
 pub use recording::{
     ENDED, Part, Recording, RecordingAdvantages, RecordingError, TERMINATED, TRUNCATED, summary,
