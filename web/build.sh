@@ -74,9 +74,12 @@ module() {
     fi
 }
 
-# What shows is as small as it can be; what trains is as fast as it can be, where that matters.
+# What shows is as small as it can be; what trains is as fast as it can be, where that matters: for every browser,
+# and for those that multiply and add in one instruction.
 module watch "$watch_limit" '"z"' -Oz --config 'profile.page.opt-level="z"'
 module train "$train_limit" 3 -O3 --features grove-web/train
+module train-relaxed "$train_limit" 3 -O3 --features grove-web/train \
+    --config "target.$target.rustflags=['-C', 'target-feature=+relaxed-simd']"
 
 cp page/* "$new"
 for policy in "$policies"/*.safetensors; do

@@ -3,7 +3,7 @@
 use super::run_dir::find_checkpoint;
 use super::say::{tell, tell_json};
 use super::score::Scores;
-use super::{EvalArgs, Games, Models, Playable, saved};
+use super::{EvalArgs, Games, Models, Playable, language, saved};
 use crate::checkpoint::Checkpoint;
 use crate::trainer::saved_game_name;
 use anyhow::{Context, Result};
@@ -23,6 +23,9 @@ pub fn run(games: &Games, args: EvalArgs) -> Result<()> {
     super::use_threads(args.threads)?;
     let checkpoint = find_checkpoint(&args.run)
         .with_context(|| format!("{} holds no policy to evaluate", args.run.display()))?;
+    if language::is_of(&checkpoint) {
+        return language::eval(&args, &checkpoint);
+    }
     games.find(&saved_game_name(&checkpoint)?)?.eval(games.models(), &args, &checkpoint)
 }
 

@@ -164,10 +164,6 @@ fn run(games: &Games, cli: Cli) -> Result<()> {
             language::fit(games, args)
         }
         Command::Fit(args) => fit::run(games, args),
-        Command::Eval(args) if language::is_run(&args.run) => {
-            use_threads(args.threads)?;
-            language::eval(&args)
-        }
         Command::Eval(args) => eval::run(games, args),
         Command::Demo(args) => demo::run(games, args),
         Command::Generate(args) => generate::run(args),

@@ -108,6 +108,15 @@ fn a_task_of_ones_own_is_learnt_with_a_verifier_and_needs_no_second_word() {
     let report = json(elsewhere, &["eval", run, "--episodes", "100", "--k", "2", "--json"]);
     // All that the file holds out.
     assert_eq!((&report["task"], &report["drawn"]["prompts"]), (&"data".into(), &7.into()));
+    // A checkpoint is evaluated where its run is.
+    let last = cut.join("checkpoints").read_dir().unwrap().next().unwrap().unwrap().path();
+    let path = last.to_str().unwrap();
+    let report = json(elsewhere, &["eval", path, "--episodes", "100", "--k", "2", "--json"]);
+    assert_eq!((&report["task"], &report["drawn"]["prompts"]), (&"data".into(), &7.into()));
+    fs::rename(&last, elsewhere.join("alone")).unwrap();
+    let said = refusal(elsewhere, &["eval", "alone"]);
+    assert!(said.contains("needs its run's folder `model` beside it"), "{said}");
+    fs::rename(elsewhere.join("alone"), &last).unwrap();
     // The settings of the first three iterations are others, since the schedules end with the run.
     let settings = |run: &str| fs::read_to_string(place.join(run).join("config.toml")).unwrap();
     assert_eq!(settings("whole"), settings("cut"));

@@ -1,6 +1,7 @@
 // The charts: curves over the iterations, drawn on small canvases, one in a frame, a few times a second.
 
 import { $, make, write, fixed, short } from "./dom.js";
+import { inFrame } from "./frames.js";
 
 /** Milliseconds between two pictures of a chart. */
 const EVERY = 300;
@@ -80,7 +81,7 @@ export class Charts {
   later() {
     if (this.waiting) return;
     this.waiting = true;
-    requestAnimationFrame((now) => this.frame(now));
+    inFrame((now) => this.frame(now));
   }
 
   /** One chart a frame, so that a frame is short; each in its turn. */

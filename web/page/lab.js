@@ -7,6 +7,7 @@ import { Training } from "./training.js";
 import { Curves } from "./curves.js";
 import { writeToml } from "./toml.js";
 import { Charts } from "./charts.js";
+import { inFrame, pace } from "./frames.js";
 import { keepLast, keepRun, keptRun, forgetRun, onlyHere, download } from "./keep.js";
 
 /** Milliseconds between two times that the policy is kept in the browser's storage. */
@@ -17,6 +18,11 @@ const KEEP_RUN = 2_000;
 
 /** And between two times that its words are renewed. */
 const RENEW = 100;
+
+/** And between two frames while a GPU that is software trains, too. */
+const SPARING = 90;
+/** And where workers share a run, all of whom wait for the one whose processor the page takes: a game's step. */
+const SHARED = 100;
 
 /** What the games of a person are learnt with: so many iterations of so many steps, of so many moves each. */
 const IMITATION = { iterations: 20, steps: 32, batch: 64 };
@@ -82,16 +88,6 @@ export class Lab {
 
   busy() {
     return ["starting", "running", "pausing", "paused"].includes(this.training.state);
-  }
-
-  /** Whether the training is at work on a GPU that is none. */
-  strained() {
-    return this.training.state === "running" && this.about?.api === "WebGPU" && this.about.software;
-  }
-
-  /** Whether workers that share a run take all cores. */
-  busyCores() {
-    return this.training.state === "running" && this.about?.members > 1;
   }
 
   start() {
@@ -286,11 +282,12 @@ export class Lab {
   later() {
     if (this.waiting) return;
     this.waiting = true;
-    setTimeout(() => { this.waiting = false; this.renew(); }, RENEW);
+    setTimeout(() => inFrame(() => { this.waiting = false; this.renew(); }), RENEW);
   }
 
   renew() {
     const { state } = this.training;
+    pace(state !== "running" ? 0 : this.about?.software ? SPARING : this.about?.members > 1 ? SHARED : 0);
     $("start").disabled = state === "starting";
     const live = this.source === "live";
     $("settings").hidden = live;

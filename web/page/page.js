@@ -20,10 +20,6 @@ import { Curves, TEXT } from "./curves.js";
 
 /** A seed is a number of 32 bits here. */
 const MOST_SEED = 2 ** 32 - 1;
-/** Milliseconds between two pictures while a GPU that is software trains, too. */
-const SPARING = 90;
-/** And where workers share a run, for which every core would wait. */
-const SHARED = 30;
 /** A game with a person goes no faster. */
 const FASTEST_FOR_PEOPLE = 4;
 /** A stage is at most so much wider than the window is high. */
@@ -229,7 +225,6 @@ function tell() {
   if (stage.screen?.lost() !== undefined) player.touch();
   const rate = (1000 * stepped * (takeover.on ? 2 : view.games)) / (now - counted);
   [stepped, counted] = [0, now];
-  player.least = lab.strained() ? SPARING : lab.busyCores() ? SHARED : 0;
   write($("tell-steps"), `on the CPU in WebAssembly, ${short(rate)} steps a second`);
   write($("tell-memory"), [`${megabytes(memory.buffer.byteLength)} of the page`, ...lab.trainingMemory].join(", "));
 }

@@ -22,7 +22,8 @@ class Bars {
       const x = values[i] ?? 0;
       row.classList.toggle("clipped", Math.abs(x) > 1.0005);
       row.classList.toggle("low", x < 0);
-      bar.style.transform = `scaleX(${Math.max(this.both ? -1 : 0, Math.min(1, x)).toFixed(3)})`;
+      const length = Math.max(this.both ? -1 : 0, Math.min(1, x)).toFixed(3);
+      if (bar.length !== length) bar.style.transform = `scaleX(${(bar.length = length)})`;
       write(value, this.both ? fixed(x) : `${Math.round(100 * x)} %`);
       row.classList.toggle("chosen", i === chosen);
     });

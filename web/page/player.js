@@ -1,5 +1,7 @@
 // The clock: when a step is due, and how far the motion to it has come.
 
+import { inFrame, notInFrame } from "./frames.js";
+
 /** Steps a second at 1x. */
 export const RATE = 10;
 /** The most milliseconds of a frame that go into steps. */
@@ -26,7 +28,7 @@ export class Player {
     this.calm = matchMedia("(prefers-reduced-motion: reduce)");
     this.last = 0;
     this.rest = 0;
-    this.least = 0; // milliseconds between two pictures, where others need the device more
+    this.framed = (now) => this.frame(now);
     this.channel = new MessageChannel();
     this.channel.port1.onmessage = () => this.hurry();
     document.addEventListener("visibilitychange", () => this.run());
@@ -74,24 +76,17 @@ export class Player {
   }
 
   run() {
-    cancelAnimationFrame(this.request);
-    clearTimeout(this.timer);
+    notInFrame(this.framed);
     this.last = 0;
-    if (!document.hidden) this.next();
-  }
-
-  next() {
-    const ask = () => { this.request = requestAnimationFrame((now) => this.frame(now)); };
-    if (this.least > 0) this.timer = setTimeout(ask, this.least); // no frames of the browser in between
-    else ask();
+    if (!document.hidden) inFrame(this.framed);
   }
 
   frame(now) {
-    this.next();
+    inFrame(this.framed);
     if (now < this.rest) return;
     const start = performance.now();
     this.picture(now);
-    this.rest = now + Math.max(this.least, Math.min(LONGEST, (SHARE - 1) * (performance.now() - start)));
+    this.rest = now + Math.min(LONGEST, (SHARE - 1) * (performance.now() - start));
   }
 
   picture(now) {

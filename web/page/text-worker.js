@@ -1,6 +1,7 @@
 // A worker: trains a language model, an iteration after the other, and answers prompts between them.
 
 import { plain, restored } from "./saved.js";
+import { trainer } from "./trainer.js";
 
 /** Milliseconds between two answers to the prompt that the visitor has put. */
 const EVERY = 600;
@@ -27,7 +28,7 @@ const sentence = (error) => String(error?.message ?? error);
 async function start({ text, file, kept, paused: waits }) {
   paused = waits;
   try {
-    const { default: init, TextTraining, Saved } = await import("./train.js");
+    const { default: init, TextTraining, Saved } = await trainer();
     await init();
     if (kept) training = TextTraining.resume(restored(Saved, kept));
     else training = file ? TextTraining.from_file(file, text) : new TextTraining(text);

@@ -4,6 +4,7 @@ import { $, make, write, say, fixed, short, sentence } from "./dom.js";
 import { Curves, TEXT } from "./curves.js";
 import { Charts, TEXT_CHARTS, moreTextCharts } from "./charts.js";
 import { Completions, legend, mark, shaded } from "./completions.js";
+import { inFrame } from "./frames.js";
 import { download, forgetRun, keepRun, keptRun, onlyHere } from "./keep.js";
 import { writeToml } from "./toml.js";
 
@@ -239,7 +240,7 @@ export class Text {
   later() {
     if (this.waiting) return;
     this.waiting = true;
-    requestAnimationFrame(() => { this.waiting = false; this.renew(); });
+    inFrame(() => { this.waiting = false; this.renew(); });
   }
 
   /** Puts the visitor's prompt to the model, now and after each iteration from now on. */

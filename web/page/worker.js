@@ -4,6 +4,7 @@
 import { adapterName } from "./adapter.js";
 import { RATE } from "./player.js";
 import { plain, restored } from "./saved.js";
+import { trainer } from "./trainer.js";
 
 /** Milliseconds between two policies of a seed that are sent. */
 const EVERY = 300;
@@ -43,7 +44,7 @@ let turned = 0;
 async function start({ wanted, gpu, place, paused: waits }) {
   paused = waits;
   try {
-    const { default: init, Training, Saved, Place } = await import("./train.js");
+    const { default: init, Training, Saved, Place } = await trainer();
     const { memory } = await init();
     const mine = () => place && new Place(place.memory, place.rank, place.size);
     for (const { seed, iterations, text, saved, games } of wanted) {

@@ -1,26 +1,21 @@
 //! `grove eval` of a language model's run: pass@1 and pass@k.
 
-use super::{EvalArgs, MODEL, open};
-use crate::checkpoint;
+use super::{EvalArgs, MODEL, is_run, open};
+use crate::checkpoint::Checkpoint;
 use crate::model::language::LanguageModel;
-use crate::program::run_dir::RunDir;
 use crate::program::say::{tell, tell_json};
 use crate::rollout::generate::Sampling;
 use crate::trainer::language::{LanguageTrainer, load_language_settings, saved_language_settings};
-use anyhow::Result;
+use anyhow::{Context, Result};
+use std::path::{Path, PathBuf};
 
-/// Evaluates a run's best model.
-pub fn eval(args: &EvalArgs) -> Result<()> {
-    let dir = RunDir::open(Some(args.run.clone()), None)?;
-    let checkpoint = match checkpoint::load(&dir.best()) {
-        Ok(best) => best,
-        Err(_) => dir.latest()?,
-    };
-    let (name, own, mut config) = load_language_settings(saved_language_settings(&checkpoint)?)?;
+/// Evaluates the model of a run's checkpoint.
+pub fn eval(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
+    let (name, own, mut config) = load_language_settings(saved_language_settings(checkpoint)?)?;
     config.seed = args.seed;
-    let model = LanguageModel::load(&dir.path().join(MODEL))?;
+    let model = LanguageModel::load(&model_of(&args.run)?)?;
     let trainer = LanguageTrainer::new(open(&name, own)?, config, Some(model))?;
-    let trainer = trainer.restored(&checkpoint)?;
+    let trainer = trainer.restored(checkpoint)?;
     let sampling = trainer.sampling();
     let greedy = Sampling { temperature: 0.0, ..sampling.clone() };
     let greedy = trainer.evaluate(args.episodes, 1, &greedy)?;
@@ -41,4 +36,16 @@ pub fn eval(args: &EvalArgs) -> Result<()> {
         drawn.k,
         drawn.pass_at_k
     ))
+}
+
+/// The model of the run that a path is, or in which it lies: its vocabulary is with no checkpoint.
+fn model_of(path: &Path) -> Result<PathBuf> {
+    let place = path.canonicalize()?;
+    let run = place.ancestors().take(3).find(|folder| is_run(folder)).with_context(|| {
+        format!(
+            "{} is a language model's checkpoint, and needs its run's folder `{MODEL}` beside it",
+            path.display()
+        )
+    })?;
+    Ok(run.join(MODEL))
 }

@@ -63,8 +63,13 @@ fn named_task(path: &Path) -> Option<String> {
 }
 
 /// Whether a folder is the run of a language model.
-pub fn is_run(path: &Path) -> bool {
+fn is_run(path: &Path) -> bool {
     path.join(MODEL).is_dir()
+}
+
+/// Whether a checkpoint is of a language model's run.
+pub fn is_of(checkpoint: &Checkpoint) -> bool {
+    saved_language_settings(checkpoint).is_ok_and(|settings| settings.contains_key("task"))
 }
 
 /// Trains, from the start or on.
