@@ -147,17 +147,17 @@ impl Link for Processes {
         let mut start = || -> Result<(), TeamError> {
             for (other, bytes) in arriving.iter_mut().enumerate().filter(|(i, _)| *i != self.rank) {
                 for bytes in bytes.chunks_mut(MOST) {
-                    requests.push(receive(other, bytes)?);
+                    requests.push(receive(other, bytes, WORKS)?);
                 }
             }
             for (other, bytes) in leaving.iter().enumerate().filter(|(i, _)| *i != self.rank) {
                 for bytes in bytes.chunks(MOST) {
-                    requests.push(send(other, bytes)?);
+                    requests.push(send(other, bytes, WORKS)?);
                 }
             }
             Ok(())
         };
-        let done = start().and_then(|()| wait(&mut requests, self.timeout));
+        let done = start().and_then(|()| self.wait(&mut requests, outgoing.len()));
         if let Err(error) = done {
             std::mem::forget((arriving, leaving));
             return Err(error);
@@ -172,39 +172,95 @@ impl Link for Processes {
 /// Between two looks at the messages there is never so much time, unless the process was stopped.
 const STOPPED: Duration = Duration::from_secs(1);
 
-/// Waits until all messages have come and gone, for so long at most.
-fn wait(requests: &mut Vec<Request>, timeout: Duration) -> Result<(), TeamError> {
-    let (mut started, mut last) = (Instant::now(), Instant::now());
-    loop {
-        // Who was stopped has not waited meanwhile.
-        let gap = last.elapsed();
-        if gap > STOPPED {
-            started += gap;
-        }
-        last = Instant::now();
-        let mut at = 0;
-        while at < requests.len() {
-            if requests[at].is_done()? {
-                requests.swap_remove(at);
-            } else {
-                at += 1;
+/// How long those who have waited in vain have to say so to each other.
+const TELL: Duration = Duration::from_secs(2);
+
+impl Processes {
+    /// Waits until all messages have come and gone, for so long at most; there are so many members.
+    fn wait(&self, requests: &mut Vec<Request>, size: usize) -> Result<(), TeamError> {
+        let (mut started, mut last) = (Instant::now(), Instant::now());
+        loop {
+            // Who was stopped has not waited meanwhile.
+            let gap = last.elapsed();
+            if gap > STOPPED {
+                started += gap;
+            }
+            last = Instant::now();
+            remove_done(requests)?;
+            let Some(first) = requests.iter().map(|request| request.other).min() else {
+                return Ok(());
+            };
+            let waited = started.elapsed();
+            if waited > self.timeout {
+                let rank = self.who_hangs(first, size)?;
+                return Err(TeamError::Silent { rank, seconds: self.timeout.as_secs() });
+            }
+            // Whoever waits long leaves its core to those who work.
+            match waited {
+                waited if waited < SPIN => std::hint::spin_loop(),
+                waited if waited < 20 * SPIN => thread::yield_now(),
+                _ => thread::sleep(SPIN / 4),
             }
         }
-        let Some(first) = requests.iter().map(|request| request.other).min() else { return Ok(()) };
-        let waited = started.elapsed();
-        if waited > timeout {
-            return Err(TeamError::Silent { rank: first, seconds: timeout.as_secs() });
+    }
+
+    /// Who keeps this member waiting, `first` or whoever that one waits for: those who wait in vain tell all others
+    /// for whom, and who hangs tells nothing.
+    fn who_hangs(&self, first: usize, size: usize) -> Result<usize, TeamError> {
+        // MPI may look at these for as long as the process lives.
+        let told: &mut [u8] = Vec::leak((first as u32).to_le_bytes().to_vec());
+        let (mut requests, mut answers) = (Vec::new(), Vec::new());
+        for other in (0..size).filter(|other| *other != self.rank) {
+            let room: &mut [u8] = Vec::leak(vec![u8::MAX; told.len()]);
+            answers.push((other, room.as_ptr()));
+            requests.push(receive(other, room, WAITS)?);
+            // The answers are what counts: these need not arrive.
+            send(other, told, WAITS)?;
         }
-        // Whoever waits long leaves its core to those who work.
-        match waited {
-            waited if waited < SPIN => std::hint::spin_loop(),
-            waited if waited < 20 * SPIN => thread::yield_now(),
-            _ => thread::sleep(SPIN / 4),
+        let started = Instant::now();
+        while !requests.is_empty() && started.elapsed() < TELL {
+            remove_done(&mut requests)?;
+            thread::sleep(SPIN);
         }
+        let mut waits_for = vec![None; size];
+        for (other, room) in answers {
+            if requests.iter().all(|request| request.other != other) {
+                // SAFETY: the message has arrived, so nobody writes here any more.
+                let answer = unsafe { room.cast::<[u8; 4]>().read() };
+                waits_for[other] = Some(u32::from_le_bytes(answer) as usize);
+            }
+        }
+        let mut hangs = first;
+        // No further than everyone in turn: those who wait for each other are all as good.
+        for _ in 0..size {
+            match waits_for.get(hangs) {
+                Some(Some(other)) if *other != self.rank => hangs = *other,
+                _ => break,
+            }
+        }
+        Ok(hangs)
     }
 }
 
-fn send(other: usize, bytes: &[u8]) -> Result<Request, TeamError> {
+/// Takes out the messages that have come or gone.
+fn remove_done(requests: &mut Vec<Request>) -> Result<(), TeamError> {
+    let mut at = 0;
+    while at < requests.len() {
+        if requests[at].is_done()? {
+            requests.swap_remove(at);
+        } else {
+            at += 1;
+        }
+    }
+    Ok(())
+}
+
+/// What marks messages between members that compute.
+const WORKS: i32 = 0;
+/// And those of members that have waited too long.
+const WAITS: i32 = 1;
+
+fn send(other: usize, bytes: &[u8], tag: i32) -> Result<Request, TeamError> {
     // SAFETY: the bytes are neither changed nor freed before the request is done.
     start_request(other, |raw| unsafe {
         ffi::MPI_Isend(
@@ -212,14 +268,14 @@ fn send(other: usize, bytes: &[u8]) -> Result<Request, TeamError> {
             bytes.len() as i32,
             ffi::RSMPI_UINT8_T,
             other as i32,
-            0,
+            tag,
             ffi::RSMPI_COMM_WORLD,
             raw,
         )
     })
 }
 
-fn receive(other: usize, bytes: &mut [u8]) -> Result<Request, TeamError> {
+fn receive(other: usize, bytes: &mut [u8], tag: i32) -> Result<Request, TeamError> {
     // SAFETY: the bytes are neither looked at nor freed before the request is done.
     start_request(other, |raw| unsafe {
         ffi::MPI_Irecv(
@@ -227,7 +283,7 @@ fn receive(other: usize, bytes: &mut [u8]) -> Result<Request, TeamError> {
             bytes.len() as i32,
             ffi::RSMPI_UINT8_T,
             other as i32,
-            0,
+            tag,
             ffi::RSMPI_COMM_WORLD,
             raw,
         )

@@ -8,7 +8,7 @@ use crate::model::Network;
 use crate::parallel::{Collective, Hardware, TIMEOUT, Team, TeamError, threads};
 use crate::trainer::language::LanguageTrainError;
 use crate::trainer::{Demonstrations, TrainError, Trainer};
-use anyhow::{Context, Error, Result, anyhow, bail};
+use anyhow::{Context, Error, Result, anyhow};
 use sha2::{Digest, Sha256};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -259,7 +259,7 @@ pub fn start() -> Result<()> {
     for name in SIZES {
         let size = std::env::var(name).ok().and_then(|size| size.parse::<usize>().ok());
         if let Some(size) = size.filter(|size| *size > 1) {
-            bail!(
+            anyhow::bail!(
                 "MPI has started {size} processes, but this program was built without the feature `mpi`, and \
                  each would do all of the work: build it with `--features mpi`, or start one"
             );
