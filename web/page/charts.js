@@ -48,6 +48,7 @@ export class Charts {
   /** Draws charts into an element. */
   constructor(curves, holder = $("charts"), charts = CHARTS) {
     this.curves = curves;
+    this.framed = (now) => this.frame(now);
     this.kind = charts === CHARTS ? "" : "text-"; // before the names of figures
     this.charts = charts.map((what) => new Chart(this, what));
     holder.append(...this.charts.map(({ figure }) => figure));
@@ -79,14 +80,11 @@ export class Charts {
   }
 
   later() {
-    if (this.waiting) return;
-    this.waiting = true;
-    inFrame((now) => this.frame(now));
+    inFrame(this.framed);
   }
 
   /** One chart a frame, so that a frame is short; each in its turn. */
   frame(now) {
-    this.waiting = false;
     const dirty = this.charts.filter((chart) => chart.dirty);
     const due = dirty.filter((chart) => now - chart.drawn > EVERY || chart.urgent);
     due.sort((a, b) => a.drawn - b.drawn);

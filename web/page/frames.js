@@ -6,7 +6,7 @@ let last = -Infinity;
 let asked = false;
 const waiting = new Set();
 
-/** Calls this once, with the time, in the next frame. */
+/** Calls this once, with the time, in the next frame, however often it is asked for. */
 export function inFrame(draw) {
   waiting.add(draw);
   if (asked) return;
@@ -30,6 +30,12 @@ function request() {
     last = performance.now();
     const due = [...waiting];
     waiting.clear();
-    for (const draw of due) draw(now);
+    for (const draw of due) {
+      try {
+        draw(now);
+      } catch (error) {
+        reportError(error); // the others are drawn nevertheless
+      }
+    }
   });
 }

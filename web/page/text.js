@@ -40,6 +40,7 @@ export class Text {
   /** `opened(on)` is called when the page turns to text or away from it. */
   constructor(opened) {
     this.opened = opened;
+    this.renewed = () => this.renew();
     this.on = false;
     this.state = "idle"; // starting, running, pausing, paused, done, refused
     this.here = new Curves(TEXT);
@@ -238,9 +239,7 @@ export class Text {
   }
 
   later() {
-    if (this.waiting) return;
-    this.waiting = true;
-    inFrame(() => { this.waiting = false; this.renew(); });
+    inFrame(this.renewed);
   }
 
   /** Puts the visitor's prompt to the model, now and after each iteration from now on. */
