@@ -45,7 +45,7 @@ descriptions! {
     "seed": "0 to 2^63 - 1", "The seed of every draw of the run.";
     "iterations": "1 or more", "Iterations of rollout and update; the schedules end with the last.";
     "engine": "auto, fused, general", "What plays and learns: auto takes the fast engine where there is one.";
-    "precision": "f32, f16, bf16", "What the fused kernels compute products with, where the device has it.";
+    "precision": "f32, f16, bf16", "What products are computed with, where the device has it.";
     "policy.kind": "or a model of your own", "Which network; a gru and a decoder remember what they saw of an episode.";
     "policy.hidden": "one to eight numbers of 1 to 4096", "Units of the hidden layers of an mlp or a gru, whose last is the recurrent one.";
     "policy.activation": "relu, tanh, silu, gelu", "What follows a hidden layer.";

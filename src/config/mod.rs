@@ -13,7 +13,7 @@ pub use defaults::IMITATION;
 pub use describe::{Description, describe, descriptions};
 
 pub use crate::math::Activation;
-pub use crate::model::{DecoderConfig, ModelKind, PolicyConfig};
+pub use crate::model::{DecoderConfig, ModelKind, PolicyConfig, Precision};
 pub use crate::objective::{KlEstimator, LossConfig, LossType};
 
 use serde::{Deserialize, Serialize};
@@ -27,7 +27,7 @@ pub struct TrainConfig {
     pub iterations: u32,
     /// Which of the two ways plays and learns.
     pub engine: Engine,
-    /// What the fused kernels' networks compute with.
+    /// What products are computed with, on devices that have it.
     #[serde(default)]
     pub precision: Precision,
     /// The network.
@@ -170,30 +170,6 @@ impl std::str::FromStr for Engine {
                 expected: "there are auto, fused and general".to_string(),
             }),
         }
-    }
-}
-
-/// The numbers that enter the products of a network in the fused kernels: features, weights and
-/// activations. Sums, gradients, parameters and the optimiser's state are f32 in any case.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Precision {
-    /// Single precision.
-    #[default]
-    F32,
-    /// IEEE half precision, on devices that have it.
-    F16,
-    /// The upper half of a single precision number, on devices that have it.
-    Bf16,
-}
-
-impl std::fmt::Display for Precision {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
-        })
     }
 }
 

@@ -130,6 +130,16 @@ pub fn has_precision(_device: &Device, _precision: Precision) -> bool {
     false
 }
 
+/// Why a device, or the CPU if there is none, cannot compute products with this precision, in words.
+pub fn precision_obstacle(device: Option<&Device>, precision: Precision) -> Option<String> {
+    match device.filter(|device| has_kernels(device)) {
+        _ if precision == Precision::F32 => None,
+        None => Some("the CPU computes with f32 only".to_string()),
+        Some(device) => (!has_precision(device, precision))
+            .then(|| format!("the device does not have {precision}")),
+    }
+}
+
 /// What decides how a device rounds, in words: two of which this is the same compute the same bytes.
 pub fn arithmetic(info: &DeviceInfo) -> String {
     if info.kind != "cpu" {

@@ -1,16 +1,15 @@
 //! The general learner: any model, by Burn's autodiff, on any device; sequences that can be worked off by
 //! hand on the CPU are.
 
+use super::experience::{Experience, Remembered};
 use super::optimizer::clip_grad_norm;
 use super::order::{Batches, Minibatch, parts};
 use super::schedule::{entropy_coef, learning_rate, total_updates};
 use super::weights::Weights;
-use crate::config::{Engine, TrainConfig};
+use crate::config::{Engine, Precision, TrainConfig};
 use crate::data::Trajectory;
 use crate::device;
-use crate::model::{
-    Categorical, FastForm, Memory, Model, SequenceLearner, Sequences, flatten, unflatten,
-};
+use crate::model::{FastForm, Memory, Model, SequenceLearner, flatten};
 use crate::objective::{Loss, Steps, Totals, loss};
 use crate::parallel::{Node, Shards, Team, TeamError, add_up, nodes};
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -30,6 +29,10 @@ pub struct Learner<M: Model> {
 
 /// Numbers that are added up beside a gradient: [`Loss::SUMS`] and the loss.
 const SUMS: usize = Loss::SUMS.len() + 1;
+
+/// About the largest number of the gradient of a step's logits on its way back in half precision: so much below the
+/// largest number that there is (65,504) that sums over many steps stay below it, and so far above the smallest.
+const LARGEST: f32 = 1.0 / 16.0;
 
 /// Sums over an update, still on the device.
 #[derive(Clone, Debug)]
@@ -57,6 +60,12 @@ impl<M: Model> Learner<M> {
                 Some(Arc::new(Mutex::new(learner)))
             }
             _ => None,
+        };
+        let policy = match config.precision {
+            precision if precision != Precision::F32 && by_hand.is_none() => {
+                policy.with_precision(precision).unwrap_or(policy)
+            }
+            _ => policy,
         };
         let (weights, batches) = (Weights::new(policy, config), Batches::new(config));
         Self { weights, config: config.clone(), batches, team: Team::alone(), by_hand }
@@ -294,13 +303,24 @@ impl<M: Model> Learner<M> {
                     let mut learner = learner.lock().unwrap_or_else(PoisonError::into_inner);
                     part.gradient_by_hand(&mut learner, &self.weights, loss)
                 }
-                None => part.gradient(&self.weights, loss),
+                None => part.gradient(&self.weights, self.scale(part), loss),
             };
             gradient = gradient + of_part;
             let of_part = [loss.sums.without_autodiff(), loss.loss.without_autodiff()];
             sums = sums + Tensor::cat(of_part.to_vec(), 0);
         }
         (gradient, sums)
+    }
+
+    /// What a loss is multiplied by on its way back: by about as many steps as it is the mean of, so that what one step
+    /// gives is no smaller than the numbers that half precision has (Micikevicius et al. 2018). Powers of two, which
+    /// round nothing.
+    fn scale(&self, part: &Experience<M::Memory>) -> f32 {
+        let [num_steps, games] = part.mask.dims();
+        match self.config.precision {
+            Precision::F16 => (num_steps * games).next_power_of_two() as f32 * LARGEST,
+            _ => 1.0,
+        }
     }
 
     /// One step of the optimiser. Where members have devices of their own, which may round in their own ways, the
@@ -330,143 +350,6 @@ impl<M: Model> Learner<M> {
             None => Remembered::Nothing(fresh(1)),
         }
     }
-}
-
-/// What the policy remembered before the first step. Where that is nothing, it is held once and not for each
-/// game: a dataset has many, and a cache is large.
-enum Remembered<R> {
-    /// What it remembers of any game that begins.
-    Nothing(R),
-    /// What it remembers of each game.
-    Rows(R),
-}
-
-impl<R: Memory> Remembered<R> {
-    /// Of the games at these indices.
-    fn games(&self, indices: Tensor<1, Int>) -> Self {
-        match self {
-            Self::Nothing(fresh) => Self::Nothing(fresh.clone()),
-            Self::Rows(rows) => Self::Rows(rows.select(indices)),
-        }
-    }
-
-    /// Of each of so many games.
-    fn rows(&self, games: usize, device: &Device) -> R {
-        match self {
-            Self::Nothing(fresh) => fresh.select(Tensor::zeros([games], device)),
-            Self::Rows(rows) => rows.clone(),
-        }
-    }
-}
-
-/// What an update learns from: the steps of some games, time-major, `[num_steps, games]` but for the
-/// observations, `[num_steps, games, num_features]`.
-struct Experience<R> {
-    obs: Tensor<3>,
-    starts: Tensor<2>,
-    memory: Remembered<R>,
-    actions: Tensor<2, Int>,
-    old_logprobs: Tensor<2>,
-    reference_logprobs: Option<Tensor<2>>,
-    advantages: Tensor<2>,
-    mask: Tensor<2>,
-    legal: Option<Tensor<3>>,
-    /// Whether all actions have a share of what is right.
-    smoothed: bool,
-}
-
-impl<R: Memory> Experience<R> {
-    /// The games at these indices.
-    fn games(&self, indices: Tensor<1, Int>) -> Self {
-        let pick = |tensor: &Tensor<2>| tensor.clone().select(1, indices.clone());
-        Self {
-            obs: self.obs.clone().select(1, indices.clone()),
-            starts: pick(&self.starts),
-            memory: self.memory.games(indices.clone()),
-            actions: self.actions.clone().select(1, indices.clone()),
-            old_logprobs: pick(&self.old_logprobs),
-            reference_logprobs: self.reference_logprobs.as_ref().map(pick),
-            advantages: pick(&self.advantages),
-            mask: pick(&self.mask),
-            legal: self.legal.as_ref().map(|legal| legal.clone().select(1, indices.clone())),
-            smoothed: self.smoothed,
-        }
-    }
-
-    /// The loss, and its gradient with respect to all parameters.
-    fn gradient<M: Model<Memory = R>>(
-        &self,
-        weights: &Weights<M>,
-        loss: impl Fn(Steps) -> Loss,
-    ) -> (Loss, Tensor<1>) {
-        let leaf = weights.params.clone().autodiff().require_grad();
-        let loss = loss(self.steps(&unflatten(weights.module.clone(), &leaf)));
-        let mut gradients = loss.loss.backward();
-        let gradient = leaf.grad_remove(&mut gradients).expect("the loss has parameters");
-        (loss, gradient)
-    }
-
-    /// The same where autodiff ends at the logits, and what lies before them goes by hand.
-    fn gradient_by_hand<M: Model<Memory = R>>(
-        &self,
-        learner: &mut SequenceLearner,
-        weights: &Weights<M>,
-        loss: impl Fn(Steps) -> Loss,
-    ) -> (Loss, Tensor<1>) {
-        let ([num_steps, games, _], device) = (self.obs.dims(), self.obs.device());
-        let params = floats(weights.params.clone());
-        let memory = self.memory.rows(games, &device).rows();
-        let memory = memory.expect("what is worked off by hand has a memory");
-        let sequences = Sequences {
-            obs: floats(self.obs.clone()),
-            starts: floats(self.starts.clone()),
-            memory: floats(memory),
-        };
-        let logits = learner.logits(&params, &sequences);
-        let shape = [num_steps, games, logits.len() / (num_steps * games)];
-        let leaf = Tensor::<3>::from_data(TensorData::new(logits, shape), &device);
-        let leaf = leaf.autodiff().require_grad();
-        let loss = loss(self.steps_of(leaf.clone()));
-        let mut gradients = loss.loss.backward();
-        let of_logits = leaf.grad_remove(&mut gradients).expect("the loss has logits");
-        let gradient = learner.gradient(&params, &floats(of_logits));
-        let count = gradient.len();
-        (loss, Tensor::from_data(TensorData::new(gradient, [count]), &device))
-    }
-
-    /// The steps as `policy` sees them.
-    fn steps<M: Model<Memory = R>>(&self, policy: &M) -> Steps {
-        let [_, games, _] = self.obs.dims();
-        let memory = self.memory.rows(games, &self.obs.device());
-        let logits = policy.sequence(self.obs.clone(), self.starts.clone(), memory);
-        self.steps_of(logits)
-    }
-
-    /// The steps, by the logits of a policy, `[num_steps, games, num_actions]`.
-    fn steps_of(&self, logits: Tensor<3>) -> Steps {
-        let [num_steps, games, num_actions] = logits.dims();
-        let actions = self.actions.clone().reshape([num_steps * games]);
-        let legal = self.legal.clone();
-        let legal = legal.map(|legal| legal.reshape([num_steps * games, num_actions]));
-        let logits = logits.reshape([num_steps * games, num_actions]);
-        let distribution = Categorical::masked(logits, legal);
-        Steps {
-            logprobs: distribution.logprob(actions).reshape([num_steps, games]),
-            entropy: distribution.entropy().reshape([num_steps, games]),
-            old_logprobs: self.old_logprobs.clone(),
-            reference_logprobs: self.reference_logprobs.clone(),
-            mean_logprobs: self
-                .smoothed
-                .then(|| distribution.mean_logprob().reshape([num_steps, games])),
-            advantages: self.advantages.clone(),
-            mask: self.mask.clone(),
-        }
-    }
-}
-
-/// The numbers of a tensor that lies in host memory.
-fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.into_data().try_into_vec().expect("models compute in f32")
 }
 
 /// A gradient and the sums beside it, in host memory.

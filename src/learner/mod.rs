@@ -4,6 +4,7 @@
 //! perceptron on CubeCL devices, in kernels of our own.
 
 mod autodiff;
+mod experience;
 #[cfg(feature = "kernels")]
 mod fused;
 #[cfg(feature = "kernels")]

@@ -18,6 +18,7 @@ mod orthogonal;
 mod own;
 mod parameters;
 mod policy;
+mod precision;
 mod registry;
 pub mod saved;
 
@@ -35,6 +36,7 @@ pub use own::{NamedModel, OwnModel};
 pub use parameters::{Parameter, flatten, named_parameters, unflatten};
 pub use policy::PolicyConfig;
 pub(crate) use policy::limit;
+pub use precision::Precision;
 pub(crate) use registry::mlp::MANY_FEATURES;
 #[cfg(feature = "kernels")]
 pub(crate) use registry::mlp::kernel as kernels;
@@ -86,6 +88,12 @@ pub trait Model: Module + Sync {
     /// The network of ours that it is, if it is one and its parameters are that one's, in its order: the
     /// fast engines serve those.
     fn fast_form(&self) -> Option<FastForm<'_>> {
+        None
+    }
+
+    /// The same with products of numbers in this precision, on devices that have it, while parameters, norms and
+    /// sums stay in single precision; `None` if it knows no other than single precision.
+    fn with_precision(&self, _precision: Precision) -> Option<Self> {
         None
     }
 }

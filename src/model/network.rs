@@ -3,7 +3,7 @@
 #[cfg(feature = "general")]
 use super::OwnModel;
 use super::registry::{BuiltIn, Decoder, FromRows, Gru, Mlp, networks};
-use super::{Memory, Model, ModelKind, PolicyConfig};
+use super::{Memory, Model, ModelKind, PolicyConfig, Precision};
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};
 
@@ -102,6 +102,14 @@ macro_rules! network {
                     $(Self::$Kind(network) => Some(FastForm::$Kind(network)),)*
                     #[cfg(feature = "general")]
                     Self::Own(own) => own.fast_form(),
+                }
+            }
+
+            fn with_precision(&self, precision: Precision) -> Option<Self> {
+                match self {
+                    $(Self::$Kind(network) => network.with_precision(precision).map(Self::$Kind),)*
+                    #[cfg(feature = "general")]
+                    Self::Own(_) => None,
                 }
             }
         }

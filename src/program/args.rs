@@ -93,7 +93,7 @@ pub struct RunArgs {
     /// Which engine plays and learns: auto (fused where that applies), fused or general.
     #[arg(long, value_name = "NAME")]
     pub engine: Option<Engine>,
-    /// What the fused kernels' networks compute with: f32, f16 or bf16, where the device has it.
+    /// What a device computes products with, where it has that: f32, f16 or bf16.
     #[arg(long, value_name = "NAME")]
     pub precision: Option<Precision>,
     /// Seed of the run [default: 1].
@@ -286,7 +286,7 @@ pub struct BenchArgs {
     /// Which engine plays and learns, as for `train`.
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub engine: Engine,
-    /// What the fused kernels' networks compute with, as for `train`.
+    /// What a device computes products with, as for `train`.
     #[arg(long, default_value = "f32", value_name = "NAME")]
     pub precision: Precision,
     /// Change a setting, as for `train`. The sizes below come after, except for --score, which takes

@@ -327,8 +327,7 @@ pub fn default_threads() -> Option<usize> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         // SAFETY: a question without arguments that matter.
         let all = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
-        return (here > 1)
-            .then(|| if (cores as i64) < all { cores } else { (cores / here).max(1) });
+        (here > 1).then(|| if (cores as i64) < all { cores } else { (cores / here).max(1) })
     }
     #[cfg(not(feature = "mpi"))]
     None

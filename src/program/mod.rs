@@ -218,15 +218,15 @@ fn use_threads(threads: Option<u32>) -> Result<()> {
     pool.build_global().context("the threads do not start")
 }
 
-/// Refuses a run that asks for what only the fused engine has where there is none.
+/// Refuses a run that asks for an engine or a precision that it cannot have.
 fn check_engine<G: Playable>(trainer: &Trainer<G>) -> Result<()> {
     let config = trainer.config();
-    let asked = match (config.engine, config.precision) {
-        (Engine::Fused, _) => "the engine `fused`".to_string(),
+    let (asked, obstacle) = match (config.engine, config.precision) {
+        (Engine::Fused, _) => ("the engine `fused`".to_string(), trainer.obstacle()),
         (_, Precision::F32) => return Ok(()),
-        (_, precision) => format!("the precision {precision}"),
+        (_, precision) => (format!("the precision {precision}"), trainer.precision_obstacle()),
     };
-    match trainer.obstacle() {
+    match obstacle {
         Some(obstacle) => bail!("this run cannot have {asked}: {obstacle}"),
         None => Ok(()),
     }

@@ -6,7 +6,7 @@ use super::fused::FusedEngine;
 #[cfg(feature = "general")]
 use super::general::GeneralEngine;
 use super::native::NativeEngine;
-use crate::config::{Engine, Precision, TrainConfig};
+use crate::config::{Engine, TrainConfig};
 use crate::data::Pieces;
 use crate::device;
 use crate::env::Rules;
@@ -84,6 +84,23 @@ pub(super) fn first_network<G: Rules>(game: G, config: &TrainConfig, device: &De
     Network::new(game.num_features(), game.num_actions(), &config.policy, key, device)
 }
 
+/// Why a run cannot have the precision that its settings ask for, if so; `obstacle` is to a fast engine.
+pub(super) fn precision_obstacle<M: Model>(
+    model: &M,
+    config: &TrainConfig,
+    device: &Device,
+    obstacle: Option<String>,
+) -> Option<String> {
+    let obstacle = obstacle?;
+    if model.with_precision(config.precision).is_some() {
+        return device::precision_obstacle(Some(device), config.precision);
+    }
+    Some(match model.fast_form() {
+        Some(FastForm::Mlp(_)) => obstacle,
+        _ => "perceptrons and decoders alone have others than f32".to_string(),
+    })
+}
+
 /// Why a run cannot take a fast engine, if so: in words that tell what it would need.
 pub(super) fn obstacle<M: Model>(
     model: &M,
@@ -105,8 +122,7 @@ pub(super) fn obstacle<M: Model>(
         return Some("the CPU and devices share the run".to_string());
     }
     if !device::has_kernels(device) {
-        return (config.precision != Precision::F32)
-            .then(|| "the CPU computes with f32 only".to_string());
+        return device::precision_obstacle(Some(device), config.precision);
     }
     if config.data.is_on() {
         return Some("the fused kernels learn from games, not from data".to_string());
@@ -117,6 +133,5 @@ pub(super) fn obstacle<M: Model>(
         return Some(limits.to_string());
     }
     let _ = mlp;
-    (!device::has_precision(device, config.precision))
-        .then(|| format!("the device does not have {}", config.precision))
+    device::precision_obstacle(Some(device), config.precision)
 }

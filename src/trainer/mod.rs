@@ -42,7 +42,7 @@ use crate::rng::Stream;
 use crate::rollout::{Evaluation, Player, play_episodes};
 use burn::cubecl::future::block_on;
 use burn::tensor::Device;
-use choose::{Engines, first_network, obstacle, with_engine};
+use choose::{Engines, first_network, obstacle, precision_obstacle, with_engine};
 use engine::{Engine, Totals};
 use std::ops::Range;
 use tracing::{Instrument, info_span};
@@ -362,6 +362,11 @@ impl<G: Rules, M: Model> Trainer<G, M> {
     /// Why the run does not take a fast engine, if it doesn't.
     pub fn obstacle(&self) -> Option<String> {
         obstacle(&self.model(), &self.config, &self.device, &self.team)
+    }
+
+    /// Why the run does not have the precision that its settings ask for, if it doesn't.
+    pub fn precision_obstacle(&self) -> Option<String> {
+        precision_obstacle(&self.model(), &self.config, &self.device, self.obstacle())
     }
 
     /// The shards of the run's games, or of its data, and which of them are this member's.

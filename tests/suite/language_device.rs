@@ -2,7 +2,7 @@
 
 use crate::support::adapter;
 use burn::tensor::Device;
-use grove::config::TrainConfig;
+use grove::config::{Precision, TrainConfig};
 use grove::learner::language::{Group, LanguageRule, Sample, gradient, logprobs};
 use grove::model::DecoderShape;
 use grove::model::language::{Adapters, LoraConfig, TokenDecoder};
@@ -77,7 +77,7 @@ fn devices_choose_the_tokens_that_the_cpu_does() {
     ];
     for (device, all) in devices() {
         for decoder in decoders().into_iter().skip(if all { 0 } else { 2 }) {
-            let there = decoder.clone().with_device(Some(device.clone()));
+            let there = decoder.clone().with_device(Some(device.clone()), Precision::F32);
             for sampling in &ways {
                 let want = generate(&decoder, sampling, 64);
                 let ended = want.iter().flatten().filter(|one| one.ended).count();
@@ -139,7 +139,7 @@ fn rule(loss: LossConfig) -> LanguageRule {
 fn gradients_on_devices_are_those_of_the_cpu() {
     for (device, all) in devices() {
         for (number, decoder) in decoders().into_iter().enumerate().skip(if all { 0 } else { 2 }) {
-            let there = decoder.clone().with_device(Some(device.clone()));
+            let there = decoder.clone().with_device(Some(device.clone()), Precision::F32);
             let groups = groups(&decoder);
             let told = logprobs(&decoder, &groups, 0.9);
             for (got, want) in
@@ -158,11 +158,40 @@ fn gradients_on_devices_are_those_of_the_cpu() {
                 let want = gradient(&decoder, &rule, &groups, references, 0.1);
                 let got = gradient(&there, &rule, &groups, references, 0.1);
                 assert_eq!(got.len(), want.len());
-                let length =
-                    |x: &[f32]| x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
                 let off: Vec<f32> = got.iter().zip(&want).map(|(a, b)| a - b).collect();
                 let off = length(&off) / length(&want);
                 assert!(length(&want) > 0.0 && off < 1e-5, "{number} {loss_type}: off by {off}");
+            }
+        }
+    }
+}
+
+/// The length of a vector.
+fn length(x: &[f32]) -> f64 {
+    x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt()
+}
+
+#[test]
+fn products_in_half_precision_learn_nearly_the_same_however_small_gradients_are() {
+    let device = Device::flex();
+    for (precision, unit) in [(Precision::F16, 1e-3), (Precision::Bf16, 8e-3)] {
+        for (number, decoder) in decoders().into_iter().enumerate() {
+            let there = decoder.clone().with_device(Some(device.clone()), precision);
+            let mut groups = groups(&decoder);
+            let told = [&decoder, &there].map(|decoder| logprobs(decoder, &groups, 0.9));
+            let [want, got] = told.each_ref().map(|all| all.concat().concat());
+            let off = got.iter().zip(&want).fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
+            assert!(off > 1e-6 && f64::from(off) < 40.0 * unit, "{precision} {number}: {off}");
+            for worth in [1.0, 1e-6] {
+                for sample in groups.iter_mut().flat_map(|group| &mut group.samples) {
+                    sample.advantages.iter_mut().for_each(|x| *x *= worth);
+                }
+                let rule = rule(LossConfig::new());
+                let want = gradient(&decoder, &rule, &groups, None, 0.0);
+                let got = gradient(&there, &rule, &groups, None, 0.0);
+                let off: Vec<f32> = got.iter().zip(&want).map(|(a, b)| a - b).collect();
+                let off = length(&off) / length(&want);
+                assert!(off > 1e-5 && off < 20.0 * unit, "{precision} {number} {worth}: {off}");
             }
         }
     }

@@ -1,9 +1,10 @@
 //! Lower precisions: what they change, and where they cannot be had.
 
+use crate::shared::decoder::{apart, first_update, one_step};
 use crate::support::{adapter, cpu, refusal};
 use burn::tensor::{Device, Tensor};
 use grove::advantage::recording_advantages;
-use grove::config::{Activation, PolicyConfig, Precision, Start, TrainConfig};
+use grove::config::{Activation, Engine, PolicyConfig, Precision, Start, TrainConfig};
 use grove::device::has_precision;
 use grove::env::{Env, Fruit};
 use grove::learner::FusedLearner;
@@ -88,6 +89,28 @@ fn check(precision: Precision, unit: f64, device: &Device) {
     }
 }
 
+/// A decoder's first update in a lower precision is nearly that in single precision.
+fn check_decoder(precision: Precision, unit: f64, device: &Device) {
+    let update = |precision| {
+        let config = TrainConfig { precision, ..one_step(Engine::General, 2) };
+        block_on(first_update(&config, device))
+    };
+    let off = apart(&update(precision), &update(Precision::F32));
+    eprintln!("{precision}, a decoder: the first update off by {off:.1e}");
+    assert!(off > 0.01 * unit && off < 20.0 * unit, "{precision}: off by {off}");
+}
+
+/// The lower precisions, and how far apart numbers next to 1 are in them.
+const LOWER: [(Precision, f64); 2] =
+    [(Precision::F16, 1.0 / 2048.0), (Precision::Bf16, 1.0 / 256.0)];
+
+#[test]
+fn a_decoder_learns_nearly_the_same_in_lower_precisions() {
+    for (precision, unit) in LOWER {
+        check_decoder(precision, unit, &cpu());
+    }
+}
+
 /// `GROVE_REQUIRE_PRECISIONS=N` makes it a failure if the device has fewer than `N` of them.
 #[test]
 fn lower_precisions_come_close_to_single_precision_where_the_device_has_them() {
@@ -95,9 +118,10 @@ fn lower_precisions_come_close_to_single_precision_where_the_device_has_them() {
     assert!(has_precision(&device, Precision::F32));
     assert!(!has_precision(&cpu(), Precision::F32), "the CPU has no kernels");
     let mut tested = 0;
-    for (precision, unit) in [(Precision::F16, 1.0 / 2048.0), (Precision::Bf16, 1.0 / 256.0)] {
+    for (precision, unit) in LOWER {
         if has_precision(&device, precision) {
             check(precision, unit, &device);
+            check_decoder(precision, unit, &device);
             tested += 1;
         } else {
             let config = TrainConfig { precision, ..config(precision) };
@@ -115,6 +139,9 @@ fn a_precision_that_cannot_be_had_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let text = refusal(folder.path(), &["train", "catch", "--device", "cpu", "--precision", "f16"]);
     assert!(text.contains("cannot have the precision f16: the CPU computes with f32"), "{text}");
+    let gru = ["train", "recall", "--set", "kind=gru", "--precision", "f16"];
+    let text = refusal(folder.path(), &gru);
+    assert!(text.contains("perceptrons and decoders alone"), "{text}");
     let text = refusal(folder.path(), &["train", "catch", "--precision", "f8"]);
     assert!(text.contains("f32, f16 and bf16"), "{text}");
 }

@@ -101,9 +101,12 @@ pub(super) fn logprobs(
 pub(super) struct Gradient(Vec<Option<Tensor<1>>>);
 
 impl Gradient {
-    fn add(&mut self, more: Vec<Option<Tensor<1>>>) {
+    /// Adds more of them, which are too large by the factor `scale`.
+    fn add(&mut self, more: Vec<Option<Tensor<1>>>, scale: f32) {
         self.0.resize(more.len(), None);
+        let right = |x: Tensor<1>| if scale == 1.0 { x } else { x / scale };
         for (sum, more) in self.0.iter_mut().zip(more) {
+            let more = more.map(right);
             *sum = match (sum.take(), more) {
                 (Some(sum), Some(more)) => Some(sum + more),
                 (sum, more) => sum.or(more),
@@ -162,12 +165,15 @@ impl Differentiation<'_> {
         let at = |which: usize| -> Vec<f32> {
             learnt.places.iter().map(|[sample, at]| slopes[*sample][which][*at]).collect()
         };
-        let [slopes, weights] = [at(0), at(1)];
+        let [mut slopes, mut weights] = [at(0), at(1)];
         for (entropy, weight) in entropies.iter().zip(&weights) {
             sums.entropy += f64::from(*entropy);
             sums.loss -= f64::from(weight * entropy);
         }
 
+        // On the way back numbers are of a size that half precision has; by a power of two, which rounds nothing.
+        let scale = on.scale(slopes.iter().chain(&weights));
+        slopes.iter_mut().chain(&mut weights).for_each(|x| *x *= scale);
         let [slopes, weights] = [slopes, weights].map(|x| device::upload(x, on.device()));
         let of_hidden = learnt.parts(on.vocabulary()).map(|[start, len]| {
             let part = |x: &Tensor<1>| x.clone().narrow(0, start, len);
@@ -177,11 +183,11 @@ impl Differentiation<'_> {
             let loss = logprobs * part(&slopes) - policy.entropy() * part(&weights);
             let mut found = loss.sum().backward();
             let of_hidden = hidden.grad_remove(&mut found).expect("tokens follow from it");
-            gradient.add(leaves.gradients(&mut found));
+            gradient.add(leaves.gradients(&mut found), scale);
             of_hidden
         });
         let of_hidden = Tensor::cat(of_hidden.collect(), 0);
         let mut found = (hidden * of_hidden).sum().backward();
-        gradient.add(leaves.gradients(&mut found));
+        gradient.add(leaves.gradients(&mut found), scale);
     }
 }

@@ -10,6 +10,8 @@ mod differentiation;
 
 use super::optimizer::{Moments, clip_scale, norm};
 use super::order::shuffled;
+#[cfg(feature = "general")]
+use crate::config::Precision;
 use crate::config::{OptimizerConfig, UpdateConfig};
 use crate::math::softmax::logprob;
 use crate::model::language::{Keep, Reading, Text, TokenDecoder, normalize};
@@ -154,10 +156,11 @@ impl LanguageLearner {
         Self { team, ..self }
     }
 
-    /// Generates and learns on a device; the optimiser's state stays in the host's memory.
+    /// Generates and learns on a device, with products in this precision; the optimiser's state stays in the host's
+    /// memory.
     #[cfg(feature = "general")]
-    pub fn on(self, device: Device) -> Self {
-        let on = |decoder: TokenDecoder| decoder.with_device(Some(device.clone()));
+    pub fn on(self, device: Device, precision: Precision) -> Self {
+        let on = |decoder: TokenDecoder| decoder.with_device(Some(device.clone()), precision);
         Self { decoder: on(self.decoder), reference: self.reference.map(on), ..self }
     }
 

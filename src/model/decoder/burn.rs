@@ -1,12 +1,12 @@
 //! The decoder as a Burn module.
 
+use super::products::{Products, single};
 use super::rope::Turns;
 use super::rotary::{turn, turns_of};
 use super::shape::DecoderShape;
 use super::steps::{KeysValues, Steps};
-use crate::model::PolicyConfig;
 use crate::model::orthogonal::{layer, orthogonal};
-use crate::model::{FastForm, Model};
+use crate::model::{FastForm, Model, PolicyConfig, Precision};
 use crate::rng::draw;
 use burn::module::{Module, Param};
 use burn::nn::Linear;
@@ -37,6 +37,8 @@ pub struct Decoder {
     turns: Vec<Tensor<2>>,
     #[module(skip)]
     shape: DecoderShape,
+    #[module(skip)]
+    products: Products,
 }
 
 /// A layer of a [`Decoder`]. The names of the parts are those of Llama's and Qwen's files.
@@ -105,11 +107,11 @@ pub(crate) struct LowRank {
 }
 
 impl LowRank {
-    fn add(&self, matrix: usize, x: Tensor<3>, y: Tensor<3>) -> Tensor<3> {
+    fn add(&self, products: Products, matrix: usize, x: Tensor<3>, y: Tensor<3>) -> Tensor<3> {
         match &self.pairs[matrix] {
             Some([a, b]) => {
-                let inner = x.matmul(a.clone().unsqueeze()) * self.scale;
-                y + inner.matmul(b.clone().unsqueeze())
+                let inner = products.of(x, a.clone().unsqueeze()) * self.scale;
+                y + products.of(inner, b.clone().unsqueeze())
             }
             None => y,
         }
@@ -212,7 +214,14 @@ impl Decoder {
             lm_head,
             turns: Turns::new(&shape).tables(device).to_vec(),
             shape,
+            products: Products::default(),
         }
+    }
+
+    /// What products take their numbers in.
+    #[cfg(feature = "general")]
+    pub(crate) fn products(&self) -> Products {
+        self.products
     }
 
     /// Its sizes and switches.
@@ -231,7 +240,7 @@ impl Decoder {
         starts: Tensor<2>,
         memory: Option<&Tensor<2>>,
     ) -> (Tensor<3>, Vec<KeysValues>) {
-        let steps = Steps::new(&self.shape, starts, memory);
+        let steps = Steps::new(&self.shape, starts, memory, self.products);
         let turns = self.turns(steps.positions.clone().int());
         let mut caches = Vec::with_capacity(self.layers.len());
         let x = self.through(x, &turns, None, |i, queries, keys_values| {
@@ -262,9 +271,9 @@ impl Decoder {
         let mut x = x;
         for (i, layer) in self.layers.iter().enumerate() {
             let apply = |matrix: usize, linear: &Linear, x: Tensor<3>| {
-                let y = linear.forward(x.clone());
+                let y = self.products.linear(linear, x.clone());
                 match added {
-                    Some(added) => added.add(i * MATRICES + matrix, x, y),
+                    Some(added) => added.add(self.products, i * MATRICES + matrix, x, y),
                     None => y,
                 }
             };
@@ -317,7 +326,8 @@ impl Decoder {
         starts: Tensor<2>,
         memory: &Tensor<2>,
     ) -> (Tensor<3>, Vec<KeysValues>) {
-        let input = self.input.as_ref().expect("observations enter, not tokens").forward(obs);
+        let input = self.input.as_ref().expect("observations enter, not tokens");
+        let input = self.products.linear(input, obs);
         let (hidden, caches) = self.hidden(input, starts, Some(memory));
         (self.head(hidden), caches)
     }
@@ -340,14 +350,16 @@ impl Decoder {
         let [batch, count] = tokens.dims();
         let table = self.embed_tokens.as_ref().expect("tokens enter, not observations");
         let x = table.weight.val().select(0, tokens.reshape([batch * count]));
-        x.reshape([batch, count, self.shape.hidden_size])
+        single(x).reshape([batch, count, self.shape.hidden_size])
     }
 
     /// Logits of normed vectors.
     pub(crate) fn head(&self, hidden: Tensor<3>) -> Tensor<3> {
         match (&self.lm_head, &self.embed_tokens) {
-            (Some(head), _) => head.forward(hidden),
-            (None, Some(table)) => hidden.matmul(table.weight.val().transpose().unsqueeze()),
+            (Some(head), _) => self.products.linear(head, hidden),
+            (None, Some(table)) => {
+                self.products.of(hidden, table.weight.val().transpose().unsqueeze())
+            }
             (None, None) => unreachable!("a head of its own, or the tokens' vectors"),
         }
     }
@@ -390,5 +402,9 @@ impl Model for Decoder {
 
     fn fast_form(&self) -> Option<FastForm<'_>> {
         Some(FastForm::Decoder(self))
+    }
+
+    fn with_precision(&self, precision: Precision) -> Option<Self> {
+        Some(Self { products: Products::new(precision), ..self.clone() })
     }
 }

@@ -12,6 +12,7 @@ mod kind;
 pub(crate) mod layers;
 mod learn;
 pub(crate) mod product;
+pub(crate) mod products;
 pub(crate) mod rope;
 mod rotary;
 mod shape;

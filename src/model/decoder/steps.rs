@@ -1,5 +1,6 @@
 //! Which steps of a batch of sequences see which, and what they find there, in tensors.
 
+use super::products::Products;
 use super::shape::DecoderShape;
 use burn::tensor::{Tensor, TensorData, activation};
 
@@ -22,6 +23,7 @@ pub(super) struct Steps {
     /// What is in memory, if there is one.
     memory: Option<Remembered>,
     context: usize,
+    products: Products,
 }
 
 /// Which steps are in memory.
@@ -33,7 +35,12 @@ struct Remembered {
 }
 
 impl Steps {
-    pub(super) fn new(shape: &DecoderShape, starts: Tensor<2>, memory: Option<&Tensor<2>>) -> Self {
+    pub(super) fn new(
+        shape: &DecoderShape,
+        starts: Tensor<2>,
+        memory: Option<&Tensor<2>>,
+        products: Products,
+    ) -> Self {
         let ([batch, steps], device) = (starts.dims(), starts.device());
         let context = shape.context;
         let count_up = |to: usize| Tensor::<1, burn::tensor::Int>::arange(0..to as i64, &device);
@@ -51,7 +58,7 @@ impl Steps {
                 .remainder_scalar(context as i32);
             Remembered { ages: ages.float(), count }
         });
-        Self { positions, episodes, memory, context }
+        Self { positions, episodes, memory, context, products }
     }
 
     /// What `queries` find: `[batch, num_steps, hidden_size]`.
@@ -87,12 +94,12 @@ impl Steps {
             let (count, seen) = (to - from, keys.dims()[2]);
             let queries = queries.clone().narrow(3, from, count);
             let queries = queries.reshape([batch, kv_heads, group * count, head_dim]);
-            let scores = queries.matmul(keys.swap_dims(2, 3));
+            let scores = self.products.of(queries, keys.swap_dims(2, 3));
             let scores = scores.reshape([batch, kv_heads, group, count, seen])
                 + mask.reshape([batch, 1, 1, count, seen]);
             let weights = activation::softmax(scores, 4);
             let weights = weights.reshape([batch, kv_heads, group * count, seen]);
-            let part = weights.matmul(values);
+            let part = self.products.of(weights, values);
             found.push(part.reshape([batch, kv_heads, group, count, head_dim]));
         }
         let found = if found.len() == 1 { found.remove(0) } else { Tensor::cat(found, 3) };

@@ -7,8 +7,9 @@
 use super::adapters::Adapters;
 use super::learn::Text;
 use crate::model::decoder::burn::LowRank;
+use crate::model::decoder::products::Products;
 use crate::model::decoder::steps::{KeysValues, UNSEEN};
-use crate::model::{Decoder, DecoderShape, unflatten};
+use crate::model::{Decoder, DecoderShape, Model, Precision, unflatten};
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, Gradients, Int, Tensor, TensorData, activation};
 
@@ -92,9 +93,16 @@ fn causal(count: usize, device: &Device) -> Tensor<2> {
 }
 
 impl DeviceDecoder {
-    /// Puts parameters, in the order of [`DecoderShape::parameters`], on a device.
-    pub(super) fn new(shape: &DecoderShape, params: &[f32], device: &Device) -> Self {
+    /// Puts parameters, in the order of [`DecoderShape::parameters`], on a device that computes products in this
+    /// precision.
+    pub(super) fn new(
+        shape: &DecoderShape,
+        params: &[f32],
+        device: &Device,
+        precision: Precision,
+    ) -> Self {
         let empty = Decoder::empty(shape.clone(), device);
+        let empty = empty.with_precision(precision).expect("a decoder has all of them");
         let decoder = unflatten(empty, &numbers(params, device));
         Self { decoder, added: None, device: device.clone() }
     }
@@ -103,6 +111,32 @@ impl DeviceDecoder {
     pub(super) fn with_adapters(self, adapters: Option<&Adapters>) -> Self {
         let added = adapters.map(|adapters| adapters.on(&self.device));
         Self { added, ..self }
+    }
+
+    /// What a gradient is multiplied by on its way back, given its first numbers: where that goes through half
+    /// precision, the power of two that makes the largest of them about 1/16 (loss scaling, Micikevicius et al. 2018).
+    pub fn scale<'a>(&self, first: impl Iterator<Item = &'a f32>) -> f32 {
+        let largest = first.fold(0.0f32, |most, x| most.max(x.abs()));
+        if !self.decoder.products().need_scale() || largest == 0.0 || !largest.is_finite() {
+            return 1.0;
+        }
+        (1.0 / (16.0 * largest)).log2().floor().exp2()
+    }
+
+    /// For acting alone, with its matrices as products take them.
+    pub fn acting(self) -> Self {
+        struct Operands(Products);
+        impl ModuleMapper for Operands {
+            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+                if D < 2 {
+                    return param;
+                }
+                let (id, value, _) = param.consume();
+                Param::initialized(id, self.0.operand(value))
+            }
+        }
+        let mut operands = Operands(self.decoder.products());
+        Self { decoder: self.decoder.map(&mut operands), ..self }
     }
 
     /// Tokens that there are.
@@ -178,9 +212,11 @@ impl DeviceDecoder {
         let turns = self.decoder.turns(columns);
         let own = causal(longest, device);
         let mut keys_values = Vec::new();
+        let products = self.decoder.products();
         let x = self.decoder.vectors(tokens);
         let hidden = self.decoder.through(x, &turns, self.added.as_ref(), |_, queries, own_kv| {
-            let found = attend(queries, &own_kv, &own, None);
+            let own_kv = own_kv.map(|x| products.operand(x));
+            let found = attend(products, queries, &own_kv, &own, None);
             keys_values.push(own_kv);
             found
         });
@@ -193,10 +229,10 @@ impl DeviceDecoder {
 
     /// Room for `rows` completions of `most` tokens each.
     pub fn room(&self, rows: usize, most: usize) -> Completions {
-        let shape = self.decoder.shape();
+        let (shape, products) = (self.decoder.shape(), self.decoder.products());
         let zeros = || {
             let size = [rows, most, shape.num_kv_heads, shape.head_dim];
-            [(); 2].map(|()| Tensor::<4>::zeros(size, &self.device))
+            [(); 2].map(|()| products.operand(Tensor::<4>::zeros(size, &self.device)))
         };
         let keys_values = (0..shape.num_layers).map(|_| zeros()).collect();
         Completions { keys_values, unseen: causal(most, &self.device), count: 0 }
@@ -215,16 +251,18 @@ impl DeviceDecoder {
         let positions = (prompts.lengths.clone() + at as i32).expand([groups, rows / groups]);
         let turns = self.decoder.turns(positions.reshape([rows, 1]));
         let unseen = all.unseen.clone().narrow(0, at, 1);
+        let products = self.decoder.products();
         let x = self.decoder.vectors(tokens.reshape([rows, 1]));
         let hidden = self.decoder.through(x, &turns, self.added.as_ref(), |i, queries, new| {
             let [keys, values] = &mut all.keys_values[i];
             for (all, new) in [keys, values].into_iter().zip(new) {
                 let [_, _, heads, head_dim] = new.dims();
+                let here = [0..rows, at..at + 1, 0..heads, 0..head_dim];
                 let old = std::mem::replace(all, Tensor::empty([1; 4], &self.device));
-                *all = old.slice_assign([0..rows, at..at + 1, 0..heads, 0..head_dim], new);
+                *all = old.slice_assign(here, products.operand(new));
             }
             let before = (&prompts.keys_values[i], &prompts.unseen);
-            attend(queries, &all.keys_values[i], &unseen, Some(before))
+            attend(products, queries, &all.keys_values[i], &unseen, Some(before))
         });
         all.count += 1;
         let size = hidden.dims()[2];
@@ -258,10 +296,11 @@ impl DeviceDecoder {
             lengths.expand([groups, members, steps]) + columns.expand([groups, members, steps]);
         let turns = self.decoder.turns(positions.reshape([rows, steps]));
         let own = causal(steps, device);
+        let products = self.decoder.products();
         let x = self.decoder.vectors(integers(&tokens, [rows, steps], device));
         let hidden = self.decoder.through(x, &turns, self.added.as_ref(), |i, queries, own_kv| {
             let before = (&prompts.keys_values[i], &prompts.unseen);
-            attend(queries, &own_kv, &own, Some(before))
+            attend(products, queries, &own_kv, &own, Some(before))
         });
         let size = hidden.dims()[2];
         let hidden = Tensor::cat(vec![prompts.last, hidden.reshape([rows * steps, size])], 0);
@@ -279,6 +318,7 @@ impl DeviceDecoder {
 /// those of the prompt that their rows follow, `[groups, longest, kv_heads, head_dim]`, of which
 /// `[groups, longest]` are not.
 fn attend(
+    products: Products,
     queries: Tensor<4>,
     own: &KeysValues,
     own_unseen: &Tensor<2>,
@@ -292,14 +332,14 @@ fn attend(
         .reshape([rows, steps, kv_heads, group, head_dim])
         .permute([0, 2, 3, 1, 4])
         .reshape([rows, kv_heads, group * steps, head_dim]);
-    let scores = queries.clone().matmul(by_head(&own[0]).swap_dims(2, 3));
+    let scores = products.of(queries.clone(), by_head(&own[0]).swap_dims(2, 3));
     let scores = scores.reshape([rows, kv_heads, group, steps, columns])
         + own_unseen.clone().reshape([1, 1, 1, steps, columns]);
     let found = match before {
         None => {
             let weights = activation::softmax(scores, 4);
             let weights = weights.reshape([rows, kv_heads, group * steps, columns]);
-            weights.matmul(by_head(&own[1]))
+            products.of(weights, by_head(&own[1]))
         }
         Some(([keys, values], unseen)) => {
             let [groups, longest] = unseen.dims();
@@ -315,15 +355,17 @@ fn attend(
                     .swap_dims(1, 2)
                     .reshape([rows, kv_heads, group * steps, width])
             };
-            let of_prompt = together(queries, head_dim).matmul(by_head(keys).swap_dims(2, 3))
+            let of_prompt = together(queries, head_dim);
+            let of_prompt = products.of(of_prompt, by_head(keys).swap_dims(2, 3))
                 + unseen.clone().reshape([groups, 1, 1, longest]);
             let of_prompt = apart(of_prompt, longest);
             let of_prompt = of_prompt.reshape([rows, kv_heads, group, steps, longest]);
             let weights = activation::softmax(Tensor::cat(vec![of_prompt, scores], 4), 4);
             let weights = weights.reshape([rows, kv_heads, group * steps, longest + columns]);
             let of_prompt = together(weights.clone().narrow(3, 0, longest), longest);
-            let of_prompt = apart(of_prompt.matmul(by_head(values)), head_dim);
-            of_prompt + weights.narrow(3, longest, columns).matmul(by_head(&own[1]))
+            let of_prompt = apart(products.of(of_prompt, by_head(values)), head_dim);
+            let of_own = weights.narrow(3, longest, columns);
+            of_prompt + products.of(of_own, by_head(&own[1]))
         }
     };
     found.reshape([rows, kv_heads, group, steps, head_dim]).permute([0, 3, 1, 2, 4]).reshape([

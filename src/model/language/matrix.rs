@@ -244,7 +244,7 @@ impl TokenDecoder {
     #[cfg(feature = "general")]
     pub fn on_device(&self) -> Option<DeviceDecoder> {
         let device = self.device.as_ref()?;
-        let new = || DeviceDecoder::new(self.shape(), self.params(), device);
+        let new = || DeviceDecoder::new(self.shape(), self.params(), device, self.precision);
         let decoder = self.copies.on_device.get_or_init(new).clone();
         Some(decoder.with_adapters(self.adapters()))
     }

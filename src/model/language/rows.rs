@@ -8,6 +8,8 @@ use super::cache::Cache;
 use super::matrix::{Copies, Kind, Matrices};
 use crate::math::at_least;
 use crate::math::softmax::{Normalizer, normalizer, unnormalized};
+#[cfg(feature = "general")]
+use crate::model::Precision;
 use crate::model::decoder::layers::{Normed, Slots, gate, turn};
 use crate::model::decoder::rope::Turns;
 use crate::model::{DecoderShape, LANES, Parameter};
@@ -32,6 +34,9 @@ pub struct TokenDecoder {
     /// Where texts go through it, if that is not the CPU.
     #[cfg(feature = "general")]
     pub(super) device: Option<Device>,
+    /// What products are computed in there.
+    #[cfg(feature = "general")]
+    pub(super) precision: Precision,
     pub(super) slots: Slots,
     pub(super) turns: Turns,
     pub(super) matrices: Matrices,
@@ -121,6 +126,8 @@ impl TokenDecoder {
             adapters: None,
             #[cfg(feature = "general")]
             device: None,
+            #[cfg(feature = "general")]
+            precision: Precision::F32,
             slots,
             turns,
             matrices,
@@ -133,12 +140,13 @@ impl TokenDecoder {
         Self { adapters, ..self }
     }
 
-    /// One that generates and learns on a device, or on the CPU where there is none.
+    /// One that generates and learns on a device, with products in this precision, or on the CPU where there is
+    /// none, in single precision.
     #[cfg(feature = "general")]
-    pub fn with_device(self, device: Option<Device>) -> Self {
+    pub fn with_device(self, device: Option<Device>, precision: Precision) -> Self {
         // What has been copied may be on another device.
         let copies = Arc::new(Copies::none(&self.matrices));
-        Self { device, copies, ..self }
+        Self { device, precision, copies, ..self }
     }
 
     /// Its sizes and switches.

@@ -84,6 +84,7 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     let (defaults, file) = (LanguageConfig::for_model(&path), Table::new());
     let (own, mut config) =
         settings((task, Table::new()), defaults, file, (&args.set, None, None))?;
+    config.precision = args.precision;
     config.fit.iterations = 0;
     // Long enough that no schedule ends within the measurement.
     config.iterations = 1_000_000;

@@ -190,6 +190,7 @@ fn begin(games: &Games, asked: &Asked, args: &RunArgs) -> Result<()> {
     let defaults = asked.defaults(&path, model.as_ref());
     let told = (&args.set[..], args.seed, args.iterations);
     let (own, mut config) = settings((&name, own), defaults, file, told)?;
+    config.precision = args.precision.unwrap_or(config.precision);
     let task = open(&name, own.clone())?;
     if asked.fit && args.iterations.is_none() {
         let epochs = task.num_prompts(task::Split::Train).map(|prompts| config.epochs(prompts));

@@ -71,7 +71,7 @@ impl Generator<'_> {
         assert!(prompts.iter().all(|prompt| !prompt.tokens.is_empty()), "a prompt has a token");
         #[cfg(feature = "general")]
         if let Some(decoder) = self.decoder.on_device() {
-            return device::generate(self, &decoder, prompts);
+            return device::generate(self, &decoder.acting(), prompts);
         }
         let workers = match self.decoder.is_small() {
             true => rayon::current_num_threads().min(prompts.len()).max(1),

@@ -170,15 +170,19 @@ impl LanguageTrainer {
     /// memory.
     ///
     /// # Errors
-    /// If a setting is only for the CPU.
+    /// If a setting is only for the CPU, or the device does not have the precision.
     #[cfg(feature = "general")]
     pub fn on(self, device: Option<Device>) -> Result<Self, LanguageTrainError> {
+        let precision = self.config.precision;
+        if let Some(obstacle) = crate::device::precision_obstacle(device.as_ref(), precision) {
+            return Err(LanguageTrainError::Settings(obstacle));
+        }
         let Some(device) = device else { return Ok(self) };
         if self.config.update.gradient_checkpointing {
             let what = "update.gradient_checkpointing is for language models on the CPU alone";
             return Err(LanguageTrainError::Settings(what.to_string()));
         }
-        Ok(Self { learner: self.learner.on(device), ..self })
+        Ok(Self { learner: self.learner.on(device, precision), ..self })
     }
 
     /// Looks at the prompts before anything is done with them: at all where they are listed, else at one of

@@ -1,6 +1,8 @@
 //! The settings of a run that trains a language model, by TRL's names where it has them.
 
-use crate::config::{CheckpointConfig, LrSchedule, OptimizerConfig, Scale, UpdateConfig};
+use crate::config::{
+    CheckpointConfig, LrSchedule, OptimizerConfig, Precision, Scale, UpdateConfig,
+};
 use crate::learner::language::LanguageRule;
 use crate::model::language::LoraConfig;
 use crate::model::{DecoderConfig, DecoderShape};
@@ -18,6 +20,9 @@ pub struct LanguageConfig {
     pub seed: u64,
     /// Iterations of the run; the schedules end with it.
     pub iterations: u32,
+    /// What the products of a model on a device take their numbers in; the CPU has f32 alone.
+    #[serde(default)]
+    pub precision: Precision,
     /// The model that is trained.
     pub model: ModelConfig,
     /// What is learnt in the place of the model's weights, if anything is.
@@ -181,6 +186,7 @@ impl LanguageConfig {
         };
         Self {
             seed: 1,
+            precision: Precision::F32,
             iterations: if is_tiny { 400 } else { 100 },
             model: ModelConfig { path: path.to_string(), tiny },
             lora: LoraConfig::new(0),

@@ -1,0 +1,145 @@
+//! What an update learns from, in tensors, and what it gives.
+
+use super::weights::Weights;
+use crate::model::{Categorical, Memory, Model, SequenceLearner, Sequences, unflatten};
+use crate::objective::{Loss, Steps};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+
+/// What the policy remembered before the first step. Where that is nothing, it is held once and not for each
+/// game: a dataset has many, and a cache is large.
+pub(super) enum Remembered<R> {
+    /// What it remembers of any game that begins.
+    Nothing(R),
+    /// What it remembers of each game.
+    Rows(R),
+}
+
+impl<R: Memory> Remembered<R> {
+    /// Of the games at these indices.
+    pub fn games(&self, indices: Tensor<1, Int>) -> Self {
+        match self {
+            Self::Nothing(fresh) => Self::Nothing(fresh.clone()),
+            Self::Rows(rows) => Self::Rows(rows.select(indices)),
+        }
+    }
+
+    /// Of each of so many games.
+    fn rows(&self, games: usize, device: &Device) -> R {
+        match self {
+            Self::Nothing(fresh) => fresh.select(Tensor::zeros([games], device)),
+            Self::Rows(rows) => rows.clone(),
+        }
+    }
+}
+
+/// What an update learns from: the steps of some games, time-major, `[num_steps, games]` but for the
+/// observations, `[num_steps, games, num_features]`.
+pub(super) struct Experience<R> {
+    pub obs: Tensor<3>,
+    pub starts: Tensor<2>,
+    pub memory: Remembered<R>,
+    pub actions: Tensor<2, Int>,
+    pub old_logprobs: Tensor<2>,
+    pub reference_logprobs: Option<Tensor<2>>,
+    pub advantages: Tensor<2>,
+    pub mask: Tensor<2>,
+    pub legal: Option<Tensor<3>>,
+    /// Whether all actions have a share of what is right.
+    pub smoothed: bool,
+}
+
+impl<R: Memory> Experience<R> {
+    /// The games at these indices.
+    pub fn games(&self, indices: Tensor<1, Int>) -> Self {
+        let pick = |tensor: &Tensor<2>| tensor.clone().select(1, indices.clone());
+        Self {
+            obs: self.obs.clone().select(1, indices.clone()),
+            starts: pick(&self.starts),
+            memory: self.memory.games(indices.clone()),
+            actions: self.actions.clone().select(1, indices.clone()),
+            old_logprobs: pick(&self.old_logprobs),
+            reference_logprobs: self.reference_logprobs.as_ref().map(pick),
+            advantages: pick(&self.advantages),
+            mask: pick(&self.mask),
+            legal: self.legal.as_ref().map(|legal| legal.clone().select(1, indices.clone())),
+            smoothed: self.smoothed,
+        }
+    }
+
+    /// The loss, and its gradient with respect to all parameters; `scale` is that of the way back.
+    pub fn gradient<M: Model<Memory = R>>(
+        &self,
+        weights: &Weights<M>,
+        scale: f32,
+        loss: impl Fn(Steps) -> Loss,
+    ) -> (Loss, Tensor<1>) {
+        let leaf = weights.params.clone().autodiff().require_grad();
+        let loss = loss(self.steps(&unflatten(weights.module.clone(), &leaf)));
+        let by = |x: Tensor<1>, factor: f32| if scale == 1.0 { x } else { x * factor };
+        let mut gradients = by(loss.loss.clone(), scale).backward();
+        let gradient = leaf.grad_remove(&mut gradients).expect("the loss has parameters");
+        (loss, by(gradient, 1.0 / scale))
+    }
+
+    /// The same where autodiff ends at the logits, and what lies before them goes by hand.
+    pub fn gradient_by_hand<M: Model<Memory = R>>(
+        &self,
+        learner: &mut SequenceLearner,
+        weights: &Weights<M>,
+        loss: impl Fn(Steps) -> Loss,
+    ) -> (Loss, Tensor<1>) {
+        let ([num_steps, games, _], device) = (self.obs.dims(), self.obs.device());
+        let params = floats(weights.params.clone());
+        let memory = self.memory.rows(games, &device).rows();
+        let memory = memory.expect("what is worked off by hand has a memory");
+        let sequences = Sequences {
+            obs: floats(self.obs.clone()),
+            starts: floats(self.starts.clone()),
+            memory: floats(memory),
+        };
+        let logits = learner.logits(&params, &sequences);
+        let shape = [num_steps, games, logits.len() / (num_steps * games)];
+        let leaf = Tensor::<3>::from_data(TensorData::new(logits, shape), &device);
+        let leaf = leaf.autodiff().require_grad();
+        let loss = loss(self.steps_of(leaf.clone()));
+        let mut gradients = loss.loss.backward();
+        let of_logits = leaf.grad_remove(&mut gradients).expect("the loss has logits");
+        let gradient = learner.gradient(&params, &floats(of_logits));
+        let count = gradient.len();
+        (loss, Tensor::from_data(TensorData::new(gradient, [count]), &device))
+    }
+
+    /// The steps as `policy` sees them.
+    pub fn steps<M: Model<Memory = R>>(&self, policy: &M) -> Steps {
+        let [_, games, _] = self.obs.dims();
+        let memory = self.memory.rows(games, &self.obs.device());
+        let logits = policy.sequence(self.obs.clone(), self.starts.clone(), memory);
+        self.steps_of(logits)
+    }
+
+    /// The steps, by the logits of a policy, `[num_steps, games, num_actions]`.
+    fn steps_of(&self, logits: Tensor<3>) -> Steps {
+        let [num_steps, games, num_actions] = logits.dims();
+        let actions = self.actions.clone().reshape([num_steps * games]);
+        let legal = self.legal.clone();
+        let legal = legal.map(|legal| legal.reshape([num_steps * games, num_actions]));
+        let logits = logits.reshape([num_steps * games, num_actions]);
+        let distribution = Categorical::masked(logits, legal);
+        Steps {
+            logprobs: distribution.logprob(actions).reshape([num_steps, games]),
+            entropy: distribution.entropy().reshape([num_steps, games]),
+            old_logprobs: self.old_logprobs.clone(),
+            reference_logprobs: self.reference_logprobs.clone(),
+            mean_logprobs: self
+                .smoothed
+                .then(|| distribution.mean_logprob().reshape([num_steps, games])),
+            advantages: self.advantages.clone(),
+            mask: self.mask.clone(),
+        }
+    }
+}
+
+/// The numbers of a tensor that lies in host memory.
+fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().try_into_vec().expect("models compute in f32")
+}

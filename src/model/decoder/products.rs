@@ -1,0 +1,63 @@
+//! Products of a decoder's tensors, in half precision where that is asked for.
+
+use crate::model::Precision;
+use burn::nn::Linear;
+use burn::tensor::{FloatDType, Tensor};
+
+/// What products take their numbers in. What comes of them is in single precision, as are sums, norms and the
+/// weights of attention.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Products {
+    half: Option<FloatDType>,
+}
+
+impl Products {
+    pub fn new(precision: Precision) -> Self {
+        let half = match precision {
+            Precision::F32 => None,
+            Precision::F16 => Some(FloatDType::F16),
+            Precision::Bf16 => Some(FloatDType::BF16),
+        };
+        Self { half }
+    }
+
+    /// Whether gradients run out of range on their way back, unless they are scaled.
+    #[cfg(feature = "general")]
+    pub fn need_scale(self) -> bool {
+        matches!(self.half, Some(FloatDType::F16))
+    }
+
+    /// `a b`.
+    pub fn of<const D: usize>(self, a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
+        match self.half {
+            None => a.matmul(b),
+            Some(half) => single(a.cast(half).matmul(b.cast(half))),
+        }
+    }
+
+    /// `x w + b`.
+    pub fn linear(self, linear: &Linear, x: Tensor<3>) -> Tensor<3> {
+        if self.half.is_none() {
+            return linear.forward(x);
+        }
+        let y = self.of(x, linear.weight.val().unsqueeze());
+        match &linear.bias {
+            Some(bias) => y + bias.val().unsqueeze(),
+            None => y,
+        }
+    }
+
+    /// Numbers that only products take, as they take them.
+    #[cfg(feature = "general")]
+    pub fn operand<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
+        match self.half {
+            None => x,
+            Some(half) => x.cast(half),
+        }
+    }
+}
+
+/// In single precision.
+pub(crate) fn single<const D: usize>(x: Tensor<D>) -> Tensor<D> {
+    x.cast(FloatDType::F32)
+}
