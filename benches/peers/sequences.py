@@ -61,13 +61,14 @@ def peak_of(command, **options):
         return out.read(), usage.ru_maxrss * (1024 if sys.platform == "linux" else 1)
 
 
-def grove(program, data, folder, batch, steps, iterations, checkpointing, threads, **more):
+def grove(program, data, folder, batch, steps, iterations, checkpointing, threads):
     settings = dict(
         kind="decoder", hidden_size=128, num_layers=4, num_heads=4, num_kv_heads=2, intermediate_size=384,
         context=steps, eval_every=100_000, **{
             "data.window": steps, "data.batch_size": batch, "data.history": 0, "data.epochs": 1000,
             "update.gradient_checkpointing": str(checkpointing).lower(),
-        }, **more,
+            "update.num_minibatches": 1, "update.update_epochs": 1,
+        },
     )  # fmt: skip
     command = [program, "fit", data, "--device", "cpu", "--run-dir", folder, "--json"]
     command += ["--iterations", str(iterations)] + (["--threads", str(threads)] if threads else [])
@@ -109,10 +110,7 @@ def main():
             print(f"Grove / PyTorch {way}: {statistics.median(of):.2f} ({min(of):.2f} to {max(of):.2f})")
         if args.long:
             write_dataset(folder / "long", 20, 4096)
-            one_step = {"update.num_minibatches": 1}
-            _, ours = grove(
-                args.grove, folder / "long", folder / "run-long", 8, 4096, 1, True, args.threads, **one_step
-            )
+            _, ours = grove(args.grove, folder / "long", folder / "run-long", 8, 4096, 1, True, args.threads)
             theirs, peak = torch(8, 4096, 8, 0, args.threads)
             before = theirs["memory_before_bytes"]
             print(

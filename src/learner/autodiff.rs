@@ -24,7 +24,7 @@ pub struct Learner<M: Model> {
     config: TrainConfig,
     batches: Batches,
     team: Team,
-    by_hand: Option<Arc<Mutex<SequenceLearner>>>,
+    by_hand: Option<ByHand>,
 }
 
 /// Numbers that are added up beside a gradient: [`Loss::SUMS`] and the loss.
@@ -33,6 +33,29 @@ const SUMS: usize = Loss::SUMS.len() + 1;
 /// About the largest number of the gradient of a step's logits on its way back in half precision: so much below the
 /// largest number that there is (65,504) that sums over many steps stay below it, and so far above the smallest.
 const LARGEST: f32 = 1.0 / 16.0;
+
+/// Partial gradients of a minibatch that go by hand, at most, where there are fewer shards: each can be worked off by a
+/// thread of its own.
+const PARTIALS: usize = 16;
+
+/// What works off sequences by hand: one for each thread that does.
+#[derive(Clone, Debug)]
+struct ByHand {
+    fresh: SequenceLearner,
+    idle: Arc<Mutex<Vec<SequenceLearner>>>,
+}
+
+impl ByHand {
+    /// Does something with one that nobody else has.
+    fn with<T>(&self, work: impl FnOnce(&mut SequenceLearner) -> T) -> T {
+        let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = idle().pop();
+        let mut learner = last.unwrap_or_else(|| self.fresh.clone());
+        let done = work(&mut learner);
+        idle().push(learner);
+        done
+    }
+}
 
 /// Sums over an update, still on the device.
 #[derive(Clone, Debug)]
@@ -56,8 +79,8 @@ impl<M: Model> Learner<M> {
         let by_hand = match policy.fast_form() {
             Some(FastForm::Decoder(decoder)) if on_cpu && config.engine != Engine::General => {
                 let checkpointing = config.update.gradient_checkpointing;
-                let learner = SequenceLearner::new(decoder.shape(), checkpointing);
-                Some(Arc::new(Mutex::new(learner)))
+                let fresh = SequenceLearner::new(decoder.shape(), checkpointing);
+                Some(ByHand { fresh, idle: Arc::default() })
             }
             _ => None,
         };
@@ -263,7 +286,7 @@ impl<M: Model> Learner<M> {
     /// those of the pool would take up a second shard while they wait within the first.
     fn each<T: Send>(&self, shards: Range<usize>, shard: &(impl Fn(usize) -> T + Sync)) -> Vec<T> {
         let threads = rayon::current_num_threads().min(shards.len());
-        if threads == 1 || self.by_hand.is_some() {
+        if threads == 1 {
             return shards.map(shard).collect();
         }
         let part = |thread: usize| {
@@ -291,6 +314,7 @@ impl<M: Model> Learner<M> {
         loss: &impl Fn(Steps) -> Loss,
     ) -> (Tensor<1>, Tensor<1>) {
         let ([_, num_envs, _], device) = (experience.obs.dims(), experience.obs.device());
+        let partials = PARTIALS.div_ceil(self.batches.shards(num_envs).count());
         let mut gradient = self.weights.params.zeros_like();
         let mut sums = Tensor::<1>::zeros([SUMS], &device);
         for part in parts(games, count).filter(|part| !part.is_empty()) {
@@ -299,10 +323,8 @@ impl<M: Model> Learner<M> {
             let some = (!is_all).then(|| experience.games(indices(part, &device)));
             let part = some.as_ref().unwrap_or(experience);
             let (loss, of_part) = match &self.by_hand {
-                Some(learner) => {
-                    let mut learner = learner.lock().unwrap_or_else(PoisonError::into_inner);
-                    part.gradient_by_hand(&mut learner, &self.weights, loss)
-                }
+                Some(by_hand) => by_hand
+                    .with(|learner| part.gradient_by_hand(learner, partials, &self.weights, loss)),
                 None => part.gradient(&self.weights, self.scale(part), loss),
             };
             gradient = gradient + of_part;

@@ -81,18 +81,20 @@ impl<R: Memory> Experience<R> {
         (loss, by(gradient, 1.0 / scale))
     }
 
-    /// The same where autodiff ends at the logits, and what lies before them goes by hand.
+    /// The same where autodiff ends at the logits, and what lies before them goes by hand, in so many partial gradients.
     pub fn gradient_by_hand<M: Model<Memory = R>>(
         &self,
         learner: &mut SequenceLearner,
+        partials: usize,
         weights: &Weights<M>,
         loss: impl Fn(Steps) -> Loss,
     ) -> (Loss, Tensor<1>) {
         let ([num_steps, games, _], device) = (self.obs.dims(), self.obs.device());
         let params = floats(weights.params.clone());
-        let memory = self.memory.rows(games, &device).rows();
-        let memory = memory.expect("what is worked off by hand has a memory");
+        let (Remembered::Nothing(memory) | Remembered::Rows(memory)) = &self.memory;
+        let memory = memory.rows().expect("what is worked off by hand has a memory");
         let sequences = Sequences {
+            games,
             obs: floats(self.obs.clone()),
             starts: floats(self.starts.clone()),
             memory: floats(memory),
@@ -104,7 +106,7 @@ impl<R: Memory> Experience<R> {
         let loss = loss(self.steps_of(leaf.clone()));
         let mut gradients = loss.loss.backward();
         let of_logits = leaf.grad_remove(&mut gradients).expect("the loss has logits");
-        let gradient = learner.gradient(&params, &floats(of_logits));
+        let gradient = learner.gradient(&params, &floats(of_logits), partials);
         let count = gradient.len();
         (loss, Tensor::from_data(TensorData::new(gradient, [count]), &device))
     }

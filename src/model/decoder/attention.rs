@@ -1,14 +1,14 @@
 //! Attention over a whole sequence on the CPU, forward and backward, a part of the queries at a time, so
 //! that the scores need no more room for a longer sequence.
 
-use super::product::{Target, View, product};
+use super::product::{Packed, STRIP_COLUMNS, Strips, Target, View, product, product_packed};
 use super::shape::DecoderShape;
 use crate::math::{at_least, exp, ln};
 use crate::model::LANES;
 use multiversion::multiversion;
 
-/// Queries that are compared with keys at a time.
-const QUERIES: usize = 48;
+/// Queries that are compared with keys at a time: as many as a strip of keys.
+const QUERIES: usize = STRIP_COLUMNS;
 
 /// What the steps of a game see.
 #[derive(Clone, Debug, Default)]
@@ -36,14 +36,17 @@ pub struct Found<'a> {
     pub gradient: &'a [f32],
 }
 
-/// Room for a part of the queries.
+/// Room for a part of the queries, and for the keys and values of a head as products read them: as columns, and as rows.
 #[derive(Clone, Debug, Default)]
 pub struct Room {
     weights: Vec<f32>,
     slopes: Vec<f32>,
+    key_columns: Packed,
+    value_columns: Packed,
+    rows: Packed,
 }
 
-/// A part of the queries of a head, and the keys that they see.
+/// A part of the queries of a head, and whole strips of keys, or all that there are, with those that they see.
 struct Part {
     /// The first query, and their number.
     from: usize,
@@ -57,8 +60,9 @@ fn parts(sight: &Sight) -> impl Iterator<Item = Part> {
     let steps = sight.first.len();
     (0..steps).step_by(QUERIES).map(move |from| {
         let to = (from + QUERIES).min(steps);
-        let first = sight.first[from];
-        Part { from, count: to - from, first, keys: sight.before + to - first }
+        let first = sight.first[from] / STRIP_COLUMNS * STRIP_COLUMNS;
+        let last = (sight.before + to).next_multiple_of(STRIP_COLUMNS).min(sight.before + steps);
+        Part { from, count: to - from, first, keys: last - first }
     })
 }
 
@@ -86,12 +90,12 @@ impl<'a> Head<'a> {
     }
 }
 
-/// The products of some rows of `a` with some of `b`, both of `dim` numbers, in `to`.
-fn compare(a: View, b: View, dim: usize, part: &Part, to: &mut Vec<f32>) {
+/// The products of some rows of `a` with some columns of `b`, in `to`.
+fn compare(a: View, b: Strips, part: &Part, to: &mut Vec<f32>) {
     to.resize(part.count * part.keys, 0.0);
     let target = Target { values: to, row: part.keys, add: false };
-    let sizes = [part.count, dim, part.keys];
-    product(a.rows_from(part.from), b.rows_from(part.first).transposed(), target, sizes);
+    let b = b.strips_from(part.first / STRIP_COLUMNS, part.keys);
+    product_packed(a.rows_from(part.from), b, target, part.count);
 }
 
 /// Fills `found` and `totals` ([`Found`]).
@@ -103,11 +107,16 @@ pub fn forward(
     room: &mut Room,
 ) {
     let steps = sight.first.len();
+    let seen = sight.before + steps;
     for number in 0..shape.num_heads {
         let head = Head::new(shape, heads, number);
+        if number % shape.heads_of_a_group() == 0 {
+            room.key_columns.pack(head.keys.transposed(), head.dim, seen);
+            room.rows.pack(head.values, seen, head.dim);
+        }
         for part in parts(sight) {
             let weights = &mut room.weights;
-            compare(head.queries, head.keys, head.dim, &part, weights);
+            compare(head.queries, room.key_columns.strips(), &part, weights);
             for (q, weights) in weights.chunks_exact_mut(part.keys).enumerate() {
                 let t = part.from + q;
                 let seen = sight.first[t] - part.first..sight.before + t + 1 - part.first;
@@ -118,13 +127,8 @@ pub fn forward(
                 row: shape.query_size(),
                 add: false,
             };
-            let sizes = [part.count, part.keys, head.dim];
-            product(
-                View::rows(weights, part.keys),
-                head.values.rows_from(part.first),
-                target,
-                sizes,
-            );
+            let values = room.rows.strips().rows(part.first, part.keys);
+            product_packed(View::rows(weights, part.keys), values, target, part.count);
         }
     }
 }
@@ -145,11 +149,17 @@ pub fn backward(
         let (dim, column) = (head.dim, number * head.dim);
         let own = number / shape.heads_of_a_group() * dim;
         let gradient = View { values: &of.gradient[column..], row: size, column: 1 };
+        let Room { weights, slopes, key_columns, value_columns, rows } = room;
+        if number % shape.heads_of_a_group() == 0 {
+            let seen = sight.before + steps;
+            key_columns.pack(head.keys.transposed(), dim, seen);
+            value_columns.pack(head.values.transposed(), dim, seen);
+            rows.pack(head.keys, seen, dim);
+        }
         for part in parts(sight) {
-            let Room { weights, slopes } = room;
             let Part { from, count, first, keys: n } = part;
-            compare(head.queries, head.keys, dim, &part, weights);
-            compare(gradient, head.values, dim, &part, slopes);
+            compare(head.queries, key_columns.strips(), &part, weights);
+            compare(gradient, value_columns.strips(), &part, slopes);
             for q in 0..count {
                 let t = from + q;
                 let row = t * size + column..t * size + column + dim;
@@ -172,7 +182,7 @@ pub fn backward(
             product(slopes.transposed(), head.queries.rows_from(from), target, [n, count, dim]);
             let target =
                 Target { values: &mut queries[from * size + column..], row: size, add: false };
-            product(slopes, head.keys.rows_from(first), target, [count, n, dim]);
+            product_packed(slopes, rows.strips().rows(first, n), target, count);
         }
     }
 }

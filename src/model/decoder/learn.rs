@@ -2,8 +2,8 @@
 //! [`Decoder`](super::Decoder), in a fraction of the time.
 //!
 //! A game's sequence is worked off by one thread from the first layer to the last. The games are shared out
-//! among a fixed number of partial gradients, which are summed in a fixed order, so that any number of
-//! threads gives the same bytes.
+//! among partial gradients, whose number does not depend on that of the threads, and which are summed in a fixed
+//! order, so that any number of threads gives the same bytes.
 
 use super::attention::{Found, Heads, Room, Sight, backward, forward};
 use super::layers::{Normed, Slots, bias_gradient, gate, gate_backward, norm_backward, turn};
@@ -13,20 +13,19 @@ use super::shape::DecoderShape;
 use rayon::prelude::*;
 use std::ops::Range;
 
-/// Partial gradients at most.
-const SHARDS: usize = 16;
-
 /// The parameters that are summed up by one thread at a time.
 const SUM_CHUNK: usize = 1 << 12;
 
 /// Sequences of some games, time-major, as [`Model::sequence`](crate::model::Model::sequence) takes them.
 #[derive(Clone, Debug)]
 pub struct Sequences {
+    /// Games.
+    pub games: usize,
     /// `[num_steps, games, num_features]`.
     pub obs: Vec<f32>,
     /// `[num_steps, games]`.
     pub starts: Vec<f32>,
-    /// `[games, memory_size]`.
+    /// `[games, memory_size]`, or what all games have in memory, `[1, memory_size]`.
     pub memory: Vec<f32>,
 }
 
@@ -36,7 +35,9 @@ pub struct SequenceLearner {
     shape: DecoderShape,
     slots: Slots,
     turns: Turns,
-    /// The matrices as products read them: for the way forward, and with rows and columns exchanged.
+    /// The parameters that were packed last, and the matrices as products read them: for the way forward, and with
+    /// rows and columns exchanged.
+    packed: Vec<f32>,
     matrices: Matrices,
     exchanged: Matrices,
     games: Vec<Game>,
@@ -167,6 +168,7 @@ impl SequenceLearner {
             slots: Slots::new(shape),
             turns: Turns::new(shape),
             shape: shape.clone(),
+            packed: Vec::new(),
             matrices: Matrices::default(),
             exchanged: Matrices::default(),
             games: Vec::new(),
@@ -181,11 +183,11 @@ impl SequenceLearner {
     /// # Panics
     /// If lengths do not belong together.
     pub fn logits(&mut self, params: &[f32], of: &Sequences) -> Vec<f32> {
-        let games = of.memory.len() / self.shape.memory_size();
-        assert_eq!(
-            of.memory.len(),
-            games * self.shape.memory_size(),
-            "memory: [games, memory_size]"
+        let (games, row) = (of.games, self.shape.memory_size());
+        let rows = of.memory.len() / row;
+        assert!(
+            of.memory.len() == rows * row && (rows == 1 || rows == games),
+            "memory: [games, memory_size], or one row"
         );
         let (steps, actions) = (of.starts.len() / games, self.shape.num_actions);
         assert_eq!(
@@ -195,7 +197,12 @@ impl SequenceLearner {
         );
         let mut all = std::mem::take(&mut self.games);
         all.resize_with(games, Game::default);
-        self.matrices.pack(&self.slots, params, false);
+        if self.packed != params {
+            self.packed.clear();
+            self.matrices.pack(&self.slots, params, false);
+            self.exchanged.pack(&self.slots, params, true);
+            self.packed.extend_from_slice(params);
+        }
         all.par_iter_mut().enumerate().for_each(|(i, game)| self.look(params, of, i, game));
         let mut logits = vec![0.0; steps * games * actions];
         for (slot, to) in logits.chunks_exact_mut(actions).enumerate() {
@@ -205,14 +212,15 @@ impl SequenceLearner {
         logits
     }
 
-    /// The gradient of all parameters, from that of the logits that [`SequenceLearner::logits`] gave last.
+    /// The gradient of all parameters, from that of the logits that [`SequenceLearner::logits`] gave last, as the sum of
+    /// so many partial ones at most.
     ///
     /// # Panics
-    /// If lengths do not belong together.
-    pub fn gradient(&mut self, params: &[f32], of_logits: &[f32]) -> Vec<f32> {
+    /// If lengths do not belong together, or the parameters are others than those of the logits.
+    pub fn gradient(&mut self, params: &[f32], of_logits: &[f32], partials: usize) -> Vec<f32> {
         let (games, actions) = (self.games.len(), self.shape.num_actions);
-        self.exchanged.pack(&self.slots, params, true);
-        let share = games.div_ceil(SHARDS);
+        assert!(self.packed == params, "the parameters are those of the logits");
+        let share = games.div_ceil(partials);
         let mut shards = std::mem::take(&mut self.shards);
         shards.resize_with(games.div_ceil(share), Shard::default);
         let numbered = self.games.par_chunks(share).zip(&mut shards).enumerate();
@@ -225,9 +233,9 @@ impl SequenceLearner {
                 self.learn(params, game, &rows.copied().collect::<Vec<f32>>(), shard);
             }
         });
-        let mut gradient = vec![0.0; params.len()];
+        let mut gradient = shards[0].gradient.clone();
         gradient.par_chunks_mut(SUM_CHUNK).enumerate().for_each(|(i, sum)| {
-            for shard in &shards {
+            for shard in &shards[1..] {
                 let part = &shard.gradient[i * SUM_CHUNK..][..sum.len()];
                 sum.iter_mut().zip(part).for_each(|(sum, x)| *sum += x);
             }
@@ -314,9 +322,10 @@ impl SequenceLearner {
     /// Puts what does not depend on parameters into game `i`.
     fn begin(&self, of: &Sequences, i: usize, game: &mut Game) {
         let shape = &self.shape;
-        let memory = &of.memory[i * shape.memory_size()..][..shape.memory_size()];
+        let games = of.games;
+        let row = if of.memory.len() == shape.memory_size() { 0 } else { i };
+        let memory = &of.memory[row * shape.memory_size()..][..shape.memory_size()];
         let seen = memory[0] as usize;
-        let games = of.memory.len() / shape.memory_size();
         let steps = of.starts.len() / games;
         game.steps = steps;
         let (features, context) = (shape.num_features, shape.context);

@@ -2,13 +2,14 @@
 //!
 //! A tile of the result stays in registers while the inner dimension goes by: each step takes some vectors
 //! of a row of `b` and multiplies them by one number of `a` for each row of the tile (the "outer product"
-//! form of Goto & van de Geijn 2008). Both are copied first into the order in which tiles read them.
+//! form of Goto & van de Geijn 2008). `b` is copied first into the order in which tiles read it, and so is `a` where it
+//! cannot be read well from where it is.
 //!
 //! Every number of a result is summed in the order of the inner dimension, each step in one rounding, so
 //! that it depends on its own row and column alone: not on the sizes of the product, the number of threads or the
 //! instructions that the machine has.
 
-use super::tiles;
+use super::tiles::{self, Columns, Left, Rows};
 use crate::model::{LANES, Lanes};
 use multiversion::multiversion;
 use rayon::prelude::*;
@@ -68,10 +69,16 @@ pub struct Packed {
     columns: usize,
 }
 
-/// Strips of a right operand, side by side.
+/// Columns of a strip.
+pub const STRIP_COLUMNS: usize = STRIP * LANES;
+
+/// Strips of a right operand, side by side, of which some rows are multiplied.
 #[derive(Clone, Copy, Debug)]
 pub struct Strips<'a> {
     lanes: &'a [Lanes],
+    /// Rows that were packed, the first of ours, and their number.
+    packed: usize,
+    first: usize,
     inner: usize,
     columns: usize,
 }
@@ -82,10 +89,27 @@ impl<'a> Strips<'a> {
         self.columns
     }
 
+    /// Those from strip `from` on, of so many columns: whole strips, or all that are left.
+    pub fn strips_from(self, from: usize, columns: usize) -> Self {
+        let left = self.columns - from * STRIP_COLUMNS;
+        assert!(
+            columns == left || columns < left && columns.is_multiple_of(STRIP_COLUMNS),
+            "strips"
+        );
+        let lanes = &self.lanes[from * STRIP * self.packed..];
+        Self { lanes: &lanes[..columns.div_ceil(LANES) * self.packed], columns, ..self }
+    }
+
+    /// So many of their rows, from one on.
+    pub fn rows(self, first: usize, inner: usize) -> Self {
+        assert!(first + inner <= self.inner, "{inner} rows from {first} on, of {}", self.inner);
+        Self { first: self.first + first, inner, ..self }
+    }
+
     /// So many of them at a time, from the first column on.
     pub fn parts(self, strips: usize) -> impl Iterator<Item = Self> {
-        let columns = strips * STRIP * LANES;
-        self.lanes.chunks((strips * STRIP * self.inner).max(1)).enumerate().map(
+        let columns = strips * STRIP_COLUMNS;
+        self.lanes.chunks((strips * STRIP * self.packed).max(1)).enumerate().map(
             move |(number, lanes)| {
                 let columns = columns.min(self.columns - number * columns);
                 Self { lanes, columns, ..self }
@@ -126,7 +150,8 @@ impl Packed {
 
     /// All strips.
     pub fn strips(&self) -> Strips<'_> {
-        Strips { lanes: &self.lanes, inner: self.inner, columns: self.columns }
+        let Self { lanes, inner, columns } = self;
+        Strips { lanes, packed: *inner, first: 0, inner: *inner, columns: *columns }
     }
 }
 
@@ -169,6 +194,12 @@ fn pack_vector(b: View, strip: &mut [Lanes], [vector, vectors]: [usize; 2], widt
 /// Rows of `a` that are copied at a time: they stay in the cache while `b` goes by.
 const ROWS: usize = 64;
 
+/// Strips for which columns of a left operand are read again and again, rather than copied.
+const FEW: usize = 8;
+
+/// Numbers of a page of memory.
+const PAGE: usize = 1024;
+
 /// Rows of a tile at most.
 const TILE: usize = 8;
 
@@ -179,8 +210,6 @@ struct Room {
     right: Packed,
     /// For rows of a left one.
     left: Vec<f32>,
-    /// For a tile of sums.
-    sums: Vec<Lanes>,
 }
 
 thread_local! {
@@ -192,23 +221,22 @@ pub fn product(a: View, b: View, c: Target, [rows, inner, columns]: Sizes) {
     ROOM.with_borrow_mut(|room| {
         let mut right = std::mem::take(&mut room.right);
         right.pack(b, inner, columns);
-        multiply(a, right.strips(), c, rows, room);
+        multiply(a, right.strips(), c, rows, &mut room.left);
         room.right = right;
     });
 }
 
 /// As [`product`], with an operand that was packed before.
 pub fn product_packed(a: View, b: Strips, c: Target, rows: usize) {
-    ROOM.with_borrow_mut(|room| multiply(a, b, c, rows, room));
+    ROOM.with_borrow_mut(|room| multiply(a, b, c, rows, &mut room.left));
 }
 
-fn multiply(a: View, b: Strips, mut c: Target, rows: usize, room: &mut Room) {
-    room.sums.resize(TILE * STRIP, [0.0; LANES]);
+fn multiply(a: View, b: Strips, mut c: Target, rows: usize, left: &mut Vec<f32>) {
     // As many sums as registers hold: with AVX-512 there are 32 of 16 lanes.
-    let i = if tiles::many_registers() { blocks::<TILE>(a, b, &mut c, [0, rows], room) } else { 0 };
-    let i = blocks::<4>(a, b, &mut c, [i, rows], room);
-    let i = blocks::<2>(a, b, &mut c, [i, rows], room);
-    blocks::<1>(a, b, &mut c, [i, rows], room);
+    let i = if tiles::many_registers() { blocks::<TILE>(a, b, &mut c, [0, rows], left) } else { 0 };
+    let i = blocks::<4>(a, b, &mut c, [i, rows], left);
+    let i = blocks::<2>(a, b, &mut c, [i, rows], left);
+    blocks::<1>(a, b, &mut c, [i, rows], left);
 }
 
 /// The tiles of `R` rows each from row `from` on; gives the first row that is left.
@@ -217,37 +245,59 @@ fn blocks<const R: usize>(
     b: Strips,
     c: &mut Target,
     [from, rows]: [usize; 2],
-    room: &mut Room,
+    left: &mut Vec<f32>,
 ) -> usize {
-    let Room { left, sums, .. } = room;
     let inner = b.inner;
+    // Rows are read where they are, or columns that few strips ask for, unless they begin at the same place of every
+    // page, which the same few lines of the nearest cache would have to hold.
+    let (few, apart) = (FEW * STRIP_COLUMNS, |step: usize| !step.is_multiple_of(PAGE));
+    let in_place = match (a.row, a.column) {
+        (row, 1) => apart(row),
+        (1, column) => b.columns <= few && apart(column),
+        _ => false,
+    };
     let mut i = from;
     while rows - i >= R {
         let tiles = ((rows - i) / R).min(ROWS / R);
-        left.resize((tiles * R * inner).max(left.len()), 0.0);
+        if !in_place {
+            left.resize((tiles * R * inner).max(left.len()), 0.0);
+        }
         let (panels, _) = left.as_chunks_mut::<R>();
-        for t in 0..tiles {
+        for t in 0..if in_place { 0 } else { tiles } {
             pack_rows(a.rows_from(i + t * R), &mut panels[t * inner..][..inner]);
         }
         let mut j = 0;
-        for strip in b.lanes.chunks((STRIP * inner).max(1)) {
+        for strip in b.lanes.chunks((STRIP * b.packed).max(1)) {
+            let vectors = strip.len() / b.packed;
+            let strip = &strip[b.first * vectors..][..inner * vectors];
             for t in 0..tiles {
-                let panel = &panels[t * inner..][..inner];
-                let vectors = (b.columns - j).div_ceil(LANES).min(STRIP);
-                match vectors {
-                    1 => tiles::sums::<R, 1>(panel, strip, sums),
-                    2 => tiles::sums::<R, 2>(panel, strip, sums),
-                    _ => tiles::sums::<R, STRIP>(panel, strip, sums),
+                let (row, width) = (i + t * R, (b.columns - j).min(STRIP_COLUMNS));
+                let part = Target { values: &mut c.values[row * c.row + j..], ..*c };
+                if !in_place {
+                    tile::<R>(&panels[t * inner..][..inner], strip, part, width);
+                } else if a.column == 1 {
+                    let rows = Rows::<R>::new(&a.values[row * a.row..], a.row, inner);
+                    tile::<R>(rows, strip, part, width);
+                } else {
+                    let columns = Columns::<R>::new(&a.values[row..], a.column, inner);
+                    tile::<R>(columns, strip, part, width);
                 }
-                let part = Target { values: &mut c.values[(i + t * R) * c.row + j..], ..*c };
-                let width = (b.columns - j).min(STRIP * LANES);
-                store(&sums[..R * vectors], vectors, part, width);
             }
-            j += STRIP * LANES;
+            j += STRIP_COLUMNS;
         }
         i += tiles * R;
     }
     i
+}
+
+/// A tile of so many columns.
+#[inline]
+fn tile<const R: usize>(a: impl Left<R>, strip: &[Lanes], c: Target, width: usize) {
+    match width.div_ceil(LANES) {
+        1 => tiles::tile::<R, 1>(a, strip, c, width),
+        2 => tiles::tile::<R, 2>(a, strip, c, width),
+        _ => tiles::tile::<R, STRIP>(a, strip, c, width),
+    }
 }
 
 /// Copies the first `R` rows of `a`, number by number.
@@ -266,18 +316,6 @@ fn pack_rows<const R: usize>(a: View, panel: &mut [[f32; R]]) {
     } else {
         for (k, to) in panel.iter_mut().enumerate() {
             *to = std::array::from_fn(|r| a.values[r * a.row + k * a.column]);
-        }
-    }
-}
-
-/// Puts the first `width` columns of a tile, whose rows are so many vectors, where they go.
-fn store(sums: &[Lanes], vectors: usize, c: Target, width: usize) {
-    for (r, sums) in sums.chunks_exact(vectors).enumerate() {
-        let row = &mut c.values[r * c.row..][..width];
-        let sums = &sums.as_flattened()[..width];
-        match c.add {
-            true => row.iter_mut().zip(sums).for_each(|(c, sum)| *c += sum),
-            false => row.copy_from_slice(sums),
         }
     }
 }

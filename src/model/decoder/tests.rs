@@ -181,6 +181,9 @@ impl<'a> Reference<'a> {
 
 const GAMES: usize = 3;
 
+/// Partial gradients.
+const PARTIALS: usize = 16;
+
 /// Observations, `[steps, GAMES, 3]`, and where episodes start, `[steps, GAMES]`.
 struct Games {
     steps: usize,
@@ -384,19 +387,23 @@ fn by_hand_and_by_autodiff(
     let params: Vec<f32> = flatten(&decoder).into_data().iter::<f32>().collect();
     let floats = |data: TensorData| data.iter::<f32>().collect::<Vec<f32>>();
     let sequences = Sequences {
+        games: GAMES,
         obs: floats(obs.clone().into_data()),
         starts: floats(starts.clone().into_data()),
         memory: floats(memory.clone().into_data()),
     };
     let mut learner = SequenceLearner::new(shape, false);
     let logits = learner.logits(&params, &sequences);
-    let gradient = learner.gradient(&params, &weights);
+    let gradient = learner.gradient(&params, &weights, PARTIALS);
     // Nothing is left of a pass that the next could stumble over.
     assert!(logits == learner.logits(&params, &sequences));
-    assert!(gradient == learner.gradient(&params, &weights));
+    assert!(gradient == learner.gradient(&params, &weights, PARTIALS));
     let mut anew = SequenceLearner::new(shape, true);
     assert!(logits == anew.logits(&params, &sequences));
-    assert!(gradient == anew.gradient(&params, &weights), "layers that are computed anew");
+    assert!(
+        gradient == anew.gradient(&params, &weights, PARTIALS),
+        "layers that are computed anew"
+    );
     let leaf = flatten(&decoder).autodiff().require_grad();
     let tensor = unflatten(decoder, &leaf).sequence(obs, starts, memory);
     let weights = Tensor::from_data(TensorData::new(weights, [steps, GAMES, 4]), &device);
@@ -445,9 +452,10 @@ fn sequence_speed() {
     let mut starts = vec![0.0; steps * games];
     starts[..games].fill(1.0);
     let sequences = Sequences {
+        games,
         obs: (0..steps * games * 16).map(|i| (i as f32 * 0.3).sin()).collect(),
         starts,
-        memory: vec![0.0; games * shape.memory_size()],
+        memory: vec![0.0; shape.memory_size()],
     };
     let weights: Vec<f32> = (0..steps * games * 4).map(|i| (i as f32 * 0.37).sin()).collect();
     let checkpointing = std::env::var_os("CHECKPOINTING").is_some();
@@ -456,7 +464,7 @@ fn sequence_speed() {
         let started = std::time::Instant::now();
         learner.logits(&params, &sequences);
         let forward = started.elapsed().as_secs_f64();
-        learner.gradient(&params, &weights);
+        learner.gradient(&params, &weights, PARTIALS);
         let all = started.elapsed().as_secs_f64();
         let flops = 6.0 * (params.len() * steps * games) as f64;
         println!(

@@ -1,5 +1,6 @@
 //! A tile of a product, as many sums as registers hold.
 
+use super::product::Target;
 #[cfg(not(target_family = "wasm"))]
 use crate::math::mul_add;
 use crate::model::{LANES, Lanes};
@@ -14,51 +15,178 @@ pub fn many_registers() -> bool {
     false
 }
 
-/// The products of `R` rows with a strip of `V` vectors of columns: `[R, V]` sums.
+/// `R` rows of a left operand of some columns.
+pub trait Left<const R: usize>: Copy {
+    /// Columns.
+    fn columns(self) -> usize;
+
+    /// The number in row `r`, column `k`.
+    ///
+    /// # Safety
+    /// Both must be there.
+    unsafe fn at(self, r: usize, k: usize) -> f32;
+}
+
+/// Column by column.
+impl<const R: usize> Left<R> for &[[f32; R]] {
+    #[inline(always)]
+    fn columns(self) -> usize {
+        self.len()
+    }
+
+    #[inline(always)]
+    unsafe fn at(self, r: usize, k: usize) -> f32 {
+        // SAFETY: the caller says so.
+        unsafe { *self.get_unchecked(k).get_unchecked(r) }
+    }
+}
+
+/// `R` rows where they are, so far from each other.
+#[derive(Clone, Copy)]
+pub struct Rows<'a, const R: usize> {
+    values: &'a [f32],
+    row: usize,
+    columns: usize,
+}
+
+impl<'a, const R: usize> Rows<'a, R> {
+    /// The first columns of rows.
+    ///
+    /// # Panics
+    /// If they are not there.
+    pub fn new(values: &'a [f32], row: usize, columns: usize) -> Self {
+        assert!((R - 1) * row + columns <= values.len(), "{R} rows of {columns} numbers");
+        Self { values, row, columns }
+    }
+}
+
+impl<const R: usize> Left<R> for Rows<'_, R> {
+    #[inline(always)]
+    fn columns(self) -> usize {
+        self.columns
+    }
+
+    #[inline(always)]
+    unsafe fn at(self, r: usize, k: usize) -> f32 {
+        // SAFETY: the caller says that `r < R` and `k < columns`, and these are there.
+        unsafe { *self.values.get_unchecked(r * self.row + k) }
+    }
+}
+
+/// `R` rows that are columns where they are, so far from each other.
+#[derive(Clone, Copy)]
+pub struct Columns<'a, const R: usize> {
+    values: &'a [f32],
+    column: usize,
+    columns: usize,
+}
+
+impl<'a, const R: usize> Columns<'a, R> {
+    /// The first columns of rows.
+    ///
+    /// # Panics
+    /// If they are not there.
+    pub fn new(values: &'a [f32], column: usize, columns: usize) -> Self {
+        let last = columns.saturating_sub(1);
+        assert!(last * column + R <= values.len(), "{columns} columns of {R} numbers");
+        Self { values, column, columns }
+    }
+}
+
+impl<const R: usize> Left<R> for Columns<'_, R> {
+    #[inline(always)]
+    fn columns(self) -> usize {
+        self.columns
+    }
+
+    #[inline(always)]
+    unsafe fn at(self, r: usize, k: usize) -> f32 {
+        // SAFETY: the caller says that `r < R` and `k < columns`, and these are there.
+        unsafe { *self.values.get_unchecked(k * self.column + r) }
+    }
+}
+
+/// The products of `R` rows with a strip of `V` vectors of columns, of which the first `width` go to `c`.
+///
+/// # Panics
+/// If the rows are not as long as the strip, or `c` has no room.
 #[inline]
-pub fn sums<const R: usize, const V: usize>(a: &[[f32; R]], strip: &[Lanes], to: &mut [Lanes]) {
-    let (to, _) = to.as_chunks_mut::<V>();
-    let to: &mut [[Lanes; V]; R] = to.first_chunk_mut().expect("room for R rows of V vectors");
+pub fn tile<const R: usize, const V: usize>(
+    a: impl Left<R>,
+    strip: &[Lanes],
+    c: Target,
+    width: usize,
+) {
     let (strip, _) = strip.as_chunks::<V>();
+    assert_eq!(a.columns(), strip.len(), "rows of a strip");
+    assert!((V - 1) * LANES < width && width <= V * LANES, "{width} of {V} vectors");
+    assert!((R - 1) * c.row + width <= c.values.len(), "room for {R} rows of {width} numbers");
     #[cfg(target_arch = "x86_64")]
     if many_registers() {
-        // SAFETY: the machine has these instructions.
-        return unsafe { avx512(a, strip, to) };
+        // SAFETY: the machine has these instructions, and there is room.
+        return unsafe { avx512(a, strip, c, width) };
     }
+    let mut sums = [[[0.0; LANES]; V]; R];
     for v in 0..V {
         // A vector at a time, since other machines have fewer or smaller registers.
-        plain(a, strip, v, to);
+        plain(a, strip, v, &mut sums);
+    }
+    for (r, sums) in sums.iter().enumerate() {
+        let row = &mut c.values[r * c.row..][..width];
+        let sums = &sums.as_flattened()[..width];
+        match c.add {
+            true => row.iter_mut().zip(sums).for_each(|(c, sum)| *c += sum),
+            false => row.copy_from_slice(sums),
+        }
     }
 }
 
 /// All of it in the 32 registers of AVX-512, which compilers do not manage by themselves.
+///
+/// # Safety
+/// `c` must have room, and the strip as many rows as `a` columns.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-fn avx512<const R: usize, const V: usize>(
-    a: &[[f32; R]],
+unsafe fn avx512<const R: usize, const V: usize>(
+    a: impl Left<R>,
     strip: &[[Lanes; V]],
-    to: &mut [[Lanes; V]; R],
+    c: Target,
+    width: usize,
 ) {
     use std::arch::x86_64::{
-        _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps, _mm512_storeu_ps,
+        _mm512_add_ps, _mm512_fmadd_ps, _mm512_loadu_ps, _mm512_mask_storeu_ps,
+        _mm512_maskz_loadu_ps, _mm512_set1_ps, _mm512_setzero_ps,
     };
     let mut sums = [[_mm512_setzero_ps(); V]; R];
-    for (a, vectors) in a.iter().zip(strip) {
+    for (k, vectors) in strip.iter().enumerate() {
         let mut b = [_mm512_setzero_ps(); V];
         for (b, vector) in b.iter_mut().zip(vectors) {
             // SAFETY: there are 16 numbers.
             *b = unsafe { _mm512_loadu_ps(vector.as_ptr()) };
         }
-        for (sums, x) in sums.iter_mut().zip(a) {
-            let x = _mm512_set1_ps(*x);
+        for (r, sums) in sums.iter_mut().enumerate() {
+            // SAFETY: there are R rows, and a column for each row of the strip.
+            let x = _mm512_set1_ps(unsafe { a.at(r, k) });
             for (sum, b) in sums.iter_mut().zip(b) {
                 *sum = _mm512_fmadd_ps(x, b, *sum);
             }
         }
     }
-    for (to, sums) in to.as_flattened_mut().iter_mut().zip(sums.as_flattened()) {
-        // SAFETY: there is room for 16 numbers.
-        unsafe { _mm512_storeu_ps(to.as_mut_ptr(), *sums) };
+    // The last vector may have fewer numbers.
+    let last = u16::MAX >> (V * LANES - width);
+    for (r, sums) in sums.into_iter().enumerate() {
+        for (v, sum) in sums.into_iter().enumerate() {
+            let mask = if v + 1 < V { u16::MAX } else { last };
+            // SAFETY: there is room for R rows of `width` numbers.
+            unsafe {
+                let to = c.values.as_mut_ptr().add(r * c.row + v * LANES);
+                let sum = match c.add {
+                    true => _mm512_add_ps(_mm512_maskz_loadu_ps(mask, to), sum),
+                    false => sum,
+                };
+                _mm512_mask_storeu_ps(to, mask, sum);
+            }
+        }
     }
 }
 
@@ -66,17 +194,19 @@ fn avx512<const R: usize, const V: usize>(
 #[cfg(not(target_family = "wasm"))]
 #[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
 fn plain<const R: usize, const V: usize>(
-    a: &[[f32; R]],
+    a: impl Left<R>,
     strip: &[[Lanes; V]],
     v: usize,
     to: &mut [[Lanes; V]; R],
 ) {
     let mut sums = [[0.0f32; LANES]; R];
-    for (a, vectors) in a.iter().zip(strip) {
+    for (k, vectors) in strip.iter().enumerate() {
         let b = vectors[v];
-        for (sum, x) in sums.iter_mut().zip(a) {
+        for (r, sum) in sums.iter_mut().enumerate() {
+            // SAFETY: there are R rows, and a column for each row of the strip.
+            let x = unsafe { a.at(r, k) };
             for (sum, b) in sum.iter_mut().zip(&b) {
-                *sum = mul_add(*x, *b, *sum);
+                *sum = mul_add(x, *b, *sum);
             }
         }
     }
@@ -89,7 +219,7 @@ fn plain<const R: usize, const V: usize>(
 /// numbers each.
 #[cfg(target_family = "wasm")]
 fn plain<const R: usize, const V: usize>(
-    a: &[[f32; R]],
+    a: impl Left<R>,
     strip: &[[Lanes; V]],
     v: usize,
     to: &mut [[Lanes; V]; R],
@@ -101,7 +231,7 @@ fn plain<const R: usize, const V: usize>(
 /// The half of one of the vectors that begins with its number `FIRST`.
 #[cfg(target_family = "wasm")]
 fn half<const R: usize, const V: usize, const FIRST: usize>(
-    a: &[[f32; R]],
+    a: impl Left<R>,
     strip: &[[Lanes; V]],
     v: usize,
     to: &mut [[Lanes; V]; R],
@@ -109,11 +239,12 @@ fn half<const R: usize, const V: usize, const FIRST: usize>(
     use crate::math::quads::{QUAD, load, mul_add, splat, store};
     const QUADS: usize = LANES / 2 / QUAD;
     let mut sums = [[splat(0.0); QUADS]; R];
-    for (a, vectors) in a.iter().zip(strip) {
+    for (k, vectors) in strip.iter().enumerate() {
         let b = &vectors[v];
         let b: [_; QUADS] = std::array::from_fn(|q| load(&b[FIRST + q * QUAD..]));
-        for (sums, x) in sums.iter_mut().zip(a) {
-            let x = splat(*x);
+        for (r, sums) in sums.iter_mut().enumerate() {
+            // SAFETY: there are R rows, and a column for each row of the strip.
+            let x = splat(unsafe { a.at(r, k) });
             for (sum, b) in sums.iter_mut().zip(b) {
                 *sum = mul_add(x, b, *sum);
             }
