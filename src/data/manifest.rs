@@ -22,6 +22,9 @@ pub struct Manifest {
     /// The names of the features, if they are told.
     #[serde(default)]
     pub features: Vec<String>,
+    /// The units of the features, if they are told, for instance `m/s`; nothing is computed with them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub units: Vec<String>,
     /// The names of the actions, if they are told.
     #[serde(default)]
     pub actions: Vec<String>,
@@ -60,6 +63,7 @@ impl Manifest {
             settings: Default::default(),
             player: String::new(),
             features: Vec::new(),
+            units: Vec::new(),
             actions: Vec::new(),
             license: String::new(),
             shards: Vec::new(),

@@ -5,6 +5,8 @@ mod dataset;
 mod error;
 mod host;
 mod manifest;
+#[cfg(feature = "kernels")]
+mod packed;
 mod recording;
 mod shards;
 mod steps;

@@ -51,6 +51,14 @@ pub(crate) fn probe(device: &Device) -> CubeTensor {
     cube_tensor(Tensor::<1>::from_floats([0.0], device))
 }
 
+/// The largest buffer that is made of one piece, in bytes, where the device does not set a lower limit.
+const PART_BYTES: u64 = 1 << 31;
+
+/// The most bytes of a buffer that kernels of this device take.
+pub(crate) fn largest(device: &Device) -> u64 {
+    probe(device).client.properties().memory.max_page_size.min(PART_BYTES)
+}
+
 /// The type that a precision is inside a kernel.
 pub(crate) fn element(precision: Precision) -> ElemType {
     ElemType::Float(match precision {

@@ -97,6 +97,12 @@ impl FusedLearner {
         Self { batches, team, ..self }
     }
 
+    /// Learns from recordings that are the batches of their iteration, one after the other.
+    pub fn in_order(mut self) -> Self {
+        self.batches = self.batches.in_order();
+        self
+    }
+
     /// Parameters, optimiser and reference policy.
     pub fn weights(&self) -> &Weights<Mlp> {
         &self.weights
@@ -427,6 +433,7 @@ impl<'a, O: Observer> Update<'a, O> {
             by.temperature_neg,
             by.entropy,
             by.kl,
+            by.smoothing,
         )
     }
 

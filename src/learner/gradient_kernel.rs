@@ -126,6 +126,20 @@ fn differentiate<O: Observer>(
             if comptime!(form.loss_type.ratio_of_game()) {
                 by_logprob = batch.game_ratio(game).slope;
             }
+            // The share that all actions have alike: its derivative by the log-probability of each.
+            let mut shared = 0.0f32;
+            let each = 1.0 / comptime!(actions as f32);
+            if comptime!(form.smoothed) {
+                let mut mean = 0.0f32;
+                #[unroll]
+                for a in 0..actions {
+                    mean += each * logprob(z[comptime!(a * tile) + unit], &soft.by);
+                }
+                let share = by.smoothing * sample.advantage;
+                loss -= by.smoothing * policy.value + share * mean;
+                by_logprob *= 1.0 - by.smoothing;
+                shared = -share * weight;
+            }
             if comptime!(form.kl.is_some()) {
                 let to_reference = sample.reference - soft.logprob;
                 let estimator = comptime!(form.estimator());
@@ -150,6 +164,9 @@ fn differentiate<O: Observer>(
                     logprob(logit, &soft.by),
                     soft.entropy,
                 );
+                if comptime!(form.smoothed) {
+                    z[comptime!(a * tile) + unit] += shared * (each - prob(logit, &soft.by));
+                }
             }
         }
     }

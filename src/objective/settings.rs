@@ -88,6 +88,8 @@ pub struct Form {
     pub kl: Option<KlEstimator>,
     /// Whether the estimate is multiplied by the ratio.
     pub corrected: bool,
+    /// Whether all actions have a share of what is right.
+    pub smoothed: bool,
 }
 
 impl Form {
@@ -97,6 +99,7 @@ impl Form {
             loss_type: config.loss_type,
             kl: (config.kl_coef > 0.0).then_some(config.kl_estimator),
             corrected: config.use_bias_correction_kl,
+            smoothed: config.label_smoothing > 0.0,
         }
     }
 
@@ -123,6 +126,8 @@ pub struct Coefficients {
     pub entropy: f32,
     /// The weight of the divergence from the reference policy.
     pub kl: f32,
+    /// The share of what is right that all actions have alike.
+    pub smoothing: f32,
 }
 
 impl Coefficients {
@@ -136,6 +141,7 @@ impl Coefficients {
             temperature_neg: config.sapo_temperature_neg as f32,
             entropy: entropy_coef as f32,
             kl: config.kl_coef as f32,
+            smoothing: config.label_smoothing as f32,
         }
     }
 }

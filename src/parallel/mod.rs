@@ -109,7 +109,7 @@ impl Team {
     /// If there is no such member.
     pub fn new(rank: usize, size: usize, link: Box<dyn Link>) -> Self {
         assert!(rank < size, "a member of the team");
-        let wire = Wire { link, traffic: Traffic::default() };
+        let wire = Wire { link, traffic: Traffic::default(), sums: 0 };
         let wire = (size > 1).then(|| Arc::new(Mutex::new(wire)));
         Self { rank, speeds: vec![1.0; size].into(), hardware: Arc::default(), wire }
     }
@@ -395,10 +395,15 @@ mod tests {
                 assert_eq!(sum.vector, vec![size as f32; 800]);
                 team.take_traffic()
             });
-            for traffic in sent {
+            for traffic in &sent {
                 assert_eq!(traffic.vectors as usize, 800 * 4 * 2 * (size - 1) / size);
-                assert_eq!(traffic.others as usize, 8 * (size - 1));
             }
+            let others: u64 = sent.iter().map(|traffic| traffic.others).sum();
+            assert_eq!(
+                others as usize,
+                8 * 2 * (size - 1),
+                "to the one who adds them up, and back"
+            );
         }
     }
 

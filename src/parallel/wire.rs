@@ -9,6 +9,8 @@ use web_time::Instant;
 pub struct Wire {
     pub link: Box<dyn Link>,
     pub traffic: Traffic,
+    /// Sums that were handed round, equally many at all members.
+    pub sums: usize,
 }
 
 /// The part of a vector of `len` numbers that a member adds up.
@@ -64,26 +66,32 @@ impl Wire {
         // Two who have a node each need not go halves: to send all of it is as much, and done at once.
         let is_direct = size == 2 && theirs.iter().all(|nodes| nodes.len() == 1);
         let slice = |member| if is_direct { 0..len } else { slice(len, size, member) };
+        // The numbers are added up by everyone, or by one, each in its turn, who hands them round with its slice.
+        let is_whole = is_direct || len == 0;
+        let adder = self.sums % size;
+        self.sums += 1;
+        let counts = |member: usize| if is_whole || member == adder { numbers } else { 0 };
         // Everyone's slice of our nodes, for our slice of theirs.
         let message = |member: usize| -> Vec<u8> {
             let mut bytes = Vec::new();
             for node in mine.iter().filter(|_| member != rank) {
                 bytes.extend_from_slice(bytemuck::cast_slice(&node.vector[slice(member)]));
-                bytes.extend_from_slice(bytemuck::cast_slice(&node.numbers));
+                bytes.extend_from_slice(bytemuck::cast_slice(&node.numbers[..counts(member)]));
             }
             bytes
         };
         let outgoing: Vec<Vec<u8>> = (0..size).map(message).collect();
         let own = slice(rank);
         let (vector, node) =
-            (size_of::<f32>() * own.len(), size_of::<f32>() * own.len() + 8 * numbers);
+            (size_of::<f32>() * own.len(), size_of::<f32>() * own.len() + 8 * counts(rank));
         let room = |member: usize| if member == rank { 0 } else { theirs[member].len() * node };
         let mut received: Vec<Vec<u8>> = (0..size).map(|member| vec![0; room(member)]).collect();
         let outgoing: Vec<&[u8]> = outgoing.iter().map(|bytes| &bytes[..]).collect();
         let mut incoming: Vec<&mut [u8]> =
             received.iter_mut().map(|bytes| &mut bytes[..]).collect();
         self.exchange(&outgoing, &mut incoming)?;
-        let others = (mine.len() * 8 * numbers * (size - 1)) as u64;
+        let told: usize = (0..size).filter(|member| *member != rank).map(counts).sum();
+        let others = (mine.len() * 8 * told) as u64;
         self.traffic.others += others;
         self.traffic.vectors +=
             outgoing.iter().map(|bytes| bytes.len() as u64).sum::<u64>() - others;
@@ -95,7 +103,7 @@ impl Wire {
                     Some(bytes) if member != rank => [&bytes[..vector], &bytes[vector..]],
                     _ => [
                         bytemuck::cast_slice(&mine[at].vector[own.clone()]),
-                        bytemuck::cast_slice(&mine[at].numbers),
+                        bytemuck::cast_slice(&mine[at].numbers[..counts(rank)]),
                     ],
                 };
                 let vector = bytemuck::pod_collect_to_vec(vector);
@@ -105,24 +113,42 @@ impl Wire {
         }
         let sum = add_up(count, all, &Node::plus);
 
-        if len == 0 || is_direct {
+        if is_whole {
             return Ok(sum);
         }
-        // Our slice of the sum for everyone's.
+        // Our slice of the sum for everyone's; behind the adder's come the numbers.
         let mut vector = vec![0.0f32; len];
         vector[own].copy_from_slice(&sum.vector);
+        let mut ours: Vec<u8> = bytemuck::cast_slice(&sum.vector).to_vec();
+        let of_vector = ours.len();
+        let mut theirs = Vec::new();
+        match rank == adder {
+            true => ours.extend_from_slice(bytemuck::cast_slice(&sum.numbers)),
+            false => theirs.resize(size_of::<f32>() * slice(adder).len() + 8 * numbers, 0u8),
+        }
+        let mut outgoing = vec![&ours[..]; size];
+        outgoing[rank] = &[];
         let mut incoming: Vec<&mut [u8]> = Vec::with_capacity(size);
-        let mut rest = &mut vector[..];
+        let (mut rest, mut of_adder) = (&mut vector[..], &mut theirs[..]);
         for member in 0..size {
             let (part, behind) = rest.split_at_mut(slice(member).len());
-            incoming.push(if member == rank { &mut [] } else { bytemuck::cast_slice_mut(part) });
+            incoming.push(match member {
+                _ if member == rank => &mut [],
+                _ if member == adder => std::mem::take(&mut of_adder),
+                _ => bytemuck::cast_slice_mut(part),
+            });
             rest = behind;
         }
-        let ours: &[u8] = bytemuck::cast_slice(&sum.vector);
-        let mut outgoing = vec![ours; size];
-        outgoing[rank] = &[];
         self.exchange(&outgoing, &mut incoming)?;
-        self.traffic.vectors += ((size - 1) * ours.len()) as u64;
-        Ok(Node { vector, ..sum })
+        self.traffic.vectors += ((size - 1) * of_vector) as u64;
+        self.traffic.others += ((size - 1) * (ours.len() - of_vector)) as u64;
+        if rank == adder {
+            return Ok(Node { vector, ..sum });
+        }
+        let part = slice(adder);
+        let (values, numbers) = theirs.split_at(size_of::<f32>() * part.len());
+        vector[part].copy_from_slice(&bytemuck::pod_collect_to_vec::<u8, f32>(values));
+        let numbers = bytemuck::pod_collect_to_vec(numbers);
+        Ok(Node { vector, numbers, ..sum })
     }
 }

@@ -7,7 +7,7 @@ use super::env_kernels::{download_envs, steps_per_launch, upload_envs};
 use super::{EnvStatesError, RolloutKeys, env_state, env_words};
 use crate::config::{Precision, RolloutConfig, Start};
 use crate::data::{Part, Recording};
-use crate::device::buffers::{cube_tensor, probe, room};
+use crate::device::buffers::{cube_tensor, largest, room};
 use crate::env::{Rules, num_words};
 use crate::model::FlatMlp;
 use burn::backend::{Cube, DType};
@@ -17,9 +17,6 @@ use burn_cubecl::tensor::CubeTensor;
 use std::ops::Range;
 
 pub use super::fused_kernels::PackedStates;
-
-/// The largest buffer of a part, in bytes, where the device does not set a lower limit.
-const PART_BYTES: u64 = 1 << 31;
 
 /// The games of a run on one CubeCL device.
 #[derive(Clone, Debug)]
@@ -64,7 +61,7 @@ impl<G: Rules> FusedRollout<G> {
     pub fn new(game: G, config: &RolloutConfig, keys: RolloutKeys, device: &Device) -> Self {
         assert!(crate::device::has_kernels(device), "the fused rollout needs a CubeCL device");
         let device = device.clone().without_autodiff();
-        let limit = probe(&device).client.properties().memory.max_page_size.min(PART_BYTES);
+        let limit = largest(&device);
         let bytes = (num_words(game) + 1).max(values::<G>()) * config.num_steps * size_of::<u32>();
         let groups_per_part = (limit as usize / bytes / config.group_size).max(1);
         let steps_per_launch = steps_per_launch(config.num_envs());

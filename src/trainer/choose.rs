@@ -65,7 +65,7 @@ impl<G: Rules, M: Model> Engines<G, M> {
         };
         #[cfg(feature = "kernels")]
         if device::has_kernels(device) {
-            let engine = FusedEngine::new(game, (model, mlp), config, device, team)?;
+            let engine = FusedEngine::new(game, (model, mlp), config, device, data, team)?;
             return Ok(Self::Fused(Box::new(engine)));
         }
         let engine = NativeEngine::new(game, (model, &mlp), config, data, team)?;
@@ -123,9 +123,6 @@ pub(super) fn obstacle<M: Model>(
     }
     if !device::has_kernels(device) {
         return device::precision_obstacle(Some(device), config.precision);
-    }
-    if config.data.is_on() {
-        return Some("the fused kernels learn from games, not from data".to_string());
     }
     #[cfg(feature = "kernels")]
     if !FusedLearner::takes(mlp) {

@@ -1,17 +1,18 @@
 //! The fast engine on a device: a few kernels an iteration, and the next rollout on its way before the
 //! last values are read.
 
-use super::engine::{Engine, State, Totals};
+use super::engine::{Engine, Source, State, Totals, is_resident};
 use super::part::Part;
+use super::stream::Stream;
 use super::transfer::{download, upload};
 use crate::advantage::shared_recording_advantages;
 use crate::config::{RolloutConfig, TrainConfig};
 use crate::data::summary::{EPISODES, EVEN_GROUPS, REWARD_SUM, SCORE_SUM};
-use crate::data::{Recording, RecordingAdvantages};
-use crate::device;
+use crate::data::{Pieces, Recording, RecordingAdvantages, Windows};
+use crate::device::{self, buffers::largest};
 use crate::env::Rules;
-use crate::learner::{FusedLearner, SHARD_STEPS, UpdateStats};
-use crate::model::{Mlp, Model, unflatten};
+use crate::learner::{Batches, FusedLearner, SHARD_STEPS, UpdateStats};
+use crate::model::{Mlp, Model, StoredFeatures, unflatten};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::{Branches, EnvStatesError, FusedRollout, RolloutKeys};
 use burn::tensor::Device;
@@ -24,14 +25,25 @@ pub(super) struct FusedEngine<G: Rules, M: Model> {
     config: TrainConfig,
     /// That of our part of the games.
     rollout: RolloutConfig,
-    /// The groups of games.
+    /// The groups of games, or the windows of a dataset.
     shards: Shards,
     team: Team,
     device: Device,
-    games: FusedRollout<G>,
+    source: Source<FusedRollout<G>, Box<Shown>>,
+    /// The weights of the last iteration's data, where those are streamed.
+    streamed: Option<RecordingAdvantages>,
     learner: FusedLearner,
     /// The next iteration's rollout, if it has been begun, and the iteration.
     ahead: Option<(u32, Recording, Branches)>,
+}
+
+/// What is learnt from data, with their weights as advantages.
+type Shown = (Recording, RecordingAdvantages);
+
+/// Puts windows on a device.
+fn shown(windows: &Windows, device: &Device) -> Shown {
+    device::count_upload(windows.bytes());
+    windows.packed(largest(device), device)
 }
 
 impl<G: Rules, M: Model> FusedEngine<G, M> {
@@ -41,23 +53,30 @@ impl<G: Rules, M: Model> FusedEngine<G, M> {
         (model, mlp): (M, Mlp),
         config: &TrainConfig,
         device: &Device,
+        data: Option<Pieces>,
         team: &Team,
     ) -> Result<Self, TeamError> {
-        let Part { shards, rollout, .. } = Part::new(config, None, team, SHARD_STEPS)?;
-        let keys = RolloutKeys::new(config.seed).from_group(shards.own_items().start);
-        let games = FusedRollout::new(game, &rollout, keys, device);
-        Ok(Self {
-            games: games.with_precision(config.precision),
-            learner: FusedLearner::new(mlp, config)
-                .sharing(shards.times(rollout.group_size), team.clone()),
-            model,
-            config: config.clone(),
-            rollout,
-            shards,
-            team: team.clone(),
-            device: device.clone(),
-            ahead: None,
-        })
+        let Part { shards, rollout, data } = Part::new(config, data, team, SHARD_STEPS)?;
+        let each = if data.is_some() { 1 } else { rollout.group_size };
+        let mut learner = FusedLearner::new(mlp, config).sharing(shards.times(each), team.clone());
+        let source = match data {
+            None => {
+                let keys = RolloutKeys::new(config.seed).from_group(shards.own_items().start);
+                let games = FusedRollout::new(game, &rollout, keys, device);
+                Source::Games(games.with_precision(config.precision))
+            }
+            Some(pieces) if is_resident(&pieces, config) => {
+                Source::Resident(Box::new(shown(&pieces.all(), device)))
+            }
+            Some(pieces) => {
+                learner = learner.in_order();
+                let batches = Batches::of_shards(config, shards.clone());
+                Source::Streamed(Box::new(Stream::new(pieces, batches)))
+            }
+        };
+        let (config, team, device) = (config.clone(), team.clone(), device.clone());
+        let (streamed, ahead) = (None, None);
+        Ok(Self { model, config, rollout, shards, team, device, source, streamed, learner, ahead })
     }
 }
 
@@ -68,15 +87,35 @@ impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
     type Stats = UpdateStats;
 
     fn rollout(&mut self, iteration: u32) -> Recording {
-        let (recording, branches) = match self.ahead.take() {
-            Some((ahead, recording, branches)) if ahead == iteration => (recording, branches),
-            _ => self.games.play(&self.learner.policy(), iteration),
-        };
-        self.games.go_on_from(branches);
-        recording
+        match &mut self.source {
+            Source::Games(games) => {
+                let (recording, branches) = match self.ahead.take() {
+                    Some((ahead, recording, branches)) if ahead == iteration => {
+                        (recording, branches)
+                    }
+                    _ => games.play(&self.learner.policy(), iteration),
+                };
+                games.go_on_from(branches);
+                recording
+            }
+            Source::Resident(data) => data.0.clone(),
+            Source::Streamed(stream) => {
+                let windows = stream.take(iteration);
+                let (recording, weights) = shown(&windows, &self.device);
+                stream.give_back(windows);
+                self.streamed = Some(weights);
+                recording
+            }
+        }
     }
 
     fn advantages(&mut self, recording: &Recording) -> Result<RecordingAdvantages, TeamError> {
+        if let Source::Resident(data) = &self.source {
+            return Ok(data.1.clone());
+        }
+        if let Some(weights) = self.streamed.take() {
+            return Ok(weights);
+        }
         let config = &self.config.advantage;
         shared_recording_advantages(recording, &self.rollout, config, &self.team)
     }
@@ -87,7 +126,12 @@ impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
         advantages: &RecordingAdvantages,
         iteration: u32,
     ) -> Result<UpdateStats, TeamError> {
-        self.learner.update(recording, advantages, self.games.observer(), iteration)
+        if let Source::Games(games) = &self.source {
+            let observer = games.observer();
+            return self.learner.update(recording, advantages, observer, iteration);
+        }
+        let observer = StoredFeatures { features: self.learner.policy().shape.features };
+        self.learner.update(recording, advantages, observer, iteration)
     }
 
     async fn totals(
@@ -100,11 +144,12 @@ impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
         // The memory of this iteration is free for the next as soon as its kernels are through.
         drop(recording);
         let begin = |iteration| {
-            let (recording, branches) = self.games.play(&self.learner.policy(), iteration);
-            (iteration, recording, branches)
+            let Source::Games(games) = &self.source else { return None };
+            let (recording, branches) = games.play(&self.learner.policy(), iteration);
+            Some((iteration, recording, branches))
         };
         let wanted = [advantages.summary, stats.means];
-        let ([summary, means], ahead) = device::read_while(wanted, || next.map(begin)).await;
+        let ([summary, means], ahead) = device::read_while(wanted, || next.and_then(begin)).await;
         self.ahead = ahead;
         // They are of all members.
         let [score_sum, episodes, rewards, even] =
@@ -115,7 +160,10 @@ impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
             score_sum,
             episodes,
             mean_reward: rewards / steps,
-            waited: 0.0,
+            waited: match &mut self.source {
+                Source::Streamed(stream) => stream.take_waited(),
+                _ => 0.0,
+            },
             zero_variance: even / rollout.num_groups as f64,
             update: std::array::from_fn(|i| means[i].into()),
         })
@@ -126,12 +174,18 @@ impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
     }
 
     fn rehearse(&mut self, iteration: u32) {
-        self.games.play(&self.learner.policy(), iteration);
+        let Source::Games(games) = &self.source else { return };
+        games.play(&self.learner.policy(), iteration);
         let _ = self.device.sync();
     }
 
     fn describe(&self) -> String {
-        "fused rollouts, fused updates".to_string()
+        let from = match &self.source {
+            Source::Games(_) => "fused rollouts",
+            Source::Resident(_) => "a dataset in the device's memory",
+            Source::Streamed(_) => "a dataset read as it is needed",
+        };
+        format!("{from}, fused updates")
     }
 
     fn model(&self) -> M {
@@ -147,13 +201,17 @@ impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
     }
 
     async fn export(&self) -> State {
-        let games = self.games.export_async().await;
+        let games = match &self.source {
+            Source::Games(games) => games.export_async().await,
+            _ => Vec::new(),
+        };
         download(self.learner.weights(), games, Vec::new()).await
     }
 
     fn import(&mut self, state: &State) -> Result<(), EnvStatesError> {
         self.ahead = None;
         upload(state, self.learner.weights_mut());
-        self.games.import(&state.games)
+        let Source::Games(games) = &mut self.source else { return Ok(()) };
+        games.import(&state.games)
     }
 }

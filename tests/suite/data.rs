@@ -81,7 +81,7 @@ fn params(trainer: &Trainer<Fruit>) -> Vec<f32> {
 
 /// Streamed data of three times the budget give the bytes of resident ones, on any number of threads,
 /// resumed or not; and nothing is copied again that is resident.
-fn streams_as_if_resident(kind: ModelKind, window: usize, engine: Engine) {
+fn streams_as_if_resident(kind: ModelKind, window: usize, engine: Engine, device: &Device) {
     let folder = TempDir::new().unwrap();
     let folder = folder.path().join("shown");
     // A MiB is room for about 16,000 steps with their history.
@@ -89,7 +89,7 @@ fn streams_as_if_resident(kind: ModelKind, window: usize, engine: Engine) {
     write(&folder, episodes);
     let windows = episodes * 9 / 10 * EPISODE.div_ceil(window);
     let config = TrainConfig { engine, ..config(kind, windows, window) };
-    let mut resident = run(&folder, &config, &cpu());
+    let mut resident = run(&folder, &config, device);
     let records = iterate(&mut resident, 5);
     assert!(resident.describe().contains("memory"), "{}", resident.describe());
     assert!(records[0].uploaded_bytes > 3 << 20, "{}", records[0].uploaded_bytes);
@@ -101,7 +101,7 @@ fn streams_as_if_resident(kind: ModelKind, window: usize, engine: Engine) {
     let streamed = |threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
-            let mut trainer = run(&folder, &small, &cpu());
+            let mut trainer = run(&folder, &small, device);
             let records = iterate(&mut trainer, 5);
             assert!(trainer.describe().contains("read as it is needed"), "{}", trainer.describe());
             assert!(records.iter().all(|record| record.uploaded_bytes > 0));
@@ -111,9 +111,9 @@ fn streams_as_if_resident(kind: ModelKind, window: usize, engine: Engine) {
     };
     assert_eq!(streamed(1), expected);
     assert_eq!(streamed(2), expected);
-    let mut first = run(&folder, &small, &cpu());
+    let mut first = run(&folder, &small, device);
     iterate(&mut first, 2);
-    let mut second = run(&folder, &small, &cpu()).restored(&first.snapshot().unwrap()).unwrap();
+    let mut second = run(&folder, &small, device).restored(&first.snapshot().unwrap()).unwrap();
     iterate(&mut second, 3);
     assert_eq!(params(&second), expected, "resumed");
     // What is held out is told alike.
@@ -122,17 +122,23 @@ fn streams_as_if_resident(kind: ModelKind, window: usize, engine: Engine) {
 
 #[test]
 fn a_perceptron_learns_the_same_from_streamed_data() {
-    streams_as_if_resident(ModelKind::Mlp, 1, Engine::Auto);
+    streams_as_if_resident(ModelKind::Mlp, 1, Engine::Auto, &cpu());
+}
+
+#[test]
+fn a_perceptron_on_a_device_learns_the_same_from_streamed_data() {
+    let Some(device) = adapter() else { return };
+    streams_as_if_resident(ModelKind::Mlp, 1, Engine::Fused, &device);
 }
 
 #[test]
 fn a_recurrent_network_learns_the_same_from_streamed_data() {
-    streams_as_if_resident(ModelKind::Gru, 10, Engine::Auto);
+    streams_as_if_resident(ModelKind::Gru, 10, Engine::Auto, &cpu());
 }
 
 #[test]
 fn a_decoder_learns_the_same_from_streamed_data() {
-    streams_as_if_resident(ModelKind::Decoder, 10, Engine::Auto);
+    streams_as_if_resident(ModelKind::Decoder, 10, Engine::Auto, &cpu());
 }
 
 #[test]

@@ -23,8 +23,6 @@ pub struct Rule {
     pub form: Form,
     /// Its numbers.
     pub by: Coefficients,
-    /// Share of what is right that all actions have alike.
-    pub smoothing: f32,
 }
 
 /// Steps side by side. Lanes whose `mask` is 0 do not count; their `weights` must be 0 too.
@@ -69,7 +67,7 @@ impl Rule {
     /// The loss of `config` with this weight of the entropy.
     pub fn new(config: &LossConfig, entropy_coef: f64) -> Self {
         let by = Coefficients::new(config, entropy_coef);
-        Self { form: Form::of(config), by, smoothing: config.label_smoothing as f32 }
+        Self { form: Form::of(config), by }
     }
 
     /// The ratio of a game and what follows from it, from the sum of its log-ratios, and the weight and
@@ -191,7 +189,7 @@ pub fn differentiate(
 
     // The policy term, its derivative with respect to the log-probability (weight included), and
     // whether a bound acts.
-    let Rule { form, by, smoothing } = rule;
+    let Rule { form, by } = rule;
     let of_game = form.loss_type.ratio_of_game();
     let mut importance = ratios;
     if of_game {
@@ -207,7 +205,7 @@ pub fn differentiate(
     // The share that all actions have alike: its derivative by the log-probability of each.
     let mut shared = [0.0f32; GROUP];
     let each = 1.0 / logits.len() as f32;
-    if *smoothing > 0.0 {
+    if form.smoothed {
         let mut mean = [0.0f32; GROUP];
         for logprobs in logits.iter() {
             for l in 0..GROUP {
@@ -215,9 +213,9 @@ pub fn differentiate(
             }
         }
         for l in 0..GROUP {
-            let share = *smoothing * steps.advantages[l];
-            terms[l] = (1.0 - *smoothing) * terms[l] - share * mean[l];
-            slopes[l] *= 1.0 - *smoothing;
+            let share = by.smoothing * steps.advantages[l];
+            terms[l] = (1.0 - by.smoothing) * terms[l] - share * mean[l];
+            slopes[l] *= 1.0 - by.smoothing;
             shared[l] = -share * steps.weights[l];
         }
     }
@@ -241,7 +239,7 @@ pub fn differentiate(
             let by_entropy = by.entropy * steps.weights[l];
             gradient[l] = by_logit(slopes[l], by_entropy, taken, p[l], z[l], entropy[l]);
         }
-        if *smoothing > 0.0 {
+        if form.smoothed {
             for l in 0..GROUP {
                 gradient[l] += shared[l] * (each - p[l]);
             }

@@ -1,0 +1,62 @@
+//! What somebody has shown, as fused kernels read it.
+
+use super::host::staged;
+use super::{Part, Recording, RecordingAdvantages, Windows, summary};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use rayon::prelude::*;
+use std::ops::Range;
+
+impl Windows {
+    /// A recording whose words are the features themselves, with the weights as advantages, on a device, in buffers of
+    /// so many bytes at most.
+    pub(crate) fn packed(&self, most: u64, device: &Device) -> (Recording, RecordingAdvantages) {
+        let (count, num_steps) = (self.len(), self.trajectory.num_steps);
+        let bytes = (self.trajectory.num_features + 2) * num_steps * size_of::<u32>();
+        let windows = (most as usize / bytes).max(1);
+        let parts = (0..count).step_by(windows).map(|first| first..count.min(first + windows));
+        let (parts, advantages) =
+            parts.map(|part| (self.part(part.clone(), device), self.worth(part, device))).unzip();
+        let mut numbers = [0.0; summary::LEN];
+        numbers[summary::STEPS] = self.counts.iter().sum::<usize>() as f32;
+        numbers[summary::SCALE] = 1.0;
+        let summary = Tensor::from_floats(numbers, device);
+        let recording = Recording { num_steps, num_envs: count, parts };
+        (recording, RecordingAdvantages { learn_steps: num_steps, parts: advantages, summary })
+    }
+
+    /// Some windows as a part of a recording. Nobody tells log-probabilities and rewards: they are 0.
+    fn part(&self, windows: Range<usize>, device: &Device) -> Part {
+        let of = &self.trajectory;
+        let (steps, features, games) = (of.num_steps, of.num_features, windows.len());
+        let mut words = vec![0i32; (features + 1) * steps * games];
+        words.par_chunks_mut(steps * games).enumerate().for_each(|(word, to)| {
+            for (at, to) in to.iter_mut().enumerate() {
+                let slot = (windows.start + at % games) * steps + at / games;
+                *to = match word < features {
+                    true => of.obs[slot * of.obs_stride() + word].to_bits() as i32,
+                    false => of.actions[slot],
+                };
+            }
+        });
+        let words = staged(TensorData::new(words, [features + 1, steps, games]), device);
+        Part {
+            words: Tensor::<3, Int>::from_data(words, device),
+            values: Tensor::zeros([2, steps, games], device),
+            first_scores: Tensor::zeros([games], device),
+        }
+    }
+
+    /// The advantages of a part ([`RecordingAdvantages::parts`]): the weights.
+    fn worth(&self, windows: Range<usize>, device: &Device) -> Tensor<2> {
+        let (steps, games) = (self.trajectory.num_steps, windows.len());
+        let mut worth = vec![0.0f32; (steps + 2) * games];
+        for (at, window) in windows.enumerate() {
+            for t in 0..steps {
+                worth[t * games + at] = self.weights[window * steps + t];
+            }
+            worth[steps * games + at] = self.counts[window] as f32;
+        }
+        let worth = TensorData::new(worth, [steps + 2, games]);
+        Tensor::from_data(staged(worth, device), device)
+    }
+}
