@@ -49,10 +49,10 @@ def write_dataset(folder, windows, steps):
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
-def peak_of(command, **options):
+def peak_of(command):
     """What a command prints, and the most memory that it had."""
     with tempfile.TemporaryFile("w+") as out:
-        child = subprocess.Popen(command, stdout=out, **options)
+        child = subprocess.Popen(command, stdout=out)
         _, status, usage = os.wait4(child.pid, 0)
         child.returncode = os.waitstatus_to_exitcode(status)
         if child.returncode:
@@ -73,8 +73,11 @@ def grove(program, data, folder, batch, steps, iterations, checkpointing, thread
     command = [program, "fit", data, "--device", "cpu", "--run-dir", folder, "--json"]
     command += ["--iterations", str(iterations)] + (["--threads", str(threads)] if threads else [])
     command += [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    _, peak = peak_of(list(map(str, command)), stderr=subprocess.DEVNULL)
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.run(list(map(str, command)), check=True, **quiet)
     records = [json.loads(line) for line in open(folder / "metrics.jsonl")]
+    # What the process had until the update was done; the evaluation at the end is not part of it.
+    peak = records[-1]["memory"]["peak"]
     return statistics.median(record["steps_per_second"] for record in records[2:] or records), peak
 
 
