@@ -15,7 +15,7 @@ pub(super) enum Remembered<R> {
 }
 
 impl<R: Memory> Remembered<R> {
-    /// Of the games at these indices.
+    /// What the policy remembered of the games at these indices.
     pub fn games(&self, indices: Tensor<1, Int>) -> Self {
         match self {
             Self::Nothing(fresh) => Self::Nothing(fresh.clone()),
@@ -23,7 +23,7 @@ impl<R: Memory> Remembered<R> {
         }
     }
 
-    /// Of each of so many games.
+    /// What the policy remembered, for each of so many games.
     fn rows(&self, games: usize, device: &Device) -> R {
         match self {
             Self::Nothing(fresh) => fresh.select(Tensor::zeros([games], device)),
@@ -81,7 +81,8 @@ impl<R: Memory> Experience<R> {
         (loss, by(gradient, 1.0 / scale))
     }
 
-    /// The same where autodiff ends at the logits, and what lies before them goes by hand, in so many partial gradients.
+    /// The loss and its gradient, where autodiff ends at the logits, and what lies before them goes by hand, in so many
+    /// partial gradients.
     pub fn gradient_by_hand<M: Model<Memory = R>>(
         &self,
         learner: &mut SequenceLearner,

@@ -91,8 +91,8 @@ pub trait Model: Module + Sync {
         None
     }
 
-    /// The same with products of numbers in this precision, on devices that have it, while parameters, norms and
-    /// sums stay in single precision; `None` if it knows no other than single precision.
+    /// A model like this whose products take numbers in this precision, on devices that have it, while parameters,
+    /// norms and sums stay in single precision; `None` if it knows no other than single precision.
     fn with_precision(&self, _precision: Precision) -> Option<Self> {
         None
     }

@@ -91,6 +91,16 @@ pub(super) enum Source<R, D> {
     Streamed(Box<super::stream::Stream>),
 }
 
+impl<R, D> Source<R, D> {
+    /// Seconds that were waited for data since this was last called.
+    pub fn take_waited(&mut self) -> f64 {
+        match self {
+            Self::Streamed(stream) => stream.take_waited(),
+            _ => 0.0,
+        }
+    }
+}
+
 /// Whether a dataset is to stay where it is learnt from: where it takes no more than the settings say, or
 /// where they say nothing, than half of the memory that is free.
 pub(super) fn is_resident(pieces: &Pieces, config: &TrainConfig) -> bool {

@@ -160,10 +160,7 @@ impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
             score_sum,
             episodes,
             mean_reward: rewards / steps,
-            waited: match &mut self.source {
-                Source::Streamed(stream) => stream.take_waited(),
-                _ => 0.0,
-            },
+            waited: self.source.take_waited(),
             zero_variance: even / rollout.num_groups as f64,
             update: std::array::from_fn(|i| means[i].into()),
         })

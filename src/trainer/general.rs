@@ -164,10 +164,7 @@ impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
             score_sum: sum(0),
             episodes: sum(1),
             mean_reward: sum(2),
-            waited: match &mut self.source {
-                Source::Streamed(stream) => stream.take_waited(),
-                _ => 0.0,
-            },
+            waited: self.source.take_waited(),
             zero_variance: at(3),
             update: std::array::from_fn(|i| at(4 + i)),
         })

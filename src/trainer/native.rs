@@ -82,15 +82,14 @@ impl<G: Rules, M: Model> NativeEngine<G, M> {
         self.team.sum_numbers(&self.shards, &ours)
     }
 
-    /// Keeps the memory of an iteration for the next, and gives the seconds that were waited for its data.
-    fn keep(&mut self, trajectory: HostTrajectory, advantages: HostAdvantages) -> f64 {
-        if let Source::Streamed(stream) = &mut self.source {
+    /// Keeps the memory of an iteration for the next.
+    fn keep(&mut self, trajectory: HostTrajectory, advantages: HostAdvantages) {
+        if let Source::Streamed(stream) = &self.source {
             let HostAdvantages { values: weights, counts, .. } = advantages;
             stream.give_back(Windows { trajectory, counts, weights });
-            return stream.take_waited();
+        } else {
+            self.room = (trajectory, advantages);
         }
-        self.room = (trajectory, advantages);
-        0.0
     }
 }
 
@@ -155,7 +154,8 @@ impl<G: Rules, M: Model> Engine for NativeEngine<G, M> {
         let played = self.config.rollout.num_envs() * self.config.rollout.num_steps;
         let mean_reward = rewards / played as f64;
         let zero_variance = advantages.zero_variance;
-        let waited = self.keep(trajectory, advantages);
+        self.keep(trajectory, advantages);
+        let waited = self.source.take_waited();
         let UpdateMeans { approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm } =
             stats;
         let update = [approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm];

@@ -89,7 +89,7 @@ impl<'a> Strips<'a> {
         self.columns
     }
 
-    /// Those from strip `from` on, of so many columns: whole strips, or all that are left.
+    /// So many columns from strip `from` on: whole strips, or all that are left.
     pub fn strips_from(self, from: usize, columns: usize) -> Self {
         let left = self.columns - from * STRIP_COLUMNS;
         assert!(
