@@ -14,7 +14,6 @@ use crate::objective::{Loss, Steps, Totals, loss};
 use crate::parallel::{Node, Shards, Team, TeamError, add_up, nodes};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// A policy in training: its parameters, the optimiser, and a reference policy where one is asked
 /// for.
@@ -24,7 +23,8 @@ pub struct Learner<M: Model> {
     config: TrainConfig,
     batches: Batches,
     team: Team,
-    by_hand: Option<ByHand>,
+    /// What works off sequences by hand.
+    by_hand: Option<SequenceLearner>,
 }
 
 /// Numbers that are added up beside a gradient: [`Loss::SUMS`] and the loss.
@@ -37,25 +37,6 @@ const LARGEST: f32 = 1.0 / 16.0;
 /// Partial gradients of a minibatch that go by hand, at most, where there are fewer shards: each can be worked off by a
 /// thread of its own.
 const PARTIALS: usize = 16;
-
-/// What works off sequences by hand: one for each thread that does.
-#[derive(Clone, Debug)]
-struct ByHand {
-    fresh: SequenceLearner,
-    idle: Arc<Mutex<Vec<SequenceLearner>>>,
-}
-
-impl ByHand {
-    /// Does something with one that nobody else has.
-    fn with<T>(&self, work: impl FnOnce(&mut SequenceLearner) -> T) -> T {
-        let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = idle().pop();
-        let mut learner = last.unwrap_or_else(|| self.fresh.clone());
-        let done = work(&mut learner);
-        idle().push(learner);
-        done
-    }
-}
 
 /// Sums over an update, still on the device.
 #[derive(Clone, Debug)]
@@ -79,8 +60,7 @@ impl<M: Model> Learner<M> {
         let by_hand = match policy.fast_form() {
             Some(FastForm::Decoder(decoder)) if on_cpu && config.engine != Engine::General => {
                 let checkpointing = config.update.gradient_checkpointing;
-                let fresh = SequenceLearner::new(decoder.shape(), checkpointing);
-                Some(ByHand { fresh, idle: Arc::default() })
+                Some(SequenceLearner::new(decoder.shape(), checkpointing))
             }
             _ => None,
         };
@@ -167,6 +147,9 @@ impl<M: Model> Learner<M> {
                 steps: steps.clone(),
                 rollout_share: counted.clone() / update.num_minibatches as f32,
             };
+            if let Some(by_hand) = &mut self.by_hand {
+                by_hand.set_params(device::fetch(self.weights.params.clone()));
+            }
             let by = |steps: Steps| loss(&self.config.loss, entropy_coef, &steps, &totals);
             let (gradient, of_all) = self.gradient(&experience, minibatch, &by)?;
             sums = sums + of_all;
@@ -247,21 +230,22 @@ impl<M: Model> Learner<M> {
         }
         let device = self.weights.params.device();
         let sum = if self.team.has_devices() {
-            let ours = self.pass(experience, minibatch.games(), accumulation, loss);
+            let games = minibatch.games();
             if let Some(collective) = &self.team.hardware().collective {
+                let ours = self.pass(experience, games, accumulation, loss);
                 let sum = collective.sum(&self.team, Tensor::cat(vec![ours.0, ours.1], 0))?;
                 let num_params = self.weights.params.dims()[0];
                 let part = |start, len| sum.clone().narrow(0, start, len);
                 return Ok((part(0, num_params), part(num_params, SUMS)));
             }
-            let (vector, numbers) = numbers(ours);
+            let (vector, numbers) = self.numbers(experience, games, accumulation, loss);
             self.team.sum_of_members(vector, numbers.to_vec())?
         } else {
             let shards = self.batches.shards(experience.obs.dims()[1]);
             let parts = accumulation.div_ceil(shards.count());
             let shard = |shard: usize| {
                 let games = minibatch.shard(shard - shards.own().start);
-                numbers(self.pass(experience, games, parts, loss))
+                self.numbers(experience, games, parts, loss)
             };
             let mut all: Vec<_> = self.each(shards.own(), &shard).into_iter().map(Some).collect();
             let ours = nodes(shards.count(), &shards.own()).into_iter().map(|node| {
@@ -314,7 +298,6 @@ impl<M: Model> Learner<M> {
         loss: &impl Fn(Steps) -> Loss,
     ) -> (Tensor<1>, Tensor<1>) {
         let ([_, num_envs, _], device) = (experience.obs.dims(), experience.obs.device());
-        let partials = PARTIALS.div_ceil(self.batches.shards(num_envs).count());
         let mut gradient = self.weights.params.zeros_like();
         let mut sums = Tensor::<1>::zeros([SUMS], &device);
         for part in parts(games, count).filter(|part| !part.is_empty()) {
@@ -322,16 +305,39 @@ impl<M: Model> Learner<M> {
             let is_all = self.stays_on_device() && part.len() == num_envs;
             let some = (!is_all).then(|| experience.games(indices(part, &device)));
             let part = some.as_ref().unwrap_or(experience);
-            let (loss, of_part) = match &self.by_hand {
-                Some(by_hand) => by_hand
-                    .with(|learner| part.gradient_by_hand(learner, partials, &self.weights, loss)),
-                None => part.gradient(&self.weights, self.scale(part), loss),
-            };
+            let (loss, of_part) = part.gradient(&self.weights, self.scale(part), loss);
             gradient = gradient + of_part;
-            let of_part = [loss.sums.without_autodiff(), loss.loss.without_autodiff()];
-            sums = sums + Tensor::cat(of_part.to_vec(), 0);
+            sums = sums + all_sums(&loss);
         }
         (gradient, sums)
+    }
+
+    /// The same in host memory, by hand where that can be.
+    fn numbers(
+        &self,
+        experience: &Experience<M::Memory>,
+        games: &[i32],
+        count: usize,
+        loss: &impl Fn(Steps) -> Loss,
+    ) -> (Vec<f32>, [f64; SUMS]) {
+        let Some(by_hand) = &self.by_hand else {
+            let (gradient, sums) = self.pass(experience, games, count, loss);
+            let num_params = gradient.dims()[0];
+            let mut all = device::fetch(Tensor::cat(vec![gradient, sums], 0));
+            let sums = std::array::from_fn(|i| f64::from(all[num_params + i]));
+            all.truncate(num_params);
+            return (all, sums);
+        };
+        let ([_, num_envs, _], device) = (experience.obs.dims(), experience.obs.device());
+        let partials = PARTIALS.div_ceil(self.batches.shards(num_envs).count());
+        let parts = parts(games, count).filter(|part| !part.is_empty()).map(|part| {
+            let part = experience.games(indices(part, &device));
+            let (loss, gradient) = part.gradient_by_hand(by_hand, partials, loss);
+            let sums = device::fetch(all_sums(&loss));
+            (gradient, std::array::from_fn(|i| f64::from(sums[i])))
+        });
+        let nothing = || (vec![0.0; self.weights.params.dims()[0]], [0.0; SUMS]);
+        parts.reduce(plus).unwrap_or_else(nothing)
     }
 
     /// What a loss is multiplied by on its way back: by about as many steps as it is the mean of, so that what one step
@@ -374,16 +380,12 @@ impl<M: Model> Learner<M> {
     }
 }
 
-/// A gradient and the sums beside it, in host memory.
-fn numbers((gradient, sums): (Tensor<1>, Tensor<1>)) -> (Vec<f32>, [f64; SUMS]) {
-    let count = gradient.dims()[0];
-    let mut all = device::fetch(Tensor::cat(vec![gradient, sums], 0));
-    let sums = std::array::from_fn(|i| f64::from(all[count + i]));
-    all.truncate(count);
-    (all, sums)
+/// The sums over the steps of a loss, and the loss.
+fn all_sums(loss: &Loss) -> Tensor<1> {
+    Tensor::cat(vec![loss.sums.clone().without_autodiff(), loss.loss.clone().without_autodiff()], 0)
 }
 
-/// The sum of two of these.
+/// The sum of two gradients, and of the sums beside them.
 fn plus(
     (mut vector, mut numbers): (Vec<f32>, [f64; SUMS]),
     (other, more): (Vec<f32>, [f64; SUMS]),

@@ -83,33 +83,33 @@ impl<R: Memory> Experience<R> {
 
     /// The loss and its gradient, where autodiff ends at the logits, and what lies before them goes by hand, in so many
     /// partial gradients.
-    pub fn gradient_by_hand<M: Model<Memory = R>>(
+    pub fn gradient_by_hand(
         &self,
-        learner: &mut SequenceLearner,
+        learner: &SequenceLearner,
         partials: usize,
-        weights: &Weights<M>,
-        loss: impl Fn(Steps) -> Loss,
-    ) -> (Loss, Tensor<1>) {
+        loss: impl FnOnce(Steps) -> Loss,
+    ) -> (Loss, Vec<f32>) {
         let ([num_steps, games, _], device) = (self.obs.dims(), self.obs.device());
-        let params = floats(weights.params.clone());
-        let (Remembered::Nothing(memory) | Remembered::Rows(memory)) = &self.memory;
-        let memory = memory.rows().expect("what is worked off by hand has a memory");
-        let sequences = Sequences {
-            games,
-            obs: floats(self.obs.clone()),
-            starts: floats(self.starts.clone()),
-            memory: floats(memory),
+        let memory = match &self.memory {
+            Remembered::Nothing(_) => Vec::new(),
+            Remembered::Rows(memory) => {
+                floats(memory.rows().expect("what is worked off by hand has a memory"))
+            }
         };
-        let logits = learner.logits(&params, &sequences);
-        let shape = [num_steps, games, logits.len() / (num_steps * games)];
-        let leaf = Tensor::<3>::from_data(TensorData::new(logits, shape), &device);
-        let leaf = leaf.autodiff().require_grad();
-        let loss = loss(self.steps_of(leaf.clone()));
-        let mut gradients = loss.loss.backward();
-        let of_logits = leaf.grad_remove(&mut gradients).expect("the loss has logits");
-        let gradient = learner.gradient(&params, &floats(of_logits), partials);
-        let count = gradient.len();
-        (loss, Tensor::from_data(TensorData::new(gradient, [count]), &device))
+        let (obs, starts) = (floats(self.obs.clone()), floats(self.starts.clone()));
+        let mut found = None;
+        let slopes = |logits: Vec<f32>| {
+            let shape = [num_steps, games, logits.len() / (num_steps * games)];
+            let leaf = Tensor::<3>::from_data(TensorData::new(logits, shape), &device);
+            let leaf = leaf.autodiff().require_grad();
+            let loss = loss(self.steps_of(leaf.clone()));
+            let mut gradients = loss.loss.backward();
+            found = Some(loss);
+            floats(leaf.grad_remove(&mut gradients).expect("the loss has logits"))
+        };
+        let gradient =
+            learner.gradient(&Sequences { games, obs, starts, memory }, partials, slopes);
+        (found.expect("it was computed on the way"), gradient)
     }
 
     /// The steps as `policy` sees them.

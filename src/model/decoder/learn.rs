@@ -5,13 +5,14 @@
 //! among partial gradients, whose number does not depend on that of the threads, and which are summed in a fixed
 //! order, so that any number of threads gives the same bytes.
 
-use super::attention::{Found, Heads, Room, Sight, backward, forward};
+use super::attention::{self, Found, Heads, Sight, backward, forward};
 use super::layers::{Normed, Slots, bias_gradient, gate, gate_backward, norm_backward, turn};
-use super::product::{Packed, Target, View, product, product_packed};
+use super::matrices::{Matrices, apply, weigh};
 use super::rope::Turns;
 use super::shape::DecoderShape;
 use rayon::prelude::*;
-use std::ops::Range;
+use std::mem;
+use std::sync::{Mutex, PoisonError};
 
 /// The parameters that are summed up by one thread at a time.
 const SUM_CHUNK: usize = 1 << 12;
@@ -25,29 +26,59 @@ pub struct Sequences {
     pub obs: Vec<f32>,
     /// `[num_steps, games]`.
     pub starts: Vec<f32>,
-    /// `[games, memory_size]`, or what all games have in memory, `[1, memory_size]`.
+    /// `[games, memory_size]`; empty where nothing was before.
     pub memory: Vec<f32>,
 }
 
-/// Learns a decoder's parameters from sequences.
+/// Learns a decoder's parameters from sequences, of which several may be worked off at a time.
 #[derive(Clone, Debug)]
 pub struct SequenceLearner {
     shape: DecoderShape,
     slots: Slots,
     turns: Turns,
-    /// The parameters that were packed last, and the matrices as products read them: for the way forward, and with
-    /// rows and columns exchanged.
-    packed: Vec<f32>,
-    matrices: Matrices,
-    exchanged: Matrices,
-    games: Vec<Game>,
-    shards: Vec<Shard>,
     /// Whether layers are computed anew on the way back, instead of kept.
     checkpointing: bool,
+    /// The parameters, and their matrices as products read them: for the way forward, and with rows and columns
+    /// exchanged.
+    params: Vec<f32>,
+    matrices: Matrices,
+    exchanged: Matrices,
+    passes: Pool<Pass>,
+    rooms: Pool<Room>,
+}
+
+/// Things that whoever needs one takes for a while, so that there are as many as are needed at a time. A copy of a
+/// pool has none.
+#[derive(Debug, Default)]
+struct Pool<T>(Mutex<Vec<T>>);
+
+impl<T: Default> Pool<T> {
+    /// Does something with one that nobody else has.
+    fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
+        let idle = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = idle().pop();
+        let mut one = last.unwrap_or_default();
+        let done = work(&mut one);
+        idle().push(one);
+        done
+    }
+}
+
+impl<T: Default> Clone for Pool<T> {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
+}
+
+/// Games that are learnt from together, and partial gradients.
+#[derive(Debug, Default)]
+struct Pass {
+    games: Vec<Game>,
+    partials: Vec<Vec<f32>>,
 }
 
 /// What a forward pass over a game leaves for the backward one.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct Game {
     steps: usize,
     obs: Vec<f32>,
@@ -64,7 +95,7 @@ struct Game {
 }
 
 /// A layer of a game.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 struct Layer {
     first: Normed,
     queries: Vec<f32>,
@@ -80,192 +111,141 @@ struct Layer {
     inner: Vec<f32>,
 }
 
-/// What one thread works with: a partial gradient and room.
-#[derive(Clone, Debug, Default)]
-struct Shard {
-    gradient: Vec<f32>,
-    room: Room,
-    /// A layer that is computed anew.
-    layer: Layer,
+/// What a thread needs while it takes a game forward or back.
+#[derive(Debug, Default)]
+struct Room {
+    attention: attention::Room,
     stream: Vec<f32>,
+    /// A layer that is not kept, and its stream when it is computed again.
+    layer: Layer,
+    again: Vec<f32>,
     wide: [Vec<f32>; 2],
     normed: Vec<f32>,
     found: Vec<f32>,
     heads: [Vec<f32>; 3],
 }
 
-/// The matrices of a decoder, packed.
-#[derive(Clone, Debug, Default)]
-struct Matrices {
-    input: Packed,
-    layers: Vec<LayerMatrices>,
-    head: Packed,
-}
-
-/// The matrices of a layer, packed.
-#[derive(Clone, Debug, Default)]
-struct LayerMatrices {
-    /// Of queries, keys and values.
-    projections: [Packed; 3],
-    /// Of what attention found.
-    found: Packed,
-    gate: Packed,
-    up: Packed,
-    down: Packed,
-}
-
-impl Matrices {
-    /// Packs all matrices, where `exchanged` with rows and columns exchanged.
-    fn pack(&mut self, slots: &Slots, params: &[f32], exchanged: bool) {
-        let pack = |slot: &Range<usize>, outputs: usize, packed: &mut Packed| {
-            let (view, inputs) = (View::rows(&params[slot.clone()], outputs), slot.len() / outputs);
-            match exchanged {
-                true => packed.pack(view.transposed(), outputs, inputs),
-                false => packed.pack(view, inputs, outputs),
-            }
-        };
-        let size = slots.norm.len();
-        self.layers.resize_with(slots.layers.len(), LayerMatrices::default);
-        self.layers.par_iter_mut().zip(&slots.layers).for_each(|(to, layer)| {
-            for (linear, to) in layer.projections.iter().zip(&mut to.projections) {
-                pack(&linear.weight, linear.weight.len() / size, to);
-            }
-            pack(&layer.found, size, &mut to.found);
-            pack(&layer.gate, layer.gate.len() / size, &mut to.gate);
-            pack(&layer.up, layer.up.len() / size, &mut to.up);
-            pack(&layer.down, size, &mut to.down);
-        });
-        pack(&slots.input.weight, size, &mut self.input);
-        pack(&slots.head, slots.head.len() / size, &mut self.head);
-    }
-}
-
-/// `y = x w`, rows without gaps.
-fn apply(x: &[f32], weight: &Packed, y: &mut [f32], add: bool) {
-    let target = Target { values: y, row: weight.columns(), add };
-    product_packed(
-        View::rows(x, weight.inner()),
-        weight.strips(),
-        target,
-        x.len() / weight.inner(),
-    );
-}
-
-/// `gradient += x^T dy`, that of a weight.
-fn weigh(x: &[f32], dy: &[f32], inputs: usize, gradient: &mut [f32]) {
-    let outputs = gradient.len() / inputs;
-    let target = Target { values: gradient, row: outputs, add: true };
-    let sizes = [inputs, x.len() / inputs, outputs];
-    product(View::rows(x, inputs).transposed(), View::rows(dy, outputs), target, sizes);
-}
-
 impl SequenceLearner {
-    /// The learner of decoders of this shape. With `checkpointing` it keeps only the stream before each
-    /// layer on the way forward and computes the layers anew on the way back: a third more work, and the
+    /// The learner of decoders of this shape, without parameters yet. With `checkpointing` it keeps only the stream
+    /// before each layer on the way forward and computes the layers anew on the way back: a third more work, and the
     /// same gradient to the last bit.
     pub fn new(shape: &DecoderShape, checkpointing: bool) -> Self {
         Self {
             slots: Slots::new(shape),
             turns: Turns::new(shape),
             shape: shape.clone(),
-            packed: Vec::new(),
+            checkpointing,
+            params: Vec::new(),
             matrices: Matrices::default(),
             exchanged: Matrices::default(),
-            games: Vec::new(),
-            shards: Vec::new(),
-            checkpointing,
+            passes: Pool::default(),
+            rooms: Pool::default(),
         }
     }
 
-    /// Logits `[num_steps, games, num_actions]` of sequences under parameters in the order of
-    /// [`flatten`](crate::model::flatten).
+    /// Takes parameters, in the order of [`flatten`](crate::model::flatten), for all that follows.
+    pub fn set_params(&mut self, params: Vec<f32>) {
+        self.matrices.pack(&self.slots, &params, false);
+        self.exchanged.pack(&self.slots, &params, true);
+        self.params = params;
+    }
+
+    /// Logits of sequences: `[num_steps, games, num_actions]`.
     ///
     /// # Panics
-    /// If lengths do not belong together.
-    pub fn logits(&mut self, params: &[f32], of: &Sequences) -> Vec<f32> {
-        let (games, row) = (of.games, self.shape.memory_size());
-        let rows = of.memory.len() / row;
-        assert!(
-            of.memory.len() == rows * row && (rows == 1 || rows == games),
-            "memory: [games, memory_size], or one row"
-        );
-        let (steps, actions) = (of.starts.len() / games, self.shape.num_actions);
-        assert_eq!(
-            of.obs.len(),
-            steps * games * self.shape.num_features,
-            "obs: [steps, games, features]"
-        );
-        let mut all = std::mem::take(&mut self.games);
-        all.resize_with(games, Game::default);
-        if self.packed != params {
-            self.packed.clear();
-            self.matrices.pack(&self.slots, params, false);
-            self.exchanged.pack(&self.slots, params, true);
-            self.packed.extend_from_slice(params);
-        }
-        all.par_iter_mut().enumerate().for_each(|(i, game)| self.look(params, of, i, game));
+    /// If there are no parameters yet, or lengths do not belong together.
+    pub fn logits(&self, of: &Sequences) -> Vec<f32> {
+        self.passes.with(|pass| self.forward(of, pass))
+    }
+
+    /// The gradient of all parameters, as the sum of so many partial ones at most; `slopes` gives that of the logits,
+    /// which it is given.
+    ///
+    /// # Panics
+    /// As [`SequenceLearner::logits`] does.
+    pub fn gradient(
+        &self,
+        of: &Sequences,
+        partials: usize,
+        slopes: impl FnOnce(Vec<f32>) -> Vec<f32>,
+    ) -> Vec<f32> {
+        self.passes.with(|pass| {
+            let of_logits = slopes(self.forward(of, pass));
+            self.backward(pass, &of_logits, partials)
+        })
+    }
+
+    /// Takes all games forward.
+    fn forward(&self, of: &Sequences, pass: &mut Pass) -> Vec<f32> {
+        let (games, actions) = (of.games, self.shape.num_actions);
+        let steps = of.starts.len() / games;
+        let rows = of.memory.len() / self.shape.memory_size();
+        assert!(!self.params.is_empty(), "parameters");
+        assert!(rows == 0 || rows == games, "memory: [games, memory_size], or nothing");
+        let features = steps * games * self.shape.num_features;
+        assert_eq!(of.obs.len(), features, "obs: [steps, games, features]");
+        pass.games.resize_with(games, Game::default);
+        pass.games.par_iter_mut().enumerate().for_each(|(i, game)| {
+            self.begin(of, i, game);
+            self.rooms.with(|room| self.look(game, room));
+        });
         let mut logits = vec![0.0; steps * games * actions];
         for (slot, to) in logits.chunks_exact_mut(actions).enumerate() {
-            to.copy_from_slice(&all[slot % games].logits[slot / games * actions..][..actions]);
+            to.copy_from_slice(
+                &pass.games[slot % games].logits[slot / games * actions..][..actions],
+            );
         }
-        self.games = all;
         logits
     }
 
-    /// The gradient of all parameters, from that of the logits that [`SequenceLearner::logits`] gave last, as the sum of
-    /// so many partial ones at most.
-    ///
-    /// # Panics
-    /// If lengths do not belong together, or the parameters are others than those of the logits.
-    pub fn gradient(&mut self, params: &[f32], of_logits: &[f32], partials: usize) -> Vec<f32> {
-        let (games, actions) = (self.games.len(), self.shape.num_actions);
-        assert!(self.packed == params, "the parameters are those of the logits");
+    /// Takes all games back, and adds up their gradients.
+    fn backward(&self, pass: &mut Pass, of_logits: &[f32], partials: usize) -> Vec<f32> {
+        let (games, actions) = (pass.games.len(), self.shape.num_actions);
         let share = games.div_ceil(partials);
-        let mut shards = std::mem::take(&mut self.shards);
-        shards.resize_with(games.div_ceil(share), Shard::default);
-        let numbered = self.games.par_chunks(share).zip(&mut shards).enumerate();
-        numbered.for_each(|(number, (part, shard))| {
-            shard.gradient.clear();
-            shard.gradient.resize(params.len(), 0.0);
-            for (i, game) in part.iter().enumerate() {
-                let at = |t: usize| ((t * games) + number * share + i) * actions;
-                let rows = (0..game.steps).flat_map(|t| &of_logits[at(t)..at(t) + actions]);
-                self.learn(params, game, &rows.copied().collect::<Vec<f32>>(), shard);
-            }
+        pass.partials.resize_with(games.div_ceil(share), Vec::new);
+        let numbered = pass.games.par_chunks(share).zip(&mut pass.partials).enumerate();
+        numbered.for_each(|(number, (part, gradient))| {
+            gradient.clear();
+            gradient.resize(self.params.len(), 0.0);
+            self.rooms.with(|room| {
+                for (i, game) in part.iter().enumerate() {
+                    let at = |t: usize| ((t * games) + number * share + i) * actions;
+                    let rows = (0..game.steps).flat_map(|t| &of_logits[at(t)..at(t) + actions]);
+                    self.learn(game, &rows.copied().collect::<Vec<f32>>(), gradient, room);
+                }
+            });
         });
-        let mut gradient = shards[0].gradient.clone();
+        let [first, others @ ..] = &mut pass.partials[..] else { unreachable!("there are games") };
+        let mut gradient = mem::take(first);
         gradient.par_chunks_mut(SUM_CHUNK).enumerate().for_each(|(i, sum)| {
-            for shard in &shards[1..] {
-                let part = &shard.gradient[i * SUM_CHUNK..][..sum.len()];
+            for other in &*others {
+                let part = &other[i * SUM_CHUNK..][..sum.len()];
                 sum.iter_mut().zip(part).for_each(|(sum, x)| *sum += x);
             }
         });
-        self.shards = shards;
         gradient
     }
 
-    /// Goes forward over game `i`.
-    fn look(&self, params: &[f32], of: &Sequences, i: usize, game: &mut Game) {
-        let shape = &self.shape;
-        self.begin(of, i, game);
-        let mut stream = vec![0.0; game.steps * shape.hidden_size];
-        apply(&game.obs, &self.matrices.input, &mut stream, false);
-        self.slots.input.add_bias(params, &mut stream);
-        let (mut layers, mut streams) =
-            (std::mem::take(&mut game.layers), std::mem::take(&mut game.streams));
-        let (mut room, mut anew) = (Room::default(), Layer::default());
+    /// Goes forward over a game.
+    fn look(&self, game: &mut Game, room: &mut Room) {
+        let (shape, params) = (&self.shape, &self.params);
+        let (mut layers, mut streams) = (mem::take(&mut game.layers), mem::take(&mut game.streams));
         let kept = if self.checkpointing { 0 } else { shape.num_layers };
         layers.resize_with(kept, Layer::default);
         streams.resize_with(shape.num_layers - kept, Vec::new);
+        let Room { attention, layer: anew, stream, .. } = room;
+        stream.resize(game.steps * shape.hidden_size, 0.0);
+        apply(&game.obs, &self.matrices.input, stream, false);
+        self.slots.input.add_bias(params, stream);
         for number in 0..shape.num_layers {
             if let Some(kept) = streams.get_mut(number) {
-                kept.clone_from(&stream);
+                kept.clone_from(stream);
             }
-            let layer = layers.get_mut(number).unwrap_or(&mut anew);
-            self.layer(params, number, game, &mut stream, layer, &mut room);
+            let layer = layers.get_mut(number).unwrap_or(anew);
+            self.layer(number, game, stream, layer, attention);
         }
         (game.layers, game.streams) = (layers, streams);
-        game.last.forward(&stream, &params[self.slots.norm.clone()], shape.rms_norm_eps);
+        game.last.forward(stream, &params[self.slots.norm.clone()], shape.rms_norm_eps);
         game.logits.resize(game.steps * shape.num_actions, 0.0);
         apply(&game.last.normed, &self.matrices.head, &mut game.logits, false);
     }
@@ -273,14 +253,13 @@ impl SequenceLearner {
     /// Takes the stream through a layer.
     fn layer(
         &self,
-        params: &[f32],
         number: usize,
         game: &Game,
         stream: &mut [f32],
         layer: &mut Layer,
-        room: &mut Room,
+        room: &mut attention::Room,
     ) {
-        let shape = &self.shape;
+        let (shape, params) = (&self.shape, &self.params);
         let (slot, matrices) = (&self.slots.layers[number], &self.matrices.layers[number]);
         let (size, kv, eps) = (shape.hidden_size, shape.kv_size(), shape.rms_norm_eps);
         let (steps, before) = (game.steps, game.sight.before);
@@ -321,11 +300,9 @@ impl SequenceLearner {
 
     /// Puts what does not depend on parameters into game `i`.
     fn begin(&self, of: &Sequences, i: usize, game: &mut Game) {
-        let shape = &self.shape;
-        let games = of.games;
-        let row = if of.memory.len() == shape.memory_size() { 0 } else { i };
-        let memory = &of.memory[row * shape.memory_size()..][..shape.memory_size()];
-        let seen = memory[0] as usize;
+        let (shape, games) = (&self.shape, of.games);
+        let memory = of.memory.chunks_exact(shape.memory_size()).nth(i);
+        let seen = memory.map_or(0, |memory| memory[0] as usize);
         let steps = of.starts.len() / games;
         game.steps = steps;
         let (features, context) = (shape.num_features, shape.context);
@@ -352,20 +329,21 @@ impl SequenceLearner {
             let rows = (seen - before..seen).map(|step| step % context);
             rows.flat_map(|row| &cache[row * kv..][..kv]).copied().collect::<Vec<f32>>()
         };
-        let caches = (0..shape.num_layers).map(|number| {
+        let caches = |number: usize| {
+            let Some(memory) = memory else { return Default::default() };
             let caches = &memory[shape.cache_start(number)..][..2 * shape.cache_size()];
             let (keys, values) = caches.split_at(shape.cache_size());
             [rows(keys), rows(values)]
-        });
-        game.before = caches.collect();
+        };
+        game.before = (0..shape.num_layers).map(caches).collect();
     }
 
-    /// Adds the gradient of a game, from that of its logits, to a shard's.
-    fn learn(&self, params: &[f32], game: &Game, of_logits: &[f32], shard: &mut Shard) {
-        let (shape, slots, exchanged) = (&self.shape, &self.slots, &self.exchanged);
+    /// Adds the gradient of a game, from that of its logits, to `g`.
+    fn learn(&self, game: &Game, of_logits: &[f32], g: &mut [f32], room: &mut Room) {
+        let Self { shape, slots, params, exchanged, .. } = self;
         let (size, kv, inner) = (shape.hidden_size, shape.kv_size(), shape.intermediate_size);
         let (steps, own) = (game.steps, game.sight.before * shape.kv_size());
-        let Shard { gradient: g, room, layer: anew, stream, wide, normed, found, heads } = shard;
+        let Room { attention, stream, layer: anew, again, wide, normed, found, heads } = room;
         for (room, count) in [(&mut *stream, size), (&mut *normed, size), (&mut *found, size)] {
             room.resize(steps * count, 0.0);
         }
@@ -380,8 +358,9 @@ impl SequenceLearner {
         norm_backward(x, &params[norm_slot.clone()], scale, normed, [stream, &mut g[norm_slot]]);
         for number in (0..shape.num_layers).rev() {
             let (slot, exchanged) = (&slots.layers[number], &exchanged.layers[number]);
-            if let Some(stream) = game.streams.get(number) {
-                self.layer(params, number, game, &mut stream.clone(), anew, room);
+            if let Some(kept) = game.streams.get(number) {
+                again.clone_from(kept);
+                self.layer(number, game, again, anew, attention);
             }
             let layer = game.layers.get(number).unwrap_or(anew);
             // The gated network: `normed` is the gradient of what it was given.
@@ -407,7 +386,7 @@ impl SequenceLearner {
             let Layer { queries, keys, values, totals, .. } = layer;
             let of = Found { found: &layer.found, totals, gradient: found };
             let to = [&mut d_queries[..], &mut d_keys[..], &mut d_values[..]];
-            backward(shape, Heads { queries, keys, values }, &game.sight, of, to, room);
+            backward(shape, Heads { queries, keys, values }, &game.sight, of, to, attention);
             turn(d_queries, shape.head_dim, &game.turns, -1.0);
             turn(&mut d_keys[own..], shape.head_dim, &game.turns, -1.0);
             let outputs = [&d_queries[..], &d_keys[own..], &d_values[own..]];

@@ -11,6 +11,7 @@ mod cpu;
 mod kind;
 pub(crate) mod layers;
 mod learn;
+mod matrices;
 pub(crate) mod product;
 pub(crate) mod products;
 pub(crate) mod rope;

@@ -259,44 +259,64 @@ fn blocks<const R: usize>(
     let mut i = from;
     while rows - i >= R {
         let tiles = ((rows - i) / R).min(ROWS / R);
-        if !in_place {
-            left.resize((tiles * R * inner).max(left.len()), 0.0);
-        }
-        let (panels, _) = left.as_chunks_mut::<R>();
-        for t in 0..if in_place { 0 } else { tiles } {
-            pack_rows(a.rows_from(i + t * R), &mut panels[t * inner..][..inner]);
-        }
-        let mut j = 0;
-        for strip in b.lanes.chunks((STRIP * b.packed).max(1)) {
-            let vectors = strip.len() / b.packed;
-            let strip = &strip[b.first * vectors..][..inner * vectors];
-            for t in 0..tiles {
-                let (row, width) = (i + t * R, (b.columns - j).min(STRIP_COLUMNS));
-                let part = Target { values: &mut c.values[row * c.row + j..], ..*c };
-                if !in_place {
-                    tile::<R>(&panels[t * inner..][..inner], strip, part, width);
-                } else if a.column == 1 {
-                    let rows = Rows::<R>::new(&a.values[row * a.row..], a.row, inner);
-                    tile::<R>(rows, strip, part, width);
-                } else {
-                    let columns = Columns::<R>::new(&a.values[row..], a.column, inner);
-                    tile::<R>(columns, strip, part, width);
-                }
+        let c = Target { values: &mut c.values[i * c.row..], ..*c };
+        match in_place {
+            true if a.column == 1 => {
+                let rows =
+                    |t: usize| Rows::<R>::new(&a.values[(i + t * R) * a.row..], a.row, inner);
+                panel(rows, tiles, b, c);
             }
-            j += STRIP_COLUMNS;
+            true => {
+                let columns = |t: usize| Columns::<R>::new(&a.values[i + t * R..], a.column, inner);
+                panel(columns, tiles, b, c);
+            }
+            false => {
+                left.resize((tiles * R * inner).max(left.len()), 0.0);
+                let (rows, _) = left.as_chunks_mut::<R>();
+                for (t, rows) in rows.chunks_mut(inner).take(tiles).enumerate() {
+                    pack_rows(a.rows_from(i + t * R), rows);
+                }
+                panel(|t| &rows[t * inner..][..inner], tiles, b, c);
+            }
         }
         i += tiles * R;
     }
     i
 }
 
-/// A tile of so many columns.
-#[inline]
-fn tile<const R: usize>(a: impl Left<R>, strip: &[Lanes], c: Target, width: usize) {
-    match width.div_ceil(LANES) {
-        1 => tiles::tile::<R, 1>(a, strip, c, width),
-        2 => tiles::tile::<R, 2>(a, strip, c, width),
-        _ => tiles::tile::<R, STRIP>(a, strip, c, width),
+/// So many tiles of `R` rows each, one below the other, as many as stay in the cache while all strips go by.
+#[inline(never)]
+fn panel<const R: usize, A: Left<R>>(
+    left: impl Fn(usize) -> A,
+    tiles: usize,
+    b: Strips,
+    c: Target,
+) {
+    for (number, strip) in b.lanes.chunks((STRIP * b.packed).max(1)).enumerate() {
+        let (j, vectors) = (number * STRIP_COLUMNS, strip.len() / b.packed);
+        let strip = &strip[b.first * vectors..][..b.inner * vectors];
+        let c = Target { values: &mut c.values[j..], ..c };
+        let width = (b.columns - j).min(STRIP_COLUMNS);
+        match vectors {
+            1 => column::<R, 1, A>(&left, tiles, strip, c, width),
+            2 => column::<R, 2, A>(&left, tiles, strip, c, width),
+            _ => column::<R, STRIP, A>(&left, tiles, strip, c, width),
+        }
+    }
+}
+
+/// The tiles of a strip, one below the other.
+#[inline(never)]
+fn column<const R: usize, const V: usize, A: Left<R>>(
+    left: &impl Fn(usize) -> A,
+    tiles: usize,
+    strip: &[Lanes],
+    c: Target,
+    width: usize,
+) {
+    for t in 0..tiles {
+        let c = Target { values: &mut c.values[t * R * c.row..], ..c };
+        tiles::tile::<R, V>(left(t), strip, c, width);
     }
 }
 

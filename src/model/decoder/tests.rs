@@ -392,18 +392,20 @@ fn by_hand_and_by_autodiff(
         starts: floats(starts.clone().into_data()),
         memory: floats(memory.clone().into_data()),
     };
-    let mut learner = SequenceLearner::new(shape, false);
-    let logits = learner.logits(&params, &sequences);
-    let gradient = learner.gradient(&params, &weights, PARTIALS);
+    let [learner, anew] = [false, true].map(|checkpointing| {
+        let mut learner = SequenceLearner::new(shape, checkpointing);
+        learner.set_params(params.clone());
+        learner
+    });
+    let logits = learner.logits(&sequences);
+    let gradient = |by: &SequenceLearner| by.gradient(&sequences, PARTIALS, |_| weights.clone());
+    let once = gradient(&learner);
     // Nothing is left of a pass that the next could stumble over.
-    assert!(logits == learner.logits(&params, &sequences));
-    assert!(gradient == learner.gradient(&params, &weights, PARTIALS));
-    let mut anew = SequenceLearner::new(shape, true);
-    assert!(logits == anew.logits(&params, &sequences));
-    assert!(
-        gradient == anew.gradient(&params, &weights, PARTIALS),
-        "layers that are computed anew"
-    );
+    assert!(logits == learner.logits(&sequences));
+    assert!(once == gradient(&learner));
+    assert!(logits == anew.logits(&sequences));
+    assert!(once == gradient(&anew), "layers that are computed anew");
+    let gradient = once;
     let leaf = flatten(&decoder).autodiff().require_grad();
     let tensor = unflatten(decoder, &leaf).sequence(obs, starts, memory);
     let weights = Tensor::from_data(TensorData::new(weights, [steps, GAMES, 4]), &device);
@@ -455,16 +457,19 @@ fn sequence_speed() {
         games,
         obs: (0..steps * games * 16).map(|i| (i as f32 * 0.3).sin()).collect(),
         starts,
-        memory: vec![0.0; shape.memory_size()],
+        memory: Vec::new(),
     };
     let weights: Vec<f32> = (0..steps * games * 4).map(|i| (i as f32 * 0.37).sin()).collect();
     let checkpointing = std::env::var_os("CHECKPOINTING").is_some();
     let mut learner = SequenceLearner::new(&shape, checkpointing);
     for _ in 0..5 {
         let started = std::time::Instant::now();
-        learner.logits(&params, &sequences);
-        let forward = started.elapsed().as_secs_f64();
-        learner.gradient(&params, &weights, PARTIALS);
+        learner.set_params(params.clone());
+        let mut forward = 0.0;
+        learner.gradient(&sequences, PARTIALS, |_| {
+            forward = started.elapsed().as_secs_f64();
+            weights.clone()
+        });
         let all = started.elapsed().as_secs_f64();
         let flops = 6.0 * (params.len() * steps * games) as f64;
         println!(
