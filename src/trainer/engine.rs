@@ -1,9 +1,10 @@
 //! What an engine is, and what is saved of it.
 
+use super::stream::Stream;
 use crate::config::TrainConfig;
-use crate::data::Pieces;
+use crate::data::{Pieces, Windows};
 use crate::device;
-use crate::learner::Moments;
+use crate::learner::{Batches, Moments};
 use crate::parallel::{Shards, TeamError};
 use crate::rollout::EnvStatesError;
 
@@ -88,10 +89,31 @@ pub(super) enum Source<R, D> {
     /// A dataset, which stays where it is: nothing of it is copied in an iteration.
     Resident(D),
     /// A dataset that is read from its files as it is needed.
-    Streamed(Box<super::stream::Stream>),
+    Streamed(Box<Stream>),
 }
 
 impl<R, D> Source<R, D> {
+    /// A dataset in these shards: as `keep` makes it where it can stay, otherwise streamed in batches.
+    pub fn of_data(
+        pieces: Pieces,
+        config: &TrainConfig,
+        shards: &Shards,
+        keep: impl FnOnce(Windows) -> D,
+    ) -> Self {
+        if is_resident(&pieces, config) {
+            let windows = pieces.all();
+            device::count_upload(windows.bytes());
+            return Self::Resident(keep(windows));
+        }
+        let batches = Batches::of_shards(config, shards.clone());
+        Self::Streamed(Box::new(Stream::new(pieces, batches)))
+    }
+
+    /// Whether it is read batch by batch, in the order in which it is learnt from.
+    pub fn is_streamed(&self) -> bool {
+        matches!(self, Self::Streamed(_))
+    }
+
     /// Seconds that were waited for data since this was last called.
     pub fn take_waited(&mut self) -> f64 {
         match self {
@@ -103,7 +125,7 @@ impl<R, D> Source<R, D> {
 
 /// Whether a dataset is to stay where it is learnt from: where it takes no more than the settings say, or
 /// where they say nothing, than half of the memory that is free.
-pub(super) fn is_resident(pieces: &Pieces, config: &TrainConfig) -> bool {
+fn is_resident(pieces: &Pieces, config: &TrainConfig) -> bool {
     let most = match config.data.resident_mb {
         0 => device::room(),
         megabytes => Some(megabytes << 20),

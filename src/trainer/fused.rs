@@ -1,9 +1,8 @@
 //! The fast engine on a device: a few kernels an iteration, and the next rollout on its way before the
 //! last values are read.
 
-use super::engine::{Engine, Source, State, Totals, is_resident};
+use super::engine::{Engine, Source, State, Totals};
 use super::part::Part;
-use super::stream::Stream;
 use super::transfer::{download, upload};
 use crate::advantage::shared_recording_advantages;
 use crate::config::{RolloutConfig, TrainConfig};
@@ -11,7 +10,7 @@ use crate::data::summary::{EPISODES, EVEN_GROUPS, REWARD_SUM, SCORE_SUM};
 use crate::data::{Pieces, Recording, RecordingAdvantages, Windows};
 use crate::device::{self, buffers::largest};
 use crate::env::Rules;
-use crate::learner::{Batches, FusedLearner, SHARD_STEPS, UpdateStats};
+use crate::learner::{FusedLearner, SHARD_STEPS, UpdateStats};
 use crate::model::{Mlp, Model, StoredFeatures, unflatten};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::{Branches, EnvStatesError, FusedRollout, RolloutKeys};
@@ -42,7 +41,6 @@ type Shown = (Recording, RecordingAdvantages);
 
 /// Puts windows on a device.
 fn shown(windows: &Windows, device: &Device) -> Shown {
-    device::count_upload(windows.bytes());
     windows.packed(largest(device), device)
 }
 
@@ -65,15 +63,13 @@ impl<G: Rules, M: Model> FusedEngine<G, M> {
                 let games = FusedRollout::new(game, &rollout, keys, device);
                 Source::Games(games.with_precision(config.precision))
             }
-            Some(pieces) if is_resident(&pieces, config) => {
-                Source::Resident(Box::new(shown(&pieces.all(), device)))
-            }
-            Some(pieces) => {
-                learner = learner.in_order();
-                let batches = Batches::of_shards(config, shards.clone());
-                Source::Streamed(Box::new(Stream::new(pieces, batches)))
-            }
+            Some(pieces) => Source::of_data(pieces, config, &shards, |windows| {
+                Box::new(shown(&windows, device))
+            }),
         };
+        if source.is_streamed() {
+            learner = learner.in_order();
+        }
         let (config, team, device) = (config.clone(), team.clone(), device.clone());
         let (streamed, ahead) = (None, None);
         Ok(Self { model, config, rollout, shards, team, device, source, streamed, learner, ahead })

@@ -1,15 +1,14 @@
 //! The general engine: any model, by Burn's operations and autodiff, on any device.
 
-use super::engine::{Engine, Source, State, Totals, is_resident};
+use super::engine::{Engine, Source, State, Totals};
 use super::part::Part;
-use super::stream::Stream;
 use super::transfer::{download, upload};
 use crate::advantage::{Advantages, advantages, shared_advantages};
 use crate::config::{self, RolloutConfig, TrainConfig};
 use crate::data::{HostTrajectory, Pieces, Trajectory, Windows, staged};
 use crate::device;
 use crate::env::Rules;
-use crate::learner::{Batches, Learner, UpdateStats};
+use crate::learner::{Learner, UpdateStats};
 use crate::model::Model;
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::{EnvStatesError, RolloutKeys, StepwiseRollout};
@@ -47,15 +46,13 @@ impl<G: Rules, M: Model> GeneralEngine<G, M> {
         let keys = RolloutKeys::new(config.seed).from_group(shards.own_items().start);
         let source = match data {
             None => Source::Games(games(game, config, &rollout, keys, device)),
-            Some(pieces) if is_resident(&pieces, config) => {
-                Source::Resident(Box::new(shown(&pieces.all(), device)))
-            }
-            Some(pieces) => {
-                learner = learner.in_order();
-                let batches = Batches::of_shards(config, shards.clone());
-                Source::Streamed(Box::new(Stream::new(pieces, batches)))
-            }
+            Some(pieces) => Source::of_data(pieces, config, &shards, |windows| {
+                Box::new(shown(&windows, device))
+            }),
         };
+        if source.is_streamed() {
+            learner = learner.in_order();
+        }
         let (config, device, team) = (config.clone(), device.clone(), team.clone());
         Ok(Self { source, streamed: None, learner, config, rollout, shards, team, device })
     }
@@ -78,7 +75,6 @@ type Shown = (Trajectory, Advantages);
 
 /// Puts windows on a device.
 fn shown(windows: &Windows, device: &Device) -> Shown {
-    device::count_upload(windows.bytes());
     let HostTrajectory { num_envs, num_steps, .. } = windows.trajectory;
     let rows = |values: Vec<f32>| {
         let data = TensorData::new(values, [num_envs, num_steps]);

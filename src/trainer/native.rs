@@ -1,14 +1,12 @@
 //! The fast engine on the CPU: native code on all threads.
 
-use super::engine::{Engine, Source, State, Totals, is_resident};
+use super::engine::{Engine, Source, State, Totals};
 use super::part::Part;
-use super::stream::Stream;
 use crate::advantage::HostAdvantages;
 use crate::config::{RolloutConfig, TrainConfig};
 use crate::data::{GameSums, HostTrajectory, Pieces, Windows};
-use crate::device;
 use crate::env::Rules;
-use crate::learner::{Batches, NativeLearner, SHARD_STEPS, UpdateMeans};
+use crate::learner::{NativeLearner, SHARD_STEPS, UpdateMeans};
 use crate::model::{Mlp, Model, flatten, unflatten};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::{EnvStatesError, NativeRollout, RolloutKeys};
@@ -43,21 +41,19 @@ impl<G: Rules, M: Model> NativeEngine<G, M> {
         let games = if data.is_some() { 1 } else { rollout.group_size };
         let mut learner =
             NativeLearner::new(mlp, config).sharing(shards.times(games), team.clone());
-        let (source, room) = match data {
+        let mut room = Default::default();
+        let source = match data {
             None => {
                 let keys = RolloutKeys::new(config.seed).from_group(shards.own_items().start);
-                (Source::Games(NativeRollout::new(game, &rollout, keys)), Default::default())
-            }
-            Some(pieces) if !is_resident(&pieces, config) => {
-                learner = learner.in_order();
-                let batches = Batches::of_shards(config, shards.clone());
-                (Source::Streamed(Box::new(Stream::new(pieces, batches))), Default::default())
+                Source::Games(NativeRollout::new(game, &rollout, keys))
             }
             Some(pieces) => {
-                device::count_upload(pieces.bytes());
-                (Source::Resident(()), shown(pieces.all()))
+                Source::of_data(pieces, config, &shards, |windows| room = shown(windows))
             }
         };
+        if source.is_streamed() {
+            learner = learner.in_order();
+        }
         let (config, team) = (config.clone(), team.clone());
         Ok(Self { source, learner, model, config, rollout, shards, team, room })
     }
@@ -109,7 +105,6 @@ impl<G: Rules, M: Model> Engine for NativeEngine<G, M> {
             Source::Resident(()) => Vec::new(),
             Source::Streamed(stream) => {
                 let windows = stream.take(iteration);
-                device::count_upload(windows.bytes());
                 (trajectory, self.room.1) = shown(windows);
                 Vec::new()
             }

@@ -5,6 +5,7 @@
 //! stay in memory, resumed or not.
 
 use crate::data::{Pieces, Windows};
+use crate::device;
 use crate::learner::Batches;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
@@ -36,7 +37,7 @@ impl Stream {
         Self { pieces: Arc::new(pieces), batches, reader: None, waited: 0.0 }
     }
 
-    /// The windows of an iteration, those of its first batch first.
+    /// The windows of an iteration, those of its first batch first. They count as uploaded.
     pub fn take(&mut self, iteration: u32) -> Windows {
         let started = Instant::now();
         let reader = match self.reader.take() {
@@ -46,6 +47,7 @@ impl Stream {
         let windows = reader.filled.recv().expect("the thread reads as long as it is listened to");
         self.reader = Some(Reader { next: iteration + 1, ..reader });
         self.waited += started.elapsed().as_secs_f64();
+        device::count_upload(windows.bytes());
         windows
     }
 
