@@ -147,10 +147,7 @@ impl HostTrajectory {
                 to.copy_from_slice(&self.obs[from..from + features]);
             }
         });
-        let rows = |values: &[f32]| {
-            let data = TensorData::new(transposed(values, envs), [steps, envs]);
-            Tensor::<2>::from_data(staged(data, device), device)
-        };
+        let rows = |values: &[f32]| by_time(values, envs, device);
         let ends = |kind: End| {
             rows(&self.ends.iter().map(|end| f32::from(*end == kind)).collect::<Vec<_>>())
         };
@@ -191,9 +188,16 @@ pub(crate) fn staged(mut data: TensorData, device: &Device) -> TensorData {
 }
 
 /// A tensor `[num_steps, num_envs]` as numbers `[num_envs, num_steps]`.
-pub fn by_game(tensor: &Tensor<2>) -> Vec<f32> {
+pub(crate) fn by_game(tensor: &Tensor<2>) -> Vec<f32> {
     let [steps, _] = tensor.dims();
     transposed(&floats(tensor.clone().into_data()), steps)
+}
+
+/// Numbers of games one after the other, `[num_envs, num_steps]`, as a tensor on `device`: `[num_steps, num_envs]`.
+pub(crate) fn by_time(values: &[f32], num_envs: usize, device: &Device) -> Tensor<2> {
+    let shape = [values.len() / num_envs, num_envs];
+    let data = TensorData::new(transposed(values, num_envs), shape);
+    Tensor::from_data(staged(data, device), device)
 }
 
 /// Numbers `[rows, columns]` as `[columns, rows]`.

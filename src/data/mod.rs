@@ -19,7 +19,7 @@ pub use dataset::{Dataset, DatasetWriter};
 pub use error::{DatasetError, MANIFEST};
 pub(crate) use host::by_game;
 #[cfg(feature = "general")]
-pub(crate) use host::staged;
+pub(crate) use host::by_time;
 pub use host::{GameSums, HostTrajectory, OBS_MULTIPLE};
 pub use manifest::{Manifest, Standard};
 pub use recording::{

@@ -11,7 +11,7 @@ use crate::data::Trajectory;
 use crate::device;
 use crate::model::{FastForm, Memory, Model, SequenceLearner, flatten};
 use crate::objective::{Loss, Steps, Totals, loss};
-use crate::parallel::{Node, Shards, Team, TeamError, add_up, nodes};
+use crate::parallel::{Node, Shards, Team, TeamError, add_up, nodes, sum_leaves};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use std::ops::Range;
 
@@ -247,13 +247,22 @@ impl<M: Model> Learner<M> {
                 let games = minibatch.shard(shard - shards.own().start);
                 self.numbers(experience, games, parts, loss)
             };
-            let mut all: Vec<_> = self.each(shards.own(), &shard).into_iter().map(Some).collect();
+            let sum = |node: &Range<usize>| match &self.by_hand {
+                Some(by_hand) => {
+                    sum_leaves(node.len(), &|at| shard(node.start + at), &|sum, other| {
+                        let sum = plus(sum, &other);
+                        by_hand.give_back(other.0);
+                        sum
+                    })
+                }
+                None => {
+                    let leaves = self.each(node.clone(), &shard).into_iter().enumerate();
+                    let leaves = leaves.map(|(at, leaf)| (at..at + 1, leaf)).collect();
+                    add_up(node.len(), leaves, &|sum, other| plus(sum, &other))
+                }
+            };
             let ours = nodes(shards.count(), &shards.own()).into_iter().map(|node| {
-                let leaves = (0..node.len()).map(|at| {
-                    let leaf = all[node.start + at - shards.own().start].take();
-                    (at..at + 1, leaf.expect("every shard is in one node"))
-                });
-                let (vector, numbers) = add_up(node.len(), leaves.collect(), &plus);
+                let (vector, numbers) = sum(&node);
                 Node { shards: node, vector, numbers: numbers.to_vec() }
             });
             self.team.sum(&shards, ours.collect(), [self.weights.params.dims()[0], SUMS])?
@@ -337,7 +346,7 @@ impl<M: Model> Learner<M> {
             (gradient, std::array::from_fn(|i| f64::from(sums[i])))
         });
         let nothing = || (vec![0.0; self.weights.params.dims()[0]], [0.0; SUMS]);
-        parts.reduce(plus).unwrap_or_else(nothing)
+        parts.reduce(|sum, part| plus(sum, &part)).unwrap_or_else(nothing)
     }
 
     /// What a loss is multiplied by on its way back: by about as many steps as it is the mean of, so that what one step
@@ -388,9 +397,9 @@ fn all_sums(loss: &Loss) -> Tensor<1> {
 /// The sum of two gradients, and of the sums beside them.
 fn plus(
     (mut vector, mut numbers): (Vec<f32>, [f64; SUMS]),
-    (other, more): (Vec<f32>, [f64; SUMS]),
+    (other, more): &(Vec<f32>, [f64; SUMS]),
 ) -> (Vec<f32>, [f64; SUMS]) {
-    vector.iter_mut().zip(&other).for_each(|(sum, x)| *sum += x);
+    vector.iter_mut().zip(other).for_each(|(sum, x)| *sum += x);
     numbers.iter_mut().zip(more).for_each(|(sum, x)| *sum += x);
     (vector, numbers)
 }

@@ -5,14 +5,14 @@ use super::part::Part;
 use super::transfer::{download, upload};
 use crate::advantage::{Advantages, advantages, shared_advantages};
 use crate::config::{self, RolloutConfig, TrainConfig};
-use crate::data::{HostTrajectory, Pieces, Trajectory, Windows, staged};
+use crate::data::{Pieces, Trajectory, Windows, by_time};
 use crate::device;
 use crate::env::Rules;
 use crate::learner::{Learner, UpdateStats};
 use crate::model::Model;
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::{EnvStatesError, RolloutKeys, StepwiseRollout};
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Tensor};
 
 /// Stepwise rollouts, advantages by tensor operations, updates by autodiff.
 #[derive(Debug)]
@@ -75,14 +75,10 @@ type Shown = (Trajectory, Advantages);
 
 /// Puts windows on a device.
 fn shown(windows: &Windows, device: &Device) -> Shown {
-    let HostTrajectory { num_envs, num_steps, .. } = windows.trajectory;
-    let rows = |values: Vec<f32>| {
-        let data = TensorData::new(values, [num_envs, num_steps]);
-        Tensor::<2>::from_data(staged(data, device), device).transpose()
-    };
+    let rows = |values: &[f32]| by_time(values, windows.trajectory.num_envs, device);
     let advantages = Advantages {
-        values: rows(windows.weights.clone()),
-        mask: rows(windows.mask()),
+        values: rows(&windows.weights),
+        mask: rows(&windows.mask()),
         zero_variance: Tensor::zeros([1], device),
     };
     (windows.trajectory.to_tensors(device), advantages)

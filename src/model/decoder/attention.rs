@@ -194,17 +194,23 @@ fn softmax(scores: &mut [f32], seen: std::ops::Range<usize>, scale: f32) -> f32 
     scores[..seen.start].fill(0.0);
     scores[seen.end..].fill(0.0);
     let scores = &mut scores[seen];
+    let (vectors, rest) = scores.as_chunks_mut::<LANES>();
     let mut max = [f32::NEG_INFINITY; LANES];
-    for scores in scores.chunks(LANES) {
-        max.iter_mut().zip(scores).for_each(|(max, x)| *max = at_least(*max, *x));
+    for vector in &*vectors {
+        max.iter_mut().zip(vector).for_each(|(max, x)| *max = at_least(*max, *x));
     }
+    max.iter_mut().zip(&*rest).for_each(|(max, x)| *max = at_least(*max, *x));
     let max = max.iter().fold(f32::NEG_INFINITY, |max, x| at_least(max, *x)) * scale;
     let mut total = [0.0f32; LANES];
-    for scores in scores.chunks_mut(LANES) {
-        for (score, total) in scores.iter_mut().zip(&mut total) {
+    for vector in vectors {
+        for (score, total) in vector.iter_mut().zip(&mut total) {
             *score = exp(*score * scale - max);
             *total += *score;
         }
+    }
+    for (score, total) in rest.iter_mut().zip(&mut total) {
+        *score = exp(*score * scale - max);
+        *total += *score;
     }
     let total: f32 = total.iter().sum();
     let share = 1.0 / total;

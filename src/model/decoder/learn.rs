@@ -43,8 +43,9 @@ pub struct SequenceLearner {
     params: Vec<f32>,
     matrices: Matrices,
     exchanged: Matrices,
-    passes: Pool<Pass>,
+    passes: Pool<Vec<Game>>,
     rooms: Pool<Room>,
+    gradients: Pool<Vec<f32>>,
 }
 
 /// Things that whoever needs one takes for a while, so that there are as many as are needed at a time. A copy of a
@@ -53,13 +54,22 @@ pub struct SequenceLearner {
 struct Pool<T>(Mutex<Vec<T>>);
 
 impl<T: Default> Pool<T> {
-    /// Does something with one that nobody else has.
+    /// One that nobody else has.
+    fn take(&self) -> T {
+        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        last.unwrap_or_default()
+    }
+
+    /// Puts one back, for whoever needs one next.
+    fn put(&self, one: T) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(one);
+    }
+
+    /// Does something with one.
     fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
-        let idle = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = idle().pop();
-        let mut one = last.unwrap_or_default();
+        let mut one = self.take();
         let done = work(&mut one);
-        idle().push(one);
+        self.put(one);
         done
     }
 }
@@ -68,13 +78,6 @@ impl<T: Default> Clone for Pool<T> {
     fn clone(&self) -> Self {
         Self::default()
     }
-}
-
-/// Games that are learnt from together, and partial gradients.
-#[derive(Debug, Default)]
-struct Pass {
-    games: Vec<Game>,
-    partials: Vec<Vec<f32>>,
 }
 
 /// What a forward pass over a game leaves for the backward one.
@@ -140,6 +143,7 @@ impl SequenceLearner {
             exchanged: Matrices::default(),
             passes: Pool::default(),
             rooms: Pool::default(),
+            gradients: Pool::default(),
         }
     }
 
@@ -155,11 +159,11 @@ impl SequenceLearner {
     /// # Panics
     /// If there are no parameters yet, or lengths do not belong together.
     pub fn logits(&self, of: &Sequences) -> Vec<f32> {
-        self.passes.with(|pass| self.forward(of, pass))
+        self.passes.with(|games| self.forward(of, games, of.games))
     }
 
-    /// The gradient of all parameters, as the sum of so many partial ones at most; `slopes` gives that of the logits,
-    /// which it is given.
+    /// The gradient of all parameters, as the sum of so many partial ones at most, which are worked off at a time;
+    /// `slopes` gives that of the logits, which it is given.
     ///
     /// # Panics
     /// As [`SequenceLearner::logits`] does.
@@ -169,14 +173,19 @@ impl SequenceLearner {
         partials: usize,
         slopes: impl FnOnce(Vec<f32>) -> Vec<f32>,
     ) -> Vec<f32> {
-        self.passes.with(|pass| {
-            let of_logits = slopes(self.forward(of, pass));
-            self.backward(pass, &of_logits, partials)
+        self.passes.with(|games| {
+            let of_logits = slopes(self.forward(of, games, partials));
+            self.backward(games, &of_logits, partials)
         })
     }
 
-    /// Takes all games forward.
-    fn forward(&self, of: &Sequences, pass: &mut Pass) -> Vec<f32> {
+    /// Takes back the memory of a gradient, for the next one.
+    pub fn give_back(&self, gradient: Vec<f32>) {
+        self.gradients.put(gradient);
+    }
+
+    /// Takes all games forward, so many parts of them at a time.
+    fn forward(&self, of: &Sequences, all: &mut Vec<Game>, parts: usize) -> Vec<f32> {
         let (games, actions) = (of.games, self.shape.num_actions);
         let steps = of.starts.len() / games;
         let rows = of.memory.len() / self.shape.memory_size();
@@ -184,45 +193,51 @@ impl SequenceLearner {
         assert!(rows == 0 || rows == games, "memory: [games, memory_size], or nothing");
         let features = steps * games * self.shape.num_features;
         assert_eq!(of.obs.len(), features, "obs: [steps, games, features]");
-        pass.games.resize_with(games, Game::default);
-        pass.games.par_iter_mut().enumerate().for_each(|(i, game)| {
-            self.begin(of, i, game);
-            self.rooms.with(|room| self.look(game, room));
+        all.resize_with(games, Game::default);
+        let share = games.div_ceil(parts);
+        all.par_chunks_mut(share).enumerate().for_each(|(number, part)| {
+            self.rooms.with(|room| {
+                for (i, game) in part.iter_mut().enumerate() {
+                    self.begin(of, number * share + i, game);
+                    self.look(game, room);
+                }
+            });
         });
         let mut logits = vec![0.0; steps * games * actions];
         for (slot, to) in logits.chunks_exact_mut(actions).enumerate() {
-            to.copy_from_slice(
-                &pass.games[slot % games].logits[slot / games * actions..][..actions],
-            );
+            to.copy_from_slice(&all[slot % games].logits[slot / games * actions..][..actions]);
         }
         logits
     }
 
     /// Takes all games back, and adds up their gradients.
-    fn backward(&self, pass: &mut Pass, of_logits: &[f32], partials: usize) -> Vec<f32> {
-        let (games, actions) = (pass.games.len(), self.shape.num_actions);
+    fn backward(&self, all: &[Game], of_logits: &[f32], partials: usize) -> Vec<f32> {
+        let (games, actions) = (all.len(), self.shape.num_actions);
         let share = games.div_ceil(partials);
-        pass.partials.resize_with(games.div_ceil(share), Vec::new);
-        let numbered = pass.games.par_chunks(share).zip(&mut pass.partials).enumerate();
-        numbered.for_each(|(number, (part, gradient))| {
+        let partial = |(number, part): (usize, &[Game])| {
+            let mut gradient = self.gradients.take();
             gradient.clear();
             gradient.resize(self.params.len(), 0.0);
             self.rooms.with(|room| {
                 for (i, game) in part.iter().enumerate() {
                     let at = |t: usize| ((t * games) + number * share + i) * actions;
                     let rows = (0..game.steps).flat_map(|t| &of_logits[at(t)..at(t) + actions]);
-                    self.learn(game, &rows.copied().collect::<Vec<f32>>(), gradient, room);
+                    self.learn(game, &rows.copied().collect::<Vec<f32>>(), &mut gradient, room);
                 }
             });
-        });
-        let [first, others @ ..] = &mut pass.partials[..] else { unreachable!("there are games") };
-        let mut gradient = mem::take(first);
+            gradient
+        };
+        let partials: Vec<_> = all.par_chunks(share).enumerate().map(partial).collect();
+        let mut partials = partials.into_iter();
+        let mut gradient = partials.next().expect("there are games");
+        let others: Vec<_> = partials.collect();
         gradient.par_chunks_mut(SUM_CHUNK).enumerate().for_each(|(i, sum)| {
-            for other in &*others {
+            for other in &others {
                 let part = &other[i * SUM_CHUNK..][..sum.len()];
                 sum.iter_mut().zip(part).for_each(|(sum, x)| *sum += x);
             }
         });
+        others.into_iter().for_each(|other| self.give_back(other));
         gradient
     }
 
