@@ -50,6 +50,7 @@ pub mod parallel;
 pub mod program;
 pub mod rng;
 pub mod rollout;
+mod table;
 pub mod task;
 pub mod trainer;
 pub mod viewer;

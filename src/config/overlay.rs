@@ -55,10 +55,8 @@ pub fn from_table<T: DeserializeOwned>(table: Table) -> Result<T, ConfigError> {
 
 /// Reads settings from a table that is part of another; `prefix` goes before its keys in errors.
 fn from_section<T: DeserializeOwned>(prefix: &str, table: Table) -> Result<T, ConfigError> {
-    serde_path_to_error::deserialize(Value::Table(table)).map_err(|e| {
-        let message = e.inner().message().to_string();
-        ConfigError::OutOfRange(format!("`{prefix}{}`: {message}", e.path()))
-    })
+    crate::table::read(table)
+        .map_err(|(key, message)| ConfigError::OutOfRange(format!("`{prefix}{key}`: {message}")))
 }
 
 /// Takes a complete table apart: the table named `game` are the game's own settings, the rest, but

@@ -3,7 +3,7 @@
 use super::{Add, Countdown, Reverse, Sort, Task, TaskError};
 use serde::{Serialize, de::DeserializeOwned};
 use std::sync::Arc;
-use toml::{Table, Value};
+use toml::Table;
 
 /// The settings of a task: a plain struct, read from settings and written to them under the task's name
 /// (`--set sort.length=8`).
@@ -39,10 +39,8 @@ fn defaults<S: TaskSettings>() -> Table {
 }
 
 fn open<S: TaskSettings>(settings: Table) -> Result<Arc<dyn Task>, TaskError> {
-    let settings: S = serde_path_to_error::deserialize(Value::Table(settings)).map_err(|e| {
-        let message = e.inner().message().to_string();
-        TaskError::Setting(format!("`{}.{}`: {message}", S::NAME, e.path()))
-    })?;
+    let settings: S = crate::table::read(settings)
+        .map_err(|(key, message)| TaskError::Setting(format!("`{}.{key}`: {message}", S::NAME)))?;
     settings.open()
 }
 

@@ -4,18 +4,19 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The rooms of the library and those that each may use. `ARCHITECTURE.md` draws the same.
-const ARROWS: [(&str, &[&str]); 18] = [
+const ARROWS: [(&str, &[&str]); 19] = [
     ("math", &[]),
     ("objective", &["math"]),
-    ("config", &["env", "math", "model", "objective"]),
+    ("config", &["env", "math", "model", "objective", "table"]),
     ("rng", &[]),
+    ("table", &[]),
     ("data", &[]),
     ("metrics", &[]),
     ("checkpoint", &[]),
     ("parallel", &[]),
     ("device", &["config", "metrics"]),
     ("env", &["rng"]),
-    ("task", &["rng"]),
+    ("task", &["rng", "table"]),
     ("model", &["math", "rng"]),
     ("rollout", &["config", "device", "math", "rng", "env", "model", "data"]),
     ("advantage", &["config", "device", "data", "parallel"]),
