@@ -80,10 +80,9 @@ impl<M: Model> Learner<M> {
         Self { batches, team, ..self }
     }
 
-    /// Learns from trajectories that are the batches of their iteration, one after the other.
-    pub fn in_order(mut self) -> Self {
-        self.batches = self.batches.in_order();
-        self
+    /// Says whether what is learnt from are the batches of an iteration alone, one after the other.
+    pub fn set_in_order(&mut self, in_order: bool) {
+        self.batches.set_in_order(in_order);
     }
 
     /// Whether gradients are computed by hand instead of by autodiff.

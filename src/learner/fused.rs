@@ -97,10 +97,9 @@ impl FusedLearner {
         Self { batches, team, ..self }
     }
 
-    /// Learns from recordings that are the batches of their iteration, one after the other.
-    pub fn in_order(mut self) -> Self {
-        self.batches = self.batches.in_order();
-        self
+    /// Says whether what is learnt from are the batches of an iteration alone, one after the other.
+    pub fn set_in_order(&mut self, in_order: bool) {
+        self.batches.set_in_order(in_order);
     }
 
     /// Parameters, optimiser and reference policy.

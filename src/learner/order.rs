@@ -60,9 +60,9 @@ impl Batches {
         Self { shards: Some(shards), ..Self::new(config) }
     }
 
-    /// Where all windows that are given are the batches of their iteration, one after the other.
-    pub fn in_order(self) -> Self {
-        Self { in_order: true, ..self }
+    /// Says whether all windows that are given are the batches of their iteration, one after the other.
+    pub fn set_in_order(&mut self, in_order: bool) {
+        self.in_order = in_order;
     }
 
     /// The shards, of which `count` games or windows are ours.
@@ -280,7 +280,9 @@ mod tests {
     fn windows_in_order_are_taken_as_they_come() {
         let shards = Shards::new(43, 2);
         let shuffled = Batches::of_shards(&config(true), shards.clone()).of(9, 43);
-        let in_order = Batches::of_shards(&config(true), shards).in_order().of(9, 43);
+        let mut in_order = Batches::of_shards(&config(true), shards);
+        in_order.set_in_order(true);
+        let in_order = in_order.of(9, 43);
         assert_eq!(games(&in_order), (0..40).collect::<Vec<_>>());
         for (one, other) in in_order.iter().zip(shuffled) {
             assert_eq!(one.ends, other.ends);

@@ -81,6 +81,10 @@ pub(super) trait Engine {
     fn import(&mut self, state: &State) -> Result<(), EnvStatesError>;
 }
 
+/// A dataset that stays and is no larger is read before the run begins; of a larger one batches are streamed until it
+/// has been read.
+const AT_ONCE: u64 = 1 << 20;
+
 /// Where the steps come from that an engine learns from.
 #[derive(Debug)]
 pub(super) enum Source<R, D> {
@@ -100,13 +104,27 @@ impl<R, D> Source<R, D> {
         shards: &Shards,
         keep: impl FnOnce(Windows) -> D,
     ) -> Self {
-        if is_resident(&pieces, config) {
-            let windows = pieces.all();
-            device::count_upload(windows.bytes());
-            return Self::Resident(keep(windows));
+        let stays = is_resident(&pieces, config);
+        if stays && (cfg!(target_family = "wasm") || pieces.bytes() <= AT_ONCE) {
+            return Self::kept(pieces.all(), keep);
         }
         let batches = Batches::of_shards(config, shards.clone());
-        Self::Streamed(Box::new(Stream::new(pieces, batches)))
+        let stream = Stream::new(pieces, batches);
+        Self::Streamed(Box::new(if stays { stream.reading_all() } else { stream }))
+    }
+
+    fn kept(windows: Windows, keep: impl FnOnce(Windows) -> D) -> Self {
+        device::count_upload(windows.bytes());
+        Self::Resident(keep(windows))
+    }
+
+    /// From now on a dataset stays that is to and has been read meanwhile, as `keep` makes it. Whether that is so now
+    /// and was not before.
+    pub fn settle(&mut self, keep: impl FnOnce(Windows) -> D) -> bool {
+        let Self::Streamed(stream) = self else { return false };
+        let Some(windows) = stream.all() else { return false };
+        *self = Self::kept(windows, keep);
+        true
     }
 
     /// Whether it is read batch by batch, in the order in which it is learnt from.

@@ -67,9 +67,7 @@ impl<G: Rules, M: Model> FusedEngine<G, M> {
                 Box::new(shown(&windows, device))
             }),
         };
-        if source.is_streamed() {
-            learner = learner.in_order();
-        }
+        learner.set_in_order(source.is_streamed());
         let (config, team, device) = (config.clone(), team.clone(), device.clone());
         let (streamed, ahead) = (None, None);
         Ok(Self { model, config, rollout, shards, team, device, source, streamed, learner, ahead })
@@ -83,6 +81,10 @@ impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
     type Stats = UpdateStats;
 
     fn rollout(&mut self, iteration: u32) -> Recording {
+        let device = &self.device;
+        if self.source.settle(|windows| Box::new(shown(&windows, device))) {
+            self.learner.set_in_order(false);
+        }
         match &mut self.source {
             Source::Games(games) => {
                 let (recording, branches) = match self.ahead.take() {
@@ -175,8 +177,8 @@ impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
     fn describe(&self) -> String {
         let from = match &self.source {
             Source::Games(_) => "fused rollouts",
-            Source::Resident(_) => "a dataset in the device's memory",
-            Source::Streamed(_) => "a dataset read as it is needed",
+            Source::Streamed(stream) if !stream.reads_all() => "a dataset read as it is needed",
+            _ => "a dataset in the device's memory",
         };
         format!("{from}, fused updates")
     }

