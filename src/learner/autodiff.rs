@@ -320,7 +320,8 @@ impl<M: Model> Learner<M> {
         (gradient, sums)
     }
 
-    /// The same in host memory, by hand where that can be.
+    /// The gradient of some games of a minibatch and the sums over them, in host memory: by hand where that can be,
+    /// otherwise as [`Learner::pass`] gives them.
     fn numbers(
         &self,
         experience: &Experience<M::Memory>,

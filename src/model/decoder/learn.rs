@@ -166,7 +166,7 @@ impl SequenceLearner {
     /// `slopes` gives that of the logits, which it is given.
     ///
     /// # Panics
-    /// As [`SequenceLearner::logits`] does.
+    /// If there are no parameters yet, or lengths do not belong together.
     pub fn gradient(
         &self,
         of: &Sequences,

@@ -16,9 +16,9 @@ pub struct Matrices {
 /// The matrices of a layer, packed.
 #[derive(Clone, Debug, Default)]
 pub struct LayerMatrices {
-    /// Of queries, keys and values.
+    /// The matrices that make queries, keys and values.
     pub projections: [Packed; 3],
-    /// Of what attention found.
+    /// The matrix that what attention found goes through.
     pub found: Packed,
     pub gate: Packed,
     pub up: Packed,
