@@ -25,8 +25,9 @@ const turn = () => new Promise((done) => {
 
 const sentence = (error) => String(error?.message ?? error);
 
-async function start({ text, file, kept, paused: waits }) {
+async function start({ text, file, kept, paused: waits, question: put }) {
   paused = waits;
+  question = put;
   try {
     const { default: init, TextTraining, Saved } = await trainer();
     await init();
@@ -86,7 +87,7 @@ onmessage = ({ data }) => {
     train();
   }
   if (data.do === "ask") {
-    question = data;
+    question = data.question;
     answer();
   }
   if (data.do === "file" && training) {

@@ -137,7 +137,7 @@ export class Text {
       this.hear({ is: "refused", why: `The worker that trains has broken down: ${sentence(event.message || "it could not be loaded")}.` });
     };
     const text = writeToml({ task: "sort", ...run.own, ...model, ...REST });
-    this.tell({ do: "start", text, file, kept: run.saved, paused });
+    this.tell({ do: "start", text, file, kept: run.saved, paused, question: this.asked() });
     this.become("starting");
   }
 
@@ -206,7 +206,6 @@ export class Text {
       this.here.end = data.about.iterations;
       this.draw(data.about.parts);
       if (this.loaded) say(`${this.loaded} goes on learning, without imitation.`, 6);
-      if (this.question) this.tell({ do: "ask", prompt: this.question.prompt, drawn: DRAWN });
     } else if (data.is === "record") this.record(data.record, data.completions);
     else if (data.is === "saved") {
       this.run.saved = data.saved;
@@ -248,7 +247,12 @@ export class Text {
     if (digits.length === 0) return write($("ask-about"), "Type some digits, for instance 4 2 7 1 9 3 0 5.");
     this.question = { digits, prompt: `${digits}>`, solution: [...digits].sort().join("") };
     if (!this.worker) this.begin(undefined, true);
-    else this.tell({ do: "ask", prompt: this.question.prompt, drawn: DRAWN });
+    else this.tell({ do: "ask", question: this.asked() });
+  }
+
+  /** The visitor's prompt as the worker wants it, if there is one. */
+  asked() {
+    return this.question && { prompt: this.question.prompt, drawn: DRAWN };
   }
 
   answer({ prompt, answers, why }) {
