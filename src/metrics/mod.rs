@@ -69,8 +69,11 @@ pub struct IterationRecord {
 pub struct Reduction {
     /// How many they are.
     pub members: usize,
-    /// Seconds in which it sent, waited for others and received; nothing was computed meanwhile.
+    /// Seconds in which it sent, waited for others and received.
     pub seconds: f64,
+    /// The share of these in which it computed meanwhile.
+    #[serde(default)]
+    pub hidden: f64,
     /// Bytes of gradients that it sent.
     pub bytes: u64,
     /// Bytes of counts and statistics that it sent.

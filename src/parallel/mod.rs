@@ -9,13 +9,14 @@ mod collective;
 mod error;
 #[cfg(feature = "mpi")]
 pub mod mpi;
+mod pieces;
 mod shards;
 mod threads;
 mod wire;
 
 pub use collective::Collective;
 pub use error::TeamError;
-pub use shards::{Shards, add_up, nodes, shares, sum_leaves, sum_leaves_in_turn};
+pub use shards::{Shards, add_up, lefts, nodes, shares, sum_leaves, sum_leaves_in_turn};
 pub use threads::threads;
 
 use std::fmt;
@@ -68,6 +69,8 @@ pub struct Hardware {
 pub struct Traffic {
     /// Seconds from the first word of each exchange to its end, in all.
     pub seconds: f64,
+    /// Seconds of these in which this member computed meanwhile.
+    pub hidden: f64,
     /// Bytes of vectors that this member has sent.
     pub vectors: u64,
     /// Bytes of everything else that it has sent.
@@ -382,6 +385,63 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// A link that takes its time.
+    struct Slow(Box<dyn Link>);
+
+    impl Link for Slow {
+        fn exchange(
+            &mut self,
+            outgoing: &[&[u8]],
+            incoming: &mut [&mut [u8]],
+        ) -> Result<(), TeamError> {
+            std::thread::sleep(Duration::from_millis(20));
+            self.0.exchange(outgoing, incoming)
+        }
+    }
+
+    #[test]
+    fn pieces_are_added_up_while_others_are_computed() {
+        let run = |team: Team, computing: u64| {
+            let link = Arc::try_unwrap(team.wire.unwrap()).ok().unwrap().into_inner().unwrap().link;
+            let team = Team::new(team.rank, 2, Box::new(Slow(link)));
+            let shards = team.shards(16, 16);
+            let node = |vector: Vec<f32>| Node {
+                shards: shards.own(),
+                numbers: vec![vector[0].into()],
+                vector,
+            };
+            let sums = team.sum_pieces(&shards, |give| {
+                for len in [3, 1, 2] {
+                    give(vec![node(vec![1.0 + team.rank() as f32; len])]);
+                    std::thread::sleep(Duration::from_millis(computing));
+                }
+            });
+            let sums: Vec<_> =
+                sums.unwrap().into_iter().map(|sum| (sum.vector, sum.numbers)).collect();
+            assert_eq!(sums, [3, 1, 2].map(|len| (vec![3.0; len], vec![3.0])));
+            team.take_traffic()
+        };
+        // Three pieces of 20 ms beside 120 ms, and beside nothing.
+        for traffic in members(2, |team| run(team, 40)) {
+            assert!(
+                traffic.seconds >= 0.06 && traffic.hidden > 0.5 * traffic.seconds,
+                "{traffic:?}"
+            );
+        }
+        for traffic in members(2, |team| run(team, 0)) {
+            assert!(traffic.hidden < 0.5 * traffic.seconds, "{traffic:?}");
+        }
+        let gone = members(2, |team| match team.rank() {
+            1 => None,
+            _ => team
+                .sum_pieces(&team.shards(2, 2), |give| {
+                    give(vec![Node { shards: 0..1, vector: vec![1.0], numbers: Vec::new() }]);
+                })
+                .err(),
+        });
+        assert!(matches!(gone[0], Some(TeamError::Gone { rank: 1, .. })), "{gone:?}");
     }
 
     #[test]

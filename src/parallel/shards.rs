@@ -134,6 +134,18 @@ fn collect(node: Range<usize>, own: &Range<usize>, found: &mut Vec<Range<usize>>
     collect(middle..node.end, own, found);
 }
 
+/// The nodes to the left of the way from a node to its last leaf: the node's sum is that of the first, and the
+/// second, and so on to the leaf, added up from the end.
+pub fn lefts(node: &Range<usize>) -> Vec<Range<usize>> {
+    let (mut found, mut node) = (Vec::new(), node.clone());
+    while node.len() > 1 {
+        let middle = middle(&node);
+        found.push(node.start..middle);
+        node.start = middle;
+    }
+    found
+}
+
 /// Adds up values by the tree over `0..count`; they are those of some of its nodes, in order, which make
 /// it up.
 pub fn add_up<T>(count: usize, values: Vec<(Range<usize>, T)>, add: &impl Fn(T, T) -> T) -> T {
@@ -288,6 +300,16 @@ mod tests {
             let whole = add_up(count, (0..count).map(|i| (i..i + 1, name(i))).collect(), &add);
             assert_eq!(sum_leaves(count, &name, &add), whole);
             assert_eq!(sum_leaves_in_turn(count, &name, &add), whole);
+        }
+        for count in 1..20 {
+            let node = |node: Range<usize>| {
+                let leaf = |at: usize| format!("{:x}", node.start + at);
+                sum_leaves(node.len(), &leaf, &add)
+            };
+            let leaf = format!("{:x}", count - 1);
+            let sum =
+                lefts(&(0..count)).into_iter().rev().fold(leaf, |sum, left| add(node(left), sum));
+            assert_eq!(sum, node(0..count));
         }
         let sum = add_up(5, (0..5).map(|i| (i..i + 1, i.to_string())).collect(), &add);
         assert_eq!(sum, "(((01)(23))4)");

@@ -17,12 +17,13 @@ pub(super) fn reduction(team: &Team, seconds: f64) -> Result<Option<Reduction>, 
         return Ok(None);
     }
     let traffic = team.take_traffic();
-    let busy = team.numbers(&[seconds - traffic.seconds])?.concat();
+    let busy = team.numbers(&[seconds - (traffic.seconds - traffic.hidden)])?.concat();
     let mean = busy.iter().sum::<f64>() / busy.len() as f64;
     let most = busy.iter().copied().fold(0.0, f64::max);
     Ok(Some(Reduction {
         members: team.size(),
         seconds: traffic.seconds,
+        hidden: if traffic.seconds > 0.0 { traffic.hidden / traffic.seconds } else { 0.0 },
         bytes: traffic.vectors,
         other_bytes: traffic.others,
         imbalance: most / mean - 1.0,

@@ -135,7 +135,7 @@ fn by_hand(decoder: &TokenDecoder, keep: Keep) -> (Vec<f32>, Vec<f32>) {
     let (mut of_hidden, mut gradient) =
         (vec![0.0; hidden.len()], vec![0.0; decoder.trained().len()]);
     decoder.learn_logits(&hidden, &of_logits, &mut of_hidden, &mut gradient);
-    decoder.learn(&mut reading, &of_hidden, &mut gradient);
+    decoder.learn(&mut reading, &of_hidden, &mut gradient, |_, _| {});
     (all, gradient)
 }
 

@@ -96,10 +96,22 @@ fn a_large_model_is_shared_where_there_is_memory_for_it() {
     let text = refusal(folder, &words(&sort, ["run", "cpu,cpu"], &large));
     assert!(text.contains("1 shards, too few for 2 members"), "{text}");
     large.push("num_shards=3");
-    for (dir, devices) in [("one", "cpu"), ("two", "cpu,cpu")] {
-        json(folder, &words(&sort, [dir, devices], &large));
+    for (members, dir) in ["one", "two", "three"].into_iter().enumerate() {
+        json(folder, &words(&sort, [dir, &cpus(members + 1)], &large));
+        assert_same(folder, "one", dir);
     }
-    assert_same(folder, "one", "two");
+    let text = fs::read_to_string(folder.join("three/metrics.jsonl")).unwrap();
+    for line in text.lines() {
+        let told = serde_json::from_str::<LanguageRecord>(line).unwrap().reduction.unwrap();
+        assert!(told.seconds > 0.0 && (0.0..=1.0).contains(&told.hidden), "{told:?}");
+    }
+    // Adapters are learnt layer by layer, too.
+    let adapted = ["sort.length=3", "lora.r=2", "num_shards=3", "fit.iterations=0"];
+    let adapt = ["train", "sort", "--model", "one/model", "--iterations", "3"];
+    for (dir, devices) in [("adapted", "cpu"), ("adapted-two", "cpu,cpu")] {
+        json(folder, &words(&adapt, [dir, devices], &adapted));
+    }
+    assert_same(folder, "adapted", "adapted-two");
 }
 
 #[test]

@@ -9,9 +9,10 @@ const AGAIN = 2000;
 const LABELS = { newest: "Run: newest", best: "Run: best" };
 
 /** What it costs a run that several members share it. */
-function shared({ reduction: { members, seconds, imbalance }, seconds: { total } }) {
+function shared({ reduction: { members, seconds, hidden, imbalance }, seconds: { total } }) {
   const percent = (x) => `${Math.round(100 * x)} %`;
-  return `${members} members, ${percent(seconds / total)} of the time with each other, the slowest ${percent(imbalance)} behind the mean`;
+  const told = `${percent(seconds / total)} of the time with each other, ${percent(hidden)} of that while computing`;
+  return `${members} members, ${told}, the slowest ${percent(imbalance)} behind the mean`;
 }
 
 /** What there is to know of the run, or null: a static host has none. */

@@ -11,7 +11,9 @@ use crate::model::language::{Keep, Reading, TokenDecoder, normalize, sharpness};
 use crate::objective::kl::{divergence, third};
 use crate::objective::weights::{Sizes, weight};
 use crate::objective::{Coefficients, Form, LossConfig, Step, by_logit, term};
-use crate::parallel::{Node, Shards, Team, TeamError, nodes, sum_leaves, sum_leaves_in_turn};
+use crate::parallel::{
+    Node, Shards, Team, TeamError, lefts, nodes, sum_leaves, sum_leaves_in_turn,
+};
 use multiversion::multiversion;
 use std::ops::Range;
 
@@ -172,6 +174,11 @@ impl Differentiation<'_> {
         let len = self.decoder.trained().len();
         #[cfg(feature = "general")]
         let on = self.decoder.on_device();
+        let (members, shards) = (self.team.size(), self.shards.count());
+        let on_cpus = (2..=shards).contains(&members) && !self.team.has_devices();
+        if on_cpus && !self.decoder.is_small() {
+            return self.in_pieces(groups, &chosen);
+        }
         let mut ratio = 0.0f64;
         let ours = nodes(self.shards.count(), &self.shards.own()).into_iter().map(|node| {
             #[cfg(feature = "general")]
@@ -180,15 +187,7 @@ impl Differentiation<'_> {
                 ratio = ratio.max(largest);
                 return sum;
             }
-            let leaf = |at: usize| self.leaf(groups, &chosen, node.start + at);
-            let add = |(sum, ratio): (Node, f64), (more, other): (Node, f64)| {
-                (sum.plus(more), ratio.max(other))
-            };
-            let (sum, largest) = match self.decoder.is_small() {
-                true => sum_leaves(node.len(), &leaf, &add),
-                // A large decoder's products take all threads, and its gradients much memory.
-                false => sum_leaves_in_turn(node.len(), &leaf, &add),
-            };
+            let (sum, largest) = self.node(groups, &chosen, node);
             ratio = ratio.max(largest);
             sum
         });
@@ -197,16 +196,93 @@ impl Differentiation<'_> {
         Ok((sum.vector, Sums::of(&sum.numbers, ratio)))
     }
 
+    /// The same gradient of a large decoder, of whose layers each is added up among the members while the way back
+    /// of the last shard goes on to the one before.
+    fn in_pieces(&self, groups: &[Group], chosen: &[usize]) -> Result<(Vec<f32>, Sums), TeamError> {
+        let mut ratio = 0.0f64;
+        let sums = self.team.sum_pieces(self.shards, |give| {
+            let own = nodes(self.shards.count(), &self.shards.own());
+            let (last, whole) = own.split_last().expect("everyone has a shard");
+            let mut sum = |shards: Range<usize>| {
+                let (sum, largest) = self.node(groups, chosen, shards);
+                ratio = ratio.max(largest);
+                sum
+            };
+            let whole: Vec<Node> = whole.iter().cloned().map(&mut sum).collect();
+            let lefts: Vec<Node> = lefts(last).into_iter().map(&mut sum).collect();
+            let (mut starts, mut end) = (self.decoder.starts(), self.decoder.trained().len());
+            let mut piece = |start: usize, vector: &[f32], numbers: &[f64]| {
+                let range = start..end;
+                end = start;
+                let of = |node: &Node| Node {
+                    shards: node.shards.clone(),
+                    vector: node.vector[range.clone()].to_vec(),
+                    // With the last piece go the numbers.
+                    numbers: if start == 0 { node.numbers.clone() } else { Vec::new() },
+                };
+                let (shards, vector) = (last.end - 1..last.end, vector[range.clone()].to_vec());
+                let leaf = Node { shards, vector, numbers: numbers.to_vec() };
+                let sum = lefts.iter().rev().fold(leaf, |sum, left| of(left).plus(sum));
+                give(whole.iter().map(of).chain([sum]).collect());
+            };
+            let done = |vector: &[f32], start: usize| {
+                if start > 0 {
+                    assert_eq!(starts.pop(), Some(start), "from the last layer to the first");
+                    piece(start, vector, &[]);
+                }
+            };
+            let (leaf, largest) = self.leaf(groups, chosen, last.end - 1, done);
+            while let Some(start) = starts.pop() {
+                piece(start, &leaf.vector, if start == 0 { &leaf.numbers } else { &[] });
+            }
+            ratio = ratio.max(largest);
+        })?;
+        let mut end = self.decoder.trained().len();
+        let (mut gradient, mut numbers) = (vec![0.0; end], Vec::new());
+        for sum in sums {
+            let start = end - sum.vector.len();
+            gradient[start..end].copy_from_slice(&sum.vector);
+            (end, numbers) = (start, sum.numbers);
+        }
+        Ok((gradient, Sums::of(&numbers, ratio)))
+    }
+
+    /// The gradient and the sums of the chosen groups in a node's shards, and the largest distance of a ratio from 1.
+    fn node(&self, groups: &[Group], chosen: &[usize], shards: Range<usize>) -> (Node, f64) {
+        let leaf = |at: usize| self.leaf(groups, chosen, shards.start + at, |_, _| {});
+        let add = |(sum, ratio): (Node, f64), (more, other): (Node, f64)| {
+            (sum.plus(more), ratio.max(other))
+        };
+        match self.decoder.is_small() {
+            true => sum_leaves(shards.len(), &leaf, &add),
+            // A large decoder's products take all threads, and its gradients much memory.
+            false => sum_leaves_in_turn(shards.len(), &leaf, &add),
+        }
+    }
+
     /// The gradient and the sums of those of the chosen groups that are in a shard, and the largest distance
-    /// of a ratio from 1.
-    fn leaf(&self, groups: &[Group], chosen: &[usize], shard: usize) -> (Node, f64) {
+    /// of a ratio from 1; `done` hears on the last way back what [`TokenDecoder::learn`] tells.
+    fn leaf(
+        &self,
+        groups: &[Group],
+        chosen: &[usize],
+        shard: usize,
+        mut done: impl FnMut(&[f32], usize),
+    ) -> (Node, f64) {
         let chosen = self.of_shards(chosen, shard..shard + 1);
         let mut vector = vec![0.0; self.decoder.trained().len()];
         let mut sums = Sums::default();
         let mut reading = Reading::default();
         let most = if self.decoder.is_small() { TOKENS } else { TOKENS_OF_LARGE };
-        for part in parts(groups, chosen, most) {
-            self.learn(groups, part, &mut reading, &mut vector, &mut sums);
+        let parts = parts(groups, chosen, most);
+        for (number, part) in parts.iter().enumerate() {
+            let is_last = number + 1 == parts.len();
+            let done = |gradient: &[f32], start: usize| {
+                if is_last {
+                    done(gradient, start);
+                }
+            };
+            self.learn(groups, part, &mut reading, &mut vector, &mut sums, done);
         }
         (Node { shards: shard..shard + 1, vector, numbers: sums.added() }, sums.ratio)
     }
@@ -248,7 +324,7 @@ impl Differentiation<'_> {
         self.references.map(|references| chosen.iter().flat_map(|i| &references[*i]).collect())
     }
 
-    /// Adds the gradient of some groups.
+    /// Adds the gradient of some groups; `done` hears what [`TokenDecoder::learn`] tells.
     fn learn(
         &self,
         groups: &[Group],
@@ -256,6 +332,7 @@ impl Differentiation<'_> {
         reading: &mut Reading,
         gradient: &mut [f32],
         sums: &mut Sums,
+        done: impl FnMut(&[f32], usize),
     ) {
         let keep = if self.rule.update.gradient_checkpointing { Keep::Inputs } else { Keep::All };
         let some: Vec<&Group> = chosen.iter().map(|i| &groups[*i]).collect();
@@ -294,7 +371,7 @@ impl Differentiation<'_> {
                 decoder.learn_logits(hidden, &of_logits, of_hidden, gradient);
             }
         });
-        decoder.learn(reading, &of_hidden, gradient);
+        decoder.learn(reading, &of_hidden, gradient, done);
     }
 
     /// The gradient of a row's logits.

@@ -104,8 +104,28 @@ impl TokenDecoder {
         reading.hidden.extend_from_slice(reading.completions.hidden());
     }
 
-    /// Adds the gradient of the parameters, from that of [`Reading::hidden`], to `gradient`.
-    pub fn learn(&self, reading: &mut Reading, of_hidden: &[f32], gradient: &mut [f32]) {
+    /// Where the numbers that are learnt of the layers begin, the first layer's first, and before them 0 unless it is
+    /// that: `gradient` is done from one of these on as soon as [`TokenDecoder::learn`] has left the layer.
+    pub fn starts(&self) -> Vec<usize> {
+        let layers = self.shape().num_layers;
+        let mut starts = vec![0];
+        starts.extend((0..layers).map(|layer| match &self.adapters {
+            Some(adapters) => adapters.params.len() / layers * layer,
+            None => self.slots.layers[layer].first.start,
+        }));
+        starts.dedup();
+        starts
+    }
+
+    /// Adds the gradient of the parameters, from that of [`Reading::hidden`], to `gradient`. From the last layer to the
+    /// first, `done` hears from which of [`TokenDecoder::starts`] on nothing more is added.
+    pub fn learn(
+        &self,
+        reading: &mut Reading,
+        of_hidden: &[f32],
+        gradient: &mut [f32],
+        mut done: impl FnMut(&[f32], usize),
+    ) {
         let (shape, size) = (self.shape(), self.shape().hidden_size);
         let Reading { prompts, completions, prompt_pieces, completion_pieces, .. } = reading;
         let (of_last, of_completions) = of_hidden.split_at(prompt_pieces.len() * size);
@@ -113,16 +133,26 @@ impl TokenDecoder {
         for (Piece { rows, .. }, of) in prompt_pieces.iter().zip(of_last.chunks(size)) {
             of_prompts[(rows.end - 1) * size..rows.end * size].copy_from_slice(of);
         }
-        let none = [(); 2].map(|()| vec![0.0; prompts.rows.len() * shape.kv_size()]);
-        let mut of_keys_values = vec![none; shape.num_layers];
-        let gates = Default::default();
-        let of_keys_values = &mut of_keys_values;
+        let [of_keys_values, gates] = Default::default();
         let mut back = Back { decoder: self, gradient, of_keys_values, gates };
-        let before =
-            Before { pass: prompts, caches: &reading.prompt_caches, pieces: prompt_pieces };
-        let caches = &mut reading.completion_caches;
-        back.pass(completions, caches, completion_pieces, Some(before), of_completions);
-        back.pass(prompts, &mut reading.prompt_caches, prompt_pieces, None, &of_prompts);
+        let mut of_completions = back.last_norm(completions, of_completions);
+        let mut of_prompts = back.last_norm(prompts, &of_prompts);
+        let starts = self.starts();
+        let first = starts.len() - shape.num_layers;
+        for number in (0..shape.num_layers).rev() {
+            let before =
+                Before { pass: prompts, caches: &reading.prompt_caches, pieces: prompt_pieces };
+            let of_prompt = prompts.rows.len() * shape.kv_size();
+            back.of_keys_values = [(); 2].map(|()| vec![0.0; of_prompt]);
+            let caches = &mut reading.completion_caches;
+            let through = (&*completions, &mut caches[..], &completion_pieces[..]);
+            back.layer(number, through, Some(before), &mut of_completions);
+            let through = (&*prompts, &mut reading.prompt_caches[..], &prompt_pieces[..]);
+            back.layer(number, through, None, &mut of_prompts);
+            done(back.gradient, starts[first + number]);
+        }
+        back.table(completions, &of_completions);
+        back.table(prompts, &of_prompts);
     }
 
     /// The gradient of normed vectors from that of their logits; adds that of the head to `gradient`.
@@ -152,8 +182,8 @@ struct Before<'a> {
 struct Back<'a> {
     decoder: &'a TokenDecoder,
     gradient: &'a mut [f32],
-    /// Of the prompts, layer by layer: what their completions add to it.
-    of_keys_values: &'a mut [OfKeysValues],
+    /// Of the prompts in this layer: what their completions add to it.
+    of_keys_values: OfKeysValues,
     /// Room for the gradients of the gates and of what they let through.
     gates: [Vec<f32>; 2],
 }
@@ -165,38 +195,46 @@ struct OfPiece {
 }
 
 impl Back<'_> {
-    /// Back through a pass, from the gradient of its normed stream.
-    fn pass(
+    /// The gradient of a pass's stream after all layers, from that of the normed one.
+    fn last_norm(&mut self, pass: &Pass, of_hidden: &[f32]) -> Vec<f32> {
+        let mut of_stream = vec![0.0; of_hidden.len()];
+        if !pass.rows.is_empty() {
+            let norm = self.decoder.slots.norm.clone();
+            self.norm(&pass.last, norm, of_hidden.to_vec(), &mut of_stream);
+        }
+        of_stream
+    }
+
+    /// Back through a layer of a pass: the gradient of its stream.
+    fn layer(
         &mut self,
-        pass: &Pass,
-        caches: &mut [Cache],
-        pieces: &[Piece],
+        number: usize,
+        (pass, caches, pieces): (&Pass, &mut [Cache], &[Piece]),
         before: Option<Before>,
-        of_hidden: &[f32],
+        of_stream: &mut [f32],
     ) {
         if pass.rows.is_empty() {
             return;
         }
         let decoder = self.decoder;
-        let mut of_stream = vec![0.0; of_hidden.len()];
-        let norm = decoder.slots.norm.clone();
-        self.norm(&pass.last, norm, of_hidden.to_vec(), &mut of_stream);
-        for number in (0..decoder.shape().num_layers).rev() {
-            let mut again = Layer::default();
-            let layer = match pass.streams.get(number) {
-                Some(stream) => {
-                    let caches = (&mut *caches, before.map_or(&[][..], |before| before.caches));
-                    let mut stream = stream.clone();
-                    decoder.layer(number, &pass.rows, &pass.turns, caches, &mut stream, &mut again);
-                    &again
-                }
-                None => &pass.layers[number],
-            };
-            let of_found = self.network(number, layer, &mut of_stream);
-            let found = self.attention(number, layer, pieces, before, &of_found);
-            self.projections(number, layer, &pass.turns, found, &mut of_stream);
-        }
-        if decoder.adapters.is_some() {
+        let mut again = Layer::default();
+        let layer = match pass.streams.get(number) {
+            Some(stream) => {
+                let caches = (caches, before.map_or(&[][..], |before| before.caches));
+                let mut stream = stream.clone();
+                decoder.layer(number, &pass.rows, &pass.turns, caches, &mut stream, &mut again);
+                &again
+            }
+            None => &pass.layers[number],
+        };
+        let of_found = self.network(number, layer, of_stream);
+        let found = self.attention(number, layer, pieces, before, &of_found);
+        self.projections(number, layer, &pass.turns, found, of_stream);
+    }
+
+    /// Back to the vectors of a pass's tokens, where these are learnt.
+    fn table(&mut self, pass: &Pass, of_stream: &[f32]) {
+        if self.decoder.adapters.is_some() {
             return;
         }
         let table = self.decoder.slots.input.weight.start;
@@ -291,7 +329,7 @@ impl Back<'_> {
             false => pieces.par_iter().map_init(Room::default, one).collect(),
         };
         let mut of = [vec![0.0; of_found.len()], Vec::new(), Vec::new()];
-        for (i, sum) in self.of_keys_values[number].iter_mut().enumerate() {
+        for (i, sum) in self.of_keys_values.iter_mut().enumerate() {
             of[i + 1] = match before {
                 Some(_) => vec![0.0; layer.projected[1].len()],
                 None => std::mem::take(sum),
@@ -303,7 +341,7 @@ impl Back<'_> {
             for (i, found) in found.keys_values.iter().enumerate() {
                 let (of_prompt, of_own) = found.split_at(rows.len() * kv);
                 if !of_prompt.is_empty() {
-                    let sum = &mut self.of_keys_values[number][i][rows.start * kv..rows.end * kv];
+                    let sum = &mut self.of_keys_values[i][rows.start * kv..rows.end * kv];
                     sum.iter_mut().zip(of_prompt).for_each(|(sum, x)| *sum += x);
                 }
                 let sum = &mut of[i + 1][piece.rows.start * kv..piece.rows.end * kv];
