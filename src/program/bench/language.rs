@@ -4,14 +4,15 @@
 //! from: the figures are those of the arithmetic, whatever the weights say.
 
 use super::report::Figure;
+use crate::config::Engine;
 use crate::device::{self, Chosen};
 use crate::program::BenchArgs;
-use crate::program::language::{load, open, settings};
+use crate::program::language::{ENGINE, load, open, settings};
 use crate::program::say::{tell, tell_json};
 use crate::rng::{draw, uniform};
 use crate::task::{Completion, Part, Prompt, Rewards, Split, Task, TaskError};
 use crate::trainer::language::{LanguageConfig, LanguageTrainer, TINY};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
@@ -80,6 +81,9 @@ struct Report<'a> {
 
 /// Measures generation, learning and whole iterations.
 pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
+    if args.engine != Engine::Auto {
+        bail!(ENGINE);
+    }
     let path = args.model.as_ref().map_or(TINY.to_string(), |path| path.display().to_string());
     let (defaults, file) = (LanguageConfig::for_model(&path), Table::new());
     let (own, mut config) =

@@ -38,6 +38,10 @@ const MODEL: &str = "model";
 /// longer than another's.
 const TIMEOUT: Duration = Duration::from_secs(600);
 
+/// What is said of an engine that is asked for.
+pub const ENGINE: &str =
+    "--engine is for games; language models have one on the CPU and one on devices, by --device";
+
 /// Whether the command line asks for a language model.
 pub fn is_asked(args: &TrainArgs) -> bool {
     if args.run.resume {
@@ -183,6 +187,9 @@ fn same_data(team: &Team, task: &Table) -> Result<()> {
 
 /// Begins a run.
 fn begin(games: &Games, asked: &Asked, args: &RunArgs) -> Result<()> {
+    if args.engine.is_some() {
+        bail!(ENGINE);
+    }
     let file = settings_file(args)?;
     let (name, own) = asked.task(&file)?;
     let path = asked.model(&file);
