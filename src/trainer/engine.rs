@@ -118,13 +118,20 @@ impl<R, D> Source<R, D> {
         Self::Resident(keep(windows))
     }
 
-    /// From now on a dataset stays that is to and has been read meanwhile, as `keep` makes it. Whether that is so now
-    /// and was not before.
-    pub fn settle(&mut self, keep: impl FnOnce(Windows) -> D) -> bool {
-        let Self::Streamed(stream) = self else { return false };
-        let Some(windows) = stream.all() else { return false };
+    /// From now on a dataset stays that is to and has been read meanwhile, as `keep` makes it.
+    pub fn settle(&mut self, keep: impl FnOnce(Windows) -> D) {
+        let Self::Streamed(stream) = self else { return };
+        let Some(windows) = stream.all() else { return };
         *self = Self::kept(windows, keep);
-        true
+    }
+
+    /// Where the data are, in words, if these are none of games.
+    pub fn data(&self) -> Option<&'static str> {
+        match self {
+            Self::Games(_) => None,
+            Self::Streamed(stream) if !stream.reads_all() => Some("a dataset read as it is needed"),
+            _ => Some("a dataset in memory"),
+        }
     }
 
     /// Whether it is read batch by batch, in the order in which it is learnt from.

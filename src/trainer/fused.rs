@@ -56,7 +56,7 @@ impl<G: Rules, M: Model> FusedEngine<G, M> {
     ) -> Result<Self, TeamError> {
         let Part { shards, rollout, data } = Part::new(config, data, team, SHARD_STEPS)?;
         let each = if data.is_some() { 1 } else { rollout.group_size };
-        let mut learner = FusedLearner::new(mlp, config).sharing(shards.times(each), team.clone());
+        let learner = FusedLearner::new(mlp, config).sharing(shards.times(each), team.clone());
         let source = match data {
             None => {
                 let keys = RolloutKeys::new(config.seed).from_group(shards.own_items().start);
@@ -67,7 +67,6 @@ impl<G: Rules, M: Model> FusedEngine<G, M> {
                 Box::new(shown(&windows, device))
             }),
         };
-        learner.set_in_order(source.is_streamed());
         let (config, team, device) = (config.clone(), team.clone(), device.clone());
         let (streamed, ahead) = (None, None);
         Ok(Self { model, config, rollout, shards, team, device, source, streamed, learner, ahead })
@@ -82,9 +81,8 @@ impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
 
     fn rollout(&mut self, iteration: u32) -> Recording {
         let device = &self.device;
-        if self.source.settle(|windows| Box::new(shown(&windows, device))) {
-            self.learner.set_in_order(false);
-        }
+        self.source.settle(|windows| Box::new(shown(&windows, device)));
+        self.learner.set_in_order(self.source.is_streamed());
         match &mut self.source {
             Source::Games(games) => {
                 let (recording, branches) = match self.ahead.take() {
@@ -175,12 +173,7 @@ impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
     }
 
     fn describe(&self) -> String {
-        let from = match &self.source {
-            Source::Games(_) => "fused rollouts",
-            Source::Streamed(stream) if !stream.reads_all() => "a dataset read as it is needed",
-            _ => "a dataset in the device's memory",
-        };
-        format!("{from}, fused updates")
+        format!("{}, fused updates", self.source.data().unwrap_or("fused rollouts"))
     }
 
     fn model(&self) -> M {

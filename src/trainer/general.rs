@@ -50,7 +50,6 @@ impl<G: Rules, M: Model> GeneralEngine<G, M> {
                 Box::new(shown(&windows, device))
             }),
         };
-        learner.set_in_order(source.is_streamed());
         let (config, device, team) = (config.clone(), device.clone(), team.clone());
         Ok(Self { source, streamed: None, learner, config, rollout, shards, team, device })
     }
@@ -90,9 +89,8 @@ impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
 
     fn rollout(&mut self, iteration: u32) -> Trajectory {
         let device = &self.device;
-        if self.source.settle(|windows| Box::new(shown(&windows, device))) {
-            self.learner.set_in_order(false);
-        }
+        self.source.settle(|windows| Box::new(shown(&windows, device)));
+        self.learner.set_in_order(self.source.is_streamed());
         match &mut self.source {
             Source::Games(games) => games.collect(&self.learner.weights().policy(), iteration),
             Source::Resident(data) => data.0.clone(),
@@ -178,16 +176,11 @@ impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
 
     fn describe(&self) -> String {
         let updates = if self.learner.by_hand() { "native updates" } else { "updates by autodiff" };
-        match &self.source {
-            Source::Games(games) if games.is_native(&self.model()) => {
-                format!("native rollouts, {updates}")
-            }
-            Source::Games(_) => format!("stepwise rollouts, {updates}"),
-            Source::Streamed(stream) if !stream.reads_all() => {
-                format!("a dataset read as it is needed, {updates}")
-            }
-            _ => format!("a dataset in the device's memory, {updates}"),
-        }
+        let rollouts = match &self.source {
+            Source::Games(games) if games.is_native(&self.model()) => "native rollouts",
+            _ => "stepwise rollouts",
+        };
+        format!("{}, {updates}", self.source.data().unwrap_or(rollouts))
     }
 
     fn model(&self) -> M {

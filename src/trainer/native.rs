@@ -39,8 +39,7 @@ impl<G: Rules, M: Model> NativeEngine<G, M> {
     ) -> Result<Self, TeamError> {
         let Part { shards, rollout, data } = Part::new(config, data, team, SHARD_STEPS)?;
         let games = if data.is_some() { 1 } else { rollout.group_size };
-        let mut learner =
-            NativeLearner::new(mlp, config).sharing(shards.times(games), team.clone());
+        let learner = NativeLearner::new(mlp, config).sharing(shards.times(games), team.clone());
         let mut room = Default::default();
         let source = match data {
             None => {
@@ -51,7 +50,6 @@ impl<G: Rules, M: Model> NativeEngine<G, M> {
                 Source::of_data(pieces, config, &shards, |windows| room = shown(windows))
             }
         };
-        learner.set_in_order(source.is_streamed());
         let (config, team) = (config.clone(), team.clone());
         Ok(Self { source, learner, model, config, rollout, shards, team, room })
     }
@@ -94,10 +92,9 @@ impl<G: Rules, M: Model> Engine for NativeEngine<G, M> {
     type Stats = UpdateMeans;
 
     fn rollout(&mut self, iteration: u32) -> Self::Trajectory {
-        let Self { source, room, .. } = self;
-        if source.settle(|windows| *room = shown(windows)) {
-            self.learner.set_in_order(false);
-        }
+        let Self { source, learner, room, .. } = self;
+        source.settle(|windows| *room = shown(windows));
+        learner.set_in_order(source.is_streamed());
         let mut trajectory = std::mem::take(&mut self.room.0);
         let sums = match &mut self.source {
             Source::Games(games) => {
@@ -171,13 +168,7 @@ impl<G: Rules, M: Model> Engine for NativeEngine<G, M> {
     }
 
     fn describe(&self) -> String {
-        match &self.source {
-            Source::Games(_) => "native rollouts, native updates".to_string(),
-            Source::Streamed(stream) if !stream.reads_all() => {
-                "a dataset read as it is needed, native updates".to_string()
-            }
-            _ => "a dataset in memory, native updates".to_string(),
-        }
+        format!("{}, native updates", self.source.data().unwrap_or("native rollouts"))
     }
 
     fn model(&self) -> M {
