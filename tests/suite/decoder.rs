@@ -1,15 +1,13 @@
 //! Policies that are transformers: they train, repeat, resume, act and are saved as all others.
 
-use crate::models::{bytes, iterate, repeats_and_resumes};
+use crate::models::{assert_acts_as_by_tensors, bytes, iterate, repeats_and_resumes};
 use crate::shared::decoder::{apart, decoder_run, first_update, first_updates, one_step};
 use crate::support::{adapter, cpu, grove, json, refusal, stdout, train};
 use burn::tensor::Device;
 use grove::config::{DecoderConfig, Engine, ModelKind, Start, TrainConfig};
 use grove::env::{Catch, Env, Recall};
-use grove::model::{NativePolicy, TensorActor};
-use grove::rng::Stream;
-use grove::rollout::{Player, evaluate};
-use grove::trainer::{Trainer, load_policy};
+use grove::rollout::Player;
+use grove::trainer::Trainer;
 use pollster::block_on;
 
 fn a_decoder_repeats_and_resumes(device: &Device) {
@@ -76,26 +74,7 @@ fn the_first_update_by_hand_is_that_of_autodiff() {
 
 #[test]
 fn a_decoder_acts_the_same_natively_and_by_tensors() {
-    let config = decoder_run(Start::Branch);
-    let game = Catch::default();
-    let trainer = Trainer::new(game, &config, &cpu());
-    let native = NativePolicy::new(&trainer.model());
-    let tensors = TensorActor::new(&trainer.model(), game.num_features(), 3);
-    for player in [Player::Greedy, Player::Sampling] {
-        let [a, b] = [
-            evaluate(&native, game, 333, Stream::Validation, config.seed, player),
-            evaluate(&tensors, game, 333, Stream::Validation, config.seed, player),
-        ];
-        assert_eq!(trainer.evaluate(333, player), a);
-        // Rounding may decide an action in a thousand.
-        assert!((a.mean_score - b.mean_score).abs() < 0.02, "{a:?} {b:?}");
-        assert_eq!(a.mean_length, b.mean_length);
-    }
-    let saved = load_policy(&trainer.snapshot().unwrap(), game, &config).unwrap();
-    assert_eq!(
-        evaluate(&saved, game, 50, Stream::Evaluation, 1, Player::Greedy),
-        evaluate(&native, game, 50, Stream::Evaluation, 1, Player::Greedy)
-    );
+    assert_acts_as_by_tensors(&decoder_run(Start::Branch));
 }
 
 #[test]

@@ -165,12 +165,10 @@ fn three_hidden_layers_are_trained_by_the_cpus_engine_as_by_autodiff() {
     assert!(obstacle.contains("one or two hidden layers"), "{obstacle}");
 }
 
-#[test]
-fn a_recurrent_policy_acts_the_same_natively_and_by_tensors() {
-    let mut config = gru_run(Start::Branch);
-    config.policy.hidden = vec![9, 7];
+/// Checks that a policy for catch acts the same by its native form, by tensors, and after being saved.
+pub fn assert_acts_as_by_tensors(config: &TrainConfig) {
     let game = Catch::default();
-    let trainer = Trainer::new(game, &config, &cpu());
+    let trainer = Trainer::new(game, config, &cpu());
     let native = NativePolicy::new(&trainer.model());
     let tensors = TensorActor::new(&trainer.model(), game.num_features(), 3);
     for player in [Player::Greedy, Player::Sampling] {
@@ -183,11 +181,18 @@ fn a_recurrent_policy_acts_the_same_natively_and_by_tensors() {
         assert!((a.mean_score - b.mean_score).abs() < 0.02, "{a:?} {b:?}");
         assert_eq!(a.mean_length, b.mean_length);
     }
-    let saved = load_policy(&trainer.snapshot().unwrap(), game, &config).unwrap();
+    let saved = load_policy(&trainer.snapshot().unwrap(), game, config).unwrap();
     assert_eq!(
         evaluate(&saved, game, 50, Stream::Evaluation, 1, Player::Greedy),
         evaluate(&native, game, 50, Stream::Evaluation, 1, Player::Greedy)
     );
+}
+
+#[test]
+fn a_recurrent_policy_acts_the_same_natively_and_by_tensors() {
+    let mut config = gru_run(Start::Branch);
+    config.policy.hidden = vec![9, 7];
+    assert_acts_as_by_tensors(&config);
 }
 
 #[test]
