@@ -25,6 +25,15 @@ const SMALL: [&str; 11] = [
     "eval_episodes=9",
 ];
 
+/// 4.9 million parameters.
+const LARGE: [&str; 5] = [
+    "hidden_size=256",
+    "num_layers=5",
+    "intermediate_size=1024",
+    "sort.length=3",
+    "fit.iterations=1",
+];
+
 /// Words of a command with a run directory, devices and settings.
 fn words<'a>(
     command: &[&'a str],
@@ -90,12 +99,9 @@ fn a_large_model_is_shared_where_there_is_memory_for_it() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let sort = ["train", "sort", "--model", "tiny", "--iterations", "3"];
-    // 4.9 million parameters.
-    let mut large = vec!["hidden_size=256", "num_layers=5", "intermediate_size=1024"];
-    large.extend(["sort.length=3", "fit.iterations=1"]);
-    let text = refusal(folder, &words(&sort, ["run", "cpu,cpu"], &large));
+    let text = refusal(folder, &words(&sort, ["run", "cpu,cpu"], &LARGE));
     assert!(text.contains("1 shards, too few for 2 members"), "{text}");
-    large.push("num_shards=3");
+    let large = [&LARGE[..], &["num_shards=3"]].concat();
     for (members, dir) in ["one", "two", "three"].into_iter().enumerate() {
         json(folder, &words(&sort, [dir, &cpus(members + 1)], &large));
         assert_same(folder, "one", dir);
@@ -263,9 +269,11 @@ fn ranks_give_the_same_bytes_as_one_process() {
     sums(folder);
     let sort = ["train", "sort", "--model", "tiny", "--iterations", "6"];
     let texts = ["fit", "sums.jsonl", "--model", "tiny", "--iterations", "6"];
+    let large = [&LARGE[..], &["num_shards=5"]].concat();
     for (name, command, settings) in [
         ("sort", &sort, &["sort.length=3", "kl_coef=0.05"][..]),
         ("fit", &texts, &["fit.iterations=0"]),
+        ("large", &sort, &large),
     ] {
         json(folder, &words(command, [&format!("{name}-1"), "cpu"], settings));
         for ranks in [1, 2, 3, 4] {

@@ -8,9 +8,11 @@ use crate::math::{at_least, exp, ln, mul_add};
 use crate::model::{DecoderShape, LANES, Lanes};
 use multiversion::multiversion;
 
-/// Keys and values of a piece of text in all layers.
+/// Keys and values of a piece of text, in all layers or in the last that was gone through.
 #[derive(Clone, Debug, Default)]
 pub struct Cache {
+    /// Layers that there is room for, of which more are needed only where later passes look back.
+    layers: usize,
     /// Tokens that there is room for: a multiple of [`LANES`].
     capacity: usize,
     /// The cache of what comes before, by its number, and how many tokens that is.
@@ -25,18 +27,25 @@ impl Cache {
     /// With room for so many tokens, which follow what is in cache number `before`, if there is one.
     pub fn new(shape: &DecoderShape, tokens: usize, before: Option<(usize, usize)>) -> Self {
         let mut cache = Self::default();
-        cache.begin(shape, tokens, before);
+        cache.begin(shape, shape.num_layers, tokens, before);
         cache
     }
 
-    /// Makes room for another piece of text, in the place of the last.
-    pub fn begin(&mut self, shape: &DecoderShape, tokens: usize, before: Option<(usize, usize)>) {
-        let capacity = tokens.next_multiple_of(LANES);
-        if capacity > self.capacity {
-            let count = shape.num_layers * shape.kv_size() * capacity;
+    /// Makes room for another piece of text, in the place of the last: in all layers, or in one that each takes from
+    /// the layer before.
+    pub fn begin(
+        &mut self,
+        shape: &DecoderShape,
+        layers: usize,
+        tokens: usize,
+        before: Option<(usize, usize)>,
+    ) {
+        let capacity = tokens.next_multiple_of(LANES).max(self.capacity);
+        if (layers, capacity) != (self.layers, self.capacity) {
+            let count = layers * shape.kv_size() * capacity;
             self.keys = vec![0.0; count];
             self.values = vec![0.0; count];
-            self.capacity = capacity;
+            (self.layers, self.capacity) = (layers, capacity);
         }
         self.before = before;
     }
@@ -68,7 +77,7 @@ impl Cache {
 
     /// Where a head's keys begin, and its values.
     fn start(&self, shape: &DecoderShape, layer: usize, head: usize) -> usize {
-        (layer * shape.num_kv_heads + head) * self.capacity * shape.head_dim
+        (layer % self.layers * shape.num_kv_heads + head) * self.capacity * shape.head_dim
     }
 
     /// The first `seen` tokens of a head.

@@ -82,13 +82,15 @@ impl TokenDecoder {
             reading.first_pieces.push(reading.completion_pieces.len());
             let start = prompts.len();
             prompts.extend(rows(text.prompt, number));
-            reading.prompt_caches[number].begin(shape, text.prompt.len(), None);
+            let layers = shape.num_layers;
+            reading.prompt_caches[number].begin(shape, layers, text.prompt.len(), None);
             reading.prompt_pieces.push(Piece { rows: start..prompts.len(), prompt: None });
             for tokens in &text.completions {
                 let (start, cache) = (completions.len(), reading.completion_pieces.len());
                 completions.extend(rows(&tokens[..tokens.len() - 1], cache));
                 let before = Some((number, text.prompt.len()));
-                reading.completion_caches[cache].begin(shape, tokens.len(), before);
+                // Nobody but the same layer looks back to these.
+                reading.completion_caches[cache].begin(shape, 1, tokens.len(), before);
                 let piece = Piece { rows: start..completions.len(), prompt: Some(number) };
                 reading.completion_pieces.push(piece);
             }

@@ -177,7 +177,8 @@ impl<'a> Worker<'a> {
                 {
                     let tokens = self.by.sampling.max_new_tokens;
                     let before = (active.before, self.begun[active.before].tokens);
-                    self.caches[slot].begin(self.by.decoder.shape(), tokens, Some(before));
+                    let shape = self.by.decoder.shape();
+                    self.caches[slot].begin(shape, shape.num_layers, tokens, Some(before));
                     self.slots[slot] = Some(active);
                 }
             }
