@@ -9,7 +9,7 @@ const AGAIN = 2000;
 const LABELS = { newest: "Run: newest", best: "Run: best" };
 
 /** What it costs a run that several members share it. */
-function shared({ reduction: { members, seconds, hidden, imbalance }, seconds: { total } }) {
+function shared({ reduction: { members, seconds, hidden = 0, imbalance }, seconds: { total } }) {
   const percent = (x) => `${Math.round(100 * x)} %`;
   const told = `${percent(seconds / total)} of the time with each other, ${percent(hidden)} of that while computing`;
   return `${members} members, ${told}, the slowest ${percent(imbalance)} behind the mean`;
