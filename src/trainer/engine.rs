@@ -125,7 +125,7 @@ impl<R, D> Source<R, D> {
         *self = Self::kept(windows, keep);
     }
 
-    /// Where the data are, in words, if these are none of games.
+    /// What is said of a dataset, by where it is; `None` of games.
     pub fn data(&self) -> Option<&'static str> {
         match self {
             Self::Games(_) => None,

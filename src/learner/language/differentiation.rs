@@ -196,8 +196,8 @@ impl Differentiation<'_> {
         Ok((sum.vector, Sums::of(&sum.numbers, ratio)))
     }
 
-    /// The same gradient of a large decoder, of whose layers each is added up among the members while the way back
-    /// of the last shard goes on to the one before.
+    /// What [`Differentiation::gradient`] gives, of a large decoder: the members add up each layer's gradient while the
+    /// way back of the last shard goes on to the layer before, so that exchanging takes little time of its own.
     fn in_pieces(&self, groups: &[Group], chosen: &[usize]) -> Result<(Vec<f32>, Sums), TeamError> {
         let mut ratio = 0.0f64;
         let sums = self.team.sum_pieces(self.shards, |give| {

@@ -106,8 +106,9 @@ impl TokenDecoder {
         reading.hidden.extend_from_slice(reading.completions.hidden());
     }
 
-    /// Where the numbers that are learnt of the layers begin, the first layer's first, and before them 0 unless it is
-    /// that: `gradient` is done from one of these on as soon as [`TokenDecoder::learn`] has left the layer.
+    /// The places in [`TokenDecoder::trained`] at which the layers begin, in order, and before them 0 unless the first
+    /// layer begins there: a gradient is whole from one of these on as soon as [`TokenDecoder::learn`] has left that
+    /// layer.
     pub fn starts(&self) -> Vec<usize> {
         let layers = self.shape().num_layers;
         let mut starts = vec![0];
@@ -184,7 +185,7 @@ struct Before<'a> {
 struct Back<'a> {
     decoder: &'a TokenDecoder,
     gradient: &'a mut [f32],
-    /// Of the prompts in this layer: what their completions add to it.
+    /// What completions add to the gradients of their prompts' keys and values, in the layer that is gone through.
     of_keys_values: OfKeysValues,
     /// Room for the gradients of the gates and of what they let through.
     gates: [Vec<f32>; 2],
