@@ -157,35 +157,52 @@ impl Packed {
 
 /// Copies the columns of a strip.
 fn pack_strip(b: View, number: usize, strip: &mut [Lanes], [inner, columns]: [usize; 2]) {
-    let vectors = strip.len() / inner;
-    for vector in 0..vectors {
-        let j = (number * STRIP + vector) * LANES;
-        let b = View { values: &b.values[j * b.column..], ..b };
-        pack_vector(b, strip, [vector, vectors], LANES.min(columns - j));
+    let (vectors, j) = (strip.len() / inner, number * STRIP_COLUMNS);
+    let b = View { values: &b.values[j * b.column..], ..b };
+    match vectors {
+        1 => pack_rows_of::<1>(b, strip, columns - j),
+        2 => pack_rows_of::<2>(b, strip, columns - j),
+        _ => pack_rows_of::<STRIP>(b, strip, columns - j),
     }
 }
 
-/// Copies the first `width` columns of a matrix into one of the vectors of each row of a strip.
+/// Copies the first columns of a matrix into rows of `V` vectors, the last of which may have fewer than [`LANES`].
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn pack_vector(b: View, strip: &mut [Lanes], [vector, vectors]: [usize; 2], width: usize) {
-    let rows = strip[vector..].iter_mut().step_by(vectors);
-    if b.column == 1 && width == LANES {
-        for (k, lanes) in rows.enumerate() {
-            *lanes = *b.values[k * b.row..].first_chunk().expect("LANES columns");
+fn pack_rows_of<const V: usize>(b: View, strip: &mut [Lanes], columns: usize) {
+    let (rows, _) = strip.as_chunks_mut::<V>();
+    let whole = if b.column == 1 || b.row == 1 { (columns / LANES).min(V) } else { 0 };
+    if b.column == 1 {
+        for (k, row) in rows.iter_mut().enumerate() {
+            let (from, _) = b.values[k * b.row..].as_chunks::<LANES>();
+            row[..whole].copy_from_slice(&from[..whole]);
         }
-    } else if b.row == 1 && width == LANES {
-        let inner = strip.len() / vectors;
-        let columns: [&[f32]; LANES] =
-            std::array::from_fn(|lane| &b.values[lane * b.column..][..inner]);
-        let rows = strip[vector..].iter_mut().step_by(vectors);
-        for (k, lanes) in rows.enumerate() {
-            *lanes = std::array::from_fn(|lane| columns[lane][k]);
+    } else if b.row == 1 {
+        for (vector, columns) in
+            (0..whole).map(|vector| (vector, &b.values[vector * LANES * b.column..]))
+        {
+            let columns: [&[f32]; LANES] =
+                std::array::from_fn(|lane| &columns[lane * b.column..][..rows.len()]);
+            let (blocks, rest) = rows.as_chunks_mut::<LANES>();
+            for (number, block) in blocks.iter_mut().enumerate() {
+                let square =
+                    columns.map(|column| *column[number * LANES..].first_chunk().expect("a block"));
+                for (row, lanes) in block.iter_mut().zip(tiles::transposed(&square)) {
+                    row[vector] = lanes;
+                }
+            }
+            let first = blocks.len() * LANES;
+            for (k, row) in rest.iter_mut().enumerate() {
+                row[vector] = columns.map(|column| column[first + k]);
+            }
         }
-    } else {
-        for (k, lanes) in rows.enumerate() {
-            *lanes = [0.0; LANES];
-            for (lane, to) in lanes[..width].iter_mut().enumerate() {
-                *to = b.values[k * b.row + lane * b.column];
+    }
+    for vector in whole..V {
+        for (k, row) in rows.iter_mut().enumerate() {
+            row[vector] = [0.0; LANES];
+            let first = vector * LANES;
+            let width = LANES.min(columns.saturating_sub(first));
+            for (lane, to) in row[vector][..width].iter_mut().enumerate() {
+                *to = b.values[k * b.row + (first + lane) * b.column];
             }
         }
     }

@@ -256,3 +256,80 @@ fn half<const R: usize, const V: usize, const FIRST: usize>(
         }
     }
 }
+
+/// Rows as columns.
+#[inline]
+pub fn transposed(rows: &[Lanes; LANES]) -> [Lanes; LANES] {
+    #[cfg(target_arch = "x86_64")]
+    if many_registers() {
+        // SAFETY: the machine has these instructions.
+        return unsafe { transposed_by_avx512(rows) };
+    }
+    std::array::from_fn(|j| std::array::from_fn(|i| rows[i][j]))
+}
+
+/// [`transposed`], pairs of rows first, then pairs of pairs, then the quarters of registers.
+///
+/// # Safety
+/// The machine must have these instructions.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+unsafe fn transposed_by_avx512(rows: &[Lanes; LANES]) -> [Lanes; LANES] {
+    use std::arch::x86_64::{
+        _mm512_castpd_ps, _mm512_castps_pd, _mm512_loadu_ps, _mm512_shuffle_f32x4,
+        _mm512_storeu_ps, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd,
+        _mm512_unpacklo_ps,
+    };
+    // SAFETY: there are 16 numbers in each.
+    let rows = rows.each_ref().map(|row| unsafe { _mm512_loadu_ps(row.as_ptr()) });
+    let mut pairs = rows;
+    for i in (0..LANES).step_by(2) {
+        pairs[i] = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
+        pairs[i + 1] = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
+    }
+    // Number `4 i + c` has column `c` of each quarter, of rows `4 i` to `4 i + 3`.
+    let mut fours = pairs;
+    for i in (0..LANES).step_by(4) {
+        for half in 0..2 {
+            let [a, b] = [pairs[i + half], pairs[i + half + 2]].map(|x| _mm512_castps_pd(x));
+            fours[i + 2 * half] = _mm512_castpd_ps(_mm512_unpacklo_pd(a, b));
+            fours[i + 2 * half + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(a, b));
+        }
+    }
+    const EVEN: i32 = 0b10_00_10_00;
+    const ODD: i32 = 0b11_01_11_01;
+    let mut all = [[0.0; LANES]; LANES];
+    for c in 0..4 {
+        let [a, b, d, e] = [fours[c], fours[4 + c], fours[8 + c], fours[12 + c]];
+        let even = [_mm512_shuffle_f32x4::<EVEN>(a, b), _mm512_shuffle_f32x4::<EVEN>(d, e)];
+        let odd = [_mm512_shuffle_f32x4::<ODD>(a, b), _mm512_shuffle_f32x4::<ODD>(d, e)];
+        let columns = [
+            _mm512_shuffle_f32x4::<EVEN>(even[0], even[1]),
+            _mm512_shuffle_f32x4::<EVEN>(odd[0], odd[1]),
+            _mm512_shuffle_f32x4::<ODD>(even[0], even[1]),
+            _mm512_shuffle_f32x4::<ODD>(odd[0], odd[1]),
+        ];
+        for (quarter, column) in columns.into_iter().enumerate() {
+            // SAFETY: there is room for 16 numbers.
+            unsafe { _mm512_storeu_ps(all[4 * quarter + c].as_mut_ptr(), column) };
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_become_columns() {
+        let rows: [Lanes; LANES] =
+            std::array::from_fn(|i| std::array::from_fn(|j| (16 * i + j) as f32));
+        for (j, column) in transposed(&rows).iter().enumerate() {
+            assert!(
+                column.iter().enumerate().all(|(i, x)| *x == (16 * i + j) as f32),
+                "{j}: {column:?}"
+            );
+        }
+    }
+}
