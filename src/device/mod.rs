@@ -10,7 +10,7 @@ mod usage;
 #[cfg(feature = "kernels")]
 pub(crate) use transfers::read_while;
 pub use transfers::{Transfers, count_upload, fetch, read, read_async, take_transfers, upload};
-pub use usage::{load, memory, room};
+pub use usage::{give_back, load, memory, room};
 
 use crate::config::Precision;
 use burn::tensor::Device;

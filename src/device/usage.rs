@@ -33,6 +33,16 @@ pub fn memory(device: &Device) -> Memory {
     Memory { in_use: kib_of("/proc/self/status", "VmRSS:"), reserved: highest, peak: highest }
 }
 
+/// Gives memory that was freed back to the system at once, where the allocator is the program's: before much is taken
+/// again, so that both are not held.
+pub fn give_back() {
+    #[cfg(feature = "program")]
+    // SAFETY: the allocator may be told so at any time.
+    unsafe {
+        libmimalloc_sys::mi_collect(true);
+    }
+}
+
 /// Bytes that data may take unless somebody says how many: half of what the machine has free. `None`
 /// where nobody tells.
 pub fn room() -> Option<u64> {

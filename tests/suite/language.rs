@@ -40,7 +40,7 @@ fn logits(decoder: &TokenDecoder, tokens: &[u32]) -> Vec<Vec<f32>> {
     let rows: Vec<Row> = rows.collect();
     let mut caches = [Cache::new(decoder.shape(), tokens.len(), None)];
     let mut pass = Pass::default();
-    decoder.forward(&rows, &mut caches, &[], Keep::Nothing, &mut pass);
+    decoder.forward(&rows, &mut caches, Keep::Nothing, &mut pass);
     let mut logits = Vec::new();
     decoder.logits(pass.hidden(), &mut logits);
     logits.chunks_exact(decoder.shape().num_actions).map(<[f32]>::to_vec).collect()

@@ -111,6 +111,10 @@ fn a_large_model_is_shared_where_there_is_memory_for_it() {
         let told = serde_json::from_str::<LanguageRecord>(line).unwrap().reduction.unwrap();
         assert!(told.seconds > 0.0 && (0.0..=1.0).contains(&told.hidden), "{told:?}");
     }
+    // Who saves memory computes the same.
+    let saving = [&large[..], &["gradient_checkpointing=true"]].concat();
+    json(folder, &words(&sort, ["saving", &cpus(2)], &saving));
+    assert!(params(folder, "saving", 3) == params(folder, "one", 3), "other weights");
     // Adapters are learnt layer by layer, too.
     let adapted = ["sort.length=3", "lora.r=2", "num_shards=3", "fit.iterations=0"];
     let adapt = ["train", "sort", "--model", "one/model", "--iterations", "3"];

@@ -13,6 +13,7 @@ use super::order::shuffled;
 #[cfg(feature = "general")]
 use crate::config::Precision;
 use crate::config::{OptimizerConfig, UpdateConfig};
+use crate::device::give_back;
 use crate::math::softmax::logprob;
 use crate::model::language::{Keep, Reading, Text, TokenDecoder, normalize};
 use crate::objective::weights::Sizes;
@@ -146,7 +147,13 @@ impl LanguageLearner {
     /// Trains `decoder`; the order of what is learnt from follows `key`.
     pub fn new(decoder: TokenDecoder, rule: &LanguageRule, key: u32) -> Self {
         // Without its adapters, if it has any, the decoder is what it was.
-        let reference = (rule.loss.kl_coef > 0.0).then(|| decoder.clone().with_adapters(None));
+        let reference = (rule.loss.kl_coef > 0.0).then(|| {
+            let mut reference = decoder.clone().with_adapters(None);
+            if rule.update.gradient_checkpointing {
+                reference.keep_copies(false);
+            }
+            reference
+        });
         let moments = Moments::new(decoder.trained().len());
         Self { decoder, moments, reference, key, team: Team::alone() }
     }
@@ -181,6 +188,12 @@ impl LanguageLearner {
         let mut means = LanguageMeans::default();
         if counted == 0 {
             return Ok(means);
+        }
+        // Who saves memory has no copies of the weights beside their gradient; to generate, there are some again.
+        let saves = rule.update.gradient_checkpointing;
+        if saves {
+            self.decoder.keep_copies(false);
+            give_back();
         }
         let shards = self.team.shards(groups.len(), rule.update.num_shards);
         let references = self.reference_logprobs(rule, groups, &shards);
@@ -245,6 +258,10 @@ impl LanguageLearner {
             &mut means.reference_kl,
         ] {
             *sum /= f64::max(tokens, 1.0);
+        }
+        if saves {
+            self.decoder.keep_copies(true);
+            give_back();
         }
         means.loss /= f64::max(steps, 1.0);
         means.grad_norm /= f64::max(steps, 1.0);

@@ -15,7 +15,7 @@ pub struct Cache {
     layers: usize,
     /// Tokens that there is room for: a multiple of [`LANES`].
     capacity: usize,
-    /// The cache of what comes before, by its number, and how many tokens that is.
+    /// The number of the cache of what comes before, and how many tokens that is.
     before: Option<(usize, usize)>,
     /// `[layers, num_kv_heads, capacity / LANES, head_dim, LANES]`.
     keys: Vec<f32>,
@@ -88,10 +88,11 @@ impl Cache {
     }
 
     /// What token number `at` of this piece finds with its queries, `[query_size]`: `found`, likewise; and
-    /// the logarithms by which the scores of its heads were lessened, `[num_heads]`.
+    /// the logarithms by which the scores of its heads were lessened, `[num_heads]`. What comes before this piece is
+    /// in one of `all` caches.
     pub fn find(
         &self,
-        before: &[Self],
+        all: &[Self],
         shape: &DecoderShape,
         [layer, at]: [usize; 2],
         queries: &[f32],
@@ -106,7 +107,7 @@ impl Cache {
             let own = self.piece(shape, place, at + 1);
             *total = match self.before {
                 Some((number, tokens)) => {
-                    let pieces = [before[number].piece(shape, place, tokens), own];
+                    let pieces = [all[number].piece(shape, place, tokens), own];
                     look_back(query, scale, &pieces, scores, found)
                 }
                 None => look_back(query, scale, &[own], scores, found),

@@ -6,6 +6,7 @@
 use super::cache::Cache;
 use super::matrix::Kind;
 use super::rows::{Keep, Layer, PROJECTIONS, Pass, Row, TokenDecoder};
+use crate::model::DecoderShape;
 use crate::model::decoder::attention::{Found, Heads, Room, Sight, backward};
 use crate::model::decoder::layers::{Normed, bias_gradient, gate_backward, norm_backward, turn};
 use rayon::prelude::*;
@@ -23,25 +24,26 @@ pub struct Text<'a> {
 /// Texts that went through a decoder, with what the way back needs.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
-    prompts: Pass,
-    completions: Pass,
-    prompt_caches: Vec<Cache>,
-    completion_caches: Vec<Cache>,
-    /// The rows of each prompt in its pass.
-    prompt_pieces: Vec<Piece>,
-    /// The rows of each completion in its pass, and which of them is the first of each text.
-    completion_pieces: Vec<Piece>,
+    /// All rows: those of the prompts, then those of the completions.
+    pass: Pass,
+    caches: Vec<Cache>,
+    /// The prompts, then the completions.
+    pieces: Vec<Piece>,
+    /// How many prompts there are, and the rows of theirs.
+    prompts: usize,
+    prompt_rows: usize,
+    /// Which piece is the first completion of each text.
     first_pieces: Vec<usize>,
     /// The normed streams that tokens follow from: of each prompt's last token, then of the completions'
     /// tokens but the last ones: `[predictions, hidden_size]`.
     hidden: Vec<f32>,
 }
 
-/// The rows of a piece of text in its pass, and the prompt that it follows.
+/// The rows of a piece of text, and those of the prompt that it follows: none, if it is a prompt.
 #[derive(Clone, Debug)]
 struct Piece {
     rows: Range<usize>,
-    prompt: Option<usize>,
+    before: Range<usize>,
 }
 
 impl Reading {
@@ -52,11 +54,42 @@ impl Reading {
 
     /// Which of [`Reading::hidden`] token number `at` of a completion of a text follows from.
     pub fn prediction(&self, [text, completion]: [usize; 2], at: usize) -> usize {
-        let Piece { rows, .. } = &self.completion_pieces[self.first_pieces[text] + completion];
+        let Piece { rows, .. } = &self.pieces[self.first_pieces[text] + completion];
         match at {
             0 => text,
-            _ => self.prompt_pieces.len() + rows.start + at - 1,
+            _ => self.prompts + rows.start - self.prompt_rows + at - 1,
         }
+    }
+
+    /// Begins with other texts: their rows.
+    fn begin(&mut self, shape: &DecoderShape, texts: &[Text]) -> Vec<Row> {
+        let mut all = Vec::new();
+        let mut piece = |cache: usize, tokens: &[u32], before: Range<usize>| {
+            let start = all.len();
+            let tokens = tokens.iter().enumerate();
+            all.extend(tokens.map(|(at, token)| Row { token: *token, cache, at }));
+            Piece { rows: start..all.len(), before }
+        };
+        let prompts = texts.iter().enumerate();
+        self.pieces = prompts.map(|(number, text)| piece(number, text.prompt, 0..0)).collect();
+        self.prompts = texts.len();
+        self.prompt_rows = self.pieces.last().map_or(0, |piece| piece.rows.end);
+        self.first_pieces.clear();
+        let count: usize = texts.iter().map(|text| text.completions.len()).sum();
+        self.caches.resize_with(texts.len() + count, Cache::default);
+        for (number, text) in texts.iter().enumerate() {
+            let rows = self.pieces[number].rows.clone();
+            // Nobody but the same layer looks back to what is in the caches.
+            self.caches[number].begin(shape, 1, rows.len(), None);
+            self.first_pieces.push(self.pieces.len());
+            for tokens in &text.completions {
+                let cache = self.pieces.len();
+                self.caches[cache].begin(shape, 1, tokens.len(), Some((number, rows.len())));
+                // From the last token nothing follows.
+                self.pieces.push(piece(cache, &tokens[..tokens.len() - 1], rows.clone()));
+            }
+        }
+        all
     }
 }
 
@@ -66,44 +99,15 @@ impl TokenDecoder {
     /// # Panics
     /// If a prompt or a completion has no token.
     pub fn read(&self, texts: &[Text], keep: Keep, reading: &mut Reading) {
-        let (shape, size) = (self.shape(), self.shape().hidden_size);
-        let [mut prompts, mut completions] = [Vec::new(), Vec::new()];
-        reading.prompt_pieces.clear();
-        reading.completion_pieces.clear();
-        reading.first_pieces.clear();
-        reading.prompt_caches.resize_with(texts.len(), Cache::default);
-        let count = texts.iter().map(|text| text.completions.len()).sum();
-        reading.completion_caches.resize_with(count, Cache::default);
-        for (number, text) in texts.iter().enumerate() {
-            let rows = |tokens: &[u32], cache: usize| -> Vec<Row> {
-                let tokens = tokens.iter().enumerate();
-                tokens.map(|(at, token)| Row { token: *token, cache, at }).collect()
-            };
-            reading.first_pieces.push(reading.completion_pieces.len());
-            let start = prompts.len();
-            prompts.extend(rows(text.prompt, number));
-            let layers = shape.num_layers;
-            reading.prompt_caches[number].begin(shape, layers, text.prompt.len(), None);
-            reading.prompt_pieces.push(Piece { rows: start..prompts.len(), prompt: None });
-            for tokens in &text.completions {
-                let (start, cache) = (completions.len(), reading.completion_pieces.len());
-                completions.extend(rows(&tokens[..tokens.len() - 1], cache));
-                let before = Some((number, text.prompt.len()));
-                // Nobody but the same layer looks back to these.
-                reading.completion_caches[cache].begin(shape, 1, tokens.len(), before);
-                let piece = Piece { rows: start..completions.len(), prompt: Some(number) };
-                reading.completion_pieces.push(piece);
-            }
-        }
-        self.forward(&prompts, &mut reading.prompt_caches, &[], keep, &mut reading.prompts);
-        let (caches, before) = (&mut reading.completion_caches, &reading.prompt_caches);
-        self.forward(&completions, caches, before, keep, &mut reading.completions);
+        let size = self.shape().hidden_size;
+        let rows = reading.begin(self.shape(), texts);
+        self.forward(&rows, &mut reading.caches, keep, &mut reading.pass);
+        let hidden = reading.pass.hidden();
         reading.hidden.clear();
-        for Piece { rows, .. } in &reading.prompt_pieces {
-            let last = &reading.prompts.hidden()[(rows.end - 1) * size..rows.end * size];
-            reading.hidden.extend_from_slice(last);
+        for Piece { rows, .. } in &reading.pieces[..reading.prompts] {
+            reading.hidden.extend_from_slice(&hidden[(rows.end - 1) * size..rows.end * size]);
         }
-        reading.hidden.extend_from_slice(reading.completions.hidden());
+        reading.hidden.extend_from_slice(&hidden[reading.prompt_rows * size..]);
     }
 
     /// The places in [`TokenDecoder::trained`] at which the layers begin, in order, and before them 0 unless the first
@@ -129,33 +133,24 @@ impl TokenDecoder {
         gradient: &mut [f32],
         mut done: impl FnMut(&[f32], usize),
     ) {
-        let (shape, size) = (self.shape(), self.shape().hidden_size);
-        let Reading { prompts, completions, prompt_pieces, completion_pieces, .. } = reading;
-        let (of_last, of_completions) = of_hidden.split_at(prompt_pieces.len() * size);
-        let mut of_prompts = vec![0.0; prompts.rows.len() * size];
-        for (Piece { rows, .. }, of) in prompt_pieces.iter().zip(of_last.chunks(size)) {
-            of_prompts[(rows.end - 1) * size..rows.end * size].copy_from_slice(of);
+        let size = self.shape().hidden_size;
+        let Reading { pass, caches, pieces, .. } = reading;
+        let (of_last, of_completions) = of_hidden.split_at(reading.prompts * size);
+        let mut of_normed = vec![0.0; reading.prompt_rows * size];
+        for (Piece { rows, .. }, of) in pieces.iter().zip(of_last.chunks(size)) {
+            of_normed[(rows.end - 1) * size..rows.end * size].copy_from_slice(of);
         }
-        let [of_keys_values, gates] = Default::default();
-        let mut back = Back { decoder: self, gradient, of_keys_values, gates };
-        let mut of_completions = back.last_norm(completions, of_completions);
-        let mut of_prompts = back.last_norm(prompts, &of_prompts);
+        of_normed.extend_from_slice(of_completions);
+        let mut back = Back { decoder: self, gradient, gates: Default::default() };
+        let mut of_stream = vec![0.0; of_normed.len()];
+        back.norm(&pass.last, self.slots.norm.clone(), of_normed, &mut of_stream);
         let starts = self.starts();
-        let first = starts.len() - shape.num_layers;
-        for number in (0..shape.num_layers).rev() {
-            let before =
-                Before { pass: prompts, caches: &reading.prompt_caches, pieces: prompt_pieces };
-            let of_prompt = prompts.rows.len() * shape.kv_size();
-            back.of_keys_values = [(); 2].map(|()| vec![0.0; of_prompt]);
-            let caches = &mut reading.completion_caches;
-            let through = (&*completions, &mut caches[..], &completion_pieces[..]);
-            back.layer(number, through, Some(before), &mut of_completions);
-            let through = (&*prompts, &mut reading.prompt_caches[..], &prompt_pieces[..]);
-            back.layer(number, through, None, &mut of_prompts);
+        let first = starts.len() - self.shape().num_layers;
+        for number in (0..self.shape().num_layers).rev() {
+            back.layer(number, pass, caches, pieces, &mut of_stream);
             done(back.gradient, starts[first + number]);
         }
-        back.table(completions, &of_completions);
-        back.table(prompts, &of_prompts);
+        back.table(pass, &of_stream);
     }
 
     /// The gradient of normed vectors from that of their logits; adds that of the head to `gradient`.
@@ -170,23 +165,10 @@ impl TokenDecoder {
     }
 }
 
-/// Gradients of the keys and of the values of prompts: `[rows, kv_size]` each.
-type OfKeysValues = [Vec<f32>; 2];
-
-/// The prompts that completions follow.
-#[derive(Clone, Copy)]
-struct Before<'a> {
-    pass: &'a Pass,
-    caches: &'a [Cache],
-    pieces: &'a [Piece],
-}
-
 /// The way back, which adds to a gradient.
 struct Back<'a> {
     decoder: &'a TokenDecoder,
     gradient: &'a mut [f32],
-    /// What completions add to the gradients of their prompts' keys and values, in the layer that is gone through.
-    of_keys_values: OfKeysValues,
     /// Room for the gradients of the gates and of what they let through.
     gates: [Vec<f32>; 2],
 }
@@ -198,32 +180,19 @@ struct OfPiece {
 }
 
 impl Back<'_> {
-    /// The gradient of a pass's stream after all layers, from that of the normed one.
-    fn last_norm(&mut self, pass: &Pass, of_hidden: &[f32]) -> Vec<f32> {
-        let mut of_stream = vec![0.0; of_hidden.len()];
-        if !pass.rows.is_empty() {
-            let norm = self.decoder.slots.norm.clone();
-            self.norm(&pass.last, norm, of_hidden.to_vec(), &mut of_stream);
-        }
-        of_stream
-    }
-
-    /// Back through a layer of a pass: the gradient of its stream.
+    /// Back through a layer: the gradient of the stream after it becomes that before it.
     fn layer(
         &mut self,
         number: usize,
-        (pass, caches, pieces): (&Pass, &mut [Cache], &[Piece]),
-        before: Option<Before>,
+        pass: &Pass,
+        caches: &mut [Cache],
+        pieces: &[Piece],
         of_stream: &mut [f32],
     ) {
-        if pass.rows.is_empty() {
-            return;
-        }
         let decoder = self.decoder;
         let mut again = Layer::default();
         let layer = match pass.streams.get(number) {
             Some(stream) => {
-                let caches = (caches, before.map_or(&[][..], |before| before.caches));
                 let mut stream = stream.clone();
                 decoder.layer(number, &pass.rows, &pass.turns, caches, &mut stream, &mut again);
                 &again
@@ -231,8 +200,8 @@ impl Back<'_> {
             None => &pass.layers[number],
         };
         let of_found = self.network(number, layer, of_stream);
-        let found = self.attention(number, layer, pieces, before, &of_found);
-        self.projections(number, layer, &pass.turns, found, of_stream);
+        let of = self.attention(layer, pieces, &of_found);
+        self.projections(number, layer, &pass.turns, of, of_stream);
     }
 
     /// Back to the vectors of a pass's tokens, where these are learnt.
@@ -289,82 +258,39 @@ impl Back<'_> {
     }
 
     /// Back through attention; gives the gradients of the rows' queries, keys and values.
-    fn attention(
-        &mut self,
-        number: usize,
-        layer: &Layer,
-        pieces: &[Piece],
-        before: Option<Before>,
-        of_found: &[f32],
-    ) -> [Vec<f32>; 3] {
-        let decoder = self.decoder;
-        let (width, kv) = (decoder.shape().query_size(), decoder.shape().kv_size());
-        let again = before.and_then(|before| {
-            let stream = before.pass.streams.get(number)?;
-            let mut layer = Layer::default();
-            decoder.project(number, &before.pass.turns, stream, &mut layer);
-            Some(layer)
-        });
-        let prompts = before.map(|before| match &again {
-            Some(layer) => layer,
-            None => &before.pass.layers[number],
-        });
-        let prompt_rows = |piece: &Piece| match (before, piece.prompt) {
-            (Some(before), Some(prompt)) => before.pieces[prompt].rows.clone(),
-            _ => 0..0,
-        };
-        let one = |room: &mut Room, piece: &Piece| {
-            let rows = prompt_rows(piece);
-            let all = |which: usize| {
-                let own = &layer.projected[which][piece.rows.start * kv..piece.rows.end * kv];
-                let before = prompts.map_or(&[][..], |layer| {
-                    &layer.projected[which][rows.start * kv..rows.end * kv]
-                });
-                [before, own].concat()
-            };
-            self.piece(layer, piece, rows.len(), [all(1), all(2)], of_found, room)
-        };
-        let all: Vec<OfPiece> = match decoder.is_small() {
+    fn attention(&self, layer: &Layer, pieces: &[Piece], of_found: &[f32]) -> [Vec<f32>; 3] {
+        let shape = self.decoder.shape();
+        let (width, kv) = (shape.query_size(), shape.kv_size());
+        let one = |room: &mut Room, piece: &Piece| self.piece(layer, piece, of_found, room);
+        let all: Vec<OfPiece> = match self.decoder.is_small() {
             true => {
                 let mut room = Room::default();
                 pieces.iter().map(|piece| one(&mut room, piece)).collect()
             }
             false => pieces.par_iter().map_init(Room::default, one).collect(),
         };
-        let mut of = [vec![0.0; of_found.len()], Vec::new(), Vec::new()];
-        for (i, sum) in self.of_keys_values.iter_mut().enumerate() {
-            of[i + 1] = match before {
-                Some(_) => vec![0.0; layer.projected[1].len()],
-                None => std::mem::take(sum),
-            };
-        }
-        for (piece, found) in pieces.iter().zip(&all) {
-            of[0][piece.rows.start * width..piece.rows.end * width].copy_from_slice(&found.queries);
-            let rows = prompt_rows(piece);
-            for (i, found) in found.keys_values.iter().enumerate() {
-                let (of_prompt, of_own) = found.split_at(rows.len() * kv);
-                if !of_prompt.is_empty() {
-                    let sum = &mut self.of_keys_values[i][rows.start * kv..rows.end * kv];
-                    sum.iter_mut().zip(of_prompt).for_each(|(sum, x)| *sum += x);
+        let mut of = layer.projected.each_ref().map(|all| vec![0.0; all.len()]);
+        for (Piece { rows, before }, found) in pieces.iter().zip(&all) {
+            of[0][rows.start * width..rows.end * width].copy_from_slice(&found.queries);
+            for (of, found) in of[1..].iter_mut().zip(&found.keys_values) {
+                let (of_prompt, of_own) = found.split_at(before.len() * kv);
+                for (rows, found) in [(before, of_prompt), (rows, of_own)] {
+                    let sum = &mut of[rows.start * kv..rows.end * kv];
+                    sum.iter_mut().zip(found).for_each(|(sum, x)| *sum += x);
                 }
-                let sum = &mut of[i + 1][piece.rows.start * kv..piece.rows.end * kv];
-                sum.iter_mut().zip(of_own).for_each(|(sum, x)| *sum += x);
             }
         }
         of
     }
 
-    /// Back through a piece's attention to `before` tokens of its prompt and to its own.
-    fn piece(
-        &self,
-        layer: &Layer,
-        piece: &Piece,
-        before: usize,
-        [keys, values]: [Vec<f32>; 2],
-        of_found: &[f32],
-        room: &mut Room,
-    ) -> OfPiece {
+    /// Back through a piece's attention to the tokens of its prompt and to its own.
+    fn piece(&self, layer: &Layer, piece: &Piece, of_found: &[f32], room: &mut Room) -> OfPiece {
         let shape = self.decoder.shape();
+        let kv = shape.kv_size();
+        let [keys, values] = [1, 2].map(|which| {
+            let of = |rows: &Range<usize>| &layer.projected[which][rows.start * kv..rows.end * kv];
+            [of(&piece.before), of(&piece.rows)].concat()
+        });
         let (width, heads, count) = (shape.query_size(), shape.num_heads, piece.rows.len());
         let rows = piece.rows.start * width..piece.rows.end * width;
         let totals = &layer.totals[piece.rows.start * heads..piece.rows.end * heads];
@@ -376,7 +302,7 @@ impl Back<'_> {
         };
         let (queries, gradient) = (&layer.projected[0][rows.clone()], &of_found[rows.clone()]);
         let of_rows = Found { found: &layer.found[rows], totals: &totals, gradient };
-        let sight = Sight { first: vec![0; count], before };
+        let sight = Sight { first: vec![0; count], before: piece.before.len() };
         let [of_keys, of_values] = &mut of.keys_values;
         let to = [&mut of.queries[..], of_keys, of_values];
         let heads = Heads { queries, keys: &keys, values: &values };

@@ -9,22 +9,26 @@ use super::device::DeviceDecoder;
 use super::rows::TokenDecoder;
 use crate::model::DecoderShape;
 use crate::model::decoder::layers::Slots;
-use crate::model::decoder::product::{Packed, Strips, Target, View, product_packed};
+use crate::model::decoder::product::{Packed, STRIP_COLUMNS, Strips, Target, View, product_packed};
 use rayon::prelude::*;
 use std::cell::RefCell;
 use std::ops::Range;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
 /// Rows of a product that are many, and of a part of it at most.
 const ROWS: usize = 128;
 /// Rows that are worked off together.
 const TILE: usize = 8;
-/// Strips of columns of a part of a product of few rows.
+/// Strips of columns of a part of a product of few rows at most.
 const STRIPS: usize = 4;
 /// Rows of a part of a weight's gradient.
 const INPUTS: usize = 64;
 /// Rows that are summed up at a time for a weight's gradient: as many as the caches hold.
 const DEPTH: usize = 512;
+/// Outputs of a large matrix that are summed up at a time for the gradient of what went in.
+const DEPTH_BACK: usize = 2048;
+/// Numbers of a block of a large matrix.
+const BLOCK: usize = 1 << 20;
 
 /// A matrix, `[inputs, outputs]`.
 #[derive(Clone, Debug)]
@@ -110,53 +114,29 @@ impl Matrix {
     }
 }
 
-/// Copies of the matrices in the order in which products read them, made when they are first needed: for
-/// the way forward, and with rows and columns exchanged; and of all weights on a device.
+/// Copies of the matrices in the order in which products read them, made when they are first needed: for the way forward,
+/// and of small decoders with rows and columns exchanged for the way back; and of all weights on a device.
 #[derive(Debug)]
 pub(super) struct Copies {
-    forward: Vec<Copied>,
-    back: Vec<Copied>,
+    /// Whether large decoders have any; else theirs are made anew for each product, a block at a time.
+    pub(super) kept: bool,
+    forward: Vec<OnceLock<Packed>>,
+    back: Vec<OnceLock<Packed>>,
     #[cfg(feature = "general")]
     on_device: OnceLock<DeviceDecoder>,
 }
 
-/// A copy of a matrix, or the memory of one that is out of date.
-#[derive(Debug, Default)]
-struct Copied {
-    copy: OnceLock<Packed>,
-    spare: Mutex<Packed>,
-}
-
 impl Copies {
     /// None yet.
-    pub fn none(of: &Matrices) -> Self {
-        let none = || (0..of.count()).map(|_| Copied::default()).collect();
+    pub fn none(of: &Matrices, kept: bool) -> Self {
+        let none = || (0..of.count()).map(|_| OnceLock::new()).collect();
         Self {
+            kept,
             forward: none(),
             back: none(),
             #[cfg(feature = "general")]
             on_device: OnceLock::new(),
         }
-    }
-
-    /// The weights are others now.
-    pub fn forget(&mut self) {
-        #[cfg(feature = "general")]
-        self.on_device.take();
-        for copied in self.forward.iter_mut().chain(&mut self.back) {
-            if let Some(copy) = copied.copy.take() {
-                *copied.spare.get_mut().unwrap_or_else(PoisonError::into_inner) = copy;
-            }
-        }
-    }
-}
-
-impl Copied {
-    fn of(&self, wide: bool, view: View, inner: usize, columns: usize) -> &Packed {
-        self.copy.get_or_init(|| {
-            let mut spare = self.spare.lock().unwrap_or_else(PoisonError::into_inner);
-            packed(std::mem::take(&mut *spare), wide, view, inner, columns)
-        })
     }
 }
 
@@ -179,8 +159,7 @@ pub(super) fn multiply(wide: bool, x: &[f32], b: &Packed, y: &mut [f32], add: bo
     if !wide {
         part(x, b.strips(), y, add);
     } else if rows >= ROWS {
-        // All threads have as many rows, and these fill tiles.
-        let rows = rows.div_ceil(rayon::current_num_threads()).next_multiple_of(TILE).min(ROWS);
+        let rows = rows_of_part(rows);
         let parts = y.par_chunks_mut(rows * columns).zip(x.par_chunks(rows * inner));
         parts.for_each(|(y, x)| part(x, b.strips(), y, add));
     } else {
@@ -188,7 +167,9 @@ pub(super) fn multiply(wide: bool, x: &[f32], b: &Packed, y: &mut [f32], add: bo
         room.resize(room.len().max(rows * columns), 0.0);
         let mut rest = &mut room[..rows * columns];
         let mut parts = Vec::new();
-        for strips in b.strips().parts(STRIPS) {
+        let (all, threads) = (columns.div_ceil(STRIP_COLUMNS), rayon::current_num_threads());
+        let few = all.div_ceil(threads * all.div_ceil(threads * STRIPS));
+        for strips in b.strips().parts(few) {
             let (y, after) = rest.split_at_mut(rows * strips.columns());
             parts.push((strips, y));
             rest = after;
@@ -207,6 +188,42 @@ pub(super) fn multiply(wide: bool, x: &[f32], b: &Packed, y: &mut [f32], add: bo
         }
         PARTS.set(room);
     }
+}
+
+/// Rows of a part of many: all threads have as many parts, and these fill tiles.
+fn rows_of_part(rows: usize) -> usize {
+    let threads = rayon::current_num_threads();
+    let parts = threads * rows.div_ceil(threads * ROWS);
+    rows.div_ceil(parts).next_multiple_of(TILE)
+}
+
+/// Many rows times a matrix that lies anywhere, `[inner, columns]`, without gaps: `y = x b`, or `y += x b`, by all
+/// threads. Blocks of the matrix are copied one after the other, and so many inner numbers are summed up at a time.
+fn multiply_in_blocks(
+    x: &[f32],
+    b: View,
+    [inner, columns, depth]: [usize; 3],
+    y: &mut [f32],
+    add: bool,
+) {
+    let rows = rows_of_part(x.len() / inner);
+    let width = (BLOCK / depth.min(inner)).max(1).next_multiple_of(STRIP_COLUMNS);
+    let mut block = OPERAND.take();
+    for k in (0..inner).step_by(depth) {
+        for j in (0..columns).step_by(width) {
+            let values = &b.values[k * b.row + j * b.column..];
+            block.pack_wide(View { values, ..b }, depth.min(inner - k), width.min(columns - j));
+            let parts = y.par_chunks_mut(rows * columns).zip(x.par_chunks(rows * inner));
+            parts.for_each(|(y, x)| {
+                let x = View::rows(x, inner);
+                let rows = x.values.len() / inner;
+                let x = View { values: &x.values[k..], ..x };
+                let target = Target { values: &mut y[j..], row: columns, add: add || k > 0 };
+                product_packed(x, block.strips(), target, rows);
+            });
+        }
+    }
+    OPERAND.set(block);
 }
 
 /// Adds `x^T dy`, the gradient of a matrix from what went in and the gradient of what came out.
@@ -230,7 +247,8 @@ pub(super) fn weigh(wide: bool, [x, dy]: [&[f32]; 2], inputs: usize, gradient: &
 }
 
 /// A copy of a matrix as products read it.
-fn packed(mut packed: Packed, wide: bool, view: View, inner: usize, columns: usize) -> Packed {
+fn packed(wide: bool, view: View, inner: usize, columns: usize) -> Packed {
+    let mut packed = Packed::default();
     match wide {
         true => packed.pack_wide(view, inner, columns),
         false => packed.pack(view, inner, columns),
@@ -255,8 +273,13 @@ impl TokenDecoder {
             return;
         }
         let wide = !self.is_small();
-        let (view, copied) = (matrix.view(self.params()), &self.copies.forward[matrix.number]);
-        multiply(wide, x, copied.of(wide, view, matrix.inputs, matrix.outputs), y, add);
+        let Matrix { inputs, outputs, number, .. } = *matrix;
+        let (view, copied) = (matrix.view(self.params()), &self.copies.forward[number]);
+        if wide && !self.copies.kept {
+            multiply_in_blocks(x, view, [inputs, outputs, inputs], y, add);
+        } else {
+            multiply(wide, x, copied.get_or_init(|| packed(wide, view, inputs, outputs)), y, add);
+        }
         if let Some((slot, adapters)) = self.adapter(matrix) {
             let inner = adapters.inner(wide, slot, matrix, x);
             multiply(wide, &inner, &adapters.second(slot, matrix, false), y, true);
@@ -273,9 +296,14 @@ impl TokenDecoder {
         gradient: &mut [f32],
     ) {
         let wide = !self.is_small();
-        let (view, copied) = (matrix.view(self.params()), &self.copies.back[matrix.number]);
-        let copy = copied.of(wide, view.transposed(), matrix.outputs, matrix.inputs);
-        multiply(wide, dy, copy, dx, add);
+        let Matrix { inputs, outputs, number, .. } = *matrix;
+        let (view, copied) = (matrix.view(self.params()).transposed(), &self.copies.back[number]);
+        if wide {
+            multiply_in_blocks(dy, view, [outputs, inputs, DEPTH_BACK], dx, add);
+        } else {
+            let copy = copied.get_or_init(|| packed(wide, view, outputs, inputs));
+            multiply(wide, dy, copy, dx, add);
+        }
         match (&self.adapters, self.adapter(matrix)) {
             (Some(_), Some((slot, adapters))) => {
                 adapters.back(wide, (slot, matrix), [x, dy], dx, gradient);

@@ -119,7 +119,7 @@ impl TokenDecoder {
         assert_eq!(params.len(), shape.num_params(), "params: [num_params]");
         let (slots, turns) = (Slots::new(&shape), Turns::new(&shape));
         let matrices = Matrices::new(&shape, &slots);
-        let copies = Arc::new(Copies::none(&matrices));
+        let copies = Arc::new(Copies::none(&matrices, true));
         Self {
             shape,
             params,
@@ -145,7 +145,7 @@ impl TokenDecoder {
     #[cfg(feature = "general")]
     pub fn with_device(self, device: Option<Device>, precision: Precision) -> Self {
         // What has been copied may be on another device.
-        let copies = Arc::new(Copies::none(&self.matrices));
+        let copies = Arc::new(Copies::none(&self.matrices, self.copies.kept));
         Self { device, precision, copies, ..self }
     }
 
@@ -178,6 +178,13 @@ impl TokenDecoder {
         }
     }
 
+    /// Whether copies of a large decoder's matrices, in the order in which products read them, are kept on the CPU from
+    /// now on, as they are by default; else they are made anew for each product, which takes longer where rows are few,
+    /// and saves the memory of all weights. There are none yet.
+    pub fn keep_copies(&mut self, kept: bool) {
+        self.copies = Arc::new(Copies::none(&self.matrices, kept));
+    }
+
     /// Changes what is learnt.
     pub fn update(&mut self, change: impl FnOnce(&mut [f32])) {
         match &mut self.adapters {
@@ -185,10 +192,7 @@ impl TokenDecoder {
             None => {
                 let params: &mut Vec<f32> = Arc::make_mut(&mut self.params);
                 change(params);
-                match Arc::get_mut(&mut self.copies) {
-                    Some(copies) => copies.forget(),
-                    None => self.copies = Arc::new(Copies::none(&self.matrices)),
-                }
+                self.keep_copies(self.copies.kept);
             }
         }
     }
@@ -198,16 +202,9 @@ impl TokenDecoder {
         self.params.len() < LARGE
     }
 
-    /// Sends rows through all layers. Their keys and values go into `caches`; what comes before those is in
-    /// `before`. A token must have its predecessors in the same pass or in a cache.
-    pub fn forward(
-        &self,
-        rows: &[Row],
-        caches: &mut [Cache],
-        before: &[Cache],
-        keep: Keep,
-        pass: &mut Pass,
-    ) {
+    /// Sends rows through all layers. Their keys and values go into `caches`. A token must have its predecessors in
+    /// the same pass or in a cache.
+    pub fn forward(&self, rows: &[Row], caches: &mut [Cache], keep: Keep, pass: &mut Pass) {
         let size = self.shape.hidden_size;
         pass.rows.clear();
         pass.rows.extend_from_slice(rows);
@@ -233,7 +230,7 @@ impl TokenDecoder {
                 kept.extend_from_slice(&stream);
             }
             let layer = &mut pass.layers[if keep == Keep::All { number } else { 0 }];
-            self.layer(number, rows, &pass.turns, (caches, before), &mut stream, layer);
+            self.layer(number, rows, &pass.turns, caches, &mut stream, layer);
         }
         pass.last.forward(&stream, &self.params[self.slots.norm.clone()], self.shape.rms_norm_eps);
         pass.stream = stream;
@@ -245,7 +242,7 @@ impl TokenDecoder {
         number: usize,
         rows: &[Row],
         turns: &[[f32; 2]],
-        (caches, before): (&mut [Cache], &[Cache]),
+        caches: &mut [Cache],
         stream: &mut [f32],
         layer: &mut Layer,
     ) {
@@ -266,7 +263,7 @@ impl TokenDecoder {
                     (i, (found, totals)): (usize, (&mut [f32], &mut [f32]))| {
             let Row { cache, at, .. } = rows[i];
             let queries = &queries[i * width..][..width];
-            caches[cache].find(before, shape, [number, at], queries, [found, totals], scores);
+            caches[cache].find(caches, shape, [number, at], queries, [found, totals], scores);
         };
         if !self.is_small() {
             let found = layer.found.par_chunks_exact_mut(width);

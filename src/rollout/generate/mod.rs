@@ -119,9 +119,8 @@ struct Active {
     before: usize,
 }
 
-/// A prompt that has been gone through.
+/// A prompt that has been gone through; its cache comes after those of the slots.
 struct Begun {
-    cache: Cache,
     tokens: usize,
     /// Completions that are not finished.
     open: usize,
@@ -131,6 +130,7 @@ struct Begun {
 struct Worker<'a> {
     by: Generator<'a>,
     begun: Vec<Begun>,
+    /// Of the slots, then of the prompts.
     caches: Vec<Cache>,
     slots: Vec<Option<Active>>,
     /// Completions that have their first token, but no slot yet.
@@ -176,7 +176,8 @@ impl<'a> Worker<'a> {
                     && let Some(active) = self.waiting.pop_front()
                 {
                     let tokens = self.by.sampling.max_new_tokens;
-                    let before = (active.before, self.begun[active.before].tokens);
+                    let tokens_before = self.begun[active.before].tokens;
+                    let before = (self.slots.len() + active.before, tokens_before);
                     let shape = self.by.decoder.shape();
                     self.caches[slot].begin(shape, shape.num_layers, tokens, Some(before));
                     self.slots[slot] = Some(active);
@@ -209,17 +210,22 @@ impl<'a> Worker<'a> {
             rows.extend(tokens.map(|(at, token)| Row { token: *token, cache, at }));
             last.push(rows.len() - 1);
         }
-        decoder.forward(&rows, &mut caches, &[], Keep::Nothing, &mut self.pass);
+        decoder.forward(&rows, &mut caches, Keep::Nothing, &mut self.pass);
         let size = decoder.shape().hidden_size;
         for (((number, prompt), cache), last) in prompts.iter().zip(caches).zip(last) {
             let hidden = &self.pass.hidden()[last * size..][..size];
             decoder.logits(hidden, &mut self.logits);
             let before = self.begun.iter().position(|begun| begun.open == 0);
             let before = before.unwrap_or(self.begun.len());
-            let begun = Begun { cache, tokens: prompt.tokens.len(), open: prompt.completions };
+            let begun = Begun { tokens: prompt.tokens.len(), open: prompt.completions };
             match self.begun.get_mut(before) {
-                Some(place) => *place = begun,
-                None => self.begun.push(begun),
+                Some(place) => {
+                    (*place, self.caches[self.slots.len() + before]) = (begun, cache);
+                }
+                None => {
+                    self.begun.push(begun);
+                    self.caches.push(cache);
+                }
             }
             let mut room = Room::default();
             for completion in 0..prompt.completions {
@@ -268,10 +274,7 @@ impl<'a> Worker<'a> {
             Some(Row { token: *tokens.last()?, cache, at: tokens.len() - 1 })
         };
         let rows: Vec<Row> = self.slots.iter().enumerate().filter_map(row).collect();
-        let before: Vec<Cache> =
-            self.begun.iter_mut().map(|begun| std::mem::take(&mut begun.cache)).collect();
-        decoder.forward(&rows, &mut self.caches, &before, Keep::Nothing, &mut self.pass);
-        self.begun.iter_mut().zip(before).for_each(|(begun, cache)| begun.cache = cache);
+        decoder.forward(&rows, &mut self.caches, Keep::Nothing, &mut self.pass);
         let (size, vocabulary) = (decoder.shape().hidden_size, decoder.shape().num_actions);
         let mut logits = std::mem::take(&mut self.logits);
         for (number, rows) in rows.chunks(HEAD_ROWS).enumerate() {

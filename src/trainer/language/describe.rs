@@ -59,7 +59,7 @@ own! {
     "update.num_minibatches": "1 or more", "Optimiser steps a pass; each takes its share of the groups.";
     "update.gradient_accumulation_steps": "1", "For games: texts are learnt from a group at a time anyhow.";
     "update.num_shards": "0 (by the model's size) to 4096", "Parts of a batch at most; devices and processes share them.";
-    "update.gradient_checkpointing": "true, false", "Whether layers are computed anew on the way back, to save memory.";
+    "update.gradient_checkpointing": "true, false", "Whether layers are computed anew on the way back and matrices copied anew for each product, to save memory.";
     "checkpoint.keep": "1 or more", "Checkpoints that are kept, beside the best model.";
     "checkpoint.eval_every": "1 or more", "Iterations between two evaluations on prompts not trained on.";
     "checkpoint.eval_episodes": "1 or more; of `grove fit` 0 or more", "Prompts of such an evaluation.";
