@@ -291,7 +291,7 @@ impl Network {
             let rectified = *activation == Activation::Relu;
             let store = if rectified { Store::Rectified(bias) } else { Store::Biased(bias) };
             match input {
-                Some(input) => multiply(by_sample(input), weight, output, layer.columns, store),
+                Some(input) => multiply(matrix(input), weight, output, layer.columns, store),
                 None if block.nonzeros.pays() => {
                     block.nonzeros.multiply(weight, bias, output, rectified);
                 }
@@ -314,8 +314,9 @@ impl Network {
         for (sum, logits) in gradient[head.bias..].iter_mut().zip(block.logits.chunks(block.room)) {
             *sum += total(&logits[..samples]);
         }
+        let logits = matrix((&block.logits, block.room));
         multiply(
-            Strided { values: &block.logits, row: block.room, column: 1 },
+            logits,
             outputs,
             &mut gradient[head.weight..][..head.rows * head.width],
             head.width,
@@ -323,7 +324,7 @@ impl Network {
         );
         let (slopes, store) = self.slopes(&mut block.hidden, &mut block.slopes);
         multiply(
-            Strided { values: &block.logits, row: 1, column: block.room },
+            Transposed(logits),
             &self.params[head.weight..][..head.actions * head.width],
             &mut slopes[last][..samples * head.width],
             head.width,
@@ -338,7 +339,7 @@ impl Network {
             let sums = &mut gradient[layer.weight..][..layer.rows * layer.columns];
             match inputs.last() {
                 Some(input) => {
-                    let input = Transposed(by_sample((input, layer.rows)));
+                    let input = Transposed(matrix((input, layer.rows)));
                     multiply(input, slopes, sums, layer.columns, Store::Added);
                 }
                 None if block.nonzeros.pays() => {
@@ -352,7 +353,7 @@ impl Network {
             let (below, store) = self.slopes(inputs, below);
             if let Some(below) = below.last_mut() {
                 multiply(
-                    by_sample((slopes, layer.columns)),
+                    matrix((slopes, layer.columns)),
                     &self.transposed[i - 1][..layer.outputs * layer.rows],
                     &mut below[..samples * layer.rows],
                     layer.rows,
@@ -380,8 +381,8 @@ impl Network {
 }
 
 /// A matrix without gaps, of rows of this length.
-fn by_sample((values, row): (&[f32], usize)) -> Strided<'_> {
-    Strided { values, row, column: 1 }
+fn matrix((values, row): (&[f32], usize)) -> Strided<'_> {
+    Strided { values, row }
 }
 
 /// The sum of the numbers, a multiple of [`LANES`].

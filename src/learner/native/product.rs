@@ -24,19 +24,18 @@ const _: () = assert!(QUAD * QUAD == LANES, "a quad of inputs of a quad of outpu
 
 /// The left operand of a product.
 pub trait Left: Copy {
-    /// The number in row `i` at the inner index `k`.
-    fn at(&self, i: usize, k: usize) -> f32;
+    /// The numbers of `R` rows, from row `i` on, at each of the first `inner` inner indices: given out by slices
+    /// whose ends are known, so that none is checked on its way.
+    fn tile<const R: usize>(self, i: usize, inner: usize) -> impl Iterator<Item = [f32; R]>;
 }
 
-/// A matrix whose element `[i, k]` is `values[i * row + k * column]`.
+/// A matrix whose row `i` begins at `values[i * row]`.
 #[derive(Clone, Copy)]
 pub struct Strided<'a> {
     /// The numbers.
     pub values: &'a [f32],
     /// From row to row.
     pub row: usize,
-    /// From one inner index to the next.
-    pub column: usize,
 }
 
 /// A matrix whose row `i` begins at `values[starts[i]]`.
@@ -54,23 +53,38 @@ pub struct Transposed<L>(pub L);
 
 impl Left for Strided<'_> {
     #[inline(always)]
-    fn at(&self, i: usize, k: usize) -> f32 {
-        self.values[i * self.row + k * self.column]
+    fn tile<const R: usize>(self, i: usize, inner: usize) -> impl Iterator<Item = [f32; R]> {
+        side_by_side(std::array::from_fn(|r| &self.values[(i + r) * self.row..][..inner]), inner)
     }
 }
 
 impl Left for Rows<'_> {
     #[inline(always)]
-    fn at(&self, i: usize, k: usize) -> f32 {
-        self.values[self.starts[i] + k]
+    fn tile<const R: usize>(self, i: usize, inner: usize) -> impl Iterator<Item = [f32; R]> {
+        side_by_side(std::array::from_fn(|r| &self.values[self.starts[i + r]..][..inner]), inner)
     }
 }
 
-impl<L: Left> Left for Transposed<L> {
+impl Left for Transposed<Strided<'_>> {
     #[inline(always)]
-    fn at(&self, i: usize, k: usize) -> f32 {
-        self.0.at(k, i)
+    fn tile<const R: usize>(self, i: usize, inner: usize) -> impl Iterator<Item = [f32; R]> {
+        let rows = self.0.values.chunks_exact(self.0.row).take(inner);
+        rows.map(move |row| *row[i..].first_chunk().expect("R columns"))
     }
+}
+
+impl Left for Transposed<Rows<'_>> {
+    #[inline(always)]
+    fn tile<const R: usize>(self, i: usize, inner: usize) -> impl Iterator<Item = [f32; R]> {
+        let rows = self.0.starts.iter().take(inner);
+        rows.map(move |start| *self.0.values[start + i..].first_chunk().expect("R columns"))
+    }
+}
+
+/// The first `inner` numbers of some rows, a column at a time.
+#[inline(always)]
+fn side_by_side<const R: usize>(rows: [&[f32]; R], inner: usize) -> impl Iterator<Item = [f32; R]> {
+    (0..inner).map(move |k| rows.map(|row| row[k]))
 }
 
 /// What becomes of a product.

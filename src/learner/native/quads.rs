@@ -12,16 +12,17 @@ const SAMPLES: usize = 2;
 
 /// [`multiply`](super::product::multiply).
 pub fn multiply<L: Left>(a: L, b: &[f32], c: &mut [f32], columns: usize, with: Store) {
+    let inner = b.len() / columns;
     for j in (0..columns).step_by(VECTORS * QUAD) {
         for (tile, c) in c.chunks_exact_mut(ROWS * columns).enumerate() {
             let mut sums = [[splat(0.0); VECTORS]; ROWS];
             if let Store::Biased(bias) | Store::Rectified(bias) = with {
                 sums = [std::array::from_fn(|v| load(&bias[j + v * QUAD..])); ROWS];
             }
-            for (k, b) in b.chunks_exact(columns).enumerate() {
+            for (b, xs) in b.chunks_exact(columns).zip(a.tile::<ROWS>(tile * ROWS, inner)) {
                 let b: [_; VECTORS] = std::array::from_fn(|v| load(&b[j + v * QUAD..]));
-                for (r, sums) in sums.iter_mut().enumerate() {
-                    let x = splat(a.at(tile * ROWS + r, k));
+                for (x, sums) in xs.into_iter().zip(&mut sums) {
+                    let x = splat(x);
                     for (sum, b) in sums.iter_mut().zip(b) {
                         *sum = mul_add(x, b, *sum);
                     }

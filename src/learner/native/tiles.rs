@@ -38,15 +38,15 @@ fn strip<L: Left, const R: usize, const V: usize>(
     j: usize,
     store: Store,
 ) {
+    let inner = b.len() / columns;
     for (tile, c) in c.chunks_exact_mut(R * columns).enumerate() {
         let mut sums = [[[0.0f32; LANES]; V]; R];
         if let Store::Biased(bias) | Store::Rectified(bias) = store {
             sums = [*vectors(bias, j); R];
         }
-        for (k, b) in b.chunks_exact(columns).enumerate() {
+        for (b, xs) in b.chunks_exact(columns).zip(a.tile::<R>(tile * R, inner)) {
             let b: [Lanes; V] = *vectors(b, j);
-            for (r, sums) in sums.iter_mut().enumerate() {
-                let x = a.at(tile * R + r, k);
+            for (x, sums) in xs.into_iter().zip(&mut sums) {
                 for (sum, b) in sums.iter_mut().zip(&b) {
                     for (sum, b) in sum.iter_mut().zip(b) {
                         *sum = mul_add(x, *b, *sum);
