@@ -6,9 +6,9 @@
 //! two caches.
 
 #[cfg(target_family = "wasm")]
-use super::quads;
+use super::quads::{self, Left};
 #[cfg(not(target_family = "wasm"))]
-use super::tiles;
+use super::tiles::{self, Left};
 use crate::model::LANES;
 use multiversion::multiversion;
 #[cfg(not(target_family = "wasm"))]
@@ -21,13 +21,6 @@ pub const ROWS: usize = 4;
 pub const QUAD: usize = 4;
 
 const _: () = assert!(QUAD * QUAD == LANES, "a quad of inputs of a quad of outputs is a vector");
-
-/// The left operand of a product.
-pub trait Left: Copy {
-    /// The numbers of `R` rows, from row `i` on, at each of the first `inner` inner indices: given out by slices
-    /// whose ends are known, so that none is checked on its way.
-    fn tile<const R: usize>(self, i: usize, inner: usize) -> impl Iterator<Item = [f32; R]>;
-}
 
 /// A matrix whose row `i` begins at `values[i * row]`.
 #[derive(Clone, Copy)]
@@ -51,42 +44,6 @@ pub struct Rows<'a> {
 #[derive(Clone, Copy)]
 pub struct Transposed<L>(pub L);
 
-impl Left for Strided<'_> {
-    #[inline(always)]
-    fn tile<const R: usize>(self, i: usize, inner: usize) -> impl Iterator<Item = [f32; R]> {
-        side_by_side(std::array::from_fn(|r| &self.values[(i + r) * self.row..][..inner]), inner)
-    }
-}
-
-impl Left for Rows<'_> {
-    #[inline(always)]
-    fn tile<const R: usize>(self, i: usize, inner: usize) -> impl Iterator<Item = [f32; R]> {
-        side_by_side(std::array::from_fn(|r| &self.values[self.starts[i + r]..][..inner]), inner)
-    }
-}
-
-impl Left for Transposed<Strided<'_>> {
-    #[inline(always)]
-    fn tile<const R: usize>(self, i: usize, inner: usize) -> impl Iterator<Item = [f32; R]> {
-        let rows = self.0.values.chunks_exact(self.0.row).take(inner);
-        rows.map(move |row| *row[i..].first_chunk().expect("R columns"))
-    }
-}
-
-impl Left for Transposed<Rows<'_>> {
-    #[inline(always)]
-    fn tile<const R: usize>(self, i: usize, inner: usize) -> impl Iterator<Item = [f32; R]> {
-        let rows = self.0.starts.iter().take(inner);
-        rows.map(move |start| *self.0.values[start + i..].first_chunk().expect("R columns"))
-    }
-}
-
-/// The first `inner` numbers of some rows, a column at a time.
-#[inline(always)]
-fn side_by_side<const R: usize>(rows: [&[f32]; R], inner: usize) -> impl Iterator<Item = [f32; R]> {
-    (0..inner).map(move |k| rows.map(|row| row[k]))
-}
-
 /// What becomes of a product.
 #[derive(Clone, Copy)]
 pub enum Store<'a> {
@@ -102,7 +59,7 @@ pub enum Store<'a> {
     Gated,
 }
 
-/// Multiplies `a`, `[rows, inner]`, by `b`, `[inner, columns]`, into `c`, `[rows, columns]`; `b` and
+/// Multiplies `a`, `[rows, inner]`, one of [`Strided`], [`Rows`] or [`Transposed`], by `b`, `[inner, columns]`, into `c`, `[rows, columns]`; `b` and
 /// `c` row-major and without gaps.
 ///
 /// `rows` must be a multiple of [`ROWS`] and `columns` of [`LANES`].

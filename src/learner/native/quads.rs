@@ -1,6 +1,6 @@
 //! The tiles of a product in WebAssembly's vectors, as many sums as its sixteen registers hold.
 
-use super::product::{Left, ROWS, Store};
+use super::product::{ROWS, Rows, Store, Strided, Transposed};
 use crate::math::quads::{QUAD, at_least, load, mul_add, splat, store};
 use crate::model::LANES;
 use std::arch::wasm32::{f32x4_add, f32x4_extract_lane, f32x4_gt, f32x4_mul, v128_and};
@@ -9,6 +9,49 @@ use std::arch::wasm32::{f32x4_add, f32x4_extract_lane, f32x4_gt, f32x4_mul, v128
 const VECTORS: usize = 2;
 /// Samples that [`narrow`] takes at a time.
 const SAMPLES: usize = 2;
+
+/// The left operand of a product, a column of a tile at a time.
+pub trait Left: Copy {
+    /// The numbers of `R` rows, from row `i` on, at each of the first `inner` inner indices: given out by slices
+    /// whose ends are known, so that none is checked on its way.
+    fn tile<const R: usize>(self, i: usize, inner: usize) -> impl Iterator<Item = [f32; R]>;
+}
+
+impl Left for Strided<'_> {
+    #[inline(always)]
+    fn tile<const R: usize>(self, i: usize, inner: usize) -> impl Iterator<Item = [f32; R]> {
+        side_by_side(std::array::from_fn(|r| &self.values[(i + r) * self.row..][..inner]), inner)
+    }
+}
+
+impl Left for Rows<'_> {
+    #[inline(always)]
+    fn tile<const R: usize>(self, i: usize, inner: usize) -> impl Iterator<Item = [f32; R]> {
+        side_by_side(std::array::from_fn(|r| &self.values[self.starts[i + r]..][..inner]), inner)
+    }
+}
+
+impl Left for Transposed<Strided<'_>> {
+    #[inline(always)]
+    fn tile<const R: usize>(self, i: usize, inner: usize) -> impl Iterator<Item = [f32; R]> {
+        let rows = self.0.values.chunks_exact(self.0.row).take(inner);
+        rows.map(move |row| *row[i..].first_chunk().expect("R columns"))
+    }
+}
+
+impl Left for Transposed<Rows<'_>> {
+    #[inline(always)]
+    fn tile<const R: usize>(self, i: usize, inner: usize) -> impl Iterator<Item = [f32; R]> {
+        let rows = self.0.starts.iter().take(inner);
+        rows.map(move |start| *self.0.values[start + i..].first_chunk().expect("R columns"))
+    }
+}
+
+/// The first `inner` numbers of some rows, a column at a time.
+#[inline(always)]
+fn side_by_side<const R: usize>(rows: [&[f32]; R], inner: usize) -> impl Iterator<Item = [f32; R]> {
+    (0..inner).map(move |k| rows.map(|row| row[k]))
+}
 
 /// [`multiply`](super::product::multiply).
 pub fn multiply<L: Left>(a: L, b: &[f32], c: &mut [f32], columns: usize, with: Store) {

@@ -1,8 +1,35 @@
 //! The tiles of a product as plain loops, which compilers turn into the vectors of a processor.
 
-use super::product::{Left, QUAD, ROWS, Store};
+use super::product::{QUAD, ROWS, Rows, Store, Strided, Transposed};
 use crate::math::{at_least, mul_add};
 use crate::model::{LANES, Lanes};
+
+/// The left operand of a product, number by number: as fast as slices where a processor multiplies by what lies in memory.
+pub trait Left: Copy {
+    /// The number in row `i` at the inner index `k`.
+    fn at(&self, i: usize, k: usize) -> f32;
+}
+
+impl Left for Strided<'_> {
+    #[inline(always)]
+    fn at(&self, i: usize, k: usize) -> f32 {
+        self.values[i * self.row + k]
+    }
+}
+
+impl Left for Rows<'_> {
+    #[inline(always)]
+    fn at(&self, i: usize, k: usize) -> f32 {
+        self.values[self.starts[i] + k]
+    }
+}
+
+impl<L: Left> Left for Transposed<L> {
+    #[inline(always)]
+    fn at(&self, i: usize, k: usize) -> f32 {
+        self.0.at(k, i)
+    }
+}
 
 /// Covers `c` with tiles of [`ROWS`] rows and up to `V` vectors, from left to right.
 #[inline(always)]
@@ -38,15 +65,15 @@ fn strip<L: Left, const R: usize, const V: usize>(
     j: usize,
     store: Store,
 ) {
-    let inner = b.len() / columns;
     for (tile, c) in c.chunks_exact_mut(R * columns).enumerate() {
         let mut sums = [[[0.0f32; LANES]; V]; R];
         if let Store::Biased(bias) | Store::Rectified(bias) = store {
             sums = [*vectors(bias, j); R];
         }
-        for (b, xs) in b.chunks_exact(columns).zip(a.tile::<R>(tile * R, inner)) {
+        for (k, b) in b.chunks_exact(columns).enumerate() {
             let b: [Lanes; V] = *vectors(b, j);
-            for (x, sums) in xs.into_iter().zip(&mut sums) {
+            for (r, sums) in sums.iter_mut().enumerate() {
+                let x = a.at(tile * R + r, k);
                 for (sum, b) in sums.iter_mut().zip(&b) {
                     for (sum, b) in sum.iter_mut().zip(b) {
                         *sum = mul_add(x, *b, *sum);
