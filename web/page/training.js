@@ -68,9 +68,9 @@ export class Training {
 
   hear(data, i) {
     if (!this.workers) return;
-    if (data.is === "record") {
+    if (data.is === "records") {
       if (this.state === "starting") this.become("running");
-      this.on.record(data.seed, data.record);
+      for (const record of data.records) this.on.record(data.seed, record);
     } else if (data.is === "policy") this.on.policy(data.seed, data.file, data.iteration);
     else if (data.is === "saved") this.on.saved(data.seed, data.saved);
     else if (data.is === "about") this.on.about(data.seed, data.about);

@@ -8,6 +8,8 @@ import { trainer } from "./trainer.js";
 
 /** Milliseconds between two policies of a seed that are sent. */
 const EVERY = 300;
+/** And between two times that records are sent: each stops the page, and the page stops who waits for its core. */
+const TELL = 100;
 /** And between two times that a run is saved, from which it could go on. */
 const SAVE_EVERY = 4000;
 /** And between two times that messages are let in. */
@@ -44,13 +46,13 @@ let turned = 0;
 async function start({ wanted, gpu, place, paused: waits }) {
   paused = waits;
   try {
-    const { default: init, Training, Saved, Place } = await trainer();
+    const { default: init, Training, Saved, Place } = await trainer("train");
     const { memory } = await init();
     const mine = () => place && new Place(place.memory, place.rank, place.size);
     for (const { seed, iterations, text, saved, games } of wanted) {
       const training = saved ? await Training.resume(restored(Saved, saved), gpu, games, mine()) : await Training.create(text, gpu, games, mine());
       if (!training) return close(); // the others are enough
-      runs.push({ seed, iterations, training, iteration: saved?.iteration ?? 0, sent: -Infinity, saved: -Infinity });
+      runs.push({ seed, iterations, training, iteration: saved?.iteration ?? 0, records: [], told: -Infinity, sent: -Infinity, saved: -Infinity });
       if (training.rank() > 0) continue;
       const about = JSON.parse(training.about());
       runs.at(-1).software = about.software;
@@ -83,12 +85,21 @@ async function follow() {
   }
 }
 
+/** Sends the records of a run that the page has not had yet. */
+function tell(run) {
+  if (run.records.length === 0) return;
+  postMessage({ is: "records", seed: run.seed, records: run.records });
+  run.records = [];
+  run.told = performance.now();
+}
+
 /** What a run can go on from, as plain data that the browser's storage keeps. */
 async function save(run) {
   run.training.next(SAVE);
   const saved = plain(await run.training.save());
   run.saved = performance.now();
   run.stored = run.iteration;
+  tell(run);
   postMessage({ is: "saved", seed: run.seed, saved });
 }
 
@@ -96,6 +107,7 @@ async function sendPolicy(run) {
   const file = await run.training.policy();
   run.sent = performance.now();
   run.known = run.iteration;
+  tell(run);
   postMessage({ is: "policy", seed: run.seed, iteration: run.iteration, file }, [file.buffer]);
 }
 
@@ -104,11 +116,13 @@ async function iterate(run) {
     run.training.next(ITERATE);
     const record = JSON.parse(await run.training.iterate());
     run.iteration = record.iteration;
-    postMessage({ is: "record", seed: run.seed, record });
+    run.records.push(record);
+    if (performance.now() - run.told > TELL) tell(run);
     if (performance.now() - run.sent > EVERY) await sendPolicy(run);
     if (run.iteration < run.iterations && performance.now() - run.saved > SAVE_EVERY) await save(run);
   } catch (error) {
     run.failed = true;
+    tell(run);
     postMessage({ is: "failed", seed: run.seed, iteration: run.iteration, why: String(error?.message ?? error) });
   }
 }

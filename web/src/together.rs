@@ -4,6 +4,17 @@ use grove::parallel::{Link, TIMEOUT, Team, TeamError};
 use js_sys::{Atomics, Int32Array, SharedArrayBuffer, Uint8Array};
 use wasm_bindgen::prelude::*;
 
+/// What cannot fail of `Atomics`: a call that may fail leaves garbage, and many looks are taken.
+#[wasm_bindgen]
+extern "C" {
+    #[wasm_bindgen(js_namespace = Atomics)]
+    fn load(words: &Int32Array, at: u32) -> i32;
+    #[wasm_bindgen(js_namespace = Atomics)]
+    fn store(words: &Int32Array, at: u32, value: i32) -> i32;
+    #[wasm_bindgen(js_namespace = Atomics)]
+    fn notify(words: &Int32Array, at: u32) -> u32;
+}
+
 /// Bytes in front of what a box holds: whether it is full, and room to keep what follows aligned.
 const HEAD: usize = 8;
 /// Looks at a box before its owner is put to sleep: waking up takes longer than most waits.
@@ -55,7 +66,7 @@ impl Place {
     /// Waits until a box is empty or full, as it should be; `other` is whom it waits for.
     fn wait(&self, slot: usize, state: i32, other: usize) -> Result<(), TeamError> {
         let at = slot as u32 / 4;
-        let is_so = || Atomics::load(&self.words, at).is_ok_and(|now| now == state);
+        let is_so = || load(&self.words, at) == state;
         if (0..LOOKS).any(|_| is_so()) {
             return Ok(());
         }
@@ -75,9 +86,8 @@ impl Place {
     /// Says that a box is empty or full now.
     fn set(&self, slot: usize, state: i32) {
         let at = slot as u32 / 4;
-        let told =
-            Atomics::store(&self.words, at, state).and_then(|_| Atomics::notify(&self.words, at));
-        told.expect("the box is within the memory");
+        store(&self.words, at, state);
+        notify(&self.words, at);
     }
 
     /// The bytes of a box.
