@@ -12,6 +12,6 @@ source ../../web/tools.sh
 node_packages
 
 cargo build --release --target wasm32-unknown-unknown -p grove-web-tests
-"$bindgen" --target web --no-typescript --out-dir "$built/web" \
+"$(bindgen .)" --target web --no-typescript --out-dir "$built/web" \
     "$built/grove_web_tests.wasm"
 node run.mjs "$built/web" "$@"

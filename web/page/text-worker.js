@@ -29,7 +29,7 @@ async function start({ text, file, kept, paused: waits, question: put }) {
   paused = waits;
   question = put;
   try {
-    const { default: init, TextTraining, Saved } = await trainer();
+    const { default: init, TextTraining, Saved } = await trainer("text");
     await init();
     if (kept) training = TextTraining.resume(restored(Saved, kept));
     else training = file ? TextTraining.from_file(file, text) : new TextTraining(text);

@@ -1,4 +1,4 @@
-// The module that trains, in the form that this browser runs fastest.
+// The modules that train, in the form that this browser runs fastest.
 
 /**
  * A module whose one function multiplies four numbers with four others and adds four more in one instruction. That is
@@ -11,5 +11,5 @@ const RELAXED = Uint8Array.of(
   0x0a, 0x0d, 0x01, 0x0b, 0x00, 0x20, 0x00, 0x20, 0x01, 0x20, 0x02, 0xfd, 0x85, 0x02, 0x0b, // f32x4.relaxed_madd
 );
 
-/** Its exports; the glue's default one fetches and starts it. */
-export const trainer = () => import(WebAssembly.validate(RELAXED) ? "./train-relaxed.js" : "./train.js");
+/** The exports of the module of this name, "train" for games or "text"; the glue's default one fetches and starts it. */
+export const trainer = (name) => import(`./${name}${WebAssembly.validate(RELAXED) ? "-relaxed" : ""}.js`);

@@ -176,7 +176,6 @@ pub fn builtin() -> Vec<Box<dyn Entry>> {
 /// Starts a page: what [`page!`](crate::page) calls. A game takes the place of one before it that has its
 /// name.
 pub fn open(games: Vec<Box<dyn Entry>>) {
-    std::panic::set_hook(Box::new(|panic| crate::console_error(&panic.to_string())));
     let mut kept: Vec<Box<dyn Entry>> = Vec::new();
     for game in games {
         kept.retain(|other| other.name() != game.name());

@@ -13,8 +13,6 @@ mod screen;
 #[cfg(any(clippy, not(feature = "train")))]
 mod shown;
 #[cfg(feature = "train")]
-mod text;
-#[cfg(feature = "train")]
 mod together;
 #[cfg(feature = "train")]
 mod train;
@@ -26,26 +24,8 @@ mod watch;
 #[doc(hidden)]
 pub use wasm_bindgen;
 
+use grove_web_base as _; // which begins the module
 use wasm_bindgen::prelude::*;
-
-#[wasm_bindgen]
-extern "C" {
-    #[wasm_bindgen(js_namespace = console, js_name = error)]
-    fn console_error(message: &str);
-}
-
-unsafe extern "C" {
-    /// The linker's: calls all that libraries do before anything else, here some thousand functions.
-    fn __wasm_call_ctors();
-}
-
-/// Begins the module. Where nobody calls the libraries' beginnings, the linker has them called anew by each function
-/// that JavaScript calls, and JavaScript calls one whenever an object is handed over.
-#[wasm_bindgen(start)]
-fn begin() {
-    // SAFETY: the linker makes this function, and nobody else calls it.
-    unsafe { __wasm_call_ctors() }
-}
 
 /// The version of Grove.
 #[wasm_bindgen]

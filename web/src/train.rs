@@ -4,7 +4,7 @@ use crate::games::{self, Known, Playable};
 use crate::together::Place;
 use crate::wall::{Open, Wall};
 use burn::tensor::Device;
-use grove::checkpoint::{Checkpoint, Section};
+use grove::checkpoint::Checkpoint;
 use grove::config::{ConfigError, IMITATION, TrainConfig, overlay};
 use grove::data::{Cut, Pieces, Steps, read_games};
 use grove::device::{self, DeviceInfo};
@@ -15,6 +15,7 @@ use grove::rng::Stream;
 use grove::trainer::{
     Demonstrations, TrainError, Trainer, config_toml, new_settings, saved_config, saved_game_name,
 };
+use grove_web_base::Saved;
 use serde::Serialize;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -349,43 +350,5 @@ impl Training {
             version: env!("CARGO_PKG_VERSION"),
         };
         Ok(serde_json::to_string(&about)?)
-    }
-}
-
-/// A run as the sections of a checkpoint, which a browser's storage keeps as they are.
-#[wasm_bindgen]
-pub struct Saved(pub(crate) Checkpoint);
-
-#[wasm_bindgen]
-impl Saved {
-    /// With no section yet.
-    #[wasm_bindgen(constructor)]
-    pub fn new(iteration: u32) -> Saved {
-        Saved(Checkpoint { iteration: iteration.into(), sections: Vec::new() })
-    }
-
-    /// With one section more.
-    pub fn put(&mut self, name: String, version: u32, bytes: Vec<u8>) {
-        self.0.sections.push(Section { name, version, bytes });
-    }
-
-    /// Iterations done.
-    pub fn iteration(&self) -> u32 {
-        self.0.iteration as u32
-    }
-
-    /// The names of the sections.
-    pub fn names(&self) -> Vec<String> {
-        self.0.sections.iter().map(|section| section.name.clone()).collect()
-    }
-
-    /// The version of a section.
-    pub fn version(&self, i: usize) -> u32 {
-        self.0.sections[i].version
-    }
-
-    /// The bytes of a section.
-    pub fn bytes(&self, i: usize) -> Vec<u8> {
-        self.0.sections[i].bytes.clone()
     }
 }

@@ -279,8 +279,8 @@ export default [
     async run(visit) {
       visit.site.instead['trainer.js'] = `
         import { trainer as real } from './trainer.js?real';
-        export async function trainer() {
-          const { default: init, Training: Real, Place, Saved } = await real();
+        export async function trainer(name) {
+          const { default: init, Training: Real, Place, Saved } = await real(name);
           class Training {
             static async create(...all) {
               const made = await Real.create(...all);

@@ -1,6 +1,5 @@
 //! A language model in training, in a worker.
 
-use crate::train::Saved;
 use grove::config::{ConfigError, overlay};
 use grove::model::language::LanguageModel;
 use grove::model::saved::{Header, read_header, read_params, write_params};
@@ -10,6 +9,7 @@ use grove::trainer::language::{
     CompletionRecord, Health, LanguageConfig, LanguageRecord, LanguageTrainer, TINY,
     language_settings, load_language_settings, saved_language_settings,
 };
+use grove_web_base::Saved;
 use serde::Serialize;
 use toml::{Table, Value};
 use wasm_bindgen::prelude::*;
