@@ -222,7 +222,7 @@ class Chart {
     context.fillText("iteration", width - 1, height - 4);
     const free = width - context.measureText("iteration").width - 8;
     context.textAlign = "center";
-    for (const x of ticks(this.first, end, Math.max(2, width / 90)).found) {
+    for (const x of ticks(this.first, end, Math.max(3, width / 90)).found) {
       const half = context.measureText(`${x}`).width / 2;
       if (Number.isInteger(x) && this.x(x) + half < free) context.fillText(`${x}`, this.x(x), height - 4);
     }

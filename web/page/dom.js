@@ -14,8 +14,8 @@ export function write(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** A number with so many digits, with a true minus. */
-export const fixed = (x, digits = 2) => (Number.isFinite(x) ? x.toFixed(digits).replace("-", "−") : "–");
+/** A number with so many digits, with a true minus; what is rounded to zero has none. */
+export const fixed = (x, digits = 2) => (Number.isFinite(x) ? x.toFixed(digits).replace(/^-(?=0\.?0*$)/, "").replace("-", "−") : "–");
 
 /** A score: whole if it is. */
 export const score = (x) => fixed(x, Number.isInteger(x) ? 0 : 2);
