@@ -26,7 +26,10 @@ export default [
     name: 'beside the games a language model learns to sort, and one sees how',
     only: false,
     async run(visit) {
-      const page = await visit.open();
+      const context = await visit.context();
+      const asked = new Set();
+      context.on('request', (request) => asked.add(/(\w+)[\w-]*_bg\.wasm$/.exec(request.url())?.[1]));
+      const page = await visit.open({ context });
       await page.locator('#game input[value=sort]').check({ force: true });
       ok(await page.locator('#stage').isHidden(), 'the game stays');
       ok(page.url().includes('game=sort'), 'the link does not say it');
@@ -36,6 +39,7 @@ export default [
       await page.click('#text-start');
       await made(page).first().waitFor({ timeout: 20_000 });
       const first = (Date.now() - start) / 1000;
+      ok(asked.has('text') && !asked.has('train'), `it asked for the modules ${[...asked].filter(Boolean)}`);
       await until(page, '#text-state', /^Imitating solutions: iteration \d+ of \d+/);
       await visit.shot(page, 'text-imitating');
       await until(page, '#text-state', /^Learning by rewards: .* tokens a second, .* left/, 60);

@@ -95,7 +95,8 @@ export default [
   {
     name: 'training pauses, goes on and is reset',
     async run(visit) {
-      const page = await visit.open({ hash: small(visit).replace('iterations=12', 'iterations=500') });
+      // So many that it is not over before it has been seen to go on.
+      const page = await visit.open({ hash: small(visit).replace('iterations=12', `iterations=${visit.gpu ? 500 : 10_000}`) });
       await page.click('#start');
       await until(page, '#state', /^Training catch: iteration ([2-9]|\d\d)/, 60);
       await page.click('#pause');
@@ -121,7 +122,7 @@ export default [
   {
     name: 'a reload in mid-training goes on, to the byte as without it, and leaving warns',
     async run(visit) {
-      const hash = small(visit).replace('iterations=12', `iterations=${visit.gpu ? 30 : 400}&seeds=2`);
+      const hash = small(visit).replace('iterations=12', `iterations=${visit.gpu ? 30 : 1000}&seeds=2`);
       const files = async (page) => {
         await until(page, '#state', /^Finished catch: iteration \d+/, 200);
         const all = [];
