@@ -59,8 +59,8 @@ pub enum Store<'a> {
     Gated,
 }
 
-/// Multiplies `a`, `[rows, inner]`, one of [`Strided`], [`Rows`] or [`Transposed`], by `b`, `[inner, columns]`, into `c`, `[rows, columns]`; `b` and
-/// `c` row-major and without gaps.
+/// Multiplies `a`, `[rows, inner]`, by `b`, `[inner, columns]`, into `c`, `[rows, columns]`; `a` is [`Strided`],
+/// [`Rows`] or [`Transposed`], `b` and `c` are row-major and without gaps.
 ///
 /// `rows` must be a multiple of [`ROWS`] and `columns` of [`LANES`].
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]

@@ -4,7 +4,7 @@ use super::product::{QUAD, ROWS, Rows, Store, Strided, Transposed};
 use crate::math::{at_least, mul_add};
 use crate::model::{LANES, Lanes};
 
-/// The left operand of a product, number by number: as fast as slices where a processor multiplies by what lies in memory.
+/// The left operand of a product, number by number: a processor can multiply by one that lies in memory.
 pub trait Left: Copy {
     /// The number in row `i` at the inner index `k`.
     fn at(&self, i: usize, k: usize) -> f32;
