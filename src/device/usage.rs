@@ -120,13 +120,15 @@ mod tests {
     fn a_thread_at_work_is_a_share_of_the_cores() {
         let device = Device::flex();
         load(&device);
-        let started = Instant::now();
         let mut x = 0u64;
-        while started.elapsed().as_secs_f64() < 1.5 * SPAN {
-            x = std::hint::black_box(x.wrapping_mul(31).wrapping_add(7));
+        let mut load = load(&device);
+        // The system counts in ticks of its own, so the work goes on until it has counted one.
+        while load.is_none_or(|load| load == 0.0) {
+            (0..1_000_000)
+                .for_each(|_| x = std::hint::black_box(x.wrapping_mul(31).wrapping_add(7)));
+            load = super::load(&device);
         }
-        let load = load(&device).unwrap();
-        assert!(load > 0.0 && load <= 1.0, "{load}");
+        assert!(load.is_some_and(|load| load <= 1.0), "{load:?}");
         assert!(room().unwrap() > 0);
     }
 }

@@ -4,7 +4,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 /// Why a process did not answer.
@@ -29,6 +29,8 @@ pub struct Process {
     lines: Receiver<Vec<u8>>,
     /// The last line of its standard error.
     complaint: Arc<Mutex<String>>,
+    /// The thread that reads its standard error.
+    listener: JoinHandle<()>,
     next_id: u64,
     /// Whether it was asked something and has not answered.
     busy: bool,
@@ -49,8 +51,9 @@ impl Process {
         let heard = Arc::clone(&complaint);
         thread::spawn(move || write_all(stdin, &to_write));
         thread::spawn(move || read_lines(stdout, &read));
-        thread::spawn(move || keep_last_line(stderr, &heard));
-        Ok(Self { child, requests: Some(requests), lines, complaint, next_id: 1, busy: false })
+        let listener = thread::spawn(move || keep_last_line(stderr, &heard));
+        let requests = Some(requests);
+        Ok(Self { child, requests, lines, complaint, listener, next_id: 1, busy: false })
     }
 
     /// Asks under a new number, and waits for the answer. `read` says of a line whether it is that: what is in
@@ -100,7 +103,10 @@ impl Process {
     fn end(&mut self) -> String {
         let status = self.wait(PATIENCE);
         // Its last words may still be on their way.
-        thread::sleep(Duration::from_millis(20));
+        let deadline = Instant::now() + PATIENCE;
+        while !self.listener.is_finished() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(2));
+        }
         let complaint = self.complaint.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let status = status.unwrap_or_else(|| "no more output".to_string());
         match complaint.is_empty() {

@@ -153,7 +153,8 @@ mod tests {
         assert!(!stream.reads_all() && stream.all().is_none());
         let mut stream = Stream::new(pieces.clone(), batches).reading_all();
         assert!(stream.reads_all());
-        let all = (0..1000).find_map(|_| {
+        // The number of looks ends a hang and decides nothing else.
+        let all = (0..60_000).find_map(|_| {
             thread::sleep(Duration::from_millis(10));
             stream.all()
         });

@@ -1,14 +1,12 @@
 //! A program that serves, and a browser that says exactly what it is told to say.
 
+use crate::support::{HANG, wait_for};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
-
-/// How long anything may take.
-pub const LONG: Duration = Duration::from_secs(60);
+use std::time::Instant;
 
 /// A running `grove` that serves.
 pub struct Served {
@@ -40,7 +38,7 @@ impl Served {
 
     /// Waits for a line on stderr.
     pub fn says(&mut self, words: &str) -> String {
-        let until = Instant::now() + LONG;
+        let until = Instant::now() + HANG;
         let mut all = String::new();
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -66,7 +64,7 @@ impl Served {
 
     pub fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(LONG)).unwrap();
+        stream.set_read_timeout(Some(HANG)).unwrap();
         stream
     }
 
@@ -93,14 +91,12 @@ impl Served {
     pub fn interrupt(&mut self) -> ExitStatus {
         let id = self.child.id().to_string();
         assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
-        let until = Instant::now() + LONG;
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status;
-            }
-            assert!(Instant::now() < until, "it does not end");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let mut status = None;
+        wait_for("the end of the program", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
     }
 }
 

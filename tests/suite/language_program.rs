@@ -1,6 +1,6 @@
 //! The program with language models: tasks of one's own, fitting, interruptions, and what it says to bad input.
 
-use crate::support::{adapter, grove, json, kind, refusal, stderr};
+use crate::support::{adapter, grove, interrupted_run, json, kind, refusal, stderr};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -165,7 +165,6 @@ fn texts_are_fitted_and_rewards_go_on_from_there() {
 #[cfg(unix)]
 #[test]
 fn interrupted_and_resumed_equals_uninterrupted_for_texts_too() {
-    use std::process::{Command, Stdio};
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     sums(folder, "solution");
@@ -175,28 +174,12 @@ fn interrupted_and_resumed_equals_uninterrupted_for_texts_too() {
     for (start, settings) in [(&fit[..], &[][..]), (&train[..], &sort[..])] {
         let [whole, broken] = ["whole", "broken"].map(|run| format!("{run}-{}", start[0]));
         json(folder, &words(&[start, &[whole.as_str()]].concat(), settings));
-        let mut child = Command::new(env!("CARGO_BIN_EXE_grove"))
-            .args(words(&[start, &[broken.as_str()]].concat(), settings))
-            .current_dir(folder)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        let metrics = folder.join(&broken).join("metrics.jsonl");
-        let lines = || fs::read_to_string(&metrics).map_or(0, |text| text.lines().count());
-        let started = std::time::Instant::now();
-        while lines() < 5 {
-            assert!(started.elapsed().as_secs() < 60, "no metrics are written");
-            std::thread::sleep(std::time::Duration::from_millis(2));
-        }
-        Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-        assert!(child.wait().unwrap().success(), "Ctrl-C exits with 0");
-        // It may have been over already on a slow day; then there is nothing to go on with.
-        let all = start[start.len() - 2].parse().unwrap();
-        if lines() < all {
-            json(folder, &["train", "--resume", "--run-dir", &broken, "--json"]);
-        }
-        assert_eq!(lines(), all);
+        let all: usize = start[start.len() - 2].parse().unwrap();
+        let arguments = words(&[start, &[broken.as_str()]].concat(), settings);
+        interrupted_run(folder, &arguments, &broken, 5, all);
+        json(folder, &["train", "--resume", "--run-dir", &broken, "--json"]);
+        let metrics = fs::read_to_string(folder.join(&broken).join("metrics.jsonl")).unwrap();
+        assert_eq!(metrics.lines().count(), all);
         assert_same(&folder.join(whole), &folder.join(broken));
     }
 }

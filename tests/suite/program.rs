@@ -1,8 +1,9 @@
 //! The program as its user meets it: runs, results, interruptions, damage.
 
-use crate::support::{adapter, assert_same_files, grove, json, stderr, stdout, train, tree};
+use crate::support::{
+    adapter, assert_same_files, grove, interrupted_run, json, stderr, stdout, train, tree,
+};
 use std::fs;
-use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 #[test]
@@ -80,29 +81,12 @@ fn interrupted_and_resumed_equals_uninterrupted() {
     let more = ["--iterations", "150", "--set", "kl_coef=0.01", "--set", "save_every=40"];
     json(folder, &train("catch", "whole", &more));
 
-    let mut child = Command::new(env!("CARGO_BIN_EXE_grove"))
-        .args(train("catch", "broken", &more))
-        .current_dir(folder)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let metrics = folder.join("broken/metrics.jsonl");
-    let lines = || fs::read_to_string(&metrics).map_or(0, |text| text.lines().count());
-    let started = std::time::Instant::now();
-    while lines() < 7 {
-        assert!(started.elapsed().as_secs() < 60, "no metrics are written");
-        assert!(child.try_wait().unwrap().is_none(), "it ended before it was interrupted");
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
-    assert!(kill.success());
-    let output = child.wait_with_output().unwrap();
-    assert!(output.status.success(), "Ctrl-C exits with 0");
-    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let report = interrupted_run(folder, &train("catch", "broken", &more), "broken", 7, 150);
     assert_eq!(report["interrupted"], true);
     let stopped_at = report["iteration"].as_u64().unwrap();
     assert!((7..150).contains(&stopped_at));
+    let metrics = folder.join("broken/metrics.jsonl");
+    let lines = || fs::read_to_string(&metrics).map_or(0, |text| text.lines().count());
 
     let resume = ["train", "--resume", "--run-dir", "broken", "--device", "cpu", "--json"];
     let report = json(folder, &resume);

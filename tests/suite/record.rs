@@ -1,6 +1,6 @@
 //! `grove record`: what it writes, and what it refuses.
 
-use crate::support::{adapter, grove, json, refusal, stderr, stdout, train};
+use crate::support::{adapter, grove, json, refusal, stderr, stdout, train, wait_for};
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -184,11 +184,7 @@ fn ctrl_c_leaves_the_file_that_was_there() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let started = std::time::Instant::now();
-    while files(folder).len() < 2 {
-        assert!(started.elapsed().as_secs() < 60, "nothing is written");
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    wait_for("a file under way", || files(folder).len() > 1);
     let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     assert!(kill.success());
     let output = child.wait_with_output().unwrap();

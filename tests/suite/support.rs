@@ -5,7 +5,20 @@ use burn::tensor::Device;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// Upper limit of every wait in the tests. It ends a hang and decides nothing else, so that a busy machine fails no test.
+pub const HANG: Duration = Duration::from_secs(600);
+
+/// Waits until a state is reached; `what` names it.
+pub fn wait_for(what: &str, mut reached: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !reached() {
+        assert!(started.elapsed() < HANG, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
 
 /// The kind of device that tests take: `wgpu`, or what `GROVE_TEST_DEVICE` names.
 pub fn kind() -> String {
@@ -135,4 +148,39 @@ fn a_test_that_wants_an_adapter_says_aloud_that_there_is_none() {
     let told = stderr(&without);
     assert!(told.contains(&format!("no imaginary adapter: {test} did nothing")), "{told}");
     assert!(!run("1").status.success());
+}
+
+/// Starts a run, sends it Ctrl-C once it has told of `iterations`, and gives its report. A run that has done all its
+/// `total` iterations by then, on a busy machine, is started again.
+#[cfg(unix)]
+pub fn interrupted_run(
+    folder: &Path,
+    arguments: &[&str],
+    dir: &str,
+    iterations: usize,
+    total: usize,
+) -> serde_json::Value {
+    let metrics = folder.join(dir).join("metrics.jsonl");
+    let lines = || fs::read_to_string(&metrics).map_or(0, |text| text.lines().count());
+    let mut report = serde_json::Value::Null;
+    wait_for("a run that is interrupted before its end", || {
+        let _ = fs::remove_dir_all(folder.join(dir));
+        let child = Command::new(env!("CARGO_BIN_EXE_grove"))
+            .args(arguments)
+            .current_dir(folder)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        wait_for("the first iterations", || lines() >= iterations);
+        Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+        let output = child.wait_with_output().unwrap();
+        let done = lines();
+        if done < total {
+            assert!(output.status.success(), "Ctrl-C exits with 0");
+            report = serde_json::from_slice(&output.stdout).unwrap();
+        }
+        done < total
+    });
+    report
 }

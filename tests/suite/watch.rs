@@ -1,7 +1,7 @@
 //! What the server of the live page gives, to whom, and what it keeps to itself.
 
-use crate::browser::{Answer, LONG, Served};
-use crate::support::{grove, json, refusal, stderr, train};
+use crate::browser::{Answer, Served};
+use crate::support::{grove, json, refusal, stderr, train, wait_for};
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -331,11 +331,7 @@ fn open_hands_the_address_to_the_browser() {
     let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_grove"));
     command.args(["watch", "run", "--port", "0", "--open"]).current_dir(folder).env("PATH", path);
     let server = Served::spawn(&mut command);
-    let started = std::time::Instant::now();
     let opened = || fs::read_to_string(folder.join("opened")).unwrap_or_default();
-    while !opened().ends_with('\n') {
-        assert!(started.elapsed() < LONG, "no browser is started");
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    wait_for("a browser that opens the page", || opened().ends_with('\n'));
     assert_eq!(opened().trim(), format!("http://{}/", server.address));
 }

@@ -1,11 +1,11 @@
 //! The server of the live page in time: runs that grow, clients that come, go and dawdle, the end.
 
-use crate::browser::{Answer, Event, Events, LONG, Served};
-use crate::support::{json, train};
+use crate::browser::{Answer, Event, Events, Served};
+use crate::support::{json, train, wait_for};
 use std::fs::{self, OpenOptions};
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
 
 fn folder_with_run(iterations: &str) -> TempDir {
@@ -146,7 +146,6 @@ fn too_many_clients_are_told_so_and_vanished_ones_make_room() {
     // More than are told so are let go without a word, and do no harm.
     let waiting: Vec<_> = (0..30).map(|_| server.connect()).collect();
     drop((clients, waiting));
-    let started = Instant::now();
     let status = || {
         let mut stream = server.connect();
         let head =
@@ -154,10 +153,7 @@ fn too_many_clients_are_told_so_and_vanished_ones_make_room() {
         stream.write_all(head.as_bytes()).ok()?;
         Some(Answer::read(stream)?.status)
     };
-    while status() != Some(200) {
-        assert!(started.elapsed() < LONG, "their places stay taken");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    wait_for("a place that became free", || status() == Some(200));
 }
 
 #[test]
@@ -170,12 +166,12 @@ fn a_client_that_never_ends_its_request_is_let_go() {
     let mut idle = server.connect();
     idle.write_all(format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", server.address).as_bytes())
         .unwrap();
-    let started = Instant::now();
     for client in [&mut silent, &mut slow, &mut idle] {
-        let mut all = Vec::new();
-        let _ = client.read_to_end(&mut all);
+        // The server ends the connection, one way or the other; to wait in vain is a failure.
+        if let Err(error) = client.read_to_end(&mut Vec::new()) {
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        }
     }
-    assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
 }
 
 /// Bytes of a process that are in memory.
@@ -276,31 +272,4 @@ fn ctrl_c_while_training_saves_and_ends_the_page_too() {
     assert_eq!(server.interrupt().code(), Some(0));
     server.says("Interrupted and saved");
     assert!(std::net::TcpStream::connect(&server.address).is_err());
-}
-
-/// Milliseconds that the processor spent on the threads of a process with such a name.
-#[cfg(target_os = "linux")]
-fn spent(id: u32, name: &str) -> f64 {
-    let threads = fs::read_dir(format!("/proc/{id}/task")).unwrap().map(|t| t.unwrap().path());
-    let read = |thread: &Path, file: &str| fs::read_to_string(thread.join(file)).unwrap();
-    let ours: Vec<_> = threads.filter(|thread| read(thread, "comm").starts_with(name)).collect();
-    assert!(!ours.is_empty(), "there are no threads `{name}`");
-    let of = |stat: String| stat.split(' ').next().unwrap().parse::<f64>().unwrap();
-    ours.iter().map(|thread| of(read(thread, "schedstat")) / 1e6).sum()
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn the_page_takes_less_than_a_hundredth_of_a_processor_from_training() {
-    let folder = TempDir::new().unwrap();
-    let arguments = ["train", "fruit", "--device", "cpu", "--iterations", "100000", "--watch"];
-    let server = Served::start(folder.path(), &[arguments.as_slice(), &["--port", "0"]].concat());
-    let mut clients: Vec<Events> = (0..2).map(|_| server.events(None)).collect();
-    let started = Instant::now();
-    while started.elapsed() < Duration::from_secs(4) {
-        clients.iter_mut().for_each(|client| _ = client.iteration());
-    }
-    let (elapsed, spent) = (started.elapsed(), spent(server.child.id(), "watch-"));
-    let share = spent / 1e3 / elapsed.as_secs_f64();
-    assert!(share < 0.01, "{spent} ms in {elapsed:?}");
 }

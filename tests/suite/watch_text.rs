@@ -1,7 +1,7 @@
 //! The live page of a language run: what is told of it, and its completions piece by piece.
 
 use crate::browser::Served;
-use crate::support::json;
+use crate::support::{json, wait_for};
 use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
@@ -65,13 +65,11 @@ fn a_language_run_is_described_and_its_completions_come_in_pieces() {
 
     // It grows, and the new lines are there.
     fs::write(&path, text.clone() + lines[0].replace(":2,", ":9,").as_str()).unwrap();
-    let newest = loop {
-        let newest = server.get("/run/completions.jsonl?iteration=9").text();
-        if !newest.is_empty() {
-            break newest;
-        }
-        std::thread::sleep(std::time::Duration::from_millis(50));
-    };
+    let mut newest = String::new();
+    wait_for("the new completions", || {
+        newest = server.get("/run/completions.jsonl?iteration=9").text();
+        !newest.is_empty()
+    });
     assert_eq!(newest, lines[0].replace(":2,", ":9,"));
 }
 

@@ -67,7 +67,8 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(1);
 
-    #[tokio::test]
+    // The clock is the runtime's own, and goes on where nothing else does.
+    #[tokio::test(start_paused = true)]
     async fn a_slow_reader_is_waited_for_and_one_that_takes_nothing_is_not() {
         let (stream, mut reader) = duplex(1);
         let mut stream = Patient::new(stream, LIMIT);
