@@ -4,14 +4,22 @@
 # build.sh --crate DIR makes a page of the games of another crate into DIR/dist: a cdylib that calls
 # `grove_web::page!` (examples/own_page is one). Trained policies in DIR/policies, GAME.safetensors, come with it.
 #
+# build.sh --relaxed adds the modules with relaxed SIMD, which train a quarter to a third faster where a browser has it and
+# take twice as long to build: for a page that is published. Without them the page takes the modules for all browsers.
+#
+# A module is built once from the same content: its files are kept in page-cache beside cargo's, named by a hash of
+# all that it is made from.
+#
 # Needs rustup's toolchain with wasm32-unknown-unknown and Node 20 or newer; the rest is installed where
 # it is missing.
 set -euo pipefail
 crate=
+relaxed=
 while [ $# -gt 0 ]; do
     case $1 in
         --crate) crate=$(cd "${2:?--crate takes a folder}" && pwd); shift 2 ;;
-        *) echo "usage: web/build.sh [--crate DIR]" >&2; exit 2 ;;
+        --relaxed) relaxed=1; shift ;;
+        *) echo "usage: web/build.sh [--crate DIR] [--relaxed]" >&2; exit 2 ;;
     esac
 done
 cd "$(dirname "$0")"
@@ -53,19 +61,56 @@ new="$out/dist"
 rm -rf "$new"
 mkdir -p "$new/run" "$new/policies"
 
-# module CRATE NAME LIMIT LEVEL OPTIMISATION [OPTIONS...]: the crate, as a module of this name, its own code and
-# Grove's compiled at this level.
-module() {
-    local crate=$1 name=$2 limit=$3 level=$4 optimisation=$5 own built size package
-    shift 5
+# All that a module is made from, as one hash. The program's own files are no part of a module.
+sources() {
+    (
+        cd ..
+        rustc -vV
+        echo "${RUSTFLAGS:-}"
+        find Cargo.toml Cargo.lock build.rs .cargo src shaders assets web/Cargo.toml web/src web/base web/module web/text \
+            web/build.sh web/profile.toml web/tools.sh web/package-lock.json -type f \
+            ! -path 'src/program/*' ! -path 'assets/policies/*' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
+    ) | sha256sum | cut -c1-16
+}
+
+# made CRATE NAME LEVEL OPTIMISATION [OPTIONS...]: builds the crate as a module of this name into $out/NAME, its own code
+# and Grove's compiled at this level.
+made() {
+    local crate=$1 name=$2 level=$3 optimisation=$4 own built package
+    shift 4
     own=$(sed -n 's/^name = "\(.*\)"$/\1/p' "$crate/Cargo.toml" | head -1)
     for package in grove-rl grove-web grove-web-base "$own"; do
         set -- "$@" --config "profile.page.package.$package.opt-level=$level"
     done
     built=$(cd "$crate" && cargo build --lib --profile page --target "$target" "${options[@]}" \
         --message-format json-render-diagnostics "$@" | node "$here/built.mjs" "$crate")
-    "$(bindgen "$crate")" --target web --no-typescript --remove-name-section --out-name "$name" --out-dir "$new" "$built"
-    node_modules/.bin/wasm-opt "$optimisation" "$new/${name}_bg.wasm" -o "$new/${name}_bg.wasm"
+    rm -rf "${out:?}/$name"
+    "$(bindgen "$crate")" --target web --no-typescript --remove-name-section --out-name "$name" --out-dir "$out/$name" "$built"
+    node_modules/.bin/wasm-opt "$optimisation" "$out/$name/${name}_bg.wasm" -o "$out/$name/${name}_bg.wasm"
+}
+
+# module CRATE NAME LIMIT [...]: puts the module into the page, from the cache if it was built from the same content.
+module() {
+    local crate=$1 name=$2 limit=$3 kept size
+    shift 3
+    kept=$cache/$name-$key
+    case $crate in
+        "$here"/*)
+            if ! [ -d "$kept" ]; then
+                made "$crate" "$name" "$@"
+                rm -rf "$cache/$name"-[0-9a-f]* "$cache/new"
+                mkdir -p "$cache"
+                mv "$out/$name" "$cache/new"
+                mv "$cache/new" "$kept"
+            fi
+            ;;
+        *)
+            # Nobody but cargo knows what another crate is made from.
+            made "$crate" "$name" "$@"
+            kept=$out/$name
+            ;;
+    esac
+    cp -r "$kept/." "$new"
     size=$(gzip -9 <"$new/${name}_bg.wasm" | wc -c)
     echo "${name}_bg.wasm: $(stat -c %s "$new/${name}_bg.wasm") bytes, $size gzipped"
     if [ "$dist" = "$here/dist" ] && [ "$size" -gt "$limit" ]; then
@@ -74,14 +119,17 @@ module() {
     fi
 }
 
-# What shows is as small as it can be; what trains is as fast as it can be, where that matters: for every browser,
-# and for those that multiply and add in one instruction.
-relaxed=(--config "target.$target.rustflags=['-C', 'target-feature=+relaxed-simd']")
+cache=$CARGO_TARGET_DIR/page-cache
+key=$(sources)
+# The module that shows is as small as it can be; those that train are as fast as they can be, where that matters.
 module "$crate" watch "$watch_limit" '"z"' -Oz --config 'profile.page.opt-level="z"'
 module "$crate" train "$train_limit" 3 -O3 --features grove-web/train
-module "$crate" train-relaxed "$train_limit" 3 -O3 --features grove-web/train "${relaxed[@]}"
 module "$here/text" text "$text_limit" 3 -O3
-module "$here/text" text-relaxed "$text_limit" 3 -O3 "${relaxed[@]}"
+if [ -n "$relaxed" ]; then
+    flags=(--config "target.$target.rustflags=['-C', 'target-feature=+relaxed-simd']")
+    module "$crate" train-relaxed "$train_limit" 3 -O3 --features grove-web/train "${flags[@]}"
+    module "$here/text" text-relaxed "$text_limit" 3 -O3 "${flags[@]}"
+fi
 
 cp page/* "$new"
 for policy in "$policies"/*.safetensors; do

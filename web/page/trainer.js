@@ -1,5 +1,7 @@
 // The modules that train, in the form that this browser runs fastest.
 
+import { relaxed } from "./ready.js";
+
 /**
  * A module whose one function multiplies four numbers with four others and adds four more in one instruction. That is
  * "relaxed" since it rounds once where a processor can do that, and twice elsewhere.
@@ -12,4 +14,4 @@ const RELAXED = Uint8Array.of(
 );
 
 /** The exports of the module of this name, "train" for games or "text"; the glue's default one fetches and starts it. */
-export const trainer = (name) => import(`./${name}${WebAssembly.validate(RELAXED) ? "-relaxed" : ""}.js`);
+export const trainer = (name) => import(`./${name}${relaxed && WebAssembly.validate(RELAXED) ? "-relaxed" : ""}.js`);

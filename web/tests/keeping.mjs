@@ -1,7 +1,7 @@
 // Keeping policies: as files, and in the browser's storage.
 
 import { readFile } from 'node:fs/promises';
-import { course, goesOn, message, ok, restart, text, until } from './visit.mjs';
+import { course, goesOn, message, ok, restart, stored, text, until } from './visit.mjs';
 import { small } from './training.mjs';
 
 /// Saves the agent on the stage: the file's path, name and bytes.
@@ -26,7 +26,7 @@ export default [
     async run(visit) {
       const page = await visit.open({ hash: small(visit) });
       await page.click('#start');
-      await until(page, '#state', /^Finished/, 60);
+      await until(page, '#state', /^Finished/);
       const about = await text(page, '#agent-about');
       await restart(page, 4);
       const first = await course(page, 12);
@@ -74,10 +74,12 @@ export default [
       const context = await visit.context();
       const page = await visit.open({ hash: small(visit), context });
       await page.click('#start');
-      await until(page, '#state', /^Finished/, 60);
+      await until(page, '#state', /^Finished/);
       const about = await text(page, '#agent-about');
       const { bytes } = await save(page);
-      await page.waitForTimeout(300);
+      // A finished run is forgotten after its policy is kept.
+      await stored(page, 'last', (kept) => kept?.bytes === bytes.length);
+      await stored(page, 'run', (kept) => kept === undefined);
       await page.close();
       const again = await visit.open({ context });
       await until(again, '#agent', /Trained here last time/);

@@ -2,7 +2,7 @@
 
 import { readFile } from 'node:fs/promises';
 import { small } from './training.mjs';
-import { goesOn, ok, pause, text, until } from './visit.mjs';
+import { eventually, frames, goesOn, ok, standsStill, text, until } from './visit.mjs';
 
 export default [
   {
@@ -51,8 +51,8 @@ export default [
       ok(small === 0, 'a button is too small for a finger');
       await until(page, '#time', /step [1-9]/);
       const before = await visit.picture(page);
-      for (let i = 0; i < 8; i += 1) await page.tap('#pad-right').then(() => pause(120));
-      ok((await visit.picture(page)).hash !== before.hash, 'nothing moves');
+      await page.tap('#pad-right');
+      await eventually('another picture', () => visit.picture(page), ({ hash }) => hash !== before.hash);
       await visit.shot(page, 'phone-takeover');
     },
   },
@@ -98,7 +98,7 @@ export default [
         await look('in a duel');
         await page.keyboard.press('Escape');
         await page.click('#start');
-        await until(page, '#state', /^Finished/, 60);
+        await until(page, '#state', /^Finished/);
         await page.click('#words summary');
         await look('trained, with what the curves are');
       }
@@ -120,11 +120,11 @@ export default [
       await page.keyboard.press('Space');
       await until(page, '#play', /Play/);
       await page.keyboard.press('Shift+Tab'); // takes nothing over
-      await pause(400);
+      await frames(page, 30);
       ok(/Take over/.test(await text(page, '#takeover')), 'Shift and Tab take over');
       await go('takeover');
       await page.keyboard.press('Enter');
-      await until(page, '#duel-last', /Games won/, 30);
+      await until(page, '#duel-last', /Games won/);
       await page.keyboard.press('Tab');
       await go('next-level');
       await page.keyboard.press('Enter');
@@ -132,7 +132,7 @@ export default [
       await until(page, '#takeover', /Take over/);
       await go('start');
       await page.keyboard.press('Enter');
-      await until(page, '#state', /^Finished/, 60);
+      await until(page, '#state', /^Finished/);
       await go('save');
       const [file] = await Promise.all([page.waitForEvent('download'), page.keyboard.press('Enter')]);
       ok(file.suggestedFilename() === 'catch.safetensors', `saved is ${file.suggestedFilename()}`);
@@ -148,9 +148,7 @@ export default [
         ok(ratio >= 4.5, `a contrast in the ${colorScheme} is ${ratio.toFixed(1)}`);
         ratios.push(ratio.toFixed(1));
         ok((await text(page, '#play')) === 'Play', 'it moves by itself');
-        const before = await text(page, '#time');
-        await pause(400);
-        ok((await text(page, '#time')) === before, 'it moves by itself');
+        await standsStill(page, '#time', 'it moves by itself');
         await page.click('#play');
         await goesOn(page);
         await visit.shot(page, colorScheme, true);
@@ -168,12 +166,8 @@ export default [
       });
       for (const [width, height] of [[900, 700], [500, 800], [1500, 1000]]) {
         await page.setViewportSize({ width, height });
-        await pause(300);
-        const { colours, width: wide } = await visit.picture(page);
-        ok(colours >= 4, `nothing is drawn at ${width} x ${height}`);
-        ok(wide <= width, 'the picture is wider than the window');
-        const ratio = await sharp();
-        ok(visit.gpu ? Math.abs(ratio - 1) < 0.01 : ratio > 0.4, `a pixel of the picture is ${ratio} of the screen`);
+        await eventually(`a picture at ${width} x ${height}`, () => visit.picture(page), ({ colours, width: wide }) => colours >= 4 && wide <= width);
+        await eventually('a sharp picture', sharp, (ratio) => (visit.gpu ? Math.abs(ratio - 1) < 0.01 : ratio > 0.4));
         await goesOn(page);
       }
     },

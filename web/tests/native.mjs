@@ -5,7 +5,7 @@ import { mkdtempSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { promisify } from 'node:util';
-import { goesOn, message, ok, pause, text, until } from './visit.mjs';
+import { changed, goesOn, message, ok, text, until } from './visit.mjs';
 import { load, save } from './keeping.mjs';
 import { playAlong, saveGames } from './playing.mjs';
 import { small } from './training.mjs';
@@ -60,7 +60,7 @@ export default [
     async run(visit) {
       const page = await visit.open({ hash: small(visit).replace('iterations=12', 'iterations=25') });
       await page.click('#start');
-      await until(page, '#state', /^Finished.*greedy/, 120);
+      await until(page, '#state', /^Finished.*greedy/);
       const [, here] = /greedy ([−\d.]+)/.exec(await text(page, '#state'));
       const { path } = await save(page);
       const { stdout } = await run(visit.program, ['eval', path, '--json']);
@@ -87,20 +87,20 @@ export default [
     name: 'a run is watched live, in its server\'s end and return, too',
     async run(visit) {
       const dir = join(folder(visit), 'live');
-      const all = ['train', 'catch', '--device', 'cpu', '--iterations', '4000', '--set', 'eval_every=5', '--set', 'save_every=5', '--set', 'eval_episodes=100', '--run-dir', dir, '--watch', '--port', '0'];
+      const all = ['train', 'catch', '--device', 'cpu', '--iterations', '1000000', '--set', 'eval_every=5', '--set', 'save_every=5', '--set', 'eval_episodes=100', '--run-dir', dir, '--watch', '--port', '0'];
       const { address, stop } = await start(visit, all);
       const page = await visit.open({ address });
-      await until(page, '#live', /^live: training/, 20);
-      await until(page, '#state', /Iteration [1-9]\d* of 4000/, 20);
+      await until(page, '#live', /^live: training/);
+      await until(page, '#state', /Iteration [1-9]\d* of 1000000/);
       // The run's own settings, not those of a form.
-      await until(page, '#run-toml', /iterations = 4000/, 20);
+      await until(page, '#run-toml', /iterations = 1000000/);
       ok(await page.locator('#settings').isHidden(), 'a form with other settings is shown');
-      await until(page, '#agent option:checked', /Run: newest \(\d+\)/, 20);
+      await until(page, '#agent option:checked', /Run: newest \(\d+\)/);
       const before = await text(page, '#agent option:checked');
-      await page.waitForFunction((before) => document.querySelector('#agent option:checked').textContent !== before, before, { timeout: 20_000 });
+      await changed(page, '#agent option:checked', before);
       ok(await page.locator('#game input[value=catch]').isChecked(), 'another game is on the stage');
       await until(page, 'figure.score output', /greedy/);
-      ok(/over the iterations 1 to \d{2}/.test(await page.locator('figure.entropy canvas').getAttribute('aria-label')), 'no curve of the run');
+      await page.waitForFunction(() => /over the iterations 1 to \d{2}/.test(document.querySelector('figure.entropy canvas').ariaLabel));
       await goesOn(page);
       await visit.shot(page, 'live', true);
 
@@ -115,9 +115,8 @@ export default [
 
       // The program comes back at the same address.
       await start(visit, ['watch', dir, '--port', new URL(address).port]);
-      await message(page, /is back/, 20);
-      await until(page, '#live', /^live: (no news|finished)/, 20);
-      await pause(500);
+      await message(page, /is back/);
+      await until(page, '#live', /^live: (no news|finished)/);
     },
   },
   {
@@ -127,10 +126,10 @@ export default [
       await run(visit.program, ['train', 'catch', '--device', 'cpu', '--iterations', '10', '--run-dir', dir]);
       const { address } = await start(visit, ['watch', dir, '--port', '0']);
       const page = await visit.open({ address, hash: small(visit) });
-      await until(page, '#live', /finished/, 20);
+      await until(page, '#live', /finished/);
       await page.locator('#source input[value=here]').check({ force: true });
       await page.click('#start');
-      await until(page, '#state', /^Finished catch: iteration 12/, 60);
+      await until(page, '#state', /^Finished catch: iteration 12/);
       await page.locator('#source input[value=live]').check({ force: true });
       await until(page, '#state', /^Iteration 10 of 10/);
     },
@@ -143,15 +142,15 @@ export default [
       await run(visit.program, ['train', 'sort', '--model', 'tiny', '--iterations', '30', '--run-dir', dir, ...small.flatMap((set) => ['--set', set])]);
       const { address } = await start(visit, ['watch', dir, '--port', '0']);
       const page = await visit.open({ address });
-      await until(page, '#live', /^text: finished/, 20);
-      await until(page, '#text-state', /^Iteration 30 of 30/, 20);
+      await until(page, '#live', /^text: finished/);
+      await until(page, '#text-state', /^Iteration 30 of 30/);
       ok(await page.locator('#game input[value=sort]').isChecked(), 'a game is on the page');
-      await until(page, '#text-toml', /length = 4/, 20);
-      await until(page, '#filter output', /^48 of 48 of iteration 30$/, 20);
-      await until(page, '#text-charts output', /\d/, 20);
+      await until(page, '#text-toml', /length = 4/);
+      await until(page, '#filter output', /^48 of 48 of iteration 30$/);
+      await until(page, '#text-charts output', /\d/);
       await visit.shot(page, 'text-live', true);
       await page.fill('#filter [name=iteration]', '7');
-      await until(page, '#completions .prompt', /iteration 7,/, 20);
+      await until(page, '#completions .prompt', /iteration 7,/);
       await page.click('#filter button[type=reset]');
       await page.fill('#filter [name=most]', '0.4');
       await until(page, '#filter output', /that fit/);

@@ -18,7 +18,7 @@ export default [
       await until(page, '#takeover', /Leave/);
       await page.keyboard.press('Escape');
       await page.click('#start');
-      await until(page, '#state', /^Finished boat: .*greedy/, 120);
+      await until(page, '#state', /^Finished boat: .*greedy/);
       const [, greedy] = /greedy ([\d.]+)/.exec(await text(page, '#state'));
       ok(Number(greedy) > 45, `its greedy score is ${greedy} of 50`);
       await visit.shot(page, 'own-page-trained', true);

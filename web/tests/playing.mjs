@@ -2,7 +2,7 @@
 
 import { readFile } from 'node:fs/promises';
 import { load, save, settings } from './keeping.mjs';
-import { goesOn, ok, pause, restart, slide, state, text, until } from './visit.mjs';
+import { changed, eventually, frames, goesOn, ok, restart, slide, standsStill, state, stored, text, until } from './visit.mjs';
 
 /// Plays games of catch beside the agent, each from a seed of its own, and does what the agent would do; a
 /// game that was left before, after some moves, may be among those that are kept.
@@ -11,7 +11,7 @@ export async function playAlong(page, games) {
   await until(page, '#takeover', /Leave/);
   // Counted down, and some moves made.
   await page.waitForFunction(() => document.querySelector('#count').hidden);
-  await pause(400);
+  await goesOn(page);
   const kept = async () => Number(/^\d+/.exec(await text(page, '#mine-about'))?.[0] ?? 0);
   for (let seed = 1; seed <= games; seed += 1) {
     await restart(page, seed);
@@ -21,9 +21,9 @@ export async function playAlong(page, games) {
       if (chosen !== 'stay') await page.keyboard.press(chosen === 'left' ? 'ArrowLeft' : 'KeyD');
       const time = await text(page, '#time');
       await page.click('#single');
-      await page.waitForFunction((time) => document.querySelector('#time').textContent !== time, time, { timeout: 5000 });
+      await changed(page, '#time', time);
     }
-    await page.waitForFunction((before) => parseInt(document.querySelector('#mine-about').textContent, 10) > before, before, { timeout: 5000 });
+    await page.waitForFunction((before) => parseInt(document.querySelector('#mine-about').textContent, 10) > before, before);
   }
 }
 
@@ -42,7 +42,8 @@ export default [
       const first = await visit.open({ hash: '#game=catch', context });
       ok(await first.locator('#mine').isHidden(), 'games are there before any was played');
       await playAlong(first, 12);
-      await first.waitForTimeout(300);
+      const { bytes: played } = await saveGames(first);
+      await stored(first, 'games ', (kept) => kept?.bytes === played.length);
       await first.close();
 
       const page = await visit.open({ hash: '#game=catch', context });
@@ -51,7 +52,7 @@ export default [
       ok(name === 'catch-games.safetensors', `the file is called ${name}`);
       ok(bytes.toString('latin1', 0, 200).includes('grove_games'), 'the file does not say what it is');
       await page.click('#imitate');
-      await until(page, '#state', /^Finished catch: .*greedy/, 60);
+      await until(page, '#state', /^Finished catch: .*greedy/);
       const greedy = Number(/greedy ([−\d.]+)/.exec(await text(page, '#state'))[1].replace('−', '-'));
       // Who goes anywhere scores -0.6.
       ok(greedy > 0, `the pupil scores ${greedy}`);
@@ -74,21 +75,19 @@ export default [
       for (const [place, games] of [[4, 16], [10, 1024]]) {
         await slide(page, '#wall', place);
         ok((await text(page, '#wall-out')) === `${games}`, `not ${games} games`);
-        await until(page, '#tell-steps', games === 16 ? /1\d\d steps a second/ : /\dk steps a second/);
+        await until(page, '#tell-steps', /[1-9][\d.]*[kM]? steps a second/);
         await goesOn(page);
         await visit.shot(page, `wall-${games}`);
-        ok((await visit.picture(page)).hash !== one.hash, 'the picture is the same');
+        await eventually('another picture', () => visit.picture(page), ({ hash }) => hash !== one.hash);
       }
       // Each is shaded by its last score, once it has one.
       await slide(page, '#speed', 8);
-      await until(page, '#episodes', /\d{4}/, 60);
-      await pause(500);
-      const shades = await page.evaluate(() => {
+      await until(page, '#episodes', /\d{4}/);
+      await eventually('boards of many shades', () => page.evaluate(() => {
         const shade = document.querySelector('#shade');
         const { data } = shade.getContext('2d').getImageData(0, 0, shade.width, shade.height);
         return new Set(new Uint32Array(data.buffer)).size;
-      });
-      ok(shades > 8, `the boards have ${shades} shades`);
+      }), (shades) => shades > 8);
       await until(page, '#shade-how', /from [−\d]+ \(orange\) to \d+ \(green\)/);
       await visit.shot(page, 'wall-shaded');
       const rate = await text(page, '#tell-steps');
@@ -109,12 +108,12 @@ export default [
       ok(green.join() === 'takeover', `green are ${green}`);
       // To the wall at the right: then half of the picture is another.
       await page.keyboard.down('ArrowRight');
-      await pause(3000);
+      await until(page, '#time', /step [2-9]\d /);
       await visit.shot(page, 'takeover');
       await page.keyboard.up('ArrowRight');
       await page.keyboard.down('KeyA');
       await slide(page, '#speed', 4);
-      await until(page, '#duel-last', /(You win|The agent wins|A draw), .* to .*Games won/, 40);
+      await until(page, '#duel-last', /(You win|The agent wins|A draw), .* to .*Games won/);
       await page.keyboard.up('KeyA');
       const last = await text(page, '#duel-last');
       ok(/The agent wins/.test(last), `who only goes left wins: ${last}`);
@@ -138,17 +137,16 @@ export default [
       for (; steps < 40 && !(await text(page, '#duel-last')); steps += 1) {
         const chosen = await text(page, '#probabilities .chosen span');
         if (chosen !== 'stay') await page.keyboard.press(chosen === 'left' ? 'ArrowLeft' : 'KeyD');
+        const time = await text(page, '#time');
         await page.click('#single');
-        await pause(60);
+        await page.waitForFunction((time) => document.querySelector('#time').textContent !== time || document.querySelector('#duel-last').textContent !== '', time);
       }
       const last = await text(page, '#duel-last');
       ok(/^A draw, 1 to 1/.test(last), `after ${steps} steps: ${last}`);
       // Frozen until the next level, which is the same for both.
       ok(await page.locator('#next-level').isVisible(), 'the next level is not offered');
-      const time = await text(page, '#time');
       await page.click('#play');
-      await pause(600);
-      ok((await text(page, '#time')) === time, 'the duel goes on behind its end');
+      await standsStill(page, '#time', 'the duel goes on behind its end');
       await page.click('#next-level');
       await until(page, '#time', /step [1-9]/);
       ok(await page.locator('#verdict').isHidden(), 'the verdict stays');
@@ -163,7 +161,8 @@ export default [
         const page = await visit.open({ hash: `#game=${game}` });
         await until(page, '#time', /step (9|1\d) /);
         await page.click('#play');
-        await pause(200);
+        await until(page, '#play', /Play/);
+        await frames(page, 10); // all that is told is of where it stops
         const before = await text(page, '#time');
         await page.click('#takeover');
         await until(page, '#count', /[123]/);
@@ -172,17 +171,17 @@ export default [
         const apart = page.waitForFunction((beside) => {
           const [agent, person, stage] = ['duel-agent', 'duel-person', 'stage'].map((id) => document.getElementById(id).getBoundingClientRect());
           return beside ? person.x - agent.x > stage.width / 3 : person.y - agent.y > stage.height / 3;
-        }, game === 'fruit', { timeout: 5000 });
+        }, game === 'fruit');
         await apart.catch(async () => {
           const [agent, person] = await Promise.all(['#duel-agent', '#duel-person'].map((one) => page.locator(one).boundingBox()));
           ok(false, `the names of ${game} are at ${agent.x}, ${agent.y} and ${person.x}, ${person.y}`);
         });
-        await until(page, '#time', /step [4-9]\d /, 30);
+        await until(page, '#time', /step [4-9]\d /);
         await visit.shot(page, `duel-${game}`);
         await page.keyboard.press('Escape');
         await until(page, '#takeover', /Take over/);
         const [, left] = /step (\d+)/.exec(before);
-        await page.waitForFunction((left) => Number(/step (\d+)/.exec(document.querySelector('#time').textContent)[1]) < Number(left) + 15, left, { timeout: 5000 })
+        await page.waitForFunction((left) => Number(/step (\d+)/.exec(document.querySelector('#time').textContent)[1]) < Number(left) + 15, left)
           .catch(async () => ok(false, `after it the game is at ${await text(page, '#time')}, not at ${before}`));
         await page.context().close();
       }
@@ -192,16 +191,14 @@ export default [
     name: 'the mean is of one policy, and on a wall of all its games, with its error; a click picks a board',
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&games=16&speed=max' });
-      await until(page, '#episodes', /\d{3}/, 30);
+      await until(page, '#episodes', /\d{3}/);
       await until(page, '#of-games', /all 16 games/);
       ok(/^[\d.]+ ± \d/.test(await text(page, '#mean')), `the mean is ${await text(page, '#mean')}`);
       const framed = () => page.locator('#picked').boundingBox();
       const before = await framed();
       const stage = await page.locator('#stage .canvas canvas').boundingBox();
       await page.mouse.click(stage.x + stage.width * 0.62, stage.y + stage.height * 0.7);
-      await pause(300);
-      const after = await framed();
-      ok(after.x !== before.x && after.y !== before.y, 'the frame stays where it was');
+      const after = await eventually('another frame', framed, ({ x, y }) => x !== before.x && y !== before.y);
       ok(after.x < stage.x + stage.width * 0.62 && after.x + after.width > stage.x + stage.width * 0.6, 'another board is framed');
       await page.locator('#actions input[value=sampled]').check({ force: true });
       await until(page, '#episodes', /^\d{1,4}$/);
@@ -224,9 +221,10 @@ export default [
       await page.click('#beside summary');
       await page.check('#rivals input[value="file lazy.safetensors"]');
       await page.check('#rivals input[value=ready]');
-      await until(page, '#rivals', /of \d{3}.*of \d{3}.*of \d{3}/, 30);
+      await until(page, '#rivals', /of \d{3}.*of \d{3}.*of \d{3}/);
       await page.click('#play');
-      await pause(300);
+      await until(page, '#play', /Play/);
+      await frames(page, 10); // all that is told is of where it stops
       const rows = await page.locator('#rivals li').allTextContents();
       const of = (name) => /([−\d.]+)(?: ± [\d.]+)? of (\d+)$/.exec(rows.find((row) => row.includes(name))).slice(1).map((x) => Number(x.replace('−', '-')));
       const [good, ready, bad] = ['good', 'page', 'lazy'].map(of);

@@ -1,18 +1,18 @@
 // Runs the checks of the page in headless Chromium, once with WebGPU (SwiftShader) and once without,
-// and prints a line for each: whether it holds, its time, what it measured. A check fails, too, if a
+// and prints a line for each: whether it holds, its time, what it saw. A check fails, too, if a
 // page logs an error or a warning, asks another host, or asks for what is not there. Checks wait for
-// things that a busy machine can make late: one that fails is run once more, and both runs are told.
+// states, never for so many seconds; a limit on each ends a hang. One that fails is run once more, and both runs are told.
 //
-// node run.mjs DIST [--own] [--program GROVE] [--shots DIR] [WORDS]: DIST is the built page; with --own it is
-// that of examples/own_page, which has a check of its own; GROVE the native
-// program, for what they do together; DIR takes a picture of each view; WORDS pick the checks whose
-// names have them, and "with WebGPU" or "without WebGPU" one of the two browsers.
+// node run.mjs DIST [--own] [--measure] [--program GROVE] [--shots DIR] [WORDS]: DIST is the built page; with --own it
+// is that of examples/own_page, which has a check of its own; with --measure times are measured and printed instead of
+// anything being checked; GROVE is the native program, for what they do together; DIR takes a picture of each view;
+// WORDS pick the checks whose names have them, and "with WebGPU" or "without WebGPU" one of the two browsers.
 
 import { mkdirSync } from 'node:fs';
 import { parseArgs } from 'node:util';
 import { chromium } from 'playwright-core';
 import { serve } from './server.mjs';
-import { Visit } from './visit.mjs';
+import { HANG, Visit } from './visit.mjs';
 import watching from './watching.mjs';
 import playing from './playing.mjs';
 import looking from './looking.mjs';
@@ -22,8 +22,8 @@ import textChecks from './text.mjs';
 import trouble from './trouble.mjs';
 import native from './native.mjs';
 import own from './own.mjs';
+import measures from './measures.mjs';
 
-const LIMIT = 4 * 60_000; // for a check
 const ARGUMENTS = [
   '--no-sandbox',
   '--disable-quic',
@@ -46,7 +46,7 @@ const BROWSERS = {
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
-  options: { own: { type: 'boolean' }, program: { type: 'string' }, shots: { type: 'string' } },
+  options: { own: { type: 'boolean' }, measure: { type: 'boolean' }, program: { type: 'string' }, shots: { type: 'string' } },
 });
 const [dist, ...rest] = positionals;
 const words = rest.join(' ');
@@ -58,7 +58,7 @@ async function check({ run }, browser, gpu) {
   const visit = new Visit(browser, site, { gpu, program: values.program, shots: values.shots });
   let timer;
   const late = new Promise((_, fail) => {
-    timer = setTimeout(() => fail(new Error('time is up')), LIMIT);
+    timer = setTimeout(() => fail(new Error('it hangs')), 3 * HANG);
   });
   try {
     const measured = await Promise.race([run(visit), visit.broken, late]);
@@ -76,7 +76,7 @@ async function check({ run }, browser, gpu) {
 /// Runs a check and prints its line, which begins with `otherwise` if it fails; whether it holds.
 async function tell(one, browser, gpu, otherwise) {
   const start = performance.now();
-  const time = () => `${((performance.now() - start) / 1000).toFixed(1)} s`.padStart(8);
+  const time = () => `${gpu ? 'GPU' : '2D '} ${((performance.now() - start) / 1000).toFixed(1).padStart(6)} s`;
   try {
     const measured = await check(one, browser, gpu);
     console.log(`ok     ${time()}  ${one.name}${measured && `: ${measured}`}`);
@@ -88,11 +88,11 @@ async function tell(one, browser, gpu, otherwise) {
 }
 
 let [failed, done] = [0, 0];
-const checks = values.own ? own : [...watching, ...playing, ...looking, ...training, ...keeping, ...textChecks, ...trouble, ...(values.program ? native : [])];
-for (const [mode, flags] of Object.entries(BROWSERS)) {
+const checks = values.measure ? measures : values.own ? own : [...watching, ...playing, ...looking, ...training, ...keeping, ...textChecks, ...trouble, ...(values.program ? native : [])];
+async function runIn(mode, flags) {
   const gpu = mode === 'with WebGPU';
   const wanted = checks.filter(({ name, only }) => `${name} ${mode}`.includes(words) && only !== !gpu);
-  if (wanted.length === 0) continue;
+  if (wanted.length === 0) return;
   const executablePath = process.env.CHROMIUM ?? '/usr/bin/chromium';
   const browser = await chromium.launch({ executablePath, args: [...ARGUMENTS, ...flags] });
   console.log(`Chromium ${browser.version()}, ${mode}`);
@@ -103,5 +103,8 @@ for (const [mode, flags] of Object.entries(BROWSERS)) {
   }
   await browser.close();
 }
+// Most of a check is waiting for the page, so the two browsers run beside each other; measurements have the machine alone.
+if (values.measure) for (const [mode, flags] of Object.entries(BROWSERS)) await runIn(mode, flags);
+else await Promise.all(Object.entries(BROWSERS).map(([mode, flags]) => runIn(mode, flags)));
 if (done === 0) console.log(`FAILED: no check has "${words}" in its name`);
 process.exitCode = failed > 0 || done === 0 ? 1 : 0;

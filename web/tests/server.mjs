@@ -33,7 +33,7 @@ const HEADERS = {
 
 /// Serves a folder. `missing` are the requests that found nothing, `instead` texts for files.
 export async function serve(folder) {
-  const site = { missing: [], instead: {} };
+  const site = { folder, missing: [], instead: {} };
   const server = createServer(async (request, response) => {
     const { pathname, search } = new URL(request.url, 'http://host/');
     const path = pathname.startsWith(BELOW) ? pathname.slice(BELOW.length) || 'index.html' : undefined;

@@ -1,11 +1,10 @@
 // Text: a language model learns to sort on the page, watched completion by completion, and is asked.
 
 import { readFile } from 'node:fs/promises';
-import { message, ok, pause, text, until } from './visit.mjs';
+import { eventually, frames, message, ok, standsStill, stored, text, until } from './visit.mjs';
 
-/// So many of the new prompts are to be answered rightly, of a hundred, within so many seconds.
+/// So many of the new prompts are to be answered rightly, of a hundred, before the training ends.
 const RIGHT = 60;
-const WITHIN = 150;
 
 /// A training that is over soon.
 export const brief = { 'text-length': 3, 'text-prompts': 8, 'text-size': 4, 'text-fit': 10, 'text-iterations': 30 };
@@ -35,22 +34,16 @@ export default [
       ok(page.url().includes('game=sort'), 'the link does not say it');
       ok(/ascending order, token by token/.test(await text(page, '#text-about')), 'nobody says what it is');
       await visit.shot(page, 'text-before');
-      const start = Date.now();
       await page.click('#text-start');
-      await made(page).first().waitFor({ timeout: 20_000 });
-      const first = (Date.now() - start) / 1000;
+      await made(page).first().waitFor();
       ok(asked.has('text') && !asked.has('train'), `it asked for the modules ${[...asked].filter(Boolean)}`);
       await until(page, '#text-state', /^Imitating solutions: iteration \d+ of \d+/);
       await visit.shot(page, 'text-imitating');
-      await until(page, '#text-state', /^Learning by rewards: .* tokens a second, .* left/, 60);
-      let right = 0;
-      while (right < RIGHT && (Date.now() - start) / 1000 < WITHIN) {
-        await pause(1000);
-        right = Number(/(\d+) % of new prompts right/.exec(await text(page, '#text-state'))?.[1] ?? 0);
-      }
-      const seconds = (Date.now() - start) / 1000;
+      await until(page, '#text-state', /^Learning by rewards: .* tokens a second, .* left/);
+      const rightOf = (state) => Number(/(\d+) % of new prompts right/.exec(state)?.[1] ?? 0);
+      const state = await eventually('right answers', () => text(page, '#text-state'), (state) => rightOf(state) >= RIGHT || /^(Finished|Stopped)/.test(state));
       await visit.shot(page, 'text-learning', true);
-      ok(right >= RIGHT, `${right} % are right after ${seconds.toFixed(0)} s: ${await text(page, '#text-state')}`);
+      ok(rightOf(state) >= RIGHT, `too few are right: ${state}`);
       // The newest prompts, with shades, rewards and their parts.
       ok((await page.locator('#completions th').allTextContents()).slice(0, 6).join() === 'completion,reward,digits,exact,format,adv.', 'other columns');
       ok((await page.locator('#completions .mark.right').count()) > 0, 'none is ticked');
@@ -60,12 +53,10 @@ export default [
         const figure = page.locator('#text-charts figure', { hasText: title });
         ok(/\d/.test(await figure.locator('output').textContent()), `${title} has no value`);
       }
-      const tasks = await page.evaluate(() => Math.max(0, ...window.longTasks.slice(-50).map(({ duration }) => duration)));
-      const rate = /([\d.]+k?) tokens a second/.exec(await text(page, '#text-state'))[1];
       await page.locator('#game input[value=catch]').check({ force: true });
       await until(page, '#rules', /ball falls/);
       ok(await page.locator('#text').isHidden(), 'the text stays');
-      return `first completions after ${first.toFixed(1)} s, ${right} % right after ${seconds.toFixed(0)} s, ${rate} tokens a second, longest task ${tasks.toFixed(0)} ms`;
+      return state;
     },
   },
   {
@@ -74,21 +65,19 @@ export default [
     async run(visit) {
       const page = await open(visit, { ...brief, 'text-iterations': 400 });
       await page.click('#text-start');
-      await until(page, '#text-state', /iteration ([2-9]|\d\d)/, 30);
+      await until(page, '#text-state', /iteration ([2-9]|\d\d)/);
       await page.click('#text-pause');
-      await until(page, '#text-state', /^Paused: iteration/, 30);
-      const before = await text(page, '#text-state');
-      await pause(1000);
-      ok((await text(page, '#text-state')) === before, 'it trains in the pause');
+      await until(page, '#text-state', /^Paused: iteration/);
+      await standsStill(page, '#text-state', 'it trains in the pause', 90);
       await page.click('#text-pause');
-      await until(page, '#text-state', /^Learning by rewards/, 30);
+      await until(page, '#text-state', /^Learning by rewards/);
       await page.click('#text-reset');
       await until(page, '#text-state', /^Not started/);
       ok(await page.locator('#text-charts').isHidden(), 'the curves stay after a reset');
       await page.click('#text-settings summary');
       await page.fill('#text-iterations', '12');
       await page.click('#text-start');
-      await until(page, '#text-state', /^Finished: iteration 12 of 12/, 60);
+      await until(page, '#text-state', /^Finished: iteration 12 of 12/);
       await page.fill('#text-rate', '7');
       await page.click('#text-start');
       ok((await text(page, '#text-state')).startsWith('Finished'), 'a rate of 7 is taken');
@@ -100,7 +89,7 @@ export default [
     async run(visit) {
       const settings = { ...brief, 'text-iterations': 300 };
       const model = async (page) => {
-        await until(page, '#text-state', /^Finished: iteration 300 of 300/, 120);
+        await until(page, '#text-state', /^Finished: iteration 300 of 300/);
         const [file] = await Promise.all([page.waitForEvent('download'), page.click('#text-save')]);
         return readFile(await file.path());
       };
@@ -112,37 +101,37 @@ export default [
       const page = await open(visit, settings, { options: {} });
       page.on('dialog', (dialog) => dialog.accept());
       await page.click('#text-start');
-      await until(page, '#text-state', /iteration ([5-9]|\d\d)/, 30);
+      await until(page, '#text-state', /iteration ([5-9]|\d\d)/);
       await page.click('#text-pause');
-      await until(page, '#text-state', /^Paused: iteration/, 30);
+      await until(page, '#text-state', /^Paused: iteration/);
       await page.click('#text-pause');
-      await pause(300);
+      await stored(page, 'text', (run) => run?.paused === false);
       await page.reload();
-      await message(page, /training of text goes on from where it was left/, 30);
+      await message(page, /training of text goes on from where it was left/);
       ok((await page.inputValue('#text-length')) === '3', 'the form has other settings');
       ok(Buffer.compare(await model(page), expected) === 0, 'it is another model');
       await page.click('#text-curves summary');
       const [file] = await Promise.all([page.waitForEvent('download'), page.click('#text-csv')]);
       const lines = (await readFile(await file.path(), 'utf8')).trim().split('\n');
       ok(lines.length === 301, `the curves have ${lines.length} lines`);
-      await page.waitForTimeout(300);
+      await stored(page, 'text', (run) => run === undefined);
       await page.reload();
-      await pause(500);
-      ok((await text(page, '#text-state')).startsWith('Not started'), 'what is finished goes on');
+      await until(page, '#text-state', /^Not started/);
+      await standsStill(page, '#text-state', 'what is finished goes on');
       // A second training of the same tab is kept as the first was.
       await page.click('#text-settings summary');
       await page.fill('#text-iterations', '4000');
       await page.click('#text-start');
-      await until(page, '#text-state', /iteration \d/, 30);
+      await until(page, '#text-state', /iteration \d/);
       await page.click('#text-reset');
       await page.click('#text-start');
-      await until(page, '#text-state', /iteration ([5-9]|\d\d)/, 30);
+      await until(page, '#text-state', /iteration ([5-9]|\d\d)/);
       await page.click('#text-pause');
-      await until(page, '#text-state', /^Paused: iteration/, 30);
+      await until(page, '#text-state', /^Paused: iteration/);
       const state = await text(page, '#text-state');
-      await page.waitForTimeout(300);
+      await stored(page, 'text', (run) => run?.paused === true);
       await page.reload();
-      await until(page, '#text-state', /^Paused: iteration/, 30);
+      await until(page, '#text-state', /^Paused: iteration/);
       ok((await text(page, '#text-state')).startsWith(state.split(',')[0]), 'it is not where it was');
     },
   },
@@ -156,11 +145,10 @@ export default [
       await until(page, '#ask-about', /Type some digits/);
       await page.fill('#question', '3 1 2');
       await page.click('#ask-now');
-      await until(page, '#text-state', /^Not trained yet/, 30);
+      await until(page, '#text-state', /^Not trained yet/);
       ok((await page.locator('#answers li').count()) === 5, 'not five answers');
       await page.click('#text-pause');
-      await until(page, '#text-state', /^Finished: iteration 30 of 30/, 60);
-      await pause(500);
+      await until(page, '#text-state', /^Finished: iteration 30 of 30/);
       const surest = await page.locator('#answers code').first().textContent();
       await page.fill('#question', '31245');
       await page.click('#ask-now');
@@ -173,12 +161,12 @@ export default [
       await page.click('#text-reset');
       await page.fill('#question', '312');
       await page.click('#ask-now');
-      await until(page, '#text-state', /^Not trained yet/, 30);
+      await until(page, '#text-state', /^Not trained yet/);
       await page.setInputFiles('#text-files', { name: 'mine.safetensors', mimeType: 'application/octet-stream', buffer: header });
       await message(page, /mine\.safetensors goes on learning/);
       // It imitates nothing, but goes on from rewards.
-      await until(page, '#text-state', /^(Learning by rewards|Finished)/, 30);
-      await until(page, '#text-state', /^Finished: iteration 30 of 30/, 60);
+      await until(page, '#text-state', /^(Learning by rewards|Finished)/);
+      await until(page, '#text-state', /^Finished: iteration 30 of 30/);
       await page.setInputFiles('#text-files', { name: 'no.safetensors', mimeType: 'application/octet-stream', buffer: Buffer.from('nothing') });
       await until(page, '#text-trouble', /no intact file of named tensors/);
       return `its surest answer to 312 is ${surest}`;
@@ -190,7 +178,7 @@ export default [
     async run(visit) {
       const page = await open(visit, { ...brief, 'text-length': 4, 'text-iterations': 16 });
       await page.click('#text-start');
-      await until(page, '#text-state', /^Finished/, 60);
+      await until(page, '#text-state', /^Finished/);
       await until(page, '#filter output', /^32 of 32 of iteration 16$/);
       const rewards = () => page.locator('#completions td:nth-child(2)').evaluateAll((all) => all.map((one) => Number(one.textContent.replace('−', '-'))));
       await page.fill('#filter [name=least]', '0.2');
@@ -199,7 +187,7 @@ export default [
       ok((await rewards()).every((reward) => reward >= 0.2 && reward <= 0.6), `of other rewards: ${await rewards()}`);
       await page.click('#filter button[type=reset]');
       await page.selectOption('#filter [name=end]', 'cut');
-      await pause(200);
+      await until(page, '#filter output', /that fit, of 512|none of 512 fits/);
       const cut = await page.locator('#completions tbody tr').count();
       ok((await page.locator('#completions small[title="cut off"]').count()) === cut, 'not all are cut off');
       await page.click('#filter button[type=reset]');
@@ -225,10 +213,10 @@ export default [
           const page = await open(visit, { ...brief, 'text-length': 8, 'text-iterations': 14 }, { options: { viewport: { width, height }, colorScheme } });
           await page.fill('#question', '42719305');
           await page.click('#ask-now');
-          await until(page, '#text-state', /^Not trained yet/, 30);
+          await until(page, '#text-state', /^Not trained yet/);
           await page.click('#text-pause');
-          await until(page, '#text-state', /^Finished/, 60);
-          await pause(1500);
+          await until(page, '#text-state', /^Finished/);
+          await frames(page, 30);
           const wide = await page.evaluate(() => document.documentElement.scrollWidth);
           if (wide > width) told.push(`at ${width} the page is ${wide} px wide`);
           await visit.shot(page, `text-${width}-${colorScheme}`, true);

@@ -1,17 +1,14 @@
-// Training in the tab: to a score, without a halt of the page, with pause, reset and several seeds.
+// Training in the tab: to a score, with pause, reset and several seeds.
 
+import { existsSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { availableParallelism } from 'node:os';
+import { join } from 'node:path';
 import { save } from './keeping.mjs';
-import { goesOn, message, ok, pause, slide, text, until } from './visit.mjs';
+import { eventually, goesOn, message, ok, slide, standsStill, stored, text, until } from './visit.mjs';
 
+/// The greedy score at which catch counts as learnt; the optimum is 1.
 const SCORE = 0.9;
-const WITHIN = 120; // seconds
-const LONGEST = 50; // milliseconds that the main thread may be busy
-/// How often it is tried, and how many of the tries must be without a halt: the machine may be busy with
-/// other things meanwhile. Software that plays a GPU takes longer, and is tried less often.
-const OFTEN = { tries: 7, good: 5 };
-const SELDOM = { tries: 3, good: 2 };
 
 /// The link of a training that is over soon, on WebGPU where there is any, be it software.
 export const small = ({ gpu }) =>
@@ -19,47 +16,28 @@ export const small = ({ gpu }) =>
 
 const number = (text) => Number(text.replace('−', '-'));
 
-/// Trains catch until its greedy score is reached; the seconds that it took and the long tasks.
-async function learn(visit, hash) {
+/// Trains by the settings of a link until the greedy score is reached, and gives what the page says then; an error if the
+/// training ends before.
+export async function learn(visit, hash) {
   const page = await visit.open({ hash });
   await page.locator('#lab').scrollIntoViewIfNeeded();
-  const start = await page.evaluate(() => performance.now());
   await page.click('#start');
-  let greedy = NaN;
-  for (let second = 0; second < WITHIN && !(greedy >= SCORE); second += 1) {
-    await pause(1000);
-    const state = await text(page, '#state');
-    greedy = number(/greedy ([−\d.]+)/.exec(state)?.[1] ?? 'NaN');
-    if (/^(Finished|Stopped|Not started)/.test(state)) break;
-  }
-  const seconds = (await page.evaluate(() => performance.now()) - start) / 1000;
-  ok(greedy >= SCORE, `the greedy score is ${greedy} after ${seconds.toFixed(0)} s: ${await text(page, '#state')}`);
-  const tasks = await page.evaluate((start) => window.longTasks.filter((task) => task.startTime + task.duration > start), start);
+  const greedy = (state) => number(/greedy ([−\d.]+)/.exec(state)?.[1] ?? 'NaN');
+  const state = await eventually('the score', () => text(page, '#state'), (state) => greedy(state) >= SCORE || /^(Finished|Stopped|Not started)/.test(state));
+  ok(greedy(state) >= SCORE, `catch is not learnt: ${state}`);
   await visit.shot(page, 'training', true);
-  await page.context().close();
-  return { greedy, seconds, longest: Math.max(0, ...tasks.map(({ duration }) => duration)), count: tasks.length };
-}
-
-/// What came of some tries to learn catch by the settings of a link; an error if the page halted in too
-/// many of them.
-async function learnWithoutHalt(visit, hash, { tries, good }) {
-  const all = [];
-  const calm = () => all.filter(({ longest }) => longest <= LONGEST).length;
-  while (calm() < good && all.length - calm() <= tries - good) all.push(await learn(visit, hash));
-  const told = all.map(({ greedy, seconds, longest, count }) => `${greedy} in ${seconds.toFixed(0)} s, ${count} long tasks, the longest ${longest.toFixed(0)} ms`).join('; ');
-  ok(calm() >= good, told);
-  return told;
+  return { page, state };
 }
 
 export default [
   {
-    name: 'catch is learnt to 0.9 within two minutes, and the page never halts',
-    run: (visit) => learnWithoutHalt(visit, '#game=catch', OFTEN),
+    name: 'catch is learnt to 0.9',
+    run: async (visit) => (await learn(visit, '#game=catch')).state,
   },
   {
     name: 'so it is on a GPU that is software, if that is asked for, by small groups',
     only: true,
-    run: (visit) => learnWithoutHalt(visit, '#game=catch&device=WebGPU&groups=32&size=8&width=32&rate=0.02', SELDOM),
+    run: async (visit) => (await learn(visit, '#game=catch&device=WebGPU&groups=32&size=8&width=32&rate=0.02')).state,
   },
   {
     name: 'the agent on the stage is the newest, all curves are drawn, and the device is told',
@@ -67,17 +45,15 @@ export default [
       const page = await visit.open({ hash: small(visit) });
       const before = await text(page, '#agent-about');
       await page.click('#train-here');
-      await until(page, '#state', /iteration ([2-9]|\d\d)/, 60);
+      await until(page, '#state', /iteration ([2-9]|\d\d)/);
       ok((await page.locator('#agent').inputValue()).startsWith('here'), 'another agent is on the stage');
       ok((await text(page, '#agent-about')) !== before, 'the agent has not the size that was asked for');
       await goesOn(page);
-      await until(page, '#state', /^Finished catch: iteration 12 of 12/, 60);
-      await pause(1500);
+      await until(page, '#state', /^Finished catch: iteration 12 of 12/);
+      await page.waitForFunction(() => [...document.querySelectorAll('#charts figure canvas')].every(({ ariaLabel }) => /over the iterations 1 to 12/.test(ariaLabel)));
       for (const figure of await page.locator('#charts figure').all()) {
         const [title, value] = [await figure.locator('b').textContent(), await figure.locator('output').textContent()];
         ok(/\d/.test(value), `${title} has no value`);
-        const label = await figure.locator('canvas').getAttribute('aria-label');
-        ok(/over the iterations 1 to 12/.test(label), `${title}: ${label}`);
       }
       ok(/Near zero is normal/.test(await text(page, 'figure.loss')) && (await page.locator('figure.loss .hint').isVisible()), 'a loss near zero is not explained');
       for (const figure of ['score', 'loss', 'steps_per_second']) {
@@ -98,25 +74,23 @@ export default [
       // So many that it is not over before it has been seen to go on.
       const page = await visit.open({ hash: small(visit).replace('iterations=12', `iterations=${visit.gpu ? 500 : 10_000}`) });
       await page.click('#start');
-      await until(page, '#state', /^Training catch: iteration ([2-9]|\d\d)/, 60);
+      await until(page, '#state', /^Training catch: iteration ([2-9]|\d\d)/);
       await page.click('#pause');
-      await until(page, '#state', /^Paused/, 30);
+      await until(page, '#state', /^Paused/);
       const before = await text(page, '#state');
-      await pause(1200);
-      ok((await text(page, '#state')) === before, 'it trains in the pause');
+      await standsStill(page, '#state', 'it trains in the pause', 90);
       await goesOn(page);
       await page.click('#pause');
-      await page.waitForFunction((before) => /^Training/.test(document.querySelector('#state').textContent) && document.querySelector('#state').textContent.replace('Training', 'Paused') !== before, before, { timeout: 30_000 });
+      await page.waitForFunction((before) => /^Training/.test(document.querySelector('#state').textContent) && document.querySelector('#state').textContent.replace('Training', 'Paused') !== before, before);
       const [, done] = /iteration (\d+)/.exec(await text(page, '#state'));
       ok(Number(done) > 1, 'it starts from the beginning after a pause');
       await page.click('#reset');
       await until(page, '#state', /^Not started/);
       ok(await page.locator('#charts').isHidden(), 'the curves stay after a reset');
-      await pause(1000);
-      ok((await text(page, '#state')) === 'Not started', 'it trains on after a reset');
+      await standsStill(page, '#state', 'it trains on after a reset', 60);
       await page.fill('#set-iterations', '3');
       await page.click('#start');
-      await until(page, '#state', /^Finished catch: iteration 3 of 3/, 60);
+      await until(page, '#state', /^Finished catch: iteration 3 of 3/);
     },
   },
   {
@@ -124,7 +98,7 @@ export default [
     async run(visit) {
       const hash = small(visit).replace('iterations=12', `iterations=${visit.gpu ? 30 : 1000}&seeds=2`);
       const files = async (page) => {
-        await until(page, '#state', /^Finished catch: iteration \d+/, 200);
+        await until(page, '#state', /^Finished catch: iteration \d+/);
         const all = [];
         for (const seed of [1, 2]) {
           await page.selectOption('#agent', `here ${seed}`);
@@ -141,21 +115,21 @@ export default [
       let warned = 0;
       page.on('dialog', (dialog) => { warned += dialog.type() === 'beforeunload'; dialog.accept(); });
       await page.click('#start');
-      await until(page, '#state', /iteration ([5-9]|\d\d)/, 60);
+      await until(page, '#state', /iteration ([5-9]|\d\d)/);
       await page.click('#pause');
-      await until(page, '#state', /^Paused catch: iteration/, 30);
+      await until(page, '#state', /^Paused catch: iteration/);
       await page.click('#pause');
-      await pause(150);
+      await stored(page, 'run', (run) => run?.paused === false);
       await page.reload();
       ok(warned === 1, 'leaving does not warn');
-      await message(page, /goes on from where it was left/, 30);
-      await until(page, '#state', /^(Training|Finished) catch: iteration/, 30);
+      await message(page, /goes on from where it was left/);
+      await until(page, '#state', /^(Training|Finished) catch: iteration/);
       const found = await files(page);
       found.forEach((file, i) => ok(Buffer.compare(file, expected[i]) === 0, `seed ${i + 1} is another policy`));
-      await page.waitForTimeout(300);
+      await stored(page, 'run', (run) => run === undefined);
       await page.reload();
-      await pause(500);
-      ok(/^Not started/.test(await text(page, '#state')), 'what is finished goes on');
+      await until(page, '#state', /^Not started/);
+      await standsStill(page, '#state', 'what is finished goes on');
     },
   },
   {
@@ -163,9 +137,9 @@ export default [
     async run(visit) {
       const page = await visit.open({ hash: small(visit).replace('iterations=12', 'iterations=3000') });
       await page.click('#start');
-      await until(page, '#state', /^Training catch: .*left/, 60);
+      await until(page, '#state', /^Training catch: .*left/);
       await page.click('#pause');
-      await until(page, '#state', /^Paused catch/, 30);
+      await until(page, '#state', /^Paused catch/);
       await page.locator('#game input[value=fruit]').check({ force: true });
       await until(page, '#settings-of', /^Settings for Fruit catcher$/);
       ok((await page.inputValue('#set-groups')) !== '16', 'the settings are those of catch');
@@ -180,7 +154,7 @@ export default [
       await until(page, '#settings-of', /Fruit/);
       ok((await page.inputValue('#set-groups')) === '8', 'the game has not kept its settings');
       await page.click('#start');
-      await until(page, '#state', /^Finished fruit: iteration 2 of 2/, 60);
+      await until(page, '#state', /^Finished fruit: iteration 2 of 2/);
     },
   },
   {
@@ -188,7 +162,7 @@ export default [
     async run(visit) {
       const page = await visit.open({ hash: `${small(visit)}&seeds=2` });
       await page.click('#start');
-      await until(page, '#state', /^Finished/, 60);
+      await until(page, '#state', /^Finished/);
       const seeds = await page.locator('#seeds li').allTextContents();
       ok(seeds.join() === 'seed 1,seed 2', `the seeds are ${seeds}`);
       const colours = await page.evaluate(() => [...document.querySelectorAll('#seeds li')].map((one) => getComputedStyle(one, '::before').borderTopColor));
@@ -204,7 +178,7 @@ export default [
       const page = await visit.open({ hash: `${small(visit)}&seeds=3` });
       const scores = async () => {
         await page.click('#start');
-        await until(page, '#state', /^Finished/, 100);
+        await until(page, '#state', /^Finished/);
         return text(page, '#state');
       };
       const first = await scores();
@@ -229,8 +203,8 @@ export default [
       for (const [init, told] of [[undefined, new RegExp(`CPU, ${workers} workers in WebAssembly`)], [alone, /CPU, in WebAssembly/]]) {
         const page = await visit.open({ hash, init });
         await page.click('#start');
-        await until(page, '#tell-training', cores > 1 ? told : /CPU, in WebAssembly/, 60);
-        await until(page, '#state', /^Finished catch: iteration 40/, 100);
+        await until(page, '#tell-training', cores > 1 ? told : /CPU, in WebAssembly/);
+        await until(page, '#state', /^Finished catch: iteration 40/);
         policies.push((await save(page)).bytes);
         await page.context().close();
       }
@@ -238,22 +212,24 @@ export default [
     },
   },
   {
-    name: 'a browser that multiplies and adds in two instructions learns about the same',
+    name: 'the module for all browsers learns, and about the same as the one with relaxed SIMD where that is built',
     async run(visit) {
       const scores = [];
-      for (const module of ['train-relaxed_bg.wasm', 'train_bg.wasm']) {
+      const relaxed = existsSync(join(visit.site.folder, 'train-relaxed.js')) ? ['train-relaxed_bg.wasm'] : [];
+      for (const module of [...relaxed, 'train_bg.wasm']) {
         const context = await visit.context();
         const asked = [];
         context.on('request', (request) => asked.push(new URL(request.url()).pathname.split('/').at(-1)));
         const page = await visit.open({ hash: small({ gpu: false }), context });
         await page.click('#start');
-        await until(page, '#state', /^Finished catch: iteration 12/, 60);
+        await until(page, '#state', /^Finished catch: iteration 12/);
         ok(asked.filter((name) => /^train.*wasm$/.test(name)).every((name) => name === module) && asked.includes(module), `it asked for ${asked.filter((name) => name.endsWith('wasm'))}`);
         scores.push(number(/score ([−\d.]+)/.exec(await text(page, '#state'))[1]));
         await context.close();
         visit.site.instead['trainer.js'] = "export { trainer } from './trainer.js?real'; WebAssembly.validate = () => false;";
       }
-      ok(Math.abs(scores[0] - scores[1]) < 0.1, `the scores are ${scores.join(' and ')}`);
+      ok(scores.every((score) => Math.abs(score - scores[0]) < 0.1), `the scores are ${scores.join(' and ')}`);
+      return scores.join(' and ');
     },
   },
   {
@@ -295,7 +271,7 @@ export default [
         }`;
       const page = await visit.open({ hash: small(visit) });
       await page.click('#start');
-      await message(page, /Seed 1 stopped after iteration 3: the loss is NaN/, 60);
+      await message(page, /Seed 1 stopped after iteration 3: the loss is NaN/);
       await until(page, '#state', /^Stopped catch: iteration 3/);
       ok(await page.locator('#trouble').isVisible(), 'nothing is said beside the settings');
       await visit.shot(page, 'nan', true);
@@ -318,21 +294,18 @@ export default [
     async run(visit) {
       const page = await visit.open({ hash: small(visit).replace('iterations=12', 'iterations=500') });
       await page.click('#start');
-      await until(page, '#state', /iteration ([2-9]|\d\d)/, 60);
+      await until(page, '#state', /iteration ([2-9]|\d\d)/);
       await page.click('#device-wall summary');
       const look = () => visit.picture(page, '#device-canvas canvas');
       const moves = async (when) => {
         await page.waitForFunction(() => document.querySelector('#device-canvas canvas'));
-        await pause(4000);
-        const first = await look();
-        ok(first.colours >= 4, `the wall has ${first.colours} colours ${when}`);
-        await pause(2000);
-        ok((await look()).hash !== first.hash, `the wall stands still ${when}`);
+        const first = await eventually(`a wall ${when}`, look, ({ colours }) => colours >= 4);
+        await eventually(`a wall that moves ${when}`, look, ({ hash }) => hash !== first.hash);
       };
       await moves('while it trains');
       await visit.shot(page, 'device-wall', true);
       await page.click('#pause');
-      await until(page, '#state', /^Paused/, 30);
+      await until(page, '#state', /^Paused/);
       await moves('in a pause');
       for (const [place, games] of [[10, 1024], [0, 1]]) {
         await slide(page, '#device-games', place);
@@ -343,7 +316,7 @@ export default [
       await page.click('#device-wall summary');
       await page.waitForFunction(() => !document.querySelector('#device-canvas canvas'));
       await page.click('#pause');
-      await until(page, '#state', /^Training/, 30);
+      await until(page, '#state', /^Training/);
       await goesOn(page);
     },
   },

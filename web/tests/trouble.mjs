@@ -17,7 +17,7 @@ export default [
       await message(page, /keeps nothing for the page.*storage is switched off/);
       await visit.shot(page, 'no-storage');
       await page.click('#start');
-      await until(page, '#state', /^Finished/, 60);
+      await until(page, '#state', /^Finished/);
       await message(page, /Save the policy as a file/);
       await goesOn(page);
     },

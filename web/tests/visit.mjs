@@ -6,7 +6,20 @@ export function ok(holds, otherwise) {
   if (!holds) throw new Error(otherwise);
 }
 
-export const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
+/// Upper limit of every wait, in milliseconds. It ends a hang and decides nothing else, so that a busy machine fails no check.
+export const HANG = 5 * 60_000;
+
+const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
+
+/// Asks until the answer holds, and gives it; `what` names the state that is waited for.
+export async function eventually(what, ask, holds = Boolean) {
+  for (const end = Date.now() + HANG; ;) {
+    const answer = await ask();
+    if (holds(answer)) return answer;
+    ok(Date.now() < end, `waited in vain for ${what}; the last is ${JSON.stringify(answer)}`);
+    await pause(50);
+  }
+}
 
 export class Visit {
   constructor(browser, site, { gpu, program, shots }) {
@@ -31,6 +44,7 @@ export class Visit {
 
   async context(options = {}) {
     const context = await this.browser.newContext({ viewport: { width: 1280, height: 900 }, ...options });
+    context.setDefaultTimeout(HANG);
     this.contexts.push(context);
     return context;
   }
@@ -52,7 +66,7 @@ export class Visit {
     if (init) await page.addInitScript(init);
     await page.goto(address + hash);
     const marked = () => ['first-frame', 'ready'].every((name) => performance.getEntriesByName(name).length > 0);
-    if (frame) await page.waitForFunction(marked, null, { timeout: 20_000 });
+    if (frame) await page.waitForFunction(marked);
     return page;
   }
 
@@ -99,19 +113,50 @@ function watchTasks() {
 
 export const text = (page, selector) => page.locator(selector).textContent();
 
+/// Lets the page draw so many frames.
+export const frames = (page, count) => page.evaluate(async (count) => {
+  for (let i = 0; i < count; i += 1) await new Promise(requestAnimationFrame);
+}, count);
+
+/// Fails if the text of an element changes within so many frames.
+export async function standsStill(page, selector, otherwise, count = 40) {
+  const before = await text(page, selector);
+  await frames(page, count);
+  const after = await text(page, selector);
+  ok(after === before, `${otherwise}: ${before}, then ${after}`);
+}
+
+/// Waits until what the browser's storage has under a name holds: its size in bytes if it is a file, whether it is a
+/// paused run; undefined if there is nothing.
+export const stored = (page, name, holds) => eventually(`${name} in the storage`, () => page.evaluate((name) => new Promise((done, fail) => {
+  const opening = indexedDB.open('grove', 1);
+  opening.onupgradeneeded = () => opening.transaction.abort();
+  opening.onerror = () => done(undefined); // the page has not made it yet
+  opening.onsuccess = () => {
+    const store = opening.result.transaction('policies').objectStore('policies');
+    const cursor = store.openCursor(IDBKeyRange.bound(name, `${name}\uffff`));
+    cursor.onerror = () => fail(cursor.error);
+    cursor.onsuccess = () => {
+      opening.result.close();
+      const value = cursor.result?.value;
+      done(value && { bytes: value.byteLength, paused: value.paused });
+    };
+  };
+}), name), holds);
+
 /// Waits until the text of an element is so, and gives it.
-export async function until(page, selector, pattern, seconds = 15) {
+export async function until(page, selector, pattern) {
   const wanted = { selector, source: pattern.source };
   const there = ({ selector, source }) => new RegExp(source).exec(document.querySelector(selector)?.textContent ?? '')?.[0];
-  const handle = await page.waitForFunction(there, wanted, { timeout: seconds * 1000 }).catch(async () => {
+  const handle = await page.waitForFunction(there, wanted).catch(async () => {
     const last = await page.evaluate((selector) => document.querySelector(selector)?.textContent, selector);
-    throw new Error(`${selector} is not ${pattern} within ${seconds} s, but: ${last}`);
+    throw new Error(`${selector} is not ${pattern}, but: ${last}`);
   });
   return handle.jsonValue();
 }
 
 /// Waits for a message to the visitor.
-export const message = (page, pattern, seconds) => until(page, '#notices', pattern, seconds);
+export const message = (page, pattern) => until(page, '#notices', pattern);
 
 /// The step of the game that is shown, and which game it is.
 export async function state(page) {
@@ -119,12 +164,13 @@ export async function state(page) {
   return { time: Number(time), game: Number(game) };
 }
 
-/// Whether time goes on: the step changes within two seconds.
-export async function goesOn(page) {
-  const before = await text(page, '#time');
-  await page.waitForFunction((before) => document.querySelector('#time').textContent !== before, before, { timeout: 5000 })
-    .catch(() => { throw new Error('the game stands still'); });
-}
+/// Waits until the text of an element is another.
+export const changed = (page, selector, before) =>
+  page.waitForFunction(([selector, before]) => document.querySelector(selector).textContent !== before, [selector, before])
+    .catch(() => { throw new Error(`${selector} stays ${before}`); });
+
+/// Waits until time has gone on.
+export const goesOn = async (page) => changed(page, '#time', await text(page, '#time'));
 
 /// Sets a slider as a hand does.
 export const slide = (page, selector, value) => page.locator(selector).fill(`${value}`);
@@ -139,6 +185,16 @@ export async function restart(page, seed) {
   await until(page, '#time', /step 0 /);
 }
 
+/// Waits until the picture of a game that stands still is the same twice, its last motion being over, and gives it.
+export async function stillPicture(visit, page) {
+  let last;
+  return eventually('a picture that stands still', async () => {
+    const [before, now] = [last, await visit.picture(page)];
+    last = now;
+    return { ...now, still: before?.hash === now.hash };
+  }, ({ still }) => still);
+}
+
 /// All that the panel says of the first steps of the game that is shown.
 export async function course(page, steps) {
   const seen = [];
@@ -146,7 +202,7 @@ export async function course(page, steps) {
     seen.push(await page.evaluate(() => ['#time', '#score', '#probabilities', '#features'].map((one) => document.querySelector(one).textContent).join('|')));
     const before = await text(page, '#time');
     await page.click('#single');
-    await page.waitForFunction((before) => document.querySelector('#time').textContent !== before, before, { timeout: 5000 });
+    await changed(page, '#time', before);
   }
   return seen;
 }

@@ -1,0 +1,60 @@
+// Times of the page, measured and printed: they depend on the machine and what else it does, so they decide nothing.
+
+import { learn } from './training.mjs';
+import { open } from './text.mjs';
+import { eventually, text } from './visit.mjs';
+
+const TRIES = 5;
+
+const milliseconds = (times) => times.map((time) => `${Math.round(time)} ms`).join(', ');
+
+export default [
+  {
+    name: 'from the start of the page to the first picture of the trained agent',
+    async run(visit) {
+      const times = [];
+      for (let i = 0; i < TRIES; i += 1) {
+        const page = await visit.open();
+        times.push(await page.evaluate(() => performance.getEntriesByName('first-frame')[0].startTime));
+        await page.context().close();
+      }
+      return milliseconds(times);
+    },
+  },
+  {
+    name: 'a call into the module',
+    async run(visit) {
+      const page = await visit.open();
+      const times = await page.evaluate(async (tries) => {
+        const { version } = await import('./watch.js');
+        return Array.from({ length: tries }, () => {
+          const start = performance.now();
+          for (let call = 0; call < 1000; call += 1) version();
+          return performance.now() - start; // milliseconds for a thousand, so microseconds for one
+        });
+      }, TRIES);
+      return `${Math.min(...times).toFixed(1)} µs`;
+    },
+  },
+  {
+    name: 'catch from the start of the training to its score, and the long tasks of the main thread meanwhile',
+    async run(visit) {
+      const start = performance.now();
+      const { page, state } = await learn(visit, '#game=catch');
+      const seconds = (performance.now() - start) / 1000;
+      const tasks = await page.evaluate(() => window.longTasks.map(({ duration }) => duration));
+      return `${seconds.toFixed(0)} s, ${tasks.length} long tasks (${milliseconds(tasks)}): ${state}`;
+    },
+  },
+  {
+    name: 'sorting from the start of the training to its end',
+    only: false,
+    async run(visit) {
+      const page = await open(visit);
+      const start = performance.now();
+      await page.click('#text-start');
+      const state = await eventually('the end', () => text(page, '#text-state'), (state) => /^(Finished|Stopped)/.test(state));
+      return `${((performance.now() - start) / 1000).toFixed(0)} s: ${state}`;
+    },
+  },
+];
