@@ -6,7 +6,7 @@ use crate::config::{AdvantageConfig, Estimator, RolloutConfig, Scale};
 use crate::data::summary::{self, EPISODES, EVEN_GROUPS, REWARD_SUM, SCALE, SCORE_SUM, STEPS};
 use crate::data::{Recording, RecordingAdvantages, TRUNCATED};
 use crate::device;
-use crate::device::buffers::{Buffer, argument, cube_ints, cube_tensor, grid, room};
+use crate::device::buffers::{Buffer, argument, cube_ints, cube_tensor, grid, uninit};
 use crate::parallel::{Team, TeamError};
 use burn::backend::{Cube, DType};
 use burn::cubecl;
@@ -345,14 +345,14 @@ pub fn recording_advantages(
         recording.parts.iter().map(|part| Plan::new(part.num_envs(), rollout)).collect();
     let count = plans.iter().map(Plan::cubes).sum();
     let like = cube_tensor(recording.parts[0].values.clone());
-    let rows = room(&like, &[count, summary::LEN], DType::F32);
-    let summary = room(&like, &[summary::LEN], DType::F32);
+    let rows = uninit(&like, &[count, summary::LEN], DType::F32);
+    let summary = uninit(&like, &[summary::LEN], DType::F32);
     let client = &like.client;
     let mut first_row = 0;
     let mut parts = Vec::new();
     for (part, plan) in recording.parts.iter().zip(&plans) {
         let games = part.num_envs();
-        let advantages = room(&like, &[learn_steps + 2, games], DType::F32);
+        let advantages = uninit(&like, &[learn_steps + 2, games], DType::F32);
         let sizes = || SizesLaunch::new(num_steps, learn_steps, games, group_size);
         let own_rows = |first, cubes| RowsLaunch::new(argument(&rows), first, cubes);
         let row = num_steps * games;

@@ -1,34 +1,34 @@
-//! What can go wrong with a checkpoint, each as one sentence: what, where, and what to do.
+//! Errors of saving, loading and finding checkpoints.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-/// Why a checkpoint was not saved, loaded or found.
+/// The reason a checkpoint could not be saved, loaded or found.
 #[derive(Debug, Error)]
 pub enum CheckpointError {
-    /// Nothing is at the path.
+    /// The path does not exist.
     #[error("there is no checkpoint at {path}; check the path")]
     NotFound {
         /// The path asked for.
         path: PathBuf,
     },
 
-    /// A file is where a directory was expected.
+    /// The path is a file, not a directory.
     #[error("{path} is a file, but a checkpoint is a directory; give the directory's path")]
     NotADirectory {
         /// The path asked for.
         path: PathBuf,
     },
 
-    /// The directory holds nothing.
+    /// The directory is empty.
     #[error("the checkpoint {path} is damaged: it is empty; load another one")]
     Empty {
         /// The checkpoint's directory.
         path: PathBuf,
     },
 
-    /// A file of the checkpoint is gone.
+    /// A file of the checkpoint is missing.
     #[error("the checkpoint {path} is damaged: {file} is missing; load another one")]
     MissingFile {
         /// The checkpoint's directory.
@@ -37,7 +37,7 @@ pub enum CheckpointError {
         file: String,
     },
 
-    /// A file is longer or shorter than the manifest says, for instance truncated.
+    /// A file's size differs from the manifest, for instance because it was truncated.
     #[error(
         "the checkpoint {path} is damaged: {file} has {found} bytes instead of {expected}; load \
          another one"
@@ -47,13 +47,13 @@ pub enum CheckpointError {
         path: PathBuf,
         /// The file's name.
         file: String,
-        /// Its size in the manifest, in bytes.
+        /// Size in the manifest, bytes.
         expected: u64,
-        /// Its size on the disk, in bytes.
+        /// Size on disk, bytes.
         found: u64,
     },
 
-    /// A file and its line in `SHA256SUMS` disagree.
+    /// A file does not match its line in `SHA256SUMS`.
     #[error(
         "the checkpoint {path} is damaged: {file} does not have the checksum given in SHA256SUMS; \
          load another one"
@@ -65,25 +65,25 @@ pub enum CheckpointError {
         file: String,
     },
 
-    /// `SHA256SUMS` is not the list of the checkpoint's files.
+    /// `SHA256SUMS` does not list exactly the checkpoint's files.
     #[error("the checkpoint {path} is damaged: SHA256SUMS {reason}; load another one")]
     BadSums {
         /// The checkpoint's directory.
         path: PathBuf,
-        /// What is wrong with the list.
+        /// The defect.
         reason: &'static str,
     },
 
-    /// The manifest makes no sense.
+    /// The manifest is malformed.
     #[error("the checkpoint {path} is damaged: manifest.json {reason}; load another one")]
     BadManifest {
         /// The checkpoint's directory.
         path: PathBuf,
-        /// What is wrong with the manifest.
+        /// The defect.
         reason: String,
     },
 
-    /// The checkpoint was written in a later format.
+    /// The checkpoint uses a newer directory format.
     #[error(
         "the checkpoint {path} has format {found}, but this grove reads formats up to {supported}; \
          load it with a newer grove"
@@ -91,13 +91,13 @@ pub enum CheckpointError {
     NewerFormat {
         /// The checkpoint's directory.
         path: PathBuf,
-        /// Its format.
+        /// The format of the checkpoint.
         found: u32,
         /// The newest format that this build reads.
         supported: u32,
     },
 
-    /// The checkpoint has no such section.
+    /// The checkpoint lacks a section.
     #[error(
         "the checkpoint at iteration {iteration} has no section {name}; load one that was saved \
          with it"
@@ -109,7 +109,7 @@ pub enum CheckpointError {
         name: String,
     },
 
-    /// A section was written in a later version than its reader knows.
+    /// A section has a newer version than its reader supports.
     #[error(
         "section {name} of the checkpoint at iteration {iteration} has version {found}, but this \
          grove reads versions up to {supported}; load it with a newer grove"
@@ -119,41 +119,41 @@ pub enum CheckpointError {
         iteration: u64,
         /// The section's name.
         name: String,
-        /// Its version.
+        /// The version of the section.
         found: u32,
-        /// The newest version that its reader knows.
+        /// The newest version that its reader supports.
         supported: u32,
     },
 
-    /// A section to be saved has a name that is no portable file name of its own.
+    /// A section's name is not a portable, unique file name.
     #[error(
         "cannot save a checkpoint to {path}: section name {name:?} {reason}; rename the section"
     )]
     BadSectionName {
-        /// Where the checkpoint was to be saved.
+        /// The path to save to.
         path: PathBuf,
         /// The name.
         name: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: &'static str,
     },
 
-    /// The path to save to ends in no name, as `..` and `/` do.
+    /// The path to save to has no file name, as `..` and `/`.
     #[error(
         "cannot save a checkpoint to {path}: the path must end in a directory's name; give another"
     )]
     Unnamed {
-        /// Where the checkpoint was to be saved.
+        /// The path to save to.
         path: PathBuf,
     },
 
-    /// A file, or a directory that holds no checkpoint, is where one was to be saved.
+    /// The path to save to holds something other than a checkpoint.
     #[error(
         "cannot save a checkpoint to {path}: something else is there and would be lost; move \
          it away or give another path"
     )]
     NotACheckpoint {
-        /// Where the checkpoint was to be saved.
+        /// The path to save to.
         path: PathBuf,
     },
 
@@ -163,13 +163,13 @@ pub enum CheckpointError {
          or save to another disk"
     )]
     DiskFull {
-        /// Where the checkpoint was to be saved.
+        /// The path to save to.
         path: PathBuf,
         /// The checkpoint's size, in bytes.
         needed: u64,
     },
 
-    /// The checkpoint is intact, but whoever asked for it cannot use it.
+    /// The checkpoint is intact, but the caller cannot use it.
     #[error("the checkpoint {path} cannot be used: {reason}; load another one")]
     Unusable {
         /// The checkpoint's directory.
@@ -178,16 +178,16 @@ pub enum CheckpointError {
         reason: String,
     },
 
-    /// The store is there, but nothing was saved to it yet.
-    #[error("there is no checkpoint in {path} yet; start the run anew or give another path")]
+    /// The store exists but is empty.
+    #[error("there is no checkpoint in {path} yet; restart the run or give another path")]
     NoneSaved {
         /// The store's directory.
         path: PathBuf,
     },
 
-    /// The store has checkpoints, and all of them are damaged.
+    /// All checkpoints in the store are damaged.
     #[error(
-        "all {} checkpoints in {path} are damaged; restore one from a copy or start the run anew",
+        "all {} checkpoints in {path} are damaged; restore one from a backup or restart the run",
         damaged.len()
     )]
     NoneIntact {
@@ -197,20 +197,20 @@ pub enum CheckpointError {
         damaged: Vec<(PathBuf, CheckpointError)>,
     },
 
-    /// The system refused an operation.
+    /// A file system operation failed.
     #[error("cannot {action} {path}: {source}; check the path, its permissions and its disk")]
     Io {
-        /// What was tried, as a verb.
+        /// The operation, as a verb.
         action: &'static str,
-        /// The file or directory that it was tried on.
+        /// The file or directory concerned.
         path: PathBuf,
-        /// The system's answer.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl CheckpointError {
-    /// Wraps a system error, for use in `map_err`.
+    /// Wraps an I/O error, for use in `map_err`.
     pub(super) fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { action, path: path.to_owned(), source }
     }

@@ -1,4 +1,4 @@
-//! Loading one checkpoint, with everything in it verified.
+//! Loading one checkpoint and verifying all of its checksums.
 
 use crate::checkpoint::manifest::{
     FORMAT, MANIFEST, Manifest, SUMS, Unusable, read_manifest, sums_line,
@@ -8,17 +8,18 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// How often the files are opened anew when that fails. A save that replaces the checkpoint between
-/// two opens makes it fail once; real damage fails every time, and soon, as no section is read yet.
+/// Attempts to open the files. Opening fails once if a save replaces the checkpoint between two
+/// opens; real damage fails every time, and cheaply, since no section has been read yet.
 const ATTEMPTS: u32 = 50;
 
-/// Reads the checkpoint in the directory `path`, and verifies every byte of it.
+/// Reads the checkpoint in the directory `path` and verifies its checksums.
 ///
-/// Where a crash interrupted the replacement of `path`, this reads the former checkpoint. A
-/// checkpoint that is replaced while it is read is read whole, either the old or the new one.
+/// If a crash interrupted the replacement of `path`, this returns the previous checkpoint. If the
+/// checkpoint is replaced during the read, the result is either the old or the new one, never a mix.
 ///
 /// # Errors
-/// What is wrong, where, and what to do; see [`CheckpointError`].
+/// If the checkpoint is missing, damaged, newer than this version or unreadable; see
+/// [`CheckpointError`].
 pub fn load(path: &Path) -> Result<Checkpoint, CheckpointError> {
     let mut opened = open(path);
     for _ in 1..ATTEMPTS {
@@ -30,14 +31,14 @@ pub fn load(path: &Path) -> Result<Checkpoint, CheckpointError> {
     opened?.read()
 }
 
-/// A checkpoint whose manifest is verified, and whose sections are open: they stay readable even
-/// when another checkpoint takes its place.
+/// A checkpoint with a verified manifest and open section files, which stay readable even if the
+/// directory is replaced.
 struct Opened {
     path: PathBuf,
     manifest: Manifest,
-    /// The sections' files, in the manifest's order.
+    /// The section files, in manifest order.
     files: Vec<File>,
-    /// What is left of `SHA256SUMS` after the manifest's line.
+    /// `SHA256SUMS` after the manifest's line.
     sums: Vec<u8>,
 }
 
@@ -95,7 +96,7 @@ impl Opened {
     }
 }
 
-/// Checks that `path` is a directory with something in it.
+/// Checks that `path` is a non-empty directory.
 fn require_files(path: &Path) -> Result<(), CheckpointError> {
     let refused = |source: io::Error| match source.kind() {
         io::ErrorKind::NotFound => CheckpointError::NotFound { path: path.to_owned() },
@@ -139,7 +140,7 @@ fn require_size(path: &Path, name: &str, expected: u64, found: u64) -> Result<()
     })
 }
 
-/// What follows in `sums` after the line of the file `name` with these bytes.
+/// Checks that `sums` starts with the line for this file, and returns the rest.
 fn after_line<'a>(
     path: &Path,
     sums: &'a [u8],

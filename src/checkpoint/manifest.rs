@@ -1,4 +1,4 @@
-//! What the two files of a checkpoint that are not sections say, and how they say it.
+//! The manifest and the checksum file of a checkpoint: their formats, and the rules for section names.
 
 use crate::checkpoint::Checkpoint;
 use serde::{Deserialize, Serialize};
@@ -8,11 +8,11 @@ use std::fmt::Write;
 /// The file that lists the sections.
 pub const MANIFEST: &str = "manifest.json";
 
-/// The file with the checksums of all the others. It keeps its name and its first line (the
-/// manifest's) in every format, so that a newer format is told from a damaged manifest.
+/// The file with the checksums of all other files. Its name and its first line (the manifest's) are
+/// the same in every format, so that a newer format can be distinguished from a damaged manifest.
 pub const SUMS: &str = "SHA256SUMS";
 
-/// The newest format of the directory, and the one that is written.
+/// The directory format that this version writes, and the newest that it reads.
 pub const FORMAT: u32 = 1;
 
 /// The content of `manifest.json`.
@@ -30,20 +30,20 @@ pub struct Manifest {
 pub struct Entry {
     pub name: String,
     pub version: u32,
-    /// In bytes.
+    /// Bytes.
     pub size: u64,
 }
 
-/// Why the text of a manifest cannot be used.
+/// The reason a manifest cannot be used.
 #[derive(Debug)]
 pub enum Unusable {
-    /// It has this format, which is newer than [`FORMAT`].
+    /// A newer format than [`FORMAT`].
     Newer(u32),
-    /// It makes no sense, for this reason.
+    /// Malformed, with the details.
     Bad(String),
 }
 
-/// The manifest's text for a checkpoint.
+/// Serialises the manifest of a checkpoint.
 pub fn write_manifest(checkpoint: &Checkpoint) -> String {
     let sections = checkpoint.sections.iter().map(|section| Entry {
         name: section.name.clone(),
@@ -52,12 +52,12 @@ pub fn write_manifest(checkpoint: &Checkpoint) -> String {
     });
     let manifest =
         Manifest { format: FORMAT, iteration: checkpoint.iteration, sections: sections.collect() };
-    // Serialising fails only on maps with odd keys and on failing `Serialize` impls: none here.
+    // Serialisation fails only for non-string map keys and failing `Serialize` impls: none here.
     let text = serde_json::to_string_pretty(&manifest).expect("a manifest is plain JSON");
     text + "\n"
 }
 
-/// Reads a manifest's text, and checks the sections' names.
+/// Parses a manifest and checks the section names.
 pub fn read_manifest(text: &[u8]) -> Result<Manifest, Unusable> {
     #[derive(Deserialize)]
     struct Header {
@@ -77,7 +77,7 @@ pub fn read_manifest(text: &[u8]) -> Result<Manifest, Unusable> {
     }
 }
 
-/// The line of `SHA256SUMS` for a file.
+/// Formats the line of `SHA256SUMS` for a file.
 pub fn sums_line(name: &str, bytes: &[u8]) -> String {
     let mut line = String::new();
     for byte in Sha256::digest(bytes) {
@@ -87,9 +87,9 @@ pub fn sums_line(name: &str, bytes: &[u8]) -> String {
     line + "  " + name + "\n"
 }
 
-/// The first of the names that cannot be a file of its own on every system, with the reason.
+/// Returns the first name that is not a portable, unique file name, with the reason.
 pub fn bad_name<'a>(names: impl Iterator<Item = &'a str>) -> Option<(&'a str, &'static str)> {
-    // Systems that ignore case take `A` and `a` for the same file.
+    // `A` and `a` are the same file on case-insensitive systems.
     let mut taken = vec![MANIFEST.to_ascii_lowercase(), SUMS.to_ascii_lowercase()];
     for name in names {
         let lower = name.to_ascii_lowercase();
@@ -101,7 +101,7 @@ pub fn bad_name<'a>(names: impl Iterator<Item = &'a str>) -> Option<(&'a str, &'
         } else if !name.chars().all(|c| c.is_ascii_alphanumeric() || "._-".contains(c)) {
             "has a character other than ASCII letters, digits, '.', '-' and '_'"
         } else if name.ends_with('.') || ["con", "prn", "aux", "nul"].contains(&stem) {
-            "is no file name on Windows"
+            "is not a valid file name on Windows"
         } else if taken[..2].contains(&lower) {
             "is reserved"
         } else if taken.contains(&lower) {
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_format_is_told_from_nonsense_whatever_else_it_has() {
+    fn a_newer_format_is_distinguished_from_a_malformed_manifest() {
         let newer = read_manifest(br#"{"format": 2, "shards": []}"#);
         assert!(matches!(newer, Err(Unusable::Newer(2))));
         let odd = read_manifest(br#"{"format": 1, "iteration": 1, "sections": [], "shards": []}"#);
@@ -147,13 +147,13 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_sums_is_as_sha256sum_prints_it() {
+    fn checksum_lines_have_the_format_of_sha256sum() {
         let hash = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(sums_line("a.txt", b"abc"), format!("{hash}  a.txt\n"));
     }
 
     #[test]
-    fn names_are_portable_file_names_of_their_own() {
+    fn section_names_must_be_portable_and_unique() {
         let good = ["weights.safetensors", "optimizer", "0", "a-b_c.d"];
         assert_eq!(bad_name(good.into_iter()), None);
         let bad = [

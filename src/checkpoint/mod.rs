@@ -1,23 +1,40 @@
-//! Checkpoints: named, versioned sections of bytes, saved whole or not at all.
+//! Checkpoints: named, versioned sections of bytes that are saved atomically.
 //!
-//! This module does not know what the bytes mean; whoever owns a section also reads it. A
+//! The content of a section is opaque here; the code that writes a section also reads it back. A
 //! checkpoint is a directory:
 //!
 //! ```text
 //! checkpoints/00000120/
 //!   manifest.json         format, iteration, and every section's name, version and size
-//!   weights.safetensors   a section: a file under the section's own name
+//!   weights.safetensors   a section, stored in a file of the same name
 //!   ...
-//!   SHA256SUMS            checksums of all the others, as `sha256sum -c SHA256SUMS` reads them
+//!   SHA256SUMS            checksums of all other files, readable by `sha256sum -c SHA256SUMS`
 //! ```
 //!
-//! Nothing in it depends on time, host or path: the same data give the same bytes. [`save`] and
-//! [`load`] handle one directory, [`Store`] a run's directory of them.
+//! The bytes depend on the data alone, not on the time, the host or the path. [`save`] and [`load`]
+//! handle one directory; a [`Store`] manages a run's series of them.
 //!
-//! While `NAME` is saved, two hidden directories may stand beside it: `.NAME.tmp`, not finished
-//! yet, and `.NAME.old`, which `NAME` is about to replace. A crash may leave either behind. [`load`]
-//! never reads the first, and reads the second only where `NAME` itself is missing; the next
-//! [`save`] clears both, but never a directory that is no checkpoint's. At most one process may save to a path at a time; any number may load.
+//! During a save of `NAME`, two hidden directories may exist next to it: `.NAME.tmp`, the incomplete
+//! new checkpoint, and `.NAME.old`, the one being replaced. A crash may leave either behind. [`load`]
+//! never reads `.NAME.tmp`, and reads `.NAME.old` only if `NAME` is missing. The next [`save`] removes
+//! both, unless they do not look like checkpoints. One process at a time may save to a path; any
+//! number may load from it.
+//!
+//! ```
+//! use grove::checkpoint::{Checkpoint, Section, Store};
+//!
+//! # let directory = tempfile::tempdir()?;
+//! # let directory = directory.path().join("checkpoints");
+//! let store = Store::new(directory);
+//! let counts = Section { name: "counts.json".into(), version: 1, bytes: b"[1, 2, 3]".to_vec() };
+//! store.save(&Checkpoint { iteration: 120, sections: vec![counts] })?;
+//!
+//! let latest = store.latest()?.checkpoint;
+//! assert_eq!(latest.iteration, 120);
+//! // The reader states the newest version of the section that it understands.
+//! assert_eq!(latest.section("counts.json", 1)?.bytes, b"[1, 2, 3]");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 mod error;
 mod load;
@@ -33,32 +50,32 @@ pub use store::{Latest, Store};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// A part of a checkpoint that is saved as a file of its own.
+/// A part of a checkpoint, saved in its own file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
-    /// The file's name, for instance `weights.safetensors`: ASCII letters, digits, `.`, `-` and
+    /// The file name, for instance `weights.safetensors`: ASCII letters, digits, `.`, `-` and
     /// `_`, starting with a letter or a digit.
     pub name: String,
-    /// The version of the bytes' layout, counted up by the section's owner.
+    /// Version of the layout of `bytes`, incremented by the writer when the layout changes.
     pub version: u32,
     /// The file's content.
     pub bytes: Vec<u8>,
 }
 
-/// All that is saved at one iteration.
+/// The state of a run after one iteration, as named sections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// Iterations trained so far.
+    /// Iterations completed.
     pub iteration: u64,
-    /// The sections, in the order in which the manifest lists them.
+    /// The sections, in manifest order.
     pub sections: Vec<Section>,
 }
 
 impl Checkpoint {
-    /// The section called `name`, for a reader that knows its versions up to `supported`.
+    /// Returns the section called `name`, if its version is at most `supported`.
     ///
     /// # Errors
-    /// [`CheckpointError::MissingSection`] if there is none of that name, and
+    /// [`CheckpointError::MissingSection`] if there is no such section, and
     /// [`CheckpointError::NewerSection`] if its version is above `supported`.
     pub fn section(&self, name: &str, supported: u32) -> Result<&Section, CheckpointError> {
         let section =
@@ -77,12 +94,14 @@ impl Checkpoint {
     }
 }
 
-/// Where an unfinished save (or removal) of `path` stands; `None` if `path` ends in no name.
+/// Path of the directory of an unfinished save or removal of `path`; `None` if `path` has no file
+/// name.
 fn unfinished(path: &Path) -> Option<PathBuf> {
     hidden_beside(path, ".tmp")
 }
 
-/// Where the directory that `path` replaces stands meanwhile; `None` if `path` ends in no name.
+/// Path to which the checkpoint at `path` is moved during its replacement; `None` if `path` has no
+/// file name.
 fn set_aside(path: &Path) -> Option<PathBuf> {
     hidden_beside(path, ".old")
 }
@@ -127,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_directories_stand_beside_the_path() {
+    fn hidden_directories_are_siblings_of_the_path() {
         assert_eq!(unfinished(Path::new("run/best")).unwrap(), Path::new("run/.best.tmp"));
         assert_eq!(set_aside(Path::new("best")).unwrap(), Path::new(".best.old"));
         assert_eq!(set_aside(Path::new("..")), None);

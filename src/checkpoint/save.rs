@@ -1,4 +1,4 @@
-//! Saving one checkpoint, whole or not at all.
+//! Saving one checkpoint atomically.
 
 use crate::checkpoint::manifest::{MANIFEST, SUMS, bad_name, sums_line, write_manifest};
 use crate::checkpoint::{Checkpoint, CheckpointError, set_aside, unfinished};
@@ -6,20 +6,21 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 
-/// Saves a checkpoint as the directory `path`, in place of the checkpoint that may be there.
+/// Saves a checkpoint as the directory `path`, replacing a checkpoint that exists there.
 ///
-/// At every moment, and after a crash at any moment, [`load`](super::load) finds the old one or the
-/// new one, whole. On return the new one is on the disk, not only in the system's memory. Missing
-/// parents are created. On Windows a checkpoint cannot be replaced while it is being read.
+/// The replacement is atomic: at any time, and after a crash at any point, [`load`](super::load)
+/// returns either the complete old or the complete new checkpoint. The data have been fsynced when
+/// this returns. Missing parent directories are created. On Windows a checkpoint cannot be replaced
+/// while it is being read.
 ///
 /// # Errors
-/// What is wrong, where, and what to do; see [`CheckpointError`]. If a checkpoint was at `path`, one
-/// still is.
+/// If the path or a section name is invalid, the path holds something else, or writing fails; see
+/// [`CheckpointError`]. A checkpoint that was at `path` is kept.
 pub fn save(checkpoint: &Checkpoint, path: &Path) -> Result<(), CheckpointError> {
     save_with(checkpoint, path, write_file)
 }
 
-/// [`save`], with `write` called as `write(path, bytes)` to write each new file.
+/// Implements [`save`]; `write(path, bytes)` creates each file, so that tests can inject failures.
 fn save_with(
     checkpoint: &Checkpoint,
     path: &Path,
@@ -45,8 +46,8 @@ fn save_with(
         fs::rename(&tmp, path).map_err(CheckpointError::io("create", path))
     });
     if let Err(error) = swapped {
-        // The error at hand says more than a second one could. Where this fails too, `load` still
-        // finds the old checkpoint, and the next save clears the rest.
+        // The first error is the informative one. If the cleanup fails too, `load` still finds the
+        // old checkpoint, and the next save removes the leftovers.
         let _ = settle(path);
         return Err(match error {
             CheckpointError::Io { source, .. } if is_full(&source) => {
@@ -58,13 +59,14 @@ fn save_with(
     }
     sync_directory(parent(path))?;
     if replaces {
-        // The new checkpoint is safe; the next save clears the old one if this cannot.
+        // The new checkpoint is durable; if this fails, the next save removes the old one.
         let _ = clear(&old);
     }
     Ok(())
 }
 
-/// Clears what a crash may have left beside `path`, and finishes a replacement it interrupted.
+/// Cleans up after a crashed save to `path`: removes leftovers and completes an interrupted
+/// replacement.
 pub(super) fn settle(path: &Path) -> Result<(), CheckpointError> {
     if let Some(tmp) = unfinished(path).filter(|tmp| tmp.exists()) {
         require_replaceable(&tmp)?;
@@ -81,8 +83,8 @@ pub(super) fn settle(path: &Path) -> Result<(), CheckpointError> {
     }
 }
 
-/// Removes a checkpoint's directory, the file that shows that it is one last: what a crash leaves of it
-/// is still known as ours.
+/// Removes a checkpoint's directory, the manifest last, so that a directory left by a crash is still
+/// recognised as a checkpoint.
 fn clear(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
@@ -96,15 +98,15 @@ fn clear(directory: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes the checkpoint at `path`; a crash leaves it whole or not a checkpoint.
+/// Removes the checkpoint at `path`. After a crash it is either intact or gone.
 pub(super) fn remove(path: &Path) -> Result<(), CheckpointError> {
     let tmp = unfinished(path).ok_or_else(|| CheckpointError::Unnamed { path: path.to_owned() })?;
     fs::rename(path, &tmp).map_err(CheckpointError::io("remove", path))?;
     clear(&tmp).map_err(CheckpointError::io("remove", &tmp))
 }
 
-/// Checks that whatever stands at `path` may go: nothing, an empty directory or a checkpoint, even
-/// a damaged one.
+/// Checks that `path` may be replaced: it must be missing, an empty directory or a checkpoint (intact
+/// or damaged).
 fn require_replaceable(path: &Path) -> Result<(), CheckpointError> {
     let replaceable = match fs::read_dir(path) {
         Ok(mut entries) => {
@@ -119,7 +121,7 @@ fn require_replaceable(path: &Path) -> Result<(), CheckpointError> {
     replaceable.then_some(()).ok_or_else(refused)
 }
 
-/// Creates the directory `tmp` with the checkpoint's files, all of them on the disk on return.
+/// Writes the checkpoint's files to the new directory `tmp` and fsyncs them.
 fn fill(
     checkpoint: &Checkpoint,
     tmp: &Path,
@@ -151,7 +153,7 @@ fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
 
-/// The directory that holds `path`.
+/// The parent directory of `path`.
 fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -159,7 +161,7 @@ fn parent(path: &Path) -> &Path {
     }
 }
 
-/// Brings a directory's list of files to the disk, where the system and the file system can.
+/// Fsyncs a directory's entries, if the system and the file system support it.
 #[cfg(unix)]
 fn sync_directory(path: &Path) -> Result<(), CheckpointError> {
     match File::open(path).and_then(|directory| directory.sync_all()) {
@@ -189,7 +191,7 @@ mod tests {
         Checkpoint { iteration, sections: vec![section("weights", 1000), section("log", 10)] }
     }
 
-    /// Saves checkpoint 2 while the file number `failing` is written halfway and then refused.
+    /// Saves checkpoint 2 with a write error halfway through file number `failing`.
     fn save_refused(path: &Path, failing: usize, kind: ErrorKind) -> CheckpointError {
         let mut written = 0;
         let refused = save_with(&checkpoint(2), path, |file, bytes| {
@@ -248,7 +250,7 @@ mod tests {
             let path = run.path().join("best");
             save(&checkpoint(1), &path).unwrap();
             let mut written = 0;
-            // A panic leaves all as it stands, just as a crash does.
+            // A panic leaves the files as they are, like a crash.
             let crash = AssertUnwindSafe(|| {
                 save_with(&checkpoint(2), &path, |file, bytes| {
                     written += 1;
@@ -267,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_stays_where_it_is() {
+    fn foreign_directories_are_left_untouched() {
         for beside in [unfinished, set_aside] {
             let run = TempDir::new().unwrap();
             let path = run.path().join("best");
@@ -289,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removal_that_a_crash_interrupts_is_known_as_ours() {
+    fn an_interrupted_removal_is_recognised_as_a_checkpoint() {
         let run = TempDir::new().unwrap();
         let path = run.path().join("best");
         let tmp = unfinished(&path).unwrap();
@@ -308,7 +310,7 @@ mod tests {
         let path = run.path().join("best");
         let (tmp, old) = (unfinished(&path).unwrap(), set_aside(&path).unwrap());
 
-        // After the old one went aside, before the new one came.
+        // A crash after the old one was moved aside, before the new one took its place.
         save(&checkpoint(1), &old).unwrap();
         save(&checkpoint(2), &tmp).unwrap();
         assert_eq!(load(&path).unwrap(), checkpoint(1));
@@ -317,7 +319,7 @@ mod tests {
         assert_eq!(names_in(run.path()), ["best"]);
         assert_eq!(load(&path).unwrap(), checkpoint(1));
 
-        // After the new one came, while the old one was being removed.
+        // A crash after the new one took its place, during the removal of the old one.
         save(&checkpoint(2), &path).unwrap();
         save(&checkpoint(1), &old).unwrap();
         fs::remove_file(old.join(MANIFEST)).unwrap();

@@ -1,4 +1,4 @@
-//! A run's checkpoints: a directory of them, each named by its iteration.
+//! The series of checkpoints of a run: one directory per iteration.
 
 use crate::checkpoint::save::{remove, settle};
 use crate::checkpoint::{Checkpoint, CheckpointError, load, save};
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 /// A directory of checkpoints named by iteration, such as `checkpoints/00000120`.
 ///
-/// At most one process may save and prune at a time; any number may load meanwhile.
+/// One process at a time may save and prune; any number may load concurrently.
 #[derive(Clone, Debug)]
 pub struct Store {
     directory: PathBuf,
@@ -20,36 +20,36 @@ pub struct Store {
 pub struct Latest {
     /// The checkpoint.
     pub checkpoint: Checkpoint,
-    /// Its directory.
+    /// The checkpoint's directory.
     pub path: PathBuf,
-    /// The newer checkpoints that were passed over, with what is wrong with each, newest first.
+    /// Newer checkpoints that were skipped, with the reason for each, newest first.
     pub damaged: Vec<(PathBuf, CheckpointError)>,
 }
 
 impl Store {
-    /// The store in this directory; the first [`save`](Store::save) creates it where it is missing.
+    /// Creates a handle for the store in `directory`. The first [`save`](Store::save) creates the
+    /// directory if it is missing.
     pub fn new(directory: impl Into<PathBuf>) -> Self {
         Self { directory: directory.into() }
     }
 
-    /// The directory of the checkpoint at this iteration, saved or not.
+    /// The directory of the checkpoint at `iteration`, whether it exists or not.
     pub fn path(&self, iteration: u64) -> PathBuf {
         self.directory.join(name(iteration))
     }
 
-    /// Saves a checkpoint under its iteration, and returns its directory.
-    ///
-    /// First clears what crashed saves may have left in the store.
+    /// Saves a checkpoint under its iteration and returns its directory, after cleaning up the
+    /// leftovers of crashed saves.
     ///
     /// # Errors
-    /// As [`save`]; the other checkpoints are as they were.
+    /// The errors of [`save`]. Other checkpoints are not affected.
     pub fn save(&self, checkpoint: &Checkpoint) -> Result<PathBuf, CheckpointError> {
         let names = match self.names() {
             Err(CheckpointError::NotFound { .. }) => Vec::new(),
             names => names?,
         };
         for iteration in names.iter().filter_map(|name| leftover(name)) {
-            // A leftover that cannot go harms nothing; the save after this one tries again.
+            // A leftover that cannot be removed is harmless; the next save tries again.
             let _ = settle(&self.path(iteration));
         }
         let path = self.path(checkpoint.iteration);
@@ -57,36 +57,36 @@ impl Store {
         Ok(path)
     }
 
-    /// The iterations of the checkpoints, oldest first, damaged ones included.
+    /// Lists the iterations of all checkpoints, oldest first, including damaged ones.
     ///
     /// # Errors
-    /// [`CheckpointError::NotFound`] if the store's directory does not exist, and others if it
+    /// [`CheckpointError::NotFound`] if the store's directory does not exist, or an I/O error if it
     /// cannot be read.
     pub fn iterations(&self) -> Result<Vec<u64>, CheckpointError> {
         let mut iterations = BTreeSet::new();
         for name in self.names()? {
-            // A checkpoint that a crash left set aside is one too: `load` finds it.
+            // A checkpoint that a crash left moved aside counts too: `load` finds it.
             let aside = name.strip_prefix('.').and_then(|name| name.strip_suffix(".old"));
             iterations.extend(iteration(aside.unwrap_or(&name)));
         }
         Ok(iterations.into_iter().collect())
     }
 
-    /// Loads the newest checkpoint that is intact, and says which newer ones are not.
+    /// Loads the newest intact checkpoint and reports the newer, damaged ones.
     ///
     /// # Errors
-    /// [`CheckpointError::NoneSaved`] or [`CheckpointError::NoneIntact`] if there is none, and
-    /// those of [`iterations`](Store::iterations).
+    /// [`CheckpointError::NoneSaved`] or [`CheckpointError::NoneIntact`] if there is none, and the
+    /// errors of [`iterations`](Store::iterations).
     pub fn latest(&self) -> Result<Latest, CheckpointError> {
-        self.latest_that(|_| Ok(()))
+        self.latest_usable(|_| Ok(()))
     }
 
-    /// As [`latest`](Store::latest), of the checkpoints that are also `usable`, which says why one is
-    /// not: this module does not know what they hold.
+    /// Loads the newest intact checkpoint that `usable` accepts. The callback inspects the content,
+    /// which is opaque to this module, and returns the reason if it rejects one.
     ///
     /// # Errors
-    /// As [`latest`](Store::latest).
-    pub fn latest_that(
+    /// Those of [`latest`](Store::latest).
+    pub fn latest_usable(
         &self,
         usable: impl Fn(&Checkpoint) -> Result<(), String>,
     ) -> Result<Latest, CheckpointError> {
@@ -109,14 +109,14 @@ impl Store {
         })
     }
 
-    /// Removes all but the newest `keep` checkpoints, but never the newest intact one. Returns the
-    /// directories that it removed, oldest first.
+    /// Removes all but the newest `keep` checkpoints and returns the removed directories, oldest
+    /// first. The newest intact checkpoint is never removed.
     ///
-    /// To know that one is intact it reads the newest in full, and older ones until one is.
+    /// Checkpoints are read and verified from the newest on until an intact one is found.
     ///
     /// # Errors
-    /// Those of [`iterations`](Store::iterations), [`CheckpointError::NoneIntact`] if there is no
-    /// intact one (nothing is removed then), and [`CheckpointError::Io`] if one cannot be removed.
+    /// The errors of [`iterations`](Store::iterations), [`CheckpointError::NoneIntact`] if no
+    /// checkpoint is intact (nothing is removed then), and [`CheckpointError::Io`] if a removal fails.
     pub fn prune(&self, keep: usize) -> Result<Vec<PathBuf>, CheckpointError> {
         let iterations = self.iterations()?;
         let excess = iterations.len().saturating_sub(keep);
@@ -134,18 +134,18 @@ impl Store {
         Ok(removed)
     }
 
-    /// Loads the checkpoint at `iteration`, which must also say so itself.
+    /// Loads the checkpoint at `iteration` and checks that its manifest has the same iteration.
     fn load(&self, iteration: u64) -> Result<Checkpoint, CheckpointError> {
         let path = self.path(iteration);
         let checkpoint = load(&path)?;
         if checkpoint.iteration != iteration {
-            let reason = format!("is of iteration {}, not {iteration}", checkpoint.iteration);
+            let reason = format!("has iteration {}, not {iteration}", checkpoint.iteration);
             return Err(CheckpointError::BadManifest { path, reason });
         }
         Ok(checkpoint)
     }
 
-    /// The names of the directories in the store's own; those that are not Unicode are none of ours.
+    /// Lists the names of the store's subdirectories, except those that are not Unicode.
     fn names(&self) -> Result<Vec<String>, CheckpointError> {
         let directory = &self.directory;
         let refused = |source: io::Error| match source.kind() {
@@ -164,17 +164,17 @@ impl Store {
     }
 }
 
-/// The name of a checkpoint's directory; names sort as iterations do up to 99 999 999.
+/// Formats the name of a checkpoint's directory. Names sort by iteration up to 99 999 999.
 fn name(iteration: u64) -> String {
     format!("{iteration:08}")
 }
 
-/// The iteration whose checkpoint has this name.
+/// Parses the name of a checkpoint's directory.
 fn iteration(text: &str) -> Option<u64> {
     text.parse().ok().filter(|&iteration| name(iteration) == text)
 }
 
-/// The iteration beside whose checkpoint a crashed save left a directory of this name.
+/// Parses the name of a directory left by a crashed save, and returns the checkpoint's iteration.
 fn leftover(text: &str) -> Option<u64> {
     let text = text.strip_prefix('.')?;
     iteration(text.strip_suffix(".tmp").or_else(|| text.strip_suffix(".old"))?)
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_give_back_their_iterations_and_nothing_else_does() {
+    fn only_directory_names_of_checkpoints_parse_as_iterations() {
         for number in [0, 120, 99_999_999, 100_000_000, u64::MAX] {
             assert_eq!(iteration(&name(number)), Some(number));
             assert_eq!(leftover(&format!(".{}.tmp", name(number))), Some(number));

@@ -1,4 +1,4 @@
-//! Burn's tensors as the buffers of our own kernels.
+//! Access to the buffers behind Burn tensors, for kernels written in CubeCL.
 
 use crate::config::Precision;
 use burn::backend::{Cube, DType, Shape};
@@ -8,15 +8,15 @@ use burn::cubecl::prelude::{BufferArg, CubeCount, CubeDim};
 use burn::tensor::{Device, Int, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
-/// A buffer as a field of a struct that a kernel is launched with; [`argument`] gives what is bound to it.
+/// A buffer field in a kernel's argument struct; [`argument`] creates its binding.
 pub(crate) type Buffer<T> = Box<[T]>;
 
-/// The CubeCL tensor behind a Burn tensor, contiguous.
+/// Converts a Burn tensor to a contiguous CubeCL tensor.
 pub(crate) fn cube_tensor<const D: usize>(tensor: Tensor<D>) -> CubeTensor {
     contiguous(tensor.try_into_primitive::<Cube>())
 }
 
-/// The CubeCL tensor behind a Burn tensor of integers, contiguous.
+/// Converts an integer Burn tensor to a contiguous CubeCL tensor.
 pub(crate) fn cube_ints<const D: usize>(tensor: Tensor<D, Int>) -> CubeTensor {
     contiguous(tensor.try_into_primitive::<Cube>())
 }
@@ -26,40 +26,40 @@ fn contiguous<E: std::fmt::Debug>(tensor: Result<CubeTensor, E>) -> CubeTensor {
     burn_cubecl::kernel::into_contiguous(tensor)
 }
 
-/// A new buffer for `shape`, with nothing in it, where `like` is.
-pub(crate) fn room(like: &CubeTensor, shape: &[usize], dtype: DType) -> CubeTensor {
+/// Allocates an uninitialised tensor on the device of `like`.
+pub(crate) fn uninit(like: &CubeTensor, shape: &[usize], dtype: DType) -> CubeTensor {
     let shape = Shape::from(shape.to_vec());
     let handle = like.client.empty(shape.num_elements() * size_of::<u32>());
     CubeTensor::new_contiguous(like.client.clone(), like.device.clone(), shape, handle, dtype)
 }
 
-/// The whole of a contiguous tensor's buffer, for a kernel.
+/// Binds the whole buffer of a contiguous tensor to a kernel argument.
 pub(crate) fn argument(tensor: &CubeTensor) -> BufferArg {
     let len = tensor.meta.num_elements();
-    // SAFETY: what [`cube_tensor`] and `CubeTensor::new_contiguous` give is contiguous and holds
+    // SAFETY: tensors from [`cube_tensor`] and `CubeTensor::new_contiguous` are contiguous and hold
     // `len` elements of 4 bytes.
     unsafe { BufferArg::from_raw_parts(tensor.handle.clone(), len) }
 }
 
-/// A grid of so many cubes, or, where they are more than a row of a grid holds, of some more.
+/// A launch grid of at least `cubes` cubes; rounded up if they exceed one row of the grid.
 pub(crate) fn grid(like: &CubeTensor, cubes: usize) -> CubeCount {
     calculate_cube_count_elemwise(&like.client, cubes, CubeDim::new_1d(1))
 }
 
-/// Something small that lies on `device`, to ask for its client and to make buffers beside.
+/// A small tensor on `device`, which gives access to the device's client.
 pub(crate) fn probe(device: &Device) -> CubeTensor {
     cube_tensor(Tensor::<1>::from_floats([0.0], device))
 }
 
-/// The largest buffer that is made of one piece, in bytes, where the device does not set a lower limit.
-const PART_BYTES: u64 = 1 << 31;
+/// Maximum size of a single buffer, bytes, unless the device has a lower limit.
+const MAX_BUFFER_BYTES: u64 = 1 << 31;
 
-/// The most bytes of a buffer that kernels of this device take.
-pub(crate) fn largest(device: &Device) -> u64 {
-    probe(device).client.properties().memory.max_page_size.min(PART_BYTES)
+/// The maximum size of a buffer for kernels on this device, bytes.
+pub(crate) fn max_buffer_bytes(device: &Device) -> u64 {
+    probe(device).client.properties().memory.max_page_size.min(MAX_BUFFER_BYTES)
 }
 
-/// The type that a precision is inside a kernel.
+/// The kernel element type of a precision.
 pub(crate) fn element(precision: Precision) -> ElemType {
     ElemType::Float(match precision {
         Precision::F32 => FloatKind::F32,

@@ -1,4 +1,4 @@
-//! Adapters of the graphics interfaces, outside of browsers.
+//! GPUs that are reached through wgpu, outside browsers.
 
 use super::{DeviceError, DeviceInfo, index_of};
 use burn::tensor::{Device, DeviceKind};
@@ -10,8 +10,8 @@ use wgpu::{
     InstanceDescriptor, MemoryHints, RequestDeviceError,
 };
 
-/// An adapter and how Burn addresses it, if it can.
-struct Found {
+/// An adapter, and the address by which Burn can select it, if there is one.
+struct Candidate {
     info: DeviceInfo,
     kind: Option<DeviceKind>,
     api: WgpuBackend,
@@ -19,14 +19,14 @@ struct Found {
     instance: Instance,
 }
 
-/// Names in this build, and the interface each is bound to.
+/// Device names with the graphics API they are restricted to, and whether they are compiled in.
 const NAMES: [(&str, Option<Backend>, bool); 3] = [
     ("wgpu", None, true),
     ("vulkan", Some(Backend::Vulkan), cfg!(feature = "vulkan")),
     ("metal", Some(Backend::Metal), cfg!(feature = "metal")),
 ];
 
-fn find() -> Vec<Found> {
+fn candidates() -> Vec<Candidate> {
     let instance = Instance::new(InstanceDescriptor {
         backends: Backends::PRIMARY,
         ..InstanceDescriptor::new_without_display_handle()
@@ -62,7 +62,7 @@ fn find() -> Vec<Found> {
                 DeviceType::Other => continue,
             };
             *number += 1;
-            found.push(Found {
+            found.push(Candidate {
                 info: DeviceInfo {
                     name: format!("{name}:{index}"),
                     description: about.name.clone(),
@@ -83,10 +83,10 @@ fn find() -> Vec<Found> {
 }
 
 pub(super) fn list() -> Vec<DeviceInfo> {
-    find().into_iter().map(|found| found.info).collect()
+    candidates().into_iter().map(|candidate| candidate.info).collect()
 }
 
-/// A device that this process has started.
+/// A device started by this process.
 struct Started {
     name: String,
     device: Device,
@@ -95,13 +95,13 @@ struct Started {
 
 static STARTED: Mutex<Vec<Started>> = Mutex::new(Vec::new());
 
-/// The handles of a device that was started here.
+/// The wgpu handles of a device started by this process.
 pub(super) fn setup(device: &Device) -> Option<WgpuSetup> {
     let started = STARTED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     started.iter().find(|s| s.device == *device).map(|s| s.setup.clone())
 }
 
-/// Starts an adapter, or gives the device that this process has started on it before.
+/// Starts a device on an adapter, or returns the one that this process has already started.
 pub(super) fn start(name: &str) -> Result<Device, DeviceError> {
     let mut started = STARTED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(started) = started.iter().find(|s| s.name == name) {
@@ -109,20 +109,20 @@ pub(super) fn start(name: &str) -> Result<Device, DeviceError> {
     }
     let failed = |message: String| DeviceError::Failed { name: name.to_string(), message };
     let kind = name.split(':').next().unwrap_or_default();
-    let found = find()
+    let candidate = candidates()
         .into_iter()
-        .filter(|f| f.info.name.split(':').next() == Some(kind))
+        .filter(|candidate| candidate.info.name.split(':').next() == Some(kind))
         .nth(index_of(name))
-        .ok_or_else(|| failed("it has gone".to_string()))?;
+        .ok_or_else(|| failed("it has been removed".to_string()))?;
     let options = Device::wgpu_options();
-    let (device, setup) = match found.kind {
+    let (device, setup) = match candidate.kind {
         Some(kind) => options
             .device_kind(kind)
-            .graphics_api(found.api)
+            .graphics_api(candidate.api)
             .init_with_setup()
             .map_err(|e| failed(e.to_string()))?,
         None => {
-            let setup = open(found).map_err(|e| failed(e.to_string()))?;
+            let setup = open(candidate).map_err(|e| failed(e.to_string()))?;
             let device = options.setup(setup.clone()).init().map_err(|e| failed(e.to_string()))?;
             (device, setup)
         }
@@ -131,9 +131,9 @@ pub(super) fn start(name: &str) -> Result<Device, DeviceError> {
     Ok(device)
 }
 
-/// A device of an adapter that Burn cannot address, as Burn opens those that it can.
-fn open(found: Found) -> Result<WgpuSetup, RequestDeviceError> {
-    let Found { adapter, instance, .. } = found;
+/// Opens an adapter that Burn cannot address, with the options that Burn uses for the others.
+fn open(candidate: Candidate) -> Result<WgpuSetup, RequestDeviceError> {
+    let Candidate { adapter, instance, .. } = candidate;
     let descriptor = DeviceDescriptor {
         required_features: adapter.features()
             - (Features::MAPPABLE_PRIMARY_BUFFERS | Features::all_experimental_mask()),
@@ -146,11 +146,11 @@ fn open(found: Found) -> Result<WgpuSetup, RequestDeviceError> {
     Ok(WgpuSetup { instance, adapter, device, queue, backend })
 }
 
-/// The largest heap of the adapter's own memory, in bytes, which Vulkan tells.
+/// Size of the adapter's largest memory heap, bytes, as reported by Vulkan.
 fn memory(adapter: &Adapter) -> Option<u64> {
     #[cfg(any(target_os = "linux", target_os = "windows", target_os = "android"))]
     {
-        // SAFETY: the handles are read while the adapter lives, and nothing is destroyed.
+        // SAFETY: the handles are only read, while the adapter is alive.
         unsafe {
             let hal = adapter.as_hal::<wgpu::hal::api::Vulkan>()?;
             let instance = hal.shared_instance().raw_instance();

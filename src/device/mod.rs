@@ -1,4 +1,4 @@
-//! Devices by name: `auto`, `cpu`, `wgpu:1`, `cuda:0`, ... to a Burn [`Device`], and what is there.
+//! Device selection by name (`auto`, `cpu`, `wgpu:1`, `cuda:0`, ...), transfers and usage statistics.
 
 #[cfg(feature = "kernels")]
 pub(crate) mod buffers;
@@ -10,15 +10,15 @@ mod usage;
 #[cfg(feature = "kernels")]
 pub(crate) use transfers::read_while;
 pub use transfers::{Transfers, count_upload, fetch, read, read_async, take_transfers, upload};
-pub use usage::{give_back, load, memory, room};
+pub use usage::{data_budget, load, memory, release_freed_memory};
 
 use crate::config::Precision;
 use burn::tensor::Device;
 use serde::Serialize;
 use std::fmt;
-use usage::kib_of;
+use usage::proc_bytes;
 
-/// The kinds of device that a name can ask for, with the feature that compiles each in.
+/// The kinds of device, with the Cargo feature that enables each and whether it is enabled.
 const KINDS: [(&str, &str, bool); 7] = [
     ("cpu", "flex", cfg!(feature = "flex")),
     ("ndarray", "ndarray", cfg!(feature = "ndarray")),
@@ -29,70 +29,68 @@ const KINDS: [(&str, &str, bool); 7] = [
     ("rocm", "rocm", cfg!(feature = "rocm")),
 ];
 
-/// A device that this build can use on this machine.
+/// A device that this build supports and that is present on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DeviceInfo {
-    /// The name to ask for it by, for instance `wgpu:0`.
+    /// The name by which it can be selected, for instance `wgpu:0`.
     pub name: String,
-    /// What it is, in the words of its driver.
+    /// The driver's description of the device.
     pub description: String,
-    /// The interface it is reached by, for instance `Vulkan`.
+    /// The API through which it is used, for instance `Vulkan`.
     pub api: String,
-    /// What kind of device it is: `cpu`, `discrete gpu`, `integrated gpu`, `virtual gpu`,
-    /// `software gpu`, `gpu`.
+    /// The kind of device: `cpu`, `discrete gpu`, `integrated gpu`, `virtual gpu`, `software gpu`
+    /// or `gpu`.
     pub kind: String,
-    /// Whether it is a graphics processor played by the CPU.
+    /// Whether it is a software renderer that runs on the CPU.
     pub software: bool,
-    /// Its memory in bytes, where that can be known.
+    /// Size of its memory, bytes, if known.
     pub memory_bytes: Option<u64>,
 }
 
-/// A device that is ready, and why it was taken.
+/// A started device, with the reason for choosing it.
 #[derive(Clone, Debug)]
 pub struct Chosen {
     /// The device, without autodiff.
     pub device: Device,
-    /// What it is.
+    /// Description of the device.
     pub info: DeviceInfo,
-    /// Why it was taken, in half a sentence.
+    /// The reason for the choice, as a short phrase.
     pub reason: String,
 }
 
-/// Why a device cannot be had.
+/// The reason a device is not available.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum DeviceError {
-    /// No such kind.
-    #[error("unknown device `{name}`; there are: auto, {known}")]
+    /// There is no such kind of device.
+    #[error("unknown device `{name}`; must be one of: auto, {known}")]
     Unknown {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The kinds there are.
+        /// The known kinds.
         known: String,
     },
-    /// A kind that this build lacks.
-    #[error(
-        "the device `{name}` is not in this build; build with `--features {feature}` to have it"
-    )]
+    /// The kind of device is not enabled in this build.
+    #[error("device `{name}` is not included in this build; rebuild with `--features {feature}`")]
     NotCompiledIn {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The feature that adds it.
+        /// The Cargo feature that enables it.
         feature: &'static str,
     },
-    /// A kind that this build has, but the machine has not.
-    #[error("there is no device `{name}` on this machine; there are: {present}")]
+    /// The machine has no such device.
+    #[error("no device `{name}` on this machine; available: {present}")]
     NotPresent {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The devices present.
+        /// The available devices.
         present: String,
     },
-    /// A device that is there but does not start.
-    #[error("the device `{name}` does not start: {message}")]
+    /// The device is present but fails to start.
+    #[error("device `{name}` failed to start: {message}")]
     Failed {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// What its runtime says.
+        /// The driver's or runtime's message.
         message: String,
     },
 }
@@ -103,20 +101,20 @@ impl fmt::Display for DeviceInfo {
     }
 }
 
-/// Whether our own kernels run on a device: on those of CubeCL they do.
+/// Whether Grove's CubeCL kernels can run on a device.
 #[cfg(feature = "kernels")]
 pub fn has_kernels(device: &Device) -> bool {
     use burn::backend::DispatchDevice;
     matches!(device.clone().without_autodiff().as_dispatch(), DispatchDevice::Cube(_))
 }
 
-/// Whether our own kernels run on a device; in this build they run on none.
+/// Whether Grove's CubeCL kernels can run on a device: never, since this build has none.
 #[cfg(not(feature = "kernels"))]
 pub fn has_kernels(_device: &Device) -> bool {
     false
 }
 
-/// Whether the fused kernels can compute with this precision on a device.
+/// Whether kernels on a device support a precision.
 #[cfg(feature = "kernels")]
 pub fn has_precision(device: &Device, precision: Precision) -> bool {
     let device = device.clone().without_autodiff();
@@ -124,24 +122,25 @@ pub fn has_precision(device: &Device, precision: Precision) -> bool {
         && buffers::probe(&device).client.properties().supports_type(buffers::element(precision))
 }
 
-/// Whether the fused kernels can compute with this precision; in this build there are none.
+/// Whether kernels on a device support a precision: never, since this build has none.
 #[cfg(not(feature = "kernels"))]
 pub fn has_precision(_device: &Device, _precision: Precision) -> bool {
     false
 }
 
-/// Why a device, or the CPU if there is none, cannot compute products with this precision, in words.
+/// The reason why a device, or the CPU if `None`, does not support matrix products in a precision;
+/// `None` if it does.
 pub fn precision_obstacle(device: Option<&Device>, precision: Precision) -> Option<String> {
     match device.filter(|device| has_kernels(device)) {
         _ if precision == Precision::F32 => None,
-        None => Some("the CPU computes with f32 only".to_string()),
+        None => Some("the CPU supports f32 only".to_string()),
         Some(device) => (!has_precision(device, precision))
-            .then(|| format!("the device does not have {precision}")),
+            .then(|| format!("the device does not support {precision}")),
     }
 }
 
-/// What decides how a device rounds, in words: two of which this is the same compute the same bytes.
-pub fn arithmetic(info: &DeviceInfo) -> String {
+/// A fingerprint of a device's numerics: equal fingerprints give bit-identical results.
+pub fn numerics(info: &DeviceInfo) -> String {
     if info.kind != "cpu" {
         return format!("{}, {}", info.description, info.api);
     }
@@ -157,10 +156,10 @@ pub fn arithmetic(info: &DeviceInfo) -> String {
     format!("{} {} {}", info.api, std::env::consts::ARCH, has.collect::<Vec<_>>().join(" "))
 }
 
-/// All devices that this build can use on this machine, the CPU first. Asks every driver.
+/// Lists all devices that this build can use on this machine, the CPU first. Queries every driver.
 pub fn list() -> Vec<DeviceInfo> {
-    #[allow(unused_mut)] // in a build for the CPU alone
-    let mut devices = processors();
+    #[allow(unused_mut)] // in a CPU-only build
+    let mut devices = cpus();
     #[cfg(feature = "cuda")]
     devices.extend(compute::list("cuda"));
     #[cfg(feature = "rocm")]
@@ -170,8 +169,8 @@ pub fn list() -> Vec<DeviceInfo> {
     devices
 }
 
-/// The CPU, by the names of Burn's backends for it.
-fn processors() -> Vec<DeviceInfo> {
+/// The CPU, once for each of Burn's CPU backends.
+fn cpus() -> Vec<DeviceInfo> {
     let mut devices = Vec::new();
     for (name, api, compiled_in) in [
         ("cpu", "Burn flex", cfg!(feature = "flex")),
@@ -184,19 +183,19 @@ fn processors() -> Vec<DeviceInfo> {
                 api: api.to_string(),
                 kind: "cpu".to_string(),
                 software: false,
-                memory_bytes: kib_of("/proc/meminfo", "MemTotal:"),
+                memory_bytes: proc_bytes("/proc/meminfo", "MemTotal:"),
             });
         }
     }
     devices
 }
 
-/// The device of this name; `auto` is [`best`].
+/// Starts the device called `name`; `auto` selects the [`best`] one.
 ///
-/// A graphics device can be started once in a process; later calls with the same name share it.
+/// A wgpu device is started once per process; later calls with the same name share it.
 ///
 /// # Errors
-/// A name that is unknown, not compiled in, not on this machine, or a device that does not start.
+/// If the name is unknown, not compiled in or not on this machine, or the device fails to start.
 pub fn choose(name: &str) -> Result<Chosen, DeviceError> {
     if name == "auto" {
         let (info, reason) = best()?;
@@ -216,25 +215,25 @@ pub fn choose(name: &str) -> Result<Chosen, DeviceError> {
     if !compiled_in {
         return Err(DeviceError::NotCompiledIn { name: name.to_string(), feature });
     }
-    // The CPU needs no driver to be asked.
-    if let Some(info) = processors().iter().find(|d| d.name == kind)
+    // The CPU is found without querying the drivers.
+    if let Some(info) = cpus().iter().find(|d| d.name == kind)
         && index == 0
     {
-        return start(info, "asked for by name".to_string());
+        return start(info, "as requested".to_string());
     }
     let devices = list();
     let wanted = format!("{kind}:{index}");
     match devices.iter().find(|d| d.name == wanted) {
-        Some(info) => start(info, "asked for by name".to_string()),
+        Some(info) => start(info, "as requested".to_string()),
         None => Err(not_present(name, &devices)),
     }
 }
 
-/// What `auto` takes, and why: a real GPU where there is one, never one that the CPU plays, and else
-/// the CPU.
+/// The device that `auto` selects, and the reason: a GPU if there is one (never a software renderer),
+/// otherwise the CPU.
 ///
 /// # Errors
-/// If this build has no device at all.
+/// If there is no device that this build can use.
 pub fn best() -> Result<(DeviceInfo, String), DeviceError> {
     let devices = list();
     let rank = |info: &&DeviceInfo| match info.kind.as_str() {
@@ -245,13 +244,11 @@ pub fn best() -> Result<(DeviceInfo, String), DeviceError> {
         _ => None,
     };
     if let Some(best) = devices.iter().filter(|d| rank(d).is_some()).min_by_key(|d| rank(d)) {
-        return Ok((best.clone(), "the best real GPU here".to_string()));
+        return Ok((best.clone(), "best GPU found".to_string()));
     }
     let reason = match devices.iter().find(|d| d.software) {
-        None => "no GPU here".to_string(),
-        Some(software) => {
-            format!("no real GPU here: {} is played by the CPU and slower than it", software.name)
-        }
+        None => "no GPU found".to_string(),
+        Some(software) => format!("no GPU found; {} is a software renderer", software.name),
     };
     match devices.iter().find(|d| d.kind == "cpu") {
         Some(cpu) => Ok((cpu.clone(), reason)),
@@ -264,6 +261,7 @@ fn not_present(name: &str, devices: &[DeviceInfo]) -> DeviceError {
     DeviceError::NotPresent { name: name.to_string(), present: present.join(", ") }
 }
 
+/// Starts a device of the list.
 #[allow(unreachable_code, unused_variables)] // in a build without devices
 fn start(info: &DeviceInfo, reason: String) -> Result<Chosen, DeviceError> {
     let kind = info.name.split(':').next().unwrap_or_default();
@@ -271,7 +269,7 @@ fn start(info: &DeviceInfo, reason: String) -> Result<Chosen, DeviceError> {
         #[cfg(feature = "flex")]
         "cpu" => Device::flex(),
         #[cfg(feature = "ndarray")]
-        #[allow(deprecated)] // deprecated upstream, and still asked for by name
+        #[allow(deprecated)] // deprecated upstream, but still selectable by name
         "ndarray" => Device::ndarray(),
         #[cfg(feature = "cuda")]
         "cuda" => Device::new(burn_cuda::CudaDevice::new(index_of(&info.name))),
@@ -280,12 +278,12 @@ fn start(info: &DeviceInfo, reason: String) -> Result<Chosen, DeviceError> {
         #[cfg(all(feature = "wgpu", not(target_family = "wasm")))]
         _ => graphics::start(&info.name)?,
         #[cfg(not(all(feature = "wgpu", not(target_family = "wasm"))))]
-        _ => unreachable!("`list` names no other device"),
+        _ => unreachable!("`list` returns no other device"),
     };
     Ok(Chosen { device, info: info.clone(), reason })
 }
 
-/// The handles of a wgpu device that was started here, to draw on it; `None` for devices of other kinds.
+/// The wgpu handles of a started device, for rendering on it; `None` for other kinds of device.
 #[cfg(feature = "wgpu")]
 pub fn graphics_setup(device: &Device) -> Option<burn_wgpu::WgpuSetup> {
     let device = device.clone().without_autodiff();
@@ -300,7 +298,7 @@ pub fn graphics_setup(device: &Device) -> Option<burn_wgpu::WgpuSetup> {
     })
 }
 
-/// The number behind the colon of a device's name.
+/// The index after the colon in a device's name.
 #[cfg(any(feature = "cuda", feature = "rocm", all(feature = "wgpu", not(target_family = "wasm"))))]
 fn index_of(name: &str) -> usize {
     name.split_once(':').and_then(|(_, index)| index.parse().ok()).unwrap_or(0)
@@ -320,7 +318,7 @@ mod compute {
             "rocm" => ("ROCm", DeviceType::Rocm),
             _ => return Vec::new(),
         };
-        // Without its driver a runtime may panic instead of listing nothing.
+        // A runtime without its driver may panic instead of returning an empty list.
         let devices = std::panic::catch_unwind(|| Device::enumerate(filter)).map(|d| d.len());
         (0..devices.unwrap_or(0))
             .map(|i| DeviceInfo {
@@ -335,7 +333,7 @@ mod compute {
     }
 }
 
-/// The browser's device, once it is started.
+/// The browser's device, if started.
 #[cfg(all(feature = "wgpu", target_family = "wasm"))]
 type InBrowser = std::cell::RefCell<Option<(Chosen, burn_wgpu::WgpuSetup)>>;
 
@@ -344,11 +342,11 @@ thread_local! {
     static STARTED: InBrowser = const { std::cell::RefCell::new(None) };
 }
 
-/// Starts the browser's WebGPU device, in a page or a worker; later calls share it.
+/// Starts the browser's WebGPU device in a page or a worker; later calls share it.
 ///
-/// A page cannot wait for a device: after this, kernels and tensor operations are called as on any
-/// other, but numbers come back through asynchronous reads alone (Burn's `into_data_async`, our
-/// functions whose names end in `_async`). What reads and waits, as [`read`] does, panics there.
+/// Browsers do not allow blocking waits. Kernels and tensor operations are launched as on any other
+/// device, but results must be read asynchronously (Burn's `into_data_async`, Grove's functions with
+/// the suffix `_async`). Blocking reads such as [`read`] panic.
 ///
 /// # Errors
 /// If the browser has no WebGPU, or no adapter for it.
@@ -366,14 +364,14 @@ pub async fn start_in_browser() -> Result<Chosen, DeviceError> {
     let software = about.device_type == wgpu::DeviceType::Cpu;
     let info = DeviceInfo {
         name: "wgpu:0".to_string(),
-        // Browsers leave out names by which their users could be told apart.
+        // Browsers may hide the name, to prevent fingerprinting.
         description: if about.name.is_empty() { "a GPU".to_string() } else { about.name },
         api: "WebGPU".to_string(),
         kind: if software { "software gpu" } else { "gpu" }.to_string(),
         software,
         memory_bytes: None,
     };
-    let chosen = Chosen { device, info, reason: "the browser's".to_string() };
+    let chosen = Chosen { device, info, reason: "the browser's GPU".to_string() };
     STARTED.set(Some((chosen.clone(), setup)));
     Ok(chosen)
 }

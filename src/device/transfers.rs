@@ -1,18 +1,18 @@
-//! What goes between the host and a device, each way counted.
+//! Transfers between the host and a device, with statistics.
 
 use burn::cubecl::future::block_on;
 use burn::tensor::{Device, Tensor, TensorData};
 use std::cell::Cell;
 
-/// What went to and fro in some time.
+/// Transfers over some time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Transfers {
-    /// Times that results were waited for.
+    /// Number of blocking read-backs.
     pub read_backs: u64,
-    /// Bytes of those.
+    /// Bytes downloaded by the read-backs.
     pub downloaded: u64,
-    /// Bytes that were put where they are learnt from: data, weights and states. The lists of which games
-    /// or windows a minibatch takes are not among them, a few bytes each.
+    /// Bytes of data, weights and states uploaded for learning. The short index lists of minibatches
+    /// are not counted.
     pub uploaded: u64,
 }
 
@@ -22,7 +22,7 @@ thread_local! {
     };
 }
 
-/// The transfers by this thread since this was last called.
+/// Returns this thread's transfers since the last call.
 pub fn take_transfers() -> Transfers {
     TRANSFERS.take()
 }
@@ -40,21 +40,20 @@ fn count_read(bytes: usize) {
     });
 }
 
-/// Counts bytes that this thread has put where they are learnt from. On the CPU that is where the learner
-/// keeps them.
+/// Counts an upload by this thread. On the CPU, an upload is a copy into the learner's memory.
 pub fn count_upload(bytes: u64) {
     count(|all| all.uploaded += bytes);
 }
 
-/// Puts numbers on a device.
+/// Uploads values to a device.
 pub fn upload(values: Vec<f32>, device: &Device) -> Tensor<1> {
     count_upload(size_of_val(&values[..]) as u64);
     let shape = [values.len()];
     Tensor::from_data(TensorData::new(values, shape), device)
 }
 
-/// Waits for a tensor and copies it from the device. Every such wait of a training iteration goes
-/// through here, so that they can be counted.
+/// Copies a tensor from the device, blocking until it has been computed. All read-backs of a training
+/// iteration use this function, so that they are counted.
 ///
 /// # Panics
 /// If the device fails.
@@ -62,7 +61,7 @@ pub fn read(tensor: Tensor<1>) -> Vec<f32> {
     block_on(read_async(tensor))
 }
 
-/// The values of a tensor, wherever it lies: where that is host memory already, nothing is read back.
+/// Returns the values of a tensor. A tensor in host memory does not count as a read-back.
 ///
 /// # Panics
 /// If the device fails.
@@ -70,10 +69,10 @@ pub fn fetch(tensor: Tensor<1>) -> Vec<f32> {
     if super::has_kernels(&tensor.device()) {
         return read(tensor);
     }
-    tensor.into_data().try_into_vec().expect("the library computes in f32")
+    tensor.into_data().try_into_vec().expect("all tensors are f32")
 }
 
-/// The asynchronous form of [`read`], for where a thread must not block.
+/// The asynchronous form of [`read`], for threads that must not block.
 ///
 /// # Panics
 /// If the device fails.
@@ -81,11 +80,11 @@ pub async fn read_async(tensor: Tensor<1>) -> Vec<f32> {
     count_read(size_of::<f32>() * tensor.dims()[0]);
     let data = tensor.into_data_async().await;
     let data = data.unwrap_or_else(|error| panic!("the device failed: {error:?}"));
-    data.try_into_vec().expect("the library computes in f32")
+    data.try_into_vec().expect("all tensors are f32")
 }
 
-/// Copies some tensors from a CubeCL device, in one read ([`read_async`]): they are as they are by now.
-/// While they are on their way, `meanwhile` can give the device more to do.
+/// Copies several tensors from a CubeCL device in one read-back. The copy is enqueued at once; while it
+/// is pending, `meanwhile` can launch more work on the device.
 ///
 /// # Panics
 /// If the device fails.

@@ -11,7 +11,7 @@ use crate::data::Trajectory;
 use crate::device;
 use crate::model::{FastForm, Memory, Model, SequenceLearner, flatten};
 use crate::objective::{Loss, Steps, Totals, loss};
-use crate::parallel::{Node, Shards, Team, TeamError, add_up, nodes, sum_leaves};
+use crate::parallel::{Node, NodeLen, Shards, Team, TeamError, add_up, nodes, sum_leaves};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use std::ops::Range;
 
@@ -238,7 +238,7 @@ impl<M: Model> Learner<M> {
                 return Ok((part(0, num_params), part(num_params, SUMS)));
             }
             let (vector, numbers) = self.numbers(experience, games, accumulation, loss);
-            self.team.sum_of_members(vector, numbers.to_vec())?
+            self.team.sum_ranks(vector, numbers.to_vec())?
         } else {
             let shards = self.batches.shards(experience.obs.dims()[1]);
             let parts = accumulation.div_ceil(shards.count());
@@ -264,7 +264,8 @@ impl<M: Model> Learner<M> {
                 let (vector, numbers) = sum(&node);
                 Node { shards: node, vector, numbers: numbers.to_vec() }
             });
-            self.team.sum(&shards, ours.collect(), [self.weights.params.dims()[0], SUMS])?
+            let len = NodeLen { vector: self.weights.params.dims()[0], numbers: SUMS };
+            self.team.sum(&shards, ours.collect(), len)?
         };
         let sums: Vec<f32> = sum.numbers.iter().map(|x| *x as f32).collect();
         let upload = |values: Vec<f32>| {
@@ -367,12 +368,12 @@ impl<M: Model> Learner<M> {
         let rate = learning_rate(config, weights.optimizer.steps, total_updates(&self.config));
         weights.params = weights.optimizer.step(weights.params.clone(), gradient, rate, config);
         let device = weights.params.device();
-        if self.team.differs() {
-            let params = match self.team.is_first() {
+        if self.team.rounds_differently() {
+            let params = match self.team.is_root() {
                 true => device::fetch(weights.params.clone()),
                 false => Vec::new(),
             };
-            let params = self.team.from_first(bytemuck::cast_slice(&params))?;
+            let params = self.team.broadcast(bytemuck::cast_slice(&params))?;
             weights.params = device::upload(bytemuck::pod_collect_to_vec(&params), &device);
         }
         Ok(())

@@ -16,7 +16,7 @@ use super::tiles::{SUMS, Spread, Tiling};
 use super::weights::Weights;
 use crate::config::TrainConfig;
 use crate::data::{Part, Recording, RecordingAdvantages};
-use crate::device::buffers::{argument, cube_ints, cube_tensor, element, grid, room};
+use crate::device::buffers::{argument, cube_ints, cube_tensor, element, grid, uninit};
 use crate::math::adamw::FactorsLaunch;
 use crate::model::kernels::MlpShape;
 use crate::model::{FlatMlp, Mlp, Observer, flatten};
@@ -143,14 +143,14 @@ impl FusedLearner {
         ];
         let mut before = cube_tensor(Tensor::cat(state, 0));
         let num_params = self.mlp.num_params();
-        let mut after = room(like, &[3 * num_params], DType::F32);
+        let mut after = uninit(like, &[3 * num_params], DType::F32);
         let mut steps = self.weights.optimizer.steps;
         for number in 0..self.config.update.update_epochs * self.config.update.num_minibatches {
             let gradient = self.shared_gradient(update.gradient(&before, number))?;
             steps += 1;
             self.step(&gradient, &before, &after, &update.summary, &means, steps);
             std::mem::swap(&mut before, &mut after);
-            if self.team.differs() {
+            if self.team.rounds_differently() {
                 before = self.first_params(before)?;
             }
         }
@@ -237,7 +237,7 @@ impl<'a, O: Observer> Update<'a, O> {
         let sequences = COUNTS + minibatches;
         let len = sequences + 2 * games.size;
         let summary = match learner.team.size() {
-            1 => room(&recorded, &[len], DType::F32),
+            1 => uninit(&recorded, &[len], DType::F32),
             _ => learner.shared_summary(advantages, &games, len)?,
         };
         let (mlp, loss, tiling) = (learner.mlp, learner.loss, learner.tiling);
@@ -284,7 +284,7 @@ impl<'a, O: Observer> Update<'a, O> {
         let values = cube_tensor(part.values.clone());
         let mut advantages = cube_tensor(advantages.clone());
         if let Some(reference) = reference {
-            let extended = room(&advantages, &[2 * self.steps + 2, num_envs], DType::F32);
+            let extended = uninit(&advantages, &[2 * self.steps + 2, num_envs], DType::F32);
             let dim = CubeDim::new_1d(64);
             // SAFETY: the kernel stays below the number of games and steps.
             unsafe {
@@ -364,8 +364,8 @@ impl<'a, O: Observer> Update<'a, O> {
             let device = Tensor::<1>::from_primitive::<Cube>(params.clone()).device();
             return cube_tensor(Tensor::<1>::zeros([width], &device));
         }
-        let partials = room(params, &[rows, width], DType::F32);
-        let totals = room(params, &[width], DType::F32);
+        let partials = uninit(params, &[rows, width], DType::F32);
+        let totals = uninit(params, &[width], DType::F32);
         let mut first_row = 0;
         for (part, first, games) in &shares {
             let batch = || self.batch(number, *first, *games);

@@ -50,7 +50,7 @@ impl FusedLearner {
         let device = ours.device();
         let mut vector = device::read(ours);
         let sums = vector.split_off(self.mlp.num_params());
-        let sum = self.team.sum_of_members(vector, sums.into_iter().map(f64::from).collect())?;
+        let sum = self.team.sum_ranks(vector, sums.into_iter().map(f64::from).collect())?;
         let sums = sum.numbers.iter().map(|x| *x as f32);
         let all: Vec<f32> = sum.vector.into_iter().chain(sums).collect();
         Ok(cube_tensor(device::upload(all, &device)))
@@ -60,11 +60,11 @@ impl FusedLearner {
     pub(super) fn first_params(&self, state: CubeTensor) -> Result<CubeTensor, TeamError> {
         let state = Tensor::<1>::from_primitive::<Cube>(state);
         let (device, num_params) = (state.device(), self.mlp.num_params());
-        let params = match self.team.is_first() {
+        let params = match self.team.is_root() {
             true => device::read(state.clone().narrow(0, 0, num_params)),
             false => Vec::new(),
         };
-        let params = self.team.from_first(bytemuck::cast_slice(&params))?;
+        let params = self.team.broadcast(bytemuck::cast_slice(&params))?;
         let params = device::upload(bytemuck::pod_collect_to_vec(&params), &device);
         let moments = state.narrow(0, num_params, 2 * num_params);
         Ok(cube_tensor(Tensor::cat(vec![params, moments], 0)))

@@ -1,11 +1,11 @@
-//! Records as JSON lines, one an iteration, in a file that survives interruptions.
+//! Records in a file of JSON lines, one per iteration, that survives interruptions.
 
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 
-/// A file of metrics that cannot be written or read.
+/// The metrics file cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 #[error("the metrics file {path} cannot be {action}: {source}")]
 pub struct MetricsError {
@@ -14,13 +14,13 @@ pub struct MetricsError {
     source: std::io::Error,
 }
 
-/// What every record has: the number of its iteration, from 1.
+/// The field that all records share: the iteration, from 1.
 #[derive(Deserialize)]
 struct Numbered {
     iteration: u32,
 }
 
-/// An open file of metrics.
+/// An open metrics file, to which records are appended.
 #[derive(Debug)]
 pub struct JsonLines {
     path: PathBuf,
@@ -28,21 +28,22 @@ pub struct JsonLines {
 }
 
 impl JsonLines {
-    /// Starts a file.
+    /// Creates a file.
     ///
     /// # Errors
-    /// If it exists already or cannot be written.
+    /// If it already exists or cannot be created.
     pub fn create(path: &Path) -> Result<Self, MetricsError> {
         let file = OpenOptions::new().write(true).create_new(true).open(path);
         let file = file.map_err(|source| error(path, "created", source))?;
         Ok(Self { path: path.to_path_buf(), file })
     }
 
-    /// Goes on with a file after `iteration`: what it says of later ones is dropped, since those
-    /// iterations are about to be done again, and so is what is no record, as a torn last line.
+    /// Opens a file to append records after `iteration`. Records of later iterations are dropped,
+    /// since these iterations will be repeated, and so are malformed lines, such as a torn last one.
+    /// A missing file is created.
     ///
     /// # Errors
-    /// If it cannot be read or written.
+    /// If the file cannot be read or written.
     pub fn resume(path: &Path, iteration: u32) -> Result<Self, MetricsError> {
         let mut kept = Vec::new();
         match File::open(path) {
@@ -59,7 +60,7 @@ impl JsonLines {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(source) => return Err(error(path, "read", source)),
         }
-        // Beside it and renamed, so that a full disk leaves the old file whole.
+        // Written to a temporary file and renamed, so that a full disk leaves the old file intact.
         let beside = path.with_extension("jsonl.tmp");
         std::fs::write(&beside, kept)
             .and_then(|()| std::fs::rename(&beside, path))
@@ -69,7 +70,7 @@ impl JsonLines {
         Ok(Self { path: path.to_path_buf(), file })
     }
 
-    /// Adds a record.
+    /// Appends a record.
     ///
     /// # Errors
     /// If it cannot be written, for instance because the disk is full.

@@ -1,4 +1,4 @@
-//! Metrics: typed records of a run, and where they go.
+//! Metrics: typed records of a run, and the file that they are written to.
 
 mod growth;
 mod jsonl;
@@ -8,111 +8,112 @@ pub use jsonl::{JsonLines, MetricsError};
 
 use serde::{Deserialize, Serialize};
 
-/// What one iteration did.
+/// The metrics of one iteration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct IterationRecord {
-    /// Number of the iteration, from 1.
+    /// The iteration, from 1.
     pub iteration: u32,
-    /// Steps of all games since the start of the run.
+    /// Environment steps of all games since the start of the run.
     pub env_steps: u64,
     /// Mean score of the episodes that ended in this rollout; `None` if none did.
     pub score: Option<f64>,
-    /// Episodes that ended in this rollout.
+    /// Number of episodes that ended in this rollout.
     pub episodes: u64,
-    /// Mean reward of a step.
+    /// Mean reward per step.
     pub mean_reward: f64,
-    /// Share of the groups whose members are credited alike: from these nothing is learnt.
+    /// Fraction of groups without any difference in return. Their advantages are 0, so they
+    /// contribute no gradient.
     pub zero_variance_groups: f64,
-    /// The loss, over all optimiser steps. A value near zero is normal: advantages have mean zero.
+    /// Mean loss over all optimiser steps. Values near zero are normal: advantages have mean zero.
     pub loss: f64,
     /// Mean entropy of the policy, nats.
     pub entropy: f64,
-    /// Estimate of KL(policy of the rollout || policy in training).
+    /// Estimate of KL(rollout policy || current policy), nats.
     pub approx_kl: f64,
-    /// Share of the steps at which clipping took the gradient away.
+    /// Fraction of steps whose gradient was clipped.
     pub clip_fraction: f64,
-    /// Estimate of KL(policy || reference policy); 0 without a reference.
+    /// Estimate of KL(policy || reference policy), nats; 0 without a reference.
     pub reference_kl: f64,
-    /// Norm of the gradient before clipping, over all optimiser steps.
+    /// Mean gradient norm before clipping, over all optimiser steps.
     pub grad_norm: f64,
     /// Learning rate of the last optimiser step.
     pub learning_rate: f64,
-    /// Where the time went.
+    /// Duration of the iteration and its phases.
     pub seconds: Seconds,
-    /// Steps of all games a second in this iteration, evaluation and saving apart.
+    /// Environment steps per second, excluding evaluation and saving.
     pub steps_per_second: f64,
-    /// The device's memory.
+    /// Memory of the device.
     pub memory: Memory,
-    /// Times that results were waited for and copied from the device in this iteration, evaluation
-    /// and saving apart.
+    /// Number of blocking read-backs from the device, excluding evaluation and saving.
     pub read_backs: u64,
-    /// Bytes copied from the device by those.
+    /// Bytes copied from the device by these read-backs.
     #[serde(default)]
     pub downloaded_bytes: u64,
-    /// Bytes put where they are learnt from in this iteration; in the first also those of a dataset that
-    /// stays there.
+    /// Bytes uploaded to where the learner reads them. The first iteration includes a dataset that
+    /// stays resident.
     #[serde(default)]
     pub uploaded_bytes: u64,
-    /// The share of the time that the device has worked lately, 0 to 1: a GPU by its driver's counter, the
-    /// CPU's cores by what this process took of them. `None` where nobody tells.
+    /// Recent utilisation of the device, 0 to 1: the driver's counter for a GPU, this process's share
+    /// of all cores for the CPU. `None` if the platform does not report it.
     #[serde(default)]
     pub load: Option<f64>,
-    /// What it cost that several members share the run; `None` where one has it alone.
+    /// Communication between the ranks of the run; `None` for a single rank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reduction: Option<Reduction>,
-    /// An evaluation with the greedy policy, where one was due.
+    /// Evaluation of the greedy policy, if one was due.
     pub evaluation: Option<EvaluationRecord>,
 }
 
-/// What the members of a run told each other in an iteration, as the first of them saw it.
+/// Communication between the ranks of a run during one iteration, as measured by rank 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Reduction {
-    /// How many they are.
-    pub members: usize,
-    /// Seconds in which it sent, waited for others and received.
+    /// Number of ranks.
+    #[serde(alias = "members")]
+    pub ranks: usize,
+    /// Seconds spent sending, waiting and receiving.
     pub seconds: f64,
-    /// The share of these in which it computed meanwhile.
+    /// Fraction of these seconds that overlapped with computation.
     #[serde(default)]
     pub hidden: f64,
-    /// Bytes of gradients that it sent.
+    /// Bytes of gradients sent.
     pub bytes: u64,
-    /// Bytes of counts and statistics that it sent.
+    /// Bytes of counts and statistics sent.
     pub other_bytes: u64,
-    /// By how much the member who computed longest was above the mean, as a share of it.
+    /// Computing time of the slowest rank relative to the mean of all ranks, minus 1.
     pub imbalance: f64,
 }
 
-/// Seconds that an iteration took.
+/// Duration of an iteration, seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Seconds {
-    /// All of it.
+    /// The whole iteration.
     pub total: f64,
-    /// Waiting for data that a thread reads ahead.
+    /// Time spent waiting for data that a thread prefetches.
     #[serde(default)]
     pub waiting_for_data: f64,
-    /// Its phases; `None` where a device works them off without being waited for in between.
+    /// The phases; `None` if a device runs them without synchronisation in between.
     pub phases: Option<Phases>,
 }
 
-/// Seconds of the phases of an iteration.
+/// Duration of the phases of an iteration, seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Phases {
     /// Playing the games.
     pub rollout: f64,
-    /// Advantages.
+    /// Computing advantages.
     pub advantage: f64,
     /// Updating the policy.
     pub update: f64,
 }
 
-/// Bytes of device memory; on the CPU, of the process.
+/// Device memory, bytes; on the CPU, memory of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// In use (CPU: resident). `None` where the device does not tell.
+    /// Memory in use (CPU: resident set size). `None` if the platform does not report it.
     pub in_use: Option<u64>,
-    /// Reserved, at least what is in use (CPU: the highest resident so far).
+    /// Memory reserved by the allocator (CPU: peak resident set size).
     pub reserved: Option<u64>,
-    /// The highest in use so far, as it was at the end of an iteration (CPU: at any time).
+    /// Peak memory in use, sampled at the end of each iteration (CPU: at any time).
     #[serde(default)]
     pub peak: Option<u64>,
 }
@@ -120,23 +121,22 @@ pub struct Memory {
 /// The result of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EvaluationRecord {
-    /// Episodes played; 0 where there is no game to play.
+    /// Episodes played; 0 for a run without a game.
     pub episodes: usize,
-    /// Mean score; without a game, the share of the steps held out that are told right.
+    /// Mean score; without a game, the accuracy on held-out steps.
     pub mean_score: f64,
     /// Standard error of the mean.
     pub std_error: f64,
-    /// How well the policy tells what was done in episodes that it has not learnt from; only of a run
-    /// that learns from data.
+    /// Metrics on held-out episodes, for runs that learn from data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_out: Option<HeldOut>,
 }
 
-/// How well a policy tells what somebody else has done.
+/// Metrics of a policy on demonstrations that were held out of training.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HeldOut {
-    /// The mean negative log-likelihood of an action, nats.
+    /// Mean negative log-likelihood of the demonstrated actions, nats.
     pub loss: f64,
-    /// The share of the steps at which the policy's most likely action is what was done.
+    /// Fraction of steps at which the most likely action is the demonstrated one.
     pub accuracy: f64,
 }

@@ -1,28 +1,28 @@
-//! Sums of what lies on CUDA devices of one process, by NCCL: nothing of them goes through the host.
+//! All-reduce between the CUDA devices of one process by NCCL, without copies through host memory.
 
 use super::{Team, TeamError};
 use burn::tensor::distributed::{ReduceOperation, all_reduce};
 use burn::tensor::{Device, Tensor};
 use std::sync::Arc;
 
-/// The devices of all members, which NCCL joins.
+/// A group of CUDA devices, one per rank, joined by NCCL.
 #[derive(Clone, Debug)]
 pub struct Collective {
     devices: Arc<[Device]>,
 }
 
 impl Collective {
-    /// Of the members' devices, by rank: CUDA devices, no two of them the same.
+    /// Joins distinct CUDA devices, in order of rank.
     pub fn new(devices: Vec<Device>) -> Self {
         Self { devices: devices.into() }
     }
 
-    /// Whether NCCL is on this machine.
-    pub fn is_there() -> bool {
+    /// Whether NCCL is installed on this machine.
+    pub fn is_available() -> bool {
         #[cfg(target_os = "linux")]
         {
             let library = |name: &std::ffi::CStr| {
-                // SAFETY: a library that is loaded for good, from the system's own folders.
+                // SAFETY: a system library, which is never unloaded.
                 !unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY) }.is_null()
             };
             library(c"libnccl.so.2") || library(c"libnccl.so")
@@ -31,10 +31,11 @@ impl Collective {
         false
     }
 
-    /// The sum of all members' vectors, of which this one's lies on its device: the same on all devices.
+    /// Sums the vectors of all ranks and leaves the result on each rank's device. `ours` is on this
+    /// rank's device.
     ///
     /// # Errors
-    /// If a member is gone or silent: NCCL itself would wait for it for ever.
+    /// If a rank has ended or is silent. This is checked first, because NCCL would wait forever.
     pub fn sum(&self, team: &Team, ours: Tensor<1>) -> Result<Tensor<1>, TeamError> {
         team.total(&[0.0])?;
         let (size, bytes) = (self.devices.len(), size_of::<f32>() * ours.dims()[0]);

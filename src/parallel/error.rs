@@ -1,56 +1,56 @@
-//! What goes wrong between the members of a run.
+//! Errors between the ranks of a run.
 
-/// Why members cannot go on together.
+/// The reason why the ranks cannot continue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TeamError {
-    /// A member is silent.
+    /// A rank has not sent a message within the timeout.
     #[error(
         "rank {rank} has not answered for {seconds} s: it hangs, was stopped, or is slower than --timeout \
          allows"
     )]
     Silent {
-        /// Its rank.
+        /// The silent rank.
         rank: usize,
-        /// How long it was waited for.
+        /// The timeout, seconds.
         seconds: u64,
     },
-    /// A member has ended.
-    #[error("rank {rank} is gone: {why}")]
+    /// A rank has ended.
+    #[error("rank {rank} has ended: {why}")]
     Gone {
-        /// Its rank.
+        /// The rank that ended.
         rank: usize,
-        /// Why, as far as is known.
+        /// The reason, if known.
         why: String,
     },
-    /// A member cannot do its part.
-    #[error("rank {rank} cannot go on: {why}")]
+    /// A rank reported an error.
+    #[error("rank {rank} failed: {why}")]
     Failed {
-        /// Its rank.
+        /// The rank that failed.
         rank: usize,
-        /// Why, in its own words.
+        /// The rank's error message.
         why: String,
     },
-    /// There are more members than shards.
+    /// There are more ranks than shards.
     #[error(
-        "this run is cut into {shards} shards, too few for {members} members: take fewer, or raise \
-         update.num_shards, the number of groups or the size of a minibatch"
+        "this run has {shards} shards, too few for {ranks} ranks: use fewer ranks, or raise \
+         update.num_shards, the number of groups or the minibatch size"
     )]
     TooMany {
-        /// Members.
-        members: usize,
-        /// Shards.
+        /// Number of ranks.
+        ranks: usize,
+        /// Number of shards.
         shards: usize,
     },
-    /// Members that do not fit each other.
+    /// The ranks were started with different versions, settings or data.
     #[error("rank {rank} has another {what} than rank 0: {theirs}, not {ours}")]
     Differs {
-        /// Whose it is.
+        /// The rank that differs from rank 0.
         rank: usize,
-        /// What differs.
+        /// The item that differs.
         what: String,
-        /// What it is there.
+        /// The item's text on this rank.
         theirs: String,
-        /// What it is at rank 0.
+        /// The item's text on rank 0.
         ours: String,
     },
 }

@@ -1,7 +1,6 @@
-//! Members that are processes, started by `mpirun`, `srun` or whatever else speaks MPI.
+//! Ranks that are MPI processes, started by `mpirun`, `srun` or another launcher.
 //!
-//! Messages go from one to another without blocking, so that whoever is silent can be named and nobody waits
-//! for ever.
+//! All messages are non-blocking, so that a wait can time out and name the silent rank.
 
 use super::{Link, Team, TeamError};
 use mpi::environment::Universe;
@@ -12,119 +11,120 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What launchers of MPI put into the environment of the processes that they start.
-const MARKS: [&str; 4] = ["OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "MPI_LOCALNRANKS"];
+/// Environment variables by which MPI launchers can be recognised.
+const LAUNCHER_VARIABLES: [&str; 4] =
+    ["OMPI_COMM_WORLD_SIZE", "PMIX_RANK", "PMI_RANK", "MPI_LOCALNRANKS"];
 
-/// Bytes of a message at most; more go in several.
-const MOST: usize = 1 << 30;
+/// Maximum bytes of one MPI message; longer ones are split, since MPI counts in `i32`.
+const MAX_MESSAGE: usize = 1 << 30;
 
-/// How long is waited in a loop without a break: most messages are there by then.
+/// Duration of busy waiting before yielding the core. Most messages arrive within it.
 const SPIN: Duration = Duration::from_micros(200);
 
 static WORLD: OnceLock<World> = OnceLock::new();
 
-/// The processes that MPI has started with this one.
+/// The MPI environment of this process.
 struct World(Universe);
 
-// SAFETY: MPI is asked for calls from any thread, one at a time (MPI_THREAD_SERIALIZED), and the link's lock
-// sees to that. The universe itself is only kept, so that MPI ends with the process.
+// SAFETY: MPI was initialised for calls from any thread, one at a time (MPI_THREAD_SERIALIZED), and the
+// lock around the link serialises them. The universe is only stored, so that MPI lives as long as the process.
 unsafe impl Send for World {}
 // SAFETY: as above.
 unsafe impl Sync for World {}
 
-/// Whether this process was started as one of several.
+/// Whether an MPI launcher started this process.
 pub fn is_launched() -> bool {
-    MARKS.iter().any(|mark| std::env::var_os(mark).is_some())
+    LAUNCHER_VARIABLES.iter().any(|name| std::env::var_os(name).is_some())
 }
 
-/// Finds the processes that were started with this one.
+/// Initialises MPI.
 ///
 /// # Errors
-/// If MPI does not start here, in words.
+/// A message if MPI cannot be initialised here.
 pub fn start() -> Result<(), String> {
     let (universe, threading) = mpi::initialize_with_threading(mpi::Threading::Serialized)
-        .ok_or("MPI has been started before")?;
+        .ok_or("MPI has already been initialised")?;
     if threading < mpi::Threading::Serialized {
         return Err("this MPI does not allow calls from several threads".to_string());
     }
     let world = WORLD.get_or_init(|| World(universe)).0.world();
-    // SAFETY: the communicator is the world's; an error is then told instead of ending the process.
+    // SAFETY: the communicator is valid. Errors are then returned instead of aborting the process.
     unsafe {
         ffi::MPI_Comm_set_errhandler(world.as_raw(), ffi::RSMPI_ERRORS_RETURN);
     }
     Ok(())
 }
 
-/// This process among the first `size` of those that were started, who wait for each other so long at most.
+/// The team of the first `size` MPI processes, as seen by this one.
 ///
 /// # Panics
-/// If it is none of them, or MPI was not started.
+/// If this process's rank is not below `size`, or MPI was not started.
 pub fn team(size: usize, timeout: Duration) -> Team {
     let (rank, _) = rank().expect("MPI was started");
     Team::new(rank, size, Box::new(Processes { rank, timeout }))
 }
 
-/// The rank of this process and how many there are, if it was started as one of several and has found them.
+/// This process's rank and the number of processes, if MPI was started.
 pub fn rank() -> Option<(usize, usize)> {
     let world = WORLD.get()?.0.world();
     Some((world.rank() as usize, world.size() as usize))
 }
 
-/// Which of the processes on this machine this one is, and how many there are.
-pub fn on_this_machine() -> (usize, usize) {
+/// This process's rank among those on this machine, and their number.
+pub fn local_rank() -> (usize, usize) {
     let Some(world) = WORLD.get() else { return (0, 1) };
     let here = world.0.world().split_shared(0);
     (here.rank() as usize, here.size() as usize)
 }
 
-/// Ends MPI in good order, if it was started; all processes must.
+/// Finalises MPI, if it was started. All processes must call it.
 pub fn finish() {
     if WORLD.get().is_some() {
-        // SAFETY: nothing is under way any more, and nothing will be.
+        // SAFETY: no communication is pending, and none follows.
         unsafe {
             ffi::MPI_Finalize();
         }
     }
 }
 
-/// Ends all processes that were started with this one, if any were.
+/// Aborts all MPI processes, if MPI was started.
 pub fn abort(code: i32) {
     if let Some(world) = WORLD.get() {
         world.0.world().abort(code);
     }
 }
 
-/// The way to the other processes.
+/// The link between MPI processes.
 struct Processes {
     rank: usize,
     timeout: Duration,
 }
 
-/// A message on its way.
+/// A non-blocking send or receive in progress.
 struct Request {
     other: usize,
     raw: ffi::MPI_Request,
 }
 
 impl Request {
-    /// Whether the message has arrived, or left.
+    /// Whether the send or receive is complete.
     fn is_done(&mut self) -> Result<bool, TeamError> {
         let mut done = 0;
-        // SAFETY: the request was started and is not done yet, and no status is wanted.
+        // SAFETY: the request is active, and no status is requested.
         let code = unsafe { ffi::MPI_Test(&mut self.raw, &mut done, ffi::RSMPI_STATUS_IGNORE) };
         check(code, self.other)?;
         Ok(done != 0)
     }
 }
 
-/// What MPI says of a call that concerns another process.
+/// Converts an MPI error code of a call that involves rank `other`.
 fn check(code: i32, other: usize) -> Result<(), TeamError> {
     if code == ffi::MPI_SUCCESS as i32 {
         return Ok(());
     }
     let mut text = vec![0u8; ffi::MPI_MAX_ERROR_STRING as usize];
     let mut len = 0;
-    // SAFETY: the text has as much room as MPI asks for.
+    // SAFETY: the buffer has the size that MPI requires.
     unsafe {
         ffi::MPI_Error_string(code, text.as_mut_ptr().cast(), &mut len);
     }
@@ -139,20 +139,19 @@ impl Link for Processes {
         incoming: &mut [&mut [u8]],
     ) -> Result<(), TeamError> {
         let mut requests = Vec::new();
-        // A buffer that MPI may still write to, or read from, must outlive an error; so these are copies that
-        // are not freed then.
+        // After an error MPI may still access the buffers, so these are copies, which are then leaked.
         let mut arriving: Vec<Vec<u8>> =
             incoming.iter().map(|bytes| vec![0; bytes.len()]).collect();
         let leaving: Vec<Vec<u8>> = outgoing.iter().map(|bytes| bytes.to_vec()).collect();
         let mut start = || -> Result<(), TeamError> {
             for (other, bytes) in arriving.iter_mut().enumerate().filter(|(i, _)| *i != self.rank) {
-                for bytes in bytes.chunks_mut(MOST) {
-                    requests.push(receive(other, bytes, WORKS)?);
+                for bytes in bytes.chunks_mut(MAX_MESSAGE) {
+                    requests.push(receive(other, bytes, DATA_TAG)?);
                 }
             }
             for (other, bytes) in leaving.iter().enumerate().filter(|(i, _)| *i != self.rank) {
-                for bytes in bytes.chunks(MOST) {
-                    requests.push(send(other, bytes, WORKS)?);
+                for bytes in bytes.chunks(MAX_MESSAGE) {
+                    requests.push(send(other, bytes, DATA_TAG)?);
                 }
             }
             Ok(())
@@ -169,20 +168,20 @@ impl Link for Processes {
     }
 }
 
-/// Between two looks at the messages there is never so much time, unless the process was stopped.
-const STOPPED: Duration = Duration::from_secs(1);
+/// A gap between two polls above which this process must have been suspended.
+const SUSPENDED: Duration = Duration::from_secs(1);
 
-/// How long those who have waited in vain have to say so to each other.
-const TELL: Duration = Duration::from_secs(2);
+/// Time in which ranks that have timed out report to each other which rank they were waiting for.
+const REPORT: Duration = Duration::from_secs(2);
 
 impl Processes {
-    /// Waits until all messages have come and gone, for so long at most; there are so many members.
+    /// Waits until all requests of a team of `size` ranks are complete, at most for the timeout.
     fn wait(&self, requests: &mut Vec<Request>, size: usize) -> Result<(), TeamError> {
         let (mut started, mut last) = (Instant::now(), Instant::now());
         loop {
-            // Who was stopped has not waited meanwhile.
+            // Time during which this process was suspended does not count as waiting.
             let gap = last.elapsed();
-            if gap > STOPPED {
+            if gap > SUSPENDED {
                 started += gap;
             }
             last = Instant::now();
@@ -192,10 +191,10 @@ impl Processes {
             };
             let waited = started.elapsed();
             if waited > self.timeout {
-                let rank = self.who_hangs(first, size)?;
+                let rank = self.culprit(first, size)?;
                 return Err(TeamError::Silent { rank, seconds: self.timeout.as_secs() });
             }
-            // Whoever waits long leaves its core to those who work.
+            // After a while, leave the core to ranks that compute.
             match waited {
                 waited if waited < SPIN => std::hint::spin_loop(),
                 waited if waited < 20 * SPIN => thread::yield_now(),
@@ -204,45 +203,46 @@ impl Processes {
         }
     }
 
-    /// Who keeps this member waiting, `first` or whoever that one waits for: those who wait in vain tell all others
-    /// for whom, and who hangs tells nothing.
-    fn who_hangs(&self, first: usize, size: usize) -> Result<usize, TeamError> {
-        // MPI may look at these for as long as the process lives.
-        let told: &mut [u8] = Vec::leak((first as u32).to_le_bytes().to_vec());
+    /// Finds the rank at the root of a timeout. This rank waits for `first`, which may itself wait for
+    /// another: every rank that times out reports which rank it was waiting for, and a hanging rank
+    /// reports nothing.
+    fn culprit(&self, first: usize, size: usize) -> Result<usize, TeamError> {
+        // Leaked, because MPI may access them until the process ends.
+        let report: &mut [u8] = Vec::leak((first as u32).to_le_bytes().to_vec());
         let (mut requests, mut answers) = (Vec::new(), Vec::new());
         for other in (0..size).filter(|other| *other != self.rank) {
-            let room: &mut [u8] = Vec::leak(vec![u8::MAX; told.len()]);
-            answers.push((other, room.as_ptr()));
-            requests.push(receive(other, room, WAITS)?);
-            // The answers are what counts: these need not arrive.
-            send(other, told, WAITS)?;
+            let buffer: &mut [u8] = Vec::leak(vec![u8::MAX; report.len()]);
+            answers.push((other, buffer.as_ptr()));
+            requests.push(receive(other, buffer, TIMEOUT_TAG)?);
+            // Not awaited: only the answers matter.
+            send(other, report, TIMEOUT_TAG)?;
         }
         let started = Instant::now();
-        while !requests.is_empty() && started.elapsed() < TELL {
+        while !requests.is_empty() && started.elapsed() < REPORT {
             remove_done(&mut requests)?;
             thread::sleep(SPIN);
         }
         let mut waits_for = vec![None; size];
-        for (other, room) in answers {
+        for (other, buffer) in answers {
             if requests.iter().all(|request| request.other != other) {
-                // SAFETY: the message has arrived, so nobody writes here any more.
-                let answer = unsafe { room.cast::<[u8; 4]>().read() };
+                // SAFETY: the receive is complete, so MPI no longer writes to the buffer.
+                let answer = unsafe { buffer.cast::<[u8; 4]>().read() };
                 waits_for[other] = Some(u32::from_le_bytes(answer) as usize);
             }
         }
-        let mut hangs = first;
-        // No further than everyone in turn: those who wait for each other are all as good.
+        let mut culprit = first;
+        // At most `size` hops: in a cycle of ranks that wait for each other any of them will do.
         for _ in 0..size {
-            match waits_for.get(hangs) {
-                Some(Some(other)) if *other != self.rank => hangs = *other,
+            match waits_for.get(culprit) {
+                Some(Some(other)) if *other != self.rank => culprit = *other,
                 _ => break,
             }
         }
-        Ok(hangs)
+        Ok(culprit)
     }
 }
 
-/// Takes out the messages that have come or gone.
+/// Removes the completed requests.
 fn remove_done(requests: &mut Vec<Request>) -> Result<(), TeamError> {
     let mut at = 0;
     while at < requests.len() {
@@ -255,13 +255,13 @@ fn remove_done(requests: &mut Vec<Request>) -> Result<(), TeamError> {
     Ok(())
 }
 
-/// What marks messages between members that compute.
-const WORKS: i32 = 0;
-/// And those of members that have waited too long.
-const WAITS: i32 = 1;
+/// Tag of regular messages.
+const DATA_TAG: i32 = 0;
+/// Tag of the reports of ranks that have timed out.
+const TIMEOUT_TAG: i32 = 1;
 
 fn send(other: usize, bytes: &[u8], tag: i32) -> Result<Request, TeamError> {
-    // SAFETY: the bytes are neither changed nor freed before the request is done.
+    // SAFETY: the bytes are neither changed nor freed before the request completes.
     start_request(other, |raw| unsafe {
         ffi::MPI_Isend(
             bytes.as_ptr().cast::<c_void>(),
@@ -276,7 +276,7 @@ fn send(other: usize, bytes: &[u8], tag: i32) -> Result<Request, TeamError> {
 }
 
 fn receive(other: usize, bytes: &mut [u8], tag: i32) -> Result<Request, TeamError> {
-    // SAFETY: the bytes are neither looked at nor freed before the request is done.
+    // SAFETY: the bytes are neither read nor freed before the request completes.
     start_request(other, |raw| unsafe {
         ffi::MPI_Irecv(
             bytes.as_mut_ptr().cast::<c_void>(),
@@ -290,7 +290,7 @@ fn receive(other: usize, bytes: &mut [u8], tag: i32) -> Result<Request, TeamErro
     })
 }
 
-/// The message to or from another process that `call` begins.
+/// Starts the request that `call` issues to or from rank `other`.
 fn start_request(
     other: usize,
     call: impl FnOnce(&mut ffi::MPI_Request) -> i32,

@@ -1,17 +1,17 @@
-//! Sums of vectors that come in pieces: those that are there are added up while the next are computed.
+//! Sums that overlap with computation: a vector is summed piece by piece while the next piece is computed.
 
-use super::{Node, Shards, Team, TeamError};
+use super::{Node, NodeLen, Shards, Team, TeamError};
 use std::sync::mpsc;
 use std::thread;
 use web_time::Instant;
 
 impl Team {
-    /// [`Team::sum`] of each piece of our nodes' vectors that `compute` hands over, all nodes of it at once; it goes on
-    /// while another thread adds up what is there. All members give equally many pieces of the same lengths, in the
-    /// same order, in which their sums come back.
+    /// Calls `compute`, and sums the pieces that it passes to its callback, as [`Team::sum`] would, on
+    /// another thread meanwhile. A piece consists of all nodes of this rank. All ranks must pass
+    /// equally many pieces of the same lengths, in the same order; the sums are returned in that order.
     ///
     /// # Errors
-    /// If a member is gone or silent.
+    /// If a rank has ended or is silent.
     pub fn sum_pieces(
         &self,
         shards: &Shards,
@@ -22,14 +22,15 @@ impl Team {
         let (give, pieces) = mpsc::channel::<Vec<Node>>();
         let add_up = || {
             let sum = |nodes: Vec<Node>| {
-                let lens = [nodes[0].vector.len(), nodes[0].numbers.len()];
-                self.sum(shards, nodes, lens)
+                let len =
+                    NodeLen { vector: nodes[0].vector.len(), numbers: nodes[0].numbers.len() };
+                self.sum(shards, nodes, len)
             };
             pieces.into_iter().map(sum).collect::<Result<Vec<Node>, TeamError>>()
         };
         thread::scope(|scope| {
             let added_up = scope.spawn(add_up);
-            // Where adding up has failed, the rest is for nobody.
+            // After a failed sum the receiver is gone, and the remaining pieces are dropped.
             compute(&mut |nodes| drop(give.send(nodes)));
             drop(give);
             let since = Instant::now();
@@ -45,7 +46,7 @@ impl Team {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{HANG, members};
+    use super::super::tests::{HANG, on_ranks};
     use super::*;
     use crate::parallel::Link;
     use std::sync::Arc;
@@ -71,8 +72,8 @@ mod tests {
     }
 
     #[test]
-    fn pieces_are_added_up_while_others_are_computed() {
-        // Computes until there have been so many exchanges, and counts them.
+    fn pieces_are_summed_while_others_are_computed() {
+        // Computes until there were `enough` exchanges, and returns their number.
         let run = |team: Team, enough: usize| {
             let link = Arc::try_unwrap(team.wire.unwrap()).ok().unwrap().into_inner().unwrap().link;
             let exchanges = Arc::new(AtomicUsize::new(0));
@@ -90,7 +91,7 @@ mod tests {
                 }
                 let started = Instant::now();
                 while exchanges.load(Ordering::Relaxed) < enough {
-                    assert!(started.elapsed() < HANG, "nothing is exchanged meanwhile");
+                    assert!(started.elapsed() < HANG, "no exchange overlaps with the computation");
                     std::thread::sleep(Duration::from_millis(1));
                 }
             });
@@ -101,14 +102,14 @@ mod tests {
             assert!((0.0..=traffic.seconds).contains(&traffic.hidden), "{traffic:?}");
             exchanges.load(Ordering::Relaxed)
         };
-        let all = members(2, |team| run(team, 0));
+        let all = on_ranks(2, |team| run(team, 0));
         assert!(all[0] >= 3 && all[0] == all[1], "{all:?}");
         assert_eq!(
-            members(2, |team| run(team, all[0])),
+            on_ranks(2, |team| run(team, all[0])),
             all,
-            "all of it while something is computed"
+            "all exchanges overlap with the computation"
         );
-        let gone = members(2, |team| match team.rank() {
+        let gone = on_ranks(2, |team| match team.rank() {
             1 => None,
             _ => team
                 .sum_pieces(&team.shards(2, 2), |give| {

@@ -1,72 +1,72 @@
-//! The logical shards of a batch, and the one tree in which what they give is added up.
+//! The logical shards of a batch, and the binary tree in which their results are summed.
 //!
-//! How many shards there are follows from the settings alone; who works them off does not change a bit of
-//! what comes out. The tree over shards `0..n` splits each of its nodes at the largest power of two below
-//! its length, so that neighbours whose number is a power of two are a node wherever they can be.
+//! The number of shards follows from the settings alone, so the order of summation, and hence every bit
+//! of the result, is independent of the number of ranks. The tree over shards `0..n` splits each node at
+//! the largest power of two below its length, so that aligned runs of `2^k` shards are nodes.
 
 use std::ops::Range;
 
-/// How the items of a run, say its groups of games, are cut into shards, and which of those are ours.
+/// A partition of items, for instance groups of games, into shards, with the range that this rank owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shards {
     items: usize,
-    /// Things in an item, which are never cut apart.
+    /// Parts of an item, which always stay in one shard.
     each: usize,
     count: usize,
-    /// Strata, which shards are made of.
+    /// Number of strata; a shard consists of whole strata.
     strata: usize,
     own: Range<usize>,
 }
 
 impl Shards {
-    /// `items` in `count` shards, at least one item in each, all of them ours.
+    /// Cuts `items` into at most `count` non-empty shards, all owned by this rank.
     ///
     /// # Panics
     /// If there are no items.
     pub fn new(items: usize, count: usize) -> Self {
-        assert!(items > 0, "there is nothing to cut");
+        assert!(items > 0, "no items to cut into shards");
         let count = count.clamp(1, items);
         Self { items, each: 1, count, strata: count, own: 0..count }
     }
 
-    /// The same cut, of which only the shards `own` are ours.
-    pub fn of(self, own: Range<usize>) -> Self {
-        assert!(own.start <= own.end && own.end <= self.count, "shards that there are");
+    /// Restricts the owned shards to `own`.
+    pub fn with_own(self, own: Range<usize>) -> Self {
+        assert!(own.start <= own.end && own.end <= self.count, "owned shards within the count");
         Self { own, ..self }
     }
 
-    /// As many shards, made of `strata` smaller parts, all of a size: what is drawn from the items is drawn from each
-    /// of these alike, whatever shards they make up.
+    /// Subdivides the shards into `strata` parts of equal size. Minibatches draw equally from each
+    /// stratum, so that a draw does not depend on the number of shards.
     ///
     /// # Panics
     /// If there are fewer strata than shards, or fewer items than strata.
     pub fn with_strata(self, strata: usize) -> Self {
-        assert!(self.count <= strata && strata <= self.items, "something in each");
+        assert!(self.count <= strata && strata <= self.items, "shards <= strata <= items");
         Self { strata, ..self }
     }
 
-    /// The strata of a shard.
+    /// The range of strata of a shard.
     pub fn strata_of(&self, shard: usize) -> Range<usize> {
         self.stratum(shard)..self.stratum(shard + 1)
     }
 
-    /// The items of each stratum of our shards, with its number.
+    /// The number and the items of each stratum of the owned shards.
     pub fn own_strata(&self) -> impl Iterator<Item = (usize, Range<usize>)> + '_ {
         let own = self.stratum(self.own.start)..self.stratum(self.own.end);
         own.map(|stratum| (stratum, self.cut(stratum)..self.cut(stratum + 1)))
     }
 
-    /// How many there are.
+    /// Number of shards.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// All items.
+    /// Number of items in all shards.
     pub fn items(&self) -> usize {
         self.items * self.each
     }
 
-    /// The shards that are ours.
+    /// The shards owned by this rank.
     pub fn own(&self) -> Range<usize> {
         self.own.clone()
     }
@@ -76,19 +76,19 @@ impl Shards {
         self.first(shard)..self.first(shard + 1)
     }
 
-    /// The places of the items of one of our shards among all that are ours.
+    /// The items of an owned shard, as indices into this rank's items.
     pub fn places_of(&self, shard: usize) -> Range<usize> {
         let first = self.first(self.own.start);
         self.first(shard) - first..self.first(shard + 1) - first
     }
 
-    /// The items of our shards.
+    /// The items of the owned shards.
     pub fn own_items(&self) -> Range<usize> {
         self.first(self.own.start)..self.first(self.own.end)
     }
 
-    /// The same cut, told in what the items are made of, `each` of them in an item: of groups, for instance,
-    /// the games.
+    /// The same partition counted in smaller units, `each` of them per item: games instead of groups,
+    /// for instance.
     pub fn times(&self, each: usize) -> Self {
         Self { each: self.each * each, ..self.clone() }
     }
@@ -109,7 +109,7 @@ impl Shards {
     }
 }
 
-/// Where a node of the tree splits.
+/// The shard at which a node of the tree splits.
 pub fn middle(node: &Range<usize>) -> usize {
     node.start + (node.len().next_power_of_two() >> 1)
 }
@@ -134,9 +134,9 @@ fn collect(node: Range<usize>, own: &Range<usize>, found: &mut Vec<Range<usize>>
     collect(middle..node.end, own, found);
 }
 
-/// The nodes to the left of the way from a node to its last leaf: the node's sum is that of the first, and the
-/// second, and so on to the leaf, added up from the end.
-pub fn lefts(node: &Range<usize>) -> Vec<Range<usize>> {
+/// The left siblings along the path from a node down to its last leaf, topmost first. Starting with the
+/// last leaf and adding these from the last to the first gives the node's sum.
+pub fn left_siblings(node: &Range<usize>) -> Vec<Range<usize>> {
     let (mut found, mut node) = (Vec::new(), node.clone());
     while node.len() > 1 {
         let middle = middle(&node);
@@ -146,21 +146,21 @@ pub fn lefts(node: &Range<usize>) -> Vec<Range<usize>> {
     found
 }
 
-/// Adds up values by the tree over `0..count`; they are those of some of its nodes, in order, which make
-/// it up.
+/// Sums values in the order of the tree over `0..count`. `values` belong to nodes that together cover the
+/// tree, in order.
 pub fn add_up<T>(count: usize, values: Vec<(Range<usize>, T)>, add: &impl Fn(T, T) -> T) -> T {
     let mut values = values.into_iter().peekable();
     add_node(0..count, &mut values, add)
 }
 
-/// The sum over a node's leaves, `count` of them, each as `leaf` gives it: by the tree, and on as many threads as
-/// there are. What is added up is still in the caches then, and little of it is there at a time.
+/// Computes `count` leaves by `leaf` and sums them in the order of the tree, on all threads. Leaves are
+/// added right after they were computed, while they are in the cache, so few of them exist at a time.
 pub fn sum_leaves<T: Send>(
     count: usize,
     leaf: &(impl Fn(usize) -> T + Sync),
     add: &(impl Fn(T, T) -> T + Sync),
 ) -> T {
-    assert!(count > 0, "a sum of something");
+    assert!(count > 0, "a sum of no leaves");
     sum_node(0..count, leaf, add)
 }
 
@@ -180,18 +180,18 @@ fn sum_node<T: Send>(
     add(left, right)
 }
 
-/// The same sum, one leaf after the other, for leaves that take all threads or much memory: never are more
-/// values there than the tree is high, and one.
-pub fn sum_leaves_in_turn<T>(
+/// Computes the sum of [`sum_leaves`] one leaf at a time, for leaves that use all threads or much memory.
+/// At most the tree's height plus one values exist at a time.
+pub fn sum_leaves_serial<T>(
     count: usize,
     leaf: &impl Fn(usize) -> T,
     add: &impl Fn(T, T) -> T,
 ) -> T {
-    assert!(count > 0, "a sum of something");
-    sum_node_in_turn(0..count, leaf, add)
+    assert!(count > 0, "a sum of no leaves");
+    sum_node_serial(0..count, leaf, add)
 }
 
-fn sum_node_in_turn<T>(
+fn sum_node_serial<T>(
     node: Range<usize>,
     leaf: &impl Fn(usize) -> T,
     add: &impl Fn(T, T) -> T,
@@ -200,8 +200,8 @@ fn sum_node_in_turn<T>(
         return leaf(node.start);
     }
     let middle = middle(&node);
-    let left = sum_node_in_turn(node.start..middle, leaf, add);
-    add(left, sum_node_in_turn(middle..node.end, leaf, add))
+    let left = sum_node_serial(node.start..middle, leaf, add);
+    add(left, sum_node_serial(middle..node.end, leaf, add))
 }
 
 fn add_node<T>(
@@ -210,7 +210,7 @@ fn add_node<T>(
     add: &impl Fn(T, T) -> T,
 ) -> T {
     if values.peek().is_some_and(|(at, _)| *at == node) {
-        return values.next().expect("it was looked at").1;
+        return values.next().expect("just peeked").1;
     }
     assert!(node.len() > 1, "every shard has a value");
     let middle = middle(&node);
@@ -219,15 +219,15 @@ fn add_node<T>(
     add(left, right)
 }
 
-/// Where the shares of members that are `speeds` times as fast as one another begin and end among `count`
-/// shards: `[members + 1]`. Members alike get whole nodes of the tree as large as can be had without giving
-/// anyone more than the fairest share.
+/// Boundaries of the ranks' shares of `count` shards: `[ranks + 1]`. Shares are proportional to `speeds`.
+/// Equally fast ranks get blocks of `2^k` shards, as large as possible while no rank has more than
+/// `ceil(count / ranks)`, so that a share consists of few nodes of the tree.
 pub fn shares(count: usize, speeds: &[f64]) -> Vec<usize> {
-    let members = speeds.len();
-    let fair = count.div_ceil(members);
+    let ranks = speeds.len();
+    let fair = count.div_ceil(ranks);
     let is_fair = |block: &usize| {
         let blocks = count.div_ceil(*block);
-        blocks >= members && blocks.div_ceil(members) * block <= fair
+        blocks >= ranks && blocks.div_ceil(ranks) * block <= fair
     };
     let alike = speeds.iter().all(|speed| *speed == speeds[0]);
     let block = (0..usize::BITS).map(|bit| 1 << bit).take_while(|b| *b <= fair);
@@ -236,15 +236,15 @@ pub fn shares(count: usize, speeds: &[f64]) -> Vec<usize> {
     let all: f64 = speeds.iter().sum();
     let mut so_far = 0.0;
     let mut cuts = vec![0];
-    for (member, speed) in speeds.iter().enumerate() {
+    for (rank, speed) in speeds.iter().enumerate() {
         so_far += speed;
         let cut = match alike {
-            true => (member + 1) * blocks / members,
+            true => (rank + 1) * blocks / ranks,
             false => (so_far / all * blocks as f64).round() as usize,
         };
         let cut = (cut * block).min(count);
-        // Everyone has a shard, where there are so many.
-        let [least, most] = [cuts[member] + 1, (count + member + 1).saturating_sub(members)];
+        // Every rank gets a shard if there are enough.
+        let [least, most] = [cuts[rank] + 1, (count + rank + 1).saturating_sub(ranks)];
         cuts.push(if least <= most { cut.clamp(least, most) } else { cut });
     }
     cuts
@@ -255,7 +255,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nodes_make_up_what_they_are_asked_for() {
+    fn nodes_cover_the_range_in_order() {
         for count in 1..40 {
             for start in 0..=count {
                 for end in start..=count {
@@ -274,13 +274,13 @@ mod tests {
     }
 
     #[test]
-    fn sums_do_not_depend_on_who_makes_them() {
+    fn sums_do_not_depend_on_the_number_of_ranks() {
         let add = |a: String, b: String| format!("({a}{b})");
         for count in [1, 2, 5, 12, 16] {
             let leaf = |i: usize| (i..i + 1, format!("{i:x}"));
             let whole = add_up(count, (0..count).map(leaf).collect(), &add);
-            for members in 1..=count {
-                let cuts = shares(count, &vec![1.0; members]);
+            for ranks in 1..=count {
+                let cuts = shares(count, &vec![1.0; ranks]);
                 let mut parts = Vec::new();
                 for cut in cuts.windows(2) {
                     for node in nodes(count, &(cut[0]..cut[1])) {
@@ -292,14 +292,14 @@ mod tests {
                         parts.push((node, sum));
                     }
                 }
-                assert_eq!(add_up(count, parts, &add), whole, "{count} shards, {members} members");
+                assert_eq!(add_up(count, parts, &add), whole, "{count} shards, {ranks} ranks");
             }
         }
         for count in 1..20 {
             let name = |i: usize| format!("{i:x}");
             let whole = add_up(count, (0..count).map(|i| (i..i + 1, name(i))).collect(), &add);
             assert_eq!(sum_leaves(count, &name, &add), whole);
-            assert_eq!(sum_leaves_in_turn(count, &name, &add), whole);
+            assert_eq!(sum_leaves_serial(count, &name, &add), whole);
         }
         for count in 1..20 {
             let node = |node: Range<usize>| {
@@ -307,8 +307,8 @@ mod tests {
                 sum_leaves(node.len(), &leaf, &add)
             };
             let leaf = format!("{:x}", count - 1);
-            let sum =
-                lefts(&(0..count)).into_iter().rev().fold(leaf, |sum, left| add(node(left), sum));
+            let lefts = left_siblings(&(0..count)).into_iter().rev();
+            let sum = lefts.fold(leaf, |sum, left| add(node(left), sum));
             assert_eq!(sum, node(0..count));
         }
         let sum = add_up(5, (0..5).map(|i| (i..i + 1, i.to_string())).collect(), &add);
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_fair_and_whole_nodes_where_they_can_be() {
+    fn shares_are_balanced_and_aligned() {
         assert_eq!(shares(16, &[1.0; 2]), [0, 8, 16]);
         assert_eq!(shares(16, &[1.0; 4]), [0, 4, 8, 12, 16]);
         let cuts = shares(16, &[1.0; 3]);
@@ -325,11 +325,10 @@ mod tests {
         assert_eq!(shares(16, &[3.0, 1.0]), [0, 12, 16]);
         assert_eq!(shares(1, &[1.0; 3]).last(), Some(&1));
         for count in 1..40 {
-            for members in 1..=count {
-                for speeds in [vec![1.0; members], (0..members).map(|i| 0.01 + i as f64).collect()]
-                {
+            for ranks in 1..=count {
+                for speeds in [vec![1.0; ranks], (0..ranks).map(|i| 0.01 + i as f64).collect()] {
                     let cuts = shares(count, &speeds);
-                    assert_eq!((cuts[0], cuts[members]), (0, count), "{speeds:?}");
+                    assert_eq!((cuts[0], cuts[ranks]), (0, count), "{speeds:?}");
                     assert!(
                         cuts.windows(2).all(|cut| cut[0] < cut[1]),
                         "{count}, {speeds:?}: {cuts:?}"
@@ -341,7 +340,7 @@ mod tests {
 
     #[test]
     fn shards_of_games_are_whole_groups() {
-        let groups = Shards::new(37, 16).of(4..8);
+        let groups = Shards::new(37, 16).with_own(4..8);
         let games = groups.times(8);
         assert_eq!((games.items(), games.count()), (296, 16));
         let firsts =

@@ -1,51 +1,50 @@
-//! Members that are threads of one process.
+//! Ranks that are threads of one process.
 
 use super::{Link, Team, TeamError};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use web_time::{Duration, Instant};
 
-/// A team of `size` threads, who wait for each other so long at most: a handle for each.
+/// Creates a team of `size` threads: a handle for each of them. `timeout` limits each wait for a message.
 pub fn threads(size: usize, timeout: Duration) -> Vec<Team> {
-    let boxes = vec![VecDeque::new(); size * size];
-    let hall =
-        Hall { post: Mutex::new(Post { boxes, gone: vec![false; size] }), rung: Condvar::new() };
-    let hall = Arc::new(hall);
+    let queues = Queues { messages: vec![VecDeque::new(); size * size], ended: vec![false; size] };
+    let shared = Arc::new(Shared { queues: Mutex::new(queues), changed: Condvar::new() });
     let handle = |rank| {
-        let place = Place { rank, size, timeout, hall: hall.clone() };
-        Team::new(rank, size, Box::new(place))
+        let link = ThreadLink { rank, size, timeout, shared: shared.clone() };
+        Team::new(rank, size, Box::new(link))
     };
     (0..size).map(handle).collect()
 }
 
-/// Where threads leave their messages for each other.
-struct Hall {
-    post: Mutex<Post>,
-    rung: Condvar,
+/// The message queues of a team.
+struct Shared {
+    queues: Mutex<Queues>,
+    /// Signals a new message or the end of a thread.
+    changed: Condvar,
 }
 
-struct Post {
-    /// The messages from each member to each other, in order: `[size, size]`.
-    boxes: Vec<VecDeque<Vec<u8>>>,
-    /// Who has left: `[size]`.
-    gone: Vec<bool>,
+struct Queues {
+    /// Pending messages by sender and receiver, oldest first: `[size, size]`.
+    messages: Vec<VecDeque<Vec<u8>>>,
+    /// Ranks whose thread has ended: `[size]`.
+    ended: Vec<bool>,
 }
 
-/// A thread's place there.
-struct Place {
+/// A thread's end of the queues.
+struct ThreadLink {
     rank: usize,
     size: usize,
     timeout: Duration,
-    hall: Arc<Hall>,
+    shared: Arc<Shared>,
 }
 
-impl Hall {
-    fn post(&self) -> MutexGuard<'_, Post> {
-        self.post.lock().unwrap_or_else(PoisonError::into_inner)
+impl Shared {
+    fn queues(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Link for Place {
+impl Link for ThreadLink {
     fn exchange(
         &mut self,
         outgoing: &[&[u8]],
@@ -55,26 +54,26 @@ impl Link for Place {
         let others = || (0..size).filter(|other| *other != rank);
         let messages: Vec<(usize, Vec<u8>)> =
             others().map(|to| (to, outgoing[to].to_vec())).collect();
-        let mut post = self.hall.post();
+        let mut queues = self.shared.queues();
         for (to, message) in messages {
-            post.boxes[rank * size + to].push_back(message);
+            queues.messages[rank * size + to].push_back(message);
         }
-        self.hall.rung.notify_all();
+        self.shared.changed.notify_all();
         let deadline = Instant::now() + timeout;
         for from in others() {
             let message = loop {
-                if let Some(message) = post.boxes[from * size + rank].pop_front() {
+                if let Some(message) = queues.messages[from * size + rank].pop_front() {
                     break message;
                 }
-                if post.gone[from] {
+                if queues.ended[from] {
                     let why = "its thread has ended".to_string();
                     return Err(TeamError::Gone { rank: from, why });
                 }
                 let Some(left) = deadline.checked_duration_since(Instant::now()) else {
                     return Err(TeamError::Silent { rank: from, seconds: timeout.as_secs() });
                 };
-                let waited = self.hall.rung.wait_timeout(post, left);
-                post = waited.unwrap_or_else(PoisonError::into_inner).0;
+                let waited = self.shared.changed.wait_timeout(queues, left);
+                queues = waited.unwrap_or_else(PoisonError::into_inner).0;
             };
             incoming[from].copy_from_slice(&message);
         }
@@ -82,9 +81,9 @@ impl Link for Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ThreadLink {
     fn drop(&mut self) {
-        self.hall.post().gone[self.rank] = true;
-        self.hall.rung.notify_all();
+        self.shared.queues().ended[self.rank] = true;
+        self.shared.changed.notify_all();
     }
 }

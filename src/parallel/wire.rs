@@ -1,25 +1,25 @@
-//! How members exchange what is added up.
+//! Collective operations on top of a point-to-point link.
 
 use super::shards::{add_up, nodes};
-use super::{Link, Node, Team, TeamError, Traffic};
+use super::{Link, Node, NodeLen, Team, TeamError, Traffic};
 use std::ops::Range;
 use web_time::Instant;
 
-/// A link, and what it was used for.
+/// A link with its traffic statistics.
 pub struct Wire {
     pub link: Box<dyn Link>,
     pub traffic: Traffic,
-    /// Sums that were handed round, equally many at all members.
+    /// Number of sums so far, equal on all ranks.
     pub sums: usize,
 }
 
-/// The part of a vector of `len` numbers that a member adds up.
-fn slice(len: usize, members: usize, member: usize) -> Range<usize> {
-    len * member / members..len * (member + 1) / members
+/// The slice of a vector of `len` numbers that one of `size` ranks reduces.
+fn slice(len: usize, size: usize, rank: usize) -> Range<usize> {
+    len * rank / size..len * (rank + 1) / size
 }
 
 impl Wire {
-    /// Does what [`Link::exchange`] does, with a look at the clock.
+    /// Calls [`Link::exchange`] and records its duration.
     fn exchange(
         &mut self,
         outgoing: &[&[u8]],
@@ -31,8 +31,8 @@ impl Wire {
         done
     }
 
-    /// Sends the same to all others, and puts what they and we give into `all`, by rank.
-    pub fn give<T: bytemuck::Pod>(
+    /// Sends `ours` to all other ranks and fills `all` with the values of every rank.
+    pub fn all_gather<T: bytemuck::Pod>(
         &mut self,
         team: &Team,
         ours: &[T],
@@ -50,33 +50,34 @@ impl Wire {
         Ok(all)
     }
 
-    /// [`Team::sum`] where there are several members, whose shards begin and end at `cuts`.
+    /// Implements [`Team::sum`] for several ranks; `cuts` are the boundaries of their shards.
     pub fn sum(
         &mut self,
         team: &Team,
         cuts: &[usize],
         mine: Vec<Node>,
-        [len, numbers]: [usize; 2],
+        NodeLen { vector: len, numbers }: NodeLen,
     ) -> Result<Node, TeamError> {
         let (size, rank, count) = (team.size(), team.rank, cuts[team.size()]);
         let theirs: Vec<Vec<Range<usize>>> =
             cuts.windows(2).map(|cut| nodes(count, &(cut[0]..cut[1]))).collect();
         let is_ours = mine.iter().map(|node| &node.shards).eq(&theirs[rank]);
-        assert!(is_ours, "the nodes of our shards");
-        // Two who have a node each need not go halves: to send all of it is as much, and done at once.
+        assert!(is_ours, "the nodes of this rank's shards");
+        // Two ranks with one node each send whole vectors: as many bytes as by halves, in one exchange.
         let is_direct = size == 2 && theirs.iter().all(|nodes| nodes.len() == 1);
-        let slice = |member| if is_direct { 0..len } else { slice(len, size, member) };
-        // The numbers are added up by everyone, or by one, each in its turn, who hands them round with its slice.
+        let slice = |other| if is_direct { 0..len } else { slice(len, size, other) };
+        // The numbers are summed by every rank, or by one rank in rotation, which sends them along
+        // with its slice.
         let is_whole = is_direct || len == 0;
         let adder = self.sums % size;
         self.sums += 1;
-        let counts = |member: usize| if is_whole || member == adder { numbers } else { 0 };
-        // Everyone's slice of our nodes, for our slice of theirs.
-        let message = |member: usize| -> Vec<u8> {
+        let counts = |other: usize| if is_whole || other == adder { numbers } else { 0 };
+        // Reduce-scatter: each rank receives its slice of our nodes, and we receive ours of theirs.
+        let message = |other: usize| -> Vec<u8> {
             let mut bytes = Vec::new();
-            for node in mine.iter().filter(|_| member != rank) {
-                bytes.extend_from_slice(bytemuck::cast_slice(&node.vector[slice(member)]));
-                bytes.extend_from_slice(bytemuck::cast_slice(&node.numbers[..counts(member)]));
+            for node in mine.iter().filter(|_| other != rank) {
+                bytes.extend_from_slice(bytemuck::cast_slice(&node.vector[slice(other)]));
+                bytes.extend_from_slice(bytemuck::cast_slice(&node.numbers[..counts(other)]));
             }
             bytes
         };
@@ -84,23 +85,24 @@ impl Wire {
         let own = slice(rank);
         let (vector, node) =
             (size_of::<f32>() * own.len(), size_of::<f32>() * own.len() + 8 * counts(rank));
-        let room = |member: usize| if member == rank { 0 } else { theirs[member].len() * node };
-        let mut received: Vec<Vec<u8>> = (0..size).map(|member| vec![0; room(member)]).collect();
+        let bytes_from = |other: usize| if other == rank { 0 } else { theirs[other].len() * node };
+        let mut received: Vec<Vec<u8>> =
+            (0..size).map(|other| vec![0; bytes_from(other)]).collect();
         let outgoing: Vec<&[u8]> = outgoing.iter().map(|bytes| &bytes[..]).collect();
         let mut incoming: Vec<&mut [u8]> =
             received.iter_mut().map(|bytes| &mut bytes[..]).collect();
         self.exchange(&outgoing, &mut incoming)?;
-        let told: usize = (0..size).filter(|member| *member != rank).map(counts).sum();
-        let others = (mine.len() * 8 * told) as u64;
+        let sent: usize = (0..size).filter(|other| *other != rank).map(counts).sum();
+        let others = (mine.len() * 8 * sent) as u64;
         self.traffic.others += others;
         self.traffic.vectors +=
             outgoing.iter().map(|bytes| bytes.len() as u64).sum::<u64>() - others;
 
         let mut all = Vec::new();
-        for (member, shards) in theirs.into_iter().enumerate() {
+        for (other, shards) in theirs.into_iter().enumerate() {
             for (at, shards) in shards.into_iter().enumerate() {
-                let [vector, numbers] = match received[member].get(at * node..(at + 1) * node) {
-                    Some(bytes) if member != rank => [&bytes[..vector], &bytes[vector..]],
+                let [vector, numbers] = match received[other].get(at * node..(at + 1) * node) {
+                    Some(bytes) if other != rank => [&bytes[..vector], &bytes[vector..]],
                     _ => [
                         bytemuck::cast_slice(&mine[at].vector[own.clone()]),
                         bytemuck::cast_slice(&mine[at].numbers[..counts(rank)]),
@@ -116,7 +118,7 @@ impl Wire {
         if is_whole {
             return Ok(sum);
         }
-        // Our slice of the sum for everyone's; behind the adder's come the numbers.
+        // All-gather: every rank sends its slice of the sum, the adder's followed by the numbers.
         let mut vector = vec![0.0f32; len];
         vector[own].copy_from_slice(&sum.vector);
         let mut ours: Vec<u8> = bytemuck::cast_slice(&sum.vector).to_vec();
@@ -130,11 +132,11 @@ impl Wire {
         outgoing[rank] = &[];
         let mut incoming: Vec<&mut [u8]> = Vec::with_capacity(size);
         let (mut rest, mut of_adder) = (&mut vector[..], &mut theirs[..]);
-        for member in 0..size {
-            let (part, behind) = rest.split_at_mut(slice(member).len());
-            incoming.push(match member {
-                _ if member == rank => &mut [],
-                _ if member == adder => std::mem::take(&mut of_adder),
+        for other in 0..size {
+            let (part, behind) = rest.split_at_mut(slice(other).len());
+            incoming.push(match other {
+                _ if other == rank => &mut [],
+                _ if other == adder => std::mem::take(&mut of_adder),
                 _ => bytemuck::cast_slice_mut(part),
             });
             rest = behind;

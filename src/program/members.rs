@@ -47,17 +47,17 @@ impl Member {
         let chosen = device::choose(&self.device)?;
         let is_device = device::has_kernels(&chosen.device);
         let gather = |text: &str| -> Result<Vec<String>, TeamError> {
-            let all = self.team.gather(text.as_bytes())?;
+            let all = self.team.all_gather(text.as_bytes())?;
             Ok(all.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect())
         };
-        let all = gather(&device::arithmetic(&chosen.info))?;
+        let all = gather(&device::numerics(&chosen.info))?;
         let names = gather(&chosen.info.name)?;
         let hardware = Hardware {
-            collective: collective(&names, self.team.is_first())?,
+            collective: collective(&names, self.team.is_root())?,
             names,
-            devices: self.team.any(is_device)?,
-            processors: self.team.any(!is_device)?,
-            differs: all.iter().any(|one| *one != all[0]),
+            has_devices: self.team.any(is_device)?,
+            has_cpus: self.team.any(!is_device)?,
+            rounds_differently: all.iter().any(|one| *one != all[0]),
         };
         Ok((chosen, self.team.with_hardware(hardware)))
     }
@@ -70,7 +70,7 @@ fn collective(names: &[String], speaks: bool) -> Result<Option<Collective>> {
     if names.len() < 2 || ranks().is_some() || !names.iter().enumerate().all(is_cuda) {
         return Ok(None);
     }
-    if !Collective::is_there() {
+    if !Collective::is_available() {
         if speaks {
             say!("NCCL is not on this machine; gradients go through the host's memory.");
         }
@@ -91,14 +91,14 @@ pub fn trainer<G: Playable>(
 ) -> Result<Trainer<G>> {
     let make =
         |network, data, team| Trainer::with_team(game, network, config, &chosen.device, data, team);
-    if !team.differs() || data.is_some() {
+    if !team.rounds_differently() || data.is_some() {
         return Ok(make(network, data, team)?);
     }
     let mut trial = make(network.clone(), None, team.clone())?;
     // The first time, kernels are compiled.
     trial.rehearse();
     let speed = trial.shards().own_items().len() as f64 / trial.rehearse();
-    let speeds = team.numbers(&[speed])?.concat();
+    let speeds = team.all_gather_numbers(&[speed])?.concat();
     let team = team.with_speeds(&speeds);
     Ok(make(network, None, team)?)
 }
@@ -145,7 +145,7 @@ impl<'a> Crew<'a> {
         if let Some((rank, size)) = crate::parallel::mpi::rank().filter(|(_, size)| *size > 1) {
             let team = |size| crate::parallel::mpi::team(size, self.timeout);
             same_program(&team(size))?;
-            let (here, _) = crate::parallel::mpi::on_this_machine();
+            let (here, _) = crate::parallel::mpi::local_rank();
             let device = self.devices[here % self.devices.len()].to_string();
             let result =
                 (rank < count).then(|| work(Member { team: team(count), device })).transpose()?;
@@ -323,7 +323,7 @@ fn sha256(file: &Path) -> Result<String> {
 pub fn default_threads() -> Option<usize> {
     #[cfg(feature = "mpi")]
     {
-        let (_, here) = crate::parallel::mpi::on_this_machine();
+        let (_, here) = crate::parallel::mpi::local_rank();
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         // SAFETY: a question without arguments that matter.
         let all = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };

@@ -166,7 +166,7 @@ impl RunDir {
             true => Ok(()),
             false => Err("its values are not finite".to_string()),
         };
-        let latest = match self.store().latest_that(finite) {
+        let latest = match self.store().latest_usable(finite) {
             Ok(latest) => latest,
             Err(error) => {
                 let best = checkpoint::load(&self.best()).ok().filter(is_finite);

@@ -129,7 +129,7 @@ fn begin<G: Playable>(games: &Games, start: &Start, member: Member) -> Result<()
     if args.dry_run {
         return preview(trainer, &chosen, started, args.json);
     }
-    let (port, kept) = match trainer.team().is_first() {
+    let (port, kept) = match trainer.team().is_root() {
         true => {
             let port = port(args)?;
             let dir = RunDir::create(args.run_dir.clone(), G::NAME)?;
@@ -200,7 +200,7 @@ fn go_on<G: Playable>(
     let trainer = members::trainer(game, network, &config, &chosen, data, team)?;
     let trainer = trainer.restored(checkpoint)?;
     check_engine(&trainer)?;
-    let (port, kept) = match trainer.team().is_first() {
+    let (port, kept) = match trainer.team().is_root() {
         true => {
             let port = port(args)?;
             // It may be longer than it was to be.

@@ -7,7 +7,7 @@ use super::env_kernels::{download_envs, steps_per_launch, upload_envs};
 use super::{EnvStatesError, RolloutKeys, env_state, env_words};
 use crate::config::{Precision, RolloutConfig, Start};
 use crate::data::{Part, Recording};
-use crate::device::buffers::{cube_tensor, largest, room};
+use crate::device::buffers::{cube_tensor, max_buffer_bytes, uninit};
 use crate::env::{Rules, num_words};
 use crate::model::FlatMlp;
 use burn::backend::{Cube, DType};
@@ -61,7 +61,7 @@ impl<G: Rules> FusedRollout<G> {
     pub fn new(game: G, config: &RolloutConfig, keys: RolloutKeys, device: &Device) -> Self {
         assert!(crate::device::has_kernels(device), "the fused rollout needs a CubeCL device");
         let device = device.clone().without_autodiff();
-        let limit = largest(&device);
+        let limit = max_buffer_bytes(&device);
         let bytes = (num_words(game) + 1).max(values::<G>()) * config.num_steps * size_of::<u32>();
         let groups_per_part = (limit as usize / bytes / config.group_size).max(1);
         let steps_per_launch = steps_per_launch(config.num_envs());
@@ -120,7 +120,7 @@ impl<G: Rules> FusedRollout<G> {
         let keys = self.keys.at(iteration);
         let params = cube_tensor(policy.params.clone());
         let (steps, words, values) = (config.num_steps, env_words(game), values::<G>());
-        let branches = room(&params, &[words, config.num_groups], DType::I32);
+        let branches = uninit(&params, &[words, config.num_groups], DType::I32);
         let mut parts = Vec::new();
         for first in (0..config.num_groups).step_by(self.groups_per_part) {
             let end = config.num_groups.min(first + self.groups_per_part);
@@ -130,10 +130,10 @@ impl<G: Rules> FusedRollout<G> {
                 game,
                 config,
                 games,
-                envs: room(&params, &[words, count], DType::I32),
-                words: room(&params, &[num_words(game) + 1, steps, count], DType::I32),
-                values: room(&params, &[values, steps, count], DType::F32),
-                first_scores: room(&params, &[count], DType::F32),
+                envs: uninit(&params, &[words, count], DType::I32),
+                words: uninit(&params, &[num_words(game) + 1, steps, count], DType::I32),
+                values: uninit(&params, &[values, steps, count], DType::F32),
+                first_scores: uninit(&params, &[count], DType::F32),
                 branches: &branches,
             };
             let origins = self.branches.0.as_deref();

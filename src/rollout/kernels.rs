@@ -5,7 +5,7 @@ use super::masks::mask_logits;
 use super::{RolloutKeys, action_key, action_uniform};
 use crate::config::{RolloutConfig, Start};
 use crate::data::Trajectory;
-use crate::device::buffers::{Buffer, argument, cube_tensor, probe, room};
+use crate::device::buffers::{Buffer, argument, cube_tensor, probe, uninit};
 use crate::env::{Episode, Played, Rules, play};
 use crate::model::kernels::StepWords;
 use burn::backend::{Cube, DType};
@@ -192,16 +192,16 @@ impl<G: Rules> Buffers<G> {
     /// Room for the games of an iteration on `device`.
     pub fn new(game: G, config: &RolloutConfig, keys: RolloutKeys, device: &Device) -> Self {
         let probe = probe(device);
-        let room = |shape: &[usize], dtype: DType| room(&probe, shape, dtype);
+        let uninit = |shape: &[usize], dtype: DType| uninit(&probe, shape, dtype);
         let (words, features) = (super::env_words(game), game.num_features());
         let (steps, envs) = (config.num_steps, config.num_envs());
         Self {
-            envs: room(&[words, envs], DType::I32),
-            branches: room(&[words, config.num_groups], DType::I32),
-            obs: room(&[envs, features], DType::F32),
-            history: room(&[steps, envs, features], DType::F32),
-            actions: room(&[steps, envs], DType::I32),
-            quantities: room(&[QUANTITIES + masks::<G>(game), steps, envs], DType::F32),
+            envs: uninit(&[words, envs], DType::I32),
+            branches: uninit(&[words, config.num_groups], DType::I32),
+            obs: uninit(&[envs, features], DType::F32),
+            history: uninit(&[steps, envs, features], DType::F32),
+            actions: uninit(&[steps, envs], DType::I32),
+            quantities: uninit(&[QUANTITIES + masks::<G>(game), steps, envs], DType::F32),
             game,
             config: config.clone(),
             keys,

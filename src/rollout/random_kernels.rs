@@ -5,7 +5,7 @@ use super::env_kernels::{
 };
 use super::masks::random_action;
 use super::{RolloutKeys, action_key, action_uniform, env_words};
-use crate::device::buffers::{argument, cube_tensor, room};
+use crate::device::buffers::{argument, cube_tensor, uninit};
 use crate::env::{Episode, Rules, new_game, play as play_step};
 use crate::rng::draw;
 use burn::backend::{Cube, DType};
@@ -73,7 +73,7 @@ pub(super) fn play<G: Rules>(
     device: &Device,
 ) -> Tensor<1> {
     let sums = cube_tensor(Tensor::<1>::zeros([num_envs], &device.clone().without_autodiff()));
-    let envs = room(&sums, &[env_words(game), num_envs], DType::I32);
+    let envs = uninit(&sums, &[env_words(game), num_envs], DType::I32);
     let dim = CubeDim::new_1d(cube_units(num_envs));
     let steps = steps_per_launch(num_envs);
     let count = cubecl::calculate_cube_count_elemwise(&sums.client, num_envs, dim);

@@ -152,7 +152,7 @@ impl<R, D> Source<R, D> {
 /// where they say nothing, than half of the memory that is free.
 fn is_resident(pieces: &Pieces, config: &TrainConfig) -> bool {
     let most = match config.data.resident_mb {
-        0 => device::room(),
+        0 => device::data_budget(),
         megabytes => Some(megabytes << 20),
     };
     most.is_none_or(|most| pieces.bytes() <= most)

@@ -8,7 +8,7 @@ use crate::advantage::shared_recording_advantages;
 use crate::config::{RolloutConfig, TrainConfig};
 use crate::data::summary::{EPISODES, EVEN_GROUPS, REWARD_SUM, SCORE_SUM};
 use crate::data::{Pieces, Recording, RecordingAdvantages, Windows};
-use crate::device::{self, buffers::largest};
+use crate::device::{self, buffers::max_buffer_bytes};
 use crate::env::Rules;
 use crate::learner::{FusedLearner, SHARD_STEPS, UpdateStats};
 use crate::model::{Mlp, Model, StoredFeatures, unflatten};
@@ -41,7 +41,7 @@ type Shown = (Recording, RecordingAdvantages);
 
 /// Puts windows on a device.
 fn shown(windows: &Windows, device: &Device) -> Shown {
-    windows.packed(largest(device), device)
+    windows.packed(max_buffer_bytes(device), device)
 }
 
 impl<G: Rules, M: Model> FusedEngine<G, M> {

@@ -150,7 +150,7 @@ impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
         let at = |i: usize| f64::from(numbers[i]);
         // Of the games of all members, each of whom plays as many steps of a group.
         let share = self.rollout.num_groups as f64 / self.config.rollout.num_groups as f64;
-        let sums = self.team.numbers(&[at(0), at(1), at(2) * share])?;
+        let sums = self.team.all_gather_numbers(&[at(0), at(1), at(2) * share])?;
         let sum = |i: usize| sums.iter().map(|theirs| theirs[i]).sum();
         Ok(Totals {
             score_sum: sum(0),

@@ -290,7 +290,7 @@ impl<G: Rules, M: Model> Trainer<G, M> {
         let (rank, size) = (self.team.rank(), self.team.size());
         let ours = rank * episodes / size..(rank + 1) * episodes / size;
         let ours = self.play(ours, Player::Greedy).await;
-        let all = self.team.gather(bytemuck::cast_slice(&ours))?;
+        let all = self.team.all_gather(bytemuck::cast_slice(&ours))?;
         Ok(Evaluation::of(&bytemuck::pod_collect_to_vec(&all.concat())))
     }
 

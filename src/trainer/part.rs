@@ -33,7 +33,7 @@ impl Part {
         let [count, strata] = config.shards(items, least);
         let shards = team.shards(items, count).with_strata(strata);
         if team.size() > shards.count() {
-            return Err(TeamError::TooMany { members: team.size(), shards: shards.count() });
+            return Err(TeamError::TooMany { ranks: team.size(), shards: shards.count() });
         }
         let own = shards.own_items();
         let data = data.map(|data| data.some(own.clone()));
@@ -66,7 +66,7 @@ pub(super) fn all_memory(ours: &[f32], team: &Team) -> Result<Vec<f32>, TeamErro
 }
 
 fn all_parts<T: bytemuck::Pod>(ours: &[T], team: &Team) -> Result<Vec<Vec<T>>, TeamError> {
-    let parts = team.gather(bytemuck::cast_slice(ours))?;
+    let parts = team.all_gather(bytemuck::cast_slice(ours))?;
     Ok(parts.iter().map(|part| bytemuck::pod_collect_to_vec(part)).collect())
 }
 

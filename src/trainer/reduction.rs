@@ -17,11 +17,11 @@ pub(super) fn reduction(team: &Team, seconds: f64) -> Result<Option<Reduction>, 
         return Ok(None);
     }
     let traffic = team.take_traffic();
-    let busy = team.numbers(&[seconds - (traffic.seconds - traffic.hidden)])?.concat();
+    let busy = team.all_gather_numbers(&[seconds - (traffic.seconds - traffic.hidden)])?.concat();
     let mean = busy.iter().sum::<f64>() / busy.len() as f64;
     let most = busy.iter().copied().fold(0.0, f64::max);
     Ok(Some(Reduction {
-        members: team.size(),
+        ranks: team.size(),
         seconds: traffic.seconds,
         hidden: if traffic.seconds > 0.0 { traffic.hidden / traffic.seconds } else { 0.0 },
         bytes: traffic.vectors,

@@ -1,7 +1,7 @@
 //! Sprites computed where the games are played, and drawn from there: nothing goes through the CPU.
 
 use super::instance::WORDS;
-use crate::device::buffers::{argument, cube_ints, room};
+use crate::device::buffers::{argument, cube_ints, uninit};
 use crate::env::bits::to_bits;
 use crate::env::look::{Look, Sprite};
 use crate::rollout::{env_words, load_env_state, load_episode};
@@ -89,7 +89,7 @@ pub fn device_instances<G: Look>(
     assert_eq!(before.dims(), now.dims(), "before: [env_words, games]");
     let count = now.dims()[1];
     let (before, now) = (cube_ints(before.clone()), cube_ints(now.clone()));
-    let words = room(&now, &[count * game.num_sprites(), WORDS], DType::I32);
+    let words = uninit(&now, &[count * game.num_sprites(), WORDS], DType::I32);
     let client = &now.client;
     let dim = CubeDim::new_1d(32);
     // SAFETY: the kernel reads and writes what belongs to games before `count`, for which the buffers

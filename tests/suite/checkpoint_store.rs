@@ -71,7 +71,7 @@ fn a_checkpoint_under_the_name_of_another_iteration_is_not_taken_for_it() {
     let latest = store.latest().unwrap();
     assert_eq!(latest.checkpoint.iteration, 2);
     let sentence = latest.damaged[0].1.to_string();
-    assert!(sentence.contains("is of iteration 1, not 3"), "{sentence}");
+    assert!(sentence.contains("has iteration 1, not 3"), "{sentence}");
 }
 
 #[test]

@@ -100,7 +100,7 @@ fn a_large_model_is_shared_where_there_is_memory_for_it() {
     let folder = folder.path();
     let sort = ["train", "sort", "--model", "tiny", "--iterations", "3"];
     let text = refusal(folder, &words(&sort, ["run", "cpu,cpu"], &LARGE));
-    assert!(text.contains("1 shards, too few for 2 members"), "{text}");
+    assert!(text.contains("1 shards, too few for 2 ranks"), "{text}");
     let large = [&LARGE[..], &["num_shards=3"]].concat();
     for (members, dir) in ["one", "two", "three"].into_iter().enumerate() {
         json(folder, &words(&sort, [dir, &cpus(members + 1)], &large));
@@ -145,8 +145,8 @@ fn members_that_do_not_fit_are_refused() {
     let folder = TempDir::new().unwrap();
     let sort = ["train", "sort", "--model", "tiny", "--iterations", "6"];
     for (devices, settings, why) in [
-        (cpus(7), &[][..], "6 shards, too few for 7 members"),
-        (cpus(3), &["num_shards=2"], "2 shards, too few for 3 members"),
+        (cpus(7), &[][..], "6 shards, too few for 7 ranks"),
+        (cpus(3), &["num_shards=2"], "2 shards, too few for 3 ranks"),
     ] {
         let text = refusal(folder.path(), &words(&sort, ["run", &devices], settings));
         assert!(text.contains(why), "{text}");
@@ -241,10 +241,7 @@ fn three(fails: bool) -> Vec<Result<Vec<LanguageRecord>, String>> {
 fn a_verifier_that_fails_at_one_member_ends_all() {
     for ended in three(true) {
         let error = ended.unwrap_err();
-        assert!(
-            error.starts_with("rank 1 cannot go on:") && error.contains("it has broken"),
-            "{error}"
-        );
+        assert!(error.starts_with("rank 1 failed:") && error.contains("it has broken"), "{error}");
     }
 }
 
@@ -254,7 +251,7 @@ fn what_members_tell_each_other_is_told() {
     for records in &all {
         for (record, first) in records.iter().zip(&all[0]) {
             let told = record.reduction.expect("there are three members");
-            assert_eq!(told.members, 3);
+            assert_eq!(told.ranks, 3);
             assert!(told.bytes > 0 && told.seconds > 0.0 && told.imbalance >= 0.0);
             // Of texts that are shown nothing needs to be told.
             assert!(record.fit == (told.other_bytes < 4096), "{told:?}");

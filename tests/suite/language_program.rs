@@ -307,7 +307,7 @@ fn bad_input_to_language_models_gets_one_clear_sentence_and_leaves_nothing() {
         (&["train", "sort", "--set", "eval_episodes=0"], &["eval_episodes must be 1 or more"]),
         (&["train", "sort", "--engine", "fused"], &["--engine is for games"]),
         (&["bench", "sort", "--engine", "fused"], &["--engine is for games"]),
-        (&["train", "sort", "--precision", "f16"], &["the CPU computes with f32 only"]),
+        (&["train", "sort", "--precision", "f16"], &["the CPU supports f32 only"]),
         (&["fit", "none.jsonl"], &["cannot read none.jsonl"]),
         (&["fit", "train.jsonl"], &["no test prompt"]),
         (&["fit", "open.jsonl"], &["a `solution` or a `completion`"]),

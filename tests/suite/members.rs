@@ -115,7 +115,7 @@ fn what_members_tell_each_other_is_told() {
     for line in text.lines() {
         let record: grove::metrics::IterationRecord = serde_json::from_str(line).unwrap();
         let told = record.reduction.expect("there are four members");
-        assert_eq!(told.members, 4);
+        assert_eq!(told.ranks, 4);
         // 16 features, two layers of 64, 3 actions.
         let params = 16 * 64 + 64 + 64 * 64 + 64 + 64 * 3 + 3;
         let bound = params as f64 * 4.0 * 2.0 * 3.0 / 4.0;
@@ -188,7 +188,7 @@ fn too_many_members_are_refused() {
     let devices = cpus(5);
     let more = ["--set", "num_shards=4"];
     let text = refusal(folder.path(), &shared("catch", "run", &devices, &more));
-    assert!(text.contains("4 shards, too few for 5 members"), "{text}");
+    assert!(text.contains("4 shards, too few for 5 ranks"), "{text}");
     let text = refusal(folder.path(), &shared("catch", "run", "cpu,nonsense", &[]));
     assert!(text.contains("unknown device `nonsense`"), "{text}");
     assert!(!folder.path().join("run").exists(), "nothing is left behind");

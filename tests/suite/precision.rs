@@ -138,7 +138,7 @@ fn lower_precisions_come_close_to_single_precision_where_the_device_has_them() {
 fn a_precision_that_cannot_be_had_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let text = refusal(folder.path(), &["train", "catch", "--device", "cpu", "--precision", "f16"]);
-    assert!(text.contains("cannot have the precision f16: the CPU computes with f32"), "{text}");
+    assert!(text.contains("cannot have the precision f16: the CPU supports f32"), "{text}");
     let gru = ["train", "recall", "--set", "kind=gru", "--precision", "f16"];
     let text = refusal(folder.path(), &gru);
     assert!(text.contains("perceptrons and decoders alone"), "{text}");

@@ -9,10 +9,10 @@ const AGAIN = 2000;
 const LABELS = { newest: "Run: newest", best: "Run: best" };
 
 /** What it costs a run that several members share it. */
-function shared({ reduction: { members, seconds, hidden = 0, imbalance }, seconds: { total } }) {
+function shared({ reduction: { members, ranks = members, seconds, hidden = 0, imbalance }, seconds: { total } }) {
   const percent = (x) => `${Math.round(100 * x)} %`;
   const told = `${percent(seconds / total)} of the time with each other, ${percent(hidden)} of that while computing`;
-  return `${members} members, ${told}, the slowest ${percent(imbalance)} behind the mean`;
+  return `${ranks} ranks, ${told}, the slowest ${percent(imbalance)} behind the mean`;
 }
 
 /** What there is to know of the run, or null: a static host has none. */

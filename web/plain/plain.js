@@ -242,7 +242,7 @@ function draw() {
     $("speed").textContent = short(newest.steps_per_second);
     const { reduction, seconds } = newest;
     const share = reduction && Math.round((100 * reduction.seconds) / seconds.total);
-    $("speed-note").textContent = reduction ? `steps a second; ${reduction.members} members, ${share} % of the time with each other` : "steps a second";
+    $("speed-note").textContent = reduction ? `steps a second; ${reduction.ranks ?? reduction.members} ranks, ${share} % of the time with each other` : "steps a second";
     const greedy = charts.score.dots.at(-1);
     $("greedy").textContent = fixed(greedy?.y);
     $("greedy-note").textContent = about.optimum ? `optimum ${fixed(about.optimum)}` : "at the last evaluation";

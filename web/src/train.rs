@@ -287,7 +287,7 @@ impl Training {
 
     /// What all workers that share the run do next: what the first of them says, a number of the caller's own.
     pub fn next(&self, say: u8) -> Result<u8, JsError> {
-        Ok(self.run.team().from_first(&[say])?[0])
+        Ok(self.run.team().broadcast(&[say])?[0])
     }
 
     /// All that the run needs to go on.

@@ -12,7 +12,7 @@ use crate::objective::kl::{divergence, third};
 use crate::objective::weights::{Sizes, weight};
 use crate::objective::{Coefficients, Form, LossConfig, Step, by_logit, term};
 use crate::parallel::{
-    Node, Shards, Team, TeamError, lefts, nodes, sum_leaves, sum_leaves_in_turn,
+    Node, NodeLen, Shards, Team, TeamError, left_siblings, nodes, sum_leaves, sum_leaves_serial,
 };
 use multiversion::multiversion;
 use std::ops::Range;
@@ -192,7 +192,8 @@ impl Differentiation<'_> {
             sum
         });
         let ours = ours.collect();
-        let sum = self.team.sum(self.shards, ours, [len, Sums::ADDED])?;
+        let sum =
+            self.team.sum(self.shards, ours, NodeLen { vector: len, numbers: Sums::ADDED })?;
         Ok((sum.vector, Sums::of(&sum.numbers, ratio)))
     }
 
@@ -209,7 +210,7 @@ impl Differentiation<'_> {
                 sum
             };
             let whole: Vec<Node> = whole.iter().cloned().map(&mut sum).collect();
-            let lefts: Vec<Node> = lefts(last).into_iter().map(&mut sum).collect();
+            let lefts: Vec<Node> = left_siblings(last).into_iter().map(&mut sum).collect();
             let (mut starts, mut end) = (self.decoder.starts(), self.decoder.trained().len());
             let mut piece = |start: usize, vector: &[f32], numbers: &[f64]| {
                 let range = start..end;
@@ -256,7 +257,7 @@ impl Differentiation<'_> {
         match self.decoder.is_small() {
             true => sum_leaves(shards.len(), &leaf, &add),
             // A large decoder's products take all threads, and its gradients much memory.
-            false => sum_leaves_in_turn(shards.len(), &leaf, &add),
+            false => sum_leaves_serial(shards.len(), &leaf, &add),
         }
     }
 

@@ -13,7 +13,7 @@ use super::order::shuffled;
 #[cfg(feature = "general")]
 use crate::config::Precision;
 use crate::config::{OptimizerConfig, UpdateConfig};
-use crate::device::give_back;
+use crate::device::release_freed_memory;
 use crate::math::softmax::logprob;
 use crate::model::language::{Keep, Reading, Text, TokenDecoder, normalize};
 use crate::objective::weights::Sizes;
@@ -193,7 +193,7 @@ impl LanguageLearner {
         let saves = rule.update.gradient_checkpointing;
         if saves {
             self.decoder.keep_copies(false);
-            give_back();
+            release_freed_memory();
         }
         let shards = self.team.shards(groups.len(), rule.update.num_shards);
         let references = self.reference_logprobs(rule, groups, &shards);
@@ -261,12 +261,12 @@ impl LanguageLearner {
         }
         if saves {
             self.decoder.keep_copies(true);
-            give_back();
+            release_freed_memory();
         }
         means.loss /= f64::max(steps, 1.0);
         means.grad_norm /= f64::max(steps, 1.0);
         // A maximum is the same in any order.
-        let ratios = self.team.numbers(&[means.first_ratio])?;
+        let ratios = self.team.all_gather_numbers(&[means.first_ratio])?;
         means.first_ratio = ratios.concat().into_iter().fold(0.0, f64::max);
         Ok(means)
     }

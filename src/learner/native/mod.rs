@@ -28,7 +28,7 @@ use crate::config::TrainConfig;
 use crate::data::{HostTrajectory, Trajectory, by_game};
 use crate::model::{Mlp, NativeMlp, flatten, unflatten};
 use crate::objective::weights::Sizes;
-use crate::parallel::{Node, Shards, Team, TeamError, nodes, sum_leaves};
+use crate::parallel::{Node, NodeLen, Shards, Team, TeamError, nodes, sum_leaves};
 use burn::tensor::{Tensor, TensorData};
 use chunk::{Minibatch, Workspace};
 use experience::{Experience, squeeze};
@@ -311,7 +311,8 @@ impl NativeLearner {
             Node { shards: node, vector, numbers: sums.to_vec() }
         });
         if self.team.size() == 1 {
-            return self.team.sum(shards, ours.collect(), [self.network.layout().len(), 5]);
+            let len = NodeLen { vector: self.network.layout().len(), numbers: 5 };
+            return self.team.sum(shards, ours.collect(), len);
         }
         let layout = self.network.layout();
         // What is only there to fill a row up is not sent.
@@ -321,8 +322,8 @@ impl NativeLearner {
             Node { vector, ..node }
         };
         let nodes: Vec<Node> = ours.map(bare).collect();
-        let lens = [nodes.first().map_or(0, |node| node.vector.len()), 5];
-        let sum = self.team.sum(shards, nodes, lens)?;
+        let len = NodeLen { vector: nodes.first().map_or(0, |node| node.vector.len()), numbers: 5 };
+        let sum = self.team.sum(shards, nodes, len)?;
         let mut vector = self.vector();
         vector.fill(0.0);
         layout.pad_into(&sum.vector, &mut vector);

@@ -187,7 +187,7 @@ fn fit(team: &Team) -> Result<Option<Link>> {
             // All begin at once.
             team.total(&[0.0])?;
             let started = Instant::now();
-            team.sum_of_members(vector, Vec::new())?;
+            team.sum_ranks(vector, Vec::new())?;
             seconds.push(started.elapsed().as_secs_f64());
         }
         Ok(Figure::of(seconds).median)

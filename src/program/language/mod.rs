@@ -215,7 +215,7 @@ fn begin(games: &Games, asked: &Asked, args: &RunArgs) -> Result<()> {
         }
         let trainer =
             LanguageTrainer::with_team(task.clone(), config.clone(), model, team)?.on(device)?;
-        let (port, kept) = match trainer.team().is_first() {
+        let (port, kept) = match trainer.team().is_root() {
             true => {
                 let port = port(args)?;
                 let dir = RunDir::create(args.run_dir.clone(), &name)?;
@@ -253,7 +253,7 @@ fn resume(games: &Games, args: &RunArgs, dir: &RunDir, checkpoint: &Checkpoint) 
         let trainer = LanguageTrainer::with_team(task.clone(), config.clone(), model, team)?;
         let trainer = trainer.restored(checkpoint)?.on(device)?;
         is_anything_left(&trainer, dir)?;
-        let (port, kept) = match trainer.team().is_first() {
+        let (port, kept) = match trainer.team().is_root() {
             true => {
                 let port = port(args)?;
                 dir.write_config(&commented(&settings.to_string(), describe))?;

@@ -53,12 +53,12 @@ pub(super) fn gather(
         Ok(ours) => (ours, String::new()),
         Err(error) => (Vec::new(), error.to_string()),
     };
-    let errors = team.gather(error.as_bytes())?;
+    let errors = team.all_gather(error.as_bytes())?;
     if let Some(rank) = errors.iter().position(|error| !error.is_empty()) {
         let why = String::from_utf8_lossy(&errors[rank]).into_owned();
         return Err(TeamError::Failed { rank, why }.into());
     }
-    Ok(team.gather(&ours)?)
+    Ok(team.all_gather(&ours)?)
 }
 
 fn write(all: &[Made]) -> Vec<u8> {
@@ -188,7 +188,7 @@ mod tests {
                     let failed = LanguageTrainError::NoSolution("sums".to_string());
                     let ours = if team.rank() == 1 { Err(failed) } else { Ok(made(2)) };
                     let error = all(&team, ours).unwrap_err().to_string();
-                    assert!(error.starts_with("rank 1 cannot go on: the task sums"), "{error}");
+                    assert!(error.starts_with("rank 1 failed: the task sums"), "{error}");
                 });
             }
         });

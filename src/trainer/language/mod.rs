@@ -153,10 +153,10 @@ impl LanguageTrainer {
             let is_large = !decoder.is_small() && decoder.adapters().is_none();
             config.update.num_shards = if is_large { 1 } else { SHARDS };
         }
-        let (members, groups) = (team.size(), config.generation.num_prompts);
+        let (ranks, groups) = (team.size(), config.generation.num_prompts);
         let shards = Shards::new(groups, config.update.num_shards).count();
-        if members > shards {
-            return Err(TeamError::TooMany { members, shards }.into());
+        if ranks > shards {
+            return Err(TeamError::TooMany { ranks, shards }.into());
         }
         let key = Stream::Shuffle.key(config.seed);
         let learner = LanguageLearner::new(decoder, &config.rule(false), key).sharing(team.clone());
@@ -337,7 +337,7 @@ impl LanguageTrainer {
     pub fn follow_first(&mut self) -> Result<(), TeamError> {
         if self.team.size() > 1 {
             let ours = bytemuck::cast_slice(self.learner.decoder.trained());
-            let first: Vec<f32> = bytemuck::pod_collect_to_vec(&self.team.from_first(ours)?);
+            let first: Vec<f32> = bytemuck::pod_collect_to_vec(&self.team.broadcast(ours)?);
             self.learner.decoder.update(|trained| trained.copy_from_slice(&first));
         }
         Ok(())

@@ -1,0 +1,100 @@
+//! Collective operations between threads of this process.
+
+use super::*;
+
+/// Limit of every wait, which ends a hang.
+pub const HANG: Duration = Duration::from_secs(600);
+
+/// Runs `run` on `size` threads and returns the results by rank.
+pub fn on_ranks<T: Send>(size: usize, run: impl Fn(Team) -> T + Sync) -> Vec<T> {
+    std::thread::scope(|scope| {
+        let run = &run;
+        let teams = threads(size, HANG);
+        let all: Vec<_> = teams.into_iter().map(|team| scope.spawn(move || run(team))).collect();
+        all.into_iter().map(|thread| thread.join().unwrap()).collect()
+    })
+}
+
+/// Numbers whose sum depends on the order in which they are added.
+fn leaf(shard: usize) -> (Vec<f32>, Vec<f64>) {
+    let number = |i: usize| ((i * 7919 + 13) % 1009) as f32 * 10f32.powi((i % 9) as i32 - 4);
+    let vector = (0..23).map(|i| number(shard * 31 + i)).collect();
+    (vector, vec![f64::from(number(shard)) / 3.0, 1.0])
+}
+
+fn sum(team: &Team, count: usize) -> Node {
+    let shards = team.shards(40, count);
+    let nodes = nodes(shards.count(), &shards.own()).into_iter().map(|node| {
+        let leaves = node.clone().map(|shard| {
+            let (vector, numbers) = leaf(shard);
+            let at = shard - node.start;
+            (at..at + 1, Node { shards: shard..shard + 1, vector, numbers })
+        });
+        add_up(node.len(), leaves.collect(), &Node::plus)
+    });
+    team.sum(&shards, nodes.collect(), NodeLen { vector: 23, numbers: 2 }).unwrap()
+}
+
+#[test]
+fn sums_have_the_same_bytes_for_any_number_of_ranks() {
+    for count in [1, 3, 12, 16] {
+        let alone = sum(&Team::alone(), count);
+        assert_eq!(alone.numbers[1], count as f64);
+        for size in 2..6 {
+            for node in on_ranks(size, |team| sum(&team, count)) {
+                assert_eq!(node, alone, "{count} shards, {size} ranks");
+            }
+        }
+    }
+}
+
+#[test]
+fn as_many_bytes_are_sent_as_a_ring_would() {
+    for size in [2, 4, 8] {
+        let sent = on_ranks(size, |team| {
+            let vector = vec![1.0; 800];
+            let len = NodeLen { vector: 800, numbers: 1 };
+            let nodes = nodes(16, &team.shards(16, 16).own());
+            let node = Node { shards: nodes[0].clone(), vector, numbers: vec![1.0] };
+            let sum = team.sum(&team.shards(16, 16), vec![node], len).unwrap();
+            assert_eq!(sum.vector, vec![size as f32; 800]);
+            team.take_traffic()
+        });
+        for traffic in &sent {
+            assert_eq!(traffic.vectors as usize, 800 * 4 * 2 * (size - 1) / size);
+        }
+        let others: u64 = sent.iter().map(|traffic| traffic.others).sum();
+        assert_eq!(others as usize, 8 * 2 * (size - 1), "to the rank that sums them, and back");
+    }
+}
+
+#[test]
+fn gathered_values_are_the_same_on_all_ranks() {
+    let errors = on_ranks(3, |team| {
+        let text = "x".repeat(team.rank());
+        assert_eq!(team.all_gather(text.as_bytes()).unwrap(), [&b""[..], b"x", b"xx"]);
+        assert_eq!(team.broadcast(text.as_bytes()).unwrap(), b"");
+        assert_eq!(team.total(&[1.0, team.rank() as f64]).unwrap(), [3.0, 3.0]);
+        assert!(team.any(team.rank() == 2).unwrap());
+        assert!(!team.any(false).unwrap());
+        team.agree("size", "3").unwrap();
+        let version = if team.rank() == 1 { "new" } else { "old" };
+        team.agree("version", version).unwrap_err().to_string()
+    });
+    assert!(errors.iter().all(|text| *text == errors[0]));
+    assert_eq!(errors[0], "rank 1 has another version than rank 0: new, not old");
+}
+
+#[test]
+fn ended_and_silent_ranks_are_named() {
+    let errors = on_ranks(3, |team| match team.rank() {
+        2 => None,
+        _ => team.total(&[1.0]).err(),
+    });
+    assert!(
+        errors[0].as_ref().is_some_and(|error| error.to_string().starts_with("rank 2 has ended"))
+    );
+    let teams = threads(2, Duration::from_millis(20));
+    let error = teams[0].total(&[1.0]).unwrap_err().to_string();
+    assert!(error.starts_with("rank 1 has not answered"), "{error}");
+}
