@@ -1,4 +1,4 @@
-//! `add`: two numbers are to be added; rewards come in steps, so that a small model can begin.
+//! The task `add`: add two numbers. Partial rewards give small models a start.
 
 use super::registry::within;
 use super::split::in_split;
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, json};
 use std::sync::{Arc, LazyLock};
 
-/// Adding two numbers.
+/// Adds two numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Add {
-    /// The most digits of a number, 1 to 18.
+    /// Maximum number of digits of a summand, 1 to 18.
     pub digits: u32,
 }
 
@@ -30,7 +30,7 @@ impl TaskSettings for Add {
     }
 }
 
-/// The sum; the share of its digits that are right; a number at all; that number and nothing else.
+/// Exact sum; fraction of its digits that are right; any number; one number and nothing else.
 static PARTS: LazyLock<[Part; 4]> = LazyLock::new(|| {
     [
         Part::new("exact", 0.5),
@@ -45,7 +45,7 @@ impl Task for Add {
         Self::NAME
     }
 
-    /// `a + b` is in the split of `b + a`.
+    /// `a + b` and `b + a` belong to the same split.
     fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
         let bound = 10u64.pow(self.digits);
         in_split(Self::NAME, split, index, |random| {
@@ -76,7 +76,7 @@ impl Task for Add {
 }
 
 impl Add {
-    /// The answer is the last number: "15 + 43 = 58" says 58, and whoever lists all numbers says one.
+    /// Takes the last number as the answer: 58 in "15 + 43 = 58". Listing many numbers gains nothing.
     fn rewards(&self, completion: &Completion) -> Rewards {
         let expected = self.solution(completion.prompt).unwrap_or_default();
         let found = numbers(completion.text);
@@ -103,13 +103,13 @@ mod tests {
     }
 
     #[test]
-    fn answers_have_one_reading() {
+    fn answers_are_scored_strictly() {
         assert_eq!(rewards("158"), [1.0, 1.0, 1.0, 1.0]);
         assert_eq!(rewards(" 158\n"), [1.0, 1.0, 1.0, 1.0]);
         assert_eq!(rewards("60 + 98 = 158."), [1.0, 1.0, 1.0, 0.0]);
         assert_eq!(rewards(""), [0.0, 0.0, 0.0, 0.0]);
         assert_eq!(rewards("I do not know"), [0.0, 0.0, 0.0, 0.0]);
-        // Two answers: the last one counts.
+        // Of two answers the last one counts.
         assert_eq!(rewards("158 159"), [0.0, 2.0 / 3.0, 1.0, 0.0]);
         assert_eq!(rewards("0158"), [0.0, 0.75, 1.0, 1.0]);
         assert_eq!(rewards("58"), [0.0, 2.0 / 3.0, 1.0, 1.0]);

@@ -1,4 +1,4 @@
-//! `countdown`: a target is to be made of given numbers, each used at most once.
+//! The task `countdown`: write an expression of given numbers, each used at most once, that equals a target.
 
 use super::registry::within;
 use super::split::{Random, in_split};
@@ -10,14 +10,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, json};
 use std::sync::{Arc, LazyLock};
 
-/// Making a number of others.
+/// Reaches a target number by arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Countdown {
-    /// Numbers of a prompt, 2 to 8.
+    /// Number of numbers in a prompt, 2 to 8.
     pub numbers: u32,
-    /// The largest of them, 5 to 1000.
+    /// Maximum number, 5 to 1000.
     pub largest: u32,
-    /// The largest target, 10 to 100000.
+    /// Maximum target, 10 to 100000.
     pub target: u32,
 }
 
@@ -38,7 +38,7 @@ impl TaskSettings for Countdown {
     }
 }
 
-/// The target; an expression of the given numbers, each at most once, whatever its value.
+/// The target is reached; a valid expression of the given numbers, each used at most once.
 static PARTS: LazyLock<[Part; 2]> =
     LazyLock::new(|| [Part::new("exact", 0.8), Part::new("format", 0.2)]);
 
@@ -47,7 +47,7 @@ impl Task for Countdown {
         Self::NAME
     }
 
-    /// Prompts of the same numbers and target are in the same split.
+    /// Prompts with the same target and the same numbers in any order belong to the same split.
     fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
         in_split(Self::NAME, split, index, |random| {
             let numbers: Vec<u64> =
@@ -83,7 +83,7 @@ impl Task for Countdown {
         Some("0123456789+-*/() :>".to_string())
     }
 
-    /// Brackets around every pair, and the operators between them.
+    /// Counts brackets around every pair, and the operators.
     fn max_new_tokens(&self) -> usize {
         let digits = self.largest.to_string().len();
         self.numbers as usize * (digits + 3) + 1
@@ -91,8 +91,8 @@ impl Task for Countdown {
 }
 
 impl Countdown {
-    /// A target that some of the numbers make, and how: pairs are put together at random until chance says
-    /// that it is enough, or one is left. `None` where that is no good target.
+    /// Draws a reachable target and its solution: combines random pairs until a random stop, or until one
+    /// value is left. `None` if the result is not a valid target.
     fn reachable(&self, numbers: &[u64], random: &mut Random) -> Option<(u64, String)> {
         let mut pieces: Vec<(Rational, String)> =
             numbers.iter().map(|&n| (Rational::whole(n), n.to_string())).collect();
@@ -113,7 +113,7 @@ impl Countdown {
     }
 }
 
-/// The expression is the whole answer; `= target` may follow it.
+/// Scores an answer, which must be an expression, optionally followed by `= target`.
 fn rewards(completion: &Completion) -> Rewards {
     let fields = &completion.prompt.fields;
     let target = fields.get("target").and_then(|target| target.as_u64());
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_earned_by_tricks() {
+    fn tricks_earn_no_reward() {
         for answer in [
             "",
             "24",
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_are_neither_small_nor_given() {
+    fn targets_are_in_range_and_not_among_the_numbers() {
         for numbers in [2, 8] {
             let task = Countdown { numbers, ..Countdown::default() };
             for index in 0..200 {

@@ -1,4 +1,4 @@
-//! A task of one's own: prompts from a file of JSON lines, verified by a command or by their solutions.
+//! The user-defined task: prompts from a file of JSON lines, verified by a command or against solutions.
 
 use super::external::{Verifier, VerifierOptions};
 use super::text::indicator;
@@ -12,21 +12,21 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// The settings of a task of one's own.
+/// Settings of a user-defined task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DataSettings {
     /// The file of prompts.
     pub path: String,
-    /// The command that verifies, as a shell takes it; empty where completions are compared with solutions.
+    /// Shell command of the verifier; if empty, completions are compared with solutions.
     pub verifier: String,
-    /// The folder in which the command is started; empty for the program's own.
+    /// Working directory of the command; if empty, that of the program.
     pub folder: String,
-    /// The parts of a reward with their weights (TRL: `reward_weights`), for instance `exact=0.8,brief=0.2`;
-    /// empty where the command gives one number.
+    /// Parts of a reward with their weights (TRL: `reward_weights`), for instance
+    /// `exact=0.8,brief=0.2`; if empty, the command returns a single number.
     pub reward_weights: String,
-    /// Processes of the command at work; 0 for as many as the machine has cores.
+    /// Number of verifier processes; 0 for one per core.
     pub workers: usize,
-    /// Seconds that an answer may take, above 0.
+    /// Time limit per completion, seconds, above 0.
     pub timeout: f64,
 }
 
@@ -52,12 +52,12 @@ impl TaskSettings for DataSettings {
         let verifier = match (verifier.as_str(), reward_weights.as_str()) {
             _ if path.is_empty() => {
                 return setting(
-                    "`data.path` names no file of prompts; --task-data FILE.jsonl does",
+                    "`data.path` is empty; give a file of prompts by --task-data FILE.jsonl",
                 );
             }
             ("", "") => None,
             ("", _) => {
-                return setting("`data.reward_weights` are a verifier's; --verifier names one");
+                return setting("`data.reward_weights` needs a verifier; give one by --verifier");
             }
             (command, "") => Some(VerifierOptions::new(command)),
             (command, parts) => Some(VerifierOptions::new(command).with_parts(parts)?),
@@ -69,7 +69,7 @@ impl TaskSettings for DataSettings {
     }
 }
 
-/// Prompts of a file, with what verifies them.
+/// A task with prompts from a file.
 pub struct DataTask {
     prompts: PromptSet,
     verifier: Option<Verifier>,
@@ -78,16 +78,16 @@ pub struct DataTask {
 }
 
 impl DataTask {
-    /// The name of such a task in settings.
+    /// The task's name in settings.
     pub const NAME: &str = "data";
 
-    /// Reads the prompts of `path` ([`read_prompts`]) and starts the verifier, which is asked about one of
-    /// them. Without one, a completion is right where it is the `solution` of its prompt, or, where there is
-    /// none, its `completion`, but for white space around it.
+    /// Reads the prompts of `path` ([`read_prompts`]), starts the verifier and tests it on one of them.
+    /// Without a verifier, a completion is right if it equals the `solution` of its prompt, or its
+    /// `completion` if there is no solution, except for surrounding white space.
     ///
     /// # Errors
-    /// The file, with the number of the line that is wrong; a verifier that does not start, or cannot answer;
-    /// no verifier for prompts without solutions.
+    /// If the file is malformed, the verifier does not start or answer, or there is neither a verifier nor
+    /// a solution for every prompt.
     pub fn open(path: &Path, verifier: Option<VerifierOptions>) -> Result<Self, TaskError> {
         let prompts = read_prompts(path)?;
         let parts = match &verifier {
@@ -96,20 +96,21 @@ impl DataTask {
         };
         let all = prompts.train.iter().chain(&prompts.test);
         if verifier.is_none()
-            && let Some(prompt) = all.clone().find(|prompt| right(prompt).is_none())
+            && let Some(prompt) = all.clone().find(|prompt| reference(prompt).is_none())
         {
             let start: String = prompt.text.chars().take(40).collect();
             return Err(TaskError::Setting(format!(
-                "nothing says what completions of {} are worth: give every line a `solution` or a \
-                 `completion`, or --verifier a command (the prompt that begins with {start:?} has none)",
+                "completions of {} cannot be verified: give every line a `solution` or a `completion`, or \
+                 give a command by --verifier (the prompt that starts with {start:?} has no solution)",
                 path.display()
             )));
         }
-        // A token is rarely less than a character; without solutions a number that suits short answers.
-        let longest = all.clone().filter_map(shown).map(|text| text.chars().count() + 1).max();
+        // A token is rarely shorter than a character. Without solutions, a default for short answers.
+        let longest =
+            all.clone().filter_map(demonstration).map(|text| text.chars().count() + 1).max();
         let verifier = verifier.map(Verifier::start).transpose()?;
         if let (Some(verifier), Some(prompt)) = (&verifier, all.clone().next()) {
-            verifier.try_out(&Completion::new(prompt, shown(prompt).unwrap_or_default()))?;
+            verifier.check(&Completion::new(prompt, demonstration(prompt).unwrap_or_default()))?;
         }
         Ok(Self { prompts, verifier, parts, max_new_tokens: longest.unwrap_or(256) })
     }
@@ -136,7 +137,7 @@ impl Task for DataTask {
 
     fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
         let exact = |completion: &Completion| {
-            let expected = right(completion.prompt).map(str::trim);
+            let expected = reference(completion.prompt).map(str::trim);
             Rewards::new(vec![indicator(Some(completion.text.trim()) == expected)])
         };
         match &self.verifier {
@@ -146,14 +147,14 @@ impl Task for DataTask {
     }
 
     fn solution(&self, prompt: &Prompt) -> Option<String> {
-        shown(prompt).map(str::to_string)
+        demonstration(prompt).map(str::to_string)
     }
 
-    /// The characters of the file, where every prompt shows what answers are like.
+    /// The characters of the file, if every prompt has a solution.
     fn alphabet(&self) -> Option<String> {
         let mut characters = BTreeSet::new();
         for prompt in self.prompts.train.iter().chain(&self.prompts.test) {
-            let texts = [prompt.text.as_str(), shown(prompt)?, right(prompt)?];
+            let texts = [prompt.text.as_str(), demonstration(prompt)?, reference(prompt)?];
             characters.extend(texts.iter().flat_map(|text| text.chars()));
         }
         Some(characters.into_iter().collect())
@@ -168,24 +169,26 @@ fn text<'a>(prompt: &'a Prompt, key: &str) -> Option<&'a str> {
     prompt.fields.get(key)?.as_str()
 }
 
-/// What a model is fitted to. A `completion` may say at length what a `solution` says in a word.
-fn shown(prompt: &Prompt) -> Option<&str> {
+/// The target of supervised fine-tuning. A `completion` may contain the steps to a short `solution`.
+fn demonstration(prompt: &Prompt) -> Option<&str> {
     text(prompt, "completion").or_else(|| text(prompt, "solution"))
 }
 
-/// What a completion is compared with where there is no verifier.
-fn right(prompt: &Prompt) -> Option<&str> {
+/// The text that a completion must equal if there is no verifier.
+fn reference(prompt: &Prompt) -> Option<&str> {
     text(prompt, "solution").or_else(|| text(prompt, "completion"))
 }
 
-/// Reads prompts from a file of JSON lines. A line is an object with a `prompt` (a text, or a list of
-/// messages as TRL has them) or `messages`; `split` says whether it is for `train` or `test`, else chance does,
-/// one in eight for testing; all other keys are the prompt's fields. The `completion` may be a text or, as TRL has
-/// it, a list of one message; where `messages` end with the assistant's, that is it. Empty lines are passed over.
+/// Reads prompts from a file of JSON lines, in TRL's dataset formats.
+///
+/// Each line is an object with a `prompt` (a string or a list of messages) or `messages`. `split` may be
+/// `train` or `test`; without it, a hash of the prompt assigns one in eight to `test`. A `completion` is
+/// a string or a list of one assistant message; a final assistant message in `messages` counts as the
+/// completion. All other keys become the prompt's fields. Empty lines are skipped.
 ///
 /// # Errors
-/// [`TaskError::File`], and [`TaskError::Line`] for the first line that is wrong, also where a prompt is in both
-/// splits.
+/// [`TaskError::File`] if the file cannot be read, and [`TaskError::Line`] for the first malformed line,
+/// or one whose prompt is also in the other split.
 pub fn read_prompts(path: &Path) -> Result<PromptSet, TaskError> {
     let file = |message: String| TaskError::File { path: path.to_path_buf(), message };
     let bytes = fs::read(path).map_err(|e| file(e.to_string()))?;
@@ -212,40 +215,42 @@ pub fn read_prompts(path: &Path) -> Result<PromptSet, TaskError> {
     }
     if set == PromptSet::default() {
         return Err(file(
-            "it has no line; write a JSON object with a `prompt` on each".to_string(),
+            "the file is empty; write one JSON object with a `prompt` per line".to_string(),
         ));
     }
     Ok(set)
 }
 
-/// The role of who is asked.
+/// The role of the model.
 const ASSISTANT: &str = "assistant";
 
-/// The prompt of a line, and its split.
+/// Parses the prompt of a line, and its split.
 fn parse(line: &[u8]) -> Result<(Prompt, Split), String> {
-    let value: Value = serde_json::from_slice(line).map_err(|e| format!("it is no JSON: {e}"))?;
+    let value: Value = serde_json::from_slice(line).map_err(|e| format!("invalid JSON: {e}"))?;
     let Value::Object(mut fields) = value else {
-        return Err("a JSON object is wanted, for instance {\"prompt\": \"2+2=\"}".to_string());
+        return Err("not a JSON object such as {\"prompt\": \"2+2=\"}".to_string());
     };
     let split = match fields.remove("split") {
         None => None,
         Some(Value::String(name)) if name == "train" => Some(Split::Train),
         Some(Value::String(name)) if name == "test" => Some(Split::Test),
-        Some(other) => return Err(format!("`split` is {other}; it may be \"train\" or \"test\"")),
+        Some(other) => {
+            return Err(format!("`split` is {other}, but must be \"train\" or \"test\""));
+        }
     };
-    let (text, messages) = asked(&mut fields)?;
+    let (text, messages) = take_prompt(&mut fields)?;
     if let Some(value) = fields.get_mut("completion") {
-        *value = answered(value.take())?.into();
+        *value = completion_text(value.take())?.into();
     }
     let split = split.unwrap_or_else(|| Split::of(&text));
     Ok((Prompt { text, messages, fields }, split))
 }
 
-/// Takes what is asked out of the fields of a line.
-fn asked(fields: &mut Map<String, Value>) -> Result<(String, Vec<Message>), String> {
+/// Removes the prompt from the fields of a line and returns it as text and messages.
+fn take_prompt(fields: &mut Map<String, Value>) -> Result<(String, Vec<Message>), String> {
     let (key, value) = match (fields.remove("prompt"), fields.remove("messages")) {
-        (Some(_), Some(_)) => return Err("it has `prompt` and `messages`; keep one".to_string()),
-        (None, None) => return Err("it has no `prompt`, nor `messages`".to_string()),
+        (Some(_), Some(_)) => return Err("both `prompt` and `messages`; keep one".to_string()),
+        (None, None) => return Err("neither `prompt` nor `messages`".to_string()),
         (Some(value), None) => ("prompt", value),
         (None, Some(value)) => ("messages", value),
     };
@@ -258,7 +263,7 @@ fn asked(fields: &mut Map<String, Value>) -> Result<(String, Vec<Message>), Stri
         };
     }
     let mut messages: Vec<Message> = serde_json::from_value(value).map_err(|e| {
-        format!("`{key}` is no list of messages with `role` and `content`, each a text: {e}")
+        format!("`{key}` is not a list of messages with string `role` and `content`: {e}")
     })?;
     let is_answered = messages.last().is_some_and(|message| message.role == ASSISTANT);
     if is_answered && !fields.contains_key("completion") {
@@ -266,24 +271,22 @@ fn asked(fields: &mut Map<String, Value>) -> Result<(String, Vec<Message>), Stri
         fields.insert("completion".to_string(), answer.into());
     }
     if messages.is_empty() {
-        let what = if is_answered { "asks nothing" } else { "is an empty list" };
+        let what =
+            if is_answered { "has no message before the answer" } else { "is an empty list" };
         return Err(format!("`{key}` {what}"));
     }
     let contents: Vec<&str> = messages.iter().map(|message| message.content.as_str()).collect();
     Ok((contents.join("\n\n") + "\n\n", messages))
 }
 
-/// The text of a `completion`.
-fn answered(value: Value) -> Result<String, String> {
+/// Converts a `completion` to text.
+fn completion_text(value: Value) -> Result<String, String> {
     if let Value::String(text) = value {
         return Ok(text);
     }
     let messages: Vec<Message> = serde_json::from_value(value).unwrap_or_default();
     match <[Message; 1]>::try_from(messages) {
         Ok([message]) if message.role == ASSISTANT => Ok(message.content),
-        _ => {
-            Err("`completion` is neither a text nor a list of one message of the assistant's"
-                .into())
-        }
+        _ => Err("`completion` is neither a string nor a list of one assistant message".into()),
     }
 }

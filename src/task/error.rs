@@ -1,56 +1,56 @@
-//! What can go wrong with a task, each as one sentence: what, where, and what to do.
+//! Errors of tasks and verifiers.
 
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// Why a task cannot be opened, asked or verified.
+/// The reason a task cannot be opened, has no prompt or cannot verify completions.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum TaskError {
     /// There is no task of this name.
-    #[error("unknown task `{name}`; there are: {known}")]
+    #[error("unknown task `{name}`; must be one of: {known}")]
     Unknown {
-        /// The name asked for.
+        /// The requested name.
         name: String,
-        /// The names that there are.
+        /// The names of all tasks.
         known: String,
     },
 
-    /// A setting that does not hold.
+    /// An invalid setting.
     #[error("{0}")]
     Setting(String),
 
-    /// A split without prompts.
+    /// A split has no prompts.
     #[error("`{task}` has no {split} prompt with these settings: {why}")]
     NoPrompt {
         /// The task's name.
         task: String,
         /// The split's name.
         split: &'static str,
-        /// Why, and what to do.
+        /// The reason, and the remedy.
         why: String,
     },
 
-    /// A file of prompts that cannot be read.
+    /// A file of prompts cannot be read.
     #[error("cannot read {path}: {message}")]
     File {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's message.
         message: String,
     },
 
-    /// A line of a file of prompts that is not one.
+    /// A line of a file of prompts is malformed.
     #[error("{path}, line {line}: {message}")]
     Line {
         /// The file.
         path: PathBuf,
-        /// The line's number, from 1.
+        /// The line number, from 1.
         line: usize,
-        /// What is wrong with it, and what to do.
+        /// The defect.
         message: String,
     },
 
-    /// A verifier that no longer answers, or never did.
+    /// A verifier does not start, or no longer answers.
     #[error("{0}")]
     Verifier(String),
 }

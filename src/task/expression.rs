@@ -1,4 +1,4 @@
-//! Arithmetic in text, read and computed exactly.
+//! A parser for arithmetic expressions, evaluated exactly in rational numbers.
 
 /// A fraction in lowest terms with a positive denominator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,7 +8,7 @@ pub struct Rational {
 }
 
 impl Rational {
-    /// `numerator / denominator`; `None` for a denominator of 0 or numbers that are too large.
+    /// The fraction `numerator / denominator`; `None` if the denominator is 0 or a number is too large.
     pub fn new(numerator: i128, denominator: i128) -> Option<Self> {
         if denominator == 0 || numerator == i128::MIN || denominator == i128::MIN {
             return None;
@@ -17,17 +17,17 @@ impl Rational {
         Some(Self { numerator: numerator / shared, denominator: denominator / shared })
     }
 
-    /// A whole number.
+    /// Converts an integer.
     pub fn whole(number: u64) -> Self {
         Self { numerator: i128::from(number), denominator: 1 }
     }
 
-    /// The number, where it is whole and not negative.
+    /// The value as an integer, if it is one and not negative.
     pub fn as_whole(self) -> Option<u64> {
         if self.denominator == 1 { self.numerator.try_into().ok() } else { None }
     }
 
-    /// `self operator other`; `None` where it divides by 0 or does not fit.
+    /// Computes `self operator other`; `None` on division by 0 or overflow.
     pub fn apply(self, operator: char, other: Self) -> Option<Self> {
         let (a, b) = (self.numerator, self.denominator);
         let (c, d) = (other.numerator, other.denominator);
@@ -48,25 +48,25 @@ fn gcd(a: i128, b: i128) -> i128 {
     if b == 0 { a.max(1) } else { gcd(b, a % b) }
 }
 
-/// An expression: its value, and the numbers in it.
+/// A parsed expression: its value and its operands.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Expression {
-    /// Its exact value.
+    /// The exact value.
     pub value: Rational,
-    /// The numbers that it is made of, in their order.
+    /// The numbers in the expression, in order.
     pub numbers: Vec<u64>,
 }
 
-/// The longest text that is read, in bytes, and the deepest nesting of brackets.
-const LONGEST: usize = 1000;
-const DEEPEST: u32 = 50;
+/// Maximum length of an expression, bytes.
+const MAX_LENGTH: usize = 1000;
+/// Maximum nesting of brackets.
+const MAX_DEPTH: u32 = 50;
 
 impl Expression {
-    /// Reads whole numbers, `+ - * /`, brackets and spaces, in ASCII, with the usual precedence; numbers
-    /// have no sign and no leading zeros. `None` for anything else, a division by 0, or numbers that are
-    /// too large.
+    /// Parses integers, `+ - * /`, brackets and spaces, in ASCII, with the usual precedence. Numbers have
+    /// no sign and no leading zeros. `None` for any other text, division by 0, or overflow.
     pub fn parse(text: &str) -> Option<Self> {
-        if text.len() > LONGEST {
+        if text.len() > MAX_LENGTH {
             return None;
         }
         let mut reader = Reader { rest: text.as_bytes(), depth: 0, numbers: Vec::new() };
@@ -75,7 +75,7 @@ impl Expression {
     }
 }
 
-/// A text that is read from the left.
+/// The state of the parser.
 struct Reader<'a> {
     rest: &'a [u8],
     depth: u32,
@@ -83,13 +83,13 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The next byte that is no space.
+    /// Returns the next byte after white space.
     fn peek(&mut self) -> Option<u8> {
         self.rest = self.rest.trim_ascii_start();
         self.rest.first().copied()
     }
 
-    /// Takes the next byte where it is one of these.
+    /// Consumes the next byte if it is in `any_of`.
     fn take(&mut self, any_of: &[u8]) -> Option<char> {
         let next = self.peek().filter(|byte| any_of.contains(byte))?;
         self.rest = &self.rest[1..];
@@ -117,7 +117,7 @@ impl Reader<'_> {
             return self.number();
         }
         self.depth += 1;
-        if self.depth > DEEPEST {
+        if self.depth > MAX_DEPTH {
             return None;
         }
         let value = self.sum()?;
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_expression_is_refused() {
+    fn malformed_expressions_are_refused() {
         for text in [
             "",
             " ",
@@ -192,7 +192,7 @@ mod tests {
         ] {
             assert_eq!(value(text), None, "{text:?}");
         }
-        // Neither depth nor length nor size brings it down.
+        // Depth, length and size are bounded.
         assert_eq!(value(&"(".repeat(900)), None);
         assert_eq!(value(&format!("{}1{}", "(".repeat(51), ")".repeat(51))), None);
         assert!(value(&format!("{}1{}", "(".repeat(50), ")".repeat(50))).is_some());

@@ -1,12 +1,12 @@
-//! Language tasks: prompts, and verifiers that say what a completion is worth.
+//! Language tasks: prompts, and verifiers that compute rewards for completions.
 //!
-//! A [`Task`] is to a language model what an environment is to a policy: its level is a prompt, the
-//! members of a group are completions of one prompt, and the reward comes at the end. A task knows no
-//! model and no learner: text goes in, numbers come out.
+//! A [`Task`] is to a language model what an environment is to a policy. A level is a prompt, a group
+//! consists of several completions of one prompt, and the reward comes at the end. Tasks are
+//! independent of models and learners: text goes in, numbers come out.
 //!
-//! Prompts have numbers. Prompt `i` of a [`Split`] is the same in every run and on every machine, so
-//! that a trainer remembers a place in the data as one number. Rewards have parts with names and weights
-//! ([`Part`]), as in TRL, so that a metric can show each by itself.
+//! Prompts are numbered. Prompt `i` of a [`Split`] is the same in every run and on every machine, so a
+//! checkpoint can store the position in the data as one number. A reward consists of named, weighted
+//! parts ([`Part`]), as in TRL, so that metrics can report each of them.
 //!
 //! ```
 //! use grove::task::{Completion, Sort, Split, Task};
@@ -61,109 +61,157 @@ pub use weighted::weighted;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-/// A source of prompts that says what completions of them are worth.
+/// A source of prompts with a verifier for their completions.
+///
+/// The built-in tasks are listed in [`TASKS`]. A task of your own implements the required methods:
+///
+/// ```
+/// use grove::task::{Completion, Part, Prompt, Rewards, Split, Task, TaskError};
+/// use serde_json::Map;
+///
+/// /// Answer with as many `a`s as the prompt asks for.
+/// struct Count {
+///     parts: Vec<Part>,
+/// }
+///
+/// impl Task for Count {
+///     fn name(&self) -> &str {
+///         "count"
+///     }
+///
+///     fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
+///         // Odd numbers are held out for testing, so that no prompt is in both splits.
+///         let number = 2 * (index % 10) + u64::from(split == Split::Test);
+///         Ok(Prompt { text: format!("{number}>"), messages: vec![], fields: Map::new() })
+///     }
+///
+///     fn parts(&self) -> &[Part] {
+///         &self.parts
+///     }
+///
+///     fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
+///         let is_right = |completion: &Completion| {
+///             let number: usize = completion.prompt.text.trim_end_matches('>').parse().unwrap();
+///             completion.text == "a".repeat(number)
+///         };
+///         let reward = |completion| Rewards::new(vec![f64::from(u8::from(is_right(completion)))]);
+///         Ok(completions.iter().map(reward).collect())
+///     }
+///
+///     fn max_new_tokens(&self) -> usize {
+///         20
+///     }
+/// }
+///
+/// let task = Count { parts: vec![Part::new("exact", 1.0)] };
+/// let prompt = task.prompt(Split::Train, 1)?;
+/// let rewards = task.verify(&[Completion::new(&prompt, "aa"), Completion::new(&prompt, "a")])?;
+/// assert_eq!((rewards[0].parts[0], rewards[1].parts[0]), (1.0, 0.0));
+/// # Ok::<(), TaskError>(())
+/// ```
 pub trait Task: Send + Sync {
-    /// The name on the command line, in settings and in checkpoints.
+    /// The task's name in commands, settings and checkpoints.
     fn name(&self) -> &str;
 
-    /// The prompts of a split; `None` where they never end.
+    /// Number of prompts in a split; `None` if unlimited.
     fn num_prompts(&self, _split: Split) -> Option<u64> {
         None
     }
 
-    /// Prompt number `index` of a split: always the same one, and none of the other split's. Where
-    /// there are [`num_prompts`](Task::num_prompts), numbers beyond go through them again, each time in
-    /// another order.
+    /// Returns prompt number `index` of a split. The same arguments always give the same prompt, and no
+    /// prompt is in both splits. If [`num_prompts`](Task::num_prompts) is finite, higher indices start
+    /// further passes over the prompts, each in a different order.
     ///
     /// # Errors
-    /// One sentence where the split has no prompt.
+    /// If the split has no prompt.
     fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError>;
 
-    /// The parts of a reward, in the order of [`Rewards::parts`]. A completion that could not be better
-    /// is worth the sum of their positive weights.
+    /// The parts of a reward, in the order of [`Rewards::parts`]. The best completion has a reward equal
+    /// to the sum of the positive weights.
     fn parts(&self) -> &[Part];
 
-    /// What completions are worth, in their order. A completion's rewards depend on itself and its
-    /// prompt alone: not on its neighbours, nor on their order, nor on how long any of them takes.
+    /// Computes the rewards of completions, in their order. The rewards of a completion depend on itself
+    /// and its prompt alone, not on the other completions or on timing.
     ///
     /// # Errors
-    /// Where nothing can be verified any more, for instance because the verifier does not start. What
-    /// goes wrong with one completion is its [`Rewards::problem`], and costs the others nothing.
+    /// If no completion can be verified any more, for instance because the verifier does not start. A
+    /// failure that concerns a single completion is reported in its [`Rewards::problem`] instead.
     fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError>;
 
-    /// A completion that earns all there is to earn, to fit a model to.
+    /// A completion with the maximum reward, for supervised fine-tuning, if known.
     fn solution(&self, prompt: &Prompt) -> Option<String> {
         prompt.fields.get("solution")?.as_str().map(str::to_string)
     }
 
-    /// Every character of prompts and solutions, each once, for models whose tokens are characters; `None`
-    /// where any character may occur.
+    /// All characters that occur in prompts and solutions, each once, for models whose tokens are
+    /// characters; `None` if any character may occur.
     fn alphabet(&self) -> Option<String> {
         None
     }
 
-    /// The tokens that a completion may have where the settings say nothing else; enough for any solution
-    /// where tokens are characters and there is an [`alphabet`](Task::alphabet).
+    /// Default maximum number of tokens of a completion. Must suffice for any solution if tokens are
+    /// characters and there is an [`alphabet`](Task::alphabet).
     fn max_new_tokens(&self) -> usize;
 
-    /// What somebody who starts a run should know, a sentence each: for instance which limits this
-    /// machine cannot enforce.
+    /// Notes to print when a run starts, a sentence each: for instance, limits that this machine cannot
+    /// enforce.
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
 }
 
-/// What a model is asked.
+/// The input of a language model, with data for the verifier.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prompt {
-    /// What a model without a chat template goes on from.
+    /// The text that models without a chat template continue.
     pub text: String,
-    /// What a model with a chat template is asked; where there are none, it goes on from `text` too.
+    /// The conversation for models with a chat template; if empty, they continue `text` as well.
     #[serde(default)]
     pub messages: Vec<Message>,
-    /// What the verifier is told besides, and the solution where one is known. No model sees it.
+    /// Data for the verifier, and the solution if known. Not part of the model's input.
     #[serde(default)]
     pub fields: Map<String, Value>,
 }
 
 impl Prompt {
-    /// A prompt that is put to a chat model as one message of a user's, in other words than to others.
+    /// A prompt with different wordings: `text` for base models, and `question`, as one user message,
+    /// for chat models.
     pub fn new(text: String, question: String, fields: Map<String, Value>) -> Self {
         Self { text, messages: vec![Message::user(question)], fields }
     }
 }
 
-/// A message of a conversation, as chat templates take it.
+/// A message of a conversation, in the form that chat templates expect.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Message {
-    /// Who speaks: `system`, `user` or `assistant`.
+    /// The author: `system`, `user` or `assistant`.
     pub role: String,
-    /// What is said.
+    /// The text.
     pub content: String,
 }
 
 impl Message {
-    /// What a user says.
+    /// A message by the user.
     pub fn user(content: String) -> Self {
         Self { role: "user".to_string(), content }
     }
 }
 
-/// A model's answer to a prompt, to be verified.
+/// A model's completion of a prompt, to be verified.
 #[derive(Clone, Copy, Debug)]
 pub struct Completion<'a> {
-    /// What was asked.
+    /// The prompt that was completed.
     pub prompt: &'a Prompt,
-    /// What was answered: without special tokens, and without what ended it.
+    /// The generated text, without special tokens or the end token.
     pub text: &'a str,
-    /// The tokens that the answer took, the one that ended it included.
+    /// Number of generated tokens, including the end token.
     pub num_tokens: usize,
-    /// Whether the answer was cut off at the greatest number of tokens.
+    /// Whether the completion was cut off at the maximum number of tokens.
     pub truncated: bool,
 }
 
 impl<'a> Completion<'a> {
-    /// A completion that ended by itself, with a token for each character and one for the end.
+    /// A complete completion with one token per character and an end token.
     pub fn new(prompt: &'a Prompt, text: &'a str) -> Self {
         Self { prompt, text, num_tokens: text.chars().count() + 1, truncated: false }
     }
@@ -172,22 +220,22 @@ impl<'a> Completion<'a> {
 /// A part of a reward (TRL: a reward function).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Part {
-    /// What it is called in metrics.
+    /// The name in metrics.
     pub name: String,
-    /// What it is multiplied by in the sum (TRL: `reward_weights`).
+    /// The weight in the sum (TRL: `reward_weights`).
     pub weight: f64,
 }
 
 impl Part {
-    /// A part of this name and weight.
+    /// A part with the given name and weight.
     pub fn new(name: &str, weight: f64) -> Self {
         Self { name: name.to_string(), weight }
     }
 
-    /// The parts of a text such as `exact=0.8,format=0.2`; a part without a number has weight 1.
+    /// Parses a list such as `exact=0.8,format=0.2`; the default weight is 1.
     ///
     /// # Errors
-    /// One sentence about the part that is wrong.
+    /// If a part has no name or an invalid weight, or occurs twice.
     pub fn list(text: &str) -> Result<Vec<Self>, TaskError> {
         let wrong = |message: String| Err(TaskError::Setting(message));
         let mut parts: Vec<Self> = Vec::new();
@@ -196,10 +244,10 @@ impl Part {
             let name = name.trim();
             let weight = weight.trim().parse().ok().filter(|weight: &f64| weight.is_finite());
             let Some(weight) = weight.filter(|_| !name.is_empty()) else {
-                return wrong(format!("`{piece}` is no part of a reward; write name=weight"));
+                return wrong(format!("`{piece}` is not a reward part; write name=weight"));
             };
             if parts.iter().any(|part| part.name == name) {
-                return wrong(format!("the part `{name}` of the reward is named twice"));
+                return wrong(format!("the reward part `{name}` is listed twice"));
             }
             parts.push(Self::new(name, weight));
         }
@@ -207,32 +255,32 @@ impl Part {
     }
 }
 
-/// What a completion is worth.
+/// The rewards of a completion.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rewards {
-    /// One finite number for each of [`Task::parts`], without its weight; 1 is the best there is where
-    /// a task says nothing else.
+    /// One finite number for each of [`Task::parts`], unweighted; the maximum is 1 unless a task
+    /// documents otherwise.
     pub parts: Vec<f64>,
-    /// Why nothing is known of the completion, in one sentence. All parts are 0 then.
+    /// The reason why the completion could not be verified, as one sentence. All parts are 0 then.
     #[serde(default)]
     pub problem: Option<String>,
 }
 
 impl Rewards {
-    /// The rewards of a completion that was verified.
+    /// The rewards of a verified completion.
     pub fn new(parts: Vec<f64>) -> Self {
         Self { parts, problem: None }
     }
 
-    /// The rewards of a completion of which nothing is known.
+    /// The rewards of a completion that could not be verified.
     pub fn unknown(num_parts: usize, problem: String) -> Self {
         Self { parts: vec![0.0; num_parts], problem: Some(problem) }
     }
 
-    /// The weighted sum, which is learnt from.
+    /// The weighted sum of the parts: the reward that the learner uses.
     ///
     /// # Panics
-    /// Where `parts` are not those of the task that gave the rewards.
+    /// If the number of `parts` differs.
     pub fn total(&self, parts: &[Part]) -> f64 {
         assert_eq!(self.parts.len(), parts.len(), "rewards of another task");
         self.parts.iter().zip(parts).map(|(reward, part)| reward * part.weight).sum()

@@ -1,17 +1,17 @@
-//! Many completions at once: on threads, with the results in their order.
+//! Parallel map over completions, with results in order.
 
 use super::TaskError;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-/// The cores of this machine.
+/// Number of cores of this machine.
 pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// What `work` gives for each item, in their order, on at most so many threads. After an error nothing new is
-/// begun.
+/// Applies `work` to each item on at most `threads` threads and returns the results in order. After an
+/// error no further items are started.
 pub fn in_order<T: Sync, R: Send>(
     items: &[T],
     threads: usize,
@@ -45,7 +45,7 @@ pub fn in_order<T: Sync, R: Send>(
     Ok(results.into_iter().map(|(_, result)| result).collect())
 }
 
-/// The lock of a mutex, whose data are whole even after a panic.
+/// Locks a mutex, ignoring poisoning: its data stay consistent even after a panic.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,5 @@
-//! A process that is kept at work: asked over its standard input, answering a line over its standard output.
+//! A long-running worker process: requests go to its standard input, answers come as lines on its
+//! standard output.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -7,37 +8,38 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// Why a process did not answer.
+/// The reason a process did not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Trouble {
-    /// Time ran out; what it wrote instead of an answer, as the end of a sentence.
-    Late(String),
-    /// It is gone, or answers without end; how, as what follows "the verifier".
+pub enum NoAnswer {
+    /// The time limit was exceeded. The text is a sentence's end about any other output, or empty.
+    Timeout(String),
+    /// The process ended, or wrote an endless line. The text completes a sentence such as "the verifier
+    /// ended (exit status: 1)".
     Ended(String),
 }
 
-/// The longest line that is read, in bytes.
-const LONGEST: u64 = 1 << 20;
+/// Maximum length of a line, bytes.
+const MAX_LINE: u64 = 1 << 20;
 
-/// How long a process may take to end when its input does.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// Time that a process has to exit after its input was closed.
+const GRACE_PERIOD: Duration = Duration::from_millis(500);
 
-/// A process at work. Dropping it ends the process, and all of its group where there are groups.
+/// A running process. Dropping it kills the process, and on Unix its process group.
 pub struct Process {
     child: Child,
     requests: Option<Sender<Vec<u8>>>,
     lines: Receiver<Vec<u8>>,
-    /// The last line of its standard error.
-    complaint: Arc<Mutex<String>>,
-    /// The thread that reads its standard error.
-    listener: JoinHandle<()>,
+    /// The last line of standard error.
+    last_error: Arc<Mutex<String>>,
+    /// The thread that reads standard error.
+    stderr_reader: JoinHandle<()>,
     next_id: u64,
-    /// Whether it was asked something and has not answered.
+    /// Whether a request is unanswered.
     busy: bool,
 }
 
 impl Process {
-    /// Starts the command.
+    /// Starts `command` with piped standard streams.
     pub fn start(command: &mut Command) -> io::Result<Self> {
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
@@ -45,34 +47,34 @@ impl Process {
         let stdout = child.stdout.take().expect("piped");
         let stderr = child.stderr.take().expect("piped");
         let (requests, to_write) = mpsc::channel();
-        // A process that writes more than it is asked has to wait.
+        // Bounded, so that unsolicited output blocks the process.
         let (read, lines) = mpsc::sync_channel(4);
-        let complaint = Arc::<Mutex<String>>::default();
-        let heard = Arc::clone(&complaint);
+        let last_error = Arc::<Mutex<String>>::default();
+        let kept = Arc::clone(&last_error);
         thread::spawn(move || write_all(stdin, &to_write));
         thread::spawn(move || read_lines(stdout, &read));
-        let listener = thread::spawn(move || keep_last_line(stderr, &heard));
+        let stderr_reader = thread::spawn(move || keep_last_line(stderr, &kept));
         let requests = Some(requests);
-        Ok(Self { child, requests, lines, complaint, listener, next_id: 1, busy: false })
+        Ok(Self { child, requests, lines, last_error, stderr_reader, next_id: 1, busy: false })
     }
 
-    /// Asks under a new number, and waits for the answer. `read` says of a line whether it is that: what is in
-    /// it; `None` for an answer to something else; an error that says what else it is. Such lines are passed over,
-    /// since nobody knows what they are about.
+    /// Sends `request(id)` with a new id and waits for the answer, at most for `limit`. `read(id, line)`
+    /// parses a line: it returns the answer, `None` for an answer with another id, or a description of any
+    /// other output. Lines that are not the answer are skipped.
     pub fn ask<T>(
         &mut self,
         request: impl FnOnce(u64) -> Vec<u8>,
         limit: Duration,
         read: impl Fn(u64, &[u8]) -> Result<Option<T>, String>,
-    ) -> Result<T, Trouble> {
+    ) -> Result<T, NoAnswer> {
         let deadline = Instant::now() + limit;
-        // What was written before the question is no answer to it.
+        // Earlier output cannot be the answer.
         while self.lines.try_recv().is_ok() {}
         let id = self.next_id;
         self.next_id += 1;
         self.busy = true;
         let requests = self.requests.as_ref().expect("open until dropped");
-        // If the process is gone, so is its output, which tells.
+        // If the process has ended, reading its output fails below.
         let _ = requests.send(request(id));
         let mut instead = String::new();
         loop {
@@ -82,16 +84,16 @@ impl Process {
                         self.busy = false;
                         return Ok(answer);
                     }
-                    Ok(None) => instead = "; it answered something else".to_string(),
+                    Ok(None) => instead = "; it sent an answer with another `id`".to_string(),
                     Err(message) => instead = format!("; {message}"),
                 },
-                Err(RecvTimeoutError::Timeout) => return Err(Trouble::Late(instead)),
-                Err(RecvTimeoutError::Disconnected) => return Err(Trouble::Ended(self.end())),
+                Err(RecvTimeoutError::Timeout) => return Err(NoAnswer::Timeout(instead)),
+                Err(RecvTimeoutError::Disconnected) => return Err(NoAnswer::Ended(self.end())),
             }
         }
     }
 
-    /// How it ended, if it has.
+    /// Describes how the process ended; `None` if it is running.
     pub fn ended(&mut self) -> Option<String> {
         match self.child.try_wait() {
             Ok(None) => None,
@@ -99,25 +101,25 @@ impl Process {
         }
     }
 
-    /// How it ended, as what follows "the verifier"; it is made to where it has not.
+    /// Waits for the process to end and describes how it did.
     fn end(&mut self) -> String {
-        let status = self.wait(PATIENCE);
-        // Its last words may still be on their way.
-        let deadline = Instant::now() + PATIENCE;
-        while !self.listener.is_finished() && Instant::now() < deadline {
+        let status = self.wait(GRACE_PERIOD);
+        // Wait for the last line of standard error.
+        let deadline = Instant::now() + GRACE_PERIOD;
+        while !self.stderr_reader.is_finished() && Instant::now() < deadline {
             thread::sleep(Duration::from_millis(2));
         }
-        let complaint = self.complaint.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let error = self.last_error.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let status = status.unwrap_or_else(|| "no more output".to_string());
-        match complaint.is_empty() {
+        match error.is_empty() {
             true => format!("ended ({status})"),
-            false => format!("ended ({status}: {complaint})"),
+            false => format!("ended ({status}: {error})"),
         }
     }
 
-    /// Its exit status, if it ends in time.
-    fn wait(&mut self, patience: Duration) -> Option<String> {
-        let deadline = Instant::now() + patience;
+    /// Waits at most `limit` for the process to end, and returns its exit status.
+    fn wait(&mut self, limit: Duration) -> Option<String> {
+        let deadline = Instant::now() + limit;
         loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => return Some(status.to_string()),
@@ -130,28 +132,28 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The end of its input tells a process to go, unless it is lost in a question.
+        // Closing its input asks an idle process to exit; a busy one would not notice.
         self.requests = None;
         if !self.busy {
-            self.wait(PATIENCE);
+            self.wait(GRACE_PERIOD);
         }
-        end_group(&mut self.child);
+        kill_group(&mut self.child);
         let _ = self.child.wait();
     }
 }
 
-/// Ends a process, and whatever it has started in its group.
-pub fn end_group(child: &mut Child) {
+/// Kills a process and its process group.
+pub fn kill_group(child: &mut Child) {
     #[cfg(unix)]
     if let Ok(group) = i32::try_from(child.id()) {
-        // SAFETY: sends a signal, touches no memory. The group is the child's own, by its number, which the system
-        // gives to nobody else as long as somebody is in the group, and not soon afterwards.
+        // SAFETY: sends a signal and accesses no memory. The group id is the child's process id, which the
+        // system does not reuse while the group has members, nor soon afterwards.
         unsafe { libc::kill(-group, libc::SIGKILL) };
     }
     let _ = child.kill();
 }
 
-/// Writes what comes until nobody sends any more, or nobody reads.
+/// Writes lines to a process until the channel or the pipe is closed.
 fn write_all(mut stdin: ChildStdin, lines: &Receiver<Vec<u8>>) {
     for line in lines {
         if stdin.write_all(&line).and_then(|()| stdin.flush()).is_err() {
@@ -160,14 +162,14 @@ fn write_all(mut stdin: ChildStdin, lines: &Receiver<Vec<u8>>) {
     }
 }
 
-/// Hands on the lines of a process until it ends, or writes one that does not.
+/// Forwards the output lines of a process until it ends or exceeds the maximum length of a line.
 fn read_lines(stdout: impl Read, to: &SyncSender<Vec<u8>>) {
     let mut stdout = BufReader::new(stdout);
     loop {
         let mut line = Vec::new();
-        let read = (&mut stdout).take(LONGEST).read_until(b'\n', &mut line);
+        let read = (&mut stdout).take(MAX_LINE).read_until(b'\n', &mut line);
         let whole = line.last() == Some(&b'\n');
-        if read.is_err() || line.is_empty() || (!whole && line.len() as u64 == LONGEST) {
+        if read.is_err() || line.is_empty() || (!whole && line.len() as u64 == MAX_LINE) {
             return;
         }
         if to.send(line.trim_ascii_end().to_vec()).is_err() {
@@ -176,12 +178,12 @@ fn read_lines(stdout: impl Read, to: &SyncSender<Vec<u8>>) {
     }
 }
 
-/// Keeps the last line of what a process complains of, and lets it complain.
+/// Drains the standard error of a process and keeps the last line.
 fn keep_last_line(stderr: impl Read, kept: &Mutex<String>) {
     let mut stderr = BufReader::new(stderr);
     loop {
         let mut line = Vec::new();
-        match (&mut stderr).take(LONGEST).read_until(b'\n', &mut line) {
+        match (&mut stderr).take(MAX_LINE).read_until(b'\n', &mut line) {
             Ok(1..) => {}
             _ => return,
         }

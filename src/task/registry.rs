@@ -1,30 +1,30 @@
-//! The one list of Grove's own tasks. To add one, write its file and put its struct in [`TASKS`].
+//! The list of built-in tasks. To add one, write its file and add its settings to [`TASKS`].
 
 use super::{Add, Countdown, Reverse, Sort, Task, TaskError};
 use serde::{Serialize, de::DeserializeOwned};
 use std::sync::Arc;
 use toml::Table;
 
-/// The settings of a task: a plain struct, read from settings and written to them under the task's name
+/// The settings of a task: a plain struct, stored in a table of the task's name
 /// (`--set sort.length=8`).
 pub trait TaskSettings: Default + Serialize + DeserializeOwned {
-    /// The name on the command line, in settings and in checkpoints.
+    /// The task's name in commands, settings and checkpoints.
     const NAME: &'static str;
 
-    /// The task with these settings.
+    /// Creates the task.
     ///
     /// # Errors
-    /// One sentence that names the setting, its value and its range, or what is missing on this machine.
+    /// If a setting is out of range, or a requirement is missing on this machine.
     fn open(self) -> Result<Arc<dyn Task>, TaskError>;
 }
 
-/// A task of Grove's own, without its type.
+/// A registered task, type-erased.
 pub struct BuiltIn {
-    /// Its name.
+    /// The task's name.
     pub name: &'static str,
-    /// Its settings where nothing else is said.
+    /// Returns the default settings.
     pub defaults: fn() -> Table,
-    /// The task with these settings, a complete table of them.
+    /// Creates the task from a complete table of settings.
     pub open: fn(Table) -> Result<Arc<dyn Task>, TaskError>,
 }
 
@@ -35,7 +35,7 @@ impl BuiltIn {
 }
 
 fn defaults<S: TaskSettings>() -> Table {
-    Table::try_from(S::default()).expect("settings are plain structs, numbers, names and lists")
+    Table::try_from(S::default()).expect("settings consist of numbers, strings and lists")
 }
 
 fn open<S: TaskSettings>(settings: Table) -> Result<Arc<dyn Task>, TaskError> {
@@ -44,7 +44,7 @@ fn open<S: TaskSettings>(settings: Table) -> Result<Arc<dyn Task>, TaskError> {
     settings.open()
 }
 
-/// Grove's own tasks.
+/// The built-in tasks.
 pub const TASKS: &[BuiltIn] = &[
     BuiltIn::of::<Sort>(),
     BuiltIn::of::<Reverse>(),
@@ -54,30 +54,30 @@ pub const TASKS: &[BuiltIn] = &[
     BuiltIn::of::<super::ocaml::OcamlSettings>(),
 ];
 
-/// The task of one's own, whose prompts are in a file.
-const OWN: &[BuiltIn] = &[
+/// The user-defined task, whose prompts are in a file.
+const USER_DEFINED: &[BuiltIn] = &[
     #[cfg(not(target_family = "wasm"))]
     BuiltIn::of::<super::DataSettings>(),
 ];
 
-/// Their names, as a sentence has them: `sort, reverse, add`.
+/// The names of the built-in tasks, comma-separated: `sort, reverse, add`.
 pub fn names() -> String {
     TASKS.iter().map(|task| task.name).collect::<Vec<_>>().join(", ")
 }
 
-/// The task of this name, one's own ([`DataTask`](super::DataTask)) among them.
+/// Finds a task by name, including the user-defined [`DataTask`](super::DataTask).
 ///
 /// # Errors
-/// [`TaskError::Unknown`] with the names that there are.
+/// [`TaskError::Unknown`] with the known names.
 pub fn find(name: &str) -> Result<&'static BuiltIn, TaskError> {
     TASKS
         .iter()
-        .chain(OWN)
+        .chain(USER_DEFINED)
         .find(|task| task.name == name)
         .ok_or_else(|| TaskError::Unknown { name: name.to_string(), known: names() })
 }
 
-/// Refuses a setting that is out of its range.
+/// Checks that a setting is in its range.
 pub(super) fn within(
     key: &str,
     value: u32,
@@ -87,7 +87,7 @@ pub(super) fn within(
         return Ok(());
     }
     let (low, high) = (range.start(), range.end());
-    Err(TaskError::Setting(format!("`{key}` is {value}; it may be {low} to {high}")))
+    Err(TaskError::Setting(format!("`{key}` is {value}, but must be {low} to {high}")))
 }
 
 #[cfg(test)]
@@ -97,7 +97,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn every_task_solves_its_own_prompts_and_keeps_its_splits_apart() {
+    fn every_task_has_maximal_solutions_and_disjoint_splits() {
         for built_in in TASKS {
             let task = (built_in.open)((built_in.defaults)()).unwrap();
             let best: f64 = task.parts().iter().map(|part| part.weight.max(0.0)).sum();
@@ -140,9 +140,9 @@ mod tests {
         let sort = find("sort").unwrap();
         let open = |text: &str| (sort.open)(text.parse().unwrap()).err().map(|e| e.to_string());
         assert_eq!(open("length = 12"), None);
-        assert_eq!(open("length = 0").unwrap(), "`sort.length` is 0; it may be 2 to 1000");
+        assert_eq!(open("length = 0").unwrap(), "`sort.length` is 0, but must be 2 to 1000");
         assert!(open("length = \"a\"").unwrap().starts_with("`sort.length`: "));
         let said = find("srot").err().unwrap().to_string();
-        assert_eq!(said, format!("unknown task `srot`; there are: {}", names()));
+        assert_eq!(said, format!("unknown task `srot`; must be one of: {}", names()));
     }
 }

@@ -1,4 +1,4 @@
-//! `reverse`: letters are to be given from the last to the first.
+//! The task `reverse`: write letters in reverse order.
 
 use super::registry::within;
 use super::split::in_split;
@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, json};
 use std::sync::{Arc, LazyLock};
 
-/// Reversing letters.
+/// Reverses letters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reverse {
-    /// Letters of a prompt, 2 to 1000.
+    /// Number of letters in a prompt, 2 to 1000.
     pub length: u32,
-    /// Different letters that there are, from `a` on, 2 to 26.
+    /// Size of the alphabet, starting with `a`, 2 to 26.
     pub letters: u32,
 }
 
@@ -33,7 +33,7 @@ impl TaskSettings for Reverse {
     }
 }
 
-/// All right; the share of places that are; as many letters as asked for, and nothing else.
+/// Exact match; fraction of correct positions; the right number of letters and nothing else.
 static PARTS: LazyLock<[Part; 3]> = LazyLock::new(|| {
     [Part::new("exact", 0.5), Part::new("letters", 0.4), Part::new("format", 0.1)]
 });
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_have_one_reading() {
+    fn answers_are_scored_strictly() {
         assert_eq!(rewards("dcba"), [1.0, 1.0, 1.0]);
         assert_eq!(rewards(" dcba\n"), [1.0, 1.0, 1.0]);
         assert_eq!(rewards(""), [0.0, 0.0, 0.0]);

@@ -1,10 +1,11 @@
-//! A place to run what nobody vouches for: a process, and all that it starts, with little room and no way out.
+//! A sandbox for untrusted programs, such as code written by a model.
 //!
-//! Everywhere: a session and a process group of its own, limits of CPU time, memory, file size, open files and
-//! processes, no environment, and a folder of its own. On Linux, where the machine lets us: a network without
-//! interfaces, a file system that cannot be written to but for that folder, a space of processes that end when
-//! the first one does, and, where the trainer runs as root, a user that owns nothing, since root ignores the
-//! limit of processes. [`Sandbox::notes`] says what of this there is not.
+//! On every Unix, a sandboxed process gets a new session and process group, an empty environment, its own
+//! working directory, and limits on CPU time, memory, file size, open files and processes. On Linux, if the
+//! machine permits, it also gets new namespaces: a network without interfaces, a file system that is
+//! read-only except for the working directory, and a PID namespace, whose processes end with the first
+//! one. If Grove runs as root, the process runs as an unprivileged user, since root is exempt from the
+//! limit on processes. [`Sandbox::notes`] lists the restrictions that this machine cannot enforce.
 
 use std::ffi::CString;
 use std::fs;
@@ -15,84 +16,84 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// How much a process may take.
+/// Resource limits of a sandboxed process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Seconds of CPU time; 0 for no limit, where somebody else sees to it.
+    /// CPU time, seconds; 0 for no limit.
     pub cpu_seconds: u64,
-    /// Bytes of memory.
+    /// Address space, bytes.
     pub memory: u64,
-    /// Bytes of a file.
+    /// Size of a file, bytes.
     pub file_size: u64,
-    /// Processes at a time, the first ones included.
+    /// Simultaneous processes, including those of the sandbox itself.
     pub processes: u64,
 }
 
-/// What this machine lets us do.
+/// A sandbox with the restrictions that this machine can enforce.
 #[derive(Clone, Debug)]
 pub struct Sandbox {
     limits: Limits,
-    /// Spaces of its own: network, mounts, processes.
-    spaces: bool,
-    /// Whom a process runs as.
+    /// Whether processes get new network, mount, IPC and PID namespaces.
+    namespaces: bool,
+    /// The user that processes run as.
     user: User,
-    /// Whether the limit of processes holds.
-    counts_processes: bool,
+    /// Whether the number of processes is limited.
+    limits_processes: bool,
 }
 
-/// Whom a process runs as.
+/// The user that a sandboxed process runs as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum User {
-    /// Somebody whom there was not before, and who owns nothing, so that the limit of processes counts for this one
-    /// alone.
-    New,
-    /// The system's user who owns nothing.
+    /// A fresh unprivileged UID, so that `RLIMIT_NPROC` counts the processes of this sandbox alone.
+    Fresh,
+    /// The system's unprivileged user `nobody`.
     Nobody,
-    /// Who we are.
-    Same,
+    /// The current user.
+    Current,
 }
 
 impl User {
-    /// The user's number, where it is to be changed.
-    fn number(self) -> Option<u32> {
+    /// The UID to change to, if any.
+    fn uid(self) -> Option<u32> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         match self {
-            // Far from the numbers that users have.
-            User::New => {
+            // Outside the usual ranges of UIDs.
+            User::Fresh => {
                 let count = COUNT.fetch_add(1, Ordering::Relaxed) & 0xfff;
                 Some(2_000_000_000 + ((std::process::id() & 0xffff) << 12) + count)
             }
             User::Nobody => Some(65_534),
-            User::Same => None,
+            User::Current => None,
         }
     }
 }
 
-/// What a process can write to.
+/// The writable directory of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scratch {
-    /// Its folder, which others see too.
+    /// The working directory on disk, visible to other processes.
     Shared,
-    /// A folder in memory that nobody else sees, where there are spaces; it is gone with the process.
+    /// An in-memory file system mounted over the working directory, removed with the process. Without
+    /// namespaces, the same as `Shared`.
     Private,
 }
 
 impl Sandbox {
-    /// Tries what this machine lets us do, by running `true` in `folder`.
+    /// Determines the strictest sandbox that works on this machine, by running a shell in `folder`.
     ///
     /// # Errors
-    /// What the system says where not even the least works.
+    /// The system's error if not even the weakest sandbox works.
     pub fn new(limits: Limits, folder: &Path) -> io::Result<Self> {
-        // SAFETY: asks for a number.
+        // SAFETY: has no preconditions.
         let root = unsafe { libc::geteuid() } == 0;
         let users: &[User] =
-            if root { &[User::New, User::Nobody, User::Same] } else { &[User::Same] };
-        let mut last = io::Error::other("nothing was tried");
-        for spaces in [true, false] {
+            if root { &[User::Fresh, User::Nobody, User::Current] } else { &[User::Current] };
+        let mut last = io::Error::other("no attempt was made");
+        for namespaces in [true, false] {
             for &user in users {
-                for counts_processes in [true, false] {
-                    let sandbox = Self { limits, spaces, user, counts_processes };
-                    match sandbox.tried(folder) {
+                for limits_processes in [true, false] {
+                    let sandbox = Self { limits, namespaces, user, limits_processes };
+                    match sandbox.probe(folder) {
                         Ok(()) => return Ok(sandbox),
                         Err(error) => last = error,
                     }
@@ -102,8 +103,8 @@ impl Sandbox {
         Err(last)
     }
 
-    /// Runs a program that starts another.
-    fn tried(&self, folder: &Path) -> io::Result<()> {
+    /// Runs a shell that starts other processes.
+    fn probe(&self, folder: &Path) -> io::Result<()> {
         let mut command = self.command("sh", folder, Scratch::Private)?;
         let status = command
             .args(["-c", "true | true; exit 7"])
@@ -114,37 +115,37 @@ impl Sandbox {
         if status.code() == Some(7) { Ok(()) } else { Err(io::Error::other(status.to_string())) }
     }
 
-    /// What cannot be enforced here, a sentence each.
+    /// The restrictions that cannot be enforced on this machine, a sentence each.
     pub fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        if !self.spaces {
+        if !self.namespaces {
             notes.push(
-                "This machine lets us make no namespaces: completions that are run may reach the network and write \
-                 where their user may, and a process that leaves its group may live on."
+                "This machine does not permit namespaces: code that is run can access the network and write \
+                 wherever its user can, and a process that leaves its process group may outlive the sandbox."
                     .to_string(),
             );
         }
-        // SAFETY: asks for a number.
-        if unsafe { libc::geteuid() } == 0 && self.user == User::Same {
+        // SAFETY: has no preconditions.
+        if unsafe { libc::geteuid() } == 0 && self.user == User::Current {
             notes.push(
-                "This machine lets us run completions as no other user than root, for whom the limit of processes \
-                 does not hold."
+                "This machine runs code as root, since it permits no other user; root is exempt from the limit \
+                 on processes."
                     .to_string(),
             );
-        } else if !self.counts_processes {
+        } else if !self.limits_processes {
             notes.push(
-                "The number of processes of a completion cannot be limited here.".to_string(),
+                "This machine does not limit the number of processes that code starts.".to_string(),
             );
         }
         notes
     }
 
-    /// The command in the sandbox, in a folder that its user may write to.
+    /// A command that runs `program` in the sandbox, with the working directory `folder`.
     ///
     /// # Errors
-    /// Where the folder cannot be given to the user.
+    /// If the ownership of the folder cannot be changed to the sandbox's user.
     pub fn command(&self, program: &str, folder: &Path, scratch: Scratch) -> io::Result<Command> {
-        let user = self.user.number();
+        let user = self.user.uid();
         if user.is_some() {
             std::os::unix::fs::chown(folder, user, user)?;
         }
@@ -152,20 +153,20 @@ impl Sandbox {
         let mut command = Command::new(program);
         command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").env("TMPDIR", folder);
         let sandbox = self.clone();
-        // SAFETY: between `fork` and `exec` only system calls are made, and nothing is allocated.
+        // SAFETY: between `fork` and `exec`, `enter` makes system calls only and does not allocate.
         unsafe { command.pre_exec(move || sandbox.enter(&folder_name, scratch, user)) };
         Ok(command)
     }
 
-    /// What the new process does before it becomes the program.
+    /// Enters the sandbox, in the child process before `exec`.
     fn enter(&self, folder: &CString, scratch: Scratch, user: Option<u32>) -> io::Result<()> {
-        // SAFETY: system calls on numbers, and on strings that live.
+        // SAFETY: system calls on integers and on live strings.
         unsafe {
             check(libc::setsid())?;
-            keep_nothing_open();
+            close_on_exec();
             #[cfg(target_os = "linux")]
-            if self.spaces {
-                spaces::enter(folder, scratch)?;
+            if self.namespaces {
+                namespaces::enter(folder, scratch)?;
             }
             #[cfg(not(target_os = "linux"))]
             let _ = scratch;
@@ -179,8 +180,8 @@ impl Sandbox {
             #[cfg(target_os = "linux")]
             {
                 check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
-                if self.spaces {
-                    spaces::begin_as_first()?;
+                if self.namespaces {
+                    namespaces::become_init()?;
                 }
             }
         }
@@ -192,7 +193,7 @@ impl Sandbox {
         let set = |what, most: u64| {
             let limit =
                 libc::rlimit { rlim_cur: most as libc::rlim_t, rlim_max: most as libc::rlim_t };
-            // SAFETY: reads a struct that lives.
+            // SAFETY: reads a live struct.
             check(unsafe { libc::setrlimit(what, &raw const limit) })
         };
         set(libc::RLIMIT_CORE, 0)?;
@@ -202,20 +203,20 @@ impl Sandbox {
         if limits.cpu_seconds > 0 {
             set(libc::RLIMIT_CPU, limits.cpu_seconds)?;
         }
-        if self.counts_processes {
+        if self.limits_processes {
             set(libc::RLIMIT_NPROC, limits.processes)?;
         }
         Ok(())
     }
 }
 
-/// Lets the program inherit nothing but its three streams. A library that forgot to say so of a file of its
-/// own would hand it over otherwise: some graphics drivers do, and who truncates that file ends the trainer.
+/// Marks all file descriptors except the standard streams as close-on-exec. Some libraries, graphics
+/// drivers among them, leave theirs inheritable, and a program that truncates such a file can crash Grove.
 ///
 /// # Safety
 /// Only between `fork` and `exec`.
-unsafe fn keep_nothing_open() {
-    // SAFETY: system calls on numbers.
+unsafe fn close_on_exec() {
+    // SAFETY: system calls on integers.
     unsafe {
         #[cfg(target_os = "linux")]
         if libc::syscall(libc::SYS_close_range, 3, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) == 0 {
@@ -228,14 +229,14 @@ unsafe fn keep_nothing_open() {
     }
 }
 
-/// A system call's answer as a result.
+/// Converts the return value of a system call to a result.
 fn check(answer: libc::c_int) -> io::Result<()> {
     if answer == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Linux's namespaces.
+/// Linux namespaces.
 #[cfg(target_os = "linux")]
-mod spaces {
+mod namespaces {
     use super::{Scratch, check};
     use std::ffi::CString;
     use std::io;
@@ -253,19 +254,19 @@ mod spaces {
     const READ_ONLY: u64 = 1;
     const RECURSIVE: libc::c_int = 0x8000;
 
-    /// Makes the spaces, with all files read-only but those of the folder.
+    /// Creates the namespaces and makes the file system read-only except for `folder`.
     ///
     /// # Safety
     /// Only between `fork` and `exec`.
     pub unsafe fn enter(folder: &CString, scratch: Scratch) -> io::Result<()> {
-        // SAFETY: system calls on numbers, and on strings and structs that live.
+        // SAFETY: system calls on integers and on live strings and structs.
         unsafe {
-            let mut spaces =
+            let mut flags =
                 libc::CLONE_NEWNET | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC;
             if libc::geteuid() != 0 {
-                spaces |= libc::CLONE_NEWUSER;
+                flags |= libc::CLONE_NEWUSER;
             }
-            check(libc::unshare(spaces))?;
+            check(libc::unshare(flags))?;
             let root = c"/".as_ptr();
             check(libc::mount(null(), root, null(), libc::MS_REC | libc::MS_PRIVATE, null()))?;
             let folder = folder.as_ptr();
@@ -297,7 +298,7 @@ mod spaces {
     ) -> io::Result<()> {
         let (set, clear) = if on { (READ_ONLY, 0) } else { (0, READ_ONLY) };
         let attributes = MountAttr { set, clear, propagation: 0, user_namespace: 0 };
-        // SAFETY: a system call on a string and a struct that live, and the struct's size.
+        // SAFETY: a system call on a live string, a live struct and the struct's size.
         let answer = unsafe {
             libc::syscall(
                 libc::SYS_mount_setattr,
@@ -311,20 +312,21 @@ mod spaces {
         if answer == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Goes on as the first process of the new space; the one before stays outside, only to pass on how it ends.
+    /// Forks and continues in the child, the first process of the new PID namespace. The parent stays
+    /// outside the namespace and only forwards the child's exit status.
     ///
     /// # Safety
     /// Only between `fork` and `exec`.
-    pub unsafe fn begin_as_first() -> io::Result<()> {
-        // SAFETY: system calls on numbers and on a number that lives.
+    pub unsafe fn become_init() -> io::Result<()> {
+        // SAFETY: system calls on integers and on a live integer.
         unsafe {
             let child = libc::fork();
             check(child)?;
             if child == 0 {
-                // If the one outside is killed, so is the space.
+                // If the parent is killed, the namespace ends.
                 return check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0));
             }
-            // Nobody is to wait for the end of what it holds open.
+            // Close all pipes, so that readers see their end when the child exits.
             for descriptor in 0..1024 {
                 libc::close(descriptor);
             }
@@ -351,13 +353,13 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn a_file_that_is_open_here_is_not_open_there() {
+    fn inheritable_files_are_closed_in_the_sandbox() {
         let [ours, theirs] = [(); 2].map(|()| tempfile::tempdir().unwrap());
         let path = ours.path().join("kept");
         fs::write(&path, "kept").unwrap();
         let file = File::options().write(true).open(&path).unwrap();
         let number = file.as_raw_fd();
-        // SAFETY: a system call on a number. As a library leaves a file that does not care who inherits it.
+        // SAFETY: a system call on an integer. Clears close-on-exec, as some libraries do.
         assert_eq!(unsafe { libc::fcntl(number, libc::F_SETFD, 0) }, 0);
         let limits = Limits { cpu_seconds: 5, memory: 1 << 30, file_size: 1 << 20, processes: 16 };
         let sandbox = Sandbox::new(limits, theirs.path()).unwrap();

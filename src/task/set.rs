@@ -1,19 +1,19 @@
-//! Prompts that are listed: so many of each split, gone through in passes.
+//! A finite list of prompts per split, iterated in passes.
 
 use super::{Prompt, Split, TaskError};
 use crate::rng::draw;
 
-/// The prompts of a task that has so many and no more.
+/// The prompts of a task with finitely many of them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PromptSet {
-    /// Those to learn from.
+    /// Prompts for training.
     pub train: Vec<Prompt>,
-    /// Those to measure with.
+    /// Prompts for evaluation.
     pub test: Vec<Prompt>,
 }
 
 impl PromptSet {
-    /// The prompts of a split, in the order of their list.
+    /// The prompts of a split, in list order.
     pub fn of(&self, split: Split) -> &[Prompt] {
         match split {
             Split::Train => &self.train,
@@ -21,11 +21,11 @@ impl PromptSet {
         }
     }
 
-    /// Prompt number `index` of a split. Those for testing come in the order of the list; those to learn
-    /// from in an order that is another one in every pass.
+    /// Returns prompt number `index` of a split. Test prompts come in list order; training prompts in a
+    /// different order in every pass.
     ///
     /// # Errors
-    /// [`TaskError::NoPrompt`] for a split that is empty; `advice` says what to do.
+    /// [`TaskError::NoPrompt`], with `advice`, if the split is empty.
     pub fn prompt(
         &self,
         task: &str,
@@ -50,9 +50,9 @@ impl PromptSet {
     }
 }
 
-/// Where `place` of `len` goes in the order of `key`: a permutation, without a list of it. It is a Feistel
-/// network (Luby and Rackoff, 1988) on the smallest even number of bits that hold `len`, gone through until
-/// the result is below `len` (Black and Rogaway, 2002: cycle walking).
+/// A pseudorandom permutation of `0..len` by `key`, computed without a table: a Feistel network (Luby and
+/// Rackoff, 1988) on the smallest even number of bits that holds `len`, iterated until the result is
+/// below `len` (cycle walking; Black and Rogaway, 2002).
 fn shuffled(place: u64, len: u64, key: u32) -> u64 {
     let half = (u64::BITS - (len - 1).leading_zeros()).div_ceil(2).max(1);
     let mask = (1u64 << half) - 1;

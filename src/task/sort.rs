@@ -1,4 +1,4 @@
-//! `sort`: digits are to be given in ascending order.
+//! The task `sort`: write digits in ascending order.
 
 use super::registry::within;
 use super::split::in_split;
@@ -8,10 +8,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, json};
 use std::sync::{Arc, LazyLock};
 
-/// Sorting digits.
+/// Sorts digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sort {
-    /// Digits of a prompt, 2 to 1000.
+    /// Number of digits in a prompt, 2 to 1000.
     pub length: u32,
 }
 
@@ -30,7 +30,7 @@ impl TaskSettings for Sort {
     }
 }
 
-/// All right; the share of places that are; as many digits as asked for, and nothing else.
+/// Exact match; fraction of correct positions; the right number of digits and nothing else.
 static PARTS: LazyLock<[Part; 3]> =
     LazyLock::new(|| [Part::new("exact", 0.5), Part::new("digits", 0.4), Part::new("format", 0.1)]);
 
@@ -39,7 +39,7 @@ impl Task for Sort {
         Self::NAME
     }
 
-    /// Two prompts of the same digits are in the same split.
+    /// Prompts with the same digits in any order belong to the same split.
     fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
         in_split(Self::NAME, split, index, |random| {
             let digits: String =
@@ -75,7 +75,7 @@ impl Task for Sort {
 }
 
 impl Sort {
-    /// Spaces and commas may stand between digits, since many models write lists so.
+    /// Accepts spaces and commas between digits, since many models write lists that way.
     fn rewards(&self, completion: &Completion) -> Rewards {
         let expected = self.solution(completion.prompt).unwrap_or_default().into_bytes();
         let answer = digits(completion.text);
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_have_one_reading() {
+    fn answers_are_scored_strictly() {
         assert_eq!(rewards("0123"), [1.0, 1.0, 1.0]);
         assert_eq!(rewards(" 0, 1, 2, 3\n"), [1.0, 1.0, 1.0]);
         assert_eq!(rewards(""), [0.0, 0.0, 0.0]);
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(rewards("0123 0123"), [0.0, 0.5, 0.0]);
         assert_eq!(rewards("00123"), [0.0, 0.2, 0.0]);
         assert_eq!(rewards("The answer is 0123"), [0.0, 1.0, 0.0]);
-        // Digits of another script, and full-width ones, are none.
+        // Digits of other scripts and full-width digits do not count.
         assert_eq!(rewards("٠١٢٣"), [0.0, 0.0, 0.0]);
         assert_eq!(rewards("０１２３"), [0.0, 0.0, 0.0]);
         let huge = rewards(&"0123".repeat(1 << 18));

@@ -1,21 +1,21 @@
-//! Prompts by number: which split a prompt belongs to, and what it is drawn from.
+//! Train and test splits of generated prompts, and their random numbers.
 
 use super::TaskError;
 use crate::rng::draw;
 use serde::{Deserialize, Serialize};
 
-/// Prompts to learn from, and others to measure with. No prompt is in both.
+/// A disjoint subset of a task's prompts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Split {
-    /// To learn from.
+    /// Prompts for training.
     Train,
-    /// To measure with.
+    /// Prompts for evaluation.
     Test,
 }
 
 impl Split {
-    /// Its name.
+    /// The name, `train` or `test`.
     pub fn name(self) -> &'static str {
         match self {
             Split::Train => "train",
@@ -23,33 +23,33 @@ impl Split {
         }
     }
 
-    /// The split that a generated prompt belongs to, by what makes it itself: one in eight is for testing.
+    /// Assigns a generated prompt to a split by a hash of its identity; one in eight is for testing.
     pub(super) fn of(identity: &str) -> Self {
         if hash(identity) & 7 == 0 { Split::Test } else { Split::Train }
     }
 }
 
-/// 32 bits of a text, by our draws: the same on every machine.
+/// A 32-bit hash of a text, the same on every machine.
 fn hash(text: &str) -> u32 {
     let key = draw(0x7a5c, text.len() as u32);
     text.bytes().fold(key, |key, byte| draw(key, u32::from(byte)))
 }
 
-/// What one attempt at a prompt is drawn from, a number after the other.
+/// The stream of random numbers for one attempt to generate a prompt.
 pub(super) struct Random {
     key: u32,
     counter: u32,
 }
 
 impl Random {
-    /// The draws of the path `task`, split, index, attempt.
+    /// The stream with this key.
     fn new(task: &str, split: Split, index: u64, attempt: u32) -> Self {
         let key = draw(hash(task), split as u32);
         let key = draw(draw(key, index as u32), (index >> 32) as u32);
         Self { key: draw(key, attempt), counter: 0 }
     }
 
-    /// Uniform in `0..n`; the bias is below `n / 2^64`.
+    /// A uniform number in `0..n`; the bias is below `n / 2^64`.
     pub(super) fn below(&mut self, n: u64) -> u64 {
         let high = u64::from(draw(self.key, self.counter));
         let low = u64::from(draw(self.key, self.counter.wrapping_add(1)));
@@ -58,12 +58,12 @@ impl Random {
     }
 }
 
-/// Attempts at a prompt until one is in the split that is asked for. Half of them do where the other half
-/// is in the wrong split, so that this many fail only where hardly any prompt is right.
+/// Maximum attempts to generate a prompt of the requested split. At least one attempt in eight succeeds
+/// for the usual tasks, so that all fail only if there are hardly any valid prompts.
 const ATTEMPTS: u32 = 10_000;
 
-/// The first prompt that `make` draws which is in `split` by what it calls itself. `make` gives `None`
-/// where the draws make no prompt.
+/// Generates prompts with `make` until one belongs to `split`, and returns it. `make` returns the prompt's
+/// identity, which determines its split, and the prompt, or `None` if its draws give no valid prompt.
 pub(super) fn in_split<T>(
     task: &str,
     split: Split,
@@ -71,14 +71,14 @@ pub(super) fn in_split<T>(
     mut make: impl FnMut(&mut Random) -> Option<(String, T)>,
 ) -> Result<T, TaskError> {
     for attempt in 0..ATTEMPTS {
-        let made = make(&mut Random::new(task, split, index, attempt));
-        if let Some((identity, prompt)) = made
+        let drawn = make(&mut Random::new(task, split, index, attempt));
+        if let Some((identity, prompt)) = drawn
             && Split::of(&identity) == split
         {
             return Ok(prompt);
         }
     }
-    let why = "there are too few prompts to divide; make them longer".to_string();
+    let why = "there are too few distinct prompts to split; make them longer".to_string();
     Err(TaskError::NoPrompt { task: task.to_string(), split: split.name(), why })
 }
 

@@ -1,17 +1,17 @@
-//! What an answer says, read strictly: ASCII digits alone are digits, and every answer has one reading.
+//! Helpers to parse and score answers. Only ASCII digits count as digits, so that parsing is unambiguous.
 
-/// The numbers of a text: each longest run of ASCII digits.
+/// The numbers in a text: all maximal runs of ASCII digits.
 pub(super) fn numbers(text: &str) -> Vec<&str> {
     text.split(|c: char| !c.is_ascii_digit()).filter(|run| !run.is_empty()).collect()
 }
 
-/// The ASCII digits of a text, in their order.
+/// The ASCII digits in a text, in order.
 pub(super) fn digits(text: &str) -> Vec<u8> {
     text.bytes().filter(u8::is_ascii_digit).collect()
 }
 
-/// The share of places at which two sequences agree, from the left; the longer one counts, so that nothing is
-/// gained by going on.
+/// The fraction of positions at which two sequences agree. The denominator is the longer length, so that
+/// extra elements do not raise the score.
 pub(super) fn agreement<T: PartialEq>(answer: &[T], expected: &[T]) -> f64 {
     let longest = answer.len().max(expected.len());
     if longest == 0 {

@@ -1,13 +1,13 @@
-//! A task whose parts weigh other than it says.
+//! A wrapper that changes a task's reward weights.
 
 use super::{Completion, Part, Prompt, Rewards, Split, Task, TaskError};
 use std::sync::Arc;
 
-/// The task with these weights, such as `tests=0.9,types=0.1`, for the parts that are named; the others keep theirs
-/// (TRL: `reward_weights`). Without any, the task itself.
+/// Overrides reward weights of a task (TRL: `reward_weights`), for instance with `tests=0.9,types=0.1`.
+/// Parts that are not listed keep their weights; an empty text returns the task unchanged.
 ///
 /// # Errors
-/// One sentence where a weight cannot be read, the task has no such part, or no part's weight is above 0.
+/// If the list is malformed, names an unknown part, or leaves no part with a positive weight.
 pub fn weighted(task: Arc<dyn Task>, weights: &str) -> Result<Arc<dyn Task>, TaskError> {
     if weights.is_empty() {
         return Ok(task);
@@ -18,12 +18,12 @@ pub fn weighted(task: Arc<dyn Task>, weights: &str) -> Result<Arc<dyn Task>, Tas
         let Some(part) = parts.iter_mut().find(|part| part.name == name) else {
             let known: Vec<_> = parts.iter().map(|part| part.name.as_str()).collect();
             let (task, known) = (task.name(), known.join(", "));
-            return wrong(format!("{task}'s rewards have no part `{name}`; there are: {known}"));
+            return wrong(format!("`{task}` has no reward part `{name}`; must be one of: {known}"));
         };
         part.weight = weight;
     }
     if parts.iter().all(|part| part.weight <= 0.0) {
-        return wrong(format!("with the weights {weights} nothing is worth anything"));
+        return wrong(format!("the reward weights {weights} leave no part with a positive weight"));
     }
     Ok(Arc::new(Weighted { task, parts }))
 }
@@ -77,7 +77,7 @@ mod tests {
     use crate::task::Sort;
 
     #[test]
-    fn named_parts_weigh_what_they_are_said_to() {
+    fn listed_weights_replace_the_task_s() {
         let task = weighted(Arc::new(Sort::default()), "exact=3").unwrap();
         let of = |name: &str| task.parts().iter().find(|part| part.name == name).unwrap().weight;
         assert_eq!(of("exact"), 3.0);
@@ -93,17 +93,18 @@ mod tests {
     }
 
     #[test]
-    fn weights_that_make_no_sense_are_refused() {
+    fn invalid_weights_are_refused() {
         let said = |weights: &str| match weighted(Arc::new(Sort::default()), weights) {
             Ok(_) => panic!("{weights} is taken"),
             Err(error) => error.to_string(),
         };
         assert!(
-            said("nonsense=1").starts_with("sort's rewards have no part `nonsense`; there are: ")
+            said("nonsense=1")
+                .starts_with("`sort` has no reward part `nonsense`; must be one of: exact, ")
         );
-        assert!(said("exact=much").contains("`exact=much` is no part of a reward"));
+        assert!(said("exact=much").contains("`exact=much` is not a reward part"));
         let names: Vec<_> =
             Sort::default().parts().iter().map(|p| format!("{}=0", p.name)).collect();
-        assert!(said(&names.join(",")).contains("nothing is worth anything"));
+        assert!(said(&names.join(",")).contains("leave no part with a positive weight"));
     }
 }

@@ -50,7 +50,7 @@ fn bad_input_gets_one_clear_sentence() {
         (&["train", "--device", "gpu"], &["unknown device `gpu`", "auto", "wgpu"]),
         (&["train", "--device", "wgpu:x"], &["unknown device `wgpu:x`"]),
         (&["train", "--device", "cuda"], &["--features cuda"]),
-        (&["train", "--device", "wgpu:77"], &["wgpu:77", "there are: cpu"]),
+        (&["train", "--device", "wgpu:77"], &["wgpu:77", "available: cpu"]),
         (&["train", "--run-dir", "taken"], &["taken", "exists", "--resume"]),
         (&["train", "--resume", "--run-dir", "nowhere"], &["nowhere"]),
         (&["train", "--resume"], &["no run in runs to go on with", "--run-dir"]),

@@ -236,7 +236,7 @@ fn a_verifier_that_knows_nothing_is_named_once() {
     let settings = ["fit.iterations=0", "iterations=3", "group_size=2", "eval_episodes=2"];
     let output = grove(folder, &words(&[&start[..], &["run"]].concat(), &settings));
     assert!(output.status.success(), "{}", stderr(&output));
-    let words = "8 completions have no reward: the verifier says: \"no idea\".";
+    let words = "8 completions have no reward: the verifier reported: \"no idea\".";
     assert_eq!(stderr(&output).matches(words).count(), 1, "{}", stderr(&output));
     let metrics = records(&folder.join("run"), "metrics.jsonl");
     assert!(metrics[0]["warning"].as_str().unwrap().contains(words), "{}", metrics[0]);
@@ -279,7 +279,7 @@ fn bad_input_to_language_models_gets_one_clear_sentence_and_leaves_nothing() {
         (verified("python3 dies.py"), verified("python3 nan.py"), verified("./none"));
     let cases: &[(&[&str], &[&str])] = &[
         (&["train", "--task-data", "none.jsonl"], &["cannot read none.jsonl", "No such file"]),
-        (&["train", "--task-data", "broken.jsonl"], &["broken.jsonl, line 2: it is no JSON"]),
+        (&["train", "--task-data", "broken.jsonl"], &["broken.jsonl, line 2: invalid JSON"]),
         (&["train", "--task-data", "train.jsonl"], &["no test prompt", "\"split\": \"test\""]),
         (&["train", "--task-data", "open.jsonl"], &["give every line a `solution`", "--verifier"]),
         (
@@ -295,9 +295,9 @@ fn bad_input_to_language_models_gets_one_clear_sentence_and_leaves_nothing() {
         (&["train", "--model", "tiny"], &["no task is named", "sort, reverse", "--task-data"]),
         (&["train", "add", "--config", "settings.toml"], &["is for `sort`, not `add`"]),
         (&dies, &["the verifier ended", "no module", "python3 dies.py"]),
-        (&nan, &["gave \"NaN\" as the reward `reward`", "python3 nan.py"]),
+        (&nan, &["returned \"NaN\" as the reward `reward`", "python3 nan.py"]),
         (&none, &["./none", "ended (exit status: 127", "by hand"]),
-        (&["train", "data"], &["`data.path` names no file", "--task-data"]),
+        (&["train", "data"], &["`data.path` is empty", "--task-data"]),
         (&["train", "sort", "--set", "generation.stop=3"], &["generation.stop", "list of texts"]),
         (&["train", "sort", "--set", "stop=[\"\"]"], &["generation.stop has an empty text"]),
         (

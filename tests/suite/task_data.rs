@@ -1,4 +1,4 @@
-//! Prompts of one's own: what a file of them may say, and what is said of one that is wrong.
+//! Files of prompts: accepted formats and error messages.
 
 use grove::task::{Completion, DataTask, Split, Task, TaskError, VerifierOptions, read_prompts};
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ fn file(folder: &TempDir, text: impl AsRef<[u8]>) -> PathBuf {
 }
 
 #[test]
-fn prompts_are_texts_or_messages_with_any_fields() {
+fn prompts_are_strings_or_messages_with_extra_fields() {
     let folder = TempDir::new().unwrap();
     let lines = [
         "\u{feff}{\"prompt\": \"2+2=\", \"solution\": \"4\", \"level\": {\"n\": 1}, \"split\": \"train\"}\r",
@@ -37,7 +37,7 @@ fn prompts_are_texts_or_messages_with_any_fields() {
 }
 
 #[test]
-fn completions_are_texts_or_messages_and_may_say_more_than_a_solution() {
+fn completions_are_strings_or_messages_and_may_differ_from_solutions() {
     let folder = TempDir::new().unwrap();
     let lines = [
         r#"{"prompt": "2+2=", "completion": "Two and two: 4", "solution": "4", "split": "train"}"#,
@@ -58,7 +58,7 @@ fn completions_are_texts_or_messages_and_may_say_more_than_a_solution() {
     let all: BTreeSet<char> = "2+2=Two and two: 43+4?\n7HiHello".chars().collect();
     assert_eq!(task.alphabet().unwrap(), all.iter().collect::<String>());
     assert_eq!(task.max_new_tokens(), "Two and two: 4".len() + 1);
-    // Nothing says which characters answers have.
+    // Without solutions the characters of answers are unknown.
     let open = file(&folder, r#"{"prompt": "a", "split": "train"}"#);
     let script = "import json, sys\nfor line in sys.stdin:\n    print(json.dumps({'id': json.loads(line)['id'], \
                   'reward': 1}), flush=True)\n";
@@ -72,7 +72,7 @@ fn completions_are_texts_or_messages_and_may_say_more_than_a_solution() {
 }
 
 #[test]
-fn chance_divides_what_is_not_divided_and_each_pass_has_all() {
+fn prompts_without_a_split_are_assigned_one_and_each_pass_covers_all() {
     let folder = TempDir::new().unwrap();
     let lines: Vec<String> =
         (0..400).map(|i| format!(r#"{{"prompt": "p{i}", "solution": "s{i}"}}"#)).collect();
@@ -93,7 +93,7 @@ fn chance_divides_what_is_not_divided_and_each_pass_has_all() {
     assert_eq!(held_out, pass(Split::Test, test, 1));
     assert!(held_out.iter().all(|text| !first.contains(text)));
 
-    // Without a verifier the solution is what is right.
+    // Without a verifier, completions are compared with the solution.
     let prompt = task.prompt(Split::Train, 5).unwrap();
     let solution = task.solution(&prompt).unwrap();
     let texts = [format!(" {solution}\n"), format!("{solution} {solution}"), String::new()];
@@ -104,24 +104,27 @@ fn chance_divides_what_is_not_divided_and_each_pass_has_all() {
 }
 
 #[test]
-fn a_line_that_is_wrong_is_named() {
+fn a_malformed_line_is_named() {
     let folder = TempDir::new().unwrap();
     let good = r#"{"prompt": "a"}"#;
     for (line, said) in [
-        ("{", "it is no JSON: EOF while parsing"),
-        ("[]", "a JSON object is wanted"),
-        (r#"{"text": "a"}"#, "it has no `prompt`, nor `messages`"),
-        (r#"{"prompt": "a", "messages": []}"#, "it has `prompt` and `messages`; keep one"),
+        ("{", "invalid JSON: EOF while parsing"),
+        ("[]", "not a JSON object such as"),
+        (r#"{"text": "a"}"#, "neither `prompt` nor `messages`"),
+        (r#"{"prompt": "a", "messages": []}"#, "both `prompt` and `messages`; keep one"),
         (r#"{"prompt": ""}"#, "`prompt` is empty"),
-        (r#"{"prompt": 7}"#, "`prompt` is no list of messages with `role` and `content`"),
-        (r#"{"messages": "a"}"#, "`messages` is no list of messages"),
+        (r#"{"prompt": 7}"#, "`prompt` is not a list of messages with string `role` and `content`"),
+        (r#"{"messages": "a"}"#, "`messages` is not a list of messages"),
         (r#"{"messages": []}"#, "`messages` is an empty list"),
-        (r#"{"messages": [{"role": "assistant", "content": "Hi"}]}"#, "`messages` asks nothing"),
-        (r#"{"prompt": "b", "completion": 7}"#, "`completion` is neither a text nor a list"),
+        (
+            r#"{"messages": [{"role": "assistant", "content": "Hi"}]}"#,
+            "`messages` has no message before the answer",
+        ),
+        (r#"{"prompt": "b", "completion": 7}"#, "`completion` is neither a string nor a list"),
         (r#"{"messages": [{"role": "user"}]}"#, "missing field `content`"),
         (
             r#"{"prompt": "b", "split": "valid"}"#,
-            r#"`split` is "valid"; it may be "train" or "test""#,
+            r#"`split` is "valid", but must be "train" or "test""#,
         ),
         (r#"{"prompt": "a", "split": "OTHER"}"#, "the same prompt is in the split"),
     ] {
@@ -137,9 +140,9 @@ fn a_line_that_is_wrong_is_named() {
         assert!(message.contains(said) && !message.contains('\n'), "{message}");
     }
     let error = read_prompts(&file(&folder, b"{\"prompt\": \"\xff\"}")).unwrap_err().to_string();
-    assert!(error.contains("line 1: it is no JSON: "), "{error}");
+    assert!(error.contains("line 1: invalid JSON: "), "{error}");
     let error = read_prompts(&file(&folder, "\n \n")).unwrap_err().to_string();
-    assert!(error.contains("it has no line"), "{error}");
+    assert!(error.contains("the file is empty"), "{error}");
     let error = read_prompts(&folder.path().join("none.jsonl")).unwrap_err().to_string();
     assert!(error.starts_with("cannot read ") && error.contains("No such file"), "{error}");
 }

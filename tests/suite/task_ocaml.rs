@@ -1,14 +1,14 @@
-//! Answers in OCaml: what the compiler and the tests say of them, and what nobody gets out of the sandbox.
+//! The OCaml task: scores by the compiler and by tests, and the sandbox.
 
 use grove::task::ocaml::{
-    Compiled, Compiler, Job, Ocaml, OcamlLimits, OcamlSettings, Problem, Report, Types,
+    Access, Compiled, Compiler, Job, Ocaml, OcamlLimits, OcamlSettings, Problem, Report, Types,
 };
 use grove::task::{Completion, Split, Task};
 use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// The task with this checker, and little time for each completion.
+/// The task with this checker and a short time limit.
 fn open(checker: &str) -> Ocaml {
     open_with(checker, 0.5)
 }
@@ -18,7 +18,7 @@ fn open_with(checker: &str, cpu_seconds: f64) -> Ocaml {
     let settings =
         OcamlSettings { checker: checker.to_string(), limits, ..OcamlSettings::default() };
     let task = Ocaml::open(&settings).unwrap();
-    // What is enforced on a machine with root's rights or user namespaces, which tests have.
+    // Test machines permit root or user namespaces, so that all restrictions are enforced.
     assert_eq!(task.notes(), [""; 0]);
     task
 }
@@ -28,11 +28,11 @@ fn problem<'a>(task: &'a Ocaml, id: &str) -> &'a Problem {
 }
 
 fn report(task: &Ocaml, problem: &Problem, code: &str) -> Report {
-    task.try_code(problem, code, false).unwrap().unwrap()
+    task.try_code(problem, code, Access::Restricted).unwrap().unwrap()
 }
 
 #[test]
-fn problems_that_are_drawn_have_solutions_and_none_is_in_both_splits() {
+fn generated_problems_have_solutions_and_disjoint_splits() {
     let folder = TempDir::new().unwrap();
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/assets/ocaml/many.py");
     let output =
@@ -56,7 +56,7 @@ fn problems_that_are_drawn_have_solutions_and_none_is_in_both_splits() {
         let total = rewards.total(task.parts());
         assert!((total - 1.0).abs() < 1e-9, "{total} for\n{}{}", one.prompt.text, one.text);
     }
-    // What is asked, without the example, which has the function's name.
+    // The description without its example, which contains the function's name.
     let words = asked.each_ref().map(|prompts| {
         let texts =
             prompts.iter().map(|prompt| prompt.text.split(". ").next().unwrap().to_string());
@@ -66,7 +66,7 @@ fn problems_that_are_drawn_have_solutions_and_none_is_in_both_splits() {
 }
 
 #[test]
-fn every_solution_is_right_and_no_wrong_answer_is() {
+fn solutions_are_accepted_and_wrong_answers_are_not() {
     let task = open("server");
     let problems = task.problems().all();
     assert!(problems.len() >= 200, "{}", problems.len());
@@ -82,7 +82,7 @@ fn every_solution_is_right_and_no_wrong_answer_is() {
         let wrong = problem.wrong.iter().map(|text| (text.clone(), false));
         completions.extend(wrong.map(|answer| (prompt, answer)));
         completions.push((prompt, (task.solution(prompt).unwrap(), true)));
-        // A family that is tested is also learnt from.
+        // Every test family has training problems.
         assert!(prompts[0].iter().any(|other| other.fields["family"] == prompt.fields["family"]));
     }
     let all: Vec<_> =
@@ -103,12 +103,12 @@ fn errors_are_counted_one_by_one() {
     assert_eq!(types("let total l = List.fold_left ( + ) 0 l"), Types::Errors(0));
     assert_eq!(types("let total l = ("), Types::Syntax);
     assert_eq!(types("let total l = 'ab'"), Types::Syntax);
-    // The wrong type, a name that there is not, and the wrong function altogether.
+    // A wrong type, an unknown name, and a missing function.
     assert_eq!(types("let total (l : int list) : int = \"a\""), Types::Errors(1));
     assert_eq!(types("let total (l : int list) : int = lenght l"), Types::Errors(1));
     assert_eq!(types("let total (l : string) : int = 1"), Types::Errors(1));
     assert_eq!(types("let other = 1"), Types::Errors(1));
-    // Errors in one expression (two names, a string that is none, and one that should be a number), and in one definition after the other.
+    // Several errors in one expression, and in consecutive definitions.
     assert_eq!(
         types("let total (l : int list) : int = foo l + bar l + (1 ^ \"a\")"),
         Types::Errors(4)
@@ -116,7 +116,7 @@ fn errors_are_counted_one_by_one() {
     assert_eq!(types("let a = 1 + \"b\" let total l = a + 1 let c = zork"), Types::Errors(2));
     let many: String = (0..30).map(|i| format!("let a{i} = 1 + \"{i}\"\n")).collect();
     assert_eq!(types(&many), Types::Errors(10));
-    // A type of the same name is not the type that is asked for.
+    // A redefined type is not the requested one.
     assert_eq!(types("type int = string let total (l : int list) : int = \"\""), Types::Errors(1));
 }
 
@@ -143,12 +143,12 @@ fn the_reward_has_stages() {
     // Of seven calls, one comes to 0.
     assert_eq!(total("0 * List.length l"), ((0.35 + 0.65 / 7.0) * 1e6_f64).round() / 1e6);
     assert_eq!(total("ignore l; failwith \"todo\""), ((0.35 * 0.3) * 1e6_f64).round() / 1e6);
-    // It may not look around.
+    // Access to the system is forbidden.
     assert_eq!(total("Sys.command (String.concat \"\" (List.map string_of_int l))"), 0.30);
 }
 
 #[test]
-fn a_process_per_stage_says_the_same() {
+fn a_process_per_stage_reports_the_same() {
     let (server, stages) = (open("server"), open("stages"));
     let mut compared = 0;
     for (i, problem) in server.problems().all().into_iter().enumerate().filter(|(i, _)| i % 16 == 0)
@@ -165,7 +165,7 @@ fn a_process_per_stage_says_the_same() {
     assert!(compared > 30, "{compared}");
 }
 
-/// Codes that misbehave, for `fold/total`; `MARK` is a file that must not come to be.
+/// Hostile answers to `fold/total`; `MARK` is a file that must not be created.
 const HOSTILE: [&str; 40] = [
     "let total l = while true do () done; min_int",
     "let rec total l = total l",
@@ -210,8 +210,8 @@ const HOSTILE: [&str; 40] = [
     "let total l = ignore (Sys.command \"echo x | tee /tmp/MARK /var/tmp/MARK /dev/shm/MARK $HOME/MARK\"); min_int",
 ];
 
-/// Runs what misbehaves so many times over: none of it earns anything.
-fn misbehave(task: &Ocaml, mark: &str, ungated: bool, rounds: usize) {
+/// Runs all hostile answers `rounds` times: none scores.
+fn run_hostile(task: &Ocaml, mark: &str, access: Access, rounds: usize) {
     let problem = problem(task, "fold/total");
     let next = std::sync::atomic::AtomicUsize::new(0);
     let good = format!("{}\n{}", problem.head, problem.solution.as_ref().unwrap());
@@ -226,25 +226,25 @@ fn misbehave(task: &Ocaml, mark: &str, ungated: bool, rounds: usize) {
                         return;
                     }
                     let code = HOSTILE[i % HOSTILE.len()].replace("MARK", mark);
-                    match task.try_code(problem, &code, ungated).unwrap() {
+                    match task.try_code(problem, &code, access).unwrap() {
                         Ok(report) => {
                             let held =
                                 report.results.iter().zip(&right).filter(|(a, b)| a == b).count();
                             assert_eq!(held, 0, "{code}: {report:?}");
                         }
-                        // It may bring its server down, but then earns nothing.
+                        // It may crash its server, but then has no score.
                         Err(problem) => assert!(!problem.contains('\n'), "{problem}"),
                     }
                 }
             });
         }
     });
-    // Who comes after it is served as ever.
+    // A good answer is still accepted afterwards.
     assert_eq!(report(task, problem, &good).results, right);
 }
 
-/// Nothing runs on, and no file is left.
-fn nothing_is_left(mark: &str) {
+/// Asserts that no process and no file is left.
+fn assert_nothing_is_left(mark: &str) {
     let commands = fs::read_dir("/proc").unwrap().filter_map(|entry| {
         let path = entry.unwrap().path();
         let line = fs::read(path.join("cmdline")).ok()?;
@@ -258,7 +258,7 @@ fn nothing_is_left(mark: &str) {
     }
 }
 
-/// Folders of ours among the temporary ones.
+/// Number of temporary folders of this process.
 fn folders() -> usize {
     let prefix = format!("grove-ocaml-{}-", std::process::id());
     let names = fs::read_dir(std::env::temp_dir()).unwrap();
@@ -267,27 +267,28 @@ fn folders() -> usize {
         .count()
 }
 
-/// Each once; `GROVE_HOSTILE=10000` makes it as many as a long training sees.
+/// Runs each once, or as many in total as `GROVE_HOSTILE` says.
 #[test]
-fn nobody_gets_out_and_nobody_scores() {
+fn hostile_answers_neither_escape_nor_score() {
     let mark = format!("grove-hostile-{}", std::process::id());
     let wanted = std::env::var("GROVE_HOSTILE").map_or(0usize, |number| number.parse().unwrap());
     let rounds = (wanted / 2).div_ceil(HOSTILE.len()).max(1);
-    for (checker, ungated, rounds) in
-        [("server", false, rounds), ("server", true, rounds), ("stages", true, 1)]
-    {
+    for (checker, access, rounds) in [
+        ("server", Access::Restricted, rounds),
+        ("server", Access::Full, rounds),
+        ("stages", Access::Full, 1),
+    ] {
         let task = open_with(checker, if rounds == 1 { 0.3 } else { 0.1 });
-        misbehave(&task, &mark, ungated, rounds);
+        run_hostile(&task, &mark, access, rounds);
         assert!(folders() > 0);
         drop(task);
-        nothing_is_left(&mark);
+        assert_nothing_is_left(&mark);
     }
 }
 
-/// More problems than a server remembers, and an answer that is longer than any: memory that a server asked for
-/// in advance was once more than it may have.
+/// Covers more problems than a server caches, and a very long answer (regression: a buffer above the memory limit).
 #[test]
-fn servers_take_any_number_of_problems_and_long_answers() {
+fn servers_handle_many_problems_and_long_answers() {
     let task = open("server");
     for i in 0..300 {
         let [signature, code] = ["val f : int -> int", &format!("let f x = x + {i}")];
@@ -307,12 +308,12 @@ fn servers_take_any_number_of_problems_and_long_answers() {
 }
 
 #[test]
-fn what_is_missing_or_out_of_range_is_one_sentence() {
+fn missing_tools_and_invalid_settings_are_one_sentence() {
     let error = Compiler::at("no-such-ocamlc").unwrap_err().to_string();
     assert_eq!(
         error,
-        "`ocaml` needs the OCaml compiler, and `no-such-ocamlc` does not start; install it (Debian: apt-get install \
-         ocaml-nox)"
+        "the task `ocaml` needs the OCaml compiler, but `no-such-ocamlc` cannot be run; install it (Debian: \
+         apt-get install ocaml-nox)"
     );
     let error = |change: fn(&mut OcamlSettings)| {
         let mut settings = OcamlSettings::default();
@@ -321,13 +322,16 @@ fn what_is_missing_or_out_of_range_is_one_sentence() {
     };
     assert_eq!(
         error(|s| s.checker = "fast".into()),
-        "`ocaml.checker` is `fast`; it may be auto, server or stages"
+        "`ocaml.checker` is `fast`, but must be auto, server or stages"
     );
     assert_eq!(
         error(|s| s.limits.cpu_seconds = 0.0),
-        "`ocaml.cpu_seconds` is 0; it may be 0.01 to 60"
+        "`ocaml.cpu_seconds` is 0, but must be 0.01 to 60"
     );
-    assert_eq!(error(|s| s.limits.memory_mb = 1), "`ocaml.memory_mb` is 1; it may be 128 to 16384");
+    assert_eq!(
+        error(|s| s.limits.memory_mb = 1),
+        "`ocaml.memory_mb` is 1, but must be 128 to 16384"
+    );
     assert!(error(|s| s.problems = "/none.jsonl".into()).starts_with("cannot read /none.jsonl: "));
 
     let folder = TempDir::new().unwrap();
@@ -343,8 +347,8 @@ fn what_is_missing_or_out_of_range_is_one_sentence() {
     };
     let wrong = |text: &str| own(text).err().unwrap().to_string();
     let said = wrong(&format!("{good}\n\n{good}"));
-    assert!(said.ends_with("own.jsonl, line 3: the id \"a\" is on another line too"), "{said}");
-    assert!(wrong("{}").contains("line 1: it is no problem: missing field"), "{}", wrong("{}"));
+    assert!(said.ends_with("own.jsonl, line 3: duplicate `id` \"a\""), "{said}");
+    assert!(wrong("{}").contains("line 1: not a problem: missing field"), "{}", wrong("{}"));
     let task = own(&good).unwrap();
     let prompt = task.prompt(Split::Train, 0).unwrap();
     let rewards =
@@ -352,7 +356,7 @@ fn what_is_missing_or_out_of_range_is_one_sentence() {
     let totals: Vec<f64> = rewards.iter().map(|r| r.total(task.parts())).collect();
     assert!((totals[0] - 1.0).abs() < 1e-9 && (totals[1] - 0.35).abs() < 1e-9, "{totals:?}");
     assert!(task.prompt(Split::Test, 0).unwrap_err().to_string().contains("no test prompt"));
-    // A test that has no value is the problem's fault, and nobody's reward.
+    // A malformed test is an error, not a reward of 0.
     let task = own(&good.replace("\"1\"", "\"1 +\"")).unwrap();
     let error = task.verify(&[Completion::new(&prompt, " 1")]).unwrap_err().to_string();
     assert_eq!(

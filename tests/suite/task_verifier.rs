@@ -1,4 +1,4 @@
-//! Verifiers of one's own, as real processes: what they answer, and all that can go wrong with them.
+//! User-defined verifiers, as real processes: answers and failures.
 
 use crate::support::{HANG, wait_for};
 use grove::task::{Completion, Part, Prompt, Rewards, TaskError, Verifier, VerifierOptions};
@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// A verifier that does what the completion says, else gives the completion's number as the reward.
+/// A verifier that misbehaves as the completion asks, or returns the number in the completion.
 const OBEDIENT: &str = r#"
 import json, os, sys, time
 for line in sys.stdin:
@@ -60,7 +60,7 @@ fn prompt(text: &str) -> Prompt {
     Prompt { text: text.to_string(), messages: vec![], fields: Map::new() }
 }
 
-/// A script in a folder, as a command.
+/// Writes a script and returns the command that runs it.
 fn script(folder: &Path, text: &str) -> String {
     let path = folder.join("verifier.py");
     fs::write(&path, text).unwrap();
@@ -96,25 +96,25 @@ fn verify(verifier: &Verifier, texts: &[&str]) -> Vec<Rewards> {
 
 /// Completions with which something goes wrong, and the words about it.
 const BAD: [(&str, &str); 5] = [
-    ("die", "the verifier ended (exit status: 3: out of ideas) over this completion, twice"),
-    ("nan", "the verifier gave \"NaN\" as the reward `reward`, which is no number"),
-    ("null", "the verifier gave null as the reward `reward`, which is no number"),
+    ("die", "the verifier ended (exit status: 3: out of ideas) twice on this completion"),
+    ("nan", "the verifier returned \"NaN\" as the reward `reward`, which is not a finite number"),
+    ("null", "the verifier returned null as the reward `reward`, which is not a finite number"),
     ("flood", "the verifier ended ("),
-    ("error", "the verifier says: \"cannot parse\""),
+    ("error", "the verifier reported: \"cannot parse\""),
 ];
 
 /// Completions that are never answered, and the words about them.
 const LATE: [(&str, &str); 6] = [
     ("sleep", "the verifier took more than 0.5 s"),
-    ("nonsense", "took more than 0.5 s; it wrote \"Traceback: none\", which is no JSON object"),
+    ("nonsense", "took more than 0.5 s; it wrote \"Traceback: none\", which is not a JSON object"),
     ("silent", "the verifier took more than 0.5 s"),
     ("anonymous", "took more than 0.5 s; it wrote \"{\\\"reward\\\": 1}\", which has no `id`"),
-    ("foreign", "the verifier took more than 0.5 s; it answered something else"),
+    ("foreign", "the verifier took more than 0.5 s; it sent an answer with another `id`"),
     ("chatter", "the verifier took more than 0.5 s"),
 ];
 
 #[test]
-fn whatever_goes_wrong_with_one_completion_costs_the_others_nothing() {
+fn a_failure_on_one_completion_does_not_affect_the_others() {
     let folder = TempDir::new().unwrap();
     let good = ["1", "0.5", "twice", "loud", "late", "-3"];
     let rewards = [1.0, 0.5, 2.0, 3.0, 4.0, -3.0];
@@ -140,7 +140,7 @@ fn whatever_goes_wrong_with_one_completion_costs_the_others_nothing() {
             }
         }
     }
-    // Neither the order nor the number of processes matters.
+    // Results do not depend on the order or the number of processes.
     let plain = |rewards: &Rewards| (rewards.parts.clone(), rewards.problem.is_some());
     assert!(forward.iter().map(plain).eq(backward.iter().map(plain)), "{backward:#?}");
 }
@@ -160,7 +160,7 @@ fn a_completion_that_is_never_answered_is_given_up_and_the_next_is_answered() {
 }
 
 #[test]
-fn the_sample_gives_rewards_by_name_and_in_order() {
+fn the_example_returns_named_rewards_in_order() {
     let sample = concat!("python3 ", env!("CARGO_MANIFEST_DIR"), "/examples/verifier.py");
     let options = patient(sample, 3).with_parts("exact=0.8, brief=0.2").unwrap();
     assert_eq!(options.parts, [Part::new("exact", 0.8), Part::new("brief", 0.2)]);
@@ -181,7 +181,7 @@ fn the_sample_gives_rewards_by_name_and_in_order() {
 }
 
 #[test]
-fn a_process_is_asked_one_thing_at_a_time() {
+fn a_process_receives_one_request_at_a_time() {
     let folder = TempDir::new().unwrap();
     let command = script(
         folder.path(),
@@ -199,7 +199,7 @@ while line := sys.stdin.readline():
 }
 
 #[test]
-fn time_to_start_is_charged_to_no_completion() {
+fn start_up_time_does_not_count_towards_the_time_limit() {
     let folder = TempDir::new().unwrap();
     let slow = OBEDIENT.replacen("for line", "time.sleep(1)\nfor line", 1);
     let options = patient(&script(folder.path(), &slow), 1);
@@ -213,7 +213,7 @@ fn time_to_start_is_charged_to_no_completion() {
 }
 
 #[test]
-fn a_process_that_ends_by_chance_costs_nothing() {
+fn a_process_that_ends_is_replaced() {
     let folder = TempDir::new().unwrap();
     let marker = folder.path().join("marker");
     let once = format!(
@@ -233,7 +233,7 @@ fn a_process_that_ends_by_chance_costs_nothing() {
 }
 
 #[test]
-fn a_command_that_never_answers_is_one_sentence_soon() {
+fn a_command_that_never_answers_is_an_error() {
     let error = |command: &str| -> String {
         let text = "1".to_string();
         let prompt = prompt("?");
@@ -252,31 +252,31 @@ fn a_command_that_never_answers_is_one_sentence_soon() {
     assert!(said.ends_with("not found); run it by hand to see why"), "{said}");
     let said = error("python3 -c 'import no_such_module'");
     assert!(said.contains("No module named 'no_such_module'"), "{said}");
-    // One that starts, and then ends over everything.
+    // A command that starts, but ends on every request.
     let said = error("read line; echo no more >&2; exit 4");
     assert!(said.contains("ended (exit status: 4: no more); run it by hand"), "{said}");
     for (options, said) in [
         (
             VerifierOptions { timeout: 0.0, ..VerifierOptions::new("cat") },
-            "a verifier may take 0 s",
+            "the verifier's timeout is 0 s",
         ),
-        (VerifierOptions { timeout: f64::NAN, ..VerifierOptions::new("cat") }, "may take NaN s"),
-        (VerifierOptions { parts: vec![], ..VerifierOptions::new("cat") }, "at least one reward"),
+        (VerifierOptions { timeout: f64::NAN, ..VerifierOptions::new("cat") }, "timeout is NaN s"),
+        (VerifierOptions { parts: vec![], ..VerifierOptions::new("cat") }, "at least one reward part"),
     ] {
         let error = Verifier::start(options).err().unwrap().to_string();
         assert!(error.contains(said), "{error}");
     }
     let parts = |text: &str| VerifierOptions::new("cat").with_parts(text).unwrap_err().to_string();
-    assert_eq!(parts("a=x"), "`a=x` is no part of a reward; write name=weight");
-    assert_eq!(parts("a,a"), "the part `a` of the reward is named twice");
-    assert_eq!(parts("a=inf"), "`a=inf` is no part of a reward; write name=weight");
+    assert_eq!(parts("a=x"), "`a=x` is not a reward part; write name=weight");
+    assert_eq!(parts("a,a"), "the reward part `a` is listed twice");
+    assert_eq!(parts("a=inf"), "`a=inf` is not a reward part; write name=weight");
 }
 
 #[cfg(target_os = "linux")]
 #[test]
-fn nothing_runs_on_when_a_verifier_is_dropped() {
+fn dropping_a_verifier_kills_its_processes() {
     let folder = TempDir::new().unwrap();
-    // Each process has a child, and neither goes when its input ends.
+    // Each process has a child, and neither exits at the end of its input.
     let command = script(
         folder.path(),
         r#"

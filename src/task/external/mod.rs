@@ -1,14 +1,13 @@
-//! Verifiers of one's own: a command, some of whose processes are kept at work.
+//! User-defined verifiers: a pool of long-running processes of a command.
 //!
-//! Each process is asked one completion at a time, and the next when it has answered: none is flooded, and if
-//! one dies or hangs, it is clear over which completion. A process that is started in the course of a run is
-//! first asked something that was answered before, so that the time that it takes to start is charged to no
-//! completion.
+//! A process receives one completion at a time, so that a crash or hang can be attributed to a completion.
+//! A process that is started during a run first repeats a request that was answered before, so that its
+//! start-up time does not count towards a completion's time limit.
 
 mod protocol;
 
 use super::parallel::{cores, in_order, lock};
-use super::process::{Process, Trouble};
+use super::process::{NoAnswer, Process};
 use super::{Completion, Part, Rewards, TaskError};
 use protocol::Answer;
 use std::path::PathBuf;
@@ -18,32 +17,32 @@ use std::sync::{Mutex, OnceLock};
 use std::thread;
 use std::time::Duration;
 
-/// How a verifier is run.
+/// Options of a verifier.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VerifierOptions {
-    /// The command, as a shell takes it.
+    /// The shell command.
     pub command: String,
-    /// The folder in which it is started; `None` for the program's own.
+    /// The working directory; `None` for that of the program.
     pub folder: Option<PathBuf>,
-    /// Processes at work; 0 for as many as the machine has cores.
+    /// Number of processes; 0 for one per core.
     pub workers: usize,
-    /// Seconds that an answer may take, above 0.
+    /// Time limit per completion, seconds, above 0.
     pub timeout: f64,
-    /// The parts of a reward, at least one. Where there is one, an answer may call it `reward`.
+    /// The parts of a reward, at least one. A single part may be called `reward` in answers.
     pub parts: Vec<Part>,
 }
 
 impl VerifierOptions {
-    /// A command that gives one number, within ten seconds.
+    /// Options for a command that returns one number, with a time limit of ten seconds.
     pub fn new(command: &str) -> Self {
         let parts = vec![Part::new("reward", 1.0)];
         Self { command: command.to_string(), folder: None, workers: 0, timeout: 10.0, parts }
     }
 
-    /// With the parts of a text such as `exact=0.8,format=0.2`; a part without a number has weight 1.
+    /// Sets the parts of a reward from a list such as `exact=0.8,format=0.2`; the default weight is 1.
     ///
     /// # Errors
-    /// One sentence about the part that is wrong.
+    /// If the list is malformed; see [`Part::list`].
     pub fn with_parts(self, text: &str) -> Result<Self, TaskError> {
         Ok(Self { parts: Part::list(text)?, ..self })
     }
@@ -60,39 +59,40 @@ fn setting(message: String) -> TaskError {
     TaskError::Setting(message)
 }
 
-/// How long a process may take to start, beside the time that an answer takes.
-const START: Duration = Duration::from_secs(60);
+/// Additional time limit for the first answer of a process, which includes its start-up.
+const START_UP: Duration = Duration::from_secs(60);
 
-/// Processes that may give no answer, one after the other, before a command counts as broken.
-const ATTEMPTS: usize = 3;
+/// Consecutive processes without an answer after which the command counts as broken.
+const MAX_FAILURES: usize = 3;
 
-/// A command at work.
+/// A pool of verifier processes.
 pub struct Verifier {
     options: VerifierOptions,
     timeout: Duration,
-    /// Processes that wait for something to do.
+    /// Idle processes.
     idle: Mutex<Vec<Process>>,
-    /// What was answered first of all: the message without its number.
+    /// The first request that was answered, without its id, to warm up further processes.
     answered: OnceLock<String>,
-    /// Held by who asks while nothing was answered yet.
+    /// Serialises requests until the first answer.
     first: Mutex<()>,
-    /// Processes that gave no answer before anything was answered.
-    in_vain: AtomicUsize,
+    /// Number of processes that failed before the first answer.
+    failures: AtomicUsize,
 }
 
 impl Verifier {
-    /// Starts the command.
+    /// Starts the first process.
     ///
     /// # Errors
-    /// Options out of range, or a command that ends at once.
+    /// If an option is out of range, or the command ends immediately.
     pub fn start(options: VerifierOptions) -> Result<Self, TaskError> {
         let timeout = Duration::try_from_secs_f64(options.timeout).unwrap_or_default();
         if timeout.is_zero() {
-            let message = format!("a verifier may take {} s; give it more than 0", options.timeout);
+            let message =
+                format!("the verifier's timeout is {} s, but must be above 0", options.timeout);
             return Err(setting(message));
         }
         if options.parts.is_empty() {
-            return Err(setting("a verifier needs the name of at least one reward".to_string()));
+            return Err(setting("a verifier needs at least one reward part".to_string()));
         }
         let verifier = Self {
             options,
@@ -100,10 +100,10 @@ impl Verifier {
             idle: Mutex::default(),
             answered: OnceLock::new(),
             first: Mutex::default(),
-            in_vain: AtomicUsize::new(0),
+            failures: AtomicUsize::new(0),
         };
         let mut first = verifier.spawn()?;
-        // A command that is not there ends at once.
+        // The shell ends immediately if the command does not exist.
         thread::sleep(Duration::from_millis(50));
         if let Some(end) = first.ended() {
             return Err(verifier.broken(&end));
@@ -112,25 +112,25 @@ impl Verifier {
         Ok(verifier)
     }
 
-    /// What completions are worth, in their order.
+    /// Computes the rewards of completions, in their order.
     ///
     /// # Errors
-    /// [`TaskError::Verifier`] where no process answers any more, or none ever did. What goes wrong with one
-    /// completion is its [`Rewards::problem`].
+    /// [`TaskError::Verifier`] if the processes do not answer any more, or never did. A failure that concerns
+    /// a single completion is reported in its [`Rewards::problem`].
     pub fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
-        in_order(completions, self.options.num_workers(), |completion| self.one(completion))
+        in_order(completions, self.options.num_workers(), |completion| self.verify_one(completion))
     }
 
-    /// Asks about one completion, so that a command that cannot answer is known before anything depends on it.
-    /// That it has no reward for this one (an `error`) is an answer.
+    /// Verifies one completion, to detect a broken command before a run starts. An `error` that the
+    /// verifier reports counts as an answer.
     ///
     /// # Errors
-    /// [`TaskError::Verifier`] with what it did instead.
-    pub fn try_out(&self, completion: &Completion) -> Result<(), TaskError> {
-        match self.one(completion)?.problem {
-            Some(problem) if !problem.starts_with(protocol::SAYS) => {
+    /// [`TaskError::Verifier`] if the verifier does not answer.
+    pub fn check(&self, completion: &Completion) -> Result<(), TaskError> {
+        match self.verify_one(completion)?.problem {
+            Some(problem) if !problem.starts_with(protocol::REPORTED) => {
                 Err(TaskError::Verifier(format!(
-                    "{problem}, as it was asked about the first prompt; run `{}` by hand to see why",
+                    "{problem} for the first prompt; run `{}` by hand to see why",
                     self.options.command
                 )))
             }
@@ -138,17 +138,17 @@ impl Verifier {
         }
     }
 
-    /// What one completion is worth. If a process ends over it, another one is asked, since it may not have
-    /// been the completion's fault; if that one ends too, it was.
-    fn one(&self, completion: &Completion) -> Result<Rewards, TaskError> {
+    /// Verifies one completion. If a process ends while it does, another one tries again; if that one ends
+    /// too, the completion is blamed.
+    fn verify_one(&self, completion: &Completion) -> Result<Rewards, TaskError> {
         let body = protocol::body(completion);
-        // Until something is answered, there is one question at a time: only the first takes long.
-        let turn = self.answered.get().is_none().then(|| lock(&self.first));
+        // Until the first answer, requests are serialised: the first one may take long.
+        let first = self.answered.get().is_none().then(|| lock(&self.first));
         let mut last = String::new();
         for _ in 0..2 {
             let idle = lock(&self.idle).pop();
             let mut worker = idle.map_or_else(|| self.ready(), Ok)?;
-            let start = if self.answered.get().is_some() { Duration::ZERO } else { START };
+            let start = if self.answered.get().is_some() { Duration::ZERO } else { START_UP };
             match ask(&mut worker, &body, self.timeout + start) {
                 Ok(answer) => {
                     lock(&self.idle).push(worker);
@@ -156,27 +156,27 @@ impl Verifier {
                     self.answered.get_or_init(|| body);
                     return Ok(rewards.unwrap_or_else(|message| self.unknown(message)));
                 }
-                Err(Trouble::Late(instead)) => {
-                    self.in_vain("does not answer")?;
+                Err(NoAnswer::Timeout(instead)) => {
+                    self.count_failure("does not answer")?;
                     let limit = self.options.timeout;
                     return Ok(
                         self.unknown(format!("the verifier took more than {limit} s{instead}"))
                     );
                 }
-                Err(Trouble::Ended(end)) => {
-                    self.in_vain(&end)?;
+                Err(NoAnswer::Ended(end)) => {
+                    self.count_failure(&end)?;
                     last = end;
                 }
             }
         }
-        drop(turn);
-        Ok(self.unknown(format!("the verifier {last} over this completion, twice")))
+        drop(first);
+        Ok(self.unknown(format!("the verifier {last} twice on this completion")))
     }
 
-    /// Counts a process that gave no answer, where none ever did.
-    fn in_vain(&self, how: &str) -> Result<(), TaskError> {
+    /// Counts a process that did not answer, and fails after too many before the first answer.
+    fn count_failure(&self, how: &str) -> Result<(), TaskError> {
         let none = self.answered.get().is_none();
-        if none && self.in_vain.fetch_add(1, Ordering::Relaxed) + 1 >= ATTEMPTS {
+        if none && self.failures.fetch_add(1, Ordering::Relaxed) + 1 >= MAX_FAILURES {
             return Err(self.broken(how));
         }
         Ok(())
@@ -186,16 +186,16 @@ impl Verifier {
         Rewards::unknown(self.options.parts.len(), problem)
     }
 
-    /// A process that is known to answer, if anything was answered before.
+    /// Starts a process and, once a request has been answered, warms it up.
     fn ready(&self) -> Result<Process, TaskError> {
         let mut last = String::new();
-        for _ in 0..ATTEMPTS {
+        for _ in 0..MAX_FAILURES {
             let mut worker = self.spawn()?;
             let Some(body) = self.answered.get() else { return Ok(worker) };
-            match ask(&mut worker, body, self.timeout + START) {
+            match ask(&mut worker, body, self.timeout + START_UP) {
                 Ok(_) => return Ok(worker),
-                Err(Trouble::Late(_)) => last = "does not answer".to_string(),
-                Err(Trouble::Ended(end)) => last = end,
+                Err(NoAnswer::Timeout(_)) => last = "does not answer".to_string(),
+                Err(NoAnswer::Ended(end)) => last = end,
             }
         }
         Err(self.broken(&last))
@@ -220,8 +220,8 @@ impl Verifier {
     }
 }
 
-/// Asks a process what the message `body` is about.
-fn ask(process: &mut Process, body: &str, limit: Duration) -> Result<Answer, Trouble> {
+/// Sends the request `body` to a process and waits for its answer.
+fn ask(process: &mut Process, body: &str, limit: Duration) -> Result<Answer, NoAnswer> {
     let request = |id| protocol::request(id, body).into_bytes();
     process.ask(request, limit, |id, line| {
         let answer = Answer::parse(line)?;
@@ -229,7 +229,7 @@ fn ask(process: &mut Process, body: &str, limit: Duration) -> Result<Answer, Tro
     })
 }
 
-/// The command in a shell, in a process group of its own where there are such.
+/// The command in a shell, on Unix in a new process group.
 fn shell(command: &str) -> Command {
     #[cfg(unix)]
     {

@@ -1,4 +1,4 @@
-//! What is said to a verifier's process and what it answers: a line of JSON each.
+//! The protocol between Grove and a verifier process: requests and answers, each one line of JSON.
 
 use crate::task::{Completion, Message, Part};
 use serde::Serialize;
@@ -15,7 +15,7 @@ struct Body<'a> {
     fields: &'a Map<String, Value>,
 }
 
-/// The message for a completion, but for its number.
+/// Serialises the request for a completion, without its id.
 pub fn body(completion: &Completion) -> String {
     let Completion { prompt, text, num_tokens, truncated } = *completion;
     let (messages, fields) = (&prompt.messages[..], &prompt.fields);
@@ -24,31 +24,31 @@ pub fn body(completion: &Completion) -> String {
     serde_json::to_string(&body).expect("texts and numbers")
 }
 
-/// The line that puts the message under a number.
+/// Adds the id to a request and returns it as a line.
 pub fn request(id: u64, body: &str) -> String {
     format!("{{\"id\":{id},{}\n", &body[1..])
 }
 
-/// What goes before a verifier's own words.
-pub const SAYS: &str = "the verifier says: ";
+/// Prefix of error messages sent by a verifier.
+pub const REPORTED: &str = "the verifier reported: ";
 
-/// A line that a process wrote.
+/// A verifier's answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// The number of the message that is answered.
+    /// The id of the request.
     pub id: u64,
     object: Map<String, Value>,
 }
 
 impl Answer {
-    /// Reads a line.
+    /// Parses a line.
     ///
     /// # Errors
-    /// What it is instead, as a sentence about "it".
+    /// A description of the line if it is no answer, with "it" as the subject.
     pub fn parse(line: &[u8]) -> Result<Self, String> {
         let text = String::from_utf8_lossy(line);
         let parsed = serde_json::from_str(&text).or_else(|_| {
-            // As some write numbers that are none; the reward will not be taken, but is known whose it is.
+            // Some JSON writers emit NaN and Infinity. The reward will be rejected, but the id is readable.
             serde_json::from_str(
                 &text
                     .replace("-Infinity", "Infinity")
@@ -57,7 +57,7 @@ impl Answer {
             )
         });
         let Ok(Value::Object(object)) = parsed else {
-            return Err(format!("it wrote {}, which is no JSON object", excerpt(&text)));
+            return Err(format!("it wrote {}, which is not a JSON object", excerpt(&text)));
         };
         match object.get("id").and_then(Value::as_u64) {
             Some(id) => Ok(Self { id, object }),
@@ -65,40 +65,40 @@ impl Answer {
         }
     }
 
-    /// The rewards, in the order of `parts`.
+    /// Extracts the rewards in the order of `parts`.
     ///
     /// # Errors
-    /// What is wrong with the answer, in one sentence.
+    /// A sentence if the verifier reported an error, or if rewards are missing, unknown or not finite.
     pub fn rewards(&self, parts: &[Part]) -> Result<Vec<f64>, String> {
         let object = &self.object;
         if let Some(error) = object.get("error") {
             let text = error.as_str().map_or_else(|| error.to_string(), str::to_string);
-            return Err(format!("{SAYS}{}", excerpt(&text)));
+            return Err(format!("{REPORTED}{}", excerpt(&text)));
         }
         let single = |value: &Value| Map::from_iter([(parts[0].name.clone(), value.clone())]);
         let rewards = match (object.get("reward"), object.get("rewards")) {
             (Some(reward), None) if parts.len() == 1 => single(reward),
             (None, Some(Value::Object(rewards))) => rewards.clone(),
             _ => {
-                let wanted = if parts.len() == 1 { "no `reward`, nor" } else { "no" };
-                return Err(format!("the verifier's answer has {wanted} `rewards` by name"));
+                let expected = if parts.len() == 1 { "neither `reward` nor" } else { "no" };
+                return Err(format!("the verifier's answer has {expected} `rewards` by name"));
             }
         };
         let known = |name: &String| parts.iter().any(|part| part.name == *name);
         if let Some(name) = rewards.keys().find(|name| !known(name)) {
             return Err(format!(
-                "the verifier gave the reward {}, which has no weight",
+                "the verifier returned the reward {}, which has no weight",
                 excerpt(name)
             ));
         }
         let number = |part: &Part| {
             let value = rewards.get(&part.name);
             let value =
-                value.ok_or_else(|| format!("the verifier gave no reward `{}`", part.name))?;
+                value.ok_or_else(|| format!("the verifier returned no reward `{}`", part.name))?;
             value.as_f64().filter(|number| number.is_finite()).ok_or_else(|| {
                 let value: String = value.to_string().chars().take(60).collect();
                 format!(
-                    "the verifier gave {value} as the reward `{}`, which is no number",
+                    "the verifier returned {value} as the reward `{}`, which is not a finite number",
                     part.name
                 )
             })
@@ -107,7 +107,7 @@ impl Answer {
     }
 }
 
-/// The start of a text, in quotes and on one line.
+/// The start of a text, quoted and escaped.
 fn excerpt(text: &str) -> String {
     let start: String = text.chars().take(60).collect();
     let dots = if start.len() < text.len() { "..." } else { "" };
@@ -120,7 +120,7 @@ mod tests {
     use crate::task::Prompt;
 
     #[test]
-    fn a_request_is_one_line_whatever_is_in_it() {
+    fn a_request_is_always_one_line() {
         let text = "a\n\"b\"\u{2028}\0";
         let prompt = Prompt { text: text.to_string(), messages: vec![], fields: Map::new() };
         let line = request(7, &body(&Completion::new(&prompt, text)));
@@ -143,30 +143,30 @@ mod tests {
         let by_name = r#"{"id": 1, "rewards": {"format": 0, "exact": -1.5}}"#;
         assert_eq!(rewards(by_name, &two), Ok(vec![-1.5, 0.0]));
         for (line, parts, said) in [
-            ("hello", &one[..], "it wrote \"hello\", which is no JSON object"),
+            ("hello", &one[..], "it wrote \"hello\", which is not a JSON object"),
             (r#"{"reward": 1}"#, &one, "which has no `id`"),
             (
                 r#"{"id": 1, "reward": NaN}"#,
                 &one,
-                r#"gave "NaN" as the reward `reward`, which is no number"#,
+                r#"returned "NaN" as the reward `reward`, which is not a finite number"#,
             ),
-            (r#"{"id": 1, "reward": -Infinity}"#, &one, r#"gave "Infinity" as the reward"#),
-            (r#"{"id": 1, "reward": 1e999}"#, &one, "which is no JSON object"),
+            (r#"{"id": 1, "reward": -Infinity}"#, &one, r#"returned "Infinity" as the reward"#),
+            (r#"{"id": 1, "reward": 1e999}"#, &one, "which is not a JSON object"),
             (
                 r#"{"id": 1, "reward": "1"}"#,
                 &one,
-                r#"gave "1" as the reward `reward`, which is no number"#,
+                r#"returned "1" as the reward `reward`, which is not a finite number"#,
             ),
-            (r#"{"id": 1, "reward": null}"#, &one, "gave null as the reward"),
+            (r#"{"id": 1, "reward": null}"#, &one, "returned null as the reward"),
             (r#"{"id": 1, "reward": 1}"#, &two, "has no `rewards` by name"),
-            (r#"{"id": 1, "rewards": {"exact": 1}}"#, &two, "gave no reward `format`"),
+            (r#"{"id": 1, "rewards": {"exact": 1}}"#, &two, "returned no reward `format`"),
             (
                 r#"{"id": 1, "rewards": {"exact": 1, "form": 1}}"#,
                 &two,
-                "gave the reward \"form\", which has no weight",
+                "returned the reward \"form\", which has no weight",
             ),
-            (r#"{"id": 1}"#, &one, "has no `reward`, nor `rewards` by name"),
-            (r#"{"id": 1, "error": "no\nidea"}"#, &one, "the verifier says: \"no\\nidea\""),
+            (r#"{"id": 1}"#, &one, "has neither `reward` nor `rewards` by name"),
+            (r#"{"id": 1, "error": "no\nidea"}"#, &one, "the verifier reported: \"no\\nidea\""),
         ] {
             let message = rewards(line, parts).unwrap_err();
             assert!(message.contains(said) && !message.contains('\n'), "{message}");

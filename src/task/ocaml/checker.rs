@@ -1,15 +1,15 @@
-//! The persistent checker: servers on OCaml's `compiler-libs`, each of which answers a completion in a process that it
-//! forks, in the sandbox.
+//! The persistent checker: sandboxed servers built on OCaml's `compiler-libs`, which fork a process for each
+//! completion.
 //!
-//! Its source is compiled on first use, into the user's cache. `assets/ocaml/checker.ml` says what is asked and
-//! answered.
+//! The server is compiled on first use and cached in the user's cache directory. `assets/ocaml/checker.ml`
+//! documents its protocol.
 
 use super::folder::Folder;
 use super::report::{Compiled, Report, Types};
-use super::{Compiler, Job, OcamlLimits};
+use super::{Access, Compiler, Job, OcamlLimits};
 use crate::task::TaskError;
 use crate::task::parallel::lock;
-use crate::task::process::{Process, Trouble};
+use crate::task::process::{NoAnswer, Process};
 use crate::task::sandbox::{Limits, Sandbox, Scratch};
 use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
@@ -21,10 +21,10 @@ use std::{env, fs, io};
 
 const SOURCE: &str = include_str!("../../../assets/ocaml/checker.ml");
 
-/// How long a server may take to start, and to do what is not timed.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time allowed for a server's start-up and for work outside the completion's time limit.
+const OVERHEAD: Duration = Duration::from_secs(30);
 
-/// Servers at work.
+/// A pool of checker servers.
 pub struct Checker {
     sandbox: Sandbox,
     folder: Folder,
@@ -35,23 +35,24 @@ pub struct Checker {
 }
 
 impl Checker {
-    /// Compiles the checker where that was not done before, and starts a server.
+    /// Compiles the server if it is not cached, and starts one.
     ///
     /// # Errors
-    /// One sentence where it does not compile, or does not answer.
+    /// If the server does not compile or does not answer.
     pub fn start(compiler: &Compiler, limits: OcamlLimits) -> Result<Self, TaskError> {
         let program = compiled(compiler)?;
         let wrong = |e: io::Error| broken(&format!("cannot be put into its sandbox: {e}"));
         let folder = Folder::new().map_err(wrong)?;
-        // The user of the sandbox may not be let into the cache.
+        // The sandbox's user may not be able to read the cache.
         fs::copy(&program, folder.path().join("checker")).map_err(wrong)?;
         let scratch = folder.inner("try").map_err(wrong)?;
         let bounds = Limits {
-            // Each completion has a timer of its own; this is for what gets round it.
+            // Each completion has its own timer; this is a backstop.
             cpu_seconds: 600,
             memory: u64::from(limits.memory_mb) << 20,
             file_size: 1 << 20,
-            // Beside the answer's: the server, the process of it that remembers problems, and two in passing.
+            // In addition to the completion's: the server, its process that caches problems, and two
+            // short-lived ones.
             processes: u64::from(limits.processes) + 4,
         };
         let sandbox = Sandbox::new(bounds, &scratch).map_err(wrong)?;
@@ -72,33 +73,34 @@ impl Checker {
         }
     }
 
-    /// What cannot be enforced, a sentence each.
+    /// The restrictions that cannot be enforced on this machine, a sentence each.
     pub fn notes(&self) -> Vec<String> {
         self.sandbox.notes()
     }
 
-    /// What becomes of a piece of code; as a sentence where two servers end over it.
+    /// Checks a piece of code. The inner `Err` describes a failure that concerns this code, for instance
+    /// if two servers end while checking it.
     ///
     /// # Errors
-    /// Where no server starts.
+    /// If no server can be started.
     pub fn report(&self, job: &Job) -> Result<Result<Report, String>, TaskError> {
         let mut last = String::new();
         for _ in 0..2 {
             let idle = lock(&self.idle).pop();
             let mut server = idle.map_or_else(|| self.server(), Ok)?;
-            let limit = Duration::from_secs_f64(self.limits.wall_seconds()) + PATIENCE;
+            let limit = Duration::from_secs_f64(self.limits.wall_seconds()) + OVERHEAD;
             match server.ask(|id| self.request(id, job), limit, answer) {
                 Ok(report) => {
                     lock(&self.idle).push(server);
                     return Ok(Ok(report));
                 }
-                Err(Trouble::Late(_)) => {
+                Err(NoAnswer::Timeout(_)) => {
                     return Ok(Err("the OCaml checker does not answer".to_string()));
                 }
-                Err(Trouble::Ended(end)) => last = end,
+                Err(NoAnswer::Ended(end)) => last = end,
             }
         }
-        Ok(Err(format!("the OCaml checker {last} over this completion, twice")))
+        Ok(Err(format!("the OCaml checker {last} twice on this completion")))
     }
 
     fn server(&self) -> Result<Process, TaskError> {
@@ -116,7 +118,7 @@ impl Checker {
         let texts =
             [job.prelude, job.signature, job.code].into_iter().chain(job.calls.iter().copied());
         let texts: Vec<&str> = texts.collect();
-        let gate = if job.ungated { "open" } else { "gate" };
+        let gate = if job.access == Access::Full { "open" } else { "gate" };
         let mut request =
             format!("{id} {} {} {gate}", self.limits.cpu_seconds, self.limits.wall_seconds());
         texts.iter().for_each(|text| request += &format!(" {}", text.len()));
@@ -130,7 +132,7 @@ fn broken(how: &str) -> TaskError {
     TaskError::Verifier(format!("the OCaml checker {how}"))
 }
 
-/// Reads an answer: `ID types compile result...`, cut off where the process ended.
+/// Parses an answer `ID types compile result...`, which is truncated if the process ended early.
 fn answer(id: u64, line: &[u8]) -> Result<Option<Report>, String> {
     let text = String::from_utf8_lossy(line);
     let mut words = text.split_ascii_whitespace();
@@ -152,7 +154,7 @@ fn answer(id: u64, line: &[u8]) -> Result<Option<Report>, String> {
     Ok(Some(Report { types, compiled, results }))
 }
 
-/// The compiled checker, from the cache or made anew.
+/// Returns the path of the compiled server, compiling it if it is not cached.
 fn compiled(compiler: &Compiler) -> Result<PathBuf, TaskError> {
     let wrong = |e: io::Error| broken(&format!("cannot be compiled: {e}"));
     let key =
@@ -177,7 +179,7 @@ fn compiled(compiler: &Compiler) -> Result<PathBuf, TaskError> {
         let why = said.lines().find(|line| line.contains("Error")).unwrap_or("no reason is given");
         return Err(broken(&format!("does not compile with OCaml {}: {why}", compiler.version)));
     }
-    // Whole or not at all: another process may be doing the same.
+    // Renamed into place atomically, since another process may be doing the same.
     fs::create_dir_all(&cache).map_err(wrong)?;
     let whole = cache.join(format!("ocaml-checker-{key}.{}", std::process::id()));
     fs::copy(folder.path().join("checker"), &whole).map_err(wrong)?;
@@ -185,7 +187,7 @@ fn compiled(compiler: &Compiler) -> Result<PathBuf, TaskError> {
     Ok(program)
 }
 
-/// Where a user's caches are.
+/// The user's cache directory.
 fn cache() -> PathBuf {
     let home = || env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
     let given = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
@@ -197,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_that_are_cut_off_say_what_came_to_pass() {
+    fn truncated_answers_report_the_stages_reached() {
         let read = |line: &str| answer(7, line.as_bytes()).unwrap().unwrap();
         let report = |types, compiled, results: &[Option<&str>]| {
             let results = results.iter().map(|result| result.map(str::to_string)).collect();

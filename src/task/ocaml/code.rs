@@ -1,21 +1,21 @@
-//! The code in a completion, and what is wrong with how it is given.
+//! Extraction of code from a completion, with checks of its presentation.
 
-/// A completion taken apart.
+/// The code in a completion.
 #[derive(Debug, PartialEq)]
 pub struct Code {
-    /// The code.
+    /// The code, with the problem's head if it lacks one.
     pub text: String,
-    /// Whether the completion is degenerate: repeats itself, is mostly prose, has many fences, or is a stub.
+    /// Whether the completion is degenerate: repetitive, mostly prose, a stub, or with many fences.
     pub degenerate: bool,
-    /// What is taken off a full score: for further blocks, and for prose after the code.
+    /// Penalty on a perfect score for additional code blocks and for prose after the code, 0 to 0.1.
     pub untidiness: f64,
 }
 
 const FENCE: &str = "```";
 
 impl Code {
-    /// The code in `completion`: its first fenced block, or all of it where there is none. Where it does not
-    /// define `name` itself, `head` goes before it. `None` where no line of it is code.
+    /// Extracts the code of `completion`: its first fenced block, or all of it if there is none. If the code
+    /// does not define `name`, `head` is prepended. `None` if there is no code.
     pub fn of(completion: &str, name: &str, head: &str) -> Option<Self> {
         let blocks = blocks(completion);
         let text = blocks.first().map_or(completion, |block| block.text);
@@ -48,11 +48,11 @@ impl Code {
 /// A fenced block.
 struct Block<'a> {
     text: &'a str,
-    /// Where the text after it begins.
+    /// Offset of the text after the block.
     end: usize,
 }
 
-/// The fenced blocks of a text; the last may be open.
+/// The fenced blocks of a text; the last one may be unclosed.
 fn blocks(text: &str) -> Vec<Block<'_>> {
     let mut blocks = Vec::new();
     let mut at = 0;
@@ -69,7 +69,7 @@ fn blocks(text: &str) -> Vec<Block<'_>> {
     blocks
 }
 
-/// A text without OCaml's comments, which nest.
+/// Removes OCaml comments, which may be nested.
 fn without_comments(text: &str) -> String {
     let mut kept = String::new();
     let mut depth = 0u32;
@@ -90,8 +90,8 @@ fn without_comments(text: &str) -> String {
     kept
 }
 
-/// Whether a text of more than 100 characters says the same again and again: of its pieces of 50
-/// characters, one every 25, fewer than 0.3 are distinct.
+/// Whether a text of more than 100 characters is repetitive: fewer than 30 % of its windows of 50
+/// characters, with stride 25, are distinct.
 fn repeats(text: &str) -> bool {
     let letters: Vec<char> = text.chars().collect();
     if letters.len() <= 100 {
@@ -104,7 +104,7 @@ fn repeats(text: &str) -> bool {
     (pieces.len() as f64) < 0.3 * all
 }
 
-/// Whether a text only holds the place of code.
+/// Whether a text is only a placeholder for code.
 fn is_stub(text: &str) -> bool {
     let lines = text.lines().filter(|line| !line.trim().is_empty()).count();
     let lower = text.to_lowercase();
@@ -122,12 +122,12 @@ mod tests {
     }
 
     #[test]
-    fn code_is_found_in_prose_and_gets_its_head() {
+    fn code_is_extracted_from_prose_and_gets_its_head() {
         assert_eq!(code("  x + 1\n").unwrap().text, "let rec f x =\n  x + 1\n");
         let own = code("Sure:\n```ocaml\nlet f x = x + 1\n```").unwrap();
         assert_eq!((own.text.as_str(), own.untidiness), ("let f x = x + 1\n", 0.0));
         assert_eq!(code("```\nx + 1").unwrap().text, "let rec f x =\nx + 1");
-        // Another function of a similar name is not the one.
+        // A function with a similar name does not count as a definition.
         assert_eq!(
             code("let f2 = 3 in x + f2").unwrap().text,
             "let rec f x =\nlet f2 = 3 in x + f2"
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_alone_are_no_code() {
+    fn comments_alone_are_not_code() {
         for nothing in ["", "  \n", "(* x + 1 *)", "(* a (* b *) c *)\n", "```\n```", "(* open"] {
             assert_eq!(code(nothing), None, "{nothing:?}");
         }
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn degenerate_completions_are_told() {
+    fn degenerate_completions_are_detected() {
         let degenerate = |completion: &str| code(completion).unwrap().degenerate;
         assert!(!degenerate("  x + 1"));
         assert!(degenerate(&"x + x + ".repeat(100)));

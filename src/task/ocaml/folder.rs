@@ -1,4 +1,4 @@
-//! Folders that are gone when nobody needs them any more.
+//! Temporary folders of the checkers.
 
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs, io};
 
-/// How the names of such folders begin.
+/// Prefix of the folders' names.
 const NAME: &str = "grove-ocaml-";
 
-/// A folder among the system's temporary ones, which everybody may enter; it is removed when dropped. Those that
-/// processes have left which were killed are removed with the first that is made.
+/// A temporary folder that every user may enter, removed when dropped. Creating the first one in a process
+/// also removes folders that killed processes have left behind.
 pub struct Folder {
     path: PathBuf,
-    /// Locked as long as the folder is in use.
+    /// Marks the folder as in use.
     _lock: File,
 }
 
 impl Folder {
-    /// A new folder.
+    /// Creates a folder.
     pub fn new() -> io::Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let parent = fs::canonicalize(env::temp_dir())?;
@@ -31,27 +31,28 @@ impl Folder {
             match fs::DirBuilder::new().mode(0o755).create(&path) {
                 Ok(()) => {
                     let lock = File::open(&path)?;
-                    // Where there are no locks, nothing is swept either; and what is swept just now is no place to be.
+                    // Another process may be removing this folder just now. Without support for locks,
+                    // nothing is removed.
                     if let Err(TryLockError::WouldBlock) = lock.try_lock() {
                         continue;
                     }
                     fs::set_permissions(&path, fs::Permissions::from_mode(0o755))?;
                     return Ok(Self { path, _lock: lock });
                 }
-                // Another process has our number, or has had it.
+                // Left by another process with the same id.
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(e) => return Err(e),
             }
         }
-        Err(io::Error::other("no name for a folder is free"))
+        Err(io::Error::other("no free name for a temporary folder"))
     }
 
-    /// Where it is.
+    /// The folder's path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A folder in it, for whoever it is given to.
+    /// Creates a subfolder that only its owner may enter.
     pub fn inner(&self, name: &str) -> io::Result<PathBuf> {
         let path = self.path.join(name);
         fs::DirBuilder::new().mode(0o700).recursive(true).create(&path)?;
@@ -59,7 +60,7 @@ impl Folder {
     }
 }
 
-/// Removes what is in nobody's use any more, as far as we may.
+/// Removes folders that are not in use, as far as permitted.
 fn sweep(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let path = entry.path();
@@ -82,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_killed_process_has_left_is_removed_and_nothing_else() {
+    fn folders_of_killed_processes_are_removed_and_no_others() {
         let parent = tempfile::TempDir::new().unwrap();
         let path = |name: &str| parent.path().join(name);
         for name in ["grove-ocaml-1-0", "grove-ocaml-2-0", "other"] {

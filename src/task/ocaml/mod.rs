@@ -1,12 +1,12 @@
-//! `ocaml`: functions are to be completed in OCaml; the compiler and tests say what an answer is worth.
+//! The task `ocaml`: complete OCaml functions, which are scored by the compiler and by tests.
 //!
-//! The reward has stages: 0.25 points for types, fewer with each error; 0.10 for compiling; 0.65 for the share of the
-//! calls that come to what they should. An answer without code is worth 0, a degenerate one (`code.rs`) 0.3 of its
-//! points, and what is untidy takes up to 0.10 off a full score.
+//! The reward has stages: 0.25 points for type checking, fewer with each error; 0.10 for compilation; 0.65 times
+//! the fraction of test calls with the expected value. An answer without code scores 0, a degenerate one
+//! (`code.rs`) 0.3 of its points, and untidy presentation costs up to 0.10 of a perfect score.
 //!
-//! What a call comes to is digested where it is computed, and compared here: a completion that prints results, ends the
-//! program or breaks it earns nothing by that, since it would have to know the right values. Whatever it does, it
-//! does in a [sandbox](super::sandbox).
+//! The value of a call is hashed in the process that computes it and compared here. A completion that prints
+//! results or ends the program gains nothing, since it would have to know the expected values. All code runs in
+//! a [sandbox](super::sandbox).
 
 mod checker;
 mod code;
@@ -31,28 +31,28 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-/// The settings of the task.
+/// Settings of the task.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OcamlSettings {
-    /// A file of problems; empty for Grove's own.
+    /// A file of problems; empty for the built-in ones.
     pub problems: String,
-    /// `server`: the persistent checker; `stages`: a process per stage; `auto`: the first where it can be had.
+    /// `server`: the persistent checker; `stages`: a process per stage; `auto`: `server` if it works.
     pub checker: String,
-    /// Completions that are checked at a time; 0 for as many as the machine has cores, at most 64.
+    /// Number of completions checked in parallel; 0 for one per core, at most 64.
     pub workers: u32,
-    /// How much a completion may take.
+    /// Resource limits of a completion.
     #[serde(flatten)]
     pub limits: OcamlLimits,
 }
 
-/// How much a completion may take.
+/// Resource limits of a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OcamlLimits {
-    /// Seconds of CPU time, 0.01 to 60; three times as long by the clock, and a second.
+    /// CPU time, seconds, 0.01 to 60. The wall-clock limit is three times this plus one second.
     pub cpu_seconds: f64,
-    /// Megabytes of memory, 128 to 16384.
+    /// Memory, MiB, 128 to 16384.
     pub memory_mb: u32,
-    /// Processes, 1 to 64.
+    /// Number of processes, 1 to 64.
     pub processes: u32,
 }
 
@@ -83,27 +83,27 @@ impl TaskSettings for OcamlSettings {
     }
 }
 
-/// The compiler of this machine.
+/// The OCaml compiler of this machine.
 #[derive(Clone, Debug)]
 pub struct Compiler {
-    /// `ocamlc`.
+    /// Path or name of `ocamlc`.
     pub path: PathBuf,
-    /// `ocamlrun`, which runs what it compiles.
+    /// Path or name of `ocamlrun`, which runs the compiled bytecode.
     pub runtime: PathBuf,
-    /// Its version.
+    /// Version of the compiler.
     pub version: String,
 }
 
 impl Compiler {
-    /// The compiler that a command starts, usually `ocamlc`.
+    /// Queries the compiler `command`, usually `ocamlc`.
     ///
     /// # Errors
-    /// One sentence where there is none.
+    /// If there is no such compiler.
     pub fn at(command: &str) -> Result<Self, TaskError> {
         let none = || {
             TaskError::Verifier(format!(
-                "`ocaml` needs the OCaml compiler, and `{command}` does not start; install it (Debian: apt-get \
-                 install ocaml-nox)"
+                "the task `ocaml` needs the OCaml compiler, but `{command}` cannot be run; install it (Debian: \
+                 apt-get install ocaml-nox)"
             ))
         };
         let output = Command::new(command).arg("-config").output().map_err(|_| none())?;
@@ -118,19 +118,29 @@ impl Compiler {
     }
 }
 
-/// A piece of code to be tried.
+/// A piece of code to check and run.
 #[derive(Clone, Debug, Default)]
 pub struct Job<'a> {
-    /// Types that it is about.
+    /// Type definitions that the code uses.
     pub prelude: &'a str,
-    /// What its interface says.
+    /// The signature that the code must implement.
     pub signature: &'a str,
-    /// The code; empty for calls that need none.
+    /// The code; empty to evaluate calls without it.
     pub code: &'a str,
-    /// Expressions whose values are wanted.
+    /// Expressions to evaluate.
     pub calls: Vec<&'a str>,
-    /// Whether the code may use what there is, also to reach outside. Only tests of the sandbox want that.
-    pub ungated: bool,
+    /// Access of the code to the standard library.
+    pub access: Access,
+}
+
+/// The part of the standard library that code may use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    /// Modules without input, output or other effects outside the program.
+    #[default]
+    Restricted,
+    /// All modules, to test the sandbox.
+    Full,
 }
 
 enum Backend {
@@ -138,10 +148,10 @@ enum Backend {
     Stages(Stages),
 }
 
-/// How often what a problem's calls should come to is asked for.
+/// Attempts to compute the expected values of a problem.
 const ATTEMPTS: usize = 3;
 
-/// The task.
+/// The task, with its problems and a checker.
 pub struct Ocaml {
     problems: Problems,
     backend: Backend,
@@ -151,10 +161,10 @@ pub struct Ocaml {
 }
 
 impl Ocaml {
-    /// Reads the problems and starts what checks answers.
+    /// Reads the problems and starts the checker.
     ///
     /// # Errors
-    /// A setting out of its range, problems that cannot be read, no compiler.
+    /// If a setting is out of range, the problems cannot be read, or there is no compiler.
     pub fn open(settings: &OcamlSettings) -> Result<Self, TaskError> {
         let limits = settings.limits;
         within("ocaml.workers", settings.workers, 0..=64)?;
@@ -162,11 +172,11 @@ impl Ocaml {
         within("ocaml.processes", limits.processes, 1..=64)?;
         if !(0.01..=60.0).contains(&limits.cpu_seconds) {
             let message =
-                format!("`ocaml.cpu_seconds` is {}; it may be 0.01 to 60", limits.cpu_seconds);
+                format!("`ocaml.cpu_seconds` is {}, but must be 0.01 to 60", limits.cpu_seconds);
             return Err(TaskError::Setting(message));
         }
         let problems = match settings.problems.as_str() {
-            "" => Problems::own(),
+            "" => Problems::built_in(),
             path => Problems::read(Path::new(path))?,
         };
         let compiler = Compiler::at("ocamlc")?;
@@ -178,14 +188,14 @@ impl Ocaml {
                 Ok(checker) => Backend::Server(checker),
                 Err(error) => {
                     notes.push(format!(
-                        "{error}; a process per stage takes its place, ten times as slow."
+                        "{error}; falling back to a process per stage, which is ten times as slow."
                     ));
                     Backend::Stages(Stages::start(&compiler, limits)?)
                 }
             },
             other => {
                 let message =
-                    format!("`ocaml.checker` is `{other}`; it may be auto, server or stages");
+                    format!("`ocaml.checker` is `{other}`, but must be auto, server or stages");
                 return Err(TaskError::Setting(message));
             }
         };
@@ -204,10 +214,10 @@ impl Ocaml {
         &self.problems
     }
 
-    /// What becomes of a piece of code; a sentence where nothing can be said.
+    /// Checks a piece of code. The inner `Err` describes a failure that concerns this code alone.
     ///
     /// # Errors
-    /// Where nothing can be checked any more.
+    /// If no code can be checked any more.
     pub fn report(&self, job: &Job) -> Result<Result<Report, String>, TaskError> {
         match &self.backend {
             Backend::Server(checker) => checker.report(job),
@@ -215,22 +225,22 @@ impl Ocaml {
         }
     }
 
-    /// What becomes of an answer to a problem.
+    /// Checks an answer to a problem.
     ///
     /// # Errors
-    /// Those of [`report`](Ocaml::report).
+    /// The errors of [`report`](Ocaml::report).
     pub fn try_code(
         &self,
         problem: &Problem,
         code: &str,
-        ungated: bool,
+        access: Access,
     ) -> Result<Result<Report, String>, TaskError> {
         let calls = problem.tests.iter().map(|(call, _)| call.as_str()).collect();
         let (prelude, signature) = (problem.prelude.as_str(), problem.signature.as_str());
-        self.report(&Job { prelude, signature, code, calls, ungated })
+        self.report(&Job { prelude, signature, code, calls, access })
     }
 
-    /// The digests of what a problem's calls should come to.
+    /// Computes the digests of the expected values of a problem's calls.
     fn expected<'a>(&self, problem: &'a Problem) -> Result<&'a [String], TaskError> {
         if let Some(digests) = problem.digests.get() {
             return Ok(digests);
@@ -238,7 +248,7 @@ impl Ocaml {
         let calls = problem.tests.iter().map(|(_, value)| value.as_str()).collect();
         let job = Job { prelude: &problem.prelude, calls, ..Job::default() };
         let mut why = String::new();
-        // A machine under load may run out of time or of processes over what is right.
+        // On a machine under load, correct code may exceed the limits.
         for _ in 0..ATTEMPTS {
             match self.report(&job)? {
                 Ok(report) => {
@@ -258,19 +268,19 @@ impl Ocaml {
         )))
     }
 
-    fn one(&self, completion: &Completion) -> Result<Rewards, TaskError> {
+    fn verify_one(&self, completion: &Completion) -> Result<Rewards, TaskError> {
         let num_parts = self.parts.len();
         let Some(problem) = self.problems.of(completion.prompt) else {
             return Ok(Rewards::unknown(
                 num_parts,
-                "the prompt is none of the OCaml problems".to_string(),
+                "the prompt does not belong to an OCaml problem".to_string(),
             ));
         };
         let Some(code) = Code::of(completion.text, problem.name(), &problem.head) else {
             return Ok(Rewards::new(vec![0.0; num_parts]));
         };
         let expected = self.expected(problem)?;
-        let report = match self.try_code(problem, &code.text, false)? {
+        let report = match self.try_code(problem, &code.text, Access::Restricted)? {
             Ok(report) => report,
             Err(message) => return Ok(Rewards::unknown(num_parts, message)),
         };
@@ -303,10 +313,10 @@ impl Task for Ocaml {
     }
 
     fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
-        in_order(completions, self.workers, |completion| self.one(completion))
+        in_order(completions, self.workers, |completion| self.verify_one(completion))
     }
 
-    /// ASCII that can be seen, spaces and ends of lines, and whatever else the problems have.
+    /// Printable ASCII, newline, and all other characters of the problems.
     fn alphabet(&self) -> Option<String> {
         let mut characters: BTreeSet<char> = ('\n'..='\n').chain(' '..='~').collect();
         let prompts = &self.problems.prompts;

@@ -1,4 +1,4 @@
-//! The problems: functions to be completed, with the calls that say whether they are right.
+//! The problems: OCaml functions to complete, with test calls.
 
 use crate::task::{Prompt, PromptSet, Split, TaskError};
 use serde::Deserialize;
@@ -8,35 +8,35 @@ use std::fs;
 use std::path::Path;
 use std::sync::OnceLock;
 
-/// A function to be completed.
+/// A function to complete.
 #[derive(Debug, Deserialize)]
 pub struct Problem {
-    /// Its name among all.
+    /// Unique identifier.
     pub id: String,
-    /// What it has in common with others.
+    /// The group of similar problems to which it belongs.
     pub family: String,
-    /// 1 to 3, from easy to hard.
+    /// Difficulty, from 1 (easy) to 3 (hard).
     pub difficulty: u32,
-    /// Whether it is learnt from.
+    /// The split to which it belongs.
     pub split: Split,
-    /// Types that it is about.
+    /// Type definitions that the function uses.
     #[serde(default)]
     pub prelude: String,
-    /// What the function does.
+    /// Description of the function.
     pub words: String,
-    /// The start of the function, which is put before an answer.
+    /// The start of the function, which is prepended to an answer.
     pub head: String,
-    /// What an interface says of it.
+    /// The function's signature, as in an interface file.
     pub signature: String,
-    /// Calls, and expressions of what they come to.
+    /// Test calls with expressions of their expected values.
     pub tests: Vec<(String, String)>,
-    /// An answer that is right.
+    /// A correct answer.
     #[serde(default)]
     pub solution: Option<String>,
-    /// Answers that are wrong.
+    /// Wrong answers, to test the tests.
     #[serde(default)]
     pub wrong: Vec<String>,
-    /// The digests of what the calls come to.
+    /// Digests of the expected values, once computed.
     #[serde(skip)]
     pub(super) digests: OnceLock<Vec<String>>,
 }
@@ -47,7 +47,7 @@ impl Problem {
         self.signature.trim_start_matches("val ").split(' ').next().unwrap_or_default()
     }
 
-    /// What is asked: what goes on as OCaml does, and the same as a question.
+    /// The prompt: OCaml source to continue, and the same as a question for chat models.
     fn prompt(&self) -> Prompt {
         let mut text = String::new();
         if !self.prelude.is_empty() {
@@ -68,25 +68,25 @@ impl Problem {
     }
 }
 
-/// Problems by name, and their prompts.
+/// A set of problems with their prompts.
 #[derive(Debug)]
 pub struct Problems {
     by_id: HashMap<String, Problem>,
-    /// Their prompts.
+    /// The problems' prompts.
     pub prompts: PromptSet,
 }
 
 impl Problems {
-    /// Grove's own.
-    pub fn own() -> Self {
+    /// The built-in problems.
+    pub fn built_in() -> Self {
         let text = include_str!("../../../assets/ocaml/problems.jsonl");
-        Self::parse("problems.jsonl".as_ref(), text).expect("tested")
+        Self::parse("problems.jsonl".as_ref(), text).expect("covered by a test")
     }
 
-    /// Those of a file.
+    /// Reads problems from a file of JSON lines.
     ///
     /// # Errors
-    /// A file that cannot be read, or the first line that is no problem.
+    /// If the file cannot be read or a line is malformed.
     pub fn read(path: &Path) -> Result<Self, TaskError> {
         let text = fs::read_to_string(path)
             .map_err(|e| TaskError::File { path: path.to_path_buf(), message: e.to_string() })?;
@@ -99,9 +99,9 @@ impl Problems {
             let wrong =
                 |message| TaskError::Line { path: path.to_path_buf(), line: i + 1, message };
             let problem: Problem =
-                serde_json::from_str(line).map_err(|e| wrong(format!("it is no problem: {e}")))?;
+                serde_json::from_str(line).map_err(|e| wrong(format!("not a problem: {e}")))?;
             if problem.tests.is_empty() {
-                return Err(wrong("it has no `tests`".to_string()));
+                return Err(wrong("`tests` is empty".to_string()));
             }
             match problem.split {
                 Split::Train => problems.prompts.train.push(problem.prompt()),
@@ -109,18 +109,18 @@ impl Problems {
             }
             let id = problem.id.clone();
             if problems.by_id.insert(id.clone(), problem).is_some() {
-                return Err(wrong(format!("the id {id:?} is on another line too")));
+                return Err(wrong(format!("duplicate `id` {id:?}")));
             }
         }
         Ok(problems)
     }
 
-    /// The problem that a prompt puts.
+    /// Finds the problem of a prompt.
     pub fn of(&self, prompt: &Prompt) -> Option<&Problem> {
         self.by_id.get(prompt.fields.get("id")?.as_str()?)
     }
 
-    /// All of them, by name.
+    /// All problems, sorted by id.
     pub fn all(&self) -> Vec<&Problem> {
         let mut all: Vec<_> = self.by_id.values().collect();
         all.sort_by(|a, b| a.id.cmp(&b.id));

@@ -1,48 +1,48 @@
-//! What the compiler and the tests say of a piece of code, and the points for it.
+//! The report on a piece of code (type checking, compilation, test results) and its score.
 
-/// What became of a piece of code, stage by stage.
+/// The outcome of each stage for a piece of code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Whether it has types.
+    /// Result of type checking.
     pub types: Types,
-    /// Whether it can be run.
+    /// Result of compilation.
     pub compiled: Compiled,
-    /// The digest of what each call came to. Calls that failed have `None`, those that were not come to are
-    /// missing.
+    /// Digests of the calls' values, in order: `None` for a call that raised an exception. Calls that
+    /// were not reached are missing.
     pub results: Vec<Option<String>>,
 }
 
-/// Whether a piece of code has types.
+/// Result of type checking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Types {
-    /// It cannot be read.
+    /// A syntax error.
     Syntax,
-    /// It has so many errors, 0 if all is right.
+    /// Number of type errors; 0 if the code is well-typed.
     Errors(u32),
-    /// It takes too long to say.
+    /// Type checking exceeded its time limit.
     Unknown,
 }
 
-/// Whether a piece of code can be run.
+/// Result of compilation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Compiled {
-    /// It has errors.
+    /// The code has errors.
     No,
-    /// It uses something that it may not use, or cannot be linked.
+    /// The code uses a forbidden name, or cannot be linked.
     Refused(String),
-    /// It can be.
+    /// The code can be run.
     Yes,
 }
 
-/// The parts of the reward, and the points that there are for each.
+/// The parts of the reward, with the maximum points of each.
 pub const POINTS: [(&str, f64); 4] =
     [("types", 0.25), ("compile", 0.10), ("tests", 0.65), ("style", -1.0)];
 
-/// Points for 1 error, 2, 3 and so on.
+/// Points for 1, 2, 3, ... type errors.
 const ERRORS: [f64; 9] = [0.20, 0.15, 0.10, 0.05, 0.04, 0.03, 0.025, 0.02, 0.015];
 
 impl Report {
-    /// The points for types, compiling and tests, where the calls should come to these digests.
+    /// The points for types, compilation and tests, given the expected digests of the calls.
     pub fn points(&self, expected: &[String]) -> [f64; 3] {
         let [(_, types), (_, compile), (_, tests), _] = POINTS;
         let types = match self.types {
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn points_are_those_of_the_stages() {
+    fn each_stage_earns_its_points() {
         let expected = ["a", "b", "c", "d"].map(str::to_string);
         let points = |types, compiled, results: &[Option<&str>]| {
             let results = results.iter().map(|result| result.map(str::to_string)).collect();
@@ -85,7 +85,7 @@ mod tests {
             points(Types::Errors(0), Compiled::Yes, &[Some("b"), Some("a")]),
             [0.25, 0.10, 0.0]
         );
-        // More results than calls are worth nothing.
+        // Extra results earn nothing.
         assert_eq!(
             points(Types::Errors(0), Compiled::Yes, &[None, None, None, None, Some("a")])[2],
             0.0

@@ -1,13 +1,12 @@
-//! A process per stage: the compiler for types, the compiler with linking, the program, each in the sandbox.
+//! A checker with one sandboxed process per stage: type checking, compilation with linking, and execution.
 //!
-//! It needs nothing but `ocamlc`, and takes about ten times as long as the persistent checker, with which tests
-//! compare it.
+//! It requires `ocamlc` alone, and is about ten times as slow as the persistent checker. Tests compare the two.
 
 use super::folder::Folder;
 use super::report::{Compiled, Report, Types};
 use super::{Compiler, Job, OcamlLimits};
 use crate::task::TaskError;
-use crate::task::process::end_group;
+use crate::task::process::kill_group;
 use crate::task::sandbox::{Limits, Sandbox, Scratch};
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -18,14 +17,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Seconds for types, and for compiling.
+/// Time limit of type checking, seconds.
 const TYPES: f64 = 5.0;
+/// Time limit of compilation, seconds.
 const COMPILE: f64 = 10.0;
 
-/// The most that is read of what a process writes.
-const LONGEST: u64 = 1 << 16;
+/// Maximum bytes read from a process's output.
+const MAX_OUTPUT: u64 = 1 << 16;
 
-/// The sandbox of the stages.
+/// A checker that runs each stage in its own process.
 pub struct Stages {
     sandbox: Sandbox,
     folder: Folder,
@@ -35,10 +35,10 @@ pub struct Stages {
 }
 
 impl Stages {
-    /// Makes the sandbox.
+    /// Creates the sandbox.
     ///
     /// # Errors
-    /// One sentence where there can be none.
+    /// If no sandbox can be created on this machine.
     pub fn start(compiler: &Compiler, limits: OcamlLimits) -> Result<Self, TaskError> {
         let make = || {
             let folder = Folder::new()?;
@@ -53,16 +53,16 @@ impl Stages {
             Ok(Self { sandbox, folder, compiler, limits, runs })
         };
         make().map_err(|e: io::Error| {
-            TaskError::Verifier(format!("there can be no sandbox for OCaml: {e}"))
+            TaskError::Verifier(format!("cannot create a sandbox for OCaml: {e}"))
         })
     }
 
-    /// What cannot be enforced, a sentence each.
+    /// The restrictions that cannot be enforced on this machine, a sentence each.
     pub fn notes(&self) -> Vec<String> {
         self.sandbox.notes()
     }
 
-    /// What becomes of a piece of code; a sentence where the system fails.
+    /// Runs all stages on a piece of code; an `Err` describes a system failure.
     pub fn report(&self, job: &Job) -> Result<Report, String> {
         let name = format!("s{}", self.runs.fetch_add(1, Ordering::Relaxed));
         let folder = self.folder.inner(&name).map_err(|e| e.to_string())?;
@@ -92,22 +92,22 @@ impl Stages {
         let types =
             self.run(compiler, folder, [&["-w", "-a", "-c"], &files[..]].concat(), TYPES)?;
         let types = match types {
-            Ended::Well => Types::Errors(0),
-            Ended::Late => Types::Unknown,
-            Ended::Badly(said) if !said.contains("Error") => Types::Unknown,
-            Ended::Badly(said) if unreadable(&said) => Types::Syntax,
-            Ended::Badly(said) => Types::Errors(said.matches("Error:").count().max(1) as u32),
+            Exit::Success => Types::Errors(0),
+            Exit::Timeout => Types::Unknown,
+            Exit::Failure(text) if !text.contains("Error") => Types::Unknown,
+            Exit::Failure(text) if is_syntax_error(&text) => Types::Syntax,
+            Exit::Failure(text) => Types::Errors(text.matches("Error:").count().max(1) as u32),
         };
         let mut report = Report { types, compiled: Compiled::No, results: Vec::new() };
         if types != Types::Errors(0) {
             return Ok(report);
         }
-        // The next stage is somebody else's, who may not write over what this one made.
-        for made in files
+        // The next stage runs as another user, which cannot overwrite the files of this one.
+        for output in files
             .iter()
             .flat_map(|file| ["cmi", "cmo"].map(|end| folder.join(file).with_extension(end)))
         {
-            let _ = fs::remove_file(made);
+            let _ = fs::remove_file(output);
         }
         files.push("main.ml");
         let compile = self.run(
@@ -117,7 +117,7 @@ impl Stages {
             COMPILE,
         )?;
         report.compiled = match compile {
-            Ended::Well => Compiled::Yes,
+            Exit::Success => Compiled::Yes,
             _ => Compiled::Refused("linking".to_string()),
         };
         if report.compiled == Compiled::Yes {
@@ -128,47 +128,47 @@ impl Stages {
         Ok(report)
     }
 
-    /// Runs a program in the sandbox until it ends or time is over.
+    /// Runs a program in the sandbox, at most for `seconds`.
     fn run<S: AsRef<OsStr>>(
         &self,
         program: &Path,
         folder: &Path,
         arguments: Vec<S>,
         seconds: f64,
-    ) -> io::Result<Ended> {
+    ) -> io::Result<Exit> {
         let mut command =
             self.sandbox.command(&program.to_string_lossy(), folder, Scratch::Shared)?;
-        let said = folder.join("said");
+        let stderr = folder.join("stderr");
         let mut child = command
             .args(arguments)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(File::create(&said)?)
+            .stderr(File::create(&stderr)?)
             .spawn()?;
-        let ended = waited(&mut child, Duration::from_secs_f64(seconds));
-        end_group(&mut child);
+        let success = wait(&mut child, Duration::from_secs_f64(seconds));
+        kill_group(&mut child);
         child.wait()?;
-        Ok(match ended {
-            None => Ended::Late,
-            Some(true) => Ended::Well,
+        Ok(match success {
+            None => Exit::Timeout,
+            Some(true) => Exit::Success,
             Some(false) => {
                 let mut text = Vec::new();
-                File::open(&said)?.take(LONGEST).read_to_end(&mut text)?;
-                Ended::Badly(String::from_utf8_lossy(&text).into_owned())
+                File::open(&stderr)?.take(MAX_OUTPUT).read_to_end(&mut text)?;
+                Exit::Failure(String::from_utf8_lossy(&text).into_owned())
             }
         })
     }
 }
 
-/// How a process ended.
-enum Ended {
-    Well,
-    Late,
-    /// With what it said.
-    Badly(String),
+/// The outcome of a process.
+enum Exit {
+    Success,
+    Timeout,
+    /// Failed, with its standard error.
+    Failure(String),
 }
 
-/// What hands a call's value on: into a file of its own, as digests, as the persistent checker does.
+/// OCaml code that writes the digest of a call's value to a file, as the persistent checker does.
 const CALL: &str = r#"
 let grove_results = open_out "results"
 let grove_room = Bytes.create 65536
@@ -182,18 +182,18 @@ let grove_call call =
   flush grove_results
 "#;
 
-/// Whether the compiler complains that it cannot read a file.
-fn unreadable(said: &str) -> bool {
+/// Whether the compiler's output reports a syntax error.
+fn is_syntax_error(text: &str) -> bool {
     ["Syntax error", "Illegal", "not terminated", "Invalid literal", "unmatched"]
         .iter()
-        .any(|words| said.contains(words))
+        .any(|words| text.contains(words))
 }
 
-/// The digests of the calls that were come to.
+/// Reads the digests of the calls that were reached.
 fn results(path: &PathBuf) -> io::Result<Vec<Option<String>>> {
     let mut text = Vec::new();
     match File::open(path) {
-        Ok(file) => file.take(LONGEST).read_to_end(&mut text)?,
+        Ok(file) => file.take(MAX_OUTPUT).read_to_end(&mut text)?,
         Err(e) if e.kind() == io::ErrorKind::NotFound => 0,
         Err(e) => return Err(e),
     };
@@ -201,8 +201,8 @@ fn results(path: &PathBuf) -> io::Result<Vec<Option<String>>> {
     Ok(text.lines().map(|line| (line != "-").then(|| line.to_string())).collect())
 }
 
-/// Whether a process ended well; `None` where it did not in time.
-fn waited(child: &mut Child, limit: Duration) -> Option<bool> {
+/// Waits for a process and returns whether it succeeded; `None` if it exceeded the limit.
+fn wait(child: &mut Child, limit: Duration) -> Option<bool> {
     let deadline = Instant::now() + limit;
     let mut pause = Duration::from_micros(200);
     loop {

@@ -179,11 +179,11 @@ mod tests {
     fn a_verifier_that_knows_nothing_is_quoted() {
         let record = LanguageRecord {
             problems: 3,
-            problem: Some("the verifier says: \"no\"".to_string()),
+            problem: Some("the verifier reported: \"no\"".to_string()),
             ..healthy()
         };
         let words = said(&[record])[0].clone();
-        let expected = "3 completions have no reward: the verifier says: \"no\".";
+        let expected = "3 completions have no reward: the verifier reported: \"no\".";
         assert_eq!(words.as_deref(), Some(expected));
     }
 }
