@@ -1,11 +1,15 @@
-//! The command line: each command with what it takes.
+//! The command line: subcommands and their options.
 
-use super::watch;
 use crate::config::{Engine, Precision};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
-/// Train small policies by Group Relative Policy Optimisation, on any GPU or the CPU.
+/// Default address of the live page.
+pub const HOST: &str = "127.0.0.1";
+/// Default port of the live page.
+pub const PORT: u16 = 8642;
+
+/// Train game policies and small language models by Group Relative Policy Optimisation (GRPO).
 #[derive(Parser, Debug)]
 #[command(name = "grove", version, propagate_version = true)]
 pub struct Cli {
@@ -13,417 +17,445 @@ pub struct Cli {
     pub command: Command,
 }
 
+/// The subcommands, one file each.
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Train a policy for a game, or a language model for a task.
     Train(TrainArgs),
-    /// Train a policy to do what a dataset shows: imitation, before or instead of reinforcement.
+    /// Fine-tune a policy or a language model on a dataset (behaviour cloning, SFT).
     Fit(FitArgs),
-    /// Play a trained policy and report its score.
+    /// Evaluate a trained policy or language model.
     Eval(EvalArgs),
-    /// Let a language model go on with a text.
+    /// Generate text with a language model.
     Generate(GenerateArgs),
-    /// Keep what a player or a policy does in a game as a dataset.
+    /// Record demonstrations of a player or a policy as a dataset.
     Demo(DemoArgs),
-    /// Make a dataset of a table of numbers by time, some of whose rows somebody has labelled, or of the
-    /// games that somebody has played in the page.
+    /// Build a dataset from a labelled time series (CSV) or from games saved on the page.
     Import(ImportArgs),
-    /// List the devices of this machine that this build can use.
+    /// List the devices that this build can use on this machine.
     Devices(DevicesArgs),
-    /// Measure how fast a device plays and trains.
+    /// Measure the speed of simulation and training on a device.
     Bench(BenchArgs),
-    /// Tell what is wrong with a game, for those who write one.
+    /// Check a custom game for mistakes.
     Check(CheckArgs),
-    /// List every setting of a run: its default, what it may be and what it does.
+    /// List all settings of a run with their defaults, ranges and meanings.
     Settings(SettingsArgs),
-    /// Show a run in the browser, while it is trained or after.
+    /// Show a running or finished run in the browser.
     Watch(WatchArgs),
-    /// Play a trained policy by its most likely actions, and keep it as a picture or an animation.
+    /// Render games of a trained policy to a picture, an animation or a video.
     Record(RecordArgs),
 }
 
+/// Options of `train`.
 #[derive(Args, Debug)]
 pub struct TrainArgs {
-    /// The game, or the task of a language model: sort, reverse, add, countdown or ocaml.
+    /// The game or the language task.
     pub game: Option<String>,
-    /// A task of your own for a language model: a file with a JSON object a line, which has a `prompt` and
-    /// whatever its verifier needs to know; see docs/tasks.md.
+    /// A file of prompts: a task of your own for a language model.
+    ///
+    /// Each line is a JSON object with a `prompt` and any fields that the verifier needs; see docs/tasks.md.
     #[arg(long, value_name = "FILE", conflicts_with = "resume")]
     pub task_data: Option<PathBuf>,
-    /// The command that says what completions of --task-data are worth [default: 1 where one is the prompt's
-    /// `solution`].
+    /// The command that verifies completions of --task-data.
+    ///
+    /// Without it, the reward is 1 for a completion equal to the prompt's `solution`, otherwise 0.
     #[arg(long, value_name = "CMD", requires = "task_data")]
     pub verifier: Option<String>,
-    /// The language model that learns a task: a Hugging Face folder, a GGUF file, or `tiny`, a fresh one
-    /// over the task's characters [default of a task: tiny].
+    /// The language model: a Hugging Face folder, a GGUF file, or `tiny` [default: tiny].
+    ///
+    /// `tiny` is a small transformer with fresh weights, whose tokens are the task's characters. Models are not
+    /// downloaded.
     #[arg(long, value_name = "PATH", conflicts_with = "resume")]
     pub model: Option<PathBuf>,
-    /// Start from the best policy of another run, or of a policy's file, instead of fresh weights.
+    /// Initialise the weights from another run's best policy, or from a policy file.
     #[arg(long, value_name = "RUN", conflicts_with = "resume")]
     pub from: Option<PathBuf>,
     #[command(flatten)]
     pub run: RunArgs,
 }
 
-/// What `fit` takes.
+/// Options of `fit`.
 #[derive(Args, Debug)]
 pub struct FitArgs {
-    /// The folder of a dataset; `grove demo` and `grove import` make one. For a language model, a file with a
-    /// JSON object a line, which has a `prompt` and its `completion`, or a task.
+    /// The dataset: a folder written by `grove demo` or `grove import`, or data for a language model.
+    ///
+    /// Data for a language model are a file with one JSON object per line, with a `prompt` and its `completion`,
+    /// or the name of a task, whose solutions are used.
     pub data: PathBuf,
-    /// The language model that is fitted: a Hugging Face folder, a GGUF file, or `tiny`, a fresh one over the
-    /// characters of the texts [default of texts: tiny].
+    /// The language model: a Hugging Face folder, a GGUF file, or `tiny` [default: tiny].
+    ///
+    /// `tiny` is a small transformer with fresh weights, whose tokens are the characters of the data. Models are
+    /// not downloaded.
     #[arg(long, value_name = "PATH")]
     pub model: Option<PathBuf>,
     #[command(flatten)]
     pub run: RunArgs,
 }
 
-/// What every command takes that trains.
+/// Options of all commands that train.
 #[derive(Args, Debug)]
 pub struct RunArgs {
-    /// A TOML file of settings; `grove settings` prints one that shows them all.
+    /// A TOML file of settings; `grove settings` prints a complete one.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Where to compute: auto, cpu, ndarray, wgpu[:N], vulkan[:N], metal[:N], cuda[:N], rocm[:N]. Several, with
-    /// commas between them, share the run; of processes under MPI, each takes the next on its machine. `auto` is
-    /// the best GPU or else the CPU, and for language models the CPU.
+    /// The device: auto, cpu, ndarray, wgpu[:N], vulkan[:N], metal[:N], cuda[:N] or rocm[:N].
+    ///
+    /// `auto` selects the best GPU, or the CPU if there is none; language models run on the CPU. Several devices,
+    /// separated by commas, share the run. Under MPI, each process takes the next device on its machine.
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub device: String,
-    /// Which engine plays and learns: auto (fused where that applies), fused or general.
+    /// The engine: auto (fused if possible), fused or general.
     #[arg(long, value_name = "NAME")]
     pub engine: Option<Engine>,
-    /// What a device computes products with, where it has that: f32, f16 or bf16.
+    /// Precision of matrix products, where supported: f32, f16 or bf16.
     #[arg(long, value_name = "NAME")]
     pub precision: Option<Precision>,
-    /// Seed of the run [default: 1].
+    /// Random seed [default: 1].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
     pub seed: Option<u64>,
-    /// Iterations of the run; the schedules end with it.
+    /// Number of iterations; learning-rate and other schedules span them.
     #[arg(long, value_name = "N")]
     pub iterations: Option<u32>,
-    /// Threads of the CPU [default: one a core]. The result does not depend on it.
+    /// Number of CPU threads; does not affect the result [default: one per core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
-    /// Seconds that one member of a run waits for another before it gives up [default: 60; 600 for language models].
+    /// Seconds that a rank waits for another one before it fails [default: 60; 600 for language models].
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub timeout: Option<u64>,
     /// Change a setting, for instance learning_rate=1e-3 or fruit.width=12; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Where the run is kept [default: the next free runs/GAME-N].
+    /// The run directory [default: the next free runs/GAME-N].
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
-    /// Go on with the run in --run-dir from its last checkpoint [default: the newest of the game; without
-    /// one, the run in runs that was written to last].
+    /// Resume the run in --run-dir from its last checkpoint.
+    ///
+    /// Without --run-dir, resumes the game's latest run in runs/, or without a game the latest of all.
     #[arg(long, conflicts_with_all = ["config", "set", "seed", "engine", "precision"])]
     pub resume: bool,
-    /// Only say what would be trained, for how long and in how much memory, by trying some iterations.
+    /// Estimate time and memory by trying a few iterations, without saving anything.
     #[arg(long, conflicts_with_all = ["resume", "watch", "run_dir"])]
     pub dry_run: bool,
-    /// Show the run in the browser meanwhile, and after its end until Ctrl-C; see `grove watch`.
+    /// Show the run in the browser, until Ctrl-C; see `grove watch`.
     #[arg(long)]
     pub watch: bool,
-    /// The port of the page [default: 8642]; 0 takes any that is free.
+    /// Port of the page; 0 for any free one [default: 8642].
     #[arg(long, value_name = "N", requires = "watch")]
     pub port: Option<u16>,
-    /// Print the result as one JSON object on stdout.
+    /// Print the result as a JSON object on stdout.
     #[arg(long)]
     pub json: bool,
 }
 
+/// Options of `eval`.
 #[derive(Args, Debug)]
 pub struct EvalArgs {
-    /// A run directory (its best policy is taken), a checkpoint, or a policy that the page has saved.
+    /// A run directory (its best policy is used), a checkpoint, or a policy file saved on the page.
     pub run: PathBuf,
-    /// Fresh episodes to play by the policy's most likely actions, and again by drawn ones.
+    /// Number of episodes, played once with greedy and once with sampled actions.
     #[arg(long, default_value_t = 10_000, value_name = "N",
         value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=100_000_000))]
     pub episodes: usize,
-    /// Completions of each prompt, of a language model: the k of pass@k.
+    /// Completions per prompt for a language model: the k of pass@k.
     #[arg(long, default_value_t = 8, value_name = "K",
         value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
     pub k: usize,
-    /// Seed of the episodes.
+    /// Random seed of the episodes.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub seed: u64,
-    /// Threads of the CPU [default: one a core]. The result does not depend on it.
+    /// Number of CPU threads; does not affect the result [default: one per core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
-    /// Print the result as one JSON object on stdout.
+    /// Print the result as a JSON object on stdout.
     #[arg(long)]
     pub json: bool,
 }
 
+/// Options of `generate`.
 #[derive(Args, Debug)]
 pub struct GenerateArgs {
-    /// A Hugging Face folder of Qwen2's, Qwen3's or Llama's shape, or a GGUF file of one.
+    /// The model: a Hugging Face folder or a GGUF file of the Llama, Qwen2 or Qwen3 architecture.
     pub model: PathBuf,
-    /// What the model is asked; one with a chat template takes it as a user's message.
+    /// The prompt; a model with a chat template receives it as a user message.
     pub prompt: String,
-    /// Go on from the prompt as it is, without the chat template.
+    /// Continue the prompt directly, without the chat template.
     #[arg(long)]
     pub raw: bool,
-    /// Tokens to add at most.
+    /// Maximum number of new tokens.
     #[arg(long, default_value_t = 256, value_name = "N",
         value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1_000_000))]
     pub max_new_tokens: usize,
-    /// What logits are divided by; 0 takes the most likely token each time.
+    /// Sampling temperature; 0 for greedy decoding.
     #[arg(long, default_value_t = 1.0, value_name = "X", value_parser = at_least_zero)]
     pub temperature: f32,
-    /// Draw from as many of the likeliest tokens; 0 for all.
-    #[arg(long, default_value_t = 0, value_name = "N")]
+    /// Sample from the K most likely tokens only; 0 for no limit.
+    #[arg(long, default_value_t = 0, value_name = "K")]
     pub top_k: usize,
-    /// Draw from the likeliest tokens that have this share of the probability together; 1 for all.
-    #[arg(long, default_value_t = 1.0, value_name = "X", value_parser = share)]
+    /// Sample from the smallest set of tokens whose probability reaches this; 1 for no limit.
+    #[arg(long, default_value_t = 1.0, value_name = "X", value_parser = fraction)]
     pub top_p: f32,
-    /// Draw no token of less than this share of the likeliest one's probability.
-    #[arg(long, default_value_t = 0.0, value_name = "X", value_parser = share)]
+    /// Exclude tokens below this fraction of the most likely token's probability.
+    #[arg(long, default_value_t = 0.0, value_name = "X", value_parser = fraction)]
     pub min_p: f32,
-    /// End where this text appears; may be repeated.
+    /// Stop when this text is generated; may be repeated.
     #[arg(long, value_name = "TEXT")]
     pub stop: Vec<String>,
-    /// Completions of the prompt.
+    /// Number of completions.
     #[arg(long, default_value_t = 1, value_name = "N",
         value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
     pub completions: usize,
-    /// Seed of the draws.
+    /// Random seed of sampling.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub seed: u64,
-    /// Threads of the CPU [default: one a core]. The result does not depend on it.
+    /// Number of CPU threads; does not affect the result [default: one per core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
-    /// Print the result as one JSON object on stdout, with each token's log-probability.
+    /// Print the result as a JSON object on stdout, with the log-probability of each token.
     #[arg(long)]
     pub json: bool,
 }
 
-/// A number that is not negative.
+/// Parses a number that is finite and not negative.
 fn at_least_zero(text: &str) -> Result<f32, String> {
-    let number: f32 = text.parse().map_err(|_| "it is no number".to_string())?;
-    let is_right = number >= 0.0 && number.is_finite();
-    is_right.then_some(number).ok_or_else(|| "it must be 0 or more".to_string())
+    let number: f32 = text.parse().map_err(|_| "not a number".to_string())?;
+    let is_valid = number >= 0.0 && number.is_finite();
+    is_valid.then_some(number).ok_or_else(|| "must be 0 or more".to_string())
 }
 
-/// A number from 0 to 1.
-fn share(text: &str) -> Result<f32, String> {
+/// Parses a number from 0 to 1.
+fn fraction(text: &str) -> Result<f32, String> {
     let number = at_least_zero(text)?;
-    (number <= 1.0).then_some(number).ok_or_else(|| "it must be 0 to 1".to_string())
+    (number <= 1.0).then_some(number).ok_or_else(|| "must be 0 to 1".to_string())
 }
 
+/// Options of `demo`.
 #[derive(Args, Debug)]
 pub struct DemoArgs {
     /// The game.
     pub game: Option<String>,
-    /// Who plays: `random`, a player that the game has, or a run (its best policy, by its most likely
-    /// actions).
+    /// The player: `random`, one of the game's scripted players, or a run (greedy actions of its best policy).
     #[arg(long, value_name = "NAME|RUN")]
     pub player: String,
-    /// Episodes to play, each of its own level.
+    /// Number of episodes, each on a different level.
     #[arg(long, default_value_t = 1000, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     pub episodes: u32,
-    /// The folder of the dataset, which must not have anything in it.
+    /// The folder of the dataset, which must be new or empty.
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
-    /// Seed of the episodes.
+    /// Random seed of the episodes.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub seed: u64,
     /// Change a setting of the game, for instance fruit.width=12; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Print the result as one JSON object on stdout.
+    /// Print the result as a JSON object on stdout.
     #[arg(long)]
     pub json: bool,
 }
 
+/// Options of `import`.
 #[derive(Args, Debug)]
 pub struct ImportArgs {
-    /// The file. Of a table: values with commas between them, a line for each row in the order of time; the
-    /// first line names the columns. Of games: what the page has saved, without any of the options of a
-    /// table.
+    /// A time series as a CSV file, or a file of games saved on the page.
+    ///
+    /// The first line of a CSV file names the columns; each further line is a row, in order of time. The options
+    /// --label, --window, --time and --validation apply to CSV files only.
     pub file: PathBuf,
-    /// Of a table: the column of the labels, empty where nobody has marked anything.
+    /// The CSV column with the labels; empty cells are unlabelled rows.
     #[arg(long, value_name = "COLUMN", requires = "window")]
     pub label: Option<String>,
-    /// Of a table: rows, up to the one with the label, that a label is about.
+    /// Number of CSV rows, up to and including the labelled one, from which a label is predicted.
     #[arg(long, value_name = "N", requires = "label", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
     pub window: Option<usize>,
-    /// Of a table: the column that says when a row was, if there is one. It is not learnt from.
+    /// The CSV column with the time, which is not used as a feature.
     #[arg(long, value_name = "COLUMN", requires = "label")]
     pub time: Option<String>,
-    /// Of a table: share of the rows, the last ones, that is held out to measure what is learnt.
-    #[arg(long, default_value_t = 0.2, value_name = "SHARE")]
+    /// Fraction of the CSV rows, taken from the end, to hold out for validation.
+    #[arg(long, default_value_t = 0.2, value_name = "X")]
     pub validation: f64,
-    /// The folder of the dataset, which must not have anything in it.
+    /// The folder of the dataset, which must be new or empty.
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
-    /// Print the result as one JSON object on stdout.
+    /// Print the result as a JSON object on stdout.
     #[arg(long)]
     pub json: bool,
 }
 
+/// Options of `devices`.
 #[derive(Args, Debug)]
 pub struct DevicesArgs {
-    /// Print the list as one JSON object on stdout.
+    /// Print the list as a JSON object on stdout.
     #[arg(long)]
     pub json: bool,
 }
 
+/// Options of `bench`.
 #[derive(Args, Debug)]
 pub struct BenchArgs {
-    /// The game, or the language task.
+    /// The game or the language task.
     pub game: Option<String>,
-    /// Of a language task: the model, as for `train` [default: tiny]. The sizes are settings then, for instance
-    /// `--set generation.num_prompts=32`.
+    /// The language model, as for `train` [default: tiny].
+    ///
+    /// The sizes of a language benchmark are set by --set, for instance --set generation.num_prompts=32.
     #[arg(long, value_name = "MODEL")]
     pub model: Option<PathBuf>,
-    /// The game, as scripts of old name it.
+    /// Former spelling of the game's argument.
     #[arg(long, value_name = "GAME", hide = true, conflicts_with = "game")]
     pub env: Option<String>,
-    /// Where to compute, as for `train`.
+    /// The device, as for `train`.
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub device: String,
-    /// Which engine plays and learns, as for `train`.
+    /// The engine, as for `train`.
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub engine: Engine,
-    /// What a device computes products with, as for `train`.
+    /// Precision of matrix products, as for `train`.
     #[arg(long, default_value = "f32", value_name = "NAME")]
     pub precision: Precision,
-    /// Change a setting, as for `train`. The sizes below come after, except for --score, which takes
-    /// the game's default run with these changes.
+    /// Change a setting, as for `train`; may be repeated.
+    ///
+    /// The options for sizes below take precedence, except in the runs of --score, which use the game's default
+    /// settings with these changes.
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Games played in parallel.
+    /// Number of parallel games.
     #[arg(long, default_value_t = 4096, value_name = "N")]
     pub num_envs: usize,
-    /// Members of a group, a divisor of the number of games.
+    /// Games per group, a divisor of the number of games.
     #[arg(long, default_value_t = 8, value_name = "N",
         value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(2..))]
     pub group_size: usize,
-    /// Steps of an iteration.
+    /// Steps per iteration.
     #[arg(long, default_value_t = 100, value_name = "N")]
     pub num_steps: usize,
-    /// Steps that are learnt from [default: all].
+    /// Steps that are used for learning [default: all].
     #[arg(long, value_name = "N")]
     pub learn_steps: Option<usize>,
-    /// Units of the hidden layers, for instance 64 or 64,64.
+    /// Sizes of the hidden layers, for instance 64 or 64,64.
     #[arg(long, default_value = "64", value_delimiter = ',', value_name = "N")]
     pub hidden: Vec<usize>,
-    /// Passes over the data of an iteration.
+    /// Epochs over the data of an iteration.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub update_epochs: usize,
-    /// Optimiser steps a pass.
+    /// Minibatches (optimiser steps) per epoch.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub num_minibatches: usize,
     /// Measurements of each rate, after a warm-up.
     #[arg(long, default_value_t = 10, value_name = "N",
         value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000))]
     pub repeats: usize,
-    /// Also measure the time of the game's default run to this greedy score.
+    /// Also measure how long the game's default run takes to reach this greedy score.
     #[arg(long, value_name = "SCORE", allow_negative_numbers = true)]
     pub score: Option<f64>,
-    /// Runs to that score, each with the next seed.
+    /// Number of runs for --score, with consecutive seeds.
     #[arg(long, default_value_t = 1, value_name = "N", requires = "score",
         value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub score_repeats: u64,
-    /// Measure how the speed grows with the members of a run instead: the devices listed by --device, the
-    /// processes that MPI has started, or threads of the CPU, 1, 2, 4, ... of them.
+    /// Measure strong and weak scaling over 1, 2, 4, ... ranks instead.
+    ///
+    /// The ranks are the devices listed by --device, MPI processes, or threads of the CPU.
     #[arg(long, conflicts_with_all = ["score", "model"])]
     pub scaling: bool,
-    /// Do not measure the device's peak, which takes seconds the first time.
+    /// Skip the measurement of the device's peak performance, which takes several seconds.
     #[arg(long)]
     pub no_peak: bool,
-    /// Threads of the CPU [default: one a core].
+    /// Number of CPU threads [default: one per core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
-    /// Print the figures as one JSON object on stdout.
+    /// Print the results as a JSON object on stdout.
     #[arg(long)]
     pub json: bool,
-    /// Also write the figures to a file, as one JSON object.
+    /// Also write the results to a file, as a JSON object.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
 }
 
+/// Options of `check`.
 #[derive(Args, Debug)]
 pub struct CheckArgs {
     /// The game.
     pub game: Option<String>,
-    /// Episodes to play, each of its own level, by random actions.
+    /// Number of episodes with random actions, each on a different level.
     #[arg(long, default_value_t = 64, value_name = "N",
         value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub episodes: u32,
-    /// Seed of the episodes.
+    /// Random seed of the episodes.
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seed: u32,
-    /// Change a parameter of the game, for instance fruit.width=12; may be repeated.
+    /// Change a setting of the game, for instance fruit.width=12; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
     pub set: Vec<String>,
-    /// Where the game's kernels are compared with its native rules, as for `train`.
+    /// The device on which the game's kernels are compared with its native rules, as for `train`.
     #[arg(long, default_value = "auto", value_name = "NAME")]
     pub device: String,
-    /// Print what was found as one JSON object on stdout.
+    /// Print the findings as a JSON object on stdout.
     #[arg(long)]
     pub json: bool,
 }
 
+/// Options of `settings`.
 #[derive(Args, Debug)]
 pub struct SettingsArgs {
-    /// The game, or the task of a language model.
+    /// The game or the language task.
     pub game: Option<String>,
-    /// Print the list as one JSON object on stdout.
+    /// Print the settings as a JSON object on stdout.
     #[arg(long)]
     pub json: bool,
 }
 
+/// Options of `watch`.
 #[derive(Args, Debug)]
 pub struct WatchArgs {
-    /// A run directory [default: the one in runs that was written to last].
+    /// A run directory [default: the latest in runs/].
     pub run: Option<PathBuf>,
-    /// The port of the page; 0 takes any that is free.
-    #[arg(long, default_value_t = watch::PORT, value_name = "N")]
+    /// Port of the page; 0 for any free one.
+    #[arg(long, default_value_t = PORT, value_name = "N")]
     pub port: u16,
-    /// The address to serve at; 0.0.0.0 lets other machines in.
-    #[arg(long, default_value = watch::HOST, value_name = "ADDRESS")]
+    /// Address to bind to; 0.0.0.0 makes the page available to other machines.
+    #[arg(long, default_value = HOST, value_name = "ADDRESS")]
     pub host: String,
     /// Open the page in the browser.
     #[arg(long)]
     pub open: bool,
-    /// Print where the page is as one JSON object on stdout.
+    /// Print the page's address as a JSON object on stdout.
     #[arg(long)]
     pub json: bool,
 }
 
+/// Options of `record`.
 #[derive(Args, Debug)]
 pub struct RecordArgs {
-    /// A run directory (its best policy is taken), a checkpoint, or a policy that the page has saved.
+    /// A run directory (its best policy is used), a checkpoint, or a policy file saved on the page.
     pub run: PathBuf,
-    /// The file to write: .gif and .webp are animations, .mp4 too where ffmpeg is, .png is a still of the
-    /// last step.
+    /// The output file: an animation (.gif, .webp), a video (.mp4, needs ffmpeg) or a still (.png).
+    ///
+    /// A still shows the games after the last step.
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
-    /// Write the score of its episode so far onto each game.
+    /// Show each game's score.
     #[arg(long)]
     pub score: bool,
-    /// Games side by side; each plays the next of the seed's levels.
+    /// Number of games side by side, each on a different level.
     #[arg(long, default_value_t = 1, value_name = "N",
         value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1024))]
     pub games: usize,
-    /// Steps to play; a game that ends goes on with another level.
-    #[arg(long, default_value_t = 100, value_name = "T",
+    /// Number of steps; a game that ends is followed by another level.
+    #[arg(long, default_value_t = 100, value_name = "N",
         value_parser = clap::value_parser!(u32).range(0..=100_000))]
     pub steps: u32,
-    /// Pixels of a cell's side; 16 and multiples of it are sharpest [default: so that the picture fits
-    /// in 800 x 600].
-    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u32).range(1..=256))]
+    /// Size of a cell in pixels [default: the largest that fits 800 x 600].
+    ///
+    /// Multiples of 16 are sharpest.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub scale: Option<u32>,
-    /// Seed of the levels.
+    /// Random seed of the levels.
     #[arg(long, default_value_t = 0, value_name = "N")]
     pub seed: u64,
-    /// What draws: cpu, wgpu[:N], vulkan[:N], metal[:N], or auto for the best real GPU. The picture is
-    /// the same.
+    /// The device that renders: cpu, wgpu[:N], vulkan[:N], metal[:N] or auto.
+    ///
+    /// All devices produce the same picture.
     #[arg(long, default_value = "cpu", value_name = "NAME")]
     pub device: String,
-    /// Print what was written as one JSON object on stdout.
+    /// Print a description of the file as a JSON object on stdout.
     #[arg(long)]
     pub json: bool,
 }

@@ -1,4 +1,4 @@
-//! `grove check`: what is wrong with a game, for those who write one.
+//! `grove check`: checks a game for mistakes.
 
 use super::say::{tell, tell_json};
 use super::{CheckArgs, Games, Playable};
@@ -11,23 +11,23 @@ use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 
 pub fn run(games: &Games, args: CheckArgs) -> Result<()> {
-    games.find(args.game.as_deref().map_or_else(|| games.usual(), Ok)?)?.check(&args)
+    games.find(args.game.as_deref().map_or_else(|| games.default_name(), Ok)?)?.check(&args)
 }
 
-/// Plays the game natively and, where a device has kernels, in those too; says what is found.
+/// Plays the game by its native rules and, if the device has kernels, by those too; prints the findings.
 pub fn check<G: Playable>(args: &CheckArgs) -> Result<()> {
-    // Whether the parameters hold is the first thing that is checked.
+    // The parameters are not validated here: `env::check` reports invalid ones as a finding.
     let (game, _) = new_settings::<G>(&toml::Table::new(), &args.set)?;
     let chosen = device::choose(&args.device)?;
     let options =
         CheckOptions { episodes: args.episodes, seed: args.seed, ..CheckOptions::default() };
     let Checked { mut findings, episodes, steps } = env::check(game, &options);
     let has_kernels = device::has_kernels(&chosen.device);
-    // What is wrong natively already would be no launch for a device.
+    // A game with errors in its native rules is not launched on a device.
     if has_kernels && findings.iter().all(|finding| !finding.is_error) {
         findings.extend(check_on_device(game, &options, &chosen.device));
     }
-    let wrong = !findings.is_empty();
+    let found = findings.len();
     let kernels = Kernels { chosen: &chosen, has_kernels };
     let report = Report { env: G::NAME, seed: args.seed, episodes, steps, kernels, findings };
     if args.json {
@@ -35,13 +35,14 @@ pub fn check<G: Playable>(args: &CheckArgs) -> Result<()> {
     } else {
         tell(&report)?
     }
-    if wrong {
-        bail!("something is wrong with {}", G::NAME);
+    match found {
+        0 => Ok(()),
+        1 => bail!("1 problem found in {}", G::NAME),
+        _ => bail!("{found} problems found in {}", G::NAME),
     }
-    Ok(())
 }
 
-/// What was checked, and what was found.
+/// The findings, with the extent of the check.
 #[derive(Serialize)]
 struct Report<'a> {
     env: &'a str,
@@ -52,7 +53,7 @@ struct Report<'a> {
     findings: Vec<Finding>,
 }
 
-/// Where kernels were compared with the native rules, if they were.
+/// The device on which kernels were compared with the native rules, if it has kernels.
 struct Kernels<'a> {
     chosen: &'a Chosen,
     has_kernels: bool,
@@ -68,12 +69,12 @@ impl Display for Kernels<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let info = &self.chosen.info;
         if self.has_kernels {
-            return write!(f, "Its kernels play the same on {info}.");
+            return write!(f, "Its kernels on {info} agree with the native rules.");
         }
         write!(
             f,
-            "Its kernels were not compared with that, since {} has none: --device wgpu takes\na graphics \
-             adapter, even one that the CPU plays.",
+            "Its kernels were not checked, since the device `{}` has none. --device wgpu\nchecks them on any \
+             graphics adapter, including software ones.",
             info.name
         )
     }
@@ -88,13 +89,11 @@ impl Display for Report<'_> {
         match findings.len() {
             0 => write!(
                 f,
-                "Nothing is wrong with {env}: {episodes} episodes, {steps} steps by random actions.\n\
+                "No problems found in {env}: {episodes} episodes, {steps} steps with random actions.\n\
                  {kernels}"
             ),
             _ if *steps == 0 => write!(f, "No step of {env} was played."),
-            _ => {
-                write!(f, "Found in {episodes} episodes of {env}, {steps} steps by random actions.")
-            }
+            _ => write!(f, "Checked {episodes} episodes, {steps} steps with random actions."),
         }
     }
 }

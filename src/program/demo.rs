@@ -1,4 +1,4 @@
-//! `grove demo`: what a player does in a game, as a dataset.
+//! `grove demo`: records demonstrations of a player as a dataset.
 
 use super::patience::patiently;
 use super::progress::short;
@@ -15,11 +15,11 @@ use rayon::prelude::*;
 use serde::Serialize;
 use std::path::Path;
 
-/// Episodes of a shard.
+/// Episodes per shard of the dataset.
 const SHARD: u32 = 4096;
 
 pub fn run(games: &Games, args: DemoArgs) -> Result<()> {
-    games.find(args.game.as_deref().map_or_else(|| games.usual(), Ok)?)?.demo(games.models(), &args)
+    games.find(args.game.as_deref().map_or_else(|| games.default_name(), Ok)?)?.demo(games.models(), &args)
 }
 
 #[derive(Serialize)]
@@ -34,20 +34,20 @@ struct Report<'a> {
     std_error: f64,
 }
 
-/// Who plays.
+/// The player that demonstrates.
 enum Demonstrator {
     Random,
     Scripted(Scripted),
     Policy(Box<NativePolicy>),
 }
 
-/// An episode that was played to its end.
+/// A complete episode.
 struct Played {
     steps: Columns,
     score: f64,
 }
 
-/// Plays the episodes, and writes them.
+/// Plays the episodes and writes the dataset.
 pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> {
     let (game, _) = new_settings::<G>(&toml::Table::new(), &args.set)?;
     game.validate().map_err(anyhow::Error::msg)?;
@@ -103,14 +103,15 @@ pub fn demonstrate<G: Playable>(models: &Models, args: &DemoArgs) -> Result<()> 
         });
     }
     tell(format_args!(
-        "{} steps of {} by {} are in {out}: {episodes} episodes, score {mean:.3} +- {std_error:.3}.",
-        short(steps as f64),
+        "Wrote {episodes} episodes of {} ({} steps) by `{}` to {out}; mean score {mean:.3} +- {std_error:.3} \
+         (standard error).",
         G::NAME,
+        short(steps as f64),
         args.player
     ))
 }
 
-/// The player of this name, or the policy of this run.
+/// Finds a player by name, or loads the policy of a run.
 fn demonstrator<G: Playable>(models: &Models, game: G, name: &str) -> Result<Demonstrator> {
     if name == "random" {
         return Ok(Demonstrator::Random);
@@ -122,22 +123,22 @@ fn demonstrator<G: Playable>(models: &Models, game: G, name: &str) -> Result<Dem
     if !Path::new(name).exists() {
         let names: Vec<_> = players.iter().map(Scripted::name).collect();
         bail!(
-            "{} has no player `{name}`, and there is no such run; its players are {}",
+            "{} has no player `{name}`, nor is there such a run; its players are: {}",
             G::NAME,
             [&["random"], &*names].concat().join(", ")
         );
     }
     let checkpoint = find_checkpoint(Path::new(name))
-        .with_context(|| format!("{name} holds no policy that could play"))?;
+        .with_context(|| format!("cannot load a policy from {name}"))?;
     let found = saved_game_name(&checkpoint)?;
     if found != G::NAME {
-        bail!("the run in {name} is of `{found}`, not `{}`", G::NAME);
+        bail!("the policy in {name} plays `{found}`, not `{}`", G::NAME);
     }
     let (_, config) = saved::<G>(models, &checkpoint)?;
     Ok(Demonstrator::Policy(Box::new(models.load_policy(&checkpoint, game, &config)?)))
 }
 
-/// Plays an episode of a level to its end.
+/// Plays one episode on a level.
 fn play<G: Playable>(game: G, player: &Demonstrator, level: u32) -> Played {
     let mut state = new_game::<G>(level, game);
     let mut episode = Episode { level, ..Episode::default() };
@@ -160,10 +161,11 @@ fn play<G: Playable>(game: G, player: &Demonstrator, level: u32) -> Played {
     }
 }
 
-/// Chooses an action by the observation, the legal actions, a draw, and what a scripted player would do.
+/// Chooses an action given the observation, the legal actions, a random key, and a function that returns a
+/// scripted player's action.
 type Choose<'a> = Box<dyn FnMut(&[f32], &[u32], u32, &dyn Fn(&Scripted) -> u32) -> u32 + 'a>;
 
-/// How a player chooses in one episode.
+/// Creates the choice function of a player for one episode.
 fn chooser(player: &Demonstrator) -> Choose<'_> {
     match player {
         Demonstrator::Random => {

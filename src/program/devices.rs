@@ -1,4 +1,4 @@
-//! `grove devices`: what this build can compute on here.
+//! `grove devices`: lists the devices that this build can use on this machine.
 
 use super::DevicesArgs;
 use super::say::{tell, tell_json};
@@ -36,7 +36,7 @@ pub fn run(args: DevicesArgs) -> Result<()> {
             d.name, d.kind, d.api, d.description
         );
     }
-    tell(format_args!("{table}\nauto takes {}: {reason}", auto.name))
+    tell(format_args!("{table}\n`auto` selects {}: {reason}", auto.name))
 }
 
 fn gib(bytes: u64) -> String {

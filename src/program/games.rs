@@ -1,4 +1,4 @@
-//! The games that a program has, whatever their types, and the models that may play them.
+//! The games and models of a program, type-erased.
 
 use super::models::Models;
 use super::record::{self, Scene};
@@ -18,40 +18,40 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::sync::Arc;
 
-/// A game with all that the command line asks of it: its parameters have defaults, and are read from
-/// settings and written to them. Whatever has that is one.
+/// A game that the command line can handle: its parameters have defaults and can be serialised as
+/// settings. Implemented for every such type.
 pub trait Playable: Rules + Default + Serialize + DeserializeOwned {}
 impl<G: Rules + Default + Serialize + DeserializeOwned> Playable for G {}
 
-/// Mean scores of known players, worst first.
+/// Mean scores of reference players, lowest first.
 pub type References = &'static [(&'static str, f64)];
 
-/// What the commands do with a game, without its type: each is the generic function of that command's
-/// file.
+/// The commands for one game, with its type erased. Each method calls the generic function in that
+/// command's file.
 pub trait Entry: Send + Sync {
-    /// The game's name on the command line, in settings and in checkpoints.
+    /// The game's name in commands, settings and checkpoints.
     fn name(&self) -> &'static str;
     /// Trains a new run.
     fn train(&self, games: &Games, start: &train::Start) -> Result<()>;
-    /// Goes on with a run from a checkpoint.
+    /// Resumes a run from a checkpoint.
     fn resume(&self, games: &Games, args: &RunArgs, dir: &RunDir, from: &Checkpoint) -> Result<()>;
-    /// Keeps what a player does as a dataset.
+    /// Records demonstrations of a player as a dataset.
     fn demo(&self, models: &Models, args: &DemoArgs) -> Result<()>;
-    /// Plays fresh episodes with a trained policy.
+    /// Evaluates a trained policy.
     fn eval(&self, models: &Models, args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()>;
-    /// Makes a picture or an animation of a trained policy.
+    /// Renders games of a trained policy.
     fn record(&self, models: &Models, args: &RecordArgs, checkpoint: &Checkpoint) -> Result<()>;
-    /// Measures how fast a device plays and trains.
+    /// Measures the speed of a device.
     fn bench(&self, models: &Models, args: &BenchArgs) -> Result<()>;
     /// Lists the settings of a run.
     fn settings(&self, args: &SettingsArgs) -> Result<()>;
-    /// Tells what is wrong with the game.
+    /// Checks the game for mistakes.
     fn check(&self, args: &CheckArgs) -> Result<()>;
-    /// The scores to compare with, for the game's parameters in these settings.
+    /// Reference scores for the game's parameters in `settings`.
     fn references(&self, settings: toml::Table) -> Result<References>;
 }
 
-/// A game of a program, and how it is drawn.
+/// A game, with the function that creates its scene.
 struct Known<G: Playable> {
     scene: fn(G) -> Scene<G>,
 }
@@ -99,10 +99,10 @@ impl<G: Playable> Entry for Known<G> {
     }
 }
 
-/// What stands in for the game of a table.
+/// The placeholder game of datasets that were imported from a table.
 static TABLE: Known<Table> = Known { scene: Scene::<Table>::features };
 
-/// The games of a program, in their order, and its models; shared with the threads that show a run.
+/// The games of a program, in order, and its user-defined models. Cloning is cheap: clones share the games.
 #[derive(Clone)]
 pub struct Games {
     entries: Arc<Vec<Box<dyn Entry>>>,
@@ -110,7 +110,7 @@ pub struct Games {
 }
 
 impl Games {
-    /// Grove's own.
+    /// The built-in games.
     pub fn builtin() -> Self {
         macro_rules! drawn {
             ($($Game:ident),*) => {{
@@ -122,63 +122,66 @@ impl Games {
         crate::for_each_game!(drawn)
     }
 
-    /// Without Grove's own.
+    /// Removes the built-in games.
     pub fn without_builtin(self) -> Self {
         self.changed(|games| games.retain(|game| !crate::env::NAMES.contains(&game.name())))
     }
 
-    /// With a game that is drawn as its features.
+    /// Adds a game whose features are drawn as bars.
     pub fn with<G: Playable>(self) -> Self {
-        self.and(Known { scene: Scene::<G>::features })
+        self.with_entry(Known { scene: Scene::<G>::features })
     }
 
-    /// With a game that has a look.
+    /// Adds a game that has sprites.
     pub fn with_look<G: Playable + Look>(self) -> Self {
-        self.and(Known { scene: Scene::<G>::drawn })
+        self.with_entry(Known { scene: Scene::<G>::drawn })
     }
 
-    /// A game takes the place of one that has its name.
-    fn and<G: Playable>(self, game: Known<G>) -> Self {
+    /// Adds a game, or replaces the one of the same name.
+    fn with_entry<G: Playable>(self, game: Known<G>) -> Self {
         self.changed(|games| {
             games.retain(|other| other.name() != G::NAME);
             games.push(Box::new(game));
         })
     }
 
-    /// With a model.
+    /// Adds a user-defined model.
     pub fn with_model<M: NamedModel>(self) -> Self {
         Self { models: self.models.with::<M>(), ..self }
     }
 
     fn changed(self, change: impl FnOnce(&mut Vec<Box<dyn Entry>>)) -> Self {
         let games = Arc::into_inner(self.entries);
-        let mut games = games.expect("nobody shares the games before the program runs");
+        let mut games = games.expect("games are not shared before the program runs");
         change(&mut games);
         Self { entries: Arc::new(games), ..self }
     }
 
-    /// The models besides Grove's own.
+    /// The user-defined models.
     pub fn models(&self) -> &Models {
         &self.models
     }
 
-    /// Their names, as a sentence has them: `fruit, catch, cartpole`.
+    /// The names of the games, comma-separated: `fruit, catch, cartpole`.
     pub fn names(&self) -> String {
         self.entries.iter().map(|game| game.name()).collect::<Vec<_>>().join(", ")
     }
 
-    /// The game of this name.
+    /// Finds a game by name.
+    ///
+    /// # Errors
+    /// If there is no such game, with all names, or if `name` is the placeholder of a table.
     pub fn find(&self, name: &str) -> Result<&dyn Entry> {
         let found = self.entries.iter().find(|game| game.name() == name);
         if found.is_none() && name == TABLE.name() {
-            bail!("the labels of a table are learnt (`grove fit`), and there is no game to play");
+            bail!("a labelled table is not a game: it can be learnt by `grove fit`, but not played");
         }
-        let found =
-            found.with_context(|| format!("unknown game `{name}`; there are: {}", self.names()));
+        let found = found
+            .with_context(|| format!("unknown game `{name}`; must be one of: {}", self.names()));
         Ok(found?.as_ref())
     }
 
-    /// What is learnt from under this name: a game, or what stands in for one where data are.
+    /// Finds the game of a dataset by name, including the placeholder of a table.
     pub fn source(&self, name: &str) -> Result<&dyn Entry> {
         match self.find(name) {
             Err(_) if name == TABLE.name() => Ok(&TABLE),
@@ -186,8 +189,8 @@ impl Games {
         }
     }
 
-    /// The name of the game that is meant where none is named: the first.
-    pub fn usual(&self) -> Result<&'static str> {
+    /// The name of the default game: the first.
+    pub fn default_name(&self) -> Result<&'static str> {
         Ok(self.entries.first().context("this program has no game")?.name())
     }
 }

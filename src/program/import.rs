@@ -1,4 +1,4 @@
-//! `grove import`: an annotated time series, or the games of a person, as a dataset.
+//! `grove import`: builds a dataset from a labelled time series, or from games that a person played.
 
 use super::say::{tell, tell_json};
 use super::table::Table;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// Some of the rows of a table.
+/// Statistics of one part of a table.
 #[derive(Serialize)]
 struct Part {
     rows: usize,
@@ -27,13 +27,13 @@ impl Part {
 
 pub fn run(games: &Games, args: ImportArgs) -> Result<()> {
     match (&args.label, args.window) {
-        (Some(label), Some(window)) => table(&args, label, window),
-        _ => played(games, &args),
+        (Some(label), Some(window)) => import_table(&args, label, window),
+        _ => import_games(games, &args),
     }
 }
 
-/// The rows of a table.
-fn table(args: &ImportArgs, label: &str, window: usize) -> Result<()> {
+/// Imports a labelled time series.
+fn import_table(args: &ImportArgs, label: &str, window: usize) -> Result<()> {
     let ImportArgs { file, time, validation, out, json, .. } = args;
     if !(*validation > 0.0 && *validation <= 0.5) {
         bail!("--validation is {validation}, but must be above 0 and at most 0.5");
@@ -66,8 +66,8 @@ fn table(args: &ImportArgs, label: &str, window: usize) -> Result<()> {
         }));
     }
     tell(format_args!(
-        "{} rows of {} columns are in {out}, {} of them with one of the labels {}; the last {} rows, {} \
-         of them with one, are held out.",
+        "Wrote {} rows of {} columns to {out}: {} are labelled ({}). The last {} rows, {} of them labelled, are \
+         held out for validation.",
         learnt.rows + held_out.rows,
         features.len(),
         learnt.labelled + held_out.labelled,
@@ -77,12 +77,12 @@ fn table(args: &ImportArgs, label: &str, window: usize) -> Result<()> {
     ))
 }
 
-/// The games that a person has played in the page.
-fn played(games: &Games, args: &ImportArgs) -> Result<()> {
+/// Imports games that a person played on the page.
+fn import_games(games: &Games, args: &ImportArgs) -> Result<()> {
     let ImportArgs { file, out, json, .. } = args;
     if file.extension().is_some_and(|ending| ending == "csv") {
         bail!(
-            "of a table, --label names the column of the labels, and --window says how many rows matter"
+            "a CSV file needs --label, the column of the labels, and --window, the number of rows per label"
         );
     }
     let bytes = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
@@ -97,5 +97,5 @@ fn played(games: &Games, args: &ImportArgs) -> Result<()> {
         let out = out.to_string();
         return tell_json(&json!({ "out": out, "env": env, "episodes": episodes, "steps": count }));
     }
-    tell(format_args!("{episodes} games of {env}, {count} steps, are in {out}."))
+    tell(format_args!("Wrote {episodes} games of {env} ({count} steps) to {out}."))
 }

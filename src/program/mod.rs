@@ -1,7 +1,7 @@
-//! The program: the command line, one file a command.
+//! The command-line program, one file per command.
 //!
-//! `grove` itself is [`program()`] and nothing else. A program of one's own takes the games and the models
-//! of its author as well, and has every command for them:
+//! `grove` itself is just [`program()`]. Your own program can add games and models, and has all commands
+//! for them:
 //!
 //! ```no_run
 //! # use grove::env::CartPole as Corridor;
@@ -10,7 +10,7 @@
 //! }
 //! ```
 //!
-//! `examples/own_game.rs` and `examples/own_model.rs` are whole ones.
+//! See `examples/own_game.rs` and `examples/own_model.rs` for complete programs.
 
 mod args;
 mod bench;
@@ -60,47 +60,47 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 use std::str::FromStr;
 
-/// The program with Grove's own games; [`Program::run`] runs it.
+/// Creates the program with the built-in games; [`Program::run`] runs it.
 pub fn program() -> Program {
     Program { games: Games::builtin() }
 }
 
-/// A program that trains, evaluates, records, measures and checks the games that it has.
+/// A program with all of Grove's commands for a set of games and models.
 pub struct Program {
     games: Games,
 }
 
 impl Program {
-    /// Takes Grove's own games out.
+    /// Removes the built-in games.
     pub fn without_builtin(self) -> Self {
         Self { games: self.games.without_builtin() }
     }
 
-    /// With a game, in place of one that has its name. In pictures, each of its features is a bar.
+    /// Adds a game, or replaces the one of the same name. Pictures show its features as bars.
     pub fn game<G: Playable>(self) -> Self {
         Self { games: self.games.with::<G>() }
     }
 
-    /// With a game that has a look.
+    /// Adds a game that has sprites, or replaces the one of the same name.
     pub fn game_with_look<G: Playable + Look>(self) -> Self {
         Self { games: self.games.with_look::<G>() }
     }
 
-    /// With a model, which `policy.kind` names; it can be trained for every game.
+    /// Adds a model, which can be selected by `policy.kind` for any game.
     ///
     /// # Panics
-    /// If one of Grove's own has its name.
+    /// If a built-in model has the same name.
     pub fn model<M: NamedModel>(self) -> Self {
         Self { games: self.games.with_model::<M>() }
     }
 
-    /// Runs the command that the process was started with, and says what went wrong: all of a `main`.
+    /// Runs the command given on the process's command line and prints any error: a complete `main`.
     pub fn run(self) -> ExitCode {
         self.run_with(std::env::args_os())
     }
 
-    /// Runs the command in these words of a command line, the first of which is the program's name. It
-    /// takes the threads and the signals of the whole process, so that there is one a process.
+    /// Runs the command given by `words`, the first of which is the program's name. It configures the
+    /// process's global thread pool and signal handlers, so call it once per process.
     pub fn run_with(self, words: impl IntoIterator<Item = OsString>) -> ExitCode {
         let matches = self.command_line().get_matches_from(words);
         let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
@@ -117,9 +117,9 @@ impl Program {
         }
     }
 
-    /// The command line, whose help names the games.
+    /// The command-line parser, with the names of games and tasks in its help.
     fn command_line(&self) -> clap::Command {
-        let usual = self.games.usual().unwrap_or("none");
+        let default = self.games.default_name().unwrap_or("none");
         let names = self.games.names();
         let tasks = format!(", or a language model's task: {}", task::names());
         [
@@ -131,14 +131,14 @@ impl Program {
         ]
         .into_iter()
         .fold(Cli::command(), |cli, (command, tasks)| {
-            let help = format!("The game, one of: {names}{tasks} [default: {usual}]");
+            let help = format!("The game, one of: {names}{tasks} [default: {default}]");
             cli.mut_subcommand(command, |command| command.mut_arg("game", |arg| arg.help(help)))
         })
     }
 }
 
-/// Whether several processes work at a command together; of any other, the first does all.
-fn shares(command: &Command) -> bool {
+/// Whether several MPI processes share a command; rank 0 runs all other commands alone.
+fn is_shared(command: &Command) -> bool {
     match command {
         Command::Train(_) | Command::Fit(_) => true,
         Command::Bench(args) => args.scaling,
@@ -150,7 +150,7 @@ fn shares(command: &Command) -> bool {
 fn run(games: &Games, cli: Cli) -> Result<()> {
     log_to_stderr()?;
     members::start()?;
-    if !members::is_first() && !shares(&cli.command) {
+    if !members::is_first() && !is_shared(&cli.command) {
         return Ok(());
     }
     match cli.command {
@@ -177,21 +177,21 @@ fn run(games: &Games, cli: Cli) -> Result<()> {
     }
 }
 
-/// The settings in a checkpoint, which whoever has made the file may have chosen.
+/// Reads the settings of a checkpoint and validates them, since a file may hold anything.
 fn saved<G: Playable>(models: &Models, checkpoint: &Checkpoint) -> Result<(G, TrainConfig)> {
     let (game, config) = saved_config::<G>(checkpoint)?;
     validate(models, &game, &config).context("the checkpoint's settings cannot be used")?;
     Ok((game, config))
 }
 
-/// Checks the settings of a game and a run.
+/// Validates the settings of a game and a run.
 fn validate<G: Playable>(models: &Models, game: &G, config: &TrainConfig) -> Result<()> {
     game.validate().map_err(ConfigError::OutOfRange)?;
     config.validate_with(&models.names())?;
     Ok(())
 }
 
-/// Warnings of the libraries go to stderr; `GROVE_LOG` sets another level.
+/// Sends log messages to stderr: errors, or the level set by `GROVE_LOG`.
 fn log_to_stderr() -> Result<()> {
     let level = match std::env::var("GROVE_LOG") {
         Ok(level) => tracing::Level::from_str(&level).map_err(|_| {
@@ -202,32 +202,32 @@ fn log_to_stderr() -> Result<()> {
     tracing_subscriber::fmt()
         .with_max_level(level)
         .with_writer(std::io::stderr)
-        // It would panic over a closed pipe.
+        // Reporting them would panic if stderr is closed.
         .log_internal_errors(false)
         .init();
     Ok(())
 }
 
-/// Sets the number of threads of everything that runs on the CPU.
+/// Sets the size of the global thread pool.
 fn use_threads(threads: Option<u32>) -> Result<()> {
     let mut pool = rayon::ThreadPoolBuilder::new();
     if let Some(threads) = threads.map(|threads| threads as usize).or_else(members::default_threads)
     {
         pool = pool.num_threads(threads);
     }
-    pool.build_global().context("the threads do not start")
+    pool.build_global().context("cannot start the thread pool")
 }
 
-/// Refuses a run that asks for an engine or a precision that it cannot have.
+/// Checks that the requested engine and precision are available for a run.
 fn check_engine<G: Playable>(trainer: &Trainer<G>) -> Result<()> {
     let config = trainer.config();
-    let (asked, obstacle) = match (config.engine, config.precision) {
+    let (requested, obstacle) = match (config.engine, config.precision) {
         (Engine::Fused, _) => ("the engine `fused`".to_string(), trainer.obstacle()),
         (_, Precision::F32) => return Ok(()),
         (_, precision) => (format!("the precision {precision}"), trainer.precision_obstacle()),
     };
     match obstacle {
-        Some(obstacle) => bail!("this run cannot have {asked}: {obstacle}"),
+        Some(obstacle) => bail!("{requested} is not available for this run: {obstacle}"),
         None => Ok(()),
     }
 }

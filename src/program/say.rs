@@ -1,6 +1,7 @@
-//! Words for people and results for programs, where a closed pipe or a lost terminal costs nothing.
+//! Output: messages on stderr, results on stdout.
 //!
-//! `eprintln!` and `println!` panic where nobody reads any more, in the middle of a run, too.
+//! Unlike `eprintln!` and `println!`, these functions do not panic if a pipe or terminal is closed, which must
+//! not end a run.
 
 use anyhow::{Context, Result};
 use serde::Serialize;
@@ -8,7 +9,7 @@ use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Says something on stderr. Where that does not arrive, nobody is there to be told.
+/// Prints a message on stderr. Errors are ignored.
 macro_rules! say {
     ($($word:tt)*) => {
         $crate::program::say::stderr(format_args!($($word)*))
@@ -16,32 +17,32 @@ macro_rules! say {
 }
 pub(super) use say;
 
-/// Whether this process leaves it to another to speak.
+/// Whether output is suppressed, because another MPI process prints it.
 static SILENT: AtomicBool = AtomicBool::new(false);
 
-/// Says and tells nothing from now on.
+/// Suppresses all output from now on.
 #[cfg(feature = "mpi")]
 pub fn be_silent() {
     SILENT.store(true, Ordering::Relaxed);
 }
 
-/// Speaks again.
+/// Enables output again.
 #[cfg(feature = "mpi")]
 pub fn speak() {
     SILENT.store(false, Ordering::Relaxed);
 }
 
-/// A line on stderr.
+/// Prints a line on stderr.
 pub fn stderr(line: Arguments<'_>) {
     if !SILENT.load(Ordering::Relaxed) {
         let _ = writeln!(std::io::stderr(), "{line}");
     }
 }
 
-/// A line of the result on stdout.
+/// Prints a line of the result on stdout.
 ///
 /// # Errors
-/// If it cannot be written; not if whoever read it has closed the pipe, who then has enough.
+/// If it cannot be written. A closed pipe is not an error.
 pub fn tell(line: impl std::fmt::Display) -> Result<()> {
     if SILENT.load(Ordering::Relaxed) {
         return Ok(());
@@ -53,10 +54,10 @@ pub fn tell(line: impl std::fmt::Display) -> Result<()> {
     }
 }
 
-/// The result as one JSON object on stdout.
+/// Prints the result as one line of JSON on stdout.
 ///
 /// # Errors
-/// If stdout cannot be written; a closed pipe is no error.
+/// If it cannot be written. A closed pipe is not an error.
 pub fn tell_json(result: &impl Serialize) -> Result<()> {
     tell(serde_json::to_string(result)?)
 }

@@ -18,7 +18,7 @@ pub fn run(games: &Games, args: SettingsArgs) -> Result<()> {
     match args.game.as_deref() {
         Some(name) if games.find(name).is_err() && task::find(name).is_ok() => of_task(name, &args),
         Some(name) => games.find(name)?.settings(&args),
-        None => games.find(games.usual()?)?.settings(&args),
+        None => games.find(games.default_name()?)?.settings(&args),
     }
 }
 

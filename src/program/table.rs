@@ -1,19 +1,19 @@
-//! What stands in for a game where the labels of a table are learnt: as many features, as many actions, and
-//! nothing to play.
+//! The placeholder game of a labelled table: it has the table's features and labels (as actions), but
+//! cannot be played.
 
 use crate::env::{Bits, Env, Outcome, Rules};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// The sizes of a table.
+/// The dimensions of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Table {
-    /// Columns that are seen.
+    /// Number of feature columns.
     pub columns: u32,
-    /// Labels, which are the actions.
+    /// Number of labels, which are the actions.
     pub labels: u32,
-    /// Rows that an observation shows, the present one last.
+    /// Number of rows in an observation, the current one last.
     pub stack: u32,
 }
 
@@ -53,7 +53,7 @@ impl Env for Table {
 }
 
 crate::packed_state! {
-    /// Nothing.
+    /// An empty state.
     pub struct TableState {
         unused: Bits<1>,
     }

@@ -89,7 +89,7 @@ fn game_name(games: &Games, asked: Option<&str>, file: &toml::Table) -> Result<S
             bail!("the settings file is for `{in_file}`, not `{asked}`")
         }
         (Some(name), _) | (None, Some(name)) => Ok(name.to_string()),
-        (None, None) => Ok(games.usual()?.to_string()),
+        (None, None) => Ok(games.default_name()?.to_string()),
     }
 }
 

@@ -1,7 +1,7 @@
-//! `grove bench TASK --model MODEL`: how fast a language model generates and learns.
+//! `grove bench TASK --model MODEL`: measures how fast a language model generates and learns.
 //!
-//! Rewards are drawn and nothing but its length ends a completion, so that every token is generated and learnt
-//! from: the figures are those of the arithmetic, whatever the weights say.
+//! Rewards are random, and completions end at their maximum length only. All tokens are thus generated and
+//! learnt from, so that the results do not depend on the weights.
 
 use super::report::Figure;
 use crate::config::Engine;
@@ -19,13 +19,13 @@ use std::sync::Arc;
 use std::time::Instant;
 use toml::Table;
 
-/// A task's prompts with rewards that say nothing.
-struct Drawn {
+/// A task with random rewards.
+struct RandomRewards {
     task: Arc<dyn Task>,
     parts: [Part; 1],
 }
 
-impl Task for Drawn {
+impl Task for RandomRewards {
     fn name(&self) -> &str {
         self.task.name()
     }
@@ -56,7 +56,7 @@ impl Task for Drawn {
     }
 }
 
-/// All that a measurement gave.
+/// All results of a benchmark.
 #[derive(Serialize)]
 struct Report<'a> {
     task: &'a str,
@@ -64,17 +64,17 @@ struct Report<'a> {
     num_params: usize,
     num_prompts: usize,
     group_size: usize,
-    /// Mean tokens of a prompt.
+    /// Mean number of tokens of a prompt.
     prompt_tokens: f64,
     completion_tokens: usize,
     device: &'a str,
     threads: usize,
     repeats: usize,
-    /// Completions' tokens generated a second.
+    /// Completion tokens per second of generation.
     generated_per_second: Figure,
-    /// Completions' tokens learnt from a second.
+    /// Completion tokens per second of the update.
     learnt_per_second: Figure,
-    /// The same over whole iterations.
+    /// Completion tokens per second of whole iterations.
     trained_per_second: Figure,
     peak_memory_bytes: Option<u64>,
 }
@@ -90,28 +90,28 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
         settings((task, Table::new()), defaults, file, (&args.set, None, None))?;
     config.precision = args.precision;
     config.fit.iterations = 0;
-    // Long enough that no schedule ends within the measurement.
+    // Long enough that no schedule ends during the measurement.
     config.iterations = 1_000_000;
-    let drawn = Drawn { task: open(task, own)?, parts: [Part::new("drawn", 1.0)] };
-    let drawn: Arc<dyn Task> = Arc::new(drawn);
+    let random = RandomRewards { task: open(task, own)?, parts: [Part::new("random", 1.0)] };
+    let random: Arc<dyn Task> = Arc::new(random);
     let mut model = match load(&config.model.path)? {
         Some(model) => model,
-        None => LanguageTrainer::new(drawn.clone(), config.clone(), None)?.model(),
+        None => LanguageTrainer::new(random.clone(), config.clone(), None)?.model(),
     };
     model.stop_tokens.clear();
     let num_params = model.params.len();
     // As in training, `auto` is the CPU.
-    let asked = if args.device == "auto" { "cpu" } else { &args.device };
-    let Chosen { device, info, .. } = device::choose(asked)?;
+    let name = if args.device == "auto" { "cpu" } else { &args.device };
+    let Chosen { device, info, .. } = device::choose(name)?;
     let on = (info.name != "cpu").then(|| device.clone());
-    let mut trainer = LanguageTrainer::new(drawn, config, Some(model))?.on(on)?;
+    let mut trainer = LanguageTrainer::new(random, config, Some(model))?.on(on)?;
     let generation = trainer.config().generation.clone();
     let tokens = generation.num_prompts * generation.group_size * generation.max_new_tokens;
     let mut prompt_tokens = 0.0;
     for number in 0..generation.num_prompts as u64 {
         let prompt = trainer.task().prompt(Split::Train, number)?;
-        let asked = trainer.tokens(&prompt, generation.max_new_tokens)?;
-        prompt_tokens += asked.len() as f64 / generation.num_prompts as f64;
+        let tokens = trainer.tokens(&prompt, generation.max_new_tokens)?;
+        prompt_tokens += tokens.len() as f64 / generation.num_prompts as f64;
     }
     let (mut generated, mut learnt, mut memory) = (Vec::new(), Vec::new(), None);
     let mut once = || {
@@ -151,7 +151,6 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     if args.json { tell_json(&report) } else { tell(report.to_string().trim_end()) }
 }
 
-/// The table for people.
 impl Display for Report<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(
@@ -167,11 +166,11 @@ impl Display for Report<'_> {
             self.completion_tokens
         )?;
         writeln!(f)?;
-        let what = "completions' tokens a second";
-        writeln!(f, "{what:28}  {:>12}  lowest to highest of {}", "median", self.repeats)?;
+        let what = "completion tokens per second";
+        writeln!(f, "{what:28}  {:>12}  range of {}", "median", self.repeats)?;
         for (what, Figure { median, min, max }) in [
-            ("generated", self.generated_per_second),
-            ("learnt from", self.learnt_per_second),
+            ("generation", self.generated_per_second),
+            ("update", self.learnt_per_second),
             ("whole iterations", self.trained_per_second),
         ] {
             writeln!(f, "{what:28}  {median:>12.3e}  {min:.3e} to {max:.3e}")?;

@@ -1,8 +1,8 @@
-//! `grove bench`: how fast a device plays and trains, in five separate figures.
+//! `grove bench`: measures the speed of simulation and training on a device.
 //!
-//! Every figure is measured for itself: the rules alone; rules and policy; whole iterations; the time
-//! to a score; the time to the first update. Rates are medians of repeats after a warm-up, each a
-//! tenth of a second long or more.
+//! Five quantities are measured separately: the rules alone, rules with policy, whole iterations, the time
+//! to a score, and the time to the first update. Rates are medians of repeats after a warm-up, each at
+//! least 0.1 s long.
 
 mod language;
 mod peak;
@@ -26,13 +26,14 @@ use report::{Figure, Report, ScoreRuns};
 use std::time::Instant;
 use work::Work;
 
-/// Repeats of each measurement that are not counted.
+/// Warm-up repeats of each measurement.
 const WARM_UP: usize = 2;
-/// Seconds of a measurement: what is shorter is repeated within it.
-const AT_LEAST: f64 = 0.1;
-/// Iterations between two looks at the score, and the episodes of a look.
-const LOOK_EVERY: u32 = 5;
-const LOOK_EPISODES: usize = 10_000;
+/// Minimum duration of a measurement, seconds; shorter work is repeated within it.
+const MIN_SECONDS: f64 = 0.1;
+/// Iterations between evaluations of the score.
+const EVAL_EVERY: u32 = 5;
+/// Episodes of an evaluation.
+const EVAL_EPISODES: usize = 10_000;
 
 pub fn run(games: &Games, args: BenchArgs) -> Result<()> {
     super::use_threads(args.threads)?;
@@ -40,10 +41,10 @@ pub fn run(games: &Games, args: BenchArgs) -> Result<()> {
     if let Some(task) = name.filter(|name| args.model.is_some() || task::find(name).is_ok()) {
         return language::bench(task, &args);
     }
-    games.find(name.map_or_else(|| games.usual(), Ok)?)?.bench(games.models(), &args)
+    games.find(name.map_or_else(|| games.default_name(), Ok)?)?.bench(games.models(), &args)
 }
 
-/// Measures every figure, of the game's usual parameters with the changes asked for.
+/// Measures all quantities for a game, with its default parameters and the changes in `args`.
 pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
     let (game, mut config) = new_settings::<G>(&toml::Table::new(), &args.set)?;
     let defaults = config.clone();
@@ -64,7 +65,7 @@ pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
     config.rollout.start = Start::Level;
     config.update.update_epochs = args.update_epochs;
     config.update.num_minibatches = args.num_minibatches;
-    // Long enough that no schedule ends within the measurement.
+    // Long enough that no schedule ends during the measurement.
     config.iterations = 1_000_000;
     validate(models, &game, &config)?;
     if args.scaling {
@@ -95,7 +96,7 @@ pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
     let rules = Figure::rate(args.repeats, made, || {
         seed += 1;
         let started = Instant::now();
-        // Waits for the device, and reads one number.
+        // Blocks until the device has finished.
         device::read(play_at_random(game, envs, steps, seed, device).sum());
         Ok(started.elapsed().as_secs_f64())
     })?;
@@ -105,7 +106,7 @@ pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
         .transpose()?;
 
     let known = !matches!(config.policy.kind, ModelKind::Own(_));
-    // The peak is measured last, when nothing else can suffer from the memory that takes.
+    // The peak is measured last, because it takes much memory.
     let report = Report {
         env: G::NAME,
         device: &chosen.info,
@@ -137,14 +138,15 @@ pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
     if args.json { tell_json(&report) } else { tell(report.to_string().trim_end()) }
 }
 
-/// The mean score of the greedy policy over the episodes that `grove eval` plays.
-fn look<G: Rules>(trainer: &Trainer<G>) -> f64 {
+/// Mean score of the greedy policy over the episodes that `grove eval` plays.
+fn greedy_score<G: Rules>(trainer: &Trainer<G>) -> f64 {
     let policy = NativePolicy::new(&trainer.model());
     let stream = Stream::Evaluation;
-    evaluate(&policy, trainer.game(), LOOK_EPISODES, stream, 0, Player::Greedy).mean_score
+    evaluate(&policy, trainer.game(), EVAL_EPISODES, stream, 0, Player::Greedy).mean_score
 }
 
-/// Seconds of the game's default run until its greedy policy reaches `score`, for each seed.
+/// Measures the seconds that the game's default run takes until its greedy policy reaches `score`, for each
+/// seed.
 fn time_to_score<G: Rules>(
     models: &Models,
     game: G,
@@ -160,9 +162,9 @@ fn time_to_score<G: Rules>(
         let mut trainer = Trainer::with_model(game, network, &config, device);
         while trainer.iteration() < config.iterations {
             trainer.iterate()?;
-            let due = trainer.iteration().is_multiple_of(LOOK_EVERY)
+            let due = trainer.iteration().is_multiple_of(EVAL_EVERY)
                 || trainer.iteration() == config.iterations;
-            if due && look(&trainer) >= score {
+            if due && greedy_score(&trainer) >= score {
                 return Ok(Some(started.elapsed().as_secs_f64()));
             }
         }

@@ -1,23 +1,23 @@
-//! The most that a device can do, as Burn measures it: arithmetic and memory traffic.
+//! Peak arithmetic and memory bandwidth of a device, as measured by Burn.
 
 use crate::device::DeviceInfo;
 use burn::cubecl::ir::{ElemType, FloatKind};
 use burn::tensor::{Device, MemoryAccess, ThroughputKey, ThroughputMode};
 use serde::Serialize;
 
-/// A device's measured peaks; `None` where it has no measure of one.
+/// A device's measured peaks; `None` if a measurement is not available.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Peak {
-    /// Floating-point operations a second, 32-bit multiply-adds without tensor cores: the fastest of
-    /// several launch shapes, of operands in registers.
+    /// Floating-point operations per second: 32-bit multiply-adds on registers, without tensor cores; the
+    /// fastest of several launch shapes.
     pub flops_per_second: Option<f64>,
-    /// Bytes a second read and written, of a copy within the device's memory.
+    /// Bytes per second, read and written, of a copy within device memory.
     pub bytes_per_second: Option<f64>,
 }
 
-/// Measures a device; `None` where it has no kernels of ours. Takes seconds, and up to 2 GiB of the
-/// device's memory. A graphics adapter that the CPU plays is asked for its arithmetic alone: its memory
-/// is the CPU's, and Burn's probe wants more than it gives in one piece.
+/// Measures a device; `None` if it cannot run kernels. Takes several seconds and up to 2 GiB of device
+/// memory. The bandwidth of software renderers is not measured, since Burn's probe needs larger buffers than
+/// they offer.
 pub(super) fn measure(device: &Device, info: &DeviceInfo) -> Option<Peak> {
     let compute = ThroughputMode::ComputeDirect { dtype: ElemType::Float(FloatKind::F32) };
     let mut modes = vec![compute];

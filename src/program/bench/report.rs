@@ -1,14 +1,14 @@
-//! The figures of a measurement, as JSON and as a table.
+//! The results of a benchmark, as JSON and as a table.
 
 use super::peak::Peak;
 use super::work::Work;
-use super::{AT_LEAST, LOOK_EPISODES, LOOK_EVERY, WARM_UP};
+use super::{EVAL_EPISODES, EVAL_EVERY, MIN_SECONDS, WARM_UP};
 use crate::device::DeviceInfo;
 use anyhow::Result;
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 
-/// A figure: the median of several measurements, and their spread.
+/// The median and range of several measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Figure {
     pub median: f64,
@@ -17,7 +17,7 @@ pub(super) struct Figure {
 }
 
 impl Figure {
-    /// The median, least and greatest of one value or more.
+    /// Summarises one or more values.
     pub fn of(mut values: Vec<f64>) -> Self {
         values.sort_by(f64::total_cmp);
         let last = values.len() - 1;
@@ -25,9 +25,8 @@ impl Figure {
         Self { median, min: values[0], max: values[last] }
     }
 
-    /// Steps a second, of so many measurements after some that are not counted. `once` makes so many
-    /// `steps` and gives the seconds that took; it is called until a measurement has lasted
-    /// [`AT_LEAST`].
+    /// Measures steps per second `repeats` times, after a warm-up. `once` performs `steps` steps and
+    /// returns the seconds taken; it is called until a measurement has lasted [`MIN_SECONDS`].
     pub fn rate(
         repeats: usize,
         steps: usize,
@@ -36,7 +35,7 @@ impl Figure {
         let mut rates = Vec::new();
         for i in 0..WARM_UP + repeats {
             let (mut made, mut seconds) = (0, 0.0);
-            while seconds < AT_LEAST {
+            while seconds < MIN_SECONDS {
                 seconds += once()?;
                 made += steps;
             }
@@ -48,21 +47,21 @@ impl Figure {
     }
 }
 
-/// The times of some runs to a score.
+/// The times that several runs took to reach a score.
 #[derive(Debug, Serialize)]
 pub(super) struct ScoreRuns {
-    /// The score wanted.
+    /// The target score.
     score: f64,
-    /// The seed of the first run; each other has the next.
+    /// Seed of the first run; the seeds are consecutive.
     first_seed: u64,
-    /// Seconds of the runs that reached the score; `None` if none did.
+    /// Summary of the runs that reached the score; `None` if none did.
     figure: Option<Figure>,
-    /// Seconds of each run; `None` for one that ended below the score.
+    /// Seconds of each run; `None` if it did not reach the score.
     runs: Vec<Option<f64>>,
 }
 
 impl ScoreRuns {
-    /// Sums up runs, each by the seconds that it took, or `None`.
+    /// Summarises runs by their seconds to the score.
     pub fn of(score: f64, first_seed: u64, runs: Vec<Option<f64>>) -> Self {
         let reached: Vec<f64> = runs.iter().copied().flatten().collect();
         let figure = (!reached.is_empty()).then(|| Figure::of(reached));
@@ -70,7 +69,7 @@ impl ScoreRuns {
     }
 }
 
-/// All that a measurement gave.
+/// All results of a benchmark.
 #[derive(Serialize)]
 pub(super) struct Report<'a> {
     pub env: &'a str,
@@ -91,38 +90,37 @@ pub(super) struct Report<'a> {
     pub trained_steps_per_second: Figure,
     pub seconds_to_first_update: f64,
     pub peak_memory_bytes: Option<u64>,
-    /// Not known of a model that somebody has brought along.
+    /// Unknown for user-defined models.
     pub work_per_step: Option<Work>,
     pub device_peak: Option<Peak>,
     pub seconds_to_score: Option<ScoreRuns>,
 }
 
-/// The table for people.
 impl Display for Report<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(f, "{} on {}: {}", self.env, self.device, self.engine)?;
         writeln!(
             f,
-            "{} games x {} steps, {} features, {}, {} threads of the CPU",
+            "{} games x {} steps, {} features, {}, {} CPU threads",
             self.num_envs, self.num_steps, self.num_features, self.policy, self.threads
         )?;
         writeln!(
             f,
-            "an iteration: {} optimiser steps, passes over the first {} steps: {}",
+            "per iteration: {} optimiser steps; epochs over the first {} steps: {}",
             self.updates_per_iteration, self.learn_steps, self.update_epochs
         )?;
         writeln!(f)?;
         writeln!(
             f,
-            "{:28}  {:>12}  lowest to highest of {}",
-            "steps a second", "median", self.repeats
+            "{:28}  {:>12}  range of {}",
+            "steps per second", "median", self.repeats
         )?;
         let mut row = |what: &str, Figure { median, min, max }: Figure| {
             writeln!(f, "{what:28}  {median:>12.3e}  {min:.3e} to {max:.3e}")
         };
-        row("rules only, random actions", self.rules_steps_per_second)?;
+        row("rules, random actions", self.rules_steps_per_second)?;
         row("rules and policy", self.policy_steps_per_second)?;
-        row("trained", self.trained_steps_per_second)?;
+        row("training", self.trained_steps_per_second)?;
         writeln!(f)?;
         writeln!(f, "time to the first update: {:.2} s", self.seconds_to_first_update)?;
         if let Some(runs) = &self.seconds_to_score {
@@ -136,22 +134,22 @@ impl Display for Report<'_> {
 }
 
 impl Report<'_> {
-    /// What the device could do at most, and how much of that is reached.
+    /// Formats the device's peak and the fractions of it that are reached.
     fn fmt_shares(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Some(work) = &self.work_per_step else { return Ok(()) };
         writeln!(
             f,
-            "a step is at least {:.0} FLOP and {:.0} bytes played, {:.0} and {:.0} trained",
+            "minimum work per step: {:.0} FLOP and {:.0} bytes played, {:.0} and {:.0} trained",
             work.policy_flops, work.policy_bytes, work.trained_flops, work.trained_bytes
         )?;
         let Some(peak) = &self.device_peak else { return Ok(()) };
         let unit = |value: Option<f64>, scale: f64, unit: &str| match value {
             Some(value) => format!("{:.3} {unit}", value / scale),
-            None => format!("no measure in {unit}"),
+            None => format!("unknown {unit}"),
         };
         writeln!(
             f,
-            "the device's measured peak: {}, {}",
+            "measured peak of the device: {}, {}",
             unit(peak.flops_per_second, 1e12, "TFLOP/s"),
             unit(peak.bytes_per_second, 1e9, "GB/s")
         )?;
@@ -162,7 +160,7 @@ impl Report<'_> {
                 work.policy_flops,
                 work.policy_bytes,
             ),
-            ("trained", self.trained_steps_per_second, work.trained_flops, work.trained_bytes),
+            ("training", self.trained_steps_per_second, work.trained_flops, work.trained_bytes),
         ] {
             let share = |each: f64, peak: Option<f64>| match peak {
                 Some(peak) => format!("{:.2} %", 100.0 * figure.median * each / peak),
@@ -170,7 +168,7 @@ impl Report<'_> {
             };
             writeln!(
                 f,
-                "  {what}: {} of its arithmetic, {} of its traffic",
+                "  {what}: {} of peak arithmetic, {} of peak bandwidth",
                 share(flops, peak.flops_per_second),
                 share(bytes, peak.bytes_per_second)
             )?;
@@ -185,21 +183,21 @@ impl Display for ScoreRuns {
         let Some(Figure { median, min, max }) = self.figure else {
             return writeln!(
                 f,
-                "a greedy score of {} is reached in none of {all} runs",
+                "none of {all} runs reached a greedy score of {}",
                 self.score
             );
         };
         writeln!(
             f,
-            "time to a greedy score of {}, looked at every {LOOK_EVERY} iterations over \
-             {LOOK_EPISODES} episodes (within the time):",
+            "time to a greedy score of {}, evaluated every {EVAL_EVERY} iterations over \
+             {EVAL_EPISODES} episodes (included in the time):",
             self.score
         )?;
         writeln!(
             f,
-            "  {median:.2} s ({min:.2} to {max:.2}), {reached} of {all} runs; the first, from \
-             nothing but a started device, {}",
-            self.runs[0].map_or("does not reach it".to_string(), |s| format!("takes {s:.2} s"))
+            "  {median:.2} s ({min:.2} to {max:.2}), {reached} of {all} runs; the first run, with a cold \
+             start, {}",
+            self.runs[0].map_or("did not reach it".to_string(), |s| format!("took {s:.2} s"))
         )
     }
 }
@@ -209,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_figure_is_the_median_and_the_spread_of_what_follows_the_warm_up() {
+    fn a_figure_is_the_median_and_range_after_the_warm_up() {
         let mut seconds = [0.2, 9.0, 0.5, 0.1, 1.0, 0.25].into_iter();
         let figure = Figure::rate(4, 6, || Ok(seconds.next().unwrap())).unwrap();
         assert_eq!(figure, Figure { median: 18.0, min: 6.0, max: 60.0 });
@@ -217,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_measurement_goes_on_until_it_has_lasted_long_enough() {
+    fn short_work_is_repeated_within_a_measurement() {
         let mut seconds = [1.0, 1.0, 0.0625, 0.0625].into_iter();
         let figure = Figure::rate(1, 6, || Ok(seconds.next().unwrap())).unwrap();
         assert_eq!(figure.median, 96.0);
@@ -225,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_that_miss_the_score_are_not_in_the_figure() {
+    fn runs_that_miss_the_score_are_excluded() {
         let runs = ScoreRuns::of(1.0, 4, vec![Some(2.0), None, Some(4.0)]);
         assert_eq!(runs.figure, Some(Figure { median: 3.0, min: 2.0, max: 4.0 }));
         assert_eq!(ScoreRuns::of(1.0, 4, vec![None]).figure, None);

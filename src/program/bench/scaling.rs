@@ -1,10 +1,9 @@
-//! `grove bench --scaling`: how a run grows with its members, beside what latency and bandwidth alone would allow.
+//! `grove bench --scaling`: measures strong and weak scaling over ranks, and compares it with a model.
 //!
-//! One member, then two, four, ... of the devices that are listed, of the processes that MPI has started, or of
-//! threads on the CPU's cores. *Strong*: the same games shared among more members; *weak*: as many games for each.
-//! The model is that of latency and bandwidth (Hockney 1994): computing takes what one member needs for its share,
-//! and a reduction of `b` bytes takes `latency + b / bandwidth`, both from two measured reductions, a small and a
-//! large one, of all members.
+//! Runs with 1, 2, 4, ... ranks are measured: the listed devices, MPI processes, or threads of the CPU. *Strong*
+//! scaling distributes the same games over more ranks; *weak* scaling keeps the games per rank. The model is
+//! Hockney's (1994): computation is divided evenly, and a reduction of `b` bytes takes `latency + b / bandwidth`,
+//! with both parameters fitted to a small and a large reduction over all ranks.
 
 use super::report::Figure;
 use crate::config::TrainConfig;
@@ -18,43 +17,46 @@ use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 use std::time::Instant;
 
-/// Numbers in the reductions that the model is fitted to.
+/// Lengths of the two reductions to which the model is fitted, in `f32`s.
 const LENGTHS: [usize; 2] = [1 << 10, 1 << 20];
-/// Reductions of each length.
+/// Reductions measured per length.
 const REDUCTIONS: usize = 20;
-/// Iterations before those that are measured.
+/// Warm-up iterations.
 const WARM_UP: usize = 3;
 
-/// What was measured.
+/// All results of a benchmark.
 #[derive(Serialize)]
 struct Scaling {
     env: &'static str,
-    members: &'static str,
+    /// The kind of ranks.
+    ranks: &'static str,
     num_envs: usize,
     reductions_per_iteration: usize,
     bytes_per_reduction: usize,
-    /// Of the model; `None` where there is but one member.
+    /// Parameter of the model; `None` for a single rank.
     latency_seconds: Option<f64>,
+    /// Parameter of the model; `None` for a single rank.
     bandwidth_bytes_per_second: Option<f64>,
     strong: Vec<Row>,
     weak: Vec<Row>,
 }
 
-/// A number of members.
+/// The results for one number of ranks.
 #[derive(Clone, Copy, Serialize)]
 struct Row {
-    members: usize,
+    ranks: usize,
     steps_per_second: f64,
-    /// Seconds of an iteration, and of them those in which the first member told the others something.
+    /// Seconds of an iteration.
     seconds: f64,
+    /// Seconds of an iteration that rank 0 spent in communication.
     reduction_seconds: f64,
-    /// The speed as a share of that of one member, times their number.
+    /// Speed relative to that of one rank times the number of ranks.
     efficiency: f64,
-    /// The same by the model.
+    /// Efficiency predicted by the model.
     model_efficiency: f64,
 }
 
-/// Measures all numbers of members that there can be.
+/// Measures and prints the scaling of a run.
 pub fn bench<G: Playable>(
     models: &Models,
     args: &BenchArgs,
@@ -88,14 +90,14 @@ pub fn bench<G: Playable>(
     let steps = (config.rollout.num_envs() * config.rollout.num_steps) as f64;
     let rows = |measured: &[(usize, Option<[f64; 2]>)], is_weak: bool| -> Option<Vec<Row>> {
         let alone = measured.first()?.1?[0];
-        let row = |(members, measured): &(usize, Option<[f64; 2]>)| {
+        let row = |(ranks, measured): &(usize, Option<[f64; 2]>)| {
             let [seconds, reduction_seconds] = (*measured)?;
-            let games = if is_weak { *members as f64 } else { 1.0 };
-            let told = link.map_or(0.0, |link| link.seconds(4 * params, *members));
-            let model = alone * games / *members as f64 + reductions as f64 * told;
-            let efficiency = |seconds: f64| alone * games / seconds / *members as f64;
+            let games = if is_weak { *ranks as f64 } else { 1.0 };
+            let reduction = link.map_or(0.0, |link| link.seconds(4 * params, *ranks));
+            let model = alone * games / *ranks as f64 + reductions as f64 * reduction;
+            let efficiency = |seconds: f64| alone * games / seconds / *ranks as f64;
             Some(Row {
-                members: *members,
+                ranks: *ranks,
                 steps_per_second: steps * games / seconds,
                 seconds,
                 reduction_seconds,
@@ -110,7 +112,7 @@ pub fn bench<G: Playable>(
     };
     let report = Scaling {
         env: G::NAME,
-        members: crew.name(),
+        ranks: crew.name(),
         num_envs: config.rollout.num_envs(),
         reductions_per_iteration: reductions,
         bytes_per_reduction: 4 * params,
@@ -126,7 +128,7 @@ pub fn bench<G: Playable>(
     if args.json { tell_json(&report) } else { tell(report.to_string().trim_end()) }
 }
 
-/// The median seconds of an iteration, and of those spent with other members in it.
+/// Measures the median seconds of an iteration, and of its communication.
 fn iterations<G: Playable>(
     models: &Models,
     game: G,
@@ -137,44 +139,45 @@ fn iterations<G: Playable>(
     let (chosen, team) = member.choose()?;
     let network = models.network(game, config, &chosen.device);
     let mut trainer: Trainer<G> = members::trainer(game, network, config, &chosen, None, team)?;
-    let (mut seconds, mut told) = (Vec::new(), Vec::new());
+    let (mut seconds, mut communication) = (Vec::new(), Vec::new());
     for i in 0..WARM_UP + repeats {
         let started = Instant::now();
         let record = trainer.iterate()?;
         if i >= WARM_UP {
             seconds.push(started.elapsed().as_secs_f64());
-            told.push(record.reduction.map_or(0.0, |reduction| reduction.seconds));
+            communication.push(record.reduction.map_or(0.0, |reduction| reduction.seconds));
         }
     }
-    // The next rollout is under way already; a driver may not like the process to end meanwhile.
+    // Wait for the next rollout, which is already running: some drivers fail if the process ends meanwhile.
     let _ = chosen.device.sync();
-    Ok([Figure::of(seconds).median, Figure::of(told).median])
+    Ok([Figure::of(seconds).median, Figure::of(communication).median])
 }
 
-/// What a reduction costs.
+/// The cost model of a reduction.
 #[derive(Clone, Copy)]
 struct Link {
+    /// Seconds.
     latency: f64,
-    /// Bytes a second.
+    /// Bytes per second.
     bandwidth: f64,
 }
 
 impl Link {
-    /// Seconds of a reduction of so many bytes, of which each member sends `2 (n - 1) / n`.
-    fn seconds(&self, bytes: usize, members: usize) -> f64 {
-        match members {
+    /// Predicted seconds of a reduction of `bytes` bytes over `ranks` ranks.
+    fn seconds(&self, bytes: usize, ranks: usize) -> f64 {
+        match ranks {
             1 => 0.0,
-            _ => self.latency + sent(bytes, members) / self.bandwidth,
+            _ => self.latency + sent(bytes, ranks) / self.bandwidth,
         }
     }
 }
 
-/// Bytes that a member sends to reduce so many.
-fn sent(bytes: usize, members: usize) -> f64 {
-    bytes as f64 * 2.0 * (members - 1) as f64 / members as f64
+/// Bytes that each of `n` ranks sends in a reduction: `2 (n - 1) / n` times the size.
+fn sent(bytes: usize, ranks: usize) -> f64 {
+    bytes as f64 * 2.0 * (ranks - 1) as f64 / ranks as f64
 }
 
-/// The model, fitted to two reductions; `None` for one member.
+/// Fits the model to two reductions; `None` for a single rank.
 fn fit(team: &Team) -> Result<Option<Link>> {
     let size = team.size();
     if size == 1 {
@@ -184,7 +187,7 @@ fn fit(team: &Team) -> Result<Option<Link>> {
         let mut seconds = Vec::new();
         for _ in 0..REDUCTIONS {
             let vector = vec![1.0; len];
-            // All begin at once.
+            // Synchronises the ranks.
             team.total(&[0.0])?;
             let started = Instant::now();
             team.sum_ranks(vector, Vec::new())?;
@@ -200,35 +203,28 @@ fn fit(team: &Team) -> Result<Option<Link>> {
 
 impl Display for Scaling {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { env, members, num_envs, reductions_per_iteration, bytes_per_reduction, .. } =
-            self;
-        writeln!(f, "{env}, {num_envs} games, members: {members}")?;
+        let Self { env, ranks, num_envs, reductions_per_iteration, bytes_per_reduction, .. } = self;
+        writeln!(f, "{env}, {num_envs} games, ranks: {ranks}")?;
         write!(
             f,
-            "{reductions_per_iteration} reductions of {bytes_per_reduction} bytes an iteration"
+            "{reductions_per_iteration} reductions of {bytes_per_reduction} bytes per iteration"
         )?;
         if let (Some(latency), Some(bandwidth)) =
             (self.latency_seconds, self.bandwidth_bytes_per_second)
         {
             let (latency, bandwidth) = (latency * 1e6, bandwidth / 1e9);
-            write!(
-                f,
-                "; one takes {latency:.0} us and the time of its bytes at {bandwidth:.2} GB/s"
-            )?;
+            write!(f, ", each {latency:.0} us plus its bytes at {bandwidth:.2} GB/s")?;
         }
         for (name, rows) in [
-            ("strong: the same games shared", &self.strong),
-            ("weak: as many games for each", &self.weak),
+            ("strong scaling: the same games in total", &self.strong),
+            ("weak scaling: the same games per rank", &self.weak),
         ] {
-            write!(
-                f,
-                "\n\n{name}\nmembers     steps/s  efficiency  by the model  telling each other"
-            )?;
+            write!(f, "\n\n{name}\nranks     steps/s  efficiency  predicted  communication")?;
             for row in rows {
                 write!(
                     f,
-                    "\n{:7}  {:10.3e}  {:8.1} %  {:10.1} %  {:15.1} %",
-                    row.members,
+                    "\n{:5}  {:10.3e}  {:8.1} %  {:7.1} %  {:11.1} %",
+                    row.ranks,
                     row.steps_per_second,
                     100.0 * row.efficiency,
                     100.0 * row.model_efficiency,

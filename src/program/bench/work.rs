@@ -1,23 +1,22 @@
-//! What a step costs, by the sizes alone: the least arithmetic and traffic that the algorithm asks for.
+//! The minimum arithmetic and memory traffic of a step, derived from sizes alone (a roofline model).
 //!
-//! With `f` features, hidden layers of `h1` (and `h2`) units and `a` actions a perceptron has
+//! With `f` features, hidden layers of `h1` (and `h2`) units and `a` actions, a perceptron has
 //! `m = f h1 + h1 a` (or `f h1 + h1 h2 + h2 a`) weights; a recurrent layer of `h2` units has
-//! `3 (h1 h2 + h2 h2)` instead of `h1 h2`. Of a decoder those of its matrices count; what attention looks back
-//! at, whose size is another in each step, is left out.
+//! `3 (h1 h2 + h2 h2)` instead of `h1 h2`. For a decoder only the weight matrices count; attention scores,
+//! whose number varies from step to step, are left out.
 //!
-//! - *Arithmetic*, in floating-point operations (a multiplication and an addition are two), of the
-//!   matrix products alone. Forward: `2 m`. Backward: `2 m` for the weights' gradients and
-//!   `2 (m - f h1)` for what goes on to the layer below; the observation needs none. A step of a
-//!   rollout costs a forward; a trained one also a forward and a backward for each pass over the data,
-//!   times the share of the steps that are learnt from.
-//! - *Traffic*, in bytes, of what must be written once and read once for a step: a rollout writes the
-//!   packed state, the action with the end of the episode, the log-probability and the reward, in words
-//!   of four bytes; judging reads actions and rewards and writes an advantage; each pass reads the
-//!   state, the action, the log-probability and the advantage. Weights, which stay near the
-//!   processors, and what an engine moves beyond that are left out.
+//! - *Arithmetic*: floating-point operations (a multiply-add counts as two) of the matrix products alone.
+//!   Forward: `2 m`. Backward: `2 m` for the weight gradients and `2 (m - f h1)` for the input gradients;
+//!   the observation needs none. A rollout step costs one forward pass. Training adds a forward and a
+//!   backward pass per epoch, times the fraction of steps that are learnt from.
+//! - *Traffic*: bytes that must be written and read at least once per step. A rollout writes the packed
+//!   state, the action with the episode's end, the log-probability and the reward, in 4-byte words.
+//!   Computing advantages reads actions and rewards and writes an advantage. Each epoch reads the state,
+//!   the action, the log-probability and the advantage. Weights, which stay in caches, and other traffic
+//!   of an engine are left out.
 //!
-//! A device that is at 100 % of its peak by these counts would be at its limit; one at 10 % may be held
-//! up by other work (rules, draws, exponentials, launches), which the counts leave out.
+//! A device at 100 % of its peak by these counts would be at its limit. One at 10 % may be limited by other
+//! work (rules, random numbers, exponentials, launches), which the counts ignore.
 
 use crate::config::TrainConfig;
 use crate::env::{Rules, num_words};
@@ -37,7 +36,7 @@ pub(super) struct Work {
 }
 
 impl Work {
-    /// The work of a step of a game in a run.
+    /// Computes the work of a step of a game with the settings of a run.
     pub fn of<G: Rules>(game: G, config: &TrainConfig) -> Self {
         let layers = layers(game, config);
         let weights: f64 = layers.iter().sum();
@@ -58,7 +57,7 @@ impl Work {
     }
 }
 
-/// The weights of each matrix of a policy, the first of which takes the observation.
+/// Number of weights in each matrix of a policy; the first one takes the observation.
 fn layers<G: Rules>(game: G, config: &TrainConfig) -> Vec<f64> {
     let parameters = config.policy.parameters(game.num_features(), game.num_actions());
     let matrices = parameters.iter().filter(|parameter| parameter.shape.len() == 2);
@@ -72,7 +71,7 @@ mod tests {
     use crate::env::{Env, Fruit};
 
     #[test]
-    fn work_is_what_one_counts_by_hand() {
+    fn work_agrees_with_a_count_by_hand() {
         let game = Fruit::default();
         assert_eq!(game.num_features(), 16);
         let mut config = TrainConfig::for_game("fruit");
@@ -80,7 +79,7 @@ mod tests {
         config.rollout.num_steps = 100;
         config.rollout.learn_steps = 50;
         config.update.update_epochs = 4;
-        // 16 x 64 and 64 x 3 weights; two passes a step.
+        // 16 x 64 and 64 x 3 weights; two epochs.
         let work = Work::of(game, &config);
         assert_eq!(work.policy_flops, 2.0 * 1216.0);
         assert_eq!(work.trained_flops, 2432.0 + 2.0 * (2432.0 + 2432.0 + 2.0 * 192.0));
@@ -93,7 +92,7 @@ mod tests {
         let gates = 3.0 * (2048.0 + 1024.0);
         assert_eq!(Work::of(game, &config).policy_flops, 2.0 * (1024.0 + gates + 96.0));
         config.policy.kind = ModelKind::Decoder;
-        // Of each of two layers: queries and outputs, keys and values of half as many heads, SwiGLU.
+        // Two layers: queries and outputs, keys and values of half as many heads, SwiGLU.
         let layer = 2.0 * 64.0 * 64.0 + 2.0 * 64.0 * 32.0 + 3.0 * 64.0 * 128.0;
         let all = 16.0 * 64.0 + 2.0 * layer + 64.0 * 3.0;
         assert_eq!(Work::of(game, &config).policy_flops, 2.0 * all);

@@ -1,21 +1,20 @@
-//! Pictures as an animation: of each frame only what has changed.
+//! Animations as sequences of changed rectangles.
 
 use crate::viewer::Picture;
 use anyhow::{Context, Result};
 
-/// What is said of an error of a file of frames.
+/// Context of write errors.
 const CANNOT_WRITE: &str = "cannot write the animation";
 
-/// A file that holds frames, each laid over what the ones before it have left. What has been opaque stays
-/// so: looks are.
+/// An animation file. Each frame is composited onto the previous one; opaque pixels stay opaque.
 pub trait Frames {
-    /// Adds `part` of `picture`, the rest of which is as in `last`.
+    /// Adds the frame `picture`, which differs from `last` in `part` only.
     fn add(&mut self, picture: &Picture, part: Part, last: &Picture) -> Result<()>;
-    /// Writes the end.
+    /// Completes the file.
     fn finish(self) -> Result<()>;
 }
 
-/// Pixels of a picture, from `left` to before `right` and from `top` to before `bottom`.
+/// A rectangle of a picture: columns `left..right` and rows `top..bottom`, pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     pub left: usize,
@@ -30,7 +29,7 @@ impl Part {
         Self { left: 0, right, top: 0, bottom }
     }
 
-    /// The smallest part that holds all that differs, and at least a pixel.
+    /// The bounding box of all differences, at least one pixel.
     fn changed(last: &Picture, picture: &Picture) -> Self {
         let (width, height) = (picture.width as usize, picture.height as usize);
         let mut part = Self { left: width, right: 0, top: height, bottom: 0 };
@@ -48,24 +47,24 @@ impl Part {
         if part.bottom == 0 { Self { left: 0, right: 1, top: 0, bottom: 1 } } else { part }
     }
 
-    /// Pixels across.
+    /// Width, pixels.
     pub fn width(self) -> usize {
         self.right - self.left
     }
 
-    /// Pixels down.
+    /// Height, pixels.
     pub fn height(self) -> usize {
         self.bottom - self.top
     }
 
-    /// Where its pixels lie in a picture, row by row.
+    /// The ranges of its pixels' indices in a picture, row by row.
     pub fn rows(self, picture: &Picture) -> impl Iterator<Item = std::ops::Range<usize>> {
         let width = picture.width as usize;
         (self.top..self.bottom).map(move |y| y * width + self.left..y * width + self.right)
     }
 }
 
-/// An animation that is being written.
+/// An animation in progress.
 pub struct Animation<F: Frames> {
     file: F,
     last: Option<Picture>,
@@ -73,7 +72,7 @@ pub struct Animation<F: Frames> {
 }
 
 impl<F: Frames> Animation<F> {
-    /// One without frames, in a file that has been begun.
+    /// Starts an animation without frames in a new file.
     pub fn new(file: Result<F>) -> Result<Self> {
         Ok(Self { file: file.context(CANNOT_WRITE)?, last: None, frames: 0 })
     }
@@ -92,14 +91,14 @@ impl<F: Frames> Animation<F> {
         Ok(())
     }
 
-    /// Writes the end; gives the number of frames.
+    /// Completes the file and returns the number of frames.
     pub fn finish(self) -> Result<u32> {
         self.file.finish().context(CANNOT_WRITE)?;
         Ok(self.frames)
     }
 }
 
-/// Red, green, blue and opacity of a picture's pixel of this number.
+/// The RGBA value of the pixel with index `at`.
 pub fn pixel(picture: &Picture, at: usize) -> [u8; 4] {
     let bytes = &picture.pixels[4 * at..4 * at + 4];
     [bytes[0], bytes[1], bytes[2], bytes[3]]

@@ -1,4 +1,4 @@
-//! Who draws: the CPU or a GPU, to the same picture.
+//! The renderer of a recording: the CPU or a GPU, with identical results.
 
 use super::Scene;
 use crate::device;
@@ -8,6 +8,7 @@ use crate::viewer::{Instance, Picture, paint};
 use crate::viewer::{Offscreen, Renderer};
 use anyhow::{Result, bail};
 
+/// Renders the games of a recording.
 pub struct Artist<G: Rules> {
     scene: Scene<G>,
     name: String,
@@ -17,7 +18,7 @@ pub struct Artist<G: Rules> {
 }
 
 impl<G: Rules> Artist<G> {
-    /// The one of this name, for pictures of this size.
+    /// Creates a renderer on the device called `name`, for pictures of `width` x `height` pixels.
     pub fn new(scene: Scene<G>, name: &str, width: u32, height: u32) -> Result<Self> {
         let chosen = device::choose(name)?;
         #[cfg(feature = "wgpu")]
@@ -34,7 +35,7 @@ impl<G: Rules> Artist<G> {
         #[cfg(not(feature = "wgpu"))]
         let draws = false;
         if !draws && chosen.info.kind != "cpu" {
-            bail!("the device `{name}` draws no pictures; take cpu or wgpu");
+            bail!("the device `{name}` cannot render pictures; use cpu or wgpu");
         }
         Ok(Self {
             scene,
@@ -45,12 +46,12 @@ impl<G: Rules> Artist<G> {
         })
     }
 
-    /// Its name.
+    /// Description of the device that renders.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Draws games, where `part` of the motion from `before` to `now` has been made.
+    /// Renders games at a fraction `part` of the motion from `before` to `now`.
     pub fn paint(
         &mut self,
         before: &[G::State],

@@ -1,8 +1,8 @@
-//! A number written onto a game.
+//! Captions: a score drawn onto a game's picture.
 
 use crate::viewer::{Picture, Plate};
 
-/// Rows of a character, three pixels each, the left one the highest bit.
+/// A 3 x 5 pixel font: five rows per character, the leftmost pixel in the highest bit.
 const GLYPHS: [(char, [u8; 5]); 12] = [
     ('0', [7, 5, 5, 5, 7]),
     ('1', [2, 6, 2, 2, 7]),
@@ -18,18 +18,19 @@ const GLYPHS: [(char, [u8; 5]); 12] = [
     ('.', [0, 0, 0, 0, 2]),
 ];
 
-/// Pixels of the letters: white, on black.
+/// Colour of the text, RGBA.
 const INK: [u8; 4] = [255; 4];
+/// Colour of the background, RGBA.
 const GROUND: [u8; 4] = [0, 0, 0, 255];
 
-/// A score as it is written: a tenth where it is no whole number.
+/// Formats a score, with one decimal unless it is an integer.
 pub fn write_score(score: f32) -> String {
     if score.fract() == 0.0 { format!("{score:.0}") } else { format!("{score:.1}") }
 }
 
-/// Writes a number into the upper left corner of a plate that is `width` pixels wide.
+/// Draws a number into the upper left corner of a plate that is `width` pixels wide.
 pub fn caption(text: &str, plate: Plate, width: u32, picture: &mut Picture) {
-    // Six or so characters, each with a gap, take a third of the plate.
+    // Sized so that about six characters, each followed by a gap, take a third of the width.
     let dot = (width / 72).clamp(1, 8);
     let mut fill = |x: u32, y: u32, colour: [u8; 4]| {
         for (y, x) in (0..dot).flat_map(|dy| (0..dot).map(move |dx| (y * dot + dy, x * dot + dx))) {
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_written_where_its_game_is_and_nowhere_else() {
+    fn a_caption_stays_within_its_game() {
         let mut picture = Picture::new(20, 12);
         caption("-1", Plate { x: 6, y: 2 }, 14, &mut picture);
         let line = |y: usize| -> String {
@@ -81,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_cut() {
+    fn captions_that_do_not_fit_are_clipped() {
         let mut picture = Picture::new(5, 5);
         caption("12345.6", Plate { x: 2, y: 2 }, 9, &mut picture);
         assert_eq!(picture.pixels.len(), 100);

@@ -1,4 +1,4 @@
-//! Frames of a GIF, in exact colours.
+//! GIF animations with exact colours.
 
 use super::animation::{Frames, Part, pixel};
 use crate::viewer::{Picture, colours};
@@ -7,32 +7,32 @@ use gif::{Encoder, EncodingError, Frame, Repeat};
 use std::collections::HashMap;
 use std::io::Write;
 
-/// A GIF that is being written; from its last frame it goes on with the first.
+/// A looping GIF in progress.
 pub struct Gif<W: Write> {
     encoder: Encoder<W>,
-    /// Hundredths of a second that a frame is shown.
+    /// Duration of a frame, hundredths of a second.
     delay: u16,
     colours: Vec<[u8; 3]>,
     numbers: HashMap<[u8; 3], u8>,
 }
 
 impl<W: Write> Gif<W> {
-    /// Frames of `width` x `height` pixels, each shown for `delay` seconds, about.
+    /// Starts a file with frames of `width` x `height` pixels, each shown for about `delay` seconds.
     pub fn new(file: W, width: u32, height: u32, delay: f32) -> Result<Self> {
         let colours = colours();
-        // After the colours comes a number for a pixel that stays as it is.
+        // The last entry of the palette is transparent, for unchanged pixels.
         let mut palette = colours.concat();
         palette.extend([0; 3]);
         let mut encoder =
             Encoder::new(file, width as u16, height as u16, &palette).map_err(once)?;
         encoder.set_repeat(Repeat::Infinite).map_err(once)?;
         let numbers = colours.iter().enumerate().map(|(i, colour)| (*colour, i as u8)).collect();
-        // Browsers take less than two hundredths for a tenth.
+        // Browsers replace delays below 0.02 s by 0.1 s.
         let delay = (delay * 100.0).round().max(2.0) as u16;
         Ok(Self { encoder, delay, colours, numbers })
     }
 
-    /// The number of a colour, or of the nearest that there is.
+    /// The palette index of a colour, or of the nearest one.
     fn number(&mut self, colour: [u8; 3]) -> u8 {
         let colours = &self.colours;
         *self.numbers.entry(colour).or_insert_with(|| {
@@ -73,7 +73,7 @@ impl<W: Write> Frames for Gif<W> {
     }
 }
 
-/// The error of a file as it is: wrapped, it would be said twice.
+/// Unwraps I/O errors, whose message the encoder's error would repeat.
 fn once(error: EncodingError) -> anyhow::Error {
     match error {
         EncodingError::Io(error) => error.into(),

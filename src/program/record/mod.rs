@@ -1,4 +1,4 @@
-//! `grove record`: games of a trained policy as a picture or an animation, without a window.
+//! `grove record`: renders games of a trained policy to a picture, an animation or a video, off-screen.
 
 mod animation;
 mod artist;
@@ -32,14 +32,14 @@ use std::path::Path;
 use unfinished::Unfinished;
 use webp::WebP;
 
-/// The most pixels of a side, which is what every GPU draws.
+/// Maximum width and height, pixels: the limit that every GPU supports.
 const MAX_SIDE: u64 = 8192;
-/// What a picture fits in by default, if cells of a pixel do.
+/// Maximum width and height by default, pixels.
 const DEFAULT_SIZE: (u64, u64) = (800, 600);
-/// Frames a second of an animation, about; where there are more steps, each is a frame.
+/// Approximate frame rate of an animation; a faster game has one frame per step.
 const FRAMES_PER_SECOND: f32 = 33.0;
 
-/// What a file holds.
+/// The format of the output file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Gif,
@@ -64,11 +64,11 @@ impl Format {
 pub fn run(games: &Games, args: RecordArgs) -> Result<()> {
     Format::of(&args.out)?;
     let checkpoint = find_checkpoint(&args.run)
-        .with_context(|| format!("{} holds no policy to record", args.run.display()))?;
+        .with_context(|| format!("cannot load a policy from {}", args.run.display()))?;
     games.find(&saved_game_name(&checkpoint)?)?.record(games.models(), &args, &checkpoint)
 }
 
-/// Games that are played, and the picture that they are drawn to.
+/// The state of a recording: the games and the picture they are drawn on.
 struct Recording<'a, G: Rules> {
     args: &'a RecordArgs,
     policy: NativePolicy,
@@ -79,7 +79,7 @@ struct Recording<'a, G: Rules> {
     interrupt: Interrupt,
 }
 
-/// Makes the file, of a game that `scene` draws.
+/// Records a game that is drawn by `scene`.
 pub fn record<G: Playable>(
     models: &Models,
     args: &RecordArgs,
@@ -128,13 +128,13 @@ pub fn record<G: Playable>(
     if args.json { tell_json(&report) } else { tell(report) }
 }
 
-/// The file that was made.
+/// A description of the output file.
 #[derive(Serialize)]
 struct Report<'a> {
     env: &'a str,
     iteration: u64,
     out: String,
-    /// Those of an animation.
+    /// Number of frames of an animation.
     frames: Option<u32>,
     width: u32,
     height: u32,
@@ -153,10 +153,10 @@ impl std::fmt::Display for Report<'_> {
 }
 
 impl<G: Rules> Recording<'_, G> {
-    /// Plays a step of all games.
+    /// Advances all games by one step.
     fn step(&mut self) -> Result<()> {
         if self.interrupt.seen() {
-            bail!("interrupted: {} is not written", self.args.out.display());
+            bail!("interrupted; {} was not written", self.args.out.display());
         }
         let choices = self.games.choose(&self.policy, Player::Greedy);
         let actions: Vec<u32> = choices.iter().map(|choice| choice.action).collect();
@@ -164,7 +164,7 @@ impl<G: Rules> Recording<'_, G> {
         Ok(())
     }
 
-    /// Draws the games, where `part` of their last step has been made.
+    /// Draws the games at a fraction `part` of their last step.
     fn draw(&mut self, part: f32) -> Result<&Picture> {
         let (before, now) = (self.games.before(), self.games.now());
         self.artist.paint(before, &now, part, &mut self.picture)?;
@@ -179,7 +179,7 @@ impl<G: Rules> Recording<'_, G> {
         Ok(&self.picture)
     }
 
-    /// The games' start, and then some frames a step; gives how many in all.
+    /// Writes a frame of the initial state and `frames` frames per step. Returns their number.
     fn animate(&mut self, file: Result<impl Frames>, frames: u32) -> Result<Option<u32>> {
         let mut animation = Animation::new(file)?;
         animation.add(self.draw(1.0)?)?;
@@ -192,7 +192,7 @@ impl<G: Rules> Recording<'_, G> {
         Ok(Some(animation.finish()?))
     }
 
-    /// The games after the last step.
+    /// Writes a picture of the games after the last step.
     fn still(&mut self, encoder: impl ImageEncoder) -> Result<Option<u32>> {
         for _ in 0..self.args.steps {
             self.step()?;
@@ -205,24 +205,24 @@ impl<G: Rules> Recording<'_, G> {
     }
 }
 
-/// Frames of a step, and the seconds that each is shown.
+/// Number of frames per step, and the duration of each in seconds.
 fn frames(steps_per_second: f32) -> (u32, f32) {
     let frames = (FRAMES_PER_SECOND / steps_per_second).round().max(1.0);
     (frames as u32, 1.0 / (steps_per_second * frames))
 }
 
-/// The picture's size, in pixels.
+/// Width and height of the picture, pixels.
 fn size(cells: Cells, args: &RecordArgs) -> Result<(u32, u32)> {
     let of = |scale: u32| Wall::size(cells, args.games, scale);
     let small = |&scale: &u32| of(scale).0 <= DEFAULT_SIZE.0 && of(scale).1 <= DEFAULT_SIZE.1;
-    // Whole times the 16 pixels of a tile look best.
+    // Multiples of a tile's 16 pixels look best.
     let scales = [32, 16].into_iter().chain((1..16).rev());
     let scale = args.scale.unwrap_or_else(|| scales.into_iter().find(small).unwrap_or(1));
     let (width, height) = of(scale);
     if width.max(height) > MAX_SIDE {
         bail!(
-            "{} games with {scale} pixels a cell are a picture of {width} x {height} pixels, but \
-             {MAX_SIDE} a side is the most; lower --scale or --games",
+            "{} games with {scale} pixels per cell need a picture of {width} x {height} pixels, but the maximum is \
+             {MAX_SIDE} per side; lower --scale or --games",
             args.games
         );
     }

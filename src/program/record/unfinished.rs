@@ -1,49 +1,49 @@
-//! A file that is not there before it is whole.
+//! An output file that replaces its target only when it is complete.
 
 use anyhow::{Context, Result, bail};
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// What is written to it lies beside its place under another name, until it is finished; else it is
-/// removed.
+/// A file that is written under a temporary name in the target's directory. It is renamed to its target by
+/// [`finish`](Unfinished::finish), and removed if it is dropped before.
 pub struct Unfinished {
-    place: PathBuf,
-    beside: PathBuf,
+    target: PathBuf,
+    temporary: PathBuf,
     file: BufWriter<File>,
 }
 
 impl Unfinished {
-    /// Makes the file beside `place`, and checks that what is at `place` may be replaced.
-    pub fn create(place: &Path) -> Result<Self> {
-        let cannot = || format!("cannot write {}", place.display());
-        if place.is_dir() {
-            bail!("cannot write {}: it is a directory", place.display());
+    /// Creates the temporary file, and checks that an existing target may be replaced.
+    pub fn create(target: &Path) -> Result<Self> {
+        let cannot = || format!("cannot write {}", target.display());
+        if target.is_dir() {
+            bail!("cannot write {}: it is a directory", target.display());
         }
-        if place.exists() {
-            OpenOptions::new().write(true).open(place).with_context(cannot)?;
+        if target.exists() {
+            OpenOptions::new().write(true).open(target).with_context(cannot)?;
         }
-        let name = place.file_name().with_context(cannot)?.to_string_lossy();
-        let beside = place.with_file_name(format!(".{name}.{}.part", std::process::id()));
-        let file = File::create_new(&beside).with_context(cannot)?;
-        Ok(Self { place: place.to_path_buf(), beside, file: BufWriter::new(file) })
+        let name = target.file_name().with_context(cannot)?.to_string_lossy();
+        let temporary = target.with_file_name(format!(".{name}.{}.part", std::process::id()));
+        let file = File::create_new(&temporary).with_context(cannot)?;
+        Ok(Self { target: target.to_path_buf(), temporary, file: BufWriter::new(file) })
     }
 
-    /// Where it is until it is finished, for another process to write it.
+    /// The temporary path, for another process to write to.
     pub fn path(&self) -> &Path {
-        &self.beside
+        &self.temporary
     }
 
-    /// Puts the file in its place; gives its length in bytes.
+    /// Moves the file to its target and returns its size in bytes.
     pub fn finish(mut self) -> Result<u64> {
         let mut put = || {
             self.file.flush()?;
             self.file.get_ref().sync_all()?;
             let bytes = self.file.get_ref().metadata()?.len();
-            std::fs::rename(&self.beside, &self.place)?;
+            std::fs::rename(&self.temporary, &self.target)?;
             Ok::<_, io::Error>(bytes)
         };
-        put().with_context(|| format!("cannot write {}", self.place.display()))
+        put().with_context(|| format!("cannot write {}", self.target.display()))
     }
 }
 
@@ -65,7 +65,7 @@ impl Seek for Unfinished {
 
 impl Drop for Unfinished {
     fn drop(&mut self) {
-        // A finished file is no longer there, and a reader needs no word of one that is not.
-        let _ = std::fs::remove_file(&self.beside);
+        // Fails without consequences if the file was finished.
+        let _ = std::fs::remove_file(&self.temporary);
     }
 }

@@ -1,4 +1,4 @@
-//! What there is to say about a run, as one JSON object.
+//! The description of a run as a JSON object.
 
 use super::live::{Policy, Run};
 use crate::config::overlay;
@@ -6,16 +6,16 @@ use crate::program::games::Games;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-/// The object behind `/run/about.json`.
+/// Builds the response to `/run/about.json`.
 ///
 /// # Errors
-/// If the run has no settings, or such that cannot be read.
+/// If the run's settings are missing or malformed.
 pub fn about(run: &Run, games: &Games) -> Result<Value> {
     let config = run.config.as_ref().context("the run has no config.toml")?;
-    let config = std::str::from_utf8(config).context("the run's config.toml is no text")?;
+    let config = std::str::from_utf8(config).context("the run's config.toml is not UTF-8")?;
     let table = overlay::parse("config.toml", config)?;
     let game = table.get("env").and_then(toml::Value::as_str).unwrap_or_default().to_string();
-    // A game of someone else's has none that we know.
+    // Unknown games have no references.
     let known = games.find(&game).and_then(|game| game.references(table.clone()));
     let references = known.unwrap_or_default();
     let optimum = references.iter().find(|(player, _)| *player == "optimum");
@@ -39,7 +39,7 @@ pub fn about(run: &Run, games: &Games) -> Result<Value> {
     }))
 }
 
-/// What there is to say about a checkpoint, `which` is its name in requests.
+/// Describes a checkpoint, which is called `which` in requests.
 pub fn describe(which: &str, policy: &Policy) -> Value {
     json!({
         "which": which,

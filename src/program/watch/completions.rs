@@ -1,46 +1,46 @@
-//! The completions of a language run, in pieces: the file grows to gigabytes, and nobody reads all of it.
+//! The completions of a language run, read in blocks, since the file grows to gigabytes.
 
 use super::files::RunFiles;
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
 
-/// The file of a run's completions, a line each, by iteration.
+/// Name of the file, with one completion per line, ordered by iteration.
 pub const COMPLETIONS: &str = "completions.jsonl";
-/// The most bytes of a piece.
-const PIECE: u64 = 1 << 18;
-/// Bytes that are read at a time where the start of a line is looked for.
-const LOOK: u64 = 1 << 13;
-/// How each line begins; its iteration follows.
-const START: &[u8] = br#"{"iteration":"#;
+/// Maximum size of a block, bytes.
+const BLOCK: u64 = 1 << 18;
+/// Bytes read at a time to find the start of a line.
+const SCAN: u64 = 1 << 13;
+/// Prefix of each line, followed by its iteration.
+const PREFIX: &[u8] = br#"{"iteration":"#;
 
-/// The file as it is now.
+/// The open file.
 pub struct Completions(File);
 
 impl Completions {
-    /// Opens it, if there is one.
+    /// Opens the file, if it exists.
     pub fn open(files: &RunFiles) -> Option<Self> {
         files.open(COMPLETIONS).map(Self)
     }
 
-    /// Whole lines, [`PIECE`] bytes at most: the first ones of an iteration (or of the next that has any), or
-    /// the last ones of all.
+    /// Reads whole lines, at most [`BLOCK`] bytes: from the start of an iteration (or the next one with
+    /// completions), or the last lines of the file if `iteration` is `None`.
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub fn piece(&self, iteration: Option<u64>) -> io::Result<Vec<u8>> {
+    pub fn block(&self, iteration: Option<u64>) -> io::Result<Vec<u8>> {
         let end = self.0.metadata()?.len();
         let start = match iteration {
             Some(iteration) => self.first_of(iteration, end)?,
-            None => self.line_from(end.saturating_sub(PIECE))?,
+            None => self.line_from(end.saturating_sub(BLOCK))?,
         };
-        let mut bytes = self.read(start, PIECE)?;
-        // The last line may be cut in two, or be in the making.
+        let mut bytes = self.read(start, BLOCK)?;
+        // The last line may be incomplete.
         let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
         bytes.truncate(whole);
         Ok(bytes)
     }
 
-    /// Where the lines of this iteration begin, or else those of the next one: iterations grow along the file.
+    /// Finds the offset of the first line of `iteration` or a later one by binary search.
     fn first_of(&self, iteration: u64, end: u64) -> io::Result<u64> {
         let (mut low, mut high) = (0, end);
         while low < high {
@@ -54,33 +54,33 @@ impl Completions {
         self.line_from(low)
     }
 
-    /// Where the first line begins that begins there or after it; the end of the file if none does.
+    /// Finds the offset of the first line that starts at or after `at`; the end of the file if there is none.
     fn line_from(&self, at: u64) -> io::Result<u64> {
         if at == 0 {
             return Ok(0);
         }
         let mut from = at - 1;
         loop {
-            let block = self.read(from, LOOK)?;
+            let block = self.read(from, SCAN)?;
             if let Some(end) = block.iter().position(|byte| *byte == b'\n') {
                 return Ok(from + end as u64 + 1);
             }
             from += block.len() as u64;
-            if (block.len() as u64) < LOOK {
+            if (block.len() as u64) < SCAN {
                 return Ok(from);
             }
         }
     }
 
-    /// The iteration of the line that begins there.
+    /// The iteration of the line at offset `start`.
     fn iteration_at(&self, start: u64) -> io::Result<Option<u64>> {
-        let line = self.read(start, START.len() as u64 + 20)?;
-        let digits = line.strip_prefix(START).unwrap_or_default().iter();
+        let line = self.read(start, PREFIX.len() as u64 + 20)?;
+        let digits = line.strip_prefix(PREFIX).unwrap_or_default().iter();
         let digits = digits.take_while(|byte| byte.is_ascii_digit()).map(|byte| char::from(*byte));
         Ok(digits.collect::<String>().parse().ok())
     }
 
-    /// Bytes from there on, fewer than `length` where the file ends before.
+    /// Reads up to `length` bytes from offset `start`.
     fn read(&self, start: u64, length: u64) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         let mut file = &self.0;
@@ -104,7 +104,7 @@ mod tests {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join(COMPLETIONS), text).unwrap();
         let completions = Completions::open(&RunFiles::new(folder.path()).unwrap()).unwrap();
-        String::from_utf8(completions.piece(iteration).unwrap()).unwrap()
+        String::from_utf8(completions.block(iteration).unwrap()).unwrap()
     }
 
     #[test]

@@ -1,12 +1,12 @@
-//! The file of metrics as it is now, block by block.
+//! Download of the metrics file, block by block.
 
 use super::live::Live;
 use http_body_util::channel::Channel;
 use hyper::body::Bytes;
 use std::sync::Arc;
 
-/// The first `end` bytes of the file. Ends early, which the client notices, when another file takes
-/// its place.
+/// Streams the first `end` bytes of the metrics file. If the file is replaced meanwhile, the stream ends
+/// early, which the client notices.
 pub fn metrics(live: Arc<Live>, epoch: u64, end: u64) -> Channel<Bytes> {
     let (mut sender, body) = Channel::new(1);
     tokio::spawn(async move {

@@ -1,8 +1,8 @@
-//! A run as server-sent events: what there is, then what comes.
+//! A run as a stream of server-sent events: first the existing records, then new ones as they come.
 //!
-//! - `start`: forget what came before; all records of the run follow.
-//! - `record`: a line of `metrics.jsonl`. Its id is `RUN-ITERATION`; a client that comes back with
-//!   the last one in `Last-Event-ID` goes on after it.
+//! - `start`: discard all earlier events; all records of the run follow.
+//! - `record`: a line of `metrics.jsonl`. Its id is `RUN-ITERATION`; a client that reconnects with an id
+//!   in `Last-Event-ID` receives the records after it.
 //! - `checkpoint`: there is a new best or newest checkpoint.
 
 use super::about::describe;
@@ -14,21 +14,21 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often something is sent that tells whether the client is still there.
+/// Interval of keep-alive comments, by which a closed connection is noticed.
 const PING: Duration = Duration::from_secs(15);
 
-/// How far a client is.
+/// A client's position in the stream.
 #[derive(Default)]
 struct Cursor {
     epoch: Option<u64>,
     next: usize,
-    /// The tags of the best and the newest checkpoint that it knows of.
+    /// Tags of the best and the newest checkpoint that were sent.
     known: [Option<String>; 2],
 }
 
-/// The events for a client that has got those up to the one with this id.
+/// Starts a stream of the events after the one with the id `last`.
 ///
-/// A client that does not read holds back its own stream, and nothing else.
+/// A client that does not read delays its own stream only.
 pub fn stream(live: Arc<Live>, last: Option<&str>) -> Channel<Bytes> {
     let (sender, body) = Channel::new(1);
     let cursor = {
@@ -64,7 +64,7 @@ async fn send(live: Arc<Live>, mut cursor: Cursor, mut sender: Sender<Bytes, Inf
 }
 
 impl Live {
-    /// Appends the next events to `text`, or nothing if there are none yet.
+    /// Appends the next events to `text`, if there are any.
     fn more(&self, cursor: &mut Cursor, text: &mut Vec<u8>) -> io::Result<()> {
         let run = self.run();
         if cursor.epoch != Some(run.log.epoch) {

@@ -1,28 +1,28 @@
-//! Who may ask: nobody through a name or a page that is not ours.
+//! Protection against requests by other sites' pages.
 //!
-//! A page of another site can make a browser send requests here, and a name of its own may lead here
-//! (DNS rebinding), so that the browser would let it read the answers. `Host` gives the second away
-//! and `Origin` the first.
+//! A page of another site can make a browser send requests to this server, and its own host name may
+//! resolve to this machine (DNS rebinding), so that it could read the responses. Checking the `Origin`
+//! header prevents the former, checking `Host` the latter.
 
 use hyper::header::{HOST, HeaderName, ORIGIN};
 use hyper::{HeaderMap, Method, Request, StatusCode};
 use std::net::IpAddr;
 
-/// A request that gets no answer but a sentence.
+/// A refused request, with the response's status and text.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Refusal(pub StatusCode, pub &'static str);
 
-/// The hosts that the server is.
+/// The host names under which the server may be addressed.
 pub struct Hosts {
-    /// Whether it is reached from this machine only.
+    /// Whether the server is reachable from this machine only.
     pub local: bool,
-    /// The name that the user gave.
+    /// The name that the user configured.
     pub given: String,
 }
 
 impl Hosts {
-    /// Whether the server is `host`, or `host:port`. The port is not looked at: a tunnel may have
-    /// another one. An address is never someone else's name.
+    /// Whether `authority`, which is `host` or `host:port`, addresses this server. The port is ignored,
+    /// since a tunnel may use another one. IP addresses are safe from DNS rebinding.
     fn are(&self, authority: &str) -> bool {
         let (host, port) = match authority.strip_prefix('[') {
             Some(rest) => match rest.split_once(']') {
@@ -45,7 +45,7 @@ impl Hosts {
     }
 }
 
-/// Checks all of a request but its path.
+/// Checks a request's method and headers.
 pub fn check<B>(request: &Request<B>, hosts: &Hosts) -> Result<(), Refusal> {
     let headers = request.headers();
     let host = only(headers, HOST)
@@ -54,8 +54,7 @@ pub fn check<B>(request: &Request<B>, hosts: &Hosts) -> Result<(), Refusal> {
     if !hosts.are(host) || named.is_some_and(|named| !hosts.are(named)) {
         return Err(Refusal(
             StatusCode::FORBIDDEN,
-            "This server does not go by the name in the Host header; take the address that \
-             grove printed.",
+            "The Host header does not name this server; use the address that grove printed.",
         ));
     }
     if headers.contains_key(ORIGIN) {
@@ -63,17 +62,17 @@ pub fn check<B>(request: &Request<B>, hosts: &Hosts) -> Result<(), Refusal> {
         if !origin.is_some_and(|origin| origin.eq_ignore_ascii_case(host)) {
             return Err(Refusal(
                 StatusCode::FORBIDDEN,
-                "Pages of other origins may not ask this server.",
+                "Requests by pages of other origins are not allowed.",
             ));
         }
     }
     if ![Method::GET, Method::HEAD].contains(request.method()) {
-        return Err(Refusal(StatusCode::METHOD_NOT_ALLOWED, "Only GET and HEAD are known here."));
+        return Err(Refusal(StatusCode::METHOD_NOT_ALLOWED, "Only GET and HEAD are allowed."));
     }
     Ok(())
 }
 
-/// A header that is there once.
+/// Returns a header's value if the header occurs exactly once.
 fn only(headers: &HeaderMap, name: HeaderName) -> Option<&str> {
     let mut values = headers.get_all(name).iter();
     let value = values.next()?.to_str().ok()?;
@@ -85,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_local_server_is_known_by_local_names_alone() {
+    fn a_local_server_accepts_local_names_only() {
         let local = Hosts { local: true, given: "127.0.0.1".into() };
         let ours = ["127.0.0.1:8642", "127.0.0.1", "localhost:1", "LOCALHOST", "[::1]:80", "[::1]"];
         for name in ours.iter().chain(&["[::ffff:127.0.0.1]", "127.8.9.10:99"]) {
@@ -99,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn an_open_server_is_known_by_every_address_and_the_name_given() {
+    fn a_public_server_accepts_all_addresses_and_the_given_name() {
         let open = Hosts { local: false, given: "lab-3".into() };
         for name in ["lab-3:8642", "LAB-3", "192.168.1.5:8642", "[fd00::7]:8642", "localhost"] {
             assert!(open.are(name), "{name}");

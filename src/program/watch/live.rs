@@ -1,4 +1,4 @@
-//! A run as it is now: what a thread that follows its files has read, for all who want to know.
+//! The current state of a run, kept up to date by a thread that polls its files.
 
 use super::completions::Completions;
 use super::files::RunFiles;
@@ -11,103 +11,105 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// How often the run's files are looked at.
-const EVERY: Duration = Duration::from_millis(250);
+/// Polling interval of the run's files.
+const INTERVAL: Duration = Duration::from_millis(250);
 
-/// The sections of a checkpoint that a viewer needs; the rest is for going on with the run.
+/// The sections of a checkpoint that a viewer needs; the others are for resuming the run.
 pub const SECTIONS: [&str; 2] = ["config.toml", "weights.safetensors"];
 
-/// What is known of a run.
+/// The state of a run.
 #[derive(Default)]
 pub struct Run {
-    /// The name of its directory.
+    /// Name of the run directory.
     pub name: String,
-    /// Its settings.
+    /// The settings, `config.toml`.
     pub config: Option<Bytes>,
-    /// What it was trained with.
+    /// The hardware and engine that train it, `run.json`.
     pub note: Option<Bytes>,
-    /// Its metrics.
+    /// The metrics.
     pub log: Log,
-    /// Its completions, where it is one of a language model.
+    /// The completions of a language run.
     pub completions: Option<Completions>,
-    /// Its best policy.
+    /// The best policy.
     pub best: Option<Policy>,
-    /// Its newest checkpoint.
+    /// The newest checkpoint.
     pub newest: Option<Policy>,
 }
 
-/// What others may read of a checkpoint.
+/// The public sections of a checkpoint.
 #[derive(Clone)]
 pub struct Policy {
-    /// Changes with the content.
+    /// Hash of the content.
     pub tag: String,
-    /// Iterations trained.
+    /// Iterations completed.
     pub iteration: u64,
     /// The content of [`SECTIONS`].
     pub sections: [Bytes; 2],
 }
 
-/// A run that is followed.
+/// The live state of a run, shared between threads.
 pub struct Live {
     run: Mutex<Run>,
     changed: watch::Sender<()>,
 }
 
 impl Live {
-    /// Reads a run, and follows it as long as someone holds what this returns.
+    /// Reads a run and starts a thread that keeps the state up to date until it is dropped.
     ///
     /// # Errors
-    /// If no thread can be started.
+    /// If the thread cannot be started.
     pub fn follow(files: RunFiles) -> std::io::Result<Arc<Self>> {
         let run = Run { name: files.name(), ..Run::default() };
         let live = Arc::new(Self { run: Mutex::new(run), changed: watch::Sender::new(()) });
         let mut follower = Follower { files, tail: Tail::default(), seen: [const { None }; 2] };
-        follower.look(&live);
+        follower.poll(&live);
         let weak = Arc::downgrade(&live);
         std::thread::Builder::new().name("watch-files".into()).spawn(move || {
             while let Some(live) = weak.upgrade() {
-                follower.look(&live);
+                follower.poll(&live);
                 drop(live);
-                std::thread::sleep(EVERY);
+                std::thread::sleep(INTERVAL);
             }
         })?;
         Ok(live)
     }
 
-    /// What is known now. To be held for a moment only.
+    /// Locks the current state. Hold the guard briefly, since it blocks the other threads.
     pub fn run(&self) -> MutexGuard<'_, Run> {
         self.run.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes up at every change from now on.
+    /// Subscribes to changes from now on.
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 }
 
-/// Reads what is new, without holding up those who want to know what is known.
+/// Polls the files and updates the state, which is locked only briefly.
 struct Follower {
     files: RunFiles,
     tail: Tail,
-    /// The checksums of the best and the newest checkpoint that were read last.
+    /// Checksums of the best and the newest checkpoint that were read last.
     seen: [Option<Vec<u8>>; 2],
 }
 
 impl Follower {
-    fn look(&mut self, live: &Live) {
+    fn poll(&mut self, live: &Live) {
         let config = self.files.read(CONFIG).map(Bytes::from);
         let note = self.files.read(NOTE).map(Bytes::from);
-        let found = self.tail.look(&self.files);
+        let change = self.tail.poll(&self.files);
         let completions = Completions::open(&self.files);
-        // The weights of a language model are large, and no page plays by them.
+        // The weights of a language model are large, and the page does not use them.
         let [best, newest] = match completions {
             Some(_) => [None, None],
-            None => [self.look_at(0, &["best".to_string()]), self.look_at(1, &self.saved())],
+            None => {
+                [self.poll_policy(0, &["best".to_string()]), self.poll_policy(1, &self.saved())]
+            }
         };
 
         let mut run = live.run();
         run.completions = completions;
-        let mut changed = found.apply(&mut run.log);
+        let mut changed = change.apply(&mut run.log);
         changed |= run.config != config || run.note != note;
         (run.config, run.note) = (config, note);
         for (policy, place) in [(best, 0), (newest, 1)] {
@@ -120,15 +122,11 @@ impl Follower {
         }
         drop(run);
         if changed {
-            self.tell(live);
+            live.changed.send_replace(());
         }
     }
 
-    fn tell(&self, live: &Live) {
-        live.changed.send_replace(());
-    }
-
-    /// The saved checkpoints, the newest first.
+    /// Lists the saved checkpoints, newest first.
     fn saved(&self) -> Vec<String> {
         let Some(path) = self.files.path("checkpoints") else { return Vec::new() };
         let store = Store::new(path);
@@ -137,8 +135,9 @@ impl Follower {
         iterations.filter_map(name).map(|name| format!("checkpoints/{name}")).collect()
     }
 
-    /// Reads the first intact one of these checkpoints, unless the first has not changed.
-    fn look_at(&mut self, place: usize, names: &[String]) -> Option<Option<Policy>> {
+    /// Reads the first intact checkpoint of `names`; `None` if the first one has not changed since the last
+    /// poll.
+    fn poll_policy(&mut self, place: usize, names: &[String]) -> Option<Option<Policy>> {
         let sums = names.first().and_then(|name| self.files.read(&format!("{name}/SHA256SUMS")));
         if sums == self.seen[place] {
             return None;

@@ -1,4 +1,4 @@
-//! The metrics of a run as they grow: where in the file each record is.
+//! An index of the growing metrics file: the position of each record.
 
 use super::files::RunFiles;
 use serde::Deserialize;
@@ -6,17 +6,17 @@ use std::fs::File;
 use std::hash::{DefaultHasher, Hasher};
 use std::io::{self, Read, Seek, SeekFrom};
 
-/// The file of a run's metrics.
+/// Name of the metrics file.
 pub const METRICS: &str = "metrics.jsonl";
-/// The most bytes that are read at once; longer lines are no records.
+/// Maximum bytes read at once. Longer lines are ignored.
 const BLOCK: usize = 1 << 16;
 
-/// What of a file of metrics can be read, to its last whole line.
+/// The index of a metrics file, up to its last complete line.
 #[derive(Default)]
 pub struct Log {
-    /// Counts the files: another run may take a run's place.
+    /// Number of the file, counted up when another run replaces it.
     pub epoch: u64,
-    /// A name of the run, from its first record, which holds times and is like no other.
+    /// Identifier of the run: a hash of its first record, which is unique since it contains durations.
     run: String,
     file: Option<File>,
     lines: Vec<Line>,
@@ -30,24 +30,24 @@ struct Line {
     start: u64,
 }
 
-/// What there is to know of a line; the rest goes to the reader as it is.
+/// The field of a record that the index needs.
 #[derive(Deserialize)]
 struct Numbered {
     iteration: u32,
 }
 
 impl Log {
-    /// The iteration of the newest record.
+    /// Iteration of the newest record.
     pub fn iteration(&self) -> Option<u32> {
         self.lines.last().map(|line| line.iteration)
     }
 
-    /// The end of the last whole line.
+    /// Offset of the end of the last complete line.
     pub fn end(&self) -> u64 {
         self.end
     }
 
-    /// The index of the record after the one that was sent with this id, if that one is of this log.
+    /// Index of the record after the one with the event id `id`, if that one is in this log.
     pub fn after(&self, id: &str) -> Option<usize> {
         let (run, iteration) = id.split_once('-')?;
         let iteration = iteration.parse::<u32>().ok().filter(|_| run == self.run)?;
@@ -55,8 +55,8 @@ impl Log {
         found.ok().map(|index| index + 1)
     }
 
-    /// Appends as many records as fit in a block to `text`, as events, from the one at `index`, and
-    /// gives the index after them.
+    /// Appends records from `index` on to `text`, as events, up to the size of a block. Returns the index
+    /// of the next record.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -79,7 +79,7 @@ impl Log {
         Ok(next)
     }
 
-    /// The bytes of the file from `start` on, up to `end` and at most a block.
+    /// Reads the bytes `start..end` of the file, at most a block.
     ///
     /// # Errors
     /// If the file cannot be read.
@@ -93,8 +93,8 @@ impl Log {
         }
     }
 
-    fn append(&mut self, news: News) {
-        let News { file, first, lines, end } = news;
+    fn append(&mut self, lines: NewLines) {
+        let NewLines { file, first, lines, end } = lines;
         if let (true, Some(first)) = (self.lines.is_empty(), first) {
             let mut hasher = DefaultHasher::new();
             hasher.write(&first);
@@ -106,27 +106,27 @@ impl Log {
     }
 }
 
-/// Where the last look at a file of metrics ended.
+/// The position up to which the metrics file has been read.
 #[derive(Default)]
 pub struct Tail {
-    /// The last whole line and where it is: what must still be there if the file is the same.
+    /// The last complete line, by which the file is recognised.
     last: Vec<u8>,
     last_start: u64,
     end: u64,
 }
 
-/// What a look has found.
-pub enum Found {
-    /// Nothing new.
-    Same,
-    /// More lines of the same file.
-    More(News),
-    /// Another file, perhaps none.
-    Other(Option<News>),
+/// A change of the metrics file since the last poll.
+pub enum Change {
+    /// No change.
+    None,
+    /// More lines in the same file.
+    Appended(NewLines),
+    /// Another file, or `None` if it is missing.
+    Replaced(Option<NewLines>),
 }
 
 /// New lines of a file.
-pub struct News {
+pub struct NewLines {
     file: File,
     first: Option<Vec<u8>>,
     lines: Vec<Line>,
@@ -134,33 +134,33 @@ pub struct News {
 }
 
 impl Tail {
-    /// Looks at the file again. One that cannot be read counts as missing.
-    pub fn look(&mut self, files: &RunFiles) -> Found {
+    /// Reads the file's new lines. A file that cannot be read counts as missing.
+    pub fn poll(&mut self, files: &RunFiles) -> Change {
         let Some(file) = files.open(METRICS) else {
             return match std::mem::take(self).end {
-                0 => Found::Same,
-                _ => Found::Other(None),
+                0 => Change::None,
+                _ => Change::Replaced(None),
             };
         };
         let still = block(&file, self.last_start, self.last.len());
         if still.is_ok_and(|still| still == self.last) {
-            let news = self.read(file);
-            return match news.lines.is_empty() {
-                true => Found::Same,
-                false => Found::More(news),
+            let lines = self.read(file);
+            return match lines.lines.is_empty() {
+                true => Change::None,
+                false => Change::Appended(lines),
             };
         }
         *self = Self::default();
-        Found::Other(Some(self.read(file)))
+        Change::Replaced(Some(self.read(file)))
     }
 
-    /// Reads on to the last whole line.
-    fn read(&mut self, file: File) -> News {
+    /// Reads up to the last complete line.
+    fn read(&mut self, file: File) -> NewLines {
         let (mut lines, mut first) = (Vec::new(), None);
         while let Ok(block) = block(&file, self.end, BLOCK) {
             let whole = match block.iter().rposition(|&byte| byte == b'\n') {
                 Some(last) => last + 1,
-                // No record is that long: it is left out.
+                // Longer than any record: ignored.
                 None if block.len() == BLOCK => BLOCK,
                 None => break,
             };
@@ -169,7 +169,7 @@ impl Tail {
                 self.end += line.len() as u64;
                 let json = line.strip_suffix(b"\n").unwrap_or(line);
                 let record = serde_json::from_slice::<Numbered>(json);
-                // A line break within an event would be the end of it.
+                // A carriage return would end the event early.
                 if let (Ok(Numbered { iteration }), false) = (record, json.contains(&b'\r')) {
                     first.get_or_insert_with(|| json.to_vec());
                     lines.push(Line { iteration, length: json.len() as u32, start });
@@ -177,26 +177,26 @@ impl Tail {
                 (self.last, self.last_start) = (line.to_vec(), start);
             }
         }
-        News { file, first, lines, end: self.end }
+        NewLines { file, first, lines, end: self.end }
     }
 }
 
-impl Found {
-    /// Brings a log up to date; says whether there was anything to do.
+impl Change {
+    /// Applies the change to a log. Returns whether there was one.
     pub fn apply(self, log: &mut Log) -> bool {
         match self {
-            Self::Same => return false,
-            Self::More(news) => log.append(news),
-            Self::Other(news) => {
+            Self::None => return false,
+            Self::Appended(lines) => log.append(lines),
+            Self::Replaced(lines) => {
                 *log = Log { epoch: log.epoch + 1, ..Log::default() };
-                news.into_iter().for_each(|news| log.append(news));
+                lines.into_iter().for_each(|lines| log.append(lines));
             }
         }
         true
     }
 }
 
-/// Bytes of a file from `start` on, fewer than `length` where it ends before.
+/// Reads up to `length` bytes of a file from offset `start`.
 fn block(mut file: &File, start: u64, length: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(length);
     file.seek(SeekFrom::Start(start))?;
@@ -230,7 +230,7 @@ mod tests {
         let files = RunFiles::new(folder.path()).unwrap();
         let path = folder.path().join(METRICS);
         let (mut tail, mut log) = (Tail::default(), Log::default());
-        let mut look = |log: &mut Log| tail.look(&files).apply(log);
+        let mut poll = |log: &mut Log| tail.poll(&files).apply(log);
         assert!(!look(&mut log), "there is no file yet");
 
         let torn = format!("{}{}{{\"iter", line(1, 0.5), line(2, 1.0));
@@ -278,7 +278,7 @@ mod tests {
         let text = format!("{long}{}\n{}", "x".repeat(3 * BLOCK), line(5001, 0.0));
         fs::write(folder.path().join(METRICS), text).unwrap();
         let (mut tail, mut log) = (Tail::default(), Log::default());
-        assert!(tail.look(&files).apply(&mut log));
+        assert!(tail.poll(&files).apply(&mut log));
         assert_eq!(log.iteration(), Some(5001));
         assert!(tail.last.len() <= BLOCK);
         let mut text = Vec::new();

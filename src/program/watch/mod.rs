@@ -1,8 +1,7 @@
-//! `grove watch`: a run in the browser, live.
+//! `grove watch`: shows a run live in the browser.
 //!
-//! One thread follows the run's files ([`live`]), another one serves what is known of it
-//! ([`server`]). Neither knows how training works, and training knows neither: it writes its run
-//! directory as ever.
+//! One thread follows the run's files ([`live`]), another one serves their content ([`server`]). Both are
+//! independent of training, which writes its run directory as usual.
 
 mod about;
 mod completions;
@@ -13,10 +12,11 @@ mod guard;
 mod live;
 mod log;
 mod page;
-mod patience;
+mod write_timeout;
 mod server;
 mod site;
 
+pub use super::args::{HOST, PORT};
 pub use server::{Port, Server};
 
 use super::WatchArgs;
@@ -31,34 +31,29 @@ use serde_json::json;
 use site::Site;
 use std::path::Path;
 
-/// Where the page is unless told otherwise.
-pub const HOST: &str = "127.0.0.1";
-/// The port of the page unless told otherwise.
-pub const PORT: u16 = 8642;
-
 pub fn run(games: &Games, args: WatchArgs) -> Result<()> {
     let dir = RunDir::to_watch(args.run)?;
     let interrupt = Interrupt::listen(None)?;
     let port = Port::take(&args.host, args.port)?;
     let url = port.url();
     if !port.is_local() {
-        say!("warning: whoever reaches this machine can see the run; there is no password");
+        say!("warning: anyone who can reach this machine can see the run; there is no password");
     }
     let _server = start(games, port, dir.path())?;
-    say!("{} is at {url} - Ctrl-C ends.", dir.path().display());
+    say!("{} is at {url} (Ctrl-C to stop)", dir.path().display());
     if args.json {
         tell_json(&json!({ "run_dir": dir.path().display().to_string(), "url": url }))?;
     }
     if args.open
         && let Err(error) = open::that_detached(&url)
     {
-        say!("warning: no browser opens: {error}");
+        say!("warning: cannot open a browser: {error}");
     }
     interrupt.wait();
     Ok(())
 }
 
-/// Serves a run at a port, until what this returns is dropped.
+/// Starts serving a run at a port; dropping the returned server stops it.
 pub fn start(games: &Games, port: Port, run: &Path) -> Result<Server> {
     let files =
         RunFiles::new(run).with_context(|| format!("cannot read the run {}", run.display()))?;

@@ -1,7 +1,7 @@
-//! The sockets, on a thread of their own: limits, timeouts, and the end.
+//! The HTTP server: sockets, limits, timeouts and shutdown, on its own thread.
 
 use super::guard::{Hosts, Refusal};
-use super::patience::Patient;
+use super::write_timeout::WriteTimeout;
 use super::site::{Site, refuse};
 use anyhow::{Context, Result};
 use hyper::header::{CONNECTION, HeaderValue};
@@ -17,18 +17,18 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::{Semaphore, oneshot};
 
-/// Connections that are served at a time.
+/// Maximum number of simultaneous connections.
 const CONNECTIONS: usize = 64;
-/// Further ones, that are told so.
+/// Maximum number of further connections that receive an error response; others are dropped.
 const TURNED_AWAY: usize = 16;
-/// For a request to arrive, and for a connection to be used again.
+/// Timeout for the head of a request, and for an idle connection.
 const REQUEST: Duration = Duration::from_secs(10);
-/// For a client to take anything of what it asked for.
+/// Timeout for a client that does not read its response.
 const WRITE: Duration = Duration::from_secs(30);
-/// The most bytes of a request's head, and of what waits to be written.
+/// Maximum size of a request's head and of the write buffer, bytes.
 const BUFFER: usize = 16 << 10;
 
-/// A port that is taken, not served yet.
+/// A bound port, not served yet.
 pub struct Port {
     listener: TcpListener,
     address: SocketAddr,
@@ -36,20 +36,20 @@ pub struct Port {
 }
 
 impl Port {
-    /// Takes a port; 0 is any that is free.
+    /// Binds a port; 0 selects any free one.
     ///
     /// # Errors
-    /// If it cannot be had.
+    /// If the port cannot be bound.
     pub fn take(host: &str, port: u16) -> Result<Self> {
         let listener = TcpListener::bind((host, port)).with_context(|| {
-            format!("cannot serve at {host} port {port}; another --port may be free (0 takes any)")
+            format!("cannot serve at {host} port {port}; try another --port (0 for any free one)")
         })?;
-        listener.set_nonblocking(true).context("cannot serve without waiting")?;
-        let address = listener.local_addr().context("cannot tell the server's address")?;
+        listener.set_nonblocking(true).context("cannot make the socket non-blocking")?;
+        let address = listener.local_addr().context("cannot determine the server's address")?;
         Ok(Self { listener, address, host: host.to_string() })
     }
 
-    /// Where the page is.
+    /// The URL of the page.
     pub fn url(&self) -> String {
         match self.address.ip().is_unspecified() {
             true => format!("http://localhost:{}/", self.address.port()),
@@ -57,28 +57,28 @@ impl Port {
         }
     }
 
-    /// Whether only this machine reaches it.
+    /// Whether the port is reachable from this machine only.
     pub fn is_local(&self) -> bool {
         self.address.ip().to_canonical().is_loopback()
     }
 
-    /// The hosts that a server at this port is.
+    /// The host names of a server at this port.
     pub fn hosts(&self) -> Hosts {
         Hosts { local: self.is_local(), given: self.host.clone() }
     }
 }
 
-/// A server at work, until it is dropped.
+/// A running server. Dropping it stops the server.
 pub struct Server {
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Server {
-    /// Serves a site.
+    /// Starts a thread that serves a site.
     ///
     /// # Errors
-    /// If no thread can be started.
+    /// If the thread cannot be started.
     pub fn start(port: Port, site: Site) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -92,7 +92,7 @@ impl Server {
         let serve = move || {
             runtime.block_on(async {
                 tokio::spawn(accept(listener, Arc::new(site)));
-                // Whether it was sent or dropped, it is the end.
+                // The sender is dropped to stop the server.
                 let _ = stopped.await;
             });
         };
@@ -116,7 +116,7 @@ async fn accept(listener: tokio::net::TcpListener, site: Arc<Site>) {
     let standing = Arc::new(Semaphore::new(TURNED_AWAY));
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            // The client is gone already, or there are too many open files: neither is for long.
+            // The client has disconnected, or there are too many open files; both are temporary.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
@@ -140,7 +140,7 @@ async fn serve(stream: TcpStream, site: &Site, busy: bool) {
         let response = match busy {
             false => site.answer(&request),
             true => {
-                let text = "There are too many connections; close some pages that watch this run.";
+                let text = "Too many connections; close some of the pages that watch this run.";
                 let mut response = refuse(Refusal(StatusCode::SERVICE_UNAVAILABLE, text));
                 response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
                 response
@@ -152,7 +152,7 @@ async fn serve(stream: TcpStream, site: &Site, busy: bool) {
         .timer(TokioTimer::new())
         .header_read_timeout(REQUEST)
         .max_buf_size(BUFFER)
-        .serve_connection(TokioIo::new(Patient::new(stream, WRITE)), service);
-    // What goes wrong is the client's affair, or its way here: it is gone.
+        .serve_connection(TokioIo::new(WriteTimeout::new(stream, WRITE)), service);
+    // Errors concern this connection only, which is closed.
     let _ = served.await;
 }

@@ -1,4 +1,4 @@
-//! The answers: the page, and of the run what is on this list.
+//! Routing: the page's files, and an allow-list of the run's files.
 
 use super::about::about;
 use super::guard::{Hosts, Refusal, check};
@@ -15,10 +15,10 @@ use hyper::header::{self, HeaderName, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use std::sync::Arc;
 
-/// What an answer consists of.
+/// The body of a response.
 pub type Body = Either<Full<Bytes>, Channel<Bytes>>;
 
-/// What the browser must know of every answer: what the page may do, and who may use the answer.
+/// Security headers of every response.
 const HEADERS: [(HeaderName, &str); 6] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -28,33 +28,33 @@ const HEADERS: [(HeaderName, &str); 6] = [
     ),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::REFERRER_POLICY, "no-referrer"),
-    // Together they make SharedArrayBuffer available to the page.
+    // Cross-origin isolation, which makes SharedArrayBuffer available to the page.
     (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),
     (HeaderName::from_static("cross-origin-embedder-policy"), "require-corp"),
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-/// The iteration of the checkpoint that an answer is from.
+/// Response header with the iteration of a checkpoint.
 const ITERATION: HeaderName = HeaderName::from_static("grove-iteration");
 
-/// A run and the page that shows it.
+/// A run with the page that shows it.
 pub struct Site {
     /// The run.
     pub live: Arc<Live>,
-    /// The hosts that this is.
+    /// The server's host names.
     pub hosts: Hosts,
-    /// The games that are known here.
+    /// The program's games.
     pub games: Games,
 }
 
 impl Site {
-    /// Answers a request.
+    /// Responds to a request.
     pub fn answer<B>(&self, request: &Request<B>) -> Response<Body> {
         check(request, &self.hosts).map_or_else(refuse, |()| self.find(request))
     }
 
-    /// The answer to a request that may be answered. Paths are compared as they are sent: nothing is
-    /// decoded, and none is ever made one of the file system.
+    /// Responds to an allowed request. Paths are compared literally with a list: they are not decoded and
+    /// never used as file system paths.
     fn find<B>(&self, request: &Request<B>) -> Response<Body> {
         let path = request.uri().path();
         let run = self.live.run();
@@ -74,15 +74,15 @@ impl Site {
                 set(&mut response, header::CACHE_CONTROL, "no-store");
                 response
             }
-            "/run/completions.jsonl" => match asked(request.uri().query()) {
+            "/run/completions.jsonl" => match iteration_in(request.uri().query()) {
                 Ok(iteration) => run.completions.as_ref().map_or_else(nothing, |completions| {
-                    match completions.piece(iteration) {
+                    match completions.block(iteration) {
                         Ok(bytes) => {
                             let body = Either::Left(Full::new(Bytes::from(bytes)));
                             answer(StatusCode::OK, content_type(path), body)
                         }
                         Err(error) => {
-                            let text = format!("The completions cannot be read: {error}.");
+                            let text = format!("Cannot read the completions: {error}.");
                             sentence(StatusCode::INTERNAL_SERVER_ERROR, &text)
                         }
                     }
@@ -113,16 +113,15 @@ impl Site {
     }
 }
 
-/// The iteration whose completions are asked for; `None` for the newest.
-fn asked(query: Option<&str>) -> Result<Option<u64>, Refusal> {
+/// Parses the iteration of a request for completions; `None` for the newest.
+fn iteration_in(query: Option<&str>) -> Result<Option<u64>, Refusal> {
     let Some(query) = query else { return Ok(None) };
     let iteration = query.strip_prefix("iteration=").and_then(|number| number.parse().ok());
-    let text = "Completions can be asked for by ?iteration=N, or without it the newest.";
+    let text = "The query must be ?iteration=N, or absent for the newest completions.";
     iteration.map(Some).ok_or(Refusal(StatusCode::BAD_REQUEST, text))
 }
 
-/// The files of a run that may be read, by their names in requests; of a checkpoint also which
-/// iteration it is from.
+/// Finds a public file of a run by its name in requests, with the iteration if it is part of a checkpoint.
 fn listed<'a>(run: &'a Run, name: &str) -> Option<(&'a Bytes, Option<u64>)> {
     let of = |policy: &'a Option<Policy>, section: &str| {
         let policy = policy.as_ref()?;
@@ -138,7 +137,7 @@ fn listed<'a>(run: &'a Run, name: &str) -> Option<(&'a Bytes, Option<u64>)> {
     }
 }
 
-/// A whole file, or nothing where the browser has it already.
+/// A response with a whole file, or `304 Not Modified` if the browser has it in its cache.
 fn whole<B>(request: &Request<B>, kind: &str, bytes: Bytes, tag: &str) -> Response<Body> {
     let tag = format!("\"{tag}\"");
     let known = request.headers().get(header::IF_NONE_MATCH);
@@ -151,7 +150,7 @@ fn whole<B>(request: &Request<B>, kind: &str, bytes: Bytes, tag: &str) -> Respon
     response
 }
 
-/// The answer to a request that is refused.
+/// The response to a refused request.
 pub fn refuse(refusal: Refusal) -> Response<Body> {
     let Refusal(status, text) = refusal;
     let mut response = sentence(status, text);
@@ -162,7 +161,7 @@ pub fn refuse(refusal: Refusal) -> Response<Body> {
 }
 
 fn nothing() -> Response<Body> {
-    sentence(StatusCode::NOT_FOUND, "There is nothing here.")
+    sentence(StatusCode::NOT_FOUND, "Not found.")
 }
 
 fn sentence(status: StatusCode, text: &str) -> Response<Body> {
@@ -177,12 +176,12 @@ fn answer(status: StatusCode, kind: &str, body: Body) -> Response<Body> {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
     set(&mut response, header::CONTENT_TYPE, kind);
-    // Browsers may keep what they have, but must ask whether it is still the same.
+    // Browsers may cache the response, but must revalidate it.
     set(&mut response, header::CACHE_CONTROL, "no-cache");
     response
 }
 
 fn set(response: &mut Response<Body>, name: HeaderName, value: &str) {
-    let value = HeaderValue::from_str(value).expect("our values are plain ASCII");
+    let value = HeaderValue::from_str(value).expect("header values are ASCII");
     response.headers_mut().insert(name, value);
 }

@@ -1,4 +1,4 @@
-//! A connection that gives up when its other end takes nothing for too long.
+//! A stream wrapper with a write timeout.
 
 use std::io;
 use std::pin::Pin;
@@ -7,22 +7,22 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep};
 
-/// A stream, and for how long a write of it has been waiting.
-pub struct Patient<S> {
+/// A stream whose writes fail after waiting too long for the other end.
+pub struct WriteTimeout<S> {
     stream: S,
     limit: Duration,
     deadline: Pin<Box<Sleep>>,
     waiting: bool,
 }
 
-impl<S> Patient<S> {
-    /// A stream of which no write waits longer than `limit`.
+impl<S> WriteTimeout<S> {
+    /// Wraps a stream so that no write waits longer than `limit`.
     pub fn new(stream: S, limit: Duration) -> Self {
         Self { stream, limit, deadline: Box::pin(sleep(limit)), waiting: false }
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeout<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -50,7 +50,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeout<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -67,11 +67,11 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(1);
 
-    // The clock is the runtime's own, and goes on where nothing else does.
+    // Virtual time: the runtime advances its clock when all tasks wait.
     #[tokio::test(start_paused = true)]
-    async fn a_slow_reader_is_waited_for_and_one_that_takes_nothing_is_not() {
+    async fn slow_readers_are_tolerated_and_stalled_ones_time_out() {
         let (stream, mut reader) = duplex(1);
-        let mut stream = Patient::new(stream, LIMIT);
+        let mut stream = WriteTimeout::new(stream, LIMIT);
         let slow = async {
             for _ in 0..40 {
                 reader.read_u8().await.unwrap();
