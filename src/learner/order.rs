@@ -224,8 +224,8 @@ mod tests {
                 batches.of(iteration, shards.own_items().len())
             };
             let whole = of(&shards, 2);
-            let first = of(&shards.clone().of(0..2), 2);
-            let second = of(&shards.clone().of(2..4), 2);
+            let first = of(&shards.clone().with_own(0..2), 2);
+            let second = of(&shards.clone().with_own(2..4), 2);
             let from = shards.items_of(2).start as i32;
             for ((whole, first), second) in whole.iter().zip(first).zip(second) {
                 for shard in 0..2 {

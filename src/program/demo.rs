@@ -19,7 +19,9 @@ use std::path::Path;
 const SHARD: u32 = 4096;
 
 pub fn run(games: &Games, args: DemoArgs) -> Result<()> {
-    games.find(args.game.as_deref().map_or_else(|| games.default_name(), Ok)?)?.demo(games.models(), &args)
+    games
+        .find(args.game.as_deref().map_or_else(|| games.default_name(), Ok)?)?
+        .demo(games.models(), &args)
 }
 
 #[derive(Serialize)]

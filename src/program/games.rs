@@ -174,7 +174,9 @@ impl Games {
     pub fn find(&self, name: &str) -> Result<&dyn Entry> {
         let found = self.entries.iter().find(|game| game.name() == name);
         if found.is_none() && name == TABLE.name() {
-            bail!("a labelled table is not a game: it can be learnt by `grove fit`, but not played");
+            bail!(
+                "a labelled table is not a game: it can be learnt by `grove fit`, but not played"
+            );
         }
         let found = found
             .with_context(|| format!("unknown game `{name}`; must be one of: {}", self.names()));

@@ -22,10 +22,7 @@ impl Models {
     /// If a built-in model has the same name.
     pub fn with<M: NamedModel>(mut self) -> Self {
         let name = M::KIND;
-        assert!(
-            !ModelKind::NAMES.contains(&name),
-            "`{name}` is the name of a built-in model"
-        );
+        assert!(!ModelKind::NAMES.contains(&name), "`{name}` is the name of a built-in model");
         self.0.retain(|(other, _)| *other != name);
         self.0.push((name, OwnModel::new::<M>));
         self

@@ -110,11 +110,7 @@ impl Display for Report<'_> {
             self.updates_per_iteration, self.learn_steps, self.update_epochs
         )?;
         writeln!(f)?;
-        writeln!(
-            f,
-            "{:28}  {:>12}  range of {}",
-            "steps per second", "median", self.repeats
-        )?;
+        writeln!(f, "{:28}  {:>12}  range of {}", "steps per second", "median", self.repeats)?;
         let mut row = |what: &str, Figure { median, min, max }: Figure| {
             writeln!(f, "{what:28}  {median:>12.3e}  {min:.3e} to {max:.3e}")
         };
@@ -181,11 +177,7 @@ impl Display for ScoreRuns {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (reached, all) = (self.runs.iter().flatten().count(), self.runs.len());
         let Some(Figure { median, min, max }) = self.figure else {
-            return writeln!(
-                f,
-                "none of {all} runs reached a greedy score of {}",
-                self.score
-            );
+            return writeln!(f, "none of {all} runs reached a greedy score of {}", self.score);
         };
         writeln!(
             f,

@@ -100,7 +100,7 @@ mod tests {
         format!("{{\"iteration\":{iteration},\"completion\":\"{text}\"}}\n")
     }
 
-    fn piece(text: &str, iteration: Option<u64>) -> String {
+    fn block(text: &str, iteration: Option<u64>) -> String {
         let folder = TempDir::new().unwrap();
         fs::write(folder.path().join(COMPLETIONS), text).unwrap();
         let completions = Completions::open(&RunFiles::new(folder.path()).unwrap()).unwrap();
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn an_iteration_is_found_and_a_line_in_the_making_left_out() {
+    fn iterations_are_found_and_incomplete_lines_left_out() {
         let lines: Vec<String> = [3, 3, 4, 7, 7, 7]
             .iter()
             .enumerate()
@@ -117,27 +117,27 @@ mod tests {
         let text = lines.concat();
         let torn = format!("{text}{{\"iteration\":8,\"comp");
         for (iteration, first) in [(0, 0), (3, 0), (4, 2), (5, 3), (7, 3), (8, 6), (99, 6)] {
-            assert_eq!(piece(&text, Some(iteration)), lines[first..].concat(), "{iteration}");
-            assert_eq!(piece(&torn, Some(iteration)), lines[first..].concat(), "{iteration}");
+            assert_eq!(block(&text, Some(iteration)), lines[first..].concat(), "{iteration}");
+            assert_eq!(block(&torn, Some(iteration)), lines[first..].concat(), "{iteration}");
         }
-        assert_eq!(piece(&torn, None), text);
-        assert_eq!(piece("", None), "");
-        assert_eq!(piece("", Some(1)), "");
+        assert_eq!(block(&torn, None), text);
+        assert_eq!(block("", None), "");
+        assert_eq!(block("", Some(1)), "");
     }
 
     #[test]
-    fn of_a_large_file_a_piece_is_read_wherever_it_lies() {
+    fn blocks_are_read_anywhere_in_a_large_file() {
         let lines: Vec<String> =
             (1..=2000).flat_map(|n| [line(n, &"a".repeat(n as usize)), line(n, "b")]).collect();
         let text = lines.concat();
-        assert!(text.len() as u64 > 6 * PIECE);
+        assert!(text.len() as u64 > 6 * BLOCK);
         for iteration in [1, 2, 777, 1500, 2000] {
-            let found = piece(&text, Some(iteration));
+            let found = block(&text, Some(iteration));
             assert!(lines[2 * iteration as usize - 2..].concat().starts_with(&found));
-            assert!(found.len() as u64 <= PIECE && found.ends_with('\n'), "{iteration}");
+            assert!(found.len() as u64 <= BLOCK && found.ends_with('\n'), "{iteration}");
         }
-        let last = piece(&text, None);
-        assert!(last.len() as u64 <= PIECE && text.ends_with(&last));
-        assert!(last.starts_with(str::from_utf8(START).unwrap()));
+        let last = block(&text, None);
+        assert!(last.len() as u64 <= BLOCK && text.ends_with(&last));
+        assert!(last.starts_with(str::from_utf8(PREFIX).unwrap()));
     }
 }

@@ -225,18 +225,18 @@ mod tests {
     }
 
     #[test]
-    fn a_log_follows_its_file_line_by_line() {
+    fn a_log_follows_its_file() {
         let folder = TempDir::new().unwrap();
         let files = RunFiles::new(folder.path()).unwrap();
         let path = folder.path().join(METRICS);
         let (mut tail, mut log) = (Tail::default(), Log::default());
         let mut poll = |log: &mut Log| tail.poll(&files).apply(log);
-        assert!(!look(&mut log), "there is no file yet");
+        assert!(!poll(&mut log), "there is no file yet");
 
         let torn = format!("{}{}{{\"iter", line(1, 0.5), line(2, 1.0));
         fs::write(&path, &torn).unwrap();
-        assert!(look(&mut log));
-        assert!(!look(&mut log), "nothing new");
+        assert!(poll(&mut log));
+        assert!(!poll(&mut log), "nothing new");
         assert_eq!((log.iteration(), log.epoch), (Some(2), 0));
         let both = events(&log, 0);
         assert_eq!(both.matches("event: record\ndata: {\"iteration\"").count(), 2);
@@ -248,30 +248,30 @@ mod tests {
         }
         assert_eq!(log.bytes(0, log.end()).unwrap(), torn.as_bytes()[..log.end() as usize]);
 
-        // The torn line is done, what is no record is left out, and so is what breaks an event.
+        // The torn line is complete; malformed records and those that would break an event are skipped.
         let rest =
             ["ation\":3}\n", "{\"iteration\":4,\r\"score\":1}\n", "nonsense\n", &line(5, 2.0)];
         fs::write(&path, torn + &rest.concat()).unwrap();
-        assert!(look(&mut log));
+        assert!(poll(&mut log));
         assert_eq!((log.iteration(), log.epoch), (Some(5), 0));
         assert_eq!(events(&log, 2).matches("id: ").count(), 2);
         assert_eq!(log.after(id), Some(1));
 
-        // A resumed run may go back behind what was seen; another run takes its place; none does.
+        // A resumed run drops records; another run replaces it; the file is deleted.
         fs::write(&path, line(1, 0.5)).unwrap();
-        assert!(look(&mut log));
+        assert!(poll(&mut log));
         assert_eq!((log.iteration(), log.epoch, log.after(id)), (Some(1), 1, Some(1)));
         fs::write(&path, line(1, 0.25)).unwrap();
-        assert!(look(&mut log));
+        assert!(poll(&mut log));
         assert_eq!((log.iteration(), log.epoch, log.after(id)), (Some(1), 2, None));
         fs::remove_file(&path).unwrap();
-        assert!(look(&mut log));
+        assert!(poll(&mut log));
         assert_eq!((log.iteration(), log.epoch, log.end()), (None, 3, 0));
-        assert!(!look(&mut log));
+        assert!(!poll(&mut log));
     }
 
     #[test]
-    fn a_long_log_comes_in_blocks_and_a_line_without_end_takes_no_memory() {
+    fn long_logs_are_read_in_blocks_and_endless_lines_skipped() {
         let folder = TempDir::new().unwrap();
         let files = RunFiles::new(folder.path()).unwrap();
         let long: String = (1..=5000).map(|i| line(i, f64::from(i))).collect();

@@ -12,9 +12,9 @@ mod guard;
 mod live;
 mod log;
 mod page;
-mod write_timeout;
 mod server;
 mod site;
+mod write_timeout;
 
 pub use super::args::{HOST, PORT};
 pub use server::{Port, Server};

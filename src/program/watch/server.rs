@@ -1,8 +1,8 @@
 //! The HTTP server: sockets, limits, timeouts and shutdown, on its own thread.
 
 use super::guard::{Hosts, Refusal};
-use super::write_timeout::WriteTimeout;
 use super::site::{Site, refuse};
+use super::write_timeout::WriteTimeout;
 use anyhow::{Context, Result};
 use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
