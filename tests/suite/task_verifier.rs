@@ -261,7 +261,10 @@ fn a_command_that_never_answers_is_an_error() {
             "the verifier's timeout is 0 s",
         ),
         (VerifierOptions { timeout: f64::NAN, ..VerifierOptions::new("cat") }, "timeout is NaN s"),
-        (VerifierOptions { parts: vec![], ..VerifierOptions::new("cat") }, "at least one reward part"),
+        (
+            VerifierOptions { parts: vec![], ..VerifierOptions::new("cat") },
+            "at least one reward part",
+        ),
     ] {
         let error = Verifier::start(options).err().unwrap().to_string();
         assert!(error.contains(said), "{error}");
