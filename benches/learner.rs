@@ -1,4 +1,4 @@
-//! Samples a second through the CPU's learners: the general one, by autodiff, and the native one.
+//! Samples per second of the CPU learners: the general one (autodiff) and the native one.
 //!
 //! `cargo bench --bench learner`; `RAYON_NUM_THREADS=1` for one thread.
 
@@ -49,7 +49,7 @@ fn main() {
     }
 }
 
-/// The least seconds of some runs.
+/// Minimum seconds over several runs.
 fn best_of(runs: u32, mut run: impl FnMut(u32)) -> f64 {
     (0..runs)
         .map(|i| {
@@ -60,7 +60,7 @@ fn best_of(runs: u32, mut run: impl FnMut(u32)) -> f64 {
         .fold(f64::INFINITY, f64::min)
 }
 
-/// A trajectory with its advantages and its mask.
+/// A trajectory with advantages and mask.
 fn experience() -> (Trajectory, Tensor<2>, Tensor<2>) {
     let device = Device::flex();
     let (count, shape) = (STEPS * GAMES, [STEPS, GAMES]);

@@ -1,4 +1,4 @@
-//! How many OCaml completions a second are verified: by the persistent checker, and by a process per stage.
+//! OCaml completions verified per second, by the persistent checker and by a process per stage.
 //!
 //! `cargo bench --bench verifier`
 
@@ -20,7 +20,7 @@ fn main() {
             let num = task.num_prompts(Split::Test).unwrap_or_default() * rounds;
             let prompts: Vec<_> =
                 (0..num).filter_map(|i| task.prompt(Split::Test, i).ok()).collect();
-            // Three of four are right, one has the wrong type, as when a model has learnt a little.
+            // Three of four are right and one has a type error, as from a partly trained model.
             let texts: Vec<String> = (0..prompts.len())
                 .map(|i| match i % 4 {
                     3 => "(nothing, 1)".to_string(),
@@ -32,7 +32,7 @@ fn main() {
                 .zip(&texts)
                 .map(|(prompt, text)| Completion::new(prompt, text))
                 .collect();
-            // The first pass finds out what the calls should come to.
+            // The first pass computes the expected values.
             task.verify(&completions[..num.div_ceil(rounds) as usize]).expect("a compiler");
             let start = Instant::now();
             let rewards = task.verify(&completions).expect("a compiler");

@@ -1,4 +1,4 @@
-//! The share of a processor that the live page takes from a training run, with two clients that read all of it.
+//! CPU usage of the live page during a training run, with two clients that read everything.
 //!
 //! `cargo bench --bench watch`
 
@@ -30,7 +30,7 @@ fn main() {
         write!(stream, "GET /run/events HTTP/1.0\r\nHost: {address}\r\n\r\n").expect("a request");
         thread::spawn(move || BufReader::new(stream).lines().map_while(Result::ok).for_each(drop));
     }
-    // Milliseconds that the processor has spent on the page's threads.
+    // CPU time of the page's threads, milliseconds.
     let spent = || -> f64 {
         let tasks = fs::read_dir(format!("/proc/{}/task", child.id())).expect("Linux's threads");
         let paths = tasks.map_while(Result::ok).map(|task| task.path());

@@ -1,13 +1,13 @@
-//! The best possible mean score of the fruit catcher, by value iteration over all of its states.
+//! The maximum expected score of the fruit catcher, by value iteration over all states.
 //!
 //! ```console
 //! $ cargo run --release --example fruit_optimum                   # 100 and 200 steps, 3,565,600 states
 //! $ cargo run --release --example fruit_optimum -- width=30 spawn_interval=8
 //! ```
 //!
-//! The states and their transitions are found by playing the library's own rules with one key for each
-//! thing that chance can do. What is computed is exact but for the rounding of doubles: the value of a
-//! state with n steps to go is the best mean over its three moves of the reward and the value with n - 1.
+//! States and transitions are enumerated by running the library's rules with one key per random outcome. The
+//! result is exact up to floating-point rounding: the value of a state with n steps to go is the maximum over the
+//! three moves of the expected reward plus value with n - 1 steps to go.
 
 use grove::config::overlay;
 use grove::env::{Env, Fruit, FruitState, Rules, new_game};
@@ -16,37 +16,37 @@ use rayon::prelude::*;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
 
-/// Levels whose starts are looked at: far more than there are starts, which are equally likely.
+/// Number of levels that are sampled to find all initial states, which are equally likely.
 const LEVELS: u32 = 1 << 18;
 /// Stay.
 const STAY: u32 = 1;
 
-/// Where the fruits are, apart from the basket: columns and rows in 16 bits each, and how many.
+/// The fruits without the basket: columns and rows in 16 bits each, and their number.
 type Fruits = (u128, u32);
 
-/// A game as a Markov decision process. A state is a pair of fruits and a basket's column; the fruits
-/// move by themselves, the basket decides on the reward.
+/// The game as a Markov decision process. A state consists of the fruits and the basket's column. The fruits
+/// evolve independently of the basket, which determines the reward.
 pub struct Process {
     width: usize,
-    /// Columns where the basket can be after a step from each column.
+    /// Columns that the basket can reach in one step from each column.
     reach: Vec<[usize; 3]>,
     number: HashMap<Fruits, u32>,
-    /// `rewards[fruits * width + basket]`, the basket being where it is after its move.
+    /// `rewards[fruits * width + basket]`, with the basket's column after its move.
     rewards: Vec<i8>,
-    /// What follows `fruits` is `outcomes[first[fruits]..first[fruits + 1]]`: fruits and probability.
+    /// Successors of `fruits`, with probabilities: `outcomes[first[fruits]..first[fruits + 1]]`.
     first: Vec<usize>,
     outcomes: Vec<(u32, f64)>,
-    /// The starts of an episode, each as likely as the others.
+    /// The equally likely initial states.
     starts: BTreeSet<(u32, u32)>,
 }
 
-/// Where a state's fruits are.
+/// The fruits of a state.
 pub fn fruits(state: &FruitState) -> Fruits {
     let one = |i: usize| u128::from(state.column(i) | state.row(i) << 8) << (16 * i);
     ((0..state.count as usize).map(one).sum(), state.count)
 }
 
-/// A step from `state` with the basket at `basket` after its move: the state after it, and the reward.
+/// Steps from `state` with the basket at `basket` after its move. Returns the next state and the reward.
 fn step(game: Fruit, state: &FruitState, basket: u32, key: u32) -> (FruitState, i8) {
     let mut next = FruitState { basket, ..*state };
     let reward = Fruit::step(&mut next, STAY, key, game).reward;
@@ -54,17 +54,17 @@ fn step(game: Fruit, state: &FruitState, basket: u32, key: u32) -> (FruitState, 
 }
 
 impl Process {
-    /// All states that the rules lead to.
+    /// Enumerates all reachable states.
     ///
     /// # Errors
-    /// Parameters that are out of range, or several fruits at a time, of which one key does not decide.
+    /// If a parameter is out of range, or several fruits spawn at a time, which one key cannot enumerate.
     pub fn new(game: Fruit) -> Result<Self, String> {
         game.validate()?;
         if game.min_fruits > 1 {
             return Err("min_fruits must be 1: several fruits would appear in one step".to_string());
         }
         let width = game.width as usize;
-        // The coin is the lowest bit of a key, the column comes from its upper 24.
+        // A key's lowest bit decides the coin flip, its upper 24 bits the column.
         let column = |x: u32| (u64::from(x) << 24).div_ceil(u64::from(game.width)) as u32;
         let chance: Vec<u32> = [0, 1]
             .iter()
@@ -98,7 +98,7 @@ impl Process {
                 })
             })
             .collect();
-        // States are found while earlier ones are worked off.
+        // Breadth-first search: new states are appended while earlier ones are expanded.
         let mut done = 0;
         while done < found.len() {
             let state = found[done];
@@ -119,7 +119,7 @@ impl Process {
         Ok(process)
     }
 
-    /// The number of a state's fruits, a new one if they are new.
+    /// Returns the index of a state's fruits, adding them if they are new.
     fn enter(&mut self, state: &FruitState, found: &mut Vec<FruitState>) -> u32 {
         *self.number.entry(fruits(state)).or_insert_with(|| {
             found.push(*state);
@@ -127,12 +127,12 @@ impl Process {
         })
     }
 
-    /// How many states there are.
+    /// Number of states.
     pub fn num_states(&self) -> usize {
         self.number.len() * self.width
     }
 
-    /// The probability of these fruits after those, and the reward of a step that ends at `basket`.
+    /// The probability that `after` follows `before`, and the reward of a step from `before` to `basket`.
     pub fn transition(&self, before: Fruits, after: Fruits, basket: u32) -> (f64, i8) {
         let (before, after) = (self.number[&before] as usize, self.number[&after]);
         let outcomes = &self.outcomes[self.first[before]..self.first[before + 1]];
@@ -140,14 +140,14 @@ impl Process {
         (probability, self.rewards[before * self.width + basket as usize])
     }
 
-    /// How much is open about what follows these fruits, in nats.
+    /// Entropy of the successors of `before`, nats.
     pub fn entropy(&self, before: Fruits) -> f64 {
         let before = self.number[&before] as usize;
         let outcomes = &self.outcomes[self.first[before]..self.first[before + 1]];
         -outcomes.iter().map(|(_, p)| p * p.ln()).sum::<f64>()
     }
 
-    /// The best mean score of an episode of so many steps, over all starts.
+    /// The maximum expected score of an episode of `steps` steps, over all initial states.
     pub fn optimum(&self, steps: u32) -> f64 {
         let mut values = vec![0.0; self.num_states()];
         let mut next = values.clone();
@@ -161,11 +161,11 @@ impl Process {
         self.starts.iter().map(at).sum::<f64>() / self.starts.len() as f64
     }
 
-    /// Values with one more step to go.
+    /// Computes the values with one more step to go.
     fn back_up(&self, values: &[f64], to: &mut [f64]) {
         let width = self.width;
         to.par_chunks_mut(width).with_min_len(256).enumerate().for_each(|(fruits, to)| {
-            // By the column of the basket after its move.
+            // Indexed by the basket's column after its move.
             let mut moved = [0.0; 256];
             let moved = &mut moved[..width];
             let rewards = &self.rewards[fruits * width..][..width];
@@ -181,7 +181,7 @@ impl Process {
     }
 }
 
-/// The default game with the settings of the command line, such as `width=10`.
+/// The default game, changed by settings of the command line such as `width=10`.
 fn game(settings: &[String]) -> Result<Fruit, grove::config::ConfigError> {
     let mut table = overlay::to_table(&Fruit::default());
     overlay::apply(&mut table, settings)?;

@@ -1,6 +1,6 @@
-//! A game of one's own, complete: cross a windy corridor, as fast as possible.
+//! A user-defined game: cross a windy corridor as fast as possible.
 //!
-//! With it comes the whole program:
+//! The program has all of Grove's commands:
 //!
 //! ```console
 //! $ cargo run --release --example own_game -- train corridor --set corridor.length=20
@@ -14,10 +14,10 @@ use grove::rng::{draw, uniform};
 use serde::{Deserialize, Serialize};
 use std::process::ExitCode;
 
-/// A corridor: each step costs 1, and a gust may blow the walker back a cell.
+/// A corridor in which each step costs 1, and a gust may blow the walker back by a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Corridor {
-    /// Cells from the start to the exit.
+    /// Number of cells from the start to the exit.
     length: u32,
 }
 
@@ -28,15 +28,15 @@ impl Default for Corridor {
 }
 
 grove::packed_state! {
-    /// Where the walker is.
+    /// The state of the game.
     pub struct Walker {
         cell: Bits<10>,
-        /// 1 where a gust comes in this step; one waits it out, or is blown back.
+        /// 1 if there is a gust in this step, which blows the walker back unless it waits.
         gust: Bits<1>,
     }
 }
 
-/// What the trainer must know.
+/// The game's name, dimensions and settings.
 impl Env for Corridor {
     const NAME: &'static str = "corridor";
 
@@ -48,7 +48,7 @@ impl Env for Corridor {
         2
     }
 
-    /// Wait, walk.
+    /// Wait and walk.
     fn num_actions(&self) -> usize {
         2
     }
@@ -73,13 +73,13 @@ impl Env for Corridor {
         }
     }
 
-    /// A cell takes 1 / 0.7 steps on average for who waits out every gust.
+    /// The optimal policy waits during gusts, and needs 1 / 0.7 steps per cell on average.
     fn references(&self) -> &'static [(&'static str, f64)] {
         if self.length == 10 { &[("optimum", -10.0 / 0.7)] } else { &[] }
     }
 }
 
-/// The rules. They run natively here, and in kernels on a GPU.
+/// The rules, which run natively on the CPU and in kernels on a GPU.
 #[cube]
 impl Rules for Corridor {
     type State = Walker;

@@ -1,6 +1,6 @@
-//! A model of one's own, complete: a residual network, trained by Burn's autodiff.
+//! A user-defined model: a residual network, trained by Burn's autodiff.
 //!
-//! With it comes the whole program, where `policy.kind` names the model:
+//! The program has all of Grove's commands, and `policy.kind` selects the model:
 //!
 //! ```console
 //! $ cargo run --release --example own_model -- train catch --set kind=residual --iterations 30
@@ -15,7 +15,7 @@ use grove::config::PolicyConfig;
 use grove::model::{Memoryless, NamedModel};
 use std::process::ExitCode;
 
-/// A Burn module. Whatever parameters it has are trained, saved and resumed by their names.
+/// A Burn module. All of its parameters are trained, and saved under their names.
 #[derive(Module, Debug)]
 pub struct Residual {
     first: Linear,
@@ -24,8 +24,8 @@ pub struct Residual {
     head: Linear,
 }
 
-/// One function makes it a model. One that remembers what it has seen implements `Model` instead, whose
-/// `step` takes its memory and gives it back.
+/// The forward pass, all that a memoryless model needs. A recurrent model implements `Model` instead, whose
+/// `step` takes and returns its memory.
 impl Memoryless for Residual {
     fn logits(&self, obs: Tensor<2>) -> Tensor<2> {
         let x = relu(self.first.forward(obs));
@@ -34,12 +34,12 @@ impl Memoryless for Residual {
     }
 }
 
-/// How the program makes it, for any game. A trainer of one's own needs none of this: it takes a model as
-/// it is (`Trainer::with_model`).
+/// The constructor that the program uses for any game. Code that calls `Trainer::with_model` does not need
+/// it.
 impl NamedModel for Residual {
     const KIND: &'static str = "residual";
 
-    /// Fresh weights, the same for the same key; as wide as the first number of `policy.hidden`.
+    /// Initialises the weights from `key`; the width is the first number of `policy.hidden`.
     fn new(
         num_features: usize,
         num_actions: usize,

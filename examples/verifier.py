@@ -1,4 +1,4 @@
-"""A verifier: reads a completion a line, answers with its reward. `docs/tasks.md` tells the rest."""
+"""A verifier: reads one completion per line and answers with its rewards. See docs/tasks.md."""
 
 import json
 import sys
@@ -10,6 +10,6 @@ def rewards(prompt, completion, fields):
 
 
 for line in sys.stdin:
-    asked = json.loads(line)
-    answer = rewards(asked["prompt"], asked["completion"], asked["fields"])
-    print(json.dumps({"id": asked["id"], "rewards": answer}), flush=True)
+    request = json.loads(line)
+    answer = rewards(request["prompt"], request["completion"], request["fields"])
+    print(json.dumps({"id": request["id"], "rewards": answer}), flush=True)

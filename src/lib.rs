@@ -1,20 +1,19 @@
-//! Grove: Group Relative Policy Optimisation, vectorised everywhere.
+//! Grove: Group Relative Policy Optimisation (GRPO), vectorised everywhere.
 //!
-//! Games, policy and learner run on one device: any GPU, or the CPU. Data flow through the modules
-//! in this order:
+//! Environments, policy and learner run on the same device: any GPU, or the CPU. Data flow through the
+//! modules in this order:
 //!
-//! - [`config`]: settings, their defaults and limits; [`device`]: where to compute;
-//! - [`rng`]: randomness as an argument;
+//! - [`config`]: settings, their defaults and limits; [`device`]: device selection;
+//! - [`rng`]: counter-based random numbers;
 //! - [`mod@env`]: games, whose rules are written once for CPU and GPU;
 //! - [`task`]: language tasks, whose levels are prompts and whose rewards come from verifiers;
 //! - [`model`]: networks and the distribution over actions;
-//! - [`rollout`]: policy and game give a [`data`];
-//! - [`advantage`]: how much better each action was than its group;
-//! - [`objective`]: the losses, one file each; [`math`]: the scalar formulas of all engines;
-//! - [`learner`]: gradients, AdamW; [`parallel`]: members of a run, who add them up;
-//! - [`trainer`]: the loop, on one screen; [`checkpoint`]: what it saves; [`metrics`]: what it
-//!   reports;
-//! - [`viewer`]: pictures of games that are played.
+//! - [`rollout`]: plays games with a policy and records a trajectory ([`data`]);
+//! - [`advantage`]: group-relative advantages;
+//! - [`objective`]: the losses, one file each; [`math`]: scalar formulas shared by all engines;
+//! - [`learner`]: gradients and AdamW; [`parallel`]: data-parallel ranks;
+//! - [`trainer`]: the training loop; [`checkpoint`]: saved state; [`metrics`]: records;
+//! - [`viewer`]: rendering of games.
 //!
 //! ```
 //! use burn::tensor::Device;

@@ -1,8 +1,8 @@
-//! The program `grove`: the library's own games from the command line.
+//! The program `grove`, with the built-in games.
 
 use std::process::ExitCode;
 
-/// Rollouts take and give back tens of megabytes an iteration; this allocator keeps them mapped.
+/// Rollouts allocate and free tens of megabytes per iteration; this allocator keeps the pages mapped.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

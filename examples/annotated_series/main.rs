@@ -1,4 +1,4 @@
-//! Writes a series with planted patterns and marks, and says how well they can be told at best:
+//! Writes a labelled time series with planted patterns, and prints the best possible accuracy:
 //!
 //! ```console
 //! $ cargo run --release --example annotated_series -- series.csv
@@ -13,9 +13,9 @@ fn main() -> std::io::Result<()> {
     let series = Series::new(20_000, 1);
     std::fs::write(&path, &series.csv)?;
     let last_fifth = series.rows - (series.rows as f64 * 0.2).round() as usize;
-    println!("{} rows, {} marks are in {path}.", series.rows, series.marks.len());
-    println!("A mark is about the {ROWS} rows up to it.");
-    println!("Best accuracy: {:.2} %", 100.0 * optimum());
-    println!("of the marks in the last fifth: {:.2} %", 100.0 * series.best_from(last_fifth));
+    println!("Wrote {} rows with {} labels to {path}.", series.rows, series.marks.len());
+    println!("A label depends on the {ROWS} rows up to it.");
+    println!("Best expected accuracy: {:.2} %", 100.0 * optimum());
+    println!("on the labels of the last fifth: {:.2} %", 100.0 * series.best_from(last_fifth));
     Ok(())
 }

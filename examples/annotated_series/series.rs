@@ -1,42 +1,42 @@
-//! A series with planted patterns and marks, and how well the marks can be told at best.
+//! A labelled time series with planted patterns, and the accuracy of the optimal classifier.
 //!
-//! Three sensors are read at every time: noise, and now and then a pattern of eight rows under it. Somebody
-//! has marked three of four patterns at their last row, and left the others alone.
+//! Three sensors record noise, with occasional patterns of eight rows. Three of four patterns are labelled at
+//! their last row.
 //!
-//! The patterns are orthogonal and of the same size, so the best guess is the pattern that has the largest
-//! product with the eight rows (a matched filter). Its products with the others are normal around 0, that
-//! with the right one around [`SIZE`], all of variance 1; it is right if the last is the largest:
-//! the integral of `phi(x - SIZE) Phi(x)^2`.
+//! The patterns are orthogonal and of the same norm, so the optimal classifier picks the pattern with the
+//! largest inner product with the eight rows (a matched filter). The products with the wrong patterns are normal
+//! around 0, that with the right one around [`SIZE`], all with variance 1. The classifier is right if the
+//! last one is the largest, with a probability of the integral of `phi(x - SIZE) Phi(x)^2`.
 
 use grove::rng::{below, draw, uniform};
 use std::fmt::Write;
 
-/// The patterns, row by row; of the second sensor upside down.
+/// The patterns by row; inverted for the second sensor.
 pub const PATTERNS: [(&str, [f64; ROWS]); 3] = [
     ("fall", [1.0, 1.0, 1.0, 1.0, -1.0, -1.0, -1.0, -1.0]),
     ("dip", [1.0, 1.0, -1.0, -1.0, -1.0, -1.0, 1.0, 1.0]),
     ("ripple", [1.0, 1.0, -1.0, -1.0, 1.0, 1.0, -1.0, -1.0]),
 ];
-/// Rows of a pattern.
+/// Number of rows of a pattern.
 pub const ROWS: usize = 8;
-/// What the sensors read where there is nothing, and how much a unit of noise is.
+/// Name, baseline, standard deviation of the noise, and sign of each sensor.
 const SENSORS: [(&str, f64, f64, f64); 3] =
     [("pressure", 1013.0, 12.0, 1.0), ("flow", 0.35, 0.02, -1.0), ("heat", 68.0, 4.0, 1.0)];
-/// How far the patterns stand out of the noise: their product with themselves, by its noise.
+/// Signal-to-noise ratio: the inner product of a pattern with itself, divided by its standard deviation.
 const SIZE: f64 = 2.5;
 
-/// A series, and what is known of it.
+/// A generated series with its statistics.
 pub struct Series {
-    /// A table: time, the sensors, and the mark.
+    /// The table in CSV format: time, sensors, label.
     pub csv: String,
-    /// Of each mark, its row and whether the best guess is right.
+    /// The row of each label, and whether the optimal classifier is right about it.
     pub marks: Vec<(usize, bool)>,
-    /// Rows.
+    /// Number of rows.
     pub rows: usize,
 }
 
 impl Series {
-    /// So many patterns with up to eight rows between them; every number is a hash of `seed`.
+    /// Generates a series with `patterns` patterns and up to eight rows in between, seeded by `seed`.
     pub fn new(patterns: u32, seed: u32) -> Self {
         let names: Vec<_> = SENSORS.iter().map(|(name, ..)| *name).collect();
         let mut this =
@@ -62,8 +62,7 @@ impl Series {
         this
     }
 
-    /// Writes a row in which the pattern is at `level`, and gives the sum of its sensors without offset,
-    /// unit and sign.
+    /// Writes a row with the pattern at `level`, and returns the sum of the normalised sensors.
     fn row(&mut self, seed: u32, level: f64, mark: &str) -> f64 {
         let _ = write!(self.csv, "{}", self.rows);
         let key = draw(draw(seed, 0x5e1f), self.rows as u32);
@@ -79,7 +78,7 @@ impl Series {
         sum
     }
 
-    /// The share of the marks in the rows from `row` on that the best guess tells right.
+    /// Accuracy of the optimal classifier on the labels from `row` on.
     pub fn best_from(&self, row: usize) -> f64 {
         let marks = self.marks.iter().filter(|(at, _)| *at >= row);
         let rights: Vec<f64> = marks.map(|(_, right)| f64::from(*right)).collect();
@@ -87,10 +86,10 @@ impl Series {
     }
 }
 
-/// The share of all marks that there might be that the best guess tells right.
+/// Expected accuracy of the optimal classifier.
 pub fn optimum() -> f64 {
     let phi = |x: f64| (-0.5 * x * x).exp() / std::f64::consts::TAU.sqrt();
-    // Both integrals by the trapezoid rule, from where nothing is missing.
+    // Both integrals by the trapezoidal rule, over a range with negligible tails.
     let (low, high, n) = (-8.0, SIZE + 8.0, 100_000);
     let step = (high - low) / f64::from(n);
     let (mut below, mut sum) = (0.0, 0.0);
@@ -102,7 +101,7 @@ pub fn optimum() -> f64 {
     sum
 }
 
-/// A normal number of mean 0 and variance 1 (Box & Muller 1958).
+/// A standard normal random number (Box & Muller 1958).
 fn normal(key: u32) -> f64 {
     let [a, b] = [0, 1].map(|i| f64::from(uniform(draw(key, i))));
     (-2.0 * (1.0 - a).ln()).sqrt() * (std::f64::consts::TAU * b).cos()

@@ -1,11 +1,11 @@
-//! What the program says to bad input: one clear sentence, and nothing lost.
+//! Error messages for bad input: one clear line, and nothing is lost.
 
 use crate::support::{json, refusal, train};
 use std::fs;
 use tempfile::TempDir;
 
 #[test]
-fn bad_input_gets_one_clear_sentence() {
+fn bad_input_is_a_one_line_error() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     fs::write(folder.join("unknown.toml"), "learning_rat = 1e-3\n").unwrap();
@@ -83,7 +83,7 @@ fn a_checkpoint_of_another_game_or_shape_is_refused() {
     let text = refusal(folder, &["train", "fruit", "--resume", "--run-dir", "run"]);
     assert!(text.contains("`catch`, not `fruit`"), "{text}");
 
-    // The settings of a wider network beside the weights of the narrow one, with sums that fit.
+    // Settings of a wider network with the weights of a narrower one, with valid checksums.
     let path = folder.join("run/checkpoints/00000002");
     let mut checkpoint = grove::checkpoint::load(&path).unwrap();
     let config = checkpoint.sections.iter_mut().find(|s| s.name == "config.toml").unwrap();
@@ -103,7 +103,7 @@ fn a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint() {
     let more = ["--iterations", "3", "--set", "save_every=1"];
     json(folder, &train("cartpole", "run", &more));
 
-    // It goes on with a rate that takes the weights out of every range.
+    // Resume with a learning rate that makes the weights overflow.
     let store = grove::checkpoint::Store::new(folder.join("run/checkpoints"));
     let path = folder.join("run/checkpoints/00000003");
     let mut good = grove::checkpoint::load(&path).unwrap();
@@ -116,7 +116,7 @@ fn a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint() {
     let text = refusal(folder, &["train", "--resume", "--run-dir", "run", "--device", "cpu"]);
     assert!(text.contains("is not finite in iteration 4"), "{text}");
 
-    // What was saved before is there, whole and the newest, and nothing is told of the iteration.
+    // The earlier checkpoint is intact and the newest, and the failed iteration has no record.
     let latest = store.latest().unwrap();
     assert!(latest.damaged.is_empty());
     assert!(latest.checkpoint == good);

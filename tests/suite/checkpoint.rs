@@ -1,4 +1,4 @@
-//! One checkpoint on the disk: what is saved is what is loaded, and damage never goes unnoticed.
+//! A single checkpoint on disk: round trips, and detection of any damage.
 
 use grove::checkpoint::{Checkpoint, CheckpointError, Section, load, save};
 use sha2::{Digest, Sha256};
@@ -21,13 +21,13 @@ fn checkpoint(iteration: u64) -> Checkpoint {
     Checkpoint { iteration, sections }
 }
 
-/// Every file of a directory, by name.
+/// The content of all files of a directory, by name.
 fn files(directory: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
     entries.map(|e| (e.file_name().into_string().unwrap(), fs::read(e.path()).unwrap())).collect()
 }
 
-/// Loads `path`, which must fail with a sentence that names `path` and `named`.
+/// Loads `path`, which must fail with a message that contains `path` and `named`.
 fn load_damaged(path: &Path, named: &str) -> CheckpointError {
     let error = load(path).expect_err("damage went unnoticed");
     let sentence = error.to_string();
@@ -36,7 +36,7 @@ fn load_damaged(path: &Path, named: &str) -> CheckpointError {
     error
 }
 
-/// Writes a manifest together with its right checksum.
+/// Replaces the manifest and its checksum.
 fn forge_manifest(path: &Path, text: &str) {
     fs::write(path.join("manifest.json"), text).unwrap();
     let hash: String = Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect();
@@ -46,7 +46,7 @@ fn forge_manifest(path: &Path, text: &str) {
 }
 
 #[test]
-fn what_is_saved_is_what_is_loaded() {
+fn a_checkpoint_round_trips() {
     let run = TempDir::new().unwrap();
     let path = run.path().join("new/parents/best");
     let none = Checkpoint { iteration: u64::MAX, sections: Vec::new() };
@@ -58,7 +58,7 @@ fn what_is_saved_is_what_is_loaded() {
 }
 
 #[test]
-fn the_same_data_give_the_same_bytes_wherever_and_whenever_they_are_saved() {
+fn the_bytes_do_not_depend_on_time_or_path() {
     let run = TempDir::new().unwrap();
     let [here, there] = ["here", "deep/down/there"].map(|name| run.path().join(name));
     save(&checkpoint(7), &here).unwrap();
@@ -69,10 +69,10 @@ fn the_same_data_give_the_same_bytes_wherever_and_whenever_they_are_saved() {
     assert_eq!(names, ["SHA256SUMS", "empty", "log.jsonl", "manifest.json", "weights.safetensors"]);
 }
 
-// Windows comes without such a program.
+// Windows has no `sha256sum`.
 #[cfg(unix)]
 #[test]
-fn the_usual_program_accepts_the_sums_and_notices_damage() {
+fn sha256sum_verifies_a_checkpoint() {
     let run = TempDir::new().unwrap();
     let path = run.path().join("best");
     save(&checkpoint(7), &path).unwrap();
@@ -91,7 +91,7 @@ fn the_usual_program_accepts_the_sums_and_notices_damage() {
 }
 
 #[test]
-fn every_flipped_bit_is_noticed() {
+fn every_flipped_bit_is_detected() {
     let run = TempDir::new().unwrap();
     let path = run.path().join("best");
     save(&checkpoint(7), &path).unwrap();
@@ -112,7 +112,7 @@ fn every_flipped_bit_is_noticed() {
 }
 
 #[test]
-fn every_truncated_lengthened_or_deleted_file_is_noticed() {
+fn truncated_extended_and_deleted_files_are_detected() {
     let run = TempDir::new().unwrap();
     let path = run.path().join("best");
     save(&checkpoint(7), &path).unwrap();
@@ -140,7 +140,7 @@ fn every_truncated_lengthened_or_deleted_file_is_noticed() {
 }
 
 #[test]
-fn a_manifest_that_makes_no_sense_is_refused_even_with_the_right_checksum() {
+fn a_malformed_manifest_is_refused_even_with_a_valid_checksum() {
     let run = TempDir::new().unwrap();
     let path = run.path().join("best");
     save(&checkpoint(7), &path).unwrap();
@@ -163,7 +163,7 @@ fn a_manifest_that_makes_no_sense_is_refused_even_with_the_right_checksum() {
 }
 
 #[test]
-fn a_path_without_a_checkpoint_is_named_for_what_it_is() {
+fn paths_without_a_checkpoint_have_specific_errors() {
     let run = TempDir::new().unwrap();
     let [gone, file, empty] = ["gone", "file", "empty"].map(|name| run.path().join(name));
     fs::write(&file, "text").unwrap();
@@ -174,7 +174,7 @@ fn a_path_without_a_checkpoint_is_named_for_what_it_is() {
 }
 
 #[test]
-fn a_section_name_that_cannot_be_a_file_is_refused_before_anything_is_written() {
+fn invalid_section_names_are_refused_before_writing() {
     let run = TempDir::new().unwrap();
     let path = run.path().join("runs/best");
     for name in ["", "a/b", "..\\a", "..", "manifest.json", "SHA256SUMS", "log.jsonl"] {
@@ -189,7 +189,7 @@ fn a_section_name_that_cannot_be_a_file_is_refused_before_anything_is_written() 
 }
 
 #[test]
-fn nothing_but_a_checkpoint_is_ever_replaced() {
+fn only_checkpoints_are_replaced() {
     let run = TempDir::new().unwrap();
     let [file, other, empty] = ["file", "other", "empty"].map(|name| run.path().join(name));
     fs::write(&file, "text").unwrap();

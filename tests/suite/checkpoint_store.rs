@@ -1,18 +1,18 @@
-//! Many checkpoints, and saves that meet readers, crashes and full disks.
+//! Stores of checkpoints, with concurrent readers, crashes and full disks.
 
 use grove::checkpoint::{Checkpoint, CheckpointError, Section, Store, load, save};
 use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// A checkpoint whose every byte tells its iteration.
+/// A checkpoint filled with bytes of its iteration.
 fn checkpoint(iteration: u64, size: usize) -> Checkpoint {
     let section =
         |name: &str| Section { name: name.into(), version: 1, bytes: vec![iteration as u8; size] };
     Checkpoint { iteration, sections: vec![section("weights"), section("optimizer")] }
 }
 
-/// A store with a small checkpoint at each of the iterations.
+/// A store with a small checkpoint at each iteration.
 fn store(run: &TempDir, iterations: impl IntoIterator<Item = u64>) -> Store {
     let store = Store::new(run.path().join("checkpoints"));
     for iteration in iterations {
@@ -34,7 +34,7 @@ fn names_in(directory: &Path) -> Vec<String> {
 }
 
 #[test]
-fn the_latest_is_the_newest_iteration_whatever_the_order_of_saving() {
+fn the_latest_is_the_highest_iteration_in_any_order_of_saving() {
     let run = TempDir::new().unwrap();
     let store = store(&run, [120, 100_000_000, 20]);
     assert_eq!(store.path(120), run.path().join("checkpoints/00000120"));
@@ -46,7 +46,7 @@ fn the_latest_is_the_newest_iteration_whatever_the_order_of_saving() {
 }
 
 #[test]
-fn the_latest_passes_over_damaged_ones_and_names_them() {
+fn the_latest_skips_and_reports_damaged_ones() {
     let run = TempDir::new().unwrap();
     let store = store(&run, 1..=4);
     damage(&store.path(4));
@@ -64,7 +64,7 @@ fn the_latest_passes_over_damaged_ones_and_names_them() {
 }
 
 #[test]
-fn a_checkpoint_under_the_name_of_another_iteration_is_not_taken_for_it() {
+fn a_renamed_checkpoint_is_refused() {
     let run = TempDir::new().unwrap();
     let store = store(&run, [1, 2]);
     fs::rename(store.path(1), store.path(3)).unwrap();
@@ -75,7 +75,7 @@ fn a_checkpoint_under_the_name_of_another_iteration_is_not_taken_for_it() {
 }
 
 #[test]
-fn a_store_without_an_intact_checkpoint_says_so() {
+fn a_store_without_an_intact_checkpoint_is_an_error() {
     let run = TempDir::new().unwrap();
     let gone = Store::new(run.path().join("gone"));
     assert!(matches!(gone.latest(), Err(CheckpointError::NotFound { .. })));
@@ -97,16 +97,16 @@ fn a_store_without_an_intact_checkpoint_says_so() {
 }
 
 #[test]
-fn leftovers_of_crashes_are_no_checkpoints_and_go_with_the_next_save() {
+fn leftovers_of_crashes_are_removed_by_the_next_save() {
     let run = TempDir::new().unwrap();
     let store = store(&run, [1, 2]);
     let directory = run.path().join("checkpoints");
-    // A crash while 3 was being written, however far it came.
+    // A crash while 3 was being written.
     save(&checkpoint(3, 100), &directory.join(".00000003.tmp")).unwrap();
     // A crash while 2 was being replaced, between the two renames.
     fs::rename(store.path(2), directory.join(".00000002.old")).unwrap();
     fs::create_dir(directory.join(".00000002.tmp")).unwrap();
-    // Not ours.
+    // Foreign files.
     fs::create_dir(directory.join(".notes.tmp")).unwrap();
     fs::write(directory.join("00000099"), "a file").unwrap();
 
@@ -133,7 +133,7 @@ fn pruning_keeps_the_newest_ones() {
 }
 
 #[test]
-fn pruning_never_removes_the_last_intact_one() {
+fn pruning_keeps_the_newest_intact_one() {
     let run = TempDir::new().unwrap();
     let store = store(&run, 1..=5);
     for iteration in [3, 4, 5] {
@@ -149,10 +149,10 @@ fn pruning_never_removes_the_last_intact_one() {
     assert_eq!(store.iterations().unwrap(), [2]);
 }
 
-// Windows does not let go of a directory in which a file is open.
+// Windows cannot rename a directory with open files.
 #[cfg(not(windows))]
 #[test]
-fn readers_find_the_old_or_the_new_one_whole_while_it_is_replaced() {
+fn concurrent_readers_see_the_complete_old_or_new_checkpoint() {
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
 
@@ -185,11 +185,11 @@ fn readers_find_the_old_or_the_new_one_whole_while_it_is_replaced() {
     assert_eq!(names_in(run.path()), ["best"]);
 }
 
-/// The same with a writer that fails is tested in `save.rs`, everywhere and always.
+/// Complements the test with injected errors in `save.rs`.
 #[cfg(target_os = "linux")]
 #[test]
 #[ignore = "mounts a small file system, which only root may"]
-fn a_disk_that_is_really_full_leaves_the_old_checkpoint_and_nothing_else() {
+fn a_full_disk_keeps_the_old_checkpoint() {
     use std::process::Command;
     let disk = TempDir::new().unwrap();
     let mount = ["-t", "tmpfs", "-o", "size=256k", "grove-test"];

@@ -1,4 +1,4 @@
-//! The program as its user meets it: runs, results, interruptions, damage.
+//! The program from a user's view: runs, results, interruptions, damage.
 
 use crate::support::{
     adapter, assert_same_files, grove, interrupted_run, json, stderr, stdout, train, tree,
@@ -23,7 +23,7 @@ fn a_run_leaves_a_policy_that_eval_plays() {
         assert!(evaluation["std_error"].as_f64().unwrap() >= 0.0);
         let few = json(folder, &["eval", game, "--episodes", "7", "--seed", "3", "--json"]);
         assert_eq!(few["episodes"], 7);
-        // Both ways of playing, said side by side by `train` and by `eval`.
+        // `train` and `eval` print greedy and sampled scores side by side.
         assert_eq!(evaluation["sampled"], report["sampled"], "{game}");
         assert_eq!((&few["sampled"]["episodes"], &few["seed"]), (&7.into(), &3.into()));
         assert_ne!(evaluation["sampled"]["mean_score"], evaluation["mean_score"], "{game}");
@@ -33,7 +33,7 @@ fn a_run_leaves_a_policy_that_eval_plays() {
             metrics.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let values: Vec<u32> = records.iter().map(|r| r.iteration).collect();
         assert_eq!(values, [1, 2, 3, 4, 5, 6]);
-        // The native engine keeps all in host memory; the general one reads its values once.
+        // The native engine works in host memory; the general one reads back once.
         let note = fs::read_to_string(folder.join(game).join("run.json")).unwrap();
         let read_backs = u64::from(note.contains("autodiff"));
         assert_eq!(read_backs == 1, game == "recall", "{note}");
@@ -53,7 +53,7 @@ fn a_run_leaves_a_policy_that_eval_plays() {
 }
 
 #[test]
-fn threads_and_repetition_change_no_byte() {
+fn results_do_not_depend_on_the_number_of_threads() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     for (dir, threads) in [("one", "1"), ("two", "2"), ("again", "2")] {
@@ -121,7 +121,7 @@ fn a_damaged_checkpoint_is_named_and_the_one_before_it_is_used() {
     assert!(stderr(&output).contains("going on from"), "{}", stderr(&output));
     assert_eq!(tree(&newest), whole, "the run ends as it did before");
 
-    // With the best policy gone too, `eval` says so and takes the newest checkpoint.
+    // Without the best policy, `eval` warns and uses the newest checkpoint.
     fs::remove_file(folder.join("run/best/weights.safetensors")).unwrap();
     let output = grove(folder, &["eval", "run", "--episodes", "10"]);
     assert!(output.status.success(), "{}", stderr(&output));
@@ -144,11 +144,11 @@ fn devices_are_listed() {
         }
     }
     let table = grove(folder.path(), &["devices"]);
-    assert!(stdout(&table).contains("auto takes"));
+    assert!(stdout(&table).contains("`auto` selects"));
 }
 
 #[test]
-fn bench_measures_every_figure() {
+fn bench_measures_all_quantities() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let mut devices = vec!["cpu"];
@@ -174,7 +174,7 @@ fn bench_measures_every_figure() {
         assert!(report["seconds_to_first_update"].as_f64().unwrap() > 0.0);
         let runs = report["seconds_to_score"]["runs"].as_array().unwrap();
         assert!(runs.len() == 2 && runs.iter().all(|run| run.as_f64().unwrap() > 0.0));
-        // Only what has kernels has a peak.
+        // Only devices with kernels have a measured peak.
         let peak = report["device_peak"]["flops_per_second"].as_f64();
         assert_eq!(peak.is_some_and(|flops| flops > 0.0), device != "cpu", "{peak:?}");
         assert_eq!(stdout(&output).contains("of its arithmetic"), device != "cpu");

@@ -1,4 +1,4 @@
-//! `grove record`: what it writes, and what it refuses.
+//! `grove record`: output files and refusals.
 
 use crate::support::{adapter, grove, json, refusal, stderr, stdout, train, wait_for};
 use std::fs;
@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-/// A folder with a run of each of some games.
+/// A folder with a run of each game.
 fn runs(games: &[&str]) -> TempDir {
     let folder = TempDir::new().unwrap();
     for game in games {
@@ -15,7 +15,7 @@ fn runs(games: &[&str]) -> TempDir {
     folder
 }
 
-/// The names in a folder, without those of runs.
+/// The names of the files in a folder.
 fn files(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
     let files = entries.filter(|entry| entry.path().is_file());
@@ -30,8 +30,7 @@ fn record(folder: &Path, arguments: &[&str]) -> String {
     stdout(&output)
 }
 
-/// The pictures of a GIF, as red, green, blue and opacity, and how long each is shown, in hundredths of
-/// a second.
+/// The frames of a GIF in RGBA, with their durations in hundredths of a second.
 fn frames(path: &Path) -> (usize, usize, Vec<Vec<u8>>, Vec<u16>) {
     let mut options = gif::DecodeOptions::new();
     options.set_color_output(gif::ColorOutput::RGBA);
@@ -54,7 +53,7 @@ fn frames(path: &Path) -> (usize, usize, Vec<Vec<u8>>, Vec<u16>) {
     (width, height, pictures, delays)
 }
 
-/// The same of a WebP, in thousandths of a second.
+/// The frames of a WebP in RGBA, with their durations in milliseconds.
 fn webp_frames(path: &Path) -> (usize, usize, Vec<Vec<u8>>, Vec<u32>) {
     let file = std::io::BufReader::new(fs::File::open(path).unwrap());
     let decoder = image::codecs::webp::WebPDecoder::new(file).unwrap();
@@ -94,7 +93,7 @@ fn an_animation_has_its_frames_and_ends_with_the_still() {
         assert_eq!((width, height, pictures.len()), (size.0, size.1, count), "{game}");
         assert!(delays.iter().all(|delay| *delay == delays_of.0), "{game}: {delays:?}");
         assert!(pictures[0] != pictures[count - 1], "{game}: it moves");
-        // In another format the frames are the same; this decoder's laying over loses a shade.
+        // The frames are the same in WebP, up to rounding in this decoder's blending.
         record(folder, &[&[game, "--out", "x.webp"], &more[..]].concat());
         let (width, height, same, delays) = webp_frames(&folder.join("x.webp"));
         assert_eq!((width, height), size, "{game}");
@@ -104,7 +103,7 @@ fn an_animation_has_its_frames_and_ends_with_the_still() {
             let off = picture.iter().zip(same).map(|(a, b)| a.abs_diff(*b)).max();
             assert!(off <= Some(1), "{game}: {off:?}");
         }
-        // Colours are exact: a still is what the animation ends with.
+        // Colours are exact: the still equals the last frame.
         record(folder, &[&[game, "--out", "x.png"], &more[..]].concat());
         let (width, height, pixels) = still(&folder.join("x.png"));
         assert_eq!((width as usize, height as usize), size, "{game}");
@@ -117,7 +116,7 @@ fn an_animation_has_its_frames_and_ends_with_the_still() {
 }
 
 #[test]
-fn a_gpu_records_what_the_cpu_does() {
+fn gpu_and_cpu_record_the_same() {
     if adapter().is_none() {
         return;
     }
@@ -145,7 +144,7 @@ fn many_games_share_a_picture_that_fits() {
 }
 
 #[test]
-fn what_cannot_be_recorded_is_said_and_leaves_nothing() {
+fn invalid_recordings_are_refused_and_leave_no_file() {
     let runs = runs(&["catch"]);
     let folder = runs.path();
     fs::create_dir(folder.join("dir.png")).unwrap();
@@ -159,9 +158,9 @@ fn what_cannot_be_recorded_is_said_and_leaves_nothing() {
         (&["catch", "--out", "x.gif", "--scale", "0"], "0 is not in 1..=256"),
         (
             &["catch", "--out", "x.gif", "--scale", "99", "--games", "1024"],
-            "8192 a side is the most; lower --scale or --games",
+            "but the maximum is 8192 per side; lower --scale or --games",
         ),
-        (&["nowhere", "--out", "x.gif"], "nowhere holds no policy to record"),
+        (&["nowhere", "--out", "x.gif"], "cannot load a policy from nowhere"),
         (&["catch", "--out", "x.gif", "--device", "gpu"], "unknown device `gpu`"),
         (&["catch"], "--out <FILE>"),
     ] {
@@ -173,7 +172,7 @@ fn what_cannot_be_recorded_is_said_and_leaves_nothing() {
 
 #[cfg(unix)]
 #[test]
-fn ctrl_c_leaves_the_file_that_was_there() {
+fn ctrl_c_keeps_the_existing_file() {
     let runs = runs(&["catch"]);
     let folder = runs.path();
     fs::write(folder.join("x.gif"), "what was there").unwrap();
@@ -189,12 +188,12 @@ fn ctrl_c_leaves_the_file_that_was_there() {
     assert!(kill.success());
     let output = child.wait_with_output().unwrap();
     assert!(!output.status.success());
-    assert!(stderr(&output).contains("interrupted: x.gif is not written"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("interrupted; x.gif was not written"), "{}", stderr(&output));
     assert_eq!(files(folder), ["x.gif"]);
     assert_eq!(fs::read(folder.join("x.gif")).unwrap(), b"what was there");
 }
 
-/// A folder with a program called `ffmpeg`: a script of these lines.
+/// Creates a folder with a fake `ffmpeg`, a shell script of these lines.
 #[cfg(unix)]
 fn ffmpeg(folder: &Path, lines: &str) -> std::path::PathBuf {
     use std::os::unix::fs::PermissionsExt;
@@ -222,10 +221,10 @@ fn an_mp4_is_what_ffmpeg_makes_of_the_frames() {
     let output = record(&folder.join("nothing"));
     assert!(!output.status.success());
     let said = stderr(&output);
-    assert!(said.contains("made by ffmpeg, which is not on the PATH: install it, or"), "{said}");
+    assert!(said.contains("need ffmpeg, which is not on the PATH: install it, or"), "{said}");
     assert!(!folder.join("x.mp4").exists());
 
-    // What it is told, and how many bytes it is given.
+    // The arguments of ffmpeg, and the number of bytes of its input.
     let lines = "for last; do :; done\necho \"$@\" > asked\n/usr/bin/wc -c > \"$last\"";
     let output = record(&ffmpeg(folder, lines));
     assert!(output.status.success(), "{}", stderr(&output));
@@ -244,7 +243,7 @@ fn an_mp4_is_what_ffmpeg_makes_of_the_frames() {
 }
 
 #[test]
-fn a_score_is_written_onto_each_game_where_it_is_asked_for() {
+fn scores_are_drawn_on_request() {
     let runs = runs(&["catch"]);
     let folder = runs.path();
     let arguments = ["catch", "--steps", "9", "--games", "2", "--scale", "16", "--out"];

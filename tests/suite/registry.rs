@@ -1,4 +1,4 @@
-//! The one list of games: the program, the page and the trained policies have the same.
+//! The registry of games: the program, the page and the trained policies agree with it.
 
 use crate::support::{grove, stdout};
 use grove::env::look::Setting;
@@ -6,7 +6,7 @@ use grove::env::{Env, NAMES};
 use std::path::Path;
 use tempfile::TempDir;
 
-/// Whether a game has its words for the page.
+/// Checks that a game has the texts that the page shows.
 fn tells<G: Env + Default + Setting>() {
     let game = G::default();
     assert!(!game.title().is_empty() && !game.rules().is_empty(), "{}", G::NAME);
@@ -14,7 +14,7 @@ fn tells<G: Env + Default + Setting>() {
 }
 
 #[test]
-fn the_page_and_the_program_have_the_games_of_the_registry() {
+fn the_page_and_the_program_have_all_games() {
     macro_rules! all {
         ($($Game:ident),*) => { $(tells::<grove::env::$Game>();)* };
     }
@@ -26,7 +26,7 @@ fn the_page_and_the_program_have_the_games_of_the_registry() {
 }
 
 #[test]
-fn a_trained_policy_is_of_a_game_of_the_registry() {
+fn trained_policies_are_of_registered_games() {
     let policies = Path::new(env!("CARGO_MANIFEST_DIR")).join("assets/policies");
     for entry in policies.read_dir().unwrap() {
         let path = entry.unwrap().path();

@@ -1,4 +1,4 @@
-//! Runs that meet with misfortune: nothing of them is lost, and nothing hangs.
+//! Runs with failures: nothing is lost, and nothing hangs.
 
 use crate::support::{grove, json, refusal, stderr, stdout, train, wait_for};
 use grove::checkpoint::{self, Store};
@@ -23,7 +23,7 @@ fn resume<'a>(run: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn settings_in_a_file_are_checked_before_anything_is_played() {
+fn settings_of_a_checkpoint_are_validated_before_use() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     json(folder, &train("catch", "run", &["--iterations", "1"]));
@@ -45,7 +45,7 @@ fn settings_in_a_file_are_checked_before_anything_is_played() {
 fn a_step_that_overflows_is_not_saved() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
-    // One step, of a loss that is finite, to weights that are not.
+    // One step from a finite loss to weights that are not finite.
     let more = ["learning_rate=3e38", "weight_decay=10", "update_epochs=1", "num_minibatches=1"];
     let sets = more.iter().flat_map(|set| ["--set", set]);
     let more: Vec<&str> = ["--iterations", "1"].into_iter().chain(sets).collect();
@@ -59,7 +59,7 @@ fn a_step_that_overflows_is_not_saved() {
 }
 
 #[test]
-fn a_run_goes_on_before_numbers_that_are_not_finite() {
+fn a_run_resumes_before_values_that_are_not_finite() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     json(folder, &train("catch", "run", &["--iterations", "8", "--set", "save_every=4"]));
@@ -77,12 +77,12 @@ fn a_run_goes_on_before_numbers_that_are_not_finite() {
 }
 
 #[test]
-fn a_run_that_is_killed_before_its_first_checkpoint_goes_on_from_the_best_policy() {
+fn a_run_killed_before_its_first_checkpoint_resumes_from_the_best_policy() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let more = ["--iterations", "300", "--set", "save_every=1000"];
     json(folder, &train("catch", "whole", &more));
-    // A run that ends before it is killed, on a busy machine, is started again.
+    // On a busy machine the run may end before it is killed; then try again.
     wait_for("a run that is killed before its end", || {
         let _ = fs::remove_dir_all(folder.join("killed"));
         let mut child = start(folder, &train("catch", "killed", &more));
@@ -111,14 +111,14 @@ fn one_process_at_a_time_trains_a_run() {
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(text.contains("another process trains the run in run"), "{text}");
-    // Who is killed leaves no lock.
+    // A killed process leaves no lock.
     let saved = store.iterations().unwrap();
     let to = (saved.last().unwrap() + 1).to_string();
     json(folder, &resume("run", &["--iterations", &to]));
 }
 
 #[test]
-fn a_longer_run_has_settings_that_say_so_and_metrics_may_be_damaged() {
+fn an_extended_run_updates_its_settings_and_repairs_its_metrics() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     json(folder, &train("catch", "run", &["--iterations", "3"]));
@@ -143,10 +143,10 @@ fn a_longer_run_has_settings_that_say_so_and_metrics_may_be_damaged() {
 }
 
 #[test]
-fn a_closed_pipe_costs_no_run() {
+fn a_closed_pipe_does_not_stop_a_run() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
-    // Without --json the table goes to a pipe that nobody reads, too.
+    // Without --json, the table goes to a closed pipe, too.
     let more = ["--iterations", "12", "--set", "eval_every=1"];
     let words: Vec<_> =
         train("catch", "run", &more).into_iter().filter(|w| *w != "--json").collect();
@@ -166,7 +166,7 @@ fn a_closed_pipe_costs_no_run() {
 }
 
 #[test]
-fn every_command_says_its_result_as_json() {
+fn every_command_has_json_output() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     json(folder, &train("catch", "run", &["--iterations", "1"]));

@@ -82,7 +82,7 @@ fn a_run_on_a_table_tells_and_goes_on_and_is_no_game() {
     assert!(line.contains("\"episodes\":0"), "{line}");
     for words in [&["train", "table"][..], &["eval", "runs/table-1"], &["settings", "table"]] {
         let said = refusal(folder, words);
-        assert!(said.contains("there is no game to play"), "{said}");
+        assert!(said.contains("a labelled table is not a game"), "{said}");
     }
 }
 

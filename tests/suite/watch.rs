@@ -1,4 +1,4 @@
-//! What the server of the live page gives, to whom, and what it keeps to itself.
+//! The server of the live page: public files, access control and refusals.
 
 use crate::browser::{Answer, Served};
 use crate::support::{grove, json, refusal, stderr, train, wait_for};
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 const SECRET: &str = "this stays here";
 
-/// A folder with a run of six iterations, and things in it and beside it that are nobody's business.
+/// A folder with a run of six iterations, and private files in it and beside it.
 fn folder_with_run() -> TempDir {
     let folder = TempDir::new().unwrap();
     let path = folder.path();
@@ -106,7 +106,7 @@ fn the_run_is_described() {
 }
 
 #[test]
-fn what_a_browser_has_is_not_sent_again() {
+fn cached_files_are_not_sent_again() {
     let folder = folder_with_run();
     let server = watch(folder.path());
     let host = format!("Host: {}\r\n", server.address);
@@ -132,7 +132,7 @@ fn what_a_browser_has_is_not_sent_again() {
 }
 
 #[test]
-fn nothing_else_is_served_however_it_is_asked_for() {
+fn no_other_path_is_served() {
     let folder = folder_with_run();
     let secret = folder.path().join("secret.txt");
     let server = watch(folder.path());
@@ -190,7 +190,7 @@ fn nothing_else_is_served_however_it_is_asked_for() {
         let host = &server.address;
         let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
         stream.write_all(head.as_bytes()).unwrap();
-        // What is no request at all may get no answer.
+        // A malformed request may be dropped without a response.
         if let Some(answer) = Answer::read(stream) {
             assert!([400, 403, 404].contains(&answer.status), "{path:?}: {}", answer.status);
             assert!(!answer.text().contains(SECRET), "{path:?}");
@@ -218,14 +218,14 @@ fn links_out_of_the_run_are_not_followed() {
     assert_eq!(server.get("/run/files/newest/weights.safetensors").status, 404);
     assert_eq!(server.get("/run/about.json").status, 404);
 
-    // A link to the whole run is the user's own way to name it.
+    // The run directory itself may be a symbolic link.
     symlink(&other, folder.path().join("way")).unwrap();
     let server = Served::start(folder.path(), &["watch", "way", "--port", "0"]);
     assert_eq!(server.get("/run/about.json").json()["run"], "other");
 }
 
 #[test]
-fn foreign_hosts_origins_and_methods_are_refused_with_a_sentence() {
+fn foreign_hosts_origins_and_methods_are_refused() {
     let folder = folder_with_run();
     let server = watch(folder.path());
     let (address, port) = (&server.address, server.address.rsplit(':').next().unwrap());
@@ -268,7 +268,7 @@ fn foreign_hosts_origins_and_methods_are_refused_with_a_sentence() {
 }
 
 #[test]
-fn without_a_name_the_run_that_was_written_to_last_is_shown() {
+fn the_latest_run_is_shown_by_default() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     for run in ["runs/catch-2", "runs/fruit-1"] {
@@ -285,7 +285,7 @@ fn without_a_name_the_run_that_was_written_to_last_is_shown() {
 }
 
 #[test]
-fn what_cannot_be_shown_gets_one_clear_sentence() {
+fn invalid_runs_are_one_line_errors() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     fs::create_dir(folder.join("empty")).unwrap();
@@ -320,7 +320,7 @@ fn what_cannot_be_shown_gets_one_clear_sentence() {
 
 #[cfg(unix)]
 #[test]
-fn open_hands_the_address_to_the_browser() {
+fn open_starts_the_browser_with_the_address() {
     use std::os::unix::fs::PermissionsExt;
     let folder = folder_with_run();
     let folder = folder.path();

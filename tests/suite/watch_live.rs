@@ -1,4 +1,4 @@
-//! The server of the live page in time: runs that grow, clients that come, go and dawdle, the end.
+//! The server of the live page over time: growing runs, reconnecting and slow clients, shutdown.
 
 use crate::browser::{Answer, Event, Events, Served};
 use crate::support::{json, train, wait_for};
@@ -18,14 +18,14 @@ fn watch(folder: &Path) -> Served {
     Served::start(folder, &["watch", "run", "--port", "0"])
 }
 
-/// Appends a copy of the last record under another number.
+/// Appends a copy of the last record with another iteration.
 fn record(folder: &Path, iteration: u64) {
     let path = folder.join("run/metrics.jsonl");
     let text = fs::read_to_string(&path).unwrap();
     let mut record: serde_json::Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
     record["iteration"] = iteration.into();
     let mut file = OpenOptions::new().append(true).open(path).unwrap();
-    // In two parts, as a reader may see them.
+    // In two writes, so that a reader may see an incomplete line.
     let line = record.to_string();
     file.write_all(&line.as_bytes()[..20]).unwrap();
     std::thread::sleep(Duration::from_millis(300));
@@ -46,7 +46,7 @@ fn checkpoints(events: &mut Events, number: usize) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn a_client_gets_what_there_is_then_what_comes() {
+fn a_client_receives_existing_then_new_records() {
     let folder = folder_with_run("6");
     let folder = folder.path();
     let server = watch(folder);
@@ -64,7 +64,7 @@ fn a_client_gets_what_there_is_then_what_comes() {
 }
 
 #[test]
-fn a_client_that_comes_back_goes_on_where_it_was() {
+fn a_reconnecting_client_continues_where_it_was() {
     let folder = folder_with_run("6");
     let folder = folder.path();
     let server = watch(folder);
@@ -73,7 +73,7 @@ fn a_client_that_comes_back_goes_on_where_it_was() {
     assert!(third.id.ends_with("-3"), "{third:?}");
     drop(events);
 
-    // Another server of the same run knows it too.
+    // Another server of the same run accepts the id, too.
     let other = watch(folder);
     for server in [&server, &other] {
         let mut events = server.events(Some(&third.id));
@@ -82,7 +82,7 @@ fn a_client_that_comes_back_goes_on_where_it_was() {
         let mut last = server.events(Some(&third.id.replace("-3", "-6")));
         assert_eq!(last.next().name, "checkpoint");
     }
-    // What is no id of this run starts over.
+    // Unknown ids start over.
     for id in ["1", "0-3", &third.id.replace("-3", "-7"), "../../secret", "-", ""] {
         let mut events = server.events(Some(id));
         assert_eq!(events.next().name, "start", "{id}");
@@ -91,7 +91,7 @@ fn a_client_that_comes_back_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_run_that_is_resumed_or_replaced_starts_over_and_tells_of_its_checkpoints() {
+fn resumed_and_replaced_runs_restart_the_stream() {
     let folder = folder_with_run("6");
     let folder = folder.path();
     record(folder, 7);
@@ -99,7 +99,7 @@ fn a_run_that_is_resumed_or_replaced_starts_over_and_tells_of_its_checkpoints() 
     let mut events = server.events(None);
     while events.iteration() < 7 {}
     assert_eq!(checkpoints(&mut events, 2)[1], ("newest".to_string(), 6));
-    // Resuming drops what is after the checkpoint.
+    // Resuming drops the records after the checkpoint.
     json(folder, &["train", "--resume", "--run-dir", "run", "--iterations", "9", "--json"]);
     events.next_of("start");
     let iterations: Vec<u64> = (0..9).map(|_| events.iteration()).collect();
@@ -113,7 +113,7 @@ fn a_run_that_is_resumed_or_replaced_starts_over_and_tells_of_its_checkpoints() 
     let newest = server.get("/run/files/newest/weights.safetensors");
     assert_eq!(newest.header("grove-iteration"), Some("9"));
 
-    // Without the run there is nothing to read, and the server is there when it comes again.
+    // The server survives the removal of the run, and serves it again when it is back.
     fs::rename(folder.join("run"), folder.join("away")).unwrap();
     events.next_of("start");
     assert_eq!(server.get("/run/about.json").status, 404);
@@ -123,7 +123,7 @@ fn a_run_that_is_resumed_or_replaced_starts_over_and_tells_of_its_checkpoints() 
 }
 
 #[test]
-fn a_damaged_checkpoint_is_passed_over() {
+fn damaged_checkpoints_are_skipped() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     json(folder, &train("catch", "run", &["--iterations", "8", "--set", "save_every=4"]));
@@ -136,14 +136,14 @@ fn a_damaged_checkpoint_is_passed_over() {
 }
 
 #[test]
-fn too_many_clients_are_told_so_and_vanished_ones_make_room() {
+fn connections_are_limited_and_freed_when_clients_leave() {
     let folder = folder_with_run("1");
     let server = watch(folder.path());
     let clients: Vec<Events> = (0..64).map(|_| server.events(None)).collect();
     let answer = server.get("/run/about.json");
     assert_eq!(answer.status, 503);
-    assert!(answer.text().contains("too many connections"), "{}", answer.text());
-    // More than are told so are let go without a word, and do no harm.
+    assert!(answer.text().contains("Too many connections"), "{}", answer.text());
+    // Connections beyond those are dropped.
     let waiting: Vec<_> = (0..30).map(|_| server.connect()).collect();
     drop((clients, waiting));
     let status = || {
@@ -157,7 +157,7 @@ fn too_many_clients_are_told_so_and_vanished_ones_make_room() {
 }
 
 #[test]
-fn a_client_that_never_ends_its_request_is_let_go() {
+fn incomplete_requests_time_out() {
     let folder = folder_with_run("1");
     let server = watch(folder.path());
     let mut silent = server.connect();
@@ -167,14 +167,14 @@ fn a_client_that_never_ends_its_request_is_let_go() {
     idle.write_all(format!("GET / HTTP/1.1\r\nHost: {}\r\n\r\n", server.address).as_bytes())
         .unwrap();
     for client in [&mut silent, &mut slow, &mut idle] {
-        // The server ends the connection, one way or the other; to wait in vain is a failure.
+        // The server must close the connection.
         if let Err(error) = client.read_to_end(&mut Vec::new()) {
             assert_eq!(error.kind(), ErrorKind::ConnectionReset);
         }
     }
 }
 
-/// Bytes of a process that are in memory.
+/// Resident memory of a process, bytes.
 #[cfg(target_os = "linux")]
 fn resident(id: u32) -> usize {
     let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
@@ -206,7 +206,7 @@ fn clients_that_do_not_read_take_no_memory() {
             stream
         })
         .collect();
-    // A client that does read is served meanwhile, to the end.
+    // Other clients are served meanwhile.
     let mut events = server.events(None);
     while events.iteration() < 20_000 {}
     let grown = resident(server.child.id()).saturating_sub(before);
@@ -230,7 +230,7 @@ fn ctrl_c_ends_it_with_0_whoever_is_connected() {
 
 #[cfg(unix)]
 #[test]
-fn train_watch_shows_the_run_as_it_goes_and_changes_nothing_of_it() {
+fn watching_does_not_change_a_run() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let more = ["--iterations", "40", "--set", "save_every=10"];
@@ -246,7 +246,7 @@ fn train_watch_shows_the_run_as_it_goes_and_changes_nothing_of_it() {
         newest = events.next_of("checkpoint");
     }
 
-    // The result is told at the end, and the page stays until Ctrl-C.
+    // The result is printed at the end, and the page stays until Ctrl-C.
     let mut result = String::new();
     BufReader::new(server.child.stdout.take().unwrap()).read_line(&mut result).unwrap();
     let result: serde_json::Value = serde_json::from_str(&result).unwrap();
@@ -263,7 +263,7 @@ fn train_watch_shows_the_run_as_it_goes_and_changes_nothing_of_it() {
 
 #[cfg(unix)]
 #[test]
-fn ctrl_c_while_training_saves_and_ends_the_page_too() {
+fn ctrl_c_during_training_saves_and_stops_the_page() {
     let folder = TempDir::new().unwrap();
     let more = ["--iterations", "100000", "--watch", "--port", "0"];
     let mut server = Served::start(folder.path(), &train("catch", "run", &more));

@@ -1,4 +1,4 @@
-//! The live page of a language run: what is told of it, and its completions piece by piece.
+//! The live page of a language run: its description, and its completions in blocks.
 
 use crate::browser::Served;
 use crate::support::{json, wait_for};
@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// A run of four iterations, of which the last three have completions.
+/// A run of four iterations with completions in the last three.
 fn arguments<'a>(more: &[&'a str]) -> Vec<&'a str> {
     let mut words =
         vec!["train", "sort", "--model", "tiny", "--iterations", "4", "--json", "--run-dir", "run"];
@@ -32,14 +32,14 @@ fn watch(folder: &Path) -> Served {
 }
 
 #[test]
-fn a_language_run_is_described_and_its_completions_come_in_pieces() {
+fn a_language_run_is_described_and_its_completions_served_in_blocks() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     json(folder, &arguments(&[]));
     let server = watch(folder);
     let about = server.get("/run/about.json").json();
     assert_eq!((&about["task"], &about["iterations"]), (&"sort".into(), &4.into()));
-    // Weights may be large, and no page plays by them.
+    // Weights may be large, and the page does not use them.
     assert!(about["best"].is_null() && about["newest"].is_null(), "{about}");
     assert_eq!(server.get("/run/files/best/weights.safetensors").status, 404);
 
@@ -63,7 +63,7 @@ fn a_language_run_is_described_and_its_completions_come_in_pieces() {
     let one: serde_json::Value = serde_json::from_str(lines[0]).unwrap();
     assert!(one["rewards"]["exact"].is_number() && one["logprobs"][0].is_number(), "{one}");
 
-    // It grows, and the new lines are there.
+    // New lines appear as the file grows.
     fs::write(&path, text.clone() + lines[0].replace(":2,", ":9,").as_str()).unwrap();
     let mut newest = String::new();
     wait_for("the new completions", || {
@@ -84,7 +84,7 @@ fn a_run_of_a_game_has_no_completions() {
 
 #[cfg(unix)]
 #[test]
-fn training_is_watched_while_it_goes_on_and_the_page_stays() {
+fn training_can_be_watched_and_the_page_stays_afterwards() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let mut server = Served::start(folder, &arguments(&["--watch", "--port", "0"]));

@@ -1,4 +1,4 @@
-//! What the program tells of itself: settings, plans, progress, and which run is the newest.
+//! Output of the program: settings, dry runs, progress, and the choice of the latest run.
 
 use crate::support::{grove, json, refusal, stderr, stdout, train};
 use grove::config::{TrainConfig, overlay};
@@ -6,7 +6,7 @@ use std::fs;
 use tempfile::TempDir;
 
 #[test]
-fn settings_are_listed_with_what_they_are_and_the_list_is_a_settings_file() {
+fn the_list_of_settings_is_a_valid_settings_file() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let text = stdout(&grove(folder, &["settings", "catch"]));
@@ -17,7 +17,7 @@ fn settings_are_listed_with_what_they_are_and_the_list_is_a_settings_file() {
     let report = json(folder, &train("catch", "run", &more));
     assert_eq!(report["iteration"], 1);
 
-    // The run's own file is commented too, and says the same.
+    // The run's settings file is commented as well, with the same values.
     let own = fs::read_to_string(folder.join("run/config.toml")).unwrap();
     assert!(own.contains("# The highest learning rate of the run.\n"), "{own}");
     let expected = text.replace("iterations = 100", "iterations = 1");
@@ -36,7 +36,7 @@ fn settings_are_listed_with_what_they_are_and_the_list_is_a_settings_file() {
 }
 
 #[test]
-fn a_dry_run_says_what_would_be_and_leaves_nothing() {
+fn a_dry_run_estimates_and_saves_nothing() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let words = ["train", "catch", "--device", "cpu", "--dry-run"];
@@ -59,7 +59,7 @@ fn a_dry_run_says_what_would_be_and_leaves_nothing() {
 }
 
 #[test]
-fn resume_without_a_game_takes_the_run_written_to_last() {
+fn resume_without_a_game_takes_the_latest_run() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     for game in ["cartpole", "catch"] {
@@ -71,7 +71,7 @@ fn resume_without_a_game_takes_the_run_written_to_last() {
     assert_eq!((&report["env"], &report["iteration"]), (&"catch".into(), &2.into()));
     let words = [&resume[..], &["2"], &["cartpole"]].concat();
     assert_eq!(json(folder, &words)["env"], "cartpole");
-    // Now that one is the newest.
+    // That run is the latest now.
     assert_eq!(json(folder, &[&resume[..], &["3"]].concat())["env"], "cartpole");
 }
 
@@ -87,10 +87,10 @@ fn a_run_leaves_a_history_of_about_twenty_lines() {
     assert!(lines[19].starts_with("100/100  score "), "{said}");
 }
 
-/// `script` gives a command a terminal of so many columns; it is not everywhere.
+/// Runs a command in a terminal of 80 columns by `script`, if available.
 #[cfg(target_os = "linux")]
 #[test]
-fn progress_fits_a_terminal_of_eighty_columns_and_leaves_a_history_there() {
+fn progress_fits_a_terminal_of_eighty_columns() {
     let folder = TempDir::new().unwrap();
     let grove = env!("CARGO_BIN_EXE_grove");
     let run = format!("stty cols 80; {grove} train catch --device cpu --iterations 200");
@@ -105,7 +105,7 @@ fn progress_fits_a_terminal_of_eighty_columns_and_leaves_a_history_there() {
     };
     let said = stdout(&output);
     let mut history = 0;
-    // Each update of the line begins with a carriage return or a control sequence.
+    // Each update of the line starts with a carriage return or a control sequence.
     for line in said.split(['\r', '\n']) {
         let text = without_escapes(line);
         if text.contains("steps/s") {
@@ -116,7 +116,7 @@ fn progress_fits_a_terminal_of_eighty_columns_and_leaves_a_history_there() {
     assert!(history >= 5, "{history} lines are left: {said:?}");
 }
 
-/// A line without what moves the cursor or colours it.
+/// Removes escape sequences.
 #[cfg(target_os = "linux")]
 fn without_escapes(line: &str) -> String {
     let mut text = String::new();

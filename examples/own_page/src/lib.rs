@@ -1,4 +1,4 @@
-//! A page with a game of one's own, complete: keep a drifting boat in the channel.
+//! A page with a user-defined game: keep a drifting boat in the channel.
 //!
 //! ```console
 //! $ web/build.sh --crate examples/own_page
@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 
 grove_web::page!(only Boat);
 
-/// A channel whose current turns at random; each step in it counts 1.
+/// A channel whose current changes at random; the score is the number of steps within it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Boat {
-    /// Cells from the middle to either bank.
+    /// Number of cells from the middle to either bank.
     half: u32,
 }
 
@@ -27,7 +27,7 @@ impl Default for Boat {
 }
 
 grove::packed_state! {
-    /// Where the boat is, counted from one bank, and the current: 0, 1 or 2 for to that bank, none, away.
+    /// The boat's distance from one bank, and the current: 0 towards that bank, 1 none, 2 away from it.
     pub struct Afloat {
         cell: Bits<8>,
         current: Bits<2>,
@@ -67,7 +67,7 @@ impl Env for Boat {
         }
     }
 
-    /// Who steers against the current never leaves the channel.
+    /// The optimal policy steers against the current and never leaves the channel.
     fn references(&self) -> &'static [(&'static str, f64)] {
         &[("optimum", 50.0)]
     }
@@ -83,7 +83,7 @@ impl Rules for Boat {
     }
 
     fn step(state: &mut Afloat, action: u32, key: u32, #[comptime] game: Self) -> Outcome {
-        // Both move it by -1, 0 or 1.
+        // The action and the current each move it by -1, 0 or 1.
         let moved = state.cell + action + state.current;
         state.cell = select(moved < 2, 2u32, moved) - 2;
         state.current = draw(key, 0) % 3;
