@@ -68,6 +68,7 @@ fn generate(decoder: &TokenDecoder, sampling: &Sampling, slots: usize) -> Vec<Ve
 }
 
 #[test]
+#[ignore = "slow: 20 s of processor time on a software adapter"]
 fn devices_choose_the_tokens_that_the_cpu_does() {
     let drawn = Sampling { max_new_tokens: 19, stop_tokens: vec![3, 30], ..Sampling::default() };
     let ways = [
@@ -208,6 +209,7 @@ fn tiny(device: Option<Device>, fit: u32) -> LanguageTrainer {
 }
 
 #[test]
+#[ignore = "slow: three minutes of processor time on a software adapter"]
 fn a_run_begins_on_a_device_as_on_the_cpu() {
     let Some(device) = adapter() else { return };
     let [mut here, mut there] = [tiny(None, 0), tiny(Some(device.clone()), 0)];

@@ -95,6 +95,7 @@ fn any_number_of_members_gives_the_same_bytes() {
 }
 
 #[test]
+#[ignore = "slow: 15 s of processor time"]
 fn a_large_model_is_shared_where_there_is_memory_for_it() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
@@ -155,6 +156,7 @@ fn members_that_do_not_fit_are_refused() {
 }
 
 #[test]
+#[ignore = "slow: 15 s of processor time on a software adapter"]
 fn the_cpu_and_a_device_share_a_run() {
     if adapter().is_none() {
         return;

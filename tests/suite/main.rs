@@ -7,6 +7,7 @@ mod browser;
 mod checkpoint;
 mod checkpoint_store;
 mod config;
+mod contributing;
 mod data;
 mod decoder;
 mod engines;

@@ -146,6 +146,7 @@ pub fn params(folder: &Path, dir: &str, iterations: u32) -> Vec<f32> {
 }
 
 #[test]
+#[ignore = "slow: 62 s of processor time on a software adapter"]
 fn devices_share_a_run_and_come_to_what_one_does() {
     if crate::support::adapter().is_none() {
         return;

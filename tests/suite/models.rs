@@ -110,6 +110,7 @@ fn on_the_cpu_any_model_repeats_and_resumes_byte_for_byte() {
 }
 
 #[test]
+#[ignore = "slow: 50 s of processor time on a software adapter"]
 fn on_an_adapter_any_model_repeats_and_resumes_byte_for_byte() {
     let Some(device) = adapter() else { return };
     any_model_repeats_and_resumes(&device);
