@@ -7,7 +7,7 @@
 //! - [`rng`]: counter-based random numbers;
 //! - [`mod@env`]: games, whose rules are written once for CPU and GPU;
 //! - [`task`]: language tasks, whose levels are prompts and whose rewards come from verifiers;
-//! - [`model`]: networks and the distribution over actions;
+//! - [`nn`]: operators and layers of neural networks; [`model`]: policies and the distribution over actions;
 //! - [`rollout`]: plays games with a policy and records a trajectory ([`data`]);
 //! - [`advantage`]: group-relative advantages;
 //! - [`objective`]: the losses, one file each; [`math`]: scalar formulas shared by all engines;
@@ -43,6 +43,7 @@ pub mod learner;
 pub mod math;
 pub mod metrics;
 pub mod model;
+pub mod nn;
 pub mod objective;
 pub mod parallel;
 #[cfg(feature = "program")]

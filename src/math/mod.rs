@@ -11,6 +11,12 @@ mod elementary;
 pub(crate) mod quads;
 pub mod softmax;
 
+/// Numbers of a vector: games that go through a network side by side, or columns of a matrix.
+pub const LANES: usize = 16;
+
+/// A vector of [`LANES`] numbers.
+pub type Lanes = [f32; LANES];
+
 pub use activation::Activation;
 pub(crate) use elementary::{any, mul_add};
 pub use elementary::{at_least, at_most, exp, ln, sigmoid, tanh};

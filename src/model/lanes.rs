@@ -2,13 +2,8 @@
 
 use crate::math::at_least;
 use crate::math::softmax::{lies_before, logprob, normalizer, unnormalized};
+pub use crate::math::{LANES, Lanes};
 use multiversion::multiversion;
-
-/// Games that go through a network together.
-pub const LANES: usize = 16;
-
-/// One number for each of [`LANES`] games.
-pub type Lanes = [f32; LANES];
 
 /// Draws an action for each lane by the numbers `u`, as [`sample`](super::sample) does; gives their
 /// log-probabilities too.

@@ -13,12 +13,9 @@ pub mod language;
 mod memory;
 mod native;
 mod network;
-mod orthogonal;
 #[cfg(feature = "general")]
 mod own;
-mod parameters;
 mod policy;
-mod precision;
 mod registry;
 pub mod saved;
 
@@ -33,23 +30,25 @@ pub use native::{NativePolicy, NativeScratch};
 pub use network::{FastForm, Network};
 #[cfg(feature = "general")]
 pub use own::{NamedModel, OwnModel};
-pub use parameters::{Parameter, flatten, named_parameters, unflatten};
 pub use policy::PolicyConfig;
 pub(crate) use policy::limit;
-pub use precision::Precision;
 pub(crate) use registry::mlp::MANY_FEATURES;
 #[cfg(feature = "kernels")]
 pub(crate) use registry::mlp::kernel as kernels;
 #[cfg(feature = "kernels")]
 pub use registry::mlp::kernel::{FlatMlp, Observed, Observer, StoredFeatures};
 pub use registry::{
-    BuiltIn, Decoder, DecoderConfig, DecoderShape, FromRows, Gru, Mlp, ModelKind, NativeDecoder,
-    NativeGru, NativeMlp, OwnSettings, RopeScaling, Scratch, SequenceLearner, Sequences,
+    BuiltIn, Decoder, DecoderConfig, FromRows, Gru, Mlp, ModelKind, NativeDecoder, NativeGru,
+    NativeMlp, OwnSettings, Scratch,
+};
+
+pub use crate::nn::rows::{SequenceLearner, Sequences};
+pub use crate::nn::{
+    DecoderShape, Parameter, Precision, RopeScaling, flatten, named_parameters, unflatten,
 };
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
-use registry::decoder;
 
 /// A network that gives each action a logit, and may remember what it has seen of an episode.
 ///

@@ -17,9 +17,7 @@ pub(super) mod gru;
 #[path = "mlp/mod.rs"]
 pub(super) mod mlp;
 
-pub use decoder::{
-    Decoder, DecoderConfig, DecoderShape, NativeDecoder, RopeScaling, SequenceLearner, Sequences,
-};
+pub use decoder::{Decoder, DecoderConfig, NativeDecoder};
 pub use gru::{Gru, NativeGru};
 pub use mlp::{Mlp, NativeMlp, Scratch};
 

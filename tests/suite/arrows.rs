@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The rooms of the library and those that each may use. `ARCHITECTURE.md` draws the same.
-const ARROWS: [(&str, &[&str]); 19] = [
+const ARROWS: [(&str, &[&str]); 20] = [
     ("math", &[]),
     ("objective", &["math"]),
     ("config", &["env", "math", "model", "objective", "table"]),
@@ -17,7 +17,8 @@ const ARROWS: [(&str, &[&str]); 19] = [
     ("device", &["config", "metrics"]),
     ("env", &["rng"]),
     ("task", &["rng", "table"]),
-    ("model", &["math", "rng"]),
+    ("nn", &["math", "rng"]),
+    ("model", &["math", "nn", "rng"]),
     ("rollout", &["config", "device", "math", "rng", "env", "model", "data"]),
     ("advantage", &["config", "device", "data", "parallel"]),
     ("learner", &["config", "device", "math", "objective", "rng", "model", "data", "parallel"]),

@@ -38,7 +38,8 @@ fn decoder(model: &LanguageModel) -> TokenDecoder {
 fn logits(decoder: &TokenDecoder, tokens: &[u32]) -> Vec<Vec<f32>> {
     let rows = tokens.iter().enumerate().map(|(at, token)| Row { token: *token, cache: 0, at });
     let rows: Vec<Row> = rows.collect();
-    let mut caches = [Cache::new(decoder.shape(), tokens.len(), None)];
+    let shape = decoder.shape();
+    let mut caches = [Cache::new(&shape.head_shape(), shape.num_layers, tokens.len(), None)];
     let mut pass = Pass::default();
     decoder.forward(&rows, &mut caches, Keep::Nothing, &mut pass);
     let mut logits = Vec::new();
@@ -204,7 +205,7 @@ fn folders_that_cannot_be_used_are_refused_in_a_sentence() {
         }
     };
     let other = broken(&edit("\"model_type\": \"qwen2\"", "\"model_type\": \"gpt_neox\""));
-    assert!(other.contains("of the shape gpt_neox; there are qwen2, qwen3 and llama"), "{other}");
+    assert!(other.contains("architecture gpt_neox; supported are llama, qwen2, qwen3"), "{other}");
     let wide = broken(&edit("\"intermediate_size\": 24", "\"intermediate_size\": 25"));
     assert!(wide.contains("instead of [25, 16]") || wide.contains("instead of [16, 25]"), "{wide}");
     let few = broken(&edit("\"vocab_size\": 64", "\"vocab_size\": 63"));

@@ -6,6 +6,7 @@ use grove::config::{Precision, TrainConfig};
 use grove::learner::language::{Group, LanguageRule, Sample, gradient, logprobs};
 use grove::model::DecoderShape;
 use grove::model::language::{Adapters, LoraConfig, TokenDecoder};
+use grove::nn::arch::QkNorm;
 use grove::objective::{LossConfig, LossType};
 use grove::rollout::generate::{Completion, Generator, Prompt, Sampling};
 use grove::task;
@@ -21,7 +22,6 @@ fn devices() -> Vec<(Device, bool)> {
 /// Decoders of every switch over 40 tokens, with adapters and without.
 fn decoders() -> Vec<TokenDecoder> {
     let plain = DecoderShape {
-        num_features: 0,
         num_actions: 40,
         hidden_size: 16,
         num_layers: 2,
@@ -30,15 +30,10 @@ fn decoders() -> Vec<TokenDecoder> {
         head_dim: 4,
         intermediate_size: 24,
         context: 64,
-        qkv_bias: false,
-        qk_norm: false,
-        tie_word_embeddings: false,
-        rope_theta: 1e4,
-        rope_scaling: None,
-        rms_norm_eps: 1e-6,
+        ..DecoderShape::default()
     };
     let qwen2 = DecoderShape { qkv_bias: true, tie_word_embeddings: true, ..plain.clone() };
-    let qwen3 = DecoderShape { qk_norm: true, num_kv_heads: 1, ..plain.clone() };
+    let qwen3 = DecoderShape { qk_norm: QkNorm::PerHead, num_kv_heads: 1, ..plain.clone() };
     let wave = |count: usize, rate: f32, scale: f32| -> Vec<f32> {
         (0..count)
             .map(|i| (i as f32 * rate + (i as f32 * 0.013).cos() * 9.0).sin() * scale)

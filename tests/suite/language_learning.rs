@@ -5,12 +5,12 @@ use grove::config::TrainConfig;
 use grove::learner::language::{Group, LanguageRule, Sample, gradient, logprobs};
 use grove::model::language::{Adapters, Keep, LoraConfig, Reading, Text, TokenDecoder};
 use grove::model::{Decoder, DecoderShape, RopeScaling, flatten, named_parameters, unflatten};
+use grove::nn::arch::QkNorm;
 use grove::objective::{LossConfig, LossType, Steps, Totals, loss};
 
 /// A small decoder over 13 tokens.
 fn shape() -> DecoderShape {
     DecoderShape {
-        num_features: 0,
         num_actions: 13,
         hidden_size: 8,
         num_layers: 2,
@@ -19,18 +19,15 @@ fn shape() -> DecoderShape {
         head_dim: 2,
         intermediate_size: 6,
         context: 64,
-        qkv_bias: false,
-        qk_norm: false,
-        tie_word_embeddings: false,
         rope_theta: 100.0,
-        rope_scaling: None,
         rms_norm_eps: 1e-3,
+        ..DecoderShape::default()
     }
 }
 
 /// One of every switch, and one whose sizes fill vectors.
 fn shapes() -> Vec<DecoderShape> {
-    let scaling = RopeScaling {
+    let scaling = RopeScaling::Llama3 {
         factor: 4.0,
         low_freq_factor: 1.0,
         high_freq_factor: 4.0,
@@ -39,7 +36,7 @@ fn shapes() -> Vec<DecoderShape> {
     vec![
         shape(),
         DecoderShape { qkv_bias: true, tie_word_embeddings: true, ..shape() },
-        DecoderShape { qk_norm: true, head_dim: 6, num_kv_heads: 1, ..shape() },
+        DecoderShape { qk_norm: QkNorm::PerHead, head_dim: 6, num_kv_heads: 1, ..shape() },
         DecoderShape { rope_scaling: Some(scaling), head_dim: 8, ..shape() },
         DecoderShape {
             hidden_size: 96,

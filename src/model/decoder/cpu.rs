@@ -3,12 +3,13 @@
 //! [`LANES`] games go through the network side by side, one in each lane, whose result depends on nothing
 //! but its own observations. Keys and values are written into the games' memory in place.
 
-use super::burn::Decoder;
-use super::rope::Turns;
-use super::shape::DecoderShape;
 use crate::math::{at_least, exp, mul_add, sigmoid};
 use crate::model::dense::{Dense, dense};
-use crate::model::{Actor, LANES, Lanes, parameters};
+use crate::model::{Actor, LANES, Lanes};
+use crate::nn::DecoderShape;
+use crate::nn::ops::rope::RopeTable;
+use crate::nn::parameters;
+use crate::nn::tensors::Decoder;
 use burn::cubecl::future::block_on;
 use multiversion::multiversion;
 
@@ -20,7 +21,7 @@ pub struct NativeDecoder {
     layers: Vec<Layer>,
     norm: Vec<f32>,
     head: Dense,
-    turns: Turns,
+    rope: RopeTable,
 }
 
 /// The weights of a layer.
@@ -53,7 +54,7 @@ pub struct Scratch {
     /// Of a head: `[context]`.
     scores: Vec<Lanes>,
     /// Cosines, then sines: `[head_dim / 2]` each.
-    turns: [Vec<Lanes>; 2],
+    rotations: [Vec<Lanes>; 2],
     logits: Vec<Lanes>,
 }
 
@@ -103,8 +104,8 @@ impl NativeDecoder {
         let norm = take(&mut rest, size);
         let head = plain(&mut rest, size, shape.num_actions);
         assert!(rest.is_empty(), "params: [num_params]");
-        let turns = Turns::new(&shape);
-        Self { input, layers, norm, head, turns, shape }
+        let rope = shape.rope_tables().swap_remove(0);
+        Self { input, layers, norm, head, rope, shape }
     }
 
     /// Adds the step at hand to a layer's cache in `memory`, and looks back at what is there: the normed
@@ -117,8 +118,8 @@ impl NativeDecoder {
         apply(&layer.keys, &s.normed, &mut s.keys);
         apply(&layer.values, &s.normed, &mut s.values);
         let scale = (head_dim as f32).sqrt().recip();
-        s.queries.chunks_exact_mut(head_dim).for_each(|head| turn(head, &s.turns, scale));
-        s.keys.chunks_exact_mut(head_dim).for_each(|head| turn(head, &s.turns, 1.0));
+        s.queries.chunks_exact_mut(head_dim).for_each(|head| rotate(head, &s.rotations, scale));
+        s.keys.chunks_exact_mut(head_dim).for_each(|head| rotate(head, &s.rotations, 1.0));
         let cache = &mut memory[shape.cache_start(number)..][..2 * shape.cache_size()];
         let (keys, values) = cache.split_at_mut(shape.cache_size());
         write(keys, &s.keys, &seen, shape.context);
@@ -183,7 +184,7 @@ impl Actor for NativeDecoder {
             gate: room(inner),
             up: room(inner),
             scores: room(shape.context),
-            turns: [room(shape.head_dim / 2), room(shape.head_dim / 2)],
+            rotations: [room(shape.head_dim / 2), room(shape.head_dim / 2)],
             logits: room(shape.num_actions),
         }
     }
@@ -198,8 +199,9 @@ impl Actor for NativeDecoder {
         assert_eq!(memory.len(), self.memory_size(), "memory: [memory_size][LANES]");
         let eps = self.shape.rms_norm_eps;
         for (lane, seen) in memory[0].iter().enumerate() {
-            for (i, turn) in self.turns.at(*seen as usize).enumerate() {
-                [0, 1].into_iter().for_each(|which| scratch.turns[which][i][lane] = turn[which]);
+            for (i, rotation) in self.rope.at(*seen as usize).enumerate() {
+                let numbers = scratch.rotations.iter_mut().zip(rotation);
+                numbers.for_each(|(lanes, number)| lanes[i][lane] = number);
             }
         }
         apply(&self.input, obs, &mut scratch.stream);
@@ -254,11 +256,12 @@ fn gated(up: &[Lanes], gate: &mut [Lanes]) {
     }
 }
 
-/// Turns a head by cosines and sines, and scales it.
+/// Rotates a head by cosines and sines, and scales it.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn turn(head: &mut [Lanes], turns: &[Vec<Lanes>; 2], scale: f32) {
-    let (left, right) = head.split_at_mut(turns[0].len());
-    for ((a, b), (cos, sin)) in left.iter_mut().zip(right).zip(turns[0].iter().zip(&turns[1])) {
+fn rotate(head: &mut [Lanes], rotations: &[Vec<Lanes>; 2], scale: f32) {
+    let [cosines, sines] = rotations;
+    let (left, right) = head.split_at_mut(cosines.len());
+    for ((a, b), (cos, sin)) in left.iter_mut().zip(right).zip(cosines.iter().zip(sines)) {
         for lane in 0..LANES {
             let (x, y) = (a[lane], b[lane]);
             a[lane] = (x * cos[lane] - y * sin[lane]) * scale;

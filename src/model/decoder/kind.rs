@@ -1,8 +1,9 @@
 //! The decoder among the networks that come along.
 
-use super::{Decoder, DecoderConfig, DecoderShape, NativeDecoder};
+use super::{Decoder, DecoderConfig, NativeDecoder};
 use crate::math::Activation;
 use crate::model::{BuiltIn, ModelKind, OwnSettings, Parameter, PolicyConfig};
+use crate::nn::DecoderShape;
 use burn::tensor::Device;
 
 impl PolicyConfig {

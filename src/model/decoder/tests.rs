@@ -1,8 +1,9 @@
 //! The decoder in all its forms against a slow one in f64, written number by number.
 
-use super::{Decoder, DecoderShape, NativeDecoder, SequenceLearner, Sequences};
-use crate::model::{Actor, LANES, Lanes, Memory, Model, flatten, named_parameters, unflatten};
-use crate::model::{DecoderConfig, PolicyConfig};
+use super::{Decoder, DecoderConfig, NativeDecoder};
+use crate::model::{Actor, LANES, Lanes, Memory, Model, PolicyConfig};
+use crate::nn::rows::{SequenceLearner, Sequences};
+use crate::nn::{DecoderShape, flatten, named_parameters, unflatten};
 use burn::tensor::{Device, Tensor, TensorData};
 use std::collections::HashMap;
 use std::ops::Range;
@@ -20,11 +21,9 @@ fn shape(num_layers: usize, heads: [usize; 2], context: usize, qkv_bias: bool) -
         intermediate_size: 6,
         context,
         qkv_bias,
-        qk_norm: false,
-        tie_word_embeddings: false,
-        rope_scaling: None,
         rope_theta: 100.0,
         rms_norm_eps: 1e-3,
+        ..DecoderShape::default()
     }
 }
 

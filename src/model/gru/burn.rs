@@ -2,9 +2,9 @@
 
 use crate::math::Activation;
 use crate::model::PolicyConfig;
-use crate::model::orthogonal::{layer, linear, orthogonal};
 use crate::model::registry::mlp::{activate, tanh};
 use crate::model::{FastForm, Model};
+use crate::nn::orthogonal::{layer, linear, orthogonal};
 use crate::rng::draw;
 use burn::module::{Module, Param};
 use burn::nn::Linear;

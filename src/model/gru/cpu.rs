@@ -7,7 +7,8 @@ use super::Gru;
 use crate::math::Activation;
 use crate::math::{sigmoid, tanh};
 use crate::model::dense::{Dense, activate, dense};
-use crate::model::{Actor, LANES, Lanes, parameters};
+use crate::model::{Actor, LANES, Lanes};
+use crate::nn::parameters;
 use burn::cubecl::future::block_on;
 use multiversion::multiversion;
 

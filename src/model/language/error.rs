@@ -1,5 +1,6 @@
 //! What is wrong with a language model that cannot be used.
 
+use crate::nn::arch::supported;
 #[cfg(all(feature = "general", not(target_family = "wasm")))]
 use std::path::Path;
 use std::path::PathBuf;
@@ -26,7 +27,7 @@ pub enum LanguageError {
         reason: String,
     },
     /// A kind of network that is not known here.
-    #[error("the model in {path} is of the shape {found}; there are qwen2, qwen3 and llama")]
+    #[error("the model in {path} has the architecture {found}; supported are {}", supported())]
     Shape {
         /// Where.
         path: PathBuf,

@@ -1,28 +1,19 @@
-//! Language models: decoders over tokens with a vocabulary, in and out of files, and their way through the
-//! CPU.
+//! Language models: decoders over tokens with a vocabulary, read from files and written to them.
 //!
 //! A model comes from a Hugging Face folder or a GGUF file (`LanguageModel::load`), or begins from nothing
 //! with characters for tokens (`LanguageModel::tiny`). [`TokenDecoder`] generates and learns.
 
-mod adapters;
-mod cache;
 mod characters;
-#[cfg(feature = "general")]
-mod device;
 mod error;
 mod files;
-mod learn;
-mod matrix;
-mod rows;
 
-pub use adapters::{Adapters, LoraConfig};
-pub use cache::Cache;
-pub use characters::{Characters, END};
+pub use crate::nn::arch::{Adapters, LoraConfig};
+pub use crate::nn::ops::loss::{normalize, sharpness};
+pub use crate::nn::rows::{Cache, Keep, Pass, Reading, Row, Text, TokenDecoder};
 #[cfg(feature = "general")]
-pub use device::{Completions, DeviceDecoder, Prompts, Read, integers};
+pub use crate::nn::tensors::{Completions, DeviceDecoder, Prompts, Read, integers};
+pub use characters::{Characters, END};
 pub use error::LanguageError;
 #[cfg(all(feature = "general", not(target_family = "wasm")))]
 pub use files::ChatTemplate;
 pub use files::{LanguageModel, Tokenizer};
-pub use learn::{Reading, Text};
-pub use rows::{Keep, Pass, Row, TokenDecoder, normalize, sharpness};

@@ -2,8 +2,8 @@
 
 use crate::math::Activation;
 use crate::model::PolicyConfig;
-use crate::model::orthogonal::linear;
 use crate::model::{FastForm, Memoryless};
+use crate::nn::orthogonal::linear;
 use crate::rng::draw;
 use burn::module::Module;
 use burn::nn::Linear;

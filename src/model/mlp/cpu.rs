@@ -6,7 +6,8 @@
 use super::Mlp;
 use crate::math::Activation;
 use crate::model::dense::{Dense, activate, dense, find_active, sparse};
-use crate::model::{Actor, LANES, Lanes, parameters};
+use crate::model::{Actor, LANES, Lanes};
+use crate::nn::parameters;
 use burn::cubecl::future::block_on;
 
 /// A copy of an [`Mlp`]'s weights for evaluation on the CPU.

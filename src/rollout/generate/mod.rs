@@ -179,7 +179,8 @@ impl<'a> Worker<'a> {
                     let tokens_before = self.begun[active.before].tokens;
                     let before = (self.slots.len() + active.before, tokens_before);
                     let shape = self.by.decoder.shape();
-                    self.caches[slot].begin(shape, shape.num_layers, tokens, Some(before));
+                    let (heads, layers) = (shape.head_shape(), shape.num_layers);
+                    self.caches[slot].begin(&heads, layers, tokens, Some(before));
                     self.slots[slot] = Some(active);
                 }
             }
@@ -205,7 +206,8 @@ impl<'a> Worker<'a> {
         let mut caches = Vec::new();
         let (mut rows, mut last) = (Vec::new(), Vec::new());
         for (cache, (_, prompt)) in prompts.iter().enumerate() {
-            caches.push(Cache::new(decoder.shape(), prompt.tokens.len(), None));
+            let (shape, tokens) = (decoder.shape(), prompt.tokens.len());
+            caches.push(Cache::new(&shape.head_shape(), shape.num_layers, tokens, None));
             let tokens = prompt.tokens.iter().enumerate();
             rows.extend(tokens.map(|(at, token)| Row { token: *token, cache, at }));
             last.push(rows.len() - 1);

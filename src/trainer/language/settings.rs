@@ -247,8 +247,6 @@ impl LanguageConfig {
     pub fn tiny_shape(&self) -> DecoderShape {
         let sizes = &self.model.tiny;
         DecoderShape {
-            num_features: 0,
-            num_actions: 0,
             hidden_size: sizes.hidden_size,
             num_layers: sizes.num_layers,
             num_heads: sizes.num_heads,
@@ -256,12 +254,7 @@ impl LanguageConfig {
             head_dim: sizes.hidden_size / sizes.num_heads.max(1),
             intermediate_size: sizes.intermediate_size,
             context: sizes.context,
-            qkv_bias: true,
-            qk_norm: false,
-            tie_word_embeddings: true,
-            rope_theta: 1e4,
-            rope_scaling: None,
-            rms_norm_eps: 1e-6,
+            ..DecoderShape::qwen2()
         }
     }
 

@@ -4,8 +4,9 @@ use super::LanguageModel;
 use super::hugging_face::{Weights, write_files, write_weights};
 use super::names::gather;
 use crate::model::Parameter;
-use crate::model::language::adapters::{Adapters, LoraConfig, MODULES};
 use crate::model::language::error::{LanguageError, unread, unusable, written};
+use crate::model::language::{Adapters, LoraConfig};
+use crate::nn::arch::Projection;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -87,10 +88,10 @@ pub(super) fn write(
 ) -> Result<(), LanguageError> {
     write_files(model, folder)?;
     let config = adapters.config();
-    let targets: Vec<&str> = MODULES
-        .iter()
-        .filter_map(|module| module.rsplit('.').next())
-        .filter(|name| config.target_modules.iter().any(|target| target == name))
+    let targets: Vec<&str> = Projection::ALL
+        .into_iter()
+        .filter(|linear| config.targets(*linear))
+        .filter_map(|linear| linear.name().rsplit('.').next())
         .collect();
     let about = json!({
         "peft_type": "LORA",

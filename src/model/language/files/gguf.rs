@@ -2,12 +2,13 @@
 //!
 //! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>
 
-use super::hugging_face::{config, finish};
-use super::names::{gather, gguf, shape_in_files};
+use super::hugging_face::finish;
+use super::names::{gather, shape_in_files};
 use super::quants::Format;
 use super::{Files, LanguageModel};
 use crate::model::language::error::{LanguageError, unread, unusable};
 use crate::model::{DecoderShape, Parameter};
+use crate::nn::arch::{FAMILIES, QkNorm, gguf_name, to_config};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::path::Path;
@@ -130,10 +131,12 @@ impl<'a> Gguf<'a> {
 
     fn shape(&self) -> Result<DecoderShape, LanguageError> {
         let kind = self.text("general.architecture");
-        if !["qwen2", "qwen3", "llama"].contains(&kind) {
+        let known = ["llama", "qwen2", "qwen3"];
+        let family = FAMILIES.iter().find(|one| one.model_type == kind && known.contains(&kind));
+        let Some(family) = family else {
             let (path, found) = (self.path.to_path_buf(), kind.to_string());
             return Err(LanguageError::Shape { path, found });
-        }
+        };
         let value = |name: &str| self.get(&format!("{kind}.{name}"));
         let number = |name: &str| {
             let missing = || unusable(self.path, format!("there is no `{kind}.{name}`"));
@@ -153,7 +156,7 @@ impl<'a> Gguf<'a> {
         let (hidden_size, num_heads) =
             (number("embedding_length")?, number("attention.head_count")?);
         Ok(DecoderShape {
-            num_features: 0,
+            family,
             num_actions: table.shape[0],
             hidden_size,
             num_layers: number("block_count")?,
@@ -163,11 +166,14 @@ impl<'a> Gguf<'a> {
             intermediate_size: number("feed_forward_length")?,
             context: number("context_length").unwrap_or(2048),
             qkv_bias: has("blk.0.attn_q.bias"),
-            qk_norm: has("blk.0.attn_q_norm.weight"),
+            qk_norm: match has("blk.0.attn_q_norm.weight") {
+                true => QkNorm::PerHead,
+                false => QkNorm::None,
+            },
             tie_word_embeddings: !has("output.weight"),
             rope_theta: value("rope.freq_base").as_f64().unwrap_or(1e4),
-            rope_scaling: None,
             rms_norm_eps: value("attention.layer_norm_rms_epsilon").as_f64().unwrap_or(1e-5) as f32,
+            ..DecoderShape::default()
         })
     }
 
@@ -177,7 +183,7 @@ impl<'a> Gguf<'a> {
         parameter: &Parameter,
         shape: &DecoderShape,
     ) -> Result<Vec<f32>, LanguageError> {
-        let name = gguf(parameter);
+        let name = gguf_name(shape, &parameter.name);
         let tensor = self.tensors.get(&name);
         let tensor =
             tensor.ok_or_else(|| unusable(self.path, format!("the tensor `{name}` is missing")))?;
@@ -290,7 +296,7 @@ impl<'a> Gguf<'a> {
         let stop: Vec<u32> = eos.iter().map(|id| *id as u32).collect();
         let text = |value: &Value| serde_json::to_vec_pretty(value).expect("JSON is text");
         Ok([
-            ("config.json", text(&config(shape, &stop))),
+            ("config.json", text(&to_config(shape, &stop))),
             ("tokenizer.json", text(&tokenizer)),
             ("tokenizer_config.json", text(&about)),
         ]

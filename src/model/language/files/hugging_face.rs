@@ -5,11 +5,12 @@ use super::template::ChatTemplate;
 use super::tokenizer::Tokenizer;
 use super::{Files, LanguageModel};
 use crate::model::language::error::{LanguageError, unread, unusable, written};
-use crate::model::{DecoderShape, Parameter, RopeScaling};
+use crate::model::{DecoderShape, Parameter};
+use crate::nn::arch::{ConfigError, from_config};
 use half::{bf16, f16};
 use memmap2::Mmap;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::fs::File;
 use std::path::Path;
 
@@ -119,118 +120,9 @@ fn parse(files: &Files, name: &str, folder: &Path) -> Result<Value, LanguageErro
 
 /// The shape that a `config.json` describes.
 fn shape(config: &Value, path: &Path) -> Result<DecoderShape, LanguageError> {
-    let kind = config["model_type"].as_str().unwrap_or("that it does not name");
-    if !["qwen2", "qwen3", "llama"].contains(&kind) {
-        return Err(LanguageError::Shape { path: path.to_path_buf(), found: kind.to_string() });
-    }
-    let missing = |name: &str| unusable(path, format!("there is no whole number `{name}`"));
-    let number =
-        |name: &str| config[name].as_u64().map(|x| x as usize).ok_or_else(|| missing(name));
-    let is_true = |name: &str| config[name].as_bool().unwrap_or(false);
-    if config["hidden_act"].as_str().unwrap_or("silu") != "silu" {
-        return Err(unusable(path, format!("`hidden_act` {} is not known", config["hidden_act"])));
-    }
-    for name in ["use_sliding_window", "mlp_bias"] {
-        if is_true(name) {
-            return Err(unusable(path, format!("`{name}` is not known")));
-        }
-    }
-    if kind != "qwen2" && is_true("attention_bias") {
-        return Err(unusable(path, "`attention_bias` is known of qwen2 only"));
-    }
-    let (hidden_size, num_heads) = (number("hidden_size")?, number("num_attention_heads")?);
-    let head_dim = match config["head_dim"].as_u64() {
-        Some(dim) => dim as usize,
-        None => hidden_size / num_heads.max(1),
-    };
-    let num_kv_heads = match config["num_key_value_heads"].as_u64() {
-        Some(heads) => heads as usize,
-        None => num_heads,
-    };
-    if num_kv_heads == 0 || num_heads % num_kv_heads != 0 || head_dim == 0 || head_dim % 2 != 0 {
-        let sizes = format!("{num_heads} heads, {num_kv_heads} of keys, of {head_dim} numbers");
-        return Err(unusable(path, format!("these do not fit together: {sizes}")));
-    }
-    // Newer versions put both into one table.
-    let rope = match (&config["rope_parameters"], &config["rope_scaling"]) {
-        (Value::Object(table), _) | (_, Value::Object(table)) => Value::Object(table.clone()),
-        _ => Value::Null,
-    };
-    let theta = rope["rope_theta"].as_f64().or_else(|| config["rope_theta"].as_f64());
-    Ok(DecoderShape {
-        num_features: 0,
-        num_actions: number("vocab_size")?,
-        hidden_size,
-        num_layers: number("num_hidden_layers")?,
-        num_heads,
-        num_kv_heads,
-        head_dim,
-        intermediate_size: number("intermediate_size")?,
-        context: number("max_position_embeddings").unwrap_or(2048),
-        qkv_bias: kind == "qwen2",
-        qk_norm: kind == "qwen3",
-        tie_word_embeddings: is_true("tie_word_embeddings"),
-        rope_theta: theta.unwrap_or(1e4),
-        rope_scaling: scaling(&rope, path)?,
-        rms_norm_eps: config["rms_norm_eps"].as_f64().unwrap_or(1e-6) as f32,
-    })
-}
-
-/// The change of the rotary frequencies, if there is one.
-fn scaling(rope: &Value, path: &Path) -> Result<Option<RopeScaling>, LanguageError> {
-    let kind = rope["rope_type"].as_str().or_else(|| rope["type"].as_str()).unwrap_or("default");
-    let number = |name: &str| {
-        rope[name].as_f64().ok_or_else(|| unusable(path, format!("rope: there is no `{name}`")))
-    };
-    match kind {
-        "default" => Ok(None),
-        "llama3" => Ok(Some(RopeScaling {
-            factor: number("factor")?,
-            low_freq_factor: number("low_freq_factor")?,
-            high_freq_factor: number("high_freq_factor")?,
-            original_max_position_embeddings: number("original_max_position_embeddings")?,
-        })),
-        other => Err(unusable(path, format!("the rope type `{other}` is not known"))),
-    }
-}
-
-/// The `config.json` of a shape.
-pub(super) fn config(shape: &DecoderShape, stop_tokens: &[u32]) -> Value {
-    let (kind, class) = match (shape.qk_norm, shape.qkv_bias) {
-        (true, _) => ("qwen3", "Qwen3ForCausalLM"),
-        (false, true) => ("qwen2", "Qwen2ForCausalLM"),
-        (false, false) => ("llama", "LlamaForCausalLM"),
-    };
-    let rope_scaling = shape.rope_scaling.map(|scaling| {
-        json!({
-            "rope_type": "llama3",
-            "factor": scaling.factor,
-            "low_freq_factor": scaling.low_freq_factor,
-            "high_freq_factor": scaling.high_freq_factor,
-            "original_max_position_embeddings": scaling.original_max_position_embeddings as u64,
-        })
-    });
-    json!({
-        "architectures": [class],
-        "model_type": kind,
-        "vocab_size": shape.num_actions,
-        "hidden_size": shape.hidden_size,
-        "num_hidden_layers": shape.num_layers,
-        "num_attention_heads": shape.num_heads,
-        "num_key_value_heads": shape.num_kv_heads,
-        "head_dim": shape.head_dim,
-        "intermediate_size": shape.intermediate_size,
-        "max_position_embeddings": shape.context,
-        "tie_word_embeddings": shape.tie_word_embeddings,
-        "rope_theta": shape.rope_theta,
-        "rope_scaling": rope_scaling,
-        // Shortest in decimal: a wider number would show its rounding.
-        "rms_norm_eps": shape.rms_norm_eps.to_string().parse::<f64>().unwrap_or(1e-6),
-        "hidden_act": "silu",
-        "attention_bias": false,
-        "torch_dtype": "float32",
-        "eos_token_id": stop_tokens.first(),
-        "bos_token_id": null,
+    from_config(config).map_err(|error| match error {
+        ConfigError::Family { found } => LanguageError::Shape { path: path.to_path_buf(), found },
+        error => unusable(path, error),
     })
 }
 

@@ -22,12 +22,10 @@ mod tokenizer;
 pub use template::ChatTemplate;
 pub use tokenizer::Tokenizer;
 
-use super::adapters::Adapters;
 use super::characters::{Characters, END};
 use super::error::LanguageError;
-use crate::model::language::TokenDecoder;
+use crate::model::language::{Adapters, TokenDecoder};
 use crate::model::{DecoderShape, Parameter};
-use crate::rng::{draw, uniform};
 use serde::Serialize;
 #[cfg(all(feature = "general", not(target_family = "wasm")))]
 use serde_json::{Value, json};
@@ -82,7 +80,7 @@ impl LanguageModel {
         let characters = Characters::of(alphabet);
         let shape = DecoderShape { num_actions: characters.vocabulary(), ..sizes.clone() };
         Self {
-            params: fresh(&shape, key).into(),
+            params: shape.normal_weights(key).into(),
             adapters: None,
             #[cfg(all(feature = "general", not(target_family = "wasm")))]
             files: files(&shape, &characters),
@@ -170,42 +168,9 @@ fn files(shape: &DecoderShape, characters: &Characters) -> Files {
     let text = |value: &Value| serde_json::to_vec_pretty(value).expect("JSON is text");
     let about = json!({ "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>" });
     let files = [
-        ("config.json", text(&hugging_face::config(shape, &[END]))),
+        ("config.json", text(&crate::nn::arch::to_config(shape, &[END]))),
         ("tokenizer.json", text(&characters.to_json())),
         ("tokenizer_config.json", text(&about)),
     ];
     files.map(|(name, bytes)| (name.to_string(), bytes)).into()
-}
-
-/// First weights: normal, of the deviation that keeps the stream's size, as in GPT-2 smaller where they add
-/// to the stream (Radford et al. 2019); norms 1, biases 0.
-fn fresh(shape: &DecoderShape, key: u32) -> Vec<f32> {
-    let mut params = Vec::with_capacity(shape.num_params());
-    let added = (2.0 * shape.num_layers as f64).sqrt().recip();
-    for (number, parameter) in shape.parameters().iter().enumerate() {
-        let count: usize = parameter.shape.iter().product();
-        if parameter.shape.len() == 1 {
-            let value = if parameter.name.ends_with("bias") { 0.0 } else { 1.0 };
-            params.extend(std::iter::repeat_n(value, count));
-            continue;
-        }
-        let name = &parameter.name;
-        let unit = (parameter.shape[0] as f64).sqrt().recip();
-        let deviation = match () {
-            () if name.starts_with("embed_tokens") || name.starts_with("lm_head") => 0.02,
-            () if name.contains("o_proj") || name.contains("down_proj") => unit * added,
-            () => unit,
-        };
-        let key = draw(key, number as u32);
-        params.extend((0..count as u32).map(|i| (deviation * normal(key, i)) as f32));
-    }
-    params
-}
-
-/// The normal draw of this number (Box and Muller 1958).
-fn normal(key: u32, number: u32) -> f64 {
-    // 1 - u keeps the logarithm finite.
-    let u1 = 1.0 - f64::from(uniform(draw(key, 2 * number)));
-    let u2 = f64::from(uniform(draw(key, 2 * number + 1)));
-    (-2.0 * u1.ln()).sqrt() * (std::f64::consts::TAU * u2).cos()
 }

@@ -26,33 +26,6 @@ pub(super) fn hugging_face(parameter: &Parameter) -> String {
     }
 }
 
-/// The name of a parameter in GGUF files.
-pub(super) fn gguf(parameter: &Parameter) -> String {
-    let name = match parameter.name.as_str() {
-        "embed_tokens.weight" => return "token_embd.weight".to_string(),
-        "norm.weight" => return "output_norm.weight".to_string(),
-        "lm_head.weight" => return "output.weight".to_string(),
-        name => name,
-    };
-    let mut parts = name.split('.').skip(1);
-    let layer = parts.next().unwrap_or_default();
-    let rest: Vec<&str> = parts.collect();
-    let part = match rest[rest.len() - 2] {
-        "input_layernorm" => "attn_norm",
-        "q_proj" => "attn_q",
-        "k_proj" => "attn_k",
-        "v_proj" => "attn_v",
-        "o_proj" => "attn_output",
-        "q_norm" => "attn_q_norm",
-        "k_norm" => "attn_k_norm",
-        "post_attention_layernorm" => "ffn_norm",
-        "gate_proj" => "ffn_gate",
-        "up_proj" => "ffn_up",
-        _ => "ffn_down",
-    };
-    format!("blk.{layer}.{part}.{}", rest[rest.len() - 1])
-}
-
 /// The numbers of parameters, from what a file says of each: its numbers as they lie there.
 ///
 /// # Errors

@@ -1,36 +1,31 @@
-//! Which steps of a batch of sequences see which, and what they find there, in tensors.
+//! Attention over the steps of a batch of games in tensors, within episodes, windows and memory.
 
+use super::attention::{KeysValues, UNSEEN, attend, attention_scale};
 use super::products::Products;
-use super::shape::DecoderShape;
-use burn::tensor::{Tensor, TensorData, activation};
+use crate::nn::arch::DecoderShape;
+use burn::tensor::{Tensor, TensorData};
 
-/// Queries that are compared with keys at a time: the scores that a sequence needs grow with its length,
-/// not with the square of it.
+/// Queries of a tile: the memory of the scores grows with the length of a sequence, not with its square.
 const QUERIES: usize = 128;
 
-/// What is added to the scores of steps that are not to be seen.
-pub(crate) const UNSEEN: f32 = -1e9;
-
-/// Keys and values of some steps: `[batch, num_steps, num_kv_heads, head_dim]` each.
-pub(crate) type KeysValues = [Tensor<4>; 2];
-
-/// Which steps see which: what attention needs to know of a batch of sequences.
+/// The steps of a batch of sequences, as attention needs to know them.
 pub(super) struct Steps {
-    /// Counted from the first step of the episode: `[batch, num_steps]`.
+    /// Positions, counted from the first step of the episode: `[batch, num_steps]`.
     pub(super) positions: Tensor<2>,
-    /// Episodes that began in the sequence: `[batch, num_steps]`; 0 in the one that memory is of.
+    /// The number of episodes begun in the sequence: `[batch, num_steps]`; 0 in that of the memory.
     episodes: Tensor<2>,
-    /// What is in memory, if there is one.
     memory: Option<Remembered>,
     context: usize,
     products: Products,
+    /// The factor of the scores.
+    scale: f32,
 }
 
-/// Which steps are in memory.
+/// The steps in memory.
 struct Remembered {
-    /// Steps that a row of memory is older than the newest: `[batch, context]`.
+    /// The age of each row of memory, 0 for the newest: `[batch, context]`.
     ages: Tensor<2>,
-    /// Steps that are in memory, or were: `[batch, 1]`.
+    /// Steps ever remembered of the episode: `[batch, 1]`.
     count: Tensor<2>,
 }
 
@@ -58,55 +53,42 @@ impl Steps {
                 .remainder_scalar(context as i32);
             Remembered { ages: ages.float(), count }
         });
-        Self { positions, episodes, memory, context, products }
+        let scale = attention_scale(shape);
+        Self { positions, episodes, memory, context, products, scale }
     }
 
-    /// What `queries` find: `[batch, num_steps, hidden_size]`.
+    /// The result of attention for `queries`: `[batch, num_steps, query_size]`.
     pub(super) fn attend(
         &self,
         queries: Tensor<4>,
         own: &KeysValues,
         remembered: Option<&KeysValues>,
     ) -> Tensor<3> {
-        let [batch, steps, heads, head_dim] = queries.dims();
-        let kv_heads = own[0].dims()[2];
-        let group = heads / kv_heads;
-        let queries = (queries * (head_dim as f64).powf(-0.5) as f32)
-            .reshape([batch, steps, kv_heads, group, head_dim])
-            .permute([0, 2, 3, 1, 4]);
-        let by_head = |x: &Tensor<4>| x.clone().swap_dims(1, 2);
-        let own = own.each_ref().map(by_head);
-        let remembered = remembered.map(|kv| kv.each_ref().map(by_head));
-        let mut found = Vec::with_capacity(steps.div_ceil(QUERIES));
+        let [_, steps, _, _] = queries.dims();
+        let mut attended = Vec::with_capacity(steps.div_ceil(QUERIES));
         for from in (0..steps).step_by(QUERIES) {
             let to = (from + QUERIES).min(steps);
             let first = (from + 1).saturating_sub(self.context);
-            let part = |x: &Tensor<4>| x.clone().narrow(2, first, to - first);
+            let part = |x: &Tensor<4>| x.clone().narrow(1, first, to - first);
             let mut mask = self.mask(from..to, first);
-            let [mut keys, mut values] = [part(&own[0]), part(&own[1])];
-            if let (Some(memory), Some(old)) = (&self.memory, &remembered)
+            let mut keys_values = own.each_ref().map(part);
+            if let (Some(memory), Some(old)) = (&self.memory, remembered)
                 && from + 1 < self.context
             {
                 mask = Tensor::cat(vec![self.memory_mask(memory, from..to), mask], 2);
-                keys = Tensor::cat(vec![old[0].clone(), keys], 2);
-                values = Tensor::cat(vec![old[1].clone(), values], 2);
+                let mut old = old.iter();
+                keys_values = keys_values.map(|new| {
+                    let old = old.next().expect("keys and values").clone();
+                    Tensor::cat(vec![old, new], 1)
+                });
             }
-            let (count, seen) = (to - from, keys.dims()[2]);
-            let queries = queries.clone().narrow(3, from, count);
-            let queries = queries.reshape([batch, kv_heads, group * count, head_dim]);
-            let scores = self.products.of(queries, keys.swap_dims(2, 3));
-            let scores = scores.reshape([batch, kv_heads, group, count, seen])
-                + mask.reshape([batch, 1, 1, count, seen]);
-            let weights = activation::softmax(scores, 4);
-            let weights = weights.reshape([batch, kv_heads, group * count, seen]);
-            let part = self.products.of(weights, values);
-            found.push(part.reshape([batch, kv_heads, group, count, head_dim]));
+            let queries = queries.clone().narrow(1, from, to - from);
+            attended.push(attend((self.products, self.scale), queries, &keys_values, mask, None));
         }
-        let found = if found.len() == 1 { found.remove(0) } else { Tensor::cat(found, 3) };
-        found.permute([0, 3, 1, 2, 4]).reshape([batch, steps, heads * head_dim])
+        if attended.len() == 1 { attended.remove(0) } else { Tensor::cat(attended, 1) }
     }
 
-    /// 0 where a step sees another of the sequence, from `first` on: `[batch, queries, keys]`.
+    /// The mask of the sequence's own keys from `first` on: `[batch, queries, keys]`.
     fn mask(&self, queries: std::ops::Range<usize>, first: usize) -> Tensor<3> {
         let (from, count, keys) = (queries.start, queries.len(), queries.end - first);
         let batch = self.episodes.dims()[0];
@@ -123,7 +105,7 @@ impl Steps {
         unseen(of_query.equal(of_key).float() * seen)
     }
 
-    /// 0 where a step sees a row of memory: `[batch, queries, context]`.
+    /// The mask of the rows of memory: `[batch, queries, context]`.
     fn memory_mask(&self, memory: &Remembered, queries: std::ops::Range<usize>) -> Tensor<3> {
         let [batch, context] = memory.ages.dims();
         let (from, count) = (queries.start, queries.len());
@@ -140,7 +122,7 @@ impl Steps {
     }
 }
 
-/// 0 where `seen` is 1, [`UNSEEN`] where it is 0.
+/// The mask that is 0 where `seen` is 1, and [`UNSEEN`] where it is 0.
 fn unseen(seen: Tensor<3>) -> Tensor<3> {
     (-seen + 1.0) * UNSEEN
 }

@@ -9,7 +9,7 @@ use multiversion::multiversion;
 use rayon::prelude::*;
 
 /// A layer with orthogonal weights of norm `gain`, and biases of 0.
-pub(super) fn linear(
+pub(crate) fn linear(
     inputs: usize,
     outputs: usize,
     gain: f64,
@@ -20,7 +20,7 @@ pub(super) fn linear(
 }
 
 /// A layer of these weights, `[inputs, outputs]`, and biases of 0.
-pub(super) fn layer(weight: Vec<f32>, outputs: usize, device: &Device) -> Linear {
+pub(crate) fn layer(weight: Vec<f32>, outputs: usize, device: &Device) -> Linear {
     let inputs = weight.len() / outputs;
     let bias = vec![0.0f32; outputs];
     Linear {
@@ -34,7 +34,7 @@ const FEW: usize = 256;
 
 /// A `[inputs, outputs]` matrix, row-major, whose rows or columns (the fewer) are orthogonal with
 /// norm `gain`, and otherwise random: uniformly distributed.
-pub(super) fn orthogonal(inputs: usize, outputs: usize, gain: f64, key: u32) -> Vec<f32> {
+pub(crate) fn orthogonal(inputs: usize, outputs: usize, gain: f64, key: u32) -> Vec<f32> {
     let (count, len) = (inputs.min(outputs), inputs.max(outputs));
     // The number in this place of one of the vectors.
     let arrange = |at: &(dyn Fn(usize, usize) -> f64 + Sync)| -> Vec<f32> {
@@ -55,8 +55,8 @@ pub(super) fn orthogonal(inputs: usize, outputs: usize, gain: f64, key: u32) -> 
     }
 }
 
-/// The normal draw of this number (Box and Muller 1958).
-fn normal(key: u32, number: u32) -> f64 {
+/// The normal draw number `number` of a key (Box and Muller 1958).
+pub(crate) fn normal(key: u32, number: u32) -> f64 {
     // 1 - u keeps the logarithm finite.
     let u1 = 1.0 - f64::from(uniform(draw(key, 2 * number)));
     let u2 = f64::from(uniform(draw(key, 2 * number + 1)));

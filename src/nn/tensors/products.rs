@@ -1,11 +1,11 @@
-//! Products of a decoder's tensors, in half precision where that is asked for.
+//! Products of a decoder's tensors, in single or half precision.
 
-use crate::model::Precision;
+use crate::nn::Precision;
 use burn::nn::Linear;
 use burn::tensor::{FloatDType, Tensor};
 
-/// What products take their numbers in. What comes of them is in single precision, as are sums, norms and the
-/// weights of attention.
+/// The precision of the operands of products. Results are in single precision, as are sums, norms and the weights of
+/// attention.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Products {
     half: Option<FloatDType>,
@@ -21,13 +21,13 @@ impl Products {
         Self { half }
     }
 
-    /// Whether gradients run out of range on their way back, unless they are scaled.
+    /// Whether gradients leave the range of the operands unless they are scaled.
     #[cfg(feature = "general")]
     pub fn need_scale(self) -> bool {
         matches!(self.half, Some(FloatDType::F16))
     }
 
-    /// `a b`.
+    /// The product `a b`.
     pub fn of<const D: usize>(self, a: Tensor<D>, b: Tensor<D>) -> Tensor<D> {
         match self.half {
             None => a.matmul(b),
@@ -35,7 +35,7 @@ impl Products {
         }
     }
 
-    /// `x w + b`.
+    /// The linear layer `x w + b`.
     pub fn linear(self, linear: &Linear, x: Tensor<3>) -> Tensor<3> {
         if self.half.is_none() {
             return linear.forward(x);
@@ -47,7 +47,7 @@ impl Products {
         }
     }
 
-    /// Numbers that only products take, as they take them.
+    /// Casts numbers that only products read.
     #[cfg(feature = "general")]
     pub fn operand<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
         match self.half {
@@ -57,7 +57,7 @@ impl Products {
     }
 }
 
-/// In single precision.
+/// Casts to single precision.
 pub(crate) fn single<const D: usize>(x: Tensor<D>) -> Tensor<D> {
     x.cast(FloatDType::F32)
 }

@@ -1,13 +1,13 @@
-//! A tile of a product, as many sums as registers hold.
+//! One tile of a matrix product: as many sums as the registers hold.
 
-use super::product::Target;
+use super::Target;
 #[cfg(not(target_family = "wasm"))]
 use crate::math::mul_add;
-use crate::model::{LANES, Lanes};
+use crate::math::{LANES, Lanes};
 #[cfg(not(target_family = "wasm"))]
 use multiversion::multiversion;
 
-/// Whether the machine has 32 registers of [`LANES`] numbers, instead of 16 smaller ones.
+/// Whether the CPU has 32 registers of [`LANES`] numbers (AVX-512).
 pub fn many_registers() -> bool {
     #[cfg(target_arch = "x86_64")]
     return is_x86_feature_detected!("avx512f");
@@ -15,19 +15,19 @@ pub fn many_registers() -> bool {
     false
 }
 
-/// `R` rows of a left operand of some columns.
+/// `R` rows of a left operand.
 pub trait Left<const R: usize>: Copy {
-    /// Columns.
+    /// The number of columns.
     fn columns(self) -> usize;
 
-    /// The number in row `r`, column `k`.
+    /// The element in row `r`, column `k`.
     ///
     /// # Safety
-    /// Both must be there.
+    /// `r < R` and `k` is less than the number of columns.
     unsafe fn at(self, r: usize, k: usize) -> f32;
 }
 
-/// Column by column.
+/// Packed column by column.
 impl<const R: usize> Left<R> for &[[f32; R]] {
     #[inline(always)]
     fn columns(self) -> usize {
@@ -36,12 +36,12 @@ impl<const R: usize> Left<R> for &[[f32; R]] {
 
     #[inline(always)]
     unsafe fn at(self, r: usize, k: usize) -> f32 {
-        // SAFETY: the caller says so.
+        // SAFETY: the caller guarantees the bounds.
         unsafe { *self.get_unchecked(k).get_unchecked(r) }
     }
 }
 
-/// `R` rows where they are, so far from each other.
+/// `R` rows read in place.
 #[derive(Clone, Copy)]
 pub struct Rows<'a, const R: usize> {
     values: &'a [f32],
@@ -50,10 +50,10 @@ pub struct Rows<'a, const R: usize> {
 }
 
 impl<'a, const R: usize> Rows<'a, R> {
-    /// The first columns of rows.
+    /// The first `columns` columns of rows with this stride.
     ///
     /// # Panics
-    /// If they are not there.
+    /// If `values` is too short.
     pub fn new(values: &'a [f32], row: usize, columns: usize) -> Self {
         assert!((R - 1) * row + columns <= values.len(), "{R} rows of {columns} numbers");
         Self { values, row, columns }
@@ -68,12 +68,12 @@ impl<const R: usize> Left<R> for Rows<'_, R> {
 
     #[inline(always)]
     unsafe fn at(self, r: usize, k: usize) -> f32 {
-        // SAFETY: the caller says that `r < R` and `k < columns`, and these are there.
+        // SAFETY: `r < R` and `k < columns` by the caller, and `new` checked the length.
         unsafe { *self.values.get_unchecked(r * self.row + k) }
     }
 }
 
-/// `R` rows that are columns where they are, so far from each other.
+/// `R` rows of a column-major matrix, read in place.
 #[derive(Clone, Copy)]
 pub struct Columns<'a, const R: usize> {
     values: &'a [f32],
@@ -82,10 +82,10 @@ pub struct Columns<'a, const R: usize> {
 }
 
 impl<'a, const R: usize> Columns<'a, R> {
-    /// The first columns of rows.
+    /// The first `columns` columns, with this stride between them.
     ///
     /// # Panics
-    /// If they are not there.
+    /// If `values` is too short.
     pub fn new(values: &'a [f32], column: usize, columns: usize) -> Self {
         let last = columns.saturating_sub(1);
         assert!(last * column + R <= values.len(), "{columns} columns of {R} numbers");
@@ -101,15 +101,15 @@ impl<const R: usize> Left<R> for Columns<'_, R> {
 
     #[inline(always)]
     unsafe fn at(self, r: usize, k: usize) -> f32 {
-        // SAFETY: the caller says that `r < R` and `k < columns`, and these are there.
+        // SAFETY: `r < R` and `k < columns` by the caller, and `new` checked the length.
         unsafe { *self.values.get_unchecked(k * self.column + r) }
     }
 }
 
-/// The products of `R` rows with a strip of `V` vectors of columns, of which the first `width` go to `c`.
+/// Multiplies `R` rows by a strip of `V` vectors of columns and stores the first `width` columns in `c`.
 ///
 /// # Panics
-/// If the rows are not as long as the strip, or `c` has no room.
+/// If the rows and the strip differ in length, or `c` is too short.
 #[inline]
 pub fn tile<const R: usize, const V: usize>(
     a: impl Left<R>,
@@ -123,12 +123,12 @@ pub fn tile<const R: usize, const V: usize>(
     assert!((R - 1) * c.row + width <= c.values.len(), "room for {R} rows of {width} numbers");
     #[cfg(target_arch = "x86_64")]
     if many_registers() {
-        // SAFETY: the machine has these instructions, and there is room.
+        // SAFETY: the CPU has AVX-512, and the lengths were checked above.
         return unsafe { avx512(a, strip, c, width) };
     }
     let mut sums = [[[0.0; LANES]; V]; R];
     for v in 0..V {
-        // A vector at a time, since other machines have fewer or smaller registers.
+        // A vector at a time: other instruction sets have fewer or smaller registers.
         plain(a, strip, v, &mut sums);
     }
     for (r, sums) in sums.iter().enumerate() {
@@ -141,10 +141,10 @@ pub fn tile<const R: usize, const V: usize>(
     }
 }
 
-/// All of it in the 32 registers of AVX-512, which compilers do not manage by themselves.
+/// Computes the whole tile in AVX-512's 32 registers, which compilers do not manage by themselves.
 ///
 /// # Safety
-/// `c` must have room, and the strip as many rows as `a` columns.
+/// `c` must hold `R` rows of `width` numbers, and the strip must have as many rows as `a` has columns.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 unsafe fn avx512<const R: usize, const V: usize>(
@@ -161,23 +161,23 @@ unsafe fn avx512<const R: usize, const V: usize>(
     for (k, vectors) in strip.iter().enumerate() {
         let mut b = [_mm512_setzero_ps(); V];
         for (b, vector) in b.iter_mut().zip(vectors) {
-            // SAFETY: there are 16 numbers.
+            // SAFETY: a vector has 16 numbers.
             *b = unsafe { _mm512_loadu_ps(vector.as_ptr()) };
         }
         for (r, sums) in sums.iter_mut().enumerate() {
-            // SAFETY: there are R rows, and a column for each row of the strip.
+            // SAFETY: `a` has R rows, and a column for each row of the strip.
             let x = _mm512_set1_ps(unsafe { a.at(r, k) });
             for (sum, b) in sums.iter_mut().zip(b) {
                 *sum = _mm512_fmadd_ps(x, b, *sum);
             }
         }
     }
-    // The last vector may have fewer numbers.
+    // The last vector may be partial.
     let last = u16::MAX >> (V * LANES - width);
     for (r, sums) in sums.into_iter().enumerate() {
         for (v, sum) in sums.into_iter().enumerate() {
             let mask = if v + 1 < V { u16::MAX } else { last };
-            // SAFETY: there is room for R rows of `width` numbers.
+            // SAFETY: `c` holds R rows of `width` numbers.
             unsafe {
                 let to = c.values.as_mut_ptr().add(r * c.row + v * LANES);
                 let sum = match c.add {
@@ -190,7 +190,7 @@ unsafe fn avx512<const R: usize, const V: usize>(
     }
 }
 
-/// One of the vectors.
+/// Computes the sums of vector `v`.
 #[cfg(not(target_family = "wasm"))]
 #[multiversion(targets("x86_64+avx2+fma", "aarch64+neon"))]
 fn plain<const R: usize, const V: usize>(
@@ -203,7 +203,7 @@ fn plain<const R: usize, const V: usize>(
     for (k, vectors) in strip.iter().enumerate() {
         let b = vectors[v];
         for (r, sum) in sums.iter_mut().enumerate() {
-            // SAFETY: there are R rows, and a column for each row of the strip.
+            // SAFETY: `a` has R rows, and a column for each row of the strip.
             let x = unsafe { a.at(r, k) };
             for (sum, b) in sum.iter_mut().zip(&b) {
                 *sum = mul_add(x, *b, *sum);
@@ -215,8 +215,8 @@ fn plain<const R: usize, const V: usize>(
     }
 }
 
-/// The same, spelled out for WebAssembly: half a vector at a time, since its sixteen registers hold four
-/// numbers each.
+/// Computes the sums of vector `v` on WebAssembly: half a vector at a time, since its sixteen registers hold
+/// four numbers each.
 #[cfg(target_family = "wasm")]
 fn plain<const R: usize, const V: usize>(
     a: impl Left<R>,
@@ -228,7 +228,7 @@ fn plain<const R: usize, const V: usize>(
     half::<R, V, { LANES / 2 }>(a, strip, v, to);
 }
 
-/// The half of one of the vectors that begins with its number `FIRST`.
+/// Computes the half of vector `v` that begins at lane `FIRST`.
 #[cfg(target_family = "wasm")]
 fn half<const R: usize, const V: usize, const FIRST: usize>(
     a: impl Left<R>,
@@ -243,7 +243,7 @@ fn half<const R: usize, const V: usize, const FIRST: usize>(
         let b = &vectors[v];
         let b: [_; QUADS] = std::array::from_fn(|q| load(&b[FIRST + q * QUAD..]));
         for (r, sums) in sums.iter_mut().enumerate() {
-            // SAFETY: there are R rows, and a column for each row of the strip.
+            // SAFETY: `a` has R rows, and a column for each row of the strip.
             let x = splat(unsafe { a.at(r, k) });
             for (sum, b) in sums.iter_mut().zip(b) {
                 *sum = mul_add(x, b, *sum);
@@ -257,37 +257,37 @@ fn half<const R: usize, const V: usize, const FIRST: usize>(
     }
 }
 
-/// Rows as columns.
+/// Transposes a square of [`LANES`] rows.
 #[inline]
-pub fn transposed(rows: &[Lanes; LANES]) -> [Lanes; LANES] {
+pub fn transpose(rows: &[Lanes; LANES]) -> [Lanes; LANES] {
     #[cfg(target_arch = "x86_64")]
     if many_registers() {
-        // SAFETY: the machine has these instructions.
-        return unsafe { transposed_by_avx512(rows) };
+        // SAFETY: the CPU has AVX-512.
+        return unsafe { transpose_avx512(rows) };
     }
     std::array::from_fn(|j| std::array::from_fn(|i| rows[i][j]))
 }
 
-/// [`transposed`], pairs of rows first, then pairs of pairs, then the quarters of registers.
+/// Transposes by exchanging pairs of rows, then pairs of pairs, then the quarters of registers.
 ///
 /// # Safety
-/// The machine must have these instructions.
+/// The CPU must have AVX-512.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
-unsafe fn transposed_by_avx512(rows: &[Lanes; LANES]) -> [Lanes; LANES] {
+unsafe fn transpose_avx512(rows: &[Lanes; LANES]) -> [Lanes; LANES] {
     use std::arch::x86_64::{
         _mm512_castpd_ps, _mm512_castps_pd, _mm512_loadu_ps, _mm512_shuffle_f32x4,
         _mm512_storeu_ps, _mm512_unpackhi_pd, _mm512_unpackhi_ps, _mm512_unpacklo_pd,
         _mm512_unpacklo_ps,
     };
-    // SAFETY: there are 16 numbers in each.
+    // SAFETY: each row has 16 numbers.
     let rows = rows.each_ref().map(|row| unsafe { _mm512_loadu_ps(row.as_ptr()) });
     let mut pairs = rows;
     for i in (0..LANES).step_by(2) {
         pairs[i] = _mm512_unpacklo_ps(rows[i], rows[i + 1]);
         pairs[i + 1] = _mm512_unpackhi_ps(rows[i], rows[i + 1]);
     }
-    // Number `4 i + c` has column `c` of each quarter, of rows `4 i` to `4 i + 3`.
+    // Element `4 i + c` holds column `c` of each quarter of rows `4 i` to `4 i + 3`.
     let mut fours = pairs;
     for i in (0..LANES).step_by(4) {
         for half in 0..2 {
@@ -310,7 +310,7 @@ unsafe fn transposed_by_avx512(rows: &[Lanes; LANES]) -> [Lanes; LANES] {
             _mm512_shuffle_f32x4::<ODD>(odd[0], odd[1]),
         ];
         for (quarter, column) in columns.into_iter().enumerate() {
-            // SAFETY: there is room for 16 numbers.
+            // SAFETY: each row has 16 numbers.
             unsafe { _mm512_storeu_ps(all[4 * quarter + c].as_mut_ptr(), column) };
         }
     }
@@ -325,7 +325,7 @@ mod tests {
     fn rows_become_columns() {
         let rows: [Lanes; LANES] =
             std::array::from_fn(|i| std::array::from_fn(|j| (16 * i + j) as f32));
-        for (j, column) in transposed(&rows).iter().enumerate() {
+        for (j, column) in transpose(&rows).iter().enumerate() {
             assert!(
                 column.iter().enumerate().all(|(i, x)| *x == (16 * i + j) as f32),
                 "{j}: {column:?}"

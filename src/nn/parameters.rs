@@ -3,21 +3,13 @@
 //! Optimiser, gradient norm and checkpoint see the vector only, so that they need not know the
 //! module. The order is that of the module's own traversal.
 
+use super::arch::Parameter;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 
-/// Where a parameter lies in the vector.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parameter {
-    /// Its path in the module, for instance `layers.0.weight`.
-    pub name: String,
-    /// Its shape.
-    pub shape: Vec<usize>,
-}
-
 impl Parameter {
     /// Those of a linear layer: weights `[inputs, outputs]` and biases.
-    pub(super) fn linear(name: &str, inputs: usize, outputs: usize) -> [Self; 2] {
+    pub(crate) fn linear(name: &str, inputs: usize, outputs: usize) -> [Self; 2] {
         [
             Self { name: format!("{name}.weight"), shape: vec![inputs, outputs] },
             Self { name: format!("{name}.bias"), shape: vec![outputs] },
@@ -77,7 +69,7 @@ pub fn flatten<M: Module>(module: &M) -> Tensor<1> {
 ///
 /// # Panics
 /// If the device fails.
-pub(super) async fn read<M: Module>(module: &M) -> Vec<f32> {
+pub(crate) async fn read<M: Module>(module: &M) -> Vec<f32> {
     let data = flatten(module).without_autodiff().into_data_async().await;
     let data = data.unwrap_or_else(|error| panic!("the device failed: {error:?}"));
     data.try_into_vec().expect("models hold f32 parameters")

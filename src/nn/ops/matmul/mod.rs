@@ -1,67 +1,71 @@
-//! Products of matrices that lie anywhere, for networks on the CPU.
+//! The CPU's matrix product: tiled, packed, and reproducible to the last bit.
 //!
-//! A tile of the result stays in registers while the inner dimension goes by: each step takes some vectors
-//! of a row of `b` and multiplies them by one number of `a` for each row of the tile (the "outer product"
-//! form of Goto & van de Geijn 2008). `b` is copied first into the order in which tiles read it, and so is `a` where it
-//! cannot be read well from where it is.
+//! A tile of the result stays in registers while the inner dimension is traversed: each step multiplies some
+//! vectors of a row of `b` by one number of `a` per row of the tile (the outer-product form of Goto & van de
+//! Geijn 2008). `b` is packed into the order in which tiles read it; `a` is packed only where its strides are
+//! unfavourable.
 //!
-//! Every number of a result is summed in the order of the inner dimension, each step in one rounding, so
-//! that it depends on its own row and column alone: not on the sizes of the product, the number of threads or the
-//! instructions that the machine has.
+//! Each element is summed in the order of the inner dimension with one rounding a step, so it depends on its own
+//! row and column alone: not on the sizes of the product, the number of threads or the instruction set.
+//!
+//! [`Packed`] owns the storage format of the right operand. Callers pack and multiply, and never see its numbers,
+//! so a narrower format changes this folder alone.
 
-use super::tiles::{self, Columns, Left, Rows};
-use crate::model::{LANES, Lanes};
+mod tiles;
+
+use crate::math::{LANES, Lanes};
 use multiversion::multiversion;
 use rayon::prelude::*;
 use std::cell::RefCell;
+use tiles::{Columns, Left, Rows};
 
 /// A matrix whose element `[i, k]` is `values[i * row + k * column]`.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {
-    /// The numbers.
+    /// The storage that contains the matrix.
     pub values: &'a [f32],
-    /// From row to row.
+    /// Stride between rows.
     pub row: usize,
-    /// From column to column.
+    /// Stride between columns.
     pub column: usize,
 }
 
 impl<'a> View<'a> {
-    /// Rows without gaps of so many numbers.
+    /// A row-major matrix of this width.
     pub fn rows(values: &'a [f32], width: usize) -> Self {
         Self { values, row: width, column: 1 }
     }
 
-    /// Its rows as columns.
-    pub fn transposed(self) -> Self {
+    /// The transpose, without a copy.
+    pub fn transpose(self) -> Self {
         Self { row: self.column, column: self.row, ..self }
     }
 
-    /// Its rows from one on.
+    /// The rows from index `row` on.
     pub fn rows_from(self, row: usize) -> Self {
         Self { values: &self.values[row * self.row..], ..self }
     }
 }
 
-/// Where a product goes: row `i` begins at `values[i * row]`.
+/// The destination of a product: row `i` begins at `values[i * row]`.
 #[derive(Debug)]
 pub struct Target<'a> {
-    /// The numbers.
+    /// The storage that contains the destination.
     pub values: &'a mut [f32],
-    /// From row to row.
+    /// Stride between rows.
     pub row: usize,
-    /// Whether it is added to what is there.
+    /// Whether the product is added to the destination instead of replacing it.
     pub add: bool,
 }
 
-/// Rows, inner numbers and columns of a product.
+/// The sizes of a product: rows, inner dimension, columns.
 pub type Sizes = [usize; 3];
 
-/// Vectors of a strip of columns.
+/// Vectors in a strip of columns.
 const STRIP: usize = 3;
 
-/// A right operand in the order in which it is read: strips of [`STRIP`] vectors of columns, the last of as
-/// many as are left, each `[inner, vectors]`. Behind the last column are zeros.
+/// A right operand packed in reading order: strips of [`STRIP`] vectors of columns (fewer in the last strip),
+/// each `[inner, vectors]`. The last vector is padded with zeros.
 #[derive(Clone, Debug, Default)]
 pub struct Packed {
     lanes: Vec<Lanes>,
@@ -69,14 +73,14 @@ pub struct Packed {
     columns: usize,
 }
 
-/// Columns of a strip.
+/// Columns in a strip.
 pub const STRIP_COLUMNS: usize = STRIP * LANES;
 
-/// Strips of a right operand, side by side, of which some rows are multiplied.
+/// Adjacent strips of a packed operand, restricted to a range of its rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Strips<'a> {
     lanes: &'a [Lanes],
-    /// Rows that were packed, the first of ours, and their number.
+    /// Rows in the packed operand, the first row of the range, and its length.
     packed: usize,
     first: usize,
     inner: usize,
@@ -84,12 +88,12 @@ pub struct Strips<'a> {
 }
 
 impl<'a> Strips<'a> {
-    /// Columns.
+    /// The number of columns.
     pub fn columns(&self) -> usize {
         self.columns
     }
 
-    /// So many columns from strip `from` on: whole strips, or all that are left.
+    /// The `columns` columns from strip `from` on: whole strips, or all that remain.
     pub fn strips_from(self, from: usize, columns: usize) -> Self {
         let left = self.columns - from * STRIP_COLUMNS;
         assert!(
@@ -100,13 +104,13 @@ impl<'a> Strips<'a> {
         Self { lanes: &lanes[..columns.div_ceil(LANES) * self.packed], columns, ..self }
     }
 
-    /// So many of their rows, from one on.
+    /// The `inner` rows from index `first` on.
     pub fn rows(self, first: usize, inner: usize) -> Self {
         assert!(first + inner <= self.inner, "{inner} rows from {first} on, of {}", self.inner);
         Self { first: self.first + first, inner, ..self }
     }
 
-    /// So many of them at a time, from the first column on.
+    /// Chunks of `strips` strips.
     pub fn parts(self, strips: usize) -> impl Iterator<Item = Self> {
         let columns = strips * STRIP_COLUMNS;
         self.lanes.chunks((strips * STRIP * self.packed).max(1)).enumerate().map(
@@ -119,15 +123,15 @@ impl<'a> Strips<'a> {
 }
 
 impl Packed {
-    /// Becomes a copy of `b`, `[inner, columns]`.
+    /// Packs `b`, `[inner, columns]`, into this operand's memory.
     pub fn pack(&mut self, b: View, inner: usize, columns: usize) {
         self.resize(inner, columns);
         let strips = self.lanes.chunks_mut((STRIP * inner).max(1)).enumerate();
         strips.for_each(|(number, strip)| pack_strip(b, number, strip, [inner, columns]));
     }
 
-    /// Becomes a copy of `b`, `[inner, columns]`, made by all threads: for large matrices.
-    pub fn pack_wide(&mut self, b: View, inner: usize, columns: usize) {
+    /// Packs `b`, `[inner, columns]`, on all threads: for large matrices.
+    pub fn pack_parallel(&mut self, b: View, inner: usize, columns: usize) {
         self.resize(inner, columns);
         let strips = self.lanes.par_chunks_mut((STRIP * inner).max(1)).enumerate();
         strips.for_each(|(number, strip)| pack_strip(b, number, strip, [inner, columns]));
@@ -138,12 +142,12 @@ impl Packed {
         self.lanes.resize(columns.div_ceil(LANES) * inner, [0.0; LANES]);
     }
 
-    /// Rows.
+    /// The number of rows: the inner dimension of a product.
     pub fn inner(&self) -> usize {
         self.inner
     }
 
-    /// Columns.
+    /// The number of columns.
     pub fn columns(&self) -> usize {
         self.columns
     }
@@ -155,7 +159,7 @@ impl Packed {
     }
 }
 
-/// Copies the columns of a strip.
+/// Packs the columns of one strip.
 fn pack_strip(b: View, number: usize, strip: &mut [Lanes], [inner, columns]: [usize; 2]) {
     let (vectors, j) = (strip.len() / inner, number * STRIP_COLUMNS);
     let b = View { values: &b.values[j * b.column..], ..b };
@@ -166,7 +170,7 @@ fn pack_strip(b: View, number: usize, strip: &mut [Lanes], [inner, columns]: [us
     }
 }
 
-/// Copies the first columns of a matrix into rows of `V` vectors, the last of which may have fewer than [`LANES`].
+/// Packs the first columns of a matrix into rows of `V` vectors, padding the last vector.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn pack_rows_of<const V: usize>(b: View, strip: &mut [Lanes], columns: usize) {
     let (rows, _) = strip.as_chunks_mut::<V>();
@@ -186,7 +190,7 @@ fn pack_rows_of<const V: usize>(b: View, strip: &mut [Lanes], columns: usize) {
             for (number, block) in blocks.iter_mut().enumerate() {
                 let square =
                     columns.map(|column| *column[number * LANES..].first_chunk().expect("a block"));
-                for (row, lanes) in block.iter_mut().zip(tiles::transposed(&square)) {
+                for (row, lanes) in block.iter_mut().zip(tiles::transpose(&square)) {
                     row[vector] = lanes;
                 }
             }
@@ -208,44 +212,42 @@ fn pack_rows_of<const V: usize>(b: View, strip: &mut [Lanes], columns: usize) {
     }
 }
 
-/// Rows of `a` that are copied at a time: they stay in the cache while `b` goes by.
+/// Rows of `a` packed at a time: they stay in the cache while `b` is traversed.
 const ROWS: usize = 64;
 
-/// Strips for which columns of a left operand are read again and again, rather than copied.
+/// The most strips for which a column-major left operand is read in place rather than packed.
 const FEW: usize = 8;
 
-/// Numbers of a page of memory.
+/// `f32`s in a page of memory.
 const PAGE: usize = 1024;
 
-/// Rows of a tile at most.
+/// The most rows of a tile.
 const TILE: usize = 8;
 
-/// Room of a thread.
+/// Packing buffers of a thread.
 #[derive(Default)]
-struct Room {
-    /// For a right operand.
+struct Scratch {
     right: Packed,
-    /// For rows of a left one.
     left: Vec<f32>,
 }
 
 thread_local! {
-    static ROOM: RefCell<Room> = RefCell::default();
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
 /// `c = a b`, or `c += a b`: `a` is `[rows, inner]`, `b` `[inner, columns]`, no size 0.
-pub fn product(a: View, b: View, c: Target, [rows, inner, columns]: Sizes) {
-    ROOM.with_borrow_mut(|room| {
-        let mut right = std::mem::take(&mut room.right);
+pub fn matmul(a: View, b: View, c: Target, [rows, inner, columns]: Sizes) {
+    SCRATCH.with_borrow_mut(|scratch| {
+        let mut right = std::mem::take(&mut scratch.right);
         right.pack(b, inner, columns);
-        multiply(a, right.strips(), c, rows, &mut room.left);
-        room.right = right;
+        multiply(a, right.strips(), c, rows, &mut scratch.left);
+        scratch.right = right;
     });
 }
 
-/// As [`product`], with an operand that was packed before.
-pub fn product_packed(a: View, b: Strips, c: Target, rows: usize) {
-    ROOM.with_borrow_mut(|room| multiply(a, b, c, rows, &mut room.left));
+/// Multiplies by an operand packed earlier: `c = a b`, or `c += a b`, with `a` `[rows, inner]`.
+pub fn matmul_packed(a: View, b: Strips, c: Target, rows: usize) {
+    SCRATCH.with_borrow_mut(|scratch| multiply(a, b, c, rows, &mut scratch.left));
 }
 
 fn multiply(a: View, b: Strips, mut c: Target, rows: usize, left: &mut Vec<f32>) {
@@ -256,7 +258,7 @@ fn multiply(a: View, b: Strips, mut c: Target, rows: usize, left: &mut Vec<f32>)
     blocks::<1>(a, b, &mut c, [i, rows], left);
 }
 
-/// The tiles of `R` rows each from row `from` on; gives the first row that is left.
+/// Computes whole tiles of `R` rows from row `from` on; returns the first remaining row.
 fn blocks<const R: usize>(
     a: View,
     b: Strips,
@@ -265,8 +267,8 @@ fn blocks<const R: usize>(
     left: &mut Vec<f32>,
 ) -> usize {
     let inner = b.inner;
-    // Rows are read where they are, or columns that few strips ask for, unless they begin at the same place of every
-    // page, which the same few lines of the nearest cache would have to hold.
+    // Rows are read in place, and so are columns if few strips need them, unless the stride is a multiple of a
+    // page: those would compete for the same few cache lines.
     let (few, apart) = (FEW * STRIP_COLUMNS, |step: usize| !step.is_multiple_of(PAGE));
     let in_place = match (a.row, a.column) {
         (row, 1) => apart(row),
@@ -301,7 +303,7 @@ fn blocks<const R: usize>(
     i
 }
 
-/// So many tiles of `R` rows each, one below the other, as many as stay in the cache while all strips go by.
+/// Computes a column of `tiles` tiles of `R` rows each: as many as stay in the cache while all strips are traversed.
 #[inline(never)]
 fn panel<const R: usize, A: Left<R>>(
     left: impl Fn(usize) -> A,
@@ -322,7 +324,7 @@ fn panel<const R: usize, A: Left<R>>(
     }
 }
 
-/// The tiles of a strip, one below the other.
+/// Computes the tiles of one strip.
 #[inline(never)]
 fn column<const R: usize, const V: usize, A: Left<R>>(
     left: &impl Fn(usize) -> A,
@@ -337,7 +339,7 @@ fn column<const R: usize, const V: usize, A: Left<R>>(
     }
 }
 
-/// Copies the first `R` rows of `a`, number by number.
+/// Packs the first `R` rows of `a` column by column.
 #[inline(always)]
 fn pack_rows<const R: usize>(a: View, panel: &mut [[f32; R]]) {
     let inner = panel.len();
@@ -365,7 +367,7 @@ mod tests {
         (0..count).map(|i| (i as f32 * rate).sin()).collect()
     }
 
-    /// The columns of a matrix without gaps, one after the other.
+    /// The transpose of a row-major matrix.
     fn columns_of(matrix: &[f32], width: usize) -> Vec<f32> {
         (0..width).flat_map(|j| matrix[j..].iter().step_by(width)).copied().collect()
     }
@@ -385,15 +387,15 @@ mod tests {
         for [rows, inner, columns] in SIZES {
             let (a, b) = (wave(rows * inner, 0.7), wave(inner * columns, 0.3));
             let (a_columns, b_columns) = (columns_of(&a, inner), columns_of(&b, columns));
-            for a in [View::rows(&a, inner), View::rows(&a_columns, rows).transposed()] {
+            for a in [View::rows(&a, inner), View::rows(&a_columns, rows).transpose()] {
                 for (b, add) in [
                     (View::rows(&b, columns), false),
-                    (View::rows(&b_columns, inner).transposed(), true),
+                    (View::rows(&b_columns, inner).transpose(), true),
                 ] {
                     let mut c = wave(rows * (columns + 3), 1.1);
                     let before = c.clone();
                     let target = Target { values: &mut c, row: columns + 3, add };
-                    product(a, b, target, [rows, inner, columns]);
+                    matmul(a, b, target, [rows, inner, columns]);
                     for (at, (got, before)) in c.iter().zip(&before).enumerate() {
                         let (i, j) = (at / (columns + 3), at % (columns + 3));
                         let term = |k: usize| {
@@ -421,7 +423,7 @@ mod tests {
                 let mut c = vec![0.0; count * columns];
                 let a = View::rows(&a, inner).rows_from(first);
                 let target = Target { values: &mut c, row: columns, add: false };
-                product(a, View::rows(&b, columns), target, [count, inner, columns]);
+                matmul(a, View::rows(&b, columns), target, [count, inner, columns]);
                 c
             };
             let all = some(0, rows);

@@ -1,0 +1,281 @@
+//! The `config.json` of Hugging Face's folders: to a shape, and back.
+
+use super::{DecoderShape, FAMILIES, RopeScaling, SlidingWindow};
+use serde_json::{Map, Value, json};
+
+/// A `config.json` that describes no decoder that can be executed.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// An architecture that is not among [`FAMILIES`].
+    #[error("`model_type` {found} is not supported; supported are {}", supported())]
+    Family {
+        /// The `model_type` of the file.
+        found: String,
+    },
+    /// A missing entry.
+    #[error("there is no number `{0}`")]
+    Missing(String),
+    /// An entry with a value that is not supported.
+    #[error("`{name}` {value} is not supported")]
+    Value {
+        /// The name of the entry.
+        name: String,
+        /// Its value.
+        value: Value,
+    },
+    /// Sizes that do not fit together.
+    #[error("the sizes do not fit together: {0}")]
+    Sizes(String),
+}
+
+/// The architectures that can be loaded, in words.
+pub fn supported() -> String {
+    FAMILIES.iter().map(|family| family.model_type).collect::<Vec<_>>().join(", ")
+}
+
+/// A whole number of a configuration.
+pub(super) fn count(config: &Value, name: &str) -> Option<usize> {
+    config[name].as_u64().map(|number| number as usize)
+}
+
+/// A switch of a configuration, off if it is absent.
+pub(super) fn is_on(config: &Value, name: &str) -> bool {
+    config[name].as_bool().unwrap_or(false)
+}
+
+/// Checks that an entry is absent, null or `false`.
+pub(super) fn refuse(config: &Value, name: &str) -> Result<(), ConfigError> {
+    match &config[name] {
+        Value::Null | Value::Bool(false) => Ok(()),
+        value => Err(ConfigError::Value { name: name.into(), value: value.clone() }),
+    }
+}
+
+/// The shape that a `config.json` describes.
+///
+/// # Errors
+/// If the architecture or one of its settings is not supported, an entry is missing, or sizes do not fit together.
+pub fn from_config(config: &Value) -> Result<DecoderShape, ConfigError> {
+    let found = config["model_type"].as_str().unwrap_or("none");
+    let family = FAMILIES.iter().find(|family| family.model_type == found);
+    let family = family.ok_or_else(|| ConfigError::Family { found: found.to_string() })?;
+    let number = |name: &str| count(config, name).ok_or_else(|| ConfigError::Missing(name.into()));
+    let (hidden_size, num_heads) = (number("hidden_size")?, number("num_attention_heads")?);
+    let rope = rope(config);
+    let theta = rope["rope_theta"].as_f64().or_else(|| config["rope_theta"].as_f64());
+    let context = count(config, "max_position_embeddings").unwrap_or(2048);
+    let partial = rope["partial_rotary_factor"].as_f64();
+    let mut shape = DecoderShape {
+        family,
+        num_actions: number("vocab_size")?,
+        hidden_size,
+        num_layers: number("num_hidden_layers")?,
+        num_heads,
+        num_kv_heads: count(config, "num_key_value_heads").unwrap_or(num_heads),
+        head_dim: count(config, "head_dim").unwrap_or(hidden_size / num_heads.max(1)),
+        intermediate_size: number("intermediate_size")?,
+        context,
+        tie_word_embeddings: is_on(config, "tie_word_embeddings"),
+        rope_theta: theta.unwrap_or(1e4),
+        rope_scaling: scaling(&rope, context)?,
+        partial_rotary_factor: partial
+            .or_else(|| config["partial_rotary_factor"].as_f64())
+            .unwrap_or(1.0),
+        rms_norm_eps: config["rms_norm_eps"].as_f64().unwrap_or(1e-6) as f32,
+        ..DecoderShape::default()
+    };
+    let activation = ["hidden_activation", "hidden_act"].map(|name| config[name].as_str());
+    shape.activation = match activation[0].or(activation[1]) {
+        None | Some("silu" | "swish") => super::Activation::Silu,
+        Some("gelu_pytorch_tanh" | "gelu_new") => super::Activation::GeluTanh,
+        Some(other) => {
+            return Err(ConfigError::Value { name: "hidden_act".into(), value: other.into() });
+        }
+    };
+    (family.configure)(config, &mut shape)?;
+    check(&shape)?;
+    Ok(shape)
+}
+
+/// Checks that sizes fit together.
+fn check(shape: &DecoderShape) -> Result<(), ConfigError> {
+    let DecoderShape { num_heads, num_kv_heads, head_dim, .. } = shape;
+    let heads = *num_kv_heads > 0 && num_heads.is_multiple_of(*num_kv_heads);
+    let dims = *head_dim > 0 && head_dim.is_multiple_of(2) && shape.rotary_dim() > 0;
+    let empty = [shape.num_actions, shape.hidden_size, shape.intermediate_size].contains(&0);
+    let is_partial = (0.0..=1.0).contains(&shape.partial_rotary_factor);
+    if heads && dims && !empty && is_partial {
+        return Ok(());
+    }
+    Err(ConfigError::Sizes(format!(
+        "{} tokens, a stream of {}, {num_heads} heads, {num_kv_heads} of keys, of {head_dim} numbers, {} inner units",
+        shape.num_actions, shape.hidden_size, shape.intermediate_size
+    )))
+}
+
+/// The table of rotary settings, which newer versions of `transformers` call `rope_parameters`; of several by kind of
+/// layer that of full attention.
+fn rope(config: &Value) -> Value {
+    let table = match (&config["rope_parameters"], &config["rope_scaling"]) {
+        (Value::Object(table), _) | (_, Value::Object(table)) => Value::Object(table.clone()),
+        _ => return Value::Null,
+    };
+    match &table["full_attention"] {
+        Value::Object(full) => Value::Object(full.clone()),
+        _ => table,
+    }
+}
+
+/// The change of the rotary frequencies, if there is one.
+fn scaling(rope: &Value, context: usize) -> Result<Option<RopeScaling>, ConfigError> {
+    let kind = rope["rope_type"].as_str().or_else(|| rope["type"].as_str()).unwrap_or("default");
+    let number = |name: &str| {
+        rope[name].as_f64().ok_or_else(|| ConfigError::Missing(format!("rope_scaling.{name}")))
+    };
+    let original = "original_max_position_embeddings";
+    Ok(match kind {
+        "default" => None,
+        "linear" => Some(RopeScaling::Linear { factor: number("factor")? }),
+        "llama3" => Some(RopeScaling::Llama3 {
+            factor: number("factor")?,
+            low_freq_factor: number("low_freq_factor")?,
+            high_freq_factor: number("high_freq_factor")?,
+            original_max_position_embeddings: number(original)?,
+        }),
+        "yarn" => {
+            let original = rope[original].as_f64();
+            let factor = match (rope["factor"].as_f64(), original) {
+                (Some(factor), _) => factor,
+                (None, Some(original)) => context as f64 / original,
+                (None, None) => number("factor")?,
+            };
+            // The factor of attention by Peng et al. 2023, formula 22.
+            let mscale = |weight: f64| match factor > 1.0 {
+                true => 0.1 * weight * factor.ln() + 1.0,
+                false => 1.0,
+            };
+            let weights = ["mscale", "mscale_all_dim"]
+                .map(|name| rope[name].as_f64().filter(|weight| *weight != 0.0));
+            let attention_factor = match (rope["attention_factor"].as_f64(), weights) {
+                (Some(factor), _) => factor,
+                (None, [Some(some), Some(all)]) => mscale(some) / mscale(all),
+                (None, _) => mscale(1.0),
+            };
+            Some(RopeScaling::Yarn {
+                factor,
+                original_max_position_embeddings: original.unwrap_or(context as f64),
+                beta_fast: rope["beta_fast"].as_f64().unwrap_or(32.0),
+                beta_slow: rope["beta_slow"].as_f64().unwrap_or(1.0),
+                attention_factor,
+                truncate: rope["truncate"].as_bool().unwrap_or(true),
+            })
+        }
+        other => {
+            return Err(ConfigError::Value { name: "rope_type".into(), value: other.into() });
+        }
+    })
+}
+
+/// The `config.json` of a shape.
+pub fn to_config(shape: &DecoderShape, stop_tokens: &[u32]) -> Value {
+    // Shortest in decimal: a conversion to f64 would show the rounding.
+    let shortest = |x: f32| x.to_string().parse::<f64>().unwrap_or(f64::from(x));
+    let mut config = json!({
+        "architectures": [shape.family.class],
+        "model_type": shape.family.model_type,
+        "vocab_size": shape.num_actions,
+        "hidden_size": shape.hidden_size,
+        "num_hidden_layers": shape.num_layers,
+        "num_attention_heads": shape.num_heads,
+        "num_key_value_heads": shape.num_kv_heads,
+        "head_dim": shape.head_dim,
+        "intermediate_size": shape.intermediate_size,
+        "max_position_embeddings": shape.context,
+        "tie_word_embeddings": shape.tie_word_embeddings,
+        "rope_theta": shape.rope_theta,
+        "rope_scaling": shape.rope_scaling.map(scaling_table),
+        "rms_norm_eps": shortest(shape.rms_norm_eps),
+        "hidden_act": match shape.activation {
+            super::Activation::Silu => "silu",
+            super::Activation::GeluTanh => "gelu_pytorch_tanh",
+        },
+        "attention_bias": shape.output_bias,
+        "torch_dtype": "float32",
+        "eos_token_id": stop_tokens.first(),
+        "bos_token_id": null,
+    });
+    let more = (shape.family.describe)(shape);
+    if let (Value::Object(config), Value::Object(more)) = (&mut config, more) {
+        config.extend(more);
+    }
+    config
+}
+
+/// The `rope_scaling` of a `config.json`.
+fn scaling_table(scaling: RopeScaling) -> Value {
+    match scaling {
+        RopeScaling::Linear { factor } => json!({ "rope_type": "linear", "factor": factor }),
+        RopeScaling::Yarn {
+            factor,
+            original_max_position_embeddings,
+            beta_fast,
+            beta_slow,
+            attention_factor,
+            truncate,
+        } => json!({
+            "rope_type": "yarn",
+            "factor": factor,
+            "original_max_position_embeddings": original_max_position_embeddings as u64,
+            "beta_fast": beta_fast,
+            "beta_slow": beta_slow,
+            "attention_factor": attention_factor,
+            "truncate": truncate,
+        }),
+        RopeScaling::Llama3 {
+            factor,
+            low_freq_factor,
+            high_freq_factor,
+            original_max_position_embeddings,
+        } => json!({
+            "rope_type": "llama3",
+            "factor": factor,
+            "low_freq_factor": low_freq_factor,
+            "high_freq_factor": high_freq_factor,
+            "original_max_position_embeddings": original_max_position_embeddings as u64,
+        }),
+    }
+}
+
+/// The layers of a model with sliding windows: `layer_types`, or by `default` where older files have none.
+pub(super) fn sliding_layers(
+    config: &Value,
+    layers: usize,
+    default: impl Fn(usize) -> bool,
+) -> Result<Vec<bool>, ConfigError> {
+    let Some(types) = config["layer_types"].as_array() else {
+        return Ok((0..layers).map(default).collect());
+    };
+    let is_sliding = |kind: &Value| match kind.as_str() {
+        Some("sliding_attention") => Ok(true),
+        Some("full_attention") => Ok(false),
+        _ => Err(ConfigError::Value { name: "layer_types".into(), value: kind.clone() }),
+    };
+    let all: Vec<bool> = types.iter().map(is_sliding).collect::<Result<_, _>>()?;
+    match all.len() == layers {
+        true => Ok(all),
+        false => Err(ConfigError::Sizes(format!("{layers} layers, {} `layer_types`", all.len()))),
+    }
+}
+
+/// The entries of a `config.json` about sliding windows.
+pub(super) fn describe_sliding(shape: &DecoderShape) -> Map<String, Value> {
+    let mut entries = Map::new();
+    let Some(SlidingWindow { size, layers, .. }) = &shape.sliding else { return entries };
+    let types = layers.iter().map(|is_sliding| match is_sliding {
+        true => json!("sliding_attention"),
+        false => json!("full_attention"),
+    });
+    entries.insert("sliding_window".into(), json!(size));
+    entries.insert("layer_types".into(), Value::Array(types.collect()));
+    entries
+}

@@ -1,0 +1,57 @@
+//! Gemma 3 (Gemma Team 2025), text alone: norms around the blocks, a GELU gate, scaled embeddings, and local attention
+//! with rotary frequencies of its own in most layers.
+
+use super::config::{count, describe_sliding, is_on, refuse, sliding_layers};
+use super::{Family, NormPlacement, QkNorm, SlidingWindow};
+use serde_json::{Value, json};
+
+pub(super) static GEMMA3: Family = Family {
+    model_type: "gemma3_text",
+    class: "Gemma3ForCausalLM",
+    gguf: "gemma3",
+    configure: |config, shape| {
+        for name in
+            ["attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention"]
+        {
+            refuse(config, name)?;
+        }
+        shape.norms = NormPlacement::Around;
+        shape.norm_offset = 1.0;
+        shape.qk_norm = QkNorm::PerHead;
+        shape.activation = super::Activation::GeluTanh;
+        shape.embedding_scale = (shape.hidden_size as f64).sqrt() as f32;
+        shape.qkv_bias = is_on(config, "attention_bias");
+        shape.output_bias = shape.qkv_bias;
+        shape.query_pre_attn_scalar =
+            Some(config["query_pre_attn_scalar"].as_f64().unwrap_or(256.0));
+        shape.head_dim = count(config, "head_dim").unwrap_or(256);
+        if config["tie_word_embeddings"].is_null() {
+            shape.tie_word_embeddings = true;
+        }
+        let table = &config["rope_parameters"];
+        if table["rope_theta"].is_null()
+            && table["full_attention"]["rope_theta"].is_null()
+            && config["rope_theta"].is_null()
+        {
+            shape.rope_theta = 1e6;
+        }
+        let pattern = ["sliding_window_pattern", "_sliding_window_pattern"];
+        let pattern = pattern.iter().find_map(|name| count(config, name)).unwrap_or(6).max(1);
+        let theta = table["sliding_attention"]["rope_theta"].as_f64();
+        let theta = theta.or_else(|| config["rope_local_base_freq"].as_f64());
+        shape.sliding = Some(SlidingWindow {
+            size: count(config, "sliding_window").unwrap_or(4096),
+            layers: sliding_layers(config, shape.num_layers, |layer| (layer + 1) % pattern != 0)?,
+            rope_theta: Some(theta.unwrap_or(1e4)),
+        });
+        Ok(())
+    },
+    describe: |shape| {
+        let mut entries = describe_sliding(shape);
+        let local = shape.sliding.as_ref().and_then(|sliding| sliding.rope_theta);
+        entries.insert("rope_local_base_freq".into(), json!(local));
+        entries.insert("query_pre_attn_scalar".into(), json!(shape.query_pre_attn_scalar));
+        entries.insert("hidden_activation".into(), json!("gelu_pytorch_tanh"));
+        Value::Object(entries)
+    },
+};

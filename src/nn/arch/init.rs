@@ -1,0 +1,86 @@
+//! The first weights of a decoder, the same for the same key.
+
+use super::{DecoderShape, Layout, Projection};
+use crate::nn::orthogonal::{normal, orthogonal};
+use crate::rng::draw;
+
+/// The norm of token embeddings, or of as many numbers of all of them as an embedding has: small, so that where the
+/// table is the head as well the first policy is close to uniform.
+const EMBEDDING: f64 = 0.3;
+
+impl DecoderShape {
+    /// First weights for reinforcement learning from nothing.
+    ///
+    /// Matrices are orthogonal. As in GPT-2, those whose results are added to the stream are scaled down by the root of
+    /// the number of additions, so that the stream keeps its size (Radford et al. 2019). The input has a bias from the
+    /// start, since the norm of a stream of zeros would blow up its gradient. The head is small, so that the first policy
+    /// is close to uniform.
+    pub fn orthogonal_weights(&self, key: u32) -> Vec<f32> {
+        let (layout, mut params) = (Layout::new(self), self.unit_norms());
+        let unit = (self.hidden_size as f64).sqrt();
+        let added = 1.0 / (2.0 * self.num_layers as f64).sqrt();
+        let mut fill = |place: &std::ops::Range<usize>, rows: usize, gain: f64, key: u32| {
+            let weights = orthogonal(rows, place.len() / rows, gain, key);
+            params[place.clone()].copy_from_slice(&weights);
+        };
+        match &layout.input {
+            Some(input) => {
+                fill(&input.weight, input.inputs, unit, draw(key, 0));
+                fill(&input.bias, 1, 0.5 * unit, draw(key, 1));
+            }
+            None => fill(&layout.embed_tokens, self.num_actions, EMBEDDING, draw(key, 0)),
+        }
+        for (number, layer) in layout.layers.iter().enumerate() {
+            let key = draw(key, 3 + number as u32);
+            for (linear, which) in layer.linears.iter().zip(Projection::ALL) {
+                let gain = if which.adds_to_stream() { added } else { 1.0 };
+                fill(&linear.weight, linear.inputs, gain, draw(key, which as u32));
+            }
+        }
+        if !self.tie_word_embeddings {
+            fill(&layout.head.weight, layout.head.inputs, 0.01, draw(key, 2));
+        }
+        params
+    }
+
+    /// First weights of a language model: normal, with the deviation that keeps the stream's size, and as in GPT-2
+    /// smaller where results are added to the stream (Radford et al. 2019). Norms are 1, biases 0.
+    pub fn normal_weights(&self, key: u32) -> Vec<f32> {
+        let mut params = self.unit_norms();
+        let added = (2.0 * self.num_layers as f64).sqrt().recip();
+        let adds = |name: &str| {
+            let mut all = Projection::ALL.into_iter().filter(|which| which.adds_to_stream());
+            all.any(|which| name.ends_with(&format!("{}.weight", which.name())))
+        };
+        let mut end = 0;
+        for (number, parameter) in self.parameters().iter().enumerate() {
+            let start = end;
+            end += parameter.count();
+            if parameter.shape.len() == 1 {
+                continue;
+            }
+            let unit = (parameter.shape[0] as f64).sqrt().recip();
+            let deviation = match parameter.name.as_str() {
+                "embed_tokens.weight" | "lm_head.weight" => 0.02,
+                name if adds(name) => unit * added,
+                _ => unit,
+            };
+            let key = draw(key, number as u32);
+            for (i, x) in params[start..end].iter_mut().enumerate() {
+                *x = (deviation * normal(key, i as u32)) as f32;
+            }
+        }
+        params
+    }
+
+    /// Parameters of 0, but for norms, which multiply by 1.
+    fn unit_norms(&self) -> Vec<f32> {
+        let value = |name: &str| match name.ends_with("norm.weight") {
+            true => 1.0 - self.norm_offset,
+            false => 0.0,
+        };
+        let parameters = self.parameters();
+        let all = parameters.iter();
+        all.flat_map(|one| std::iter::repeat_n(value(&one.name), one.count())).collect()
+    }
+}

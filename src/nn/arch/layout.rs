@@ -1,0 +1,265 @@
+//! The parameters of a decoder: names, shapes and places in the vector of all, stated once.
+
+use super::{DecoderShape, NormPlacement, QkNorm};
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// A parameter of a network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parameter {
+    /// Its path in the module, for instance `layers.0.mlp.up_proj.weight`.
+    pub name: String,
+    /// Its shape.
+    pub shape: Vec<usize>,
+}
+
+impl Parameter {
+    /// The number of its elements.
+    pub fn count(&self) -> usize {
+        self.shape.iter().product()
+    }
+}
+
+/// A matrix of a layer, in the order of [`Projection::ALL`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Projection {
+    /// `q_proj`.
+    Query,
+    /// `k_proj`.
+    Key,
+    /// `v_proj`.
+    Value,
+    /// `o_proj`.
+    Output,
+    /// `gate_proj`.
+    Gate,
+    /// `up_proj`.
+    Up,
+    /// `down_proj`.
+    Down,
+}
+
+impl Projection {
+    /// All of them, in the order of their parameters.
+    pub const ALL: [Self; 7] =
+        [Self::Query, Self::Key, Self::Value, Self::Output, Self::Gate, Self::Up, Self::Down];
+
+    /// Its name in a layer, by Hugging Face and PEFT.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Query => "self_attn.q_proj",
+            Self::Key => "self_attn.k_proj",
+            Self::Value => "self_attn.v_proj",
+            Self::Output => "self_attn.o_proj",
+            Self::Gate => "mlp.gate_proj",
+            Self::Up => "mlp.up_proj",
+            Self::Down => "mlp.down_proj",
+        }
+    }
+
+    /// Its inputs and outputs.
+    pub fn sizes(self, shape: &DecoderShape) -> [usize; 2] {
+        let (size, inner) = (shape.hidden_size, shape.intermediate_size);
+        match self {
+            Self::Query => [size, shape.query_size()],
+            Self::Key | Self::Value => [size, shape.kv_size()],
+            Self::Output => [shape.query_size(), size],
+            Self::Gate | Self::Up => [size, inner],
+            Self::Down => [inner, size],
+        }
+    }
+
+    /// Whether its result is added to the stream.
+    pub fn adds_to_stream(self) -> bool {
+        matches!(self, Self::Output | Self::Down)
+    }
+
+    /// Whether it has a bias.
+    pub fn has_bias(self, shape: &DecoderShape) -> bool {
+        match self {
+            Self::Query | Self::Key | Self::Value => shape.qkv_bias,
+            Self::Output => shape.output_bias,
+            Self::Gate | Self::Up | Self::Down => shape.mlp_bias,
+        }
+    }
+}
+
+impl NormPlacement {
+    /// The names of a layer's norms: before attention, after it, before the feed-forward block, after it.
+    pub fn names(self) -> [Option<&'static str>; 4] {
+        let (input, after) = (Some("input_layernorm"), Some("post_attention_layernorm"));
+        let last = Some("post_feedforward_layernorm");
+        match self {
+            Self::Before => [input, None, after, None],
+            Self::After => [None, after, None, last],
+            Self::Around => [input, after, Some("pre_feedforward_layernorm"), last],
+        }
+    }
+}
+
+impl DecoderShape {
+    /// The number of parameters.
+    pub fn num_params(&self) -> usize {
+        self.parameters().iter().map(Parameter::count).sum()
+    }
+
+    /// Names and shapes of the parameters, in the order of the vector of all.
+    pub fn parameters(&self) -> Vec<Parameter> {
+        let size = self.hidden_size;
+        let weight = |name: &str, shape: &[usize]| Parameter {
+            name: format!("{name}.weight"),
+            shape: shape.to_vec(),
+        };
+        let bias = |name: &str, outputs: usize| Parameter {
+            name: format!("{name}.bias"),
+            shape: vec![outputs],
+        };
+        let mut all = match self.takes_tokens() {
+            true => vec![weight("embed_tokens", &[self.num_actions, size])],
+            false => vec![weight("input", &[self.num_features, size]), bias("input", size)],
+        };
+        for i in 0..self.num_layers {
+            let norm = |all: &mut Vec<Parameter>, name: Option<&str>, size: usize| {
+                all.extend(name.map(|name| weight(&format!("layers.{i}.{name}"), &[size])));
+            };
+            let linears = |all: &mut Vec<Parameter>, some: &[Projection]| {
+                for linear in some {
+                    let (name, sizes) =
+                        (format!("layers.{i}.{}", linear.name()), linear.sizes(self));
+                    all.push(weight(&name, &sizes));
+                    all.extend(linear.has_bias(self).then(|| bias(&name, sizes[1])));
+                }
+            };
+            let [before_attention, after_attention, before_mlp, after_mlp] = self.norms.names();
+            norm(&mut all, before_attention, size);
+            linears(&mut all, &Projection::ALL[..4]);
+            if let Some(sizes) = self.qk_norm_sizes() {
+                norm(&mut all, Some("self_attn.q_norm"), sizes[0]);
+                norm(&mut all, Some("self_attn.k_norm"), sizes[1]);
+            }
+            norm(&mut all, after_attention, size);
+            norm(&mut all, before_mlp, size);
+            linears(&mut all, &Projection::ALL[4..]);
+            norm(&mut all, after_mlp, size);
+        }
+        all.push(weight("norm", &[size]));
+        if !self.tie_word_embeddings {
+            all.push(weight("lm_head", &[size, self.num_actions]));
+        }
+        all
+    }
+
+    /// The weights of the norms of queries and of keys, if there are any.
+    pub fn qk_norm_sizes(&self) -> Option<[usize; 2]> {
+        match self.qk_norm {
+            QkNorm::None => None,
+            QkNorm::PerHead => Some([self.head_dim; 2]),
+            QkNorm::AllHeads => Some([self.query_size(), self.kv_size()]),
+        }
+    }
+}
+
+/// The place of a linear layer's parameters.
+#[derive(Clone, Debug)]
+pub struct LinearLayout {
+    /// `[inputs, outputs]`, or if transposed `[outputs, inputs]`.
+    pub weight: Range<usize>,
+    /// `[outputs]`; empty without a bias.
+    pub bias: Range<usize>,
+    /// Numbers of an input row.
+    pub inputs: usize,
+    /// Numbers of an output row.
+    pub outputs: usize,
+    /// Whether the weight is stored transposed: it is the table of token embeddings.
+    pub transposed: bool,
+    /// The number of the matrix in the decoder, which identifies packed copies and adapters.
+    pub number: usize,
+}
+
+/// The places of a layer's parameters; a range is empty where there is no such parameter.
+#[derive(Clone, Debug)]
+pub struct LayerLayout {
+    /// The offset of the first parameter.
+    pub start: usize,
+    /// The norms before attention, after it, before the feed-forward block, and after it.
+    pub norms: [Range<usize>; 4],
+    /// The matrices, in the order of [`Projection::ALL`].
+    pub linears: [LinearLayout; 7],
+    /// The norms of queries and of keys.
+    pub qk_norms: [Range<usize>; 2],
+}
+
+/// The places of all parameters in their vector.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// The table of token embeddings; empty where observations enter.
+    pub embed_tokens: Range<usize>,
+    /// The linear layer of observations, if they enter.
+    pub input: Option<LinearLayout>,
+    /// The layers.
+    pub layers: Vec<LayerLayout>,
+    /// The last norm.
+    pub norm: Range<usize>,
+    /// The head: the table, if it has no weight of its own.
+    pub head: LinearLayout,
+}
+
+impl Layout {
+    /// The layout of a shape's [`parameters`](DecoderShape::parameters).
+    pub fn new(shape: &DecoderShape) -> Self {
+        let mut end = 0;
+        let places = shape.parameters().into_iter().map(|parameter| {
+            let start = end;
+            end += parameter.count();
+            (parameter.name, start..end)
+        });
+        let places: HashMap<String, Range<usize>> = places.collect();
+        let place = |name: String| places.get(&name).cloned().unwrap_or(0..0);
+        let linear = |name: &str, number: usize, [inputs, outputs]: [usize; 2]| LinearLayout {
+            weight: place(format!("{name}.weight")),
+            bias: place(format!("{name}.bias")),
+            inputs,
+            outputs,
+            transposed: false,
+            number,
+        };
+        let count = Projection::ALL.len();
+        let layers = (0..shape.num_layers).map(|layer| {
+            let norm = |name: &str| place(format!("layers.{layer}.{name}.weight"));
+            let linears = Projection::ALL.map(|which| {
+                let name = format!("layers.{layer}.{}", which.name());
+                linear(&name, layer * count + which as usize, which.sizes(shape))
+            });
+            let norms = shape.norms.names().map(|name| name.map_or(0..0, norm));
+            let first = if norms[0].is_empty() { &linears[0].weight } else { &norms[0] };
+            LayerLayout {
+                start: first.start,
+                norms,
+                qk_norms: ["self_attn.q_norm", "self_attn.k_norm"].map(norm),
+                linears,
+            }
+        });
+        let layers: Vec<LayerLayout> = layers.collect();
+        let embed_tokens = place("embed_tokens.weight".into());
+        let sizes = [shape.hidden_size, shape.num_actions];
+        let mut head = linear("lm_head", count * shape.num_layers, sizes);
+        if shape.tie_word_embeddings {
+            (head.weight, head.transposed) = (embed_tokens.clone(), true);
+        }
+        let sizes = [shape.num_features, shape.hidden_size];
+        let input =
+            (!shape.takes_tokens()).then(|| linear("input", count * shape.num_layers + 1, sizes));
+        Self { embed_tokens, input, layers, norm: place("norm.weight".into()), head }
+    }
+
+    /// The number of matrices, one more than the largest [`LinearLayout::number`].
+    pub fn matrices(&self) -> usize {
+        Projection::ALL.len() * self.layers.len() + 1 + usize::from(self.input.is_some())
+    }
+
+    /// All matrices.
+    pub fn linears(&self) -> impl Iterator<Item = &LinearLayout> {
+        let layers = self.layers.iter().flat_map(|layer| &layer.linears);
+        layers.chain([&self.head]).chain(&self.input)
+    }
+}

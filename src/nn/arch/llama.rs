@@ -1,0 +1,18 @@
+//! Llama (Touvron et al. 2023), and models in its form such as SmolLM2.
+
+use super::Family;
+use super::config::is_on;
+use serde_json::json;
+
+pub(super) static LLAMA: Family = Family {
+    model_type: "llama",
+    class: "LlamaForCausalLM",
+    gguf: "llama",
+    configure: |config, shape| {
+        shape.qkv_bias = is_on(config, "attention_bias");
+        shape.output_bias = shape.qkv_bias;
+        shape.mlp_bias = is_on(config, "mlp_bias");
+        Ok(())
+    },
+    describe: |shape| json!({ "mlp_bias": shape.mlp_bias }),
+};

@@ -1,0 +1,160 @@
+//! Low-rank adapters of a decoder: the settings, and the layout of what is learnt in the place of the weights.
+//!
+//! The names are those of the package PEFT.
+
+use super::{DecoderShape, LinearLayout, Parameter, Projection};
+use crate::nn::ops::lora::LowRank;
+use crate::rng::{draw, uniform};
+use serde::{Deserialize, Serialize};
+use std::ops::Range;
+
+/// The adapters of a decoder, by PEFT's names.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LoraConfig {
+    /// The rank of an adapter; 0 for none: all weights are learnt.
+    pub r: usize,
+    /// `lora_alpha / r` is the factor of an adapter's result.
+    pub lora_alpha: f32,
+    /// The matrices with adapters: `q_proj`, `k_proj`, `v_proj`, `o_proj`, `gate_proj`, `up_proj`, `down_proj`.
+    pub target_modules: Vec<String>,
+}
+
+impl LoraConfig {
+    /// Adapters of this rank for every matrix of the layers, or none for 0.
+    pub fn new(r: usize) -> Self {
+        let target_modules = Projection::ALL.map(|linear| short(linear).to_string()).to_vec();
+        Self { r, lora_alpha: 32.0, target_modules }
+    }
+
+    /// Checks the ranges.
+    ///
+    /// # Errors
+    /// With a sentence about the setting that is out of range.
+    pub fn validate(&self) -> Result<(), String> {
+        if self.r > 0 && !(self.lora_alpha > 0.0 && self.lora_alpha.is_finite()) {
+            return Err("lora.lora_alpha must be above 0".to_string());
+        }
+        if self.r > 0 && self.target_modules.is_empty() {
+            return Err("lora.target_modules names no matrix; lora.r = 0 learns all weights".into());
+        }
+        let known = Projection::ALL.map(short);
+        match self.target_modules.iter().find(|name| !known.contains(&name.as_str())) {
+            Some(name) => {
+                Err(format!("lora.target_modules: there is no `{name}`, only {}", known.join(", ")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a matrix has an adapter.
+    pub fn targets(&self, linear: Projection) -> bool {
+        self.target_modules.iter().any(|name| name == short(linear))
+    }
+}
+
+/// The last part of a matrix's name.
+fn short(linear: Projection) -> &'static str {
+    linear.name().rsplit('.').next().unwrap_or_default()
+}
+
+/// The places of an adapter's two matrices.
+#[derive(Clone, Debug)]
+pub struct AdapterLayout {
+    /// `[inputs, r]`.
+    pub a: Range<usize>,
+    /// `[r, outputs]`.
+    pub b: Range<usize>,
+}
+
+/// The adapters of a decoder.
+#[derive(Clone, Debug)]
+pub struct Adapters {
+    config: LoraConfig,
+    parameters: Vec<Parameter>,
+    /// By [`LinearLayout::number`].
+    layouts: Vec<Option<AdapterLayout>>,
+    pub(crate) params: Vec<f32>,
+}
+
+impl Adapters {
+    /// Fresh adapters, which change nothing yet: `a` is uniform in `+-1 / sqrt(inputs)`, `b` is 0.
+    pub fn fresh(shape: &DecoderShape, config: &LoraConfig, key: u32) -> Self {
+        let mut adapters = Self::zeros(shape, config);
+        for (number, layout) in adapters.layouts.iter().enumerate() {
+            let Some(AdapterLayout { a, .. }) = layout else { continue };
+            let bound = ((a.len() / config.r) as f32).sqrt().recip();
+            let key = draw(key, number as u32);
+            for (i, x) in adapters.params[a.clone()].iter_mut().enumerate() {
+                *x = (2.0 * uniform(draw(key, i as u32)) - 1.0) * bound;
+            }
+        }
+        adapters
+    }
+
+    /// Adapters with all numbers 0.
+    pub fn zeros(shape: &DecoderShape, config: &LoraConfig) -> Self {
+        let (mut parameters, mut layouts, mut end) = (Vec::new(), Vec::new(), 0);
+        for layer in 0..shape.num_layers {
+            for linear in Projection::ALL {
+                if !config.targets(linear) {
+                    layouts.push(None);
+                    continue;
+                }
+                let mut take = |which: &str, shape: [usize; 2]| {
+                    let name = format!("layers.{layer}.{}.lora_{which}.weight", linear.name());
+                    parameters.push(Parameter { name, shape: shape.to_vec() });
+                    end += shape[0] * shape[1];
+                    end - shape[0] * shape[1]..end
+                };
+                let [inputs, outputs] = linear.sizes(shape);
+                let a = take("A", [inputs, config.r]);
+                let b = take("B", [config.r, outputs]);
+                layouts.push(Some(AdapterLayout { a, b }));
+            }
+        }
+        Self { config: config.clone(), parameters, layouts, params: vec![0.0; end] }
+    }
+
+    /// Their settings.
+    pub fn config(&self) -> &LoraConfig {
+        &self.config
+    }
+
+    /// Names and shapes of their parameters, in order.
+    pub fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    /// Their parameters.
+    pub fn params(&self) -> &[f32] {
+        &self.params
+    }
+
+    /// The same adapters with other parameters.
+    ///
+    /// # Panics
+    /// If the number of parameters differs.
+    pub fn with_params(mut self, params: Vec<f32>) -> Self {
+        assert_eq!(params.len(), self.params.len(), "params: [num_adapter_params]");
+        self.params = params;
+        self
+    }
+
+    /// The adapter of a matrix, if it has one.
+    pub(crate) fn of(&self, linear: &LinearLayout) -> Option<(&AdapterLayout, LowRank<'_>)> {
+        let layout = self.layouts.get(linear.number)?.as_ref()?;
+        let (a, b) = (&self.params[layout.a.clone()], &self.params[layout.b.clone()]);
+        Some((layout, LowRank { a, b, rank: self.config.r, scale: self.scale() }))
+    }
+
+    /// The places of all adapters, by the number of the matrix.
+    #[cfg(feature = "general")]
+    pub(crate) fn layouts(&self) -> &[Option<AdapterLayout>] {
+        &self.layouts
+    }
+
+    /// The factor of their results.
+    pub(crate) fn scale(&self) -> f32 {
+        self.config.lora_alpha / self.config.r as f32
+    }
+}

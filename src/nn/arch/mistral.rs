@@ -1,0 +1,19 @@
+//! Mistral (Jiang et al. 2023): Llama's form, with a sliding window in all layers.
+
+use super::config::{count, describe_sliding, sliding_layers};
+use super::{Family, SlidingWindow};
+use serde_json::Value;
+
+pub(super) static MISTRAL: Family = Family {
+    model_type: "mistral",
+    class: "MistralForCausalLM",
+    gguf: "llama",
+    configure: |config, shape| {
+        if let Some(size) = count(config, "sliding_window") {
+            let layers = sliding_layers(config, shape.num_layers, |_| true)?;
+            shape.sliding = Some(SlidingWindow { size, layers, rope_theta: None });
+        }
+        Ok(())
+    },
+    describe: |shape| Value::Object(describe_sliding(shape)),
+};

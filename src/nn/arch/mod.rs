@@ -1,0 +1,280 @@
+//! A decoder as data: its sizes and switches, from which layout, names and initialisation follow.
+//!
+//! An architecture of language models is a [`Family`], one file and one line of [`FAMILIES`]: how its `config.json`
+//! sets the switches of a [`DecoderShape`], and the other way round. Both executors read the shape alone.
+
+mod config;
+mod gemma3;
+mod init;
+mod layout;
+mod llama;
+pub mod lora;
+mod mistral;
+mod names;
+mod olmo2;
+mod qwen2;
+mod qwen3;
+mod rope;
+
+pub use config::{ConfigError, from_config, supported, to_config};
+pub use layout::{LayerLayout, Layout, LinearLayout, Parameter, Projection};
+pub use lora::{Adapters, LoraConfig};
+pub use names::gguf_name;
+pub use rope::RopeScaling;
+
+use super::ops::attention::HeadShape;
+use super::ops::gate::Activation;
+use super::ops::rope::RopeTable;
+use std::fmt::{self, Debug, Formatter};
+
+/// The architectures of language models that can be loaded.
+pub static FAMILIES: &[&Family] = &[
+    &llama::LLAMA,
+    &qwen2::QWEN2,
+    &qwen3::QWEN3,
+    &mistral::MISTRAL,
+    &gemma3::GEMMA3,
+    &olmo2::OLMO2,
+];
+
+/// An architecture of language models.
+pub struct Family {
+    /// `model_type` in Hugging Face's `config.json`.
+    pub model_type: &'static str,
+    /// The class of `transformers` that loads it.
+    pub class: &'static str,
+    /// `general.architecture` in GGUF files.
+    pub gguf: &'static str,
+    /// Sets the switches that this architecture takes from a `config.json` beyond those common to all.
+    pub configure: fn(&serde_json::Value, &mut DecoderShape) -> Result<(), ConfigError>,
+    /// The entries of a `config.json` beyond those common to all.
+    pub describe: fn(&DecoderShape) -> serde_json::Value,
+}
+
+impl Debug for Family {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(self.model_type)
+    }
+}
+
+impl PartialEq for Family {
+    fn eq(&self, other: &Self) -> bool {
+        self.model_type == other.model_type
+    }
+}
+
+/// The sizes and switches of a decoder. The names are those of Hugging Face's configurations.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DecoderShape {
+    /// The architecture that it belongs to; of no effect on games.
+    pub family: &'static Family,
+    /// Features of an observation; 0 for a decoder over tokens.
+    pub num_features: usize,
+    /// Actions, or tokens in the vocabulary.
+    pub num_actions: usize,
+    /// Numbers of the residual stream.
+    pub hidden_size: usize,
+    /// Layers.
+    pub num_layers: usize,
+    /// Heads of queries.
+    pub num_heads: usize,
+    /// Heads of keys and values: a divisor of `num_heads`.
+    pub num_kv_heads: usize,
+    /// Numbers of a head: an even number.
+    pub head_dim: usize,
+    /// Units of a layer's feed-forward block.
+    pub intermediate_size: usize,
+    /// Steps of a game that attention sees, the present one included; the longest text of a decoder over tokens.
+    pub context: usize,
+    /// Whether queries, keys and values have biases.
+    pub qkv_bias: bool,
+    /// Whether the output projection of attention has a bias.
+    pub output_bias: bool,
+    /// Whether the projections of the feed-forward block have biases.
+    pub mlp_bias: bool,
+    /// The places of the norms of a layer.
+    pub norms: NormPlacement,
+    /// The number added to the weights of norms: 1 where files hold their differences from 1.
+    pub norm_offset: f32,
+    /// The number added to a mean square before its root is taken.
+    pub rms_norm_eps: f32,
+    /// The norm of queries and keys before they are rotated.
+    pub qk_norm: QkNorm,
+    /// The activation of the feed-forward block's gate.
+    pub activation: Activation,
+    /// The factor of token embeddings.
+    pub embedding_scale: f32,
+    /// Scores are divided by the root of this number; `head_dim` if `None`.
+    pub query_pre_attn_scalar: Option<f64>,
+    /// Whether the head is the transposed table of token embeddings.
+    pub tie_word_embeddings: bool,
+    /// The base of the rotary frequencies.
+    pub rope_theta: f64,
+    /// The change of the frequencies for contexts longer than those of pre-training, if any.
+    pub rope_scaling: Option<RopeScaling>,
+    /// The share of a head that is rotated.
+    pub partial_rotary_factor: f64,
+    /// The layers whose attention is limited to a window, if any.
+    pub sliding: Option<SlidingWindow>,
+}
+
+/// The norms of a layer, around its attention and its feed-forward block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NormPlacement {
+    /// Before each block.
+    #[default]
+    Before,
+    /// After each block, before its result is added to the stream.
+    After,
+    /// Before and after each block.
+    Around,
+}
+
+/// The norm of queries and keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QkNorm {
+    /// None.
+    #[default]
+    None,
+    /// Each head by itself, all with the same weights.
+    PerHead,
+    /// All heads of a row together.
+    AllHeads,
+}
+
+/// Layers whose attention sees the nearest tokens alone.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SlidingWindow {
+    /// Tokens that a query sees, its own included.
+    pub size: usize,
+    /// Whether each layer is one of them: `[num_layers]`.
+    pub layers: Vec<bool>,
+    /// The base of their rotary frequencies, which are not scaled; that of all layers if `None`.
+    pub rope_theta: Option<f64>,
+}
+
+impl Default for DecoderShape {
+    /// Llama's switches, and sizes of 0.
+    fn default() -> Self {
+        Self {
+            family: &llama::LLAMA,
+            num_features: 0,
+            num_actions: 0,
+            hidden_size: 0,
+            num_layers: 0,
+            num_heads: 0,
+            num_kv_heads: 0,
+            head_dim: 0,
+            intermediate_size: 0,
+            context: 0,
+            qkv_bias: false,
+            output_bias: false,
+            mlp_bias: false,
+            norms: NormPlacement::Before,
+            norm_offset: 0.0,
+            rms_norm_eps: 1e-6,
+            qk_norm: QkNorm::None,
+            activation: Activation::Silu,
+            embedding_scale: 1.0,
+            query_pre_attn_scalar: None,
+            tie_word_embeddings: false,
+            rope_theta: 1e4,
+            rope_scaling: None,
+            partial_rotary_factor: 1.0,
+            sliding: None,
+        }
+    }
+}
+
+impl DecoderShape {
+    /// The switches of Qwen2, with sizes of 0: the shape of fresh models.
+    pub fn qwen2() -> Self {
+        Self { family: &qwen2::QWEN2, qkv_bias: true, tie_word_embeddings: true, ..Self::default() }
+    }
+
+    /// Whether tokens enter, instead of observations.
+    pub fn takes_tokens(&self) -> bool {
+        self.num_features == 0
+    }
+
+    /// Numbers of a row's queries in a layer.
+    pub fn query_size(&self) -> usize {
+        self.num_heads * self.head_dim
+    }
+
+    /// Numbers of a row's keys in a layer, and of its values.
+    pub fn kv_size(&self) -> usize {
+        self.num_kv_heads * self.head_dim
+    }
+
+    /// Heads of queries that share one of keys and values.
+    pub fn heads_of_a_group(&self) -> usize {
+        self.num_heads / self.num_kv_heads
+    }
+
+    /// The heads of a layer's attention.
+    pub fn head_shape(&self) -> HeadShape {
+        HeadShape {
+            heads: self.num_heads,
+            kv_heads: self.num_kv_heads,
+            dim: self.head_dim,
+            scale: match self.query_pre_attn_scalar {
+                Some(scalar) => scalar.powf(-0.5) as f32,
+                None => (self.head_dim as f32).sqrt().recip(),
+            },
+        }
+    }
+
+    /// The most keys that a row sees in a layer, its own included.
+    pub fn window(&self, layer: usize) -> usize {
+        self.windows()[self.window_number(layer)]
+    }
+
+    /// The different windows of the layers: that of most, then that of sliding layers if there are any.
+    pub fn windows(&self) -> Vec<usize> {
+        let full = if self.takes_tokens() { usize::MAX } else { self.context };
+        [full].into_iter().chain(self.sliding.as_ref().map(|sliding| sliding.size)).collect()
+    }
+
+    /// The number of a layer's window among [`DecoderShape::windows`].
+    pub fn window_number(&self, layer: usize) -> usize {
+        usize::from(self.sliding.as_ref().is_some_and(|sliding| sliding.layers[layer]))
+    }
+
+    /// The rotations of positions: for most layers, and where sliding layers have their own, for those.
+    pub fn rope_tables(&self) -> Vec<RopeTable> {
+        let local = self.sliding.as_ref().and_then(|sliding| sliding.rope_theta);
+        let mut tables = vec![rope::table(self, self.rope_theta, self.rope_scaling)];
+        tables.extend(local.map(|theta| rope::table(self, theta, None)));
+        tables
+    }
+
+    /// The number of a layer's table among [`DecoderShape::rope_tables`].
+    pub fn rope_table(&self, layer: usize) -> usize {
+        let is_local =
+            |sliding: &SlidingWindow| sliding.rope_theta.is_some() && sliding.layers[layer];
+        usize::from(self.sliding.as_ref().is_some_and(is_local))
+    }
+
+    /// Numbers of a head that are rotated: an even number.
+    pub fn rotary_dim(&self) -> usize {
+        (self.head_dim as f64 * self.partial_rotary_factor) as usize / 2 * 2
+    }
+
+    /// Numbers that a decoder remembers of a game: the count of the episode's steps so far; then for each layer the
+    /// keys of the last `context` steps, `[context, kv_size]`, and their values. Step `i` occupies row `i % context`,
+    /// so that nothing moves when a step is added.
+    pub fn memory_size(&self) -> usize {
+        1 + 2 * self.num_layers * self.cache_size()
+    }
+
+    /// Numbers of a layer's keys in memory, and of its values.
+    pub fn cache_size(&self) -> usize {
+        self.context * self.kv_size()
+    }
+
+    /// The offset of a layer's keys in memory; its values follow.
+    pub fn cache_start(&self, layer: usize) -> usize {
+        1 + 2 * layer * self.cache_size()
+    }
+}

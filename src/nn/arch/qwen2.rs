@@ -1,0 +1,38 @@
+//! Qwen2 and Qwen2.5 (Yang et al. 2024): biases of queries, keys and values.
+
+use super::config::{count, describe_sliding, is_on, sliding_layers};
+use super::{ConfigError, DecoderShape, Family, SlidingWindow};
+use serde_json::Value;
+
+pub(super) static QWEN2: Family = Family {
+    model_type: "qwen2",
+    class: "Qwen2ForCausalLM",
+    gguf: "qwen2",
+    configure: |config, shape| {
+        shape.qkv_bias = true;
+        configure_window(config, shape)
+    },
+    describe: describe_window,
+};
+
+/// Sets the window of the layers from `max_window_layers` on, where it is switched on.
+pub(super) fn configure_window(
+    config: &Value,
+    shape: &mut DecoderShape,
+) -> Result<(), ConfigError> {
+    if !is_on(config, "use_sliding_window") {
+        return Ok(());
+    }
+    let Some(size) = count(config, "sliding_window") else { return Ok(()) };
+    let first = count(config, "max_window_layers").unwrap_or(28);
+    let layers = sliding_layers(config, shape.num_layers, |layer| layer >= first)?;
+    shape.sliding = Some(SlidingWindow { size, layers, rope_theta: None });
+    Ok(())
+}
+
+/// The entries of a `config.json` that [`configure_window`] reads.
+pub(super) fn describe_window(shape: &DecoderShape) -> Value {
+    let mut entries = describe_sliding(shape);
+    entries.insert("use_sliding_window".into(), Value::Bool(shape.sliding.is_some()));
+    Value::Object(entries)
+}

@@ -1,0 +1,140 @@
+//! The rotary frequencies of an architecture, and their scaling for long contexts.
+//!
+//! Formulas as in `transformers`' `modeling_rope_utils.py`.
+
+use super::DecoderShape;
+use crate::nn::ops::rope::RopeTable;
+use std::f64::consts::TAU;
+
+/// A change of the rotary frequencies for contexts longer than those of pre-training.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum RopeScaling {
+    /// Positions are divided by `factor` (Chen et al. 2023).
+    Linear {
+        /// The divisor.
+        factor: f64,
+    },
+    /// Slow frequencies are divided by `factor`, fast ones stay, with a ramp between them (Peng et al. 2023).
+    Yarn {
+        /// The divisor.
+        factor: f64,
+        /// Tokens of the context in pre-training.
+        original_max_position_embeddings: f64,
+        /// Rotations in the original context from which on a frequency is fast.
+        beta_fast: f64,
+        /// Rotations in the original context up to which a frequency is slow.
+        beta_slow: f64,
+        /// The factor of cosines and sines.
+        attention_factor: f64,
+        /// Whether the ends of the ramp are rounded outwards to whole pairs.
+        truncate: bool,
+    },
+    /// Llama 3's: slow frequencies are divided by `factor`, fast ones stay, with a ramp over wavelengths.
+    Llama3 {
+        /// The divisor.
+        factor: f64,
+        /// Rotations in the original context up to which a frequency is slow.
+        low_freq_factor: f64,
+        /// Rotations in the original context from which on a frequency is fast.
+        high_freq_factor: f64,
+        /// Tokens of the context in pre-training.
+        original_max_position_embeddings: f64,
+    },
+}
+
+/// The rotations of a decoder's positions with this base and scaling.
+pub(super) fn table(shape: &DecoderShape, theta: f64, scaling: Option<RopeScaling>) -> RopeTable {
+    let attention_factor = match scaling {
+        Some(RopeScaling::Yarn { attention_factor, .. }) => attention_factor,
+        _ => 1.0,
+    };
+    RopeTable::new(&frequencies(shape.rotary_dim(), theta, scaling), attention_factor)
+}
+
+/// The frequency of each pair, in radians a position: `[dim / 2]`.
+fn frequencies(dim: usize, theta: f64, scaling: Option<RopeScaling>) -> Vec<f64> {
+    let plain = |i: usize| theta.powf(-(2.0 * i as f64) / dim as f64);
+    let scaled = |i: usize| match scaling {
+        None => plain(i),
+        Some(RopeScaling::Linear { factor }) => plain(i) / factor,
+        Some(RopeScaling::Llama3 {
+            factor,
+            low_freq_factor,
+            high_freq_factor,
+            original_max_position_embeddings,
+        }) => {
+            let rotations = original_max_position_embeddings * plain(i) / TAU;
+            let fast = (rotations - low_freq_factor) / (high_freq_factor - low_freq_factor);
+            let fast = fast.clamp(0.0, 1.0);
+            plain(i) * fast + plain(i) / factor * (1.0 - fast)
+        }
+        Some(RopeScaling::Yarn {
+            factor,
+            original_max_position_embeddings,
+            beta_fast,
+            beta_slow,
+            truncate,
+            ..
+        }) => {
+            // The pair that rotates so often in the original context.
+            let pair = |rotations: f64| {
+                dim as f64 * (original_max_position_embeddings / (rotations * TAU)).ln()
+                    / (2.0 * theta.ln())
+            };
+            let (mut low, mut high) = (pair(beta_fast), pair(beta_slow));
+            if truncate {
+                (low, high) = (low.floor(), high.ceil());
+            }
+            let (low, mut high) = (low.max(0.0), high.min(dim as f64 - 1.0));
+            if low == high {
+                high += 0.001;
+            }
+            let slow = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
+            plain(i) / factor * slow + plain(i) * (1.0 - slow)
+        }
+    };
+    (0..dim / 2).map(scaled).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_frequencies_are_scaled_and_fast_ones_are_not() {
+        let scaling = RopeScaling::Llama3 {
+            factor: 8.0,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_max_position_embeddings: 8192.0,
+        };
+        let [plain, scaled] = [None, Some(scaling)].map(|by| frequencies(64, 5e5, by));
+        let shares: Vec<f64> = scaled.iter().zip(&plain).map(|(a, b)| a / b).collect();
+        assert_eq!((shares[0], shares[31]), (1.0, 0.125));
+        assert!(shares.windows(2).all(|pair| pair[1] <= pair[0]), "{shares:?}");
+        // Number 17: 8192 * 5e5^(-17/32) / 2 pi rotations, the share by the formula of Llama 3.
+        let rotations = 8192.0 * 5e5f64.powf(-17.0 / 32.0) / TAU;
+        let smooth = (rotations - 1.0) / 3.0;
+        assert!((shares[17] - ((1.0 - smooth) / 8.0 + smooth)).abs() < 1e-12);
+    }
+
+    #[test]
+    fn yarn_ramps_between_the_pairs_that_rotate_fast_and_slowly() {
+        let scaling = RopeScaling::Yarn {
+            factor: 4.0,
+            original_max_position_embeddings: 4096.0,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            attention_factor: 1.0,
+            truncate: true,
+        };
+        let [plain, scaled] = [None, Some(scaling)].map(|by| frequencies(64, 1e4, by));
+        let shares: Vec<f64> = scaled.iter().zip(&plain).map(|(a, b)| a / b).collect();
+        // Pairs floor(10.46) and ceil(22.51): 64 ln(4096 / (2 pi rotations)) / (2 ln 10000).
+        assert!(shares[..=10].iter().all(|share| *share == 1.0), "{shares:?}");
+        assert!(shares[23..].iter().all(|share| (*share - 0.25).abs() < 1e-12), "{shares:?}");
+        assert!((shares[15] - (0.25 * 5.0 / 13.0 + 8.0 / 13.0)).abs() < 1e-12);
+        let linear = frequencies(64, 1e4, Some(RopeScaling::Linear { factor: 2.0 }));
+        assert!(linear.iter().zip(&plain).all(|(a, b)| *a == b / 2.0));
+    }
+}

@@ -1,0 +1,17 @@
+//! Neural networks: operators, decoder architectures as data, and the two executors that run them.
+//!
+//! [`ops`] holds the operators, forward and backward, on packed rows. [`arch`] describes a decoder: its sizes,
+//! switches, parameter layout, first weights and the names that files give it. [`rows`] executes it on the CPU, for
+//! texts and for games; [`tensors`] executes it in Burn's tensors on any device.
+
+pub mod arch;
+pub mod ops;
+pub(crate) mod orthogonal;
+pub(crate) mod parameters;
+mod precision;
+pub mod rows;
+pub mod tensors;
+
+pub use arch::{DecoderShape, Parameter, RopeScaling};
+pub use parameters::{flatten, named_parameters, unflatten};
+pub use precision::Precision;

@@ -1,0 +1,278 @@
+//! The KV cache of a piece of text, and the attention of one query over it.
+//!
+//! A text occupies one cache, or two: that of a prompt, shared by all its completions, and its own. Keys of [`LANES`]
+//! tokens lie side by side, so that a query is compared with as many at once; every sum runs in the order of the
+//! tokens, whatever the batch.
+
+use super::HeadShape;
+use crate::math::{LANES, Lanes, at_least, exp, ln, mul_add};
+use multiversion::multiversion;
+
+/// The keys and values of a piece of text, in all layers or in the last one executed.
+#[derive(Clone, Debug, Default)]
+pub struct Cache {
+    /// Layers with memory of their own; all of them only where later passes read the cache.
+    layers: usize,
+    /// Tokens that fit: a multiple of [`LANES`].
+    capacity: usize,
+    /// The number of the prefix's cache, and the tokens in it.
+    prefix: Option<(usize, usize)>,
+    /// `[layers, kv_heads, capacity / LANES, head_dim, LANES]`.
+    keys: Vec<f32>,
+    /// `[layers, kv_heads, capacity, head_dim]`.
+    values: Vec<f32>,
+}
+
+impl Cache {
+    /// A cache for `tokens` tokens in each of `layers` layers, which follow the text of cache number `prefix`, if any.
+    pub fn new(
+        shape: &HeadShape,
+        layers: usize,
+        tokens: usize,
+        prefix: Option<(usize, usize)>,
+    ) -> Self {
+        let mut cache = Self::default();
+        cache.begin(shape, layers, tokens, prefix);
+        cache
+    }
+
+    /// Replaces the piece of text, and makes room for `tokens` tokens in each of `layers` layers: all layers, or one
+    /// that each layer takes over from the one before.
+    pub fn begin(
+        &mut self,
+        shape: &HeadShape,
+        layers: usize,
+        tokens: usize,
+        prefix: Option<(usize, usize)>,
+    ) {
+        let capacity = tokens.next_multiple_of(LANES).max(self.capacity);
+        if (layers, capacity) != (self.layers, self.capacity) {
+            let count = layers * shape.kv_size() * capacity;
+            self.keys = vec![0.0; count];
+            self.values = vec![0.0; count];
+            (self.layers, self.capacity) = (layers, capacity);
+        }
+        self.prefix = prefix;
+    }
+
+    /// The position in the whole text of token number `at` of this piece.
+    pub fn position(&self, at: usize) -> usize {
+        self.prefix.map_or(0, |(_, tokens)| tokens) + at
+    }
+
+    /// Stores the keys and values of token number `at`, `[kv_size]` each.
+    pub fn write(
+        &mut self,
+        shape: &HeadShape,
+        layer: usize,
+        at: usize,
+        [keys, values]: [&[f32]; 2],
+    ) {
+        let dim = shape.dim;
+        let heads = keys.chunks_exact(dim).zip(values.chunks_exact(dim)).enumerate();
+        for (head, (key, value)) in heads {
+            let start = self.start(shape, layer, head);
+            let block = start + at / LANES * dim * LANES + at % LANES;
+            for (i, x) in key.iter().enumerate() {
+                self.keys[block + i * LANES] = *x;
+            }
+            self.values[start + at * dim..][..dim].copy_from_slice(value);
+        }
+    }
+
+    /// The offset of a head's keys, and of its values.
+    fn start(&self, shape: &HeadShape, layer: usize, head: usize) -> usize {
+        (layer % self.layers * shape.kv_heads + head) * self.capacity * shape.dim
+    }
+
+    /// The tokens `first..seen` of a head.
+    fn piece(
+        &self,
+        shape: &HeadShape,
+        [layer, head]: [usize; 2],
+        [first, seen]: [usize; 2],
+    ) -> Piece<'_> {
+        let start = self.start(shape, layer, head);
+        // Whole blocks, so that a window changes no sum.
+        let block = first / LANES * LANES;
+        let range = start + block * shape.dim..start + seen.next_multiple_of(LANES) * shape.dim;
+        let (keys, values) = (&self.keys[range.clone()], &self.values[range]);
+        Piece { keys, values, first: first - block, seen: seen - block }
+    }
+
+    /// Fills `output`, the result of attention for the queries of token number `at`, `[query_size]`, and the logarithms
+    /// of its softmaxes' totals, `[heads]`. The prefix is in one of `all` caches; `window` is the most tokens that a
+    /// query sees, its own included.
+    pub fn attend(
+        &self,
+        all: &[Self],
+        shape: &HeadShape,
+        (layer, at, window): (usize, usize, usize),
+        queries: &[f32],
+        [output, log_totals]: [&mut [f32]; 2],
+        scores: &mut Vec<f32>,
+    ) {
+        let (dim, scale) = (shape.dim, shape.scale);
+        let heads = queries.chunks_exact(dim).zip(output.chunks_exact_mut(dim));
+        let first = (self.position(at) + 1).saturating_sub(window);
+        for ((number, (query, output)), log_total) in heads.enumerate().zip(log_totals) {
+            let place = [layer, number / shape.group()];
+            *log_total = match self.prefix {
+                Some((number, tokens)) if first < tokens => {
+                    let prefix = all[number].piece(shape, place, [first, tokens]);
+                    let pieces = [prefix, self.piece(shape, place, [0, at + 1])];
+                    attend(query, scale, &pieces, scores, output)
+                }
+                prefix => {
+                    let first = first - prefix.map_or(0, |(_, tokens)| tokens);
+                    let own = self.piece(shape, place, [first, at + 1]);
+                    attend(query, scale, &[own], scores, output)
+                }
+            };
+        }
+    }
+}
+
+/// The tokens `first..seen` of some blocks, for one head.
+struct Piece<'a> {
+    keys: &'a [f32],
+    values: &'a [f32],
+    first: usize,
+    seen: usize,
+}
+
+/// Fills the result of attention for a query over pieces in order; returns the logarithm of the softmax's total.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn attend(
+    query: &[f32],
+    scale: f32,
+    pieces: &[Piece],
+    scores: &mut Vec<f32>,
+    output: &mut [f32],
+) -> f32 {
+    let dim = query.len();
+    scores.clear();
+    for piece in pieces {
+        let first = scores.len();
+        scores.resize(first + piece.keys.len() / dim, f32::NEG_INFINITY);
+        let blocks = piece.keys.chunks(4 * dim * LANES);
+        for (keys, scores) in blocks.zip(scores[first..].chunks_mut(4 * LANES)) {
+            match keys.len() / (dim * LANES) {
+                4 => compare::<4>(query, keys, scale, scores),
+                3 => compare::<3>(query, keys, scale, scores),
+                2 => compare::<2>(query, keys, scale, scores),
+                _ => compare::<1>(query, keys, scale, scores),
+            }
+        }
+        scores[first..first + piece.first].fill(f32::NEG_INFINITY);
+        scores[first + piece.seen..].fill(f32::NEG_INFINITY);
+    }
+    let (blocks, _) = scores.as_chunks_mut::<LANES>();
+    let mut max = [f32::NEG_INFINITY; LANES];
+    for block in blocks.iter() {
+        max.iter_mut().zip(block).for_each(|(max, x)| *max = at_least(*max, *x));
+    }
+    let max = max.iter().fold(f32::NEG_INFINITY, |max, x| at_least(max, *x));
+    let mut total = [0.0f32; LANES];
+    for block in blocks {
+        for (score, total) in block.iter_mut().zip(&mut total) {
+            let unseen = *score == f32::NEG_INFINITY;
+            *score = if unseen { 0.0 } else { exp(*score - max) };
+            *total += *score;
+        }
+    }
+    let total: f32 = total.iter().sum();
+    let share = 1.0 / total;
+    match dim % (4 * LANES) {
+        0 => gather::<{ 4 * LANES }>(pieces, scores, share, output),
+        r if r % (2 * LANES) == 0 => gather::<{ 2 * LANES }>(pieces, scores, share, output),
+        r if r % LANES == 0 => gather::<LANES>(pieces, scores, share, output),
+        _ => gather::<2>(pieces, scores, share, output),
+    }
+    max + ln(total)
+}
+
+/// Fills the scores of a query with `B` blocks of keys.
+#[inline(always)]
+fn compare<const B: usize>(query: &[f32], keys: &[f32], scale: f32, scores: &mut [f32]) {
+    let size = query.len() * LANES;
+    let blocks: [&[Lanes]; B] =
+        std::array::from_fn(|b| keys[b * size..(b + 1) * size].as_chunks::<LANES>().0);
+    let mut sums = [[0.0f32; LANES]; B];
+    for (i, x) in query.iter().enumerate() {
+        for (sums, block) in sums.iter_mut().zip(&blocks) {
+            for (sum, key) in sums.iter_mut().zip(&block[i]) {
+                *sum = mul_add(*x, *key, *sum);
+            }
+        }
+    }
+    let (scores, _) = scores.as_chunks_mut::<LANES>();
+    for (scores, sums) in scores.iter_mut().zip(&sums) {
+        scores.iter_mut().zip(sums).for_each(|(score, sum)| *score = sum * scale);
+    }
+}
+
+/// Fills the weighted sum of the values, `N` numbers of a head at a time.
+#[inline(always)]
+fn gather<const N: usize>(pieces: &[Piece], weights: &[f32], share: f32, output: &mut [f32]) {
+    let dim = output.len();
+    for (part, output) in output.chunks_exact_mut(N).enumerate() {
+        let mut sums = [0.0f32; N];
+        let mut weights = weights;
+        for piece in pieces {
+            let rows = piece.values.chunks_exact(dim).take(piece.seen);
+            for (value, weight) in rows.zip(weights) {
+                let value: &[f32; N] = value[part * N..][..N].try_into().expect("N numbers");
+                for (sum, x) in sums.iter_mut().zip(value) {
+                    *sum = mul_add(*weight, *x, *sum);
+                }
+            }
+            weights = &weights[piece.keys.len() / dim..];
+        }
+        output.iter_mut().zip(&sums).for_each(|(output, sum)| *output = sum * share);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::ops::attention::sequence::{self, AttentionMask, Heads, Scratch};
+    use crate::nn::ops::check::Draws;
+
+    #[test]
+    fn a_query_over_caches_finds_what_a_whole_sequence_finds() {
+        let mut draws = Draws::new(11);
+        for round in 0..12 {
+            let (kv_heads, group, dim) = (draws.size(2), draws.size(2), 2 * draws.size(9));
+            let shape = HeadShape { heads: kv_heads * group, kv_heads, dim, scale: 0.4 };
+            let rows = draws.size(40);
+            let prefix = if round % 3 == 0 { 0 } else { draws.size(rows) - 1 };
+            let window = if round % 2 == 0 { usize::MAX } else { draws.size(20) };
+            let queries = draws.numbers(rows * shape.query_size());
+            let [keys, values] = [(); 2].map(|()| draws.numbers(rows * shape.kv_size()));
+            let mask = AttentionMask { rows, prefix: 0, starts: &[], window };
+            let (mut want, mut totals) = (vec![0.0; queries.len()], vec![0.0; rows * shape.heads]);
+            let heads = Heads { queries: &queries, keys: &keys, values: &values };
+            let to = [&mut want[..], &mut totals[..]];
+            sequence::forward(&shape, heads, &mask, to, &mut Scratch::default());
+            let mut caches = vec![Cache::new(&shape, 1, prefix.max(1), None)];
+            caches.push(Cache::new(&shape, 1, rows - prefix, (prefix > 0).then_some((0, prefix))));
+            let (size, kv) = (shape.query_size(), shape.kv_size());
+            for row in 0..rows {
+                let (cache, at) = if row < prefix { (0, row) } else { (1, row - prefix) };
+                let new = [&keys, &values].map(|all| &all[row * kv..][..kv]);
+                caches[cache].write(&shape, 0, at, new);
+                let (mut got, mut log_totals) = (vec![0.0; size], vec![0.0; shape.heads]);
+                let queries = &queries[row * size..][..size];
+                let to = [&mut got[..], &mut log_totals[..]];
+                let place = (0, at, window);
+                caches[cache].attend(&caches, &shape, place, queries, to, &mut Vec::new());
+                let near = |a: &[f32], b: &[f32]| {
+                    a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-5 * b.abs().max(1.0))
+                };
+                assert!(near(&got, &want[row * size..][..size]), "row {row} of {rows}");
+                assert!(near(&log_totals, &totals[row * shape.heads..][..shape.heads]));
+            }
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Grouped-query attention (Ainslie et al. 2023) over a row's own sequence, a shared prefix and a window.
+//!
+//! Two forms compute the same formula. [`sequence`] takes whole sequences forward and backward, tile by tile;
+//! [`cache`] takes a single query over a KV cache, for prefill and decoding.
+
+pub mod cache;
+pub mod sequence;
+
+/// The heads of an attention layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct HeadShape {
+    /// Heads of queries.
+    pub heads: usize,
+    /// Heads of keys and values: a divisor of `heads`.
+    pub kv_heads: usize,
+    /// Numbers of a head.
+    pub dim: usize,
+    /// The factor of the scores: usually `1 / sqrt(dim)`.
+    pub scale: f32,
+}
+
+impl HeadShape {
+    /// Numbers of a row's queries.
+    pub fn query_size(&self) -> usize {
+        self.heads * self.dim
+    }
+
+    /// Numbers of a row's keys, and of its values.
+    pub fn kv_size(&self) -> usize {
+        self.kv_heads * self.dim
+    }
+
+    /// Heads of queries that share a head of keys and values.
+    pub fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+}

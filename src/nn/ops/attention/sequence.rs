@@ -1,0 +1,290 @@
+//! Attention over a whole sequence, forward and backward, a tile of queries at a time, so that the memory of the
+//! scores does not grow with the square of the length.
+
+use super::HeadShape;
+use crate::math::{LANES, at_least, exp, ln};
+use crate::nn::ops::matmul::{Packed, STRIP_COLUMNS, Strips, Target, View, matmul, matmul_packed};
+use multiversion::multiversion;
+
+/// Queries of a tile: as many as a strip of keys.
+const QUERIES: usize = STRIP_COLUMNS;
+
+/// The keys that each row of a sequence sees: an interval that ends with the row's own key.
+///
+/// Keys are those of `prefix` earlier rows, then the sequence's own.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionMask<'a> {
+    /// Rows of the sequence.
+    pub rows: usize,
+    /// Keys before the first row.
+    pub prefix: usize,
+    /// The first key of each row's episode: `[rows]`, or empty if all rows see the prefix's first key.
+    pub starts: &'a [usize],
+    /// The most keys that a row sees, its own included.
+    pub window: usize,
+}
+
+impl AttentionMask<'_> {
+    /// The first key that a row sees.
+    fn first(&self, row: usize) -> usize {
+        let start = self.starts.get(row).copied().unwrap_or(0);
+        start.max((self.prefix + row + 1).saturating_sub(self.window))
+    }
+}
+
+/// Queries, `[rows, query_size]`, and the keys and values of the prefix and the rows, `[prefix + rows, kv_size]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Heads<'a> {
+    /// The queries.
+    pub queries: &'a [f32],
+    /// The keys.
+    pub keys: &'a [f32],
+    /// The values.
+    pub values: &'a [f32],
+}
+
+/// The result of the forward pass, as the backward pass needs it, and its gradient.
+#[derive(Clone, Copy, Debug)]
+pub struct Attended<'a> {
+    /// The result: `[rows, query_size]`.
+    pub output: &'a [f32],
+    /// The logarithm of each softmax's total: `[rows, heads]`.
+    pub log_totals: &'a [f32],
+    /// The gradient of the result.
+    pub gradient: &'a [f32],
+}
+
+/// The scores of a tile, and packed keys and values of a head: as columns and as rows.
+#[derive(Clone, Debug, Default)]
+pub struct Scratch {
+    weights: Vec<f32>,
+    slopes: Vec<f32>,
+    key_columns: Packed,
+    value_columns: Packed,
+    rows: Packed,
+}
+
+/// A tile of queries, and whole strips of the keys that they see.
+struct Tile {
+    /// The first query, and their number.
+    from: usize,
+    count: usize,
+    /// The first key, and their number.
+    first: usize,
+    keys: usize,
+}
+
+fn tiles<'a>(mask: &AttentionMask<'a>) -> impl Iterator<Item = Tile> + use<'a> {
+    let mask = *mask;
+    (0..mask.rows).step_by(QUERIES).map(move |from| {
+        let to = (from + QUERIES).min(mask.rows);
+        let first = mask.first(from) / STRIP_COLUMNS * STRIP_COLUMNS;
+        let end = (mask.prefix + to).next_multiple_of(STRIP_COLUMNS).min(mask.prefix + mask.rows);
+        Tile { from, count: to - from, first, keys: end - first }
+    })
+}
+
+/// One head of queries with its keys and values.
+struct Head<'a> {
+    queries: View<'a>,
+    keys: View<'a>,
+    values: View<'a>,
+}
+
+impl<'a> Head<'a> {
+    fn new(shape: &HeadShape, heads: Heads<'a>, number: usize) -> Self {
+        let own = number / shape.group() * shape.dim;
+        let view = |values: &'a [f32], row: usize| View { values, row, column: 1 };
+        Self {
+            queries: view(&heads.queries[number * shape.dim..], shape.query_size()),
+            keys: view(&heads.keys[own..], shape.kv_size()),
+            values: view(&heads.values[own..], shape.kv_size()),
+        }
+    }
+}
+
+/// Fills `to` with the products of a tile's rows of `a` with its columns of `b`.
+fn compare(a: View, b: Strips, tile: &Tile, to: &mut Vec<f32>) {
+    to.resize(tile.count * tile.keys, 0.0);
+    let target = Target { values: to, row: tile.keys, add: false };
+    let b = b.strips_from(tile.first / STRIP_COLUMNS, tile.keys);
+    matmul_packed(a.rows_from(tile.from), b, target, tile.count);
+}
+
+/// Fills `output` and `log_totals`, as [`Attended`] describes them.
+pub fn forward(
+    shape: &HeadShape,
+    heads: Heads,
+    mask: &AttentionMask,
+    [output, log_totals]: [&mut [f32]; 2],
+    scratch: &mut Scratch,
+) {
+    let (dim, seen) = (shape.dim, mask.prefix + mask.rows);
+    for number in 0..shape.heads {
+        let head = Head::new(shape, heads, number);
+        if number % shape.group() == 0 {
+            scratch.key_columns.pack(head.keys.transpose(), dim, seen);
+            scratch.rows.pack(head.values, seen, dim);
+        }
+        for tile in tiles(mask) {
+            let weights = &mut scratch.weights;
+            compare(head.queries, scratch.key_columns.strips(), &tile, weights);
+            for (q, weights) in weights.chunks_exact_mut(tile.keys).enumerate() {
+                let t = tile.from + q;
+                let seen = mask.first(t) - tile.first..mask.prefix + t + 1 - tile.first;
+                log_totals[t * shape.heads + number] = softmax(weights, seen, shape.scale);
+            }
+            let target = Target {
+                values: &mut output[tile.from * shape.query_size() + number * dim..],
+                row: shape.query_size(),
+                add: false,
+            };
+            let values = scratch.rows.strips().rows(tile.first, tile.keys);
+            matmul_packed(View::rows(weights, tile.keys), values, target, tile.count);
+        }
+    }
+}
+
+/// Fills the gradient of the queries, and adds to those of keys and values: `to`, in this order.
+pub fn backward(
+    shape: &HeadShape,
+    heads: Heads,
+    mask: &AttentionMask,
+    of: Attended,
+    to: [&mut [f32]; 3],
+    scratch: &mut Scratch,
+) {
+    let (dim, size, kv) = (shape.dim, shape.query_size(), shape.kv_size());
+    let [d_queries, d_keys, d_values] = to;
+    for number in 0..shape.heads {
+        let head = Head::new(shape, heads, number);
+        let column = number * dim;
+        let own = number / shape.group() * dim;
+        let gradient = View { values: &of.gradient[column..], row: size, column: 1 };
+        let Scratch { weights, slopes, key_columns, value_columns, rows } = scratch;
+        if number % shape.group() == 0 {
+            let seen = mask.prefix + mask.rows;
+            key_columns.pack(head.keys.transpose(), dim, seen);
+            value_columns.pack(head.values.transpose(), dim, seen);
+            rows.pack(head.keys, seen, dim);
+        }
+        for tile in tiles(mask) {
+            let Tile { from, count, first, keys: n } = tile;
+            compare(head.queries, key_columns.strips(), &tile, weights);
+            compare(gradient, value_columns.strips(), &tile, slopes);
+            for q in 0..count {
+                let t = from + q;
+                let row = t * size + column..t * size + column + dim;
+                let mean: f32 =
+                    of.output[row.clone()].iter().zip(&of.gradient[row]).map(|(x, y)| x * y).sum();
+                let seen = mask.first(t) - first..mask.prefix + t + 1 - first;
+                let row = q * n..(q + 1) * n;
+                let (weights, slopes) = (&mut weights[row.clone()], &mut slopes[row]);
+                let log_total = of.log_totals[t * shape.heads + number];
+                softmax_backward(weights, slopes, seen, [shape.scale, log_total, mean]);
+            }
+            let (weights, slopes) = (View::rows(weights, n), View::rows(slopes, n));
+            let target = Target { values: &mut d_values[first * kv + own..], row: kv, add: true };
+            matmul(weights.transpose(), gradient.rows_from(from), target, [n, count, dim]);
+            let target = Target { values: &mut d_keys[first * kv + own..], row: kv, add: true };
+            matmul(slopes.transpose(), head.queries.rows_from(from), target, [n, count, dim]);
+            let target =
+                Target { values: &mut d_queries[from * size + column..], row: size, add: false };
+            matmul_packed(slopes, rows.strips().rows(first, n), target, count);
+        }
+    }
+}
+
+/// Turns scores into weights that add up to 1, 0 outside of `seen`; returns the logarithm of the softmax's total.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn softmax(scores: &mut [f32], seen: std::ops::Range<usize>, scale: f32) -> f32 {
+    scores[..seen.start].fill(0.0);
+    scores[seen.end..].fill(0.0);
+    let scores = &mut scores[seen];
+    let (vectors, rest) = scores.as_chunks_mut::<LANES>();
+    let mut max = [f32::NEG_INFINITY; LANES];
+    for vector in &*vectors {
+        max.iter_mut().zip(vector).for_each(|(max, x)| *max = at_least(*max, *x));
+    }
+    max.iter_mut().zip(&*rest).for_each(|(max, x)| *max = at_least(*max, *x));
+    let max = max.iter().fold(f32::NEG_INFINITY, |max, x| at_least(max, *x)) * scale;
+    let mut total = [0.0f32; LANES];
+    for vector in vectors {
+        for (score, total) in vector.iter_mut().zip(&mut total) {
+            *score = exp(*score * scale - max);
+            *total += *score;
+        }
+    }
+    for (score, total) in rest.iter_mut().zip(&mut total) {
+        *score = exp(*score * scale - max);
+        *total += *score;
+    }
+    let total: f32 = total.iter().sum();
+    let share = 1.0 / total;
+    scores.iter_mut().for_each(|score| *score *= share);
+    max + ln(total)
+}
+
+/// Turns scores into weights again, and `slopes`, the gradients of the weights, into those of the unscaled scores.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn softmax_backward(
+    scores: &mut [f32],
+    slopes: &mut [f32],
+    seen: std::ops::Range<usize>,
+    [scale, log_total, mean]: [f32; 3],
+) {
+    for values in [&mut *scores, &mut *slopes] {
+        values[..seen.start].fill(0.0);
+        values[seen.end..].fill(0.0);
+    }
+    for (score, slope) in scores[seen.clone()].iter_mut().zip(&mut slopes[seen]) {
+        *score = exp(*score * scale - log_total);
+        *slope = *score * (*slope - mean) * scale;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::ops::check::{Draws, assert_gradient, weighted};
+
+    #[test]
+    fn gradients_are_finite_differences() {
+        let mut draws = Draws::new(10);
+        for round in 0..8 {
+            let (kv_heads, group, dim) = (draws.size(2), draws.size(2), 2 * draws.size(3));
+            // Some sequences are longer than a tile.
+            let rows = if round == 0 { QUERIES + 5 } else { draws.size(9) };
+            let (prefix, window) = (draws.size(5) - 1, draws.size(12));
+            let starts: Vec<usize> = match round % 2 {
+                0 => Vec::new(),
+                _ => (0..rows)
+                    .map(|row| if row < rows / 2 { 0 } else { prefix + rows / 2 })
+                    .collect(),
+            };
+            let mask = AttentionMask { rows, prefix, starts: &starts, window };
+            let shape = HeadShape { heads: kv_heads * group, kv_heads, dim, scale: 0.7 };
+            let queries = draws.numbers(rows * shape.query_size());
+            let [keys, values] = [(); 2].map(|()| draws.numbers((prefix + rows) * shape.kv_size()));
+            let gradient = draws.numbers(queries.len());
+            let run = |queries: &[f32], keys: &[f32], values: &[f32]| {
+                let (mut output, mut log_totals) =
+                    (vec![0.0; queries.len()], vec![0.0; rows * shape.heads]);
+                let heads = Heads { queries, keys, values };
+                let to = [&mut output[..], &mut log_totals];
+                forward(&shape, heads, &mask, to, &mut Scratch::default());
+                (output, log_totals)
+            };
+            let (output, log_totals) = run(&queries, &keys, &values);
+            let mut d = [vec![0.0; queries.len()], vec![0.0; keys.len()], vec![0.0; values.len()]];
+            let heads = Heads { queries: &queries, keys: &keys, values: &values };
+            let of = Attended { output: &output, log_totals: &log_totals, gradient: &gradient };
+            let to = d.each_mut().map(|d| &mut d[..]);
+            backward(&shape, heads, &mask, of, to, &mut Scratch::default());
+            let loss = |q: &[f32], k: &[f32], v: &[f32]| weighted(&run(q, k, v).0, &gradient);
+            assert_gradient("queries", &queries, &d[0], |x| loss(x, &keys, &values));
+            assert_gradient("keys", &keys, &d[1], |x| loss(&queries, x, &values));
+            assert_gradient("values", &values, &d[2], |x| loss(&queries, &keys, x));
+        }
+    }
+}

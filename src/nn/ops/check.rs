@@ -1,0 +1,60 @@
+//! Finite differences: the reference for the backward pass of every operator.
+
+use crate::rng::{draw, uniform};
+
+/// A source of reproducible numbers for property tests.
+pub(crate) struct Draws(u32, u32);
+
+impl Draws {
+    pub(crate) fn new(key: u32) -> Self {
+        Self(key, 0)
+    }
+
+    /// A number in -1..1.
+    pub(crate) fn number(&mut self) -> f32 {
+        self.1 += 1;
+        2.0 * uniform(draw(self.0, self.1)) - 1.0
+    }
+
+    /// Numbers in -1..1.
+    pub(crate) fn numbers(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.number()).collect()
+    }
+
+    /// A size in `1..=most`.
+    pub(crate) fn size(&mut self, most: usize) -> usize {
+        self.1 += 1;
+        1 + draw(self.0, self.1) as usize % most
+    }
+}
+
+/// Asserts that `gradient` is the derivative of `loss` at `x`, by central differences.
+///
+/// `loss` is the weighted sum of a forward pass in `f32`, whose rounding limits the precision to about 1e-3.
+pub(crate) fn assert_gradient(
+    what: &str,
+    x: &[f32],
+    gradient: &[f32],
+    loss: impl Fn(&[f32]) -> f64,
+) {
+    assert_eq!(x.len(), gradient.len(), "{what}");
+    let largest = gradient.iter().fold(1e-2f32, |largest, g| largest.max(g.abs()));
+    let mut moved = x.to_vec();
+    for (i, gradient) in gradient.iter().enumerate() {
+        const STEP: f32 = 1.0 / 128.0;
+        moved[i] = x[i] + STEP;
+        let above = loss(&moved);
+        moved[i] = x[i] - STEP;
+        let below = loss(&moved);
+        moved[i] = x[i];
+        let want = (above - below) / (2.0 * f64::from(STEP));
+        let off = (f64::from(*gradient) - want).abs();
+        assert!(off < 4e-3 * f64::from(largest), "{what} {i}: {gradient} instead of {want}");
+    }
+}
+
+/// The sum of `values` weighted by `weights`, in double precision.
+pub(crate) fn weighted(values: &[f32], weights: &[f32]) -> f64 {
+    assert_eq!(values.len(), weights.len());
+    values.iter().zip(weights).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum()
+}

@@ -1,0 +1,219 @@
+//! Products of rows with a weight: forward, gradient of the input, gradient of the weight.
+//!
+//! In parallel, large products are cut by rows or by columns; each number of a result is still the same sum in the
+//! same order, except that [`weight_grad`] and [`forward_unpacked`] add up fixed lengths of the inner dimension.
+
+use super::Parallelism;
+use super::matmul::{Packed, STRIP_COLUMNS, Strips, Target, View, matmul_packed};
+use rayon::prelude::*;
+use std::cell::RefCell;
+
+/// The fewest rows of a product that is cut by rows, and the most rows of one part.
+const ROWS: usize = 128;
+/// Rows of a tile: parts are multiples of it.
+const TILE: usize = 8;
+/// The most strips of columns in a part of a product of few rows.
+const STRIPS: usize = 4;
+/// Rows of a weight gradient in one part.
+const INPUTS: usize = 64;
+/// Rows summed at a time for a weight gradient: as many as the caches hold.
+const DEPTH: usize = 512;
+/// Inner numbers summed at a time for the gradient of the input of a large weight.
+const DEPTH_BACKWARD: usize = 2048;
+/// Numbers in a block of a large weight.
+const BLOCK: usize = 1 << 20;
+
+thread_local! {
+    /// The memory of a packed operand, for reuse.
+    static OPERAND: RefCell<Packed> = RefCell::default();
+    /// The memory of partial results, for reuse.
+    static PARTS: RefCell<Vec<f32>> = RefCell::default();
+}
+
+/// Packs `weight`, `[inner, columns]`.
+pub fn pack(parallelism: Parallelism, weight: View, [inner, columns]: [usize; 2]) -> Packed {
+    let mut packed = Packed::default();
+    match parallelism {
+        Parallelism::Parallel => packed.pack_parallel(weight, inner, columns),
+        Parallelism::Sequential => packed.pack(weight, inner, columns),
+    }
+    packed
+}
+
+/// `y = x w`, or `y += x w`, with `x` `[rows, inner]` and `y` `[rows, columns]`.
+///
+/// With the packed transpose of a weight and the gradient of its result for `x`, this gives the gradient of its input.
+pub fn forward(parallelism: Parallelism, x: &[f32], w: &Packed, y: &mut [f32], add: bool) {
+    let (inner, columns) = (w.inner(), w.columns());
+    let rows = x.len() / inner;
+    let part = |x: &[f32], w: Strips, y: &mut [f32], add: bool| {
+        let target = Target { row: w.columns(), values: y, add };
+        matmul_packed(View::rows(x, inner), w, target, x.len() / inner);
+    };
+    if parallelism == Parallelism::Sequential {
+        part(x, w.strips(), y, add);
+    } else if rows >= ROWS {
+        let rows = rows_of_part(rows);
+        let parts = y.par_chunks_mut(rows * columns).zip(x.par_chunks(rows * inner));
+        parts.for_each(|(y, x)| part(x, w.strips(), y, add));
+    } else {
+        let mut scratch = PARTS.take();
+        scratch.resize(scratch.len().max(rows * columns), 0.0);
+        let mut rest = &mut scratch[..rows * columns];
+        let mut parts = Vec::new();
+        let (all, threads) = (columns.div_ceil(STRIP_COLUMNS), rayon::current_num_threads());
+        let few = all.div_ceil(threads * all.div_ceil(threads * STRIPS));
+        for strips in w.strips().parts(few) {
+            let (y, after) = rest.split_at_mut(rows * strips.columns());
+            parts.push((strips, y));
+            rest = after;
+        }
+        parts.par_iter_mut().for_each(|(strips, y)| part(x, *strips, y, false));
+        for (row, mut y) in y.chunks_exact_mut(columns).enumerate() {
+            for (strips, part) in &parts {
+                let (to, after) = y.split_at_mut(strips.columns());
+                let part = &part[row * to.len()..][..to.len()];
+                match add {
+                    true => to.iter_mut().zip(part).for_each(|(y, x)| *y += x),
+                    false => to.copy_from_slice(part),
+                }
+                y = after;
+            }
+        }
+        PARTS.set(scratch);
+    }
+}
+
+/// Rows of a part of many: all threads get the same number of parts, and parts fill tiles.
+fn rows_of_part(rows: usize) -> usize {
+    let threads = rayon::current_num_threads();
+    let parts = threads * rows.div_ceil(threads * ROWS);
+    rows.div_ceil(parts).next_multiple_of(TILE)
+}
+
+/// `y = x w`, or `y += x w`, by all threads, with `w` `[inner, columns]` packed a block at a time: for large weights
+/// without a packed copy.
+pub fn forward_unpacked(
+    x: &[f32],
+    w: View,
+    [inner, columns]: [usize; 2],
+    y: &mut [f32],
+    add: bool,
+) {
+    in_blocks(x, w, [inner, columns, inner], y, add);
+}
+
+/// `dx = dy w^T`, or `dx += dy w^T`, by all threads, with `transpose` `[columns, inner]`, the transposed weight, packed
+/// a block at a time.
+pub fn backward_unpacked(
+    dy: &[f32],
+    transpose: View,
+    [columns, inner]: [usize; 2],
+    dx: &mut [f32],
+    add: bool,
+) {
+    in_blocks(dy, transpose, [columns, inner, DEPTH_BACKWARD], dx, add);
+}
+
+fn in_blocks(x: &[f32], w: View, [inner, columns, depth]: [usize; 3], y: &mut [f32], add: bool) {
+    let rows = rows_of_part(x.len() / inner);
+    let width = (BLOCK / depth.min(inner)).max(1).next_multiple_of(STRIP_COLUMNS);
+    let mut block = OPERAND.take();
+    for k in (0..inner).step_by(depth) {
+        for j in (0..columns).step_by(width) {
+            let values = &w.values[k * w.row + j * w.column..];
+            let (inner_part, columns_part) = (depth.min(inner - k), width.min(columns - j));
+            block.pack_parallel(View { values, ..w }, inner_part, columns_part);
+            let parts = y.par_chunks_mut(rows * columns).zip(x.par_chunks(rows * inner));
+            parts.for_each(|(y, x)| {
+                let x = View::rows(x, inner);
+                let rows = x.values.len() / inner;
+                let x = View { values: &x.values[k..], ..x };
+                let target = Target { values: &mut y[j..], row: columns, add: add || k > 0 };
+                matmul_packed(x, block.strips(), target, rows);
+            });
+        }
+    }
+    OPERAND.set(block);
+}
+
+/// Adds `x^T dy` to `gradient`, that of a weight `[inputs, outputs]`, from its input `x` and the gradient `dy` of its
+/// result.
+pub fn weight_grad(
+    parallelism: Parallelism,
+    x: &[f32],
+    dy: &[f32],
+    inputs: usize,
+    gradient: &mut [f32],
+) {
+    let outputs = gradient.len() / inputs;
+    let mut packed = OPERAND.take();
+    for (x, dy) in x.chunks(DEPTH * inputs).zip(dy.chunks(DEPTH * outputs)) {
+        packed.pack(View::rows(dy, outputs), dy.len() / outputs, outputs);
+        let part = |(number, gradient): (usize, &mut [f32])| {
+            let x = View::rows(&x[number * INPUTS..], inputs).transpose();
+            let rows = gradient.len() / outputs;
+            let target = Target { values: gradient, row: outputs, add: true };
+            matmul_packed(x, packed.strips(), target, rows);
+        };
+        match parallelism {
+            Parallelism::Parallel => {
+                gradient.par_chunks_mut(INPUTS * outputs).enumerate().for_each(part);
+            }
+            Parallelism::Sequential => {
+                gradient.chunks_mut(INPUTS * outputs).enumerate().for_each(part);
+            }
+        }
+    }
+    OPERAND.set(packed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::ops::check::{Draws, assert_gradient, weighted};
+
+    const BOTH: [Parallelism; 2] = [Parallelism::Sequential, Parallelism::Parallel];
+
+    #[test]
+    fn gradients_are_finite_differences() {
+        let mut draws = Draws::new(7);
+        for round in 0..8 {
+            let parallelism = BOTH[round % 2];
+            let (rows, inputs, outputs) = (draws.size(9), draws.size(21), draws.size(70));
+            let (x, w) = (draws.numbers(rows * inputs), draws.numbers(inputs * outputs));
+            let dy = draws.numbers(rows * outputs);
+            let loss = |x: &[f32], w: &[f32]| {
+                let packed = pack(parallelism, View::rows(w, outputs), [inputs, outputs]);
+                let mut y = vec![0.0; rows * outputs];
+                forward(parallelism, x, &packed, &mut y, false);
+                weighted(&y, &dy)
+            };
+            let transpose = View::rows(&w, outputs).transpose();
+            let packed = pack(parallelism, transpose, [outputs, inputs]);
+            let (mut dx, mut d_w) = (vec![0.0; x.len()], vec![0.0; w.len()]);
+            forward(parallelism, &dy, &packed, &mut dx, false);
+            weight_grad(parallelism, &x, &dy, inputs, &mut d_w);
+            assert_gradient("rows", &x, &dx, |x| loss(x, &w));
+            assert_gradient("weight", &w, &d_w, |w| loss(&x, w));
+        }
+    }
+
+    #[test]
+    fn all_ways_of_a_product_give_the_same_bytes() {
+        let mut draws = Draws::new(8);
+        for [rows, inputs, outputs] in [[1, 3, 5], [7, 40, 130], [131, 17, 97]] {
+            let (x, w) = (draws.numbers(rows * inputs), draws.numbers(inputs * outputs));
+            let view = View::rows(&w, outputs);
+            let all = BOTH.map(|parallelism| {
+                let mut y = vec![0.5; rows * outputs];
+                let packed = pack(parallelism, view, [inputs, outputs]);
+                forward(parallelism, &x, &packed, &mut y, true);
+                y
+            });
+            let mut unpacked = vec![0.5; rows * outputs];
+            forward_unpacked(&x, view, [inputs, outputs], &mut unpacked, true);
+            assert!(all[0] == all[1] && all[0] == unpacked);
+        }
+    }
+}

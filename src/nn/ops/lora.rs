@@ -1,0 +1,95 @@
+//! Low-rank adapters (LoRA, Hu et al. 2021): `y += scale x a b`, beside the product of a weight. The product `a b` is
+//! never computed.
+
+use super::matmul::{Packed, View};
+use super::{Parallelism, linear};
+
+/// A pair of low-rank matrices.
+#[derive(Clone, Copy, Debug)]
+pub struct LowRank<'a> {
+    /// `[inputs, rank]`.
+    pub a: &'a [f32],
+    /// `[rank, outputs]`.
+    pub b: &'a [f32],
+    /// The numbers between the two.
+    pub rank: usize,
+    /// The factor of the result: `lora_alpha / r`.
+    pub scale: f32,
+}
+
+impl LowRank<'_> {
+    /// Adds the adapter's result for rows `x`, `[rows, inputs]`, to `y`, `[rows, outputs]`.
+    pub fn forward(&self, parallelism: Parallelism, x: &[f32], y: &mut [f32]) {
+        let inner = self.scaled(parallelism, x, &pack(self.a, self.rank));
+        let b = pack(self.b, self.b.len() / self.rank);
+        linear::forward(parallelism, &inner, &b, y, true);
+    }
+
+    /// Adds to the gradients of the rows and of `a` and `b`, from that of the result, `dy`.
+    pub fn backward(
+        &self,
+        parallelism: Parallelism,
+        [x, dy]: [&[f32]; 2],
+        dx: &mut [f32],
+        [d_a, d_b]: [&mut [f32]; 2],
+    ) {
+        let (inputs, outputs) = (self.a.len() / self.rank, self.b.len() / self.rank);
+        let d_inner = self.scaled(parallelism, dy, &pack_transpose(self.b, outputs));
+        let a_transpose = pack_transpose(self.a, self.rank);
+        linear::forward(parallelism, &d_inner, &a_transpose, dx, true);
+        linear::weight_grad(parallelism, x, &d_inner, inputs, d_a);
+        let inner = self.scaled(parallelism, x, &pack(self.a, self.rank));
+        linear::weight_grad(parallelism, &inner, dy, self.rank, d_b);
+    }
+
+    fn scaled(&self, parallelism: Parallelism, x: &[f32], by: &Packed) -> Vec<f32> {
+        let mut y = vec![0.0; x.len() / by.inner() * by.columns()];
+        linear::forward(parallelism, x, by, &mut y, false);
+        y.iter_mut().for_each(|y| *y *= self.scale);
+        y
+    }
+}
+
+/// Packs a row-major matrix of this width.
+fn pack(matrix: &[f32], width: usize) -> Packed {
+    let sizes = [matrix.len() / width, width];
+    linear::pack(Parallelism::Sequential, View::rows(matrix, width), sizes)
+}
+
+/// Packs the transpose of a row-major matrix of this width.
+fn pack_transpose(matrix: &[f32], width: usize) -> Packed {
+    let sizes = [width, matrix.len() / width];
+    linear::pack(Parallelism::Sequential, View::rows(matrix, width).transpose(), sizes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::ops::check::{Draws, assert_gradient, weighted};
+
+    #[test]
+    fn gradients_are_finite_differences() {
+        let mut draws = Draws::new(12);
+        for parallelism in [Parallelism::Sequential, Parallelism::Parallel] {
+            for _ in 0..4 {
+                let (rows, inputs) = (draws.size(5), draws.size(11));
+                let (rank, outputs) = (draws.size(4), draws.size(23));
+                let x = draws.numbers(rows * inputs);
+                let (a, b) = (draws.numbers(inputs * rank), draws.numbers(rank * outputs));
+                let dy = draws.numbers(rows * outputs);
+                let loss = |x: &[f32], a: &[f32], b: &[f32]| {
+                    let mut y = vec![0.0; rows * outputs];
+                    LowRank { a, b, rank, scale: 1.5 }.forward(parallelism, x, &mut y);
+                    weighted(&y, &dy)
+                };
+                let (mut dx, mut d_a, mut d_b) =
+                    (vec![0.0; x.len()], vec![0.0; a.len()], vec![0.0; b.len()]);
+                let adapter = LowRank { a: &a, b: &b, rank, scale: 1.5 };
+                adapter.backward(parallelism, [&x, &dy], &mut dx, [&mut d_a, &mut d_b]);
+                assert_gradient("rows", &x, &dx, |x| loss(x, &a, &b));
+                assert_gradient("a", &a, &d_a, |a| loss(&x, a, &b));
+                assert_gradient("b", &b, &d_b, |b| loss(&x, &a, b));
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Softmax over a vocabulary, for losses and for sampling.
+
+use crate::math::softmax::{Normalizer, normalizer, unnormalized};
+use crate::math::{LANES, at_least};
+use multiversion::multiversion;
+
+/// The factor of logits at a temperature, for sampling and for learning; temperature 0 leaves them unchanged.
+pub fn sharpness(temperature: f32) -> f32 {
+    if temperature == 0.0 { 1.0 } else { 1.0 / temperature }
+}
+
+/// Numbers summed in single precision before their sum is added in double precision.
+const PART: usize = 64 * LANES;
+
+/// The normalizer that turns a row of logits into probabilities.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+pub fn normalize(logits: &[f32]) -> Normalizer {
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    for block in logits.chunks(LANES) {
+        lanes.iter_mut().zip(block).for_each(|(max, x)| *max = at_least(*max, *x));
+    }
+    let max = lanes.iter().fold(f32::NEG_INFINITY, |max, x| at_least(max, *x));
+    let mut total = 0.0f64;
+    for part in logits.chunks(PART) {
+        let mut sums = [0.0f32; LANES];
+        for block in part.chunks(LANES) {
+            sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += unnormalized(*x, max));
+        }
+        total += f64::from(sums.iter().sum::<f32>());
+    }
+    normalizer(max, total as f32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::math::softmax::prob;
+    use crate::nn::ops::check::Draws;
+
+    #[test]
+    fn probabilities_add_up_to_one() {
+        let mut draws = Draws::new(6);
+        for count in [1, 5, 1023, 5000] {
+            let logits: Vec<f32> = draws.numbers(count).iter().map(|x| 8.0 * x).collect();
+            let by = normalize(&logits);
+            let sum: f64 = logits.iter().map(|x| f64::from(prob(*x, &by))).sum();
+            assert!((sum - 1.0).abs() < 1e-5, "{count}: {sum}");
+        }
+    }
+}

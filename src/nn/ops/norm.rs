@@ -1,0 +1,121 @@
+//! Root-mean-square norm (Zhang & Sennrich 2019).
+
+use super::dot;
+use multiversion::multiversion;
+
+/// The parameters of a norm: a row becomes `x / sqrt(mean(x^2) + eps) * (offset + weight)`.
+#[derive(Clone, Copy, Debug)]
+pub struct RmsNorm<'a> {
+    /// `[size]`.
+    pub weight: &'a [f32],
+    /// 0, or 1 where weights are stored as differences from 1 (Gemma).
+    pub offset: f32,
+    /// The number added to the mean square.
+    pub eps: f32,
+}
+
+/// The activations of a norm that its backward pass needs, with its result.
+#[derive(Clone, Debug, Default)]
+pub struct Normed {
+    /// The input: `[rows, size]`.
+    pub input: Vec<f32>,
+    /// The reciprocal root of each row's mean square: `[rows]`.
+    pub scale: Vec<f32>,
+    /// The result: `[rows, size]`.
+    pub output: Vec<f32>,
+}
+
+impl Normed {
+    /// Norms rows, and keeps their activations.
+    pub fn forward(&mut self, x: &[f32], norm: RmsNorm) {
+        self.input.clear();
+        self.input.extend_from_slice(x);
+        self.output.resize(x.len(), 0.0);
+        self.scale.resize(x.len() / norm.weight.len(), 0.0);
+        forward(x, norm, &mut self.scale, &mut self.output);
+    }
+
+    /// Takes rows as they are, where an architecture has no norm.
+    pub fn skip(&mut self, x: &[f32]) {
+        self.output.clear();
+        self.output.extend_from_slice(x);
+    }
+
+    /// Adds to the gradients of the input and of the weights, as [`backward`].
+    pub fn backward(&self, norm: RmsNorm, dy: &mut [f32], dx: &mut [f32], d_weight: &mut [f32]) {
+        backward(&self.input, norm, &self.scale, dy, [dx, d_weight]);
+    }
+}
+
+/// Norms the rows of `x`; `scale` becomes the factor of each row.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+pub fn forward(x: &[f32], norm: RmsNorm, scale: &mut [f32], y: &mut [f32]) {
+    let RmsNorm { weight, offset, eps } = norm;
+    let size = weight.len();
+    let rows = x.chunks_exact(size).zip(y.chunks_exact_mut(size));
+    for ((x, y), scale) in rows.zip(scale) {
+        *scale = 1.0 / (dot(x, x) / size as f32 + eps).sqrt();
+        for ((y, x), weight) in y.iter_mut().zip(x).zip(weight) {
+            *y = x * *scale * (offset + weight);
+        }
+    }
+}
+
+/// Adds to the gradients of the rows and of the weights, `to`, from that of the result, `dy`, which is overwritten.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+pub fn backward(x: &[f32], norm: RmsNorm, scale: &[f32], dy: &mut [f32], to: [&mut [f32]; 2]) {
+    let RmsNorm { weight, offset, .. } = norm;
+    let size = weight.len();
+    let [dx, d_weight] = to;
+    let rows = x.chunks_exact(size).zip(dy.chunks_exact_mut(size));
+    for (((x, d), dx), scale) in rows.zip(dx.chunks_exact_mut(size)).zip(scale) {
+        for i in 0..size {
+            d_weight[i] += d[i] * x[i] * scale;
+            d[i] *= offset + weight[i];
+        }
+        let along = dot(d, x) / size as f32 * scale * scale;
+        for i in 0..size {
+            dx[i] += (d[i] - x[i] * along) * scale;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::ops::check::{Draws, assert_gradient, weighted};
+
+    #[test]
+    fn gradients_are_finite_differences() {
+        let mut draws = Draws::new(3);
+        for round in 0..10 {
+            let (rows, size) = (draws.size(4), draws.size(37));
+            let (offset, eps) = (f32::from(round % 2 == 1), 0.1);
+            let (x, weight) = (draws.numbers(rows * size), draws.numbers(size));
+            let dy = draws.numbers(rows * size);
+            let loss = |x: &[f32], weight: &[f32]| {
+                let mut normed = Normed::default();
+                normed.forward(x, RmsNorm { weight, offset, eps });
+                weighted(&normed.output, &dy)
+            };
+            let norm = RmsNorm { weight: &weight, offset, eps };
+            let mut normed = Normed::default();
+            normed.forward(&x, norm);
+            let (mut dx, mut d_weight) = (vec![0.0; x.len()], vec![0.0; size]);
+            normed.backward(norm, &mut dy.clone(), &mut dx, &mut d_weight);
+            assert_gradient("rows", &x, &dx, |x| loss(x, &weight));
+            assert_gradient("weights", &weight, &d_weight, |weight| loss(&x, weight));
+        }
+    }
+
+    #[test]
+    fn a_row_does_not_depend_on_its_neighbours() {
+        let mut draws = Draws::new(4);
+        let (x, weight) = (draws.numbers(3 * 29), draws.numbers(29));
+        let norm = RmsNorm { weight: &weight, offset: 0.0, eps: 1e-6 };
+        let [mut all, mut one] = [Normed::default(), Normed::default()];
+        all.forward(&x, norm);
+        one.forward(&x[29..58], norm);
+        assert!(all.output[29..58] == one.output);
+    }
+}

@@ -1,0 +1,123 @@
+//! Rotary positions (Su et al. 2021): heads of queries and keys are rotated by angles that grow with the position, so
+//! that their products depend on the distance.
+//!
+//! Numbers `i` and `i + rotary_dim / 2` of a head rotate together (Hugging Face's order); numbers from `rotary_dim` on
+//! stay. A position is `high * PARTS + low`, and the angles of both parts come from tables computed on the host, since
+//! some devices' sines of large angles are inaccurate.
+
+use multiversion::multiversion;
+
+/// Entries of each table: positions repeat after `PARTS * PARTS`.
+pub const PARTS: usize = 1024;
+
+/// The rotation of a pair of numbers: cosine and sine.
+pub type Rotation = [f32; 2];
+
+/// The rotations of all positions.
+#[derive(Clone, Debug)]
+pub struct RopeTable {
+    /// Those of the low parts: `[PARTS, rotary_dim / 2]`.
+    pub low: Vec<Rotation>,
+    /// Those of the high parts, likewise, times the attention factor of the scaling.
+    pub high: Vec<Rotation>,
+    /// Pairs of a head that rotate.
+    pub half: usize,
+}
+
+impl RopeTable {
+    /// The table for these frequencies, in radians a position; cosines and sines are multiplied by `factor`.
+    pub fn new(frequencies: &[f64], factor: f64) -> Self {
+        let table = |step: usize, factor: f64| {
+            let rotation = |position: usize, frequency: &f64| {
+                let (sin, cos) = ((position * step) as f64 * frequency).sin_cos();
+                [(cos * factor) as f32, (sin * factor) as f32]
+            };
+            let parts = 0..PARTS;
+            let row = move |position| frequencies.iter().map(move |f| rotation(position, f));
+            parts.flat_map(row).collect()
+        };
+        Self { low: table(1, 1.0), high: table(PARTS, factor), half: frequencies.len() }
+    }
+
+    /// The rotation of each pair of a head at a position.
+    pub fn at(&self, position: usize) -> impl Iterator<Item = Rotation> {
+        let low = &self.low[position % PARTS * self.half..][..self.half];
+        let high = &self.high[position / PARTS % PARTS * self.half..][..self.half];
+        low.iter().zip(high).map(|([cl, sl], [ch, sh])| [ch * cl - sh * sl, sh * cl + ch * sl])
+    }
+}
+
+/// The direction of a rotation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// That of the forward pass.
+    Forward,
+    /// That of the backward pass: the transpose.
+    Backward,
+}
+
+/// Rotates the heads of every row by the row's rotations, `[rows, half]`.
+pub fn rotate(
+    rows: &mut [f32],
+    head_dim: usize,
+    half: usize,
+    rotations: &[Rotation],
+    direction: Direction,
+) {
+    let sign = if direction == Direction::Forward { 1.0 } else { -1.0 };
+    rotate_by(rows, head_dim, half, rotations, sign);
+}
+
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn rotate_by(rows: &mut [f32], head_dim: usize, half: usize, rotations: &[Rotation], sign: f32) {
+    let width = rows.len() / (rotations.len() / half);
+    for (row, rotations) in rows.chunks_exact_mut(width).zip(rotations.chunks_exact(half)) {
+        for head in row.chunks_exact_mut(head_dim) {
+            let (left, right) = head[..2 * half].split_at_mut(half);
+            for ((a, b), [cos, sin]) in left.iter_mut().zip(right).zip(rotations) {
+                let (x, y, sin) = (*a, *b, sin * sign);
+                *a = x * cos - y * sin;
+                *b = y * cos + x * sin;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::ops::check::{Draws, assert_gradient, weighted};
+
+    #[test]
+    fn gradients_are_finite_differences() {
+        let mut draws = Draws::new(9);
+        for _ in 0..8 {
+            let (rows, heads, half) = (draws.size(4), draws.size(3), draws.size(5));
+            let head_dim = 2 * half + 2 * (draws.size(3) - 1);
+            let table = RopeTable::new(&vec![0.3; half], 1.25);
+            let rotations: Vec<Rotation> = (0..rows).flat_map(|row| table.at(row * 700)).collect();
+            let x = draws.numbers(rows * heads * head_dim);
+            let dy = draws.numbers(x.len());
+            let mut dx = dy.clone();
+            rotate(&mut dx, head_dim, half, &rotations, Direction::Backward);
+            assert_gradient("heads", &x, &dx, |x| {
+                let mut y = x.to_vec();
+                rotate(&mut y, head_dim, half, &rotations, Direction::Forward);
+                weighted(&y, &dy)
+            });
+        }
+    }
+
+    #[test]
+    fn rotations_are_the_sines_of_their_angles_near_and_far() {
+        let frequencies = [1.0, 1e4f64.powf(-1.0 / 3.0), 1e4f64.powf(-2.0 / 3.0)];
+        let table = RopeTable::new(&frequencies, 1.0);
+        for position in [0, 1, 7, 1023, 1024, 5_000, 77_777] {
+            for ([cos, sin], frequency) in table.at(position).zip(frequencies) {
+                let angle = position as f64 * frequency;
+                assert!((f64::from(cos) - angle.cos()).abs() < 3e-7, "{position}");
+                assert!((f64::from(sin) - angle.sin()).abs() < 3e-7, "{position}");
+            }
+        }
+    }
+}

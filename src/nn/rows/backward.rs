@@ -1,0 +1,330 @@
+//! The backward pass of a decoder's layers over packed rows.
+
+use super::weights::Weights;
+use super::{Activations, Attend, Piece, Prefix, Scratch, Tape};
+use crate::nn::arch::{LayerLayout, Projection, QkNorm};
+use crate::nn::ops::attention::sequence::{self, Attended, Heads};
+use crate::nn::ops::norm::Normed;
+use crate::nn::ops::rope::{Direction, Rotation, rotate};
+use crate::nn::ops::{Parallelism, gate};
+use rayon::prelude::*;
+use std::mem;
+use std::ops::Range;
+
+/// A forward pass to differentiate.
+pub(super) struct Recorded<'a> {
+    /// Its activations.
+    pub tape: &'a Tape,
+    /// The sequences of its rows, in the order of the rows.
+    pub pieces: &'a [Piece],
+}
+
+impl Weights {
+    /// Adds to `gradient` that of the last norm, and returns that of the stream before it; `d_normed` is that of its
+    /// result.
+    pub(super) fn last_norm_backward(
+        &self,
+        tape: &Tape,
+        d_normed: &mut [f32],
+        d_stream: &mut [f32],
+        gradient: &mut [f32],
+    ) {
+        d_stream.fill(0.0);
+        self.norm_backward(
+            &tape.last,
+            &self.layout.norm,
+            d_normed,
+            d_stream,
+            gradient,
+            &mut Vec::new(),
+        );
+    }
+
+    /// Takes the gradient of the stream after a layer to that before it, and adds that of the parameters. `attend`
+    /// recomputes the layer where its activations were not kept.
+    pub(super) fn layer_backward(
+        &self,
+        number: usize,
+        of: &Recorded,
+        attend: &mut impl Attend,
+        d_stream: &mut [f32],
+        gradient: &mut [f32],
+        scratch: &mut Scratch,
+    ) {
+        let Recorded { tape, pieces } = of;
+        let mut recomputed = mem::take(&mut scratch.recomputed);
+        let activations = match tape.streams.get(number) {
+            Some(kept) => {
+                let mut stream = mem::take(&mut scratch.stream);
+                stream.clear();
+                stream.extend_from_slice(kept);
+                let rotations = &tape.rotations;
+                self.layer(number, rotations, &mut stream, attend, &mut recomputed, scratch);
+                scratch.stream = stream;
+                &recomputed
+            }
+            None => &tape.layers[number],
+        };
+        self.mlp_backward(number, activations, d_stream, gradient, scratch);
+        let layout = &self.layout.layers[number];
+        let linear = &layout.linears[Projection::Output as usize];
+        let output = (&activations.attention_output, &layout.norms[1]);
+        let d_block = self.output_backward(output, d_stream, gradient, scratch);
+        scratch.d_attended.resize(activations.attended.len(), 0.0);
+        let through = [&activations.attended[..], d_block.of(d_stream)];
+        self.linear_backward(linear, through, (&mut scratch.d_attended, false), gradient);
+        d_block.give_back(scratch);
+        self.attention_backward(number, activations, pieces, scratch);
+        let rotations = &tape.rotations[self.shape.rope_table(number)];
+        self.heads_backward(layout, activations, rotations, d_stream, gradient, scratch);
+        scratch.recomputed = recomputed;
+    }
+
+    /// Adds to the gradients of a norm's input and of its weights; `dy` is overwritten.
+    fn norm_backward(
+        &self,
+        normed: &Normed,
+        place: &Range<usize>,
+        dy: &mut [f32],
+        dx: &mut [f32],
+        gradient: &mut [f32],
+        unused: &mut Vec<f32>,
+    ) {
+        let d_weight = self.norm_gradient(place, gradient, unused);
+        normed.backward(self.norm(place), dy, dx, d_weight);
+    }
+
+    /// The gradient of a block's result, from that of the stream to which it was added.
+    fn output_backward(
+        &self,
+        (normed, place): (&Normed, &Range<usize>),
+        d_stream: &[f32],
+        gradient: &mut [f32],
+        scratch: &mut Scratch,
+    ) -> BlockGradient {
+        if place.is_empty() {
+            return BlockGradient::Stream;
+        }
+        let mut d_block = mem::take(&mut scratch.d_block);
+        d_block.clear();
+        d_block.resize(d_stream.len(), 0.0);
+        let Scratch { d_input, unused, .. } = scratch;
+        d_input.clear();
+        d_input.extend_from_slice(d_stream);
+        self.norm_backward(normed, place, d_input, &mut d_block, gradient, unused);
+        BlockGradient::Own(d_block)
+    }
+
+    /// Adds the gradient of a block's input, `scratch.d_input`, to that of the stream.
+    fn input_backward(
+        &self,
+        normed: &Normed,
+        place: &Range<usize>,
+        d_stream: &mut [f32],
+        gradient: &mut [f32],
+        scratch: &mut Scratch,
+    ) {
+        let Scratch { d_input, unused, .. } = scratch;
+        match place.is_empty() {
+            true => d_stream.iter_mut().zip(d_input).for_each(|(sum, d)| *sum += *d),
+            false => self.norm_backward(normed, place, d_input, d_stream, gradient, unused),
+        }
+    }
+
+    fn mlp_backward(
+        &self,
+        number: usize,
+        activations: &Activations,
+        d_stream: &mut [f32],
+        gradient: &mut [f32],
+        scratch: &mut Scratch,
+    ) {
+        let Activations { mlp_input, gate, up, inner, mlp_output, .. } = activations;
+        let LayerLayout { norms, linears, .. } = &self.layout.layers[number];
+        let d_block = self.output_backward((mlp_output, &norms[3]), d_stream, gradient, scratch);
+        let [mut d_gate, mut d_up] = mem::take(&mut scratch.d_inner);
+        d_gate.resize(inner.len(), 0.0);
+        d_up.resize(inner.len(), 0.0);
+        let through = [&inner[..], d_block.of(d_stream)];
+        let down = &linears[Projection::Down as usize];
+        self.linear_backward(down, through, (&mut d_gate, false), gradient);
+        d_block.give_back(scratch);
+        gate::backward(self.shape.activation, gate, up, &mut d_gate, &mut d_up);
+        scratch.d_input.resize(d_stream.len(), 0.0);
+        for (dy, linear, add) in [(&d_gate, Projection::Gate, false), (&d_up, Projection::Up, true)]
+        {
+            let through = [&mlp_input.output[..], dy];
+            let dx = (&mut scratch.d_input[..], add);
+            self.linear_backward(&linears[linear as usize], through, dx, gradient);
+        }
+        scratch.d_inner = [d_gate, d_up];
+        self.input_backward(mlp_input, &norms[2], d_stream, gradient, scratch);
+    }
+
+    /// Fills the gradients of the rows' queries, keys and values from that of the result of attention.
+    fn attention_backward(
+        &self,
+        number: usize,
+        activations: &Activations,
+        pieces: &[Piece],
+        scratch: &mut Scratch,
+    ) {
+        let kv = self.shape.kv_size();
+        let mut d_heads = mem::take(&mut scratch.d_heads);
+        for (d, heads) in d_heads.iter_mut().zip(&activations.heads) {
+            d.clear();
+            d.resize(heads.len(), 0.0);
+        }
+        let [d_queries, d_keys_values @ ..] = &mut d_heads;
+        let mut rest = &mut d_queries[..];
+        let all = pieces.iter().map(|piece| {
+            let (own, after) =
+                mem::take(&mut rest).split_at_mut(piece.rows.len() * self.shape.query_size());
+            rest = after;
+            (piece, own)
+        });
+        if self.parallelism == Parallelism::Parallel {
+            let all: Vec<(&Piece, &mut [f32])> = all.collect();
+            let d_attended = &scratch.d_attended;
+            let one = |scratch: &mut PieceScratch, (piece, d_queries): (&Piece, &mut [f32])| {
+                self.piece_backward(number, activations, piece, (d_attended, d_queries), scratch);
+                mem::take(&mut scratch.d_keys_values)
+            };
+            let found = all.into_par_iter().map_init(PieceScratch::default, one);
+            let found: Vec<[Vec<f32>; 2]> = found.collect();
+            for (piece, found) in pieces.iter().zip(&found) {
+                piece.add_gradients(found, kv, d_keys_values);
+            }
+        } else {
+            let mut own = PieceScratch {
+                attention: mem::take(&mut scratch.attention),
+                keys_values: mem::take(&mut scratch.keys_values),
+                d_keys_values: mem::take(&mut scratch.d_keys_values),
+            };
+            for (piece, d_queries) in all {
+                let d = (&scratch.d_attended[..], d_queries);
+                self.piece_backward(number, activations, piece, d, &mut own);
+                piece.add_gradients(&own.d_keys_values, kv, d_keys_values);
+            }
+            scratch.attention = own.attention;
+            scratch.keys_values = own.keys_values;
+            scratch.d_keys_values = own.d_keys_values;
+        }
+        scratch.d_heads = d_heads;
+    }
+
+    /// Fills the gradients of a piece's queries, and in `scratch` those of all keys and values that it sees.
+    fn piece_backward(
+        &self,
+        number: usize,
+        activations: &Activations,
+        piece: &Piece,
+        (d_attended, d_queries): (&[f32], &mut [f32]),
+        scratch: &mut PieceScratch,
+    ) {
+        let (shape, rows) = (self.shape.head_shape(), &piece.rows);
+        let PieceScratch { attention, keys_values, d_keys_values } = scratch;
+        piece.gather(number, &activations.heads, shape.kv_size(), keys_values);
+        for (d, all) in d_keys_values.iter_mut().zip(&*keys_values) {
+            d.clear();
+            d.resize(all.len(), 0.0);
+        }
+        if rows.is_empty() {
+            return;
+        }
+        let of_queries = rows.start * shape.query_size()..rows.end * shape.query_size();
+        let [keys, values] = &*keys_values;
+        let queries = &activations.heads[0][of_queries.clone()];
+        let of = Attended {
+            output: &activations.attended[of_queries.clone()],
+            log_totals: &activations.log_totals[rows.start * shape.heads..rows.end * shape.heads],
+            gradient: &d_attended[of_queries],
+        };
+        let [d_keys, d_values] = d_keys_values;
+        let to = [d_queries, &mut d_keys[..], &mut d_values[..]];
+        let mask = piece.mask(self, number);
+        sequence::backward(&shape, Heads { queries, keys, values }, &mask, of, to, attention);
+    }
+
+    /// Takes the gradients of queries, keys and values to that of the stream before the layer.
+    fn heads_backward(
+        &self,
+        layout: &LayerLayout,
+        activations: &Activations,
+        rotations: &[Rotation],
+        d_stream: &mut [f32],
+        gradient: &mut [f32],
+        scratch: &mut Scratch,
+    ) {
+        let (shape, input) = (&self.shape, &activations.attention_input);
+        let mut d_heads = mem::take(&mut scratch.d_heads);
+        let half = shape.rotary_dim() / 2;
+        let qk = activations.qk_norms.iter().zip(&layout.qk_norms);
+        for (d, (normed, place)) in d_heads.iter_mut().zip(qk) {
+            rotate(d, shape.head_dim, half, rotations, Direction::Backward);
+            if shape.qk_norm != QkNorm::None {
+                let Scratch { d_unnormed, unused, .. } = &mut *scratch;
+                d_unnormed.clear();
+                d_unnormed.resize(d.len(), 0.0);
+                self.norm_backward(normed, place, d, d_unnormed, gradient, unused);
+                mem::swap(d, d_unnormed);
+            }
+        }
+        scratch.d_input.resize(d_stream.len(), 0.0);
+        for (i, (linear, dy)) in layout.linears.iter().zip(&d_heads).enumerate() {
+            let dx = (&mut scratch.d_input[..], i > 0);
+            self.linear_backward(linear, [&input.output, dy], dx, gradient);
+        }
+        scratch.d_heads = d_heads;
+        self.input_backward(input, &layout.norms[0], d_stream, gradient, scratch);
+    }
+}
+
+/// The gradient of a block's result.
+enum BlockGradient {
+    /// That of the stream, to which the result was added as it is.
+    Stream,
+    /// One of its own, in a buffer of the scratch.
+    Own(Vec<f32>),
+}
+
+impl BlockGradient {
+    fn of<'a>(&'a self, d_stream: &'a [f32]) -> &'a [f32] {
+        match self {
+            Self::Stream => d_stream,
+            Self::Own(d_block) => d_block,
+        }
+    }
+
+    fn give_back(self, scratch: &mut Scratch) {
+        if let Self::Own(d_block) = self {
+            scratch.d_block = d_block;
+        }
+    }
+}
+
+/// Buffers of the backward pass of one piece's attention.
+#[derive(Default)]
+struct PieceScratch {
+    attention: sequence::Scratch,
+    keys_values: [Vec<f32>; 2],
+    d_keys_values: [Vec<f32>; 2],
+}
+
+impl Piece {
+    /// Adds the gradients of the keys and values that the piece sees, `[prefix + rows, kv_size]`, to those of the rows;
+    /// remembered ones have none.
+    fn add_gradients(&self, found: &[Vec<f32>; 2], kv: usize, to: &mut [Vec<f32>]) {
+        for (to, found) in to.iter_mut().zip(found) {
+            let (of_prefix, own) = found.split_at(self.prefix_len(kv) * kv);
+            let mut add = |rows: &Range<usize>, found: &[f32]| {
+                let sum = &mut to[rows.start * kv..rows.end * kv];
+                sum.iter_mut().zip(found).for_each(|(sum, d)| *sum += d);
+            };
+            if let Prefix::Rows(rows) = &self.prefix {
+                add(rows, of_prefix);
+            }
+            add(&self.rows, own);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The forward pass of a decoder's layers over packed rows.
+
+use super::weights::Weights;
+use super::{Activations, Attend, Keep, Scratch, Tape};
+use crate::nn::arch::{Projection, QkNorm};
+use crate::nn::ops::gate;
+use crate::nn::ops::norm::Normed;
+use crate::nn::ops::rope::{Direction, rotate};
+use std::ops::Range;
+
+impl Weights {
+    /// Takes the stream, `[rows, hidden_size]`, through all layers and the last norm. The tape has the rows' rotations.
+    pub(super) fn forward(
+        &self,
+        stream: &mut [f32],
+        keep: Keep,
+        attend: &mut impl Attend,
+        tape: &mut Tape,
+        scratch: &mut Scratch,
+    ) {
+        let layers = self.shape.num_layers;
+        let is_all = keep == Keep::All;
+        tape.layers.resize_with(if is_all { layers } else { 1 }, Activations::default);
+        let kept = if keep == Keep::Inputs { layers } else { 0 };
+        tape.streams.resize_with(kept, Vec::new);
+        for number in 0..layers {
+            if let Some(kept) = tape.streams.get_mut(number) {
+                kept.clear();
+                kept.extend_from_slice(stream);
+            }
+            let activations = &mut tape.layers[if is_all { number } else { 0 }];
+            self.layer(number, &tape.rotations, stream, attend, activations, scratch);
+        }
+        tape.last.forward(stream, self.norm(&self.layout.norm));
+    }
+
+    /// Takes the stream through a layer.
+    pub(super) fn layer(
+        &self,
+        number: usize,
+        rotations: &[Vec<[f32; 2]>],
+        stream: &mut [f32],
+        attend: &mut impl Attend,
+        activations: &mut Activations,
+        scratch: &mut Scratch,
+    ) {
+        let layout = &self.layout.layers[number];
+        let [before_attention, after_attention, before_mlp, after_mlp] = &layout.norms;
+        self.input(before_attention, stream, &mut activations.attention_input);
+        self.heads(number, &rotations[self.shape.rope_table(number)], activations);
+        let rows = stream.len() / self.shape.hidden_size;
+        activations.attended.resize(rows * self.shape.query_size(), 0.0);
+        activations.log_totals.resize(rows * self.shape.num_heads, 0.0);
+        attend.attend(self, number, activations, &mut scratch.attention);
+        let Activations { attended, attention_output, .. } = activations;
+        let output = (Projection::Output, after_attention);
+        self.output(number, output, attended, attention_output, stream, &mut scratch.block);
+        self.input(before_mlp, stream, &mut activations.mlp_input);
+        self.feed_forward(number, activations);
+        let Activations { inner, mlp_output, .. } = activations;
+        let output = (Projection::Down, after_mlp);
+        self.output(number, output, inner, mlp_output, stream, &mut scratch.block);
+    }
+
+    /// The input of a block: the stream, normed where there is a norm before the block.
+    fn input(&self, place: &Range<usize>, stream: &[f32], input: &mut Normed) {
+        match place.is_empty() {
+            true => input.skip(stream),
+            false => input.forward(stream, self.norm(place)),
+        }
+    }
+
+    /// Fills queries, keys and values, normed and rotated.
+    fn heads(&self, number: usize, rotations: &[[f32; 2]], activations: &mut Activations) {
+        let (shape, layout) = (&self.shape, &self.layout.layers[number]);
+        let Activations { attention_input, heads, qk_norms, .. } = activations;
+        let rows = attention_input.output.len() / shape.hidden_size;
+        for (linear, heads) in layout.linears.iter().zip(&mut *heads) {
+            heads.resize(rows * linear.outputs, 0.0);
+            self.linear(linear, &attention_input.output, heads, false);
+        }
+        if shape.qk_norm != QkNorm::None {
+            for ((normed, heads), place) in
+                qk_norms.iter_mut().zip(&mut *heads).zip(&layout.qk_norms)
+            {
+                normed.forward(heads, self.norm(place));
+                heads.copy_from_slice(&normed.output);
+            }
+        }
+        for heads in &mut heads[..2] {
+            rotate(heads, shape.head_dim, shape.rotary_dim() / 2, rotations, Direction::Forward);
+        }
+    }
+
+    /// Fills the gate, the values that it multiplies, and their product.
+    fn feed_forward(&self, number: usize, activations: &mut Activations) {
+        let Activations { mlp_input, gate, up, inner, .. } = activations;
+        let linears = &self.layout.layers[number].linears;
+        let count = mlp_input.output.len() / self.shape.hidden_size * self.shape.intermediate_size;
+        for (output, linear) in [(&mut *gate, Projection::Gate), (&mut *up, Projection::Up)] {
+            output.resize(count, 0.0);
+            self.linear(&linears[linear as usize], &mlp_input.output, output, false);
+        }
+        inner.resize(count, 0.0);
+        gate::forward(self.shape.activation, gate, up, inner);
+    }
+
+    /// Adds the result of a block to the stream, normed where there is a norm after the block.
+    fn output(
+        &self,
+        number: usize,
+        (linear, place): (Projection, &Range<usize>),
+        x: &[f32],
+        normed: &mut Normed,
+        stream: &mut [f32],
+        block: &mut Vec<f32>,
+    ) {
+        let linear = &self.layout.layers[number].linears[linear as usize];
+        if place.is_empty() {
+            self.linear(linear, x, stream, true);
+            return;
+        }
+        block.resize(stream.len(), 0.0);
+        self.linear(linear, x, block, false);
+        normed.forward(block, self.norm(place));
+        stream.iter_mut().zip(&normed.output).for_each(|(x, y)| *x += y);
+    }
+}

@@ -1,0 +1,161 @@
+//! The execution of a decoder on the CPU, a packed row for each token of a text or step of a game.
+//!
+//! One layer, forward and backward, serves generation, learning from texts and learning from games; they differ in
+//! what enters the decoder, and in how rows reach the keys of earlier rows ([`Attend`]).
+
+mod backward;
+mod games;
+mod layer;
+mod texts;
+mod weights;
+
+pub use crate::nn::ops::attention::cache::Cache;
+pub use games::{SequenceLearner, Sequences};
+pub use texts::{Pass, Reading, Row, Text, TokenDecoder};
+
+use crate::nn::ops::attention::sequence;
+use crate::nn::ops::norm::Normed;
+use crate::nn::ops::rope::Rotation;
+use std::ops::Range;
+use weights::Weights;
+
+/// The activations of a layer, all that its backward pass needs.
+#[derive(Clone, Debug, Default)]
+struct Activations {
+    /// The input of queries, keys and values, normed where the architecture norms it.
+    attention_input: Normed,
+    /// Queries and keys before they are rotated, where they are normed.
+    qk_norms: [Normed; 2],
+    /// Queries, keys and values, rotated: `[rows, query_size]`, then `[rows, kv_size]` twice.
+    heads: [Vec<f32>; 3],
+    /// The result of attention: `[rows, query_size]`.
+    attended: Vec<f32>,
+    /// The logarithm of each softmax's total: `[rows, num_heads]`.
+    log_totals: Vec<f32>,
+    /// The output projection of attention, where it is normed.
+    attention_output: Normed,
+    /// The input of the feed-forward block, normed where the architecture norms it.
+    mlp_input: Normed,
+    /// The gate before its activation, the values that it multiplies, and their product: `[rows, intermediate_size]`.
+    gate: Vec<f32>,
+    up: Vec<f32>,
+    inner: Vec<f32>,
+    /// The result of the feed-forward block, where it is normed.
+    mlp_output: Normed,
+}
+
+/// The activations of all layers, or what recomputes them.
+#[derive(Clone, Debug, Default)]
+struct Tape {
+    /// The rotations of the rows, for each of the decoder's tables: `[rows, rotary_dim / 2]`.
+    rotations: Vec<Vec<Rotation>>,
+    /// Those of every layer, or of the last one executed.
+    layers: Vec<Activations>,
+    /// The stream before each layer, where the backward pass recomputes the layers: `[rows, hidden_size]` each.
+    streams: Vec<Vec<f32>>,
+    /// The last norm.
+    last: Normed,
+}
+
+/// The activations that a forward pass keeps for the backward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// None: there is no backward pass.
+    Nothing,
+    /// The input of each layer: the backward pass recomputes the rest.
+    Inputs,
+    /// All.
+    All,
+}
+
+/// Buffers of a pass, for reuse.
+#[derive(Debug, Default)]
+struct Scratch {
+    attention: sequence::Scratch,
+    /// The result of a block before it is normed.
+    block: Vec<f32>,
+    /// A layer that is recomputed, and its stream.
+    recomputed: Activations,
+    stream: Vec<f32>,
+    /// Gradients: of a block's input, of a block's result, of the result of attention, of the gate and its product, of
+    /// queries, keys and values, of a piece's keys and values.
+    d_input: Vec<f32>,
+    d_block: Vec<f32>,
+    d_attended: Vec<f32>,
+    d_inner: [Vec<f32>; 2],
+    d_heads: [Vec<f32>; 3],
+    d_unnormed: Vec<f32>,
+    d_stream: Vec<f32>,
+    d_keys_values: [Vec<f32>; 2],
+    /// Keys and values that a piece sees.
+    keys_values: [Vec<f32>; 2],
+    /// The gradient of norms where adapters are learnt: never read.
+    unused: Vec<f32>,
+}
+
+/// The access of rows to the keys and values of earlier rows.
+trait Attend {
+    /// Fills `attended` and `log_totals` of a layer from its queries, keys and values.
+    fn attend(
+        &mut self,
+        weights: &Weights,
+        layer: usize,
+        activations: &mut Activations,
+        scratch: &mut sequence::Scratch,
+    );
+}
+
+/// A sequence of rows, and the keys that it sees besides its own.
+#[derive(Clone, Debug)]
+struct Piece {
+    rows: Range<usize>,
+    prefix: Prefix,
+    /// The first key of each row's episode, counted from the first key of the prefix; empty if that is 0 for all.
+    starts: Vec<usize>,
+}
+
+/// The keys and values before a piece's own.
+#[derive(Clone, Debug)]
+enum Prefix {
+    /// Those of earlier rows of the same pass.
+    Rows(Range<usize>),
+    /// Those that were remembered, which no gradient reaches: of each layer `[rows, kv_size]`.
+    Memory(Vec<[Vec<f32>; 2]>),
+}
+
+impl Piece {
+    /// Rows of the prefix.
+    fn prefix_len(&self, kv_size: usize) -> usize {
+        match &self.prefix {
+            Prefix::Rows(rows) => rows.len(),
+            Prefix::Memory(layers) => layers.first().map_or(0, |[keys, _]| keys.len() / kv_size),
+        }
+    }
+
+    /// The keys and values of the prefix, of those of a layer's rows, `heads`.
+    fn prefix<'a>(&'a self, layer: usize, heads: &'a [Vec<f32>; 3], kv: usize) -> [&'a [f32]; 2] {
+        match &self.prefix {
+            Prefix::Rows(rows) => [1, 2].map(|i| &heads[i][rows.start * kv..rows.end * kv]),
+            Prefix::Memory(layers) => layers[layer].each_ref().map(|all| &all[..]),
+        }
+    }
+
+    /// The mask of a layer.
+    fn mask(&self, weights: &Weights, layer: usize) -> sequence::AttentionMask<'_> {
+        sequence::AttentionMask {
+            rows: self.rows.len(),
+            prefix: self.prefix_len(weights.shape.kv_size()),
+            starts: &self.starts,
+            window: weights.shape.window(layer),
+        }
+    }
+
+    /// Gathers all keys and values that the piece sees in a layer: `[prefix + rows, kv_size]` each.
+    fn gather(&self, layer: usize, heads: &[Vec<f32>; 3], kv: usize, to: &mut [Vec<f32>; 2]) {
+        for (i, (to, prefix)) in to.iter_mut().zip(self.prefix(layer, heads, kv)).enumerate() {
+            to.clear();
+            to.extend_from_slice(prefix);
+            to.extend_from_slice(&heads[i + 1][self.rows.start * kv..self.rows.end * kv]);
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! Texts on the CPU: generation and learning of a decoder over tokens, a row for each token.
+//!
+//! Both run the same code, so a token's log-probability under unchanged weights is the same to the last bit when it is
+//! generated and when it is learnt from. A prompt goes forward and backward once, whatever the number of its
+//! completions: the gradients that reach its keys and values from all of them are added up.
+
+use super::backward::Recorded;
+use super::weights::Weights;
+use super::{Activations, Attend, Cache, Keep, Piece, Prefix, Scratch, Tape};
+use crate::nn::arch::{Adapters, DecoderShape, Parameter};
+use crate::nn::ops::{Parallelism, attention::sequence, embed};
+use rayon::prelude::*;
+use std::ops::Range;
+use std::sync::Arc;
+#[cfg(feature = "general")]
+use {
+    crate::nn::Precision, crate::nn::tensors::DeviceDecoder, burn::tensor::Device,
+    std::sync::OnceLock,
+};
+
+/// Parameters from which on each product uses all threads; of smaller decoders, whole passes run side by side.
+const LARGE: usize = 1 << 22;
+
+/// A decoder over tokens with its weights in host memory. Clones share the weights until one of them changes its own.
+#[derive(Clone, Debug)]
+pub struct TokenDecoder {
+    pub(super) weights: Weights,
+    /// The device that texts go through, if it is not the CPU, and the precision of its products.
+    #[cfg(feature = "general")]
+    device: Option<(Device, Precision)>,
+    /// The weights on that device, once they are needed there.
+    #[cfg(feature = "general")]
+    on_device: Arc<OnceLock<DeviceDecoder>>,
+}
+
+/// A token in a pass: token number `at` of the piece of text whose keys and values are in cache number `cache`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// The token.
+    pub token: u32,
+    /// The number of its cache.
+    pub cache: usize,
+    /// The token's number in that cache.
+    pub at: usize,
+}
+
+/// The result of a pass, its activations, and buffers for the next one.
+#[derive(Debug, Default)]
+pub struct Pass {
+    rows: Vec<Row>,
+    tape: Tape,
+    stream: Vec<f32>,
+    scratch: Scratch,
+}
+
+impl Pass {
+    /// The normed stream after the last layer: `[rows, hidden_size]`.
+    pub fn hidden(&self) -> &[f32] {
+        &self.tape.last.output
+    }
+}
+
+/// Attention over the caches of some pieces of text.
+struct Cached<'a> {
+    rows: &'a [Row],
+    caches: &'a mut [Cache],
+}
+
+impl Attend for Cached<'_> {
+    fn attend(
+        &mut self,
+        weights: &Weights,
+        layer: usize,
+        activations: &mut Activations,
+        _: &mut sequence::Scratch,
+    ) {
+        let (shape, window) = (weights.shape.head_shape(), weights.shape.window(layer));
+        let Activations { heads: [queries, keys, values], attended, log_totals, .. } = activations;
+        let new = keys.chunks_exact(shape.kv_size()).zip(values.chunks_exact(shape.kv_size()));
+        for (row, (key, value)) in self.rows.iter().zip(new) {
+            self.caches[row.cache].write(&shape, layer, row.at, [key, value]);
+        }
+        let (rows, caches, width) = (self.rows, &*self.caches, shape.query_size());
+        let one = |scores: &mut Vec<f32>, (i, to): (usize, (&mut [f32], &mut [f32]))| {
+            let Row { cache, at, .. } = rows[i];
+            let queries = &queries[i * width..][..width];
+            let (to, place) = ([to.0, to.1], (layer, at, window));
+            caches[cache].attend(caches, &shape, place, queries, to, scores);
+        };
+        if weights.parallelism == Parallelism::Parallel {
+            let attended = attended.par_chunks_exact_mut(width);
+            let log_totals = log_totals.par_chunks_exact_mut(shape.heads);
+            attended.zip(log_totals).enumerate().for_each_init(Vec::new, one);
+        } else {
+            let attended = attended.chunks_exact_mut(width);
+            let log_totals = log_totals.chunks_exact_mut(shape.heads);
+            let mut scores = Vec::new();
+            attended.zip(log_totals).enumerate().for_each(|each| one(&mut scores, each));
+        }
+    }
+}
+
+impl TokenDecoder {
+    /// A decoder with these parameters, in the order of [`DecoderShape::parameters`].
+    ///
+    /// # Panics
+    /// If their number is not that of the shape, or observations enter instead of tokens.
+    pub fn new(shape: DecoderShape, params: impl Into<Arc<Vec<f32>>>) -> Self {
+        let params = params.into();
+        assert!(shape.takes_tokens(), "a decoder over tokens");
+        assert_eq!(params.len(), shape.num_params(), "params: [num_params]");
+        let parallelism = match params.len() < LARGE {
+            true => Parallelism::Sequential,
+            false => Parallelism::Parallel,
+        };
+        Self {
+            weights: Weights::new(shape, params, parallelism),
+            #[cfg(feature = "general")]
+            device: None,
+            #[cfg(feature = "general")]
+            on_device: Arc::default(),
+        }
+    }
+
+    /// The same decoder with adapters, which are learnt in the place of the weights, or without.
+    pub fn with_adapters(mut self, adapters: Option<Adapters>) -> Self {
+        self.weights.adapters = adapters;
+        self
+    }
+
+    /// The same decoder, but generating and learning on a device, with products in this precision; on the CPU if there
+    /// is none, in single precision.
+    #[cfg(feature = "general")]
+    pub fn with_device(self, device: Option<Device>, precision: Precision) -> Self {
+        let device = device.map(|device| (device, precision));
+        Self { device, on_device: Arc::default(), ..self }
+    }
+
+    /// The decoder in the tensors of its device, if it has one ([`TokenDecoder::with_device`]), uploaded again after the
+    /// weights have changed.
+    #[cfg(feature = "general")]
+    pub fn on_device(&self) -> Option<DeviceDecoder> {
+        let (device, precision) = self.device.as_ref()?;
+        let new = || DeviceDecoder::new(self.shape(), self.params(), device, *precision);
+        let decoder = self.on_device.get_or_init(new).clone();
+        Some(decoder.with_adapters(self.adapters()))
+    }
+
+    /// Its sizes and switches.
+    pub fn shape(&self) -> &DecoderShape {
+        &self.weights.shape
+    }
+
+    /// The weights of the decoder, without its adapters.
+    pub fn params(&self) -> &Arc<Vec<f32>> {
+        &self.weights.params
+    }
+
+    /// The adapters that are learnt in the place of the weights, if any.
+    pub fn adapters(&self) -> Option<&Adapters> {
+        self.weights.adapters.as_ref()
+    }
+
+    /// The parameters that are learnt: those of the adapters, or without any all weights.
+    pub fn trained(&self) -> &[f32] {
+        self.adapters().map_or(self.params(), |adapters| &adapters.params)
+    }
+
+    /// The number of elements of each learnt parameter.
+    pub fn sizes(&self) -> Vec<usize> {
+        match self.adapters() {
+            Some(adapters) => adapters.parameters().iter().map(Parameter::count).collect(),
+            None => self.shape().parameters().iter().map(Parameter::count).collect(),
+        }
+    }
+
+    /// Whether packed copies of a large decoder's matrices are kept on the CPU from now on, as they are by default; else
+    /// each product packs them anew, which takes longer for few rows and saves the memory of all weights. Drops the
+    /// copies that there are.
+    pub fn keep_copies(&mut self, kept: bool) {
+        self.weights.keep_packed = kept;
+        self.weights.drop_packed();
+    }
+
+    /// Changes the learnt parameters.
+    pub fn update(&mut self, change: impl FnOnce(&mut [f32])) {
+        match &mut self.weights.adapters {
+            Some(adapters) => change(&mut adapters.params),
+            None => {
+                let params: &mut Vec<f32> = Arc::make_mut(&mut self.weights.params);
+                change(params);
+                self.weights.drop_packed();
+                #[cfg(feature = "general")]
+                {
+                    self.on_device = Arc::default();
+                }
+            }
+        }
+    }
+
+    /// Whether whole passes of this decoder are to run side by side: it is too small to share out its products.
+    pub fn is_small(&self) -> bool {
+        self.weights.parallelism == Parallelism::Sequential
+    }
+
+    /// Takes rows through all layers, and writes their keys and values into `caches`. The predecessors of a token must
+    /// be in the same pass or in a cache.
+    pub fn forward(&self, rows: &[Row], caches: &mut [Cache], keep: Keep, pass: &mut Pass) {
+        let weights = &self.weights;
+        let Pass { rows: kept, tape, stream, scratch } = pass;
+        kept.clear();
+        kept.extend_from_slice(rows);
+        if rows.is_empty() {
+            *tape = Tape::default();
+            return;
+        }
+        stream.clear();
+        let (table, scale) = (weights.layout.embed_tokens.clone(), weights.shape.embedding_scale);
+        let tokens = rows.iter().map(|row| row.token);
+        embed::forward(&weights.params[table], weights.shape.hidden_size, scale, tokens, stream);
+        tape.rotations.resize_with(weights.rope.len(), Vec::new);
+        for (rotations, table) in tape.rotations.iter_mut().zip(&weights.rope) {
+            rotations.clear();
+            for row in rows {
+                rotations.extend(table.at(caches[row.cache].position(row.at)));
+            }
+        }
+        weights.forward(stream, keep, &mut Cached { rows, caches }, tape, scratch);
+    }
+
+    /// Logits of normed vectors: `[rows, vocabulary]`.
+    pub fn logits(&self, hidden: &[f32], logits: &mut Vec<f32>) {
+        let Weights { shape, layout, .. } = &self.weights;
+        logits.resize(hidden.len() / shape.hidden_size * shape.num_actions, 0.0);
+        self.weights.linear(&layout.head, hidden, logits, false);
+    }
+}
+
+/// A prompt and its completions, as tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Text<'a> {
+    /// One token or more.
+    pub prompt: &'a [u32],
+    /// One token or more each.
+    pub completions: Vec<&'a [u32]>,
+}
+
+/// The forward pass of some texts, as the backward pass needs it.
+#[derive(Debug, Default)]
+pub struct Reading {
+    /// All rows: those of the prompts, then those of the completions.
+    pass: Pass,
+    caches: Vec<Cache>,
+    /// The prompts, then the completions.
+    pieces: Vec<Piece>,
+    /// The number of prompts, and of their rows.
+    prompts: usize,
+    prompt_rows: usize,
+    /// The piece that is the first completion of each text.
+    first_pieces: Vec<usize>,
+    /// The normed streams from which tokens are predicted: of each prompt's last token, then of the completions' tokens
+    /// but the last ones: `[predictions, hidden_size]`.
+    hidden: Vec<f32>,
+}
+
+impl Reading {
+    /// The normed streams from which tokens are predicted: `[predictions, hidden_size]`.
+    pub fn hidden(&self) -> &[f32] {
+        &self.hidden
+    }
+
+    /// The row of [`Reading::hidden`] that predicts token number `at` of a completion of a text.
+    pub fn prediction(&self, [text, completion]: [usize; 2], at: usize) -> usize {
+        let Piece { rows, .. } = &self.pieces[self.first_pieces[text] + completion];
+        match at {
+            0 => text,
+            _ => self.prompts + rows.start - self.prompt_rows + at - 1,
+        }
+    }
+
+    /// Lays out other texts, and returns their rows.
+    fn begin(&mut self, shape: &DecoderShape, texts: &[Text]) -> Vec<Row> {
+        let mut all = Vec::new();
+        let mut piece = |cache: usize, tokens: &[u32], prefix: Range<usize>| {
+            let start = all.len();
+            let tokens = tokens.iter().enumerate();
+            all.extend(tokens.map(|(at, token)| Row { token: *token, cache, at }));
+            Piece { rows: start..all.len(), prefix: Prefix::Rows(prefix), starts: Vec::new() }
+        };
+        let prompts = texts.iter().enumerate();
+        self.pieces = prompts.map(|(number, text)| piece(number, text.prompt, 0..0)).collect();
+        self.prompts = texts.len();
+        self.prompt_rows = self.pieces.last().map_or(0, |piece| piece.rows.end);
+        self.first_pieces.clear();
+        let count: usize = texts.iter().map(|text| text.completions.len()).sum();
+        self.caches.resize_with(texts.len() + count, Cache::default);
+        let heads = shape.head_shape();
+        for (number, text) in texts.iter().enumerate() {
+            let rows = self.pieces[number].rows.clone();
+            // A layer reads its own keys and values alone, so one layer's memory is enough.
+            self.caches[number].begin(&heads, 1, rows.len(), None);
+            self.first_pieces.push(self.pieces.len());
+            for tokens in &text.completions {
+                let cache = self.pieces.len();
+                self.caches[cache].begin(&heads, 1, tokens.len(), Some((number, rows.len())));
+                // The last token predicts nothing.
+                self.pieces.push(piece(cache, &tokens[..tokens.len() - 1], rows.clone()));
+            }
+        }
+        all
+    }
+}
+
+impl TokenDecoder {
+    /// Takes texts through all layers.
+    ///
+    /// # Panics
+    /// If a prompt or a completion has no token.
+    pub fn read(&self, texts: &[Text], keep: Keep, reading: &mut Reading) {
+        let size = self.shape().hidden_size;
+        let rows = reading.begin(self.shape(), texts);
+        self.forward(&rows, &mut reading.caches, keep, &mut reading.pass);
+        let hidden = reading.pass.hidden();
+        reading.hidden.clear();
+        for Piece { rows, .. } in &reading.pieces[..reading.prompts] {
+            reading.hidden.extend_from_slice(&hidden[(rows.end - 1) * size..rows.end * size]);
+        }
+        reading.hidden.extend_from_slice(&hidden[reading.prompt_rows * size..]);
+    }
+
+    /// The offsets in [`TokenDecoder::trained`] at which the layers begin, in order, preceded by 0 unless the first layer
+    /// begins there: a gradient is complete from one of these on as soon as [`TokenDecoder::learn`] has left that layer.
+    pub fn starts(&self) -> Vec<usize> {
+        let layers = self.shape().num_layers;
+        let mut starts = vec![0];
+        starts.extend((0..layers).map(|layer| match self.adapters() {
+            Some(adapters) => adapters.params.len() / layers * layer,
+            None => self.weights.layout.layers[layer].start,
+        }));
+        starts.dedup();
+        starts
+    }
+
+    /// Adds the gradient of the learnt parameters to `gradient`, from that of [`Reading::hidden`]. From the last layer to
+    /// the first, `done` is told the gradient and the one of [`TokenDecoder::starts`] from which on it is complete.
+    pub fn learn(
+        &self,
+        reading: &mut Reading,
+        d_hidden: &[f32],
+        gradient: &mut [f32],
+        mut done: impl FnMut(&[f32], usize),
+    ) {
+        let (size, weights) = (self.shape().hidden_size, &self.weights);
+        let Reading { pass, caches, pieces, .. } = reading;
+        let Pass { rows, tape, scratch, .. } = pass;
+        let (d_last, d_completions) = d_hidden.split_at(reading.prompts * size);
+        let mut d_normed = vec![0.0; reading.prompt_rows * size];
+        for (Piece { rows, .. }, d) in pieces.iter().zip(d_last.chunks(size)) {
+            d_normed[(rows.end - 1) * size..rows.end * size].copy_from_slice(d);
+        }
+        d_normed.extend_from_slice(d_completions);
+        let mut d_stream = vec![0.0; d_normed.len()];
+        weights.last_norm_backward(tape, &mut d_normed, &mut d_stream, gradient);
+        let starts = self.starts();
+        let first = starts.len() - self.shape().num_layers;
+        let of = Recorded { tape, pieces };
+        let mut attend = Cached { rows, caches };
+        for number in (0..self.shape().num_layers).rev() {
+            weights.layer_backward(number, &of, &mut attend, &mut d_stream, gradient, scratch);
+            done(gradient, starts[first + number]);
+        }
+        if self.adapters().is_none() {
+            let d_table = &mut gradient[weights.layout.embed_tokens.clone()];
+            let tokens = rows.iter().map(|row| row.token);
+            embed::backward(&d_stream, size, self.shape().embedding_scale, tokens, d_table);
+        }
+    }
+
+    /// Fills the gradient of normed vectors from that of their logits, and adds that of the head to `gradient`.
+    pub fn learn_logits(
+        &self,
+        hidden: &[f32],
+        d_logits: &[f32],
+        d_hidden: &mut [f32],
+        gradient: &mut [f32],
+    ) {
+        let head = &self.weights.layout.head;
+        self.weights.linear_backward(head, [hidden, d_logits], (d_hidden, false), gradient);
+    }
+}

@@ -1,0 +1,189 @@
+//! The weights of a decoder in host memory, packed for products when first needed, and its linear layers.
+
+use crate::nn::arch::{Adapters, DecoderShape, Layout, LinearLayout};
+use crate::nn::ops::matmul::{Packed, View};
+use crate::nn::ops::norm::RmsNorm;
+use crate::nn::ops::rope::RopeTable;
+use crate::nn::ops::{Parallelism, bias, linear};
+use rayon::prelude::*;
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+/// A decoder's weights, and what follows from its shape. Clones share the weights until one of them changes.
+#[derive(Clone, Debug)]
+pub struct Weights {
+    pub(super) shape: DecoderShape,
+    pub(super) layout: Layout,
+    pub(super) rope: Vec<RopeTable>,
+    pub(super) params: Arc<Vec<f32>>,
+    /// Adapters that are learnt in the place of the weights, if any.
+    pub(super) adapters: Option<Adapters>,
+    pub(super) packed: Arc<PackedWeights>,
+    /// Whether packed copies are kept; else large weights are packed anew for each product, a block at a time.
+    pub(super) keep_packed: bool,
+    /// The threads of a pass.
+    pub(super) parallelism: Parallelism,
+}
+
+/// Copies of the matrices in the order in which products read them: for the forward pass, and transposed for the backward
+/// pass.
+#[derive(Debug)]
+pub(super) struct PackedWeights {
+    forward: Vec<OnceLock<Packed>>,
+    transpose: Vec<OnceLock<Packed>>,
+}
+
+impl PackedWeights {
+    /// No copies yet, of so many matrices.
+    fn empty(matrices: usize) -> Self {
+        let none = || (0..matrices).map(|_| OnceLock::new()).collect();
+        Self { forward: none(), transpose: none() }
+    }
+}
+
+impl LinearLayout {
+    /// The weight among the decoder's parameters, `[inputs, outputs]`.
+    fn view<'a>(&self, params: &'a [f32]) -> View<'a> {
+        let params = &params[self.weight.clone()];
+        match self.transposed {
+            true => View::rows(params, self.inputs).transpose(),
+            false => View::rows(params, self.outputs),
+        }
+    }
+}
+
+impl Weights {
+    /// The weights of a shape, in the order of [`DecoderShape::parameters`].
+    pub(super) fn new(
+        shape: DecoderShape,
+        params: Arc<Vec<f32>>,
+        parallelism: Parallelism,
+    ) -> Self {
+        let layout = Layout::new(&shape);
+        let packed = Arc::new(PackedWeights::empty(layout.matrices()));
+        let rope = shape.rope_tables();
+        Self { shape, layout, rope, params, adapters: None, packed, keep_packed: true, parallelism }
+    }
+
+    /// Drops the packed copies, which are those of other weights.
+    pub(super) fn drop_packed(&mut self) {
+        self.packed = Arc::new(PackedWeights::empty(self.layout.matrices()));
+    }
+
+    /// Packs all matrices anew, in the memory of the last copies if nobody shares them.
+    pub(super) fn repack(&mut self) {
+        if Arc::get_mut(&mut self.packed).is_none() {
+            self.drop_packed();
+        }
+        let Self { layout, params, packed, .. } = self;
+        let packed = Arc::get_mut(packed).expect("the copies are not shared");
+        let mut linears: Vec<&LinearLayout> = layout.linears().collect();
+        linears.sort_by_key(|linear| linear.number);
+        let copies = packed.forward.par_iter_mut().zip(&mut packed.transpose);
+        copies.zip(linears).for_each(|((forward, transpose), linear)| {
+            let pack = |lock: &mut OnceLock<Packed>, view: View, sizes: [usize; 2]| {
+                let mut copy = lock.take().unwrap_or_default();
+                copy.pack(view, sizes[0], sizes[1]);
+                *lock = OnceLock::from(copy);
+            };
+            let (view, LinearLayout { inputs, outputs, .. }) = (linear.view(params), linear);
+            pack(forward, view, [*inputs, *outputs]);
+            pack(transpose, view.transpose(), [*outputs, *inputs]);
+        });
+    }
+
+    /// The norm whose weights are at `place`.
+    pub(super) fn norm(&self, place: &Range<usize>) -> RmsNorm<'_> {
+        RmsNorm {
+            weight: &self.params[place.clone()],
+            offset: self.shape.norm_offset,
+            eps: self.shape.rms_norm_eps,
+        }
+    }
+
+    /// `y = x w + b`, or `y += x w + b`, adapters included: `x` is `[rows, inputs]`, `y` `[rows, outputs]`.
+    pub(super) fn linear(&self, linear: &LinearLayout, x: &[f32], y: &mut [f32], add: bool) {
+        if x.is_empty() {
+            return;
+        }
+        let LinearLayout { inputs, outputs, number, .. } = *linear;
+        let view = linear.view(&self.params);
+        if self.parallelism == Parallelism::Parallel && !self.keep_packed {
+            linear::forward_unpacked(x, view, [inputs, outputs], y, add);
+        } else {
+            let pack = || linear::pack(self.parallelism, view, [inputs, outputs]);
+            let packed = self.packed.forward[number].get_or_init(pack);
+            linear::forward(self.parallelism, x, packed, y, add);
+        }
+        if let Some((_, adapter)) = self.adapters.as_ref().and_then(|all| all.of(linear)) {
+            adapter.forward(self.parallelism, x, y);
+        }
+        bias::forward(&self.params[linear.bias.clone()], y);
+    }
+
+    /// Adds to `gradient` that of the learnt parameters of a linear layer, from its input `x` and the gradient `dy` of its
+    /// result; `dx` becomes the gradient of the input, or is added to.
+    pub(super) fn linear_backward(
+        &self,
+        linear: &LinearLayout,
+        [x, dy]: [&[f32]; 2],
+        (dx, add): (&mut [f32], bool),
+        gradient: &mut [f32],
+    ) {
+        let LinearLayout { inputs, outputs, number, .. } = *linear;
+        let transpose = linear.view(&self.params).transpose();
+        if self.parallelism == Parallelism::Parallel {
+            linear::backward_unpacked(dy, transpose, [outputs, inputs], dx, add);
+        } else {
+            let pack = || linear::pack(self.parallelism, transpose, [outputs, inputs]);
+            let packed = self.packed.transpose[number].get_or_init(pack);
+            linear::forward(self.parallelism, dy, packed, dx, add);
+        }
+        match &self.adapters {
+            Some(adapters) => {
+                if let Some((place, adapter)) = adapters.of(linear) {
+                    let [d_a, d_b] = pair(gradient, &place.a, &place.b);
+                    adapter.backward(self.parallelism, [x, dy], dx, [d_a, d_b]);
+                }
+            }
+            None => self.weight_grad(linear, [x, dy], gradient),
+        }
+    }
+
+    /// Adds to `gradient` those of a linear layer's weight and bias.
+    pub(super) fn weight_grad(
+        &self,
+        linear: &LinearLayout,
+        [x, dy]: [&[f32]; 2],
+        gradient: &mut [f32],
+    ) {
+        let d_weight = &mut gradient[linear.weight.clone()];
+        match linear.transposed {
+            true => linear::weight_grad(self.parallelism, dy, x, linear.outputs, d_weight),
+            false => linear::weight_grad(self.parallelism, x, dy, linear.inputs, d_weight),
+        }
+        bias::backward(dy, &mut gradient[linear.bias.clone()]);
+    }
+
+    /// The gradient of the weights at `place` within `gradient`; a buffer that nobody reads where adapters are learnt.
+    pub(super) fn norm_gradient<'a>(
+        &self,
+        place: &Range<usize>,
+        gradient: &'a mut [f32],
+        unused: &'a mut Vec<f32>,
+    ) -> &'a mut [f32] {
+        match self.adapters {
+            None => &mut gradient[place.clone()],
+            Some(_) => {
+                unused.resize(place.len(), 0.0);
+                unused
+            }
+        }
+    }
+}
+
+/// Two disjoint ranges of a gradient, the second of which begins where the first ends.
+fn pair<'a>(gradient: &'a mut [f32], a: &Range<usize>, b: &Range<usize>) -> [&'a mut [f32]; 2] {
+    let (d_a, d_b) = gradient[a.start..b.end].split_at_mut(a.len());
+    [d_a, d_b]
+}

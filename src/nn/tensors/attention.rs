@@ -1,0 +1,96 @@
+//! Attention in tensors: over a row's own sequence, and over a prefix that several sequences share.
+
+use super::products::Products;
+use crate::nn::arch::DecoderShape;
+use burn::tensor::{Device, Tensor, TensorData, activation};
+
+/// The number added to the scores of keys that a query does not see.
+pub(super) const UNSEEN: f32 = -1e9;
+
+/// Keys and values: `[batch, columns, num_kv_heads, head_dim]` each.
+pub(crate) type KeysValues = [Tensor<4>; 2];
+
+/// The keys and values of the prefixes that groups of rows share.
+pub(super) struct Prefix<'a> {
+    /// `[groups, longest, num_kv_heads, head_dim]` each; `rows / groups` rows follow each of them.
+    pub keys_values: &'a KeysValues,
+    /// 0 or [`UNSEEN`]: `[groups, steps or 1, longest]`.
+    pub mask: &'a Tensor<3>,
+}
+
+/// The result of attention for `queries`, `[rows, steps, heads, head_dim]`, over `own` keys and values,
+/// `[rows, columns, num_kv_heads, head_dim]`, and over those of a prefix: `[rows, steps, heads * head_dim]`.
+///
+/// `mask`, `[rows or 1, steps, columns]`, is 0 where a query sees a key of its own sequence, else [`UNSEEN`]. Scores are
+/// multiplied by `scale`.
+pub(super) fn attend(
+    (products, scale): (Products, f32),
+    queries: Tensor<4>,
+    own: &KeysValues,
+    mask: Tensor<3>,
+    prefix: Option<Prefix>,
+) -> Tensor<3> {
+    let [rows, steps, heads, head_dim] = queries.dims();
+    let [_, columns, kv_heads, _] = own[0].dims();
+    let group = heads / kv_heads;
+    let by_head = |x: &Tensor<4>| x.clone().swap_dims(1, 2);
+    let queries = (queries * scale)
+        .reshape([rows, steps, kv_heads, group, head_dim])
+        .permute([0, 2, 3, 1, 4])
+        .reshape([rows, kv_heads, group * steps, head_dim]);
+    let scores = products.of(queries.clone(), by_head(&own[0]).swap_dims(2, 3));
+    let masked = mask.dims()[0];
+    let scores = scores.reshape([rows, kv_heads, group, steps, columns])
+        + mask.reshape([masked, 1, 1, steps, columns]);
+    let attended = match prefix {
+        None => {
+            let weights = activation::softmax(scores, 4);
+            let weights = weights.reshape([rows, kv_heads, group * steps, columns]);
+            products.of(weights, by_head(&own[1]))
+        }
+        Some(Prefix { keys_values: [keys, values], mask }) => {
+            let [groups, masked, longest] = mask.dims();
+            let members = rows / groups;
+            // The rows of a group are compared with its prefix in one product.
+            let together = |x: Tensor<4>, width: usize| {
+                x.reshape([groups, members, kv_heads, group * steps, width])
+                    .swap_dims(1, 2)
+                    .reshape([groups, kv_heads, members * group * steps, width])
+            };
+            let apart = |x: Tensor<4>, width: usize| {
+                x.reshape([groups, kv_heads, members, group * steps, width])
+                    .swap_dims(1, 2)
+                    .reshape([rows, kv_heads, group * steps, width])
+            };
+            let of_prefix = products.of(together(queries, head_dim), by_head(keys).swap_dims(2, 3));
+            let of_prefix = of_prefix.reshape([groups, kv_heads * members * group, steps, longest])
+                + mask.clone().reshape([groups, 1, masked, longest]);
+            let of_prefix = of_prefix.reshape([groups, kv_heads, members * group * steps, longest]);
+            let of_prefix = apart(of_prefix, longest);
+            let of_prefix = of_prefix.reshape([rows, kv_heads, group, steps, longest]);
+            let weights = activation::softmax(Tensor::cat(vec![of_prefix, scores], 4), 4);
+            let weights = weights.reshape([rows, kv_heads, group * steps, longest + columns]);
+            let of_prefix = together(weights.clone().narrow(3, 0, longest), longest);
+            let of_prefix = apart(products.of(of_prefix, by_head(values)), head_dim);
+            of_prefix + products.of(weights.narrow(3, longest, columns), by_head(&own[1]))
+        }
+    };
+    let attended = attended.reshape([rows, kv_heads, group, steps, head_dim]);
+    attended.permute([0, 3, 1, 2, 4]).reshape([rows, steps, heads * head_dim])
+}
+
+/// The mask of a text's tokens: each sees itself and those before it, `window` at most: `[1, count, count]`.
+pub(super) fn causal(count: usize, window: usize, device: &Device) -> Tensor<3> {
+    let is_seen = |row: usize, column: usize| column <= row && row - column < window;
+    let rows = (0..count).flat_map(|row| {
+        (0..count).map(move |column| if is_seen(row, column) { 0.0 } else { UNSEEN })
+    });
+    let rows: Vec<f32> = rows.collect();
+    Tensor::from_data(TensorData::new(rows, [1, count, count]), device)
+}
+
+/// The factor of a decoder's scores.
+pub(super) fn attention_scale(shape: &DecoderShape) -> f32 {
+    let scalar = shape.query_pre_attn_scalar.unwrap_or(shape.head_dim as f64);
+    scalar.powf(-0.5) as f32
+}

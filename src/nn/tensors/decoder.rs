@@ -1,0 +1,381 @@
+//! A decoder as a Burn module.
+
+use super::attention::{KeysValues, attend, attention_scale, causal};
+use super::products::{Products, single};
+use super::rope::{rotate, rotations};
+use super::steps::Steps;
+use crate::nn::Precision;
+use crate::nn::arch::{DecoderShape, NormPlacement, Projection, QkNorm};
+use crate::nn::ops::gate::Activation;
+use crate::nn::parameters::unflatten;
+use burn::module::{Module, Param};
+use burn::nn::Linear;
+use burn::tensor::{Device, Int, Tensor, TensorData, activation};
+
+/// A decoder-only transformer (Vaswani et al. 2017; Radford et al. 2018) over the tokens of a text or the steps of an
+/// episode.
+///
+/// A layer takes a stream `x` of vectors through two blocks:
+///
+/// ```text
+/// x = x + norm(attention(norm(x)) W_o)
+/// x = x + norm((activation(norm(x) W_gate) * (norm(x) W_up)) W_down)
+/// ```
+///
+/// An architecture has some of these norms ([`NormPlacement`]). Of a game, attention sees the `context` steps up to the
+/// present one, of the same episode alone; positions are counted from the episode's first step.
+#[derive(Module, Debug)]
+pub struct Decoder {
+    /// The linear layer of observations.
+    input: Option<Linear>,
+    /// The table of token embeddings.
+    embed_tokens: Option<Embedding>,
+    layers: Vec<Layer>,
+    norm: RmsNorm,
+    /// `None` if the head is the table of token embeddings.
+    lm_head: Option<Linear>,
+    /// Cosines and sines of positions, of each of the shape's tables.
+    rope: Vec<Vec<Tensor<2>>>,
+    #[module(skip)]
+    shape: DecoderShape,
+    #[module(skip)]
+    products: Products,
+}
+
+/// A layer of a [`Decoder`], with the names of Hugging Face's files.
+#[derive(Module, Debug)]
+struct Layer {
+    input_layernorm: Option<RmsNorm>,
+    self_attn: Attention,
+    post_attention_layernorm: Option<RmsNorm>,
+    pre_feedforward_layernorm: Option<RmsNorm>,
+    mlp: GatedMlp,
+    post_feedforward_layernorm: Option<RmsNorm>,
+}
+
+/// The projections of attention.
+#[derive(Module, Debug)]
+struct Attention {
+    q_proj: Linear,
+    k_proj: Linear,
+    v_proj: Linear,
+    o_proj: Linear,
+    q_norm: Option<RmsNorm>,
+    k_norm: Option<RmsNorm>,
+}
+
+/// Token embeddings: `[vocabulary, hidden_size]`.
+#[derive(Module, Debug)]
+struct Embedding {
+    weight: Param<Tensor<2>>,
+}
+
+/// The feed-forward block of a layer.
+#[derive(Module, Debug)]
+struct GatedMlp {
+    gate_proj: Linear,
+    up_proj: Linear,
+    down_proj: Linear,
+}
+
+/// The weights of a norm by the root of the mean square (Zhang and Sennrich 2019).
+#[derive(Module, Debug)]
+struct RmsNorm {
+    weight: Param<Tensor<1>>,
+}
+
+impl Layer {
+    /// The norms before attention, after it, before the feed-forward block, and after it.
+    fn norms(&self, placement: NormPlacement) -> [Option<&RmsNorm>; 4] {
+        let after_attention = self.post_attention_layernorm.as_ref();
+        let last = self.post_feedforward_layernorm.as_ref();
+        match placement {
+            NormPlacement::Before => [self.input_layernorm.as_ref(), None, after_attention, None],
+            NormPlacement::After => [None, after_attention, None, last],
+            NormPlacement::Around => [
+                self.input_layernorm.as_ref(),
+                after_attention,
+                self.pre_feedforward_layernorm.as_ref(),
+                last,
+            ],
+        }
+    }
+}
+
+/// Low-rank adapters beside the matrices of the layers: `scale x a b` is added to `x w` (LoRA, Hu et al. 2021).
+#[derive(Clone, Debug)]
+pub(super) struct LowRank {
+    /// `a`, `[inputs, r]`, and `b`, `[r, outputs]`, of each matrix that has them, layer by layer in the order of
+    /// [`Projection::ALL`].
+    pub pairs: Vec<Option<[Tensor<2>; 2]>>,
+    pub scale: f32,
+}
+
+impl LowRank {
+    fn add(&self, products: Products, matrix: usize, x: Tensor<3>, y: Tensor<3>) -> Tensor<3> {
+        match &self.pairs[matrix] {
+            Some([a, b]) => {
+                let inner = products.of(x, a.clone().unsqueeze()) * self.scale;
+                y + products.of(inner, b.clone().unsqueeze())
+            }
+            None => y,
+        }
+    }
+}
+
+impl Decoder {
+    /// A decoder with these parameters, in the order of [`DecoderShape::parameters`].
+    ///
+    /// # Panics
+    /// If their number is not that of the shape.
+    pub fn from_params(shape: DecoderShape, params: Vec<f32>, device: &Device) -> Self {
+        let count = params.len();
+        let params = Tensor::from_data(TensorData::new(params, [count]), device);
+        unflatten(Self::zeros(shape, device), &params)
+    }
+
+    /// A decoder with all parameters 0.
+    fn zeros(shape: DecoderShape, device: &Device) -> Self {
+        let zeros = |count: usize| Param::from_tensor(Tensor::<1>::zeros([count], device));
+        let linear = |inputs: usize, outputs: usize, has_bias: bool| Linear {
+            weight: Param::from_tensor(Tensor::zeros([inputs, outputs], device)),
+            bias: has_bias.then(|| zeros(outputs)),
+        };
+        let size = shape.hidden_size;
+        let norm = |size: usize| RmsNorm { weight: zeros(size) };
+        let names = shape.norms.names();
+        let layers = (0..shape.num_layers).map(|_| {
+            let of = |which: Projection| {
+                let [inputs, outputs] = which.sizes(&shape);
+                linear(inputs, outputs, which.has_bias(&shape))
+            };
+            let named = |name: &str| names.contains(&Some(name)).then(|| norm(size));
+            let qk_norm = |which: usize| shape.qk_norm_sizes().map(|sizes| norm(sizes[which]));
+            Layer {
+                input_layernorm: named("input_layernorm"),
+                self_attn: Attention {
+                    q_proj: of(Projection::Query),
+                    k_proj: of(Projection::Key),
+                    v_proj: of(Projection::Value),
+                    o_proj: of(Projection::Output),
+                    q_norm: qk_norm(0),
+                    k_norm: qk_norm(1),
+                },
+                post_attention_layernorm: named("post_attention_layernorm"),
+                pre_feedforward_layernorm: named("pre_feedforward_layernorm"),
+                mlp: GatedMlp {
+                    gate_proj: of(Projection::Gate),
+                    up_proj: of(Projection::Up),
+                    down_proj: of(Projection::Down),
+                },
+                post_feedforward_layernorm: named("post_feedforward_layernorm"),
+            }
+        });
+        let layers = layers.collect();
+        let tokens = shape.takes_tokens();
+        let table = || Param::from_tensor(Tensor::zeros([shape.num_actions, size], device));
+        let rope = shape.rope_tables().iter().map(|table| table.tensors(device).to_vec()).collect();
+        Self {
+            input: (!tokens).then(|| linear(shape.num_features, size, true)),
+            embed_tokens: tokens.then(|| Embedding { weight: table() }),
+            layers,
+            norm: norm(size),
+            lm_head: (!shape.tie_word_embeddings).then(|| linear(size, shape.num_actions, false)),
+            rope,
+            shape,
+            products: Products::default(),
+        }
+    }
+
+    /// The same decoder, with products in this precision.
+    pub(crate) fn in_precision(&self, precision: Precision) -> Self {
+        Self { products: Products::new(precision), ..self.clone() }
+    }
+
+    /// The products of its tensors.
+    #[cfg(feature = "general")]
+    pub(super) fn products(&self) -> Products {
+        self.products
+    }
+
+    /// Its sizes and switches.
+    pub fn shape(&self) -> &DecoderShape {
+        &self.shape
+    }
+
+    /// The normed result of the last layer for a stream of vectors, `[batch, num_steps, hidden_size]`, and the keys and
+    /// values of each layer.
+    ///
+    /// `starts`, `[batch, num_steps]`, and `memory` are as in [`Model::sequence`](crate::model::Model::sequence); without
+    /// a memory nothing is remembered.
+    pub fn hidden(
+        &self,
+        x: Tensor<3>,
+        starts: Tensor<2>,
+        memory: Option<&Tensor<2>>,
+    ) -> (Tensor<3>, Vec<KeysValues>) {
+        let steps = Steps::new(&self.shape, starts, memory, self.products);
+        let rotations = self.rotations(steps.positions.clone().int());
+        let mut caches = Vec::with_capacity(self.layers.len());
+        let x = self.through(x, &rotations, None, |i, queries, keys_values| {
+            let remembered = memory.map(|memory| self.remembered(memory, i));
+            let attended = steps.attend(queries, &keys_values, remembered.as_ref());
+            caches.push(keys_values);
+            attended
+        });
+        (x, caches)
+    }
+
+    /// The rotations of positions, `[batch, num_steps]`, for each of the shape's tables.
+    pub(super) fn rotations(&self, positions: Tensor<2, Int>) -> Vec<[Tensor<4>; 2]> {
+        self.rope.iter().map(|table| rotations(table, positions.clone())).collect()
+    }
+
+    /// Takes a stream of vectors, `[batch, num_steps, hidden_size]`, through all layers and the last norm. `attend`
+    /// computes attention, `[batch, num_steps, query_size]`, from the number of a layer and its queries, keys and values,
+    /// `[batch, num_steps, heads, head_dim]`, rotated.
+    pub(super) fn through(
+        &self,
+        x: Tensor<3>,
+        rotations: &[[Tensor<4>; 2]],
+        added: Option<&LowRank>,
+        mut attend: impl FnMut(usize, Tensor<4>, KeysValues) -> Tensor<3>,
+    ) -> Tensor<3> {
+        let mut x = x;
+        for (i, layer) in self.layers.iter().enumerate() {
+            let apply = |which: Projection, linear: &Linear, x: Tensor<3>| {
+                let y = self.products.linear(linear, x.clone());
+                let number = i * Projection::ALL.len() + which as usize;
+                match added {
+                    Some(added) => added.add(self.products, number, x, y),
+                    None => y,
+                }
+            };
+            let [before_attention, after_attention, before_mlp, after_mlp] =
+                layer.norms(self.shape.norms);
+            let rotations = &rotations[self.shape.rope_table(i)];
+            let (of, input) = (&layer.self_attn, self.norm_if(before_attention, x.clone()));
+            let queries = apply(Projection::Query, &of.q_proj, input.clone());
+            let keys = apply(Projection::Key, &of.k_proj, input.clone());
+            let values = self.heads(apply(Projection::Value, &of.v_proj, input));
+            let queries = rotate(self.normed_heads(of.q_norm.as_ref(), queries), rotations);
+            let keys = rotate(self.normed_heads(of.k_norm.as_ref(), keys), rotations);
+            let attended = attend(i, queries, [keys, values]);
+            let output = apply(Projection::Output, &of.o_proj, attended);
+            x = x + self.norm_if(after_attention, output);
+            let input = self.norm_if(before_mlp, x.clone());
+            let gate = apply(Projection::Gate, &layer.mlp.gate_proj, input.clone());
+            let gate = match self.shape.activation {
+                Activation::Silu => activation::silu(gate),
+                Activation::GeluTanh => gelu_tanh(gate),
+            };
+            let up = apply(Projection::Up, &layer.mlp.up_proj, input);
+            let output = apply(Projection::Down, &layer.mlp.down_proj, gate * up);
+            x = x + self.norm_if(after_mlp, output);
+        }
+        self.norm(&self.norm, x)
+    }
+
+    /// Norms vectors, `[.., size]`.
+    fn norm<const D: usize>(&self, norm: &RmsNorm, x: Tensor<D>) -> Tensor<D> {
+        let square = x.clone() * x.clone();
+        let root = (square.mean_dim(D - 1) + self.shape.rms_norm_eps).sqrt();
+        let weight = match self.shape.norm_offset {
+            0.0 => norm.weight.val(),
+            offset => norm.weight.val() + offset,
+        };
+        x / root * weight.unsqueeze()
+    }
+
+    fn norm_if<const D: usize>(&self, norm: Option<&RmsNorm>, x: Tensor<D>) -> Tensor<D> {
+        match norm {
+            Some(norm) => self.norm(norm, x),
+            None => x,
+        }
+    }
+
+    /// Vectors as heads: `[batch, num_steps, heads, head_dim]`.
+    fn heads(&self, x: Tensor<3>) -> Tensor<4> {
+        let [batch, steps, size] = x.dims();
+        x.reshape([batch, steps, size / self.shape.head_dim, self.shape.head_dim])
+    }
+
+    /// Queries or keys as heads, normed where there is a norm.
+    fn normed_heads(&self, norm: Option<&RmsNorm>, x: Tensor<3>) -> Tensor<4> {
+        match self.shape.qk_norm {
+            QkNorm::AllHeads => self.heads(self.norm_if(norm, x)),
+            QkNorm::PerHead | QkNorm::None => self.norm_if(norm, self.heads(x)),
+        }
+    }
+
+    /// The keys and values of a layer in memory.
+    pub(crate) fn remembered(&self, memory: &Tensor<2>, layer: usize) -> KeysValues {
+        let (shape, batch) = (&self.shape, memory.dims()[0]);
+        let (start, count) = (shape.cache_start(layer), shape.cache_size());
+        [start, start + count].map(|start| {
+            let rows = memory.clone().narrow(1, start, count);
+            rows.reshape([batch, shape.context, shape.num_kv_heads, shape.head_dim])
+        })
+    }
+
+    /// Logits `[batch, num_steps, num_actions]` of observations `[batch, num_steps, num_features]`, and the keys and
+    /// values of each layer.
+    pub(crate) fn forward(
+        &self,
+        obs: Tensor<3>,
+        starts: Tensor<2>,
+        memory: &Tensor<2>,
+    ) -> (Tensor<3>, Vec<KeysValues>) {
+        let input = self.input.as_ref().expect("observations enter, not tokens");
+        let input = self.products.linear(input, obs);
+        let (hidden, caches) = self.hidden(input, starts, Some(memory));
+        (self.head(hidden), caches)
+    }
+
+    /// Logits `[batch, num_tokens, vocabulary]` of the token after each of `tokens`, `[batch, num_tokens]`, each row a text
+    /// from its beginning.
+    ///
+    /// # Panics
+    /// If observations enter the decoder, not tokens.
+    pub fn token_logits(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        let ([_, count], device) = (tokens.dims(), tokens.device());
+        let positions = Tensor::<1, Int>::arange(0..count as i64, &device).reshape([1, count]);
+        let masks = self.shape.windows().into_iter().map(|window| causal(count, window, &device));
+        let (masks, by): (Vec<_>, _) =
+            (masks.collect(), (self.products, attention_scale(&self.shape)));
+        let rotations = self.rotations(positions);
+        let hidden = self.through(self.embed(tokens), &rotations, None, |i, queries, own| {
+            attend(by, queries, &own, masks[self.shape.window_number(i)].clone(), None)
+        });
+        self.head(hidden)
+    }
+
+    /// The embeddings of tokens: `[batch, num_tokens, hidden_size]`.
+    ///
+    /// # Panics
+    /// If observations enter the decoder, not tokens.
+    pub(super) fn embed(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+        let [batch, count] = tokens.dims();
+        let table = self.embed_tokens.as_ref().expect("tokens enter, not observations");
+        let x = table.weight.val().select(0, tokens.reshape([batch * count]));
+        let x = single(x).reshape([batch, count, self.shape.hidden_size]);
+        if self.shape.embedding_scale == 1.0 { x } else { x * self.shape.embedding_scale }
+    }
+
+    /// Logits of normed vectors.
+    pub(super) fn head(&self, hidden: Tensor<3>) -> Tensor<3> {
+        match (&self.lm_head, &self.embed_tokens) {
+            (Some(head), _) => self.products.linear(head, hidden),
+            (None, Some(table)) => {
+                self.products.of(hidden, table.weight.val().transpose().unsqueeze())
+            }
+            (None, None) => unreachable!("a head of its own, or the table of embeddings"),
+        }
+    }
+}
+
+/// The tanh approximation of GELU (Hendrycks & Gimpel 2016).
+fn gelu_tanh(x: Tensor<3>) -> Tensor<3> {
+    let inner = (x.clone() + x.clone() * x.clone() * x.clone() * 0.044_715) * 0.797_884_6;
+    x * 0.5 * (inner.tanh() + 1.0)
+}

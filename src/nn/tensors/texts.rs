@@ -1,0 +1,372 @@
+//! Texts on a device: prompts and their completions side by side, with or without autodiff.
+//!
+//! A prompt goes through once, whatever the number of its completions, which see its keys and values. Short texts are
+//! padded on the right; no token sees the padding.
+
+use super::Decoder;
+use super::attention::{KeysValues, Prefix, UNSEEN, attend, attention_scale, causal};
+use super::decoder::LowRank;
+use super::products::Products;
+use crate::nn::Precision;
+use crate::nn::arch::lora::AdapterLayout;
+use crate::nn::arch::{Adapters, DecoderShape};
+use crate::nn::rows::Text;
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
+use std::ops::Range;
+
+/// A decoder over tokens on a device.
+#[derive(Clone, Debug)]
+pub struct DeviceDecoder {
+    decoder: Decoder,
+    added: Option<LowRank>,
+    device: Device,
+}
+
+/// The keys and values of `groups` prompts, for completions to follow.
+#[derive(Clone, Debug)]
+pub struct Prompts {
+    /// Keys and values, layer by layer: `[groups, longest, num_kv_heads, head_dim]`.
+    keys_values: Vec<KeysValues>,
+    /// Tokens of the longest prompt.
+    longest: usize,
+    /// The tokens of each prompt: `[groups, 1]`.
+    lengths: Tensor<2, Int>,
+    /// The normed streams of their last tokens: `[groups, hidden_size]`.
+    pub last: Tensor<2>,
+}
+
+/// The keys and values of completions in progress, of at most `most` tokens each.
+#[derive(Clone, Debug)]
+pub struct Completions {
+    /// Keys and values, layer by layer: `[rows, most, num_kv_heads, head_dim]`.
+    keys_values: Vec<KeysValues>,
+    /// For each window the mask of the tokens: `[1, most, most]`.
+    masks: Vec<Tensor<3>>,
+    /// Tokens so far.
+    count: usize,
+}
+
+/// The result of a pass of texts.
+#[derive(Clone, Debug)]
+pub struct Read {
+    /// The normed streams from which tokens are predicted: `[predictions, hidden_size]`.
+    pub hidden: Tensor<2>,
+    groups: usize,
+    members: usize,
+    /// Tokens of a completion from which others are predicted.
+    steps: usize,
+}
+
+impl Read {
+    /// The row of [`Read::hidden`] that predicts token number `at` of a group's completion.
+    pub fn prediction(&self, [group, member]: [usize; 2], at: usize) -> usize {
+        match at {
+            0 => group,
+            _ => self.groups + (group * self.members + member) * self.steps + at - 1,
+        }
+    }
+}
+
+/// Uploads numbers, `[count]`.
+fn numbers(values: &[f32], device: &Device) -> Tensor<1> {
+    Tensor::from_data(TensorData::new(values.to_vec(), [values.len()]), device)
+}
+
+/// Uploads whole numbers, `[rows, columns]`.
+pub fn integers(values: &[i32], [rows, columns]: [usize; 2], device: &Device) -> Tensor<2, Int> {
+    Tensor::from_data(TensorData::new(values.to_vec(), [rows, columns]), device)
+}
+
+/// Pads texts of different lengths: `[texts, longest]`.
+fn padded<'a>(texts: impl Iterator<Item = &'a [u32]>, longest: usize) -> Vec<i32> {
+    let row = |text: &'a [u32]| {
+        let fill = std::iter::repeat_n(0, longest - text.len());
+        text.iter().map(|token| *token as i32).chain(fill)
+    };
+    texts.flat_map(row).collect()
+}
+
+impl DeviceDecoder {
+    /// Uploads parameters, in the order of [`DecoderShape::parameters`], to a device that computes products in this
+    /// precision.
+    pub(crate) fn new(
+        shape: &DecoderShape,
+        params: &[f32],
+        device: &Device,
+        precision: Precision,
+    ) -> Self {
+        let decoder = Decoder::from_params(shape.clone(), params.to_vec(), device);
+        let decoder = decoder.in_precision(precision);
+        Self { decoder, added: None, device: device.clone() }
+    }
+
+    /// The same decoder with adapters, or without.
+    pub(crate) fn with_adapters(self, adapters: Option<&Adapters>) -> Self {
+        let added = adapters.map(|adapters| {
+            let pair = |layout: &AdapterLayout| {
+                let r = adapters.config().r;
+                let upload =
+                    |place: &Range<usize>| numbers(&adapters.params()[place.clone()], &self.device);
+                let (inputs, outputs) = (layout.a.len() / r, layout.b.len() / r);
+                [upload(&layout.a).reshape([inputs, r]), upload(&layout.b).reshape([r, outputs])]
+            };
+            let layouts = adapters.layouts().iter();
+            let pairs = layouts.map(|layout| layout.as_ref().map(pair)).collect();
+            LowRank { pairs, scale: adapters.scale() }
+        });
+        Self { added, ..self }
+    }
+
+    /// The factor of a gradient in the backward pass, given its first numbers: if products are in half precision the power
+    /// of two that makes the largest of them about 1/16 (loss scaling, Micikevicius et al. 2018), else 1.
+    pub fn scale<'a>(&self, first: impl Iterator<Item = &'a f32>) -> f32 {
+        let largest = first.fold(0.0f32, |most, x| most.max(x.abs()));
+        if !self.decoder.products().need_scale() || largest == 0.0 || !largest.is_finite() {
+            return 1.0;
+        }
+        (1.0 / (16.0 * largest)).log2().floor().exp2()
+    }
+
+    /// The same decoder for generation alone, with its matrices in the precision of products.
+    pub fn acting(self) -> Self {
+        struct Operands(Products);
+        impl ModuleMapper for Operands {
+            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+                if D < 2 {
+                    return param;
+                }
+                let (id, value, _) = param.consume();
+                Param::initialized(id, self.0.operand(value))
+            }
+        }
+        let mut operands = Operands(self.decoder.products());
+        Self { decoder: self.decoder.map(&mut operands), ..self }
+    }
+
+    /// Tokens in the vocabulary.
+    pub fn vocabulary(&self) -> usize {
+        self.decoder.shape().num_actions
+    }
+
+    /// The device that it is on.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The same decoder with its learnt parameters as the leaves of autodiff's graph.
+    pub fn trainable(&self) -> Self {
+        struct Leaves;
+        impl ModuleMapper for Leaves {
+            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+                let (id, value, _) = param.consume();
+                Param::initialized(id, value.autodiff().require_grad())
+            }
+        }
+        let mut own = self.clone();
+        match &mut own.added {
+            Some(added) => {
+                for pair in added.pairs.iter_mut().flatten() {
+                    *pair = pair.each_ref().map(|x| x.clone().autodiff().require_grad());
+                }
+            }
+            None => own.decoder = own.decoder.map(&mut Leaves),
+        }
+        own
+    }
+
+    /// The gradients of the learnt parameters, in their order; `None` for a parameter without one.
+    pub fn gradients(&self, of: &mut Gradients) -> Vec<Option<Tensor<1>>> {
+        struct Collect<'a>(&'a mut Gradients, Vec<Option<Tensor<1>>>);
+        impl ModuleVisitor for Collect<'_> {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                let gradient = param.val().grad_remove(self.0);
+                self.1.push(gradient.map(|x| x.flatten(0, D - 1)));
+            }
+        }
+        match &self.added {
+            Some(added) => {
+                let all = added.pairs.iter().flatten().flatten();
+                all.map(|x| x.grad_remove(of).map(|x| x.flatten(0, 1))).collect()
+            }
+            None => {
+                let mut collect = Collect(of, Vec::new());
+                self.decoder.visit(&mut collect);
+                collect.1
+            }
+        }
+    }
+
+    /// Takes prompts through all layers.
+    ///
+    /// # Panics
+    /// If one has no token.
+    pub fn prompts(&self, prompts: &[&[u32]]) -> Prompts {
+        let (groups, device) = (prompts.len(), &self.device);
+        let lengths: Vec<i32> = prompts.iter().map(|prompt| prompt.len() as i32).collect();
+        let longest = prompts.iter().map(|prompt| prompt.len()).max().unwrap_or(0);
+        let tokens = padded(prompts.iter().copied(), longest);
+        let tokens = integers(&tokens, [groups, longest], device);
+        let columns = Tensor::<1, Int>::arange(0..longest as i64, device).reshape([1, longest]);
+        let lengths = integers(&lengths, [groups, 1], device);
+        let masks = self.masks(longest);
+        let rotations = self.decoder.rotations(columns);
+        let mut keys_values = Vec::new();
+        let products = self.decoder.products();
+        let x = self.decoder.embed(tokens);
+        let added = self.added.as_ref();
+        let hidden = self.decoder.through(x, &rotations, added, |i, queries, own| {
+            let own = own.map(|x| products.operand(x));
+            let attended = attend(self.by(), queries, &own, self.of_layer(i, &masks), None);
+            keys_values.push(own);
+            attended
+        });
+        let size = hidden.dims()[2];
+        let first = Tensor::<1, Int>::arange(0..groups as i64, device) * longest as i32;
+        let rows = first + lengths.clone().reshape([groups]) - 1;
+        let last = hidden.reshape([groups * longest, size]).select(0, rows);
+        Prompts { keys_values, longest, lengths, last }
+    }
+
+    /// Memory for `rows` completions of `most` tokens each.
+    pub fn room(&self, rows: usize, most: usize) -> Completions {
+        let (shape, products) = (self.decoder.shape(), self.decoder.products());
+        let zeros = || {
+            let size = [rows, most, shape.num_kv_heads, shape.head_dim];
+            [(); 2].map(|()| products.operand(Tensor::<4>::zeros(size, &self.device)))
+        };
+        let keys_values = (0..shape.num_layers).map(|_| zeros()).collect();
+        Completions { keys_values, masks: self.masks(most), count: 0 }
+    }
+
+    /// Takes the next token of each completion, `[rows]`, through all layers; returns the normed streams,
+    /// `[rows, hidden_size]`. The same number of completions follows each prompt, group by group.
+    pub fn step(
+        &self,
+        prompts: &Prompts,
+        all: &mut Completions,
+        tokens: Tensor<1, Int>,
+    ) -> Tensor<2> {
+        let (rows, at) = (tokens.dims()[0], all.count);
+        let groups = prompts.lengths.dims()[0];
+        let positions = (prompts.lengths.clone() + at as i32).expand([groups, rows / groups]);
+        let rotations = self.decoder.rotations(positions.reshape([rows, 1]));
+        let own_masks: Vec<_> =
+            all.masks.iter().map(|mask| mask.clone().narrow(1, at, 1)).collect();
+        let prefix_masks = self.prefix_masks(prompts, at..at + 1);
+        let products = self.decoder.products();
+        let x = self.decoder.embed(tokens.reshape([rows, 1]));
+        let added = self.added.as_ref();
+        let hidden = self.decoder.through(x, &rotations, added, |i, queries, new| {
+            let [keys, values] = &mut all.keys_values[i];
+            for (all, new) in [keys, values].into_iter().zip(new) {
+                let [_, _, heads, head_dim] = new.dims();
+                let here = [0..rows, at..at + 1, 0..heads, 0..head_dim];
+                let old = std::mem::replace(all, Tensor::empty([1; 4], &self.device));
+                *all = old.slice_assign(here, products.operand(new));
+            }
+            let prefix = self.prefix(i, prompts, &prefix_masks);
+            attend(self.by(), queries, &all.keys_values[i], self.of_layer(i, &own_masks), prefix)
+        });
+        all.count += 1;
+        let size = hidden.dims()[2];
+        hidden.reshape([rows, size])
+    }
+
+    /// Takes whole texts through all layers.
+    pub fn read(&self, texts: &[Text]) -> Read {
+        let (groups, device) = (texts.len(), &self.device);
+        let all: Vec<&[u32]> = texts.iter().map(|text| text.prompt).collect();
+        let prompts = self.prompts(&all);
+        let members = texts.iter().map(|text| text.completions.len()).max().unwrap_or(0);
+        let lengths = texts.iter().flat_map(|text| text.completions.iter().map(|one| one.len()));
+        let steps = lengths.max().unwrap_or(1) - 1;
+        if steps == 0 {
+            return Read { hidden: prompts.last, groups, members, steps };
+        }
+        let rows = groups * members;
+        let completion = |text: &Text<'_>, member: usize| -> Vec<i32> {
+            let tokens = text.completions.get(member).copied().unwrap_or_default();
+            padded([&tokens[..tokens.len().saturating_sub(1)]].into_iter(), steps)
+        };
+        let completion = &completion;
+        let tokens: Vec<i32> = texts
+            .iter()
+            .flat_map(|text| (0..members).flat_map(move |member| completion(text, member)))
+            .collect();
+        let columns = Tensor::<1, Int>::arange(0..steps as i64, device).reshape([1, 1, steps]);
+        let lengths = prompts.lengths.clone().reshape([groups, 1, 1]);
+        let positions =
+            lengths.expand([groups, members, steps]) + columns.expand([groups, members, steps]);
+        let rotations = self.decoder.rotations(positions.reshape([rows, steps]));
+        let (masks, prefix_masks) = (self.masks(steps), self.prefix_masks(&prompts, 0..steps));
+        let x = self.decoder.embed(integers(&tokens, [rows, steps], device));
+        let added = self.added.as_ref();
+        let hidden = self.decoder.through(x, &rotations, added, |i, queries, own| {
+            let prefix = self.prefix(i, &prompts, &prefix_masks);
+            attend(self.by(), queries, &own, self.of_layer(i, &masks), prefix)
+        });
+        let size = hidden.dims()[2];
+        let hidden = Tensor::cat(vec![prompts.last, hidden.reshape([rows * steps, size])], 0);
+        Read { hidden, groups, members, steps }
+    }
+
+    /// Logits of normed vectors: `[rows, vocabulary]`.
+    pub fn logits(&self, hidden: Tensor<2>) -> Tensor<2> {
+        self.decoder.head(hidden.unsqueeze()).squeeze_dim(0)
+    }
+
+    /// The products of attention, and the factor of its scores.
+    fn by(&self) -> (Products, f32) {
+        (self.decoder.products(), attention_scale(self.decoder.shape()))
+    }
+
+    /// For each window the mask of a text's own tokens: `[1, count, count]`.
+    fn masks(&self, count: usize) -> Vec<Tensor<3>> {
+        let windows = self.decoder.shape().windows().into_iter();
+        windows.map(|window| causal(count, window, &self.device)).collect()
+    }
+
+    /// For each window the mask of the prompts' tokens for these steps of their completions:
+    /// `[groups, steps or 1, longest]`.
+    fn prefix_masks(&self, prompts: &Prompts, steps: Range<usize>) -> Vec<Tensor<3>> {
+        let (groups, longest) = (prompts.lengths.dims()[0], prompts.longest);
+        let columns = Tensor::<1, Int>::arange(0..longest as i64, &self.device);
+        let columns = columns.reshape([1, 1, longest]).expand([groups, 1, longest]);
+        let lengths = prompts.lengths.clone().reshape([groups, 1, 1]);
+        let is_token = columns.clone().lower(lengths.clone().expand([groups, 1, longest]));
+        let padding = (is_token.float() - 1.0) * -UNSEEN;
+        let windows = self.decoder.shape().windows().into_iter().map(|window| {
+            if window == usize::MAX {
+                return padding.clone();
+            }
+            let count = steps.len();
+            let numbers = steps.start as i64..steps.end as i64;
+            let numbers = Tensor::<1, Int>::arange(numbers, &self.device).reshape([1, count, 1]);
+            let positions =
+                lengths.clone().expand([groups, count, 1]) + numbers.expand([groups, count, 1]);
+            // The first token that each step sees.
+            let firsts = (positions - (window as i64 - 1) as i32).expand([groups, count, longest]);
+            let columns = columns.clone().expand([groups, count, longest]);
+            let is_far = columns.lower(firsts);
+            padding.clone().expand([groups, count, longest]) + is_far.float() * UNSEEN
+        });
+        windows.collect()
+    }
+
+    /// The mask of a layer, of one for each window.
+    fn of_layer(&self, layer: usize, masks: &[Tensor<3>]) -> Tensor<3> {
+        masks[self.decoder.shape().window_number(layer)].clone()
+    }
+
+    /// The prompts as the prefix of a layer.
+    fn prefix<'a>(
+        &self,
+        layer: usize,
+        prompts: &'a Prompts,
+        masks: &'a [Tensor<3>],
+    ) -> Option<Prefix<'a>> {
+        let mask = &masks[self.decoder.shape().window_number(layer)];
+        Some(Prefix { keys_values: &prompts.keys_values[layer], mask })
+    }
+}
