@@ -124,7 +124,7 @@ struct Reflections {
     v: Vec<[f32; TOGETHER]>,
     /// `T`, upper triangular.
     t: [[f32; TOGETHER]; TOGETHER],
-    /// What makes the column of each uniformly distributed.
+    /// The signs that make the column of each uniformly distributed.
     signs: [f32; TOGETHER],
 }
 

@@ -8,7 +8,7 @@ use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::Tensor;
 
 impl Parameter {
-    /// Those of a linear layer: weights `[inputs, outputs]` and biases.
+    /// The parameters of a linear layer: weights `[inputs, outputs]` and biases.
     pub(crate) fn linear(name: &str, inputs: usize, outputs: usize) -> [Self; 2] {
         [
             Self { name: format!("{name}.weight"), shape: vec![inputs, outputs] },

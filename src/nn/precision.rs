@@ -1,4 +1,4 @@
-//! What the products of a network are computed with.
+//! The precision of a network's products.
 
 use serde::{Deserialize, Serialize};
 

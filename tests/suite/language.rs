@@ -1,5 +1,7 @@
 //! Language models: files in and out, and text that depends on nothing but its prompt, its key and the weights.
 
+use burn::tensor::Device;
+use grove::config::Precision;
 use grove::model::language::{
     Cache, Keep, LanguageModel, Pass, Reading, Row, Text, TokenDecoder, normalize,
 };
@@ -18,7 +20,18 @@ struct Expected {
     chat: String,
 }
 
-const FOLDERS: [&str; 3] = ["qwen2", "qwen3", "llama"];
+const FOLDERS: [&str; 10] = [
+    "qwen2",
+    "qwen3",
+    "llama",
+    "gemma3",
+    "olmo2",
+    "mistral",
+    "biases",
+    "rope_linear",
+    "rope_dynamic",
+    "rope_yarn",
+];
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language").join(name)
@@ -69,8 +82,11 @@ fn folders_of_transformers_give_its_logits_and_its_text() {
         }
         let sampling = Sampling { temperature: 0.0, max_new_tokens: 64, ..Sampling::default() };
         let prompt = Prompt { tokens: expected.tokens, completions: 1, key: 0 };
-        let completions = generate(&decoder, &[prompt], &sampling, 1);
-        assert_eq!(completions[0][0].tokens, expected.greedy, "{name}");
+        let there = decoder.clone().with_device(Some(Device::flex()), Precision::F32);
+        for decoder in [&decoder, &there] {
+            let completions = generate(decoder, std::slice::from_ref(&prompt), &sampling, 1);
+            assert_eq!(completions[0][0].tokens, expected.greedy, "{name}");
+        }
         let messages = [json!({ "role": "user", "content": " jumps over " })];
         assert_eq!(model.template.as_ref().unwrap().render(&messages).unwrap(), expected.chat);
     }

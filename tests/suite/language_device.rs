@@ -6,7 +6,8 @@ use grove::config::{Precision, TrainConfig};
 use grove::learner::language::{Group, LanguageRule, Sample, gradient, logprobs};
 use grove::model::DecoderShape;
 use grove::model::language::{Adapters, LoraConfig, TokenDecoder};
-use grove::nn::arch::QkNorm;
+use grove::nn::arch::{NormPlacement, QkNorm, SlidingWindow};
+use grove::nn::ops::gate::Activation;
 use grove::objective::{LossConfig, LossType};
 use grove::rollout::generate::{Completion, Generator, Prompt, Sampling};
 use grove::task;
@@ -50,6 +51,59 @@ fn decoders() -> Vec<TokenDecoder> {
     let adapters = adapters.clone().with_params(wave(adapters.params().len(), 0.43, 0.1));
     let adapted = decoder(&qwen2).with_adapters(Some(adapters));
     vec![decoder(&plain), decoder(&qwen2), decoder(&qwen3), adapted]
+}
+
+/// Decoders with the switches of Gemma 3, OLMo 2 and Mistral, over 40 tokens.
+fn architectures() -> Vec<TokenDecoder> {
+    let plain = decoders()[0].shape().clone();
+    let window = |layers: [bool; 2], rope_theta| {
+        Some(SlidingWindow { size: 4, layers: layers.to_vec(), rope_theta })
+    };
+    let gemma3 = DecoderShape {
+        norms: NormPlacement::Around,
+        norm_offset: 1.0,
+        qk_norm: QkNorm::PerHead,
+        activation: Activation::GeluTanh,
+        embedding_scale: 4.0,
+        query_pre_attn_scalar: Some(6.0),
+        sliding: window([true, false], Some(1e2)),
+        tie_word_embeddings: true,
+        ..plain.clone()
+    };
+    let olmo2 = DecoderShape {
+        norms: NormPlacement::After,
+        qk_norm: QkNorm::AllHeads,
+        output_bias: true,
+        mlp_bias: true,
+        ..plain.clone()
+    };
+    let mistral = DecoderShape { sliding: window([true; 2], None), ..plain };
+    let wave = |i: usize| (i as f32 * 0.71 + (i as f32 * 0.013).cos() * 9.0).sin() * 0.4;
+    let decoder = |shape: DecoderShape| {
+        let params: Vec<f32> = (0..shape.num_params()).map(wave).collect();
+        TokenDecoder::new(shape, params)
+    };
+    [gemma3, olmo2, mistral].map(decoder).into()
+}
+
+#[test]
+fn architectures_generate_and_learn_on_a_device_as_on_the_cpu() {
+    let greedy = Sampling { temperature: 0.0, max_new_tokens: 19, ..Sampling::default() };
+    for decoder in architectures() {
+        let there = decoder.clone().with_device(Some(Device::flex()), Precision::F32);
+        let tokens = |all: Vec<Vec<Completion>>| -> Vec<Vec<u32>> {
+            all.into_iter().flatten().map(|one| one.tokens).collect()
+        };
+        let want = tokens(generate(&decoder, &greedy, 64));
+        assert_eq!(tokens(generate(&there, &greedy, 64)), want, "{:?}", decoder.shape());
+        let groups = groups(&decoder);
+        let rule = rule(LossConfig::new());
+        let [want, got] =
+            [&decoder, &there].map(|decoder| gradient(decoder, &rule, &groups, None, 0.1));
+        let off: Vec<f32> = got.iter().zip(&want).map(|(a, b)| a - b).collect();
+        let off = length(&off) / length(&want);
+        assert!(length(&want) > 0.0 && off < 1e-5, "{:?}: off by {off}", decoder.shape());
+    }
 }
 
 fn generate(decoder: &TokenDecoder, sampling: &Sampling, slots: usize) -> Vec<Vec<Completion>> {

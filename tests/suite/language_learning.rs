@@ -5,7 +5,8 @@ use grove::config::TrainConfig;
 use grove::learner::language::{Group, LanguageRule, Sample, gradient, logprobs};
 use grove::model::language::{Adapters, Keep, LoraConfig, Reading, Text, TokenDecoder};
 use grove::model::{Decoder, DecoderShape, RopeScaling, flatten, named_parameters, unflatten};
-use grove::nn::arch::QkNorm;
+use grove::nn::arch::{NormPlacement, QkNorm, SlidingWindow};
+use grove::nn::ops::gate::Activation;
 use grove::objective::{LossConfig, LossType, Steps, Totals, loss};
 
 /// A small decoder over 13 tokens.
@@ -45,6 +46,33 @@ fn shapes() -> Vec<DecoderShape> {
             num_heads: 3,
             num_kv_heads: 3,
             tie_word_embeddings: true,
+            ..shape()
+        },
+        // The switches of Gemma 3, and of OLMo 2 with biases and a part of each head rotated.
+        DecoderShape {
+            norms: NormPlacement::Around,
+            norm_offset: 1.0,
+            qk_norm: QkNorm::PerHead,
+            activation: Activation::GeluTanh,
+            embedding_scale: 2.5,
+            query_pre_attn_scalar: Some(5.0),
+            sliding: Some(SlidingWindow {
+                size: 5,
+                layers: vec![true, false],
+                rope_theta: Some(30.0),
+            }),
+            tie_word_embeddings: true,
+            ..shape()
+        },
+        DecoderShape {
+            norms: NormPlacement::After,
+            qk_norm: QkNorm::AllHeads,
+            qkv_bias: true,
+            output_bias: true,
+            mlp_bias: true,
+            head_dim: 6,
+            partial_rotary_factor: 0.7,
+            rope_scaling: Some(RopeScaling::Linear { factor: 2.0 }),
             ..shape()
         },
     ]

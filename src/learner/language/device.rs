@@ -1,8 +1,8 @@
 //! The gradient of an optimiser step over texts on a device.
 //!
-//! Texts go through the layers once, and so does their gradient; between them the head takes some tokens at a time,
-//! twice: for their log-probabilities, of which the loss makes slopes in the host's memory, and for the
-//! gradient of these. So the vocabulary is never there for all tokens.
+//! Texts go through the layers once, and so does their gradient. Between the two the head takes some tokens at a time,
+//! twice: for their log-probabilities, from which the loss computes slopes in host memory, and for the gradient of these.
+//! So the logits of all tokens never exist at once.
 
 use super::differentiation::{Differentiation, Sums};
 use super::{Group, Sample, texts};
@@ -16,18 +16,18 @@ const LOGITS: usize = 1 << 24;
 /// Tokens that go forward and back together at most, unless a single group has more.
 pub(super) const TOKENS: usize = 8192;
 
-/// The tokens that are learnt from, of texts that went through.
+/// The tokens to learn from, of a pass of texts.
 struct Learnt {
-    /// The sample of each, and its number in it.
+    /// The sample of each token, and the token's number in it.
     places: Vec<[usize; 2]>,
-    /// The row of the hidden streams that each follows from: `[count]`.
+    /// The row of the hidden streams that predicts each token: `[count]`.
     rows: Tensor<1, Int>,
-    /// Which they are: `[count]`.
+    /// The tokens themselves: `[count]`.
     tokens: Tensor<1, Int>,
 }
 
 impl Learnt {
-    /// The tokens of all samples, or where only `counted` ones are wanted, those of the masks.
+    /// The tokens of all samples, or if `counted` those that the masks select.
     fn new(
         groups: &[&Group],
         (read, completions): (&Read, &[[usize; 2]]),
@@ -62,8 +62,8 @@ fn policy(on: &DeviceDecoder, hidden: Tensor<2>, temperature: f32) -> Categorica
     Categorical::new(on.logits(hidden) * sharpness(temperature))
 }
 
-/// Log-probabilities and entropies of tokens, from the streams that they follow from.
-fn told(
+/// Log-probabilities and entropies of tokens, from the streams that predict them.
+fn evaluate(
     on: &DeviceDecoder,
     learnt: &Learnt,
     hidden: &Tensor<2>,
@@ -90,13 +90,13 @@ pub(super) fn logprobs(
     let read = on.read(&texts);
     let learnt = Learnt::new(groups, (&read, &completions), false, on);
     let hidden = read.hidden.select(0, learnt.rows.clone());
-    let [all, _] = told(on, &learnt, &hidden, temperature);
+    let [all, _] = evaluate(on, &learnt, &hidden, temperature);
     let mut all = all.into_iter();
     let mut of = |sample: &Sample| all.by_ref().take(sample.tokens.len()).collect();
     groups.iter().map(|group| group.samples.iter().map(&mut of).collect()).collect()
 }
 
-/// Gradients of all that is learnt, some of which nobody has asked for yet.
+/// Gradients of the learnt parameters; `None` for a parameter that no loss has reached yet.
 #[derive(Default)]
 pub(super) struct Gradient(Vec<Option<Tensor<1>>>);
 
@@ -114,7 +114,7 @@ impl Gradient {
         }
     }
 
-    /// In the host's memory, as many numbers as are learnt; `sizes` are those of its parts.
+    /// Downloads the gradient of all learnt parameters, whose numbers of elements are `sizes`.
     pub fn fetch(self, sizes: &[usize]) -> Vec<f32> {
         let is_there: Vec<bool> = self.0.iter().map(Option::is_some).collect();
         let parts: Vec<Tensor<1>> = self.0.into_iter().flatten().collect();
@@ -152,7 +152,7 @@ impl Differentiation<'_> {
         let learnt = Learnt::new(&some, (&read, &completions), true, on);
         let hidden = read.hidden.select(0, learnt.rows.clone());
         let fixed = hidden.clone().without_autodiff();
-        let [logprobs, entropies] = told(on, &learnt, &fixed, temperature);
+        let [logprobs, entropies] = evaluate(on, &learnt, &fixed, temperature);
 
         let samples: Vec<&Sample> = some.iter().flat_map(|group| &group.samples).collect();
         let mut now: Vec<Vec<f32>> =
@@ -171,7 +171,7 @@ impl Differentiation<'_> {
             sums.loss -= f64::from(weight * entropy);
         }
 
-        // On the way back numbers are of a size that half precision has; by a power of two, which rounds nothing.
+        // Scaled into the range of half precision, by a power of two, which rounds nothing.
         let scale = on.scale(slopes.iter().chain(&weights));
         slopes.iter_mut().chain(&mut weights).for_each(|x| *x *= scale);
         let [slopes, weights] = [slopes, weights].map(|x| device::upload(x, on.device()));

@@ -24,7 +24,7 @@ const TOKENS_OF_LARGE: usize = 512;
 /// Rows that go through the head at a time.
 const HEAD_ROWS: usize = 64;
 
-/// Which tokens are predicted from which row.
+/// The tokens predicted from each row.
 pub(super) struct Targets {
     /// The sample and the number of each token in it, row by row.
     rows: Vec<Vec<[usize; 2]>>,
@@ -107,10 +107,10 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// How many of them are added up.
+    /// The number of sums that are added up over shards.
     const ADDED: usize = 5;
 
-    /// Those that are added up; the largest ratio is not.
+    /// The sums that are added up over shards: all but the largest ratio.
     fn added(&self) -> Vec<f64> {
         vec![self.approx_kl, self.clipped, self.entropy, self.reference_kl, self.loss]
     }
@@ -197,7 +197,7 @@ impl Differentiation<'_> {
         Ok((sum.vector, Sums::of(&sum.numbers, ratio)))
     }
 
-    /// What [`Differentiation::gradient`] gives, of a large decoder: the members add up each layer's gradient while the
+    /// [`Differentiation::gradient`] of a large decoder: the members add up each layer's gradient while the
     /// way back of the last shard goes on to the layer before, so that exchanging takes little time of its own.
     fn in_pieces(&self, groups: &[Group], chosen: &[usize]) -> Result<(Vec<f32>, Sums), TeamError> {
         let mut ratio = 0.0f64;

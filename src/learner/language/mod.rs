@@ -30,22 +30,22 @@ use std::hash::Hash;
 /// A completion that is learnt from.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// Its tokens.
+    /// The tokens of the completion.
     pub tokens: Vec<u32>,
     /// Their log-probabilities under the policy that made them.
     pub logprobs: Vec<f32>,
-    /// How much better than others of its group each of them did.
+    /// The advantage of each token over the group.
     pub advantages: Vec<f32>,
-    /// Which of its tokens count.
+    /// The tokens that count in the loss.
     pub mask: Vec<bool>,
 }
 
 /// A prompt with the completions that are learnt from.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Group {
-    /// Its tokens.
+    /// The tokens of the prompt.
     pub prompt: Vec<u32>,
-    /// Its completions.
+    /// The completions of the prompt.
     pub samples: Vec<Sample>,
 }
 
@@ -95,16 +95,16 @@ fn texts<'a>(groups: &[&'a Group]) -> (Vec<Text<'a>>, Vec<[usize; 2]>) {
     (texts, places)
 }
 
-/// How texts are learnt from.
+/// The settings of an update.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LanguageRule {
-    /// What is minimised.
+    /// The loss to minimise.
     pub loss: LossConfig,
-    /// How often the texts are used.
+    /// Epochs, minibatches and clipping.
     pub update: UpdateConfig,
     /// AdamW.
     pub optimizer: OptimizerConfig,
-    /// What logits are divided by.
+    /// The divisor of logits.
     pub temperature: f32,
     /// The most tokens that a completion can have.
     pub max_new_tokens: usize,
@@ -146,7 +146,7 @@ pub struct LanguageLearner {
 impl LanguageLearner {
     /// Trains `decoder`; the order of what is learnt from follows `key`.
     pub fn new(decoder: TokenDecoder, rule: &LanguageRule, key: u32) -> Self {
-        // Without its adapters, if it has any, the decoder is what it was.
+        // Without its adapters, if it has any, the decoder is the initial one.
         let reference = (rule.loss.kl_coef > 0.0).then(|| {
             let mut reference = decoder.clone().with_adapters(None);
             if rule.update.gradient_checkpointing {
@@ -189,7 +189,7 @@ impl LanguageLearner {
         if counted == 0 {
             return Ok(means);
         }
-        // Who saves memory has no copies of the weights beside their gradient; to generate, there are some again.
+        // With gradient checkpointing, packed copies of the weights are dropped during the update to save memory.
         let saves = rule.update.gradient_checkpointing;
         if saves {
             self.decoder.keep_copies(false);
@@ -206,7 +206,7 @@ impl LanguageLearner {
                 let range =
                     part * order.len() / minibatches..(part + 1) * order.len() / minibatches;
                 let mut chosen: Vec<usize> = order[range].iter().map(|i| *i as usize).collect();
-                // The texts of a step are one sum, in whichever order it is made.
+                // A step's gradient is one sum: a fixed order keeps its bytes.
                 chosen.sort_unstable();
                 let count: usize = chosen.iter().map(|i| groups[*i].count()).sum();
                 if count == 0 {

@@ -7,11 +7,13 @@ use crate::math::{at_least, exp, mul_add, sigmoid};
 use crate::model::dense::{Dense, dense};
 use crate::model::{Actor, LANES, Lanes};
 use crate::nn::DecoderShape;
+use crate::nn::arch::{Layout, LinearLayout};
 use crate::nn::ops::rope::RopeTable;
 use crate::nn::parameters;
 use crate::nn::tensors::Decoder;
 use burn::cubecl::future::block_on;
 use multiversion::multiversion;
+use std::ops::Range;
 
 /// A copy of a [`Decoder`]'s weights for acting on the CPU.
 #[derive(Clone, Debug)]
@@ -27,12 +29,12 @@ pub struct NativeDecoder {
 /// The weights of a layer.
 #[derive(Clone, Debug)]
 struct Layer {
-    attention_norm: Vec<f32>,
+    input_layernorm: Vec<f32>,
     queries: Dense,
     keys: Dense,
     values: Dense,
-    found: Dense,
-    mlp_norm: Vec<f32>,
+    output: Dense,
+    pre_feedforward_layernorm: Vec<f32>,
     gate: Dense,
     up: Dense,
     down: Dense,
@@ -48,10 +50,10 @@ pub struct Scratch {
     queries: Vec<Lanes>,
     keys: Vec<Lanes>,
     values: Vec<Lanes>,
-    /// Of the gated network: `[intermediate_size]` each.
+    /// The gate and what it multiplies: `[intermediate_size]` each.
     gate: Vec<Lanes>,
     up: Vec<Lanes>,
-    /// Of a head: `[context]`.
+    /// The scores of a head: `[context]`.
     scores: Vec<Lanes>,
     /// Cosines, then sines: `[head_dim / 2]` each.
     rotations: [Vec<Lanes>; 2],
@@ -64,7 +66,7 @@ impl NativeDecoder {
         block_on(Self::new_async(decoder))
     }
 
-    /// As [`NativeDecoder::new`], where nothing can be waited for.
+    /// Copies the weights without blocking.
     ///
     /// # Panics
     /// If the device fails.
@@ -78,32 +80,38 @@ impl NativeDecoder {
     /// # Panics
     /// If the number of parameters is another.
     pub fn from_params(shape: DecoderShape, params: &[f32]) -> Self {
-        let (size, kv, inner) = (shape.hidden_size, shape.kv_size(), shape.intermediate_size);
-        let mut rest = params;
-        let input = Dense::take(&mut rest, shape.num_features, size);
-        let mut layers = Vec::with_capacity(shape.num_layers);
-        for _ in 0..shape.num_layers {
-            let attention_norm = take(&mut rest, size);
-            let mut biased = |outputs: usize| match shape.qkv_bias {
-                true => Dense::take(&mut rest, size, outputs),
-                false => plain(&mut rest, size, outputs),
-            };
-            let (queries, keys, values) = (biased(size), biased(kv), biased(kv));
-            layers.push(Layer {
-                attention_norm,
+        assert_eq!(params.len(), shape.num_params(), "params: [num_params]");
+        let layout = Layout::new(&shape);
+        let numbers = |place: &Range<usize>| params[place.clone()].to_vec();
+        let dense = |linear: &LinearLayout| Dense {
+            inputs: linear.inputs,
+            outputs: linear.outputs,
+            weight: numbers(&linear.weight),
+            bias: match linear.bias.is_empty() {
+                true => vec![0.0; linear.outputs],
+                false => numbers(&linear.bias),
+            },
+        };
+        let layers = layout.layers.iter().map(|layer| {
+            let [queries, keys, values, output, gate, up, down] =
+                layer.linears.each_ref().map(dense);
+            let [input_layernorm, _, pre_feedforward_layernorm, _] =
+                layer.norms.each_ref().map(numbers);
+            Layer {
+                input_layernorm,
                 queries,
                 keys,
                 values,
-                found: plain(&mut rest, size, size),
-                mlp_norm: take(&mut rest, size),
-                gate: plain(&mut rest, size, inner),
-                up: plain(&mut rest, size, inner),
-                down: plain(&mut rest, inner, size),
-            });
-        }
-        let norm = take(&mut rest, size);
-        let head = plain(&mut rest, size, shape.num_actions);
-        assert!(rest.is_empty(), "params: [num_params]");
+                output,
+                pre_feedforward_layernorm,
+                gate,
+                up,
+                down,
+            }
+        });
+        let layers = layers.collect();
+        let input = dense(layout.input.as_ref().expect("observations enter"));
+        let (norm, head) = (numbers(&layout.norm), dense(&layout.head));
         let rope = shape.rope_tables().swap_remove(0);
         Self { input, layers, norm, head, rope, shape }
     }
@@ -131,20 +139,8 @@ impl NativeDecoder {
             let cache = Cache { keys: &keys[from..], values: &values[from..], row: kv };
             look_back(query, &cache, &seen, &mut s.scores[..rows], found);
         }
-        apply(&layer.found, &s.normed, &mut s.added);
+        apply(&layer.output, &s.normed, &mut s.added);
     }
-}
-
-/// The first `count` numbers of `params`, which are taken away from there.
-fn take(params: &mut &[f32], count: usize) -> Vec<f32> {
-    let (taken, rest) = params.split_at(count);
-    *params = rest;
-    taken.to_vec()
-}
-
-/// A layer without biases from the front of `params`, which is taken away from there.
-fn plain(params: &mut &[f32], inputs: usize, outputs: usize) -> Dense {
-    Dense { inputs, outputs, weight: take(params, inputs * outputs), bias: vec![0.0; outputs] }
 }
 
 fn apply(layer: &Dense, input: &[Lanes], output: &mut [Lanes]) {
@@ -206,10 +202,10 @@ impl Actor for NativeDecoder {
         }
         apply(&self.input, obs, &mut scratch.stream);
         for (i, layer) in self.layers.iter().enumerate() {
-            norm(&scratch.stream, &layer.attention_norm, eps, &mut scratch.normed);
+            norm(&scratch.stream, &layer.input_layernorm, eps, &mut scratch.normed);
             self.attend(i, layer, memory, scratch);
             add(&scratch.added, &mut scratch.stream);
-            norm(&scratch.stream, &layer.mlp_norm, eps, &mut scratch.normed);
+            norm(&scratch.stream, &layer.pre_feedforward_layernorm, eps, &mut scratch.normed);
             apply(&layer.gate, &scratch.normed, &mut scratch.gate);
             apply(&layer.up, &scratch.normed, &mut scratch.up);
             gated(&scratch.up, &mut scratch.gate);
@@ -290,7 +286,7 @@ struct Cache<'a> {
     row: usize,
 }
 
-/// What a query finds in as many rows of a cache as there is room for scores. A lane that has `seen` `n`
+/// Fills the result of attention over as many rows of a cache as there are scores. A lane that has `seen` `n`
 /// steps before this one has filled `n + 1` rows; it sees no others.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn look_back(

@@ -56,11 +56,11 @@ fn doubles<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
 struct Reference<'a> {
     shape: &'a DecoderShape,
     params: &'a [f64],
-    /// Where the parameters of each name are.
+    /// The place of each parameter.
     places: HashMap<String, Range<usize>>,
 }
 
-/// What was seen of an episode: of each layer the key and the value of every step.
+/// The steps seen of an episode: of each layer the key and the value of every step.
 #[derive(Clone)]
 struct Seen(Vec<Vec<[Vec<f64>; 2]>>);
 

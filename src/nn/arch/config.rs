@@ -20,7 +20,7 @@ pub enum ConfigError {
     Value {
         /// The name of the entry.
         name: String,
-        /// Its value.
+        /// The value of the entry.
         value: Value,
     },
     /// Sizes that do not fit together.
@@ -126,6 +126,9 @@ fn rope(config: &Value) -> Value {
     }
 }
 
+/// Positions of a table by position at most.
+const MOST_POSITIONS: f64 = 1048576.0;
+
 /// The change of the rotary frequencies, if there is one.
 fn scaling(rope: &Value, context: usize) -> Result<Option<RopeScaling>, ConfigError> {
     let kind = rope["rope_type"].as_str().or_else(|| rope["type"].as_str()).unwrap_or("default");
@@ -136,6 +139,15 @@ fn scaling(rope: &Value, context: usize) -> Result<Option<RopeScaling>, ConfigEr
     Ok(match kind {
         "default" => None,
         "linear" => Some(RopeScaling::Linear { factor: number("factor")? }),
+        "dynamic" => {
+            let factor = number("factor")?;
+            let original_max_position_embeddings = context as f64;
+            if !(1.0..=MOST_POSITIONS).contains(&(factor * original_max_position_embeddings)) {
+                let name = "rope_scaling.factor".to_string();
+                return Err(ConfigError::Value { name, value: rope["factor"].clone() });
+            }
+            Some(RopeScaling::Dynamic { factor, original_max_position_embeddings })
+        }
         "llama3" => Some(RopeScaling::Llama3 {
             factor: number("factor")?,
             low_freq_factor: number("low_freq_factor")?,
@@ -215,6 +227,9 @@ pub fn to_config(shape: &DecoderShape, stop_tokens: &[u32]) -> Value {
 fn scaling_table(scaling: RopeScaling) -> Value {
     match scaling {
         RopeScaling::Linear { factor } => json!({ "rope_type": "linear", "factor": factor }),
+        RopeScaling::Dynamic { factor, .. } => {
+            json!({ "rope_type": "dynamic", "factor": factor })
+        }
         RopeScaling::Yarn {
             factor,
             original_max_position_embeddings,

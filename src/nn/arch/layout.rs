@@ -7,9 +7,9 @@ use std::ops::Range;
 /// A parameter of a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
-    /// Its path in the module, for instance `layers.0.mlp.up_proj.weight`.
+    /// The path in the module, for instance `layers.0.mlp.up_proj.weight`.
     pub name: String,
-    /// Its shape.
+    /// The sizes of its axes.
     pub shape: Vec<usize>,
 }
 
@@ -44,7 +44,7 @@ impl Projection {
     pub const ALL: [Self; 7] =
         [Self::Query, Self::Key, Self::Value, Self::Output, Self::Gate, Self::Up, Self::Down];
 
-    /// Its name in a layer, by Hugging Face and PEFT.
+    /// The name in a layer, by Hugging Face and PEFT.
     pub fn name(self) -> &'static str {
         match self {
             Self::Query => "self_attn.q_proj",
@@ -57,7 +57,7 @@ impl Projection {
         }
     }
 
-    /// Its inputs and outputs.
+    /// The numbers of inputs and of outputs.
     pub fn sizes(self, shape: &DecoderShape) -> [usize; 2] {
         let (size, inner) = (shape.hidden_size, shape.intermediate_size);
         match self {

@@ -71,7 +71,7 @@ pub struct AdapterLayout {
 pub struct Adapters {
     config: LoraConfig,
     parameters: Vec<Parameter>,
-    /// By [`LinearLayout::number`].
+    /// The place of each matrix's adapter, by [`LinearLayout::number`].
     layouts: Vec<Option<AdapterLayout>>,
     pub(crate) params: Vec<f32>,
 }

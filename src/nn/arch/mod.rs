@@ -227,13 +227,21 @@ impl DecoderShape {
 
     /// The most keys that a row sees in a layer, its own included.
     pub fn window(&self, layer: usize) -> usize {
-        self.windows()[self.window_number(layer)]
+        match &self.sliding {
+            Some(sliding) if sliding.layers[layer] => sliding.size,
+            _ => self.full_window(),
+        }
+    }
+
+    /// The window of layers without one of their own.
+    fn full_window(&self) -> usize {
+        if self.takes_tokens() { usize::MAX } else { self.context }
     }
 
     /// The different windows of the layers: that of most, then that of sliding layers if there are any.
     pub fn windows(&self) -> Vec<usize> {
-        let full = if self.takes_tokens() { usize::MAX } else { self.context };
-        [full].into_iter().chain(self.sliding.as_ref().map(|sliding| sliding.size)).collect()
+        let sliding = self.sliding.as_ref().map(|sliding| sliding.size);
+        [self.full_window()].into_iter().chain(sliding).collect()
     }
 
     /// The number of a layer's window among [`DecoderShape::windows`].

@@ -14,6 +14,14 @@ pub enum RopeScaling {
         /// The divisor.
         factor: f64,
     },
+    /// Beyond the context of pre-training the base grows with the position (NTK-aware scaling, as `transformers` applies
+    /// it to one token after the other).
+    Dynamic {
+        /// The growth of the context.
+        factor: f64,
+        /// Tokens of the context in pre-training.
+        original_max_position_embeddings: f64,
+    },
     /// Slow frequencies are divided by `factor`, fast ones stay, with a ramp between them (Peng et al. 2023).
     Yarn {
         /// The divisor.
@@ -44,18 +52,28 @@ pub enum RopeScaling {
 
 /// The rotations of a decoder's positions with this base and scaling.
 pub(super) fn table(shape: &DecoderShape, theta: f64, scaling: Option<RopeScaling>) -> RopeTable {
+    let dim = shape.rotary_dim();
+    if let Some(RopeScaling::Dynamic { factor, original_max_position_embeddings }) = scaling {
+        let positions = (factor.max(1.0) * original_max_position_embeddings).ceil() as usize;
+        return RopeTable::by_position(positions.max(1), |position| {
+            let length = (position as f64 + 1.0).max(original_max_position_embeddings);
+            let growth = factor * length / original_max_position_embeddings - (factor - 1.0);
+            let power = dim as f64 / (dim as f64 - 2.0).max(1.0);
+            frequencies(dim, theta * growth.powf(power), None)
+        });
+    }
     let attention_factor = match scaling {
         Some(RopeScaling::Yarn { attention_factor, .. }) => attention_factor,
         _ => 1.0,
     };
-    RopeTable::new(&frequencies(shape.rotary_dim(), theta, scaling), attention_factor)
+    RopeTable::new(&frequencies(dim, theta, scaling), attention_factor)
 }
 
 /// The frequency of each pair, in radians a position: `[dim / 2]`.
 fn frequencies(dim: usize, theta: f64, scaling: Option<RopeScaling>) -> Vec<f64> {
     let plain = |i: usize| theta.powf(-(2.0 * i as f64) / dim as f64);
     let scaled = |i: usize| match scaling {
-        None => plain(i),
+        None | Some(RopeScaling::Dynamic { .. }) => plain(i),
         Some(RopeScaling::Linear { factor }) => plain(i) / factor,
         Some(RopeScaling::Llama3 {
             factor,
@@ -116,6 +134,21 @@ mod tests {
         let rotations = 8192.0 * 5e5f64.powf(-17.0 / 32.0) / TAU;
         let smooth = (rotations - 1.0) / 3.0;
         assert!((shares[17] - ((1.0 - smooth) / 8.0 + smooth)).abs() < 1e-12);
+    }
+
+    #[test]
+    fn dynamic_frequencies_are_plain_within_the_context_and_slower_beyond() {
+        let scaling = RopeScaling::Dynamic { factor: 2.0, original_max_position_embeddings: 8.0 };
+        let shape = DecoderShape { head_dim: 8, ..DecoderShape::default() };
+        let [plain, scaled] = [None, Some(scaling)].map(|by| table(&shape, 1e4, by));
+        let at = |table: &RopeTable, position| table.at(position).collect::<Vec<_>>();
+        for (a, b) in (0..8).flat_map(|p| at(&plain, p).into_iter().zip(at(&scaled, p))) {
+            assert!((a[0] - b[0]).abs() < 1e-6 && (a[1] - b[1]).abs() < 1e-6);
+        }
+        // Position 11 is the end of 12 tokens: the base grows by (2 * 12 / 8 - 1)^(8 / 6).
+        let base = 1e4 * 2f64.powf(8.0 / 6.0);
+        let angle = 11.0 * base.powf(-0.25);
+        assert!((f64::from(at(&scaled, 11)[1][0]) - angle.cos()).abs() < 1e-6);
     }
 
     #[test]

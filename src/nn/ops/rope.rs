@@ -3,12 +3,13 @@
 //!
 //! Numbers `i` and `i + rotary_dim / 2` of a head rotate together (Hugging Face's order); numbers from `rotary_dim` on
 //! stay. A position is `high * PARTS + low`, and the angles of both parts come from tables computed on the host, since
-//! some devices' sines of large angles are inaccurate.
+//! some devices' sines of large angles are inaccurate. Frequencies that depend on the position have one table for all
+//! positions instead.
 
 use multiversion::multiversion;
 
-/// Entries of each table: positions repeat after `PARTS * PARTS`.
-pub const PARTS: usize = 1024;
+/// Entries of each of two tables: positions repeat after `PARTS * PARTS`.
+const PARTS: usize = 1024;
 
 /// The rotation of a pair of numbers: cosine and sine.
 pub type Rotation = [f32; 2];
@@ -16,10 +17,12 @@ pub type Rotation = [f32; 2];
 /// The rotations of all positions.
 #[derive(Clone, Debug)]
 pub struct RopeTable {
-    /// Those of the low parts: `[PARTS, rotary_dim / 2]`.
+    /// Rotations of the low parts: `[low_parts, half]`.
     pub low: Vec<Rotation>,
-    /// Those of the high parts, likewise, times the attention factor of the scaling.
+    /// Rotations of the high parts, times the attention factor of the scaling: `[high_parts, half]`.
     pub high: Vec<Rotation>,
+    /// The number of low parts, and of high ones.
+    pub parts: [usize; 2],
     /// Pairs of a head that rotate.
     pub half: usize,
 }
@@ -28,31 +31,48 @@ impl RopeTable {
     /// The table for these frequencies, in radians a position; cosines and sines are multiplied by `factor`.
     pub fn new(frequencies: &[f64], factor: f64) -> Self {
         let table = |step: usize, factor: f64| {
-            let rotation = |position: usize, frequency: &f64| {
-                let (sin, cos) = ((position * step) as f64 * frequency).sin_cos();
-                [(cos * factor) as f32, (sin * factor) as f32]
-            };
-            let parts = 0..PARTS;
-            let row = move |position| frequencies.iter().map(move |f| rotation(position, f));
-            parts.flat_map(row).collect()
+            let row = |part| rotations(part * step, frequencies, factor);
+            (0..PARTS).flat_map(row).collect()
         };
-        Self { low: table(1, 1.0), high: table(PARTS, factor), half: frequencies.len() }
+        let (low, high) = (table(1, 1.0), table(PARTS, factor));
+        Self { low, high, parts: [PARTS; 2], half: frequencies.len() }
+    }
+
+    /// The table of `positions` positions, each with frequencies of its own; further positions repeat them.
+    pub fn by_position(positions: usize, frequencies: impl Fn(usize) -> Vec<f64>) -> Self {
+        let row = |position| rotations(position, &frequencies(position), 1.0);
+        let low: Vec<Rotation> = (0..positions).flat_map(row).collect();
+        let half = low.len() / positions;
+        Self { low, high: vec![[1.0, 0.0]; half], parts: [positions, 1], half }
     }
 
     /// The rotation of each pair of a head at a position.
     pub fn at(&self, position: usize) -> impl Iterator<Item = Rotation> {
-        let low = &self.low[position % PARTS * self.half..][..self.half];
-        let high = &self.high[position / PARTS % PARTS * self.half..][..self.half];
-        low.iter().zip(high).map(|([cl, sl], [ch, sh])| [ch * cl - sh * sl, sh * cl + ch * sl])
+        let [low, high] = self.parts;
+        let low_row = &self.low[position % low * self.half..][..self.half];
+        let high_row = &self.high[position / low % high * self.half..][..self.half];
+        low_row
+            .iter()
+            .zip(high_row)
+            .map(|([cl, sl], [ch, sh])| [ch * cl - sh * sl, sh * cl + ch * sl])
     }
+}
+
+/// The rotations of a position by these frequencies, times `factor`.
+fn rotations(position: usize, frequencies: &[f64], factor: f64) -> Vec<Rotation> {
+    let rotation = |frequency: &f64| {
+        let (sin, cos) = (position as f64 * frequency).sin_cos();
+        [(cos * factor) as f32, (sin * factor) as f32]
+    };
+    frequencies.iter().map(rotation).collect()
 }
 
 /// The direction of a rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// That of the forward pass.
+    /// The direction of the forward pass.
     Forward,
-    /// That of the backward pass: the transpose.
+    /// The inverse, for the backward pass.
     Backward,
 }
 

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 /// A forward pass to differentiate.
 pub(super) struct Recorded<'a> {
-    /// Its activations.
+    /// The activations.
     pub tape: &'a Tape,
     /// The sequences of its rows, in the order of the rows.
     pub pieces: &'a [Piece],
@@ -282,7 +282,7 @@ impl Weights {
 
 /// The gradient of a block's result.
 enum BlockGradient {
-    /// That of the stream, to which the result was added as it is.
+    /// The gradient of the stream, to which the result was added as it is.
     Stream,
     /// One of its own, in a buffer of the scratch.
     Own(Vec<f32>),

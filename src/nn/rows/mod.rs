@@ -49,7 +49,7 @@ struct Activations {
 struct Tape {
     /// The rotations of the rows, for each of the decoder's tables: `[rows, rotary_dim / 2]`.
     rotations: Vec<Vec<Rotation>>,
-    /// Those of every layer, or of the last one executed.
+    /// The activations of every layer, or of the last one executed.
     layers: Vec<Activations>,
     /// The stream before each layer, where the backward pass recomputes the layers: `[rows, hidden_size]` each.
     streams: Vec<Vec<f32>>,
@@ -117,9 +117,9 @@ struct Piece {
 /// The keys and values before a piece's own.
 #[derive(Clone, Debug)]
 enum Prefix {
-    /// Those of earlier rows of the same pass.
+    /// Keys and values of earlier rows of the same pass.
     Rows(Range<usize>),
-    /// Those that were remembered, which no gradient reaches: of each layer `[rows, kv_size]`.
+    /// Remembered ones, which no gradient reaches: of each layer `[rows, kv_size]`.
     Memory(Vec<[Vec<f32>; 2]>),
 }
 

@@ -146,7 +146,7 @@ impl TokenDecoder {
         Some(decoder.with_adapters(self.adapters()))
     }
 
-    /// Its sizes and switches.
+    /// The sizes and switches of the decoder.
     pub fn shape(&self) -> &DecoderShape {
         &self.weights.shape
     }

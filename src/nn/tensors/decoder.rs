@@ -198,7 +198,7 @@ impl Decoder {
         self.products
     }
 
-    /// Its sizes and switches.
+    /// The sizes and switches of the decoder.
     pub fn shape(&self) -> &DecoderShape {
         &self.shape
     }

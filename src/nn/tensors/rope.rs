@@ -1,14 +1,15 @@
 //! Rotary positions in tensors.
 
-use crate::nn::ops::rope::{PARTS, RopeTable, Rotation};
+use crate::nn::ops::rope::{RopeTable, Rotation};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
 impl RopeTable {
-    /// The table on a device: cosines and sines of the low parts, then of the high ones: `[PARTS, rotary_dim / 2]`.
+    /// The table on a device: cosines and sines of the low parts, then of the high ones: `[parts, rotary_dim / 2]`.
     pub(super) fn tensors(&self, device: &Device) -> [Tensor<2>; 4] {
         let one = |table: &[Rotation], which: usize| {
             let numbers: Vec<f32> = table.iter().map(|rotation| rotation[which]).collect();
-            Tensor::from_data(TensorData::new(numbers, [PARTS, self.half]), device)
+            let parts = numbers.len() / self.half;
+            Tensor::from_data(TensorData::new(numbers, [parts, self.half]), device)
         };
         [one(&self.low, 0), one(&self.low, 1), one(&self.high, 0), one(&self.high, 1)]
     }
@@ -19,8 +20,9 @@ impl RopeTable {
 pub(super) fn rotations(table: &[Tensor<2>], positions: Tensor<2, Int>) -> [Tensor<4>; 2] {
     let [batch, steps] = positions.dims();
     let positions = positions.reshape([batch * steps]);
-    let low = positions.clone().remainder_scalar(PARTS as i32);
-    let high = positions.div_scalar(PARTS as i32).remainder_scalar(PARTS as i32);
+    let [low_parts, high_parts] = [0, 2].map(|which: usize| table[which].dims()[0] as i32);
+    let low = positions.clone().remainder_scalar(low_parts);
+    let high = positions.div_scalar(low_parts).remainder_scalar(high_parts);
     let at = |which: usize, part: &Tensor<1, Int>| table[which].clone().select(0, part.clone());
     let (cl, sl, ch, sh) = (at(0, &low), at(1, &low), at(2, &high), at(3, &high));
     let cos = ch.clone() * cl.clone() - sh.clone() * sl.clone();
