@@ -102,7 +102,7 @@ fn architectures_generate_and_learn_on_a_device_as_on_the_cpu() {
             [&decoder, &there].map(|decoder| gradient(decoder, &rule, &groups, None, 0.1));
         let off: Vec<f32> = got.iter().zip(&want).map(|(a, b)| a - b).collect();
         let off = length(&off) / length(&want);
-        assert!(length(&want) > 0.0 && off < 1e-5, "{:?}: off by {off}", decoder.shape());
+        assert!(length(&want) > 0.0 && off < 5e-5, "{:?}: off by {off}", decoder.shape());
     }
 }
 
