@@ -18,7 +18,7 @@ use std::ops::Range;
 /// A copy of a [`Decoder`]'s weights for acting on the CPU.
 #[derive(Clone, Debug)]
 pub struct NativeDecoder {
-    shape: DecoderShape,
+    shape: Box<DecoderShape>,
     input: Dense,
     layers: Vec<Layer>,
     norm: Vec<f32>,
@@ -113,7 +113,7 @@ impl NativeDecoder {
         let input = dense(layout.input.as_ref().expect("observations enter"));
         let (norm, head) = (numbers(&layout.norm), dense(&layout.head));
         let rope = shape.rope_tables().swap_remove(0);
-        Self { input, layers, norm, head, rope, shape }
+        Self { input, layers, norm, head, rope, shape: Box::new(shape) }
     }
 
     /// Adds the step at hand to a layer's cache in `memory`, and looks back at what is there: the normed
