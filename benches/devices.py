@@ -103,7 +103,7 @@ def runs(args, all_devices, folder):
         yield {
             "run": name,
             "engine": note["engine"],
-            "members": note["members"],
+            "ranks": note["ranks"],
             "parameters_off": off(one, shared),
             "reduction": {
                 key: statistics.median(one[key] for one in reductions)

@@ -13,6 +13,7 @@
 //! - [`objective`]: the losses, one file each; [`math`]: scalar formulas shared by all engines;
 //! - [`learner`]: gradients and AdamW; [`parallel`]: data-parallel ranks;
 //! - [`trainer`]: the training loop; [`checkpoint`]: saved state; [`metrics`]: records;
+//!   [`run`]: a run in time and on disk;
 //! - [`viewer`]: rendering of games.
 //!
 //! ```
@@ -50,6 +51,7 @@ pub mod parallel;
 pub mod program;
 pub mod rng;
 pub mod rollout;
+pub mod run;
 mod table;
 pub mod task;
 pub mod trainer;

@@ -244,11 +244,11 @@ pub fn best() -> Result<(DeviceInfo, String), DeviceError> {
         _ => None,
     };
     if let Some(best) = devices.iter().filter(|d| rank(d).is_some()).min_by_key(|d| rank(d)) {
-        return Ok((best.clone(), "best GPU found".to_string()));
+        return Ok((best.clone(), "the best GPU found".to_string()));
     }
     let reason = match devices.iter().find(|d| d.software) {
         None => "no GPU found".to_string(),
-        Some(software) => format!("no GPU found; {} is a software renderer", software.name),
+        Some(software) => format!("no GPU found ({} is a software adapter)", software.name),
     };
     match devices.iter().find(|d| d.kind == "cpu") {
         Some(cpu) => Ok((cpu.clone(), reason)),

@@ -23,8 +23,8 @@ struct LoadSample {
 }
 
 /// The memory held by a device's allocator; on the CPU, by the process.
-pub fn memory(device: &Device) -> Memory {
-    if let Some(usage) = device.memory_pool_usage() {
+pub fn memory<'a>(device: impl Into<Option<&'a Device>>) -> Memory {
+    if let Some(usage) = device.into().and_then(Device::memory_pool_usage) {
         let before = PEAK.fetch_max(usage.bytes_in_use, Ordering::Relaxed);
         let (in_use, reserved) = (Some(usage.bytes_in_use), Some(usage.bytes_reserved));
         return Memory { in_use, reserved, peak: Some(before.max(usage.bytes_in_use)) };
@@ -51,7 +51,7 @@ pub fn data_budget() -> Option<u64> {
 
 /// Recent utilisation of a device, 0 to 1: the driver's counter for a GPU, this process's share of all
 /// cores for the CPU. `None` if the platform does not report it.
-pub fn load(device: &Device) -> Option<f64> {
+pub fn load<'a>(device: impl Into<Option<&'a Device>>) -> Option<f64> {
     let mut sample = LOAD.lock().unwrap_or_else(PoisonError::into_inner);
     let LoadSample { at, load } = *sample;
     let now = Instant::now();
@@ -59,7 +59,7 @@ pub fn load(device: &Device) -> Option<f64> {
         Some((before, _)) if now.duration_since(before).as_secs_f64() < INTERVAL => return load,
         before => before,
     };
-    let (time, load) = match on_device(device) {
+    let (time, load) = match device.into().and_then(on_device) {
         Some(load) => (0.0, load),
         None => {
             let time = cpu_seconds();

@@ -75,9 +75,28 @@ impl JsonLines {
     /// # Errors
     /// If it cannot be written, for instance because the disk is full.
     pub fn write(&mut self, record: &impl Serialize) -> Result<(), MetricsError> {
-        let mut line = serde_json::to_vec(record).expect("records are plain numbers");
-        line.push(b'\n');
-        self.file.write_all(&line).map_err(|source| error(&self.path, "written", source))
+        self.write_all(std::slice::from_ref(record))
+    }
+
+    /// Adds some records at once.
+    ///
+    /// # Errors
+    /// As [`JsonLines::write`].
+    pub fn write_all(&mut self, records: &[impl Serialize]) -> Result<(), MetricsError> {
+        let mut lines = Vec::new();
+        for record in records {
+            serde_json::to_writer(&mut lines, record).expect("records are plain data");
+            lines.push(b'\n');
+        }
+        self.file.write_all(&lines).map_err(|source| error(&self.path, "written", source))
+    }
+
+    /// Waits until all records are on the disk.
+    ///
+    /// # Errors
+    /// If the system cannot write them.
+    pub fn sync(&self) -> Result<(), MetricsError> {
+        self.file.sync_data().map_err(|source| error(&self.path, "written", source))
     }
 }
 

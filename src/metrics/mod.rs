@@ -2,22 +2,25 @@
 
 mod growth;
 mod jsonl;
+mod text;
 
 pub use growth::Growth;
 pub use jsonl::{JsonLines, MetricsError};
+pub use text::{TextEvaluation, TextRecord};
 
 use serde::{Deserialize, Serialize};
 
 /// The metrics of one iteration.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct IterationRecord {
     /// The iteration, from 1.
     pub iteration: u32,
-    /// Environment steps of all games since the start of the run.
+    /// Environment steps of all episodes since the start of the run; a step of a text is a token.
     pub env_steps: u64,
-    /// Mean score of the episodes that ended in this rollout; `None` if none did.
+    /// Mean score of the episodes that ended in this rollout; `None` if none did. The score of a completion is
+    /// the sum of its weighted reward parts.
     pub score: Option<f64>,
-    /// Number of episodes that ended in this rollout.
+    /// Number of episodes that ended in this rollout; an episode of texts is a completion.
     pub episodes: u64,
     /// Mean reward per step.
     pub mean_reward: f64,
@@ -60,6 +63,9 @@ pub struct IterationRecord {
     /// Communication between the ranks of the run; `None` for a single rank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reduction: Option<Reduction>,
+    /// Metrics that only runs of language models have.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub text: Option<TextRecord>,
     /// Evaluation of the greedy policy, if one was due.
     pub evaluation: Option<EvaluationRecord>,
 }
@@ -104,6 +110,9 @@ pub struct Phases {
     pub advantage: f64,
     /// Updating the policy.
     pub update: f64,
+    /// Scoring completions with the task's verifier; `None` for games.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verify: Option<f64>,
 }
 
 /// Device memory, bytes; on the CPU, memory of the process.
@@ -119,24 +128,37 @@ pub struct Memory {
 }
 
 /// The result of an evaluation.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EvaluationRecord {
-    /// Episodes played; 0 for a run without a game.
+    /// Episodes played, each of its own level or prompt; 0 if nothing was played.
     pub episodes: usize,
-    /// Mean score; without a game, the accuracy on held-out steps.
+    /// Mean score; without a game, the accuracy on the held-out steps.
     pub mean_score: f64,
-    /// Standard error of the mean.
+    /// Standard error of the mean over levels or prompts.
     pub std_error: f64,
+    /// Lowest score.
+    #[serde(default)]
+    pub min_score: f64,
+    /// Highest score.
+    #[serde(default)]
+    pub max_score: f64,
+    /// Mean number of steps of an episode.
+    #[serde(default)]
+    pub mean_length: f64,
     /// Metrics on held-out episodes, for runs that learn from data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub held_out: Option<HeldOut>,
+    /// Figures that only evaluations of language models have.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub text: Option<TextEvaluation>,
 }
 
 /// Metrics of a policy on demonstrations that were held out of training.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HeldOut {
-    /// Mean negative log-likelihood of the demonstrated actions, nats.
+    /// Mean negative log-likelihood of the demonstrated actions (of texts, tokens), nats.
     pub loss: f64,
-    /// Fraction of steps at which the most likely action is the demonstrated one.
-    pub accuracy: f64,
+    /// Fraction of steps at which the most likely action is the demonstrated one; `None` for texts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub accuracy: Option<f64>,
 }

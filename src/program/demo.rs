@@ -1,16 +1,16 @@
 //! `grove demo`: records demonstrations of a player as a dataset.
 
 use super::patience::patiently;
-use super::progress::short;
-use super::run_dir::find_checkpoint;
 use super::say::{tell, tell_json};
+use super::session::saved_policy;
 use super::{DemoArgs, Games, Models, Playable, saved};
 use crate::data::{Columns, DatasetWriter, End, Manifest};
 use crate::env::{Episode, Scripted, advance, new_game};
 use crate::model::{Actor, LANES, Lanes, NativePolicy, argmax_lane};
 use crate::rng::{Stream, below, draw};
+use crate::run::short;
 use crate::trainer::{new_settings, saved_game_name};
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use rayon::prelude::*;
 use serde::Serialize;
 use std::path::Path;
@@ -130,8 +130,7 @@ fn demonstrator<G: Playable>(models: &Models, game: G, name: &str) -> Result<Dem
             [&["random"], &*names].concat().join(", ")
         );
     }
-    let checkpoint = find_checkpoint(Path::new(name))
-        .with_context(|| format!("cannot load a policy from {name}"))?;
+    let checkpoint = saved_policy(Path::new(name))?;
     let found = saved_game_name(&checkpoint)?;
     if found != G::NAME {
         bail!("the policy in {name} plays `{found}`, not `{}`", G::NAME);

@@ -1,47 +1,98 @@
-//! `grove eval`: fresh episodes with a trained policy.
+//! `grove eval`: fresh episodes of a trained policy, or completions of a trained model.
 
-use super::run_dir::find_checkpoint;
+use super::patience::patiently;
 use super::say::{tell, tell_json};
-use super::score::Scores;
-use super::{EvalArgs, Games, Models, Playable, language, saved};
+use super::{EvalArgs, Games, Models, Playable, saved, session, text};
 use crate::checkpoint::Checkpoint;
+use crate::model::language::LanguageModel;
+use crate::rollout::generate::Sampling;
+use crate::run::{RunFolder, Scores, Subject, play};
+use crate::trainer::language::{LanguageTrainer, load_language_settings, saved_language_settings};
 use crate::trainer::saved_game_name;
 use anyhow::{Context, Result};
 use serde::Serialize;
+use std::time::Instant;
 
+/// The result of an evaluation.
 #[derive(Serialize)]
-struct Report<'a> {
-    env: &'a str,
+struct Report {
+    #[serde(flatten)]
+    subject: Subject,
     run: String,
     iteration: u64,
     seed: u64,
+    device: &'static str,
+    seconds: f64,
     #[serde(flatten)]
     scores: Scores,
 }
 
 pub fn run(games: &Games, args: EvalArgs) -> Result<()> {
     super::use_threads(args.threads)?;
-    let checkpoint = find_checkpoint(&args.run)
-        .with_context(|| format!("{} holds no policy to evaluate", args.run.display()))?;
-    if language::is_of(&checkpoint) {
-        return language::eval(&args, &checkpoint);
+    let checkpoint = session::saved_policy(&args.run)?;
+    if text::is_of(&checkpoint) {
+        return complete(&args, &checkpoint);
     }
     games.find(&saved_game_name(&checkpoint)?)?.eval(games.models(), &args, &checkpoint)
 }
 
-/// Plays the episodes, and reports their scores.
-pub fn play<G: Playable>(models: &Models, args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
+/// Evaluates a policy for a game.
+pub fn evaluate<G: Playable>(
+    models: &Models,
+    args: &EvalArgs,
+    checkpoint: &Checkpoint,
+) -> Result<()> {
     let (game, config) = saved::<G>(models, checkpoint)?;
     let policy = models.load_policy(checkpoint, game, &config)?;
-    let scores = Scores::of(&policy, game, args.episodes, args.seed);
-    let iteration = checkpoint.iteration;
-    if args.json {
-        let run = args.run.display().to_string();
-        return tell_json(&Report { env: G::NAME, run, iteration, seed: args.seed, scores });
+    let subject = Subject::Env(G::NAME.to_string());
+    report(args, checkpoint, subject, || Ok(play(&policy, game, args.episodes, args.seed)))
+}
+
+/// Evaluates a language model on held-out prompts.
+fn complete(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
+    let (name, own, mut config) = load_language_settings(saved_language_settings(checkpoint)?)?;
+    config.seed = args.seed;
+    let folder = RunFolder::of_language_model(&args.run).with_context(|| {
+        format!(
+            "{} is the checkpoint of a language model, and needs its run's folder `model` beside it",
+            args.run.display()
+        )
+    })?;
+    let model = LanguageModel::load(&folder.model())?;
+    let trainer = LanguageTrainer::new(text::open(&name, own)?, config, Some(model))?;
+    let trainer = trainer.restored(checkpoint)?;
+    let sampling = trainer.sampling();
+    let greedy = Sampling { temperature: 0.0, ..sampling.clone() };
+    report(args, checkpoint, Subject::Task(name), || {
+        Ok(Scores {
+            greedy: trainer.evaluate(args.episodes, 1, &greedy)?,
+            sampled: Some(trainer.evaluate(args.episodes, args.k, &sampling)?),
+            seed: args.seed,
+            references: &[],
+        })
+    })
+}
+
+/// Evaluates, and prints the scores.
+fn report(
+    args: &EvalArgs,
+    checkpoint: &Checkpoint,
+    subject: Subject,
+    scores: impl FnOnce() -> Result<Scores>,
+) -> Result<()> {
+    let (iteration, started) = (checkpoint.iteration, Instant::now());
+    let what = format!("Evaluating on {} held-out episodes, greedy and sampled.", args.episodes);
+    let scores = patiently(&what, scores)?;
+    if !args.json {
+        return tell(format_args!("{}, iteration {iteration}\n\n{scores}", subject.name()));
     }
-    tell(format_args!(
-        "{} of iteration {iteration}\n\n{}",
-        G::NAME,
-        scores.table(game.references())
-    ))
+    tell_json(&Report {
+        subject,
+        run: args.run.display().to_string(),
+        iteration,
+        seed: args.seed,
+        device: "cpu",
+        seconds: started.elapsed().as_secs_f64(),
+        scores,
+    })
 }

@@ -1,8 +1,8 @@
-//! `grove fit`: a policy that does what a dataset shows.
+//! `grove fit`: behaviour cloning of a dataset.
 
 use super::table::Table as Labels;
 use super::train::{self, settings_file};
-use super::{FitArgs, Games};
+use super::{FitArgs, Games, text};
 use crate::config::{IMITATION, ModelKind, overlay};
 use crate::data::{Dataset, MANIFEST};
 use crate::env::Env;
@@ -10,15 +10,15 @@ use crate::trainer::new_settings;
 use anyhow::{Context, Result, bail};
 use toml::{Table, Value};
 
-/// What whoever wants to go on is told.
-pub const RESUME: &str = "`grove train --resume` goes on with a run, whatever it learns from";
-
 pub fn run(games: &Games, args: FitArgs) -> Result<()> {
-    let FitArgs { data, run, .. } = args;
-    super::use_threads(run.threads)?;
-    if run.resume {
-        bail!(RESUME);
+    super::use_threads(args.run.threads)?;
+    if args.run.resume {
+        bail!("`grove train --resume` resumes any run, those of `grove fit` too");
     }
+    if text::is_text(&args) {
+        return text::fit(games, args);
+    }
+    let FitArgs { data, run, .. } = args;
     let manifest = Dataset::open(&data)?.manifest().clone();
     let folder = data.canonicalize().with_context(|| format!("cannot find {}", data.display()))?;
     let mut file = overlay::parse("the defaults of fit", IMITATION)?;
@@ -41,8 +41,8 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
     game.train(games, &train::Start { run: &run, file, from: None })
 }
 
-/// How a series is seen of which `window` rows up to a label's matter: by a perceptron all at once, by
-/// what remembers row by row, with as many before each window as its first label is about.
+/// Adds the settings for a series of labels, each about the last `window` rows: a perceptron sees these rows at
+/// once, a network with memory one after the other, with as many before each window as its first label needs.
 fn series(file: &mut Table, window: usize, kind: &ModelKind) {
     let rows = window as i64;
     let mut set = |section: &str, key: &str, value: i64| {

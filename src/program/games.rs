@@ -2,7 +2,6 @@
 
 use super::models::Models;
 use super::record::{self, Scene};
-use super::run_dir::RunDir;
 use super::table::Table;
 use super::{
     BenchArgs, CheckArgs, DemoArgs, EvalArgs, RecordArgs, RunArgs, SettingsArgs, bench, check,
@@ -13,6 +12,7 @@ use crate::config::{TrainConfig, overlay};
 use crate::env::Rules;
 use crate::env::look::Look;
 use crate::model::NamedModel;
+use crate::run::RunFolder;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -34,7 +34,13 @@ pub trait Entry: Send + Sync {
     /// Trains a new run.
     fn train(&self, games: &Games, start: &train::Start) -> Result<()>;
     /// Resumes a run from a checkpoint.
-    fn resume(&self, games: &Games, args: &RunArgs, dir: &RunDir, from: &Checkpoint) -> Result<()>;
+    fn resume(
+        &self,
+        games: &Games,
+        args: &RunArgs,
+        folder: &RunFolder,
+        from: &Checkpoint,
+    ) -> Result<()>;
     /// Records demonstrations of a player as a dataset.
     fn demo(&self, models: &Models, args: &DemoArgs) -> Result<()>;
     /// Evaluates a trained policy.
@@ -65,8 +71,14 @@ impl<G: Playable> Entry for Known<G> {
         train::start::<G>(games, start)
     }
 
-    fn resume(&self, games: &Games, args: &RunArgs, dir: &RunDir, from: &Checkpoint) -> Result<()> {
-        train::resume::<G>(games, args, dir, from)
+    fn resume(
+        &self,
+        games: &Games,
+        args: &RunArgs,
+        folder: &RunFolder,
+        from: &Checkpoint,
+    ) -> Result<()> {
+        train::resume::<G>(games, args, folder, from)
     }
 
     fn demo(&self, models: &Models, args: &DemoArgs) -> Result<()> {
@@ -74,7 +86,7 @@ impl<G: Playable> Entry for Known<G> {
     }
 
     fn eval(&self, models: &Models, args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
-        eval::play::<G>(models, args, checkpoint)
+        eval::evaluate::<G>(models, args, checkpoint)
     }
 
     fn record(&self, models: &Models, args: &RecordArgs, checkpoint: &Checkpoint) -> Result<()> {

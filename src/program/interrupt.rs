@@ -3,21 +3,27 @@
 use super::say::say;
 use anyhow::{Context, Result};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-/// Whether the user wants the program to end.
+/// The time after the first signal in which a second one is taken for the same keystroke: some launchers send it to
+/// the process and again to its group.
+const ECHO: Duration = Duration::from_millis(500);
+
+/// A listener for Ctrl-C.
 #[derive(Clone)]
 pub struct Interrupt {
     shared: Arc<(Mutex<State>, Condvar)>,
 }
 
 struct State {
-    seen: bool,
+    /// The moment of the first one.
+    seen: Option<Instant>,
     answer: Option<&'static str>,
 }
 
 impl Interrupt {
-    /// Listens from now on. The first Ctrl-C is answered on stderr; the second ends the program. All who ask
-    /// share what is heard, and the answer of the first.
+    /// Listens from now on. The first Ctrl-C is answered on stderr; the second ends the program. There is one
+    /// listener a process, with the answer that it was first given.
     pub fn listen(answer: Option<&'static str>) -> Result<Self> {
         static ONE: Mutex<Option<Interrupt>> = Mutex::new(None);
         let mut one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -28,15 +34,16 @@ impl Interrupt {
     }
 
     fn new(answer: Option<&'static str>) -> Result<Self> {
-        let shared = Arc::new((Mutex::new(State { seen: false, answer }), Condvar::new()));
+        let shared = Arc::new((Mutex::new(State { seen: None, answer }), Condvar::new()));
         let interrupt = Self { shared };
         let listener = interrupt.clone();
         ctrlc::set_handler(move || {
             let mut state = listener.state();
-            if state.seen {
-                std::process::exit(130);
+            match state.seen {
+                Some(first) if first.elapsed() < ECHO => return,
+                Some(_) => std::process::exit(130),
+                None => state.seen = Some(Instant::now()),
             }
-            state.seen = true;
             if let Some(answer) = state.answer {
                 say!("\n{answer}");
             }
@@ -48,10 +55,10 @@ impl Interrupt {
 
     /// Whether there was one.
     pub fn seen(&self) -> bool {
-        self.state().seen
+        self.state().seen.is_some()
     }
 
-    /// Gives no answer any more: there is nothing left to finish.
+    /// Stops answering, since there is nothing left to finish.
     pub fn say_nothing(&self) {
         self.state().answer = None;
     }
@@ -59,7 +66,7 @@ impl Interrupt {
     /// Returns once there was one.
     pub fn wait(&self) {
         let mut state = self.state();
-        while !state.seen {
+        while state.seen.is_none() {
             state = self.shared.1.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }

@@ -17,26 +17,23 @@ mod bench;
 mod check;
 mod demo;
 mod devices;
-mod dry;
 mod eval;
 mod fit;
 mod games;
 mod generate;
 mod import;
 mod interrupt;
-mod language;
-mod members;
 mod models;
 mod patience;
 mod progress;
+mod ranks;
 mod record;
-mod report;
-mod run_dir;
 mod say;
-mod score;
+mod session;
 mod settings;
 mod source;
 mod table;
+mod text;
 mod train;
 mod watch;
 
@@ -111,7 +108,7 @@ impl Program {
                 ExitCode::SUCCESS
             }
             Err(error) => {
-                members::fail(&error);
+                ranks::fail(&error);
                 ExitCode::FAILURE
             }
         }
@@ -149,20 +146,12 @@ fn is_shared(command: &Command) -> bool {
 /// Runs a command.
 fn run(games: &Games, cli: Cli) -> Result<()> {
     log_to_stderr()?;
-    members::start()?;
-    if !members::is_first() && !is_shared(&cli.command) {
+    ranks::start()?;
+    if !ranks::is_first() && !is_shared(&cli.command) {
         return Ok(());
     }
     match cli.command {
-        Command::Train(args) if language::is_asked(&args) => {
-            use_threads(args.run.threads)?;
-            language::train(games, args)
-        }
         Command::Train(args) => train::run(games, args),
-        Command::Fit(args) if language::is_text(&args) => {
-            use_threads(args.run.threads)?;
-            language::fit(games, args)
-        }
         Command::Fit(args) => fit::run(games, args),
         Command::Eval(args) => eval::run(games, args),
         Command::Demo(args) => demo::run(games, args),
@@ -211,8 +200,7 @@ fn log_to_stderr() -> Result<()> {
 /// Sets the size of the global thread pool.
 fn use_threads(threads: Option<u32>) -> Result<()> {
     let mut pool = rayon::ThreadPoolBuilder::new();
-    if let Some(threads) = threads.map(|threads| threads as usize).or_else(members::default_threads)
-    {
+    if let Some(threads) = threads.map(|threads| threads as usize).or_else(ranks::default_threads) {
         pool = pool.num_threads(threads);
     }
     pool.build_global().context("cannot start the thread pool")

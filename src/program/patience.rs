@@ -1,13 +1,13 @@
-//! Whoever waits longer than a second is told what for.
+//! A message on stderr for work that takes longer than a second.
 
 use super::say::say;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// How long nobody wonders.
+/// The time without a message.
 const SHORT: Duration = Duration::from_secs(1);
 
-/// Does something, and says `what` it is on stderr where it takes longer than a second.
+/// Does some work, and prints `what` it is on stderr if it takes longer than a second.
 pub fn patiently<T>(what: &str, work: impl FnOnce() -> T) -> T {
     std::thread::scope(|scope| {
         let (done, waiting) = channel::<()>();

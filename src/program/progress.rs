@@ -1,92 +1,73 @@
-//! How a run goes: a line that fits the terminal, and a history above it, or alone where there is none.
+//! The progress of a run on stderr: a line that fits the terminal with a history above it, or, without a terminal,
+//! the history alone.
 
 use super::say::say;
-use crate::metrics::{EvaluationRecord, HeldOut, IterationRecord};
+use crate::run::Progress;
 use console::Term;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Lines of history that a run leaves, about.
+/// The approximate number of history lines of a run.
 const LINES: u32 = 20;
-/// Columns of the bar, and of the longest time left with the words beside it.
+/// Columns of the bar, and of the longest time left with its words.
 const BAR: usize = 10;
-const LEFT: usize = 10;
-/// Columns of a terminal that does not say.
+const LEFT: usize = 14;
+/// Columns of a terminal of unknown size.
 const COLUMNS: usize = 80;
 
-/// Shows how a run goes, on stderr.
-pub struct Progress {
+/// The line and the history.
+pub struct ProgressLine {
     bar: ProgressBar,
     total: u32,
     columns: usize,
-    /// The last one.
-    evaluation: Option<EvaluationRecord>,
     /// The iteration of the last line of the history.
-    told: u32,
+    last_line: u32,
 }
 
-impl Progress {
+impl ProgressLine {
     /// The progress of a run of `total` iterations of which `done` are done.
     pub fn new(done: u32, total: u32) -> Self {
         let target = ProgressDrawTarget::stderr();
         let columns = Term::stderr().size_checked().map_or(COLUMNS, |(_, columns)| columns.into());
         let bar = ProgressBar::with_draw_target(Some(u64::from(total)), target);
-        let template = format!("{{bar:{BAR}}} {{pos}}/{{len}} {{eta}} left  {{msg}}");
+        let template = format!("{{bar:{BAR}}} {{pos}}/{{len}} {{msg}}");
         bar.set_style(ProgressStyle::with_template(&template).expect("the template is valid"));
         bar.set_position(u64::from(done));
-        bar.reset_eta();
-        Self { bar, total, columns, evaluation: None, told: done }
+        Self { bar, total, columns, last_line: done }
     }
 
-    /// After an iteration.
-    pub fn show(&mut self, record: &IterationRecord) {
-        self.evaluation = record.evaluation.or(self.evaluation);
-        let Self { bar, total, columns, evaluation, told } = self;
-        let (iteration, total) = (record.iteration, *total);
-        let parts = parts(record, *evaluation);
+    /// Shows an iteration.
+    pub fn show(&mut self, progress: &Progress) {
+        let Self { bar, total, columns, last_line } = self;
+        let (iteration, total) = (progress.record.iteration, *total);
+        let words = progress.words();
         let digits = total.to_string().len();
+        let left = progress.seconds_left.map(|seconds| format!("{} left  ", clock(seconds)));
+        let most = columns.saturating_sub(BAR + 2 * digits + 3 + LEFT);
+        bar.set_message(left.unwrap_or_default() + &fit(&words, most));
         bar.set_position(u64::from(iteration));
-        bar.set_message(fit(&parts, columns.saturating_sub(BAR + 2 * digits + 3 + LEFT)));
-        let due = iteration - *told >= total / LINES || iteration == total;
-        if record.evaluation.is_some() && due {
-            *told = iteration;
-            let room = columns.saturating_sub(2 * digits + 3);
-            // Where no bar is shown, nobody looks at a terminal: the line may be as long as it is.
-            match bar.is_hidden() {
-                true => say!("{iteration:>digits$}/{total}  {}", fit(&parts, usize::MAX)),
-                false => {
-                    bar.suspend(|| say!("{iteration:>digits$}/{total}  {}", fit(&parts, room)))
-                }
-            }
+        let due = iteration - *last_line >= total / LINES || iteration == total;
+        if progress.record.evaluation.is_some() && due {
+            *last_line = iteration;
+            // Without a bar stderr is no terminal: the line may be as long as it is.
+            let most = match bar.is_hidden() {
+                true => usize::MAX,
+                false => columns.saturating_sub(2 * digits + 3),
+            };
+            self.above(|| say!("{iteration:>digits$}/{total}  {}", fit(&words, most)));
         }
     }
 
-    /// Takes the bar away; the history stays.
+    /// Prints lines above the bar.
+    pub fn above(&self, print: impl FnOnce()) {
+        match self.bar.is_hidden() {
+            true => print(),
+            false => self.bar.suspend(print),
+        }
+    }
+
+    /// Removes the bar; the history stays.
     pub fn finish(&self) {
         self.bar.finish_and_clear();
-    }
-}
-
-/// What there is to say, most important first.
-fn parts(record: &IterationRecord, evaluation: Option<EvaluationRecord>) -> Vec<String> {
-    let number = |x: Option<f64>| x.map_or("-".to_string(), |x| format!("{x:.2}"));
-    let greedy = format!("greedy {}", number(evaluation.map(|evaluation| evaluation.mean_score)));
-    let speed = format!("{} steps/s", short(record.steps_per_second));
-    let entropy = format!("entropy {:.3}", record.entropy);
-    match evaluation.and_then(|evaluation| evaluation.held_out) {
-        Some(HeldOut { loss, accuracy }) => {
-            let mut parts = vec![
-                format!("loss {:.4}", record.loss),
-                format!("held out {loss:.4}, {:.1} % right", 100.0 * accuracy),
-            ];
-            let played = evaluation.is_some_and(|evaluation| evaluation.episodes > 0);
-            parts.extend(played.then_some(greedy));
-            parts.extend([speed, entropy]);
-            parts
-        }
-        None => {
-            let score = format!("score {}", number(record.score));
-            vec![score, greedy, speed, entropy, format!("kl {:.4}", record.approx_kl)]
-        }
     }
 }
 
@@ -103,13 +84,15 @@ fn fit(parts: &[String], columns: usize) -> String {
     line
 }
 
-/// A number with a unit prefix, for instance `1.2M`.
-pub fn short(x: f64) -> String {
-    match x {
-        x if x >= 1e9 => format!("{:.1}G", x / 1e9),
-        x if x >= 1e6 => format!("{:.1}M", x / 1e6),
-        x if x >= 1e3 => format!("{:.0}k", x / 1e3),
-        x => format!("{x:.0}"),
+/// A time left in its two largest units, for instance `3m 20s`.
+fn clock(seconds: f64) -> String {
+    let seconds = seconds.ceil().min(1e9) as u64;
+    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+    match (hours, minutes) {
+        (0, 0) => format!("{seconds}s"),
+        (0, minutes) => format!("{minutes}m {}s", seconds % 60),
+        (hours, minutes) if hours < 100 => format!("{hours}h {minutes}m"),
+        (hours, _) => format!("{}d", hours / 24),
     }
 }
 
@@ -129,6 +112,22 @@ mod tests {
             (1000, "score 7.61  greedy 7.70  2.3M steps/s"),
         ] {
             assert_eq!(fit(&parts, columns), line);
+        }
+    }
+
+    #[test]
+    fn a_time_left_fits_its_columns() {
+        for (seconds, text) in [
+            (0.2, "1s"),
+            (59.0, "59s"),
+            (61.0, "1m 1s"),
+            (3599.5, "1h 0m"),
+            (359_999.0, "99h 59m"),
+            (360_000.0, "4d"),
+            (f64::MAX, "11574d"),
+        ] {
+            assert_eq!(clock(seconds), text);
+            assert!(text.len() + " left  ".len() <= LEFT, "{text}");
         }
     }
 }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// What the settings say is learnt from; `None` for games.
+/// The demonstrations that the settings name; `None` for runs that play.
 ///
 /// # Errors
 /// If the dataset cannot be used, is of another game, has too few episodes to hold one out, or nothing in
@@ -90,7 +90,7 @@ pub fn demonstrations<G: Playable>(
     Ok(Some(Demonstrations { learnt, held_out }))
 }
 
-/// What the actions of a run are called: by the dataset that it learns from, else by the game.
+/// The names of a run's actions: the dataset's, else the game's.
 pub fn action_names<G: Playable>(game: G, config: &TrainConfig) -> Vec<String> {
     let names = Dataset::open(Path::new(&config.data.path));
     let names = names.map(|dataset| dataset.manifest().actions.clone()).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Which engine a run takes.
+//! The choice of a run's engine.
 
 use super::engine::Engine as _;
 #[cfg(feature = "kernels")]
@@ -27,7 +27,7 @@ pub(super) enum Engines<G: Rules, M: Model> {
     Fused(Box<FusedEngine<G, M>>),
 }
 
-/// Runs the same for whichever engine it is.
+/// Evaluates an expression with the engine of a run, whichever it is.
 macro_rules! with_engine {
     ($engines:expr, $engine:ident => $run:expr) => {
         match $engines {
@@ -42,8 +42,8 @@ macro_rules! with_engine {
 pub(super) use with_engine;
 
 impl<G: Rules, M: Model> Engines<G, M> {
-    /// The engine that `config.engine` asks for, or the fast one where there is one; it learns from
-    /// `data`, if there are any, instead of from games.
+    /// Makes the engine that `config.engine` asks for, or the fast one if there is one. It learns from `data`
+    /// instead of from games, if they are given.
     pub fn new(
         game: G,
         model: M,
@@ -78,13 +78,13 @@ impl<G: Rules, M: Model> Engines<G, M> {
     }
 }
 
-/// The network that the settings of a run ask for, as it starts.
+/// The network that the settings of a run ask for, with its initial weights.
 pub(super) fn first_network<G: Rules>(game: G, config: &TrainConfig, device: &Device) -> Network {
     let key = Stream::Weights.key(config.seed);
     Network::new(game.num_features(), game.num_actions(), &config.policy, key, device)
 }
 
-/// Why a run cannot have the precision that its settings ask for, if so; `obstacle` is to a fast engine.
+/// The reason why a run cannot have the precision of its settings, if so; `obstacle` is that to a fast engine.
 pub(super) fn precision_obstacle<M: Model>(
     model: &M,
     config: &TrainConfig,
@@ -101,7 +101,7 @@ pub(super) fn precision_obstacle<M: Model>(
     })
 }
 
-/// Why a run cannot take a fast engine, if so: in words that tell what it would need.
+/// The reason why a run cannot have a fast engine, if so.
 pub(super) fn obstacle<M: Model>(
     model: &M,
     config: &TrainConfig,
@@ -109,7 +109,7 @@ pub(super) fn obstacle<M: Model>(
     team: &Team,
 ) -> Option<String> {
     if config.engine == Engine::General {
-        return Some("`engine = general` was asked for".to_string());
+        return Some("`engine = general` was requested".to_string());
     }
     let mlp = match model.fast_form() {
         Some(FastForm::Mlp(mlp)) => mlp,

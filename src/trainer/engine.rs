@@ -1,4 +1,4 @@
-//! What an engine is, and what is saved of it.
+//! The interface of engines, and the state that is saved of them.
 
 use super::stream::Stream;
 use crate::config::TrainConfig;
@@ -8,15 +8,15 @@ use crate::learner::{Batches, Moments};
 use crate::parallel::{Shards, TeamError};
 use crate::rollout::EnvStatesError;
 
-/// Rollouts, advantages and updates that fit each other, of a model.
+/// An implementation of rollouts, advantages and updates that fit each other.
 pub(super) trait Engine {
-    /// The model that it trains.
+    /// The model in training.
     type Model;
-    /// What a rollout leaves.
+    /// The result of a rollout.
     type Trajectory;
-    /// What its actions are worth.
+    /// The advantages of its actions.
     type Advantages;
-    /// What an update leaves to be read.
+    /// The result of an update, still to be read.
     type Stats;
 
     /// Plays the games of `iteration`.
@@ -25,7 +25,7 @@ pub(super) trait Engine {
     /// Compares every action with its group.
     ///
     /// # Errors
-    /// If another member of the run is gone or silent.
+    /// If another rank of the run is gone or silent.
     fn advantages(&mut self, trajectory: &Self::Trajectory) -> Result<Self::Advantages, TeamError>;
 
     /// Moves the policy towards the better actions.
@@ -39,8 +39,7 @@ pub(super) trait Engine {
         iteration: u32,
     ) -> Result<Self::Stats, TeamError>;
 
-    /// Waits for the totals of the iteration. If it is said which is the `next`, its rollout may be
-    /// begun before.
+    /// Waits for the totals of the iteration. The rollout of the `next` one may be started before.
     ///
     /// # Errors
     /// As [`Engine::advantages`].
@@ -52,52 +51,51 @@ pub(super) trait Engine {
         next: Option<u32>,
     ) -> Result<Totals, TeamError>;
 
-    /// Waits until the device is done with what it was given, where that is worth the wait: so that the
-    /// phases can be measured.
+    /// Waits for the device, if that is cheap enough to time the phases. Returns whether it did.
     fn finish_phase(&self) -> bool;
 
-    /// Plays the rollout of `iteration` to its end, and leaves the run as it was.
+    /// Plays the rollout of `iteration` to its end, and leaves the run unchanged.
     fn rehearse(&mut self, iteration: u32);
 
-    /// How is played and learnt, in words.
+    /// A description, for people.
     fn describe(&self) -> String;
 
     /// The model as it is.
     fn model(&self) -> Self::Model;
 
-    /// The groups of games, or the windows of a dataset, in shards, of which some are ours.
+    /// The shards of the groups of games, or of a dataset's windows, and which of them are this rank's.
     fn shards(&self) -> &Shards;
 
     /// Optimiser steps taken.
     fn steps(&self) -> u64;
 
-    /// The state as it is, with our part of the games. On a device this reads back.
+    /// The state, with this rank's part of the games. On a device this reads back.
     async fn export(&self) -> State;
 
-    /// Goes on from a state.
+    /// Continues from a state.
     ///
     /// # Errors
     /// If the games do not fit.
     fn import(&mut self, state: &State) -> Result<(), EnvStatesError>;
 }
 
-/// A dataset that stays and is no larger is read before the run begins; of a larger one batches are streamed until it
-/// has been read.
+/// Bytes up to which a resident dataset is loaded before the run begins; a larger one is streamed until it has been
+/// loaded in the background.
 const AT_ONCE: u64 = 1 << 20;
 
-/// Where the steps come from that an engine learns from.
+/// The source of the steps that an engine learns from.
 #[derive(Debug)]
 pub(super) enum Source<R, D> {
-    /// Games that it plays.
+    /// Games played by the policy.
     Games(R),
-    /// A dataset, which stays where it is: nothing of it is copied in an iteration.
+    /// A dataset in the memory of the device: nothing of it is copied in an iteration.
     Resident(D),
-    /// A dataset that is read from its files as it is needed.
+    /// A dataset that is read from its files batch by batch.
     Streamed(Box<Stream>),
 }
 
 impl<R, D> Source<R, D> {
-    /// A dataset in these shards: as `keep` makes it where it can stay, otherwise streamed in batches.
+    /// A dataset in these shards: resident, as converted by `keep`, if it fits, otherwise streamed.
     pub fn of_data(
         pieces: Pieces,
         config: &TrainConfig,
@@ -118,14 +116,14 @@ impl<R, D> Source<R, D> {
         Self::Resident(keep(windows))
     }
 
-    /// From now on a dataset stays that is to and has been read meanwhile, as `keep` makes it.
+    /// Makes a dataset resident, converted by `keep`, once it has been read in the background.
     pub fn settle(&mut self, keep: impl FnOnce(Windows) -> D) {
         let Self::Streamed(stream) = self else { return };
         let Some(windows) = stream.all() else { return };
         *self = Self::kept(windows, keep);
     }
 
-    /// What is said of a dataset, by where it is; `None` of games.
+    /// A description of the dataset's place; `None` for games.
     pub fn data(&self) -> Option<&'static str> {
         match self {
             Self::Games(_) => None,
@@ -134,12 +132,12 @@ impl<R, D> Source<R, D> {
         }
     }
 
-    /// Whether it is read batch by batch, in the order in which it is learnt from.
+    /// Whether batches are read in the order in which they are learnt from.
     pub fn is_streamed(&self) -> bool {
         matches!(self, Self::Streamed(_))
     }
 
-    /// Seconds that were waited for data since this was last called.
+    /// Takes the seconds spent waiting for data since the last call.
     pub fn take_waited(&mut self) -> f64 {
         match self {
             Self::Streamed(stream) => stream.take_waited(),
@@ -148,8 +146,8 @@ impl<R, D> Source<R, D> {
     }
 }
 
-/// Whether a dataset is to stay where it is learnt from: where it takes no more than the settings say, or
-/// where they say nothing, than half of the memory that is free.
+/// Whether a dataset is to be resident: if it takes no more than `data.resident_mb`, or, if that is 0, than half of
+/// the free memory.
 fn is_resident(pieces: &Pieces, config: &TrainConfig) -> bool {
     let most = match config.data.resident_mb {
         0 => device::data_budget(),
@@ -161,26 +159,30 @@ fn is_resident(pieces: &Pieces, config: &TrainConfig) -> bool {
 /// Sums and means over an iteration.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Totals {
-    /// The sum of the scores of the episodes that ended, and their number.
+    /// The sum of the scores of the episodes that ended.
     pub score_sum: f64,
+    /// Episodes that ended.
     pub episodes: f64,
+    /// Mean reward of a step.
     pub mean_reward: f64,
-    /// Seconds that were waited for data.
+    /// Seconds spent waiting for data.
     pub waited: f64,
-    /// The share of the groups whose members are credited alike.
+    /// The share of the groups without variance.
     pub zero_variance: f64,
-    /// What [`crate::learner::UpdateStats`] holds, in its order.
+    /// The means of [`crate::learner::UpdateStats`], in its order.
     pub update: [f64; 6],
 }
 
-/// A run's games and learner in host memory, each vector `[num_params]`.
+/// The state of a run's games and learner in host memory.
 pub(super) struct State {
+    /// Parameters, `[num_params]`.
     pub params: Vec<f32>,
+    /// The optimiser's moments.
     pub moments: Moments,
+    /// Parameters of the reference policy, `[num_params]`.
     pub reference: Option<Vec<f32>>,
-    /// Where the groups go on: `[env_words, num_groups]`; of an engine, of those that are ours.
+    /// Game states from which the groups continue, `[env_words, num_groups]`; of an engine, those of its groups.
     pub games: Vec<u32>,
-    /// What the model remembers of the games there, `[num_groups, memory_size]`; none where it has no
-    /// memory.
+    /// The model's memory of these games, `[num_groups, memory_size]`; empty for models without memory.
     pub memory: Vec<f32>,
 }

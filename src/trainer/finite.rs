@@ -1,10 +1,10 @@
-//! Whether a run can go on from a checkpoint: not from numbers that have run out of range.
+//! The check that all numbers of a checkpoint are finite.
 
 use crate::checkpoint::Checkpoint;
 use safetensors::tensor::{Dtype, SafeTensors};
 
-/// Whether all numbers in the tensors of a checkpoint are finite: weights, the optimiser's state, and
-/// whatever else a model keeps. A loss may still be finite when the step that follows from it is not.
+/// Whether all numbers in the tensors of a checkpoint are finite: weights, the optimiser's state and a model's memory.
+/// A loss may still be finite when the step that follows from it is not.
 pub fn is_finite(checkpoint: &Checkpoint) -> bool {
     let files = checkpoint.sections.iter().filter(|section| section.name.ends_with(".safetensors"));
     // What is no file of tensors has no numbers; whoever reads it says what is wrong.

@@ -1,5 +1,5 @@
-//! The fast engine on a device: a few kernels an iteration, and the next rollout on its way before the
-//! last values are read.
+//! The fast engine on a device: a few kernels an iteration, with the next rollout started before the last values
+//! are read.
 
 use super::engine::{Engine, Source, State, Totals};
 use super::part::Part;
@@ -19,33 +19,33 @@ use burn::tensor::Device;
 /// Fused rollouts, advantages and updates.
 #[derive(Debug)]
 pub(super) struct FusedEngine<G: Rules, M: Model> {
-    /// The model whose fast form the perceptron is; its weights are those that the run began with.
+    /// The model whose fast form is trained, with its initial weights.
     model: M,
     config: TrainConfig,
-    /// That of our part of the games.
+    /// The settings of this rank's part of the games.
     rollout: RolloutConfig,
-    /// The groups of games, or the windows of a dataset.
+    /// The shards of the groups of games, or of a dataset's windows.
     shards: Shards,
     team: Team,
     device: Device,
-    source: Source<FusedRollout<G>, Box<Shown>>,
-    /// The weights of the last iteration's data, where those are streamed.
+    source: Source<FusedRollout<G>, Box<DeviceData>>,
+    /// The weights of the last iteration's data, if those are streamed.
     streamed: Option<RecordingAdvantages>,
     learner: FusedLearner,
-    /// The next iteration's rollout, if it has been begun, and the iteration.
+    /// The next iteration and its rollout, if that has been started.
     ahead: Option<(u32, Recording, Branches)>,
 }
 
-/// What is learnt from data, with their weights as advantages.
-type Shown = (Recording, RecordingAdvantages);
+/// A dataset on a device, with its weights as advantages.
+type DeviceData = (Recording, RecordingAdvantages);
 
-/// Puts windows on a device.
-fn shown(windows: &Windows, device: &Device) -> Shown {
+/// Copies windows to a device.
+fn to_device(windows: &Windows, device: &Device) -> DeviceData {
     windows.packed(max_buffer_bytes(device), device)
 }
 
 impl<G: Rules, M: Model> FusedEngine<G, M> {
-    /// Trains `model` as the perceptron that it is.
+    /// An engine that trains `model`, which is a perceptron.
     pub fn new(
         game: G,
         (model, mlp): (M, Mlp),
@@ -64,7 +64,7 @@ impl<G: Rules, M: Model> FusedEngine<G, M> {
                 Source::Games(games.with_precision(config.precision))
             }
             Some(pieces) => Source::of_data(pieces, config, &shards, |windows| {
-                Box::new(shown(&windows, device))
+                Box::new(to_device(&windows, device))
             }),
         };
         let (config, team, device) = (config.clone(), team.clone(), device.clone());
@@ -81,7 +81,7 @@ impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
 
     fn rollout(&mut self, iteration: u32) -> Recording {
         let device = &self.device;
-        self.source.settle(|windows| Box::new(shown(&windows, device)));
+        self.source.settle(|windows| Box::new(to_device(&windows, device)));
         self.learner.set_in_order(self.source.is_streamed());
         match &mut self.source {
             Source::Games(games) => {
@@ -97,7 +97,7 @@ impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
             Source::Resident(data) => data.0.clone(),
             Source::Streamed(stream) => {
                 let windows = stream.take(iteration);
-                let (recording, weights) = shown(&windows, &self.device);
+                let (recording, weights) = to_device(&windows, &self.device);
                 stream.give_back(windows);
                 self.streamed = Some(weights);
                 recording
@@ -137,7 +137,7 @@ impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
         stats: UpdateStats,
         next: Option<u32>,
     ) -> Result<Totals, TeamError> {
-        // The memory of this iteration is free for the next as soon as its kernels are through.
+        // The next iteration can take this memory as soon as the kernels are done.
         drop(recording);
         let begin = |iteration| {
             let Source::Games(games) = &self.source else { return None };
@@ -147,7 +147,7 @@ impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
         let wanted = [advantages.summary, stats.means];
         let ([summary, means], ahead) = device::read_while(wanted, || next.and_then(begin)).await;
         self.ahead = ahead;
-        // They are of all members.
+        // The sums are those of all ranks.
         let [score_sum, episodes, rewards, even] =
             [SCORE_SUM, EPISODES, REWARD_SUM, EVEN_GROUPS].map(|i| f64::from(summary[i]));
         let rollout = &self.config.rollout;

@@ -18,14 +18,14 @@ use burn::tensor::{Device, Tensor};
 #[derive(Debug)]
 pub(super) struct GeneralEngine<G: Rules, M: Model> {
     config: TrainConfig,
-    /// That of our part of the games.
+    /// The settings of this rank's part of the games.
     rollout: RolloutConfig,
-    /// The groups of games, or the windows of a dataset.
+    /// The shards of the groups of games, or of a dataset's windows.
     shards: Shards,
     team: Team,
     device: Device,
-    source: Source<StepwiseRollout<G>, Box<Shown>>,
-    /// The weights of the last iteration's data, where those are streamed.
+    source: Source<StepwiseRollout<G>, Box<DeviceData>>,
+    /// The weights of the last iteration's data, if those are streamed.
     streamed: Option<Advantages>,
     learner: Learner<M>,
 }
@@ -47,7 +47,7 @@ impl<G: Rules, M: Model> GeneralEngine<G, M> {
         let source = match data {
             None => Source::Games(games(game, config, &rollout, keys, device)),
             Some(pieces) => Source::of_data(pieces, config, &shards, |windows| {
-                Box::new(shown(&windows, device))
+                Box::new(to_device(&windows, device))
             }),
         };
         let (config, device, team) = (config.clone(), device.clone(), team.clone());
@@ -55,7 +55,7 @@ impl<G: Rules, M: Model> GeneralEngine<G, M> {
     }
 }
 
-/// The games of a run. Unless nothing but Burn's operations is asked for, policies act fast where they can.
+/// The games of a run. Policies act natively if they can, unless the settings ask for the general engine.
 fn games<G: Rules>(
     game: G,
     config: &TrainConfig,
@@ -67,11 +67,11 @@ fn games<G: Rules>(
     if config.engine == config::Engine::General { games } else { games.natively() }
 }
 
-/// What is learnt from data, with their weights as advantages.
-type Shown = (Trajectory, Advantages);
+/// A dataset on a device, with its weights as advantages.
+type DeviceData = (Trajectory, Advantages);
 
-/// Puts windows on a device.
-fn shown(windows: &Windows, device: &Device) -> Shown {
+/// Copies windows to a device.
+fn to_device(windows: &Windows, device: &Device) -> DeviceData {
     let rows = |values: &[f32]| by_time(values, windows.trajectory.num_envs, device);
     let advantages = Advantages {
         values: rows(&windows.weights),
@@ -89,14 +89,14 @@ impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
 
     fn rollout(&mut self, iteration: u32) -> Trajectory {
         let device = &self.device;
-        self.source.settle(|windows| Box::new(shown(&windows, device)));
+        self.source.settle(|windows| Box::new(to_device(&windows, device)));
         self.learner.set_in_order(self.source.is_streamed());
         match &mut self.source {
             Source::Games(games) => games.collect(&self.learner.weights().policy(), iteration),
             Source::Resident(data) => data.0.clone(),
             Source::Streamed(stream) => {
                 let windows = stream.take(iteration);
-                let (trajectory, weights) = shown(&windows, &self.device);
+                let (trajectory, weights) = to_device(&windows, &self.device);
                 stream.give_back(windows);
                 self.streamed = Some(weights);
                 trajectory
@@ -148,7 +148,7 @@ impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
         ];
         let numbers = device::read_async(Tensor::cat(parts, 0)).await;
         let at = |i: usize| f64::from(numbers[i]);
-        // Of the games of all members, each of whom plays as many steps of a group.
+        // The share of this rank's games; all ranks play the same number of steps of a group.
         let share = self.rollout.num_groups as f64 / self.config.rollout.num_groups as f64;
         let sums = self.team.all_gather_numbers(&[at(0), at(1), at(2) * share])?;
         let sum = |i: usize| sums.iter().map(|theirs| theirs[i]).sum();
@@ -163,7 +163,7 @@ impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
     }
 
     fn finish_phase(&self) -> bool {
-        // A device that fails here fails again, with a better message, where results are read.
+        // A device that fails here fails again, with a better message, when results are read.
         let _ = self.device.sync();
         true
     }

@@ -1,4 +1,4 @@
-//! How well a model tells what was done in episodes that it has not learnt from.
+//! The quality of a policy on held-out demonstrations.
 
 use crate::data::{Pieces, Windows};
 use crate::device;
@@ -6,21 +6,20 @@ use crate::metrics::HeldOut;
 use crate::model::{Categorical, Model};
 use burn::tensor::{Device, Tensor};
 
-/// Steps that are looked at together.
+/// Steps of a batch.
 const STEPS: usize = 1 << 15;
 
-/// What was done, and what a model would most likely have done.
+/// A confusion matrix of demonstrated and predicted actions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Confusion {
-    /// Steps by what was done and by the model's most likely action: `[num_actions, num_actions]`.
+    /// Steps by the demonstrated action and by the model's most likely one, `[num_actions, num_actions]`.
     pub counts: Vec<Vec<u64>>,
-    /// The sum of the negative log-likelihoods of what was done, nats.
+    /// The sum of the demonstrated actions' negative log-likelihoods, nats.
     pub loss_sum: f64,
 }
 
 impl Confusion {
-    /// That of a model on `device` and the steps of some pieces that weigh anything, `num_actions` being
-    /// the game's.
+    /// Compares a model on `device` with the steps of some pieces that have a positive weight.
     pub async fn of<M: Model>(
         model: &M,
         pieces: &Pieces,
@@ -59,10 +58,10 @@ impl Confusion {
         Self { counts, loss_sum }
     }
 
-    /// Its means over all steps.
+    /// The means over all steps.
     pub fn means(&self) -> HeldOut {
         let steps = self.counts.iter().flatten().sum::<u64>() as f64;
         let right: u64 = self.counts.iter().enumerate().map(|(a, row)| row[a]).sum();
-        HeldOut { loss: self.loss_sum / steps, accuracy: right as f64 / steps }
+        HeldOut { loss: self.loss_sum / steps, accuracy: Some(right as f64 / steps) }
     }
 }

@@ -31,9 +31,7 @@ use crate::data::Pieces;
 use crate::device;
 use crate::env::Rules;
 use crate::learner::{learning_rate, total_updates};
-#[cfg(not(feature = "general"))]
-use crate::metrics::HeldOut;
-use crate::metrics::{EvaluationRecord, IterationRecord, Phases, Reduction, Seconds};
+use crate::metrics::{EvaluationRecord, HeldOut, IterationRecord, Phases, Reduction, Seconds};
 #[cfg(feature = "general")]
 use crate::model::TensorActor;
 use crate::model::{Model, NativePolicy, Network, flatten};
@@ -56,31 +54,30 @@ pub struct Trainer<G: Rules, M: Model = Network> {
     game: G,
     config: TrainConfig,
     device: Device,
-    /// The members that share the run.
+    /// The ranks that share the run.
     team: Team,
     engine: Engines<G, M>,
     /// Iterations done.
     iteration: u32,
-    /// Score and iteration of the best evaluation so far; from data, the score is the held-out loss,
-    /// negative.
+    /// Value and iteration of the best evaluation so far: the mean score, or, from data, the negative held-out loss.
     best: Option<(f64, u32)>,
     /// Bytes that were put on the device before the first iteration.
     uploaded: u64,
-    /// What is held out of the data that are learnt from.
+    /// Held-out demonstrations.
     held_out: Option<Pieces>,
 }
 
-/// What a run learns from instead of games.
+/// Demonstrations that a run learns from instead of games.
 #[derive(Clone, Debug)]
 pub struct Demonstrations {
-    /// What is learnt from.
+    /// The training part.
     pub learnt: Pieces,
-    /// What the policy is measured by.
+    /// The part that the policy is evaluated on.
     pub held_out: Pieces,
 }
 
 /// One iteration of GRPO: every group plays, every action is compared with its group, the policy moves
-/// towards the better ones. Gives its totals and the seconds of its phases.
+/// towards the better ones. Returns its totals and the seconds of its phases.
 async fn iterate<E: Engine>(
     engine: &mut E,
     iteration: u32,
@@ -107,11 +104,12 @@ async fn iterate<E: Engine>(
 
     let totals = engine.totals(trajectory, advantages, stats, next);
     let totals = totals.instrument(info_span!("read_back")).await?;
-    let phases = Phases { rollout, advantage: advantage - rollout, update: update - advantage };
+    let (advantage, update) = (advantage - rollout, update - advantage);
+    let phases = Phases { rollout, advantage, update, verify: None };
     Ok((totals, timed.then_some(phases)))
 }
 
-/// Why training stopped.
+/// The reasons for which training stops.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
     /// Numbers ran out of range.
@@ -120,12 +118,12 @@ pub enum TrainError {
          A lower optimizer.learning_rate or update.max_grad_norm may help"
     )]
     NotFinite {
-        /// Which number.
+        /// The number.
         what: &'static str,
         /// The iteration, from 1.
         iteration: u32,
     },
-    /// Another member of the run is gone, or does not fit.
+    /// Another rank of the run is gone, or does not fit.
     #[error(transparent)]
     Team(#[from] TeamError),
 }
@@ -140,14 +138,14 @@ impl<G: Rules> Trainer<G> {
         Self::with_model(game, first_network(game, config, device), config, device)
     }
 
-    /// Why a run would not take a fast engine, if it wouldn't.
+    /// The reason why a run would not have a fast engine, if so.
     pub fn obstacle_to(game: G, config: &TrainConfig, device: &Device) -> Option<String> {
         obstacle(&first_network(game, config, device), config, device, &Team::alone())
     }
 }
 
 impl<G: Rules, M: Model> Trainer<G, M> {
-    /// A run at its start, of a model on `device`, whatever `config.policy` says.
+    /// A run at its start, of a model on `device` in place of the one in `config.policy`.
     ///
     /// # Panics
     /// If the settings are out of range, or the device lacks what they ask for.
@@ -155,8 +153,7 @@ impl<G: Rules, M: Model> Trainer<G, M> {
         Self::with_source(game, model, config, device, None)
     }
 
-    /// A run at its start that learns from `data` instead of from games, if they are given;
-    /// `config.data` says how.
+    /// A run at its start that learns from `data` instead of from games, if they are given, as `config.data` says.
     ///
     /// # Panics
     /// As [`Trainer::with_model`].
@@ -168,14 +165,14 @@ impl<G: Rules, M: Model> Trainer<G, M> {
         data: Option<Demonstrations>,
     ) -> Self {
         Self::with_team(game, model, config, device, data, Team::alone())
-            .expect("one member is never too many")
+            .expect("one rank is never too many")
     }
 
-    /// The part of this member in a run that the members of `team` share: all of them take the same steps, and
-    /// come to the same weights.
+    /// This rank's part in a run that the ranks of `team` share: all of them take the same steps, and arrive at the
+    /// same weights.
     ///
     /// # Errors
-    /// If there are more members than shards ([`TrainConfig::shards`]).
+    /// If there are more ranks than shards ([`TrainConfig::shards`]).
     ///
     /// # Panics
     /// As [`Trainer::with_model`].
@@ -208,18 +205,18 @@ impl<G: Rules, M: Model> Trainer<G, M> {
     /// One iteration of GRPO.
     ///
     /// # Errors
-    /// [`TrainError::NotFinite`]; the trainer is of no use then.
+    /// [`TrainError::NotFinite`]; the trainer cannot be used any more then.
     pub fn iterate(&mut self) -> Result<IterationRecord, TrainError> {
         if matches!(self.engine, Engines::Native(_)) {
-            // In the pool of threads from one end to the other: whoever asks it from outside is woken up
-            // after each phase. Not so on a device, whose queue belongs to the thread that asks.
+            // The whole iteration runs inside the pool of threads, so that no thread outside is woken up after each
+            // phase. Not so on a device, which has a queue for each thread that asks.
             rayon::scope(|_| block_on(self.iterate_async()))
         } else {
             block_on(self.iterate_async())
         }
     }
 
-    /// The asynchronous form of [`Trainer::iterate`], for where a thread must not block: in a browser.
+    /// The asynchronous form of [`Trainer::iterate`], for a browser, where a thread must not block.
     ///
     /// # Errors
     /// As [`Trainer::iterate`].
@@ -238,8 +235,8 @@ impl<G: Rules, M: Model> Trainer<G, M> {
         Ok(IterationRecord { reduction, ..self.record(totals, seconds)? })
     }
 
-    /// What it cost in an iteration of so many seconds that members share the run, if they do; now and then
-    /// also whether they still have the same policy.
+    /// The cost of sharing an iteration of so many seconds, if ranks share the run. Now and then they also compare
+    /// their policies.
     async fn reduction(&self, seconds: f64) -> Result<Option<Reduction>, TeamError> {
         let reduction = reduction::reduction(&self.team, seconds)?;
         let is_due = reduction::is_compared(self.iteration, self.config.iterations);
@@ -250,20 +247,20 @@ impl<G: Rules, M: Model> Trainer<G, M> {
         Ok(reduction)
     }
 
-    /// Plays the next iteration's rollout to its end without learning from it, and leaves the run as
-    /// it was. Gives the seconds that it took.
+    /// Plays the next iteration's rollout to its end without learning from it, and leaves the run unchanged. Returns
+    /// the seconds that it took.
     pub fn rehearse(&mut self) -> f64 {
         let started = Instant::now();
         with_engine!(&mut self.engine, engine => engine.rehearse(self.iteration));
         started.elapsed().as_secs_f64()
     }
 
-    /// Plays `episodes` fresh episodes with the policy as it is.
+    /// Plays `episodes` fresh episodes with the policy.
     pub fn evaluate(&self, episodes: usize, player: Player) -> Evaluation {
         block_on(self.evaluate_async(episodes, player))
     }
 
-    /// The asynchronous form of [`Trainer::evaluate`], for where a thread must not block.
+    /// The asynchronous form of [`Trainer::evaluate`], for a browser.
     pub async fn evaluate_async(&self, episodes: usize, player: Player) -> Evaluation {
         Evaluation::of(&self.play(0..episodes, player).await)
     }
@@ -285,7 +282,7 @@ impl<G: Rules, M: Model> Trainer<G, M> {
         unreachable!("a model without a fast form needs the feature `general`")
     }
 
-    /// An evaluation of the greedy policy whose episodes the members share.
+    /// An evaluation of the greedy policy whose episodes the ranks share.
     async fn evaluate_together(&self, episodes: usize) -> Result<Evaluation, TeamError> {
         let (rank, size) = (self.team.rank(), self.team.size());
         let ours = rank * episodes / size..(rank + 1) * episodes / size;
@@ -294,8 +291,7 @@ impl<G: Rules, M: Model> Trainer<G, M> {
         Ok(Evaluation::of(&bytemuck::pod_collect_to_vec(&all.concat())))
     }
 
-    /// How well the policy tells what was done in the episodes that are held out; `None` where the run
-    /// plays games.
+    /// The policy's predictions on the held-out demonstrations; `None` for runs that play games.
     #[cfg(feature = "general")]
     pub fn confusion(&self) -> Option<Confusion> {
         block_on(self.confusion_async())
@@ -308,32 +304,31 @@ impl<G: Rules, M: Model> Trainer<G, M> {
         Some(Confusion::of(&self.model(), held_out, actions, &self.device).await)
     }
 
-    /// Evaluates the greedy policy, and says whether it is the best so far: by its score, or, where the
-    /// run learns from data, by the loss on those that are held out. Where there is no game to play, the
-    /// score is the share of those that it tells right.
+    /// Evaluates the greedy policy, and returns whether it is the best so far: by its mean score, or, if the run learns
+    /// from data, by the held-out loss. Without a game to play, the score is the held-out accuracy. All ranks must
+    /// call this.
     ///
     /// # Errors
-    /// If another member of the run is gone or silent; all of them must ask.
+    /// If another rank of the run is gone or silent.
     pub fn measure(&mut self) -> Result<(EvaluationRecord, bool), TeamError> {
         block_on(self.measure_async())
     }
 
-    /// The asynchronous form of [`Trainer::measure`], for where a thread must not block.
+    /// The asynchronous form of [`Trainer::measure`], for a browser.
     ///
     /// # Errors
     /// As [`Trainer::measure`].
     pub async fn measure_async(&mut self) -> Result<(EvaluationRecord, bool), TeamError> {
         #[cfg(feature = "general")]
         let held_out = self.confusion_async().await.map(|confusion| confusion.means());
-        // Whole sequences of any model are Burn's, which a page leaves out.
+        // Whole sequences of a model need Burn's autodiff, which a page leaves out.
         #[cfg(not(feature = "general"))]
         let held_out: Option<HeldOut> = None;
         let evaluation = match held_out.filter(|_| !G::PLAYABLE) {
-            Some(told) => EvaluationRecord {
-                episodes: 0,
-                mean_score: told.accuracy,
-                std_error: 0.0,
+            Some(HeldOut { accuracy, .. }) => EvaluationRecord {
+                mean_score: accuracy.unwrap_or(0.0),
                 held_out,
+                ..EvaluationRecord::default()
             },
             None => {
                 let episodes = self.config.checkpoint.eval_episodes;
@@ -349,32 +344,32 @@ impl<G: Rules, M: Model> Trainer<G, M> {
         Ok((evaluation, improved))
     }
 
-    /// The model as it is.
+    /// The model.
     pub fn model(&self) -> M {
         self.engine.model()
     }
 
-    /// How the run plays and learns, in words: what `engine` came to on this device.
+    /// A description of the engine, for people.
     pub fn describe(&self) -> String {
         with_engine!(&self.engine, engine => engine.describe())
     }
 
-    /// Why the run does not take a fast engine, if it doesn't.
+    /// The reason why the run does not have a fast engine, if so.
     pub fn obstacle(&self) -> Option<String> {
         obstacle(&self.model(), &self.config, &self.device, &self.team)
     }
 
-    /// Why the run does not have the precision that its settings ask for, if it doesn't.
+    /// The reason why the run does not have the precision of its settings, if so.
     pub fn precision_obstacle(&self) -> Option<String> {
         precision_obstacle(&self.model(), &self.config, &self.device, self.obstacle())
     }
 
-    /// The shards of the run's games, or of its data, and which of them are this member's.
+    /// The shards of the run's games, or of its data, and which of them are this rank's.
     pub fn shards(&self) -> &Shards {
         with_engine!(&self.engine, engine => engine.shards())
     }
 
-    /// The members that share the run.
+    /// The ranks that share the run.
     pub fn team(&self) -> &Team {
         &self.team
     }
@@ -405,7 +400,7 @@ impl<G: Rules, M: Model> Trainer<G, M> {
         let transfers = device::take_transfers();
         let [mut approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm] = update;
         if self.held_out.is_some() {
-            // No policy of ours has acted.
+            // Demonstrations are off-policy.
             approx_kl = 0.0;
         }
         for (what, value) in [
@@ -443,6 +438,7 @@ impl<G: Rules, M: Model> Trainer<G, M> {
             uploaded_bytes: transfers.uploaded + std::mem::take(&mut self.uploaded),
             load: device::load(&self.device),
             reduction: None,
+            text: None,
             evaluation: None,
         })
     }
@@ -450,7 +446,9 @@ impl<G: Rules, M: Model> Trainer<G, M> {
 
 impl From<Evaluation> for EvaluationRecord {
     fn from(evaluation: Evaluation) -> Self {
-        let Evaluation { episodes, mean_score, std_error, .. } = evaluation;
-        Self { episodes, mean_score, std_error, held_out: None }
+        let Evaluation { episodes, mean_score, std_error, min_score, max_score, mean_length } =
+            evaluation;
+        let (held_out, text) = (None, None);
+        Self { episodes, mean_score, std_error, min_score, max_score, mean_length, held_out, text }
     }
 }

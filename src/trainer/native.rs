@@ -11,25 +11,25 @@ use crate::model::{Mlp, Model, flatten, unflatten};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::{EnvStatesError, NativeRollout, RolloutKeys};
 
-/// Native rollouts and updates, in the host's memory from one end to the other.
+/// Native rollouts and updates, all in host memory.
 #[derive(Debug)]
 pub(super) struct NativeEngine<G: Rules, M: Model> {
-    /// The model whose fast form the perceptron is; its weights are those that the run began with.
+    /// The model whose fast form is trained, with its initial weights.
     model: M,
     config: TrainConfig,
-    /// That of our part of the games.
+    /// The settings of this rank's part of the games.
     rollout: RolloutConfig,
-    /// The groups of games, or the windows of a dataset.
+    /// The shards of the groups of games, or of a dataset's windows.
     shards: Shards,
     team: Team,
     source: Source<NativeRollout<G>, ()>,
     learner: NativeLearner,
-    /// The memory of the last iteration, for the next; or the dataset, with its weights as advantages.
-    room: (HostTrajectory, HostAdvantages),
+    /// Buffers of the last iteration, for the next; or the dataset, with its weights as advantages.
+    buffers: (HostTrajectory, HostAdvantages),
 }
 
 impl<G: Rules, M: Model> NativeEngine<G, M> {
-    /// Trains `model` as the perceptron that it is, with the other members of `team`.
+    /// An engine that trains `model`, which is a perceptron, with the other ranks of `team`.
     pub fn new(
         game: G,
         (model, mlp): (M, &Mlp),
@@ -40,29 +40,29 @@ impl<G: Rules, M: Model> NativeEngine<G, M> {
         let Part { shards, rollout, data } = Part::new(config, data, team, SHARD_STEPS)?;
         let games = if data.is_some() { 1 } else { rollout.group_size };
         let learner = NativeLearner::new(mlp, config).sharing(shards.times(games), team.clone());
-        let mut room = Default::default();
+        let mut buffers = Default::default();
         let source = match data {
             None => {
                 let keys = RolloutKeys::new(config.seed).from_group(shards.own_items().start);
                 Source::Games(NativeRollout::new(game, &rollout, keys))
             }
             Some(pieces) => {
-                Source::of_data(pieces, config, &shards, |windows| room = shown(windows))
+                Source::of_data(pieces, config, &shards, |windows| buffers = split(windows))
             }
         };
         let (config, team) = (config.clone(), team.clone());
-        Ok(Self { source, learner, model, config, rollout, shards, team, room })
+        Ok(Self { source, learner, model, config, rollout, shards, team, buffers })
     }
 }
 
-/// Windows as what is learnt from, with their weights as advantages.
-fn shown(windows: Windows) -> (HostTrajectory, HostAdvantages) {
+/// Splits windows into a trajectory and their weights as advantages.
+fn split(windows: Windows) -> (HostTrajectory, HostAdvantages) {
     let Windows { trajectory, counts, weights } = windows;
     (trajectory, HostAdvantages { values: weights, counts, zero_variance: 0.0 })
 }
 
 impl<G: Rules, M: Model> NativeEngine<G, M> {
-    /// The sums over all games of the run, of those over each of ours.
+    /// Adds up the sums of this rank's games and those of the other ranks.
     fn sum_games(&self, sums: &[GameSums]) -> Result<GameSums, TeamError> {
         let Source::Games(_) = self.source else { return Ok(GameSums::default()) };
         let games = self.shards.times(self.rollout.group_size);
@@ -74,13 +74,13 @@ impl<G: Rules, M: Model> NativeEngine<G, M> {
         self.team.sum_numbers(&self.shards, &ours)
     }
 
-    /// Keeps the memory of an iteration for the next.
+    /// Keeps the buffers of an iteration for the next.
     fn keep(&mut self, trajectory: HostTrajectory, advantages: HostAdvantages) {
         if let Source::Streamed(stream) = &self.source {
             let HostAdvantages { values: weights, counts, .. } = advantages;
             stream.give_back(Windows { trajectory, counts, weights });
         } else {
-            self.room = (trajectory, advantages);
+            self.buffers = (trajectory, advantages);
         }
     }
 }
@@ -92,10 +92,10 @@ impl<G: Rules, M: Model> Engine for NativeEngine<G, M> {
     type Stats = UpdateMeans;
 
     fn rollout(&mut self, iteration: u32) -> Self::Trajectory {
-        let Self { source, learner, room, .. } = self;
-        source.settle(|windows| *room = shown(windows));
+        let Self { source, learner, buffers, .. } = self;
+        source.settle(|windows| *buffers = split(windows));
         learner.set_in_order(source.is_streamed());
-        let mut trajectory = std::mem::take(&mut self.room.0);
+        let mut trajectory = std::mem::take(&mut self.buffers.0);
         let sums = match &mut self.source {
             Source::Games(games) => {
                 let policy = self.learner.native_policy();
@@ -104,7 +104,7 @@ impl<G: Rules, M: Model> Engine for NativeEngine<G, M> {
             Source::Resident(()) => Vec::new(),
             Source::Streamed(stream) => {
                 let windows = stream.take(iteration);
-                (trajectory, self.room.1) = shown(windows);
+                (trajectory, self.buffers.1) = split(windows);
                 Vec::new()
             }
         };
@@ -115,7 +115,7 @@ impl<G: Rules, M: Model> Engine for NativeEngine<G, M> {
         &mut self,
         (trajectory, _): &Self::Trajectory,
     ) -> Result<HostAdvantages, TeamError> {
-        let mut advantages = std::mem::take(&mut self.room.1);
+        let mut advantages = std::mem::take(&mut self.buffers.1);
         if let Source::Games(_) = self.source {
             let with = (&self.shards, &self.team);
             advantages.compute(trajectory, &self.rollout, &self.config.advantage, with)?;
@@ -163,7 +163,7 @@ impl<G: Rules, M: Model> Engine for NativeEngine<G, M> {
     fn rehearse(&mut self, iteration: u32) {
         let Source::Games(games) = &self.source else { return };
         let games = games.clone();
-        (self.room.0, _) = self.rollout(iteration);
+        (self.buffers.0, _) = self.rollout(iteration);
         self.source = Source::Games(games);
     }
 

@@ -1,26 +1,26 @@
-//! The part of a run that one member works off, and a run's games put together from all parts.
+//! The part of a run that one rank has, and the games of all ranks put together.
 
 use crate::config::{RolloutConfig, TrainConfig};
 use crate::data::Pieces;
 use crate::parallel::{Shards, Team, TeamError};
 use std::ops::Range;
 
-/// What an engine has of a run.
+/// A rank's part of a run.
 #[derive(Debug)]
 pub(super) struct Part {
-    /// The groups of games, or the windows of a dataset, in shards, of which some are ours.
+    /// The shards of the groups of games, or of a dataset's windows, some of which are this rank's.
     pub shards: Shards,
-    /// The rollouts of our groups.
+    /// The settings of the rollouts of this rank's groups.
     pub rollout: RolloutConfig,
-    /// Our windows, where the run learns from data.
+    /// This rank's windows, if the run learns from data.
     pub data: Option<Pieces>,
 }
 
 impl Part {
-    /// That of this member of `team`, where a minibatch's shards have `least` steps at least.
+    /// This rank's part, if the shards of a minibatch have at least `least` steps.
     ///
     /// # Errors
-    /// If there are more members than shards.
+    /// If there are more ranks than shards.
     pub fn new(
         config: &TrainConfig,
         data: Option<Pieces>,
@@ -28,7 +28,7 @@ impl Part {
         least: usize,
     ) -> Result<Self, TeamError> {
         let items = data.as_ref().map_or(config.rollout.num_groups, Pieces::len);
-        // Devices add up what a member has in one sum, so that shards need not be worth one each.
+        // A device adds up all of its shards in one sum, so that they may be small.
         let least = if team.has_devices() { 1 } else { least };
         let [count, strata] = config.shards(items, least);
         let shards = team.shards(items, count).with_strata(strata);
@@ -43,7 +43,7 @@ impl Part {
     }
 }
 
-/// The games of all members, `[env_words, num_groups]`, of which `ours` are a part, `[env_words, our groups]`.
+/// The games of all ranks, `[env_words, num_groups]`, from this rank's, `[env_words, our groups]`.
 pub(super) fn all_games(
     ours: &[u32],
     num_groups: usize,
@@ -60,7 +60,7 @@ pub(super) fn all_games(
     Ok((0..words).flat_map(word).collect())
 }
 
-/// What the model remembers of all games, `[num_groups, memory_size]`, of which `ours` is a part.
+/// The model's memory of all games, `[num_groups, memory_size]`, from that of this rank's.
 pub(super) fn all_memory(ours: &[f32], team: &Team) -> Result<Vec<f32>, TeamError> {
     Ok(all_parts(ours, team)?.concat())
 }
@@ -70,12 +70,12 @@ fn all_parts<T: bytemuck::Pod>(ours: &[T], team: &Team) -> Result<Vec<Vec<T>>, T
     Ok(parts.iter().map(|part| bytemuck::pod_collect_to_vec(part)).collect())
 }
 
-/// Our part, `[env_words, our groups]`, of the games of all, `[env_words, num_groups]`; none of none.
+/// This rank's part, `[env_words, our groups]`, of all games, `[env_words, num_groups]`; empty if these are.
 pub(super) fn own_games(all: &[u32], num_groups: usize, own: &Range<usize>) -> Vec<u32> {
     all.chunks_exact(num_groups).flat_map(|word| &word[own.clone()]).copied().collect()
 }
 
-/// Our part of what the model remembers of all games, `[num_groups, memory_size]`.
+/// This rank's part of the model's memory of all games, `[num_groups, memory_size]`.
 pub(super) fn own_memory(all: &[f32], num_groups: usize, own: &Range<usize>) -> Vec<f32> {
     let size = all.len() / num_groups;
     all[own.start * size..own.end * size].to_vec()

@@ -1,17 +1,16 @@
-//! What it costs that members share a run, and whether they still have the same policy.
+//! The cost of sharing a run among ranks, and the check that all have the same policy.
 
 use crate::metrics::Reduction;
 use crate::parallel::{Team, TeamError};
 use sha2::{Digest, Sha256};
 
-/// Iterations after which members compare their policies.
+/// Iterations between two comparisons of the ranks' policies.
 const COMPARE_EVERY: u32 = 32;
 
-/// What the members of `team` told each other in an iteration of so many seconds; `None` where there is but
-/// one.
+/// The cost of an iteration's exchanges between the ranks of `team`, if it took so many seconds; `None` for one rank.
 ///
 /// # Errors
-/// If another member is gone or silent.
+/// If another rank is gone or silent.
 pub(super) fn reduction(team: &Team, seconds: f64) -> Result<Option<Reduction>, TeamError> {
     if team.size() == 1 {
         return Ok(None);
@@ -30,16 +29,16 @@ pub(super) fn reduction(team: &Team, seconds: f64) -> Result<Option<Reduction>, 
     }))
 }
 
-/// Whether members are to [`compare`] their policies after an iteration, counted from 1: the first, now and then,
-/// and the last.
+/// Whether ranks [`compare`] their policies after an iteration, counted from 1: after the first, every 32nd and the
+/// last.
 pub(super) fn is_compared(iteration: u32, iterations: u32) -> bool {
     iteration % COMPARE_EVERY == 1 || iteration == iterations
 }
 
-/// Checks that all members of `team` have these parameters.
+/// Checks that all ranks of `team` have these parameters.
 ///
 /// # Errors
-/// If they have not, or one of them is gone or silent.
+/// If they have not, or a rank is gone or silent.
 pub(super) fn compare(team: &Team, params: &[f32]) -> Result<(), TeamError> {
     let hash = Sha256::digest(bytemuck::cast_slice::<f32, u8>(params));
     let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -33,13 +33,59 @@ const MEMORY: &str = "memory.safetensors";
 /// The version of all sections that this build writes, and the newest that it reads.
 pub(super) const VERSION: u32 = 1;
 
-/// Counters of a run.
+/// Counters of a run, as `state.json` keeps them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct State {
-    iteration: u32,
-    optimizer_steps: u64,
+pub(super) struct Counters {
+    /// Iterations done.
+    pub iteration: u32,
+    /// Optimiser steps done.
+    pub optimizer_steps: u64,
     best_score: Option<f64>,
     best_iteration: Option<u32>,
+    /// Counters of a language model's run.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub text: Option<TextCounters>,
+}
+
+/// Counters that only a language model's run has.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct TextCounters {
+    /// The number of the next prompt.
+    pub next_prompt: u64,
+    /// Tokens generated so far, and learnt from by SFT.
+    #[serde(default)]
+    pub env_steps: u64,
+}
+
+impl Counters {
+    /// Counters of a run whose best evaluation had this value in this iteration.
+    pub fn new(
+        iteration: u32,
+        optimizer_steps: u64,
+        best: Option<(f64, u32)>,
+        text: Option<TextCounters>,
+    ) -> Self {
+        let (best_score, best_iteration) = best.unzip();
+        Self { iteration, optimizer_steps, best_score, best_iteration, text }
+    }
+
+    /// The counters in a checkpoint.
+    pub fn of(checkpoint: &Checkpoint) -> Result<Self, SnapshotError> {
+        let section = checkpoint.section(STATE, VERSION)?;
+        serde_json::from_slice(&section.bytes).map_err(|e| unreadable(STATE, e))
+    }
+
+    /// Value and iteration of the best evaluation so far.
+    pub fn best(&self) -> Option<(f64, u32)> {
+        self.best_score.zip(self.best_iteration)
+    }
+
+    /// The bytes of `state.json`.
+    pub fn to_json(&self) -> Vec<u8> {
+        let mut bytes = serde_json::to_vec_pretty(self).expect("counters are plain numbers");
+        bytes.push(b'\n');
+        bytes
+    }
 }
 
 /// A checkpoint that does not fit what it is loaded into.
@@ -63,25 +109,25 @@ pub enum SnapshotError {
         found: String,
     },
     /// It is of a model that this program does not have.
-    #[error("the checkpoint is of the model `{name}`, which is none of this program's")]
+    #[error("the checkpoint is of the model `{name}`, which this program does not have")]
     OtherModel {
-        /// What its settings call it.
+        /// The name in its settings.
         name: String,
     },
     /// The parameters are of another network, or cannot be read.
     #[error("the checkpoint's {section}: {source}")]
     Params {
-        /// Which section.
+        /// The section.
         section: String,
-        /// What is wrong.
+        /// The reason.
         source: SavedError,
     },
     /// A section that is not what its name says.
     #[error("the checkpoint's {section} cannot be read: {reason}")]
     Unreadable {
-        /// Which section.
+        /// The section.
         section: String,
-        /// What the parser says.
+        /// The parser's message.
         reason: String,
     },
 }
@@ -148,7 +194,7 @@ where
     over(TrainConfig::of(&game)?)
 }
 
-/// The policy in a checkpoint, of a network that comes along.
+/// The policy in a checkpoint, of a built-in network.
 ///
 /// # Errors
 /// If the checkpoint does not hold such a policy for this game.
@@ -157,7 +203,7 @@ pub fn load_policy<G: Rules>(
     game: G,
     config: &TrainConfig,
 ) -> Result<NativePolicy, SnapshotError> {
-    comes_along(config)?;
+    check_builtin(config)?;
     let (features, actions) = (game.num_features(), game.num_actions());
     let parameters = config.policy.parameters(features, actions);
     let weights = read_params(checkpoint, WEIGHTS, &parameters)?;
@@ -186,15 +232,15 @@ impl Network {
     }
 }
 
-/// Refuses settings that name a model which somebody has brought along, where only Grove's are known.
-fn comes_along(config: &TrainConfig) -> Result<(), SnapshotError> {
+/// Refuses settings that name a user-defined model.
+fn check_builtin(config: &TrainConfig) -> Result<(), SnapshotError> {
     match &config.policy.kind {
         ModelKind::Own(name) => Err(SnapshotError::OtherModel { name: name.clone() }),
         _ => Ok(()),
     }
 }
 
-/// What a file with a policy and its settings ([`crate::model::saved`]) holds of a checkpoint.
+/// Reads a file with a policy and its settings ([`crate::model::saved`]) as a checkpoint.
 ///
 /// # Errors
 /// If it is no such file.
@@ -206,10 +252,10 @@ pub fn policy_file(bytes: Vec<u8>) -> Result<Checkpoint, SavedError> {
 }
 
 impl<G: Rules + Serialize, M: Model> Trainer<G, M> {
-    /// Everything that the run needs to go on. On a device this reads back and waits.
+    /// Everything that the run needs to continue. On a device this reads back. All ranks must call this.
     ///
     /// # Errors
-    /// If another member of the run is gone or silent; all of them must ask.
+    /// If another rank of the run is gone or silent.
     pub fn snapshot(&self) -> Result<Checkpoint, TeamError> {
         block_on(self.snapshot_async())
     }
@@ -225,14 +271,7 @@ impl<G: Rules + Serialize, M: Model> Trainer<G, M> {
             kept.games = all_games(&kept.games, self.config.rollout.num_groups, &self.team)?;
             kept.memory = all_memory(&kept.memory, &self.team)?;
         }
-        let state = State {
-            iteration: self.iteration,
-            optimizer_steps: kept.moments.steps,
-            best_score: self.best.map(|(score, _)| score),
-            best_iteration: self.best.map(|(_, iteration)| iteration),
-        };
-        let mut state = serde_json::to_vec_pretty(&state).expect("counters are plain numbers");
-        state.push(b'\n');
+        let state = Counters::new(self.iteration, kept.moments.steps, self.best, None).to_json();
         let header = self.header();
         let bytes = |params: &[f32]| write_params(&names, params, None);
         let mut sections = vec![
@@ -257,22 +296,21 @@ impl<G: Rules + Serialize, M: Model> Trainer<G, M> {
         Ok(Checkpoint { iteration: u64::from(self.iteration), sections: sections.collect() })
     }
 
-    /// The policy as it is, as one file ([`crate::model::saved`]), where nothing can be waited for. On a
-    /// device this reads back.
+    /// The policy as one file ([`crate::model::saved`]). On a device this reads back.
     pub async fn policy_file_async(&self) -> Vec<u8> {
         let model = self.model();
         let params = device::read_async(flatten(&model)).await;
         write_params(&named_parameters(&model), &params, Some(&self.header()))
     }
 
-    /// What the policy is of.
+    /// The header of a policy file.
     fn header(&self) -> Header {
         let config = config_toml(&self.game, &self.config);
         Header { iteration: self.iteration.into(), config }
     }
 
-    /// A run of a model of one's own that goes on from a checkpoint, as [`Trainer::resume`]; the weights
-    /// of `model` are replaced by those saved.
+    /// Resumes a run of a user-defined model from a checkpoint, as [`Trainer::resume`]; the saved weights replace those
+    /// of `model`.
     ///
     /// # Errors
     /// If the checkpoint lacks a section or does not fit.
@@ -286,16 +324,23 @@ impl<G: Rules + Serialize, M: Model> Trainer<G, M> {
         Self::with_model(game, model, config, device).restored(checkpoint)
     }
 
-    /// The run as it was when the checkpoint was saved, whatever it was before.
+    /// The run as it was when the checkpoint was saved.
+    ///
+    /// # Errors
+    /// As [`Trainer::restore`].
+    pub fn restored(mut self, checkpoint: &Checkpoint) -> Result<Self, SnapshotError> {
+        self.restore(checkpoint)?;
+        Ok(self)
+    }
+
+    /// Returns to the state of a checkpoint.
     ///
     /// # Errors
     /// If the checkpoint lacks a section or does not fit.
-    pub fn restored(mut self, checkpoint: &Checkpoint) -> Result<Self, SnapshotError> {
+    pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), SnapshotError> {
         let model = self.model();
         let memory_size = memory_size(&model, &self.device);
-        let section = checkpoint.section(STATE, VERSION)?;
-        let state: State =
-            serde_json::from_slice(&section.bytes).map_err(|e| unreadable(STATE, e))?;
+        let state = Counters::of(checkpoint)?;
         let names = named_parameters(&model);
         let params = |section: &str| read_params(checkpoint, section, &names);
         let (games, num_groups) = (read_games(checkpoint)?, self.config.rollout.num_groups);
@@ -321,14 +366,13 @@ impl<G: Rules + Serialize, M: Model> Trainer<G, M> {
             memory,
         };
         with_engine!(&mut self.engine, engine => engine.import(&kept))?;
-        self.iteration = state.iteration;
-        self.best = state.best_score.zip(state.best_iteration);
-        Ok(self)
+        (self.iteration, self.best) = (state.iteration, state.best());
+        Ok(())
     }
 }
 
 impl<G: Rules + Serialize> Trainer<G> {
-    /// A run that goes on from a checkpoint. `config` and `game` are those of the checkpoint
+    /// Resumes a run from a checkpoint. `config` and `game` are those of the checkpoint
     /// ([`saved_config`]), or changes of them that keep the shapes.
     ///
     /// # Errors
@@ -339,13 +383,13 @@ impl<G: Rules + Serialize> Trainer<G> {
         config: &TrainConfig,
         device: &Device,
     ) -> Result<Self, SnapshotError> {
-        comes_along(config)?;
+        check_builtin(config)?;
         let network = first_network(game, config, device);
         Self::resume_with_model(checkpoint, game, network, config, device)
     }
 }
 
-/// Numbers that a model remembers of a game.
+/// The length of a model's memory of a game.
 fn memory_size<M: Model>(model: &M, device: &Device) -> usize {
     let memory = model.initial_memory(1, &device.clone().without_autodiff());
     memory.rows().map_or(0, |rows| rows.dims()[1])

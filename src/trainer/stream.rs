@@ -34,7 +34,7 @@ struct Reader {
 }
 
 impl Stream {
-    /// Of these pieces, in batches of this order.
+    /// A stream of these pieces, in batches of this order.
     pub fn new(pieces: Pieces, batches: Batches) -> Self {
         Self { pieces: Arc::new(pieces), batches, reader: None, all: None, waited: 0.0 }
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The rooms of the library and those that each may use. `ARCHITECTURE.md` draws the same.
-const ARROWS: [(&str, &[&str]); 20] = [
+const ARROWS: [(&str, &[&str]); 21] = [
     ("math", &[]),
     ("objective", &["math"]),
     ("config", &["env", "math", "model", "objective", "table"]),
@@ -39,6 +39,21 @@ const ARROWS: [(&str, &[&str]); 20] = [
             "objective",
             "parallel",
             "task",
+        ],
+    ),
+    (
+        "run",
+        &[
+            "checkpoint",
+            "config",
+            "device",
+            "env",
+            "metrics",
+            "model",
+            "parallel",
+            "rng",
+            "rollout",
+            "trainer",
         ],
     ),
     ("viewer", &["device", "env", "rollout"]),

@@ -103,16 +103,16 @@ fn a_task_of_ones_own_is_learnt_with_a_verifier_and_needs_no_second_word() {
         assert_eq!(record["problems"], 0);
         assert_eq!(record["rewards"]["brief"], 1.0, "{record}");
         assert!(record["rewards"]["exact"].is_number() && record["distinct"].is_number());
-        assert!(record["seconds"]["verify"].as_f64().unwrap() > 0.0);
+        assert!(record["seconds"]["phases"]["verify"].as_f64().unwrap() > 0.0);
     }
     let report = json(elsewhere, &["eval", run, "--episodes", "100", "--k", "2", "--json"]);
     // All that the file holds out.
-    assert_eq!((&report["task"], &report["drawn"]["prompts"]), (&"data".into(), &7.into()));
+    assert_eq!((&report["task"], &report["sampled"]["episodes"]), (&"data".into(), &7.into()));
     // A checkpoint is evaluated where its run is.
     let last = cut.join("checkpoints").read_dir().unwrap().next().unwrap().unwrap().path();
     let path = last.to_str().unwrap();
     let report = json(elsewhere, &["eval", path, "--episodes", "100", "--k", "2", "--json"]);
-    assert_eq!((&report["task"], &report["drawn"]["prompts"]), (&"data".into(), &7.into()));
+    assert_eq!((&report["task"], &report["sampled"]["episodes"]), (&"data".into(), &7.into()));
     fs::rename(&last, elsewhere.join("alone")).unwrap();
     let said = refusal(elsewhere, &["eval", "alone"]);
     assert!(said.contains("needs its run's folder `model` beside it"), "{said}");
@@ -135,13 +135,15 @@ fn texts_are_fitted_and_rewards_go_on_from_there() {
     // 18 texts, 4 of them a step.
     assert_eq!((&report["task"], &report["iteration"]), (&"data".into(), &54.into()));
     let metrics = records(&folder.join("fitted"), "metrics.jsonl");
-    let held_out: Vec<f64> =
-        metrics.iter().filter_map(|record| record["evaluation"]["nll"].as_f64()).collect();
+    let held_out: Vec<f64> = metrics
+        .iter()
+        .filter_map(|record| record["evaluation"]["held_out"]["loss"].as_f64())
+        .collect();
     assert_eq!(held_out.len(), 27);
     let best = held_out.iter().copied().fold(f64::INFINITY, f64::min);
     // So few texts are soon known by heart; what is kept is what was best.
     assert!(best < 0.95 * held_out[0] && best < 0.95 * held_out[26], "{held_out:?}");
-    assert!((report["evaluation"]["nll"].as_f64().unwrap() - best).abs() < 1e-9, "{report}");
+    assert!((report["held_out"]["loss"].as_f64().unwrap() - best).abs() < 1e-9, "{report}");
     assert!(metrics.iter().all(|record| record["fit"] == true && record["tokens"] == 0));
 
     // A task has its own solutions; what was fitted knows its characters only.
@@ -159,7 +161,7 @@ fn texts_are_fitted_and_rewards_go_on_from_there() {
     let report = json(folder, &words(&start, &["optimizer.learning_rate=0", "fit.patience=2"]));
     assert_eq!((&report["iteration"], &report["best_iteration"]), (&6.into(), &2.into()));
     let said = refusal(folder, &["train", "--resume", "--run-dir", "still"]);
-    assert!(said.contains("2 evaluations found nothing better (fit.patience)"), "{said}");
+    assert!(said.contains("2 evaluations found nothing better (patience)"), "{said}");
 }
 
 #[cfg(unix)]
@@ -219,7 +221,12 @@ fn a_dry_run_of_texts_keeps_nothing() {
         let all = [&start[..], &["--model", "tiny", "--dry-run", "--json"]].concat();
         let report = json(folder.path(), &words(&all, &["eval_episodes=4", "group_size=2"]));
         assert!(report["seconds"].as_f64().unwrap() > 0.0, "{report}");
-        assert_eq!(report["seconds_per_iteration"].is_null(), start[0] == "fit", "{report}");
+        let phases = report["phases"].as_array().unwrap();
+        let names: Vec<_> = phases.iter().map(|phase| phase["name"].as_str().unwrap()).collect();
+        assert_eq!(names, if start[0] == "fit" { &["SFT"][..] } else { &["SFT", "GRPO"] });
+        assert!(phases.iter().all(|one| one["seconds_per_iteration"].as_f64().unwrap() > 0.0));
+        let same = ["device", "engine", "num_parameters", "num_envs", "iterations", "memory_bytes"];
+        assert!(same.iter().all(|key| !report[key].is_null()), "{report}");
     }
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
 }

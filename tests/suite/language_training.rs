@@ -2,9 +2,10 @@
 
 use crate::support::{json, refusal};
 use grove::checkpoint::Checkpoint;
+use grove::metrics::IterationRecord;
 use grove::model::language::{LanguageModel, LoraConfig};
 use grove::task::find;
-use grove::trainer::language::{LanguageConfig, LanguageRecord, LanguageTrainer};
+use grove::trainer::language::{LanguageConfig, LanguageTrainer};
 use std::path::Path;
 use toml::Table;
 
@@ -35,7 +36,7 @@ fn trainer(config: &LanguageConfig) -> LanguageTrainer {
     LanguageTrainer::new((sort.open)(settings).unwrap(), config.clone(), None).unwrap()
 }
 
-fn iterate(trainer: &mut LanguageTrainer, count: u32) -> Vec<LanguageRecord> {
+fn iterate(trainer: &mut LanguageTrainer, count: u32) -> Vec<IterationRecord> {
     (0..count).map(|_| trainer.iterate().unwrap().0).collect()
 }
 
@@ -73,12 +74,17 @@ fn the_first_update_is_of_the_very_policy_that_acted() {
     let mut trainer = trainer(&config);
     let records = iterate(&mut trainer, 6);
     for record in &records[2..] {
-        assert_eq!(record.first_ratio_distance, 0.0);
+        let text = record.text.as_ref().unwrap();
+        assert_eq!(text.first_ratio_distance, 0.0);
         assert_eq!(record.approx_kl, 0.0);
-        assert!(record.tokens > 0 && (1.0..=4.0).contains(&record.completion_length));
-        assert!(record.rewards.contains_key("exact") && record.sampling_entropy > 0.0);
+        assert!(text.tokens > 0 && (1.0..=4.0).contains(&text.completion_length));
+        assert!(text.rewards.contains_key("exact") && text.sampling_entropy > 0.0);
+        assert!(record.score.is_some() && record.episodes == 6 * 4 && record.mean_reward > 0.0);
     }
-    assert!(records[0].fit && records[1].fit && !records[2].fit);
+    let fits: Vec<bool> = records.iter().map(|one| one.text.as_ref().unwrap().fit).collect();
+    assert_eq!(fits, [true, true, false, false, false, false]);
+    assert_eq!(records[1].score, None, "SFT has no rewards");
+    assert!(records.is_sorted_by(|a, b| a.env_steps < b.env_steps));
 }
 
 #[test]
@@ -136,7 +142,7 @@ fn adapters_alone_learn_and_lie_beside_the_model_that_they_are_for() {
         config,
         None,
     );
-    assert!(none.err().unwrap().to_string().contains("lora.r is for models that are there"));
+    assert!(none.err().unwrap().to_string().contains("lora.r needs a pretrained model"));
 }
 
 #[test]
@@ -148,7 +154,7 @@ fn a_completion_ends_before_a_stop_text() {
     for _ in 0..4 {
         let (record, made) = stopped.iterate().unwrap();
         let cut = made.iter().filter(|one| one.truncated).count();
-        assert!((record.truncated - cut as f64 / made.len() as f64).abs() < 1e-12);
+        assert!((record.text.unwrap().truncated - cut as f64 / made.len() as f64).abs() < 1e-12);
         for one in made {
             assert!(!one.completion.contains(['5', '>']) && !one.completion.contains("77"));
             // What was learnt from has the tokens of the end, which the verifier is not shown.
@@ -182,7 +188,7 @@ fn imitation_alone_learns_to_sort_three_digits() {
     let mut trainer = trainer(&config);
     iterate(&mut trainer, 200);
     let (evaluation, improved) = trainer.measure().unwrap();
-    assert!(improved && evaluation.pass_at_1 > 0.8, "{evaluation:?}");
+    assert!(improved && evaluation.text.as_ref().unwrap().pass_at_1 > 0.8, "{evaluation:?}");
 }
 
 #[test]
@@ -208,6 +214,14 @@ fn the_program_trains_goes_on_and_evaluates() {
     small.iter().for_each(|set| words.extend(["--set", set]));
     let report = json(&words);
     assert_eq!((report["task"].as_str(), report["iteration"].as_u64()), (Some("sort"), Some(4)));
+    assert_eq!((&report["device"], &report["seed"]), (&"cpu".into(), &1.into()), "{report}");
+    assert_eq!((&report["run"], &report["interrupted"]), (&run.into(), &false.into()), "{report}");
+    assert_eq!(report["episodes"], 1000);
+    assert!(report["mean_score"].is_number() && report["std_error"].is_number(), "{report}");
+    let note = std::fs::read_to_string(Path::new(run).join("run.json")).unwrap();
+    let note: serde_json::Value = serde_json::from_str(&note).unwrap();
+    assert_eq!((&note["task"], &note["device"]["name"]), (&"sort".into(), &"cpu".into()));
+    assert_eq!(note["phases"][1]["name"], "GRPO", "{note}");
     let lines =
         |name: &str| std::fs::read_to_string(Path::new(run).join(name)).unwrap().lines().count();
     assert_eq!((lines("metrics.jsonl"), lines("completions.jsonl")), (4, 2 * 4 * 8));
@@ -216,9 +230,11 @@ fn the_program_trains_goes_on_and_evaluates() {
     assert_eq!((lines("metrics.jsonl"), lines("completions.jsonl")), (5, 3 * 4 * 8));
     let report = json(&["eval", run, "--episodes", "8", "--k", "3", "--json"]);
     assert_eq!(
-        (report["drawn"]["k"].as_u64(), report["drawn"]["prompts"].as_u64()),
+        (report["sampled"]["k"].as_u64(), report["sampled"]["episodes"].as_u64()),
         (Some(3), Some(8))
     );
+    assert_eq!((&report["episodes"], &report["seed"]), (&8.into(), &0.into()), "{report}");
+    assert!(report["iteration"].is_u64() && report["std_error"].is_f64(), "{report}");
     let model = Path::new(run).join("model");
     let text =
         json(&["generate", model.to_str().unwrap(), "321>", "--max-new-tokens", "4", "--json"]);

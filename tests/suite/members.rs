@@ -125,7 +125,10 @@ fn what_members_tell_each_other_is_told() {
         assert!(told.imbalance >= 0.0);
     }
     let text = fs::read_to_string(folder.join("run/run.json")).unwrap();
-    assert!(!text.is_empty());
+    let note: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let ranks = note["ranks"].as_array().unwrap();
+    assert_eq!((ranks.len(), &note["env"], &note["seed"]), (4, &"fruit".into(), &1.into()));
+    assert_eq!(ranks[3]["shards"][0], ranks[2]["shards"][1], "{note}");
     json(folder, &shared("fruit", "alone", "cpu", &one));
     let text = fs::read_to_string(folder.join("alone/metrics.jsonl")).unwrap();
     assert!(!text.contains("reduction"), "one member has nobody to tell");
@@ -200,7 +203,7 @@ fn one_member_tries_a_run_out() {
     let folder = TempDir::new().unwrap();
     for what in ["catch", "sort"] {
         let text = refusal(folder.path(), &["train", what, "--dry-run", "--device", "cpu,cpu"]);
-        assert!(text.contains("--dry-run tries a run with one member"), "{text}");
+        assert!(text.contains("--dry-run is for one rank"), "{text}");
     }
 }
 

@@ -46,7 +46,9 @@ fn a_run_leaves_a_policy_that_eval_plays() {
             assert_eq!(record.evaluation.is_some(), [5, 6].contains(&record.iteration));
         }
         let help = grove(folder, &["eval", game]);
-        for line in ["this policy, sampled ", "this policy, greedy ", "10000 fresh episodes each"] {
+        for line in
+            ["this policy, sampled ", "this policy, greedy ", "10000 held-out episodes (seed 0)"]
+        {
             assert!(stdout(&help).contains(line), "{}", stdout(&help));
         }
     }
@@ -118,7 +120,11 @@ fn a_damaged_checkpoint_is_named_and_the_one_before_it_is_used() {
     let output = grove(folder, &resume);
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(stderr(&output).contains("00000008"), "{}", stderr(&output));
-    assert!(stderr(&output).contains("going on from"), "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("taking run/checkpoints/00000004 instead"),
+        "{}",
+        stderr(&output)
+    );
     assert_eq!(tree(&newest), whole, "the run ends as it did before");
 
     // Without the best policy, `eval` warns and uses the newest checkpoint.

@@ -297,7 +297,7 @@ fn invalid_runs_are_one_line_errors() {
     let resume = [resume.as_slice(), &["--port", &port]].concat();
     let cases: &[(&[&str], &[&str])] = &[
         (&["watch"], &["no run in runs", "name a run directory"]),
-        (&["watch", "nowhere"], &["no run directory nowhere"]),
+        (&["watch", "nowhere"], &["no such run: nowhere"]),
         (&["watch", "empty"], &["empty holds no run", "config.toml"]),
         (&["watch", "run", "--port", &port], &["127.0.0.1", &port, "in use", "--port"]),
         (&["watch", "run", "--port", "65536"], &["--port", "65536"]),

@@ -52,7 +52,7 @@ fn a_dry_run_estimates_and_saves_nothing() {
     assert_eq!(at("env_steps"), steps);
     assert!(at("memory_bytes") > 1e6);
     let text = stdout(&grove(folder, &words));
-    assert!(text.contains("policy     mlp ") && text.contains("Nothing was kept."), "{text}");
+    assert!(text.contains("policy     mlp ") && text.contains("Dry run: nothing saved."), "{text}");
     assert!(text.lines().all(|line| line.len() <= 80), "{text}");
     assert_eq!(fs::read_dir(folder).unwrap().count(), 0);
     assert!(refusal(folder, &["train", "--dry-run", "--resume"]).contains("--resume"));

@@ -11,12 +11,12 @@ const GAME = {
   of: (record) => Object.fromEntries(KEYS.map((key) => [key, record[key]])),
 };
 
-/** What is drawn of a language model's record: its numbers, and each part of the reward. Where it imitates
-    there are no completions, and of those no numbers. */
+/** What is drawn of a language model's record: its numbers, and each part of the reward. SFT has no completions, and
+    hence none of their numbers. */
 export const TEXT = {
-  dots: { reward: ({ reward }) => reward, "part exact": (evaluation) => evaluation.pass_at_1 },
-  of: ({ fit, entropy, loss, reward, rewards, seconds, tokens, ...record }) => (fit ? { entropy, loss } : {
-    entropy, loss, reward, tokens_per_second: tokens / seconds.total, verify: seconds.verify,
+  dots: { reward: ({ mean_score: reward }) => reward, "part exact": (evaluation) => evaluation.pass_at_1 },
+  of: ({ fit, entropy, loss, score: reward, rewards, seconds: { phases }, steps_per_second, ...record }) => (fit ? { entropy, loss } : {
+    entropy, loss, reward, tokens_per_second: steps_per_second, verify: phases.verify,
     ...Object.fromEntries(Object.entries(rewards).map(([name, value]) => [`part ${name}`, value])),
     ...Object.fromEntries(["completion_length", "truncated", "distinct", "zero_variance_groups", "approx_kl", "generated_per_second", "learnt_per_second"].map((key) => [key, record[key]])),
   }),

@@ -364,8 +364,8 @@ export class Text {
   }
 
   /** Tokens a second that are learnt from: of completions, or of solutions. */
-  rate({ fit, tokens, learnt_per_second: learnt, seconds }) {
-    return fit ? learnt : tokens / seconds.total;
+  rate({ steps_per_second }) {
+    return steps_per_second;
   }
 
   /** How long it still takes, by the pace of the last iterations. */

@@ -12,6 +12,7 @@ use grove::metrics::IterationRecord;
 use grove::model::{FlatMlp, Network};
 use grove::parallel::{Team, TeamError};
 use grove::rng::Stream;
+use grove::run::Schedule;
 use grove::trainer::{
     Demonstrations, TrainError, Trainer, config_toml, new_settings, saved_config, saved_game_name,
 };
@@ -31,8 +32,10 @@ type Soon<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// A run of whatever game.
 pub trait Run {
-    /// Iterations done, and those of the whole run.
-    fn iterations(&self) -> (u32, u32);
+    /// Iterations done.
+    fn iteration(&self) -> u32;
+    /// When the run is evaluated and over.
+    fn schedule(&self) -> Schedule;
     /// One more, with an evaluation where it is due.
     fn iterate(&mut self) -> Soon<'_, Result<IterationRecord, TrainError>>;
     /// All that it needs to go on.
@@ -62,16 +65,18 @@ struct Session<G: Playable> {
 }
 
 impl<G: Playable> Run for Session<G> {
-    fn iterations(&self) -> (u32, u32) {
-        (self.trainer.iteration(), self.trainer.config().iterations)
+    fn iteration(&self) -> u32 {
+        self.trainer.iteration()
+    }
+
+    fn schedule(&self) -> Schedule {
+        self.trainer.config().into()
     }
 
     fn iterate(&mut self) -> Soon<'_, Result<IterationRecord, TrainError>> {
         Box::pin(async {
             let mut record = self.trainer.iterate_async().await?;
-            let TrainConfig { iterations, checkpoint, .. } = self.trainer.config();
-            let last = record.iteration == *iterations;
-            if last || record.iteration.is_multiple_of(checkpoint.eval_every) {
+            if self.schedule().due(record.iteration, false).evaluation {
                 record.evaluation = Some(self.trainer.measure_async().await?.0);
             }
             Ok(record)
@@ -297,15 +302,14 @@ impl Training {
 
     /// Iterations done, and those of the whole run.
     pub fn progress(&self) -> Vec<u32> {
-        let (done, all) = self.run.iterations();
-        vec![done, all]
+        vec![self.run.iteration(), self.run.schedule().iterations]
     }
 
     /// One iteration; gives its record as JSON, a line of `metrics.jsonl`, with an evaluation where one
     /// is due.
     pub async fn iterate(&mut self) -> Result<String, JsError> {
-        let (done, all) = self.run.iterations();
-        if done >= all {
+        let all = self.run.schedule().iterations;
+        if self.run.iteration() >= all {
             return Err(JsError::new(&format!("this run has done all its {all} iterations")));
         }
         let record = self.run.iterate().await?;

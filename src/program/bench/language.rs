@@ -7,8 +7,8 @@ use super::report::Figure;
 use crate::config::Engine;
 use crate::device::{self, Chosen};
 use crate::program::BenchArgs;
-use crate::program::language::{ENGINE, load, open, settings};
 use crate::program::say::{tell, tell_json};
+use crate::program::text::{ENGINE, load, open, settings};
 use crate::rng::{draw, uniform};
 use crate::task::{Completion, Part, Prompt, Rewards, Split, Task, TaskError};
 use crate::trainer::language::{LanguageConfig, LanguageTrainer, TINY};
@@ -117,8 +117,9 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     let mut once = || {
         let started = Instant::now();
         let (record, _) = trainer.iterate()?;
-        generated.push(record.seconds.generate);
-        learnt.push(record.seconds.learn);
+        let phases = record.seconds.phases.unwrap_or_default();
+        generated.push(phases.rollout);
+        learnt.push(phases.update);
         let now = device::memory(&device);
         memory = memory.max(now.peak).max(now.reserved);
         Ok(started.elapsed().as_secs_f64())

@@ -8,7 +8,7 @@
 use super::report::Figure;
 use crate::config::TrainConfig;
 use crate::parallel::Team;
-use crate::program::members::{self, Crew, Member};
+use crate::program::ranks::{self, Rank, Ranks};
 use crate::program::say::{tell, tell_json};
 use crate::program::{BenchArgs, Models, Playable};
 use crate::trainer::Trainer;
@@ -63,7 +63,7 @@ pub fn bench<G: Playable>(
     game: G,
     config: &TrainConfig,
 ) -> Result<()> {
-    let crew = Crew::of(&args.device);
+    let crew = Ranks::of(&args.device);
     let most = crew.most();
     let counts: Vec<usize> =
         (0..).map(|i| 1 << i).take_while(|count| *count < most).chain([most]).collect();
@@ -71,7 +71,7 @@ pub fn bench<G: Playable>(
     let measure = |count: usize, groups: usize| {
         let mut config = config.clone();
         config.rollout.num_groups = groups;
-        let work = |member: Member| iterations(models, game, &config, member, args.repeats);
+        let work = |member: Rank| iterations(models, game, &config, member, args.repeats);
         crew.run(count, most, &work)
     };
     let groups = config.rollout.num_groups;
@@ -133,12 +133,12 @@ fn iterations<G: Playable>(
     models: &Models,
     game: G,
     config: &TrainConfig,
-    member: Member,
+    member: Rank,
     repeats: usize,
 ) -> Result<[f64; 2]> {
     let (chosen, team) = member.choose()?;
     let network = models.network(game, config, &chosen.device);
-    let mut trainer: Trainer<G> = members::trainer(game, network, config, &chosen, None, team)?;
+    let mut trainer: Trainer<G> = ranks::trainer(game, network, config, &chosen, None, team)?;
     let (mut seconds, mut communication) = (Vec::new(), Vec::new());
     for i in 0..WARM_UP + repeats {
         let started = Instant::now();

@@ -11,8 +11,8 @@ mod webp;
 use self::gif::Gif;
 use self::mp4::Mp4;
 use super::interrupt::Interrupt;
-use super::run_dir::find_checkpoint;
 use super::say::{tell, tell_json};
+use super::session::saved_policy;
 use super::{Games, Models, Playable, RecordArgs, saved};
 use crate::checkpoint::Checkpoint;
 use crate::env::Rules;
@@ -63,8 +63,7 @@ impl Format {
 
 pub fn run(games: &Games, args: RecordArgs) -> Result<()> {
     Format::of(&args.out)?;
-    let checkpoint = find_checkpoint(&args.run)
-        .with_context(|| format!("cannot load a policy from {}", args.run.display()))?;
+    let checkpoint = saved_policy(&args.run)?;
     games.find(&saved_game_name(&checkpoint)?)?.record(games.models(), &args, &checkpoint)
 }
 

@@ -5,7 +5,7 @@ use super::files::RunFiles;
 use super::log::{Log, Tail};
 use super::page::tag;
 use crate::checkpoint::{self, Store};
-use crate::program::run_dir::{CONFIG, NOTE};
+use crate::run::{CONFIG, NOTE};
 use hyper::body::Bytes;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -22,9 +22,9 @@ pub use server::{Port, Server};
 use super::WatchArgs;
 use super::games::Games;
 use super::interrupt::Interrupt;
-use super::run_dir::RunDir;
 use super::say::{say, tell_json};
-use anyhow::{Context, Result};
+use crate::run::{CONFIG, RunFolder};
+use anyhow::{Context, Result, bail};
 use files::RunFiles;
 use live::Live;
 use serde_json::json;
@@ -32,7 +32,10 @@ use site::Site;
 use std::path::Path;
 
 pub fn run(games: &Games, args: WatchArgs) -> Result<()> {
-    let dir = RunDir::to_watch(args.run)?;
+    let dir = RunFolder::open(args.run, None)?;
+    if !dir.config().is_file() {
+        bail!("{} has no {CONFIG}, which the page needs", dir.path().display());
+    }
     let interrupt = Interrupt::listen(None)?;
     let port = Port::take(&args.host, args.port)?;
     let url = port.url();

@@ -7,7 +7,7 @@ use super::log::METRICS;
 use super::page::{self, content_type, tag};
 use super::{download, events};
 use crate::program::games::Games;
-use crate::program::run_dir::{CONFIG, NOTE};
+use crate::run::{CONFIG, NOTE};
 use http_body_util::channel::Channel;
 use http_body_util::{Either, Full};
 use hyper::body::Bytes;

@@ -1,4 +1,4 @@
-//! What a completion's rewards say about its tokens: group-relative advantages, and which tokens count.
+//! Group-relative advantages of completions, and the choice of the tokens that are learnt from.
 
 use super::rollout::Answers;
 use super::settings::{Baseline, RewardConfig};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 /// Added to the standard deviation, as TRL does.
 const STD_EPSILON: f64 = 1e-4;
 
-/// How much better than its group each completion was, group by group.
+/// The advantage of each completion over its group, group by group.
 pub fn advantages(rewards: &[Vec<f64>], scale: Scale) -> Vec<Vec<f32>> {
     let by = deviations(rewards, scale);
     let of_group = |(rewards, by): (&Vec<f64>, f64)| {
@@ -20,9 +20,9 @@ pub fn advantages(rewards: &[Vec<f64>], scale: Scale) -> Vec<Vec<f32>> {
     rewards.iter().zip(by).map(of_group).collect()
 }
 
-/// What the advantages of each group are divided by.
+/// The divisor of each group's advantages.
 fn deviations(rewards: &[Vec<f64>], scale: Scale) -> Vec<f64> {
-    // TRL's, which counts one degree of freedom less.
+    // The sample standard deviation, as in TRL.
     let deviation = |values: &[f64]| {
         let mean = mean(values.iter().copied());
         let squares: f64 = values.iter().map(|x| (x - mean) * (x - mean)).sum();
@@ -40,18 +40,17 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     values.sum::<f64>() / count
 }
 
-/// How much better than their mean some members of a group were.
+/// The advantages of some completions of a group over their mean.
 fn against(rewards: &[f64], members: &[usize], by: f64) -> impl Iterator<Item = f32> {
     let rewards: Vec<f64> = members.iter().map(|member| rewards[*member]).collect();
     let mean = mean(rewards.iter().copied());
-    // Members that are alike differ by rounding at most.
+    // Equal rewards differ by rounding at most.
     let alike = is_even(&rewards);
     rewards.into_iter().map(move |x| if alike { 0.0 } else { ((x - mean) / by) as f32 })
 }
 
-/// How much better each token of a group's completions did than the mean over those that had the same tokens
-/// before it: as in GRPO, at every fork of the tree of completions. What no other begins like has nothing to be
-/// compared with, and 0.
+/// The advantage of each token of a group's completions over the mean of those that have the same tokens before it:
+/// GRPO at every fork of the tree of completions. A token after a prefix that no other completion has gets 0.
 fn at_forks(completions: &[Completion], rewards: &[f64], by: f64) -> Vec<Vec<f32>> {
     let mut values: Vec<Vec<f32>> =
         completions.iter().map(|one| vec![0.0; one.tokens.len()]).collect();
@@ -64,7 +63,7 @@ fn at_forks(completions: &[Completion], rewards: &[f64], by: f64) -> Vec<Vec<f32
                 branches.entry(*token).or_default().push(*member);
             }
         }
-        // Where all go the same way, the choice of a token says nothing.
+        // A token that all have chosen gets no credit.
         if branches.len() == 1 && branches.values().all(|all| all.len() == members.len()) {
             members.iter().for_each(|member| values[*member][at] = 0.0);
         }
@@ -73,19 +72,19 @@ fn at_forks(completions: &[Completion], rewards: &[f64], by: f64) -> Vec<Vec<f32
     values
 }
 
-/// Whether all members of a group are worth the same.
+/// Whether all completions of a group have the same reward.
 pub fn is_even(rewards: &[f64]) -> bool {
     rewards.iter().all(|reward| (reward - rewards[0]).abs() < 1e-9)
 }
 
-/// What a completion of so many tokens loses for its length: nothing up to `limit - buffer`, all at `limit`
-/// (Yu et al. 2025).
+/// The length penalty of a completion of so many tokens: 0 up to `limit - buffer`, 1 at `limit` (overlong reward
+/// shaping, Yu et al. 2025, DAPO).
 pub fn overlong(tokens: usize, limit: usize, buffer: usize) -> f64 {
     let free = limit.saturating_sub(buffer);
     if buffer == 0 || tokens <= free { 0.0 } else { (tokens - free) as f64 / buffer as f64 }
 }
 
-/// The groups that are learnt from.
+/// The groups as the learner takes them.
 pub fn groups(answers: &Answers, advantages: &[Vec<f32>], config: &RewardConfig) -> Vec<Group> {
     let Answers { tokens: prompts, completions, .. } = answers;
     let mut entropies: Vec<f32> =

@@ -1,46 +1,44 @@
-//! What members tell each other of texts, in bytes: exact, little-endian, and nothing that all know anyway.
+//! Exchange of completions between ranks, as little-endian bytes.
 
 use super::LanguageTrainError;
 use crate::parallel::{Team, TeamError};
 use crate::rollout::generate::Completion;
 use crate::task::Rewards;
 
-/// What was made of a prompt; all lists are in the same order.
+/// The completions of a prompt; all lists are in the same order.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Made {
+pub(super) struct CompletionGroup {
     pub completions: Vec<Completion>,
     /// The text of each.
     pub texts: Vec<String>,
     pub rewards: Vec<Rewards>,
 }
 
-/// What all members have made of their prompts, by rank; `ours` is our part.
+/// The completions of all ranks, in the order of their ranks; `ours` are this rank's.
 ///
 /// # Errors
 /// As [`gather`].
 pub(super) fn all(
     team: &Team,
-    ours: Result<Vec<Made>, LanguageTrainError>,
-) -> Result<Vec<Made>, LanguageTrainError> {
+    ours: Result<Vec<CompletionGroup>, LanguageTrainError>,
+) -> Result<Vec<CompletionGroup>, LanguageTrainError> {
     if team.size() == 1 {
         return ours;
     }
-    let parts = gather(team, ours.map(|made| write(&made)))?;
+    let parts = gather(team, ours.map(|groups| write(&groups)))?;
     let mut all = Vec::new();
     for (rank, bytes) in parts.iter().enumerate() {
-        let unreadable = || TeamError::Failed {
-            rank,
-            why: "what it has made of its prompts cannot be read".to_string(),
-        };
+        let unreadable =
+            || TeamError::Failed { rank, why: "its completions cannot be read".to_string() };
         all.extend(read(bytes).ok_or_else(unreadable)?);
     }
     Ok(all)
 }
 
-/// What all members give, by rank.
+/// The bytes of all ranks, in the order of their ranks.
 ///
 /// # Errors
-/// Where one of them has an error instead, that is everyone's, with its rank, so that nobody waits for it; and
+/// If one of them has an error instead: all fail then, with its rank and reason, so that none waits for it; and
 /// if one is gone or silent.
 pub(super) fn gather(
     team: &Team,
@@ -61,9 +59,9 @@ pub(super) fn gather(
     Ok(team.all_gather(&ours)?)
 }
 
-fn write(all: &[Made]) -> Vec<u8> {
+fn write(all: &[CompletionGroup]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for Made { completions, texts, rewards } in all {
+    for CompletionGroup { completions, texts, rewards } in all {
         put_count(&mut bytes, completions.len());
         for ((one, text), rewards) in completions.iter().zip(texts).zip(rewards) {
             put(&mut bytes, &one.tokens, u32::to_le_bytes);
@@ -90,30 +88,30 @@ fn put_count(bytes: &mut Vec<u8>, count: usize) {
     bytes.extend((count as u32).to_le_bytes());
 }
 
-/// What [`write`] has written; `None` of other bytes.
-fn read(bytes: &[u8]) -> Option<Vec<Made>> {
+/// Reads the result of [`write`]; `None` for other bytes.
+fn read(bytes: &[u8]) -> Option<Vec<CompletionGroup>> {
     let mut bytes = Reader(bytes);
     let mut all = Vec::new();
     while !bytes.0.is_empty() {
-        let mut made = Made::default();
+        let mut group = CompletionGroup::default();
         for _ in 0..bytes.count()? {
-            made.completions.push(Completion {
+            group.completions.push(Completion {
                 tokens: bytes.values(u32::from_le_bytes)?,
                 logprobs: bytes.values(f32::from_le_bytes)?,
                 entropies: bytes.values(f32::from_le_bytes)?,
                 ended: bytes.flag()?,
             });
-            made.texts.push(bytes.text()?);
+            group.texts.push(bytes.text()?);
             let parts = bytes.values(f64::from_le_bytes)?;
             let problem = if bytes.flag()? { Some(bytes.text()?) } else { None };
-            made.rewards.push(Rewards { parts, problem });
+            group.rewards.push(Rewards { parts, problem });
         }
-        all.push(made);
+        all.push(group);
     }
     Some(all)
 }
 
-/// Bytes that nobody has read yet.
+/// The bytes that are left to read.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -148,7 +146,7 @@ mod tests {
     use super::*;
     use crate::parallel::{TIMEOUT, threads};
 
-    fn made(number: usize) -> Vec<Made> {
+    fn groups(number: usize) -> Vec<CompletionGroup> {
         let completion = |count: usize| Completion {
             tokens: (0..count as u32).map(|i| i << 13).collect(),
             logprobs: (0..count).map(|i| -1.0 / (i + 3) as f32).collect(),
@@ -159,7 +157,7 @@ mod tests {
             1 => Rewards::unknown(2, "it is late – très".to_string()),
             _ => Rewards::new(vec![1.0 / 3.0, count as f64]),
         };
-        let of = |count: usize| Made {
+        let of = |count: usize| CompletionGroup {
             completions: (0..count).map(completion).collect(),
             texts: (0..count).map(|i| "é".repeat(i)).collect(),
             rewards: (0..count).map(rewards).collect(),
@@ -169,7 +167,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_and_half_of_it_is_refused() {
-        let all = made(4);
+        let all = groups(4);
         let bytes = write(&all);
         assert_eq!(read(&bytes), Some(all.clone()));
         let whole = |end: usize| read(&bytes[..end]).is_none_or(|some| all.starts_with(&some));
@@ -183,10 +181,10 @@ mod tests {
         std::thread::scope(|scope| {
             for team in threads(3, TIMEOUT) {
                 scope.spawn(move || {
-                    let three = all(&team, Ok(made(team.rank()))).unwrap();
-                    assert_eq!(three, [made(0), made(1), made(2)].concat());
+                    let three = all(&team, Ok(groups(team.rank()))).unwrap();
+                    assert_eq!(three, [groups(0), groups(1), groups(2)].concat());
                     let failed = LanguageTrainError::NoSolution("sums".to_string());
-                    let ours = if team.rank() == 1 { Err(failed) } else { Ok(made(2)) };
+                    let ours = if team.rank() == 1 { Err(failed) } else { Ok(groups(2)) };
                     let error = all(&team, ours).unwrap_err().to_string();
                     assert!(error.starts_with("rank 1 failed: the task sums"), "{error}");
                 });

@@ -1,20 +1,20 @@
-//! What a model is shown instead of rewarded: texts to imitate, and how well it tells those held out.
+//! Supervised fine-tuning on solutions, and the negative log-likelihood of held-out ones.
 
 use super::{LanguageTrainError, LanguageTrainer, exchange};
 use crate::learner::language::{Group, Sample, logprobs};
 use crate::task::{Prompt, Split};
 use std::ops::Range;
 
-/// Texts held out of a task whose prompts never end, and of any other at most.
+/// Held-out texts of a task with endless prompts, and at most of any other.
 const HELD_OUT: [u64; 2] = [256, 2048];
 
 impl LanguageTrainer {
-    /// The next prompts with their solutions: an optimiser step's of a run that imitates, else as many texts
-    /// as there would be completions.
-    pub(super) fn shown(&mut self) -> Result<Vec<Group>, LanguageTrainError> {
+    /// The next prompts with their solutions: one text for each prompt if the run is SFT alone, else as many
+    /// texts as GRPO would have completions.
+    pub(super) fn demonstrations(&mut self) -> Result<Vec<Group>, LanguageTrainError> {
         let generation = &self.config.generation;
-        let members = if self.config.imitates() { 1 } else { generation.group_size };
-        let count = (generation.num_prompts * members) as u64;
+        let texts = if self.config.imitates() { 1 } else { generation.group_size };
+        let count = (generation.num_prompts * texts) as u64;
         let numbers = self.next_prompt..self.next_prompt + count;
         self.next_prompt += count;
         numbers.map(|number| self.text(&self.task.prompt(Split::Train, number)?)).collect()
@@ -33,8 +33,7 @@ impl LanguageTrainer {
         Ok(Group { prompt, samples: vec![sample] })
     }
 
-    /// The mean negative log-likelihood of a token of the solutions that are held out, nats: by all members
-    /// together, each of which must ask.
+    /// The mean negative log-likelihood of a token of the held-out solutions, nats. All ranks must call this.
     ///
     /// # Errors
     /// As [`LanguageTrainer::iterate`].
@@ -45,7 +44,7 @@ impl LanguageTrainer {
             return Ok(0.0);
         }
         let shards = self.team.shards(count as usize, self.config.update.num_shards);
-        let ours = self.told(shards.own_items());
+        let ours = self.held_out_logprobs(shards.own_items());
         let ours = ours.map(|all| all.iter().flat_map(|logprob| logprob.to_le_bytes()).collect());
         let all = exchange::gather(&self.team, ours)?.concat();
         let logprobs = all.as_chunks().0.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes)));
@@ -53,19 +52,9 @@ impl LanguageTrainer {
     }
 
     /// The log-probability of each token of the solutions of these held-out prompts.
-    fn told(&self, numbers: Range<usize>) -> Result<Vec<f32>, LanguageTrainError> {
+    fn held_out_logprobs(&self, numbers: Range<usize>) -> Result<Vec<f32>, LanguageTrainError> {
         let text = |number| self.text(&self.task.prompt(Split::Test, number as u64)?);
         let groups: Result<Vec<Group>, LanguageTrainError> = numbers.map(text).collect();
         Ok(logprobs(&self.learner.decoder, &groups?, 1.0).concat().concat())
-    }
-
-    /// Whether there is nothing left to do: all iterations are done, or so many evaluations of a run that
-    /// imitates have found nothing better that it is to end.
-    pub fn is_done(&self) -> bool {
-        let config = &self.config;
-        let wait = u64::from(config.fit.patience) * u64::from(config.checkpoint.eval_every);
-        let best = self.best.map_or(0, |(_, iteration)| iteration);
-        let is_patience_out = u64::from(self.iteration.saturating_sub(best)) >= wait;
-        self.iteration >= config.iterations || (config.imitates() && wait > 0 && is_patience_out)
     }
 }

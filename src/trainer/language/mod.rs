@@ -13,7 +13,7 @@ mod snapshot;
 
 pub use describe::describe;
 pub use health::Health;
-pub use record::{CompletionRecord, LanguageEvaluation, LanguageRecord, LanguageSeconds};
+pub use record::CompletionRecord;
 pub use settings::{
     Baseline, FitConfig, GenerationConfig, LanguageConfig, ModelConfig, RewardConfig, TINY,
 };
@@ -21,52 +21,58 @@ pub use show::Answer;
 pub use snapshot::{language_settings, load_language_settings, saved_language_settings};
 
 use super::{TrainError, reduction};
+use crate::device;
 use crate::learner::language::{Group, LanguageLearner, LanguageMeans};
 use crate::learner::{entropy_at, learning_rate};
+use crate::metrics::{EvaluationRecord, HeldOut, IterationRecord, Phases, Seconds};
 use crate::model::language::{Adapters, LanguageError, LanguageModel};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::Stream;
 use crate::rollout::generate::Sampling;
 use crate::task::{Prompt, Split, Task, TaskError, weighted};
-#[cfg(feature = "general")]
 use burn::tensor::Device;
+use rollout::RolloutSeconds;
 use std::sync::Arc;
 use web_time::Instant;
 
-/// Shards of an iteration's groups where the settings say nothing else.
+/// The default number of shards of an iteration's groups.
 const SHARDS: usize = 16;
 
 /// A run of a language model in memory.
 pub struct LanguageTrainer {
     task: Arc<dyn Task>,
     config: LanguageConfig,
-    /// The vocabulary and the files; its parameters are those that the run began with.
+    /// The vocabulary and the files; the decoder has the parameters.
     model: LanguageModel,
     learner: LanguageLearner,
-    /// The members that share the run.
+    /// The device that the texts are on; `None` for the CPU.
+    device: Option<Device>,
+    /// The ranks that share the run.
     team: Team,
     /// Iterations done.
     iteration: u32,
     /// The number of the next prompt.
     next_prompt: u64,
-    /// How good the best evaluation so far was, and its iteration: by the reward, or, where the run
-    /// imitates, by the log-likelihood of what is held out.
+    /// Tokens generated so far, and learnt from by SFT.
+    steps: u64,
+    /// Value and iteration of the best evaluation so far: the mean score, or, if the run is SFT alone, the
+    /// held-out log-likelihood.
     best: Option<(f64, u32)>,
 }
 
-/// Why a run of a language model stopped.
+/// The reasons for which a run of a language model stops.
 #[derive(Debug, thiserror::Error)]
 pub enum LanguageTrainError {
     /// The task gave no prompt or no rewards.
     #[error(transparent)]
     Task(#[from] TaskError),
-    /// A text cannot be put to the model.
+    /// The model cannot take a text.
     #[error(transparent)]
     Language(#[from] LanguageError),
     /// Numbers ran out of range.
     #[error(transparent)]
     Train(#[from] TrainError),
-    /// Another member of the run is gone, cannot go on, or does not fit.
+    /// Another rank of the run is gone, has failed, or does not fit.
     #[error(transparent)]
     Team(#[from] TeamError),
     /// A prompt that leaves no room for its completions.
@@ -75,7 +81,7 @@ pub enum LanguageTrainError {
          more than the model's context of {context}; generation.max_new_tokens can be less"
     )]
     TooLong {
-        /// How the prompt begins.
+        /// The beginning of the prompt.
         start: String,
         /// Tokens of the prompt.
         prompt: usize,
@@ -84,16 +90,16 @@ pub enum LanguageTrainError {
         /// Tokens that the model can see.
         context: usize,
     },
-    /// A model that begins from nothing needs to know its characters.
+    /// A fresh model needs to know its characters.
     #[error(
-        "`tiny` has the characters of prompts and solutions for tokens, but the task {0} does not say \
-         which those are: give every prompt a solution, or take another model"
+        "`tiny` has the characters of prompts and solutions for tokens, but the task {0} does not list \
+         them: give every prompt a solution, or choose another model"
     )]
     NoAlphabet(String),
-    /// There is nothing to imitate.
+    /// A prompt has no solution for SFT.
     #[error(
-        "the task {0} has a prompt without a solution to imitate; it can be learnt by rewards alone \
-         (`grove train` with fit.iterations=0)"
+        "the task {0} has a prompt without a solution, which SFT needs; `grove train` with \
+         fit.iterations=0 learns from rewards alone"
     )]
     NoSolution(String),
     /// A setting out of range.
@@ -101,12 +107,19 @@ pub enum LanguageTrainError {
     Settings(String),
 }
 
+impl LanguageTrainError {
+    /// Whether the error is about another rank, which says more itself.
+    pub fn is_about_another_rank(&self) -> bool {
+        matches!(self, Self::Team(_) | Self::Train(TrainError::Team(_)))
+    }
+}
+
 impl LanguageTrainer {
     /// A run at its start, of a model or of a fresh one.
     ///
     /// # Errors
-    /// If the settings are out of range, a fresh model is to learn a task of any characters, or the task's
-    /// prompts, of which all are looked at where they are listed, cannot be put to the model.
+    /// If the settings are out of range, a fresh model is to learn a task without an alphabet, or the model
+    /// cannot take the task's prompts, all of which are checked if they are listed.
     pub fn new(
         task: Arc<dyn Task>,
         config: LanguageConfig,
@@ -115,12 +128,12 @@ impl LanguageTrainer {
         Self::with_team(task, config, model, Team::alone())
     }
 
-    /// The part of this member in a run that the members of `team` share: each answers some of the prompts and
-    /// differentiates some of the groups, and all come to the same weights. What iterates, evaluates or
-    /// measures must be asked of all of them.
+    /// This rank's part in a run that the ranks of `team` share: each completes some of the prompts and
+    /// differentiates some of the groups, and all arrive at the same weights. All of them must call the methods
+    /// that iterate, evaluate or measure.
     ///
     /// # Errors
-    /// As [`LanguageTrainer::new`], and if there are more members than shards (`update.num_shards`, of whole
+    /// As [`LanguageTrainer::new`], and if there are more ranks than shards (`update.num_shards`, of whole
     /// groups).
     pub fn with_team(
         task: Arc<dyn Task>,
@@ -146,10 +159,10 @@ impl LanguageTrainer {
         }
         adapt(&mut model, &mut config)?;
         let decoder = model.decoder();
-        // The decoder's change from now on.
+        // From now on the decoder has them.
         model.params = Arc::default();
         if config.update.num_shards == 0 {
-            // The gradient of each takes as much memory as what is learnt.
+            // The gradient of each takes as much memory as the weights.
             let is_large = !decoder.is_small() && decoder.adapters().is_none();
             config.update.num_shards = if is_large { 1 } else { SHARDS };
         }
@@ -160,14 +173,24 @@ impl LanguageTrainer {
         }
         let key = Stream::Shuffle.key(config.seed);
         let learner = LanguageLearner::new(decoder, &config.rule(false), key).sharing(team.clone());
-        let (iteration, next_prompt, best) = (0, 0, None);
-        let run = Self { task, config, model, learner, team, iteration, next_prompt, best };
-        run.look_through()?;
+        let run = Self {
+            task,
+            config,
+            model,
+            learner,
+            device: None,
+            team,
+            iteration: 0,
+            next_prompt: 0,
+            steps: 0,
+            best: None,
+        };
+        run.check_prompts()?;
         Ok(run)
     }
 
-    /// The run with its texts on a device; on the CPU where there is none. The optimiser's state stays in the host's
-    /// memory.
+    /// Moves generation and learning to a device; `None` keeps them on the CPU. The optimiser's state stays in
+    /// the host's memory.
     ///
     /// # Errors
     /// If a setting is only for the CPU, or the device does not have the precision.
@@ -182,12 +205,12 @@ impl LanguageTrainer {
             let what = "update.gradient_checkpointing is for language models on the CPU alone";
             return Err(LanguageTrainError::Settings(what.to_string()));
         }
-        Ok(Self { learner: self.learner.on(device, precision), ..self })
+        let learner = self.learner.on(device.clone(), precision);
+        Ok(Self { learner, device: Some(device), ..self })
     }
 
-    /// Looks at the prompts before anything is done with them: at all where they are listed, else at one of
-    /// each split.
-    fn look_through(&self) -> Result<(), LanguageTrainError> {
+    /// Checks that the model can take the prompts: all of them if they are listed, else one of each split.
+    fn check_prompts(&self) -> Result<(), LanguageTrainError> {
         let LanguageConfig { fit, generation, checkpoint, .. } = &self.config;
         let imitates = self.config.imitates();
         for split in [Split::Train, Split::Test] {
@@ -205,41 +228,63 @@ impl LanguageTrainer {
     }
 
     /// One iteration: every prompt gets a group of completions, each is compared with its group, and the
-    /// policy moves towards the better ones. The first ones may imitate the task's solutions instead.
+    /// policy moves towards the better ones. The first iterations may be SFT on the task's solutions instead.
     ///
     /// # Errors
-    /// If the task fails, a prompt is too long, numbers run out of range, or another member of the run is
+    /// If the task fails, a prompt is too long, numbers run out of range, or another rank of the run is
     /// gone or silent.
     pub fn iterate(
         &mut self,
-    ) -> Result<(LanguageRecord, Vec<CompletionRecord>), LanguageTrainError> {
+    ) -> Result<(IterationRecord, Vec<CompletionRecord>), LanguageTrainError> {
+        device::take_transfers();
+        self.team.take_traffic();
         let started = Instant::now();
         let fit = self.config.imitates() || self.iteration < self.config.fit.iterations;
+        let mut rollout = RolloutSeconds::default();
         let (groups, mut record, completions) = if fit {
-            (self.shown()?, LanguageRecord { fit, ..LanguageRecord::default() }, Vec::new())
+            (self.demonstrations()?, record::sft(), Vec::new())
         } else {
-            let (answers, seconds) = self.rollout()?;
+            let answers = self.rollout(&mut rollout)?;
             let config = &self.config.reward;
             let advantages = advantages::advantages(&answers.totals, config.scale_rewards);
             let groups = advantages::groups(&answers, &advantages, config);
-            let record = LanguageRecord::of(&answers, self.task.parts(), seconds);
-            let of = (self.task.parts(), &self.model);
-            let made = CompletionRecord::all(&answers, &advantages, of, self.iteration + 1);
-            (groups, record, made)
+            let parts = (self.task.parts(), &self.model);
+            let completions =
+                CompletionRecord::all(&answers, &advantages, parts, self.iteration + 1);
+            (groups, record::grpo(&answers, self.task.parts()), completions)
         };
         let learning = Instant::now();
         let means = self.learn(&groups, fit)?;
-        record.seconds.learn = learning.elapsed().as_secs_f64();
+        let update = learning.elapsed().as_secs_f64();
         self.iteration += 1;
-        record.learnt(&groups, self.iteration, &means);
-        record.learning_rate = self.rate(self.learner.moments.steps.saturating_sub(1));
-        record.seconds.total = started.elapsed().as_secs_f64();
         for (what, value) in [("loss", means.loss), ("gradient", means.grad_norm)] {
             if !value.is_finite() {
                 return Err(TrainError::NotFinite { what, iteration: self.iteration }.into());
             }
         }
-        record.reduction = reduction::reduction(&self.team, record.seconds.total)?;
+        record::add_means(&mut record, &means);
+        let learnt = record::tokens(&groups);
+        let text = record.text.get_or_insert_default();
+        let steps = if fit { learnt } else { text.tokens };
+        text.generated_per_second = text.tokens as f64 / rollout.generate.max(1e-9);
+        text.learnt_per_second = learnt as f64 / update.max(1e-9);
+        let total = started.elapsed().as_secs_f64();
+        let advantage = (total - update - rollout.generate - rollout.verify).max(0.0);
+        let RolloutSeconds { generate: rollout, verify } = rollout;
+        let phases = Phases { rollout, advantage, update, verify: Some(verify) };
+        self.steps += steps;
+        record.iteration = self.iteration;
+        record.env_steps = self.steps;
+        record.learning_rate = self.rate(self.learner.moments.steps.saturating_sub(1));
+        record.steps_per_second = steps as f64 / total.max(1e-9);
+        record.seconds = Seconds { total, waiting_for_data: 0.0, phases: Some(phases) };
+        let transfers = device::take_transfers();
+        record.read_backs = transfers.read_backs;
+        record.downloaded_bytes = transfers.downloaded;
+        record.uploaded_bytes = transfers.uploaded;
+        record.memory = device::memory(self.device.as_ref());
+        record.load = device::load(self.device.as_ref());
+        record.reduction = reduction::reduction(&self.team, total)?;
         let is_due = reduction::is_compared(self.iteration, self.config.iterations);
         if record.reduction.is_some() && is_due {
             reduction::compare(&self.team, self.learner.decoder.trained())?;
@@ -258,7 +303,7 @@ impl LanguageTrainer {
         self.learner.update(&config.rule(fit), groups, self.iteration, entropy, &rates)
     }
 
-    /// The learning rate of an optimiser step: that of imitation, or after it the schedule's.
+    /// The learning rate of an optimiser step: that of SFT, or after it the schedule's.
     fn rate(&self, update: u64) -> f64 {
         let LanguageConfig { fit, iterations, .. } = &self.config;
         let updates = self.config.updates() as u64;
@@ -273,7 +318,7 @@ impl LanguageTrainer {
     /// The tokens of a prompt, if they leave room for a completion of so many.
     ///
     /// # Errors
-    /// If they do not, or the prompt cannot be made of tokens.
+    /// If they do not, or the prompt cannot be tokenized.
     pub fn tokens(
         &self,
         prompt: &Prompt,
@@ -289,40 +334,49 @@ impl LanguageTrainer {
         Ok(tokens)
     }
 
-    /// Puts `count` prompts that are never trained on to the policy, which answers each `members` times as
-    /// `sampling` says.
+    /// Scores `completions` of each of `count` held-out prompts.
     ///
     /// # Errors
     /// As [`LanguageTrainer::iterate`].
     pub fn evaluate(
         &self,
         count: usize,
-        members: usize,
+        completions: usize,
         sampling: &Sampling,
-    ) -> Result<LanguageEvaluation, LanguageTrainError> {
+    ) -> Result<EvaluationRecord, LanguageTrainError> {
         let all = self.task.num_prompts(Split::Test);
         let count = all.map_or(count as u64, |all| all.min(count as u64));
         let numbers: Vec<u64> = (0..count).collect();
-        let mut seconds = LanguageSeconds::default();
-        let answers = self.answer((Split::Test, &numbers), members, sampling, &mut seconds)?;
-        Ok(LanguageEvaluation::of(&answers, self.task.parts()))
+        let mut seconds = RolloutSeconds::default();
+        let answers = self.answer((Split::Test, &numbers), completions, sampling, &mut seconds)?;
+        Ok(record::evaluation(&answers, self.task.parts()))
     }
 
-    /// Evaluates the greedy policy, and says whether it is the best so far. Of a run that imitates, what counts
-    /// is how likely it finds what is held out; it may be asked nothing.
+    /// Evaluates the greedy policy on `count` held-out prompts, none if it is 0; if the run is SFT alone, also
+    /// on the held-out solutions.
     ///
     /// # Errors
     /// As [`LanguageTrainer::iterate`].
-    pub fn measure(&mut self) -> Result<(LanguageEvaluation, bool), LanguageTrainError> {
+    pub fn evaluate_greedy(&self, count: usize) -> Result<EvaluationRecord, LanguageTrainError> {
         let greedy = Sampling { temperature: 0.0, ..self.sampling() };
-        let mut evaluation = match self.config.checkpoint.eval_episodes {
-            0 => LanguageEvaluation::default(),
+        let mut evaluation = match count {
+            0 => EvaluationRecord::default(),
             count => self.evaluate(count, 1, &greedy)?,
         };
         if self.config.imitates() {
-            evaluation.nll = Some(self.held_out()?);
+            evaluation.held_out = Some(HeldOut { loss: self.held_out()?, accuracy: None });
         }
-        let value = evaluation.nll.map_or(evaluation.reward, |nll| -nll);
+        Ok(evaluation)
+    }
+
+    /// Evaluates the greedy policy, and returns whether it is the best so far: by its mean score, or, if the run
+    /// is SFT alone, by the held-out loss.
+    ///
+    /// # Errors
+    /// As [`LanguageTrainer::iterate`].
+    pub fn measure(&mut self) -> Result<(EvaluationRecord, bool), LanguageTrainError> {
+        let evaluation = self.evaluate_greedy(self.config.checkpoint.eval_episodes)?;
+        let value = evaluation.held_out.map_or(evaluation.mean_score, |held_out| -held_out.loss);
         let improved = self.best.is_none_or(|(best, _)| value > best);
         if improved {
             self.best = Some((value, self.iteration));
@@ -330,10 +384,11 @@ impl LanguageTrainer {
         Ok((evaluation, improved))
     }
 
-    /// Takes over what the first member has learnt, for instance of its best policy: all of them must ask.
+    /// Copies the first rank's weights to all ranks, for instance those of the best policy. All ranks must call
+    /// this.
     ///
     /// # Errors
-    /// If another member of the run is gone or silent.
+    /// If another rank of the run is gone or silent.
     pub fn follow_first(&mut self) -> Result<(), TeamError> {
         if self.team.size() > 1 {
             let ours = bytemuck::cast_slice(self.learner.decoder.trained());
@@ -343,12 +398,12 @@ impl LanguageTrainer {
         Ok(())
     }
 
-    /// The members that share the run.
+    /// The ranks that share the run.
     pub fn team(&self) -> &Team {
         &self.team
     }
 
-    /// How tokens are chosen in training.
+    /// The sampling of tokens in training.
     pub fn sampling(&self) -> Sampling {
         self.config.sampling(&self.model.stop_tokens)
     }
@@ -359,6 +414,29 @@ impl LanguageTrainer {
         model.params = self.learner.decoder.params().clone();
         model.adapters = self.learner.decoder.adapters().cloned();
         model
+    }
+
+    /// A description of the engine, for people.
+    pub fn describe(&self) -> String {
+        match &self.device {
+            None => "native generation, native updates".to_string(),
+            Some(_) => {
+                format!(
+                    "generation by tensor operations, updates by autodiff, {}",
+                    self.config.precision
+                )
+            }
+        }
+    }
+
+    /// The shards of an iteration's groups, and which of them are this rank's.
+    pub fn shards(&self) -> Shards {
+        self.team.shards(self.config.generation.num_prompts, self.config.update.num_shards)
+    }
+
+    /// Continues at a later iteration without training the ones before it: for a dry run, which measures a phase.
+    pub fn skip_to(&mut self, iteration: u32) {
+        self.iteration = iteration;
     }
 
     /// The settings.
@@ -376,18 +454,18 @@ impl LanguageTrainer {
         self.iteration
     }
 
-    /// How good the best evaluation so far was, and its iteration.
+    /// Value and iteration of the best evaluation so far.
     pub fn best(&self) -> Option<(f64, u32)> {
         self.best
     }
 }
 
-/// Gives a model the adapters that the settings want, or the settings those that it has.
+/// Adds the adapters of the settings to a model, or those of the model to the settings.
 fn adapt(model: &mut LanguageModel, config: &mut LanguageConfig) -> Result<(), LanguageTrainError> {
     match &model.adapters {
         Some(adapters) => config.lora = adapters.config().clone(),
         None if config.lora.r > 0 && model.is_fresh() => {
-            let what = "lora.r is for models that are there; all weights of `tiny` are learnt";
+            let what = "lora.r needs a pretrained model; all weights of `tiny` are learnt";
             return Err(LanguageTrainError::Settings(what.to_string()));
         }
         None if config.lora.r > 0 => {

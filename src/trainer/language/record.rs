@@ -1,114 +1,13 @@
-//! What an iteration of a language model did, as typed records.
+//! Records of an iteration, an evaluation and a completion of a language model.
 
 use super::advantages;
 use super::rollout::Answers;
 use crate::learner::language::{Group, LanguageMeans};
-use crate::metrics::Reduction;
+use crate::metrics::{EvaluationRecord, IterationRecord, TextEvaluation, TextRecord};
 use crate::model::language::LanguageModel;
 use crate::task::{Part, Rewards};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
-
-/// What one iteration did.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct LanguageRecord {
-    /// Number of the iteration, from 1.
-    pub iteration: u32,
-    /// Whether it imitated solutions; there are no rewards then.
-    pub fit: bool,
-    /// Mean reward of a completion, all parts by their weights.
-    pub reward: f64,
-    /// Mean of each part of the reward, without its weight.
-    pub rewards: BTreeMap<String, f64>,
-    /// Completions of which the verifier knows nothing.
-    pub problems: usize,
-    /// Why it knows nothing of the first of them.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub problem: Option<String>,
-    /// Groups whose members were all worth the same, and that others have replaced.
-    #[serde(default)]
-    pub resampled: usize,
-    /// Share of the groups whose members are all worth the same: from these nothing is learnt.
-    pub zero_variance_groups: f64,
-    /// Mean tokens of a completion.
-    pub completion_length: f64,
-    /// Share of the completions that were cut off.
-    pub truncated: f64,
-    /// Share of a group's completions that are different texts, mean over the groups.
-    pub distinct: f64,
-    /// Tokens generated, those of replaced groups too.
-    pub tokens: u64,
-    /// Mean entropy of the policy that acted, nats.
-    pub sampling_entropy: f64,
-    /// Mean entropy of the policy that learns, nats, over the tokens learnt from.
-    pub entropy: f64,
-    /// The loss.
-    pub loss: f64,
-    /// Estimate of KL(policy that acted || policy in training).
-    pub approx_kl: f64,
-    /// Share of the tokens at which clipping took the gradient away.
-    pub clip_fraction: f64,
-    /// Estimate of KL(policy || reference).
-    pub reference_kl: f64,
-    /// Largest distance of a token's ratio from 1 in the first optimiser step: on the CPU 0, since acting and
-    /// learning compute the same there.
-    pub first_ratio_distance: f64,
-    /// Norm of the gradient before clipping.
-    pub grad_norm: f64,
-    /// Learning rate of the last optimiser step.
-    pub learning_rate: f64,
-    /// Tokens generated a second.
-    pub generated_per_second: f64,
-    /// Completions' tokens learnt from a second.
-    pub learnt_per_second: f64,
-    /// Where the time went.
-    pub seconds: LanguageSeconds,
-    /// What the members told each other, where several share the run.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reduction: Option<Reduction>,
-    /// A collapse that begins with this iteration, in words ([`Health`](super::Health)).
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub warning: Option<String>,
-    /// An evaluation with the greedy policy, where one was due.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub evaluation: Option<LanguageEvaluation>,
-}
-
-/// Seconds of an iteration.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct LanguageSeconds {
-    /// All of it, evaluation and saving apart.
-    pub total: f64,
-    /// Making completions.
-    pub generate: f64,
-    /// Waiting for the verifier.
-    pub verify: f64,
-    /// Updating the policy.
-    pub learn: f64,
-}
-
-/// How prompts that are not trained on are answered.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct LanguageEvaluation {
-    /// Prompts.
-    pub prompts: usize,
-    /// Mean reward of a completion.
-    pub reward: f64,
-    /// Share of the completions that could not be better.
-    pub pass_at_1: f64,
-    /// Completions of a prompt.
-    pub k: usize,
-    /// Share of the prompts one of whose completions could not be better.
-    pub pass_at_k: f64,
-    /// Mean of each part of the reward.
-    pub rewards: BTreeMap<String, f64>,
-    /// Share of the completions that were cut off.
-    pub truncated: f64,
-    /// The mean negative log-likelihood of a token of the solutions that are held out, nats, where the run
-    /// imitates.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub nll: Option<f64>,
-}
 
 /// A completion, as `completions.jsonl` keeps it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -117,9 +16,9 @@ pub struct CompletionRecord {
     pub iteration: u32,
     /// The number of its group in the iteration.
     pub group: usize,
-    /// What was asked.
+    /// The text of the prompt.
     pub prompt: String,
-    /// What was answered.
+    /// The text of the completion.
     pub completion: String,
     /// The text of each of its tokens; left out where they are single characters. The one that ended it has
     /// none.
@@ -127,15 +26,15 @@ pub struct CompletionRecord {
     pub tokens: Vec<String>,
     /// The log-probability of each of its tokens.
     pub logprobs: Vec<f32>,
-    /// All parts of its reward by their weights.
+    /// The sum of its weighted reward parts.
     pub reward: f64,
     /// Each part, without its weight.
     pub rewards: BTreeMap<String, f64>,
-    /// How much better than its group it was.
+    /// The group-relative advantage.
     pub advantage: f32,
     /// Whether it was cut off.
     pub truncated: bool,
-    /// Why nothing is known of it, if so.
+    /// The reason why the verifier could not score it, if so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
@@ -155,70 +54,96 @@ fn by_part(rewards: &[Vec<Rewards>], parts: &[Part]) -> BTreeMap<String, f64> {
     parts.iter().enumerate().map(|(i, part)| (part.name.clone(), of(i))).collect()
 }
 
-impl LanguageRecord {
-    /// What there is to say before anything is learnt.
-    pub(super) fn of(answers: &Answers, parts: &[Part], seconds: LanguageSeconds) -> Self {
-        let all = || answers.completions.iter().flatten();
-        let tokens: usize = all().map(|one| one.tokens.len()).sum();
-        let tokens = tokens + answers.dropped.1;
-        let distinct = |texts: &Vec<String>| {
-            texts.iter().collect::<HashSet<_>>().len() as f64 / texts.len() as f64
-        };
-        let rewards = || answers.rewards.iter().flatten();
-        Self {
-            reward: mean(rewards().map(|rewards| rewards.total(parts))),
-            rewards: by_part(&answers.rewards, parts),
-            problems: rewards().filter(|rewards| rewards.problem.is_some()).count(),
-            problem: rewards().find_map(|rewards| rewards.problem.clone()),
-            resampled: answers.dropped.0,
-            zero_variance_groups: share(answers.totals.iter().map(|one| advantages::is_even(one))),
-            completion_length: mean(all().map(|one| one.tokens.len() as f64)),
-            truncated: share(all().map(|one| !one.ended)),
-            distinct: mean(answers.texts.iter().map(distinct)),
-            tokens: tokens as u64,
-            sampling_entropy: mean(all().flat_map(|one| &one.entropies).map(|x| f64::from(*x))),
-            generated_per_second: tokens as f64 / seconds.generate.max(1e-9),
-            seconds,
-            ..Self::default()
-        }
-    }
+/// The record of an iteration of SFT, before the update.
+pub(super) fn sft() -> IterationRecord {
+    let text = TextRecord { fit: true, ..TextRecord::default() };
+    IterationRecord { text: Some(text), ..IterationRecord::default() }
+}
 
-    /// Adds what was learnt.
-    pub(super) fn learnt(&mut self, groups: &[Group], iteration: u32, means: &LanguageMeans) {
-        let samples = groups.iter().flat_map(|group| &group.samples);
-        let tokens: usize = samples.map(|sample| sample.tokens.len()).sum();
-        self.iteration = iteration;
-        self.loss = means.loss;
-        self.entropy = means.entropy;
-        // Of solutions that are shown no policy of ours is the author.
-        self.approx_kl = if self.fit { 0.0 } else { means.approx_kl };
-        self.first_ratio_distance = if self.fit { 0.0 } else { means.first_ratio };
-        self.clip_fraction = means.clip_fraction;
-        self.reference_kl = means.reference_kl;
-        self.grad_norm = means.grad_norm;
-        self.learnt_per_second = tokens as f64 / self.seconds.learn.max(1e-9);
+/// The record of an iteration of GRPO with these completions, before the update.
+pub(super) fn grpo(answers: &Answers, parts: &[Part]) -> IterationRecord {
+    let all = || answers.completions.iter().flatten();
+    let kept: usize = all().map(|one| one.tokens.len()).sum();
+    let tokens = kept + answers.dropped.1;
+    let distinct = |texts: &Vec<String>| {
+        texts.iter().collect::<HashSet<_>>().len() as f64 / texts.len() as f64
+    };
+    let rewards = || answers.rewards.iter().flatten();
+    let text = TextRecord {
+        fit: false,
+        rewards: by_part(&answers.rewards, parts),
+        problems: rewards().filter(|rewards| rewards.problem.is_some()).count(),
+        problem: rewards().find_map(|rewards| rewards.problem.clone()),
+        resampled: answers.dropped.0,
+        completion_length: mean(all().map(|one| one.tokens.len() as f64)),
+        truncated: share(all().map(|one| !one.ended)),
+        distinct: mean(answers.texts.iter().map(distinct)),
+        tokens: tokens as u64,
+        sampling_entropy: mean(all().flat_map(|one| &one.entropies).map(|x| f64::from(*x))),
+        ..TextRecord::default()
+    };
+    IterationRecord {
+        score: Some(mean(rewards().map(|rewards| rewards.total(parts)))),
+        episodes: all().count() as u64,
+        mean_reward: answers.totals.iter().flatten().sum::<f64>() / kept.max(1) as f64,
+        zero_variance_groups: share(answers.totals.iter().map(|one| advantages::is_even(one))),
+        text: Some(text),
+        ..IterationRecord::default()
     }
 }
 
-impl LanguageEvaluation {
-    pub(super) fn of(answers: &Answers, parts: &[Part]) -> Self {
-        let best: f64 = parts.iter().map(|part| part.weight.max(0.0)).sum();
-        let rewards = || answers.rewards.iter().flatten();
-        let passes = |rewards: &Rewards| rewards.total(parts) >= best - 1e-9;
-        Self {
-            prompts: answers.prompts.len(),
-            reward: mean(rewards().map(|rewards| rewards.total(parts))),
-            pass_at_1: share(rewards().map(passes)),
+/// Tokens of the completions that are learnt from.
+pub(super) fn tokens(groups: &[Group]) -> u64 {
+    let samples = groups.iter().flat_map(|group| &group.samples);
+    samples.map(|sample| sample.tokens.len() as u64).sum()
+}
+
+/// Adds the means of an update to the record of its iteration.
+pub(super) fn add_means(record: &mut IterationRecord, means: &LanguageMeans) {
+    record.loss = means.loss;
+    record.entropy = means.entropy;
+    record.clip_fraction = means.clip_fraction;
+    record.reference_kl = means.reference_kl;
+    record.grad_norm = means.grad_norm;
+    // Demonstrations are off-policy: KL to the sampler is undefined.
+    if let Some(text) = record.text.as_mut().filter(|text| !text.fit) {
+        text.first_ratio_distance = means.first_ratio;
+        record.approx_kl = means.approx_kl;
+    }
+}
+
+/// The record of an evaluation with these completions.
+pub(super) fn evaluation(answers: &Answers, parts: &[Part]) -> EvaluationRecord {
+    let best: f64 = parts.iter().map(|part| part.weight.max(0.0)).sum();
+    let rewards = || answers.rewards.iter().flatten();
+    let scores = || rewards().map(|rewards| rewards.total(parts));
+    let passes = |rewards: &Rewards| rewards.total(parts) >= best - 1e-9;
+    let prompts = answers.rewards.len() as f64;
+    let mean_score = mean(scores());
+    // Completions of one prompt are not independent, so that the prompts' means are what varies.
+    let of_prompt =
+        |group: &Vec<Rewards>| mean(group.iter().map(|rewards| rewards.total(parts))) - mean_score;
+    let squares: f64 = answers.rewards.iter().map(|group| of_prompt(group).powi(2)).sum();
+    EvaluationRecord {
+        episodes: answers.prompts.len(),
+        mean_score,
+        std_error: if prompts > 1.0 { (squares / (prompts - 1.0) / prompts).sqrt() } else { 0.0 },
+        min_score: scores().reduce(f64::min).unwrap_or(0.0),
+        max_score: scores().reduce(f64::max).unwrap_or(0.0),
+        mean_length: mean(answers.completions.iter().flatten().map(|one| one.tokens.len() as f64)),
+        held_out: None,
+        text: Some(TextEvaluation {
             k: answers.rewards.first().map_or(0, Vec::len),
+            pass_at_1: share(rewards().map(passes)),
             pass_at_k: share(answers.rewards.iter().map(|group| group.iter().any(passes))),
             rewards: by_part(&answers.rewards, parts),
             truncated: share(answers.completions.iter().flatten().map(|one| !one.ended)),
-            nll: None,
-        }
+        }),
     }
 }
 
 impl CompletionRecord {
+    /// The records of all completions of an iteration, group by group.
     pub(super) fn all(
         answers: &Answers,
         advantages: &[Vec<f32>],

@@ -1,14 +1,23 @@
-//! What an iteration makes of its prompts: completions, their texts, and what they are worth. Members that
-//! share a run make a part each, and each has the whole then.
+//! The rollout of texts: completions of an iteration's prompts, their texts and their rewards. Ranks that share a
+//! run generate a part each, and exchange them.
 
 use super::advantages::{is_even, overlong};
-use super::exchange::{self, Made};
-use super::{GenerationConfig, LanguageSeconds, LanguageTrainError, LanguageTrainer};
+use super::exchange::{self, CompletionGroup};
+use super::{GenerationConfig, LanguageTrainError, LanguageTrainer};
 use crate::learner::language::different;
 use crate::rng::{Stream, draw};
-use crate::rollout::generate::{Completion, Generator, Prompt as Asked, Sampling, stop};
+use crate::rollout::generate::{self, Completion, Generator, Sampling, stop};
 use crate::task::{self, Prompt, Rewards, Split, TaskError};
 use web_time::Instant;
+
+/// Seconds that a rollout took.
+#[derive(Clone, Copy, Default)]
+pub(super) struct RolloutSeconds {
+    /// Generating completions.
+    pub generate: f64,
+    /// Scoring them with the task's verifier.
+    pub verify: f64,
+}
 
 /// Prompts with the completions of each; all lists are in the same order.
 #[derive(Default)]
@@ -20,7 +29,7 @@ pub(super) struct Answers {
     /// The text of each completion.
     pub texts: Vec<Vec<String>>,
     pub rewards: Vec<Vec<Rewards>>,
-    /// What each completion is worth in all.
+    /// The reward of each completion, its length penalty included.
     pub totals: Vec<Vec<f64>>,
     /// Groups that were not kept, and the tokens of their completions.
     pub dropped: (usize, usize),
@@ -61,9 +70,11 @@ impl Answers {
 }
 
 impl LanguageTrainer {
-    /// Completions of the next prompts, and what they are worth.
-    pub(super) fn rollout(&mut self) -> Result<(Answers, LanguageSeconds), LanguageTrainError> {
-        let mut seconds = LanguageSeconds::default();
+    /// Generates completions of the next prompts, and scores them.
+    pub(super) fn rollout(
+        &mut self,
+        seconds: &mut RolloutSeconds,
+    ) -> Result<Answers, LanguageTrainError> {
         let mut all = Answers::default();
         let GenerationConfig { num_prompts, group_size, resample, .. } = self.config.generation;
         let sampling = self.config.sampling(&self.model.stop_tokens);
@@ -71,8 +82,7 @@ impl LanguageTrainer {
             let missing = num_prompts - all.prompts.len();
             let numbers: Vec<u64> = (self.next_prompt..).take(missing).collect();
             self.next_prompt += missing as u64;
-            let mut some =
-                self.answer((Split::Train, &numbers), group_size, &sampling, &mut seconds)?;
+            let mut some = self.answer((Split::Train, &numbers), group_size, &sampling, seconds)?;
             if round < resample {
                 some.keep(|totals| !is_even(totals));
             }
@@ -81,17 +91,16 @@ impl LanguageTrainer {
                 break;
             }
         }
-        Ok((all, seconds))
+        Ok(all)
     }
 
-    /// Completions of the prompts of these numbers, and what they are worth: by all members together, each of
-    /// which must ask.
+    /// Generates `completions` of each of these prompts, and scores them. All ranks must call this.
     pub(super) fn answer(
         &self,
         (split, numbers): (Split, &[u64]),
-        members: usize,
+        completions: usize,
         sampling: &Sampling,
-        seconds: &mut LanguageSeconds,
+        seconds: &mut RolloutSeconds,
     ) -> Result<Answers, LanguageTrainError> {
         if numbers.is_empty() {
             return Ok(Answers::default());
@@ -101,34 +110,34 @@ impl LanguageTrainer {
         let prompts = prompts?;
         let stream = if split == Split::Train { Stream::TrainAction } else { Stream::Validation };
         let key = stream.key(self.config.seed);
-        let mut asked = Vec::with_capacity(prompts.len());
+        let mut requests = Vec::with_capacity(prompts.len());
         for (prompt, number) in prompts.iter().zip(numbers) {
             let tokens = self.tokens(prompt, sampling.max_new_tokens)?;
             let key = draw(draw(key, *number as u32), (*number >> 32) as u32);
-            asked.push(Asked { tokens, completions: members, key });
+            requests.push(generate::Prompt { tokens, completions, key });
         }
         let shards = self.team.shards(numbers.len(), self.config.update.num_shards);
         let own = shards.own_items();
-        let ours = self.make(&prompts[own.clone()], &asked[own], sampling, seconds);
+        let ours = self.complete(&prompts[own.clone()], &requests[own], sampling, seconds);
         let mut answers = Answers { prompts, ..Answers::default() };
-        answers.tokens = asked.into_iter().map(|prompt| prompt.tokens).collect();
-        for made in exchange::all(&self.team, ours)? {
-            answers.totals.push(self.totals(&made, sampling.max_new_tokens));
-            answers.completions.push(made.completions);
-            answers.texts.push(made.texts);
-            answers.rewards.push(made.rewards);
+        answers.tokens = requests.into_iter().map(|prompt| prompt.tokens).collect();
+        for group in exchange::all(&self.team, ours)? {
+            answers.totals.push(self.totals(&group, sampling.max_new_tokens));
+            answers.completions.push(group.completions);
+            answers.texts.push(group.texts);
+            answers.rewards.push(group.rewards);
         }
         Ok(answers)
     }
 
-    /// What we make of some prompts, which are `asked` for as many completions.
-    fn make(
+    /// Generates and scores the completions of this rank's prompts.
+    fn complete(
         &self,
         prompts: &[Prompt],
-        asked: &[Asked],
+        requests: &[generate::Prompt],
         sampling: &Sampling,
-        seconds: &mut LanguageSeconds,
-    ) -> Result<Vec<Made>, LanguageTrainError> {
+        seconds: &mut RolloutSeconds,
+    ) -> Result<Vec<CompletionGroup>, LanguageTrainError> {
         let started = Instant::now();
         let stops = &self.config.generation.stop;
         let is_over = |tokens: &[u32]| stop::before(&self.model.text(tokens), stops).is_some();
@@ -139,7 +148,7 @@ impl LanguageTrainer {
             stop: if stops.is_empty() { None } else { Some(&is_over) },
             listener: None,
         };
-        let completions = generator.generate(asked);
+        let completions = generator.generate(requests);
         seconds.generate += started.elapsed().as_secs_f64();
         let verifying = Instant::now();
         let text = |one: &Completion| {
@@ -148,7 +157,7 @@ impl LanguageTrainer {
         };
         let texts: Vec<Vec<String>> =
             completions.iter().map(|group| group.iter().map(text).collect()).collect();
-        // Completions of a prompt that are alike are worth the same.
+        // Equal completions of a prompt are scored once.
         let (mut answers, mut places) = (Vec::new(), Vec::new());
         for ((prompt, group), texts) in prompts.iter().zip(&completions).zip(&texts) {
             let (first, which) = different(group.iter().map(|one| &one.tokens));
@@ -161,19 +170,23 @@ impl LanguageTrainer {
         let verified = self.task.verify(&answers)?;
         let rewards =
             places.iter().map(|group| group.iter().map(|at| verified[*at].clone()).collect());
-        let made = completions.into_iter().zip(texts).zip(rewards);
-        let made = made.map(|((completions, texts), rewards)| Made { completions, texts, rewards });
-        let made = made.collect();
+        let groups = completions.into_iter().zip(texts).zip(rewards);
+        let groups = groups.map(|((completions, texts), rewards)| CompletionGroup {
+            completions,
+            texts,
+            rewards,
+        });
+        let groups = groups.collect();
         seconds.verify += verifying.elapsed().as_secs_f64();
-        Ok(made)
+        Ok(groups)
     }
 
-    /// What each completion of a prompt is worth in all, of `limit` tokens at most.
-    fn totals(&self, made: &Made, limit: usize) -> Vec<f64> {
+    /// The reward of each completion of a prompt, of `limit` tokens at most.
+    fn totals(&self, group: &CompletionGroup, limit: usize) -> Vec<f64> {
         let buffer = self.config.reward.overlong_buffer;
         let total = |(one, rewards): (&Completion, &Rewards)| {
             rewards.total(self.task.parts()) - overlong(one.tokens.len(), limit, buffer)
         };
-        made.completions.iter().zip(&made.rewards).map(total).collect()
+        group.completions.iter().zip(&group.rewards).map(total).collect()
     }
 }

@@ -8,21 +8,12 @@ use crate::model::language::TokenDecoder;
 use crate::model::saved::{read_params, write_params};
 use crate::trainer::SnapshotError;
 use crate::trainer::snapshot::{
-    CONFIG, FIRST_MOMENT, REFERENCE, SECOND_MOMENT, STATE, VERSION, WEIGHTS, unreadable,
+    CONFIG, Counters, FIRST_MOMENT, REFERENCE, SECOND_MOMENT, STATE, TextCounters, VERSION,
+    WEIGHTS, unreadable,
 };
-use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-/// Counters of a run.
-#[derive(Serialize, Deserialize)]
-struct State {
-    iteration: u32,
-    next_prompt: u64,
-    optimizer_steps: u64,
-    best: Option<(f64, u32)>,
-}
-
-/// The settings of a run as they are saved and shown: of the task `name`, whose own settings are `task`.
+/// The settings of a run as they are saved and shown: those of the task `name`, whose own settings are `task`.
 pub fn language_settings(name: &str, task: &Table, config: &LanguageConfig) -> Table {
     let mut table = Table::new();
     table.insert("task".to_string(), name.into());
@@ -31,7 +22,7 @@ pub fn language_settings(name: &str, task: &Table, config: &LanguageConfig) -> T
     table
 }
 
-/// The task's name, its settings and those of the run, of a table that [`language_settings`] has made.
+/// The task's name, its settings and those of the run, from a table made by [`language_settings`].
 ///
 /// # Errors
 /// If something is missing, or of another type.
@@ -59,26 +50,22 @@ pub fn saved_language_settings(checkpoint: &Checkpoint) -> Result<Table, Snapsho
 }
 
 impl LanguageTrainer {
-    /// Everything that the run needs to go on, besides the model's vocabulary; `settings` are kept with it.
+    /// Everything that the run needs to continue, besides the model's vocabulary. `settings` are saved with it.
     pub fn snapshot(&self, settings: &Table) -> Checkpoint {
         let names = self.model.trained_parameters();
         let moments = &self.learner.moments;
-        let state = State {
-            iteration: self.iteration,
-            next_prompt: self.next_prompt,
-            optimizer_steps: moments.steps,
-            best: self.best,
-        };
+        let text = TextCounters { next_prompt: self.next_prompt, env_steps: self.steps };
+        let state = Counters::new(self.iteration, moments.steps, self.best, Some(text));
         let bytes = |params: &[f32]| write_params(&names, params, None);
         let mut sections = vec![
             (CONFIG, settings.to_string().into_bytes()),
-            (STATE, serde_json::to_vec_pretty(&state).expect("counters are plain numbers")),
+            (STATE, state.to_json()),
             (WEIGHTS, bytes(self.learner.decoder.trained())),
             (FIRST_MOMENT, bytes(&moments.first_moment)),
             (SECOND_MOMENT, bytes(&moments.second_moment)),
         ];
         if let Some(reference) = &self.learner.reference {
-            // That of a model with adapters is the model without them.
+            // With adapters the reference is the model without them.
             if self.model.adapters.is_none() {
                 sections.push((REFERENCE, bytes(reference.params())));
             }
@@ -91,19 +78,28 @@ impl LanguageTrainer {
         Checkpoint { iteration: u64::from(self.iteration), sections }
     }
 
-    /// This run, which is at its start, as it was when the checkpoint was made.
+    /// The run as it was when the checkpoint was saved.
+    ///
+    /// # Errors
+    /// As [`LanguageTrainer::restore`].
+    pub fn restored(mut self, checkpoint: &Checkpoint) -> Result<Self, SnapshotError> {
+        self.restore(checkpoint)?;
+        Ok(self)
+    }
+
+    /// Returns to the state of a checkpoint.
     ///
     /// # Errors
     /// If the checkpoint is not one of such a run.
-    pub fn restored(mut self, checkpoint: &Checkpoint) -> Result<Self, SnapshotError> {
+    pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), SnapshotError> {
         let names = self.model.trained_parameters();
         let params = |name: &str| {
             let section = checkpoint.section(name, VERSION)?;
             read_params(&section.bytes, &names)
                 .map_err(|source| SnapshotError::Params { section: name.to_string(), source })
         };
-        let state = &checkpoint.section(STATE, VERSION)?.bytes;
-        let state: State = serde_json::from_slice(state).map_err(|e| unreadable(STATE, e))?;
+        let state = Counters::of(checkpoint)?;
+        let text = state.text.ok_or_else(|| unreadable(STATE, "it is of a game"))?;
         let (first_moment, second_moment) = (params(FIRST_MOMENT)?, params(SECOND_MOMENT)?);
         self.learner.moments =
             Moments { first_moment, second_moment, steps: state.optimizer_steps };
@@ -113,8 +109,8 @@ impl LanguageTrainer {
             let shape = self.model.shape.clone();
             self.learner.reference = Some(TokenDecoder::new(shape, params(REFERENCE)?));
         }
-        (self.iteration, self.next_prompt, self.best) =
-            (state.iteration, state.next_prompt, state.best);
-        Ok(self)
+        (self.next_prompt, self.steps) = (text.next_prompt, text.env_steps);
+        (self.iteration, self.best) = (state.iteration, state.best());
+        Ok(())
     }
 }

@@ -1,13 +1,15 @@
 //! A language model in training, in a worker.
 
 use grove::config::{ConfigError, overlay};
+use grove::metrics::IterationRecord;
 use grove::model::language::LanguageModel;
 use grove::model::saved::{Header, read_header, read_params, write_params};
 use grove::rollout::generate::Sampling;
+use grove::run::Schedule;
 use grove::task;
 use grove::trainer::language::{
-    CompletionRecord, Health, LanguageConfig, LanguageRecord, LanguageTrainer, TINY,
-    language_settings, load_language_settings, saved_language_settings,
+    CompletionRecord, Health, LanguageConfig, LanguageTrainer, TINY, language_settings,
+    load_language_settings, saved_language_settings,
 };
 use grove_web_base::Saved;
 use serde::Serialize;
@@ -38,7 +40,7 @@ struct About<'a> {
 /// What an iteration has made.
 #[derive(Serialize)]
 struct News {
-    record: LanguageRecord,
+    record: IterationRecord,
     completions: Vec<CompletionRecord>,
 }
 
@@ -62,6 +64,10 @@ fn settings(asked: &str, model: Option<Value>) -> Result<(String, Table, Languag
 impl TextTraining {
     fn of(trainer: LanguageTrainer, settings: String) -> Self {
         Self { health: Health::new(trainer.task().parts()), trainer, settings }
+    }
+
+    fn schedule(&self) -> Schedule {
+        self.trainer.config().into()
     }
 }
 
@@ -108,21 +114,24 @@ impl TextTraining {
         Ok(Saved(self.trainer.snapshot(&overlay::parse("the settings", &self.settings)?)))
     }
 
-    /// Whether all iterations are done.
+    /// Whether the run is over.
     pub fn is_done(&self) -> bool {
-        self.trainer.iteration() >= self.trainer.config().iterations
+        let best = self.trainer.best().map(|(_, iteration)| iteration);
+        self.schedule().end(self.trainer.iteration(), best).is_some()
     }
 
     /// One iteration; gives its record, with an evaluation where one is due, and completions, as JSON. While
     /// solutions are imitated, these are of prompts that are never learnt from.
     pub fn iterate(&mut self) -> Result<String, JsError> {
         let (mut record, mut completions) = self.trainer.iterate()?;
-        record.warning = self.health.see(&record);
-        if record.fit {
-            completions = self.trainer.examples(EXAMPLES.0, EXAMPLES.1)?;
+        let warning = self.health.observe(&record);
+        if let Some(text) = &mut record.text {
+            text.warning = warning;
+            if text.fit {
+                completions = self.trainer.examples(EXAMPLES.0, EXAMPLES.1)?;
+            }
         }
-        let every = self.trainer.config().checkpoint.eval_every;
-        if self.is_done() || record.iteration.is_multiple_of(every) {
+        if self.schedule().due(record.iteration, false).evaluation {
             record.evaluation = Some(self.trainer.measure()?.0);
         }
         Ok(serde_json::to_string(&News { record, completions })?)

@@ -1,4 +1,4 @@
-//! The members of a run: this process alone, threads of it with a device each, or processes under MPI.
+//! The ranks of a run: this process alone, threads of it with a device each, or processes under MPI.
 
 use super::say::say;
 use super::{Playable, RunArgs};
@@ -6,6 +6,7 @@ use crate::config::TrainConfig;
 use crate::device::{self, Chosen};
 use crate::model::Network;
 use crate::parallel::{Collective, Hardware, TIMEOUT, Team, TeamError, threads};
+use crate::run::RunError;
 use crate::trainer::language::LanguageTrainError;
 use crate::trainer::{Demonstrations, TrainError, Trainer};
 use anyhow::{Context, Error, Result, anyhow};
@@ -15,34 +16,32 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::time::Duration;
 
-/// What whoever wants several members to try something out is told.
-const ONE_TRIES: &str =
-    "--dry-run tries a run with one member: name one device, and start one process";
+/// The error for `--dry-run` with more than one rank.
+const DRY_RUN: &str = "--dry-run is for one rank: name one device, and start one process";
 
-/// One of them, in this process.
-pub struct Member {
-    /// All of them, as it sees them.
+/// A rank of a run in this process.
+pub struct Rank {
+    /// All ranks, as this one sees them.
     team: Team,
     /// The name of its device.
     device: String,
 }
 
-impl Member {
-    /// All of them, as it sees them.
+impl Rank {
+    /// All ranks, as this one sees them.
     pub fn team(&self) -> &Team {
         &self.team
     }
 
-    /// What texts go through, nothing for the CPU, which `auto` is; and the team, which knows of it.
-    pub fn for_texts(mut self) -> Result<(Option<Chosen>, Team)> {
+    /// The rank for texts, for which `auto` is the CPU.
+    pub fn for_texts(mut self) -> Self {
         if self.device == "auto" {
             self.device = "cpu".into();
         }
-        let (chosen, team) = self.choose()?;
-        Ok(((chosen.info.name != "cpu").then_some(chosen), team))
+        self
     }
 
-    /// Its device; and the team, which knows now what its members compute with.
+    /// Starts its device. Returns it with the team, which knows now what its ranks compute with.
     pub fn choose(self) -> Result<(Chosen, Team)> {
         let chosen = device::choose(&self.device)?;
         let is_device = device::has_kernels(&chosen.device);
@@ -63,7 +62,7 @@ impl Member {
     }
 }
 
-/// What adds up vectors where they lie, if these devices are several of CUDA in this process.
+/// The collective that sums vectors on the devices, if these are several of CUDA in this process.
 fn collective(names: &[String], speaks: bool) -> Result<Option<Collective>> {
     let is_cuda =
         |(at, name): (usize, &String)| name.starts_with("cuda:") && !names[..at].contains(name);
@@ -72,7 +71,7 @@ fn collective(names: &[String], speaks: bool) -> Result<Option<Collective>> {
     }
     if !Collective::is_available() {
         if speaks {
-            say!("NCCL is not on this machine; gradients go through the host's memory.");
+            say!("NCCL was not found; gradients go through the host's memory.");
         }
         return Ok(None);
     }
@@ -80,7 +79,7 @@ fn collective(names: &[String], speaks: bool) -> Result<Option<Collective>> {
     Ok(Some(Collective::new(devices.collect::<Result<_>>()?)))
 }
 
-/// The run as this member trains it. Where devices differ, each gets a share by how fast it plays.
+/// Makes this rank's trainer. If devices differ, each gets a share that follows its speed.
 pub fn trainer<G: Playable>(
     game: G,
     network: Network,
@@ -103,20 +102,20 @@ pub fn trainer<G: Playable>(
     Ok(make(network, None, team)?)
 }
 
-/// Who can share a run here: processes that MPI has started, or threads.
-pub struct Crew<'a> {
+/// The ranks that can share a run here: processes that MPI has started, or threads.
+pub struct Ranks<'a> {
     /// A device for each thread, or for each process on a machine.
     devices: Vec<&'a str>,
     timeout: Duration,
 }
 
-impl<'a> Crew<'a> {
-    /// On the devices of this list, with commas between them.
+impl<'a> Ranks<'a> {
+    /// The ranks on the devices of this list, with commas between them.
     pub fn of(devices: &'a str) -> Self {
         Self { devices: devices.split(',').map(str::trim).collect(), timeout: TIMEOUT }
     }
 
-    /// What they are.
+    /// Their kind, in words.
     pub fn name(&self) -> &'static str {
         match (ranks(), &self.devices[..]) {
             (Some(_), _) => "processes under MPI",
@@ -125,7 +124,7 @@ impl<'a> Crew<'a> {
         }
     }
 
-    /// How many there can be: the threads of one device are the CPU's.
+    /// The most ranks there can be: threads of one device are the CPU's.
     pub fn most(&self) -> usize {
         ranks().unwrap_or(match self.devices[..] {
             [_] => rayon::current_num_threads(),
@@ -133,13 +132,13 @@ impl<'a> Crew<'a> {
         })
     }
 
-    /// What `work` gives at the first of `count` members; `None` at the processes that are others. Threads have
-    /// the share of the CPU that they would have if they were `most`.
+    /// Runs `work` on each of `count` ranks. Returns the first one's result; `None` in the other processes. Threads
+    /// have the share of the CPU that they would have if they were `most`.
     pub fn run<T: Send>(
         &self,
         count: usize,
         most: usize,
-        work: &(impl Fn(Member) -> Result<T> + Sync),
+        work: &(impl Fn(Rank) -> Result<T> + Sync),
     ) -> Result<Option<T>> {
         #[cfg(feature = "mpi")]
         if let Some((rank, size)) = crate::parallel::mpi::rank().filter(|(_, size)| *size > 1) {
@@ -148,23 +147,23 @@ impl<'a> Crew<'a> {
             let (here, _) = crate::parallel::mpi::local_rank();
             let device = self.devices[here % self.devices.len()].to_string();
             let result =
-                (rank < count).then(|| work(Member { team: team(count), device })).transpose()?;
+                (rank < count).then(|| work(Rank { team: team(count), device })).transpose()?;
             if count < size {
-                // Those who are not among them wait as long as it takes.
+                // The processes beyond `count` wait as long as it takes.
                 crate::parallel::mpi::team(size, Duration::from_secs(86_400)).total(&[0.0])?;
             }
             return Ok(result.filter(|_| rank == 0));
         }
         if most == 1 {
             let device = self.devices[0].to_string();
-            return work(Member { team: Team::alone(), device }).map(Some);
+            return work(Rank { team: Team::alone(), device }).map(Some);
         }
         let devices: Vec<&str> = self.devices.iter().copied().cycle().take(count).collect();
         on_threads(&devices, most, self.timeout, work).map(Some)
     }
 }
 
-/// How many processes MPI has started, if several.
+/// The number of processes that MPI has started, if several.
 fn ranks() -> Option<usize> {
     #[cfg(feature = "mpi")]
     return crate::parallel::mpi::rank().map(|(_, size)| size).filter(|size| *size > 1);
@@ -172,51 +171,51 @@ fn ranks() -> Option<usize> {
     None
 }
 
-/// Runs `work` for each member of a run that this process is: a thread for each device that is asked for, or
-/// one member. Where MPI has started several processes, each is a member, and takes the device of its number
-/// among those on its machine. Each waits `timeout` for another where the command line says nothing else.
+/// Runs `work` for each rank of a run in this process: a thread for each device that is asked for, or one rank.
+/// If MPI has started several processes, each is a rank, and takes the device of its number among those on its
+/// machine. Each waits `timeout` for another, unless the command line says otherwise.
 pub fn run(
     args: &RunArgs,
     timeout: Duration,
-    work: impl Fn(Member) -> Result<()> + Sync,
+    work: impl Fn(Rank) -> Result<()> + Sync,
 ) -> Result<()> {
     let timeout = args.timeout.map_or(timeout, Duration::from_secs);
-    let crew = Crew { timeout, ..Crew::of(&args.device) };
-    let count = ranks().unwrap_or(crew.devices.len());
+    let all = Ranks { timeout, ..Ranks::of(&args.device) };
+    let count = ranks().unwrap_or(all.devices.len());
     if args.dry_run && count > 1 {
-        // The others leave it to the first to say so.
-        return if is_first() { Err(anyhow!(ONE_TRIES)) } else { Ok(()) };
+        // The first rank alone reports it.
+        return if is_first() { Err(anyhow!(DRY_RUN)) } else { Ok(()) };
     }
-    crew.run(count, count, &work).map(drop)
+    all.run(count, count, &work).map(drop)
 }
 
-/// A thread for each device, with its share of the CPU's threads where there are `most` of them; gives what the
-/// first one's work does.
+/// Runs `work` on a thread for each device, with its share of the CPU's threads if there are `most` of them. Returns
+/// the first one's result.
 fn on_threads<T: Send>(
     devices: &[&str],
     most: usize,
     timeout: Duration,
-    work: &(impl Fn(Member) -> Result<T> + Sync),
+    work: &(impl Fn(Rank) -> Result<T> + Sync),
 ) -> Result<T> {
     let each = (rayon::current_num_threads() / most).max(1);
     let results: Vec<Result<T>> = std::thread::scope(|scope| {
-        let member = |(team, device): (Team, &&str)| {
-            let member = Member { team, device: device.to_string() };
+        let start = |(team, device): (Team, &&str)| {
+            let rank = Rank { team, device: device.to_string() };
             scope.spawn(move || {
-                let named = format!("on {}", member.device);
+                let named = format!("on {}", rank.device);
                 let pool = rayon::ThreadPoolBuilder::new().num_threads(each).build();
-                pool.context("the threads do not start")?.install(|| work(member)).context(named)
+                pool.context("the threads do not start")?.install(|| work(rank)).context(named)
             })
         };
-        let members: Vec<_> =
-            threads(devices.len(), timeout).into_iter().zip(devices).map(member).collect();
-        members.into_iter().map(|member| member.join().unwrap_or_else(panicked)).collect()
+        let ranks: Vec<_> =
+            threads(devices.len(), timeout).into_iter().zip(devices).map(start).collect();
+        ranks.into_iter().map(|rank| rank.join().unwrap_or_else(panicked)).collect()
     });
     let (mut done, mut of_others, mut own) = (Vec::new(), Vec::new(), Vec::new());
     for result in results {
         match result {
             Ok(result) => done.push(result),
-            // Whoever lost another says less than the one who was lost.
+            // An error about another rank says less than that rank's own.
             Err(error) if is_about_others(&error) => of_others.push(error),
             Err(error) => own.push(error),
         }
@@ -231,12 +230,13 @@ fn panicked<T>(panic: Box<dyn std::any::Any + Send>) -> Result<T> {
     std::panic::resume_unwind(panic)
 }
 
-/// Whether an error tells of another member, or is the same at all of them.
+/// Whether an error is about another rank, or the same on all of them.
 fn is_about_others(error: &Error) -> bool {
     let team = |cause: &(dyn std::error::Error + 'static)| {
         cause.is::<TeamError>()
             || matches!(cause.downcast_ref(), Some(TrainError::Team(_)))
-            || matches!(cause.downcast_ref(), Some(LanguageTrainError::Team(_)))
+            || cause.downcast_ref().is_some_and(LanguageTrainError::is_about_another_rank)
+            || cause.downcast_ref().is_some_and(RunError::is_about_another_rank)
     };
     error.chain().any(team)
 }
@@ -268,11 +268,11 @@ pub fn start() -> Result<()> {
     Ok(())
 }
 
-/// Where launchers of MPI tell a process how many it is of.
+/// Environment variables in which launchers of MPI give the number of processes.
 #[cfg(not(feature = "mpi"))]
 const SIZES: [&str; 3] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"];
 
-/// Whether this process is the one that speaks and writes.
+/// Whether this process is the one that prints and writes.
 pub fn is_first() -> bool {
     #[cfg(feature = "mpi")]
     return crate::parallel::mpi::rank().is_none_or(|(rank, _)| rank == 0);
@@ -318,8 +318,8 @@ fn sha256(file: &Path) -> Result<String> {
     Ok(hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Threads of the CPU for this process where none are asked for: its share of the machine, if it does not have
-/// cores of its own.
+/// The default number of CPU threads of this process: its share of the machine, if it does not have cores of its
+/// own.
 pub fn default_threads() -> Option<usize> {
     #[cfg(feature = "mpi")]
     {
@@ -333,15 +333,15 @@ pub fn default_threads() -> Option<usize> {
     None
 }
 
-/// Says what went wrong, and ends the other processes of the run too, where there are any: they would wait in
-/// vain.
+/// Prints an error, and ends the other processes of the run, which would wait in vain.
 pub fn fail(error: &Error) {
     #[cfg(feature = "mpi")]
     if let Some((rank, size)) = crate::parallel::mpi::rank().filter(|(_, size)| *size > 1) {
-        // What all know, or several notice, is said by the first who can.
-        let is_known =
-            is_about_others(error) || error.chain().any(|cause| cause.is::<TrainError>());
-        if is_known && rank > 0 {
+        // An error of several ranks is printed by the first one that can.
+        let is_common = |cause: &(dyn std::error::Error + 'static)| {
+            cause.is::<TrainError>() || matches!(cause.downcast_ref(), Some(RunError::Train(_)))
+        };
+        if rank > 0 && (is_about_others(error) || error.chain().any(is_common)) {
             // Long enough to be ended by another.
             std::thread::sleep(Duration::from_secs((3 * rank as u64).min(10)));
         }

@@ -1,0 +1,67 @@
+//! Figures of a language model's iterations and evaluations, beside those that all runs have.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// One iteration's figures about completions and tokens.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TextRecord {
+    /// Whether the iteration was supervised fine-tuning (SFT); there are no completions and no rewards then.
+    pub fit: bool,
+    /// Mean of each part of the reward, without its weight.
+    #[serde(default)]
+    pub rewards: BTreeMap<String, f64>,
+    /// Completions that the verifier could not score.
+    #[serde(default)]
+    pub problems: usize,
+    /// The reason for the first of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+    /// Groups without variance that were replaced by others.
+    #[serde(default)]
+    pub resampled: usize,
+    /// Mean tokens of a completion.
+    #[serde(default)]
+    pub completion_length: f64,
+    /// Share of the completions that were cut off.
+    #[serde(default)]
+    pub truncated: f64,
+    /// Share of a group's completions that are different texts, mean over the groups.
+    #[serde(default)]
+    pub distinct: f64,
+    /// Tokens generated, those of replaced groups included.
+    #[serde(default)]
+    pub tokens: u64,
+    /// Mean entropy of the policy that generated, nats a token.
+    #[serde(default)]
+    pub sampling_entropy: f64,
+    /// Largest distance of a token's importance ratio from 1 in the first optimiser step. It is 0 on the CPU,
+    /// which generates and learns with the same arithmetic.
+    #[serde(default)]
+    pub first_ratio_distance: f64,
+    /// Tokens generated a second.
+    #[serde(default)]
+    pub generated_per_second: f64,
+    /// Tokens learnt from a second.
+    #[serde(default)]
+    pub learnt_per_second: f64,
+    /// A collapse that begins with this iteration, in words
+    /// ([`Health`](crate::trainer::language::Health)).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
+}
+
+/// An evaluation's figures about completions.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TextEvaluation {
+    /// Completions of a prompt.
+    pub k: usize,
+    /// Share of the completions with the highest possible score.
+    pub pass_at_1: f64,
+    /// Share of the prompts with such a completion among their `k`.
+    pub pass_at_k: f64,
+    /// Mean of each part of the reward, without its weight.
+    pub rewards: BTreeMap<String, f64>,
+    /// Share of the completions that were cut off.
+    pub truncated: f64,
+}

@@ -1,0 +1,322 @@
+//! A run in the terminal: announced, driven with a progress bar, shown on the live page, and reported.
+
+use super::interrupt::Interrupt;
+use super::patience::patiently;
+use super::progress::ProgressLine;
+use super::say::{say, tell, tell_json};
+use super::watch::{self, Port};
+use super::{Games, RunArgs};
+use crate::checkpoint::{self, Checkpoint, CheckpointError};
+use crate::device::Chosen;
+use crate::parallel::Team;
+use crate::run::{
+    End, Observer, Progress, Report, Run, RunError, RunFiles, RunFolder, RunLock, RunNote,
+    SavedPolicy, Subject, drive, preview,
+};
+use anyhow::{Result, bail};
+use std::path::Path;
+use std::time::Instant;
+
+/// The answer to Ctrl-C.
+const FINISHING: &str = "Finishing this iteration and saving. Press Ctrl-C again to stop at once.";
+
+/// The surroundings of a run that this process trains.
+pub struct Session<'a> {
+    /// The command line.
+    pub args: &'a RunArgs,
+    /// The games of the program, for the live page.
+    pub games: &'a Games,
+    /// The device.
+    pub chosen: &'a Chosen,
+    /// The first word of the announcement, for instance `Training`.
+    pub verb: &'static str,
+}
+
+/// The files of a run, and the port of its live page, which its first rank has.
+pub struct Home {
+    files: RunFiles,
+    port: Option<Port>,
+    _lock: Option<RunLock>,
+}
+
+impl Home {
+    /// Creates the files of a new run, named after `name`; `None` for ranks other than the first.
+    pub fn create(
+        args: &RunArgs,
+        run: &dyn Run,
+        name: &str,
+        settings: &str,
+    ) -> Result<Option<Self>> {
+        if !run.team().is_root() {
+            return Ok(None);
+        }
+        let port = port(args)?;
+        let folder = RunFolder::create(args.run_dir.clone(), name)?;
+        let lock = lock(&folder)?;
+        folder.write_config(settings)?;
+        let model = run.model();
+        let files = RunFiles::open(folder, 0, model.is_some())?;
+        if let Some(model) = model {
+            files.save_model(&model)?;
+        }
+        Ok(Some(Self { files, port, _lock: Some(lock) }))
+    }
+
+    /// Opens the files of a run that continues; `None` for ranks other than the first. The caller has locked it.
+    pub fn reopen(
+        args: &RunArgs,
+        run: &mut dyn Run,
+        folder: &RunFolder,
+        settings: &str,
+    ) -> Result<Option<Self>> {
+        if !run.team().is_root() {
+            return Ok(None);
+        }
+        let port = port(args)?;
+        // The number of iterations may have changed.
+        folder.write_config(settings)?;
+        let files = RunFiles::open(folder.clone(), run.iteration(), run.model().is_some())?;
+        files.records().iter().for_each(|record| run.replay(record));
+        Ok(Some(Self { files, port, _lock: None }))
+    }
+
+    /// The run's folder.
+    fn path(&self) -> &Path {
+        self.files.folder().path()
+    }
+}
+
+/// Locks a run for this process.
+pub fn lock(folder: &RunFolder) -> Result<RunLock> {
+    let (lock, warning) = folder.lock()?;
+    warn(warning.as_slice());
+    Ok(lock)
+}
+
+/// Prints warnings.
+pub fn warn(warnings: &[String]) {
+    warnings.iter().for_each(|warning| say!("warning: {warning}"));
+}
+
+/// The checkpoint of the policy that a path names, with its warnings printed.
+pub fn saved_policy(path: &Path) -> Result<Checkpoint> {
+    let SavedPolicy { checkpoint, warnings } = SavedPolicy::find(path)?;
+    warn(&warnings);
+    Ok(checkpoint)
+}
+
+/// The port of the page, if there is to be one: taken before anything is written.
+fn port(args: &RunArgs) -> Result<Option<Port>> {
+    let port = args.port.unwrap_or(watch::PORT);
+    args.watch.then(|| Port::take(watch::HOST, port)).transpose()
+}
+
+/// Refuses a run that is over.
+pub fn check_unfinished(run: &dyn Run, folder: &RunFolder) -> Result<()> {
+    let (path, iteration) = (folder.path().to_path_buf(), run.iteration());
+    let schedule = run.schedule();
+    match schedule.end(iteration, run.best()) {
+        None => Ok(()),
+        Some(End::Iterations) => {
+            bail!(RunError::Done { path, iterations: schedule.iterations })
+        }
+        Some(End::Patience) => {
+            bail!(RunError::OutOfPatience { path, iteration, patience: schedule.patience })
+        }
+    }
+}
+
+/// Prints the expected cost of a run that this process has prepared since `started`.
+pub fn dry_run(run: &mut dyn Run, chosen: &Chosen, started: Instant, json: bool) -> Result<()> {
+    let preview = patiently("Trying some iterations and an evaluation.", || {
+        preview(run, &chosen.info, started)
+    });
+    let preview = preview?;
+    if json { tell_json(&preview) } else { tell(preview) }
+}
+
+/// The terminal as the observer of a run; ranks other than the first show nothing.
+struct Terminal {
+    interrupt: Interrupt,
+    line: Option<ProgressLine>,
+}
+
+impl Observer for Terminal {
+    fn wants_to_stop(&self) -> bool {
+        self.interrupt.seen()
+    }
+
+    fn iteration(&mut self, progress: &Progress) {
+        if let Some(line) = &mut self.line {
+            line.show(progress);
+        }
+    }
+
+    fn warning(&mut self, warning: &str) {
+        if let Some(line) = &self.line {
+            line.above(|| say!("warning: {warning}"));
+        }
+    }
+}
+
+impl Session<'_> {
+    /// Trains a run to its end or to Ctrl-C, then evaluates and reports its best policy. `next` is the command to
+    /// print at the end, by the run's folder.
+    pub fn train(
+        &self,
+        run: &mut dyn Run,
+        mut home: Option<Home>,
+        next: impl FnOnce(&str) -> String,
+    ) -> Result<()> {
+        if let Some(home) = &home {
+            self.announce(run, home)?;
+        }
+        let interrupt = Interrupt::listen(Some(FINISHING))?;
+        let server = match home.as_mut().and_then(|home| Some((home.port.take()?, home))) {
+            Some((port, home)) => Some(watch::start(self.games, port, home.path())?),
+            None => None,
+        };
+        let schedule = run.schedule();
+        let line = home.is_some().then(|| ProgressLine::new(run.iteration(), schedule.iterations));
+        let mut terminal = Terminal { interrupt: interrupt.clone(), line };
+        let effort = drive(run, home.as_mut().map(|home| &mut home.files), &mut terminal)?;
+        if let Some(line) = &terminal.line {
+            line.finish();
+        }
+        let iteration = run.iteration();
+        let is_over = schedule.end(iteration, run.best()).is_some();
+        let best = home.as_ref().map(|home| best_policy(&home.files)).transpose()?.flatten();
+        let result = patiently("Evaluating the best policy on fresh episodes.", || {
+            run.finish(best.as_ref())
+        })?;
+        let Some(home) = home else { return Ok(()) };
+        let mut place = home.files.folder().best();
+        if let Some(model) = run.model() {
+            home.files.save_model(&model)?;
+            place = home.files.folder().model();
+        }
+        let folder = quoted(home.path());
+        if !is_over {
+            say!(
+                "Interrupted and saved after iteration {iteration} of {}. Continue with `grove train --resume \
+                 --run-dir {folder}`.",
+                schedule.iterations
+            );
+        }
+        let report = Report {
+            subject: run.subject(),
+            run: home.path().display().to_string(),
+            device: self.chosen.info.name.clone(),
+            seed: run.seed(),
+            iterations: schedule.iterations,
+            iteration,
+            env_steps: effort.env_steps,
+            interrupted: !is_over,
+            seconds: effort.seconds,
+            seconds_to_first_update: effort.seconds_to_first_update,
+            best_iteration: best.map_or(iteration.into(), |best| best.iteration),
+            best: place.display().to_string(),
+            result,
+        };
+        if self.args.json {
+            tell_json(&report)?;
+        } else {
+            tell(&report)?;
+            if is_over {
+                say!("Next: {}", next(&folder));
+            }
+        }
+        if server.is_some() && is_over {
+            interrupt.say_nothing();
+            say!("The page stays until Ctrl-C.");
+            interrupt.wait();
+        }
+        Ok(())
+    }
+
+    /// Prints what is trained with what, and writes it to the run's folder.
+    fn announce(&self, run: &dyn Run, home: &Home) -> Result<()> {
+        let Self { chosen, verb, .. } = self;
+        home.files.write_note(&RunNote::new(run, &chosen.info))?;
+        let place = match chosen.info.kind.as_str() {
+            "cpu" => format!("the CPU ({})", chosen.info.description),
+            _ => chosen.info.to_string(),
+        };
+        let reason = match chosen.reason.as_str() {
+            "as requested" => String::new(),
+            reason => format!(" {}.", capitalized(reason)),
+        };
+        let what = match run.subject() {
+            Subject::Env(game) => game,
+            Subject::Task(task) => format!("a model for {task}"),
+        };
+        say!("{verb} {what} on {place}.{reason}");
+        if run.team().size() > 1 {
+            say!("{}", share(run.team(), run));
+        }
+        let obstacle = run.obstacle().map(|why| format!(" ({why})")).unwrap_or_default();
+        say!("Engine: {}{obstacle}", run.engine());
+        let phases = run.phases();
+        if phases.len() > 1 || phases.iter().any(|phase| phase.name == "SFT") {
+            let phases: Vec<_> = phases.iter().map(ToString::to_string).collect();
+            say!("Phases: {}", phases.join(", "));
+        }
+        say!("Saving to {}", home.path().display());
+        if let Some(port) = &home.port {
+            say!("Watch it at {}", port.url());
+        }
+        Ok(())
+    }
+}
+
+/// A rank's part of every batch, in words.
+fn share(team: &Team, run: &dyn Run) -> String {
+    let shards = run.shards();
+    let (ranks, own, all) = (team.size(), shards.own().len(), shards.count());
+    format!("{ranks} ranks share it; this one has {own} of the {all} shards of a batch.")
+}
+
+/// The checkpoint of the best policy, if there is an intact one.
+fn best_policy(files: &RunFiles) -> Result<Option<Checkpoint>> {
+    match checkpoint::load(&files.folder().best()) {
+        Ok(best) => Ok(Some(best)),
+        Err(CheckpointError::NotFound { .. }) => Ok(None),
+        Err(error) => {
+            say!("warning: {error}");
+            say!("warning: taking the last policy instead of the best");
+            Ok(None)
+        }
+    }
+}
+
+fn capitalized(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
+}
+
+/// A path as a shell takes it.
+pub fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:,@%".contains(c);
+    match text.chars().all(is_plain) && !text.is_empty() {
+        true => text,
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_quoted_where_a_shell_would_take_them_apart() {
+        for (path, expected) in [
+            ("runs/fruit-1", "runs/fruit-1"),
+            ("my runs/a", "'my runs/a'"),
+            ("it's", r"'it'\''s'"),
+            ("$x", "'$x'"),
+        ] {
+            assert_eq!(quoted(Path::new(path)), expected);
+        }
+    }
+}

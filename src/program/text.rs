@@ -1,0 +1,292 @@
+//! `grove train` and `grove fit` of a language model: the settings, the task and the model of a run.
+
+use super::games::Games;
+use super::ranks;
+use super::say::say;
+use super::session::{self, Home, Session, quoted};
+use super::settings::commented;
+use super::train::settings_file;
+use super::{FitArgs, RunArgs, TrainArgs};
+use crate::checkpoint::Checkpoint;
+use crate::config::overlay;
+use crate::device::Chosen;
+use crate::model::language::LanguageModel;
+use crate::parallel::Team;
+use crate::run::{RunFolder, TextRun};
+use crate::task::{self, DataTask, Split, Task};
+use crate::trainer::language::{
+    LanguageConfig, LanguageTrainer, TINY, describe, language_settings, load_language_settings,
+    saved_language_settings,
+};
+use anyhow::{Context, Result, bail};
+use burn::tensor::Device;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use toml::{Table, Value};
+
+/// The default time that a rank waits for another: texts take longer than games, and on one rank longer than on
+/// another.
+const TIMEOUT: Duration = Duration::from_secs(600);
+
+/// The error for `--engine` with a language model.
+pub const ENGINE: &str = "--engine is for games; language models have one engine for the CPU and one for devices (--device)";
+
+/// Whether the command line asks for a language model.
+pub fn is_requested(args: &TrainArgs) -> bool {
+    args.model.is_some()
+        || args.task_data.is_some()
+        || args.game.as_deref().is_some_and(|name| task::find(name).is_ok())
+        || settings_file(&args.run).is_ok_and(|file| file.contains_key("task"))
+}
+
+/// Whether `fit` is to learn from texts: those of a file or of a task.
+pub fn is_text(args: &FitArgs) -> bool {
+    let is_lines = args.data.is_file() || args.data.extension().is_some_and(|end| end == "jsonl");
+    args.model.is_some() || is_lines || named_task(&args.data).is_some()
+}
+
+/// The name of a task, if the path is one and no file.
+fn named_task(path: &Path) -> Option<String> {
+    let name = path.to_str().filter(|name| !path.exists() && task::find(name).is_ok())?;
+    Some(name.to_string())
+}
+
+/// Whether a checkpoint is of a language model's run.
+pub fn is_of(checkpoint: &Checkpoint) -> bool {
+    saved_language_settings(checkpoint).is_ok_and(|settings| settings.contains_key("task"))
+}
+
+/// Trains a new run.
+pub fn train(games: &Games, args: TrainArgs) -> Result<()> {
+    let TrainArgs { game: task, task_data: data, verifier, model, from, run } = args;
+    // The model of another run is a folder like any other.
+    let of_run = |run: PathBuf| match RunFolder::open(Some(run.clone()), None) {
+        Ok(folder) => folder.model(),
+        Err(_) => run,
+    };
+    let model = model.or_else(|| from.map(of_run));
+    begin(games, &TextRequest { task, data, verifier, model, fit: false }, &run)
+}
+
+/// Fine-tunes on the solutions of a task or of a file.
+pub fn fit(games: &Games, args: FitArgs) -> Result<()> {
+    let FitArgs { data, model, run } = args;
+    let task = named_task(&data);
+    let data = task.is_none().then_some(data);
+    begin(games, &TextRequest { task, data, verifier: None, model, fit: true }, &run)
+}
+
+/// The command line of a new run.
+struct TextRequest {
+    task: Option<String>,
+    /// The file of prompts of the task `data`.
+    data: Option<PathBuf>,
+    verifier: Option<String>,
+    model: Option<PathBuf>,
+    /// Whether the run is SFT alone.
+    fit: bool,
+}
+
+impl TextRequest {
+    /// The task's name and the settings of it on the command line.
+    fn task(&self, file: &Table) -> Result<(String, Table)> {
+        let mut own = Table::new();
+        let mut asked = self.task.as_deref();
+        if let Some(path) = &self.data {
+            if let Some(other) = asked.filter(|name| *name != DataTask::NAME) {
+                bail!("--task-data is a task by itself; leave out `{other}`");
+            }
+            asked = Some(DataTask::NAME);
+            let whole = path.canonicalize();
+            let whole = whole.with_context(|| format!("cannot read {}", path.display()))?;
+            own.insert("path".to_string(), whole.display().to_string().into());
+        }
+        if let Some(command) = &self.verifier {
+            let folder = std::env::current_dir().context("cannot find this folder")?;
+            own.insert("verifier".to_string(), command.as_str().into());
+            own.insert("folder".to_string(), folder.display().to_string().into());
+        }
+        let in_file = file.get("task").and_then(Value::as_str);
+        match (asked, in_file) {
+            (Some(asked), Some(in_file)) if asked != in_file => {
+                bail!("the settings file is for `{in_file}`, not `{asked}`")
+            }
+            (Some(name), _) | (None, Some(name)) => Ok((name.to_string(), own)),
+            (None, None) => bail!(
+                "no task is named; `grove train TASK --model MODEL` learns one of {}, and --task-data \
+                 FILE.jsonl one of your own",
+                task::names()
+            ),
+        }
+    }
+
+    /// The path of the model: on the command line, else in the settings file.
+    fn model(&self, file: &Table) -> String {
+        let in_file = || file.get("model")?.get("path")?.as_str();
+        match &self.model {
+            Some(path) => path.display().to_string(),
+            None => in_file().unwrap_or(TINY).to_string(),
+        }
+    }
+
+    /// The default settings for a model; `None` for a fresh one.
+    fn defaults(&self, path: &str, model: Option<&LanguageModel>) -> LanguageConfig {
+        let num_params = model.map(|model| model.shape.num_params());
+        match (self.fit, num_params) {
+            (true, _) => LanguageConfig::imitating(path, num_params),
+            (false, Some(num_params)) => LanguageConfig::for_trained(path, num_params),
+            (false, None) => LanguageConfig::for_model(path),
+        }
+    }
+
+    /// The name of the run's folder, up to its number: the task's or the file's.
+    fn folder(&self, task: &str) -> String {
+        let stem =
+            self.data.as_deref().and_then(Path::file_stem).map(|stem| stem.to_string_lossy());
+        let stem = stem.unwrap_or(task.into());
+        let is_plain = |c: char| c.is_alphanumeric() || "._-".contains(c);
+        stem.chars().map(|c| if is_plain(c) { c } else { '-' }).collect()
+    }
+
+    /// The command to print at the end of the run in `folder`: GRPO after SFT alone, if its settings are the
+    /// defaults, so that the command needs none.
+    fn next(&self, task: &str, args: &RunArgs, folder: &str) -> String {
+        let is_default = args.set.is_empty() && args.config.is_none();
+        match (&self.data, self.fit && is_default) {
+            (Some(data), true) => {
+                format!("grove train --task-data {} --from {folder}", quoted(data))
+            }
+            (None, true) => format!("grove train {task} --from {folder}"),
+            _ => format!("grove watch {folder}"),
+        }
+    }
+}
+
+/// The model that a run begins with, if it is not a fresh one.
+struct InitialModel(Mutex<Option<LanguageModel>>);
+
+impl InitialModel {
+    /// Hands the model to a rank, if all ranks are to train it with these settings. Drops the shared copy then, so
+    /// that the first update does not copy the weights.
+    fn take(&self, team: &Team, settings: &Table) -> Result<Option<LanguageModel>> {
+        let lock = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let model = lock().clone();
+        team.agree("setting", &settings.to_string())?;
+        *lock() = None;
+        Ok(model)
+    }
+}
+
+/// Checks that all ranks have the same texts, if the task's settings name a file of them.
+fn same_data(team: &Team, task: &Table) -> Result<()> {
+    let file = task.get("path").and_then(Value::as_str).map(Path::new);
+    ranks::same_data(team, file.as_slice())
+}
+
+/// The device that texts are moved to; `None` for the CPU.
+fn device(chosen: &Chosen) -> Option<Device> {
+    (chosen.info.name != "cpu").then(|| chosen.device.clone())
+}
+
+/// Begins a run.
+fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
+    if args.engine.is_some() {
+        bail!(ENGINE);
+    }
+    let file = settings_file(args)?;
+    let (name, own) = request.task(&file)?;
+    let path = request.model(&file);
+    let model = load(&path)?;
+    let defaults = request.defaults(&path, model.as_ref());
+    let options = (&args.set[..], args.seed, args.iterations);
+    let (own, mut config) = settings((&name, own), defaults, file, options)?;
+    config.precision = args.precision.unwrap_or(config.precision);
+    let task = open(&name, own.clone())?;
+    if request.fit && args.iterations.is_none() {
+        let epochs = task.num_prompts(Split::Train).map(|prompts| config.epochs(prompts));
+        config.iterations = epochs.unwrap_or(config.iterations);
+    }
+    let settings = language_settings(&name, &own, &config);
+    let model = InitialModel(Mutex::new(model));
+    ranks::run(args, TIMEOUT, |rank| {
+        let started = Instant::now();
+        let (chosen, team) = rank.for_texts().choose()?;
+        let model = model.take(&team, &settings)?;
+        same_data(&team, &own)?;
+        let trainer = LanguageTrainer::with_team(task.clone(), config.clone(), model, team)?;
+        let mut run = TextRun::new(trainer.on(device(&chosen))?, settings.clone());
+        if args.dry_run {
+            return session::dry_run(&mut run, &chosen, started, args.json);
+        }
+        let text = commented(&settings.to_string(), describe);
+        let home = Home::create(args, &run, &request.folder(&name), &text)?;
+        let session = Session { args, games, chosen: &chosen, verb: "Training" };
+        session.train(&mut run, home, |folder| request.next(&name, args, folder))
+    })
+}
+
+/// Resumes a run, which this process has locked, from a checkpoint.
+pub fn resume(
+    games: &Games,
+    args: &RunArgs,
+    folder: &RunFolder,
+    checkpoint: &Checkpoint,
+) -> Result<()> {
+    let (name, own, mut config) = load_language_settings(saved_language_settings(checkpoint)?)?;
+    config.iterations = args.iterations.unwrap_or(config.iterations);
+    let settings = language_settings(&name, &own, &config);
+    let model = LanguageModel::load(&folder.model())?;
+    let (task, model) = (open(&name, own.clone())?, InitialModel(Mutex::new(Some(model))));
+    ranks::run(args, TIMEOUT, |rank| {
+        let (chosen, team) = rank.for_texts().choose()?;
+        let model = model.take(&team, &settings)?;
+        same_data(&team, &own)?;
+        team.agree("iteration in its last checkpoint", &checkpoint.iteration.to_string())?;
+        let trainer = LanguageTrainer::with_team(task.clone(), config.clone(), model, team)?;
+        let trainer = trainer.restored(checkpoint)?.on(device(&chosen))?;
+        let mut run = TextRun::new(trainer, settings.clone());
+        session::check_unfinished(&run, folder)?;
+        let text = commented(&settings.to_string(), describe);
+        let home = Home::reopen(args, &mut run, folder, &text)?;
+        let session = Session { args, games, chosen: &chosen, verb: "Resuming" };
+        session.train(&mut run, home, |folder| format!("grove watch {folder}"))
+    })
+}
+
+/// The settings of a new run, the task's and its own: defaults, file, command line.
+pub fn settings(
+    (name, asked): (&str, Table),
+    defaults: LanguageConfig,
+    file: Table,
+    (set, seed, iterations): (&[String], Option<u64>, Option<u32>),
+) -> Result<(Table, LanguageConfig)> {
+    let path = defaults.model.path.clone();
+    let mut table = language_settings(name, &(task::find(name)?.defaults)(), &defaults);
+    overlay::lay_over(&mut table, file)?;
+    overlay::lay_over(&mut table, Table::from_iter([(name.to_string(), asked.into())]))?;
+    overlay::apply(&mut table, set)?;
+    let (_, own, mut config) = load_language_settings(table)?;
+    config.model.path = path;
+    config.seed = seed.unwrap_or(config.seed);
+    config.iterations = iterations.unwrap_or(config.iterations);
+    config.fit.iterations = config.fit.iterations.min(config.iterations);
+    config.validate().map_err(anyhow::Error::msg)?;
+    Ok((own, config))
+}
+
+/// Opens a task, and prints its notes.
+pub fn open(name: &str, own: Table) -> Result<Arc<dyn Task>> {
+    let task = (task::find(name)?.open)(own)?;
+    task.notes().iter().for_each(|note| say!("{note}"));
+    Ok(task)
+}
+
+/// Loads the model that a run begins with; `None` for a fresh one.
+pub fn load(path: &str) -> Result<Option<LanguageModel>> {
+    if path == TINY {
+        return Ok(None);
+    }
+    let model = LanguageModel::load(Path::new(path));
+    Ok(Some(model.with_context(|| format!("cannot use the model in {path}"))?))
+}

@@ -1,0 +1,110 @@
+//! The loop that drives a run to its end: iterate, evaluate, record, save.
+
+use super::progress::Pace;
+use super::{Progress, Run, RunError, RunFiles};
+use crate::checkpoint::Checkpoint;
+use crate::metrics::{EvaluationRecord, Growth};
+use crate::trainer::{TrainError, is_finite};
+use std::time::Instant;
+
+/// A listener that is told how a run proceeds, and may stop it.
+pub trait Observer {
+    /// Whether the run is to stop after the iteration under way, saved so that it can continue.
+    fn wants_to_stop(&self) -> bool;
+
+    /// Takes the figures of an iteration.
+    fn iteration(&mut self, progress: &Progress);
+
+    /// Takes a warning.
+    fn warning(&mut self, warning: &str);
+}
+
+/// The time and the steps that a run took.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Effort {
+    /// Seconds in this process.
+    pub seconds: f64,
+    /// Seconds up to the first update; `None` without one.
+    pub seconds_to_first_update: Option<f64>,
+    /// Steps of all episodes since the start of the run.
+    pub env_steps: u64,
+}
+
+/// Trains a run until it is over, or `observer` wants to stop. The rank that has its `files` writes a record
+/// after every iteration, and the checkpoints that are due; records come first, so that a crash loses none of
+/// an iteration that was saved.
+///
+/// # Errors
+/// As [`Run::iterate`], and if a file cannot be written.
+pub fn drive(
+    run: &mut dyn Run,
+    mut files: Option<&mut RunFiles>,
+    observer: &mut dyn Observer,
+) -> Result<Effort, RunError> {
+    let started = Instant::now();
+    let schedule = run.schedule();
+    let mut effort = Effort::default();
+    let mut pace = Pace::new(run.iteration(), run.phases());
+    let mut growth = Growth::default();
+    let mut evaluation: Option<EvaluationRecord> = None;
+    while schedule.end(run.iteration(), run.best()).is_none() {
+        let (mut record, completions) = run.iterate()?;
+        effort.env_steps = record.env_steps;
+        effort.seconds_to_first_update.get_or_insert_with(|| started.elapsed().as_secs_f64());
+        let stop = run.team().any(observer.wants_to_stop())?;
+        let mut due = schedule.due(record.iteration, stop);
+        let mut improved = false;
+        if due.evaluation {
+            let (result, is_best) = run.measure()?;
+            improved = is_best;
+            evaluation = Some(result.clone());
+            record.evaluation = Some(result);
+            due.save |= schedule.end(record.iteration, run.best()).is_some();
+        }
+        let snapshot = (improved || due.save).then(|| finite_snapshot(run)).transpose()?;
+        if let Some(files) = &mut files {
+            files.write(&record, &completions)?;
+            if let Some(snapshot) = snapshot.as_ref().filter(|_| improved) {
+                files.save_best(snapshot)?;
+            }
+            if let Some(snapshot) = snapshot.as_ref().filter(|_| due.save) {
+                files.save(snapshot, schedule.keep)?;
+                if let Some(model) = run.model() {
+                    files.save_model(&model)?;
+                }
+            }
+        }
+        if let Some(warning) = record.text.as_ref().and_then(|text| text.warning.as_ref()) {
+            observer.warning(&format!("iteration {}: {warning}", record.iteration));
+        }
+        let in_use =
+            record.memory.in_use.filter(|_| record.iteration.is_multiple_of(run.epoch().max(1)));
+        if let Some(warning) = in_use.and_then(|in_use| growth.epoch(in_use)) {
+            observer.warning(&warning);
+        }
+        let seconds_left = pace.seconds_left(record.iteration, started.elapsed().as_secs_f64());
+        observer.iteration(&Progress {
+            record: &record,
+            evaluation: evaluation.as_ref(),
+            iterations: schedule.iterations,
+            seconds_left,
+        });
+        if stop {
+            break;
+        }
+    }
+    Ok(Effort { seconds: started.elapsed().as_secs_f64(), ..effort })
+}
+
+/// A snapshot from which the run can continue.
+fn finite_snapshot(run: &dyn Run) -> Result<Checkpoint, RunError> {
+    let snapshot = run.snapshot()?;
+    match is_finite(&snapshot) {
+        true => Ok(snapshot),
+        false => Err(TrainError::NotFinite {
+            what: "new policy or its optimiser's state",
+            iteration: run.iteration(),
+        }
+        .into()),
+    }
+}

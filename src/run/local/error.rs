@@ -1,0 +1,112 @@
+//! Errors of a run on disk.
+
+use crate::checkpoint::CheckpointError;
+use crate::metrics::MetricsError;
+use crate::model::language::LanguageError;
+use crate::model::saved::SavedError;
+use crate::parallel::TeamError;
+use crate::trainer::language::LanguageTrainError;
+use crate::trainer::{SnapshotError, TrainError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The reasons for which a run cannot be trained, saved, resumed or found.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// Training a policy stopped.
+    #[error(transparent)]
+    Train(#[from] TrainError),
+    /// Training a language model stopped.
+    #[error(transparent)]
+    Text(#[from] LanguageTrainError),
+    /// Another rank is gone, silent, or does not fit.
+    #[error(transparent)]
+    Team(#[from] TeamError),
+    /// A checkpoint cannot be saved or loaded.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
+    /// A checkpoint does not fit the run.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
+    /// The records cannot be written.
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
+    /// A model's folder cannot be written.
+    #[error(transparent)]
+    Model(#[from] LanguageError),
+    /// A file is not a policy's.
+    #[error(transparent)]
+    Policy(#[from] SavedError),
+    /// A file or folder of the run cannot be used.
+    #[error("cannot {action} {path}: {source}")]
+    File {
+        /// The attempt, for instance `write`.
+        action: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// The reason.
+        source: io::Error,
+    },
+    /// A new run would be in the place of another.
+    #[error(
+        "the run directory {0} exists; continue its run with --resume, or choose another --run-dir"
+    )]
+    Exists(PathBuf),
+    /// There is no such run.
+    #[error("no such run: {0}")]
+    Missing(PathBuf),
+    /// There is no run of this game or task, or none at all.
+    #[error("there is no {what} in {folder}; name a run directory")]
+    NoneYet {
+        /// The kind of run, for instance `run of fruit`.
+        what: String,
+        /// The folder of all runs.
+        folder: &'static str,
+    },
+    /// The folder is not a run's.
+    #[error("{0} holds no run: it has neither config.toml nor a checkpoint")]
+    NoRun(PathBuf),
+    /// Another process trains the run.
+    #[error("another process trains the run in {0}; wait for it, or stop it, then use --resume")]
+    Locked(PathBuf),
+    /// There is nothing left to do.
+    #[error(
+        "the run in {path} has done all its {iterations} iterations; a larger --iterations continues it"
+    )]
+    Done {
+        /// The run's folder.
+        path: PathBuf,
+        /// All iterations of the run.
+        iterations: u32,
+    },
+    /// The run ended early.
+    #[error(
+        "the run in {path} ended with iteration {iteration}: {patience} evaluations found nothing better \
+         (patience)"
+    )]
+    OutOfPatience {
+        /// The run's folder.
+        path: PathBuf,
+        /// The last iteration.
+        iteration: u32,
+        /// The setting.
+        patience: u32,
+    },
+}
+
+impl RunError {
+    /// Whether the error is about another rank, which says more itself.
+    pub fn is_about_another_rank(&self) -> bool {
+        match self {
+            Self::Team(_) | Self::Train(TrainError::Team(_)) => true,
+            Self::Text(error) => error.is_about_another_rank(),
+            _ => false,
+        }
+    }
+
+    /// Makes the error of an attempt on a file or folder.
+    pub(super) fn file(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let path = path.to_path_buf();
+        move |source| Self::File { action, path, source }
+    }
+}

@@ -1,0 +1,350 @@
+//! The folder of a run: its settings, records, checkpoints and best policy.
+
+use super::model_folder;
+use super::{RunError, RunNote};
+use crate::checkpoint::{self, Checkpoint, CheckpointError, Store};
+use crate::metrics::{IterationRecord, JsonLines};
+use crate::model::language::LanguageModel;
+use crate::trainer::language::CompletionRecord;
+use crate::trainer::{is_finite, policy_file};
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The folder of all runs that were not given one.
+const RUNS: &str = "runs";
+/// The file of a run's settings.
+pub const CONFIG: &str = "config.toml";
+/// The file that describes the device and the engine of a run.
+pub const NOTE: &str = "run.json";
+/// The file of one record an iteration.
+const METRICS: &str = "metrics.jsonl";
+/// The file of all completions that a run has learnt from.
+const COMPLETIONS: &str = "completions.jsonl";
+/// The file that the process which trains a run has locked. It stays, empty.
+const LOCK: &str = "run.lock";
+/// The folder of a run's checkpoints.
+const CHECKPOINTS: &str = "checkpoints";
+/// The checkpoint of a run's best policy.
+const BEST: &str = "best";
+/// The folder of a language model: its vocabulary from the start, its weights as of the last save.
+const MODEL: &str = "model";
+
+/// The folder of a run.
+#[derive(Clone, Debug)]
+pub struct RunFolder {
+    path: PathBuf,
+}
+
+/// A checkpoint found in a run, with warnings about damaged ones that were passed over.
+#[derive(Debug)]
+pub struct SavedPolicy {
+    /// The checkpoint.
+    pub checkpoint: Checkpoint,
+    /// Warnings for the user.
+    pub warnings: Vec<String>,
+}
+
+impl RunFolder {
+    /// Creates the folder of a new run: `path`, or the next free one of the name in `runs`.
+    ///
+    /// # Errors
+    /// If it exists, or cannot be created.
+    pub fn create(path: Option<PathBuf>, name: &str) -> Result<Self, RunError> {
+        if let Some(path) = path {
+            if path.exists() {
+                return Err(RunError::Exists(path));
+            }
+            fs::create_dir_all(&path).map_err(RunError::file("create", &path))?;
+            return Ok(Self { path });
+        }
+        fs::create_dir_all(RUNS).map_err(RunError::file("create", Path::new(RUNS)))?;
+        for n in 1.. {
+            let path = Path::new(RUNS).join(format!("{name}-{n}"));
+            match fs::create_dir(&path) {
+                Ok(()) => return Ok(Self { path }),
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(RunError::file("create", &path)(e)),
+            }
+        }
+        unreachable!("there is always a next number")
+    }
+
+    /// Opens the folder of a run: `path`, the newest of the name in `runs`, or, without either, the one that
+    /// was written to last.
+    ///
+    /// # Errors
+    /// If there is none, or it holds no run.
+    pub fn open(path: Option<PathBuf>, name: Option<&str>) -> Result<Self, RunError> {
+        let none = |what| RunError::NoneYet { what, folder: RUNS };
+        let path = match (path, name) {
+            (Some(path), _) => located(path),
+            (None, Some(name)) => newest(name).ok_or_else(|| none(format!("run of {name}")))?,
+            (None, None) => last_written().ok_or_else(|| none("run".to_string()))?,
+        };
+        if !path.is_dir() {
+            return Err(RunError::Missing(path));
+        }
+        let folder = Self { path };
+        if ![CONFIG, BEST, CHECKPOINTS].iter().any(|name| folder.path.join(name).exists()) {
+            return Err(RunError::NoRun(folder.path));
+        }
+        Ok(folder)
+    }
+
+    /// The path of the folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The path of the records.
+    pub fn metrics(&self) -> PathBuf {
+        self.path.join(METRICS)
+    }
+
+    /// The path of the settings.
+    pub fn config(&self) -> PathBuf {
+        self.path.join(CONFIG)
+    }
+
+    /// The path of the best policy's checkpoint.
+    pub fn best(&self) -> PathBuf {
+        self.path.join(BEST)
+    }
+
+    /// The path of the language model, whether there is one or not.
+    pub fn model(&self) -> PathBuf {
+        self.path.join(MODEL)
+    }
+
+    /// The run in which a path lies, if it is a language model's.
+    pub fn of_language_model(path: &Path) -> Option<Self> {
+        let place = located(path.to_path_buf()).canonicalize().ok()?;
+        let run = place.ancestors().take(3).find(|folder| folder.join(MODEL).is_dir())?;
+        Some(Self { path: run.to_path_buf() })
+    }
+
+    /// Whether the run trains a language model.
+    pub fn has_model(&self) -> bool {
+        self.model().is_dir() || self.path.join(COMPLETIONS).is_file()
+    }
+
+    fn store(&self) -> Store {
+        Store::new(self.path.join(CHECKPOINTS))
+    }
+
+    /// Locks the run for this process for as long as it keeps the result. The second value is a warning for the
+    /// user, where the file system has no locks.
+    ///
+    /// # Errors
+    /// If another process has locked it.
+    pub fn lock(&self) -> Result<(RunLock, Option<String>), RunError> {
+        let path = self.path.join(LOCK);
+        let file = File::options().create(true).append(true).open(&path);
+        let file = file.map_err(RunError::file("write", &path))?;
+        let warning = match file.try_lock() {
+            Ok(()) => None,
+            Err(TryLockError::WouldBlock) => return Err(RunError::Locked(self.path.clone())),
+            Err(TryLockError::Error(error)) => Some(format!(
+                "{} cannot be locked ({error}); make sure that no other process trains this run",
+                path.display()
+            )),
+        };
+        Ok((RunLock { _file: file }, warning))
+    }
+
+    /// The newest checkpoint from which the run can continue. Newer ones that are damaged, or whose numbers are
+    /// not finite, become warnings. Without any checkpoint it is that of the best policy, which is as complete.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn latest(&self) -> Result<SavedPolicy, RunError> {
+        let finite = |checkpoint: &Checkpoint| match is_finite(checkpoint) {
+            true => Ok(()),
+            false => Err("its values are not finite".to_string()),
+        };
+        let latest = match self.store().latest_usable(finite) {
+            Ok(latest) => latest,
+            Err(error) => {
+                let best = checkpoint::load(&self.best()).ok().filter(is_finite);
+                let checkpoint = best.ok_or(error)?;
+                let what = "no checkpoint can be used; taking the best policy's";
+                return Ok(SavedPolicy { checkpoint, warnings: vec![what.to_string()] });
+            }
+        };
+        let mut warnings: Vec<String> =
+            latest.damaged.iter().map(|(_, error)| error.to_string()).collect();
+        if !warnings.is_empty() {
+            warnings.push(format!("taking {} instead", latest.path.display()));
+        }
+        Ok(SavedPolicy { checkpoint: latest.checkpoint, warnings })
+    }
+
+    /// Writes the settings, whole or not at all.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub fn write_config(&self, text: &str) -> Result<(), RunError> {
+        let (path, new) = (self.config(), self.path.join(format!(".{CONFIG}.tmp")));
+        let write = || {
+            fs::write(&new, text)?;
+            fs::rename(&new, &path)
+        };
+        write().map_err(RunError::file("write", &path))
+    }
+}
+
+impl SavedPolicy {
+    /// The policy that a path names: a file with a policy and its settings, a checkpoint's folder, or a run: its
+    /// best policy, or, if that is missing or damaged, its newest checkpoint.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn find(path: &Path) -> Result<Self, RunError> {
+        let intact = |checkpoint| Self { checkpoint, warnings: Vec::new() };
+        if path.is_file() {
+            let bytes = fs::read(path).map_err(RunError::file("read", path))?;
+            return Ok(intact(policy_file(bytes)?));
+        }
+        if path.join("manifest.json").exists() {
+            return Ok(intact(checkpoint::load(path)?));
+        }
+        let run = RunFolder::open(Some(path.to_path_buf()), None)?;
+        match checkpoint::load(&run.best()) {
+            Ok(checkpoint) => Ok(intact(checkpoint)),
+            Err(CheckpointError::NotFound { .. }) => run.latest(),
+            Err(error) => {
+                let mut latest = run.latest()?;
+                let what = "taking the newest checkpoint instead of the best".to_string();
+                latest.warnings.splice(0..0, [error.to_string(), what]);
+                Ok(latest)
+            }
+        }
+    }
+}
+
+/// The right to train a run, which no other process has meanwhile.
+#[derive(Debug)]
+pub struct RunLock {
+    _file: File,
+}
+
+/// The open files of a run in training, which its first rank has.
+#[derive(Debug)]
+pub struct RunFiles {
+    folder: RunFolder,
+    metrics: JsonLines,
+    completions: Option<JsonLines>,
+}
+
+impl RunFiles {
+    /// The files of a run whose first `done` iterations are kept: records of later ones are dropped, since these
+    /// iterations are about to be trained again.
+    ///
+    /// # Errors
+    /// If they cannot be read or written.
+    pub fn open(folder: RunFolder, done: u32, has_model: bool) -> Result<Self, RunError> {
+        let metrics = JsonLines::resume(&folder.metrics(), done)?;
+        let completions = has_model
+            .then(|| JsonLines::resume(&folder.path.join(COMPLETIONS), done))
+            .transpose()?;
+        model_folder::settle(&folder.model())?;
+        Ok(Self { folder, metrics, completions })
+    }
+
+    /// The run's folder.
+    pub fn folder(&self) -> &RunFolder {
+        &self.folder
+    }
+
+    /// The records so far; damaged ones are left out.
+    pub fn records(&self) -> Vec<IterationRecord> {
+        let text = fs::read_to_string(self.folder.metrics()).unwrap_or_default();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// Writes the description of the device and the engine.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write_note(&self, note: &RunNote) -> Result<(), RunError> {
+        let path = self.folder.path.join(NOTE);
+        let text = serde_json::to_string_pretty(note).expect("notes are plain data");
+        fs::write(&path, text + "\n").map_err(RunError::file("write", &path))
+    }
+
+    /// Appends the records of an iteration.
+    ///
+    /// # Errors
+    /// If they cannot be written.
+    pub fn write(
+        &mut self,
+        record: &IterationRecord,
+        completions: &[CompletionRecord],
+    ) -> Result<(), RunError> {
+        if let Some(file) = &mut self.completions {
+            file.write_all(completions)?;
+        }
+        Ok(self.metrics.write(record)?)
+    }
+
+    /// Waits until all records are on the disk.
+    fn sync(&self) -> Result<(), RunError> {
+        self.metrics.sync()?;
+        Ok(self.completions.as_ref().map_or(Ok(()), JsonLines::sync)?)
+    }
+
+    /// Saves a snapshot as the best policy so far, after all records written so far.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn save_best(&self, snapshot: &Checkpoint) -> Result<(), RunError> {
+        self.sync()?;
+        Ok(checkpoint::save(snapshot, &self.folder.best())?)
+    }
+
+    /// Saves a checkpoint, after all records written so far, and removes all but the newest `keep`.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn save(&self, snapshot: &Checkpoint, keep: usize) -> Result<(), RunError> {
+        self.sync()?;
+        self.folder.store().save(snapshot)?;
+        self.folder.store().prune(keep)?;
+        Ok(())
+    }
+
+    /// Replaces the folder of the language model.
+    ///
+    /// # Errors
+    /// If it cannot be written; the old one is as it was then.
+    pub fn save_model(&self, model: &LanguageModel) -> Result<(), RunError> {
+        model_folder::replace(&self.folder.model(), |folder| model.save(folder))
+    }
+}
+
+/// The path itself, or the newest run of that name if there is no such path.
+fn located(path: PathBuf) -> PathBuf {
+    match path.to_str() {
+        Some(name) if !path.exists() => newest(name).unwrap_or(path),
+        _ => path,
+    }
+}
+
+fn newest(name: &str) -> Option<PathBuf> {
+    let number = |run: &Path| {
+        let run = run.file_name()?.to_str()?;
+        run.strip_prefix(name)?.strip_prefix('-')?.parse::<u64>().ok()
+    };
+    let runs = fs::read_dir(RUNS).into_iter().flatten().flatten().map(|entry| entry.path());
+    runs.filter_map(|run| Some((number(&run)?, run))).max().map(|(_, run)| run)
+}
+
+fn last_written() -> Option<PathBuf> {
+    let runs = fs::read_dir(RUNS).into_iter().flatten().flatten().map(|entry| entry.path());
+    let written = |run: &Path| {
+        let time = |name| run.join(name).metadata().and_then(|data| data.modified()).ok();
+        Some(time(CONFIG)?.max(time(METRICS)?))
+    };
+    runs.filter_map(|run| Some((written(&run)?, run))).max().map(|(_, run)| run)
+}

@@ -1,0 +1,153 @@
+//! A game's or a dataset's run, as what [`drive`](super::drive) takes.
+
+use super::{FinalScores, HeldOutReport, Outline, Phase, Run, RunError, Scores, Subject};
+use crate::checkpoint::Checkpoint;
+use crate::config::UpdateConfig;
+use crate::env::Rules;
+use crate::metrics::{EvaluationRecord, IterationRecord};
+use crate::model::{Actor, NativePolicy};
+use crate::parallel::{Shards, Team};
+use crate::rng::Stream;
+use crate::rollout::{Player, evaluate};
+use crate::run::Schedule;
+use crate::trainer::Trainer;
+use crate::trainer::language::CompletionRecord;
+use burn::module::Module;
+use serde::Serialize;
+
+/// Episodes of the final evaluation.
+const FINAL_EPISODES: usize = 10_000;
+
+/// A run of a policy for a game.
+#[derive(Debug)]
+pub struct GameRun<G: Rules> {
+    trainer: Trainer<G>,
+    /// Iterations of an epoch.
+    epoch: u32,
+    /// The names of the actions.
+    actions: Vec<String>,
+}
+
+impl<G: Rules> GameRun<G> {
+    /// A run whose epoch has so many iterations, and whose actions have these names.
+    pub fn new(trainer: Trainer<G>, epoch: u32, actions: Vec<String>) -> Self {
+        Self { trainer, epoch, actions }
+    }
+}
+
+/// The passes of an update, in words.
+pub(super) fn passes(update: &UpdateConfig) -> String {
+    let UpdateConfig { update_epochs: epochs, num_minibatches: steps, .. } = update;
+    let plural = |n: usize, ending: &'static str| if n == 1 { "" } else { ending };
+    format!("{epochs} epoch{} of {steps} minibatch{}", plural(*epochs, "s"), plural(*steps, "es"))
+}
+
+/// Plays `episodes` fresh episodes greedily and, on the same levels, by drawn actions.
+pub fn play<A: Actor, G: Rules>(policy: &A, game: G, episodes: usize, seed: u64) -> Scores {
+    let play = |player| evaluate(policy, game, episodes, Stream::Evaluation, seed, player).into();
+    Scores {
+        greedy: play(Player::Greedy),
+        sampled: Some(play(Player::Sampling)),
+        seed,
+        references: game.references(),
+    }
+}
+
+impl<G: Rules + Serialize> Run for GameRun<G> {
+    fn subject(&self) -> Subject {
+        Subject::Env(G::NAME.to_string())
+    }
+
+    fn seed(&self) -> u64 {
+        self.trainer.config().seed
+    }
+
+    fn schedule(&self) -> Schedule {
+        self.trainer.config().into()
+    }
+
+    fn phases(&self) -> Vec<Phase> {
+        let config = self.trainer.config();
+        let name = if config.data.is_on() { "imitation" } else { "GRPO" };
+        vec![Phase { name, first: 1, last: config.iterations }]
+    }
+
+    fn outline(&self) -> Outline {
+        let config = self.trainer.config();
+        let (rollout, update, data) = (&config.rollout, &config.update, &config.data);
+        let num_parameters = self.trainer.model().num_params();
+        let batch = match data.is_on() {
+            true => format!("batches of {} windows of {} steps", data.batch_size, data.window),
+            false => format!(
+                "{} groups of {}, {} steps of which {} are learnt from",
+                rollout.num_groups, rollout.group_size, rollout.num_steps, rollout.learn_steps
+            ),
+        };
+        let (kind, sizes) = (&config.policy.kind, config.policy.sizes());
+        Outline {
+            num_parameters,
+            policy: format!("{kind} of {sizes}, {num_parameters} parameters"),
+            num_envs: rollout.num_envs(),
+            env_steps: Some(config.steps_per_iteration() * u64::from(config.iterations)),
+            iteration: [batch, passes(update)],
+        }
+    }
+
+    fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    fn iteration(&self) -> u32 {
+        self.trainer.iteration()
+    }
+
+    fn best(&self) -> Option<u32> {
+        self.trainer.best().map(|(_, iteration)| iteration)
+    }
+
+    fn team(&self) -> &Team {
+        self.trainer.team()
+    }
+
+    fn shards(&self) -> Shards {
+        self.trainer.shards().clone()
+    }
+
+    fn engine(&self) -> String {
+        self.trainer.describe()
+    }
+
+    fn obstacle(&self) -> Option<String> {
+        self.trainer.obstacle()
+    }
+
+    fn iterate(&mut self) -> Result<(IterationRecord, Vec<CompletionRecord>), RunError> {
+        Ok((self.trainer.iterate()?, Vec::new()))
+    }
+
+    fn measure(&mut self) -> Result<(EvaluationRecord, bool), RunError> {
+        Ok(self.trainer.measure()?)
+    }
+
+    fn snapshot(&self) -> Result<Checkpoint, RunError> {
+        Ok(self.trainer.snapshot()?)
+    }
+
+    /// The first rank alone evaluates.
+    fn finish(&mut self, best: Option<&Checkpoint>) -> Result<FinalScores, RunError> {
+        if !self.trainer.team().is_root() {
+            return Ok(FinalScores::default());
+        }
+        if let Some(best) = best {
+            self.trainer.restore(best)?;
+        }
+        let policy = NativePolicy::new(&self.trainer.model());
+        let scores = G::PLAYABLE.then(|| play(&policy, self.trainer.game(), FINAL_EPISODES, 0));
+        let held_out = self.trainer.confusion().map(|confusion| HeldOutReport {
+            means: confusion.means(),
+            confusion: confusion.counts,
+            actions: self.actions.clone(),
+        });
+        Ok(FinalScores { scores, held_out })
+    }
+}

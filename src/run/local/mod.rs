@@ -1,0 +1,157 @@
+//! A run on this machine: what is driven, and the files that it leaves.
+
+mod drive;
+mod error;
+mod folder;
+mod game;
+mod model_folder;
+mod note;
+mod preview;
+mod progress;
+mod report;
+mod text;
+
+pub use drive::{Effort, Observer, drive};
+pub use error::RunError;
+pub use folder::{CONFIG, NOTE, RunFiles, RunFolder, RunLock, SavedPolicy};
+pub use game::{GameRun, play};
+pub use note::RunNote;
+pub use preview::{Preview, preview};
+pub use progress::{Progress, short};
+pub use report::{FinalScores, HeldOutReport, Report, Scores};
+pub use text::TextRun;
+
+use super::Schedule;
+use crate::checkpoint::Checkpoint;
+use crate::metrics::{EvaluationRecord, IterationRecord};
+use crate::model::language::LanguageModel;
+use crate::parallel::{Shards, Team};
+use crate::trainer::language::CompletionRecord;
+use serde::Serialize;
+
+/// The game or the task that a run is about. In JSON it is `"env": NAME` or `"task": NAME`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Subject {
+    /// A game.
+    Env(String),
+    /// A task of a language model.
+    Task(String),
+}
+
+impl Subject {
+    /// The name of the game or the task.
+    pub fn name(&self) -> &str {
+        match self {
+            Self::Env(name) | Self::Task(name) => name,
+        }
+    }
+}
+
+/// A part of a run with a loss of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Phase {
+    /// The name of the algorithm, for instance `SFT`.
+    pub name: &'static str,
+    /// The first iteration, from 1.
+    pub first: u32,
+    /// The last iteration.
+    pub last: u32,
+}
+
+impl std::fmt::Display for Phase {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} {}-{}", self.name, self.first, self.last)
+    }
+}
+
+/// The sizes of a run, for its dry run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outline {
+    /// Learnt parameters.
+    pub num_parameters: usize,
+    /// The policy or the model, in words.
+    pub policy: String,
+    /// Episodes that are played at once: games, or an iteration's completions.
+    pub num_envs: usize,
+    /// Steps of the whole run, if they are known beforehand.
+    pub env_steps: Option<u64>,
+    /// An iteration, in two lines: its rollout and its update.
+    pub iteration: [String; 2],
+}
+
+/// A run in memory, whether of a game, a dataset or a language model, as one of its ranks trains it.
+///
+/// All ranks must call [`Run::iterate`], [`Run::measure`], [`Run::snapshot`] and [`Run::finish`] together.
+pub trait Run {
+    /// The game or the task.
+    fn subject(&self) -> Subject;
+
+    /// The seed of everything random.
+    fn seed(&self) -> u64;
+
+    /// When it is evaluated, saved and over.
+    fn schedule(&self) -> Schedule;
+
+    /// The phases, in order.
+    fn phases(&self) -> Vec<Phase>;
+
+    /// The sizes.
+    fn outline(&self) -> Outline;
+
+    /// Iterations of an epoch, after each of which memory growth is checked.
+    fn epoch(&self) -> u32;
+
+    /// Iterations done.
+    fn iteration(&self) -> u32;
+
+    /// The iteration of the best evaluation so far.
+    fn best(&self) -> Option<u32>;
+
+    /// The ranks that share it.
+    fn team(&self) -> &Team;
+
+    /// The shards of a batch, and which of them are this rank's.
+    fn shards(&self) -> Shards;
+
+    /// The engine, in words.
+    fn engine(&self) -> String;
+
+    /// The reason why it does not have a fast engine, if so.
+    fn obstacle(&self) -> Option<String>;
+
+    /// Trains one iteration. Returns its record and, for texts, its completions.
+    ///
+    /// # Errors
+    /// If numbers run out of range, a task fails, or another rank is gone or silent.
+    fn iterate(&mut self) -> Result<(IterationRecord, Vec<CompletionRecord>), RunError>;
+
+    /// Evaluates the greedy policy. Returns whether it is the best so far.
+    ///
+    /// # Errors
+    /// As [`Run::iterate`].
+    fn measure(&mut self) -> Result<(EvaluationRecord, bool), RunError>;
+
+    /// Everything that it needs to continue.
+    ///
+    /// # Errors
+    /// If another rank is gone or silent.
+    fn snapshot(&self) -> Result<Checkpoint, RunError>;
+
+    /// Restores the best policy, if this rank has its checkpoint, and evaluates it on fresh episodes.
+    ///
+    /// # Errors
+    /// If the checkpoint does not fit, and as [`Run::iterate`].
+    fn finish(&mut self, best: Option<&Checkpoint>) -> Result<FinalScores, RunError>;
+
+    /// The language model as a file format of its own can hold it; `None` for games.
+    fn model(&self) -> Option<LanguageModel> {
+        None
+    }
+
+    /// Takes the record of an iteration before a resumption, so that monitors continue as well.
+    fn replay(&mut self, _record: &IterationRecord) {}
+
+    /// Continues at a later iteration without training the ones before it, for a dry run.
+    fn skip_to(&mut self, _iteration: u32) {}
+}

@@ -1,0 +1,136 @@
+//! Replacement of a folder in one step: at any moment the old one or the new one is there, whole.
+//!
+//! The new folder is written beside the old one as `.NAME.tmp` and synced, then the old one is set aside as
+//! `.NAME.old` and the new one renamed into its place.
+
+use super::RunError;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+fn beside(folder: &Path, suffix: &str) -> PathBuf {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    folder.with_file_name(format!(".{name}{suffix}"))
+}
+
+/// Replaces `folder` by the one that `fill` writes at the path it is given.
+///
+/// # Errors
+/// If it cannot be written; the old folder is as it was then.
+pub fn replace<E: Into<RunError>>(
+    folder: &Path,
+    fill: impl FnOnce(&Path) -> Result<(), E>,
+) -> Result<(), RunError> {
+    settle(folder)?;
+    let (new, old) = (beside(folder, ".tmp"), beside(folder, ".old"));
+    fill(&new).map_err(Into::into)?;
+    sync(&new).map_err(RunError::file("write", &new))?;
+    if folder.exists() {
+        fs::rename(folder, &old).map_err(RunError::file("replace", folder))?;
+    }
+    fs::rename(&new, folder).map_err(RunError::file("create", folder))?;
+    if let Some(parent) = folder.parent() {
+        sync_entry(parent).map_err(RunError::file("write", parent))?;
+    }
+    remove(&old)
+}
+
+/// Finishes a replacement that a crash interrupted.
+///
+/// # Errors
+/// If leftovers cannot be moved or removed.
+pub fn settle(folder: &Path) -> Result<(), RunError> {
+    let old = beside(folder, ".old");
+    if old.exists() && !folder.exists() {
+        fs::rename(&old, folder).map_err(RunError::file("restore", folder))?;
+    }
+    remove(&old)?;
+    remove(&beside(folder, ".tmp"))
+}
+
+fn remove(folder: &Path) -> Result<(), RunError> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(RunError::file("remove", folder)(error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Waits until a folder and its files are on the disk.
+fn sync(folder: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            sync(&path)?;
+        } else {
+            // Windows syncs only files that are open for writing.
+            File::options().write(true).open(path)?.sync_all()?;
+        }
+    }
+    sync_entry(folder)
+}
+
+/// Waits until the names in a folder are on the disk, where the system can do that.
+fn sync_entry(folder: &Path) -> io::Result<()> {
+    if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+    use tempfile::TempDir;
+
+    fn fill(text: &'static str) -> impl FnOnce(&Path) -> Result<(), RunError> {
+        move |folder| {
+            fs::create_dir(folder).unwrap();
+            fs::write(folder.join("weights"), text).unwrap();
+            fs::write(folder.join("vocabulary"), text).unwrap();
+            Ok(())
+        }
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let entries = fs::read_dir(folder).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_crash_at_any_moment_leaves_a_whole_folder() {
+        let run = TempDir::new().unwrap();
+        let model = run.path().join("model");
+        replace(&model, fill("old")).unwrap();
+        // While the new one is written.
+        let crash = AssertUnwindSafe(|| {
+            replace(&model, |folder: &Path| -> Result<(), RunError> {
+                fs::create_dir(folder).unwrap();
+                fs::write(folder.join("weights"), "to").unwrap();
+                panic!("the crash of this test")
+            })
+        });
+        assert!(catch_unwind(crash).is_err());
+        assert_eq!(fs::read_to_string(model.join("weights")).unwrap(), "old");
+        // Between the two renames.
+        fs::rename(&model, run.path().join(".model.old")).unwrap();
+        settle(&model).unwrap();
+        assert_eq!(fs::read_to_string(model.join("vocabulary")).unwrap(), "old");
+        assert_eq!(names(run.path()), ["model"]);
+        replace(&model, fill("new")).unwrap();
+        assert_eq!(fs::read_to_string(model.join("weights")).unwrap(), "new");
+        assert_eq!(names(run.path()), ["model"]);
+    }
+
+    #[test]
+    fn a_folder_that_cannot_be_filled_leaves_the_old_one() {
+        let run = TempDir::new().unwrap();
+        let model = run.path().join("model");
+        replace(&model, fill("old")).unwrap();
+        let full = |_: &Path| Err(RunError::NoRun(PathBuf::new()));
+        assert!(replace(&model, full).is_err());
+        assert_eq!(fs::read_to_string(model.join("weights")).unwrap(), "old");
+    }
+}

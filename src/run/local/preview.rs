@@ -1,0 +1,171 @@
+//! A dry run: some iterations and an evaluation, measured and not saved.
+
+use super::{Outline, Phase, Run, RunError, Subject, short};
+use crate::device::DeviceInfo;
+use crate::run::Schedule;
+use serde::Serialize;
+use std::fmt::{self, Display, Formatter};
+use std::time::{Duration, Instant};
+
+/// The time for which the iterations of a phase are measured, and how many at most.
+const MEASURED: (Duration, u32) = (Duration::from_secs(2), 20);
+
+/// The expected cost of a run.
+#[derive(Debug, Serialize)]
+pub struct Preview<'a> {
+    #[serde(flatten)]
+    subject: Subject,
+    seed: u64,
+    device: &'a DeviceInfo,
+    engine: String,
+    num_parameters: usize,
+    num_envs: usize,
+    env_steps: Option<u64>,
+    iterations: u32,
+    phases: Vec<PhasePreview>,
+    seconds_to_first_update: f64,
+    /// The mean over all iterations.
+    seconds_per_iteration: f64,
+    seconds_per_evaluation: f64,
+    /// The whole run.
+    seconds: f64,
+    memory_bytes: Option<u64>,
+    #[serde(skip)]
+    outline: Outline,
+    #[serde(skip)]
+    schedule: Schedule,
+}
+
+/// The expected cost of a phase.
+#[derive(Debug, Serialize)]
+struct PhasePreview {
+    #[serde(flatten)]
+    phase: Phase,
+    seconds_per_iteration: f64,
+}
+
+/// Tries some iterations of every phase of a run, and an evaluation. `started` is when its preparation began.
+///
+/// # Errors
+/// As [`Run::iterate`].
+pub fn preview<'a>(
+    run: &mut dyn Run,
+    device: &'a DeviceInfo,
+    started: Instant,
+) -> Result<Preview<'a>, RunError> {
+    let (schedule, outline) = (run.schedule(), run.outline());
+    let mut first_update = None;
+    let mut memory_bytes = None;
+    let mut phases = Vec::new();
+    let mut iterate = |run: &mut dyn Run| -> Result<f64, RunError> {
+        let began = Instant::now();
+        let (record, _) = run.iterate()?;
+        memory_bytes = memory_bytes.max(record.memory.reserved);
+        first_update.get_or_insert_with(|| started.elapsed().as_secs_f64());
+        Ok(began.elapsed().as_secs_f64())
+    };
+    for phase in run.phases() {
+        run.skip_to(phase.first - 1);
+        // The first one compiles kernels and fills caches.
+        let first = iterate(run)?;
+        let began = Instant::now();
+        let most = MEASURED.1.min(phase.last - phase.first);
+        let mut count = 0;
+        while count < most && began.elapsed() < MEASURED.0 {
+            iterate(run)?;
+            count += 1;
+        }
+        let mean = began.elapsed().as_secs_f64() / f64::from(count);
+        let seconds_per_iteration = if count > 0 { mean } else { first };
+        phases.push(PhasePreview { phase, seconds_per_iteration });
+    }
+    let began = Instant::now();
+    run.measure()?;
+    let evaluation = began.elapsed().as_secs_f64();
+    let total: f64 = phases
+        .iter()
+        .map(|PhasePreview { phase, seconds_per_iteration }| {
+            f64::from(phase.last - phase.first + 1) * seconds_per_iteration
+        })
+        .sum();
+    let iterations = schedule.iterations;
+    let seconds_per_iteration = total / f64::from(iterations);
+    let evaluations = iterations.div_ceil(schedule.eval_every);
+    let seconds_to_first_update = first_update.unwrap_or(0.0);
+    Ok(Preview {
+        subject: run.subject(),
+        seed: run.seed(),
+        device,
+        engine: run.engine(),
+        num_parameters: outline.num_parameters,
+        num_envs: outline.num_envs,
+        env_steps: outline.env_steps,
+        iterations,
+        phases,
+        seconds_to_first_update,
+        seconds_per_iteration,
+        seconds_per_evaluation: evaluation,
+        seconds: seconds_to_first_update
+            + seconds_per_iteration * f64::from(iterations - 1)
+            + evaluation * f64::from(evaluations),
+        memory_bytes,
+        outline,
+        schedule,
+    })
+}
+
+impl Display for Preview<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Outline { policy, iteration: [rollout, update], .. } = &self.outline;
+        let Schedule { eval_every, save_every, .. } = self.schedule;
+        let what = match &self.subject {
+            Subject::Env(_) => ["game", "policy"],
+            Subject::Task(_) => ["task", "model"],
+        };
+        let steps = self.env_steps.map(|steps| format!(", {} steps", short(steps as f64)));
+        let phases: Vec<_> = self.phases.iter().map(|one| one.phase.to_string()).collect();
+        let each: Vec<_> = self
+            .phases
+            .iter()
+            .map(|one| format!("{} {:.1} ms", one.phase.name, 1e3 * one.seconds_per_iteration))
+            .collect();
+        let memory = self.memory_bytes.map_or("not reported by the device".to_string(), |bytes| {
+            format!("{:.0} MiB", bytes as f64 / f64::from(1 << 20))
+        });
+        let rows = [
+            (what[0], format!("{}, seed {}", self.subject.name(), self.seed)),
+            ("device", self.device.to_string()),
+            ("engine", self.engine.clone()),
+            (what[1], policy.clone()),
+            ("iteration", rollout.clone()),
+            ("", update.clone()),
+            ("run", format!("{} iterations{}", self.iterations, steps.unwrap_or_default())),
+            ("", phases.join(", ")),
+            ("", format!("evaluated every {eval_every}, saved every {save_every}")),
+            (
+                "time",
+                format!(
+                    "about {} (first update after {:.2} s)",
+                    span(self.seconds),
+                    self.seconds_to_first_update
+                ),
+            ),
+            ("", format!("{} per iteration", each.join(", "))),
+            ("", format!("{:.1} ms per evaluation", 1e3 * self.seconds_per_evaluation)),
+            ("memory", memory),
+        ];
+        for (name, text) in rows {
+            writeln!(f, "{name:10} {text}")?;
+        }
+        write!(f, "Dry run: nothing saved.")
+    }
+}
+
+/// A time in the largest fitting unit.
+fn span(seconds: f64) -> String {
+    match seconds {
+        s if s < 100.0 => format!("{s:.1} s"),
+        s if s < 6000.0 => format!("{:.0} min", s / 60.0),
+        s => format!("{:.1} h", s / 3600.0),
+    }
+}

@@ -1,0 +1,174 @@
+//! The result of a run or an evaluation, as JSON and as text.
+
+use super::{Subject, short};
+use crate::metrics::{EvaluationRecord, HeldOut};
+use serde::Serialize;
+use std::fmt::{self, Display, Formatter};
+
+/// Scores of fresh episodes, beside those of known players.
+#[derive(Clone, Debug, Serialize)]
+pub struct Scores {
+    /// The policy that always takes its most likely action.
+    #[serde(flatten)]
+    pub greedy: EvaluationRecord,
+    /// The policy that draws its actions, as in training; `None` if it was not evaluated.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sampled: Option<EvaluationRecord>,
+    /// The seed of the episodes.
+    #[serde(skip)]
+    pub seed: u64,
+    /// Mean scores of known players.
+    #[serde(skip)]
+    pub references: &'static [(&'static str, f64)],
+}
+
+/// Quality of the best policy on held-out demonstrations.
+#[derive(Clone, Debug, Serialize)]
+pub struct HeldOutReport {
+    /// The means over all steps.
+    #[serde(flatten)]
+    pub means: HeldOut,
+    /// Steps by the demonstrated action and by the policy's most likely one; none for texts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub confusion: Vec<Vec<u64>>,
+    /// The names of the actions.
+    #[serde(skip)]
+    pub actions: Vec<String>,
+}
+
+/// The final evaluation of a run's best policy.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct FinalScores {
+    /// Scores of fresh episodes; `None` without anything to play.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub scores: Option<Scores>,
+    /// Quality on held-out demonstrations; `None` for runs that learn from rewards alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_out: Option<HeldOutReport>,
+}
+
+/// The result of a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// The game or the task.
+    #[serde(flatten)]
+    pub subject: Subject,
+    /// The run's folder.
+    pub run: String,
+    /// The device's name.
+    pub device: String,
+    /// The seed of everything random.
+    pub seed: u64,
+    /// Iterations of the whole run.
+    pub iterations: u32,
+    /// Iterations done.
+    pub iteration: u32,
+    /// Steps of all episodes, of the texts' tokens.
+    pub env_steps: u64,
+    /// Whether the user stopped the run before its end.
+    pub interrupted: bool,
+    /// Seconds of training in this process.
+    pub seconds: f64,
+    /// Seconds up to the first update.
+    pub seconds_to_first_update: Option<f64>,
+    /// The iteration of the best policy.
+    pub best_iteration: u64,
+    /// The place of the best policy, for the text form.
+    #[serde(skip)]
+    pub best: String,
+    /// The final evaluation of that policy.
+    #[serde(flatten)]
+    pub result: FinalScores,
+}
+
+impl Display for Report {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let what = match self.subject {
+            Subject::Env(_) => ["steps", "policy"],
+            Subject::Task(_) => ["tokens", "model"],
+        };
+        write!(f, "{} {} in {:.1} s", short(self.env_steps as f64), what[0], self.seconds)?;
+        if let Some(first) = self.seconds_to_first_update {
+            write!(f, " (first update after {first:.2} s)")?;
+        }
+        write!(f, ".\nBest {}: iteration {}, in {}", what[1], self.best_iteration, self.best)?;
+        if let Some(held_out) = &self.result.held_out {
+            write!(f, "\n\n{held_out}")?;
+        }
+        if let Some(scores) = &self.result.scores {
+            write!(f, "\n\n{scores}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for HeldOutReport {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let HeldOut { loss, accuracy } = self.means;
+        let Some(accuracy) = accuracy else {
+            let perplexity = loss.exp();
+            return write!(
+                f,
+                "Held-out solutions: {loss:.4} nats a token (perplexity {perplexity:.3})."
+            );
+        };
+        let Self { confusion, actions, .. } = self;
+        let steps: u64 = confusion.iter().flatten().sum();
+        let percent = 100.0 * accuracy;
+        writeln!(f, "Held out: {steps} steps; {percent:.2}% accuracy, {loss:.4} nats a step.")?;
+        let width = actions.iter().map(String::len).max().unwrap_or(0).max(12);
+        write!(f, "{:width$}", "demonstrated")?;
+        actions.iter().try_for_each(|name| write!(f, "  {name:>width$}"))?;
+        for (name, row) in actions.iter().zip(confusion) {
+            write!(f, "\n{name:width$}")?;
+            row.iter().try_for_each(|count| write!(f, "  {count:>width$}"))?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for Scores {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Self { greedy, sampled, seed, references } = self;
+        let is_text = greedy.text.is_some();
+        let policy = if is_text { "this model" } else { "this policy" };
+        let own = [("greedy", Some(greedy)), ("sampled", sampled.as_ref())];
+        let own = own.into_iter().filter_map(|(way, result)| {
+            let result = result?;
+            let error = format!(" ± {:.3}", result.std_error);
+            Some((format!("{policy}, {way}"), result.mean_score, error))
+        });
+        let known =
+            references.iter().map(|(name, score)| (name.to_string(), *score, String::new()));
+        let mut rows: Vec<(String, f64, String)> = own.chain(known).collect();
+        rows.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let width = rows.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
+        write!(f, "{:width$}  {:>8}", if is_text { "model" } else { "player" }, "score")?;
+        for (name, score, error) in rows {
+            write!(f, "\n{name:width$}  {score:>8.3}{error}")?;
+        }
+        let EvaluationRecord { episodes, mean_length, .. } = greedy;
+        let [lowest, highest] = [greedy.min_score, greedy.max_score].map(rounded);
+        let ways = "greedy: always the most likely action; sampled: drawn, as in training.";
+        let ways = if is_text { ways.replace("action", "token") } else { ways.to_string() };
+        let what = if is_text { "held-out prompts" } else { "held-out episodes" };
+        write!(f, "\n\n{ways}\n± is the standard error over {episodes} {what} (seed {seed}).\n")?;
+        for (way, result) in [("greedy", Some(greedy)), ("sampled", sampled.as_ref())] {
+            if let Some(text) = result.and_then(|result| result.text.as_ref()) {
+                write!(f, "{way}: pass@1 {:.4} ({:.1}%", text.pass_at_1, 100.0 * text.pass_at_1)?;
+                write!(f, " exactly right)")?;
+                if text.k > 1 {
+                    write!(f, ", pass@{} {:.4}", text.k, text.pass_at_k)?;
+                }
+                writeln!(f)?;
+            }
+        }
+        let unit = if is_text { "tokens per completion" } else { "steps per episode" };
+        write!(f, "Greedy scores range from {lowest} to {highest}; {mean_length:.1} {unit}.")
+    }
+}
+
+/// A number with up to three decimals.
+fn rounded(x: f64) -> f64 {
+    (1e3 * x).round() / 1e3
+}

@@ -1,0 +1,154 @@
+//! A language model's run, as what [`drive`](super::drive) takes.
+
+use super::game::passes;
+use super::{FinalScores, HeldOutReport, Outline, Phase, Run, RunError, Scores, Subject};
+use crate::checkpoint::Checkpoint;
+use crate::metrics::{EvaluationRecord, IterationRecord};
+use crate::model::language::LanguageModel;
+use crate::parallel::{Shards, Team};
+use crate::run::Schedule;
+use crate::trainer::language::{CompletionRecord, Health, LanguageTrainer};
+use toml::Table;
+
+/// Prompts of the final evaluation.
+const FINAL_PROMPTS: usize = 1000;
+
+/// A run of a language model for a task.
+pub struct TextRun {
+    trainer: LanguageTrainer,
+    /// The settings, saved with every checkpoint.
+    settings: Table,
+    health: Health,
+}
+
+impl TextRun {
+    /// A run of these settings.
+    pub fn new(trainer: LanguageTrainer, settings: Table) -> Self {
+        Self { health: Health::new(trainer.task().parts()), trainer, settings }
+    }
+}
+
+impl Run for TextRun {
+    fn subject(&self) -> Subject {
+        Subject::Task(self.trainer.task().name().to_string())
+    }
+
+    fn seed(&self) -> u64 {
+        self.trainer.config().seed
+    }
+
+    fn schedule(&self) -> Schedule {
+        self.trainer.config().into()
+    }
+
+    fn phases(&self) -> Vec<Phase> {
+        let config = self.trainer.config();
+        let sft = if config.imitates() { config.iterations } else { config.fit.iterations };
+        let phases = [
+            Phase { name: "SFT", first: 1, last: sft },
+            Phase { name: "GRPO", first: sft + 1, last: config.iterations },
+        ];
+        phases.into_iter().filter(|phase| phase.first <= phase.last).collect()
+    }
+
+    fn outline(&self) -> Outline {
+        let config = self.trainer.config();
+        let (generation, update) = (&config.generation, &config.update);
+        let model = self.trainer.model();
+        let num_parameters = model.shape.num_params();
+        let learnt = match &model.adapters {
+            Some(adapters) => format!(", {} of them learnt (LoRA)", adapters.params().len()),
+            None => String::new(),
+        };
+        let batch = match config.imitates() {
+            true => format!("{} solutions", generation.num_prompts),
+            false => format!(
+                "{} prompts of {} completions of at most {} tokens",
+                generation.num_prompts, generation.group_size, generation.max_new_tokens
+            ),
+        };
+        Outline {
+            num_parameters,
+            policy: format!("{}, {num_parameters} parameters{learnt}", config.model.path),
+            num_envs: generation.num_prompts * generation.group_size,
+            env_steps: None,
+            iteration: [batch, passes(update)],
+        }
+    }
+
+    fn epoch(&self) -> u32 {
+        self.trainer.config().checkpoint.eval_every
+    }
+
+    fn iteration(&self) -> u32 {
+        self.trainer.iteration()
+    }
+
+    fn best(&self) -> Option<u32> {
+        self.trainer.best().map(|(_, iteration)| iteration)
+    }
+
+    fn team(&self) -> &Team {
+        self.trainer.team()
+    }
+
+    fn shards(&self) -> Shards {
+        self.trainer.shards()
+    }
+
+    fn engine(&self) -> String {
+        self.trainer.describe()
+    }
+
+    fn obstacle(&self) -> Option<String> {
+        None
+    }
+
+    fn iterate(&mut self) -> Result<(IterationRecord, Vec<CompletionRecord>), RunError> {
+        let (mut record, completions) = self.trainer.iterate()?;
+        let warning = self.health.observe(&record);
+        if let Some(text) = &mut record.text {
+            text.warning = warning;
+        }
+        Ok((record, completions))
+    }
+
+    fn measure(&mut self) -> Result<(EvaluationRecord, bool), RunError> {
+        Ok(self.trainer.measure()?)
+    }
+
+    fn snapshot(&self) -> Result<Checkpoint, RunError> {
+        Ok(self.trainer.snapshot(&self.settings))
+    }
+
+    /// All ranks take the first one's weights, and evaluate together.
+    fn finish(&mut self, best: Option<&Checkpoint>) -> Result<FinalScores, RunError> {
+        if let Some(best) = best {
+            self.trainer.restore(best)?;
+        }
+        self.trainer.follow_first()?;
+        let is_evaluated = self.trainer.config().checkpoint.eval_episodes > 0;
+        let mut greedy =
+            self.trainer.evaluate_greedy(if is_evaluated { FINAL_PROMPTS } else { 0 })?;
+        let held_out = greedy.held_out.take().map(|means| HeldOutReport {
+            means,
+            confusion: Vec::new(),
+            actions: Vec::new(),
+        });
+        let seed = self.seed();
+        let scores = Scores { greedy, sampled: None, seed, references: &[] };
+        Ok(FinalScores { scores: is_evaluated.then_some(scores), held_out })
+    }
+
+    fn model(&self) -> Option<LanguageModel> {
+        Some(self.trainer.model())
+    }
+
+    fn replay(&mut self, record: &IterationRecord) {
+        self.health.observe(record);
+    }
+
+    fn skip_to(&mut self, iteration: u32) {
+        self.trainer.skip_to(iteration);
+    }
+}
