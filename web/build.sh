@@ -67,7 +67,7 @@ sources() {
         cd ..
         rustc -vV
         echo "${RUSTFLAGS:-}"
-        find Cargo.toml Cargo.lock build.rs .cargo src shaders assets web/Cargo.toml web/src web/base web/module web/text \
+        find Cargo.toml Cargo.lock build.rs .cargo src shaders assets web/Cargo.toml web/src web/base web/module web/text web/train web/watch \
             web/build.sh web/profile.toml web/tools.sh web/package-lock.json -type f \
             ! -path 'src/program/*' ! -path 'assets/policies/*' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum
     ) | sha256sum | cut -c1-16
@@ -79,7 +79,7 @@ made() {
     local crate=$1 name=$2 level=$3 optimisation=$4 own built package
     shift 4
     own=$(sed -n 's/^name = "\(.*\)"$/\1/p' "$crate/Cargo.toml" | head -1)
-    for package in grove-rl grove-web grove-web-base "$own"; do
+    for package in grove-rl grove-web grove-web-base grove-web-train grove-web-watch "$own"; do
         set -- "$@" --config "profile.page.package.$package.opt-level=$level"
     done
     built=$(cd "$crate" && cargo build --lib --profile page --target "$target" "${options[@]}" \

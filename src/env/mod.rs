@@ -9,6 +9,7 @@
 //! ([`crate::rng`]), and [`play()`] counts the steps, ends the episode and starts the next one.
 
 pub mod bits;
+mod catalog;
 mod cells;
 mod check;
 mod episode;
@@ -18,6 +19,7 @@ mod scripted;
 mod state;
 mod vec_env;
 
+pub use catalog::{Catalog, Playable};
 pub use cells::Cells;
 pub use check::{CheckOptions, Checked, Finding, Subject, check};
 pub use episode::{Episode, Played, advance, new_game, play, start_next};

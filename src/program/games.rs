@@ -9,19 +9,13 @@ use super::{
 };
 use crate::checkpoint::Checkpoint;
 use crate::config::{TrainConfig, overlay};
-use crate::env::Rules;
+pub use crate::env::Playable;
 use crate::env::look::Look;
+use crate::env::{Catalog, Env};
 use crate::model::NamedModel;
 use crate::run::RunFolder;
 use anyhow::{Context, Result, bail};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use std::sync::Arc;
-
-/// A game that the command line can handle: its parameters have defaults and can be serialised as
-/// settings. Implemented for every such type.
-pub trait Playable: Rules + Default + Serialize + DeserializeOwned {}
-impl<G: Rules + Default + Serialize + DeserializeOwned> Playable for G {}
 
 /// Mean scores of reference players, lowest first.
 pub type References = &'static [(&'static str, f64)];
@@ -29,8 +23,6 @@ pub type References = &'static [(&'static str, f64)];
 /// The commands for one game, with its type erased. Each method calls the generic function in that
 /// command's file.
 pub trait Entry: Send + Sync {
-    /// The game's name in commands, settings and checkpoints.
-    fn name(&self) -> &'static str;
     /// Trains a new run.
     fn train(&self, games: &Games, start: &train::Start) -> Result<()>;
     /// Resumes a run from a checkpoint.
@@ -63,10 +55,6 @@ struct Known<G: Playable> {
 }
 
 impl<G: Playable> Entry for Known<G> {
-    fn name(&self) -> &'static str {
-        G::NAME
-    }
-
     fn train(&self, games: &Games, start: &train::Start) -> Result<()> {
         train::start::<G>(games, start)
     }
@@ -117,7 +105,7 @@ static TABLE: Known<Table> = Known { scene: Scene::<Table>::features };
 /// The games of a program, in order, and its user-defined models. Cloning is cheap: clones share the games.
 #[derive(Clone)]
 pub struct Games {
-    entries: Arc<Vec<Box<dyn Entry>>>,
+    entries: Arc<Catalog<dyn Entry>>,
     models: Models,
 }
 
@@ -126,8 +114,10 @@ impl Games {
     pub fn builtin() -> Self {
         macro_rules! drawn {
             ($($Game:ident),*) => {{
-                let games: Vec<Box<dyn Entry>> =
-                    vec![$(Box::new(Known { scene: Scene::<crate::env::$Game>::drawn })),*];
+                let mut games = Catalog::<dyn Entry>::default();
+                $(games.add::<crate::env::$Game>(Box::new(Known {
+                    scene: Scene::<crate::env::$Game>::drawn,
+                }));)*
                 Self { entries: Arc::new(games), models: Models::default() }
             }};
         }
@@ -136,7 +126,7 @@ impl Games {
 
     /// Removes the built-in games.
     pub fn without_builtin(self) -> Self {
-        self.changed(|games| games.retain(|game| !crate::env::NAMES.contains(&game.name())))
+        self.changed(|games| games.remove(crate::env::NAMES))
     }
 
     /// Adds a game whose features are drawn as bars.
@@ -151,10 +141,7 @@ impl Games {
 
     /// Adds a game, or replaces the one of the same name.
     fn with_entry<G: Playable>(self, game: Known<G>) -> Self {
-        self.changed(|games| {
-            games.retain(|other| other.name() != G::NAME);
-            games.push(Box::new(game));
-        })
+        self.changed(|games| games.add::<G>(Box::new(game)))
     }
 
     /// Adds a user-defined model.
@@ -162,7 +149,7 @@ impl Games {
         Self { models: self.models.with::<M>(), ..self }
     }
 
-    fn changed(self, change: impl FnOnce(&mut Vec<Box<dyn Entry>>)) -> Self {
+    fn changed(self, change: impl FnOnce(&mut Catalog<dyn Entry>)) -> Self {
         let games = Arc::into_inner(self.entries);
         let mut games = games.expect("games are not shared before the program runs");
         change(&mut games);
@@ -176,7 +163,7 @@ impl Games {
 
     /// The names of the games, comma-separated: `fruit, catch, cartpole`.
     pub fn names(&self) -> String {
-        self.entries.iter().map(|game| game.name()).collect::<Vec<_>>().join(", ")
+        self.entries.names()
     }
 
     /// Finds a game by name.
@@ -184,27 +171,25 @@ impl Games {
     /// # Errors
     /// If there is no such game, with all names, or if `name` is the placeholder of a table.
     pub fn find(&self, name: &str) -> Result<&dyn Entry> {
-        let found = self.entries.iter().find(|game| game.name() == name);
-        if found.is_none() && name == TABLE.name() {
+        let found = self.entries.find(name);
+        if found.is_none() && name == Table::NAME {
             bail!(
                 "a labelled table is not a game: it can be learnt by `grove fit`, but not played"
             );
         }
-        let found = found
-            .with_context(|| format!("unknown game `{name}`; must be one of: {}", self.names()));
-        Ok(found?.as_ref())
+        found.with_context(|| format!("unknown game `{name}`; must be one of: {}", self.names()))
     }
 
     /// Finds the game of a dataset by name, including the placeholder of a table.
     pub fn source(&self, name: &str) -> Result<&dyn Entry> {
         match self.find(name) {
-            Err(_) if name == TABLE.name() => Ok(&TABLE),
+            Err(_) if name == Table::NAME => Ok(&TABLE),
             found => found,
         }
     }
 
     /// The name of the default game: the first.
     pub fn default_name(&self) -> Result<&'static str> {
-        Ok(self.entries.first().context("this program has no game")?.name())
+        self.entries.first().context("this program has no game")
     }
 }

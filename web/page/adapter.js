@@ -1,4 +1,4 @@
-// The browser's GPU: its name, as far as the browser tells, and whether it is one.
+// The browser's GPU: its name, and whether it is hardware.
 
 async function info() {
   try {
@@ -8,13 +8,13 @@ async function info() {
   }
 }
 
-/** The maker and the make, for instance "nvidia ampere"; browsers keep more to themselves. */
+/** Vendor and architecture, for instance "nvidia ampere"; browsers reveal no more. */
 export async function adapterName() {
   const { vendor, architecture } = (await info()) ?? {};
   return [vendor, architecture].filter(Boolean).join(" ") || "a GPU";
 }
 
-/** Whether there is a real GPU: one that is software is slower than the training module on the CPU. */
+/** Whether there is a hardware GPU: a software adapter is slower than training on the CPU. */
 export async function hasGpu() {
   const found = await info();
   return Boolean(found) && !found.isFallbackAdapter;

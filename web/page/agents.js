@@ -1,12 +1,12 @@
-// The agents that can be put on the stage: one that comes with the page, files, what trains here or elsewhere.
+// The agents for the stage: the built-in one, files, and policies in training.
 
 import { make, write, say, sentence } from "./dom.js";
 
-/** In this order they are offered. */
+/** The order of the list, by kind. */
 const ORDER = ["ready", "kept", "file", "here", "best", "newest"];
 
 export class Agents {
-  /** `put(file)` brings a policy file on the stage, or throws. */
+  /** `put(file)` puts a policy file on the stage, or throws. */
   constructor(select, put) {
     Object.assign(this, { select, put });
     this.all = new Map();
@@ -20,7 +20,7 @@ export class Agents {
     });
   }
 
-  /** Offers an agent, or a newer policy of it: if it is on the stage, it plays by that from now on. */
+  /** Adds an agent, or a newer policy of one; on the stage it takes effect at once. */
   offer(id, label, file) {
     this.all.set(id, { label, file });
     this.list();
@@ -32,7 +32,7 @@ export class Agents {
     this.list();
   }
 
-  /** Brings an agent on the stage. */
+  /** Puts an agent on the stage. */
   choose(id) {
     try {
       this.put(this.all.get(id).file);
@@ -48,7 +48,7 @@ export class Agents {
     return this.all.get(this.chosen)?.file;
   }
 
-  /** What is offered, in order. */
+  /** The agents in order. */
   ids() {
     const place = (id) => ORDER.indexOf(id.split(" ")[0]);
     return [...this.all.keys()].sort((a, b) => place(a) - place(b) || a.localeCompare(b, "en", { numeric: true }));

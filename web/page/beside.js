@@ -1,13 +1,13 @@
-// Policies side by side: who plays beside the agent on the stage, their names over the boards, their scores.
+// Policies side by side: the list of policies, their names over the boards, and their scores.
 
 import { Policy } from "./watch.js";
 import { $, make, write, fixed, say, score, sentence } from "./dom.js";
 import { placeNames } from "./stage.js";
 
-/** Beside another, at most; as in beside.rs. */
+/** The largest number of policies beside the first; as in beside.rs. */
 const MOST = 7;
 
-/** The name of a policy file's game, from the settings in its header: many files come by while one trains. */
+/** The name of a policy file's game, read from its header alone: many files arrive during training. */
 function gameOf(file) {
   const length = Number(new DataView(file.buffer, file.byteOffset).getBigUint64(0, true));
   const header = JSON.parse(new TextDecoder().decode(file.subarray(8, 8 + length)));
@@ -15,7 +15,7 @@ function gameOf(file) {
 }
 
 export class Beside {
-  /** `set(policies)` lets these play beside the agent on the stage, or throws. */
+  /** `set(policies)` puts these beside the agent on the stage, or throws. */
   constructor(agents, set) {
     Object.assign(this, { agents, set });
     this.chosen = []; // their ids
@@ -23,13 +23,13 @@ export class Beside {
     $("rivals").addEventListener("change", () => this.choose());
   }
 
-  /** The agent on the stage plays this game. */
+  /** Sets the game on the stage. */
   game(env) {
     this.env = env;
     this.list();
   }
 
-  /** Lists the agents of the game that is on the stage, first that one. */
+  /** Lists the agents of the game on the stage, the current one first. */
   list() {
     const own = this.agents.chosen;
     const others = this.agents.ids().filter((id) => id !== own && gameOf(this.agents.all.get(id).file) === this.env);
@@ -45,7 +45,7 @@ export class Beside {
     [...$("rivals").querySelectorAll("span")].forEach((span, i) => write(span, this.agents.all.get(ids[i])?.label ?? ""));
   }
 
-  /** Lets those play that are ticked, as they are by now. */
+  /** Puts the newest policies of the ticked agents on their boards. */
   choose() {
     const ticked = [...$("rivals").querySelectorAll("input:checked:not(:disabled)")].map(({ value }) => value);
     const before = this.chosen;
@@ -61,20 +61,20 @@ export class Beside {
     this.name();
   }
 
-  /** Nobody plays beside the agent any more. */
+  /** Removes all policies beside the agent. */
   end() {
     this.chosen = [];
     this.shown = undefined;
     this.list();
   }
 
-  /** Makes the names of the boards. */
+  /** Labels the boards. */
   name() {
     const ids = this.chosen.length > 0 ? [this.agents.chosen, ...this.chosen] : [];
     $("names").replaceChildren(...ids.map((id) => make("p", { className: "who" }, make("span", { textContent: this.agents.all.get(id)?.label }), make("strong"))));
   }
 
-  /** Shows the scores, those of now over the boards and their means in the list. */
+  /** Shows the current scores over the boards, and the means in the list. */
   show(report, plates, scale) {
     const all = [report, ...report.beside];
     const outputs = new Map([...$("rivals").children].map((row) => [row.querySelector("input").value, row.querySelector("output")]));

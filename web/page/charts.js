@@ -3,15 +3,15 @@
 import { $, make, write, fixed, short } from "./dom.js";
 import { inFrame } from "./frames.js";
 
-/** Milliseconds between two pictures of a chart. */
+/** Milliseconds between two frames of a chart. */
 const EVERY = 300;
 
 /** Colours of seeds in page.css. */
 const SEEDS = 8;
-/** From so many points on the score's scale leaves out how the first quarter began. */
+/** The number of points from which on the score's scale ignores the start of the first quarter. */
 const MANY = 24;
 
-/** A loss so near zero is told to be normal. */
+/** A loss below this is explained as normal. */
 const NEAR = 0.05;
 
 const CHARTS = [
@@ -24,7 +24,7 @@ const CHARTS = [
   { key: "steps_per_second", title: "Steps a second", short },
 ];
 
-/** Those of a language model: what matters, and the rest. */
+/** The charts of a language model: the main ones, and the rest. */
 export const TEXT_CHARTS = [
   { key: "part exact", title: "Right answers, share", digits: 2 },
   { key: "reward", title: "Reward", digits: 2 },
@@ -58,14 +58,14 @@ export class Charts {
     this.touch();
   }
 
-  /** Shows other curves. */
+  /** Replaces the curves. */
   show(curves) {
     this.curves = curves;
     this.chosen = undefined;
     this.touch();
   }
 
-  /** The seeds, each with its colour; a single one needs none. */
+  /** A legend of the seeds, if there are several. */
   name(seeds) {
     const several = seeds.length > 1 ? seeds : [];
     if (`${several}` === this.named) return;
@@ -73,7 +73,7 @@ export class Charts {
     $("seeds").replaceChildren(...several.map((seed, i) => make("li", { className: `seed seed-${i % SEEDS}`, textContent: `seed ${seed}` })));
   }
 
-  /** The curves have changed. */
+  /** Redraws the charts soon. */
   touch() {
     for (const chart of this.charts) chart.dirty = true;
     this.later();
@@ -83,7 +83,7 @@ export class Charts {
     inFrame(this.framed);
   }
 
-  /** One chart a frame, so that a frame is short; each in its turn. */
+  /** Draws one chart in each frame, in turn, so that frames are short. */
   frame(now) {
     const dirty = this.charts.filter((chart) => chart.dirty);
     const due = dirty.filter((chart) => now - chart.drawn > EVERY || chart.urgent);
@@ -103,7 +103,7 @@ export class Charts {
     this.later();
   }
 
-  /** A colour of page.css; asked for once, since the answer has the browser lay out the page. */
+  /** A colour of page.css, cached: the query forces a layout of the page. */
   colour(name) {
     if (!this.colours.has(name)) this.colours.set(name, getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim());
     return this.colours.get(name);
@@ -130,7 +130,7 @@ class Chart {
     }).observe(this.canvas);
     for (const kind of ["pointermove", "pointerdown"]) this.canvas.addEventListener(kind, (event) => this.point(event));
     this.canvas.addEventListener("blur", () => all.choose(undefined));
-    // What the keys have chosen stays where the page only moves under a pointer.
+    // A page that scrolls under a resting pointer does not change the choice made by keys.
     this.canvas.addEventListener("pointerleave", () => { if (all.pointed) all.choose(undefined); });
     this.canvas.addEventListener("keydown", (event) => this.key_(event));
   }
@@ -168,7 +168,7 @@ class Chart {
       this.canvas.ariaLabel = `${this.title}: nothing yet`;
       return;
     }
-    // Drawn by the CPU: the GPU has other work while it trains.
+    // The CPU draws: the GPU is busy with training.
     const context = this.canvas.getContext("2d", { willReadFrequently: true });
     if (this.canvas.width !== pixels[0] || this.canvas.height !== pixels[1]) [this.canvas.width, this.canvas.height] = pixels;
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
@@ -178,17 +178,17 @@ class Chart {
     this.say(mean, dots);
   }
 
-  /** The scales, the grid and the references. */
+  /** Draws the scales, the grid and the references. */
   frame(width, height, points, context) {
     const { curves } = this.all;
     const references = this.key === "score" ? curves.references : [];
-    // A scale that shows what matters: a score far below, from a random player's on, would squash the rest.
+    // The scale starts near the random player: a much lower score would squash the rest.
     const range = points.map(({ x }) => x);
     const [from, to] = [Math.min(...range), Math.max(...range)];
     const late = this.key === "score" && points.length >= MANY ? points.filter(({ x }) => x >= from + 0.25 * (to - from)) : points;
     let low = late.reduce((least, { y }) => Math.min(least, y), Infinity);
     let high = points.reduce((most, { y }) => Math.max(most, y), -Infinity);
-    // Nor need it show less than a tenth of what lies between the worst known player and the best.
+    // It spans at least a tenth of the distance from the worst known player to the best.
     const known = references.map(([, y]) => y);
     if (known.length > 1) low = Math.min(low, high - 0.1 * (Math.max(...known) - Math.min(...known)));
     const reach = Math.max(high - low, 0.02 * Math.abs(high));
@@ -202,7 +202,7 @@ class Chart {
     const right = Math.max(8, ...references.map(([player]) => 8 + context.measureText(player).width));
     this.first = points.reduce((least, { x }) => Math.min(least, x), Infinity);
     this.last = points.reduce((most, { x }) => Math.max(most, x), 0);
-    // Of a long run that has just begun, only the beginning.
+    // The axis of a long run that has just begun shows the beginning alone.
     const soon = Math.max(100, 2 ** Math.ceil(Math.log2(1.25 * this.last)));
     const end = Math.max(Math.min(curves.end, soon), this.last, this.first + 1);
     const span = (width - left - right) / (end - this.first);

@@ -1,32 +1,32 @@
-// Completions of a language model: each token shaded by how unlikely it was, what each is worth, and filters.
+// Completions of a language model: tokens shaded by their log-probability, rewards, and filters.
 
 import { make, write, fixed, score } from "./dom.js";
 
-/** Completions that are kept; of a long run the newest. */
+/** The largest number of completions in memory; older ones are dropped. */
 const KEPT = 8_192;
-/** Groups that are shown at a time. */
+/** Groups on the page at a time. */
 const SHOWN = 8;
-/** Milliseconds between two pictures of what comes by itself. */
+/** Milliseconds between two renewals of the list. */
 const EVERY = 900;
-/** Shades of a token, from sure to unlikely: classes in page.css. */
+/** The number of shades of a token, from certain to unlikely: classes in page.css. */
 const SHADES = 7;
-/** Nats from one shade to the next. */
+/** Nats between two shades. */
 const STEP = 0.4;
-/** Completions longer than this are shown one group beside no other. */
+/** The length from which on a group of completions takes the full width. */
 const LONG = 40;
-/** What a completion that could not be better is worth. */
+/** The largest reward. */
 const BEST = 1 - 1e-9;
 
 /** The shade of a token of this log-probability. */
 const shade = (logprob) => Math.min(SHADES, Math.floor(-logprob / STEP + 0.5));
 
-/** The tokens of a completion as texts: single characters where nothing else is said, and one for its end. */
+/** The tokens of a completion as texts: single characters by default, and one for its end. */
 function tokens({ completion, tokens, logprobs, truncated }) {
   const texts = tokens ?? [...completion];
   return logprobs.map((logprob, i) => ({ logprob, text: texts[i], end: texts[i] === undefined && !truncated }));
 }
 
-/** A completion's text, token by token. */
+/** A completion's text, shaded token by token. */
 export function shaded(completion) {
   const parts = tokens(completion).map(({ text, end, logprob }) => {
     const name = end ? "the end" : JSON.stringify(text ?? "");
@@ -36,15 +36,15 @@ export function shaded(completion) {
   return make("code", { className: "tokens" }, ...parts);
 }
 
-/** Whether it could not be better. */
+/** Whether a completion has the largest reward. */
 const right = ({ reward }) => reward >= BEST;
 
-/** A tick, or a cross. */
+/** A tick or a cross. */
 export const mark = (holds) => make("span", { className: holds ? "mark right" : "mark", textContent: holds ? "✓" : "✗", title: holds ? "right" : "wrong" });
 
 export class Completions {
-  /** Shows completions in an element, by the filters of a form; `wanted(iteration)` is called when the visitor
-      asks for those of an iteration, undefined for the newest. */
+  /** Lists completions in an element, by the filters of a form; `wanted(iteration)` is called when the visitor
+      asks for an iteration, or undefined for the newest. */
   constructor(holder, form, wanted) {
     Object.assign(this, { holder, form });
     this.known = new Map(); // by where they come from
@@ -58,18 +58,18 @@ export class Completions {
     holder.addEventListener("mouseleave", () => this.later());
   }
 
-  /** Those that are shown. */
+  /** The completions of the chosen source. */
   get all() {
     return this.known.get(this.source) ?? [];
   }
 
-  /** Shows those that come from there. */
+  /** Chooses the source. */
   show(source) {
     this.source = source;
     this.draw();
   }
 
-  /** The newest iteration of those that come from there. */
+  /** The newest iteration of a source. */
   newest(source) {
     return this.known.get(source)?.at(-1)?.iteration ?? -1;
   }
@@ -79,27 +79,27 @@ export class Completions {
     if (source === this.source) this.draw();
   }
 
-  /** Takes completions of one or more iterations, in their order. */
+  /** Adds completions of one or more iterations, in their order. */
   add(source, records) {
     const known = this.known.get(source) ?? [];
-    // What is there already is not taken twice, and what was made before goes before.
+    // Known iterations are skipped, and earlier ones are put in front.
     const there = new Set(known.map(({ iteration }) => iteration));
     const fresh = records.filter(({ iteration }) => !there.has(iteration));
     const all = [...known, ...fresh].sort((a, b) => a.iteration - b.iteration || a.group - b.group);
-    // Of too many, those go that are farthest from what came last.
+    // Beyond the limit, the iterations farthest from the latest addition are dropped.
     const late = fresh.length > 0 && all.length > KEPT && fresh[0].iteration > all[all.length >> 1].iteration;
     this.known.set(source, all.length <= KEPT ? all : late ? all.slice(-KEPT) : all.slice(0, KEPT));
     if (source === this.source) this.later();
   }
 
-  /** What the visitor wants to see. */
+  /** The filters. */
   filter() {
     const { elements } = this.form;
     const number = (name) => (elements[name].value === "" ? undefined : elements[name].valueAsNumber);
     return { iteration: number("iteration"), least: number("least"), most: number("most"), end: elements.end.value, text: elements.text.value };
   }
 
-  /** Shows them soon: not too often, and not under a pointer that reads. */
+  /** Renews the list soon, but not under the pointer. */
   later() {
     if (this.waiting) return;
     this.waiting = true;
@@ -128,7 +128,7 @@ export class Completions {
       if (!groups.has(key)) groups.set(key, []);
       groups.get(key).push(one);
     }
-    // The newest iteration is first; within it, the prompts are in their order.
+    // The newest iteration comes first; its prompts are in their order.
     const list = [...groups.values()].sort(([a], [b]) => b.iteration - a.iteration || a.group - b.group).slice(0, SHOWN);
     this.holder.classList.toggle("long", list.flat().some(({ completion, prompt }) => completion.length > LONG || prompt.length > LONG));
     this.holder.replaceChildren(...list.map((group) => this.card(group)));
@@ -158,7 +158,7 @@ export class Completions {
   }
 }
 
-/** The meaning of the shades, for people. */
+/** A legend of the shades. */
 export function legend() {
   const steps = Array.from({ length: SHADES + 1 }, (_, i) => make("span", { className: `p${i}`, textContent: `${Math.round(100 * Math.exp(-i * STEP))}` }));
   return make("p", { className: "hint shades" }, "Shade: how likely a token was, in %", make("code", { className: "tokens" }, ...steps), "◂ ends an answer, … was cut off.");

@@ -1,9 +1,9 @@
-// The numbers behind the charts: the records of one or several runs, iteration by iteration.
+// The data of the charts: the records of one or several runs, by iteration.
 
-/** Points that a curve is drawn with at most; more are averaged. */
+/** The largest number of points of a curve; more are averaged. */
 const MOST = 400;
 
-/** What is drawn of a game's record, and the dots of an evaluation. */
+/** The curves of a game's record, and the dots of an evaluation. */
 const KEYS = ["score", "loss", "entropy", "approx_kl", "clip_fraction", "zero_variance_groups", "steps_per_second"];
 const GAME = {
   keys: KEYS,
@@ -11,8 +11,8 @@ const GAME = {
   of: (record) => Object.fromEntries(KEYS.map((key) => [key, record[key]])),
 };
 
-/** What is drawn of a language model's record: its numbers, and each part of the reward. SFT has no completions, and
-    hence none of their numbers. */
+/** The curves of a language model's record: its numbers, and each part of the reward. SFT has no completions, and no
+    numbers of them. */
 export const TEXT = {
   dots: { reward: ({ mean_score: reward }) => reward, "part exact": (evaluation) => evaluation.pass_at_1 },
   of: ({ fit, entropy, loss, score: reward, rewards, seconds: { phases }, steps_per_second, ...record }) => (fit ? { entropy, loss } : {
@@ -34,7 +34,7 @@ export class Curves {
     this.end = 0;
   }
 
-  /** Takes a record of a run; iterations that are known already are left out. */
+  /** Adds a record of a run, unless its iteration is known. */
   add(name, record) {
     const { dots, of } = this.what;
     if (!this.runs.has(name)) this.runs.set(name, { last: undefined, lines: {}, dots: {} });
@@ -42,13 +42,13 @@ export class Curves {
     const { iteration: x, evaluation } = record;
     if (run.last && x <= run.last.iteration) return false;
     run.last = record;
-    if (record.warning) run.worry = record; // the last thing that a run of text worried about
+    if (record.warning) run.worry = record; // the last warning of a run of text
     for (const [key, y] of Object.entries(of(record))) if (Number.isFinite(y)) (run.lines[key] ??= []).push({ x, y });
     if (evaluation) for (const [key, dot] of Object.entries(dots)) (run.dots[key] ??= []).push({ x, y: dot(evaluation) });
     return true;
   }
 
-  /** All that is known, a line for each iteration of each run. */
+  /** All data as CSV, a line for each iteration of each run. */
   csv() {
     const keys = this.what.keys ?? [...new Set([...this.runs.values()].flatMap(({ lines }) => Object.keys(lines)))];
     const dotted = Object.keys(this.what.dots);
@@ -65,24 +65,24 @@ export class Curves {
     return `${rows.map((row) => row.join(",")).join("\n")}\n`;
   }
 
-  /** A run has failed: what it has done stays, but counts no more. */
+  /** Marks a run as failed: its curve stays, but is left out of means. */
   fail(name) {
     if (this.runs.has(name)) this.runs.get(name).failed = true;
   }
 
-  /** The runs that count: those that go on, or all if none does. */
+  /** The runs in means: those that have not failed, or all if all have. */
   counted() {
     const runs = [...this.runs.values()];
     const going = runs.filter((run) => !run.failed);
     return going.length > 0 ? going : runs;
   }
 
-  /** What the newest evaluation of each run says of a key. */
+  /** The value of a key in the newest evaluation of each run. */
   evaluations(key = "score") {
     return this.counted().map((run) => run.dots[key]?.at(-1)?.y).filter(Number.isFinite);
   }
 
-  /** What to draw for a key: a line for each run, the mean line of several, and dots of evaluations. */
+  /** The data of a chart: a line for each run, the mean line of several, and dots of evaluations. */
   of(key) {
     const runs = [...this.runs.values()];
     const lines = runs.map((run) => thinned(run.lines[key] ?? []));
@@ -103,7 +103,7 @@ function thinned(points) {
   return means;
 }
 
-/** The mean over the runs, at the iterations that all of them have. */
+/** The mean of several runs, at the iterations that all of them have. */
 function mean(lines) {
   if (lines.length < 2) return thinned(lines[0] ?? []);
   const sums = new Map();

@@ -2,25 +2,25 @@
 
 export const $ = (id) => document.getElementById(id);
 
-/** An element with properties and children. */
+/** Creates an element with properties and children. */
 export function make(name, properties = {}, ...children) {
   const made = Object.assign(document.createElement(name), properties);
   made.append(...children);
   return made;
 }
 
-/** Sets a text where it differs: only changes are read out and laid out. */
+/** Sets a text if it differs: only changes are announced and laid out. */
 export function write(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
-/** A number with so many digits, with a true minus; what is rounded to zero has none. */
+/** A number with `digits` decimals and a true minus sign; zero has no sign. */
 export const fixed = (x, digits = 2) => (Number.isFinite(x) ? x.toFixed(digits).replace(/^-(?=0\.?0*$)/, "").replace("-", "−") : "–");
 
-/** A score: whole if it is. */
+/** A score, without decimals if it is an integer. */
 export const score = (x) => fixed(x, Number.isInteger(x) ? 0 : 2);
 
-/** A large number, short: 12.3k. */
+/** A large number in short form: 12.3k. */
 export function short(x) {
   if (!Number.isFinite(x)) return "–";
   const [unit, name] = [[1e9, "G"], [1e6, "M"], [1e3, "k"]].find(([unit]) => x >= unit) ?? [1, ""];
@@ -30,11 +30,11 @@ export function short(x) {
 /** Bytes, as MB. */
 export const megabytes = (x) => `${(x / 1e6).toFixed(x < 1e7 ? 1 : 0)} MB`;
 
-/** The sentence of an error of whatever kind. */
+/** The message of an error. */
 export const sentence = (error) => String(error?.message ?? error).replace(/^Error: /, "");
 
-/** Tells the visitor something, until it is put away or so many seconds long. What is brief makes room for the
-    next, and so does what is about the same; of the rest the last two stay. */
+/** Shows a message until the visitor closes it, or for `seconds`. A new message replaces brief ones and those with the
+    same `about`; the last two stay. */
 export function say(text, seconds, about = "") {
   const box = $("notices");
   for (const old of [...box.children]) {

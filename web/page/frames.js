@@ -1,12 +1,12 @@
-// When pictures are drawn: all that are due come in one frame of the browser, most of whose cost is the browser's own.
+// Frames: everything due is drawn in one frame of the browser, since most of a frame's cost is the browser's own.
 
-/** Milliseconds between two frames at least, where others need the processors more. */
+/** The least time between two frames in milliseconds, to leave the processors to training. */
 let least = 0;
 let last = -Infinity;
 let asked = false;
 const waiting = new Set();
 
-/** Calls this once, with the time, in the next frame, however often it is asked for. */
+/** Calls `draw(now)` in the next frame, once, however often it is requested. */
 export function inFrame(draw) {
   waiting.add(draw);
   if (asked) return;
@@ -16,10 +16,10 @@ export function inFrame(draw) {
   else request();
 }
 
-/** Calls this no more. */
+/** Cancels a request. */
 export const notInFrame = (draw) => waiting.delete(draw);
 
-/** Leaves so many milliseconds between two frames from now on. */
+/** Sets the least time between two frames. */
 export function pace(milliseconds) {
   least = milliseconds;
 }

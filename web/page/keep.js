@@ -1,16 +1,16 @@
-// Keeping policies and a run: as files of the visitor's, and the last ones in the browser's storage.
+// Storage of policies and runs: as files, and in the browser.
 
 import { Policy } from "./watch.js";
 import { make } from "./dom.js";
 
-/** Gives the visitor a file. */
+/** Offers a file for download. */
 export function download(name, bytes) {
   const url = URL.createObjectURL(new Blob([bytes], { type: "application/octet-stream" }));
   make("a", { href: url, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }
 
-/** The policy file in one file, or in `config.toml` and `weights.safetensors`; throws if there is none. */
+/** Reads a policy from one file, or from `config.toml` and `weights.safetensors`; throws if there is none. */
 export async function readFiles(files) {
   const settings = files.find(({ name }) => name.endsWith(".toml"));
   const weights = files.find((file) => file !== settings);
@@ -26,7 +26,7 @@ export async function readFiles(files) {
   }
 }
 
-/** Calls `take` with the files that are dropped on the page. */
+/** Calls `take` with files dropped on the page. */
 export function onDrop(take) {
   const root = document.documentElement;
   addEventListener("dragover", (event) => {
@@ -42,7 +42,7 @@ export function onDrop(take) {
   });
 }
 
-/** Does something with the one drawer of the storage; rejects if the browser refuses. */
+/** Runs a request on the object store; rejects if the browser refuses. */
 function withDrawer(mode, ask) {
   return new Promise((done, fail) => {
     const opening = indexedDB.open("grove", 1);
@@ -58,31 +58,31 @@ function withDrawer(mode, ask) {
   });
 }
 
-/** Keeps a policy file as the last one. */
+/** Stores a policy file as the last one. */
 export const keepLast = (file) => withDrawer("readwrite", (drawer) => drawer.put(file, "last"));
 
-/** The policy file that was kept last, or undefined. */
+/** The last policy file, or undefined. */
 export const lastKept = () => withDrawer("readonly", (drawer) => drawer.get("last"));
 
-/** Keeps the games of a person, a file, by what they are of. */
+/** Stores a person's games, a file, by the name of their game and rules. */
 export const keepGames = (of, file) => withDrawer("readwrite", (drawer) => drawer.put(file, `games ${of}`));
 
-/** The games that were kept of this, or undefined. */
+/** The stored games, or undefined. */
 export const keptGames = (of) => withDrawer("readonly", (drawer) => drawer.get(`games ${of}`));
 
-/** Keeps a training, as plain data, so that a reload can go on with it; `name` is "run", or "text" for that of text. */
+/** Stores a run as plain data, so that a reload can resume it; `name` is "run" for games or "text". */
 export const keepRun = (run, name = "run") => withDrawer("readwrite", (drawer) => drawer.put(run, name));
 
-/** The training that was kept, or undefined. */
+/** The stored run, or undefined. */
 export const keptRun = (name = "run") => withDrawer("readonly", (drawer) => drawer.get(name));
 
-/** Forgets it. */
+/** Deletes the stored run. */
 export const forgetRun = (name = "run") => withDrawer("readwrite", (drawer) => drawer.delete(name));
 
-/** Whether this tab is the one that trains. */
+/** Whether this tab holds the lock of training. */
 let trains = false;
 
-/** Whether no other tab of this page trains; then this one does, from now on. Where the browser cannot say, it may. */
+/** Whether no other tab of this page trains; takes the lock then. Without locks in the browser, true. */
 export async function onlyHere() {
   return (trains ||= !navigator.locks || (await nowhereElse()));
 }

@@ -1,60 +1,41 @@
-// Training on the page: the form, the buttons, the charts, and the agents that come of it.
+// Training policies on the page: the form, the buttons, the charts, and the trained agents.
 
 import { Policy } from "./watch.js";
 import { $, make, write, say, fixed, short, megabytes, sentence } from "./dom.js";
 import { Settings } from "./settings.js";
-import { Training } from "./training.js";
+import { Control } from "./control.js";
 import { Curves } from "./curves.js";
 import { writeToml } from "./toml.js";
 import { Charts } from "./charts.js";
 import { inFrame, pace } from "./frames.js";
-import { keepLast, keepRun, keptRun, forgetRun, onlyHere, download } from "./keep.js";
+import { download, keepLast } from "./keep.js";
 
 /** Milliseconds between two times that the policy is kept in the browser's storage. */
 const KEEP = 10_000;
 
-/** Milliseconds between two times that the run is kept there. */
-const KEEP_RUN = 2_000;
-
-/** And between two times that its words are renewed. */
+/** Milliseconds between two renewals of the words. */
 const RENEW = 100;
 
-/** And between two frames while a GPU that is software trains, too. */
-const SPARING = 90;
-/** And where workers share a run, all of whom wait for the one whose processor the page takes: a game's step. */
-const SHARED = 100;
+/** Milliseconds between two frames while a software adapter trains. */
+const SOFTWARE_FRAME = 90;
+/** Milliseconds between two frames while workers share a run: all of them wait for the one whose processor the page takes. */
+const SHARED_FRAME = 100;
 
-/** What the games of a person are learnt with: so many iterations of so many steps, of so many moves each. */
+/** Imitation of a person's games: iterations, optimiser steps in each, and moves in a step. */
 const IMITATION = { iterations: 20, steps: 32, batch: 64 };
 
 const BUTTON = { starting: "Starting", running: "Pause training", pausing: "Pausing", paused: "Go on training" };
 
-export class Lab {
+export class Lab extends Control {
   /** `changed()` is called when a setting changes, `imitated()` when the games of a person have been learnt. */
   constructor(games, agents, changed, imitated) {
+    super({ module: "train", store: "run", trouble: "trouble", here: new Curves(), on: {
+      policy: (seed, file, iteration) => this.policy(seed, file, iteration),
+      noWall: (why) => { $("device-wall").open = false; say(`The games on the device cannot be shown: ${why}`); },
+    } });
     Object.assign(this, { games, agents, imitated });
     this.settings = new Settings(changed);
-    this.here = new Curves();
     this.charts = new Charts(this.here);
-    this.training = new Training({
-      state: (name) => {
-        if (name === "paused" || name === "done") this.keep();
-        if (name === "paused" || name === "running") this.keepRun(true);
-        const imitated = name === "done" && this.run?.wanted[0].games;
-        if (name === "done" || name === "refused") this.forgetRun();
-        this.renew();
-        if (imitated && this.failures.length === 0) this.imitated();
-        if (name === "done") say(`${this.words(name)}.`, 8);
-      },
-      record: (seed, record) => this.record(seed, record),
-      policy: (seed, file, iteration) => this.policy(seed, file, iteration),
-      saved: (seed, saved) => this.saved(seed, saved),
-      about: (seed, about) => { this.about = about; },
-      memory: (bytes) => { this.memory = bytes; },
-      failed: (seed, iteration, why) => this.failed(seed, iteration, why),
-      refused: (why) => this.refused(why),
-      noWall: (why) => { $("device-wall").open = false; say(`The games on the device cannot be shown: ${why}`); },
-    });
     $("settings").addEventListener("submit", (event) => { event.preventDefault(); this.start(); });
     $("pause").addEventListener("click", () => this.toggle());
     $("train-here").addEventListener("click", () => (this.busy() ? this.toggle() : this.start()));
@@ -63,124 +44,85 @@ export class Lab {
     $("source").addEventListener("change", (event) => this.show(event.target.value));
     $("device-wall").addEventListener("toggle", () => this.wall());
     $("device-games").addEventListener("input", () => this.wall());
-    // Where there is room, what will be seen is explained until it is there.
+    // A wide page explains the charts until they are there.
     $("words").open = !matchMedia("(max-width: 56rem)").matches;
     this.renew();
   }
 
-  /** Another game is on the stage: its settings come into the form, as the visitor left them. */
+  /** Puts the settings of the game on the stage into the form, as the visitor left them. */
   game(name) {
     this.staged = name;
     if (this.settings.game !== name) this.fill(name);
     this.renew();
   }
 
-  /** The name of a game for people. */
+  /** The title of a game. */
   title(name) {
     return this.games.find((game) => game.name === name)?.title ?? name;
   }
 
-  /** Puts a game's defaults into the form, with what a link says laid over. */
+  /** Puts a game's defaults into the form, with the changes of a link. */
   fill(name, link) {
     this.settings.fill(name, this.games.find((game) => game.name === name).settings, link);
     write($("settings-of"), `Settings for ${this.title(name)}`);
-  }
-
-  busy() {
-    return ["starting", "running", "pausing", "paused"].includes(this.training.state);
   }
 
   start() {
     this.trouble("");
     const wanted = this.settings.read();
     if (!wanted) return this.trouble("Some settings are out of their limits.");
-    this.begin({ game: this.settings.game, way: this.settings.way.value, wanted, saved: {}, records: {} });
-    onlyHere().then((only) => { this.alone = only; });
+    this.beginNew({ game: this.settings.game, way: this.settings.way.value, wanted });
   }
 
-  /** Learns from the games of a person, a file, instead of playing; `about` is what they are of. */
+  /** Learns from a person's games, a file, instead of playing; they are games of `env` with these settings. */
   imitate({ env, settings }, file) {
-    this.trouble("");
     const own = Object.fromEntries(Object.entries(settings).map(([key, value]) => [`${env}.${key}`, value]));
     const [seed, iterations] = [1, IMITATION.iterations];
     const text = writeToml({ env, seed, iterations, "update.num_minibatches": IMITATION.steps, "data.path": "your games", "data.batch_size": IMITATION.batch, ...own });
-    this.begin({ game: env, way: "CPU", wanted: [{ seed, iterations, text, games: file }], saved: {}, records: {} });
-    onlyHere().then((only) => { this.alone = only; });
+    this.beginNew({ game: env, way: "CPU", wanted: [{ seed, iterations, text, file }] });
   }
 
-  /** Trains, from the beginning or from where a run was left. */
   begin(run, paused = false) {
     $("words").open = false;
-    this.forget();
-    this.run = run;
     this.trained = run.game;
-    this.here.end = run.wanted[0].iterations;
     this.followed = `here ${run.wanted[0].seed}`;
     this.met = false;
     this.several = run.wanted.length > 1;
-    for (const { seed } of run.wanted) for (const record of run.records[seed] ?? []) this.here.add(seed, record);
+    super.begin(run, paused);
     this.show("here");
-    const wanted = run.wanted.map((one) => ({ ...one, saved: run.saved[one.seed] }));
-    this.training.start(wanted, run.way, paused);
   }
 
-  /** Goes on with a training that a reload or a closed tab has left. */
+  /** Resumes a training that a reload or a closed tab has left. */
   async resume() {
-    const run = await keptRun().catch(() => undefined); // that nothing is kept has been said
-    if (!run || this.busy() || !this.games.some(({ name }) => name === run.game) || !(await onlyHere())) return;
-    this.alone = true;
+    const run = await this.left(({ game }) => this.games.some(({ name }) => name === game));
+    if (!run) return;
     this.begin(run, run.paused);
-    say(`Training ${this.title(run.game)} goes on from where it was left.`, 6);
+    say(`Training of ${this.title(run.game)} resumes where it was left.`, 6);
   }
 
-  saved(seed, saved) {
-    if (!this.run) return;
-    this.run.saved[seed] = saved;
-    this.run.records[seed] = (this.all.get(seed) ?? []).filter(({ iteration }) => iteration <= saved.iteration);
-    this.keepRun();
+  become(name) {
+    if (name === "paused" || name === "done") this.keep();
+    const imitated = name === "done" && this.run?.wanted[0].file;
+    super.become(name);
+    if (imitated && this.failures.length === 0) this.imitated();
+    if (name === "done") say(`${this.words(name)}.`, 8);
   }
 
-  /** Keeps the run in the browser's storage, from which a reload goes on. */
-  keepRun(now = false) {
-    if (!this.run || this.alone === false || Object.keys(this.run.saved).length === 0) return;
-    if (!now && performance.now() - (this.runKept ?? -Infinity) < KEEP_RUN) return;
-    this.runKept = performance.now();
-    const way = this.about?.api === "WebGPU" ? "WebGPU" : "CPU";
-    const paused = ["paused", "pausing"].includes(this.training.state);
-    keepRun({ ...this.run, way, paused }).catch((error) => this.cannotKeep(error));
-  }
-
-  forgetRun() {
-    if (this.run && this.alone !== false) forgetRun().catch(() => {});
-    this.run = undefined;
-  }
-
-  toggle() {
-    if (this.training.state === "running") this.training.pause();
-    else if (this.training.state === "paused") {
-      this.pace = [];
-      this.training.goOn();
-    }
+  kept() {
+    return { ...this.run, way: this.about?.api === "WebGPU" ? "WebGPU" : "CPU" };
   }
 
   reset() {
-    this.training.reset();
-    this.forgetRun();
     this.trained = undefined;
-    this.forget();
-    this.trouble("");
+    super.reset();
     this.game(this.staged);
-    this.renew();
   }
 
-  /** Puts away what came of the last training, but for the agent that is on the stage. */
-  forget() {
-    this.here.clear();
-    this.all = new Map();
-    this.pace = [];
-    this.failures = [];
+  /** Removes the results of the last training, but for the agent on the stage. */
+  clear() {
+    super.clear();
     this.keptAt = performance.now();
-    this.about = this.memory = this.latest = undefined;
+    this.latest = undefined;
     for (const id of [...this.agents.all.keys()]) {
       if (id.startsWith("here ") && id !== this.agents.chosen) this.agents.withdraw(id);
     }
@@ -189,12 +131,7 @@ export class Lab {
   }
 
   record(seed, record) {
-    this.here.add(seed, record);
-    if (!this.all.has(seed)) this.all.set(seed, [...(this.run?.records[seed] ?? [])]);
-    this.all.get(seed).push(record);
-    this.newest = record;
-    this.pace.push({ at: performance.now(), done: Math.min(...this.here.counted().map((run) => run.last.iteration)) });
-    if (this.pace.length > 60) this.pace.shift();
+    super.record(seed, record);
     if (this.source === "here") this.charts.touch();
     this.later();
   }
@@ -216,7 +153,7 @@ export class Lab {
     if (performance.now() - this.keptAt > KEEP) this.keep();
   }
 
-  /** Keeps the newest policy of the seed that is followed in the browser's storage. */
+  /** Keeps the newest policy of the first seed in the browser's storage. */
   keep() {
     if (!this.latest) return;
     this.keptAt = performance.now();
@@ -236,8 +173,7 @@ export class Lab {
 
   failed(seed, iteration, why) {
     const text = `Seed ${seed} stopped after iteration ${iteration}: ${why}`;
-    this.failures.push(seed);
-    this.here.fail(seed);
+    super.failed(seed);
     this.trouble(text);
     say(text);
     this.renew();
@@ -245,16 +181,10 @@ export class Lab {
 
   refused(why) {
     this.settings.blame(why);
-    this.trouble(why);
-    this.renew();
+    super.refused(why);
   }
 
-  trouble(text) {
-    write($("trouble"), text);
-    $("trouble").hidden = text === "";
-  }
-
-  /** Shows the curves of the training in this tab ("here") or of the run that is watched ("live"). */
+  /** Shows the curves of the training in this tab ("here") or of the watched run ("live"). */
   show(source) {
     this.source = source;
     for (const input of document.getElementsByName("source")) input.checked = input.value === source;
@@ -262,7 +192,7 @@ export class Lab {
     this.renew();
   }
 
-  /** The curves of a run that is watched. */
+  /** Shows the curves of a watched run. */
   follow(curves, name, settings) {
     this.live = curves;
     this.runSettings = settings;
@@ -271,7 +201,7 @@ export class Lab {
     this.show("live");
   }
 
-  /** The run that is watched has news. */
+  /** Redraws the curves of the watched run. */
   news() {
     if (this.source !== "live") return;
     this.charts.touch();
@@ -286,8 +216,8 @@ export class Lab {
   }
 
   renew() {
-    const { state } = this.training;
-    pace(state !== "running" ? 0 : this.about?.software ? SPARING : this.about?.members > 1 ? SHARED : 0);
+    const { state } = this;
+    pace(state !== "running" ? 0 : this.about?.software ? SOFTWARE_FRAME : this.about?.members > 1 ? SHARED_FRAME : 0);
     $("start").disabled = state === "starting";
     const live = this.source === "live";
     $("settings").hidden = live;
@@ -333,23 +263,15 @@ export class Lab {
     const result = [scores.length > 0 && `score ${mean(scores)}`, greedy.length > 0 && `greedy ${mean(greedy)}`].filter(Boolean);
     const rest = [at, ...result].join(", ");
     const game = this.trained;
-    const left = this.left();
+    const left = this.remaining();
     return {
       idle: "Not started", refused: "Not started: see what is wrong", starting: `Getting ready to train ${game}`,
       running: `Training ${game}: ${rest}${left ? `, ${left}` : ""}`, pausing: `Pausing ${game} after this iteration: ${rest}`, paused: `Paused ${game}: ${rest}`,
-      done: `${this.failures?.length > 0 ? "Stopped" : "Finished"} ${game}: ${rest}`,
+      done: `${this.failures.length > 0 ? "Stopped" : "Finished"} ${game}: ${rest}`,
     }[state];
   }
 
-  /** How long it still takes, by the pace of the last iterations. */
-  left() {
-    const [first, last] = [this.pace?.[0], this.pace?.at(-1)];
-    if (!last || last.done <= first.done) return "";
-    const seconds = ((last.at - first.at) / (last.done - first.done)) * (this.here.end - last.done) / 1000;
-    return seconds < 90 ? `${Math.ceil(seconds)} s left` : `${Math.round(seconds / 60)} min left`;
-  }
-
-  /** Draws games from the device's memory as long as that is unfolded. */
+  /** Draws games from the device's memory while the wall is unfolded. */
   wall() {
     const games = 2 ** $("device-games").valueAsNumber;
     write($("device-games-out"), `${games}`);

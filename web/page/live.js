@@ -1,28 +1,28 @@
-// A run of the native program that this page is served with: its records and checkpoints, as they come.
+// A run of the program that serves this page: its records and checkpoints, live.
 
 import { $, write, say } from "./dom.js";
 import { Policy } from "./watch.js";
 
-/** Milliseconds until the next try where the browser does not try again by itself. */
+/** Milliseconds until the next attempt, if the browser does not reconnect by itself. */
 const AGAIN = 2000;
 
 const LABELS = { newest: "Run: newest", best: "Run: best" };
 
-/** What it costs a run that several members share it. */
+/** The cost of sharing a run between ranks. */
 function shared({ reduction: { members, ranks = members, seconds, hidden = 0, imbalance }, seconds: { total } }) {
   const percent = (x) => `${Math.round(100 * x)} %`;
   const told = `${percent(seconds / total)} of the time with each other, ${percent(hidden)} of that while computing`;
   return `${ranks} ranks, ${told}, the slowest ${percent(imbalance)} behind the mean`;
 }
 
-/** What there is to know of the run, or null: a static host has none. */
+/** The description of the run; null on a static host. */
 export async function askRun() {
   const answer = await fetch("run/about.json", { cache: "no-cache" }).catch(() => undefined);
   return answer?.ok ? answer.json() : null;
 }
 
 export class Live {
-  /** `on` hears `changed()` at news of the curves, and `policy(id, label, file)`. */
+  /** `on` hears `changed()` after new records, and `policy(id, label, file)`. */
   constructor(about, curves, on) {
     Object.assign(this, { about, curves, on });
     this.known = {};
@@ -46,7 +46,7 @@ export class Live {
     events.addEventListener("open", () => this.connect(true));
     events.addEventListener("error", () => {
       this.connect(false);
-      // The browser tries again by itself, but not where it got an answer that is no stream.
+      // The browser reconnects by itself, but not after an answer that is no stream.
       if (events.readyState === EventSource.CLOSED) setTimeout(() => this.listen(), AGAIN);
     });
     events.addEventListener("start", () => this.begin());
@@ -65,7 +65,7 @@ export class Live {
     this.status();
   }
 
-  /** All records of the run follow: perhaps another run's, in its place. */
+  /** Prepares for all records from the start, perhaps of another run. */
   async begin() {
     const { end, references } = this.curves;
     this.curves.clear();
@@ -77,7 +77,7 @@ export class Live {
     if (about) this.learn(about);
   }
 
-  /** Fetches a checkpoint. A newer one may take its place in between: then that is fetched as well. */
+  /** Fetches a checkpoint, and a newer one if it was replaced meanwhile. */
   async fetch({ which, tag, iteration }) {
     if (this.known[which] === tag) return;
     this.known[which] = tag;

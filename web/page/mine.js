@@ -1,4 +1,4 @@
-// The games of the person: kept in the browser's storage, saved as a file, and learnt from.
+// The visitor's games: stored in the browser, saved as a file, and imitated.
 
 import { join_games as join, about_games as aboutGames } from "./watch.js";
 import { $, write, say, sentence } from "./dom.js";
@@ -12,7 +12,7 @@ export class Mine {
     $("imitate").addEventListener("click", () => this.file && this.imitate(this.about, this.file));
   }
 
-  /** Another game is on the stage, or one of other rules: its games are brought, if there are any. */
+  /** Loads the stored games of the game and rules on the stage, if there are any. */
   async game(env, settings) {
     const of = `${env} ${JSON.stringify(settings)}`;
     if (of === this.of) return;
@@ -22,11 +22,11 @@ export class Mine {
       const file = await keptGames(of);
       if (file && of === this.of && !this.file) this.hold(file);
     } catch {
-      // That this browser keeps nothing is said where a policy is kept.
+      // A refused storage is reported when a policy is stored.
     }
   }
 
-  /** Keeps what the person has played since, if a game is over or was left. */
+  /** Stores the games since the last time, if no game is under way. */
   collect(show) {
     const more = show?.take_games();
     if (!more) return;

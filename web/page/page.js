@@ -1,4 +1,4 @@
-// The start: fetches the trained agent and what draws it, shows it, and wires the page up.
+// The entry point: fetches the trained agent and the module, shows the game, and connects all parts of the page.
 
 import READY from "./ready.js";
 import init, { Policy, Show, games as listGames, version } from "./watch.js";
@@ -18,22 +18,22 @@ import { Text } from "./text.js";
 import { Live, askRun } from "./live.js";
 import { Curves, TEXT } from "./curves.js";
 
-/** A seed is a number of 32 bits here. */
+/** The largest seed: 32 bits. */
 const MOST_SEED = 2 ** 32 - 1;
-/** A game with a person goes no faster. */
+/** The fastest speed of a game with a person. */
 const FASTEST_FOR_PEOPLE = 4;
-/** A stage is at most so much wider than the window is high. */
+/** The largest width of the stage, relative to the height of the window. */
 const HIGH = 1.04;
-/** The choice beside the games: a language model that learns this task. */
+/** The task of the language model, a choice beside the games. */
 const TASK = "sort";
-/** Milliseconds of absence that are worth a word. */
+/** Milliseconds in the background that are reported. */
 const AWAY = 1000;
 
 const view = { policy: undefined, about: undefined, show: undefined, seed: 1, games: 1, sampled: false };
-const ready = new Map(); // the files of the agents that come with the page
+const ready = new Map(); // the files of the built-in agents
 
-/** The agent that comes with the page for a game; of a game that has none, one that nobody has trained. */
-function comesWithPage(game) {
+/** Fetches the built-in agent of a game. */
+function builtIn(game) {
   if (!ready.has(game)) {
     ready.set(game, fetch(`policies/${game}.safetensors`).then(async (answer) => {
       if (!answer.ok) throw new Error(`No trained agent for ${game} is here (${answer.status}). Train one.`);
@@ -44,9 +44,9 @@ function comesWithPage(game) {
   return ready.get(game);
 }
 
-// The first file is on its way while the module is still being compiled.
+// The first file is fetched while the module compiles.
 const link = readLink();
-if (READY.length > 0) comesWithPage(READY.includes(link.game) ? link.game : READY[0]).catch(() => {});
+if (READY.length > 0) builtIn(READY.includes(link.game) ? link.game : READY[0]).catch(() => {});
 const { memory } = await init();
 const games = JSON.parse(listGames());
 const known = (game) => (games.some(({ name }) => name === game) ? game : games[0].name);
@@ -64,21 +64,21 @@ const takeover = new Takeover({
 });
 const agents = new Agents($("agent"), put);
 const beside = new Beside(agents, setBeside);
-const lab = new Lab(games, agents, remember, beat);
+const lab = new Lab(games, agents, remember, playImitator);
 const mine = new Mine(imitate);
-const text = new Text(turn);
+const text = new Text(showText);
 
-/** Brings a policy file on the stage; the games go on if they are of the same kind. */
+/** Puts a policy file on the stage; games of the same kind continue. */
 function put(file) {
   const policy = new Policy(file);
   const about = JSON.parse(policy.about());
-  const same = view.about?.env === about.env && goOnWith(policy);
+  const same = view.about?.env === about.env && continueWith(policy);
   if (!same) present(policy);
   view.policy?.free();
   Object.assign(view, { policy, about });
   panel.policy(about);
   player.touch();
-  if (same) return; // the page has its shape, and its words are right
+  if (same) return; // the layout and the texts are still right
   shape();
   tick();
   stage.name(`${about.title}, played by the agent`);
@@ -88,7 +88,7 @@ function put(file) {
   remember();
 }
 
-/** Games of another kind begin. */
+/** Starts games of another kind. */
 function present(policy) {
   view.show?.take_over(false);
   mine.collect(view.show);
@@ -101,17 +101,17 @@ function present(policy) {
   beside.end();
 }
 
-/** Ticks what is shown among the games. */
+/** Ticks the current choice among the games. */
 function tick() {
   for (const input of document.getElementsByName("game")) input.checked = input.value === (text.on ? TASK : view.about?.env);
 }
 
-/** The page turns to text, while the game stands still, or to games again. */
-function turn(on) {
+/** Shows text, while the game is paused, or games again. */
+function showText(on) {
   if (takeover.on) takeover.set(false);
   if (on) view.played = player.playing;
   player.play(on ? false : view.played);
-  // A game that is picked is ticked once it is there.
+  // A picked game is ticked once it is loaded.
   if (on) tick();
   else if (view.show) shape();
   remember();
@@ -124,20 +124,20 @@ function pick(what) {
   if (what !== view.about?.env) pickGame(what);
 }
 
-/** Trains on the games of the person, who leaves the one under way. */
+/** Trains on the person's games; ends the one under way. */
 function imitate(about, file) {
   if (takeover.on) takeover.set(false);
   lab.imitate(about, mine.file ?? file);
 }
 
-/** Who has learnt from the person plays beside the teacher. */
-function beat() {
+/** Puts the imitating agent beside the person. */
+function playImitator() {
   agents.choose("here 1");
   say("It has learnt from your games, and plays beside you now.", 8);
   if (!takeover.on && !text.on) takeover.set(true);
 }
 
-/** Lets these policies play beside the agent, on its levels. */
+/** Puts these policies beside the agent, on its levels. */
 function setBeside(policies) {
   if (takeover.on) takeover.set(false);
   view.show.set_beside(policies);
@@ -148,8 +148,8 @@ function setBeside(policies) {
   player.rewind();
 }
 
-/** Whether the games on the stage can go on with this policy: they cannot if it knows other rules. */
-function goOnWith(policy) {
+/** Continues the games on the stage with this policy; false if it has other rules. */
+function continueWith(policy) {
   try {
     view.show.set_policy(policy);
     return true;
@@ -180,7 +180,7 @@ function draw(part) {
   mark(report);
 }
 
-/** Gives the stage the shape of what is on it: of one board, of two, or of a wall. */
+/** Gives the stage the shape of its contents: one board, two, or a wall. */
 function shape() {
   const [, , , width, height] = view.show.plates(1 << 12, 1 << 12);
   const board = width / height;
@@ -188,7 +188,7 @@ function shape() {
   stage.shape(view.show, Math.max(4 / 3, Math.min(8 / 3, wanted)), Math.min($("view").clientWidth, HIGH * innerHeight));
 }
 
-/** Frames the board that is told of on a wall, and puts the names over those of a duel. */
+/** Frames the watched board of a wall, and labels the boards of a duel. */
 function mark(report) {
   const { watched, games: count, person } = report;
   const where = stage.plates(view.show);
@@ -204,7 +204,7 @@ function mark(report) {
   ["left", "top", "width", "height"].forEach((side, i) => { box.style[side] = `${at[i] * scale}px`; });
 }
 
-/** Tells of the board under the pointer from now on. */
+/** Watches the board under the pointer. */
 function pickBoard(event) {
   const where = view.show && !takeover.on && view.games > 1 && stage.plates(view.show);
   if (!where) return;
@@ -218,7 +218,7 @@ function pickBoard(event) {
   player.touch();
 }
 
-/** Once a second: how fast it goes and what it takes. */
+/** Reports speed and memory, once a second. */
 function tell() {
   const now = performance.now();
   // A device may be lost while nothing is drawn.
@@ -261,9 +261,9 @@ function takeOver(on) {
   player.rewind();
 }
 
-/** The agent of a game that comes with the page, or one that nobody has trained. */
+/** The built-in agent of a game, or an untrained one. */
 async function agentOf(game) {
-  if (READY.includes(game)) return { label: "Comes with the page", file: await comesWithPage(game) };
+  if (READY.includes(game)) return { label: "Comes with the page", file: await builtIn(game) };
   const policy = Policy.untrained(game);
   const file = policy.file();
   policy.free();
@@ -285,7 +285,7 @@ async function load(files) {
   try {
     const file = await readFiles(files);
     const { name } = files.find(({ name }) => !name.endsWith(".toml"));
-    // Several stay; one of the same name takes the place of the one before.
+    // Several files stay; a file of the same name replaces the one before.
     agents.offer(`file ${name}`, `File ${name}`, file);
     agents.choose(`file ${name}`);
     say(`${files.map(({ name }) => name).join(" and ")}: loaded, and on the stage.`, 6);
@@ -294,7 +294,7 @@ async function load(files) {
   }
 }
 
-/** Puts what is shown into the address. */
+/** Writes the state of the page into the address. */
 function remember() {
   if (!view.about) return;
   writeLink({
@@ -307,7 +307,7 @@ function remember() {
   });
 }
 
-/** Takes what a link says; what makes no sense is left as it is. */
+/** Applies a link; invalid entries are ignored. */
 function obey({ seed, games: count, speed, actions }) {
   if (/^\d{1,10}$/.test(seed) && Number(seed) <= MOST_SEED) view.seed = Number(seed);
   if (/^\d{1,4}$/.test(count)) view.games = 2 ** Math.round(Math.log2(Math.min(1024, Math.max(1, Number(count)))));
@@ -321,7 +321,7 @@ function obey({ seed, games: count, speed, actions }) {
   words();
 }
 
-/** The values beside the sliders. */
+/** Writes the values beside the sliders. */
 function words() {
   write($("speed-out"), speedName(player.speed));
   write($("wall-out"), `${view.games}`);
@@ -330,7 +330,7 @@ function words() {
 }
 
 function wire() {
-  // A page of somebody's own games alone has no text.
+  // A page of user-defined games alone has no text.
   const texts = games.some(({ name }) => name === "fruit") ? [{ name: TASK, title: "Text: sort" }] : [];
   for (const { name, title } of [...games, ...texts]) {
     const input = make("input", { type: "radio", name: "game", value: name });
@@ -419,7 +419,7 @@ async function watchRun() {
   let met = false;
   const live = { changed: () => lab.news(), policy: (which, label, file) => {
     agents.offer(which, label, file);
-    // The newest policy takes the stage when the page is opened; from then on the visitor decides.
+    // The newest policy is put on the stage when the page opens; later the visitor chooses.
     if (which === "newest" && !met) { met = true; agents.choose(which); }
   } };
   lab.follow(curves, about.run);
@@ -429,7 +429,7 @@ async function watchRun() {
 wire();
 obey(link);
 await Promise.all([
-  // The CPU draws at once, and the GPU as soon as it is ready.
+  // The CPU draws first, and the GPU as soon as it is ready.
   stage.open(false).catch((error) => say(`Nothing can be drawn: ${sentence(error)}`)),
   agentOf(first).then(({ label, file }) => {
     lab.fill(first, link);
@@ -447,5 +447,5 @@ offerKept();
 text.resume().catch((error) => say(`The training of text cannot go on: ${sentence(error)}`));
 lab.resume().catch((error) => say(`The training of before cannot go on: ${sentence(error)}`));
 watchRun().catch((error) => say(`The run cannot be watched: ${sentence(error)}`));
-await stage.open().catch(() => {}); // what failed has been said
+await stage.open().catch(() => {}); // errors have been reported
 performance.mark("ready");

@@ -1,11 +1,11 @@
-// What the agent thinks and does now: its score beside the references, its probabilities, its senses.
+// The state of the agent: its score beside the references, its probabilities, its observation.
 
 import { $, make, write, score, fixed } from "./dom.js";
 
-/** Milliseconds between two renewals: more often nobody reads. */
+/** Milliseconds between two renewals. */
 const EVERY = 100;
 
-/** A list of named bars. With `both`, a bar goes from the middle to either side. */
+/** A list of named bars; with `both`, bars extend from the middle to either side. */
 class Bars {
   constructor(list, names, both) {
     this.both = both;
@@ -36,9 +36,9 @@ export class Panel {
     if (matchMedia("(max-width: 56rem)").matches) $("senses").open = false;
   }
 
-  /** A policy has come on the stage. */
+  /** Describes the policy on the stage. */
   policy(about) {
-    // References belong to the parameters of a game, not to its name.
+    // References depend on the parameters of a game, not on its name alone.
     const kind = JSON.stringify([about.title, about.actions, about.features, about.references]);
     this.about = about;
     this.shown = -Infinity;

@@ -1,22 +1,22 @@
-// The clock: when a step is due, and how far the motion to it has come.
+// The clock: times the steps and their motion.
 
 import { inFrame, notInFrame } from "./frames.js";
 
 /** Steps a second at 1x. */
 export const RATE = 10;
-/** The most milliseconds of a frame that go into steps. */
+/** The time budget for steps in a frame, in milliseconds. */
 const BUDGET = 8;
-/** A frame takes at most one part in so many of the time: the page stays at hand where drawing is slow. */
+/** Drawing takes at most one part in this many of the time, so that the page stays responsive. */
 const SHARE = 4;
-/** The longest time between two frames that counts: a tab that was away does not catch up. */
+/** The longest time between two frames that counts: a background tab does not catch up. */
 const LONGEST = 100;
 
-/** The speeds of the slider; the last is as fast as it goes. */
+/** The speeds of the slider; the last is unlimited. */
 export const SPEEDS = [0.25, 0.5, 1, 2, 4, 8, 16, 32, Infinity];
 export const speedName = (speed) => (speed === Infinity ? "max" : `${speed}×`);
 
 export class Player {
-  /** `step()` makes a step; `draw(part)` shows the motion of the last one, `part` of the way. */
+  /** `step()` plays a step; `draw(part)` draws `part`, 0 to 1, of its motion. */
   constructor({ step, draw, changed }) {
     Object.assign(this, { step, draw, changed });
     this.speed = 1;
@@ -35,7 +35,7 @@ export class Player {
     this.run();
   }
 
-  /** As fast as it goes: steps between the frames, too, in small portions. */
+  /** Plays at unlimited speed: steps between frames, in small portions. */
   hurry() {
     if (!this.playing || document.hidden || Math.min(this.speed, this.limit) < Infinity) {
       this.hurrying = false;
@@ -55,7 +55,7 @@ export class Player {
     this.changed();
   }
 
-  /** Makes one step, and shows its motion. */
+  /** Plays one step and its motion. */
   once() {
     this.play(false);
     this.step();
@@ -63,12 +63,12 @@ export class Player {
     this.single = true;
   }
 
-  /** Something else than time has changed the picture. */
+  /** Redraws after a change other than time. */
   touch() {
     this.dirty = true;
   }
 
-  /** From a new start: nothing moves yet. */
+  /** Restarts the clock, without motion. */
   rewind() {
     this.part = 1;
     this.single = false;
@@ -116,7 +116,7 @@ export class Player {
       this.step();
       this.part -= 1;
     } while (performance.now() < end);
-    // What could not be made in time is dropped.
+    // Steps beyond the budget are dropped.
     this.part = Math.min(this.part, 1);
   }
 }

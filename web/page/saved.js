@@ -1,6 +1,6 @@
-// What a training can go on from: sections of bytes in the module, plain data for the browser's storage.
+// Checkpoints: `Saved` in a module, plain data in the browser's storage.
 
-/** As plain data. */
+/** Converts a checkpoint to plain data, and frees it. */
 export function plain(all) {
   const sections = all.names().map((name, i) => ({ name, version: all.version(i), bytes: all.bytes(i) }));
   const saved = { iteration: all.iteration(), sections };
@@ -8,7 +8,7 @@ export function plain(all) {
   return saved;
 }
 
-/** The same for the module, whose class `Saved` is. */
+/** Converts plain data to a checkpoint of the module with this class. */
 export function restored(Saved, { iteration, sections }) {
   const all = new Saved(iteration);
   for (const { name, version, bytes } of sections) all.put(name, version, bytes);

@@ -1,15 +1,15 @@
-// A wall of so many games that none can be followed: each is shaded by its last score.
+// A large wall of games: each board is shaded by its last score.
 
 import { $, score as text, write } from "./dom.js";
 
-/** From so many games on. */
+/** The number of games from which on boards are shaded. */
 const MANY = 256;
 /** Milliseconds between two renewals. */
 const EVERY = 200;
 
 let drawn = 0;
 
-/** Shades the boards of a show, which lie at `plates`, each of whose pixels is `scale` of the page's. */
+/** Shades the boards of a show at `plates`; one of its pixels is `scale` pixels of the page. */
 export function shade(show, count, [columns, left, top, width, height, gap], scale) {
   const canvas = $("shade");
   canvas.hidden = $("shade-how").hidden = count < MANY;

@@ -1,20 +1,20 @@
-// The canvas and what draws on it: WebGPU, or else a 2D canvas; its size, and what to do when it is lost.
+// The canvas and its renderer, WebGPU or a 2D canvas: its size, and recovery after a lost device.
 
 import { Screen } from "./watch.js";
 import { adapterName } from "./adapter.js";
 import { $, say, sentence } from "./dom.js";
 
-/** The most pixels that the CPU draws. */
+/** The largest picture that the CPU draws, in pixels. */
 const MOST_2D = 700_000;
-/** The stage is made narrower for boards that fill so much of it. */
+/** The share of the stage that boards must fill for it to shrink to them. */
 const FULL = 0.85;
-/** A second loss within this time, in milliseconds, and the GPU is left alone. */
+/** A second lost device within this time, in milliseconds, ends the use of the GPU. */
 const SOON = 10_000;
-/** A GPU that is silent for so many milliseconds counts as none. */
+/** The timeout of a GPU in milliseconds. */
 const SILENT = 5_000;
 
 export class Stage {
-  /** `touched()` is called when the picture must be drawn anew. */
+  /** `touched()` is called when the picture must be redrawn. */
   constructor(box, touched) {
     Object.assign(this, { box, touched });
     this.size = [1, 1]; // in the device's pixels
@@ -29,7 +29,7 @@ export class Stage {
     }
   }
 
-  /** What holds the canvas and gives it its size. */
+  /** The element that contains the canvas and determines its size. */
   wrap() {
     this.holder = document.createElement("div");
     this.holder.className = "canvas";
@@ -37,13 +37,13 @@ export class Stage {
     return this.holder;
   }
 
-  /** Names what is drawn, for those who do not see it. */
+  /** Sets the accessible name of the picture. */
   name(label) {
     this.label = label;
     this.holder.firstChild?.setAttribute("aria-label", label);
   }
 
-  /** Opens the screen on a fresh canvas, since one has only one kind of context ever. */
+  /** Opens the screen on a new canvas, since a canvas keeps its kind of context. */
   async open(gpu = true) {
     const canvas = document.createElement("canvas");
     canvas.setAttribute("role", "img");
@@ -56,7 +56,7 @@ export class Stage {
       this.screen = screen;
     } catch (error) {
       if (!gpu) throw error;
-      // The rest lists what no page can have.
+      // The rest of the message lists backends that no page has.
       const [why] = sentence(error).split(";");
       this.reason = `${why.charAt(0).toUpperCase()}${why.slice(1).replace(/\.$/, "")}.`;
       return this.screen?.api() === "2D canvas" ? this.tell() : this.open(false);
@@ -67,7 +67,7 @@ export class Stage {
     this.tell();
   }
 
-  /** One line where there is no WebGPU. */
+  /** Reports a missing WebGPU. */
   tell() {
     const flat = this.screen.api() !== "WebGPU" && this.reason;
     $("way").textContent = flat
@@ -94,13 +94,12 @@ export class Stage {
     this.touched();
   }
 
-  /** How many pixels a picture of this size has for each of the device's, along a side: the CPU draws fewer. */
+  /** Pixels of the picture for each pixel of the device, along a side: fewer than 1 for large pictures by the CPU. */
   less(width, height) {
     return this.screen?.api() === "WebGPU" ? 1 : 1 / Math.ceil(Math.sqrt((width * height) / MOST_2D));
   }
 
-  /** Makes the stage as large as the boards of a show are where it has this shape and `most` of the page's
-      pixels across, so that their edges are its own. */
+  /** Fits the stage to the boards of a show: this aspect ratio, and `most` pixels of the page across. */
   shape(show, aspect, most) {
     const ratio = window.devicePixelRatio;
     const [wide, high] = [most * ratio, (most / aspect) * ratio];
@@ -108,19 +107,19 @@ export class Stage {
     const size = [wide, high].map((side) => Math.round(side * less));
     const [, left, top] = show.plates(...size);
     const [across, down] = [size[0] - 2 * left, size[1] - 2 * top];
-    // Of many small boards others would fit into what they leave.
+    // Many small boards would be laid out anew in a smaller stage.
     const fills = across > FULL * size[0] && show.plates(across, down)[1] === 0;
     this.box.parentElement.style.setProperty("--board", fills ? `${across / less / ratio}px` : "100%");
     this.box.style.aspectRatio = fills ? `${across} / ${down}` : `${size[0]} / ${down}`;
   }
 
-  /** Where the games of a show lie, and how many of the page's pixels one of those is. */
+  /** The layout of the boards, and the page's pixels for each of its pixels. */
   plates(show) {
     const canvas = this.holder.firstChild;
     return canvas && [[...show.plates(canvas.width, canvas.height)], this.across / canvas.width];
   }
 
-  /** Draws the show, unless the screen is being opened; whether it did. */
+  /** Draws the show, unless the screen is still opening; returns whether it did. */
   draw(show, part) {
     if (!this.screen || this.opening) return false;
     let lost = this.screen.lost();
@@ -153,7 +152,7 @@ export class Stage {
   }
 }
 
-/** Puts names over their boards: `plates` is where those lie, `[columns, left, top, width, height, gap]`. */
+/** Puts names over their boards; `plates` is the layout `[columns, left, top, width, height, gap]`. */
 export function placeNames(names, [columns, left, top, width, height, gap], scale) {
   names.forEach((name, i) => {
     name.style.left = `${(left + (i % columns) * (width + gap) + width / 2) * scale}px`;
@@ -162,7 +161,7 @@ export function placeNames(names, [columns, left, top, width, height, gap], scal
   });
 }
 
-/** The screen that is being opened; an error if it takes too long. */
+/** Waits for the screen to open; an error after a timeout. */
 function inTime(opening) {
   return new Promise((done, fail) => {
     const timer = setTimeout(() => {

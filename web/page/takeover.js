@@ -1,18 +1,18 @@
-// Taking over: Shift held or a button, and what the person's fingers say.
+// Taking over: by holding Shift or by a button, and the person's keys.
 
 import { $, write, score } from "./dom.js";
 import { placeNames } from "./stage.js";
 
-/** Shift held for this many milliseconds alone: Shift and Tab is another matter. */
+/** Milliseconds to hold Shift, which tells it from a shortcut such as Shift and Tab. */
 const HELD = 250;
-/** Milliseconds of a count before the game goes on, and how far it counts. */
+/** Milliseconds of one count of the countdown, and its start. */
 const COUNT = 500;
 const FROM = 3;
 const SIDES = { ArrowLeft: "left", KeyA: "left", ArrowRight: "right", KeyD: "right" };
 
 export class Takeover {
-  /** `on` hears `change(on)` when a person takes over or leaves, `go(on)` when the game may go on or must
-      wait, and `next()` when both shall start the next level. */
+  /** `on` hears `change(on)` when a person takes over or leaves, `go(on)` when the game runs or waits, and `next()` when
+      both players start the next level. */
   constructor(on) {
     this.hear = on;
     this.on = false;
@@ -93,7 +93,7 @@ export class Takeover {
     if (on) this.count(FROM);
   }
 
-  /** Counts down, and lets the game go on then. */
+  /** Counts down, then runs the game. */
   count(left) {
     clearTimeout(this.counting);
     $("count").hidden = left === 0;
@@ -102,7 +102,7 @@ export class Takeover {
     if (left > 0) this.counting = setTimeout(() => this.count(left - 1), COUNT);
   }
 
-  /** Both have started anew, perhaps standing still. */
+  /** Resets the duel after both have restarted. */
   again(playing) {
     this.over = false;
     $("verdict").hidden = true;
@@ -110,7 +110,7 @@ export class Takeover {
     if (playing) this.count(FROM);
   }
 
-  /** Both start the next level. */
+  /** Starts the next level for both. */
   next() {
     this.over = false;
     $("verdict").hidden = true;
@@ -118,7 +118,7 @@ export class Takeover {
     this.count(FROM);
   }
 
-  /** The person's action for the next step: its index, or -1 for none. */
+  /** The person's next action: its index, or -1 for none. */
   action(actions) {
     const side = this.on ? this.held.at(-1) ?? this.tapped : undefined;
     this.tapped = undefined;
@@ -126,7 +126,7 @@ export class Takeover {
     return side === undefined ? -1 : actions.findIndex((name) => name.endsWith(side));
   }
 
-  /** Shows the two scores, and who has won once both games are over. */
+  /** Shows both scores, and the winner at the end of both games. */
   compare({ score: agent, person, over }) {
     if (!this.on || !person) return;
     write($("duel-agent"), score(agent));
@@ -140,14 +140,14 @@ export class Takeover {
     $("verdict").hidden = false;
   }
 
-  /** Puts the names over the boards. */
+  /** Puts names over the boards. */
   place(plates, scale) {
     placeNames([...$("duel").querySelectorAll(".who")], plates, scale);
   }
 }
 
-/** The side that a key steers to, or the number of an action, from 0; undefined for other keys. */
+/** The side or the action number (from 0) of a key; undefined for other keys. */
 const steer = ({ code }) => SIDES[code] ?? (/^Digit[1-9]$/.test(code) ? Number(code.at(-1)) - 1 : undefined);
 
-/** Whether keys go into a field. */
+/** Whether a field has the keyboard focus. */
 const writing = () => document.activeElement?.matches("input:not([type=range], [type=radio], [type=checkbox]), textarea, select");

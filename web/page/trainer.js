@@ -1,10 +1,10 @@
-// The modules that train, in the form that this browser runs fastest.
+// The training modules, in the fastest form for this browser.
 
 import { relaxed } from "./ready.js";
 
 /**
- * A module whose one function multiplies four numbers with four others and adds four more in one instruction. That is
- * "relaxed" since it rounds once where a processor can do that, and twice elsewhere.
+ * A module with one relaxed-SIMD instruction, a fused multiply-add of four numbers; "relaxed" since it rounds once or
+ * twice, by processor. A browser that validates it runs the relaxed modules.
  */
 const RELAXED = Uint8Array.of(
   0x00, 0x61, 0x73, 0x6d, 0x01, 0x00, 0x00, 0x00, // WebAssembly, version 1
@@ -13,5 +13,5 @@ const RELAXED = Uint8Array.of(
   0x0a, 0x0d, 0x01, 0x0b, 0x00, 0x20, 0x00, 0x20, 0x01, 0x20, 0x02, 0xfd, 0x85, 0x02, 0x0b, // f32x4.relaxed_madd
 );
 
-/** The exports of the module of this name, "train" for games or "text"; the glue's default one fetches and starts it. */
+/** Imports the module "train" for games, or "text"; its default export fetches and starts it. */
 export const trainer = (name) => import(`./${name}${relaxed && WebAssembly.validate(RELAXED) ? "-relaxed" : ""}.js`);

@@ -1,20 +1,22 @@
-// The client of the workers that train. Resetting ends them, which frees all that they had.
+// The client of the workers that train. A reset ends them, which frees all their memory.
 
 import { hasGpu } from "./adapter.js";
 import { sentence } from "./dom.js";
 
-/** Workers that train at most. */
+/** The largest number of workers. */
 const MOST = 8;
 
-/** Bytes that a worker may leave for another at once: the gradient of a small policy. */
+/** The capacity of a message from one worker to another, in bytes: the gradient of a small policy. */
 const BOX = 65_536;
 
 export class Training {
   /**
-   * `on` hears `about(seed, about)`, `record(seed, record)`, `policy(seed, file, iteration)`, `saved(seed, saved)`,
-   * `failed(seed, iteration, why)`, `refused(why)`, `noWall(why)`, `memory(bytes)` and `state(name)`.
+   * Trains by a module, "train" for games or "text". `on` hears `about(seed, about)`, `record(seed, record, completions)`,
+   * `policy(seed, file, iteration)`, `saved(seed, saved)`, `failed(seed, iteration, why)`, `refused(why)`, `noWall(why)`,
+   * `memory(bytes)`, `answers(message)`, `file(bytes)` and `state(name)`.
    */
-  constructor(on) {
+  constructor(module, on) {
+    this.module = module;
     this.on = on;
     this.state = "idle"; // starting, running, pausing, paused, done, refused
   }
@@ -25,26 +27,28 @@ export class Training {
   }
 
   /**
-   * Trains: `wanted` are `{ seed, iterations, text, saved, games }`, of which `saved` is what a run goes on from,
-   * `games` a file of games that it learns from instead of playing, `way` is auto, WebGPU or CPU. Seeds are spread over
-   * workers, a processor each; where there are more processors and the host allows memory that workers share, several
-   * share a run. A GPU is one worker's.
+   * Starts runs: `wanted` are `{ seed, iterations, text, saved, file }`. `text` holds the settings, `saved` a checkpoint to
+   * resume, `file` the games to learn from instead of playing, or a language model to start from. `way` is auto, WebGPU or
+   * CPU. Seeds are spread over workers, a processor each; where more processors are left and the host allows shared memory,
+   * several workers share a run. One worker alone uses a GPU. A language model is trained by one worker, which answers
+   * `question` meanwhile.
    */
-  async start(wanted, way, paused = false) {
+  async start(wanted, way, paused = false, question = undefined) {
     this.end();
     this.become("starting");
-    const mine = (this.begun = {});
+    const own = (this.begun = {});
     const gpu = way === "WebGPU" || (way === "auto" && (await hasGpu()));
-    if (this.begun !== mine || this.state !== "starting") return;
+    if (this.begun !== own || this.state !== "starting") return;
     const processors = navigator.hardwareConcurrency ?? 2;
     const count = gpu ? 1 : Math.min(wanted.length, Math.max(1, processors - 1));
-    // Those who share a run wait for each other often: a processor is left to the page, where there are three.
+    // Workers that share a run wait for each other often, so one processor of three or more is left to the page.
     const free = processors > 2 ? Math.min(processors - 1, MOST) : processors;
-    const size = gpu || !globalThis.crossOriginIsolated ? 1 : Math.max(1, Math.floor(free / count));
+    const shares = this.module === "train" && !gpu && globalThis.crossOriginIsolated;
+    const size = shares ? Math.max(1, Math.floor(free / count)) : 1;
     const parts = Array.from({ length: count }, (_, i) => wanted.filter((_, j) => j % count === i));
     this.states = parts.map(() => "starting");
     this.workers = parts.flatMap((part, i) => {
-      // Who shares several runs would have to wait for one after the other.
+      // A worker with several runs does not share them: it would wait in each of them in turn.
       const members = part.length === 1 ? size : 1;
       const memory = members > 1 ? new SharedArrayBuffer(members * members * BOX) : undefined;
       return Array.from({ length: members }, (_, rank) => {
@@ -55,7 +59,7 @@ export class Training {
           this.hear({ is: "refused", why: `The worker that trains has broken down: ${sentence(event.message || "it could not be loaded")}.` }, i);
         };
         const place = memory && { memory, rank, size: members };
-        worker.postMessage({ do: "start", wanted: part, gpu, place, paused });
+        worker.postMessage({ do: "start", module: this.module, wanted: part, gpu, place, paused, question });
         return worker;
       });
     });
@@ -70,12 +74,14 @@ export class Training {
     if (!this.workers) return;
     if (data.is === "records") {
       if (this.state === "starting") this.become("running");
-      for (const record of data.records) this.on.record(data.seed, record);
+      for (const { record, completions } of data.news) this.on.record(data.seed, record, completions);
     } else if (data.is === "policy") this.on.policy(data.seed, data.file, data.iteration);
     else if (data.is === "saved") this.on.saved(data.seed, data.saved);
     else if (data.is === "about") this.on.about(data.seed, data.about);
     else if (data.is === "memory") this.on.memory(data.bytes);
     else if (data.is === "failed") this.on.failed(data.seed, data.iteration, data.why);
+    else if (data.is === "answers") this.on.answers(data);
+    else if (data.is === "file") this.on.file(data.file);
     else if (data.is === "no wall") this.on.noWall(data.why);
     else if (data.is === "refused") {
       this.end();
@@ -98,9 +104,9 @@ export class Training {
     this.become("pausing");
   }
 
-  goOn() {
+  continue() {
     this.states = this.states.map((state) => (state === "done" ? state : "running"));
-    this.tell({ do: "go on" });
+    this.tell({ do: "continue" });
     this.become("running");
   }
 
@@ -109,8 +115,7 @@ export class Training {
     this.become("idle");
   }
 
-  /** Draws games of the first seed from the device's memory on a canvas that nothing else draws on; `calm`
-      without motion between their steps. */
+  /** Draws games of the first seed from the device's memory on a canvas; `calm` shows no motion between steps. */
   showWall(canvas, games, calm) {
     const offscreen = canvas.transferControlToOffscreen();
     this.workers[0].postMessage({ do: "wall", canvas: offscreen, games, calm }, [offscreen]);

@@ -1,32 +1,39 @@
-// A worker: trains one policy for each of its seeds, an iteration each in turn, so that the page never waits.
-// Several may share a run: the first of them leads and speaks, the others do what it does.
+// A worker: trains policies for games, one for each of its seeds, or a language model. The runs take one iteration each
+// in turn. Several workers may share a run: rank 0 leads and reports, the others follow its commands.
 
 import { adapterName } from "./adapter.js";
 import { RATE } from "./player.js";
 import { plain, restored } from "./saved.js";
 import { trainer } from "./trainer.js";
 
-/** Milliseconds between two policies of a seed that are sent. */
-const EVERY = 300;
-/** And between two times that records are sent: each stops the page, and the page stops who waits for its core. */
-const TELL = 100;
-/** And between two times that a run is saved, from which it could go on. */
+/** Milliseconds between two policies of a run that are sent to the page. */
+const POLICY_EVERY = 300;
+/** Milliseconds between two messages with records: each takes time of the page, and the page takes a processor. */
+const RECORDS_EVERY = 100;
+/** Milliseconds between two checkpoints of a run. */
 const SAVE_EVERY = 4000;
-/** And between two times that messages are let in. */
-const TURN = 50;
-/** And between two pictures of the games on the device, where that is a GPU, and where it is software. */
+/** Milliseconds between two answers to the visitor's prompt. */
+const ANSWER_EVERY = 600;
+/** Milliseconds between two pauses in which messages arrive. */
+const YIELD_EVERY = 50;
+/** Milliseconds between two pictures of the wall, on a GPU and on a software adapter. */
 const FRAME = 15;
-const SPARING = 90;
+const SOFTWARE_FRAME = 90;
 
-/** What all that share a run do next. */
+/** The commands of the leader to all workers that share a run. */
 const [STOP, ITERATE, SAVE] = [0, 1, 2];
 
 const runs = [];
+let plays = false; // whether policies for games are trained
 let paused = false;
 let looping = false;
+let question;
+let answered = -Infinity;
 let wall;
 
-/** A training does one thing at a time. */
+const sentence = (error) => String(error?.message ?? error);
+
+/** Runs tasks one after another: the module does one thing at a time. */
 let last = Promise.resolve();
 function inTurn(task) {
   const done = last.then(task);
@@ -34,66 +41,69 @@ function inTurn(task) {
   return done;
 }
 
-/** Lets messages in between two iterations, now and then; a timer would cost milliseconds each time. */
-const turn = () => new Promise((done) => {
-  if (performance.now() - turned < TURN) return done();
+/** Lets messages arrive between two iterations; a timer would cost milliseconds each time. */
+const yieldNow = () => new Promise((done) => {
+  if (performance.now() - yielded < YIELD_EVERY) return done();
   const { port1, port2 } = new MessageChannel();
-  port1.onmessage = () => { port1.close(); turned = performance.now(); done(); };
+  port1.onmessage = () => { port1.close(); yielded = performance.now(); done(); };
   port2.postMessage(0);
 });
-let turned = 0;
+let yielded = 0;
 
-async function start({ wanted, gpu, place, paused: waits }) {
+async function start({ module, wanted, gpu, place, paused: waits, question: asked }) {
+  plays = module === "train";
   paused = waits;
+  question = asked;
   try {
-    const { default: init, Training, Saved, Place } = await trainer("train");
+    const { default: init, Training, Saved, Place } = await trainer(module);
     const { memory } = await init();
-    const mine = () => place && new Place(place.memory, place.rank, place.size);
-    for (const { seed, iterations, text, saved, games } of wanted) {
-      const training = saved ? await Training.resume(restored(Saved, saved), gpu, games, mine()) : await Training.create(text, gpu, games, mine());
-      if (!training) return close(); // the others are enough
-      runs.push({ seed, iterations, training, iteration: saved?.iteration ?? 0, records: [], told: -Infinity, sent: -Infinity, saved: -Infinity });
-      if (training.rank() > 0) continue;
+    const own = () => place && new Place(place.memory, place.rank, place.size);
+    for (const { seed, text, saved, file } of wanted) {
+      const training = saved ? await Training.resume(restored(Saved, saved), file, gpu, own()) : await Training.create(text, file, gpu, own());
+      if (!training) return close(); // the run has too few shards for this worker
+      const run = { seed, training, iteration: saved?.iteration ?? 0, news: [], told: -Infinity, sent: -Infinity, saved: -Infinity };
+      runs.push(run);
+      if (!leads()) continue;
       const about = JSON.parse(training.about());
-      runs.at(-1).software = about.software;
+      run.software = about.software;
       if (about.api === "WebGPU") about.device = await adapterName();
       postMessage({ is: "about", seed, about });
-      await sendPolicy(runs.at(-1));
+      if (plays) await sendPolicy(run);
     }
     if (leads()) postMessage({ is: "memory", bytes: memory.buffer.byteLength });
   } catch (error) {
-    return postMessage({ is: "refused", why: String(error?.message ?? error) });
+    return postMessage({ is: "refused", why: sentence(error) });
   }
-  await goOn();
+  await proceed();
 }
 
 const leads = () => runs.every(({ training }) => training.rank() === 0);
-const goOn = () => (leads() ? train() : follow());
+const proceed = () => (leads() ? train() : follow());
 
-/** Does what the leader of the run does, until that stops or fails. */
+/** Follows the commands of the leader, until it stops or fails. */
 async function follow() {
   const [{ training }] = runs;
   try {
     for (;;) {
-      const what = training.next(STOP);
-      if (what === STOP) return;
-      if (what === ITERATE) await training.iterate();
+      const command = training.next(STOP);
+      if (command === STOP) return;
+      if (command === ITERATE) await training.iterate();
       else (await training.save()).free();
     }
   } catch {
-    // What went wrong is the leader's to say: it is the same there.
+    // The leader meets the same error, and reports it.
   }
 }
 
-/** Sends the records of a run that the page has not had yet. */
+/** Sends the records since the last time, and the completions of a language model. */
 function tell(run) {
-  if (run.records.length === 0) return;
-  postMessage({ is: "records", seed: run.seed, records: run.records });
-  run.records = [];
+  if (run.news.length === 0) return;
+  postMessage({ is: "records", seed: run.seed, news: run.news });
+  run.news = [];
   run.told = performance.now();
 }
 
-/** What a run can go on from, as plain data that the browser's storage keeps. */
+/** Sends a checkpoint as plain data, for the browser's storage. */
 async function save(run) {
   run.training.next(SAVE);
   const saved = plain(await run.training.save());
@@ -104,30 +114,50 @@ async function save(run) {
 }
 
 async function sendPolicy(run) {
-  const file = await run.training.policy();
+  const file = await run.training.file();
   run.sent = performance.now();
   run.known = run.iteration;
   tell(run);
   postMessage({ is: "policy", seed: run.seed, iteration: run.iteration, file }, [file.buffer]);
 }
 
-async function iterate(run) {
+async function sendFile() {
+  const file = await runs[0].training.file();
+  postMessage({ is: "file", file }, [file.buffer]);
+}
+
+/** Answers the visitor's prompt by the current model. */
+function answer() {
+  if (!question || runs.length === 0) return;
+  const { prompt, drawn } = question;
+  answered = performance.now();
   try {
-    run.training.next(ITERATE);
-    const record = JSON.parse(await run.training.iterate());
-    run.iteration = record.iteration;
-    run.records.push(record);
-    if (performance.now() - run.told > TELL) tell(run);
-    if (performance.now() - run.sent > EVERY) await sendPolicy(run);
-    if (run.iteration < run.iterations && performance.now() - run.saved > SAVE_EVERY) await save(run);
+    postMessage({ is: "answers", prompt, answers: JSON.parse(runs[0].training.answer(prompt, drawn)) });
   } catch (error) {
-    run.failed = true;
-    tell(run);
-    postMessage({ is: "failed", seed: run.seed, iteration: run.iteration, why: String(error?.message ?? error) });
+    postMessage({ is: "answers", prompt, why: sentence(error) });
+    question = undefined;
   }
 }
 
-const unfinished = () => runs.filter((run) => !run.failed && run.iteration < run.iterations);
+async function iterate(run) {
+  try {
+    run.training.next(ITERATE);
+    const news = JSON.parse(await run.training.iterate());
+    run.iteration = news.record.iteration;
+    run.news.push(news);
+    const now = performance.now();
+    if (now - run.told > RECORDS_EVERY) tell(run);
+    if (plays && now - run.sent > POLICY_EVERY) await sendPolicy(run);
+    if (now - answered > ANSWER_EVERY) answer();
+    if (!run.training.is_done() && now - run.saved > SAVE_EVERY) await save(run);
+  } catch (error) {
+    run.failed = true;
+    tell(run);
+    postMessage({ is: "failed", seed: run.seed, iteration: run.iteration, why: sentence(error) });
+  }
+}
+
+const unfinished = () => runs.filter((run) => !run.failed && !run.training.is_done());
 
 async function train() {
   if (looping) return;
@@ -135,37 +165,41 @@ async function train() {
   while (!paused && unfinished().length > 0) {
     for (const run of unfinished()) {
       await inTurn(() => iterate(run));
-      await turn();
+      await yieldNow();
       if (paused) break;
     }
   }
-  for (const run of runs) if (!run.failed && run.known < run.iteration) await inTurn(() => sendPolicy(run));
+  for (const run of runs.filter((run) => !run.failed)) {
+    tell(run);
+    if (plays && run.known < run.iteration) await inTurn(() => sendPolicy(run));
+  }
   for (const run of unfinished()) if (run.stored !== run.iteration && run.iteration > 0) await inTurn(() => save(run));
   for (const run of runs) if (!run.failed) run.training.next(STOP);
   looping = false;
+  answer();
   postMessage({ is: unfinished().length > 0 ? "paused" : "done" });
 }
 
-/** Draws games on the device from its own memory, until there is another such wall or none. */
+/** Draws a wall of games from the device's memory, until another wall replaces it or it is closed. */
 async function showWall({ canvas, games, calm }) {
   const [{ training, software }] = runs;
-  const mine = (wall = { stepped: -Infinity });
+  const own = (wall = { stepped: -Infinity });
   try {
     await inTurn(() => training.show(canvas, games));
-    while (wall === mine) {
-      await inTurn(() => picture(training, mine, calm));
-      await new Promise((done) => setTimeout(done, software ? SPARING : FRAME));
+    while (wall === own) {
+      await inTurn(() => drawWall(training, own, calm));
+      await new Promise((done) => setTimeout(done, software ? SOFTWARE_FRAME : FRAME));
       await new Promise((done) => requestAnimationFrame(done)); // none while the tab is hidden
     }
   } catch (error) {
-    if (wall !== mine) return;
+    if (wall !== own) return;
     wall = undefined;
-    postMessage({ is: "no wall", why: String(error?.message ?? error) });
+    postMessage({ is: "no wall", why: sentence(error) });
   }
 }
 
-/** A picture of the wall: a step when it is due, and its motion. */
-function picture(training, shown, calm) {
+/** Draws the wall once: plays a step when one is due, and shows its motion. */
+function drawWall(training, shown, calm) {
   const now = performance.now();
   if ((now - shown.stepped) * RATE >= 1000) {
     training.step();
@@ -177,10 +211,15 @@ function picture(training, shown, calm) {
 onmessage = ({ data }) => {
   if (data.do === "start") start(data);
   if (data.do === "pause") paused = true;
-  if (data.do === "go on") {
+  if (data.do === "continue") {
     paused = false;
-    goOn();
+    proceed();
   }
+  if (data.do === "ask") {
+    question = data.question;
+    inTurn(answer);
+  }
+  if (data.do === "file" && runs.length > 0) inTurn(sendFile);
   if (data.do === "wall") showWall(data);
   if (data.do === "no wall") wall = undefined;
 };

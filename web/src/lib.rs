@@ -1,34 +1,22 @@
-//! The modules of a page, as a library: `watch` shows games, `train` (a feature, and a module of its own)
-//! trains them. [`page!`] makes a crate of games, Grove's or a user's, such a module.
+//! Turns a crate of games into a module of a page: the module that shows them, or with the feature `train` the
+//! one that trains them. [`page!`] says which games.
 
-#[cfg(any(clippy, not(feature = "train")))]
-mod beside;
-pub mod games;
-#[cfg(any(clippy, not(feature = "train")))]
-mod kind;
-#[cfg(any(clippy, not(feature = "train")))]
-mod mine;
-#[cfg(any(clippy, not(feature = "train")))]
-mod screen;
-#[cfg(any(clippy, not(feature = "train")))]
-mod shown;
 #[cfg(feature = "train")]
-mod together;
-#[cfg(feature = "train")]
-mod train;
-#[cfg(feature = "train")]
-mod wall;
-#[cfg(any(clippy, not(feature = "train")))]
-mod watch;
+pub use grove_web_train::Page;
+#[cfg(not(feature = "train"))]
+pub use grove_web_watch::Page;
 
 #[doc(hidden)]
 pub use wasm_bindgen;
 
-use grove_web_base as _; // which begins the module
-use wasm_bindgen::prelude::*;
-
-/// The version of Grove.
-#[wasm_bindgen]
-pub fn version() -> String {
-    env!("CARGO_PKG_VERSION").to_string()
+/// Makes the crate a module of a page with these games: `page!(Page::builtin().game::<Corridor>())`.
+#[macro_export]
+macro_rules! page {
+    ($page:expr) => {
+        #[doc(hidden)]
+        #[$crate::wasm_bindgen::prelude::wasm_bindgen(start, wasm_bindgen = $crate::wasm_bindgen)]
+        pub fn start_page() {
+            $page.open();
+        }
+    };
 }

@@ -107,7 +107,7 @@ export default [
       await page.click('#text-pause');
       await stored(page, 'text', (run) => run?.paused === false);
       await page.reload();
-      await message(page, /training of text goes on from where it was left/);
+      await message(page, /training of text resumes where it was left/);
       ok((await page.inputValue('#text-length')) === '3', 'the form has other settings');
       ok(Buffer.compare(await model(page), expected) === 0, 'it is another model');
       await page.click('#text-curves summary');
@@ -163,12 +163,12 @@ export default [
       await page.click('#ask-now');
       await until(page, '#text-state', /^Not trained yet/);
       await page.setInputFiles('#text-files', { name: 'mine.safetensors', mimeType: 'application/octet-stream', buffer: header });
-      await message(page, /mine\.safetensors goes on learning/);
+      await message(page, /mine\.safetensors is trained further/);
       // It imitates nothing, but goes on from rewards.
       await until(page, '#text-state', /^(Learning by rewards|Finished)/);
       await until(page, '#text-state', /^Finished: iteration 30 of 30/);
       await page.setInputFiles('#text-files', { name: 'no.safetensors', mimeType: 'application/octet-stream', buffer: Buffer.from('nothing') });
-      await until(page, '#text-trouble', /no intact file of named tensors/);
+      await until(page, '#text-trouble', /not an intact safetensors file/);
       return `its surest answer to 312 is ${surest}`;
     },
   },

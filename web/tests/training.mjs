@@ -122,7 +122,7 @@ export default [
       await stored(page, 'run', (run) => run?.paused === false);
       await page.reload();
       ok(warned === 1, 'leaving does not warn');
-      await message(page, /goes on from where it was left/);
+      await message(page, /resumes where it was left/);
       await until(page, '#state', /^(Training|Finished) catch: iteration/);
       const found = await files(page);
       found.forEach((file, i) => ok(Buffer.compare(file, expected[i]) === 0, `seed ${i + 1} is another policy`));

@@ -9,9 +9,10 @@ use burn::cubecl;
 use burn::cubecl::prelude::*;
 use grove::env::{Bits, Env, Outcome, Rules};
 use grove::rng::draw;
+use grove_web::{Page, page};
 use serde::{Deserialize, Serialize};
 
-grove_web::page!(only Boat);
+page!(Page::default().game::<Boat>());
 
 /// A channel whose current changes at random; the score is the number of steps within it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

@@ -1,31 +1,45 @@
-//! The files of the page, which are part of the program.
+//! The files of the live page, embedded in the program.
 
 use std::hash::{DefaultHasher, Hasher};
 
 /// A file of the page.
 pub struct File {
-    /// Its path in requests.
+    /// The path in requests.
     pub path: &'static str,
-    /// Changes with the content.
+    /// A hash of the content, for `ETag`.
     pub tag: &'static str,
-    /// Its content.
+    /// The content.
     pub bytes: &'static [u8],
 }
 
-// `DIST`, the page where it is built, and `PLAIN`, the small page that is always there.
+// Defines `DIST`, the built page; empty if `web/build.sh` has not built it.
 include!(concat!(env!("OUT_DIR"), "/page.rs"));
 
-/// The file that a request for this path means.
+/// The page of a program that was compiled without the built one.
+static UNBUILT: File = File {
+    path: "/index.html",
+    tag: "unbuilt",
+    bytes: b"<!doctype html>
+<html lang=\"en\">
+<meta charset=\"utf-8\">
+<title>Grove</title>
+<h1>Grove</h1>
+<p>The page was not built when this program was compiled. Run <code>web/build.sh</code>, then
+<code>cargo build --release</code>, to watch the run in a browser.
+<p>Its records are in <a href=\"/run/files/metrics.jsonl\">metrics.jsonl</a>, its settings in
+<a href=\"/run/files/config.toml\">config.toml</a>.
+</html>
+",
+};
+
+/// The file that a request for this path asks for.
 pub fn find(path: &str) -> Option<&'static File> {
-    let file = |path| DIST.iter().chain(PLAIN).find(|file: &&File| file.path == path);
-    match path {
-        "/" => file("/index.html").or_else(|| file("/plain/index.html")),
-        "/plain/" => file("/plain/index.html"),
-        path => file(path),
-    }
+    let path = if path == "/" { "/index.html" } else { path };
+    let unbuilt = (DIST.is_empty() && path == UNBUILT.path).then_some(&UNBUILT);
+    DIST.iter().find(|file| file.path == path).or(unbuilt)
 }
 
-/// The type of a file, by its name.
+/// The media type of a file, by its name.
 pub fn content_type(path: &str) -> &'static str {
     match path.rsplit_once('.').map_or("", |(_, extension)| extension) {
         "html" => "text/html; charset=utf-8",
@@ -44,7 +58,7 @@ pub fn content_type(path: &str) -> &'static str {
     }
 }
 
-/// A text that changes with the content, for `ETag`.
+/// A hash of the content, for `ETag`.
 pub fn tag(bytes: &[u8]) -> String {
     let mut hasher = DefaultHasher::new();
     hasher.write(bytes);
@@ -57,14 +71,12 @@ mod tests {
 
     #[test]
     fn every_file_of_the_page_has_a_type_and_the_tag_of_its_content() {
-        assert!(PLAIN.len() >= 3);
-        for file in DIST.iter().chain(PLAIN) {
+        for file in DIST {
             let known = content_type(file.path) != "application/octet-stream";
             assert_eq!(known, !file.path.ends_with(".safetensors"), "{}", file.path);
             assert_eq!(tag(file.bytes), file.tag, "{}", file.path);
         }
-        assert!(find("/").is_some_and(|file| file.path.ends_with("/index.html")));
-        assert!(find("/plain/").is_some_and(|file| file.path == "/plain/index.html"));
-        assert!(find("").is_none() && find("/plain").is_none());
+        assert!(find("/").is_some_and(|file| file.path == "/index.html"));
+        assert!(find("").is_none() && find("/nothing.html").is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! What all modules of a page have: how they begin, and a run as a browser's storage keeps it.
+//! The parts of every module of a page: its start, its version, and a checkpoint for the browser's storage.
 
 use grove::checkpoint::{Checkpoint, Section};
 use wasm_bindgen::prelude::*;
@@ -10,32 +10,38 @@ extern "C" {
 }
 
 unsafe extern "C" {
-    /// The linker's: calls all that libraries do before anything else, here some thousand functions.
+    /// Runs the static constructors of all libraries, some thousand functions; the linker makes it.
     fn __wasm_call_ctors();
 }
 
-/// Begins the module. Where nobody calls the libraries' beginnings, the linker has them called anew by each function
-/// that JavaScript calls, and JavaScript calls one whenever an object is handed over.
+/// Starts the module. Without this call the linker runs the constructors again in every exported function, and
+/// JavaScript calls an exported function for every object that it passes.
 #[wasm_bindgen(start)]
-fn begin() {
-    // SAFETY: the linker makes this function, and nobody else calls it.
+fn start() {
+    // SAFETY: the linker defines this function, and nothing else calls it.
     unsafe { __wasm_call_ctors() }
     std::panic::set_hook(Box::new(|panic| console_error(&panic.to_string())));
 }
 
-/// A run as the sections of a checkpoint, which a browser's storage keeps as they are.
+/// The version of Grove.
+#[wasm_bindgen]
+pub fn version() -> String {
+    env!("CARGO_PKG_VERSION").to_string()
+}
+
+/// A checkpoint whose sections JavaScript reads and writes, to keep a run in the browser's storage.
 #[wasm_bindgen]
 pub struct Saved(#[wasm_bindgen(skip)] pub Checkpoint);
 
 #[wasm_bindgen]
 impl Saved {
-    /// With no section yet.
+    /// A checkpoint without sections.
     #[wasm_bindgen(constructor)]
     pub fn new(iteration: u32) -> Saved {
         Saved(Checkpoint { iteration: iteration.into(), sections: Vec::new() })
     }
 
-    /// With one section more.
+    /// Adds a section.
     pub fn put(&mut self, name: String, version: u32, bytes: Vec<u8>) {
         self.0.sections.push(Section { name, version, bytes });
     }
@@ -50,12 +56,12 @@ impl Saved {
         self.0.sections.iter().map(|section| section.name.clone()).collect()
     }
 
-    /// The version of a section.
+    /// The version of section `i`.
     pub fn version(&self, i: usize) -> u32 {
         self.0.sections[i].version
     }
 
-    /// The bytes of a section.
+    /// The bytes of section `i`.
     pub fn bytes(&self, i: usize) -> Vec<u8> {
         self.0.sections[i].bytes.clone()
     }

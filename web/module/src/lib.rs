@@ -1,3 +1,5 @@
-//! Grove's own page.
+//! Grove's own page, with the built-in games.
 
-grove_web::page!();
+use grove_web::{Page, page};
+
+page!(Page::builtin());

@@ -1,4 +1,4 @@
-//! A language model in training, in a worker.
+//! The module of a page that trains a language model in a worker.
 
 use grove::config::{ConfigError, overlay};
 use grove::metrics::IterationRecord;
@@ -16,18 +16,18 @@ use serde::Serialize;
 use toml::{Table, Value};
 use wasm_bindgen::prelude::*;
 
-/// Prompts that are answered while solutions are imitated, and answers to each: there are none to learn from.
+/// Validation prompts and answers to each, shown during SFT, which has no completions of its own.
 const EXAMPLES: (u64, usize) = (8, 4);
 
-/// A run of a language model that begins from nothing.
+/// A training run of a language model, with the interface of the training of games where both have a function.
 #[wasm_bindgen]
-pub struct TextTraining {
+pub struct Training {
     trainer: LanguageTrainer,
     settings: String,
     health: Health,
 }
 
-/// What is trained, for people.
+/// The task and the model, for people.
 #[derive(Serialize)]
 struct About<'a> {
     task: &'a str,
@@ -37,31 +37,34 @@ struct About<'a> {
     version: &'static str,
 }
 
-/// What an iteration has made.
+/// The result of an iteration.
 #[derive(Serialize)]
 struct News {
     record: IterationRecord,
     completions: Vec<CompletionRecord>,
 }
 
-/// The task that settings name, TOML, and the defaults of a run of it with those laid over. `model`: the sizes
-/// of the model, which are others then.
-fn settings(asked: &str, model: Option<Value>) -> Result<(String, Table, LanguageConfig), JsError> {
-    let mut asked = overlay::parse("the settings", asked)?;
-    let name = asked.get("task").and_then(Value::as_str).unwrap_or_default().to_string();
+/// The task that the settings name, TOML, and the defaults of its run with these changes. `model` replaces the sizes
+/// of the model.
+fn settings(
+    changes: &str,
+    model: Option<Value>,
+) -> Result<(String, Table, LanguageConfig), JsError> {
+    let mut changes = overlay::parse("the settings", changes)?;
+    let name = changes.get("task").and_then(Value::as_str).unwrap_or_default().to_string();
     let own = (task::find(&name)?.defaults)();
     let mut table = language_settings(&name, &own, &LanguageConfig::for_model(TINY));
     if let Some(model) = model {
-        asked.insert("model".to_string(), model);
+        changes.insert("model".to_string(), model);
     }
-    overlay::lay_over(&mut table, asked)?;
+    overlay::lay_over(&mut table, changes)?;
     let (name, own, mut config) = load_language_settings(table)?;
     config.fit.iterations = config.fit.iterations.min(config.iterations);
     config.validate().map_err(ConfigError::OutOfRange)?;
     Ok((name, own, config))
 }
 
-impl TextTraining {
+impl Training {
     fn of(trainer: LanguageTrainer, settings: String) -> Self {
         Self { health: Health::new(trainer.task().parts()), trainer, settings }
     }
@@ -69,27 +72,22 @@ impl TextTraining {
     fn schedule(&self) -> Schedule {
         self.trainer.config().into()
     }
-}
 
-#[wasm_bindgen]
-impl TextTraining {
-    /// A run of a fresh model, by settings as TOML: `task`, and whatever differs from that one's defaults.
-    #[wasm_bindgen(constructor)]
-    pub fn new(asked: &str) -> Result<TextTraining, JsError> {
-        let (name, own, config) = settings(asked, None)?;
+    /// A run of a fresh model.
+    fn fresh(changes: &str) -> Result<Self, JsError> {
+        let (name, own, config) = settings(changes, None)?;
         let settings = language_settings(&name, &own, &config).to_string();
         let task = (task::find(&name)?.open)(own)?;
         Ok(Self::of(LanguageTrainer::new(task, config, None)?, settings))
     }
 
-    /// A run that goes on with the model in a file that [`TextTraining::file`] gave, by these settings but the
-    /// model's sizes; it imitates nothing any more.
-    pub fn from_file(file: &[u8], asked: &str) -> Result<TextTraining, JsError> {
+    /// A run of the model in a file, without SFT.
+    fn from_file(changes: &str, file: &[u8]) -> Result<Self, JsError> {
         let header = overlay::parse("the file's settings", &read_header(file)?.config)?;
         let Some(model) = header.get("model") else {
-            return Err(JsError::new("it holds a policy for games, no language model"));
+            return Err(JsError::new("the file holds a policy for games, not a language model"));
         };
-        let (name, own, mut config) = settings(asked, Some(model.clone()))?;
+        let (name, own, mut config) = settings(changes, Some(model.clone()))?;
         config.fit.iterations = 0;
         let settings = language_settings(&name, &own, &config).to_string();
         let task = (task::find(&name)?.open)(own)?;
@@ -98,9 +96,21 @@ impl TextTraining {
         model.params = read_params(file, &model.shape.parameters())?.into();
         Ok(Self::of(LanguageTrainer::new(task, config, Some(model))?, settings))
     }
+}
 
-    /// A run that goes on from where it was saved.
-    pub fn resume(saved: Saved) -> Result<TextTraining, JsError> {
+#[wasm_bindgen]
+impl Training {
+    /// Starts a run by `settings`: TOML with `task`, and changes of that task's defaults. The model is a fresh one, or
+    /// the one in a file from [`Training::file`], which skips SFT and keeps its sizes.
+    pub fn create(settings: &str, file: Option<Vec<u8>>) -> Result<Training, JsError> {
+        match file {
+            None => Self::fresh(settings),
+            Some(file) => Self::from_file(settings, &file),
+        }
+    }
+
+    /// Resumes a run from [`Training::save`].
+    pub fn resume(saved: Saved) -> Result<Training, JsError> {
         let table = saved_language_settings(&saved.0)?;
         let settings = table.to_string();
         let (name, own, config) = load_language_settings(table)?;
@@ -109,7 +119,17 @@ impl TextTraining {
         Ok(Self::of(trainer, settings))
     }
 
-    /// All that the run needs to go on.
+    /// The rank of this worker: 0, as a language model is trained by one worker.
+    pub fn rank(&self) -> usize {
+        0
+    }
+
+    /// Broadcasts a command to the workers that share the run, of which there are none.
+    pub fn next(&self, command: u8) -> u8 {
+        command
+    }
+
+    /// A checkpoint of the run.
     pub fn save(&self) -> Result<Saved, JsError> {
         Ok(Saved(self.trainer.snapshot(&overlay::parse("the settings", &self.settings)?)))
     }
@@ -120,8 +140,8 @@ impl TextTraining {
         self.schedule().end(self.trainer.iteration(), best).is_some()
     }
 
-    /// One iteration; gives its record, with an evaluation where one is due, and completions, as JSON. While
-    /// solutions are imitated, these are of prompts that are never learnt from.
+    /// Runs one iteration; returns its record, with an evaluation if one is due, and completions, as JSON:
+    /// `{record, completions}`. During SFT the completions answer validation prompts.
     pub fn iterate(&mut self) -> Result<String, JsError> {
         let (mut record, mut completions) = self.trainer.iterate()?;
         let warning = self.health.observe(&record);
@@ -137,11 +157,11 @@ impl TextTraining {
         Ok(serde_json::to_string(&News { record, completions })?)
     }
 
-    /// Answers to a prompt, as JSON: first of the likeliest tokens, then `drawn` others.
+    /// Completions of a prompt, as JSON: the greedy one, then `drawn` sampled ones.
     pub fn answer(&self, prompt: &str, drawn: usize) -> Result<String, JsError> {
         let sampling = self.trainer.sampling();
         let greedy = Sampling { temperature: 0.0, ..sampling.clone() };
-        // As many as there are digits, and the end.
+        // One token for each digit, and one for the end.
         let longest = prompt.chars().count().max(sampling.max_new_tokens);
         let room = |sampling| Sampling { max_new_tokens: longest, ..sampling };
         let mut answers = self.trainer.answers(prompt, 1, &room(greedy))?;
@@ -149,7 +169,7 @@ impl TextTraining {
         Ok(serde_json::to_string(&answers)?)
     }
 
-    /// The model as it is, as a file of named tensors whose header has its settings.
+    /// The current model as a file of named tensors, with its settings in the header.
     pub fn file(&self) -> Vec<u8> {
         let model = self.trainer.model();
         let iteration = self.trainer.iteration().into();
@@ -157,7 +177,7 @@ impl TextTraining {
         write_params(&model.shape.parameters(), &model.params, Some(&header))
     }
 
-    /// What is trained, as JSON.
+    /// The task and the model, as JSON.
     pub fn about(&self) -> Result<String, JsError> {
         let task = self.trainer.task();
         let about = About {

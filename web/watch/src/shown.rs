@@ -1,34 +1,34 @@
-//! Games that are shown, whichever they are, and the scores that came of them.
+//! Games on the screen, without their type, and the scores of their episodes.
 
-use crate::games::Playable;
+use grove::env::Playable;
 use grove::model::NativePolicy;
 use grove::rollout::{Choice, Player, Watched};
 use grove::viewer::{Instance, Scene};
 use std::rc::Rc;
 
-/// The scores of episodes that ended.
+/// Running statistics of the scores of finished episodes.
 #[derive(Clone, Copy, Default)]
 pub struct Scores {
-    /// How many.
+    /// The number of scores.
     pub count: u32,
     sum: f64,
     squares: f64,
 }
 
 impl Scores {
-    /// One more.
+    /// Adds a score.
     pub fn add(&mut self, score: f64) {
         self.count += 1;
         self.sum += score;
         self.squares += score * score;
     }
 
-    /// Their mean; none of none.
+    /// The mean; `None` without a score.
     pub fn mean(&self) -> Option<f64> {
         (self.count > 0).then(|| self.sum / f64::from(self.count))
     }
 
-    /// The standard error of the mean; none of a single score.
+    /// The standard error of the mean; `None` with fewer than two scores.
     pub fn error(&self) -> Option<f64> {
         let (count, mean) = (f64::from(self.count), self.mean()?);
         let variance = (self.squares - count * mean * mean).max(0.0) / (count - 1.0);
@@ -36,53 +36,54 @@ impl Scores {
     }
 }
 
-/// How a game stands.
+/// The state of one game, for reports.
 pub struct Standing {
-    /// Steps of its episode.
+    /// Steps since the episode began.
     pub time: u32,
     /// The score so far.
     pub score: f32,
     /// Whether the episode has ended.
     pub ended: bool,
-    /// Which level it is.
+    /// The number of the level.
     pub level: u32,
 }
 
-/// [`Watched`] games and how they are drawn, whichever they are.
-pub trait Shown {
-    /// How many.
+/// [`Watched`] games and their scene, without their type.
+pub trait Boards {
+    /// The number of games.
     fn count(&self) -> usize;
-    /// A game twice, as it stands.
-    fn duel(&self, game: usize) -> Box<dyn Shown>;
-    /// What a policy does in each.
+    /// Two copies of a game in its present state.
+    fn duel(&self, game: usize) -> Box<dyn Boards>;
+    /// The choices of a policy, one for each game.
     fn choose(&mut self, network: &NativePolicy, player: Player) -> Vec<Choice>;
-    /// A step of each; game 1 is a person's, if there is one. Games at their end `wait`, or begin anew.
+    /// Plays a step of each; `person` is the action in game 1, if a person plays it. Finished games `wait`, or start
+    /// the next level.
     fn step(&mut self, choices: &[Choice], person: Option<u32>, wait: bool);
-    /// How one stands.
+    /// The state of game `i`.
     fn standing(&self, i: usize) -> Standing;
-    /// What is seen of one.
+    /// The observation of game `i`.
     fn observe(&self, i: usize) -> Vec<f32>;
-    /// Their sprites, in place of what `into` holds.
+    /// Replaces the contents of `into` by the sprites, after `part` (0 to 1) of the motion of the last step.
     fn instances(&self, part: f32, into: &mut Vec<Instance>);
 }
 
-/// Games, and how they are drawn.
-struct Drawn<G: Playable> {
+/// Games and their scene.
+struct GameBoards<G: Playable> {
     scene: Rc<Scene<G>>,
     games: Watched<G>,
 }
 
-/// So many games, from the first levels of a seed.
-pub fn show<G: Playable>(scene: Scene<G>, game: G, count: usize, seed: u64) -> Box<dyn Shown> {
-    Box::new(Drawn { scene: Rc::new(scene), games: Watched::new(game, count, seed) })
+/// `count` games, from the first levels of a seed.
+pub fn boards<G: Playable>(scene: Scene<G>, game: G, count: usize, seed: u64) -> Box<dyn Boards> {
+    Box::new(GameBoards { scene: Rc::new(scene), games: Watched::new(game, count, seed) })
 }
 
-impl<G: Playable> Shown for Drawn<G> {
+impl<G: Playable> Boards for GameBoards<G> {
     fn count(&self) -> usize {
         self.games.count()
     }
 
-    fn duel(&self, game: usize) -> Box<dyn Shown> {
+    fn duel(&self, game: usize) -> Box<dyn Boards> {
         Box::new(Self { scene: self.scene.clone(), games: self.games.duel(game, 2) })
     }
 

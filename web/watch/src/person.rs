@@ -1,4 +1,4 @@
-//! The games of a person: what is kept of a duel, and the file that it becomes.
+//! Demonstrations by a person: the steps that were played in duels, and the file that they become.
 
 use crate::watch::Show;
 use grove::data::{Columns, End, Manifest, Steps, games_file, read_games};
@@ -6,12 +6,12 @@ use serde_json::json;
 use std::path::PathBuf;
 use wasm_bindgen::prelude::*;
 
-/// What a person has done since it was last asked for.
+/// The steps of a person since the last [`Show::take_games`].
 #[derive(Default)]
-pub struct Mine(Columns);
+pub struct Demonstrations(Columns);
 
-impl Mine {
-    /// A step: what was seen, what was done, and whether the game was over then.
+impl Demonstrations {
+    /// Adds a step: the observation, the action, and whether it ended the game.
     pub fn add(&mut self, obs: Vec<f32>, action: u32, ended: bool) {
         self.0.num_features = obs.len();
         self.0.obs.extend(obs);
@@ -20,14 +20,14 @@ impl Mine {
         self.0.ends.push(End::new(ended, false));
     }
 
-    /// The game is left as it stands.
+    /// Ends an unfinished game as truncated.
     pub fn leave(&mut self) {
         if let Some(end) = self.0.ends.last_mut().filter(|end| !end.ended()) {
             *end = End::Truncated;
         }
     }
 
-    /// All games that are over or were left.
+    /// Takes all games, if the last of them has ended.
     fn take(&mut self) -> Option<Columns> {
         match self.0.ends.last() {
             Some(end) if end.ended() => Some(std::mem::take(&mut self.0)),
@@ -38,32 +38,32 @@ impl Mine {
 
 #[wasm_bindgen]
 impl Show {
-    /// The person's games since this was last asked, as a file; none while one is under way.
+    /// The person's games since the last call, as a file; `None` while a game is under way.
     pub fn take_games(&mut self) -> Option<Vec<u8>> {
-        let games = self.mine.take()?;
+        let games = self.played.take()?;
         let manifest = Manifest { player: "a person".to_string(), ..self.kind.manifest() };
         Some(games_file(&manifest, &games))
     }
 }
 
-/// What a file of games holds.
+/// Reads a file of games.
 fn games_in(file: Vec<u8>) -> Result<(Manifest, Columns), JsError> {
     let (manifest, steps) = read_games(PathBuf::from("your games"), file)?;
     Ok((manifest, Columns::of(&steps)))
 }
 
-/// Two files of games as one.
+/// Joins two files of games.
 #[wasm_bindgen]
 pub fn join_games(first: Vec<u8>, more: Vec<u8>) -> Result<Vec<u8>, JsError> {
     let ((of, mut games), (other, more)) = (games_in(first)?, games_in(more)?);
     if of.env != other.env || of.settings != other.settings {
-        return Err(JsError::new("these are games of other rules"));
+        return Err(JsError::new("these games have other rules"));
     }
     games.append(more);
     Ok(games_file(&of, &games))
 }
 
-/// What a file of games is of: `{env, settings, games, steps}`, as JSON.
+/// The game of a file and its length: `{env, settings, games, steps}`, as JSON.
 #[wasm_bindgen]
 pub fn about_games(file: Vec<u8>) -> Result<String, JsError> {
     let (of, games) = games_in(file)?;

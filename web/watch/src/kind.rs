@@ -1,10 +1,10 @@
-//! A game with its parameters, whichever it is, and its words on the page.
+//! A game with its parameters and its words on the page, without its type.
 
-use crate::games::{Known, Playable};
-use crate::shown::{Shown, show};
+use crate::shown::{Boards, boards};
 use grove::checkpoint::Checkpoint;
 use grove::config::{ConfigError, TrainConfig};
 use grove::data::Manifest;
+use grove::env::Playable;
 use grove::env::look::Setting;
 use grove::model::NativePolicy;
 use grove::trainer::{config_toml, load_policy, saved_config};
@@ -13,52 +13,52 @@ use std::any::Any;
 use std::rc::Rc;
 use wasm_bindgen::prelude::*;
 
-/// A game with its parameters, the settings of its run, and the policy.
+/// A game with its parameters, the settings of a run, and its policy.
 pub type Loaded = Result<(Rc<dyn Kind>, TrainConfig, NativePolicy), JsError>;
 
 /// A game with its parameters, without its type.
 pub trait Kind {
     /// The name in settings and checkpoints.
     fn name(&self) -> &'static str;
-    /// The name for people.
+    /// The title for people.
     fn title(&self) -> String;
-    /// The rules in a line; empty where nobody says.
+    /// The rules in one line; empty for a game without a look.
     fn rules(&self) -> &'static str;
-    /// The actions, in their order.
+    /// The names of the actions, in their order.
     fn actions(&self) -> Vec<String>;
-    /// What a person does who does nothing; none where something must be done.
+    /// The action of a person who presses no key; `None` if the last one is repeated.
     fn idle(&self) -> Option<u32>;
-    /// What each number of an observation is.
+    /// The names of the features of an observation.
     fn features(&self) -> Vec<String>;
     /// Mean scores of known players, worst first.
     fn references(&self) -> &'static [(&'static str, f64)];
-    /// The step at which an episode is truncated at the latest.
+    /// The step at which an episode is truncated.
     fn max_steps(&self) -> u32;
     /// The settings of a run of this game, as TOML.
     fn settings(&self, config: &TrainConfig) -> String;
-    /// What games of it say of themselves, whoever has played them.
+    /// The manifest of a dataset of this game, without a player.
     fn manifest(&self) -> Manifest;
-    /// The settings that train it well.
+    /// The game's training defaults.
     fn defaults(&self) -> Result<TrainConfig, ConfigError>;
-    /// Its background.
+    /// The background of its picture.
     fn setting(&self) -> &dyn Setting;
-    /// So many games, from the first levels of a seed.
-    fn start(&self, count: usize, seed: u64) -> Box<dyn Shown>;
-    /// Whether it is the same game with the same parameters.
+    /// `count` games, from the first levels of a seed.
+    fn start(&self, count: usize, seed: u64) -> Box<dyn Boards>;
+    /// Whether `other` is the same game with the same parameters.
     fn is(&self, other: &dyn Kind) -> bool;
     /// The game, for [`Kind::is`].
     fn game(&self) -> &dyn Any;
 }
 
-/// What is said of a game and how it is drawn, by its look or without.
+/// A game's words for people, and its scene: from its look, or the defaults of a game without one.
 pub struct Words<G: Playable> {
-    /// How it is drawn.
+    /// The scene of a game with these parameters.
     pub scene: fn(G) -> Scene<G>,
-    /// Its name for people.
+    /// The title for people.
     pub title: fn(&G) -> &'static str,
-    /// The rules in a line.
+    /// The rules in one line.
     pub rules: fn(&G) -> &'static str,
-    /// What a person does who does nothing.
+    /// The action of a person who presses no key.
     pub idle: fn(&G) -> Option<u32>,
 }
 
@@ -69,38 +69,40 @@ impl<G: Playable> Clone for Words<G> {
 }
 impl<G: Playable> Copy for Words<G> {}
 
-/// A game and its scene.
-struct One<G: Playable> {
+/// A game, its words and its scene.
+pub struct Game<G: Playable> {
     game: G,
-    known: Known<G>,
+    words: Words<G>,
     scene: Scene<G>,
 }
 
-/// A game with these parameters.
-pub fn of<G: Playable>(known: Known<G>, game: G) -> Rc<dyn Kind> {
-    Rc::new(One { game, known, scene: (known.watch.scene)(game) })
+impl<G: Playable> Game<G> {
+    /// A game with these parameters.
+    pub fn shared(words: Words<G>, game: G) -> Rc<dyn Kind> {
+        Rc::new(Self { game, words, scene: (words.scene)(game) })
+    }
+
+    /// The policy in a checkpoint, with its game and settings.
+    pub fn load(words: Words<G>, checkpoint: &Checkpoint) -> Loaded {
+        let (game, config) = saved_config::<G>(checkpoint)?;
+        game.validate().map_err(ConfigError::OutOfRange)?;
+        config.validate()?;
+        let network = load_policy(checkpoint, game, &config)?;
+        Ok((Self::shared(words, game), config, network))
+    }
 }
 
-/// The policy in a checkpoint, and what it is of.
-pub fn load<G: Playable>(known: Known<G>, checkpoint: &Checkpoint) -> Loaded {
-    let (game, config) = saved_config::<G>(checkpoint)?;
-    game.validate().map_err(ConfigError::OutOfRange)?;
-    config.validate()?;
-    let network = load_policy(checkpoint, game, &config)?;
-    Ok((of(known, game), config, network))
-}
-
-impl<G: Playable> Kind for One<G> {
+impl<G: Playable> Kind for Game<G> {
     fn name(&self) -> &'static str {
         G::NAME
     }
 
     fn title(&self) -> String {
-        (self.known.watch.title)(&self.game).to_string()
+        (self.words.title)(&self.game).to_string()
     }
 
     fn rules(&self) -> &'static str {
-        (self.known.watch.rules)(&self.game)
+        (self.words.rules)(&self.game)
     }
 
     fn actions(&self) -> Vec<String> {
@@ -108,7 +110,7 @@ impl<G: Playable> Kind for One<G> {
     }
 
     fn idle(&self) -> Option<u32> {
-        (self.known.watch.idle)(&self.game)
+        (self.words.idle)(&self.game)
     }
 
     fn features(&self) -> Vec<String> {
@@ -144,8 +146,8 @@ impl<G: Playable> Kind for One<G> {
         self.scene.setting()
     }
 
-    fn start(&self, count: usize, seed: u64) -> Box<dyn Shown> {
-        show((self.known.watch.scene)(self.game), self.game, count, seed)
+    fn start(&self, count: usize, seed: u64) -> Box<dyn Boards> {
+        boards((self.words.scene)(self.game), self.game, count, seed)
     }
 
     fn is(&self, other: &dyn Kind) -> bool {

@@ -1,7 +1,7 @@
-//! Policies side by side: each plays the same levels on a board of its own, and waits for the others at the end.
+//! Policies side by side: each plays the same levels on a board of its own, and waits for the others at their end.
 
 use crate::kind::Kind;
-use crate::shown::{Scores, Shown, Standing};
+use crate::shown::{Boards, Scores, Standing};
 use crate::watch::{Policy, Show};
 use grove::model::NativePolicy;
 use grove::rollout::{Choice, Player};
@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use std::rc::Rc;
 use wasm_bindgen::prelude::*;
 
-/// The most policies beside the one that is told of.
+/// The largest number of policies beside the first.
 const MOST: usize = 7;
 
-/// A policy beside the one that is told of. What it remembers is its own, and so is its game.
+/// A policy beside the first, with a memory and a game of its own.
 pub struct Rival {
     network: Rc<NativePolicy>,
-    game: Box<dyn Shown>,
+    game: Box<dyn Boards>,
     choices: Vec<Choice>,
     scores: Scores,
 }
@@ -27,27 +27,27 @@ impl Rival {
         Self { network, game, choices: Vec::new(), scores: Scores::default() }
     }
 
-    /// Starts anew, from the first level of a seed.
+    /// Restarts its game, from the first level of a seed.
     pub fn restart(&mut self, kind: &dyn Kind, seed: u64) {
         self.game = kind.start(1, seed);
     }
 
-    /// Chooses what it does next.
-    pub fn look(&mut self, player: Player) {
+    /// Chooses its next action.
+    pub fn choose(&mut self, player: Player) {
         self.choices = self.game.choose(&self.network, player);
     }
 
-    /// Scores count from here.
-    pub fn forget(&mut self) {
+    /// Resets its scores.
+    pub fn reset_scores(&mut self) {
         self.scores = Scores::default();
     }
 
-    /// Whether it is at the end of its episode.
+    /// Whether its episode has ended.
     pub fn ended(&self) -> bool {
         self.game.standing(0).ended
     }
 
-    /// Plays a step. At its end it waits, or begins with the next level.
+    /// Plays a step. A finished game waits, or starts the next level.
     pub fn step(&mut self, wait: bool) {
         let stood = wait && self.ended();
         self.game.step(&self.choices, None, wait);
@@ -57,7 +57,7 @@ impl Rival {
         }
     }
 
-    /// How it stands: `{score, ended, finished, mean_score, error}`.
+    /// The state of its game: `{score, ended, finished, mean_score, error}`.
     pub fn report(&self) -> Value {
         let Standing { ended, score, .. } = self.game.standing(0);
         json!({
@@ -69,7 +69,7 @@ impl Rival {
         })
     }
 
-    /// Its sprites, behind what `into` holds.
+    /// Appends its sprites to `into`.
     pub fn sprites(&self, part: f32, into: &mut Vec<Instance>) {
         let mut own = Vec::new();
         self.game.instances(part, &mut own);
@@ -79,15 +79,15 @@ impl Rival {
 
 #[wasm_bindgen]
 impl Show {
-    /// Starts anew with one game of the policy, and one of each of these beside it on the same level; or goes
-    /// on alone, if there are none.
+    /// Restarts with one game of the policy, and one game of each of these policies beside it on the same level;
+    /// an empty list removes the policies beside.
     pub fn set_beside(&mut self, policies: Vec<Policy>) -> Result<(), JsError> {
         if policies.len() > MOST {
-            return Err(JsError::new(&format!("at most {MOST} policies play beside another")));
+            return Err(JsError::new(&format!("at most {MOST} policies fit beside another")));
         }
         if policies.iter().any(|policy| !self.kind.is(&*policy.kind)) {
             return Err(JsError::new(
-                "this policy is of another game, or of other parameters: it cannot play the same levels",
+                "this policy is for another game, or for other parameters: it cannot play the same levels",
             ));
         }
         if policies.is_empty() {
@@ -98,7 +98,7 @@ impl Show {
         let (kind, seed) = (self.kind.clone(), self.seed);
         let rivals = policies.iter().map(|policy| Rival::new(policy.network.clone(), &*kind, seed));
         self.rivals = rivals.collect();
-        self.look();
+        self.choose();
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! A wall of games that are played on a GPU and drawn by it.
+//! A wall of games that a GPU plays and draws.
 
 use burn::tensor::{Device, Int, Tensor};
 use grove::device::graphics_setup;
@@ -9,20 +9,19 @@ use grove::viewer::{Renderer, device_instances};
 use wasm_bindgen::prelude::*;
 use web_sys::OffscreenCanvas;
 
-/// A wall of whatever game.
+/// A wall of games, without their type.
 pub trait Wall {
-    /// Plays a step of every game by the policy. Nothing is waited for.
+    /// Plays a step of every game by the policy. Does not wait for the GPU.
     fn step(&mut self, policy: &FlatMlp);
-    /// Draws the games where `part` of the motion of their last step has been made, once there was one.
-    /// Nothing is waited for.
+    /// Draws the games after `part`, 0 to 1, of the motion of their last step. Does not wait for the GPU.
     fn draw(&mut self, part: f32);
 }
 
-/// So many games of a seed on a canvas, as large as that is; an error if the device is no GPU, or cannot
-/// draw on the canvas.
+/// Opens a wall: the game, the number of games, a seed, the device, and the canvas. An error if the device is no
+/// GPU, or cannot draw on the canvas.
 pub type Open<G> = fn(G, usize, u64, &Device, OffscreenCanvas) -> Result<Box<dyn Wall>, JsError>;
 
-/// What opens the wall of a game that has a look.
+/// Opens the wall of a game that has a look.
 pub fn open<G: Look>(
     game: G,
     count: usize,
@@ -33,7 +32,7 @@ pub fn open<G: Look>(
     Ok(Box::new(Looks::new(game, count, seed, device, canvas)?))
 }
 
-/// What opens none, for a game that has no look.
+/// Refuses to open a wall, for a game without a look.
 pub fn none<G>(
     _: G,
     _: usize,
@@ -41,15 +40,15 @@ pub fn none<G>(
     _: &Device,
     _: OffscreenCanvas,
 ) -> Result<Box<dyn Wall>, JsError> {
-    Err(JsError::new("only a game that has a look can be drawn where it is trained"))
+    Err(JsError::new("a game without a look cannot be drawn while it is trained"))
 }
 
-/// Games, and the canvas that they are drawn on.
+/// Games, and the canvas of their picture.
 struct Looks<G: Look> {
     game: G,
     count: usize,
     games: DeviceGames<G>,
-    /// The seats before and after the last step, once there is one.
+    /// The states before and after the last step; `None` before the first.
     seats: Option<[Tensor<2, Int>; 2]>,
     renderer: Renderer,
     surface: wgpu::Surface<'static>,
@@ -66,7 +65,7 @@ impl<G: Look> Looks<G> {
         canvas: OffscreenCanvas,
     ) -> Result<Self, JsError> {
         let setup = graphics_setup(device)
-            .ok_or_else(|| JsError::new("games are drawn where they are played, on a GPU only"))?;
+            .ok_or_else(|| JsError::new("a wall is played and drawn on a GPU"))?;
         let (width, height) = (canvas.width().max(1), canvas.height().max(1));
         let surface =
             setup.instance.create_surface(wgpu::SurfaceTarget::OffscreenCanvas(canvas))?;
@@ -94,7 +93,7 @@ impl<G: Look> Wall for Looks<G> {
         };
         let instances = device_instances(self.game, before, now, part);
         let (Success(target) | Suboptimal(target)) = self.surface.get_current_texture() else {
-            // Nothing can be shown now; there will be another picture.
+            // No frame is available now; the next one will be drawn.
             return;
         };
         let view = target.texture.create_view(&Default::default());

@@ -1,11 +1,11 @@
-//! Watching: policies, the games that they play on the CPU, and the screen that shows them.
+//! Policies, the games that they play on the CPU, and the screen that shows them: what JavaScript calls.
 
 use crate::beside::Rival;
 use crate::games;
 use crate::kind::Kind;
-use crate::mine::Mine;
+use crate::person::Demonstrations;
 use crate::screen::Canvas;
-use crate::shown::{Scores, Shown, Standing};
+use crate::shown::{Boards, Scores, Standing};
 use grove::config::TrainConfig;
 use grove::model::saved::{Header, read_header, with_header, write_params};
 use grove::model::{Actor, NativePolicy, Parameter};
@@ -18,15 +18,15 @@ use std::rc::Rc;
 use wasm_bindgen::prelude::*;
 use web_sys::HtmlCanvasElement;
 
-/// The most games that are shown at once.
+/// The largest number of games on the screen.
 const MOST: u32 = 1024;
 
-/// All games: `[{name, title, rules, actions, features, settings}]`, as JSON.
+/// The games of the page: `[{name, title, rules, actions, features, settings}]`, as JSON.
 #[wasm_bindgen]
 pub fn games() -> Result<String, JsError> {
     let mut all = Vec::new();
-    for entry in games::all() {
-        let kind = entry.usual();
+    for entry in games::all().iter() {
+        let kind = entry.default_game();
         all.push(json!({
             "name": kind.name(),
             "title": kind.title(),
@@ -40,11 +40,11 @@ pub fn games() -> Result<String, JsError> {
 }
 
 fn unknown(name: &str) -> JsError {
-    let names = games::names();
-    JsError::new(&format!("this is a policy of an unknown game, `{name}`; this page has: {names}"))
+    let names = games::all().names();
+    JsError::new(&format!("this policy is for an unknown game, `{name}`; this page has: {names}"))
 }
 
-/// A trained policy, and what it is of.
+/// A trained policy, with its game and settings.
 #[wasm_bindgen]
 pub struct Policy {
     pub(crate) kind: Rc<dyn Kind>,
@@ -56,26 +56,26 @@ pub struct Policy {
 
 #[wasm_bindgen]
 impl Policy {
-    /// From a file with a policy and its settings.
+    /// Reads a file with a policy and its settings.
     #[wasm_bindgen(constructor)]
     pub fn new(file: Vec<u8>) -> Result<Policy, JsError> {
         let checkpoint = policy_file(file.clone())?;
         let name = saved_game_name(&checkpoint)?;
-        let entry = games::find(&name).ok_or_else(|| unknown(&name))?;
+        let entry = games::all().find(&name).ok_or_else(|| unknown(&name))?;
         let (kind, config, network) = entry.load(&checkpoint)?;
         let iteration = checkpoint.iteration;
         Ok(Self { kind, config, network: Rc::new(network), file, iteration })
     }
 
-    /// From a checkpoint's `config.toml` and `weights.safetensors`.
+    /// Reads a checkpoint's `config.toml` and `weights.safetensors`.
     pub fn from_parts(config: String, weights: Vec<u8>) -> Result<Policy, JsError> {
         let iteration = read_header(&weights).map_or(0, |header| header.iteration);
         Self::new(with_header(&weights, &Header { iteration, config })?)
     }
 
-    /// One that nobody has trained, of the game of this name: random weights.
+    /// A policy with random weights for the game of this name.
     pub fn untrained(name: &str) -> Result<Policy, JsError> {
-        let kind = games::find(name).ok_or_else(|| unknown(name))?.usual();
+        let kind = games::all().find(name).ok_or_else(|| unknown(name))?.default_game();
         let config = kind.defaults()?;
         let (features, actions) = (kind.features().len(), kind.actions().len());
         let parameters = config.policy.parameters(features, actions);
@@ -97,7 +97,7 @@ impl Policy {
         self.file.clone()
     }
 
-    /// What it is of: `{env, title, rules, actions, features, kind, hidden, activation, num_params,
+    /// The game and settings: `{env, title, rules, actions, features, kind, hidden, activation, num_params,
     /// iteration, seed, max_steps, settings, references}`, as JSON.
     pub fn about(&self) -> String {
         json!({
@@ -120,30 +120,30 @@ impl Policy {
     }
 }
 
-/// Games on the CPU that a policy plays, and one perhaps a person.
+/// Games on the CPU that a policy plays, and perhaps a person.
 #[wasm_bindgen]
 pub struct Show {
     pub(crate) kind: Rc<dyn Kind>,
     network: Rc<NativePolicy>,
     pub(crate) player: Player,
-    games: Box<dyn Shown>,
+    games: Box<dyn Boards>,
     count: usize,
     pub(crate) seed: u64,
-    /// The game that is told of.
+    /// The game that [`Show::report`] describes.
     watched: usize,
-    /// Where a person plays: game 1 is the person's. What that did last.
+    /// The last action of a person, who plays game 1; `None` if no person plays.
     person: Option<u32>,
-    /// What the person has done.
-    pub(crate) mine: Mine,
-    /// Other policies beside the one game, each with its own.
+    /// The steps that the person has played.
+    pub(crate) played: Demonstrations,
+    /// Other policies beside the one game, each with a game of its own.
     pub(crate) rivals: Vec<Rival>,
-    /// The games that go on when the person leaves.
-    aside: Option<(Box<dyn Shown>, usize)>,
-    /// What the policy does in each of the games as they stand.
+    /// The games before a person took over, and the watched one among them.
+    aside: Option<(Box<dyn Boards>, usize)>,
+    /// The policy's choices in the present states, one for each game.
     choices: Vec<Choice>,
-    /// Of all games, since this policy plays.
+    /// The scores of all games since this policy plays.
     scores: Scores,
-    /// Episodes of the game that is told of, and the last score of each game.
+    /// Episodes of the watched game, and the last score of each game.
     episodes: u32,
     last: Vec<Option<f32>>,
 }
@@ -165,7 +165,7 @@ impl Show {
             seed: seed as u64,
             watched: 0,
             person: None,
-            mine: Mine::default(),
+            played: Demonstrations::default(),
             rivals: Vec::new(),
             aside: None,
             choices: Vec::new(),
@@ -173,34 +173,34 @@ impl Show {
             episodes: 0,
             last: vec![None; count],
         };
-        show.look();
+        show.choose();
         show
     }
 
-    /// Lets another policy of the same game play on; scores count from here.
+    /// Replaces the policy by another of the same game, and resets the scores.
     pub fn set_policy(&mut self, policy: &Policy) -> Result<(), JsError> {
         if !self.kind.is(&*policy.kind) {
-            return Err(JsError::new("this policy is of another game, or of other parameters"));
+            return Err(JsError::new("this policy is for another game, or for other parameters"));
         }
         self.network = policy.network.clone();
-        self.forget();
-        self.look();
+        self.reset_scores();
+        self.choose();
         Ok(())
     }
 
-    /// Starts anew, from the first levels of a seed.
+    /// Restarts all games, from the first levels of a seed.
     pub fn restart(&mut self, seed: f64) {
         self.seed = seed as u64;
-        self.mine.leave();
+        self.played.leave();
         (self.person, self.aside) = (None, None);
         self.games = self.kind.start(self.count, self.seed);
         self.rivals.iter_mut().for_each(|rival| rival.restart(&*self.kind, self.seed));
         self.watched = self.watched.min(self.count - 1);
-        self.forget();
-        self.look();
+        self.reset_scores();
+        self.choose();
     }
 
-    /// Starts anew with so many games, 1 to 1,024, and none beside.
+    /// Restarts with `games` games, 1 to 1,024, and no policies beside.
     pub fn set_games(&mut self, games: u32) {
         self.count = games.clamp(1, MOST) as usize;
         self.rivals.clear();
@@ -208,15 +208,14 @@ impl Show {
         self.restart(self.seed as f64);
     }
 
-    /// Whether actions are drawn from the distribution; else the most likely one is taken. Scores count
-    /// from here.
+    /// Samples actions from the distribution if `on`, else takes the most likely one; resets the scores.
     pub fn set_sampled(&mut self, on: bool) {
         self.player = if on { Player::Sampling } else { Player::Greedy };
-        self.forget();
-        self.look();
+        self.reset_scores();
+        self.choose();
     }
 
-    /// The game that is told of from now on.
+    /// Chooses the game that [`Show::report`] describes.
     pub fn watch(&mut self, game: usize) {
         if self.person.is_none() {
             self.watched = game.min(self.count - 1);
@@ -224,10 +223,10 @@ impl Show {
         }
     }
 
-    /// Hands the game that is told of to a person, as it stands, while the policy goes on with a copy; or
-    /// lets the policy go on with all games, as they stood.
+    /// Hands a copy of the watched game to a person, beside one that the policy plays on; or returns to all games,
+    /// in the state that they were left in.
     pub fn take_over(&mut self, on: bool) {
-        self.mine.leave();
+        self.played.leave();
         match (on, self.aside.take()) {
             (true, None) => {
                 let duel = self.games.duel(self.watched);
@@ -242,19 +241,19 @@ impl Show {
             }
             (false, None) => {}
         }
-        self.look();
+        self.choose();
     }
 
-    /// After the end of a duel: both go on with the next level, the same for both.
+    /// Starts the next level after the end of a duel, the same for both players.
     pub fn next_level(&mut self) {
         if self.over() {
             self.games.step(&self.choices, self.person, false);
-            self.look();
+            self.choose();
         }
     }
 
-    /// Plays a step of every game; `action` is the person's, -1 for none. In a duel whoever is at the end
-    /// waits for the other, and then both for [`Show::next_level`].
+    /// Plays a step of every game; `action` is the person's, -1 for no key. In a duel a finished game waits for
+    /// the other, and then both wait for [`Show::next_level`].
     pub fn step(&mut self, action: i32) {
         if let Some(last) = &mut self.person {
             let known = u32::try_from(action).ok();
@@ -264,7 +263,7 @@ impl Show {
         if self.over() {
             return;
         }
-        // Policies side by side wait for one another, and then begin with the next level together.
+        // Policies side by side wait for each other, and start the next level together.
         let all_ended =
             self.games.standing(0).ended && self.rivals.iter().all(|rival| rival.ended());
         let wait = self.person.is_some() || (!self.rivals.is_empty() && !all_ended);
@@ -273,7 +272,7 @@ impl Show {
         let seen = seen.map(|action| (self.games.observe(1), action));
         self.games.step(&self.choices, self.person, wait);
         if let Some((obs, action)) = seen {
-            self.mine.add(obs, action, self.games.standing(1).ended);
+            self.played.add(obs, action, self.games.standing(1).ended);
         }
         self.rivals.iter_mut().for_each(|rival| rival.step(wait));
         if self.person.is_none() {
@@ -286,13 +285,13 @@ impl Show {
                 }
             }
         }
-        self.look();
+        self.choose();
     }
 
-    /// How the game that is told of stands and what its policy thinks of it, and how the person's stands:
+    /// The state of the watched game, the policy's probabilities in it, and the state of the person's game:
     /// `{games, watched, time, score, ended, level, episodes, last_score, finished, mean_score, error,
-    /// probabilities, action, features, over, person, beside}`, as JSON. `finished` episodes of all games are in
-    /// the mean; `beside` are the policies beside this one.
+    /// probabilities, action, features, over, person, beside}`, as JSON. `finished` counts the episodes of
+    /// all games in the mean; `beside` are the policies beside this one.
     pub fn report(&self) -> String {
         let Standing { time, score, ended, level } = self.games.standing(self.watched);
         let person = self.person.map(|action| {
@@ -322,13 +321,12 @@ impl Show {
         .to_string()
     }
 
-    /// The last score of each game; none is NaN.
+    /// The last score of each game; NaN before its first episode ends.
     pub fn last_scores(&self) -> Vec<f32> {
         self.last.iter().map(|score| score.unwrap_or(f32::NAN)).collect()
     }
 
-    /// Where the games lie in a picture of this size: `[columns, left, top, width, height, gap]`, in its
-    /// pixels.
+    /// The layout of the games in a picture of this size, in pixels: `[columns, left, top, width, height, gap]`.
     pub fn plates(&self, width: u32, height: u32) -> Vec<u32> {
         let cells = Cells::of(&self.kind.setting());
         let wall = Wall::fit(cells, self.boards(), width, height);
@@ -337,23 +335,24 @@ impl Show {
 }
 
 impl Show {
-    /// All boards of the picture.
+    /// The number of boards in the picture.
     fn boards(&self) -> usize {
         self.games.count() + self.rivals.len()
     }
 
-    pub(crate) fn look(&mut self) {
+    /// Chooses the policies' next actions.
+    pub(crate) fn choose(&mut self) {
         self.choices = self.games.choose(&self.network, self.player);
-        self.rivals.iter_mut().for_each(|rival| rival.look(self.player));
+        self.rivals.iter_mut().for_each(|rival| rival.choose(self.player));
     }
 
-    fn forget(&mut self) {
+    fn reset_scores(&mut self) {
         (self.scores, self.episodes) = (Scores::default(), 0);
-        self.rivals.iter_mut().for_each(Rival::forget);
+        self.rivals.iter_mut().for_each(Rival::reset_scores);
         self.last = vec![None; self.count];
     }
 
-    /// Whether a duel is at its end.
+    /// Whether a duel has ended.
     fn over(&self) -> bool {
         self.person.is_some() && (0..2).all(|i| self.games.standing(i).ended)
     }
@@ -368,7 +367,7 @@ pub struct Screen {
 
 #[wasm_bindgen]
 impl Screen {
-    /// Takes a canvas: for WebGPU, or for pictures that the CPU paints.
+    /// Draws on a canvas by WebGPU, or by the CPU.
     pub async fn open(canvas: HtmlCanvasElement, gpu: bool) -> Result<Screen, JsError> {
         let canvas = match gpu {
             true => Canvas::on_gpu(canvas).await?,
@@ -382,17 +381,17 @@ impl Screen {
         self.canvas.api().to_string()
     }
 
-    /// Why the GPU can be used no more, if so.
+    /// The reason if the GPU device was lost.
     pub fn lost(&self) -> Option<String> {
         self.canvas.lost()
     }
 
-    /// Makes the picture so many device pixels large.
+    /// Sets the size of the picture in device pixels.
     pub fn resize(&mut self, width: u32, height: u32) {
         self.canvas.resize(width, height);
     }
 
-    /// Draws games where `part`, 0 to 1, of the motion of their last step has been made.
+    /// Draws the games after `part`, 0 to 1, of the motion of their last step.
     pub fn draw(&mut self, show: &Show, part: f32) -> Result<(), JsError> {
         let part = part.clamp(0.0, 1.0);
         show.games.instances(part, &mut self.sprites);

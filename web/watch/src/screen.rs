@@ -1,4 +1,4 @@
-//! A canvas that games are drawn on, by the GPU or by the CPU.
+//! A canvas with a picture of games, drawn by the GPU or by the CPU.
 
 use crate::kind::Kind;
 use grove::viewer::{Instance, Picture, Renderer, paint};
@@ -8,13 +8,13 @@ use wasm_bindgen::prelude::*;
 use wasm_bindgen::{Clamped, JsCast};
 use web_sys::{CanvasRenderingContext2d, HtmlCanvasElement, ImageData};
 
-/// A canvas, and what draws on it.
+/// A canvas and its renderer.
 pub enum Canvas {
     Gpu(Box<Gpu>),
     Plain(Plain),
 }
 
-/// The canvas of a GPU.
+/// A canvas drawn by WebGPU.
 pub struct Gpu {
     surface: wgpu::Surface<'static>,
     configuration: wgpu::SurfaceConfiguration,
@@ -24,7 +24,7 @@ pub struct Gpu {
     lost: Arc<OnceLock<String>>,
 }
 
-/// A canvas of pixels.
+/// A 2D canvas with pixels painted by the CPU.
 pub struct Plain {
     canvas: HtmlCanvasElement,
     context: CanvasRenderingContext2d,
@@ -32,7 +32,7 @@ pub struct Plain {
 }
 
 impl Canvas {
-    /// A canvas for WebGPU.
+    /// Takes a canvas for WebGPU.
     ///
     /// # Errors
     /// If the browser has no WebGPU or gives no device.
@@ -47,7 +47,7 @@ impl Canvas {
             compatible_surface: Some(&surface),
             ..Default::default()
         };
-        // wgpu's own words name every other interface, too.
+        // The message of wgpu names backends that a browser does not have.
         let adapter = instance.request_adapter(&options).await;
         let adapter = adapter.map_err(|_| JsError::new("the browser offers no WebGPU adapter"))?;
         let (device, queue) = adapter.request_device(&Default::default()).await?;
@@ -64,10 +64,10 @@ impl Canvas {
         Ok(Self::Gpu(Box::new(Gpu { surface, configuration, device, queue, renderer: None, lost })))
     }
 
-    /// A canvas for pictures that the CPU paints.
+    /// Takes a canvas for pictures painted by the CPU.
     ///
     /// # Errors
-    /// If the browser has no 2D canvas, or this one is another's already.
+    /// If the browser has no 2D canvas, or this canvas has another context.
     pub fn plain(canvas: HtmlCanvasElement) -> Result<Self, JsError> {
         let none = || JsError::new("the browser gives no 2D canvas");
         let context = canvas.get_context("2d").map_err(|_| none())?.ok_or_else(none)?;
@@ -133,7 +133,7 @@ impl Gpu {
     ) -> Result<(), JsError> {
         use wgpu::CurrentSurfaceTexture::{Suboptimal, Success};
         let (Success(target) | Suboptimal(target)) = self.surface.get_current_texture() else {
-            // Nothing can be shown now; there will be another picture.
+            // No frame is available now; the next one will be drawn.
             return Ok(());
         };
         let view = target.texture.create_view(&Default::default());

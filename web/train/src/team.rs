@@ -1,10 +1,10 @@
-//! Workers that share a run: what they tell each other lies in memory that all of them see.
+//! Workers that share a run exchange messages through shared memory.
 
 use grove::parallel::{Link, TIMEOUT, Team, TeamError};
 use js_sys::{Atomics, Int32Array, SharedArrayBuffer, Uint8Array};
 use wasm_bindgen::prelude::*;
 
-/// What cannot fail of `Atomics`: a call that may fail leaves garbage, and many looks are taken.
+/// `Atomics` without errors: a binding that may fail allocates on each call, and a wait polls thousands of times.
 #[wasm_bindgen]
 extern "C" {
     #[wasm_bindgen(js_namespace = Atomics)]
@@ -15,12 +15,12 @@ extern "C" {
     fn notify(words: &Int32Array, at: u32) -> u32;
 }
 
-/// Bytes in front of what a box holds: whether it is full, and room to keep what follows aligned.
+/// Bytes before a box's contents: its state, and padding for alignment.
 const HEAD: usize = 8;
-/// Looks at a box before its owner is put to sleep: waking up takes longer than most waits.
+/// Polls of a box before its reader sleeps: waking up takes longer than most waits.
 const LOOKS: usize = 4_000;
 
-/// Seconds that another has after the machine itself has slept through the time that it had.
+/// Seconds of grace after a timeout, in case the machine itself was asleep.
 const AWAKE: u64 = 5;
 
 const EMPTY: i32 = 0;
@@ -37,7 +37,7 @@ pub struct Place {
 
 #[wasm_bindgen]
 impl Place {
-    /// Member `rank` of `size`, whose memory holds a box for each ordered pair of them, all equally large.
+    /// Rank `rank` of `size`; the memory holds a box for each ordered pair of ranks, all of equal size.
     #[wasm_bindgen(constructor)]
     pub fn new(memory: SharedArrayBuffer, rank: usize, size: usize) -> Place {
         let words = Int32Array::new(&memory);
@@ -46,24 +46,24 @@ impl Place {
 }
 
 impl Place {
-    /// The members of a run, of which there may be as many as it has `shards`; `None` if this one is not among
-    /// them. Which box is whose does not depend on how many take part.
+    /// The team of a run with so many shards, one rank for each shard at most; `None` if this rank is left out.
+    /// The layout of the boxes does not depend on the size of the team.
     pub fn team(self, shards: usize) -> Option<Team> {
         let members = self.size.min(shards);
         (self.rank < members).then(|| Team::new(self.rank, members, Box::new(self)))
     }
 
-    /// Bytes that a box holds.
+    /// The capacity of a box in bytes.
     fn room(&self) -> usize {
         self.memory.byte_length() as usize / (self.size * self.size) / HEAD * HEAD - HEAD
     }
 
-    /// Where the box begins in which one member leaves something for another.
+    /// The offset of the box for messages from one rank to another.
     fn slot(&self, from: usize, to: usize) -> usize {
         (from * self.size + to) * (HEAD + self.room())
     }
 
-    /// Waits until a box is empty or full, as it should be; `other` is whom it waits for.
+    /// Waits until a box has this state; `other` is the rank to blame for a timeout.
     fn wait(&self, slot: usize, state: i32, other: usize) -> Result<(), TeamError> {
         let at = slot as u32 / 4;
         let is_so = || load(&self.words, at) == state;
@@ -83,14 +83,14 @@ impl Place {
         Err(TeamError::Silent { rank: other, seconds: TIMEOUT.as_secs() })
     }
 
-    /// Says that a box is empty or full now.
+    /// Sets the state of a box and wakes its reader.
     fn set(&self, slot: usize, state: i32) {
         let at = slot as u32 / 4;
         store(&self.words, at, state);
         notify(&self.words, at);
     }
 
-    /// The bytes of a box.
+    /// The contents of a box.
     fn bytes(&self, slot: usize, len: usize) -> Uint8Array {
         let start = (slot + HEAD) as u32;
         Uint8Array::new_with_byte_offset_and_length(&self.memory, start, len as u32)
@@ -105,7 +105,7 @@ impl Link for Place {
     ) -> Result<(), TeamError> {
         let (rank, room) = (self.rank, self.room());
         let others = || (0..outgoing.len()).filter(|other| *other != rank);
-        // What is longer than a box goes in parts.
+        // A message longer than a box is split.
         let parts = |len: usize| len.div_ceil(room);
         let part = |number: usize, len: usize| number * room..len.min((number + 1) * room);
         let longest = others().map(|other| outgoing[other].len().max(incoming[other].len()));

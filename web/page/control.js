@@ -1,0 +1,161 @@
+// The control of a training in this tab, of games or of text: its state, its pace, its curves, and the run that is kept in
+// the browser's storage so that a reload resumes it.
+
+import { $, write } from "./dom.js";
+import { forgetRun, keepRun, keptRun, onlyHere } from "./keep.js";
+import { Training } from "./training.js";
+
+/** Milliseconds between two times that the run is kept in the browser's storage. */
+const KEEP_RUN = 2_000;
+
+/** Iterations that the pace is measured over. */
+const PACE = 60;
+
+export class Control {
+  /** `module` trains, `store` names the run in the browser's storage, `trouble` is the element for errors, `here` the
+      curves; `on` hears what the training reports beside states, records and checkpoints. */
+  constructor({ module, store, trouble, here, on = {} }) {
+    Object.assign(this, { store, here, troubleId: trouble });
+    this.records = new Map();
+    this.failures = [];
+    this.pace = [];
+    this.training = new Training(module, {
+      state: (name) => this.become(name),
+      record: (seed, record, completions) => this.record(seed, record, completions),
+      saved: (seed, saved) => this.saved(seed, saved),
+      about: (seed, about) => { this.about = about; },
+      memory: (bytes) => { this.memory = bytes; },
+      failed: (seed, iteration, why) => this.failed(seed, iteration, why),
+      refused: (why) => this.refused(why),
+      ...on,
+    });
+  }
+
+  get state() {
+    return this.training.state;
+  }
+
+  busy() {
+    return ["starting", "running", "pausing", "paused"].includes(this.state);
+  }
+
+  /** Starts a run, `{ wanted, way, saved, records }`: from the beginning, or from the checkpoints in `saved` by seed. */
+  begin(run, paused = false, question = undefined) {
+    this.clear();
+    this.run = run;
+    this.here.end = run.wanted[0].iterations;
+    for (const { seed } of run.wanted) {
+      this.records.set(seed, [...(run.records[seed] ?? [])]);
+      for (const record of this.records.get(seed)) this.here.add(seed, record);
+    }
+    const wanted = run.wanted.map((one) => ({ ...one, saved: run.saved[one.seed] }));
+    this.training.start(wanted, run.way, paused, question);
+  }
+
+  /** Starts a new run, which is kept if no other tab trains. */
+  beginNew(run, paused, question) {
+    this.trouble("");
+    this.begin({ ...run, saved: {}, records: {} }, paused, question);
+    onlyHere().then((only) => { this.alone = only; });
+  }
+
+  /** The run that a reload or a closed tab has left, if this tab can resume it; `fits` says whether the page has its game. */
+  async left(fits = () => true) {
+    const run = await keptRun(this.store).catch(() => undefined); // a refused storage has been reported
+    if (!run || this.busy() || !fits(run) || !(await onlyHere())) return undefined;
+    this.alone = true;
+    return run;
+  }
+
+  /** Another state of the training. */
+  become(name) {
+    if (name === "paused" || name === "running") this.keepRun(true);
+    if (name === "done" || name === "refused") this.forgetRun();
+    this.renew();
+  }
+
+  record(seed, record) {
+    this.here.add(seed, record);
+    this.records.get(seed).push(record);
+    this.newest = record;
+    this.pace.push({ at: performance.now(), done: Math.min(...this.here.counted().map((run) => run.last.iteration)) });
+    if (this.pace.length > PACE) this.pace.shift();
+  }
+
+  saved(seed, saved) {
+    if (!this.run) return;
+    this.run.saved[seed] = saved;
+    this.run.records[seed] = this.records.get(seed).filter(({ iteration }) => iteration <= saved.iteration);
+    this.keepRun();
+  }
+
+  failed(seed) {
+    this.failures.push(seed);
+    this.here.fail(seed);
+  }
+
+  refused(why) {
+    this.trouble(why);
+    this.renew();
+  }
+
+  /** The run as the browser's storage keeps it. */
+  kept() {
+    return this.run;
+  }
+
+  /** Keeps the run in the browser's storage, `now` or when it is due. */
+  keepRun(now = false) {
+    if (!this.run || this.alone === false || Object.keys(this.run.saved).length === 0) return;
+    if (!now && performance.now() - (this.runKept ?? -Infinity) < KEEP_RUN) return;
+    this.runKept = performance.now();
+    const paused = ["paused", "pausing"].includes(this.state);
+    keepRun({ ...this.kept(), paused }, this.store).catch((error) => this.cannotKeep(error));
+  }
+
+  /** The browser's storage refuses. */
+  cannotKeep() {}
+
+  forgetRun() {
+    if (this.run && this.alone !== false) forgetRun(this.store).catch(() => {});
+    this.run = this.runKept = undefined;
+  }
+
+  toggle() {
+    if (this.state === "running") this.training.pause();
+    else if (this.state === "paused") {
+      this.pace = [];
+      this.training.continue();
+    }
+  }
+
+  reset() {
+    this.training.reset();
+    this.forgetRun();
+    this.clear();
+    this.trouble("");
+    this.renew();
+  }
+
+  /** Removes the results of the last training. */
+  clear() {
+    this.here.clear();
+    this.records = new Map();
+    this.failures = [];
+    this.pace = [];
+    this.about = this.memory = this.newest = undefined;
+  }
+
+  trouble(text) {
+    write($(this.troubleId), text);
+    $(this.troubleId).hidden = text === "";
+  }
+
+  /** The time to the end, by the pace of the last iterations. */
+  remaining() {
+    const [first, last] = [this.pace[0], this.pace.at(-1)];
+    if (!last || last.done <= first.done) return "";
+    const seconds = ((last.at - first.at) / (last.done - first.done)) * (this.here.end - last.done) / 1000;
+    return seconds < 90 ? `${Math.ceil(seconds)} s left` : `${Math.round(seconds / 60)} min left`;
+  }
+}

@@ -1,0 +1,221 @@
+//! A training run of a game, without its type.
+
+use crate::team::Place;
+use crate::wall::{Open, Wall};
+use burn::tensor::Device;
+use grove::checkpoint::Checkpoint;
+use grove::config::{ConfigError, IMITATION, TrainConfig, overlay};
+use grove::data::{Cut, Pieces, Steps, read_games};
+use grove::env::Playable;
+use grove::metrics::IterationRecord;
+use grove::model::{FlatMlp, Network};
+use grove::parallel::{Team, TeamError};
+use grove::rng::Stream;
+use grove::run::Schedule;
+use grove::trainer::{
+    Demonstrations, TrainError, Trainer, config_toml, new_settings, saved_config,
+};
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use wasm_bindgen::prelude::*;
+use web_sys::OffscreenCanvas;
+
+/// A future of this thread, which waits for the device.
+type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
+
+/// A training run, without the type of its game.
+pub trait Run {
+    /// Iterations done.
+    fn iteration(&self) -> u32;
+    /// When the run is evaluated, and when it is over.
+    fn schedule(&self) -> Schedule;
+    /// Runs one iteration, and evaluates if an evaluation is due.
+    fn iterate(&mut self) -> LocalFuture<'_, Result<IterationRecord, TrainError>>;
+    /// A checkpoint.
+    fn snapshot(&self) -> LocalFuture<'_, Result<Checkpoint, TeamError>>;
+    /// The workers that share the run.
+    fn team(&self) -> &Team;
+    /// The current policy as a file.
+    fn policy(&self) -> LocalFuture<'_, Vec<u8>>;
+    /// All settings, as TOML.
+    fn settings(&self) -> String;
+    /// The engine, for people.
+    fn describe(&self) -> String;
+    /// Opens a wall of `games` games on a canvas.
+    fn show(&mut self, canvas: OffscreenCanvas, games: usize) -> Result<(), JsError>;
+    /// Plays a step of the games on the wall.
+    fn step(&mut self) -> Result<(), JsError>;
+    /// Draws the wall after `part`, 0 to 1, of the motion of that step.
+    fn draw(&mut self, part: f32) -> Result<(), JsError>;
+}
+
+/// A training run of a game, and the wall that shows it.
+struct Session<G: Playable> {
+    trainer: Trainer<G>,
+    device: Device,
+    open: Open<G>,
+    wall: Option<Box<dyn Wall>>,
+}
+
+impl<G: Playable> Run for Session<G> {
+    fn iteration(&self) -> u32 {
+        self.trainer.iteration()
+    }
+
+    fn schedule(&self) -> Schedule {
+        self.trainer.config().into()
+    }
+
+    fn iterate(&mut self) -> LocalFuture<'_, Result<IterationRecord, TrainError>> {
+        Box::pin(async {
+            let mut record = self.trainer.iterate_async().await?;
+            if self.schedule().due(record.iteration, false).evaluation {
+                record.evaluation = Some(self.trainer.measure_async().await?.0);
+            }
+            Ok(record)
+        })
+    }
+
+    fn snapshot(&self) -> LocalFuture<'_, Result<Checkpoint, TeamError>> {
+        Box::pin(self.trainer.snapshot_async())
+    }
+
+    fn team(&self) -> &Team {
+        self.trainer.team()
+    }
+
+    fn policy(&self) -> LocalFuture<'_, Vec<u8>> {
+        Box::pin(self.trainer.policy_file_async())
+    }
+
+    fn settings(&self) -> String {
+        config_toml(&self.trainer.game(), self.trainer.config())
+    }
+
+    fn describe(&self) -> String {
+        self.trainer.describe()
+    }
+
+    fn show(&mut self, canvas: OffscreenCanvas, games: usize) -> Result<(), JsError> {
+        let seed = self.trainer.config().seed;
+        self.wall = Some((self.open)(self.trainer.game(), games, seed, &self.device, canvas)?);
+        Ok(())
+    }
+
+    fn step(&mut self) -> Result<(), JsError> {
+        let policy = self.trainer.model().get().and_then(FlatMlp::of);
+        self.wall()?.step(&policy.expect("the fused engine trains perceptrons"));
+        Ok(())
+    }
+
+    fn draw(&mut self, part: f32) -> Result<(), JsError> {
+        self.wall()?.draw(part);
+        Ok(())
+    }
+}
+
+impl<G: Playable> Session<G> {
+    fn wall(&mut self) -> Result<&mut dyn Wall, JsError> {
+        match &mut self.wall {
+            Some(wall) => Ok(&mut **wall),
+            None => Err(JsError::new("no wall is open")),
+        }
+    }
+}
+
+/// The settings of a game: its defaults, those of imitation if it learns from games, and the changes.
+fn settings<G: Playable>(changes: &str, imitate: bool) -> Result<(G, TrainConfig), ConfigError> {
+    let mut table = overlay::parse("the settings", changes)?;
+    if imitate {
+        let defaults = overlay::parse("the defaults of imitation", IMITATION)?;
+        table = overlay::merged(defaults, table);
+    }
+    new_settings::<G>(&table, &[])
+}
+
+/// The games of a file as demonstrations. None are held out: this build cannot measure a held-out loss.
+fn demonstrations<G: Playable>(game: G, file: Vec<u8>) -> Result<Demonstrations, JsError> {
+    let (manifest, steps) = read_games(PathBuf::from("your games"), file)?;
+    let (features, actions) = (game.num_features(), game.num_actions());
+    if manifest.env != G::NAME || steps.num_features() != features {
+        return Err(JsError::new(&format!("your games are not games of {}", G::NAME)));
+    }
+    let episodes = steps.episodes();
+    let pieces = Pieces::new(Arc::new(steps), &episodes, Cut::plain(1, actions));
+    Ok(Demonstrations { learnt: pieces.clone(), held_out: pieces })
+}
+
+/// A run; `None` if the run has too few shards for this worker.
+pub type MaybeRun = Result<Option<Box<dyn Run>>, JsError>;
+
+/// The data of a run, and its place among workers.
+pub struct Source {
+    /// A file of games to learn from, instead of playing.
+    pub games: Option<Vec<u8>>,
+    /// This worker's place among the workers that share the run.
+    pub place: Option<Place>,
+}
+
+/// Validates the settings; an error if the fast engines do not take them.
+fn check<G: Playable>(game: G, config: &TrainConfig, device: &Device) -> Result<(), JsError> {
+    game.validate().map_err(ConfigError::OutOfRange)?;
+    config.validate()?;
+    match Trainer::obstacle_to(game, config, device) {
+        None => Ok(()),
+        Some(obstacle) => {
+            Err(JsError::new(&format!("a page has the fast engines alone: {obstacle}")))
+        }
+    }
+}
+
+/// Starts a run with these settings, TOML, from games or from a file of them.
+pub fn start<G: Playable>(
+    open: Open<G>,
+    changes: &str,
+    source: Source,
+    device: &Device,
+) -> MaybeRun {
+    let (game, config) = settings::<G>(changes, source.games.is_some())?;
+    check(game, &config, device)?;
+    let trainer = trainer(game, &config, source, device)?;
+    Ok(trainer.map(|trainer| session(open, trainer, device)))
+}
+
+/// Resumes a run from a checkpoint.
+pub fn resume<G: Playable>(
+    open: Open<G>,
+    from: &Checkpoint,
+    source: Source,
+    device: &Device,
+) -> MaybeRun {
+    let (game, config) = saved_config::<G>(from)?;
+    check(game, &config, device)?;
+    let trainer = trainer(game, &config, source, device)?;
+    let trainer = trainer.map(|trainer| trainer.restored(from)).transpose()?;
+    Ok(trainer.map(|trainer| session(open, trainer, device)))
+}
+
+fn session<G: Playable>(open: Open<G>, trainer: Trainer<G>, device: &Device) -> Box<dyn Run> {
+    Box::new(Session { trainer, device: device.clone(), open, wall: None })
+}
+
+/// A trainer with these settings; `None` if the run has too few shards for this worker.
+fn trainer<G: Playable>(
+    game: G,
+    config: &TrainConfig,
+    source: Source,
+    device: &Device,
+) -> Result<Option<Trainer<G>>, JsError> {
+    let Source { games, place } = source;
+    let data = games.map(|games| demonstrations(game, games)).transpose()?;
+    let (features, actions) = (game.num_features(), game.num_actions());
+    let key = Stream::Weights.key(config.seed);
+    let network = Network::new(features, actions, &config.policy, key, device);
+    let with = |team| Trainer::with_team(game, network.clone(), config, device, data.clone(), team);
+    let alone = with(Team::alone())?;
+    let Some(place) = place else { return Ok(Some(alone)) };
+    let Some(team) = place.team(alone.shards().count()) else { return Ok(None) };
+    drop(alone);
+    Ok(Some(with(team)?))
+}

@@ -1,0 +1,76 @@
+//! The games of a page, without their types.
+
+use crate::kind::{Game, Kind, Loaded, Words};
+use grove::checkpoint::Checkpoint;
+use grove::env::look::Look;
+use grove::env::{Catalog, Playable};
+use grove::viewer::Scene;
+use std::rc::Rc;
+use std::sync::OnceLock;
+
+/// The operations of a page on a game, without its type.
+pub trait Entry: Send + Sync {
+    /// The game with its default parameters.
+    fn default_game(&self) -> Rc<dyn Kind>;
+    /// The policy in a checkpoint, with its game and settings.
+    fn load(&self, checkpoint: &Checkpoint) -> Loaded;
+}
+
+impl<G: Playable> Entry for Words<G> {
+    fn default_game(&self) -> Rc<dyn Kind> {
+        Game::shared(*self, G::default())
+    }
+
+    fn load(&self, checkpoint: &Checkpoint) -> Loaded {
+        Game::load(*self, checkpoint)
+    }
+}
+
+static GAMES: OnceLock<Catalog<dyn Entry>> = OnceLock::new();
+
+/// The games of this page; none before it is opened.
+pub fn all() -> &'static Catalog<dyn Entry> {
+    GAMES.get_or_init(Catalog::default)
+}
+
+/// The games that a page shows.
+#[derive(Default)]
+pub struct Page(Catalog<dyn Entry>);
+
+impl Page {
+    /// A page with Grove's built-in games.
+    pub fn builtin() -> Self {
+        macro_rules! with_all {
+            ($($Game:ident),*) => { Self::default()$(.game_with_look::<grove::env::$Game>())* };
+        }
+        grove::for_each_game!(with_all)
+    }
+
+    /// Adds a game, drawn as its features, in place of a game of the same name.
+    pub fn game<G: Playable>(mut self) -> Self {
+        self.0.add::<G>(Box::new(Words::<G> {
+            scene: Scene::features,
+            title: |_| G::NAME,
+            rules: |_| "",
+            idle: |_| None,
+        }));
+        self
+    }
+
+    /// Adds a game that has a look, in place of a game of the same name.
+    pub fn game_with_look<G: Playable + Look>(mut self) -> Self {
+        self.0.add::<G>(Box::new(Words::<G> {
+            scene: Scene::drawn,
+            title: G::title,
+            rules: G::rules,
+            idle: G::idle,
+        }));
+        self
+    }
+
+    /// Opens the page, once in the life of a module.
+    pub fn open(self) {
+        let opened = GAMES.set(self.0);
+        assert!(opened.is_ok(), "a page is opened once");
+    }
+}
