@@ -32,7 +32,7 @@ impl TrainConfig {
     /// # Errors
     /// [`ConfigError::OutOfRange`] for the first that is not, with its value and what is allowed.
     pub fn validate_with(&self, models: &[&str]) -> Result<(), ConfigError> {
-        if let ModelKind::Own(name) = &self.policy.kind {
+        if let ModelKind::UserDefined(name) = &self.policy.kind {
             let known = [ModelKind::NAMES, models].concat().join(", ");
             check(
                 models.contains(&&**name),

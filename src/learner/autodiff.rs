@@ -1,7 +1,7 @@
 //! The general learner: any model, by Burn's autodiff, on any device; sequences that can be worked off by
 //! hand on the CPU are.
 
-use super::experience::{Experience, Remembered};
+use super::experience::{Experience, FirstMemory};
 use super::optimizer::clip_grad_norm;
 use super::order::{Batches, Minibatch, parts};
 use super::schedule::{entropy_coef, learning_rate, total_updates};
@@ -9,7 +9,7 @@ use super::weights::Weights;
 use crate::config::{Engine, Precision, TrainConfig};
 use crate::data::Trajectory;
 use crate::device;
-use crate::model::{FastForm, Memory, Model, SequenceLearner, flatten};
+use crate::model::{Decoder, Network, SequenceLearner};
 use crate::objective::{Loss, Steps, Totals, loss};
 use crate::parallel::{Node, NodeLen, Shards, Team, TeamError, add_up, nodes, sum_leaves};
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -18,8 +18,8 @@ use std::ops::Range;
 /// A policy in training: its parameters, the optimiser, and a reference policy where one is asked
 /// for.
 #[derive(Clone, Debug)]
-pub struct Learner<M: Model> {
-    weights: Weights<M>,
+pub struct Learner {
+    weights: Weights,
     config: TrainConfig,
     batches: Batches,
     team: Team,
@@ -46,19 +46,19 @@ pub struct UpdateStats {
     pub means: Tensor<1>,
 }
 
-#[cfg(feature = "kernels")]
 impl UpdateStats {
     /// The number of means.
-    pub(super) const LEN: usize = Loss::SUMS.len() + 2;
+    pub const LEN: usize = Loss::SUMS.len() + 2;
 }
 
-impl<M: Model> Learner<M> {
+impl Learner {
     /// Trains `policy` where it lies. The reference policy, if `kl_coef` asks for one, is the policy
     /// as it is now.
-    pub fn new(policy: M, config: &TrainConfig) -> Self {
-        let on_cpu = !device::has_kernels(&flatten(&policy).device());
-        let by_hand = match policy.fast_form() {
-            Some(FastForm::Decoder(decoder)) if on_cpu && config.engine != Engine::General => {
+    pub fn new(policy: impl Into<Network>, config: &TrainConfig) -> Self {
+        let policy = policy.into();
+        let on_cpu = !device::has_kernels(&policy.device());
+        let by_hand = match policy.get::<Decoder>() {
+            Some(decoder) if on_cpu && config.engine != Engine::General => {
                 let checkpointing = config.update.gradient_checkpointing;
                 Some(SequenceLearner::new(decoder.shape(), checkpointing))
             }
@@ -91,12 +91,12 @@ impl<M: Model> Learner<M> {
     }
 
     /// Parameters, optimiser and reference policy.
-    pub fn weights(&self) -> &Weights<M> {
+    pub fn weights(&self) -> &Weights {
         &self.weights
     }
 
     /// The same, to be changed.
-    pub fn weights_mut(&mut self) -> &mut Weights<M> {
+    pub fn weights_mut(&mut self) -> &mut Weights {
         &mut self.weights
     }
 
@@ -170,7 +170,7 @@ impl<M: Model> Learner<M> {
 
     /// The log-probabilities of all actions under a policy, `[num_steps, num_envs]`: on the CPU shard by shard, so
     /// that their rounding does not depend on how many shards are ours.
-    fn logprobs(&self, experience: &Experience<M::Memory>, policy: &M) -> Tensor<2> {
+    fn logprobs(&self, experience: &Experience, policy: &Network) -> Tensor<2> {
         let ([_, num_envs, _], device) = (experience.obs.dims(), experience.obs.device());
         if device::has_kernels(&device) {
             return experience.steps(policy).logprobs;
@@ -219,7 +219,7 @@ impl<M: Model> Learner<M> {
     /// The gradient of a minibatch, and the sums over it: [`Loss::SUMS`] and the loss.
     fn gradient(
         &self,
-        experience: &Experience<M::Memory>,
+        experience: &Experience,
         minibatch: &Minibatch,
         loss: &(impl Fn(Steps) -> Loss + Sync),
     ) -> Result<(Tensor<1>, Tensor<1>), TeamError> {
@@ -301,7 +301,7 @@ impl<M: Model> Learner<M> {
     /// The gradient of some games of a minibatch, in so many parts, and the sums over them.
     fn pass(
         &self,
-        experience: &Experience<M::Memory>,
+        experience: &Experience,
         games: &[i32],
         count: usize,
         loss: &impl Fn(Steps) -> Loss,
@@ -325,7 +325,7 @@ impl<M: Model> Learner<M> {
     /// otherwise as [`Learner::pass`] gives them.
     fn numbers(
         &self,
-        experience: &Experience<M::Memory>,
+        experience: &Experience,
         games: &[i32],
         count: usize,
         loss: &impl Fn(Steps) -> Loss,
@@ -353,7 +353,7 @@ impl<M: Model> Learner<M> {
     /// What a loss is multiplied by on its way back: by about as many steps as it is the mean of, so that what one step
     /// gives is no smaller than the numbers that half precision has (Micikevicius et al. 2018). Powers of two, which
     /// round nothing.
-    fn scale(&self, part: &Experience<M::Memory>) -> f32 {
+    fn scale(&self, part: &Experience) -> f32 {
         let [num_steps, games] = part.mask.dims();
         match self.config.precision {
             Precision::F16 => (num_steps * games).next_power_of_two() as f32 * LARGEST,
@@ -379,13 +379,14 @@ impl<M: Model> Learner<M> {
         Ok(())
     }
 
-    /// What the policy remembered before a trajectory's first step.
-    fn first_memory(&self, trajectory: &Trajectory) -> Remembered<M::Memory> {
-        let [_, num_envs, _] = trajectory.dims();
-        let fresh = |games| self.weights.module.initial_memory(games, &trajectory.obs.device());
+    /// The policy's memory before a trajectory's first step.
+    fn first_memory(&self, trajectory: &Trajectory) -> FirstMemory {
         match &trajectory.memory {
-            Some(rows) => Remembered::Rows(fresh(num_envs).with_rows(rows.clone())),
-            None => Remembered::Nothing(fresh(1)),
+            Some(rows) => FirstMemory::Rows(rows.clone()),
+            None => {
+                let device = trajectory.obs.device();
+                FirstMemory::Fresh(self.weights.network.initial_memory(1, &device))
+            }
         }
     }
 }

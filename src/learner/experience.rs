@@ -1,43 +1,45 @@
 //! What an update learns from, in tensors, and what it gives.
 
 use super::weights::Weights;
-use crate::model::{Categorical, Memory, Model, SequenceLearner, Sequences, unflatten};
+use crate::model::{Categorical, Network, SequenceLearner, Sequences};
 use crate::objective::{Loss, Steps};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
-/// What the policy remembered before the first step. Where that is nothing, it is held once and not for each
-/// game: a dataset has many, and a cache is large.
-pub(super) enum Remembered<R> {
-    /// What it remembers of any game that begins.
-    Nothing(R),
-    /// What it remembers of each game.
-    Rows(R),
+/// The policy's memory before the first step. Fresh memory is stored once instead of for each game: a dataset has
+/// many games, and a KV cache is large.
+pub(super) enum FirstMemory {
+    /// The memory of every game, `[1, memory_size]`; `None` for a policy without memory.
+    Fresh(Option<Tensor<2>>),
+    /// The memory of each game, `[games, memory_size]`.
+    Rows(Tensor<2>),
 }
 
-impl<R: Memory> Remembered<R> {
-    /// What the policy remembered of the games at these indices.
+impl FirstMemory {
+    /// The memory of the games at these indices.
     pub fn games(&self, indices: Tensor<1, Int>) -> Self {
         match self {
-            Self::Nothing(fresh) => Self::Nothing(fresh.clone()),
-            Self::Rows(rows) => Self::Rows(rows.select(indices)),
+            Self::Fresh(fresh) => Self::Fresh(fresh.clone()),
+            Self::Rows(rows) => Self::Rows(rows.clone().select(0, indices)),
         }
     }
 
-    /// What the policy remembered, for each of so many games.
-    fn rows(&self, games: usize, device: &Device) -> R {
+    /// The memory of each of `games` games, `[games, memory_size]`.
+    fn rows(&self, games: usize, device: &Device) -> Option<Tensor<2>> {
         match self {
-            Self::Nothing(fresh) => fresh.select(Tensor::zeros([games], device)),
-            Self::Rows(rows) => rows.clone(),
+            Self::Fresh(fresh) => {
+                fresh.as_ref().map(|row| row.clone().select(0, Tensor::zeros([games], device)))
+            }
+            Self::Rows(rows) => Some(rows.clone()),
         }
     }
 }
 
 /// What an update learns from: the steps of some games, time-major, `[num_steps, games]` but for the
 /// observations, `[num_steps, games, num_features]`.
-pub(super) struct Experience<R> {
+pub(super) struct Experience {
     pub obs: Tensor<3>,
     pub starts: Tensor<2>,
-    pub memory: Remembered<R>,
+    pub memory: FirstMemory,
     pub actions: Tensor<2, Int>,
     pub old_logprobs: Tensor<2>,
     pub reference_logprobs: Option<Tensor<2>>,
@@ -48,7 +50,7 @@ pub(super) struct Experience<R> {
     pub smoothed: bool,
 }
 
-impl<R: Memory> Experience<R> {
+impl Experience {
     /// The games at these indices.
     pub fn games(&self, indices: Tensor<1, Int>) -> Self {
         let pick = |tensor: &Tensor<2>| tensor.clone().select(1, indices.clone());
@@ -67,14 +69,14 @@ impl<R: Memory> Experience<R> {
     }
 
     /// The loss, and its gradient with respect to all parameters; `scale` is that of the way back.
-    pub fn gradient<M: Model<Memory = R>>(
+    pub fn gradient(
         &self,
-        weights: &Weights<M>,
+        weights: &Weights,
         scale: f32,
         loss: impl Fn(Steps) -> Loss,
     ) -> (Loss, Tensor<1>) {
         let leaf = weights.params.clone().autodiff().require_grad();
-        let loss = loss(self.steps(&unflatten(weights.module.clone(), &leaf)));
+        let loss = loss(self.steps(&weights.network.unflatten(&leaf)));
         let by = |x: Tensor<1>, factor: f32| if scale == 1.0 { x } else { x * factor };
         let mut gradients = by(loss.loss.clone(), scale).backward();
         let gradient = leaf.grad_remove(&mut gradients).expect("the loss has parameters");
@@ -91,10 +93,8 @@ impl<R: Memory> Experience<R> {
     ) -> (Loss, Vec<f32>) {
         let ([num_steps, games, _], device) = (self.obs.dims(), self.obs.device());
         let memory = match &self.memory {
-            Remembered::Nothing(_) => Vec::new(),
-            Remembered::Rows(memory) => {
-                floats(memory.rows().expect("what is worked off by hand has a memory"))
-            }
+            FirstMemory::Fresh(_) => Vec::new(),
+            FirstMemory::Rows(memory) => floats(memory.clone()),
         };
         let (obs, starts) = (floats(self.obs.clone()), floats(self.starts.clone()));
         let mut found = None;
@@ -113,7 +113,7 @@ impl<R: Memory> Experience<R> {
     }
 
     /// The steps as `policy` sees them.
-    pub fn steps<M: Model<Memory = R>>(&self, policy: &M) -> Steps {
+    pub fn steps(&self, policy: &Network) -> Steps {
         let [_, games, _] = self.obs.dims();
         let memory = self.memory.rows(games, &self.obs.device());
         let logits = policy.sequence(self.obs.clone(), self.starts.clone(), memory);

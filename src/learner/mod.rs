@@ -7,23 +7,11 @@ mod autodiff;
 mod experience;
 #[cfg(feature = "kernels")]
 mod fused;
-#[cfg(feature = "kernels")]
-mod fused_sharing;
-#[cfg(feature = "kernels")]
-mod gradient_kernel;
 pub mod language;
-#[cfg(feature = "kernels")]
-mod loss_kernels;
 mod native;
-#[cfg(feature = "kernels")]
-mod neuron;
 mod optimizer;
-#[cfg(feature = "kernels")]
-mod optimizer_kernels;
 mod order;
 mod schedule;
-#[cfg(feature = "kernels")]
-mod tiles;
 mod weights;
 
 pub use autodiff::{Learner, UpdateStats};

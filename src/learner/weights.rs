@@ -3,35 +3,35 @@
 
 use super::optimizer::AdamW;
 use crate::config::TrainConfig;
-use crate::model::{Model, flatten, unflatten};
+use crate::model::Network;
 use burn::tensor::Tensor;
 
 /// What an update changes, on the module's device.
 #[derive(Clone, Debug)]
-pub struct Weights<M: Model> {
-    pub(super) module: M,
-    pub(super) reference: Option<M>,
+pub struct Weights {
+    pub(super) network: Network,
+    pub(super) reference: Option<Network>,
     pub(super) params: Tensor<1>,
     pub(super) optimizer: AdamW,
 }
 
-impl<M: Model> Weights<M> {
+impl Weights {
     /// The weights of `policy` before the first update. The reference policy, if `kl_coef` asks for one, is the
     /// policy as it is now.
-    pub fn new(policy: M, config: &TrainConfig) -> Self {
+    pub fn new(policy: Network, config: &TrainConfig) -> Self {
         let reference = (config.loss.kl_coef > 0.0).then(|| policy.clone());
-        let params = flatten(&policy);
+        let params = policy.flatten();
         let optimizer = AdamW::new(&params);
-        Self { module: policy, reference, params, optimizer }
+        Self { network: policy, reference, params, optimizer }
     }
 
     /// The policy as it is now.
-    pub fn policy(&self) -> M {
-        unflatten(self.module.clone(), &self.params)
+    pub fn policy(&self) -> Network {
+        self.network.unflatten(&self.params)
     }
 
     /// The policy that the KL term refers to, if there is one.
-    pub fn reference(&self) -> Option<&M> {
+    pub fn reference(&self) -> Option<&Network> {
         self.reference.as_ref()
     }
 
@@ -49,8 +49,8 @@ impl<M: Model> Weights<M> {
     pub fn restore(&mut self, params: Tensor<1>, optimizer: AdamW, reference: Option<Tensor<1>>) {
         self.params = params;
         self.optimizer = optimizer;
-        if let (Some(module), Some(params)) = (&mut self.reference, reference) {
-            *module = unflatten(module.clone(), &params);
+        if let (Some(network), Some(params)) = (&mut self.reference, reference) {
+            *network = network.unflatten(&params);
         }
     }
 }

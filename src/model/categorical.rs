@@ -4,7 +4,7 @@ use crate::math::softmax::{Choice, ILLEGAL, choose};
 use burn::tensor::activation::log_softmax;
 use burn::tensor::{Int, Tensor};
 
-/// A categorical distribution for each row of a batch, held as log-probabilities
+/// A categorical distribution for each row of a batch, stored as log-probabilities
 /// `[batch, num_actions]`.
 #[derive(Clone, Debug)]
 pub struct Categorical {
@@ -12,13 +12,13 @@ pub struct Categorical {
 }
 
 impl Categorical {
-    /// From logits `[batch, num_actions]`.
+    /// The distribution with these logits, `[batch, num_actions]`.
     pub fn new(logits: Tensor<2>) -> Self {
         Self { logprobs: log_softmax(logits, 1) }
     }
 
-    /// The same where not every action may be taken: `legal`, `[batch, num_actions]`, is 1 where one
-    /// may, else 0. One that may not has probability 0.
+    /// The distribution over legal actions: `legal`, `[batch, num_actions]`, is 1 for a legal action, else 0. An
+    /// illegal action has probability 0.
     pub fn masked(logits: Tensor<2>, legal: Option<Tensor<2>>) -> Self {
         match legal {
             Some(legal) => Self::new(logits.mask_fill(legal.lower_elem(0.5), ILLEGAL)),
@@ -37,7 +37,7 @@ impl Categorical {
         self.logprobs.clone().gather(1, actions.reshape([batch, 1])).reshape([batch])
     }
 
-    /// Means over all actions of their log-probabilities: `[batch]`.
+    /// The mean log-probability over all actions, `[batch]`.
     pub fn mean_logprob(&self) -> Tensor<1> {
         let batch = self.logprobs.dims()[0];
         self.logprobs.clone().mean_dim(1).reshape([batch])
@@ -50,8 +50,8 @@ impl Categorical {
     }
 }
 
-/// Draws an action by inversion of the distribution function, with `u` uniform in `[0, 1)`: in the host's
-/// memory what [`choose()`] does in kernels.
+/// Samples an action by inversion of the distribution function, with `u` uniform in `[0, 1)`: the host's form of
+/// [`choose()`] in kernels.
 pub fn sample(logits: &[f32], u: f32) -> Choice {
     choose(logits, 0, u, logits.len())
 }
@@ -83,7 +83,7 @@ mod tests {
         let largest = 1.0 - f32::EPSILON / 2.0;
         assert_eq!(sample(&[5.0, -80.0], largest).action, 0);
         assert_eq!(sample(&[-60.0, 5.0], 0.0).action, 0);
-        // What happens less than once in 10^30 times counts as what cannot happen.
+        // A probability below 1e-30 counts as 0.
         assert_eq!(sample(&[-80.0, 5.0], 0.0).action, 1);
         assert_eq!(sample(&[-200.0, 5.0], 0.0).action, 1);
         assert_eq!(sample(&[0.0, 0.0, 0.0], largest).action, 2);

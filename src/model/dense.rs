@@ -1,9 +1,8 @@
 //! Linear layers and activations on the CPU's vector units.
 //!
-//! [`LANES`] games go through a layer side by side, one in each lane. A lane's result depends on nothing
-//! but its own inputs, so neither the order of the games nor the number of threads changes it. Plain
-//! loops are compiled for several instruction sets, and the best that the machine has is taken at run
-//! time.
+//! [`LANES`] games go through a layer side by side, one in each lane. A lane's result depends on its own inputs
+//! alone, so neither the order of the games nor the number of threads changes it. The loops are compiled for
+//! several instruction sets, of which the best is chosen at run time.
 
 use super::lanes::{LANES, Lanes};
 use crate::math::Activation;
@@ -13,7 +12,7 @@ use crate::math::any;
 use crate::math::{at_least, mul_add};
 use multiversion::multiversion;
 
-/// A layer: weights `[inputs, outputs]`, row-major.
+/// A linear layer: weights `[inputs, outputs]`, row-major.
 #[derive(Clone, Debug)]
 pub(super) struct Dense {
     pub inputs: usize,
@@ -23,7 +22,7 @@ pub(super) struct Dense {
 }
 
 impl Dense {
-    /// From the front of `params`, weights and then biases, which are taken away from there.
+    /// Takes a layer off the front of `params`: weights, then biases.
     pub fn take(params: &mut &[f32], inputs: usize, outputs: usize) -> Self {
         let mut take = |count: usize| {
             let (taken, rest) = params.split_at(count);
@@ -39,8 +38,8 @@ impl Dense {
     }
 }
 
-/// `output[j] = bias[j] + sum over i of weight[i, j] * input[i]`, summed in the order of `i`; 0 where
-/// it would be negative, if it shall be `rectified`.
+/// `output[j] = bias[j] + sum over i of weight[i, j] * input[i]`, summed in the order of `i`, and with a ReLU
+/// behind it if `rectified`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub(super) fn dense(
     weight: &[f32],
@@ -53,7 +52,7 @@ pub(super) fn dense(
     all_tiles(bias, output, rectified, || input.iter().zip(weight.chunks_exact(outputs)));
 }
 
-/// A dense layer as [`dense`] computes it, from those inputs alone that are `active`: all others are 0.
+/// [`dense`] over the `active` inputs alone; all others are 0.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub(super) fn sparse(
     weight: &[f32],
@@ -68,7 +67,7 @@ pub(super) fn sparse(
     all_tiles(bias, output, rectified, || active.iter().map(row));
 }
 
-/// Puts the inputs that are not 0 in some lane into `active`.
+/// Collects the inputs that are not 0 in some lane into `active`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub(super) fn find_active(input: &[Lanes], active: &mut Vec<usize>) {
     active.clear();
@@ -79,15 +78,15 @@ pub(super) fn find_active(input: &[Lanes], active: &mut Vec<usize>) {
     }
 }
 
-/// Fills `output` from the inputs that `rows` gives, each with its weights `[outputs]`.
+/// Fills `output` from `rows`: pairs of an input and its weights `[outputs]`.
 #[inline(always)]
 fn all_tiles<'a, I>(bias: &[f32], output: &mut [Lanes], rectified: bool, rows: impl Fn() -> I)
 where
     I: Iterator<Item = (&'a Lanes, &'a [f32])>,
 {
     let floor = if rectified { 0.0 } else { f32::NEG_INFINITY };
-    // As many independent sums as 16 registers hold hide the latency of a multiply-add; WebAssembly's
-    // hold four numbers each.
+    // As many independent sums as fit in 16 registers hide the latency of a multiply-add. A register of
+    // WebAssembly has four numbers.
     #[cfg(not(target_family = "wasm"))]
     let j = {
         let j = tiles::<6, I>(bias, output, floor, 0, &rows);
@@ -100,7 +99,7 @@ where
     tiles::<1, I>(bias, output, floor, j, &rows);
 }
 
-/// The outputs from `j` on, `floor` at least, `N` at a time; gives the first that is left.
+/// Computes outputs from `j` on in tiles of `N`, clamped at `floor`; returns the first one left over.
 #[inline(always)]
 fn tiles<'a, const N: usize, I>(
     bias: &[f32],
@@ -114,17 +113,17 @@ where
 {
     let outputs = output.len();
     while outputs - j >= N {
-        // Arrays, so that the compiler knows that they are whole.
-        let at = |row: &'a [f32]| row[j..].first_chunk::<N>().expect("there are N");
-        let bias = bias[j..].first_chunk::<N>().expect("there are N");
-        let output = output[j..].first_chunk_mut::<N>().expect("there are N");
+        // Arrays of constant length need no bounds checks.
+        let at = |row: &'a [f32]| row[j..].first_chunk::<N>().expect("N outputs are left");
+        let bias = bias[j..].first_chunk::<N>().expect("N outputs are left");
+        let output = output[j..].first_chunk_mut::<N>().expect("N outputs are left");
         tile::<N>(bias, output, floor, rows().map(|(x, row)| (x, at(row))));
         j += N;
     }
     j
 }
 
-/// One tile: `N` outputs, of rows that each have `N` weights.
+/// One tile: `N` outputs from rows of `N` weights.
 #[cfg(not(target_family = "wasm"))]
 #[inline(always)]
 fn tile<'a, const N: usize>(
@@ -149,7 +148,7 @@ fn tile<'a, const N: usize>(
     }
 }
 
-/// The same, spelled out for WebAssembly.
+/// One tile, with explicit vectors for WebAssembly.
 #[cfg(target_family = "wasm")]
 #[inline(always)]
 fn tile<'a, const N: usize>(
@@ -179,7 +178,7 @@ fn tile<'a, const N: usize>(
 /// Applies the activation in place.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub(super) fn activate(kind: Activation, values: &mut [Lanes]) {
-    // Rectified as it was stored.
+    // `dense` has applied the ReLU.
     if kind == Activation::Relu {
         return;
     }

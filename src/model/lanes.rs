@@ -1,12 +1,12 @@
-//! Games side by side in the CPU's vector units: a number of each, and actions drawn for all.
+//! Games side by side in the CPU's vector units: one number of each game, and sampling of their actions.
 
 use crate::math::at_least;
 use crate::math::softmax::{lies_before, logprob, normalizer, unnormalized};
 pub use crate::math::{LANES, Lanes};
 use multiversion::multiversion;
 
-/// Draws an action for each lane by the numbers `u`, as [`sample`](super::sample) does; gives their
-/// log-probabilities too.
+/// Samples an action for each lane by the numbers `u`, as [`sample`](super::sample), and computes the
+/// log-probabilities.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub(crate) fn sample_lanes(
     logits: &[Lanes],
@@ -37,7 +37,7 @@ pub(crate) fn sample_lanes(
     let last = logits.len() as u32 - 1;
     let mut chosen = [0.0f32; LANES];
     for (action, logits) in logits.iter().enumerate() {
-        // A copy, so that it is read whether it is chosen or not.
+        // An unconditional read, so that the loop vectorises.
         let logits = *logits;
         for lane in 0..LANES {
             let hit = actions[lane].min(last) == action as u32;
@@ -67,7 +67,7 @@ mod tests {
     use crate::model::sample;
 
     #[test]
-    fn lanes_are_sampled_as_one_by_one() {
+    fn lanes_are_sampled_as_single_games() {
         for actions in [1, 2, 3, 7] {
             for round in 0..500 {
                 let draw = |i: usize| ((round * 131 + i * 17) as f32 * 0.734).sin() * 4.0;

@@ -1,56 +1,42 @@
-//! What a model remembers of the games of a batch, as the rollout and the learner handle it.
+//! Memory that a model carries from step to step of an episode.
 
-use burn::tensor::{Int, Tensor};
-use std::fmt::Debug;
+use burn::tensor::Tensor;
 
-/// What a model remembers of the games of a batch.
-///
-/// Either nothing, `()`, or some numbers of each game, a tensor `[batch, memory_size]`.
-pub trait Memory: Clone + Debug + Send + Sync {
-    /// What is remembered of the games at these indices, in their order.
-    fn select(&self, games: Tensor<1, Int>) -> Self;
+/// A model's memory of a batch of games: `()`, or a tensor `[batch, memory_size]`.
+pub trait Memory: Sized {
+    /// The memory as rows of numbers, `[batch, memory_size]`; `None` for a model without memory.
+    fn into_rows(self) -> Option<Tensor<2>>;
 
-    /// `fresh` where `starts`, `[batch]`, is 1; where it is 0 what was remembered before.
-    fn anew(self, fresh: &Self, starts: Tensor<1>) -> Self;
-
-    /// What is remembered as rows of numbers, `[batch, memory_size]`; `None` for a model without memory.
-    /// Rows last from iteration to iteration and are saved in checkpoints.
-    fn rows(&self) -> Option<Tensor<2>>;
-
-    /// Memory with these [`rows`](Memory::rows).
-    fn with_rows(self, rows: Tensor<2>) -> Self;
+    /// The memory with these rows, the inverse of [`Memory::into_rows`].
+    ///
+    /// # Panics
+    /// If there are no rows, and the memory is a tensor.
+    fn from_rows(rows: Option<Tensor<2>>) -> Self;
 }
 
 impl Memory for () {
-    fn select(&self, _games: Tensor<1, Int>) {}
-
-    fn anew(self, _fresh: &Self, _starts: Tensor<1>) {}
-
-    fn rows(&self) -> Option<Tensor<2>> {
+    fn into_rows(self) -> Option<Tensor<2>> {
         None
     }
 
-    fn with_rows(self, _rows: Tensor<2>) {}
+    fn from_rows(_rows: Option<Tensor<2>>) {}
 }
 
 impl Memory for Tensor<2> {
-    fn select(&self, games: Tensor<1, Int>) -> Self {
-        self.clone().select(0, games)
+    fn into_rows(self) -> Option<Tensor<2>> {
+        Some(self)
     }
 
-    fn anew(self, fresh: &Self, starts: Tensor<1>) -> Self {
-        let batch = self.dims()[0];
-        let starts = starts.reshape([batch, 1]);
-        // Exact, since one of the two products is 0 and the other is what it was.
-        self * (-starts.clone() + 1.0) + fresh.clone() * starts
+    fn from_rows(rows: Option<Tensor<2>>) -> Self {
+        rows.expect("memory: [batch, memory_size]")
     }
+}
 
-    fn rows(&self) -> Option<Tensor<2>> {
-        Some(self.clone())
-    }
-
-    fn with_rows(self, rows: Tensor<2>) -> Self {
-        assert_eq!(rows.dims(), self.dims(), "rows: [batch, memory_size]");
-        rows
-    }
+/// Resets memory, `[batch, memory_size]`, at the start of an episode: the rows of `fresh` where `starts`,
+/// `[batch]`, is 1, and those of `memory` where it is 0.
+pub(crate) fn reset(memory: Tensor<2>, fresh: &Tensor<2>, starts: Tensor<1>) -> Tensor<2> {
+    let batch = memory.dims()[0];
+    let starts = starts.reshape([batch, 1]);
+    // Exact: one of the two products is 0, the other is a row unchanged.
+    memory * (-starts.clone() + 1.0) + fresh.clone() * starts
 }

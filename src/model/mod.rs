@@ -1,9 +1,8 @@
-//! Models: networks from observations to action logits, with or without memory, and the distribution
-//! over actions.
+//! Networks from observations to action logits, with or without memory, and the distribution over actions.
 //!
-//! A model is a Burn module that implements [`Model`], or [`Memoryless`], which is one function; that is
-//! enough to be trained on every device. [`Network`] is what settings name: one of those that come along
-//! (`registry.rs` lists them, a folder each), or a user's own (`own.rs`).
+//! A model is a Burn module that implements [`Model`] or [`Memoryless`]; that is enough to train it on every
+//! device. Settings name a built-in network (`registry.rs` lists them, a folder each) or a user-defined one
+//! ([`NamedModel`]). [`Network`] holds either, without its type.
 
 mod actor;
 mod categorical;
@@ -13,23 +12,19 @@ pub mod language;
 mod memory;
 mod native;
 mod network;
-#[cfg(feature = "general")]
-mod own;
 mod policy;
 mod registry;
 pub mod saved;
+mod tensors;
 
 pub use actor::Actor;
-#[cfg(feature = "general")]
-pub use actor::TensorActor;
 pub use categorical::{Categorical, sample};
 pub use lanes::{LANES, Lanes};
 pub(crate) use lanes::{argmax_lane, sample_lanes};
 pub use memory::Memory;
+pub(crate) use memory::reset;
 pub use native::{NativePolicy, NativeScratch};
-pub use network::{FastForm, Network};
-#[cfg(feature = "general")]
-pub use own::{NamedModel, OwnModel};
+pub use network::Network;
 pub use policy::PolicyConfig;
 pub(crate) use policy::limit;
 pub(crate) use registry::mlp::MANY_FEATURES;
@@ -38,74 +33,66 @@ pub(crate) use registry::mlp::kernel as kernels;
 #[cfg(feature = "kernels")]
 pub use registry::mlp::kernel::{FlatMlp, Observed, Observer, StoredFeatures};
 pub use registry::{
-    BuiltIn, Decoder, DecoderConfig, FromRows, Gru, Mlp, ModelKind, NativeDecoder, NativeGru,
-    NativeMlp, OwnSettings, Scratch,
+    BuiltIn, Decoder, DecoderConfig, Gru, Mlp, ModelKind, NativeDecoder, NativeGru, NativeMlp,
+    OwnSettings, Scratch,
 };
 
 pub use crate::nn::rows::{SequenceLearner, Sequences};
 pub use crate::nn::{
     DecoderShape, Parameter, Precision, RopeScaling, flatten, named_parameters, unflatten,
 };
+pub use tensors::TensorActor;
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
 
-/// A network that gives each action a logit, and may remember what it has seen of an episode.
+/// A network from an observation, and what it remembers of an episode, to a logit for each action.
 ///
-/// One without memory implements [`Memoryless`] instead, which makes it a model.
-pub trait Model: Module + Sync {
-    /// What it remembers of the games of a batch: `()` or a tensor `[batch, memory_size]`.
+/// A network without memory implements [`Memoryless`] instead, which makes it a model.
+pub trait Model: Module + Sync + 'static {
+    /// The memory of a batch of games: `()` or a tensor `[batch, memory_size]`.
     type Memory: Memory;
 
-    /// What it remembers of `batch` games whose episodes begin.
+    /// The memory of `batch` games at the start of an episode.
     fn initial_memory(&self, batch: usize, device: &Device) -> Self::Memory;
 
     /// One step of every game of a batch, for acting: logits `[batch, num_actions]` for observations
-    /// `[batch, num_features]`, and what it remembers from then on.
+    /// `[batch, num_features]`, and the memory after the step.
     fn step(&self, obs: Tensor<2>, memory: Self::Memory) -> (Tensor<2>, Self::Memory);
 
     /// Whole sequences, for learning: logits `[num_steps, batch, num_actions]` for observations
-    /// `[num_steps, batch, num_features]`, the same as step by step.
+    /// `[num_steps, batch, num_features]`, equal to those of single steps.
     ///
-    /// `memory` is what it remembers before the first step. Where `starts`, `[num_steps, batch]`, is 1,
-    /// an episode begins with the step, and memory with it; elsewhere it is 0.
+    /// `memory` is the memory before the first step. `starts`, `[num_steps, batch]`, is 1 where a step is the
+    /// first of an episode, which resets memory, and 0 elsewhere.
     fn sequence(&self, obs: Tensor<3>, starts: Tensor<2>, memory: Self::Memory) -> Tensor<3> {
         let [num_steps, batch, _] = obs.dims();
-        let fresh = self.initial_memory(batch, &obs.device());
-        let mut memory = memory;
+        let fresh = self.initial_memory(batch, &obs.device()).into_rows();
+        let mut memory = memory.into_rows();
         let mut logits = Vec::with_capacity(num_steps);
         for t in 0..num_steps {
             let starts = starts.clone().narrow(0, t, 1).reshape([batch]);
             let obs = obs.clone().narrow(0, t, 1).squeeze_dim::<2>(0);
-            let (step, next) = self.step(obs, memory.anew(&fresh, starts));
+            let before = memory.zip(fresh.as_ref());
+            let before = before.map(|(memory, fresh)| memory::reset(memory, fresh, starts));
+            let (step, after) = self.step(obs, Memory::from_rows(before));
             logits.push(step);
-            memory = next;
+            memory = after.into_rows();
         }
         Tensor::stack(logits, 0)
     }
 
-    /// The network of ours that it is, if it is one and its parameters are that one's, in its order: the
-    /// fast engines serve those.
-    fn fast_form(&self) -> Option<FastForm<'_>> {
-        None
-    }
-
-    /// A model like this whose products take numbers in this precision, on devices that have it, while parameters,
-    /// norms and sums stay in single precision; `None` if it knows no other than single precision.
+    /// A copy whose matrix products take numbers in this precision, on devices that support it, while
+    /// parameters, norms and sums stay in f32; `None` for a model that supports f32 alone.
     fn with_precision(&self, _precision: Precision) -> Option<Self> {
         None
     }
 }
 
-/// A network that gives each action a logit by what it sees now.
-pub trait Memoryless: Module + Sync {
+/// A network from an observation alone to a logit for each action.
+pub trait Memoryless: Module + Sync + 'static {
     /// Logits `[batch, num_actions]` for observations `[batch, num_features]`.
     fn logits(&self, obs: Tensor<2>) -> Tensor<2>;
-
-    /// As [`Model::fast_form`].
-    fn fast_form(&self) -> Option<FastForm<'_>> {
-        None
-    }
 }
 
 impl<M: Memoryless> Model for M {
@@ -123,8 +110,20 @@ impl<M: Memoryless> Model for M {
         let num_actions = logits.dims()[1];
         logits.reshape([num_steps, batch, num_actions])
     }
+}
 
-    fn fast_form(&self) -> Option<FastForm<'_>> {
-        Memoryless::fast_form(self)
-    }
+/// A user-defined model that settings name: the program makes it for any game from the settings of a run.
+pub trait NamedModel: Model {
+    /// The name in settings, the value of `policy.kind`.
+    const KIND: &'static str;
+
+    /// A model with fresh weights on `device`, the same for the same `key`. Which of the policy's settings it
+    /// uses is up to the model.
+    fn new(
+        num_features: usize,
+        num_actions: usize,
+        config: &PolicyConfig,
+        key: u32,
+        device: &Device,
+    ) -> Self;
 }

@@ -1,147 +1,137 @@
-//! The policy of whichever network on the CPU, on its vector units where the network comes along.
+//! A policy of any network on the CPU: on vector units for built-in networks, else by Burn's operations.
 
-use super::registry::{BuiltIn, Decoder, Gru, Mlp, networks};
-use super::{Actor, FastForm, Lanes, ModelKind, Network, PolicyConfig};
-#[cfg(feature = "general")]
-use super::{Model, OwnModel, TensorActor};
+use super::{Actor, Lanes, Network, PolicyConfig, TensorActor, registry};
 use burn::cubecl::future::block_on;
+use std::any::Any;
+use std::fmt::Debug;
 
-macro_rules! native_policy {
-    ($($(#[$doc:meta])* $Kind:ident $(with $field:ident: $Settings:ty)?;)*) => {
-        /// The policy of a [`Network`] on the CPU: on its vector units where it comes along.
-        #[derive(Clone, Debug)]
-        pub enum NativePolicy {
-            $($(#[$doc])* $Kind(<$Kind as BuiltIn>::Native),)*
-            /// A model that somebody has brought along.
-            #[cfg(feature = "general")]
-            Own(TensorActor<OwnModel>),
-        }
+/// A policy on the CPU, without the type of its network.
+#[derive(Debug)]
+pub struct NativePolicy(Box<dyn AnyActor>);
 
-        /// The room of a [`NativePolicy`].
-        #[allow(clippy::large_enum_variant)]
-        pub enum NativeScratch {
-            $(
-                #[doc = concat!("That of a [`", stringify!($Kind), "`].")]
-                $Kind(<<$Kind as BuiltIn>::Native as Actor>::Scratch),
-            )*
-            /// The room of a model that somebody has brought along.
-            #[cfg(feature = "general")]
-            Own(<TensorActor<OwnModel> as Actor>::Scratch),
-        }
+/// Buffers of one thread for a [`NativePolicy`].
+pub type NativeScratch = Box<dyn Any + Send>;
 
-        impl NativePolicy {
-            /// Copies the weights. On a device this reads them back and waits for them.
-            pub fn new(network: &Network) -> Self {
-                block_on(Self::new_async(match network {
-                    $(Network::$Kind(network) => FastForm::$Kind(network),)*
-                    #[cfg(feature = "general")]
-                    Network::Own(own) => match own.fast_form() {
-                        Some(form) => form,
-                        None => {
-                            let (features, actions) = (own.num_features(), own.num_actions());
-                            return Self::Own(TensorActor::new(own, features, actions));
-                        }
-                    },
-                }))
-            }
-
-            /// The asynchronous form of [`NativePolicy::new`], for where a thread must not block.
-            pub async fn new_async(network: FastForm<'_>) -> Self {
-                match network {
-                    $(FastForm::$Kind(network) => {
-                        Self::$Kind(BuiltIn::to_native(network).await)
-                    })*
-                }
-            }
-
-            /// From the settings of a network that comes along, and its parameters in the order of
-            /// [`flatten`](super::flatten).
-            ///
-            /// # Panics
-            /// If the number of parameters is another, or the network does not come along.
-            pub fn from_params(
-                num_features: usize,
-                num_actions: usize,
-                config: &PolicyConfig,
-                params: &[f32],
-            ) -> Self {
-                match &config.kind {
-                    $(ModelKind::$Kind => {
-                        let native = <$Kind as BuiltIn>::native;
-                        Self::$Kind(native(num_features, num_actions, config, params))
-                    })*
-                    ModelKind::Own(name) => panic!("`{name}` is no network that comes along"),
-                }
-            }
-        }
-
-        impl Actor for NativePolicy {
-            type Scratch = NativeScratch;
-
-            fn num_features(&self) -> usize {
-                match self {
-                    $(Self::$Kind(network) => Actor::num_features(network),)*
-                    #[cfg(feature = "general")]
-                    Self::Own(own) => own.num_features(),
-                }
-            }
-
-            fn num_actions(&self) -> usize {
-                match self {
-                    $(Self::$Kind(network) => Actor::num_actions(network),)*
-                    #[cfg(feature = "general")]
-                    Self::Own(own) => own.num_actions(),
-                }
-            }
-
-            fn num_params(&self) -> usize {
-                match self {
-                    $(Self::$Kind(network) => Actor::num_params(network),)*
-                    #[cfg(feature = "general")]
-                    Self::Own(own) => own.num_params(),
-                }
-            }
-
-            fn memory_size(&self) -> usize {
-                match self {
-                    $(Self::$Kind(network) => network.memory_size(),)*
-                    #[cfg(feature = "general")]
-                    Self::Own(own) => own.memory_size(),
-                }
-            }
-
-            fn initial_memory(&self) -> Vec<f32> {
-                match self {
-                    $(Self::$Kind(network) => network.initial_memory(),)*
-                    #[cfg(feature = "general")]
-                    Self::Own(own) => own.initial_memory(),
-                }
-            }
-
-            fn scratch(&self) -> NativeScratch {
-                match self {
-                    $(Self::$Kind(network) => NativeScratch::$Kind(network.scratch()),)*
-                    #[cfg(feature = "general")]
-                    Self::Own(own) => NativeScratch::Own(own.scratch()),
-                }
-            }
-
-            fn act<'a>(
-                &self,
-                obs: &[Lanes],
-                memory: &mut [Lanes],
-                scratch: &'a mut NativeScratch,
-            ) -> &'a [Lanes] {
-                match (self, scratch) {
-                    $((Self::$Kind(network), NativeScratch::$Kind(scratch)) => {
-                        network.act(obs, memory, scratch)
-                    })*
-                    #[cfg(feature = "general")]
-                    (Self::Own(own), NativeScratch::Own(scratch)) => own.act(obs, memory, scratch),
-                    _ => panic!("the scratch is that of another network"),
-                }
-            }
-        }
-    };
+/// The functions of an [`Actor`] that need no type.
+trait AnyActor: Debug + Send + Sync {
+    fn num_features(&self) -> usize;
+    fn num_actions(&self) -> usize;
+    fn num_params(&self) -> usize;
+    fn memory_size(&self) -> usize;
+    fn initial_memory(&self) -> Vec<f32>;
+    fn scratch(&self) -> NativeScratch;
+    fn act<'a>(
+        &self,
+        obs: &[Lanes],
+        memory: &mut [Lanes],
+        scratch: &'a mut NativeScratch,
+    ) -> &'a [Lanes];
 }
-networks!(native_policy);
+
+impl<A: Actor<Scratch: Send + 'static> + Debug + Send> AnyActor for A {
+    fn num_features(&self) -> usize {
+        Actor::num_features(self)
+    }
+
+    fn num_actions(&self) -> usize {
+        Actor::num_actions(self)
+    }
+
+    fn num_params(&self) -> usize {
+        Actor::num_params(self)
+    }
+
+    fn memory_size(&self) -> usize {
+        Actor::memory_size(self)
+    }
+
+    fn initial_memory(&self) -> Vec<f32> {
+        Actor::initial_memory(self)
+    }
+
+    fn scratch(&self) -> NativeScratch {
+        Box::new(Actor::scratch(self))
+    }
+
+    fn act<'a>(
+        &self,
+        obs: &[Lanes],
+        memory: &mut [Lanes],
+        scratch: &'a mut NativeScratch,
+    ) -> &'a [Lanes] {
+        let scratch = scratch.downcast_mut().expect("the scratch of this policy");
+        Actor::act(self, obs, memory, scratch)
+    }
+}
+
+impl NativePolicy {
+    /// A policy that acts by `actor`.
+    pub(super) fn of(actor: impl Actor<Scratch: Send + 'static> + Debug + Send + 'static) -> Self {
+        Self(Box::new(actor))
+    }
+
+    /// Copies the weights of a network for games of these sizes. On a device this reads them back and waits.
+    pub fn new(network: &Network, num_features: usize, num_actions: usize) -> Self {
+        block_on(Self::new_async(network, num_features, num_actions))
+    }
+
+    /// The asynchronous form of [`NativePolicy::new`], for where a thread must not block.
+    ///
+    /// # Panics
+    /// If the device fails, or the network is user-defined in a build without the feature `general`.
+    pub async fn new_async(network: &Network, num_features: usize, num_actions: usize) -> Self {
+        let native = registry::native_form(network).await;
+        native.unwrap_or_else(|| Self::of(TensorActor::new(network, num_features, num_actions)))
+    }
+
+    /// A built-in network from its settings and its parameters in the order of
+    /// [`flatten`](super::flatten).
+    ///
+    /// # Panics
+    /// If the number of parameters differs, or the network is user-defined.
+    pub fn from_params(
+        num_features: usize,
+        num_actions: usize,
+        config: &PolicyConfig,
+        params: &[f32],
+    ) -> Self {
+        config.native(num_features, num_actions, params)
+    }
+}
+
+impl Actor for NativePolicy {
+    type Scratch = NativeScratch;
+
+    fn num_features(&self) -> usize {
+        self.0.num_features()
+    }
+
+    fn num_actions(&self) -> usize {
+        self.0.num_actions()
+    }
+
+    fn num_params(&self) -> usize {
+        self.0.num_params()
+    }
+
+    fn memory_size(&self) -> usize {
+        self.0.memory_size()
+    }
+
+    fn initial_memory(&self) -> Vec<f32> {
+        self.0.initial_memory()
+    }
+
+    fn scratch(&self) -> NativeScratch {
+        self.0.scratch()
+    }
+
+    fn act<'a>(
+        &self,
+        obs: &[Lanes],
+        memory: &mut [Lanes],
+        scratch: &'a mut NativeScratch,
+    ) -> &'a [Lanes] {
+        self.0.act(obs, memory, scratch)
+    }
+}

@@ -1,148 +1,164 @@
-//! The networks that settings name.
+//! A model of any type: the one form in which trainers, learners and rollouts hold a policy.
 
-#[cfg(feature = "general")]
-use super::OwnModel;
-use super::registry::{BuiltIn, Decoder, FromRows, Gru, Mlp, networks};
-use super::{Memory, Model, ModelKind, PolicyConfig, Precision};
-use burn::module::Module;
-use burn::tensor::{Device, Int, Tensor};
+use super::registry;
+use super::tensors::Forward;
+use super::{Memory, Model, NamedModel, PolicyConfig};
+use crate::nn::{Parameter, Precision, flatten, named_parameters, unflatten};
+use burn::tensor::{Device, Tensor};
+use std::any::Any;
+use std::fmt::{self, Debug, Formatter};
 
-macro_rules! network {
-    ($($(#[$doc:meta])* $Kind:ident $(with $field:ident: $Settings:ty)?;)*) => {
-        /// The network that a [`PolicyConfig`] asks for.
-        #[derive(Module, Debug)]
-        #[allow(clippy::large_enum_variant)]
-        pub enum Network {
-            $($(#[$doc])* $Kind($Kind),)*
-            /// A model that somebody has brought along.
-            #[cfg(feature = "general")]
-            Own(OwnModel),
-        }
+/// A model without its type, so that everything that takes models is compiled once.
+///
+/// Made from settings by [`Network::new`], or from any [`Model`] by `From`. Cloning copies no weights.
+pub struct Network(Box<dyn AnyModel>);
 
-        /// A network that comes along, for which there are fast forms.
-        #[derive(Clone, Copy, Debug)]
-        pub enum FastForm<'a> {
-            $($(#[$doc])* $Kind(&'a $Kind),)*
-        }
-
-        impl FastForm<'_> {
-            /// The name of its kind.
-            pub fn kind(&self) -> &'static str {
-                match self {
-                    $(Self::$Kind(_) => <$Kind as BuiltIn>::NAME,)*
-                }
-            }
-        }
-
-        impl Network {
-            /// A network that comes along with fresh weights on `device`, the same for the same `key`.
-            ///
-            /// # Panics
-            /// If the settings name a model that somebody has brought along: whoever has makes it.
-            pub fn new(
-                num_features: usize,
-                num_actions: usize,
-                config: &PolicyConfig,
-                key: u32,
-                device: &Device,
-            ) -> Self {
-                match &config.kind {
-                    $(ModelKind::$Kind => {
-                        let network = <$Kind as BuiltIn>::fresh;
-                        Self::$Kind(network(num_features, num_actions, config, key, device))
-                    })*
-                    ModelKind::Own(name) => panic!("`{name}` is no network that comes along"),
-                }
-            }
-        }
-
-        impl Model for Network {
-            type Memory = Option<Tensor<2>>;
-
-            fn initial_memory(&self, batch: usize, device: &Device) -> Option<Tensor<2>> {
-                match self {
-                    $(Self::$Kind(network) => network.initial_memory(batch, device).rows(),)*
-                    #[cfg(feature = "general")]
-                    Self::Own(own) => own.initial_memory(batch, device),
-                }
-            }
-
-            fn step(
-                &self,
-                obs: Tensor<2>,
-                memory: Option<Tensor<2>>,
-            ) -> (Tensor<2>, Option<Tensor<2>>) {
-                match self {
-                    $(Self::$Kind(network) => {
-                        let (logits, memory) = network.step(obs, FromRows::from_rows(memory));
-                        (logits, memory.rows())
-                    })*
-                    #[cfg(feature = "general")]
-                    Self::Own(own) => own.step(obs, memory),
-                }
-            }
-
-            fn sequence(
-                &self,
-                obs: Tensor<3>,
-                starts: Tensor<2>,
-                memory: Option<Tensor<2>>,
-            ) -> Tensor<3> {
-                match self {
-                    $(Self::$Kind(network) => {
-                        network.sequence(obs, starts, FromRows::from_rows(memory))
-                    })*
-                    #[cfg(feature = "general")]
-                    Self::Own(own) => own.sequence(obs, starts, memory),
-                }
-            }
-
-            fn fast_form(&self) -> Option<FastForm<'_>> {
-                match self {
-                    $(Self::$Kind(network) => Some(FastForm::$Kind(network)),)*
-                    #[cfg(feature = "general")]
-                    Self::Own(own) => own.fast_form(),
-                }
-            }
-
-            fn with_precision(&self, precision: Precision) -> Option<Self> {
-                match self {
-                    $(Self::$Kind(network) => network.with_precision(precision).map(Self::$Kind),)*
-                    #[cfg(feature = "general")]
-                    Self::Own(_) => None,
-                }
-            }
-        }
-    };
+/// The functions of a [`Model`] and its [`Module`](burn::module::Module) that need no type.
+pub(super) trait AnyModel: Any + Debug + Send + Sync {
+    fn boxed(&self) -> Box<dyn AnyModel>;
+    fn parameters(&self) -> Vec<Parameter>;
+    fn flatten(&self) -> Tensor<1>;
+    fn unflatten(&self, flat: &Tensor<1>) -> Network;
+    fn device(&self) -> Device;
+    fn with_precision(&self, precision: Precision) -> Option<Network>;
+    fn initial_memory(&self, batch: usize, device: &Device) -> Option<Tensor<2>>;
+    fn forward(&self) -> &dyn Forward;
 }
-networks!(network);
+
+impl<M: Model> AnyModel for M {
+    fn boxed(&self) -> Box<dyn AnyModel> {
+        Box::new(self.clone())
+    }
+
+    fn parameters(&self) -> Vec<Parameter> {
+        named_parameters(self)
+    }
+
+    fn flatten(&self) -> Tensor<1> {
+        flatten(self)
+    }
+
+    fn unflatten(&self, flat: &Tensor<1>) -> Network {
+        unflatten(self.clone(), flat).into()
+    }
+
+    fn device(&self) -> Device {
+        self.devices().into_iter().next().unwrap_or_default()
+    }
+
+    fn with_precision(&self, precision: Precision) -> Option<Network> {
+        Model::with_precision(self, precision).map(Network::from)
+    }
+
+    fn initial_memory(&self, batch: usize, device: &Device) -> Option<Tensor<2>> {
+        Model::initial_memory(self, batch, device).into_rows()
+    }
+
+    fn forward(&self) -> &dyn Forward {
+        // A build without the general engine links no forward pass in tensors.
+        if cfg!(feature = "general") { self } else { panic!("it takes the feature `general`") }
+    }
+}
+
+impl<M: Model> From<M> for Network {
+    fn from(model: M) -> Self {
+        Self(Box::new(model))
+    }
+}
 
 impl Network {
-    /// The perceptron that it is, if it is one.
-    pub fn mlp(&self) -> Option<&Mlp> {
-        match self {
-            Self::Mlp(mlp) => Some(mlp),
-            _ => None,
-        }
+    /// A built-in network with fresh weights on `device`, the same for the same `key`.
+    ///
+    /// # Panics
+    /// If the settings name a user-defined network ([`Network::user_defined`]).
+    pub fn new(
+        num_features: usize,
+        num_actions: usize,
+        config: &PolicyConfig,
+        key: u32,
+        device: &Device,
+    ) -> Self {
+        config.network(num_features, num_actions, key, device)
+    }
+
+    /// A user-defined network with fresh weights on `device`, the same for the same `key`.
+    pub fn user_defined<M: NamedModel>(
+        num_features: usize,
+        num_actions: usize,
+        config: &PolicyConfig,
+        key: u32,
+        device: &Device,
+    ) -> Self {
+        M::new(num_features, num_actions, config, key, device).into()
+    }
+
+    /// The model, if its type is `M`.
+    pub fn get<M: Model>(&self) -> Option<&M> {
+        let model: &dyn Any = &*self.0;
+        model.downcast_ref()
+    }
+
+    /// The name of its kind in settings; `None` for a user-defined network.
+    pub fn kind(&self) -> Option<&'static str> {
+        registry::kind_of(self)
+    }
+
+    /// Names and shapes of its parameters, in the order of [`Network::flatten`].
+    pub fn parameters(&self) -> Vec<Parameter> {
+        self.0.parameters()
+    }
+
+    /// The number of parameters.
+    pub fn num_params(&self) -> usize {
+        self.parameters().iter().map(|one| one.shape.iter().product::<usize>()).sum()
+    }
+
+    /// All parameters in one vector `[num_params]`.
+    pub fn flatten(&self) -> Tensor<1> {
+        self.0.flatten()
+    }
+
+    /// The network with its parameters taken from a vector `[num_params]`. If the vector requires a gradient,
+    /// the network's outputs are differentiable with respect to it.
+    ///
+    /// # Panics
+    /// If the vector's length is not the number of parameters.
+    pub fn unflatten(&self, flat: &Tensor<1>) -> Self {
+        self.0.unflatten(flat)
+    }
+
+    /// The device that holds the parameters.
+    pub fn device(&self) -> Device {
+        self.0.device()
+    }
+
+    /// The network with matrix products in this precision; see [`Model::with_precision`].
+    pub fn with_precision(&self, precision: Precision) -> Option<Self> {
+        self.0.with_precision(precision)
+    }
+
+    /// The memory at the start of an episode, `[batch, memory_size]`; `None` for a network without memory.
+    pub fn initial_memory(&self, batch: usize, device: &Device) -> Option<Tensor<2>> {
+        self.0.initial_memory(batch, device)
+    }
+
+    /// The forward passes in tensors.
+    ///
+    /// # Panics
+    /// In a build without the feature `general`.
+    pub(super) fn forward(&self) -> &dyn Forward {
+        self.0.forward()
     }
 }
 
-/// What a [`Network`] remembers: numbers, if it has a memory.
-impl Memory for Option<Tensor<2>> {
-    fn select(&self, games: Tensor<1, Int>) -> Self {
-        self.as_ref().map(|memory| Memory::select(memory, games))
+impl Clone for Network {
+    fn clone(&self) -> Self {
+        Self(self.0.boxed())
     }
+}
 
-    fn anew(self, fresh: &Self, starts: Tensor<1>) -> Self {
-        let both = self.zip(fresh.as_ref());
-        both.map(|(memory, fresh)| memory.anew(fresh, starts))
-    }
-
-    fn rows(&self) -> Option<Tensor<2>> {
-        self.clone()
-    }
-
-    fn with_rows(self, rows: Tensor<2>) -> Self {
-        self.map(|memory| memory.with_rows(rows))
+impl Debug for Network {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }

@@ -1,12 +1,11 @@
-//! The one list of networks that come along, from which the settings, the checkpoints, the engines and
-//! the page take theirs.
+//! The list of built-in networks, from which settings, checkpoints, engines and the page take theirs.
 //!
 //! A network is a folder: `burn.rs` trains it anywhere, `cpu.rs` acts on the CPU's vector units, and
-//! [`BuiltIn`] says how the two are made of settings. To add one, declare the folder here and put its
-//! struct in [`networks!`], with its own settings if it has any.
+//! [`BuiltIn`] makes both from settings. To add one, declare the folder here and put its struct in
+//! [`networks!`], with the struct of its own settings if it has any.
 
-use super::{Actor, Memory, Model, Parameter, PolicyConfig};
-use burn::tensor::{Device, Tensor};
+use super::{Actor, Model, NativePolicy, Network, Parameter, PolicyConfig};
+use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Debug, Display, Formatter};
 
@@ -21,34 +20,18 @@ pub use decoder::{Decoder, DecoderConfig, NativeDecoder};
 pub use gru::{Gru, NativeGru};
 pub use mlp::{Mlp, NativeMlp, Scratch};
 
-/// Hands the list to a macro: the structs, each with its doc, and with the field and the struct of the
-/// settings that are its own.
-macro_rules! networks {
-    ($callback:ident) => {
-        $callback! {
-            /// A multi-layer perceptron, which acts by what it sees now.
-            Mlp;
-            /// A gated recurrent network (Cho et al. 2014), which remembers what it has seen of an episode.
-            Gru;
-            /// A transformer (Vaswani et al. 2017), which looks back at the last steps of an episode.
-            Decoder with decoder: DecoderConfig;
-        }
-    };
-}
-pub(super) use networks;
-
-/// A network that comes along, for the list.
-pub trait BuiltIn: Model<Memory: FromRows> {
-    /// Its name in settings: that of the struct in small letters.
+/// A built-in network: a model with a fast form on the CPU, made from settings.
+pub trait BuiltIn: Model {
+    /// The name in settings: the name of the struct in lower case.
     const NAME: &'static str;
 
-    /// The settings that only it heeds, each with its full name, its range, and what it does, in words.
+    /// The settings of this kind of network alone: full name, range and meaning of each.
     const SETTINGS: &'static [[&'static str; 3]] = &[];
 
     /// The network on the CPU's vector units.
-    type Native: Actor + Clone + Debug + Send;
+    type Native: Actor<Scratch: Send + 'static> + Debug + Send + 'static;
 
-    /// One with fresh weights on `device`, the same for the same `key`.
+    /// A network with fresh weights on `device`, the same for the same `key`.
     fn fresh(
         num_features: usize,
         num_actions: usize,
@@ -57,14 +40,14 @@ pub trait BuiltIn: Model<Memory: FromRows> {
         device: &Device,
     ) -> Self;
 
-    /// Names and shapes of its parameters, in the order of [`flatten`](super::flatten).
+    /// Names and shapes of the parameters, in the order of [`flatten`](super::flatten).
     fn parameters(num_features: usize, num_actions: usize, config: &PolicyConfig)
     -> Vec<Parameter>;
 
-    /// Its fast form from such parameters.
+    /// The native form with these parameters.
     ///
     /// # Panics
-    /// If the number of parameters is another.
+    /// If the number of parameters differs.
     fn native(
         num_features: usize,
         num_actions: usize,
@@ -72,59 +55,42 @@ pub trait BuiltIn: Model<Memory: FromRows> {
         params: &[f32],
     ) -> Self::Native;
 
-    /// Its fast form with a copy of its weights.
+    /// The native form with a copy of the weights.
     fn to_native(&self) -> impl Future<Output = Self::Native>;
 
-    /// Its sizes in words.
+    /// The sizes, for reports.
     fn sizes(config: &PolicyConfig) -> String {
         config.hidden_sizes()
     }
 
-    /// Checks the settings that only it heeds.
+    /// Checks the settings of this kind of network alone.
     ///
     /// # Errors
-    /// In words, if one is out of its range.
+    /// A sentence, if one is out of its range.
     fn check(_config: &PolicyConfig) -> Result<(), String> {
         Ok(())
     }
 }
 
-/// Memory that is nothing but its [`rows`](Memory::rows).
-pub trait FromRows: Memory {
-    /// The memory with these rows.
-    ///
-    /// # Panics
-    /// If there are none, and it is one of numbers.
-    fn from_rows(rows: Option<Tensor<2>>) -> Self;
-}
-
-impl FromRows for () {
-    fn from_rows(_rows: Option<Tensor<2>>) {}
-}
-
-impl FromRows for Tensor<2> {
-    fn from_rows(rows: Option<Tensor<2>>) -> Self {
-        rows.expect("a network with a memory has rows of it")
-    }
-}
-
-macro_rules! kinds {
+/// Declares the built-in networks: the structs, each with its doc, and with the field and the struct of its
+/// own settings.
+macro_rules! networks {
     ($($(#[$doc:meta])* $Kind:ident $(with $field:ident: $Settings:ty)?;)*) => {
         /// A kind of network.
-        #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[serde(rename_all = "lowercase")]
         pub enum ModelKind {
             $($(#[$doc])* $Kind,)*
-            /// A model that somebody else has brought along, by its name.
+            /// A user-defined network, by its name.
             #[serde(untagged)]
-            Own(String),
+            UserDefined(String),
         }
 
         impl ModelKind {
-            /// The names of the kinds that come along.
+            /// The names of the built-in networks.
             pub const NAMES: &'static [&'static str] = &[$(<$Kind as BuiltIn>::NAME),*];
 
-            /// The settings that one kind alone heeds, as [`BuiltIn::SETTINGS`].
+            /// The settings that one kind of network has alone, as [`BuiltIn::SETTINGS`].
             pub const SETTINGS: &'static [&'static [[&'static str; 3]]] =
                 &[$(<$Kind as BuiltIn>::SETTINGS),*];
         }
@@ -133,61 +99,112 @@ macro_rules! kinds {
             fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
                 f.write_str(match self {
                     $(Self::$Kind => <$Kind as BuiltIn>::NAME,)*
-                    Self::Own(name) => name,
+                    Self::UserDefined(name) => name,
                 })
             }
         }
 
+        /// The settings that one kind of network has alone.
+        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        pub struct OwnSettings {
+            $($(
+                #[doc = concat!("The settings of a [`", stringify!($Kind), "`].")]
+                #[serde(flatten)]
+                pub $field: $Settings,
+            )?)*
+        }
+
         impl PolicyConfig {
-            /// Its sizes in words.
+            /// The sizes of the network, for reports.
             pub fn sizes(&self) -> String {
                 match self.kind {
                     $(ModelKind::$Kind => <$Kind as BuiltIn>::sizes(self),)*
-                    ModelKind::Own(_) => self.hidden_sizes(),
+                    ModelKind::UserDefined(_) => self.hidden_sizes(),
                 }
             }
 
-            /// Checks the settings that only its kind of network heeds.
+            /// Checks the settings that its kind of network has alone.
             ///
             /// # Errors
-            /// In words, if one is out of its range.
+            /// A sentence, if one is out of its range.
             pub fn check(&self) -> Result<(), String> {
                 match self.kind {
                     $(ModelKind::$Kind => <$Kind as BuiltIn>::check(self),)*
-                    ModelKind::Own(_) => Ok(()),
+                    ModelKind::UserDefined(_) => Ok(()),
                 }
             }
 
-            /// Names and shapes of the parameters of the network that they ask for, in the order of
+            /// Names and shapes of the network's parameters, in the order of
             /// [`flatten`](super::flatten).
             ///
             /// # Panics
-            /// If they ask for a model that somebody has brought along.
+            /// If the network is user-defined.
             pub fn parameters(&self, num_features: usize, num_actions: usize) -> Vec<Parameter> {
                 match &self.kind {
                     $(ModelKind::$Kind => {
                         <$Kind as BuiltIn>::parameters(num_features, num_actions, self)
                     })*
-                    ModelKind::Own(name) => panic!("`{name}` is no network that comes along"),
+                    ModelKind::UserDefined(name) => panic!("`{name}` is no built-in network"),
+                }
+            }
+
+            /// The network with fresh weights, as [`Network::new`].
+            pub(super) fn network(
+                &self,
+                num_features: usize,
+                num_actions: usize,
+                key: u32,
+                device: &Device,
+            ) -> Network {
+                match &self.kind {
+                    $(ModelKind::$Kind => {
+                        <$Kind as BuiltIn>::fresh(num_features, num_actions, self, key, device)
+                            .into()
+                    })*
+                    ModelKind::UserDefined(name) => panic!("`{name}` is no built-in network"),
+                }
+            }
+
+            /// The network on the CPU with these parameters, as [`NativePolicy::from_params`].
+            pub(super) fn native(
+                &self,
+                num_features: usize,
+                num_actions: usize,
+                params: &[f32],
+            ) -> NativePolicy {
+                match &self.kind {
+                    $(ModelKind::$Kind => NativePolicy::of(
+                        <$Kind as BuiltIn>::native(num_features, num_actions, self, params)
+                    ),)*
+                    ModelKind::UserDefined(name) => panic!("`{name}` is no built-in network"),
                 }
             }
         }
 
-        /// The settings that one kind of network alone heeds.
-        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-        pub struct OwnSettings {
-            $($(
-                #[doc = concat!("Those of [`", stringify!($Kind), "`].")]
-                #[serde(flatten)]
-                pub $field: $Settings,
-            )?)*
+        /// The name of a network's kind; `None` for a user-defined network.
+        pub(super) fn kind_of(network: &Network) -> Option<&'static str> {
+            $(if network.get::<$Kind>().is_some() {
+                return Some(<$Kind as BuiltIn>::NAME);
+            })*
+            None
+        }
+
+        /// The native form of a network; `None` for a user-defined network.
+        pub(super) async fn native_form(network: &Network) -> Option<NativePolicy> {
+            $(if let Some(network) = network.get::<$Kind>() {
+                return Some(NativePolicy::of(network.to_native().await));
+            })*
+            None
         }
     };
 }
-networks!(kinds);
 
-impl Default for ModelKind {
-    fn default() -> Self {
-        Self::Mlp
-    }
+networks! {
+    /// A multi-layer perceptron, which sees the current observation alone.
+    #[default]
+    Mlp;
+    /// A gated recurrent network (Cho et al. 2014), whose memory spans an episode.
+    Gru;
+    /// A transformer (Vaswani et al. 2017), which attends to the last steps of an episode.
+    Decoder with decoder: DecoderConfig;
 }

@@ -1,46 +1,45 @@
-//! A policy as one file: its parameters as named tensors, and what they are of in the file's header.
+//! A policy as one file: its parameters as named tensors, and its settings in the file's header.
 //!
 //! The format is safetensors (<https://huggingface.co/docs/safetensors>). Its metadata holds one entry,
-//! `grove`: a [`Header`] as JSON. Readers that do not know it find plain tensors.
+//! `grove`: a [`Header`] as JSON. Other readers see plain tensors.
 
 use super::Parameter;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
-/// The metadata's entry. There is one only, for the order of several would change from file to file.
+/// The key of the metadata's only entry; several entries would be written in random order.
 const ENTRY: &str = "grove";
 
-/// What a policy is of.
+/// The run that a policy comes from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Header {
-    /// Iterations that it was trained for.
+    /// Iterations of training.
     pub iteration: u64,
     /// The settings of its run and the parameters of its game, as TOML.
     pub config: String,
 }
 
-/// A file that holds no policy, or another.
+/// The error for a file without a policy, or with another one.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum SavedError {
-    /// It is not what its name says.
-    #[error("it is no intact file of named tensors: {0}")]
+    /// The file is no intact safetensors file.
+    #[error("it is not an intact safetensors file: {0}")]
     Unreadable(String),
-    /// The parameters are those of another network.
+    /// The parameters belong to another network.
     #[error("it does not fit the network: {0}")]
     OtherShape(String),
-    /// Only the parameters are there, not what they are of.
+    /// The parameters are there, but no settings.
     #[error(
-        "its header does not say which game and settings it is of; it takes a file that grove has \
-         saved, or config.toml beside it"
+        "its header has no game and settings; use a file saved by grove, or put config.toml beside it"
     )]
     NoHeader,
 }
 
-/// A parameter vector as a file of named tensors.
+/// Writes a parameter vector as a safetensors file.
 ///
 /// # Panics
-/// If `params` is shorter than the `parameters` are together.
+/// If `params` is shorter than the `parameters` together.
 pub fn write_params(parameters: &[Parameter], params: &[f32], header: Option<&Header>) -> Vec<u8> {
     let bytes: Vec<u8> = params.iter().flat_map(|x| x.to_le_bytes()).collect();
     let mut offset = 0;
@@ -57,10 +56,10 @@ pub fn write_params(parameters: &[Parameter], params: &[f32], header: Option<&He
         .expect("names and shapes are those of a module")
 }
 
-/// A file of named tensors with another header.
+/// Replaces the header of a safetensors file.
 ///
 /// # Errors
-/// If it is no such file.
+/// If the file is damaged.
 pub fn with_header(bytes: &[u8], header: &Header) -> Result<Vec<u8>, SavedError> {
     let tensors = SafeTensors::deserialize(bytes).map_err(unreadable)?;
     safetensors::serialize(tensors.iter(), Some(metadata(header))).map_err(unreadable)
@@ -71,10 +70,10 @@ fn metadata(header: &Header) -> HashMap<String, String> {
     HashMap::from([(ENTRY.to_string(), text)])
 }
 
-/// The parameter vector in a file of these named tensors.
+/// Reads the parameter vector from a safetensors file with these tensors.
 ///
 /// # Errors
-/// If it is no such file, its tensors are others, or one of its numbers is not finite.
+/// If the file is damaged, its tensors differ, or a number is not finite.
 pub fn read_params(bytes: &[u8], parameters: &[Parameter]) -> Result<Vec<f32>, SavedError> {
     let tensors = SafeTensors::deserialize(bytes).map_err(unreadable)?;
     let other = SavedError::OtherShape;
@@ -101,10 +100,10 @@ pub fn read_params(bytes: &[u8], parameters: &[Parameter]) -> Result<Vec<f32>, S
     Ok(params)
 }
 
-/// What a file says that its policy is of.
+/// Reads the header of a policy file.
 ///
 /// # Errors
-/// If it is no file of named tensors, or does not say.
+/// If the file is damaged or has no header.
 pub fn read_header(bytes: &[u8]) -> Result<Header, SavedError> {
     let (_, metadata) = SafeTensors::read_metadata(bytes).map_err(unreadable)?;
     let entry = metadata.metadata().as_ref().and_then(|entries| entries.get(ENTRY));
@@ -126,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_the_header_with_it() {
+    fn a_policy_and_its_header_survive_a_round_trip() {
         let parameters = perceptron(2, &[3]);
         let params: Vec<f32> = (0..17).map(|i| i as f32 * 0.5 - 3.0).collect();
         let header = Header { iteration: 12, config: "env = \"catch\"\n".to_string() };
@@ -141,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_and_foreign_files_are_told_apart() {
+    fn damaged_files_and_other_networks_are_refused() {
         let parameters = perceptron(2, &[3]);
         let good = write_params(&parameters, &[0.5; 17], None);
         let fails = |bytes: &[u8]| read_params(bytes, &parameters).unwrap_err();

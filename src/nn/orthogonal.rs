@@ -1,4 +1,4 @@
-//! First weights: orthogonal matrices from counter-based draws.
+//! Initial weights: orthogonal matrices from counter-based draws.
 
 use crate::math::mul_add;
 use crate::rng::{draw, uniform};
@@ -29,14 +29,14 @@ pub(crate) fn layer(weight: Vec<f32>, outputs: usize, device: &Device) -> Linear
     }
 }
 
-/// The most vectors that are made one after the other.
+/// The largest number of vectors made by Gram-Schmidt, one after the other; more are made by reflections.
 const FEW: usize = 256;
 
 /// A `[inputs, outputs]` matrix, row-major, whose rows or columns (the fewer) are orthogonal with
 /// norm `gain`, and otherwise random: uniformly distributed.
 pub(crate) fn orthogonal(inputs: usize, outputs: usize, gain: f64, key: u32) -> Vec<f32> {
     let (count, len) = (inputs.min(outputs), inputs.max(outputs));
-    // The number in this place of one of the vectors.
+    // Gives element `i` of a vector by `at(vector, i)`.
     let arrange = |at: &(dyn Fn(usize, usize) -> f64 + Sync)| -> Vec<f32> {
         let rows = (0..inputs).into_par_iter().flat_map_iter(|row| {
             (0..outputs).map(move |column| {
@@ -63,7 +63,7 @@ pub(crate) fn normal(key: u32, number: u32) -> f64 {
     (-2.0 * u1.ln()).sqrt() * (std::f64::consts::TAU * u2).cos()
 }
 
-/// `count` vectors `[len]`: normal draws made orthogonal by the modified Gram-Schmidt process.
+/// `count` orthonormal vectors `[len]`, by the modified Gram-Schmidt process from normal draws.
 fn gram_schmidt(count: usize, len: usize, key: u32) -> Vec<Vec<f64>> {
     let mut drawn = 0;
     let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f64>();
@@ -86,14 +86,14 @@ fn gram_schmidt(count: usize, len: usize, key: u32) -> Vec<Vec<f64>> {
     vectors
 }
 
-/// Vectors that are made side by side.
+/// Vectors that one thread makes side by side.
 const SIDE: usize = 16;
-/// Reflections that are applied together.
+/// Reflections that are applied as one block.
 const TOGETHER: usize = 8;
 
-/// `count` vectors `[len]`, [`SIDE`] of them in each `[len][SIDE]`: the first columns of a product of
-/// random reflections (Stewart 1980, "The efficient generation of random orthogonal matrices"), which
-/// costs a third of what Gram-Schmidt costs twice, and leaves each thread vectors of its own.
+/// `count` orthonormal vectors `[len]`, [`SIDE`] of them in each `[len][SIDE]`: the first columns of a product
+/// of random reflections (Stewart 1980, "The efficient generation of random orthogonal matrices"). Costs a
+/// third of Gram-Schmidt with its second pass, and runs on all threads.
 fn reflected(count: usize, len: usize, key: u32) -> Vec<Vec<[f32; SIDE]>> {
     let firsts: Vec<usize> = (0..count).step_by(TOGETHER).collect();
     let blocks: Vec<Reflections> = firsts
@@ -106,7 +106,7 @@ fn reflected(count: usize, len: usize, key: u32) -> Vec<Vec<[f32; SIDE]>> {
         for (side, column) in (first..count).take(SIDE).enumerate() {
             vectors[column][side] = blocks[column / TOGETHER].signs[column % TOGETHER];
         }
-        // Those that come later reflect nothing of these unit vectors.
+        // Later blocks leave these unit vectors unchanged.
         let blocks = blocks.iter().take_while(|block| block.first < first + SIDE);
         for Reflections { first, v, t, .. } in blocks.collect::<Vec<_>>().into_iter().rev() {
             reflect(v, t, &mut vectors[*first..]);
@@ -116,11 +116,11 @@ fn reflected(count: usize, len: usize, key: u32) -> Vec<Vec<[f32; SIDE]>> {
     vectors.collect()
 }
 
-/// Some reflections `H = I - v v^T`, the product of which is `I - V T V^T` (Schreiber and Van Loan 1989).
+/// A block of reflections `H = I - v v^T`; their product is `I - V T V^T` (Schreiber and Van Loan 1989).
 struct Reflections {
-    /// The number of the first, which leaves as many numbers of a vector as they are.
+    /// The number of the first reflection; the block leaves the elements of a vector before it unchanged.
     first: usize,
-    /// `V`, from that number on: those of each reflection side by side.
+    /// `V`, from element `first` on, the reflections side by side.
     v: Vec<[f32; TOGETHER]>,
     /// `T`, upper triangular.
     t: [[f32; TOGETHER]; TOGETHER],
@@ -129,7 +129,7 @@ struct Reflections {
 }
 
 impl Reflections {
-    /// `count` of them, the first of which is number `first`, of vectors `[len]`.
+    /// A block of `count` reflections from number `first` on, of vectors `[len]`.
     fn new(first: usize, count: usize, len: usize, key: u32) -> Self {
         let mut v = vec![[0.0; TOGETHER]; len - first];
         let mut signs = [1.0; TOGETHER];
@@ -137,10 +137,10 @@ impl Reflections {
             let key = draw(key, (first + i) as u32);
             let mut x: Vec<f64> = (0..len - first - i).map(|n| normal(key, n as u32)).collect();
             let norm = x.iter().map(|x| x * x).sum::<f64>().sqrt();
-            // Towards the nearer side, so that no difference loses digits.
+            // The sign of `x[0]`, so that no subtraction cancels digits.
             let sign = if x[0] < 0.0 { -1.0 } else { 1.0 };
             x[0] += sign * norm;
-            // The norm of `v` is to be the root of 2; a vector of zeros, which is never drawn, stays.
+            // Scales `v` to a norm of sqrt(2); a vector of zeros, which is never drawn, is left alone.
             let scale = 1.0 / (norm * x[0].abs()).sqrt().max(f64::MIN_POSITIVE);
             for (v, x) in v[i..].iter_mut().zip(&x) {
                 v[i] = (scale * x) as f32;
@@ -161,12 +161,12 @@ impl Reflections {
     }
 }
 
-/// Applies reflections to the numbers of vectors that they do not leave as they are.
+/// Applies a block of reflections to `vectors`, from element `first` on.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn reflect(v: &[[f32; TOGETHER]], t: &[[f32; TOGETHER]; TOGETHER], vectors: &mut [[f32; SIDE]]) {
     let mut dots = [[0.0f32; SIDE]; TOGETHER];
     for (v, x) in v.iter().zip(vectors.iter()) {
-        // In this order the sums stay in registers.
+        // This loop order keeps the sums in registers.
         for (side, x) in x.iter().enumerate() {
             for (dots, v) in dots.iter_mut().zip(v) {
                 dots[side] = mul_add(*v, *x, dots[side]);
@@ -192,8 +192,7 @@ fn reflect(v: &[[f32; TOGETHER]], t: &[[f32; TOGETHER]; TOGETHER], vectors: &mut
 mod tests {
     use super::*;
 
-    /// The largest difference of a dot product of rows or columns from what it is to be, as a share of the
-    /// norm.
+    /// The largest error of a dot product of two rows or columns, relative to the squared norm.
     fn error(inputs: usize, outputs: usize, w: &[f32], gain: f64) -> f64 {
         let at = |i: usize, j: usize| f64::from(w[i * outputs + j]);
         let (count, len) = (inputs.min(outputs), inputs.max(outputs));
@@ -221,13 +220,13 @@ mod tests {
     }
 
     #[test]
-    fn the_weights_of_small_networks_are_what_they_always_were() {
+    fn small_matrices_have_known_bits() {
         let bits: Vec<u32> = orthogonal(3, 2, 1.0, 7).iter().map(|x| x.to_bits()).collect();
         assert_eq!(bits, [0xbea6d462, 0x3e9a2743, 0x3f6dfe91, 0xbd900532, 0xbe30075e, 0xbf7374e1]);
     }
 
     #[test]
-    fn many_vectors_are_spread_evenly_and_the_same_for_any_number_of_threads() {
+    fn many_vectors_are_uniform_and_independent_of_the_number_of_threads() {
         let n = 300;
         let w = orthogonal(n, n, 1.0, 5);
         // Entries of a uniformly distributed orthogonal matrix: mean 0, variance 1 / n, fourth moment
@@ -250,7 +249,7 @@ mod tests {
         }
     }
 
-    /// Prints how long wide layers take: `cargo test --release --lib weights_of_wide -- --ignored --nocapture`.
+    /// Times the initialisation of wide layers: `cargo test --release --lib weights_of_wide -- --ignored --nocapture`.
     #[test]
     #[ignore = "a measurement"]
     fn weights_of_wide_layers() {

@@ -1,7 +1,7 @@
 //! The parameters of any module as one vector, and back.
 //!
-//! Optimiser, gradient norm and checkpoint see the vector only, so that they need not know the
-//! module. The order is that of the module's own traversal.
+//! Optimiser, gradient norm and checkpoint work on the vector, so they are independent of the module. The order
+//! of the parameters is the order in which Burn visits them.
 
 use super::arch::Parameter;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
@@ -17,7 +17,7 @@ impl Parameter {
     }
 }
 
-/// Whether a module is one of the variants of another: which one is no part of a parameter's name.
+/// Whether a container is an enum: its variant is left out of a parameter's name.
 fn is_choice(container_type: &str) -> bool {
     container_type.starts_with("Enum:")
 }
@@ -75,8 +75,8 @@ pub(crate) async fn read<M: Module>(module: &M) -> Vec<f32> {
     data.try_into_vec().expect("models hold f32 parameters")
 }
 
-/// The module with its float parameters taken from a vector `[num_params]`. Where the vector
-/// requires a gradient, the module's outputs lead back to it.
+/// The module with its float parameters taken from a vector `[num_params]`. If the vector requires a gradient,
+/// the module's outputs are differentiable with respect to it.
 ///
 /// # Panics
 /// If the vector's length is not the number of parameters.

@@ -2,17 +2,17 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The numbers that enter the products of a network: features, weights and activations. Sums, gradients, parameters
-/// and the optimiser's state are f32 in any case.
+/// The type of the operands of a network's matrix products: features, weights and activations. Sums, gradients,
+/// parameters and the optimiser's state are always f32.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
     /// Single precision.
     #[default]
     F32,
-    /// IEEE half precision, on devices that have it.
+    /// IEEE half precision, on devices that support it.
     F16,
-    /// The upper half of a single precision number, on devices that have it.
+    /// bfloat16, the upper half of a single precision number, on devices that support it.
     Bf16,
 }
 

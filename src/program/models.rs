@@ -3,13 +3,13 @@
 use crate::checkpoint::Checkpoint;
 use crate::config::{ModelKind, PolicyConfig, TrainConfig};
 use crate::env::Rules;
-use crate::model::{NamedModel, NativePolicy, Network, OwnModel};
+use crate::model::{NamedModel, NativePolicy, Network};
 use crate::rng::Stream;
 use crate::trainer::{SnapshotError, load_policy};
 use burn::tensor::Device;
 
 /// Creates a model from the numbers of features and actions, settings and a random key.
-type Constructor = fn(usize, usize, &PolicyConfig, u32, &Device) -> OwnModel;
+type Constructor = fn(usize, usize, &PolicyConfig, u32, &Device) -> Network;
 
 /// The user-defined models that `policy.kind` may name.
 #[derive(Clone, Default)]
@@ -24,7 +24,7 @@ impl Models {
         let name = M::KIND;
         assert!(!ModelKind::NAMES.contains(&name), "`{name}` is the name of a built-in model");
         self.0.retain(|(other, _)| *other != name);
-        self.0.push((name, OwnModel::new::<M>));
+        self.0.push((name, Network::user_defined::<M>));
         self
     }
 
@@ -38,7 +38,7 @@ impl Models {
         let (features, actions) = (game.num_features(), game.num_actions());
         let (policy, key) = (&config.policy, Stream::Weights.key(config.seed));
         match self.user_defined(config) {
-            Some(create) => Network::Own(create(features, actions, policy, key, device)),
+            Some(create) => create(features, actions, policy, key, device),
             None => Network::new(features, actions, policy, key, device),
         }
     }
@@ -54,14 +54,14 @@ impl Models {
         config: &TrainConfig,
     ) -> Result<NativePolicy, SnapshotError> {
         match self.user_defined(config) {
-            Some(_) => self.network(game, config, &Device::flex()).policy_in(checkpoint),
+            Some(_) => self.network(game, config, &Device::flex()).policy_in(checkpoint, game),
             None => load_policy(checkpoint, game, config),
         }
     }
 
     /// The constructor of the model that the settings name, if it is user-defined.
     fn user_defined(&self, config: &TrainConfig) -> Option<Constructor> {
-        let ModelKind::Own(wanted) = &config.policy.kind else { return None };
+        let ModelKind::UserDefined(wanted) = &config.policy.kind else { return None };
         self.0.iter().find(|(name, _)| name == wanted).map(|(_, create)| *create)
     }
 }

@@ -87,19 +87,3 @@ pub(super) fn random_action<G: Rules>(state: &G::State, u: f32, #[comptime] game
         (u * comptime!(game.num_actions() as f32)) as u32
     }
 }
-
-/// Masks the logits of the actions that may not be taken in a state.
-#[cfg(feature = "kernels")]
-#[cube]
-pub(super) fn mask_logits<G: Rules>(
-    logits: &mut Array<f32>,
-    state: &G::State,
-    #[comptime] game: G,
-) {
-    if comptime!(G::MASKED) {
-        #[unroll]
-        for a in 0..comptime!(game.num_actions()) {
-            logits[a] = select(G::legal(state, a, game), logits[a], comptime!(ILLEGAL));
-        }
-    }
-}

@@ -6,47 +6,27 @@
 //! somebody to look at, step by step.
 //! [`generate`] makes text.
 
-#[cfg(feature = "kernels")]
-mod check;
-#[cfg(feature = "kernels")]
-mod device_games;
-#[cfg(feature = "kernels")]
-mod env_kernels;
 mod env_lanes;
 mod env_state;
 mod evaluate;
-#[cfg(feature = "kernels")]
-mod fused;
-#[cfg(feature = "kernels")]
-mod fused_kernels;
 pub mod generate;
-#[cfg(feature = "kernels")]
-mod kernels;
 mod masks;
 mod native;
+#[cfg(feature = "kernels")]
+mod on_device;
+#[cfg(not(feature = "kernels"))]
+#[path = "host_only.rs"]
+mod on_device;
 mod random;
-#[cfg(feature = "kernels")]
-mod random_kernels;
 mod stepwise;
-#[cfg(feature = "kernels")]
-mod unpack;
 mod watched;
 
-#[cfg(feature = "kernels")]
-pub use check::check_on_device;
-#[cfg(feature = "kernels")]
-pub use device_games::DeviceGames;
-#[cfg(feature = "wgpu")]
-pub(crate) use env_kernels::{load_env_state, load_episode};
 pub use env_state::{EnvStatesError, env_words};
 pub use evaluate::{Evaluation, Player, evaluate, play_episodes};
-#[cfg(feature = "kernels")]
-pub use fused::{Branches, FusedRollout, PackedStates};
 pub use native::NativeRollout;
+pub use on_device::*;
 pub use random::play_at_random;
 pub use stepwise::StepwiseRollout;
-#[cfg(feature = "kernels")]
-pub use unpack::unpack;
 pub use watched::{Choice, Watched};
 
 use crate::rng::{Stream, draw, uniform};

@@ -3,8 +3,7 @@
 use super::env_lanes::{EnvLanes, PlayedLanes};
 use super::env_state::EnvState;
 use super::masks::random_action;
-#[cfg(feature = "kernels")]
-use super::random_kernels;
+use super::on_device::play_at_random_on_device;
 use super::{RolloutKeys, action_key, action_uniform};
 use crate::env::Rules;
 use crate::model::{LANES, Lanes};
@@ -26,12 +25,10 @@ pub fn play_at_random<G: Rules>(
     device: &Device,
 ) -> Tensor<1> {
     let keys = RolloutKeys::new(seed);
-    #[cfg(feature = "kernels")]
-    if crate::device::has_kernels(device) {
-        return random_kernels::play(game, num_envs, num_steps, keys, device);
-    }
-    let sums = native(game, num_envs, num_steps, keys);
-    Tensor::from_floats(sums.as_slice(), device)
+    play_at_random_on_device(game, num_envs, num_steps, keys, device).unwrap_or_else(|| {
+        let sums = native(game, num_envs, num_steps, keys);
+        Tensor::from_floats(sums.as_slice(), device)
+    })
 }
 
 /// The games on the CPU's threads, [`LANES`] at a time.

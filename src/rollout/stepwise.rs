@@ -3,22 +3,17 @@
 //! On a CubeCL device nothing is read back: state, observations and trajectory stay where they are.
 //! On Burn's CPU backends, which have no kernels, the same rules run natively between the steps.
 
-#[cfg(feature = "kernels")]
-use super::env_kernels::{download_envs, upload_envs};
 use super::env_state::{self, BranchPoint, EnvState};
-#[cfg(feature = "kernels")]
-use super::kernels::Buffers;
 use super::masks::{legal_bits, masked};
 use super::native::{NativeRollout, observe};
+use super::on_device::DeviceBranches;
 use super::{EnvStatesError, RolloutKeys, action_key, action_uniform};
 use crate::config::{RolloutConfig, Start};
 use crate::data::Trajectory;
 use crate::env::Rules;
-use crate::model::{LANES, Memory, Model, NativePolicy, sample};
+use crate::model::{LANES, NativePolicy, Network, reset, sample};
 use burn::cubecl::future::block_on;
 use burn::tensor::{Device, Int, Tensor, TensorData};
-#[cfg(feature = "kernels")]
-use burn_cubecl::tensor::CubeTensor;
 
 /// The games of a run on one device.
 #[derive(Clone, Debug)]
@@ -39,22 +34,15 @@ pub struct StepwiseRollout<G: Rules> {
 #[derive(Clone, Debug)]
 enum Branches<G: Rules> {
     Host(Vec<EnvState<G>>),
-    #[cfg(feature = "kernels")]
-    Device(Option<Box<CubeTensor>>),
+    Device(DeviceBranches),
 }
 
 impl<G: Rules> StepwiseRollout<G> {
     /// No game is started before the first rollout.
     pub fn new(game: G, config: &RolloutConfig, keys: RolloutKeys, device: &Device) -> Self {
         let device = device.clone().without_autodiff();
-        #[cfg(feature = "kernels")]
-        let branches = if crate::device::has_kernels(&device) {
-            Branches::Device(None)
-        } else {
-            Branches::Host(Vec::new())
-        };
-        #[cfg(not(feature = "kernels"))]
-        let branches = Branches::Host(Vec::new());
+        let on_device = DeviceBranches::on(&device).map(Branches::Device);
+        let branches = on_device.unwrap_or(Branches::Host(Vec::new()));
         Self { game, config: config.clone(), keys, device, branches, memory: None, natively: false }
     }
 
@@ -64,36 +52,34 @@ impl<G: Rules> StepwiseRollout<G> {
     }
 
     /// Whether a policy acts by its fast form.
-    pub fn is_native<M: Model>(&self, policy: &M) -> bool {
+    pub fn is_native(&self, policy: &Network) -> bool {
         let on_host = matches!(self.branches, Branches::Host(_));
-        self.natively && on_host && policy.fast_form().is_some()
+        self.natively && on_host && policy.kind().is_some()
     }
 
     /// Plays `num_steps` steps of every game.
-    pub fn collect<M: Model>(&mut self, policy: &M, iteration: u32) -> Trajectory {
-        if let Some(form) = policy.fast_form().filter(|_| self.is_native(policy)) {
-            let policy = block_on(NativePolicy::new_async(form));
+    pub fn collect(&mut self, policy: &Network, iteration: u32) -> Trajectory {
+        if self.is_native(policy) {
+            let (features, actions) = (self.game.num_features(), self.game.num_actions());
+            let policy = NativePolicy::new(policy, features, actions);
             return self.collect_natively(&policy, iteration);
         }
         let keys = self.keys.at(iteration);
         let mut remembered = Remembered::new(policy, self, keys);
-        let first = remembered.now.rows();
-        let mut trajectory = match &self.branches {
+        let first = remembered.now.clone();
+        let mut trajectory = match &mut self.branches {
+            Branches::Device(branches) => {
+                branches.collect(self.game, &self.config, keys, policy, &mut remembered)
+            }
             Branches::Host(branches) => {
+                let branches = std::mem::take(branches);
                 let (trajectory, branches) =
-                    self.collect_on_host(policy, keys, branches, &mut remembered);
+                    self.collect_on_host(policy, keys, &branches, &mut remembered);
                 self.branches = Branches::Host(branches);
                 trajectory
             }
-            #[cfg(feature = "kernels")]
-            Branches::Device(branches) => {
-                let (trajectory, branches) =
-                    self.collect_on_device(policy, keys, branches.as_deref(), &mut remembered);
-                self.branches = Branches::Device(branches.map(Box::new));
-                trajectory
-            }
         };
-        self.memory = remembered.branches.and_then(|branches| branches.rows());
+        self.memory = remembered.branches;
         trajectory.memory = first;
         trajectory
     }
@@ -108,8 +94,7 @@ impl<G: Rules> StepwiseRollout<G> {
     pub async fn export_async(&self) -> Vec<u32> {
         match &self.branches {
             Branches::Host(envs) => env_state::export(self.game, envs),
-            #[cfg(feature = "kernels")]
-            Branches::Device(envs) => download_envs(envs.as_deref()).await,
+            Branches::Device(envs) => envs.export().await,
         }
     }
 
@@ -122,11 +107,7 @@ impl<G: Rules> StepwiseRollout<G> {
         env_state::check_len(self.game, groups, words)?;
         match &mut self.branches {
             Branches::Host(envs) => *envs = env_state::import(self.game, groups, words)?,
-            #[cfg(feature = "kernels")]
-            Branches::Device(envs) => {
-                *envs =
-                    (!words.is_empty()).then(|| Box::new(upload_envs(words, groups, &self.device)));
-            }
+            Branches::Device(envs) => envs.import(words, groups),
         }
         Ok(())
     }
@@ -156,7 +137,6 @@ impl<G: Rules> StepwiseRollout<G> {
     fn host_branches(&mut self) -> Option<&mut Vec<EnvState<G>>> {
         match &mut self.branches {
             Branches::Host(envs) => Some(envs),
-            #[cfg(feature = "kernels")]
             Branches::Device(_) => None,
         }
     }
@@ -174,31 +154,12 @@ impl<G: Rules> StepwiseRollout<G> {
         trajectory
     }
 
-    #[cfg(feature = "kernels")]
-    fn collect_on_device<M: Model>(
+    fn collect_on_host(
         &self,
-        policy: &M,
-        keys: RolloutKeys,
-        branches: Option<&CubeTensor>,
-        remembered: &mut Remembered<M>,
-    ) -> (Trajectory, Option<CubeTensor>) {
-        let buffers = Buffers::new(self.game, &self.config, keys, &self.device);
-        buffers.start(branches);
-        for t in 0..self.config.num_steps {
-            let logits = remembered.act(policy, buffers.obs());
-            buffers.step(logits, t);
-            remembered.after_step(t, || buffers.ends(t));
-        }
-        let (trajectory, branches) = buffers.finish();
-        (trajectory, (self.config.start == Start::Branch).then_some(branches))
-    }
-
-    fn collect_on_host<M: Model>(
-        &self,
-        policy: &M,
+        policy: &Network,
         keys: RolloutKeys,
         branches: &[EnvState<G>],
-        remembered: &mut Remembered<M>,
+        remembered: &mut Remembered,
     ) -> (Trajectory, Vec<EnvState<G>>) {
         let mut envs = env_state::start_envs(self.game, &self.config, keys, branches);
         let points = env_state::branch_points(&self.config, keys);
@@ -279,21 +240,21 @@ impl<G: Rules> StepwiseRollout<G> {
 }
 
 /// What a policy remembers of the games of an iteration.
-struct Remembered<M: Model> {
-    /// The memory of games whose episodes begin.
-    fresh: M::Memory,
+pub(super) struct Remembered {
+    /// The memory of games whose episodes begin; `None` for a policy without memory.
+    fresh: Option<Tensor<2>>,
     /// The memory of the games as they are now.
-    now: M::Memory,
+    now: Option<Tensor<2>>,
     /// The memory at the step from which the groups go on, once they have come so far; `None` where
     /// they do not go on.
-    branches: Option<M::Memory>,
+    branches: Option<Tensor<2>>,
     points: Vec<BranchPoint>,
     device: Device,
 }
 
-impl<M: Model> Remembered<M> {
+impl Remembered {
     /// At the start of an iteration of these games.
-    fn new<G: Rules>(policy: &M, games: &StepwiseRollout<G>, keys: RolloutKeys) -> Self {
+    fn new<G: Rules>(policy: &Network, games: &StepwiseRollout<G>, keys: RolloutKeys) -> Self {
         let (config, device) = (&games.config, &games.device);
         let fresh = policy.initial_memory(config.num_envs(), device);
         let points = env_state::branch_points(config, keys);
@@ -301,18 +262,19 @@ impl<M: Model> Remembered<M> {
             Some(rows) => {
                 let members = config.group_size;
                 let groups = (0..config.num_envs()).map(|env| (env / members) as i32);
-                fresh.clone().with_rows(rows.clone().select(0, indices(groups, device)))
+                Some(rows.clone().select(0, indices(groups, device)))
             }
             None => fresh.clone(),
         };
-        let has_memory = fresh.rows().is_some();
-        let branches = (has_memory && config.start == Start::Branch)
-            .then(|| policy.initial_memory(config.num_groups, device));
+        let branches = match config.start {
+            Start::Branch => policy.initial_memory(config.num_groups, device),
+            Start::Level => None,
+        };
         Self { fresh, now, branches, points, device: device.clone() }
     }
 
     /// The policy's logits of a step.
-    fn act(&mut self, policy: &M, obs: Tensor<2>) -> Tensor<2> {
+    pub fn act(&mut self, policy: &Network, obs: Tensor<2>) -> Tensor<2> {
         let (logits, next) = policy.step(obs, self.now.clone());
         self.now = next;
         logits
@@ -320,22 +282,17 @@ impl<M: Model> Remembered<M> {
 
     /// Starts memory anew where an episode ended with step `t`, as `ends`, `[num_envs]`, says, and keeps
     /// that of the games whose groups go on from here.
-    fn after_step(&mut self, t: usize, ends: impl FnOnce() -> Tensor<1>) {
-        if self.fresh.rows().is_none() {
-            return;
-        }
-        self.now = self.now.clone().anew(&self.fresh, ends());
+    pub fn after_step(&mut self, t: usize, ends: impl FnOnce() -> Tensor<1>) {
+        let (Some(now), Some(fresh)) = (self.now.take(), &self.fresh) else { return };
+        let now = reset(now, fresh, ends());
         let here = |point: &BranchPoint| point.step == t + 1;
-        if let Some(branches) = self.branches.take() {
-            self.branches = Some(if self.points.iter().any(here) {
-                let envs = indices(self.points.iter().map(|point| point.env as i32), &self.device);
-                let here: Vec<f32> = self.points.iter().map(|p| f32::from(here(p))).collect();
-                let here = Tensor::from_floats(here.as_slice(), &self.device);
-                branches.anew(&self.now.select(envs), here)
-            } else {
-                branches
-            });
+        if let Some(branches) = self.branches.take_if(|_| self.points.iter().any(here)) {
+            let envs = indices(self.points.iter().map(|point| point.env as i32), &self.device);
+            let here: Vec<f32> = self.points.iter().map(|p| f32::from(here(p))).collect();
+            let here = Tensor::from_floats(here.as_slice(), &self.device);
+            self.branches = Some(reset(branches, &now.clone().select(0, envs), here));
         }
+        self.now = Some(now);
     }
 }
 

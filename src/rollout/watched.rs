@@ -256,7 +256,8 @@ mod tests {
         let (features, actions) = (game.num_features(), game.num_actions());
         [PolicyConfig::mlp, PolicyConfig::gru].map(|kind| {
             let config = kind(&[9], Activation::Tanh);
-            NativePolicy::new(&Network::new(features, actions, &config, 5, &Device::flex()))
+            let network = Network::new(features, actions, &config, 5, &Device::flex());
+            NativePolicy::new(&network, features, actions)
         })
     }
 
@@ -264,14 +265,15 @@ mod tests {
     fn first_episodes_are_those_of_an_evaluation() {
         fn holds<G: Rules>(game: G) {
             let players = [Player::Greedy, Player::Sampling];
+            let policies = policies(game);
             for (policy, player) in
-                policies(game).into_iter().flat_map(|p| players.map(|player| (p.clone(), player)))
+                policies.iter().flat_map(|policy| players.map(|player| (policy, player)))
             {
                 let mut watched = Watched::new(game, 19, 7);
                 let mut scores = vec![None; 19];
                 while scores.iter().any(Option::is_none) {
-                    let choices = watched.choose(&policy, player);
-                    assert_eq!(watched.choose(&policy, player), choices, "asked again");
+                    let choices = watched.choose(policy, player);
+                    assert_eq!(watched.choose(policy, player), choices, "asked again");
                     let actions: Vec<u32> = choices.iter().map(|choice| choice.action).collect();
                     watched.step(&actions);
                     for (i, score) in scores.iter_mut().enumerate() {
@@ -281,7 +283,7 @@ mod tests {
                     }
                 }
                 let mean = scores.into_iter().flatten().sum::<f64>() / 19.0;
-                let expected = evaluate(&policy, game, 19, Stream::Evaluation, 7, player);
+                let expected = evaluate(policy, game, 19, Stream::Evaluation, 7, player);
                 assert!((mean - expected.mean_score).abs() < 1e-9, "{player:?}");
             }
         }

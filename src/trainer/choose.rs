@@ -12,19 +12,19 @@ use crate::device;
 use crate::env::Rules;
 #[cfg(feature = "kernels")]
 use crate::learner::FusedLearner;
-use crate::model::{FastForm, Model, Network};
+use crate::model::{Mlp, Network};
 use crate::parallel::{Team, TeamError};
 use crate::rng::Stream;
 use burn::tensor::Device;
 
 /// The engine of a run.
 #[derive(Debug)]
-pub(super) enum Engines<G: Rules, M: Model> {
-    Native(Box<NativeEngine<G, M>>),
+pub(super) enum Engines<G: Rules> {
+    Native(Box<NativeEngine<G>>),
     #[cfg(feature = "general")]
-    General(Box<GeneralEngine<G, M>>),
+    General(Box<GeneralEngine<G>>),
     #[cfg(feature = "kernels")]
-    Fused(Box<FusedEngine<G, M>>),
+    Fused(Box<FusedEngine<G>>),
 }
 
 /// Evaluates an expression with the engine of a run, whichever it is.
@@ -41,20 +41,20 @@ macro_rules! with_engine {
 }
 pub(super) use with_engine;
 
-impl<G: Rules, M: Model> Engines<G, M> {
+impl<G: Rules> Engines<G> {
     /// Makes the engine that `config.engine` asks for, or the fast one if there is one. It learns from `data`
     /// instead of from games, if they are given.
     pub fn new(
         game: G,
-        model: M,
+        model: Network,
         config: &TrainConfig,
         device: &Device,
         data: Option<Pieces>,
         team: &Team,
     ) -> Result<Self, TeamError> {
         let obstacle = obstacle(&model, config, device, team);
-        let mlp = match model.fast_form() {
-            Some(FastForm::Mlp(mlp)) if obstacle.is_none() => mlp.clone(),
+        let mlp = match model.get::<Mlp>() {
+            Some(mlp) if obstacle.is_none() => mlp.clone(),
             #[cfg(feature = "general")]
             _ => {
                 let engine = GeneralEngine::new(game, model, config, device, data, team)?;
@@ -73,7 +73,7 @@ impl<G: Rules, M: Model> Engines<G, M> {
     }
 
     /// The model as it is.
-    pub fn model(&self) -> M {
+    pub fn model(&self) -> Network {
         with_engine!(self, engine => engine.model())
     }
 }
@@ -85,8 +85,8 @@ pub(super) fn first_network<G: Rules>(game: G, config: &TrainConfig, device: &De
 }
 
 /// The reason why a run cannot have the precision of its settings, if so; `obstacle` is that to a fast engine.
-pub(super) fn precision_obstacle<M: Model>(
-    model: &M,
+pub(super) fn precision_obstacle(
+    model: &Network,
     config: &TrainConfig,
     device: &Device,
     obstacle: Option<String>,
@@ -95,15 +95,15 @@ pub(super) fn precision_obstacle<M: Model>(
     if model.with_precision(config.precision).is_some() {
         return device::precision_obstacle(Some(device), config.precision);
     }
-    Some(match model.fast_form() {
-        Some(FastForm::Mlp(_)) => obstacle,
-        _ => "perceptrons and decoders alone have others than f32".to_string(),
+    Some(match model.get::<Mlp>() {
+        Some(_) => obstacle,
+        None => "perceptrons and decoders alone have others than f32".to_string(),
     })
 }
 
 /// The reason why a run cannot have a fast engine, if so.
-pub(super) fn obstacle<M: Model>(
-    model: &M,
+pub(super) fn obstacle(
+    model: &Network,
     config: &TrainConfig,
     device: &Device,
     team: &Team,
@@ -111,12 +111,9 @@ pub(super) fn obstacle<M: Model>(
     if config.engine == Engine::General {
         return Some("`engine = general` was requested".to_string());
     }
-    let mlp = match model.fast_form() {
-        Some(FastForm::Mlp(mlp)) => mlp,
-        Some(other) => {
-            return Some(format!("the fast engines take perceptrons, not a `{}`", other.kind()));
-        }
-        None => return Some("the fast engines take perceptrons, not other models".to_string()),
+    let Some(mlp) = model.get::<Mlp>() else {
+        let other = model.kind().map_or("other models".to_string(), |kind| format!("a `{kind}`"));
+        return Some(format!("the fast engines take perceptrons, not {other}"));
     };
     if team.is_mixed() {
         return Some("the CPU and devices share the run".to_string());

@@ -5,13 +5,12 @@ use crate::config::TrainConfig;
 use crate::data::{Pieces, Windows};
 use crate::device;
 use crate::learner::{Batches, Moments};
+use crate::model::Network;
 use crate::parallel::{Shards, TeamError};
 use crate::rollout::EnvStatesError;
 
 /// An implementation of rollouts, advantages and updates that fit each other.
 pub(super) trait Engine {
-    /// The model in training.
-    type Model;
     /// The result of a rollout.
     type Trajectory;
     /// The advantages of its actions.
@@ -61,7 +60,7 @@ pub(super) trait Engine {
     fn describe(&self) -> String;
 
     /// The model as it is.
-    fn model(&self) -> Self::Model;
+    fn model(&self) -> Network;
 
     /// The shards of the groups of games, or of a dataset's windows, and which of them are this rank's.
     fn shards(&self) -> &Shards;

@@ -11,16 +11,16 @@ use crate::data::{Pieces, Recording, RecordingAdvantages, Windows};
 use crate::device::{self, buffers::max_buffer_bytes};
 use crate::env::Rules;
 use crate::learner::{FusedLearner, SHARD_STEPS, UpdateStats};
-use crate::model::{Mlp, Model, StoredFeatures, unflatten};
+use crate::model::{Mlp, Network, StoredFeatures};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::{Branches, EnvStatesError, FusedRollout, RolloutKeys};
 use burn::tensor::Device;
 
 /// Fused rollouts, advantages and updates.
 #[derive(Debug)]
-pub(super) struct FusedEngine<G: Rules, M: Model> {
+pub(super) struct FusedEngine<G: Rules> {
     /// The model whose fast form is trained, with its initial weights.
-    model: M,
+    model: Network,
     config: TrainConfig,
     /// The settings of this rank's part of the games.
     rollout: RolloutConfig,
@@ -44,11 +44,11 @@ fn to_device(windows: &Windows, device: &Device) -> DeviceData {
     windows.packed(max_buffer_bytes(device), device)
 }
 
-impl<G: Rules, M: Model> FusedEngine<G, M> {
+impl<G: Rules> FusedEngine<G> {
     /// An engine that trains `model`, which is a perceptron.
     pub fn new(
         game: G,
-        (model, mlp): (M, Mlp),
+        (model, mlp): (Network, Mlp),
         config: &TrainConfig,
         device: &Device,
         data: Option<Pieces>,
@@ -73,8 +73,7 @@ impl<G: Rules, M: Model> FusedEngine<G, M> {
     }
 }
 
-impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
-    type Model = M;
+impl<G: Rules> Engine for FusedEngine<G> {
     type Trajectory = Recording;
     type Advantages = RecordingAdvantages;
     type Stats = UpdateStats;
@@ -176,8 +175,8 @@ impl<G: Rules, M: Model> Engine for FusedEngine<G, M> {
         format!("{}, fused updates", self.source.data().unwrap_or("fused rollouts"))
     }
 
-    fn model(&self) -> M {
-        unflatten(self.model.clone(), self.learner.weights().params())
+    fn model(&self) -> Network {
+        self.model.unflatten(self.learner.weights().params())
     }
 
     fn shards(&self) -> &Shards {

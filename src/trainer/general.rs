@@ -9,14 +9,14 @@ use crate::data::{Pieces, Trajectory, Windows, by_time};
 use crate::device;
 use crate::env::Rules;
 use crate::learner::{Learner, UpdateStats};
-use crate::model::Model;
+use crate::model::Network;
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::{EnvStatesError, RolloutKeys, StepwiseRollout};
 use burn::tensor::{Device, Tensor};
 
 /// Stepwise rollouts, advantages by tensor operations, updates by autodiff.
 #[derive(Debug)]
-pub(super) struct GeneralEngine<G: Rules, M: Model> {
+pub(super) struct GeneralEngine<G: Rules> {
     config: TrainConfig,
     /// The settings of this rank's part of the games.
     rollout: RolloutConfig,
@@ -27,13 +27,13 @@ pub(super) struct GeneralEngine<G: Rules, M: Model> {
     source: Source<StepwiseRollout<G>, Box<DeviceData>>,
     /// The weights of the last iteration's data, if those are streamed.
     streamed: Option<Advantages>,
-    learner: Learner<M>,
+    learner: Learner,
 }
 
-impl<G: Rules, M: Model> GeneralEngine<G, M> {
+impl<G: Rules> GeneralEngine<G> {
     pub fn new(
         game: G,
-        model: M,
+        model: Network,
         config: &TrainConfig,
         device: &Device,
         data: Option<Pieces>,
@@ -81,8 +81,7 @@ fn to_device(windows: &Windows, device: &Device) -> DeviceData {
     (windows.trajectory.to_tensors(device), advantages)
 }
 
-impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
-    type Model = M;
+impl<G: Rules> Engine for GeneralEngine<G> {
     type Trajectory = Trajectory;
     type Advantages = Advantages;
     type Stats = UpdateStats;
@@ -183,7 +182,7 @@ impl<G: Rules, M: Model> Engine for GeneralEngine<G, M> {
         format!("{}, {updates}", self.source.data().unwrap_or(rollouts))
     }
 
-    fn model(&self) -> M {
+    fn model(&self) -> Network {
         self.learner.weights().policy()
     }
 

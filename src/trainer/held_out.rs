@@ -3,7 +3,7 @@
 use crate::data::{Pieces, Windows};
 use crate::device;
 use crate::metrics::HeldOut;
-use crate::model::{Categorical, Model};
+use crate::model::{Categorical, Network};
 use burn::tensor::{Device, Tensor};
 
 /// Steps of a batch.
@@ -20,12 +20,7 @@ pub struct Confusion {
 
 impl Confusion {
     /// Compares a model on `device` with the steps of some pieces that have a positive weight.
-    pub async fn of<M: Model>(
-        model: &M,
-        pieces: &Pieces,
-        num_actions: usize,
-        device: &Device,
-    ) -> Self {
+    pub async fn of(model: &Network, pieces: &Pieces, num_actions: usize, device: &Device) -> Self {
         let device = device.clone().without_autodiff();
         let mut counts = vec![vec![0; num_actions]; num_actions];
         let mut loss_sum = 0.0;

@@ -32,9 +32,7 @@ use crate::device;
 use crate::env::Rules;
 use crate::learner::{learning_rate, total_updates};
 use crate::metrics::{EvaluationRecord, HeldOut, IterationRecord, Phases, Reduction, Seconds};
-#[cfg(feature = "general")]
-use crate::model::TensorActor;
-use crate::model::{Model, NativePolicy, Network, flatten};
+use crate::model::{NativePolicy, Network};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::Stream;
 use crate::rollout::{Evaluation, Player, play_episodes};
@@ -50,13 +48,13 @@ use web_time::Instant;
 ///
 /// [`Trainer::new`] trains the network that the settings ask for, [`Trainer::with_model`] any model.
 #[derive(Debug)]
-pub struct Trainer<G: Rules, M: Model = Network> {
+pub struct Trainer<G: Rules> {
     game: G,
     config: TrainConfig,
     device: Device,
     /// The ranks that share the run.
     team: Team,
-    engine: Engines<G, M>,
+    engine: Engines<G>,
     /// Iterations done.
     iteration: u32,
     /// Value and iteration of the best evaluation so far: the mean score, or, from data, the negative held-out loss.
@@ -144,12 +142,17 @@ impl<G: Rules> Trainer<G> {
     }
 }
 
-impl<G: Rules, M: Model> Trainer<G, M> {
+impl<G: Rules> Trainer<G> {
     /// A run at its start, of a model on `device` in place of the one in `config.policy`.
     ///
     /// # Panics
     /// If the settings are out of range, or the device lacks what they ask for.
-    pub fn with_model(game: G, model: M, config: &TrainConfig, device: &Device) -> Self {
+    pub fn with_model(
+        game: G,
+        model: impl Into<Network>,
+        config: &TrainConfig,
+        device: &Device,
+    ) -> Self {
         Self::with_source(game, model, config, device, None)
     }
 
@@ -159,7 +162,7 @@ impl<G: Rules, M: Model> Trainer<G, M> {
     /// As [`Trainer::with_model`].
     pub fn with_source(
         game: G,
-        model: M,
+        model: impl Into<Network>,
         config: &TrainConfig,
         device: &Device,
         data: Option<Demonstrations>,
@@ -178,7 +181,7 @@ impl<G: Rules, M: Model> Trainer<G, M> {
     /// As [`Trainer::with_model`].
     pub fn with_team(
         game: G,
-        model: M,
+        model: impl Into<Network>,
         config: &TrainConfig,
         device: &Device,
         data: Option<Demonstrations>,
@@ -186,7 +189,7 @@ impl<G: Rules, M: Model> Trainer<G, M> {
     ) -> Result<Self, TeamError> {
         let (learnt, held_out) = data.map(|data| (data.learnt, data.held_out)).unzip();
         device::take_transfers();
-        let engine = Engines::new(game, model, config, device, learnt, &team)?;
+        let engine = Engines::new(game, model.into(), config, device, learnt, &team)?;
         let (config, device) = (config.clone(), device.clone());
         let uploaded = device::take_transfers().uploaded;
         Ok(Self {
@@ -241,7 +244,7 @@ impl<G: Rules, M: Model> Trainer<G, M> {
         let reduction = reduction::reduction(&self.team, seconds)?;
         let is_due = reduction::is_compared(self.iteration, self.config.iterations);
         if reduction.is_some() && is_due {
-            let params = device::read_async(flatten(&self.model())).await;
+            let params = device::read_async(self.model().flatten()).await;
             reduction::compare(&self.team, &params)?;
         }
         Ok(reduction)
@@ -268,18 +271,9 @@ impl<G: Rules, M: Model> Trainer<G, M> {
     /// Score and length of some episodes of an evaluation.
     async fn play(&self, episodes: Range<usize>, player: Player) -> Vec<[f64; 2]> {
         let (game, draws) = (self.game, (Stream::Validation, self.config.seed));
-        let model = self.model();
-        if let Some(form) = model.fast_form() {
-            let policy = NativePolicy::new_async(form).await;
-            return play_episodes(&policy, game, episodes, draws, player);
-        }
-        #[cfg(feature = "general")]
-        {
-            let policy = TensorActor::new(&model, game.num_features(), game.num_actions());
-            play_episodes(&policy, game, episodes, draws, player)
-        }
-        #[cfg(not(feature = "general"))]
-        unreachable!("a model without a fast form needs the feature `general`")
+        let (features, actions) = (game.num_features(), game.num_actions());
+        let policy = NativePolicy::new_async(&self.model(), features, actions).await;
+        play_episodes(&policy, game, episodes, draws, player)
     }
 
     /// An evaluation of the greedy policy whose episodes the ranks share.
@@ -345,7 +339,7 @@ impl<G: Rules, M: Model> Trainer<G, M> {
     }
 
     /// The model.
-    pub fn model(&self) -> M {
+    pub fn model(&self) -> Network {
         self.engine.model()
     }
 

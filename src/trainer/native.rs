@@ -7,15 +7,15 @@ use crate::config::{RolloutConfig, TrainConfig};
 use crate::data::{GameSums, HostTrajectory, Pieces, Windows};
 use crate::env::Rules;
 use crate::learner::{NativeLearner, SHARD_STEPS, UpdateMeans};
-use crate::model::{Mlp, Model, flatten, unflatten};
+use crate::model::{Mlp, Network, flatten};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::{EnvStatesError, NativeRollout, RolloutKeys};
 
 /// Native rollouts and updates, all in host memory.
 #[derive(Debug)]
-pub(super) struct NativeEngine<G: Rules, M: Model> {
+pub(super) struct NativeEngine<G: Rules> {
     /// The model whose fast form is trained, with its initial weights.
-    model: M,
+    model: Network,
     config: TrainConfig,
     /// The settings of this rank's part of the games.
     rollout: RolloutConfig,
@@ -28,11 +28,11 @@ pub(super) struct NativeEngine<G: Rules, M: Model> {
     buffers: (HostTrajectory, HostAdvantages),
 }
 
-impl<G: Rules, M: Model> NativeEngine<G, M> {
+impl<G: Rules> NativeEngine<G> {
     /// An engine that trains `model`, which is a perceptron, with the other ranks of `team`.
     pub fn new(
         game: G,
-        (model, mlp): (M, &Mlp),
+        (model, mlp): (Network, &Mlp),
         config: &TrainConfig,
         data: Option<Pieces>,
         team: &Team,
@@ -61,7 +61,7 @@ fn split(windows: Windows) -> (HostTrajectory, HostAdvantages) {
     (trajectory, HostAdvantages { values: weights, counts, zero_variance: 0.0 })
 }
 
-impl<G: Rules, M: Model> NativeEngine<G, M> {
+impl<G: Rules> NativeEngine<G> {
     /// Adds up the sums of this rank's games and those of the other ranks.
     fn sum_games(&self, sums: &[GameSums]) -> Result<GameSums, TeamError> {
         let Source::Games(_) = self.source else { return Ok(GameSums::default()) };
@@ -85,8 +85,7 @@ impl<G: Rules, M: Model> NativeEngine<G, M> {
     }
 }
 
-impl<G: Rules, M: Model> Engine for NativeEngine<G, M> {
-    type Model = M;
+impl<G: Rules> Engine for NativeEngine<G> {
     type Trajectory = (HostTrajectory, Vec<GameSums>);
     type Advantages = HostAdvantages;
     type Stats = UpdateMeans;
@@ -171,8 +170,8 @@ impl<G: Rules, M: Model> Engine for NativeEngine<G, M> {
         format!("{}, native updates", self.source.data().unwrap_or("native rollouts"))
     }
 
-    fn model(&self) -> M {
-        unflatten(self.model.clone(), &flatten(&self.learner.policy()))
+    fn model(&self) -> Network {
+        self.model.unflatten(&flatten(&self.learner.policy()))
     }
 
     fn shards(&self) -> &Shards {

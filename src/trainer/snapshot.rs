@@ -10,14 +10,11 @@ use crate::device;
 use crate::env::Rules;
 use crate::learner::Moments;
 use crate::model::saved::{self, Header, SavedError, write_params};
-use crate::model::{
-    Memory, Model, NativePolicy, Network, Parameter, flatten, named_parameters, unflatten,
-};
+use crate::model::{NativePolicy, Network, Parameter};
 use crate::parallel::TeamError;
 use crate::rollout::EnvStatesError;
 use burn::cubecl::future::block_on;
-use burn::module::Module;
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::Device;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -215,8 +212,13 @@ impl Network {
     ///
     /// # Errors
     /// If the checkpoint does not hold a policy of such a network.
-    pub fn policy_in(self, checkpoint: &Checkpoint) -> Result<NativePolicy, SnapshotError> {
-        Ok(NativePolicy::new(&self.with_weights_of(checkpoint)?))
+    pub fn policy_in<G: Rules>(
+        self,
+        checkpoint: &Checkpoint,
+        game: G,
+    ) -> Result<NativePolicy, SnapshotError> {
+        let network = self.with_weights_of(checkpoint)?;
+        Ok(NativePolicy::new(&network, game.num_features(), game.num_actions()))
     }
 
     /// This network with the weights in a checkpoint, in place of its own.
@@ -224,18 +226,15 @@ impl Network {
     /// # Errors
     /// If the checkpoint does not hold a policy of such a network.
     pub fn with_weights_of(self, checkpoint: &Checkpoint) -> Result<Self, SnapshotError> {
-        let weights = read_params(checkpoint, WEIGHTS, &named_parameters(&self))?;
-        let device = self.devices().first().cloned().unwrap_or_default();
-        let count = weights.len();
-        let weights = Tensor::from_data(TensorData::new(weights, [count]), &device);
-        Ok(unflatten(self, &weights))
+        let weights = read_params(checkpoint, WEIGHTS, &self.parameters())?;
+        Ok(self.unflatten(&device::upload(weights, &self.device())))
     }
 }
 
 /// Refuses settings that name a user-defined model.
 fn check_builtin(config: &TrainConfig) -> Result<(), SnapshotError> {
     match &config.policy.kind {
-        ModelKind::Own(name) => Err(SnapshotError::OtherModel { name: name.clone() }),
+        ModelKind::UserDefined(name) => Err(SnapshotError::OtherModel { name: name.clone() }),
         _ => Ok(()),
     }
 }
@@ -251,7 +250,7 @@ pub fn policy_file(bytes: Vec<u8>) -> Result<Checkpoint, SavedError> {
     Ok(Checkpoint { iteration, sections })
 }
 
-impl<G: Rules + Serialize, M: Model> Trainer<G, M> {
+impl<G: Rules + Serialize> Trainer<G> {
     /// Everything that the run needs to continue. On a device this reads back. All ranks must call this.
     ///
     /// # Errors
@@ -265,7 +264,7 @@ impl<G: Rules + Serialize, M: Model> Trainer<G, M> {
     /// # Errors
     /// As [`Trainer::snapshot`].
     pub async fn snapshot_async(&self) -> Result<Checkpoint, TeamError> {
-        let names = named_parameters(&self.model());
+        let names = self.model().parameters();
         let mut kept = with_engine!(&self.engine, engine => engine.export().await);
         if self.team.size() > 1 {
             kept.games = all_games(&kept.games, self.config.rollout.num_groups, &self.team)?;
@@ -299,8 +298,8 @@ impl<G: Rules + Serialize, M: Model> Trainer<G, M> {
     /// The policy as one file ([`crate::model::saved`]). On a device this reads back.
     pub async fn policy_file_async(&self) -> Vec<u8> {
         let model = self.model();
-        let params = device::read_async(flatten(&model)).await;
-        write_params(&named_parameters(&model), &params, Some(&self.header()))
+        let params = device::read_async(model.flatten()).await;
+        write_params(&model.parameters(), &params, Some(&self.header()))
     }
 
     /// The header of a policy file.
@@ -317,7 +316,7 @@ impl<G: Rules + Serialize, M: Model> Trainer<G, M> {
     pub fn resume_with_model(
         checkpoint: &Checkpoint,
         game: G,
-        model: M,
+        model: impl Into<Network>,
         config: &TrainConfig,
         device: &Device,
     ) -> Result<Self, SnapshotError> {
@@ -341,7 +340,7 @@ impl<G: Rules + Serialize, M: Model> Trainer<G, M> {
         let model = self.model();
         let memory_size = memory_size(&model, &self.device);
         let state = Counters::of(checkpoint)?;
-        let names = named_parameters(&model);
+        let names = model.parameters();
         let params = |section: &str| read_params(checkpoint, section, &names);
         let (games, num_groups) = (read_games(checkpoint)?, self.config.rollout.num_groups);
         let memory = if memory_size == 0 || games.is_empty() {
@@ -390,9 +389,9 @@ impl<G: Rules + Serialize> Trainer<G> {
 }
 
 /// The length of a model's memory of a game.
-fn memory_size<M: Model>(model: &M, device: &Device) -> usize {
+fn memory_size(model: &Network, device: &Device) -> usize {
     let memory = model.initial_memory(1, &device.clone().without_autodiff());
-    memory.rows().map_or(0, |rows| rows.dims()[1])
+    memory.map_or(0, |rows| rows.dims()[1])
 }
 
 pub(super) fn unreadable(section: &str, reason: impl ToString) -> SnapshotError {

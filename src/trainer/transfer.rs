@@ -3,15 +3,10 @@
 use super::engine::State;
 use crate::device;
 use crate::learner::{AdamW, Moments, Weights};
-use crate::model::{Model, flatten};
 use burn::tensor::Tensor;
 
 /// A learner's state from a device, with the `games` and what the model remembers of them.
-pub(super) async fn download<M: Model>(
-    weights: &Weights<M>,
-    games: Vec<u32>,
-    memory: Vec<f32>,
-) -> State {
+pub(super) async fn download(weights: &Weights, games: Vec<u32>, memory: Vec<f32>) -> State {
     let read = |tensor: &Tensor<1>| device::read_async(tensor.clone());
     let optimizer = weights.optimizer();
     State {
@@ -22,7 +17,7 @@ pub(super) async fn download<M: Model>(
             steps: optimizer.steps,
         },
         reference: match weights.reference() {
-            Some(policy) => Some(read(&flatten(policy)).await),
+            Some(policy) => Some(read(&policy.flatten()).await),
             None => None,
         },
         games,
@@ -31,7 +26,7 @@ pub(super) async fn download<M: Model>(
 }
 
 /// Puts a learner's state on a device.
-pub(super) fn upload<M: Model>(state: &State, weights: &mut Weights<M>) {
+pub(super) fn upload(state: &State, weights: &mut Weights) {
     let device = weights.params().device();
     let upload = |values: &Vec<f32>| device::upload(values.clone(), &device);
     let optimizer = AdamW {

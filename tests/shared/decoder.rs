@@ -58,7 +58,7 @@ pub async fn first_update(config: &TrainConfig, device: &Device) -> [Vec<f64>; 2
     let before = doubles(flatten(&policy)).await;
     let mut learner = Learner::new(policy, config);
     learner.update(&trajectory, &advantages, &trajectory.mask(true), 0).unwrap();
-    [before, doubles(flatten(&learner.weights().policy())).await]
+    [before, doubles(learner.weights().params().clone()).await]
 }
 
 /// A run whose first update is one step as long as the gradient, which the sign of a small one does not

@@ -227,7 +227,7 @@ async fn check<G: Rules>(
             stepwise.import(&native.export()).unwrap();
         }
         let want = Host::read(&native.collect(&native_policy, iteration, &cpu())).await;
-        let steps = Host::read(&stepwise.collect(&policy, iteration)).await;
+        let steps = Host::read(&stepwise.collect(&policy.clone().into(), iteration)).await;
         let got = Host::read(&play_fused(game, &mut whole, &policy, iteration).await).await;
         want.assert_lively(game.num_actions() as u32, &context);
         largest = largest.max(got.assert_is(&want, &format!("native: {context}")));

@@ -156,7 +156,7 @@ pub struct Updated {
 }
 
 impl Updated {
-    async fn read(weights: &Weights<Mlp>, means: Tensor<1>) -> Self {
+    async fn read(weights: &Weights, means: Tensor<1>) -> Self {
         let adam = weights.optimizer();
         Self {
             params: doubles(weights.params().clone()).await,
@@ -170,7 +170,7 @@ impl Updated {
 }
 
 /// Puts the parameters of another policy in the reference's place.
-fn refer(weights: &mut Weights<Mlp>, reference: Option<&[f32]>) {
+fn refer(weights: &mut Weights, reference: Option<&[f32]>) {
     let reference = reference.map(|r| Tensor::from_floats(r, &weights.params().device()));
     weights.restore(weights.params().clone(), weights.optimizer().clone(), reference);
 }

@@ -6,7 +6,7 @@ use grove::config::{DataConfig, Engine, LossType, ModelKind, TrainConfig};
 use grove::data::{Columns, Cut, Dataset, DatasetWriter, End, Manifest, Pieces, Steps, split};
 use grove::env::{Env, Fruit};
 use grove::metrics::IterationRecord;
-use grove::model::{Network, flatten};
+use grove::model::Network;
 use grove::trainer::{Demonstrations, Trainer};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -79,7 +79,7 @@ fn iterate(trainer: &mut Trainer<Fruit>, iterations: u32) -> Vec<IterationRecord
 }
 
 fn params(trainer: &Trainer<Fruit>) -> Vec<f32> {
-    flatten(&trainer.model()).without_autodiff().into_data().try_into_vec().unwrap()
+    trainer.model().flatten().without_autodiff().into_data().try_into_vec().unwrap()
 }
 
 /// Streamed data of three times the budget give the bytes of resident ones, on any number of threads,

@@ -171,7 +171,7 @@ fn engines_learn_the_same(label_smoothing: f64) {
     let weights = |config: &TrainConfig, device: &Device| -> Vec<f32> {
         let mut trainer = run(Fruit::default(), config, device);
         iterate(&mut trainer, 3);
-        let model = grove::model::flatten(&trainer.model());
+        let model = trainer.model().flatten();
         model.without_autodiff().into_data().try_into_vec().unwrap()
     };
     let mut fast = config(ModelKind::Mlp, 1);
@@ -179,8 +179,7 @@ fn engines_learn_the_same(label_smoothing: f64) {
     let general = TrainConfig { engine: grove::config::Engine::General, ..fast.clone() };
     let native = weights(&fast, &cpu());
     let first = run(Fruit::default(), &fast, &cpu()).model();
-    let first: Vec<f32> =
-        grove::model::flatten(&first).without_autodiff().into_data().try_into_vec().unwrap();
+    let first: Vec<f32> = first.flatten().without_autodiff().into_data().try_into_vec().unwrap();
     let far = |other: &[f32]| {
         let square = |a: &[f32], b: &[f32]| -> f64 {
             a.iter().zip(b).map(|(a, b)| f64::from(a - b).powi(2)).sum()

@@ -10,7 +10,7 @@ use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
 use grove::config::{Activation, Engine, ModelKind, PolicyConfig, Start, TrainConfig};
 use grove::env::{Catch, Env, Recall};
-use grove::model::{Memory, Model, NamedModel, NativePolicy, TensorActor};
+use grove::model::{Model, NamedModel, NativePolicy, Network, TensorActor};
 use grove::rng::Stream;
 use grove::rollout::{Player, evaluate};
 use grove::trainer::{Trainer, load_policy};
@@ -62,11 +62,11 @@ impl Model for Mean {
 }
 
 /// The bytes of a checkpoint's sections.
-pub fn bytes<M: Model>(trainer: &Trainer<Catch, M>) -> Vec<(String, Vec<u8>)> {
+pub fn bytes(trainer: &Trainer<Catch>) -> Vec<(String, Vec<u8>)> {
     trainer.snapshot().unwrap().sections.into_iter().map(|s| (s.name, s.bytes)).collect()
 }
 
-pub fn iterate<M: Model>(trainer: &mut Trainer<Catch, M>, iterations: u32) {
+pub fn iterate(trainer: &mut Trainer<Catch>, iterations: u32) {
     for _ in 0..iterations {
         let record = trainer.iterate().unwrap();
         assert_eq!(record.read_backs, 1);
@@ -74,7 +74,7 @@ pub fn iterate<M: Model>(trainer: &mut Trainer<Catch, M>, iterations: u32) {
 }
 
 /// A run repeats itself, and goes on where it was interrupted, byte for byte.
-pub fn repeats_and_resumes<M: Model>(model: &M, config: &TrainConfig, device: &Device) {
+pub fn repeats_and_resumes(model: &Network, config: &TrainConfig, device: &Device) {
     let game = Catch::default();
     let new = || Trainer::with_model(game, model.clone(), config, device);
     let [mut whole, mut again, mut broken] = [new(), new(), new()];
@@ -84,7 +84,7 @@ pub fn repeats_and_resumes<M: Model>(model: &M, config: &TrainConfig, device: &D
     assert!(bytes(&whole) == bytes(&again), "{} repeats itself", whole.describe());
     iterate(&mut broken, 2);
     let saved = broken.snapshot().unwrap();
-    let has_memory = model.initial_memory(1, device).rows().is_some();
+    let has_memory = model.initial_memory(1, device).is_some();
     let saves_memory = has_memory && config.rollout.start == Start::Branch;
     assert_eq!(saved.section("memory.safetensors", 1).is_ok(), saves_memory);
     let resumed = Trainer::resume_with_model(&saved, game, model.clone(), config, device);
@@ -98,10 +98,10 @@ fn any_model_repeats_and_resumes(device: &Device) {
         let config = gru_run(start);
         let gru = Trainer::new(Catch::default(), &config, device).model();
         repeats_and_resumes(&gru, &config, device);
-        repeats_and_resumes(&Mean::new(device), &config, device);
+        repeats_and_resumes(&Mean::new(device).into(), &config, device);
     }
     let own = residual(8, 3, device);
-    repeats_and_resumes(&own, &short_run(Start::Branch), device);
+    repeats_and_resumes(&own.into(), &short_run(Start::Branch), device);
 }
 
 #[test]
@@ -170,7 +170,7 @@ fn three_hidden_layers_are_trained_by_the_cpus_engine_as_by_autodiff() {
 pub fn assert_acts_as_by_tensors(config: &TrainConfig) {
     let game = Catch::default();
     let trainer = Trainer::new(game, config, &cpu());
-    let native = NativePolicy::new(&trainer.model());
+    let native = NativePolicy::new(&trainer.model(), game.num_features(), 3);
     let tensors = TensorActor::new(&trainer.model(), game.num_features(), 3);
     for player in [Player::Greedy, Player::Sampling] {
         let [a, b] = [

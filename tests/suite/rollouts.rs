@@ -83,7 +83,7 @@ fn check<G: Rules>(
             stepwise.import(&native.export()).unwrap();
         }
         let want = Host::of(&native.collect(&native_policy, iteration, &cpu()));
-        let got = Host::of(&stepwise.collect(&policy, iteration));
+        let got = Host::of(&stepwise.collect(&policy.clone().into(), iteration));
         want.assert_lively(game.num_actions() as u32, &context);
         got.assert_is(&want, &context);
         let (got, want) = (stepwise.export(), native.export());
@@ -136,7 +136,9 @@ fn check_shared_levels<G: Rules>(game: G, stepwise: Option<&Device>) {
             let policy = NativeMlp::new(&policy);
             NativeRollout::new(game, &config, keys).collect(&policy, 0, &device)
         }
-        Some(_) => StepwiseRollout::new(game, &config, keys, &device).collect(&policy, 0),
+        Some(_) => {
+            StepwiseRollout::new(game, &config, keys, &device).collect(&policy.clone().into(), 0)
+        }
     });
     assert!(host.actions.iter().all(|a| *a == 1), "all act alike");
     assert!(host.ends().iter().sum::<f32>() > config.num_envs() as f32);

@@ -1,6 +1,6 @@
 //! The decoder as a model: its shape by settings, first weights, and steps with a memory.
 
-use crate::model::{FastForm, Model, PolicyConfig, Precision};
+use crate::model::{Model, PolicyConfig, Precision};
 use crate::nn::DecoderShape;
 use crate::nn::tensors::Decoder;
 use burn::tensor::{Device, Int, Tensor};
@@ -76,10 +76,6 @@ impl Model for Decoder {
     fn sequence(&self, obs: Tensor<3>, starts: Tensor<2>, memory: Tensor<2>) -> Tensor<3> {
         let (logits, _) = self.forward(obs.swap_dims(0, 1), starts.transpose(), &memory);
         logits.swap_dims(0, 1)
-    }
-
-    fn fast_form(&self) -> Option<FastForm<'_>> {
-        Some(FastForm::Decoder(self))
     }
 
     fn with_precision(&self, precision: Precision) -> Option<Self> {

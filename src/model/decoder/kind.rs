@@ -1,4 +1,4 @@
-//! The decoder among the networks that come along.
+//! The decoder as a built-in network.
 
 use super::{Decoder, DecoderConfig, NativeDecoder};
 use crate::math::Activation;

@@ -1,7 +1,7 @@
 //! The decoder in all its forms against a slow one in f64, written number by number.
 
 use super::{Decoder, DecoderConfig, NativeDecoder};
-use crate::model::{Actor, LANES, Lanes, Memory, Model, PolicyConfig};
+use crate::model::{Actor, LANES, Lanes, Model, PolicyConfig, reset};
 use crate::nn::rows::{SequenceLearner, Sequences};
 use crate::nn::{DecoderShape, flatten, named_parameters, unflatten};
 use burn::tensor::{Device, Tensor, TensorData};
@@ -220,7 +220,7 @@ impl Games {
         for t in 0..steps {
             let starts = self.starts(t..t + 1, device).reshape([GAMES]);
             let obs = self.obs(t..t + 1, device).reshape([GAMES, 3]);
-            let (step, next) = decoder.step(obs, memory.anew(&fresh, starts));
+            let (step, next) = decoder.step(obs, reset(memory, &fresh, starts));
             memory = next;
             logits.extend(doubles(step));
         }
@@ -357,7 +357,7 @@ fn native_and_burn_act_the_same_wherever_the_games_of_the_lanes_are() {
             let obs: Vec<f32> = (0..LANES).flat_map(|l| lanes.iter().map(move |x| x[l])).collect();
             let obs = Tensor::from_data(TensorData::new(obs, [LANES, 3]), &device);
             let starts = Tensor::from_floats(starts.as_slice(), &device);
-            let (logits, next) = decoder.step(obs, memory.anew(&fresh, starts));
+            let (logits, next) = decoder.step(obs, reset(memory, &fresh, starts));
             memory = next;
             let got = native.act(&lanes, &mut remembered, &mut scratch);
             let rows = |lanes: &[Lanes]| -> Vec<f64> {

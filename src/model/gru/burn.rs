@@ -1,16 +1,16 @@
 //! The gated recurrent network (Cho et al. 2014), as a Burn module.
 
 use crate::math::Activation;
+use crate::model::Model;
 use crate::model::PolicyConfig;
 use crate::model::registry::mlp::{activate, tanh};
-use crate::model::{FastForm, Model};
 use crate::nn::orthogonal::{layer, linear, orthogonal};
 use crate::rng::draw;
 use burn::module::{Module, Param};
 use burn::nn::Linear;
 use burn::tensor::{Device, Tensor, TensorData, activation};
 
-/// Hidden layers as those of a perceptron, the last of which is a recurrent one; then action logits.
+/// The hidden layers of a perceptron, the last one recurrent, then action logits.
 ///
 /// With the input `x` of the recurrent layer and its memory `h` (PyTorch's `torch.nn.GRU`, where the
 /// reset gate is applied after the matrix product):
@@ -24,24 +24,23 @@ use burn::tensor::{Device, Tensor, TensorData, activation};
 #[derive(Module, Debug)]
 pub struct Gru {
     encoder: Vec<Linear>,
-    /// The gates' weights of the input: `r`, `z` and `n` side by side.
+    /// Input weights of the gates `r`, `z` and `n`, side by side.
     input_gates: Linear,
-    /// The gates' weights of the memory, in the same order.
+    /// Memory weights of the gates, in the same order.
     memory_gates: Linear,
     head: Linear,
     #[module(skip)]
     activation: Activation,
 }
 
-/// Steps that the most patient unit of a fresh network remembers for, about.
+/// The longest time constant of a fresh network's units, in steps.
 const LONGEST_SPAN: f64 = 64.0;
 
 impl Gru {
-    /// A network with fresh weights on `device`, the same for the same `key`: orthogonal ones, each gate
-    /// by itself, with the gains of [`Mlp`](crate::model::Mlp) and 1 in the gates. Biases are 0 but for
-    /// those of `z`, by which the units remember for different spans from the start, up to
-    /// 64 steps (the "chrono initialization" of Tallec and Ollivier 2018, evenly spread
-    /// instead of drawn).
+    /// A network with fresh weights on `device`, the same for the same `key`: orthogonal, each gate by itself, with
+    /// the gains of [`Mlp`](crate::model::Mlp) and 1 in the gates. Biases are 0, but for those of `z`, which give
+    /// the units time constants of up to 64 steps (the "chrono initialization" of Tallec and Ollivier 2018, evenly
+    /// spaced instead of drawn).
     pub fn new(
         num_features: usize,
         num_actions: usize,
@@ -84,12 +83,12 @@ impl Gru {
         &self.encoder
     }
 
-    /// What follows each of those.
+    /// The activation of those layers.
     pub fn activation(&self) -> Activation {
         self.activation
     }
 
-    /// Numbers that it remembers of a game.
+    /// Floats of memory for each game.
     pub fn memory_size(&self) -> usize {
         self.memory_gates.weight.dims()[0]
     }
@@ -139,7 +138,7 @@ struct Affine {
 struct Cell {
     /// The gates' weights of the input, in the order `r`, `z`, `n`.
     inputs: [Affine; 3],
-    /// The gates' weights of the memory, in the same order.
+    /// Memory weights of the gates, in the same order.
     own: [Affine; 3],
 }
 
@@ -175,34 +174,30 @@ impl Model for Gru {
         (self.head.forward(memory.clone()), memory)
     }
 
-    /// Step by step up to the memory: the gradient of a part of a tensor costs as much as that of the
-    /// whole, so that to compute all inputs at once would not pay.
+    /// Steps one by one, and the head for all steps at once. Encoding all steps at once does not pay: the gradient of
+    /// a slice costs as much as the gradient of the whole tensor.
     fn sequence(&self, obs: Tensor<3>, starts: Tensor<2>, memory: Tensor<2>) -> Tensor<3> {
         let [num_steps, batch, _] = obs.dims();
         let cell = self.cell();
-        let goes_on = -starts + 1.0;
+        let continues = -starts + 1.0;
         let mut memory = memory;
         let mut memories = Vec::with_capacity(num_steps);
         for t in 0..num_steps {
             let obs = obs.clone().narrow(0, t, 1).squeeze_dim::<2>(0);
-            let goes_on = goes_on.clone().narrow(0, t, 1).reshape([batch, 1]);
-            memory = cell.step(self.encode(obs), memory * goes_on);
+            let continues = continues.clone().narrow(0, t, 1).reshape([batch, 1]);
+            memory = cell.step(self.encode(obs), memory * continues);
             memories.push(memory.clone());
         }
         let logits = self.head.forward(Tensor::cat(memories, 0));
         let num_actions = logits.dims()[1];
         logits.reshape([num_steps, batch, num_actions])
     }
-
-    fn fast_form(&self) -> Option<FastForm<'_>> {
-        Some(FastForm::Gru(self))
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Memory, flatten, named_parameters, unflatten};
+    use crate::model::{flatten, named_parameters, reset, unflatten};
 
     /// A network with two hidden layers, and weights that make its memory move.
     fn gru(device: &Device) -> Gru {
@@ -291,7 +286,7 @@ mod tests {
         for (t, want) in want.chunks_exact(12).enumerate() {
             let starts = starts.clone().narrow(0, t, 1).reshape([3]);
             let seen = obs.clone().narrow(0, t, 1).reshape([3, 3]);
-            let (logits, next) = gru.step(seen, remembered.anew(&fresh, starts));
+            let (logits, next) = gru.step(seen, reset(remembered, &fresh, starts));
             remembered = next;
             let at_once = doubles(whole.clone().narrow(0, t, 1));
             for ((step, at_once), want) in doubles(logits).iter().zip(at_once).zip(want) {

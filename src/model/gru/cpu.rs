@@ -1,7 +1,7 @@
 //! The gated recurrent network on the CPU's vector units, for acting.
 //!
-//! [`LANES`] games go through the network side by side, one in each lane, whose result depends on nothing
-//! but its own observations.
+//! [`LANES`] games go through the network side by side, one in each lane. A lane's result depends on its own
+//! observations alone.
 
 use super::Gru;
 use crate::math::Activation;
@@ -22,7 +22,7 @@ pub struct NativeGru {
     activation: Activation,
 }
 
-/// Room for the activations of one thread.
+/// Activations of one thread.
 #[derive(Clone, Debug)]
 pub struct Scratch {
     front: Vec<Lanes>,
@@ -45,11 +45,11 @@ impl NativeGru {
         Self::from_params(&gru.widths(), gru.activation(), &params)
     }
 
-    /// From the layers' widths, features and actions included, and parameters in the order of
+    /// The network of these widths, features and actions included, with parameters in the order of
     /// [`flatten`](crate::model::flatten).
     ///
     /// # Panics
-    /// If the number of parameters is another, or there is no hidden layer.
+    /// If the number of parameters differs, or there is no hidden layer.
     pub fn from_params(widths: &[usize], activation: Activation, params: &[f32]) -> Self {
         let [encoder @ .., size, actions] = widths else {
             panic!("widths: of a hidden layer or more")

@@ -1,4 +1,4 @@
-//! The recurrent network among the networks that come along.
+//! The gated recurrent network as a built-in network.
 
 use super::{Gru, NativeGru};
 use crate::math::Activation;
@@ -6,7 +6,7 @@ use crate::model::{BuiltIn, ModelKind, Parameter, PolicyConfig};
 use burn::tensor::Device;
 
 impl PolicyConfig {
-    /// A recurrent network with these hidden layers, the last of which is the recurrent one.
+    /// A gated recurrent network with these hidden layers, the last one recurrent.
     pub fn gru(hidden: &[usize], activation: Activation) -> Self {
         Self::new(ModelKind::Gru, hidden, activation)
     }

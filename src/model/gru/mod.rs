@@ -1,4 +1,4 @@
-//! The gated recurrent network: for training anywhere, and on the CPU's vector units.
+//! The gated recurrent network, for training on any device and for acting on the CPU's vector units.
 
 mod burn;
 mod cpu;

@@ -1,8 +1,8 @@
 //! The multi-layer perceptron.
 
 use crate::math::Activation;
+use crate::model::Memoryless;
 use crate::model::PolicyConfig;
-use crate::model::{FastForm, Memoryless};
 use crate::nn::orthogonal::linear;
 use crate::rng::draw;
 use burn::module::Module;
@@ -49,7 +49,7 @@ impl Mlp {
         &self.layers
     }
 
-    /// What follows each hidden layer.
+    /// The activation of the hidden layers.
     pub fn activation(&self) -> Activation {
         self.activation
     }
@@ -63,10 +63,6 @@ impl Memoryless for Mlp {
             x = activate(layer.forward(x), self.activation);
         }
         self.layers[last].forward(x)
-    }
-
-    fn fast_form(&self) -> Option<FastForm<'_>> {
-        Some(FastForm::Mlp(self))
     }
 }
 
@@ -84,8 +80,8 @@ pub(in crate::model) fn activate(x: Tensor<2>, function: Activation) -> Tensor<2
     }
 }
 
-/// The hyperbolic tangent. Some graphics drivers give NaN for large arguments, where it is +-1 to f32
-/// rounding anyway.
+/// The hyperbolic tangent. Arguments are clamped, since some graphics drivers give NaN for large ones; in f32 the
+/// result is +-1 there anyway.
 pub(in crate::model) fn tanh(x: Tensor<2>) -> Tensor<2> {
     activation::tanh(x.clamp(-15.0, 15.0))
 }

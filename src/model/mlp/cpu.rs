@@ -1,7 +1,7 @@
 //! The multi-layer perceptron on the CPU's vector units.
 //!
-//! [`LANES`] games go through the network side by side, one in each lane, whose result depends on nothing
-//! but its own observation.
+//! [`LANES`] games go through the network side by side, one in each lane. A lane's result depends on its own
+//! observation alone.
 
 use super::Mlp;
 use crate::math::Activation;
@@ -17,7 +17,7 @@ pub struct NativeMlp {
     activation: Activation,
 }
 
-/// Room for the activations of one thread.
+/// Activations of one thread.
 #[derive(Clone, Debug)]
 pub struct Scratch {
     front: Vec<Lanes>,
@@ -25,12 +25,13 @@ pub struct Scratch {
     active: Option<Vec<usize>>,
 }
 
-/// So many features are probably a board, most of whose cells are empty: what is 0 is left out.
+/// The number of features from which on zeros are skipped: an observation as long as this is probably a board, with
+/// mostly empty cells.
 pub(crate) const MANY_FEATURES: usize = 64;
 
 impl Scratch {
-    /// The features that were not 0 in some lane of the last observations, in ascending order; `None`
-    /// for a policy of few features, where nobody looks.
+    /// The features that were not 0 in some lane of the last observations, in ascending order; `None` for a
+    /// policy of fewer than [`MANY_FEATURES`] features.
     pub fn active(&self) -> Option<&[usize]> {
         self.active.as_deref()
     }
@@ -54,11 +55,11 @@ impl NativeMlp {
         Self::from_params(&widths, mlp.activation(), &params)
     }
 
-    /// From the layers' widths, features and actions included, and parameters in the order of
+    /// The network of these widths, features and actions included, with parameters in the order of
     /// [`flatten`](crate::model::flatten): layer by layer weights `[inputs, outputs]`, then biases.
     ///
     /// # Panics
-    /// If the number of parameters is another.
+    /// If the number of parameters differs.
     pub fn from_params(widths: &[usize], activation: Activation, params: &[f32]) -> Self {
         let mut rest = params;
         let layers = widths.windows(2).map(|pair| Dense::take(&mut rest, pair[0], pair[1]));
@@ -77,7 +78,7 @@ impl NativeMlp {
         self.layers[self.layers.len() - 1].outputs
     }
 
-    /// Room for the activations of one thread.
+    /// Activations of one thread.
     pub fn scratch(&self) -> Scratch {
         let widest = self.layers.iter().map(|l| l.outputs).max().unwrap_or(0);
         let room = || vec![[0.0; LANES]; widest];
@@ -158,7 +159,7 @@ mod tests {
     use burn::tensor::{Device, Tensor, TensorData};
 
     #[test]
-    fn features_that_are_0_everywhere_make_no_difference() {
+    fn skipped_zeros_make_no_difference() {
         let params: Vec<f32> =
             (0..70 * 21 + 21 + 21 * 3 + 3).map(|i| (i as f32 * 0.71).sin()).collect();
         let policy = NativeMlp::from_params(&[70, 21, 3], Activation::Tanh, &params);
@@ -170,7 +171,7 @@ mod tests {
             }
             let got = policy.logits(&obs, &mut scratch).to_vec();
             assert_eq!(scratch.active(), Some(cells));
-            // What is left of the first layer is a policy of fewer features.
+            // The active rows of the first layer are a policy of fewer features.
             let Dense { outputs, weight, bias, .. } = &policy.layers[0];
             let rows = cells.iter().flat_map(|cell| &weight[cell * outputs..(cell + 1) * outputs]);
             let fewer = Dense {

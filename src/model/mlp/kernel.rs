@@ -10,23 +10,23 @@ use burn::tensor::Tensor;
 use std::fmt::Debug;
 use std::hash::Hash;
 
-/// The widths of a perceptron, which kernels take as a compile-time value, and with them where each
-/// parameter lies in the vector of [`flatten`].
+/// The widths of a perceptron, a compile-time value of kernels, and the offsets of its parameters in the vector of
+/// [`flatten`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct MlpShape {
     /// Features of an observation.
     pub features: usize,
     /// Units of the first hidden layer.
     pub first: usize,
-    /// Units of the second hidden layer; 0 where there is none.
+    /// Units of the second hidden layer; 0 without one.
     pub second: usize,
     /// Actions.
     pub actions: usize,
-    /// What follows each hidden layer.
+    /// The activation of the hidden layers.
     pub activation: Activation,
 }
 
-/// A perceptron as kernels take it: its widths, and its parameters in one vector.
+/// A perceptron for kernels: its widths, and its parameters in one vector.
 #[derive(Clone, Debug)]
 pub struct FlatMlp {
     pub(crate) shape: MlpShape,
@@ -48,7 +48,7 @@ impl FlatMlp {
 }
 
 impl MlpShape {
-    /// That of a perceptron with one or two hidden layers.
+    /// The shape of a perceptron; `None` unless it has one or two hidden layers.
     pub fn of(mlp: &Mlp) -> Option<Self> {
         let sizes: Vec<[usize; 2]> = mlp.layers().iter().map(|l| l.weight.dims()).collect();
         let (first, second) = match sizes.as_slice() {
@@ -60,17 +60,17 @@ impl MlpShape {
         Some(Self { features, first, second, actions, activation: mlp.activation() })
     }
 
-    /// Where the first layer's biases start; its weights `[features, first]` start at 0.
+    /// The offset of the first layer's biases; its weights `[features, first]` start at 0.
     pub fn first_bias(&self) -> usize {
         self.features * self.first
     }
 
-    /// Where the second layer's weights `[first, second]` start.
+    /// The offset of the second layer's weights `[first, second]`.
     pub fn second_weight(&self) -> usize {
         self.first_bias() + self.first
     }
 
-    /// Where the second layer's biases start.
+    /// The offset of the second layer's biases.
     pub fn second_bias(&self) -> usize {
         self.second_weight() + self.first * self.second
     }
@@ -80,12 +80,12 @@ impl MlpShape {
         if self.second == 0 { self.first } else { self.second }
     }
 
-    /// Where the last layer's weights `[last_inputs, actions]` start.
+    /// The offset of the last layer's weights `[last_inputs, actions]`.
     pub fn last_weight(&self) -> usize {
         if self.second == 0 { self.second_weight() } else { self.second_bias() + self.second }
     }
 
-    /// Where the last layer's biases start.
+    /// The offset of the last layer's biases.
     pub fn last_bias(&self) -> usize {
         self.last_weight() + self.last_inputs() * self.actions
     }
@@ -96,13 +96,13 @@ impl MlpShape {
     }
 }
 
-/// `x` as the network takes it in: rounded to `I`.
+/// Rounds an input to `I`.
 #[cube]
 pub(crate) fn input<I: Float>(x: f32) -> f32 {
     f32::cast_from(I::cast_from(x))
 }
 
-/// A weight as the network takes it in; `weights` hold it exactly or already rounded.
+/// Loads a weight and rounds it to `I`.
 #[cube]
 pub(crate) fn rounded<W: Float, I: Float>(weights: &[W], at: usize) -> f32 {
     f32::cast_from(I::cast_from(weights[at]))
@@ -124,7 +124,7 @@ fn first_unit<W: Float, I: Float>(
     input::<I>(activate(sum, comptime!(shape.activation)))
 }
 
-/// Adds what unit `j` of the last hidden layer, whose value is `h`, gives to the logits.
+/// Adds the contribution of unit `j` of the last hidden layer, with the value `h`, to the logits.
 #[cube]
 fn add_to_logits<W: Float, I: Float>(
     weights: &[W],
@@ -140,12 +140,12 @@ fn add_to_logits<W: Float, I: Float>(
     }
 }
 
-/// One unit's forward pass: `logits`, `[actions]`, of the features `x`, `[features]`, which are rounded
-/// to `I`, as are weights and activations; all sums are of f32.
+/// The forward pass of one game in one unit: `logits`, `[actions]`, from the features `x`, `[features]`. Features,
+/// weights and activations are rounded to `I`; sums are f32.
 ///
-/// `weights` is the parameter vector, in global or workgroup memory. With one hidden layer no
-/// activation is stored: each unit's goes straight into the logits. With two, the first layer's
-/// are kept in a local array, and the second's are computed four at a time where they divide so.
+/// `weights` is the parameter vector, in global or workgroup memory. With one hidden layer no activation is
+/// stored: each is added to the logits at once. With two, the activations of the first layer are stored in a local
+/// array, and those of the second are computed four at a time if their number is a multiple of four.
 #[cube]
 pub(crate) fn mlp_logits<W: Float, I: Float>(
     weights: &[W],
@@ -193,43 +193,42 @@ pub(crate) fn mlp_logits<W: Float, I: Float>(
     }
 }
 
-/// What the host knows of an [`Observer`].
+/// The host's side of an [`Observer`].
 pub trait Observed: Copy + Eq + Hash + Debug + Send + Sync + 'static {
-    /// Whether there are steps in which not every action might have been taken.
+    /// Whether some actions are illegal in some steps.
     const MASKED: bool;
 
-    /// Words that it reads of each step.
+    /// Words that it reads for each step.
     fn num_words(&self) -> usize;
 
-    /// Features that it makes of them.
+    /// Features that it computes from them.
     fn num_features(&self) -> usize;
 }
 
-/// Where the words of a step lie in a buffer: word `w` at `at + w * stride`.
+/// The place of a step's words in a buffer: word `w` is at `at + w * stride`.
 #[derive(CubeType, Clone, Copy, Debug)]
 pub struct StepWords {
-    /// Where its first word lies.
+    /// The place of the first word.
     pub at: usize,
-    /// From one word to the next.
+    /// The distance from one word to the next.
     pub stride: usize,
 }
 
-/// Where the features of a step go, feature `i` to `first + i * step`, and which of them.
+/// The destination of a step's features, feature `i` at `first + i * step`, and a unit's share of them.
 #[derive(CubeType, Clone, Copy, Debug)]
 pub struct FeatureSlots {
-    /// Where its first feature goes.
+    /// The place of the first feature.
     pub first: usize,
-    /// From one feature to the next.
+    /// The distance from one feature to the next.
     pub step: usize,
-    /// Those features are made whose number leaves this when it is divided by `shares`, so that units
-    /// can share the work.
+    /// The unit computes the features `i` with `i % shares == share`.
     pub share: usize,
-    /// Units that share the work.
+    /// The number of units that share the work.
     #[cube(comptime)]
     pub shares: usize,
 }
 
-/// How a kernel gets at what the policy saw, from the words that a rollout left of a step.
+/// Computes the policy's observations inside a kernel, from the words that a rollout has stored.
 #[cube]
 pub trait Observer: Observed {
     /// Writes features of a step to `x`.
@@ -241,7 +240,7 @@ pub trait Observer: Observed {
         #[comptime] observer: Self,
     );
 
-    /// Whether `action` might have been taken in a step; it is asked where there are masks.
+    /// Whether `action` was legal in a step; asked only if the observer is [`Observed::MASKED`].
     fn legal(
         words: &[u32],
         step: &StepWords,
@@ -250,7 +249,7 @@ pub trait Observer: Observed {
     ) -> bool;
 }
 
-/// The observer of words that are the features themselves.
+/// The observer of recordings that store the features themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct StoredFeatures {
     /// Features of an observation.

@@ -1,4 +1,4 @@
-//! The perceptron among the networks that come along.
+//! The multi-layer perceptron as a built-in network.
 
 use super::{Mlp, NativeMlp};
 use crate::math::Activation;

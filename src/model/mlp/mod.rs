@@ -1,4 +1,4 @@
-//! The multi-layer perceptron: for training anywhere, on the CPU's vector units, and inside kernels.
+//! The multi-layer perceptron, for training on any device, on the CPU's vector units, and inside kernels.
 
 mod burn;
 mod cpu;

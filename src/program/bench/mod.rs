@@ -105,7 +105,7 @@ pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
         .map(|score| time_to_score(models, game, &defaults, args, score, device))
         .transpose()?;
 
-    let known = !matches!(config.policy.kind, ModelKind::Own(_));
+    let known = !matches!(config.policy.kind, ModelKind::UserDefined(_));
     // The peak is measured last, because it takes much memory.
     let report = Report {
         env: G::NAME,
@@ -140,9 +140,10 @@ pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
 
 /// Mean score of the greedy policy over the episodes that `grove eval` plays.
 fn greedy_score<G: Rules>(trainer: &Trainer<G>) -> f64 {
-    let policy = NativePolicy::new(&trainer.model());
+    let game = trainer.game();
+    let policy = NativePolicy::new(&trainer.model(), game.num_features(), game.num_actions());
     let stream = Stream::Evaluation;
-    evaluate(&policy, trainer.game(), EVAL_EPISODES, stream, 0, Player::Greedy).mean_score
+    evaluate(&policy, game, EVAL_EPISODES, stream, 0, Player::Greedy).mean_score
 }
 
 /// Measures the seconds that the game's default run takes until its greedy policy reaches `score`, for each

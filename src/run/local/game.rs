@@ -12,7 +12,6 @@ use crate::rollout::{Player, evaluate};
 use crate::run::Schedule;
 use crate::trainer::Trainer;
 use crate::trainer::language::CompletionRecord;
-use burn::module::Module;
 use serde::Serialize;
 
 /// Episodes of the final evaluation.
@@ -141,7 +140,9 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
         if let Some(best) = best {
             self.trainer.restore(best)?;
         }
-        let policy = NativePolicy::new(&self.trainer.model());
+        let game = self.trainer.game();
+        let (features, actions) = (game.num_features(), game.num_actions());
+        let policy = NativePolicy::new(&self.trainer.model(), features, actions);
         let scores = G::PLAYABLE.then(|| play(&policy, self.trainer.game(), FINAL_EPISODES, 0));
         let held_out = self.trainer.confusion().map(|confusion| HeldOutReport {
             means: confusion.means(),

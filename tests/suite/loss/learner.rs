@@ -201,11 +201,13 @@ fn the_first_minibatch_has_ratio_one() {
         &cpu(),
     );
     assert_ratio_one(&policy, native, &config);
-    let stepwise = StepwiseRollout::new(game, &config.rollout, keys, &cpu()).collect(&policy, 0);
+    let stepwise = StepwiseRollout::new(game, &config.rollout, keys, &cpu())
+        .collect(&policy.clone().into(), 0);
     assert_ratio_one(&policy, stepwise, &config);
     let Some(device) = adapter() else { return };
     let policy = perceptron(4, &[16], 2, &device);
-    let stepwise = StepwiseRollout::new(game, &config.rollout, keys, &device).collect(&policy, 0);
+    let stepwise = StepwiseRollout::new(game, &config.rollout, keys, &device)
+        .collect(&policy.clone().into(), 0);
     assert_ratio_one(&policy, stepwise, &config);
 }
 

@@ -50,7 +50,7 @@ fn more_games_than_a_row_of_cubes_holds() {
     let scale = [3.0f32, -2.0, 1.5];
     let policy = Features { scale: Param::from_data(TensorData::from(scale), &device) };
     let mut rollout = StepwiseRollout::new(game, &config, RolloutKeys::new(seed), &device);
-    let host = Host::of(&rollout.collect(&policy, 0));
+    let host = Host::of(&rollout.collect(&policy.into(), 0));
     let words = rollout.export();
 
     let action_key = draw(Stream::TrainAction.key(seed), 0);

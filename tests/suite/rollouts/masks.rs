@@ -41,7 +41,7 @@ fn no_rollout_takes_an_action_that_may_not_be_taken() {
     let want = Host::of(&native.collect(&NativeMlp::new(&policy()), 0, &cpu()));
     assert_legal(&want, "native");
     let mut stepwise = StepwiseRollout::new(LEDGE, &config, keys, &cpu());
-    Host::of(&stepwise.collect(&policy(), 0)).assert_is(&want, "stepwise on the CPU");
+    Host::of(&stepwise.collect(&policy().into(), 0)).assert_is(&want, "stepwise on the CPU");
     if let Some(device) = adapter() {
         let policy = perceptron(LEDGE, &[16], 1.2, &device);
         let mut fused = FusedRollout::new(LEDGE, &config, keys, &device);

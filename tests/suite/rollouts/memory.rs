@@ -64,7 +64,7 @@ fn learning_sees_the_policy_that_acted(device: &Device) {
         let mut rollout = StepwiseRollout::new(game, &config, RolloutKeys::new(seed), device);
         let mut branches: Option<Vec<f32>> = None;
         for iteration in 0..3 {
-            let trajectory = rollout.collect(&policy, iteration);
+            let trajectory = rollout.collect(&policy.clone().into(), iteration);
             let host = Host::of(&trajectory);
             assert!(host.ends().iter().any(|end| *end > 0.5), "episodes end on the way");
             // The memory at the start is that of the branch, or that of an episode's begin.

@@ -91,7 +91,7 @@ impl Training {
 
     /// Broadcasts a command, a number of the caller's own, from rank 0 to all workers.
     pub fn next(&self, command: u8) -> Result<u8, JsError> {
-        Ok(self.run.team().from_first(&[command])?[0])
+        Ok(self.run.team().broadcast(&[command])?[0])
     }
 
     /// A checkpoint of the run.

@@ -2,7 +2,6 @@
 
 use super::env_kernels::*;
 use super::fused::Buffers;
-use super::masks::mask_logits;
 use super::{RolloutKeys, action_key, action_uniform};
 use crate::config::{Precision, Start};
 use crate::data::{TERMINATED, TRUNCATED};

@@ -4,22 +4,24 @@
 //! gradients (of losses with one ratio a game, the ratios before), their sum, AdamW. Nothing is read back, and no sum depends
 //! on the order in which units get to it: two runs give the same bytes.
 
+mod gradient;
+mod loss_kernels;
+mod neuron;
+mod optimizer_kernels;
+mod sharing;
+mod tiles;
+
 use super::UpdateStats;
-use super::fused_sharing::Minibatches;
-use super::gradient_kernel::{ShareLaunch, gradient_kernel};
-use super::loss_kernels::*;
 use super::optimizer::factors;
-use super::optimizer_kernels::*;
 use super::order::Batches;
 use super::schedule::{entropy_coef, learning_rate, total_updates};
-use super::tiles::{SUMS, Spread, Tiling};
 use super::weights::Weights;
 use crate::config::TrainConfig;
 use crate::data::{Part, Recording, RecordingAdvantages};
 use crate::device::buffers::{argument, cube_ints, cube_tensor, element, grid, uninit};
 use crate::math::adamw::FactorsLaunch;
 use crate::model::kernels::MlpShape;
-use crate::model::{FlatMlp, Mlp, Observer, flatten};
+use crate::model::{FlatMlp, Mlp, Observer};
 use crate::objective::{Coefficients, CoefficientsLaunch, Form};
 use crate::parallel::{Shards, Team, TeamError};
 use burn::backend::{Cube, DType};
@@ -27,6 +29,11 @@ use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 use burn::tensor::{Int, Tensor, TensorData};
 use burn_cubecl::tensor::CubeTensor;
+use gradient::{ShareLaunch, gradient_kernel};
+use loss_kernels::*;
+use optimizer_kernels::*;
+use sharing::Minibatches;
+use tiles::{SUMS, Spread, Tiling};
 
 /// Samples in a launch of the gradient's kernel, about: so few that no launch outlasts the patience of a
 /// driver or a browser, and so many that a launch costs little beside them.
@@ -35,11 +42,11 @@ const LAUNCH_SAMPLES: usize = 1 << 20;
 /// A perceptron in training on a CubeCL device.
 #[derive(Clone, Debug)]
 pub struct FusedLearner {
-    weights: Weights<Mlp>,
+    weights: Weights,
     config: TrainConfig,
-    pub(super) batches: Batches,
-    pub(super) team: Team,
-    pub(super) mlp: MlpShape,
+    batches: Batches,
+    team: Team,
+    mlp: MlpShape,
     loss: Form,
     tiling: Tiling,
 }
@@ -85,7 +92,7 @@ impl FusedLearner {
         let mlp = MlpShape::of(&policy).expect("one or two hidden layers");
         let tiling = Tiling::new(&mlp, element(config.precision).size());
         let loss = Form::of(&config.loss);
-        let weights = Weights::new(policy, config);
+        let weights = Weights::new(policy.into(), config);
         let tiling = tiling.expect("f32 takes the most room");
         let (config, batches) = (config.clone(), Batches::new(config));
         Self { weights, config, batches, team: Team::alone(), mlp, loss, tiling }
@@ -103,12 +110,12 @@ impl FusedLearner {
     }
 
     /// Parameters, optimiser and reference policy.
-    pub fn weights(&self) -> &Weights<Mlp> {
+    pub fn weights(&self) -> &Weights {
         &self.weights
     }
 
     /// The same, to be changed.
-    pub fn weights_mut(&mut self) -> &mut Weights<Mlp> {
+    pub fn weights_mut(&mut self) -> &mut Weights {
         &mut self.weights
     }
 
@@ -253,7 +260,7 @@ impl<'a, O: Observer> Update<'a, O> {
             sequences,
             entropy: entropy_coef(&learner.config, iteration),
         };
-        let reference = learner.weights.reference.as_ref().map(|it| cube_tensor(flatten(it)));
+        let reference = learner.weights.reference.as_ref().map(|it| cube_tensor(it.flatten()));
         let mut first_env = 0;
         for (part, advantages) in recording.parts.iter().zip(&advantages.parts) {
             let part = this.part(part, advantages, first_env, reference.as_ref());

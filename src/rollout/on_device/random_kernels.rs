@@ -6,6 +6,7 @@ use super::env_kernels::{
 use super::masks::random_action;
 use super::{RolloutKeys, action_key, action_uniform, env_words};
 use crate::device::buffers::{argument, cube_tensor, uninit};
+use crate::device::has_kernels;
 use crate::env::{Episode, Rules, new_game, play as play_step};
 use crate::rng::draw;
 use burn::backend::{Cube, DType};
@@ -64,14 +65,18 @@ fn random_kernel<G: Rules>(
     }
 }
 
-/// Plays the games of [`super::play_at_random`] on a CubeCL device. Nothing is read back.
-pub(super) fn play<G: Rules>(
+/// Plays the games of [`super::play_at_random`] on a CubeCL device, without reading back; `None` if the device has no
+/// kernels.
+pub fn play<G: Rules>(
     game: G,
     num_envs: usize,
     num_steps: usize,
     keys: RolloutKeys,
     device: &Device,
-) -> Tensor<1> {
+) -> Option<Tensor<1>> {
+    if !has_kernels(device) {
+        return None;
+    }
     let sums = cube_tensor(Tensor::<1>::zeros([num_envs], &device.clone().without_autodiff()));
     let envs = uninit(&sums, &[env_words(game), num_envs], DType::I32);
     let dim = CubeDim::new_1d(cube_units(num_envs));
@@ -94,5 +99,5 @@ pub(super) fn play<G: Rules>(
             );
         }
     }
-    Tensor::from_primitive::<Cube>(sums)
+    Some(Tensor::from_primitive::<Cube>(sums))
 }

@@ -6,6 +6,7 @@ use crate::config::{RolloutConfig, Start};
 use crate::device::buffers::{Buffer, probe};
 use crate::env::bits::{from_bits, to_bits};
 use crate::env::{Episode, PackedState, Rules, new_game, num_words};
+use crate::math::softmax::ILLEGAL;
 pub(super) use crate::math::softmax::{Choice as Drawn, choose as draw_action};
 use crate::rng::draw;
 use burn::backend::{DType, Shape};
@@ -94,6 +95,21 @@ pub(crate) mod load_state {
         };
         let packed: Vec<_> = (0..G::State::WORDS).map(load).collect();
         G::State::__expand_unpack(scope, &packed)
+    }
+}
+
+/// Masks the logits of the actions that are illegal in a state.
+#[cube]
+pub(super) fn mask_logits<G: Rules>(
+    logits: &mut Array<f32>,
+    state: &G::State,
+    #[comptime] game: G,
+) {
+    if comptime!(G::MASKED) {
+        #[unroll]
+        for a in 0..comptime!(game.num_actions()) {
+            logits[a] = select(G::legal(state, a, game), logits[a], comptime!(ILLEGAL));
+        }
     }
 }
 

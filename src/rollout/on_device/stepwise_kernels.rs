@@ -1,7 +1,6 @@
 //! The kernels of the stepwise rollout, and their launch: one unit plays one game.
 
 use super::env_kernels::*;
-use super::masks::mask_logits;
 use super::{RolloutKeys, action_key, action_uniform};
 use crate::config::{RolloutConfig, Start};
 use crate::data::Trajectory;

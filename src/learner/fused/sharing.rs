@@ -1,6 +1,6 @@
 //! Which games a fused update's minibatches take, and what members tell each other where several share it.
 
-use super::fused::FusedLearner;
+use super::FusedLearner;
 use crate::data::summary::{SCALE, STEPS};
 use crate::data::{Recording, RecordingAdvantages};
 use crate::device;

@@ -1,0 +1,137 @@
+//! Forward passes of any network in Burn's tensors, for the general engine.
+
+use super::{Actor, LANES, Lanes, Memory, Model, Network};
+use burn::tensor::{Device, Tensor, TensorData};
+
+/// The forward passes of a [`Model`], with its memory as rows `[batch, memory_size]`.
+pub(super) trait Forward {
+    fn step(&self, obs: Tensor<2>, memory: Option<Tensor<2>>) -> (Tensor<2>, Option<Tensor<2>>);
+    fn sequence(&self, obs: Tensor<3>, starts: Tensor<2>, memory: Option<Tensor<2>>) -> Tensor<3>;
+    fn to_device(&self, device: &Device) -> Network;
+}
+
+impl<M: Model> Forward for M {
+    fn step(&self, obs: Tensor<2>, memory: Option<Tensor<2>>) -> (Tensor<2>, Option<Tensor<2>>) {
+        let (logits, memory) = Model::step(self, obs, Memory::from_rows(memory));
+        (logits, memory.into_rows())
+    }
+
+    fn sequence(&self, obs: Tensor<3>, starts: Tensor<2>, memory: Option<Tensor<2>>) -> Tensor<3> {
+        Model::sequence(self, obs, starts, Memory::from_rows(memory))
+    }
+
+    fn to_device(&self, device: &Device) -> Network {
+        self.clone().to_device(device).into()
+    }
+}
+
+impl Network {
+    /// One step of every game of a batch, for acting: logits `[batch, num_actions]` for observations
+    /// `[batch, num_features]`, and the memory after the step.
+    pub fn step(
+        &self,
+        obs: Tensor<2>,
+        memory: Option<Tensor<2>>,
+    ) -> (Tensor<2>, Option<Tensor<2>>) {
+        self.forward().step(obs, memory)
+    }
+
+    /// Whole sequences, for learning: logits `[num_steps, batch, num_actions]`; see [`Model::sequence`].
+    pub fn sequence(
+        &self,
+        obs: Tensor<3>,
+        starts: Tensor<2>,
+        memory: Option<Tensor<2>>,
+    ) -> Tensor<3> {
+        self.forward().sequence(obs, starts, memory)
+    }
+}
+
+/// A network that acts by Burn's operations on the CPU.
+#[derive(Clone, Debug)]
+pub struct TensorActor {
+    network: Network,
+    num_features: usize,
+    num_actions: usize,
+    initial_memory: Vec<f32>,
+    device: Device,
+}
+
+impl TensorActor {
+    /// A copy of a network on Burn's CPU backend; on the network's own device in a build without it.
+    pub fn new(network: &Network, num_features: usize, num_actions: usize) -> Self {
+        #[cfg(feature = "flex")]
+        let device = Device::flex();
+        #[cfg(not(feature = "flex"))]
+        let device = network.device().without_autodiff();
+        let network = network.forward().to_device(&device);
+        let initial_memory = network.initial_memory(1, &device).map_or_else(Vec::new, host_floats);
+        Self { network, num_features, num_actions, initial_memory, device }
+    }
+}
+
+impl Actor for TensorActor {
+    type Scratch = Vec<Lanes>;
+
+    fn num_features(&self) -> usize {
+        self.num_features
+    }
+
+    fn num_actions(&self) -> usize {
+        self.num_actions
+    }
+
+    fn num_params(&self) -> usize {
+        self.network.num_params()
+    }
+
+    fn memory_size(&self) -> usize {
+        self.initial_memory.len()
+    }
+
+    fn initial_memory(&self) -> Vec<f32> {
+        self.initial_memory.clone()
+    }
+
+    fn scratch(&self) -> Vec<Lanes> {
+        vec![[0.0; LANES]; self.num_actions]
+    }
+
+    fn act<'a>(
+        &self,
+        obs: &[Lanes],
+        memory: &mut [Lanes],
+        scratch: &'a mut Vec<Lanes>,
+    ) -> &'a [Lanes] {
+        let rows = |lanes: &[Lanes]| {
+            let rows = (0..LANES).flat_map(|lane| lanes.iter().map(move |x| x[lane])).collect();
+            Tensor::<2>::from_data(
+                TensorData::new::<f32, _>(rows, [LANES, lanes.len()]),
+                &self.device,
+            )
+        };
+        let before = (!memory.is_empty()).then(|| rows(memory));
+        let (logits, after) = self.network.step(rows(obs), before);
+        assert_eq!(logits.dims(), [LANES, self.num_actions], "logits: [batch, num_actions]");
+        into_lanes(&host_floats(logits), scratch);
+        if let Some(rows) = after {
+            into_lanes(&host_floats(rows), memory);
+        }
+        scratch
+    }
+}
+
+/// The numbers of a tensor in host memory.
+fn host_floats(tensor: Tensor<2>) -> Vec<f32> {
+    tensor.into_data().try_into_vec().expect("models compute in f32")
+}
+
+/// Transposes numbers `[LANES, count]` into `count` lanes.
+fn into_lanes(rows: &[f32], lanes: &mut [Lanes]) {
+    let count = lanes.len();
+    for (i, lanes) in lanes.iter_mut().enumerate() {
+        for (lane, x) in lanes.iter_mut().enumerate() {
+            *x = rows[lane * count + i];
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Stepwise rollouts on a device: the rules as kernels, the policy in Burn's tensors.
+
+use super::RolloutKeys;
+use super::env_kernels::{download_envs, upload_envs};
+use super::stepwise_kernels::Buffers;
+use crate::config::{RolloutConfig, Start};
+use crate::data::Trajectory;
+use crate::device::has_kernels;
+use crate::env::Rules;
+use crate::model::Network;
+use crate::rollout::stepwise::Remembered;
+use burn::tensor::Device;
+use burn_cubecl::tensor::CubeTensor;
+
+/// The states from which the groups continue, on a CubeCL device; none before the first rollout.
+#[derive(Clone, Debug)]
+pub struct DeviceBranches {
+    device: Device,
+    envs: Option<Box<CubeTensor>>,
+}
+
+impl DeviceBranches {
+    /// No states yet; `None` if the device has no kernels.
+    pub fn on(device: &Device) -> Option<Self> {
+        has_kernels(device).then(|| Self { device: device.clone(), envs: None })
+    }
+
+    /// Plays an iteration, and keeps the states from which the groups continue.
+    pub(in crate::rollout) fn collect<G: Rules>(
+        &mut self,
+        game: G,
+        config: &RolloutConfig,
+        keys: RolloutKeys,
+        policy: &Network,
+        remembered: &mut Remembered,
+    ) -> Trajectory {
+        let buffers = Buffers::new(game, config, keys, &self.device);
+        buffers.start(self.envs.as_deref());
+        for t in 0..config.num_steps {
+            let logits = remembered.act(policy, buffers.obs());
+            buffers.step(logits, t);
+            remembered.after_step(t, || buffers.ends(t));
+        }
+        let (trajectory, branches) = buffers.finish();
+        self.envs = (config.start == Start::Branch).then(|| Box::new(branches));
+        trajectory
+    }
+
+    /// The states as words `[env_words, num_groups]`.
+    pub async fn export(&self) -> Vec<u32> {
+        download_envs(self.envs.as_deref()).await
+    }
+
+    /// Replaces the states by those of [`DeviceBranches::export`].
+    pub fn import(&mut self, words: &[u32], groups: usize) {
+        let upload = || Box::new(upload_envs(words, groups, &self.device));
+        self.envs = (!words.is_empty()).then(upload);
+    }
+}

@@ -1,0 +1,25 @@
+//! Rollouts on CubeCL devices: the rules of a game, and in fused rollouts the policy too, in kernels.
+
+mod branches;
+mod check;
+mod device_games;
+mod env_kernels;
+mod fused;
+mod fused_kernels;
+mod random_kernels;
+mod stepwise_kernels;
+mod unpack;
+
+pub use branches::DeviceBranches;
+pub use check::check_on_device;
+pub use device_games::DeviceGames;
+#[cfg(feature = "wgpu")]
+pub(crate) use env_kernels::{load_env_state, load_episode};
+pub use fused::{Branches, FusedRollout, PackedStates};
+pub(super) use random_kernels::play as play_at_random_on_device;
+pub use unpack::unpack;
+
+use super::{
+    EnvStatesError, RolloutKeys, action_key, action_uniform, branch_member, branch_step, env_state,
+    env_words, masks, play_at_random, staggered_time,
+};
