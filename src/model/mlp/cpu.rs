@@ -31,7 +31,7 @@ pub(crate) const MANY_FEATURES: usize = 64;
 
 impl Scratch {
     /// The features that were not 0 in some lane of the last observations, in ascending order; `None` for a
-    /// policy of fewer than [`MANY_FEATURES`] features.
+    /// policy of fewer than `MANY_FEATURES` features.
     pub fn active(&self) -> Option<&[usize]> {
         self.active.as_deref()
     }
