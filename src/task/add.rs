@@ -1,6 +1,6 @@
 //! The task `add`: add two numbers. Partial rewards give small models a start.
 
-use super::registry::within;
+use super::settings::within;
 use super::split::in_split;
 use super::text::{agreement, indicator, numbers};
 use super::{Completion, Part, Prompt, Rewards, Split, Task, TaskError, TaskSettings};

@@ -1,6 +1,6 @@
 //! The task `countdown`: write an expression of given numbers, each used at most once, that equals a target.
 
-use super::registry::within;
+use super::settings::within;
 use super::split::{Random, in_split};
 use super::text::indicator;
 use super::{

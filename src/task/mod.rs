@@ -38,6 +38,7 @@ mod reverse;
 #[cfg(unix)]
 pub mod sandbox;
 mod set;
+mod settings;
 mod sort;
 mod split;
 mod text;
@@ -51,9 +52,10 @@ pub use error::TaskError;
 pub use expression::{Expression, Rational};
 #[cfg(not(target_family = "wasm"))]
 pub use external::{Verifier, VerifierOptions};
-pub use registry::{BuiltIn, TASKS, TaskSettings, find, names};
+pub use registry::{BuiltIn, TASKS, find, names};
 pub use reverse::Reverse;
 pub use set::PromptSet;
+pub use settings::TaskSettings;
 pub use sort::Sort;
 pub use split::Split;
 pub use weighted::weighted;

@@ -1,22 +1,8 @@
 //! The list of built-in tasks. To add one, write its file and add its settings to [`TASKS`].
 
-use super::{Add, Countdown, Reverse, Sort, Task, TaskError};
-use serde::{Serialize, de::DeserializeOwned};
+use super::{Add, Countdown, Reverse, Sort, Task, TaskError, TaskSettings};
 use std::sync::Arc;
 use toml::Table;
-
-/// The settings of a task: a plain struct, stored in a table of the task's name
-/// (`--set sort.length=8`).
-pub trait TaskSettings: Default + Serialize + DeserializeOwned {
-    /// The task's name in commands, settings and checkpoints.
-    const NAME: &'static str;
-
-    /// Creates the task.
-    ///
-    /// # Errors
-    /// If a setting is out of range, or a requirement is missing on this machine.
-    fn open(self) -> Result<Arc<dyn Task>, TaskError>;
-}
 
 /// A registered task, type-erased.
 pub struct BuiltIn {
@@ -75,19 +61,6 @@ pub fn find(name: &str) -> Result<&'static BuiltIn, TaskError> {
         .chain(USER_DEFINED)
         .find(|task| task.name == name)
         .ok_or_else(|| TaskError::Unknown { name: name.to_string(), known: names() })
-}
-
-/// Checks that a setting is in its range.
-pub(super) fn within(
-    key: &str,
-    value: u32,
-    range: std::ops::RangeInclusive<u32>,
-) -> Result<(), TaskError> {
-    if range.contains(&value) {
-        return Ok(());
-    }
-    let (low, high) = (range.start(), range.end());
-    Err(TaskError::Setting(format!("`{key}` is {value}, but must be {low} to {high}")))
 }
 
 #[cfg(test)]

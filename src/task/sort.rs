@@ -1,6 +1,6 @@
 //! The task `sort`: write digits in ascending order.
 
-use super::registry::within;
+use super::settings::within;
 use super::split::in_split;
 use super::text::{agreement, digits, indicator};
 use super::{Completion, Part, Prompt, Rewards, Split, Task, TaskError, TaskSettings};

@@ -22,18 +22,9 @@ use crate::task;
 use crate::trainer::{Trainer, new_settings};
 use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
-use report::{Figure, Report, ScoreRuns};
+use report::{EVAL_EPISODES, EVAL_EVERY, Figure, Report, ScoreRuns};
 use std::time::Instant;
 use work::Work;
-
-/// Warm-up repeats of each measurement.
-const WARM_UP: usize = 2;
-/// Minimum duration of a measurement, seconds; shorter work is repeated within it.
-const MIN_SECONDS: f64 = 0.1;
-/// Iterations between evaluations of the score.
-const EVAL_EVERY: u32 = 5;
-/// Episodes of an evaluation.
-const EVAL_EPISODES: usize = 10_000;
 
 pub fn run(games: &Games, args: BenchArgs) -> Result<()> {
     super::use_threads(args.threads)?;

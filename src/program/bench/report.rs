@@ -2,11 +2,19 @@
 
 use super::peak::Peak;
 use super::work::Work;
-use super::{EVAL_EPISODES, EVAL_EVERY, MIN_SECONDS, WARM_UP};
 use crate::device::DeviceInfo;
 use anyhow::Result;
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
+
+/// Warm-up repeats of each measurement.
+const WARM_UP: usize = 2;
+/// Minimum duration of a measurement, seconds; shorter work is repeated within it.
+const MIN_SECONDS: f64 = 0.1;
+/// Iterations between evaluations of the score.
+pub(super) const EVAL_EVERY: u32 = 5;
+/// Episodes of an evaluation.
+pub(super) const EVAL_EPISODES: usize = 10_000;
 
 /// The median and range of several measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

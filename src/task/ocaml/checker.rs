@@ -5,8 +5,8 @@
 //! documents its protocol.
 
 use super::folder::Folder;
+use super::job::{Access, Compiler, Job, OcamlLimits};
 use super::report::{Compiled, Report, Types};
-use super::{Access, Compiler, Job, OcamlLimits};
 use crate::task::TaskError;
 use crate::task::parallel::lock;
 use crate::task::process::{NoAnswer, Process};

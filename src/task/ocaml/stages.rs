@@ -3,8 +3,8 @@
 //! It requires `ocamlc` alone, and is about ten times as slow as the persistent checker. Tests compare the two.
 
 use super::folder::Folder;
+use super::job::{Compiler, Job, OcamlLimits};
 use super::report::{Compiled, Report, Types};
-use super::{Compiler, Job, OcamlLimits};
 use crate::task::TaskError;
 use crate::task::process::kill_group;
 use crate::task::sandbox::{Limits, Sandbox, Scratch};

@@ -1,0 +1,90 @@
+//! The input of a checker: the compiler, the code to check, and its resource limits.
+
+use crate::task::TaskError;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Resource limits of a completion.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct OcamlLimits {
+    /// CPU time, seconds, 0.01 to 60. The wall-clock limit is three times this plus one second.
+    pub cpu_seconds: f64,
+    /// Memory, MiB, 128 to 16384.
+    pub memory_mb: u32,
+    /// Number of processes, 1 to 64.
+    pub processes: u32,
+}
+
+impl Default for OcamlLimits {
+    fn default() -> Self {
+        Self { cpu_seconds: 2.0, memory_mb: 512, processes: 4 }
+    }
+}
+
+impl OcamlLimits {
+    /// Wall-clock time limit, seconds.
+    pub(super) fn wall_seconds(&self) -> f64 {
+        3.0 * self.cpu_seconds + 1.0
+    }
+}
+
+/// The OCaml compiler of this machine.
+#[derive(Clone, Debug)]
+pub struct Compiler {
+    /// Path or name of `ocamlc`.
+    pub path: PathBuf,
+    /// Path or name of `ocamlrun`, which runs the compiled bytecode.
+    pub runtime: PathBuf,
+    /// Version of the compiler.
+    pub version: String,
+}
+
+impl Compiler {
+    /// Queries the compiler `command`, usually `ocamlc`.
+    ///
+    /// # Errors
+    /// If there is no such compiler.
+    pub fn at(command: &str) -> Result<Self, TaskError> {
+        let none = || {
+            TaskError::Verifier(format!(
+                "the task `ocaml` needs the OCaml compiler, but `{command}` cannot be run; install it (Debian: \
+                 apt-get install ocaml-nox)"
+            ))
+        };
+        let output = Command::new(command).arg("-config").output().map_err(|_| none())?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let value = |key: &str| {
+            let mut lines = text.lines().filter_map(|line| line.split_once(": "));
+            lines.find(|(name, _)| *name == key).map(|(_, value)| value.trim().to_string())
+        };
+        let version = value("version").ok_or_else(none)?;
+        let runtime = value("standard_runtime").map_or_else(|| "ocamlrun".into(), PathBuf::from);
+        Ok(Self { path: command.into(), runtime, version })
+    }
+}
+
+/// A piece of code to check and run.
+#[derive(Clone, Debug, Default)]
+pub struct Job<'a> {
+    /// Type definitions that the code uses.
+    pub prelude: &'a str,
+    /// The signature that the code must implement.
+    pub signature: &'a str,
+    /// The code; empty to evaluate calls without it.
+    pub code: &'a str,
+    /// Expressions to evaluate.
+    pub calls: Vec<&'a str>,
+    /// Access of the code to the standard library.
+    pub access: Access,
+}
+
+/// The part of the standard library that code may use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Access {
+    /// Modules without input, output or other effects outside the program.
+    #[default]
+    Restricted,
+    /// All modules, to test the sandbox.
+    Full,
+}
