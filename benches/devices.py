@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""Whether several GPUs in one machine share a run, and what they gain: unattended, to one JSON file.
+"""Tests and measures runs shared by several GPUs of one machine unattended, and writes one JSON file.
 
-    cargo build --release --features cuda      # CUDA devices add up gradients by NCCL, where that is installed
-    benches/devices.py                         # takes all CUDA devices
-    benches/devices.py --device wgpu:0,wgpu:0 --quick   # tries the script itself
+    cargo build --release --features cuda      # CUDA devices reduce gradients by NCCL, if installed
+    benches/devices.py                         # uses all CUDA devices
+    benches/devices.py --device wgpu:0,wgpu:0 --quick   # tests the script itself
 
-It needs Python 3.10 or newer and nothing beside it. On the devices of the list:
+It needs only Python 3.10 or newer. On the listed devices it runs:
 
-- a run on the first alone, then on all, for as many iterations: by how much the parameters differ, relative
-  to their size, once for the fused engine and once for the general one;
-- what the shared runs told each other: seconds, bytes, imbalance, from `metrics.jsonl`;
+- the same training on the first device alone and on all of them, with the fused and with the general engine, and
+  reports the relative difference of the parameters;
+- the communication of the shared runs: seconds, bytes and imbalance, from `metrics.jsonl`;
 - `grove bench fruit --scaling`.
 
-Exit status: 0 if every command did its work and no parameters differ by more than 1e-5.
+Exit status: 0 if every command succeeded and no parameters differ by more than 1e-5.
 """
 
 import argparse
@@ -38,14 +38,14 @@ def arguments():
     parser.add_argument(
         "--grove", type=Path, default=os.environ.get("GROVE_BIN", built), help="the program"
     )
-    parser.add_argument("--device", help="devices, with commas [all of CUDA]")
-    parser.add_argument("--json", type=Path, default="devices.json", help="the file [devices.json]")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: for a try of the script")
+    parser.add_argument("--device", help="comma-separated devices [all CUDA devices]")
+    parser.add_argument("--json", type=Path, default="devices.json", help="the output file [devices.json]")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to test the script")
     return parser.parse_args()
 
 
 def grove(args, *words):
-    """What the program prints as JSON."""
+    """Runs the program and parses its JSON output."""
     done = subprocess.run(
         [args.grove, *words, "--json"], capture_output=True, text=True, timeout=600
     )
@@ -56,7 +56,7 @@ def grove(args, *words):
 
 
 def devices(args):
-    """The devices that are to share a run, with commas between them."""
+    """Returns the devices that share a run, comma-separated."""
     if args.device:
         return args.device
     found = grove(args, "devices")["devices"]
@@ -67,7 +67,7 @@ def devices(args):
 
 
 def parameters(run):
-    """The numbers in a run's last checkpoint."""
+    """Returns the parameters in a run's last checkpoint."""
     folder = max((run / "checkpoints").iterdir())
     bytes_ = (folder / "weights.safetensors").read_bytes()
     header = 8 + int.from_bytes(bytes_[:8], "little")
@@ -77,13 +77,13 @@ def parameters(run):
 
 
 def off(a, b):
-    """The distance of two vectors, relative to the length of the first."""
+    """Returns the distance of two vectors relative to the norm of the first."""
     far = sum((x - y) ** 2 for x, y in zip(a, b, strict=True))
     return (far / sum(x**2 for x in a)) ** 0.5
 
 
 def runs(args, all_devices, folder):
-    """Runs on one device and on all, by name."""
+    """Runs training on one device and on all of them, for each engine."""
     small = ["num_groups=16", "num_steps=8", "learn_steps=8", "hidden=[8]"] if args.quick else ["num_groups=1024"]
     common = [word for value in ["num_minibatches=2", *small] for word in ("--set", value)]
     cases = {

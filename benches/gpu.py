@@ -1,27 +1,27 @@
 #!/usr/bin/env python3
-"""Everything that takes a real GPU to measure, unattended, from a built program to one JSON file.
+"""Runs all measurements for a real GPU unattended and writes one JSON file.
 
     cargo build --release --features vulkan    # and/or cuda; both may be in one program
     benches/gpu.py                             # measures target/release/grove within nine minutes
-    benches/gpu.py --quick --device wgpu:0     # tries the script itself, with tiny sizes
+    benches/gpu.py --quick --device wgpu:0     # tests the script itself with tiny sizes
 
-It needs Python 3.10 or newer and nothing beside it, so that it runs where nothing can be built. To
-carry a program there, make it small: `strip grove && xz -T0 grove` (xz and gzip files are unpacked
-here by Python, zstd files by the command `zstd`), and name it by `--grove FILE` or GROVE_BIN.
+It needs only Python 3.10 or newer, so that it also runs on machines without a compiler. To copy a program there,
+compress it: `strip grove && xz -T0 grove` (Python unpacks xz and gzip files, the command `zstd` zstd files), and
+pass it by `--grove FILE` or GROVE_BIN.
 
-For each kind of device in the program (Vulkan, CUDA, ROCm, Metal, wgpu):
+For each kind of device in the program (Vulkan, CUDA, ROCm, Metal, wgpu), it measures:
 
-- whether a run's first iteration has the numbers that the CPU gives;
-- time to a greedy score of 7.67 by the default run of the fruit catcher, first with no compiled kernel
-  on disk, then with all of them, for seeds 1 to 5;
-- rules only, rules and policy, trained, peak memory and the share of the device's peak, for 4,096 to
-  2^20 games of 128 steps, a hidden layer of 64 units, one update that learns from all steps once;
-- the general engine beside the fused one; half precision, where the program has `--precision`;
-- two runs of one seed: whether their checkpoints are the same bytes.
+- whether the first iteration of a run agrees with the CPU;
+- the time of the fruit catcher's default run to a greedy score of 7.67, first without cached kernels, then with
+  them, for seeds 1 to 5;
+- rules, rules and policy, training, peak memory and the fraction of the device's peak, for 4,096 to 2^20 games of
+  128 steps, a hidden layer of 64 units, and one update with one epoch over all steps;
+- the general engine compared with the fused one, and half precision if the program has `--precision`;
+- whether two runs with the same seed write identical checkpoints.
 
-A command that fails or takes too long is noted with its last words, and the rest goes on; what does not
-fit into the time is noted as left out. The file is written anew after every command. Results worth keeping go
-to `benches/results/`, one file a device. Exit status: 0 if every command did its work, else 1.
+A command that fails or takes too long is recorded with the end of its output, and the others continue; commands
+that do not fit into the time limit are recorded as skipped. The file is rewritten after every command. Results go to
+`benches/results/`, one file per device. Exit status: 0 if every command succeeded, otherwise 1.
 """
 
 import argparse
@@ -42,7 +42,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# Kinds of device; the last is in every build, and reaches the same hardware by WGSL.
+# Kinds of device. The last one is part of every build and reaches the same hardware through WGSL.
 KINDS = ("vulkan", "cuda", "rocm", "metal", "wgpu")
 SMI = ("name", "driver_version", "memory.total", "power.limit", "pstate", "temperature.gpu") + tuple(
     f"clocks.{which}{part}" for which in ("current.", "max.") for part in ("sm", "memory")
@@ -59,15 +59,15 @@ def arguments():
     parser.add_argument(
         "--grove", type=Path, default=os.environ.get("GROVE_BIN", built), help="the program"
     )
-    parser.add_argument("--json", type=Path, help="the file [benches/results/DEVICE.json]")
+    parser.add_argument("--json", type=Path, help="the output file [benches/results/DEVICE.json]")
     parser.add_argument("--device", action="append", help="a device, instead of one of each kind")
-    parser.add_argument("--minutes", type=float, default=9, help="for everything [9]")
-    parser.add_argument("--quick", action="store_true", help="tiny sizes: for a try of the script")
+    parser.add_argument("--minutes", type=float, default=9, help="total time limit [9]")
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to test the script")
     return parser.parse_args()
 
 
 def unpacked(program, folder):
-    """The program, ready to run."""
+    """Returns the path of the program, unpacked if necessary."""
     program = Path(program)
     if not program.is_file():
         sys.exit(f"there is no program `{program}`; build one or name it by --grove or GROVE_BIN")
@@ -85,14 +85,14 @@ def unpacked(program, folder):
 
 
 def cache(folder):
-    """An environment in which drivers and libraries keep their compiled kernels in `folder`."""
+    """Returns an environment in which drivers and libraries cache compiled kernels in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     names = ("HOME", "XDG_CACHE_HOME", "CUDA_CACHE_PATH", "__GL_SHADER_DISK_CACHE_PATH")
     return os.environ | {name: str(folder) for name in names}
 
 
 def smi():
-    """What the NVIDIA driver says of its devices, a list of {fact: value}; [] without one."""
+    """Queries the NVIDIA driver: a list of {property: value} per device; [] without a driver."""
     command = ["nvidia-smi", "--query-gpu=" + ",".join(SMI), "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
@@ -102,7 +102,7 @@ def smi():
 
 
 def processor():
-    """The CPU's name, where Linux tells it."""
+    """Returns the CPU's name on Linux."""
     try:
         info = Path("/proc/cpuinfo").read_text()
     except OSError:
@@ -112,7 +112,7 @@ def processor():
 
 
 class Session:
-    """The commands run so far, and the file that tells of them."""
+    """The commands run so far, and the output file."""
 
     def __init__(self, args, program, folder):
         self.program, self.folder, self.path = program, folder, args.json
@@ -135,11 +135,11 @@ class Session:
         }
 
     def left(self):
-        """Seconds left for everything."""
+        """Returns the remaining seconds."""
         return self.ends - time.monotonic()
 
     def run(self, what, device, command, seconds, env=None):
-        """Runs the program; notes and returns {what, device, rc, stdout, ...}."""
+        """Runs the program; records and returns {what, device, rc, stdout, ...}."""
         limit = min(seconds, self.left())
         command = [str(part) for part in command]
         note = {"what": what, "device": device, "command": ["grove", *command], "rc": None}
@@ -177,7 +177,7 @@ class Session:
         return note | {"stdout": stdout}
 
     def bench(self, what, device, options, seconds, env=None):
-        """Runs `grove bench` and notes its report."""
+        """Runs `grove bench` and records its report."""
         path = self.folder / "report.json"
         path.unlink(missing_ok=True)
         command = ["bench", "--device", device, "--out", path.name, *options]
@@ -187,7 +187,7 @@ class Session:
             self.write()
 
     def write(self):
-        """Writes the file, if it is known where."""
+        """Writes the output file, if its path is known."""
         if self.path:
             text = json.dumps(self.result, indent=1)
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -195,7 +195,7 @@ class Session:
 
 
 def sums(run):
-    """{file: SHA-256} of a run's checkpoints."""
+    """Returns {file: SHA-256} of a run's checkpoints."""
     files = sorted(p for part in ("checkpoints", "best") for p in (run / part).rglob("*"))
     return {
         str(p.relative_to(run)): hashlib.sha256(p.read_bytes()).hexdigest()
@@ -204,12 +204,12 @@ def sums(run):
     }
 
 
-# Numbers of an iteration: those that must be equal on every device, and those within 0.1 %.
+# Metrics of an iteration: those that must be equal on every device, and those that must agree within 0.1 %.
 EQUAL, CLOSE = ("episodes", "score", "mean_reward"), ("entropy", "grad_norm")
 
 
 def first_iteration(session, device):
-    """The numbers of a small run's first iteration, or None."""
+    """Returns the metrics of a small run's first iteration, or None."""
     run = f"one-{device.replace(':', '-')}"
     command = ["train", "fruit", "--device", device, "--seed", 7, "--run-dir", run]
     command += ["--iterations", 1, "--set", "num_groups=64", "--set", "num_steps=128"]
@@ -221,7 +221,7 @@ def first_iteration(session, device):
 
 
 def compare_first_iterations(session, devices):
-    """Whether a run begins on the devices as it does on the CPU."""
+    """Checks that the first iteration on each device agrees with the CPU."""
     want = first_iteration(session, "cpu")
     for device in devices:
         got = first_iteration(session, device)
@@ -235,7 +235,7 @@ def compare_first_iterations(session, devices):
 
 
 def repeat_a_run(session, device, quick):
-    """Trains twice with one seed and compares the checkpoints byte for byte."""
+    """Trains twice with the same seed and compares the checkpoints byte by byte."""
     runs = []
     for turn in ("first", "second"):
         run = f"{turn}-{device.replace(':', '-')}"
@@ -252,7 +252,7 @@ def repeat_a_run(session, device, quick):
     session.write()
 
 
-# Decoders with random weights: the sizes of `tiny`, SmolLM2-135M and Qwen2.5-0.5B, with few tokens to know.
+# Decoders with random weights: the sizes of `tiny`, SmolLM2-135M and Qwen2.5-0.5B, with a small vocabulary.
 DECODERS = {
     "tiny": (128, 4, 4, 2, 384),
     "135M": (576, 30, 9, 3, 1536),
@@ -262,7 +262,7 @@ SIZES = ("hidden_size", "num_layers", "num_heads", "num_kv_heads", "intermediate
 
 
 def texts(quick):
-    """[what, options] of language models that generate and learn."""
+    """Returns [what, options] of the language benchmarks."""
     for name, sizes in {"tiny": (16, 1, 2, 1, 24)}.items() if quick else DECODERS.items():
         prompts, members, tokens = (2, 2, 4) if quick else (32, 8, 9) if name == "tiny" else (8, 8, 128)
         sets = [f"model.{what}={size}" for what, size in zip(SIZES, sizes)]
@@ -272,7 +272,7 @@ def texts(quick):
 
 
 def measure(session, devices, quick):
-    """All measurements, the most telling first; each on every device before the next."""
+    """Runs all measurements, the most important first, each on every device before the next."""
     shape = ["--env", "fruit", "--num-steps", 16 if quick else 128]
     sizes = [64, 128] if quick else [4096, 1 << 16, 1 << 18, 1 << 20]
     tiny = ["--env", "fruit", "--num-envs", 64, "--num-steps", 16, "--repeats", 1, "--no-peak"]
@@ -309,13 +309,13 @@ def measure(session, devices, quick):
     everywhere(f"{sizes[1]} games, hidden 128,128", wide, 45)
     for what, options in texts(quick):
         everywhere(what, options, 60)
-    # What the machine's own processor makes of the same.
+    # The same on the machine's CPU.
     session.bench(f"{sizes[0]} games", "cpu", games(sizes[0]), 60)
     session.bench("time to score", "cpu", [*tiny, *score, *seeds], 60)
 
 
 def devices_of(session, wanted):
-    """The devices to measure: those named, or the first real one of each kind."""
+    """Returns the devices to measure: those requested, or the first hardware device of each kind."""
     done = session.run("devices", None, ["devices", "--json"], 60)
     if done["rc"] != 0:
         sys.exit("`grove devices` fails; see above")
@@ -340,7 +340,7 @@ def rate(figure):
 
 
 def share(report, which):
-    """Shares of the device's peak arithmetic and traffic, in the report's own peak."""
+    """Returns the fractions of the device's peak arithmetic and bandwidth."""
     peak = report.get("device_peak") or {}
     cells = []
     for unit in ("flops", "bytes"):
@@ -361,7 +361,7 @@ def table(lines):
 
 def summary(result):
     """Prints the tables."""
-    # A device's peak is measured in its first run and holds for the others.
+    # The device's peak is measured in its first run and applies to the others.
     peaks = {}
     rates = [["device", "what", "rules only", "rules + policy", "trained", "FLOPs", "bytes", "MiB"]]
     times = [["device", "what", "first update, s", "score, s", "each seed, s"]]
@@ -384,7 +384,7 @@ def summary(result):
         cells = [*map(rate, figures), *share(report, "trained")]
         cells.append(f"{memory / 2**20:.0f}" if memory else "-")
         rates.append([run["device"], run["what"], *cells])
-    print("\nsteps a second: median (lowest to highest); FLOPs and bytes: trained, of the peak")
+    print("\nsteps per second: median (range); FLOPs and bytes: fraction of the peak in training")
     table(rates)
     print("\ntime to a score")
     table(times)
@@ -409,7 +409,7 @@ def summary(result):
 
 def main():
     args = arguments()
-    # Shaders' compilers may leave processes behind that still write to the folder.
+    # Shader compilers may leave processes behind that still write to the folder.
     with tempfile.TemporaryDirectory(prefix="grove-gpu-", ignore_cleanup_errors=True) as folder:
         folder = Path(folder)
         session = Session(args, unpacked(args.grove, folder), folder)
@@ -422,7 +422,7 @@ def main():
         result["nvidia_smi_after"] = smi()
         session.write()
     summary(result)
-    print(f"\nwritten: {session.path}")
+    print(f"\nwrote {session.path}")
     same = all(repeated["same_bytes"] for repeated in result["repeated_runs"])
     agrees = all(first["agrees_with_cpu"] for first in result["first_iterations"])
     sys.exit(0 if same and agrees and all(run["rc"] == 0 for run in result["runs"]) else 1)

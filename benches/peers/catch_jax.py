@@ -1,8 +1,7 @@
-"""GRPO on gymnax's Catch in JAX, the way it is usually written: everything in one jitted scan.
+"""GRPO on gymnax's Catch in idiomatic JAX: everything in one jitted scan.
 
-Games are [groups, members]; the members of a group share their keys, so that they see the same
-balls. The policy reads the board (rows x columns numbers, gymnax's own observation) or the four
-numbers that Grove's Catch gives by default.
+Games are [groups, members]; the members of a group share their keys, so that they see the same balls. The policy
+observes the board (rows x columns, gymnax's observation) or the four features of Grove's Catch.
 """
 
 from functools import partial
@@ -20,7 +19,7 @@ def main():
     parser.add_argument("--columns", type=int, default=10)
     parser.add_argument("--group-size", type=int, default=8)
     parser.add_argument("--observation", choices=["board", "features"], default="board")
-    parser.add_argument("--iterations", type=int, help="only train so long and show the rewards")
+    parser.add_argument("--iterations", type=int, help="only train for this many iterations and print the rewards")
     args = parser.parse_args()
     use_threads(args.threads)  # before JAX starts its own
     import jax
@@ -38,12 +37,12 @@ def run(args, jax):
     env = Catch(rows=rows, columns=columns)
     params = env.default_params
     groups, members = args.num_envs // args.group_size, args.group_size
-    # A key for each group, a state and an action for each of its members.
+    # One key per group; one state and action per member.
     over_games = lambda f: jax.vmap(jax.vmap(f, (None, 0, 0)), (0, 0, 0))
     env_step = over_games(lambda key, state, action: env.step(key, state, action, params))
 
     def observe(board, state):
-        """[groups, members, numbers] for the policy."""
+        """Returns the policy's observation, [groups, members, features]."""
         if args.observation == "board":
             return board.reshape(groups, members, rows * columns)
         return jnp.stack(
@@ -86,12 +85,12 @@ def run(args, jax):
         return jax.nn.log_softmax(x @ matrix + bias)
 
     def chosen(logp, action):
-        # Indexing would become a slow scatter in the gradient.
+        # The gradient of indexing would be a slow scatter.
         return (logp * jax.nn.one_hot(action, 3)).sum(axis=-1)
 
     @jax.jit
     def play_at_random(key):
-        """The sum of all rewards and observations: a number that no compiler can leave out."""
+        """Returns the sum of all rewards and observations, so that no compiler can eliminate them."""
 
         def one(carry, key):
             state, total = carry
@@ -106,7 +105,7 @@ def run(args, jax):
         return carry[1]
 
     def rollout(weights, key):
-        """[steps, groups, members, ...]: observations, actions, log-probabilities, rewards, ends."""
+        """Returns observations, actions, log-probabilities, rewards, ends: [steps, groups, members, ...]."""
 
         def one(carry, key):
             state, obs = carry
@@ -120,7 +119,7 @@ def run(args, jax):
         return jax.lax.scan(one, reset(key_reset), jax.random.split(key, args.num_steps))[1]
 
     def advantages(reward, done):
-        """Reward-to-go, relative to the group's mean at the same step, on the batch's scale."""
+        """Returns the reward-to-go relative to the group's mean at the same step, scaled by the batch."""
 
         def back(later, now):
             reward, done = now
@@ -143,7 +142,7 @@ def run(args, jax):
 
     @partial(jax.jit, donate_argnums=0)
     def iterate(training, key):
-        """A rollout and one pass over it. Groups come in no order, so a part of them is a fair draw."""
+        """Runs a rollout and one epoch. Groups are in random order, so any subset is a fair sample."""
         obs, action, old, reward, done = rollout(training[0], key)
         data = (obs, action, old, advantages(reward, done))
 
@@ -162,7 +161,7 @@ def run(args, jax):
     play = jax.jit(rollout)
     weights = network(jax.random.key(1))
     keys = (jax.random.key(seed) for seed in count(2))
-    # A copy, because each iteration takes over the memory of what it is given.
+    # A copy, because each iteration donates its arguments' buffers.
     training = jax.tree.map(jnp.array, (weights, optimizer.init(weights)))
 
     def train():

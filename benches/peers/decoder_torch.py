@@ -1,9 +1,9 @@
-"""A decoder on annotated sequences in PyTorch: trained steps a second, two ways.
+"""A decoder on labelled sequences in PyTorch: training steps per second, in two variants.
 
-`resident`: the data lie where they are computed with, and a batch is an index into them. `moved`: every
-batch is cut from host arrays, cloned, and made into tensors anew, as programs do that keep their data in
-lists. The model is that of Grove's `policy.kind = "decoder"`: pre-norm, RMSNorm, rotary positions,
-grouped-query attention, SwiGLU; attention is PyTorch's own, causal. Prints one JSON object.
+`resident`: the data are on the device, and a batch indexes into them. `moved`: every batch is sliced from host
+arrays, cloned and converted to tensors, as in programs that keep their data in lists. The model is that of Grove's
+`policy.kind = "decoder"`: pre-norm, RMSNorm, rotary positions, grouped-query attention, SwiGLU; attention is
+PyTorch's causal one. Prints one JSON object.
 """
 
 import argparse
@@ -76,7 +76,7 @@ def main():
         ("heads", 4), ("kv-heads", 2), ("inner", 384), ("windows", 512), ("repeats", 5), ("threads", 0),
     ]:
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--compile", action="store_true", help="by torch.compile")
+    parser.add_argument("--compile", action="store_true", help="use torch.compile")
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)

@@ -1,8 +1,8 @@
-"""GRPO on the fruit catcher in PyTorch, the way it is usually written.
+"""GRPO on the fruit catcher in idiomatic PyTorch.
 
-The environment is a handful of tensors [levels, starts], the policy an nn.Module, the update one
-clipped-ratio loss over all steps of the epoch, autograd and AdamW. The members of a group are the
-17 starts of a level: the first fruit is the same, the basket differs.
+The environment consists of a few tensors [levels, starts], the policy is an nn.Module, and the update one
+clipped-ratio loss over all steps of the epoch with autograd and AdamW. The members of a group are the 17 starts of
+a level: the first fruit is the same, the basket's position differs.
 """
 
 import sys
@@ -19,7 +19,7 @@ DISCOUNT, CLIP, ENTROPY, LEARNING_RATE = 0.99, 0.2, 0.01, 1e-3
 
 
 class FruitCatcher:
-    """[levels, 17] games. Fruits are a queue, the lowest first, as they also appeared."""
+    """[levels, 17] games. Fruits are a queue in order of appearance, so the lowest is first."""
 
     def __init__(self, levels):
         self.shape = (levels, STARTS)
@@ -36,7 +36,7 @@ class FruitCatcher:
         return self.features()
 
     def features(self):
-        """The basket's column; of each fruit its distance, its row and whether it is there."""
+        """Returns the basket's column, and each fruit's distance, row and presence."""
         there = self.there.float()
         return torch.cat(
             [
@@ -49,12 +49,12 @@ class FruitCatcher:
         )
 
     def step(self, action):
-        """Moves by action - 1; returns features, catches and misses."""
+        """Moves the basket by action - 1; returns features, catches and misses."""
         self.basket = (self.basket + (action - 1)).clamp(0, WIDTH - 1)
         self.y = self.y + 1
         self.fallen = self.fallen + 1
 
-        # Fruits are at least INTERVAL rows apart: only the first of the queue can land.
+        # Fruits are at least INTERVAL rows apart, so only the first of the queue can land.
         landed = self.there[..., 0] & (self.y[..., 0] == HEIGHT - 1)
         caught = landed & ((self.x[..., 0] - self.basket).abs() <= 1)
         shift = landed.unsqueeze(-1)
@@ -71,7 +71,7 @@ class FruitCatcher:
         return self.features(), caught.float(), (landed & ~caught).float()
 
     def put(self, spawn, count):
-        """Puts a new fruit behind the `count` fruits of the games where `spawn` says so."""
+        """Appends a new fruit in the games where `spawn` is true."""
         new = spawn.unsqueeze(-1) & (self.slots == count.unsqueeze(-1))
         column = torch.randint(WIDTH, self.shape).float()
         self.x = torch.where(new, column.unsqueeze(-1), self.x)
@@ -79,8 +79,8 @@ class FruitCatcher:
 
 
 class LoopedFruitCatcher(FruitCatcher):
-    """The same with new fruits put one by one: all columns drawn at once, then a loop over the games,
-    as in the PyTorch program that Grove's fruit catcher comes from, after its own optimisations."""
+    """A variant that inserts new fruits one by one: all columns are drawn in one call, then a loop runs over the
+    games, as in the (optimised) PyTorch program from which Grove's fruit catcher originates."""
 
     def put(self, spawn, count):
         self.x, self.y = self.x.clone(), self.y.clone()
@@ -116,8 +116,8 @@ class Trainer:
         self.stepwise = args.loss == "stepwise"
         self.score = float("nan")
         if args.compile:
-            # What runs a hundred times an epoch, and the loss with its gradient, each as one graph. The
-            # sizes never change.
+            # The functions that run a hundred times per epoch, and the loss with its gradient, each as one graph
+            # of fixed sizes.
             graph = {"dynamic": False, "fullgraph": True}
             self.game.step = torch.compile(self.game.step, **graph)
             self.act = torch.compile(self.act, **graph)
@@ -133,16 +133,16 @@ class Trainer:
         return total
 
     def act(self, features):
-        """An action of every game, and its log-probability."""
+        """Samples an action for every game; returns it with its log-probability."""
         logp = self.brain(features)
-        # One uniform number and the distribution function: less work than torch.multinomial.
+        # Inverse transform sampling with one uniform number is faster than torch.multinomial.
         bounds = logp[..., :2].exp().cumsum(-1)
         action = (torch.rand(*self.game.shape, 1) >= bounds).sum(-1)
         return action, logp.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
     @torch.no_grad()
     def play(self):
-        """One episode of every game: features, actions, their log-probabilities, rewards."""
+        """Plays one episode of every game: features, actions, log-probabilities, rewards."""
         obs, actions, logprobs, rewards = [], [], [], []
         score = torch.zeros(self.game.shape)
         features = self.game.reset()
@@ -158,7 +158,7 @@ class Trainer:
         return map(torch.stack, (obs, actions, logprobs, rewards))
 
     def advantages(self, rewards):
-        """Discounted reward-to-go, relative to the group's mean and spread at the same step."""
+        """Returns the discounted reward-to-go, normalised by the group's mean and deviation at the same step."""
         returns = torch.empty_like(rewards)
         running = torch.zeros_like(rewards[0])
         for t in reversed(range(len(rewards))):
@@ -176,7 +176,7 @@ class Trainer:
         return -gain - ENTROPY * entropy
 
     def epoch(self):
-        """One episode of every game, one update."""
+        """Plays one episode of every game and updates the policy once."""
         obs, actions, logprobs, rewards = self.play()
         data = (obs, actions, logprobs, self.advantages(rewards))
         if self.stepwise:
@@ -190,7 +190,7 @@ class Trainer:
 
 
 def best_threads(trainer, threads):
-    """One thread or all of them, whichever trains faster: for small tensors it is often one."""
+    """Chooses one thread or all of them, whichever trains faster; for small tensors it is often one."""
 
     def rate(threads):
         torch.set_num_threads(threads)
@@ -207,20 +207,20 @@ def main():
         "--loss",
         choices=["batched", "stepwise"],
         default="batched",
-        help="all steps in one forward pass, or one for each step",
+        help="all steps in one forward pass, or one per step",
     )
     parser.add_argument(
         "--spawn",
         choices=["batched", "looped"],
         default="batched",
-        help="new fruits for all games at once, or one by one",
+        help="insert new fruits for all games at once, or one by one",
     )
     parser.add_argument(
         "--compile",
         action="store_true",
-        help="the game's step, the policy and the loss by torch.compile, which needs a C++ compiler",
+        help="use torch.compile for the game's step, the policy and the loss (needs a C++ compiler)",
     )
-    parser.add_argument("--epochs", type=int, help="only train so long and show the scores")
+    parser.add_argument("--epochs", type=int, help="only train for this many epochs and print the scores")
     args = parser.parse_args()
     use_threads(args.threads)
     torch.manual_seed(1)

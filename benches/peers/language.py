@@ -1,9 +1,9 @@
-"""GRPO of a language model: Grove beside PyTorch, transformers and TRL, in turns.
+"""GRPO of a language model: Grove compared with PyTorch, transformers and TRL, alternately.
 
     language.py --grove PROGRAM [--rounds N] [--smollm2 FILE] [--trl]
 
-The sizes are those of language_torch.py; FILE is SmolLM2-135M as Grove reads it, for the larger model. Rates are
-completions' tokens a second; a ratio is taken within a round. Memory is that of the whole process at its peak.
+The sizes are those of language_torch.py; FILE is SmolLM2-135M in a format that Grove reads. Rates are completion
+tokens per second; ratios are taken within a round. Memory is the peak of the whole process.
 """
 
 import argparse
@@ -34,8 +34,8 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--smollm2", metavar="FILE", help="the larger model instead of tiny")
-    parser.add_argument("--trl", action="store_true", help="TRL's trainer, too")
-    parser.add_argument("--micro-batch", type=int, default=0, help="of the peers: completions learnt from at a time")
+    parser.add_argument("--trl", action="store_true", help="also measure TRL's trainer")
+    parser.add_argument("--micro-batch", type=int, default=0, help="completions per micro-batch of the peers")
     args = parser.parse_args()
     prompts, group, tokens = (8, 8, 32) if args.smollm2 else (32, 8, 9)
     ours = [args.grove, "bench", "add" if args.smollm2 else "sort", "--json", "--repeats", args.repeats]

@@ -1,9 +1,9 @@
-"""GRPO of a language model in PyTorch: tokens a second, generated, learnt from, and in whole iterations.
+"""GRPO of a language model in PyTorch: tokens per second of generation, update and whole iterations.
 
-`loop` is written out in PyTorch: a preallocated cache of keys and values, the prompt computed once for its
-group, and no more work than is needed. `transformers` takes that package's model and its `generate`. `trl` is
-TRL's GRPOTrainer. All have the same sizes, those of `tiny` or of SmolLM2-135M, with random weights, and every
-completion has as many tokens as it may have. Prints one JSON object.
+`loop` is an explicit PyTorch loop with a preallocated KV cache, one prefill per group and no redundant work.
+`transformers` uses that package's model and its `generate`. `trl` is TRL's GRPOTrainer. All have the same sizes,
+those of `tiny` or of SmolLM2-135M, with random weights, and all completions have the maximum length. Prints one
+JSON object.
 """
 
 import argparse
@@ -37,7 +37,7 @@ class Layer(nn.Module):
         self.down = nn.Linear(inner, size, bias=False)
 
     def forward(self, x, turns, cache=None, at=0):
-        """`x` is [batch, steps, size]; `cache`, [2, batch, kv_heads, length, dim], is written from `at` on."""
+        """`x` is [batch, steps, size]; `cache`, [2, batch, kv_heads, length, dim], is written from index `at` on."""
         batch, steps, size = x.shape
         qkv = self.qkv(self.first(x)).view(batch, steps, -1, self.dim).transpose(1, 2)
         q, k, v = qkv.split([self.heads, self.kv_heads, self.kv_heads], 1)
@@ -52,7 +52,7 @@ class Layer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A decoder over tokens whose head is the table of the tokens' vectors."""
+    """A decoder over tokens with tied embeddings."""
 
     def __init__(self, vocabulary, layers, context, **sizes):
         super().__init__()
@@ -79,7 +79,7 @@ class Decoder(nn.Module):
 
 
 class Loop:
-    """The loop that is written out."""
+    """The explicit loop."""
 
     def __init__(self, args):
         self.args = args
@@ -132,7 +132,7 @@ class Loop:
 
 
 class Transformers(Loop):
-    """The package's own model and `generate`."""
+    """The model and `generate` of transformers."""
 
     def __init__(self, args):
         self.args = args
@@ -154,7 +154,7 @@ class Transformers(Loop):
         return prompts, tokens, torch.zeros(tokens.shape)
 
     def learn(self, prompts, tokens, old):
-        # The log-probabilities of the policy that acted are not timed: TRL takes those of the first pass.
+        # The sampler's log-probabilities are not timed: TRL uses those of the first forward pass.
         model = self.model
 
         class Around(nn.Module):
@@ -174,7 +174,7 @@ class Transformers(Loop):
 
 
 def hugging_face(args):
-    """A model of the package with random weights."""
+    """Creates a transformers model with random weights."""
     from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
     sizes = SIZES[args.model]
@@ -189,7 +189,7 @@ def hugging_face(args):
 
 
 def by_trl(args):
-    """Seconds of each step of TRL's trainer, the first ones included."""
+    """Returns the seconds of each step of TRL's trainer, including warm-up."""
     import datasets
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast, TrainerCallback
@@ -229,7 +229,7 @@ def by_trl(args):
 
 
 def rate(tokens, seconds):
-    """Tokens a second over some measurements."""
+    """Returns tokens per second over several measurements."""
     rates = [tokens / one for one in seconds]
     return {"median": statistics.median(rates), "min": min(rates), "max": max(rates)}
 
@@ -242,7 +242,7 @@ def main():
     parser.add_argument("--group-size", type=int, default=8)
     parser.add_argument("--prompt-tokens", type=int, default=9)
     parser.add_argument("--completion-tokens", type=int, default=9)
-    parser.add_argument("--micro-batch", type=int, default=0, help="completions learnt from at a time; 0: all")
+    parser.add_argument("--micro-batch", type=int, default=0, help="completions per micro-batch; 0 for all")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int)
     args = parser.parse_args()

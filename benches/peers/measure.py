@@ -1,4 +1,4 @@
-"""What the peers share: the clock, the figures and the report."""
+"""Shared by the peers: options, timing and the report."""
 
 import argparse
 import json
@@ -13,34 +13,34 @@ LOAD = os.getloadavg()[0]  # before this process adds to it
 
 
 def widths(text):
-    """Units of the hidden layers from a text such as 64 or 64,64."""
+    """Parses hidden layer sizes such as 64 or 64,64."""
     return [int(part) for part in text.split(",")]
 
 
 def arguments(num_envs, num_steps, hidden):
-    """The options that both peers have, with these defaults."""
+    """Creates a parser with the options common to all peers, with these defaults."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--num-envs", type=int, default=num_envs)
     parser.add_argument("--num-steps", type=int, default=num_steps)
     parser.add_argument("--hidden", type=widths, default=hidden, metavar="N[,N]")
     parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--threads", type=int, help="default: one a core")
+    parser.add_argument("--threads", type=int, help="default: one per core")
     return parser
 
 
 def cores():
-    """Cores that this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def use_threads(threads):
-    """Keeps this process to so many cores; call it before a library starts its threads."""
+    """Restricts this process to some cores; must be called before a library starts its threads."""
     if threads and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:threads])
 
 
 def figure(work, steps, repeats, warm_up=2, at_least=0.1):
-    """Steps a second of `work`, which makes so many `steps` and returns when they are done.
+    """Measures the steps per second of `work`, which performs `steps` steps per call.
 
     It is called until a measurement has lasted `at_least` seconds or more, as in `grove bench`.
     """
@@ -57,7 +57,7 @@ def figure(work, steps, repeats, warm_up=2, at_least=0.1):
 
 
 def report(peer, args, packages, **values):
-    """Prints the one JSON object."""
+    """Prints the results as one JSON object."""
     print(
         json.dumps(
             {

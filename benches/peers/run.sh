@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures Grove beside PyTorch and JAX, in turns, and prints one table. See README.md.
+# Measures Grove, PyTorch and JAX alternately and prints one table. See README.md.
 set -euo pipefail
 
 usage() {
@@ -69,7 +69,7 @@ results=$(mktemp -d)
 failed=0
 trap 'rm -rf "$results"' EXIT
 
-# peer WORK WHO SCRIPT OPTIONS...: one run of a peer. One that fails leaves dashes in the table.
+# peer WORK WHO SCRIPT OPTIONS...: one run of a peer. A failed run leaves dashes in the table.
 peer() {
     local file=$results/$1.$2.$round.json
     say "round $round: $1, $2"
@@ -77,7 +77,7 @@ peer() {
         { say "$2 failed"; failed=1; }
 }
 
-# compiled WORK OPTIONS...: PyTorch by torch.compile, where there is the compiler that it needs.
+# compiled WORK OPTIONS...: PyTorch with torch.compile, if there is a C++ compiler.
 compiled() {
     command -v "${CXX:-g++}" >/dev/null || { say "no C++ compiler: torch.compile is left out"; return 0; }
     peer "$1" torch-compiled fruit_torch.py "${@:2}" --loss stepwise --compile
@@ -102,14 +102,14 @@ for ((round = 1; round <= rounds; round++)); do
         peer "$work" torch-looped fruit_torch.py "${fruit[@]}" --loss stepwise --spawn looped
         compiled "$work" "${fruit[@]}"
     done
-    # 4,096 levels x 17 starts: so many that PyTorch's cost of each call no longer counts.
+    # 4,096 levels x 17 starts: enough to make PyTorch's call overhead negligible.
     if ((many)); then
         fruit=(--num-envs 69632 --num-steps 100 --hidden 64)
         peer fruit-many torch-stepwise fruit_torch.py "${fruit[@]}" --loss stepwise --repeats 3
         ours fruit-many --env fruit "${fruit[@]}" --group-size 17 --update-epochs 1 --num-minibatches 1
         compiled fruit-many "${fruit[@]}" --repeats 3
     fi
-    # The peer's policy reads the board, as gymnax gives it, or the four numbers of Grove's default.
+    # The peer's policy observes the board, as in gymnax, or the four features of Grove's default.
     catch=(--num-envs 4096 --num-steps 38 --hidden 128 --group-size 8)
     for observation in board features; do
         peer "catch-$observation" jax catch_jax.py "${catch[@]}" --observation "$observation"

@@ -1,12 +1,11 @@
-"""A decoder that learns from annotated sequences: Grove beside PyTorch, in turns.
+"""A decoder trained on labelled sequences: Grove compared with PyTorch, alternately.
 
     sequences.py --grove PROGRAM [--rounds N] [--long]
 
-Both learn the same numbers, windows x steps x features, by the same sizes (decoder_torch.py says which), with
-the data where they are learnt from; PyTorch moves and clones every batch as well, as programs do that keep
-their data in lists. Rates are medians of optimiser steps after a warm-up; ratios are taken within a round.
-With `--long` the peak of memory is compared too: sequences of 4,096 steps, where Grove computes layers anew
-(`update.gradient_checkpointing`) and PyTorch keeps them, 8 at a time.
+Both train on the same data, windows x steps x features, with the same sizes (see decoder_torch.py) and the data in
+place; PyTorch is also measured with every batch moved and cloned. Rates are medians of optimiser steps after a
+warm-up; ratios are taken within a round. `--long` also compares peak memory on 8 sequences of 4,096 steps, where
+Grove recomputes activations (`update.gradient_checkpointing`) and PyTorch keeps them.
 """
 
 import argparse
@@ -25,7 +24,7 @@ FEATURES, ACTIONS = 16, 3  # those of the fruit catcher, whose name the manifest
 
 
 def write_dataset(folder, windows, steps):
-    """Random sequences as a dataset: the shard is safetensors, written by hand."""
+    """Writes random sequences as a dataset with one safetensors shard."""
     rng, count = np.random.default_rng(1), windows * steps
     ends = np.zeros(count, np.uint8)
     ends[steps - 1 :: steps] = 1
@@ -50,7 +49,7 @@ def write_dataset(folder, windows, steps):
 
 
 def peak_of(command):
-    """What a command prints, and the most memory that it had."""
+    """Runs a command; returns its output and its peak memory."""
     with tempfile.TemporaryFile("w+") as out:
         child = subprocess.Popen(command, stdout=out)
         _, status, usage = os.wait4(child.pid, 0)
@@ -76,7 +75,7 @@ def grove(program, data, folder, batch, steps, iterations, checkpointing, thread
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     subprocess.run(list(map(str, command)), check=True, **quiet)
     records = [json.loads(line) for line in open(folder / "metrics.jsonl")]
-    # What the process had until the update was done; the evaluation at the end is not part of it.
+    # Peak memory until the end of the update, without the final evaluation.
     peak = records[-1]["memory"]["peak"]
     return statistics.median(record["steps_per_second"] for record in records[2:] or records), peak
 
@@ -93,8 +92,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--grove", required=True, metavar="PROGRAM")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=0, help="default: one a core")
-    parser.add_argument("--long", action="store_true", help="compare memory at 4,096 steps, too")
+    parser.add_argument("--threads", type=int, default=0, help="default: one per core")
+    parser.add_argument("--long", action="store_true", help="also compare memory at 4,096 steps")
     args = parser.parse_args()
     ratios = {"resident": [], "moved": []}
     with tempfile.TemporaryDirectory() as folder:

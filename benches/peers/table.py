@@ -1,10 +1,10 @@
-"""Merges the JSON objects of one session into a table, peers beside Grove.
+"""Merges the JSON objects of one session into a table of Grove and its peers.
 
     table.py DIR [--json FILE]
 
-DIR holds a file WORK.WHO.ROUND.json for each run; WHO is `grove` or a peer. Figures are medians over
-the rounds of the runs' medians; the range is that of all runs. A ratio is taken within a round,
-and shown as the median over the rounds. What Grove did not measure is a dash.
+DIR contains a file WORK.WHO.ROUND.json per run; WHO is `grove` or a peer. Rates are medians over rounds of the
+runs' medians, with the range of all runs. Ratios are taken within a round and shown as the median over rounds. A
+dash marks a missing measurement.
 """
 
 import argparse
@@ -22,7 +22,7 @@ FIGURES = {
 
 
 def read(folder):
-    """{work: {who: {round: object}}} in the order of the runs; unreadable files are left out."""
+    """Reads {work: {who: {round: object}}} in the order of the runs; skips unreadable files."""
     runs = {}
     for path in sorted(folder.glob("*.*.*.json"), key=lambda path: path.stat().st_mtime_ns):
         work, who, number, _ = path.name.split(".")
@@ -35,7 +35,7 @@ def read(folder):
 
 
 def merged(rounds, key):
-    """The figure over all rounds, or None."""
+    """Returns the rate over all rounds, or None."""
     figures = [run[key] for run in rounds.values() if run.get(key)]
     if not figures:
         return None
@@ -47,7 +47,7 @@ def merged(rounds, key):
 
 
 def ratio(peer, grove, key):
-    """Grove's figure over the peer's, round by round, or None."""
+    """Returns the ratio of Grove's rate to the peer's, or None."""
     both = [n for n in peer if n in grove and peer[n].get(key) and grove[n].get(key)]
     ratios = [grove[n][key]["median"] / peer[n][key]["median"] for n in both]
     if not ratios:
