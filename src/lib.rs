@@ -3,7 +3,7 @@
 //! Environments, policy and learner run on the same device: any GPU, or the CPU. Data flow through the
 //! modules in this order:
 //!
-//! - [`config`]: settings, their defaults and limits; [`device`]: device selection;
+//! - [`config`]: settings, their defaults and limits, declared by [`schema`]; [`device`]: device selection;
 //! - [`rng`]: counter-based random numbers;
 //! - [`mod@env`]: games, whose rules are written once for CPU and GPU;
 //! - [`task`]: language tasks, whose levels are prompts and whose rewards come from verifiers;
@@ -52,7 +52,7 @@ pub mod program;
 pub mod rng;
 pub mod rollout;
 pub mod run;
-mod table;
+pub mod schema;
 pub mod task;
 pub mod trainer;
 pub mod viewer;

@@ -1,25 +1,15 @@
 //! Raw settings: a TOML table laid over the defaults, with every key and type checked.
 //!
-//! The defaults themselves, as a table, say which keys exist and of which type they are, so that no
-//! list of names is kept beside the structs.
+//! The defaults themselves, as a table, are the list of keys and types; other names of a setting come from
+//! its declaration.
 
-use super::{ConfigError, TrainConfig};
+use super::{ConfigError, LanguageConfig, TrainConfig};
+use crate::schema::{Setting, Settings, Shape, in_table};
 use serde::{Serialize, de::DeserializeOwned};
 use toml::{Table, Value};
 
-/// TRL's spelling of a setting, and ours. `epsilon` is more than another spelling: see [`both_bounds`].
-const ALIASES: [(&str, &str); 7] = [
-    ("num_generations", "group_size"),
-    ("num_iterations", "update_epochs"),
-    ("epsilon", "clip_eps_low"),
-    ("epsilon_high", "clip_eps_high"),
-    ("delta", "dual_clip"),
-    ("beta", "kl_coef"),
-    ("gamma", "discount"),
-];
-
-/// Names from elsewhere that are no other spelling of one of ours, and what comes nearest to them here.
-const FOREIGN: [(&str, &str); 18] = [
+/// Names of other trainers without an exact counterpart, and the nearest setting.
+const FOREIGN: [(&str, &str); 17] = [
     ("max_steps", "iterations"),
     ("num_train_epochs", "iterations"),
     ("total_timesteps", "iterations"),
@@ -31,7 +21,6 @@ const FOREIGN: [(&str, &str); 18] = [
     ("per_device_train_batch_size", "rollout.num_groups"),
     ("n_steps", "rollout.num_steps"),
     ("max_completion_length", "rollout.num_steps"),
-    ("max_completion_length", "generation.max_new_tokens"),
     ("n_epochs", "update.update_epochs"),
     ("clip_range", "loss.clip_eps_low"),
     ("ent_coef", "loss.entropy_coef"),
@@ -40,12 +29,12 @@ const FOREIGN: [(&str, &str); 18] = [
     ("eval_steps", "checkpoint.eval_every"),
 ];
 
-/// The settings as a table, in the order of the struct.
+/// The settings as a table.
 pub fn to_table<T: Serialize>(settings: &T) -> Table {
     Table::try_from(settings).expect("settings are plain structs, numbers, names and lists")
 }
 
-/// The settings that a complete table describes.
+/// Reads settings from a complete table.
 ///
 /// # Errors
 /// [`ConfigError::OutOfRange`] for a name that is not one of those allowed.
@@ -55,12 +44,12 @@ pub fn from_table<T: DeserializeOwned>(table: Table) -> Result<T, ConfigError> {
 
 /// Reads settings from a table that is part of another; `prefix` goes before its keys in errors.
 fn from_section<T: DeserializeOwned>(prefix: &str, table: Table) -> Result<T, ConfigError> {
-    crate::table::read(table)
+    crate::schema::table::read(table)
         .map_err(|(key, message)| ConfigError::OutOfRange(format!("`{prefix}{key}`: {message}")))
 }
 
-/// Takes a complete table apart: the table named `game` are the game's own settings, the rest, but
-/// for `env`, those of the run.
+/// Splits a complete table into the game's own settings, in the table named `game`, and those of the run;
+/// `env` is dropped.
 ///
 /// # Errors
 /// [`ConfigError::OutOfRange`] for a value of another type, or a name that is not one of those allowed.
@@ -90,8 +79,8 @@ pub fn parse(what: &str, text: &str) -> Result<Table, ConfigError> {
 /// Lays `changes` over `table`: nested tables by key; a key at the top may also be the short name
 /// of one in a section where it is the only one.
 ///
-/// As in TRL, `epsilon` is the bound on both sides, unless `changes` have one for above, and
-/// `scale_rewards` may be `true` (by the group) or `false` (not at all).
+/// As in TRL, `epsilon` is the bound on both sides, unless `changes` hold an upper one, and
+/// `scale_rewards` may be `true` (`group`) or `false` (`none`).
 ///
 /// # Errors
 /// A key that `table` does not have, an ambiguous short name, or a value of another type.
@@ -146,7 +135,7 @@ fn assignment(text: &str) -> Result<(String, Value), ConfigError> {
     Ok((key.to_string(), value))
 }
 
-/// Sets what one source asks for: a file, or the command line.
+/// Applies the changes of one source: a file, or the command line.
 fn set_all(table: &mut Table, changes: Vec<(String, Value)>) -> Result<(), ConfigError> {
     for (key, value) in both_bounds(changes) {
         set(table, &key, value)?;
@@ -168,17 +157,27 @@ fn both_bounds(changes: Vec<(String, Value)>) -> Vec<(String, Value)> {
     changes.into_iter().flat_map(both).collect()
 }
 
-/// A value as TRL writes it, in our words.
-fn as_in_trl(path: &str, value: Value) -> Value {
-    match (path, &value) {
-        ("advantage.scale_rewards" | "reward.scale_rewards", Value::Boolean(true)) => {
-            Value::String("group".to_string())
+/// Converts a value in TRL's spelling to ours.
+fn from_trl(path: &str, value: Value) -> Value {
+    match value {
+        Value::Boolean(is_scaled) if last(path) == SCALE_REWARDS => {
+            Value::String(if is_scaled { "group" } else { "none" }.to_string())
         }
-        ("advantage.scale_rewards" | "reward.scale_rewards", Value::Boolean(false)) => {
-            Value::String("none".to_string())
-        }
-        _ => value,
+        value => value,
     }
+}
+
+/// The setting that TRL spells with a flag.
+pub(super) const SCALE_REWARDS: &str = "scale_rewards";
+
+/// The other name of a setting, and its own, for all settings of runs.
+fn aliases() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let inner = |section: &'static Setting| match section.shape {
+        Shape::Section(settings) => in_table(settings),
+        _ => Vec::new(),
+    };
+    let sections = TrainConfig::SETTINGS.iter().chain(LanguageConfig::SETTINGS);
+    sections.flat_map(inner).filter_map(|setting| Some((setting.alias?, setting.key)))
 }
 
 fn set(table: &mut Table, key: &str, value: Value) -> Result<(), ConfigError> {
@@ -188,7 +187,7 @@ fn set(table: &mut Table, key: &str, value: Value) -> Result<(), ConfigError> {
         None => table.get_mut(&path),
     };
     let slot = slot.expect("`resolve` gives paths that exist");
-    *slot = convert(&path, slot, as_in_trl(&path, value))?;
+    *slot = convert(&path, slot, from_trl(&path, value))?;
     Ok(())
 }
 
@@ -208,7 +207,10 @@ fn paths(table: &Table) -> Vec<String> {
 fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
     let paths = paths(table);
     let (section, leaf) = key.rsplit_once('.').map_or(("", key), |(s, l)| (s, l));
-    let leaf = ALIASES.iter().find(|(theirs, _)| *theirs == leaf).map_or(leaf, |(_, ours)| ours);
+    let is_alias = |(theirs, ours): &(&str, &str)| {
+        *theirs == leaf && paths.iter().any(|path| last(path) == *ours)
+    };
+    let leaf = aliases().find(is_alias).map_or(leaf, |(_, ours)| ours);
     let wanted = if section.is_empty() { leaf.to_string() } else { format!("{section}.{leaf}") };
     if paths.contains(&wanted) {
         return Ok(wanted);
@@ -222,7 +224,7 @@ fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
         Vec::new()
     };
     match (foreign, candidates.len()) {
-        // The game's has the name of a setting that other trainers have for a run.
+        // A setting of the game has the name that other trainers give to one of the run.
         (Some(ours), 1..) => {
             let candidates = [vec![ours.to_string()], candidates].concat();
             Err(ConfigError::AmbiguousKey { key: key.to_string(), candidates })
@@ -241,8 +243,8 @@ fn last(path: &str) -> &str {
     path.rsplit('.').next().unwrap_or(path)
 }
 
-/// The path that is meant where `key`, whose last part is `leaf`, is not quite one of `paths`: if it is
-/// nearer than a third of its letters.
+/// The path most like `key`, whose last part is `leaf`, if they differ in less than a third of their
+/// letters.
 fn nearest(paths: &[String], key: &str, leaf: &str) -> Option<String> {
     let distance = strsim::damerau_levenshtein;
     let near = |path: &String| {
@@ -302,7 +304,7 @@ mod tests {
     use crate::config::ModelKind;
 
     #[test]
-    fn settings_of_before_there_was_a_choice_of_models_are_those_of_a_perceptron() {
+    fn settings_without_a_kind_are_those_of_a_perceptron() {
         let mut config = TrainConfig::for_game("catch");
         config.policy.kind = ModelKind::Gru;
         let mut table = to_table(&config);

@@ -1,27 +1,22 @@
 //! Activation functions and their slopes.
 
 use super::{at_least, sigmoid, tanh};
+use crate::schema::names;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
-use serde::{Deserialize, Serialize};
 
-/// An activation function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Activation {
-    /// `max(x, 0)`.
-    Relu,
-    /// The hyperbolic tangent.
-    Tanh,
-    /// `x * sigmoid(x)` (Elfwing et al. 2018).
-    Silu,
-    /// `x * Phi(x)` in its tanh form (Hendrycks & Gimpel 2016).
-    Gelu,
-}
-
-impl Activation {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Relu, Self::Tanh, Self::Silu, Self::Gelu];
+names! {
+    /// An activation function.
+    pub enum Activation {
+        /// `max(x, 0)`.
+        Relu = "relu",
+        /// The hyperbolic tangent.
+        Tanh = "tanh",
+        /// `x * sigmoid(x)` (Elfwing et al. 2018).
+        Silu = "silu",
+        /// `x * Phi(x)` in its tanh form (Hendrycks & Gimpel 2016).
+        Gelu = "gelu",
+    }
 }
 
 /// What an activation gives at a point.
@@ -137,7 +132,7 @@ mod tests {
 
     #[test]
     fn values_and_slopes_are_those_of_double_precision() {
-        for activation in Activation::ALL {
+        for &activation in Activation::ALL {
             for i in -1000..1000 {
                 let x = i as f32 * 0.013 + 0.001;
                 let at = f64::from(x);

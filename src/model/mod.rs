@@ -26,7 +26,6 @@ pub(crate) use memory::reset;
 pub use native::{NativePolicy, NativeScratch};
 pub use network::Network;
 pub use policy::PolicyConfig;
-pub(crate) use policy::limit;
 pub(crate) use registry::mlp::MANY_FEATURES;
 #[cfg(feature = "kernels")]
 pub(crate) use registry::mlp::kernel as kernels;

@@ -2,29 +2,26 @@
 
 use super::registry::OwnSettings;
 use crate::math::Activation;
-use serde::{Deserialize, Serialize};
-use std::fmt::Display;
+use crate::schema::settings;
 
 pub use super::registry::ModelKind;
 
-/// A network from features to action logits.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PolicyConfig {
-    /// Which network.
-    #[serde(default)]
-    pub kind: ModelKind,
-    /// Units of each hidden layer: one to eight numbers, 1 to 4096 each. Of a `gru` the last layer is
-    /// the recurrent one.
-    pub hidden: Vec<usize>,
-    /// What follows each hidden layer but a recurrent one.
-    pub activation: Activation,
-    /// What only one kind of network heeds.
-    #[serde(flatten)]
-    pub own: OwnSettings,
+settings! {
+    /// A network from features to action logits.
+    pub struct PolicyConfig: Eq {
+        /// Network; `gru` and `decoder` have memory.
+        kind: ModelKind;
+        /// Units of each hidden layer of an `mlp` or `gru`, whose last layer is the recurrent one.
+        hidden: Vec<usize> = vec![64, 64], in wholes(1..=8, 1..=4096);
+        /// Activation after each hidden layer but a recurrent one.
+        activation: Activation = Activation::Relu;
+        /// Settings of one kind of network alone.
+        @flatten own: OwnSettings;
+    }
 }
 
 impl PolicyConfig {
-    /// A network of this kind with these hidden layers. What other settings it has are as by default.
+    /// A network of this kind with these hidden layers, and defaults for the other settings.
     pub fn new(kind: ModelKind, hidden: &[usize], activation: Activation) -> Self {
         Self { kind, hidden: hidden.to_vec(), activation, own: OwnSettings::default() }
     }
@@ -39,14 +36,4 @@ impl PolicyConfig {
         let hidden = self.hidden.iter().copied();
         std::iter::once(num_features).chain(hidden).chain([num_actions]).collect()
     }
-}
-
-/// `Ok` if `ok`, else "`name` is `value`, but must be `range`".
-pub(crate) fn limit(
-    ok: bool,
-    name: &str,
-    value: impl Display,
-    range: impl Display,
-) -> Result<(), String> {
-    if ok { Ok(()) } else { Err(format!("{name} is {value}, but must be {range}")) }
 }

@@ -5,6 +5,7 @@
 //! [`networks!`], with the struct of its own settings if it has any.
 
 use super::{Actor, Model, NativePolicy, Network, Parameter, PolicyConfig};
+use crate::schema::{OutOfRange, Shape, Value, settings};
 use burn::tensor::Device;
 use serde::{Deserialize, Serialize};
 use std::fmt::{self, Debug, Display, Formatter};
@@ -24,9 +25,6 @@ pub use mlp::{Mlp, NativeMlp, Scratch};
 pub trait BuiltIn: Model {
     /// The name in settings: the name of the struct in lower case.
     const NAME: &'static str;
-
-    /// The settings of this kind of network alone: full name, range and meaning of each.
-    const SETTINGS: &'static [[&'static str; 3]] = &[];
 
     /// The network on the CPU's vector units.
     type Native: Actor<Scratch: Send + 'static> + Debug + Send + 'static;
@@ -62,14 +60,6 @@ pub trait BuiltIn: Model {
     fn sizes(config: &PolicyConfig) -> String {
         config.hidden_sizes()
     }
-
-    /// Checks the settings of this kind of network alone.
-    ///
-    /// # Errors
-    /// A sentence, if one is out of its range.
-    fn check(_config: &PolicyConfig) -> Result<(), String> {
-        Ok(())
-    }
 }
 
 /// Declares the built-in networks: the structs, each with its doc, and with the field and the struct of its
@@ -89,10 +79,6 @@ macro_rules! networks {
         impl ModelKind {
             /// The names of the built-in networks.
             pub const NAMES: &'static [&'static str] = &[$(<$Kind as BuiltIn>::NAME),*];
-
-            /// The settings that one kind of network has alone, as [`BuiltIn::SETTINGS`].
-            pub const SETTINGS: &'static [&'static [[&'static str; 3]]] =
-                &[$(<$Kind as BuiltIn>::SETTINGS),*];
         }
 
         impl Display for ModelKind {
@@ -104,14 +90,14 @@ macro_rules! networks {
             }
         }
 
-        /// The settings that one kind of network has alone.
-        #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-        pub struct OwnSettings {
-            $($(
-                #[doc = concat!("The settings of a [`", stringify!($Kind), "`].")]
-                #[serde(flatten)]
-                pub $field: $Settings,
-            )?)*
+        settings! {
+            /// The settings that one kind of network has alone.
+            pub struct OwnSettings: Eq {
+                $($(
+                    /// The settings of this network.
+                    @flatten $field: $Settings;
+                )?)*
+            }
         }
 
         impl PolicyConfig {
@@ -120,17 +106,6 @@ macro_rules! networks {
                 match self.kind {
                     $(ModelKind::$Kind => <$Kind as BuiltIn>::sizes(self),)*
                     ModelKind::UserDefined(_) => self.hidden_sizes(),
-                }
-            }
-
-            /// Checks the settings that its kind of network has alone.
-            ///
-            /// # Errors
-            /// A sentence, if one is out of its range.
-            pub fn check(&self) -> Result<(), String> {
-                match self.kind {
-                    $(ModelKind::$Kind => <$Kind as BuiltIn>::check(self),)*
-                    ModelKind::UserDefined(_) => Ok(()),
                 }
             }
 
@@ -197,6 +172,15 @@ macro_rules! networks {
             None
         }
     };
+}
+
+impl Value for ModelKind {
+    const SHAPE: Shape = Shape::OpenName(Self::NAMES);
+
+    /// Accepts every name: those of user-defined networks are known where the run is checked.
+    fn check(&self, _: &Shape) -> Result<(), OutOfRange> {
+        Ok(())
+    }
 }
 
 networks! {

@@ -13,28 +13,23 @@
 
 use super::LossConfig;
 use crate::math::exp;
+use crate::schema::names;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
-use serde::{Deserialize, Serialize};
 
-/// An estimator of KL(policy || reference), as the [module](self) describes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum KlEstimator {
-    /// `-log r` with `r = reference / policy`. As a loss it needs `use_bias_correction_kl`: without,
-    /// its gradient is 0 in the mean.
-    K1,
-    /// `(log r)^2 / 2`, whose gradient is the divergence's in the mean.
-    K2,
-    /// `r - 1 - log r`, what TRL uses. Without `use_bias_correction_kl` its gradient is that of
-    /// KL(reference || policy) in the mean.
-    K3,
-}
-
-impl KlEstimator {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::K1, Self::K2, Self::K3];
+names! {
+    /// An estimator of KL(policy || reference), as the [module](self) describes.
+    pub enum KlEstimator {
+        /// `-log r` with `r = reference / policy`. As a loss it needs `use_bias_correction_kl`: without,
+        /// its gradient is 0 in the mean.
+        K1 = "k1",
+        /// `(log r)^2 / 2`, whose gradient is the divergence's in the mean.
+        K2 = "k2",
+        /// `r - 1 - log r`, which TRL uses. Without `use_bias_correction_kl` its gradient is that of
+        /// KL(reference || policy) in the mean.
+        K3 = "k3",
+    }
 }
 
 /// An estimate at a step.

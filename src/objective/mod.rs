@@ -20,9 +20,9 @@ pub use scalar::{Step, StepLanes, Term, TermLanes, by_logit};
 pub use settings::{Coefficients, CoefficientsLaunch, Form, LossConfig};
 pub use weights::Averaging;
 
+use crate::schema::names;
 use burn::cubecl::prelude::*;
 use scalar::term_lanes;
-use serde::{Deserialize, Serialize};
 
 /// What a loss says of itself, and its policy term in tensors.
 pub trait Objective {
@@ -44,21 +44,14 @@ macro_rules! objectives {
         $(pub use $module::$Name;)+
 
         /// Losses by the names that TRL gives them.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-        #[serde(rename_all = "snake_case")]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum LossType {
             $($(#[$doc])* $Name,)+
         }
 
+        names!(LossType { $($Name = stringify!($module),)+ });
+
         impl LossType {
-            /// All of them.
-            pub const ALL: &'static [Self] = &[$(Self::$Name,)+];
-
-            /// Its name in settings.
-            pub const fn name(self) -> &'static str {
-                match self { $(Self::$Name => stringify!($module),)+ }
-            }
-
             /// How its terms are averaged.
             pub const fn averaging(self) -> Averaging {
                 match self { $(Self::$Name => $Name::AVERAGING,)+ }
@@ -140,42 +133,4 @@ objectives! {
     /// `-w log pi`, with the advantage as the weight `w`, averaged over all steps of the minibatch:
     /// learning from data, whatever acted.
     nll: Nll,
-}
-
-impl std::fmt::Display for LossType {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// A name that no loss has.
-#[derive(Debug, thiserror::Error)]
-#[error("there is no loss `{name}`; there are {}", LossType::ALL.iter().map(|it| it.name()).collect::<Vec<_>>().join(", "))]
-pub struct UnknownLoss {
-    /// The name.
-    pub name: String,
-}
-
-impl std::str::FromStr for LossType {
-    type Err = UnknownLoss;
-
-    fn from_str(name: &str) -> Result<Self, UnknownLoss> {
-        let found = Self::ALL.iter().find(|it| it.name() == name);
-        found.copied().ok_or_else(|| UnknownLoss { name: name.to_string() })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn losses_are_named_in_settings_as_in_text() {
-        for loss in LossType::ALL {
-            assert_eq!(loss.to_string().parse::<LossType>().unwrap(), *loss);
-            assert_eq!(serde_json::to_string(loss).unwrap(), format!("\"{loss}\""));
-        }
-        let error = "grop".parse::<LossType>().unwrap_err().to_string();
-        assert!(error.contains("`grop`") && error.contains("grpo, dr_grpo, dapo"), "{error}");
-    }
 }

@@ -1,85 +1,58 @@
-//! The settings of a loss, and the numbers that engines take them as.
+//! The settings of a loss, and the coefficients that engines compute with.
 
 use super::{KlEstimator, LossType};
+use crate::schema::{OutOfRange, limit, settings};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
-use serde::{Deserialize, Serialize};
 
-/// The loss of an update.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LossConfig {
-    /// Which ratio is clipped, and how the terms are averaged.
-    pub loss_type: LossType,
-    /// The ratio is clipped below `1 - clip_eps_low`, 0 to 1. TRL's `epsilon` sets both this and, where
-    /// no `epsilon_high` is given beside it, the bound above.
-    pub clip_eps_low: f64,
-    /// The ratio is clipped above `1 + clip_eps_high` (TRL: `epsilon_high`), 0 or more.
-    pub clip_eps_high: f64,
-    /// Dual clip: the unclipped ratio counts at most this where the advantage is negative
-    /// (TRL: `delta`). More than `1 + clip_eps_high`, or 0 for none.
-    pub dual_clip: f64,
-    /// How soon the gate of `sapo` closes where the advantage is positive, above 0.
-    #[serde(default = "sapo_temperature_pos")]
-    pub sapo_temperature_pos: f64,
-    /// The same where the advantage is not positive.
-    #[serde(default = "sapo_temperature_neg")]
-    pub sapo_temperature_neg: f64,
-    /// Weight of the divergence from the initial policy (TRL: `beta`). With 0 no reference policy
-    /// is held.
-    pub kl_coef: f64,
-    /// The estimator of that divergence.
-    pub kl_estimator: KlEstimator,
-    /// Whether that estimate is multiplied by the ratio, so that its gradient is the divergence's, and
-    /// stays so when the policy is no longer the one that acted.
-    #[serde(default)]
-    pub use_bias_correction_kl: bool,
-    /// Weight of the policy's entropy at the first iteration.
-    pub entropy_coef: f64,
-    /// Its weight at the last iteration; in between it changes linearly.
-    pub entropy_coef_final: f64,
-    /// Share of what is right that all actions have alike, 0 to below 1, where the run learns from data
-    /// (PyTorch: `label_smoothing` of `CrossEntropyLoss`).
-    #[serde(default)]
-    pub label_smoothing: f64,
-}
-
-/// TRL's default.
-fn sapo_temperature_pos() -> f64 {
-    1.0
-}
-
-/// TRL's default.
-fn sapo_temperature_neg() -> f64 {
-    1.05
+settings! {
+    /// The loss of an update, with TRL's defaults but for `kl_coef`.
+    pub struct LossConfig {
+        /// Loss, and how its terms are averaged.
+        loss_type: LossType = LossType::Dapo;
+        /// The probability ratio is clipped below `1 - clip_eps_low`; `epsilon` sets both bounds.
+        clip_eps_low: f64 = 0.2, in at_least(0.0).at_most(1.0), alias "epsilon";
+        /// The probability ratio is clipped above `1 + clip_eps_high`.
+        clip_eps_high: f64 = 0.2, in at_least(0.0), alias "epsilon_high";
+        /// Largest ratio where the advantage is negative, above `1 + clip_eps_high`; 0 for none.
+        dual_clip: f64 = 0.0, in at_least(0.0), alias "delta";
+        /// Temperature of the gate of `sapo` for positive advantages.
+        sapo_temperature_pos: f64 = 1.0, in above(0.0);
+        /// Temperature of the gate of `sapo` for other advantages.
+        sapo_temperature_neg: f64 = 1.05, in above(0.0);
+        /// Weight of the KL divergence from the initial policy; with 0 no copy of it is kept.
+        kl_coef: f64 = 0.0, in at_least(0.0), alias "beta";
+        /// Estimator of the KL divergence.
+        kl_estimator: KlEstimator = KlEstimator::K3;
+        /// Weight the KL estimate by the importance ratio (unbiased gradient).
+        use_bias_correction_kl: bool = false;
+        /// Weight of the policy's entropy at the first iteration.
+        entropy_coef: f64 = 0.0, in at_least(0.0);
+        /// Weight of the entropy at the last iteration; it changes linearly.
+        entropy_coef_final: f64 = 0.0, in at_least(0.0);
+        /// Label smoothing, as in PyTorch; only for datasets of games.
+        label_smoothing: f64 = 0.0, in at_least(0.0).below(1.0);
+    }
+    rules = LossConfig::rules;
 }
 
 impl LossConfig {
-    /// `dapo` without entropy or divergence, and otherwise TRL's defaults.
+    /// The defaults.
     pub fn new() -> Self {
-        Self {
-            loss_type: LossType::Dapo,
-            clip_eps_low: 0.2,
-            clip_eps_high: 0.2,
-            dual_clip: 0.0,
-            sapo_temperature_pos: sapo_temperature_pos(),
-            sapo_temperature_neg: sapo_temperature_neg(),
-            kl_coef: 0.0,
-            kl_estimator: KlEstimator::K3,
-            use_bias_correction_kl: false,
-            entropy_coef: 0.0,
-            entropy_coef_final: 0.0,
-            label_smoothing: 0.0,
-        }
+        Self::default()
+    }
+
+    fn rules(&self) -> Result<(), OutOfRange> {
+        limit(
+            self.dual_clip == 0.0 || self.dual_clip > 1.0 + self.clip_eps_high,
+            "dual_clip",
+            self.dual_clip,
+            format!("0 (off) or above 1 + clip_eps_high ({})", 1.0 + self.clip_eps_high),
+        )
     }
 }
 
-impl Default for LossConfig {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-/// What of a loss an engine is compiled for.
+/// The part of a loss that an engine is compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Form {
     /// The loss.
@@ -88,12 +61,12 @@ pub struct Form {
     pub kl: Option<KlEstimator>,
     /// Whether the estimate is multiplied by the ratio.
     pub corrected: bool,
-    /// Whether all actions have a share of what is right.
+    /// Whether labels are smoothed.
     pub smoothed: bool,
 }
 
 impl Form {
-    /// The form that the settings ask for.
+    /// The form of a loss with these settings.
     pub fn of(config: &LossConfig) -> Self {
         Self {
             loss_type: config.loss_type,
@@ -114,9 +87,9 @@ impl Form {
 pub struct Coefficients {
     /// The lower bound of the ratio.
     pub low: f32,
-    /// Its upper bound.
+    /// The upper bound of the ratio.
     pub high: f32,
-    /// The dual clip; beyond all ratios where there is none.
+    /// The dual clip; `f32::MAX` for none.
     pub dual_clip: f32,
     /// The temperature of `sapo` for positive advantages.
     pub temperature_pos: f32,
@@ -126,12 +99,12 @@ pub struct Coefficients {
     pub entropy: f32,
     /// The weight of the divergence from the reference policy.
     pub kl: f32,
-    /// The share of what is right that all actions have alike.
+    /// The label smoothing.
     pub smoothing: f32,
 }
 
 impl Coefficients {
-    /// The coefficients that the settings ask for, with this weight of the entropy.
+    /// The coefficients of these settings, with this weight of the entropy.
     pub fn new(config: &LossConfig, entropy_coef: f64) -> Self {
         Self {
             low: (1.0 - config.clip_eps_low) as f32,

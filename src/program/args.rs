@@ -400,6 +400,9 @@ pub struct SettingsArgs {
     /// Print the settings as a JSON object on stdout.
     #[arg(long)]
     pub json: bool,
+    /// Print a JSON Schema of settings files, from which editors complete and check TOML.
+    #[arg(long, conflicts_with = "json")]
+    pub schema: bool,
 }
 
 /// Options of `watch`.

@@ -1,18 +1,19 @@
-//! `grove settings`: every setting with what it is, and the same as a file's comments.
+//! `grove settings`: every setting with its default, range and meaning, as a settings file, as JSON or as a
+//! JSON Schema.
 
 use super::say::{tell, tell_json};
 use super::{Games, Playable, SettingsArgs};
-use crate::config::{Description, describe};
+use crate::config::{LanguageConfig, TINY, TrainConfig, file_schema};
+use crate::schema::{self, Settings, Shape, in_table};
 use crate::task;
-use crate::trainer::language::{self, LanguageConfig, TINY, language_settings};
+use crate::trainer::language::language_settings;
 use crate::trainer::{config_toml, new_settings};
 use anyhow::Result;
 use serde::Serialize;
-use std::borrow::Cow;
 use toml::{Table, Value};
 
-/// What is known of a setting, by its full name.
-type Describe = fn(&str) -> Option<Description>;
+/// The longest line of a comment.
+const WIDTH: usize = 88;
 
 pub fn run(games: &Games, args: SettingsArgs) -> Result<()> {
     match args.game.as_deref() {
@@ -22,113 +23,182 @@ pub fn run(games: &Games, args: SettingsArgs) -> Result<()> {
     }
 }
 
-/// A setting with its default for a game.
+/// Prints the settings of a game's run.
+pub fn list<G: Playable>(args: &SettingsArgs) -> Result<()> {
+    let (game, config) = new_settings::<G>(&Table::new(), &[])?;
+    print(&config_toml(&game, &config).parse()?, args)
+}
+
+/// Prints the settings of a task's run, for a new model.
+fn of_task(name: &str, args: &SettingsArgs) -> Result<()> {
+    let own = (task::find(name)?.defaults)();
+    print(&language_settings(name, &own, &LanguageConfig::for_model(TINY)), args)
+}
+
+/// A setting with its default.
 #[derive(Serialize)]
-struct Setting {
+struct Listed {
     key: String,
     default: Value,
-    range: Option<Cow<'static, str>>,
-    meaning: Option<&'static str>,
+    range: Option<String>,
+    meaning: Option<String>,
 }
 
 #[derive(Serialize)]
 struct Report<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
-    env: Option<&'a str>,
+    env: Option<&'a Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    task: Option<&'a str>,
-    settings: Vec<Setting>,
+    task: Option<&'a Value>,
+    settings: Vec<Listed>,
 }
 
-/// Lists the settings of a game's run.
-pub fn list<G: Playable>(args: &SettingsArgs) -> Result<()> {
-    let (game, config) = new_settings::<G>(&Table::new(), &[])?;
-    let text = config_toml(&game, &config);
-    if args.json {
-        let settings = all(&text.parse()?, describe);
-        return tell_json(&Report { env: Some(G::NAME), task: None, settings });
+fn print(table: &Table, args: &SettingsArgs) -> Result<()> {
+    let subject = if table.contains_key("task") { "task" } else { "env" };
+    if args.schema {
+        return tell_json(&file_schema(declared(table), (subject, &[]), table));
     }
-    tell(commented(&text, describe).trim_end())
-}
-
-/// Lists the settings of a task's run, for a fresh model.
-fn of_task(name: &str, args: &SettingsArgs) -> Result<()> {
-    let own = (task::find(name)?.defaults)();
-    let table = language_settings(name, &own, &LanguageConfig::for_model(TINY));
     if args.json {
-        let settings = all(&table, language::describe);
-        return tell_json(&Report { env: None, task: Some(name), settings });
+        let (env, task) = (table.get("env"), table.get("task"));
+        let settings = sections(table).into_iter().flat_map(|section| section.listed());
+        return tell_json(&Report { env, task, settings: settings.collect() });
     }
-    tell(commented(&table.to_string(), language::describe).trim_end())
+    tell(in_order(table).trim_end())
 }
 
-/// The settings of a complete table, in its order.
-fn all(table: &Table, describe: Describe) -> Vec<Setting> {
-    let setting = |key: String, default: &Value| {
-        let about = describe(&key);
-        let (range, meaning) = about.map(|a| (a.range, a.meaning)).unzip();
-        Setting { key, default: default.clone(), range, meaning }
-    };
-    let mut found = Vec::new();
-    for (key, value) in table {
-        match value {
-            Value::Table(section) => {
-                found.extend(section.iter().map(|(k, v)| setting(format!("{key}.{k}"), v)));
+/// The declarations of the run whose settings a table holds.
+fn declared(table: &Table) -> &'static [schema::Setting] {
+    match table.contains_key("task") {
+        true => LanguageConfig::SETTINGS,
+        false => TrainConfig::SETTINGS,
+    }
+}
+
+/// Settings of a table, each with its declaration if it has one.
+struct Section<'a> {
+    name: &'a str,
+    settings: Vec<(&'a str, &'a Value, Option<&'static schema::Setting>)>,
+}
+
+impl Section<'_> {
+    fn listed(&self) -> Vec<Listed> {
+        let list = |(key, default, setting): &(&str, &Value, Option<&schema::Setting>)| Listed {
+            key: if self.name.is_empty() {
+                key.to_string()
+            } else {
+                format!("{}.{key}", self.name)
+            },
+            default: (*default).clone(),
+            range: setting.map(|setting| setting.shape.words()),
+            meaning: setting.map(schema::Setting::meaning),
+        };
+        let is_listed = |key: &str| !self.name.is_empty() || !["env", "task"].contains(&key);
+        self.settings.iter().filter(|(key, ..)| is_listed(key)).map(list).collect()
+    }
+}
+
+/// The sections of a complete table in the order of declaration: settings without a section, the game's or
+/// the task's own, and those of the run.
+fn sections(table: &Table) -> Vec<Section<'_>> {
+    let declared = declared(table);
+    let mut sections = vec![section("", table, declared)];
+    let place = |name: &str| declared.iter().position(|setting| setting.key == name);
+    let inner = table.iter().filter_map(|(name, value)| Some((name, value.as_table()?)));
+    let mut tables: Vec<_> = inner.collect();
+    tables.sort_by_key(|(name, _)| place(name).map_or(0, |place| place + 1));
+    sections.extend(tables.into_iter().map(|(name, inner)| {
+        match place(name).map(|place| declared[place].shape) {
+            Some(Shape::Section(settings)) => section(name, inner, settings),
+            _ => section(name, inner, &[]),
+        }
+    }));
+    sections
+}
+
+/// The values of a table in the order of declaration, after those that are not declared.
+fn section<'a>(
+    name: &'a str,
+    table: &'a Table,
+    declared: &'static [schema::Setting],
+) -> Section<'a> {
+    let declared = in_table(declared);
+    let place = |key: &str| declared.iter().position(|setting| setting.key == key);
+    let values = table.iter().filter(|(_, value)| !value.is_table());
+    let mut settings: Vec<_> = values
+        .map(|(key, value)| (key.as_str(), value, place(key).map(|place| declared[place])))
+        .collect();
+    settings.sort_by_key(|(key, ..)| place(key).map_or(0, |place| place + 1));
+    Section { name, settings }
+}
+
+/// A settings file in the order of declaration, with a comment before each setting: meaning and range.
+pub fn commented(text: &str) -> Result<String, toml::de::Error> {
+    Ok(in_order(&text.parse()?))
+}
+
+fn in_order(table: &Table) -> String {
+    let mut text = String::new();
+    for Section { name, settings } in sections(table) {
+        if !name.is_empty() {
+            text += &format!("\n[{name}]\n");
+        }
+        for (key, value, setting) in settings {
+            if let Some(setting) = setting {
+                text += &comment(&setting.meaning());
+                text += &comment(&format!("{key}: {}", setting.shape.words()));
             }
-            _ if key == "env" || key == "task" => {}
-            value => found.push(setting(key.clone(), value)),
+            text += &format!("{key} = {value}\n");
         }
     }
-    found
+    text
 }
 
-/// A file of settings with a comment before each that says what it does, and what it may be.
-pub fn commented(text: &str, describe: Describe) -> String {
-    let mut commented = String::new();
-    let mut section = "";
-    for line in text.lines() {
-        if let Some(name) = line.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-            section = name;
-        } else if let Some((key, _)) = line.split_once(" = ") {
-            let dot = if section.is_empty() { "" } else { "." };
-            if let Some(about) = describe(&format!("{section}{dot}{key}")) {
-                commented += &format!("# {}\n# {}: {}\n", about.meaning, key, about.range);
-            }
+/// A comment of lines no longer than [`WIDTH`].
+fn comment(text: &str) -> String {
+    let (mut comment, mut length) = ("#".to_string(), 1);
+    for word in text.split(' ') {
+        if length + 1 + word.chars().count() > WIDTH {
+            comment += "\n#";
+            length = 1;
         }
-        commented += line;
-        commented.push('\n');
+        comment += " ";
+        comment += word;
+        length += 1 + word.chars().count();
     }
-    commented
+    comment + "\n"
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{TrainConfig, descriptions};
     use crate::env::Fruit;
 
     #[test]
-    fn comments_change_no_setting_and_every_one_of_a_run_has_one() {
+    fn a_commented_file_has_the_same_settings_in_the_order_of_declaration() {
         let plain = config_toml(&Fruit::default(), &TrainConfig::for_game("fruit"));
-        let text = commented(&plain, describe);
+        let text = commented(&plain).unwrap();
         assert_eq!(text.parse::<Table>().unwrap(), plain.parse::<Table>().unwrap());
-        assert_eq!(
-            text.lines().filter(|line| line.starts_with('#')).count(),
-            2 * descriptions().count()
-        );
-        let words =
-            "# The highest learning rate of the run.\n# learning_rate: above 0\nlearning_rate = ";
+        let words = "# learning_rate: 0 or more\nlearning_rate = ";
         assert!(text.contains(words), "{text}");
-        assert!(text.lines().all(|line| line.chars().count() <= 90), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= WIDTH), "{text}");
+        let at = |words: &str| text.find(words).unwrap_or_else(|| panic!("{words}: {text}"));
+        let order =
+            ["seed = ", "iterations = ", "[fruit]", "[policy]", "[rollout]", "num_groups = "];
+        assert!(order.map(at).is_sorted(), "{text}");
     }
 
     #[test]
-    fn settings_of_a_task_have_comments_too() {
+    fn every_setting_of_a_run_has_a_meaning() {
         let own = (task::find("sort").unwrap().defaults)();
-        let table = language_settings("sort", &own, &LanguageConfig::for_model(TINY));
-        let text = commented(&table.to_string(), language::describe);
-        assert_eq!(text.parse::<Table>().unwrap(), table);
-        let comments = text.lines().filter(|line| line.starts_with('#')).count();
-        assert_eq!(comments, 2 * (all(&table, language::describe).len() - own.len()));
+        let texts = language_settings("sort", &own, &LanguageConfig::for_model(TINY));
+        let games = config_toml(&Fruit::default(), &TrainConfig::for_game("fruit"));
+        for (table, own) in [(texts, "sort."), (games.parse().unwrap(), "fruit.")] {
+            let listed: Vec<_> = sections(&table).iter().flat_map(Section::listed).collect();
+            assert!(listed.len() > 40);
+            for Listed { key, meaning, .. } in listed.iter().filter(|it| !it.key.starts_with(own)) {
+                let meaning = meaning.as_deref().unwrap_or_default();
+                assert!(!meaning.is_empty(), "{key} has no meaning");
+            }
+        }
     }
 }

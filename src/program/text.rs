@@ -15,7 +15,7 @@ use crate::parallel::Team;
 use crate::run::{RunFolder, TextRun};
 use crate::task::{self, DataTask, Split, Task};
 use crate::trainer::language::{
-    LanguageConfig, LanguageTrainer, TINY, describe, language_settings, load_language_settings,
+    LanguageConfig, LanguageTrainer, TINY, language_settings, load_language_settings,
     saved_language_settings,
 };
 use anyhow::{Context, Result, bail};
@@ -219,7 +219,7 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
         if args.dry_run {
             return session::dry_run(&mut run, &chosen, started, args.json);
         }
-        let text = commented(&settings.to_string(), describe);
+        let text = commented(&settings.to_string())?;
         let home = Home::create(args, &run, &request.folder(&name), &text)?;
         let session = Session { args, games, chosen: &chosen, verb: "Training" };
         session.train(&mut run, home, |folder| request.next(&name, args, folder))
@@ -247,7 +247,7 @@ pub fn resume(
         let trainer = trainer.restored(checkpoint)?.on(device(&chosen))?;
         let mut run = TextRun::new(trainer, settings.clone());
         session::check_unfinished(&run, folder)?;
-        let text = commented(&settings.to_string(), describe);
+        let text = commented(&settings.to_string())?;
         let home = Home::reopen(args, &mut run, folder, &text)?;
         let session = Session { args, games, chosen: &chosen, verb: "Resuming" };
         session.train(&mut run, home, |folder| format!("grove watch {folder}"))

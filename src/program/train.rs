@@ -7,7 +7,7 @@ use super::settings::commented;
 use super::source::{action_names, demonstrations, epoch, iterations};
 use super::{Games, Playable, RunArgs, TrainArgs, check_engine, saved, text, validate};
 use crate::checkpoint::Checkpoint;
-use crate::config::{TrainConfig, describe, overlay};
+use crate::config::{TrainConfig, overlay};
 use crate::data::Dataset;
 use crate::model::Network;
 use crate::parallel::{TIMEOUT, Team};
@@ -132,7 +132,7 @@ fn begin<G: Playable>(games: &Games, start: &Start, rank: Rank) -> Result<()> {
     if args.dry_run {
         return session::dry_run(&mut run, &chosen, started, args.json);
     }
-    let home = Home::create(args, &run, G::NAME, &commented(&settings, describe))?;
+    let home = Home::create(args, &run, G::NAME, &commented(&settings)?)?;
     let session = Session { args, games, chosen: &chosen, verb: "Training" };
     let is_default = args.set.is_empty() && args.config.is_none();
     let improves = config.data.is_on()
@@ -198,7 +198,7 @@ fn resume_rank<G: Playable>(
     check_engine(&trainer)?;
     let mut run = GameRun::new(trainer, epoch, action_names(game, &config));
     session::check_unfinished(&run, folder)?;
-    let home = Home::reopen(args, &mut run, folder, &commented(&settings, describe))?;
+    let home = Home::reopen(args, &mut run, folder, &commented(&settings)?)?;
     let session = Session { args, games, chosen: &chosen, verb: "Resuming" };
     session.train(&mut run, home, |folder| format!("grove watch {folder}"))
 }

@@ -25,7 +25,7 @@ fn defaults<S: TaskSettings>() -> Table {
 }
 
 fn open<S: TaskSettings>(settings: Table) -> Result<Arc<dyn Task>, TaskError> {
-    let settings: S = crate::table::read(settings)
+    let settings: S = crate::schema::table::read(settings)
         .map_err(|(key, message)| TaskError::Setting(format!("`{}.{key}`: {message}", S::NAME)))?;
     settings.open()
 }

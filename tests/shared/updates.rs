@@ -334,7 +334,7 @@ pub async fn every_loss(device: &Device) -> f64 {
     let mut largest = 0.0f64;
     for &loss_type in LossType::ALL {
         for dual_clip in [0.0, 2.0] {
-            for estimator in KlEstimator::ALL {
+            for &estimator in KlEstimator::ALL {
                 let config = settings(loss_type, dual_clip, estimator);
                 largest = largest.max(check_gradient(&played, config, device).await);
             }

@@ -1,7 +1,8 @@
-//! Settings: what a file and a command line ask for is what a run gets.
+//! Settings: a run gets the values of its file and command line, and refuses those out of range.
 
-use grove::config::{TrainConfig, overlay};
+use grove::config::{LanguageConfig, OptimizerConfig, TINY, TrainConfig, overlay};
 use grove::env::{Fruit, FruitObservation};
+use grove::schema::Settings;
 use grove::trainer::{config_toml, new_settings};
 use toml::Table;
 
@@ -96,4 +97,104 @@ fn the_defaults_are_those_of_the_game_as_it_is_set() {
     assert_eq!(config.policy.hidden, [128, 128]);
     // What is asked for goes before any default.
     assert_eq!(iterations(&["fruit.observation=positions", "iterations=5"]), 5);
+}
+
+/// The refusal of the settings of a text run after one `key=value`.
+fn refused_for_texts(assignment: &str) -> String {
+    let mut table = overlay::to_table(&LanguageConfig::for_model(TINY));
+    let changed = overlay::apply(&mut table, &[assignment]);
+    let config = changed.and_then(|()| overlay::from_table::<LanguageConfig>(table));
+    match config {
+        Ok(config) => config.validate().expect_err(assignment),
+        Err(error) => error.to_string(),
+    }
+}
+
+#[test]
+fn texts_refuse_numbers_out_of_range_in_a_sentence() {
+    for (assignment, words) in [
+        ("max_grad_norm=-1", "update.max_grad_norm is -1, but must be 0 or more"),
+        ("max_grad_norm=nan", "update.max_grad_norm is NaN, but must be 0 or more"),
+        ("adam_epsilon=-1", "optimizer.adam_epsilon is -1, but must be above 0"),
+        ("adam_epsilon=0", "optimizer.adam_epsilon is 0, but must be above 0"),
+        ("adam_beta1=1", "optimizer.adam_beta1 is 1, but must be 0 to below 1"),
+        ("adam_beta2=-0.1", "optimizer.adam_beta2 is -0.1, but must be 0 to below 1"),
+        ("warmup_ratio=5", "optimizer.warmup_ratio is 5, but must be 0 to 1"),
+        ("weight_decay=-10", "optimizer.weight_decay is -10, but must be 0 or more"),
+        ("optimizer.learning_rate=-1", "optimizer.learning_rate is -1, but must be 0 or more"),
+        ("fit.learning_rate=inf", "fit.learning_rate is inf, but must be 0 or more"),
+        (
+            "dual_clip=0.5",
+            "loss.dual_clip is 0.5, but must be 0 (off) or above 1 + clip_eps_high (1.2)",
+        ),
+        ("clip_eps_low=-5", "loss.clip_eps_low is -5, but must be 0 to 1"),
+        ("clip_eps_high=-1", "loss.clip_eps_high is -1, but must be 0 or more"),
+        ("kl_coef=-1", "loss.kl_coef is -1, but must be 0 or more"),
+        ("entropy_coef=-1", "loss.entropy_coef is -1, but must be 0 or more"),
+        ("sapo_temperature_pos=0", "loss.sapo_temperature_pos is 0, but must be above 0"),
+        ("sapo_temperature_neg=-2", "loss.sapo_temperature_neg is -2, but must be above 0"),
+        ("label_smoothing=0.1", "loss.label_smoothing is 0.1, but must be 0 for texts"),
+        ("group_size=1", "generation.group_size is 1, but must be 2 to 65536"),
+        ("group_size=4294967295", "generation.group_size is 4294967295, but must be 2 to 65536"),
+        ("num_prompts=0", "generation.num_prompts is 0, but must be 1 to 2^20"),
+        ("num_prompts=4294967295", "generation.num_prompts is 4294967295, but must be 1 to 2^20"),
+        (
+            "max_new_tokens=4294967295",
+            "generation.max_new_tokens is 4294967295, but must be 0 to 2^20",
+        ),
+        ("slots=4294967295", "generation.slots is 4294967295, but must be 1 to 65536"),
+        ("temperature=0", "generation.temperature is 0, but must be above 0"),
+        ("top_p=0", "generation.top_p is 0, but must be above 0, at most 1"),
+        ("min_p=1", "generation.min_p is 1, but must be 0 to below 1"),
+        ("stop=['']", "generation.stop is [\"\"], but must be texts that are not empty"),
+        (
+            "num_minibatches=33",
+            "update.num_minibatches is 33, but must be 1 to generation.num_prompts (32)",
+        ),
+        ("update_epochs=4294967295", "update.update_epochs is 4294967295, but must be 1 to 65536"),
+        ("num_shards=4097", "update.num_shards is 4097, but must be 0 to 4096"),
+        (
+            "gradient_accumulation_steps=2",
+            "update.gradient_accumulation_steps is 2, but must be 1 for texts, whose gradient is \
+             accumulated group by group",
+        ),
+        ("lora.r=4294967295", "lora.r is 4294967295, but must be 0 to 8192"),
+        ("lora_alpha=-1", "lora.lora_alpha is -1, but must be above 0"),
+        ("hidden_size=4294967296", "model.hidden_size is 4294967296, but must be 1 to 8192"),
+        ("num_heads=3", "model.hidden_size is 128, but must be a multiple of twice num_heads (3)"),
+        ("checkpoint.keep=0", "checkpoint.keep is 0, but must be 1 to 2^30"),
+        ("eval_every=0", "checkpoint.eval_every is 0, but must be 1 to 2^32 - 1"),
+        (
+            "lr_scheduler_type=cosin",
+            "`optimizer.lr_scheduler_type`: `cosin` must be one of: constant, linear, cosine",
+        ),
+        ("loss_type=ppo", "`loss.loss_type`: `ppo` must be one of: grpo, dr_grpo, dapo,"),
+        ("baseline=critic", "`reward.baseline`: `critic` must be one of: group, prefix"),
+        ("precision=f8", "`precision`: `f8` must be one of: f32, f16, bf16"),
+    ] {
+        let said = refused_for_texts(assignment);
+        assert!(said.starts_with(words), "{assignment}: {said}");
+    }
+}
+
+#[test]
+fn sections_check_themselves() {
+    let mut optimizer = OptimizerConfig { adam_beta1: 1.0, ..OptimizerConfig::default() };
+    let error = optimizer.validate().unwrap_err();
+    assert_eq!(error.to_string(), "adam_beta1 is 1, but must be 0 to below 1");
+    optimizer.adam_beta1 = 0.9;
+    // A rate of 0 leaves the weights alone, for games as for texts.
+    optimizer.learning_rate = 0.0;
+    assert_eq!(optimizer.validate(), Ok(()));
+}
+
+#[test]
+fn settings_of_older_versions_take_defaults_for_those_that_are_new() {
+    let mut table = overlay::to_table(&TrainConfig::for_game("catch"));
+    for (section, key) in [("update", "num_shards"), ("loss", "sapo_temperature_neg")] {
+        assert!(table[section].as_table_mut().unwrap().remove(key).is_some());
+    }
+    table.remove("data");
+    let config: TrainConfig = overlay::from_table(table).unwrap();
+    assert_eq!(config, TrainConfig::for_game("catch"));
 }

@@ -307,12 +307,15 @@ fn bad_input_to_language_models_gets_one_clear_sentence_and_leaves_nothing() {
         (&none, &["./none", "ended (exit status: 127", "by hand"]),
         (&["train", "data"], &["`data.path` is empty", "--task-data"]),
         (&["train", "sort", "--set", "generation.stop=3"], &["generation.stop", "list of texts"]),
-        (&["train", "sort", "--set", "stop=[\"\"]"], &["generation.stop has an empty text"]),
+        (&["train", "sort", "--set", "stop=[\"\"]"], &["generation.stop is [\"\"], but must be"]),
         (
-            &["train", "sort", "--set", "max_completion_length=3"],
-            &["did you mean `generation.max_new_tokens`?"],
+            &["train", "sort", "--set", "max_completion_length=-1"],
+            &["generation.max_new_tokens", "-1", "whole number"],
         ),
-        (&["train", "sort", "--set", "eval_episodes=0"], &["eval_episodes must be 1 or more"]),
+        (
+            &["train", "sort", "--set", "eval_episodes=0"],
+            &["eval_episodes is 0, but must be 1 or more"],
+        ),
         (&["train", "sort", "--engine", "fused"], &["--engine is for games"]),
         (&["bench", "sort", "--engine", "fused"], &["--engine is for games"]),
         (&["train", "sort", "--precision", "f16"], &["the CPU supports f32 only"]),
@@ -321,7 +324,7 @@ fn bad_input_to_language_models_gets_one_clear_sentence_and_leaves_nothing() {
         (&["fit", "open.jsonl"], &["a `solution` or a `completion`"]),
         (&["fit", "sort", "--model", "nowhere"], &["cannot use the model in nowhere"]),
         (&["fit", "sort", "--resume"], &["grove train --resume"]),
-        (&["fit", "sort", "--set", "fit.iterations=3"], &["fit.iterations must be 0"]),
+        (&["fit", "sort", "--set", "fit.iterations=3"], &["fit.iterations is 3, but must be 0"]),
     ];
     let before = fs::read_dir(folder).unwrap().count();
     for (arguments, words) in cases {

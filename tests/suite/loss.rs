@@ -187,7 +187,7 @@ fn compare(config: &LossConfig, hidden: &[usize], device: &Device, tolerances: (
 fn every_loss_and_its_gradient_are_the_references() {
     for &loss_type in LossType::ALL {
         for (dual_clip, corrected) in [(0.0, false), (3.0, false), (3.0, true)] {
-            for kl_estimator in KlEstimator::ALL {
+            for &kl_estimator in KlEstimator::ALL {
                 for hidden in [&[5][..], &[6, 4]] {
                     let mut config = loss_config(loss_type, dual_clip, kl_estimator);
                     config.use_bias_correction_kl = corrected;

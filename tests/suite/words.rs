@@ -10,7 +10,7 @@ fn the_list_of_settings_is_a_valid_settings_file() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let text = stdout(&grove(folder, &["settings", "catch"]));
-    assert!(text.contains("# learning_rate: above 0\nlearning_rate = "), "{text}");
+    assert!(text.contains("# learning_rate: 0 or more\nlearning_rate = "), "{text}");
     assert!(text.contains("(TRL: beta)"), "{text}");
     fs::write(folder.join("catch.toml"), &text).unwrap();
     let more = ["--config", "catch.toml", "--iterations", "1"];
@@ -19,7 +19,7 @@ fn the_list_of_settings_is_a_valid_settings_file() {
 
     // The run's settings file is commented as well, with the same values.
     let own = fs::read_to_string(folder.join("run/config.toml")).unwrap();
-    assert!(own.contains("# The highest learning rate of the run.\n"), "{own}");
+    assert!(own.contains("# Peak learning rate; 0 leaves the weights as they are.\n"), "{own}");
     let expected = text.replace("iterations = 100", "iterations = 1");
     let table = |text: &str| text.parse::<toml::Table>().unwrap();
     assert_eq!(table(&own)["optimizer"], table(&expected)["optimizer"]);
@@ -29,7 +29,7 @@ fn the_list_of_settings_is_a_valid_settings_file() {
     let at = |key: &str| settings.iter().find(|setting| setting["key"] == key).unwrap();
     let rate = TrainConfig::for_game("catch").optimizer.learning_rate;
     assert_eq!(at("optimizer.learning_rate")["default"], rate);
-    assert_eq!(at("optimizer.learning_rate")["range"], "above 0");
+    assert_eq!(at("optimizer.learning_rate")["range"], "0 or more");
     assert!(at("catch.rows")["default"].is_u64());
     let sections = overlay::to_table(&TrainConfig::for_game("catch"));
     assert!(settings.len() > sections.len() + 30, "{}", settings.len());

@@ -178,7 +178,7 @@ impl Case {
 #[test]
 fn every_loss_and_activation_agrees_with_autodiff() {
     for &loss_type in LossType::ALL {
-        for activation in Activation::ALL {
+        for &activation in Activation::ALL {
             for hidden in [&[17][..], &[17, 5]] {
                 for (dual_clip, kl, corrected) in [
                     (0.0, None, false),
@@ -260,7 +260,7 @@ fn every_size_agrees_with_autodiff() {
 
 #[test]
 fn observations_that_are_mostly_zeros_agree_with_autodiff() {
-    for activation in Activation::ALL {
+    for &activation in Activation::ALL {
         // Always few enough, always too many, and some of both.
         for one_in in [30, 4, 8] {
             let mut case = case();

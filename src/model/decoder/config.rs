@@ -1,60 +1,25 @@
-//! The settings of a decoder: its sizes, and their limits.
+//! The sizes of a decoder, by Hugging Face's names.
 
-use crate::model::limit;
-use serde::{Deserialize, Serialize};
+use crate::schema::{OutOfRange, limit, settings};
 
-/// The sizes of a decoder, by Hugging Face's names; no other kind of network heeds them.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct DecoderConfig {
-    /// Numbers of the stream that goes through the layers: a multiple of twice `num_heads`.
-    pub hidden_size: usize,
-    /// Layers.
-    pub num_layers: usize,
-    /// Heads of queries.
-    pub num_heads: usize,
-    /// Heads of keys and values, a divisor of `num_heads`: as many queries share one as it takes.
-    pub num_kv_heads: usize,
-    /// Units of a layer's gated network.
-    pub intermediate_size: usize,
-    /// Steps that attention sees: the present one and those before it.
-    pub context: usize,
-}
-
-impl Default for DecoderConfig {
-    fn default() -> Self {
-        Self {
-            hidden_size: 64,
-            num_layers: 2,
-            num_heads: 4,
-            num_kv_heads: 2,
-            intermediate_size: 128,
-            context: 32,
-        }
+settings! {
+    /// The sizes of a decoder; other networks ignore them.
+    pub struct DecoderConfig: Eq {
+        /// Decoder: width of the residual stream, a multiple of `2 * num_heads`.
+        hidden_size: usize = 64, in whole(1..=8192);
+        /// Decoder: layers.
+        num_layers: usize = 2, in whole(1..=128);
+        /// Decoder: query heads per layer.
+        num_heads: usize = 4, in whole(1..=128);
+        /// Decoder: key and value heads, a divisor of `num_heads`; query heads share them (GQA).
+        num_kv_heads: usize = 2, in whole(1..=128);
+        /// Decoder: width of the gated MLP.
+        intermediate_size: usize = 128, in whole(1..=32768);
+        /// Decoder: context length, in steps of a game or in tokens.
+        context: usize = 32, in whole(1..=8192);
     }
+    rules = DecoderConfig::rules;
 }
-
-/// The settings with their ranges and meanings.
-pub(super) const SETTINGS: &[[&str; 3]] = &[
-    [
-        "policy.hidden_size",
-        "1 to 8192, a multiple of 2 * policy.num_heads",
-        "Of a decoder: numbers of its stream.",
-    ],
-    ["policy.num_layers", "1 to 128", "Of a decoder: layers."],
-    ["policy.num_heads", "1 to 128", "Of a decoder: heads of queries in a layer."],
-    [
-        "policy.num_kv_heads",
-        "a divisor of policy.num_heads",
-        "Of a decoder: heads of keys and values; some queries share one.",
-    ],
-    ["policy.intermediate_size", "1 to 32768", "Of a decoder: units of a layer's gated network."],
-    [
-        "policy.context",
-        "1 to 8192",
-        "Of a decoder: steps that attention sees, the present one included.",
-    ],
-];
 
 impl DecoderConfig {
     /// The sizes in words.
@@ -65,31 +30,30 @@ impl DecoderConfig {
         )
     }
 
-    /// Checks the sizes and how they fit together.
-    pub(super) fn check(&self) -> Result<(), String> {
-        for (name, value, most) in [
-            ("policy.hidden_size", self.hidden_size, 8192),
-            ("policy.num_layers", self.num_layers, 128),
-            ("policy.num_heads", self.num_heads, 128),
-            ("policy.intermediate_size", self.intermediate_size, 32_768),
-            ("policy.context", self.context, 8192),
-        ] {
-            limit((1..=most).contains(&value), name, value, format!("1 to {most}"))?;
-        }
+    fn rules(&self) -> Result<(), OutOfRange> {
         limit(
             self.hidden_size.is_multiple_of(2 * self.num_heads),
-            "policy.hidden_size",
+            "hidden_size",
             self.hidden_size,
             format!(
-                "a multiple of twice policy.num_heads ({}): the numbers of a head turn in pairs",
+                "a multiple of twice num_heads ({}): rotary embeddings rotate pairs",
                 self.num_heads
             ),
         )?;
         limit(
-            self.num_kv_heads >= 1 && self.num_heads.is_multiple_of(self.num_kv_heads),
-            "policy.num_kv_heads",
+            self.num_heads.is_multiple_of(self.num_kv_heads),
+            "num_kv_heads",
             self.num_kv_heads,
-            format!("a divisor of policy.num_heads ({})", self.num_heads),
+            format!("a divisor of num_heads ({})", self.num_heads),
+        )?;
+        let [size, inner, layers] =
+            [self.hidden_size, self.intermediate_size, self.num_layers].map(|n| n as u64);
+        let weights = layers * size * (4 * size + 3 * inner);
+        limit(
+            weights <= 1 << 31,
+            "num_layers * hidden_size * (4 * hidden_size + 3 * intermediate_size)",
+            weights,
+            "at most 2^31",
         )
     }
 }

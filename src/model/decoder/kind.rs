@@ -17,8 +17,6 @@ impl PolicyConfig {
 impl BuiltIn for Decoder {
     const NAME: &'static str = "decoder";
 
-    const SETTINGS: &'static [[&'static str; 3]] = super::config::SETTINGS;
-
     type Native = NativeDecoder;
 
     fn fresh(
@@ -54,9 +52,5 @@ impl BuiltIn for Decoder {
 
     fn sizes(config: &PolicyConfig) -> String {
         config.own.decoder.sizes()
-    }
-
-    fn check(config: &PolicyConfig) -> Result<(), String> {
-        config.own.decoder.check()
     }
 }

@@ -5,45 +5,37 @@
 use super::{DecoderShape, LinearLayout, Parameter, Projection};
 use crate::nn::ops::lora::LowRank;
 use crate::rng::{draw, uniform};
-use serde::{Deserialize, Serialize};
+use crate::schema::{OutOfRange, limit, settings};
 use std::ops::Range;
 
-/// The adapters of a decoder, by PEFT's names.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LoraConfig {
-    /// The rank of an adapter; 0 for none: all weights are learnt.
-    pub r: usize,
-    /// `lora_alpha / r` is the factor of an adapter's result.
-    pub lora_alpha: f32,
-    /// The matrices with adapters: `q_proj`, `k_proj`, `v_proj`, `o_proj`, `gate_proj`, `up_proj`, `down_proj`.
-    pub target_modules: Vec<String>,
+settings! {
+    /// The adapters of a decoder, by PEFT's names.
+    pub struct LoraConfig {
+        /// Rank of the adapters, trained in place of the weights (LoRA); 0 trains all weights.
+        r: usize = 0, in whole(0..=8192);
+        /// An adapter's output is scaled by `lora_alpha / r`.
+        lora_alpha: f32 = 32.0, in above(0.0);
+        /// Matrices of a layer that have adapters.
+        target_modules: Vec<String> = Projection::ALL.map(|linear| short(linear).to_string()).to_vec();
+    }
+    rules = LoraConfig::rules;
 }
 
 impl LoraConfig {
     /// Adapters of this rank for every matrix of the layers, or none for 0.
     pub fn new(r: usize) -> Self {
-        let target_modules = Projection::ALL.map(|linear| short(linear).to_string()).to_vec();
-        Self { r, lora_alpha: 32.0, target_modules }
+        Self { r, ..Self::default() }
     }
 
-    /// Checks the ranges.
-    ///
-    /// # Errors
-    /// With a sentence about the setting that is out of range.
-    pub fn validate(&self) -> Result<(), String> {
-        if self.r > 0 && !(self.lora_alpha > 0.0 && self.lora_alpha.is_finite()) {
-            return Err("lora.lora_alpha must be above 0".to_string());
-        }
-        if self.r > 0 && self.target_modules.is_empty() {
-            return Err("lora.target_modules names no matrix; lora.r = 0 learns all weights".into());
-        }
-        let known = Projection::ALL.map(short);
-        match self.target_modules.iter().find(|name| !known.contains(&name.as_str())) {
-            Some(name) => {
-                Err(format!("lora.target_modules: there is no `{name}`, only {}", known.join(", ")))
-            }
-            None => Ok(()),
-        }
+    fn rules(&self) -> Result<(), OutOfRange> {
+        let (known, targets) = (Projection::ALL.map(short), &self.target_modules);
+        limit(
+            targets.iter().all(|name| known.contains(&name.as_str()))
+                && (self.r == 0 || !targets.is_empty()),
+            "target_modules",
+            format!("{targets:?}"),
+            format!("one or more of: {}", known.join(", ")),
+        )
     }
 
     /// Whether a matrix has an adapter.

@@ -1,8 +1,8 @@
 //! Group-relative advantages of completions, and the choice of the tokens that are learnt from.
 
 use super::rollout::Answers;
-use super::settings::{Baseline, RewardConfig};
 use crate::config::Scale;
+use crate::config::{Baseline, RewardConfig};
 use crate::learner::language::{Group, Sample};
 use crate::rollout::generate::Completion;
 use std::collections::BTreeMap;

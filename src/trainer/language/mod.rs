@@ -1,7 +1,6 @@
 //! GRPO of a language model: prompts, completions, rewards, advantages, an update.
 
 mod advantages;
-mod describe;
 mod exchange;
 mod fit;
 mod health;
@@ -11,14 +10,14 @@ mod settings;
 mod show;
 mod snapshot;
 
-pub use describe::describe;
 pub use health::Health;
 pub use record::CompletionRecord;
-pub use settings::{
-    Baseline, FitConfig, GenerationConfig, LanguageConfig, ModelConfig, RewardConfig, TINY,
-};
 pub use show::Answer;
 pub use snapshot::{language_settings, load_language_settings, saved_language_settings};
+
+pub use crate::config::{
+    Baseline, FitConfig, GenerationConfig, LanguageConfig, ModelConfig, RewardConfig, TINY,
+};
 
 use super::{TrainError, reduction};
 use crate::device;

@@ -7,6 +7,7 @@ use crate::model::Parameter;
 use crate::model::language::error::{LanguageError, unread, unusable, written};
 use crate::model::language::{Adapters, LoraConfig};
 use crate::nn::arch::Projection;
+use crate::schema::Settings;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -76,7 +77,7 @@ fn config(about: &Value, path: &Path) -> Result<LoraConfig, LanguageError> {
     };
     let lora_alpha = about["lora_alpha"].as_f64().unwrap_or(8.0) as f32;
     let config = LoraConfig { r: rank as usize, lora_alpha, target_modules };
-    config.validate().map_err(|reason| unusable(path, reason))?;
+    config.validate().map_err(|error| unusable(path, error.to_string()))?;
     Ok(config)
 }
 

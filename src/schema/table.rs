@@ -1,15 +1,15 @@
-//! Settings in tables, as TOML has them.
+//! Settings read from TOML tables, with the key of a value that does not fit.
 
 use serde::de::DeserializeOwned;
 use toml::{Table, Value};
 
-/// The settings that a table describes.
+/// Reads settings from a table.
 ///
 /// # Errors
-/// The dotted key of the value that cannot be what it should, empty if it is the table itself, and why.
+/// The dotted key of the value that does not fit, empty if it is the table itself, and why.
 pub(crate) fn read<T: DeserializeOwned>(table: Table) -> Result<T, (String, String)> {
     Value::Table(table).try_into().map_err(|e: toml::de::Error| {
-        // The library tells the key in the last line of its text alone.
+        // The library gives the key in the last line of its message alone.
         let text = e.to_string();
         let key = text.trim_end().rsplit_once("in `").and_then(|(_, key)| key.strip_suffix('`'));
         (key.unwrap_or_default().to_string(), e.message().to_string())

@@ -1,0 +1,263 @@
+//! Settings of a run that trains a language model, by TRL's names where it has them.
+
+use super::{
+    CheckpointConfig, DecoderConfig, LoraConfig, LossConfig, LossType, OptimizerConfig, Precision,
+    Scale, UpdateConfig,
+};
+use crate::schema::{OutOfRange, Settings, limit, names, settings};
+
+/// The path of a model that begins with random weights.
+pub const TINY: &str = "tiny";
+
+settings! {
+    /// A training run of a language model, but for the task's own parameters and the device.
+    pub struct LanguageConfig {
+        /// Seed of all random draws.
+        seed: u64 = 1, in whole(0..=(1 << 63) - 1);
+        /// Iterations of generation and update; schedules end with the last.
+        iterations: u32 = 100, in whole(1..=u32::MAX as u64);
+        /// Precision of matrix products on devices that support it; the CPU computes in f32.
+        precision: Precision;
+        /// The model.
+        model: ModelConfig;
+        /// Low-rank adapters, trained in place of the weights (LoRA).
+        lora: LoraConfig;
+        /// Supervised fine-tuning (SFT) on the task's solutions.
+        fit: FitConfig;
+        /// Generation of completions.
+        generation: GenerationConfig;
+        /// Rewards and advantages.
+        reward: RewardConfig;
+        /// The loss.
+        loss: LossConfig;
+        /// Passes over the completions of an iteration, and their portions.
+        update: UpdateConfig = UpdateConfig {
+            update_epochs: 1,
+            num_minibatches: 1,
+            num_shards: 0,
+            ..UpdateConfig::default()
+        };
+        /// AdamW.
+        optimizer: OptimizerConfig = OptimizerConfig {
+            learning_rate: 1e-5,
+            warmup_ratio: 0.02,
+            adam_beta2: 0.99,
+            weight_decay: 0.0,
+            ..OptimizerConfig::default()
+        };
+        /// Iterations at which the run is saved and evaluated.
+        checkpoint: CheckpointConfig =
+            CheckpointConfig { keep: 2, eval_episodes: 256, ..CheckpointConfig::default() };
+    }
+    rules = LanguageConfig::rules;
+}
+
+settings! {
+    /// The model to train.
+    pub struct ModelConfig {
+        /// Hugging Face folder, GGUF file, or `tiny` for a new decoder over the task's characters (--model).
+        path: String = TINY.to_string();
+        /// Sizes of `tiny`.
+        @flatten tiny: DecoderConfig = DecoderConfig {
+            hidden_size: 128,
+            num_layers: 4,
+            intermediate_size: 384,
+            context: 1024,
+            ..DecoderConfig::default()
+        };
+    }
+}
+
+settings! {
+    /// Generation of completions.
+    pub struct GenerationConfig {
+        /// Prompts per iteration.
+        num_prompts: usize = 8, in whole(1..=1 << 20);
+        /// Completions per prompt, whose mean reward is their baseline.
+        group_size: usize = 8, in whole(2..=1 << 16), alias "num_generations";
+        /// Longest completion in tokens; 0 for the task's own limit.
+        max_new_tokens: usize = 0, in whole(0..=1 << 20), alias "max_completion_length";
+        /// Sampling temperature.
+        temperature: f32 = 1.0, in above(0.0);
+        /// Number of most likely tokens to sample from; 0 for all.
+        top_k: usize = 0, in whole(0..=u32::MAX as u64);
+        /// Probability mass of the most likely tokens to sample from; 1 for all.
+        top_p: f32 = 1.0, in above(0.0).at_most(1.0);
+        /// Least probability of a sampled token, relative to the most likely one.
+        min_p: f32 = 0.0, in at_least(0.0).below(1.0);
+        /// Completions decoded at a time; the result does not depend on it.
+        slots: usize = 256, in whole(1..=1 << 16);
+        /// Rounds in which groups without reward variance are replaced by new prompts (DAPO's dynamic
+        /// sampling); 0 for none.
+        resample: u32 = 0, in whole(0..=1000);
+        /// Texts that end a completion and are removed from it.
+        stop: Vec<String>;
+    }
+    rules = GenerationConfig::rules;
+}
+
+impl GenerationConfig {
+    fn rules(&self) -> Result<(), OutOfRange> {
+        let has_empty = self.stop.iter().any(String::is_empty);
+        limit(!has_empty, "stop", format!("{:?}", self.stop), "texts that are not empty")?;
+        let completions = self.num_prompts as u64 * self.group_size as u64;
+        limit(completions <= 1 << 24, "num_prompts * group_size", completions, "at most 2^24")
+    }
+}
+
+settings! {
+    /// Rewards and advantages of completions.
+    pub struct RewardConfig {
+        /// Advantages are divided by the standard deviation of the `group` or the `batch`, or by `none`.
+        scale_rewards: Scale = Scale::Group;
+        /// Baseline of a token: its `group`'s mean reward, or that of completions with the same `prefix`.
+        baseline: Baseline;
+        /// Leave completions that were cut off out of the loss.
+        mask_truncated_completions: bool = false;
+        /// Share of tokens to learn from, those of highest entropy (Wang et al. 2025).
+        ///
+        /// Entropies are those of the policy that generated.
+        top_entropy_quantile: f64 = 1.0, in above(0.0).at_most(1.0);
+        /// Tokens before the length limit over which reward falls by 1 (DAPO's overlong shaping); 0 for none.
+        overlong_buffer: usize = 0, in whole(0..=1 << 20);
+        /// Weights of reward parts in place of the task's: `tests=0.9,types=0.1`.
+        weights: String, alias "reward_weights";
+    }
+}
+
+names! {
+    /// The baseline of a token's reward.
+    #[derive(Default)]
+    pub enum Baseline {
+        /// The mean of the group, the same for all tokens of a completion (GRPO).
+        #[default]
+        Group = "group",
+        /// The mean over the completions of the group with the same tokens before. Only tokens at which
+        /// completions part have an advantage, which is less noise where they have much in common.
+        Prefix = "prefix",
+    }
+}
+
+settings! {
+    /// Supervised fine-tuning on the task's solutions: before GRPO, or alone where the loss is `nll`.
+    pub struct FitConfig {
+        /// SFT iterations on the task's solutions before GRPO starts; part of `iterations`.
+        iterations: u32 = 0, in whole(0..=u32::MAX as u64);
+        /// Constant learning rate of these iterations.
+        learning_rate: f64 = 1e-3, in at_least(0.0);
+        /// Passes of `grove fit` over the prompts; sets `iterations` unless `--iterations` does.
+        epochs: u32 = 0, in whole(0..=u32::MAX as u64);
+        /// Evaluations without improvement before `grove fit` stops; 0 for never.
+        patience: u32 = 0, in whole(0..=u32::MAX as u64);
+    }
+}
+
+/// Parameters below which a model learns with the steps of a new one.
+const SMALL: usize = 1 << 24;
+
+impl LanguageConfig {
+    /// The defaults for a model: `tiny`, or else a large pretrained one.
+    pub fn for_model(path: &str) -> Self {
+        Self::sized(path, path == TINY)
+    }
+
+    /// The defaults for a pretrained model of so many parameters, which needs no SFT first.
+    pub fn for_trained(path: &str, num_params: usize) -> Self {
+        let mut config = Self::sized(path, num_params < SMALL);
+        config.fit.iterations = 0;
+        config
+    }
+
+    /// The defaults for SFT alone, for a model of so many parameters; `None` for `tiny`.
+    pub fn imitating(path: &str, num_params: Option<usize>) -> Self {
+        let is_small = num_params.is_none_or(|num_params| num_params < SMALL);
+        let mut config = Self::sized(path, is_small);
+        config.loss.loss_type = LossType::Nll;
+        config.iterations = 400;
+        config.fit.iterations = 0;
+        config.fit.epochs = if is_small { 40 } else { 3 };
+        config.optimizer.learning_rate = if is_small { 1e-3 } else { 2e-5 };
+        config.optimizer.warmup_ratio = 0.05;
+        config.checkpoint.eval_every = 10;
+        config.checkpoint.eval_episodes = if is_small { 64 } else { 0 };
+        config
+    }
+
+    fn sized(path: &str, is_small: bool) -> Self {
+        let mut config = Self::default();
+        config.model.path = path.to_string();
+        if is_small {
+            config.iterations = 400;
+            config.fit.iterations = 100;
+            config.generation.num_prompts = 32;
+            config.optimizer.learning_rate = 2e-4;
+        }
+        config
+    }
+
+    /// Iterations in which SFT passes over so many prompts `fit.epochs` times.
+    pub fn epochs(&self, prompts: u64) -> u32 {
+        let texts = prompts.saturating_mul(u64::from(self.fit.epochs));
+        let iterations = texts.div_ceil(self.generation.num_prompts as u64);
+        iterations.clamp(1, u32::MAX.into()) as u32
+    }
+
+    /// Whether the run is SFT alone, without rewards.
+    pub fn imitates(&self) -> bool {
+        self.loss.loss_type == LossType::Nll
+    }
+
+    /// Checks every setting and how they fit together.
+    ///
+    /// # Errors
+    /// One sentence on the first that does not fit, with its value and what is allowed.
+    pub fn validate(&self) -> Result<(), String> {
+        Settings::validate(self).map_err(|error| error.to_string())
+    }
+
+    /// Checks settings of different sections beside each other.
+    fn rules(&self) -> Result<(), OutOfRange> {
+        let Self { fit, generation, loss, update, checkpoint, .. } = self;
+        limit(
+            update.num_minibatches <= generation.num_prompts,
+            "update.num_minibatches",
+            update.num_minibatches,
+            format!("1 to generation.num_prompts ({})", generation.num_prompts),
+        )?;
+        limit(
+            update.gradient_accumulation_steps == 1,
+            "update.gradient_accumulation_steps",
+            update.gradient_accumulation_steps,
+            "1 for texts, whose gradient is accumulated group by group",
+        )?;
+        limit(
+            loss.label_smoothing == 0.0,
+            "loss.label_smoothing",
+            loss.label_smoothing,
+            "0 for texts",
+        )?;
+        limit(
+            checkpoint.eval_episodes > 0 || self.imitates(),
+            "checkpoint.eval_episodes",
+            checkpoint.eval_episodes,
+            "1 or more",
+        )?;
+        limit(
+            fit.iterations == 0 || !self.imitates(),
+            "fit.iterations",
+            fit.iterations,
+            "0 where the loss is nll, which is SFT throughout",
+        )?;
+        let GenerationConfig { num_prompts, group_size, max_new_tokens, .. } = generation;
+        let tokens = [num_prompts, group_size, max_new_tokens]
+            .into_iter()
+            .map(|n| *n as u64)
+            .product::<u64>();
+        limit(
+            tokens <= 1 << 32,
+            "generation.num_prompts * group_size * max_new_tokens",
+            tokens,
+            "at most 2^32",
+        )
+    }
+}

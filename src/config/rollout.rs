@@ -1,0 +1,92 @@
+//! Settings of data collection and of advantages.
+
+use crate::schema::{OutOfRange, limit, names, settings};
+
+settings! {
+    /// Games played in parallel: `num_envs = num_groups * group_size`, each for `num_steps`.
+    pub struct RolloutConfig: Eq {
+        /// Groups played in parallel; the games of a group share a level.
+        num_groups: usize = 64, in whole(1..=1 << 30);
+        /// Games of a group, whose mean is the baseline of their advantages.
+        group_size: usize = 16, in whole(2..=1 << 30), alias "num_generations";
+        /// Steps of each game in an iteration.
+        num_steps: usize = 32, in whole(1..=1 << 30);
+        /// Steps to learn from, counted from the first, at most `num_steps`; the others only add to
+        /// the returns of these.
+        learn_steps: usize = 16, in whole(1..=1 << 30);
+        /// Start of a group: `level` is the start of a new level, `branch` the middle of a game.
+        start: Start = Start::Branch;
+        /// Start the next level when an episode ends within a rollout; otherwise its remaining steps
+        /// are masked.
+        auto_reset: bool = true;
+    }
+    rules = RolloutConfig::rules;
+}
+
+impl RolloutConfig {
+    /// Games played in parallel.
+    pub fn num_envs(&self) -> usize {
+        self.num_groups * self.group_size
+    }
+
+    fn rules(&self) -> Result<(), OutOfRange> {
+        limit(
+            self.learn_steps <= self.num_steps,
+            "learn_steps",
+            self.learn_steps,
+            format!("1 to num_steps ({})", self.num_steps),
+        )?;
+        let product = [self.num_groups, self.group_size, self.num_steps];
+        let steps: u128 = product.into_iter().map(|count| count as u128).product();
+        limit(steps <= 1 << 30, "num_groups * group_size * num_steps", steps, "at most 2^30")
+    }
+}
+
+names! {
+    /// The state in which a group of games starts an iteration.
+    pub enum Start {
+        /// The start of a new level, the same for all games of a group.
+        Level = "level",
+        /// The middle of a game: all games of a group start from the state in which one of them
+        /// was in the last iteration, at a step of `1..=learn_steps`, both drawn at random. A group then
+        /// compares actions in the same situation (as in the "vine" of Schulman et al. 2015).
+        /// The environment's randomness from there on is new in each iteration, and the same for all games.
+        Branch = "branch",
+    }
+}
+
+settings! {
+    /// Group-relative advantages.
+    pub struct AdvantageConfig {
+        /// Credit of an action: the `return` of its whole episode, or its `reward_to_go`.
+        estimator: Estimator = Estimator::RewardToGo;
+        /// Discount factor of rewards per step.
+        discount: f64 = 0.97, in above(0.0).at_most(1.0), alias "gamma";
+        /// Advantages are divided by the standard deviation of the `group` or the `batch`, or by `none`.
+        scale_rewards: Scale = Scale::Batch;
+    }
+}
+
+names! {
+    /// The credit of an action before the group's mean is subtracted.
+    pub enum Estimator {
+        /// The sum of all rewards of the game, the same for all its steps (Shao et al. 2024, outcome
+        /// supervision).
+        Return = "return",
+        /// The discounted sum of the rewards from this step to the end of the episode or rollout,
+        /// against the group's mean at the same step.
+        RewardToGo = "reward_to_go",
+    }
+}
+
+names! {
+    /// The divisor of advantages.
+    pub enum Scale {
+        /// The standard deviation within the group (for reward-to-go, at the same step).
+        Group = "group",
+        /// The standard deviation of all advantages of the iteration.
+        Batch = "batch",
+        /// No division (Dr. GRPO).
+        None = "none",
+    }
+}

@@ -1,0 +1,187 @@
+//! Settings of a run that trains a policy for games: the sections together, their defaults and rules.
+
+use super::overlay;
+use super::{
+    AdvantageConfig, CheckpointConfig, ConfigError, DataConfig, LossConfig, LossType, ModelKind,
+    OptimizerConfig, PolicyConfig, Precision, RolloutConfig, UpdateConfig,
+};
+use crate::env::{self, Env};
+use crate::schema::{OutOfRange, Settings, limit, names, settings};
+
+settings! {
+    /// A training run, but for the game's own parameters and the device.
+    pub struct TrainConfig {
+        /// Seed of all random draws.
+        seed: u64 = 1, in whole(0..=(1 << 63) - 1);
+        /// Iterations of rollout and update; schedules end with the last.
+        iterations: u32 = 300, in whole(1..=u32::MAX as u64);
+        /// Engine that plays and learns: `auto` is the fused engine where it supports the settings.
+        engine: Engine = Engine::Auto;
+        /// Precision of matrix products on devices that support it.
+        precision: Precision;
+        /// The network.
+        policy: PolicyConfig;
+        /// Data collection.
+        rollout: RolloutConfig;
+        /// Group-relative advantages.
+        advantage: AdvantageConfig;
+        /// The loss.
+        loss: LossConfig = LossConfig { entropy_coef: 0.02, ..LossConfig::default() };
+        /// Passes over the data of an iteration, and their portions.
+        update: UpdateConfig;
+        /// AdamW.
+        optimizer: OptimizerConfig;
+        /// Iterations at which the run is saved and evaluated.
+        checkpoint: CheckpointConfig;
+        /// Learning from a dataset instead of from games.
+        data: DataConfig;
+    }
+    rules = TrainConfig::rules;
+}
+
+/// Settings that imitation needs and reinforcement does not: TOML, laid over a game's defaults.
+pub const IMITATION: &str = include_str!("imitation.toml");
+
+impl TrainConfig {
+    /// The defaults for Grove's own game of this name; the general ones for another.
+    pub fn for_game(name: &str) -> Self {
+        Self::with(name, env::defaults(name)).expect("a test reads the defaults of every game")
+    }
+
+    /// The defaults for a game, which brings its own ([`Env::defaults`]).
+    ///
+    /// # Errors
+    /// If those are not valid TOML, or name a setting that does not exist.
+    pub fn of<G: Env>(game: &G) -> Result<Self, ConfigError> {
+        Self::with(G::NAME, game.defaults())
+    }
+
+    /// The general defaults with those of a game laid over them.
+    fn with(game: &str, defaults: &[&str]) -> Result<Self, ConfigError> {
+        let mut table = overlay::to_table(&Self::default());
+        for piece in defaults {
+            let changes = overlay::parse(&format!("the defaults of {game}"), piece)?;
+            overlay::lay_over(&mut table, changes)?;
+        }
+        overlay::from_table(table)
+    }
+
+    /// Checks every setting and how they fit together.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] for the first that does not, with its value and what is allowed.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        self.validate_with(&[])
+    }
+
+    /// Checks every setting as [`validate`](Self::validate), where `policy.kind` may also be one of the
+    /// user-defined `models`.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] for the first that does not fit, with its value and what is allowed.
+    pub fn validate_with(&self, models: &[&str]) -> Result<(), ConfigError> {
+        if let ModelKind::UserDefined(name) = &self.policy.kind {
+            let known = [ModelKind::NAMES, models].concat().join(", ");
+            let (value, allowed) = (format!("`{name}`"), format!("one of: {known}"));
+            limit(models.contains(&&**name), "policy.kind", value, allowed)?;
+        }
+        Ok(Settings::validate(self)?)
+    }
+
+    /// Checks settings of different sections beside each other.
+    fn rules(&self) -> Result<(), OutOfRange> {
+        let Self { loss, data, update, rollout, checkpoint, .. } = self;
+        let is_data = data.is_on();
+        limit(
+            !is_data || loss.loss_type == LossType::Nll,
+            "loss.loss_type",
+            loss.loss_type,
+            "nll where the run learns from data",
+        )?;
+        limit(
+            is_data || loss.label_smoothing == 0.0,
+            "loss.label_smoothing",
+            loss.label_smoothing,
+            "0 where the run plays games",
+        )?;
+        limit(update.num_shards >= 1, "update.num_shards", update.num_shards, "1 to 4096")?;
+        let episodes = checkpoint.eval_episodes;
+        limit(episodes >= 1, "checkpoint.eval_episodes", episodes, "1 or more")?;
+        let (games, minibatches) = (rollout.num_envs(), update.num_minibatches);
+        limit(
+            is_data || games.is_multiple_of(minibatches),
+            "update.num_minibatches",
+            minibatches,
+            format!("a divisor of the number of games ({games} = num_groups * group_size)"),
+        )?;
+        let minibatch = if is_data { data.batch_size } else { games / minibatches };
+        limit(
+            update.gradient_accumulation_steps <= minibatch,
+            "update.gradient_accumulation_steps",
+            update.gradient_accumulation_steps,
+            format!("1 to the samples of a minibatch ({minibatch})"),
+        )?;
+        let product = [minibatches, data.batch_size, data.window];
+        let steps: u128 = product.into_iter().map(|count| count as u128).product();
+        limit(
+            !is_data || steps <= 1 << 40,
+            "update.num_minibatches * data.batch_size * data.window",
+            steps,
+            "at most 2^40",
+        )
+    }
+
+    /// Partitions `items` groups of games or windows of a dataset: the number of shards, and that of the strata they
+    /// are made of. There are `update.num_shards` strata, or as many as get something of every minibatch, and as many
+    /// shards, or as many as have `least` steps of a minibatch.
+    pub fn shards(&self, items: usize, least: usize) -> [usize; 2] {
+        let (size, steps) = match self.data.is_on() {
+            true => (self.data.batch_size.min(items), self.data.window),
+            false => {
+                let games = items * self.rollout.group_size;
+                (games / self.update.num_minibatches, self.rollout.learn_steps)
+            }
+        };
+        let most = self.update.num_shards.clamp(1, items);
+        let gets = |strata: &usize| items / strata * size >= items;
+        let strata = (1..=most).rev().find(gets).unwrap_or(1);
+        [(size * steps / least).clamp(1, strata), strata]
+    }
+
+    /// Steps that an iteration learns from at most: those that its games play, or those of its batches
+    /// of windows.
+    pub fn steps_per_iteration(&self) -> u64 {
+        let steps = match self.data.is_on() {
+            true => self.update.num_minibatches * self.data.batch_size * self.data.window,
+            false => self.rollout.num_envs() * self.rollout.num_steps,
+        };
+        steps as u64
+    }
+}
+
+names! {
+    /// The engine that plays and learns. All do the same; rounding differs.
+    pub enum Engine {
+        /// The fused engine where there is one for the device and the policy, else the general one.
+        Auto = "auto",
+        /// The fused engine: native code on the CPU, fused kernels elsewhere.
+        Fused = "fused",
+        /// The general engine: Burn's operations and autodiff, on any device.
+        General = "general",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_game_has_valid_defaults() {
+        for name in env::NAMES {
+            let config = TrainConfig::for_game(name);
+            config.validate().unwrap();
+            assert!(config != TrainConfig::default() || env::defaults(name).is_empty(), "{name}");
+        }
+        assert_eq!(TrainConfig::for_game("a game of a user"), TrainConfig::default());
+    }
+}

@@ -1,0 +1,83 @@
+//! Settings of the update, the optimiser and checkpoints.
+
+use crate::schema::{OutOfRange, limit, names, settings};
+
+settings! {
+    /// Passes over the data of an iteration, and their portions.
+    pub struct UpdateConfig {
+        /// Passes over the data of an iteration.
+        update_epochs: usize = 2, in whole(1..=65536), alias "num_iterations";
+        /// Optimiser steps per pass; each takes an equal share of the games or prompts.
+        num_minibatches: usize = 4, in whole(1..=1 << 20);
+        /// Portions in which a minibatch is differentiated, to save memory; the update is the same.
+        gradient_accumulation_steps: usize = 1, in whole(1..=1 << 30);
+        /// Most parts that threads, devices and processes share a batch in; 0 (texts only) is 16, or 1
+        /// where all weights of a large model are trained.
+        ///
+        /// The gradients of the parts are added up in one tree over their numbers, so that the result
+        /// does not depend on the number of workers. A part of a text model's gradient takes as much
+        /// memory as the trained weights.
+        num_shards: usize = 16, in whole(0..=4096);
+        /// Recompute the activations of decoders in the backward pass on the CPU, to save memory.
+        ///
+        /// Only the inputs of layers are kept (Chen et al. 2016): a third more work, the same update. Language
+        /// models also drop the packed copies of their matrices.
+        gradient_checkpointing: bool = false;
+        /// Largest norm of the gradient; longer ones are scaled down to it. 0 for no clipping.
+        max_grad_norm: f64 = 1.0, in at_least(0.0);
+    }
+    rules = UpdateConfig::rules;
+}
+
+impl UpdateConfig {
+    fn rules(&self) -> Result<(), OutOfRange> {
+        let steps = self.update_epochs as u64 * self.num_minibatches as u64;
+        limit(steps <= 1 << 20, "update_epochs * num_minibatches", steps, "at most 2^20")
+    }
+}
+
+settings! {
+    /// AdamW (Loshchilov & Hutter 2019), by PyTorch's names.
+    pub struct OptimizerConfig {
+        /// Peak learning rate; 0 leaves the weights as they are.
+        learning_rate: f64 = 2e-3, in at_least(0.0);
+        /// Learning-rate schedule; all but `constant` decay to 0.
+        lr_scheduler_type: LrSchedule = LrSchedule::Linear;
+        /// Share of the run over which the learning rate rises linearly from 0.
+        warmup_ratio: f64 = 0.0, in at_least(0.0).at_most(1.0);
+        /// Decay of the running mean of gradients.
+        adam_beta1: f64 = 0.9, in at_least(0.0).below(1.0);
+        /// Decay of the running mean of squared gradients.
+        adam_beta2: f64 = 0.999, in at_least(0.0).below(1.0);
+        /// Added to the denominator, for numerical stability.
+        adam_epsilon: f64 = 1e-8, in above(0.0);
+        /// Decoupled weight decay.
+        weight_decay: f64 = 0.01, in at_least(0.0);
+    }
+}
+
+names! {
+    /// Learning-rate schedule after the warm-up.
+    pub enum LrSchedule {
+        /// No decay.
+        Constant = "constant",
+        /// Linear decay to 0 at the end of the run.
+        Linear = "linear",
+        /// Decay to 0 along a half cosine.
+        Cosine = "cosine",
+    }
+}
+
+settings! {
+    /// Iterations at which a run is saved and evaluated.
+    pub struct CheckpointConfig: Eq {
+        /// Iterations between checkpoints; the last one is always saved.
+        save_every: u32 = 50, in whole(1..=u32::MAX as u64);
+        /// Checkpoints kept, beside the best.
+        keep: usize = 3, in whole(1..=1 << 30);
+        /// Iterations between evaluations of the greedy policy, for texts on held-out prompts.
+        eval_every: u32 = 25, in whole(1..=u32::MAX as u64);
+        /// Episodes or prompts of an evaluation; 0, of `grove fit` on texts, measures the held-out NLL alone.
+        eval_episodes: usize = 1000, in whole(0..=1 << 24);
+    }
+}

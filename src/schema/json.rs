@@ -1,0 +1,75 @@
+//! JSON Schemas of settings files, from which editors complete and check TOML.
+
+use super::{Setting, Shape, in_table, range::Interval};
+use serde_json::{Map, Value, json};
+
+/// The schema of a table of these settings; `defaults` holds their values where the file has none.
+pub fn table(settings: &'static [Setting], defaults: &toml::Table) -> Value {
+    let mut properties = Map::new();
+    for setting in in_table(settings) {
+        let default = defaults.get(setting.key);
+        properties.insert(setting.key.to_string(), property(setting, default));
+    }
+    // Settings that a user's game or task has without declaring them.
+    for (key, value) in defaults {
+        if !properties.contains_key(key) {
+            properties.insert(key.clone(), undeclared(value));
+        }
+    }
+    json!({ "type": "object", "properties": properties, "additionalProperties": false })
+}
+
+/// The schema of a setting with this default.
+fn property(setting: &Setting, default: Option<&toml::Value>) -> Value {
+    let mut schema = match (setting.shape, default) {
+        (Shape::Section(settings), Some(toml::Value::Table(defaults))) => table(settings, defaults),
+        (shape, _) => values(&shape),
+    };
+    schema["description"] = setting.meaning().into();
+    if let Some(default) = default.filter(|default| !default.is_table()) {
+        schema["default"] = json!(default);
+    }
+    schema
+}
+
+/// The schema of the values of a shape.
+fn values(shape: &Shape) -> Value {
+    match *shape {
+        Shape::Whole(low, high) => json!({ "type": "integer", "minimum": low, "maximum": high }),
+        Shape::Number(interval) => number(interval),
+        Shape::Flag => json!({ "type": "boolean" }),
+        Shape::Name(names) => json!({ "enum": names }),
+        Shape::OpenName(names) => json!({ "anyOf": [{ "enum": names }, { "type": "string" }] }),
+        Shape::Text => json!({ "type": "string" }),
+        Shape::Texts => {
+            let list = json!({ "type": "array", "items": { "type": "string" } });
+            json!({ "anyOf": [list, { "type": "string" }] })
+        }
+        Shape::Wholes { count, each } => json!({
+            "type": "array",
+            "items": { "type": "integer", "minimum": each.0, "maximum": each.1 },
+            "minItems": count.0,
+            "maxItems": count.1,
+        }),
+        Shape::Section(settings) => table(settings, &toml::Table::new()),
+    }
+}
+
+fn number(interval: Interval) -> Value {
+    let low = if interval.has_low { "minimum" } else { "exclusiveMinimum" };
+    let high = if interval.has_high { "maximum" } else { "exclusiveMaximum" };
+    json!({ "type": "number", low: interval.low, high: interval.high })
+}
+
+/// The schema of a setting that only its default is known of.
+fn undeclared(default: &toml::Value) -> Value {
+    let kind = match default {
+        toml::Value::Integer(_) => "integer",
+        toml::Value::Float(_) => "number",
+        toml::Value::Boolean(_) => "boolean",
+        toml::Value::Array(_) => "array",
+        toml::Value::Table(defaults) => return table(&[], defaults),
+        toml::Value::String(_) | toml::Value::Datetime(_) => "string",
+    };
+    json!({ "type": kind, "default": default })
+}

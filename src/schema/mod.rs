@@ -1,0 +1,278 @@
+//! Declarations of settings: one macro states a setting's name, meaning, default, range and alias.
+//!
+//! [`settings!`] turns a struct with doc comments into a plain serde struct, its default, its checks
+//! ([`Settings::validate`]) and a table of what it declares ([`Settings::SETTINGS`]). Overlays, listings,
+//! JSON Schemas ([`json`]) and forms read that table, so that no list is kept beside the struct.
+//! [`names!`] does the same for a setting that is one of a few names.
+
+pub mod json;
+mod names;
+pub mod range;
+pub(crate) mod table;
+mod value;
+
+pub use names::{UnknownName, name_from_str};
+pub(crate) use names::{deserialize as names_deserialize, names};
+pub use range::Shape;
+pub use value::Value;
+
+/// A declared setting.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Setting {
+    /// The name in its table.
+    pub key: &'static str,
+    /// The lines of its doc comment.
+    pub doc: &'static [&'static str],
+    /// The values that it takes.
+    pub shape: Shape,
+    /// TRL's name for it, where that is another.
+    pub alias: Option<&'static str>,
+    /// Whether it is a section whose settings stand in the table that holds it.
+    pub is_flat: bool,
+}
+
+impl Setting {
+    /// The first paragraph of its doc comment, on one line.
+    pub fn meaning(&self) -> String {
+        let lines = self.doc.iter().map(|line| line.trim());
+        let mut meaning = lines.take_while(|line| !line.is_empty()).collect::<Vec<_>>().join(" ");
+        if let Some(alias) = self.alias {
+            meaning += &format!(" (TRL: {alias})");
+        }
+        meaning
+    }
+}
+
+/// The settings of a list as they stand in a table: those of flat sections in the section's place.
+pub fn in_table(settings: &'static [Setting]) -> Vec<&'static Setting> {
+    let mut all = Vec::with_capacity(settings.len());
+    for setting in settings {
+        match setting.shape {
+            Shape::Section(inner) if setting.is_flat => all.extend(in_table(inner)),
+            _ => all.push(setting),
+        }
+    }
+    all
+}
+
+/// A struct of settings, as [`settings!`] declares them.
+pub trait Settings {
+    /// The settings, in the order of declaration.
+    const SETTINGS: &'static [Setting];
+
+    /// Checks every setting against its range, and the rules between them.
+    ///
+    /// # Errors
+    /// [`OutOfRange`] for the first that is refused.
+    fn validate(&self) -> Result<(), OutOfRange>;
+}
+
+/// A value outside its range.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key} is {value}, but must be {allowed}")]
+pub struct OutOfRange {
+    /// The path of the setting, for instance `optimizer.learning_rate`.
+    pub key: String,
+    /// The value.
+    pub value: String,
+    /// The range in words.
+    pub allowed: String,
+}
+
+impl OutOfRange {
+    /// The same error for a setting inside this section.
+    #[must_use]
+    pub fn within(mut self, section: &str) -> Self {
+        self.key = match self.key.is_empty() {
+            true => section.to_string(),
+            false => format!("{section}.{}", self.key),
+        };
+        self
+    }
+}
+
+/// `Ok` if `is_allowed`, else the error that says so.
+///
+/// # Errors
+/// [`OutOfRange`] with these words.
+pub fn limit(
+    is_allowed: bool,
+    key: &str,
+    value: impl std::fmt::Display,
+    allowed: impl std::fmt::Display,
+) -> Result<(), OutOfRange> {
+    if is_allowed {
+        return Ok(());
+    }
+    let (key, value, allowed) = (key.to_string(), value.to_string(), allowed.to_string());
+    Err(OutOfRange { key, value, allowed })
+}
+
+/// Declares a struct of settings.
+///
+/// ```text
+/// settings! {
+///     /// AdamW.
+///     pub struct OptimizerConfig {
+///         /// Peak learning rate.
+///         learning_rate: f64 = 2e-3, in at_least(0.0);
+///         /// Passes over the data of an iteration.
+///         update_epochs: usize = 2, in whole(1..=65536), alias "num_iterations";
+///         /// A section, with the default of its type.
+///         loss: LossConfig;
+///         /// A section whose settings stand among these.
+///         @flatten sizes: DecoderConfig;
+///     }
+///     rules = OptimizerConfig::rules;
+/// }
+/// ```
+///
+/// The first paragraph of a field's doc comment is its meaning in listings and forms; the range is an
+/// expression of [`range`]. More traits to derive follow the name (`pub struct DataConfig: Eq`), and
+/// `rules` is a function that checks settings beside each other.
+macro_rules! settings {
+    (
+        $(#[doc = $struct_doc:literal])*
+        pub struct $Name:ident $(: $($Extra:ident),+)? {
+            $(
+                $(#[doc = $doc:literal])*
+                $(@$flat:ident)? $field:ident: $ty:ty $(= $default:expr)? $(, in $shape:expr)?
+                $(, alias $alias:literal)?;
+            )*
+        }
+        $(rules = $rules:path;)?
+    ) => {
+        $(#[doc = $struct_doc])*
+        #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
+        $(#[derive($($Extra),+)])?
+        #[serde(default)]
+        pub struct $Name {
+            $(
+                $(#[doc = $doc])*
+                $(#[serde($flat)])?
+                pub $field: $ty,
+            )*
+        }
+
+        impl Default for $Name {
+            fn default() -> Self {
+                Self { $($field: $crate::schema::settings!(@default $($default)?),)* }
+            }
+        }
+
+        impl $crate::schema::Settings for $Name {
+            const SETTINGS: &'static [$crate::schema::Setting] = &[$(
+                $crate::schema::Setting {
+                    key: stringify!($field),
+                    doc: &[$($doc),*],
+                    shape: $crate::schema::settings!(@shape $ty $(, $shape)?),
+                    alias: $crate::schema::settings!(@alias $($alias)?),
+                    is_flat: $crate::schema::settings!(@flat $($flat)?),
+                },
+            )*];
+
+            fn validate(&self) -> Result<(), $crate::schema::OutOfRange> {
+                $(
+                    let shape = const { &$crate::schema::settings!(@shape $ty $(, $shape)?) };
+                    let checked = $crate::schema::Value::check(&self.$field, shape);
+                    match $crate::schema::settings!(@flat $($flat)?) {
+                        true => checked?,
+                        false => checked.map_err(|error| error.within(stringify!($field)))?,
+                    }
+                )*
+                $($rules(self)?;)?
+                Ok(())
+            }
+        }
+
+        impl $crate::schema::Value for $Name {
+            const SHAPE: $crate::schema::Shape =
+                $crate::schema::Shape::Section(<Self as $crate::schema::Settings>::SETTINGS);
+
+            fn check(&self, _: &$crate::schema::Shape) -> Result<(), $crate::schema::OutOfRange> {
+                $crate::schema::Settings::validate(self)
+            }
+        }
+    };
+    (@default) => { Default::default() };
+    (@default $default:expr) => { $default };
+    (@shape $ty:ty) => { <$ty as $crate::schema::Value>::SHAPE };
+    (@shape $ty:ty, $shape:expr) => {{
+        #[allow(unused_imports)]
+        use $crate::schema::range::*;
+        $shape
+    }};
+    (@alias) => { None };
+    (@alias $alias:literal) => { Some($alias) };
+    (@flat) => { false };
+    (@flat $flat:ident) => { true };
+}
+pub(crate) use settings;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    settings! {
+        /// The inner settings.
+        pub struct Inner {
+            /// The rate
+            /// of change.
+            ///
+            /// More of it.
+            rate: f64 = 0.5, in above(0.0).at_most(1.0), alias "pace";
+        }
+    }
+
+    settings! {
+        /// The outer settings.
+        pub struct Outer: Eq {
+            /// Sizes.
+            sizes: Vec<usize> = vec![4], in wholes(1..=2, 1..=9);
+            /// A count.
+            count: u32 = 3, in whole(1..=1 << 20);
+        }
+        rules = Outer::rules;
+    }
+
+    impl Outer {
+        fn rules(&self) -> Result<(), OutOfRange> {
+            limit(self.count != 7, "count", self.count, "another number than 7")
+        }
+    }
+
+    settings! {
+        /// All of them.
+        pub struct All {
+            /// A section.
+            inner: Inner = Inner { rate: 0.25 };
+            /// Settings among these.
+            @flatten outer: Outer;
+        }
+    }
+
+    fn refusal(text: &str) -> String {
+        toml::from_str::<All>(text).unwrap().validate().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_declaration_gives_default_check_and_table() {
+        let all = All::default();
+        assert_eq!((all.inner.rate, all.outer.count), (0.25, 3));
+        assert_eq!(all.validate(), Ok(()));
+        assert_eq!(toml::from_str::<All>("count = 5").unwrap().outer.count, 5);
+        for (text, words) in [
+            ("inner = { rate = 0.0 }", "inner.rate is 0, but must be above 0, at most 1"),
+            ("inner = { rate = nan }", "inner.rate is NaN, but must be above 0, at most 1"),
+            ("count = 0", "count is 0, but must be 1 to 2^20"),
+            ("count = 7", "count is 7, but must be another number than 7"),
+            ("sizes = []", "sizes is [], but must be 1 to 2 numbers of 1 to 9"),
+            ("sizes = [1, 10]", "sizes is [1, 10], but must be 1 to 2 numbers of 1 to 9"),
+        ] {
+            assert_eq!(refusal(text), words);
+        }
+        let keys: Vec<_> = in_table(All::SETTINGS).iter().map(|setting| setting.key).collect();
+        assert_eq!(keys, ["inner", "sizes", "count"]);
+        assert_eq!(Inner::SETTINGS[0].meaning(), "The rate of change. (TRL: pace)");
+    }
+}

@@ -1,0 +1,149 @@
+//! Settings that are one of a few names: an enum, its names in text and in settings, in one declaration.
+
+use std::str::FromStr;
+
+/// A name that is none of those allowed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{name}` must be one of: {}", .known.join(", "))]
+pub struct UnknownName {
+    /// The name as written.
+    pub name: String,
+    /// The names allowed.
+    pub known: Vec<&'static str>,
+}
+
+/// The value of this name among `all`.
+///
+/// # Errors
+/// [`UnknownName`] if none has it.
+pub fn name_from_str<T: Copy>(
+    name: &str,
+    all: &[T],
+    names: &[&'static str],
+) -> Result<T, UnknownName> {
+    match names.iter().position(|known| *known == name) {
+        Some(at) => Ok(all[at]),
+        None => Err(UnknownName { name: name.to_string(), known: names.to_vec() }),
+    }
+}
+
+/// Deserializes a name and parses it.
+pub(crate) fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+where
+    T: FromStr<Err = UnknownName>,
+    D: serde::Deserializer<'de>,
+{
+    let name = <std::borrow::Cow<'de, str> as serde::Deserialize>::deserialize(deserializer)?;
+    name.parse().map_err(serde::de::Error::custom)
+}
+
+/// Declares an enum whose variants have names in settings and on the command line.
+///
+/// ```text
+/// names! {
+///     /// Learning-rate schedule.
+///     pub enum LrSchedule {
+///         /// No decay.
+///         Constant = "constant",
+///         /// Linear decay to 0.
+///         Linear = "linear",
+///     }
+/// }
+/// ```
+///
+/// `names!(LrSchedule { Constant = "constant", Linear = "linear" })` adds the same to an enum declared
+/// elsewhere.
+macro_rules! names {
+    (
+        $(#[$meta:meta])*
+        pub enum $Enum:ident { $($(#[$attribute:meta])* $Variant:ident = $name:expr,)+ }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $Enum { $($(#[$attribute])* $Variant,)+ }
+
+        $crate::schema::names!($Enum { $($Variant = $name,)+ });
+    };
+    ($Enum:ident { $($Variant:ident = $name:expr,)+ }) => {
+        impl $Enum {
+            /// All values, in the order of declaration.
+            pub const ALL: &'static [Self] = &[$(Self::$Variant,)+];
+
+            /// The names of [`ALL`](Self::ALL).
+            pub const NAMES: &'static [&'static str] = &[$($name,)+];
+
+            /// The name in settings.
+            pub const fn name(self) -> &'static str {
+                Self::NAMES[self as usize]
+            }
+        }
+
+        impl std::fmt::Display for $Enum {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(self.name())
+            }
+        }
+
+        impl std::str::FromStr for $Enum {
+            type Err = $crate::schema::UnknownName;
+
+            fn from_str(name: &str) -> Result<Self, Self::Err> {
+                $crate::schema::name_from_str(name, Self::ALL, Self::NAMES)
+            }
+        }
+
+        impl serde::Serialize for $Enum {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.name())
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $Enum {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                $crate::schema::names_deserialize(deserializer)
+            }
+        }
+
+        impl $crate::schema::Value for $Enum {
+            const SHAPE: $crate::schema::Shape = $crate::schema::Shape::Name(Self::NAMES);
+
+            fn check(
+                &self,
+                _: &$crate::schema::Shape,
+            ) -> Result<(), $crate::schema::OutOfRange> {
+                Ok(())
+            }
+        }
+    };
+}
+pub(crate) use names;
+
+#[cfg(test)]
+mod tests {
+    names! {
+        /// A colour.
+        #[derive(Default)]
+        pub enum Colour {
+            /// Like the sky.
+            Blue = "blue",
+            /// Like a leaf.
+            #[default]
+            DarkGreen = "dark_green",
+        }
+    }
+
+    #[test]
+    fn a_name_is_the_same_in_text_and_in_settings() {
+        assert_eq!(Colour::default().to_string(), "dark_green");
+        for colour in Colour::ALL {
+            assert_eq!(colour.to_string().parse::<Colour>().as_ref(), Ok(colour));
+            let json = serde_json::to_string(colour).unwrap();
+            assert_eq!(json, format!("\"{colour}\""));
+            assert_eq!(serde_json::from_str::<Colour>(&json).unwrap(), *colour);
+        }
+        let words = "`red` must be one of: blue, dark_green";
+        assert_eq!("red".parse::<Colour>().unwrap_err().to_string(), words);
+        let error = serde_json::from_str::<Colour>("\"red\"").unwrap_err().to_string();
+        assert!(error.starts_with(words), "{error}");
+    }
+}

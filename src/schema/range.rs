@@ -1,0 +1,175 @@
+//! The values that a setting may take, as data: checked, said in words and written as a JSON Schema.
+
+use super::Setting;
+use std::ops::RangeInclusive;
+
+/// The values that a setting takes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Shape {
+    /// A whole number between these, both included.
+    Whole(u64, u64),
+    /// A number.
+    Number(Interval),
+    /// `true` or `false`.
+    Flag,
+    /// One of these names.
+    Name(&'static [&'static str]),
+    /// One of these names or a user-defined one.
+    OpenName(&'static [&'static str]),
+    /// A text.
+    Text,
+    /// A list of texts.
+    Texts,
+    /// A list of whole numbers.
+    Wholes {
+        /// The least and the largest length.
+        count: (u64, u64),
+        /// The least and the largest number.
+        each: (u64, u64),
+    },
+    /// A table.
+    Section(&'static [Setting]),
+}
+
+/// An interval of numbers that are finite in single precision, which the engines compute in.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Interval {
+    /// The lower end.
+    pub low: f64,
+    /// The upper end.
+    pub high: f64,
+    /// Whether the lower end belongs to it.
+    pub has_low: bool,
+    /// Whether the upper end belongs to it.
+    pub has_high: bool,
+}
+
+/// The largest finite number of single precision.
+const LARGEST: f64 = f32::MAX as f64;
+
+/// Whole numbers of this range.
+pub const fn whole(range: RangeInclusive<u64>) -> Shape {
+    Shape::Whole(*range.start(), *range.end())
+}
+
+/// Lists whose length is in `count`, of whole numbers in `each`.
+pub const fn wholes(count: RangeInclusive<u64>, each: RangeInclusive<u64>) -> Shape {
+    Shape::Wholes { count: (*count.start(), *count.end()), each: (*each.start(), *each.end()) }
+}
+
+/// Numbers from `low` on.
+pub const fn at_least(low: f64) -> Shape {
+    Shape::Number(Interval { low, high: LARGEST, has_low: true, has_high: true })
+}
+
+/// Numbers above `low`.
+pub const fn above(low: f64) -> Shape {
+    Shape::Number(Interval { low, high: LARGEST, has_low: false, has_high: true })
+}
+
+impl Shape {
+    /// The numbers of these up to `high`.
+    #[must_use]
+    pub const fn at_most(self, high: f64) -> Self {
+        match self {
+            Self::Number(interval) => Self::Number(Interval { high, ..interval }),
+            other => other,
+        }
+    }
+
+    /// The numbers of these below `high`.
+    #[must_use]
+    pub const fn below(self, high: f64) -> Self {
+        match self {
+            Self::Number(interval) => Self::Number(Interval { high, has_high: false, ..interval }),
+            other => other,
+        }
+    }
+
+    /// The range in words, for instance `0 to below 1`.
+    pub fn words(&self) -> String {
+        match *self {
+            Self::Whole(low, high) => wholes_in_words(low, high),
+            Self::Number(interval) => interval.words(),
+            Self::Flag => "true, false".to_string(),
+            Self::Name(names) => names.join(", "),
+            Self::OpenName(names) => format!("{}, or a model of your own", names.join(", ")),
+            Self::Text => "a text".to_string(),
+            Self::Texts => "a list of texts".to_string(),
+            Self::Wholes { count, each } => {
+                let each = wholes_in_words(each.0, each.1);
+                format!("{} numbers of {each}", wholes_in_words(count.0, count.1))
+            }
+            Self::Section(_) => "a table".to_string(),
+        }
+    }
+}
+
+impl Interval {
+    /// Whether the number is in it.
+    pub fn contains(&self, number: f64) -> bool {
+        let above = if self.has_low { number >= self.low } else { number > self.low };
+        let below = if self.has_high { number <= self.high } else { number < self.high };
+        above && below
+    }
+
+    fn words(&self) -> String {
+        let Self { low, high, has_low, has_high } = *self;
+        match (has_low, has_high, high == LARGEST) {
+            (true, _, true) if low == -LARGEST => "a finite number".to_string(),
+            (true, _, true) => format!("{low} or more"),
+            (false, _, true) => format!("above {low}"),
+            (true, true, _) => format!("{low} to {high}"),
+            (true, false, _) => format!("{low} to below {high}"),
+            (false, true, _) => format!("above {low}, at most {high}"),
+            (false, false, _) => format!("above {low}, below {high}"),
+        }
+    }
+}
+
+/// `low to high`, or the number where there is only one.
+fn wholes_in_words(low: u64, high: u64) -> String {
+    if low == high { short(low) } else { format!("{} to {}", short(low), short(high)) }
+}
+
+/// A number in digits, or as a power of two if it is a large one.
+fn short(number: u64) -> String {
+    const LONG: u64 = 1 << 17;
+    match number {
+        LONG.. if number.is_power_of_two() => format!("2^{}", number.ilog2()),
+        LONG.. if number & number.wrapping_add(1) == 0 => {
+            format!("2^{} - 1", 64 - number.leading_zeros())
+        }
+        _ => number.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_say_the_range() {
+        for (shape, words) in [
+            (whole(1..=4096), "1 to 4096"),
+            (whole(0..=(1 << 63) - 1), "0 to 2^63 - 1"),
+            (whole(2..=1 << 30), "2 to 2^30"),
+            (at_least(0.0), "0 or more"),
+            (above(0.0), "above 0"),
+            (above(0.0).at_most(0.5), "above 0, at most 0.5"),
+            (at_least(0.0).below(1.0), "0 to below 1"),
+            (at_least(0.0).at_most(1.0), "0 to 1"),
+        ] {
+            assert_eq!(shape.words(), words);
+        }
+    }
+
+    #[test]
+    fn an_interval_has_no_number_beyond_single_precision() {
+        let Shape::Number(interval) = at_least(0.0) else { unreachable!() };
+        assert!(interval.contains(0.0) && interval.contains(1e38));
+        for number in [f64::NAN, f64::INFINITY, 1e39, -1e-9] {
+            assert!(!interval.contains(number), "{number}");
+        }
+    }
+}
