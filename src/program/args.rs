@@ -174,7 +174,7 @@ pub struct EvalArgs {
 /// Options of `generate`.
 #[derive(Args, Debug)]
 pub struct GenerateArgs {
-    /// The model: a Hugging Face folder or a GGUF file of the Llama, Qwen2 or Qwen3 architecture.
+    /// The model: a run (its best model), a Hugging Face folder, or a GGUF file.
     pub model: PathBuf,
     /// The prompt; a model with a chat template receives it as a user message.
     pub prompt: String,

@@ -266,9 +266,17 @@ fn take_prompt(fields: &mut Map<String, Value>) -> Result<(String, Vec<Message>)
         format!("`{key}` is not a list of messages with string `role` and `content`: {e}")
     })?;
     let is_answered = messages.last().is_some_and(|message| message.role == ASSISTANT);
-    if is_answered && !fields.contains_key("completion") {
-        let answer = messages.pop().map(|message| message.content);
-        fields.insert("completion".to_string(), answer.into());
+    if is_answered
+        && !fields.contains_key("completion")
+        && let Some(answer) = messages.pop()
+    {
+        // A template writes such a key in its own way, which no completion here would match.
+        if let Some(other) = answer.rest.keys().find(|key| *key != "name") {
+            return Err(format!(
+                "the assistant's last message has `{other}`; only `content` is learnt"
+            ));
+        }
+        fields.insert("completion".to_string(), answer.content.into());
     }
     if messages.is_empty() {
         let what =

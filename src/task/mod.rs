@@ -190,12 +190,15 @@ pub struct Message {
     pub role: String,
     /// The text.
     pub content: String,
+    /// All other keys, such as `name` or `tool_calls`, for templates that use them.
+    #[serde(flatten)]
+    pub rest: Map<String, Value>,
 }
 
 impl Message {
     /// A message by the user.
     pub fn user(content: String) -> Self {
-        Self { role: "user".to_string(), content }
+        Self { role: "user".to_string(), content, rest: Map::new() }
     }
 }
 

@@ -21,10 +21,11 @@ fn prompts_are_strings_or_messages_with_extra_fields() {
         "{\"messages\": [{\"role\": \"system\", \"content\": \"Be brief.\"}, \
          {\"role\": \"user\", \"content\": \"Hi\"}], \"split\": \"test\"}",
         r#"{"prompt": [{"role": "user", "content": "Hello"}], "split": "train"}"#,
+        r#"{"messages": [{"role": "user", "name": "ann", "content": "Q"}, {"role": "assistant", "content": "", "tool_calls": [{"x": 1}]}, {"role": "tool", "content": "7"}], "split": "train"}"#,
     ];
     let set = read_prompts(&file(&folder, lines.join("\n"))).unwrap();
     let (train, test) = (&set.train, &set.test);
-    assert_eq!((train.len(), test.len()), (2, 1));
+    assert_eq!((train.len(), test.len()), (3, 1));
     assert_eq!((train[0].text.as_str(), train[0].messages.len()), ("2+2=", 0));
     assert_eq!(train[0].fields["level"]["n"], 1);
     assert!(!train[0].fields.contains_key("split") && !train[0].fields.contains_key("prompt"));
@@ -34,6 +35,10 @@ fn prompts_are_strings_or_messages_with_extra_fields() {
         ("user", "Hi")
     );
     assert_eq!(train[1].messages[0].content, "Hello");
+    // A template sees every key of a message.
+    let seen = serde_json::to_value(&train[2].messages).unwrap();
+    assert_eq!((&seen[0]["name"], &seen[1]["tool_calls"][0]["x"]), (&"ann".into(), &1.into()));
+    assert_eq!(train[2].messages[0].rest.len(), 1);
 }
 
 #[test]

@@ -1,11 +1,11 @@
-//! Tokens that are characters, for models that begin from nothing.
+//! Vocabularies of characters, for models with fresh weights.
 
 use super::error::LanguageError;
 use serde_json::{Value, json};
 
 /// The token that ends a text.
 pub const END: u32 = 0;
-/// What that token is called in files.
+/// The name of that token in files.
 const END_NAME: &str = "<|end|>";
 
 /// A vocabulary of characters; token 0 ends a text.
@@ -16,7 +16,7 @@ pub struct Characters {
 }
 
 impl Characters {
-    /// Those that occur in a text.
+    /// The vocabulary of the characters that occur in a text.
     pub fn of(text: &str) -> Self {
         let mut characters: Vec<char> = text.chars().collect();
         characters.sort_unstable();
@@ -72,7 +72,7 @@ impl Characters {
         })
     }
 
-    /// Those of a `tokenizer.json` that [`Characters::to_json`] has made.
+    /// Reads a `tokenizer.json` that [`Characters::to_json`] has made; `None` for any other.
     pub fn from_json(json: &Value) -> Option<Self> {
         let model = json.get("model")?;
         if model.get("type")? != "WordLevel" || model.get("unk_token")? != END_NAME {

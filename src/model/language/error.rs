@@ -1,8 +1,6 @@
-//! What is wrong with a language model that cannot be used.
+//! Errors of language models that cannot be read, written or used.
 
 use crate::nn::arch::supported;
-#[cfg(all(feature = "general", not(target_family = "wasm")))]
-use std::path::Path;
 use std::path::PathBuf;
 
 /// A language model that cannot be read, written or used.
@@ -11,27 +9,27 @@ pub enum LanguageError {
     /// A file that cannot be read or written.
     #[error("the file {path} cannot be {action}: {source}")]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What was to be done with it.
+        /// The action that failed: `read` or `written`.
         action: &'static str,
-        /// Why not.
+        /// The error of the operating system.
         source: std::io::Error,
     },
     /// A file that is not what it should be.
     #[error("the model's file {path} cannot be used: {reason}")]
     Unusable {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The reason, in words.
         reason: String,
     },
     /// A kind of network that is not known here.
     #[error("the model in {path} has the architecture {found}; supported are {}", supported())]
     Shape {
-        /// Where.
+        /// The folder or file.
         path: PathBuf,
-        /// What it calls itself.
+        /// The name of the shape in its files.
         found: String,
     },
     /// Text that has a character which is no token.
@@ -40,24 +38,4 @@ pub enum LanguageError {
     /// A chat template that fails.
     #[error("the model's chat template fails: {0}")]
     Template(String),
-}
-
-/// An unusable file.
-#[cfg(all(feature = "general", not(target_family = "wasm")))]
-pub(super) fn unusable(path: &Path, reason: impl ToString) -> LanguageError {
-    LanguageError::Unusable { path: path.to_path_buf(), reason: reason.to_string() }
-}
-
-/// A file that cannot be written.
-#[cfg(all(feature = "general", not(target_family = "wasm")))]
-pub(super) fn written(path: &Path) -> impl FnOnce(std::io::Error) -> LanguageError {
-    let path = path.to_path_buf();
-    move |source| LanguageError::File { path, action: "written", source }
-}
-
-/// A file that cannot be read.
-#[cfg(all(feature = "general", not(target_family = "wasm")))]
-pub(super) fn unread(path: &Path) -> impl FnOnce(std::io::Error) -> LanguageError {
-    let path = path.to_path_buf();
-    move |source| LanguageError::File { path, action: "read", source }
 }

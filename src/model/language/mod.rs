@@ -5,7 +5,12 @@
 
 mod characters;
 mod error;
+#[cfg(all(feature = "general", not(target_family = "wasm")))]
 mod files;
+mod language_model;
+mod prompt_cache;
+mod template;
+mod tokenizer;
 
 pub use crate::nn::arch::{Adapters, LoraConfig};
 pub use crate::nn::ops::loss::{normalize, sharpness};
@@ -14,6 +19,6 @@ pub use crate::nn::rows::{Cache, Keep, Pass, Reading, Row, Text, TokenDecoder};
 pub use crate::nn::tensors::{Completions, DeviceDecoder, Prompts, Read, integers};
 pub use characters::{Characters, END};
 pub use error::LanguageError;
-#[cfg(all(feature = "general", not(target_family = "wasm")))]
-pub use files::ChatTemplate;
-pub use files::{LanguageModel, Tokenizer};
+pub use language_model::LanguageModel;
+pub use template::ChatTemplate;
+pub use tokenizer::Tokenizer;

@@ -98,7 +98,10 @@ pub fn from_config(config: &Value) -> Result<DecoderShape, ConfigError> {
 }
 
 /// Checks that sizes fit together.
-fn check(shape: &DecoderShape) -> Result<(), ConfigError> {
+///
+/// # Errors
+/// [`ConfigError::Sizes`], with the sizes.
+pub fn check(shape: &DecoderShape) -> Result<(), ConfigError> {
     let DecoderShape { num_heads, num_kv_heads, head_dim, .. } = shape;
     let heads = *num_kv_heads > 0 && num_heads.is_multiple_of(*num_kv_heads);
     let dims = *head_dim > 0 && head_dim.is_multiple_of(2) && shape.rotary_dim() > 0;

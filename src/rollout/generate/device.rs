@@ -1,47 +1,47 @@
-//! Text from a decoder on a device: the completions of some prompts, all a token further at a time. Tokens are
-//! drawn there, and read back some at a time.
+//! Generation on a device: a batch of completions decodes one token per step. Tokens are sampled on the device, and
+//! read back a block of steps at a time.
 
-use super::{Chosen, Completion, Generator, Prompt, Room, Sampling, choose};
+use super::{Chosen, Completion, Generator, Prompt, Sampling, Scratch, choose};
 use crate::device;
 use crate::model::Categorical;
 use crate::model::language::{Completions, DeviceDecoder, Prompts, integers, sharpness};
 use crate::rng::{draw, uniform};
 use burn::tensor::{Int, Tensor};
 
-/// Tokens between two looks at which completions have come to their end.
+/// Decoding steps between two read-backs, which tell which completions have ended.
 const BLOCK: usize = 8;
-/// Weights that are added up in a row before their sums are.
+/// Weights of a partial sum, so that the prefix sums of a large vocabulary stay short.
 const PART: usize = 256;
 
 /// The completions of each prompt, in order.
 pub(super) fn generate(
-    by: &Generator,
+    generator: &Generator,
     decoder: &DeviceDecoder,
     prompts: &[Prompt],
 ) -> Vec<Vec<Completion>> {
     let mut all = Vec::with_capacity(prompts.len());
-    // Those who go together have as many completions each; where they all have as many, few parts do.
+    // Prompts in one batch have equally many completions.
     for same in prompts.chunk_by(|a, b| a.completions == b.completions) {
         let members = same[0].completions;
         if members == 0 {
             all.extend(same.iter().map(|_| Vec::new()));
             continue;
         }
-        for part in same.chunks((by.slots / members).max(1)) {
+        for part in same.chunks((generator.slots / members).max(1)) {
             let first = all.len();
-            all.extend(Part::new(by, decoder, part, members).run(first));
+            all.extend(Batch::new(generator, decoder, part, members).run(first));
         }
     }
     all
 }
 
-/// Prompts that go together, and their completions.
-struct Part<'a> {
-    by: &'a Generator<'a>,
+/// A batch of prompts, each with `members` completions.
+struct Batch<'a> {
+    generator: &'a Generator<'a>,
     decoder: &'a DeviceDecoder,
     members: usize,
-    before: Prompts,
-    under_way: Completions,
+    prompts: Prompts,
+    decoding: Completions,
     /// The draws of each completion's tokens: `[rows, max_new_tokens]`.
     draws: Vec<Vec<f32>>,
     completions: Vec<Completion>,
@@ -54,14 +54,14 @@ struct Tokens {
     entropies: Tensor<1>,
 }
 
-impl<'a> Part<'a> {
+impl<'a> Batch<'a> {
     fn new(
-        by: &'a Generator<'a>,
+        generator: &'a Generator<'a>,
         decoder: &'a DeviceDecoder,
         prompts: &[Prompt],
         members: usize,
     ) -> Self {
-        let (rows, most) = (prompts.len() * members, by.sampling.max_new_tokens);
+        let (rows, most) = (prompts.len() * members, generator.sampling.max_new_tokens);
         let tokens: Vec<&[u32]> = prompts.iter().map(|prompt| &prompt.tokens[..]).collect();
         let draws = prompts.iter().flat_map(|prompt| {
             (0..members).map(move |member| {
@@ -70,11 +70,11 @@ impl<'a> Part<'a> {
             })
         });
         Self {
-            by,
+            generator,
             decoder,
             members,
-            before: decoder.prompts(&tokens),
-            under_way: decoder.room(rows, most),
+            prompts: decoder.prompts(&tokens),
+            decoding: decoder.room(rows, most),
             draws: draws.collect(),
             completions: vec![Completion::default(); rows],
         }
@@ -83,11 +83,11 @@ impl<'a> Part<'a> {
     /// All completions, group by group; the first prompt is number `first` of all.
     fn run(mut self, first: usize) -> Vec<Vec<Completion>> {
         let rows = self.completions.len();
-        let [groups, size] = self.before.last.dims();
-        let last = self.before.last.clone().reshape([groups, 1, size]);
+        let [groups, size] = self.prompts.last.dims();
+        let last = self.prompts.last.clone().reshape([groups, 1, size]);
         let mut hidden = last.expand([groups, self.members, size]).reshape([rows, size]);
         let mut block: Vec<Tokens> = Vec::with_capacity(BLOCK);
-        let most = self.by.sampling.max_new_tokens;
+        let most = self.generator.sampling.max_new_tokens;
         for at in 0..most {
             let chosen = self.choose(hidden.clone(), at);
             let is_last = at + 1 == most;
@@ -97,7 +97,7 @@ impl<'a> Part<'a> {
                 break;
             }
             if !is_last {
-                hidden = self.decoder.step(&self.before, &mut self.under_way, tokens);
+                hidden = self.decoder.step(&self.prompts, &mut self.decoding, tokens);
             }
         }
         self.completions.chunks(self.members).map(<[Completion]>::to_vec).collect()
@@ -109,7 +109,7 @@ impl<'a> Part<'a> {
         let all = block.drain(..).flat_map(|one| [one.tokens.float(), one.logprobs, one.entropies]);
         // A token's number is exact in 24 bits.
         let all = device::fetch(Tensor::cat(all.collect(), 0));
-        let Generator { sampling, stop, listener, .. } = self.by;
+        let Generator { sampling, stop, listener, .. } = self.generator;
         for step in 0..steps {
             let of = |which: usize| &all[(3 * step + which) * rows..][..rows];
             let [tokens, logprobs, entropies] = [of(0), of(1), of(2)];
@@ -133,7 +133,7 @@ impl<'a> Part<'a> {
 
     /// The next token of each row, from normed streams `[rows, hidden_size]`.
     fn choose(&self, hidden: Tensor<2>, at: usize) -> Tokens {
-        let sampling = self.by.sampling;
+        let sampling = self.generator.sampling;
         let logits = self.decoder.logits(hidden);
         let draws: Vec<f32> = self.draws.iter().map(|draws| draws[at]).collect();
         if sampling.temperature > 0.0 && narrows(sampling) {
@@ -154,11 +154,11 @@ impl<'a> Part<'a> {
     fn choose_here(&self, logits: Tensor<2>, draws: &[f32]) -> Tokens {
         let [rows, vocabulary] = logits.dims();
         let logits = device::fetch(logits.reshape([rows * vocabulary]));
-        let mut room = Room::default();
+        let mut scratch = Scratch::default();
         let chosen: Vec<Chosen> = logits
             .chunks_exact(vocabulary)
             .zip(draws)
-            .map(|(logits, u)| choose(logits, self.by.sampling, *u, &mut room))
+            .map(|(logits, u)| choose(logits, self.generator.sampling, *u, &mut scratch))
             .collect();
         let device = self.decoder.device();
         let tokens: Vec<i32> = chosen.iter().map(|one| one.token as i32).collect();

@@ -1,15 +1,15 @@
 //! Text from a decoder, token by token: on the CPU, or on a device (device.rs).
 //!
-//! A prompt is gone through once; its completions share what is remembered of it. On the CPU as many completions
-//! are under way as there is room for, and one that is finished makes room for the next. A completion follows
-//! from its prompt, its key and the weights alone: not from what is beside it, nor from the threads.
+//! A prompt is prefilled once, and its completions share that part of the KV cache. On the CPU a completion decodes
+//! in a slot of its own, and a finished one frees its slot for the next. A completion follows from its prompt, its
+//! key and the weights alone, whatever else is in the batch and however many threads there are.
 
 #[cfg(feature = "general")]
 mod device;
 mod sample;
 pub mod stop;
 
-pub use sample::{Chosen, Room, Sampling, choose};
+pub use sample::{Chosen, Sampling, Scratch, choose};
 
 use crate::model::language::{Cache, Keep, Pass, Row, TokenDecoder};
 use crate::rng::{draw, uniform};
@@ -18,47 +18,47 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// A text to go on with.
+/// A prompt and the number of completions to sample for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prompt {
-    /// Its tokens: one or more.
+    /// The tokens of the prompt: one or more.
     pub tokens: Vec<u32>,
-    /// How many completions are wanted.
+    /// The number of completions.
     pub completions: usize,
     /// The key of the completions' draws.
     pub key: u32,
 }
 
-/// What a decoder has added to a prompt.
+/// The tokens that a decoder has added to a prompt.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Completion {
-    /// Its tokens; the last is the one that ended it, where one did.
+    /// The tokens; the last is the one that ended the completion, where one did.
     pub tokens: Vec<u32>,
-    /// The log-probability of each.
+    /// The log-probability of each token.
     pub logprobs: Vec<f32>,
-    /// The entropy of the choice of each, nats.
+    /// The entropy of the distribution that each token was drawn from, nats.
     pub entropies: Vec<f32>,
-    /// Whether it came to its end, by a token or a text, instead of being cut off.
+    /// Whether a stop token or a stop text ended the completion; if not, it was truncated.
     pub ended: bool,
 }
 
-/// Whether a completion of these tokens is to end, for another reason than its last token.
+/// A stop condition beyond stop tokens, given the tokens of a completion so far.
 pub type Stop<'a> = &'a (dyn Fn(&[u32]) -> bool + Sync);
-/// Who is told of every token: the number of the prompt, that of the completion, and its tokens so far.
+/// A callback for every token, given the index of the prompt, that of the completion and the tokens so far.
 pub type Listener<'a> = &'a (dyn Fn(usize, usize, &[u32]) + Sync);
 
-/// How completions are made.
+/// A sampler of completions: a model with the settings of a batch.
 #[derive(Clone, Copy)]
 pub struct Generator<'a> {
-    /// By whom.
+    /// The model to generate with.
     pub decoder: &'a TokenDecoder,
-    /// How tokens are chosen.
+    /// Temperature, truncation of the distribution, and stop tokens.
     pub sampling: &'a Sampling,
-    /// Completions under way at a time.
+    /// Completions that are decoded at a time.
     pub slots: usize,
-    /// What else ends a completion.
+    /// A condition that ends a completion, besides its stop tokens.
     pub stop: Option<Stop<'a>>,
-    /// Who is told of every token.
+    /// A callback for every token.
     pub listener: Option<Listener<'a>>,
 }
 
@@ -97,7 +97,7 @@ impl Generator<'_> {
     }
 }
 
-/// The prompts that nobody has begun with.
+/// Prompts that are still to be prefilled.
 struct Queue<'a> {
     prompts: &'a [Prompt],
     next: AtomicUsize,
@@ -109,45 +109,45 @@ struct Finished {
     completion: Completion,
 }
 
-/// A completion under way, in the slot of its cache.
+/// A completion that is being decoded, in the slot of its cache.
 struct Active {
     prompt: usize,
     number: usize,
     key: u32,
     completion: Completion,
-    /// The number of the prompt's cache.
-    before: usize,
+    /// The index of the prompt among those that have been prefilled.
+    prefilled: usize,
 }
 
-/// A prompt that has been gone through; its cache comes after those of the slots.
-struct Begun {
+/// A prompt whose cache is filled; that cache comes after those of the slots.
+struct Prefilled {
     tokens: usize,
-    /// Completions that are not finished.
-    open: usize,
+    /// Completions that still need the cache.
+    pending: usize,
 }
 
-/// Who goes through some prompts and makes their completions.
+/// A worker: prefills prompts and decodes their completions.
 struct Worker<'a> {
-    by: Generator<'a>,
-    begun: Vec<Begun>,
-    /// Of the slots, then of the prompts.
+    generator: Generator<'a>,
+    prefilled: Vec<Prefilled>,
+    /// The caches of the slots, then those of the prompts.
     caches: Vec<Cache>,
     slots: Vec<Option<Active>>,
-    /// Completions that have their first token, but no slot yet.
+    /// Completions that have their first token but no slot yet.
     waiting: VecDeque<Active>,
     finished: Vec<Finished>,
     pass: Pass,
     logits: Vec<f32>,
 }
 
-/// Rows that go through the head at a time.
+/// Rows whose logits are computed at a time.
 const HEAD_ROWS: usize = 64;
 
 impl<'a> Worker<'a> {
-    fn new(by: Generator<'a>, slots: usize) -> Self {
+    fn new(generator: Generator<'a>, slots: usize) -> Self {
         Self {
-            by,
-            begun: Vec::new(),
+            generator,
+            prefilled: Vec::new(),
             caches: vec![Cache::default(); slots],
             slots: (0..slots).map(|_| None).collect(),
             waiting: VecDeque::new(),
@@ -167,7 +167,7 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Fills the free slots with completions that wait, and with those of prompts that nobody has begun.
+    /// Fills the free slots with waiting completions, then with those of prompts that it prefills.
     fn admit(&mut self, queue: &Queue) {
         loop {
             let free = self.slots.iter().filter(|slot| slot.is_none()).count();
@@ -175,10 +175,10 @@ impl<'a> Worker<'a> {
                 if self.slots[slot].is_none()
                     && let Some(active) = self.waiting.pop_front()
                 {
-                    let tokens = self.by.sampling.max_new_tokens;
-                    let tokens_before = self.begun[active.before].tokens;
-                    let before = (self.slots.len() + active.before, tokens_before);
-                    let shape = self.by.decoder.shape();
+                    let tokens = self.generator.sampling.max_new_tokens;
+                    let tokens_before = self.prefilled[active.prefilled].tokens;
+                    let before = (self.slots.len() + active.prefilled, tokens_before);
+                    let shape = self.generator.decoder.shape();
                     let (heads, layers) = (shape.head_shape(), shape.num_layers);
                     self.caches[slot].begin(&heads, layers, tokens, Some(before));
                     self.slots[slot] = Some(active);
@@ -196,13 +196,13 @@ impl<'a> Worker<'a> {
             if taken.is_empty() {
                 return;
             }
-            self.begin(&taken);
+            self.prefill(&taken);
         }
     }
 
-    /// Goes through prompts, and chooses the first token of each of their completions.
-    fn begin(&mut self, prompts: &[(usize, &Prompt)]) {
-        let decoder = self.by.decoder;
+    /// Prefills prompts, and chooses the first token of each of their completions.
+    fn prefill(&mut self, prompts: &[(usize, &Prompt)]) {
+        let decoder = self.generator.decoder;
         let mut caches = Vec::new();
         let (mut rows, mut last) = (Vec::new(), Vec::new());
         for (cache, (_, prompt)) in prompts.iter().enumerate() {
@@ -217,29 +217,29 @@ impl<'a> Worker<'a> {
         for (((number, prompt), cache), last) in prompts.iter().zip(caches).zip(last) {
             let hidden = &self.pass.hidden()[last * size..][..size];
             decoder.logits(hidden, &mut self.logits);
-            let before = self.begun.iter().position(|begun| begun.open == 0);
-            let before = before.unwrap_or(self.begun.len());
-            let begun = Begun { tokens: prompt.tokens.len(), open: prompt.completions };
-            match self.begun.get_mut(before) {
+            let index = self.prefilled.iter().position(|prompt| prompt.pending == 0);
+            let index = index.unwrap_or(self.prefilled.len());
+            let prefilled = Prefilled { tokens: prompt.tokens.len(), pending: prompt.completions };
+            match self.prefilled.get_mut(index) {
                 Some(place) => {
-                    (*place, self.caches[self.slots.len() + before]) = (begun, cache);
+                    (*place, self.caches[self.slots.len() + index]) = (prefilled, cache);
                 }
                 None => {
-                    self.begun.push(begun);
+                    self.prefilled.push(prefilled);
                     self.caches.push(cache);
                 }
             }
-            let mut room = Room::default();
+            let mut scratch = Scratch::default();
             for completion in 0..prompt.completions {
                 let key = draw(prompt.key, completion as u32);
                 let u = uniform(draw(key, 0));
-                let chosen = choose(&self.logits, self.by.sampling, u, &mut room);
+                let chosen = choose(&self.logits, self.generator.sampling, u, &mut scratch);
                 let active = Active {
                     prompt: *number,
                     number: completion,
                     key,
                     completion: Completion::default(),
-                    before,
+                    prefilled: index,
                 };
                 if let Some(active) = self.add(active, chosen) {
                     self.waiting.push_back(active);
@@ -248,29 +248,29 @@ impl<'a> Worker<'a> {
         }
     }
 
-    /// Adds a token to a completion, and gives it back unless that was its last.
+    /// Adds a token to a completion, and returns it unless that was its last.
     fn add(&mut self, mut active: Active, chosen: Chosen) -> Option<Active> {
-        let Active { prompt, number, completion, before, .. } = &mut active;
+        let Active { prompt, number, completion, prefilled, .. } = &mut active;
         completion.tokens.push(chosen.token);
         completion.logprobs.push(chosen.logprob);
         completion.entropies.push(chosen.entropy);
-        if let Some(listener) = self.by.listener {
+        if let Some(listener) = self.generator.listener {
             listener(*prompt, *number, &completion.tokens);
         }
-        completion.ended = self.by.sampling.stop_tokens.contains(&chosen.token)
-            || self.by.stop.is_some_and(|stop| stop(&completion.tokens));
-        if !completion.ended && completion.tokens.len() < self.by.sampling.max_new_tokens {
+        completion.ended = self.generator.sampling.stop_tokens.contains(&chosen.token)
+            || self.generator.stop.is_some_and(|stop| stop(&completion.tokens));
+        if !completion.ended && completion.tokens.len() < self.generator.sampling.max_new_tokens {
             return Some(active);
         }
-        self.begun[*before].open -= 1;
+        self.prefilled[*prefilled].pending -= 1;
         let completion = std::mem::take(completion);
         self.finished.push(Finished { prompt: *prompt, number: *number, completion });
         None
     }
 
-    /// Adds a token to every completion under way.
+    /// Decodes one token of every completion in a slot.
     fn step(&mut self) {
-        let decoder = self.by.decoder;
+        let decoder = self.generator.decoder;
         let row = |(cache, slot): (usize, &Option<Active>)| {
             let tokens = &slot.as_ref()?.completion.tokens;
             Some(Row { token: *tokens.last()?, cache, at: tokens.len() - 1 })
@@ -282,18 +282,18 @@ impl<'a> Worker<'a> {
         for (number, rows) in rows.chunks(HEAD_ROWS).enumerate() {
             let hidden = &self.pass.hidden()[number * HEAD_ROWS * size..][..rows.len() * size];
             decoder.logits(hidden, &mut logits);
-            let pick = |room: &mut Room, (row, logits): (&Row, &[f32])| {
+            let pick = |scratch: &mut Scratch, (row, logits): (&Row, &[f32])| {
                 let active = self.slots[row.cache].as_ref().expect("rows are of active slots");
                 let u = uniform(draw(active.key, row.at as u32 + 1));
-                choose(logits, self.by.sampling, u, room)
+                choose(logits, self.generator.sampling, u, scratch)
             };
             let all = rows.par_iter().zip(logits.par_chunks_exact(vocabulary));
             let chosen: Vec<Chosen> = if decoder.is_small() {
-                let mut room = Room::default();
+                let mut scratch = Scratch::default();
                 let all = rows.iter().zip(logits.chunks_exact(vocabulary));
-                all.map(|each| pick(&mut room, each)).collect()
+                all.map(|each| pick(&mut scratch, each)).collect()
             } else {
-                all.map_init(Room::default, pick).collect()
+                all.map_init(Scratch::default, pick).collect()
             };
             for (row, chosen) in rows.iter().zip(chosen) {
                 let active = self.slots[row.cache].take().expect("rows are of active slots");

@@ -4,12 +4,12 @@ use crate::math::softmax::{Normalizer, logprob, unnormalized};
 use crate::model::language::{normalize, sharpness};
 use multiversion::multiversion;
 
-/// How tokens are chosen, by the names of Hugging Face's generation settings.
+/// The settings of sampling, by the names of Hugging Face's `GenerationConfig`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
-    /// What logits are divided by; 0 takes the most likely token.
+    /// The divisor of the logits; 0 takes the most likely token.
     pub temperature: f32,
-    /// As many of the likeliest tokens can be drawn; 0 for all.
+    /// The number of the likeliest tokens that can be drawn; 0 for all.
     pub top_k: usize,
     /// The likeliest tokens that have this share of the probability together can be drawn; 1 for all.
     pub top_p: f32,
@@ -37,31 +37,31 @@ impl Default for Sampling {
 /// A token that was chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Chosen {
-    /// Which.
+    /// The token.
     pub token: u32,
-    /// Its log-probability at the temperature, among all tokens, whether they could be drawn or not.
+    /// The log-probability at the temperature, among all tokens, whether they could be drawn or not.
     pub logprob: f32,
     /// The entropy of all tokens' probabilities, nats.
     pub entropy: f32,
 }
 
-/// Room for the choices of one thread.
+/// Scratch buffers for the choices of one thread.
 #[derive(Clone, Debug, Default)]
-pub struct Room {
+pub struct Scratch {
     logits: Vec<f32>,
     weights: Vec<f32>,
     candidates: Vec<u32>,
 }
 
 /// Chooses a token by `u`, uniform in `[0, 1)`.
-pub fn choose(logits: &[f32], sampling: &Sampling, u: f32, room: &mut Room) -> Chosen {
-    let Room { logits: scaled, weights, candidates } = room;
+pub fn choose(logits: &[f32], sampling: &Sampling, u: f32, scratch: &mut Scratch) -> Chosen {
+    let Scratch { logits: scaled, weights, candidates } = scratch;
     let sharpness = sharpness(sampling.temperature);
     scaled.clear();
     scaled.extend(logits.iter().map(|x| x * sharpness));
     let by = normalize(scaled);
     weights.resize(scaled.len(), 0.0);
-    let entropy = weigh(scaled, &by, weights);
+    let entropy = softmax_weights(scaled, &by, weights);
     let token = if sampling.temperature == 0.0 {
         scaled.iter().position(|x| *x == by.max).unwrap_or(0)
     } else if sampling.top_k == 0 && sampling.top_p >= 1.0 && sampling.min_p <= 0.0 {
@@ -74,9 +74,9 @@ pub fn choose(logits: &[f32], sampling: &Sampling, u: f32, room: &mut Room) -> C
     Chosen { token: token as u32, logprob: logprob(scaled[token], &by), entropy }
 }
 
-/// Fills the weights of logits, the largest of which is 1; gives the entropy.
+/// Writes unnormalised softmax weights, the largest of which is 1; returns the entropy, nats.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn weigh(logits: &[f32], by: &Normalizer, weights: &mut [f32]) -> f32 {
+fn softmax_weights(logits: &[f32], by: &Normalizer, weights: &mut [f32]) -> f32 {
     let mut mean = 0.0f64;
     for (logits, weights) in logits.chunks(16).zip(weights.chunks_mut(16)) {
         let mut sums = [0.0f32; 16];
@@ -89,7 +89,7 @@ fn weigh(logits: &[f32], by: &Normalizer, weights: &mut [f32]) -> f32 {
     by.log_total - mean as f32 * by.share
 }
 
-/// The first at which the sum of the weights exceeds the share `u` of all.
+/// The first index at which the sum of the weights exceeds the share `u` of their total.
 fn invert(weights: &[f32], u: f32) -> usize {
     let part = |weights: &[f32]| weights.iter().map(|x| f64::from(*x)).sum::<f64>();
     let parts: Vec<f64> = weights.chunks(256).map(part).collect();
@@ -144,12 +144,13 @@ mod tests {
     use super::*;
 
     fn shares(sampling: &Sampling, logits: &[f32]) -> Vec<f64> {
-        let mut room = Room::default();
+        let mut scratch = Scratch::default();
         let mut counts = vec![0.0; logits.len()];
         let draws = 4000;
         for i in 0..draws {
             let u = (i as f32 + 0.5) / draws as f32;
-            counts[choose(logits, sampling, u, &mut room).token as usize] += 1.0 / f64::from(draws);
+            counts[choose(logits, sampling, u, &mut scratch).token as usize] +=
+                1.0 / f64::from(draws);
         }
         counts
     }
@@ -183,7 +184,7 @@ mod tests {
     fn logprobs_and_entropies_are_those_of_all_tokens() {
         let logits: Vec<f32> = (0..1000).map(|i| (i as f32 * 0.7).sin() * 3.0).collect();
         let sampling = Sampling { temperature: 0.7, top_k: 5, ..Sampling::default() };
-        let chosen = choose(&logits, &sampling, 0.3, &mut Room::default());
+        let chosen = choose(&logits, &sampling, 0.3, &mut Scratch::default());
         let scaled: Vec<f64> = logits.iter().map(|x| f64::from(*x) / 0.7).collect();
         let total = scaled.iter().map(|x| x.exp()).sum::<f64>().ln();
         let logprobs: Vec<f64> = scaled.iter().map(|x| x - total).collect();

@@ -1,6 +1,6 @@
-//! Texts that end a completion, and are no part of it.
+//! Stop texts, which end a completion and are no part of it.
 
-/// What is before the first of `stops` in a text; `None` where it has none of them.
+/// The part of a text before the first of `stops`; `None` where it has none of them.
 pub fn before<'a>(text: &'a str, stops: &[String]) -> Option<&'a str> {
     let first = stops.iter().filter_map(|stop| text.find(stop.as_str())).min()?;
     Some(&text[..first])

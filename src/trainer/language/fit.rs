@@ -24,7 +24,7 @@ impl LanguageTrainer {
     pub(super) fn text(&self, prompt: &Prompt) -> Result<Group, LanguageTrainError> {
         let none = || LanguageTrainError::NoSolution(self.task.name().to_string());
         let solution = self.task.solution(prompt).ok_or_else(none)?;
-        let mut tokens = self.model.tokenizer.encode(&solution, false)?;
+        let mut tokens = self.model.tokenizer.encode(&solution)?;
         tokens.extend(self.model.stop_tokens.first());
         let prompt = self.tokens(prompt, tokens.len())?;
         let [logprobs, advantages] = [0.0, 1.0].map(|x| vec![x; tokens.len()]);

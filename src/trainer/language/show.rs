@@ -45,7 +45,7 @@ impl LanguageTrainer {
         count: usize,
         sampling: &Sampling,
     ) -> Result<Vec<Answer>, LanguageTrainError> {
-        let tokens = self.model.tokenizer.encode(text, true)?;
+        let tokens = self.model.tokenizer.encode_whole(text)?;
         let (asked, context) = (tokens.len(), self.model.shape.context);
         if tokens.is_empty() || asked + sampling.max_new_tokens > context {
             return Err(LanguageTrainError::Settings(format!(

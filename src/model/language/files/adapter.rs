@@ -1,10 +1,11 @@
 //! Folders of adapters in the form of the package PEFT: what is added to a model that lies elsewhere.
 
-use super::LanguageModel;
 use super::hugging_face::{Weights, write_files, write_weights};
 use super::names::gather;
+use super::{read_file, unusable, written};
 use crate::model::Parameter;
-use crate::model::language::error::{LanguageError, unread, unusable, written};
+use crate::model::language::error::LanguageError;
+use crate::model::language::language_model::LanguageModel;
 use crate::model::language::{Adapters, LoraConfig};
 use crate::nn::arch::Projection;
 use crate::schema::Settings;
@@ -27,7 +28,7 @@ fn name(parameter: &Parameter) -> String {
 /// Reads adapters, and the model that they are for.
 pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     let path = folder.join(CONFIG);
-    let text = std::fs::read(&path).map_err(unread(&path))?;
+    let text = read_file(&path)?;
     let about: Value = serde_json::from_slice(&text).map_err(|e| unusable(&path, e))?;
     let base = about["base_model_name_or_path"].as_str().unwrap_or_default();
     let base = match Path::new(base) {
@@ -49,7 +50,7 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     Ok(model)
 }
 
-/// What a folder says of its adapters.
+/// The configuration of a folder's adapters.
 fn config(about: &Value, path: &Path) -> Result<LoraConfig, LanguageError> {
     let is_on = |name: &str| !matches!(about[name], Value::Null | Value::Bool(false));
     if about["peft_type"] != "LORA" {
@@ -112,7 +113,7 @@ pub(super) fn write(
     write_weights(&folder.join(WEIGHTS), adapters.parameters(), adapters.params(), name)
 }
 
-/// Where a model comes from, so that its adapters find it again from anywhere.
+/// The absolute path of a model, so that its adapters find it again from any folder.
 pub(super) fn base(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
 }

@@ -2,19 +2,23 @@
 //!
 //! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>
 
-use super::hugging_face::finish;
+use super::gguf_vocabulary::Vocabulary;
+use super::hugging_face::{Files, finish};
 use super::names::{gather, shape_in_files};
 use super::quants::Format;
-use super::{Files, LanguageModel};
-use crate::model::language::error::{LanguageError, unread, unusable};
+use super::{read_file, unusable};
+use crate::model::language::error::LanguageError;
+use crate::model::language::language_model::LanguageModel;
 use crate::model::{DecoderShape, Parameter};
-use crate::nn::arch::{FAMILIES, QkNorm, gguf_name, to_config};
+use crate::nn::arch::{FAMILIES, QkNorm, check, gguf_name};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::path::Path;
 
-/// What begins such a file.
+/// The first bytes of such a file.
 const MAGIC: &[u8] = b"GGUF";
+/// Arrays within arrays at most; none of llama.cpp's files has one in another.
+const MAX_DEPTH: usize = 4;
 
 /// A file, read up to its weights.
 struct Gguf<'a> {
@@ -31,7 +35,7 @@ struct Tensor {
     start: usize,
 }
 
-/// What is left of a file's head.
+/// The unread rest of a file's head.
 struct Head<'a>(&'a [u8]);
 
 impl<'a> Head<'a> {
@@ -59,7 +63,8 @@ impl<'a> Head<'a> {
         Ok(String::from_utf8_lossy(self.take(count)?).into_owned())
     }
 
-    fn value(&mut self, kind: u32) -> Result<Value, &'static str> {
+    /// A value of this kind, within `depth` arrays.
+    fn value(&mut self, kind: u32, depth: usize) -> Result<Value, &'static str> {
         Ok(match kind {
             0 => json!(self.number::<1>()?[0]),
             1 => json!(self.number::<1>()?[0] as i8),
@@ -74,9 +79,13 @@ impl<'a> Head<'a> {
             }
             7 => json!(self.number::<1>()?[0] != 0),
             8 => json!(self.text()?),
+            9 if depth == MAX_DEPTH => {
+                return Err("its head has arrays in arrays, too deep to follow");
+            }
             9 => {
                 let (kind, count) = (self.u32()?, self.u64()?);
-                let all: Result<Vec<Value>, _> = (0..count).map(|_| self.value(kind)).collect();
+                let all: Result<Vec<Value>, _> =
+                    (0..count).map(|_| self.value(kind, depth + 1)).collect();
                 Value::Array(all?)
             }
             10 => json!(self.u64()?),
@@ -100,7 +109,7 @@ impl<'a> Gguf<'a> {
         let mut about = HashMap::new();
         for _ in 0..values {
             let (name, kind) = (head.text()?, head.u32()?);
-            about.insert(name, head.value(kind)?);
+            about.insert(name, head.value(kind, 0)?);
         }
         let mut all = HashMap::new();
         for _ in 0..tensors {
@@ -155,7 +164,7 @@ impl<'a> Gguf<'a> {
         let table = table.ok_or_else(|| unusable(self.path, "there is no `token_embd.weight`"))?;
         let (hidden_size, num_heads) =
             (number("embedding_length")?, number("attention.head_count")?);
-        Ok(DecoderShape {
+        let shape = DecoderShape {
             family,
             num_actions: table.shape[0],
             hidden_size,
@@ -174,7 +183,9 @@ impl<'a> Gguf<'a> {
             rope_theta: value("rope.freq_base").as_f64().unwrap_or(1e4),
             rms_norm_eps: value("attention.layer_norm_rms_epsilon").as_f64().unwrap_or(1e-5) as f32,
             ..DecoderShape::default()
-        })
+        };
+        check(&shape).map_err(|error| unusable(self.path, error))?;
+        Ok(shape)
     }
 
     /// The numbers of a parameter, in the order of Hugging Face's files.
@@ -195,13 +206,8 @@ impl<'a> Gguf<'a> {
                 format!("`{name}` is {found:?} instead of {wanted:?}"),
             ));
         }
-        let format = Format::of(tensor.format);
-        let format = format.ok_or_else(|| {
-            unusable(
-                self.path,
-                format!("`{name}` is in ggml's format {}, which is not known", tensor.format),
-            )
-        })?;
+        let format = Format::of(tensor.format)
+            .map_err(|reason| unusable(self.path, format!("`{name}` is in {reason}")))?;
         let count: usize = wanted.iter().product();
         let bytes = self
             .weights
@@ -228,92 +234,50 @@ impl<'a> Gguf<'a> {
         Ok(apart)
     }
 
+    /// Refuses one of several parts of a model.
+    fn check_whole(&self) -> Result<(), LanguageError> {
+        let part = |name: &str| self.get(&format!("split.{name}")).as_u64();
+        match (part("no"), part("count")) {
+            (Some(number), Some(count)) if count > 1 => {
+                let number = number + 1;
+                let reason = format!(
+                    "it is part {number} of {count} of a model; `llama-gguf-split --merge` joins them"
+                );
+                Err(unusable(self.path, reason))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The files of a Hugging Face folder that say the same of the vocabulary.
     fn files(&self, shape: &DecoderShape) -> Result<Files, LanguageError> {
-        if self.text("tokenizer.ggml.model") != "gpt2" {
-            let kind = self.text("tokenizer.ggml.model");
-            return Err(unusable(self.path, format!("the tokenizer `{kind}` is not known")));
-        }
-        let list = |name: &str| self.get(name).as_array().cloned().unwrap_or_default();
-        let tokens = list("tokenizer.ggml.tokens");
-        let kinds = list("tokenizer.ggml.token_type");
-        let mut vocabulary = serde_json::Map::new();
-        let mut added = Vec::new();
-        for (id, token) in tokens.iter().enumerate() {
-            let name = token.as_str().unwrap_or_default();
-            vocabulary.insert(name.to_string(), json!(id));
-            // 3: control, 4: defined by a user.
-            let kind = kinds.get(id).and_then(Value::as_u64).unwrap_or(1);
-            if kind == 3 || kind == 4 {
-                added.push(json!({
-                    "id": id, "content": name, "single_word": false, "lstrip": false,
-                    "rstrip": false, "normalized": false, "special": kind == 3,
-                }));
-            }
-        }
-        let split = |pattern: &str| json!({ "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated", "invert": false });
-        let bytes = |split: bool| json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": split });
-        let (normalizer, first) = match self.text("tokenizer.ggml.pre") {
-            "smollm" => (
-                Value::Null,
-                vec![json!({ "type": "Digits", "individual_digits": true }), bytes(true)],
-            ),
-            "qwen2" => (json!({ "type": "NFC" }), vec![split(QWEN), bytes(false)]),
-            "llama-bpe" | "llama3" => (Value::Null, vec![split(LLAMA), bytes(false)]),
-            "gpt-2" | "default" | "" => (Value::Null, vec![bytes(true)]),
-            other => {
-                let reason = format!("the tokenizer's splitting `{other}` is not known");
-                return Err(unusable(self.path, reason));
-            }
-        };
-        let merges: Vec<Value> = list("tokenizer.ggml.merges")
-            .iter()
-            .filter_map(|pair| pair.as_str()?.split_once(' '))
-            .map(|(left, right)| json!([left, right]))
-            .collect();
-        let tokenizer = json!({
-            "version": "1.0", "truncation": null, "padding": null, "added_tokens": added,
-            "normalizer": normalizer,
-            "pre_tokenizer": { "type": "Sequence", "pretokenizers": first },
-            "post_processor": null,
-            "decoder": bytes(true),
-            "model": {
-                "type": "BPE", "dropout": null, "unk_token": null, "fuse_unk": false,
-                "byte_fallback": false, "ignore_merges": self.text("tokenizer.ggml.pre") == "llama-bpe",
-                "vocab": vocabulary, "merges": merges,
-            },
-        });
-        let id = |name: &str| self.get(name).as_u64();
-        let name = |id: Option<u64>| id.and_then(|id| tokens.get(id as usize)).cloned();
-        let eos = id("tokenizer.ggml.eos_token_id");
+        let wrong = |reason: String| unusable(self.path, reason);
+        let vocabulary = Vocabulary::new(&self.about).map_err(wrong)?;
+        let tokenizer = vocabulary.tokenizer().map_err(wrong)?;
         let about = json!({
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "bos_token": name(id("tokenizer.ggml.bos_token_id")),
-            "eos_token": name(eos),
+            "bos_token": vocabulary.name("bos_token_id"),
+            "eos_token": vocabulary.name("eos_token_id"),
             "chat_template": self.get("tokenizer.chat_template"),
             "model_max_length": shape.context,
         });
-        let stop: Vec<u32> = eos.iter().map(|id| *id as u32).collect();
+        let generation = json!({ "eos_token_id": vocabulary.stop_tokens() });
         let text = |value: &Value| serde_json::to_vec_pretty(value).expect("JSON is text");
         Ok([
-            ("config.json", text(&to_config(shape, &stop))),
             ("tokenizer.json", text(&tokenizer)),
             ("tokenizer_config.json", text(&about)),
+            ("generation_config.json", text(&generation)),
         ]
         .map(|(name, bytes)| (name.to_string(), bytes))
         .into())
     }
 }
 
-/// How Qwen2's tokenizer splits text.
-const QWEN: &str = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-/// How Llama 3's tokenizer splits text.
-const LLAMA: &str = "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
-
 /// Reads a file.
 pub(super) fn read(path: &Path) -> Result<LanguageModel, LanguageError> {
-    let bytes = std::fs::read(path).map_err(unread(path))?;
+    let bytes = read_file(path)?;
     let file = Gguf::parse(&bytes, path).map_err(|reason| unusable(path, reason))?;
+    file.check_whole()?;
     let shape = file.shape()?;
     let params = gather(&shape.parameters(), path, |parameter| file.numbers(parameter, &shape))?;
     let files = file.files(&shape)?;

@@ -1,18 +1,23 @@
 //! Hugging Face's model folders, in and out.
 
 use super::names::{gather, hugging_face, is_turned, shape_in_files, turn};
-use super::template::ChatTemplate;
-use super::tokenizer::Tokenizer;
-use super::{Files, LanguageModel};
-use crate::model::language::error::{LanguageError, unread, unusable, written};
+use super::{check_fetched, read_file, tokenizer, unread, unusable, written};
+use crate::model::language::error::LanguageError;
+use crate::model::language::language_model::LanguageModel;
+use crate::model::language::prompt_cache::PromptCache;
+use crate::model::language::template::ChatTemplate;
 use crate::model::{DecoderShape, Parameter};
-use crate::nn::arch::{ConfigError, from_config};
+use crate::nn::arch::{ConfigError, from_config, to_config};
 use half::{bf16, f16};
 use memmap2::Mmap;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
+
+/// The texts of a model's files but the weights, by their names.
+pub(super) type Files = BTreeMap<String, Vec<u8>>;
 
 const CONFIG: &str = "config.json";
 const GENERATION: &str = "generation_config.json";
@@ -22,7 +27,7 @@ const TEMPLATE: &str = "chat_template.jinja";
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
-/// What is kept of a folder besides the weights, to be written again.
+/// Files of a folder besides the weights, which are kept and written again.
 const KEPT: [&str; 9] = [
     CONFIG,
     GENERATION,
@@ -41,7 +46,7 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     for name in KEPT {
         let path = folder.join(name);
         if path.is_file() {
-            files.insert(name.to_string(), std::fs::read(&path).map_err(unread(&path))?);
+            files.insert(name.to_string(), read_file(&path)?);
         }
     }
     for name in [CONFIG, TOKENIZER] {
@@ -68,30 +73,28 @@ pub(super) fn finish(
     params: Vec<f32>,
     files: Files,
 ) -> Result<LanguageModel, LanguageError> {
-    let tokenizer = Tokenizer::from_json(&files[TOKENIZER], &path.join(TOKENIZER))?;
-    if tokenizer.vocabulary() > shape.num_actions {
-        let (known, vocabulary) = (tokenizer.vocabulary(), shape.num_actions);
-        let reason = format!("the tokenizer has {known} tokens, the weights {vocabulary}");
-        return Err(unusable(path, reason));
-    }
+    let place = path.join(TOKENIZER);
+    let tokenizer = tokenizer::read(&files[TOKENIZER], shape.num_actions, &place)?;
     let about = parse(&files, TOKENIZER_CONFIG, path)?;
-    let mut stop_tokens = Vec::new();
+    let text = |name: &str| match &about[name] {
+        Value::String(text) => text.clone(),
+        token => token["content"].as_str().unwrap_or_default().to_string(),
+    };
+    let (bos, eos) = (text("bos_token"), text("eos_token"));
+    // The tokenizer's own comes first: that of a chat model ends a turn.
+    let mut stop_tokens: Vec<u32> = tokenizer.token(&eos).into_iter().collect();
     for name in [GENERATION, CONFIG] {
         let ids = parse(&files, name, path)?;
         let ids = match &ids["eos_token_id"] {
             Value::Array(ids) => ids.clone(),
             id => vec![id.clone()],
         };
-        stop_tokens.extend(ids.iter().filter_map(|id| Some(id.as_u64()? as u32)));
+        for id in ids.iter().filter_map(|id| Some(id.as_u64()? as u32)) {
+            if !stop_tokens.contains(&id) {
+                stop_tokens.push(id);
+            }
+        }
     }
-    let text = |name: &str| match &about[name] {
-        Value::String(text) => text.clone(),
-        token => token["content"].as_str().unwrap_or_default().to_string(),
-    };
-    let (bos, eos) = (text("bos_token"), text("eos_token"));
-    stop_tokens.extend(tokenizer.token(&eos));
-    stop_tokens.sort_unstable();
-    stop_tokens.dedup();
     let source = match files.get(TEMPLATE) {
         Some(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
         None => match &about["chat_template"] {
@@ -106,8 +109,18 @@ pub(super) fn finish(
     };
     let template = source.map(|source| ChatTemplate { source, bos, eos });
     let (adapters, base) = (None, super::adapter::base(path));
-    let params = params.into();
-    Ok(LanguageModel { shape, params, adapters, tokenizer, template, stop_tokens, files, base })
+    let (params, prompts) = (params.into(), PromptCache::default());
+    Ok(LanguageModel {
+        shape,
+        params,
+        adapters,
+        tokenizer,
+        template,
+        stop_tokens,
+        files,
+        base,
+        prompts,
+    })
 }
 
 /// The JSON of a file; null where there is none.
@@ -150,13 +163,14 @@ impl Weights {
         Self::open_files(folder, names)
     }
 
-    /// Those in files of these names.
+    /// The weights in files of these names.
     pub(super) fn open_files(folder: &Path, names: Vec<String>) -> Result<Self, LanguageError> {
         let open = |name: String| {
             let path = folder.join(name);
             let file = File::open(&path).map_err(unread(&path))?;
             // SAFETY: the file is only read, and nobody is to change it meanwhile.
             let map = unsafe { Mmap::map(&file) }.map_err(unread(&path))?;
+            check_fetched(&map, &path)?;
             SafeTensors::deserialize(&map).map_err(|e| unusable(&path, e))?;
             Ok((path, map))
         };
@@ -215,6 +229,13 @@ pub(super) fn write_files(model: &LanguageModel, folder: &Path) -> Result<(), La
     for (name, bytes) in &model.files {
         let path = folder.join(name);
         std::fs::write(&path, bytes).map_err(written(&path))?;
+    }
+    // A model that comes from no folder has none yet.
+    if !model.files.contains_key(CONFIG) {
+        let path = folder.join(CONFIG);
+        let config = to_config(&model.shape, &model.stop_tokens);
+        let text = serde_json::to_vec_pretty(&config).expect("JSON is text");
+        std::fs::write(&path, text).map_err(written(&path))?;
     }
     Ok(())
 }

@@ -1,7 +1,8 @@
-//! What a decoder's parameters are called in files, and which way they lie there.
+//! The names of a decoder's parameters in files, and their layout there.
 
+use super::unusable;
 use crate::model::Parameter;
-use crate::model::language::error::{LanguageError, unusable};
+use crate::model::language::error::LanguageError;
 use rayon::prelude::*;
 use std::path::Path;
 

@@ -13,10 +13,39 @@ pub(super) struct Format {
     read: fn(&[u8], &mut [f32]),
 }
 
+/// The names of ggml's other formats (`ggml.h`).
+const NAMES: [(u32, &str); 22] = [
+    (9, "Q8_1"),
+    (10, "Q2_K"),
+    (11, "Q3_K"),
+    (15, "Q8_K"),
+    (16, "IQ2_XXS"),
+    (17, "IQ2_XS"),
+    (18, "IQ3_XXS"),
+    (19, "IQ1_S"),
+    (20, "IQ4_NL"),
+    (21, "IQ3_S"),
+    (22, "IQ2_S"),
+    (23, "IQ4_XS"),
+    (24, "I8"),
+    (25, "I16"),
+    (26, "I32"),
+    (27, "I64"),
+    (28, "F64"),
+    (29, "IQ1_M"),
+    (34, "TQ1_0"),
+    (35, "TQ2_0"),
+    (39, "MXFP4"),
+    (40, "NVFP4"),
+];
+
 impl Format {
-    /// The format that ggml gives this number, if it is known here.
-    pub fn of(number: u32) -> Option<Self> {
-        let format = |numbers, bytes, read| Some(Self { numbers, bytes, read });
+    /// The format that ggml gives this number.
+    ///
+    /// # Errors
+    /// Its name and those of the formats that are known, if it is not.
+    pub fn of(number: u32) -> Result<Self, String> {
+        let format = |numbers, bytes, read| Ok(Self { numbers, bytes, read });
         match number {
             0 => format(1, 4, |block, to| {
                 to[0] = f32::from_le_bytes([block[0], block[1], block[2], block[3]])
@@ -33,7 +62,15 @@ impl Format {
             30 => {
                 format(1, 2, |block, to| to[0] = bf16::from_le_bytes([block[0], block[1]]).to_f32())
             }
-            _ => None,
+            _ => {
+                let name = NAMES.iter().find(|(known, _)| *known == number);
+                let name =
+                    name.map_or_else(|| format!("number {number}"), |(_, name)| name.to_string());
+                Err(format!(
+                    "ggml's format {name}, which is not known; there are F32, F16, BF16, Q4_0, Q4_1, Q5_0, \
+                     Q5_1, Q8_0, Q4_K, Q5_K and Q6_K"
+                ))
+            }
         }
     }
 
@@ -142,7 +179,7 @@ fn q6_k(block: &[u8], to: &mut [f32]) {
 mod tests {
     use super::*;
 
-    /// What is expected are a format's number, where its blocks have halves, how many numbers two blocks have,
+    /// The cases are a format's number, where its blocks have halves, how many numbers two blocks have,
     /// their sum with weights, and two of them: as the Python package `gguf` reads them.
     #[test]
     fn blocks_are_read_as_the_reference_reads_them() {

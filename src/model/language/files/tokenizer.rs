@@ -1,91 +1,84 @@
-//! Text to tokens and back: characters, or merged pairs.
+//! Vocabularies of `tokenizer.json`.
 
-#[cfg(all(feature = "general", not(target_family = "wasm")))]
 use super::bpe::Bpe;
+use super::unusable;
 use crate::model::language::characters::Characters;
 use crate::model::language::error::LanguageError;
-#[cfg(all(feature = "general", not(target_family = "wasm")))]
-use crate::model::language::error::unusable;
-#[cfg(all(feature = "general", not(target_family = "wasm")))]
+use crate::model::language::tokenizer::Tokenizer;
+use serde_json::Value;
 use std::path::Path;
+use std::sync::Arc;
 
-/// A vocabulary.
-#[derive(Clone, Debug)]
-pub enum Tokenizer {
-    /// Its tokens are characters.
-    Characters(Characters),
-    /// Its tokens are pieces of words.
-    #[cfg(all(feature = "general", not(target_family = "wasm")))]
-    Pairs(Box<Bpe>),
+/// A vocabulary learnt from text: merged pairs, or words.
+#[derive(Debug)]
+struct Trained(Box<Bpe>);
+
+/// Reads the text of a `tokenizer.json` for weights of so many tokens; errors name `path`.
+///
+/// # Errors
+/// If it is none, or has a token that the weights do not have.
+pub(super) fn read(
+    text: &[u8],
+    vocabulary: usize,
+    path: &Path,
+) -> Result<Arc<dyn Tokenizer>, LanguageError> {
+    let json: Value = serde_json::from_slice(text).map_err(|e| unusable(path, e))?;
+    // Before anything is as large as a token's number says.
+    if let Some(largest) = largest_token(&json).filter(|token| *token >= vocabulary as u64) {
+        let reason = format!(
+            "it has a token of the number {largest}, and the weights have {vocabulary} tokens"
+        );
+        return Err(unusable(path, reason));
+    }
+    if let Some(characters) = Characters::from_json(&json) {
+        return Ok(Arc::new(characters));
+    }
+    Ok(Arc::new(Trained(Box::new(Bpe::new(&json).map_err(|e| unusable(path, e))?))))
 }
 
-impl Tokenizer {
-    /// From the text of a `tokenizer.json`; errors name `path`.
-    ///
-    /// # Errors
-    /// If it is none.
-    #[cfg(all(feature = "general", not(target_family = "wasm")))]
-    pub fn from_json(text: &[u8], path: &Path) -> Result<Self, LanguageError> {
-        let json = serde_json::from_slice(text).map_err(|e| unusable(path, e))?;
-        match Characters::from_json(&json) {
-            Some(characters) => Ok(Self::Characters(characters)),
-            None => Ok(Self::Pairs(Box::new(Bpe::new(&json).map_err(|e| unusable(path, e))?))),
-        }
+/// The largest number of a token that a `tokenizer.json` names.
+fn largest_token(json: &Value) -> Option<u64> {
+    let listed = match &json["model"]["vocab"] {
+        Value::Object(vocabulary) => vocabulary.values().filter_map(Value::as_u64).max(),
+        Value::Array(vocabulary) => (vocabulary.len() as u64).checked_sub(1),
+        _ => None,
+    };
+    let added = json["added_tokens"].as_array().into_iter().flatten();
+    listed.max(added.filter_map(|token| token["id"].as_u64()).max())
+}
+
+impl Tokenizer for Trained {
+    fn vocabulary(&self) -> usize {
+        self.0.vocabulary()
     }
 
-    /// The number of tokens that it knows, those added to it included.
-    pub fn vocabulary(&self) -> usize {
-        match self {
-            Self::Characters(characters) => characters.vocabulary(),
-            #[cfg(all(feature = "general", not(target_family = "wasm")))]
-            Self::Pairs(tokenizer) => tokenizer.vocabulary(),
-        }
+    fn encode(&self, text: &str) -> Result<Vec<u32>, LanguageError> {
+        self.0.encode(text, false).map_err(LanguageError::Character)
     }
 
-    /// The tokens of a text; `special`: with those that the tokenizer puts around one, as that of a
-    /// beginning.
-    ///
-    /// # Errors
-    /// If the text cannot be made of tokens.
-    pub fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, LanguageError> {
-        // Characters have none.
-        let _ = special;
-        match self {
-            Self::Characters(characters) => characters.encode(text),
-            #[cfg(all(feature = "general", not(target_family = "wasm")))]
-            Self::Pairs(tokenizer) => {
-                tokenizer.encode(text, special).map_err(LanguageError::Character)
+    fn encode_whole(&self, text: &str) -> Result<Vec<u32>, LanguageError> {
+        self.0.encode(text, true).map_err(LanguageError::Character)
+    }
+
+    fn decode(&self, tokens: &[u32]) -> String {
+        self.0.decode(tokens)
+    }
+
+    fn pieces(&self, tokens: &[u32]) -> Vec<String> {
+        // Many a vocabulary drops the space before a text's first token, so each needs the one before it.
+        let piece = |at: usize| {
+            let alone = self.decode(&tokens[at..=at]);
+            if at == 0 {
+                return alone;
             }
-        }
+            let before = self.decode(&tokens[at - 1..at]);
+            let both = self.decode(&tokens[at - 1..=at]);
+            both.strip_prefix(&before).map_or(alone, str::to_string)
+        };
+        (0..tokens.len()).map(piece).collect()
     }
 
-    /// The text of tokens, without special ones.
-    pub fn decode(&self, tokens: &[u32]) -> String {
-        match self {
-            Self::Characters(characters) => characters.decode(tokens),
-            #[cfg(all(feature = "general", not(target_family = "wasm")))]
-            Self::Pairs(tokenizer) => tokenizer.decode(tokens),
-        }
-    }
-
-    /// The text of each token by itself; empty where each is a character. What holds a part of a character
-    /// only is a replacement character.
-    pub fn pieces(&self, tokens: &[u32]) -> Vec<String> {
-        let _ = tokens;
-        match self {
-            Self::Characters(_) => Vec::new(),
-            #[cfg(all(feature = "general", not(target_family = "wasm")))]
-            Self::Pairs(_) => tokens.iter().map(|token| self.decode(&[*token])).collect(),
-        }
-    }
-
-    /// The token of this name.
-    #[cfg(all(feature = "general", not(target_family = "wasm")))]
-    pub fn token(&self, name: &str) -> Option<u32> {
-        match self {
-            Self::Characters(_) => None,
-            #[cfg(all(feature = "general", not(target_family = "wasm")))]
-            Self::Pairs(tokenizer) => tokenizer.token(name),
-        }
+    fn token(&self, name: &str) -> Option<u32> {
+        self.0.token(name)
     }
 }

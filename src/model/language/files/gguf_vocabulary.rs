@@ -1,0 +1,259 @@
+//! A GGUF file's vocabulary as the `tokenizer.json` of the same model, so that one tokenizer reads both.
+
+use super::pre_tokenizers::PreTokenizer;
+use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+
+/// The kinds of tokens (ggml's `llama_token_type`) that are no pieces of text.
+const UNKNOWN: u64 = 2;
+const CONTROL: u64 = 3;
+const USER_DEFINED: u64 = 4;
+const BYTE: u64 = 6;
+
+/// The mark of SentencePiece for a space.
+const SPACE: &str = "\u{2581}";
+
+/// Names of tokens that end a turn or a text; llama.cpp finds them by name too, since few files say which they are.
+const ENDS: [&str; 12] = [
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "<|eom_id|>",
+    "<EOT>",
+    "_<EOT>",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<eos>",
+    "<｜end▁of▁sentence｜>",
+];
+
+/// The vocabulary that a file's metadata describe.
+pub(super) struct Vocabulary<'a> {
+    about: &'a HashMap<String, Value>,
+    tokens: Vec<&'a str>,
+    numbers: HashMap<&'a str, usize>,
+}
+
+impl<'a> Vocabulary<'a> {
+    /// The vocabulary of these metadata.
+    ///
+    /// # Errors
+    /// In words, if there is none, or two tokens have one name.
+    pub fn new(about: &'a HashMap<String, Value>) -> Result<Self, String> {
+        let tokens = about.get("tokenizer.ggml.tokens").and_then(Value::as_array);
+        let tokens = tokens.ok_or("there is no `tokenizer.ggml.tokens`")?;
+        let tokens: Vec<&str> =
+            tokens.iter().map(|name| name.as_str().unwrap_or_default()).collect();
+        let mut numbers = HashMap::with_capacity(tokens.len());
+        for (number, name) in tokens.iter().enumerate() {
+            if let Some(first) = numbers.insert(*name, number) {
+                return Err(format!("the tokens {first} and {number} are both called `{name}`"));
+            }
+        }
+        Ok(Self { about, tokens, numbers })
+    }
+
+    /// The `tokenizer.json`.
+    ///
+    /// # Errors
+    /// In words, if the file does not say how it splits text, or in a way that is not known here.
+    pub fn tokenizer(&self) -> Result<Value, String> {
+        match self.text("model") {
+            Some("gpt2") => self.byte_level(),
+            Some("llama") => self.sentence_piece(),
+            Some(other) => {
+                Err(format!("the tokenizer `{other}` is not known; there are gpt2 and llama"))
+            }
+            None => Err("there is no `tokenizer.ggml.model`".to_string()),
+        }
+    }
+
+    /// The tokens that end a text, the first of them by the file's own word.
+    pub fn stop_tokens(&self) -> Vec<u32> {
+        let named = ["eos_token_id", "eot_token_id", "eom_token_id"].map(|name| self.number(name));
+        let others = ENDS.iter().map(|name| self.numbers.get(name).copied());
+        let mut all: Vec<u32> = Vec::new();
+        for number in named.into_iter().chain(others).flatten() {
+            if !all.contains(&(number as u32)) {
+                all.push(number as u32);
+            }
+        }
+        all
+    }
+
+    /// The name of a token that is set by this key, such as `bos_token_id`.
+    pub fn name(&self, key: &str) -> Option<&'a str> {
+        self.tokens.get(self.number(key)?).copied()
+    }
+
+    fn get(&self, name: &str) -> Option<&'a Value> {
+        self.about.get(&format!("tokenizer.ggml.{name}"))
+    }
+
+    fn text(&self, name: &str) -> Option<&'a str> {
+        self.get(name)?.as_str()
+    }
+
+    /// A token's number, if there is such a token.
+    fn number(&self, name: &str) -> Option<usize> {
+        let number = self.get(name)?.as_u64()? as usize;
+        (number < self.tokens.len()).then_some(number)
+    }
+
+    fn kind(&self, number: usize) -> u64 {
+        self.get("token_type").and_then(|all| all.get(number)?.as_u64()).unwrap_or(1)
+    }
+
+    /// Bytes that are merged within words, as GPT-2 has them.
+    fn byte_level(&self) -> Result<Value, String> {
+        let name = self.text("pre").filter(|name| !name.is_empty()).ok_or(
+            "there is no `tokenizer.ggml.pre`, which says how it splits text; files of before May 2024 lack it, and \
+             would be read with other tokens than the model was trained with: convert the model anew, or add it with \
+             `gguf-new-metadata --pre-tokenizer NAME`",
+        )?;
+        let split = PreTokenizer::of(name).ok_or_else(|| {
+            format!("`tokenizer.ggml.pre` is `{name}`, a splitting that is not known")
+        })?;
+        let bytes = json!({
+            "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false,
+        });
+        let pieces = split.patterns.iter().map(|pattern| {
+            json!({
+                "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated",
+                "invert": false,
+            })
+        });
+        let pieces: Vec<Value> = pieces.chain([bytes.clone()]).collect();
+        let merges = self.get("merges").and_then(Value::as_array);
+        let merges = merges.ok_or("there is no `tokenizer.ggml.merges`")?;
+        // A pair's first part has at least one character, which may be a space.
+        let pair = |text: &'a str| {
+            let (at, _) = text.char_indices().skip(1).find(|(_, c)| *c == ' ')?;
+            Some([&text[..at], &text[at + 1..]])
+        };
+        let merges: Vec<[&str; 2]> =
+            merges.iter().filter_map(|text| pair(text.as_str()?)).collect();
+        Ok(json!({
+            "version": "1.0",
+            "truncation": null,
+            "padding": null,
+            "added_tokens": self.added(),
+            "normalizer": split.composes.then(|| json!({ "type": "NFC" })),
+            "pre_tokenizer": { "type": "Sequence", "pretokenizers": pieces },
+            "post_processor": self.around(split.add_bos),
+            "decoder": bytes,
+            "model": {
+                "type": "BPE", "dropout": null, "unk_token": null,
+                "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
+                "byte_fallback": false, "ignore_merges": split.ignore_merges,
+                "vocab": self.vocabulary(), "merges": merges,
+            },
+        }))
+    }
+
+    /// Characters that are merged by the score of what they become, as SentencePiece's BPE does it.
+    fn sentence_piece(&self) -> Result<Value, String> {
+        let prefixes = self.get("add_space_prefix").and_then(Value::as_bool).unwrap_or(true);
+        let replace = |from: &str, to: &str| json!({ "type": "Replace", "pattern": { "String": from }, "content": to });
+        let mut normalizers = vec![replace(" ", SPACE)];
+        let mut decoders =
+            vec![replace(SPACE, " "), json!({ "type": "ByteFallback" }), json!({ "type": "Fuse" })];
+        if prefixes {
+            normalizers.insert(0, json!({ "type": "Prepend", "prepend": SPACE }));
+            decoders.push(json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 }));
+        }
+        let unknown = (0..self.tokens.len()).find(|number| self.kind(*number) == UNKNOWN);
+        let unknown = self.number("unknown_token_id").or(unknown);
+        Ok(json!({
+            "version": "1.0",
+            "truncation": null,
+            "padding": null,
+            "added_tokens": self.added(),
+            "normalizer": { "type": "Sequence", "normalizers": normalizers },
+            "pre_tokenizer": null,
+            "post_processor": self.around(true),
+            "decoder": { "type": "Sequence", "decoders": decoders },
+            "model": {
+                "type": "BPE", "dropout": null, "unk_token": unknown.map(|number| self.tokens[number]),
+                "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": true,
+                "byte_fallback": true, "ignore_merges": false,
+                "vocab": self.vocabulary(), "merges": self.merges()?,
+            },
+        }))
+    }
+
+    /// The pairs of tokens that make a token, the best score first; pairs of one token by their numbers.
+    fn merges(&self) -> Result<Vec<[&'a str; 2]>, String> {
+        let scores = self.get("scores").and_then(Value::as_array);
+        let scores = scores.filter(|scores| scores.len() == self.tokens.len());
+        let scores = scores.ok_or("there is no `tokenizer.ggml.scores` for each token")?;
+        let score = |number: usize| scores[number].as_f64().unwrap_or(0.0);
+        let is_text = |number: usize| ![UNKNOWN, CONTROL, BYTE].contains(&self.kind(number));
+        let mut wholes: Vec<usize> =
+            (0..self.tokens.len()).filter(|number| is_text(*number)).collect();
+        wholes.sort_by(|a, b| score(*b).total_cmp(&score(*a)));
+        let mut merges = Vec::new();
+        for whole in wholes {
+            let name = self.tokens[whole];
+            let first = merges.len();
+            for (at, _) in name.char_indices().skip(1) {
+                let [left, right] = [&name[..at], &name[at..]];
+                let numbers = (self.numbers.get(left), self.numbers.get(right));
+                if let (Some(a), Some(b)) = numbers {
+                    merges.push(([*a, *b], [left, right]));
+                }
+            }
+            merges[first..].sort_unstable();
+        }
+        Ok(merges.into_iter().map(|(_, names)| names).collect())
+    }
+
+    fn vocabulary(&self) -> Map<String, Value> {
+        let named = self.tokens.iter().enumerate();
+        named.map(|(number, name)| (name.to_string(), json!(number))).collect()
+    }
+
+    /// The tokens that are found in a text before it is split.
+    fn added(&self) -> Vec<Value> {
+        let added = (0..self.tokens.len()).filter_map(|number| {
+            let kind = self.kind(number);
+            (kind == CONTROL || kind == USER_DEFINED || kind == UNKNOWN).then(|| {
+                json!({
+                    "id": number, "content": self.tokens[number], "single_word": false,
+                    "lstrip": false, "rstrip": false, "normalized": false,
+                    "special": kind != USER_DEFINED,
+                })
+            })
+        });
+        added.collect()
+    }
+
+    /// Puts the beginning and the end around a text where the file, or else its kind of tokenizer, wants them.
+    fn around(&self, begins: bool) -> Value {
+        let adds =
+            |name: &str, otherwise| self.get(name).and_then(Value::as_bool).unwrap_or(otherwise);
+        let token = |key: &str, is_added| self.number(key).filter(|_| is_added);
+        let bos = token("bos_token_id", adds("add_bos_token", begins));
+        let eos = token("eos_token_id", adds("add_eos_token", false));
+        let special =
+            |number: usize| json!({ "SpecialToken": { "id": self.tokens[number], "type_id": 0 } });
+        let text = |id: &str| json!({ "Sequence": { "id": id, "type_id": 0 } });
+        let single: Vec<Value> =
+            bos.map(special).into_iter().chain([text("A")]).chain(eos.map(special)).collect();
+        if single.len() == 1 {
+            return Value::Null;
+        }
+        let known: Map<String, Value> = bos
+            .into_iter()
+            .chain(eos)
+            .map(|number| {
+                let name = self.tokens[number];
+                (name.to_string(), json!({ "id": name, "ids": [number], "tokens": [name] }))
+            })
+            .collect();
+        let pair = [text("A"), text("B")];
+        json!({ "type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": known })
+    }
+}

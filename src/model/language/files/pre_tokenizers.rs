@@ -1,0 +1,75 @@
+//! The ways in which tokenizers of GGUF files split text into words, by `tokenizer.ggml.pre`.
+//!
+//! Names, patterns and flags are facts of llama.cpp (`src/llama-vocab.cpp`); where it gives a pattern in another
+//! form than the model's own `tokenizer.json`, the latter's is here.
+
+/// A way to split text, and what else follows from its name.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PreTokenizer {
+    /// Patterns, each of which splits the pieces that the one before it left.
+    pub patterns: &'static [&'static str],
+    /// Whether a word that is a token stays whole, whatever the merges say.
+    pub ignore_merges: bool,
+    /// Whether a text begins with the beginning token unless the file says otherwise.
+    pub add_bos: bool,
+    /// Whether text is composed first (Unicode's NFC).
+    pub composes: bool,
+}
+
+const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN35: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const GPT4O: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const DEEPSEEK3: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
+const BAILING: &str = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+";
+const SEED_CODER: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+";
+const MINICPM5: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const CJK: &str = "[一-龥\u{800}-一가-\u{d7ff}]+";
+const HAN_AND_KANA: &str = "[一-龥\u{3040}-ゟ゠-ヿ]+";
+
+impl PreTokenizer {
+    /// The one of this name, if it is known here.
+    pub fn of(name: &str) -> Option<Self> {
+        let split = |patterns| Self { patterns, ..Self::default() };
+        Some(match name {
+            "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral"
+            | "midm-2.0" | "lfm2" | "jina-v5-nano" => {
+                Self { ignore_merges: true, add_bos: true, ..split(&[LLAMA3]) }
+            }
+            "dbrx" | "smaug-bpe" | "glm4" | "chatglm-bpe" => split(&[LLAMA3]),
+            "qwen2" => Self { composes: true, ..split(&[QWEN2]) },
+            "qwen35" => Self { composes: true, ..split(&[QWEN35]) },
+            "deepseek-r1-qwen" | "kormo" | "f2llmv2" | "stablelm2" | "megrez" | "hunyuan"
+            | "solar-open" | "grok-2" => split(&[QWEN2]),
+            "tekken" => Self { ignore_merges: true, add_bos: true, ..split(&[TEKKEN]) },
+            "gpt-4o" | "llama4" | "kanana2" | "talkie" | "minimax-m2" => split(&[GPT4O]),
+            "smollm" | "starcoder" | "refact" | "command-r" | "codeshell" | "exaone"
+            | "minerva-7b" | "mellum2" => split(&[r"\p{N}", GPT2]),
+            "gpt-2" | "phi-2" | "jina-es" | "jina-de" | "jina-v2-es" | "jina-v2-de"
+            | "gigachat" | "a.x-4.0" | "mellum" | "modern-bert" | "mpt" | "olmo" | "jais"
+            | "trillion" | "granite-docling" | "exaone4" => split(&[GPT2]),
+            "default" => split(&[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"]),
+            "falcon" => split(&[r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]"]),
+            "deepseek-v3" | "hunyuan-dense" | "joyai-llm" => {
+                split(&[r"\p{N}{1,3}", HAN_AND_KANA, DEEPSEEK3])
+            }
+            // DeepSeek lists the letters that have a case one range after another.
+            "deepseek-llm" => split(&[
+                r"[\r\n]",
+                r"\s?[\p{Lu}\p{Ll}\p{Lt}]+",
+                r"\s?[!-/:-~！-／：-～‘-‟　-。]+",
+                r"\s+$",
+                CJK,
+                r"\p{N}+",
+            ]),
+            "deepseek-coder" => split(&[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", CJK, r"\p{N}"]),
+            "bailingmoe" | "bailingmoe2" | "llada-moe" => split(&[BAILING]),
+            "seed-coder" => split(&[SEED_CODER]),
+            "minicpm5" => Self { ignore_merges: true, ..split(&[r"\p{N}{1,3}", MINICPM5]) },
+            "viking" => split(&[r" ?[^(\s|.,!?…。，、।۔،)]+", r"\p{N}"]),
+            _ => return None,
+        })
+    }
+}

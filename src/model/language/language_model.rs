@@ -1,0 +1,124 @@
+//! A language model: weights, vocabulary, chat template, and what else its files say.
+
+use super::characters::{Characters, END};
+use super::error::LanguageError;
+use super::prompt_cache::PromptCache;
+use super::template::ChatTemplate;
+use super::tokenizer::Tokenizer;
+use super::{Adapters, TokenDecoder};
+use crate::model::{DecoderShape, Parameter};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A language model.
+#[derive(Clone, Debug)]
+pub struct LanguageModel {
+    /// The sizes and switches of the decoder.
+    pub shape: DecoderShape,
+    /// The decoder's parameters, in the order of [`DecoderShape::parameters`].
+    pub params: Arc<Vec<f32>>,
+    /// The low-rank matrices that are learnt in the parameters' place, if any are.
+    pub adapters: Option<Adapters>,
+    /// The vocabulary.
+    pub tokenizer: Arc<dyn Tokenizer>,
+    /// The text that it makes of messages, if it takes any.
+    pub template: Option<ChatTemplate>,
+    /// The tokens that end a text. Solutions that are learnt end with the first.
+    pub stop_tokens: Vec<u32>,
+    /// The texts of the other files, by name.
+    pub(super) files: BTreeMap<String, Vec<u8>>,
+    /// The folder or the file of the weights without adapters; empty for a fresh model.
+    pub(super) base: PathBuf,
+    pub(super) prompts: PromptCache,
+}
+
+impl LanguageModel {
+    /// A fresh model of these sizes, whose tokens are the characters of a text; the vocabulary of the shape
+    /// does not matter.
+    pub fn tiny(sizes: &DecoderShape, alphabet: &str, key: u32) -> Self {
+        let characters = Characters::of(alphabet);
+        let shape = DecoderShape { num_actions: characters.vocabulary(), ..sizes.clone() };
+        Self {
+            params: shape.normal_weights(key).into(),
+            adapters: None,
+            files: files(&characters),
+            shape,
+            tokenizer: Arc::new(characters),
+            template: None,
+            stop_tokens: vec![END],
+            base: PathBuf::new(),
+            prompts: PromptCache::default(),
+        }
+    }
+
+    /// Whether the model has never been in files.
+    pub fn is_fresh(&self) -> bool {
+        self.base.as_os_str().is_empty()
+    }
+
+    /// The decoder that takes this model's tokens to logits on the CPU; it shares the weights.
+    pub fn decoder(&self) -> TokenDecoder {
+        let decoder = TokenDecoder::new(self.shape.clone(), self.params.clone());
+        decoder.with_adapters(self.adapters.clone())
+    }
+
+    /// Names and shapes of what is learnt: of the adapters' numbers, or where there are none of all weights.
+    pub fn trained_parameters(&self) -> Vec<Parameter> {
+        match &self.adapters {
+            Some(adapters) => adapters.parameters().to_vec(),
+            None => self.shape.parameters(),
+        }
+    }
+
+    /// The tokens of a prompt: of its messages, where the model has a chat template and there are any, else
+    /// of its text.
+    ///
+    /// # Errors
+    /// If the template fails, or the text cannot be made of tokens.
+    pub fn prompt(
+        &self,
+        text: &str,
+        messages: &[impl Serialize],
+    ) -> Result<Vec<u32>, LanguageError> {
+        // Without the files of models there are no templates.
+        #[cfg(all(feature = "general", not(target_family = "wasm")))]
+        if let Some(template) = &self.template
+            && !messages.is_empty()
+        {
+            let key = serde_json::to_string(messages).expect("messages are JSON");
+            return self.prompts.tokens((String::new(), key), || {
+                // The template has put all special tokens where they belong.
+                self.tokenizer.encode(&template.render(messages)?)
+            });
+        }
+        let _ = messages;
+        let key = (text.to_string(), String::new());
+        self.prompts.tokens(key, || self.tokenizer.encode_whole(text))
+    }
+
+    /// The text of a completion's tokens, without the token that ended it.
+    pub fn text(&self, tokens: &[u32]) -> String {
+        self.tokenizer.decode(self.unended(tokens))
+    }
+
+    /// The same token by token, as [`Tokenizer::pieces`].
+    pub fn pieces(&self, tokens: &[u32]) -> Vec<String> {
+        self.tokenizer.pieces(self.unended(tokens))
+    }
+
+    fn unended<'a>(&self, tokens: &'a [u32]) -> &'a [u32] {
+        let ended = tokens.last().is_some_and(|token| self.stop_tokens.contains(token));
+        &tokens[..tokens.len() - usize::from(ended)]
+    }
+}
+
+/// The vocabulary of a fresh model, as files hold it.
+fn files(characters: &Characters) -> BTreeMap<String, Vec<u8>> {
+    let text = |value: &Value| serde_json::to_vec_pretty(value).expect("JSON is text");
+    let about = json!({ "tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<|end|>" });
+    let files = [("tokenizer.json", characters.to_json()), ("tokenizer_config.json", about)];
+    files.map(|(name, value)| (name.to_string(), text(&value))).into()
+}

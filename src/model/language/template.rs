@@ -1,0 +1,12 @@
+//! The chat template of a model, as its files hold it.
+
+/// A chat template in Jinja, which makes one text of a conversation's messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChatTemplate {
+    /// The template.
+    pub source: String,
+    /// The text of the token that begins a text, if there is one.
+    pub bos: String,
+    /// The text of the token that ends one.
+    pub eos: String,
+}
