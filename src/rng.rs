@@ -1,39 +1,39 @@
-//! Randomness as an argument: counter-based draws that are the same on every device.
+//! Counter-based random numbers that are the same on every device.
 //!
 //! There is no generator state. A draw is a hash of a `key` and a `counter`, and a key is itself a
-//! draw, so that a draw's full name is a path: run seed, [`Stream`], iteration, level, time, ... .
-//! Results therefore do not depend on the number of threads, the shape of a launch or the device,
-//! and the members of a group can share one environment future while their actions differ.
+//! draw, so a path names every draw: run seed, [`Stream`], iteration, level, time, and so on.
+//! Results therefore do not depend on the number of threads, the launch shape or the device, and
+//! the games of a group can share environment randomness while their actions differ.
 //!
-//! Every function here runs natively and inside kernels from the same source.
+//! Every function here runs natively and in kernels from the same source.
 
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// What a key is used for. Two streams of one seed never meet.
+/// Purpose of a key. Streams of the same seed are independent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Stream {
-    /// Levels played in training.
+    /// Training levels.
     TrainLevel = 1,
-    /// Levels and actions of the evaluation of a finished policy.
+    /// Levels and actions of final evaluations.
     Evaluation = 2,
-    /// Actions sampled in training.
+    /// Training actions.
     TrainAction = 3,
-    /// Levels and actions of the evaluations in the course of training.
+    /// Levels and actions of evaluations during training.
     Validation = 4,
     /// Initial weights.
     Weights = 5,
-    /// Order of the samples in an update.
+    /// Order of samples in an update.
     Shuffle = 6,
-    /// The member whose game a group goes on with.
+    /// Choice of the game from which a group branches.
     Branch = 7,
     /// Levels and actions of demonstrations.
     Demonstration = 8,
 }
 
 impl Stream {
-    /// The key of this stream in a run with the given seed.
+    /// Returns the key of this stream for a run with the given seed.
     pub fn key(self, seed: u64) -> u32 {
         let seed = draw(mix(seed as u32), (seed >> 32) as u32);
         draw(seed, self as u32)
@@ -42,7 +42,7 @@ impl Stream {
 
 /// `a * b` modulo 2^32.
 ///
-/// Kernels wrap anyway; natively a plain product would panic in a build with overflow checks.
+/// Kernels wrap in any case; natively a plain product would panic under overflow checks.
 #[inline(always)]
 pub fn wrapping_mul(a: u32, b: u32) -> u32 {
     a.wrapping_mul(b)
@@ -53,17 +53,17 @@ fn product(a: u32, b: u32) -> u32 {
     a * b
 }
 
-/// The kernel side of [`wrapping_mul()`].
+/// Kernel-side form of [`wrapping_mul()`].
 pub mod wrapping_mul {
     use super::*;
 
-    /// Expands to a plain product, which wraps on a device.
+    /// Expands to a plain product, which wraps on devices.
     pub fn expand(scope: &Scope, a: NativeExpand<u32>, b: NativeExpand<u32>) -> NativeExpand<u32> {
         product::expand(scope, a, b)
     }
 }
 
-/// A bijective mixing of 32 bits: "lowbias32" of Chris Wellons' hash prospector
+/// Bijective 32-bit mixer: "lowbias32" from Chris Wellons' hash prospector
 /// (<https://nullprogram.com/blog/2018/07/31/>).
 #[cube]
 #[inline(always)]
@@ -73,22 +73,22 @@ pub fn mix(bits: u32) -> u32 {
     b ^ (b >> 16)
 }
 
-/// The draw number `counter` under `key`: 32 uniform bits, themselves fit to be a key.
+/// Draw `counter` under `key`: 32 uniform bits that can serve as a key themselves.
 #[cube]
 #[inline(always)]
 pub fn draw(key: u32, counter: u32) -> u32 {
     mix(key ^ mix(counter ^ 0x9e37_79b9))
 }
 
-/// Uniform in `[0, 1)` with 24 bits, from the upper bits of a draw.
+/// Maps the upper 24 bits of a draw to a uniform float in `[0, 1)`.
 #[cube]
 #[inline(always)]
 pub fn uniform(bits: u32) -> f32 {
     (bits >> 8) as f32 * 5.960_464_5e-8 // 2^-24, exact
 }
 
-/// Uniform in `0..n` for `1 <= n <= 256`, from the upper bits of a draw; the lowest 8 bits stay
-/// free for other uses. The bias is below `n / 2^24`.
+/// Maps the upper 24 bits of a draw to a uniform integer in `0..n`, for `1 <= n <= 256`; the lowest
+/// 8 bits remain free for other uses. The bias is below `n / 2^24`.
 #[cube]
 #[inline(always)]
 pub fn below(bits: u32, n: u32) -> u32 {

@@ -1,17 +1,18 @@
-//! Arrays of small numbers as a field of a game's state: boards, most of all.
+//! A packed array of small integers as a state field, most often a game board.
 
 use super::state::{Field, Partial, WORD, cut_out, mask};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// An array of numbers below 2^`BITS` in `WORDS` words, `32 / BITS` in each; all are 0 at first.
+/// An array of `BITS`-bit unsigned integers packed into `WORDS` words, `32 / BITS` per word,
+/// initially all 0.
 ///
-/// A number that is asked for by a variable is chosen among all words, so that an access takes time in
-/// proportion to `WORDS`; [`Cells::at`], for one that is known when a kernel is compiled, does not.
+/// Access by a run-time index selects among all words and so costs O(`WORDS`). [`Cells::at`] takes
+/// an index known when a kernel is compiled and costs O(1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cells<const BITS: u32, const WORDS: usize>([u32; WORDS]);
 
-/// [`Cells`] within a kernel.
+/// The kernel-side form of [`Cells`].
 #[doc(hidden)]
 pub struct CellsExpand<const BITS: u32, const WORDS: usize>([NativeExpand<u32>; WORDS]);
 
@@ -21,7 +22,7 @@ impl<const BITS: u32, const WORDS: usize> Default for Cells<BITS, WORDS> {
     }
 }
 
-/// `chosen` where word `number` is the one that holds field `i`, else `other`.
+/// Returns `chosen` if word `number` holds element `i`, else `other`.
 #[cube]
 #[inline(always)]
 fn choose_word(
@@ -34,14 +35,14 @@ fn choose_word(
     select(i / comptime!(u32::BITS / bits) == number, chosen, other)
 }
 
-/// Field `i % (32 / bits)` of a word.
+/// Extracts element `i % (32 / bits)` of a word.
 #[cube]
 #[inline(always)]
 fn get_field(word: u32, i: u32, #[comptime] bits: u32) -> u32 {
     (word >> ((i % comptime!(u32::BITS / bits)) * bits)) & comptime!(mask(bits))
 }
 
-/// Word `number` with field `i` set to `value`, if it holds that field.
+/// Sets element `i` to `value` if word `number` holds it; otherwise leaves the word unchanged.
 #[cube]
 #[inline(always)]
 fn set_field(word: &mut u32, i: u32, value: u32, #[comptime] number: u32, #[comptime] bits: u32) {
@@ -58,13 +59,13 @@ fn set_zero(word: &mut u32) {
 }
 
 impl<const BITS: u32, const WORDS: usize> Cells<BITS, WORDS> {
-    /// How many numbers there are.
+    /// Number of elements.
     pub const LEN: usize = {
         assert!(BITS >= 1 && BITS <= u32::BITS, "Cells<BITS, WORDS>: 1 to 32 bits");
         WORDS * (u32::BITS / BITS) as usize
     };
 
-    /// Number `i`, which must be below [`Cells::LEN`].
+    /// Returns element `i`, which must be below [`Cells::LEN`].
     #[inline(always)]
     pub fn get(&self, i: u32) -> u32 {
         let mut word = self.0[0];
@@ -74,8 +75,8 @@ impl<const BITS: u32, const WORDS: usize> Cells<BITS, WORDS> {
         get_field(word, i, BITS)
     }
 
-    /// Sets number `i` to `value`, of which the upper bits are lost. Nothing is set where `i` is
-    /// [`Cells::LEN`] or more.
+    /// Sets element `i` to the lowest `BITS` bits of `value`. Does nothing if `i` is [`Cells::LEN`]
+    /// or more.
     #[inline(always)]
     pub fn set(&mut self, i: u32, value: u32) {
         for (number, word) in self.0.iter_mut().enumerate() {
@@ -83,14 +84,14 @@ impl<const BITS: u32, const WORDS: usize> Cells<BITS, WORDS> {
         }
     }
 
-    /// Number `i`, where `i` is known when a kernel is compiled.
+    /// Returns element `i`, an index known when a kernel is compiled.
     #[inline(always)]
     pub fn at(&self, i: usize) -> u32 {
         let each = (u32::BITS / BITS) as usize;
         cut_out(self.0[i / each], (i % each) as u32 * BITS, BITS)
     }
 
-    /// Sets all numbers to 0.
+    /// Sets all elements to 0.
     #[inline(always)]
     pub fn clear(&mut self) {
         self.0 = [0; WORDS];

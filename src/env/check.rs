@@ -1,4 +1,4 @@
-//! What is wrong with a game, found by playing it: for those who write one.
+//! A linter for games: plays random episodes and reports violations of the [`Rules`] contract.
 
 use super::{
     Episode, MAX_MASKED_ACTIONS, Outcome, PackedState, Played, Rules, advance, new_game, num_words,
@@ -7,17 +7,17 @@ use crate::rng::{below, draw};
 use serde::Serialize;
 use std::fmt::{self, Display};
 
-/// How a game is checked.
+/// Options of [`check()`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckOptions {
-    /// Episodes that are played, each of its own level, by random actions.
+    /// Number of random-action episodes, each on a level of its own.
     pub episodes: u32,
-    /// Steps of an episode after which it is left, ended or not.
+    /// Maximum number of steps to play in each episode.
     pub max_steps: u32,
-    /// What the episodes and the actions are drawn from.
+    /// Seed of levels and actions.
     pub seed: u32,
-    /// The largest size of a feature that is not worth a warning. Networks learn best from numbers of
-    /// about [-1, 1]; a few units do no harm.
+    /// Largest absolute feature value that is accepted without a warning. Networks learn best from
+    /// inputs of about [-1, 1]; a few units do no harm.
     pub max_feature: f32,
 }
 
@@ -27,48 +27,48 @@ impl Default for CheckOptions {
     }
 }
 
-/// What a finding is about.
+/// The aspect of a game that a finding concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Subject {
-    /// The game's parameters.
+    /// Parameters of the game.
     Parameters,
     /// Numbers of features, actions, words and steps.
     Sizes,
-    /// The numbers of an observation.
+    /// Values of the observation.
     Features,
     /// Rewards and scores.
     Rewards,
-    /// What is left of a state in its words.
+    /// Round trip of the state through its packed words.
     Packing,
-    /// Actions that may not be taken.
+    /// Legality of actions.
     Masks,
-    /// How long episodes are.
+    /// Length of episodes.
     Length,
-    /// Where draws come from.
+    /// Sources of randomness.
     Draws,
-    /// Rules that differ natively and in a kernel.
+    /// Agreement of native rules and kernels.
     Kernels,
 }
 
-/// Something that is wrong with a game.
+/// A problem with a game.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
-    /// What it is about.
+    /// The aspect of the game.
     pub subject: Subject,
-    /// Whether training on the game would be wrong; else it may only be harder than it need be.
+    /// Whether training would be incorrect; if false, it may only be harder than necessary.
     pub is_error: bool,
-    /// What was found, and what to do about it.
+    /// Description of the problem and its remedy.
     pub message: String,
 }
 
 impl Finding {
-    /// Something that makes training wrong.
+    /// Creates a finding that makes training incorrect.
     pub fn error(subject: Subject, message: String) -> Self {
         Self { subject, is_error: true, message }
     }
 
-    /// Something that may make training harder than it need be.
+    /// Creates a finding that may make training harder than necessary.
     pub fn warning(subject: Subject, message: String) -> Self {
         Self { subject, is_error: false, message }
     }
@@ -80,21 +80,20 @@ impl Display for Finding {
     }
 }
 
-/// What a check has found, and how much it has looked at.
+/// Findings of a check and the amount of play behind them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Checked {
-    /// What is wrong, errors first; nothing where all is well.
+    /// Problems, errors first; empty if there are none.
     pub findings: Vec<Finding>,
-    /// Episodes that were begun.
+    /// Number of episodes started.
     pub episodes: u32,
-    /// Steps that were played in them.
+    /// Number of steps played.
     pub steps: u64,
 }
 
-/// Plays a game natively and tells what is wrong with it.
+/// Plays a game natively and reports problems.
 ///
-/// Whether its kernels play the same is checked where there is a device: by
-/// `rollout::check_on_device`.
+/// `rollout::check_on_device` compares the kernels of the game with its native rules.
 pub fn check<G: Rules>(game: G, options: &CheckOptions) -> Checked {
     let mut checked = Checked { findings: sizes(game), ..Checked::default() };
     if checked.findings.iter().all(|finding| !finding.is_error) {
@@ -109,7 +108,7 @@ pub fn check<G: Rules>(game: G, options: &CheckOptions) -> Checked {
     checked
 }
 
-/// What can be told without playing.
+/// Checks the parameters and sizes, which needs no play.
 fn sizes<G: Rules>(game: G) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut error = |subject, message| findings.push(Finding::error(subject, message));
@@ -133,14 +132,14 @@ fn sizes<G: Rules>(game: G) -> Vec<Finding> {
     findings
 }
 
-/// A player who looks closely.
+/// A random player that validates every state and step.
 struct Player<'a, G: Rules> {
     game: G,
     options: &'a CheckOptions,
     findings: Vec<Finding>,
-    /// The largest size of each feature that was seen.
+    /// Largest absolute value seen of each feature.
     largest: Vec<f32>,
-    /// The packed states that levels have started with, as long as they are all alike.
+    /// Packed initial state of the first level, to detect levels that are all alike.
     first_start: Option<Vec<u32>>,
     starts_differ: bool,
     steps_differ: bool,
@@ -148,19 +147,19 @@ struct Player<'a, G: Rules> {
     steps: u64,
 }
 
-/// What a step gave, so that also numbers that are none can be compared.
+/// Bit patterns of a step result, so that NaNs compare equal.
 fn bits(played: &Played) -> (u32, u32, bool, bool) {
     let Played { reward, score, terminated, truncated } = *played;
     (reward.to_bits(), score.to_bits(), terminated, truncated)
 }
 
-/// A state that has been packed and unpacked.
+/// Packs and unpacks a state.
 fn again<S: PackedState>(state: &S) -> S {
     let words = state.words();
     S::unpack(|w| words[w])
 }
 
-/// A state and the episode it is in.
+/// A state and its episode.
 type Playing<G> = (<G as Rules>::State, Episode);
 
 impl<'a, G: Rules> Player<'a, G> {
@@ -178,14 +177,14 @@ impl<'a, G: Rules> Player<'a, G> {
         }
     }
 
-    /// Says what was found; only the first finding of a subject, since others follow from it.
+    /// Records an error, unless the subject has one already: later ones are usually consequences.
     fn tell(&mut self, subject: Subject, message: impl FnOnce() -> String) {
         if self.findings.iter().all(|finding| finding.subject != subject) {
             self.findings.push(Finding::error(subject, message()));
         }
     }
 
-    /// Plays an episode, and beside it the same from words that are packed and unpacked at each step.
+    /// Plays an episode beside a copy that is packed and unpacked at every step.
     fn play(&mut self, number: u32) {
         let game = self.game;
         let level = draw(draw(self.options.seed, 0), number);
@@ -215,12 +214,12 @@ impl<'a, G: Rules> Player<'a, G> {
         }
     }
 
-    /// The start of a level, twice: nothing of the state before may be left.
+    /// Starts a level twice, from a fresh state and over a used one; both must agree.
     fn start(&mut self, level: u32) -> Playing<G> {
         let game = self.game;
         let state = new_game::<G>(level, game);
         let words = state.words();
-        // Another game's state, some steps on, that is reset to the same level.
+        // A state of another level after a few steps, reset to this level.
         let mut used = new_game::<G>(!level, game);
         let mut other = Episode { level: !level, ..Episode::default() };
         for time in 0..3 {
@@ -243,7 +242,7 @@ impl<'a, G: Rules> Player<'a, G> {
         (state, episode)
     }
 
-    /// Looks at a state without changing it.
+    /// Validates features, words and masks of a state.
     fn look(&mut self, state: &G::State, time: u32) {
         let game = self.game;
         if let Some(field) = state.too_large() {
@@ -287,7 +286,7 @@ impl<'a, G: Rules> Player<'a, G> {
         }
     }
 
-    /// A random action, of those that may be taken.
+    /// Draws a random legal action.
     fn choose(&self, state: &G::State, key: u32) -> u32 {
         let all = 0..self.game.num_actions();
         let legal: Vec<usize> =
@@ -298,7 +297,7 @@ impl<'a, G: Rules> Player<'a, G> {
         }
     }
 
-    /// Plays a step twice by the same key, and by another one.
+    /// Steps a copy twice with the same key and once with another, to test determinism.
     fn step_again(&mut self, (state, episode): Playing<G>, action: u32, level: u32, time: u32) {
         let game = self.game;
         let step = |key: u32| -> (Vec<u32>, Outcome) {
@@ -330,7 +329,7 @@ impl<'a, G: Rules> Player<'a, G> {
         }
     }
 
-    /// All that was found.
+    /// Returns all findings, including those about the episodes as a whole.
     fn verdict(mut self) -> Vec<Finding> {
         let CheckOptions { episodes, max_steps, max_feature, .. } = *self.options;
         let game = self.game;

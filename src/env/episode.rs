@@ -1,53 +1,53 @@
-//! Episodes: counting steps and score, truncating, and going on with the next level.
+//! Episodes: step and score counting, truncation and automatic reset.
 
 use super::{PackedState, Rules};
 use crate::rng::draw;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// The counter under a level's key that names the level which follows it.
+/// Counter under a level's key from which the next level's key is drawn.
 const NEXT_LEVEL: u32 = 0xffff_ffff;
-/// The counter under a level's key that names the draws of its start.
+/// Counter under a level's key from which the initial state is drawn.
 const START: u32 = 0xffff_fffe;
 
-/// Where a game stands in its episode.
+/// Progress of a game within its current episode.
 ///
-/// A level is a number: the start and the whole future of the environment. Games with equal level
-/// and time meet the same environment draws, whatever their actions.
+/// A level is a key that determines the initial state and all future environment randomness. Games
+/// at the same level and time see the same draws, whatever their actions.
 #[derive(CubeType, Clone, Copy, Debug, Default, PartialEq)]
 pub struct Episode {
-    /// The key of the level.
+    /// Key of the level.
     pub level: u32,
-    /// Steps played.
+    /// Steps played so far.
     pub time: u32,
-    /// The sum of what its steps have scored so far ([`Outcome::score`](super::Outcome::score)).
+    /// Sum of the scores of the steps so far ([`Outcome::score`](super::Outcome::score)).
     pub score: f32,
 }
 
-/// What a step of an episode gave.
+/// Result of one step of an episode.
 #[derive(CubeType, Clone, Copy, Debug, PartialEq)]
 pub struct Played {
-    /// The reward of the step.
+    /// Reward of the step.
     pub reward: f32,
-    /// Whether the game came to an end of its own.
+    /// Whether the game ended by its own rules.
     pub terminated: bool,
-    /// Whether the episode was cut off by [`Env::max_steps`](super::Env::max_steps); not also where the
-    /// game came to an end of its own.
+    /// Whether the episode was cut off at [`Env::max_steps`](super::Env::max_steps). False if the
+    /// game terminated in the same step.
     pub truncated: bool,
-    /// The score of the episode if it ended with this step, else 0.
+    /// Score of the episode if it ended with this step, else 0.
     pub score: f32,
 }
 
 #[cube]
 impl Played {
-    /// Whether the episode ended with this step, one way or the other.
+    /// Whether the episode ended with this step, by termination or truncation.
     #[inline(always)]
     pub fn ended(&self) -> bool {
         self.terminated || self.truncated
     }
 }
 
-/// The start of the level whose key is `level`.
+/// Returns the initial state of the level with key `level`.
 #[cube]
 pub fn new_game<G: Rules>(level: u32, #[comptime] game: G) -> G::State {
     let mut state = blank::<G::State>();
@@ -55,13 +55,13 @@ pub fn new_game<G: Rules>(level: u32, #[comptime] game: G) -> G::State {
     state
 }
 
-/// A state whose words are all 0.
+/// Returns a state of zero words.
 #[inline(always)]
 fn blank<S: PackedState>() -> S {
     S::unpack(|_| 0)
 }
 
-/// The kernel side of [`blank()`].
+/// Kernel-side form of [`blank()`].
 mod blank {
     use super::*;
 
@@ -71,9 +71,9 @@ mod blank {
     }
 }
 
-/// Plays one step, and starts the level's successor where the episode ended.
+/// Plays one step and, if the episode ended, starts the next level.
 ///
-/// Members of a group that end an episode at the same time go on with the same next level.
+/// Games of a group that end an episode at the same time continue with the same next level.
 #[cube]
 #[inline(always)]
 pub fn play<G: Rules>(
@@ -89,7 +89,7 @@ pub fn play<G: Rules>(
     played
 }
 
-/// Plays one step, and leaves the game where it is if the episode ended.
+/// Plays one step without starting a new episode if it ended.
 #[cube]
 #[inline(always)]
 pub fn advance<G: Rules>(
@@ -111,7 +111,7 @@ pub fn advance<G: Rules>(
     }
 }
 
-/// Starts the successor of a level.
+/// Starts the next level.
 #[cube]
 #[inline(always)]
 pub fn start_next<G: Rules>(state: &mut G::State, episode: &mut Episode, #[comptime] game: G) {
@@ -119,7 +119,7 @@ pub fn start_next<G: Rules>(state: &mut G::State, episode: &mut Episode, #[compt
     restart::<G>(state, episode, game);
 }
 
-/// Starts the level of an episode, from whatever was there before.
+/// Restarts the current level from any state.
 #[cube]
 #[inline(always)]
 pub(super) fn restart<G: Rules>(state: &mut G::State, episode: &mut Episode, #[comptime] game: G) {

@@ -1,37 +1,37 @@
-//! How a game looks: its sprites between two steps, written once for CPU and kernels, beside its rules.
+//! Sprites of a game, interpolated between two steps; written once for CPU and kernels.
 //!
-//! A scene is a grid of cells, x to the right and y down, with a still background of one tile a cell
-//! and a fixed number of sprites over it, drawn in their order. A sprite is a function of the states
-//! before and after a step and of how far the motion between them has come.
+//! A scene is a grid of cells, x to the right and y down. It has a static background of one tile
+//! per cell and a fixed number of sprites on top, drawn in order. A sprite is a function of the
+//! states before and after a step and of the progress of the animation between them.
 
 use super::Rules;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// One picture of the atlas in its place.
+/// A positioned tile of the atlas.
 #[derive(CubeType, Clone, Copy, Debug, PartialEq)]
 pub struct Sprite {
-    /// Centre, in cells from the scene's left edge.
+    /// Centre, in cells from the left edge of the scene.
     pub x: f32,
-    /// Centre, in cells from the scene's upper edge.
+    /// Centre, in cells from the upper edge of the scene.
     pub y: f32,
-    /// Cells across.
+    /// Width in cells.
     pub width: f32,
-    /// Cells down.
+    /// Height in cells.
     pub height: f32,
-    /// Radians, clockwise about the centre.
+    /// Rotation about the centre in radians, clockwise.
     pub turn: f32,
-    /// The picture, one of [`tile`].
+    /// Tile, one of [`tile`].
     pub tile: u32,
-    /// How often the picture is repeated across the width.
+    /// Number of times the tile is repeated across the width.
     pub repeat: f32,
-    /// Opacity, 0 to 1; 0 draws nothing.
+    /// Opacity, 0 to 1; sprites of opacity 0 are skipped.
     pub shade: f32,
 }
 
 #[cube]
 impl Sprite {
-    /// A picture that is drawn once, upright and opaque.
+    /// Returns an opaque sprite that shows its tile once, without rotation.
     pub fn upright(x: f32, y: f32, width: f32, height: f32, tile: u32) -> Sprite {
         Sprite {
             x,
@@ -46,41 +46,41 @@ impl Sprite {
     }
 }
 
-/// The number between `a` and `b` where `part` of the way is gone: exactly `a` at 0, `b` at 1.
+/// Linear interpolation: exactly `a` at `t = 0` and `b` at `t = 1`.
 #[cube]
 #[inline(always)]
 pub fn between(a: f32, b: f32, part: f32) -> f32 {
     a * (1.0f32 - part) + b * part
 }
 
-/// The scene of a game: what of its look the host needs to know.
+/// Host-side description of a game's scene: title, size and background.
 pub trait Setting {
-    /// The game's name for people.
+    /// Human-readable name of the game.
     fn title(&self) -> &'static str;
 
-    /// The rules and what scores, in a sentence or two for people; empty where nothing is said.
+    /// Rules and scoring in one or two sentences for a human player; empty if omitted.
     fn rules(&self) -> &'static str {
         ""
     }
 
-    /// What a person does who does nothing; `None` where something must be done.
+    /// The action of a human player who presses no key; `None` if the game waits for input.
     fn idle(&self) -> Option<u32> {
         None
     }
 
-    /// Cells across.
+    /// Width of the scene in cells.
     fn columns(&self) -> u32;
 
-    /// Cells down.
+    /// Height of the scene in cells.
     fn rows(&self) -> u32;
 
-    /// The background of a cell, one of [`tile`].
+    /// Background tile of a cell, one of [`tile`].
     fn background(&self, column: u32, row: u32) -> u32;
 
-    /// Sprites over it, seen or not.
+    /// Number of sprites, including those of opacity 0.
     fn num_sprites(&self) -> usize;
 
-    /// The speed at which the game is good to look at.
+    /// Comfortable playback speed in steps per second.
     fn steps_per_second(&self) -> f32;
 }
 
@@ -118,12 +118,11 @@ impl<S: Setting + ?Sized> Setting for &S {
     }
 }
 
-/// The sprites of a game, in functions that run natively and in kernels, as [`Rules`] do.
+/// The sprites of a game, in functions that run natively and in kernels, like [`Rules`].
 #[cube]
 pub trait Look: Rules + Setting {
-    /// Sprite `i`, for `i < num_sprites`, where `part` (0 to 1) of the motion from `before` to `now`
-    /// has been made: 0 shows `before`, 1 shows `now`. `now` is one step after `before`, or equal
-    /// to it.
+    /// Returns sprite `i`, for `i < num_sprites`, at progress `t` (0 to 1) of the animation from
+    /// `before` to `now`. `now` is one step after `before`, or equal to it.
     fn sprite(
         before: &Self::State,
         now: &Self::State,
@@ -133,10 +132,10 @@ pub trait Look: Rules + Setting {
     ) -> Sprite;
 }
 
-/// Names the pictures, and numbers them in their order.
+/// Declares the tiles of the atlas as consecutive constants.
 macro_rules! tiles {
     ($($constant:ident $name:literal,)*) => {
-        /// The pictures of the atlas, by number.
+        /// Tiles of the atlas by index.
         pub mod tile {
             #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
             enum Number { $($constant,)* }
@@ -144,7 +143,7 @@ macro_rules! tiles {
                 #[doc = concat!("The picture `", $name, "`.")]
                 pub const $constant: u32 = Number::$constant as u32;
             )*
-            /// The pictures' names in `assets/sprites.txt`.
+            /// Names of the tiles in `assets/sprites.txt`.
             pub const NAMES: &[&str] = &[$($name,)*];
         }
     };
@@ -174,11 +173,11 @@ tiles! {
     BAR_MORE "bar more", BAR_LESS "bar less",
 }
 
-/// How many kinds of fruit there are, from [`tile::APPLE`] on.
+/// Number of fruit tiles, starting at [`tile::APPLE`].
 pub const FRUIT_KINDS: u32 = tile::BANANA - tile::APPLE + 1;
 
-/// The sky in row `row` of `rows`: eight tones from above to below, a fade between two, and clouds,
-/// which are two cells wide, in two of the fades.
+/// Sky tile for a cell in row `row` of `rows`: eight tones from top to bottom with a fade between
+/// neighbours, and two-cell clouds in two of the fades.
 pub(super) fn sky(column: u32, row: u32, rows: u32) -> u32 {
     let tone = |row: u32| (row * 8 / rows).min(7);
     if tone(row + 1) == tone(row) || row + 1 >= rows {
@@ -193,7 +192,7 @@ pub(super) fn sky(column: u32, row: u32, rows: u32) -> u32 {
     }
 }
 
-/// One of `count` variants for a cell, the same each time.
+/// Picks one of `count` tile variants for a cell, deterministically.
 pub(super) fn variant(column: u32, row: u32, count: u32) -> u32 {
     crate::rng::draw(column, row) % count
 }

@@ -1,12 +1,13 @@
-//! Environments: games whose rules are written once for every device.
+//! Environments: games whose rules are written once and run on every device.
 //!
-//! A game is a small plain struct of parameters ([`Fruit`], [`Catch`], [`CartPole`],
-//! [`Breakout`], [`Recall`], or your own) with two traits: [`Env`] says what the host needs to know about it, and [`Rules`] holds the
-//! rules as `#[cube]` functions over plain scalars. CubeCL keeps the original Rust function beside
-//! its GPU expansion, so the same source runs natively and inside kernels.
+//! A game is a small struct of parameters ([`Fruit`], [`Catch`], [`CartPole`], [`Breakout`],
+//! [`Recall`], or a user's own) that implements two traits. [`Env`] gives the host sizes, names and
+//! defaults; [`Rules`] holds the rules as `#[cube]` functions over scalars. CubeCL keeps the
+//! original Rust function beside its GPU expansion, so the same source runs natively and in
+//! kernels.
 //!
-//! A rule sees no time and no generator. The caller hands it a key for every step
-//! ([`crate::rng`]), and [`play()`] counts the steps, ends the episode and starts the next one.
+//! Rules have access to neither time nor a generator. The caller passes a random key to every step
+//! ([`crate::rng`]); [`play()`] counts steps, ends episodes and starts the next one.
 
 pub mod bits;
 mod catalog;
@@ -37,123 +38,123 @@ use burn::cubecl::prelude::*;
 use std::fmt::Debug;
 use std::hash::Hash;
 
-/// What the host knows of a game: its name, sizes, names and reference scores.
+/// Host-side description of a game: name, sizes, defaults and reference scores.
 ///
-/// The struct that implements it *is* the game's parameters; kernels take it as a compile-time
-/// value, hence the bounds.
+/// The implementing struct is the game's parameters. Kernels take it as a compile-time value, which
+/// explains the trait bounds.
 pub trait Env: Copy + Eq + Hash + Debug + Send + Sync + 'static {
-    /// The name used on the command line and in checkpoints.
+    /// Name on the command line and in checkpoints.
     const NAME: &'static str;
 
-    /// Parameters for which native code is compiled with their numbers in it, as kernels always are:
-    /// worth it where rules divide by parameters or loop over them.
+    /// Parameters for which native code is specialised at compile time, as kernels always are.
+    /// Worth setting if the rules divide by parameters or loop over them.
     const COMMON: Option<Self> = None;
 
-    /// Whether [`Outcome::score`] equals [`Outcome::reward`] in every step. Fused rollouts then add
-    /// scores up from rewards, and need not write them down. Saying so of a game where it does not
-    /// hold makes the reported scores wrong.
+    /// Whether [`Outcome::score`] equals [`Outcome::reward`] in every step. Fused rollouts then sum
+    /// rewards and do not store scores. Setting it for a game in which they differ makes reported
+    /// scores wrong.
     const SCORE_IS_REWARD: bool = false;
 
-    /// Whether [`Rules::legal`] is asked: whether there are states in which not every action may be
-    /// taken. Such a game has at most [`MAX_MASKED_ACTIONS`] actions.
+    /// Whether some states have illegal actions, so that [`Rules::legal`] is consulted. Such a game
+    /// has at most [`MAX_MASKED_ACTIONS`] actions.
     const MASKED: bool = false;
 
-    /// Whether it can be played. What stands in for a game where only data are learnt from cannot.
+    /// Whether the game can be played. False for a placeholder that only describes the features and
+    /// actions of a dataset.
     const PLAYABLE: bool = true;
 
-    /// The settings that train the game with these parameters well: pieces of TOML, each laid over those
-    /// before, the first over the general defaults ([`crate::config`]).
+    /// Default training settings for these parameters: TOML fragments applied in order on top of
+    /// the general defaults ([`crate::config`]).
     fn defaults(&self) -> &'static [&'static str] {
         &[]
     }
 
-    /// Players that follow a plan of their own, to learn from (`grove demo`).
+    /// Scripted players that can record demonstrations (`grove demo`).
     fn players(&self) -> Vec<Scripted> {
         Vec::new()
     }
 
-    /// Features of an observation, each scaled to about [-1, 1].
+    /// Number of observation features, each scaled to about [-1, 1].
     fn num_features(&self) -> usize;
 
-    /// Actions are `0..num_actions`.
+    /// Number of actions; actions are `0..num_actions`.
     fn num_actions(&self) -> usize;
 
-    /// Words of a packed state that are in use with these parameters: the first ones, all others being
-    /// 0. Devices then keep those alone. All are in use where nothing else is said.
+    /// Number of leading state words in use with these parameters; the others are always 0 and are
+    /// not stored on devices. Defaults to all.
     fn used_words(&self) -> usize {
         MAX_WORDS
     }
 
-    /// The step at which an episode is truncated at the latest.
+    /// Maximum length of an episode in steps; longer episodes are truncated.
     fn max_steps(&self) -> u32;
 
-    /// Checks the parameters.
+    /// Validates the parameters.
     ///
     /// # Errors
-    /// One sentence that names the parameter, its value and its range.
+    /// A sentence with the parameter, its value and its valid range.
     fn validate(&self) -> Result<(), String>;
 
-    /// Mean scores of known players for these parameters, as `(player, score)`, worst first. Empty
-    /// where none are known.
+    /// Mean scores of reference players for these parameters as `(player, score)`, worst first;
+    /// empty if unknown.
     fn references(&self) -> &'static [(&'static str, f64)] {
         &[]
     }
 
-    /// What feature `i` is, in a few words for people.
+    /// Human-readable name of feature `i`.
     fn feature_name(&self, i: usize) -> String {
         format!("feature {i}")
     }
 
-    /// What action `a` does, in a few words for people.
+    /// Human-readable name of action `a`.
     fn action_name(&self, a: usize) -> String {
         format!("action {a}")
     }
 }
 
-/// The most actions of a game some of whose actions are illegal at times: a bit of a word each.
+/// Maximum number of actions of a game with illegal actions: a mask is one word, one bit per
+/// action.
 pub const MAX_MASKED_ACTIONS: usize = 32;
 
-/// What one step gave.
+/// Result of one step of a game's rules.
 #[derive(CubeType, Clone, Copy, Debug)]
 pub struct Outcome {
-    /// What is learnt from.
+    /// The training signal.
     pub reward: f32,
-    /// What is reported: an episode's score is the sum over its steps.
+    /// The reported metric; an episode's score is the sum over its steps.
     pub score: f32,
-    /// Whether the game came to an end of its own (termination, not truncation).
+    /// Whether the game ended by its own rules (termination, as opposed to truncation).
     pub terminated: bool,
 }
 
-/// The rules of a game, in functions that run natively and in kernels: `#[cube] impl Rules for ...`
-/// writes both.
+/// The rules of a game as functions that run natively and in kernels; `#[cube] impl Rules for ...`
+/// generates both forms.
 ///
-/// Keep to scalars, [`Cells`] for arrays, and `if`; no products of `u32` that may overflow
-/// ([`crate::rng::wrapping_mul()`]), `x as f32` for conversions. The number `i` of a feature and the
-/// `game` are known when a kernel is compiled.
+/// Use scalars, [`Cells`] for arrays, and `if`. Use [`crate::rng::wrapping_mul()`] for `u32`
+/// products that may overflow and `x as f32` for conversions. Feature index `i` and `game` are
+/// compile-time values in kernels.
 ///
-/// Natively, the CPU's vector units play many games side by side where all that a step calls is
-/// `#[inline(always)]`, and has no loop whose length the compiler cannot know; else it is one game
-/// after the other, with the same results.
-//
-// What `#[cube]` would make of this trait, written out: it knows no functions with a default.
+/// The CPU steps many games at once in SIMD lanes if everything that a step calls is
+/// `#[inline(always)]` and has no loop of unknown length. Otherwise it steps one game after
+/// another, with the same results.
+// Written by hand, because `#[cube]` does not support default methods in traits.
 #[allow(missing_docs)]
 pub trait Rules: Env {
-    /// A game's state: [`packed_state!`](crate::packed_state) declares it, and how it is packed.
+    /// Packed state of a game, declared by [`packed_state!`](crate::packed_state).
     type State: PackedState;
 
-    /// Puts the start of the level that `key` names in place of `state`; every draw of it comes
-    /// from `key`.
+    /// Overwrites `state` with the start of a level. All randomness derives from `key`.
     fn reset(state: &mut Self::State, key: u32, game: Self);
 
-    /// Plays one step; every draw of the step comes from `key`.
+    /// Plays one step. All randomness derives from `key`.
     fn step(state: &mut Self::State, action: u32, key: u32, game: Self) -> Outcome;
 
-    /// Feature `i` of the observation, for `i < num_features`.
+    /// Returns observation feature `i`, for `i < num_features`.
     fn feature(state: &Self::State, i: usize, game: Self) -> f32;
 
-    /// Whether `action` may be taken; of every state's actions at least one may. It is asked where
-    /// [`Env::MASKED`] says so. No rollout takes an action that may not be taken, and no learner gives it
-    /// a probability.
+    /// Whether `action` is legal. At least one action must be legal in every state. Only consulted
+    /// if [`Env::MASKED`]. Rollouts never take an illegal action, and learners assign it
+    /// probability 0.
     fn legal(_state: &Self::State, _action: usize, _game: Self) -> bool {
         true
     }
@@ -194,12 +195,11 @@ pub trait Rules: Env {
     }
 }
 
-/// Words of a packed state of `game` that are in use ([`Env::used_words`]).
+/// Number of words of a packed state in use by `game` ([`Env::used_words`]).
 pub fn num_words<G: Rules>(game: G) -> usize {
     G::State::WORDS.min(game.used_words())
 }
 
-/// What a type is within a kernel.
 type Expanded<T> = <T as CubeType>::ExpandType;
 
 #[cube]

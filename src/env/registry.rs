@@ -1,10 +1,10 @@
-//! The one list of Grove's own games, from which the program, the page, the defaults and the tests
-//! take theirs.
+//! The list of built-in games, used by the program, the page, the defaults and the tests.
 //!
-//! A game is a folder: its rules, its look, and `defaults.toml`, the settings that train it well. To add
-//! one, declare the folder here and put its struct in [`for_each_game!`](crate::for_each_game).
+//! A game is a folder with its rules, its look and `defaults.toml`, its default training settings.
+//! To add one, declare the folder here and add its struct to
+//! [`for_each_game!`](crate::for_each_game).
 
-// A game's folder says `super::Env`: what `env` has is at hand here.
+// Re-exported so that games can import from `super`.
 use super::*;
 
 #[path = "breakout/mod.rs"]
@@ -24,9 +24,9 @@ pub use catch::{Catch, CatchState, Observation};
 pub use fruit::{Fruit, FruitObservation, FruitState};
 pub use recall::{Recall, RecallState};
 
-/// Hands the structs of Grove's own games, all in [`grove::env`](crate::env), to a macro:
-/// `for_each_game!(list, before)` is `list!(before, Fruit, Catch, ...)`. The first is the game that the
-/// program takes where none is named.
+/// Passes the structs of the built-in games, all in [`grove::env`](crate::env), to a macro:
+/// `for_each_game!(list, before)` expands to `list!(before, Fruit, Catch, ...)`. The first one is
+/// the default game of the program.
 #[macro_export]
 macro_rules! for_each_game {
     ($callback:ident $(, $before:tt)*) => {
@@ -34,14 +34,14 @@ macro_rules! for_each_game {
     };
 }
 
-/// The names of the games, and what of them does not depend on their types.
+/// Defines the type-independent lookups over all built-in games.
 macro_rules! registry {
     ($($Game:ident),*) => {
-        /// The names of Grove's own games.
+        /// Names of the built-in games.
         pub const NAMES: &[&str] = &[$(<$Game as Env>::NAME),*];
 
-        /// The settings that train the game of this name well as it is by default, [`Env::defaults`];
-        /// none for a game of somebody else's.
+        /// Default training settings of the built-in game with this name and default parameters
+        /// ([`Env::defaults`]); empty for a user-defined game.
         pub fn defaults(name: &str) -> &'static [&'static str] {
             match name {
                 $(<$Game as Env>::NAME => <$Game>::default().defaults(),)*

@@ -1,19 +1,19 @@
-//! Players that follow a plan of their own: to learn from, and to compare with.
+//! Scripted players, used as demonstrators and as baselines.
 
 use super::PackedState;
 use std::fmt::{self, Debug, Formatter};
 
-/// Chooses an action by a state's words.
+/// A policy over the packed words of a state.
 type Act = Box<dyn Fn(&[u32]) -> u32 + Send + Sync>;
 
-/// A player of one game that looks at its state, not at its features, and learns nothing.
+/// A hand-written policy for one game. It reads the full state rather than the observation.
 pub struct Scripted {
     name: &'static str,
     act: Act,
 }
 
 impl Scripted {
-    /// A player who does in each state what `act` says.
+    /// Creates a player that takes action `act(state)`.
     pub fn new<S: PackedState>(
         name: &'static str,
         act: impl Fn(&S) -> u32 + Send + Sync + 'static,
@@ -21,15 +21,15 @@ impl Scripted {
         Self { name, act: Box::new(move |words| act(&S::unpack(|w| words[w]))) }
     }
 
-    /// What it is called on the command line.
+    /// Name on the command line.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// What it does in a state.
+    /// Returns the action for a state.
     ///
     /// # Panics
-    /// If the state is not of the game that the player is of.
+    /// If `state` belongs to a different game.
     pub fn act(&self, state: &impl PackedState) -> u32 {
         (self.act)(&state.words())
     }

@@ -1,29 +1,30 @@
-//! States as words: a game says how many bits each field of its state takes, and packs nothing by hand.
+//! Game states as 32-bit words. A game declares the bit width of each field and never packs by
+//! hand.
 //!
-//! Devices keep the states of all games as rows of 32-bit words. [`packed_state!`](crate::packed_state)
-//! declares a state together with its place in these words.
+//! Devices store the states of all games as rows of words. [`packed_state!`](crate::packed_state)
+//! declares a state type together with its layout in those words.
 
 use super::bits::{from_bits, to_bits};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 use std::fmt::Debug;
 
-/// The most 32-bit words that a game's state may take.
+/// The maximum number of 32-bit words in a packed state.
 pub const MAX_WORDS: usize = 64;
 
-/// Bits of a word.
+/// Bits per word.
 pub(super) const WORD: usize = u32::BITS as usize;
 
-/// What a type is within a kernel.
+/// The kernel-side (expanded) form of a type.
 pub(super) type Expanded<T> = <T as CubeType>::ExpandType;
 
-/// A game's state, which can be written down as [`PackedState::WORDS`] words;
-/// [`packed_state!`](crate::packed_state) declares one.
+/// A game state that packs into [`PackedState::WORDS`] words. Declare one with
+/// [`packed_state!`](crate::packed_state).
 pub trait PackedState: CubeType + Copy + Debug + Send + Sync + 'static {
-    /// Words that it takes, 1 to [`MAX_WORDS`].
+    /// Number of words, 1 to [`MAX_WORDS`].
     const WORDS: usize;
 
-    /// The words of `LANES` states side by side: `[WORDS][LANES]`.
+    /// Words of `LANES` states in structure-of-arrays order: `[WORDS][LANES]`.
     type Rows<const LANES: usize>: Copy
         + Debug
         + Send
@@ -31,20 +32,21 @@ pub trait PackedState: CubeType + Copy + Debug + Send + Sync + 'static {
         + AsRef<[[u32; LANES]]>
         + AsMut<[[u32; LANES]]>;
 
-    /// Rows of which every word is 0.
+    /// Returns rows of zero words.
     fn zero_rows<const LANES: usize>() -> Self::Rows<LANES>;
 
-    /// The state whose words `word` gives by their number.
+    /// Unpacks a state; `word(w)` returns word `w`.
     fn unpack(word: impl Fn(usize) -> u32) -> Self;
 
-    /// Hands every word to `put`, with its number.
+    /// Packs the state, calling `put(w, word)` for every word.
     fn pack(&self, put: impl FnMut(usize, u32));
 
-    /// The first field that holds more than its bits can, if there is one: it would spoil its neighbours
-    /// in the words. [`check`](fn@super::check) looks for it, so that packing need not.
+    /// Returns the name of the first field whose value exceeds its bit width, if any. Packing does
+    /// not mask values, so such a field would corrupt its neighbours; [`check`](fn@super::check)
+    /// looks for it once so that packing need not.
     fn too_large(&self) -> Option<&'static str>;
 
-    /// The words, in their order.
+    /// Returns the packed words in order.
     fn words(&self) -> Vec<u32> {
         let mut words = vec![0; Self::WORDS];
         self.pack(|w, word| words[w] = word);
@@ -58,16 +60,16 @@ pub trait PackedState: CubeType + Copy + Debug + Send + Sync + 'static {
     fn __expand_pack(scope: &Scope, state: &Expanded<Self>) -> Vec<NativeExpand<u32>>;
 }
 
-/// Declares a game's state and how it lies in words.
+/// Declares a game state and its layout in words.
 ///
-/// The type of a field says what is kept of it: [`Bits<N>`](crate::env::Bits) is a `u32` below 2^N;
-/// `u32`, `f32` and `bool` are themselves; and [`Cells<BITS, WORDS>`](crate::env::Cells) is an array of
-/// small numbers. Fields lie one after the other, the first in the lowest bits of the first word; none
-/// lies across the border of two words. A state that takes more than
+/// The type of a field gives its encoding: [`Bits<N>`](crate::env::Bits) is a `u32` below 2^N;
+/// `u32`, `f32` and `bool` are stored as themselves; [`Cells<BITS, WORDS>`](crate::env::Cells) is a
+/// packed array of small integers. Fields are laid out in order of declaration, starting at the
+/// lowest bits of the first word. No field straddles two words. A state of more than
 /// [`MAX_WORDS`](crate::env::MAX_WORDS) words does not compile.
 ///
-/// Packing is part of every step, so it trusts the rules: a field that holds more than its bits can
-/// spoils its neighbours. `grove check` finds it.
+/// Packing runs in every step and therefore does not check values: a value wider than its field
+/// corrupts neighbouring fields. `grove check` detects this.
 ///
 /// ```
 /// use burn::cubecl;
@@ -77,9 +79,9 @@ pub trait PackedState: CubeType + Copy + Debug + Send + Sync + 'static {
 /// grove::packed_state! {
 ///     /// A snake on a board of 10 x 10 cells.
 ///     pub struct Snake {
-///         /// The cell of its head.
+///         /// Index of the head's cell.
 ///         pub head: Bits<7>,
-///         /// 1 on every cell that it covers: 100 fields of 1 bit.
+///         /// 1 for every cell that the body covers: 100 elements of 1 bit.
 ///         pub body: Cells<1, 4>,
 ///     }
 /// }
@@ -186,14 +188,14 @@ macro_rules! packed_state {
     };
 }
 
-/// The first bit of a field of so many bits, behind a field that ended at bit `end`.
+/// Bit offset of a field of `bits` bits that follows a field ending at bit `end`.
 #[doc(hidden)]
 #[inline(always)]
 pub const fn __place(end: usize, bits: usize) -> usize {
     if end % WORD + bits > WORD { end.next_multiple_of(WORD) } else { end }
 }
 
-/// Words that fields of so many bits take.
+/// Number of words needed for fields of the given bit widths.
 #[doc(hidden)]
 pub const fn __words_of(bits: &[usize]) -> usize {
     let (mut end, mut i) = (0, 0);
@@ -207,7 +209,7 @@ pub const fn __words_of(bits: &[usize]) -> usize {
     words
 }
 
-/// Words of which nothing is known yet.
+/// Words under construction inside a kernel; `None` until the first field is stored.
 pub(super) type Partial = Vec<Option<NativeExpand<u32>>>;
 
 #[doc(hidden)]
@@ -220,15 +222,15 @@ pub fn __all_words(scope: &Scope, words: Partial) -> Vec<NativeExpand<u32>> {
     words.into_iter().map(|word| word.unwrap_or_else(|| 0u32.into_expand(scope))).collect()
 }
 
-/// What a field of a state is, and how it lies in words.
+/// The encoding of a field type in a packed state.
 pub trait Field {
-    /// The field itself.
+    /// The Rust type of the field.
     type Value: CubeType + Copy + Debug;
 
-    /// Bits that it takes: up to a word, or whole words.
+    /// Width in bits: at most one word, or a whole number of words.
     const BITS: usize;
 
-    /// Whether the value can be told in so many bits.
+    /// Whether `value` fits into [`Field::BITS`] bits.
     fn fits(_value: &Self::Value) -> bool {
         true
     }
@@ -236,7 +238,7 @@ pub trait Field {
     /// Reads the field that starts at bit `at`.
     fn load(word: &impl Fn(usize) -> u32, at: usize) -> Self::Value;
 
-    /// Writes the field to words that are 0 there.
+    /// Writes the field at bit `at`, where `words` must still be 0.
     fn store(value: Self::Value, words: &mut [u32], at: usize);
 
     #[doc(hidden)]
@@ -250,12 +252,12 @@ pub trait Field {
     fn __expand_store(scope: &Scope, value: &Expanded<Self::Value>, words: &mut Partial, at: usize);
 }
 
-/// A mask of the lowest bits.
+/// A mask of the lowest `bits` bits.
 pub(super) const fn mask(bits: u32) -> u32 {
     u32::MAX >> (u32::BITS - bits)
 }
 
-/// The field of `bits` bits from bit `at` of a word on.
+/// Extracts `bits` bits of a word, starting at bit `at`.
 #[cube]
 #[inline(always)]
 pub(super) fn cut_out(word: u32, #[comptime] at: u32, #[comptime] bits: u32) -> u32 {
@@ -270,7 +272,7 @@ pub(super) fn cut_out(word: u32, #[comptime] at: u32, #[comptime] bits: u32) -> 
     }
 }
 
-/// A word whose field from bit `at` on is `value`; the rest is 0.
+/// Shifts a value to bit `at`.
 #[cube]
 #[inline(always)]
 fn shifted(value: u32, #[comptime] at: u32) -> u32 {
@@ -282,7 +284,7 @@ fn either(a: u32, b: u32) -> u32 {
     a | b
 }
 
-/// A field that is a number below 2^`N`, `N` being 1 to 32; it is a `u32` in the state.
+/// An unsigned integer below 2^`N`, for `N` from 1 to 32, held as a `u32` in the state.
 #[derive(Clone, Copy, Debug)]
 pub struct Bits<const N: u32>;
 
@@ -321,7 +323,7 @@ impl<const N: u32> Field for Bits<N> {
     }
 }
 
-/// Fields that are made of a number and back.
+/// Implements [`Field`] for a type by converting it to and from an integer.
 macro_rules! field_by {
     ($Value:ty, $bits:literal, $to:ident, $from:ident) => {
         impl Field for $Value {
@@ -387,7 +389,7 @@ mod tests {
     use crate::env::Cells;
 
     crate::packed_state! {
-        /// Fields of all kinds, one of which does not fit behind the others.
+        /// Fields of every kind, one of which does not fit behind its predecessors in a word.
         struct Mixed {
             small: Bits<3>,
             flag: bool,

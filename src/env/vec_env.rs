@@ -1,12 +1,12 @@
-//! Environments one can hold in one's hand: reset, step and observe on the host, without a device.
+//! A vectorised environment on the host, for scripting: reset, step and observe without a device.
 
 use super::{Episode, Played, Rules, new_game, play};
 use crate::rng::{Stream, draw};
 
-/// Some environments of one game, in plain Rust.
+/// A batch of environments of one game.
 ///
-/// They are for looking at a game, for tests, and for players that are not a policy of this library;
-/// rollouts play far faster ([`crate::rollout`]), by the same rules.
+/// Meant for exploring a game, for tests and for policies from outside this library. Rollouts
+/// ([`crate::rollout`]) play by the same rules and are far faster.
 ///
 /// ```
 /// use grove::env::{Catch, VecEnv};
@@ -24,41 +24,41 @@ pub struct VecEnv<G: Rules> {
     envs: Vec<(G::State, Episode)>,
 }
 
-/// Actions that cannot be taken.
+/// An invalid action.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EnvError {
-    /// Another number of actions than of environments.
+    /// The number of actions differs from the number of environments.
     #[error("{found} actions were given, but there are {expected} environments: give one for each")]
     Count {
-        /// Environments.
+        /// Number of environments.
         expected: usize,
-        /// Actions.
+        /// Number of actions passed.
         found: usize,
     },
-    /// An action that the game does not have.
+    /// An action outside the game's range.
     #[error("action {action} of environment {env} is none of {game}'s, which are 0 to {last}")]
     Unknown {
-        /// The game's name.
+        /// Name of the game.
         game: &'static str,
-        /// The environment.
+        /// Index of the environment.
         env: usize,
-        /// What was to be done.
+        /// The invalid action.
         action: u32,
-        /// The last action that there is.
+        /// The largest valid action.
         last: usize,
     },
-    /// An action that may not be taken in the state that its environment is in.
+    /// An action that is illegal in the current state of its environment.
     #[error("action {action} may not be taken in environment {env} now; see VecEnv::legal")]
     Illegal {
-        /// The environment.
+        /// Index of the environment.
         env: usize,
-        /// What was to be done.
+        /// The illegal action.
         action: u32,
     },
 }
 
 impl<G: Rules> VecEnv<G> {
-    /// `num_envs` environments at the start of the levels that [`VecEnv::reset`] names.
+    /// Creates `num_envs` environments at the levels that [`VecEnv::reset`] selects for `seed`.
     pub fn new(game: G, num_envs: usize, seed: u64) -> Self {
         let mut this = Self { game, envs: Vec::with_capacity(num_envs) };
         let levels = draw(Stream::Evaluation.key(seed), 0);
@@ -66,22 +66,22 @@ impl<G: Rules> VecEnv<G> {
         this
     }
 
-    /// Starts every environment anew, each on a level of its own: the levels that an evaluation with
-    /// this seed plays first, which no training sees.
+    /// Resets every environment to a level of its own: the first levels of an evaluation with this
+    /// seed, which training never uses.
     pub fn reset(&mut self, seed: u64) {
         *self = Self::new(self.game, self.envs.len(), seed);
     }
 
-    /// Starts one environment anew, on the level whose key is `level`. Environments on the same level
-    /// meet the same future, whatever is done in them.
+    /// Resets one environment to the level with key `level`. Environments at the same level see the
+    /// same environment draws, whatever their actions.
     pub fn reset_env(&mut self, env: usize, level: u32) {
         self.envs[env] = start(level, self.game);
     }
 
-    /// Plays a step of every environment, `[num_envs]`. Where an episode ended, the next one has begun.
+    /// Steps every environment, `[num_envs]`. An environment whose episode ended is reset.
     ///
     /// # Errors
-    /// If an action is missing, unknown or illegal; nothing has been played then.
+    /// If an action is missing, out of range or illegal; no environment is stepped then.
     pub fn step(&mut self, actions: &[u32]) -> Result<Vec<Played>, EnvError> {
         let (expected, found) = (self.envs.len(), actions.len());
         if expected != found {
@@ -94,39 +94,39 @@ impl<G: Rules> VecEnv<G> {
         Ok(envs.map(|((state, episode), a)| play::<G>(state, episode, *a, self.game)).collect())
     }
 
-    /// Plays a step of one environment. Where its episode ended, the next one has begun.
+    /// Steps one environment. If its episode ended, it is reset.
     ///
     /// # Errors
-    /// If the action is unknown or illegal; nothing has been played then.
+    /// If the action is out of range or illegal; the environment is unchanged then.
     pub fn step_env(&mut self, env: usize, action: u32) -> Result<Played, EnvError> {
         self.check(env, action)?;
         let (state, episode) = &mut self.envs[env];
         Ok(play::<G>(state, episode, action, self.game))
     }
 
-    /// What a policy sees of every environment, `[num_envs, num_features]`.
+    /// Observations of all environments, `[num_envs, num_features]`.
     pub fn observe(&self) -> Vec<f32> {
         (0..self.envs.len()).flat_map(|env| self.observe_env(env)).collect()
     }
 
-    /// What a policy sees of one environment, `[num_features]`.
+    /// Observation of one environment, `[num_features]`.
     pub fn observe_env(&self, env: usize) -> Vec<f32> {
         let features = 0..self.game.num_features();
         features.map(|i| G::feature(&self.envs[env].0, i, self.game)).collect()
     }
 
-    /// Which actions may be taken in one environment, `[num_actions]`.
+    /// Action mask of one environment, `[num_actions]`; true if legal.
     pub fn legal(&self, env: usize) -> Vec<bool> {
         let actions = 0..self.game.num_actions();
         actions.map(|a| !G::MASKED || G::legal(&self.envs[env].0, a, self.game)).collect()
     }
 
-    /// The state of one environment.
+    /// State of one environment.
     pub fn state(&self, env: usize) -> &G::State {
         &self.envs[env].0
     }
 
-    /// Where one environment stands in its episode.
+    /// Episode progress of one environment.
     pub fn episode(&self, env: usize) -> Episode {
         self.envs[env].1
     }
@@ -136,7 +136,7 @@ impl<G: Rules> VecEnv<G> {
         self.game
     }
 
-    /// How many environments there are.
+    /// Number of environments.
     pub fn num_envs(&self) -> usize {
         self.envs.len()
     }
@@ -154,7 +154,7 @@ impl<G: Rules> VecEnv<G> {
     }
 }
 
-/// The start of a level.
+/// Returns the initial state of a level with a fresh episode.
 fn start<G: Rules>(level: u32, game: G) -> (G::State, Episode) {
     (new_game::<G>(level, game), Episode { level, ..Episode::default() })
 }

@@ -1,4 +1,4 @@
-//! How Breakout looks: a chequered board, a wall of three colours, a ball with a trail, and a paddle.
+//! Look of Breakout: a chequered board, a wall in three colours, a ball with a trail, and a paddle.
 
 use super::{BOTTOM, BRICKS, Breakout, BreakoutState, SIDE};
 use crate::env::look::{Look, Setting, Sprite, between, tile};
@@ -32,7 +32,7 @@ impl Setting for Breakout {
         if (column + row).is_multiple_of(2) { tile::BOARD_A } else { tile::BOARD_B }
     }
 
-    /// The bricks, the trail, the paddle, the ball.
+    /// Bricks, trail, paddle, ball.
     fn num_sprites(&self) -> usize {
         BRICKS as usize + 3
     }
@@ -42,7 +42,7 @@ impl Setting for Breakout {
     }
 }
 
-/// The ball, which touches what sends it back to the row it came from half-way through the step.
+/// The ball. If it bounces back to its row, it moves halfway to the obstacle and returns.
 #[cube]
 fn ball(before: &BreakoutState, now: &BreakoutState, part: f32) -> Sprite {
     let x = between(before.ball_x as f32, now.ball_x as f32, part) + 0.5f32;

@@ -1,17 +1,17 @@
 //! Breakout: a paddle on the bottom row keeps a ball in play, which breaks bricks at the top.
 //!
-//! MinAtar's Breakout (Young & Tian 2019; `minatar/environments/breakout.py` of version 1.0.15), rule
-//! for rule: a board of 10 x 10 cells; the ball moves by one cell along a diagonal; a wall reflects it
-//! sideways; the ceiling, a brick and the paddle send it back to the row it came from. A brick that is
-//! hit is gone and gives +1, unless the ball hit one in the step before, when it flies on through it.
-//! When the ball reaches the bottom row and no brick is left, all 30 stand there again. It bounces back
-//! the way it came sideways, too, where only its next column is the paddle's; it is lost, and the
-//! episode ends, where neither its column nor its next one is.
+//! Follows MinAtar's Breakout (Young & Tian 2019; `minatar/environments/breakout.py` of version
+//! 1.0.15) exactly. The board has 10 x 10 cells and the ball moves one cell diagonally per step.
+//! Walls reflect it horizontally; the ceiling, a brick and the paddle send it back to the row it
+//! came from. A hit brick disappears and gives +1, unless the ball hit one in the previous step, in
+//! which case it flies through. When the ball reaches the bottom row and no brick is left, all 30
+//! bricks return. If only the ball's next column is the paddle's, the ball also bounces back
+//! horizontally; if neither its column nor the next one is, the ball is lost and the episode ends.
 //!
-//! Nothing is random but the side from which the ball starts, and, where `sticky` is above 0, whether
-//! an action is replaced by the one before. Departures from MinAtar, which concern neither rules nor
-//! boards: an episode is truncated after `max_steps`, as in gymnax; and the first sticky action of
-//! an episode repeats "do nothing", not the last action of the episode before.
+//! The only randomness is the side from which the ball starts and, with `sticky` above 0, whether
+//! an action is replaced by the previous one. Two details differ from MinAtar without affecting
+//! rules or boards: an episode is truncated after `max_steps`, as in gymnax, and the first sticky
+//! action of an episode repeats "do nothing" rather than the last action of the previous episode.
 
 mod look;
 
@@ -21,55 +21,55 @@ use burn::cubecl;
 use burn::cubecl::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// Cells of a side of the board.
+/// Side length of the board in cells.
 const SIDE: u32 = 10;
-/// The row at which the ball is lost, and on which the paddle is.
+/// Row of the paddle, at which the ball can be lost.
 const BOTTOM: u32 = SIDE - 1;
-/// Bricks of a whole wall, which stands on rows 1 to 3.
+/// Number of bricks of a full wall, on rows 1 to 3.
 const BRICKS: u32 = 3 * SIDE;
-/// All bricks, one bit each.
+/// A full wall, one bit per brick.
 const WALL: u32 = (1 << BRICKS) - 1;
-/// What a cell of MinAtar's board tells of: paddle, ball, trail, brick.
+/// Channels of MinAtar's board: paddle, ball, trail, brick.
 const CHANNELS: usize = 4;
-/// The numbers before the bricks where the positions are shown.
+/// Number of features before the bricks in [`BreakoutObservation::Features`].
 const POSITIONS: usize = 7;
 
-/// The parameters of Breakout.
+/// Parameters of Breakout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Breakout {
-    /// What the policy sees.
+    /// Observation of the policy.
     pub observation: BreakoutObservation,
-    /// Which actions there are.
+    /// Action set.
     pub actions: BreakoutActions,
-    /// The probability, in per cent, that a step repeats the action before it instead of taking its
-    /// own: 0 to 99. MinAtar's default is 10.
+    /// Probability in per cent that a step repeats the previous action instead of its own: 0 to 99.
+    /// MinAtar's default is 10.
     pub sticky: u32,
-    /// Steps after which an episode is truncated, 1 or more. MinAtar has no such limit, and a
-    /// ball may be kept in play for ever; gymnax has 1000.
+    /// Steps after which an episode is truncated, 1 or more. MinAtar has no limit, so an episode
+    /// may never end; gymnax uses 1000.
     pub max_steps: u32,
 }
 
-/// What a policy sees of Breakout.
+/// Observation of Breakout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BreakoutObservation {
-    /// MinAtar's state, `[row][column][channel]`, of which the last index runs fastest: 400 numbers, 1
-    /// where the paddle (channel 0), the ball (1), the ball one step before (2) or a brick (3) is, else 0.
+    /// MinAtar's state, `[row][column][channel]` in row-major order, 400 features: 1 for the paddle
+    /// (channel 0), the ball (1), the ball's previous cell (2) or a brick (3), else 0.
     #[default]
     Board,
-    /// Where ball and paddle are, which way the ball flies, and each brick: 37 numbers.
+    /// Positions of ball and paddle, direction of the ball, and one feature per brick: 37 features.
     Features,
 }
 
-/// The actions of Breakout.
+/// Action set of Breakout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BreakoutActions {
-    /// The three that matter: do nothing, left, right.
+    /// The three effective actions: no-op, left, right.
     #[default]
     Minimal,
-    /// The six of every MinAtar game: do nothing, left, up, right, down, fire. Up, down and fire do
-    /// nothing here.
+    /// The six actions of every MinAtar game: no-op, left, up, right, down, fire. Up, down and fire
+    /// are no-ops here.
     Full,
 }
 
@@ -81,7 +81,7 @@ impl Breakout {
         max_steps: 1000,
     };
 
-    /// The action that moves the paddle to the right; 1 moves it to the left.
+    /// Action that moves the paddle right; 1 moves it left.
     fn right(&self) -> u32 {
         match self.actions {
             BreakoutActions::Minimal => 2,
@@ -105,7 +105,7 @@ impl Env for Breakout {
         &[include_str!("defaults.toml")]
     }
 
-    /// Those of its [`BreakoutObservation`].
+    /// Depends on [`BreakoutObservation`].
     fn num_features(&self) -> usize {
         match self.observation {
             BreakoutObservation::Board => (SIDE * SIDE) as usize * CHANNELS,
@@ -113,7 +113,7 @@ impl Env for Breakout {
         }
     }
 
-    /// Those of its [`BreakoutActions`].
+    /// Depends on [`BreakoutActions`].
     fn num_actions(&self) -> usize {
         match self.actions {
             BreakoutActions::Minimal => 3,
@@ -138,9 +138,9 @@ impl Env for Breakout {
         Ok(())
     }
 
-    /// The random player's are means of 100,000 episodes; the optimum is not known.
+    /// The random score is the mean of 100,000 episodes; the optimum is unknown.
     fn references(&self) -> &'static [(&'static str, f64)] {
-        // An episode of random play is over long before it is truncated.
+        // Random episodes end long before they would be truncated.
         match (self.actions, self.sticky, self.max_steps) {
             (BreakoutActions::Minimal, 0, 1000..) => &[("random", 0.415)],
             (BreakoutActions::Full, 0, 1000..) => &[("random", 0.534)],
@@ -184,30 +184,30 @@ impl Env for Breakout {
 }
 
 crate::packed_state! {
-    /// A state of Breakout; row 0 is the top, column 0 the left.
+    /// State of Breakout; row 0 is the top, column 0 the left.
     pub struct BreakoutState {
         /// Column of the ball.
         pub ball_x: Bits<4>,
         /// Row of the ball.
         pub ball_y: Bits<4>,
-        /// Where the ball flies: 0 up and left, 1 up and right, 2 down and right, 3 down and left.
+        /// Direction of the ball: 0 up-left, 1 up-right, 2 down-right, 3 down-left.
         pub ball_dir: Bits<4>,
         /// Column of the paddle.
         pub paddle: Bits<4>,
-        /// Column of the ball one step before.
+        /// Column of the ball in the previous step.
         pub last_x: Bits<4>,
-        /// Row of the ball one step before.
+        /// Row of the ball in the previous step.
         pub last_y: Bits<4>,
-        /// 1 where the last step met a brick: the next one then breaks none.
+        /// 1 if the last step hit a brick; the next step then breaks none.
         pub strike: Bits<1>,
-        /// The last action; 0 at first, and always where actions are not sticky.
+        /// The last action; 0 initially, and always 0 unless actions are sticky.
         pub last_action: Bits<3>,
-        /// Bit `10 (y - 1) + x` is set where there is a brick at column `x` and row `y`.
+        /// Bit `10 (y - 1) + x` is set if there is a brick at column `x` and row `y`.
         pub bricks: u32,
     }
 }
 
-/// Number `i` of MinAtar's state.
+/// Element `i` of MinAtar's state.
 #[cube]
 #[inline(always)]
 fn cell(state: &BreakoutState, #[comptime] i: usize) -> f32 {
@@ -228,7 +228,7 @@ fn cell(state: &BreakoutState, #[comptime] i: usize) -> f32 {
     }
 }
 
-/// Number `i` of those that say where everything is.
+/// Feature `i` of [`BreakoutObservation::Features`].
 #[cube]
 #[inline(always)]
 fn position(state: &BreakoutState, #[comptime] i: usize) -> f32 {
@@ -256,7 +256,7 @@ fn position(state: &BreakoutState, #[comptime] i: usize) -> f32 {
 impl Rules for Breakout {
     type State = BreakoutState;
 
-    /// The ball starts on row 3, at the left flying right or at the right flying left.
+    /// The ball starts on row 3, at the left moving right or at the right moving left.
     #[inline(always)]
     fn reset(state: &mut BreakoutState, key: u32, #[comptime] _game: Self) {
         let from_right = below(key, 2) == 1;
@@ -271,7 +271,7 @@ impl Rules for Breakout {
         state.bricks = WALL.runtime();
     }
 
-    // Kernels have no ranges to ask whether they contain a number.
+    // `#[cube]` does not support `contains` on ranges.
     #[allow(clippy::manual_range_contains)]
     #[inline(always)]
     fn step(state: &mut BreakoutState, action: u32, key: u32, #[comptime] game: Self) -> Outcome {
@@ -282,7 +282,7 @@ impl Rules for Breakout {
         } else {
             action
         };
-        // Places are counted from 1 where they may fall below the first, to stay clear of zero.
+        // One is added to positions to avoid unsigned underflow.
         let left = select(taken == 1, 1u32, 0u32);
         let right = select(taken == comptime!(game.right()), 1u32, 0u32);
         let moved = state.paddle + 1 + right - left;
@@ -293,7 +293,7 @@ impl Rules for Breakout {
         let rightwards = state.ball_dir == 1 || state.ball_dir == 2;
         let next_x = state.ball_x + select(rightwards, 2u32, 0u32);
         let next_y = state.ball_y + select(state.ball_dir >= 2, 2u32, 0u32);
-        // Directions are such that 1 turns one around sideways, 3 up and down, 2 both.
+        // Directions are numbered so that XOR with 1 reverses horizontally, 3 vertically, 2 both.
         let side = next_x < 1 || next_x > SIDE;
         let x = select(next_x < 1, 1u32, select(next_x > SIDE, SIDE, next_x)) - 1;
         let ceiling = next_y < 1;
@@ -321,9 +321,10 @@ impl Rules for Breakout {
         Outcome { reward, score: reward, terminated: lost }
     }
 
-    /// With the positions: column and row of the ball, which way it flies sideways and up or down (1 is
-    /// down), the paddle's column, how far the ball is to the paddle's right, each scaled to -1..=1,
-    /// and whether the last step met a brick; then each brick, row by row.
+    /// With [`BreakoutObservation::Features`]: the ball's column and row, its horizontal direction
+    /// (1 is right) and its vertical direction (1 is down), the paddle's column, and the ball's
+    /// offset from the paddle, each scaled to -1..=1; whether the last step hit a brick; then each
+    /// brick, row by row.
     #[inline(always)]
     fn feature(state: &BreakoutState, #[comptime] i: usize, #[comptime] game: Self) -> f32 {
         if comptime!(game.observation == BreakoutObservation::Board) {

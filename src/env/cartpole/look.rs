@@ -1,22 +1,22 @@
-//! How CartPole looks: a cart on a track in the open, four cells a metre.
+//! Look of CartPole: a cart on an outdoor track, at four cells per metre.
 
 use super::{CartPole, CartPoleState, LENGTH, TAU, X_LIMIT, cos_small, sin_small};
 use crate::env::look::{Look, Setting, Sprite, between, sky, tile, variant};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// Cells a metre.
+/// Cells per metre.
 const METRE: f32 = 4.0;
-/// The scene, in cells.
+/// Size of the scene in cells.
 const COLUMNS: u32 = 25;
 const ROWS: u32 = 9;
-/// The row of the track.
+/// Row of the track.
 const TRACK_ROW: u32 = 7;
-/// Where the cart's middle, the wheels' middles and the pole's joint are, in cells from above.
+/// Vertical centres of the cart, the wheels and the pole's joint, in cells.
 const CART_Y: f32 = 6.2;
 const WHEEL_Y: f32 = 6.85;
 const JOINT_Y: f32 = 5.8;
-/// Cells from the middle of a wheel to its rim, and to the cart's middle.
+/// Radius of a wheel, and its distance from the centre of the cart, in cells.
 const WHEEL_RADIUS: f32 = 0.4;
 const WHEEL_X: f32 = 0.6;
 
@@ -57,12 +57,12 @@ impl Setting for CartPole {
         }
     }
 
-    /// The pole, the cart, two wheels, the pole's joint.
+    /// Pole, cart, two wheels, joint.
     fn num_sprites(&self) -> usize {
         5
     }
 
-    /// That of the physics.
+    /// Real time.
     fn steps_per_second(&self) -> f32 {
         1.0 / TAU
     }
@@ -80,7 +80,7 @@ impl Look for CartPole {
         let moved = between(before.x, now.x, part) * METRE;
         let x = moved + comptime!(COLUMNS as f32 / 2.0);
         if comptime!(i == 0) {
-            // The picture of the pole lies on its side.
+            // The tile of the pole is horizontal.
             let theta = between(before.theta, now.theta, part);
             let half = comptime!(LENGTH * METRE);
             let (end_x, end_y) = (x + sin_small(theta) * half, JOINT_Y - cos_small(theta) * half);

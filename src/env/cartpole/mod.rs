@@ -1,9 +1,9 @@
-//! CartPole: a cart is pushed left or right to keep the pole on it upright.
+//! CartPole: push a cart left or right to balance a pole.
 //!
-//! Gymnasium's CartPole-v1 (Barto, Sutton & Anderson 1983): its constants, the explicit Euler
-//! integrator in its order (positions advance with the old velocities), its limits, +1 a step.
-//! Sine and cosine are Taylor polynomials, exact to f32 rounding over the angles that occur, since
-//! the precision of a GPU's own is not guaranteed.
+//! Gymnasium's CartPole-v1 (Barto, Sutton & Anderson 1983): the same constants, explicit Euler
+//! integration in the same order (positions advance with the old velocities), the same limits, +1
+//! per step. Sine and cosine are Taylor polynomials, accurate to f32 rounding over the reachable
+//! angles, because GPUs do not guarantee the precision of their own.
 
 mod look;
 
@@ -16,21 +16,21 @@ use serde::{Deserialize, Serialize};
 const GRAVITY: f32 = 9.8;
 const MASS_POLE: f32 = 0.1;
 const MASS_TOTAL: f32 = 1.1;
-/// Half the pole's length, metres.
+/// Half the length of the pole in metres.
 const LENGTH: f32 = 0.5;
-/// Newtons.
+/// Magnitude of a push in newtons.
 const FORCE: f32 = 10.0;
-/// Seconds a step.
+/// Time step in seconds.
 const TAU: f32 = 0.02;
-/// The cart's position at which the episode ends, metres.
+/// Cart position at which the episode ends, in metres.
 const X_LIMIT: f32 = 2.4;
-/// The pole's angle at which the episode ends: 12 degrees in radians.
+/// Pole angle at which the episode ends: 12 degrees, in radians.
 const THETA_LIMIT: f32 = 0.209_439_51;
 
-/// The parameters of CartPole.
+/// Parameters of CartPole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CartPole {
-    /// Steps of an episode, 1 or more; the v1 task has 500.
+    /// Episode length in steps, 1 or more; 500 in the v1 task.
     pub max_steps: u32,
 }
 
@@ -48,8 +48,7 @@ impl Env for CartPole {
         &[include_str!("defaults.toml")]
     }
 
-    /// `balancer` pushes to the side to which the pole falls, and a little to where the cart came from: it
-    /// keeps the pole upright to the end.
+    /// `balancer` is a linear controller that keeps the pole upright until truncation.
     fn players(&self) -> Vec<Scripted> {
         let balance = |state: &CartPoleState| {
             let CartPoleState { x, x_dot, theta, theta_dot } = *state;
@@ -58,8 +57,7 @@ impl Env for CartPole {
         vec![Scripted::new("balancer", balance)]
     }
 
-    /// Position over 2.4 m, velocity over 3 m/s, angle over 12 degrees, angular velocity over
-    /// 3 rad/s.
+    /// Position / 2.4 m, velocity / 3 m/s, angle / 12 degrees, angular velocity / 3 rad/s.
     fn num_features(&self) -> usize {
         4
     }
@@ -84,7 +82,7 @@ impl Env for CartPole {
     }
 
     fn references(&self) -> &'static [(&'static str, f64)] {
-        // The random player's is the mean of 100,000 episodes.
+        // The random score is the mean of 100,000 episodes.
         if self.max_steps == 500 { &[("random", 22.3), ("optimum", 500.0)] } else { &[] }
     }
 
@@ -98,20 +96,20 @@ impl Env for CartPole {
 }
 
 crate::packed_state! {
-    /// A state of CartPole.
+    /// State of CartPole.
     pub struct CartPoleState {
-        /// Position of the cart, metres.
+        /// Position of the cart in metres.
         pub x: f32,
-        /// Velocity of the cart, metres a second.
+        /// Velocity of the cart in metres per second.
         pub x_dot: f32,
-        /// Angle of the pole from the vertical, radians.
+        /// Angle of the pole from the vertical in radians.
         pub theta: f32,
-        /// Angular velocity of the pole, radians a second.
+        /// Angular velocity of the pole in radians per second.
         pub theta_dot: f32,
     }
 }
 
-/// The sine of a small angle, to f32 rounding for |x| <= 0.5.
+/// Sine of a small angle, accurate to f32 rounding for |x| <= 0.5.
 #[cube]
 fn sin_small(x: f32) -> f32 {
     let y = x * x;
@@ -120,7 +118,7 @@ fn sin_small(x: f32) -> f32 {
     x * (1.0f32 + y * low)
 }
 
-/// The cosine of a small angle, to f32 rounding for |x| <= 0.5.
+/// Cosine of a small angle, accurate to f32 rounding for |x| <= 0.5.
 #[cube]
 fn cos_small(x: f32) -> f32 {
     let y = x * x;

@@ -1,4 +1,4 @@
-//! How Catch looks: a chequered board, a ball and a paddle.
+//! Look of Catch: a chequered board, a ball and a paddle.
 
 use super::{Catch, CatchState};
 use crate::env::look::{Look, Setting, Sprite, between, tile};

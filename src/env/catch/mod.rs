@@ -1,8 +1,8 @@
-//! Catch: one ball falls, a paddle on the bottom row must be under it.
+//! Catch: a ball falls and a paddle on the bottom row must be under it.
 //!
-//! The rules of bsuite's Catch (Osband et al. 2020, `bsuite/environments/catch.py`): the paddle
-//! moves, the ball falls one row, and when it reaches the paddle's row the episode ends with +1 for
-//! a catch and -1 for a miss.
+//! The rules of bsuite's Catch (Osband et al. 2020, `bsuite/environments/catch.py`): each step the
+//! paddle moves and the ball falls one row. When the ball reaches the paddle's row the episode ends
+//! with +1 for a catch or -1 for a miss.
 
 mod look;
 
@@ -13,33 +13,33 @@ use burn::cubecl::prelude::*;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 
-/// The parameters of Catch.
+/// Parameters of Catch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Catch {
     /// Rows of the board, 2 to 256.
     pub rows: u32,
     /// Columns of the board, 1 to 256.
     pub columns: u32,
-    /// What the policy sees of it.
+    /// Observation of the policy.
     #[serde(default)]
     pub observation: Observation,
 }
 
-/// What a policy sees of a board.
+/// Observation of Catch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Observation {
-    /// Four numbers: the ball's column and row, the paddle's column, and how far the ball is to the
-    /// paddle's right, each scaled to [-1, 1].
+    /// Four features: the ball's column and row, the paddle's column, and the ball's horizontal
+    /// offset from the paddle, each scaled to [-1, 1].
     #[default]
     Features,
-    /// The board as bsuite and gymnax show it, row by row from the top: 1 where the ball or the paddle
-    /// is, else 0. `rows * columns` numbers, at most 512.
+    /// The board as in bsuite and gymnax, row by row from the top: 1 for the ball or the paddle,
+    /// else 0. `rows * columns` features, at most 512.
     Board,
 }
 
-/// The most cells that are shown. Each is code of its own in a kernel, which takes a driver seconds for
-/// some hundreds of cells, and more than twice as long for twice as many.
+/// Maximum number of features of a board. Each is separate code in a kernel; drivers take seconds
+/// to compile some hundreds, growing faster than linearly.
 const MAX_CELLS: u32 = 512;
 
 impl Default for Catch {
@@ -49,7 +49,7 @@ impl Default for Catch {
 }
 
 impl Catch {
-    /// Cells above the bottom row.
+    /// Number of cells above the bottom row.
     fn cells_above(&self) -> u32 {
         (self.rows - 1) * self.columns
     }
@@ -63,7 +63,7 @@ impl Env for Catch {
         &[include_str!("defaults.toml")]
     }
 
-    /// `chaser` goes under the ball, and stays there: no one scores more.
+    /// `chaser` moves under the ball and stays there, which is optimal.
     fn players(&self) -> Vec<Scripted> {
         let towards = |state: &CatchState| match state.ball_column.cmp(&state.paddle) {
             Ordering::Less => 0,
@@ -73,7 +73,7 @@ impl Env for Catch {
         vec![Scripted::new("chaser", towards)]
     }
 
-    /// Those of its [`Observation`].
+    /// Depends on [`Observation`].
     fn num_features(&self) -> usize {
         match self.observation {
             Observation::Features => 4,
@@ -108,8 +108,8 @@ impl Env for Catch {
     }
 
     fn references(&self) -> &'static [(&'static str, f64)] {
-        // The random player's is the mean of 100,000 episodes. The ball needs rows - 1 steps to the
-        // bottom, the paddle at most columns / 2 to the side.
+        // The random score is the mean of 100,000 episodes. The ball takes rows - 1 steps to land;
+        // the paddle is at most columns / 2 columns away.
         if (self.rows, self.columns) == (10, 5) {
             &[("random", -0.595), ("optimum", 1.0)]
         } else if self.rows > self.columns / 2 {
@@ -137,18 +137,18 @@ impl Env for Catch {
 }
 
 crate::packed_state! {
-    /// A state of Catch; row 0 is the top.
+    /// State of Catch; row 0 is the top.
     pub struct CatchState {
         /// Column of the ball.
         pub ball_column: Bits<8>,
         /// Row of the ball.
         pub ball_row: Bits<8>,
-        /// Column of the paddle, which is on the bottom row.
+        /// Column of the paddle on the bottom row.
         pub paddle: Bits<8>,
     }
 }
 
-/// Cell `i` of the board, row by row: 1 where the ball or the paddle is, else 0.
+/// Cell `i` of the board in row-major order: 1 for the ball or the paddle, else 0.
 #[cube]
 #[inline(always)]
 fn cell(state: &CatchState, #[comptime] i: usize, #[comptime] game: Catch) -> f32 {
@@ -162,7 +162,7 @@ fn cell(state: &CatchState, #[comptime] i: usize, #[comptime] game: Catch) -> f3
     }
 }
 
-/// Number `i` of the four that say where ball and paddle are.
+/// Feature `i` of [`Observation::Features`].
 #[cube]
 #[inline(always)]
 fn number(state: &CatchState, #[comptime] i: usize, #[comptime] game: Catch) -> f32 {
@@ -192,7 +192,7 @@ impl Rules for Catch {
 
     #[inline(always)]
     fn step(state: &mut CatchState, action: u32, _key: u32, #[comptime] game: Self) -> Outcome {
-        // Action 0, 1, 2 moves by -1, 0, 1; columns are counted from 1 to stay clear of zero.
+        // Actions 0, 1, 2 move by -1, 0, 1; one is added to avoid unsigned underflow.
         let moved = select(state.paddle + action < 1, 1, state.paddle + action);
         state.paddle = select(moved > game.columns, game.columns, moved) - 1;
         state.ball_row += 1;

@@ -1,4 +1,4 @@
-//! How the fruit catcher looks: an orchard, with leaves above the grid and a meadow below.
+//! Look of the fruit catcher: an orchard, with leaves above the grid and a meadow below.
 
 use super::{Fruit, FruitState};
 use crate::env::look::{FRUIT_KINDS, Look, Setting, Sprite, between, sky, tile, variant};
@@ -6,11 +6,11 @@ use crate::rng::mix;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// Cells around the grid on each side.
+/// Width of the border around the grid in cells.
 const MARGIN: u32 = 1;
-/// Sprites of a basket before its fruits, and as many after them: its ends and its middle.
+/// Sprites of the inside of the basket, and of its front: left end, middle, right end.
 const PIECES: usize = 3;
-/// How much of a step a missed fruit falls before it bursts.
+/// Fraction of a step that a missed fruit falls before it bursts.
 const TO_GROUND: f32 = 0.7;
 
 impl Setting for Fruit {
@@ -56,7 +56,7 @@ impl Setting for Fruit {
         }
     }
 
-    /// The inside of the basket, the fruits there were, those that appear, the basket's front.
+    /// Inside of the basket, existing fruits, appearing fruits, front of the basket.
     fn num_sprites(&self) -> usize {
         2 * (PIECES + self.max_fruits as usize)
     }
@@ -66,8 +66,8 @@ impl Setting for Fruit {
     }
 }
 
-/// Piece 0, 1 or 2 of the basket: its left end, what is between, its right end. `tile` is that of
-/// the left end; that of the others and of a basket of one cell follow it.
+/// Piece 0, 1 or 2 of the basket: left end, middle, right end. `tile` is the tile of the left end,
+/// followed by those of the middle, the right end and a basket of one cell.
 #[cube]
 fn basket(
     before: &FruitState,
@@ -93,7 +93,7 @@ fn basket(
     sprite
 }
 
-/// A fruit of a kind that it keeps as it falls, of `size` cells.
+/// A fruit at a fractional row, `size` cells across. Its kind does not change while it falls.
 #[cube]
 fn fruit(state: &FruitState, #[comptime] i: usize, row: f32, size: f32) -> Sprite {
     let kind = mix(state.slot(i)) % FRUIT_KINDS;
@@ -102,7 +102,7 @@ fn fruit(state: &FruitState, #[comptime] i: usize, row: f32, size: f32) -> Sprit
     Sprite::upright(x, y, size, size, kind + comptime!(tile::APPLE))
 }
 
-/// Fruit `i` of those before the step: it falls a row, or lands.
+/// Fruit `i` of the state before the step, which falls one row or lands.
 #[cube]
 fn falling(
     before: &FruitState,
@@ -118,7 +118,7 @@ fn falling(
     let offset = before.column(i) + comptime!(game.left());
     let caught = lands && offset >= now.basket && offset < now.basket + game.basket;
     let missed = lands && !caught;
-    // Into the basket a fruit sinks a little deeper and becomes smaller; on the ground it bursts.
+    // A caught fruit shrinks into the basket; a missed one bursts on the ground.
     let late = select(part > 0.5f32, part - 0.5f32, 0.0f32);
     let way = select(part > TO_GROUND, 1.0f32, part * comptime!(1.0 / TO_GROUND));
     let fall = select(caught, part * 1.15f32, select(missed, way, part));
@@ -129,7 +129,7 @@ fn falling(
     sprite
 }
 
-/// Fruit `i` of those after the step, if it has appeared in it: it grows out of the leaves.
+/// Fruit `i` of the state after the step, if it is new: it grows out of the leaves.
 #[cube]
 fn appearing(before: &FruitState, now: &FruitState, part: f32, #[comptime] i: usize) -> Sprite {
     let appears = now.has_fruit(i) && now.row(i) == 0 && before.tick != now.tick && part > 0.0f32;

@@ -1,11 +1,12 @@
-//! The fruit catcher: fruits fall from the top of a grid, a basket on the bottom row catches them.
+//! The fruit catcher: fruits fall from the top of a grid and a basket on the bottom row catches
+//! them.
 //!
-//! One step, in this order: the basket moves one cell (clamped to the grid, so that it may overhang
-//! the edge); every fruit falls one row; a fruit that reaches the basket's row is caught (+1) or
-//! missed (-1) and is gone; new fruits appear in the top row. They appear only where no fruit is
-//! left or the newest has fallen `spawn_interval` rows: as many as are missing to `min_fruits`, or
-//! else, if no fruit landed in this step and fewer than `max_fruits` are left, one on a fair coin.
-//! Not every fruit can be caught at one cell a step.
+//! One step, in this order: the basket moves one cell (clamped to the grid, so it may overhang the
+//! edge); every fruit falls one row; a fruit that reaches the basket's row is caught (+1) or missed
+//! (-1) and removed; new fruits appear in the top row. Fruits appear only if none is left or the
+//! newest has fallen `spawn_interval` rows: enough to reach `min_fruits`; otherwise, if no fruit
+//! landed in this step and there are fewer than `max_fruits`, one with probability 1/2. At one cell
+//! per step not every fruit can be caught.
 
 mod look;
 mod players;
@@ -16,38 +17,39 @@ use burn::cubecl;
 use burn::cubecl::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// The parameters of the fruit catcher.
+/// Parameters of the fruit catcher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Fruit {
     /// Columns of the grid, 3 to 255.
     pub width: u32,
-    /// Rows of the grid, 2 to 255; the basket is on the last.
+    /// Rows of the grid, 2 to 255; the basket is on the last one.
     pub height: u32,
-    /// Columns that the basket covers, 1 to `width`.
+    /// Width of the basket in columns, 1 to `width`.
     pub basket: u32,
-    /// The most fruits at a time, 1 to 8.
+    /// Maximum number of fruits at a time, 1 to 8.
     pub max_fruits: u32,
-    /// Fruits that are replaced as soon as the spawn interval allows, 1 to `max_fruits`.
+    /// Number of fruits below which new ones appear as soon as `spawn_interval` allows, 1 to
+    /// `max_fruits`.
     pub min_fruits: u32,
-    /// Rows that the newest fruit must have fallen before the next appears, 1 to 255.
+    /// Rows that the newest fruit must have fallen before the next one appears, 1 to 255.
     pub spawn_interval: u32,
-    /// Steps of an episode, 1 or more.
+    /// Episode length in steps, 1 or more.
     pub max_steps: u32,
-    /// What the policy sees of it.
+    /// Observation of the policy.
     #[serde(default)]
     pub observation: FruitObservation,
 }
 
-/// What a policy sees of the grid.
+/// Observation of the fruit catcher.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FruitObservation {
-    /// The basket's column; of each fruit, where it is from the basket and its slack, the steps it takes
-    /// to land less the moves the basket is away from it; and slacks of pairs of fruits.
+    /// The basket's column; for each fruit its position relative to the basket and its slack (steps
+    /// until it lands minus moves needed to catch it); and slacks of pairs of fruits.
     #[default]
     Features,
-    /// The basket's column; of each fruit, the lowest first, its column, its row and whether it is there.
-    /// What follows from that, a policy must find by itself.
+    /// The basket's column; for each fruit, lowest first, its column, its row and a presence flag.
+    /// The policy has to derive the relations itself.
     Positions,
 }
 
@@ -74,12 +76,13 @@ impl Fruit {
         self.basket / 2
     }
 
-    /// Fruits that can land in one step: fruits share a row only if they appeared together.
+    /// Maximum number of fruits that land in one step. Fruits share a row only if they appeared
+    /// together.
     fn landings(&self) -> usize {
         self.min_fruits as usize
     }
 
-    /// Words that hold the fruits, two in each.
+    /// Number of words for the queue of fruits, two fruits per word.
     fn queue_words(&self) -> usize {
         (self.max_fruits as usize).div_ceil(2)
     }
@@ -90,8 +93,7 @@ impl Env for Fruit {
     const COMMON: Option<Self> = Some(Self::DEFAULT);
     const SCORE_IS_REWARD: bool = true;
 
-    /// Where a plate is wide, catching in time takes longer to learn; from positions alone, longer still
-    /// and a larger network.
+    /// Wide grids need longer training, and raw positions need longer still and a larger network.
     fn defaults(&self) -> &'static [&'static str] {
         const USUAL: &str = include_str!("defaults.toml");
         match self.observation {
@@ -109,9 +111,9 @@ impl Env for Fruit {
         ]
     }
 
-    /// The basket's column; then four features of each fruit, the lowest first; then one of each
-    /// pair of fruits that land next or next but one to each other. Or the column, and three numbers
-    /// of each fruit. See [`Rules::feature`] of the fruit catcher.
+    /// The basket's column, four features per fruit (lowest first), and one per pair of fruits that
+    /// are adjacent or next but one in landing order; or, for positions, the column and three
+    /// features per fruit. See the implementation of [`Rules::feature`].
     fn num_features(&self) -> usize {
         let fruits = self.max_fruits as usize;
         match self.observation {
@@ -127,7 +129,7 @@ impl Env for Fruit {
         3
     }
 
-    /// What the basket needs, and the pairs of the queue that can be taken.
+    /// The basket's word and the used words of the queue.
     fn used_words(&self) -> usize {
         1 + self.queue_words()
     }
@@ -160,8 +162,8 @@ impl Env for Fruit {
     }
 
     fn references(&self) -> &'static [(&'static str, f64)] {
-        // Simulated players, and the optimum by value iteration over all 3,565,600 states. They see all
-        // there is to see, whatever a policy does.
+        // Simulated players; the optimum is from value iteration over all 3,565,600 states. These
+        // players read the full state, so the observation does not matter.
         let game = Self { observation: FruitObservation::Features, ..*self };
         if game == Self::DEFAULT {
             &[("random", -10.4), ("to the lowest fruit", 5.6), ("optimum", 7.750)]
@@ -193,19 +195,19 @@ impl Env for Fruit {
 }
 
 crate::packed_state! {
-    /// A state of the fruit catcher.
+    /// State of the fruit catcher.
     ///
-    /// The fruits are a queue, the lowest first, which is also the order in which they appeared: a
-    /// fruit is 16 bits, its column and the tick at which it appeared, and unused places are zero.
-    /// Falling then costs nothing, and the fruit that lands is always the first.
+    /// Fruits form a queue, lowest first, which is also their order of appearance. A fruit takes 16
+    /// bits, its column and the tick of its appearance; unused slots are zero. Falling thus costs
+    /// nothing, and the next fruit to land is always the first.
     pub struct FruitState {
         /// Column of the basket's centre.
         pub basket: Bits<8>,
-        /// Fruits in the queue.
+        /// Number of fruits in the queue.
         pub count: Bits<8>,
         /// Steps since the start, modulo 256.
         pub tick: Bits<8>,
-        /// The tick at which the newest fruit appeared.
+        /// Tick at which the newest fruit appeared.
         pub newest: Bits<8>,
         /// Fruits 0 and 1.
         pub fruits01: u32,
@@ -220,7 +222,7 @@ crate::packed_state! {
 
 #[cube]
 impl FruitState {
-    /// Place `i` of the queue: the column in the lower 8 bits, the tick in the upper.
+    /// Slot `i` of the queue: column in the lower 8 bits, tick in the upper.
     #[inline(always)]
     fn slot(&self, #[comptime] i: usize) -> u32 {
         let pair = if comptime!(i / 2 == 0) {
@@ -235,13 +237,13 @@ impl FruitState {
         (pair >> comptime!(16 * (i as u32 % 2))) & 0xffff
     }
 
-    /// Whether there is a fruit at place `i`.
+    /// Whether slot `i` holds a fruit.
     #[inline(always)]
     pub fn has_fruit(&self, #[comptime] i: usize) -> bool {
         comptime!(i as u32) < self.count
     }
 
-    /// Column of fruit `i`, the lowest being 0.
+    /// Column of fruit `i`; 0 is the lowest fruit.
     #[inline(always)]
     pub fn column(&self, #[comptime] i: usize) -> u32 {
         self.slot(i) & 0xff
@@ -253,7 +255,7 @@ impl FruitState {
         (self.tick + 256 - (self.slot(i) >> 8)) & 0xff
     }
 
-    /// Takes the lowest fruit out.
+    /// Removes the lowest fruit.
     #[inline(always)]
     fn pop(&mut self) {
         self.fruits01 = (self.fruits01 >> 16) | (self.fruits23 << 16);
@@ -263,7 +265,7 @@ impl FruitState {
         self.count -= 1;
     }
 
-    /// Puts a new fruit into the top row.
+    /// Adds a fruit in the top row.
     #[inline(always)]
     fn push(&mut self, column: u32) {
         let fruit = (column | (self.tick << 8)) << ((self.count & 1) * 16);
@@ -277,14 +279,14 @@ impl FruitState {
     }
 }
 
-/// The larger of two numbers.
+/// Maximum of two numbers.
 #[cube]
 #[inline(always)]
 fn larger(a: f32, b: f32) -> f32 {
     select(a > b, a, b)
 }
 
-/// `x` where it is positive, else 0.
+/// `max(x, 0)`.
 #[cube]
 #[inline(always)]
 fn positive(x: f32) -> f32 {
@@ -299,7 +301,7 @@ fn clip(x: f32, limit: f32) -> f32 {
     select(low > limit, limit, low)
 }
 
-/// Feature `i` of [`FruitObservation::Features`]; see [`Rules::feature`] of the fruit catcher.
+/// Feature `i` of [`FruitObservation::Features`]; see the implementation of [`Rules::feature`].
 #[cube]
 #[inline(always)]
 fn relation(state: &FruitState, #[comptime] i: usize, #[comptime] game: Fruit) -> f32 {
@@ -317,7 +319,7 @@ fn relation(state: &FruitState, #[comptime] i: usize, #[comptime] game: Fruit) -
         } else if comptime!(kind == 1) {
             height * comptime!(1.0 / (game.height - 1) as f32)
         } else if comptime!(kind == 2) {
-            // Moves to where the basket's nearest cell is under the fruit.
+            // Moves until the nearest cell of the basket is under the fruit.
             let from_left = right - comptime!((game.basket - game.left() - 1) as f32);
             let from_right = -right - comptime!(game.left() as f32);
             clip(height - positive(larger(from_left, from_right)), 2.0f32) * 0.5f32
@@ -363,8 +365,8 @@ impl Rules for Fruit {
 
     #[inline(always)]
     fn reset(state: &mut FruitState, key: u32, #[comptime] game: Self) {
-        // The basket starts at a column that leaves it within the grid and two cells of the right
-        // edge: `left..=width - basket`, 17 of them by default.
+        // The initial basket lies within the grid, at least two cells from the right edge:
+        // `left..=width - basket`, 17 columns by default.
         let starts = comptime!((game.width + 1).saturating_sub(game.basket + game.left()).max(1));
         state.basket = below(draw(key, 0), starts) + comptime!(game.left());
         state.count = 0;
@@ -378,7 +380,7 @@ impl Rules for Fruit {
 
     #[inline(always)]
     fn step(state: &mut FruitState, action: u32, key: u32, #[comptime] game: Self) -> Outcome {
-        // Actions 0, 1, 2 move by -1, 0, 1; columns are counted from 1 to stay clear of zero.
+        // Actions 0, 1, 2 move by -1, 0, 1; one is added to avoid unsigned underflow.
         let moved = select(state.basket + action < 1, 1, state.basket + action);
         state.basket = select(moved > game.width, game.width, moved) - 1;
         state.tick = (state.tick + 1) & 0xff;
@@ -396,7 +398,7 @@ impl Rules for Fruit {
             }
         }
 
-        // The lowest bit of the key is the coin; columns come from the upper 24.
+        // The lowest bit of the key is the coin flip; columns use the upper 24 bits.
         let fallen = (state.tick + 256 - state.newest) & 0xff;
         let clear = state.count == 0 || fallen >= game.spawn_interval;
         let coin = key & 1 == 1 && !landed && state.count < game.max_fruits;
@@ -416,15 +418,16 @@ impl Rules for Fruit {
         Outcome { reward, score: reward, terminated: false.runtime() }
     }
 
-    /// Feature 0 is the basket's column, scaled to -1..=1. Features `1 + 4 i` and on are of fruit `i`: how far it is
-    /// to the basket's right, in half widths (within +-2) and, clipped to +-1, in threes of cells; its height; and its
-    /// slack, the steps it takes to land less the moves that the basket is away from it. The last
-    /// features are the slacks of pairs: the steps between their landings less the moves from one
-    /// to the other. Slacks tell whether a fruit, or a second one after the first, can be caught at
-    /// all; they are clipped to +-2, where the decision lies. Features of missing fruits are 0.
+    /// Feature 0 is the basket's column, scaled to -1..=1. Fruit `i` has features `1 + 4 i`
+    /// onwards: its offset to the right of the basket, in half grid widths (within +-2); its
+    /// height; its slack, the steps until it lands minus the moves needed to catch it; and its
+    /// offset again, clipped to +-3 cells and scaled to +-1. The remaining features are slacks of
+    /// pairs: the steps between two landings minus the moves between them. Slack tells whether a
+    /// fruit, or a second one after the first, can be caught at all; it is clipped to +-2 and
+    /// halved. Features of missing fruits are 0.
     ///
-    /// With [`FruitObservation::Positions`], feature 0 is the same; features `1 + 3 i` and on are of fruit
-    /// `i`: its column and its row, each scaled to -1..=1, and 1 where it is there.
+    /// With [`FruitObservation::Positions`], feature 0 is the same and fruit `i` has features `1 +
+    /// 3 i` onwards: its column and row, each scaled to -1..=1, and 1 if it exists.
     #[inline(always)]
     fn feature(state: &FruitState, #[comptime] i: usize, #[comptime] game: Self) -> f32 {
         if comptime!(game.observation == FruitObservation::Positions) {

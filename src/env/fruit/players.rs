@@ -1,8 +1,8 @@
-//! Players of the fruit catcher that follow a plan.
+//! Scripted players for the fruit catcher.
 
 use super::{Fruit, FruitState};
 
-/// Moves towards the lowest fruit, and stays where that is within reach.
+/// Moves towards the lowest fruit and stays once it is within reach.
 pub fn to_the_lowest(state: &FruitState, game: &Fruit) -> u32 {
     if state.count == 0 {
         return STAY;
@@ -16,8 +16,8 @@ pub fn to_the_lowest(state: &FruitState, game: &Fruit) -> u32 {
     }
 }
 
-/// Plans which of the fruits in sight to catch: as many as can be, and of plans that catch as many the one
-/// that ends nearest to the middle, where what comes next is likeliest within reach.
+/// Chooses the largest catchable subset of the visible fruits. Ties go to the plan that ends
+/// nearest to the middle, from where the next fruits are most likely within reach.
 pub fn plan(state: &FruitState, game: &Fruit) -> u32 {
     let fruits: Vec<Sighted> = (0..state.count as usize)
         .map(|i| Sighted {
@@ -30,7 +30,7 @@ pub fn plan(state: &FruitState, game: &Fruit) -> u32 {
         let at = (i64::from(state.basket) + i64::from(action) - 1).clamp(0, last);
         best_plan(at, &fruits, last)
     };
-    // Of equal plans the one that stays, then the one to the left.
+    // `max_by_key` returns the last of equal elements: ties prefer staying, then left.
     [RIGHT, LEFT, STAY].into_iter().max_by_key(|action| value(*action)).unwrap_or(STAY)
 }
 
@@ -39,26 +39,26 @@ const STAY: u32 = 1;
 const RIGHT: u32 = 2;
 
 impl Fruit {
-    /// The first and the last place of the basket that catch what lands in a column.
+    /// First and last position of the basket that catch a fruit in `column`.
     fn catching(&self, column: u32) -> (i64, i64) {
         let (column, left) = (i64::from(column), i64::from(self.left()));
         (column - (i64::from(self.basket) - left - 1), column + left)
     }
 }
 
-/// A fruit as a plan sees it.
+/// A visible fruit.
 struct Sighted {
     /// Steps until it lands.
     steps: i64,
-    /// Where the basket catches it.
+    /// First and last basket position that catch it.
     catching: (i64, i64),
 }
 
-/// What the best plan is worth to a basket at `at` that has made the first of the steps: fruits that it
-/// catches, and then how near to the middle of `0..=last` it may be at their end.
+/// Value of the best plan from basket position `at` after the first step: the number of fruits
+/// caught, then the negative distance from the middle of `0..=last` at the end.
 fn best_plan(at: i64, fruits: &[Sighted], last: i64) -> (u32, i64) {
     let plans = (0..1u32 << fruits.len()).filter_map(|chosen| {
-        // Where the basket may be, if it catches all that is chosen so far.
+        // Range of positions that the basket can reach while catching all fruits chosen so far.
         let (mut low, mut high, mut time) = (at, at, 1);
         for (i, fruit) in fruits.iter().enumerate() {
             let moves = fruit.steps - time;

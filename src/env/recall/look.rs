@@ -1,15 +1,15 @@
-//! How Recall looks: a basket is carried across a meadow. The fruit that must be recalled lies at its
-//! start, and over the basket is the one that is shown.
+//! Look of Recall: a basket carried across a meadow. The fruit to be recalled lies at the start,
+//! and the currently lit one is shown above the basket.
 
 use super::{Recall, RecallState};
 use crate::env::look::{Look, Setting, Sprite, between, sky, tile, variant};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// The scene, in cells.
+/// Size of the scene in cells.
 const COLUMNS: u32 = 15;
 const ROWS: u32 = 6;
-/// Where the basket is carried: its row, and the middles of its first and last cell.
+/// Path of the basket: its row and the centres of its first and last cell.
 const PATH_ROW: u32 = ROWS - 2;
 const FIRST: f32 = 2.5;
 const LAST: f32 = COLUMNS as f32 - 1.5;
@@ -41,7 +41,7 @@ impl Setting for Recall {
         }
     }
 
-    /// The cue, the basket's inside, the fruit that is shown, the basket.
+    /// Cue, inside of the basket, lit fruit, front of the basket.
     fn num_sprites(&self) -> usize {
         4
     }

@@ -1,11 +1,10 @@
-//! Recall: what was shown at the first step must be chosen at the last.
+//! Recall: the cue shown in the first step must be chosen in the last.
 //!
-//! At the first step of an episode one of `cues` lights is lit: the cue. Then comes a corridor in which
-//! another light is lit at random at every step, up to and including the last one; those mean
-//! nothing, nor do the actions there. The last action is the choice: +1 if it is the cue, 0 if not. A
-//! player without a memory sees nothing at the last step that depends on the cue, and scores
-//! `1 / cues` whatever it does; one that remembers scores 1. It is the delayed-recall task by which
-//! recurrent policies are measured (as the "T-maze" of Bakker 2001, with distractors).
+//! In the first step of an episode one of `cues` lights is on: the cue. In every later step, up to
+//! and including the last, a random light is on as a distractor, and actions before the last have
+//! no effect. The last action is the answer: +1 if it equals the cue, else 0. A policy without
+//! memory scores `1 / cues` at best, one with memory scores 1. This is the delayed-recall task
+//! commonly used to measure recurrent policies (like the T-maze of Bakker 2001, with distractors).
 
 mod look;
 
@@ -16,15 +15,15 @@ use burn::cubecl;
 use burn::cubecl::prelude::*;
 use serde::{Deserialize, Serialize};
 
-/// The most cues: there is a picture for each.
+/// Maximum number of cues, limited by the number of fruit tiles.
 const MAX_CUES: u32 = FRUIT_KINDS;
 
-/// The parameters of Recall.
+/// Parameters of Recall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Recall {
-    /// Steps of an episode, from the one that shows the cue to the choice: 2 to 10000.
+    /// Episode length in steps, from the cue to the answer: 2 to 10000.
     pub steps: u32,
-    /// Cues, and as many actions: 2 to 6.
+    /// Number of cues and of actions: 2 to 6.
     pub cues: u32,
 }
 
@@ -34,7 +33,7 @@ impl Default for Recall {
     }
 }
 
-/// Chance and a memory, for 2 cues and more.
+/// Reference scores for 2 cues and more.
 static REFERENCES: [[(&str, f64); 2]; MAX_CUES as usize - 1] = [
     [("chance", 1.0 / 2.0), ("optimum", 1.0)],
     [("chance", 1.0 / 3.0), ("optimum", 1.0)],
@@ -51,18 +50,18 @@ impl Env for Recall {
         &[include_str!("defaults.toml")]
     }
 
-    /// `rememberer` always does what the cue says, as if it had seen all of the state.
+    /// `rememberer` always answers with the cue, which it reads from the state.
     fn players(&self) -> Vec<Scripted> {
         vec![Scripted::new("rememberer", |state: &RecallState| state.cue)]
     }
 
-    /// One for each light, 1 where it is lit; whether this is the first step; whether it is the
-    /// last; and noise, uniform in -1..1.
+    /// One feature per light, 1 if it is on; first-step flag; last-step flag; uniform noise in
+    /// -1..1.
     fn num_features(&self) -> usize {
         self.cues as usize + 3
     }
 
-    /// One for each cue.
+    /// One per cue.
     fn num_actions(&self) -> usize {
         self.cues as usize
     }
@@ -98,15 +97,15 @@ impl Env for Recall {
 }
 
 crate::packed_state! {
-    /// A state of Recall.
+    /// State of Recall.
     pub struct RecallState {
-        /// What must be chosen at the end.
+        /// The correct final action.
         pub cue: Bits<8>,
-        /// The light that is lit: the cue's at the first step, any later.
+        /// The lit light: the cue in the first step, random afterwards.
         pub light: Bits<8>,
         /// Steps played.
         pub time: Bits<16>,
-        /// The noise of this step, 32 random bits.
+        /// Noise of this step, 32 random bits.
         pub noise: u32,
     }
 }
