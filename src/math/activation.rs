@@ -1,4 +1,4 @@
-//! Activation functions and their slopes.
+//! Activation functions and their derivatives.
 
 use super::{at_least, sigmoid, tanh};
 use crate::schema::names;
@@ -19,16 +19,16 @@ names! {
     }
 }
 
-/// What an activation gives at a point.
+/// Value and derivative of an activation function at a point.
 #[derive(CubeType, Clone, Copy, Debug, PartialEq)]
 pub struct Activated {
-    /// Its value.
+    /// Function value.
     pub value: f32,
-    /// Its derivative.
+    /// Derivative.
     pub slope: f32,
 }
 
-/// Calls `$run` with the activation as a constant, so that loops over it are compiled for each alone.
+/// Evaluates `$run` with the activation as a constant, so that the compiler specialises its loops.
 macro_rules! for_activation {
     ($activation:expr, $known:ident => $run:expr) => {
         match $activation {
@@ -88,7 +88,7 @@ fn gelu(x: f32) -> Activated {
     }
 }
 
-/// The activation of `x` with its slope there.
+/// Evaluates an activation function and its derivative at `x`.
 #[cube]
 #[inline(always)]
 pub fn activated(x: f32, #[comptime] activation: Activation) -> Activated {
@@ -100,14 +100,14 @@ pub fn activated(x: f32, #[comptime] activation: Activation) -> Activated {
     }
 }
 
-/// The activation of `x`.
+/// Evaluates an activation function at `x`.
 #[cube]
 #[inline(always)]
 pub fn activate(x: f32, #[comptime] activation: Activation) -> f32 {
     activated(x, activation).value
 }
 
-/// The derivative of [`activate()`] at `x`.
+/// Evaluates the derivative of [`activate()`] at `x`.
 #[cube]
 #[inline(always)]
 pub fn slope(x: f32, #[comptime] activation: Activation) -> f32 {

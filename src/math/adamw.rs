@@ -1,46 +1,46 @@
-//! AdamW of one parameter (Loshchilov & Hutter 2019, algorithm 2, as in `torch.optim.AdamW`), and the
-//! scale of a gradient that is too long.
+//! AdamW for one parameter (Loshchilov & Hutter 2019, algorithm 2, as in `torch.optim.AdamW`), and
+//! gradient clipping by norm.
 
 use super::at_most;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// The settings of AdamW that stay the same for a whole run.
+/// AdamW hyperparameters, constant over a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// Decay of the first moment.
+    /// Decay rate of the first moment.
     pub beta1: f64,
-    /// Decay of the second moment.
+    /// Decay rate of the second moment.
     pub beta2: f64,
-    /// Added to the root of the second moment.
+    /// Added to the denominator for numerical stability.
     pub epsilon: f64,
-    /// Decoupled weight decay.
+    /// Decoupled weight decay coefficient.
     pub weight_decay: f64,
 }
 
-/// The numbers of one step, the same for all parameters.
+/// Factors of one optimizer step, shared by all parameters.
 #[derive(CubeType, CubeLaunch, Clone, Copy, Debug)]
 pub struct Factors {
-    /// The share of the first moment that is kept.
+    /// `beta1`.
     pub keep1: f32,
-    /// The share of the gradient that is added to it.
+    /// `1 - beta1`.
     pub add1: f32,
-    /// The share of the second moment that is kept.
+    /// `beta2`.
     pub keep2: f32,
-    /// The share of the gradient's square that is added to it.
+    /// `1 - beta2`.
     pub add2: f32,
-    /// The root of the second moment's bias.
+    /// Square root of the second moment's bias correction, `sqrt(1 - beta2^step)`.
     pub correction: f32,
-    /// Added to the root of the second moment.
+    /// Added to the denominator for numerical stability.
     pub epsilon: f32,
-    /// The share of the parameters that the weight decay leaves.
+    /// Factor that applies weight decay: `1 - learning_rate * weight_decay`.
     pub decay: f32,
-    /// The learning rate over the first moment's bias.
+    /// Learning rate over the first moment's bias correction, `learning_rate / (1 - beta1^step)`.
     pub rate: f32,
 }
 
 impl Factors {
-    /// The factors of step number `step`, from 1.
+    /// Computes the factors of step `step`, counted from 1.
     pub fn new(settings: &Settings, learning_rate: f64, step: u64) -> Self {
         let Settings { beta1, beta2, epsilon, weight_decay } = *settings;
         let bias = |beta: f64| 1.0 - beta.powf(step as f64);
@@ -57,18 +57,18 @@ impl Factors {
     }
 }
 
-/// A parameter with its running moments.
+/// A parameter and its Adam moments.
 #[derive(CubeType, Clone, Copy, Debug)]
 pub struct Moving {
-    /// The parameter.
+    /// Value of the parameter.
     pub param: f32,
-    /// The running mean of its gradients.
+    /// First moment: running mean of gradients.
     pub first: f32,
-    /// The running mean of their squares.
+    /// Second moment: running mean of squared gradients.
     pub second: f32,
 }
 
-/// One step along `gradient`.
+/// Performs one AdamW step with `gradient`.
 #[cube]
 #[inline(always)]
 pub fn step(before: &Moving, gradient: f32, by: &Factors) -> Moving {
@@ -78,7 +78,7 @@ pub fn step(before: &Moving, gradient: f32, by: &Factors) -> Moving {
     Moving { param: before.param * by.decay - first / root * by.rate, first, second }
 }
 
-/// What a gradient of this norm is multiplied by, so that it is no longer than `max_norm`; the formula of
+/// Factor that scales a gradient of norm `norm` to at most `max_norm`; the formula of
 /// `torch.nn.utils.clip_grad_norm_`.
 #[cube]
 #[inline(always)]

@@ -1,10 +1,10 @@
-//! Elementary functions: natively in operations that vectorise, in kernels the device's own.
+//! Elementary functions: vectorisable code natively, device intrinsics in kernels.
 
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// `a * b + c`, in one rounding where the instruction set has that: where it hasn't, the standard
-/// library's `mul_add` would be a slow call.
+/// Computes `a * b + c`, fused if the target has the instruction. Elsewhere `f32::mul_add` would be
+/// a slow library call.
 #[inline(always)]
 pub(crate) fn mul_add(a: f32, b: f32, c: f32) -> f32 {
     if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
@@ -14,49 +14,49 @@ pub(crate) fn mul_add(a: f32, b: f32, c: f32) -> f32 {
     }
 }
 
-/// The number, or `floor` where it is less. NaN stays; `max` would turn it into the floor, and take a
-/// comparison more.
+/// `max(x, floor)`, except that NaN is preserved; it also takes one comparison fewer than
+/// `f32::max`.
 #[cube]
 #[inline(always)]
 pub fn at_least(floor: f32, x: f32) -> f32 {
     select(x < floor, floor, x)
 }
 
-/// The number, or `ceiling` where it is more. NaN stays.
+/// `min(x, ceiling)`, except that NaN is preserved.
 #[cube]
 #[inline(always)]
 pub fn at_most(ceiling: f32, x: f32) -> f32 {
     select(x > ceiling, ceiling, x)
 }
 
-/// Whether any of the numbers is not 0.
+/// Whether any value is nonzero.
 #[inline(always)]
 pub(crate) fn any<const N: usize>(values: &[f32; N]) -> bool {
-    // All bits but the signs; comparisons would be made one by one.
+    // Works on all bits but the sign, because float comparisons would not vectorise.
     values.iter().fold(0, |bits, x| bits | x.to_bits()) << 1 != 0
 }
 
-/// The hyperbolic tangent.
+/// Hyperbolic tangent.
 #[cube]
 #[inline(always)]
 pub fn tanh(x: f32) -> f32 {
     1.0f32 - 2.0f32 / (exp(2.0f32 * x) + 1.0f32)
 }
 
-/// `1 / (1 + e^-x)`.
+/// Logistic function, `1 / (1 + e^-x)`.
 #[cube]
 #[inline(always)]
 pub fn sigmoid(x: f32) -> f32 {
     1.0f32 / (1.0f32 + exp(-x))
 }
 
-/// The least number whose exponential is computed, which is still a normal number.
+/// Lower clamp of [`exp()`]; its exponential is still a normal number.
 const LEAST_EXPONENT: f32 = -87.0;
-/// The greatest, whose exponential is still finite: WGSL leaves undefined what infinities do.
+/// Upper clamp of [`exp()`]; its exponential is still finite. Infinities are undefined in WGSL.
 const GREATEST_EXPONENT: f32 = 88.0;
 
-/// The exponential, within 2 units in the last place over the finite range, in operations that
-/// vectorise: 2^n times a polynomial on [-ln 2 / 2, ln 2 / 2] (coefficients of Cephes' `expf`).
+/// Exponential function, accurate to 2 ulp over the finite range. Vectorises: 2^n times a
+/// polynomial on [-ln 2 / 2, ln 2 / 2] (coefficients from Cephes' `expf`).
 #[inline(always)]
 pub fn exp(x: f32) -> f32 {
     let x = x.clamp(LEAST_EXPONENT, GREATEST_EXPONENT);
@@ -78,22 +78,22 @@ fn device_exp(x: f32) -> f32 {
     at_least(LEAST_EXPONENT, at_most(GREATEST_EXPONENT, x)).exp()
 }
 
-/// The kernel side of [`exp()`].
+/// Kernel-side form of [`exp()`].
 pub mod exp {
     use super::*;
 
-    /// Expands to the device's exponential, within the same bounds.
+    /// Expands to the device's exponential with the same clamps.
     pub fn expand(scope: &Scope, x: NativeExpand<f32>) -> NativeExpand<f32> {
         device_exp::expand(scope, x)
     }
 }
 
-/// The natural logarithm of a positive, finite, normal number, within 2 units in the last place or
-/// 1e-7, in operations that vectorise: the exponent times ln 2, and a polynomial of the mantissa on
-/// [sqrt(1/2), sqrt(2)] (coefficients of Cephes' `logf`).
+/// Natural logarithm of a positive, finite, normal number, accurate to 2 ulp or 1e-7. Vectorises:
+/// the exponent times ln 2 plus a polynomial in the mantissa on [sqrt(1/2), sqrt(2)] (coefficients
+/// from Cephes' `logf`).
 #[inline(always)]
 pub fn ln(x: f32) -> f32 {
-    // sqrt(1/2) is 0x3f3504f3: with that taken away, the upper bits are the exponent.
+    // 0x3f3504f3 is sqrt(1/2); after subtracting it the upper bits are the exponent.
     let bits = x.to_bits().wrapping_sub(0x3f35_04f3) as i32;
     let n = (bits >> 23) as f32;
     let r = f32::from_bits(((bits & 0x007f_ffff) + 0x3f35_04f3) as u32) - 1.0;
@@ -121,7 +121,7 @@ fn device_ln(x: f32) -> f32 {
     x.ln()
 }
 
-/// The kernel side of [`ln()`].
+/// Kernel-side form of [`ln()`].
 pub mod ln {
     use super::*;
 

@@ -1,8 +1,8 @@
-//! Scalar formulas, each written once as a `#[cube]` function for the CPU's lanes and for kernels.
+//! Scalar formulas, each a single `#[cube]` function shared by CPU lanes and kernels.
 //!
-//! A `#[cube]` function has a native side, which loops over lanes compile to vectors, and a kernel side.
-//! Where a device has an instruction of its own (the exponential, the logarithm), the native side is a
-//! polynomial that vectorises, and the kernel side the device's own function.
+//! The native side of a `#[cube]` function vectorises when called in a loop over lanes. Functions
+//! with a device intrinsic (exponential, logarithm) use a vectorisable polynomial natively and the
+//! intrinsic in kernels.
 
 pub mod activation;
 pub mod adamw;

@@ -1,37 +1,36 @@
-//! Four numbers side by side in WebAssembly's vectors, spelled out: its compilers leave half of the tiles of
-//! a product scalar.
+//! Explicit 4-lane SIMD for WebAssembly, whose compilers leave matrix products partly scalar.
 
 use std::arch::wasm32::{f32x4_pmax, f32x4_splat, v128, v128_load, v128_store};
 
-/// Numbers of a [`Quad`].
+/// Lanes of a [`Quad`].
 pub const QUAD: usize = 4;
 
-/// Four numbers.
+/// A vector of four `f32`.
 pub type Quad = v128;
 
-/// The first four of the numbers.
+/// Loads the first four values.
 #[inline(always)]
 pub fn load(values: &[f32]) -> Quad {
     let values: &[f32; QUAD] = values.first_chunk().expect("four numbers");
-    // SAFETY: there are four, and a load need not be aligned.
+    // SAFETY: the reference covers four floats, and the load needs no alignment.
     unsafe { v128_load(values.as_ptr().cast()) }
 }
 
-/// Puts four numbers in the place of the first four.
+/// Stores a vector to the first four values.
 #[inline(always)]
 pub fn store(quad: Quad, values: &mut [f32]) {
     let values: &mut [f32; QUAD] = values.first_chunk_mut().expect("four numbers");
-    // SAFETY: there is room for four, and a store need not be aligned.
+    // SAFETY: the reference covers four floats, and the store needs no alignment.
     unsafe { v128_store(values.as_mut_ptr().cast(), quad) }
 }
 
-/// The number four times.
+/// Broadcasts `x` to all lanes.
 #[inline(always)]
 pub fn splat(x: f32) -> Quad {
     f32x4_splat(x)
 }
 
-/// `a * b + c`, in one rounding in a module for browsers that have that.
+/// Computes `a * b + c`, fused in builds with relaxed SIMD.
 #[inline(always)]
 pub fn mul_add(a: Quad, b: Quad, c: Quad) -> Quad {
     #[cfg(target_feature = "relaxed-simd")]
@@ -40,7 +39,7 @@ pub fn mul_add(a: Quad, b: Quad, c: Quad) -> Quad {
     std::arch::wasm32::f32x4_add(std::arch::wasm32::f32x4_mul(a, b), c)
 }
 
-/// [`at_least`](super::at_least) of each.
+/// Lane-wise [`at_least`](super::at_least).
 #[inline(always)]
 pub fn at_least(floor: f32, x: Quad) -> Quad {
     f32x4_pmax(x, f32x4_splat(floor))
