@@ -4,7 +4,7 @@ pub(super) use super::clip::surrogate as term;
 use super::clip::surrogate_host;
 use super::{Averaging, HostSteps, HostTerms, LossConfig, Objective};
 
-/// The loss that is normalised by its own minibatch.
+/// The loss normalised by its own minibatch.
 #[derive(Clone, Copy, Debug)]
 pub struct Bnpo;
 

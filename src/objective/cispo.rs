@@ -1,5 +1,5 @@
-//! CISPO: `log pi`, weighted by the advantage and the ratio, which is capped and taken as a constant
-//! (MiniMax 2025, equations 4 and 5, with the upper bound alone, as they use it).
+//! CISPO: `log pi`, weighted by the advantage and the capped, detached ratio (MiniMax 2025,
+//! equations 4 and 5, with the upper bound only, as used there).
 
 use super::{Averaging, Coefficients, HostSteps, HostTerms, LossConfig, Objective, Step, Term};
 use crate::math::at_most;

@@ -1,15 +1,15 @@
-//! The clipped surrogate (Schulman et al. 2017), with a dual clip (Ye et al. 2020) if one is asked for.
+//! The clipped surrogate (Schulman et al. 2017) with an optional dual clip (Ye et al. 2020).
 //!
-//! With the ratio `r`, the advantage `A` and the dual clip `c` the term is `-min(min(r, c) A, clip(r) A)`.
-//! Its slope in `ln r` is `-A r` where it is not clipped: up to `1 + clip_eps_high` for `A > 0`, from
-//! `1 - clip_eps_low` up to `c` for `A < 0`; else 0.
+//! With ratio `r`, advantage `A` and dual clip `c` the term is `-min(min(r, c) A, clip(r) A)`. Its
+//! derivative by `ln r` is `-A r` where it is not clipped: up to `1 + clip_eps_high` for `A > 0`,
+//! from `1 - clip_eps_low` to `c` for `A < 0`; elsewhere 0.
 
 use super::{Coefficients, HostSteps, HostTerms, LossConfig, Step, Term};
 use crate::math::{at_least, at_most};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// The surrogate of a step.
+/// Clipped surrogate of one step.
 #[cube]
 #[inline(always)]
 pub(super) fn surrogate(step: &Step, by: &Coefficients) -> Term {
@@ -24,7 +24,7 @@ pub(super) fn surrogate(step: &Step, by: &Coefficients) -> Term {
     Term { value: -at_most(within, unclipped), slope, clipped }
 }
 
-/// The surrogate of each step, in tensors.
+/// Clipped surrogate of each step, in tensors.
 pub(super) fn surrogate_host(steps: &HostSteps, config: &LossConfig) -> HostTerms {
     let HostSteps { ratio, advantages, .. } = steps;
     let (low, high) = (1.0 - config.clip_eps_low, 1.0 + config.clip_eps_high);
@@ -36,7 +36,7 @@ pub(super) fn surrogate_host(steps: &HostSteps, config: &LossConfig) -> HostTerm
     let within = ratio.clone().clamp(low, high);
     let values = -(bounded * advantages.clone()).min_pair(within * advantages.clone());
 
-    // A bound acts where the ratio has left it in the direction of the advantage.
+    // Clipping is active if the ratio exceeds the bound in the direction of the advantage.
     let ratio = ratio.clone().detach();
     let above = ratio.clone().greater_elem(high).float();
     let mut outside = ratio.clone().lower_elem(low).float();

@@ -1,7 +1,8 @@
 //! Dr. GRPO: the clipped surrogate, divided by a constant (Liu et al. 2025).
 //!
-//! The constant is the most steps that a game can be learnt from, `learn_steps`, times the games: the
-//! analogue of the `max_completion_length` that TRL divides by. A step weighs the same however long its game.
+//! The constant is the number of games times `learn_steps`, the maximum number of learnt steps per
+//! game, in analogy to TRL's `max_completion_length`. All steps have equal weight, whatever the
+//! length of their game.
 
 pub(super) use super::clip::surrogate as term;
 use super::clip::surrogate_host;

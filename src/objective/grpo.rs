@@ -1,4 +1,4 @@
-//! GRPO: the clipped surrogate, every game with the same weight, however long (Shao et al. 2024).
+//! GRPO: the clipped surrogate with equal weight per game, whatever its length (Shao et al. 2024).
 
 pub(super) use super::clip::surrogate as term;
 use super::clip::surrogate_host;

@@ -1,7 +1,7 @@
-//! GSPO: the clipped surrogate with one ratio a game (Zheng et al. 2025).
+//! GSPO: the clipped surrogate with one ratio per game (Zheng et al. 2025).
 //!
-//! The ratio's logarithm is the mean of the log-ratios over the steps of a game that count, so that each of
-//! them gets the sum of the game's slopes divided by their number.
+//! The logarithm of the ratio is the mean of the log-ratios over the unmasked steps of a game. Each
+//! of these steps therefore receives the sum of the game's derivatives divided by their number.
 
 use super::clip::{surrogate, surrogate_host};
 use super::{Averaging, Coefficients, HostSteps, HostTerms, LossConfig, Objective, Step, Term};

@@ -1,84 +1,82 @@
-//! A loss in tensors, for autodiff: the sum of its terms over steps.
+//! A loss in tensors, for autodiff.
 //!
-//! Each is a sum over the steps of a part of a minibatch, every step with a weight that belongs to
-//! the whole minibatch or rollout. Parts of a minibatch therefore add up to the same loss and
-//! gradient as the minibatch at once.
+//! A loss is a sum over the steps of part of a minibatch, with weights that refer to the whole
+//! minibatch or rollout. The parts of a minibatch therefore add up to its loss and gradient.
 
 use super::{LossConfig, kl, weights};
 use burn::tensor::Tensor;
 
-/// The steps of `games` games, time-major: `[num_steps, games]` each.
+/// Steps of `games` games, time-major: `[num_steps, games]` each.
 #[derive(Clone, Debug)]
 pub struct Steps {
-    /// Log-probabilities of the actions under the policy that is trained.
+    /// Log-probabilities of the actions under the current policy.
     pub logprobs: Tensor<2>,
-    /// Entropies of that policy, nats.
+    /// Entropies of the current policy in nats.
     pub entropy: Tensor<2>,
-    /// Log-probabilities under the policy that took the actions.
+    /// Log-probabilities under the behaviour policy.
     pub old_logprobs: Tensor<2>,
-    /// Log-probabilities under the reference policy; needed where `kl_coef` is not 0.
+    /// Log-probabilities under the reference policy; required if `kl_coef` is not 0.
     pub reference_logprobs: Option<Tensor<2>>,
-    /// The mean over all actions of their log-probabilities; needed where `label_smoothing` is not 0.
+    /// Log-probabilities averaged over all actions; required if `label_smoothing` is not 0.
     pub mean_logprobs: Option<Tensor<2>>,
     /// Advantages.
     pub advantages: Tensor<2>,
-    /// 1 where a step counts, else 0.
+    /// 1 for steps that count, else 0.
     pub mask: Tensor<2>,
 }
 
-/// What the policy term of each step depends on: `[num_steps, games]` each.
+/// Inputs of the policy term: `[num_steps, games]` each.
 #[derive(Clone, Debug)]
 pub struct HostSteps {
-    /// The probability of the action now, divided by that under the policy that took it; of losses with
-    /// one ratio a game, that of the game.
+    /// Importance ratio of current to behaviour policy, per step or per game depending on the loss.
     pub ratio: Tensor<2>,
     /// Advantages.
     pub advantages: Tensor<2>,
-    /// Log-probabilities of the actions now.
+    /// Log-probabilities of the actions under the current policy.
     pub logprobs: Tensor<2>,
 }
 
-/// The policy terms of steps: `[num_steps, games]` each.
+/// Policy terms: `[num_steps, games]` each.
 #[derive(Clone, Debug)]
 pub struct HostTerms {
-    /// What is minimised.
+    /// Values to minimise.
     pub values: Tensor<2>,
-    /// 1 where a bound of the ratio acts, else 0.
+    /// 1 where clipping is active, else 0.
     pub clipped: Tensor<2>,
 }
 
-/// What the weights of the steps refer to.
+/// Denominators of the step weights.
 #[derive(Clone, Debug)]
 pub struct Totals {
-    /// Games of the minibatch.
+    /// Number of games in the minibatch.
     pub games: usize,
-    /// Steps of the minibatch that count: `[1]`.
+    /// Number of steps that count in the minibatch: `[1]`.
     pub steps: Tensor<1>,
-    /// Steps of the rollout that count, divided by the number of minibatches: `[1]`.
+    /// Number of steps that count in the rollout, divided by the number of minibatches: `[1]`.
     pub rollout_share: Tensor<1>,
 }
 
-/// The loss of some steps, `[1]`, and what is reported of it.
+/// Loss and metrics of some steps.
 #[derive(Clone, Debug)]
 pub struct Loss {
-    /// What is minimised.
+    /// Value to minimise, `[1]`.
     pub loss: Tensor<1>,
-    /// Sums over the steps that count, without gradient: of [`Loss::SUMS`], in that order.
+    /// Detached sums over the steps that count, named and ordered by [`Loss::SUMS`].
     pub sums: Tensor<1>,
 }
 
 impl Loss {
-    /// What [`Loss::sums`] holds: the estimate of KL(old || new), the number of steps at which
-    /// a bound of the ratio acts (clipping took the gradient away; for `cispo`, capped the weight), the entropy, the
-    /// estimate of KL(policy || reference).
+    /// Names of [`Loss::sums`]: the estimate of KL(old || new), the number of steps with active
+    /// clipping (for `cispo`, a capped weight), the entropy, and the estimate of KL(policy ||
+    /// reference).
     pub const SUMS: [&str; 4] = ["approx_kl", "clip_fraction", "entropy", "reference_kl"];
 }
 
-/// The loss of `steps` with this weight of the entropy.
+/// Computes the loss of `steps` with entropy weight `entropy_coef`.
 ///
 /// # Panics
-/// If `kl_coef` is not 0 and there are no reference log-probabilities, or `label_smoothing` is not 0 and
-/// there are no means.
+/// If `kl_coef` is not 0 and there are no reference log-probabilities, or `label_smoothing` is not
+/// 0 and there are no mean log-probabilities.
 pub fn loss(config: &LossConfig, entropy_coef: f64, steps: &Steps, totals: &Totals) -> Loss {
     let loss_type = config.loss_type;
     let weights = weights::host(loss_type.averaging(), &steps.mask, totals);
@@ -95,7 +93,8 @@ pub fn loss(config: &LossConfig, entropy_coef: f64, steps: &Steps, totals: &Tota
     let terms = loss_type.host(&HostSteps { ratio, advantages, logprobs }, config);
     let mut policy = terms.values;
     if config.label_smoothing > 0.0 {
-        // Szegedy et al. 2016: all actions have an equal share of what is right.
+        // Label smoothing (Szegedy et al. 2016): every action receives an equal share of the
+        // target.
         let all = steps.mean_logprobs.clone().expect("label_smoothing needs the means");
         let share = config.label_smoothing;
         policy = policy * (1.0 - share) - steps.advantages.clone() * all * share;
@@ -109,7 +108,7 @@ pub fn loss(config: &LossConfig, entropy_coef: f64, steps: &Steps, totals: &Tota
         total = total + reference_kl * config.kl_coef;
     }
 
-    // Schulman 2020, the third estimator: (r - 1) - log r.
+    // k3 estimator of Schulman 2020: (r - 1) - log r.
     let approx_kl = own_ratio.detach() - 1.0 - log_ratio.clone().detach();
     let reference_kl = reference_kl.map_or_else(|| approx_kl.zeros_like(), |kl| kl.detach());
     let sum = |values: Tensor<2>| (values * steps.mask.clone()).sum();
@@ -150,7 +149,7 @@ mod tests {
             rollout_share: Tensor::from_data([2.0], &device),
         };
         let found = loss(&config, 0.0, &steps, &totals).loss.into_scalar::<f32>();
-        // The target has `smoothing / 3` everywhere and the rest where the action was taken.
+        // The target is `smoothing / 3` for every action plus the rest for the action taken.
         let term = |i: usize| -> f64 {
             let target =
                 |a: usize| smoothing / 3.0 + if a == taken[i] { 1.0 - smoothing } else { 0.0 };

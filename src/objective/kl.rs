@@ -1,15 +1,17 @@
-//! Estimators of KL(policy || reference) from the actions that a policy took
-//! (Schulman 2020, <http://joschu.net/blog/kl-approx.html>).
+//! Estimators of KL(policy || reference) from sampled actions (Schulman 2020,
+//! <http://joschu.net/blog/kl-approx.html>).
 //!
-//! With `x = ln(reference / policy)`: k1 is `-x`, k2 `x^2 / 2`, k3 `e^x - 1 - x`. k1 and k3 have the
-//! divergence as their mean. Their gradients have not, since they do not see that the policy also decides
-//! which actions are taken: that of k1 is 0 in the mean, so that as a loss it does nothing but make noise;
-//! that of k3 is the gradient of the reverse divergence, KL(reference || policy); k2's alone
-//! is the gradient of the divergence itself, as long as the policy is the one that acted.
+//! With `x = ln(reference / policy)`: k1 is `-x`, k2 `x^2 / 2`, k3 `e^x - 1 - x`. The expectation
+//! of k1 and k3 is the divergence. Their gradients are biased, because they ignore the policy's
+//! influence on which actions are sampled: the expected gradient of k1 is 0, so as a loss it only
+//! adds noise, and that of k3 is the gradient of the reverse divergence, KL(reference || policy).
+//! Only k2 has the gradient of the divergence itself, as long as the policy is the behaviour
+//! policy.
 //!
-//! Multiplied by the ratio `r = policy / policy that acted` (DeepSeek-V3.2, TRL's `use_bias_correction_kl`),
-//! k1 and k3 have the divergence's value and gradient in the mean, whichever policy acted. `r` is the
-//! step's own even where the loss has one ratio a game; TRL takes the game's there.
+//! Multiplied by the importance ratio `r = policy / behaviour policy` (DeepSeek-V3.2, TRL's
+//! `use_bias_correction_kl`), k1 and k3 have the value and the gradient of the divergence in
+//! expectation under any behaviour policy. `r` is always the ratio of the step, even for losses
+//! with one ratio per game; TRL uses the sequence ratio there.
 
 use super::LossConfig;
 use crate::math::exp;
@@ -32,16 +34,16 @@ names! {
     }
 }
 
-/// An estimate at a step.
+/// A divergence estimate at one step.
 #[derive(CubeType, Clone, Copy, Debug)]
 pub struct Divergence {
-    /// Its value.
+    /// Value of the estimate.
     pub value: f32,
-    /// Its derivative by the log-probability of the action taken.
+    /// Derivative by the log-probability of the action taken.
     pub slope: f32,
 }
 
-/// `r - 1 - ln r`: the third estimator, of a ratio and its logarithm.
+/// The k3 estimator, `r - 1 - ln r`, from a ratio and its logarithm.
 #[cube]
 #[inline(always)]
 pub fn third(ratio: f32, log_ratio: f32) -> f32 {
@@ -63,7 +65,8 @@ fn plain(to_reference: f32, #[comptime] estimator: KlEstimator) -> Divergence {
     }
 }
 
-/// The estimate from `to_reference = ln(reference / policy)`; where it is `corrected`, times `ratio`.
+/// Estimates the divergence from `to_reference = ln(reference / policy)`, multiplied by `ratio` if
+/// `corrected`.
 #[cube]
 #[inline(always)]
 pub fn divergence(
@@ -74,14 +77,14 @@ pub fn divergence(
 ) -> Divergence {
     let own = plain(to_reference, estimator);
     if comptime!(corrected) {
-        // The ratio's derivative by the log-probability is the ratio.
+        // The derivative of the ratio by the log-probability is the ratio.
         Divergence { value: ratio * own.value, slope: ratio * (own.slope + own.value) }
     } else {
         own
     }
 }
 
-/// The estimate at each step, in tensors.
+/// Estimates the divergence at each step, in tensors.
 pub(super) fn host(
     config: &LossConfig,
     policy: Tensor<2>,
@@ -105,7 +108,7 @@ mod tests {
     const REFERENCE: [f32; 3] = [0.2, 0.35, 0.45];
     const ACTED: [f32; 3] = [0.3, 0.3, 0.4];
 
-    /// The mean gradient by the logits of what an estimator gives for actions of `acted`.
+    /// Expected gradient of an estimator by the logits, for actions sampled from `acted`.
     fn mean_gradient(acted: [f32; 3], estimator: KlEstimator, corrected: bool) -> [f32; 3] {
         let mut gradient = [0.0; 3];
         for action in 0..3 {

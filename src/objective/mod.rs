@@ -1,11 +1,11 @@
-//! The losses: one file each, and one list of them.
+//! Policy losses, one file each, and the list of them.
 //!
-//! Each is a weighted sum over steps of a policy term, minus the entropy, plus the divergence from a
-//! reference policy ([`kl`]). The policy term of a step is a function of its ratio, its advantage and its
-//! log-probability. A file of a loss has it twice: as scalars with the derivative by hand (`term`), which
-//! the fast engines call from lanes and kernels, and as tensors ([`Objective::host`]) for autodiff.
-//! The list below gives [`LossType`], its names, and the calls of every engine, so that
-//! an engine without one of the losses does not compile.
+//! A loss is a weighted sum over steps of a policy term, minus the entropy bonus, plus the
+//! divergence from a reference policy ([`kl`]). The policy term depends on the step's ratio,
+//! advantage and log-probability. Each loss implements it twice: on scalars with a hand-written
+//! derivative (`term`), for the lanes and kernels of the fast engines, and on tensors
+//! ([`Objective::host`]), for autodiff. [`LossType`], the names of the losses and the dispatch of
+//! all engines are generated from the list below, so an engine that lacks a loss does not compile.
 
 mod clip;
 mod host;
@@ -24,17 +24,16 @@ use crate::schema::names;
 use burn::cubecl::prelude::*;
 use scalar::term_lanes;
 
-/// What a loss says of itself, and its policy term in tensors.
+/// Properties of a loss, and its policy term in tensors.
 pub trait Objective {
-    /// How its terms are averaged.
+    /// Averaging of the terms.
     const AVERAGING: Averaging;
-    /// Whether the ratio of a step is that of its whole game: the geometric mean over its steps.
+    /// Whether the ratio is per game, the geometric mean over its steps, instead of per step.
     const RATIO_OF_GAME: bool = false;
-    /// Whether there is a bound that the ratio can leave, so that the share of steps at which it has is
-    /// worth a report.
+    /// Whether the loss clips the ratio, so that the fraction of clipped steps is reported.
     const CLIPS: bool;
 
-    /// The policy term of each step.
+    /// Computes the policy term of each step.
     fn host(steps: &HostSteps, config: &LossConfig) -> HostTerms;
 }
 
@@ -57,22 +56,22 @@ macro_rules! objectives {
                 match self { $(Self::$Name => $Name::AVERAGING,)+ }
             }
 
-            /// Whether the ratio of a step is that of its whole game.
+            /// Whether the ratio is per game instead of per step.
             pub const fn ratio_of_game(self) -> bool {
                 match self { $(Self::$Name => $Name::RATIO_OF_GAME,)+ }
             }
 
-            /// Whether there is a bound that the ratio can leave.
+            /// Whether the loss clips the ratio.
             pub const fn clips(self) -> bool {
                 match self { $(Self::$Name => $Name::CLIPS,)+ }
             }
 
-            /// The policy term of each step, in tensors.
+            /// Computes the policy term of each step, in tensors.
             pub fn host(self, steps: &HostSteps, config: &LossConfig) -> HostTerms {
                 match self { $(Self::$Name => $Name::host(steps, config),)+ }
             }
 
-            /// The policy terms of steps side by side.
+            /// Computes the policy terms of `N` steps in SIMD lanes.
             #[inline(always)]
             pub fn terms<const N: usize>(
                 self,
@@ -85,7 +84,7 @@ macro_rules! objectives {
             }
         }
 
-        /// The policy term of a step.
+        /// Computes the policy term of one step.
         #[inline(always)]
         pub fn term(step: &Step, by: &Coefficients, loss_type: LossType) -> Term {
             match loss_type {
@@ -93,12 +92,12 @@ macro_rules! objectives {
             }
         }
 
-        /// The kernel side of [`term()`], written out because `#[cube]` does not see through a macro's
+        /// Kernel-side form of [`term()`], written by hand because `#[cube]` does not expand macro
         /// names.
         pub mod term {
             use super::*;
 
-            /// Expands to the term of the loss, which is known when the kernel is compiled.
+            /// Expands to the term of the given loss, known when the kernel is compiled.
             pub fn expand(
                 scope: &Scope,
                 step: &<Step as CubeType>::ExpandType,
@@ -114,23 +113,25 @@ macro_rules! objectives {
 }
 
 objectives! {
-    /// The clipped surrogate, averaged over the steps of a game, then over the games (Shao et al. 2024).
+    /// The clipped surrogate, averaged over the steps of each game, then over games (Shao et al.
+    /// 2024).
     grpo: Grpo,
-    /// The clipped surrogate, summed over all steps and divided by `learn_steps` times the games: a
-    /// constant (Liu et al. 2025).
+    /// The clipped surrogate, summed over all steps and divided by the constant `learn_steps` times
+    /// the number of games (Liu et al. 2025).
     dr_grpo: DrGrpo,
-    /// The clipped surrogate, averaged over all steps of the rollout, whichever minibatch they are in
-    /// (Yu et al. 2025).
+    /// The clipped surrogate, averaged over all steps of the rollout, across minibatches (Yu et al.
+    /// 2025).
     dapo: Dapo,
     /// The clipped surrogate, averaged over all steps of the minibatch.
     bnpo: Bnpo,
-    /// The surrogate of `grpo` with one ratio a game: the geometric mean over its steps (Zheng et al. 2025).
+    /// The surrogate of `grpo` with one ratio per game: the geometric mean over its steps (Zheng et
+    /// al. 2025).
     gspo: Gspo,
-    /// The clipped ratio as a constant weight of `log pi`, averaged as in `dapo` (MiniMax 2025).
+    /// `log pi` weighted by the clipped, detached ratio, averaged as in `dapo` (MiniMax 2025).
     cispo: Cispo,
     /// A soft gate instead of clipping, averaged as in `grpo` (Gao et al. 2025).
     sapo: Sapo,
-    /// `-w log pi`, with the advantage as the weight `w`, averaged over all steps of the minibatch:
-    /// learning from data, whatever acted.
+    /// `-w log pi` with the advantage as weight `w`, averaged over all steps of the minibatch:
+    /// supervised learning, independent of the behaviour policy.
     nll: Nll,
 }

@@ -1,7 +1,7 @@
-//! NLL: the weighted negative log-likelihood `-w log pi`, for learning from data.
+//! NLL: the weighted negative log-likelihood `-w log pi`, for supervised learning.
 //!
-//! The weight `w` stands where the advantage does: 1 for imitation, a measure of quality to prefer the
-//! better of the data. What acted does not matter, so the ratio is not used.
+//! The weight `w` takes the place of the advantage: 1 for behaviour cloning, or a quality measure
+//! of the data. The behaviour policy is irrelevant, so the ratio is not used.
 
 use super::{Averaging, Coefficients, HostSteps, HostTerms, LossConfig, Objective, Step, Term};
 use burn::cubecl;

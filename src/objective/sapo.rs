@@ -1,8 +1,9 @@
 //! SAPO: Soft Adaptive Policy Optimization (Gao et al. 2025, arXiv 2511.20347), as in TRL's `sapo`.
 //!
-//! Instead of being clipped, the ratio `r` goes through a gate with the temperature `t`, one for positive
-//! advantages and one for the others: the term is `-(4 / t) s A` with `s = sigmoid(t (r - 1))`. Its slope in
-//! `ln r` is `-4 s (1 - s) r A`: that of the plain surrogate at `r = 1`, fading on both sides.
+//! Instead of clipping, the ratio `r` passes a gate with temperature `t`, one for positive
+//! advantages and one for all others: the term is `-(4 / t) s A` with `s = sigmoid(t (r - 1))`. Its
+//! derivative by `ln r` is `-4 s (1 - s) r A`: equal to the unclipped surrogate's at `r = 1`,
+//! vanishing on both sides.
 
 use super::{Averaging, Coefficients, HostSteps, HostTerms, LossConfig, Objective, Step, Term};
 use crate::math::sigmoid;
@@ -10,7 +11,7 @@ use burn::cubecl;
 use burn::cubecl::prelude::*;
 use burn::tensor::activation;
 
-/// The loss of soft adaptive policy optimisation.
+/// The loss of Soft Adaptive Policy Optimization.
 #[derive(Clone, Copy, Debug)]
 pub struct Sapo;
 

@@ -1,33 +1,31 @@
-//! What the scalar form of a loss takes and gives, for one step and for steps side by side.
+//! Inputs and outputs of a policy term on scalars, for one step and for `N` lanes.
 
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// What the policy term of a step depends on.
+/// Inputs of a policy term.
 #[derive(CubeType, Clone, Copy, Debug)]
 pub struct Step {
-    /// The probability of its action now, divided by that under the policy that took it; of losses with
-    /// one ratio a game, that of the game.
+    /// Importance ratio of current to behaviour policy, per step or per game depending on the loss.
     pub ratio: f32,
-    /// How much better than its group it was.
+    /// Group-relative advantage.
     pub advantage: f32,
-    /// The action's log-probability now.
+    /// Log-probability of the action under the current policy.
     pub logprob: f32,
 }
 
-/// The policy term of a step.
+/// Policy term of a step.
 #[derive(CubeType, Clone, Copy, Debug, PartialEq)]
 pub struct Term {
-    /// Its value, to be minimised.
+    /// Value to minimise.
     pub value: f32,
-    /// Its derivative by the action's log-probability, or where the ratio is that of a game, by the
-    /// ratio's logarithm.
+    /// Derivative by the action's log-probability or, for per-game ratios, by the log of the ratio.
     pub slope: f32,
-    /// 1 where a bound of the ratio acts, else 0.
+    /// 1 if clipping is active, else 0.
     pub clipped: f32,
 }
 
-/// Steps side by side, each number in a lane of its own.
+/// Inputs of the policy terms of `N` steps, one per lane.
 #[derive(Clone, Copy, Debug)]
 pub struct StepLanes<'a, const N: usize> {
     /// [`Step::ratio`].
@@ -38,7 +36,7 @@ pub struct StepLanes<'a, const N: usize> {
     pub logprobs: &'a [f32; N],
 }
 
-/// The policy terms of steps side by side.
+/// Policy terms of `N` steps, one per lane.
 #[derive(Clone, Copy, Debug)]
 pub struct TermLanes<const N: usize> {
     /// [`Term::value`].
@@ -49,7 +47,7 @@ pub struct TermLanes<const N: usize> {
     pub clipped: [f32; N],
 }
 
-/// Runs through the lanes, in a loop that becomes vectors.
+/// Evaluates `term` in every lane, in a loop that vectorises.
 #[inline(always)]
 pub(super) fn term_lanes<const N: usize>(
     steps: &StepLanes<N>,
@@ -67,11 +65,12 @@ pub(super) fn term_lanes<const N: usize>(
     terms
 }
 
-/// The derivative of a step's loss by one of its logits.
+/// Derivative of a step's loss by one logit.
 ///
-/// With logits `z`, `l = log softmax(z)` and `p = exp(l)`: `dl[k] / dz[a] = [a = k] - p[a]`, and for the
-/// entropy `H = -sum p l`, `dH / dz[a] = -p[a] (l[a] + H)`. `by_logprob` is the derivative by the
-/// log-probability of the action taken, `by_entropy` that by `-H`, `taken` is 1 for that action.
+/// With logits `z`, `l = log softmax(z)` and `p = exp(l)`: `dl[k] / dz[a] = [a = k] - p[a]`, and
+/// for the entropy `H = -sum p l`, `dH / dz[a] = -p[a] (l[a] + H)`. `by_logprob` is the derivative
+/// by the log-probability of the action taken, `by_entropy` the derivative by `-H`; `taken` is 1
+/// for that action, else 0.
 #[cube]
 #[inline(always)]
 pub fn by_logit(

@@ -1,7 +1,7 @@
-//! The weights of steps: how the terms of a loss are averaged.
+//! Step weights, which implement the averaging of a loss.
 //!
-//! A weight belongs to the whole minibatch or rollout, so that parts of a minibatch add up to the same
-//! loss and gradient as the minibatch at once.
+//! A weight refers to the whole minibatch or rollout, so the parts of a minibatch add up to its
+//! loss and gradient.
 
 use super::Totals;
 use crate::math::at_least;
@@ -9,33 +9,33 @@ use burn::cubecl;
 use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
 
-/// How terms are averaged.
+/// Averaging of the terms of a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Averaging {
-    /// Over the steps of a game, then over the games.
+    /// Mean over the steps of each game, then over games.
     Game,
-    /// The sum over all steps, divided by the most that there could be: a constant.
+    /// Sum over all steps, divided by the constant maximum number of steps.
     Constant,
-    /// Over all steps of the minibatch.
+    /// Mean over all steps of the minibatch.
     Minibatch,
-    /// Over all steps of the rollout, whichever minibatch they are in.
+    /// Mean over all steps of the rollout, across minibatches.
     Rollout,
 }
 
-/// What the weights refer to.
+/// Denominators of the step weights.
 #[derive(CubeType, Clone, Copy, Debug)]
 pub struct Sizes {
-    /// Games of the minibatch.
+    /// Number of games in the minibatch.
     pub games: f32,
-    /// The most steps of a game that are learnt from.
+    /// Maximum number of learnt steps per game.
     pub learn_steps: f32,
-    /// Steps of the minibatch that count.
+    /// Number of steps that count in the minibatch.
     pub steps: f32,
-    /// Steps of the rollout that count, divided by the number of minibatches.
+    /// Number of steps that count in the rollout, divided by the number of minibatches.
     pub rollout_share: f32,
 }
 
-/// The weight of a step that counts, in a game with so many of them.
+/// Weight of a step that counts in a game with `length` such steps.
 #[cube]
 #[inline(always)]
 pub fn weight(length: f32, sizes: &Sizes, #[comptime] averaging: Averaging) -> f32 {
@@ -47,7 +47,7 @@ pub fn weight(length: f32, sizes: &Sizes, #[comptime] averaging: Averaging) -> f
     }
 }
 
-/// The weight of each step, `[num_steps, games]`; `mask` is 1 where a step counts, else 0.
+/// Weight of each step, `[num_steps, games]`; `mask` is 1 for steps that count, else 0.
 pub(super) fn host(averaging: Averaging, mask: &Tensor<2>, totals: &Totals) -> Tensor<2> {
     let [learn_steps, _] = mask.dims();
     let over = |total: &Tensor<1>| mask.clone() / total.clone().reshape([1, 1]);
