@@ -1,6 +1,6 @@
-//! Advantages of a recording, in four kernels: credits, comparison, centring, totals.
+//! Advantages of a recording, in four kernels: credit, compare, centre, summarise.
 //!
-//! They compute what [`super::advantages`] does. Sums are taken in an order that depends on sizes alone.
+//! Computes the same as [`super::advantages`]. The order of summation depends on sizes alone.
 
 use crate::config::{AdvantageConfig, Estimator, RolloutConfig, Scale};
 use crate::data::summary::{self, EPISODES, EVEN_GROUPS, REWARD_SUM, SCALE, SCORE_SUM, STEPS};
@@ -13,17 +13,18 @@ use burn::cubecl;
 use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
 
-/// Units of a cube of the first two kernels.
+/// Units per cube of the first three kernels.
 const UNITS: usize = 64;
-/// Units of the second kernel, about: with more to do, each sees to more steps.
+/// Approximate maximum number of units of the centring kernel; beyond it each unit handles several
+/// steps.
 const MAX_UNITS: usize = 1 << 18;
-/// Runs of rows that the last kernel adds up side by side.
+/// Number of partial sums in the last kernel.
 const RUNS: usize = 32;
 
-// A row of sums has the columns of the summary, but that of the scale, which is made of a sum of squares.
+// Rows of sums have the columns of the summary, but hold a sum of squares in place of the scale.
 const SQUARES: usize = SCALE;
 
-/// The sizes of a part.
+/// Sizes of a part.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 struct Sizes {
     num_steps: usize,
@@ -34,79 +35,79 @@ struct Sizes {
 
 #[cube]
 impl Sizes {
-    /// Where the advantage of step `t` of a game lies in a part of the advantages.
+    /// Index of the advantage of step `t` of a game.
     fn advantage(&self, t: usize, game: usize) -> usize {
         t * self.games + game
     }
 
-    /// Where the number of a game's steps that count lies there.
+    /// Index of the number of counted steps of a game.
     fn length(&self, game: usize) -> usize {
         self.learn_steps * self.games + game
     }
 
-    /// Where the return of a game lies there.
+    /// Index of the return of a game.
     fn total(&self, game: usize) -> usize {
         (self.learn_steps + 1) * self.games + game
     }
 }
 
-/// What the first kernel reads of a part: the buffers of [`crate::data::Part`], and where their rows of
-/// `[num_steps, games]` start.
+/// Inputs of the first kernel: the buffers of a [`crate::data::Part`] and the offsets of their
+/// `[num_steps, num_envs]` rows.
 #[derive(CubeType, CubeLaunch)]
 struct Recorded {
     words: Buffer<u32>,
     values: Buffer<f32>,
     first_scores: Buffer<f32>,
-    /// The actions' row of the words.
+    /// Offset of the actions within the words.
     actions: usize,
-    /// The rewards' row of the values.
+    /// Offset of the rewards within the values.
     rewards: usize,
-    /// The scores' row of the values, if there is one.
+    /// Offset of the scores within the values, if recorded.
     scores: usize,
 }
 
 #[cube]
 impl Recorded {
-    /// What the step at place `at` of a row was rewarded with.
+    /// Reward of the step at index `at` of a row.
     fn reward(&self, at: usize) -> f32 {
         self.values[self.rewards + at]
     }
 
-    /// Whether it ended an episode.
+    /// Whether the step ended an episode.
     fn ended(&self, at: usize) -> bool {
         self.words[self.actions + at] >= TRUNCATED
     }
 
-    /// The score after it, if scores are recorded.
+    /// Score after the step, if recorded.
     fn score(&self, at: usize) -> f32 {
         self.values[self.scores + at]
     }
 }
 
-/// What the first kernel is compiled for.
+/// Compile-time variant of the credit kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Credits {
     estimator: Estimator,
-    /// Whether a game goes on with a new episode.
+    /// Whether a game continues with a new episode.
     auto_reset: bool,
-    /// Whether scores are recorded; else they are sums of rewards.
+    /// Whether scores are recorded; otherwise they are sums of rewards.
     scored: bool,
 }
 
-/// The rows of sums that a kernel writes, one a cube.
+/// Rows of partial sums, one per cube.
 #[derive(CubeType, CubeLaunch)]
 struct Rows {
-    /// The rows of all kernels, `[rows, summary::LEN]`.
+    /// Rows of all kernels, `[rows, summary::LEN]`.
     sums: Buffer<f32>,
-    /// The row of its first cube.
+    /// Row of this kernel's first cube.
     first: usize,
-    /// Its cubes. A grid may have more than were asked for, which have no row.
+    /// Number of cubes with a row. The grid may be larger; excess cubes write nothing.
     cubes: usize,
 }
 
 #[cube]
 impl Rows {
-    /// Adds up the sums of a cube's units, and writes them as its row.
+    /// Reduces the sums of a cube's units and stores them as its row.
     fn store(&mut self, own: &Array<f32>) {
         let unit = UNIT_POS as usize;
         let mut sums = Shared::<[f32]>::new_slice(comptime!(UNITS * summary::LEN));
@@ -125,7 +126,7 @@ impl Rows {
     }
 }
 
-/// The sums of a unit, all zero.
+/// Returns zeroed sums of a unit.
 #[cube]
 fn no_sums() -> Array<f32> {
     let mut sums = Array::<f32>::new(summary::LEN);
@@ -136,7 +137,7 @@ fn no_sums() -> Array<f32> {
     sums
 }
 
-/// One unit credits the steps of one game with what followed them.
+/// Computes the return or reward-to-go of each step; one unit per game.
 ///
 /// Buffers: those of [`Recorded`]; a part of [`RecordingAdvantages::parts`]; those of [`Rows`].
 #[cube(launch_unchecked)]
@@ -155,7 +156,7 @@ fn credit_kernel(
         let mut score = recorded.first_scores[game];
         let mut total = 0.0f32;
         let mut counted = num_steps;
-        // What the episode under way has got, and its first step.
+        // Return so far and first step of the current episode.
         let mut sum = 0.0f32;
         let mut first = 0usize.runtime();
         for t in 0..num_steps {
@@ -210,9 +211,10 @@ fn credit_kernel(
     rows.store(&sums);
 }
 
-/// One unit looks whether the members of one group are credited alike at all steps at which one counts.
+/// Detects groups whose games all have the same credit at every counted step; one unit per group.
 ///
-/// Buffers: the part of [`RecordingAdvantages::parts`] that the first kernel wrote to; those of [`Rows`].
+/// Buffers: the part of [`RecordingAdvantages::parts`] written by the first kernel; those of
+/// [`Rows`].
 #[cube(launch_unchecked)]
 fn compare_kernel(advantages: &[f32], rows: &mut Rows, sizes: Sizes) {
     let group = ABSOLUTE_POS;
@@ -239,10 +241,11 @@ fn compare_kernel(advantages: &[f32], rows: &mut Rows, sizes: Sizes) {
     rows.store(&sums);
 }
 
-/// One unit centres the credits of one group at some steps, and scales them by the group's spread
-/// where that is asked for.
+/// Subtracts the group mean at each step and optionally divides by the group's standard deviation.
+/// One unit handles `steps_per_unit` steps of one group.
 ///
-/// Buffers: the part of [`RecordingAdvantages::parts`] that the first kernel wrote to; those of [`Rows`].
+/// Buffers: the part of [`RecordingAdvantages::parts`] written by the first kernel; those of
+/// [`Rows`].
 #[cube(launch_unchecked)]
 fn centre_kernel(
     advantages: &mut [f32],
@@ -289,9 +292,10 @@ fn centre_kernel(
     rows.store(&sums);
 }
 
-/// One cube adds up all rows and makes the summary of all games of them.
+/// Reduces all rows to the summary; one cube.
 ///
-/// Buffers: rows of sums `[count, summary::LEN]`; [`RecordingAdvantages::summary`]. Workgroup memory: `RUNS * summary::LEN` floats.
+/// Buffers: rows of sums `[count, summary::LEN]`; [`RecordingAdvantages::summary`]. Workgroup
+/// memory: `RUNS * summary::LEN` floats.
 #[cube(launch_unchecked)]
 fn summary_kernel(
     rows: &[f32],
@@ -315,7 +319,7 @@ fn summary_kernel(
             total += sums[run * summary::LEN + unit];
         }
         if unit == SQUARES {
-            // In this column stands what the advantages are to be multiplied by.
+            // This column of the summary holds the scale of the advantages.
             let mut steps = 0.0f32;
             for run in 0..comptime!(RUNS) {
                 steps += sums[run * summary::LEN + STEPS];
@@ -327,11 +331,12 @@ fn summary_kernel(
     }
 }
 
-/// The advantages of a recording, where it lies; the same as [`super::advantages`] gives for its
-/// trajectory and its mask.
+/// Computes the advantages of a recording on its device; equivalent to [`super::advantages`] for
+/// the same trajectory and mask.
 ///
 /// # Panics
-/// If the recording's parts do not consist of whole groups, or it has fewer than `learn_steps` steps.
+/// If the parts do not consist of whole groups, or the recording has fewer than `learn_steps`
+/// steps.
 pub fn recording_advantages(
     recording: &Recording,
     rollout: &RolloutConfig,
@@ -366,8 +371,8 @@ pub fn recording_advantages(
         );
         let credits =
             Credits { estimator: config.estimator, auto_reset, scored: part.has_scores() };
-        // SAFETY: the kernels stay below the number of games and steps, and their cubes write a row
-        // each; all units of a cube reach its barrier.
+        // SAFETY: accesses stay below the numbers of games and steps, each cube writes one row, and
+        // all units of a cube reach its barrier.
         unsafe {
             credit_kernel::launch_unchecked(
                 client,
@@ -403,7 +408,7 @@ pub fn recording_advantages(
         first_row += plan.cubes();
         parts.push(Tensor::from_primitive::<Cube>(advantages));
     }
-    // SAFETY: the kernel stays below `count` and the length of the summary.
+    // SAFETY: accesses stay below `count` and the length of the summary.
     unsafe {
         summary_kernel::launch_unchecked(
             client,
@@ -419,11 +424,11 @@ pub fn recording_advantages(
     RecordingAdvantages { learn_steps, parts, summary: Tensor::from_primitive::<Cube>(summary) }
 }
 
-/// The advantages of our part of a recording whose groups the members of `team` share: what concerns all of
-/// them, the numbers of [`summary`], is of all members.
+/// Computes the advantages of this rank's part of a recording; the [`summary`] covers all ranks of
+/// `team`.
 ///
 /// # Errors
-/// If another member is gone or silent.
+/// If another rank has failed or does not respond.
 pub fn shared_recording_advantages(
     recording: &Recording,
     rollout: &RolloutConfig,
@@ -438,7 +443,7 @@ pub fn shared_recording_advantages(
     let device = advantages.summary.device();
     let mut ours: Vec<f64> =
         device::read(advantages.summary.clone()).into_iter().map(f64::from).collect();
-    // What was to be multiplied by tells the mean of the squares.
+    // Recovers the sum of squares from the scale.
     let deviation = 1.0 / ours[SQUARES] - epsilon;
     ours[SQUARES] = deviation * deviation * ours[STEPS];
     let mut all = team.total(&ours)?;
@@ -450,7 +455,7 @@ pub fn shared_recording_advantages(
     Ok(RecordingAdvantages { summary, ..advantages })
 }
 
-/// How the work on a part is spread.
+/// Launch sizes for a part.
 struct Plan {
     credit_cubes: usize,
     compare_cubes: usize,
@@ -472,7 +477,7 @@ impl Plan {
         }
     }
 
-    /// Cubes of all kernels, each of which writes a row of sums.
+    /// Number of cubes of all kernels, each of which writes one row of sums.
     fn cubes(&self) -> usize {
         self.credit_cubes + self.compare_cubes + self.centre_cubes
     }

@@ -1,4 +1,4 @@
-//! Group-relative advantages: how much better an action's outcome was than the group's mean.
+//! Group-relative advantages: the return of a game or step relative to its group's mean.
 
 #[cfg(feature = "kernels")]
 mod kernels;
@@ -14,26 +14,26 @@ use crate::device;
 use crate::parallel::{Shards, Team, TeamError};
 use burn::tensor::Tensor;
 
-/// Added to a standard deviation before it divides, as in TRL.
+/// Added to standard deviations before division, as in TRL.
 const STD_EPSILON: f32 = 1e-4;
 
 /// Advantages of a trajectory.
 #[derive(Clone, Debug)]
 pub struct Advantages {
-    /// Of each step, 0 where the step does not count: `[learn_steps, num_envs]`.
+    /// Advantage of each step, 0 for steps that do not count: `[learn_steps, num_envs]`.
     pub values: Tensor<2>,
-    /// 1 where a step counts: `[learn_steps, num_envs]`.
+    /// 1 for steps that count, else 0: `[learn_steps, num_envs]`.
     pub mask: Tensor<2>,
-    /// Share of the groups whose members are credited alike at every step that counts: from these
-    /// nothing is learnt. `[1]`.
+    /// Fraction of groups whose games all have the same credit at every counted step and which
+    /// therefore have no gradient: `[1]`.
     pub zero_variance: Tensor<1>,
 }
 
-/// The advantages of the first `learn_steps` steps of `trajectory`, whose groups are `group_size`
-/// neighbouring games; `mask`, `[num_steps, num_envs]`, is 1 where a step counts.
+/// Computes the advantages of the first `learn_steps` steps of `trajectory`. Groups are
+/// `group_size` neighbouring games; `mask`, `[num_steps, num_envs]`, is 1 for steps that count.
 ///
-/// The baseline of a step is the mean over the group's members, for reward-to-go at the same step; a
-/// member whose steps no longer count adds 0 to it, since it earns nothing more.
+/// The baseline of a step is the mean over the games of its group, at the same step for
+/// reward-to-go. A game whose steps no longer count contributes 0, because it earns nothing more.
 ///
 /// # Panics
 /// If the number of games is not a multiple of `group_size`.
@@ -50,14 +50,14 @@ pub fn advantages(
     credits.scaled(config.scale_rewards, squares.sqrt(), zero_variance)
 }
 
-/// [`advantages`] of our part of the groups, in `shards` that the members of `team` share; `rollout` tells of
-/// that part alone. What concerns all groups is added up by shards.
+/// Computes the [`advantages`] of this rank's groups. `rollout` describes those groups only;
+/// quantities over all groups are summed by shards across the team.
 ///
 /// # Errors
-/// If another member is gone or silent.
+/// If another rank has failed or does not respond.
 ///
 /// # Panics
-/// If the trajectory is not one of `rollout`.
+/// If the trajectory does not match `rollout`.
 pub fn shared_advantages(
     trajectory: &Trajectory,
     mask: &Tensor<2>,
@@ -82,7 +82,7 @@ pub fn shared_advantages(
     Ok(credits.scaled(config.scale_rewards, deviation, zero_variance))
 }
 
-/// The sum over each of so many groups, of `[steps, groups, members]`.
+/// Sums `[steps, groups, group_size]` over everything but the groups.
 fn by_group(values: Tensor<3>, groups: usize) -> Vec<f64> {
     let [steps, _, members] = values.dims();
     let values = device::fetch(values.reshape([steps * groups * members]));
@@ -93,12 +93,12 @@ fn by_group(values: Tensor<3>, groups: usize) -> Vec<f64> {
     sums
 }
 
-/// What steps are credited with, group by group: `[learn_steps, num_groups, group_size]`.
+/// Credits of steps by group: `[learn_steps, num_groups, group_size]`.
 struct Credits {
     values: Tensor<3>,
-    /// The same without the mean of the group's members.
+    /// Credits minus the group mean.
     centred: Tensor<3>,
-    /// 1 where a step counts.
+    /// 1 for steps that count, else 0.
     counted: Tensor<3>,
 }
 
@@ -126,19 +126,20 @@ impl Credits {
         Self { values, centred, counted }
     }
 
-    /// The squares of the centred ones, over the steps that count.
+    /// Squares of the centred credits, masked to the steps that count.
     fn squares(&self) -> Tensor<3> {
         self.centred.clone().square() * self.counted.clone()
     }
 
-    /// 1 for each group whose members are credited alike at every step that counts: `[1, num_groups, 1]`.
+    /// 1 for each group whose games all have the same credit at every counted step: `[1,
+    /// num_groups, 1]`.
     fn even(&self) -> Tensor<3> {
         let spread = self.values.clone().max_dim(2) - self.values.clone().min_dim(2);
         let uneven = (spread * self.counted.clone().max_dim(2)).max_dim(0);
         uneven.lower_equal_elem(0.0).float()
     }
 
-    /// The advantages, where `deviation` is the standard deviation of all that counts, `[1]`.
+    /// Scales the centred credits; `deviation`, `[1]`, is the standard deviation over the batch.
     fn scaled(self, scale: Scale, deviation: Tensor<1>, zero_variance: Tensor<1>) -> Advantages {
         let [learn_steps, num_groups, group_size] = self.values.dims();
         let scaled = match scale {
@@ -156,12 +157,12 @@ impl Credits {
     }
 }
 
-/// The sum of the rewards of the episode that each step belongs to, as far as it was played within the
-/// trajectory: `[num_steps, num_envs]`. Where no step of a following episode counts, the sum goes on.
+/// Return of the episode that each step belongs to, within the trajectory: `[num_steps, num_envs]`.
+/// Past the last counted step, the sum of the last episode continues.
 fn returns(rewards: Tensor<2>, ends: &Tensor<2>, mask: &Tensor<2>) -> Tensor<2> {
     let [num_steps, num_envs] = rewards.dims();
     let row = |tensor: &Tensor<2>, t: usize| tensor.clone().slice([t..t + 1, 0..num_envs]);
-    // 1 where a step is the last of its episode, and another begins that counts.
+    // 1 if a step is the last of its episode and the next step counts.
     let last = |t: usize| row(ends, t) * row(mask, t + 1);
     let mut sums = Vec::with_capacity(num_steps);
     let mut sum = row(&rewards, 0);
@@ -239,13 +240,13 @@ mod tests {
             discount: 0.5,
             scale_rewards: Scale::None,
         };
-        // Rewards to go: game 0: 2, 2, 4; game 1: 2, 4, 8; games 2 and 3 alike.
+        // Rewards-to-go: game 0: 2, 2, 4; game 1: 2, 4, 8; games 2 and 3 are equal.
         check(
             config.clone(),
             true,
             [[0.0, 0.0, 0.0, 0.0], [-1.0, 1.0, 0.0, 0.0], [-2.0, 2.0, 0.0, 0.0]],
         );
-        // Without auto-reset game 0's last step does not count, and earns nothing: 8 / 2 = 4.
+        // Without auto-reset game 0's last step does not count and earns nothing: 8 / 2 = 4.
         check(config, false, [[0.0, 0.0, 0.0, 0.0], [-1.0, 1.0, 0.0, 0.0], [0.0, 4.0, 0.0, 0.0]]);
     }
 
@@ -256,11 +257,12 @@ mod tests {
             discount: 1.0,
             scale_rewards: Scale::Group,
         };
-        // Without auto-reset game 0 gets 3, game 1 gets 8: sample standard deviation sqrt(12.5).
+        // Without auto-reset game 0 has return 3 and game 1 has 8: sample standard deviation
+        // sqrt(12.5).
         let a = 0.5f32.sqrt();
         check(config.clone(), false, [[-a, a, 0.0, 0.0], [-a, a, 0.0, 0.0], [0.0, a, 0.0, 0.0]]);
-        // With it game 0 goes on with an episode that gets 4. Root mean square over all steps:
-        // sqrt((4 * 2.5^2 + 2 * 2^2) / 12).
+        // With auto-reset game 0 continues with an episode of return 4. Root mean square over all
+        // steps: sqrt((4 * 2.5^2 + 2 * 2^2) / 12).
         let scale = (33.0f32 / 12.0).sqrt();
         let (b, c) = (2.5 / scale, 2.0 / scale);
         config.scale_rewards = Scale::Batch;
@@ -280,7 +282,7 @@ mod tests {
 
     #[test]
     fn members_with_the_same_total_need_not_be_alike() {
-        // Cart poles: a reward of 1 a step, whenever episodes end.
+        // As in CartPole: a reward of 1 per step, whenever episodes end.
         let device = Device::flex();
         let trajectory = trajectory(&device);
         let trajectory = Trajectory { rewards: trajectory.rewards.ones_like(), ..trajectory };

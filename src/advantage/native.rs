@@ -1,7 +1,7 @@
-//! The same advantages on the CPU's threads, in the host's memory.
+//! Group-relative advantages on CPU threads.
 //!
-//! Each group's advantages are computed by one thread, and what concerns all groups is added up by shards, so that
-//! any number of threads, and of members that share a run, gives the same bytes.
+//! Each group is computed by one thread and quantities over all groups are summed by shards, so the
+//! result has the same bits for any number of threads and ranks.
 
 use super::STD_EPSILON;
 use crate::config::{AdvantageConfig, Estimator, RolloutConfig, Scale};
@@ -9,37 +9,36 @@ use crate::data::{End, HostTrajectory};
 use crate::parallel::{Shards, Team, TeamError};
 use rayon::prelude::*;
 
-/// Advantages of a trajectory. A buffer serves all iterations of a run.
+/// Advantages of a trajectory. One value is reused over all iterations of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HostAdvantages {
-    /// Of each step, 0 where the step does not count: `[num_envs, num_steps]`.
+    /// Advantage of each step, 0 for steps that do not count: `[num_envs, num_steps]`.
     pub values: Vec<f32>,
-    /// Steps of each game that count and are learnt from, from its first on: `[num_envs]`, each at
-    /// most `learn_steps`.
+    /// Number of leading steps of each game that count and are learnt from, at most `learn_steps`:
+    /// `[num_envs]`.
     pub counts: Vec<usize>,
-    /// Share of the groups whose members are credited alike at every step that counts: from these
-    /// nothing is learnt.
+    /// Fraction of groups whose games all have the same credit at every counted step and which
+    /// therefore have no gradient.
     pub zero_variance: f64,
 }
 
-/// What a group says about the whole.
+/// Contribution of a group to quantities over all groups.
 struct Group {
-    /// Whether all members are credited alike.
+    /// Whether all games have the same credits.
     is_even: bool,
-    /// Of the advantages before they are scaled, over the steps that count.
+    /// Sum of squares of the unscaled advantages over the steps that count.
     squares: f64,
 }
 
 impl HostAdvantages {
-    /// Puts the advantages of `trajectory` in place of what was here before; those of
-    /// [`advantages`](super::advantages), under the mask of `rollout.auto_reset`. The trajectory is that of our
-    /// part of the groups, in `shards` that the members of `team` share; `rollout` tells of that part alone.
+    /// Replaces the contents with the [`advantages`](super::advantages) of `trajectory` under the
+    /// mask of `rollout.auto_reset`. The trajectory and `rollout` cover this rank's groups only.
     ///
     /// # Errors
-    /// If another member is gone or silent.
+    /// If another rank has failed or does not respond.
     ///
     /// # Panics
-    /// If the trajectory is not one of `rollout`.
+    /// If the trajectory does not match `rollout`.
     pub fn compute(
         &mut self,
         trajectory: &HostTrajectory,
@@ -93,18 +92,18 @@ impl HostAdvantages {
     }
 }
 
-/// Room for the work of one thread.
+/// Scratch buffers of one thread, `[num_steps]` each.
 #[derive(Default)]
 struct Room {
-    /// Of each step: `[num_steps]`.
+    /// Mean credit of the group at each step.
     mean: Vec<f32>,
-    /// Of each step: `[num_steps]`.
+    /// Reciprocal standard deviation of the group at each step.
     scale: Vec<f32>,
 }
 
 impl Room {
-    /// Takes the members' mean away at each step, and divides by their standard deviation there if
-    /// `scaled`.
+    /// Subtracts the group mean at each step and, if `scaled`, divides by the group's standard
+    /// deviation.
     fn centre(&mut self, credits: &mut [f32], steps: usize, scaled: bool) {
         let members = (credits.len() / steps) as f32;
         self.mean.clear();
@@ -133,7 +132,7 @@ impl Room {
     }
 }
 
-/// Fills in what each step is credited with before the group is looked at, `[members, num_steps]`.
+/// Computes the return or reward-to-go of each step of a group, `[group_size, num_steps]`.
 fn credit(
     rewards: &[f32],
     ends: &[End],
@@ -153,7 +152,7 @@ fn credit(
                 while first < *length {
                     let end = ends[first..*length].iter().position(|end| end.ended());
                     let behind = end.map_or(*length, |end| first + end + 1);
-                    // Where nothing counts any more, the last episode's sum goes on.
+                    // Past the last counted step, the sum of the last episode continues.
                     let filled = if behind == *length { steps } else { behind };
                     credits[first..filled].fill(rewards[first..behind].iter().sum());
                     first = behind;
@@ -172,19 +171,19 @@ fn credit(
     }
 }
 
-/// Whether all members are credited alike, as far as a step of any counts.
+/// Whether all games have the same credit at every step that counts for any of them.
 fn is_even(credits: &[f32], counts: &[usize], steps: usize) -> bool {
     let counted = counts.iter().copied().max().unwrap_or(0);
     let first = &credits[..counted];
     credits.chunks_exact(steps).all(|game| game[..counted] == *first)
 }
 
-/// Sets to zero what does not count; gives the sum of the squares of the rest.
+/// Zeroes the steps that do not count and returns the sum of squares of the rest.
 fn cut(values: &mut [f32], counts: &[usize], steps: usize) -> f64 {
     let games = values.chunks_exact_mut(steps).zip(counts);
     let squares = games.map(|(game, count)| {
         game[*count..].fill(0.0);
-        // Side by side, so that no addition waits for the last one.
+        // Independent partial sums, so that additions do not wait for each other.
         let (rows, rest) = game.as_chunks::<16>();
         let mut sums = [0.0f32; 16];
         rows.iter().for_each(|row| sums.iter_mut().zip(row).for_each(|(sum, x)| *sum += x * x));
@@ -203,7 +202,7 @@ mod tests {
 
     const STEPS: usize = 23;
 
-    /// Random rewards, and an end at every 11th step or so; the first group's rewards are all alike.
+    /// Random rewards with an end about every 11th step; all games of the first group are equal.
     fn trajectory(rollout: &RolloutConfig) -> Trajectory {
         let (device, envs) = (Device::flex(), rollout.num_envs());
         let rows = |value: fn(u32) -> f32| {
@@ -237,7 +236,7 @@ mod tests {
         let results = [1, 3].map(|threads| {
             let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
             let mut got = HostAdvantages::default();
-            // The second time over what the first left.
+            // The second pass overwrites the result of the first.
             for _ in 0..2 {
                 pool.as_ref()
                     .expect("threads can be had")
