@@ -1,9 +1,9 @@
-//! Demonstrations on disk: a folder with a manifest and shards of tensors.
+//! Demonstration datasets on disk: a folder with a manifest and safetensors shards.
 //!
-//! The manifest, `manifest.json`, says which game was shown and names the shards; a shard is a
-//! safetensors file of whole episodes: `obs [N, F]` (F32), `actions [N]` (I32, I64 or U8), and, if one
-//! likes, `ends [N]` (U8: 0 where the episode goes on after the step, 1 where the game came to its end,
-//! 2 where it was cut off; without it a shard is one episode) and `weights [N]` (F32, 1 without it).
+//! The manifest, `manifest.json`, names the game and the shards. A shard is a safetensors file of
+//! whole episodes: `obs [N, F]` (F32), `actions [N]` (I32, I64 or U8), and optionally `ends [N]`
+//! (U8: 0 if the episode continues, 1 if it terminated, 2 if it was truncated; without it a shard
+//! is one episode) and `weights [N]` (F32, default 1).
 
 use super::error::{io_error, malformed};
 use super::manifest::FORMAT;
@@ -14,7 +14,7 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A dataset whose files are open.
+/// A dataset with its shards open.
 #[derive(Debug)]
 pub struct Dataset {
     manifest: Manifest,
@@ -22,10 +22,10 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Opens a folder. What lies in the shards is looked at by [`Dataset::steps`].
+    /// Opens a dataset folder. The contents of the shards are validated by [`Dataset::steps`].
     ///
     /// # Errors
-    /// If the manifest or a shard is missing, or the manifest cannot be read.
+    /// If the manifest or a shard is missing, or the manifest is malformed.
     pub fn open(folder: &Path) -> Result<Self, DatasetError> {
         let path = folder.join(MANIFEST);
         let text = match fs::read_to_string(&path) {
@@ -53,8 +53,8 @@ impl Dataset {
             }
             let path = folder.join(name);
             let file = File::open(&path).map_err(io_error(&path))?;
-            // SAFETY: the bytes are numbers, whatever they are: a file that somebody changes while it is
-            // open gives others, or stops the program, and nothing worse.
+            // SAFETY: any bytes are valid numbers. If another process modifies the file while it is
+            // mapped, values change or the program is stopped, but memory safety is not affected.
             let map = unsafe { Mmap::map(&file) }.map_err(io_error(&path))?;
             Ok((path, Bytes::Mapped(map)))
         };
@@ -63,29 +63,29 @@ impl Dataset {
         Ok(Self { manifest, shards })
     }
 
-    /// The files of its shards, those that are held out behind the others.
+    /// Paths of the shards, held-out ones last.
     pub fn files(&self) -> Vec<&Path> {
         self.shards.iter().map(|(path, _)| path.as_path()).collect()
     }
 
-    /// What it is of.
+    /// The manifest.
     pub fn manifest(&self) -> &Manifest {
         &self.manifest
     }
 
-    /// All its steps, those of the shards that are held out behind the others. They are read once, to see
-    /// that they hold, and stay on disk.
+    /// Returns all steps, held-out shards last. The steps are read once for validation and stay on
+    /// disk.
     ///
     /// # Errors
-    /// If a shard is cut off, lacks a column or has one of another shape or type, has an observation or
-    /// a weight that is not finite, a negative weight, or an action that is none of `num_actions`; or if
-    /// there is no step at all.
+    /// If a shard is truncated, lacks a column or has one of the wrong shape or type; has a
+    /// non-finite observation or weight, a negative weight, or an action outside `0..num_actions`;
+    /// or if there are no steps.
     pub fn steps(self, num_features: usize, num_actions: usize) -> Result<Shards, DatasetError> {
         Shards::new(self.shards, num_features, num_actions)
     }
 }
 
-/// A dataset that is being written: the manifest comes last, so that half a dataset is none.
+/// Writer for a new dataset. The manifest is written last, so an incomplete dataset is not valid.
 #[derive(Debug)]
 pub struct DatasetWriter {
     folder: PathBuf,
@@ -93,10 +93,10 @@ pub struct DatasetWriter {
 }
 
 impl DatasetWriter {
-    /// Makes the folder.
+    /// Creates the folder.
     ///
     /// # Errors
-    /// If there is something in it already, or it cannot be made.
+    /// If the folder is not empty or cannot be created.
     pub fn create(folder: &Path, manifest: Manifest) -> Result<Self, DatasetError> {
         fs::create_dir_all(folder).map_err(io_error(folder))?;
         if fs::read_dir(folder).map_err(io_error(folder))?.next().is_some() {
@@ -105,7 +105,7 @@ impl DatasetWriter {
         Ok(Self { folder: folder.to_path_buf(), manifest })
     }
 
-    /// Writes whole episodes as another shard.
+    /// Writes whole episodes as a new shard.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -115,7 +115,7 @@ impl DatasetWriter {
         Ok(())
     }
 
-    /// Writes whole episodes as another shard that is held out.
+    /// Writes whole episodes as a new held-out shard.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -125,7 +125,7 @@ impl DatasetWriter {
         Ok(())
     }
 
-    /// Writes the file of a shard, and gives its name.
+    /// Writes a shard and returns its file name.
     fn write_shard(&self, columns: &Columns) -> Result<String, DatasetError> {
         let shards = self.manifest.shards.len() + self.manifest.held_out.len();
         let name = format!("{shards:05}.safetensors");

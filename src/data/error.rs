@@ -1,46 +1,46 @@
-//! Why a dataset cannot be used: the file, and what is wrong with it.
+//! Errors of datasets.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The file that makes a folder a dataset.
+/// File name of the manifest.
 pub const MANIFEST: &str = "manifest.json";
 
-/// Why a dataset cannot be used.
+/// A failure to read or write a dataset.
 #[derive(Debug, thiserror::Error)]
 pub enum DatasetError {
-    /// A file cannot be read or written.
+    /// An I/O error.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// The underlying error.
         source: io::Error,
     },
-    /// The folder has no manifest.
+    /// A folder without a manifest.
     #[error("{} is no dataset: it has no {MANIFEST}", path.display())]
     NoManifest {
-        /// The folder.
+        /// Path of the folder.
         path: PathBuf,
     },
-    /// A file is not what it should be.
+    /// A malformed file.
     #[error("{}: {reason}", path.display())]
     Malformed {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// Description of the problem.
         reason: String,
     },
 }
 
-/// A file that cannot be read or written.
+/// Wraps an I/O error with its path.
 #[cfg(not(target_family = "wasm"))]
 pub(super) fn io_error(path: &Path) -> impl FnOnce(io::Error) -> DatasetError {
     let path = path.to_path_buf();
     move |source| DatasetError::Io { path, source }
 }
 
-/// A file that is not what it should be.
+/// Creates a [`DatasetError::Malformed`].
 pub(super) fn malformed(path: &Path, reason: impl ToString) -> DatasetError {
     DatasetError::Malformed { path: path.to_path_buf(), reason: reason.to_string() }
 }

@@ -1,52 +1,54 @@
-//! A trajectory in the host's memory, game by game: what the CPU's threads write and learn from.
+//! Trajectories in host memory, game by game: the output of CPU rollouts and the input of CPU
+//! learners.
 
 use super::{End, Trajectory};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use rayon::prelude::*;
 
-/// The steps of `num_envs` games, `num_steps` each, those of a game next to each other.
+/// Steps of `num_envs` games, `num_steps` each; the steps of a game are contiguous.
 ///
-/// Game `i` is member `i % group_size` of group `i / group_size`. A buffer serves all iterations of
-/// a run.
+/// Group `g` consists of games `g * group_size..(g + 1) * group_size`. One value is reused over all
+/// iterations of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HostTrajectory {
-    /// Games.
+    /// Number of games.
     pub num_envs: usize,
-    /// Steps of each game.
+    /// Steps per game.
     pub num_steps: usize,
-    /// Features of an observation.
+    /// Features per observation.
     pub num_features: usize,
-    /// Observations before each step: `[num_envs, num_steps, obs_stride]`, zeros behind the features.
+    /// Observations before each step: `[num_envs, num_steps, obs_stride]`, zero-padded.
     pub obs: Vec<f32>,
-    /// Actions taken: `[num_envs, num_steps]`.
+    /// Actions: `[num_envs, num_steps]`.
     pub actions: Vec<i32>,
-    /// Log-probabilities of the actions under the policy that took them: `[num_envs, num_steps]`.
+    /// Log-probabilities of the actions under the behaviour policy: `[num_envs, num_steps]`.
     pub logprobs: Vec<f32>,
-    /// Rewards of the steps: `[num_envs, num_steps]`.
+    /// Rewards: `[num_envs, num_steps]`.
     pub rewards: Vec<f32>,
-    /// How the episode stands after each step: `[num_envs, num_steps]`.
+    /// Episode status after each step: `[num_envs, num_steps]`.
     pub ends: Vec<End>,
-    /// The score of the episode that ended with the step, else 0: `[num_envs, num_steps]`. Empty where
-    /// nobody asked for them ([`HostTrajectory::keep_scores`]); nothing is learnt from them.
+    /// Score of the episode that ended with the step, else 0: `[num_envs, num_steps]`. Empty unless
+    /// enabled by [`HostTrajectory::keep_scores`], because learners do not use them.
     pub scores: Vec<f32>,
-    /// What the policy remembered of each game before the first step: `[num_envs, memory_size]`. Empty where
-    /// it remembered nothing.
+    /// Memory of the policy before the first step: `[num_envs, memory_size]`. Empty for policies
+    /// without memory.
     pub memory: Vec<f32>,
-    /// Actions whose legality is known of each step, at most 32; 0 where all are legal, always.
+    /// Number of actions with a mask, at most 32; 0 if all actions are always legal.
     pub masked_actions: usize,
-    /// The actions that might have been taken in each step, bit by bit, the first action's the lowest:
-    /// `[num_envs, num_steps]`. Empty where all may be, always.
+    /// Legal actions of each step as a bit mask, bit 0 for action 0: `[num_envs, num_steps]`. Empty
+    /// if all actions are always legal.
     pub legal: Vec<u32>,
 }
 
-/// Numbers of an observation come in multiples of this.
+/// Alignment of observations, in numbers.
 pub const OBS_MULTIPLE: usize = 4;
 
-/// Sums over the steps of a game: of the scores of the episodes that ended, of these episodes, of the rewards.
+/// Sums over the steps of a game: scores of finished episodes, number of finished episodes,
+/// rewards.
 pub type GameSums = [f64; 3];
 
 impl HostTrajectory {
-    /// Makes room for so many games, steps and features. What was in the memory is of no use then.
+    /// Resizes the buffers. If a size changes, the previous contents become invalid.
     pub fn resize(&mut self, num_envs: usize, num_steps: usize, num_features: usize) {
         if (num_envs, num_steps, num_features) == (self.num_envs, self.num_steps, self.num_features)
         {
@@ -54,7 +56,7 @@ impl HostTrajectory {
         }
         (self.num_envs, self.num_steps, self.num_features) = (num_envs, num_steps, num_features);
         let steps = num_envs * num_steps;
-        // Zeros everywhere, hence also behind the features, where nobody writes.
+        // Zero-filled so that the padding, which is never written, is 0.
         self.obs.clear();
         self.obs.resize(steps * self.obs_stride(), 0.0);
         self.actions.resize(steps, 0);
@@ -68,15 +70,15 @@ impl HostTrajectory {
         self.mask_actions(self.masked_actions);
     }
 
-    /// Makes room for the scores of the episodes that end.
+    /// Enables the recording of scores.
     pub fn keep_scores(&mut self) {
         self.scores.resize(self.num_envs * self.num_steps, 0.0);
     }
 
-    /// Makes room for the legality of so many actions in each step; 0 where all are legal, always.
+    /// Enables masks of `num_actions` actions; 0 disables them.
     ///
     /// # Panics
-    /// If they are more than 32.
+    /// If there are more than 32.
     pub fn mask_actions(&mut self, num_actions: usize) {
         assert!(num_actions <= 32, "legality is known of 32 actions at most");
         self.masked_actions = num_actions;
@@ -84,13 +86,13 @@ impl HostTrajectory {
         self.legal.resize(steps, 0);
     }
 
-    /// Numbers from observation to observation: the features, rounded up to [`OBS_MULTIPLE`].
+    /// Distance between observations: the number of features rounded up to [`OBS_MULTIPLE`].
     pub fn obs_stride(&self) -> usize {
         self.num_features.next_multiple_of(OBS_MULTIPLE)
     }
 
-    /// Steps of game `env` that count: with `auto_reset` all do; otherwise those up to and including
-    /// the first end of an episode.
+    /// Number of steps of game `env` that count: all with `auto_reset`; otherwise up to and
+    /// including the first end of an episode.
     pub fn length(&self, env: usize, auto_reset: bool) -> usize {
         let ends = &self.ends[env * self.num_steps..][..self.num_steps];
         if auto_reset {
@@ -99,10 +101,10 @@ impl HostTrajectory {
         ends.iter().position(|end| end.ended()).map_or(self.num_steps, |t| t + 1)
     }
 
-    /// From tensors, whatever device they are on.
+    /// Copies a trajectory from tensors on any device.
     ///
     /// # Panics
-    /// If the tensors' shapes do not belong together.
+    /// If the shapes of the tensors are inconsistent.
     pub fn from_tensors(trajectory: &Trajectory) -> Self {
         let [steps, envs, features] = trajectory.dims();
         let mut host = Self::default();
@@ -136,7 +138,7 @@ impl HostTrajectory {
         host
     }
 
-    /// The trajectory as tensors on `device`.
+    /// Copies the trajectory to tensors on `device`.
     pub fn to_tensors(&self, device: &Device) -> Trajectory {
         let (steps, envs, features) = (self.num_steps, self.num_envs, self.num_features);
         let stride = self.obs_stride();
@@ -180,27 +182,27 @@ impl HostTrajectory {
     }
 }
 
-/// Data on their way to a device: in memory that it reads by itself, page-locked, where its runtime has such, so
-/// that nobody waits for the copy; elsewhere as they are.
+/// Moves data to pinned memory if the runtime of `device` supports it, so that the upload does not
+/// block; otherwise returns them unchanged.
 pub(crate) fn staged(mut data: TensorData, device: &Device) -> TensorData {
     device.staging(std::iter::once(&mut data));
     data
 }
 
-/// A tensor `[num_steps, num_envs]` as numbers `[num_envs, num_steps]`.
+/// Reads a tensor `[num_steps, num_envs]` as numbers `[num_envs, num_steps]`.
 pub(crate) fn by_game(tensor: &Tensor<2>) -> Vec<f32> {
     let [steps, _] = tensor.dims();
     transposed(&floats(tensor.clone().into_data()), steps)
 }
 
-/// Numbers of games one after the other, `[num_envs, num_steps]`, as a tensor on `device`: `[num_steps, num_envs]`.
+/// Uploads numbers `[num_envs, num_steps]` as a tensor `[num_steps, num_envs]`.
 pub(crate) fn by_time(values: &[f32], num_envs: usize, device: &Device) -> Tensor<2> {
     let shape = [values.len() / num_envs, num_envs];
     let data = TensorData::new(transposed(values, num_envs), shape);
     Tensor::from_data(staged(data, device), device)
 }
 
-/// Numbers `[rows, columns]` as `[columns, rows]`.
+/// Transposes `[rows, columns]` to `[columns, rows]`.
 fn transposed<T: Copy + Default + Send + Sync>(values: &[T], rows: usize) -> Vec<T> {
     let columns = values.len() / rows;
     let mut result = vec![T::default(); values.len()];

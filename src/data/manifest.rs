@@ -1,61 +1,60 @@
-//! What a dataset says of itself.
+//! The manifest of a dataset.
 
 use serde::{Deserialize, Serialize};
 
-/// The format that this build writes, and the newest that it reads.
+/// Format version written by this build, and the newest that it reads.
 pub(super) const FORMAT: u32 = 1;
 
-/// What a dataset is of.
+/// Description of a dataset.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// The version of the format, 1.
+    /// Format version, 1.
     pub format: u32,
-    /// The game that was shown.
+    /// Name of the game.
     pub env: String,
-    /// The game's parameters, by their names; those that are missing are the game's defaults.
+    /// Parameters of the game by name; missing ones have their defaults.
     #[serde(default)]
     pub settings: serde_json::Map<String, serde_json::Value>,
-    /// Who has shown it.
+    /// Name of the player or policy that was recorded.
     #[serde(default)]
     pub player: String,
-    /// The names of the features, if they are told.
+    /// Names of the features, if known.
     #[serde(default)]
     pub features: Vec<String>,
-    /// The units of the features, if they are told, for instance `m/s`; nothing is computed with them.
+    /// Units of the features, if known, for instance `m/s`; informational only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub units: Vec<String>,
-    /// The names of the actions, if they are told.
+    /// Names of the actions, if known.
     #[serde(default)]
     pub actions: Vec<String>,
-    /// Under which licence it may be used; an SPDX name, for instance `CC0-1.0`.
+    /// Licence as an SPDX identifier, for instance `CC0-1.0`.
     #[serde(default)]
     pub license: String,
-    /// The files of the shards, in their order.
+    /// File names of the shards in order.
     pub shards: Vec<String>,
-    /// The files of the shards that are held out to measure what is learnt. Where there are none, some
-    /// episodes of the others are.
+    /// File names of the held-out shards. If empty, some episodes of the other shards are held out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub held_out: Vec<String>,
-    /// Steps that must be seen together, where that is known: of a series, those up to a label's.
+    /// Number of steps that form one example, if known; for a time series, the steps up to a label.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<usize>,
-    /// What the features were before they were standardised, one for each, where they were.
+    /// Standardisation of each feature, if the features are standardised.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scales: Vec<Standard>,
 }
 
-/// How a feature was standardised: by `(x - mean) / std`.
+/// Standardisation of a feature as `(x - mean) / std`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Standard {
-    /// Its mean over the steps that are learnt from.
+    /// Mean over the training steps.
     pub mean: f64,
-    /// Its standard deviation over the same; 1 where that is 0.
+    /// Standard deviation over the training steps, or 1 if that is 0.
     pub std: f64,
 }
 
 impl Manifest {
-    /// The manifest of a game's demonstrations that have no shards yet.
+    /// Creates a manifest without shards for demonstrations of a game.
     pub fn new(env: &str) -> Self {
         Self {
             format: FORMAT,

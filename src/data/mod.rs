@@ -1,4 +1,4 @@
-//! What a rollout gives and an update takes.
+//! Data exchanged between rollouts, datasets and learners.
 
 #[cfg(not(target_family = "wasm"))]
 mod dataset;
@@ -33,48 +33,49 @@ pub use windows::{Cut, Pieces, Windows};
 
 use burn::tensor::{Int, Tensor};
 
-/// The steps of `num_envs` games, `num_steps` each, on one device.
+/// Steps of `num_envs` games, `num_steps` each, on one device. All tensors are time-major.
 ///
-/// Game `i` is member `i % group_size` of group `i / group_size`. All tensors are time-major.
+/// Group `g` consists of games `g * group_size..(g + 1) * group_size`.
 #[derive(Clone, Debug)]
 pub struct Trajectory {
     /// Observations before each step: `[num_steps, num_envs, num_features]`.
     pub obs: Tensor<3>,
-    /// Actions taken: `[num_steps, num_envs]`.
+    /// Actions: `[num_steps, num_envs]`.
     pub actions: Tensor<2, Int>,
-    /// Log-probabilities of the actions under the policy that took them: `[num_steps, num_envs]`.
+    /// Log-probabilities of the actions under the behaviour policy: `[num_steps, num_envs]`.
     pub logprobs: Tensor<2>,
-    /// Rewards of the steps: `[num_steps, num_envs]`.
+    /// Rewards: `[num_steps, num_envs]`.
     pub rewards: Tensor<2>,
-    /// 1 where the game came to an end of its own with the step, else 0: `[num_steps, num_envs]`.
+    /// 1 if the game terminated with the step, else 0: `[num_steps, num_envs]`.
     pub terminated: Tensor<2>,
-    /// 1 where the episode was cut off with the step, else 0: `[num_steps, num_envs]`. Never both.
+    /// 1 if the episode was truncated with the step, else 0: `[num_steps, num_envs]`. Exclusive
+    /// with `terminated`.
     pub truncated: Tensor<2>,
-    /// The score of the episode that ended with the step, else 0: `[num_steps, num_envs]`.
+    /// Score of the episode that ended with the step, else 0: `[num_steps, num_envs]`.
     pub scores: Tensor<2>,
-    /// What the policy remembered before the first step, where it remembers anything:
-    /// `[num_envs, memory_size]`.
+    /// Memory of the policy before the first step, `[num_envs, memory_size]`; `None` for policies
+    /// without memory.
     pub memory: Option<Tensor<2>>,
-    /// 1 where an action might have been taken in a step, else 0: `[num_steps, num_envs,
-    /// num_actions]`. None where all may be, always.
+    /// Action masks, 1 if legal, else 0: `[num_steps, num_envs, num_actions]`; `None` if all
+    /// actions are always legal.
     pub legal: Option<Tensor<3>>,
 }
 
-/// How an episode stands after a step.
+/// Episode status after a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum End {
-    /// It goes on.
+    /// The episode continues.
     #[default]
     None = 0,
-    /// The game came to an end of its own.
+    /// The game ended by its own rules.
     Terminated = 1,
-    /// It was cut off.
+    /// The episode was cut off.
     Truncated = 2,
 }
 
 impl End {
-    /// That of a step; where both are said, the game came to an end of its own.
+    /// Combines two flags; termination takes precedence.
     #[inline(always)]
     pub fn new(terminated: bool, truncated: bool) -> Self {
         match (terminated, truncated) {
@@ -84,7 +85,7 @@ impl End {
         }
     }
 
-    /// Whether the episode ended, one way or the other.
+    /// Whether the episode ended, by termination or truncation.
     #[inline(always)]
     pub fn ended(self) -> bool {
         self != Self::None
@@ -92,10 +93,10 @@ impl End {
 }
 
 impl Trajectory {
-    /// `[num_steps, num_envs, num_features]`.
+    /// Returns `[num_steps, num_envs, num_features]`.
     ///
     /// # Panics
-    /// If the tensors' shapes do not belong together.
+    /// If the shapes of the tensors are inconsistent.
     pub fn dims(&self) -> [usize; 3] {
         let [num_steps, num_envs, num_features] = self.obs.dims();
         let expected = [num_steps, num_envs];
@@ -112,13 +113,13 @@ impl Trajectory {
         [num_steps, num_envs, num_features]
     }
 
-    /// 1 where the episode ended with the step, one way or the other, else 0: `[num_steps, num_envs]`.
+    /// 1 if the episode ended with the step, else 0: `[num_steps, num_envs]`.
     pub fn ends(&self) -> Tensor<2> {
         self.terminated.clone() + self.truncated.clone()
     }
 
-    /// 1 where a step counts, else 0: `[num_steps, num_envs]`. With `auto_reset` all do; otherwise
-    /// those up to and including the first end of an episode.
+    /// 1 for steps that count, else 0: `[num_steps, num_envs]`. With `auto_reset` all steps count;
+    /// otherwise those up to and including the first end of an episode.
     pub fn mask(&self, auto_reset: bool) -> Tensor<2> {
         if auto_reset {
             return self.terminated.ones_like();
@@ -128,8 +129,8 @@ impl Trajectory {
         ended_before.lower_equal_elem(0.5).float()
     }
 
-    /// 1 where an episode begins with a step, so that the policy's memory starts anew, else 0:
-    /// `[num_steps, num_envs]`. Before the first step it is as [`Trajectory::memory`] says.
+    /// 1 if an episode begins with the step, so that the policy's memory is reset, else 0:
+    /// `[num_steps, num_envs]`. The first step is 0, because it starts from [`Trajectory::memory`].
     pub fn starts(&self) -> Tensor<2> {
         let [num_steps, num_envs, _] = self.dims();
         let first = Tensor::zeros([1, num_envs], &self.obs.device());
@@ -139,7 +140,7 @@ impl Trajectory {
         }
     }
 
-    /// The first `num_steps` steps.
+    /// Returns the first `num_steps` steps.
     pub fn first_steps(&self, num_steps: usize) -> Self {
         let [_, num_envs, num_features] = self.dims();
         let rows = |tensor: &Tensor<2>| tensor.clone().slice([0..num_steps, 0..num_envs]);

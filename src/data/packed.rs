@@ -1,4 +1,4 @@
-//! What somebody has shown, as fused kernels read it.
+//! Windows of a dataset in the layout of fused kernels.
 
 use super::host::staged;
 use super::{Part, Recording, RecordingAdvantages, Windows, summary};
@@ -7,8 +7,8 @@ use rayon::prelude::*;
 use std::ops::Range;
 
 impl Windows {
-    /// A recording whose words are the features themselves, with the weights as advantages, on a device, in buffers of
-    /// so many bytes at most.
+    /// Uploads the windows as a recording whose words are the features themselves and whose
+    /// advantages are the step weights, in buffers of at most `most` bytes.
     pub(crate) fn packed(&self, most: u64, device: &Device) -> (Recording, RecordingAdvantages) {
         let (count, num_steps) = (self.len(), self.trajectory.num_steps);
         let bytes = (self.trajectory.num_features + 2) * num_steps * size_of::<u32>();
@@ -24,7 +24,7 @@ impl Windows {
         (recording, RecordingAdvantages { learn_steps: num_steps, parts: advantages, summary })
     }
 
-    /// Some windows as a part of a recording. Nobody tells log-probabilities and rewards: they are 0.
+    /// Uploads some windows as a part of a recording. Log-probabilities and rewards are 0.
     fn part(&self, windows: Range<usize>, device: &Device) -> Part {
         let of = &self.trajectory;
         let (steps, features, games) = (of.num_steps, of.num_features, windows.len());
@@ -46,7 +46,7 @@ impl Windows {
         }
     }
 
-    /// The advantages of a part ([`RecordingAdvantages::parts`]): the weights.
+    /// Uploads the step weights of a part in the layout of [`RecordingAdvantages::parts`].
     fn worth(&self, windows: Range<usize>, device: &Device) -> Tensor<2> {
         let (steps, games) = (self.trajectory.num_steps, windows.len());
         let mut worth = vec![0.0f32; (steps + 2) * games];

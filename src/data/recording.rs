@@ -1,82 +1,84 @@
-//! The same on a device, as fused kernels write and read it.
+//! Trajectories on a device in the packed layout of the fused kernels.
 //!
-//! Kernels read these buffers without asking how long they are. So nobody outside can put one together
-//! whose shapes do not belong together.
+//! Kernels access these buffers without bounds checks. The constructors therefore validate all
+//! shapes.
 
 use burn::tensor::{DType, Int, Tensor};
 
-/// A trajectory as the fused kernels write and read it: packed states instead of observations, a few
-/// words a step, in parts that a device can bind as a buffer.
+/// A trajectory as written and read by the fused kernels: packed states instead of observations, in
+/// parts small enough to bind as buffers.
 #[derive(Clone, Debug)]
 pub struct Recording {
-    /// Steps of each game.
+    /// Steps per game.
     pub(crate) num_steps: usize,
-    /// Games of all parts.
+    /// Number of games in all parts.
     pub(crate) num_envs: usize,
-    /// The parts, which hold the games in order.
+    /// Parts, which hold the games in order.
     pub(crate) parts: Vec<Part>,
 }
 
-/// The highest bit of an action's word: the game came to an end of its own with the step.
+/// Flag in the highest bit of an action word: the game terminated with the step.
 pub const TERMINATED: u32 = 1 << 31;
-/// The bit below: the episode was cut off with the step. Of the two bits one is set at most.
+/// Flag in the second highest bit: the episode was truncated with the step. At most one flag is
+/// set.
 pub const TRUNCATED: u32 = 1 << 30;
-/// Both bits, of which one is set where the episode ended with the step. A word is at least
-/// [`TRUNCATED`] then; the other bits are the action.
+/// Both flags. A word is at least [`TRUNCATED`] if and only if the episode ended with the step; the
+/// remaining bits are the action.
 pub const ENDED: u32 = TERMINATED | TRUNCATED;
 
-/// Some games of a [`Recording`], neighbours.
+/// Consecutive games of a [`Recording`].
 #[derive(Clone, Debug)]
 pub struct Part {
-    /// Words `[num_words + 1, num_steps, games]`, bit by bit: the state before each step, and last the
-    /// action taken, with [`TERMINATED`] or [`TRUNCATED`] where the episode ended with the step.
+    /// Words `[num_words + 1, num_steps, games]`: the state before each step, then the action with
+    /// [`TERMINATED`] or [`TRUNCATED`].
     pub(crate) words: Tensor<3, Int>,
-    /// Numbers `[2 or 3, num_steps, games]`: the action's log-probability, the reward; and of games
-    /// whose score is not their reward, the score of the episode that ended with the step, else 0.
+    /// Values `[2 or 3, num_steps, games]`: log-probability of the action, reward and, for games
+    /// whose score differs from the reward, the score of the episode that ended with the step, else
+    /// 0.
     pub(crate) values: Tensor<3>,
-    /// The score at the first step of the episode then under way: `[games]`.
+    /// Score of the current episode before the first step: `[games]`.
     pub(crate) first_scores: Tensor<1>,
 }
 
-/// Tensors that do not belong together.
+/// Inconsistent tensors.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordingError {
-    /// A tensor of another shape.
+    /// A tensor of the wrong shape.
     #[error("{what} has the shape {found:?}, but must have {expected}")]
     Shape {
-        /// The tensor.
+        /// Name of the tensor.
         what: &'static str,
         /// Its shape.
         found: Vec<usize>,
-        /// The shape that it must have.
+        /// The required shape.
         expected: String,
     },
-    /// Elements that do not take 4 bytes, as kernels read them.
+    /// A tensor of the wrong element type.
     #[error("{what} is of {found}, but kernels read {expected}")]
     Elements {
-        /// The tensor.
+        /// Name of the tensor.
         what: &'static str,
-        /// The type of its elements.
+        /// Its element type.
         found: String,
-        /// The types that kernels read.
+        /// The supported element types.
         expected: &'static str,
     },
-    /// Another number of parts.
+    /// The wrong number of parts.
     #[error("there are {found} parts, but {expected} are needed")]
     Parts {
-        /// Parts.
+        /// Number of parts passed.
         found: usize,
-        /// What is needed.
+        /// The required number.
         expected: String,
     },
-    /// More steps that are learnt from than were played, or none.
+    /// `learn_steps` outside `1..=num_steps`.
     #[error(
         "learn_steps is {learn_steps}, but must be 1 to {num_steps}, the steps of the recording"
     )]
     LearnSteps {
-        /// Steps that are learnt from.
+        /// Number of steps to learn from.
         learn_steps: usize,
-        /// Steps that were played.
+        /// Number of steps recorded.
         num_steps: usize,
     },
 }
@@ -99,11 +101,11 @@ fn of_floats(what: &'static str, found: DType) -> Result<(), RecordingError> {
 }
 
 impl Part {
-    /// From words `[num_words + 1, num_steps, games]`, values `[2 or 3, num_steps, games]` and first
-    /// scores `[games]`, as a fused rollout writes them.
+    /// Creates a part from words `[num_words + 1, num_steps, games]`, values `[2 or 3, num_steps,
+    /// games]` and first scores `[games]`, as written by a fused rollout.
     ///
     /// # Errors
-    /// If the shapes do not belong together, or elements do not take 4 bytes.
+    /// If the shapes are inconsistent or an element type is not supported.
     pub fn new(
         words: Tensor<3, Int>,
         values: Tensor<3>,
@@ -130,27 +132,27 @@ impl Part {
         Ok(Self { words, values, first_scores })
     }
 
-    /// The rows of its words: those of a state, and the action's.
+    /// Number of word rows: those of a state plus one for the action.
     pub fn num_words(&self) -> usize {
         self.words.dims()[0]
     }
 
-    /// Whether the scores of the episodes that ended are written down; else they are sums of rewards.
+    /// Whether scores of finished episodes are stored; otherwise they are sums of rewards.
     pub fn has_scores(&self) -> bool {
         self.values.dims()[0] > 2
     }
 
-    /// The number of its games.
+    /// Number of games.
     pub fn num_envs(&self) -> usize {
         self.first_scores.dims()[0]
     }
 }
 
 impl Recording {
-    /// From its parts, which hold the games in order.
+    /// Creates a recording from parts that hold the games in order.
     ///
     /// # Errors
-    /// If there is no part, or their games are not of the same steps and words.
+    /// If there are no parts, or they differ in the number of steps or words.
     pub fn new(parts: Vec<Part>) -> Result<Self, RecordingError> {
         let Some(first) = parts.first() else {
             return Err(RecordingError::Parts { found: 0, expected: "1 or more".to_string() });
@@ -165,58 +167,58 @@ impl Recording {
         Ok(Self { num_steps, num_envs, parts })
     }
 
-    /// Steps of each game.
+    /// Steps per game.
     pub fn num_steps(&self) -> usize {
         self.num_steps
     }
 
-    /// Games of all parts.
+    /// Number of games in all parts.
     pub fn num_envs(&self) -> usize {
         self.num_envs
     }
 
-    /// The parts, which hold the games in order.
+    /// Parts, which hold the games in order.
     pub fn parts(&self) -> &[Part] {
         &self.parts
     }
 }
 
-/// The advantages of a [`Recording`].
+/// Advantages of a [`Recording`].
 #[derive(Clone, Debug)]
 pub struct RecordingAdvantages {
-    /// Steps that are learnt from.
+    /// Number of steps to learn from.
     pub(crate) learn_steps: usize,
-    /// Of each part `[learn_steps + 2, games]`: the advantages, before they are multiplied by the
-    /// scale; the number of these steps that count, which are the first ones; the game's return.
+    /// For each part `[learn_steps + 2, games]`: the unscaled advantages; the number of leading
+    /// steps that count; the return of the game.
     pub(crate) parts: Vec<Tensor<2>>,
-    /// the numbers of [`summary`] of all games.
+    /// Totals over all games, indexed by [`summary`].
     pub(crate) summary: Tensor<1>,
 }
 
-/// What the numbers of [`RecordingAdvantages::summary`] are, each by its place.
+/// Indices of [`RecordingAdvantages::summary`].
 pub mod summary {
-    /// The steps of all games that count.
+    /// Number of steps that count.
     pub const STEPS: usize = 0;
-    /// What the advantages are to be multiplied by.
+    /// Scale to apply to the advantages.
     pub const SCALE: usize = 1;
-    /// The sum of the scores of the episodes that ended.
+    /// Sum of the scores of finished episodes.
     pub const SCORE_SUM: usize = 2;
-    /// The number of episodes that ended.
+    /// Number of finished episodes.
     pub const EPISODES: usize = 3;
-    /// The sum of all rewards.
+    /// Sum of all rewards.
     pub const REWARD_SUM: usize = 4;
-    /// The groups whose members are credited alike.
+    /// Number of groups whose games all have the same credits.
     pub const EVEN_GROUPS: usize = 5;
-    /// How many numbers these are.
+    /// Length of the summary.
     pub const LEN: usize = 6;
 }
 
 impl RecordingAdvantages {
-    /// The advantages of the first `learn_steps` steps of a recording: of each part `[learn_steps + 2,
-    /// games]`, see [`RecordingAdvantages::parts`]; and the numbers of [`summary`] of all games.
+    /// Creates the advantages of the first `learn_steps` steps of a recording: `[learn_steps + 2,
+    /// games]` per part, see [`RecordingAdvantages::parts`], and the [`summary`] of all games.
     ///
     /// # Errors
-    /// If the shapes are not those of the recording, or elements are no f32.
+    /// If the shapes do not match the recording, or an element type is not f32.
     pub fn new(
         recording: &Recording,
         learn_steps: usize,
@@ -241,18 +243,18 @@ impl RecordingAdvantages {
         Ok(Self { learn_steps, parts, summary })
     }
 
-    /// Steps that are learnt from.
+    /// Number of steps to learn from.
     pub fn learn_steps(&self) -> usize {
         self.learn_steps
     }
 
-    /// Of each part `[learn_steps + 2, games]`: the advantages, before they are multiplied by the
-    /// scale; the number of these steps that count, which are the first ones; the game's return.
+    /// For each part `[learn_steps + 2, games]`: the unscaled advantages; the number of leading
+    /// steps that count; the return of the game.
     pub fn parts(&self) -> &[Tensor<2>] {
         &self.parts
     }
 
-    /// the numbers of [`summary`] of all games.
+    /// Totals over all games, indexed by [`summary`].
     pub fn summary(&self) -> &Tensor<1> {
         &self.summary
     }

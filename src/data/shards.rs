@@ -1,4 +1,4 @@
-//! The steps of a dataset where they lie on disk, each number checked before any is used.
+//! Steps of memory-mapped dataset shards, validated on opening.
 
 use super::error::malformed;
 use super::{Columns, DatasetError, End, Manifest, Steps};
@@ -8,8 +8,8 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use std::ops::{Deref, Range};
 use std::path::PathBuf;
 
-/// The steps of some shards, one after the other, mapped into memory: the system reads what is asked for,
-/// and forgets it again where memory is short.
+/// The steps of several shards in order. Files are memory-mapped, so the system loads pages on
+/// demand and may drop them again.
 #[derive(Debug)]
 pub struct Shards {
     num_features: usize,
@@ -17,13 +17,13 @@ pub struct Shards {
     len: usize,
 }
 
-/// The bytes of a file.
+/// Contents of a file.
 #[derive(Debug)]
 pub(super) enum Bytes {
-    /// Where they lie on disk.
+    /// Memory-mapped from disk.
     #[cfg(not(target_family = "wasm"))]
     Mapped(Mmap),
-    /// In memory.
+    /// Held in memory.
     Owned(Vec<u8>),
 }
 
@@ -39,11 +39,11 @@ impl Deref for Bytes {
     }
 }
 
-/// A shard whose columns have been found.
+/// A shard with the byte ranges of its columns.
 #[derive(Debug)]
 struct Shard {
     map: Bytes,
-    /// Its first step among those of all shards.
+    /// Index of its first step among those of all shards.
     first: usize,
     rows: usize,
     obs: Range<usize>,
@@ -52,17 +52,17 @@ struct Shard {
     ends: Option<Integers>,
 }
 
-/// A column of whole numbers: its bytes, and how many of them a number takes.
+/// A column of integers: byte range and width in bytes.
 #[derive(Clone, Debug)]
 struct Integers(Range<usize>, usize);
 
 impl Shards {
-    /// Reads through all steps once.
+    /// Validates all steps.
     ///
     /// # Errors
-    /// If a shard is cut off, lacks a column or has one of another shape or type, has an observation or
-    /// a weight that is not finite, a negative weight, or an action that is none of `num_actions`; or if
-    /// there is no step at all.
+    /// If a shard is truncated, lacks a column or has one of the wrong shape or type; has a
+    /// non-finite observation or weight, a negative weight, or an action outside `0..num_actions`;
+    /// or if there are no steps.
     pub(super) fn new(
         files: Vec<(PathBuf, Bytes)>,
         num_features: usize,
@@ -83,12 +83,12 @@ impl Shards {
         }
     }
 
-    /// Which steps the shards from number `shard` on have.
+    /// Range of the steps of shard `shard` and all later ones.
     pub fn steps_from(&self, shard: usize) -> Range<usize> {
         self.shards.get(shard).map_or(self.len, |shard| shard.first)..self.len
     }
 
-    /// A step's shard, and its row there.
+    /// Shard of a step, and row within it.
     fn find(&self, step: usize) -> (&Shard, usize) {
         let after = self.shards.partition_point(|shard| shard.first <= step);
         let shard = &self.shards[after - 1];
@@ -135,7 +135,7 @@ impl Steps for Shards {
 }
 
 impl Shard {
-    /// Finds the columns.
+    /// Locates the columns of a shard.
     fn new(map: Bytes, first: usize, num_features: usize) -> Result<Self, String> {
         let tensors = SafeTensors::deserialize(&map).map_err(|e| e.to_string())?;
         let column = |name: &str| tensors.tensor(name).ok();
@@ -189,7 +189,7 @@ impl Shard {
         Ok(Self { first, rows, obs, actions, weights, ends, map })
     }
 
-    /// Looks at every number.
+    /// Validates every value.
     fn check(&self, num_features: usize, num_actions: usize) -> Result<(), String> {
         let obs = self.map[self.obs.clone()].as_chunks().0.iter().map(|b| f32::from_le_bytes(*b));
         if let Some((i, x)) = obs.enumerate().find(|(_, x)| !x.is_finite()) {
@@ -223,7 +223,7 @@ impl Shard {
 }
 
 impl Integers {
-    /// The number in a row.
+    /// Value of a row.
     fn at(&self, map: &[u8], row: usize) -> i64 {
         let column = &map[self.0.clone()];
         match self.1 {
@@ -234,16 +234,16 @@ impl Integers {
     }
 }
 
-/// The games of somebody as one file, a shard that says itself what it is of: what a page gives a person.
+/// Serialises recorded games as a single self-describing shard, for download from the web page.
 pub fn games_file(manifest: &Manifest, columns: &Columns) -> Vec<u8> {
     let manifest = serde_json::to_string(manifest).expect("a manifest is plain data");
     shard_file(columns, Some(manifest))
 }
 
-/// The games in such a file, which is called `path`, and what they are of.
+/// Reads a file written by [`games_file`]; `path` is used in errors.
 ///
 /// # Errors
-/// If it is no such file, or its numbers do not hold ([`Dataset::steps`](super::Dataset::steps)).
+/// If the file has no manifest or fails validation ([`Dataset::steps`](super::Dataset::steps)).
 pub fn read_games(path: PathBuf, bytes: Vec<u8>) -> Result<(Manifest, Shards), DatasetError> {
     let read = || -> Result<Manifest, String> {
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(|e| e.to_string())?;
@@ -256,10 +256,10 @@ pub fn read_games(path: PathBuf, bytes: Vec<u8>) -> Result<(Manifest, Shards), D
     Ok((manifest, Shards::new(vec![(path, Bytes::Owned(bytes))], features, actions)?))
 }
 
-/// Where the header of such a file says what it is of.
+/// Metadata key of the manifest in a self-describing shard.
 const OF: &str = "grove_games";
 
-/// Steps as the file of a shard.
+/// Serialises steps as a shard.
 pub(super) fn shard_file(columns: &Columns, of: Option<String>) -> Vec<u8> {
     let rows = columns.actions.len();
     let obs: Vec<u8> = columns.obs.iter().flat_map(|x| x.to_le_bytes()).collect();
@@ -277,7 +277,7 @@ pub(super) fn shard_file(columns: &Columns, of: Option<String>) -> Vec<u8> {
     safetensors::serialize(tensors, metadata).expect("tensors of these shapes")
 }
 
-/// The bytes of a number in a row of a column.
+/// Bytes of a row of a column.
 fn bytes<const N: usize>(column: &[u8], row: usize) -> [u8; N] {
     column.as_chunks().0[row]
 }

@@ -1,35 +1,35 @@
-//! Steps that somebody has shown, wherever they lie: in memory here, on disk in `shards.rs`.
+//! Demonstrated steps, in memory here or on disk in `shards.rs`.
 
 use super::End;
 use std::fmt::Debug;
 use std::ops::Range;
 
-/// Steps in the order in which they were made, one episode after the other.
+/// Demonstrated steps in order, one episode after another.
 pub trait Steps: Debug + Send + Sync {
-    /// Numbers of an observation.
+    /// Features per observation.
     fn num_features(&self) -> usize;
 
-    /// How many steps there are.
+    /// Number of steps.
     fn len(&self) -> usize;
 
-    /// Whether there are none.
+    /// Whether there are no steps.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Writes what was seen before a step, `[num_features]`.
+    /// Writes the observation before a step, `[num_features]`.
     fn observe(&self, step: usize, obs: &mut [f32]);
 
-    /// What was done.
+    /// Action of a step.
     fn action(&self, step: usize) -> i32;
 
-    /// What a step weighs in the loss; 0 where nobody has said what was right.
+    /// Weight of a step in the loss; 0 if the step has no label.
     fn weight(&self, step: usize) -> f32;
 
-    /// How the episode stands after a step. The last step of all ends one.
+    /// Episode status after a step. The last step always ends an episode.
     fn end(&self, step: usize) -> End;
 
-    /// The steps of each episode, in their order.
+    /// Step range of each episode in order.
     fn episodes(&self) -> Vec<Range<usize>> {
         let mut start = 0;
         let last = self.len();
@@ -37,9 +37,8 @@ pub trait Steps: Debug + Send + Sync {
         ends.map(|i| std::mem::replace(&mut start, i + 1)..i + 1).collect()
     }
 
-    /// What a step of each action must weigh so that all steps of an action together weigh as much as
-    /// those of any other: `[num_actions]`, with a mean of 1 over what the steps of `episodes` weigh. An
-    /// action that never comes weighs 0.
+    /// Action weights that give every action the same total weight: `[num_actions]`, with mean 1
+    /// over the weighted steps of `episodes`. Actions that do not occur have weight 0.
     fn balance(&self, episodes: &[Range<usize>], num_actions: usize) -> Vec<f32> {
         let mut sums = vec![0.0f64; num_actions];
         for step in episodes.iter().flat_map(Clone::clone) {
@@ -52,8 +51,8 @@ pub trait Steps: Debug + Send + Sync {
     }
 }
 
-/// The episodes that are learnt from, and those that are held out to measure what is learnt: every
-/// `1 / validation`-th, so that both are spread over the whole.
+/// Splits episodes into training and held-out ones: every `1 / validation`-th is held out, so that
+/// both are spread over the whole dataset.
 pub fn split(episodes: Vec<Range<usize>>, validation: f64) -> [Vec<Range<usize>>; 2] {
     let every = (1.0 / validation).round().max(2.0) as usize;
     let (held_out, learnt): (Vec<_>, Vec<_>) =
@@ -61,23 +60,23 @@ pub fn split(episodes: Vec<Range<usize>>, validation: f64) -> [Vec<Range<usize>>
     [learnt, held_out].map(|part| part.into_iter().map(|(_, episode)| episode).collect())
 }
 
-/// Steps in memory.
+/// Steps in memory, column by column.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Columns {
-    /// Features of an observation.
+    /// Features per observation.
     pub num_features: usize,
-    /// What was seen before each step: `[steps, num_features]`.
+    /// Observations: `[steps, num_features]`.
     pub obs: Vec<f32>,
-    /// What was done: `[steps]`.
+    /// Actions: `[steps]`.
     pub actions: Vec<i32>,
-    /// What each step weighs in the loss: `[steps]`.
+    /// Weights in the loss: `[steps]`.
     pub weights: Vec<f32>,
-    /// How the episode stands after each step: `[steps]`. The last step of all ends one.
+    /// Episode status after each step: `[steps]`. The last step always ends an episode.
     pub ends: Vec<End>,
 }
 
 impl Columns {
-    /// A copy of steps that lie anywhere.
+    /// Copies steps from any source.
     pub fn of(steps: &dyn Steps) -> Self {
         let (count, num_features) = (steps.len(), steps.num_features());
         let mut obs = vec![0.0; count * num_features];
@@ -91,7 +90,7 @@ impl Columns {
         }
     }
 
-    /// Puts the steps of `other` behind its own.
+    /// Appends the steps of `other`.
     pub fn append(&mut self, other: Self) {
         self.obs.extend(other.obs);
         self.actions.extend(other.actions);
@@ -130,7 +129,7 @@ impl Steps for Columns {
 pub(super) mod tests {
     use super::*;
 
-    /// Episodes of 3, 1 and 4 steps; the last has no mark of its end.
+    /// Episodes of 3, 1 and 4 steps; the last one lacks an end.
     pub fn columns() -> Columns {
         let ends = [0, 0, 1, 2, 0, 0, 0, 0];
         Columns {
@@ -156,7 +155,7 @@ pub(super) mod tests {
         columns.weights[2] = 1.0;
         // Two steps of the first action, six of the second.
         assert_eq!(columns.balance(&columns.episodes(), 3), [2.0, 8.0 / 12.0, 0.0]);
-        // Those that weigh nothing do not count.
+        // Steps of weight 0 do not count.
         columns.weights[4] = 0.0;
         assert_eq!(columns.balance(&columns.episodes(), 2), [7.0 / 2.0, 7.0 / 12.0]);
     }

@@ -1,5 +1,4 @@
-//! An annotated time series as a table: columns of numbers by time, and a label where somebody has marked
-//! one.
+//! Annotated time series from CSV: numeric columns over time with a sparse label column.
 
 use super::error::{io_error, malformed};
 use super::{Columns, DatasetError, End, Standard};
@@ -8,35 +7,35 @@ use std::io::{BufRead, BufReader};
 use std::ops::Range;
 use std::path::Path;
 
-/// How a table is read.
+/// Options for reading a table.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TableOptions<'a> {
-    /// The column of the labels; empty where there is none.
+    /// Name of the label column, whose cells may be empty.
     pub label: &'a str,
-    /// The column that says when each row was, if there is one: it is no feature, and must not go back.
+    /// Name of the time column, if any. It is not a feature and must not decrease.
     pub time: Option<&'a str>,
-    /// Rows up to a label's that it is about.
+    /// Number of rows up to and including a label that form one example.
     pub window: usize,
-    /// Share of the rows that is held out: the last ones.
+    /// Fraction of the rows to hold out, taken from the end.
     pub validation: f64,
 }
 
-/// A table that has been split by time and standardised.
+/// A table, split by time and standardised.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AnnotatedTable {
-    /// The names of the columns that are seen.
+    /// Names of the feature columns.
     pub features: Vec<String>,
-    /// What they were before, by the rows that are learnt from alone.
+    /// Standardisation of each feature, computed from the training rows only.
     pub scales: Vec<Standard>,
-    /// The labels; a row's action is the place of its label here.
+    /// Distinct labels; the action of a row is the index of its label.
     pub labels: Vec<String>,
-    /// The rows that are learnt from. Those without a label weigh 0.
+    /// Training rows. Rows without a label have weight 0.
     pub learnt: Columns,
-    /// The rows after them, which are held out.
+    /// Held-out rows, which follow the training rows.
     pub held_out: Columns,
 }
 
-/// The rows of a file.
+/// Parsed rows of a file.
 struct Rows {
     features: Vec<String>,
     /// `[rows, features]`.
@@ -46,11 +45,12 @@ struct Rows {
 }
 
 impl AnnotatedTable {
-    /// Reads a file of values with commas between them, whose first line names the columns.
+    /// Reads a CSV file with a header row.
     ///
     /// # Errors
-    /// If the file cannot be read, a column is missing, a value is no finite number, time goes back, fewer
-    /// than two labels are used, or a part of the rows is too short for a window or has no labels.
+    /// If the file cannot be read, a column is missing, a value is not a finite number, time
+    /// decreases, there are fewer than two labels, or one of the two parts is shorter than a window
+    /// or has no labels.
     pub fn read(path: &Path, options: &TableOptions) -> Result<Self, DatasetError> {
         let rows = Rows::read(path, options)?;
         Self::of(rows, options).map_err(|reason| malformed(path, reason))
@@ -93,7 +93,7 @@ impl Rows {
         let file = File::open(path).map_err(io_error(path))?;
         let mut lines = BufReader::new(file).lines().enumerate().map(|(i, line)| {
             let line = line.map_err(io_error(path))?;
-            // Line 1 names the columns.
+            // Line 1 is the header.
             Ok((i + 1, line))
         });
         let bad = |reason: String| malformed(path, reason);
@@ -150,7 +150,7 @@ impl Rows {
         Ok(rows)
     }
 
-    /// The labels of some rows, each once: in the order of numbers where all are numbers, else of text.
+    /// Distinct labels of some rows, sorted numerically if all are numbers, else alphabetically.
     fn names(&self, rows: &Range<usize>) -> Vec<String> {
         let mut names: Vec<String> = self.labels[rows.clone()].iter().flatten().cloned().collect();
         names.sort_unstable();
@@ -162,7 +162,7 @@ impl Rows {
         names
     }
 
-    /// The mean and the standard deviation of each column over some rows.
+    /// Mean and standard deviation of each column over some rows.
     fn scales(&self, rows: &Range<usize>) -> Vec<Standard> {
         let width = self.features.len();
         let values = &self.values[rows.start * width..rows.end * width];
@@ -176,7 +176,7 @@ impl Rows {
         (0..width).map(scale).collect()
     }
 
-    /// Some rows as one episode.
+    /// Converts some rows to one standardised episode.
     fn standardised(&self, rows: Range<usize>, scales: &[Standard], labels: &[String]) -> Columns {
         let width = self.features.len();
         let values = &self.values[rows.start * width..rows.end * width];
@@ -195,8 +195,8 @@ impl Rows {
     }
 }
 
-/// Whether a time is before another: as numbers where both are, else as text, as dates are written that
-/// begin with the year.
+/// Whether time `a` precedes `b`: numerically if both are numbers, else as text, which orders ISO
+/// 8601 dates.
 fn is_before(a: &str, b: &str) -> bool {
     match (a.parse::<f64>(), b.parse::<f64>()) {
         (Ok(a), Ok(b)) => a < b,
@@ -204,7 +204,7 @@ fn is_before(a: &str, b: &str) -> bool {
     }
 }
 
-/// The values of a line: between commas, in quotes where they have commas themselves.
+/// Splits a CSV line into cells; quoted cells may contain commas.
 fn cells(line: &str) -> Vec<String> {
     let mut cells = vec![String::new()];
     let mut quoted = false;

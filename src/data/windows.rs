@@ -1,53 +1,54 @@
-//! Pieces of what somebody has shown, as a trajectory that is learnt from.
+//! Fixed-size windows of demonstrated episodes, batched as trajectories.
 
 use super::{HostTrajectory, Steps};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How episodes are cut into pieces, and what of them is seen.
+/// Options for cutting episodes into windows.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cut {
-    /// Steps of a piece that are learnt from.
+    /// Steps per window that contribute to the loss.
     pub window: usize,
-    /// Steps before them that are seen and not learnt from, as far as the episode has them.
+    /// Context steps before those, at most back to the start of the episode; they have weight 0.
     pub history: usize,
-    /// Steps that an observation shows, the present one last and zeros before the episode's first.
+    /// Number of stacked observations per step, the current one last, zero-padded before the
+    /// episode.
     pub stack: usize,
-    /// What a step of each action weighs, besides what the steps say themselves: `[num_actions]`.
+    /// Weight of each action, multiplied with the weights of the steps: `[num_actions]`.
     pub by_action: Vec<f32>,
 }
 
 impl Cut {
-    /// Pieces of `window` steps, all actions of the same weight.
+    /// Windows of `window` steps without context and with equal action weights.
     pub fn plain(window: usize, num_actions: usize) -> Self {
         Self { window, history: 0, stack: 1, by_action: vec![1.0; num_actions] }
     }
 }
 
-/// A piece of an episode.
+/// A window of an episode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Piece {
-    /// Where its episode begins.
+    /// First step of its episode.
     episode: usize,
-    /// What is seen of it.
+    /// Steps of the window, context included.
     seen: Range<usize>,
-    /// The first step that is learnt from.
+    /// First step that contributes to the loss.
     learnt: usize,
 }
 
-/// The pieces of some episodes; their steps are copied when they are wanted.
+/// Windows over some episodes, as indices; steps are copied on demand.
 #[derive(Clone, Debug)]
 pub struct Pieces {
     steps: Arc<dyn Steps>,
     cut: Cut,
     pieces: Vec<Piece>,
-    /// What all weights are multiplied by, so that their mean is 1 over all that is seen.
+    /// Factor on all weights that makes their mean 1 over all steps, context included.
     scale: f32,
 }
 
 impl Pieces {
-    /// Cuts `episodes` of `steps`; none reaches across two of them, the last of an episode may be
-    /// shorter, and one in which no step weighs anything is left out.
+    /// Cuts `episodes` of `steps` into windows. Windows do not cross episodes, the last one of an
+    /// episode may be shorter, and windows of total weight 0 are dropped.
     pub fn new(steps: Arc<dyn Steps>, episodes: &[Range<usize>], cut: Cut) -> Self {
         let piece = |episode: &Range<usize>, learnt: usize| Piece {
             episode: episode.start,
@@ -72,27 +73,27 @@ impl Pieces {
         Self { steps, cut, pieces, scale }
     }
 
-    /// Some of them, which weigh what they weigh among all.
+    /// Selects some windows; their weights do not change.
     pub fn some(self, which: Range<usize>) -> Self {
         Self { pieces: self.pieces[which].to_vec(), ..self }
     }
 
-    /// How many there are.
+    /// Number of windows.
     pub fn len(&self) -> usize {
         self.pieces.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no windows.
     pub fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    /// Steps of the longest that there may be.
+    /// Maximum number of steps per window.
     pub fn num_steps(&self) -> usize {
         self.cut.window + self.cut.history
     }
 
-    /// Bytes that all of them take in memory.
+    /// Size of all windows in memory, in bytes.
     pub fn bytes(&self) -> u64 {
         let mut one = HostTrajectory::default();
         one.resize(1, 1, self.steps.num_features() * self.cut.stack);
@@ -101,14 +102,14 @@ impl Pieces {
         (step * self.num_steps()) as u64 * self.len() as u64
     }
 
-    /// All of them.
+    /// Copies all windows into a batch.
     pub fn all(&self) -> Windows {
         let mut windows = Windows::default();
         self.fill(0..self.len(), &mut windows);
         windows
     }
 
-    /// Puts those at these places in place of what `windows` hold.
+    /// Replaces the contents of `windows` with the windows of the given indices.
     pub fn fill(&self, which: impl ExactSizeIterator<Item = usize>, windows: &mut Windows) {
         let Cut { stack, by_action, .. } = &self.cut;
         let (num_steps, width) = (self.num_steps(), self.steps.num_features());
@@ -143,36 +144,36 @@ impl Pieces {
     }
 }
 
-/// Some pieces, as the games of a trajectory.
+/// A batch of windows, in the layout of a trajectory with one window per game.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Windows {
-    /// The steps; the log-probabilities, rewards and scores are 0, as nobody tells them.
+    /// Steps; log-probabilities, rewards and scores are 0.
     pub trajectory: HostTrajectory,
-    /// Steps of each window, from its first on: `[num_envs]`.
+    /// Number of steps of each window: `[num_envs]`.
     pub counts: Vec<usize>,
-    /// What each step weighs in the loss, 0 behind a window's last: `[num_envs, num_steps]`.
+    /// Weight of each step in the loss, 0 past the end of a window: `[num_envs, num_steps]`.
     pub weights: Vec<f32>,
 }
 
 impl Windows {
-    /// How many there are.
+    /// Number of windows.
     pub fn len(&self) -> usize {
         self.counts.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no windows.
     pub fn is_empty(&self) -> bool {
         self.counts.is_empty()
     }
 
-    /// Bytes that they take.
+    /// Size in bytes.
     pub fn bytes(&self) -> u64 {
         let HostTrajectory { obs, actions, .. } = &self.trajectory;
-        // Of a step also the weight, the log-probability, the reward and the end.
+        // Each step also has a weight, a log-probability, a reward and an end.
         (size_of_val(&obs[..]) + actions.len() * (4 * size_of::<f32>() + 1)) as u64
     }
 
-    /// 1 for each step of a window, 0 behind its last: `[num_envs, num_steps]`.
+    /// 1 for each step of a window, 0 past its end: `[num_envs, num_steps]`.
     pub fn mask(&self) -> Vec<f32> {
         let steps = self.trajectory.num_steps;
         let row = |count: &usize| (0..steps).map(|t| f32::from(t < *count)).collect::<Vec<_>>();
@@ -196,7 +197,7 @@ mod tests {
         let cut = Cut { by_action: vec![1.0, 10.0], ..Cut::plain(3, 2) };
         let windows = pieces(cut).all();
         assert_eq!(windows.counts, [3, 1, 3, 1]);
-        // Their mean is 1: 72 over 8 steps before they are scaled.
+        // Scaled to mean 1: the raw weights of 8 steps sum to 72.
         let ninth = [1.0, 10.0, 20.0, 10.0, 0.0, 0.0].map(|w: f32| w * (8.0 / 72.0) as f32);
         assert_eq!(windows.weights[..6], ninth);
         assert_eq!(windows.mask(), [1., 1., 1., 1., 0., 0., 1., 1., 1., 1., 0., 0.]);
@@ -208,7 +209,7 @@ mod tests {
     #[test]
     fn history_is_seen_and_not_learnt_from() {
         let windows = pieces(Cut { history: 1, ..Cut::plain(2, 2) }).all();
-        // Of the episodes of 3, 1 and 4 steps.
+        // Windows of the episodes of 3, 1 and 4 steps.
         assert_eq!(windows.counts, [2, 2, 1, 2, 3]);
         let zeros = |row: &[f32]| row.iter().map(|w| *w == 0.0).collect::<Vec<_>>();
         let rows: Vec<_> = windows.weights.chunks(3).map(zeros).collect();
@@ -241,7 +242,7 @@ mod tests {
         let pieces = Pieces::new(Arc::new(columns), &episodes, Cut::plain(2, 2));
         let windows = pieces.all();
         assert_eq!(windows.counts, [1, 2]);
-        // A mean of 1 over what is seen.
+        // Mean 1 over all steps of the windows.
         assert_eq!(windows.weights, [0.75, 0.0, 0.0, 2.25]);
     }
 
