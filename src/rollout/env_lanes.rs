@@ -1,7 +1,7 @@
-//! Games side by side, for rules on the CPU's vector units.
+//! Blocks of games in SIMD lanes.
 //!
-//! The same word of all games lies together, so that a loop over the games, compiled with the rules
-//! in it, works on whole vectors.
+//! States are stored as structure of arrays: the same word of all games is contiguous, so a loop
+//! over the games with the rules inlined compiles to vector code.
 
 use super::action_uniform;
 use super::env_state::EnvState;
@@ -12,10 +12,10 @@ use crate::model::{LANES, Lanes};
 use multiversion::multiversion;
 use std::marker::PhantomData;
 
-/// The words of [`LANES`] states.
+/// Words of [`LANES`] states.
 type WordLanes<S> = <S as PackedState>::Rows<LANES>;
 
-/// [`LANES`] environments, of which the last may be copies that nobody looks at.
+/// A block of [`LANES`] environments; unused lanes hold copies of the first.
 #[derive(Clone, Debug)]
 pub(super) struct EnvLanes<G: Rules> {
     words: WordLanes<G::State>,
@@ -25,34 +25,34 @@ pub(super) struct EnvLanes<G: Rules> {
     game: PhantomData<G>,
 }
 
-/// What a step gave, game by game; see [`Played`](crate::env::Played).
+/// Step results per lane; see [`Played`](crate::env::Played).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PlayedLanes {
     pub rewards: Lanes,
-    /// 1 where the game came to an end of its own, 2 where its episode was cut off, else 0.
+    /// 1 if the game terminated, 2 if the episode was truncated, else 0.
     ends: [u32; LANES],
     pub scores: Lanes,
 }
 
 impl PlayedLanes {
-    /// How the episode of a game stands.
+    /// Episode status of a lane.
     #[inline(always)]
     pub fn end(&self, lane: usize) -> End {
         End::new(self.ends[lane] == 1, self.ends[lane] == 2)
     }
 }
 
-/// Sums over steps, game by game.
+/// Sums over steps per lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct SumLanes {
     pub rewards: Lanes,
-    /// Episodes that ended.
+    /// Number of finished episodes.
     pub episodes: Lanes,
     pub scores: Lanes,
 }
 
 impl SumLanes {
-    /// Adds another step.
+    /// Adds the results of a step.
     pub fn add(&mut self, played: &PlayedLanes) {
         add(&mut self.rewards, &played.rewards);
         add(&mut self.scores, &played.scores);
@@ -61,7 +61,7 @@ impl SumLanes {
         }
     }
 
-    /// Sets to 0 what the games from this one on gave.
+    /// Clears the sums of the lanes from `game` on.
     pub fn forget_from(&mut self, game: usize) {
         for lanes in [&mut self.rewards, &mut self.episodes, &mut self.scores] {
             lanes[game..].fill(0.0);
@@ -74,7 +74,7 @@ fn add(sums: &mut Lanes, values: &Lanes) {
 }
 
 impl<G: Rules> EnvLanes<G> {
-    /// Puts up to [`LANES`] environments side by side.
+    /// Loads up to [`LANES`] environments into lanes.
     pub fn new(envs: &[EnvState<G>]) -> Self {
         let env = |lane: usize| envs.get(lane).unwrap_or(&envs[0]);
         let mut lanes = Self {
@@ -90,19 +90,19 @@ impl<G: Rules> EnvLanes<G> {
         lanes
     }
 
-    /// One of the environments as it stands.
+    /// Extracts the environment of a lane.
     pub fn env(&self, lane: usize) -> EnvState<G> {
         let episode =
             Episode { level: self.levels[lane], time: self.times[lane], score: self.scores[lane] };
         EnvState { state: take(&self.words, lane), episode }
     }
 
-    /// Fills `obs`, `[num_features][LANES]`, with the features of all games.
+    /// Computes the features of all games, `[num_features][LANES]`.
     pub fn observe(&self, game: G, obs: &mut [Lanes]) {
         observe(game, &self.words, obs);
     }
 
-    /// The actions that may be taken in each game, bit by bit.
+    /// Computes the legal actions of each game as a bit mask.
     pub fn legal(&self, game: G, bits: &mut [u32; LANES]) {
         legal(game, &self.words, bits);
     }
@@ -113,7 +113,7 @@ impl<G: Rules> EnvLanes<G> {
     }
 }
 
-/// The state of one environment.
+/// Gathers the state of a lane.
 #[inline(always)]
 fn take<S: PackedState>(words: &WordLanes<S>, lane: usize) -> S {
     let words = words.as_ref();
@@ -123,7 +123,7 @@ fn take<S: PackedState>(words: &WordLanes<S>, lane: usize) -> S {
     )
 }
 
-/// The inverse of [`take`].
+/// Scatters a state to a lane; the inverse of [`take`].
 #[inline(always)]
 fn put<S: PackedState>(words: &mut WordLanes<S>, lane: usize, state: &S) {
     let words = words.as_mut();
@@ -133,7 +133,7 @@ fn put<S: PackedState>(words: &mut WordLanes<S>, lane: usize, state: &S) {
     );
 }
 
-/// [`action_uniform`] of games side by side.
+/// [`action_uniform`] in lanes.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub(super) fn action_uniforms(keys: &[u32; LANES], t: u32) -> Lanes {
     let mut uniforms = [0.0f32; LANES];
@@ -143,8 +143,8 @@ pub(super) fn action_uniforms(keys: &[u32; LANES], t: u32) -> Lanes {
     uniforms
 }
 
-/// Runs with the game's parameters, as constants where they are common ones: rules are compiled
-/// with these in it, as they are in a kernel.
+/// Calls `run` with the game's parameters as compile-time constants if they are the common ones
+/// ([`Rules`]), so that the rules are specialised as in a kernel.
 #[inline(always)]
 fn with_constants<G: Rules>(game: G, run: impl FnOnce(G)) {
     match G::COMMON {
@@ -155,7 +155,7 @@ fn with_constants<G: Rules>(game: G, run: impl FnOnce(G)) {
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn observe<G: Rules>(game: G, words: &WordLanes<G::State>, obs: &mut [Lanes]) {
-    // The first features are asked for by constants, so that the code of each is compiled for itself.
+    // Constant indices for the first features, so that each is compiled separately.
     macro_rules! constants {
         ($game:ident, $($i:literal)*) => {
             $(if $i < obs.len() {
@@ -177,7 +177,7 @@ fn observe<G: Rules>(game: G, words: &WordLanes<G::State>, obs: &mut [Lanes]) {
 
 #[inline(always)]
 fn feature<G: Rules>(game: G, words: &WordLanes<G::State>, i: usize, lanes: &mut Lanes) {
-    // Numbers of its own, which for all that the compiler knows do not lie among the words.
+    // A local array, which the compiler knows does not alias the words.
     let mut numbers = [0.0f32; LANES];
     for (lane, x) in numbers.iter_mut().enumerate() {
         *x = G::feature(&take::<G::State>(words, lane), i, game);

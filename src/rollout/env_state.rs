@@ -1,4 +1,4 @@
-//! The games of a rollout between two steps, in host memory.
+//! Environments of a rollout between iterations, in host memory.
 
 use crate::config::{RolloutConfig, Start};
 use crate::env::bits::{from_bits, to_bits};
@@ -6,32 +6,32 @@ use crate::env::{Episode, PackedState, Played, Rules, new_game, num_words, play}
 use crate::rng::draw;
 use crate::rollout::{RolloutKeys, branch_member, branch_step, staggered_time};
 
-/// Words of an environment before those of the game's state: level, time, score.
+/// Words of an environment before the game's state: level, time, score.
 pub(crate) const HEADER: usize = 3;
 
-/// Words that hold one environment between two iterations: level, time and score of its episode, and the
-/// packed state of its game.
+/// Number of words of a saved environment: level, time and score of the episode, then the packed
+/// state.
 pub fn env_words<G: Rules>(game: G) -> usize {
     HEADER + num_words(game)
 }
 
-/// Saved environments that do not fit.
+/// Saved environments of the wrong size.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the saved games are {found} words, but {expected} are needed for {count} groups of `{game}`"
 )]
 pub struct EnvStatesError {
-    /// The game's name.
+    /// Name of the game.
     pub game: &'static str,
-    /// Groups of this run.
+    /// Number of groups in this run.
     pub count: usize,
-    /// Words needed.
+    /// Required number of words.
     pub expected: usize,
-    /// Words found.
+    /// Number of words passed.
     pub found: usize,
 }
 
-/// An environment: the state of its game, and where it stands in its episode.
+/// An environment: the state of a game and its episode.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EnvState<G: Rules> {
     pub state: G::State,
@@ -39,7 +39,7 @@ pub(crate) struct EnvState<G: Rules> {
 }
 
 impl<G: Rules> EnvState<G> {
-    /// The start of a level.
+    /// Creates an environment at the start of a level.
     pub fn new(level: u32, game: G) -> Self {
         let episode = Episode { level, time: 0, score: 0.0 };
         Self { state: new_game::<G>(level, game), episode }
@@ -51,8 +51,8 @@ impl<G: Rules> EnvState<G> {
     }
 }
 
-/// The environments of an iteration, whose keys these are, at its start. `branches`, one a group, are where the last iteration
-/// says to go on; none before the first.
+/// Creates the environments at the start of the iteration with the given keys. `branches` are the
+/// branch points of the previous iteration, one per group; empty before the first.
 pub(crate) fn start_envs<G: Rules>(
     game: G,
     config: &RolloutConfig,
@@ -62,7 +62,7 @@ pub(crate) fn start_envs<G: Rules>(
     let groups = (0..config.num_groups).map(|group| {
         let level = draw(keys.level, keys.first_group + group as u32);
         if config.start == Start::Branch && !branches.is_empty() {
-            // From here on the environment's draws are others than those that led here.
+            // A new level, so that future draws differ from those that led to the branch point.
             let EnvState { state, episode } = branches[group];
             return EnvState { state, episode: Episode { level, ..episode } };
         }
@@ -75,16 +75,16 @@ pub(crate) fn start_envs<G: Rules>(
     groups.flat_map(|env| std::iter::repeat_n(env, config.group_size)).collect()
 }
 
-/// Where a group goes on in the next iteration.
+/// Branch point of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BranchPoint {
-    /// After this many steps of the iteration.
+    /// Number of steps of the iteration before it.
     pub step: usize,
-    /// From the state of this game.
+    /// Index of the game.
     pub env: usize,
 }
 
-/// The branch points of an iteration, one a group; none where games start at levels.
+/// Branch points of an iteration, one per group; empty if games start at levels.
 pub(crate) fn branch_points(config: &RolloutConfig, keys: RolloutKeys) -> Vec<BranchPoint> {
     if config.start == Start::Level {
         return Vec::new();
@@ -101,7 +101,7 @@ pub(crate) fn branch_points(config: &RolloutConfig, keys: RolloutKeys) -> Vec<Br
     groups.map(point).collect()
 }
 
-/// Environments as words `[env_words, number of environments]`.
+/// Packs environments to words `[env_words, number of environments]`.
 pub(crate) fn export<G: Rules>(game: G, envs: &[EnvState<G>]) -> Vec<u32> {
     let (count, used) = (envs.len(), env_words(game));
     let mut words = vec![0; used * count];
@@ -114,7 +114,7 @@ pub(crate) fn export<G: Rules>(game: G, envs: &[EnvState<G>]) -> Vec<u32> {
     words
 }
 
-/// The environments that [`export`] wrote: `count` of them, or none.
+/// Unpacks environments written by [`export`]: `count` of them, or none.
 pub(crate) fn import<G: Rules>(
     game: G,
     count: usize,
@@ -132,7 +132,7 @@ pub(crate) fn import<G: Rules>(
     Ok(envs.collect())
 }
 
-/// Checks the number of saved words: those of `count` envs, or none.
+/// Checks the number of saved words: those of `count` environments, or none.
 pub(crate) fn check_len<G: Rules>(
     game: G,
     count: usize,

@@ -1,4 +1,4 @@
-//! Evaluation: whole episodes of fresh levels, played natively.
+//! Evaluation of policies on whole episodes of unseen levels.
 
 use super::action_key;
 use super::env_lanes::{EnvLanes, PlayedLanes, action_uniforms};
@@ -11,41 +11,41 @@ use rayon::prelude::*;
 use serde::Serialize;
 use std::ops::Range;
 
-/// How an evaluated policy picks its actions.
+/// Action selection of an evaluated policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Player {
-    /// The most likely one.
+    /// The most likely action.
     Greedy,
-    /// Drawn from the distribution.
+    /// An action sampled from the policy.
     Sampling,
 }
 
-/// The scores of an evaluation.
+/// Summary of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Evaluation {
-    /// Episodes played.
+    /// Number of episodes.
     pub episodes: usize,
     /// Mean score.
     pub mean_score: f64,
     /// Standard error of the mean; 0 for a single episode.
     pub std_error: f64,
-    /// Lowest score.
+    /// Minimum score.
     pub min_score: f64,
-    /// Highest score.
+    /// Maximum score.
     pub max_score: f64,
-    /// Mean number of steps.
+    /// Mean episode length in steps.
     pub mean_length: f64,
 }
 
-/// Plays `episodes` episodes, each of its own level, from their start to their end.
+/// Plays `episodes` whole episodes, each on a level of its own.
 ///
-/// Equal arguments give equal results, whatever the number of threads. With [`Stream::Evaluation`]
-/// and [`Stream::Validation`] the levels are drawn apart from those of training. A level is a hash of 32
-/// bits, so one may be met in both by chance: of 10,000 episodes after a run over a million levels about
-/// two (10^4 * 10^6 / 2^32).
+/// The result depends on the arguments only, not on the number of threads. Levels of
+/// [`Stream::Evaluation`] and [`Stream::Validation`] are drawn independently of training levels. As
+/// levels are 32-bit hashes, a few coincide by chance: about two of 10,000 episodes after a run
+/// over a million levels (10^4 * 10^6 / 2^32).
 ///
 /// # Panics
-/// If `episodes` is 0, or the policy does not have the game's numbers of features and actions.
+/// If `episodes` is 0, or the policy's numbers of features and actions differ from the game's.
 pub fn evaluate<A: Actor, G: Rules>(
     policy: &A,
     game: G,
@@ -57,10 +57,10 @@ pub fn evaluate<A: Actor, G: Rules>(
     Evaluation::of(&play_episodes(policy, game, 0..episodes, (stream, seed), player))
 }
 
-/// Score and length of each of some of the episodes of an evaluation.
+/// Plays some of the episodes of an evaluation and returns score and length of each.
 ///
 /// # Panics
-/// If the policy does not have the game's numbers of features and actions.
+/// If the policy's numbers of features and actions differ from the game's.
 pub fn play_episodes<A: Actor, G: Rules>(
     policy: &A,
     game: G,
@@ -83,7 +83,7 @@ pub fn play_episodes<A: Actor, G: Rules>(
 }
 
 impl Evaluation {
-    /// Of the scores and lengths of its episodes.
+    /// Summarises scores and lengths of episodes.
     ///
     /// # Panics
     /// If there are none.
@@ -104,7 +104,7 @@ impl Evaluation {
     }
 }
 
-/// Score and length of each of `lanes` episodes, starting with number `first`.
+/// Plays `lanes` episodes, starting with number `first`.
 fn play_block<A: Actor, G: Rules>(
     policy: &A,
     game: G,

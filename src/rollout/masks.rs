@@ -1,4 +1,4 @@
-//! Actions that may not be taken: their logits, and what is drawn among the others.
+//! Action masks: masking of logits and sampling of legal actions.
 
 use super::env_lanes::EnvLanes;
 use crate::env::Rules;
@@ -7,31 +7,31 @@ use crate::model::{LANES, Lanes, sample_lanes};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// The least number that a masked action is drawn by: above what the lanes' exponential makes of
-/// [`ILLEGAL`] in place of 0, so that no action before the first legal one is ever drawn.
+/// Lower bound of the uniform number for masked logits. It exceeds what the lanes' exponential
+/// returns for [`ILLEGAL`] instead of 0, so that no illegal action before the first legal one is
+/// sampled.
 const LEAST_UNIFORM: f32 = 1e-30;
 
-/// The actions that may be taken in a state, bit by bit, the first action's the lowest.
+/// Legal actions of a state as a bit mask, bit 0 for action 0.
 pub(super) fn legal_bits<G: Rules>(state: &G::State, game: G) -> u32 {
     (0..game.num_actions()).fold(0, |bits, a| bits | u32::from(G::legal(state, a, game)) << a)
 }
 
-/// `logit` of action `a`, or [`ILLEGAL`] if the bit of that action is not set.
+/// Returns `logit`, or [`ILLEGAL`] if bit `a` of the mask is not set.
 pub(super) fn masked(legal: u32, a: usize, logit: f32) -> f32 {
     if legal >> a & 1 == 1 { logit } else { ILLEGAL }
 }
 
-/// Room for the masked logits of one thread.
+/// Scratch buffer for masked logits.
 #[derive(Debug, Default)]
 pub(super) struct MaskedLogits {
-    /// The legal actions of each game, bit by bit; all of them where the game has no masks.
+    /// Legal actions of each lane as a bit mask; only valid for games with masks.
     pub legal: [u32; LANES],
     logits: Vec<Lanes>,
 }
 
 impl MaskedLogits {
-    /// The logits with those of actions that may not be taken in the games of `lanes` masked; the same
-    /// ones where the game has no masks.
+    /// Masks the logits of illegal actions; returns `logits` unchanged for games without masks.
     pub fn mask<'a, G: Rules>(
         &'a mut self,
         game: G,
@@ -50,7 +50,7 @@ impl MaskedLogits {
     }
 }
 
-/// Draws an action for each lane by the numbers `u`, from logits that [`MaskedLogits::mask`] gave.
+/// Samples an action per lane with uniform numbers `u`, from logits of [`MaskedLogits::mask`].
 pub(super) fn sample_legal<G: Rules>(
     logits: &[Lanes],
     u: &Lanes,
@@ -64,7 +64,7 @@ pub(super) fn sample_legal<G: Rules>(
     }
 }
 
-/// Draws one of the actions that may be taken by `u`, uniform in [0, 1), each with the same chance.
+/// Samples a legal action with equal probabilities, by `u` uniform in [0, 1).
 #[cube]
 pub(super) fn random_action<G: Rules>(state: &G::State, u: f32, #[comptime] game: G) -> u32 {
     if comptime!(G::MASKED) {

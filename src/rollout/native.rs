@@ -1,7 +1,7 @@
-//! Rollouts on the CPU's threads: rules and policy as native code.
+//! Rollouts on CPU threads with native rules and policies.
 //!
-//! Blocks of [`LANES`] games are played from the first step to the last by one thread, without a
-//! word to the others; which thread plays which block changes nothing.
+//! Each block of [`LANES`] games is played from the first step to the last by one thread without
+//! synchronisation; the assignment of blocks to threads does not affect the result.
 
 use super::env_lanes::{EnvLanes, PlayedLanes, SumLanes, action_uniforms};
 use super::env_state::{self, BranchPoint, EnvState};
@@ -14,21 +14,21 @@ use crate::model::{Actor, LANES, Lanes};
 use burn::tensor::Device;
 use rayon::prelude::*;
 
-/// The games of a run, played natively.
+/// Native rollouts of a run's games.
 #[derive(Clone, Debug)]
 pub struct NativeRollout<G: Rules> {
     game: G,
     config: RolloutConfig,
     keys: RolloutKeys,
     branches: Vec<EnvState<G>>,
-    /// What the policy remembers of the games that the groups go on from: `[num_groups, memory_size]`.
+    /// Memory of the policy at the branch points: `[num_groups, memory_size]`.
     memory: Vec<f32>,
 }
 
-/// The games of a block, and where their steps go: `[games, num_steps]` each, the observations
-/// `[games, num_steps, obs_stride]`.
+/// A block of games with its output buffers: `[games, num_steps]` each, for observations `[games,
+/// num_steps, obs_stride]`.
 struct Block<'a, G: Rules> {
-    /// The first game's number.
+    /// Index of the first game.
     first: usize,
     envs: &'a [EnvState<G>],
     obs: &'a mut [f32],
@@ -36,35 +36,35 @@ struct Block<'a, G: Rules> {
     logprobs: &'a mut [f32],
     rewards: &'a mut [f32],
     ends: &'a mut [End],
-    /// Empty where nobody asked for them.
+    /// Empty if scores are not recorded.
     scores: &'a mut [f32],
-    /// Empty where the game has no masks.
+    /// Empty if the game has no masks.
     legal: &'a mut [u32],
 }
 
-/// What is known of a block when it has been played.
+/// Results of a block.
 struct Played<G: Rules> {
-    /// The branch points among its games.
+    /// Branch points among its games.
     branches: Vec<Branch<G>>,
-    /// Over the steps of each game.
+    /// Sums over the steps of each game.
     sums: SumLanes,
 }
 
-/// Where a group goes on.
+/// Branch point of a group with its environment.
 struct Branch<G: Rules> {
     group: usize,
     env: EnvState<G>,
-    /// What the policy remembers of it: `[memory_size]`.
+    /// Memory of the policy: `[memory_size]`.
     memory: Vec<f32>,
 }
 
 impl<G: Rules> NativeRollout<G> {
-    /// No game is started before the first rollout.
+    /// Creates a rollout; games start with the first iteration.
     pub fn new(game: G, config: &RolloutConfig, keys: RolloutKeys) -> Self {
         Self { game, config: config.clone(), keys, branches: Vec::new(), memory: Vec::new() }
     }
 
-    /// Plays `num_steps` steps of every game and puts the trajectory on `device`.
+    /// Plays `num_steps` steps of every game and uploads the trajectory to `device`.
     pub fn collect<A: Actor>(&mut self, policy: &A, iteration: u32, device: &Device) -> Trajectory {
         let mut trajectory = HostTrajectory::default();
         let (steps, features) = (self.config.num_steps, self.game.num_features());
@@ -74,8 +74,8 @@ impl<G: Rules> NativeRollout<G> {
         trajectory.to_tensors(device)
     }
 
-    /// Plays `num_steps` steps of every game, and gives the sums over those of each: of the scores of its
-    /// episodes that ended, of these episodes, of its rewards. What `trajectory` was before is overwritten.
+    /// Plays `num_steps` steps of every game, overwriting `trajectory`. Returns the sums over the
+    /// steps of each game.
     pub fn collect_into<A: Actor>(
         &mut self,
         policy: &A,
@@ -100,7 +100,7 @@ impl<G: Rules> NativeRollout<G> {
         }
         let HostTrajectory { obs, actions, logprobs, rewards, ends, scores, legal, .. } =
             trajectory;
-        // Either may be empty; each block has its part then, too.
+        // Either may be empty; then each block gets an empty slice.
         let (mut scores, mut legal) = (scores.chunks_mut(rows), legal.chunks_mut(rows));
         let some: Vec<(&mut [f32], &mut [u32])> = envs
             .chunks(LANES)
@@ -133,33 +133,33 @@ impl<G: Rules> NativeRollout<G> {
         (0..self.config.num_envs()).map(game).collect()
     }
 
-    /// Where the groups go on, as words `[env_words, num_groups]`; none before the first iteration
-    /// or where games start at levels.
+    /// Exports the branch points as words `[env_words, num_groups]`; empty before the first
+    /// iteration or if games start at levels.
     pub fn export(&self) -> Vec<u32> {
         env_state::export(self.game, &self.branches)
     }
 
-    /// Goes on with what [`NativeRollout::export`] gave.
+    /// Restores branch points from [`NativeRollout::export`].
     ///
     /// # Errors
-    /// If the number of words does not fit.
+    /// If the number of words is wrong.
     pub fn import(&mut self, words: &[u32]) -> Result<(), EnvStatesError> {
         self.branches = env_state::import(self.game, self.config.num_groups, words)?;
         Ok(())
     }
 
-    /// Goes on from the states of the groups, and what the policy remembers of them, `[num_groups,
-    /// memory_size]`, as [`NativeRollout::into_branches`] gave them.
+    /// Sets the branch points and the policy's memory there, `[num_groups, memory_size]`, as
+    /// returned by [`NativeRollout::into_branches`].
     pub(super) fn go_on(&mut self, branches: Vec<EnvState<G>>, memory: Vec<f32>) {
         (self.branches, self.memory) = (branches, memory);
     }
 
-    /// Where the groups go on, and what the policy remembers of them.
+    /// Returns the branch points and the policy's memory there.
     pub(super) fn into_branches(self) -> (Vec<EnvState<G>>, Vec<f32>) {
         (self.branches, self.memory)
     }
 
-    /// What the policy remembers of the games of a block from number `first` on: `[memory_size][LANES]`.
+    /// Initial memory of a block's games, `[memory_size][LANES]`.
     fn first_memory<A: Actor>(&self, policy: &A, first: usize, games: usize) -> Vec<Lanes> {
         let fresh = policy.initial_memory();
         let mut memory: Vec<Lanes> = fresh.iter().map(|x| [*x; LANES]).collect();
@@ -182,7 +182,7 @@ impl<G: Rules> NativeRollout<G> {
         block: Block<G>,
     ) -> Played<G> {
         let Block { first, envs, .. } = block;
-        // The groups that have members among these games.
+        // Groups with games in this block.
         let members = self.config.group_size;
         let groups = first / members..=(first + envs.len() - 1) / members;
         let mut branches = Vec::new();
@@ -251,14 +251,14 @@ impl<G: Rules> NativeRollout<G> {
     }
 }
 
-/// Steps from the one whose row is written to the one whose row is brought near for it.
+/// Prefetch distance in steps.
 const AHEAD: usize = 2;
 
-/// Brings the memory at a place near, which will be written; it may lie beyond a buffer's end.
+/// Prefetches a cache line for writing; the address may lie past the end of a buffer.
 #[inline(always)]
 fn expect(place: *const f32) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch reads nothing, whatever the address.
+    // SAFETY: a prefetch does not access memory, so any address is valid.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_ET0>(place.cast());
@@ -267,7 +267,7 @@ fn expect(place: *const f32) {
     let _ = place;
 }
 
-/// Fills `obs`, `[num_features][LANES]`, with the features of up to [`LANES`] games.
+/// Computes the features of up to [`LANES`] games, `[num_features][LANES]`.
 pub(super) fn observe<G: Rules>(game: G, envs: &[EnvState<G>], obs: &mut [Lanes]) {
     EnvLanes::new(envs).observe(game, obs);
 }

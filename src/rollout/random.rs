@@ -1,4 +1,4 @@
-//! Games played at random: what the rules alone cost, without a policy.
+//! Random play without a policy, for measuring the cost of the rules.
 
 use super::env_lanes::{EnvLanes, PlayedLanes};
 use super::env_state::EnvState;
@@ -12,11 +12,11 @@ use burn::tensor::{Device, Tensor};
 use multiversion::multiversion;
 use rayon::prelude::*;
 
-/// Plays `num_steps` steps of `num_envs` games by uniformly random actions where the games of a rollout
-/// are played: on the CPU's threads, or in a kernel where `device` has them.
+/// Plays `num_steps` steps of `num_envs` games with uniformly random actions, on CPU threads or, if
+/// `device` supports them, in a kernel.
 ///
-/// Every observation is made. Gives `[num_envs]`, the sum of all rewards and features of each game:
-/// numbers that nothing can leave out, and the same on every device but for rounding.
+/// Returns the sum of all rewards and features of each game, `[num_envs]`. The sum keeps the
+/// compiler from eliminating observations, and is the same on every device up to rounding.
 pub fn play_at_random<G: Rules>(
     game: G,
     num_envs: usize,
@@ -31,7 +31,7 @@ pub fn play_at_random<G: Rules>(
     })
 }
 
-/// The games on the CPU's threads, [`LANES`] at a time.
+/// Plays on CPU threads, [`LANES`] games at a time.
 fn native<G: Rules>(game: G, num_envs: usize, num_steps: usize, keys: RolloutKeys) -> Vec<f32> {
     let mut sums = vec![0.0; num_envs];
     sums.par_chunks_mut(LANES).enumerate().for_each(|(block, sums)| {
@@ -62,7 +62,7 @@ fn native<G: Rules>(game: G, num_envs: usize, num_steps: usize, keys: RolloutKey
     sums
 }
 
-/// Draws an action for each game.
+/// Draws a random action per lane.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn random_actions(keys: &[u32; LANES], t: u32, num_actions: usize) -> [u32; LANES] {
     let mut actions = [0; LANES];
@@ -75,7 +75,7 @@ fn random_actions(keys: &[u32; LANES], t: u32, num_actions: usize) -> [u32; LANE
 /// Adds features and rewards to the totals.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn add_up(obs: &[Lanes], rewards: &Lanes, totals: &mut Lanes) {
-    // Two sums side by side, so that an addition need not wait for the last one.
+    // Two independent sums, so that additions do not wait for each other.
     let (mut even, mut odd) = (*totals, *rewards);
     let (pairs, rest) = obs.as_chunks::<2>();
     for pair in pairs {

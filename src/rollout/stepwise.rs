@@ -1,7 +1,7 @@
-//! Rollouts on any device, step by step: the policy as any model, the rules as a kernel.
+//! Rollouts of any model on any device, one forward pass per step.
 //!
-//! On a CubeCL device nothing is read back: state, observations and trajectory stay where they are.
-//! On Burn's CPU backends, which have no kernels, the same rules run natively between the steps.
+//! On CubeCL devices the rules run as kernels and nothing is read back. On Burn's CPU backends,
+//! which have no kernels, the rules run natively between forward passes.
 
 use super::env_state::{self, BranchPoint, EnvState};
 use super::masks::{legal_bits, masked};
@@ -15,7 +15,7 @@ use crate::model::{LANES, NativePolicy, Network, reset, sample};
 use burn::cubecl::future::block_on;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
-/// The games of a run on one device.
+/// Rollouts of a run's games on one device.
 #[derive(Clone, Debug)]
 pub struct StepwiseRollout<G: Rules> {
     game: G,
@@ -23,14 +23,14 @@ pub struct StepwiseRollout<G: Rules> {
     keys: RolloutKeys,
     device: Device,
     branches: Branches<G>,
-    /// What the policy remembers of the game that each group goes on from, where it remembers
-    /// anything: `[num_groups, memory_size]`.
+    /// Memory of the policy at the branch points, `[num_groups, memory_size]`; `None` without
+    /// memory.
     memory: Option<Tensor<2>>,
-    /// Whether policies that have a fast form on the CPU act by it there.
+    /// Whether policies with a fast CPU form use it.
     natively: bool,
 }
 
-/// Where the groups go on in the next iteration.
+/// Branch points, on the host or on the device.
 #[derive(Clone, Debug)]
 enum Branches<G: Rules> {
     Host(Vec<EnvState<G>>),
@@ -38,7 +38,7 @@ enum Branches<G: Rules> {
 }
 
 impl<G: Rules> StepwiseRollout<G> {
-    /// No game is started before the first rollout.
+    /// Creates a rollout; games start with the first iteration.
     pub fn new(game: G, config: &RolloutConfig, keys: RolloutKeys, device: &Device) -> Self {
         let device = device.clone().without_autodiff();
         let on_device = DeviceBranches::on(&device).map(Branches::Device);
@@ -46,12 +46,12 @@ impl<G: Rules> StepwiseRollout<G> {
         Self { game, config: config.clone(), keys, device, branches, memory: None, natively: false }
     }
 
-    /// Lets policies that have a fast form act by it, where the device is the CPU.
+    /// Lets policies use their fast CPU form, if any, on CPU devices.
     pub fn natively(self) -> Self {
         Self { natively: true, ..self }
     }
 
-    /// Whether a policy acts by its fast form.
+    /// Whether a policy uses its fast form.
     pub fn is_native(&self, policy: &Network) -> bool {
         let on_host = matches!(self.branches, Branches::Host(_));
         self.natively && on_host && policy.kind().is_some()
@@ -84,13 +84,13 @@ impl<G: Rules> StepwiseRollout<G> {
         trajectory
     }
 
-    /// Where the groups go on, as words `[env_words, num_groups]`; none before the first iteration
-    /// or where games start at levels. On a device this reads back and waits.
+    /// Exports the branch points as words `[env_words, num_groups]`; empty before the first
+    /// iteration or if games start at levels. On a device it blocks on a read-back.
     pub fn export(&self) -> Vec<u32> {
         block_on(self.export_async())
     }
 
-    /// The asynchronous form of [`StepwiseRollout::export`], for where a thread must not block.
+    /// Asynchronous form of [`StepwiseRollout::export`], for threads that must not block.
     pub async fn export_async(&self) -> Vec<u32> {
         match &self.branches {
             Branches::Host(envs) => env_state::export(self.game, envs),
@@ -98,10 +98,10 @@ impl<G: Rules> StepwiseRollout<G> {
         }
     }
 
-    /// Goes on with what [`StepwiseRollout::export`] gave.
+    /// Restores branch points from [`StepwiseRollout::export`].
     ///
     /// # Errors
-    /// If the number of words does not fit.
+    /// If the number of words is wrong.
     pub fn import(&mut self, words: &[u32]) -> Result<(), EnvStatesError> {
         let groups = self.config.num_groups;
         env_state::check_len(self.game, groups, words)?;
@@ -112,8 +112,8 @@ impl<G: Rules> StepwiseRollout<G> {
         Ok(())
     }
 
-    /// What the policy remembers of the games where the groups go on, `[num_groups, memory_size]`; none
-    /// where it has no memory. On a device this reads back.
+    /// Exports the policy's memory at the branch points, `[num_groups, memory_size]`; empty without
+    /// memory. On a device it reads back.
     pub async fn export_memory_async(&self) -> Vec<f32> {
         let Some(memory) = &self.memory else { return Vec::new() };
         let data = memory.clone().into_data_async().await;
@@ -121,10 +121,10 @@ impl<G: Rules> StepwiseRollout<G> {
         data.try_into_vec().expect("memory is f32")
     }
 
-    /// Goes on with what [`StepwiseRollout::export_memory_async`] gave.
+    /// Restores memory from [`StepwiseRollout::export_memory_async`].
     ///
     /// # Panics
-    /// If it is not so many numbers for each group.
+    /// If the length is not a multiple of the number of groups.
     pub fn import_memory(&mut self, numbers: &[f32]) {
         let groups = self.config.num_groups;
         assert!(numbers.len().is_multiple_of(groups), "numbers: [num_groups, memory_size]");
@@ -133,7 +133,7 @@ impl<G: Rules> StepwiseRollout<G> {
         self.memory = (!numbers.is_empty()).then(rows);
     }
 
-    /// Where the groups go on, on the host.
+    /// Branch points on the host.
     fn host_branches(&mut self) -> Option<&mut Vec<EnvState<G>>> {
         match &mut self.branches {
             Branches::Host(envs) => Some(envs),
@@ -141,7 +141,7 @@ impl<G: Rules> StepwiseRollout<G> {
         }
     }
 
-    /// [`StepwiseRollout::collect`] by [`NativeRollout`].
+    /// [`StepwiseRollout::collect`] through [`NativeRollout`].
     fn collect_natively(&mut self, policy: &NativePolicy, iteration: u32) -> Trajectory {
         let branches = self.host_branches().map(std::mem::take).unwrap_or_default();
         let mut games = NativeRollout::new(self.game, &self.config, self.keys);
@@ -239,21 +239,20 @@ impl<G: Rules> StepwiseRollout<G> {
     }
 }
 
-/// What a policy remembers of the games of an iteration.
+/// Policy memory of the games during an iteration.
 pub(super) struct Remembered {
-    /// The memory of games whose episodes begin; `None` for a policy without memory.
+    /// Memory at the start of an episode.
     fresh: Option<Tensor<2>>,
-    /// The memory of the games as they are now.
+    /// Current memory.
     now: Option<Tensor<2>>,
-    /// The memory at the step from which the groups go on, once they have come so far; `None` where
-    /// they do not go on.
+    /// Memory at the branch points passed so far; `None` if the groups do not branch.
     branches: Option<Tensor<2>>,
     points: Vec<BranchPoint>,
     device: Device,
 }
 
 impl Remembered {
-    /// At the start of an iteration of these games.
+    /// Creates the memory at the start of an iteration.
     fn new<G: Rules>(policy: &Network, games: &StepwiseRollout<G>, keys: RolloutKeys) -> Self {
         let (config, device) = (&games.config, &games.device);
         let fresh = policy.initial_memory(config.num_envs(), device);
@@ -273,15 +272,15 @@ impl Remembered {
         Self { fresh, now, branches, points, device: device.clone() }
     }
 
-    /// The policy's logits of a step.
+    /// Computes the policy's logits and advances the memory.
     pub fn act(&mut self, policy: &Network, obs: Tensor<2>) -> Tensor<2> {
         let (logits, next) = policy.step(obs, self.now.clone());
         self.now = next;
         logits
     }
 
-    /// Starts memory anew where an episode ended with step `t`, as `ends`, `[num_envs]`, says, and keeps
-    /// that of the games whose groups go on from here.
+    /// Resets memory where an episode ended with step `t`, as given by `ends`, `[num_envs]`, and
+    /// stores the memory of branch points after this step.
     pub fn after_step(&mut self, t: usize, ends: impl FnOnce() -> Tensor<1>) {
         let (Some(now), Some(fresh)) = (self.now.take(), &self.fresh) else { return };
         let now = reset(now, fresh, ends());
@@ -301,7 +300,7 @@ fn indices(values: impl Iterator<Item = i32>, device: &Device) -> Tensor<1, Int>
     Tensor::from_data(TensorData::from(values.as_slice()), device)
 }
 
-/// The numbers of a tensor that lies in host memory.
+/// Reads the numbers of a tensor.
 fn host_floats(tensor: Tensor<2>) -> Vec<f32> {
     tensor.into_data().try_into_vec().expect("logits are f32")
 }

@@ -1,4 +1,4 @@
-//! Games that somebody looks at: played step by step, and left standing where an episode ended.
+//! Live games for display: they advance step by step and pause for one step after an episode ended.
 
 use super::env_lanes::EnvLanes;
 use super::env_state::EnvState;
@@ -9,51 +9,51 @@ use crate::env::{Episode, Rules, advance, start_next};
 use crate::model::{Actor, LANES, Lanes, argmax_lane};
 use crate::rng::{Stream, draw};
 
-/// What a policy thinks of a game as it stands, and what it does.
+/// A policy's action probabilities and chosen action.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Choice {
-    /// The action taken.
+    /// The chosen action.
     pub action: u32,
-    /// The probability of each action, `[num_actions]`.
+    /// Probability of each action, `[num_actions]`.
     pub probabilities: Vec<f32>,
 }
 
-/// Games on the CPU, with what they were before their last step.
+/// Games on the CPU with their states before the last step.
 #[derive(Clone, Debug)]
 pub struct Watched<G: Rules> {
     game: G,
     envs: Vec<EnvState<G>>,
     before: Vec<G::State>,
     ended: Vec<bool>,
-    /// Where the draws of sampled actions come from, one a game.
+    /// Key of each game's sampled actions.
     action_keys: Vec<u32>,
-    /// Steps since the start, over all episodes.
+    /// Number of steps since the start, over all episodes.
     time: u32,
     memory: Remembered,
 }
 
-/// What a policy remembers of the games, [`LANES`] of them in each `[memory_size]` lanes.
+/// Policy memory of the games, `[memory_size]` lanes per block of [`LANES`] games.
 #[derive(Clone, Debug, Default)]
 struct Remembered {
-    /// Before its choice.
+    /// Memory before the choice of an action.
     now: Vec<Lanes>,
-    /// After it, so that it may choose again before the games go on.
+    /// Memory after it, kept apart so that a choice can be repeated before the games advance.
     next: Vec<Lanes>,
-    /// The games whose episodes have begun since.
+    /// Whether each game's episode has started since.
     begun: Vec<bool>,
 }
 
 impl Remembered {
-    /// Nothing yet of so many games.
+    /// Creates empty memory for `count` games.
     fn new(count: usize) -> Self {
         Self { begun: vec![true; count], ..Self::default() }
     }
 
-    /// Makes room for what a policy remembers that begins with `fresh`, `[memory_size]`.
+    /// Prepares the memory of a policy with initial memory `fresh`, `[memory_size]`.
     fn prepare(&mut self, fresh: &[f32]) {
         let (size, count) = (fresh.len(), self.begun.len());
         if self.now.len() != count.div_ceil(LANES) * size {
-            // Another policy than before: it has seen nothing of these episodes.
+            // A different policy, which has not seen these episodes.
             self.now = vec![[0.0; LANES]; count.div_ceil(LANES) * size];
             self.begun.fill(true);
         }
@@ -66,7 +66,7 @@ impl Remembered {
         self.next.clone_from(&self.now);
     }
 
-    /// What it is of one game, so many times.
+    /// Replicates the memory of one game.
     fn copies(&self, game: usize, count: usize) -> Self {
         let size = self.now.len() / self.begun.len().div_ceil(LANES);
         let copies = |all: &[Lanes]| {
@@ -81,7 +81,7 @@ impl Remembered {
         }
     }
 
-    /// The games have gone on by a step.
+    /// Commits the memory after a step of the games.
     fn go_on(&mut self) {
         if !self.next.is_empty() {
             self.now = std::mem::take(&mut self.next);
@@ -90,8 +90,8 @@ impl Remembered {
 }
 
 impl<G: Rules> Watched<G> {
-    /// The first episodes that [`evaluate`](super::evaluate()) plays with [`Stream::Evaluation`] and this
-    /// seed: game `i` starts on level `i`.
+    /// Creates games on the first levels of an [`evaluate`](super::evaluate()) with
+    /// [`Stream::Evaluation`] and this seed: game `i` starts on level `i`.
     ///
     /// # Panics
     /// If `count` is 0.
@@ -113,7 +113,7 @@ impl<G: Rules> Watched<G> {
         }
     }
 
-    /// A game as it stands, once for each of so many players.
+    /// Copies the current position of a game for each of `players` players.
     pub fn duel(&self, game: usize, players: usize) -> Self {
         Self {
             game: self.game,
@@ -126,18 +126,18 @@ impl<G: Rules> Watched<G> {
         }
     }
 
-    /// Plays a step of every game; where an episode has ended, its next level starts instead.
+    /// Steps every game; where the episode has ended, the next level starts instead.
     ///
     /// # Panics
-    /// If there are not as many `actions` as games.
+    /// If the number of `actions` differs from the number of games.
     pub fn step(&mut self, actions: &[u32]) {
         self.go_on(actions, false);
     }
 
-    /// The same, but where an episode has ended, the game stays as it is.
+    /// Steps every game whose episode has not ended.
     ///
     /// # Panics
-    /// If there are not as many `actions` as games.
+    /// If the number of `actions` differs from the number of games.
     pub fn step_unless_ended(&mut self, actions: &[u32]) {
         self.go_on(actions, true);
     }
@@ -161,8 +161,8 @@ impl<G: Rules> Watched<G> {
         self.time += 1;
     }
 
-    /// What a policy does in every game as it stands, `[count]`. It remembers what it saw at the step
-    /// before, if it was asked then.
+    /// Returns a policy's choice in every game, `[count]`. A policy with memory remembers the
+    /// previous step if it was asked then.
     pub fn choose<A: Actor>(&mut self, policy: &A, player: Player) -> Vec<Choice> {
         let size = policy.memory_size();
         self.memory.prepare(&policy.initial_memory());
@@ -203,22 +203,22 @@ impl<G: Rules> Watched<G> {
         self.game
     }
 
-    /// How many games there are.
+    /// Number of games.
     pub fn count(&self) -> usize {
         self.envs.len()
     }
 
-    /// The games before their last step, `[count]`; those of [`Watched::now`] where there was none.
+    /// States before the last step, `[count]`; equal to [`Watched::now`] if there was none.
     pub fn before(&self) -> &[G::State] {
         &self.before
     }
 
-    /// The games as they stand, `[count]`.
+    /// Current states, `[count]`.
     pub fn now(&self) -> Vec<G::State> {
         self.envs.iter().map(|env| env.state).collect()
     }
 
-    /// Where a game stands in its episode.
+    /// Episode progress of a game.
     pub fn episode(&self, i: usize) -> Episode {
         self.envs[i].episode
     }
@@ -228,14 +228,14 @@ impl<G: Rules> Watched<G> {
         self.ended[i]
     }
 
-    /// What a policy sees of a game, `[num_features]`.
+    /// Observation of a game, `[num_features]`.
     pub fn observe(&self, i: usize) -> Vec<f32> {
         let features = 0..self.game.num_features();
         features.map(|f| G::feature(&self.envs[i].state, f, self.game)).collect()
     }
 }
 
-/// The probabilities of the actions in one lane, `[num_actions]`.
+/// Action probabilities of a lane, `[num_actions]`.
 fn softmax(logits: &[Lanes], lane: usize) -> Vec<f32> {
     let max = logits.iter().map(|l| l[lane]).fold(f32::NEG_INFINITY, f32::max);
     let weights: Vec<f32> = logits.iter().map(|l| (l[lane] - max).exp()).collect();
@@ -316,7 +316,7 @@ mod tests {
             let choices = watched.choose(&policy, Player::Greedy);
             watched.step(&choices.iter().map(|choice| choice.action).collect::<Vec<_>>());
         }
-        // Both begin with the memory of the game, too.
+        // Both also start with the memory of the game.
         let alone = watched.choose(&policy, Player::Greedy)[17].clone();
         let mut duel = watched.duel(17, 2);
         assert_eq!(duel.choose(&policy, Player::Greedy), vec![alone.clone(), alone]);

@@ -1,15 +1,14 @@
-//! Whether the kernels of a game play what its native rules do, on a device.
+//! Comparison of a game's kernels with its native rules on a device.
 
 use super::play_at_random;
 use crate::env::{CheckOptions, Finding, Rules, Subject};
 use burn::tensor::Device;
 
-/// Steps that are played, the short run first: it says most where it differs already.
+/// Numbers of steps to play; the short run comes first because its report is the most specific.
 const STEPS: [usize; 2] = [1, 64];
 
-/// Plays `options.episodes` games at random natively and in kernels, and compares what was seen and
-/// earned: nothing is found where the rules are the same. The rest of a game is checked by
-/// [`crate::env::check`].
+/// Plays `options.episodes` random games natively and in kernels and compares the sums of features
+/// and rewards. Returns no findings if they agree. See [`crate::env::check`] for all other checks.
 ///
 /// # Panics
 /// If the device has no kernels ([`crate::device::has_kernels`]), or fails.
@@ -24,7 +23,7 @@ pub fn check_on_device<G: Rules>(game: G, options: &CheckOptions, device: &Devic
         let (native, kernel) = (sums(&Device::flex()), sums(device));
         for (env, (native, kernel)) in native.iter().zip(&kernel).enumerate() {
             let tolerance = 1e-4 * steps as f32 * (1.0 + native.abs() / steps as f32);
-            // Also where either is no number.
+            // False if either is NaN.
             let alike = (native - kernel).abs() <= tolerance;
             if !alike {
                 return vec![Finding::error(

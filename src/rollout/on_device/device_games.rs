@@ -1,4 +1,4 @@
-//! Games that are shown where they are played: on a CubeCL device, by the fused rollout.
+//! Live games on a CubeCL device, for display without a copy to the host.
 
 use super::{FusedRollout, RolloutKeys};
 use crate::config::{RolloutConfig, Start};
@@ -6,8 +6,8 @@ use crate::env::Rules;
 use crate::model::FlatMlp;
 use burn::tensor::{Device, Int, Tensor};
 
-/// Games on a device that go on step by step, each as long as it is asked to: what
-/// [`Watched`](super::Watched) is on the CPU.
+/// Games on a device that advance step by step indefinitely; the counterpart of
+/// [`Watched`](super::Watched) on the CPU.
 #[derive(Clone, Debug)]
 pub struct DeviceGames<G: Rules> {
     rollout: FusedRollout<G>,
@@ -16,12 +16,12 @@ pub struct DeviceGames<G: Rules> {
 }
 
 impl<G: Rules> DeviceGames<G> {
-    /// `count` games at different times of their episodes.
+    /// Creates `count` games at different times of their episodes.
     ///
     /// # Panics
-    /// If the device is none of CubeCL's ([`crate::device::has_kernels`]).
+    /// If the device does not run CubeCL kernels ([`crate::device::has_kernels`]).
     pub fn new(game: G, count: usize, seed: u64, device: &Device) -> Self {
-        // A group is one game, which goes on from where its only step has led.
+        // Each group is a single game that continues from its previous step.
         let config = RolloutConfig {
             num_groups: count,
             group_size: 1,
@@ -34,12 +34,12 @@ impl<G: Rules> DeviceGames<G> {
         Self { rollout, steps: 0, now: None }
     }
 
-    /// Plays a step of every game by actions drawn from the policy. Gives the games' envs before and after
-    /// it, `[env_words, count]` each ([`super::env_words`]); the first time, those after it twice.
-    /// Nothing is read back.
+    /// Steps every game with actions sampled from the policy. Returns the environments before and
+    /// after the step, `[env_words, count]` each ([`super::env_words`]); on the first call both are
+    /// those after the step. Nothing is read back.
     ///
     /// # Panics
-    /// If the policy is of another game.
+    /// If the policy does not match the game.
     pub fn step(&mut self, policy: &FlatMlp) -> [Tensor<2, Int>; 2] {
         self.rollout.collect(policy, self.steps);
         self.steps = self.steps.wrapping_add(1);

@@ -1,4 +1,4 @@
-//! What the rollout kernels share: environments as words, where groups start and go on, the draw of an action.
+//! Code shared by the rollout kernels: packed environments, group starts and branch points.
 
 use super::env_state::HEADER;
 use super::{branch_member, branch_step, staggered_time};
@@ -15,35 +15,35 @@ use burn::cubecl::prelude::*;
 use burn::tensor::Device;
 use burn_cubecl::tensor::CubeTensor;
 
-/// Steps of all games together in one launch, about: so few that no launch outlasts the patience of a
-/// driver or a browser, and so many that a launch costs little beside them.
+/// Approximate number of steps of all games per launch: few enough to stay below the timeouts of
+/// drivers and browsers, enough to make the launch overhead negligible.
 const LAUNCH_STEPS: usize = 1 << 22;
 
-/// Games that a cube plays: few where there are few, so that they reach all of a GPU's processors.
+/// Games per cube; smaller for few games, so that they spread over all of a GPU's processors.
 pub(super) fn cube_units(num_envs: usize) -> u32 {
     if num_envs < 32 * 1024 { 32 } else { 64 }
 }
 
-/// Steps of each of so many games in one launch.
+/// Steps of each game per launch.
 pub(super) fn steps_per_launch(num_envs: usize) -> usize {
     (LAUNCH_STEPS / num_envs).max(1)
 }
 
-/// Where the games of an iteration come from.
+/// Initial states of an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Origin {
-    /// New levels.
+    /// Fresh levels.
     Level,
-    /// New levels, somewhere in the course of their episode.
+    /// Fresh levels at spread times within their episodes.
     Staggered,
-    /// Where the last iteration says to go on.
+    /// Branch points of the previous iteration.
     Branch,
-    /// Nowhere new: the iteration has begun, and they go on.
+    /// States left by the previous launch of the same iteration.
     Continued,
 }
 
 impl Origin {
-    /// Where those of an iteration come from; `going_on` says whether there was one before.
+    /// Initial states of an iteration; `going_on` is true if there was a previous iteration.
     pub fn of(config: &RolloutConfig, going_on: bool) -> Self {
         match (config.start, going_on) {
             (Start::Level, _) => Self::Level,
@@ -53,7 +53,7 @@ impl Origin {
     }
 }
 
-/// Row `row` of words of which each row has `stride`, at place `at`.
+/// Reads row `row` at column `at` of a matrix of words with row length `stride`.
 #[cube]
 fn word(words: &[u32], #[comptime] row: usize, at: usize, stride: usize) -> u32 {
     words[row * stride + at]
@@ -64,7 +64,7 @@ fn set_word(words: &mut [u32], value: u32, #[comptime] row: usize, at: usize, st
     words[row * stride + at] = value;
 }
 
-/// The state whose words lie at place `at` of rows of `stride` words, from row `first` on.
+/// Loads the packed state in column `at` of a matrix of words, from row `first` on.
 pub(crate) fn load_state<G: Rules>(
     words: &[u32],
     first: usize,
@@ -76,7 +76,7 @@ pub(crate) fn load_state<G: Rules>(
     G::State::unpack(|w| if w < used { word(words, first + w, at, stride) } else { 0 })
 }
 
-/// The kernel side of [`load_state()`].
+/// Kernel-side form of [`load_state()`].
 pub(crate) mod load_state {
     use super::*;
 
@@ -113,7 +113,7 @@ pub(super) fn mask_logits<G: Rules>(
     }
 }
 
-/// The inverse of [`load_state()`].
+/// Stores a packed state; the inverse of [`load_state()`].
 pub(super) fn store_state<G: Rules>(
     words: &mut [u32],
     state: &G::State,
@@ -130,7 +130,7 @@ pub(super) fn store_state<G: Rules>(
     });
 }
 
-/// The kernel side of [`store_state()`].
+/// Kernel-side form of [`store_state()`].
 pub(super) mod store_state {
     use super::*;
 
@@ -150,7 +150,7 @@ pub(super) mod store_state {
     }
 }
 
-/// The state of environment `env` of `envs`, `[env_words, num_envs]`.
+/// Loads the state of environment `env` from `envs`, `[env_words, num_envs]`.
 #[cube]
 pub(crate) fn load_env_state<G: Rules>(
     envs: &[u32],
@@ -161,7 +161,7 @@ pub(crate) fn load_env_state<G: Rules>(
     load_state::<G>(envs, HEADER, env, num_envs, game)
 }
 
-/// Where environment `env` of `envs`, `[env_words, num_envs]`, stands in its episode.
+/// Loads the episode of environment `env` from `envs`, `[env_words, num_envs]`.
 #[cube]
 pub(crate) fn load_episode(envs: &[u32], env: usize, num_envs: usize) -> Episode {
     Episode {
@@ -171,7 +171,7 @@ pub(crate) fn load_episode(envs: &[u32], env: usize, num_envs: usize) -> Episode
     }
 }
 
-/// Writes environment `env` to `envs`, `[env_words, num_envs]`.
+/// Stores environment `env` to `envs`, `[env_words, num_envs]`.
 #[cube]
 pub(super) fn store_env<G: Rules>(
     envs: &mut [u32],
@@ -187,65 +187,65 @@ pub(super) fn store_env<G: Rules>(
     store_state::<G>(envs, state, HEADER, env, num_envs, game);
 }
 
-/// The steps that a launch plays: `first..end`.
+/// Steps played by a launch: `first..end`.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 pub(super) struct Steps {
     pub first: usize,
     pub end: usize,
 }
 
-/// The groups of an iteration: `count` of them, each of `size` games that come one after the other.
+/// Groups of an iteration: `count` groups of `size` consecutive games.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 pub(super) struct Groups {
     pub count: usize,
     pub size: usize,
-    /// The number of the first among those of the run, which draws follow.
+    /// Run-wide index of the first group, from which draws are derived.
     pub first: u32,
 }
 
 #[cube]
 impl Groups {
-    /// The games of all groups.
+    /// Number of games in all groups.
     pub fn num_envs(&self) -> usize {
         self.count * self.size
     }
 
-    /// The group of a game.
+    /// Group of a game.
     pub fn of(&self, env: usize) -> usize {
         env / self.size
     }
 
-    /// The number of a group among those of the run.
+    /// Run-wide index of a group.
     pub fn number(&self, group: usize) -> u32 {
         self.first + group as u32
     }
 
-    /// The number of a game among those of the run.
+    /// Run-wide index of a game.
     pub fn env_number(&self, env: usize) -> u32 {
         self.first * self.size as u32 + env as u32
     }
 }
 
 impl GroupsLaunch {
-    /// The groups of these settings, from this one on.
+    /// Launch arguments for the groups of a configuration, starting at run-wide index `first`.
     pub fn of(config: &RolloutConfig, first: u32) -> Self {
         Self::new(config.num_groups, config.group_size, first)
     }
 }
 
-/// Where the groups of an iteration start.
+/// Source of the groups' initial states.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct Starts {
-    /// Where the last iteration says to go on, `[env_words, num_groups]`; read for
-    /// [`Origin::Branch`] alone.
+    /// Branch points of the previous iteration, `[env_words, num_groups]`; only read for
+    /// [`Origin::Branch`].
     branches: Buffer<u32>,
-    /// What the levels are drawn by.
+    /// Key of the levels.
     level_key: u32,
 }
 
 #[cube]
 impl Starts {
-    /// The state that a game of `group` starts from.
+    /// Initial state of the games of `group`.
     pub fn state<G: Rules>(
         &self,
         groups: &Groups,
@@ -260,7 +260,7 @@ impl Starts {
         }
     }
 
-    /// The episode that goes with [`Starts::state`].
+    /// Episode that belongs to [`Starts::state`].
     pub fn episode<G: Rules>(
         &self,
         groups: &Groups,
@@ -283,20 +283,20 @@ impl Starts {
     }
 }
 
-/// Where the groups of an iteration go on in the next.
+/// Branch points of an iteration, from which the next one starts.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct BranchPoints {
-    /// One environment a group, `[env_words, num_groups]`.
+    /// One environment per group, `[env_words, num_groups]`.
     envs: Buffer<u32>,
-    /// Steps that are learnt from; a branch point is in one of them.
+    /// Number of steps to learn from; branch points lie within them.
     learn_steps: u32,
-    /// What the members and steps are drawn by.
+    /// Key of the choice of game and step.
     key: u32,
 }
 
 #[cube]
 impl BranchPoints {
-    /// Keeps game `env` as its group's branch point if it is that after step `t`.
+    /// Stores game `env` after step `t` if it is its group's branch point.
     pub fn store<G: Rules>(
         &mut self,
         groups: &Groups,
@@ -316,7 +316,7 @@ impl BranchPoints {
     }
 }
 
-/// Environments `[env_words, count]` on a device, from words in host memory.
+/// Uploads environments `[env_words, count]`.
 pub(super) fn upload_envs(words: &[u32], count: usize, device: &Device) -> CubeTensor {
     let probe = probe(device);
     let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
@@ -325,7 +325,7 @@ pub(super) fn upload_envs(words: &[u32], count: usize, device: &Device) -> CubeT
     CubeTensor::new_contiguous(probe.client, probe.device, shape, handle, DType::I32)
 }
 
-/// The words of environments on a device; none where there are none.
+/// Downloads environments as words; empty if there are none.
 pub(super) async fn download_envs(envs: Option<&CubeTensor>) -> Vec<u32> {
     let Some(envs) = envs else { return Vec::new() };
     let read = envs.client.read_async(vec![envs.handle.clone()]).await;

@@ -1,7 +1,7 @@
-//! Rollouts of a perceptron on a CubeCL device, fused: rules, policy and draws in one kernel.
+//! Fused rollouts on CubeCL devices: rules, perceptron and action sampling in one kernel.
 //!
-//! One unit plays one game; between its steps a few words of a [`Recording`] are written, and nothing
-//! else. More games than fit a buffer are played in parts.
+//! One unit plays one game and writes only a few words of a [`Recording`] per step. If the games
+//! exceed the maximum buffer size, they are played in parts.
 
 use super::env_kernels::{download_envs, steps_per_launch, upload_envs};
 use super::{EnvStatesError, RolloutKeys, env_state, env_words};
@@ -18,7 +18,7 @@ use std::ops::Range;
 
 pub use super::fused_kernels::PackedStates;
 
-/// The games of a run on one CubeCL device.
+/// Rollouts of a run's games on one CubeCL device.
 #[derive(Clone, Debug)]
 pub struct FusedRollout<G: Rules> {
     game: G,
@@ -31,12 +31,11 @@ pub struct FusedRollout<G: Rules> {
     branches: Branches,
 }
 
-/// Where the groups go on in the next iteration, on the device; nowhere before the first, or where
-/// games start at levels.
+/// Branch points on the device; empty before the first iteration or if games start at levels.
 #[derive(Clone, Debug, Default)]
 pub struct Branches(Option<Box<CubeTensor>>);
 
-/// The buffers of a part of an iteration.
+/// Buffers of a part of an iteration.
 pub(super) struct Buffers<'a, G: Rules> {
     pub game: G,
     pub config: &'a RolloutConfig,
@@ -48,16 +47,16 @@ pub(super) struct Buffers<'a, G: Rules> {
     pub branches: &'a CubeTensor,
 }
 
-/// Rows of [`Part::values`] of a game.
+/// Number of rows of [`Part::values`] for a game.
 fn values<G: Rules>() -> usize {
     if G::SCORE_IS_REWARD { 2 } else { 3 }
 }
 
 impl<G: Rules> FusedRollout<G> {
-    /// No game is started before the first rollout.
+    /// Creates a rollout; games start with the first iteration.
     ///
     /// # Panics
-    /// If the device is none of CubeCL's ([`crate::device::has_kernels`]).
+    /// If the device does not run CubeCL kernels ([`crate::device::has_kernels`]).
     pub fn new(game: G, config: &RolloutConfig, keys: RolloutKeys, device: &Device) -> Self {
         assert!(crate::device::has_kernels(device), "the fused rollout needs a CubeCL device");
         let device = device.clone().without_autodiff();
@@ -77,26 +76,27 @@ impl<G: Rules> FusedRollout<G> {
         }
     }
 
-    /// The same with the network's inputs of another precision, which the device must have
+    /// Sets the precision of the network's inputs, which the device must support
     /// ([`crate::device::has_precision`]).
     pub fn with_precision(self, precision: Precision) -> Self {
         Self { precision, ..self }
     }
 
-    /// The same with so many steps of every game a launch, 1 or more; the result is the same too.
+    /// Sets the number of steps per launch, at least 1; it does not affect the result.
     pub fn with_steps_per_launch(self, steps_per_launch: usize) -> Self {
         assert!(steps_per_launch > 0, "a launch plays a step or more");
         Self { steps_per_launch, ..self }
     }
 
-    /// The same with so many groups a part at most, 1 or more; the games are the same too.
+    /// Limits the number of groups per part, at least 1; it does not affect the games.
     pub fn with_groups_per_part(self, groups_per_part: usize) -> Self {
         assert!(groups_per_part > 0, "a part has a group or more");
         let groups_per_part = groups_per_part.min(self.groups_per_part);
         Self { groups_per_part, ..self }
     }
 
-    /// What tells the learner how to observe this rollout's recordings.
+    /// Returns the observer with which the learner computes features from this rollout's
+    /// recordings.
     pub fn observer(&self) -> PackedStates<G> {
         PackedStates(self.game)
     }
@@ -104,15 +104,15 @@ impl<G: Rules> FusedRollout<G> {
     /// Plays `num_steps` steps of every game. Nothing is read back.
     ///
     /// # Panics
-    /// If the policy is of another game.
+    /// If the policy does not match the game.
     pub fn collect(&mut self, policy: &FlatMlp, iteration: u32) -> Recording {
         let (recording, branches) = self.play(policy, iteration);
         self.go_on_from(branches);
         recording
     }
 
-    /// What [`FusedRollout::collect`] does, but that it leaves this rollout where it was: with
-    /// [`FusedRollout::go_on_from`] it goes on.
+    /// Plays an iteration like [`FusedRollout::collect`] without changing the rollout. To continue
+    /// from it, pass the branches to [`FusedRollout::go_on_from`].
     pub fn play(&self, policy: &FlatMlp, iteration: u32) -> (Recording, Branches) {
         let (game, config) = (self.game, &self.config);
         assert_eq!(policy.shape.features, game.num_features(), "the policy's features");
@@ -150,31 +150,31 @@ impl<G: Rules> FusedRollout<G> {
         (Recording { num_steps: steps, num_envs, parts }, Branches(branches))
     }
 
-    /// Makes the next iteration start from there.
+    /// Sets the branch points from which the next iteration starts.
     pub fn go_on_from(&mut self, branches: Branches) {
         self.branches = branches;
     }
 
-    /// Where the groups go on, `[env_words, num_groups]`; none where [`FusedRollout::export`] gives none.
+    /// Branch points, `[env_words, num_groups]`; `None` if [`FusedRollout::export`] is empty.
     pub fn branches(&self) -> Option<Tensor<2, Int>> {
         self.branches.0.as_deref().map(|envs| Tensor::from_primitive::<Cube>(envs.clone()))
     }
 
-    /// Where the groups go on, as words `[env_words, num_groups]`; none before the first iteration
-    /// or where games start at levels. This reads back and waits.
+    /// Exports the branch points as words `[env_words, num_groups]`; empty before the first
+    /// iteration or if games start at levels. Blocks on a read-back.
     pub fn export(&self) -> Vec<u32> {
         block_on(self.export_async())
     }
 
-    /// The asynchronous form of [`FusedRollout::export`], for where a thread must not block.
+    /// Asynchronous form of [`FusedRollout::export`], for threads that must not block.
     pub async fn export_async(&self) -> Vec<u32> {
         download_envs(self.branches.0.as_deref()).await
     }
 
-    /// Goes on with what [`FusedRollout::export`] gave.
+    /// Restores branch points from [`FusedRollout::export`].
     ///
     /// # Errors
-    /// If the number of words does not fit.
+    /// If the number of words is wrong.
     pub fn import(&mut self, words: &[u32]) -> Result<(), EnvStatesError> {
         let groups = self.config.num_groups;
         env_state::check_len(self.game, groups, words)?;

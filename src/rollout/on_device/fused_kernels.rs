@@ -1,4 +1,4 @@
-//! The kernel of the fused rollout, and its launch: one unit plays one game for many steps.
+//! The kernel of the fused rollout: one unit plays many steps of one game.
 
 use super::env_kernels::*;
 use super::fused::Buffers;
@@ -15,51 +15,51 @@ use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
 
-/// The most workgroup memory, in bytes, that the weights may take; beyond it fewer cubes would fit
-/// on a processor than reading the weights from its cache costs.
+/// Maximum size of weights in workgroup memory, in bytes. Larger weights would reduce occupancy
+/// more than reading them from the cache costs.
 const MAX_SHARED_BYTES: usize = 32 * 1024;
 
-/// What the kernel is compiled for.
+/// Compile-time parameters of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Plan<G> {
     /// The game.
     game: G,
-    /// Where the games come from.
+    /// Initial states.
     origin: Origin,
-    /// Whether branch points are kept.
+    /// Whether branch points are stored.
     branch: bool,
-    /// The policy.
+    /// Shape of the policy.
     shape: MlpShape,
-    /// Whether the weights are copied to workgroup memory; else they are read where they lie.
+    /// Whether weights are copied to workgroup memory; otherwise they are read from global memory.
     shared: bool,
 }
 
-/// The games of a part of an iteration: where they stand, and what is recorded of them.
+/// Games of a part of an iteration: environments and recorded steps.
 #[derive(CubeType, CubeLaunch)]
 struct Games {
-    /// The environments, `[env_words, count]`, which carry the games from launch to launch.
+    /// Environments, `[env_words, count]`, which carry the games from launch to launch.
     envs: Buffer<u32>,
     /// Words of [`Part`](crate::data::Part), `[num_words + 1, num_steps, count]`.
     words: Buffer<u32>,
-    /// Its values, `[2 or 3, num_steps, count]`.
+    /// Values of the part, `[2 or 3, num_steps, count]`.
     values: Buffer<f32>,
-    /// Its first scores, `[count]`.
+    /// First scores of the part, `[count]`.
     first_scores: Buffer<f32>,
-    /// The groups of the iteration.
+    /// Groups of the iteration.
     groups: Groups,
-    /// The number of the part's first game in the iteration.
+    /// Index of the part's first game within the iteration.
     first_env: usize,
-    /// Games of the part.
+    /// Number of games in the part.
     count: usize,
-    /// Steps of the iteration.
+    /// Number of steps of the iteration.
     num_steps: usize,
-    /// What the iteration's actions are drawn by.
+    /// Key of the iteration's actions.
     action_key: u32,
 }
 
 #[cube]
 impl Games {
-    /// Records a step beside the state before it.
+    /// Records the result of a step.
     fn record<G: Rules>(
         &mut self,
         place: &StepWords,
@@ -79,7 +79,7 @@ impl Games {
     }
 }
 
-/// Plays the steps of one game, by weights in global or workgroup memory.
+/// Plays the steps of one game with weights in global or workgroup memory.
 #[cube]
 fn play_steps<G: Rules, W: Float, I: Float>(
     weights: &[W],
@@ -133,9 +133,10 @@ fn play_steps<G: Rules, W: Float, I: Float>(
     }
 }
 
-/// One unit plays some steps of one game, its state and episode in registers.
+/// Plays some steps of one game per unit, with state and episode in registers.
 ///
-/// Buffers: the parameter vector `[num_params]`; those of [`Starts`], [`Games`] and [`BranchPoints`].
+/// Buffers: the parameter vector `[num_params]`; those of [`Starts`], [`Games`] and
+/// [`BranchPoints`].
 #[cube(launch_unchecked)]
 fn play_kernel<G: Rules, I: Float>(
     params: &[f32],
@@ -160,8 +161,8 @@ fn play_kernel<G: Rules, I: Float>(
 }
 
 impl<G: Rules> Buffers<'_, G> {
-    /// Plays a part of an iteration by a perceptron, `steps_per_launch` steps a launch. `origins`
-    /// are the branches of the last iteration, if the games go on from there.
+    /// Plays a part of an iteration, `steps_per_launch` steps per launch. `origins` are the branch
+    /// points of the previous iteration, if the games continue from them.
     pub fn play(
         &self,
         params: &CubeTensor,
@@ -183,7 +184,7 @@ impl<G: Rules> Buffers<'_, G> {
             shape,
             shared: bytes <= limit.min(MAX_SHARED_BYTES),
         };
-        // Where games do not go on, the kernel reads nothing of the buffer.
+        // If games do not continue, the kernel does not read this buffer.
         let origins = origins.unwrap_or(params);
         let dim = CubeDim::new_1d(cube_units(self.games.len()));
         let count = cubecl::calculate_cube_count_elemwise(client, self.games.len(), dim);
@@ -203,7 +204,7 @@ impl<G: Rules> Buffers<'_, G> {
             let branches =
                 BranchPointsLaunch::new(branches, config.learn_steps as u32, keys.branch);
             let end_step = config.num_steps.min(first_step + steps_per_launch);
-            // SAFETY: the kernel stays below the number of games, groups and steps in every buffer,
+            // SAFETY: accesses stay below the numbers of games, groups and steps in every buffer,
             // and below `num_params` in the first; all units of a cube reach its barrier.
             unsafe {
                 play_kernel::launch_unchecked::<G>(
@@ -224,7 +225,7 @@ impl<G: Rules> Buffers<'_, G> {
     }
 }
 
-/// The observer of packed states of a game.
+/// Observer that computes features from packed states of a game.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PackedStates<G: Rules>(pub G);
 

@@ -1,4 +1,4 @@
-//! The kernel of games played at random: one unit plays one game for many steps.
+//! The kernel for random play: one unit plays many steps of one game.
 
 use super::env_kernels::{
     Steps, StepsLaunch, cube_units, load_env_state, load_episode, steps_per_launch, store_env,
@@ -14,7 +14,7 @@ use burn::cubecl;
 use burn::cubecl::prelude::*;
 use burn::tensor::{Device, Tensor};
 
-/// The keys of the games' draws.
+/// Random keys of the games.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 struct Keys {
     level: u32,
@@ -23,8 +23,8 @@ struct Keys {
 
 /// Plays some steps of one game and adds its features and rewards to its sum.
 ///
-/// Buffers: the envs `[env_words, num_envs]`, which carry the games from launch to launch; the sums
-/// `[num_envs]`. With `fresh` both are written without being read.
+/// Buffers: the environments `[env_words, num_envs]`, which carry the games from launch to launch;
+/// the sums `[num_envs]`. If `fresh`, both are initialised rather than read.
 #[cube(launch_unchecked)]
 fn random_kernel<G: Rules>(
     envs: &mut [u32],
@@ -83,7 +83,7 @@ pub fn play<G: Rules>(
     let steps = steps_per_launch(num_envs);
     let count = cubecl::calculate_cube_count_elemwise(&sums.client, num_envs, dim);
     for first_step in (0..num_steps).step_by(steps) {
-        // SAFETY: the kernel stays below `num_envs` in both buffers.
+        // SAFETY: accesses stay below `num_envs` in both buffers.
         unsafe {
             random_kernel::launch_unchecked::<G>(
                 &sums.client,

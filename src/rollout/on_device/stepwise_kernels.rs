@@ -1,4 +1,4 @@
-//! The kernels of the stepwise rollout, and their launch: one unit plays one game.
+//! Kernels of the stepwise rollout: one unit plays one game.
 
 use super::env_kernels::*;
 use super::{RolloutKeys, action_key, action_uniform};
@@ -14,23 +14,23 @@ use burn::cubecl::prelude::*;
 use burn::tensor::{Device, Int, Tensor};
 use burn_cubecl::tensor::CubeTensor;
 
-/// Quantities of a step that one buffer holds, each `[num_steps, num_envs]`.
+/// Rows of the step buffer, each `[num_steps, num_envs]`.
 const LOGPROBS: usize = 0;
 const REWARDS: usize = 1;
 const TERMINATED: usize = 2;
 const TRUNCATED: usize = 3;
 const SCORES: usize = 4;
-/// Their number. Behind them, where the game has masks, comes whether each of its actions is legal.
+/// Number of fixed rows. For games with masks one row per action follows, 1 if legal, else 0.
 const QUANTITIES: usize = 5;
 
-/// The games: where they stand, and what a policy sees of them.
+/// Games and their observations.
 #[derive(CubeType, CubeLaunch)]
 struct Games {
-    /// The environments, `[env_words, num_envs]`.
+    /// Environments, `[env_words, num_envs]`.
     envs: Buffer<u32>,
-    /// What is seen now, `[num_envs, num_features]`.
+    /// Current observations, `[num_envs, num_features]`.
     obs: Buffer<f32>,
-    /// What was seen before each step, `[num_steps, num_envs, num_features]`.
+    /// Observations before each step, `[num_steps, num_envs, num_features]`.
     history: Buffer<f32>,
     groups: Groups,
     num_steps: usize,
@@ -38,13 +38,14 @@ struct Games {
 
 #[cube]
 impl Games {
-    /// Where step `t` of game `env` lies in `[num_steps, num_envs]`, and the size of that.
+    /// Offset of step `t` of game `env` in `[num_steps, num_envs]`, and the size of that matrix.
     fn place(&self, env: usize, t: usize) -> StepWords {
         let num_envs = self.groups.num_envs();
         StepWords { at: t * num_envs + env, stride: self.num_steps * num_envs }
     }
 
-    /// Leaves game `env` before step `t`, with what is seen of it; in the history too if it has that step.
+    /// Stores game `env` before step `t` with its observation, which is also added to the history
+    /// if `t` is within the iteration.
     fn store<G: Rules>(
         &mut self,
         state: &G::State,
@@ -67,18 +68,18 @@ impl Games {
     }
 }
 
-/// What is recorded of the games' steps.
+/// Recorded steps.
 #[derive(CubeType, CubeLaunch)]
 struct Record {
     /// `[num_steps, num_envs]`.
     actions: Buffer<i32>,
-    /// `[quantities, num_steps, num_envs]`.
+    /// `[rows, num_steps, num_envs]`.
     quantities: Buffer<f32>,
 }
 
 #[cube]
 impl Record {
-    /// Records a step.
+    /// Records the result of a step.
     fn store(&mut self, place: &StepWords, drawn: &Drawn, played: &Played) {
         let (at, stride) = (place.at, place.stride);
         self.actions[at] = drawn.action as i32;
@@ -91,22 +92,22 @@ impl Record {
         self.quantities[comptime!(SCORES) * stride + at] = played.score;
     }
 
-    /// Records whether an action was legal in a step.
+    /// Records the legality of an action.
     fn store_legal(&mut self, place: &StepWords, #[comptime] action: usize, legal: bool) {
         let at = comptime!(QUANTITIES + action) * place.stride + place.at;
         self.quantities[at] = select(legal, 1.0f32, 0.0f32);
     }
 }
 
-/// The step of all games that a launch plays.
+/// The step played by a launch.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 struct Turn {
     t: usize,
-    /// What the iteration's actions are drawn by.
+    /// Key of the iteration's actions.
     action_key: u32,
 }
 
-/// Starts the games and observes them.
+/// Initialises the games and observes them; one game per unit.
 #[cube(launch_unchecked)]
 fn start_kernel<G: Rules>(
     starts: &Starts,
@@ -124,7 +125,8 @@ fn start_kernel<G: Rules>(
     }
 }
 
-/// Draws the actions by `logits`, `[num_envs, num_actions]`, plays a step, observes.
+/// Samples actions from `logits`, `[num_envs, num_actions]`, plays a step and observes; one game
+/// per unit.
 #[cube(launch_unchecked)]
 fn step_kernel<G: Rules>(
     logits: &[f32],
@@ -167,16 +169,16 @@ fn step_kernel<G: Rules>(
     }
 }
 
-/// The actions whose legality is written down.
+/// Number of mask rows.
 fn masks<G: Rules>(game: G) -> usize {
     if G::MASKED { game.num_actions() } else { 0 }
 }
 
-/// The buffers of an iteration on a device.
+/// Buffers of an iteration on a device.
 pub(super) struct Buffers<G: Rules> {
     game: G,
     config: RolloutConfig,
-    /// Of the iteration.
+    /// Keys of the iteration.
     keys: RolloutKeys,
     client: Client,
     envs: CubeTensor,
@@ -188,7 +190,7 @@ pub(super) struct Buffers<G: Rules> {
 }
 
 impl<G: Rules> Buffers<G> {
-    /// Room for the games of an iteration on `device`.
+    /// Allocates the buffers of an iteration on `device`.
     pub fn new(game: G, config: &RolloutConfig, keys: RolloutKeys, device: &Device) -> Self {
         let probe = probe(device);
         let uninit = |shape: &[usize], dtype: DType| uninit(&probe, shape, dtype);
@@ -224,13 +226,14 @@ impl<G: Rules> Buffers<G> {
         (cubecl::calculate_cube_count_elemwise(&self.client, units, dim), dim)
     }
 
-    /// Starts every game; `branches` are those of the last iteration, if the games go on from there.
+    /// Starts every game; `branches` are the branch points of the previous iteration, if the games
+    /// continue from them.
     pub fn start(&self, branches: Option<&CubeTensor>) {
         let origin = Origin::of(&self.config, branches.is_some());
         let (count, dim) = self.grid();
-        // Where games do not go on, the kernel reads nothing of the first buffer.
+        // If games do not continue, the kernel does not read this buffer.
         let branches = branches.unwrap_or(&self.branches);
-        // SAFETY: the kernel stays below the number of games or groups in every buffer.
+        // SAFETY: accesses stay below the number of games or groups in every buffer.
         unsafe {
             start_kernel::launch_unchecked::<G>(
                 &self.client,
@@ -244,7 +247,7 @@ impl<G: Rules> Buffers<G> {
         }
     }
 
-    /// Plays step `t` by `logits`, `[num_envs, num_actions]`.
+    /// Plays step `t` with `logits`, `[num_envs, num_actions]`.
     pub fn step(&self, logits: Tensor<2>, t: usize) {
         assert_eq!(
             logits.dims(),
@@ -254,8 +257,8 @@ impl<G: Rules> Buffers<G> {
         let logits = cube_tensor(logits);
         let learn_steps = self.config.learn_steps as u32;
         let (count, dim) = self.grid();
-        // SAFETY: the kernel stays below the number of games or groups in every buffer, and `t`
-        // below `num_steps`.
+        // SAFETY: accesses stay below the number of games or groups in every buffer, and `t` below
+        // `num_steps`.
         unsafe {
             step_kernel::launch_unchecked::<G>(
                 &self.client,
@@ -272,14 +275,14 @@ impl<G: Rules> Buffers<G> {
         }
     }
 
-    /// The current observations `[num_envs, num_features]`.
+    /// Current observations, `[num_envs, num_features]`.
     ///
-    /// The tensor shares the buffer that the next step writes to: use it before.
+    /// The tensor shares the buffer that the next step overwrites; use it before then.
     pub fn obs(&self) -> Tensor<2> {
         Tensor::from_primitive::<Cube>(self.obs.clone())
     }
 
-    /// 1 where an episode ended with step `t`, else 0: `[num_envs]`.
+    /// 1 if an episode ended with step `t`, else 0: `[num_envs]`.
     pub fn ends(&self, t: usize) -> Tensor<1> {
         let envs = self.config.num_envs();
         let quantities = Tensor::<3>::from_primitive::<Cube>(self.quantities.clone());
@@ -287,7 +290,7 @@ impl<G: Rules> Buffers<G> {
         quantities.slice([rows, t..t + 1, 0..envs]).sum_dim(0).reshape([envs])
     }
 
-    /// The trajectory, and where the groups go on.
+    /// Returns the trajectory and the branch points.
     pub fn finish(self) -> (Trajectory, CubeTensor) {
         let (num_steps, num_envs) = (self.config.num_steps, self.config.num_envs());
         let quantities = Tensor::<3>::from_primitive::<Cube>(self.quantities);

@@ -1,12 +1,12 @@
-//! A recording as a trajectory: what the packed states look like to a policy.
+//! Conversion of recordings to trajectories.
 
 use super::env_kernels::load_state;
 use crate::data::{ENDED, Part, Recording, TERMINATED, TRUNCATED, Trajectory};
 use crate::env::Rules;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
-/// The trajectory that a recording of `game` stands for, on `device`. This reads the recording back; it
-/// is for looking at, and for learners that know no recordings.
+/// Unpacks a recording of `game` to a trajectory on `device`. Reads the recording back; meant for
+/// inspection and for learners that do not support recordings.
 ///
 /// # Panics
 /// If the recording's device fails.
