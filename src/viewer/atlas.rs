@@ -1,46 +1,46 @@
-//! The atlas: all tiles of `assets/sprites.txt`, as pixels.
+//! The sprite atlas: the tiles of `assets/sprites.txt` as pixels.
 //!
-//! The file is text, so that a tile is edited where it is read:
+//! The file is plain text:
 //!
 //! ```text
-//! colour r d8433c            a character and its colour, red, green, blue
-//! tile apple                 a tile's name; then its rows, up to an empty line
-//! mirror apple b of apple    another tile, left and right exchanged
+//! colour r d8433c            a character and its colour as RRGGBB
+//! tile apple                 name of a tile; its rows follow, up to an empty line
+//! mirror apple b of apple    another tile, mirrored left to right
 //! ```
 //!
-//! In a row each character is a pixel and `.` is none. A drawing smaller than [`TILE`] is repeated
-//! to the right and downwards. Lines that begin with `//` are remarks.
+//! Each character of a row is a pixel; `.` is transparent. A drawing smaller than [`TILE`] is
+//! repeated to the right and downwards. Lines that begin with `//` are comments.
 
 use crate::env::look::tile::NAMES;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::OnceLock;
 
-/// Pixels of a tile's side.
+/// Side length of a tile in pixels.
 pub(super) const TILE: usize = 16;
 
-/// The file's text.
+/// Source text of the atlas.
 const TEXT: &str = include_str!("../../assets/sprites.txt");
 
-/// Red, green, blue and opacity, which is 0 or 255.
+/// Red, green, blue, alpha; alpha is 0 or 255.
 pub(super) type Rgba = [u8; 4];
 
-/// A drawing of [`TILE`] x [`TILE`] pixels, row by row.
+/// A drawing of [`TILE`] x [`TILE`] pixels in row-major order.
 type Drawing = [Rgba; TILE * TILE];
 
-/// Tiles as pixels, one below the other: `[tiles][TILE][TILE]`.
+/// Pixels of all tiles: `[tiles][TILE][TILE]`.
 #[derive(Debug)]
 pub(super) struct Atlas {
     pixels: Vec<Rgba>,
 }
 
 impl Atlas {
-    /// The atlas of `assets/sprites.txt`, read when it is first wanted.
+    /// Returns the built-in atlas, parsed on first use.
     pub fn get() -> &'static Self {
         static ATLAS: OnceLock<Atlas> = OnceLock::new();
         ATLAS.get_or_init(|| Self::parse(TEXT).expect("a test reads assets/sprites.txt"))
     }
 
-    /// Reads the file's text. Errors say in which line.
+    /// Parses the source text. Errors name the line.
     fn parse(text: &str) -> Result<Self, String> {
         let drawings = Reader::default().read(text)?;
         let mut pixels = Vec::new();
@@ -55,20 +55,20 @@ impl Atlas {
         Ok(Self { pixels })
     }
 
-    /// The colours that there are, as red, green and blue.
+    /// Distinct colours as red, green, blue.
     pub fn colours(&self) -> Vec<[u8; 3]> {
         let opaque = self.pixels.iter().filter(|pixel| pixel[3] > 0);
         let colours: BTreeSet<_> = opaque.map(|&[r, g, b, _]| [r, g, b]).collect();
         colours.into_iter().collect()
     }
 
-    /// The number of tiles.
+    /// Number of tiles.
     #[cfg(feature = "viewer")]
     pub fn len(&self) -> usize {
         self.pixels.len() / (TILE * TILE)
     }
 
-    /// All pixels, `[tiles][TILE][TILE]`.
+    /// Pixels of all tiles: `[tiles][TILE][TILE]`.
     #[cfg(feature = "viewer")]
     pub fn bytes(&self) -> &[u8] {
         self.pixels.as_flattened()
@@ -81,7 +81,7 @@ impl Atlas {
     }
 }
 
-/// What has been read so far.
+/// Parser state.
 #[derive(Default)]
 struct Reader {
     colours: HashMap<char, Rgba>,

@@ -1,17 +1,17 @@
-//! A game that has no look, drawn as what a policy sees of it: a bar for each feature.
+//! Fallback view of a game without a look: a bar for each feature of the observation.
 
 use super::Instance;
 use crate::env::Rules;
 use crate::env::look::{Setting, Sprite, between, tile};
 
-/// Cells across a feature: from -1 on the left over 0 in the middle to 1 on the right.
+/// Width of a feature in cells: from -1 at the left over 0 in the middle to 1 at the right.
 const WIDTH: u32 = 6;
-/// Cells from 0 to 1.
+/// Length of a bar of value 1 in cells.
 const REACH: f32 = 3.0;
-/// Cells across a bar.
+/// Thickness of a bar in cells.
 const THICKNESS: f32 = 0.7;
 
-/// The scene of a game's features: stacks of bars, as many side by side as make it about square.
+/// Scene of a game's features: stacks of bars, arranged to be about square.
 #[derive(Clone, Copy, Debug)]
 pub struct Bars {
     features: u32,
@@ -19,14 +19,14 @@ pub struct Bars {
 }
 
 impl Bars {
-    /// For a game that shows so many features.
+    /// Creates the scene for a number of features.
     pub fn new(features: usize) -> Self {
         let features = (features as u32).max(1);
         let stacks = (f64::from(features) / f64::from(WIDTH)).sqrt().ceil() as u32;
         Self { features, rows: features.div_ceil(stacks) }
     }
 
-    /// Where feature `i` is 0: the middle of its bar, in cells.
+    /// Position of value 0 of feature `i` in cells.
     fn origin(&self, i: u32) -> (f32, f32) {
         let (stack, row) = (i / self.rows, i % self.rows);
         ((stack * WIDTH) as f32 + 0.5 * WIDTH as f32, row as f32 + 0.5)
@@ -46,7 +46,7 @@ impl Setting for Bars {
         self.rows
     }
 
-    /// Another tone on the side of -1 than on that of 1.
+    /// Two tones, for negative and for positive values.
     fn background(&self, column: u32, _row: u32) -> u32 {
         if column % WIDTH < WIDTH / 2 { tile::BOARD_A } else { tile::BOARD_B }
     }
@@ -60,12 +60,11 @@ impl Setting for Bars {
     }
 }
 
-/// The bars of some games, as [`instances()`](super::instances()) gives sprites, where `part` (0 to 1) of
-/// the motion from `before` to `now` has been made. What is beyond -1 or 1 ends there, and what is no
-/// number is not drawn.
+/// Computes the bars of some games in the layout of [`instances()`](super::instances()), at
+/// progress `t` (0 to 1) from `before` to `now`. Values are clipped to [-1, 1]; NaN is not drawn.
 ///
 /// # Panics
-/// If there are not as many games before as now.
+/// If `before` and `now` differ in length.
 pub fn bars<G: Rules>(
     game: G,
     before: &[G::State],
@@ -84,13 +83,13 @@ pub fn bars<G: Rules>(
     }
 }
 
-/// The bar of a feature that has this value.
+/// Bar of a feature with the given value.
 fn bar(scene: &Bars, i: u32, value: f32) -> Instance {
     let (x, y) = scene.origin(i);
     let length = value.clamp(-1.0, 1.0) * REACH;
     let tile = if length < 0.0 { tile::BAR_LESS } else { tile::BAR_MORE };
     let mut sprite = Sprite::upright(x + 0.5 * length, y, length.abs(), THICKNESS, tile);
-    // No sprite is narrower than a pixel, but 0 is nothing.
+    // Sprites are at least one pixel wide, so a bar of length 0 is hidden instead.
     sprite.shade = if length.abs() > 1e-3 { 1.0 } else { 0.0 };
     sprite.into()
 }

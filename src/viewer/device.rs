@@ -1,4 +1,4 @@
-//! Sprites computed where the games are played, and drawn from there: nothing goes through the CPU.
+//! Sprites computed on the device that plays the games and rendered from its memory.
 
 use super::instance::WORDS;
 use crate::device::buffers::{argument, cube_ints, uninit};
@@ -13,19 +13,19 @@ use burn::cubecl::server::BufferBinding;
 use burn::cubecl::wgpu::{AutoCompiler, WgpuServer};
 use burn::tensor::{Int, Tensor};
 
-/// Sprites that lie in a device's memory, `[games * num_sprites]` of [`Instance`](super::Instance).
+/// Sprites in device memory: `[games * num_sprites]` of [`Instance`](super::Instance).
 #[derive(Debug)]
 pub struct DeviceInstances {
     buffer: wgpu::Buffer,
     offset: u64,
     size: u64,
-    /// Keeps them where they are.
+    /// Keeps the allocation alive.
     _memory: BufferBinding,
 }
 
 impl DeviceInstances {
-    /// The buffer, for [`Renderer::draw_buffer`](super::Renderer::draw_buffer) of a renderer on the same
-    /// device.
+    /// Returns the buffer for [`Renderer::draw_buffer`](super::Renderer::draw_buffer) of a renderer
+    /// on the same device.
     pub fn binding(&self) -> wgpu::BufferBinding<'_> {
         let size = wgpu::BufferSize::new(self.size);
         wgpu::BufferBinding { buffer: &self.buffer, offset: self.offset, size }
@@ -45,7 +45,7 @@ fn store(words: &mut [u32], sprite: &Sprite, at: usize) {
     words[first + 7] = to_bits(sprite.shade);
 }
 
-/// One unit, one game.
+/// Computes the sprites of one game per unit.
 #[cube(launch_unchecked)]
 fn instances_kernel<G: Look>(
     before: &[u32],
@@ -73,12 +73,13 @@ fn instances_kernel<G: Look>(
     }
 }
 
-/// The sprites of some games on a wgpu device, as [`instances()`](super::instances()) gives them on the CPU.
-/// `before` and `now` are their states, `[env_words, games]` ([`env_words`]), around the last step;
-/// a game that has begun a new level meanwhile is shown as it is now.
+/// Computes the sprites of some games on a wgpu device; equivalent to
+/// [`instances()`](super::instances()) on the CPU. `before` and `now` are the states around the
+/// last step, `[env_words, games]` ([`env_words`]). A game that started a new level in between is
+/// shown as it is now.
 ///
 /// # Panics
-/// If the shapes differ, or the device is none of wgpu's.
+/// If the shapes differ, or the tensors are not on a wgpu device.
 pub fn device_instances<G: Look>(
     game: G,
     before: &Tensor<2, Int>,
@@ -92,8 +93,7 @@ pub fn device_instances<G: Look>(
     let words = uninit(&now, &[count * game.num_sprites(), WORDS], DType::I32);
     let client = &now.client;
     let dim = CubeDim::new_1d(32);
-    // SAFETY: the kernel reads and writes what belongs to games before `count`, for which the buffers
-    // have room.
+    // SAFETY: the kernel only accesses games below `count`, for which the buffers are sized.
     unsafe {
         instances_kernel::launch_unchecked::<G>(
             client,
@@ -112,7 +112,7 @@ pub fn device_instances<G: Look>(
     let managed = client
         .get_resource::<WgpuServer<AutoCompiler>>(handle)
         .unwrap_or_else(|error| panic!("the sprites are not on a wgpu device: {error:?}"));
-    // Later work of the same queue, such as a renderer's, then comes after the kernel.
+    // Submits the kernel, so that later work on the queue, such as rendering, runs after it.
     client.flush().unwrap_or_else(|error| panic!("the device failed: {error:?}"));
     let resource = managed.resource();
     DeviceInstances {

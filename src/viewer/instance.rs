@@ -1,8 +1,8 @@
-//! Sprites as plain data, in the layout that GPUs read.
+//! Sprites as plain data in the layout read by GPUs.
 
 use crate::env::look::{Look, Sprite};
 
-/// A sprite as a GPU reads it, 32 bytes. The fields are those of [`Sprite`].
+/// A sprite in the 32-byte layout read by GPUs. The fields match [`Sprite`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[repr(C)]
 #[allow(missing_docs)]
@@ -17,7 +17,7 @@ pub struct Instance {
     pub shade: f32,
 }
 
-/// 32-bit words of an [`Instance`].
+/// 32-bit words per [`Instance`].
 pub(super) const WORDS: usize = size_of::<Instance>() / 4;
 
 impl From<Sprite> for Instance {
@@ -28,7 +28,7 @@ impl From<Sprite> for Instance {
 }
 
 impl Instance {
-    /// Its bytes, little-endian, in the order of the fields.
+    /// Bytes in field order, little-endian.
     pub fn bytes(&self) -> [u8; 4 * WORDS] {
         let Self { x, y, width, height, turn, tile, repeat, shade } = *self;
         let [x, y, width, height, turn] = [x, y, width, height, turn].map(f32::to_bits);
@@ -41,12 +41,11 @@ impl Instance {
     }
 }
 
-/// Puts the sprites of some games in place of what `into` holds, game by game
-/// (`[games * num_sprites]`), where `part` (0 to 1) of the motion from `before` to `now` has been
-/// made.
+/// Replaces the contents of `into` with the sprites of some games, `[games * num_sprites]`, at
+/// progress `t` (0 to 1) from `before` to `now`.
 ///
 /// # Panics
-/// If there are not as many games before as now.
+/// If `before` and `now` differ in length.
 pub fn instances<G: Look>(
     game: G,
     before: &[G::State],

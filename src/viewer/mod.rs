@@ -1,8 +1,10 @@
-//! Pictures of games: sprites from an atlas, drawn by the CPU or a GPU, one game large or a wall of them.
+//! Pictures of games, composed of atlas sprites by the CPU or a GPU: a single game or a wall of
+//! them.
 //!
-//! A game says how it looks ([`crate::env::look`]). [`instances()`] computes its sprites on the CPU, and
-//! `device_instances` on the device that plays; [`paint()`] draws them on the CPU, and `Renderer` on a GPU.
-//! All give the same picture, up to rounding. What has no look is drawn as its features ([`bars()`]).
+//! Games define their look ([`crate::env::look`]). [`instances()`] computes sprites on the CPU and
+//! `device_instances` on the device that plays; [`paint()`] draws them on the CPU and `Renderer` on
+//! a GPU. All produce the same picture up to rounding. Games without a look are drawn as their
+//! features ([`bars()`]).
 
 mod atlas;
 mod bars;
@@ -29,8 +31,8 @@ pub use renderer::Renderer;
 pub use scene::Scene;
 pub use wall::{Cells, Plate, Wall};
 
-/// All colours of all games, as red, green and blue, less than 256: pictures without sprites of partial
-/// opacity have no others.
+/// Colours of the atlas as red, green, blue; fewer than 256. Pictures of fully opaque sprites
+/// contain no others.
 pub fn colours() -> Vec<[u8; 3]> {
     atlas::Atlas::get().colours()
 }

@@ -1,8 +1,8 @@
-//! A target without a window: what a GPU draws comes back as a picture.
+//! Off-screen rendering: reads the picture drawn by a GPU back to the host.
 
 use super::Picture;
 
-/// A texture to draw on, and the way back from it.
+/// A render target with a staging buffer for reading it back.
 #[derive(Debug)]
 pub struct Offscreen {
     device: wgpu::Device,
@@ -10,36 +10,36 @@ pub struct Offscreen {
     texture: wgpu::Texture,
     view: wgpu::TextureView,
     copy: wgpu::Buffer,
-    /// Bytes from a row to the next in `copy`.
+    /// Bytes per row in `copy`.
     stride: u32,
 }
 
-/// Why there is no picture.
+/// A failure to draw or read back a picture.
 #[derive(Debug, thiserror::Error)]
 pub enum OffscreenError {
-    /// The picture is larger than the device draws.
+    /// The size is not supported by the device.
     #[error("{width} x {height} pixels are asked for, but this device draws 1 to {limit} a side")]
     Size {
-        /// Pixels across.
+        /// Requested width in pixels.
         width: u32,
-        /// Pixels down.
+        /// Requested height in pixels.
         height: u32,
-        /// The most of either.
+        /// Maximum of either.
         limit: u32,
     },
-    /// The device has failed.
+    /// The device failed.
     #[error("the device failed: {0}")]
     Failed(String),
 }
 
 impl Offscreen {
-    /// The format of its pixels.
+    /// Pixel format.
     pub const FORMAT: wgpu::TextureFormat = wgpu::TextureFormat::Rgba8Unorm;
 
-    /// One of `width` x `height` pixels.
+    /// Creates a target of `width` x `height` pixels.
     ///
     /// # Errors
-    /// If the device draws no such size.
+    /// If the device does not support the size.
     pub fn new(
         device: &wgpu::Device,
         queue: &wgpu::Queue,
@@ -77,12 +77,12 @@ impl Offscreen {
         })
     }
 
-    /// What to draw on.
+    /// The view to render to.
     pub fn view(&self) -> &wgpu::TextureView {
         &self.view
     }
 
-    /// Waits for what has been drawn, and copies it.
+    /// Waits for rendering to finish and copies the picture to the host.
     ///
     /// # Errors
     /// If the device fails.

@@ -1,26 +1,26 @@
-//! Pictures painted by the CPU: the reference for the shader, and what shows games where there is no GPU.
+//! CPU renderer: the reference for the shader, and the fallback without a GPU.
 
 use super::atlas::{Atlas, Rgba, TILE};
 use super::{Cells, Instance, Plate, Wall};
 use crate::env::look::Setting;
 
-/// What is added where a position is cut to a whole number, so that rounding does not decide what
-/// lies on the border of two pixels. `shaders/sprites.wgsl` has the same.
+/// Offset added before positions are truncated, so that rounding errors do not decide cases on a
+/// pixel border. Matches `shaders/sprites.wgsl`.
 const BORDER: f32 = 0.01;
 
-/// A picture: red, green, blue, opacity, row by row from the upper left.
+/// An RGBA picture, row by row from the upper left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Picture {
-    /// Pixels across.
+    /// Width in pixels.
     pub width: u32,
-    /// Pixels down.
+    /// Height in pixels.
     pub height: u32,
-    /// `[height][width][4]`.
+    /// Bytes: `[height][width][4]`.
     pub pixels: Vec<u8>,
 }
 
 impl Picture {
-    /// One in which nothing is to be seen.
+    /// Creates a transparent picture.
     pub fn new(width: u32, height: u32) -> Self {
         Self { width, height, pixels: vec![0; width as usize * height as usize * 4] }
     }
@@ -30,7 +30,7 @@ impl Picture {
         self.pixels[first..first + len as usize * 4].as_chunks_mut().0
     }
 
-    /// Copies pixels of row `from` to row `to`, in both from the `x` that is given with it.
+    /// Copies `len` pixels from position `from` to position `to`, both `(x, y)`.
     fn copy_row(&mut self, from: (u32, u32), to: (u32, u32), len: u32) {
         let at = |(x, y): (u32, u32)| (y as usize * self.width as usize + x as usize) * 4;
         let first = at(from);
@@ -38,12 +38,12 @@ impl Picture {
     }
 }
 
-/// Paints `count` games as a [`Wall`], the whole picture anew; `instances` are their sprites, as
-/// [`instances()`](super::instances()) gives them. Outside of the games nothing is to be seen.
+/// Paints `count` games as a [`Wall`], replacing the whole picture. `instances` are their sprites
+/// from [`instances()`](super::instances()). Pixels outside of the games are transparent.
 ///
 /// # Panics
-/// If the number of sprites is another than `count` games have, or the picture's pixels are not
-/// `width * height * 4` bytes.
+/// If the number of sprites does not match `count`, or the picture does not have `width * height *
+/// 4` bytes.
 pub fn paint(game: impl Setting, count: usize, instances: &[Instance], picture: &mut Picture) {
     assert_eq!(instances.len(), count * game.num_sprites(), "instances: [count * num_sprites]");
     let bytes = picture.width as usize * picture.height as usize * 4;
@@ -62,10 +62,10 @@ pub fn paint(game: impl Setting, count: usize, instances: &[Instance], picture: 
     }
 }
 
-/// Paints the first plate, and copies it to the others.
+/// Paints the background of the first plate and copies it to the others.
 fn paint_backgrounds(setting: &impl Setting, wall: &Wall, picture: &mut Picture) {
     let atlas = Atlas::get();
-    // Cell, and the pixel of its tile, of each pixel of a line.
+    // Maps each pixel of a line to its cell and to the pixel within that cell's tile.
     let places = |pixels: u32, cells: u32| -> Vec<(u32, usize)> {
         let place = |pixel: u32| {
             let at = (pixel as f32 + 0.5) / wall.scale;
@@ -104,9 +104,9 @@ fn paint_backgrounds(setting: &impl Setting, wall: &Wall, picture: &mut Picture)
     }
 }
 
-/// A sprite on its plate, in pixels.
+/// A sprite in pixel coordinates of its plate.
 struct Placed {
-    /// What it covers; for a turned one, the frame around that.
+    /// Bounding box.
     low: (f32, f32),
     high: (f32, f32),
     centre: (f32, f32),
@@ -116,7 +116,7 @@ struct Placed {
 }
 
 impl Placed {
-    /// An upright sprite begins and ends at whole pixels, so that it keeps its look as it moves.
+    /// Snaps an unrotated sprite to whole pixels, so that its look does not change while it moves.
     fn of(sprite: &Instance, scale: f32) -> Self {
         let side = |centre: f32, size: f32| {
             let low = (centre * scale - 0.5 * size * scale + 0.5 + BORDER).floor();
@@ -150,7 +150,7 @@ impl Placed {
         }
     }
 
-    /// Where the middle of a pixel is on the sprite, 0 to 1 in both directions.
+    /// Texture coordinates of a pixel's centre, 0 to 1 within the sprite.
     fn on_sprite(&self, x: u32, y: u32) -> (f32, f32) {
         let (dx, dy) = (x as f32 + 0.5 - self.centre.0, y as f32 + 0.5 - self.centre.1);
         let across = (dx * self.cos + dy * self.sin) / self.size.0;
@@ -162,7 +162,7 @@ impl Placed {
 fn paint_sprite(sprite: &Instance, wall: &Wall, plate: Plate, picture: &mut Picture) {
     let atlas = Atlas::get();
     let placed = Placed::of(sprite, wall.scale);
-    // `as` brings what is left of the plate, or above it, to 0.
+    // `as` saturates negative coordinates to 0.
     let (left, right) = (placed.low.0 as u32, (placed.high.0 as u32).min(wall.width));
     let (top, bottom) = (placed.low.1 as u32, (placed.high.1 as u32).min(wall.height));
     if left >= right {
@@ -184,7 +184,7 @@ fn paint_sprite(sprite: &Instance, wall: &Wall, plate: Plate, picture: &mut Pict
     }
 }
 
-/// An opaque colour, `shade` of it, over an opaque pixel.
+/// Blends an opaque colour with opacity `shade` over an opaque pixel.
 fn blend(under: Rgba, over: Rgba, shade: f32) -> Rgba {
     if shade >= 1.0 {
         return over;

@@ -1,20 +1,20 @@
-//! The same pictures as [`paint()`](super::paint()) gives, drawn by a GPU through wgpu.
+//! GPU renderer through wgpu, equivalent to [`paint()`](super::paint()).
 
 use super::atlas::{Atlas, TILE};
 use super::instance::WORDS;
 use super::{Cells, Instance, Wall};
 use crate::env::look::Setting;
 
-/// The shader's text.
+/// Shader source.
 const SHADER: &str = include_str!("../../shaders/sprites.wgsl");
 
-/// Words of the shader's `Layout`.
+/// 32-bit words of the shader's `Layout`.
 const LAYOUT_WORDS: usize = 16;
 
-/// Draws the games of one kind, with one set of parameters, on one device.
+/// A renderer for one game with fixed parameters on one device.
 ///
-/// It needs no more than a WebGPU device has by default: a uniform, two storage buffers that the
-/// vertex stage may read, one texture.
+/// Fits WebGPU's default limits: one uniform, two storage buffers readable by the vertex stage, one
+/// texture.
 #[derive(Debug)]
 pub struct Renderer {
     device: wgpu::Device,
@@ -26,11 +26,11 @@ pub struct Renderer {
     layout: wgpu::Buffer,
     atlas: wgpu::TextureView,
     background: wgpu::Buffer,
-    /// Room for the instances of [`Renderer::draw`].
+    /// Storage for the instances of [`Renderer::draw`].
     instances: wgpu::Buffer,
 }
 
-/// The size of a scene, and its sprites.
+/// Size and number of sprites of a scene.
 #[derive(Clone, Copy, Debug)]
 struct Scene {
     cells: Cells,
@@ -38,7 +38,7 @@ struct Scene {
 }
 
 impl Renderer {
-    /// For targets of this format.
+    /// Creates a renderer for targets of the given format.
     pub fn new(
         device: &wgpu::Device,
         queue: &wgpu::Queue,
@@ -76,11 +76,11 @@ impl Renderer {
         }
     }
 
-    /// Draws `count` games as a [`Wall`] on a target of `width` x `height` pixels, the whole picture anew:
-    /// what [`paint()`](super::paint()) paints. Colours are premultiplied by their opacity.
+    /// Draws `count` games as a [`Wall`] on a target of `width` x `height` pixels, replacing the
+    /// whole picture; equivalent to [`paint()`](super::paint()). Colours have premultiplied alpha.
     ///
     /// # Panics
-    /// If the number of sprites is another than `count` games have.
+    /// If the number of sprites does not match `count`.
     pub fn draw(
         &mut self,
         target: &wgpu::TextureView,
@@ -100,8 +100,8 @@ impl Renderer {
         self.draw_buffer(target, width, height, count, self.instances.as_entire_buffer_binding());
     }
 
-    /// The same with instances that a kernel has written, read where they lie: the first
-    /// `count * num_sprites` of a storage buffer of this renderer's device.
+    /// Draws instances written by a kernel, read directly from device memory: the first `count *
+    /// num_sprites` of a storage buffer of this renderer's device.
     ///
     /// # Panics
     /// If the buffer is smaller.
@@ -159,7 +159,7 @@ impl Renderer {
         self.queue.submit([encoder.finish()]);
     }
 
-    /// The shader's `Layout`.
+    /// Encodes the shader's `Layout`.
     fn layout_bytes(&self, wall: &Wall, width: u32, height: u32) -> Vec<u8> {
         let words: [u32; LAYOUT_WORDS] = [
             (width as f32).to_bits(),
@@ -261,7 +261,7 @@ fn pipeline(
     })
 }
 
-/// The atlas as a texture, in the colour space of the target, so that colours pass unchanged.
+/// Uploads the atlas as a texture in the colour space of the target, so that colours are unchanged.
 fn upload_atlas(
     device: &wgpu::Device,
     queue: &wgpu::Queue,

@@ -1,13 +1,13 @@
-//! What is drawn of a game: its look, or its features where it has none.
+//! The scene of a game: its look, or its features if it has none.
 
 use super::{Bars, Instance, bars, instances};
 use crate::env::Rules;
 use crate::env::look::{Look, Setting};
 
-/// Sprites of some games, where a part of the motion from what was before to what is now has been made.
+/// Computes sprites interpolated between the states before and after a step.
 type Sprites<G> = fn(G, &[<G as Rules>::State], &[<G as Rules>::State], f32, &mut Vec<Instance>);
 
-/// A background, and the sprites over it.
+/// A background with sprites.
 pub struct Scene<G: Rules> {
     game: G,
     setting: Box<dyn Setting>,
@@ -15,7 +15,7 @@ pub struct Scene<G: Rules> {
 }
 
 impl<G: Rules> Scene<G> {
-    /// A game as it looks.
+    /// Creates the scene of a game with a look.
     pub fn drawn(game: G) -> Self
     where
         G: Look,
@@ -23,18 +23,19 @@ impl<G: Rules> Scene<G> {
         Self { game, setting: Box::new(game), sprites: instances::<G> }
     }
 
-    /// A game as its features.
+    /// Creates the scene that shows a game's features as bars.
     pub fn features(game: G) -> Self {
         let setting = Box::new(Bars::new(game.num_features()));
         Self { game, setting, sprites: bars::<G> }
     }
 
-    /// What of it does not move.
+    /// The static part of the scene.
     pub fn setting(&self) -> &dyn Setting {
         &*self.setting
     }
 
-    /// What moves, in place of what `into` holds.
+    /// Replaces the contents of `into` with the sprites at progress `t` (0 to 1) from `before` to
+    /// `now`.
     pub fn sprites(
         &self,
         before: &[G::State],

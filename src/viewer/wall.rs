@@ -1,39 +1,39 @@
-//! Where the games of a wall lie in a picture.
+//! Layout of a wall of games within a picture.
 
 use crate::env::look::Setting;
 
-/// Pixels between two plates: half a cell.
+/// Gap between two plates in pixels: half a cell.
 fn gap(scale: f32) -> f32 {
     (scale * 0.5).floor()
 }
 
-/// Pixels of a cell from which on they are a whole number.
+/// Cell size in pixels from which cells are rounded to whole pixels.
 const WHOLE: f32 = 4.0;
 
-/// Where `count` games lie in a picture: in rows, each on a plate of its own, as large as they fit and in
-/// the middle. From four pixels on, a cell's side is a whole number of them, so that all cells look
-/// alike; below, where that would waste much room, it is a fraction. Plates begin at whole pixels.
+/// Arrangement of `count` games in a picture: rows of plates, as large as possible and centred.
+/// Cells of four pixels or more are rounded to whole pixels, so that all look alike; smaller cells
+/// keep their fraction, because rounding would waste much space. Plates start at whole pixels.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Wall {
-    /// Games.
+    /// Number of games.
     pub count: u32,
-    /// Plates side by side.
+    /// Plates per row.
     pub columns: u32,
-    /// Pixels of a cell's side.
+    /// Side length of a cell in pixels.
     pub scale: f32,
-    /// Pixels across a plate.
+    /// Width of a plate in pixels.
     pub width: u32,
-    /// Pixels down a plate.
+    /// Height of a plate in pixels.
     pub height: u32,
-    /// Pixels between two plates.
+    /// Gap between plates in pixels.
     pub gap: u32,
-    /// Pixels from the picture's left edge to the first plate.
+    /// Left edge of the first plate in pixels.
     pub left: u32,
-    /// Pixels from the picture's upper edge to the first plate.
+    /// Upper edge of the first plate in pixels.
     pub top: u32,
 }
 
-/// The size of a scene, in cells.
+/// Size of a scene in cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Cells {
@@ -42,13 +42,13 @@ pub struct Cells {
 }
 
 impl Cells {
-    /// The columns and rows of a game's scene.
+    /// Size of a game's scene.
     pub fn of(setting: &impl Setting) -> Self {
         Self { columns: setting.columns(), rows: setting.rows() }
     }
 }
 
-/// The upper left corner of a plate, in pixels.
+/// Upper left corner of a plate in pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub struct Plate {
@@ -57,8 +57,8 @@ pub struct Plate {
 }
 
 impl Wall {
-    /// The games in a picture of `width` x `height` pixels. With no game, or no pixel, there is
-    /// nothing to see.
+    /// Fits `count` games into a picture of `width` x `height` pixels. The wall is empty if there
+    /// are no games or no pixels.
     pub fn fit(cells: Cells, count: usize, width: u32, height: u32) -> Self {
         let count = count as u32;
         let (cells_x, cells_y) = (cells.columns as f32, cells.rows as f32);
@@ -69,7 +69,7 @@ impl Wall {
             let x = width as f32 / (columns * cells_x + (columns - 1.0) * 0.5);
             let y = height as f32 / (rows * cells_y + (rows - 1.0) * 0.5);
             let scale = x.min(y);
-            // Gaps are cut to whole pixels, which may leave room for the next whole number.
+            // Gaps are truncated to whole pixels, which may leave space for the next whole number.
             let next = scale.ceil();
             let fits = side(columns, cells_x, next) <= width as f32
                 && side(rows, cells_y, next) <= height as f32;
@@ -79,7 +79,7 @@ impl Wall {
                 _ => scale,
             }
         };
-        // The largest cells; of equals, the fewest places that stay empty.
+        // Largest cells first; ties go to the layout with the fewest empty places.
         let empty = |columns: u32| columns * count.div_ceil(columns) - count;
         let best = (1..=count).max_by(|&a, &b| {
             scale(a).total_cmp(&scale(b)).then(empty(b).cmp(&empty(a))).then(b.cmp(&a))
@@ -88,8 +88,8 @@ impl Wall {
         Self::place(cells, count, columns, scale(columns), width, height)
     }
 
-    /// Width and height, in pixels, of a picture of `count` games, 1 or more, whose cells have `scale`
-    /// pixels: about half as wide again as high where there are several.
+    /// Width and height in pixels of a picture of `count` (at least 1) games with cells of `scale`
+    /// pixels, at an aspect ratio of about 3:2 if there are several.
     pub fn size(cells: Cells, count: usize, scale: u32) -> (u64, u64) {
         let (count, scale) = (count.max(1) as u64, u64::from(scale));
         let side = |n: u64, cells: u32| n * u64::from(cells) * scale + (n - 1) * (scale / 2);
@@ -107,7 +107,7 @@ impl Wall {
 
     fn place(cells: Cells, count: u32, columns: u32, scale: f32, width: u32, height: u32) -> Self {
         let rows = count.div_ceil(columns.max(1));
-        // Plates of fractions of pixels take the whole pixels that they have room for.
+        // Plates with fractional cells are truncated to whole pixels.
         let plate_width = (cells.columns as f32 * scale + 1e-3) as u32;
         let plate_height = (cells.rows as f32 * scale + 1e-3) as u32;
         let side = |n: u32, plate: u32| n * plate + n.saturating_sub(1) * gap(scale) as u32;
@@ -123,7 +123,7 @@ impl Wall {
         }
     }
 
-    /// The plate of game `i`.
+    /// Plate of game `i`.
     pub fn plate(&self, i: usize) -> Plate {
         let (column, row) = (i as u32 % self.columns, i as u32 / self.columns);
         Plate {
