@@ -1,5 +1,5 @@
-//! The general learner: any model, by Burn's autodiff, on any device; sequences that can be worked off by
-//! hand on the CPU are.
+//! The general learner: any model on any device through Burn's autodiff. Decoders on the CPU use a
+//! hand-written backward pass instead.
 
 use super::experience::{Experience, FirstMemory};
 use super::optimizer::clip_grad_norm;
@@ -15,45 +15,44 @@ use crate::parallel::{Node, NodeLen, Shards, Team, TeamError, add_up, nodes, sum
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use std::ops::Range;
 
-/// A policy in training: its parameters, the optimiser, and a reference policy where one is asked
-/// for.
+/// A policy in training: parameters, optimizer and, if configured, a reference policy.
 #[derive(Clone, Debug)]
 pub struct Learner {
     weights: Weights,
     config: TrainConfig,
     batches: Batches,
     team: Team,
-    /// What works off sequences by hand.
+    /// Hand-written backward pass over sequences, if the model has one.
     by_hand: Option<SequenceLearner>,
 }
 
-/// Numbers that are added up beside a gradient: [`Loss::SUMS`] and the loss.
+/// Number of sums reported beside a gradient: [`Loss::SUMS`] and the loss.
 const SUMS: usize = Loss::SUMS.len() + 1;
 
-/// About the largest number of the gradient of a step's logits on its way back in half precision: so much below the
-/// largest number that there is (65,504) that sums over many steps stay below it, and so far above the smallest.
+/// Target magnitude of a step's logit gradient in half precision. It leaves room below the largest
+/// f16 (65,504) for sums over many steps, and stays far above the smallest.
 const LARGEST: f32 = 1.0 / 16.0;
 
-/// Partial gradients of a minibatch that go by hand, at most, where there are fewer shards: each can be worked off by a
-/// thread of its own.
+/// Maximum number of partial gradients per minibatch in the hand-written backward pass, if there
+/// are fewer shards; each can run on its own thread.
 const PARTIALS: usize = 16;
 
-/// Sums over an update, still on the device.
+/// Metrics of an update, still on the device.
 #[derive(Clone, Debug)]
 pub struct UpdateStats {
-    /// Means over all steps of all epochs that count, of [`Loss::SUMS`]; then the means over the
-    /// optimiser steps of the loss and of the gradient's norm before clipping: `[6]`.
+    /// Means of [`Loss::SUMS`] over all counted steps of all epochs, then the mean loss and the
+    /// mean gradient norm before clipping over optimizer steps: `[6]`.
     pub means: Tensor<1>,
 }
 
 impl UpdateStats {
-    /// The number of means.
+    /// Number of means.
     pub const LEN: usize = Loss::SUMS.len() + 2;
 }
 
 impl Learner {
-    /// Trains `policy` where it lies. The reference policy, if `kl_coef` asks for one, is the policy
-    /// as it is now.
+    /// Trains `policy` on its device. If `kl_coef` is not 0, the initial policy becomes the
+    /// reference policy.
     pub fn new(policy: impl Into<Network>, config: &TrainConfig) -> Self {
         let policy = policy.into();
         let on_cpu = !device::has_kernels(&policy.device());
@@ -74,43 +73,46 @@ impl Learner {
         Self { weights, config: config.clone(), batches, team: Team::alone(), by_hand }
     }
 
-    /// Learns from games, or windows of a dataset, in these shards, which the members of `team` share.
+    /// Sets the shards of games, or of windows of a dataset, that this rank of `team` learns from.
     pub fn sharing(self, shards: Shards, team: Team) -> Self {
         let batches = Batches::of_shards(&self.config, shards);
         Self { batches, team, ..self }
     }
 
-    /// Says whether what is learnt from are the batches of an iteration alone, one after the other.
+    /// Sets whether the data passed to an update are exactly the batches of that iteration, in
+    /// order.
     pub fn set_in_order(&mut self, in_order: bool) {
         self.batches.set_in_order(in_order);
     }
 
-    /// Whether gradients are computed by hand instead of by autodiff.
+    /// Whether gradients use the hand-written backward pass instead of autodiff.
     pub fn by_hand(&self) -> bool {
         self.by_hand.is_some()
     }
 
-    /// Parameters, optimiser and reference policy.
+    /// Parameters, optimizer and reference policy.
     pub fn weights(&self) -> &Weights {
         &self.weights
     }
 
-    /// The same, to be changed.
+    /// Mutable access to parameters, optimizer and reference policy.
     pub fn weights_mut(&mut self) -> &mut Weights {
         &mut self.weights
     }
 
-    /// Steps of a minibatch that make up a shard at least. A pass of autodiff costs much, however small it is.
+    /// Minimum number of steps of a minibatch per shard. Passes have a high fixed cost.
     pub fn shard_steps(&self) -> usize {
         if self.by_hand.is_some() { 1024 } else { 2048 }
     }
 
-    /// `update_epochs` passes over the trajectory of `iteration` in `num_minibatches` steps each.
+    /// Performs one update: `update_epochs` passes over the trajectory of `iteration`, in
+    /// `num_minibatches` optimizer steps each.
     ///
-    /// `advantages` and `mask` are `[num_steps, num_envs]`, as the trajectory's own steps, all of our shards.
+    /// `advantages` and `mask` are `[num_steps, num_envs]` and, like the trajectory, cover this
+    /// rank's shards.
     ///
     /// # Errors
-    /// If another member of the team is gone or silent.
+    /// If another rank has failed or does not respond.
     pub fn update(
         &mut self,
         trajectory: &Trajectory,
@@ -156,7 +158,7 @@ impl Learner {
             norms = norms + norm;
             self.step(gradient)?;
         }
-        // Games are new in each iteration, and every epoch takes all of them.
+        // Every epoch covers all games of the rollout, whereas datasets advance by batches.
         let learnt = match self.config.data.is_on() {
             true => Tensor::cat(counts, 0).sum(),
             false => counted * update.update_epochs as f32,
@@ -168,8 +170,8 @@ impl Learner {
         Ok(UpdateStats { means: Tensor::cat(means, 0) })
     }
 
-    /// The log-probabilities of all actions under a policy, `[num_steps, num_envs]`: on the CPU shard by shard, so
-    /// that their rounding does not depend on how many shards are ours.
+    /// Log-probabilities of all actions under a policy, `[num_steps, num_envs]`. On the CPU they
+    /// are computed shard by shard, so that rounding does not depend on the number of local shards.
     fn logprobs(&self, experience: &Experience, policy: &Network) -> Tensor<2> {
         let ([_, num_envs, _], device) = (experience.obs.dims(), experience.obs.device());
         if device::has_kernels(&device) {
@@ -183,12 +185,12 @@ impl Learner {
         Tensor::cat(logprobs.collect(), 1)
     }
 
-    /// Whether nothing of an update needs to be known in host memory: so on a device of one's own.
+    /// Whether an update needs no data in host memory: a single rank on a device with kernels.
     fn stays_on_device(&self) -> bool {
         self.team.size() == 1 && device::has_kernels(&self.weights.params.device())
     }
 
-    /// The steps that count in each minibatch, and in all games: `[1]` each.
+    /// Numbers of counted steps in each minibatch and in all games: `[1]` each.
     fn counts(
         &self,
         mask: &Tensor<2>,
@@ -216,7 +218,7 @@ impl Learner {
         Ok((counts, counted))
     }
 
-    /// The gradient of a minibatch, and the sums over it: [`Loss::SUMS`] and the loss.
+    /// Gradient of a minibatch, and its sums: [`Loss::SUMS`] and the loss.
     fn gradient(
         &self,
         experience: &Experience,
@@ -275,8 +277,8 @@ impl Learner {
         Ok((upload(sum.vector), upload(sums)))
     }
 
-    /// What `shard` gives for each of some shards, on as many threads as there are: threads of their own, since
-    /// those of the pool would take up a second shard while they wait within the first.
+    /// Maps `shard` over some shards on all threads. Uses dedicated threads, because pool threads
+    /// that wait within one shard would start another.
     fn each<T: Send>(&self, shards: Range<usize>, shard: &(impl Fn(usize) -> T + Sync)) -> Vec<T> {
         let threads = rayon::current_num_threads().min(shards.len());
         if threads == 1 {
@@ -298,7 +300,7 @@ impl Learner {
         })
     }
 
-    /// The gradient of some games of a minibatch, in so many parts, and the sums over them.
+    /// Gradient and sums of some games of a minibatch, accumulated over `count` parts.
     fn pass(
         &self,
         experience: &Experience,
@@ -310,7 +312,8 @@ impl Learner {
         let mut gradient = self.weights.params.zeros_like();
         let mut sums = Tensor::<1>::zeros([SUMS], &device);
         for part in parts(games, count).filter(|part| !part.is_empty()) {
-            // On the CPU in the order of the minibatch, even if that takes all of our games: sums are made in it.
+            // On the CPU games are always gathered in minibatch order, which determines the order
+            // of sums.
             let is_all = self.stays_on_device() && part.len() == num_envs;
             let some = (!is_all).then(|| experience.games(indices(part, &device)));
             let part = some.as_ref().unwrap_or(experience);
@@ -321,8 +324,8 @@ impl Learner {
         (gradient, sums)
     }
 
-    /// The gradient of some games of a minibatch and the sums over them, in host memory: by hand where that can be,
-    /// otherwise as [`Learner::pass`] gives them.
+    /// Gradient and sums of some games of a minibatch in host memory, by the hand-written backward
+    /// pass if possible, otherwise by [`Learner::pass`].
     fn numbers(
         &self,
         experience: &Experience,
@@ -350,9 +353,9 @@ impl Learner {
         parts.reduce(|sum, part| plus(sum, &part)).unwrap_or_else(nothing)
     }
 
-    /// What a loss is multiplied by on its way back: by about as many steps as it is the mean of, so that what one step
-    /// gives is no smaller than the numbers that half precision has (Micikevicius et al. 2018). Powers of two, which
-    /// round nothing.
+    /// Loss scale for half precision (Micikevicius et al. 2018): about the number of steps that the
+    /// loss averages over, so that the gradient of a single step does not underflow. A power of
+    /// two, which does not affect rounding.
     fn scale(&self, part: &Experience) -> f32 {
         let [num_steps, games] = part.mask.dims();
         match self.config.precision {
@@ -361,8 +364,8 @@ impl Learner {
         }
     }
 
-    /// One step of the optimiser. Where members have devices of their own, which may round in their own ways, the
-    /// first one's parameters are everyone's.
+    /// Performs one optimizer step. If ranks use devices that may round differently, the parameters
+    /// of the first rank are broadcast.
     fn step(&mut self, gradient: Tensor<1>) -> Result<(), TeamError> {
         let (weights, config) = (&mut self.weights, &self.config.optimizer);
         let rate = learning_rate(config, weights.optimizer.steps, total_updates(&self.config));
@@ -379,7 +382,7 @@ impl Learner {
         Ok(())
     }
 
-    /// The policy's memory before a trajectory's first step.
+    /// Memory of the policy before the first step of a trajectory.
     fn first_memory(&self, trajectory: &Trajectory) -> FirstMemory {
         match &trajectory.memory {
             Some(rows) => FirstMemory::Rows(rows.clone()),
@@ -391,12 +394,12 @@ impl Learner {
     }
 }
 
-/// The sums over the steps of a loss, and the loss.
+/// Sums over the steps of a loss, followed by the loss.
 fn all_sums(loss: &Loss) -> Tensor<1> {
     Tensor::cat(vec![loss.sums.clone().without_autodiff(), loss.loss.clone().without_autodiff()], 0)
 }
 
-/// The sum of two gradients, and of the sums beside them.
+/// Adds two gradients and their sums.
 fn plus(
     (mut vector, mut numbers): (Vec<f32>, [f64; SUMS]),
     (other, more): &(Vec<f32>, [f64; SUMS]),

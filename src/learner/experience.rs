@@ -1,21 +1,21 @@
-//! What an update learns from, in tensors, and what it gives.
+//! Inputs of an update as tensors, and the gradient computed from them.
 
 use super::weights::Weights;
 use crate::model::{Categorical, Network, SequenceLearner, Sequences};
 use crate::objective::{Loss, Steps};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 
-/// The policy's memory before the first step. Fresh memory is stored once instead of for each game: a dataset has
-/// many games, and a KV cache is large.
+/// Memory of the policy before the first step. Initial memory is stored once rather than per game,
+/// because datasets have many games and KV caches are large.
 pub(super) enum FirstMemory {
-    /// The memory of every game, `[1, memory_size]`; `None` for a policy without memory.
+    /// Initial memory, the same for every game.
     Fresh(Option<Tensor<2>>),
-    /// The memory of each game, `[games, memory_size]`.
+    /// Memory of each game.
     Rows(Tensor<2>),
 }
 
 impl FirstMemory {
-    /// The memory of the games at these indices.
+    /// Selects games by index.
     pub fn games(&self, indices: Tensor<1, Int>) -> Self {
         match self {
             Self::Fresh(fresh) => Self::Fresh(fresh.clone()),
@@ -23,7 +23,7 @@ impl FirstMemory {
         }
     }
 
-    /// The memory of each of `games` games, `[games, memory_size]`.
+    /// Expands to one row per game.
     fn rows(&self, games: usize, device: &Device) -> Option<Tensor<2>> {
         match self {
             Self::Fresh(fresh) => {
@@ -34,8 +34,8 @@ impl FirstMemory {
     }
 }
 
-/// What an update learns from: the steps of some games, time-major, `[num_steps, games]` but for the
-/// observations, `[num_steps, games, num_features]`.
+/// Steps of some games, time-major: `[num_steps, games]` each, observations `[num_steps, games,
+/// num_features]`.
 pub(super) struct Experience {
     pub obs: Tensor<3>,
     pub starts: Tensor<2>,
@@ -46,12 +46,12 @@ pub(super) struct Experience {
     pub advantages: Tensor<2>,
     pub mask: Tensor<2>,
     pub legal: Option<Tensor<3>>,
-    /// Whether all actions have a share of what is right.
+    /// Whether label smoothing is active.
     pub smoothed: bool,
 }
 
 impl Experience {
-    /// The games at these indices.
+    /// Selects games by index.
     pub fn games(&self, indices: Tensor<1, Int>) -> Self {
         let pick = |tensor: &Tensor<2>| tensor.clone().select(1, indices.clone());
         Self {
@@ -68,7 +68,8 @@ impl Experience {
         }
     }
 
-    /// The loss, and its gradient with respect to all parameters; `scale` is that of the way back.
+    /// Computes the loss and its gradient by all parameters. The backward pass is scaled by
+    /// `scale`.
     pub fn gradient(
         &self,
         weights: &Weights,
@@ -83,8 +84,8 @@ impl Experience {
         (loss, by(gradient, 1.0 / scale))
     }
 
-    /// The loss and its gradient, where autodiff ends at the logits, and what lies before them goes by hand, in so many
-    /// partial gradients.
+    /// Computes the loss and its gradient: autodiff from the loss to the logits, then the
+    /// hand-written backward pass of `learner`, in `partials` partial gradients.
     pub fn gradient_by_hand(
         &self,
         learner: &SequenceLearner,
@@ -112,7 +113,7 @@ impl Experience {
         (found.expect("it was computed on the way"), gradient)
     }
 
-    /// The steps as `policy` sees them.
+    /// Evaluates `policy` on the steps.
     pub fn steps(&self, policy: &Network) -> Steps {
         let [_, games, _] = self.obs.dims();
         let memory = self.memory.rows(games, &self.obs.device());
@@ -120,7 +121,7 @@ impl Experience {
         self.steps_of(logits)
     }
 
-    /// The steps, by the logits of a policy, `[num_steps, games, num_actions]`.
+    /// Evaluates the steps from logits, `[num_steps, games, num_actions]`.
     fn steps_of(&self, logits: Tensor<3>) -> Steps {
         let [num_steps, games, num_actions] = logits.dims();
         let actions = self.actions.clone().reshape([num_steps * games]);
@@ -142,7 +143,7 @@ impl Experience {
     }
 }
 
-/// The numbers of a tensor that lies in host memory.
+/// Reads the numbers of a tensor.
 fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
     tensor.into_data().try_into_vec().expect("models compute in f32")
 }

@@ -1,7 +1,7 @@
-//! Learners: a trajectory and its advantages -> better weights.
+//! Learners: policy updates from trajectories and advantages.
 //!
-//! [`Learner`] trains any Burn module on any device; `FusedLearner` makes the same updates of a
-//! perceptron on CubeCL devices, in kernels of our own.
+//! [`Learner`] trains any Burn module on any device. [`NativeLearner`] and `FusedLearner` make the
+//! same updates of multi-layer perceptrons on CPU threads and in CubeCL kernels.
 
 mod autodiff;
 mod experience;

@@ -1,30 +1,30 @@
-//! AdamW on a parameter vector, in tensors and in the host's memory, with the global gradient norm.
+//! AdamW on flat parameter vectors, in tensors and in host memory, and clipping by global norm.
 
 use crate::config::OptimizerConfig;
 use crate::math::adamw::{self, Factors, Moving, Settings, step};
 use burn::tensor::Tensor;
 use multiversion::multiversion;
 
-/// The optimiser's state.
+/// Optimizer state as tensors.
 #[derive(Clone, Debug)]
 pub struct AdamW {
-    /// Running mean of the gradients: `[num_params]`.
+    /// First moment: running mean of gradients, `[num_params]`.
     pub first_moment: Tensor<1>,
-    /// Running mean of their squares: `[num_params]`.
+    /// Second moment: running mean of squared gradients, `[num_params]`.
     pub second_moment: Tensor<1>,
-    /// Steps taken.
+    /// Number of steps taken.
     pub steps: u64,
 }
 
 impl AdamW {
-    /// Before the first step, for parameters like these.
+    /// Creates the initial state for parameters of this shape.
     pub fn new(params: &Tensor<1>) -> Self {
         let zeros = params.zeros_like();
         Self { first_moment: zeros.clone(), second_moment: zeros, steps: 0 }
     }
 
-    /// One step from `params` along `gradient`, both `[num_params]`
-    /// (Loshchilov & Hutter 2019, algorithm 2, as in `torch.optim.AdamW`).
+    /// Performs a step from `params` with `gradient`, both `[num_params]` (Loshchilov & Hutter
+    /// 2019, algorithm 2, as in `torch.optim.AdamW`).
     pub fn step(
         &mut self,
         params: Tensor<1>,
@@ -42,24 +42,24 @@ impl AdamW {
     }
 }
 
-/// The optimiser's state in the host's memory.
+/// Optimizer state in host memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Moments {
-    /// Running mean of the gradients: `[num_params]`.
+    /// First moment: running mean of gradients, `[num_params]`.
     pub first_moment: Vec<f32>,
-    /// Running mean of their squares: `[num_params]`.
+    /// Second moment: running mean of squared gradients, `[num_params]`.
     pub second_moment: Vec<f32>,
-    /// Steps taken.
+    /// Number of steps taken.
     pub steps: u64,
 }
 
 impl Moments {
-    /// Before the first step.
+    /// Creates the initial state.
     pub fn new(num_params: usize) -> Self {
         Self { first_moment: vec![0.0; num_params], second_moment: vec![0.0; num_params], steps: 0 }
     }
 
-    /// [`AdamW::step`] in place, along `gradient * scale`.
+    /// Performs [`AdamW::step`] in place with `gradient * scale`.
     pub(super) fn step(
         &mut self,
         params: &mut [f32],
@@ -75,7 +75,7 @@ impl Moments {
     }
 }
 
-/// One step on slices of the same length.
+/// Steps slices of equal length.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn apply(
     factors: &Factors,
@@ -93,7 +93,7 @@ fn apply(
     }
 }
 
-/// The values of step number `step`, from 1.
+/// Factors of step `step`, counted from 1.
 pub(super) fn factors(config: &OptimizerConfig, learning_rate: f64, step: u64) -> Factors {
     let settings = Settings {
         beta1: config.adam_beta1,
@@ -104,8 +104,8 @@ pub(super) fn factors(config: &OptimizerConfig, learning_rate: f64, step: u64) -
     Factors::new(&settings, learning_rate, step)
 }
 
-/// The gradient scaled down to `max_norm` where its norm is larger (0: never), and its norm before,
-/// `[1]`. The formula is that of `torch.nn.utils.clip_grad_norm_`.
+/// Scales a gradient to norm `max_norm` if its norm is larger (0 disables clipping). Returns the
+/// gradient and the original norm, `[1]`. The formula of `torch.nn.utils.clip_grad_norm_`.
 pub fn clip_grad_norm(gradient: Tensor<1>, max_norm: f64) -> (Tensor<1>, Tensor<1>) {
     let norm = gradient.clone().square().sum().sqrt();
     if max_norm == 0.0 {
@@ -115,7 +115,7 @@ pub fn clip_grad_norm(gradient: Tensor<1>, max_norm: f64) -> (Tensor<1>, Tensor<
     (gradient * scale, norm)
 }
 
-/// The norm of a gradient in the host's memory.
+/// Norm of a gradient in host memory.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub(super) fn norm(gradient: &[f32]) -> f32 {
     let (chunks, rest) = gradient.as_chunks::<16>();
@@ -129,7 +129,7 @@ pub(super) fn norm(gradient: &[f32]) -> f32 {
     (squares.iter().sum::<f64>() + rest).sqrt() as f32
 }
 
-/// What [`clip_grad_norm`] multiplies a gradient of this norm by.
+/// Factor by which [`clip_grad_norm`] scales a gradient of this norm.
 pub(super) fn clip_scale(norm: f32, max_norm: f64) -> f32 {
     if max_norm == 0.0 { 1.0 } else { adamw::clip_scale(norm, max_norm as f32) }
 }
@@ -140,8 +140,8 @@ mod tests {
     use crate::config::TrainConfig;
     use burn::tensor::Device;
 
-    /// The figures are those of `torch.optim.AdamW(lr=0.1, weight_decay=0.01)` from `[1, -2]` with
-    /// gradients `[0.5, -1]` and `[0.25, 3]`, recomputed here in double precision.
+    /// Compares with `torch.optim.AdamW(lr=0.1, weight_decay=0.01)` from `[1, -2]` with gradients
+    /// `[0.5, -1]` and `[0.25, 3]`, recomputed here in double precision.
     #[test]
     fn two_steps_follow_the_formula() {
         let device = Device::flex();

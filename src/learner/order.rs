@@ -1,74 +1,77 @@
-//! Which games, or windows of a dataset, an optimiser step takes.
+//! Assignment of games, or of windows of a dataset, to optimizer steps.
 
 use crate::config::TrainConfig;
 use crate::parallel::Shards;
 use crate::rng::{Stream, draw};
 use std::ops::Range;
 
-/// Steps of a minibatch that make up a shard at least: fewer are not worth a gradient of their own.
+/// Minimum number of steps of a minibatch per shard; smaller shards are not worth a separate
+/// gradient.
 pub const SHARD_STEPS: usize = 64;
 
-/// What an optimiser step takes of our shards.
+/// This rank's share of a minibatch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Minibatch {
-    /// How many all shards have in it together, ours and others'.
+    /// Number of games in the minibatch over all ranks.
     pub size: usize,
-    /// Games by their place among ours, shard by shard.
+    /// Local indices of the games, shard by shard.
     games: Vec<i32>,
-    /// Where each of our shards ends among them.
+    /// End of each local shard within `games`.
     ends: Vec<usize>,
 }
 
 impl Minibatch {
-    /// What it takes of all our shards.
+    /// Games of all local shards.
     pub fn games(&self) -> &[i32] {
         &self.games
     }
 
-    /// What it takes of one of them, counted from our first.
+    /// Games of a local shard; 0 is the first.
     pub fn shard(&self, shard: usize) -> &[i32] {
         let start = if shard == 0 { 0 } else { self.ends[shard - 1] };
         &self.games[start..self.ends[shard]]
     }
 }
 
-/// What each optimiser step of an iteration takes.
+/// Iterator over the minibatches of each iteration.
 ///
-/// Every stratum of the shards is shuffled by itself, and a step takes its share of each, so that steps of one
-/// size are made whoever has the shards. Games are new in each iteration: every epoch takes all of them. Windows of a
-/// dataset stay, so that an iteration takes the next batches of their epochs, wherever it begins in one;
-/// the rest of an epoch that fills no batch is left out of it.
+/// Every stratum of the shards is shuffled separately and a minibatch takes a proportional share of
+/// each, so that minibatches have the same size on any number of ranks. Games are new in each
+/// iteration, so every epoch covers all of them. The windows of a dataset stay the same, so an
+/// iteration takes the next batches of their epochs, wherever it starts within one; the remainder
+/// of an epoch that does not fill a batch is skipped.
 #[derive(Clone, Debug)]
 pub struct Batches {
     config: TrainConfig,
     shards: Option<Shards>,
     key: u32,
     in_order: bool,
-    /// The last epoch of a dataset, and the order of our strata.
+    /// Current epoch of a dataset, and the shuffled order of the local strata.
     epoch: Option<(u64, Vec<Vec<i32>>)>,
 }
 
 impl Batches {
-    /// By these settings; all games or windows that are given are one shard.
+    /// Creates the iterator for a single shard with all games or windows.
     pub fn new(config: &TrainConfig) -> Self {
         let key = Stream::Shuffle.key(config.seed);
         Self { config: config.clone(), shards: None, key, in_order: false, epoch: None }
     }
 
-    /// By these settings, of games or windows in these shards ([`TrainConfig::shards`] says how many).
+    /// Creates the iterator for the given shards ([`TrainConfig::shards`] computes their number).
     pub fn of_shards(config: &TrainConfig, shards: Shards) -> Self {
         Self { shards: Some(shards), ..Self::new(config) }
     }
 
-    /// Says whether all windows that are given are the batches of their iteration, one after the other.
+    /// Sets whether the windows passed to an update are exactly the batches of its iteration, in
+    /// order.
     pub fn set_in_order(&mut self, in_order: bool) {
         self.in_order = in_order;
     }
 
-    /// The shards, of which `count` games or windows are ours.
+    /// Returns the shards. `count` is the number of local games or windows.
     ///
     /// # Panics
-    /// If others are ours.
+    /// If `count` does not match the shards.
     pub fn shards(&self, count: usize) -> Shards {
         let shards = self.shards.clone().unwrap_or_else(|| Shards::new(count, 1));
         let is_right = self.in_order || shards.own_items().len() == count;
@@ -76,10 +79,10 @@ impl Batches {
         shards
     }
 
-    /// Those of an iteration, of which `count` games or windows are ours.
+    /// Returns the minibatches of an iteration. `count` is the number of local games or windows.
     ///
     /// # Panics
-    /// As [`Batches::shards`].
+    /// If `count` does not match the shards.
     pub fn of(&mut self, iteration: u32, count: usize) -> Vec<Minibatch> {
         let shards = self.shards(count);
         let (update, data) = (&self.config.update, &self.config.data);
@@ -124,7 +127,7 @@ impl Batches {
     }
 }
 
-/// Our strata in the order that the draws of `key` give, by their places among all of our items.
+/// Shuffles each local stratum; the result holds local indices.
 fn shuffle(shards: &Shards, key: u32) -> Vec<Vec<i32>> {
     let first = shards.own_items().start;
     let stratum = |(stratum, items): (usize, Range<usize>)| {
@@ -135,7 +138,7 @@ fn shuffle(shards: &Shards, key: u32) -> Vec<Vec<i32>> {
     shards.own_strata().map(stratum).collect()
 }
 
-/// What the `places` of an epoch are, where our strata are in this order.
+/// Minibatch at positions `places` of an epoch with shuffled strata `order`.
 fn minibatch(shards: &Shards, places: Range<usize>, order: &[Vec<i32>]) -> Minibatch {
     let size = places.len();
     let taken = taken(shards, places);
@@ -143,8 +146,8 @@ fn minibatch(shards: &Shards, places: Range<usize>, order: &[Vec<i32>]) -> Minib
     Minibatch { size, games: games.copied().collect(), ends: ends(shards, &taken) }
 }
 
-/// Which of the items of each of our strata the `places` of an epoch take: in proportion, and together
-/// with those of the others as many as there are places.
+/// Range of items that the positions `places` of an epoch take from each local stratum:
+/// proportional to its size, and over all ranks as many as there are positions.
 fn taken(shards: &Shards, places: Range<usize>) -> Vec<Range<usize>> {
     let before = |items: &Range<usize>, place: usize| {
         let up_to = |item: usize| (place as u128 * item as u128 / shards.items() as u128) as usize;
@@ -154,7 +157,7 @@ fn taken(shards: &Shards, places: Range<usize>) -> Vec<Range<usize>> {
     shards.own_strata().map(range).collect()
 }
 
-/// Where each of our shards ends, if what is taken of their strata is put one behind the other.
+/// End of each local shard in the concatenation of its strata's ranges.
 fn ends(shards: &Shards, taken: &[Range<usize>]) -> Vec<usize> {
     let (mut end, mut rest) = (0, taken);
     let next = |shard| {
@@ -166,7 +169,7 @@ fn ends(shards: &Shards, taken: &[Range<usize>]) -> Vec<usize> {
     shards.own().map(next).collect()
 }
 
-/// `0..count` in the order that the draws of `key` give (Fisher-Yates).
+/// Random permutation of `0..count` (Fisher-Yates).
 pub(super) fn shuffled(key: u32, count: usize) -> Vec<i32> {
     let mut order: Vec<i32> = (0..count as i32).collect();
     for i in (1..count).rev() {
@@ -175,7 +178,7 @@ pub(super) fn shuffled(key: u32, count: usize) -> Vec<i32> {
     order
 }
 
-/// `games` in `count` parts that differ in length by one at most.
+/// Splits `games` into `count` parts whose lengths differ by at most one.
 pub(super) fn parts(games: &[i32], count: usize) -> impl Iterator<Item = &[i32]> {
     (0..count).map(move |i| &games[i * games.len() / count..(i + 1) * games.len() / count])
 }
@@ -216,7 +219,7 @@ mod tests {
 
     #[test]
     fn members_take_together_what_one_would() {
-        // 7 groups of 3 games in 4 shards, of which two members have two each.
+        // 7 groups of 3 games in 4 shards, two for each of two ranks.
         for data in [false, true] {
             let shards = Shards::new(7, 4).times(3);
             let of = |shards: &Shards, iteration: u32| {
@@ -262,7 +265,7 @@ mod tests {
     fn iterations_over_data_go_on_where_the_last_ended() {
         let shards = Shards::new(73, 5);
         let mut batches = Batches::of_shards(&config(true), shards.clone());
-        // 7 batches an epoch; 4 an iteration.
+        // 7 batches per epoch, 4 per iteration.
         let steps: Vec<_> = (0..7).flat_map(|i| batches.of(i, 73)).collect();
         for epoch in steps.chunks(7) {
             let mut windows = games(epoch);
@@ -270,9 +273,9 @@ mod tests {
             assert_eq!(windows.len(), 70, "none twice");
         }
         assert_ne!(steps[0], steps[7]);
-        // Wherever one begins.
+        // Independent of the iteration at which a run starts.
         assert_eq!(Batches::of_shards(&config(true), shards).of(3, 73), steps[12..16]);
-        // Fewer windows than a batch takes are one batch.
+        // If there are fewer windows than a batch holds, they form one batch.
         assert_eq!(Batches::new(&config(true)).of(0, 6)[0].games().len(), 6);
     }
 

@@ -1,15 +1,15 @@
-//! Values that change over a run.
+//! Schedules of the learning rate and the entropy weight.
 
 use crate::config::{LrSchedule, OptimizerConfig, TrainConfig};
 use crate::objective::LossConfig;
 
-/// The learning rate of optimiser step `update` out of `total`, both counted from 0.
+/// Learning rate of optimizer step `update` of `total`, counted from 0.
 ///
-/// It rises linearly over the first `warmup_ratio` of the run, in whole steps, the last of which has the
-/// peak; then it follows the schedule to its end.
+/// Linear warmup over the first `warmup_ratio` of the run, in whole steps, the last of which has
+/// the peak rate; then the configured schedule.
 pub fn learning_rate(config: &OptimizerConfig, update: u64, total: u64) -> f64 {
     let peak = config.learning_rate;
-    // A product that is a whole number but for its rounding is that number.
+    // Compensates for rounding, so that exact products are not rounded up.
     let warmup = (config.warmup_ratio * total as f64 - 1e-6).ceil().max(0.0);
     let update = update as f64;
     if update < warmup {
@@ -23,23 +23,23 @@ pub fn learning_rate(config: &OptimizerConfig, update: u64, total: u64) -> f64 {
     }
 }
 
-/// Optimiser steps of a whole run.
+/// Number of optimizer steps of a run.
 pub fn total_updates(config: &TrainConfig) -> u64 {
     let update = &config.update;
     u64::from(config.iterations) * (update.update_epochs * update.num_minibatches) as u64
 }
 
-/// The weight of the entropy in `iteration`, counted from 0.
+/// Entropy weight in `iteration`, counted from 0.
 pub fn entropy_coef(config: &TrainConfig, iteration: u32) -> f64 {
     entropy_at(&config.loss, iteration, config.iterations)
 }
 
-/// The weight of the entropy in `iteration` of `total`, counted from 0.
+/// Entropy weight in `iteration` of `total`, counted from 0.
 pub fn entropy_at(loss: &LossConfig, iteration: u32, total: u32) -> f64 {
     linear(loss.entropy_coef, loss.entropy_coef_final, iteration, total)
 }
 
-/// From `first` at iteration 0 to `last` at the last of `total` iterations, on a line.
+/// Linear interpolation from `first` at iteration 0 to `last` at the last of `total` iterations.
 fn linear(first: f64, last: f64, iteration: u32, total: u32) -> f64 {
     let progress = f64::from(iteration) / f64::from(total.max(2) - 1);
     first + (last - first) * progress.min(1.0)

@@ -1,12 +1,11 @@
-//! A module in training: its parameters, the optimiser's state, and the policy that the KL term refers
-//! to where one is asked for.
+//! Trainable state: parameters, optimizer and, for the KL penalty, the reference policy.
 
 use super::optimizer::AdamW;
 use crate::config::TrainConfig;
 use crate::model::Network;
 use burn::tensor::Tensor;
 
-/// What an update changes, on the module's device.
+/// Trainable state on the device of the module.
 #[derive(Clone, Debug)]
 pub struct Weights {
     pub(super) network: Network,
@@ -16,8 +15,7 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// The weights of `policy` before the first update. The reference policy, if `kl_coef` asks for one, is the
-    /// policy as it is now.
+    /// Initial state for `policy`. If `kl_coef` is not 0, it also becomes the reference policy.
     pub fn new(policy: Network, config: &TrainConfig) -> Self {
         let reference = (config.loss.kl_coef > 0.0).then(|| policy.clone());
         let params = policy.flatten();
@@ -25,12 +23,12 @@ impl Weights {
         Self { network: policy, reference, params, optimizer }
     }
 
-    /// The policy as it is now.
+    /// The current policy.
     pub fn policy(&self) -> Network {
         self.network.unflatten(&self.params)
     }
 
-    /// The policy that the KL term refers to, if there is one.
+    /// Reference policy of the KL penalty, if any.
     pub fn reference(&self) -> Option<&Network> {
         self.reference.as_ref()
     }
@@ -40,12 +38,12 @@ impl Weights {
         &self.params
     }
 
-    /// The optimiser's state.
+    /// Optimizer state.
     pub fn optimizer(&self) -> &AdamW {
         &self.optimizer
     }
 
-    /// Goes on from saved parameters, optimiser state and reference parameters.
+    /// Restores saved parameters, optimizer state and reference parameters.
     pub fn restore(&mut self, params: Tensor<1>, optimizer: AdamW, reference: Option<Tensor<1>>) {
         self.params = params;
         self.optimizer = optimizer;

@@ -1,10 +1,10 @@
-//! The gradient of a minibatch in one kernel: forward, loss, backward.
+//! Gradient of a minibatch in one kernel: forward pass, loss and backward pass.
 //!
-//! A cube works off its share of the samples tile by tile, one barrier between a layer and the next.
-//! Inside a tile, each unit has one unit of a hidden layer: it reads every weight of its column once
-//! a tile, keeps its sums for the whole tile in registers, and adds up the gradient of its column
-//! over all tiles, so that no sum is shared between units. Only the softmax has a unit a sample.
-//! Cubes write partial gradients; [`super::optimizer_kernels`] adds them up in a fixed order.
+//! A cube processes its samples tile by tile with a barrier between layers. Within a tile each unit
+//! owns one neuron of a hidden layer: it reads each weight of its column once per tile, keeps the
+//! sums of the tile in registers, and accumulates the gradient of its column over all tiles, so
+//! that no sum is shared between units. Only the softmax is computed by one unit per sample. Each
+//! cube writes a partial gradient; [`super::optimizer_kernels`] sums them in a fixed order.
 
 use super::loss_kernels::*;
 use super::neuron::{Dense, Neuron, clear, layers, multiply_add};
@@ -19,24 +19,24 @@ use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 
-/// What a launch does of a [`Spread`](super::tiles::Spread): the cubes from `first` on, whose rows of
-/// partial gradients start at `first_row`.
+/// Portion of a [`Spread`](super::tiles::Spread) handled by a launch: cubes `first..end`, whose
+/// partial gradients start at row `first_row`.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct Share {
     /// Partial gradients and sums, `[rows, num_params + SUMS]`.
     pub partials: Buffer<f32>,
-    /// Its first cube.
+    /// First cube.
     pub first: usize,
-    /// The cube behind its last.
+    /// End of the cubes, exclusive.
     pub end: usize,
-    /// Tiles that a cube works off.
+    /// Tiles per cube.
     pub tiles: usize,
-    /// The row that the spread's first cube writes.
+    /// Row of the spread's first cube.
     pub first_row: usize,
 }
 
-/// Makes the features of a tile's samples from number `start` on, `x` being `[features][tile]`; those of
-/// samples behind the last are 0.
+/// Computes the features of a tile's samples, starting with number `start`, into `x`,
+/// `[features][tile]`. Samples past the last get zeros.
 #[cube]
 fn observe_tile<O: Observer, I: Float>(
     data: &Experience,
@@ -61,7 +61,7 @@ fn observe_tile<O: Observer, I: Float>(
     }
 }
 
-/// Computes the logits `z`, `[actions][tile]`, from the last hidden layer's activations
+/// Computes the logits `z`, `[actions][tile]`, from the activations of the last hidden layer,
 /// `hidden[first..]`, `[last_inputs][tile]`.
 #[cube]
 fn logits<I: Float>(
@@ -87,8 +87,8 @@ fn logits<I: Float>(
     }
 }
 
-/// Turns the logits `z[a * tile + unit]` of one sample, the batch's `number`-th, into the loss's
-/// derivatives by them, and adds the sample to `sums`.
+/// Replaces the logits `z[a * tile + unit]` of sample `number` by the loss's derivatives and adds
+/// the sample to `sums`.
 #[cube]
 fn differentiate<O: Observer>(
     z: &mut [f32],
@@ -121,12 +121,12 @@ fn differentiate<O: Observer>(
             let step = Step { ratio, advantage: sample.advantage, logprob: soft.logprob };
             let policy = term(&step, by, comptime!(form.loss_type));
             let mut loss = policy.value - by.entropy * soft.entropy;
-            // The derivative by the action's log-probability.
+            // Derivative by the log-probability of the action taken.
             let mut by_logprob = weight * policy.slope;
             if comptime!(form.loss_type.ratio_of_game()) {
                 by_logprob = batch.game_ratio(game).slope;
             }
-            // The share that all actions have alike: its derivative by the log-probability of each.
+            // Label smoothing: derivative by the log-probability of every action.
             let mut shared = 0.0f32;
             let each = 1.0 / comptime!(actions as f32);
             if comptime!(form.smoothed) {
@@ -178,8 +178,8 @@ fn differentiate<O: Observer>(
     }
 }
 
-/// Adds a tile to the gradient of the last layer's weights of input `unit`, whose activations are
-/// `hidden[at..at + tile]`, and leaves the loss's derivatives by these activations in `slopes`.
+/// Accumulates the gradient of the output weights of hidden unit `unit`, whose activations are
+/// `hidden[at..at + tile]`, and writes the loss's derivatives by these activations to `slopes`.
 #[cube]
 fn backward_head<O: Observer, I: Float>(
     params: &[f32],
@@ -207,8 +207,8 @@ fn backward_head<O: Observer, I: Float>(
     }
 }
 
-/// Leaves the loss's derivatives by the activations of the first layer's neuron `unit` in `slopes`, from
-/// those by what entered the second layer's: `back`, `[second][tile]`.
+/// Propagates derivatives by the pre-activations of the second layer, `back`, `[second][tile]`, to
+/// the activations of neuron `unit` of the first layer, in `slopes`.
 #[cube]
 fn backward_second<I: Float>(
     params: &[f32],
@@ -226,15 +226,16 @@ fn backward_second<I: Float>(
     }
 }
 
-/// One cube works off `tiles` tiles of samples and writes the gradient of their loss.
+/// Computes the gradient of `tiles` tiles of samples per cube.
 ///
-/// Sample `n` of a minibatch in a part is step `n / games` of its game `n % games`. Buffers: parameters
-/// `[num_params]`, at the start of a longer one; those of [`Experience`], [`Batch`] and [`Share`].
+/// Sample `n` of a minibatch in a part is step `n / games` of its game `n % games`. Buffers:
+/// parameters `[num_params]`, at the start of a longer buffer; those of [`Experience`], [`Batch`]
+/// and [`Share`].
 ///
-/// Workgroup memory: `(features + first + second) * tile` inputs and
-/// `(second + actions + SUMS) * tile` floats.
+/// Workgroup memory: `(features + first + second) * tile` inputs and `(second + actions + SUMS) *
+/// tile` floats.
 #[cube(launch_unchecked)]
-// Conditions of compile time and of run time are kept apart.
+// Keeps compile-time conditions separate from run-time ones.
 #[allow(clippy::collapsible_if)]
 pub(super) fn gradient_kernel<O: Observer, I: Float>(
     params: &[f32],
@@ -252,13 +253,13 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
     let (first, second) = comptime!(layers(&shape));
     let deep = comptime!(second.outputs > 0);
     let activation = comptime!(shape.activation);
-    // Where the last hidden layer's activations start.
+    // Offset of the last hidden layer's activations.
     let last = comptime!(if deep { first.outputs * tile } else { 0 });
     let cube = share.first + CUBE_POS;
 
     let mut x = Shared::<[I]>::new_slice(comptime!(first.inputs * tile));
     let mut hidden = Shared::<[I]>::new_slice(comptime!((first.outputs + second.outputs) * tile));
-    // The derivatives by what enters the second layer's activations.
+    // Derivatives by the pre-activations of the second layer.
     let mut back = Shared::<[f32]>::new_slice(comptime!(second.outputs.max(1) * tile));
     let mut z = Shared::<[f32]>::new_slice(comptime!(actions * tile));
     let mut all_sums = Shared::<[f32]>::new_slice(comptime!(SUMS * tile));
@@ -333,7 +334,7 @@ pub(super) fn gradient_kernel<O: Observer, I: Float>(
         sync_cube();
     }
 
-    // A grid may have more cubes than were asked for; their samples are none, and they have no row.
+    // The grid may have excess cubes, which have neither samples nor a row.
     let row = (share.first_row + cube) * comptime!(shape.num_params() + SUMS);
     let has_row = cube < share.end;
     if has_row && unit < first.outputs {

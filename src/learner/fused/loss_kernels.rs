@@ -1,4 +1,4 @@
-//! What the learner's kernels read of a step, its weight in the loss, and the kernels that prepare an update.
+//! Sample access and step weights in the learner's kernels, and the kernels that prepare an update.
 
 use super::tiles::Tiling;
 use crate::data::ENDED;
@@ -14,96 +14,95 @@ use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 
-/// Units of the cubes that [`count_kernel`] adds up by.
+/// Units per cube of [`count_kernel`].
 pub(super) const COUNT_UNITS: usize = 128;
 
-/// The bits of an action's word that hold the action.
+/// Mask of the action in an action word.
 const ACTION: u32 = !ENDED;
 
-// An update's summary begins as a recording's does: the steps that count in all, and what the advantages
-// are to be multiplied by. Then come the steps of each minibatch that count; and for losses with one ratio
-// a game `[2, games]`: the games' ratios, and the loss's derivative by each of their log-probabilities.
+// Layout of an update's summary: as for a recording, first the number of counted steps and the
+// scale of the advantages; then the counted steps of each minibatch; and for losses with one ratio
+// per game `[2, games]`: the ratios, and the loss's derivative by each log-probability of the game.
 use crate::data::summary::{SCALE, STEPS};
-/// Where the minibatches' steps start.
+/// Offset of the minibatches' step counts.
 pub(super) const COUNTS: usize = 2;
 
-/// What the kernels of an update are compiled for.
+/// Compile-time parameters of an update's kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Plan<O> {
-    /// What makes features of a recording's words; the actions are in the row behind those.
+    /// Computes features from a recording's words; the row after those words holds the actions.
     pub observer: O,
-    /// The policy.
+    /// Shape of the policy.
     pub mlp: MlpShape,
-    /// The loss.
+    /// Variant of the loss.
     pub loss: Form,
-    /// The units and samples of a cube of the gradient's kernel.
+    /// Units and samples per cube of the gradient kernel.
     pub tiling: Tiling,
 }
 
-/// The sizes of a part of a recording.
+/// Sizes of a part of a recording.
 #[derive(CubeType, CubeLaunch, Clone, Copy)]
 pub(super) struct PartSizes {
-    /// The first game of the part.
+    /// Index of the part's first game.
     pub first_env: usize,
-    /// Games of the part.
+    /// Number of games in the part.
     pub num_envs: usize,
     /// Steps of the recording.
     pub num_steps: usize,
-    /// Steps that are learnt from.
+    /// Number of steps to learn from.
     pub learn_steps: usize,
 }
 
 #[cube]
 impl PartSizes {
-    /// Step `t` of the part's game `env`.
+    /// Index of step `t` of the part's game `env`.
     fn step(&self, env: usize, t: usize) -> StepIndex {
         let stride = self.num_steps * self.num_envs;
         StepIndex { env, t, words: StepWords { at: t * self.num_envs + env, stride } }
     }
 
-    /// Where among the advantages the number of a game's steps that count lies.
+    /// Index of a game's number of counted steps among the advantages.
     fn length(&self, env: usize) -> usize {
         self.learn_steps * self.num_envs + env
     }
 
-    /// Where behind the advantages the log-probability of a step's action under the reference policy
-    /// lies, if there is one; the advantage itself lies at `at`.
+    /// Index of a step's log-probability under the reference policy, past the advantages; the
+    /// advantage of the step is at `at`.
     fn reference(&self, at: usize) -> usize {
         (self.learn_steps + 2) * self.num_envs + at
     }
 }
 
-/// A minibatch of an update: the games `order[first..first + games]` are what it has in a part of the
-/// recording.
+/// The portion of a minibatch in one part of the recording: games `order[first..first + games]`.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct Batch {
-    /// The update's summary.
+    /// Summary of the update.
     pub summary: Buffer<f32>,
-    /// Where its games start in the order.
+    /// Offset of the games in the order.
     pub first: usize,
-    /// Its games in this part.
+    /// Number of games in this part.
     pub games: usize,
-    /// Where they start among those of the minibatch.
+    /// Offset of these games within the minibatch.
     pub offset: usize,
-    /// The minibatch's games in all parts.
+    /// Number of games of the minibatch in all parts.
     pub all_games: usize,
-    /// The minibatch's number in the update.
+    /// Index of the minibatch within the update.
     pub number: usize,
-    /// Minibatches an epoch.
+    /// Minibatches per epoch.
     pub num_minibatches: usize,
-    /// Where the ratios of games start in the summary.
+    /// Offset of the game ratios in the summary.
     pub sequences: usize,
 }
 
 #[cube]
 impl Batch {
-    /// The ratio of its game `game` in this part.
+    /// Reads the ratio of game `game` of this portion.
     pub fn game_ratio(&self, game: usize) -> GameRatio {
         let at = self.sequences + self.offset + game;
         GameRatio { ratio: self.summary[at], slope: self.summary[at + self.all_games] }
     }
 
-    /// Leaves the ratio of its game `game` in this part.
+    /// Stores the ratio of game `game` of this portion.
     fn store_game_ratio(&mut self, game: usize, of: &GameRatio) {
         let at = self.sequences + self.offset + game;
         self.summary[at] = of.ratio;
@@ -111,39 +110,40 @@ impl Batch {
     }
 }
 
-/// What a game's own ratio tells its steps, where the loss has one ratio a game.
+/// Ratio of a game, for losses with one ratio per game.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct GameRatio {
-    /// The geometric mean of its steps' ratios.
+    /// Geometric mean of the ratios of its steps.
     pub ratio: f32,
-    /// The loss's derivative by each of its steps' log-probabilities.
+    /// Derivative of the loss by each log-probability of the game.
     pub slope: f32,
 }
 
-/// What the kernels of an update read of a part of a recording.
+/// A part of a recording as read by the kernels of an update.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct Experience {
     /// Words of [`Part`](crate::data::Part), `[observed words + 1, num_steps, num_envs]`.
     pub words: Buffer<u32>,
-    /// Values of [`Part`](crate::data::Part): first the log-probabilities, `[num_steps, num_envs]`.
+    /// Values of [`Part`](crate::data::Part), starting with the log-probabilities, `[num_steps,
+    /// num_envs]`.
     pub values: Buffer<f32>,
-    /// A part of [`RecordingAdvantages::parts`](crate::data::RecordingAdvantages::parts); where there is
-    /// a reference policy, the actions' log-probabilities under it come after, `[learn_steps, num_envs]`.
+    /// A part of [`RecordingAdvantages::parts`](crate::data::RecordingAdvantages::parts), followed
+    /// by log-probabilities under the reference policy, `[learn_steps, num_envs]`, if there is one.
     pub advantages: Buffer<f32>,
-    /// The games of the update's minibatches.
+    /// Games of the update's minibatches.
     pub order: Buffer<u32>,
-    /// The sizes of the part.
+    /// Sizes of the part.
     pub sizes: PartSizes,
 }
 
 #[cube]
 impl Experience {
-    /// Step `t` of a minibatch's game `game` in this part.
+    /// Index of step `t` of game `game` of a minibatch in this part.
     pub fn step(&self, batch: &Batch, game: usize, t: usize) -> StepIndex {
         self.sizes.step(self.order[batch.first + game] as usize - self.sizes.first_env, t)
     }
 
-    /// The sample that a step is.
+    /// Loads the sample at a step.
     pub fn sample<O: Observer>(
         &self,
         step: &StepIndex,
@@ -165,12 +165,12 @@ impl Experience {
         }
     }
 
-    /// The length of the part's game `env`: its steps that count, at least 1.
+    /// Number of counted steps of the part's game `env`, at least 1.
     fn length(&self, env: usize) -> f32 {
         at_least(1.0f32, self.advantages[self.sizes.length(env)])
     }
 
-    /// The weight of a step of the part's game `env`, where it counts.
+    /// Weight of the counted steps of the part's game `env`.
     pub fn weight(&self, env: usize, batch: &Batch, #[comptime] form: Form) -> f32 {
         let sizes = Sizes {
             games: batch.all_games as f32,
@@ -182,50 +182,50 @@ impl Experience {
     }
 }
 
-/// A step of a game.
+/// Position of a step.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct StepIndex {
-    /// The game's number in the part.
+    /// Index of the game within the part.
     pub env: usize,
-    /// The step's number in the game.
+    /// Index of the step within the game.
     pub t: usize,
-    /// Where its words lie; its values lie at the same place of their rows.
+    /// Position of its words; values have the same position within their rows.
     pub words: StepWords,
 }
 
-/// The action taken in a step.
+/// Reads the action taken in a step.
 #[cube]
 fn action<O: Observer>(words: &[u32], step: &StepIndex, #[comptime] plan: Plan<O>) -> u32 {
     words[comptime!(plan.observer.num_words()) * step.words.stride + step.words.at] & ACTION
 }
 
-/// What a learner needs of a step beside its observation.
+/// A sample without its observation.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct Sample {
     /// The action taken.
     pub action: u32,
-    /// Its log-probability then.
+    /// Log-probability of the action under the behaviour policy.
     pub logprob: f32,
     /// The advantage.
     pub advantage: f32,
     /// Whether the step counts.
     pub counts: bool,
-    /// The action's log-probability under the reference policy, if there is one.
+    /// Log-probability under the reference policy; 0 without one.
     pub reference: f32,
 }
 
-/// A softmax, in the parts that the loss needs.
+/// Softmax of a sample's logits.
 #[derive(CubeType, Clone, Copy)]
 pub(super) struct Softmax {
-    /// What makes logits probabilities.
+    /// Normaliser of the logits.
     pub by: Normalizer,
-    /// The log-probability of the action taken.
+    /// Log-probability of the action taken.
     pub logprob: f32,
-    /// The entropy, nats.
+    /// Entropy in nats.
     pub entropy: f32,
 }
 
-/// The softmax of `logits[first + a * stride]`, with the log-probability of `action`.
+/// Computes the softmax of `logits[first + a * stride]`.
 #[cube]
 pub(super) fn softmax(
     logits: &[f32],
@@ -251,14 +251,14 @@ pub(super) fn softmax(
         let z = logits[first + comptime!(a * stride)];
         entropy += entropy_of(prob(z, &by), logprob(z, &by));
     }
-    // No policy's recording has an action that there is not; whoever writes one by hand might.
+    // Recordings made by policies contain no invalid actions, but user-supplied ones might.
     let last = comptime!(actions as u32 - 1);
     let action = select(action > last, last, action);
     let taken = logprob(logits[first + action as usize * stride], &by);
     Softmax { by, logprob: taken, entropy }
 }
 
-/// Takes the actions out of `logits[first + a * stride]` that might not have been taken in a step.
+/// Masks the logits `logits[first + a * stride]` of illegal actions.
 #[cube]
 pub(super) fn mask_logits<O: Observer>(
     logits: &mut [f32],
@@ -278,10 +278,12 @@ pub(super) fn mask_logits<O: Observer>(
     }
 }
 
-/// One cube adds up the lengths of one minibatch's games in a part, to those of the parts before.
+/// Counts the steps of a minibatch's games in a part, added to those of previous parts; one cube
+/// per minibatch.
 ///
-/// Buffers: the order `[minibatches of the update, games]`; the part of
-/// [`RecordingAdvantages::parts`](crate::data::RecordingAdvantages::parts); the summary of the recording; those of the update.
+/// Buffers: the order `[minibatches of the update, games]`; a part of
+/// [`RecordingAdvantages::parts`](crate::data::RecordingAdvantages::parts); the summaries of the
+/// recording and of the update.
 #[cube(launch_unchecked)]
 pub(super) fn count_kernel(
     order: &[u32],
@@ -318,11 +320,11 @@ pub(super) fn count_kernel(
     }
 }
 
-/// One unit copies what is known of one game of a part, and adds the log-probabilities of its actions
+/// Copies the advantages of one game per unit and appends the log-probabilities of its actions
 /// under the reference policy.
 ///
-/// Buffers: the reference's parameters `[num_params]`; words and advantages of [`Experience`]; and the
-/// same advantages with room for the log-probabilities, `[2 * learn_steps + 2, num_envs]`.
+/// Buffers: the reference parameters `[num_params]`; words and advantages of [`Experience`]; the
+/// extended advantages, `[2 * learn_steps + 2, num_envs]`.
 #[cube(launch_unchecked)]
 pub(super) fn reference_kernel<O: Observer, I: Float>(
     params: &[f32],
@@ -348,7 +350,7 @@ pub(super) fn reference_kernel<O: Observer, I: Float>(
     }
 }
 
-/// Room for one unit's forward pass.
+/// Scratch of a unit's forward pass.
 #[derive(CubeType)]
 struct Room {
     /// Features, `[features]`.
@@ -367,7 +369,7 @@ impl Room {
     }
 }
 
-/// The log-softmax of a step, by one unit.
+/// Computes the softmax of a step in a single unit.
 #[cube]
 fn forward<O: Observer, I: Float>(
     params: &[f32],
@@ -394,10 +396,11 @@ fn forward<O: Observer, I: Float>(
     softmax(room.logits.as_slice(), 0usize, action, 1usize, comptime!(plan.mlp.actions))
 }
 
-/// One unit sees to one game of a minibatch: its ratio, and how the loss depends on it.
+/// Computes the ratio of one game of a minibatch per unit, and the loss's derivative by its
+/// log-probabilities.
 ///
-/// Buffers: parameters `[num_params]`; those of [`Experience`]; that of [`Batch`], of which it writes the
-/// ratios.
+/// Buffers: parameters `[num_params]`; those of [`Experience`]; that of [`Batch`], to which the
+/// ratios are written.
 #[cube(launch_unchecked)]
 pub(super) fn sequence_kernel<O: Observer, I: Float>(
     params: &[f32],

@@ -1,8 +1,8 @@
-//! The fused learner: a perceptron's update on a CubeCL device, in kernels of our own.
+//! The fused learner: updates of a multi-layer perceptron on CubeCL devices in custom kernels.
 //!
-//! What it computes is what [`super::Learner`] does, in three launches an optimiser step: partial
-//! gradients (of losses with one ratio a game, the ratios before), their sum, AdamW. Nothing is read back, and no sum depends
-//! on the order in which units get to it: two runs give the same bytes.
+//! Computes the same update as [`super::Learner`] with three launches per optimizer step: partial
+//! gradients (preceded by game ratios for losses that use them), their sum, and AdamW. Nothing is
+//! read back. No sum depends on scheduling, so runs are bit-reproducible.
 
 mod gradient;
 mod loss_kernels;
@@ -35,11 +35,11 @@ use optimizer_kernels::*;
 use sharing::Minibatches;
 use tiles::{SUMS, Spread, Tiling};
 
-/// Samples in a launch of the gradient's kernel, about: so few that no launch outlasts the patience of a
-/// driver or a browser, and so many that a launch costs little beside them.
+/// Approximate number of samples per launch of the gradient kernel: few enough to stay below the
+/// timeouts of drivers and browsers, enough to make the launch overhead negligible.
 const LAUNCH_SAMPLES: usize = 1 << 20;
 
-/// A perceptron in training on a CubeCL device.
+/// A multi-layer perceptron in training on a CubeCL device.
 #[derive(Clone, Debug)]
 pub struct FusedLearner {
     weights: Weights,
@@ -51,7 +51,7 @@ pub struct FusedLearner {
     tiling: Tiling,
 }
 
-/// What the kernels of an update have in common.
+/// State shared by the kernels of an update.
 struct Update<'a, O: Observer> {
     learner: &'a FusedLearner,
     plan: Plan<O>,
@@ -61,12 +61,12 @@ struct Update<'a, O: Observer> {
     minibatches: Minibatches,
     order_buffer: CubeTensor,
     summary: CubeTensor,
-    /// Numbers before the ratios in the summary.
+    /// Offset of the game ratios in the summary.
     sequences: usize,
     entropy: f64,
 }
 
-/// A part of a recording as buffers.
+/// Buffers of a part of a recording.
 struct PartBuffers {
     first_env: usize,
     num_envs: usize,
@@ -76,17 +76,17 @@ struct PartBuffers {
 }
 
 impl FusedLearner {
-    /// Whether a policy has one or two hidden layers of a width that the kernels take (256).
+    /// Whether the kernels support a policy: one or two hidden layers of up to 256 units.
     pub fn takes(policy: &Mlp) -> bool {
         MlpShape::of(policy).is_some_and(|shape| Tiling::new(&shape, size_of::<f32>()).is_some())
     }
 
-    /// Trains `policy` where it lies. The reference policy, if `kl_coef` asks for one, is the policy
-    /// as it is now.
+    /// Trains `policy` on its device. If `kl_coef` is not 0, the initial policy becomes the
+    /// reference policy.
     ///
     /// # Panics
-    /// If it does not take the policy ([`FusedLearner::takes`]), or the device does not have the
-    /// precision of the settings ([`crate::device::has_precision`]).
+    /// If the policy is not supported ([`FusedLearner::takes`]), or the device lacks the configured
+    /// precision ([`crate::device::has_precision`]).
     pub fn new(policy: Mlp, config: &TrainConfig) -> Self {
         assert!(Self::takes(&policy), "the fused learner does not take such a wide policy");
         let mlp = MlpShape::of(&policy).expect("one or two hidden layers");
@@ -98,40 +98,41 @@ impl FusedLearner {
         Self { weights, config, batches, team: Team::alone(), mlp, loss, tiling }
     }
 
-    /// Learns from games in these shards, which the members of `team` share.
+    /// Sets the shards of games that this rank of `team` learns from.
     pub fn sharing(self, shards: Shards, team: Team) -> Self {
         let batches = Batches::of_shards(&self.config, shards);
         Self { batches, team, ..self }
     }
 
-    /// Says whether what is learnt from are the batches of an iteration alone, one after the other.
+    /// Sets whether the data passed to an update are exactly the batches of that iteration, in
+    /// order.
     pub fn set_in_order(&mut self, in_order: bool) {
         self.batches.set_in_order(in_order);
     }
 
-    /// Parameters, optimiser and reference policy.
+    /// Parameters, optimizer and reference policy.
     pub fn weights(&self) -> &Weights {
         &self.weights
     }
 
-    /// The same, to be changed.
+    /// Mutable access to parameters, optimizer and reference policy.
     pub fn weights_mut(&mut self) -> &mut Weights {
         &mut self.weights
     }
 
-    /// The policy as it is now, as rollouts take it.
+    /// The current policy in the form used by rollouts.
     pub fn policy(&self) -> FlatMlp {
         FlatMlp { shape: self.mlp, params: self.weights.params.clone() }
     }
 
-    /// `update_epochs` passes over the recording of `iteration` in `num_minibatches` steps each,
-    /// with the games in the order of [`super::Learner::update`].
+    /// Performs one update: `update_epochs` passes over the recording of `iteration`, in
+    /// `num_minibatches` optimizer steps each, with games in the same order as
+    /// [`super::Learner::update`].
     ///
-    /// A minibatch is worked off at once, whatever `gradient_accumulation_steps` says: there are no
-    /// activations to save memory on.
+    /// `gradient_accumulation_steps` has no effect, because no activations are stored.
     ///
     /// # Panics
-    /// If the advantages are not of the recording.
+    /// If the advantages do not match the recording.
     pub fn update<O: Observer>(
         &mut self,
         recording: &Recording,
@@ -171,7 +172,7 @@ impl FusedLearner {
         Ok(UpdateStats { means: Tensor::from_primitive::<Cube>(means) })
     }
 
-    /// AdamW from `before` to `after`, `[3, num_params]`.
+    /// Performs an AdamW step from `before` to `after`, `[3, num_params]`.
     fn step(
         &self,
         gradient: &CubeTensor,
@@ -195,7 +196,7 @@ impl FusedLearner {
             by.decay,
             by.rate,
         );
-        // SAFETY: the kernel stays below `num_params` and the number of sums.
+        // SAFETY: accesses stay below `num_params` and the number of sums.
         unsafe {
             adamw_kernel::launch_unchecked(
                 &before.client,
@@ -219,8 +220,8 @@ impl FusedLearner {
 }
 
 impl<'a, O: Observer> Update<'a, O> {
-    /// Uploads the order of the games for all epochs, evaluates the reference policy if there is one,
-    /// and counts the minibatches' steps.
+    /// Uploads the order of the games for all epochs, evaluates the reference policy if there is
+    /// one, and counts the steps of each minibatch.
     fn new(
         learner: &'a FusedLearner,
         recording: &'a Recording,
@@ -273,7 +274,7 @@ impl<'a, O: Observer> Update<'a, O> {
         Ok(this)
     }
 
-    /// The buffers of a part, with the reference policy's log-probabilities.
+    /// Collects the buffers of a part, including log-probabilities under the reference policy.
     fn part(
         &self,
         part: &Part,
@@ -293,7 +294,7 @@ impl<'a, O: Observer> Update<'a, O> {
         if let Some(reference) = reference {
             let extended = uninit(&advantages, &[2 * self.steps + 2, num_envs], DType::F32);
             let dim = CubeDim::new_1d(64);
-            // SAFETY: the kernel stays below the number of games and steps.
+            // SAFETY: accesses stay below the numbers of games and steps.
             unsafe {
                 reference_kernel::launch_unchecked::<O>(
                     &advantages.client,
@@ -317,14 +318,14 @@ impl<'a, O: Observer> Update<'a, O> {
         PartSizesLaunch::new(first_env, num_envs, self.recording.num_steps, self.steps)
     }
 
-    /// What enters the network's products, as a type of kernels.
+    /// Kernel element type of the inputs of the network's matrix products.
     fn input(&self) -> ElemType {
         element(self.learner.config.precision)
     }
 
-    /// Adds the part's share of each minibatch's steps to the summary.
+    /// Adds the part's contribution to the step count of each minibatch.
     fn count(&self, part: &PartBuffers, recorded: &CubeTensor, minibatches: usize) {
-        // SAFETY: the kernel stays below the number of games and minibatches.
+        // SAFETY: accesses stay below the numbers of games and minibatches.
         unsafe {
             count_kernel::launch_unchecked(
                 &recorded.client,
@@ -340,8 +341,8 @@ impl<'a, O: Observer> Update<'a, O> {
         }
     }
 
-    /// The games of minibatch `number` in each part: the part, where its games start in the order, and
-    /// how many there are. Parts with none are left out.
+    /// Splits minibatch `number` by parts: the part, the offset of its games in the order, and
+    /// their number. Parts without games are omitted.
     fn shares(&self, number: usize) -> Vec<(&PartBuffers, usize, usize)> {
         let Minibatches { order, cuts, .. } = &self.minibatches;
         let (start, end) = (cuts[number], cuts[number + 1]);
@@ -358,8 +359,8 @@ impl<'a, O: Observer> Update<'a, O> {
         shares.filter(|(_, _, games)| *games > 0).collect()
     }
 
-    /// The gradient of minibatch `number` by the parameters at the start of `params`, and its sums:
-    /// `[num_params + SUMS]`.
+    /// Gradient of minibatch `number` with the parameters at the start of `params`, followed by its
+    /// sums: `[num_params + SUMS]`.
     fn gradient(&self, params: &CubeTensor, number: usize) -> CubeTensor {
         let Plan { mlp, tiling, .. } = &self.plan;
         let width = mlp.num_params() + SUMS;
@@ -367,7 +368,7 @@ impl<'a, O: Observer> Update<'a, O> {
         let spread = |games: usize| Spread::new(mlp, tiling.tile, games * self.steps);
         let rows: usize = shares.iter().map(|(_, _, games)| spread(*games).cubes).sum();
         if rows == 0 {
-            // Other members have all of it.
+            // All games of this minibatch belong to other ranks.
             let device = Tensor::<1>::from_primitive::<Cube>(params.clone()).device();
             return cube_tensor(Tensor::<1>::zeros([width], &device));
         }
@@ -389,7 +390,7 @@ impl<'a, O: Observer> Update<'a, O> {
             }
             first_row += spread.cubes;
         }
-        // SAFETY: the kernel stays below `rows` and `width`; all units of a cube reach its barrier.
+        // SAFETY: accesses stay below `rows` and `width`; all units of a cube reach its barrier.
         unsafe {
             sum_kernel::launch_unchecked(
                 &params.client,
@@ -443,9 +444,9 @@ impl<'a, O: Observer> Update<'a, O> {
         )
     }
 
-    /// The ratios of a minibatch's games in a part.
+    /// Computes the ratios of a minibatch's games in a part.
     fn sequences(&self, part: &PartBuffers, params: &CubeTensor, games: usize, batch: BatchLaunch) {
-        // SAFETY: the kernel stays below `games`, and its games are among the part's.
+        // SAFETY: accesses stay below `games`, and these games belong to the part.
         unsafe {
             sequence_kernel::launch_unchecked::<O>(
                 &params.client,
@@ -461,7 +462,7 @@ impl<'a, O: Observer> Update<'a, O> {
         }
     }
 
-    /// One launch of the gradient's kernel.
+    /// Launches the gradient kernel once.
     fn partial_gradients(
         &self,
         part: &PartBuffers,
@@ -470,8 +471,8 @@ impl<'a, O: Observer> Update<'a, O> {
         batch: BatchLaunch,
         share: ShareLaunch,
     ) {
-        // SAFETY: the kernel reads nothing for samples beyond the last, and each cube writes its own
-        // row. All units of a cube reach its barriers.
+        // SAFETY: the kernel does not read samples past the last, and each cube writes its own row.
+        // All units of a cube reach its barriers.
         unsafe {
             gradient_kernel::launch_unchecked::<O>(
                 &params.client,

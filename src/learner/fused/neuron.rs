@@ -1,4 +1,5 @@
-//! A neuron of a hidden layer in a kernel: one unit computes it for a tile of samples and learns it.
+//! A hidden neuron in a kernel: one unit computes it for a tile of samples and accumulates its
+//! gradient.
 
 use crate::config::Activation;
 use crate::math::activation::{activate, slope};
@@ -6,10 +7,10 @@ use crate::model::kernels::{MlpShape, rounded};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// Gradients of the first layer's weights that a unit keeps in registers; of more, in local memory.
+/// Maximum number of weight gradients that a unit keeps in registers; larger rows use local memory.
 const REGISTERS: usize = 16;
 
-/// Sets the first `len` of some numbers to 0.
+/// Zeroes the first `len` values.
 #[cube]
 pub(super) fn clear(values: &mut Array<f32>, #[comptime] len: usize, #[comptime] unrolled: bool) {
     #[unroll(unrolled)]
@@ -18,7 +19,7 @@ pub(super) fn clear(values: &mut Array<f32>, #[comptime] len: usize, #[comptime]
     }
 }
 
-/// `sums[s] += w * values[at + s]` over a tile.
+/// Computes `sums[s] += w * values[at + s]` over a tile.
 #[cube]
 pub(super) fn multiply_add<V: Float>(
     sums: &mut Array<f32>,
@@ -33,7 +34,7 @@ pub(super) fn multiply_add<V: Float>(
     }
 }
 
-/// The sum of `values[at + s] * factors[s]` over a tile.
+/// Dot product of `values[at..]` and `factors` over a tile.
 #[cube]
 fn dot<V: Float>(values: &[V], at: usize, factors: &Array<f32>, #[comptime] tile: usize) -> f32 {
     let mut sum = 0.0f32;
@@ -44,18 +45,18 @@ fn dot<V: Float>(values: &[V], at: usize, factors: &Array<f32>, #[comptime] tile
     sum
 }
 
-/// A hidden layer among the parameters.
+/// Location of a hidden layer in the parameter vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Dense {
-    /// Where its weights `[inputs, outputs]` start.
+    /// Offset of the weights `[inputs, outputs]`.
     pub weight: usize,
-    /// Where its biases start.
+    /// Offset of the biases.
     pub bias: usize,
     pub inputs: usize,
     pub outputs: usize,
 }
 
-/// The hidden layers of a perceptron; the second has no outputs where there is none.
+/// Hidden layers of a perceptron; without a second layer, its number of outputs is 0.
 pub(super) fn layers(shape: &MlpShape) -> (Dense, Dense) {
     let MlpShape { features, first, second, .. } = *shape;
     (
@@ -69,20 +70,20 @@ pub(super) fn layers(shape: &MlpShape) -> (Dense, Dense) {
     )
 }
 
-/// What one unit of a hidden layer has to do with.
+/// A hidden neuron owned by one unit.
 #[derive(CubeType)]
 pub(super) struct Neuron {
-    /// What enters its activation, for each sample of the tile.
+    /// Pre-activation of each sample of the tile.
     entered: Array<f32>,
-    /// The gradient of its weights so far, `[inputs]`.
+    /// Accumulated gradient of the weights, `[inputs]`.
     weights: Array<f32>,
-    /// The gradient of its bias so far.
+    /// Accumulated gradient of the bias.
     bias: Array<f32>,
 }
 
 #[cube]
 impl Neuron {
-    /// A neuron with no gradient yet.
+    /// Creates a neuron with zero gradient.
     pub fn new(#[comptime] layer: Dense, #[comptime] tile: usize) -> Neuron {
         let inputs = comptime!(layer.inputs.max(1));
         let mut entered = Array::<f32>::new(tile);
@@ -94,7 +95,7 @@ impl Neuron {
         Neuron { entered, weights, bias }
     }
 
-    /// Computes what enters its activation, from `inputs`, `[layer.inputs][tile]`.
+    /// Computes the pre-activations from `inputs`, `[layer.inputs][tile]`.
     pub fn forward<I: Float>(
         &mut self,
         params: &[f32],
@@ -114,7 +115,7 @@ impl Neuron {
         }
     }
 
-    /// Writes its activations to `hidden[at..at + tile]`.
+    /// Writes the activations to `hidden[at..at + tile]`.
     pub fn activate<I: Float>(
         &self,
         hidden: &mut [I],
@@ -128,7 +129,7 @@ impl Neuron {
         }
     }
 
-    /// Turns the loss's derivatives by its activations into those by what entered them.
+    /// Converts derivatives by the activations to derivatives by the pre-activations.
     pub fn backward(
         &self,
         slopes: &mut Array<f32>,
@@ -141,8 +142,8 @@ impl Neuron {
         }
     }
 
-    /// Adds the gradient of a tile, from its `inputs` and the loss's derivatives by what entered its
-    /// activations.
+    /// Accumulates the gradient of a tile from its `inputs` and the derivatives by the
+    /// pre-activations.
     pub fn learn<I: Float>(
         &mut self,
         inputs: &[I],
@@ -160,7 +161,7 @@ impl Neuron {
         }
     }
 
-    /// Writes its gradient to the row of a cube, which starts at `row`.
+    /// Writes the gradient to the cube's row, which starts at `row`.
     pub fn store(&self, partials: &mut [f32], row: usize, unit: usize, #[comptime] layer: Dense) {
         #[unroll(layer.inputs <= REGISTERS)]
         for i in 0..layer.inputs {

@@ -1,5 +1,5 @@
-//! The end of an optimiser step in two kernels: the sum of the partial gradients, then the global
-//! norm, clipping and AdamW.
+//! The end of an optimizer step in two kernels: the sum of partial gradients; global norm, clipping
+//! and AdamW.
 
 use super::tiles::SUMS;
 use crate::device::buffers::Buffer;
@@ -7,17 +7,17 @@ use crate::math::adamw::{Factors, Moving, clip_scale, step};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// Parameters that a cube of [`sum_kernel`] adds up.
+/// Parameters per cube of [`sum_kernel`].
 pub(super) const COLUMNS: usize = 8;
-/// Runs of partial gradients that are added up side by side.
+/// Number of runs of partial gradients summed in parallel.
 const RUNS: usize = 32;
-/// Units of a cube of [`sum_kernel`].
+/// Units per cube of [`sum_kernel`].
 pub(super) const SUM_UNITS: usize = COLUMNS * RUNS;
-/// Units of a cube of [`adamw_kernel`].
+/// Units per cube of [`adamw_kernel`].
 pub(super) const ADAMW_UNITS: usize = 256;
 
-/// One unit adds up one parameter's gradient over one of [`RUNS`] runs of cubes; the first run's
-/// unit then adds up the runs.
+/// Sums partial gradients. One unit sums one parameter over one of [`RUNS`] runs of rows; the unit
+/// of the first run then sums over runs.
 ///
 /// Buffers: `[rows, width]`; `[width]`. Workgroup memory: [`SUM_UNITS`] floats.
 #[cube(launch_unchecked)]
@@ -44,7 +44,7 @@ pub(super) fn sum_kernel(partials: &[f32], totals: &mut [f32], rows: usize, widt
     }
 }
 
-/// Parameters, then their first, then their second moments, `[3, num_params]`, before a step and after it.
+/// Parameters, first moments and second moments, `[3, num_params]`, before and after a step.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct MovingParams {
     before: Buffer<f32>,
@@ -53,7 +53,7 @@ pub(super) struct MovingParams {
 
 #[cube]
 impl MovingParams {
-    /// Parameter `i` before the step.
+    /// Loads parameter `i` before the step.
     fn load(&self, i: usize, #[comptime] num_params: usize) -> Moving {
         Moving {
             param: self.before[i],
@@ -62,7 +62,7 @@ impl MovingParams {
         }
     }
 
-    /// Leaves parameter `i` after the step.
+    /// Stores parameter `i` after the step.
     fn store(&mut self, i: usize, moved: &Moving, #[comptime] num_params: usize) {
         self.after[i] = moved.param;
         self.after[num_params + i] = moved.first;
@@ -70,24 +70,24 @@ impl MovingParams {
     }
 }
 
-/// The means of an update, to which every optimiser step adds its share.
+/// Means of an update, accumulated by its optimizer steps.
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct Means {
-    /// The update's summary, the first of which is the number of steps that count.
+    /// Summary of the update, which starts with the number of counted steps.
     summary: Buffer<f32>,
-    /// The means so far, `[SUMS + 1]`: those of the sums, then the gradient's norm.
+    /// Accumulated means, `[SUMS + 1]`: those of the sums, then the gradient norm.
     means: Buffer<f32>,
-    /// Epochs of the update.
+    /// Number of epochs.
     epochs: f32,
-    /// Its optimiser steps.
+    /// Number of optimizer steps.
     updates: f32,
 }
 
 #[cube]
 impl Means {
-    /// Adds the share of a step to mean number `i`, if there is one: of a gradient with the sums behind
-    /// it, and its norm. Sums over steps become means over the steps of all epochs, the rest over
-    /// optimiser steps.
+    /// Adds a step's contribution to mean `i`, if `i` is one of the means, from the sums that
+    /// follow the gradient and from its norm. Step sums are averaged over the steps of all epochs,
+    /// loss and norm over optimizer steps.
     fn add(&mut self, i: usize, gradient: &[f32], norm: f32, #[comptime] num_params: usize) {
         if i < comptime!(SUMS - 1) {
             self.means[i] += gradient[num_params + i] / (self.summary[0] * self.epochs);
@@ -99,11 +99,11 @@ impl Means {
     }
 }
 
-/// One unit steps one parameter. Every cube adds up the gradient's norm for itself, all in the same
-/// order, which spares a launch.
+/// Steps one parameter per unit. Every cube computes the gradient norm redundantly and in the same
+/// order, which saves a launch.
 ///
-/// Buffers: gradient and sums `[num_params + SUMS]`; those of [`MovingParams`] and [`Means`]. Workgroup
-/// memory: [`ADAMW_UNITS`] floats.
+/// Buffers: gradient and sums `[num_params + SUMS]`; those of [`MovingParams`] and [`Means`].
+/// Workgroup memory: [`ADAMW_UNITS`] floats.
 #[cube(launch_unchecked)]
 pub(super) fn adamw_kernel(
     gradient: &[f32],

@@ -10,19 +10,19 @@ use burn::backend::Cube;
 use burn::tensor::Tensor;
 use burn_cubecl::tensor::CubeTensor;
 
-/// The games of an update's minibatches.
+/// Games of an update's minibatches.
 pub(super) struct Minibatches {
-    /// Those of each, part by part.
+    /// Games of all minibatches, each sorted by part if there are several parts.
     pub(super) order: Vec<u32>,
-    /// Where each begins in the order, and where the last ends.
+    /// Start of each minibatch in `order`, and the end of the last.
     pub(super) cuts: Vec<usize>,
-    /// How many a minibatch has, with those of other members.
+    /// Number of games per minibatch over all ranks.
     pub(super) size: usize,
 }
 
 impl FusedLearner {
-    /// The games of every minibatch of the update; those of a minibatch part by part where there are
-    /// parts.
+    /// Assigns games to the minibatches of an update; within a minibatch, games are sorted by part
+    /// if there are several.
     pub(super) fn minibatches(&self, recording: &Recording, iteration: u32) -> Minibatches {
         let minibatches = self.batches.clone().of(iteration, recording.num_envs);
         let size = minibatches[0].size;
@@ -38,7 +38,7 @@ impl FusedLearner {
         Minibatches { order, cuts, size }
     }
 
-    /// The sum of all members' gradients and sums, `[num_params + SUMS]`, of which this one's is `ours`.
+    /// Sums gradients and metrics, `[num_params + SUMS]`, over all ranks.
     pub(super) fn shared_gradient(&self, ours: CubeTensor) -> Result<CubeTensor, TeamError> {
         if self.team.size() == 1 {
             return Ok(ours);
@@ -56,7 +56,8 @@ impl FusedLearner {
         Ok(cube_tensor(device::upload(all, &device)))
     }
 
-    /// Parameters and moments, `[3, num_params]`, with the first member's parameters in place of ours.
+    /// Replaces the parameters in `[3, num_params]` (parameters and moments) by those of the first
+    /// rank.
     pub(super) fn first_params(&self, state: CubeTensor) -> Result<CubeTensor, TeamError> {
         let state = Tensor::<1>::from_primitive::<Cube>(state);
         let (device, num_params) = (state.device(), self.mlp.num_params());
@@ -70,8 +71,7 @@ impl FusedLearner {
         Ok(cube_tensor(Tensor::cat(vec![params, moments], 0)))
     }
 
-    /// The summary of an update whose minibatches members share, `[len]`: what [`Update::count`] makes where one
-    /// has all of them.
+    /// Summary of an update shared by several ranks, `[len]`; the counterpart of [`Update::count`].
     pub(super) fn shared_summary(
         &self,
         advantages: &RecordingAdvantages,

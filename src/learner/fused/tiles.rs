@@ -1,31 +1,34 @@
-//! How samples are spread over the units and cubes of the gradient's kernel.
+//! Distribution of samples over the units and cubes of the gradient kernel.
 
 use crate::model::kernels::MlpShape;
 
-/// Sums that a cube writes after its gradient: those of [`Loss::SUMS`](crate::objective::Loss::SUMS), then the loss.
+/// Number of sums that follow a gradient: [`Loss::SUMS`](crate::objective::Loss::SUMS) and the
+/// loss.
 pub(super) const SUMS: usize = 5;
-/// Workgroup memory that every device has.
+/// Workgroup memory available on every device, in bytes.
 const SHARED_BYTES: usize = 16 * 1024;
-/// The most samples of a tile: as many sums as a unit keeps in registers.
+/// Maximum samples per tile: the number of sums that a unit keeps in registers.
 const MAX_TILE: usize = 16;
-/// The most units of a cube that every device has.
+/// Maximum units per cube supported by every device.
 const MAX_UNITS: usize = 256;
-/// The most cubes: enough to fill a large GPU.
+/// Maximum number of cubes: enough to fill a large GPU.
 const MAX_CUBES: usize = 2048;
-/// The most floats of partial gradients (32 MiB): few enough to be written and read in passing.
+/// Maximum size of partial gradients in floats (32 MiB), small enough for their traffic not to
+/// matter.
 const MAX_PARTIALS: usize = 1 << 23;
 
-/// The units and samples that a cube has at a time.
+/// Units and samples per cube.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Tiling {
-    /// Units of a cube.
+    /// Units per cube.
     pub units: usize,
-    /// Samples of a tile.
+    /// Samples per tile.
     pub tile: usize,
 }
 
 impl Tiling {
-    /// For a perceptron whose inputs take `input_bytes` each; `None` where it is too wide for a cube.
+    /// Tiling for a perceptron whose inputs take `input_bytes` each; `None` if it is too wide for a
+    /// cube.
     pub fn new(shape: &MlpShape, input_bytes: usize) -> Option<Self> {
         let widest = shape.first.max(shape.second).max(shape.actions);
         let units = widest.max(64).next_multiple_of(32);
@@ -37,19 +40,19 @@ impl Tiling {
     }
 }
 
-/// How the samples of a minibatch in a part are spread over cubes: each takes `tiles` tiles.
+/// Distribution of a minibatch's samples in a part over cubes of `tiles` tiles.
 ///
-/// It depends on the sizes alone and not on the device, and so do all sums.
+/// Depends on sizes only and not on the device, and so does the order of all sums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spread {
-    /// Cubes.
+    /// Number of cubes.
     pub cubes: usize,
-    /// Tiles that a cube works off.
+    /// Tiles per cube.
     pub tiles: usize,
 }
 
 impl Spread {
-    /// For this many samples.
+    /// Distributes `samples` samples.
     pub fn new(shape: &MlpShape, tile: usize, samples: usize) -> Self {
         let most = (MAX_PARTIALS / (shape.num_params() + SUMS)).clamp(1, MAX_CUBES);
         let tiles = samples.div_ceil(tile).div_ceil(most).max(1);

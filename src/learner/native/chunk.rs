@@ -1,26 +1,26 @@
-//! What one thread does at a time: some games, block by block.
+//! Forward and backward passes over some games, in blocks of samples; the work of one thread.
 
 use super::experience::Experience;
 use super::loss::{GROUP, GameRatio, Group, Rule, Steps, Sums, differentiate, logprobs};
 use super::network::{Block, Layout, Network};
 use crate::objective::weights::{Sizes, weight};
 
-/// Samples that go through the network together: few enough that they stay in the first two caches,
-/// and so many that it pays to hold a tile of the gradient in registers meanwhile.
+/// Samples per block: few enough to stay in the L1 and L2 caches, enough to amortise holding a tile
+/// of the gradient in registers.
 pub const BLOCK: usize = 2 * GROUP;
 
-/// Room for the work of one thread.
+/// Scratch buffers of one thread.
 #[derive(Clone, Debug)]
 pub struct Workspace {
     block: Block,
     batch: Batch,
     logits: Vec<Group>,
     probs: Vec<Group>,
-    /// The ratio of each game, for losses that have one: `[games]`.
+    /// Ratio of each game, for losses with one ratio per game: `[games]`.
     ratios: Vec<GameRatio>,
 }
 
-/// What the loss needs of the samples of a block.
+/// Inputs of the loss for a block of samples.
 #[derive(Clone, Debug)]
 struct Batch {
     actions: [i32; BLOCK],
@@ -31,32 +31,32 @@ struct Batch {
     weights: [f32; BLOCK],
     games: [GameRatio; BLOCK],
     legal: [u32; BLOCK],
-    /// Whether there are actions that may not be taken.
+    /// Whether action masks are in use.
     masked: bool,
 }
 
-/// How far some games have been worked off.
+/// Position within the steps of some games.
 #[derive(Clone, Copy, Debug, Default)]
 struct Cursor {
-    /// Games that are done.
+    /// Number of finished games.
     game: usize,
-    /// Steps of the next one that are.
+    /// Number of finished steps of the current game.
     step: usize,
 }
 
-/// Neighbouring steps of one game.
+/// Consecutive steps of one game.
 #[derive(Clone, Copy, Debug)]
 struct Run {
-    /// Which of the games it is of.
+    /// Index of the game among those passed.
     game: usize,
-    /// The first slot.
+    /// First slot.
     slot: usize,
-    /// How many.
+    /// Number of steps.
     len: usize,
 }
 
 impl Cursor {
-    /// The next steps of these games, all of one game and `room` at most.
+    /// Returns the next steps: consecutive, of a single game, and at most `room`.
     fn next(&mut self, experience: &Experience, games: &[i32], room: usize) -> Option<Run> {
         loop {
             let slots = experience.slots(*games.get(self.game)?);
@@ -74,21 +74,21 @@ impl Cursor {
     }
 }
 
-/// What the chunks of a minibatch have in common.
+/// State shared by the chunks of a minibatch.
 #[derive(Clone, Copy, Debug)]
 pub struct Minibatch<'a> {
     /// The network in training.
     pub network: &'a Network,
-    /// What it learns from.
+    /// Steps to learn from.
     pub experience: &'a Experience<'a>,
     /// The loss.
     pub rule: &'a Rule,
-    /// What the weights of its steps refer to.
+    /// Denominators of the step weights.
     pub sizes: Sizes,
 }
 
 impl Minibatch<'_> {
-    /// The weight of each step of a game.
+    /// Weight of each step of a game.
     fn weight_of(&self, game: i32) -> f32 {
         let length = self.experience.counts[game as usize] as f32;
         weight(length, &self.sizes, self.rule.form.loss_type.averaging())
@@ -96,7 +96,7 @@ impl Minibatch<'_> {
 }
 
 impl Workspace {
-    /// For networks of this layout.
+    /// Allocates buffers for networks of the given layout.
     pub fn new(layout: &Layout) -> Self {
         Self {
             block: Block::new(layout, BLOCK),
@@ -107,7 +107,8 @@ impl Workspace {
         }
     }
 
-    /// Log-probabilities of the actions in the slots of neighbouring games: `[games * slots]`.
+    /// Computes log-probabilities of the actions in the slots of consecutive games: `[games *
+    /// slots]`.
     pub fn logprobs(
         &mut self,
         network: &Network,
@@ -121,7 +122,8 @@ impl Workspace {
         });
     }
 
-    /// Adds to `gradient`, padded, that of the loss of some games of a minibatch, and to `sums`.
+    /// Adds the gradient of some games of a minibatch to `gradient` (padded) and their metrics to
+    /// `sums`.
     pub fn gradient(
         &mut self,
         minibatch: &Minibatch,
@@ -147,7 +149,7 @@ impl Workspace {
             self.batch.clear_from(len);
             let rows = self.block.fill_up(len);
             network.forward(&mut self.block, experience.obs, rows);
-            // What the last group has behind the samples counts for nothing.
+            // Lanes past the last sample have weight 0.
             for group in 0..rows.div_ceil(GROUP) {
                 with_logits(&mut self.block, group, &mut self.logits, |logits| {
                     differentiate(rule, &self.batch.steps(group), logits, &mut self.probs, sums);
@@ -157,7 +159,7 @@ impl Workspace {
         }
     }
 
-    /// Fills in `ratios` by a forward pass of its own.
+    /// Computes `ratios` in a separate forward pass.
     fn game_ratios(&mut self, minibatch: &Minibatch, games: &[i32]) {
         let experience = minibatch.experience;
         let mut log_ratios = vec![0.0f32; games.len()];
@@ -174,7 +176,8 @@ impl Workspace {
         self.ratios.extend(ratios);
     }
 
-    /// Runs through the log-probabilities of the actions in all steps of some games.
+    /// Computes the log-probabilities of the actions in all steps of some games and passes them to
+    /// `use_run` run by run.
     fn each_logprob(
         &mut self,
         network: &Network,
@@ -221,7 +224,7 @@ impl Workspace {
 }
 
 impl Batch {
-    /// No samples.
+    /// A batch without samples.
     const EMPTY: Self = Self {
         actions: [0; BLOCK],
         old_logprobs: [0.0; BLOCK],
@@ -234,7 +237,7 @@ impl Batch {
         masked: false,
     };
 
-    /// Puts a run of samples behind the first `at`.
+    /// Loads a run of samples at position `at`.
     fn load(
         &mut self,
         at: usize,
@@ -258,7 +261,7 @@ impl Batch {
         }
     }
 
-    /// Puts the actions of a run of samples behind the first `at`, and which might have been taken.
+    /// Loads the actions and masks of a run of samples at position `at`.
     fn load_actions(&mut self, at: usize, run: Run, experience: &Experience) {
         let (to, from) = (at..at + run.len, run.slot..run.slot + run.len);
         self.actions[to.clone()].copy_from_slice(&experience.actions[from.clone()]);
@@ -268,7 +271,7 @@ impl Batch {
         }
     }
 
-    /// Makes the samples from `len` on count for nothing.
+    /// Clears the samples from `len` on, so that they do not contribute.
     fn clear_from(&mut self, len: usize) {
         self.advantages[len..].fill(0.0);
         self.mask[len..].fill(0.0);
@@ -276,7 +279,7 @@ impl Batch {
         self.games[len..].fill(GameRatio::default());
     }
 
-    /// A group of [`GROUP`] samples.
+    /// Group `group` of [`GROUP`] samples.
     fn steps(&self, group: usize) -> Steps<'_> {
         Steps {
             actions: lanes(&self.actions, group),
@@ -290,18 +293,18 @@ impl Batch {
         }
     }
 
-    /// The actions that might have been taken in a group's samples; none where all may be, always.
+    /// Action masks of a group's samples; `None` if all actions are always legal.
     fn legal(&self, group: usize) -> Option<&[u32; GROUP]> {
         self.masked.then(|| lanes(&self.legal, group))
     }
 }
 
-/// The [`GROUP`] numbers of a group.
+/// Values of a group.
 fn lanes<T>(values: &[T; BLOCK], group: usize) -> &[T; GROUP] {
     &values.as_chunks().0[group]
 }
 
-/// Runs over the logits of a group of samples, and puts them back.
+/// Calls `run` with the logits of a group of samples and writes them back.
 fn with_logits<T>(
     block: &mut Block,
     group: usize,

@@ -1,36 +1,37 @@
-//! What an update learns from, game by game.
+//! Inputs of an update in host memory.
 
 use crate::data::HostTrajectory;
 
-/// The steps that count. Game `i` has the `counts[i]` slots from `i * slots` on.
+/// Steps to learn from. Game `i` uses the first `counts[i]` of its slots, which start at `i *
+/// slots`.
 #[derive(Clone, Copy, Debug)]
 pub struct Experience<'a> {
-    /// Slots of a game.
+    /// Slots per game.
     pub slots: usize,
-    /// Steps of a game that are learnt from at most.
+    /// Maximum number of steps to learn from per game.
     pub learn_steps: usize,
-    /// Steps of each game that count: `[num_envs]`.
+    /// Number of counted steps of each game: `[num_envs]`.
     pub counts: &'a [usize],
-    /// Observations: `[num_envs * slots, obs_stride]`, as in the trajectory.
+    /// Observations in the layout of the trajectory: `[num_envs * slots, obs_stride]`.
     pub obs: &'a [f32],
-    /// What was done: `[num_envs * slots]`.
+    /// Actions: `[num_envs * slots]`.
     pub actions: &'a [i32],
-    /// Its log-probabilities then: `[num_envs * slots]`.
+    /// Log-probabilities under the behaviour policy: `[num_envs * slots]`.
     pub old_logprobs: &'a [f32],
-    /// How good it was: `[num_envs * slots]`.
+    /// Advantages: `[num_envs * slots]`.
     pub advantages: &'a [f32],
-    /// Log-probabilities under the reference policy, if there is one: `[num_envs * slots]`.
+    /// Log-probabilities under the reference policy: `[num_envs * slots]`; empty without one.
     pub reference_logprobs: &'a [f32],
-    /// The actions that might have been taken, as in the trajectory: `[num_envs * slots]`; empty where
-    /// all may be, always.
+    /// Action masks as in the trajectory: `[num_envs * slots]`; empty if all actions are always
+    /// legal.
     pub legal: &'a [u32],
 }
 
 impl<'a> Experience<'a> {
-    /// The experience of a trajectory, without a reference policy yet.
+    /// Creates the experience of a trajectory, without a reference policy.
     ///
     /// # Panics
-    /// If lengths do not belong together.
+    /// If lengths are inconsistent.
     pub fn new(
         trajectory: &'a HostTrajectory,
         advantages: &'a [f32],
@@ -61,20 +62,20 @@ impl<'a> Experience<'a> {
         }
     }
 
-    /// Steps of some games that count.
+    /// Number of counted steps of some games.
     pub fn steps(&self, games: &[i32]) -> usize {
         games.iter().map(|game| self.counts[*game as usize]).sum()
     }
 
-    /// The slots of a game's steps that count.
+    /// Slots of a game's counted steps.
     pub fn slots(&self, game: i32) -> std::ops::Range<usize> {
         let first = game as usize * self.slots;
         first..first + self.counts[game as usize]
     }
 }
 
-/// Moves the steps of each game whose `mask`, `[num_envs, num_steps]`, is not 0 to its front, with
-/// their advantages; gives their numbers, `[num_envs]`.
+/// Compacts each game to the steps whose `mask`, `[num_envs, num_steps]`, is not 0, together with
+/// their advantages. Returns the number of remaining steps, `[num_envs]`.
 pub fn squeeze(
     trajectory: &mut HostTrajectory,
     advantages: &mut [f32],

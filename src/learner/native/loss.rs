@@ -1,5 +1,5 @@
-//! A loss and its derivatives for [`GROUP`] steps side by side: the scalar functions of
-//! [`objective`](crate::objective) in loops that become vectors.
+//! Loss and derivatives for [`GROUP`] steps in SIMD lanes: the scalar functions of
+//! [`objective`](crate::objective) in loops that vectorise.
 
 use crate::math::softmax::{ILLEGAL, Normalizer, entropy_of, logprob, normalizer, unnormalized};
 use crate::math::{at_least, exp};
@@ -10,75 +10,75 @@ use crate::objective::{
 };
 use multiversion::multiversion;
 
-/// Steps side by side: two vectors of them, so that one's operations go on while the other's wait.
+/// Steps per group: two vectors, so that their operations overlap.
 pub const GROUP: usize = 2 * LANES;
 
-/// One number for each of [`GROUP`] steps.
+/// One number per step of a group.
 pub type Group = [f32; GROUP];
 
-/// A loss at an iteration.
+/// The loss of an iteration.
 #[derive(Clone, Copy, Debug)]
 pub struct Rule {
-    /// What it is made of.
+    /// Variant of the loss.
     pub form: Form,
-    /// Its numbers.
+    /// Coefficients of the loss.
     pub by: Coefficients,
 }
 
-/// Steps side by side. Lanes whose `mask` is 0 do not count; their `weights` must be 0 too.
+/// Inputs of the loss for a group of steps. Lanes with `mask` 0 do not count and must have weight
+/// 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Steps<'a> {
-    /// The actions taken.
+    /// Actions.
     pub actions: &'a [i32; GROUP],
-    /// Log-probabilities of them under the policy that took them.
+    /// Log-probabilities under the behaviour policy.
     pub old_logprobs: &'a Group,
-    /// Log-probabilities under the reference policy; used where `kl_coef` is not 0.
+    /// Log-probabilities under the reference policy; used if `kl_coef` is not 0.
     pub reference_logprobs: &'a Group,
     /// Advantages.
     pub advantages: &'a Group,
-    /// 1 where a step counts, else 0.
+    /// 1 for steps that count, else 0.
     pub mask: &'a Group,
     /// Weights in the loss.
     pub weights: &'a Group,
-    /// The ratio of each step's game, where the loss has one ratio a game.
+    /// Ratio of each step's game, for losses with one ratio per game.
     pub games: &'a [GameRatio; GROUP],
-    /// The actions that may be taken, bit by bit, the first action's the lowest; none where all may be,
-    /// always.
+    /// Action masks, bit 0 for action 0; `None` if all actions are always legal.
     pub legal: Option<&'a [u32; GROUP]>,
 }
 
-/// The ratio of a whole game, for losses that have one.
+/// Ratio of a game, for losses with one ratio per game.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GameRatio {
-    /// The geometric mean of the steps' ratios.
+    /// Geometric mean of the ratios of its steps.
     pub ratio: f32,
-    /// The derivative of the policy loss with respect to the log-probability of each step.
+    /// Derivative of the policy loss by each log-probability of the game.
     pub slope: f32,
 }
 
-/// Sums over steps, lane by lane.
+/// Sums over steps, per lane.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sums {
-    /// The sums that [`Loss::SUMS`](crate::objective::Loss::SUMS) names, in that order; then the loss.
+    /// Sums in the order of [`Loss::SUMS`](crate::objective::Loss::SUMS), then the loss.
     pub lanes: [Group; 5],
 }
 
 impl Rule {
-    /// The loss of `config` with this weight of the entropy.
+    /// Creates the loss for an entropy weight.
     pub fn new(config: &LossConfig, entropy_coef: f64) -> Self {
         let by = Coefficients::new(config, entropy_coef);
         Self { form: Form::of(config), by }
     }
 
-    /// The ratio of a game and what follows from it, from the sum of its log-ratios, and the weight and
-    /// the advantages of its steps.
+    /// Computes the ratio of a game from the sum of its log-ratios, and its derivative from the
+    /// weight and advantages of its steps.
     pub fn game_ratio(
         &self,
         log_ratio: f32,
         weight: f32,
         advantages: impl ExactSizeIterator<Item = f32>,
     ) -> GameRatio {
-        // A game without steps has no use for either.
+        // Avoids division by zero; a game without steps is not used.
         let count = advantages.len().max(1) as f32;
         let ratio = exp(log_ratio / count);
         let slopes = advantages.map(|advantage| {
@@ -89,8 +89,8 @@ impl Rule {
     }
 }
 
-/// Turns `logits`, one for each action, into log-probabilities, and fills `probs`, as many, with the
-/// probabilities.
+/// Converts `logits`, one group per action, to log-probabilities and stores probabilities in
+/// `probs`.
 #[inline(always)]
 fn log_softmax(logits: &mut [Group], probs: &mut [Group]) {
     let mut max = [f32::NEG_INFINITY; GROUP];
@@ -120,7 +120,7 @@ fn log_softmax(logits: &mut [Group], probs: &mut [Group]) {
     }
 }
 
-/// Puts `value` in place of the numbers that belong to actions that may not be taken.
+/// Replaces the values of illegal actions by `value`.
 #[inline(always)]
 fn mask(values: &mut [Group], legal: Option<&[u32; GROUP]>, value: f32) {
     let Some(legal) = legal else { return };
@@ -131,12 +131,12 @@ fn mask(values: &mut [Group], legal: Option<&[u32; GROUP]>, value: f32) {
     }
 }
 
-/// The value that belongs to each lane's action.
+/// Selects the value of each lane's action.
 #[inline(always)]
 fn chosen(values: &[Group], actions: &[i32; GROUP]) -> Group {
     let mut chosen = [0.0f32; GROUP];
     for (a, values) in values.iter().enumerate() {
-        // A copy, so that it is read whether it is chosen or not.
+        // A copy, so that the load is unconditional and the loop vectorises.
         let values = *values;
         for l in 0..GROUP {
             chosen[l] = if actions[l] == a as i32 { values[l] } else { chosen[l] };
@@ -145,8 +145,8 @@ fn chosen(values: &[Group], actions: &[i32; GROUP]) -> Group {
     chosen
 }
 
-/// Log-probabilities of the steps' actions, from `logits`, one for each action, of which `legal` are
-/// taken ([`Steps::legal`]); these and `probs`, as many, become what [`log_softmax`] makes of them.
+/// Computes log-probabilities of the steps' actions. `logits` and `probs`, one group per action,
+/// are replaced as by [`log_softmax`], with masks `legal` ([`Steps::legal`]).
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn logprobs(
     logits: &mut [Group],
@@ -159,8 +159,8 @@ pub fn logprobs(
     chosen(logits, actions)
 }
 
-/// Turns `logits`, one for each action, into the gradients of the loss with respect to them, and adds
-/// to the sums. There is room for as many numbers in `probs`.
+/// Replaces `logits`, one group per action, by the gradient of the loss and adds to the sums.
+/// `probs` is scratch of the same size.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn differentiate(
     rule: &Rule,
@@ -187,8 +187,7 @@ pub fn differentiate(
         approx_kl[l] = third(ratios[l], log_ratio);
     }
 
-    // The policy term, its derivative with respect to the log-probability (weight included), and
-    // whether a bound acts.
+    // Policy term, its derivative by the log-probability (weight included), and clipping.
     let Rule { form, by } = rule;
     let of_game = form.loss_type.ratio_of_game();
     let mut importance = ratios;
@@ -202,7 +201,7 @@ pub fn differentiate(
         *slope = if of_game { steps.games[l].slope } else { *slope * steps.weights[l] };
     }
 
-    // The share that all actions have alike: its derivative by the log-probability of each.
+    // Label smoothing: derivative by the log-probability of every action.
     let mut shared = [0.0f32; GROUP];
     let each = 1.0 / logits.len() as f32;
     if form.smoothed {

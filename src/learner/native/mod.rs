@@ -1,12 +1,13 @@
-//! The CPU's learner: what [`Learner`](super::Learner) does for an [`Mlp`], without autodiff.
+//! The CPU learner: the update of [`Learner`](super::Learner) for an [`Mlp`] without autodiff.
 //!
-//! A minibatch's games are worked off in chunks, each forward, loss and backward for a block of
-//! samples at a time ([`network`], [`loss`]), with a partial gradient of its own ([`chunk`]). A chunk is a
-//! shard's part of the minibatch or a piece of it, and partial gradients are added up in the tree over the shards
-//! ([`crate::parallel`]), so that any number of threads, and of members that share the run, gives the same bytes.
+//! The games of a minibatch are processed in chunks. Each chunk runs forward pass, loss and
+//! backward pass block by block ([`network`], [`loss`]) and yields a partial gradient ([`chunk`]).
+//! A chunk is the games of a shard, or a fraction of them, and partial gradients are summed in a
+//! fixed tree over shards ([`crate::parallel`]), so the result has the same bits for any number of
+//! threads and ranks.
 //!
-//! Gradient accumulation saves memory in the general learner and changes nothing but rounding there;
-//! here no memory depends on the size of a minibatch, and the setting has no effect.
+//! `gradient_accumulation_steps` has no effect, because memory does not depend on the size of a
+//! minibatch.
 
 mod chunk;
 mod experience;
@@ -37,26 +38,26 @@ use network::{Layout, Network};
 use rayon::prelude::*;
 use std::sync::{Mutex, PoisonError};
 
-/// Steps that a piece of a shard has at least.
+/// Minimum number of steps per chunk.
 const CHUNK_STEPS: usize = 1024;
 
-/// Chunks of a minibatch at most, about: so many threads have something to do.
+/// Approximate maximum number of chunks per minibatch, and thus of busy threads.
 const MAX_CHUNKS: usize = 256;
 
-/// What an update was like.
+/// Metrics of an update.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UpdateMeans {
-    /// The estimate of KL(old || new), over all steps of all epochs that count.
+    /// Mean estimate of KL(old || new) over the counted steps of all epochs.
     pub approx_kl: f64,
-    /// The share of those steps at which a bound of the ratio acts.
+    /// Fraction of those steps with active clipping.
     pub clip_fraction: f64,
-    /// The entropy, over the same steps.
+    /// Mean entropy over the same steps, in nats.
     pub entropy: f64,
-    /// The estimate of KL(policy || reference), over the same steps.
+    /// Mean estimate of KL(policy || reference) over the same steps.
     pub reference_kl: f64,
-    /// The loss, over the optimiser steps.
+    /// Mean loss over optimizer steps.
     pub loss: f64,
-    /// The norm of the gradient before clipping, over the optimiser steps.
+    /// Mean gradient norm before clipping over optimizer steps.
     pub grad_norm: f64,
 }
 
@@ -66,23 +67,23 @@ pub struct NativeLearner {
     module: Mlp,
     network: Network,
     reference: Option<Network>,
-    /// Padded, as the parameters.
+    /// Adam moments, padded like the parameters.
     moments: Moments,
     config: TrainConfig,
     batches: Batches,
     team: Team,
-    /// One for each thread.
+    /// One workspace per thread.
     workspaces: Vec<Mutex<Workspace>>,
-    /// Vectors for gradients, `[num_params]`, padded, of which none is in use.
+    /// Free list of gradient vectors, `[num_params]`, padded.
     vectors: Mutex<Vec<Vec<f32>>>,
 }
 
-/// What some games add to a minibatch's gradient, padded, and to its sums.
+/// Partial gradient (padded) and metric sums of some games.
 type Partial = (Vec<f32>, [f64; 5]);
 
 impl NativeLearner {
-    /// Trains a copy of `policy` on the games of a rollout. The reference policy, if `kl_coef` asks for one, is
-    /// the policy as it is now.
+    /// Trains a copy of `policy`. If `kl_coef` is not 0, the initial policy becomes the reference
+    /// policy.
     pub fn new(policy: &Mlp, config: &TrainConfig) -> Self {
         let shapes = policy.layers().iter().map(|layer| layer.weight.dims());
         let features = policy.layers()[0].weight.dims()[0];
@@ -104,18 +105,19 @@ impl NativeLearner {
         }
     }
 
-    /// Learns from games, or windows of a dataset, in these shards, which the members of `team` share.
+    /// Sets the shards of games, or of windows of a dataset, that this rank of `team` learns from.
     pub fn sharing(self, shards: Shards, team: Team) -> Self {
         let batches = Batches::of_shards(&self.config, shards);
         Self { batches, team, ..self }
     }
 
-    /// Says whether what is learnt from are the batches of an iteration alone, one after the other.
+    /// Sets whether the data passed to an update are exactly the batches of that iteration, in
+    /// order.
     pub fn set_in_order(&mut self, in_order: bool) {
         self.batches.set_in_order(in_order);
     }
 
-    /// The policy as it is now, on the device of the one it started from.
+    /// The current policy, on the device of the initial one.
     pub fn policy(&self) -> Mlp {
         let params = self.params();
         let device = self.module.layers()[0].weight.val().device();
@@ -124,7 +126,7 @@ impl NativeLearner {
         unflatten(self.module.clone(), &params)
     }
 
-    /// The policy as it is now, for rollouts on the CPU.
+    /// The current policy for rollouts on the CPU.
     pub fn native_policy(&self) -> NativeMlp {
         let layout = self.network.layout();
         NativeMlp::from_params(&layout.widths(), layout.activation(), &self.params())
@@ -135,13 +137,13 @@ impl NativeLearner {
         self.network.layout().unpad(self.network.params())
     }
 
-    /// The parameters of the policy that the KL term refers to, if there is one: `[num_params]`.
+    /// Parameters of the reference policy, `[num_params]`, if there is one.
     pub fn reference_params(&self) -> Option<Vec<f32>> {
         let layout = self.network.layout();
         self.reference.as_ref().map(|reference| layout.unpad(reference.params()))
     }
 
-    /// The optimiser's state, in the order of the parameters.
+    /// Optimizer state in the order of the parameters.
     pub fn optimizer(&self) -> Moments {
         let layout = self.network.layout();
         Moments {
@@ -151,15 +153,15 @@ impl NativeLearner {
         }
     }
 
-    /// Optimiser steps taken.
+    /// Number of optimizer steps taken.
     pub fn steps(&self) -> u64 {
         self.moments.steps
     }
 
-    /// Goes on from saved parameters, optimiser state and reference parameters, `[num_params]` each.
+    /// Restores saved parameters, optimizer state and reference parameters, `[num_params]` each.
     ///
     /// # Panics
-    /// If a length is another.
+    /// If a length is wrong.
     pub fn restore(&mut self, params: &[f32], optimizer: &Moments, reference: Option<&[f32]>) {
         let layout = self.network.layout().clone();
         self.network = Network::new(&layout, layout.pad(params));
@@ -173,12 +175,14 @@ impl NativeLearner {
         }
     }
 
-    /// `update_epochs` passes over the trajectory of `iteration` in `num_minibatches` steps each.
+    /// Performs one update: `update_epochs` passes over the trajectory of `iteration`, in
+    /// `num_minibatches` optimizer steps each.
     ///
-    /// `advantages` and `mask` are `[num_steps, num_envs]`, as the trajectory's own steps, all of our shards.
+    /// `advantages` and `mask` are `[num_steps, num_envs]` and, like the trajectory, cover this
+    /// rank's shards.
     ///
     /// # Errors
-    /// If another member of the team is gone or silent.
+    /// If another rank has failed or does not respond.
     pub fn update(
         &mut self,
         trajectory: &Trajectory,
@@ -192,14 +196,14 @@ impl NativeLearner {
         self.update_from_host(&host, &advantages, &counts, host.num_steps, iteration)
     }
 
-    /// [`NativeLearner::update`] without tensors, from the first `counts[i]` steps of each game `i`,
-    /// `learn_steps` at most; `advantages` are `[num_envs, num_steps]`.
+    /// [`NativeLearner::update`] without tensors, on the first `counts[i]` (at most `learn_steps`)
+    /// steps of each game `i`; `advantages` are `[num_envs, num_steps]`.
     ///
     /// # Errors
-    /// As [`NativeLearner::update`].
+    /// If another rank has failed or does not respond.
     ///
     /// # Panics
-    /// If lengths do not belong together.
+    /// If lengths are inconsistent.
     pub fn update_from_host(
         &mut self,
         trajectory: &HostTrajectory,
@@ -237,7 +241,7 @@ impl NativeLearner {
             norms += f64::from(self.step(&gradient.vector));
             self.give_back(gradient.vector);
         }
-        // Games are new in each iteration, and every epoch takes all of them.
+        // Every epoch covers all games of the rollout, whereas datasets advance by batches.
         let steps = match self.config.data.is_on() {
             true => counts.iter().sum(),
             false => counted * self.config.update.update_epochs as f64,
@@ -254,14 +258,14 @@ impl NativeLearner {
         })
     }
 
-    /// A workspace for each thread of the pool that this runs in.
+    /// Allocates a workspace for each thread of the current pool.
     fn make_room(&mut self) {
         let layout = self.network.layout();
         let threads = rayon::current_num_threads().max(self.workspaces.len());
         self.workspaces.resize_with(threads, || Mutex::new(Workspace::new(layout)));
     }
 
-    /// The log-probabilities under the reference policy, if there is one: `[num_envs * num_steps]`.
+    /// Log-probabilities under the reference policy, `[num_envs * num_steps]`; empty without one.
     fn evaluate_reference(&self, experience: &Experience) -> Vec<f32> {
         let Some(reference) = &self.reference else {
             return Vec::new();
@@ -281,7 +285,7 @@ impl NativeLearner {
         logprobs
     }
 
-    /// The gradient of a minibatch, padded, and its sums: those of [`Sums::lanes`].
+    /// Gradient of a minibatch, padded, and its sums in the order of [`Sums::lanes`].
     fn gradient(
         &self,
         experience: &Experience,
@@ -291,7 +295,7 @@ impl NativeLearner {
     ) -> Result<Node, TeamError> {
         let minibatch = Minibatch { network: &self.network, experience, rule, sizes };
         let shards = &self.batches.shards(experience.counts.len());
-        // As many pieces of each shard as are worth it, a power of two, so that a shard is a node of their tree.
+        // A power of two chunks per shard, so that each shard is a node of their tree.
         let steps = sizes.steps as usize / shards.count();
         let pieces = (steps / CHUNK_STEPS).min(MAX_CHUNKS / shards.count()).max(1);
         let pieces = 1 << pieces.ilog2();
@@ -315,7 +319,7 @@ impl NativeLearner {
             return self.team.sum(shards, ours.collect(), len);
         }
         let layout = self.network.layout();
-        // What is only there to fill a row up is not sent.
+        // Padding is not sent.
         let bare = |node: Node| {
             let vector = layout.unpad(&node.vector);
             self.give_back(node.vector);
@@ -330,7 +334,7 @@ impl NativeLearner {
         Ok(Node { vector, ..sum })
     }
 
-    /// The gradient and the sums of some games of a minibatch.
+    /// Gradient and sums of some games of a minibatch.
     fn differentiate(&self, minibatch: &Minibatch, games: &[i32]) -> Partial {
         let mut gradient = self.vector();
         gradient.fill(0.0);
@@ -342,18 +346,18 @@ impl NativeLearner {
         (gradient, sums.lanes.each_ref().map(sum))
     }
 
-    /// A vector for a gradient, whatever it holds.
+    /// Takes a gradient vector with arbitrary contents from the free list.
     fn vector(&self) -> Vec<f32> {
         let kept = self.vectors.lock().unwrap_or_else(PoisonError::into_inner).pop();
         kept.unwrap_or_else(|| vec![0.0; self.network.layout().len()])
     }
 
-    /// Gives it back.
+    /// Returns a gradient vector to the free list.
     fn give_back(&self, vector: Vec<f32>) {
         self.vectors.lock().unwrap_or_else(PoisonError::into_inner).push(vector);
     }
 
-    /// One step of the optimiser along a gradient; gives its norm.
+    /// Performs one optimizer step and returns the norm of the gradient.
     fn step(&mut self, gradient: &[f32]) -> f32 {
         let config = &self.config;
         let norm = super::optimizer::norm(gradient);
@@ -365,10 +369,10 @@ impl NativeLearner {
         norm
     }
 
-    /// Runs with the workspace of this thread.
+    /// Calls `run` with the workspace of the current thread.
     fn with_workspace(&self, run: impl FnOnce(&mut Workspace)) {
         let thread = rayon::current_thread_index().unwrap_or(0);
-        // No chunk starts another, so the lock is free; and a workspace is as good after a panic.
+        // Chunks do not nest, so the lock is free; workspaces remain valid after a panic.
         let mut workspace = self.workspaces[thread].lock().unwrap_or_else(PoisonError::into_inner);
         run(&mut workspace);
     }

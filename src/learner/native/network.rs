@@ -1,10 +1,10 @@
-//! The multi-layer perceptron with its gradient, for blocks of samples.
+//! Multi-layer perceptron with hand-written backward pass, for blocks of samples.
 //!
-//! A block's numbers are sample-major, `[samples, units]`, so that all three products vectorise over
-//! units: forward `z = h W`, the gradient of the weights `h^T d`, that of the inputs `d W^T`. For
-//! that, widths are padded with zeros to whole vectors; padding earns no gradient and stays zero.
-//! The last layer has few outputs and is therefore held as `W^T`, which keeps the vectors full, and
-//! its logits are `[actions, samples]`, side by side for the loss.
+//! Activations are sample-major, `[samples, units]`, so that all three products vectorise over
+//! units: forward `z = h W`, weight gradient `h^T d`, input gradient `d W^T`. To that end widths
+//! are padded with zeros to whole vectors; padding has zero gradient and stays zero. The output
+//! layer is narrow and therefore stored as `W^T`, which keeps vectors full, and its logits are
+//! `[actions, samples]`, as the loss needs them.
 
 use super::loss::Group;
 use super::product::{QUAD, ROWS, Rows, Store, Strided, Transposed, multiply, narrow, pack};
@@ -17,7 +17,7 @@ use multiversion::multiversion;
 
 const _: () = assert!(OBS_MULTIPLE.is_multiple_of(ROWS), "observations are a product's rows");
 
-/// Where the parameters of a network lie in a padded vector.
+/// Layout of a network's parameters in a padded vector.
 #[derive(Clone, Debug)]
 pub struct Layout {
     activation: Activation,
@@ -37,7 +37,7 @@ struct Dense {
     bias: usize,
 }
 
-/// The last layer: transposed weights `[rows, width]`, then biases `[rows]`.
+/// The output layer: transposed weights `[rows, width]`, then biases `[rows]`.
 #[derive(Clone, Copy, Debug)]
 struct Head {
     inputs: usize,
@@ -49,7 +49,7 @@ struct Head {
 }
 
 impl Layout {
-    /// The layout of a network with these layer widths, features and actions included.
+    /// Creates the layout for layer widths that include features and actions.
     ///
     /// # Panics
     /// If there is no hidden layer.
@@ -64,7 +64,7 @@ impl Layout {
         let hidden: Vec<Dense> = (0..last)
             .map(|i| {
                 let (inputs, outputs) = (widths[i], widths[i + 1]);
-                // The features are never a vector of columns.
+                // Features are never output columns, so they need less padding.
                 let rows = inputs.next_multiple_of(if i == 0 { OBS_MULTIPLE } else { LANES });
                 let columns = outputs.next_multiple_of(LANES);
                 Dense {
@@ -84,49 +84,49 @@ impl Layout {
         Self { activation, hidden, head, len }
     }
 
-    /// Numbers of a padded vector.
+    /// Length of a padded vector.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The layers' widths, features and actions included.
+    /// Layer widths, features and actions included.
     pub fn widths(&self) -> Vec<usize> {
         let inputs = self.hidden.iter().map(|layer| layer.inputs);
         inputs.chain([self.head.inputs, self.head.actions]).collect()
     }
 
-    /// What follows each hidden layer.
+    /// Activation function of the hidden layers.
     pub fn activation(&self) -> Activation {
         self.activation
     }
 
-    /// Features of an observation.
+    /// Features per observation.
     pub fn features(&self) -> usize {
         self.hidden[0].inputs
     }
 
-    /// Numbers from observation to observation in a block.
+    /// Distance between observations in a block.
     pub fn obs_stride(&self) -> usize {
         self.hidden[0].rows
     }
 
-    /// Actions.
+    /// Number of actions.
     pub fn actions(&self) -> usize {
         self.head.actions
     }
 
-    /// The padded vector of parameters in the order of [`flatten`](crate::model::flatten): layer by
-    /// layer weights `[inputs, outputs]`, row-major, then biases.
+    /// Pads parameters in the order of [`flatten`](crate::model::flatten): for each layer weights
+    /// `[inputs, outputs]`, row-major, then biases.
     ///
     /// # Panics
-    /// If the number of parameters is another.
+    /// If the number of parameters is wrong.
     pub fn pad(&self, flat: &[f32]) -> Vec<f32> {
         let mut padded = vec![0.0; self.len];
         self.pad_into(flat, &mut padded);
         padded
     }
 
-    /// [`Layout::pad`] into a vector whose padding is zero already.
+    /// [`Layout::pad`] into a vector whose padding is already zero.
     pub fn pad_into(&self, flat: &[f32], padded: &mut [f32]) {
         let mut rest = flat;
         self.each_run(|start, stride, len| {
@@ -140,7 +140,7 @@ impl Layout {
         assert!(rest.is_empty(), "flat: [num_params]");
     }
 
-    /// The inverse of [`Layout::pad`].
+    /// Removes padding; the inverse of [`Layout::pad`].
     pub fn unpad(&self, padded: &[f32]) -> Vec<f32> {
         let mut flat = Vec::with_capacity(self.len);
         self.each_run(|start, stride, len| match stride {
@@ -150,8 +150,8 @@ impl Layout {
         flat
     }
 
-    /// Calls for each run of parameters that follow each other in the flat vector: where it begins in the padded
-    /// one, how far apart its parameters are there, and how many they are.
+    /// Calls `run(start, stride, len)` for each run of consecutive parameters of the flat vector,
+    /// with its start and stride in the padded vector.
     fn each_run(&self, mut run: impl FnMut(usize, usize, usize)) {
         for layer in &self.hidden {
             (0..layer.inputs).for_each(|i| run(layer.weight + i * layer.columns, 1, layer.outputs));
@@ -163,40 +163,38 @@ impl Layout {
     }
 }
 
-/// A network: padded parameters, and the weights of every layer but the first once more, in another
-/// order.
+/// A network: padded parameters, and derived copies of the weights in other layouts.
 #[derive(Clone, Debug)]
 pub struct Network {
     layout: Layout,
     params: Vec<f32>,
-    /// The transposed weights of each hidden layer but the first, `[columns, rows]`.
+    /// Transposed weights of each hidden layer but the first, `[columns, rows]`.
     transposed: Vec<Vec<f32>>,
-    /// The head's weights, as [`pack`] orders them.
+    /// Output weights in the order of [`pack`].
     packed: Vec<f32>,
 }
 
-/// The numbers of a block of samples on their way through a network.
+/// Activations and gradients of a block of samples.
 #[derive(Clone, Debug)]
 pub struct Block {
-    /// Where the observation of each sample begins.
+    /// Offset of each sample's observation.
     starts: Vec<usize>,
     obs_stride: usize,
-    /// The observations, where they are mostly 0.
+    /// Sparse form of the observations, if they are mostly 0.
     nonzeros: Nonzeros,
-    /// The activations of each hidden layer, `[samples, columns]`.
+    /// Activations of each hidden layer, `[samples, columns]`.
     hidden: Vec<Vec<f32>>,
-    /// The derivatives of the activations there, then the gradients of the loss; see
+    /// Derivatives of the activation function, later gradients of the loss; see
     /// [`Network::slopes`].
     slopes: Vec<Vec<f32>>,
-    /// Logits, then the gradients of the loss: `[rows, room]`, where zeros stay in the rows behind
-    /// the actions.
+    /// Logits, later gradients of the loss: `[rows, room]`; rows past the actions stay zero.
     logits: Vec<f32>,
-    /// Samples that there is room for.
+    /// Capacity in samples.
     room: usize,
 }
 
 impl Block {
-    /// Room for a number of samples, in whole groups.
+    /// Allocates a block for a number of samples, a multiple of the group size.
     pub fn new(layout: &Layout, samples: usize) -> Self {
         let room = |stride: usize| vec![0.0; samples * stride];
         let hidden: Vec<_> = layout.hidden.iter().map(|l| room(l.columns)).collect();
@@ -211,14 +209,13 @@ impl Block {
         }
     }
 
-    /// The samples from `at` on are the `len` observations from `first` on.
+    /// Assigns the `len` observations from slot `first` on to the samples from `at` on.
     pub fn take_obs(&mut self, at: usize, first: usize, len: usize) {
         let starts = self.starts[at..at + len].iter_mut();
         starts.zip(first..).for_each(|(start, slot)| *start = slot * self.obs_stride);
     }
 
-    /// Repeats the last of the `len` samples until there is a multiple of [`LANES`] of them; gives how
-    /// many there are then.
+    /// Repeats the last of `len` samples up to a multiple of [`LANES`], which is returned.
     pub fn fill_up(&mut self, len: usize) -> usize {
         let rows = len.next_multiple_of(LANES);
         let last = self.starts[len - 1];
@@ -226,7 +223,7 @@ impl Block {
         rows
     }
 
-    /// The logits of a group of samples, action by action.
+    /// Logits of a group of samples, action by action.
     pub fn logits(&mut self, group: usize) -> impl Iterator<Item = &mut Group> {
         let rows = self.logits.chunks_exact_mut(self.room);
         rows.map(move |row| &mut row.as_chunks_mut().0[group])
@@ -234,7 +231,7 @@ impl Block {
 }
 
 impl Network {
-    /// From padded parameters.
+    /// Creates a network from padded parameters.
     pub fn new(layout: &Layout, params: Vec<f32>) -> Self {
         assert_eq!(params.len(), layout.len, "params: padded");
         let hidden = layout.hidden[1..].iter();
@@ -245,17 +242,17 @@ impl Network {
         network
     }
 
-    /// Where the parameters lie.
+    /// Layout of the parameters.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// The padded parameters.
+    /// Padded parameters.
     pub fn params(&self) -> &[f32] {
         &self.params
     }
 
-    /// Changes the padded parameters.
+    /// Modifies the padded parameters and updates the derived copies.
     pub fn change(&mut self, change: impl FnOnce(&mut [f32])) {
         change(&mut self.params);
         self.transpose();
@@ -276,8 +273,8 @@ impl Network {
         pack(weight, head.width, &mut self.packed);
     }
 
-    /// Fills in the logits of the first `samples` samples of the block, a multiple of [`LANES`], whose
-    /// observations are among `obs`, `[slots, obs_stride]`.
+    /// Computes the logits of the first `samples` samples of the block, a multiple of [`LANES`],
+    /// with observations from `obs`, `[slots, obs_stride]`.
     pub fn forward(&self, block: &mut Block, obs: &[f32], samples: usize) {
         let Layout { activation, hidden, head, .. } = &self.layout;
         let obs = Rows { values: obs, starts: &block.starts[..samples] };
@@ -305,8 +302,8 @@ impl Network {
         narrow(outputs, &self.packed, bias, &mut block.logits, block.room);
     }
 
-    /// Adds to `gradient`, a padded vector, that of the loss whose gradients with respect to the
-    /// logits are in `block.logits`. `obs` and the first `samples` must be those of the last forward pass.
+    /// Backpropagates the gradient by the logits in `block.logits` and adds to `gradient` (padded).
+    /// `obs` and `samples` must be those of the last forward pass.
     pub fn backward(&self, block: &mut Block, obs: &[f32], samples: usize, gradient: &mut [f32]) {
         let Layout { hidden, head, .. } = &self.layout;
         let last = hidden.len() - 1;
@@ -363,11 +360,11 @@ impl Network {
         }
     }
 
-    /// Where the slopes of some layers' activations are, and how a gradient with respect to what they
-    /// give becomes one with respect to what they take.
+    /// Selects the buffers for the slopes of some layers, and the operation that converts gradients
+    /// by activations to gradients by pre-activations.
     ///
-    /// Those of [`Activation::Relu`] are seen from what it gives, which has no other use any more once
-    /// the layer above has its gradient.
+    /// For [`Activation::Relu`] the slope follows from the activation itself, whose buffer is free
+    /// once the layer above has its gradient.
     fn slopes<'a>(
         &self,
         hidden: &'a mut [Vec<f32>],
@@ -380,12 +377,12 @@ impl Network {
     }
 }
 
-/// A matrix without gaps, of rows of this length.
+/// A contiguous matrix with rows of the given length.
 fn matrix((values, row): (&[f32], usize)) -> Strided<'_> {
     Strided { values, row }
 }
 
-/// The sum of the numbers, a multiple of [`LANES`].
+/// Sum of the values; their number is a multiple of [`LANES`].
 fn total(values: &[f32]) -> f32 {
     let (vectors, _) = values.as_chunks::<LANES>();
     let mut sums = [0.0f32; LANES];
@@ -395,7 +392,7 @@ fn total(values: &[f32]) -> f32 {
     sums.iter().sum()
 }
 
-/// Adds the rows of `values` to `sums`, a multiple of [`LANES`].
+/// Adds the rows of `values` to `sums`, whose length is a multiple of [`LANES`].
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn add_columns(values: &[f32], sums: &mut [f32]) {
     let columns = sums.len();
@@ -410,11 +407,11 @@ fn add_columns(values: &[f32], sums: &mut [f32]) {
     }
 }
 
-/// Applies the activation in place, and gives its derivatives; nothing is left to do for
+/// Applies the activation in place and stores its derivatives. Does nothing for
 /// [`Activation::Relu`].
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn activate(activation: Activation, values: &mut [f32], slopes: &mut [f32]) {
-    // Rectified as it was stored.
+    // Already applied when the product was stored.
     if activation == Activation::Relu {
         return;
     }

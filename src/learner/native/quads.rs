@@ -1,19 +1,19 @@
-//! The tiles of a product in WebAssembly's vectors, as many sums as its sixteen registers hold.
+//! Product tiles with explicit WebAssembly SIMD, sized for its sixteen registers.
 
 use super::product::{ROWS, Rows, Store, Strided, Transposed};
 use crate::math::quads::{QUAD, at_least, load, mul_add, splat, store};
 use crate::model::LANES;
 use std::arch::wasm32::{f32x4_add, f32x4_extract_lane, f32x4_gt, f32x4_mul, v128_and};
 
-/// Vectors side by side in a tile of [`ROWS`] rows.
+/// Vectors per row of a tile of [`ROWS`] rows.
 const VECTORS: usize = 2;
-/// Samples that [`narrow`] takes at a time.
+/// Samples per tile of [`narrow`].
 const SAMPLES: usize = 2;
 
-/// The left operand of a product, a column of a tile at a time.
+/// Left operand of a product, read by tile columns.
 pub trait Left: Copy {
-    /// The numbers of `R` rows, from row `i` on, at each of the first `inner` inner indices: given out by slices
-    /// whose ends are known, so that none is checked on its way.
+    /// Iterates over the first `inner` columns of rows `i..i + R`. Slices with known bounds avoid
+    /// checks in the loop.
     fn tile<const R: usize>(self, i: usize, inner: usize) -> impl Iterator<Item = [f32; R]>;
 }
 
@@ -47,13 +47,13 @@ impl Left for Transposed<Rows<'_>> {
     }
 }
 
-/// The first `inner` numbers of some rows, a column at a time.
+/// Iterates over the first `inner` columns of some rows.
 #[inline(always)]
 fn side_by_side<const R: usize>(rows: [&[f32]; R], inner: usize) -> impl Iterator<Item = [f32; R]> {
     (0..inner).map(move |k| rows.map(|row| row[k]))
 }
 
-/// [`multiply`](super::product::multiply).
+/// Implements [`multiply`](super::product::multiply).
 pub fn multiply<L: Left>(a: L, b: &[f32], c: &mut [f32], columns: usize, with: Store) {
     let inner = b.len() / columns;
     for j in (0..columns).step_by(VECTORS * QUAD) {
@@ -88,7 +88,7 @@ pub fn multiply<L: Left>(a: L, b: &[f32], c: &mut [f32], columns: usize, with: S
     }
 }
 
-/// [`narrow`](super::product::narrow).
+/// Implements [`narrow`](super::product::narrow).
 pub fn narrow(inputs: &[f32], weight: &[f32], bias: &[f32], logits: &mut [f32], stride: usize) {
     let width = weight.len() / bias.len();
     let strips = weight.chunks_exact(QUAD * width).zip(bias.chunks_exact(QUAD));

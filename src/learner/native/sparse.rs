@@ -1,54 +1,54 @@
-//! Observations that are mostly zeros, such as boards: what is not 0 is listed, and the two products with
-//! them take no more than that.
+//! Sparse products for observations that are mostly zeros, such as boards.
 
 use super::product::Rows;
 use crate::math::{any, at_least, mul_add};
 use crate::model::MANY_FEATURES;
 use multiversion::multiversion;
 
-/// One number in so many is not 0 at most, or else the dense products are faster.
+/// Sparse products are used if at most one value in `SPARSE` is nonzero; otherwise dense ones are
+/// faster.
 const SPARSE: usize = 8;
 
-/// Numbers that are looked at together.
+/// Values tested at a time.
 const CHUNK: usize = 8;
 
-/// The numbers of some observations that are not 0, sample by sample.
+/// Nonzero values of some observations, sample by sample.
 #[derive(Clone, Debug, Default)]
 pub struct Nonzeros {
-    /// Features and their values.
+    /// Feature indices and values.
     entries: Vec<(u32, f32)>,
-    /// Where the entries of each sample end.
+    /// End of each sample's entries.
     ends: Vec<usize>,
-    /// Whether they are few.
+    /// Whether sparse products are worthwhile.
     pays: bool,
 }
 
 impl Nonzeros {
-    /// Lists the numbers of `obs`, rows of `stride` numbers, unless they are so many that it does not pay.
+    /// Lists the nonzero values of `obs`, rows of `stride` values, unless there are too many.
     pub fn list(&mut self, obs: Rows, stride: usize) {
         self.entries.clear();
         self.ends.clear();
         self.pays = stride >= MANY_FEATURES && list(obs, stride, &mut self.entries, &mut self.ends);
     }
 
-    /// Whether the products below are faster than those of all numbers; else they must not be asked for.
+    /// Whether the sparse products are faster than dense ones. If false, they must not be used.
     pub fn pays(&self) -> bool {
         self.pays
     }
 
-    /// `outputs = bias + obs weight`, `[samples, columns]`, or where `rectified`, 0 where that is negative;
+    /// Computes `outputs = bias + obs weight`, `[samples, columns]`, clamped at 0 if `rectified`;
     /// `weight` is `[features, columns]`.
     pub fn multiply(&self, weight: &[f32], bias: &[f32], outputs: &mut [f32], rectified: bool) {
         multiply(self, weight, bias, outputs, rectified);
     }
 
-    /// `gradient += obs^T slopes`, where `gradient` is `[features, columns]` and `slopes`
+    /// Computes `gradient += obs^T slopes`, where `gradient` is `[features, columns]` and `slopes`
     /// `[samples, columns]`.
     pub fn add_gradient(&self, slopes: &[f32], gradient: &mut [f32], columns: usize) {
         add_gradient(self, slopes, gradient, columns);
     }
 
-    /// The entries of each sample.
+    /// Entries of each sample.
     #[inline(always)]
     fn samples(&self) -> impl Iterator<Item = &[(u32, f32)]> {
         let starts = std::iter::once(0).chain(self.ends.iter().copied());
@@ -104,7 +104,7 @@ fn add_gradient(obs: &Nonzeros, slopes: &[f32], gradient: &mut [f32], columns: u
     }
 }
 
-/// `sums += x * values`.
+/// Computes `sums += x * values`.
 #[inline(always)]
 fn add(x: f32, values: &[f32], sums: &mut [f32]) {
     for (sum, value) in sums.iter_mut().zip(values) {
@@ -116,7 +116,7 @@ fn add(x: f32, values: &[f32], sums: &mut [f32]) {
 mod tests {
     use super::*;
 
-    /// Samples of 65 numbers, of which some are not 0.
+    /// Samples of 65 values with the given nonzero ones.
     fn board(samples: usize, cells: &[(usize, usize, f32)]) -> Vec<f32> {
         let mut obs = vec![0.0; samples * 65];
         cells.iter().for_each(|(sample, feature, x)| obs[sample * 65 + feature] = *x);

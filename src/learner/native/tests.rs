@@ -1,4 +1,4 @@
-//! The native learner against the autodiff learner, case by case.
+//! Comparison of the native learner with the autodiff learner.
 
 use super::*;
 use crate::config::{Activation, KlEstimator, LossType, PolicyConfig};
@@ -9,22 +9,23 @@ use burn::tensor::{Device, Int};
 
 const STEPS: usize = 6;
 
-/// What distinguishes one comparison from another.
+/// Parameters of a comparison.
 #[derive(Clone, Debug)]
 struct Case {
     features: usize,
     hidden: Vec<usize>,
     actions: usize,
     games: usize,
-    /// A number of an observation in so many is not 0.
+    /// One observation value in `one_in` is nonzero.
     one_in: u32,
-    /// Whether there are actions that may not be taken.
+    /// Whether actions are masked.
     masked: bool,
     activation: Activation,
     config: TrainConfig,
 }
 
-/// Odd sizes; two epochs of two minibatches of 13 games, with much clipping and an uneven schedule.
+/// Odd sizes; two epochs of two minibatches of 13 games, with frequent clipping and an uneven
+/// schedule.
 fn case() -> Case {
     let mut config = TrainConfig::for_game("any");
     config.iterations = 10;
@@ -47,7 +48,7 @@ fn case() -> Case {
     }
 }
 
-/// Numbers in `-1..1`.
+/// Values in `-1..1`.
 fn noise(count: usize, key: u32) -> Vec<f32> {
     (0..count).map(|i| 2.0 * uniform(draw(key, i as u32)) - 1.0).collect()
 }
@@ -66,13 +67,13 @@ impl Case {
     fn policy(&self) -> Mlp {
         let config = PolicyConfig::mlp(&self.hidden, self.activation);
         let policy = Mlp::new(self.features, self.actions, &config, 5, &Device::flex());
-        // The last layer starts near zero, and biases at zero, which would hide what they do.
+        // The output layer and the biases start near zero, which would hide their effect.
         let flat = flatten(&policy);
         let count = flat.dims()[0];
         unflatten(policy, &(flat + tensor(noise(count, 9), [count]) * 0.3))
     }
 
-    /// A trajectory, its advantages and its mask, under which games have 0 to all steps.
+    /// A trajectory with advantages and mask; games have zero to all steps unmasked.
     fn experience(&self) -> (Trajectory, Tensor<2>, Tensor<2>) {
         let (count, shape) = (STEPS * self.games, [STEPS, self.games]);
         let actions: Vec<i32> =
@@ -105,7 +106,8 @@ impl Case {
         (trajectory, advantages, mask)
     }
 
-    /// Masks in which each action is legal in about half of the steps, and what was done always is.
+    /// Masks in which each action is legal in about half of the steps and the action taken always
+    /// is.
     fn legal(&self, taken: &[i32]) -> Tensor<3> {
         let each = taken.iter().enumerate().flat_map(|(i, taken)| {
             (0..self.actions).map(move |a| {
@@ -116,7 +118,7 @@ impl Case {
         tensor(each.collect(), [STEPS, self.games, self.actions])
     }
 
-    /// Updates some times with the native learner.
+    /// Runs updates with the native learner.
     fn learn(&self, learner: &mut NativeLearner, iterations: std::ops::Range<u32>) -> UpdateMeans {
         let (trajectory, advantages, mask) = self.experience();
         iterations
@@ -125,7 +127,7 @@ impl Case {
             .expect("at least one iteration")
     }
 
-    /// Checks that after two iterations both learners have moved to the same place.
+    /// Checks that both learners agree after two iterations.
     fn compare(&self) {
         let policy = self.policy();
         let (trajectory, advantages, mask) = self.experience();
@@ -215,7 +217,7 @@ fn actions_that_might_not_be_taken_are_left_out_as_by_autodiff() {
     }
 }
 
-/// Dr. GRPO divides by the steps that may be learnt from, however many were played.
+/// Dr. GRPO divides by `learn_steps`, not by the number of steps played.
 #[test]
 fn the_constant_of_dr_grpo_is_the_steps_that_are_learnt_from() {
     let mut case = case();

@@ -1,12 +1,12 @@
-//! The tiles of a product as plain loops, which compilers turn into the vectors of a processor.
+//! Product tiles as plain loops, which the compiler vectorises.
 
 use super::product::{QUAD, ROWS, Rows, Store, Strided, Transposed};
 use crate::math::{at_least, mul_add};
 use crate::model::{LANES, Lanes};
 
-/// The left operand of a product, number by number: a processor can multiply by one that lies in memory.
+/// Left operand of a product, read element by element: CPUs multiply by a broadcast memory operand.
 pub trait Left: Copy {
-    /// The number in row `i` at the inner index `k`.
+    /// Element in row `i` at inner index `k`.
     fn at(&self, i: usize, k: usize) -> f32;
 }
 
@@ -31,7 +31,7 @@ impl<L: Left> Left for Transposed<L> {
     }
 }
 
-/// Covers `c` with tiles of [`ROWS`] rows and up to `V` vectors, from left to right.
+/// Covers `c` from left to right with tiles of [`ROWS`] rows and up to `V` vectors.
 #[inline(always)]
 pub fn multiply<L: Left, const V: usize>(
     a: L,
@@ -55,7 +55,7 @@ pub fn multiply<L: Left, const V: usize>(
     }
 }
 
-/// The `V` vectors of columns from `j` on, for all rows.
+/// Computes `V` vectors of columns from `j` on, for all rows.
 #[inline(always)]
 fn strip<L: Left, const R: usize, const V: usize>(
     a: L,
@@ -93,7 +93,7 @@ fn strip<L: Left, const R: usize, const V: usize>(
     }
 }
 
-/// Puts a tile of sums into the rows of `c` from column `j` on.
+/// Combines a tile of sums with the rows of `c` from column `j` on.
 #[inline(always)]
 fn combine<const R: usize, const V: usize>(
     c: &mut [f32],
@@ -115,7 +115,7 @@ fn vectors<const V: usize>(row: &[f32], j: usize) -> &[Lanes; V] {
     vectors.try_into().expect("V vectors")
 }
 
-/// [`narrow`](super::product::narrow), `R` samples at a time.
+/// Implements [`narrow`](super::product::narrow) for `R` samples at a time.
 #[inline(always)]
 pub fn narrow<const R: usize>(
     inputs: &[f32],
