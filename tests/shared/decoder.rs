@@ -1,4 +1,5 @@
-//! The first update of a decoder, which autodiff computes on a device and products by hand on the CPU.
+//! The first update of a decoder: autodiff on a device against the hand-written backward pass on
+//! the CPU.
 
 use super::training::short_run;
 use super::{cpu, doubles};
@@ -8,7 +9,7 @@ use grove::data::Trajectory;
 use grove::learner::Learner;
 use grove::model::{Decoder, flatten};
 
-/// A small decoder whose window is shorter than an episode of Catch.
+/// A small decoder whose context is shorter than an episode of Catch.
 pub fn decoder_run(start: Start) -> TrainConfig {
     let mut config = short_run(start);
     config.policy.kind = ModelKind::Decoder;
@@ -23,7 +24,7 @@ pub fn decoder_run(start: Start) -> TrainConfig {
     config
 }
 
-/// The parameters before and after the first update from made-up steps of 6 games, in which episodes end.
+/// Parameters before and after the first update on made-up steps of 6 games, some of which end.
 pub async fn first_update(config: &TrainConfig, device: &Device) -> [Vec<f64>; 2] {
     let [steps, games, features, actions] = [11, 6, 7, 3];
     let wave = |count: usize, rate: f32| -> Vec<f32> {
@@ -35,7 +36,7 @@ pub async fn first_update(config: &TrainConfig, device: &Device) -> [Vec<f64>; 2
     let policy = Decoder::new(features, actions, &config.policy, 7, device);
     let taken: Vec<i32> = (0..steps * games).map(|i| (i * 7 % 5 % actions) as i32).collect();
     let obs = TensorData::new(wave(steps * games * features, 1.7), [steps, games, features]);
-    // Steps that were remembered before the first: 0 to 7 of them.
+    // Initial memory with 0 to 7 previous steps.
     let size = policy.shape().memory_size();
     let mut memory = wave(games * size, 0.9);
     memory
@@ -61,8 +62,8 @@ pub async fn first_update(config: &TrainConfig, device: &Device) -> [Vec<f64>; 2
     [before, doubles(learner.weights().params().clone()).await]
 }
 
-/// A run whose first update is one step as long as the gradient, which the sign of a small one does not
-/// decide; `parts` are those that its minibatch is worked off in.
+/// A run whose first update is a single step in proportion to the gradient, so that the signs of
+/// small gradients do not matter. `parts` is the number of accumulation steps.
 pub fn one_step(engine: Engine, parts: usize) -> TrainConfig {
     let mut config = TrainConfig { engine, ..decoder_run(Start::Level) };
     config.update.update_epochs = 1;
@@ -72,7 +73,7 @@ pub fn one_step(engine: Engine, parts: usize) -> TrainConfig {
     config
 }
 
-/// How far two updates are apart, as a share of how far the second went.
+/// Distance between two updates relative to the size of the second.
 pub fn apart(got: &[Vec<f64>; 2], [before, want]: &[Vec<f64>; 2]) -> f64 {
     assert_eq!(&got[0], before);
     let distance =
@@ -82,8 +83,7 @@ pub fn apart(got: &[Vec<f64>; 2], [before, want]: &[Vec<f64>; 2]) -> f64 {
     distance(&got[1], want) / change
 }
 
-/// The first update on `device` is that of the CPU; gives how far they are apart, as a share of how far it
-/// went.
+/// Checks the first update on `device` against the CPU; returns their relative distance.
 pub async fn first_updates(device: &Device) -> f64 {
     let config = one_step(Engine::Auto, 1);
     let want = first_update(&config, &cpu()).await;

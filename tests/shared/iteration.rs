@@ -1,4 +1,4 @@
-//! A whole iteration on a device: its rollout, its advantages, its update; and a run's first games.
+//! A whole iteration on a device (rollout, advantages, update), and the first games of a run.
 
 use super::rollouts::{Host, LEDGE, play_fused};
 use super::updates::{
@@ -14,8 +14,8 @@ use grove::model::{FlatMlp, Mlp, NativeMlp, flatten};
 use grove::rng::{Stream, draw};
 use grove::rollout::{FusedRollout, NativeRollout, RolloutKeys, unpack};
 
-/// What a rollout leaves, whole or in parts, is compared and learnt from as the general learner does from
-/// its trajectory. Gives the error of the gradient.
+/// Compares updates on recordings, whole and in parts, with the general learner on the unpacked
+/// trajectory. Returns the error of the gradient.
 pub async fn rollout_and_update(device: &Device) -> f64 {
     let fruit = Sizes { features: 16, hidden: &[17], steps: 9, games: 21, ..SMALL };
     let ledge = Sizes { features: 3, actions: 4, ..fruit };
@@ -80,19 +80,18 @@ async fn learn_from_rollout<G: Rules>(
         let error = error(&got.moments[0], &want.moments[0], size);
         assert!(size > 1e-4 && error < 1e-5, "gradient off by {error} of {size}");
         check_means(&got.means, &want.means, "after a rollout");
-        // The policy that played is the one that the learner sees: ratio 1.
+        // The behaviour policy is the current policy: ratio 1.
         assert!(got.means[0].abs() < 1e-6 && got.means[1] == 0.0, "{:?}", got.means);
         largest = largest.max(error);
     }
     largest
 }
 
-/// Digests of the actions that runs of fruit, catch and cartpole start with.
+/// Digests of the first actions of runs of fruit, catch and cartpole.
 const FIRST_ACTIONS: [u32; 3] = [3_338_780_410, 1_711_842_536, 4_128_586_907];
 
-/// A run's first games, by a game's defaults in 8 groups, are the same on every device: on the CPU
-/// here, on `device`, and on all that gave [`FIRST_ACTIONS`] before. Gives the largest difference of
-/// a number.
+/// Checks that a run's first games, with default settings and 8 groups, are the same on the CPU, on
+/// `device`, and as recorded in [`FIRST_ACTIONS`]. Returns the largest difference of a value.
 pub async fn first_games(device: &Device) -> f64 {
     let played = [
         first_games_of(Fruit::default(), device).await,
@@ -103,7 +102,7 @@ pub async fn first_games(device: &Device) -> f64 {
     played.map(|(_, difference)| difference).into_iter().fold(0.0, f64::max)
 }
 
-/// The digest of the actions, and the largest difference between the CPU's values and the device's.
+/// Digest of the actions, and largest difference between values on the CPU and on the device.
 async fn first_games_of<G: Rules>(game: G, device: &Device) -> (u32, f64) {
     let mut config = TrainConfig::for_game(G::NAME);
     config.rollout.num_groups = 8;

@@ -1,6 +1,6 @@
-//! A game of which not every action may always be taken, and whose score is not its reward.
+//! A test game with illegal actions and a score that differs from the reward.
 
-// Kernels have the remainder, and no method that asks for it.
+// `is_multiple_of` is not available in kernels.
 #![allow(clippy::manual_is_multiple_of)]
 
 use burn::cubecl;
@@ -8,17 +8,17 @@ use burn::cubecl::prelude::*;
 use grove::env::{Bits, Env, Outcome, Rules};
 use grove::rng::{below, draw};
 
-/// A walk along a ledge: nobody may step off its ends, jump from where there is a wall, or stand
-/// still twice. A lamp lights up at a cell; being there is the reward, and how often one has been there
-/// since the start is the score.
+/// A walk along a ledge. Stepping off its ends, jumping from cells with a wall and standing still
+/// twice in a row are illegal. Being at the lit lamp's cell gives the reward; the score counts how
+/// often.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ledge {
-    /// Cells.
+    /// Number of cells.
     pub cells: u32,
 }
 
 grove::packed_state! {
-    /// Where the walker is.
+    /// Position of the walker and the lamp.
     pub struct LedgeState {
         pub cell: Bits<8>,
         pub lamp: Bits<8>,

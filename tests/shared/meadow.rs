@@ -1,29 +1,30 @@
-//! A game whose state is a board: as many words as a state may have, most of them small numbers.
+//! A test game whose state is a large board of small integers, of the maximum number of words.
 
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 use grove::env::{Bits, Cells, Env, Outcome, Rules};
 use grove::rng::{below, draw};
 
-/// Cells of a side of the board, which has no border: who leaves it comes back on the other side.
+/// Side length of the board, which wraps around.
 const SIDE: u32 = 31;
 
-/// A grazing animal. Each step it eats what stands on its cell, walks on, and something grows somewhere.
+/// A grazing animal: each step it moves, eats the grass on its cell, and grass grows on a random
+/// cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Meadow;
 
 grove::packed_state! {
     /// The board and the animal.
     pub struct MeadowState {
-        /// The grass on each cell, 0 to 3: 961 numbers.
+        /// Grass on each cell, 0 to 3: 961 values.
         pub grass: Cells<2, 61>,
         pub column: Bits<5>,
         pub row: Bits<5>,
-        /// Whether the last step found anything.
+        /// Whether the animal ate in the last step.
         pub fed: bool,
-        /// How much was eaten in all.
+        /// Total amount eaten.
         pub eaten: f32,
-        /// What the last step drew.
+        /// The draw of the last step.
         pub drawn: u32,
     }
 }
@@ -49,7 +50,7 @@ impl Env for Meadow {
     }
 }
 
-/// The cell that lies so far from the animal.
+/// Cell at an offset from the animal.
 #[cube]
 fn cell(state: &MeadowState, #[comptime] right: u32, #[comptime] down: u32) -> u32 {
     (state.row + down) % SIDE * SIDE + (state.column + right) % SIDE

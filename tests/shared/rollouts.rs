@@ -1,4 +1,4 @@
-//! The fused rollout plays the games of the native and the stepwise one.
+//! Comparison of the fused rollout with the native and the stepwise one.
 
 use super::ledge::Ledge;
 use super::meadow::Meadow;
@@ -16,7 +16,7 @@ use grove::rollout::{
     FusedRollout, NativeRollout, RolloutKeys, StepwiseRollout, env_words, unpack,
 };
 
-/// Fruit with short episodes, in which fruits appear both together and alone, and land together.
+/// Fruit with short episodes, in which fruits appear and land both together and alone.
 pub const SHORT_FRUIT: Fruit = Fruit {
     width: 7,
     height: 5,
@@ -28,7 +28,7 @@ pub const SHORT_FRUIT: Fruit = Fruit {
     observation: FruitObservation::Features,
 };
 
-/// Catch whose board is shown, in more cells than rules on the CPU are asked for by constants.
+/// Catch with a board observation of more cells than there are specialised features on the CPU.
 pub const CATCH_BOARD: Catch = Catch { rows: 6, columns: 5, observation: Observation::Board };
 
 /// Breakout with sticky actions and short episodes.
@@ -39,7 +39,7 @@ pub const STICKY_BREAKOUT: Breakout = Breakout {
     max_steps: 33,
 };
 
-/// A game with masks, whose score is not its reward.
+/// A game with action masks whose score differs from its reward.
 pub const LEDGE: Ledge = Ledge { cells: 7 };
 
 /// A trajectory in host memory.
@@ -76,13 +76,13 @@ impl Host {
         }
     }
 
-    /// 1 where an episode ended, one way or the other.
+    /// 1 where an episode ended, by termination or truncation.
     pub fn ends(&self) -> Vec<f32> {
         self.terminated.iter().zip(&self.truncated).map(|(end, cut)| end + cut).collect()
     }
 
-    /// Asserts that the games are the same, and the values of obs and logprobs within 1e-5; gives
-    /// their largest difference.
+    /// Asserts that the games are equal, and observations and log-probabilities within 1e-5.
+    /// Returns the largest difference.
     pub fn assert_is(&self, other: &Self, context: &str) -> f64 {
         assert_eq!(self.dims, other.dims, "{context}");
         assert_eq!(self.actions, other.actions, "{context}: actions");
@@ -95,7 +95,7 @@ impl Host {
         obs.max(assert_close(&self.logprobs, &other.logprobs, 1e-5, context))
     }
 
-    /// Asserts that the policy was far from uniform, every action was taken, and episodes ended.
+    /// Asserts that the policy is far from uniform, every action occurs, and episodes end.
     pub fn assert_lively(&self, actions: u32, context: &str) {
         let lowest = self.logprobs.iter().copied().fold(0.0, f32::min);
         let highest = self.logprobs.iter().copied().fold(-9.0, f32::max);
@@ -107,7 +107,7 @@ impl Host {
     }
 }
 
-/// Asserts that values are within `tolerance`; gives their largest difference.
+/// Asserts that values agree within `tolerance` and returns the largest difference.
 pub fn assert_close(got: &[f32], want: &[f32], tolerance: f32, context: &str) -> f64 {
     assert_eq!(got.len(), want.len(), "{context}");
     let mut largest = 0.0f32;
@@ -119,7 +119,7 @@ pub fn assert_close(got: &[f32], want: &[f32], tolerance: f32, context: &str) ->
     f64::from(largest)
 }
 
-/// The games of an iteration; half of the steps count.
+/// Settings of an iteration that learns from half of its steps.
 pub fn config(
     num_groups: usize,
     group_size: usize,
@@ -136,7 +136,7 @@ pub fn config(
     }
 }
 
-/// A perceptron whose logits differ by a few units, whatever its width.
+/// A perceptron whose logits differ by a few units at any width.
 pub fn perceptron<G: Rules>(
     game: G,
     hidden: &[usize],
@@ -145,12 +145,12 @@ pub fn perceptron<G: Rules>(
 ) -> Mlp {
     let config = PolicyConfig::mlp(hidden, activation);
     let mlp = Mlp::new(game.num_features(), game.num_actions(), &config, 1, device);
-    // Burn's GELU is no number where its cube is beyond the range of a device's hyperbolic tangent.
+    // Burn's GELU returns NaN if its cube exceeds the range of a device's tanh.
     let spread = if activation == Activation::Tanh { 5.0 } else { 3.5 };
     let mut params = Vec::new();
     for (layer, linear) in mlp.layers().iter().enumerate() {
         let [inputs, outputs] = linear.weight.dims();
-        // Of more than 128 features, most are the empty cells of a board.
+        // Observations of more than 128 features are boards, whose cells are mostly empty.
         let lively = if inputs > 128 { inputs / 8 } else { inputs };
         let scale = spread / (lively as f32).sqrt();
         let count = (inputs * outputs) as u32;
@@ -163,7 +163,7 @@ pub fn perceptron<G: Rules>(
     unflatten(mlp, &Tensor::from_floats(params.as_slice(), device))
 }
 
-/// Asserts that two exports are the same; words of a state within 1e-4 as floats if `float_state`.
+/// Asserts that two exports are equal; state words within 1e-4 as floats if `float_state`.
 pub fn assert_words<G: Rules>(
     game: G,
     got: &[u32],
@@ -184,7 +184,7 @@ pub fn assert_words<G: Rules>(
     }
 }
 
-/// Plays an iteration fused.
+/// Plays an iteration with the fused rollout.
 pub async fn play_fused<G: Rules>(
     game: G,
     rollout: &mut FusedRollout<G>,
@@ -195,9 +195,9 @@ pub async fn play_fused<G: Rules>(
     unpack(game, &rollout.collect(&policy, iteration), &cpu()).await
 }
 
-/// Plays three iterations natively, stepwise and fused, whole and in parts of two groups, `chunk` steps
-/// a launch; the third by new rollouts that go on from what the native one exported. Gives the largest difference of a
-/// number.
+/// Plays three iterations natively, stepwise and fused, the latter both whole and in parts of two
+/// groups with `chunk` steps per launch. The third iteration uses new rollouts that import the
+/// native export. Returns the largest difference.
 async fn check<G: Rules>(
     game: G,
     config: &RolloutConfig,
@@ -243,12 +243,12 @@ async fn check<G: Rules>(
     largest
 }
 
-/// The largest of some errors.
+/// Largest of some errors.
 fn worst(errors: &[f64]) -> f64 {
     errors.iter().copied().fold(0.0, f64::max)
 }
 
-/// Every game by perceptrons with one hidden layer; gives the largest difference of a number.
+/// Checks every game with one hidden layer and returns the largest difference.
 pub async fn one_hidden_layer(device: &Device) -> f64 {
     use Activation::{Gelu, Relu, Silu, Tanh};
     let (level, branch) = (Start::Level, Start::Branch);
@@ -270,7 +270,7 @@ pub async fn one_hidden_layer(device: &Device) -> f64 {
     ])
 }
 
-/// The same with two hidden layers.
+/// Checks games with two hidden layers and returns the largest difference.
 pub async fn two_hidden_layers(device: &Device) -> f64 {
     use Activation::{Gelu, Relu, Silu, Tanh};
     let (level, branch) = (Start::Level, Start::Branch);

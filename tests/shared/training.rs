@@ -1,4 +1,4 @@
-//! Whole runs on a device, through the trainer's asynchronous forms.
+//! Whole training runs on a device through the trainer's asynchronous API.
 
 use super::cpu;
 use super::updates::{error, norm};
@@ -9,7 +9,7 @@ use grove::env::{Catch, Env};
 use grove::model::saved::{read_header, read_params};
 use grove::trainer::Trainer;
 
-/// A run of four short iterations.
+/// Settings of a run of four short iterations.
 pub fn short_run(start: Start) -> TrainConfig {
     let mut config = TrainConfig::for_game(Catch::NAME);
     config.iterations = 4;
@@ -25,14 +25,14 @@ pub fn short_run(start: Start) -> TrainConfig {
     config
 }
 
-/// The bytes of a checkpoint's section.
+/// Bytes of a section of a checkpoint.
 pub fn section<'a>(checkpoint: &'a Checkpoint, name: &str) -> &'a [u8] {
     let section = checkpoint.sections.iter().find(|section| section.name == name);
     &section.expect("a checkpoint has it").bytes
 }
 
-/// Runs on `device` play and learn what the CPU's do, which wait for nothing; what they save says so.
-/// Gives the largest error of the parameters, relative to how far they have come.
+/// Compares training runs and checkpoints on `device` with those on the CPU. Returns the largest
+/// error of the parameters relative to their change.
 pub async fn whole_runs(device: &Device) -> f64 {
     let mut largest = 0.0f64;
     for start in [Start::Branch, Start::Level] {

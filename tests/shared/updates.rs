@@ -1,4 +1,4 @@
-//! The fused learner makes the updates of the general one.
+//! Comparison of the fused learner with the general one.
 
 use super::{cpu, doubles, floats, noise};
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -18,7 +18,7 @@ pub struct Sizes {
     pub games: usize,
 }
 
-/// Numbers that an update takes, in host memory.
+/// Inputs of an update in host memory.
 pub struct Played {
     pub sizes: Sizes,
     pub params: Vec<f32>,
@@ -27,11 +27,11 @@ pub struct Played {
     pub logprobs: Vec<f32>,
     pub advantages: Vec<f32>,
     pub mask: Vec<f32>,
-    /// Which actions might have been taken, `[steps, games, actions]`; none where all may be, always.
+    /// Action masks, `[steps, games, actions]`; `None` if all actions are legal.
     pub legal: Option<Vec<f32>>,
 }
 
-/// A perceptron with these parameters, or fresh ones.
+/// A perceptron with the given or fresh parameters.
 pub fn mlp(sizes: Sizes, params: Option<&[f32]>, device: &Device) -> Mlp {
     let config = PolicyConfig::mlp(sizes.hidden, sizes.activation);
     let mlp = Mlp::new(sizes.features, sizes.actions, &config, 7, device);
@@ -42,8 +42,8 @@ pub fn mlp(sizes: Sizes, params: Option<&[f32]>, device: &Device) -> Mlp {
 }
 
 impl Played {
-    /// Games of different lengths, by a policy somewhat unlike the network, so that ratios are on
-    /// both sides of every bound.
+    /// Games of different lengths from a perturbed policy, so that ratios lie on both sides of
+    /// every bound.
     pub async fn new(sizes: Sizes) -> Self {
         let Sizes { features, actions, steps, games, .. } = sizes;
         let device = cpu();
@@ -70,8 +70,7 @@ impl Played {
         Self { sizes, params, obs, actions: taken, logprobs, advantages, mask, legal: None }
     }
 
-    /// The games as a fused rollout would have left them, in parts that end behind these games, with
-    /// the features as words.
+    /// The games as a recording with features as words, in parts that end after the given games.
     pub fn recorded(&self, ends: &[usize], device: &Device) -> (Recording, RecordingAdvantages) {
         let Sizes { features, steps, games, .. } = self.sizes;
         let (mut first, mut parts, mut advantages) = (0, Vec::new(), Vec::new());
@@ -147,7 +146,7 @@ impl Played {
     }
 }
 
-/// What an update leaves.
+/// Results of an update.
 #[derive(Debug, PartialEq)]
 pub struct Updated {
     pub params: Vec<f64>,
@@ -169,13 +168,13 @@ impl Updated {
     }
 }
 
-/// Puts the parameters of another policy in the reference's place.
+/// Replaces the parameters of the reference policy.
 fn refer(weights: &mut Weights, reference: Option<&[f32]>) {
     let reference = reference.map(|r| Tensor::from_floats(r, &weights.params().device()));
     weights.restore(weights.params().clone(), weights.optimizer().clone(), reference);
 }
 
-/// An update by the general learner.
+/// Runs an update with the general learner.
 pub async fn general(
     played: &Played,
     config: &TrainConfig,
@@ -189,7 +188,7 @@ pub async fn general(
     Updated::read(learner.weights(), means).await
 }
 
-/// An update by the fused learner.
+/// Runs an update with the fused learner.
 pub async fn fused(
     played: &Played,
     config: &TrainConfig,
@@ -199,7 +198,7 @@ pub async fn fused(
     fused_in_parts(played, config, reference, &[], device).await
 }
 
-/// The same with the games in parts that end behind these.
+/// Runs a fused update on games in parts that end after the given games.
 pub async fn fused_in_parts(
     played: &Played,
     config: &TrainConfig,
@@ -213,7 +212,7 @@ pub async fn fused_in_parts(
     learn_fused(policy, config, reference, &recording, &advantages, observer).await
 }
 
-/// An update by the fused learner with a recording and its advantages.
+/// Runs a fused update on a recording and its advantages.
 pub async fn learn_fused<O: Observer>(
     policy: Mlp,
     config: &TrainConfig,
@@ -228,19 +227,19 @@ pub async fn learn_fused<O: Observer>(
     Updated::read(learner.weights(), means).await
 }
 
-/// The Euclidean norm.
+/// Euclidean norm.
 pub fn norm(a: &[f64]) -> f64 {
     a.iter().map(|x| x * x).sum::<f64>().sqrt()
 }
 
-/// The norm of the difference, relative to `scale`.
+/// Norm of the difference relative to `scale`.
 pub fn error(got: &[f64], want: &[f64], scale: f64) -> f64 {
     assert_eq!(got.len(), want.len());
     let difference: Vec<f64> = got.iter().zip(want).map(|(a, b)| a - b).collect();
     norm(&difference) / scale
 }
 
-/// A loss with all its terms.
+/// A loss with all terms active.
 pub fn loss_config(loss_type: LossType, dual_clip: f64, kl_estimator: KlEstimator) -> LossConfig {
     LossConfig {
         loss_type,
@@ -268,7 +267,8 @@ pub fn settings(loss_type: LossType, dual_clip: f64, kl: KlEstimator) -> TrainCo
     config
 }
 
-/// A single step without clipping, which leaves the gradient in the first moment.
+/// Reduces an update to a single step without clipping, so that the first moment holds the
+/// gradient.
 pub fn gradient_settings(mut config: TrainConfig) -> TrainConfig {
     config.update.update_epochs = 1;
     config.update.num_minibatches = 1;
@@ -276,7 +276,7 @@ pub fn gradient_settings(mut config: TrainConfig) -> TrainConfig {
     config
 }
 
-/// Compares a gradient; gives the norm of the difference, relative to its own.
+/// Compares a gradient and returns the error relative to its norm.
 pub async fn check_gradient(played: &Played, config: TrainConfig, device: &Device) -> f64 {
     let config = gradient_settings(config);
     let context = format!("{:?}, {:?}", played.sizes, config.loss);
@@ -299,7 +299,7 @@ pub async fn check_gradient(played: &Played, config: TrainConfig, device: &Devic
     error
 }
 
-/// Asserts that the means of an update are the same within 1e-4.
+/// Asserts that the means of an update agree within 1e-4.
 pub fn check_means(got: &[f64], want: &[f64], context: &str) {
     for (got, want) in got.iter().zip(want) {
         assert!((got - want).abs() < 1e-4 * (1.0 + want.abs()), "{context}: {got}, not {want}");
@@ -316,7 +316,7 @@ pub const SMALL: Sizes = Sizes {
     games: 13,
 };
 
-/// Other sizes than [`SMALL`]'s, with one hidden layer and with two.
+/// Shapes other than [`SMALL`], with one and two hidden layers.
 const SHAPES: [Sizes; 7] = [
     Sizes { features: 10, hidden: &[64], activation: Activation::Relu, ..SMALL },
     Sizes { features: 32, hidden: &[128], actions: 8, activation: Activation::Gelu, ..SMALL },
@@ -327,8 +327,8 @@ const SHAPES: [Sizes; 7] = [
     Sizes { features: 32, hidden: &[128, 128], actions: 8, activation: Activation::Gelu, ..SMALL },
 ];
 
-/// The gradients of every loss, with every estimator of the divergence from the reference or none,
-/// with and without dual clip; gives the largest error.
+/// Checks the gradients of every loss with every KL estimator and none, with and without dual clip.
+/// Returns the largest error.
 pub async fn every_loss(device: &Device) -> f64 {
     let played = Played::new(SMALL).await;
     let mut largest = 0.0f64;
@@ -348,7 +348,7 @@ pub async fn every_loss(device: &Device) -> f64 {
     largest
 }
 
-/// The gradients of networks of every depth and activation; gives the largest error.
+/// Checks the gradients of networks of various depths and activations. Returns the largest error.
 pub async fn every_shape(device: &Device) -> f64 {
     let mut largest = 0.0f64;
     for sizes in SHAPES {
@@ -356,7 +356,7 @@ pub async fn every_shape(device: &Device) -> f64 {
         let config = settings(LossType::Grpo, 0.0, KlEstimator::K3);
         largest = largest.max(check_gradient(&played, config, device).await);
     }
-    // More samples than one tile a cube.
+    // More samples than one tile per cube.
     for hidden in [&[17][..], &[17, 16]] {
         let played = Played::new(Sizes { steps: 331, games: 113, hidden, ..SMALL }).await;
         let config = settings(LossType::Dapo, 0.0, KlEstimator::K3);
@@ -365,8 +365,8 @@ pub async fn every_shape(device: &Device) -> f64 {
     largest
 }
 
-/// Updates of several steps: fused they are those of the general learner, on the CPU and on the
-/// device, and the same bytes each time. Gives the largest error.
+/// Compares multi-step fused updates with the general learner on the CPU and on the device, and
+/// checks that they are reproducible. Returns the largest error.
 pub async fn whole_updates(device: &Device) -> f64 {
     let mut largest = 0.0f64;
     for (loss_type, sizes) in [
@@ -405,7 +405,7 @@ pub async fn whole_updates(device: &Device) -> f64 {
     largest
 }
 
-/// Updates of games in parts: where the parts end changes nothing but rounding. Gives the largest error.
+/// Checks that splitting games into parts only affects rounding. Returns the largest error.
 pub async fn in_parts(device: &Device) -> f64 {
     let mut largest = 0.0f64;
     for (loss_type, sizes) in

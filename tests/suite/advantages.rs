@@ -1,4 +1,4 @@
-//! Advantages in kernels are those of tensor operations.
+//! Advantages in kernels against tensor operations.
 
 use crate::support::{adapter, cpu};
 use burn::tensor::{Tensor, TensorData};
@@ -6,23 +6,23 @@ use grove::advantage::{advantages, recording_advantages};
 use grove::config::{AdvantageConfig, Estimator, RolloutConfig, Scale, Start};
 use grove::data::{Part, Recording, RecordingAdvantages, TERMINATED, TRUNCATED, Trajectory};
 
-/// A number in -1..=1 by thirds, so that members of small groups are often alike.
+/// A multiple of 1/3 in -1..=1, so that games of small groups often coincide.
 fn third(i: usize) -> f32 {
     ((i * 2_654_435_761) % 1009 % 7) as f32 / 3.0 - 1.0
 }
 
-/// Rewards and ends `[num_steps, num_envs]`, and the scores under way before the first step.
+/// Rewards and ends `[num_steps, num_envs]`, and scores before the first step.
 struct Games {
     rewards: Vec<f32>,
     ends: Vec<bool>,
     first_scores: Vec<f32>,
-    /// Whether scores are values of their own, and not sums of rewards.
+    /// Whether scores are independent values instead of sums of rewards.
     scored: bool,
     rollout: RolloutConfig,
 }
 
 impl Games {
-    /// Every third group's members all get the same.
+    /// Creates games in which every third group has identical games.
     fn new(num_groups: usize, group_size: usize, num_steps: usize, learn_steps: usize) -> Self {
         let games = num_groups * group_size;
         let each = || (0..num_steps * games).map(|at| (at / games, at % games));
@@ -44,7 +44,7 @@ impl Games {
         }
     }
 
-    /// The score of the episode that ended with a step, else 0: `[num_steps, num_envs]`.
+    /// Score of the episode that ended with a step, else 0: `[num_steps, num_envs]`.
     fn scores(&self) -> Vec<f32> {
         let games = self.rollout.num_envs();
         let mut under_way = self.first_scores.clone();
@@ -77,7 +77,7 @@ impl Games {
         }
     }
 
-    /// In parts that end behind these groups.
+    /// The games as a recording in parts that end after the given groups.
     fn recording(&self, ends: &[usize], device: &burn::tensor::Device) -> Recording {
         let (steps, games) = (self.rollout.num_steps, self.rollout.num_envs());
         let (mut first, mut parts, scores) = (0, Vec::new(), self.scores());
@@ -85,7 +85,7 @@ impl Games {
             let count = end - first;
             let each =
                 || (0..steps).flat_map(|t| (0..count).map(move |game| t * games + first + game));
-            // A word of the state, which says nothing here; then action 1, ended or not.
+            // An arbitrary state word, then action 1 with or without an end.
             let taken = each().map(|at| match (self.ends[at], at % 2) {
                 (true, 0) => (TERMINATED | 1) as i32,
                 (true, _) => (TRUNCATED | 1) as i32,
@@ -117,7 +117,7 @@ fn floats<const D: usize>(tensor: &Tensor<D>) -> Vec<f32> {
     tensor.to_data().try_into_vec().expect("f32")
 }
 
-/// The advantages `[learn_steps, num_envs]` and the lengths `[num_envs]` of all parts.
+/// Advantages `[learn_steps, num_envs]` and lengths `[num_envs]` of all parts.
 fn joined(advantages: &RecordingAdvantages) -> (Vec<f32>, Vec<f32>) {
     let scale = floats(advantages.summary())[1];
     let all = Tensor::cat(advantages.parts().to_vec(), 1);
@@ -182,9 +182,9 @@ fn advantages_of_many_groups_are_right_too() {
         discount: 0.95,
         scale_rewards: Scale::Batch,
     };
-    // More groups than units of the kernel that centres, each with several steps to see to.
+    // More groups than units of the centring kernel, so that each handles several steps.
     check(&Games::new(70_001, 2, 9, 9), &config, &[30_000], &device);
-    // Games of a single step, and groups of many members.
+    // Games of a single step, and large groups.
     check(&Games::new(1009, 2, 1, 1), &config, &[], &device);
     check(&Games::new(5, 131, 8, 3), &config, &[2], &device);
 }

@@ -1,4 +1,4 @@
-//! Data in memory and data that are read as they are needed: the same result, and nothing copied twice.
+//! Datasets in memory and streamed give the same result, and nothing is copied twice.
 
 use crate::support::{adapter, cpu};
 use burn::tensor::Device;
@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use tempfile::TempDir;
 
-/// Steps of an episode.
+/// Steps per episode.
 const EPISODE: usize = 50;
 
 /// Writes episodes as a dataset of three shards.
@@ -34,7 +34,7 @@ fn write(folder: &Path, episodes: usize) {
     writer.finish().unwrap();
 }
 
-/// A run on the dataset in `folder`.
+/// Creates a trainer for the dataset in `folder`.
 fn run(folder: &Path, config: &TrainConfig, device: &Device) -> Trainer<Fruit> {
     let game = Fruit::default();
     let (features, actions) = (game.num_features(), game.num_actions());
@@ -47,10 +47,10 @@ fn run(folder: &Path, config: &TrainConfig, device: &Device) -> Trainer<Fruit> {
     Trainer::with_source(game, network, config, device, Some(data))
 }
 
-/// Held by the tests here that use the device: one of them measures its memory, which all share.
+/// Serialises the tests that use the device, because one of them measures its memory.
 static DEVICE: Mutex<()> = Mutex::new(());
 
-/// A run in which an epoch takes somewhat more than three iterations.
+/// Settings of a run in which an epoch takes slightly more than three iterations.
 fn config(kind: ModelKind, windows: usize, window: usize) -> TrainConfig {
     let mut config = TrainConfig::for_game("any");
     config.iterations = 12;
@@ -82,12 +82,13 @@ fn params(trainer: &Trainer<Fruit>) -> Vec<f32> {
     trainer.model().flatten().without_autodiff().into_data().try_into_vec().unwrap()
 }
 
-/// Streamed data of three times the budget give the bytes of resident ones, on any number of threads,
-/// resumed or not; and nothing is copied again that is resident, once it has been read.
+/// Checks that streaming data of three times the memory budget gives the same bytes as keeping them
+/// in memory, on any number of threads and after resuming; and that data in memory are not copied
+/// again.
 fn streams_as_if_resident(kind: ModelKind, window: usize, engine: Engine, device: &Device) {
     let folder = TempDir::new().unwrap();
     let folder = folder.path().join("shown");
-    // A MiB is room for about 16,000 steps with their history.
+    // A MiB holds about 16,000 steps with their context.
     let episodes = if window == 1 { 1500 } else { 900 };
     write(&folder, episodes);
     let windows = episodes * 9 / 10 * EPISODE.div_ceil(window);
@@ -97,7 +98,7 @@ fn streams_as_if_resident(kind: ModelKind, window: usize, engine: Engine, device
         iterate(&mut resident, 5).iter().map(|record| record.uploaded_bytes).collect();
     assert!(resident.describe().contains("memory"), "{}", resident.describe());
     let (expected, confusion) = (params(&resident), resident.confusion().unwrap());
-    // The first iterations may take what they need themselves, until all has been read.
+    // The first iterations may copy data themselves, until everything has been read.
     while uploads.last() != Some(&0) {
         assert!(uploads.len() < 1000, "{uploads:?}");
         uploads.push(resident.iterate().unwrap().uploaded_bytes);
@@ -125,7 +126,7 @@ fn streams_as_if_resident(kind: ModelKind, window: usize, engine: Engine, device
     let mut second = run(&folder, &small, device).restored(&first.snapshot().unwrap()).unwrap();
     iterate(&mut second, 3);
     assert_eq!(params(&second), expected, "resumed");
-    // What is held out is told alike.
+    // Held-out measurements agree.
     assert_eq!(second.confusion().unwrap(), confusion);
 }
 
@@ -163,7 +164,7 @@ fn a_device_gets_data_once_and_needs_no_more_memory_after_an_epoch() {
     let records = iterate(&mut trainer, 8);
     assert!(records[0].uploaded_bytes > 54 * EPISODE as u64 * 4 * 10);
     assert!(records[1..].iter().all(|record| record.uploaded_bytes == 0));
-    // An epoch takes somewhat more than three iterations. What lies around in between varies a little.
+    // An epoch takes slightly more than three iterations; memory in between varies a little.
     let in_use: Vec<_> = records.iter().map(|record| record.memory.in_use.unwrap()).collect();
     let most = |part: &[u64]| part.iter().copied().max().unwrap();
     assert!(most(&in_use[4..]) <= most(&in_use[..4]) * 11 / 10, "{in_use:?}");

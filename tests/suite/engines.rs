@@ -1,5 +1,4 @@
-//! The ways of playing and learning: each repeats itself and goes on where it was interrupted, and they
-//! agree.
+//! Engines are reproducible, resume exactly, and agree with each other.
 
 use crate::shared::training::{section, short_run, whole_runs};
 use crate::support::{adapter, cpu};
@@ -18,7 +17,7 @@ fn run(trainer: &mut Trainer<Catch>, iterations: u32) -> Vec<IterationRecord> {
     (0..iterations).map(|_| trainer.iterate().unwrap()).collect()
 }
 
-/// The bytes of a checkpoint after `iterations`.
+/// Bytes of a checkpoint.
 fn bytes(trainer: &Trainer<Catch>) -> Vec<(String, Vec<u8>)> {
     trainer.snapshot().unwrap().sections.into_iter().map(|s| (s.name, s.bytes)).collect()
 }
@@ -29,7 +28,7 @@ fn repeats_and_resumes(device: &Device, engine: Engine) {
         let new = || Trainer::new(Catch::default(), &config, device);
         let mut whole = new();
         for record in run(&mut whole, 4) {
-            // The native way has nothing to read back.
+            // The native engine reads nothing back.
             let expected = u64::from(!whole.describe().contains("native"));
             assert_eq!(record.read_backs, expected, "{}", whole.describe());
         }
@@ -69,7 +68,7 @@ fn what_waits_and_what_does_not_give_the_same_bytes() {
             for _ in 0..3 {
                 let want = waits.iterate().unwrap();
                 let got = block_on(awaited.iterate_async()).unwrap();
-                // All but what the clock and the machine say.
+                // Everything except measurements of time and memory.
                 let IterationRecord { seconds, memory, steps_per_second, load, .. } = want;
                 assert_eq!(
                     IterationRecord { seconds, memory, steps_per_second, load, ..got },
@@ -91,7 +90,7 @@ fn whole_runs_on_an_adapter_are_those_of_the_cpu() {
     block_on(whole_runs(&device));
 }
 
-/// Two runs whose rounding differs: the same games at first, the same values within 0.1 %.
+/// Compares two runs that differ in rounding: equal games at first, values within 0.1 %.
 fn agree(a: (&Device, Engine), b: (&Device, Engine)) {
     let mut runs = [a, b].map(|(device, engine)| {
         Trainer::new(Catch::default(), &config(engine, Start::Branch), device)

@@ -1,4 +1,4 @@
-//! Environments on the host, and what is found wrong with a game.
+//! Host-side environments, and the linter for games.
 
 use crate::shared::ledge::Ledge;
 use crate::shared::meadow::Meadow;
@@ -90,7 +90,7 @@ fn nothing_is_wrong_with_the_games_of_this_library() {
     holds(Recall::default());
 }
 
-/// A game with something wrong.
+/// A game with a configurable fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Faulty {
     fault: Fault,
@@ -120,7 +120,7 @@ grove::packed_state! {
     }
 }
 
-/// 0 natively and 1 in a kernel: as where something differs there.
+/// Returns 0 natively and 1 in a kernel.
 fn place() -> u32 {
     0
 }
@@ -187,7 +187,7 @@ impl Rules for Faulty {
         } else {
             below(key, 5)
         };
-        // A field of 5 bits holds numbers below 32.
+        // A field of 5 bits holds values below 32.
         let limit = comptime!(if game.fault == Fault::LostByPacking { 40u32 } else { 16u32 });
         state.number = (state.number + drawn + action) % limit;
         if comptime!(game.fault == Fault::WrongInKernels) {

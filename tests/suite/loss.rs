@@ -1,4 +1,4 @@
-//! The losses and their gradients against a plain reference in double precision.
+//! Losses and gradients against a plain reference in double precision.
 
 mod fused;
 mod learner;
@@ -22,7 +22,7 @@ fn doubles<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
     floats(tensor).into_iter().map(f64::from).collect()
 }
 
-/// The steps of a part of a minibatch, time-major, and what their weights refer to.
+/// Steps of part of a minibatch, time-major, with the denominators of their weights.
 struct Batch {
     num_steps: usize,
     games: usize,
@@ -45,7 +45,7 @@ impl Batch {
     }
 }
 
-/// A perceptron whose logits matter: weights and biases uniform in [-0.8, 0.8).
+/// A perceptron with weights and biases uniform in [-0.8, 0.8).
 fn perceptron(features: usize, hidden: &[usize], actions: usize, device: &Device) -> Mlp {
     let activation = if hidden.len() == 1 { Activation::Tanh } else { Activation::Gelu };
     let config = PolicyConfig::mlp(hidden, activation);
@@ -55,8 +55,8 @@ fn perceptron(features: usize, hidden: &[usize], actions: usize, device: &Device
     unflatten(mlp, &Tensor::from_floats(params.as_slice(), device))
 }
 
-/// Games of different lengths with ratios on both sides of every bound; steps beyond a game's
-/// length hold large values that must not count.
+/// Games of different lengths with ratios on both sides of every bound. Masked steps hold large
+/// values that must not contribute.
 fn batch(network: &Network, params: &[f64], loss_type: LossType) -> Batch {
     let lengths = [6, 1, 3, 6, 2, 5, 4, 6, 3];
     let ratios = [0.5, 4.0, 0.9, 1.5, 1.05, 0.65, 5.0, 2.0, 0.97];
@@ -73,7 +73,7 @@ fn batch(network: &Network, params: &[f64], loss_type: LossType) -> Batch {
         reference_logprobs: vec![0.0; count],
         advantages: noise(21, count).iter().map(|a| a * 2.0 + 0.1 * a.signum()).collect(),
         mask: vec![0.0; count],
-        // This part is not the whole minibatch, and the minibatch is not the whole rollout.
+        // A part of the minibatch, which is a part of the rollout.
         total_games: 13,
         total_steps: 50.0,
         rollout_share: 43.5,
@@ -83,7 +83,7 @@ fn batch(network: &Network, params: &[f64], loss_type: LossType) -> Batch {
             let at = t * games + game;
             let logprobs = network.logprobs(params, &batch.obs(t, game));
             let logprob = logprobs[batch.actions[at] as usize];
-            // GSPO sees one ratio a game, the others one a step.
+            // GSPO has one ratio per game, the other losses one per step.
             let target: f64 = match loss_type {
                 LossType::Gspo => ratios[game],
                 _ => ratios[(draw(22, at as u32) % ratios.len() as u32) as usize],
@@ -102,7 +102,7 @@ fn batch(network: &Network, params: &[f64], loss_type: LossType) -> Batch {
     batch
 }
 
-/// The library's loss, its sums and its gradient.
+/// Loss, sums and gradient computed by the library.
 fn library(
     config: &LossConfig,
     entropy_coef: f64,
@@ -144,8 +144,8 @@ fn library(
     )
 }
 
-/// Compares one setting. The tolerances are relative: to the loss (and for the sums, to those), and
-/// to the gradient's largest component.
+/// Compares one setting. Tolerances are relative to the loss (or the sums) and to the gradient's
+/// largest component.
 fn compare(config: &LossConfig, hidden: &[usize], device: &Device, tolerances: (f64, f64)) {
     let coef = config.entropy_coef;
     let mlp = perceptron(3, hidden, 4, device);

@@ -1,4 +1,5 @@
-//! The fruit catcher's optimum: value iteration against trying everything, and the figures that are told.
+//! The fruit catcher's optimum: value iteration against exhaustive search, and the published
+//! scores.
 
 #[allow(dead_code)]
 #[path = "../../examples/fruit_optimum.rs"]
@@ -8,7 +9,7 @@ use self::fruit_optimum::{Process, fruits};
 use grove::env::{Env, Episode, Fruit, FruitObservation, new_game, play};
 use grove::rng::draw;
 
-/// Games so small that everything that can happen can be tried.
+/// Games small enough for exhaustive search.
 const SMALL: [Fruit; 3] = [
     Fruit { width: 5, height: 4, spawn_interval: 2, basket: 1, max_steps: 5, ..TINY },
     Fruit { width: 4, height: 5, spawn_interval: 1, basket: 2, max_steps: 5, ..TINY },
@@ -26,8 +27,8 @@ const TINY: Fruit = Fruit {
     observation: FruitObservation::Features,
 };
 
-/// The best mean score of what is left of a game, by trying all moves and all that chance can do. Fruits
-/// are columns and rows, in the order in which they appeared.
+/// Best mean score of the rest of a game by exhaustive search over moves and chance. Fruits are
+/// columns and rows in order of appearance.
 fn try_everything(game: &Fruit, basket: i64, fruits: &[(i64, i64)], steps: u32) -> f64 {
     if steps == 0 {
         return 0.0;
@@ -102,7 +103,7 @@ fn transitions_are_those_of_games_as_they_are_played() {
             surprise -= probability.ln();
             expected += process.entropy(before);
         }
-        // What happens is as likely as is said: the mean surprise is the entropy.
+        // The mean surprise equals the entropy if the probabilities are correct.
         assert!((surprise / expected - 1.0).abs() < 0.02, "{game:?}: {surprise}, {expected}");
     }
 }

@@ -1,4 +1,4 @@
-//! Rollouts: native and stepwise, on the CPU and on an adapter, play the same games.
+//! Native and stepwise rollouts on the CPU and on an adapter play the same games.
 
 mod fused;
 mod many;
@@ -33,7 +33,7 @@ impl Host {
     }
 }
 
-/// A perceptron for `game` whose logits differ: parameters uniform in [-scale, scale).
+/// A perceptron for `game` with parameters uniform in [-scale, scale).
 fn perceptron<G: Env>(game: G, hidden: &[usize], scale: f32, device: &Device) -> Mlp {
     let config = PolicyConfig::mlp(hidden, Activation::Tanh);
     let mlp = Mlp::new(game.num_features(), game.num_actions(), &config, 1, device);
@@ -42,7 +42,7 @@ fn perceptron<G: Env>(game: G, hidden: &[usize], scale: f32, device: &Device) ->
     unflatten(mlp, &Tensor::from_floats(params.as_slice(), device))
 }
 
-/// A perceptron that takes `action` whatever it sees.
+/// A perceptron that always takes `action`.
 fn stubborn<G: Env>(game: G, action: usize, device: &Device) -> Mlp {
     let mlp = perceptron(game, &[4], 0.1, device);
     let count = flatten(&mlp).dims()[0];
@@ -51,7 +51,7 @@ fn stubborn<G: Env>(game: G, action: usize, device: &Device) -> Mlp {
     unflatten(mlp, &Tensor::from_floats(params.as_slice(), device))
 }
 
-/// Where a group goes on, out of exported words.
+/// Decodes a group's branch point from exported words.
 fn seat<G: Rules>(game: G, words: &[u32], group: usize) -> (G::State, Episode) {
     let groups = words.len() / env_words(game);
     let at = |w: usize| words.get(w * groups + group).copied().unwrap_or(0);
@@ -60,8 +60,8 @@ fn seat<G: Rules>(game: G, words: &[u32], group: usize) -> (G::State, Episode) {
     (state, episode)
 }
 
-/// Plays three iterations natively and stepwise on `device`, the third by a new stepwise rollout
-/// that goes on from what the native one exported.
+/// Plays three iterations natively and stepwise on `device`. The third uses a new stepwise rollout
+/// that imports the native export.
 fn check<G: Rules>(
     game: G,
     config: &RolloutConfig,
@@ -125,7 +125,8 @@ fn native_and_stepwise_play_the_same_games_on_an_adapter() {
     check_all(&device, false);
 }
 
-/// Members that act alike see alike, over several episodes; other groups see something else.
+/// Checks that games of a group with equal actions have equal observations over several episodes,
+/// and that groups differ.
 fn check_shared_levels<G: Rules>(game: G, stepwise: Option<&Device>) {
     let config = config(5, 4, 40, Start::Level);
     let keys = RolloutKeys::new(79);
@@ -198,7 +199,7 @@ fn other_seeds_and_iterations_play_other_games() {
         assert_ne!(first.obs, other.obs);
         assert_ne!(first.actions, other.actions);
     }
-    // Members of a group see the same start, but draw their own actions.
+    // Games of a group share the start, but sample their own actions.
     let actions =
         |env: usize| -> Vec<u32> { (0..20).map(|t| first.actions[t * 15 + env]).collect() };
     assert_ne!(actions(0), actions(1));
@@ -207,7 +208,7 @@ fn other_seeds_and_iterations_play_other_games() {
 #[test]
 fn the_sums_of_a_rollout_are_those_of_its_steps() {
     let game = CartPole { max_steps: 20 };
-    // Two blocks of games, the second not full.
+    // Two blocks of games, the second one partial.
     let config = config(3, 7, 50, Start::Level);
     let policy = NativeMlp::new(&perceptron(game, &[16], 1.2, &cpu()));
     let mut played = HostTrajectory::default();

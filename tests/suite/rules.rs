@@ -1,4 +1,4 @@
-//! The rules of the games against slow simulators written from their descriptions alone.
+//! Rules of the games against slow simulators written from their descriptions.
 
 mod breakout;
 mod fruit;
@@ -11,9 +11,9 @@ use grove::env::{
 };
 use grove::rng::{below, draw, uniform};
 
-/// The counter under a level's key that names the draws of its start.
+/// Counter under a level's key from which the initial state is drawn.
 const START: u32 = 0xffff_fffe;
-/// The counter under a level's key that names the level which follows it.
+/// Counter under a level's key from which the next level's key is drawn.
 const NEXT_LEVEL: u32 = 0xffff_ffff;
 
 /// A new episode of a level.
@@ -26,7 +26,7 @@ fn features<G: Rules>(state: &G::State, game: G) -> Vec<f32> {
     (0..game.num_features()).map(|i| G::feature(state, i, game)).collect()
 }
 
-/// Packs and unpacks: the state is the same, and the words that are not in use are zero.
+/// Checks the round trip through packed words, and that unused words are zero.
 fn assert_packs<G: Rules<State: PartialEq>>(state: &G::State, game: G) {
     let words = state.words();
     assert_eq!(G::State::unpack(|w| words[w]), *state, "{game:?}");
@@ -66,7 +66,7 @@ fn catch_follows_bsuite() {
                     assert!(got.abs() <= 1.0 + 1e-6, "{game:?}: feature {got}");
                 }
 
-                // Every third episode follows the ball, the others are random.
+                // Every third episode follows the ball; the others are random.
                 let action = if number % 3 == 0 {
                     (1 + (ball_x - paddle_x).signum()) as u32
                 } else {
@@ -120,10 +120,10 @@ fn a_board_of_catch_has_its_limit() {
     Catch { rows: 256, observation: Observation::Features, ..largest }.validate().unwrap();
 }
 
-/// Gymnasium's CartPole-v1: position, velocity, angle, angular velocity.
+/// State of Gymnasium's CartPole-v1: position, velocity, angle, angular velocity.
 type Cart = [f64; 4];
 
-/// One step of Gymnasium's CartPole-v1, "euler" kinematics, and whether the episode terminates.
+/// One step of Gymnasium's CartPole-v1 with Euler kinematics; true if the episode terminates.
 fn gymnasium_step([x, x_dot, theta, theta_dot]: Cart, action: u32) -> (Cart, bool) {
     let (gravity, masscart, masspole, length, force_mag, tau) = (9.8, 1.0, 0.1, 0.5, 10.0, 0.02);
     let total_mass = masspole + masscart;
@@ -139,7 +139,7 @@ fn gymnasium_step([x, x_dot, theta, theta_dot]: Cart, action: u32) -> (Cart, boo
     (next, cart_margin(next) < 0.0)
 }
 
-/// How far a cart is within Gymnasium's limits.
+/// Distance to Gymnasium's limits; negative outside.
 fn cart_margin([x, _, theta, _]: Cart) -> f64 {
     let theta_limit = 12.0 * 2.0 * std::f64::consts::PI / 360.0;
     (2.4 - x.abs()).min(theta_limit - theta.abs())
@@ -149,7 +149,7 @@ fn cart(state: &CartPoleState) -> Cart {
     [state.x, state.x_dot, state.theta, state.theta_dot].map(f64::from)
 }
 
-/// The start of a level: each number uniform in [-0.05, 0.05).
+/// Start of a level: each component uniform in [-0.05, 0.05).
 fn cart_start(level: u32) -> Cart {
     let key = draw(level, START);
     std::array::from_fn(|i| f64::from(uniform(draw(key, i as u32))) * 0.1 - 0.05)
@@ -277,7 +277,7 @@ fn parameters_out_of_range_are_refused_by_name() {
     assert!(CartPole { max_steps: 0 }.validate().is_err());
 }
 
-/// Mean and standard error of the score of uniformly random actions.
+/// Mean and standard error of the score of a random player.
 fn random_score<G: Rules>(game: G, episodes: u32) -> (f64, f64) {
     let score = |number: u32| {
         let level = draw(77, number);
@@ -306,7 +306,7 @@ fn random_players_score_what_the_references_say() {
         println!("{game:?}: {mean:.4} +- {error:.4}");
         let (player, reference) = game.references()[0];
         assert!(["random", "chance"].contains(&player), "{game:?}: {player}");
-        // References are given to three digits or so.
+        // References have about three digits.
         let tolerance = 4.0 * error + 0.006 * reference.abs();
         assert!((mean - reference).abs() < tolerance, "{game:?}: {mean}, not {reference}");
     }

@@ -1,4 +1,4 @@
-//! Learning from an annotated series: the best there is, whatever the model, and what is refused.
+//! Learning from an annotated series: accuracy close to the optimum, and rejected tables.
 
 use crate::support::{grove, json, refusal, stderr, stdout};
 use std::fs;
@@ -10,7 +10,7 @@ mod planted;
 
 use planted::{ROWS, Series, optimum};
 
-/// Writes the example's series, and gives it.
+/// Imports the example's series.
 fn import(folder: &Path, patterns: u32) -> Series {
     let series = Series::new(patterns, 1);
     fs::write(folder.join("series.csv"), &series.csv).unwrap();
@@ -27,7 +27,7 @@ fn import(folder: &Path, patterns: u32) -> Series {
     series
 }
 
-/// Fits a model, and gives its accuracy on the marks that are held out and that of the best guess.
+/// Fits a model; returns its accuracy on held-out marks and that of the best predictor.
 fn fit(patterns: u32, more: &[&str]) -> (f64, f64) {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
@@ -55,7 +55,7 @@ fn a_decoder_tells_marks_nearly_as_well_as_can_be() {
     let sizes = [&sizes[..], &["learning_rate=6e-3", "data.epochs=6"]].concat();
     let set: Vec<_> = sizes.iter().flat_map(|size| ["--set", size]).collect();
     let (accuracy, best) = fit(20_000, &set);
-    // Seeds come within 0.003 to 0.03 of it.
+    // Seeds come within 0.003 to 0.03 of the optimum.
     assert!(accuracy > best - 0.04, "{accuracy} of {best}");
 }
 

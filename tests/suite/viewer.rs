@@ -1,4 +1,4 @@
-//! Pictures of games: how they move, where they lie, and that all ways of drawing them agree.
+//! Pictures of games: motion, layout, and agreement of all renderers.
 
 mod gpu;
 
@@ -25,7 +25,7 @@ impl<G: Look> Games<G> {
         Self { game, before: now.clone(), now }
     }
 
-    /// Plays a step of each, at random; ended games go on with their next level.
+    /// Plays a random step of each game; ended games continue with the next level.
     pub fn step(&mut self) {
         self.before.clone_from(&self.now);
         for (i, (state, episode)) in self.now.iter_mut().enumerate() {
@@ -35,7 +35,7 @@ impl<G: Look> Games<G> {
         }
     }
 
-    /// The states around the last step; where a level has started, they are equal.
+    /// States around the last step; equal if a level has started.
     pub fn states(&self) -> (Vec<G::State>, Vec<G::State>) {
         let now: Vec<_> = self.now.iter().map(|(state, _)| *state).collect();
         let pairs = self.before.iter().zip(&self.now);
@@ -52,7 +52,7 @@ impl<G: Look> Games<G> {
     }
 }
 
-/// Calls a generic function with some games of every kind.
+/// Calls a generic function with several games of every kind.
 macro_rules! each_game {
     ($function:ident) => {
         for (width, height, basket, max_fruits, min_fruits, spawn_interval) in
@@ -124,7 +124,7 @@ fn nothing_that_is_seen_jumps() {
                 let sprites = games.instances(f32::from(part) / f32::from(PARTS));
                 for (a, b) in last.iter().zip(&sprites).filter(|(a, b)| a.shade * b.shade > 0.0) {
                     let moved = (a.x - b.x).hypot(a.y - b.y);
-                    // A step moves by a cell, and a fruit that lands by a little more.
+                    // A step moves a sprite by one cell, or slightly more for a landing fruit.
                     assert!(moved <= 1.5 / f32::from(PARTS), "{game:?}, step {step}: {a:?}, {b:?}");
                     assert!((a.turn - b.turn).abs() < 0.1, "{game:?}, step {step}: {a:?}, {b:?}");
                 }
@@ -214,7 +214,7 @@ fn a_background_covers_its_plate_and_nothing_else() {
     each_game!(holds);
 }
 
-/// Sprites that reach far out of their game, which is number 4 of 9: upright, turned, repeated.
+/// Sprites that reach far out of their game, number 4 of 9: upright, rotated, repeated.
 pub fn wild_sprites(num_sprites: usize, cells: Cells) -> Vec<Instance> {
     let mut sprites = vec![Instance::default(); 9 * num_sprites];
     let (x, y) = (cells.columns as f32, cells.rows as f32);

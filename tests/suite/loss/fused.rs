@@ -1,4 +1,4 @@
-//! The fused learner makes the updates of the general one.
+//! Comparison of the fused learner with the general one.
 
 use crate::shared::iteration::rollout_and_update;
 use crate::shared::updates::*;
@@ -20,7 +20,7 @@ fn fused_gradients_of_every_shape_are_those_of_autodiff() {
 }
 
 impl Played {
-    /// The same games, so many times over.
+    /// Repeats the games `times` times.
     fn repeated(&self, times: usize) -> Self {
         let games = self.sizes.games;
         fn rows<T: Copy>(values: &[T], row: usize, times: usize) -> Vec<T> {
@@ -43,13 +43,13 @@ impl Played {
 #[ignore = "slow: 17 s of processor time on a software adapter"]
 fn fused_gradients_are_right_with_more_samples_than_a_row_of_cubes_holds() {
     let Some(device) = adapter() else { return };
-    // A row has 65,535 cubes, where WebGPU's limits hold, of 64 samples each.
+    // A row has at most 65,535 cubes under WebGPU's limits, of 64 samples each.
     let sizes = Sizes { features: 2, hidden: &[3], actions: 2, steps: 2, ..SMALL };
     let played = block_on(Played::new(sizes));
     let many = played.repeated(161_320);
     assert!(many.sizes.steps * many.sizes.games > 65_535 * 64);
     let config = gradient_settings(settings(LossType::Grpo, 0.0, KlEstimator::K3));
-    // GRPO's loss is a mean over games, and the many are copies of the few.
+    // GRPO averages over games, so copies do not change the loss.
     let want = block_on(general(&played, &config, None, &cpu()));
     let got = block_on(fused(&many, &config, None, &device));
     let error = error(&got.moments[0], &want.moments[0], norm(&want.moments[0]));

@@ -1,4 +1,4 @@
-//! The learner: accumulation, minibatches, and a first ratio of 1.
+//! The learner: gradient accumulation, minibatches, and an initial ratio of 1.
 
 use super::reference::{Network, reference, reference_gradient};
 use super::{Batch, doubles, floats, perceptron};
@@ -20,7 +20,7 @@ const GROUPS: usize = 8;
 const MEMBERS: usize = 3;
 const STEPS: usize = 40;
 
-/// One iteration of CartPole without auto-reset, so that games count for different lengths.
+/// One iteration of CartPole without auto-reset, so that games have different lengths.
 struct Played {
     trajectory: Trajectory,
     advantages: Tensor<2>,
@@ -57,7 +57,7 @@ fn play(config: &TrainConfig, policy: &Mlp) -> Played {
     Played { trajectory, advantages: advantages.values, mask }
 }
 
-/// The parameters after one iteration's update, and its means.
+/// Parameters and means after one update.
 fn updated(policy: &Mlp, config: &TrainConfig, played: &Played) -> (Vec<f64>, Vec<f64>) {
     let mut learner = Learner::new(policy.clone(), config);
     let stats = learner.update(&played.trajectory, &played.advantages, &played.mask, 0).unwrap();
@@ -104,7 +104,7 @@ fn gradient_accumulation_does_not_change_the_update() {
     }
 }
 
-/// A step so small that every minibatch sees the same policy.
+/// A learning rate so small that every minibatch sees the same policy.
 fn standing_still(mut config: TrainConfig) -> TrainConfig {
     config.optimizer.learning_rate = 1e-12;
     config.update.update_epochs = 1;
@@ -143,7 +143,7 @@ fn the_learners_loss_is_the_references_for_any_number_of_minibatches() {
             config.update.num_minibatches = minibatches;
             let (_, means) = updated(&policy, &config, &played);
             let context = format!("{loss_type:?} in {minibatches} minibatches");
-            // The mean over minibatches of a minibatch's mean over steps depends on the minibatches.
+            // Averages over minibatches of per-minibatch means depend on the split.
             if minibatches == 1 || loss_type.averaging() != Averaging::Minibatch {
                 let error = (means[4] - want.loss).abs();
                 assert!(
@@ -167,7 +167,7 @@ fn the_learners_loss_is_the_references_for_any_number_of_minibatches() {
     }
 }
 
-/// Checks that the policy that played is the policy that the learner sees: ratio 1.
+/// Checks that the learner reproduces the behaviour policy: ratio 1.
 fn assert_ratio_one(policy: &Mlp, trajectory: Trajectory, config: &TrainConfig) {
     let [steps, games, features] = trajectory.dims();
     let obs = trajectory.obs.clone().reshape([steps * games, features]);
@@ -211,7 +211,7 @@ fn the_first_minibatch_has_ratio_one() {
     assert_ratio_one(&policy, stepwise, &config);
 }
 
-/// A policy that notes the first feature of all observations that it is asked about.
+/// A policy that records the first feature of every observation it evaluates.
 #[derive(Module, Debug)]
 struct Spy {
     weight: Param<Tensor<1>>,
@@ -234,7 +234,7 @@ fn an_epoch_takes_every_game_once() {
     let device = cpu();
     let (steps, games) = (3, 30);
     let rows = || Tensor::<2>::zeros([steps, games], &device);
-    // The first feature of an observation is the number of its game.
+    // The first feature of an observation is the index of its game.
     let obs: Vec<f32> = (0..steps * games).flat_map(|i| [(i % games) as f32, 1.0]).collect();
     let trajectory = Trajectory {
         obs: Tensor::from_data(TensorData::new(obs, [steps, games, 2]), &device),
@@ -268,7 +268,7 @@ fn an_epoch_takes_every_game_once() {
                 for minibatch in epoch.chunks(parts) {
                     let start = order.len();
                     for part in minibatch {
-                        // All steps of a game are in the same part, in the order of time.
+                        // All steps of a game are in the same part, in order.
                         let (first, rest) = part.split_at(part.len() / steps);
                         assert!(rest.chunks(first.len()).all(|row| row == first));
                         order.extend_from_slice(first);
@@ -281,7 +281,7 @@ fn an_epoch_takes_every_game_once() {
                 orders.push(order);
             }
         }
-        // Epochs and iterations have their own orders, where the order matters.
+        // If the order matters, every epoch and iteration has a different one.
         if minibatches > 1 {
             orders.sort_unstable();
             orders.dedup();

@@ -1,11 +1,11 @@
-//! A network and the losses in plain loops, in double precision, from the papers and TRL.
+//! A network and the losses in plain loops in double precision, following the papers and TRL.
 
 use super::Batch;
 use grove::config::{Activation, KlEstimator, LossConfig, LossType};
 use grove::model::{Mlp, named_parameters};
 
-/// A perceptron on a plain parameter vector: for each layer the weights `[inputs][outputs]`, then
-/// the biases.
+/// A perceptron on a flat parameter vector: for each layer weights `[inputs][outputs]`, then
+/// biases.
 pub struct Network {
     pub sizes: Vec<usize>,
     activation: Activation,
@@ -27,7 +27,7 @@ impl Network {
         Self { sizes, activation: mlp.activation() }
     }
 
-    /// The log-probability of every action.
+    /// Log-probability of every action.
     pub fn logprobs(&self, params: &[f64], obs: &[f64]) -> Vec<f64> {
         let mut x = obs.to_vec();
         let mut rest = params;
@@ -63,21 +63,21 @@ impl Network {
     }
 }
 
-/// What the reference computes.
+/// Results of the reference.
 #[derive(Default)]
 pub struct Reference {
     pub loss: f64,
-    /// As `Loss::SUMS`.
+    /// In the order of `Loss::SUMS`.
     pub sums: [f64; 4],
-    /// The smallest distance of a ratio to a bound at which the loss has a kink.
+    /// Smallest distance of a ratio to a kink of the loss.
     pub kink_distance: f64,
-    /// Steps with ratio: above the upper bound and A > 0, above and A < 0, below the lower and
-    /// A > 0, below and A < 0, above the dual clip and A < 0.
+    /// Number of steps with a ratio above the upper bound and A > 0; above and A < 0; below the
+    /// lower bound and A > 0; below and A < 0; above the dual clip and A < 0.
     pub seen: [usize; 5],
 }
 
-/// The loss of `batch` as the papers and TRL (`GRPOTrainer._compute_loss`) have it. `frozen` are the
-/// parameters behind what the loss takes as a constant: CISPO's weight.
+/// Loss of `batch` following the papers and TRL (`GRPOTrainer._compute_loss`). `frozen` are the
+/// parameters for terms that are detached: CISPO's weight.
 pub fn reference(
     config: &LossConfig,
     entropy_coef: f64,
@@ -181,7 +181,7 @@ pub fn reference(
     result
 }
 
-/// The gradient of the reference loss by central differences, whose own error is below 1e-9 here.
+/// Gradient of the reference loss by central differences, with an error below 1e-9 here.
 pub fn reference_gradient(
     config: &LossConfig,
     entropy_coef: f64,

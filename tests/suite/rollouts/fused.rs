@@ -1,4 +1,4 @@
-//! The fused rollout plays the games of the native and the stepwise one.
+//! The fused rollout against the native and the stepwise one.
 
 use super::{Host, config};
 use crate::shared::iteration::first_games;
@@ -32,7 +32,7 @@ fn runs_start_with_the_same_games_everywhere() {
 #[test]
 fn the_fused_rollout_plays_more_games_than_a_row_of_cubes_holds() {
     let Some(device) = adapter() else { return };
-    // A row has 65,535 cubes, where WebGPU's limits hold, of 64 games each.
+    // A row has at most 65,535 cubes under WebGPU's limits, of 64 games each.
     let (game, groups, members) = (Catch { rows: 2, ..Catch::default() }, 599_213, 7);
     assert!(groups * members > 65_535 * 64);
     let config = config(groups, members, 1, Start::Branch);
@@ -43,7 +43,7 @@ fn the_fused_rollout_plays_more_games_than_a_row_of_cubes_holds() {
     let mut rollout = FusedRollout::new(game, &config, keys, &device);
     let got = Host::of(&block_on(play_fused(game, &mut rollout, &policy, 0)));
     assert_eq!(got.obs, want.obs);
-    // An adapter's exponential may round a sum to the other side of a draw, once in a million.
+    // An adapter's exponential may flip a draw by rounding, about once in a million.
     let differing = got.actions.iter().zip(&want.actions).filter(|(a, b)| a != b).count();
     assert!(differing <= 42, "{differing} actions differ");
     let differing = rollout.export().iter().zip(native.export()).filter(|(a, b)| **a != *b).count();
@@ -68,7 +68,7 @@ fn games_that_are_shown_go_on_step_by_step_as_natively() {
         native.collect(&native_policy, step, &cpu());
         let [before, now] = games.step(&flat).map(words);
         assert_eq!(now, native.export(), "step {step}");
-        // The first time there is nothing before.
+        // On the first call there is no earlier state.
         let last = last.replace(now.clone()).unwrap_or_else(|| now.clone());
         assert_eq!(before, last, "step {step}");
         begun += (0..count).filter(|i| now[*i] != before[*i]).count();

@@ -1,4 +1,4 @@
-//! So many games that a launch needs more than one row of cubes.
+//! More games than fit in one row of cubes.
 
 use super::starts::{branch_point, replay, staggered_start};
 use super::{Host, assert_close, config, seat};
@@ -27,7 +27,7 @@ impl Memoryless for Features {
     }
 }
 
-/// Games beyond which a launch needs a second row of cubes, as the rollout's kernels are launched.
+/// Number of games that fit in one row of cubes at the launch size of the rollout's kernels.
 fn games_of_a_row(device: &Device) -> usize {
     let probe = Tensor::<1>::zeros([1], device);
     let client = probe.try_into_primitive::<Cube>().unwrap().client;
@@ -38,8 +38,8 @@ fn games_of_a_row(device: &Device) -> usize {
 #[test]
 fn more_games_than_a_row_of_cubes_holds() {
     let Some(device) = adapter() else { return };
-    // Where a row holds so many games that they would not fit into a small machine, the number is
-    // one that at least does not fit into 16 bits.
+    // If a row holds too many games for a small machine, use a number that at least exceeds 16
+    // bits.
     let row = games_of_a_row(&device);
     let groups = if row < 1 << 22 { row / 7 + 3 } else { 10_001 };
     eprintln!("a row of cubes holds {row} games: playing {}", groups * 7);
@@ -78,6 +78,6 @@ fn more_games_than_a_row_of_cubes_holds() {
             assert_eq!(seat(game, &words, group), seats[step - 1], "group {group}");
         }
     }
-    // An adapter's exponential may round a sum to the other side of a draw, once in a million.
+    // An adapter's exponential may flip a draw by rounding, about once in a million.
     assert!(differing <= 1 + envs * steps / 100_000, "{differing} differ");
 }

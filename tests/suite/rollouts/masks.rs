@@ -1,4 +1,4 @@
-//! An action that may not be taken is not taken, and a score that is not the reward is told apart.
+//! Action masks in all rollouts, and scores that differ from rewards.
 
 use super::{Host, LEDGE, config, perceptron};
 use crate::shared::cpu;
@@ -19,7 +19,7 @@ fn policy() -> Mlp {
     perceptron(LEDGE, &[16], 1.2, &cpu())
 }
 
-/// The illegal actions of a record, and whether some action was ever illegal.
+/// Asserts that no illegal action is taken, and that every action is illegal at times.
 fn assert_legal(host: &Host, context: &str) {
     let legal = host.legal.as_ref().expect("the game has masks");
     assert_eq!(legal.len(), 4 * host.actions.len(), "{context}");
@@ -63,7 +63,7 @@ fn scores_are_those_of_the_rules_and_not_the_rewards() {
         let mut score = 0.0;
         for t in 0..50 {
             let at = t * 27 + env;
-            // Being at the lamp is worth 1 to the learner and 3 to the score.
+            // Being at the lamp gives reward 1 and score 3.
             let played = play::<Ledge>(&mut state, &mut episode, host.actions[at], LEDGE);
             assert_eq!(played.reward, host.rewards[at]);
             score += if host.rewards[at] == 1.0 { 3.0 } else { 0.0 };
@@ -97,7 +97,7 @@ fn evaluated_and_watched_games_heed_masks_too() {
             let actions: Vec<u32> = choices.iter().map(|choice| choice.action).collect();
             watched.step(&actions);
         }
-        // A step that is not allowed would leave the ledge, and scores count only what is on it.
+        // An illegal step would leave the ledge, where nothing scores.
         let result = evaluate(&native, LEDGE, 200, Stream::Evaluation, 7, player);
         assert!(result.mean_score >= 0.0 && result.mean_length > 2.0, "{player:?}: {result:?}");
     }

@@ -1,5 +1,5 @@
-//! What a policy remembers in rollouts: it begins with an episode and goes with the game that a group goes
-//! on from, so that learning sees the very policy that acted.
+//! Policy memory in rollouts: it resets with each episode and follows branch points, so that
+//! learners evaluate the policy exactly as it acted.
 
 use super::starts::branch_point;
 use super::{Host, config};
@@ -13,7 +13,7 @@ use grove::rng::{draw, uniform};
 use grove::rollout::{RolloutKeys, StepwiseRollout};
 use pollster::block_on;
 
-/// A network whose memory matters.
+/// A network whose output depends on memory.
 fn gru(device: &Device) -> Gru {
     let game = Catch::default();
     let config = PolicyConfig::gru(&[7, 6], Activation::Tanh);
@@ -34,7 +34,8 @@ fn assert_near(got: &[f32], want: &[f32], what: &str) {
     }
 }
 
-/// The memory of every game after each step, `[num_steps][num_envs * memory_size]`, by the record alone.
+/// Memory of every game after each step, `[num_steps][num_envs * memory_size]`, recomputed from the
+/// trajectory.
 fn remembered(policy: &Gru, trajectory: &Trajectory, host: &Host) -> Vec<Vec<f32>> {
     let [steps, envs, _] = host.dims;
     let size = policy.memory_size();
@@ -67,13 +68,13 @@ fn learning_sees_the_policy_that_acted(device: &Device) {
             let trajectory = rollout.collect(&policy.clone().into(), iteration);
             let host = Host::of(&trajectory);
             assert!(host.ends().iter().any(|end| *end > 0.5), "episodes end on the way");
-            // The memory at the start is that of the branch, or that of an episode's begin.
+            // The initial memory is that of the branch point, or that of a new episode.
             let first = floats(trajectory.memory.clone().unwrap());
             let fresh = vec![0.0; config.num_groups * size];
             let want = branches.as_ref().unwrap_or(&fresh).chunks(size);
             let want: Vec<f32> = want.flat_map(|group| group.repeat(config.group_size)).collect();
             assert_near(&first, &want, "memory at the start");
-            // What is learnt from is what was done.
+            // The learner computes the log-probabilities of the rollout.
             let memory = trajectory.memory.clone().unwrap();
             let logits = policy.sequence(trajectory.obs.clone(), trajectory.starts(), memory);
             let [steps, envs, actions] = logits.dims();
@@ -81,7 +82,7 @@ fn learning_sees_the_policy_that_acted(device: &Device) {
             let logits = logits.reshape([steps * envs, actions]);
             let logprobs = Categorical::new(logits).logprob(actions_taken);
             assert_near(&floats(logprobs), &host.logprobs, "log-probabilities");
-            // Where the groups go on.
+            // Memory at the branch points.
             let exported = block_on(rollout.export_memory_async());
             if start == Start::Level {
                 assert!(exported.is_empty());

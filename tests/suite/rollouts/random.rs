@@ -1,4 +1,4 @@
-//! Games played at random are the same on every device.
+//! Random play is the same on every device.
 
 use super::{CATCH_BOARD, LEDGE, SHORT_FRUIT};
 use crate::shared::meadow::Meadow;
@@ -7,14 +7,14 @@ use burn::tensor::Device;
 use grove::env::{Breakout, CartPole, Catch, Observation, Recall, Rules};
 use grove::rollout::play_at_random;
 
-/// The sums of the games.
+/// Sums over the games.
 fn sums<G: Rules>(game: G, envs: usize, steps: usize, seed: u64, device: &Device) -> Vec<f32> {
     let sums = play_at_random(game, envs, steps, seed, device);
     assert_eq!(sums.dims(), [envs]);
     sums.into_data().try_into_vec().expect("f32")
 }
 
-/// Counts of games that fill no cube and no block of lanes, and of steps around those of a launch.
+/// Checks numbers of games that do not fill a cube or block, and steps around a launch's number.
 fn check<G: Rules>(game: G, device: &Device) {
     for (envs, steps) in [(1, 1), (37, 40), (129, 128), (70, 300)] {
         let context = format!("{game:?}, {envs} games x {steps} steps");
@@ -50,8 +50,8 @@ fn a_game_alone_is_the_game_among_others() {
     assert_eq!(sums(SHORT_FRUIT, 33, 64, 9, &cpu()), many[..33]);
 }
 
-/// An episode of Catch on ten rows has nine steps, before each of which the board shows two ones, and
-/// one reward of 1 or -1.
+/// An episode of Catch with ten rows has nine steps, each observing a board with two ones, and one
+/// reward of 1 or -1.
 #[test]
 fn the_sums_are_those_of_the_rules() {
     let game = Catch { observation: Observation::Board, ..Catch::default() };

@@ -1,4 +1,4 @@
-//! Where games start: at levels, or where a member of the group was; seen by replaying the record.
+//! Starting positions of games, checked by replaying trajectories: levels or branch points.
 
 use super::{Host, SHORT_FRUIT, config, perceptron, seat};
 use crate::support::cpu;
@@ -8,8 +8,8 @@ use grove::model::NativeMlp;
 use grove::rng::{Stream, draw};
 use grove::rollout::{NativeRollout, RolloutKeys};
 
-/// Plays the recorded actions of game `env` from a seat. Gives the seat after each step, or `None`
-/// if the record is not that of this seat.
+/// Replays the recorded actions of game `env` from a position. Returns the position after each
+/// step, or `None` if the record does not match.
 pub fn replay<G: Rules>(
     game: G,
     host: &Host,
@@ -35,21 +35,21 @@ pub fn replay<G: Rules>(
     Some(seats)
 }
 
-/// The start of the level of `group` in `iteration`.
+/// Start of the level of `group` in `iteration`.
 fn level_start<G: Rules>(game: G, seed: u64, iteration: u32, group: usize) -> (G::State, Episode) {
     let level = draw(draw(Stream::TrainLevel.key(seed), iteration), group as u32);
     let episode = Episode { level, ..Episode::default() };
     (new_game::<G>(level, game), episode)
 }
 
-/// The same in the first iteration of `Start::Branch`, which spreads the times at which episodes end.
+/// Start in the first iteration of `Start::Branch`, which staggers the times of episodes.
 pub fn staggered_start<G: Rules>(game: G, seed: u64, group: usize) -> (G::State, Episode) {
     let (state, mut episode) = level_start(game, seed, 0, group);
     episode.time = draw(episode.level, 0xffff_fffd) % game.max_steps();
     (state, episode)
 }
 
-/// The step and the member that a group goes on from, as the rollout documents them.
+/// Step and game from which a group branches, computed as documented.
 pub fn branch_point(
     config: &RolloutConfig,
     seed: u64,
@@ -61,14 +61,14 @@ pub fn branch_point(
     (step, draw(key, 1) as usize % config.group_size)
 }
 
-/// Follows every group of `Start::Branch` by replaying what the native rollout recorded.
+/// Follows every group of `Start::Branch` by replaying trajectories of the native rollout.
 fn check_branches<G: Rules<State: PartialEq>>(game: G) {
     let config = config(13, 5, 17, Start::Branch);
     let (groups, members) = (config.num_groups, config.group_size);
     let policy = NativeMlp::new(&perceptron(game, &[16], 1.2, &cpu()));
     let seed = 77;
     let mut rollout = NativeRollout::new(game, &config, RolloutKeys::new(seed));
-    // Each group begins with its level's start, at a time of its own in the episode.
+    // Each group starts at its level, at a random time of the episode.
     let mut starts: Vec<_> = (0..groups).map(|group| staggered_start(game, seed, group)).collect();
     let mut times = starts.iter().map(|start| start.1.time as usize).collect();
     let (mut steps, mut chosen) = (Vec::new(), Vec::new());
@@ -89,7 +89,7 @@ fn check_branches<G: Rules<State: PartialEq>>(game: G) {
                     next = Some(seats[step - 1]);
                 }
             }
-            // The group goes on from where one of its members was, to a future of its own.
+            // The group continues from one of its games with a new future.
             let found = seat(game, &words, group);
             assert_eq!(Some(found), next, "{context}");
             *start = found;
@@ -117,7 +117,7 @@ fn a_branching_group_goes_on_from_one_of_its_members() {
     check_branches(CartPole { max_steps: 30 });
 }
 
-/// `Start::Level`: each group starts its own level in every iteration.
+/// `Start::Level`: each group starts a new level in every iteration.
 fn check_levels<G: Rules>(game: G) {
     let config = config(7, 3, 23, Start::Level);
     let policy = NativeMlp::new(&perceptron(game, &[16], 1.2, &cpu()));

@@ -1,4 +1,4 @@
-//! Breakout against the steps that MinAtar's package made, and a simulator with a board of cells.
+//! Breakout against recorded steps of MinAtar's package and a simulator with a board of cells.
 
 use super::{NEXT_LEVEL, START, assert_packs, episode, features};
 use grove::env::{
@@ -6,10 +6,10 @@ use grove::env::{
 };
 use grove::rng::{below, draw};
 
-/// What tests/minatar/play.py made: all boards, rewards and ends of some episodes.
+/// Output of tests/minatar/play.py: boards, rewards and ends of some episodes.
 const BY_THE_PACKAGE: &str = include_str!("../../minatar/breakout.txt");
 
-/// Where paddle, ball and trail are, as cells, and the bricks, as a board shows them.
+/// Cells of paddle, ball and trail, and the bricks, decoded from a board.
 fn seen(board: &[f32]) -> ([usize; 3], u32) {
     let cells = |channel: usize| -> Vec<usize> {
         let values = board.chunks_exact(4).map(|cell| cell[channel]);
@@ -24,7 +24,7 @@ fn seen(board: &[f32]) -> ([usize; 3], u32) {
     ([one(0), one(1), one(2)], bricks)
 }
 
-/// The start from a side: 0 is the left, 1 the right.
+/// A start from a side: 0 for left, 1 for right.
 fn start(side: u32, game: Breakout) -> BreakoutState {
     let from_side = |level: &u32| below(draw(*level, START), 2) == side;
     new_game::<Breakout>((0..).find(from_side).unwrap(), game)
@@ -50,7 +50,7 @@ fn breakout_is_minatars() {
             continue;
         }
         let (action, reward, end) = (at(0), at(1), at(2) == 1);
-        // Up, down and fire do what doing nothing does.
+        // Up, down and fire are no-ops.
         let actions = [action as u32, [0, 1, 0, 2, 0, 0][action]];
         let expected = ([at(3), at(4), at(5)], u32::from_str_radix(words[6], 16).unwrap());
         let before = states[0].bricks.count_ones();
@@ -71,7 +71,7 @@ fn breakout_is_minatars() {
     assert!(episodes >= 10 && steps >= 500 && rewards >= 30 && ends >= 10 && walls >= 1);
 }
 
-/// MinAtar's Breakout as its source tells it, with a board of cells and signed values.
+/// MinAtar's Breakout as in its source, with a board of cells and signed values.
 struct SlowBreakout {
     game: Breakout,
     level: u32,
@@ -80,7 +80,7 @@ struct SlowBreakout {
     bricks: [[bool; 10]; 10],
     ball: (i32, i32),
     last: (i32, i32),
-    /// How far the ball flies to the right and down in a step.
+    /// Movement of the ball per step to the right and down.
     way: (i32, i32),
     paddle: i32,
     strike: bool,
@@ -113,7 +113,7 @@ impl SlowBreakout {
         self.bricks[1..4].fill([true; 10]);
     }
 
-    /// Reward, and whether and with which score the episode ended.
+    /// Plays a step; returns the reward, whether the episode ended, and its score.
     fn play(&mut self, action: u32) -> (f32, bool, f32) {
         let key = draw(self.level, self.time);
         let repeats = below(draw(key, 0), 100) < self.game.sticky;
@@ -169,7 +169,7 @@ impl SlowBreakout {
         (reward, ended, score)
     }
 
-    /// Its values for a policy.
+    /// Features of the state.
     fn features(&self) -> Vec<f32> {
         let ((x, y), bricks) = (self.ball, self.bricks.iter().flatten().map(|b| f32::from(*b)));
         match self.game.observation {
@@ -192,7 +192,7 @@ impl SlowBreakout {
         }
     }
 
-    /// A move that keeps the paddle under the ball.
+    /// The action that keeps the paddle under the ball.
     fn follow(&self) -> u32 {
         match (self.ball.0 - self.paddle).signum() {
             -1 => 1,
@@ -229,7 +229,7 @@ fn breakout_is_the_slow_simulator_step_for_step() {
                 for (got, want) in features(&state, game).into_iter().zip(slow.features()) {
                     assert!((got - want).abs() < 1e-6 && got.abs() < 1.001, "{context}");
                 }
-                // Some games follow the ball, with slips; the others are played at random.
+                // Some games follow the ball with occasional slips; the others are random.
                 let bits = draw(level, t);
                 let slips = below(bits, 100) < [0, 5, 100, 100][start as usize % 4];
                 let random = draw(bits, 1) % game.num_actions() as u32;

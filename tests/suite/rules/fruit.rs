@@ -11,11 +11,11 @@ struct SlowFruit {
     time: u32,
     score: f64,
     basket: i64,
-    /// Column and row, in the order in which they appeared.
+    /// Column and row, in order of appearance.
     fruits: Vec<(i64, i64)>,
 }
 
-/// What a step of [`SlowFruit`] did.
+/// Result of a step of [`SlowFruit`].
 #[derive(Default)]
 struct Step {
     caught: i64,
@@ -41,7 +41,7 @@ impl SlowFruit {
         }
     }
 
-    /// Whether a fruit that lands in this column falls into the basket.
+    /// Whether a fruit that lands in this column is caught.
     fn covers(&self, column: i64) -> bool {
         let first = self.basket - i64::from(self.game.basket) / 2;
         (first..first + i64::from(self.game.basket)).contains(&column)
@@ -92,7 +92,7 @@ impl SlowFruit {
         step
     }
 
-    /// Moves after which the basket, from `position`, catches in `column`.
+    /// Moves needed from `position` to catch in `column`.
     fn moves(&self, position: i64, column: i64) -> i64 {
         let first = i64::from(self.game.basket) / 2;
         let last = i64::from(self.game.basket) - 1 - first;
@@ -100,7 +100,7 @@ impl SlowFruit {
         (0..).find(|k| catches(position - k) || catches(position + k)).unwrap()
     }
 
-    /// The features as the fruit catcher's documentation has them.
+    /// Features as documented for the fruit catcher.
     fn features(&self) -> Vec<f64> {
         match self.game.observation {
             FruitObservation::Features => self.relations(),
@@ -140,7 +140,8 @@ impl SlowFruit {
         for apart in [1, 2] {
             for i in 0..places.saturating_sub(apart) {
                 features.push(self.fruits.get(i + apart).map_or(0.0, |&(column, row)| {
-                    // The fewest moves from a place that catches the first to one for the second.
+                    // Minimum number of moves between a position that catches the first and one
+                    // that catches the second.
                     let (first, first_row) = self.fruits[i];
                     let reach = i64::from(self.game.basket);
                     let moves = (first - reach..=first + reach)
@@ -167,13 +168,13 @@ impl SlowFruit {
         assert_eq!(got.len(), self.game.num_features());
         for (got, want) in got.iter().zip(self.features()) {
             assert!((f64::from(*got) - want).abs() < 1e-6, "{context}: {got}, {want}");
-            // A distance in half widths reaches 2, all else 1.
+            // Distances in half widths reach 2, all other features 1.
             assert!(got.abs() < 2.0, "{context}: feature {got}");
         }
     }
 }
 
-/// Parameter sets with every limit, odd and even.
+/// Parameter sets that cover every limit, odd and even.
 fn fruit_games() -> Vec<Fruit> {
     let default = Fruit::default();
     vec![
@@ -268,7 +269,7 @@ fn fruit_is_the_slow_simulator_step_for_step() {
                 slow.assert_is(&state, &context);
                 assert_packs(&state, game);
                 assert_eq!((episode.level, episode.time), (slow.level, slow.time));
-                // Runs of one action reach the edges, where the basket is clamped.
+                // Long runs of one action reach the edges, where the basket is clamped.
                 let action =
                     if (t / 60) % 3 == 0 { draw(level, t) % 3 } else { (t / 60) % 3 * 2 - 2 };
                 let step = slow.play(action);
@@ -283,7 +284,7 @@ fn fruit_is_the_slow_simulator_step_for_step() {
                 ends += i64::from(step.ended);
             }
         }
-        // The test has seen what the parameters promise; a fruit lands after height - 1 steps.
+        // The test covers what the parameters imply; a fruit lands after height - 1 steps.
         let lands = game.max_steps >= game.height;
         assert_eq!(caught > 0, lands, "{game:?}");
         assert_eq!(missed > 0, lands, "{game:?}");
@@ -292,8 +293,8 @@ fn fruit_is_the_slow_simulator_step_for_step() {
     }
 }
 
-/// Mean and standard error of a player's score over episodes of their own levels; the player sees
-/// the state and a draw.
+/// Mean and standard error of a player's score over many levels. The player sees the state and a
+/// draw.
 fn fruit_score(game: Fruit, player: fn(&FruitState, u32) -> u32) -> (f64, f64) {
     let episodes = 20_000;
     let levels = Stream::Evaluation.key(99);
@@ -326,7 +327,7 @@ fn random(_: &FruitState, bits: u32) -> u32 {
     below(bits, 3)
 }
 
-/// Moves towards the lowest fruit, and stays when that is within reach.
+/// Moves towards the lowest fruit and stays once it is within reach.
 fn to_the_lowest(state: &FruitState, _: u32) -> u32 {
     let offset = i64::from(state.column(0)) - i64::from(state.basket);
     if state.count == 0 || offset.abs() <= 1 {

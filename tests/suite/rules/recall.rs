@@ -1,4 +1,4 @@
-//! Recall against its description, and what players with and without a memory score.
+//! Recall against its description, and scores of players with and without memory.
 
 use super::{NEXT_LEVEL, START, assert_packs, episode, features};
 use grove::env::{Env, Recall, new_game, play};
@@ -29,7 +29,7 @@ fn recall_is_what_its_description_says() {
 
                 let last = t == steps - 1;
                 misleading += usize::from(last && light != cue);
-                // Every other episode answers right; on the way actions do not matter.
+                // Every other episode answers correctly; earlier actions do not matter.
                 let action = match (last, number % 2) {
                     (true, 0) => cue,
                     (true, _) => (cue + 1) % cues,

@@ -1,4 +1,4 @@
-//! The same pictures by a GPU: its kernels compute the native sprites, its shader draws what the CPU paints.
+//! GPU rendering: kernels compute the native sprites, and the shader matches the CPU renderer.
 
 use super::{Games, wild_sprites};
 use crate::support::adapter;
@@ -12,21 +12,21 @@ use grove::viewer::{
     device_instances, paint,
 };
 
-/// An adapter: as Burn's device, and its handles.
+/// An adapter as a Burn device with its wgpu handles.
 struct Graphics {
     burn: Device,
     device: wgpu::Device,
     queue: wgpu::Queue,
 }
 
-/// `None` where there is no adapter, or it is not of wgpu.
+/// Returns the adapter, or `None` if there is none or it is not wgpu's.
 fn graphics() -> Option<Graphics> {
     let burn = adapter()?;
     let setup = graphics_setup(&burn)?;
     Some(Graphics { burn, device: setup.device, queue: setup.queue })
 }
 
-/// Seats as rollouts keep them on a device, `[env_words, games]`.
+/// Environments in the layout of a device, `[env_words, games]`.
 fn seats<G: Look>(
     games: &[(G::State, grove::env::Episode)],
     game: G,
@@ -43,7 +43,7 @@ fn seats<G: Look>(
     Tensor::from_data(TensorData::new(words, [env_words(game), games.len()]), device)
 }
 
-/// What lies in a buffer on the device.
+/// Reads a buffer on the device.
 fn read(
     instances: &DeviceInstances,
     count: usize,
@@ -87,7 +87,7 @@ fn assert_close(a: &Instance, b: &Instance, what: &str) {
     assert!(same, "{what}: {a:?} instead of {b:?}");
 }
 
-/// The pictures are the same but for a few pixels on the borders of turned sprites, and for rounding.
+/// Asserts that pictures agree up to rounding and a few pixels on the borders of rotated sprites.
 fn assert_same(drawn: &Picture, painted: &Picture, turned: bool, what: &str) {
     let pixels = drawn.pixels.chunks_exact(4).zip(painted.pixels.chunks_exact(4));
     let off = pixels.filter(|(a, b)| a.iter().zip(*b).any(|(a, b)| a.abs_diff(*b) > 1)).count();
@@ -100,7 +100,7 @@ fn assert_kernel_is_native<G: Look>(game: G, graphics: &Graphics) {
     let mut games = Games::new(game, 67);
     for step in 0..45 {
         games.step();
-        // Some steps, among them one at which levels start.
+        // Some steps, including one at which levels start.
         if step % 13 != 0 && step + 1 != game.max_steps() {
             continue;
         }
@@ -192,7 +192,7 @@ fn a_wall_is_drawn_from_the_buffer_that_a_kernel_wrote() {
     let offscreen = Offscreen::new(&graphics.device, &graphics.queue, width, height).unwrap();
     let renderer = Renderer::new(&graphics.device, &graphics.queue, Offscreen::FORMAT, game);
     let mut painted = Picture::new(width, height);
-    // Two buffers at a time: the second does not take the first's place.
+    // Two buffers at a time: the second must not overwrite the first.
     let buffers = [0.25, 0.5].map(|part| device_instances(game, &before, &now, part));
     for (buffer, part) in buffers.iter().zip([0.25, 0.5]) {
         renderer.draw_buffer(offscreen.view(), width, height, 1024, buffer.binding());
