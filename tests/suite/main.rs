@@ -42,6 +42,7 @@ mod support;
 mod task_data;
 mod task_ocaml;
 mod task_verifier;
+mod tokenizers;
 mod viewer;
 mod watch;
 mod watch_live;

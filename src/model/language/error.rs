@@ -35,6 +35,9 @@ pub enum LanguageError {
     /// Text that has a character which is no token.
     #[error("the character {0:?} is none of the model's tokens")]
     Character(char),
+    /// Text that a tokenizer of a model's files cannot take.
+    #[error("the model's tokenizer fails: {0}")]
+    Tokenizer(String),
     /// A chat template that fails.
     #[error("the model's chat template fails: {0}")]
     Template(String),

@@ -1,14 +1,12 @@
 //! Language models in files: Hugging Face's folders, PEFT's folders of adapters, and GGUF files.
 
 mod adapter;
-mod bpe;
 mod gguf;
 mod gguf_vocabulary;
 mod hugging_face;
 mod names;
 mod pre_tokenizers;
 mod quants;
-mod split;
 mod template;
 mod tokenizer;
 

@@ -1,6 +1,5 @@
-//! Vocabularies of `tokenizer.json`.
+//! Vocabularies of `tokenizer.json`, read by the crate `tokenizers`, which most models were made with.
 
-use super::bpe::Bpe;
 use super::unusable;
 use crate::model::language::characters::Characters;
 use crate::model::language::error::LanguageError;
@@ -9,9 +8,12 @@ use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A vocabulary learnt from text: merged pairs, or words.
+/// A vocabulary learnt from text: merged pairs, unigrams, word pieces or words.
 #[derive(Debug)]
-struct Trained(Box<Bpe>);
+struct Trained {
+    tokenizer: tokenizers::Tokenizer,
+    vocabulary: usize,
+}
 
 /// Reads the text of a `tokenizer.json` for weights of so many tokens; errors name `path`.
 ///
@@ -33,7 +35,13 @@ pub(super) fn read(
     if let Some(characters) = Characters::from_json(&json) {
         return Ok(Arc::new(characters));
     }
-    Ok(Arc::new(Trained(Box::new(Bpe::new(&json).map_err(|e| unusable(path, e))?))))
+    drop(json);
+    let mut tokenizer = tokenizers::Tokenizer::from_bytes(text).map_err(|e| unusable(path, e))?;
+    // Prompts are never cut or filled up.
+    tokenizer.with_padding(None).with_truncation(None).map_err(|e| unusable(path, e))?;
+    let largest = tokenizer.get_vocab(true).into_values().max();
+    let vocabulary = largest.map_or(0, |largest| largest as usize + 1);
+    Ok(Arc::new(Trained { tokenizer, vocabulary }))
 }
 
 /// The largest number of a token that a `tokenizer.json` names.
@@ -47,21 +55,29 @@ fn largest_token(json: &Value) -> Option<u64> {
     listed.max(added.filter_map(|token| token["id"].as_u64()).max())
 }
 
+impl Trained {
+    fn encode(&self, text: &str, special: bool) -> Result<Vec<u32>, LanguageError> {
+        let encoding = self.tokenizer.encode_fast(text, special);
+        let encoding = encoding.map_err(|e| LanguageError::Tokenizer(e.to_string()))?;
+        Ok(encoding.get_ids().to_vec())
+    }
+}
+
 impl Tokenizer for Trained {
     fn vocabulary(&self) -> usize {
-        self.0.vocabulary()
+        self.vocabulary
     }
 
     fn encode(&self, text: &str) -> Result<Vec<u32>, LanguageError> {
-        self.0.encode(text, false).map_err(LanguageError::Character)
+        self.encode(text, false)
     }
 
     fn encode_whole(&self, text: &str) -> Result<Vec<u32>, LanguageError> {
-        self.0.encode(text, true).map_err(LanguageError::Character)
+        self.encode(text, true)
     }
 
     fn decode(&self, tokens: &[u32]) -> String {
-        self.0.decode(tokens)
+        self.tokenizer.decode(tokens, true).unwrap_or_default()
     }
 
     fn pieces(&self, tokens: &[u32]) -> Vec<String> {
@@ -79,6 +95,6 @@ impl Tokenizer for Trained {
     }
 
     fn token(&self, name: &str) -> Option<u32> {
-        self.0.token(name)
+        self.tokenizer.token_to_id(name)
     }
 }

@@ -1,0 +1,463 @@
+//! Vocabularies: those of folders and of GGUF files give the tokens of the package `tokenizers`, and files that
+//! cannot be used are refused in a sentence.
+
+use grove::model::language::LanguageModel;
+use safetensors::tensor::{Dtype, TensorView};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// Numbers of the stream of the models here, which are as small as can be.
+const WIDTH: usize = 2;
+
+/// Names and shapes of the weights of a model of one layer, in Hugging Face's words and in GGUF's.
+fn weights(vocabulary: usize) -> Vec<(&'static str, &'static str, Vec<usize>)> {
+    let square = || vec![WIDTH, WIDTH];
+    vec![
+        ("model.embed_tokens.weight", "token_embd.weight", vec![vocabulary, WIDTH]),
+        ("model.norm.weight", "output_norm.weight", vec![WIDTH]),
+        ("model.layers.0.input_layernorm.weight", "blk.0.attn_norm.weight", vec![WIDTH]),
+        ("model.layers.0.post_attention_layernorm.weight", "blk.0.ffn_norm.weight", vec![WIDTH]),
+        ("model.layers.0.self_attn.q_proj.weight", "blk.0.attn_q.weight", square()),
+        ("model.layers.0.self_attn.k_proj.weight", "blk.0.attn_k.weight", square()),
+        ("model.layers.0.self_attn.v_proj.weight", "blk.0.attn_v.weight", square()),
+        ("model.layers.0.self_attn.o_proj.weight", "blk.0.attn_output.weight", square()),
+        ("model.layers.0.mlp.gate_proj.weight", "blk.0.ffn_gate.weight", square()),
+        ("model.layers.0.mlp.up_proj.weight", "blk.0.ffn_up.weight", square()),
+        ("model.layers.0.mlp.down_proj.weight", "blk.0.ffn_down.weight", square()),
+    ]
+}
+
+/// Writes a folder of a model with this `tokenizer.json` and `tokenizer_config.json`.
+fn folder(vocabulary: usize, tokenizer: &[u8], about: &[u8]) -> TempDir {
+    let folder = TempDir::new().unwrap();
+    let config = json!({
+        "model_type": "llama", "vocab_size": vocabulary, "hidden_size": WIDTH,
+        "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": WIDTH,
+        "max_position_embeddings": 4096, "tie_word_embeddings": true,
+    });
+    fs::write(folder.path().join("config.json"), config.to_string()).unwrap();
+    fs::write(folder.path().join("tokenizer.json"), tokenizer).unwrap();
+    fs::write(folder.path().join("tokenizer_config.json"), about).unwrap();
+    let zeros = vec![0; 4 * WIDTH * vocabulary.max(WIDTH)];
+    let tensors = weights(vocabulary).into_iter().map(|(name, _, shape)| {
+        let bytes = &zeros[..4 * shape.iter().product::<usize>()];
+        (name, TensorView::new(Dtype::F32, shape, bytes).unwrap())
+    });
+    let bytes = safetensors::serialize(tensors, None).unwrap();
+    fs::write(folder.path().join("model.safetensors"), bytes).unwrap();
+    folder
+}
+
+/// A GGUF file under way: its metadata, and the format and shape of its tensors.
+struct Gguf {
+    about: BTreeMap<String, Value>,
+    format: u32,
+    vocabulary: usize,
+}
+
+impl Gguf {
+    /// A model of Llama's shape with so many tokens.
+    fn new(tokens: &[String], kinds: &[u32]) -> Self {
+        let about = json!({
+            "general.architecture": "llama", "llama.embedding_length": WIDTH,
+            "llama.block_count": 1, "llama.attention.head_count": 1,
+            "llama.feed_forward_length": WIDTH, "llama.context_length": 4096,
+            "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": kinds,
+        });
+        let about = serde_json::from_value(about).unwrap();
+        Self { about, format: 0, vocabulary: tokens.len() }
+    }
+
+    fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+        self.about.insert(name.to_string(), value.into());
+        self
+    }
+
+    /// Loads it from a file.
+    fn load(&self) -> Result<LanguageModel, String> {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("model.gguf");
+        fs::write(&path, self.bytes()).unwrap();
+        LanguageModel::load(&path).map_err(|error| error.to_string())
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let mut bytes = b"GGUF".to_vec();
+        let weights = weights(self.vocabulary);
+        bytes.extend(3u32.to_le_bytes());
+        bytes.extend((weights.len() as u64).to_le_bytes());
+        bytes.extend((self.about.len() as u64).to_le_bytes());
+        for (name, value) in &self.about {
+            text(&mut bytes, name);
+            bytes.extend(kind(value).to_le_bytes());
+            put(&mut bytes, value);
+        }
+        let mut start = 0u64;
+        for (_, name, shape) in &weights {
+            text(&mut bytes, name);
+            bytes.extend((shape.len() as u32).to_le_bytes());
+            shape.iter().rev().for_each(|n| bytes.extend((*n as u64).to_le_bytes()));
+            bytes.extend(self.format.to_le_bytes());
+            bytes.extend(start.to_le_bytes());
+            start += (4 * shape.iter().product::<usize>() as u64).next_multiple_of(32);
+        }
+        bytes.resize(bytes.len().next_multiple_of(32) + start as usize, 0);
+        bytes
+    }
+}
+
+fn text(bytes: &mut Vec<u8>, text: &str) {
+    bytes.extend((text.len() as u64).to_le_bytes());
+    bytes.extend(text.as_bytes());
+}
+
+/// GGUF's number of a value's kind.
+fn kind(value: &Value) -> u32 {
+    match value {
+        Value::Bool(_) => 7,
+        Value::String(_) => 8,
+        Value::Array(_) => 9,
+        Value::Number(number) if number.is_f64() => 6,
+        _ => 4,
+    }
+}
+
+fn put(bytes: &mut Vec<u8>, value: &Value) {
+    match value {
+        Value::Bool(is_true) => bytes.push(u8::from(*is_true)),
+        Value::String(one) => text(bytes, one),
+        Value::Array(all) => {
+            bytes.extend(all.first().map_or(4, kind).to_le_bytes());
+            bytes.extend((all.len() as u64).to_le_bytes());
+            all.iter().for_each(|one| put(bytes, one));
+        }
+        Value::Number(number) if number.is_f64() => {
+            bytes.extend((number.as_f64().unwrap() as f32).to_le_bytes());
+        }
+        other => bytes.extend((other.as_u64().unwrap() as u32).to_le_bytes()),
+    }
+}
+
+/// The character that stands for a byte in vocabularies of bytes (GPT-2).
+fn character(byte: u8) -> String {
+    let is_printable = |byte: u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
+    let hidden = (0..byte).filter(|byte| !is_printable(*byte)).count() as u32;
+    let code = if is_printable(byte) { u32::from(byte) } else { 256 + hidden };
+    char::from_u32(code).unwrap().to_string()
+}
+
+/// All bytes, two line ends in one, and two tokens that no text is split into.
+fn byte_tokens() -> (Vec<String>, Vec<u32>) {
+    let more = ["ĊĊ", "<|bos|>", "<|eot_id|>"].map(str::to_string);
+    let tokens: Vec<String> = (0..=255).map(character).chain(more).collect();
+    let kinds = (0..tokens.len()).map(|token| if token < 257 { 1 } else { 3 }).collect();
+    (tokens, kinds)
+}
+
+fn byte_gguf() -> Gguf {
+    let (tokens, kinds) = byte_tokens();
+    Gguf::new(&tokens, &kinds)
+        .with("tokenizer.ggml.model", "gpt2")
+        .with("tokenizer.ggml.merges", json!(["Ċ Ċ"]))
+        .with("tokenizer.ggml.bos_token_id", 257)
+}
+
+fn prompt(model: &LanguageModel, text: &str) -> Vec<u32> {
+    model.prompt(text, &[] as &[()]).unwrap()
+}
+
+#[test]
+fn a_pattern_means_the_same_with_line_ends_spelled_out_or_as_they_are() {
+    let (tokens, _) = byte_tokens();
+    for ends in ["\\r\\n", "\r\n"] {
+        let pattern = format!("\\p{{L}}+|\\s*[{ends}]+|\\s+(?!\\S)|\\s+");
+        let vocabulary: BTreeMap<&String, usize> = tokens.iter().zip(0..).collect();
+        let bytes = json!({
+            "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true,
+            "use_regex": false,
+        });
+        let split = json!({
+            "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated",
+            "invert": false,
+        });
+        let tokenizer = json!({
+            "version": "1.0",
+            "pre_tokenizer": { "type": "Sequence", "pretokenizers": [split, bytes] },
+            "decoder": bytes,
+            "model": { "type": "BPE", "vocab": vocabulary, "merges": [["Ċ", "Ċ"]] },
+        });
+        let folder = folder(tokens.len(), tokenizer.to_string().as_bytes(), b"{}");
+        let model = LanguageModel::load(folder.path()).unwrap();
+        assert_eq!(prompt(&model, "a\n\nb"), [97, 256, 98], "{ends:?}");
+        assert_eq!(model.text(&[97, 256, 98]), "a\n\nb");
+        assert_eq!(model.pieces(&[0xc3, 0xa9, 97]), ["\u{fffd}", "\u{fffd}", "a"]);
+    }
+}
+
+/// Unigrams with a mark for spaces, and added tokens that are words or are normalized; the tokens are those of the
+/// package `tokenizers`.
+#[test]
+fn unigrams_marks_and_added_tokens_are_read_as_their_file_says() {
+    let added = |id: u32, content: &str, single_word: bool, normalized: bool| {
+        json!({
+            "id": id, "content": content, "single_word": single_word, "lstrip": false,
+            "rstrip": false, "normalized": normalized, "special": false,
+        })
+    };
+    let mark = json!({ "type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": true });
+    let tokenizer = json!({
+        "version": "1.0",
+        "added_tokens": [added(9, "cat", true, false), added(10, "DOG", false, true)],
+        "normalizer": { "type": "Lowercase" },
+        "pre_tokenizer": mark,
+        "decoder": mark,
+        "model": {
+            "type": "Unigram", "unk_id": 0, "byte_fallback": false,
+            "vocab": [
+                ["<unk>", 0.0], ["▁", -2.0], ["▁a", -1.0], ["b", -3.0], ["▁ab", -1.5], ["c", -3.0],
+                ["a", -3.0], ["t", -3.0], ["s", -3.0],
+            ],
+        },
+    });
+    let folder = folder(11, tokenizer.to_string().as_bytes(), b"{}");
+    let model = LanguageModel::load(folder.path()).unwrap();
+    assert_eq!(prompt(&model, "ab a"), [4, 2]);
+    assert_eq!(prompt(&model, "AB x"), [4, 1, 0]);
+    assert_eq!(prompt(&model, "cats cat"), [1, 5, 6, 7, 8, 1, 9]);
+    assert_eq!(prompt(&model, "b dog"), [1, 3, 1, 10]);
+    assert_eq!(model.text(&[4, 2]), "ab a");
+    assert_eq!(model.pieces(&[4, 2, 3]), ["ab", " a", "b"]);
+}
+
+/// A word of 40,000 letters takes a moment: pairs are merged out of a queue.
+#[test]
+fn gguf_vocabularies_of_bytes_are_split_as_they_say() {
+    let model = byte_gguf().with("tokenizer.ggml.pre", "llama-bpe").load().unwrap();
+    // Llama 3's begin with their token for it.
+    assert_eq!(prompt(&model, "a\n\nb<|eot_id|>"), [257, 97, 256, 98, 258]);
+    assert_eq!(model.stop_tokens, [258]);
+    let model = byte_gguf().with("tokenizer.ggml.pre", "gpt-2").load().unwrap();
+    assert_eq!(prompt(&model, "a\n\nb"), [97, 10, 10, 98]);
+    let begins = byte_gguf()
+        .with("tokenizer.ggml.pre", "qwen2")
+        .with("tokenizer.ggml.add_bos_token", true)
+        .with("tokenizer.ggml.eos_token_id", 97)
+        .load()
+        .unwrap();
+    assert_eq!(prompt(&begins, "é"), [257, 0xc3, 0xa9]);
+    assert_eq!(begins.stop_tokens, [97, 258]);
+    let copy = TempDir::new().unwrap();
+    begins.save(copy.path()).unwrap();
+    let again = LanguageModel::load(copy.path()).unwrap();
+    assert_eq!(again.stop_tokens, begins.stop_tokens);
+    assert_eq!(prompt(&again, "a\n\nb"), prompt(&begins, "a\n\nb"));
+}
+
+#[test]
+fn gguf_vocabularies_of_sentence_piece_are_merged_by_their_scores() {
+    let names = ["<unk>", "<s>", "</s>", "<0xC3>", "<0xA9>", "▁a", "ab", "▁", "a", "b", "▁▁"];
+    let tokens: Vec<String> = names.map(str::to_string).to_vec();
+    let file = |scores: [f32; 11]| {
+        Gguf::new(&tokens, &[2, 3, 3, 6, 6, 1, 1, 1, 1, 1, 1])
+            .with("tokenizer.ggml.model", "llama")
+            .with("tokenizer.ggml.scores", json!(scores.map(|x| x + 0.25)))
+            .with("tokenizer.ggml.bos_token_id", 1)
+            .with("tokenizer.ggml.eos_token_id", 2)
+    };
+    let model = file([0., 0., 0., 0., 0., -1., -2., -5., -5., -5., -4.]).load().unwrap();
+    assert_eq!(prompt(&model, "ab b"), [1, 5, 9, 7, 9]);
+    assert_eq!(prompt(&model, "é"), [1, 7, 3, 4]);
+    assert_eq!(model.text(&[5, 9, 7, 9]), "ab b");
+    assert_eq!(model.stop_tokens, [2]);
+    let other = file([0., 0., 0., 0., 0., -2., -1., -5., -5., -5., -4.]);
+    assert_eq!(prompt(&other.load().unwrap(), "ab"), [1, 7, 6]);
+    let bare = other
+        .with("tokenizer.ggml.add_bos_token", false)
+        .with("tokenizer.ggml.add_eos_token", true)
+        .with("tokenizer.ggml.add_space_prefix", false);
+    assert_eq!(prompt(&bare.load().unwrap(), "ab"), [6, 2]);
+}
+
+#[test]
+fn gguf_files_that_cannot_be_used_are_refused_in_a_sentence() {
+    let refused = |file: Gguf, why: &str| {
+        let error = file.load().map(|model| model.shape).unwrap_err();
+        assert!(error.contains(why) && !error.contains('\n'), "{error}");
+    };
+    let whole = || byte_gguf().with("tokenizer.ggml.pre", "llama-bpe");
+    refused(byte_gguf(), "there is no `tokenizer.ggml.pre`, which says how it splits text");
+    refused(byte_gguf().with("tokenizer.ggml.pre", "klingon"), "is `klingon`, a splitting");
+    refused(whole().with("tokenizer.ggml.model", "rwkv"), "the tokenizer `rwkv` is not known");
+    refused(whole().with("llama.attention.head_count_kv", 0), "1 heads, 0 of keys");
+    refused(whole().with("llama.attention.head_count", 4), "do not fit together");
+    refused(
+        whole().with("split.no", 0).with("split.count", 3),
+        "part 1 of 3 of a model; `llama-gguf-split --merge` joins them",
+    );
+    let mut deep = json!([1]);
+    for _ in 0..100 {
+        deep = json!([deep]);
+    }
+    refused(whole().with("deep", deep), "arrays in arrays");
+    let (mut tokens, kinds) = byte_tokens();
+    tokens[7] = "a".to_string();
+    let twice = Gguf::new(&tokens, &kinds).with("tokenizer.ggml.model", "gpt2");
+    refused(twice, "the tokens 7 and 97 are both called `a`");
+    for (format, name) in [(11, "Q3_K"), (20, "IQ4_NL")] {
+        refused(Gguf { format, ..whole() }, &format!("ggml's format {name}, which is not known"));
+    }
+}
+
+#[test]
+fn tokens_beyond_the_weights_are_refused_whatever_their_number() {
+    let tokenizer = |id: u64| {
+        json!({
+            "version": "1.0",
+            "added_tokens": [{
+                "id": id, "content": "<pad>", "single_word": false, "lstrip": false, "rstrip": false,
+                "normalized": false, "special": true,
+            }],
+            "model": { "type": "WordLevel", "vocab": { "a": 0, "b": 1 }, "unk_token": "a" },
+        })
+    };
+    for id in [3, 4_294_967_295] {
+        let folder = folder(3, tokenizer(id).to_string().as_bytes(), b"{}");
+        let error = LanguageModel::load(folder.path()).unwrap_err().to_string();
+        let why = format!("a token of the number {id}, and the weights have 3 tokens");
+        assert!(error.contains(&why), "{error}");
+    }
+    let folder = folder(3, tokenizer(2).to_string().as_bytes(), b"{}");
+    assert!(LanguageModel::load(folder.path()).is_ok());
+}
+
+#[test]
+fn pointers_of_git_lfs_are_told_from_the_files_themselves() {
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language/qwen2");
+    for name in ["model.safetensors", "tokenizer.json"] {
+        let copy = TempDir::new().unwrap();
+        LanguageModel::load(&fixture).unwrap().save(copy.path()).unwrap();
+        let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 988097824\n";
+        fs::write(copy.path().join(name), pointer).unwrap();
+        let error = LanguageModel::load(copy.path()).unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains("`git lfs pull` fetches"), "{error}");
+    }
+}
+
+/// Results of the Python packages for a vocabulary; `tests/language/expect_tokens.py` writes them.
+#[derive(Deserialize)]
+struct Expected {
+    texts: Vec<Tokenized>,
+    chats: Vec<Chat>,
+}
+
+#[derive(Deserialize)]
+struct Tokenized {
+    text: String,
+    tokens: Vec<u32>,
+    whole: Vec<u32>,
+    decoded: String,
+}
+
+#[derive(Deserialize)]
+struct Chat {
+    messages: Vec<Value>,
+    text: Option<String>,
+}
+
+/// The same vocabulary as a GGUF file, as llama.cpp's converter writes it.
+fn as_gguf(json: &Value, pre: Option<&str>, whole: &[u32], vocabulary: usize) -> Gguf {
+    let mut tokens: Vec<String> = (0..vocabulary).map(|id| format!("[PAD{id}]")).collect();
+    let mut kinds = vec![5; vocabulary];
+    for (name, id) in json["model"]["vocab"].as_object().unwrap() {
+        let id = id.as_u64().unwrap() as usize;
+        tokens[id].clone_from(name);
+        kinds[id] = match (pre, name.as_str()) {
+            (None, "<unk>") => 2,
+            (None, name) if name.len() == 6 && name.starts_with("<0x") => 6,
+            _ => 1,
+        };
+    }
+    for one in json["added_tokens"].as_array().unwrap() {
+        let id = one["id"].as_u64().unwrap() as usize;
+        tokens[id] = one["content"].as_str().unwrap().to_string();
+        if kinds[id] != 2 {
+            kinds[id] = if one["special"] == true { 3 } else { 4 };
+        }
+    }
+    let merges: Vec<String> = json["model"]["merges"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|pair| match pair {
+            Value::String(pair) => pair.clone(),
+            pair => format!("{} {}", pair[0].as_str().unwrap(), pair[1].as_str().unwrap()),
+        })
+        .collect();
+    let file = Gguf::new(&tokens, &kinds).with("tokenizer.ggml.add_bos_token", !whole.is_empty());
+    let file = match whole.first() {
+        Some(bos) => file.with("tokenizer.ggml.bos_token_id", *bos),
+        None => file,
+    };
+    if let Some(pre) = pre {
+        let file = file.with("tokenizer.ggml.model", "gpt2").with("tokenizer.ggml.pre", pre);
+        return file.with("tokenizer.ggml.merges", merges);
+    }
+    let mut scores = std::collections::HashMap::new();
+    for (rank, pair) in merges.iter().enumerate() {
+        scores.entry(pair.replacen(' ', "", 1)).or_insert(-(rank as f32) - 0.5);
+    }
+    let scores: Vec<f32> = tokens.iter().map(|name| *scores.get(name).unwrap_or(&-1e9)).collect();
+    let prefixes = json["normalizer"]["normalizers"][0]["type"] == "Prepend";
+    file.with("tokenizer.ggml.model", "llama")
+        .with("tokenizer.ggml.scores", json!(scores))
+        .with("tokenizer.ggml.add_space_prefix", prefixes)
+}
+
+/// The vocabularies are where `tests/language/fetch_tokenizers.sh` puts them, or where `GROVE_TOKENIZERS` says.
+#[test]
+#[ignore = "real vocabularies, which tests/language/fetch_tokenizers.sh fetches"]
+fn real_vocabularies_give_the_tokens_and_the_chats_of_python() {
+    let cache = std::env::var("HOME").map(|home| Path::new(&home).join(".cache/grove/tokenizers"));
+    let all = std::env::var("GROVE_TOKENIZERS").map(PathBuf::from).or(cache);
+    let all = all.ok().filter(|folder| folder.is_dir());
+    let all = all.expect("tests/language/fetch_tokenizers.sh fetches the vocabularies");
+    let names = [
+        ("qwen3", Some("qwen2")),
+        ("llama3", Some("llama-bpe")),
+        ("deepseek_v3", Some("deepseek-v3")),
+        ("mistral_nemo", Some("tekken")),
+        ("llama2", None),
+        ("gemma3", None),
+    ];
+    for (name, pre) in names {
+        let read = |file: &str| fs::read(all.join(name).join(file)).unwrap();
+        let expected: Expected = serde_json::from_slice(&read("expected.json")).unwrap();
+        let tokenizer = read("tokenizer.json");
+        let json: Value = serde_json::from_slice(&tokenizer).unwrap();
+        let vocabulary = json["model"]["vocab"].as_object().unwrap().len() + 2048;
+        let folder = folder(vocabulary, &tokenizer, &read("tokenizer_config.json"));
+        let whole = &expected.texts[0].whole;
+        let gguf = as_gguf(&json, pre, whole, vocabulary).load().unwrap();
+        for (model, what) in
+            [(LanguageModel::load(folder.path()).unwrap(), "folder"), (gguf, "GGUF")]
+        {
+            for one in &expected.texts {
+                let place = format!("{name}, {what}: {:?}", one.text);
+                assert_eq!(prompt(&model, &one.text), one.whole, "{place}");
+                assert_eq!(model.tokenizer.encode(&one.text).unwrap(), one.tokens, "{place}");
+                assert_eq!(model.tokenizer.decode(&one.tokens), one.decoded, "{place}");
+            }
+            let long = "abcdefgh".repeat(5000);
+            assert!(prompt(&model, &long).len() < long.len());
+            if let Some(template) = &model.template {
+                for chat in &expected.chats {
+                    assert_eq!(template.render(&chat.messages).ok(), chat.text, "{name}");
+                }
+            }
+        }
+    }
+}
