@@ -48,7 +48,7 @@ pub enum RecordingError {
     Shape {
         /// Name of the tensor.
         what: &'static str,
-        /// Its shape.
+        /// The shape found.
         found: Vec<usize>,
         /// The required shape.
         expected: String,
@@ -58,7 +58,7 @@ pub enum RecordingError {
     Elements {
         /// Name of the tensor.
         what: &'static str,
-        /// Its element type.
+        /// The element type found.
         found: String,
         /// The supported element types.
         expected: &'static str,

@@ -51,7 +51,7 @@ macro_rules! objectives {
         names!(LossType { $($Name = stringify!($module),)+ });
 
         impl LossType {
-            /// How its terms are averaged.
+            /// Averaging of the loss's terms.
             pub const fn averaging(self) -> Averaging {
                 match self { $(Self::$Name => $Name::AVERAGING,)+ }
             }

@@ -1,4 +1,4 @@
-//! Which games a fused update's minibatches take, and what members tell each other where several share it.
+//! Minibatches of a fused update by game, and the exchange between ranks that share it.
 
 use super::FusedLearner;
 use crate::data::summary::{SCALE, STEPS};
