@@ -59,7 +59,7 @@ fn complete(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
         )
     })?;
     let model = LanguageModel::load(&folder.model())?;
-    let trainer = LanguageTrainer::new(text::open(&name, own)?, config, Some(model))?;
+    let trainer = LanguageTrainer::for_task(text::open(&name, own)?, config, Some(model))?;
     let trainer = trainer.restored(checkpoint)?;
     let sampling = trainer.sampling();
     let greedy = Sampling { temperature: 0.0, ..sampling.clone() };

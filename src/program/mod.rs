@@ -44,7 +44,7 @@ use crate::config::{ConfigError, Engine, Precision, TrainConfig};
 use crate::env::look::Look;
 use crate::model::NamedModel;
 use crate::task;
-use crate::trainer::{Trainer, saved_config};
+use crate::trainer::{GameTrainer, saved_config};
 use anyhow::{Context, Result, bail};
 use args::{
     BenchArgs, CheckArgs, Cli, Command, DemoArgs, DevicesArgs, EvalArgs, FitArgs, GenerateArgs,
@@ -207,7 +207,7 @@ fn use_threads(threads: Option<u32>) -> Result<()> {
 }
 
 /// Checks that the requested engine and precision are available for a run.
-fn check_engine<G: Playable>(trainer: &Trainer<G>) -> Result<()> {
+fn check_engine<G: Playable>(trainer: &GameTrainer<G>) -> Result<()> {
     let config = trainer.config();
     let (requested, obstacle) = match (config.engine, config.precision) {
         (Engine::Fused, _) => ("the engine `fused`".to_string(), trainer.obstacle()),

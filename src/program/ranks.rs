@@ -8,7 +8,7 @@ use crate::model::Network;
 use crate::parallel::{Collective, Hardware, TIMEOUT, Team, TeamError, threads};
 use crate::run::RunError;
 use crate::trainer::language::LanguageTrainError;
-use crate::trainer::{Demonstrations, TrainError, Trainer};
+use crate::trainer::{Demonstrations, GameTrainer, TrainError, Trainer};
 use anyhow::{Context, Error, Result, anyhow};
 use sha2::{Digest, Sha256};
 use std::fs::File;
@@ -87,7 +87,7 @@ pub fn trainer<G: Playable>(
     chosen: &Chosen,
     data: Option<Demonstrations>,
     team: Team,
-) -> Result<Trainer<G>> {
+) -> Result<GameTrainer<G>> {
     let make =
         |network, data, team| Trainer::with_team(game, network, config, &chosen.device, data, team);
     if !team.rounds_differently() || data.is_some() {

@@ -214,8 +214,8 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
         let (chosen, team) = rank.for_texts().choose()?;
         let model = model.take(&team, &settings)?;
         same_data(&team, &own)?;
-        let trainer = LanguageTrainer::with_team(task.clone(), config.clone(), model, team)?;
-        let mut run = TextRun::new(trainer.on(device(&chosen))?, settings.clone());
+        let trainer = LanguageTrainer::for_task_of_team(task.clone(), config.clone(), model, team)?;
+        let mut run = TextRun::new(trainer.with_settings(settings.clone()).on(device(&chosen))?);
         if args.dry_run {
             return session::dry_run(&mut run, &chosen, started, args.json);
         }
@@ -243,9 +243,9 @@ pub fn resume(
         let model = model.take(&team, &settings)?;
         same_data(&team, &own)?;
         team.agree("iteration in its last checkpoint", &checkpoint.iteration.to_string())?;
-        let trainer = LanguageTrainer::with_team(task.clone(), config.clone(), model, team)?;
-        let trainer = trainer.restored(checkpoint)?.on(device(&chosen))?;
-        let mut run = TextRun::new(trainer, settings.clone());
+        let trainer = LanguageTrainer::for_task_of_team(task.clone(), config.clone(), model, team)?;
+        let trainer = trainer.with_settings(settings.clone()).restored(checkpoint)?;
+        let mut run = TextRun::new(trainer.on(device(&chosen))?);
         session::check_unfinished(&run, folder)?;
         let text = commented(&settings.to_string())?;
         let home = Home::reopen(args, &mut run, folder, &text)?;

@@ -1,6 +1,6 @@
 //! The choice of a run's engine.
 
-use super::engine::Engine as _;
+use super::engine::PolicyEngine as _;
 #[cfg(feature = "kernels")]
 use super::fused::FusedEngine;
 #[cfg(feature = "general")]

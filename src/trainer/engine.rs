@@ -1,65 +1,146 @@
 //! The interface of engines, and the state that is saved of them.
 
+use super::TrainError;
 use super::stream::Stream;
 use crate::config::TrainConfig;
 use crate::data::{Pieces, Windows};
 use crate::device;
 use crate::learner::{Batches, Moments};
+use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::model::Network;
-use crate::parallel::{Shards, TeamError};
+use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::EnvStatesError;
+use burn::tensor::Device;
+use std::borrow::Cow;
 
-/// An implementation of rollouts, advantages and updates that fit each other.
-pub(super) trait Engine {
+/// The half of a [`Trainer`](super::Trainer) that knows what is learnt: a policy for a game
+/// ([`GameEngine`](super::GameEngine)), or a language model for a task
+/// ([`TextEngine`](super::language::TextEngine)).
+///
+/// All ranks that share a run must call its methods together.
+#[allow(async_fn_in_trait, reason = "futures stay on the thread that made them")]
+pub trait Engine: Send {
+    /// The settings.
+    type Config;
+    /// The reasons for which it stops.
+    type Error: From<TrainError> + From<TeamError> + Send;
+
+    /// The settings.
+    fn config(&self) -> &Self::Config;
+
+    /// Iterations of the whole run.
+    fn iterations(&self) -> u32;
+
+    /// The ranks that share the run.
+    fn team(&self) -> &Team;
+
+    /// The shards of a batch, and which of them are this rank's.
+    fn shards(&self) -> Shards;
+
+    /// The device; `None` for the CPU without a tensor library.
+    fn device(&self) -> Option<&Device>;
+
+    /// A description, for people.
+    fn describe(&self) -> String;
+
+    /// Whether an iteration is faster inside the pool of threads, so that no thread outside is woken up after each
+    /// phase. Not so on a device, which has a queue for each thread that asks.
+    fn runs_in_pool(&self) -> bool;
+
+    /// Trains the iteration of this number, from 0. The rollout of the `next` one may be started before. The record
+    /// that it returns lacks what the trainer measures.
+    ///
+    /// # Errors
+    /// If a task fails, or another rank is gone or silent.
+    async fn iterate(
+        &mut self,
+        iteration: u32,
+        next: Option<u32>,
+    ) -> Result<Iteration, Self::Error>;
+
+    /// Evaluates the greedy policy, on held-out demonstrations too if there are any.
+    ///
+    /// # Errors
+    /// As [`Engine::iterate`].
+    async fn evaluate_greedy(&self) -> Result<EvaluationRecord, Self::Error>;
+
+    /// The learnt parameters, `[num_params]`, by which ranks compare their policies.
+    async fn params(&self) -> Cow<'_, [f32]>;
+}
+
+/// An iteration of an engine.
+#[derive(Clone, Debug)]
+pub struct Iteration {
+    /// The record.
+    pub record: IterationRecord,
+    /// The steps.
+    pub steps: u64,
+}
+
+/// The verbs of GRPO, which `iterate` of [`trainer`](super) puts in order.
+pub(super) trait Grpo {
     /// The result of a rollout.
     type Trajectory;
     /// The advantages of its actions.
     type Advantages;
     /// The result of an update, still to be read.
     type Stats;
+    /// Sums and means over an iteration.
+    type Totals;
+    /// The reasons for which it stops.
+    type Error;
 
-    /// Plays the games of `iteration`.
-    fn rollout(&mut self, iteration: u32) -> Self::Trajectory;
+    /// Plays the games, or completes the prompts, of `iteration`.
+    ///
+    /// # Errors
+    /// If a task fails, or another rank of the run is gone or silent.
+    fn rollout(&mut self, iteration: u32) -> Result<Self::Trajectory, Self::Error>;
 
     /// Compares every action with its group.
     ///
     /// # Errors
     /// If another rank of the run is gone or silent.
-    fn advantages(&mut self, trajectory: &Self::Trajectory) -> Result<Self::Advantages, TeamError>;
+    fn advantages(
+        &mut self,
+        trajectory: &Self::Trajectory,
+    ) -> Result<Self::Advantages, Self::Error>;
 
     /// Moves the policy towards the better actions.
     ///
     /// # Errors
-    /// As [`Engine::advantages`].
+    /// As [`Grpo::advantages`].
     fn update(
         &mut self,
         trajectory: &Self::Trajectory,
         advantages: &Self::Advantages,
         iteration: u32,
-    ) -> Result<Self::Stats, TeamError>;
+    ) -> Result<Self::Stats, Self::Error>;
 
     /// Waits for the totals of the iteration. The rollout of the `next` one may be started before.
     ///
     /// # Errors
-    /// As [`Engine::advantages`].
+    /// As [`Grpo::advantages`].
     async fn totals(
         &mut self,
         trajectory: Self::Trajectory,
         advantages: Self::Advantages,
         stats: Self::Stats,
         next: Option<u32>,
-    ) -> Result<Totals, TeamError>;
+    ) -> Result<Self::Totals, Self::Error>;
 
     /// Waits for the device, if that is cheap enough to time the phases. Returns whether it did.
     fn finish_phase(&self) -> bool;
+}
 
+/// An engine of policies: rollouts, advantages and updates that fit each other.
+pub(super) trait PolicyEngine: Grpo<Totals = Totals, Error = TeamError> {
     /// Plays the rollout of `iteration` to its end, and leaves the run unchanged.
     fn rehearse(&mut self, iteration: u32);
 
     /// A description, for people.
     fn describe(&self) -> String;
 
-    /// The model as it is.
+    /// The model.
     fn model(&self) -> Network;
 
     /// The shards of the groups of games, or of a dataset's windows, and which of them are this rank's.

@@ -1,7 +1,7 @@
 //! The fast engine on a device: a few kernels an iteration, with the next rollout started before the last values
 //! are read.
 
-use super::engine::{Engine, Source, State, Totals};
+use super::engine::{Grpo, PolicyEngine, Source, State, Totals};
 use super::part::Part;
 use super::transfer::{download, upload};
 use crate::advantage::shared_recording_advantages;
@@ -73,16 +73,18 @@ impl<G: Rules> FusedEngine<G> {
     }
 }
 
-impl<G: Rules> Engine for FusedEngine<G> {
+impl<G: Rules> Grpo for FusedEngine<G> {
     type Trajectory = Recording;
     type Advantages = RecordingAdvantages;
     type Stats = UpdateStats;
+    type Totals = Totals;
+    type Error = TeamError;
 
-    fn rollout(&mut self, iteration: u32) -> Recording {
+    fn rollout(&mut self, iteration: u32) -> Result<Recording, TeamError> {
         let device = &self.device;
         self.source.settle(|windows| Box::new(to_device(&windows, device)));
         self.learner.set_in_order(self.source.is_streamed());
-        match &mut self.source {
+        Ok(match &mut self.source {
             Source::Games(games) => {
                 let (recording, branches) = match self.ahead.take() {
                     Some((ahead, recording, branches)) if ahead == iteration => {
@@ -101,7 +103,7 @@ impl<G: Rules> Engine for FusedEngine<G> {
                 self.streamed = Some(weights);
                 recording
             }
-        }
+        })
     }
 
     fn advantages(&mut self, recording: &Recording) -> Result<RecordingAdvantages, TeamError> {
@@ -164,7 +166,9 @@ impl<G: Rules> Engine for FusedEngine<G> {
     fn finish_phase(&self) -> bool {
         false
     }
+}
 
+impl<G: Rules> PolicyEngine for FusedEngine<G> {
     fn rehearse(&mut self, iteration: u32) {
         let Source::Games(games) = &self.source else { return };
         games.play(&self.learner.policy(), iteration);

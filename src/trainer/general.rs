@@ -1,6 +1,6 @@
 //! The general engine: any model, by Burn's operations and autodiff, on any device.
 
-use super::engine::{Engine, Source, State, Totals};
+use super::engine::{Grpo, PolicyEngine, Source, State, Totals};
 use super::part::Part;
 use super::transfer::{download, upload};
 use crate::advantage::{Advantages, advantages, shared_advantages};
@@ -81,16 +81,18 @@ fn to_device(windows: &Windows, device: &Device) -> DeviceData {
     (windows.trajectory.to_tensors(device), advantages)
 }
 
-impl<G: Rules> Engine for GeneralEngine<G> {
+impl<G: Rules> Grpo for GeneralEngine<G> {
     type Trajectory = Trajectory;
     type Advantages = Advantages;
     type Stats = UpdateStats;
+    type Totals = Totals;
+    type Error = TeamError;
 
-    fn rollout(&mut self, iteration: u32) -> Trajectory {
+    fn rollout(&mut self, iteration: u32) -> Result<Trajectory, TeamError> {
         let device = &self.device;
         self.source.settle(|windows| Box::new(to_device(&windows, device)));
         self.learner.set_in_order(self.source.is_streamed());
-        match &mut self.source {
+        Ok(match &mut self.source {
             Source::Games(games) => games.collect(&self.learner.weights().policy(), iteration),
             Source::Resident(data) => data.0.clone(),
             Source::Streamed(stream) => {
@@ -100,7 +102,7 @@ impl<G: Rules> Engine for GeneralEngine<G> {
                 self.streamed = Some(weights);
                 trajectory
             }
-        }
+        })
     }
 
     fn advantages(&mut self, trajectory: &Trajectory) -> Result<Advantages, TeamError> {
@@ -166,7 +168,9 @@ impl<G: Rules> Engine for GeneralEngine<G> {
         let _ = self.device.sync();
         true
     }
+}
 
+impl<G: Rules> PolicyEngine for GeneralEngine<G> {
     fn rehearse(&mut self, iteration: u32) {
         let Source::Games(games) = &self.source else { return };
         games.clone().collect(&self.learner.weights().policy(), iteration);

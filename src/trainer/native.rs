@@ -1,6 +1,6 @@
 //! The fast engine on the CPU: native code on all threads.
 
-use super::engine::{Engine, Source, State, Totals};
+use super::engine::{Grpo, PolicyEngine, Source, State, Totals};
 use super::part::Part;
 use crate::advantage::HostAdvantages;
 use crate::config::{RolloutConfig, TrainConfig};
@@ -85,12 +85,14 @@ impl<G: Rules> NativeEngine<G> {
     }
 }
 
-impl<G: Rules> Engine for NativeEngine<G> {
+impl<G: Rules> Grpo for NativeEngine<G> {
     type Trajectory = (HostTrajectory, Vec<GameSums>);
     type Advantages = HostAdvantages;
     type Stats = UpdateMeans;
+    type Totals = Totals;
+    type Error = TeamError;
 
-    fn rollout(&mut self, iteration: u32) -> Self::Trajectory {
+    fn rollout(&mut self, iteration: u32) -> Result<Self::Trajectory, TeamError> {
         let Self { source, learner, buffers, .. } = self;
         source.settle(|windows| *buffers = split(windows));
         learner.set_in_order(source.is_streamed());
@@ -107,7 +109,7 @@ impl<G: Rules> Engine for NativeEngine<G> {
                 Vec::new()
             }
         };
-        (trajectory, sums)
+        Ok((trajectory, sums))
     }
 
     fn advantages(
@@ -158,11 +160,15 @@ impl<G: Rules> Engine for NativeEngine<G> {
     fn finish_phase(&self) -> bool {
         true
     }
+}
 
+impl<G: Rules> PolicyEngine for NativeEngine<G> {
     fn rehearse(&mut self, iteration: u32) {
         let Source::Games(games) = &self.source else { return };
         let games = games.clone();
-        (self.buffers.0, _) = self.rollout(iteration);
+        if let Ok((trajectory, _)) = self.rollout(iteration) {
+            self.buffers.0 = trajectory;
+        }
         self.source = Source::Games(games);
     }
 

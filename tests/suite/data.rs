@@ -7,7 +7,7 @@ use grove::data::{Columns, Cut, Dataset, DatasetWriter, End, Manifest, Pieces, S
 use grove::env::{Env, Fruit};
 use grove::metrics::IterationRecord;
 use grove::model::Network;
-use grove::trainer::{Demonstrations, Trainer};
+use grove::trainer::{Demonstrations, GameTrainer, Trainer};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use tempfile::TempDir;
@@ -35,7 +35,7 @@ fn write(folder: &Path, episodes: usize) {
 }
 
 /// Creates a trainer for the dataset in `folder`.
-fn run(folder: &Path, config: &TrainConfig, device: &Device) -> Trainer<Fruit> {
+fn run(folder: &Path, config: &TrainConfig, device: &Device) -> GameTrainer<Fruit> {
     let game = Fruit::default();
     let (features, actions) = (game.num_features(), game.num_actions());
     let steps = Arc::new(Dataset::open(folder).unwrap().steps(features, actions).unwrap());
@@ -74,11 +74,11 @@ fn config(kind: ModelKind, windows: usize, window: usize) -> TrainConfig {
     config
 }
 
-fn iterate(trainer: &mut Trainer<Fruit>, iterations: u32) -> Vec<IterationRecord> {
+fn iterate(trainer: &mut GameTrainer<Fruit>, iterations: u32) -> Vec<IterationRecord> {
     (0..iterations).map(|_| trainer.iterate().unwrap()).collect()
 }
 
-fn params(trainer: &Trainer<Fruit>) -> Vec<f32> {
+fn params(trainer: &GameTrainer<Fruit>) -> Vec<f32> {
     trainer.model().flatten().without_autodiff().into_data().try_into_vec().unwrap()
 }
 

@@ -6,19 +6,19 @@ use burn::tensor::Device;
 use grove::config::{Engine, Start, TrainConfig};
 use grove::env::Catch;
 use grove::metrics::IterationRecord;
-use grove::trainer::Trainer;
+use grove::trainer::{GameTrainer, Trainer};
 use pollster::block_on;
 
 fn config(engine: Engine, start: Start) -> TrainConfig {
     TrainConfig { engine, ..short_run(start) }
 }
 
-fn run(trainer: &mut Trainer<Catch>, iterations: u32) -> Vec<IterationRecord> {
+fn run(trainer: &mut GameTrainer<Catch>, iterations: u32) -> Vec<IterationRecord> {
     (0..iterations).map(|_| trainer.iterate().unwrap()).collect()
 }
 
 /// Bytes of a checkpoint.
-fn bytes(trainer: &Trainer<Catch>) -> Vec<(String, Vec<u8>)> {
+fn bytes(trainer: &GameTrainer<Catch>) -> Vec<(String, Vec<u8>)> {
     trainer.snapshot().unwrap().sections.into_iter().map(|s| (s.name, s.bytes)).collect()
 }
 

@@ -8,7 +8,7 @@ use grove::data::{
 };
 use grove::env::{Fruit, Recall, Rules};
 use grove::model::Network;
-use grove::trainer::{Demonstrations, Trainer};
+use grove::trainer::{Demonstrations, GameTrainer, Trainer};
 use safetensors::tensor::{Dtype, TensorView};
 use std::fs;
 use std::path::Path;
@@ -108,7 +108,7 @@ fn config(kind: ModelKind, window: usize) -> TrainConfig {
     config
 }
 
-fn run<G: Rules>(game: G, config: &TrainConfig, device: &Device) -> Trainer<G> {
+fn run<G: Rules>(game: G, config: &TrainConfig, device: &Device) -> GameTrainer<G> {
     let columns = Arc::new(columns(game.num_features()));
     let [learnt, held_out] = split(columns.episodes(), config.data.validation);
     let pieces = |episodes: &[_]| {
@@ -120,7 +120,7 @@ fn run<G: Rules>(game: G, config: &TrainConfig, device: &Device) -> Trainer<G> {
     Trainer::with_source(game, network, config, device, Some(data))
 }
 
-fn iterate<G: Rules>(trainer: &mut Trainer<G>, iterations: u32) {
+fn iterate<G: Rules>(trainer: &mut GameTrainer<G>, iterations: u32) {
     for _ in 0..iterations {
         trainer.iterate().unwrap();
     }

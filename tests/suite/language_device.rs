@@ -254,7 +254,7 @@ fn tiny(device: Option<Device>, fit: u32) -> LanguageTrainer {
     let mut config = LanguageConfig::for_model(TINY);
     (config.iterations, config.fit.iterations) = (8, fit);
     (config.generation.num_prompts, config.generation.group_size) = (8, 4);
-    LanguageTrainer::new(task, config, None).unwrap().on(device).unwrap()
+    LanguageTrainer::for_task(task, config, None).unwrap().on(device).unwrap()
 }
 
 #[test]
@@ -262,7 +262,10 @@ fn tiny(device: Option<Device>, fit: u32) -> LanguageTrainer {
 fn a_run_begins_on_a_device_as_on_the_cpu() {
     let Some(device) = adapter() else { return };
     let [mut here, mut there] = [tiny(None, 0), tiny(Some(device.clone()), 0)];
-    let [(record, want), (other, got)] = [&mut here, &mut there].map(|run| run.iterate().unwrap());
+    let [(record, want), (other, got)] = [&mut here, &mut there].map(|run| {
+        let record = run.iterate().unwrap();
+        (record, run.take_completions())
+    });
     assert_eq!(want.len(), 32);
     for (got, want) in got.iter().zip(&want) {
         assert_eq!((&got.tokens, got.reward), (&want.tokens, want.reward));
@@ -274,6 +277,6 @@ fn a_run_begins_on_a_device_as_on_the_cpu() {
 
     // It learns: texts that it is shown become likelier.
     let mut shown = tiny(Some(device), 8);
-    let losses: Vec<f64> = (0..8).map(|_| shown.iterate().unwrap().0.loss).collect();
+    let losses: Vec<f64> = (0..8).map(|_| shown.iterate().unwrap().loss).collect();
     assert!(losses[7] < 0.9 * losses[0], "{losses:?}");
 }

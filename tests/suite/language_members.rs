@@ -228,10 +228,14 @@ fn three(fails: bool) -> Vec<Result<Vec<IterationRecord>, String>> {
         let (config, task) = (&config, &task);
         let run = |team: grove::parallel::Team| {
             let task = Failing { task: task.clone(), fails: fails && team.rank() == 1 };
-            let trainer =
-                LanguageTrainer::with_team(Arc::new(task), config.clone(), None, team.clone());
+            let trainer = LanguageTrainer::for_task_of_team(
+                Arc::new(task),
+                config.clone(),
+                None,
+                team.clone(),
+            );
             let mut trainer = trainer.unwrap();
-            let all = (0..3).map(|_| trainer.iterate().map(|(record, _)| record));
+            let all = (0..3).map(|_| trainer.iterate());
             all.collect::<Result<_, _>>().map_err(|error| error.to_string())
         };
         let members: Vec<_> =

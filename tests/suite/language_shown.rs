@@ -15,7 +15,7 @@ fn trainer() -> LanguageTrainer {
     config.generation.num_prompts = 4;
     config.fit.iterations = 3;
     let sort = find("sort").unwrap();
-    LanguageTrainer::new((sort.open)((sort.defaults)()).unwrap(), config, None).unwrap()
+    LanguageTrainer::for_task((sort.open)((sort.defaults)()).unwrap(), config, None).unwrap()
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn examples_are_of_prompts_that_are_not_learnt_from_and_leave_the_run_as_it_was(
         assert!(one.tokens.is_empty());
         assert_eq!(one.logprobs.len(), one.completion.len() + usize::from(!one.truncated));
     }
-    let (mut one, mut two) = (trainer.iterate().unwrap().0, other.iterate().unwrap().0);
+    let (mut one, mut two) = (trainer.iterate().unwrap(), other.iterate().unwrap());
     for record in [&mut one, &mut two] {
         record.seconds = Default::default();
         record.memory = Default::default();

@@ -7,7 +7,6 @@ use grove::model::language::{LanguageModel, LoraConfig};
 use grove::task::find;
 use grove::trainer::language::{LanguageConfig, LanguageTrainer};
 use std::path::Path;
-use toml::Table;
 
 /// A small model that first imitates and then learns by rewards.
 fn config() -> LanguageConfig {
@@ -33,15 +32,15 @@ fn trainer(config: &LanguageConfig) -> LanguageTrainer {
     let sort = find("sort").unwrap();
     let mut settings = (sort.defaults)();
     settings.insert("length".to_string(), 3.into());
-    LanguageTrainer::new((sort.open)(settings).unwrap(), config.clone(), None).unwrap()
+    LanguageTrainer::for_task((sort.open)(settings).unwrap(), config.clone(), None).unwrap()
 }
 
 fn iterate(trainer: &mut LanguageTrainer, count: u32) -> Vec<IterationRecord> {
-    (0..count).map(|_| trainer.iterate().unwrap().0).collect()
+    (0..count).map(|_| trainer.iterate().unwrap()).collect()
 }
 
 fn snapshot(trainer: &LanguageTrainer) -> Checkpoint {
-    trainer.snapshot(&Table::new())
+    trainer.snapshot().unwrap()
 }
 
 #[test]
@@ -101,7 +100,7 @@ fn adapters_alone_learn_and_lie_beside_the_model_that_they_are_for() {
         let mut settings = (sort.defaults)();
         settings.insert("length".to_string(), 3.into());
         let task = (sort.open)(settings).unwrap();
-        LanguageTrainer::new(task, config.clone(), Some(model.clone())).unwrap()
+        LanguageTrainer::for_task(task, config.clone(), Some(model.clone())).unwrap()
     };
     let mut whole = begin(&base);
     let records = iterate(&mut whole, 6);
@@ -137,7 +136,7 @@ fn adapters_alone_learn_and_lie_beside_the_model_that_they_are_for() {
     std::fs::remove_dir_all(folder.path().join("base")).unwrap();
     let error = LanguageModel::load(&saved).unwrap_err().to_string();
     assert!(error.contains("there is no model in") && error.contains("base"), "{error}");
-    let none = LanguageTrainer::new(
+    let none = LanguageTrainer::for_task(
         (find("sort").unwrap().open)((find("sort").unwrap().defaults)()).unwrap(),
         config,
         None,
@@ -152,7 +151,8 @@ fn a_completion_ends_before_a_stop_text() {
     config.generation.stop = vec!["77".to_string(), "5".to_string(), ">".to_string()];
     let mut stopped = trainer(&config);
     for _ in 0..4 {
-        let (record, made) = stopped.iterate().unwrap();
+        let record = stopped.iterate().unwrap();
+        let made = stopped.take_completions();
         let cut = made.iter().filter(|one| one.truncated).count();
         assert!((record.text.unwrap().truncated - cut as f64 / made.len() as f64).abs() < 1e-12);
         for one in made {
@@ -166,7 +166,9 @@ fn a_completion_ends_before_a_stop_text() {
     let ended = |stop: &[&str]| {
         let mut config = config.clone();
         config.generation.stop = stop.iter().map(|text| (*text).to_string()).collect();
-        let made = trainer(&config).iterate().unwrap().1;
+        let mut trainer = trainer(&config);
+        trainer.iterate().unwrap();
+        let made = trainer.take_completions();
         (made.iter().filter(|one| !one.truncated).count(), made)
     };
     assert_eq!(ended(&["x"]), ended(&[]));

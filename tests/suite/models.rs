@@ -13,7 +13,7 @@ use grove::env::{Catch, Env, Recall};
 use grove::model::{Model, NamedModel, NativePolicy, Network, TensorActor};
 use grove::rng::Stream;
 use grove::rollout::{Player, evaluate};
-use grove::trainer::{Trainer, load_policy};
+use grove::trainer::{GameTrainer, Trainer, load_policy};
 use own_model::Residual;
 
 fn gru_run(start: Start) -> TrainConfig {
@@ -62,11 +62,11 @@ impl Model for Mean {
 }
 
 /// The bytes of a checkpoint's sections.
-pub fn bytes(trainer: &Trainer<Catch>) -> Vec<(String, Vec<u8>)> {
+pub fn bytes(trainer: &GameTrainer<Catch>) -> Vec<(String, Vec<u8>)> {
     trainer.snapshot().unwrap().sections.into_iter().map(|s| (s.name, s.bytes)).collect()
 }
 
-pub fn iterate(trainer: &mut Trainer<Catch>, iterations: u32) {
+pub fn iterate(trainer: &mut GameTrainer<Catch>, iterations: u32) {
     for _ in 0..iterations {
         let record = trainer.iterate().unwrap();
         assert_eq!(record.read_backs, 1);

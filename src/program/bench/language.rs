@@ -96,7 +96,7 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     let random: Arc<dyn Task> = Arc::new(random);
     let mut model = match load(&config.model.path)? {
         Some(model) => model,
-        None => LanguageTrainer::new(random.clone(), config.clone(), None)?.model(),
+        None => LanguageTrainer::for_task(random.clone(), config.clone(), None)?.model(),
     };
     model.stop_tokens.clear();
     let num_params = model.params.len();
@@ -104,7 +104,7 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     let name = if args.device == "auto" { "cpu" } else { &args.device };
     let Chosen { device, info, .. } = device::choose(name)?;
     let on = (info.name != "cpu").then(|| device.clone());
-    let mut trainer = LanguageTrainer::new(random, config, Some(model))?.on(on)?;
+    let mut trainer = LanguageTrainer::for_task(random, config, Some(model))?.on(on)?;
     let generation = trainer.config().generation.clone();
     let tokens = generation.num_prompts * generation.group_size * generation.max_new_tokens;
     let mut prompt_tokens = 0.0;
@@ -116,7 +116,7 @@ pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
     let (mut generated, mut learnt, mut memory) = (Vec::new(), Vec::new(), None);
     let mut once = || {
         let started = Instant::now();
-        let (record, _) = trainer.iterate()?;
+        let record = trainer.iterate()?;
         let phases = record.seconds.phases.unwrap_or_default();
         generated.push(phases.rollout);
         learnt.push(phases.update);

@@ -19,7 +19,7 @@ use crate::model::NativePolicy;
 use crate::rng::Stream;
 use crate::rollout::{Player, evaluate, play_at_random};
 use crate::task;
-use crate::trainer::{Trainer, new_settings};
+use crate::trainer::{GameTrainer, Trainer, new_settings};
 use anyhow::{Context, Result, ensure};
 use burn::tensor::Device;
 use report::{EVAL_EPISODES, EVAL_EVERY, Figure, Report, ScoreRuns};
@@ -130,7 +130,7 @@ pub fn bench<G: Playable>(models: &Models, args: &BenchArgs) -> Result<()> {
 }
 
 /// Mean score of the greedy policy over the episodes that `grove eval` plays.
-fn greedy_score<G: Rules>(trainer: &Trainer<G>) -> f64 {
+fn greedy_score<G: Rules>(trainer: &GameTrainer<G>) -> f64 {
     let game = trainer.game();
     let policy = NativePolicy::new(&trainer.model(), game.num_features(), game.num_actions());
     let stream = Stream::Evaluation;

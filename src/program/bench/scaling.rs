@@ -11,7 +11,7 @@ use crate::parallel::Team;
 use crate::program::ranks::{self, Rank, Ranks};
 use crate::program::say::{tell, tell_json};
 use crate::program::{BenchArgs, Models, Playable};
-use crate::trainer::Trainer;
+use crate::trainer::GameTrainer;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
@@ -138,7 +138,7 @@ fn iterations<G: Playable>(
 ) -> Result<[f64; 2]> {
     let (chosen, team) = member.choose()?;
     let network = models.network(game, config, &chosen.device);
-    let mut trainer: Trainer<G> = ranks::trainer(game, network, config, &chosen, None, team)?;
+    let mut trainer: GameTrainer<G> = ranks::trainer(game, network, config, &chosen, None, team)?;
     let (mut seconds, mut communication) = (Vec::new(), Vec::new());
     for i in 0..WARM_UP + repeats {
         let started = Instant::now();

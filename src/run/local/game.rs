@@ -10,7 +10,7 @@ use crate::parallel::{Shards, Team};
 use crate::rng::Stream;
 use crate::rollout::{Player, evaluate};
 use crate::run::Schedule;
-use crate::trainer::Trainer;
+use crate::trainer::GameTrainer;
 use crate::trainer::language::CompletionRecord;
 use serde::Serialize;
 
@@ -20,7 +20,7 @@ const FINAL_EPISODES: usize = 10_000;
 /// A run of a policy for a game.
 #[derive(Debug)]
 pub struct GameRun<G: Rules> {
-    trainer: Trainer<G>,
+    trainer: GameTrainer<G>,
     /// Iterations of an epoch.
     epoch: u32,
     /// The names of the actions.
@@ -29,7 +29,7 @@ pub struct GameRun<G: Rules> {
 
 impl<G: Rules> GameRun<G> {
     /// A run whose epoch has so many iterations, and whose actions have these names.
-    pub fn new(trainer: Trainer<G>, epoch: u32, actions: Vec<String>) -> Self {
+    pub fn new(trainer: GameTrainer<G>, epoch: u32, actions: Vec<String>) -> Self {
         Self { trainer, epoch, actions }
     }
 }
@@ -109,7 +109,7 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
     }
 
     fn shards(&self) -> Shards {
-        self.trainer.shards().clone()
+        self.trainer.shards()
     }
 
     fn engine(&self) -> String {

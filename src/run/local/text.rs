@@ -8,7 +8,6 @@ use crate::model::language::LanguageModel;
 use crate::parallel::{Shards, Team};
 use crate::run::Schedule;
 use crate::trainer::language::{CompletionRecord, Health, LanguageTrainer};
-use toml::Table;
 
 /// Prompts of the final evaluation.
 const FINAL_PROMPTS: usize = 1000;
@@ -16,15 +15,13 @@ const FINAL_PROMPTS: usize = 1000;
 /// A run of a language model for a task.
 pub struct TextRun {
     trainer: LanguageTrainer,
-    /// The settings, saved with every checkpoint.
-    settings: Table,
     health: Health,
 }
 
 impl TextRun {
-    /// A run of these settings.
-    pub fn new(trainer: LanguageTrainer, settings: Table) -> Self {
-        Self { health: Health::new(trainer.task().parts()), trainer, settings }
+    /// A run of this trainer.
+    pub fn new(trainer: LanguageTrainer) -> Self {
+        Self { health: Health::new(trainer.task().parts()), trainer }
     }
 }
 
@@ -105,12 +102,12 @@ impl Run for TextRun {
     }
 
     fn iterate(&mut self) -> Result<(IterationRecord, Vec<CompletionRecord>), RunError> {
-        let (mut record, completions) = self.trainer.iterate()?;
+        let mut record = self.trainer.iterate()?;
         let warning = self.health.observe(&record);
         if let Some(text) = &mut record.text {
             text.warning = warning;
         }
-        Ok((record, completions))
+        Ok((record, self.trainer.take_completions()))
     }
 
     fn measure(&mut self) -> Result<(EvaluationRecord, bool), RunError> {
@@ -118,7 +115,7 @@ impl Run for TextRun {
     }
 
     fn snapshot(&self) -> Result<Checkpoint, RunError> {
-        Ok(self.trainer.snapshot(&self.settings))
+        Ok(self.trainer.snapshot()?)
     }
 
     /// All ranks take the first one's weights, and evaluate together.

@@ -1,6 +1,6 @@
 //! Supervised fine-tuning on solutions, and the negative log-likelihood of held-out ones.
 
-use super::{LanguageTrainError, LanguageTrainer, exchange};
+use super::{LanguageTrainError, TextEngine, exchange};
 use crate::learner::language::{Group, Sample, logprobs};
 use crate::task::{Prompt, Split};
 use std::ops::Range;
@@ -8,7 +8,7 @@ use std::ops::Range;
 /// Held-out texts of a task with endless prompts, and at most of any other.
 const HELD_OUT: [u64; 2] = [256, 2048];
 
-impl LanguageTrainer {
+impl TextEngine {
     /// The next prompts with their solutions: one text for each prompt if the run is SFT alone, else as many
     /// texts as GRPO would have completions.
     pub(super) fn demonstrations(&mut self) -> Result<Vec<Group>, LanguageTrainError> {
@@ -36,8 +36,8 @@ impl LanguageTrainer {
     /// The mean negative log-likelihood of a token of the held-out solutions, nats. All ranks must call this.
     ///
     /// # Errors
-    /// As [`LanguageTrainer::iterate`].
-    pub fn held_out(&self) -> Result<f64, LanguageTrainError> {
+    /// As [`Trainer::iterate`](crate::trainer::Trainer::iterate).
+    pub(super) fn held_out(&self) -> Result<f64, LanguageTrainError> {
         let [some, most] = HELD_OUT;
         let count = self.task.num_prompts(Split::Test).unwrap_or(some).min(most);
         if count == 0 {

@@ -3,7 +3,7 @@
 
 use super::advantages::{is_even, overlong};
 use super::exchange::{self, CompletionGroup};
-use super::{GenerationConfig, LanguageTrainError, LanguageTrainer};
+use super::{GenerationConfig, LanguageTrainError, TextEngine};
 use crate::learner::language::different;
 use crate::rng::{Stream, draw};
 use crate::rollout::generate::{self, Completion, Generator, Sampling, stop};
@@ -69,9 +69,9 @@ impl Answers {
     }
 }
 
-impl LanguageTrainer {
+impl TextEngine {
     /// Generates completions of the next prompts, and scores them.
-    pub(super) fn rollout(
+    pub(super) fn complete_prompts(
         &mut self,
         seconds: &mut RolloutSeconds,
     ) -> Result<Answers, LanguageTrainError> {

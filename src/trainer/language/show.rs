@@ -21,7 +21,7 @@ impl LanguageTrainer {
     /// Generates `completions` of each of the first `count` held-out prompts, and scores them.
     ///
     /// # Errors
-    /// As [`LanguageTrainer::iterate`].
+    /// As [`LanguageTrainer::iterate`](crate::trainer::Trainer::iterate).
     pub fn examples(
         &self,
         count: u64,
@@ -29,9 +29,10 @@ impl LanguageTrainer {
     ) -> Result<Vec<CompletionRecord>, LanguageTrainError> {
         let numbers: Vec<u64> = (0..count).collect();
         let (sampling, mut seconds) = (self.sampling(), RolloutSeconds::default());
-        let answers = self.answer((Split::Test, &numbers), completions, &sampling, &mut seconds)?;
-        let advantages = advantages(&answers.totals, self.config.reward.scale_rewards);
-        let of = (self.task.parts(), &self.model);
+        let answers =
+            self.engine.answer((Split::Test, &numbers), completions, &sampling, &mut seconds)?;
+        let advantages = advantages(&answers.totals, self.engine.config.reward.scale_rewards);
+        let of = (self.engine.task.parts(), &self.engine.model);
         Ok(CompletionRecord::all(&answers, &advantages, of, self.iteration))
     }
 
@@ -45,8 +46,8 @@ impl LanguageTrainer {
         count: usize,
         sampling: &Sampling,
     ) -> Result<Vec<Answer>, LanguageTrainError> {
-        let tokens = self.model.tokenizer.encode_whole(text)?;
-        let (asked, context) = (tokens.len(), self.model.shape.context);
+        let tokens = self.engine.model.tokenizer.encode_whole(text)?;
+        let (asked, context) = (tokens.len(), self.engine.model.shape.context);
         if tokens.is_empty() || asked + sampling.max_new_tokens > context {
             return Err(LanguageTrainError::Settings(format!(
                 "a text of {asked} tokens cannot be answered: it must have at least one, and with {} for \
@@ -55,7 +56,7 @@ impl LanguageTrainer {
             )));
         }
         let generator = Generator {
-            decoder: &self.learner.decoder,
+            decoder: &self.engine.learner.decoder,
             sampling,
             slots: count.max(1),
             stop: None,
@@ -64,7 +65,7 @@ impl LanguageTrainer {
         // A prompt of its own gets the same draws in each iteration.
         let generated = generator.generate(&[Prompt { tokens, completions: count, key: 1 }]);
         let answer = |one: Completion| Answer {
-            completion: self.model.text(&one.tokens),
+            completion: self.engine.model.text(&one.tokens),
             truncated: !one.ended,
             logprobs: one.logprobs,
         };

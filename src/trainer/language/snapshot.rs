@@ -1,15 +1,16 @@
 //! A run of a language model as the sections of a checkpoint, and back.
 
-use super::{LanguageConfig, LanguageTrainer};
-use crate::checkpoint::{Checkpoint, Section};
+use super::{LanguageConfig, TextEngine};
+use crate::checkpoint::Checkpoint;
 use crate::config::{ConfigError, overlay};
 use crate::learner::Moments;
 use crate::model::language::TokenDecoder;
-use crate::model::saved::{read_params, write_params};
+use crate::model::saved::write_params;
+use crate::parallel::TeamError;
 use crate::trainer::SnapshotError;
 use crate::trainer::snapshot::{
-    CONFIG, Counters, FIRST_MOMENT, REFERENCE, SECOND_MOMENT, STATE, TextCounters, VERSION,
-    WEIGHTS, unreadable,
+    CONFIG, Counters, Export, FIRST_MOMENT, Persistent, REFERENCE, SECOND_MOMENT, STATE,
+    TextCounters, VERSION, WEIGHTS, read_params, unreadable,
 };
 use toml::{Table, Value};
 
@@ -49,17 +50,13 @@ pub fn saved_language_settings(checkpoint: &Checkpoint) -> Result<Table, Snapsho
     Ok(overlay::parse(CONFIG, text)?)
 }
 
-impl LanguageTrainer {
-    /// Everything that the run needs to continue, besides the model's vocabulary. `settings` are saved with it.
-    pub fn snapshot(&self, settings: &Table) -> Checkpoint {
+impl Persistent for TextEngine {
+    async fn export(&self, _iteration: u32) -> Result<Export, TeamError> {
         let names = self.model.trained_parameters();
         let moments = &self.learner.moments;
-        let text = TextCounters { next_prompt: self.next_prompt, env_steps: self.steps };
-        let state = Counters::new(self.iteration, moments.steps, self.best, Some(text));
         let bytes = |params: &[f32]| write_params(&names, params, None);
         let mut sections = vec![
-            (CONFIG, settings.to_string().into_bytes()),
-            (STATE, state.to_json()),
+            (CONFIG, self.settings.to_string().into_bytes()),
             (WEIGHTS, bytes(self.learner.decoder.trained())),
             (FIRST_MOMENT, bytes(&moments.first_moment)),
             (SECOND_MOMENT, bytes(&moments.second_moment)),
@@ -70,39 +67,21 @@ impl LanguageTrainer {
                 sections.push((REFERENCE, bytes(reference.params())));
             }
         }
-        let section = |(name, bytes): (&str, Vec<u8>)| {
-            let name = name.to_string();
-            Section { name, version: VERSION, bytes }
-        };
-        let sections = sections.into_iter().map(section).collect();
-        Checkpoint { iteration: u64::from(self.iteration), sections }
+        let text = TextCounters { next_prompt: self.next_prompt, env_steps: self.steps };
+        Ok(Export { sections, optimizer_steps: moments.steps, text: Some(text) })
     }
 
-    /// The run as it was when the checkpoint was saved.
-    ///
-    /// # Errors
-    /// As [`LanguageTrainer::restore`].
-    pub fn restored(mut self, checkpoint: &Checkpoint) -> Result<Self, SnapshotError> {
-        self.restore(checkpoint)?;
-        Ok(self)
-    }
-
-    /// Returns to the state of a checkpoint.
-    ///
-    /// # Errors
-    /// If the checkpoint is not one of such a run.
-    pub fn restore(&mut self, checkpoint: &Checkpoint) -> Result<(), SnapshotError> {
+    fn import(
+        &mut self,
+        checkpoint: &Checkpoint,
+        counters: &Counters,
+    ) -> Result<(), SnapshotError> {
         let names = self.model.trained_parameters();
-        let params = |name: &str| {
-            let section = checkpoint.section(name, VERSION)?;
-            read_params(&section.bytes, &names)
-                .map_err(|source| SnapshotError::Params { section: name.to_string(), source })
-        };
-        let state = Counters::of(checkpoint)?;
-        let text = state.text.ok_or_else(|| unreadable(STATE, "it is of a game"))?;
+        let params = |name: &str| read_params(checkpoint, name, &names);
+        let text = counters.text.ok_or_else(|| unreadable(STATE, "it has no `next_prompt`"))?;
         let (first_moment, second_moment) = (params(FIRST_MOMENT)?, params(SECOND_MOMENT)?);
         self.learner.moments =
-            Moments { first_moment, second_moment, steps: state.optimizer_steps };
+            Moments { first_moment, second_moment, steps: counters.optimizer_steps };
         let weights = params(WEIGHTS)?;
         self.learner.decoder.update(|trained| trained.copy_from_slice(&weights));
         if self.learner.reference.is_some() && self.model.adapters.is_none() {
@@ -110,7 +89,6 @@ impl LanguageTrainer {
             self.learner.reference = Some(TokenDecoder::new(shape, params(REFERENCE)?));
         }
         (self.next_prompt, self.steps) = (text.next_prompt, text.env_steps);
-        (self.iteration, self.best) = (state.iteration, state.best());
         Ok(())
     }
 }

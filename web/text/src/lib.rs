@@ -65,8 +65,9 @@ fn settings(
 }
 
 impl Training {
-    fn of(trainer: LanguageTrainer, settings: String) -> Self {
-        Self { health: Health::new(trainer.task().parts()), trainer, settings }
+    fn of(trainer: LanguageTrainer, settings: Table) -> Self {
+        let (health, text) = (Health::new(trainer.task().parts()), settings.to_string());
+        Self { health, trainer: trainer.with_settings(settings), settings: text }
     }
 
     fn schedule(&self) -> Schedule {
@@ -76,9 +77,9 @@ impl Training {
     /// A run of a fresh model.
     fn fresh(changes: &str) -> Result<Self, JsError> {
         let (name, own, config) = settings(changes, None)?;
-        let settings = language_settings(&name, &own, &config).to_string();
+        let settings = language_settings(&name, &own, &config);
         let task = (task::find(&name)?.open)(own)?;
-        Ok(Self::of(LanguageTrainer::new(task, config, None)?, settings))
+        Ok(Self::of(LanguageTrainer::for_task(task, config, None)?, settings))
     }
 
     /// A run of the model in a file, without SFT.
@@ -89,12 +90,12 @@ impl Training {
         };
         let (name, own, mut config) = settings(changes, Some(model.clone()))?;
         config.fit.iterations = 0;
-        let settings = language_settings(&name, &own, &config).to_string();
+        let settings = language_settings(&name, &own, &config);
         let task = (task::find(&name)?.open)(own)?;
         let alphabet = task.alphabet().unwrap_or_default();
         let mut model = LanguageModel::tiny(&config.tiny_shape(), &alphabet, 0);
         model.params = read_params(file, &model.shape.parameters())?.into();
-        Ok(Self::of(LanguageTrainer::new(task, config, Some(model))?, settings))
+        Ok(Self::of(LanguageTrainer::for_task(task, config, Some(model))?, settings))
     }
 }
 
@@ -112,11 +113,10 @@ impl Training {
     /// Resumes a run from [`Training::save`].
     pub fn resume(saved: Saved) -> Result<Training, JsError> {
         let table = saved_language_settings(&saved.0)?;
-        let settings = table.to_string();
-        let (name, own, config) = load_language_settings(table)?;
+        let (name, own, config) = load_language_settings(table.clone())?;
         let task = (task::find(&name)?.open)(own)?;
-        let trainer = LanguageTrainer::new(task, config, None)?.restored(&saved.0)?;
-        Ok(Self::of(trainer, settings))
+        let trainer = LanguageTrainer::for_task(task, config, None)?.restored(&saved.0)?;
+        Ok(Self::of(trainer, table))
     }
 
     /// The rank of this worker: 0, as a language model is trained by one worker.
@@ -130,8 +130,8 @@ impl Training {
     }
 
     /// A checkpoint of the run.
-    pub fn save(&self) -> Result<Saved, JsError> {
-        Ok(Saved(self.trainer.snapshot(&overlay::parse("the settings", &self.settings)?)))
+    pub async fn save(&self) -> Result<Saved, JsError> {
+        Ok(Saved(self.trainer.snapshot_async().await?))
     }
 
     /// Whether the run is over.
@@ -142,8 +142,9 @@ impl Training {
 
     /// Runs one iteration; returns its record, with an evaluation if one is due, and completions, as JSON:
     /// `{record, completions}`. During SFT the completions answer validation prompts.
-    pub fn iterate(&mut self) -> Result<String, JsError> {
-        let (mut record, mut completions) = self.trainer.iterate()?;
+    pub async fn iterate(&mut self) -> Result<String, JsError> {
+        let mut record = self.trainer.iterate_async().await?;
+        let mut completions = self.trainer.take_completions();
         let warning = self.health.observe(&record);
         if let Some(text) = &mut record.text {
             text.warning = warning;
@@ -152,7 +153,7 @@ impl Training {
             }
         }
         if self.schedule().due(record.iteration, false).evaluation {
-            record.evaluation = Some(self.trainer.measure()?.0);
+            record.evaluation = Some(self.trainer.measure_async().await?.0);
         }
         Ok(serde_json::to_string(&News { record, completions })?)
     }

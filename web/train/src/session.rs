@@ -13,7 +13,7 @@ use grove::parallel::{Team, TeamError};
 use grove::rng::Stream;
 use grove::run::Schedule;
 use grove::trainer::{
-    Demonstrations, TrainError, Trainer, config_toml, new_settings, saved_config,
+    Demonstrations, GameTrainer, TrainError, Trainer, config_toml, new_settings, saved_config,
 };
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -52,7 +52,7 @@ pub trait Run {
 
 /// A training run of a game, and the wall that shows it.
 struct Session<G: Playable> {
-    trainer: Trainer<G>,
+    trainer: GameTrainer<G>,
     device: Device,
     open: Open<G>,
     wall: Option<Box<dyn Wall>>,
@@ -196,7 +196,7 @@ pub fn resume<G: Playable>(
     Ok(trainer.map(|trainer| session(open, trainer, device)))
 }
 
-fn session<G: Playable>(open: Open<G>, trainer: Trainer<G>, device: &Device) -> Box<dyn Run> {
+fn session<G: Playable>(open: Open<G>, trainer: GameTrainer<G>, device: &Device) -> Box<dyn Run> {
     Box::new(Session { trainer, device: device.clone(), open, wall: None })
 }
 
@@ -206,7 +206,7 @@ fn trainer<G: Playable>(
     config: &TrainConfig,
     source: Source,
     device: &Device,
-) -> Result<Option<Trainer<G>>, JsError> {
+) -> Result<Option<GameTrainer<G>>, JsError> {
     let Source { games, place } = source;
     let data = games.map(|games| demonstrations(game, games)).transpose()?;
     let (features, actions) = (game.num_features(), game.num_actions());

@@ -1,0 +1,292 @@
+//! The engine of games and of datasets.
+
+mod snapshot;
+
+pub use snapshot::{
+    config_toml, load_policy, new_settings, policy_file, saved_config, saved_game_name,
+};
+
+use super::choose::{Engines, first_network, obstacle, precision_obstacle, with_engine};
+use super::engine::{Engine, Iteration, PolicyEngine, Totals};
+#[cfg(feature = "general")]
+use super::held_out::Confusion;
+use super::{TrainError, Trainer, iterate};
+use crate::config::TrainConfig;
+use crate::data::Pieces;
+use crate::device;
+use crate::env::Rules;
+use crate::learner::{learning_rate, total_updates};
+use crate::metrics::{EvaluationRecord, HeldOut, IterationRecord, Seconds};
+use crate::model::{NativePolicy, Network};
+use crate::parallel::{Shards, Team, TeamError};
+use crate::rng::Stream;
+use crate::rollout::{Evaluation, Player, play_episodes};
+use burn::cubecl::future::block_on;
+use burn::tensor::Device;
+use std::borrow::Cow;
+use std::ops::Range;
+use web_time::Instant;
+
+/// A policy for a game in training, by the engine that suits its model and device.
+#[derive(Debug)]
+pub struct GameEngine<G: Rules> {
+    game: G,
+    config: TrainConfig,
+    device: Device,
+    /// The ranks that share the run.
+    team: Team,
+    engine: Engines<G>,
+    /// Bytes that were put on the device before the first iteration.
+    uploaded: u64,
+    /// Held-out demonstrations.
+    held_out: Option<Pieces>,
+}
+
+/// A run of a policy for a game or on a dataset.
+pub type GameTrainer<G> = Trainer<GameEngine<G>>;
+
+/// Demonstrations that a run learns from instead of games.
+#[derive(Clone, Debug)]
+pub struct Demonstrations {
+    /// The training part.
+    pub learnt: Pieces,
+    /// The part that the policy is evaluated on.
+    pub held_out: Pieces,
+}
+
+impl<G: Rules> GameTrainer<G> {
+    /// A run at its start, of the network that the settings ask for. Both `game` and `config` must have
+    /// been validated.
+    ///
+    /// # Panics
+    /// In a build without the feature `general`, where there is an obstacle ([`Trainer::obstacle_to`]).
+    pub fn new(game: G, config: &TrainConfig, device: &Device) -> Self {
+        Self::with_model(game, first_network(game, config, device), config, device)
+    }
+
+    /// The reason why a run would not have a fast engine, if so.
+    pub fn obstacle_to(game: G, config: &TrainConfig, device: &Device) -> Option<String> {
+        obstacle(&first_network(game, config, device), config, device, &Team::alone())
+    }
+}
+
+impl<G: Rules> GameTrainer<G> {
+    /// A run at its start, of a model on `device` in place of the one in `config.policy`.
+    ///
+    /// # Panics
+    /// If the settings are out of range, or the device lacks what they ask for.
+    pub fn with_model(
+        game: G,
+        model: impl Into<Network>,
+        config: &TrainConfig,
+        device: &Device,
+    ) -> Self {
+        Self::with_source(game, model, config, device, None)
+    }
+
+    /// A run at its start that learns from `data` instead of from games, if they are given, as `config.data` says.
+    ///
+    /// # Panics
+    /// As [`Trainer::with_model`].
+    pub fn with_source(
+        game: G,
+        model: impl Into<Network>,
+        config: &TrainConfig,
+        device: &Device,
+        data: Option<Demonstrations>,
+    ) -> Self {
+        Self::with_team(game, model, config, device, data, Team::alone())
+            .expect("one rank is never too many")
+    }
+
+    /// This rank's part in a run that the ranks of `team` share: all of them take the same steps, and arrive at the
+    /// same weights.
+    ///
+    /// # Errors
+    /// If there are more ranks than shards ([`TrainConfig::shards`]).
+    ///
+    /// # Panics
+    /// As [`Trainer::with_model`].
+    pub fn with_team(
+        game: G,
+        model: impl Into<Network>,
+        config: &TrainConfig,
+        device: &Device,
+        data: Option<Demonstrations>,
+        team: Team,
+    ) -> Result<Self, TeamError> {
+        let (learnt, held_out) = data.map(|data| (data.learnt, data.held_out)).unzip();
+        device::take_transfers();
+        let engine = Engines::new(game, model.into(), config, device, learnt, &team)?;
+        let (config, device) = (config.clone(), device.clone());
+        let uploaded = device::take_transfers().uploaded;
+        Ok(Self::start(GameEngine { game, config, device, team, engine, uploaded, held_out }))
+    }
+
+    /// Plays the next iteration's rollout to its end without learning from it, and leaves the run unchanged. Returns
+    /// the seconds that it took.
+    pub fn rehearse(&mut self) -> f64 {
+        let started = Instant::now();
+        with_engine!(&mut self.engine.engine, engine => engine.rehearse(self.iteration));
+        started.elapsed().as_secs_f64()
+    }
+
+    /// Plays `episodes` fresh episodes with the policy.
+    pub fn evaluate(&self, episodes: usize, player: Player) -> Evaluation {
+        block_on(self.evaluate_async(episodes, player))
+    }
+
+    /// The asynchronous form of [`Trainer::evaluate`], for a browser.
+    pub async fn evaluate_async(&self, episodes: usize, player: Player) -> Evaluation {
+        Evaluation::of(&self.engine.play(0..episodes, player).await)
+    }
+
+    /// The policy's predictions on the held-out demonstrations; `None` for runs that play games.
+    #[cfg(feature = "general")]
+    pub fn confusion(&self) -> Option<Confusion> {
+        block_on(self.engine.confusion())
+    }
+
+    /// The model.
+    pub fn model(&self) -> Network {
+        self.engine.engine.model()
+    }
+
+    /// The reason why the run does not have a fast engine, if so.
+    pub fn obstacle(&self) -> Option<String> {
+        let GameEngine { config, device, team, .. } = &self.engine;
+        obstacle(&self.model(), config, device, team)
+    }
+
+    /// The reason why the run does not have the precision of its settings, if so.
+    pub fn precision_obstacle(&self) -> Option<String> {
+        let GameEngine { config, device, .. } = &self.engine;
+        precision_obstacle(&self.model(), config, device, self.obstacle())
+    }
+
+    /// The game.
+    pub fn game(&self) -> G {
+        self.engine.game
+    }
+}
+
+impl<G: Rules> GameEngine<G> {
+    /// Score and length of some episodes of an evaluation.
+    async fn play(&self, episodes: Range<usize>, player: Player) -> Vec<[f64; 2]> {
+        let (game, draws) = (self.game, (Stream::Validation, self.config.seed));
+        let (features, actions) = (game.num_features(), game.num_actions());
+        let policy = NativePolicy::new_async(&self.engine.model(), features, actions).await;
+        play_episodes(&policy, game, episodes, draws, player)
+    }
+
+    /// An evaluation of the greedy policy whose episodes the ranks share.
+    async fn evaluate_together(&self, episodes: usize) -> Result<Evaluation, TeamError> {
+        let (rank, size) = (self.team.rank(), self.team.size());
+        let ours = rank * episodes / size..(rank + 1) * episodes / size;
+        let ours = self.play(ours, Player::Greedy).await;
+        let all = self.team.all_gather(bytemuck::cast_slice(&ours))?;
+        Ok(Evaluation::of(&bytemuck::pod_collect_to_vec(&all.concat())))
+    }
+
+    /// The policy's predictions on the held-out demonstrations.
+    #[cfg(feature = "general")]
+    async fn confusion(&self) -> Option<Confusion> {
+        let held_out = self.held_out.as_ref()?;
+        let actions = self.game.num_actions();
+        Some(Confusion::of(&self.engine.model(), held_out, actions, &self.device).await)
+    }
+}
+
+impl<G: Rules> Engine for GameEngine<G> {
+    type Config = TrainConfig;
+    type Error = TrainError;
+
+    fn config(&self) -> &TrainConfig {
+        &self.config
+    }
+
+    fn iterations(&self) -> u32 {
+        self.config.iterations
+    }
+
+    fn team(&self) -> &Team {
+        &self.team
+    }
+
+    fn shards(&self) -> Shards {
+        with_engine!(&self.engine, engine => engine.shards().clone())
+    }
+
+    fn device(&self) -> Option<&Device> {
+        Some(&self.device)
+    }
+
+    fn describe(&self) -> String {
+        with_engine!(&self.engine, engine => engine.describe())
+    }
+
+    fn runs_in_pool(&self) -> bool {
+        matches!(self.engine, Engines::Native(_))
+    }
+
+    async fn iterate(
+        &mut self,
+        iteration: u32,
+        next: Option<u32>,
+    ) -> Result<Iteration, TrainError> {
+        device::count_upload(std::mem::take(&mut self.uploaded));
+        let (totals, phases) = with_engine!(&mut self.engine, engine => {
+            iterate(engine.as_mut(), iteration, next).await
+        })?;
+        let Totals { score_sum, episodes, mean_reward, waited, zero_variance, update } = totals;
+        let [approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm] = update;
+        let steps = self.config.steps_per_iteration();
+        let updates = with_engine!(&self.engine, engine => engine.steps());
+        let total = total_updates(&self.config);
+        let record = IterationRecord {
+            env_steps: steps * (u64::from(iteration) + 1),
+            score: (episodes > 0.0).then(|| score_sum / episodes),
+            episodes: episodes as u64,
+            mean_reward,
+            zero_variance_groups: zero_variance,
+            loss,
+            entropy,
+            // Demonstrations are off-policy: KL to the sampler is undefined.
+            approx_kl: if self.held_out.is_some() { 0.0 } else { approx_kl },
+            clip_fraction,
+            reference_kl,
+            grad_norm,
+            learning_rate: learning_rate(&self.config.optimizer, updates - 1, total),
+            seconds: Seconds { waiting_for_data: waited, phases, ..Seconds::default() },
+            ..IterationRecord::default()
+        };
+        Ok(Iteration { record, steps })
+    }
+
+    async fn evaluate_greedy(&self) -> Result<EvaluationRecord, TrainError> {
+        #[cfg(feature = "general")]
+        let held_out = self.confusion().await.map(|confusion| confusion.means());
+        // Whole sequences of a model need Burn's autodiff, which a page leaves out.
+        #[cfg(not(feature = "general"))]
+        let held_out: Option<HeldOut> = None;
+        if let Some(HeldOut { accuracy, .. }) = held_out.filter(|_| !G::PLAYABLE) {
+            let mean_score = accuracy.unwrap_or(0.0);
+            return Ok(EvaluationRecord { mean_score, held_out, ..EvaluationRecord::default() });
+        }
+        let played = self.evaluate_together(self.config.checkpoint.eval_episodes).await?;
+        Ok(EvaluationRecord { held_out, ..played.into() })
+    }
+
+    async fn params(&self) -> Cow<'_, [f32]> {
+        Cow::Owned(device::read_async(self.engine.model().flatten()).await)
+    }
+}
+
+impl From<Evaluation> for EvaluationRecord {
+    fn from(evaluation: Evaluation) -> Self {
+        let Evaluation { episodes, mean_score, std_error, min_score, max_score, mean_length } =
+            evaluation;
+        let (held_out, text) = (None, None);
+        Self { episodes, mean_score, std_error, min_score, max_score, mean_length, held_out, text }
+    }
+}
