@@ -28,8 +28,8 @@ pub struct LanguageModel {
     pub template: Option<ChatTemplate>,
     /// The tokens that end a text. Solutions that are learnt end with the first.
     pub stop_tokens: Vec<u32>,
-    /// The texts of the other files, by name.
-    pub(super) files: BTreeMap<String, Vec<u8>>,
+    /// The other files of its folder, by name: configuration, tokenizer, chat template.
+    pub files: BTreeMap<String, Vec<u8>>,
     /// The folder or the file of the weights without adapters; empty for a fresh model.
     pub(super) base: PathBuf,
     pub(super) prompts: PromptCache,
