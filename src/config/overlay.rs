@@ -206,6 +206,9 @@ fn paths(table: &Table) -> Vec<String> {
 /// The full path of `key`.
 fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
     let paths = paths(table);
+    if paths.iter().any(|path| path == key) {
+        return Ok(key.to_string());
+    }
     let (section, leaf) = key.rsplit_once('.').map_or(("", key), |(s, l)| (s, l));
     let is_alias = |(theirs, ours): &(&str, &str)| {
         *theirs == leaf && paths.iter().any(|path| last(path) == *ours)
