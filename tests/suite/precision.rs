@@ -146,5 +146,5 @@ fn a_precision_that_cannot_be_had_is_refused() {
     let text = refusal(folder.path(), &gru);
     assert!(text.contains("perceptrons and decoders alone"), "{text}");
     let text = refusal(folder.path(), &["train", "catch", "--precision", "f8"]);
-    assert!(text.contains("f32, f16 and bf16"), "{text}");
+    assert!(text.contains("must be one of: f32, f16, bf16"), "{text}");
 }
