@@ -160,7 +160,7 @@ fn invalid_recordings_are_refused_and_leave_no_file() {
             &["catch", "--out", "x.gif", "--scale", "99", "--games", "1024"],
             "but the maximum is 8192 per side; lower --scale or --games",
         ),
-        (&["nowhere", "--out", "x.gif"], "cannot load a policy from nowhere"),
+        (&["nowhere", "--out", "x.gif"], "no such run: nowhere"),
         (&["catch", "--out", "x.gif", "--device", "gpu"], "unknown device `gpu`"),
         (&["catch"], "--out <FILE>"),
     ] {
