@@ -1,9 +1,9 @@
 //! Declarations of settings: one macro states a setting's name, meaning, default, range and alias.
 //!
-//! [`settings!`] turns a struct with doc comments into a plain serde struct, its default, its checks
+//! `settings!` turns a struct with doc comments into a plain serde struct, its default, its checks
 //! ([`Settings::validate`]) and a table of what it declares ([`Settings::SETTINGS`]). Overlays, listings,
 //! JSON Schemas ([`json`]) and forms read that table, so that no list is kept beside the struct.
-//! [`names!`] does the same for a setting that is one of a few names.
+//! `names!` does the same for a setting that is one of a few names.
 
 pub mod json;
 mod names;
@@ -55,7 +55,7 @@ pub fn in_table(settings: &'static [Setting]) -> Vec<&'static Setting> {
     all
 }
 
-/// A struct of settings, as [`settings!`] declares them.
+/// A struct of settings, as `settings!` declares them.
 pub trait Settings {
     /// The settings, in the order of declaration.
     const SETTINGS: &'static [Setting];

@@ -1,7 +1,7 @@
 //! The execution of a decoder on the CPU, a packed row for each token of a text or step of a game.
 //!
 //! One layer, forward and backward, serves generation, learning from texts and learning from games; they differ in
-//! what enters the decoder, and in how rows reach the keys of earlier rows ([`Attend`]).
+//! what enters the decoder, and in how rows reach the keys of earlier rows (`Attend`).
 
 mod backward;
 mod games;

@@ -7,7 +7,7 @@ use crate::model::FlatMlp;
 use burn::tensor::{Device, Int, Tensor};
 
 /// Games on a device that advance step by step indefinitely; the counterpart of
-/// [`Watched`](super::Watched) on the CPU.
+/// [`Watched`](crate::rollout::Watched) on the CPU.
 #[derive(Clone, Debug)]
 pub struct DeviceGames<G: Rules> {
     rollout: FusedRollout<G>,

@@ -225,7 +225,7 @@ impl<G: Rules + Serialize> GameTrainer<G> {
         write_params(&model.parameters(), &params, Some(&header))
     }
 
-    /// Resumes a run of a user-defined model from a checkpoint, as [`Trainer::resume`]; the saved weights replace those
+    /// Resumes a run of a user-defined model from a checkpoint, as [`GameTrainer::resume`]; the saved weights replace those
     /// of `model`.
     ///
     /// # Errors

@@ -64,7 +64,7 @@ pub type Sizes = [usize; 3];
 /// Vectors in a strip of columns.
 const STRIP: usize = 3;
 
-/// A right operand packed in reading order: strips of [`STRIP`] vectors of columns (fewer in the last strip),
+/// A right operand packed in reading order: strips of 3 vectors of columns (fewer in the last strip),
 /// each `[inner, vectors]`. The last vector is padded with zeros.
 #[derive(Clone, Debug, Default)]
 pub struct Packed {
