@@ -131,6 +131,12 @@ if [ -n "$relaxed" ]; then
     module "$here/text" text-relaxed "$text_limit" 3 -O3 "${flags[@]}"
 fi
 
+for file in page/*; do
+    if [ -e "$new/${file#page/}" ]; then
+        echo "web/$file would replace a module of the same name" >&2
+        exit 1
+    fi
+done
 cp page/* "$new"
 for policy in "$policies"/*.safetensors; do
     if [ -e "$policy" ]; then cp "$policy" "$new/policies"; fi

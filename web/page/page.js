@@ -14,7 +14,7 @@ import { readLink, writeLink } from "./link.js";
 import { shade } from "./shade.js";
 import { Lab } from "./lab.js";
 import { Mine } from "./mine.js";
-import { Text } from "./text.js";
+import { Text } from "./texts.js";
 import { Live, askRun } from "./live.js";
 import { Curves, TEXT } from "./curves.js";
 
