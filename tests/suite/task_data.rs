@@ -157,7 +157,10 @@ fn prompts_without_solutions_need_a_verifier_and_get_one() {
     let folder = TempDir::new().unwrap();
     let path = file(&folder, r#"{"prompt": "say yes", "split": "train"}"#);
     let error = DataTask::open(&path, None).err().unwrap().to_string();
-    assert!(error.contains("give a command by --verifier") && error.contains("\"say yes\""), "{error}");
+    assert!(
+        error.contains("give a command by --verifier") && error.contains("\"say yes\""),
+        "{error}"
+    );
     let script = folder.path().join("yes.py");
     let text = "import json, sys\nfor line in sys.stdin:\n    asked = json.loads(line)\n    print(json.dumps({'id': \
                 asked['id'], 'reward': asked['completion'] == 'yes' and asked['prompt'] == 'say yes' and 1 or 0}), \
