@@ -3,11 +3,11 @@
 //! `cargo bench --bench learner`; `RAYON_NUM_THREADS=1` for one thread.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use grove::config::TrainConfig;
 use grove::data::{HostTrajectory, Trajectory};
 use grove::learner::{Learner, NativeLearner};
 use grove::model::Mlp;
 use grove::rng::{draw, uniform};
+use grove::settings::TrainConfig;
 use std::time::Instant;
 
 const STEPS: usize = 16;

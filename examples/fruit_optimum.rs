@@ -9,9 +9,9 @@
 //! result is exact up to floating-point rounding: the value of a state with n steps to go is the maximum over the
 //! three moves of the expected reward plus value with n - 1 steps to go.
 
-use grove::config::overlay;
 use grove::env::{Env, Fruit, FruitState, Rules, new_game};
 use grove::rng::{below, draw};
+use grove::settings::overlay;
 use rayon::prelude::*;
 use std::collections::{BTreeSet, HashMap};
 use std::time::Instant;
@@ -182,7 +182,7 @@ impl Process {
 }
 
 /// The default game, changed by settings of the command line such as `width=10`.
-fn game(settings: &[String]) -> Result<Fruit, grove::config::ConfigError> {
+fn game(settings: &[String]) -> Result<Fruit, grove::settings::ConfigError> {
     let mut table = overlay::to_table(&Fruit::default());
     overlay::apply(&mut table, settings)?;
     overlay::from_table(table)

@@ -11,8 +11,8 @@ use burn::module::Module;
 use burn::nn::{LayerNorm, LayerNormConfig, Linear, LinearConfig};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Tensor};
-use grove::config::PolicyConfig;
 use grove::model::{Memoryless, NamedModel};
+use grove::settings::PolicyConfig;
 use std::process::ExitCode;
 
 /// A Burn module. All of its parameters are trained, and saved under their names.

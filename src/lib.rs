@@ -3,7 +3,7 @@
 //! Environments, policy and learner run on the same device: any GPU, or the CPU. Data flow through the
 //! modules in this order:
 //!
-//! - [`config`]: settings, their defaults and limits, declared by [`schema`]; [`device`]: device selection;
+//! - [`settings`]: settings, their defaults and limits, declared by [`schema`]; [`device`]: device selection;
 //! - [`rng`]: counter-based random numbers;
 //! - [`mod@env`]: games, whose rules are written once for CPU and GPU;
 //! - [`task`]: language tasks, whose levels are prompts and whose rewards come from verifiers;
@@ -18,7 +18,7 @@
 //!
 //! ```
 //! use burn::tensor::Device;
-//! use grove::config::TrainConfig;
+//! use grove::settings::TrainConfig;
 //! use grove::env::Catch;
 //! use grove::rollout::Player;
 //! use grove::trainer::Trainer;
@@ -36,7 +36,6 @@
 
 pub mod advantage;
 pub mod checkpoint;
-pub mod config;
 pub mod data;
 pub mod device;
 pub mod env;
@@ -53,7 +52,9 @@ pub mod rng;
 pub mod rollout;
 pub mod run;
 pub mod schema;
+pub mod settings;
 pub mod task;
+pub mod text;
 pub mod trainer;
 pub mod viewer;
 

@@ -2,12 +2,12 @@
 //!
 //! Computes the same as [`super::advantages`]. The order of summation depends on sizes alone.
 
-use crate::config::{AdvantageConfig, Estimator, RolloutConfig, Scale};
 use crate::data::summary::{self, EPISODES, EVEN_GROUPS, REWARD_SUM, SCALE, SCORE_SUM, STEPS};
 use crate::data::{Recording, RecordingAdvantages, TRUNCATED};
 use crate::device;
 use crate::device::buffers::{Buffer, argument, cube_ints, cube_tensor, grid, uninit};
 use crate::parallel::{Team, TeamError};
+use crate::settings::{AdvantageConfig, Estimator, RolloutConfig, Scale};
 use burn::backend::{Cube, DType};
 use burn::cubecl;
 use burn::cubecl::prelude::*;

@@ -8,10 +8,10 @@ mod native;
 pub use kernels::{recording_advantages, shared_recording_advantages};
 pub use native::HostAdvantages;
 
-use crate::config::{AdvantageConfig, Estimator, RolloutConfig, Scale};
 use crate::data::Trajectory;
 use crate::device;
 use crate::parallel::{Shards, Team, TeamError};
+use crate::settings::{AdvantageConfig, Estimator, RolloutConfig, Scale};
 use burn::tensor::Tensor;
 
 /// Added to standard deviations before division, as in TRL.

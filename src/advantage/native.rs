@@ -4,9 +4,9 @@
 //! result has the same bits for any number of threads and ranks.
 
 use super::STD_EPSILON;
-use crate::config::{AdvantageConfig, Estimator, RolloutConfig, Scale};
 use crate::data::{End, HostTrajectory};
 use crate::parallel::{Shards, Team, TeamError};
+use crate::settings::{AdvantageConfig, Estimator, RolloutConfig, Scale};
 use rayon::prelude::*;
 
 /// Advantages of a trajectory. One value is reused over all iterations of a run.
@@ -225,7 +225,7 @@ mod tests {
     }
 
     fn check(config: &AdvantageConfig, auto_reset: bool) {
-        let mut rollout = crate::config::TrainConfig::for_game("any").rollout;
+        let mut rollout = crate::settings::TrainConfig::for_game("any").rollout;
         (rollout.num_groups, rollout.group_size) = (7, 5);
         (rollout.num_steps, rollout.learn_steps) = (STEPS, 17);
         rollout.auto_reset = auto_reset;

@@ -1,6 +1,6 @@
 //! Access to the buffers behind Burn tensors, for kernels written in CubeCL.
 
-use crate::config::Precision;
+use crate::settings::Precision;
 use burn::backend::{Cube, DType, Shape};
 use burn::cubecl::calculate_cube_count_elemwise;
 use burn::cubecl::ir::{ElemType, FloatKind};

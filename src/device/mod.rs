@@ -12,7 +12,7 @@ pub(crate) use transfers::read_while;
 pub use transfers::{Transfers, count_upload, fetch, read, read_async, take_transfers, upload};
 pub use usage::{data_budget, load, memory, release_freed_memory};
 
-use crate::config::Precision;
+use crate::settings::Precision;
 use burn::tensor::Device;
 use serde::Serialize;
 use std::fmt;

@@ -64,7 +64,7 @@ pub trait Env: Copy + Eq + Hash + Debug + Send + Sync + 'static {
     const PLAYABLE: bool = true;
 
     /// Default training settings for these parameters: TOML fragments applied in order on top of
-    /// the general defaults ([`crate::config`]).
+    /// the general defaults ([`crate::settings`]).
     fn defaults(&self) -> &'static [&'static str] {
         &[]
     }

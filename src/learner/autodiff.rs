@@ -6,12 +6,12 @@ use super::optimizer::clip_grad_norm;
 use super::order::{Batches, Minibatch, parts};
 use super::schedule::{entropy_coef, learning_rate, total_updates};
 use super::weights::Weights;
-use crate::config::{Engine, Precision, TrainConfig};
 use crate::data::Trajectory;
 use crate::device;
 use crate::model::{Decoder, Network, SequenceLearner};
 use crate::objective::{Loss, Steps, Totals, loss};
 use crate::parallel::{Node, NodeLen, Shards, Team, TeamError, add_up, nodes, sum_leaves};
+use crate::settings::{Engine, Precision, TrainConfig};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use std::ops::Range;
 

@@ -7,11 +7,11 @@ mod autodiff;
 mod experience;
 #[cfg(feature = "kernels")]
 mod fused;
-pub mod language;
 mod native;
 mod optimizer;
 mod order;
 mod schedule;
+pub mod text;
 mod weights;
 
 pub use autodiff::{Learner, UpdateStats};

@@ -1,7 +1,7 @@
 //! AdamW on flat parameter vectors, in tensors and in host memory, and clipping by global norm.
 
-use crate::config::OptimizerConfig;
 use crate::math::adamw::{self, Factors, Moving, Settings, step};
+use crate::settings::OptimizerConfig;
 use burn::tensor::Tensor;
 use multiversion::multiversion;
 
@@ -137,7 +137,7 @@ pub(super) fn clip_scale(norm: f32, max_norm: f64) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::TrainConfig;
+    use crate::settings::TrainConfig;
     use burn::tensor::Device;
 
     /// Compares with `torch.optim.AdamW(lr=0.1, weight_decay=0.01)` from `[1, -2]` with gradients

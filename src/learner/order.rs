@@ -1,8 +1,8 @@
 //! Assignment of games, or of windows of a dataset, to optimizer steps.
 
-use crate::config::TrainConfig;
 use crate::parallel::Shards;
 use crate::rng::{Stream, draw};
+use crate::settings::TrainConfig;
 use std::ops::Range;
 
 /// Minimum number of steps of a minibatch per shard; smaller shards are not worth a separate

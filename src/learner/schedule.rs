@@ -1,7 +1,7 @@
 //! Schedules of the learning rate and the entropy weight.
 
-use crate::config::{LrSchedule, OptimizerConfig, TrainConfig};
 use crate::objective::LossConfig;
+use crate::settings::{LrSchedule, OptimizerConfig, TrainConfig};
 
 /// Learning rate of optimizer step `update` of `total`, counted from 0.
 ///
@@ -48,7 +48,7 @@ fn linear(first: f64, last: f64, iteration: u32, total: u32) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::TrainConfig;
+    use crate::settings::TrainConfig;
 
     #[test]
     fn no_warmup_goes_beyond_the_peak() {

@@ -1,8 +1,8 @@
 //! Trainable state: parameters, optimizer and, for the KL penalty, the reference policy.
 
 use super::optimizer::AdamW;
-use crate::config::TrainConfig;
 use crate::model::Network;
+use crate::settings::TrainConfig;
 use burn::tensor::Tensor;
 
 /// Trainable state on the device of the module.

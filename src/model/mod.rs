@@ -8,7 +8,6 @@ mod actor;
 mod categorical;
 mod dense;
 mod lanes;
-pub mod language;
 mod memory;
 mod native;
 mod network;

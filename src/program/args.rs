@@ -1,6 +1,6 @@
 //! The command line: subcommands and their options.
 
-use crate::config::{Engine, Precision};
+use crate::settings::{Engine, Precision};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 

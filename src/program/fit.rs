@@ -3,9 +3,9 @@
 use super::table::Table as Labels;
 use super::train::{self, settings_file};
 use super::{FitArgs, Games, text};
-use crate::config::{IMITATION, ModelKind, overlay};
 use crate::data::{Dataset, MANIFEST};
 use crate::env::Env;
+use crate::settings::{IMITATION, ModelKind, overlay};
 use crate::trainer::new_settings;
 use anyhow::{Context, Result, bail};
 use toml::{Table, Value};

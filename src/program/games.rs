@@ -8,12 +8,12 @@ use super::{
     demo, eval, settings, train,
 };
 use crate::checkpoint::Checkpoint;
-use crate::config::{TrainConfig, overlay};
 pub use crate::env::Playable;
 use crate::env::look::Look;
 use crate::env::{Catalog, Env};
 use crate::model::NamedModel;
 use crate::run::RunFolder;
+use crate::settings::{TrainConfig, overlay};
 use anyhow::{Context, Result, bail};
 use std::sync::Arc;
 

@@ -2,9 +2,9 @@
 
 use super::GenerateArgs;
 use super::say::{say, tell, tell_json};
-use crate::model::language::LanguageModel;
 use crate::rng::Stream;
-use crate::rollout::generate::{Completion, Generator, Prompt, Sampling, stop};
+use crate::text::LanguageModel;
+use crate::text::generate::{Completion, Generator, Prompt, Sampling, stop};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::io::{Write, stdout};

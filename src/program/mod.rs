@@ -40,9 +40,9 @@ mod watch;
 pub use games::Playable;
 
 use crate::checkpoint::Checkpoint;
-use crate::config::{ConfigError, Engine, Precision, TrainConfig};
 use crate::env::look::Look;
 use crate::model::NamedModel;
+use crate::settings::{ConfigError, Engine, Precision, TrainConfig};
 use crate::task;
 use crate::trainer::{GameTrainer, saved_config};
 use anyhow::{Context, Result, bail};

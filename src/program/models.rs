@@ -1,10 +1,10 @@
 //! The user-defined models of a program, type-erased.
 
 use crate::checkpoint::Checkpoint;
-use crate::config::{ModelKind, PolicyConfig, TrainConfig};
 use crate::env::Rules;
 use crate::model::{NamedModel, NativePolicy, Network};
 use crate::rng::Stream;
+use crate::settings::{ModelKind, PolicyConfig, TrainConfig};
 use crate::trainer::{SnapshotError, load_policy};
 use burn::tensor::Device;
 

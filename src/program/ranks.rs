@@ -2,12 +2,12 @@
 
 use super::say::say;
 use super::{Playable, RunArgs};
-use crate::config::TrainConfig;
 use crate::device::{self, Chosen};
 use crate::model::Network;
 use crate::parallel::{Collective, Hardware, TIMEOUT, Team, TeamError, threads};
 use crate::run::RunError;
-use crate::trainer::language::LanguageTrainError;
+use crate::settings::TrainConfig;
+use crate::trainer::text::LanguageTrainError;
 use crate::trainer::{Demonstrations, GameTrainer, TrainError, Trainer};
 use anyhow::{Context, Error, Result, anyhow};
 use sha2::{Digest, Sha256};

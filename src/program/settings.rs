@@ -3,10 +3,10 @@
 
 use super::say::{tell, tell_json};
 use super::{Games, Playable, SettingsArgs};
-use crate::config::{LanguageConfig, TINY, TrainConfig, file_schema};
 use crate::schema::{self, Settings, Shape, in_table};
+use crate::settings::{LanguageConfig, TINY, TrainConfig, file_schema};
 use crate::task;
-use crate::trainer::language::language_settings;
+use crate::trainer::text::language_settings;
 use crate::trainer::{config_toml, new_settings};
 use anyhow::Result;
 use serde::Serialize;

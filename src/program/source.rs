@@ -1,8 +1,8 @@
 //! The dataset that a run learns from, where it plays no games.
 
 use super::Playable;
-use crate::config::{ClassWeights, TrainConfig};
 use crate::data::{Cut, Dataset, Pieces, Steps, split};
+use crate::settings::{ClassWeights, TrainConfig};
 use crate::trainer::Demonstrations;
 use anyhow::{Result, bail};
 use serde_json::Value;

@@ -8,13 +8,13 @@ use super::settings::commented;
 use super::train::settings_file;
 use super::{FitArgs, RunArgs, TrainArgs};
 use crate::checkpoint::Checkpoint;
-use crate::config::overlay;
 use crate::device::Chosen;
-use crate::model::language::LanguageModel;
 use crate::parallel::Team;
 use crate::run::{RunFolder, TextRun};
+use crate::settings::overlay;
 use crate::task::{self, DataTask, Split, Task};
-use crate::trainer::language::{
+use crate::text::LanguageModel;
+use crate::trainer::text::{
     LanguageConfig, LanguageTrainer, TINY, language_settings, load_language_settings,
     saved_language_settings,
 };

@@ -1,10 +1,10 @@
 //! Environments of a rollout between iterations, in host memory.
 
-use crate::config::{RolloutConfig, Start};
 use crate::env::bits::{from_bits, to_bits};
 use crate::env::{Episode, PackedState, Played, Rules, new_game, num_words, play};
 use crate::rng::draw;
 use crate::rollout::{RolloutKeys, branch_member, branch_step, staggered_time};
+use crate::settings::{RolloutConfig, Start};
 
 /// Words of an environment before the game's state: level, time, score.
 pub(crate) const HEADER: usize = 3;

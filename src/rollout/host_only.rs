@@ -2,10 +2,10 @@
 
 use super::RolloutKeys;
 use super::stepwise::Remembered;
-use crate::config::RolloutConfig;
 use crate::data::Trajectory;
 use crate::env::Rules;
 use crate::model::Network;
+use crate::settings::RolloutConfig;
 use burn::tensor::{Device, Tensor};
 
 /// States on a device, of which there are none.

@@ -8,7 +8,6 @@
 mod env_lanes;
 mod env_state;
 mod evaluate;
-pub mod generate;
 mod masks;
 mod native;
 #[cfg(feature = "kernels")]

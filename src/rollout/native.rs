@@ -7,10 +7,10 @@ use super::env_lanes::{EnvLanes, PlayedLanes, SumLanes, action_uniforms};
 use super::env_state::{self, BranchPoint, EnvState};
 use super::masks::{MaskedLogits, sample_legal};
 use super::{EnvStatesError, RolloutKeys, action_key};
-use crate::config::RolloutConfig;
 use crate::data::{End, GameSums, HostTrajectory, OBS_MULTIPLE, Trajectory};
 use crate::env::Rules;
 use crate::model::{Actor, LANES, Lanes};
+use crate::settings::RolloutConfig;
 use burn::tensor::Device;
 use rayon::prelude::*;
 

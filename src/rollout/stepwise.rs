@@ -8,10 +8,10 @@ use super::masks::{legal_bits, masked};
 use super::native::{NativeRollout, observe};
 use super::on_device::DeviceBranches;
 use super::{EnvStatesError, RolloutKeys, action_key, action_uniform};
-use crate::config::{RolloutConfig, Start};
 use crate::data::Trajectory;
 use crate::env::Rules;
 use crate::model::{LANES, NativePolicy, Network, reset, sample};
+use crate::settings::{RolloutConfig, Start};
 use burn::cubecl::future::block_on;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 

@@ -246,10 +246,10 @@ fn softmax(logits: &[Lanes], lane: usize) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Activation, PolicyConfig};
     use crate::env::{Catch, Fruit};
     use crate::model::{NativePolicy, Network};
     use crate::rollout::evaluate;
+    use crate::settings::{Activation, PolicyConfig};
     use burn::tensor::Device;
 
     fn policies<G: Rules>(game: G) -> [NativePolicy; 2] {

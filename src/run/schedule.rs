@@ -1,7 +1,7 @@
 //! When a run is evaluated, saved and over.
 
-use crate::config::{CheckpointConfig, TrainConfig};
-use crate::trainer::language::LanguageConfig;
+use crate::settings::{CheckpointConfig, TrainConfig};
+use crate::trainer::text::LanguageConfig;
 
 /// The calendar of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -6,7 +6,6 @@ use super::fused::FusedEngine;
 #[cfg(feature = "general")]
 use super::general::GeneralEngine;
 use super::native::NativeEngine;
-use crate::config::{Engine, TrainConfig};
 use crate::data::Pieces;
 use crate::device;
 use crate::env::Rules;
@@ -15,6 +14,7 @@ use crate::learner::FusedLearner;
 use crate::model::{Mlp, Network};
 use crate::parallel::{Team, TeamError};
 use crate::rng::Stream;
+use crate::settings::{Engine, TrainConfig};
 use burn::tensor::Device;
 
 /// The engine of a run.

@@ -2,7 +2,6 @@
 
 use super::TrainError;
 use super::stream::Stream;
-use crate::config::TrainConfig;
 use crate::data::{Pieces, Windows};
 use crate::device;
 use crate::learner::{Batches, Moments};
@@ -10,12 +9,13 @@ use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::model::Network;
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::EnvStatesError;
+use crate::settings::TrainConfig;
 use burn::tensor::Device;
 use std::borrow::Cow;
 
 /// The half of a [`Trainer`](super::Trainer) that knows what is learnt: a policy for a game
 /// ([`GameEngine`](super::GameEngine)), or a language model for a task
-/// ([`TextEngine`](super::language::TextEngine)).
+/// ([`TextEngine`](super::text::TextEngine)).
 ///
 /// All ranks that share a run must call its methods together.
 #[allow(async_fn_in_trait, reason = "futures stay on the thread that made them")]

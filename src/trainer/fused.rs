@@ -5,7 +5,6 @@ use super::engine::{Grpo, PolicyEngine, Source, State, Totals};
 use super::part::Part;
 use super::transfer::{download, upload};
 use crate::advantage::shared_recording_advantages;
-use crate::config::{RolloutConfig, TrainConfig};
 use crate::data::summary::{EPISODES, EVEN_GROUPS, REWARD_SUM, SCORE_SUM};
 use crate::data::{Pieces, Recording, RecordingAdvantages, Windows};
 use crate::device::{self, buffers::max_buffer_bytes};
@@ -14,6 +13,7 @@ use crate::learner::{FusedLearner, SHARD_STEPS, UpdateStats};
 use crate::model::{Mlp, Network, StoredFeatures};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::{Branches, EnvStatesError, FusedRollout, RolloutKeys};
+use crate::settings::{RolloutConfig, TrainConfig};
 use burn::tensor::Device;
 
 /// Fused rollouts, advantages and updates.

@@ -4,7 +4,6 @@ use super::engine::{Grpo, PolicyEngine, Source, State, Totals};
 use super::part::Part;
 use super::transfer::{download, upload};
 use crate::advantage::{Advantages, advantages, shared_advantages};
-use crate::config::{self, RolloutConfig, TrainConfig};
 use crate::data::{Pieces, Trajectory, Windows, by_time};
 use crate::device;
 use crate::env::Rules;
@@ -12,6 +11,7 @@ use crate::learner::{Learner, UpdateStats};
 use crate::model::Network;
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::{EnvStatesError, RolloutKeys, StepwiseRollout};
+use crate::settings::{self, RolloutConfig, TrainConfig};
 use burn::tensor::{Device, Tensor};
 
 /// Stepwise rollouts, advantages by tensor operations, updates by autodiff.
@@ -64,7 +64,7 @@ fn games<G: Rules>(
     device: &Device,
 ) -> StepwiseRollout<G> {
     let games = StepwiseRollout::new(game, rollout, keys, device);
-    if config.engine == config::Engine::General { games } else { games.natively() }
+    if config.engine == settings::Engine::General { games } else { games.natively() }
 }
 
 /// A dataset on a device, with its weights as advantages.

@@ -10,12 +10,12 @@ mod game;
 mod general;
 #[cfg(feature = "general")]
 mod held_out;
-pub mod language;
 mod native;
 mod part;
 mod reduction;
 mod snapshot;
 mod stream;
+pub mod text;
 #[cfg(any(feature = "general", feature = "kernels"))]
 mod transfer;
 
@@ -40,7 +40,7 @@ use web_time::Instant;
 /// A training run in memory: an engine, the iterations done and the best evaluation so far.
 ///
 /// [`Trainer::new`] trains a policy for a game, of the network that the settings ask for, and
-/// [`Trainer::with_model`] any model; [`Trainer::for_task`](language::LanguageTrainer) trains a language model.
+/// [`Trainer::with_model`] any model; [`Trainer::for_task`](text::LanguageTrainer) trains a language model.
 #[derive(Debug)]
 pub struct Trainer<E> {
     engine: E,

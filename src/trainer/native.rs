@@ -3,13 +3,13 @@
 use super::engine::{Grpo, PolicyEngine, Source, State, Totals};
 use super::part::Part;
 use crate::advantage::HostAdvantages;
-use crate::config::{RolloutConfig, TrainConfig};
 use crate::data::{GameSums, HostTrajectory, Pieces, Windows};
 use crate::env::Rules;
 use crate::learner::{NativeLearner, SHARD_STEPS, UpdateMeans};
 use crate::model::{Mlp, Network, flatten};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::{EnvStatesError, NativeRollout, RolloutKeys};
+use crate::settings::{RolloutConfig, TrainConfig};
 
 /// Native rollouts and updates, all in host memory.
 #[derive(Debug)]

@@ -1,8 +1,8 @@
 //! The part of a run that one rank has, and the games of all ranks put together.
 
-use crate::config::{RolloutConfig, TrainConfig};
 use crate::data::Pieces;
 use crate::parallel::{Shards, Team, TeamError};
+use crate::settings::{RolloutConfig, TrainConfig};
 use std::ops::Range;
 
 /// A rank's part of a run.

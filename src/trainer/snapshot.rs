@@ -3,11 +3,11 @@
 use super::Trainer;
 use super::engine::Engine;
 use crate::checkpoint::{Checkpoint, CheckpointError, Section};
-use crate::config::ConfigError;
 use crate::model::Parameter;
 use crate::model::saved::{self, SavedError};
 use crate::parallel::TeamError;
 use crate::rollout::EnvStatesError;
+use crate::settings::ConfigError;
 use burn::cubecl::future::block_on;
 use serde::{Deserialize, Serialize};
 

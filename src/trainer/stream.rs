@@ -114,9 +114,9 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::TrainConfig;
     use crate::data::{Columns, Cut, End, Steps};
     use crate::parallel::Shards;
+    use crate::settings::TrainConfig;
     use std::time::Duration;
 
     #[test]

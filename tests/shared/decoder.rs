@@ -4,10 +4,10 @@
 use super::training::short_run;
 use super::{cpu, doubles};
 use burn::tensor::{Device, Tensor, TensorData};
-use grove::config::{DecoderConfig, Engine, ModelKind, Start, TrainConfig};
 use grove::data::Trajectory;
 use grove::learner::Learner;
 use grove::model::{Decoder, flatten};
+use grove::settings::{DecoderConfig, Engine, ModelKind, Start, TrainConfig};
 
 /// A small decoder whose context is shorter than an episode of Catch.
 pub fn decoder_run(start: Start) -> TrainConfig {

@@ -8,11 +8,11 @@ use super::updates::{
 use super::{cpu, floats};
 use burn::tensor::Device;
 use grove::advantage::{advantages, recording_advantages};
-use grove::config::{KlEstimator, LossType, RolloutConfig, Start, TrainConfig};
 use grove::env::{CartPole, Catch, Fruit, Rules};
 use grove::model::{FlatMlp, Mlp, NativeMlp, flatten};
 use grove::rng::{Stream, draw};
 use grove::rollout::{FusedRollout, NativeRollout, RolloutKeys, unpack};
+use grove::settings::{KlEstimator, LossType, RolloutConfig, Start, TrainConfig};
 
 /// Compares updates on recordings, whole and in parts, with the general learner on the unpacked
 /// trajectory. Returns the error of the gradient.

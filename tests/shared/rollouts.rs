@@ -4,7 +4,6 @@ use super::ledge::Ledge;
 use super::meadow::Meadow;
 use super::{cpu, floats};
 use burn::tensor::{Device, Tensor};
-use grove::config::{Activation, PolicyConfig, RolloutConfig, Start};
 use grove::data::Trajectory;
 use grove::env::{
     Breakout, BreakoutActions, BreakoutObservation, CartPole, Catch, Fruit, FruitObservation,
@@ -15,6 +14,7 @@ use grove::rng::{draw, uniform};
 use grove::rollout::{
     FusedRollout, NativeRollout, RolloutKeys, StepwiseRollout, env_words, unpack,
 };
+use grove::settings::{Activation, PolicyConfig, RolloutConfig, Start};
 
 /// Fruit with short episodes, in which fruits appear and land both together and alone.
 pub const SHORT_FRUIT: Fruit = Fruit {

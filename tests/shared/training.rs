@@ -4,9 +4,9 @@ use super::cpu;
 use super::updates::{error, norm};
 use burn::tensor::Device;
 use grove::checkpoint::Checkpoint;
-use grove::config::{Start, TrainConfig};
 use grove::env::{Catch, Env};
 use grove::model::saved::{read_header, read_params};
+use grove::settings::{Start, TrainConfig};
 use grove::trainer::Trainer;
 
 /// Settings of a run of four short iterations.

@@ -2,10 +2,10 @@
 
 use super::{cpu, doubles, floats, noise};
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use grove::config::{Activation, KlEstimator, LossConfig, LossType, PolicyConfig, TrainConfig};
 use grove::data::{Part, Recording, RecordingAdvantages, Trajectory};
 use grove::learner::{FusedLearner, Learner, Weights};
 use grove::model::{Categorical, Memoryless, Mlp, Observer, StoredFeatures, flatten, unflatten};
+use grove::settings::{Activation, KlEstimator, LossConfig, LossType, PolicyConfig, TrainConfig};
 
 /// Sizes of a network and a trajectory.
 #[derive(Clone, Copy, Debug)]

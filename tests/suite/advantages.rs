@@ -3,8 +3,8 @@
 use crate::support::{adapter, cpu};
 use burn::tensor::{Tensor, TensorData};
 use grove::advantage::{advantages, recording_advantages};
-use grove::config::{AdvantageConfig, Estimator, RolloutConfig, Scale, Start};
 use grove::data::{Part, Recording, RecordingAdvantages, TERMINATED, TRUNCATED, Trajectory};
+use grove::settings::{AdvantageConfig, Estimator, RolloutConfig, Scale, Start};
 
 /// A multiple of 1/3 in -1..=1, so that games of small groups often coincide.
 fn third(i: usize) -> f32 {

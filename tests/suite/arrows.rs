@@ -4,30 +4,34 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The rooms of the library and those that each may use. `ARCHITECTURE.md` draws the same.
-const ARROWS: [(&str, &[&str]); 21] = [
+const ARROWS: [(&str, &[&str]); 22] = [
     ("math", &["schema"]),
     ("objective", &["math", "schema"]),
-    ("config", &["env", "math", "model", "objective", "schema"]),
+    ("settings", &["env", "math", "model", "objective", "schema"]),
     ("rng", &[]),
     ("schema", &[]),
     ("data", &[]),
     ("metrics", &[]),
     ("checkpoint", &[]),
     ("parallel", &[]),
-    ("device", &["config", "metrics"]),
+    ("device", &["settings", "metrics"]),
     ("env", &["rng"]),
     ("task", &["rng", "schema"]),
     ("nn", &["math", "rng", "schema"]),
     ("model", &["math", "nn", "rng", "schema"]),
-    ("rollout", &["config", "device", "math", "rng", "env", "model", "data"]),
-    ("advantage", &["config", "device", "data", "parallel"]),
-    ("learner", &["config", "device", "math", "objective", "rng", "model", "data", "parallel"]),
+    ("text", &["device", "math", "model", "nn", "rng", "schema"]),
+    ("rollout", &["settings", "device", "math", "rng", "env", "model", "data"]),
+    ("advantage", &["settings", "device", "data", "parallel"]),
+    (
+        "learner",
+        &["settings", "device", "math", "objective", "rng", "model", "data", "parallel", "text"],
+    ),
     (
         "trainer",
         &[
             "advantage",
             "checkpoint",
-            "config",
+            "settings",
             "device",
             "rng",
             "env",
@@ -38,13 +42,14 @@ const ARROWS: [(&str, &[&str]); 21] = [
             "data",
             "parallel",
             "task",
+            "text",
         ],
     ),
     (
         "run",
         &[
             "checkpoint",
-            "config",
+            "settings",
             "device",
             "env",
             "metrics",
@@ -52,6 +57,7 @@ const ARROWS: [(&str, &[&str]); 21] = [
             "parallel",
             "rng",
             "rollout",
+            "text",
             "trainer",
         ],
     ),

@@ -1,8 +1,8 @@
 //! Settings: a run gets the values of its file and command line, and refuses those out of range.
 
-use grove::config::{LanguageConfig, OptimizerConfig, TINY, TrainConfig, overlay};
 use grove::env::{Fruit, FruitObservation};
 use grove::schema::Settings;
+use grove::settings::{LanguageConfig, OptimizerConfig, TINY, TrainConfig, overlay};
 use grove::trainer::{config_toml, new_settings};
 use toml::Table;
 

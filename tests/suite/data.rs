@@ -2,11 +2,11 @@
 
 use crate::support::{adapter, cpu};
 use burn::tensor::Device;
-use grove::config::{DataConfig, Engine, LossType, ModelKind, TrainConfig};
 use grove::data::{Columns, Cut, Dataset, DatasetWriter, End, Manifest, Pieces, Steps, split};
 use grove::env::{Env, Fruit};
 use grove::metrics::IterationRecord;
 use grove::model::Network;
+use grove::settings::{DataConfig, Engine, LossType, ModelKind, TrainConfig};
 use grove::trainer::{Demonstrations, GameTrainer, Trainer};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -4,9 +4,9 @@ use crate::models::{assert_acts_as_by_tensors, bytes, iterate, repeats_and_resum
 use crate::shared::decoder::{apart, decoder_run, first_update, first_updates, one_step};
 use crate::support::{adapter, cpu, grove, json, refusal, stdout, train};
 use burn::tensor::Device;
-use grove::config::{DecoderConfig, Engine, ModelKind, Start, TrainConfig};
 use grove::env::{Catch, Env, Recall};
 use grove::rollout::Player;
+use grove::settings::{DecoderConfig, Engine, ModelKind, Start, TrainConfig};
 use grove::trainer::Trainer;
 use pollster::block_on;
 

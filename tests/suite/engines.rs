@@ -3,9 +3,9 @@
 use crate::shared::training::{section, short_run, whole_runs};
 use crate::support::{adapter, cpu};
 use burn::tensor::Device;
-use grove::config::{Engine, Start, TrainConfig};
 use grove::env::Catch;
 use grove::metrics::IterationRecord;
+use grove::settings::{Engine, Start, TrainConfig};
 use grove::trainer::{GameTrainer, Trainer};
 use pollster::block_on;
 

@@ -2,12 +2,12 @@
 
 use crate::support::{adapter, cpu, grove, json, refusal, stderr};
 use burn::tensor::Device;
-use grove::config::{DataConfig, LossType, ModelKind, TrainConfig};
 use grove::data::{
     Columns, Cut, Dataset, DatasetWriter, End, Manifest, Pieces, Steps, games_file, split,
 };
 use grove::env::{Fruit, Recall, Rules};
 use grove::model::Network;
+use grove::settings::{DataConfig, LossType, ModelKind, TrainConfig};
 use grove::trainer::{Demonstrations, GameTrainer, Trainer};
 use safetensors::tensor::{Dtype, TensorView};
 use std::fs;
@@ -176,7 +176,7 @@ fn engines_learn_the_same(label_smoothing: f64) {
     };
     let mut fast = config(ModelKind::Mlp, 1);
     fast.loss.label_smoothing = label_smoothing;
-    let general = TrainConfig { engine: grove::config::Engine::General, ..fast.clone() };
+    let general = TrainConfig { engine: grove::settings::Engine::General, ..fast.clone() };
     let native = weights(&fast, &cpu());
     let first = run(Fruit::default(), &fast, &cpu()).model();
     let first: Vec<f32> = first.flatten().without_autodiff().into_data().try_into_vec().unwrap();

@@ -1,11 +1,9 @@
 //! Language models: files in and out, and text that depends on nothing but its prompt, its key and the weights.
 
 use burn::tensor::Device;
-use grove::config::Precision;
-use grove::model::language::{
-    Cache, Keep, LanguageModel, Pass, Reading, Row, Text, TokenDecoder, normalize,
-};
-use grove::rollout::generate::{Completion, Generator, Prompt, Sampling};
+use grove::settings::Precision;
+use grove::text::generate::{Completion, Generator, Prompt, Sampling};
+use grove::text::{Cache, Keep, LanguageModel, Pass, Reading, Row, Text, TokenDecoder, normalize};
 use serde::Deserialize;
 use serde_json::json;
 use std::path::{Path, PathBuf};

@@ -2,16 +2,16 @@
 
 use crate::support::adapter;
 use burn::tensor::Device;
-use grove::config::{Precision, TrainConfig};
-use grove::learner::language::{Group, LanguageRule, Sample, gradient, logprobs};
+use grove::learner::text::{Group, LanguageRule, Sample, gradient, logprobs};
 use grove::model::DecoderShape;
-use grove::model::language::{Adapters, LoraConfig, TokenDecoder};
 use grove::nn::arch::{NormPlacement, QkNorm, SlidingWindow};
 use grove::nn::ops::gate::Activation;
 use grove::objective::{LossConfig, LossType};
-use grove::rollout::generate::{Completion, Generator, Prompt, Sampling};
+use grove::settings::{Precision, TrainConfig};
 use grove::task;
-use grove::trainer::language::{LanguageConfig, LanguageTrainer, TINY};
+use grove::text::generate::{Completion, Generator, Prompt, Sampling};
+use grove::text::{Adapters, LoraConfig, TokenDecoder};
+use grove::trainer::text::{LanguageConfig, LanguageTrainer, TINY};
 
 /// Burn's tensors in the host's memory, which are a device too, where everything is tried; and an adapter, which
 /// takes its time.

@@ -1,13 +1,13 @@
 //! What language models learn from texts by hand is what autodiff says.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use grove::config::TrainConfig;
-use grove::learner::language::{Group, LanguageRule, Sample, gradient, logprobs};
-use grove::model::language::{Adapters, Keep, LoraConfig, Reading, Text, TokenDecoder};
+use grove::learner::text::{Group, LanguageRule, Sample, gradient, logprobs};
 use grove::model::{Decoder, DecoderShape, RopeScaling, flatten, named_parameters, unflatten};
 use grove::nn::arch::{NormPlacement, QkNorm, SlidingWindow};
 use grove::nn::ops::gate::Activation;
 use grove::objective::{LossConfig, LossType, Steps, Totals, loss};
+use grove::settings::TrainConfig;
+use grove::text::{Adapters, Keep, LoraConfig, Reading, Text, TokenDecoder};
 
 /// A small decoder over 13 tokens.
 fn shape() -> DecoderShape {

@@ -5,7 +5,7 @@ use crate::support::{adapter, json, kind, refusal, stderr};
 use grove::metrics::IterationRecord;
 use grove::parallel::{TIMEOUT, threads};
 use grove::task::{Completion, Part, Prompt, Rewards, Split, Task, TaskError, find};
-use grove::trainer::language::{LanguageConfig, LanguageTrainer};
+use grove::trainer::text::{LanguageConfig, LanguageTrainer};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;

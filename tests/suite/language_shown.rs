@@ -1,8 +1,8 @@
 //! What a language model in training shows besides what it learns from: examples, and answers to somebody.
 
-use grove::rollout::generate::Sampling;
 use grove::task::{Split, find};
-use grove::trainer::language::{LanguageConfig, LanguageTrainer};
+use grove::text::generate::Sampling;
+use grove::trainer::text::{LanguageConfig, LanguageTrainer};
 
 fn trainer() -> LanguageTrainer {
     let mut config = LanguageConfig::for_model("tiny");

@@ -3,9 +3,9 @@
 use crate::support::{json, refusal};
 use grove::checkpoint::Checkpoint;
 use grove::metrics::IterationRecord;
-use grove::model::language::{LanguageModel, LoraConfig};
 use grove::task::find;
-use grove::trainer::language::{LanguageConfig, LanguageTrainer};
+use grove::text::{LanguageModel, LoraConfig};
+use grove::trainer::text::{LanguageConfig, LanguageTrainer};
 use std::path::Path;
 
 /// A small model that first imitates and then learns by rewards.

@@ -1,9 +1,9 @@
 //! Learning: each game's defaults reach their mark.
 
 use crate::support::cpu;
-use grove::config::TrainConfig;
 use grove::env::{CartPole, Catch, Fruit, Rules};
 use grove::rollout::Player;
+use grove::settings::TrainConfig;
 use grove::trainer::Trainer;
 use serde::Serialize;
 

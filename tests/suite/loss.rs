@@ -8,10 +8,10 @@ use crate::shared::noise;
 use crate::shared::updates::loss_config;
 use crate::support::{adapter, cpu};
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use grove::config::{Activation, KlEstimator, LossConfig, LossType, PolicyConfig};
 use grove::model::{Categorical, Memoryless, Mlp, flatten, unflatten};
 use grove::objective::{Steps, Totals, loss};
 use grove::rng::draw;
+use grove::settings::{Activation, KlEstimator, LossConfig, LossType, PolicyConfig};
 use reference::{Network, reference, reference_gradient};
 
 fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {

@@ -8,11 +8,11 @@ use crate::shared::training::short_run;
 use crate::support::{adapter, cpu, grove, json, refusal, stdout, train};
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
-use grove::config::{Activation, Engine, ModelKind, PolicyConfig, Start, TrainConfig};
 use grove::env::{Catch, Env, Recall};
 use grove::model::{Model, NamedModel, NativePolicy, Network, TensorActor};
 use grove::rng::Stream;
 use grove::rollout::{Player, evaluate};
+use grove::settings::{Activation, Engine, ModelKind, PolicyConfig, Start, TrainConfig};
 use grove::trainer::{GameTrainer, Trainer, load_policy};
 use own_model::Residual;
 

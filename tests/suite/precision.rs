@@ -4,13 +4,13 @@ use crate::shared::decoder::{apart, first_update, one_step};
 use crate::support::{adapter, cpu, refusal};
 use burn::tensor::{Device, Tensor};
 use grove::advantage::recording_advantages;
-use grove::config::{Activation, Engine, PolicyConfig, Precision, Start, TrainConfig};
 use grove::device::has_precision;
 use grove::env::{Env, Fruit};
 use grove::learner::FusedLearner;
 use grove::model::{FlatMlp, Mlp, flatten, unflatten};
 use grove::rng::{draw, uniform};
 use grove::rollout::{FusedRollout, RolloutKeys, unpack};
+use grove::settings::{Activation, Engine, PolicyConfig, Precision, Start, TrainConfig};
 use grove::trainer::Trainer;
 use pollster::block_on;
 

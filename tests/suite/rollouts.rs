@@ -13,12 +13,12 @@ use crate::shared::rollouts::{
 };
 use crate::support::{adapter, cpu};
 use burn::tensor::{Device, Tensor};
-use grove::config::{Activation, PolicyConfig, RolloutConfig, Start};
 use grove::data::{HostTrajectory, Trajectory};
 use grove::env::{CartPole, Catch, Env, Episode, Fruit, FruitObservation, PackedState, Rules};
 use grove::model::{Mlp, NativeMlp, flatten, unflatten};
 use grove::rng::{Stream, draw, uniform};
 use grove::rollout::{NativeRollout, Player, RolloutKeys, StepwiseRollout, env_words, evaluate};
+use grove::settings::{Activation, PolicyConfig, RolloutConfig, Start};
 use pollster::block_on;
 
 impl Host {

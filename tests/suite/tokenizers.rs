@@ -1,7 +1,7 @@
 //! Vocabularies: those of folders and of GGUF files give the tokens of the package `tokenizers`, and files that
 //! cannot be used are refused in a sentence.
 
-use grove::model::language::LanguageModel;
+use grove::text::LanguageModel;
 use safetensors::tensor::{Dtype, TensorView};
 use serde::Deserialize;
 use serde_json::{Value, json};

@@ -1,7 +1,7 @@
 //! Output of the program: settings, dry runs, progress, and the choice of the latest run.
 
 use crate::support::{grove, json, refusal, stderr, stdout, train};
-use grove::config::{TrainConfig, overlay};
+use grove::settings::{TrainConfig, overlay};
 use std::fs;
 use tempfile::TempDir;
 

@@ -1,9 +1,9 @@
 //! A hidden neuron in a kernel: one unit computes it for a tile of samples and accumulates its
 //! gradient.
 
-use crate::config::Activation;
 use crate::math::activation::{activate, slope};
 use crate::model::kernels::{MlpShape, rounded};
+use crate::settings::Activation;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 

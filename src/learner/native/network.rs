@@ -9,10 +9,10 @@
 use super::loss::Group;
 use super::product::{QUAD, ROWS, Rows, Store, Strided, Transposed, multiply, narrow, pack};
 use super::sparse::Nonzeros;
-use crate::config::Activation;
 use crate::data::OBS_MULTIPLE;
 use crate::math::activation::{activated, for_activation};
 use crate::model::LANES;
+use crate::settings::Activation;
 use multiversion::multiversion;
 
 const _: () = assert!(OBS_MULTIPLE.is_multiple_of(ROWS), "observations are a product's rows");

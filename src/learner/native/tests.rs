@@ -1,10 +1,10 @@
 //! Comparison of the native learner with the autodiff learner.
 
 use super::*;
-use crate::config::{Activation, KlEstimator, LossType, PolicyConfig};
 use crate::learner::Learner;
 use crate::model::LANES;
 use crate::rng::{draw, uniform};
+use crate::settings::{Activation, KlEstimator, LossType, PolicyConfig};
 use burn::tensor::{Device, Int};
 
 const STEPS: usize = 6;

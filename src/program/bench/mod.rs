@@ -4,20 +4,20 @@
 //! to a score, and the time to the first update. Rates are medians of repeats after a warm-up, each at
 //! least 0.1 s long.
 
-mod language;
 mod peak;
 mod report;
 mod scaling;
+mod text;
 mod work;
 
 use super::say::{tell, tell_json};
 use super::{BenchArgs, Games, Models, Playable, check_engine, validate};
-use crate::config::{ModelKind, Start, TrainConfig};
 use crate::device;
 use crate::env::Rules;
 use crate::model::NativePolicy;
 use crate::rng::Stream;
 use crate::rollout::{Player, evaluate, play_at_random};
+use crate::settings::{ModelKind, Start, TrainConfig};
 use crate::task;
 use crate::trainer::{GameTrainer, Trainer, new_settings};
 use anyhow::{Context, Result, ensure};
@@ -30,7 +30,7 @@ pub fn run(games: &Games, args: BenchArgs) -> Result<()> {
     super::use_threads(args.threads)?;
     let name = args.game.as_deref().or(args.env.as_deref());
     if let Some(task) = name.filter(|name| args.model.is_some() || task::find(name).is_ok()) {
-        return language::bench(task, &args);
+        return text::bench(task, &args);
     }
     games.find(name.map_or_else(|| games.default_name(), Ok)?)?.bench(games.models(), &args)
 }

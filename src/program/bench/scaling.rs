@@ -6,11 +6,11 @@
 //! with both parameters fitted to a small and a large reduction over all ranks.
 
 use super::report::Figure;
-use crate::config::TrainConfig;
 use crate::parallel::Team;
 use crate::program::ranks::{self, Rank, Ranks};
 use crate::program::say::{tell, tell_json};
 use crate::program::{BenchArgs, Models, Playable};
+use crate::settings::TrainConfig;
 use crate::trainer::GameTrainer;
 use anyhow::{Context, Result};
 use serde::Serialize;

@@ -18,8 +18,8 @@
 //! A device at 100 % of its peak by these counts would be at its limit. One at 10 % may be limited by other
 //! work (rules, random numbers, exponentials, launches), which the counts ignore.
 
-use crate::config::TrainConfig;
 use crate::env::{Rules, num_words};
+use crate::settings::TrainConfig;
 use serde::Serialize;
 
 /// Arithmetic and traffic of a step of one game.
@@ -67,8 +67,8 @@ fn layers<G: Rules>(game: G, config: &TrainConfig) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::ModelKind;
     use crate::env::{Env, Fruit};
+    use crate::settings::ModelKind;
 
     #[test]
     fn work_agrees_with_a_count_by_hand() {

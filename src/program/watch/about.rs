@@ -1,8 +1,8 @@
 //! The description of a run as a JSON object.
 
 use super::live::{Policy, Run};
-use crate::config::overlay;
 use crate::program::games::Games;
+use crate::settings::overlay;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 

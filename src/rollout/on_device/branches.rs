@@ -3,12 +3,12 @@
 use super::RolloutKeys;
 use super::env_kernels::{download_envs, upload_envs};
 use super::stepwise_kernels::Buffers;
-use crate::config::{RolloutConfig, Start};
 use crate::data::Trajectory;
 use crate::device::has_kernels;
 use crate::env::Rules;
 use crate::model::Network;
 use crate::rollout::stepwise::Remembered;
+use crate::settings::{RolloutConfig, Start};
 use burn::tensor::Device;
 use burn_cubecl::tensor::CubeTensor;
 

@@ -1,9 +1,9 @@
 //! Live games on a CubeCL device, for display without a copy to the host.
 
 use super::{FusedRollout, RolloutKeys};
-use crate::config::{RolloutConfig, Start};
 use crate::env::Rules;
 use crate::model::FlatMlp;
+use crate::settings::{RolloutConfig, Start};
 use burn::tensor::{Device, Int, Tensor};
 
 /// Games on a device that advance step by step indefinitely; the counterpart of

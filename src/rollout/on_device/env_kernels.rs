@@ -2,13 +2,13 @@
 
 use super::env_state::HEADER;
 use super::{branch_member, branch_step, staggered_time};
-use crate::config::{RolloutConfig, Start};
 use crate::device::buffers::{Buffer, probe};
 use crate::env::bits::{from_bits, to_bits};
 use crate::env::{Episode, PackedState, Rules, new_game, num_words};
 use crate::math::softmax::ILLEGAL;
 pub(super) use crate::math::softmax::{Choice as Drawn, choose as draw_action};
 use crate::rng::draw;
+use crate::settings::{RolloutConfig, Start};
 use burn::backend::{DType, Shape};
 use burn::cubecl;
 use burn::cubecl::prelude::*;

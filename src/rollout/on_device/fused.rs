@@ -5,11 +5,11 @@
 
 use super::env_kernels::{download_envs, steps_per_launch, upload_envs};
 use super::{EnvStatesError, RolloutKeys, env_state, env_words};
-use crate::config::{Precision, RolloutConfig, Start};
 use crate::data::{Part, Recording};
 use crate::device::buffers::{cube_tensor, max_buffer_bytes, uninit};
 use crate::env::{Rules, num_words};
 use crate::model::FlatMlp;
+use crate::settings::{Precision, RolloutConfig, Start};
 use burn::backend::{Cube, DType};
 use burn::cubecl::future::block_on;
 use burn::tensor::{Device, Int, Tensor};

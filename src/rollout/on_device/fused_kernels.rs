@@ -3,13 +3,13 @@
 use super::env_kernels::*;
 use super::fused::Buffers;
 use super::{RolloutKeys, action_key, action_uniform};
-use crate::config::{Precision, Start};
 use crate::data::{TERMINATED, TRUNCATED};
 use crate::device::buffers::{Buffer, argument, element};
 use crate::env::{Played, Rules, num_words, play};
 use crate::model::kernels::{
     FeatureSlots, MlpShape, Observed, Observer, StepWords, input, mlp_logits,
 };
+use crate::settings::{Precision, Start};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;

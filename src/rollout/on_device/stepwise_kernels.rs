@@ -2,11 +2,11 @@
 
 use super::env_kernels::*;
 use super::{RolloutKeys, action_key, action_uniform};
-use crate::config::{RolloutConfig, Start};
 use crate::data::Trajectory;
 use crate::device::buffers::{Buffer, argument, cube_tensor, probe, uninit};
 use crate::env::{Episode, Played, Rules, play};
 use crate::model::kernels::StepWords;
+use crate::settings::{RolloutConfig, Start};
 use burn::backend::{Cube, DType};
 use burn::cubecl;
 use burn::cubecl::client::Client;

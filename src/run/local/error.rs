@@ -2,10 +2,10 @@
 
 use crate::checkpoint::CheckpointError;
 use crate::metrics::MetricsError;
-use crate::model::language::LanguageError;
 use crate::model::saved::SavedError;
 use crate::parallel::TeamError;
-use crate::trainer::language::LanguageTrainError;
+use crate::text::LanguageError;
+use crate::trainer::text::LanguageTrainError;
 use crate::trainer::{SnapshotError, TrainError};
 use std::io;
 use std::path::{Path, PathBuf};

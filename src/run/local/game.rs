@@ -2,7 +2,6 @@
 
 use super::{FinalScores, HeldOutReport, Outline, Phase, Run, RunError, Scores, Subject};
 use crate::checkpoint::Checkpoint;
-use crate::config::UpdateConfig;
 use crate::env::Rules;
 use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::model::{Actor, NativePolicy};
@@ -10,8 +9,9 @@ use crate::parallel::{Shards, Team};
 use crate::rng::Stream;
 use crate::rollout::{Player, evaluate};
 use crate::run::Schedule;
+use crate::settings::UpdateConfig;
 use crate::trainer::GameTrainer;
-use crate::trainer::language::CompletionRecord;
+use crate::trainer::text::CompletionRecord;
 use serde::Serialize;
 
 /// Episodes of the final evaluation.

@@ -24,9 +24,9 @@ pub use text::TextRun;
 use super::Schedule;
 use crate::checkpoint::Checkpoint;
 use crate::metrics::{EvaluationRecord, IterationRecord};
-use crate::model::language::LanguageModel;
 use crate::parallel::{Shards, Team};
-use crate::trainer::language::CompletionRecord;
+use crate::text::LanguageModel;
+use crate::trainer::text::CompletionRecord;
 use serde::Serialize;
 
 /// The game or the task that a run is about. In JSON it is `"env": NAME` or `"task": NAME`.

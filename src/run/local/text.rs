@@ -4,10 +4,10 @@ use super::game::passes;
 use super::{FinalScores, HeldOutReport, Outline, Phase, Run, RunError, Scores, Subject};
 use crate::checkpoint::Checkpoint;
 use crate::metrics::{EvaluationRecord, IterationRecord};
-use crate::model::language::LanguageModel;
 use crate::parallel::{Shards, Team};
 use crate::run::Schedule;
-use crate::trainer::language::{CompletionRecord, Health, LanguageTrainer};
+use crate::text::LanguageModel;
+use crate::trainer::text::{CompletionRecord, Health, LanguageTrainer};
 
 /// Prompts of the final evaluation.
 const FINAL_PROMPTS: usize = 1000;

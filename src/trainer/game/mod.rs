@@ -11,7 +11,6 @@ use super::engine::{Engine, Iteration, PolicyEngine, Totals};
 #[cfg(feature = "general")]
 use super::held_out::Confusion;
 use super::{TrainError, Trainer, iterate};
-use crate::config::TrainConfig;
 use crate::data::Pieces;
 use crate::device;
 use crate::env::Rules;
@@ -21,6 +20,7 @@ use crate::model::{NativePolicy, Network};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::Stream;
 use crate::rollout::{Evaluation, Player, play_episodes};
+use crate::settings::TrainConfig;
 use burn::cubecl::future::block_on;
 use burn::tensor::Device;
 use std::borrow::Cow;

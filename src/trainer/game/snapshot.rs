@@ -9,13 +9,13 @@ use super::super::snapshot::{
 };
 use super::{GameEngine, GameTrainer};
 use crate::checkpoint::{Checkpoint, Section};
-use crate::config::{ConfigError, ModelKind, TrainConfig, overlay};
 use crate::device;
 use crate::env::Rules;
 use crate::learner::Moments;
 use crate::model::saved::{self, Header, SavedError, write_params};
 use crate::model::{NativePolicy, Network, Parameter};
 use crate::parallel::TeamError;
+use crate::settings::{ConfigError, ModelKind, TrainConfig, overlay};
 use burn::tensor::Device;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::Serialize;

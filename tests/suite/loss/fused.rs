@@ -3,8 +3,8 @@
 use crate::shared::iteration::rollout_and_update;
 use crate::shared::updates::*;
 use crate::support::{adapter, cpu};
-use grove::config::{KlEstimator, LossType};
 use grove::learner::FusedLearner;
+use grove::settings::{KlEstimator, LossType};
 use pollster::block_on;
 
 #[test]

@@ -7,13 +7,13 @@ use crate::support::{adapter, cpu};
 use burn::module::{Module, Param};
 use burn::tensor::{Tensor, TensorData};
 use grove::advantage::advantages;
-use grove::config::{KlEstimator, LossType, LrSchedule, RolloutConfig, Start, TrainConfig};
 use grove::data::Trajectory;
 use grove::env::CartPole;
 use grove::learner::Learner;
 use grove::model::{Categorical, Memoryless, Mlp, NativeMlp, flatten};
 use grove::objective::Averaging;
 use grove::rollout::{NativeRollout, RolloutKeys, StepwiseRollout};
+use grove::settings::{KlEstimator, LossType, LrSchedule, RolloutConfig, Start, TrainConfig};
 use std::sync::{Arc, Mutex};
 
 const GROUPS: usize = 8;

@@ -1,8 +1,8 @@
 //! A network and the losses in plain loops in double precision, following the papers and TRL.
 
 use super::Batch;
-use grove::config::{Activation, KlEstimator, LossConfig, LossType};
 use grove::model::{Mlp, named_parameters};
+use grove::settings::{Activation, KlEstimator, LossConfig, LossType};
 
 /// A perceptron on a flat parameter vector: for each layer weights `[inputs][outputs]`, then
 /// biases.

@@ -5,10 +5,10 @@ use crate::shared::iteration::first_games;
 use crate::shared::rollouts::{one_hidden_layer, perceptron, play_fused, two_hidden_layers};
 use crate::support::{adapter, cpu};
 use burn::tensor::{Int, Tensor};
-use grove::config::{Activation, Start};
 use grove::env::Catch;
 use grove::model::{FlatMlp, NativeMlp};
 use grove::rollout::{DeviceGames, FusedRollout, NativeRollout, RolloutKeys};
+use grove::settings::{Activation, Start};
 use pollster::block_on;
 
 #[test]

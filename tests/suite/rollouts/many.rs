@@ -7,11 +7,11 @@ use burn::backend::Cube;
 use burn::cubecl::CubeDim;
 use burn::module::{Module, Param};
 use burn::tensor::{Device, Tensor, TensorData};
-use grove::config::{RolloutConfig, Start};
 use grove::env::Catch;
 use grove::model::{Memoryless, sample};
 use grove::rng::{Stream, draw, uniform};
 use grove::rollout::{RolloutKeys, StepwiseRollout};
+use grove::settings::{RolloutConfig, Start};
 
 /// A policy without a matrix product: the logits are scaled features.
 #[derive(Module, Debug)]

@@ -5,13 +5,13 @@ use crate::shared::cpu;
 use crate::shared::ledge::{Ledge, LedgeState};
 use crate::shared::rollouts::play_fused;
 use crate::support::adapter;
-use grove::config::{LossType, Start, TrainConfig};
 use grove::env::{Episode, Rules, new_game, play};
 use grove::model::{Mlp, NativeMlp};
 use grove::rng::{Stream, draw};
 use grove::rollout::{
     FusedRollout, NativeRollout, Player, RolloutKeys, StepwiseRollout, Watched, evaluate,
 };
+use grove::settings::{LossType, Start, TrainConfig};
 use grove::trainer::Trainer;
 use pollster::block_on;
 

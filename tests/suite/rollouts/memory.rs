@@ -5,12 +5,12 @@ use super::starts::branch_point;
 use super::{Host, config};
 use crate::support::{adapter, cpu};
 use burn::tensor::{Device, Tensor, TensorData};
-use grove::config::{Activation, PolicyConfig, Start};
 use grove::data::Trajectory;
 use grove::env::{Catch, Env};
 use grove::model::{Categorical, Gru, Model, flatten, unflatten};
 use grove::rng::{draw, uniform};
 use grove::rollout::{RolloutKeys, StepwiseRollout};
+use grove::settings::{Activation, PolicyConfig, Start};
 use pollster::block_on;
 
 /// A network whose output depends on memory.

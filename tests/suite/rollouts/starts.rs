@@ -2,11 +2,11 @@
 
 use super::{Host, SHORT_FRUIT, config, perceptron, seat};
 use crate::support::cpu;
-use grove::config::{RolloutConfig, Start};
 use grove::env::{CartPole, Catch, Episode, Rules, new_game, play};
 use grove::model::NativeMlp;
 use grove::rng::{Stream, draw};
 use grove::rollout::{NativeRollout, RolloutKeys};
+use grove::settings::{RolloutConfig, Start};
 
 /// Replays the recorded actions of game `env` from a position. Returns the position after each
 /// step, or `None` if the record does not match.

@@ -1,9 +1,9 @@
 //! Learning in a browser.
 
 use burn::tensor::Device;
-use grove::config::TrainConfig;
 use grove::env::{Catch, Env};
 use grove::rollout::Player;
+use grove::settings::TrainConfig;
 use grove::trainer::Trainer;
 
 /// Catch is learnt, by a run short enough for a GPU that the CPU plays. Gives the share that is missed.

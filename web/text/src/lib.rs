@@ -1,13 +1,13 @@
 //! The module of a page that trains a language model in a worker.
 
-use grove::config::{ConfigError, overlay};
 use grove::metrics::IterationRecord;
-use grove::model::language::LanguageModel;
 use grove::model::saved::{Header, read_header, read_params, write_params};
-use grove::rollout::generate::Sampling;
 use grove::run::Schedule;
+use grove::settings::{ConfigError, overlay};
 use grove::task;
-use grove::trainer::language::{
+use grove::text::LanguageModel;
+use grove::text::generate::Sampling;
+use grove::trainer::text::{
     CompletionRecord, Health, LanguageConfig, LanguageTrainer, TINY, language_settings,
     load_language_settings, saved_language_settings,
 };

@@ -4,7 +4,6 @@ use crate::team::Place;
 use crate::wall::{Open, Wall};
 use burn::tensor::Device;
 use grove::checkpoint::Checkpoint;
-use grove::config::{ConfigError, IMITATION, TrainConfig, overlay};
 use grove::data::{Cut, Pieces, Steps, read_games};
 use grove::env::Playable;
 use grove::metrics::IterationRecord;
@@ -12,6 +11,7 @@ use grove::model::{FlatMlp, Network};
 use grove::parallel::{Team, TeamError};
 use grove::rng::Stream;
 use grove::run::Schedule;
+use grove::settings::{ConfigError, IMITATION, TrainConfig, overlay};
 use grove::trainer::{
     Demonstrations, GameTrainer, TrainError, Trainer, config_toml, new_settings, saved_config,
 };

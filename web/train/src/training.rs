@@ -3,9 +3,9 @@
 use crate::games::{self, Entry};
 use crate::session::{Run, Source};
 use crate::team::Place;
-use grove::config::overlay;
 use grove::device::{self, DeviceInfo};
 use grove::metrics::IterationRecord;
+use grove::settings::overlay;
 use grove::trainer::saved_game_name;
 use grove_web_base::Saved;
 use serde::Serialize;

@@ -2,11 +2,11 @@
 
 use crate::shown::{Boards, boards};
 use grove::checkpoint::Checkpoint;
-use grove::config::{ConfigError, TrainConfig};
 use grove::data::Manifest;
 use grove::env::Playable;
 use grove::env::look::Setting;
 use grove::model::NativePolicy;
+use grove::settings::{ConfigError, TrainConfig};
 use grove::trainer::{config_toml, load_policy, saved_config};
 use grove::viewer::Scene;
 use std::any::Any;

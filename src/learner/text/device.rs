@@ -1,0 +1,193 @@
+//! The gradient of an optimiser step over texts on a device.
+//!
+//! Texts go through the layers once, and so does their gradient. Between the two the head takes some tokens at a time,
+//! twice: for their log-probabilities, from which the loss computes slopes in host memory, and for the gradient of these.
+//! So the logits of all tokens never exist at once.
+
+use super::differentiation::{Differentiation, Sums};
+use super::{Group, Sample, texts};
+use crate::device;
+use crate::model::Categorical;
+use crate::text::{DeviceDecoder, Read, integers, sharpness};
+use burn::tensor::{Int, Tensor};
+
+/// Numbers of a table of logits at most.
+const LOGITS: usize = 1 << 24;
+/// Tokens that go forward and back together at most, unless a single group has more.
+pub(super) const TOKENS: usize = 8192;
+
+/// The tokens to learn from, of a pass of texts.
+struct Learnt {
+    /// The sample of each token, and the token's number in it.
+    places: Vec<[usize; 2]>,
+    /// The row of the hidden streams that predicts each token: `[count]`.
+    rows: Tensor<1, Int>,
+    /// The tokens themselves: `[count]`.
+    tokens: Tensor<1, Int>,
+}
+
+impl Learnt {
+    /// The tokens of all samples, or if `counted` those that the masks select.
+    fn new(
+        groups: &[&Group],
+        (read, completions): (&Read, &[[usize; 2]]),
+        counted: bool,
+        on: &DeviceDecoder,
+    ) -> Self {
+        let (mut places, mut rows, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
+        let samples = groups.iter().flat_map(|group| &group.samples);
+        for (number, (sample, completion)) in samples.zip(completions).enumerate() {
+            for (at, token) in sample.tokens.iter().enumerate() {
+                if !counted || sample.mask[at] {
+                    places.push([number, at]);
+                    rows.push(read.prediction(*completion, at) as i32);
+                    tokens.push(*token as i32);
+                }
+            }
+        }
+        let count = places.len();
+        let upload = |values: &[i32]| integers(values, [count, 1], on.device()).reshape([count]);
+        Self { rows: upload(&rows), tokens: upload(&tokens), places }
+    }
+
+    /// Pieces of the tokens that go through the head together: where each begins, and how many it has.
+    fn parts(&self, vocabulary: usize) -> impl Iterator<Item = [usize; 2]> + use<> {
+        let (all, most) = (self.places.len(), (LOGITS / vocabulary).max(1));
+        (0..all).step_by(most).map(move |start| [start, most.min(all - start)])
+    }
+}
+
+/// The policy of some tokens, from normed streams `[count, hidden_size]`.
+fn policy(on: &DeviceDecoder, hidden: Tensor<2>, temperature: f32) -> Categorical {
+    Categorical::new(on.logits(hidden) * sharpness(temperature))
+}
+
+/// Log-probabilities and entropies of tokens, from the streams that predict them.
+fn evaluate(
+    on: &DeviceDecoder,
+    learnt: &Learnt,
+    hidden: &Tensor<2>,
+    temperature: f32,
+) -> [Vec<f32>; 2] {
+    let count = learnt.places.len();
+    let parts = learnt.parts(on.vocabulary()).map(|[start, len]| {
+        let policy = policy(on, hidden.clone().narrow(0, start, len), temperature);
+        [policy.logprob(learnt.tokens.clone().narrow(0, start, len)), policy.entropy()]
+    });
+    let (logprobs, entropies): (Vec<_>, Vec<_>) = parts.map(|[a, b]| (a, b)).unzip();
+    let mut logprobs = device::fetch(Tensor::cat([logprobs, entropies].concat(), 0));
+    let entropies = logprobs.split_off(count);
+    [logprobs, entropies]
+}
+
+/// The log-probability of each token of the samples of some groups.
+pub(super) fn logprobs(
+    on: &DeviceDecoder,
+    groups: &[&Group],
+    temperature: f32,
+) -> Vec<Vec<Vec<f32>>> {
+    let (texts, completions) = texts(groups);
+    let read = on.read(&texts);
+    let learnt = Learnt::new(groups, (&read, &completions), false, on);
+    let hidden = read.hidden.select(0, learnt.rows.clone());
+    let [all, _] = evaluate(on, &learnt, &hidden, temperature);
+    let mut all = all.into_iter();
+    let mut of = |sample: &Sample| all.by_ref().take(sample.tokens.len()).collect();
+    groups.iter().map(|group| group.samples.iter().map(&mut of).collect()).collect()
+}
+
+/// Gradients of the learnt parameters; `None` for a parameter that no loss has reached yet.
+#[derive(Default)]
+pub(super) struct Gradient(Vec<Option<Tensor<1>>>);
+
+impl Gradient {
+    /// Adds more of them, which are too large by the factor `scale`.
+    fn add(&mut self, more: Vec<Option<Tensor<1>>>, scale: f32) {
+        self.0.resize(more.len(), None);
+        let right = |x: Tensor<1>| if scale == 1.0 { x } else { x / scale };
+        for (sum, more) in self.0.iter_mut().zip(more) {
+            let more = more.map(right);
+            *sum = match (sum.take(), more) {
+                (Some(sum), Some(more)) => Some(sum + more),
+                (sum, more) => sum.or(more),
+            };
+        }
+    }
+
+    /// Downloads the gradient of all learnt parameters, whose numbers of elements are `sizes`.
+    pub fn fetch(self, sizes: &[usize]) -> Vec<f32> {
+        let is_there: Vec<bool> = self.0.iter().map(Option::is_some).collect();
+        let parts: Vec<Tensor<1>> = self.0.into_iter().flatten().collect();
+        let mut found = match parts.is_empty() {
+            true => Vec::new(),
+            false => device::fetch(Tensor::cat(parts, 0)),
+        }
+        .into_iter();
+        let mut all = Vec::with_capacity(sizes.iter().sum());
+        for (number, size) in sizes.iter().enumerate() {
+            match is_there.get(number) {
+                Some(true) => all.extend(found.by_ref().take(*size)),
+                _ => all.resize(all.len() + size, 0.0),
+            }
+        }
+        all
+    }
+}
+
+impl Differentiation<'_> {
+    /// Adds the gradient of the `chosen` groups, and their sums.
+    pub(super) fn learn_on(
+        &self,
+        on: &DeviceDecoder,
+        groups: &[Group],
+        chosen: &[usize],
+        gradient: &mut Gradient,
+        sums: &mut Sums,
+    ) {
+        let temperature = self.rule.temperature;
+        let some: Vec<&Group> = chosen.iter().map(|i| &groups[*i]).collect();
+        let (texts, completions) = texts(&some);
+        let leaves = on.trainable();
+        let read = leaves.read(&texts);
+        let learnt = Learnt::new(&some, (&read, &completions), true, on);
+        let hidden = read.hidden.select(0, learnt.rows.clone());
+        let fixed = hidden.clone().without_autodiff();
+        let [logprobs, entropies] = evaluate(on, &learnt, &fixed, temperature);
+
+        let samples: Vec<&Sample> = some.iter().flat_map(|group| &group.samples).collect();
+        let mut now: Vec<Vec<f32>> =
+            samples.iter().map(|one| vec![0.0; one.tokens.len()]).collect();
+        for ([sample, at], logprob) in learnt.places.iter().zip(logprobs) {
+            now[*sample][*at] = logprob;
+        }
+        let references = self.references_of(chosen);
+        let slopes = self.all_slopes((&samples, &now), references.as_deref(), sums);
+        let at = |which: usize| -> Vec<f32> {
+            learnt.places.iter().map(|[sample, at]| slopes[*sample][which][*at]).collect()
+        };
+        let [mut slopes, mut weights] = [at(0), at(1)];
+        for (entropy, weight) in entropies.iter().zip(&weights) {
+            sums.entropy += f64::from(*entropy);
+            sums.loss -= f64::from(weight * entropy);
+        }
+
+        // Scaled into the range of half precision, by a power of two, which rounds nothing.
+        let scale = on.scale(slopes.iter().chain(&weights));
+        slopes.iter_mut().chain(&mut weights).for_each(|x| *x *= scale);
+        let [slopes, weights] = [slopes, weights].map(|x| device::upload(x, on.device()));
+        let of_hidden = learnt.parts(on.vocabulary()).map(|[start, len]| {
+            let part = |x: &Tensor<1>| x.clone().narrow(0, start, len);
+            let hidden = fixed.clone().narrow(0, start, len).autodiff().require_grad();
+            let policy = policy(&leaves, hidden.clone(), temperature);
+            let logprobs = policy.logprob(learnt.tokens.clone().narrow(0, start, len));
+            let loss = logprobs * part(&slopes) - policy.entropy() * part(&weights);
+            let mut found = loss.sum().backward();
+            let of_hidden = hidden.grad_remove(&mut found).expect("tokens follow from it");
+            gradient.add(leaves.gradients(&mut found), scale);
+            of_hidden
+        });
+        let of_hidden = Tensor::cat(of_hidden.collect(), 0);
+        let mut found = (hidden * of_hidden).sum().backward();
+        gradient.add(leaves.gradients(&mut found), scale);
+    }
+}

@@ -1,0 +1,343 @@
+//! The learner of texts: groups of completions -> better weights, by hand on the CPU, by autodiff on a device.
+//!
+//! A text goes forward, the loss of each token is differentiated, and it goes back. What is learnt from is
+//! cut into shards whose number follows from the settings; their gradients are added up in one tree, so that
+//! the bytes depend neither on the number of threads nor on the members who share the run.
+
+#[cfg(feature = "general")]
+mod device;
+mod differentiation;
+
+use super::optimizer::{Moments, clip_scale, norm};
+use super::order::shuffled;
+use crate::device::release_freed_memory;
+use crate::math::softmax::logprob;
+use crate::objective::weights::Sizes;
+use crate::objective::{Coefficients, LossConfig};
+use crate::parallel::{Shards, Team, TeamError};
+use crate::rng::draw;
+#[cfg(feature = "general")]
+use crate::settings::Precision;
+use crate::settings::{OptimizerConfig, UpdateConfig};
+use crate::text::{Keep, Reading, Text, TokenDecoder, normalize};
+#[cfg(feature = "general")]
+use burn::tensor::Device;
+use differentiation::{Differentiation, Targets};
+use rayon::prelude::*;
+use std::collections::HashMap;
+use std::hash::Hash;
+
+/// A completion that is learnt from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sample {
+    /// The tokens of the completion.
+    pub tokens: Vec<u32>,
+    /// Their log-probabilities under the policy that made them.
+    pub logprobs: Vec<f32>,
+    /// The advantage of each token over the group.
+    pub advantages: Vec<f32>,
+    /// The tokens that count in the loss.
+    pub mask: Vec<bool>,
+}
+
+/// A prompt with the completions that are learnt from.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Group {
+    /// The tokens of the prompt.
+    pub prompt: Vec<u32>,
+    /// The completions of the prompt.
+    pub samples: Vec<Sample>,
+}
+
+impl Group {
+    /// Tokens that count.
+    fn count(&self) -> usize {
+        let counts = self.samples.iter().map(|sample| sample.mask.iter().filter(|m| **m).count());
+        counts.sum()
+    }
+
+    /// The prompt and its different completions, and which of these each sample is: samples that are alike go
+    /// through the decoder once, as the prompt does, and their gradients are added up on the way in.
+    fn text(&self) -> (Text<'_>, Vec<usize>) {
+        let (first, which) = different(self.samples.iter().map(|sample| &sample.tokens));
+        let completions = first.into_iter().map(|i| &self.samples[i].tokens[..]).collect();
+        (Text { prompt: &self.prompt, completions }, which)
+    }
+
+    /// Tokens that go through the decoder.
+    fn len(&self) -> usize {
+        let (text, _) = self.text();
+        text.prompt.len() + text.completions.iter().map(|tokens| tokens.len()).sum::<usize>()
+    }
+}
+
+/// The numbers of those that are like none before them, and which of these each is as.
+pub fn different<T: Eq + Hash>(all: impl IntoIterator<Item = T>) -> (Vec<usize>, Vec<usize>) {
+    let (mut first, mut found) = (Vec::new(), HashMap::new());
+    let which = all.into_iter().enumerate().map(|(i, one)| {
+        *found.entry(one).or_insert_with(|| {
+            first.push(i);
+            first.len() - 1
+        })
+    });
+    let which = which.collect();
+    (first, which)
+}
+
+/// The texts of some groups, and for each sample its group and its completion in the group's text.
+fn texts<'a>(groups: &[&'a Group]) -> (Vec<Text<'a>>, Vec<[usize; 2]>) {
+    let (mut texts, mut places) = (Vec::new(), Vec::new());
+    for (number, group) in groups.iter().enumerate() {
+        let (text, which) = group.text();
+        texts.push(text);
+        places.extend(which.into_iter().map(|completion| [number, completion]));
+    }
+    (texts, places)
+}
+
+/// The settings of an update.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LanguageRule {
+    /// The loss to minimise.
+    pub loss: LossConfig,
+    /// Epochs, minibatches and clipping.
+    pub update: UpdateConfig,
+    /// AdamW.
+    pub optimizer: OptimizerConfig,
+    /// The divisor of logits.
+    pub temperature: f32,
+    /// The most tokens that a completion can have.
+    pub max_new_tokens: usize,
+}
+
+/// Means over the tokens that were learnt from, and over the optimiser steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LanguageMeans {
+    /// Estimate of KL(policy that acted || policy in training).
+    pub approx_kl: f64,
+    /// Share of the tokens at which a bound of the ratio acts.
+    pub clip_fraction: f64,
+    /// Entropy of the policy, nats.
+    pub entropy: f64,
+    /// Estimate of KL(policy || reference).
+    pub reference_kl: f64,
+    /// The loss.
+    pub loss: f64,
+    /// Norm of the gradient before clipping.
+    pub grad_norm: f64,
+    /// Largest distance of a ratio from 1 in the first optimiser step.
+    pub first_ratio: f64,
+}
+
+/// A language model in training.
+#[derive(Clone, Debug)]
+pub struct LanguageLearner {
+    /// The policy.
+    pub decoder: TokenDecoder,
+    /// The optimiser's state.
+    pub moments: Moments,
+    /// The policy that is not to be left, where the loss has a divergence.
+    pub reference: Option<TokenDecoder>,
+    key: u32,
+    /// The members that share the run.
+    team: Team,
+}
+
+impl LanguageLearner {
+    /// Trains `decoder`; the order of what is learnt from follows `key`.
+    pub fn new(decoder: TokenDecoder, rule: &LanguageRule, key: u32) -> Self {
+        // Without its adapters, if it has any, the decoder is the initial one.
+        let reference = (rule.loss.kl_coef > 0.0).then(|| {
+            let mut reference = decoder.clone().with_adapters(None);
+            if rule.update.gradient_checkpointing {
+                reference.keep_copies(false);
+            }
+            reference
+        });
+        let moments = Moments::new(decoder.trained().len());
+        Self { decoder, moments, reference, key, team: Team::alone() }
+    }
+
+    /// Differentiates only its shards' part of the groups, and adds up with the other members of `team`.
+    pub fn sharing(self, team: Team) -> Self {
+        Self { team, ..self }
+    }
+
+    /// Generates and learns on a device, with products in this precision; the optimiser's state stays in the host's
+    /// memory.
+    #[cfg(feature = "general")]
+    pub fn on(self, device: Device, precision: Precision) -> Self {
+        let on = |decoder: TokenDecoder| decoder.with_device(Some(device.clone()), precision);
+        Self { decoder: on(self.decoder), reference: self.reference.map(on), ..self }
+    }
+
+    /// `update_epochs` passes over the groups of an iteration, in `num_minibatches` steps each, at these
+    /// learning rates. All members give all groups, and take the same steps.
+    ///
+    /// # Errors
+    /// If another member of the team is gone or silent.
+    pub fn update(
+        &mut self,
+        rule: &LanguageRule,
+        groups: &[Group],
+        iteration: u32,
+        entropy_coef: f64,
+        rates: &[f64],
+    ) -> Result<LanguageMeans, TeamError> {
+        let counted: usize = groups.iter().map(Group::count).sum();
+        let mut means = LanguageMeans::default();
+        if counted == 0 {
+            return Ok(means);
+        }
+        // With gradient checkpointing, packed copies of the weights are dropped during the update to save memory.
+        let saves = rule.update.gradient_checkpointing;
+        if saves {
+            self.decoder.keep_copies(false);
+            release_freed_memory();
+        }
+        let shards = self.team.shards(groups.len(), rule.update.num_shards);
+        let references = self.reference_logprobs(rule, groups, &shards);
+        let minibatches = rule.update.num_minibatches.min(groups.len());
+        let (mut tokens, mut steps, mut number) = (0.0, 0.0, 0);
+        for epoch in 0..rule.update.update_epochs {
+            let key = draw(draw(self.key, iteration), epoch as u32);
+            let order = shuffled(key, groups.len());
+            for part in 0..minibatches {
+                let range =
+                    part * order.len() / minibatches..(part + 1) * order.len() / minibatches;
+                let mut chosen: Vec<usize> = order[range].iter().map(|i| *i as usize).collect();
+                // A step's gradient is one sum: a fixed order keeps its bytes.
+                chosen.sort_unstable();
+                let count: usize = chosen.iter().map(|i| groups[*i].count()).sum();
+                if count == 0 {
+                    continue;
+                }
+                let games: usize = chosen.iter().map(|i| groups[*i].samples.len()).sum();
+                let sizes = Sizes {
+                    games: games as f32,
+                    learn_steps: rule.max_new_tokens as f32,
+                    steps: count as f32,
+                    rollout_share: counted as f32 / minibatches as f32,
+                };
+                let by = Coefficients::new(&rule.loss, entropy_coef);
+                let pass = Differentiation {
+                    decoder: &self.decoder,
+                    rule,
+                    by,
+                    sizes,
+                    references: references.as_deref(),
+                    shards: &shards,
+                    team: &self.team,
+                };
+                let (gradient, sums) = pass.gradient(groups, &chosen)?;
+                let norm = norm(&gradient);
+                let scale = clip_scale(norm, rule.update.max_grad_norm);
+                let rate = rates.get(number).copied().unwrap_or(0.0);
+                number += 1;
+                let moments = &mut self.moments;
+                self.decoder.update(|params| {
+                    moments.step(params, &gradient, scale, rate, &rule.optimizer);
+                });
+                if steps == 0.0 {
+                    means.first_ratio = sums.ratio;
+                }
+                means.approx_kl += sums.approx_kl;
+                means.clip_fraction += sums.clipped;
+                means.entropy += sums.entropy;
+                means.reference_kl += sums.reference_kl;
+                means.loss += sums.loss;
+                means.grad_norm += f64::from(norm);
+                tokens += count as f64;
+                steps += 1.0;
+            }
+        }
+        for sum in [
+            &mut means.approx_kl,
+            &mut means.clip_fraction,
+            &mut means.entropy,
+            &mut means.reference_kl,
+        ] {
+            *sum /= f64::max(tokens, 1.0);
+        }
+        if saves {
+            self.decoder.keep_copies(true);
+            release_freed_memory();
+        }
+        means.loss /= f64::max(steps, 1.0);
+        means.grad_norm /= f64::max(steps, 1.0);
+        // A maximum is the same in any order.
+        let ratios = self.team.all_gather_numbers(&[means.first_ratio])?;
+        means.first_ratio = ratios.concat().into_iter().fold(0.0, f64::max);
+        Ok(means)
+    }
+
+    /// The log-probabilities of the tokens of our groups under the reference, where there is one; of the other
+    /// groups there are none.
+    fn reference_logprobs(
+        &self,
+        rule: &LanguageRule,
+        groups: &[Group],
+        shards: &Shards,
+    ) -> Option<Vec<Vec<Vec<f32>>>> {
+        let reference = self.reference.as_ref()?;
+        let own = shards.own_items();
+        let ours = logprobs(reference, &groups[own.clone()], rule.temperature);
+        let mut all = vec![Vec::new(); own.start];
+        all.extend(ours);
+        all.resize_with(groups.len(), Vec::new);
+        Some(all)
+    }
+}
+
+/// The log-probability of each token of the samples of each group.
+pub fn logprobs(decoder: &TokenDecoder, groups: &[Group], temperature: f32) -> Vec<Vec<Vec<f32>>> {
+    let of = |group: &Group| logprobs_of(decoder, group, temperature);
+    #[cfg(feature = "general")]
+    if let Some(on) = decoder.on_device() {
+        let all: Vec<usize> = (0..groups.len()).collect();
+        let parts = differentiation::parts(groups, &all, device::TOKENS).into_iter();
+        let some = |part: &[usize]| part.iter().map(|i| &groups[*i]).collect::<Vec<_>>();
+        return parts.flat_map(|part| device::logprobs(&on, &some(part), temperature)).collect();
+    }
+    match decoder.is_small() {
+        true => groups.par_iter().map(of).collect(),
+        false => groups.iter().map(of).collect(),
+    }
+}
+
+/// The log-probability of each token of a group's samples, on the CPU.
+fn logprobs_of(decoder: &TokenDecoder, group: &Group, temperature: f32) -> Vec<Vec<f32>> {
+    let mut reading = Reading::default();
+    let (texts, places) = texts(&[group]);
+    decoder.read(&texts, Keep::Nothing, &mut reading);
+    let targets = Targets::new(&reading, &[group], &places);
+    let mut all: Vec<Vec<f32>> =
+        group.samples.iter().map(|sample| vec![0.0; sample.tokens.len()]).collect();
+    targets.visit(decoder, reading.hidden(), temperature, |_, logits, targets| {
+        let by = normalize(logits);
+        for [sample, at] in targets {
+            all[*sample][*at] = logprob(logits[group.samples[*sample].tokens[*at] as usize], &by);
+        }
+    });
+    all
+}
+
+/// The gradient of the loss of all groups as one minibatch, with this weight of the entropy and these
+/// log-probabilities under the reference, if there is one.
+pub fn gradient(
+    decoder: &TokenDecoder,
+    rule: &LanguageRule,
+    groups: &[Group],
+    references: Option<&[Vec<Vec<f32>>]>,
+    entropy_coef: f64,
+) -> Vec<f32> {
+    let count = groups.iter().map(Group::count).sum::<usize>() as f32;
+    let games = groups.iter().map(|group| group.samples.len()).sum::<usize>() as f32;
+    let learn_steps = rule.max_new_tokens as f32;
+    let sizes = Sizes { games, learn_steps, steps: count, rollout_share: count };
+    let by = Coefficients::new(&rule.loss, entropy_coef);
+    let all: Vec<usize> = (0..groups.len()).collect();
+    let (team, shards) = (&Team::alone(), &Shards::new(groups.len(), rule.update.num_shards));
+    let pass = Differentiation { decoder, rule, by, sizes, references, shards, team };
+    pass.gradient(groups, &all).expect("nobody else is waited for").0
+}

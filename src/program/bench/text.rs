@@ -1,0 +1,184 @@
+//! `grove bench TASK --model MODEL`: measures how fast a language model generates and learns.
+//!
+//! Rewards are random, and completions end at their maximum length only. All tokens are thus generated and
+//! learnt from, so that the results do not depend on the weights.
+
+use super::report::Figure;
+use crate::device::{self, Chosen};
+use crate::program::BenchArgs;
+use crate::program::say::{tell, tell_json};
+use crate::program::text::{ENGINE, load, open, settings};
+use crate::rng::{draw, uniform};
+use crate::settings::Engine;
+use crate::task::{Completion, Part, Prompt, Rewards, Split, Task, TaskError};
+use crate::trainer::text::{LanguageConfig, LanguageTrainer, TINY};
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use std::fmt::{self, Display, Formatter};
+use std::sync::Arc;
+use std::time::Instant;
+use toml::Table;
+
+/// A task with random rewards.
+struct RandomRewards {
+    task: Arc<dyn Task>,
+    parts: [Part; 1],
+}
+
+impl Task for RandomRewards {
+    fn name(&self) -> &str {
+        self.task.name()
+    }
+
+    fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
+        self.task.prompt(split, index)
+    }
+
+    fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
+        let reward = |number: u32| Rewards::new(vec![f64::from(uniform(draw(0, number)))]);
+        Ok((0..completions.len() as u32).map(reward).collect())
+    }
+
+    fn solution(&self, prompt: &Prompt) -> Option<String> {
+        self.task.solution(prompt)
+    }
+
+    fn alphabet(&self) -> Option<String> {
+        self.task.alphabet()
+    }
+
+    fn max_new_tokens(&self) -> usize {
+        self.task.max_new_tokens()
+    }
+}
+
+/// All results of a benchmark.
+#[derive(Serialize)]
+struct Report<'a> {
+    task: &'a str,
+    model: &'a str,
+    num_params: usize,
+    num_prompts: usize,
+    group_size: usize,
+    /// Mean number of tokens of a prompt.
+    prompt_tokens: f64,
+    completion_tokens: usize,
+    device: &'a str,
+    threads: usize,
+    repeats: usize,
+    /// Completion tokens per second of generation.
+    generated_per_second: Figure,
+    /// Completion tokens per second of the update.
+    learnt_per_second: Figure,
+    /// Completion tokens per second of whole iterations.
+    trained_per_second: Figure,
+    peak_memory_bytes: Option<u64>,
+}
+
+/// Measures generation, learning and whole iterations.
+pub fn bench(task: &str, args: &BenchArgs) -> Result<()> {
+    if args.engine != Engine::Auto {
+        bail!(ENGINE);
+    }
+    let path = args.model.as_ref().map_or(TINY.to_string(), |path| path.display().to_string());
+    let (defaults, file) = (LanguageConfig::for_model(&path), Table::new());
+    let (own, mut config) =
+        settings((task, Table::new()), defaults, file, (&args.set, None, None))?;
+    config.precision = args.precision;
+    config.fit.iterations = 0;
+    // Long enough that no schedule ends during the measurement.
+    config.iterations = 1_000_000;
+    let random = RandomRewards { task: open(task, own)?, parts: [Part::new("random", 1.0)] };
+    let random: Arc<dyn Task> = Arc::new(random);
+    let mut model = match load(&config.model.path)? {
+        Some(model) => model,
+        None => LanguageTrainer::for_task(random.clone(), config.clone(), None)?.model(),
+    };
+    model.stop_tokens.clear();
+    let num_params = model.params.len();
+    // As in training, `auto` is the CPU.
+    let name = if args.device == "auto" { "cpu" } else { &args.device };
+    let Chosen { device, info, .. } = device::choose(name)?;
+    let on = (info.name != "cpu").then(|| device.clone());
+    let mut trainer = LanguageTrainer::for_task(random, config, Some(model))?.on(on)?;
+    let generation = trainer.config().generation.clone();
+    let tokens = generation.num_prompts * generation.group_size * generation.max_new_tokens;
+    let mut prompt_tokens = 0.0;
+    for number in 0..generation.num_prompts as u64 {
+        let prompt = trainer.task().prompt(Split::Train, number)?;
+        let tokens = trainer.tokens(&prompt, generation.max_new_tokens)?;
+        prompt_tokens += tokens.len() as f64 / generation.num_prompts as f64;
+    }
+    let (mut generated, mut learnt, mut memory) = (Vec::new(), Vec::new(), None);
+    let mut once = || {
+        let started = Instant::now();
+        let record = trainer.iterate()?;
+        let phases = record.seconds.phases.unwrap_or_default();
+        generated.push(phases.rollout);
+        learnt.push(phases.update);
+        let now = device::memory(&device);
+        memory = memory.max(now.peak).max(now.reserved);
+        Ok(started.elapsed().as_secs_f64())
+    };
+    let trained = Figure::rate(args.repeats, tokens, &mut once)?;
+    let rate = |seconds: &[f64]| {
+        let counted = &seconds[seconds.len().saturating_sub(args.repeats)..];
+        Figure::of(counted.iter().map(|seconds| tokens as f64 / seconds).collect())
+    };
+    let report = Report {
+        task,
+        model: &path,
+        num_params,
+        num_prompts: generation.num_prompts,
+        group_size: generation.group_size,
+        prompt_tokens,
+        completion_tokens: generation.max_new_tokens,
+        device: &info.name,
+        threads: rayon::current_num_threads(),
+        repeats: args.repeats,
+        generated_per_second: rate(&generated),
+        learnt_per_second: rate(&learnt),
+        trained_per_second: trained,
+        peak_memory_bytes: memory,
+    };
+    if let Some(path) = &args.out {
+        let text = format!("{}\n", serde_json::to_string_pretty(&report)?);
+        std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    if args.json { tell_json(&report) } else { tell(report.to_string().trim_end()) }
+}
+
+impl Display for Report<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} of {} parameters on {}, {} threads: {} prompts of {:.1} tokens x {} completions of {}",
+            self.model,
+            self.num_params,
+            self.device,
+            self.threads,
+            self.num_prompts,
+            self.prompt_tokens,
+            self.group_size,
+            self.completion_tokens
+        )?;
+        writeln!(f)?;
+        let what = "completion tokens per second";
+        writeln!(f, "{what:28}  {:>12}  range of {}", "median", self.repeats)?;
+        for (what, Figure { median, min, max }) in [
+            ("generation", self.generated_per_second),
+            ("update", self.learnt_per_second),
+            ("whole iterations", self.trained_per_second),
+        ] {
+            writeln!(f, "{what:28}  {median:>12.3e}  {min:.3e} to {max:.3e}")?;
+        }
+        match self.peak_memory_bytes {
+            Some(bytes) => writeln!(f, "\npeak memory: {:.1} MiB", bytes as f64 / 1048576.0),
+            None => Ok(()),
+        }
+    }
+}

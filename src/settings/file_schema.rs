@@ -1,0 +1,121 @@
+//! JSON Schema of a settings file, from which editors complete and check it.
+
+use super::overlay::SCALE_REWARDS;
+use crate::schema::{Setting, Shape, in_table, json};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use toml::Table;
+
+/// The schema of the settings files of a run.
+///
+/// `table` holds the defaults: those of the run, declared by `settings`, and those of its game or task in
+/// the section that the string `subject` (`env` or `task`) names, declared by `own` as far as they are.
+/// As in a file, a setting of a section may also stand at the top under its own name, if no other has it,
+/// and under TRL's.
+pub fn file_schema(
+    settings: &'static [Setting],
+    (subject, own): (&str, &'static [Setting]),
+    table: &Table,
+) -> Value {
+    let mut schema = json::table(settings, table);
+    let properties = schema["properties"].as_object_mut().expect("a table has properties");
+    if let Some(name) = table.get(subject).and_then(toml::Value::as_str) {
+        properties.insert(subject.to_string(), json!({ "const": name }));
+        if let Some(toml::Value::Table(defaults)) = table.get(name) {
+            properties.insert(name.to_string(), json::table(own, defaults));
+        }
+    }
+    let mut short: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (section, schema) in properties.iter_mut() {
+        let Some(inner) = schema.get_mut("properties").and_then(Value::as_object_mut) else {
+            continue;
+        };
+        if let Some(scale) = inner.get_mut(SCALE_REWARDS).and_then(|it| it["enum"].as_array_mut()) {
+            scale.extend([true.into(), false.into()]);
+        }
+        let path = |key: &str| format!("#/properties/{section}/properties/{key}");
+        let declared = settings.iter().find(|setting| setting.key == section);
+        for (alias, key) in declared.into_iter().flat_map(aliases) {
+            inner.insert(alias.to_string(), json!({ "$ref": path(key) }));
+        }
+        for key in inner.keys() {
+            short.entry(key.clone()).or_default().push(path(key));
+        }
+    }
+    for (key, paths) in short {
+        if let ([path], false) = (&paths[..], properties.contains_key(&key)) {
+            properties.insert(key, json!({ "$ref": path }));
+        }
+    }
+    schema["$schema"] = "http://json-schema.org/draft-07/schema#".into();
+    schema
+}
+
+/// TRL's names of the settings of a section, each with ours.
+fn aliases(section: &Setting) -> Vec<(&'static str, &'static str)> {
+    match section.shape {
+        Shape::Section(inner) => in_table(inner)
+            .into_iter()
+            .filter_map(|setting| Some((setting.alias?, setting.key)))
+            .collect(),
+        _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::Settings;
+    use crate::settings::{LanguageConfig, TrainConfig, overlay};
+
+    fn games() -> Value {
+        let mut table = overlay::to_table(&TrainConfig::for_game("catch"));
+        table.insert("env".to_string(), "catch".into());
+        table.insert(
+            "catch".to_string(),
+            Table::from_iter([("rows".to_string(), 10.into())]).into(),
+        );
+        file_schema(TrainConfig::SETTINGS, ("env", &[]), &table)
+    }
+
+    #[test]
+    fn every_setting_has_a_type_a_default_and_a_description() {
+        let schema = games();
+        let sections = schema["properties"].as_object().unwrap();
+        let mut leaves = 0;
+        for (section, about) in sections {
+            for (key, leaf) in about["properties"].as_object().into_iter().flatten() {
+                if section == "catch" || leaf.get("$ref").is_some() {
+                    continue;
+                }
+                leaves += 1;
+                let has = |what: &str| leaf.get(what).is_some();
+                assert!(has("default") && has("description"), "{section}.{key}: {leaf}");
+                assert!(has("type") || has("enum") || has("anyOf"), "{section}.{key}: {leaf}");
+            }
+        }
+        assert!(leaves > 40, "{leaves}");
+        let rate = &sections["optimizer"]["properties"]["learning_rate"];
+        assert_eq!((&rate["type"], &rate["minimum"]), (&"number".into(), &0.0.into()));
+        let clip = &sections["loss"]["properties"]["clip_eps_low"];
+        assert_eq!((&clip["minimum"], &clip["maximum"]), (&0.0.into(), &1.0.into()));
+        assert_eq!(sections["catch"]["properties"]["rows"]["default"], 10);
+        assert_eq!(sections["env"], json!({ "const": "catch" }));
+    }
+
+    #[test]
+    fn other_names_that_a_file_may_use_refer_to_the_setting() {
+        let schema = games();
+        let at = |pointer: &str| schema.pointer(pointer).cloned();
+        let groups = json!({ "$ref": "#/properties/rollout/properties/group_size" });
+        assert_eq!(at("/properties/group_size"), Some(groups.clone()));
+        assert_eq!(at("/properties/rollout/properties/num_generations"), Some(groups));
+        let scale = at("/properties/advantage/properties/scale_rewards/enum");
+        assert_eq!(scale, Some(json!(["group", "batch", "none", true, false])));
+        // Two sections have a learning rate there, so that the short name is none.
+        let table = overlay::to_table(&LanguageConfig::for_model("tiny"));
+        let texts = file_schema(LanguageConfig::SETTINGS, ("task", &[]), &table);
+        assert_eq!(texts.pointer("/properties/learning_rate"), None);
+        assert!(texts.pointer("/properties/fit/properties/learning_rate").is_some());
+    }
+}

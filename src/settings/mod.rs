@@ -1,0 +1,78 @@
+//! Settings of runs: their declarations, the defaults of each game, and how a file and a command line are
+//! laid over them.
+//!
+//! A run starts from [`TrainConfig::for_game`] or [`LanguageConfig::for_model`], takes the changes of a TOML
+//! file and of `--set key=value` ([`overlay`]), and is then checked as a whole ([`TrainConfig::validate`]).
+//! Names and meanings follow TRL's `GRPOConfig` where it has the same thing; TRL's own spellings are
+//! accepted too.
+
+mod data;
+mod file_schema;
+mod language;
+pub mod overlay;
+mod rollout;
+mod train;
+mod update;
+
+pub use data::{ClassWeights, DataConfig};
+pub use file_schema::file_schema;
+pub use language::{
+    Baseline, FitConfig, GenerationConfig, LanguageConfig, ModelConfig, RewardConfig, TINY,
+};
+pub use rollout::{AdvantageConfig, Estimator, RolloutConfig, Scale, Start};
+pub use train::{Engine, IMITATION, TrainConfig};
+pub use update::{CheckpointConfig, LrSchedule, OptimizerConfig, UpdateConfig};
+
+pub use crate::math::Activation;
+pub use crate::model::{DecoderConfig, ModelKind, PolicyConfig, Precision};
+pub use crate::objective::{KlEstimator, LossConfig, LossType};
+pub use crate::schema::OutOfRange;
+pub use crate::text::LoraConfig;
+
+/// An error in settings.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A key that does not exist.
+    #[error("unknown setting `{key}`{}", suggestion.as_deref().map(|s| format!("; did you mean `{s}`?")).unwrap_or_default())]
+    UnknownKey {
+        /// The key as written.
+        key: String,
+        /// The nearest existing one.
+        suggestion: Option<String>,
+    },
+    /// A short key that matches several settings.
+    #[error("the setting `{key}` is ambiguous; write one of: {}", .candidates.join(", "))]
+    AmbiguousKey {
+        /// The key as written.
+        key: String,
+        /// The settings that it matches.
+        candidates: Vec<String>,
+    },
+    /// A value of the wrong type.
+    #[error("`{key}` cannot be {value}: {expected}")]
+    WrongValue {
+        /// The setting.
+        key: String,
+        /// The value as written.
+        value: String,
+        /// The type expected.
+        expected: String,
+    },
+    /// A value out of its range, alone or beside the others.
+    #[error("{0}")]
+    OutOfRange(String),
+    /// Text that is not TOML.
+    #[error("{what} is not valid TOML: {message}")]
+    Syntax {
+        /// The file or argument.
+        what: String,
+        /// The parser's message, with the line.
+        message: String,
+    },
+}
+
+impl From<OutOfRange> for ConfigError {
+    fn from(error: OutOfRange) -> Self {
+        Self::OutOfRange(error.to_string())
+    }
+}

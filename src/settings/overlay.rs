@@ -1,0 +1,320 @@
+//! Raw settings: a TOML table laid over the defaults, with every key and type checked.
+//!
+//! The defaults themselves, as a table, are the list of keys and types; other names of a setting come from
+//! its declaration.
+
+use super::{ConfigError, LanguageConfig, TrainConfig};
+use crate::schema::{Setting, Settings, Shape, in_table};
+use serde::{Serialize, de::DeserializeOwned};
+use toml::{Table, Value};
+
+/// Names of other trainers without an exact counterpart, and the nearest setting.
+const FOREIGN: [(&str, &str); 17] = [
+    ("max_steps", "iterations"),
+    ("num_train_epochs", "iterations"),
+    ("total_timesteps", "iterations"),
+    ("lr", "optimizer.learning_rate"),
+    ("warmup_steps", "optimizer.warmup_ratio"),
+    ("lr_schedule", "optimizer.lr_scheduler_type"),
+    ("num_envs", "rollout.num_groups"),
+    ("batch_size", "rollout.num_groups"),
+    ("per_device_train_batch_size", "rollout.num_groups"),
+    ("n_steps", "rollout.num_steps"),
+    ("max_completion_length", "rollout.num_steps"),
+    ("n_epochs", "update.update_epochs"),
+    ("clip_range", "loss.clip_eps_low"),
+    ("ent_coef", "loss.entropy_coef"),
+    ("save_steps", "checkpoint.save_every"),
+    ("save_total_limit", "checkpoint.keep"),
+    ("eval_steps", "checkpoint.eval_every"),
+];
+
+/// The settings as a table.
+pub fn to_table<T: Serialize>(settings: &T) -> Table {
+    Table::try_from(settings).expect("settings are plain structs, numbers, names and lists")
+}
+
+/// Reads settings from a complete table.
+///
+/// # Errors
+/// [`ConfigError::OutOfRange`] for a name that is not one of those allowed.
+pub fn from_table<T: DeserializeOwned>(table: Table) -> Result<T, ConfigError> {
+    from_section("", table)
+}
+
+/// Reads settings from a table that is part of another; `prefix` goes before its keys in errors.
+fn from_section<T: DeserializeOwned>(prefix: &str, table: Table) -> Result<T, ConfigError> {
+    crate::schema::table::read(table)
+        .map_err(|(key, message)| ConfigError::OutOfRange(format!("`{prefix}{key}`: {message}")))
+}
+
+/// Splits a complete table into the game's own settings, in the table named `game`, and those of the run;
+/// `env` is dropped.
+///
+/// # Errors
+/// [`ConfigError::OutOfRange`] for a value of another type, or a name that is not one of those allowed.
+pub fn split<G: DeserializeOwned>(
+    mut table: Table,
+    game: &str,
+) -> Result<(G, TrainConfig), ConfigError> {
+    table.remove("env");
+    let own = match table.remove(game) {
+        Some(Value::Table(own)) => own,
+        _ => Table::new(),
+    };
+    Ok((from_section(&format!("{game}."), own)?, from_table(table)?))
+}
+
+/// Parses the text of a settings file.
+///
+/// # Errors
+/// [`ConfigError::Syntax`] with the line.
+pub fn parse(what: &str, text: &str) -> Result<Table, ConfigError> {
+    text.parse::<Table>().map_err(|e| ConfigError::Syntax {
+        what: what.to_string(),
+        message: e.to_string().trim().replace('\n', "\n  "),
+    })
+}
+
+/// Lays `changes` over `table`: nested tables by key; a key at the top may also be the short name
+/// of one in a section where it is the only one.
+///
+/// As in TRL, `epsilon` is the bound on both sides, unless `changes` hold an upper one, and
+/// `scale_rewards` may be `true` (`group`) or `false` (`none`).
+///
+/// # Errors
+/// A key that `table` does not have, an ambiguous short name, or a value of another type.
+pub fn lay_over(table: &mut Table, changes: Table) -> Result<(), ConfigError> {
+    let mut flat = Vec::new();
+    for (key, value) in changes {
+        match value {
+            Value::Table(inner) => {
+                flat.extend(
+                    inner.into_iter().map(|(leaf, value)| (format!("{key}.{leaf}"), value)),
+                );
+            }
+            value => flat.push((key, value)),
+        }
+    }
+    set_all(table, flat)
+}
+
+/// Two tables of settings as one; where both have a setting, that of `over` stays.
+pub fn merged(mut base: Table, over: Table) -> Table {
+    for (key, value) in over {
+        match (base.get_mut(&key), value) {
+            (Some(Value::Table(section)), Value::Table(changes)) => section.extend(changes),
+            (_, value) => drop(base.insert(key, value)),
+        }
+    }
+    base
+}
+
+/// Applies the `key=value`s of a command line, in their order and otherwise as [`lay_over`]. A value is
+/// TOML; a bare word is a string.
+///
+/// # Errors
+/// Those of [`lay_over`], and one for an assignment without `=`.
+pub fn apply<S: AsRef<str>>(table: &mut Table, assignments: &[S]) -> Result<(), ConfigError> {
+    let parsed: Result<Vec<_>, _> = assignments.iter().map(|a| assignment(a.as_ref())).collect();
+    set_all(table, parsed?)
+}
+
+/// The key and the value of a `key=value`.
+fn assignment(text: &str) -> Result<(String, Value), ConfigError> {
+    let (key, value) = text.split_once('=').ok_or_else(|| ConfigError::Syntax {
+        what: format!("`{text}`"),
+        message: "write key=value, for instance learning_rate=1e-3".to_string(),
+    })?;
+    let (key, text) = (key.trim(), value.trim());
+    let value = format!("value = {text}")
+        .parse::<Table>()
+        .ok()
+        .and_then(|mut t| if t.len() == 1 { t.remove("value") } else { None })
+        .unwrap_or_else(|| Value::String(text.to_string()));
+    Ok((key.to_string(), value))
+}
+
+/// Applies the changes of one source: a file, or the command line.
+fn set_all(table: &mut Table, changes: Vec<(String, Value)>) -> Result<(), ConfigError> {
+    for (key, value) in both_bounds(changes) {
+        set(table, &key, value)?;
+    }
+    Ok(())
+}
+
+/// TRL's `epsilon` sets the upper bound too where its `epsilon_high` is not given: an `epsilon` is
+/// followed by an `epsilon_high` of its value, if the same source has none under any name.
+fn both_bounds(changes: Vec<(String, Value)>) -> Vec<(String, Value)> {
+    let leaf = |key: &str| key.rsplit('.').next().unwrap_or(key).to_string();
+    if changes.iter().any(|(key, _)| ["epsilon_high", "clip_eps_high"].contains(&&*leaf(key))) {
+        return changes;
+    }
+    let both = |(key, value): (String, Value)| {
+        let above = (leaf(&key) == "epsilon").then(|| (format!("{key}_high"), value.clone()));
+        std::iter::once((key, value)).chain(above)
+    };
+    changes.into_iter().flat_map(both).collect()
+}
+
+/// Converts a value in TRL's spelling to ours.
+fn from_trl(path: &str, value: Value) -> Value {
+    match value {
+        Value::Boolean(is_scaled) if last(path) == SCALE_REWARDS => {
+            Value::String(if is_scaled { "group" } else { "none" }.to_string())
+        }
+        value => value,
+    }
+}
+
+/// The setting that TRL spells with a flag.
+pub(super) const SCALE_REWARDS: &str = "scale_rewards";
+
+/// The other name of a setting, and its own, for all settings of runs.
+fn aliases() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let inner = |section: &'static Setting| match section.shape {
+        Shape::Section(settings) => in_table(settings),
+        _ => Vec::new(),
+    };
+    let sections = TrainConfig::SETTINGS.iter().chain(LanguageConfig::SETTINGS);
+    sections.flat_map(inner).filter_map(|setting| Some((setting.alias?, setting.key)))
+}
+
+fn set(table: &mut Table, key: &str, value: Value) -> Result<(), ConfigError> {
+    let path = resolve(table, key)?;
+    let slot = match path.split_once('.') {
+        Some((section, leaf)) => table.get_mut(section).and_then(|s| s.get_mut(leaf)),
+        None => table.get_mut(&path),
+    };
+    let slot = slot.expect("`resolve` gives paths that exist");
+    *slot = convert(&path, slot, from_trl(&path, value))?;
+    Ok(())
+}
+
+/// All keys of a table of sections, as `key` or `section.key`.
+fn paths(table: &Table) -> Vec<String> {
+    let mut paths = Vec::new();
+    for (key, value) in table {
+        match value {
+            Value::Table(section) => paths.extend(section.keys().map(|k| format!("{key}.{k}"))),
+            _ => paths.push(key.clone()),
+        }
+    }
+    paths
+}
+
+/// The full path of `key`.
+fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
+    let paths = paths(table);
+    if paths.iter().any(|path| path == key) {
+        return Ok(key.to_string());
+    }
+    let (section, leaf) = key.rsplit_once('.').map_or(("", key), |(s, l)| (s, l));
+    let is_alias = |(theirs, ours): &(&str, &str)| {
+        *theirs == leaf && paths.iter().any(|path| last(path) == *ours)
+    };
+    let leaf = aliases().find(is_alias).map_or(leaf, |(_, ours)| ours);
+    let wanted = if section.is_empty() { leaf.to_string() } else { format!("{section}.{leaf}") };
+    if paths.contains(&wanted) {
+        return Ok(wanted);
+    }
+    let is_here =
+        |(theirs, ours): &&(&str, &str)| *theirs == leaf && paths.iter().any(|p| p == ours);
+    let foreign = FOREIGN.iter().find(is_here).map(|(_, ours)| *ours);
+    let candidates: Vec<String> = if section.is_empty() {
+        paths.iter().filter(|p| last(p) == leaf).cloned().collect()
+    } else {
+        Vec::new()
+    };
+    match (foreign, candidates.len()) {
+        // A setting of the game has the name that other trainers give to one of the run.
+        (Some(ours), 1..) => {
+            let candidates = [vec![ours.to_string()], candidates].concat();
+            Err(ConfigError::AmbiguousKey { key: key.to_string(), candidates })
+        }
+        (None, 1) => Ok(candidates.into_iter().next().expect("one")),
+        (None, 2..) => Err(ConfigError::AmbiguousKey { key: key.to_string(), candidates }),
+        (_, 0) => {
+            let suggestion = foreign.map(str::to_string).or_else(|| nearest(&paths, key, leaf));
+            Err(ConfigError::UnknownKey { key: key.to_string(), suggestion })
+        }
+    }
+}
+
+/// The last part of a path.
+fn last(path: &str) -> &str {
+    path.rsplit('.').next().unwrap_or(path)
+}
+
+/// The path most like `key`, whose last part is `leaf`, if they differ in less than a third of their
+/// letters.
+fn nearest(paths: &[String], key: &str, leaf: &str) -> Option<String> {
+    let distance = strsim::damerau_levenshtein;
+    let near = |path: &String| {
+        let short = (distance(last(path), leaf), leaf.len() / 3);
+        let long = (distance(path, key), key.len() / 3);
+        [short, long].into_iter().filter(|(off, most)| off <= most).map(|(off, _)| off).min()
+    };
+    paths.iter().filter_map(|path| Some((near(path)?, path))).min().map(|(_, path)| path.clone())
+}
+
+/// `value` in the type of `like`: integers serve as floats, nothing else is converted.
+fn convert(key: &str, like: &Value, value: Value) -> Result<Value, ConfigError> {
+    let wrong = |value: &Value, expected: &str| ConfigError::WrongValue {
+        key: key.to_string(),
+        value: value.to_string(),
+        expected: format!("{expected} is wanted here"),
+    };
+    match (like, value) {
+        (Value::Float(_), Value::Integer(i)) => Ok(Value::Float(i as f64)),
+        (Value::Float(_), value) if !value.is_float() => Err(wrong(&value, "a number")),
+        (Value::Integer(_), Value::Integer(i)) if i < 0 => {
+            Err(wrong(&Value::Integer(i), "a whole number, 0 or more,"))
+        }
+        (Value::Integer(_), value) if !value.is_integer() => Err(wrong(&value, "a whole number")),
+        (Value::Boolean(_), value) if !value.is_bool() => Err(wrong(&value, "true or false")),
+        (Value::String(_), value) if !value.is_str() => Err(wrong(&value, "a name")),
+        (Value::Array(like), Value::Array(items)) => {
+            let (texts, numbers) = (are_texts(like), like.iter().all(Value::is_integer));
+            let fits = |item: &Value| match item {
+                Value::String(_) => texts,
+                Value::Integer(0..) => numbers,
+                _ => false,
+            };
+            match items.iter().find(|item| !fits(item)) {
+                None => Ok(Value::Array(items)),
+                Some(item) if texts => Err(wrong(item, "a list of texts")),
+                Some(item) => Err(wrong(item, "a list of whole numbers")),
+            }
+        }
+        (Value::Array(like), Value::String(text)) if are_texts(like) => {
+            Ok(Value::Array(vec![text.into()]))
+        }
+        (Value::Array(like), value) if are_texts(like) => Err(wrong(&value, "a list of texts")),
+        (Value::Array(_), value) => Err(wrong(&value, "a list, for instance [64, 64],")),
+        (_, value) => Ok(value),
+    }
+}
+
+/// Whether a list is one of texts; an empty one may be.
+fn are_texts(list: &[Value]) -> bool {
+    list.iter().all(Value::is_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::ModelKind;
+
+    #[test]
+    fn settings_without_a_kind_are_those_of_a_perceptron() {
+        let mut config = TrainConfig::for_game("catch");
+        config.policy.kind = ModelKind::Gru;
+        let mut table = to_table(&config);
+        assert_eq!(from_table::<TrainConfig>(table.clone()).unwrap(), config);
+        let policy = table.get_mut("policy").and_then(Value::as_table_mut).unwrap();
+        assert_eq!(policy.remove("kind"), Some(Value::String("gru".to_string())));
+        let older: TrainConfig = from_table(table).unwrap();
+        assert_eq!(older.policy.kind, ModelKind::Mlp);
+    }
+}

@@ -1,0 +1,285 @@
+//! GGUF files: weights, vocabulary and chat template in one.
+//!
+//! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>
+
+use super::gguf_vocabulary::Vocabulary;
+use super::hugging_face::{Files, finish};
+use super::names::{gather, shape_in_files};
+use super::quants::Format;
+use super::{read_file, unusable};
+use crate::model::{DecoderShape, Parameter};
+use crate::nn::arch::{FAMILIES, QkNorm, check, gguf_name};
+use crate::text::error::LanguageError;
+use crate::text::language_model::LanguageModel;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::path::Path;
+
+/// The first bytes of such a file.
+const MAGIC: &[u8] = b"GGUF";
+/// Arrays within arrays at most; none of llama.cpp's files has one in another.
+const MAX_DEPTH: usize = 4;
+
+/// A file, read up to its weights.
+struct Gguf<'a> {
+    path: &'a Path,
+    about: HashMap<String, Value>,
+    tensors: HashMap<String, Tensor>,
+    weights: &'a [u8],
+}
+
+/// A tensor, the numbers of whose last axis lie side by side.
+struct Tensor {
+    shape: Vec<usize>,
+    format: u32,
+    start: usize,
+}
+
+/// The unread rest of a file's head.
+struct Head<'a>(&'a [u8]);
+
+impl<'a> Head<'a> {
+    fn take(&mut self, count: u64) -> Result<&'a [u8], &'static str> {
+        let (taken, rest) =
+            self.0.split_at_checked(count as usize).ok_or("it ends in the middle of its head")?;
+        self.0 = rest;
+        Ok(taken)
+    }
+
+    fn number<const N: usize>(&mut self) -> Result<[u8; N], &'static str> {
+        Ok(self.take(N as u64)?.try_into().expect("as many as were taken"))
+    }
+
+    fn u32(&mut self) -> Result<u32, &'static str> {
+        Ok(u32::from_le_bytes(self.number()?))
+    }
+
+    fn u64(&mut self) -> Result<u64, &'static str> {
+        Ok(u64::from_le_bytes(self.number()?))
+    }
+
+    fn text(&mut self) -> Result<String, &'static str> {
+        let count = self.u64()?;
+        Ok(String::from_utf8_lossy(self.take(count)?).into_owned())
+    }
+
+    /// A value of this kind, within `depth` arrays.
+    fn value(&mut self, kind: u32, depth: usize) -> Result<Value, &'static str> {
+        Ok(match kind {
+            0 => json!(self.number::<1>()?[0]),
+            1 => json!(self.number::<1>()?[0] as i8),
+            2 => json!(u16::from_le_bytes(self.number()?)),
+            3 => json!(i16::from_le_bytes(self.number()?)),
+            4 => json!(self.u32()?),
+            5 => json!(self.u32()? as i32),
+            6 => {
+                // The shortest text of it, not that of the wider number.
+                let x = f32::from_le_bytes(self.number()?);
+                json!(x.to_string().parse::<f64>().unwrap_or(f64::NAN))
+            }
+            7 => json!(self.number::<1>()?[0] != 0),
+            8 => json!(self.text()?),
+            9 if depth == MAX_DEPTH => {
+                return Err("its head has arrays in arrays, too deep to follow");
+            }
+            9 => {
+                let (kind, count) = (self.u32()?, self.u64()?);
+                let all: Result<Vec<Value>, _> =
+                    (0..count).map(|_| self.value(kind, depth + 1)).collect();
+                Value::Array(all?)
+            }
+            10 => json!(self.u64()?),
+            11 => json!(self.u64()? as i64),
+            12 => json!(f64::from_le_bytes(self.number()?)),
+            _ => return Err("its head has a value of an unknown kind"),
+        })
+    }
+}
+
+impl<'a> Gguf<'a> {
+    fn parse(bytes: &'a [u8], path: &'a Path) -> Result<Self, &'static str> {
+        let mut head = Head(bytes);
+        if head.take(4)? != MAGIC {
+            return Err("it is no GGUF file");
+        }
+        if !(2..=3).contains(&head.u32()?) {
+            return Err("it is of a version other than 2 and 3");
+        }
+        let (tensors, values) = (head.u64()?, head.u64()?);
+        let mut about = HashMap::new();
+        for _ in 0..values {
+            let (name, kind) = (head.text()?, head.u32()?);
+            about.insert(name, head.value(kind, 0)?);
+        }
+        let mut all = HashMap::new();
+        for _ in 0..tensors {
+            let name = head.text()?;
+            let axes = head.u32()?;
+            let shape: Result<Vec<usize>, _> =
+                (0..axes).map(|_| head.u64().map(|n| n as usize)).collect();
+            let mut shape = shape?;
+            // The file counts the axes from the last one on.
+            shape.reverse();
+            let (format, start) = (head.u32()?, head.u64()? as usize);
+            all.insert(name, Tensor { shape, format, start });
+        }
+        let alignment = about.get("general.alignment").and_then(Value::as_u64).unwrap_or(32);
+        let start = (bytes.len() - head.0.len()).next_multiple_of(alignment.max(1) as usize);
+        let weights = bytes.get(start..).ok_or("it ends with its head")?;
+        Ok(Self { path, about, tensors: all, weights })
+    }
+
+    /// A value of the file; null where there is none.
+    fn get(&self, name: &str) -> &Value {
+        self.about.get(name).unwrap_or(&Value::Null)
+    }
+
+    fn text(&self, name: &str) -> &str {
+        self.get(name).as_str().unwrap_or_default()
+    }
+
+    fn shape(&self) -> Result<DecoderShape, LanguageError> {
+        let kind = self.text("general.architecture");
+        let known = ["llama", "qwen2", "qwen3"];
+        let family = FAMILIES.iter().find(|one| one.model_type == kind && known.contains(&kind));
+        let Some(family) = family else {
+            let (path, found) = (self.path.to_path_buf(), kind.to_string());
+            return Err(LanguageError::Shape { path, found });
+        };
+        let value = |name: &str| self.get(&format!("{kind}.{name}"));
+        let number = |name: &str| {
+            let missing = || unusable(self.path, format!("there is no `{kind}.{name}`"));
+            value(name).as_u64().map(|x| x as usize).ok_or_else(missing)
+        };
+        let has = |name: &str| self.tensors.contains_key(name);
+        if has("rope_freqs.weight")
+            || value("rope.scaling.type").as_str().is_some_and(|s| s != "none")
+        {
+            return Err(unusable(
+                self.path,
+                "rotary scaling is known of Hugging Face's folders only",
+            ));
+        }
+        let table = self.tensors.get("token_embd.weight");
+        let table = table.ok_or_else(|| unusable(self.path, "there is no `token_embd.weight`"))?;
+        let (hidden_size, num_heads) =
+            (number("embedding_length")?, number("attention.head_count")?);
+        let shape = DecoderShape {
+            family,
+            num_actions: table.shape[0],
+            hidden_size,
+            num_layers: number("block_count")?,
+            num_heads,
+            num_kv_heads: number("attention.head_count_kv").unwrap_or(num_heads),
+            head_dim: number("attention.key_length").unwrap_or(hidden_size / num_heads.max(1)),
+            intermediate_size: number("feed_forward_length")?,
+            context: number("context_length").unwrap_or(2048),
+            qkv_bias: has("blk.0.attn_q.bias"),
+            qk_norm: match has("blk.0.attn_q_norm.weight") {
+                true => QkNorm::PerHead,
+                false => QkNorm::None,
+            },
+            tie_word_embeddings: !has("output.weight"),
+            rope_theta: value("rope.freq_base").as_f64().unwrap_or(1e4),
+            rms_norm_eps: value("attention.layer_norm_rms_epsilon").as_f64().unwrap_or(1e-5) as f32,
+            ..DecoderShape::default()
+        };
+        check(&shape).map_err(|error| unusable(self.path, error))?;
+        Ok(shape)
+    }
+
+    /// The numbers of a parameter, in the order of Hugging Face's files.
+    fn numbers(
+        &self,
+        parameter: &Parameter,
+        shape: &DecoderShape,
+    ) -> Result<Vec<f32>, LanguageError> {
+        let name = gguf_name(shape, &parameter.name);
+        let tensor = self.tensors.get(&name);
+        let tensor =
+            tensor.ok_or_else(|| unusable(self.path, format!("the tensor `{name}` is missing")))?;
+        let wanted = shape_in_files(parameter);
+        if tensor.shape != wanted {
+            let found = &tensor.shape;
+            return Err(unusable(
+                self.path,
+                format!("`{name}` is {found:?} instead of {wanted:?}"),
+            ));
+        }
+        let format = Format::of(tensor.format)
+            .map_err(|reason| unusable(self.path, format!("`{name}` is in {reason}")))?;
+        let count: usize = wanted.iter().product();
+        let bytes = self
+            .weights
+            .get(tensor.start..)
+            .and_then(|rest| rest.get(..count / format.numbers * format.bytes));
+        let bytes = bytes.ok_or_else(|| unusable(self.path, format!("it ends within `{name}`")))?;
+        let numbers = format.read(bytes);
+        let heads = match name.rsplit('.').nth(1) {
+            Some("attn_q") => shape.num_heads,
+            Some("attn_k") => shape.num_kv_heads,
+            _ => return Ok(numbers),
+        };
+        // Llama's files have the two coordinates that turn together side by side.
+        if self.text("general.architecture") != "llama" {
+            return Ok(numbers);
+        }
+        let (width, half) = (numbers.len() / (heads * shape.head_dim), shape.head_dim / 2);
+        let mut apart = vec![0.0; numbers.len()];
+        for (row, numbers) in numbers.chunks_exact(width).enumerate() {
+            let (head, i) = (row / shape.head_dim, row % shape.head_dim);
+            let to = head * shape.head_dim + i % 2 * half + i / 2;
+            apart[to * width..][..width].copy_from_slice(numbers);
+        }
+        Ok(apart)
+    }
+
+    /// Refuses one of several parts of a model.
+    fn check_whole(&self) -> Result<(), LanguageError> {
+        let part = |name: &str| self.get(&format!("split.{name}")).as_u64();
+        match (part("no"), part("count")) {
+            (Some(number), Some(count)) if count > 1 => {
+                let number = number + 1;
+                let reason = format!(
+                    "it is part {number} of {count} of a model; `llama-gguf-split --merge` joins them"
+                );
+                Err(unusable(self.path, reason))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The files of a Hugging Face folder that say the same of the vocabulary.
+    fn files(&self, shape: &DecoderShape) -> Result<Files, LanguageError> {
+        let wrong = |reason: String| unusable(self.path, reason);
+        let vocabulary = Vocabulary::new(&self.about).map_err(wrong)?;
+        let tokenizer = vocabulary.tokenizer().map_err(wrong)?;
+        let about = json!({
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "bos_token": vocabulary.name("bos_token_id"),
+            "eos_token": vocabulary.name("eos_token_id"),
+            "chat_template": self.get("tokenizer.chat_template"),
+            "model_max_length": shape.context,
+        });
+        let generation = json!({ "eos_token_id": vocabulary.stop_tokens() });
+        let text = |value: &Value| serde_json::to_vec_pretty(value).expect("JSON is text");
+        Ok([
+            ("tokenizer.json", text(&tokenizer)),
+            ("tokenizer_config.json", text(&about)),
+            ("generation_config.json", text(&generation)),
+        ]
+        .map(|(name, bytes)| (name.to_string(), bytes))
+        .into())
+    }
+}
+
+/// Reads a file.
+pub(super) fn read(path: &Path) -> Result<LanguageModel, LanguageError> {
+    let bytes = read_file(path)?;
+    let file = Gguf::parse(&bytes, path).map_err(|reason| unusable(path, reason))?;
+    file.check_whole()?;
+    let shape = file.shape()?;
+    let params = gather(&shape.parameters(), path, |parameter| file.numbers(parameter, &shape))?;
+    let files = file.files(&shape)?;
+    finish(path, shape, params, files)
+}

@@ -1,0 +1,274 @@
+//! Hugging Face's model folders, in and out.
+
+use super::names::{gather, hugging_face, is_turned, shape_in_files, turn};
+use super::{check_fetched, read_file, tokenizer, unread, unusable, written};
+use crate::model::{DecoderShape, Parameter};
+use crate::nn::arch::{ConfigError, from_config, to_config};
+use crate::text::error::LanguageError;
+use crate::text::language_model::LanguageModel;
+use crate::text::prompt_cache::PromptCache;
+use crate::text::template::ChatTemplate;
+use half::{bf16, f16};
+use memmap2::Mmap;
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
+
+/// The texts of a model's files but the weights, by their names.
+pub(super) type Files = BTreeMap<String, Vec<u8>>;
+
+const CONFIG: &str = "config.json";
+const GENERATION: &str = "generation_config.json";
+const TOKENIZER: &str = "tokenizer.json";
+const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
+const TEMPLATE: &str = "chat_template.jinja";
+const WEIGHTS: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+
+/// Files of a folder besides the weights, which are kept and written again.
+const KEPT: [&str; 9] = [
+    CONFIG,
+    GENERATION,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    TEMPLATE,
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+];
+
+/// Reads a folder.
+pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
+    let mut files = Files::new();
+    for name in KEPT {
+        let path = folder.join(name);
+        if path.is_file() {
+            files.insert(name.to_string(), read_file(&path)?);
+        }
+    }
+    for name in [CONFIG, TOKENIZER] {
+        if !files.contains_key(name) {
+            return Err(unusable(folder, format!("there is no {name}")));
+        }
+    }
+    let path = folder.join(CONFIG);
+    let config = parse(&files, CONFIG, folder)?;
+    let mut shape = shape(&config, &path)?;
+    let weights = Weights::open(folder)?;
+    // A file without a head of its own has the tokens' vectors for one, whatever it says.
+    shape.tie_word_embeddings |= !weights.has("lm_head.weight");
+    let params = gather(&shape.parameters(), folder, |parameter| {
+        weights.numbers(parameter, hugging_face(parameter))
+    })?;
+    finish(folder, shape, params, files)
+}
+
+/// Puts a model together from its parameters and the texts of its files.
+pub(super) fn finish(
+    path: &Path,
+    shape: DecoderShape,
+    params: Vec<f32>,
+    files: Files,
+) -> Result<LanguageModel, LanguageError> {
+    let place = path.join(TOKENIZER);
+    let tokenizer = tokenizer::read(&files[TOKENIZER], shape.num_actions, &place)?;
+    let about = parse(&files, TOKENIZER_CONFIG, path)?;
+    let text = |name: &str| match &about[name] {
+        Value::String(text) => text.clone(),
+        token => token["content"].as_str().unwrap_or_default().to_string(),
+    };
+    let (bos, eos) = (text("bos_token"), text("eos_token"));
+    // The tokenizer's own comes first: that of a chat model ends a turn.
+    let mut stop_tokens: Vec<u32> = tokenizer.token(&eos).into_iter().collect();
+    for name in [GENERATION, CONFIG] {
+        let ids = parse(&files, name, path)?;
+        let ids = match &ids["eos_token_id"] {
+            Value::Array(ids) => ids.clone(),
+            id => vec![id.clone()],
+        };
+        for id in ids.iter().filter_map(|id| Some(id.as_u64()? as u32)) {
+            if !stop_tokens.contains(&id) {
+                stop_tokens.push(id);
+            }
+        }
+    }
+    let source = match files.get(TEMPLATE) {
+        Some(bytes) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        None => match &about["chat_template"] {
+            Value::String(source) => Some(source.clone()),
+            // Several, by name.
+            Value::Array(all) => all
+                .iter()
+                .find(|one| one["name"] == "default")
+                .and_then(|one| Some(one["template"].as_str()?.to_string())),
+            _ => None,
+        },
+    };
+    let template = source.map(|source| ChatTemplate { source, bos, eos });
+    let (adapters, base) = (None, super::adapter::base(path));
+    let (params, prompts) = (params.into(), PromptCache::default());
+    Ok(LanguageModel {
+        shape,
+        params,
+        adapters,
+        tokenizer,
+        template,
+        stop_tokens,
+        files,
+        base,
+        prompts,
+    })
+}
+
+/// The JSON of a file; null where there is none.
+fn parse(files: &Files, name: &str, folder: &Path) -> Result<Value, LanguageError> {
+    match files.get(name) {
+        Some(bytes) => serde_json::from_slice(bytes).map_err(|e| unusable(&folder.join(name), e)),
+        None => Ok(Value::Null),
+    }
+}
+
+/// The shape that a `config.json` describes.
+fn shape(config: &Value, path: &Path) -> Result<DecoderShape, LanguageError> {
+    from_config(config).map_err(|error| match error {
+        ConfigError::Family { found } => LanguageError::Shape { path: path.to_path_buf(), found },
+        error => unusable(path, error),
+    })
+}
+
+/// The files of weights in a folder.
+pub(super) struct Weights {
+    files: Vec<(std::path::PathBuf, Mmap)>,
+}
+
+impl Weights {
+    pub(super) fn open(folder: &Path) -> Result<Self, LanguageError> {
+        let index = folder.join(INDEX);
+        let names = if index.is_file() {
+            let text = std::fs::read(&index).map_err(unread(&index))?;
+            let json: Value = serde_json::from_slice(&text).map_err(|e| unusable(&index, e))?;
+            let map = json["weight_map"].as_object();
+            let map = map.ok_or_else(|| unusable(&index, "there is no `weight_map`"))?;
+            let mut names: Vec<String> =
+                map.values().filter_map(|name| Some(name.as_str()?.to_string())).collect();
+            names.sort_unstable();
+            names.dedup();
+            names
+        } else {
+            vec![WEIGHTS.to_string()]
+        };
+        Self::open_files(folder, names)
+    }
+
+    /// The weights in files of these names.
+    pub(super) fn open_files(folder: &Path, names: Vec<String>) -> Result<Self, LanguageError> {
+        let open = |name: String| {
+            let path = folder.join(name);
+            let file = File::open(&path).map_err(unread(&path))?;
+            // SAFETY: the file is only read, and nobody is to change it meanwhile.
+            let map = unsafe { Mmap::map(&file) }.map_err(unread(&path))?;
+            check_fetched(&map, &path)?;
+            SafeTensors::deserialize(&map).map_err(|e| unusable(&path, e))?;
+            Ok((path, map))
+        };
+        let files = names.into_iter().map(open).collect::<Result<_, LanguageError>>()?;
+        Ok(Self { files })
+    }
+
+    /// The tensor of this name, and the file that it is in.
+    fn find(&self, name: &str) -> Option<(&Path, TensorView<'_>)> {
+        self.files.iter().find_map(|(path, map)| {
+            let tensors = SafeTensors::deserialize(map).ok()?;
+            Some((path.as_path(), tensors.tensor(name).ok()?))
+        })
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.find(name).is_some()
+    }
+
+    /// The numbers of a parameter that is called so in the files, as they lie there.
+    pub(super) fn numbers(
+        &self,
+        parameter: &Parameter,
+        name: String,
+    ) -> Result<Vec<f32>, LanguageError> {
+        let (path, view) = self
+            .find(&name)
+            .ok_or_else(|| unusable(&self.files[0].0, format!("the tensor `{name}` is missing")))?;
+        let wanted = shape_in_files(parameter);
+        if view.shape() != wanted {
+            let found = view.shape();
+            return Err(unusable(path, format!("`{name}` is {found:?} instead of {wanted:?}")));
+        }
+        let halves = || view.data().as_chunks::<2>().0.iter();
+        match view.dtype() {
+            Dtype::F32 => {
+                let words = view.data().as_chunks::<4>().0.iter();
+                Ok(words.map(|word| f32::from_le_bytes(*word)).collect())
+            }
+            Dtype::F16 => Ok(halves().map(|half| f16::from_le_bytes(*half).to_f32()).collect()),
+            Dtype::BF16 => Ok(halves().map(|half| bf16::from_le_bytes(*half).to_f32()).collect()),
+            other => Err(unusable(path, format!("`{name}` holds {other:?}, not F32, F16 or BF16"))),
+        }
+    }
+}
+
+/// Writes a folder that holds the model.
+pub(super) fn write(model: &LanguageModel, folder: &Path) -> Result<(), LanguageError> {
+    write_files(model, folder)?;
+    write_weights(&folder.join(WEIGHTS), &model.shape.parameters(), &model.params, hugging_face)
+}
+
+/// Writes what a folder holds besides the weights.
+pub(super) fn write_files(model: &LanguageModel, folder: &Path) -> Result<(), LanguageError> {
+    std::fs::create_dir_all(folder).map_err(written(folder))?;
+    for (name, bytes) in &model.files {
+        let path = folder.join(name);
+        std::fs::write(&path, bytes).map_err(written(&path))?;
+    }
+    // A model that comes from no folder has none yet.
+    if !model.files.contains_key(CONFIG) {
+        let path = folder.join(CONFIG);
+        let config = to_config(&model.shape, &model.stop_tokens);
+        let text = serde_json::to_vec_pretty(&config).expect("JSON is text");
+        std::fs::write(&path, text).map_err(written(&path))?;
+    }
+    Ok(())
+}
+
+/// Writes parameters by their names in files.
+pub(super) fn write_weights(
+    path: &Path,
+    parameters: &[Parameter],
+    params: &[f32],
+    name: impl Fn(&Parameter) -> String,
+) -> Result<(), LanguageError> {
+    let mut offset = 0;
+    let mut tensors = Vec::new();
+    for parameter in parameters {
+        let count = parameter.shape.iter().product();
+        let numbers = &params[offset..offset + count];
+        let mut turned = Vec::new();
+        let numbers = if is_turned(parameter) {
+            turned.resize(count, 0.0);
+            turn(numbers, parameter.shape[1], &mut turned);
+            &turned
+        } else {
+            numbers
+        };
+        let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+        tensors.push((name(parameter), shape_in_files(parameter), bytes));
+        offset += count;
+    }
+    let views = tensors.iter().map(|(name, shape, bytes)| {
+        let view = TensorView::new(Dtype::F32, shape.clone(), bytes);
+        (name.clone(), view.expect("the length is that of the shape"))
+    });
+    let about = [("format".to_string(), "pt".to_string())].into();
+    let bytes = safetensors::serialize(views, Some(about)).map_err(|e| unusable(path, e))?;
+    std::fs::write(path, bytes).map_err(written(path))
+}

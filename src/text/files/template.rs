@@ -1,0 +1,149 @@
+//! Chat templates filled in as `transformers` does it, so that a model sees the text that it was trained with.
+
+use crate::text::error::LanguageError;
+use crate::text::template::ChatTemplate;
+use minijinja::value::Kwargs;
+use minijinja::{Environment, Error, ErrorKind, Value, context};
+use serde::Serialize;
+use serde_json::ser::Formatter;
+use serde_json::ser::{PrettyFormatter, Serializer};
+use std::borrow::Cow;
+use std::io::{Result as IoResult, Write};
+
+impl ChatTemplate {
+    /// The text of messages (anything with `role` and `content`), up to where the assistant is to answer.
+    ///
+    /// # Errors
+    /// If the template fails, or raises an error of its own.
+    pub fn render(&self, messages: &[impl Serialize]) -> Result<String, LanguageError> {
+        let fails = |error: Error| LanguageError::Template(format!("{error:#}"));
+        let source = without_marks(&self.source);
+        let environment = environment();
+        let template = environment.template_from_str(&source).map_err(fails)?;
+        let values = context! {
+            messages => messages,
+            bos_token => self.bos,
+            eos_token => self.eos,
+            add_generation_prompt => true,
+        };
+        template.render(values).map_err(fails)
+    }
+}
+
+/// Jinja with the filters and functions that `transformers` adds.
+fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_trim_blocks(true);
+    environment.set_lstrip_blocks(true);
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.add_filter("tojson", to_json);
+    environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, message))
+    });
+    // No text depends on the day on which it is made.
+    environment.add_function("strftime_now", |_: String| "26 Jul 2024");
+    environment
+}
+
+/// A template without `generation` tags, which mark for `transformers` what the assistant said; text within them
+/// stands as in a `with` block, with names of its own.
+fn without_marks(source: &str) -> Cow<'_, str> {
+    if !source.contains("endgeneration") {
+        return source.into();
+    }
+    let mut text = String::with_capacity(source.len());
+    let mut rest = source;
+    while let Some(start) = rest.find("{%") {
+        text.push_str(&rest[..start]);
+        let end = rest[start..].find("%}").map_or(rest.len(), |at| start + at + 2);
+        let tag = &rest[start..end];
+        let name = tag.trim_matches(|c: char| "{%-+}".contains(c) || c.is_whitespace());
+        match name {
+            "generation" => text.push_str(&tag.replace(name, "with")),
+            "endgeneration" => text.push_str(&tag.replace(name, "endwith")),
+            _ => text.push_str(tag),
+        }
+        rest = &rest[end..];
+    }
+    text.push_str(rest);
+    text.into()
+}
+
+/// JSON as Python's `json.dumps` writes it: a space after commas and colons, nothing escaped for HTML.
+fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
+    let indent: Option<usize> = options.get("indent")?;
+    let mut text = Vec::new();
+    let written = match indent {
+        Some(indent) => {
+            let spaces = " ".repeat(indent);
+            let formatter = PrettyFormatter::with_indent(spaces.as_bytes());
+            value.serialize(&mut Serializer::with_formatter(&mut text, formatter))
+        }
+        None => value.serialize(&mut Serializer::with_formatter(&mut text, Spaced)),
+    };
+    written.map_err(|e| Error::new(ErrorKind::BadSerialization, e.to_string()))?;
+    Ok(String::from_utf8(text).expect("JSON is UTF-8"))
+}
+
+/// JSON on one line, with a space after commas and colons.
+struct Spaced;
+
+impl Formatter for Spaced {
+    fn begin_array_value<W: ?Sized + Write>(&mut self, to: &mut W, first: bool) -> IoResult<()> {
+        if first { Ok(()) } else { to.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + Write>(&mut self, to: &mut W, first: bool) -> IoResult<()> {
+        if first { Ok(()) } else { to.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: ?Sized + Write>(&mut self, to: &mut W) -> IoResult<()> {
+        to.write_all(b": ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn template(source: &str) -> ChatTemplate {
+        let (bos, eos) = ("<s>".to_string(), "</s>".to_string());
+        ChatTemplate { source: source.to_string(), bos, eos }
+    }
+
+    #[test]
+    fn templates_are_filled_in_as_python_would() {
+        let chatml = "{% for message in messages %}\n    {% if loop.first and message['role'] != \
+             'system' %}{{ bos_token }}{% endif %}\n{{'<|im_start|>' + message['role'] + '\\n' + \
+             message['content'].strip() + '<|im_end|>' + '\\n'}}{% endfor %}\n\
+             {% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+        let text = template(chatml).render(&[json!({"role": "user", "content": " hi "})]).unwrap();
+        assert_eq!(text, "<s><|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
+        let refuses = template("{{ raise_exception('no system prompt') }}");
+        let error = refuses.render(&[json!({})]).unwrap_err().to_string();
+        assert!(error.contains("no system prompt"), "{error}");
+    }
+
+    #[test]
+    fn generation_tags_leave_what_is_between_them() {
+        let marked = "{% for m in messages %}\n{%- generation -%}\n {% set x = m.content %}{{ x }}\n\
+             {%- endgeneration %}{{ x }}{{ '{% generation' }}{% endfor %}";
+        let messages = [json!({"content": "a"}), json!({"content": "b"})];
+        assert_eq!(template(marked).render(&messages).unwrap(), "a{% generationb{% generation");
+    }
+
+    #[test]
+    fn json_is_written_as_python_writes_it() {
+        let call = [json!({"arguments": {"a": [1, 2.5, "<é>'"], "b": {}}})];
+        let rendered = |source: &str| template(source).render(&call).unwrap();
+        assert_eq!(
+            rendered("{{ messages[0].arguments | tojson }}"),
+            r#"{"a": [1, 2.5, "<é>'"], "b": {}}"#
+        );
+        assert_eq!(
+            rendered("{{ messages[0].arguments.a | tojson(indent=1) }}"),
+            "[\n 1,\n 2.5,\n \"<é>'\"\n]"
+        );
+    }
+}

@@ -1,0 +1,235 @@
+//! Generation on a device: a batch of completions decodes one token per step. Tokens are sampled on the device, and
+//! read back a block of steps at a time.
+
+use super::{Chosen, Completion, Generator, Prompt, Sampling, Scratch, choose};
+use crate::device;
+use crate::model::Categorical;
+use crate::rng::{draw, uniform};
+use crate::text::{Completions, DeviceDecoder, Prompts, integers, sharpness};
+use burn::tensor::{Int, Tensor};
+
+/// Decoding steps between two read-backs, which tell which completions have ended.
+const BLOCK: usize = 8;
+/// Weights of a partial sum, so that the prefix sums of a large vocabulary stay short.
+const PART: usize = 256;
+
+/// The completions of each prompt, in order.
+pub(super) fn generate(
+    generator: &Generator,
+    decoder: &DeviceDecoder,
+    prompts: &[Prompt],
+) -> Vec<Vec<Completion>> {
+    let mut all = Vec::with_capacity(prompts.len());
+    // Prompts in one batch have equally many completions.
+    for same in prompts.chunk_by(|a, b| a.completions == b.completions) {
+        let members = same[0].completions;
+        if members == 0 {
+            all.extend(same.iter().map(|_| Vec::new()));
+            continue;
+        }
+        for part in same.chunks((generator.slots / members).max(1)) {
+            let first = all.len();
+            all.extend(Batch::new(generator, decoder, part, members).run(first));
+        }
+    }
+    all
+}
+
+/// A batch of prompts, each with `members` completions.
+struct Batch<'a> {
+    generator: &'a Generator<'a>,
+    decoder: &'a DeviceDecoder,
+    members: usize,
+    prompts: Prompts,
+    decoding: Completions,
+    /// The draws of each completion's tokens: `[rows, max_new_tokens]`.
+    draws: Vec<Vec<f32>>,
+    completions: Vec<Completion>,
+}
+
+/// A token of each row, `[rows]`, with its log-probability and the entropy of the choice.
+struct Tokens {
+    tokens: Tensor<1, Int>,
+    logprobs: Tensor<1>,
+    entropies: Tensor<1>,
+}
+
+impl<'a> Batch<'a> {
+    fn new(
+        generator: &'a Generator<'a>,
+        decoder: &'a DeviceDecoder,
+        prompts: &[Prompt],
+        members: usize,
+    ) -> Self {
+        let (rows, most) = (prompts.len() * members, generator.sampling.max_new_tokens);
+        let tokens: Vec<&[u32]> = prompts.iter().map(|prompt| &prompt.tokens[..]).collect();
+        let draws = prompts.iter().flat_map(|prompt| {
+            (0..members).map(move |member| {
+                let key = draw(prompt.key, member as u32);
+                (0..most).map(|at| uniform(draw(key, at as u32))).collect()
+            })
+        });
+        Self {
+            generator,
+            decoder,
+            members,
+            prompts: decoder.prompts(&tokens),
+            decoding: decoder.room(rows, most),
+            draws: draws.collect(),
+            completions: vec![Completion::default(); rows],
+        }
+    }
+
+    /// All completions, group by group; the first prompt is number `first` of all.
+    fn run(mut self, first: usize) -> Vec<Vec<Completion>> {
+        let rows = self.completions.len();
+        let [groups, size] = self.prompts.last.dims();
+        let last = self.prompts.last.clone().reshape([groups, 1, size]);
+        let mut hidden = last.expand([groups, self.members, size]).reshape([rows, size]);
+        let mut block: Vec<Tokens> = Vec::with_capacity(BLOCK);
+        let most = self.generator.sampling.max_new_tokens;
+        for at in 0..most {
+            let chosen = self.choose(hidden.clone(), at);
+            let is_last = at + 1 == most;
+            let tokens = chosen.tokens.clone();
+            block.push(chosen);
+            if (block.len() == BLOCK || is_last) && self.read_back(&mut block, first) {
+                break;
+            }
+            if !is_last {
+                hidden = self.decoder.step(&self.prompts, &mut self.decoding, tokens);
+            }
+        }
+        self.completions.chunks(self.members).map(<[Completion]>::to_vec).collect()
+    }
+
+    /// Takes the tokens of a block over, and says whether all completions have come to their end.
+    fn read_back(&mut self, block: &mut Vec<Tokens>, first: usize) -> bool {
+        let (rows, steps) = (self.completions.len(), block.len());
+        let all = block.drain(..).flat_map(|one| [one.tokens.float(), one.logprobs, one.entropies]);
+        // A token's number is exact in 24 bits.
+        let all = device::fetch(Tensor::cat(all.collect(), 0));
+        let Generator { sampling, stop, listener, .. } = self.generator;
+        for step in 0..steps {
+            let of = |which: usize| &all[(3 * step + which) * rows..][..rows];
+            let [tokens, logprobs, entropies] = [of(0), of(1), of(2)];
+            for (row, completion) in self.completions.iter_mut().enumerate() {
+                if completion.ended {
+                    continue;
+                }
+                completion.tokens.push(tokens[row] as u32);
+                completion.logprobs.push(logprobs[row]);
+                completion.entropies.push(entropies[row]);
+                if let Some(listener) = listener {
+                    let (prompt, number) = (first + row / self.members, row % self.members);
+                    listener(prompt, number, &completion.tokens);
+                }
+                completion.ended = sampling.stop_tokens.contains(&(tokens[row] as u32))
+                    || stop.is_some_and(|stop| stop(&completion.tokens));
+            }
+        }
+        self.completions.iter().all(|completion| completion.ended)
+    }
+
+    /// The next token of each row, from normed streams `[rows, hidden_size]`.
+    fn choose(&self, hidden: Tensor<2>, at: usize) -> Tokens {
+        let sampling = self.generator.sampling;
+        let logits = self.decoder.logits(hidden);
+        let draws: Vec<f32> = self.draws.iter().map(|draws| draws[at]).collect();
+        if sampling.temperature > 0.0 && narrows(sampling) {
+            return self.choose_here(logits, &draws);
+        }
+        let logits = logits * sharpness(sampling.temperature);
+        let policy = Categorical::new(logits.clone());
+        let tokens = if sampling.temperature == 0.0 {
+            let rows = logits.dims()[0];
+            logits.argmax(1).reshape([rows])
+        } else {
+            invert(policy.probabilities(), device::upload(draws, self.decoder.device()))
+        };
+        Tokens { logprobs: policy.logprob(tokens.clone()), entropies: policy.entropy(), tokens }
+    }
+
+    /// Chooses the next token of each row in the host's memory, where top-k, top-p and min-p are.
+    fn choose_here(&self, logits: Tensor<2>, draws: &[f32]) -> Tokens {
+        let [rows, vocabulary] = logits.dims();
+        let logits = device::fetch(logits.reshape([rows * vocabulary]));
+        let mut scratch = Scratch::default();
+        let chosen: Vec<Chosen> = logits
+            .chunks_exact(vocabulary)
+            .zip(draws)
+            .map(|(logits, u)| choose(logits, self.generator.sampling, *u, &mut scratch))
+            .collect();
+        let device = self.decoder.device();
+        let tokens: Vec<i32> = chosen.iter().map(|one| one.token as i32).collect();
+        let upload =
+            |of: fn(&Chosen) -> f32| device::upload(chosen.iter().map(of).collect(), device);
+        Tokens {
+            tokens: integers(&tokens, [rows, 1], device).reshape([rows]),
+            logprobs: upload(|one| one.logprob),
+            entropies: upload(|one| one.entropy),
+        }
+    }
+}
+
+/// Whether not every token can be drawn.
+fn narrows(sampling: &Sampling) -> bool {
+    sampling.top_k > 0 || sampling.top_p < 1.0 || sampling.min_p > 0.0
+}
+
+/// The first token of each row at which the sum of the weights, `[rows, vocabulary]`, exceeds the share `u`,
+/// `[rows]`, of all.
+fn invert(weights: Tensor<2>, u: Tensor<1>) -> Tensor<1, Int> {
+    let [rows, vocabulary] = weights.dims();
+    let parts = vocabulary.div_ceil(PART);
+    let fill = parts * PART - vocabulary;
+    let weights = match fill {
+        0 => weights,
+        _ => Tensor::cat(vec![weights.clone(), Tensor::zeros([rows, fill], &weights.device())], 1),
+    };
+    let weights = weights.reshape([rows, parts, PART]);
+    let sums = weights.clone().sum_dim(2).reshape([rows, parts]).cumsum(1);
+    let total = sums.clone().narrow(1, parts - 1, 1);
+    let target = u.reshape([rows, 1]) * total;
+    let passed = |sums: Tensor<2>, target: Tensor<2>| {
+        let [_, columns] = sums.dims();
+        let passed = sums.clone().lower_equal(target.expand([rows, columns])).int();
+        // Rounding alone leads beyond the last.
+        passed.sum_dim(1).clamp(0, columns as i32 - 1)
+    };
+    let part = passed(sums.clone(), target.clone());
+    // The sum before the part, and the weights in it.
+    let before = Tensor::cat(vec![target.zeros_like(), sums], 1).gather(1, part.clone());
+    let chosen = part.clone().reshape([rows, 1, 1]).expand([rows, 1, PART]);
+    let weights = weights.gather(1, chosen).reshape([rows, PART]);
+    let within = passed(weights.cumsum(1), target - before);
+    let tokens = part * PART as i32 + within;
+    tokens.clamp(0, vocabulary as i32 - 1).reshape([rows])
+}
+
+#[cfg(all(test, feature = "flex"))]
+mod tests {
+    use super::*;
+    use burn::tensor::Device;
+
+    #[test]
+    fn a_token_is_drawn_where_the_sum_of_the_weights_passes_the_draw() {
+        let device = Device::flex();
+        let vocabulary = 1000;
+        let weights: Vec<f32> = (0..vocabulary).map(|i| (i as f32 * 0.7).sin().exp()).collect();
+        let draws = [0.0, 0.25, 0.5, 0.9, 0.999];
+        let total: f64 = weights.iter().map(|w| f64::from(*w)).sum();
+        let rows = draws.map(|_| weights.clone()).concat();
+        let rows = device::upload(rows, &device).reshape([draws.len(), vocabulary]);
+        let found = invert(rows, device::upload(draws.to_vec(), &device));
+        let found: Vec<i64> = found.into_data().iter::<i64>().collect();
+        for (token, u) in found.into_iter().zip(draws) {
+            let mut sum = 0.0;
+            let wanted = weights.iter().position(|w| {
+                sum += f64::from(*w);
+                sum > f64::from(u) * total
+            });
+            assert_eq!(Some(token as usize), wanted, "{u}");
+        }
+    }
+}

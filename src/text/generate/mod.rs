@@ -1,0 +1,305 @@
+//! Text from a decoder, token by token: on the CPU, or on a device (device.rs).
+//!
+//! A prompt is prefilled once, and its completions share that part of the KV cache. On the CPU a completion decodes
+//! in a slot of its own, and a finished one frees its slot for the next. A completion follows from its prompt, its
+//! key and the weights alone, whatever else is in the batch and however many threads there are.
+
+#[cfg(feature = "general")]
+mod device;
+mod sample;
+pub mod stop;
+
+pub use sample::{Chosen, Sampling, Scratch, choose};
+
+use crate::rng::{draw, uniform};
+use crate::text::{Cache, Keep, Pass, Row, TokenDecoder};
+use rayon::prelude::*;
+use std::collections::VecDeque;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A prompt and the number of completions to sample for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prompt {
+    /// The tokens of the prompt: one or more.
+    pub tokens: Vec<u32>,
+    /// The number of completions.
+    pub completions: usize,
+    /// The key of the completions' draws.
+    pub key: u32,
+}
+
+/// The tokens that a decoder has added to a prompt.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Completion {
+    /// The tokens; the last is the one that ended the completion, where one did.
+    pub tokens: Vec<u32>,
+    /// The log-probability of each token.
+    pub logprobs: Vec<f32>,
+    /// The entropy of the distribution that each token was drawn from, nats.
+    pub entropies: Vec<f32>,
+    /// Whether a stop token or a stop text ended the completion; if not, it was truncated.
+    pub ended: bool,
+}
+
+/// A stop condition beyond stop tokens, given the tokens of a completion so far.
+pub type Stop<'a> = &'a (dyn Fn(&[u32]) -> bool + Sync);
+/// A callback for every token, given the index of the prompt, that of the completion and the tokens so far.
+pub type Listener<'a> = &'a (dyn Fn(usize, usize, &[u32]) + Sync);
+
+/// A sampler of completions: a model with the settings of a batch.
+#[derive(Clone, Copy)]
+pub struct Generator<'a> {
+    /// The model to generate with.
+    pub decoder: &'a TokenDecoder,
+    /// Temperature, truncation of the distribution, and stop tokens.
+    pub sampling: &'a Sampling,
+    /// Completions that are decoded at a time.
+    pub slots: usize,
+    /// A condition that ends a completion, besides its stop tokens.
+    pub stop: Option<Stop<'a>>,
+    /// A callback for every token.
+    pub listener: Option<Listener<'a>>,
+}
+
+impl Generator<'_> {
+    /// The completions of each prompt, in order.
+    ///
+    /// # Panics
+    /// If a prompt has no tokens.
+    pub fn generate(&self, prompts: &[Prompt]) -> Vec<Vec<Completion>> {
+        assert!(prompts.iter().all(|prompt| !prompt.tokens.is_empty()), "a prompt has a token");
+        #[cfg(feature = "general")]
+        if let Some(decoder) = self.decoder.on_device() {
+            return device::generate(self, &decoder.acting(), prompts);
+        }
+        let workers = match self.decoder.is_small() {
+            true => rayon::current_num_threads().min(prompts.len()).max(1),
+            false => 1,
+        };
+        let slots = (self.slots / workers).max(1);
+        let queue = Queue { prompts, next: AtomicUsize::new(0) };
+        let done = Mutex::new(Vec::new());
+        let work = |_: usize| {
+            let finished = Worker::new(*self, slots).run(&queue);
+            done.lock().expect("no worker panics with it").extend(finished);
+        };
+        match workers {
+            1 => work(0),
+            _ => (0..workers).into_par_iter().for_each(work),
+        }
+        let mut all: Vec<Vec<Completion>> =
+            prompts.iter().map(|prompt| vec![Completion::default(); prompt.completions]).collect();
+        for Finished { prompt, number, completion } in done.into_inner().expect("nobody holds it") {
+            all[prompt][number] = completion;
+        }
+        all
+    }
+}
+
+/// Prompts that are still to be prefilled.
+struct Queue<'a> {
+    prompts: &'a [Prompt],
+    next: AtomicUsize,
+}
+
+struct Finished {
+    prompt: usize,
+    number: usize,
+    completion: Completion,
+}
+
+/// A completion that is being decoded, in the slot of its cache.
+struct Active {
+    prompt: usize,
+    number: usize,
+    key: u32,
+    completion: Completion,
+    /// The index of the prompt among those that have been prefilled.
+    prefilled: usize,
+}
+
+/// A prompt whose cache is filled; that cache comes after those of the slots.
+struct Prefilled {
+    tokens: usize,
+    /// Completions that still need the cache.
+    pending: usize,
+}
+
+/// A worker: prefills prompts and decodes their completions.
+struct Worker<'a> {
+    generator: Generator<'a>,
+    prefilled: Vec<Prefilled>,
+    /// The caches of the slots, then those of the prompts.
+    caches: Vec<Cache>,
+    slots: Vec<Option<Active>>,
+    /// Completions that have their first token but no slot yet.
+    waiting: VecDeque<Active>,
+    finished: Vec<Finished>,
+    pass: Pass,
+    logits: Vec<f32>,
+}
+
+/// Rows whose logits are computed at a time.
+const HEAD_ROWS: usize = 64;
+
+impl<'a> Worker<'a> {
+    fn new(generator: Generator<'a>, slots: usize) -> Self {
+        Self {
+            generator,
+            prefilled: Vec::new(),
+            caches: vec![Cache::default(); slots],
+            slots: (0..slots).map(|_| None).collect(),
+            waiting: VecDeque::new(),
+            finished: Vec::new(),
+            pass: Pass::default(),
+            logits: Vec::new(),
+        }
+    }
+
+    fn run(mut self, queue: &Queue) -> Vec<Finished> {
+        loop {
+            self.admit(queue);
+            if self.slots.iter().all(Option::is_none) {
+                return self.finished;
+            }
+            self.step();
+        }
+    }
+
+    /// Fills the free slots with waiting completions, then with those of prompts that it prefills.
+    fn admit(&mut self, queue: &Queue) {
+        loop {
+            let free = self.slots.iter().filter(|slot| slot.is_none()).count();
+            for slot in 0..self.slots.len() {
+                if self.slots[slot].is_none()
+                    && let Some(active) = self.waiting.pop_front()
+                {
+                    let tokens = self.generator.sampling.max_new_tokens;
+                    let tokens_before = self.prefilled[active.prefilled].tokens;
+                    let before = (self.slots.len() + active.prefilled, tokens_before);
+                    let shape = self.generator.decoder.shape();
+                    let (heads, layers) = (shape.head_shape(), shape.num_layers);
+                    self.caches[slot].begin(&heads, layers, tokens, Some(before));
+                    self.slots[slot] = Some(active);
+                }
+            }
+            let free = free.min(self.slots.iter().filter(|slot| slot.is_none()).count());
+            let mut taken = Vec::new();
+            let mut wanted = 0;
+            while wanted < free {
+                let number = queue.next.fetch_add(1, Ordering::Relaxed);
+                let Some(prompt) = queue.prompts.get(number) else { break };
+                wanted += prompt.completions;
+                taken.push((number, prompt));
+            }
+            if taken.is_empty() {
+                return;
+            }
+            self.prefill(&taken);
+        }
+    }
+
+    /// Prefills prompts, and chooses the first token of each of their completions.
+    fn prefill(&mut self, prompts: &[(usize, &Prompt)]) {
+        let decoder = self.generator.decoder;
+        let mut caches = Vec::new();
+        let (mut rows, mut last) = (Vec::new(), Vec::new());
+        for (cache, (_, prompt)) in prompts.iter().enumerate() {
+            let (shape, tokens) = (decoder.shape(), prompt.tokens.len());
+            caches.push(Cache::new(&shape.head_shape(), shape.num_layers, tokens, None));
+            let tokens = prompt.tokens.iter().enumerate();
+            rows.extend(tokens.map(|(at, token)| Row { token: *token, cache, at }));
+            last.push(rows.len() - 1);
+        }
+        decoder.forward(&rows, &mut caches, Keep::Nothing, &mut self.pass);
+        let size = decoder.shape().hidden_size;
+        for (((number, prompt), cache), last) in prompts.iter().zip(caches).zip(last) {
+            let hidden = &self.pass.hidden()[last * size..][..size];
+            decoder.logits(hidden, &mut self.logits);
+            let index = self.prefilled.iter().position(|prompt| prompt.pending == 0);
+            let index = index.unwrap_or(self.prefilled.len());
+            let prefilled = Prefilled { tokens: prompt.tokens.len(), pending: prompt.completions };
+            match self.prefilled.get_mut(index) {
+                Some(place) => {
+                    (*place, self.caches[self.slots.len() + index]) = (prefilled, cache);
+                }
+                None => {
+                    self.prefilled.push(prefilled);
+                    self.caches.push(cache);
+                }
+            }
+            let mut scratch = Scratch::default();
+            for completion in 0..prompt.completions {
+                let key = draw(prompt.key, completion as u32);
+                let u = uniform(draw(key, 0));
+                let chosen = choose(&self.logits, self.generator.sampling, u, &mut scratch);
+                let active = Active {
+                    prompt: *number,
+                    number: completion,
+                    key,
+                    completion: Completion::default(),
+                    prefilled: index,
+                };
+                if let Some(active) = self.add(active, chosen) {
+                    self.waiting.push_back(active);
+                }
+            }
+        }
+    }
+
+    /// Adds a token to a completion, and returns it unless that was its last.
+    fn add(&mut self, mut active: Active, chosen: Chosen) -> Option<Active> {
+        let Active { prompt, number, completion, prefilled, .. } = &mut active;
+        completion.tokens.push(chosen.token);
+        completion.logprobs.push(chosen.logprob);
+        completion.entropies.push(chosen.entropy);
+        if let Some(listener) = self.generator.listener {
+            listener(*prompt, *number, &completion.tokens);
+        }
+        completion.ended = self.generator.sampling.stop_tokens.contains(&chosen.token)
+            || self.generator.stop.is_some_and(|stop| stop(&completion.tokens));
+        if !completion.ended && completion.tokens.len() < self.generator.sampling.max_new_tokens {
+            return Some(active);
+        }
+        self.prefilled[*prefilled].pending -= 1;
+        let completion = std::mem::take(completion);
+        self.finished.push(Finished { prompt: *prompt, number: *number, completion });
+        None
+    }
+
+    /// Decodes one token of every completion in a slot.
+    fn step(&mut self) {
+        let decoder = self.generator.decoder;
+        let row = |(cache, slot): (usize, &Option<Active>)| {
+            let tokens = &slot.as_ref()?.completion.tokens;
+            Some(Row { token: *tokens.last()?, cache, at: tokens.len() - 1 })
+        };
+        let rows: Vec<Row> = self.slots.iter().enumerate().filter_map(row).collect();
+        decoder.forward(&rows, &mut self.caches, Keep::Nothing, &mut self.pass);
+        let (size, vocabulary) = (decoder.shape().hidden_size, decoder.shape().num_actions);
+        let mut logits = std::mem::take(&mut self.logits);
+        for (number, rows) in rows.chunks(HEAD_ROWS).enumerate() {
+            let hidden = &self.pass.hidden()[number * HEAD_ROWS * size..][..rows.len() * size];
+            decoder.logits(hidden, &mut logits);
+            let pick = |scratch: &mut Scratch, (row, logits): (&Row, &[f32])| {
+                let active = self.slots[row.cache].as_ref().expect("rows are of active slots");
+                let u = uniform(draw(active.key, row.at as u32 + 1));
+                choose(logits, self.generator.sampling, u, scratch)
+            };
+            let all = rows.par_iter().zip(logits.par_chunks_exact(vocabulary));
+            let chosen: Vec<Chosen> = if decoder.is_small() {
+                let mut scratch = Scratch::default();
+                let all = rows.iter().zip(logits.chunks_exact(vocabulary));
+                all.map(|each| pick(&mut scratch, each)).collect()
+            } else {
+                all.map_init(Scratch::default, pick).collect()
+            };
+            for (row, chosen) in rows.iter().zip(chosen) {
+                let active = self.slots[row.cache].take().expect("rows are of active slots");
+                self.slots[row.cache] = self.add(active, chosen);
+            }
+        }
+        self.logits = logits;
+    }
+}

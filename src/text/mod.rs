@@ -1,0 +1,25 @@
+//! Language models: decoders over tokens with a vocabulary, read from files and written to them.
+//!
+//! A model comes from a Hugging Face folder or a GGUF file (`LanguageModel::load`), or begins from nothing
+//! with characters for tokens (`LanguageModel::tiny`). [`TokenDecoder`] generates and learns.
+
+mod characters;
+mod error;
+#[cfg(all(feature = "general", not(target_family = "wasm")))]
+mod files;
+pub mod generate;
+mod language_model;
+mod prompt_cache;
+mod template;
+mod tokenizer;
+
+pub use crate::nn::arch::{Adapters, LoraConfig};
+pub use crate::nn::ops::loss::{normalize, sharpness};
+pub use crate::nn::rows::{Cache, Keep, Pass, Reading, Row, Text, TokenDecoder};
+#[cfg(feature = "general")]
+pub use crate::nn::tensors::{Completions, DeviceDecoder, Prompts, Read, integers};
+pub use characters::{Characters, END};
+pub use error::LanguageError;
+pub use language_model::LanguageModel;
+pub use template::ChatTemplate;
+pub use tokenizer::Tokenizer;

@@ -1,0 +1,189 @@
+//! Group-relative advantages of completions, and the choice of the tokens that are learnt from.
+
+use super::rollout::Answers;
+use crate::learner::text::{Group, Sample};
+use crate::settings::Scale;
+use crate::settings::{Baseline, RewardConfig};
+use crate::text::generate::Completion;
+use std::collections::BTreeMap;
+
+/// Added to the standard deviation, as TRL does.
+const STD_EPSILON: f64 = 1e-4;
+
+/// The advantage of each completion over its group, group by group.
+pub fn advantages(rewards: &[Vec<f64>], scale: Scale) -> Vec<Vec<f32>> {
+    let by = deviations(rewards, scale);
+    let of_group = |(rewards, by): (&Vec<f64>, f64)| {
+        let all: Vec<usize> = (0..rewards.len()).collect();
+        against(rewards, &all, by).collect()
+    };
+    rewards.iter().zip(by).map(of_group).collect()
+}
+
+/// The divisor of each group's advantages.
+fn deviations(rewards: &[Vec<f64>], scale: Scale) -> Vec<f64> {
+    // The sample standard deviation, as in TRL.
+    let deviation = |values: &[f64]| {
+        let mean = mean(values.iter().copied());
+        let squares: f64 = values.iter().map(|x| (x - mean) * (x - mean)).sum();
+        (squares / (values.len().max(2) - 1) as f64).sqrt() + STD_EPSILON
+    };
+    match scale {
+        Scale::Group => rewards.iter().map(|group| deviation(group)).collect(),
+        Scale::Batch => vec![deviation(&rewards.concat()); rewards.len()],
+        Scale::None => vec![1.0; rewards.len()],
+    }
+}
+
+fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
+    let count = values.len().max(1) as f64;
+    values.sum::<f64>() / count
+}
+
+/// The advantages of some completions of a group over their mean.
+fn against(rewards: &[f64], members: &[usize], by: f64) -> impl Iterator<Item = f32> {
+    let rewards: Vec<f64> = members.iter().map(|member| rewards[*member]).collect();
+    let mean = mean(rewards.iter().copied());
+    // Equal rewards differ by rounding at most.
+    let alike = is_even(&rewards);
+    rewards.into_iter().map(move |x| if alike { 0.0 } else { ((x - mean) / by) as f32 })
+}
+
+/// The advantage of each token of a group's completions over the mean of those that have the same tokens before it:
+/// GRPO at every fork of the tree of completions. A token after a prefix that no other completion has gets 0.
+fn at_forks(completions: &[Completion], rewards: &[f64], by: f64) -> Vec<Vec<f32>> {
+    let mut values: Vec<Vec<f32>> =
+        completions.iter().map(|one| vec![0.0; one.tokens.len()]).collect();
+    let mut open = vec![(0, (0..completions.len()).collect::<Vec<_>>())];
+    while let Some((at, members)) = open.pop() {
+        let mut branches = BTreeMap::<u32, Vec<usize>>::new();
+        for (member, value) in members.iter().zip(against(rewards, &members, by)) {
+            if let Some(token) = completions[*member].tokens.get(at) {
+                values[*member][at] = value;
+                branches.entry(*token).or_default().push(*member);
+            }
+        }
+        // A token that all have chosen gets no credit.
+        if branches.len() == 1 && branches.values().all(|all| all.len() == members.len()) {
+            members.iter().for_each(|member| values[*member][at] = 0.0);
+        }
+        open.extend(branches.into_values().filter(|all| all.len() > 1).map(|all| (at + 1, all)));
+    }
+    values
+}
+
+/// Whether all completions of a group have the same reward.
+pub fn is_even(rewards: &[f64]) -> bool {
+    rewards.iter().all(|reward| (reward - rewards[0]).abs() < 1e-9)
+}
+
+/// The length penalty of a completion of so many tokens: 0 up to `limit - buffer`, 1 at `limit` (overlong reward
+/// shaping, Yu et al. 2025, DAPO).
+pub fn overlong(tokens: usize, limit: usize, buffer: usize) -> f64 {
+    let free = limit.saturating_sub(buffer);
+    if buffer == 0 || tokens <= free { 0.0 } else { (tokens - free) as f64 / buffer as f64 }
+}
+
+/// The groups as the learner takes them.
+pub fn groups(answers: &Answers, advantages: &[Vec<f32>], config: &RewardConfig) -> Vec<Group> {
+    let Answers { tokens: prompts, completions, .. } = answers;
+    let mut entropies: Vec<f32> =
+        completions.iter().flatten().flat_map(|one| &one.entropies).copied().collect();
+    entropies.sort_unstable_by(f32::total_cmp);
+    let least = match config.top_entropy_quantile < 1.0 {
+        true => {
+            let below = (1.0 - config.top_entropy_quantile) * entropies.len() as f64;
+            entropies.get(below as usize).copied().unwrap_or(0.0)
+        }
+        false => f32::NEG_INFINITY,
+    };
+    let sample = |(one, advantages): (&Completion, Vec<f32>)| {
+        let counts = one.ended || !config.mask_truncated_completions;
+        Sample {
+            tokens: one.tokens.clone(),
+            logprobs: one.logprobs.clone(),
+            advantages,
+            mask: one.entropies.iter().map(|entropy| counts && *entropy >= least).collect(),
+        }
+    };
+    let by = deviations(&answers.totals, config.scale_rewards);
+    let group = |number: usize| {
+        let completions = &completions[number];
+        let advantages: Vec<Vec<f32>> = match config.baseline {
+            Baseline::Group => {
+                let each = completions.iter().zip(&advantages[number]);
+                each.map(|(one, advantage)| vec![*advantage; one.tokens.len()]).collect()
+            }
+            Baseline::Prefix => at_forks(completions, &answers.totals[number], by[number]),
+        };
+        let samples = completions.iter().zip(advantages).map(sample).collect();
+        Group { prompt: prompts[number].clone(), samples }
+    };
+    (0..prompts.len()).map(group).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advantages_are_relative_to_the_group() {
+        let rewards = [vec![1.0, 0.0, 0.0, 1.0], vec![0.3; 4]];
+        let own = advantages(&rewards, Scale::Group);
+        let deviation = (1.0f64 / 3.0).sqrt() + 1e-4;
+        assert!((f64::from(own[0][0]) - 0.5 / deviation).abs() < 1e-6, "{own:?}");
+        assert_eq!(own[1], [0.0; 4]);
+        assert_eq!(advantages(&rewards, Scale::None)[0], [0.5, -0.5, -0.5, 0.5]);
+    }
+
+    #[test]
+    fn length_costs_nothing_until_the_buffer_begins() {
+        assert_eq!([10, 15, 20].map(|tokens| overlong(tokens, 20, 10)), [0.0, 0.5, 1.0]);
+        assert_eq!(overlong(20, 20, 0), 0.0);
+    }
+
+    #[test]
+    fn tokens_of_low_entropy_and_texts_that_were_cut_off_can_be_left_out() {
+        let completion = |ended| Completion {
+            tokens: vec![1, 2, 3, 4],
+            logprobs: vec![-1.0; 4],
+            entropies: vec![0.1, 0.9, 0.2, 0.8],
+            ended,
+        };
+        let config = RewardConfig {
+            scale_rewards: Scale::Group,
+            baseline: Baseline::Group,
+            mask_truncated_completions: true,
+            top_entropy_quantile: 0.5,
+            overlong_buffer: 0,
+            weights: String::new(),
+        };
+        let completions = vec![vec![completion(true), completion(false)]];
+        let totals = vec![vec![1.0, 0.0]];
+        let answers = Answers { tokens: vec![vec![7]], completions, totals, ..Answers::default() };
+        let groups = groups(&answers, &[vec![1.0, -1.0]], &config);
+        assert_eq!(groups[0].samples[0].mask, [false, true, false, true]);
+        assert_eq!(groups[0].samples[1].mask, [false; 4]);
+    }
+
+    #[test]
+    fn at_a_fork_a_token_is_compared_with_those_that_came_as_far() {
+        let completion = |tokens: &[u32]| Completion {
+            tokens: tokens.to_vec(),
+            logprobs: vec![-1.0; tokens.len()],
+            entropies: vec![0.5; tokens.len()],
+            ended: true,
+        };
+        let all = [&[1, 2, 3][..], &[1, 2, 4], &[1, 5, 3], &[1, 2], &[6, 2]].map(completion);
+        let rewards = [1.0, 0.0, 0.25, 0.5, 0.75];
+        let values = at_forks(&all, &rewards, 0.5);
+        // All five: 0.5 in the mean. Four that begin with 1: 0.4375. Three that go on with 2: 0.5, of which one ends.
+        assert_eq!(values[0], [1.0, 1.125, 1.0]);
+        assert_eq!(values[1], [-1.0, -0.875, -1.0]);
+        assert_eq!(values[2], [-0.5, -0.375, 0.0], "alone from its third token on");
+        assert_eq!(values[3], [0.0, 0.125]);
+        assert_eq!(values[4], [0.5, 0.0]);
+        let alike = at_forks(&[completion(&[1, 2]), completion(&[1, 2])], &[1.0, 0.0], 0.5);
+        assert_eq!(alike, [[0.0; 2]; 2], "who goes the same way makes no choice");
+    }
+}

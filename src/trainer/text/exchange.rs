@@ -1,0 +1,194 @@
+//! Exchange of completions between ranks, as little-endian bytes.
+
+use super::LanguageTrainError;
+use crate::parallel::{Team, TeamError};
+use crate::task::Rewards;
+use crate::text::generate::Completion;
+
+/// The completions of a prompt; all lists are in the same order.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct CompletionGroup {
+    pub completions: Vec<Completion>,
+    /// The text of each.
+    pub texts: Vec<String>,
+    pub rewards: Vec<Rewards>,
+}
+
+/// The completions of all ranks, in the order of their ranks; `ours` are this rank's.
+///
+/// # Errors
+/// As [`gather`].
+pub(super) fn all(
+    team: &Team,
+    ours: Result<Vec<CompletionGroup>, LanguageTrainError>,
+) -> Result<Vec<CompletionGroup>, LanguageTrainError> {
+    if team.size() == 1 {
+        return ours;
+    }
+    let parts = gather(team, ours.map(|groups| write(&groups)))?;
+    let mut all = Vec::new();
+    for (rank, bytes) in parts.iter().enumerate() {
+        let unreadable =
+            || TeamError::Failed { rank, why: "its completions cannot be read".to_string() };
+        all.extend(read(bytes).ok_or_else(unreadable)?);
+    }
+    Ok(all)
+}
+
+/// The bytes of all ranks, in the order of their ranks.
+///
+/// # Errors
+/// If one of them has an error instead: all fail then, with its rank and reason, so that none waits for it; and
+/// if one is gone or silent.
+pub(super) fn gather(
+    team: &Team,
+    ours: Result<Vec<u8>, LanguageTrainError>,
+) -> Result<Vec<Vec<u8>>, LanguageTrainError> {
+    if team.size() == 1 {
+        return Ok(vec![ours?]);
+    }
+    let (ours, error) = match ours {
+        Ok(ours) => (ours, String::new()),
+        Err(error) => (Vec::new(), error.to_string()),
+    };
+    let errors = team.all_gather(error.as_bytes())?;
+    if let Some(rank) = errors.iter().position(|error| !error.is_empty()) {
+        let why = String::from_utf8_lossy(&errors[rank]).into_owned();
+        return Err(TeamError::Failed { rank, why }.into());
+    }
+    Ok(team.all_gather(&ours)?)
+}
+
+fn write(all: &[CompletionGroup]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for CompletionGroup { completions, texts, rewards } in all {
+        put_count(&mut bytes, completions.len());
+        for ((one, text), rewards) in completions.iter().zip(texts).zip(rewards) {
+            put(&mut bytes, &one.tokens, u32::to_le_bytes);
+            put(&mut bytes, &one.logprobs, f32::to_le_bytes);
+            put(&mut bytes, &one.entropies, f32::to_le_bytes);
+            bytes.push(u8::from(one.ended));
+            put(&mut bytes, text.as_bytes(), u8::to_le_bytes);
+            put(&mut bytes, &rewards.parts, f64::to_le_bytes);
+            bytes.push(u8::from(rewards.problem.is_some()));
+            if let Some(problem) = &rewards.problem {
+                put(&mut bytes, problem.as_bytes(), u8::to_le_bytes);
+            }
+        }
+    }
+    bytes
+}
+
+fn put<T: Copy, const N: usize>(bytes: &mut Vec<u8>, values: &[T], of: impl Fn(T) -> [u8; N]) {
+    put_count(bytes, values.len());
+    bytes.extend(values.iter().flat_map(|value| of(*value)));
+}
+
+fn put_count(bytes: &mut Vec<u8>, count: usize) {
+    bytes.extend((count as u32).to_le_bytes());
+}
+
+/// Reads the result of [`write`]; `None` for other bytes.
+fn read(bytes: &[u8]) -> Option<Vec<CompletionGroup>> {
+    let mut bytes = Reader(bytes);
+    let mut all = Vec::new();
+    while !bytes.0.is_empty() {
+        let mut group = CompletionGroup::default();
+        for _ in 0..bytes.count()? {
+            group.completions.push(Completion {
+                tokens: bytes.values(u32::from_le_bytes)?,
+                logprobs: bytes.values(f32::from_le_bytes)?,
+                entropies: bytes.values(f32::from_le_bytes)?,
+                ended: bytes.flag()?,
+            });
+            group.texts.push(bytes.text()?);
+            let parts = bytes.values(f64::from_le_bytes)?;
+            let problem = if bytes.flag()? { Some(bytes.text()?) } else { None };
+            group.rewards.push(Rewards { parts, problem });
+        }
+        all.push(group);
+    }
+    Some(all)
+}
+
+/// The bytes that are left to read.
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    fn count(&mut self) -> Option<usize> {
+        let [bytes] = self.take(4)?.as_chunks().0 else { return None };
+        Some(u32::from_le_bytes(*bytes) as usize)
+    }
+
+    fn flag(&mut self) -> Option<bool> {
+        Some(self.take(1)?[0] != 0)
+    }
+
+    fn values<T, const N: usize>(&mut self, of: impl Fn([u8; N]) -> T) -> Option<Vec<T>> {
+        let count = self.count()?;
+        let bytes = self.take(count.checked_mul(N)?)?;
+        Some(bytes.as_chunks().0.iter().map(|value| of(*value)).collect())
+    }
+
+    fn text(&mut self) -> Option<String> {
+        String::from_utf8(self.values(u8::from_le_bytes)?).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parallel::{TIMEOUT, threads};
+
+    fn groups(number: usize) -> Vec<CompletionGroup> {
+        let completion = |count: usize| Completion {
+            tokens: (0..count as u32).map(|i| i << 13).collect(),
+            logprobs: (0..count).map(|i| -1.0 / (i + 3) as f32).collect(),
+            entropies: vec![f32::MIN_POSITIVE; count],
+            ended: count.is_multiple_of(2),
+        };
+        let rewards = |count: usize| match count {
+            1 => Rewards::unknown(2, "it is late – très".to_string()),
+            _ => Rewards::new(vec![1.0 / 3.0, count as f64]),
+        };
+        let of = |count: usize| CompletionGroup {
+            completions: (0..count).map(completion).collect(),
+            texts: (0..count).map(|i| "é".repeat(i)).collect(),
+            rewards: (0..count).map(rewards).collect(),
+        };
+        (0..number).map(of).collect()
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_half_of_it_is_refused() {
+        let all = groups(4);
+        let bytes = write(&all);
+        assert_eq!(read(&bytes), Some(all.clone()));
+        let whole = |end: usize| read(&bytes[..end]).is_none_or(|some| all.starts_with(&some));
+        assert!((0..bytes.len()).all(whole));
+        assert_eq!(read(&bytes[..bytes.len() - 1]), None);
+        assert_eq!(read(&[255; 9]), None);
+    }
+
+    #[test]
+    fn what_one_member_cannot_do_ends_all_and_names_it() {
+        std::thread::scope(|scope| {
+            for team in threads(3, TIMEOUT) {
+                scope.spawn(move || {
+                    let three = all(&team, Ok(groups(team.rank()))).unwrap();
+                    assert_eq!(three, [groups(0), groups(1), groups(2)].concat());
+                    let failed = LanguageTrainError::NoSolution("sums".to_string());
+                    let ours = if team.rank() == 1 { Err(failed) } else { Ok(groups(2)) };
+                    let error = all(&team, ours).unwrap_err().to_string();
+                    assert!(error.starts_with("rank 1 failed: the task sums"), "{error}");
+                });
+            }
+        });
+    }
+}

@@ -1,0 +1,60 @@
+//! Supervised fine-tuning on solutions, and the negative log-likelihood of held-out ones.
+
+use super::{LanguageTrainError, TextEngine, exchange};
+use crate::learner::text::{Group, Sample, logprobs};
+use crate::task::{Prompt, Split};
+use std::ops::Range;
+
+/// Held-out texts of a task with endless prompts, and at most of any other.
+const HELD_OUT: [u64; 2] = [256, 2048];
+
+impl TextEngine {
+    /// The next prompts with their solutions: one text for each prompt if the run is SFT alone, else as many
+    /// texts as GRPO would have completions.
+    pub(super) fn demonstrations(&mut self) -> Result<Vec<Group>, LanguageTrainError> {
+        let generation = &self.config.generation;
+        let texts = if self.config.imitates() { 1 } else { generation.group_size };
+        let count = (generation.num_prompts * texts) as u64;
+        let numbers = self.next_prompt..self.next_prompt + count;
+        self.next_prompt += count;
+        numbers.map(|number| self.text(&self.task.prompt(Split::Train, number)?)).collect()
+    }
+
+    /// A prompt with its solution.
+    pub(super) fn text(&self, prompt: &Prompt) -> Result<Group, LanguageTrainError> {
+        let none = || LanguageTrainError::NoSolution(self.task.name().to_string());
+        let solution = self.task.solution(prompt).ok_or_else(none)?;
+        let mut tokens = self.model.tokenizer.encode(&solution)?;
+        tokens.extend(self.model.stop_tokens.first());
+        let prompt = self.tokens(prompt, tokens.len())?;
+        let [logprobs, advantages] = [0.0, 1.0].map(|x| vec![x; tokens.len()]);
+        let mask = vec![true; tokens.len()];
+        let sample = Sample { tokens, logprobs, advantages, mask };
+        Ok(Group { prompt, samples: vec![sample] })
+    }
+
+    /// The mean negative log-likelihood of a token of the held-out solutions, nats. All ranks must call this.
+    ///
+    /// # Errors
+    /// As [`Trainer::iterate`](crate::trainer::Trainer::iterate).
+    pub(super) fn held_out(&self) -> Result<f64, LanguageTrainError> {
+        let [some, most] = HELD_OUT;
+        let count = self.task.num_prompts(Split::Test).unwrap_or(some).min(most);
+        if count == 0 {
+            return Ok(0.0);
+        }
+        let shards = self.team.shards(count as usize, self.config.update.num_shards);
+        let ours = self.held_out_logprobs(shards.own_items());
+        let ours = ours.map(|all| all.iter().flat_map(|logprob| logprob.to_le_bytes()).collect());
+        let all = exchange::gather(&self.team, ours)?.concat();
+        let logprobs = all.as_chunks().0.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes)));
+        Ok(-logprobs.sum::<f64>() / (all.len() / size_of::<f32>()).max(1) as f64)
+    }
+
+    /// The log-probability of each token of the solutions of these held-out prompts.
+    fn held_out_logprobs(&self, numbers: Range<usize>) -> Result<Vec<f32>, LanguageTrainError> {
+        let text = |number| self.text(&self.task.prompt(Split::Test, number as u64)?);
+        let groups: Result<Vec<Group>, LanguageTrainError> = numbers.map(text).collect();
+        Ok(logprobs(&self.learner.decoder, &groups?, 1.0).concat().concat())
+    }
+}

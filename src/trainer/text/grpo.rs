@@ -1,0 +1,197 @@
+//! The verbs of GRPO for a language model.
+
+use super::rollout::{Answers, RolloutSeconds};
+use super::{CompletionRecord, LanguageConfig, LanguageTrainError, TextEngine, advantages, record};
+use crate::learner::text::{Group, LanguageMeans};
+use crate::learner::{entropy_at, learning_rate};
+use crate::metrics::{EvaluationRecord, IterationRecord, Phases};
+use crate::parallel::{Shards, Team, TeamError};
+use crate::trainer::engine::{Engine, Grpo, Iteration};
+use crate::trainer::iterate;
+use burn::tensor::Device;
+use std::borrow::Cow;
+
+/// The rollout of an iteration: completions, or, in SFT, solutions.
+pub(in crate::trainer) struct TextRollout {
+    iteration: u32,
+    /// The solutions that SFT learns from.
+    solutions: Vec<Group>,
+    /// The completions that GRPO learns from.
+    answers: Option<Answers>,
+    seconds: RolloutSeconds,
+}
+
+/// The result of an update.
+pub(in crate::trainer) struct TextStats {
+    means: LanguageMeans,
+    /// Tokens learnt from.
+    learnt: u64,
+}
+
+/// The totals of an iteration.
+pub(in crate::trainer) struct TextTotals {
+    record: IterationRecord,
+    learnt: u64,
+    seconds: RolloutSeconds,
+}
+
+impl TextEngine {
+    /// Whether an iteration is SFT instead of GRPO.
+    fn is_sft(&self, iteration: u32) -> bool {
+        self.config.imitates() || iteration < self.config.fit.iterations
+    }
+
+    /// The update of an iteration.
+    fn learn(&mut self, groups: &[Group], iteration: u32) -> Result<LanguageMeans, TeamError> {
+        let fit = self.is_sft(iteration);
+        let config = &self.config;
+        let entropy = entropy_at(&config.loss, iteration, config.iterations);
+        let entropy = if fit { 0.0 } else { entropy };
+        let rates: Vec<f64> = (0..config.updates() as u64)
+            .map(|update| self.rate(self.learner.moments.steps + update))
+            .collect();
+        self.learner.update(&config.rule(fit), groups, iteration, entropy, &rates)
+    }
+
+    /// The learning rate of an optimiser step: that of SFT, or after it the schedule's.
+    fn rate(&self, update: u64) -> f64 {
+        let LanguageConfig { fit, iterations, .. } = &self.config;
+        let updates = self.config.updates() as u64;
+        let shown = u64::from(fit.iterations) * updates;
+        if update < shown {
+            return fit.learning_rate;
+        }
+        let total = (u64::from(*iterations) * updates).saturating_sub(shown);
+        learning_rate(&self.config.optimizer, update - shown, total)
+    }
+}
+
+impl Grpo for TextEngine {
+    type Trajectory = TextRollout;
+    type Advantages = Vec<Vec<f32>>;
+    type Stats = TextStats;
+    type Totals = TextTotals;
+    type Error = LanguageTrainError;
+
+    fn rollout(&mut self, iteration: u32) -> Result<TextRollout, LanguageTrainError> {
+        let mut seconds = RolloutSeconds::default();
+        let (solutions, answers) = match self.is_sft(iteration) {
+            true => (self.demonstrations()?, None),
+            false => (Vec::new(), Some(self.complete_prompts(&mut seconds)?)),
+        };
+        Ok(TextRollout { iteration, solutions, answers, seconds })
+    }
+
+    fn advantages(&mut self, rollout: &TextRollout) -> Result<Vec<Vec<f32>>, LanguageTrainError> {
+        let scale = self.config.reward.scale_rewards;
+        let answers = rollout.answers.as_ref();
+        Ok(answers.map_or(Vec::new(), |answers| advantages::advantages(&answers.totals, scale)))
+    }
+
+    fn update(
+        &mut self,
+        rollout: &TextRollout,
+        advantages: &Vec<Vec<f32>>,
+        iteration: u32,
+    ) -> Result<TextStats, LanguageTrainError> {
+        let groups = match &rollout.answers {
+            Some(answers) => &advantages::groups(answers, advantages, &self.config.reward),
+            None => &rollout.solutions,
+        };
+        let means = self.learn(groups, iteration)?;
+        Ok(TextStats { means, learnt: record::tokens(groups) })
+    }
+
+    async fn totals(
+        &mut self,
+        rollout: TextRollout,
+        advantages: Vec<Vec<f32>>,
+        stats: TextStats,
+        _next: Option<u32>,
+    ) -> Result<TextTotals, LanguageTrainError> {
+        let TextRollout { iteration, answers, seconds, .. } = rollout;
+        let parts = self.task.parts();
+        let mut record = match &answers {
+            Some(answers) => record::grpo(answers, parts),
+            None => record::sft(),
+        };
+        record::add_means(&mut record, &stats.means);
+        self.completions = answers.map_or(Vec::new(), |answers| {
+            CompletionRecord::all(&answers, &advantages, (parts, &self.model), iteration + 1)
+        });
+        Ok(TextTotals { record, learnt: stats.learnt, seconds })
+    }
+
+    fn finish_phase(&self) -> bool {
+        true
+    }
+}
+
+impl Engine for TextEngine {
+    type Config = LanguageConfig;
+    type Error = LanguageTrainError;
+
+    fn config(&self) -> &LanguageConfig {
+        &self.config
+    }
+
+    fn iterations(&self) -> u32 {
+        self.config.iterations
+    }
+
+    fn team(&self) -> &Team {
+        &self.team
+    }
+
+    fn shards(&self) -> Shards {
+        self.team.shards(self.config.generation.num_prompts, self.config.update.num_shards)
+    }
+
+    fn device(&self) -> Option<&Device> {
+        self.device.as_ref()
+    }
+
+    fn describe(&self) -> String {
+        match &self.device {
+            None => "native generation, native updates".to_string(),
+            Some(_) => {
+                let precision = self.config.precision;
+                format!("generation by tensor operations, updates by autodiff, {precision}")
+            }
+        }
+    }
+
+    fn runs_in_pool(&self) -> bool {
+        false
+    }
+
+    async fn iterate(
+        &mut self,
+        iteration: u32,
+        next: Option<u32>,
+    ) -> Result<Iteration, LanguageTrainError> {
+        let (totals, phases) = iterate(self, iteration, next).await?;
+        let TextTotals { mut record, learnt, seconds } = totals;
+        let text = record.text.get_or_insert_default();
+        let steps = if text.fit { learnt } else { text.tokens };
+        let Phases { rollout, advantage, update, .. } = phases.unwrap_or_default();
+        text.generated_per_second = text.tokens as f64 / seconds.generate.max(1e-9);
+        text.learnt_per_second = learnt as f64 / update.max(1e-9);
+        let RolloutSeconds { generate, verify } = seconds;
+        let advantage = advantage + (rollout - generate - verify).max(0.0);
+        let verify = Some(verify);
+        record.seconds.phases = Some(Phases { rollout: generate, advantage, update, verify });
+        self.steps += steps;
+        record.env_steps = self.steps;
+        record.learning_rate = self.rate(self.learner.moments.steps.saturating_sub(1));
+        Ok(Iteration { record, steps })
+    }
+
+    async fn evaluate_greedy(&self) -> Result<EvaluationRecord, LanguageTrainError> {
+        self.evaluate_on(self.config.checkpoint.eval_episodes)
+    }
+
+    async fn params(&self) -> Cow<'_, [f32]> {
+        Cow::Borrowed(self.learner.decoder.trained())
+    }
+}

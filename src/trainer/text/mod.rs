@@ -1,0 +1,396 @@
+//! GRPO of a language model: the fourth engine.
+
+mod advantages;
+mod exchange;
+mod fit;
+mod grpo;
+mod health;
+mod record;
+mod rollout;
+mod settings;
+mod show;
+mod snapshot;
+
+pub use health::Health;
+pub use record::CompletionRecord;
+pub use show::Answer;
+pub use snapshot::{language_settings, load_language_settings, saved_language_settings};
+
+pub use crate::settings::{
+    Baseline, FitConfig, GenerationConfig, LanguageConfig, ModelConfig, RewardConfig, TINY,
+};
+
+use super::{TrainError, Trainer};
+use crate::learner::text::LanguageLearner;
+use crate::metrics::{EvaluationRecord, HeldOut};
+use crate::parallel::{Shards, Team, TeamError};
+use crate::rng::Stream;
+use crate::task::{Prompt, Split, Task, TaskError, weighted};
+use crate::text::generate::Sampling;
+use crate::text::{Adapters, LanguageError, LanguageModel};
+use burn::tensor::Device;
+use rollout::RolloutSeconds;
+use std::sync::Arc;
+use toml::Table;
+
+/// The default number of shards of an iteration's groups.
+const SHARDS: usize = 16;
+
+/// A language model in training for a task.
+pub struct TextEngine {
+    task: Arc<dyn Task>,
+    config: LanguageConfig,
+    /// The settings that are saved with every checkpoint.
+    settings: Table,
+    /// The vocabulary and the files; the decoder has the parameters.
+    model: LanguageModel,
+    learner: LanguageLearner,
+    /// The device that the texts are on; `None` for the CPU.
+    device: Option<Device>,
+    /// The ranks that share the run.
+    team: Team,
+    /// The number of the next prompt.
+    next_prompt: u64,
+    /// Tokens generated so far, and learnt from by SFT.
+    steps: u64,
+    /// The completions of the last iteration.
+    completions: Vec<CompletionRecord>,
+}
+
+/// A run of a language model for a task.
+pub type LanguageTrainer = Trainer<TextEngine>;
+
+/// The reasons for which a run of a language model stops.
+#[derive(Debug, thiserror::Error)]
+pub enum LanguageTrainError {
+    /// The task gave no prompt or no rewards.
+    #[error(transparent)]
+    Task(#[from] TaskError),
+    /// The model cannot take a text.
+    #[error(transparent)]
+    Language(#[from] LanguageError),
+    /// Numbers ran out of range.
+    #[error(transparent)]
+    Train(#[from] TrainError),
+    /// Another rank of the run is gone, has failed, or does not fit.
+    #[error(transparent)]
+    Team(#[from] TeamError),
+    /// A prompt that leaves no room for its completions.
+    #[error(
+        "a prompt of {prompt} tokens (it begins with {start:?}) and completions of {completion} are \
+         more than the model's context of {context}; generation.max_new_tokens can be less"
+    )]
+    TooLong {
+        /// The beginning of the prompt.
+        start: String,
+        /// Tokens of the prompt.
+        prompt: usize,
+        /// Tokens of a completion at most.
+        completion: usize,
+        /// Tokens that the model can see.
+        context: usize,
+    },
+    /// A fresh model needs to know its characters.
+    #[error(
+        "`tiny` has the characters of prompts and solutions for tokens, but the task {0} does not list \
+         them: give every prompt a solution, or choose another model"
+    )]
+    NoAlphabet(String),
+    /// A prompt has no solution for SFT.
+    #[error(
+        "the task {0} has a prompt without a solution, which SFT needs; `grove train` with \
+         fit.iterations=0 learns from rewards alone"
+    )]
+    NoSolution(String),
+    /// A setting out of range.
+    #[error("{0}")]
+    Settings(String),
+}
+
+impl LanguageTrainError {
+    /// Whether the error is about another rank, which says more itself.
+    pub fn is_about_another_rank(&self) -> bool {
+        matches!(self, Self::Team(_) | Self::Train(TrainError::Team(_)))
+    }
+}
+
+impl LanguageTrainer {
+    /// A run at its start, of a model or of a fresh one.
+    ///
+    /// # Errors
+    /// If the settings are out of range, a fresh model is to learn a task without an alphabet, or the model
+    /// cannot take the task's prompts, all of which are checked if they are listed.
+    pub fn for_task(
+        task: Arc<dyn Task>,
+        config: LanguageConfig,
+        model: Option<LanguageModel>,
+    ) -> Result<Self, LanguageTrainError> {
+        Self::for_task_of_team(task, config, model, Team::alone())
+    }
+
+    /// This rank's part in a run that the ranks of `team` share: each completes some of the prompts and
+    /// differentiates some of the groups, and all arrive at the same weights. All of them must call the methods
+    /// that iterate, evaluate or measure.
+    ///
+    /// # Errors
+    /// As [`LanguageTrainer::for_task`], and if there are more ranks than shards (`update.num_shards`, of whole
+    /// groups).
+    pub fn for_task_of_team(
+        task: Arc<dyn Task>,
+        mut config: LanguageConfig,
+        model: Option<LanguageModel>,
+        team: Team,
+    ) -> Result<Self, LanguageTrainError> {
+        config.validate().map_err(LanguageTrainError::Settings)?;
+        let task = weighted(task, &config.reward.weights)?;
+        let mut model = match (model, task.alphabet()) {
+            (Some(model), _) => model,
+            (None, Some(alphabet)) => {
+                let key = Stream::Weights.key(config.seed);
+                LanguageModel::tiny(&config.tiny_shape(), &alphabet, key)
+            }
+            (None, None) => return Err(LanguageTrainError::NoAlphabet(task.name().to_string())),
+        };
+        if config.generation.max_new_tokens == 0 {
+            let longest = longest_prompt(&*task, &model)?;
+            let room = longest.map(|tokens| model.shape.context.saturating_sub(tokens).max(1));
+            config.generation.max_new_tokens =
+                task.max_new_tokens().min(room.unwrap_or(usize::MAX));
+        }
+        adapt(&mut model, &mut config)?;
+        let decoder = model.decoder();
+        // From now on the decoder has them.
+        model.params = Arc::default();
+        if config.update.num_shards == 0 {
+            // The gradient of each takes as much memory as the weights.
+            let is_large = !decoder.is_small() && decoder.adapters().is_none();
+            config.update.num_shards = if is_large { 1 } else { SHARDS };
+        }
+        let (ranks, groups) = (team.size(), config.generation.num_prompts);
+        let shards = Shards::new(groups, config.update.num_shards).count();
+        if ranks > shards {
+            return Err(TeamError::TooMany { ranks, shards }.into());
+        }
+        let key = Stream::Shuffle.key(config.seed);
+        let learner = LanguageLearner::new(decoder, &config.rule(false), key).sharing(team.clone());
+        let engine = TextEngine {
+            task,
+            config,
+            settings: Table::new(),
+            model,
+            learner,
+            device: None,
+            team,
+            next_prompt: 0,
+            steps: 0,
+            completions: Vec::new(),
+        };
+        engine.check_prompts()?;
+        Ok(Self::start(engine))
+    }
+
+    /// Saves these settings with every checkpoint ([`language_settings`]).
+    pub fn with_settings(mut self, settings: Table) -> Self {
+        self.engine.settings = settings;
+        self
+    }
+
+    /// Moves generation and learning to a device; `None` keeps them on the CPU. The optimiser's state stays in
+    /// the host's memory.
+    ///
+    /// # Errors
+    /// If a setting is only for the CPU, or the device does not have the precision.
+    #[cfg(feature = "general")]
+    pub fn on(mut self, device: Option<Device>) -> Result<Self, LanguageTrainError> {
+        let LanguageConfig { precision, update, .. } = &self.engine.config;
+        if let Some(obstacle) = crate::device::precision_obstacle(device.as_ref(), *precision) {
+            return Err(LanguageTrainError::Settings(obstacle));
+        }
+        let Some(device) = device else { return Ok(self) };
+        if update.gradient_checkpointing {
+            let what = "update.gradient_checkpointing is for language models on the CPU alone";
+            return Err(LanguageTrainError::Settings(what.to_string()));
+        }
+        self.engine.learner = self.engine.learner.on(device.clone(), *precision);
+        self.engine.device = Some(device);
+        Ok(self)
+    }
+
+    /// Scores `completions` of each of `count` held-out prompts.
+    ///
+    /// # Errors
+    /// As [`Trainer::iterate`].
+    pub fn evaluate(
+        &self,
+        count: usize,
+        completions: usize,
+        sampling: &Sampling,
+    ) -> Result<EvaluationRecord, LanguageTrainError> {
+        self.engine.evaluate(count, completions, sampling)
+    }
+
+    /// Evaluates the greedy policy on `count` held-out prompts, none if it is 0; if the run is SFT alone, also
+    /// on the held-out solutions.
+    ///
+    /// # Errors
+    /// As [`Trainer::iterate`].
+    pub fn evaluate_greedy(&self, count: usize) -> Result<EvaluationRecord, LanguageTrainError> {
+        self.engine.evaluate_on(count)
+    }
+
+    /// Takes the completions of the last iteration; none after SFT.
+    pub fn take_completions(&mut self) -> Vec<CompletionRecord> {
+        std::mem::take(&mut self.engine.completions)
+    }
+
+    /// Copies the first rank's weights to all ranks, for instance those of the best policy. All ranks must call
+    /// this.
+    ///
+    /// # Errors
+    /// If another rank of the run is gone or silent.
+    pub fn follow_first(&mut self) -> Result<(), TeamError> {
+        let TextEngine { team, learner, .. } = &mut self.engine;
+        if team.size() > 1 {
+            let ours = bytemuck::cast_slice(learner.decoder.trained());
+            let first: Vec<f32> = bytemuck::pod_collect_to_vec(&team.broadcast(ours)?);
+            learner.decoder.update(|trained| trained.copy_from_slice(&first));
+        }
+        Ok(())
+    }
+
+    /// The sampling of tokens in training.
+    pub fn sampling(&self) -> Sampling {
+        self.engine.sampling()
+    }
+
+    /// The tokens of a prompt, if they leave room for a completion of so many.
+    ///
+    /// # Errors
+    /// If they do not, or the prompt cannot be tokenized.
+    pub fn tokens(
+        &self,
+        prompt: &Prompt,
+        completion: usize,
+    ) -> Result<Vec<u32>, LanguageTrainError> {
+        self.engine.tokens(prompt, completion)
+    }
+
+    /// The model.
+    pub fn model(&self) -> LanguageModel {
+        let TextEngine { model, learner, .. } = &self.engine;
+        let mut model = model.clone();
+        model.params = learner.decoder.params().clone();
+        model.adapters = learner.decoder.adapters().cloned();
+        model
+    }
+
+    /// Continues at a later iteration without training the ones before it: for a dry run, which measures a phase.
+    pub fn skip_to(&mut self, iteration: u32) {
+        self.iteration = iteration;
+    }
+
+    /// The task.
+    pub fn task(&self) -> &dyn Task {
+        &*self.engine.task
+    }
+}
+
+impl TextEngine {
+    /// Checks that the model can take the prompts: all of them if they are listed, else one of each split.
+    fn check_prompts(&self) -> Result<(), LanguageTrainError> {
+        let LanguageConfig { fit, generation, checkpoint, .. } = &self.config;
+        let imitates = self.config.imitates();
+        for split in [Split::Train, Split::Test] {
+            for number in 0..self.task.num_prompts(split).unwrap_or(1).max(1) {
+                let prompt = self.task.prompt(split, number)?;
+                if !imitates || checkpoint.eval_episodes > 0 {
+                    self.tokens(&prompt, generation.max_new_tokens)?;
+                }
+                if imitates || (split == Split::Train && fit.iterations > 0) {
+                    self.text(&prompt)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The tokens of a prompt, if they leave room for a completion of so many.
+    ///
+    /// # Errors
+    /// If they do not, or the prompt cannot be tokenized.
+    fn tokens(&self, prompt: &Prompt, completion: usize) -> Result<Vec<u32>, LanguageTrainError> {
+        let tokens = self.model.prompt(&prompt.text, &prompt.messages)?;
+        let context = self.model.shape.context;
+        if tokens.is_empty() || tokens.len() + completion > context {
+            let start = prompt.text.chars().take(40).collect();
+            let prompt = tokens.len();
+            return Err(LanguageTrainError::TooLong { start, prompt, completion, context });
+        }
+        Ok(tokens)
+    }
+
+    /// The sampling of tokens in training.
+    fn sampling(&self) -> Sampling {
+        self.config.sampling(&self.model.stop_tokens)
+    }
+
+    /// Scores `completions` of each of `count` held-out prompts.
+    fn evaluate(
+        &self,
+        count: usize,
+        completions: usize,
+        sampling: &Sampling,
+    ) -> Result<EvaluationRecord, LanguageTrainError> {
+        let all = self.task.num_prompts(Split::Test);
+        let count = all.map_or(count as u64, |all| all.min(count as u64));
+        let numbers: Vec<u64> = (0..count).collect();
+        let mut seconds = RolloutSeconds::default();
+        let answers = self.answer((Split::Test, &numbers), completions, sampling, &mut seconds)?;
+        Ok(record::evaluation(&answers, self.task.parts()))
+    }
+
+    /// Evaluates the greedy policy on `count` held-out prompts and, if the run is SFT alone, the held-out solutions.
+    fn evaluate_on(&self, count: usize) -> Result<EvaluationRecord, LanguageTrainError> {
+        let greedy = Sampling { temperature: 0.0, ..self.sampling() };
+        let mut evaluation = match count {
+            0 => EvaluationRecord::default(),
+            count => self.evaluate(count, 1, &greedy)?,
+        };
+        if self.config.imitates() {
+            evaluation.held_out = Some(HeldOut { loss: self.held_out()?, accuracy: None });
+        }
+        Ok(evaluation)
+    }
+}
+
+/// Adds the adapters of the settings to a model, or those of the model to the settings.
+fn adapt(model: &mut LanguageModel, config: &mut LanguageConfig) -> Result<(), LanguageTrainError> {
+    match &model.adapters {
+        Some(adapters) => config.lora = adapters.config().clone(),
+        None if config.lora.r > 0 && model.is_fresh() => {
+            let what = "lora.r needs a pretrained model; all weights of `tiny` are learnt";
+            return Err(LanguageTrainError::Settings(what.to_string()));
+        }
+        None if config.lora.r > 0 => {
+            let key = Stream::Weights.key(config.seed);
+            model.adapters = Some(Adapters::fresh(&model.shape, &config.lora, key));
+        }
+        None => {}
+    }
+    Ok(())
+}
+
+/// The tokens of the longest prompt of a task that lists them.
+fn longest_prompt(
+    task: &dyn Task,
+    model: &LanguageModel,
+) -> Result<Option<usize>, LanguageTrainError> {
+    let mut longest = None;
+    for split in [Split::Train, Split::Test] {
+        for number in 0..task.num_prompts(split).unwrap_or(0) {
+            let prompt = task.prompt(split, number)?;
+            longest = longest.max(Some(model.prompt(&prompt.text, &prompt.messages)?.len()));
+        }
+    }
+    Ok(longest)
+}

@@ -1,0 +1,192 @@
+//! The rollout of texts: completions of an iteration's prompts, their texts and their rewards. Ranks that share a
+//! run generate a part each, and exchange them.
+
+use super::advantages::{is_even, overlong};
+use super::exchange::{self, CompletionGroup};
+use super::{GenerationConfig, LanguageTrainError, TextEngine};
+use crate::learner::text::different;
+use crate::rng::{Stream, draw};
+use crate::task::{self, Prompt, Rewards, Split, TaskError};
+use crate::text::generate::{self, Completion, Generator, Sampling, stop};
+use web_time::Instant;
+
+/// Seconds that a rollout took.
+#[derive(Clone, Copy, Default)]
+pub(super) struct RolloutSeconds {
+    /// Generating completions.
+    pub generate: f64,
+    /// Scoring them with the task's verifier.
+    pub verify: f64,
+}
+
+/// Prompts with the completions of each; all lists are in the same order.
+#[derive(Default)]
+pub(super) struct Answers {
+    pub prompts: Vec<Prompt>,
+    /// The tokens of each prompt.
+    pub tokens: Vec<Vec<u32>>,
+    pub completions: Vec<Vec<Completion>>,
+    /// The text of each completion.
+    pub texts: Vec<Vec<String>>,
+    pub rewards: Vec<Vec<Rewards>>,
+    /// The reward of each completion, its length penalty included.
+    pub totals: Vec<Vec<f64>>,
+    /// Groups that were not kept, and the tokens of their completions.
+    pub dropped: (usize, usize),
+}
+
+fn retain<T>(all: &mut Vec<T>, kept: &[bool]) {
+    let mut kept = kept.iter();
+    all.retain(|_| *kept.next().unwrap_or(&false));
+}
+
+impl Answers {
+    /// Keeps the groups whose totals are wanted.
+    pub fn keep(&mut self, wanted: impl Fn(&[f64]) -> bool) {
+        let kept: Vec<bool> = self.totals.iter().map(|totals| wanted(totals)).collect();
+        for (group, _) in self.completions.iter().zip(&kept).filter(|(_, kept)| !**kept) {
+            self.dropped.0 += 1;
+            self.dropped.1 += group.iter().map(|one| one.tokens.len()).sum::<usize>();
+        }
+        retain(&mut self.prompts, &kept);
+        retain(&mut self.tokens, &kept);
+        retain(&mut self.completions, &kept);
+        retain(&mut self.texts, &kept);
+        retain(&mut self.rewards, &kept);
+        retain(&mut self.totals, &kept);
+    }
+
+    /// Adds others.
+    pub fn append(&mut self, mut more: Self) {
+        self.prompts.append(&mut more.prompts);
+        self.tokens.append(&mut more.tokens);
+        self.completions.append(&mut more.completions);
+        self.texts.append(&mut more.texts);
+        self.rewards.append(&mut more.rewards);
+        self.totals.append(&mut more.totals);
+        self.dropped.0 += more.dropped.0;
+        self.dropped.1 += more.dropped.1;
+    }
+}
+
+impl TextEngine {
+    /// Generates completions of the next prompts, and scores them.
+    pub(super) fn complete_prompts(
+        &mut self,
+        seconds: &mut RolloutSeconds,
+    ) -> Result<Answers, LanguageTrainError> {
+        let mut all = Answers::default();
+        let GenerationConfig { num_prompts, group_size, resample, .. } = self.config.generation;
+        let sampling = self.config.sampling(&self.model.stop_tokens);
+        for round in 0..=resample {
+            let missing = num_prompts - all.prompts.len();
+            let numbers: Vec<u64> = (self.next_prompt..).take(missing).collect();
+            self.next_prompt += missing as u64;
+            let mut some = self.answer((Split::Train, &numbers), group_size, &sampling, seconds)?;
+            if round < resample {
+                some.keep(|totals| !is_even(totals));
+            }
+            all.append(some);
+            if all.prompts.len() == num_prompts {
+                break;
+            }
+        }
+        Ok(all)
+    }
+
+    /// Generates `completions` of each of these prompts, and scores them. All ranks must call this.
+    pub(super) fn answer(
+        &self,
+        (split, numbers): (Split, &[u64]),
+        completions: usize,
+        sampling: &Sampling,
+        seconds: &mut RolloutSeconds,
+    ) -> Result<Answers, LanguageTrainError> {
+        if numbers.is_empty() {
+            return Ok(Answers::default());
+        }
+        let prompts: Result<Vec<Prompt>, TaskError> =
+            numbers.iter().map(|number| self.task.prompt(split, *number)).collect();
+        let prompts = prompts?;
+        let stream = if split == Split::Train { Stream::TrainAction } else { Stream::Validation };
+        let key = stream.key(self.config.seed);
+        let mut requests = Vec::with_capacity(prompts.len());
+        for (prompt, number) in prompts.iter().zip(numbers) {
+            let tokens = self.tokens(prompt, sampling.max_new_tokens)?;
+            let key = draw(draw(key, *number as u32), (*number >> 32) as u32);
+            requests.push(generate::Prompt { tokens, completions, key });
+        }
+        let shards = self.team.shards(numbers.len(), self.config.update.num_shards);
+        let own = shards.own_items();
+        let ours = self.complete(&prompts[own.clone()], &requests[own], sampling, seconds);
+        let mut answers = Answers { prompts, ..Answers::default() };
+        answers.tokens = requests.into_iter().map(|prompt| prompt.tokens).collect();
+        for group in exchange::all(&self.team, ours)? {
+            answers.totals.push(self.totals(&group, sampling.max_new_tokens));
+            answers.completions.push(group.completions);
+            answers.texts.push(group.texts);
+            answers.rewards.push(group.rewards);
+        }
+        Ok(answers)
+    }
+
+    /// Generates and scores the completions of this rank's prompts.
+    fn complete(
+        &self,
+        prompts: &[Prompt],
+        requests: &[generate::Prompt],
+        sampling: &Sampling,
+        seconds: &mut RolloutSeconds,
+    ) -> Result<Vec<CompletionGroup>, LanguageTrainError> {
+        let started = Instant::now();
+        let stops = &self.config.generation.stop;
+        let is_over = |tokens: &[u32]| stop::before(&self.model.text(tokens), stops).is_some();
+        let generator = Generator {
+            decoder: &self.learner.decoder,
+            sampling,
+            slots: self.config.generation.slots,
+            stop: if stops.is_empty() { None } else { Some(&is_over) },
+            listener: None,
+        };
+        let completions = generator.generate(requests);
+        seconds.generate += started.elapsed().as_secs_f64();
+        let verifying = Instant::now();
+        let text = |one: &Completion| {
+            let text = self.model.text(&one.tokens);
+            stop::before(&text, stops).map(str::to_string).unwrap_or(text)
+        };
+        let texts: Vec<Vec<String>> =
+            completions.iter().map(|group| group.iter().map(text).collect()).collect();
+        // Equal completions of a prompt are scored once.
+        let (mut answers, mut places) = (Vec::new(), Vec::new());
+        for ((prompt, group), texts) in prompts.iter().zip(&completions).zip(&texts) {
+            let (first, which) = different(group.iter().map(|one| &one.tokens));
+            places.push(which.into_iter().map(|number| answers.len() + number).collect::<Vec<_>>());
+            answers.extend(first.into_iter().map(|i| {
+                let (num_tokens, truncated) = (group[i].tokens.len(), !group[i].ended);
+                task::Completion { prompt, text: &texts[i], num_tokens, truncated }
+            }));
+        }
+        let verified = self.task.verify(&answers)?;
+        let rewards =
+            places.iter().map(|group| group.iter().map(|at| verified[*at].clone()).collect());
+        let groups = completions.into_iter().zip(texts).zip(rewards);
+        let groups = groups.map(|((completions, texts), rewards)| CompletionGroup {
+            completions,
+            texts,
+            rewards,
+        });
+        let groups = groups.collect();
+        seconds.verify += verifying.elapsed().as_secs_f64();
+        Ok(groups)
+    }
+
+    /// The reward of each completion of a prompt, of `limit` tokens at most.
+    fn totals(&self, group: &CompletionGroup, limit: usize) -> Vec<f64> {
+        let buffer = self.config.reward.overlong_buffer;
+        let total = |(one, rewards): (&Completion, &Rewards)| {
+            rewards.total(self.task.parts()) - overlong(one.tokens.len(), limit, buffer)
+        };
+        group.completions.iter().zip(&group.rewards).map(total).collect()
+    }
+}

@@ -1,0 +1,48 @@
+//! The settings of a run as its parts take them.
+
+use crate::learner::text::LanguageRule;
+use crate::model::DecoderShape;
+use crate::settings::{GenerationConfig, LanguageConfig, LossConfig, LossType};
+use crate::text::generate::Sampling;
+
+impl LanguageConfig {
+    /// The shape of a new model, in Qwen2's architecture.
+    pub fn tiny_shape(&self) -> DecoderShape {
+        let sizes = &self.model.tiny;
+        DecoderShape {
+            hidden_size: sizes.hidden_size,
+            num_layers: sizes.num_layers,
+            num_heads: sizes.num_heads,
+            num_kv_heads: sizes.num_kv_heads,
+            head_dim: sizes.hidden_size / sizes.num_heads.max(1),
+            intermediate_size: sizes.intermediate_size,
+            context: sizes.context,
+            ..DecoderShape::qwen2()
+        }
+    }
+
+    /// Sampling of completions, which end with one of the model's `stop_tokens`.
+    pub fn sampling(&self, stop_tokens: &[u32]) -> Sampling {
+        let GenerationConfig { temperature, top_k, top_p, min_p, max_new_tokens, .. } =
+            self.generation;
+        let stop_tokens = stop_tokens.to_vec();
+        Sampling { temperature, top_k, top_p, min_p, max_new_tokens, stop_tokens }
+    }
+
+    /// The learner's settings, for GRPO or, with `fit`, for SFT.
+    pub fn rule(&self, fit: bool) -> LanguageRule {
+        let loss_type = if fit { LossType::Nll } else { self.loss.loss_type };
+        LanguageRule {
+            loss: LossConfig { loss_type, ..self.loss.clone() },
+            update: self.update.clone(),
+            optimizer: self.optimizer.clone(),
+            temperature: if fit { 1.0 } else { self.generation.temperature },
+            max_new_tokens: self.generation.max_new_tokens,
+        }
+    }
+
+    /// Optimiser steps of an iteration.
+    pub fn updates(&self) -> usize {
+        self.update.update_epochs * self.update.num_minibatches
+    }
+}

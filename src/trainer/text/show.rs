@@ -1,0 +1,74 @@
+//! Samples of a run's policy: completions of prompts that it does not learn from.
+
+use super::advantages::advantages;
+use super::rollout::RolloutSeconds;
+use super::{CompletionRecord, LanguageTrainError, LanguageTrainer};
+use crate::task::Split;
+use crate::text::generate::{Completion, Generator, Prompt, Sampling};
+
+/// A completion of a user's prompt, without a reward.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct Answer {
+    /// The text.
+    pub completion: String,
+    /// The log-probability of each of its tokens.
+    pub logprobs: Vec<f32>,
+    /// Whether it was cut off.
+    pub truncated: bool,
+}
+
+impl LanguageTrainer {
+    /// Generates `completions` of each of the first `count` held-out prompts, and scores them.
+    ///
+    /// # Errors
+    /// As [`LanguageTrainer::iterate`](crate::trainer::Trainer::iterate).
+    pub fn examples(
+        &self,
+        count: u64,
+        completions: usize,
+    ) -> Result<Vec<CompletionRecord>, LanguageTrainError> {
+        let numbers: Vec<u64> = (0..count).collect();
+        let (sampling, mut seconds) = (self.sampling(), RolloutSeconds::default());
+        let answers =
+            self.engine.answer((Split::Test, &numbers), completions, &sampling, &mut seconds)?;
+        let advantages = advantages(&answers.totals, self.engine.config.reward.scale_rewards);
+        let of = (self.engine.task.parts(), &self.engine.model);
+        Ok(CompletionRecord::all(&answers, &advantages, of, self.iteration))
+    }
+
+    /// Generates `count` completions of a user's text.
+    ///
+    /// # Errors
+    /// If the text cannot be tokenized, or is too long.
+    pub fn answers(
+        &self,
+        text: &str,
+        count: usize,
+        sampling: &Sampling,
+    ) -> Result<Vec<Answer>, LanguageTrainError> {
+        let tokens = self.engine.model.tokenizer.encode_whole(text)?;
+        let (asked, context) = (tokens.len(), self.engine.model.shape.context);
+        if tokens.is_empty() || asked + sampling.max_new_tokens > context {
+            return Err(LanguageTrainError::Settings(format!(
+                "a text of {asked} tokens cannot be answered: it must have at least one, and with {} for \
+                 the answer no more than the model's context of {context}",
+                sampling.max_new_tokens
+            )));
+        }
+        let generator = Generator {
+            decoder: &self.engine.learner.decoder,
+            sampling,
+            slots: count.max(1),
+            stop: None,
+            listener: None,
+        };
+        // A prompt of its own gets the same draws in each iteration.
+        let generated = generator.generate(&[Prompt { tokens, completions: count, key: 1 }]);
+        let answer = |one: Completion| Answer {
+            completion: self.engine.model.text(&one.tokens),
+            truncated: !one.ended,
+            logprobs: one.logprobs,
+        };
+        Ok(generated.into_iter().flatten().map(answer).collect())
+    }
+}

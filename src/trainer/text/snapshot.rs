@@ -1,0 +1,94 @@
+//! A run of a language model as the sections of a checkpoint, and back.
+
+use super::{LanguageConfig, TextEngine};
+use crate::checkpoint::Checkpoint;
+use crate::learner::Moments;
+use crate::model::saved::write_params;
+use crate::parallel::TeamError;
+use crate::settings::{ConfigError, overlay};
+use crate::text::TokenDecoder;
+use crate::trainer::SnapshotError;
+use crate::trainer::snapshot::{
+    CONFIG, Counters, Export, FIRST_MOMENT, Persistent, REFERENCE, SECOND_MOMENT, STATE,
+    TextCounters, VERSION, WEIGHTS, read_params, unreadable,
+};
+use toml::{Table, Value};
+
+/// The settings of a run as they are saved and shown: those of the task `name`, whose own settings are `task`.
+pub fn language_settings(name: &str, task: &Table, config: &LanguageConfig) -> Table {
+    let mut table = Table::new();
+    table.insert("task".to_string(), name.into());
+    table.extend(overlay::to_table(config));
+    table.insert(name.to_string(), task.clone().into());
+    table
+}
+
+/// The task's name, its settings and those of the run, from a table made by [`language_settings`].
+///
+/// # Errors
+/// If something is missing, or of another type.
+pub fn load_language_settings(
+    mut table: Table,
+) -> Result<(String, Table, LanguageConfig), ConfigError> {
+    let Some(Value::String(name)) = table.remove("task") else {
+        return Err(ConfigError::OutOfRange("the settings name no task".to_string()));
+    };
+    let task = match table.remove(&name) {
+        Some(Value::Table(task)) => task,
+        _ => Table::new(),
+    };
+    Ok((name, task, overlay::from_table(table)?))
+}
+
+/// The settings in a checkpoint.
+///
+/// # Errors
+/// If there are none.
+pub fn saved_language_settings(checkpoint: &Checkpoint) -> Result<Table, SnapshotError> {
+    let section = checkpoint.section(CONFIG, VERSION)?;
+    let text = std::str::from_utf8(&section.bytes).map_err(|e| unreadable(CONFIG, e))?;
+    Ok(overlay::parse(CONFIG, text)?)
+}
+
+impl Persistent for TextEngine {
+    async fn export(&self, _iteration: u32) -> Result<Export, TeamError> {
+        let names = self.model.trained_parameters();
+        let moments = &self.learner.moments;
+        let bytes = |params: &[f32]| write_params(&names, params, None);
+        let mut sections = vec![
+            (CONFIG, self.settings.to_string().into_bytes()),
+            (WEIGHTS, bytes(self.learner.decoder.trained())),
+            (FIRST_MOMENT, bytes(&moments.first_moment)),
+            (SECOND_MOMENT, bytes(&moments.second_moment)),
+        ];
+        if let Some(reference) = &self.learner.reference {
+            // With adapters the reference is the model without them.
+            if self.model.adapters.is_none() {
+                sections.push((REFERENCE, bytes(reference.params())));
+            }
+        }
+        let text = TextCounters { next_prompt: self.next_prompt, env_steps: self.steps };
+        Ok(Export { sections, optimizer_steps: moments.steps, text: Some(text) })
+    }
+
+    fn import(
+        &mut self,
+        checkpoint: &Checkpoint,
+        counters: &Counters,
+    ) -> Result<(), SnapshotError> {
+        let names = self.model.trained_parameters();
+        let params = |name: &str| read_params(checkpoint, name, &names);
+        let text = counters.text.ok_or_else(|| unreadable(STATE, "it has no `next_prompt`"))?;
+        let (first_moment, second_moment) = (params(FIRST_MOMENT)?, params(SECOND_MOMENT)?);
+        self.learner.moments =
+            Moments { first_moment, second_moment, steps: counters.optimizer_steps };
+        let weights = params(WEIGHTS)?;
+        self.learner.decoder.update(|trained| trained.copy_from_slice(&weights));
+        if self.learner.reference.is_some() && self.model.adapters.is_none() {
+            let shape = self.model.shape.clone();
+            self.learner.reference = Some(TokenDecoder::new(shape, params(REFERENCE)?));
+        }
+        (self.next_prompt, self.steps) = (text.next_prompt, text.env_steps);
+        Ok(())
+    }
+}
