@@ -11,6 +11,7 @@ pub(crate) mod parameters;
 mod precision;
 pub mod rows;
 pub mod tensors;
+pub mod text;
 
 pub use arch::{DecoderShape, Parameter, RopeScaling};
 pub use parameters::{flatten, named_parameters, unflatten};

@@ -4,8 +4,7 @@
 //! over the games with the rules inlined compiles to vector code.
 
 use super::action_uniform;
-use super::env_state::EnvState;
-use super::masks::legal_bits;
+use super::env_state::{EnvState, legal_bits};
 use crate::data::End;
 use crate::env::{Episode, PackedState, Rules, play};
 use crate::model::{LANES, Lanes};

@@ -12,11 +12,6 @@ use burn::cubecl::prelude::*;
 /// sampled.
 const LEAST_UNIFORM: f32 = 1e-30;
 
-/// Legal actions of a state as a bit mask, bit 0 for action 0.
-pub(super) fn legal_bits<G: Rules>(state: &G::State, game: G) -> u32 {
-    (0..game.num_actions()).fold(0, |bits, a| bits | u32::from(G::legal(state, a, game)) << a)
-}
-
 /// Returns `logit`, or [`ILLEGAL`] if bit `a` of the mask is not set.
 pub(super) fn masked(legal: u32, a: usize, logit: f32) -> f32 {
     if legal >> a & 1 == 1 { logit } else { ILLEGAL }

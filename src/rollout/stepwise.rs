@@ -3,8 +3,8 @@
 //! On CubeCL devices the rules run as kernels and nothing is read back. On Burn's CPU backends,
 //! which have no kernels, the rules run natively between forward passes.
 
-use super::env_state::{self, BranchPoint, EnvState};
-use super::masks::{legal_bits, masked};
+use super::env_state::{self, BranchPoint, EnvState, legal_bits};
+use super::masks::masked;
 use super::native::{NativeRollout, observe};
 use super::on_device::DeviceBranches;
 use super::{EnvStatesError, RolloutKeys, action_key, action_uniform};

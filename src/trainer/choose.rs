@@ -1,16 +1,10 @@
 //! The choice of a run's engine.
 
 use super::engine::PolicyEngine as _;
-#[cfg(feature = "kernels")]
-use super::fused::FusedEngine;
-#[cfg(feature = "general")]
-use super::general::GeneralEngine;
 use super::native::NativeEngine;
 use crate::data::Pieces;
 use crate::device;
 use crate::env::Rules;
-#[cfg(feature = "kernels")]
-use crate::learner::FusedLearner;
 use crate::model::{Mlp, Network};
 use crate::parallel::{Team, TeamError};
 use crate::rng::Stream;
@@ -22,9 +16,9 @@ use burn::tensor::Device;
 pub(super) enum Engines<G: Rules> {
     Native(Box<NativeEngine<G>>),
     #[cfg(feature = "general")]
-    General(Box<GeneralEngine<G>>),
+    General(Box<super::general::GeneralEngine<G>>),
     #[cfg(feature = "kernels")]
-    Fused(Box<FusedEngine<G>>),
+    Fused(Box<super::fused::FusedEngine<G>>),
 }
 
 /// Evaluates an expression with the engine of a run, whichever it is.
@@ -53,19 +47,20 @@ impl<G: Rules> Engines<G> {
         team: &Team,
     ) -> Result<Self, TeamError> {
         let obstacle = obstacle(&model, config, device, team);
-        let mlp = match model.get::<Mlp>() {
-            Some(mlp) if obstacle.is_none() => mlp.clone(),
-            #[cfg(feature = "general")]
-            _ => {
-                let engine = GeneralEngine::new(game, model, config, device, data, team)?;
-                return Ok(Self::General(Box::new(engine)));
-            }
-            #[cfg(not(feature = "general"))]
-            _ => panic!("this build has fast engines only: {}", obstacle.unwrap_or_default()),
-        };
+        let mlp = model.get::<Mlp>().filter(|_| obstacle.is_none()).cloned();
+        #[cfg(feature = "general")]
+        if mlp.is_none() {
+            let engine =
+                super::general::GeneralEngine::new(game, model, config, device, data, team)?;
+            return Ok(Self::General(Box::new(engine)));
+        }
+        let mlp = mlp.unwrap_or_else(|| {
+            panic!("this build has fast engines only: {}", obstacle.unwrap_or_default())
+        });
         #[cfg(feature = "kernels")]
         if device::has_kernels(device) {
-            let engine = FusedEngine::new(game, (model, mlp), config, device, data, team)?;
+            let engine =
+                super::fused::FusedEngine::new(game, (model, mlp), config, device, data, team)?;
             return Ok(Self::Fused(Box::new(engine)));
         }
         let engine = NativeEngine::new(game, (model, &mlp), config, data, team)?;
@@ -122,7 +117,7 @@ pub(super) fn obstacle(
         return device::precision_obstacle(Some(device), config.precision);
     }
     #[cfg(feature = "kernels")]
-    if !FusedLearner::takes(mlp) {
+    if !crate::learner::FusedLearner::takes(mlp) {
         let limits = "the fused kernels take one or two hidden layers of up to 256 units";
         return Some(limits.to_string());
     }

@@ -8,8 +8,6 @@ mod fused;
 mod game;
 #[cfg(feature = "general")]
 mod general;
-#[cfg(feature = "general")]
-mod held_out;
 mod native;
 mod part;
 mod reduction;
@@ -21,12 +19,12 @@ mod transfer;
 
 pub use engine::{Engine, Iteration};
 pub use finite::is_finite;
+#[cfg(feature = "general")]
+pub use game::held_out::Confusion;
 pub use game::{
     Demonstrations, GameEngine, GameTrainer, config_toml, load_policy, new_settings, policy_file,
     saved_config, saved_game_name,
 };
-#[cfg(feature = "general")]
-pub use held_out::Confusion;
 pub use snapshot::{Persistent, SnapshotError};
 
 use crate::device;

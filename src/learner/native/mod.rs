@@ -13,6 +13,7 @@ mod chunk;
 mod experience;
 mod loss;
 mod network;
+mod operands;
 mod product;
 #[cfg(target_family = "wasm")]
 mod quads;

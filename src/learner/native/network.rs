@@ -7,7 +7,8 @@
 //! `[actions, samples]`, as the loss needs them.
 
 use super::loss::Group;
-use super::product::{QUAD, ROWS, Rows, Store, Strided, Transposed, multiply, narrow, pack};
+use super::operands::{QUAD, ROWS, Rows, Store, Strided, Transposed};
+use super::product::{multiply, narrow, pack};
 use super::sparse::Nonzeros;
 use crate::data::OBS_MULTIPLE;
 use crate::math::activation::{activated, for_activation};

@@ -4,6 +4,7 @@
 //! by one element of `a` per row of the tile (the outer-product form of Goto & van de Geijn 2008).
 //! Nothing is packed, because the operands of a block of samples fit in the L1 and L2 caches.
 
+use super::operands::{QUAD, Store};
 #[cfg(target_family = "wasm")]
 use super::quads::{self, Left};
 #[cfg(not(target_family = "wasm"))]
@@ -13,55 +14,11 @@ use multiversion::multiversion;
 #[cfg(not(target_family = "wasm"))]
 use multiversion::target::match_target;
 
-/// Rows of a result are a multiple of this.
-pub const ROWS: usize = 4;
-
-/// Inputs and outputs per tile of [`narrow`].
-pub const QUAD: usize = 4;
-
-const _: () = assert!(QUAD * QUAD == LANES, "a quad of inputs of a quad of outputs is a vector");
-
-/// A matrix whose row `i` starts at `values[i * row]`.
-#[derive(Clone, Copy)]
-pub struct Strided<'a> {
-    /// Values.
-    pub values: &'a [f32],
-    /// Distance between rows.
-    pub row: usize,
-}
-
-/// A matrix whose row `i` starts at `values[starts[i]]`.
-#[derive(Clone, Copy)]
-pub struct Rows<'a> {
-    /// Values.
-    pub values: &'a [f32],
-    /// Start of each row.
-    pub starts: &'a [usize],
-}
-
-/// The transpose of a matrix.
-#[derive(Clone, Copy)]
-pub struct Transposed<L>(pub L);
-
-/// Epilogue of a product.
-#[derive(Clone, Copy)]
-pub enum Store<'a> {
-    /// `c = bias + a b`, with the bias `[columns]` broadcast over rows.
-    Biased(&'a [f32]),
-    /// `c = max(bias + a b, 0)`.
-    Rectified(&'a [f32]),
-    /// `c += a b`.
-    Added,
-    /// `c *= a b`, element by element.
-    Multiplied,
-    /// `c = a b` where `c` was positive, else 0.
-    Gated,
-}
-
 /// Multiplies `a`, `[rows, inner]`, by `b`, `[inner, columns]`, into `c`, `[rows, columns]`. `a` is
-/// [`Strided`], [`Rows`] or [`Transposed`]; `b` and `c` are row-major and contiguous.
+/// [`Strided`](super::operands::Strided), [`Rows`](super::operands::Rows) or
+/// [`Transposed`](super::operands::Transposed); `b` and `c` are row-major and contiguous.
 ///
-/// `rows` must be a multiple of [`ROWS`] and `columns` of [`LANES`].
+/// `rows` must be a multiple of [`ROWS`](super::operands::ROWS) and `columns` of [`LANES`].
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 pub fn multiply<L: Left>(a: L, b: &[f32], c: &mut [f32], columns: usize, store: Store) {
     #[cfg(target_family = "wasm")]
@@ -88,8 +45,8 @@ pub fn narrow(inputs: &[f32], weight: &[f32], bias: &[f32], logits: &mut [f32], 
     // As many independent sums as there are registers.
     #[cfg(not(target_family = "wasm"))]
     match_target! {
-        "x86_64+avx512f" => tiles::narrow::<{ 2 * ROWS }>(inputs, weight, bias, logits, stride),
-        _ => tiles::narrow::<ROWS>(inputs, weight, bias, logits, stride),
+        "x86_64+avx512f" => tiles::narrow::<{ 2 * tiles::ROWS }>(inputs, weight, bias, logits, stride),
+        _ => tiles::narrow::<{ tiles::ROWS }>(inputs, weight, bias, logits, stride),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Product tiles with explicit WebAssembly SIMD, sized for its sixteen registers.
 
-use super::product::{ROWS, Rows, Store, Strided, Transposed};
+use super::operands::{ROWS, Rows, Store, Strided, Transposed};
 use crate::math::quads::{QUAD, at_least, load, mul_add, splat, store};
 use crate::model::LANES;
 use std::arch::wasm32::{f32x4_add, f32x4_extract_lane, f32x4_gt, f32x4_mul, v128_and};
@@ -53,7 +53,7 @@ fn side_by_side<const R: usize>(rows: [&[f32]; R], inner: usize) -> impl Iterato
     (0..inner).map(move |k| rows.map(|row| row[k]))
 }
 
-/// Implements [`multiply`](super::product::multiply).
+/// Implements `product::multiply`.
 pub fn multiply<L: Left>(a: L, b: &[f32], c: &mut [f32], columns: usize, with: Store) {
     let inner = b.len() / columns;
     for j in (0..columns).step_by(VECTORS * QUAD) {
@@ -88,7 +88,7 @@ pub fn multiply<L: Left>(a: L, b: &[f32], c: &mut [f32], columns: usize, with: S
     }
 }
 
-/// Implements [`narrow`](super::product::narrow).
+/// Implements `product::narrow`.
 pub fn narrow(inputs: &[f32], weight: &[f32], bias: &[f32], logits: &mut [f32], stride: usize) {
     let width = weight.len() / bias.len();
     let strips = weight.chunks_exact(QUAD * width).zip(bias.chunks_exact(QUAD));

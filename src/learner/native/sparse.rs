@@ -1,6 +1,6 @@
 //! Sparse products for observations that are mostly zeros, such as boards.
 
-use super::product::Rows;
+use super::operands::Rows;
 use crate::math::{any, at_least, mul_add};
 use crate::model::MANY_FEATURES;
 use multiversion::multiversion;

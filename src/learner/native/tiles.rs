@@ -1,8 +1,10 @@
 //! Product tiles as plain loops, which the compiler vectorises.
 
-use super::product::{QUAD, ROWS, Rows, Store, Strided, Transposed};
+use super::operands::{QUAD, Rows, Store, Strided, Transposed};
 use crate::math::{at_least, mul_add};
 use crate::model::{LANES, Lanes};
+
+pub use super::operands::ROWS;
 
 /// Left operand of a product, read element by element: CPUs multiply by a broadcast memory operand.
 pub trait Left: Copy {
@@ -115,7 +117,7 @@ fn vectors<const V: usize>(row: &[f32], j: usize) -> &[Lanes; V] {
     vectors.try_into().expect("V vectors")
 }
 
-/// Implements [`narrow`](super::product::narrow) for `R` samples at a time.
+/// Implements `product::narrow` for `R` samples at a time.
 #[inline(always)]
 pub fn narrow<const R: usize>(
     inputs: &[f32],

@@ -4,17 +4,20 @@
 //! twice: for their log-probabilities, from which the loss computes slopes in host memory, and for the gradient of these.
 //! So the logits of all tokens never exist at once.
 
-use super::differentiation::{Differentiation, Sums};
-use super::{Group, Sample, texts};
+use super::differentiation::{Differentiation, Sums, parts};
+use super::{Group, LanguageLearner, Sample, texts};
 use crate::device;
 use crate::model::Categorical;
-use crate::text::{DeviceDecoder, Read, integers, sharpness};
-use burn::tensor::{Int, Tensor};
+use crate::parallel::Node;
+use crate::settings::Precision;
+use crate::text::{DeviceDecoder, Read, TokenDecoder, integers, sharpness};
+use burn::tensor::{Device, Int, Tensor};
+use std::ops::Range;
 
 /// Numbers of a table of logits at most.
 const LOGITS: usize = 1 << 24;
 /// Tokens that go forward and back together at most, unless a single group has more.
-pub(super) const TOKENS: usize = 8192;
+const TOKENS: usize = 8192;
 
 /// The tokens to learn from, of a pass of texts.
 struct Learnt {
@@ -80,12 +83,21 @@ fn evaluate(
     [logprobs, entropies]
 }
 
-/// The log-probability of each token of the samples of some groups.
+/// The log-probability of each token of the samples of each group; `None` if the decoder is on the CPU.
 pub(super) fn logprobs(
-    on: &DeviceDecoder,
-    groups: &[&Group],
+    decoder: &TokenDecoder,
+    groups: &[Group],
     temperature: f32,
-) -> Vec<Vec<Vec<f32>>> {
+) -> Option<Vec<Vec<Vec<f32>>>> {
+    let on = decoder.on_device()?;
+    let chosen: Vec<usize> = (0..groups.len()).collect();
+    let parts = parts(groups, &chosen, TOKENS).into_iter();
+    let some = |part: &[usize]| part.iter().map(|i| &groups[*i]).collect::<Vec<_>>();
+    Some(parts.flat_map(|part| part_logprobs(&on, &some(part), temperature)).collect())
+}
+
+/// The log-probability of each token of the samples of groups that go through together.
+fn part_logprobs(on: &DeviceDecoder, groups: &[&Group], temperature: f32) -> Vec<Vec<Vec<f32>>> {
     let (texts, completions) = texts(groups);
     let read = on.read(&texts);
     let learnt = Learnt::new(groups, (&read, &completions), false, on);
@@ -98,7 +110,7 @@ pub(super) fn logprobs(
 
 /// Gradients of the learnt parameters; `None` for a parameter that no loss has reached yet.
 #[derive(Default)]
-pub(super) struct Gradient(Vec<Option<Tensor<1>>>);
+struct Gradient(Vec<Option<Tensor<1>>>);
 
 impl Gradient {
     /// Adds more of them, which are too large by the factor `scale`.
@@ -115,7 +127,7 @@ impl Gradient {
     }
 
     /// Downloads the gradient of all learnt parameters, whose numbers of elements are `sizes`.
-    pub fn fetch(self, sizes: &[usize]) -> Vec<f32> {
+    fn fetch(self, sizes: &[usize]) -> Vec<f32> {
         let is_there: Vec<bool> = self.0.iter().map(Option::is_some).collect();
         let parts: Vec<Tensor<1>> = self.0.into_iter().flatten().collect();
         let mut found = match parts.is_empty() {
@@ -134,9 +146,36 @@ impl Gradient {
     }
 }
 
+/// The gradient and the sums of the chosen groups in several shards at once, and the largest distance of a ratio from 1;
+/// `None` if the decoder is on the CPU.
+pub(super) fn node(
+    of: &Differentiation,
+    groups: &[Group],
+    chosen: &[usize],
+    shards: &Range<usize>,
+) -> Option<(Node, f64)> {
+    let on = of.decoder.on_device()?;
+    let chosen = of.of_shards(chosen, shards.clone());
+    let (mut gradient, mut sums) = (Gradient::default(), Sums::default());
+    for part in parts(groups, chosen, TOKENS) {
+        of.learn_on(&on, groups, part, &mut gradient, &mut sums);
+    }
+    let vector = gradient.fetch(&of.decoder.sizes());
+    Some((Node { shards: shards.clone(), vector, numbers: sums.added() }, sums.ratio))
+}
+
+impl LanguageLearner {
+    /// Generates and learns on a device, with products in this precision; the optimiser's state stays in the host's
+    /// memory.
+    pub fn on(self, device: Device, precision: Precision) -> Self {
+        let on = |decoder: TokenDecoder| decoder.with_device(Some(device.clone()), precision);
+        Self { decoder: on(self.decoder), reference: self.reference.map(on), ..self }
+    }
+}
+
 impl Differentiation<'_> {
     /// Adds the gradient of the `chosen` groups, and their sums.
-    pub(super) fn learn_on(
+    fn learn_on(
         &self,
         on: &DeviceDecoder,
         groups: &[Group],

@@ -1,98 +1,12 @@
-//! The gradient of an optimiser step over texts.
+//! The loss of an optimiser step over texts, differentiated by the log-probability of each token.
 
-#[cfg(feature = "general")]
-use super::device::{self, Gradient};
-use super::{Group, LanguageRule, Sample, texts};
-use crate::math::softmax::{Normalizer, logprob, prob};
-use crate::model::LANES;
+use super::{Group, LanguageRule, Sample};
 use crate::objective::kl::{divergence, third};
 use crate::objective::weights::{Sizes, weight};
-use crate::objective::{Coefficients, Form, LossConfig, Step, by_logit, term};
-use crate::parallel::{
-    Node, NodeLen, Shards, Team, TeamError, left_siblings, nodes, sum_leaves, sum_leaves_serial,
-};
-#[cfg(feature = "general")]
-use crate::text::DeviceDecoder;
-use crate::text::{Keep, Reading, TokenDecoder, normalize, sharpness};
-use multiversion::multiversion;
+use crate::objective::{Coefficients, Form, LossConfig, Step, term};
+use crate::parallel::{Shards, Team};
+use crate::text::TokenDecoder;
 use std::ops::Range;
-
-/// Tokens that go forward and back together at most, unless a single group has more: enough to fill the
-/// products, and of a large decoder no more, since all that is kept of them takes memory.
-const TOKENS: usize = 2048;
-const TOKENS_OF_LARGE: usize = 512;
-/// Rows that go through the head at a time.
-const HEAD_ROWS: usize = 64;
-
-/// The tokens predicted from each row.
-pub(super) struct Targets {
-    /// The sample and the number of each token in it, row by row.
-    rows: Vec<Vec<[usize; 2]>>,
-}
-
-impl Targets {
-    /// The tokens of all samples of some groups, whose texts went through; `places` are their groups and
-    /// completions.
-    pub fn new(reading: &Reading, groups: &[&Group], places: &[[usize; 2]]) -> Self {
-        let mut rows = Vec::new();
-        let samples = groups.iter().flat_map(|group| &group.samples);
-        for (number, (sample, place)) in samples.zip(places).enumerate() {
-            for at in 0..sample.tokens.len() {
-                let row = reading.prediction(*place, at);
-                if rows.len() <= row {
-                    rows.resize_with(row + 1, Vec::new);
-                }
-                rows[row].push([number, at]);
-            }
-        }
-        Self { rows }
-    }
-
-    /// Shows every row's number, its logits at the temperature, and what is predicted from it; of many rows
-    /// some at a time, so that the vocabulary is never there for all.
-    pub fn visit(
-        &self,
-        decoder: &TokenDecoder,
-        hidden: &[f32],
-        temperature: f32,
-        mut show: impl FnMut(usize, &mut [f32], &[[usize; 2]]),
-    ) {
-        let size = decoder.shape().hidden_size;
-        let mut logits = Vec::new();
-        let parts = self.rows.chunks(HEAD_ROWS).zip(hidden.chunks(HEAD_ROWS * size));
-        for (part, (targets, hidden)) in parts.enumerate() {
-            decoder.logits(hidden, &mut logits);
-            let rows = logits.chunks_exact_mut(decoder.shape().num_actions);
-            for (i, (logits, targets)) in rows.zip(targets).enumerate() {
-                sharpen(logits, temperature);
-                show(part * HEAD_ROWS + i, logits, targets);
-            }
-        }
-    }
-}
-
-/// Logits at a temperature, as tokens are drawn from them.
-fn sharpen(logits: &mut [f32], temperature: f32) {
-    let sharpness = sharpness(temperature);
-    logits.iter_mut().for_each(|x| *x *= sharpness);
-}
-
-/// The gradient of logits none of which is taken; gives the entropy.
-#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn untaken(logits: &[f32], by: &Normalizer, slope: f32, entropies: f32, of: &mut [f32]) -> f32 {
-    let mut sums = [0.0f32; LANES];
-    for (logits, of) in logits.chunks(LANES).zip(of.chunks_mut(LANES)) {
-        for ((z, of), sum) in logits.iter().zip(of).zip(&mut sums) {
-            *of = prob(*z, by);
-            *sum -= *of * logprob(*z, by);
-        }
-    }
-    let entropy = sums.iter().sum();
-    for (z, of) in logits.iter().zip(of) {
-        *of = by_logit(slope, entropies, 0.0, *of, logprob(*z, by), entropy);
-    }
-    entropy
-}
 
 /// Sums over tokens that count.
 #[derive(Clone, Copy, Debug, Default)]
@@ -108,15 +22,15 @@ pub(super) struct Sums {
 
 impl Sums {
     /// The number of sums that are added up over shards.
-    const ADDED: usize = 5;
+    pub const ADDED: usize = 5;
 
     /// The sums that are added up over shards: all but the largest ratio.
-    fn added(&self) -> Vec<f64> {
+    pub fn added(&self) -> Vec<f64> {
         vec![self.approx_kl, self.clipped, self.entropy, self.reference_kl, self.loss]
     }
 
     /// From those that were added up, and the largest ratio.
-    fn of(added: &[f64], ratio: f64) -> Self {
+    pub fn of(added: &[f64], ratio: f64) -> Self {
         let [approx_kl, clipped, entropy, reference_kl, loss] = std::array::from_fn(|i| added[i]);
         Self { approx_kl, clipped, entropy, reference_kl, loss, ratio }
     }
@@ -156,159 +70,19 @@ pub(super) struct Differentiation<'a> {
 }
 
 impl Differentiation<'_> {
-    /// The gradient of the loss of the `chosen` groups, which are in order: `[num_trained]`, the same at all
-    /// members. The largest ratio is that of our groups.
-    pub fn gradient(
-        &self,
-        groups: &[Group],
-        chosen: &[usize],
-    ) -> Result<(Vec<f32>, Sums), TeamError> {
-        // From groups whose members are all alike nothing is learnt, unless the loss has other terms.
+    /// The `chosen` groups that have a gradient: none reaches a group of equal rewards, unless the loss has other terms.
+    pub(super) fn effective(&self, groups: &[Group], chosen: &[usize]) -> Vec<usize> {
         let others = self.by.entropy != 0.0 || self.by.kl != 0.0;
         let counts = |i: &&usize| {
             let group = &groups[**i];
             let mut advantages = group.samples.iter().flat_map(|one| &one.advantages);
             group.count() > 0 && (others || advantages.any(|advantage| *advantage != 0.0))
         };
-        let chosen: Vec<usize> = chosen.iter().filter(counts).copied().collect();
-        let len = self.decoder.trained().len();
-        #[cfg(feature = "general")]
-        let on = self.decoder.on_device();
-        let (members, shards) = (self.team.size(), self.shards.count());
-        let on_cpus = (2..=shards).contains(&members) && !self.team.has_devices();
-        if on_cpus && !self.decoder.is_small() {
-            return self.in_pieces(groups, &chosen);
-        }
-        let mut ratio = 0.0f64;
-        let ours = nodes(self.shards.count(), &self.shards.own()).into_iter().map(|node| {
-            #[cfg(feature = "general")]
-            if let Some(on) = &on {
-                let (sum, largest) = self.node_on(on, groups, &chosen, node);
-                ratio = ratio.max(largest);
-                return sum;
-            }
-            let (sum, largest) = self.node(groups, &chosen, node);
-            ratio = ratio.max(largest);
-            sum
-        });
-        let ours = ours.collect();
-        let sum =
-            self.team.sum(self.shards, ours, NodeLen { vector: len, numbers: Sums::ADDED })?;
-        Ok((sum.vector, Sums::of(&sum.numbers, ratio)))
-    }
-
-    /// [`Differentiation::gradient`] of a large decoder: the members add up each layer's gradient while the
-    /// way back of the last shard goes on to the layer before, so that exchanging takes little time of its own.
-    fn in_pieces(&self, groups: &[Group], chosen: &[usize]) -> Result<(Vec<f32>, Sums), TeamError> {
-        let mut ratio = 0.0f64;
-        let sums = self.team.sum_pieces(self.shards, |give| {
-            let own = nodes(self.shards.count(), &self.shards.own());
-            let (last, whole) = own.split_last().expect("everyone has a shard");
-            let mut sum = |shards: Range<usize>| {
-                let (sum, largest) = self.node(groups, chosen, shards);
-                ratio = ratio.max(largest);
-                sum
-            };
-            let whole: Vec<Node> = whole.iter().cloned().map(&mut sum).collect();
-            let lefts: Vec<Node> = left_siblings(last).into_iter().map(&mut sum).collect();
-            let (mut starts, mut end) = (self.decoder.starts(), self.decoder.trained().len());
-            let mut piece = |start: usize, vector: &[f32], numbers: &[f64]| {
-                let range = start..end;
-                end = start;
-                let of = |node: &Node| Node {
-                    shards: node.shards.clone(),
-                    vector: node.vector[range.clone()].to_vec(),
-                    // With the last piece go the numbers.
-                    numbers: if start == 0 { node.numbers.clone() } else { Vec::new() },
-                };
-                let (shards, vector) = (last.end - 1..last.end, vector[range.clone()].to_vec());
-                let leaf = Node { shards, vector, numbers: numbers.to_vec() };
-                let sum = lefts.iter().rev().fold(leaf, |sum, left| of(left).plus(sum));
-                give(whole.iter().map(of).chain([sum]).collect());
-            };
-            let done = |vector: &[f32], start: usize| {
-                if start > 0 {
-                    assert_eq!(starts.pop(), Some(start), "from the last layer to the first");
-                    piece(start, vector, &[]);
-                }
-            };
-            let (leaf, largest) = self.leaf(groups, chosen, last.end - 1, done);
-            while let Some(start) = starts.pop() {
-                piece(start, &leaf.vector, if start == 0 { &leaf.numbers } else { &[] });
-            }
-            ratio = ratio.max(largest);
-        })?;
-        let mut end = self.decoder.trained().len();
-        let (mut gradient, mut numbers) = (vec![0.0; end], Vec::new());
-        for sum in sums {
-            let start = end - sum.vector.len();
-            gradient[start..end].copy_from_slice(&sum.vector);
-            (end, numbers) = (start, sum.numbers);
-        }
-        Ok((gradient, Sums::of(&numbers, ratio)))
-    }
-
-    /// The gradient and the sums of the chosen groups in a node's shards, and the largest distance of a ratio from 1.
-    fn node(&self, groups: &[Group], chosen: &[usize], shards: Range<usize>) -> (Node, f64) {
-        let leaf = |at: usize| self.leaf(groups, chosen, shards.start + at, |_, _| {});
-        let add = |(sum, ratio): (Node, f64), (more, other): (Node, f64)| {
-            (sum.plus(more), ratio.max(other))
-        };
-        match self.decoder.is_small() {
-            true => sum_leaves(shards.len(), &leaf, &add),
-            // A large decoder's products take all threads, and its gradients much memory.
-            false => sum_leaves_serial(shards.len(), &leaf, &add),
-        }
-    }
-
-    /// The gradient and the sums of those of the chosen groups that are in a shard, and the largest distance
-    /// of a ratio from 1; `done` hears on the last way back what [`TokenDecoder::learn`] tells.
-    fn leaf(
-        &self,
-        groups: &[Group],
-        chosen: &[usize],
-        shard: usize,
-        mut done: impl FnMut(&[f32], usize),
-    ) -> (Node, f64) {
-        let chosen = self.of_shards(chosen, shard..shard + 1);
-        let mut vector = vec![0.0; self.decoder.trained().len()];
-        let mut sums = Sums::default();
-        let mut reading = Reading::default();
-        let most = if self.decoder.is_small() { TOKENS } else { TOKENS_OF_LARGE };
-        let parts = parts(groups, chosen, most);
-        for (number, part) in parts.iter().enumerate() {
-            let is_last = number + 1 == parts.len();
-            let done = |gradient: &[f32], start: usize| {
-                if is_last {
-                    done(gradient, start);
-                }
-            };
-            self.learn(groups, part, &mut reading, &mut vector, &mut sums, done);
-        }
-        (Node { shards: shard..shard + 1, vector, numbers: sums.added() }, sums.ratio)
-    }
-
-    /// The gradient and the sums of the chosen groups in several shards at once, on a device, and the largest
-    /// distance of a ratio from 1.
-    #[cfg(feature = "general")]
-    fn node_on(
-        &self,
-        on: &DeviceDecoder,
-        groups: &[Group],
-        chosen: &[usize],
-        shards: Range<usize>,
-    ) -> (Node, f64) {
-        let chosen = self.of_shards(chosen, shards.clone());
-        let (mut gradient, mut sums) = (Gradient::default(), Sums::default());
-        for part in parts(groups, chosen, device::TOKENS) {
-            self.learn_on(on, groups, part, &mut gradient, &mut sums);
-        }
-        let vector = gradient.fetch(&self.decoder.sizes());
-        (Node { shards, vector, numbers: sums.added() }, sums.ratio)
+        chosen.iter().filter(counts).copied().collect()
     }
 
     /// The chosen groups that are in these shards.
-    fn of_shards<'b>(&self, chosen: &'b [usize], shards: Range<usize>) -> &'b [usize] {
+    pub(super) fn of_shards<'b>(&self, chosen: &'b [usize], shards: Range<usize>) -> &'b [usize] {
         let items = match shards.is_empty() {
             true => 0..0,
             false => {
@@ -323,85 +97,6 @@ impl Differentiation<'_> {
     /// The log-probabilities of chosen groups' samples under the reference, if there is one.
     pub(super) fn references_of(&self, chosen: &[usize]) -> Option<Vec<&Vec<f32>>> {
         self.references.map(|references| chosen.iter().flat_map(|i| &references[*i]).collect())
-    }
-
-    /// Adds the gradient of some groups; `done` hears what [`TokenDecoder::learn`] tells.
-    fn learn(
-        &self,
-        groups: &[Group],
-        chosen: &[usize],
-        reading: &mut Reading,
-        gradient: &mut [f32],
-        sums: &mut Sums,
-        done: impl FnMut(&[f32], usize),
-    ) {
-        let keep = if self.rule.update.gradient_checkpointing { Keep::Inputs } else { Keep::All };
-        let some: Vec<&Group> = chosen.iter().map(|i| &groups[*i]).collect();
-        let (texts, places) = texts(&some);
-        self.decoder.read(&texts, keep, reading);
-        let targets = Targets::new(reading, &some, &places);
-        let samples: Vec<&Sample> = some.iter().flat_map(|group| &group.samples).collect();
-        let references = self.references_of(chosen);
-        let mut now: Vec<Vec<f32>> =
-            samples.iter().map(|one| vec![0.0; one.tokens.len()]).collect();
-        let (decoder, temperature) = (self.decoder, self.rule.temperature);
-        targets.visit(decoder, reading.hidden(), temperature, |_, logits, targets| {
-            let by = normalize(logits);
-            for [sample, at] in targets {
-                let token = samples[*sample].tokens[*at] as usize;
-                now[*sample][*at] = logprob(logits[token], &by);
-            }
-        });
-        let slopes = self.all_slopes((&samples, &now), references.as_deref(), sums);
-        let size = decoder.shape().hidden_size;
-        let vocabulary = decoder.shape().num_actions;
-        let mut of_hidden = vec![0.0; reading.hidden().len()];
-        let mut of_logits = Vec::new();
-        let rows = targets.rows.len();
-        targets.visit(decoder, reading.hidden(), temperature, |row, logits, targets| {
-            let by = normalize(logits);
-            let first = row / HEAD_ROWS * HEAD_ROWS;
-            let last = (first + HEAD_ROWS).min(rows);
-            of_logits.resize((last - first) * vocabulary, 0.0);
-            let of = &mut of_logits[(row - first) * vocabulary..][..vocabulary];
-            self.of_row(logits, &by, (targets, &samples, &slopes), of, sums);
-            sharpen(of, temperature);
-            if row + 1 == last {
-                let hidden = &reading.hidden()[first * size..last * size];
-                let of_hidden = &mut of_hidden[first * size..last * size];
-                decoder.learn_logits(hidden, &of_logits, of_hidden, gradient);
-            }
-        });
-        decoder.learn(reading, &of_hidden, gradient, done);
-    }
-
-    /// The gradient of a row's logits.
-    fn of_row(
-        &self,
-        logits: &[f32],
-        by: &Normalizer,
-        (targets, samples, slopes): (&[[usize; 2]], &[&Sample], &[Slopes]),
-        of: &mut [f32],
-        sums: &mut Sums,
-    ) {
-        let (mut slope, mut entropies, mut counted) = (0.0, 0.0, 0.0);
-        for [sample, at] in targets {
-            if samples[*sample].mask[*at] {
-                let [by_logprob, of_entropy] = &slopes[*sample];
-                slope += by_logprob[*at];
-                entropies += of_entropy[*at];
-                counted += 1.0;
-            }
-        }
-        // As if none was taken: what the taken ones add follows.
-        let entropy = untaken(logits, by, slope, entropies, of);
-        sums.entropy += f64::from(counted * entropy);
-        sums.loss -= f64::from(entropies * entropy);
-        for [sample, at] in targets {
-            if samples[*sample].mask[*at] {
-                of[samples[*sample].tokens[*at] as usize] += slopes[*sample][0][*at];
-            }
-        }
     }
 
     /// The slopes of each sample, whose tokens' log-probabilities are `now`.

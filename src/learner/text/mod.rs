@@ -6,23 +6,23 @@
 
 #[cfg(feature = "general")]
 mod device;
+#[cfg(not(feature = "general"))]
+#[path = "host_only.rs"]
+mod device;
 mod differentiation;
+mod gradient;
+mod host;
 
 use super::optimizer::{Moments, clip_scale, norm};
 use super::order::shuffled;
 use crate::device::release_freed_memory;
-use crate::math::softmax::logprob;
 use crate::objective::weights::Sizes;
 use crate::objective::{Coefficients, LossConfig};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::draw;
-#[cfg(feature = "general")]
-use crate::settings::Precision;
 use crate::settings::{OptimizerConfig, UpdateConfig};
-use crate::text::{Keep, Reading, Text, TokenDecoder, normalize};
-#[cfg(feature = "general")]
-use burn::tensor::Device;
-use differentiation::{Differentiation, Targets};
+use crate::text::{Text, TokenDecoder};
+use differentiation::Differentiation;
 use rayon::prelude::*;
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -163,14 +163,6 @@ impl LanguageLearner {
         Self { team, ..self }
     }
 
-    /// Generates and learns on a device, with products in this precision; the optimiser's state stays in the host's
-    /// memory.
-    #[cfg(feature = "general")]
-    pub fn on(self, device: Device, precision: Precision) -> Self {
-        let on = |decoder: TokenDecoder| decoder.with_device(Some(device.clone()), precision);
-        Self { decoder: on(self.decoder), reference: self.reference.map(on), ..self }
-    }
-
     /// `update_epochs` passes over the groups of an iteration, in `num_minibatches` steps each, at these
     /// learning rates. All members give all groups, and take the same steps.
     ///
@@ -291,35 +283,14 @@ impl LanguageLearner {
 
 /// The log-probability of each token of the samples of each group.
 pub fn logprobs(decoder: &TokenDecoder, groups: &[Group], temperature: f32) -> Vec<Vec<Vec<f32>>> {
-    let of = |group: &Group| logprobs_of(decoder, group, temperature);
-    #[cfg(feature = "general")]
-    if let Some(on) = decoder.on_device() {
-        let all: Vec<usize> = (0..groups.len()).collect();
-        let parts = differentiation::parts(groups, &all, device::TOKENS).into_iter();
-        let some = |part: &[usize]| part.iter().map(|i| &groups[*i]).collect::<Vec<_>>();
-        return parts.flat_map(|part| device::logprobs(&on, &some(part), temperature)).collect();
+    if let Some(all) = device::logprobs(decoder, groups, temperature) {
+        return all;
     }
+    let of = |group: &Group| host::logprobs(decoder, group, temperature);
     match decoder.is_small() {
         true => groups.par_iter().map(of).collect(),
         false => groups.iter().map(of).collect(),
     }
-}
-
-/// The log-probability of each token of a group's samples, on the CPU.
-fn logprobs_of(decoder: &TokenDecoder, group: &Group, temperature: f32) -> Vec<Vec<f32>> {
-    let mut reading = Reading::default();
-    let (texts, places) = texts(&[group]);
-    decoder.read(&texts, Keep::Nothing, &mut reading);
-    let targets = Targets::new(&reading, &[group], &places);
-    let mut all: Vec<Vec<f32>> =
-        group.samples.iter().map(|sample| vec![0.0; sample.tokens.len()]).collect();
-    targets.visit(decoder, reading.hidden(), temperature, |_, logits, targets| {
-        let by = normalize(logits);
-        for [sample, at] in targets {
-            all[*sample][*at] = logprob(logits[group.samples[*sample].tokens[*at] as usize], &by);
-        }
-    });
-    all
 }
 
 /// The gradient of the loss of all groups as one minibatch, with this weight of the entropy and these

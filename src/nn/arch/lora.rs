@@ -64,7 +64,7 @@ pub struct Adapters {
     config: LoraConfig,
     parameters: Vec<Parameter>,
     /// The place of each matrix's adapter, by [`LinearLayout::number`].
-    layouts: Vec<Option<AdapterLayout>>,
+    pub(crate) layouts: Vec<Option<AdapterLayout>>,
     pub(crate) params: Vec<f32>,
 }
 
@@ -137,12 +137,6 @@ impl Adapters {
         let layout = self.layouts.get(linear.number)?.as_ref()?;
         let (a, b) = (&self.params[layout.a.clone()], &self.params[layout.b.clone()]);
         Some((layout, LowRank { a, b, rank: self.config.r, scale: self.scale() }))
-    }
-
-    /// The places of all adapters, by the number of the matrix.
-    #[cfg(feature = "general")]
-    pub(crate) fn layouts(&self) -> &[Option<AdapterLayout>] {
-        &self.layouts
     }
 
     /// The factor of their results.

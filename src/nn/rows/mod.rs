@@ -4,6 +4,8 @@
 //! what enters the decoder, and in how rows reach the keys of earlier rows (`Attend`).
 
 mod backward;
+#[cfg(feature = "general")]
+mod device;
 mod games;
 mod layer;
 mod texts;
@@ -11,7 +13,7 @@ mod weights;
 
 pub use crate::nn::ops::attention::cache::Cache;
 pub use games::{SequenceLearner, Sequences};
-pub use texts::{Pass, Reading, Row, Text, TokenDecoder};
+pub use texts::{Pass, Reading, Row, TokenDecoder};
 
 use crate::nn::ops::attention::sequence;
 use crate::nn::ops::norm::Normed;

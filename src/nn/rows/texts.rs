@@ -9,14 +9,11 @@ use super::weights::Weights;
 use super::{Activations, Attend, Cache, Keep, Piece, Prefix, Scratch, Tape};
 use crate::nn::arch::{Adapters, DecoderShape, Parameter};
 use crate::nn::ops::{Parallelism, attention::sequence, embed};
+use crate::nn::tensors::texts::DeviceCopy;
+use crate::nn::text::Text;
 use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::Arc;
-#[cfg(feature = "general")]
-use {
-    crate::nn::Precision, crate::nn::tensors::DeviceDecoder, burn::tensor::Device,
-    std::sync::OnceLock,
-};
 
 /// Parameters from which on each product uses all threads; of smaller decoders, whole passes run side by side.
 const LARGE: usize = 1 << 22;
@@ -25,12 +22,8 @@ const LARGE: usize = 1 << 22;
 #[derive(Clone, Debug)]
 pub struct TokenDecoder {
     pub(super) weights: Weights,
-    /// The device that texts go through, if it is not the CPU, and the precision of its products.
-    #[cfg(feature = "general")]
-    device: Option<(Device, Precision)>,
-    /// The weights on that device, once they are needed there.
-    #[cfg(feature = "general")]
-    on_device: Arc<OnceLock<DeviceDecoder>>,
+    /// The device that texts go through, if it is not the CPU.
+    pub(super) device: DeviceCopy,
 }
 
 /// A token in a pass: token number `at` of the piece of text whose keys and values are in cache number `cache`.
@@ -113,37 +106,13 @@ impl TokenDecoder {
             true => Parallelism::Sequential,
             false => Parallelism::Parallel,
         };
-        Self {
-            weights: Weights::new(shape, params, parallelism),
-            #[cfg(feature = "general")]
-            device: None,
-            #[cfg(feature = "general")]
-            on_device: Arc::default(),
-        }
+        Self { weights: Weights::new(shape, params, parallelism), device: DeviceCopy::default() }
     }
 
     /// The same decoder with adapters, which are learnt in the place of the weights, or without.
     pub fn with_adapters(mut self, adapters: Option<Adapters>) -> Self {
         self.weights.adapters = adapters;
         self
-    }
-
-    /// The same decoder, but generating and learning on a device, with products in this precision; on the CPU if there
-    /// is none, in single precision.
-    #[cfg(feature = "general")]
-    pub fn with_device(self, device: Option<Device>, precision: Precision) -> Self {
-        let device = device.map(|device| (device, precision));
-        Self { device, on_device: Arc::default(), ..self }
-    }
-
-    /// The decoder in the tensors of its device, if it has one ([`TokenDecoder::with_device`]), uploaded again after the
-    /// weights have changed.
-    #[cfg(feature = "general")]
-    pub fn on_device(&self) -> Option<DeviceDecoder> {
-        let (device, precision) = self.device.as_ref()?;
-        let new = || DeviceDecoder::new(self.shape(), self.params(), device, *precision);
-        let decoder = self.on_device.get_or_init(new).clone();
-        Some(decoder.with_adapters(self.adapters()))
     }
 
     /// The sizes and switches of the decoder.
@@ -190,10 +159,7 @@ impl TokenDecoder {
                 let params: &mut Vec<f32> = Arc::make_mut(&mut self.weights.params);
                 change(params);
                 self.weights.drop_packed();
-                #[cfg(feature = "general")]
-                {
-                    self.on_device = Arc::default();
-                }
+                self.device.invalidate();
             }
         }
     }
@@ -234,15 +200,6 @@ impl TokenDecoder {
         logits.resize(hidden.len() / shape.hidden_size * shape.num_actions, 0.0);
         self.weights.linear(&layout.head, hidden, logits, false);
     }
-}
-
-/// A prompt and its completions, as tokens.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Text<'a> {
-    /// One token or more.
-    pub prompt: &'a [u32],
-    /// One token or more each.
-    pub completions: Vec<&'a [u32]>,
 }
 
 /// The forward pass of some texts, as the backward pass needs it.

@@ -39,7 +39,7 @@ pub struct Decoder {
     #[module(skip)]
     shape: DecoderShape,
     #[module(skip)]
-    products: Products,
+    pub(super) products: Products,
 }
 
 /// A layer of a [`Decoder`], with the names of Hugging Face's files.
@@ -190,12 +190,6 @@ impl Decoder {
     /// The same decoder, with products in this precision.
     pub(crate) fn in_precision(&self, precision: Precision) -> Self {
         Self { products: Products::new(precision), ..self.clone() }
-    }
-
-    /// The products of its tensors.
-    #[cfg(feature = "general")]
-    pub(super) fn products(&self) -> Products {
-        self.products
     }
 
     /// The sizes and switches of the decoder.

@@ -6,8 +6,9 @@ mod products;
 mod rope;
 mod steps;
 #[cfg(feature = "general")]
-mod texts;
+pub mod texts;
+#[cfg(not(feature = "general"))]
+#[path = "host_only.rs"]
+pub mod texts;
 
 pub use decoder::Decoder;
-#[cfg(feature = "general")]
-pub use texts::{Completions, DeviceDecoder, Prompts, Read, integers};

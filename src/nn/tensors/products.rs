@@ -8,7 +8,8 @@ use burn::tensor::{FloatDType, Tensor};
 /// attention.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Products {
-    half: Option<FloatDType>,
+    /// The type of the operands, if it is not f32.
+    pub half: Option<FloatDType>,
 }
 
 impl Products {
@@ -19,12 +20,6 @@ impl Products {
             Precision::Bf16 => Some(FloatDType::BF16),
         };
         Self { half }
-    }
-
-    /// Whether gradients leave the range of the operands unless they are scaled.
-    #[cfg(feature = "general")]
-    pub fn need_scale(self) -> bool {
-        matches!(self.half, Some(FloatDType::F16))
     }
 
     /// The product `a b`.
@@ -44,15 +39,6 @@ impl Products {
         match &linear.bias {
             Some(bias) => y + bias.val().unsqueeze(),
             None => y,
-        }
-    }
-
-    /// Casts numbers that only products read.
-    #[cfg(feature = "general")]
-    pub fn operand<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
-        match self.half {
-            None => x,
-            Some(half) => x.cast(half),
         }
     }
 }

@@ -10,10 +10,11 @@ use super::products::Products;
 use crate::nn::Precision;
 use crate::nn::arch::lora::AdapterLayout;
 use crate::nn::arch::{Adapters, DecoderShape};
-use crate::nn::rows::Text;
+use crate::nn::text::Text;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{Device, Gradients, Int, Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Gradients, Int, Tensor, TensorData};
 use std::ops::Range;
+use std::sync::{Arc, OnceLock};
 
 /// A decoder over tokens on a device.
 #[derive(Clone, Debug)]
@@ -21,6 +22,49 @@ pub struct DeviceDecoder {
     decoder: Decoder,
     added: Option<LowRank>,
     device: Device,
+}
+
+/// The device of a decoder over tokens, if it is not on the CPU, and the copy of its weights there.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceCopy {
+    /// The device, and the precision of its products.
+    device: Option<(Device, Precision)>,
+    /// The weights, uploaded when first needed.
+    weights: Arc<OnceLock<DeviceDecoder>>,
+}
+
+impl DeviceCopy {
+    /// A copy on `device`, not uploaded yet.
+    pub(crate) fn new(device: Option<Device>, precision: Precision) -> Self {
+        Self { device: device.map(|device| (device, precision)), weights: Arc::default() }
+    }
+
+    /// Drops the uploaded weights, because the decoder's have changed.
+    pub(crate) fn invalidate(&mut self) {
+        self.weights = Arc::default();
+    }
+
+    /// The weights on the device, which are those of `shape` and `params`; `None` on the CPU.
+    pub(crate) fn get(&self, shape: &DecoderShape, params: &[f32]) -> Option<DeviceDecoder> {
+        let (device, precision) = self.device.as_ref()?;
+        let new = || DeviceDecoder::new(shape, params, device, *precision);
+        Some(self.weights.get_or_init(new).clone())
+    }
+}
+
+impl Products {
+    /// Whether gradients leave the range of the operands unless they are scaled.
+    fn need_scale(self) -> bool {
+        matches!(self.half, Some(FloatDType::F16))
+    }
+
+    /// Casts numbers that only products read.
+    fn operand<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
+        match self.half {
+            None => x,
+            Some(half) => x.cast(half),
+        }
+    }
 }
 
 /// The keys and values of `groups` prompts, for completions to follow.
@@ -111,7 +155,7 @@ impl DeviceDecoder {
                 let (inputs, outputs) = (layout.a.len() / r, layout.b.len() / r);
                 [upload(&layout.a).reshape([inputs, r]), upload(&layout.b).reshape([r, outputs])]
             };
-            let layouts = adapters.layouts().iter();
+            let layouts = adapters.layouts.iter();
             let pairs = layouts.map(|layout| layout.as_ref().map(pair)).collect();
             LowRank { pairs, scale: adapters.scale() }
         });
@@ -122,7 +166,7 @@ impl DeviceDecoder {
     /// of two that makes the largest of them about 1/16 (loss scaling, Micikevicius et al. 2018), else 1.
     pub fn scale<'a>(&self, first: impl Iterator<Item = &'a f32>) -> f32 {
         let largest = first.fold(0.0f32, |most, x| most.max(x.abs()));
-        if !self.decoder.products().need_scale() || largest == 0.0 || !largest.is_finite() {
+        if !self.decoder.products.need_scale() || largest == 0.0 || !largest.is_finite() {
             return 1.0;
         }
         (1.0 / (16.0 * largest)).log2().floor().exp2()
@@ -140,7 +184,7 @@ impl DeviceDecoder {
                 Param::initialized(id, self.0.operand(value))
             }
         }
-        let mut operands = Operands(self.decoder.products());
+        let mut operands = Operands(self.decoder.products);
         Self { decoder: self.decoder.map(&mut operands), ..self }
     }
 
@@ -212,7 +256,7 @@ impl DeviceDecoder {
         let masks = self.masks(longest);
         let rotations = self.decoder.rotations(columns);
         let mut keys_values = Vec::new();
-        let products = self.decoder.products();
+        let products = self.decoder.products;
         let x = self.decoder.embed(tokens);
         let added = self.added.as_ref();
         let hidden = self.decoder.through(x, &rotations, added, |i, queries, own| {
@@ -230,7 +274,7 @@ impl DeviceDecoder {
 
     /// Memory for `rows` completions of `most` tokens each.
     pub fn room(&self, rows: usize, most: usize) -> Completions {
-        let (shape, products) = (self.decoder.shape(), self.decoder.products());
+        let (shape, products) = (self.decoder.shape(), self.decoder.products);
         let zeros = || {
             let size = [rows, most, shape.num_kv_heads, shape.head_dim];
             [(); 2].map(|()| products.operand(Tensor::<4>::zeros(size, &self.device)))
@@ -254,7 +298,7 @@ impl DeviceDecoder {
         let own_masks: Vec<_> =
             all.masks.iter().map(|mask| mask.clone().narrow(1, at, 1)).collect();
         let prefix_masks = self.prefix_masks(prompts, at..at + 1);
-        let products = self.decoder.products();
+        let products = self.decoder.products;
         let x = self.decoder.embed(tokens.reshape([rows, 1]));
         let added = self.added.as_ref();
         let hidden = self.decoder.through(x, &rotations, added, |i, queries, new| {
@@ -318,7 +362,7 @@ impl DeviceDecoder {
 
     /// The products of attention, and the factor of its scores.
     fn by(&self) -> (Products, f32) {
-        (self.decoder.products(), attention_scale(self.decoder.shape()))
+        (self.decoder.products, attention_scale(self.decoder.shape()))
     }
 
     /// For each window the mask of a text's own tokens: `[1, count, count]`.

@@ -10,7 +10,7 @@ use crate::text::error::LanguageError;
 use crate::text::language_model::LanguageModel;
 use crate::text::{Adapters, LoraConfig};
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
@@ -111,9 +111,4 @@ pub(super) fn write(
     let text = serde_json::to_vec_pretty(&about).expect("JSON is text");
     std::fs::write(&path, text).map_err(written(&path))?;
     write_weights(&folder.join(WEIGHTS), adapters.parameters(), adapters.params(), name)
-}
-
-/// The absolute path of a model, so that its adapters find it again from any folder.
-pub(super) fn base(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
 }

@@ -108,8 +108,9 @@ pub(super) fn finish(
         },
     };
     let template = source.map(|source| ChatTemplate { source, bos, eos });
-    let (adapters, base) = (None, super::adapter::base(path));
-    let (params, prompts) = (params.into(), PromptCache::default());
+    // Absolute, so that adapters find their model from any folder.
+    let base = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let (adapters, params, prompts) = (None, params.into(), PromptCache::default());
     Ok(LanguageModel {
         shape,
         params,

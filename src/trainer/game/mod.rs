@@ -1,5 +1,7 @@
 //! The engine of games and of datasets.
 
+#[cfg(feature = "general")]
+pub mod held_out;
 mod snapshot;
 
 pub use snapshot::{
@@ -8,8 +10,6 @@ pub use snapshot::{
 
 use super::choose::{Engines, first_network, obstacle, precision_obstacle, with_engine};
 use super::engine::{Engine, Iteration, PolicyEngine, Totals};
-#[cfg(feature = "general")]
-use super::held_out::Confusion;
 use super::{TrainError, Trainer, iterate};
 use crate::data::Pieces;
 use crate::device;
@@ -141,12 +141,6 @@ impl<G: Rules> GameTrainer<G> {
         Evaluation::of(&self.engine.play(0..episodes, player).await)
     }
 
-    /// The policy's predictions on the held-out demonstrations; `None` for runs that play games.
-    #[cfg(feature = "general")]
-    pub fn confusion(&self) -> Option<Confusion> {
-        block_on(self.engine.confusion())
-    }
-
     /// The model.
     pub fn model(&self) -> Network {
         self.engine.engine.model()
@@ -186,14 +180,6 @@ impl<G: Rules> GameEngine<G> {
         let ours = self.play(ours, Player::Greedy).await;
         let all = self.team.all_gather(bytemuck::cast_slice(&ours))?;
         Ok(Evaluation::of(&bytemuck::pod_collect_to_vec(&all.concat())))
-    }
-
-    /// The policy's predictions on the held-out demonstrations.
-    #[cfg(feature = "general")]
-    async fn confusion(&self) -> Option<Confusion> {
-        let held_out = self.held_out.as_ref()?;
-        let actions = self.game.num_actions();
-        Some(Confusion::of(&self.engine.model(), held_out, actions, &self.device).await)
     }
 }
 
@@ -264,11 +250,10 @@ impl<G: Rules> Engine for GameEngine<G> {
     }
 
     async fn evaluate_greedy(&self) -> Result<EvaluationRecord, TrainError> {
-        #[cfg(feature = "general")]
-        let held_out = self.confusion().await.map(|confusion| confusion.means());
-        // Whole sequences of a model need Burn's autodiff, which a page leaves out.
-        #[cfg(not(feature = "general"))]
         let held_out: Option<HeldOut> = None;
+        // Whole sequences of a model need Burn's autodiff, which a page leaves out.
+        #[cfg(feature = "general")]
+        let held_out = held_out.or(self.confusion().await.map(|confusion| confusion.means()));
         if let Some(HeldOut { accuracy, .. }) = held_out.filter(|_| !G::PLAYABLE) {
             let mean_score = accuracy.unwrap_or(0.0);
             return Ok(EvaluationRecord { mean_score, held_out, ..EvaluationRecord::default() });

@@ -1,6 +1,6 @@
 //! Group-relative advantages of completions, and the choice of the tokens that are learnt from.
 
-use super::rollout::Answers;
+use super::answers::Answers;
 use crate::learner::text::{Group, Sample};
 use crate::settings::Scale;
 use crate::settings::{Baseline, RewardConfig};

@@ -1,6 +1,7 @@
 //! The verbs of GRPO for a language model.
 
-use super::rollout::{Answers, RolloutSeconds};
+use super::answers::Answers;
+use super::rollout::RolloutSeconds;
 use super::{CompletionRecord, LanguageConfig, LanguageTrainError, TextEngine, advantages, record};
 use crate::learner::text::{Group, LanguageMeans};
 use crate::learner::{entropy_at, learning_rate};

@@ -1,6 +1,7 @@
 //! GRPO of a language model: the fourth engine.
 
 mod advantages;
+mod answers;
 mod exchange;
 mod fit;
 mod grpo;

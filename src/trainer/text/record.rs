@@ -1,7 +1,7 @@
 //! Records of an iteration, an evaluation and a completion of a language model.
 
 use super::advantages;
-use super::rollout::Answers;
+use super::answers::Answers;
 use crate::learner::text::{Group, LanguageMeans};
 use crate::metrics::{EvaluationRecord, IterationRecord, TextEvaluation, TextRecord};
 use crate::task::{Part, Rewards};

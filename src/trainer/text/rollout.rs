@@ -2,6 +2,7 @@
 //! run generate a part each, and exchange them.
 
 use super::advantages::{is_even, overlong};
+use super::answers::Answers;
 use super::exchange::{self, CompletionGroup};
 use super::{GenerationConfig, LanguageTrainError, TextEngine};
 use crate::learner::text::different;
@@ -17,56 +18,6 @@ pub(super) struct RolloutSeconds {
     pub generate: f64,
     /// Scoring them with the task's verifier.
     pub verify: f64,
-}
-
-/// Prompts with the completions of each; all lists are in the same order.
-#[derive(Default)]
-pub(super) struct Answers {
-    pub prompts: Vec<Prompt>,
-    /// The tokens of each prompt.
-    pub tokens: Vec<Vec<u32>>,
-    pub completions: Vec<Vec<Completion>>,
-    /// The text of each completion.
-    pub texts: Vec<Vec<String>>,
-    pub rewards: Vec<Vec<Rewards>>,
-    /// The reward of each completion, its length penalty included.
-    pub totals: Vec<Vec<f64>>,
-    /// Groups that were not kept, and the tokens of their completions.
-    pub dropped: (usize, usize),
-}
-
-fn retain<T>(all: &mut Vec<T>, kept: &[bool]) {
-    let mut kept = kept.iter();
-    all.retain(|_| *kept.next().unwrap_or(&false));
-}
-
-impl Answers {
-    /// Keeps the groups whose totals are wanted.
-    pub fn keep(&mut self, wanted: impl Fn(&[f64]) -> bool) {
-        let kept: Vec<bool> = self.totals.iter().map(|totals| wanted(totals)).collect();
-        for (group, _) in self.completions.iter().zip(&kept).filter(|(_, kept)| !**kept) {
-            self.dropped.0 += 1;
-            self.dropped.1 += group.iter().map(|one| one.tokens.len()).sum::<usize>();
-        }
-        retain(&mut self.prompts, &kept);
-        retain(&mut self.tokens, &kept);
-        retain(&mut self.completions, &kept);
-        retain(&mut self.texts, &kept);
-        retain(&mut self.rewards, &kept);
-        retain(&mut self.totals, &kept);
-    }
-
-    /// Adds others.
-    pub fn append(&mut self, mut more: Self) {
-        self.prompts.append(&mut more.prompts);
-        self.tokens.append(&mut more.tokens);
-        self.completions.append(&mut more.completions);
-        self.texts.append(&mut more.texts);
-        self.rewards.append(&mut more.rewards);
-        self.totals.append(&mut more.totals);
-        self.dropped.0 += more.dropped.0;
-        self.dropped.1 += more.dropped.1;
-    }
 }
 
 impl TextEngine {

@@ -1,9 +1,12 @@
 //! The quality of a policy on held-out demonstrations.
 
+use super::{GameEngine, GameTrainer};
 use crate::data::{Pieces, Windows};
 use crate::device;
+use crate::env::Rules;
 use crate::metrics::HeldOut;
 use crate::model::{Categorical, Network};
+use burn::cubecl::future::block_on;
 use burn::tensor::{Device, Tensor};
 
 /// Steps of a batch.
@@ -58,5 +61,21 @@ impl Confusion {
         let steps = self.counts.iter().flatten().sum::<u64>() as f64;
         let right: u64 = self.counts.iter().enumerate().map(|(a, row)| row[a]).sum();
         HeldOut { loss: self.loss_sum / steps, accuracy: Some(right as f64 / steps) }
+    }
+}
+
+impl<G: Rules> GameTrainer<G> {
+    /// The policy's predictions on the held-out demonstrations; `None` for runs that play games.
+    pub fn confusion(&self) -> Option<Confusion> {
+        block_on(self.engine.confusion())
+    }
+}
+
+impl<G: Rules> GameEngine<G> {
+    /// The policy's predictions on the held-out demonstrations.
+    pub(super) async fn confusion(&self) -> Option<Confusion> {
+        let held_out = self.held_out.as_ref()?;
+        let actions = self.game.num_actions();
+        Some(Confusion::of(&self.engine.model(), held_out, actions, &self.device).await)
     }
 }

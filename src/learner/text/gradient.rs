@@ -1,0 +1,34 @@
+//! The gradient of an optimiser step over texts: on the CPU or on a device, and summed over ranks.
+
+use super::differentiation::{Differentiation, Sums};
+use super::{Group, device};
+use crate::parallel::{NodeLen, TeamError, nodes};
+
+impl Differentiation<'_> {
+    /// The gradient of the loss of the `chosen` groups, which are in order: `[num_trained]`, the same at all
+    /// members. The largest ratio is that of our groups.
+    pub fn gradient(
+        &self,
+        groups: &[Group],
+        chosen: &[usize],
+    ) -> Result<(Vec<f32>, Sums), TeamError> {
+        let chosen = self.effective(groups, chosen);
+        let len = self.decoder.trained().len();
+        let (members, shards) = (self.team.size(), self.shards.count());
+        let on_cpus = (2..=shards).contains(&members) && !self.team.has_devices();
+        if on_cpus && !self.decoder.is_small() {
+            return self.in_pieces(groups, &chosen);
+        }
+        let mut ratio = 0.0f64;
+        let ours = nodes(self.shards.count(), &self.shards.own()).into_iter().map(|node| {
+            let on_device = device::node(self, groups, &chosen, &node);
+            let (sum, largest) = on_device.unwrap_or_else(|| self.node(groups, &chosen, node));
+            ratio = ratio.max(largest);
+            sum
+        });
+        let ours = ours.collect();
+        let sum =
+            self.team.sum(self.shards, ours, NodeLen { vector: len, numbers: Sums::ADDED })?;
+        Ok((sum.vector, Sums::of(&sum.numbers, ratio)))
+    }
+}

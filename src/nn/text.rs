@@ -1,0 +1,10 @@
+//! A text as a decoder takes it.
+
+/// A prompt and its completions, as tokens.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Text<'a> {
+    /// One token or more.
+    pub prompt: &'a [u32],
+    /// One token or more each.
+    pub completions: Vec<&'a [u32]>,
+}
