@@ -16,9 +16,6 @@ pub trait Actor: Sync {
     /// The number of actions.
     fn num_actions(&self) -> usize;
 
-    /// The number of parameters.
-    fn num_params(&self) -> usize;
-
     /// The number of floats of memory for each game.
     fn memory_size(&self) -> usize;
 

@@ -31,11 +31,6 @@ impl Dense {
         };
         Self { inputs, outputs, weight: take(inputs * outputs), bias: take(outputs) }
     }
-
-    /// The number of its parameters.
-    pub fn num_params(&self) -> usize {
-        self.weight.len() + self.bias.len()
-    }
 }
 
 /// `output[j] = bias[j] + sum over i of weight[i, j] * input[i]`, summed in the order of `i`, and with a ReLU

@@ -16,7 +16,6 @@ pub type NativeScratch = Box<dyn Any + Send>;
 trait AnyActor: Debug + Send + Sync {
     fn num_features(&self) -> usize;
     fn num_actions(&self) -> usize;
-    fn num_params(&self) -> usize;
     fn memory_size(&self) -> usize;
     fn initial_memory(&self) -> Vec<f32>;
     fn scratch(&self) -> NativeScratch;
@@ -35,10 +34,6 @@ impl<A: Actor<Scratch: Send + 'static> + Debug + Send> AnyActor for A {
 
     fn num_actions(&self) -> usize {
         Actor::num_actions(self)
-    }
-
-    fn num_params(&self) -> usize {
-        Actor::num_params(self)
     }
 
     fn memory_size(&self) -> usize {
@@ -108,10 +103,6 @@ impl Actor for NativePolicy {
 
     fn num_actions(&self) -> usize {
         self.0.num_actions()
-    }
-
-    fn num_params(&self) -> usize {
-        self.0.num_params()
     }
 
     fn memory_size(&self) -> usize {

@@ -81,10 +81,6 @@ impl Actor for TensorActor {
         self.num_actions
     }
 
-    fn num_params(&self) -> usize {
-        self.network.num_params()
-    }
-
     fn memory_size(&self) -> usize {
         self.initial_memory.len()
     }

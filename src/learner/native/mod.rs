@@ -86,11 +86,7 @@ impl NativeLearner {
     /// Trains a copy of `policy`. If `kl_coef` is not 0, the initial policy becomes the reference
     /// policy.
     pub fn new(policy: &Mlp, config: &TrainConfig) -> Self {
-        let shapes = policy.layers().iter().map(|layer| layer.weight.dims());
-        let features = policy.layers()[0].weight.dims()[0];
-        let widths: Vec<usize> =
-            std::iter::once(features).chain(shapes.map(|[_, outputs]| outputs)).collect();
-        let layout = Layout::new(&widths, policy.activation());
+        let layout = Layout::new(&policy.widths(), policy.activation());
         let flat = floats(flatten(policy).without_autodiff().into_data());
         let network = Network::new(&layout, layout.pad(&flat));
         Self {

@@ -5,11 +5,10 @@
 
 use crate::math::{at_least, exp, mul_add, sigmoid};
 use crate::model::dense::{Dense, dense};
-use crate::model::{Actor, LANES, Lanes};
+use crate::model::{Actor, BuiltIn, LANES, Lanes};
 use crate::nn::DecoderShape;
 use crate::nn::arch::{Layout, LinearLayout};
 use crate::nn::ops::rope::RopeTable;
-use crate::nn::parameters;
 use crate::nn::tensors::Decoder;
 use burn::cubecl::future::block_on;
 use multiversion::multiversion;
@@ -63,16 +62,7 @@ pub struct Scratch {
 impl NativeDecoder {
     /// Copies the weights. On a device this reads them back and waits for them.
     pub fn new(decoder: &Decoder) -> Self {
-        block_on(Self::new_async(decoder))
-    }
-
-    /// Copies the weights without blocking.
-    ///
-    /// # Panics
-    /// If the device fails.
-    pub async fn new_async(decoder: &Decoder) -> Self {
-        let params = parameters::read(decoder).await;
-        Self::from_params(decoder.shape().clone(), &params)
+        block_on(decoder.to_native())
     }
 
     /// From parameters in the order of [`flatten`](crate::model::flatten).
@@ -156,10 +146,6 @@ impl Actor for NativeDecoder {
 
     fn num_actions(&self) -> usize {
         self.shape.num_actions
-    }
-
-    fn num_params(&self) -> usize {
-        self.shape.num_params()
     }
 
     fn memory_size(&self) -> usize {

@@ -3,7 +3,7 @@
 use super::{Decoder, DecoderConfig, NativeDecoder};
 use crate::math::Activation;
 use crate::model::{BuiltIn, ModelKind, OwnSettings, Parameter, PolicyConfig};
-use crate::nn::DecoderShape;
+use crate::nn::{DecoderShape, parameters};
 use burn::tensor::Device;
 
 impl PolicyConfig {
@@ -47,7 +47,8 @@ impl BuiltIn for Decoder {
     }
 
     async fn to_native(&self) -> NativeDecoder {
-        NativeDecoder::new_async(self).await
+        let params = parameters::read(self).await;
+        NativeDecoder::from_params(self.shape().clone(), &params)
     }
 
     fn sizes(config: &PolicyConfig) -> String {

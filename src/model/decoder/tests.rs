@@ -340,7 +340,6 @@ fn native_and_burn_act_the_same_wherever_the_games_of_the_lanes_are() {
     for shape in shapes() {
         let decoder = decoder(&shape, &device);
         let native = NativeDecoder::new(&decoder);
-        assert_eq!(native.num_params(), flatten(&decoder).dims()[0]);
         let fresh = decoder.initial_memory(LANES, &device);
         let mut memory = fresh.clone();
         let mut remembered = vec![[0.0; LANES]; native.memory_size()];
@@ -431,50 +430,5 @@ fn sequences_by_hand_are_those_of_autodiff() {
         for (i, (got, want)) in gradient.iter().zip(&want).enumerate() {
             assert!((got - want).abs() < 1e-5 * largest, "{shape:?} {i}: {got} instead of {want}");
         }
-    }
-}
-
-/// Prints how fast sequences are learnt from:
-/// `cargo test --release --lib sequence_speed -- --ignored --nocapture`.
-#[test]
-#[ignore = "a measurement"]
-fn sequence_speed() {
-    let shape = DecoderShape {
-        num_features: 16,
-        hidden_size: 128,
-        head_dim: 32,
-        intermediate_size: 384,
-        context: 256,
-        ..shape(4, [4, 2], 256, false)
-    };
-    let (steps, games) = (256, 64);
-    let decoder = Decoder::of_shape(shape.clone(), 1, &Device::flex());
-    let params: Vec<f32> = flatten(&decoder).into_data().iter::<f32>().collect();
-    let mut starts = vec![0.0; steps * games];
-    starts[..games].fill(1.0);
-    let sequences = Sequences {
-        games,
-        obs: (0..steps * games * 16).map(|i| (i as f32 * 0.3).sin()).collect(),
-        starts,
-        memory: Vec::new(),
-    };
-    let weights: Vec<f32> = (0..steps * games * 4).map(|i| (i as f32 * 0.37).sin()).collect();
-    let checkpointing = std::env::var_os("CHECKPOINTING").is_some();
-    let mut learner = SequenceLearner::new(&shape, checkpointing);
-    for _ in 0..5 {
-        let started = std::time::Instant::now();
-        learner.set_params(params.clone());
-        let mut forward = 0.0;
-        learner.gradient(&sequences, PARTIALS, |_| {
-            forward = started.elapsed().as_secs_f64();
-            weights.clone()
-        });
-        let all = started.elapsed().as_secs_f64();
-        let flops = 6.0 * (params.len() * steps * games) as f64;
-        println!(
-            "forward {forward:.3} s, both {all:.3} s: {:.0} steps/s, {:.0} GFLOP/s",
-            (steps * games) as f64 / all,
-            flops / all * 1e-9
-        );
     }
 }

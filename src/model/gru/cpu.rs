@@ -7,8 +7,7 @@ use super::Gru;
 use crate::math::Activation;
 use crate::math::{sigmoid, tanh};
 use crate::model::dense::{Dense, activate, dense};
-use crate::model::{Actor, LANES, Lanes};
-use crate::nn::parameters;
+use crate::model::{Actor, BuiltIn, LANES, Lanes};
 use burn::cubecl::future::block_on;
 use multiversion::multiversion;
 
@@ -33,16 +32,7 @@ pub struct Scratch {
 impl NativeGru {
     /// Copies the weights. On a device this reads them back and waits for them.
     pub fn new(gru: &Gru) -> Self {
-        block_on(Self::new_async(gru))
-    }
-
-    /// The asynchronous form of [`NativeGru::new`], for where a thread must not block.
-    ///
-    /// # Panics
-    /// If the device fails.
-    pub async fn new_async(gru: &Gru) -> Self {
-        let params = parameters::read(gru).await;
-        Self::from_params(&gru.widths(), gru.activation(), &params)
+        block_on(gru.to_native())
     }
 
     /// The network of these widths, features and actions included, with parameters in the order of
@@ -79,11 +69,6 @@ impl Actor for NativeGru {
 
     fn num_actions(&self) -> usize {
         self.head.outputs
-    }
-
-    fn num_params(&self) -> usize {
-        let gates = [&self.input_gates, &self.memory_gates, &self.head];
-        self.encoder.iter().chain(gates).map(Dense::num_params).sum()
     }
 
     fn memory_size(&self) -> usize {
@@ -165,7 +150,6 @@ mod tests {
                 &(params + Tensor::from_data(TensorData::new(waves, [count]), &device)),
             );
             let native = NativeGru::new(&gru);
-            assert_eq!(native.num_params(), count);
             let mut memory = gru.initial_memory(LANES, &device);
             let mut remembered = vec![[0.0; LANES]; native.memory_size()];
             let mut scratch = native.scratch();

@@ -3,6 +3,7 @@
 use super::{Gru, NativeGru};
 use crate::math::Activation;
 use crate::model::{BuiltIn, ModelKind, Parameter, PolicyConfig};
+use crate::nn::parameters;
 use burn::tensor::Device;
 
 impl PolicyConfig {
@@ -57,6 +58,7 @@ impl BuiltIn for Gru {
     }
 
     async fn to_native(&self) -> NativeGru {
-        NativeGru::new_async(self).await
+        let params = parameters::read(self).await;
+        NativeGru::from_params(&self.widths(), self.activation(), &params)
     }
 }

@@ -49,6 +49,12 @@ impl Mlp {
         &self.layers
     }
 
+    /// Features, units of the hidden layers and actions.
+    pub fn widths(&self) -> Vec<usize> {
+        let outputs = self.layers.iter().map(|layer| layer.weight.dims()[1]);
+        std::iter::once(self.layers[0].weight.dims()[0]).chain(outputs).collect()
+    }
+
     /// The activation of the hidden layers.
     pub fn activation(&self) -> Activation {
         self.activation

@@ -6,8 +6,7 @@
 use super::Mlp;
 use crate::math::Activation;
 use crate::model::dense::{Dense, activate, dense, find_active, sparse};
-use crate::model::{Actor, LANES, Lanes};
-use crate::nn::parameters;
+use crate::model::{Actor, BuiltIn, LANES, Lanes};
 use burn::cubecl::future::block_on;
 
 /// A copy of an [`Mlp`]'s weights for evaluation on the CPU.
@@ -40,19 +39,7 @@ impl Scratch {
 impl NativeMlp {
     /// Copies the weights. On a device this reads them back and waits for them.
     pub fn new(mlp: &Mlp) -> Self {
-        block_on(Self::new_async(mlp))
-    }
-
-    /// The asynchronous form of [`NativeMlp::new`], for where a thread must not block.
-    ///
-    /// # Panics
-    /// If the device fails.
-    pub async fn new_async(mlp: &Mlp) -> Self {
-        let params = parameters::read(mlp).await;
-        let inputs = mlp.layers().iter().map(|layer| layer.weight.dims()[0]);
-        let [_, actions] = mlp.layers()[mlp.layers().len() - 1].weight.dims();
-        let widths: Vec<usize> = inputs.chain([actions]).collect();
-        Self::from_params(&widths, mlp.activation(), &params)
+        block_on(mlp.to_native())
     }
 
     /// The network of these widths, features and actions included, with parameters in the order of
@@ -123,10 +110,6 @@ impl Actor for NativeMlp {
 
     fn num_actions(&self) -> usize {
         self.num_actions()
-    }
-
-    fn num_params(&self) -> usize {
-        self.layers.iter().map(Dense::num_params).sum()
     }
 
     fn memory_size(&self) -> usize {

@@ -3,6 +3,7 @@
 use super::{Mlp, NativeMlp};
 use crate::math::Activation;
 use crate::model::{BuiltIn, ModelKind, Parameter, PolicyConfig};
+use crate::nn::parameters;
 use burn::tensor::Device;
 
 impl PolicyConfig {
@@ -51,7 +52,8 @@ impl BuiltIn for Mlp {
     }
 
     async fn to_native(&self) -> NativeMlp {
-        NativeMlp::new_async(self).await
+        let params = parameters::read(self).await;
+        NativeMlp::from_params(&self.widths(), self.activation(), &params)
     }
 }
 
