@@ -7,6 +7,7 @@ mod autodiff;
 mod experience;
 #[cfg(feature = "kernels")]
 mod fused;
+mod means;
 mod native;
 mod optimizer;
 mod order;
@@ -17,7 +18,8 @@ mod weights;
 pub use autodiff::{Learner, UpdateStats};
 #[cfg(feature = "kernels")]
 pub use fused::FusedLearner;
-pub use native::{NativeLearner, UpdateMeans};
+pub use means::UpdateMeans;
+pub use native::NativeLearner;
 pub use optimizer::{AdamW, Moments};
 pub use order::{Batches, Minibatch, SHARD_STEPS};
 pub use schedule::{entropy_at, entropy_coef, learning_rate, total_updates};

@@ -60,7 +60,7 @@ impl Moments {
     }
 
     /// Performs [`AdamW::step`] in place with `gradient * scale`.
-    pub(super) fn step(
+    fn step(
         &mut self,
         params: &mut [f32],
         gradient: &[f32],
@@ -72,6 +72,21 @@ impl Moments {
         let factors = factors(config, learning_rate, self.steps);
         let Self { first_moment, second_moment, .. } = self;
         apply(&factors, scale, params, gradient, first_moment, second_moment);
+    }
+
+    /// Performs [`AdamW::step`] in place with a gradient clipped to `max_norm` ([`clip_grad_norm`]), and returns the norm
+    /// before clipping.
+    pub(super) fn clipped_step(
+        &mut self,
+        params: &mut [f32],
+        gradient: &[f32],
+        max_norm: f64,
+        learning_rate: f64,
+        config: &OptimizerConfig,
+    ) -> f32 {
+        let norm = norm(gradient);
+        self.step(params, gradient, clip_scale(norm, max_norm), learning_rate, config);
+        norm
     }
 }
 
@@ -117,7 +132,7 @@ pub fn clip_grad_norm(gradient: Tensor<1>, max_norm: f64) -> (Tensor<1>, Tensor<
 
 /// Norm of a gradient in host memory.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-pub(super) fn norm(gradient: &[f32]) -> f32 {
+fn norm(gradient: &[f32]) -> f32 {
     let (chunks, rest) = gradient.as_chunks::<16>();
     let mut squares = [0.0f64; 16];
     for chunk in chunks {
@@ -130,7 +145,7 @@ pub(super) fn norm(gradient: &[f32]) -> f32 {
 }
 
 /// Factor by which [`clip_grad_norm`] scales a gradient of this norm.
-pub(super) fn clip_scale(norm: f32, max_norm: f64) -> f32 {
+fn clip_scale(norm: f32, max_norm: f64) -> f32 {
     if max_norm == 0.0 { 1.0 } else { adamw::clip_scale(norm, max_norm as f32) }
 }
 

@@ -4,7 +4,7 @@ use super::TrainError;
 use super::stream::Stream;
 use crate::data::{Pieces, Windows};
 use crate::device;
-use crate::learner::{Batches, Moments};
+use crate::learner::{Batches, Moments, UpdateMeans};
 use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::model::Network;
 use crate::parallel::{Shards, Team, TeamError};
@@ -249,8 +249,20 @@ pub(super) struct Totals {
     pub waited: f64,
     /// The share of the groups without variance.
     pub zero_variance: f64,
-    /// The means of [`crate::learner::UpdateStats`], in its order.
-    pub update: [f64; 6],
+    /// The metrics of the update.
+    pub update: UpdateMeans,
+}
+
+/// Puts the metrics of an update into the record of its iteration.
+pub(super) fn record_means(record: &mut IterationRecord, update: UpdateMeans) {
+    UpdateMeans {
+        approx_kl: record.approx_kl,
+        clip_fraction: record.clip_fraction,
+        entropy: record.entropy,
+        reference_kl: record.reference_kl,
+        loss: record.loss,
+        grad_norm: record.grad_norm,
+    } = update;
 }
 
 /// The state of a run's games and learner in host memory.

@@ -9,7 +9,7 @@ use crate::data::summary::{EPISODES, EVEN_GROUPS, REWARD_SUM, SCORE_SUM};
 use crate::data::{Pieces, Recording, RecordingAdvantages, Windows};
 use crate::device::{self, buffers::max_buffer_bytes};
 use crate::env::Rules;
-use crate::learner::{FusedLearner, SHARD_STEPS, UpdateStats};
+use crate::learner::{FusedLearner, SHARD_STEPS, UpdateMeans, UpdateStats};
 use crate::model::{Mlp, Network, StoredFeatures};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::{Branches, EnvStatesError, FusedRollout, RolloutKeys};
@@ -159,7 +159,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
             mean_reward: rewards / steps,
             waited: self.source.take_waited(),
             zero_variance: even / rollout.num_groups as f64,
-            update: std::array::from_fn(|i| means[i].into()),
+            update: UpdateMeans::new(std::array::from_fn(|i| means[i].into())),
         })
     }
 

@@ -7,7 +7,7 @@ use crate::advantage::{Advantages, advantages, shared_advantages};
 use crate::data::{Pieces, Trajectory, Windows, by_time};
 use crate::device;
 use crate::env::Rules;
-use crate::learner::{Learner, UpdateStats};
+use crate::learner::{Learner, UpdateMeans, UpdateStats};
 use crate::model::Network;
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::{EnvStatesError, RolloutKeys, StepwiseRollout};
@@ -159,7 +159,7 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
             mean_reward: sum(2),
             waited: self.source.take_waited(),
             zero_variance: at(3),
-            update: std::array::from_fn(|i| at(4 + i)),
+            update: UpdateMeans::new(std::array::from_fn(|i| at(4 + i))),
         })
     }
 

@@ -151,10 +151,7 @@ impl<G: Rules> Grpo for NativeEngine<G> {
         let zero_variance = advantages.zero_variance;
         self.keep(trajectory, advantages);
         let waited = self.source.take_waited();
-        let UpdateMeans { approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm } =
-            stats;
-        let update = [approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm];
-        Ok(Totals { score_sum, episodes, mean_reward, waited, zero_variance, update })
+        Ok(Totals { score_sum, episodes, mean_reward, waited, zero_variance, update: stats })
     }
 
     fn finish_phase(&self) -> bool {

@@ -23,7 +23,8 @@ mod tests;
 #[cfg(not(target_family = "wasm"))]
 mod tiles;
 
-use super::optimizer::{Moments, clip_scale};
+use super::means::{SUMS, UpdateMeans, UpdateSums};
+use super::optimizer::Moments;
 use super::order::{Batches, Minibatch as Games, parts};
 use super::schedule::{entropy_coef, learning_rate, total_updates};
 use crate::data::{HostTrajectory, Trajectory, by_game};
@@ -45,23 +46,6 @@ const CHUNK_STEPS: usize = 1024;
 /// Approximate maximum number of chunks per minibatch, and thus of busy threads.
 const MAX_CHUNKS: usize = 256;
 
-/// Metrics of an update.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct UpdateMeans {
-    /// Mean estimate of KL(old || new) over the counted steps of all epochs.
-    pub approx_kl: f64,
-    /// Fraction of those steps with active clipping.
-    pub clip_fraction: f64,
-    /// Mean entropy over the same steps, in nats.
-    pub entropy: f64,
-    /// Mean estimate of KL(policy || reference) over the same steps.
-    pub reference_kl: f64,
-    /// Mean loss over optimizer steps.
-    pub loss: f64,
-    /// Mean gradient norm before clipping over optimizer steps.
-    pub grad_norm: f64,
-}
-
 /// A multi-layer perceptron in training on the CPU.
 #[derive(Debug)]
 pub struct NativeLearner {
@@ -80,7 +64,7 @@ pub struct NativeLearner {
 }
 
 /// Partial gradient (padded) and metric sums of some games.
-type Partial = (Vec<f32>, [f64; 5]);
+type Partial = (Vec<f32>, [f64; SUMS]);
 
 impl NativeLearner {
     /// Trains a copy of `policy`. If `kl_coef` is not 0, the initial policy becomes the reference
@@ -225,7 +209,7 @@ impl NativeLearner {
         let ours = ours.chain([experience.counts.iter().sum()]);
         let counts = self.team.total(&ours.map(|count| count as f64).collect::<Vec<_>>())?;
         let (counts, counted) = (&counts[..minibatches.len()], counts[minibatches.len()]);
-        let (mut sums, mut norms) = ([0.0f64; 5], 0.0f64);
+        let mut sums = UpdateSums::default();
         for (minibatch, steps) in minibatches.iter().zip(counts) {
             let sizes = Sizes {
                 games: minibatch.size as f32,
@@ -234,8 +218,7 @@ impl NativeLearner {
                 rollout_share: counted as f32 / self.config.update.num_minibatches as f32,
             };
             let gradient = self.gradient(&experience, minibatch, &rule, sizes)?;
-            sums.iter_mut().zip(&gradient.numbers).for_each(|(sum, x)| *sum += x);
-            norms += f64::from(self.step(&gradient.vector));
+            sums.add(&gradient.numbers, self.step(&gradient.vector));
             self.give_back(gradient.vector);
         }
         // Every epoch covers all games of the rollout, whereas datasets advance by batches.
@@ -243,16 +226,7 @@ impl NativeLearner {
             true => counts.iter().sum(),
             false => counted * self.config.update.update_epochs as f64,
         };
-        let updates = minibatches.len() as f64;
-        let [approx_kl, clip_fraction, entropy, reference_kl, loss] = sums;
-        Ok(UpdateMeans {
-            approx_kl: approx_kl / steps,
-            clip_fraction: clip_fraction / steps,
-            entropy: entropy / steps,
-            reference_kl: reference_kl / steps,
-            loss: loss / updates,
-            grad_norm: norms / updates,
-        })
+        Ok(sums.means(steps))
     }
 
     /// Allocates a workspace for each thread of the current pool.
@@ -312,7 +286,7 @@ impl NativeLearner {
             Node { shards: node, vector, numbers: sums.to_vec() }
         });
         if self.team.size() == 1 {
-            let len = NodeLen { vector: self.network.layout().len(), numbers: 5 };
+            let len = NodeLen { vector: self.network.layout().len(), numbers: SUMS };
             return self.team.sum(shards, ours.collect(), len);
         }
         let layout = self.network.layout();
@@ -323,7 +297,8 @@ impl NativeLearner {
             Node { vector, ..node }
         };
         let nodes: Vec<Node> = ours.map(bare).collect();
-        let len = NodeLen { vector: nodes.first().map_or(0, |node| node.vector.len()), numbers: 5 };
+        let len =
+            NodeLen { vector: nodes.first().map_or(0, |node| node.vector.len()), numbers: SUMS };
         let sum = self.team.sum(shards, nodes, len)?;
         let mut vector = self.vector();
         vector.fill(0.0);
@@ -357,13 +332,11 @@ impl NativeLearner {
     /// Performs one optimizer step and returns the norm of the gradient.
     fn step(&mut self, gradient: &[f32]) -> f32 {
         let config = &self.config;
-        let norm = super::optimizer::norm(gradient);
-        let scale = clip_scale(norm, config.update.max_grad_norm);
         let rate = learning_rate(&config.optimizer, self.moments.steps, total_updates(config));
         self.network.change(|params| {
-            self.moments.step(params, gradient, scale, rate, &config.optimizer);
-        });
-        norm
+            let max_norm = config.update.max_grad_norm;
+            self.moments.clipped_step(params, gradient, max_norm, rate, &config.optimizer)
+        })
     }
 
     /// Calls `run` with the workspace of the current thread.

@@ -13,7 +13,8 @@ mod differentiation;
 mod gradient;
 mod host;
 
-use super::optimizer::{Moments, clip_scale, norm};
+use super::means::{UpdateMeans, UpdateSums};
+use super::optimizer::Moments;
 use super::order::shuffled;
 use crate::device::release_freed_memory;
 use crate::objective::weights::Sizes;
@@ -110,22 +111,12 @@ pub struct LanguageRule {
     pub max_new_tokens: usize,
 }
 
-/// Means over the tokens that were learnt from, and over the optimiser steps.
+/// Metrics of an update of a language model, whose steps are tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LanguageMeans {
-    /// Estimate of KL(policy that acted || policy in training).
-    pub approx_kl: f64,
-    /// Share of the tokens at which a bound of the ratio acts.
-    pub clip_fraction: f64,
-    /// Entropy of the policy, nats.
-    pub entropy: f64,
-    /// Estimate of KL(policy || reference).
-    pub reference_kl: f64,
-    /// The loss.
-    pub loss: f64,
-    /// Norm of the gradient before clipping.
-    pub grad_norm: f64,
-    /// Largest distance of a ratio from 1 in the first optimiser step.
+    /// The means that every learner reports.
+    pub update: UpdateMeans,
+    /// Largest distance of a ratio from 1 in the first optimizer step.
     pub first_ratio: f64,
 }
 
@@ -177,9 +168,8 @@ impl LanguageLearner {
         rates: &[f64],
     ) -> Result<LanguageMeans, TeamError> {
         let counted: usize = groups.iter().map(Group::count).sum();
-        let mut means = LanguageMeans::default();
         if counted == 0 {
-            return Ok(means);
+            return Ok(LanguageMeans::default());
         }
         // With gradient checkpointing, packed copies of the weights are dropped during the update to save memory.
         let saves = rule.update.gradient_checkpointing;
@@ -190,7 +180,8 @@ impl LanguageLearner {
         let shards = self.team.shards(groups.len(), rule.update.num_shards);
         let references = self.reference_logprobs(rule, groups, &shards);
         let minibatches = rule.update.num_minibatches.min(groups.len());
-        let (mut tokens, mut steps, mut number) = (0.0, 0.0, 0);
+        let (mut totals, mut tokens, mut first_ratio) = (UpdateSums::default(), 0.0, None);
+        let mut rates = rates.iter().copied();
         for epoch in 0..rule.update.update_epochs {
             let key = draw(draw(self.key, iteration), epoch as u32);
             let order = shuffled(key, groups.len());
@@ -222,45 +213,24 @@ impl LanguageLearner {
                     team: &self.team,
                 };
                 let (gradient, sums) = pass.gradient(groups, &chosen)?;
-                let norm = norm(&gradient);
-                let scale = clip_scale(norm, rule.update.max_grad_norm);
-                let rate = rates.get(number).copied().unwrap_or(0.0);
-                number += 1;
-                let moments = &mut self.moments;
-                self.decoder.update(|params| {
-                    moments.step(params, &gradient, scale, rate, &rule.optimizer);
+                let (moments, max_norm) = (&mut self.moments, rule.update.max_grad_norm);
+                let rate = rates.next().unwrap_or(0.0);
+                let norm = self.decoder.update(|params| {
+                    moments.clipped_step(params, &gradient, max_norm, rate, &rule.optimizer)
                 });
-                if steps == 0.0 {
-                    means.first_ratio = sums.ratio;
-                }
-                means.approx_kl += sums.approx_kl;
-                means.clip_fraction += sums.clipped;
-                means.entropy += sums.entropy;
-                means.reference_kl += sums.reference_kl;
-                means.loss += sums.loss;
-                means.grad_norm += f64::from(norm);
+                totals.add(&sums.added(), norm);
                 tokens += count as f64;
-                steps += 1.0;
+                first_ratio.get_or_insert(sums.ratio);
             }
-        }
-        for sum in [
-            &mut means.approx_kl,
-            &mut means.clip_fraction,
-            &mut means.entropy,
-            &mut means.reference_kl,
-        ] {
-            *sum /= f64::max(tokens, 1.0);
         }
         if saves {
             self.decoder.keep_copies(true);
             release_freed_memory();
         }
-        means.loss /= f64::max(steps, 1.0);
-        means.grad_norm /= f64::max(steps, 1.0);
         // A maximum is the same in any order.
-        let ratios = self.team.all_gather_numbers(&[means.first_ratio])?;
-        means.first_ratio = ratios.concat().into_iter().fold(0.0, f64::max);
-        Ok(means)
+        let ratios = self.team.all_gather_numbers(&[first_ratio.unwrap_or(0.0)])?;
+        let first_ratio = ratios.concat().into_iter().fold(0.0, f64::max);
+        Ok(LanguageMeans { update: totals.means(tokens), first_ratio })
     }
 
     /// The log-probabilities of the tokens of our groups under the reference, where there is one; of the other

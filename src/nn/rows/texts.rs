@@ -152,16 +152,15 @@ impl TokenDecoder {
     }
 
     /// Changes the learnt parameters.
-    pub fn update(&mut self, change: impl FnOnce(&mut [f32])) {
-        match &mut self.weights.adapters {
-            Some(adapters) => change(&mut adapters.params),
-            None => {
-                let params: &mut Vec<f32> = Arc::make_mut(&mut self.weights.params);
-                change(params);
-                self.weights.drop_packed();
-                self.device.invalidate();
-            }
+    pub fn update<T>(&mut self, change: impl FnOnce(&mut [f32]) -> T) -> T {
+        if let Some(adapters) = &mut self.weights.adapters {
+            return change(&mut adapters.params);
         }
+        let params: &mut Vec<f32> = Arc::make_mut(&mut self.weights.params);
+        let result = change(params);
+        self.weights.drop_packed();
+        self.device.invalidate();
+        result
     }
 
     /// Whether whole passes of this decoder are to run side by side: it is too small to share out its products.

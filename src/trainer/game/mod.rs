@@ -9,7 +9,7 @@ pub use snapshot::{
 };
 
 use super::choose::{Engines, first_network, obstacle, precision_obstacle, with_engine};
-use super::engine::{Engine, Iteration, PolicyEngine, Totals};
+use super::engine::{Engine, Iteration, PolicyEngine, Totals, record_means};
 use super::{TrainError, Trainer, iterate};
 use crate::data::Pieces;
 use crate::device;
@@ -225,27 +225,23 @@ impl<G: Rules> Engine for GameEngine<G> {
             iterate(engine.as_mut(), iteration, next).await
         })?;
         let Totals { score_sum, episodes, mean_reward, waited, zero_variance, update } = totals;
-        let [approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm] = update;
         let steps = self.config.steps_per_iteration();
         let updates = with_engine!(&self.engine, engine => engine.steps());
         let total = total_updates(&self.config);
-        let record = IterationRecord {
+        let mut record = IterationRecord {
             env_steps: steps * (u64::from(iteration) + 1),
             score: (episodes > 0.0).then(|| score_sum / episodes),
             episodes: episodes as u64,
             mean_reward,
             zero_variance_groups: zero_variance,
-            loss,
-            entropy,
-            // Demonstrations are off-policy: KL to the sampler is undefined.
-            approx_kl: if self.held_out.is_some() { 0.0 } else { approx_kl },
-            clip_fraction,
-            reference_kl,
-            grad_norm,
             learning_rate: learning_rate(&self.config.optimizer, updates - 1, total),
             seconds: Seconds { waiting_for_data: waited, phases, ..Seconds::default() },
             ..IterationRecord::default()
         };
+        match self.held_out {
+            None => record_means(&mut record, update),
+            Some(_) => record_means(&mut record, update.off_policy()),
+        }
         Ok(Iteration { record, steps })
     }
 

@@ -6,6 +6,7 @@ use crate::learner::text::{Group, LanguageMeans};
 use crate::metrics::{EvaluationRecord, IterationRecord, TextEvaluation, TextRecord};
 use crate::task::{Part, Rewards};
 use crate::text::LanguageModel;
+use crate::trainer::engine::record_means;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
 
@@ -100,16 +101,12 @@ pub(super) fn tokens(groups: &[Group]) -> u64 {
 
 /// Adds the means of an update to the record of its iteration.
 pub(super) fn add_means(record: &mut IterationRecord, means: &LanguageMeans) {
-    record.loss = means.loss;
-    record.entropy = means.entropy;
-    record.clip_fraction = means.clip_fraction;
-    record.reference_kl = means.reference_kl;
-    record.grad_norm = means.grad_norm;
-    // Demonstrations are off-policy: KL to the sampler is undefined.
+    let mut update = means.update.off_policy();
     if let Some(text) = record.text.as_mut().filter(|text| !text.fit) {
         text.first_ratio_distance = means.first_ratio;
-        record.approx_kl = means.approx_kl;
+        update = means.update;
     }
+    record_means(record, update);
 }
 
 /// The record of an evaluation with these completions.

@@ -1,0 +1,61 @@
+//! Metrics of an update.
+
+/// Means over the steps that an update learnt from, and over its optimizer steps.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct UpdateMeans {
+    /// Mean estimate of KL(old || new) over the counted steps of all epochs.
+    pub approx_kl: f64,
+    /// Fraction of those steps with active clipping.
+    pub clip_fraction: f64,
+    /// Mean entropy over the same steps, in nats.
+    pub entropy: f64,
+    /// Mean estimate of KL(policy || reference) over the same steps.
+    pub reference_kl: f64,
+    /// Mean loss over optimizer steps.
+    pub loss: f64,
+    /// Mean gradient norm before clipping over optimizer steps.
+    pub grad_norm: f64,
+}
+
+impl UpdateMeans {
+    /// The means in the order of the fields.
+    pub fn new(means: [f64; 6]) -> Self {
+        let [approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm] = means;
+        Self { approx_kl, clip_fraction, entropy, reference_kl, loss, grad_norm }
+    }
+
+    /// The same metrics for demonstrations, to whose behaviour policy no KL is defined: `approx_kl` is 0.
+    pub fn off_policy(self) -> Self {
+        Self { approx_kl: 0.0, ..self }
+    }
+}
+
+/// Number of sums reported beside a gradient: one for each mean except the gradient norm.
+pub(super) const SUMS: usize = 5;
+
+/// Sums over the optimizer steps of an update in host memory.
+#[derive(Default)]
+pub(super) struct UpdateSums {
+    sums: [f64; SUMS],
+    norms: f64,
+    updates: f64,
+}
+
+impl UpdateSums {
+    /// Adds the sums, `[SUMS]`, and the gradient norm of a minibatch.
+    pub fn add(&mut self, sums: &[f64], norm: f32) {
+        self.sums.iter_mut().zip(sums).for_each(|(sum, x)| *sum += x);
+        self.norms += f64::from(norm);
+        self.updates += 1.0;
+    }
+
+    /// The means over `steps` counted steps; 0 if there were none.
+    pub fn means(&self, steps: f64) -> UpdateMeans {
+        let (steps, updates) = (steps.max(1.0), self.updates.max(1.0));
+        let [approx_kl, clipped, entropy, reference_kl, loss] = self.sums;
+        let [loss, norm] = [loss, self.norms].map(|sum| sum / updates);
+        let [approx_kl, clipped, entropy, reference_kl] =
+            [approx_kl, clipped, entropy, reference_kl].map(|sum| sum / steps);
+        UpdateMeans::new([approx_kl, clipped, entropy, reference_kl, loss, norm])
+    }
+}
