@@ -15,9 +15,9 @@ mod tokenizer;
 
 pub use crate::nn::arch::{Adapters, LoraConfig};
 pub use crate::nn::ops::loss::{normalize, sharpness};
-pub use crate::nn::rows::{Cache, Keep, Pass, Reading, Row, TokenDecoder};
+pub use crate::nn::rows::{Cache, Pass, Retention, Row, TextPass, TokenDecoder};
 #[cfg(feature = "general")]
-pub use crate::nn::tensors::texts::{Completions, DeviceDecoder, Prompts, Read, integers};
+pub use crate::nn::tensors::texts::{Completions, DeviceDecoder, HiddenStates, Prompts, integers};
 pub use crate::nn::text::Text;
 pub use characters::{Characters, END};
 pub use error::LanguageError;

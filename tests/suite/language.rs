@@ -3,7 +3,9 @@
 use burn::tensor::Device;
 use grove::settings::Precision;
 use grove::text::generate::{Completion, Generator, Prompt, Sampling};
-use grove::text::{Cache, Keep, LanguageModel, Pass, Reading, Row, Text, TokenDecoder, normalize};
+use grove::text::{
+    Cache, LanguageModel, Pass, Retention, Row, Text, TextPass, TokenDecoder, normalize,
+};
 use serde::Deserialize;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -52,7 +54,7 @@ fn logits(decoder: &TokenDecoder, tokens: &[u32]) -> Vec<Vec<f32>> {
     let shape = decoder.shape();
     let mut caches = [Cache::new(&shape.head_shape(), shape.num_layers, tokens.len(), None)];
     let mut pass = Pass::default();
-    decoder.forward(&rows, &mut caches, Keep::Nothing, &mut pass);
+    decoder.forward(&rows, &mut caches, Retention::Nothing, &mut pass);
     let mut logits = Vec::new();
     decoder.logits(pass.hidden(), &mut logits);
     logits.chunks_exact(decoder.shape().num_actions).map(<[f32]>::to_vec).collect()
@@ -174,17 +176,17 @@ fn texts_that_are_learnt_from_have_the_very_probabilities_of_their_generation() 
                 completions: completions.iter().map(Vec::as_slice).collect(),
             })
             .collect();
-        for keep in [Keep::All, Keep::Inputs] {
-            let mut reading = Reading::default();
-            decoder.read(&texts, keep, &mut reading);
+        for retention in [Retention::All, Retention::Inputs] {
+            let mut forward = TextPass::default();
+            decoder.forward_texts(&texts, retention, &mut forward);
             let mut logits = Vec::new();
-            decoder.logits(reading.hidden(), &mut logits);
+            decoder.logits(forward.hidden(), &mut logits);
             let places = all.iter().enumerate().flat_map(|(text, group)| {
                 group.iter().enumerate().map(move |(number, one)| ([text, number], one))
             });
             for (place, completion) in places {
                 for (at, token) in completion.tokens.iter().enumerate() {
-                    let row = &logits[reading.prediction(place, at) * 64..][..64];
+                    let row = &logits[forward.prediction(place, at) * 64..][..64];
                     let by = normalize(row);
                     let logprob = row[*token as usize] - by.max - by.log_total;
                     assert_eq!(logprob, completion.logprobs[at], "{name} {place:?} {at}");

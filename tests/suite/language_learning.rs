@@ -7,7 +7,7 @@ use grove::nn::arch::{NormPlacement, QkNorm, SlidingWindow};
 use grove::nn::ops::gate::Activation;
 use grove::objective::{LossConfig, LossType, Steps, Totals, loss};
 use grove::settings::TrainConfig;
-use grove::text::{Adapters, Keep, LoraConfig, Reading, Text, TokenDecoder};
+use grove::text::{Adapters, LoraConfig, Retention, Text, TextPass, TokenDecoder};
 
 /// A small decoder over 13 tokens.
 fn shape() -> DecoderShape {
@@ -130,7 +130,7 @@ fn by_autodiff(decoder: &Decoder, device: &Device) -> (Vec<f32>, Vec<f32>) {
     (first, gradient.into_data().iter::<f32>().collect())
 }
 
-fn by_hand(decoder: &TokenDecoder, keep: Keep) -> (Vec<f32>, Vec<f32>) {
+fn by_hand(decoder: &TokenDecoder, retention: Retention) -> (Vec<f32>, Vec<f32>) {
     let owned = texts();
     let texts: Vec<Text> = owned
         .iter()
@@ -139,9 +139,9 @@ fn by_hand(decoder: &TokenDecoder, keep: Keep) -> (Vec<f32>, Vec<f32>) {
             completions: completions.iter().map(Vec::as_slice).collect(),
         })
         .collect();
-    let mut reading = Reading::default();
-    decoder.read(&texts, keep, &mut reading);
-    let hidden = reading.hidden().to_vec();
+    let mut forward = TextPass::default();
+    decoder.forward_texts(&texts, retention, &mut forward);
+    let hidden = forward.hidden().to_vec();
     let mut logits = Vec::new();
     decoder.logits(&hidden, &mut logits);
     let (mut all, mut of_logits) = (Vec::new(), vec![0.0; logits.len()]);
@@ -150,7 +150,7 @@ fn by_hand(decoder: &TokenDecoder, keep: Keep) -> (Vec<f32>, Vec<f32>) {
     });
     for (number, (place, completion)) in places.enumerate() {
         for at in 0..completion.len() {
-            let row = reading.prediction(place, at) * 13;
+            let row = forward.prediction(place, at) * 13;
             all.extend_from_slice(&logits[row..row + 13]);
             for token in 0..13 {
                 of_logits[row + token] += weight(number, at, token);
@@ -159,8 +159,8 @@ fn by_hand(decoder: &TokenDecoder, keep: Keep) -> (Vec<f32>, Vec<f32>) {
     }
     let (mut of_hidden, mut gradient) =
         (vec![0.0; hidden.len()], vec![0.0; decoder.trained().len()]);
-    decoder.learn_logits(&hidden, &of_logits, &mut of_hidden, &mut gradient);
-    decoder.learn(&mut reading, &of_hidden, &mut gradient, |_, _| {});
+    decoder.backward_head(&hidden, &of_logits, &mut of_hidden, &mut gradient);
+    decoder.backward_texts(&mut forward, &of_hidden, &mut gradient, |_, _| {});
     (all, gradient)
 }
 
@@ -173,16 +173,16 @@ fn gradients_by_hand_are_those_of_autodiff() {
         let params: Vec<f32> = flatten(&decoder).into_data().iter::<f32>().collect();
         let (want_logits, want) = by_autodiff(&decoder, &device);
         let mut decoder = TokenDecoder::new(shape.clone(), params);
-        let (logits, gradient) = by_hand(&decoder, Keep::All);
+        let (logits, gradient) = by_hand(&decoder, Retention::All);
         assert!(off(&logits, &want_logits) < 1e-5, "{shape:?}");
         assert!(off(&gradient, &want) < 2e-5, "{shape:?}: {}", off(&gradient, &want));
-        let (_, again) = by_hand(&decoder, Keep::Inputs);
+        let (_, again) = by_hand(&decoder, Retention::Inputs);
         assert!(again == gradient, "{shape:?}");
         // Copies of the weights are made anew where these change.
         decoder.update(|params| params.iter_mut().for_each(|x| *x *= -1.0));
-        assert!(by_hand(&decoder, Keep::All).1 != gradient, "{shape:?}");
+        assert!(by_hand(&decoder, Retention::All).1 != gradient, "{shape:?}");
         decoder.update(|params| params.iter_mut().for_each(|x| *x *= -1.0));
-        assert!(by_hand(&decoder, Keep::All).1 == gradient, "{shape:?}");
+        assert!(by_hand(&decoder, Retention::All).1 == gradient, "{shape:?}");
     }
 }
 
@@ -228,13 +228,13 @@ fn adapters_are_as_what_they_add_in_the_matrices_themselves() {
         let fresh = Adapters::fresh(&shape, &config, 7);
         let same = plain.clone().with_adapters(Some(fresh.clone()));
         assert!(
-            by_hand(&same, Keep::All).0 == by_hand(&plain, Keep::All).0,
+            by_hand(&same, Retention::All).0 == by_hand(&plain, Retention::All).0,
             "fresh ones change nothing"
         );
         let adapters = fresh.clone().with_params(wave(fresh.params().len(), 0.43));
         let adapted = plain.with_adapters(Some(adapters.clone()));
-        let (logits, gradient) = by_hand(&adapted, Keep::All);
-        assert!(by_hand(&adapted, Keep::Inputs) == (logits.clone(), gradient.clone()));
+        let (logits, gradient) = by_hand(&adapted, Retention::All);
+        assert!(by_hand(&adapted, Retention::Inputs) == (logits.clone(), gradient.clone()));
 
         // The same as a matrix, and its gradient on the way to those of the adapters.
         let scale = config.lora_alpha / config.r as f32;
@@ -266,7 +266,7 @@ fn adapters_are_as_what_they_add_in_the_matrices_themselves() {
         }
         assert_eq!((pairs.len(), at), (config.target_modules.len() * 2, adapters.params().len()));
         let (want_logits, of_matrices) =
-            by_hand(&TokenDecoder::new(shape.clone(), merged), Keep::All);
+            by_hand(&TokenDecoder::new(shape.clone(), merged), Retention::All);
         assert!(off(&logits, &want_logits) < 1e-5, "{}", off(&logits, &want_logits));
         let mut want = vec![0.0; at];
         for (a, b, place, inputs, outputs) in pairs {

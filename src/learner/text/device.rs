@@ -10,7 +10,7 @@ use crate::device;
 use crate::model::Categorical;
 use crate::parallel::Node;
 use crate::settings::Precision;
-use crate::text::{DeviceDecoder, Read, TokenDecoder, integers, sharpness};
+use crate::text::{DeviceDecoder, HiddenStates, TokenDecoder, integers, sharpness};
 use burn::tensor::{Device, Int, Tensor};
 use std::ops::Range;
 
@@ -20,7 +20,7 @@ const LOGITS: usize = 1 << 24;
 const TOKENS: usize = 8192;
 
 /// The tokens to learn from, of a pass of texts.
-struct Learnt {
+struct LossTokens {
     /// The sample of each token, and the token's number in it.
     places: Vec<[usize; 2]>,
     /// The row of the hidden streams that predicts each token: `[count]`.
@@ -29,11 +29,11 @@ struct Learnt {
     tokens: Tensor<1, Int>,
 }
 
-impl Learnt {
+impl LossTokens {
     /// The tokens of all samples, or if `counted` those that the masks select.
     fn new(
         groups: &[&Group],
-        (read, completions): (&Read, &[[usize; 2]]),
+        (states, completions): (&HiddenStates, &[[usize; 2]]),
         counted: bool,
         on: &DeviceDecoder,
     ) -> Self {
@@ -43,7 +43,7 @@ impl Learnt {
             for (at, token) in sample.tokens.iter().enumerate() {
                 if !counted || sample.mask[at] {
                     places.push([number, at]);
-                    rows.push(read.prediction(*completion, at) as i32);
+                    rows.push(states.prediction(*completion, at) as i32);
                     tokens.push(*token as i32);
                 }
             }
@@ -68,7 +68,7 @@ fn policy(on: &DeviceDecoder, hidden: Tensor<2>, temperature: f32) -> Categorica
 /// Log-probabilities and entropies of tokens, from the streams that predict them.
 fn evaluate(
     on: &DeviceDecoder,
-    learnt: &Learnt,
+    learnt: &LossTokens,
     hidden: &Tensor<2>,
     temperature: f32,
 ) -> [Vec<f32>; 2] {
@@ -99,9 +99,9 @@ pub(super) fn logprobs(
 /// The log-probability of each token of the samples of groups that go through together.
 fn part_logprobs(on: &DeviceDecoder, groups: &[&Group], temperature: f32) -> Vec<Vec<Vec<f32>>> {
     let (texts, completions) = texts(groups);
-    let read = on.read(&texts);
-    let learnt = Learnt::new(groups, (&read, &completions), false, on);
-    let hidden = read.hidden.select(0, learnt.rows.clone());
+    let states = on.forward_texts(&texts);
+    let learnt = LossTokens::new(groups, (&states, &completions), false, on);
+    let hidden = states.hidden.select(0, learnt.rows.clone());
     let [all, _] = evaluate(on, &learnt, &hidden, temperature);
     let mut all = all.into_iter();
     let mut of = |sample: &Sample| all.by_ref().take(sample.tokens.len()).collect();
@@ -158,7 +158,7 @@ pub(super) fn node(
     let chosen = of.of_shards(chosen, shards.clone());
     let (mut gradient, mut sums) = (Gradient::default(), Sums::default());
     for part in parts(groups, chosen, TOKENS) {
-        of.learn_on(&on, groups, part, &mut gradient, &mut sums);
+        of.add_device_gradient(&on, groups, part, &mut gradient, &mut sums);
     }
     let vector = gradient.fetch(&of.decoder.sizes());
     Some((Node { shards: shards.clone(), vector, numbers: sums.added() }, sums.ratio))
@@ -175,7 +175,7 @@ impl LanguageLearner {
 
 impl Differentiation<'_> {
     /// Adds the gradient of the `chosen` groups, and their sums.
-    fn learn_on(
+    fn add_device_gradient(
         &self,
         on: &DeviceDecoder,
         groups: &[Group],
@@ -187,9 +187,9 @@ impl Differentiation<'_> {
         let some: Vec<&Group> = chosen.iter().map(|i| &groups[*i]).collect();
         let (texts, completions) = texts(&some);
         let leaves = on.trainable();
-        let read = leaves.read(&texts);
-        let learnt = Learnt::new(&some, (&read, &completions), true, on);
-        let hidden = read.hidden.select(0, learnt.rows.clone());
+        let states = leaves.forward_texts(&texts);
+        let learnt = LossTokens::new(&some, (&states, &completions), true, on);
+        let hidden = states.hidden.select(0, learnt.rows.clone());
         let fixed = hidden.clone().without_autodiff();
         let [logprobs, entropies] = evaluate(on, &learnt, &fixed, temperature);
 

@@ -6,7 +6,7 @@ use crate::math::softmax::{Normalizer, logprob, prob};
 use crate::model::LANES;
 use crate::objective::by_logit;
 use crate::parallel::{Node, TeamError, left_siblings, nodes, sum_leaves, sum_leaves_serial};
-use crate::text::{Keep, Reading, TokenDecoder, normalize, sharpness};
+use crate::text::{Retention, TextPass, TokenDecoder, normalize, sharpness};
 use multiversion::multiversion;
 use std::ops::Range;
 
@@ -26,12 +26,12 @@ struct Targets {
 impl Targets {
     /// The tokens of all samples of some groups, whose texts went through; `places` are their groups and
     /// completions.
-    fn new(reading: &Reading, groups: &[&Group], places: &[[usize; 2]]) -> Self {
+    fn new(forward: &TextPass, groups: &[&Group], places: &[[usize; 2]]) -> Self {
         let mut rows = Vec::new();
         let samples = groups.iter().flat_map(|group| &group.samples);
         for (number, (sample, place)) in samples.zip(places).enumerate() {
             for at in 0..sample.tokens.len() {
-                let row = reading.prediction(*place, at);
+                let row = forward.prediction(*place, at);
                 if rows.len() <= row {
                     rows.resize_with(row + 1, Vec::new);
                 }
@@ -89,13 +89,13 @@ fn untaken(logits: &[f32], by: &Normalizer, slope: f32, entropies: f32, of: &mut
 
 /// The log-probability of each token of a group's samples, on the CPU.
 pub(super) fn logprobs(decoder: &TokenDecoder, group: &Group, temperature: f32) -> Vec<Vec<f32>> {
-    let mut reading = Reading::default();
+    let mut forward = TextPass::default();
     let (texts, places) = texts(&[group]);
-    decoder.read(&texts, Keep::Nothing, &mut reading);
-    let targets = Targets::new(&reading, &[group], &places);
+    decoder.forward_texts(&texts, Retention::Nothing, &mut forward);
+    let targets = Targets::new(&forward, &[group], &places);
     let mut all: Vec<Vec<f32>> =
         group.samples.iter().map(|sample| vec![0.0; sample.tokens.len()]).collect();
-    targets.visit(decoder, reading.hidden(), temperature, |_, logits, targets| {
+    targets.visit(decoder, forward.hidden(), temperature, |_, logits, targets| {
         let by = normalize(logits);
         for [sample, at] in targets {
             all[*sample][*at] = logprob(logits[group.samples[*sample].tokens[*at] as usize], &by);
@@ -179,7 +179,7 @@ impl Differentiation<'_> {
     }
 
     /// The gradient and the sums of those of the chosen groups that are in a shard, and the largest distance
-    /// of a ratio from 1; `done` hears on the last way back what [`TokenDecoder::learn`] tells.
+    /// of a ratio from 1; `done` is called in the last backward pass as by [`TokenDecoder::backward_texts`].
     fn leaf(
         &self,
         groups: &[Group],
@@ -190,7 +190,7 @@ impl Differentiation<'_> {
         let chosen = self.of_shards(chosen, shard..shard + 1);
         let mut vector = vec![0.0; self.decoder.trained().len()];
         let mut sums = Sums::default();
-        let mut reading = Reading::default();
+        let mut forward = TextPass::default();
         let most = if self.decoder.is_small() { TOKENS } else { TOKENS_OF_LARGE };
         let parts = parts(groups, chosen, most);
         for (number, part) in parts.iter().enumerate() {
@@ -200,32 +200,36 @@ impl Differentiation<'_> {
                     done(gradient, start);
                 }
             };
-            self.learn(groups, part, &mut reading, &mut vector, &mut sums, done);
+            self.add_gradient(groups, part, &mut forward, &mut vector, &mut sums, done);
         }
         (Node { shards: shard..shard + 1, vector, numbers: sums.added() }, sums.ratio)
     }
 
-    /// Adds the gradient of some groups; `done` hears what [`TokenDecoder::learn`] tells.
-    fn learn(
+    /// Adds the gradient of some groups; `done` is called as by [`TokenDecoder::backward_texts`].
+    fn add_gradient(
         &self,
         groups: &[Group],
         chosen: &[usize],
-        reading: &mut Reading,
+        forward: &mut TextPass,
         gradient: &mut [f32],
         sums: &mut Sums,
         done: impl FnMut(&[f32], usize),
     ) {
-        let keep = if self.rule.update.gradient_checkpointing { Keep::Inputs } else { Keep::All };
+        let retention = if self.rule.update.gradient_checkpointing {
+            Retention::Inputs
+        } else {
+            Retention::All
+        };
         let some: Vec<&Group> = chosen.iter().map(|i| &groups[*i]).collect();
         let (texts, places) = texts(&some);
-        self.decoder.read(&texts, keep, reading);
-        let targets = Targets::new(reading, &some, &places);
+        self.decoder.forward_texts(&texts, retention, forward);
+        let targets = Targets::new(forward, &some, &places);
         let samples: Vec<&Sample> = some.iter().flat_map(|group| &group.samples).collect();
         let references = self.references_of(chosen);
         let mut now: Vec<Vec<f32>> =
             samples.iter().map(|one| vec![0.0; one.tokens.len()]).collect();
         let (decoder, temperature) = (self.decoder, self.rule.temperature);
-        targets.visit(decoder, reading.hidden(), temperature, |_, logits, targets| {
+        targets.visit(decoder, forward.hidden(), temperature, |_, logits, targets| {
             let by = normalize(logits);
             for [sample, at] in targets {
                 let token = samples[*sample].tokens[*at] as usize;
@@ -235,10 +239,10 @@ impl Differentiation<'_> {
         let slopes = self.all_slopes((&samples, &now), references.as_deref(), sums);
         let size = decoder.shape().hidden_size;
         let vocabulary = decoder.shape().num_actions;
-        let mut of_hidden = vec![0.0; reading.hidden().len()];
+        let mut of_hidden = vec![0.0; forward.hidden().len()];
         let mut of_logits = Vec::new();
         let rows = targets.rows.len();
-        targets.visit(decoder, reading.hidden(), temperature, |row, logits, targets| {
+        targets.visit(decoder, forward.hidden(), temperature, |row, logits, targets| {
             let by = normalize(logits);
             let first = row / HEAD_ROWS * HEAD_ROWS;
             let last = (first + HEAD_ROWS).min(rows);
@@ -247,12 +251,12 @@ impl Differentiation<'_> {
             self.of_row(logits, &by, (targets, &samples, &slopes), of, sums);
             sharpen(of, temperature);
             if row + 1 == last {
-                let hidden = &reading.hidden()[first * size..last * size];
+                let hidden = &forward.hidden()[first * size..last * size];
                 let of_hidden = &mut of_hidden[first * size..last * size];
-                decoder.learn_logits(hidden, &of_logits, of_hidden, gradient);
+                decoder.backward_head(hidden, &of_logits, of_hidden, gradient);
             }
         });
-        decoder.learn(reading, &of_hidden, gradient, done);
+        decoder.backward_texts(forward, &of_hidden, gradient, done);
     }
 
     /// The gradient of a row's logits.

@@ -141,7 +141,7 @@ impl LanguageLearner {
         let reference = (rule.loss.kl_coef > 0.0).then(|| {
             let mut reference = decoder.clone().with_adapters(None);
             if rule.update.gradient_checkpointing {
-                reference.keep_copies(false);
+                reference.keep_packed_weights(false);
             }
             reference
         });
@@ -174,7 +174,7 @@ impl LanguageLearner {
         // With gradient checkpointing, packed copies of the weights are dropped during the update to save memory.
         let saves = rule.update.gradient_checkpointing;
         if saves {
-            self.decoder.keep_copies(false);
+            self.decoder.keep_packed_weights(false);
             release_freed_memory();
         }
         let shards = self.team.shards(groups.len(), rule.update.num_shards);
@@ -224,7 +224,7 @@ impl LanguageLearner {
             }
         }
         if saves {
-            self.decoder.keep_copies(true);
+            self.decoder.keep_packed_weights(true);
             release_freed_memory();
         }
         // A maximum is the same in any order.

@@ -12,7 +12,7 @@ use std::mem;
 use std::ops::Range;
 
 /// A forward pass to differentiate.
-pub(super) struct Recorded<'a> {
+pub(super) struct ForwardRecord<'a> {
     /// The activations.
     pub tape: &'a Tape,
     /// The sequences of its rows, in the order of the rows.
@@ -45,13 +45,13 @@ impl Weights {
     pub(super) fn layer_backward(
         &self,
         number: usize,
-        of: &Recorded,
+        of: &ForwardRecord,
         attend: &mut impl Attend,
         d_stream: &mut [f32],
         gradient: &mut [f32],
         scratch: &mut Scratch,
     ) {
-        let Recorded { tape, pieces } = of;
+        let ForwardRecord { tape, pieces } = of;
         let mut recomputed = mem::take(&mut scratch.recomputed);
         let activations = match tape.streams.get(number) {
             Some(kept) => {

@@ -4,9 +4,9 @@
 //! whose number does not depend on that of the threads, and which are summed in a fixed order, so that any number of
 //! threads gives the same bytes.
 
-use super::backward::Recorded;
+use super::backward::ForwardRecord;
 use super::weights::Weights;
-use super::{Activations, Attend, Keep, Piece, Prefix, Scratch, Tape};
+use super::{Activations, Attend, Piece, Prefix, Retention, Scratch, Tape};
 use crate::nn::arch::{DecoderShape, LinearLayout};
 use crate::nn::ops::Parallelism;
 use crate::nn::ops::attention::sequence::{self, Heads};
@@ -33,7 +33,7 @@ pub struct Sequences {
 #[derive(Clone, Debug)]
 pub struct SequenceLearner {
     weights: Weights,
-    keep: Keep,
+    retention: Retention,
     passes: Pool<Vec<Game>>,
     scratches: Pool<Scratch>,
     gradients: Pool<Vec<f32>>,
@@ -109,9 +109,9 @@ impl SequenceLearner {
         let params = Arc::default();
         Self {
             weights: Weights::new(shape.clone(), params, Parallelism::Sequential),
-            keep: match checkpointing {
-                true => Keep::Inputs,
-                false => Keep::All,
+            retention: match checkpointing {
+                true => Retention::Inputs,
+                false => Retention::All,
             },
             passes: Pool::default(),
             scratches: Pool::default(),
@@ -236,7 +236,7 @@ impl SequenceLearner {
         self.weights.linear(self.input(), obs, &mut stream, false);
         let keys_values = std::mem::take(&mut scratch.keys_values);
         let mut attend = Remembered { piece, keys_values };
-        self.weights.forward(&mut stream, self.keep, &mut attend, tape, scratch);
+        self.weights.forward(&mut stream, self.retention, &mut attend, tape, scratch);
         scratch.keys_values = attend.keys_values;
         scratch.stream = stream;
         logits.resize(piece.rows.len() * shape.num_actions, 0.0);
@@ -304,7 +304,7 @@ impl SequenceLearner {
         weights.linear_backward(&weights.layout.head, through, (&mut d_normed, false), gradient);
         weights.last_norm_backward(tape, &mut d_normed, &mut d_stream, gradient);
         scratch.d_input = d_normed;
-        let of = Recorded { tape, pieces: std::slice::from_ref(piece) };
+        let of = ForwardRecord { tape, pieces: std::slice::from_ref(piece) };
         let mut attend = Remembered { piece, keys_values: Default::default() };
         for number in (0..weights.shape.num_layers).rev() {
             weights.layer_backward(number, &of, &mut attend, &mut d_stream, gradient, scratch);

@@ -1,7 +1,7 @@
 //! The forward pass of a decoder's layers over packed rows.
 
 use super::weights::Weights;
-use super::{Activations, Attend, Keep, Scratch, Tape};
+use super::{Activations, Attend, Retention, Scratch, Tape};
 use crate::nn::arch::{Projection, QkNorm};
 use crate::nn::ops::gate;
 use crate::nn::ops::norm::Normed;
@@ -13,15 +13,15 @@ impl Weights {
     pub(super) fn forward(
         &self,
         stream: &mut [f32],
-        keep: Keep,
+        retention: Retention,
         attend: &mut impl Attend,
         tape: &mut Tape,
         scratch: &mut Scratch,
     ) {
         let layers = self.shape.num_layers;
-        let is_all = keep == Keep::All;
+        let is_all = retention == Retention::All;
         tape.layers.resize_with(if is_all { layers } else { 1 }, Activations::default);
-        let kept = if keep == Keep::Inputs { layers } else { 0 };
+        let kept = if retention == Retention::Inputs { layers } else { 0 };
         tape.streams.resize_with(kept, Vec::new);
         for number in 0..layers {
             if let Some(kept) = tape.streams.get_mut(number) {

@@ -13,7 +13,7 @@ mod weights;
 
 pub use crate::nn::ops::attention::cache::Cache;
 pub use games::{SequenceLearner, Sequences};
-pub use texts::{Pass, Reading, Row, TokenDecoder};
+pub use texts::{Pass, Row, TextPass, TokenDecoder};
 
 use crate::nn::ops::attention::sequence;
 use crate::nn::ops::norm::Normed;
@@ -61,7 +61,7 @@ struct Tape {
 
 /// The activations that a forward pass keeps for the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keep {
+pub enum Retention {
     /// None: there is no backward pass.
     Nothing,
     /// The input of each layer: the backward pass recomputes the rest.

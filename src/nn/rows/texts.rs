@@ -4,9 +4,9 @@
 //! generated and when it is learnt from. A prompt goes forward and backward once, whatever the number of its
 //! completions: the gradients that reach its keys and values from all of them are added up.
 
-use super::backward::Recorded;
+use super::backward::ForwardRecord;
 use super::weights::Weights;
-use super::{Activations, Attend, Cache, Keep, Piece, Prefix, Scratch, Tape};
+use super::{Activations, Attend, Cache, Piece, Prefix, Retention, Scratch, Tape};
 use crate::nn::arch::{Adapters, DecoderShape, Parameter};
 use crate::nn::ops::{Parallelism, attention::sequence, embed};
 use crate::nn::tensors::texts::DeviceCopy;
@@ -143,10 +143,10 @@ impl TokenDecoder {
         }
     }
 
-    /// Whether packed copies of a large decoder's matrices are kept on the CPU from now on, as they are by default; else
-    /// each product packs them anew, which takes longer for few rows and saves the memory of all weights. Drops the
-    /// copies that there are.
-    pub fn keep_copies(&mut self, kept: bool) {
+    /// Sets whether a large decoder keeps packed copies of its matrices on the CPU, as it does by default. Without them
+    /// each product packs its matrix again, which takes longer for few rows and saves the memory of all weights. Drops
+    /// the present copies.
+    pub fn keep_packed_weights(&mut self, kept: bool) {
         self.weights.keep_packed = kept;
         self.weights.drop_packed();
     }
@@ -170,7 +170,13 @@ impl TokenDecoder {
 
     /// Takes rows through all layers, and writes their keys and values into `caches`. The predecessors of a token must
     /// be in the same pass or in a cache.
-    pub fn forward(&self, rows: &[Row], caches: &mut [Cache], keep: Keep, pass: &mut Pass) {
+    pub fn forward(
+        &self,
+        rows: &[Row],
+        caches: &mut [Cache],
+        retention: Retention,
+        pass: &mut Pass,
+    ) {
         let weights = &self.weights;
         let Pass { rows: kept, tape, stream, scratch } = pass;
         kept.clear();
@@ -190,7 +196,7 @@ impl TokenDecoder {
                 rotations.extend(table.at(caches[row.cache].position(row.at)));
             }
         }
-        weights.forward(stream, keep, &mut Cached { rows, caches }, tape, scratch);
+        weights.forward(stream, retention, &mut Cached { rows, caches }, tape, scratch);
     }
 
     /// Logits of normed vectors: `[rows, vocabulary]`.
@@ -201,9 +207,9 @@ impl TokenDecoder {
     }
 }
 
-/// The forward pass of some texts, as the backward pass needs it.
+/// A forward pass over texts: hidden states, and the activations that the backward pass needs.
 #[derive(Debug, Default)]
-pub struct Reading {
+pub struct TextPass {
     /// All rows: those of the prompts, then those of the completions.
     pass: Pass,
     caches: Vec<Cache>,
@@ -219,13 +225,13 @@ pub struct Reading {
     hidden: Vec<f32>,
 }
 
-impl Reading {
+impl TextPass {
     /// The normed streams from which tokens are predicted: `[predictions, hidden_size]`.
     pub fn hidden(&self) -> &[f32] {
         &self.hidden
     }
 
-    /// The row of [`Reading::hidden`] that predicts token number `at` of a completion of a text.
+    /// The row of [`TextPass::hidden`] that predicts token number `at` of a completion of a text.
     pub fn prediction(&self, [text, completion]: [usize; 2], at: usize) -> usize {
         let Piece { rows, .. } = &self.pieces[self.first_pieces[text] + completion];
         match at {
@@ -272,20 +278,20 @@ impl TokenDecoder {
     ///
     /// # Panics
     /// If a prompt or a completion has no token.
-    pub fn read(&self, texts: &[Text], keep: Keep, reading: &mut Reading) {
+    pub fn forward_texts(&self, texts: &[Text], retention: Retention, forward: &mut TextPass) {
         let size = self.shape().hidden_size;
-        let rows = reading.begin(self.shape(), texts);
-        self.forward(&rows, &mut reading.caches, keep, &mut reading.pass);
-        let hidden = reading.pass.hidden();
-        reading.hidden.clear();
-        for Piece { rows, .. } in &reading.pieces[..reading.prompts] {
-            reading.hidden.extend_from_slice(&hidden[(rows.end - 1) * size..rows.end * size]);
+        let rows = forward.begin(self.shape(), texts);
+        self.forward(&rows, &mut forward.caches, retention, &mut forward.pass);
+        let hidden = forward.pass.hidden();
+        forward.hidden.clear();
+        for Piece { rows, .. } in &forward.pieces[..forward.prompts] {
+            forward.hidden.extend_from_slice(&hidden[(rows.end - 1) * size..rows.end * size]);
         }
-        reading.hidden.extend_from_slice(&hidden[reading.prompt_rows * size..]);
+        forward.hidden.extend_from_slice(&hidden[forward.prompt_rows * size..]);
     }
 
     /// The offsets in [`TokenDecoder::trained`] at which the layers begin, in order, preceded by 0 unless the first layer
-    /// begins there: a gradient is complete from one of these on as soon as [`TokenDecoder::learn`] has left that layer.
+    /// begins there: a gradient is complete from one of these on as soon as [`TokenDecoder::backward_texts`] has left that layer.
     pub fn starts(&self) -> Vec<usize> {
         let layers = self.shape().num_layers;
         let mut starts = vec![0];
@@ -297,20 +303,20 @@ impl TokenDecoder {
         starts
     }
 
-    /// Adds the gradient of the learnt parameters to `gradient`, from that of [`Reading::hidden`]. From the last layer to
+    /// Adds the gradient of the learnt parameters to `gradient`, from that of [`TextPass::hidden`]. From the last layer to
     /// the first, `done` is told the gradient and the one of [`TokenDecoder::starts`] from which on it is complete.
-    pub fn learn(
+    pub fn backward_texts(
         &self,
-        reading: &mut Reading,
+        forward: &mut TextPass,
         d_hidden: &[f32],
         gradient: &mut [f32],
         mut done: impl FnMut(&[f32], usize),
     ) {
         let (size, weights) = (self.shape().hidden_size, &self.weights);
-        let Reading { pass, caches, pieces, .. } = reading;
+        let TextPass { pass, caches, pieces, .. } = forward;
         let Pass { rows, tape, scratch, .. } = pass;
-        let (d_last, d_completions) = d_hidden.split_at(reading.prompts * size);
-        let mut d_normed = vec![0.0; reading.prompt_rows * size];
+        let (d_last, d_completions) = d_hidden.split_at(forward.prompts * size);
+        let mut d_normed = vec![0.0; forward.prompt_rows * size];
         for (Piece { rows, .. }, d) in pieces.iter().zip(d_last.chunks(size)) {
             d_normed[(rows.end - 1) * size..rows.end * size].copy_from_slice(d);
         }
@@ -319,7 +325,7 @@ impl TokenDecoder {
         weights.last_norm_backward(tape, &mut d_normed, &mut d_stream, gradient);
         let starts = self.starts();
         let first = starts.len() - self.shape().num_layers;
-        let of = Recorded { tape, pieces };
+        let of = ForwardRecord { tape, pieces };
         let mut attend = Cached { rows, caches };
         for number in (0..self.shape().num_layers).rev() {
             weights.layer_backward(number, &of, &mut attend, &mut d_stream, gradient, scratch);
@@ -333,7 +339,7 @@ impl TokenDecoder {
     }
 
     /// Fills the gradient of normed vectors from that of their logits, and adds that of the head to `gradient`.
-    pub fn learn_logits(
+    pub fn backward_head(
         &self,
         hidden: &[f32],
         d_logits: &[f32],

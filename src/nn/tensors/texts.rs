@@ -91,9 +91,9 @@ pub struct Completions {
     count: usize,
 }
 
-/// The result of a pass of texts.
+/// The hidden states after a forward pass over texts.
 #[derive(Clone, Debug)]
-pub struct Read {
+pub struct HiddenStates {
     /// The normed streams from which tokens are predicted: `[predictions, hidden_size]`.
     pub hidden: Tensor<2>,
     groups: usize,
@@ -102,8 +102,8 @@ pub struct Read {
     steps: usize,
 }
 
-impl Read {
-    /// The row of [`Read::hidden`] that predicts token number `at` of a group's completion.
+impl HiddenStates {
+    /// The row of [`HiddenStates::hidden`] that predicts token number `at` of a group's completion.
     pub fn prediction(&self, [group, member]: [usize; 2], at: usize) -> usize {
         match at {
             0 => group,
@@ -318,7 +318,7 @@ impl DeviceDecoder {
     }
 
     /// Takes whole texts through all layers.
-    pub fn read(&self, texts: &[Text]) -> Read {
+    pub fn forward_texts(&self, texts: &[Text]) -> HiddenStates {
         let (groups, device) = (texts.len(), &self.device);
         let all: Vec<&[u32]> = texts.iter().map(|text| text.prompt).collect();
         let prompts = self.prompts(&all);
@@ -326,7 +326,7 @@ impl DeviceDecoder {
         let lengths = texts.iter().flat_map(|text| text.completions.iter().map(|one| one.len()));
         let steps = lengths.max().unwrap_or(1) - 1;
         if steps == 0 {
-            return Read { hidden: prompts.last, groups, members, steps };
+            return HiddenStates { hidden: prompts.last, groups, members, steps };
         }
         let rows = groups * members;
         let completion = |text: &Text<'_>, member: usize| -> Vec<i32> {
@@ -352,7 +352,7 @@ impl DeviceDecoder {
         });
         let size = hidden.dims()[2];
         let hidden = Tensor::cat(vec![prompts.last, hidden.reshape([rows * steps, size])], 0);
-        Read { hidden, groups, members, steps }
+        HiddenStates { hidden, groups, members, steps }
     }
 
     /// Logits of normed vectors: `[rows, vocabulary]`.

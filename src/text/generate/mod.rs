@@ -12,7 +12,7 @@ pub mod stop;
 pub use sample::{Chosen, Sampling, Scratch, choose};
 
 use crate::rng::{draw, uniform};
-use crate::text::{Cache, Keep, Pass, Row, TokenDecoder};
+use crate::text::{Cache, Pass, Retention, Row, TokenDecoder};
 use rayon::prelude::*;
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -212,7 +212,7 @@ impl<'a> Worker<'a> {
             rows.extend(tokens.map(|(at, token)| Row { token: *token, cache, at }));
             last.push(rows.len() - 1);
         }
-        decoder.forward(&rows, &mut caches, Keep::Nothing, &mut self.pass);
+        decoder.forward(&rows, &mut caches, Retention::Nothing, &mut self.pass);
         let size = decoder.shape().hidden_size;
         for (((number, prompt), cache), last) in prompts.iter().zip(caches).zip(last) {
             let hidden = &self.pass.hidden()[last * size..][..size];
@@ -276,7 +276,7 @@ impl<'a> Worker<'a> {
             Some(Row { token: *tokens.last()?, cache, at: tokens.len() - 1 })
         };
         let rows: Vec<Row> = self.slots.iter().enumerate().filter_map(row).collect();
-        decoder.forward(&rows, &mut self.caches, Keep::Nothing, &mut self.pass);
+        decoder.forward(&rows, &mut self.caches, Retention::Nothing, &mut self.pass);
         let (size, vocabulary) = (decoder.shape().hidden_size, decoder.shape().num_actions);
         let mut logits = std::mem::take(&mut self.logits);
         for (number, rows) in rows.chunks(HEAD_ROWS).enumerate() {
