@@ -24,6 +24,7 @@ mod learning;
 mod loss;
 mod members;
 mod models;
+mod networks;
 mod optimum;
 mod own_game;
 mod own_models;

@@ -1,7 +1,7 @@
 //! The decoder in all its forms against a slow one in f64, written number by number.
 
-use super::{Decoder, DecoderConfig, NativeDecoder};
-use crate::model::{Actor, LANES, Lanes, Model, PolicyConfig, reset};
+use super::{Decoder, DecoderConfig};
+use crate::model::{Model, PolicyConfig, reset};
 use crate::nn::rows::{SequenceLearner, Sequences};
 use crate::nn::{DecoderShape, flatten, named_parameters, unflatten};
 use burn::tensor::{Device, Tensor, TensorData};
@@ -283,89 +283,6 @@ fn long_sequences_are_worked_off_in_parts() {
     let (obs, starts) = (games.obs(20..300, &device), games.starts(20..300, &device));
     let whole = doubles(decoder.sequence(obs, starts, memory));
     assert_near(&whole, &acted[20 * GAMES * 4..], "in parts");
-}
-
-#[test]
-fn gradients_of_a_sequence_are_finite_differences() {
-    let device = Device::flex();
-    for (shape, before) in shapes().into_iter().zip([0, 6, 3, 2, 5]) {
-        let decoder = decoder(&shape, &device);
-        let steps = before + 7;
-        let games = Games::new(steps, before);
-        let (_, memory) = games.acted(&decoder, before, &device);
-        // The loss: logits weighted by a wave.
-        let weights: Vec<f32> = (0..7 * GAMES * 4).map(|i| (i as f32 * 0.37).sin()).collect();
-        let mut params = doubles(flatten(&decoder));
-        let reference = Reference::new(&shape, &params);
-        // What was remembered is no function of the parameters.
-        let mut seen = vec![reference.nothing_seen(); GAMES];
-        for t in 0..before {
-            for (game, seen) in seen.iter_mut().enumerate() {
-                if games.starts[t * GAMES + game] == 1.0 {
-                    *seen = reference.nothing_seen();
-                }
-                let obs = &games.obs[(t * GAMES + game) * 3..][..3];
-                reference.step(&obs.iter().map(|x| f64::from(*x)).collect::<Vec<_>>(), seen);
-            }
-        }
-        let loss = |params: &[f64]| {
-            let logits = Reference::new(&shape, params).sequence(&games, before, &seen);
-            logits.iter().zip(&weights).map(|(x, w)| x * f64::from(*w)).sum::<f64>()
-        };
-        let leaf = flatten(&decoder).autodiff().require_grad();
-        let (obs, starts) =
-            (games.obs(before..steps, &device), games.starts(before..steps, &device));
-        let logits = unflatten(decoder.clone(), &leaf).sequence(obs, starts, memory);
-        let weight = Tensor::from_data(TensorData::new(weights.clone(), [7, GAMES, 4]), &device);
-        let mut gradients = (logits * weight).sum().backward();
-        let got = doubles(leaf.grad_remove(&mut gradients).unwrap());
-        let largest = got.iter().fold(0.0f64, |largest, x| largest.max(x.abs()));
-        for i in 0..params.len() {
-            let (at, step) = (params[i], 1e-5);
-            let [above, below] = [at + step, at - step].map(|x| {
-                params[i] = x;
-                loss(&params)
-            });
-            params[i] = at;
-            let want = (above - below) / (2.0 * step);
-            let off = (got[i] - want).abs();
-            assert!(off < 1e-5 * largest, "{shape:?}, {i}: {} instead of {want}", got[i]);
-        }
-    }
-}
-
-#[test]
-fn native_and_burn_act_the_same_wherever_the_games_of_the_lanes_are() {
-    let device = Device::flex();
-    for shape in shapes() {
-        let decoder = decoder(&shape, &device);
-        let native = NativeDecoder::new(&decoder);
-        let fresh = decoder.initial_memory(LANES, &device);
-        let mut memory = fresh.clone();
-        let mut remembered = vec![[0.0; LANES]; native.memory_size()];
-        let mut scratch = native.scratch();
-        for t in 0..3 * shape.context.min(8) {
-            let begins = |lane: usize| t > 0 && (t + lane).is_multiple_of(5 + lane % 4);
-            let starts: Vec<f32> = (0..LANES).map(|lane| f32::from(begins(lane))).collect();
-            remembered.iter_mut().for_each(|numbers| {
-                (0..LANES).filter(|lane| begins(*lane)).for_each(|lane| numbers[lane] = 0.0);
-            });
-            let lanes: Vec<Lanes> = (0..3)
-                .map(|f| std::array::from_fn(|l| ((t * 91 + f * 17 + l) as f32).cos()))
-                .collect();
-            let obs: Vec<f32> = (0..LANES).flat_map(|l| lanes.iter().map(move |x| x[l])).collect();
-            let obs = Tensor::from_data(TensorData::new(obs, [LANES, 3]), &device);
-            let starts = Tensor::from_floats(starts.as_slice(), &device);
-            let (logits, next) = decoder.step(obs, reset(memory, &fresh, starts));
-            memory = next;
-            let got = native.act(&lanes, &mut remembered, &mut scratch);
-            let rows = |lanes: &[Lanes]| -> Vec<f64> {
-                (0..LANES).flat_map(|l| lanes.iter().map(move |x| f64::from(x[l]))).collect()
-            };
-            assert_near(&rows(got), &doubles(logits), &format!("{shape:?}, step {t}"));
-            assert_near(&rows(&remembered), &doubles(memory.clone()), "memory");
-        }
-    }
 }
 
 /// Logits of a sequence, and the gradient of all parameters of their sum weighted by a wave: by hand, and by

@@ -197,7 +197,7 @@ impl Model for Gru {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{flatten, named_parameters, reset, unflatten};
+    use crate::model::{flatten, reset, unflatten};
 
     /// A network with two hidden layers, and weights that make its memory move.
     fn gru(device: &Device) -> Gru {
@@ -323,17 +323,6 @@ mod tests {
             params[i] = before;
             let want = (above - below) / (2.0 * step);
             assert!((got[i] - want).abs() < 1e-4, "{i}: {} instead of {want}", got[i]);
-        }
-    }
-
-    #[test]
-    fn parameters_are_those_that_files_hold() {
-        let device = Device::flex();
-        for hidden in [&[5][..], &[7, 5], &[3, 7, 5]] {
-            let config = PolicyConfig::gru(hidden, Activation::Relu);
-            let gru = Gru::new(4, 2, &config, 1, &device);
-            assert_eq!(named_parameters(&gru), config.parameters(4, 2));
-            assert_eq!(gru.widths(), config.widths(4, 2));
         }
     }
 }

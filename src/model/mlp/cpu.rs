@@ -137,9 +137,6 @@ impl Actor for NativeMlp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::PolicyConfig;
-    use crate::model::{Memoryless, flatten};
-    use burn::tensor::{Device, Tensor, TensorData};
 
     #[test]
     fn skipped_zeros_make_no_difference() {
@@ -171,59 +168,6 @@ mod tests {
             let mut scratch = fewer.scratch();
             assert_eq!(fewer.logits(&obs, &mut scratch), got);
             assert_eq!(scratch.active(), None);
-        }
-    }
-
-    #[test]
-    fn native_and_burn_give_the_same_logits() {
-        let device = Device::flex();
-        for (features, hidden, actions) in [
-            (10, vec![64, 64], 3),
-            (4, vec![17], 2),
-            (7, vec![128, 5], 6),
-            (3, vec![9, 17, 6, 5], 4),
-            (1, vec![1], 1),
-            (MANY_FEATURES, vec![19], 3),
-        ] {
-            for activation in
-                [Activation::Relu, Activation::Tanh, Activation::Silu, Activation::Gelu]
-            {
-                let config = PolicyConfig::mlp(&hidden, activation);
-                let mlp = Mlp::new(features, actions, &config, 3, &device);
-                let obs: Vec<f32> =
-                    (0..LANES * features).map(|i| (i as f32 * 0.37).sin() * 2.0).collect();
-                let expected: Vec<f32> = mlp
-                    .logits(Tensor::from_data(
-                        TensorData::new(obs.clone(), [LANES, features]),
-                        &device,
-                    ))
-                    .into_data()
-                    .try_into_vec()
-                    .unwrap();
-                let lanes: Vec<Lanes> = (0..features)
-                    .map(|f| std::array::from_fn(|lane| obs[lane * features + f]))
-                    .collect();
-                let native = NativeMlp::new(&mlp);
-                let widths: Vec<usize> =
-                    [features].into_iter().chain(hidden.clone()).chain([actions]).collect();
-                let params: Vec<f32> = flatten(&mlp).into_data().try_into_vec().unwrap();
-                let same = NativeMlp::from_params(&widths, activation, &params);
-                assert_eq!(
-                    same.logits(&lanes, &mut same.scratch()),
-                    native.logits(&lanes, &mut native.scratch())
-                );
-                let mut scratch = native.scratch();
-                let logits = native.logits(&lanes, &mut scratch);
-                for lane in 0..LANES {
-                    for action in 0..actions {
-                        let (got, want) = (logits[action][lane], expected[lane * actions + action]);
-                        assert!(
-                            (got - want).abs() < 1e-6 + 1e-5 * want.abs(),
-                            "{hidden:?} {activation:?}: {got} instead of {want}"
-                        );
-                    }
-                }
-            }
         }
     }
 }

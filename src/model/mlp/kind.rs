@@ -56,18 +56,3 @@ impl BuiltIn for Mlp {
         NativeMlp::from_params(&self.widths(), self.activation(), &params)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::model::named_parameters;
-
-    #[test]
-    fn parameters_are_those_of_the_module() {
-        for hidden in [&[7][..], &[5, 3]] {
-            let config = PolicyConfig::mlp(hidden, Activation::Tanh);
-            let mlp = Mlp::new(4, 2, &config, 1, &Device::flex());
-            assert_eq!(config.parameters(4, 2), named_parameters(&mlp));
-        }
-    }
-}
