@@ -7,19 +7,21 @@ use std::fmt::Debug;
 
 /// A policy on the CPU, without the type of its network.
 #[derive(Debug)]
-pub struct NativePolicy(Box<dyn AnyActor>);
+pub struct NativePolicy {
+    actor: Box<dyn AnyActor>,
+    num_features: usize,
+    num_actions: usize,
+    /// The memory at the start of an episode, `[memory_size]`.
+    initial_memory: Vec<f32>,
+}
 
 /// Buffers of one thread for a [`NativePolicy`].
 pub type NativeScratch = Box<dyn Any + Send>;
 
-/// The functions of an [`Actor`] that need no type.
+/// The functions of an [`Actor`] with buffers of any type.
 trait AnyActor: Debug + Send + Sync {
-    fn num_features(&self) -> usize;
-    fn num_actions(&self) -> usize;
-    fn memory_size(&self) -> usize;
-    fn initial_memory(&self) -> Vec<f32>;
-    fn scratch(&self) -> NativeScratch;
-    fn act<'a>(
+    fn any_scratch(&self) -> NativeScratch;
+    fn act_with<'a>(
         &self,
         obs: &[Lanes],
         memory: &mut [Lanes],
@@ -28,41 +30,30 @@ trait AnyActor: Debug + Send + Sync {
 }
 
 impl<A: Actor<Scratch: Send + 'static> + Debug + Send> AnyActor for A {
-    fn num_features(&self) -> usize {
-        Actor::num_features(self)
+    fn any_scratch(&self) -> NativeScratch {
+        Box::new(self.scratch())
     }
 
-    fn num_actions(&self) -> usize {
-        Actor::num_actions(self)
-    }
-
-    fn memory_size(&self) -> usize {
-        Actor::memory_size(self)
-    }
-
-    fn initial_memory(&self) -> Vec<f32> {
-        Actor::initial_memory(self)
-    }
-
-    fn scratch(&self) -> NativeScratch {
-        Box::new(Actor::scratch(self))
-    }
-
-    fn act<'a>(
+    fn act_with<'a>(
         &self,
         obs: &[Lanes],
         memory: &mut [Lanes],
         scratch: &'a mut NativeScratch,
     ) -> &'a [Lanes] {
         let scratch = scratch.downcast_mut().expect("the scratch of this policy");
-        Actor::act(self, obs, memory, scratch)
+        self.act(obs, memory, scratch)
     }
 }
 
 impl NativePolicy {
     /// A policy that acts by `actor`.
     pub(super) fn of(actor: impl Actor<Scratch: Send + 'static> + Debug + Send + 'static) -> Self {
-        Self(Box::new(actor))
+        Self {
+            num_features: actor.num_features(),
+            num_actions: actor.num_actions(),
+            initial_memory: actor.initial_memory(),
+            actor: Box::new(actor),
+        }
     }
 
     /// Copies the weights of a network for games of these sizes. On a device this reads them back and waits.
@@ -98,23 +89,23 @@ impl Actor for NativePolicy {
     type Scratch = NativeScratch;
 
     fn num_features(&self) -> usize {
-        self.0.num_features()
+        self.num_features
     }
 
     fn num_actions(&self) -> usize {
-        self.0.num_actions()
+        self.num_actions
     }
 
     fn memory_size(&self) -> usize {
-        self.0.memory_size()
+        self.initial_memory.len()
     }
 
     fn initial_memory(&self) -> Vec<f32> {
-        self.0.initial_memory()
+        self.initial_memory.clone()
     }
 
     fn scratch(&self) -> NativeScratch {
-        self.0.scratch()
+        self.actor.any_scratch()
     }
 
     fn act<'a>(
@@ -123,6 +114,6 @@ impl Actor for NativePolicy {
         memory: &mut [Lanes],
         scratch: &'a mut NativeScratch,
     ) -> &'a [Lanes] {
-        self.0.act(obs, memory, scratch)
+        self.actor.act_with(obs, memory, scratch)
     }
 }

@@ -29,15 +29,6 @@ pub trait BuiltIn: Model {
     /// The network on the CPU's vector units.
     type Native: Actor<Scratch: Send + 'static> + Debug + Send + 'static;
 
-    /// A network with fresh weights on `device`, the same for the same `key`.
-    fn fresh(
-        num_features: usize,
-        num_actions: usize,
-        config: &PolicyConfig,
-        key: u32,
-        device: &Device,
-    ) -> Self;
-
     /// Names and shapes of the parameters, in the order of [`flatten`](super::flatten).
     fn parameters(num_features: usize, num_actions: usize, config: &PolicyConfig)
     -> Vec<Parameter>;
@@ -133,8 +124,7 @@ macro_rules! networks {
             ) -> Network {
                 match &self.kind {
                     $(ModelKind::$Kind => {
-                        <$Kind as BuiltIn>::fresh(num_features, num_actions, self, key, device)
-                            .into()
+                        $Kind::new(num_features, num_actions, self, key, device).into()
                     })*
                     ModelKind::UserDefined(name) => panic!("`{name}` is no built-in network"),
                 }

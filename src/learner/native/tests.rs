@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::learner::Learner;
-use crate::model::LANES;
+use crate::model::{Actor, LANES};
 use crate::rng::{draw, uniform};
 use crate::settings::{Activation, KlEstimator, LossType, PolicyConfig};
 use burn::tensor::{Device, Int};
@@ -162,7 +162,7 @@ impl Case {
         assert_eq!(native.params(), floats(flatten(&native.policy()).into_data()));
         let (played, policy) = (native.native_policy(), NativeMlp::new(&native.policy()));
         let obs = vec![[0.5; LANES]; self.features];
-        let logits = |policy: &NativeMlp| policy.logits(&obs, &mut policy.scratch()).to_vec();
+        let logits = |policy: &NativeMlp| policy.act(&obs, &mut [], &mut policy.scratch()).to_vec();
         assert_eq!(logits(&played), logits(&policy));
 
         let (want, got) = (general.weights().optimizer(), native.optimizer());

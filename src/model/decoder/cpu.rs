@@ -5,16 +5,14 @@
 
 use crate::math::{at_least, exp, mul_add, sigmoid};
 use crate::model::dense::{Dense, dense};
-use crate::model::{Actor, BuiltIn, LANES, Lanes};
+use crate::model::{Actor, LANES, Lanes};
 use crate::nn::DecoderShape;
 use crate::nn::arch::{Layout, LinearLayout};
 use crate::nn::ops::rope::RopeTable;
-use crate::nn::tensors::Decoder;
-use burn::cubecl::future::block_on;
 use multiversion::multiversion;
 use std::ops::Range;
 
-/// A copy of a [`Decoder`]'s weights for acting on the CPU.
+/// A copy of a [`Decoder`](super::Decoder)'s weights for acting on the CPU.
 #[derive(Clone, Debug)]
 pub struct NativeDecoder {
     shape: Box<DecoderShape>,
@@ -60,11 +58,6 @@ pub struct Scratch {
 }
 
 impl NativeDecoder {
-    /// Copies the weights. On a device this reads them back and waits for them.
-    pub fn new(decoder: &Decoder) -> Self {
-        block_on(decoder.to_native())
-    }
-
     /// From parameters in the order of [`flatten`](crate::model::flatten).
     ///
     /// # Panics

@@ -4,7 +4,6 @@ use super::{Decoder, DecoderConfig, NativeDecoder};
 use crate::math::Activation;
 use crate::model::{BuiltIn, ModelKind, OwnSettings, Parameter, PolicyConfig};
 use crate::nn::{DecoderShape, parameters};
-use burn::tensor::Device;
 
 impl PolicyConfig {
     /// A transformer of these sizes.
@@ -18,16 +17,6 @@ impl BuiltIn for Decoder {
     const NAME: &'static str = "decoder";
 
     type Native = NativeDecoder;
-
-    fn fresh(
-        num_features: usize,
-        num_actions: usize,
-        config: &PolicyConfig,
-        key: u32,
-        device: &Device,
-    ) -> Self {
-        Self::new(num_features, num_actions, config, key, device)
-    }
 
     fn parameters(
         num_features: usize,

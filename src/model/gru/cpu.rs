@@ -3,15 +3,13 @@
 //! [`LANES`] games go through the network side by side, one in each lane. A lane's result depends on its own
 //! observations alone.
 
-use super::Gru;
 use crate::math::Activation;
 use crate::math::{sigmoid, tanh};
 use crate::model::dense::{Dense, activate, dense};
-use crate::model::{Actor, BuiltIn, LANES, Lanes};
-use burn::cubecl::future::block_on;
+use crate::model::{Actor, LANES, Lanes};
 use multiversion::multiversion;
 
-/// A copy of a [`Gru`]'s weights for acting on the CPU.
+/// A copy of a [`Gru`](super::Gru)'s weights for acting on the CPU.
 #[derive(Clone, Debug)]
 pub struct NativeGru {
     encoder: Vec<Dense>,
@@ -30,11 +28,6 @@ pub struct Scratch {
 }
 
 impl NativeGru {
-    /// Copies the weights. On a device this reads them back and waits for them.
-    pub fn new(gru: &Gru) -> Self {
-        block_on(gru.to_native())
-    }
-
     /// The network of these widths, features and actions included, with parameters in the order of
     /// [`flatten`](crate::model::flatten).
     ///
@@ -109,7 +102,7 @@ impl Actor for NativeGru {
     }
 }
 
-/// The memory after a step, from what inputs and memory give to the gates (see [`Gru`]).
+/// The memory after a step, from what inputs and memory give to the gates (see [`Gru`](super::Gru)).
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn remember(inputs: &[Lanes], own: &[Lanes], memory: &mut [Lanes]) {
     let size = memory.len();

@@ -4,7 +4,6 @@ use super::{Gru, NativeGru};
 use crate::math::Activation;
 use crate::model::{BuiltIn, ModelKind, Parameter, PolicyConfig};
 use crate::nn::parameters;
-use burn::tensor::Device;
 
 impl PolicyConfig {
     /// A gated recurrent network with these hidden layers, the last one recurrent.
@@ -17,16 +16,6 @@ impl BuiltIn for Gru {
     const NAME: &'static str = "gru";
 
     type Native = NativeGru;
-
-    fn fresh(
-        num_features: usize,
-        num_actions: usize,
-        config: &PolicyConfig,
-        key: u32,
-        device: &Device,
-    ) -> Self {
-        Self::new(num_features, num_actions, config, key, device)
-    }
 
     fn parameters(
         num_features: usize,

@@ -28,14 +28,6 @@ pub struct Scratch {
 /// mostly empty cells.
 pub(crate) const MANY_FEATURES: usize = 64;
 
-impl Scratch {
-    /// The features that were not 0 in some lane of the last observations, in ascending order; `None` for a
-    /// policy of fewer than `MANY_FEATURES` features.
-    pub fn active(&self) -> Option<&[usize]> {
-        self.active.as_deref()
-    }
-}
-
 impl NativeMlp {
     /// Copies the weights. On a device this reads them back and waits for them.
     pub fn new(mlp: &Mlp) -> Self {
@@ -54,27 +46,40 @@ impl NativeMlp {
         assert!(rest.is_empty(), "params: [num_params]");
         Self { layers, activation }
     }
+}
 
-    /// The number of features.
-    pub fn num_features(&self) -> usize {
+impl Actor for NativeMlp {
+    type Scratch = Scratch;
+
+    fn num_features(&self) -> usize {
         self.layers[0].inputs
     }
 
-    /// The number of actions.
-    pub fn num_actions(&self) -> usize {
+    fn num_actions(&self) -> usize {
         self.layers[self.layers.len() - 1].outputs
     }
 
-    /// Activations of one thread.
-    pub fn scratch(&self) -> Scratch {
+    fn memory_size(&self) -> usize {
+        0
+    }
+
+    fn scratch(&self) -> Scratch {
         let widest = self.layers.iter().map(|l| l.outputs).max().unwrap_or(0);
         let room = || vec![[0.0; LANES]; widest];
         let active = (self.num_features() >= MANY_FEATURES).then(Vec::new);
         Scratch { front: room(), back: room(), active }
     }
 
-    /// Logits, `num_actions` lanes, of observations, `num_features` lanes.
-    pub fn logits<'a>(&self, obs: &[Lanes], scratch: &'a mut Scratch) -> &'a [Lanes] {
+    fn active<'a>(&self, scratch: &'a Scratch) -> Option<&'a [usize]> {
+        scratch.active.as_deref()
+    }
+
+    fn act<'a>(
+        &self,
+        obs: &[Lanes],
+        _memory: &mut [Lanes],
+        scratch: &'a mut Scratch,
+    ) -> &'a [Lanes] {
         assert_eq!(obs.len(), self.num_features(), "obs: [num_features][LANES]");
         let Scratch { front, back, active } = scratch;
         let last = self.layers.len() - 1;
@@ -101,39 +106,6 @@ impl NativeMlp {
     }
 }
 
-impl Actor for NativeMlp {
-    type Scratch = Scratch;
-
-    fn num_features(&self) -> usize {
-        self.num_features()
-    }
-
-    fn num_actions(&self) -> usize {
-        self.num_actions()
-    }
-
-    fn memory_size(&self) -> usize {
-        0
-    }
-
-    fn scratch(&self) -> Scratch {
-        self.scratch()
-    }
-
-    fn active<'a>(&self, scratch: &'a Scratch) -> Option<&'a [usize]> {
-        scratch.active()
-    }
-
-    fn act<'a>(
-        &self,
-        obs: &[Lanes],
-        _memory: &mut [Lanes],
-        scratch: &'a mut Scratch,
-    ) -> &'a [Lanes] {
-        self.logits(obs, scratch)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,8 +121,8 @@ mod tests {
             for (lane, cell) in cells.iter().enumerate() {
                 obs[*cell][5 * lane] = 1.5 - lane as f32;
             }
-            let got = policy.logits(&obs, &mut scratch).to_vec();
-            assert_eq!(scratch.active(), Some(cells));
+            let got = policy.act(&obs, &mut [], &mut scratch).to_vec();
+            assert_eq!(policy.active(&scratch), Some(cells));
             // The active rows of the first layer are a policy of fewer features.
             let Dense { outputs, weight, bias, .. } = &policy.layers[0];
             let rows = cells.iter().flat_map(|cell| &weight[cell * outputs..(cell + 1) * outputs]);
@@ -166,8 +138,8 @@ mod tests {
             };
             let obs: Vec<Lanes> = cells.iter().map(|cell| obs[*cell]).collect();
             let mut scratch = fewer.scratch();
-            assert_eq!(fewer.logits(&obs, &mut scratch), got);
-            assert_eq!(scratch.active(), None);
+            assert_eq!(fewer.act(&obs, &mut [], &mut scratch), got);
+            assert_eq!(fewer.active(&scratch), None);
         }
     }
 }

@@ -4,7 +4,6 @@ use super::{Mlp, NativeMlp};
 use crate::math::Activation;
 use crate::model::{BuiltIn, ModelKind, Parameter, PolicyConfig};
 use crate::nn::parameters;
-use burn::tensor::Device;
 
 impl PolicyConfig {
     /// A multi-layer perceptron with these hidden layers.
@@ -17,16 +16,6 @@ impl BuiltIn for Mlp {
     const NAME: &'static str = "mlp";
 
     type Native = NativeMlp;
-
-    fn fresh(
-        num_features: usize,
-        num_actions: usize,
-        config: &PolicyConfig,
-        key: u32,
-        device: &Device,
-    ) -> Self {
-        Self::new(num_features, num_actions, config, key, device)
-    }
 
     fn parameters(
         num_features: usize,
