@@ -110,7 +110,7 @@ impl Network {
 
     /// The number of parameters.
     pub fn num_params(&self) -> usize {
-        self.parameters().iter().map(|one| one.shape.iter().product::<usize>()).sum()
+        self.parameters().iter().map(Parameter::count).sum()
     }
 
     /// All parameters in one vector `[num_params]`.

@@ -7,7 +7,7 @@ use crate::person::Demonstrations;
 use crate::screen::Canvas;
 use crate::shown::{Boards, Scores, Standing};
 use grove::model::saved::{Header, read_header, with_header, write_params};
-use grove::model::{Actor, NativePolicy, Parameter};
+use grove::model::{NativePolicy, Parameter};
 use grove::rng::{draw, uniform};
 use grove::rollout::{Choice, Player};
 use grove::settings::TrainConfig;
@@ -79,8 +79,7 @@ impl Policy {
         let config = kind.defaults()?;
         let (features, actions) = (kind.features().len(), kind.actions().len());
         let parameters = config.policy.parameters(features, actions);
-        let count = |parameter: &Parameter| parameter.shape.iter().product::<usize>();
-        let params: Vec<f32> = (0..parameters.iter().map(count).sum::<usize>() as u32)
+        let params: Vec<f32> = (0..parameters.iter().map(Parameter::count).sum::<usize>() as u32)
             .map(|i| uniform(draw(config.seed as u32, i)) - 0.5)
             .collect();
         let header = Header { iteration: 0, config: kind.settings(&config) };
@@ -100,16 +99,18 @@ impl Policy {
     /// The game and settings: `{env, title, rules, actions, features, kind, hidden, activation, num_params,
     /// iteration, seed, max_steps, settings, references}`, as JSON.
     pub fn about(&self) -> String {
+        let (features, actions) = (self.kind.features(), self.kind.actions());
+        let parameters = self.config.policy.parameters(features.len(), actions.len());
         json!({
             "env": self.kind.name(),
             "title": self.kind.title(),
             "rules": self.kind.rules(),
-            "actions": self.kind.actions(),
-            "features": self.kind.features(),
+            "actions": actions,
+            "features": features,
             "kind": self.config.policy.kind,
             "hidden": self.config.policy.hidden,
             "activation": self.config.policy.activation,
-            "num_params": self.network.num_params(),
+            "num_params": parameters.iter().map(Parameter::count).sum::<usize>(),
             "iteration": self.iteration,
             "seed": self.config.seed,
             "max_steps": self.kind.max_steps(),
