@@ -1,11 +1,9 @@
 //! Group-relative advantages: the return of a game or step relative to its group's mean.
 
 #[cfg(feature = "kernels")]
-mod kernels;
+pub mod kernels;
 mod native;
 
-#[cfg(feature = "kernels")]
-pub use kernels::{recording_advantages, shared_recording_advantages};
 pub use native::HostAdvantages;
 
 use crate::data::Trajectory;

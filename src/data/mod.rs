@@ -3,7 +3,7 @@
 #[cfg(not(target_family = "wasm"))]
 mod dataset;
 mod error;
-mod host;
+pub(crate) mod host;
 mod manifest;
 #[cfg(feature = "kernels")]
 mod packed;
@@ -18,8 +18,6 @@ mod windows;
 pub use dataset::{Dataset, DatasetWriter};
 pub use error::{DatasetError, MANIFEST};
 pub(crate) use host::by_game;
-#[cfg(feature = "general")]
-pub(crate) use host::by_time;
 pub use host::{GameSums, HostTrajectory, OBS_MULTIPLE};
 pub use manifest::{Manifest, Standard};
 pub use recording::{

@@ -1,12 +1,12 @@
 //! Learners: policy updates from trajectories and advantages.
 //!
-//! [`Learner`] trains any Burn module on any device. [`NativeLearner`] and `FusedLearner` make the
+//! [`Learner`] trains any Burn module on any device. [`NativeLearner`] and [`fused`] make the
 //! same updates of multi-layer perceptrons on CPU threads and in CubeCL kernels.
 
 mod autodiff;
 mod experience;
 #[cfg(feature = "kernels")]
-mod fused;
+pub mod fused;
 mod means;
 mod native;
 mod optimizer;
@@ -16,8 +16,6 @@ pub mod text;
 mod weights;
 
 pub use autodiff::{Learner, UpdateStats};
-#[cfg(feature = "kernels")]
-pub use fused::FusedLearner;
 pub use means::UpdateMeans;
 pub use native::NativeLearner;
 pub use optimizer::{AdamW, Moments};

@@ -117,7 +117,7 @@ pub(super) fn obstacle(
         return device::precision_obstacle(Some(device), config.precision);
     }
     #[cfg(feature = "kernels")]
-    if !crate::learner::FusedLearner::takes(mlp) {
+    if !crate::learner::fused::FusedLearner::takes(mlp) {
         let limits = "the fused kernels take one or two hidden layers of up to 256 units";
         return Some(limits.to_string());
     }

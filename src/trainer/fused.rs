@@ -4,12 +4,13 @@
 use super::engine::{Grpo, PolicyEngine, Source, State, Totals};
 use super::part::Part;
 use super::transfer::{download, upload};
-use crate::advantage::shared_recording_advantages;
+use crate::advantage::kernels::shared_recording_advantages;
 use crate::data::summary::{EPISODES, EVEN_GROUPS, REWARD_SUM, SCORE_SUM};
 use crate::data::{Pieces, Recording, RecordingAdvantages, Windows};
 use crate::device::{self, buffers::max_buffer_bytes};
 use crate::env::Rules;
-use crate::learner::{FusedLearner, SHARD_STEPS, UpdateMeans, UpdateStats};
+use crate::learner::fused::FusedLearner;
+use crate::learner::{SHARD_STEPS, UpdateMeans, UpdateStats};
 use crate::model::{Mlp, Network, StoredFeatures};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rollout::{Branches, EnvStatesError, FusedRollout, RolloutKeys};

@@ -7,7 +7,8 @@ use super::updates::{
 };
 use super::{cpu, floats};
 use burn::tensor::Device;
-use grove::advantage::{advantages, recording_advantages};
+use grove::advantage::advantages;
+use grove::advantage::kernels::recording_advantages;
 use grove::env::{CartPole, Catch, Fruit, Rules};
 use grove::model::{FlatMlp, Mlp, NativeMlp, flatten};
 use grove::rng::{Stream, draw};

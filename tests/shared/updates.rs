@@ -3,7 +3,8 @@
 use super::{cpu, doubles, floats, noise};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use grove::data::{Part, Recording, RecordingAdvantages, Trajectory};
-use grove::learner::{FusedLearner, Learner, Weights};
+use grove::learner::fused::FusedLearner;
+use grove::learner::{Learner, Weights};
 use grove::model::{Categorical, Memoryless, Mlp, Observer, StoredFeatures, flatten, unflatten};
 use grove::settings::{Activation, KlEstimator, LossConfig, LossType, PolicyConfig, TrainConfig};
 

@@ -2,7 +2,8 @@
 
 use crate::support::{adapter, cpu};
 use burn::tensor::{Tensor, TensorData};
-use grove::advantage::{advantages, recording_advantages};
+use grove::advantage::advantages;
+use grove::advantage::kernels::recording_advantages;
 use grove::data::{Part, Recording, RecordingAdvantages, TERMINATED, TRUNCATED, Trajectory};
 use grove::settings::{AdvantageConfig, Estimator, RolloutConfig, Scale, Start};
 

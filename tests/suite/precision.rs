@@ -3,10 +3,10 @@
 use crate::shared::decoder::{apart, first_update, one_step};
 use crate::support::{adapter, cpu, refusal};
 use burn::tensor::{Device, Tensor};
-use grove::advantage::recording_advantages;
+use grove::advantage::kernels::recording_advantages;
 use grove::device::has_precision;
 use grove::env::{Env, Fruit};
-use grove::learner::FusedLearner;
+use grove::learner::fused::FusedLearner;
 use grove::model::{FlatMlp, Mlp, flatten, unflatten};
 use grove::rng::{draw, uniform};
 use grove::rollout::{FusedRollout, RolloutKeys, unpack};

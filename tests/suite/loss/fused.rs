@@ -3,7 +3,7 @@
 use crate::shared::iteration::rollout_and_update;
 use crate::shared::updates::*;
 use crate::support::{adapter, cpu};
-use grove::learner::FusedLearner;
+use grove::learner::fused::FusedLearner;
 use grove::settings::{KlEstimator, LossType};
 use pollster::block_on;
 
