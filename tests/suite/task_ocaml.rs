@@ -243,6 +243,59 @@ fn run_hostile(task: &Ocaml, mark: &str, access: Access, rounds: usize) {
     assert_eq!(report(task, problem, &good).results, right);
 }
 
+/// Texts that name what is forbidden, by every path found so far, and texts that break what they can.
+#[test]
+fn forbidden_names_are_refused_and_worthless_texts_earn_nothing() {
+    let task = open("server");
+    let problem = problem(&task, "fold/total");
+    let good = format!("{}\n{}", problem.head, problem.solution.as_ref().unwrap());
+    let right = report(&task, problem, &good).results;
+    let texts = |kind: &str| {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ocaml").join(kind);
+        let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+        paths.map(|path| (path.clone(), fs::read(path).unwrap())).collect::<Vec<_>>()
+    };
+    let (refused, worthless) = (texts("refused"), texts("worthless"));
+    assert!(refused.len() > 40 && worthless.len() > 50);
+    for (i, (path, text)) in refused.iter().chain(&worthless).enumerate() {
+        let text = String::from_utf8_lossy(text);
+        let Ok(found) = task.try_code(problem, &text, Access::Restricted).unwrap() else {
+            continue;
+        };
+        let held = found.results.iter().zip(&right).filter(|(a, b)| a == b).count();
+        // The sum of the empty list is 0, as is what some of the texts return.
+        assert!(held <= 1, "{path:?}: {found:?}");
+        if i < refused.len() {
+            assert!(matches!(found.compiled, Compiled::Refused(_)), "{path:?}: {found:?}");
+        }
+    }
+    assert_eq!(report(&task, problem, &good).results, right);
+}
+
+/// The library's modules in the forms that honest answers use.
+#[test]
+fn honest_uses_of_the_library_are_allowed() {
+    let task = open("server");
+    for code in [
+        "module M = Map.Make (Int) let f l = M.cardinal (List.fold_left (fun m x -> M.add x x m) M.empty l)",
+        "module S = Set.Make (struct type t = int let compare = compare end) let f l = S.cardinal (S.of_list l)",
+        "let f l = let h = Hashtbl.create 3 in List.iter (fun x -> Hashtbl.replace h x 1) l; Hashtbl.length h",
+        "let f l = let a = Array.of_list l in Array.sort compare a; a.(0) <- 3; Array.fold_left ( + ) 0 a",
+        "let f l = let b = Bytes.of_string \"abc\" in Bytes.set b 0 'x'; String.length (Printf.sprintf \"%d %s\" 1 \"a\")",
+        "open List let f l = fold_left ( + ) 0 l",
+        "module A = struct include Array let sum a = fold_left ( + ) 0 a end let f l = A.sum (A.of_list l)",
+        "exception E of int let f l = try raise (E 3) with E x -> x + Lazy.force (lazy (List.length l))",
+        "let f l = match Array.of_list l with [| a; b |] -> a + b + Float.to_int 2.5 | _ -> Sys.int_size",
+        "module type S = sig type t val g : t -> int end module F (X : S) = struct let g = X.g end \
+         module M = F (struct type t = int let g x = x + 1 end) let f l = M.g (List.length l)",
+    ] {
+        let (signature, calls) = ("val f : int list -> int", vec!["f [1; 2]"]);
+        let report =
+            task.report(&Job { code, signature, calls, ..Job::default() }).unwrap().unwrap();
+        assert!(matches!(report.results[..], [Some(_)]), "{code}: {report:?}");
+    }
+}
+
 /// Asserts that no process and no file is left.
 fn assert_nothing_is_left(mark: &str) {
     let commands = fs::read_dir("/proc").unwrap().filter_map(|entry| {

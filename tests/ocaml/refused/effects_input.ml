@@ -1,0 +1,1 @@
+let total (l : int list) : int = input_char stdin |> Char.code

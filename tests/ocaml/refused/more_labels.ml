@@ -1,0 +1,1 @@
+open StdLabels.String let total (l : int list) : int = Char.code (unsafe_get "a" 9999)

@@ -1,0 +1,1 @@
+module type S = sig val unsafe_to_string : bytes -> string end let m = (module Bytes : S) let total (l : int list) : int = let module M = (val m) in String.length (M.unsafe_to_string (Bytes.make 3 (Char.chr 1)))

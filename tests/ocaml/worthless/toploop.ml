@@ -1,0 +1,1 @@
+let total (l : int list) : int = Toploop.getvalue "grove_calls"
