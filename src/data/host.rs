@@ -110,7 +110,7 @@ impl HostTrajectory {
         let mut host = Self::default();
         host.resize(envs, steps, features);
         let stride = host.obs_stride();
-        let obs = floats(trajectory.obs.clone().into_data());
+        let obs = floats(trajectory.obs.clone());
         for (slot, to) in host.obs.chunks_exact_mut(stride).enumerate() {
             let from = (slot % steps * envs + slot / steps) * features;
             to[..features].copy_from_slice(&obs[from..from + features]);
@@ -131,8 +131,7 @@ impl HostTrajectory {
                 let bits = row.iter().enumerate().map(|(a, legal)| u32::from(*legal > 0.5) << a);
                 bits.fold(0, |word, bit| word | bit)
             };
-            let legal: Vec<u32> =
-                floats(legal.clone().into_data()).chunks_exact(actions).map(bits).collect();
+            let legal: Vec<u32> = floats(legal.clone()).chunks_exact(actions).map(bits).collect();
             host.legal = transposed(&legal, steps);
         }
         host
@@ -192,7 +191,7 @@ pub(crate) fn staged(mut data: TensorData, device: &Device) -> TensorData {
 /// Reads a tensor `[num_steps, num_envs]` as numbers `[num_envs, num_steps]`.
 pub(crate) fn by_game(tensor: &Tensor<2>) -> Vec<f32> {
     let [steps, _] = tensor.dims();
-    transposed(&floats(tensor.clone().into_data()), steps)
+    transposed(&floats(tensor.clone()), steps)
 }
 
 /// Uploads numbers `[num_envs, num_steps]` as a tensor `[num_steps, num_envs]`.
@@ -214,8 +213,8 @@ fn transposed<T: Copy + Default + Send + Sync>(values: &[T], rows: usize) -> Vec
     result
 }
 
-fn floats(data: TensorData) -> Vec<f32> {
-    data.try_into_vec().expect("the library computes in f32")
+pub(crate) fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
+    tensor.into_data().try_into_vec().expect("all tensors are f32")
 }
 
 #[cfg(test)]

@@ -2,10 +2,11 @@
 //! hand-written backward pass instead.
 
 use super::experience::{Experience, FirstMemory};
+use super::means::{Partial, SUMS, plus};
 use super::optimizer::clip_grad_norm;
 use super::order::{Batches, Minibatch, parts};
 use super::schedule::{entropy_coef, learning_rate, total_updates};
-use super::weights::Weights;
+use super::weights::{Weights, root_params};
 use crate::data::Trajectory;
 use crate::device;
 use crate::model::{Decoder, Network, SequenceLearner};
@@ -25,9 +26,6 @@ pub struct Learner {
     /// Hand-written backward pass over sequences, if the model has one.
     by_hand: Option<SequenceLearner>,
 }
-
-/// Number of sums reported beside a gradient: [`Loss::SUMS`] and the loss.
-const SUMS: usize = Loss::SUMS.len() + 1;
 
 /// Target magnitude of a step's logit gradient in half precision. It leaves room below the largest
 /// f16 (65,504) for sums over many steps, and stays far above the smallest.
@@ -141,7 +139,7 @@ impl Learner {
         let (counts, counted) = self.counts(mask, &minibatches)?;
         let entropy_coef = entropy_coef(&self.config, iteration);
         let zeros = |len: usize| Tensor::<1>::zeros([len], &device);
-        let (mut sums, mut norms) = (zeros(Loss::SUMS.len() + 1), zeros(1));
+        let (mut sums, mut norms) = (zeros(SUMS), zeros(1));
         for (minibatch, steps) in minibatches.iter().zip(&counts) {
             let totals = Totals {
                 games: minibatch.size,
@@ -332,7 +330,7 @@ impl Learner {
         games: &[i32],
         count: usize,
         loss: &impl Fn(Steps) -> Loss,
-    ) -> (Vec<f32>, [f64; SUMS]) {
+    ) -> Partial {
         let Some(by_hand) = &self.by_hand else {
             let (gradient, sums) = self.pass(experience, games, count, loss);
             let num_params = gradient.dims()[0];
@@ -370,14 +368,8 @@ impl Learner {
         let (weights, config) = (&mut self.weights, &self.config.optimizer);
         let rate = learning_rate(config, weights.optimizer.steps, total_updates(&self.config));
         weights.params = weights.optimizer.step(weights.params.clone(), gradient, rate, config);
-        let device = weights.params.device();
         if self.team.rounds_differently() {
-            let params = match self.team.is_root() {
-                true => device::fetch(weights.params.clone()),
-                false => Vec::new(),
-            };
-            let params = self.team.broadcast(bytemuck::cast_slice(&params))?;
-            weights.params = device::upload(bytemuck::pod_collect_to_vec(&params), &device);
+            weights.params = root_params(&self.team, weights.params.clone())?;
         }
         Ok(())
     }
@@ -397,16 +389,6 @@ impl Learner {
 /// Sums over the steps of a loss, followed by the loss.
 fn all_sums(loss: &Loss) -> Tensor<1> {
     Tensor::cat(vec![loss.sums.clone().without_autodiff(), loss.loss.clone().without_autodiff()], 0)
-}
-
-/// Adds two gradients and their sums.
-fn plus(
-    (mut vector, mut numbers): (Vec<f32>, [f64; SUMS]),
-    (other, more): &(Vec<f32>, [f64; SUMS]),
-) -> (Vec<f32>, [f64; SUMS]) {
-    vector.iter_mut().zip(other).for_each(|(sum, x)| *sum += x);
-    numbers.iter_mut().zip(more).for_each(|(sum, x)| *sum += x);
-    (vector, numbers)
 }
 
 fn indices(games: &[i32], device: &Device) -> Tensor<1, Int> {

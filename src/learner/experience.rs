@@ -1,6 +1,7 @@
 //! Inputs of an update as tensors, and the gradient computed from them.
 
 use super::weights::Weights;
+use crate::data::host::floats;
 use crate::model::{Categorical, Network, SequenceLearner, Sequences};
 use crate::objective::{Loss, Steps};
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -141,9 +142,4 @@ impl Experience {
             mask: self.mask.clone(),
         }
     }
-}
-
-/// Reads the numbers of a tensor.
-fn floats<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
-    tensor.into_data().try_into_vec().expect("models compute in f32")
 }

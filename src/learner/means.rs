@@ -30,8 +30,18 @@ impl UpdateMeans {
     }
 }
 
-/// Number of sums reported beside a gradient: one for each mean except the gradient norm.
+/// Number of sums reported beside a gradient: those of [`Loss::SUMS`](crate::objective::Loss::SUMS), and the loss.
 pub(super) const SUMS: usize = 5;
+
+/// A gradient in host memory, `[num_params]`, and the sums beside it.
+pub(super) type Partial = (Vec<f32>, [f64; SUMS]);
+
+/// Adds two gradients and their sums.
+pub(super) fn plus((mut vector, mut sums): Partial, (other, more): &Partial) -> Partial {
+    vector.iter_mut().zip(other).for_each(|(sum, x)| *sum += x);
+    sums.iter_mut().zip(more).for_each(|(sum, x)| *sum += x);
+    (vector, sums)
+}
 
 /// Sums over the optimizer steps of an update in host memory.
 #[derive(Default)]

@@ -1,7 +1,9 @@
 //! Trainable state: parameters, optimizer and, for the KL penalty, the reference policy.
 
 use super::optimizer::AdamW;
+use crate::device;
 use crate::model::Network;
+use crate::parallel::{Team, TeamError};
 use crate::settings::TrainConfig;
 use burn::tensor::Tensor;
 
@@ -51,4 +53,12 @@ impl Weights {
             *network = network.unflatten(&params);
         }
     }
+}
+
+/// The parameters of the first rank, `[num_params]`, for ranks whose devices may round differently.
+pub(super) fn root_params(team: &Team, params: Tensor<1>) -> Result<Tensor<1>, TeamError> {
+    let device = params.device();
+    let ours = if team.is_root() { device::fetch(params) } else { Vec::new() };
+    let bytes = team.broadcast(bytemuck::cast_slice(&ours))?;
+    Ok(device::upload(bytemuck::pod_collect_to_vec(&bytes), &device))
 }

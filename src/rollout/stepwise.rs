@@ -9,6 +9,7 @@ use super::native::{NativeRollout, observe};
 use super::on_device::DeviceBranches;
 use super::{EnvStatesError, RolloutKeys, action_key, action_uniform};
 use crate::data::Trajectory;
+use crate::data::host::floats;
 use crate::env::Rules;
 use crate::model::{LANES, NativePolicy, Network, reset, sample};
 use crate::settings::{RolloutConfig, Start};
@@ -145,7 +146,7 @@ impl<G: Rules> StepwiseRollout<G> {
     fn collect_natively(&mut self, policy: &NativePolicy, iteration: u32) -> Trajectory {
         let branches = self.host_branches().map(std::mem::take).unwrap_or_default();
         let mut games = NativeRollout::new(self.game, &self.config, self.keys);
-        let memory = self.memory.take().map_or_else(Vec::new, host_floats);
+        let memory = self.memory.take().map_or_else(Vec::new, floats);
         games.go_on(branches, memory);
         let trajectory = games.collect(policy, iteration, &self.device);
         let (envs, memory) = games.into_branches();
@@ -183,7 +184,7 @@ impl<G: Rules> StepwiseRollout<G> {
             }
             let obs = TensorData::new(history[start..].to_vec(), [num_envs, features]);
             let logits = remembered.act(policy, Tensor::from_data(obs, &self.device));
-            let logits = host_floats(logits);
+            let logits = floats(logits);
             let rows = logits.chunks_exact(self.game.num_actions());
             for (i, (env, row)) in envs.iter_mut().zip(rows).enumerate() {
                 let u = action_uniform(action_key(keys.action, first + i as u32), t as u32);
@@ -298,9 +299,4 @@ impl Remembered {
 fn indices(values: impl Iterator<Item = i32>, device: &Device) -> Tensor<1, Int> {
     let values: Vec<i32> = values.collect();
     Tensor::from_data(TensorData::from(values.as_slice()), device)
-}
-
-/// Reads the numbers of a tensor.
-fn host_floats(tensor: Tensor<2>) -> Vec<f32> {
-    tensor.into_data().try_into_vec().expect("logits are f32")
 }

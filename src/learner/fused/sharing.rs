@@ -5,6 +5,7 @@ use crate::data::summary::{SCALE, STEPS};
 use crate::data::{Recording, RecordingAdvantages};
 use crate::device;
 use crate::device::buffers::cube_tensor;
+use crate::learner::weights::root_params;
 use crate::parallel::TeamError;
 use burn::backend::Cube;
 use burn::tensor::Tensor;
@@ -60,13 +61,8 @@ impl FusedLearner {
     /// rank.
     pub(super) fn first_params(&self, state: CubeTensor) -> Result<CubeTensor, TeamError> {
         let state = Tensor::<1>::from_primitive::<Cube>(state);
-        let (device, num_params) = (state.device(), self.mlp.num_params());
-        let params = match self.team.is_root() {
-            true => device::read(state.clone().narrow(0, 0, num_params)),
-            false => Vec::new(),
-        };
-        let params = self.team.broadcast(bytemuck::cast_slice(&params))?;
-        let params = device::upload(bytemuck::pod_collect_to_vec(&params), &device);
+        let num_params = self.mlp.num_params();
+        let params = root_params(&self.team, state.clone().narrow(0, 0, num_params))?;
         let moments = state.narrow(0, num_params, 2 * num_params);
         Ok(cube_tensor(Tensor::cat(vec![params, moments], 0)))
     }

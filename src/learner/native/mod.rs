@@ -23,10 +23,11 @@ mod tests;
 #[cfg(not(target_family = "wasm"))]
 mod tiles;
 
-use super::means::{SUMS, UpdateMeans, UpdateSums};
+use super::means::{Partial, SUMS, UpdateMeans, UpdateSums, plus};
 use super::optimizer::Moments;
 use super::order::{Batches, Minibatch as Games, parts};
 use super::schedule::{entropy_coef, learning_rate, total_updates};
+use crate::data::host::floats;
 use crate::data::{HostTrajectory, Trajectory, by_game};
 use crate::model::{Mlp, NativeMlp, flatten, unflatten};
 use crate::objective::weights::Sizes;
@@ -63,15 +64,12 @@ pub struct NativeLearner {
     vectors: Mutex<Vec<Vec<f32>>>,
 }
 
-/// Partial gradient (padded) and metric sums of some games.
-type Partial = (Vec<f32>, [f64; SUMS]);
-
 impl NativeLearner {
     /// Trains a copy of `policy`. If `kl_coef` is not 0, the initial policy becomes the reference
     /// policy.
     pub fn new(policy: &Mlp, config: &TrainConfig) -> Self {
         let layout = Layout::new(&policy.widths(), policy.activation());
-        let flat = floats(flatten(policy).without_autodiff().into_data());
+        let flat = floats(flatten(policy).without_autodiff());
         let network = Network::new(&layout, layout.pad(&flat));
         Self {
             module: policy.clone(),
@@ -276,11 +274,10 @@ impl NativeLearner {
         let ours = nodes(shards.count(), &shards.own()).into_iter().map(|node| {
             let of = |at: usize| (node.start - first) * pieces + at;
             let leaf = |at: usize| self.differentiate(&minibatch, chunks[of(at)]);
-            let add = |(mut vector, mut sums): Partial, (other, more): Partial| {
-                vector.iter_mut().zip(&other).for_each(|(sum, x)| *sum += x);
-                sums.iter_mut().zip(more).for_each(|(sum, x)| *sum += x);
-                self.give_back(other);
-                (vector, sums)
+            let add = |sum: Partial, other: Partial| {
+                let sum = plus(sum, &other);
+                self.give_back(other.0);
+                sum
             };
             let (vector, sums) = sum_leaves(node.len() * pieces, &leaf, &add);
             Node { shards: node, vector, numbers: sums.to_vec() }
@@ -346,8 +343,4 @@ impl NativeLearner {
         let mut workspace = self.workspaces[thread].lock().unwrap_or_else(PoisonError::into_inner);
         run(&mut workspace);
     }
-}
-
-fn floats(data: TensorData) -> Vec<f32> {
-    data.try_into_vec().expect("policies hold f32 parameters")
 }

@@ -131,7 +131,7 @@ impl Case {
     fn compare(&self) {
         let policy = self.policy();
         let (trajectory, advantages, mask) = self.experience();
-        let start = floats(flatten(&policy).into_data());
+        let start = floats(flatten(&policy));
         let mut general = Learner::new(policy.clone(), &self.config);
         let mut native = NativeLearner::new(&policy, &self.config);
         assert_eq!(native.params(), start);
@@ -146,7 +146,7 @@ impl Case {
                 got.loss,
                 got.grad_norm,
             ];
-            for (got, want) in pairs.iter().zip(floats(want.means.into_data())) {
+            for (got, want) in pairs.iter().zip(floats(want.means)) {
                 let off = (got - f64::from(want)).abs();
                 let bound = 1e-4 * f64::from(want).abs() + 1e-6;
                 assert!(off < bound, "{got} instead of {want}: {self:?}");
@@ -154,12 +154,12 @@ impl Case {
             let clips = self.config.loss.loss_type.clips();
             assert!(self.actions == 1 || (got.clip_fraction > 0.0) == clips, "{self:?}");
         }
-        let flat = |tensor: &Tensor<1>| floats(tensor.clone().into_data());
+        let flat = |tensor: &Tensor<1>| floats(tensor.clone());
         let want = flat(general.weights().params());
         let change = distance(&want, &start);
         let off = distance(&native.params(), &want);
         assert!(off < 1e-5 * change, "{off} of {change}: {self:?}");
-        assert_eq!(native.params(), floats(flatten(&native.policy()).into_data()));
+        assert_eq!(native.params(), floats(flatten(&native.policy())));
         let (played, policy) = (native.native_policy(), NativeMlp::new(&native.policy()));
         let obs = vec![[0.5; LANES]; self.features];
         let logits = |policy: &NativeMlp| policy.act(&obs, &mut [], &mut policy.scratch()).to_vec();
