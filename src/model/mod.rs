@@ -35,6 +35,7 @@ pub use registry::{
     OwnSettings, Scratch,
 };
 
+pub use crate::nn::arch::LoraConfig;
 pub use crate::nn::rows::{SequenceLearner, Sequences};
 pub use crate::nn::{
     DecoderShape, Parameter, Precision, RopeScaling, flatten, named_parameters, unflatten,

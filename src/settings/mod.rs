@@ -24,10 +24,10 @@ pub use train::{Engine, IMITATION, TrainConfig};
 pub use update::{CheckpointConfig, LrSchedule, OptimizerConfig, UpdateConfig};
 
 pub use crate::math::Activation;
+pub use crate::model::LoraConfig;
 pub use crate::model::{DecoderConfig, ModelKind, PolicyConfig, Precision};
 pub use crate::objective::{KlEstimator, LossConfig, LossType};
 pub use crate::schema::OutOfRange;
-pub use crate::text::LoraConfig;
 
 /// An error in settings.
 #[derive(Debug, thiserror::Error)]
