@@ -15,8 +15,8 @@ fn open(checker: &str) -> Ocaml {
 
 fn open_with(checker: &str, cpu_seconds: f64) -> Ocaml {
     let limits = OcamlLimits { cpu_seconds, ..OcamlLimits::default() };
-    let settings =
-        OcamlSettings { checker: checker.to_string(), limits, ..OcamlSettings::default() };
+    let (checker, allow_unsafe) = (checker.to_string(), checker == "stages");
+    let settings = OcamlSettings { checker, allow_unsafe, limits, ..OcamlSettings::default() };
     let task = Ocaml::open(&settings).unwrap();
     // Test machines permit root or user namespaces, so that all restrictions are enforced.
     assert_eq!(task.notes(), [""; 0]);
@@ -163,6 +163,36 @@ fn a_process_per_stage_reports_the_same() {
         }
     }
     assert!(compared > 30, "{compared}");
+}
+
+/// A completion that could stop its server, or reach out by other means, is refused by the system even
+/// where the check of names is off.
+#[test]
+fn the_system_refuses_what_leads_out() {
+    let task = open("server");
+    let (signature, calls) = ("val f : unit -> int", vec!["f ()"]);
+    let value = |code: &str| {
+        let job =
+            Job { code, signature, calls: calls.clone(), access: Access::Full, ..Job::default() };
+        task.report(&job).unwrap().unwrap().results
+    };
+    let ran = value("let f () = 0");
+    assert!(matches!(ran[..], [Some(_)]));
+    for (wrong, attempt) in [
+        (1, "Sys.readdir \"/proc\""),
+        (2, "Sys.readdir \"/root\""),
+        (3, "open_in \"/etc/passwd\""),
+        (4, "open_in \"/dev/urandom\""),
+        (5, "open_out \"/usr/lib/file\""),
+        (6, "if Sys.command \"kill -STOP $PPID\" <> 0 then raise Exit"),
+        (
+            7,
+            "if Sys.command \"perl -MSocket -e 'exit 1 unless socket(S, AF_UNIX, SOCK_STREAM, 0)'\" <> 0 then raise Exit",
+        ),
+    ] {
+        let code = format!("let f () = match {attempt} with _ -> {wrong} | exception _ -> 0");
+        assert_eq!(value(&code), ran, "{code}");
+    }
 }
 
 /// Hostile answers to `fold/total`; `MARK` is a file that must not be created.
@@ -376,6 +406,11 @@ fn missing_tools_and_invalid_settings_are_one_sentence() {
     assert_eq!(
         error(|s| s.checker = "fast".into()),
         "`ocaml.checker` is `fast`, but must be auto, server or stages"
+    );
+    assert_eq!(
+        error(|s| s.checker = "stages".into()),
+        "`ocaml.checker=stages` does not restrict what code names; use `ocaml.checker=server`, or permit it with \
+         `ocaml.unsafe=true`"
     );
     assert_eq!(
         error(|s| s.limits.cpu_seconds = 0.0),

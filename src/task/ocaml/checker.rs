@@ -21,8 +21,10 @@ use std::{env, fs, io};
 
 const SOURCE: &str = include_str!("../../../assets/ocaml/checker.ml");
 
-/// Time allowed for a server's start-up and for work outside the completion's time limit.
-const OVERHEAD: Duration = Duration::from_secs(30);
+/// Time allowed for a server's start-up, in addition to the completion's time limit.
+const START: Duration = Duration::from_secs(30);
+/// Time allowed for a running server's work outside the completion's time limit.
+const OVERHEAD: Duration = Duration::from_secs(3);
 
 /// A pool of checker servers.
 pub struct Checker {
@@ -55,7 +57,8 @@ impl Checker {
             // short-lived ones.
             processes: u64::from(limits.processes) + 4,
         };
-        let sandbox = Sandbox::new(bounds, &scratch).map_err(wrong)?;
+        let sandbox =
+            Sandbox::new(bounds, &scratch, compiler.needs(folder.path())).map_err(wrong)?;
         let checker = Self {
             sandbox,
             folder,
@@ -87,8 +90,9 @@ impl Checker {
         let mut last = String::new();
         for _ in 0..2 {
             let idle = lock(&self.idle).pop();
+            let more = if idle.is_some() { OVERHEAD } else { START };
             let mut server = idle.map_or_else(|| self.server(), Ok)?;
-            let limit = Duration::from_secs_f64(self.limits.wall_seconds()) + OVERHEAD;
+            let limit = Duration::from_secs_f64(self.limits.wall_seconds()) + more;
             match server.ask(|id| self.request(id, job), limit, answer) {
                 Ok(report) => {
                     lock(&self.idle).push(server);

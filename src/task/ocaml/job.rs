@@ -2,7 +2,7 @@
 
 use crate::task::TaskError;
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Resource limits of a completion.
@@ -36,6 +36,8 @@ pub struct Compiler {
     pub path: PathBuf,
     /// Path or name of `ocamlrun`, which runs the compiled bytecode.
     pub runtime: PathBuf,
+    /// Folder of the standard library.
+    pub library: PathBuf,
     /// Version of the compiler.
     pub version: String,
 }
@@ -60,7 +62,17 @@ impl Compiler {
         };
         let version = value("version").ok_or_else(none)?;
         let runtime = value("standard_runtime").map_or_else(|| "ocamlrun".into(), PathBuf::from);
-        Ok(Self { path: command.into(), runtime, version })
+        let library = value("standard_library").map_or_else(PathBuf::new, PathBuf::from);
+        Ok(Self { path: command.into(), runtime, library, version })
+    }
+}
+
+impl Compiler {
+    /// Folders to read for running compiled code, with that of the program.
+    pub(super) fn needs(&self, folder: &Path) -> Vec<PathBuf> {
+        let programs = self.runtime.parent().unwrap_or(folder);
+        let paths = [self.library.as_path(), programs, folder].map(Path::to_path_buf);
+        paths.into_iter().filter(|path| path.is_absolute()).collect()
     }
 }
 

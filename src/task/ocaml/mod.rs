@@ -37,8 +37,12 @@ use std::sync::Arc;
 pub struct OcamlSettings {
     /// A file of problems; empty for the built-in ones.
     pub problems: String,
-    /// `server`: the persistent checker; `stages`: a process per stage; `auto`: `server` if it works.
+    /// `auto` or `server`: the persistent checker; `stages`: a process per stage, which does not restrict what
+    /// code names and needs `unsafe`.
     pub checker: String,
+    /// Runs code even if this machine cannot enforce all restrictions of the sandbox.
+    #[serde(rename = "unsafe", default)]
+    pub allow_unsafe: bool,
     /// Number of completions checked in parallel; 0 for one per core, at most 64.
     pub workers: u32,
     /// Resource limits of a completion.
@@ -49,7 +53,8 @@ pub struct OcamlSettings {
 impl Default for OcamlSettings {
     fn default() -> Self {
         let (problems, checker) = (String::new(), "auto".to_string());
-        Self { problems, checker, workers: 0, limits: OcamlLimits::default() }
+        let limits = OcamlLimits::default();
+        Self { problems, checker, allow_unsafe: false, workers: 0, limits }
     }
 }
 
@@ -98,29 +103,29 @@ impl Ocaml {
             path => Problems::read(Path::new(path))?,
         };
         let compiler = Compiler::at("ocamlc")?;
-        let mut notes = Vec::new();
         let backend = match settings.checker.as_str() {
-            "server" => Backend::Server(Checker::start(&compiler, limits)?),
-            "stages" => Backend::Stages(Stages::start(&compiler, limits)?),
-            "auto" => match Checker::start(&compiler, limits) {
-                Ok(checker) => Backend::Server(checker),
-                Err(error) => {
-                    notes.push(format!(
-                        "{error}; falling back to a process per stage, which is ten times as slow."
-                    ));
-                    Backend::Stages(Stages::start(&compiler, limits)?)
-                }
-            },
+            "auto" | "server" => Backend::Server(Checker::start(&compiler, limits)?),
+            "stages" if settings.allow_unsafe => Backend::Stages(Stages::start(&compiler, limits)?),
+            "stages" => {
+                let message = "`ocaml.checker=stages` does not restrict what code names; use \
+                               `ocaml.checker=server`, or permit it with `ocaml.unsafe=true`";
+                return Err(TaskError::Setting(message.to_string()));
+            }
             other => {
                 let message =
                     format!("`ocaml.checker` is `{other}`, but must be auto, server or stages");
                 return Err(TaskError::Setting(message));
             }
         };
-        notes.extend(match &backend {
+        let notes = match &backend {
             Backend::Server(checker) => checker.notes(),
             Backend::Stages(stages) => stages.notes(),
-        });
+        };
+        if !notes.is_empty() && !settings.allow_unsafe {
+            let why = notes.join(" ");
+            let message = format!("{why} `ocaml.unsafe=true` permits it all the same");
+            return Err(TaskError::Verifier(message));
+        }
         let workers =
             if settings.workers == 0 { cores().min(64) } else { settings.workers as usize };
         let parts = POINTS.map(|(name, weight)| Part::new(name, weight)).to_vec();

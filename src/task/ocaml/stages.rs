@@ -48,7 +48,8 @@ impl Stages {
                 file_size: 1 << 20,
                 processes: u64::from(limits.processes) + 3,
             };
-            let sandbox = Sandbox::new(bounds, &folder.inner("try")?)?;
+            let sandbox =
+                Sandbox::new(bounds, &folder.inner("try")?, compiler.needs(folder.path()))?;
             let (compiler, runs) = (compiler.clone(), AtomicUsize::new(0));
             Ok(Self { sandbox, folder, compiler, limits, runs })
         };

@@ -2,17 +2,23 @@
 //!
 //! On every Unix, a sandboxed process gets a new session and process group, an empty environment, its own
 //! working directory, and limits on CPU time, memory, file size, open files and processes. On Linux, if the
-//! machine permits, it also gets new namespaces: a network without interfaces, a file system that is
-//! read-only except for the working directory, and a PID namespace, whose processes end with the first
-//! one. If Grove runs as root, the process runs as an unprivileged user, since root is exempt from the
+//! machine permits, it also gets new namespaces: a network without interfaces, a root that contains the
+//! system's programs and libraries, read-only, and the working directory, and a PID namespace, whose
+//! processes end with the first one, and with Grove. There is no `/proc`, no device but `/dev/null`, and a
+//! seccomp filter refuses sockets and access to other processes. If Grove runs as root, the process runs as an unprivileged user, since root is exempt from the
 //! limit on processes. [`Sandbox::notes`] lists the restrictions that this machine cannot enforce.
+
+#[cfg(target_os = "linux")]
+mod namespaces;
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+mod seccomp;
 
 use std::ffi::CString;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -33,6 +39,8 @@ pub struct Limits {
 #[derive(Clone, Debug)]
 pub struct Sandbox {
     limits: Limits,
+    /// Folders and files that processes may read besides the system's.
+    readable: Vec<PathBuf>,
     /// Whether processes get new network, mount, IPC and PID namespaces.
     namespaces: bool,
     /// The user that processes run as.
@@ -79,11 +87,12 @@ pub enum Scratch {
 }
 
 impl Sandbox {
-    /// Determines the strictest sandbox that works on this machine, by running a shell in `folder`.
+    /// Determines the strictest sandbox that works on this machine, by running a shell in `folder`. Its
+    /// processes may read the absolute paths `readable` besides the system's programs and libraries.
     ///
     /// # Errors
     /// The system's error if not even the weakest sandbox works.
-    pub fn new(limits: Limits, folder: &Path) -> io::Result<Self> {
+    pub fn new(limits: Limits, folder: &Path, readable: Vec<PathBuf>) -> io::Result<Self> {
         // SAFETY: has no preconditions.
         let root = unsafe { libc::geteuid() } == 0;
         let users: &[User] =
@@ -92,7 +101,8 @@ impl Sandbox {
         for namespaces in [true, false] {
             for &user in users {
                 for limits_processes in [true, false] {
-                    let sandbox = Self { limits, namespaces, user, limits_processes };
+                    let readable = readable.clone();
+                    let sandbox = Self { limits, readable, namespaces, user, limits_processes };
                     match sandbox.probe(folder) {
                         Ok(()) => return Ok(sandbox),
                         Err(error) => last = error,
@@ -149,43 +159,25 @@ impl Sandbox {
         if user.is_some() {
             std::os::unix::fs::chown(folder, user, user)?;
         }
-        let folder_name = CString::new(fs::canonicalize(folder)?.as_os_str().as_bytes())?;
+        let folder = fs::canonicalize(folder)?;
         let mut command = Command::new(program);
-        command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").env("TMPDIR", folder);
-        let sandbox = self.clone();
+        command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").env("TMPDIR", &folder);
+        let prepared = Prepared {
+            sandbox: self.clone(),
+            #[cfg(target_os = "linux")]
+            root: namespaces::Root::new(&self.readable, &folder, scratch)?,
+            folder: CString::new(folder.as_os_str().as_bytes())?,
+            #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+            filter: seccomp::program(),
+            user,
+            #[cfg(target_os = "linux")]
+            grove: std::process::id(),
+        };
+        #[cfg(not(target_os = "linux"))]
+        let _ = scratch;
         // SAFETY: between `fork` and `exec`, `enter` makes system calls only and does not allocate.
-        unsafe { command.pre_exec(move || sandbox.enter(&folder_name, scratch, user)) };
+        unsafe { command.pre_exec(move || prepared.enter()) };
         Ok(command)
-    }
-
-    /// Enters the sandbox, in the child process before `exec`.
-    fn enter(&self, folder: &CString, scratch: Scratch, user: Option<u32>) -> io::Result<()> {
-        // SAFETY: system calls on integers and on live strings.
-        unsafe {
-            check(libc::setsid())?;
-            close_on_exec();
-            #[cfg(target_os = "linux")]
-            if self.namespaces {
-                namespaces::enter(folder, scratch)?;
-            }
-            #[cfg(not(target_os = "linux"))]
-            let _ = scratch;
-            check(libc::chdir(folder.as_ptr()))?;
-            self.limit()?;
-            if let Some(user) = user {
-                check(libc::setgroups(0, std::ptr::null()))?;
-                check(libc::setgid(user))?;
-                check(libc::setuid(user))?;
-            }
-            #[cfg(target_os = "linux")]
-            {
-                check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
-                if self.namespaces {
-                    namespaces::become_init()?;
-                }
-            }
-        }
-        Ok(())
     }
 
     fn limit(&self) -> io::Result<()> {
@@ -205,6 +197,52 @@ impl Sandbox {
         }
         if self.limits_processes {
             set(libc::RLIMIT_NPROC, limits.processes)?;
+        }
+        Ok(())
+    }
+}
+
+/// All that a process needs to enter the sandbox, allocated before `fork`.
+struct Prepared {
+    sandbox: Sandbox,
+    #[cfg(target_os = "linux")]
+    root: namespaces::Root,
+    folder: CString,
+    #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+    filter: Vec<libc::sock_filter>,
+    user: Option<u32>,
+    /// The process id of Grove.
+    #[cfg(target_os = "linux")]
+    grove: u32,
+}
+
+impl Prepared {
+    /// Enters the sandbox, in the child process before `exec`.
+    fn enter(&self) -> io::Result<()> {
+        // SAFETY: system calls on integers and on live strings.
+        unsafe {
+            check(libc::setsid())?;
+            close_on_exec();
+            #[cfg(target_os = "linux")]
+            if self.sandbox.namespaces {
+                self.root.enter()?;
+            }
+            check(libc::chdir(self.folder.as_ptr()))?;
+            self.sandbox.limit()?;
+            if let Some(user) = self.user {
+                check(libc::setgroups(0, std::ptr::null()))?;
+                check(libc::setgid(user))?;
+                check(libc::setuid(user))?;
+            }
+            #[cfg(target_os = "linux")]
+            {
+                check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
+                if self.sandbox.namespaces {
+                    namespaces::become_init(self.grove)?;
+                }
+            }
+            #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+            seccomp::install(&self.filter)?;
         }
         Ok(())
     }
@@ -234,118 +272,6 @@ fn check(answer: libc::c_int) -> io::Result<()> {
     if answer == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Linux namespaces.
-#[cfg(target_os = "linux")]
-mod namespaces {
-    use super::{Scratch, check};
-    use std::ffi::CString;
-    use std::io;
-    use std::ptr::null;
-
-    /// `struct mount_attr` of `mount_setattr(2)`.
-    #[repr(C)]
-    struct MountAttr {
-        set: u64,
-        clear: u64,
-        propagation: u64,
-        user_namespace: u64,
-    }
-
-    const READ_ONLY: u64 = 1;
-    const RECURSIVE: libc::c_int = 0x8000;
-
-    /// Creates the namespaces and makes the file system read-only except for `folder`.
-    ///
-    /// # Safety
-    /// Only between `fork` and `exec`.
-    pub unsafe fn enter(folder: &CString, scratch: Scratch) -> io::Result<()> {
-        // SAFETY: system calls on integers and on live strings and structs.
-        unsafe {
-            let mut flags =
-                libc::CLONE_NEWNET | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC;
-            if libc::geteuid() != 0 {
-                flags |= libc::CLONE_NEWUSER;
-            }
-            check(libc::unshare(flags))?;
-            let root = c"/".as_ptr();
-            check(libc::mount(null(), root, null(), libc::MS_REC | libc::MS_PRIVATE, null()))?;
-            let folder = folder.as_ptr();
-            if scratch == Scratch::Shared {
-                check(libc::mount(folder, folder, null(), libc::MS_BIND, null()))?;
-            }
-            set_read_only(root, true, RECURSIVE)?;
-            match scratch {
-                Scratch::Shared => set_read_only(folder, false, 0),
-                Scratch::Private => {
-                    let flags = libc::MS_NOSUID | libc::MS_NODEV;
-                    let options = c"size=16m,nr_inodes=1k,mode=1777".as_ptr();
-                    check(libc::mount(
-                        c"tmpfs".as_ptr(),
-                        folder,
-                        c"tmpfs".as_ptr(),
-                        flags,
-                        options.cast(),
-                    ))
-                }
-            }
-        }
-    }
-
-    unsafe fn set_read_only(
-        path: *const libc::c_char,
-        on: bool,
-        flags: libc::c_int,
-    ) -> io::Result<()> {
-        let (set, clear) = if on { (READ_ONLY, 0) } else { (0, READ_ONLY) };
-        let attributes = MountAttr { set, clear, propagation: 0, user_namespace: 0 };
-        // SAFETY: a system call on a live string, a live struct and the struct's size.
-        let answer = unsafe {
-            libc::syscall(
-                libc::SYS_mount_setattr,
-                libc::AT_FDCWD,
-                path,
-                flags,
-                &raw const attributes,
-                size_of::<MountAttr>(),
-            )
-        };
-        if answer == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
-    }
-
-    /// Forks and continues in the child, the first process of the new PID namespace. The parent stays
-    /// outside the namespace and only forwards the child's exit status.
-    ///
-    /// # Safety
-    /// Only between `fork` and `exec`.
-    pub unsafe fn become_init() -> io::Result<()> {
-        // SAFETY: system calls on integers and on a live integer.
-        unsafe {
-            let child = libc::fork();
-            check(child)?;
-            if child == 0 {
-                // If the parent is killed, the namespace ends.
-                return check(libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0));
-            }
-            // Close all pipes, so that readers see their end when the child exits.
-            for descriptor in 0..1024 {
-                libc::close(descriptor);
-            }
-            let mut status = 0;
-            while libc::waitpid(child, &raw mut status, 0) == -1 {
-                if *libc::__errno_location() != libc::EINTR {
-                    libc::_exit(126);
-                }
-            }
-            let signal = libc::WTERMSIG(status);
-            libc::_exit(if libc::WIFEXITED(status) {
-                libc::WEXITSTATUS(status)
-            } else {
-                128 + signal
-            });
-        }
-    }
-}
-
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
@@ -362,7 +288,7 @@ mod tests {
         // SAFETY: a system call on an integer. Clears close-on-exec, as some libraries do.
         assert_eq!(unsafe { libc::fcntl(number, libc::F_SETFD, 0) }, 0);
         let limits = Limits { cpu_seconds: 5, memory: 1 << 30, file_size: 1 << 20, processes: 16 };
-        let sandbox = Sandbox::new(limits, theirs.path()).unwrap();
+        let sandbox = Sandbox::new(limits, theirs.path(), Vec::new()).unwrap();
         let mut command = sandbox.command("sh", theirs.path(), Scratch::Private).unwrap();
         let script = format!("echo lost >&{number}; : > /proc/self/fd/{number}; exit 0");
         command.args(["-c", &script]).stderr(Stdio::null()).status().unwrap();
