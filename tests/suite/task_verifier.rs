@@ -97,8 +97,14 @@ fn verify(verifier: &Verifier, texts: &[&str]) -> Vec<Rewards> {
 /// Completions with which something goes wrong, and the words about it.
 const BAD: [(&str, &str); 5] = [
     ("die", "the verifier ended (exit status: 3: out of ideas) twice on this completion"),
-    ("nan", "the verifier returned \"NaN\" as the reward `reward`, which is not a finite number"),
-    ("null", "the verifier returned null as the reward `reward`, which is not a finite number"),
+    (
+        "nan",
+        "the verifier returned \"NaN\" as the reward `reward`, which is not a number from -1e6 to 1e6",
+    ),
+    (
+        "null",
+        "the verifier returned null as the reward `reward`, which is not a number from -1e6 to 1e6",
+    ),
     ("flood", "the verifier ended ("),
     ("error", "the verifier reported: \"cannot parse\""),
 ];

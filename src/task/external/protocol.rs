@@ -4,6 +4,9 @@ use crate::task::{Completion, Message, Part};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+/// Largest absolute value of a reward. The squares of larger ones would drown all others in a group's deviation.
+const MAX_REWARD: f64 = 1e6;
+
 #[derive(Serialize)]
 struct Body<'a> {
     prompt: &'a str,
@@ -95,10 +98,11 @@ impl Answer {
             let value = rewards.get(&part.name);
             let value =
                 value.ok_or_else(|| format!("the verifier returned no reward `{}`", part.name))?;
-            value.as_f64().filter(|number| number.is_finite()).ok_or_else(|| {
+            let bounded = |number: &f64| number.abs() <= MAX_REWARD;
+            value.as_f64().filter(bounded).ok_or_else(|| {
                 let value: String = value.to_string().chars().take(60).collect();
                 format!(
-                    "the verifier returned {value} as the reward `{}`, which is not a finite number",
+                    "the verifier returned {value} as the reward `{}`, which is not a number from -1e6 to 1e6",
                     part.name
                 )
             })
@@ -148,15 +152,17 @@ mod tests {
             (
                 r#"{"id": 1, "reward": NaN}"#,
                 &one,
-                r#"returned "NaN" as the reward `reward`, which is not a finite number"#,
+                r#"returned "NaN" as the reward `reward`, which is not a number from -1e6 to 1e6"#,
             ),
             (r#"{"id": 1, "reward": -Infinity}"#, &one, r#"returned "Infinity" as the reward"#),
             (r#"{"id": 1, "reward": 1e999}"#, &one, "which is not a JSON object"),
             (
                 r#"{"id": 1, "reward": "1"}"#,
                 &one,
-                r#"returned "1" as the reward `reward`, which is not a finite number"#,
+                r#"returned "1" as the reward `reward`, which is not a number from -1e6 to 1e6"#,
             ),
+            (r#"{"id": 1, "reward": 1e200}"#, &one, "returned 1e200 as the reward"),
+            (r#"{"id": 1, "reward": -1000001}"#, &one, "returned -1000001 as the reward"),
             (r#"{"id": 1, "reward": null}"#, &one, "returned null as the reward"),
             (r#"{"id": 1, "reward": 1}"#, &two, "has no `rewards` by name"),
             (r#"{"id": 1, "rewards": {"exact": 1}}"#, &two, "returned no reward `format`"),

@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 /// Added to the standard deviation, as TRL does.
 const STD_EPSILON: f64 = 1e-4;
 
-/// The advantage of each completion over its group, group by group.
+/// The advantage of each completion over its group, group by group. A reward that is NaN was not judged: it has no
+/// part in its group's mean and deviation, and an advantage of 0.
 pub fn advantages(rewards: &[Vec<f64>], scale: Scale) -> Vec<Vec<f32>> {
     let by = deviations(rewards, scale);
     let of_group = |(rewards, by): (&Vec<f64>, f64)| {
@@ -24,6 +25,7 @@ pub fn advantages(rewards: &[Vec<f64>], scale: Scale) -> Vec<Vec<f32>> {
 fn deviations(rewards: &[Vec<f64>], scale: Scale) -> Vec<f64> {
     // The sample standard deviation, as in TRL.
     let deviation = |values: &[f64]| {
+        let values = judged(values);
         let mean = mean(values.iter().copied());
         let squares: f64 = values.iter().map(|x| (x - mean) * (x - mean)).sum();
         (squares / (values.len().max(2) - 1) as f64).sqrt() + STD_EPSILON
@@ -35,6 +37,11 @@ fn deviations(rewards: &[Vec<f64>], scale: Scale) -> Vec<f64> {
     }
 }
 
+/// The rewards that are not NaN.
+fn judged(rewards: &[f64]) -> Vec<f64> {
+    rewards.iter().copied().filter(|reward| !reward.is_nan()).collect()
+}
+
 fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
     let count = values.len().max(1) as f64;
     values.sum::<f64>() / count
@@ -43,10 +50,11 @@ fn mean(values: impl ExactSizeIterator<Item = f64>) -> f64 {
 /// The advantages of some completions of a group over their mean.
 fn against(rewards: &[f64], members: &[usize], by: f64) -> impl Iterator<Item = f32> {
     let rewards: Vec<f64> = members.iter().map(|member| rewards[*member]).collect();
-    let mean = mean(rewards.iter().copied());
+    let mean = mean(judged(&rewards).into_iter());
     // Equal rewards differ by rounding at most.
     let alike = is_even(&rewards);
-    rewards.into_iter().map(move |x| if alike { 0.0 } else { ((x - mean) / by) as f32 })
+    let value = move |x: f64| if alike || x.is_nan() { 0.0 } else { ((x - mean) / by) as f32 };
+    rewards.into_iter().map(value)
 }
 
 /// The advantage of each token of a group's completions over the mean of those that have the same tokens before it:
@@ -72,8 +80,9 @@ fn at_forks(completions: &[Completion], rewards: &[f64], by: f64) -> Vec<Vec<f32
     values
 }
 
-/// Whether all completions of a group have the same reward.
+/// Whether all judged completions of a group have the same reward.
 pub fn is_even(rewards: &[f64]) -> bool {
+    let rewards = judged(rewards);
     rewards.iter().all(|reward| (reward - rewards[0]).abs() < 1e-9)
 }
 
@@ -106,7 +115,8 @@ pub fn groups(answers: &Answers, advantages: &[Vec<f32>], config: &RewardConfig)
             mask: one.entropies.iter().map(|entropy| counts && *entropy >= least).collect(),
         }
     };
-    let by = deviations(&answers.totals, config.scale_rewards);
+    let rewards = answers.judged();
+    let by = deviations(&rewards, config.scale_rewards);
     let group = |number: usize| {
         let completions = &completions[number];
         let advantages: Vec<Vec<f32>> = match config.baseline {
@@ -114,7 +124,7 @@ pub fn groups(answers: &Answers, advantages: &[Vec<f32>], config: &RewardConfig)
                 let each = completions.iter().zip(&advantages[number]);
                 each.map(|(one, advantage)| vec![*advantage; one.tokens.len()]).collect()
             }
-            Baseline::Prefix => at_forks(completions, &answers.totals[number], by[number]),
+            Baseline::Prefix => at_forks(completions, &rewards[number], by[number]),
         };
         let samples = completions.iter().zip(advantages).map(sample).collect();
         Group { prompt: prompts[number].clone(), samples }
@@ -134,6 +144,17 @@ mod tests {
         assert!((f64::from(own[0][0]) - 0.5 / deviation).abs() < 1e-6, "{own:?}");
         assert_eq!(own[1], [0.0; 4]);
         assert_eq!(advantages(&rewards, Scale::None)[0], [0.5, -0.5, -0.5, 0.5]);
+    }
+
+    #[test]
+    fn rewards_that_were_not_judged_leave_the_others_as_they_are() {
+        let alone = advantages(&[vec![1.0, 0.0, 0.5], vec![0.3; 2]], Scale::Group);
+        let nan = f64::NAN;
+        let with = advantages(&[vec![1.0, nan, 0.0, 0.5, nan], vec![nan, 0.3, 0.3]], Scale::Group);
+        assert_eq!(with[0], [alone[0][0], 0.0, alone[0][1], alone[0][2], 0.0]);
+        assert_eq!(with[1], [0.0; 3]);
+        let none = advantages(&[vec![nan; 4]], Scale::Batch);
+        assert!(none[0] == [0.0; 4] && is_even(&[nan, 1.0]) && !is_even(&[nan, 1.0, 0.0]));
     }
 
     #[test]

@@ -25,9 +25,21 @@ fn retain<T>(all: &mut Vec<T>, kept: &[bool]) {
 }
 
 impl Answers {
-    /// Keeps the groups whose totals are wanted.
+    /// The reward of each completion, or NaN if the verifier could not judge it.
+    pub fn judged(&self) -> Vec<Vec<f64>> {
+        let one = |(total, rewards): (&f64, &Rewards)| match rewards.problem {
+            None => *total,
+            Some(_) => f64::NAN,
+        };
+        let group = |(totals, rewards): (&Vec<f64>, &Vec<Rewards>)| {
+            totals.iter().zip(rewards).map(one).collect()
+        };
+        self.totals.iter().zip(&self.rewards).map(group).collect()
+    }
+
+    /// Keeps the groups whose [judged](Self::judged) rewards are wanted.
     pub fn keep(&mut self, wanted: impl Fn(&[f64]) -> bool) {
-        let kept: Vec<bool> = self.totals.iter().map(|totals| wanted(totals)).collect();
+        let kept: Vec<bool> = self.judged().iter().map(|rewards| wanted(rewards)).collect();
         for (group, _) in self.completions.iter().zip(&kept).filter(|(_, kept)| !**kept) {
             self.dropped.0 += 1;
             self.dropped.1 += group.iter().map(|one| one.tokens.len()).sum::<usize>();

@@ -87,7 +87,7 @@ pub(super) fn grpo(answers: &Answers, parts: &[Part]) -> IterationRecord {
         score: Some(mean(rewards().map(|rewards| rewards.total(parts)))),
         episodes: all().count() as u64,
         mean_reward: answers.totals.iter().flatten().sum::<f64>() / kept.max(1) as f64,
-        zero_variance_groups: share(answers.totals.iter().map(|one| advantages::is_even(one))),
+        zero_variance_groups: share(answers.judged().iter().map(|one| advantages::is_even(one))),
         text: Some(text),
         ..IterationRecord::default()
     }
