@@ -92,28 +92,70 @@ pub fn from_config(config: &Value) -> Result<DecoderShape, ConfigError> {
             return Err(ConfigError::Value { name: "hidden_act".into(), value: other.into() });
         }
     };
+    // Before the family allocates by the number of layers.
+    check(&shape)?;
     (family.configure)(config, &mut shape)?;
     check(&shape)?;
     Ok(shape)
 }
 
-/// Checks that sizes fit together.
+/// Layers at most.
+const MAX_LAYERS: usize = 1 << 10;
+/// The largest size of an axis; products of two of them fit 64 bits with room to spare.
+const MAX_SIZE: usize = 1 << 24;
+
+/// Checks that sizes fit together, and that all numbers are within what a decoder can have.
 ///
 /// # Errors
-/// [`ConfigError::Sizes`], with the sizes.
+/// [`ConfigError::Sizes`] or [`ConfigError::Value`], with what is wrong.
 pub fn check(shape: &DecoderShape) -> Result<(), ConfigError> {
     let DecoderShape { num_heads, num_kv_heads, head_dim, .. } = shape;
     let heads = *num_kv_heads > 0 && num_heads.is_multiple_of(*num_kv_heads);
     let dims = *head_dim > 0 && head_dim.is_multiple_of(2) && shape.rotary_dim() > 0;
-    let empty = [shape.num_actions, shape.hidden_size, shape.intermediate_size].contains(&0);
+    let sizes = [
+        shape.num_actions,
+        shape.hidden_size,
+        shape.intermediate_size,
+        shape.context,
+        num_heads.saturating_mul(*head_dim),
+    ];
+    let fit = sizes.iter().all(|size| (1..=MAX_SIZE).contains(size))
+        && (1..=MAX_LAYERS).contains(&shape.num_layers);
     let is_partial = (0.0..=1.0).contains(&shape.partial_rotary_factor);
-    if heads && dims && !empty && is_partial {
-        return Ok(());
+    if !(heads && dims && fit && is_partial) {
+        return Err(ConfigError::Sizes(format!(
+            "{} tokens, a stream of {}, {} layers, {num_heads} heads, {num_kv_heads} of keys, of {head_dim} numbers, {} \
+             inner units, {} positions",
+            shape.num_actions,
+            shape.hidden_size,
+            shape.num_layers,
+            shape.intermediate_size,
+            shape.context
+        )));
     }
-    Err(ConfigError::Sizes(format!(
-        "{} tokens, a stream of {}, {num_heads} heads, {num_kv_heads} of keys, of {head_dim} numbers, {} inner units",
-        shape.num_actions, shape.hidden_size, shape.intermediate_size
-    )))
+    let positive =
+        [("rms_norm_eps", f64::from(shape.rms_norm_eps)), ("rope_theta", shape.rope_theta)];
+    for (name, value) in
+        positive.into_iter().chain(shape.rope_scaling.map(factors).into_iter().flatten())
+    {
+        if !(value > 0.0 && value.is_finite()) {
+            return Err(ConfigError::Value { name: name.into(), value: value.into() });
+        }
+    }
+    Ok(())
+}
+
+/// The numbers of a change of the rotary frequencies that divide or are divided by.
+fn factors(scaling: RopeScaling) -> Vec<(&'static str, f64)> {
+    let (factor, original) = match scaling {
+        RopeScaling::Linear { factor } => (factor, None),
+        RopeScaling::Dynamic { factor, original_max_position_embeddings }
+        | RopeScaling::Llama3 { factor, original_max_position_embeddings, .. }
+        | RopeScaling::Yarn { factor, original_max_position_embeddings, .. } => {
+            (factor, Some(("original_max_position_embeddings", original_max_position_embeddings)))
+        }
+    };
+    std::iter::once(("rope_scaling.factor", factor)).chain(original).collect()
 }
 
 /// The table of rotary settings, which newer versions of `transformers` call `rope_parameters`; of several by kind of

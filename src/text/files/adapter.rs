@@ -44,8 +44,8 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     let config = config(&about, &path)?;
     let adapters = Adapters::zeros(&model.shape, &config);
     let weights = Weights::open_files(folder, vec![WEIGHTS.to_string()])?;
-    let read = |parameter: &Parameter| weights.numbers(parameter, name(parameter));
-    let params = gather(adapters.parameters(), folder, read)?;
+    let find = |parameter: &Parameter| weights.find(parameter, &name(parameter));
+    let params = gather(adapters.parameters(), folder, find, |tensor| tensor.read())?;
     model.adapters = Some(adapters.with_params(params));
     Ok(model)
 }

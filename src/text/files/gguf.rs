@@ -35,6 +35,30 @@ struct Tensor {
     start: usize,
 }
 
+/// The bytes of a parameter.
+struct Found<'a> {
+    format: Format,
+    bytes: &'a [u8],
+    /// Heads whose coordinates lie in pairs.
+    heads: Option<usize>,
+}
+
+impl Found<'_> {
+    /// The numbers, in the order of Hugging Face's files.
+    fn read(&self, head_dim: usize) -> Vec<f32> {
+        let numbers = self.format.read(self.bytes);
+        let Some(heads) = self.heads else { return numbers };
+        let (width, half) = (numbers.len() / (heads * head_dim), head_dim / 2);
+        let mut apart = vec![0.0; numbers.len()];
+        for (row, numbers) in numbers.chunks_exact(width).enumerate() {
+            let (head, i) = (row / head_dim, row % head_dim);
+            let to = head * head_dim + i % 2 * half + i / 2;
+            apart[to * width..][..width].copy_from_slice(numbers);
+        }
+        apart
+    }
+}
+
 /// The unread rest of a file's head.
 struct Head<'a>(&'a [u8]);
 
@@ -188,12 +212,12 @@ impl<'a> Gguf<'a> {
         Ok(shape)
     }
 
-    /// The numbers of a parameter, in the order of Hugging Face's files.
-    fn numbers(
+    /// Finds a parameter, and checks that the file holds as many numbers as the shape says.
+    fn find(
         &self,
         parameter: &Parameter,
         shape: &DecoderShape,
-    ) -> Result<Vec<f32>, LanguageError> {
+    ) -> Result<Found<'a>, LanguageError> {
         let name = gguf_name(shape, &parameter.name);
         let tensor = self.tensors.get(&name);
         let tensor =
@@ -208,30 +232,19 @@ impl<'a> Gguf<'a> {
         }
         let format = Format::of(tensor.format)
             .map_err(|reason| unusable(self.path, format!("`{name}` is in {reason}")))?;
-        let count: usize = wanted.iter().product();
         let bytes = self
             .weights
             .get(tensor.start..)
-            .and_then(|rest| rest.get(..count / format.numbers * format.bytes));
+            .and_then(|rest| rest.get(..parameter.count() / format.numbers * format.bytes));
         let bytes = bytes.ok_or_else(|| unusable(self.path, format!("it ends within `{name}`")))?;
-        let numbers = format.read(bytes);
+        // Llama's files have the two coordinates that rotate together side by side.
         let heads = match name.rsplit('.').nth(1) {
-            Some("attn_q") => shape.num_heads,
-            Some("attn_k") => shape.num_kv_heads,
-            _ => return Ok(numbers),
+            _ if self.text("general.architecture") != "llama" => None,
+            Some("attn_q") => Some(shape.num_heads),
+            Some("attn_k") => Some(shape.num_kv_heads),
+            _ => None,
         };
-        // Llama's files have the two coordinates that turn together side by side.
-        if self.text("general.architecture") != "llama" {
-            return Ok(numbers);
-        }
-        let (width, half) = (numbers.len() / (heads * shape.head_dim), shape.head_dim / 2);
-        let mut apart = vec![0.0; numbers.len()];
-        for (row, numbers) in numbers.chunks_exact(width).enumerate() {
-            let (head, i) = (row / shape.head_dim, row % shape.head_dim);
-            let to = head * shape.head_dim + i % 2 * half + i / 2;
-            apart[to * width..][..width].copy_from_slice(numbers);
-        }
-        Ok(apart)
+        Ok(Found { format, bytes, heads })
     }
 
     /// Refuses one of several parts of a model.
@@ -279,7 +292,8 @@ pub(super) fn read(path: &Path) -> Result<LanguageModel, LanguageError> {
     let file = Gguf::parse(&bytes, path).map_err(|reason| unusable(path, reason))?;
     file.check_whole()?;
     let shape = file.shape()?;
-    let params = gather(&shape.parameters(), path, |parameter| file.numbers(parameter, &shape))?;
+    let find = |parameter: &Parameter| file.find(parameter, &shape);
+    let params = gather(&shape.parameters(), path, find, |found| found.read(shape.head_dim))?;
     let files = file.files(&shape)?;
     finish(path, shape, params, files)
 }

@@ -1,7 +1,7 @@
 //! Hugging Face's model folders, in and out.
 
 use super::names::{gather, hugging_face, is_turned, shape_in_files, turn};
-use super::{check_fetched, read_file, tokenizer, unread, unusable, written};
+use super::{check_fetched, open_regular, read_file, tokenizer, unread, unusable, written};
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::arch::{ConfigError, from_config, to_config};
 use crate::text::error::LanguageError;
@@ -12,9 +12,9 @@ use half::{bf16, f16};
 use memmap2::Mmap;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde_json::Value;
-use std::collections::BTreeMap;
-use std::fs::File;
-use std::path::Path;
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 
 /// The texts of a model's files but the weights, by their names.
 pub(super) type Files = BTreeMap<String, Vec<u8>>;
@@ -26,6 +26,8 @@ const TOKENIZER_CONFIG: &str = "tokenizer_config.json";
 const TEMPLATE: &str = "chat_template.jinja";
 const WEIGHTS: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
+/// The file that older models have instead.
+const PICKLED: &str = "pytorch_model.bin";
 
 /// Files of a folder besides the weights, which are kept and written again.
 const KEPT: [&str; 9] = [
@@ -60,9 +62,8 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     let weights = Weights::open(folder)?;
     // A file without a head of its own has the tokens' vectors for one, whatever it says.
     shape.tie_word_embeddings |= !weights.has("lm_head.weight");
-    let params = gather(&shape.parameters(), folder, |parameter| {
-        weights.numbers(parameter, hugging_face(parameter))
-    })?;
+    let find = |parameter: &Parameter| weights.find(parameter, &hugging_face(parameter));
+    let params = gather(&shape.parameters(), folder, find, |tensor| tensor.read())?;
     finish(folder, shape, params, files)
 }
 
@@ -142,14 +143,30 @@ fn shape(config: &Value, path: &Path) -> Result<DecoderShape, LanguageError> {
 
 /// The files of weights in a folder.
 pub(super) struct Weights {
-    files: Vec<(std::path::PathBuf, Mmap)>,
+    files: Vec<(PathBuf, Mmap)>,
+    /// Where each tensor lies.
+    places: HashMap<String, Place>,
+}
+
+/// A tensor in one of several files.
+struct Place {
+    file: usize,
+    dtype: Dtype,
+    shape: Vec<usize>,
+    bytes: Range<usize>,
+}
+
+/// The bytes of a tensor, and how they are to be read.
+pub(super) struct Tensor<'a> {
+    dtype: Dtype,
+    bytes: &'a [u8],
 }
 
 impl Weights {
     pub(super) fn open(folder: &Path) -> Result<Self, LanguageError> {
         let index = folder.join(INDEX);
         let names = if index.is_file() {
-            let text = std::fs::read(&index).map_err(unread(&index))?;
+            let text = read_file(&index)?;
             let json: Value = serde_json::from_slice(&text).map_err(|e| unusable(&index, e))?;
             let map = json["weight_map"].as_object();
             let map = map.ok_or_else(|| unusable(&index, "there is no `weight_map`"))?;
@@ -157,6 +174,14 @@ impl Weights {
                 map.values().filter_map(|name| Some(name.as_str()?.to_string())).collect();
             names.sort_unstable();
             names.dedup();
+            if let Some(name) =
+                names.iter().find(|name| Path::new(name).file_name() != Some(name.as_ref()))
+            {
+                return Err(unusable(
+                    &index,
+                    format!("{name:?} is not the name of a file beside it"),
+                ));
+            }
             names
         } else {
             vec![WEIGHTS.to_string()]
@@ -166,54 +191,84 @@ impl Weights {
 
     /// The weights in files of these names.
     pub(super) fn open_files(folder: &Path, names: Vec<String>) -> Result<Self, LanguageError> {
-        let open = |name: String| {
+        let (mut files, mut places) = (Vec::new(), HashMap::new());
+        for (file, name) in names.into_iter().enumerate() {
             let path = folder.join(name);
-            let file = File::open(&path).map_err(unread(&path))?;
+            if !path.is_file() && folder.join(PICKLED).is_file() {
+                let reason = format!(
+                    "its weights are in {PICKLED}, which can run code when it is read; convert them with \
+                     `safetensors.torch.save_file`"
+                );
+                return Err(unusable(folder, reason));
+            }
+            let opened = open_regular(&path)?;
             // SAFETY: the file is only read, and nobody is to change it meanwhile.
-            let map = unsafe { Mmap::map(&file) }.map_err(unread(&path))?;
+            let map = unsafe { Mmap::map(&opened) }.map_err(unread(&path))?;
             check_fetched(&map, &path)?;
-            SafeTensors::deserialize(&map).map_err(|e| unusable(&path, e))?;
-            Ok((path, map))
-        };
-        let files = names.into_iter().map(open).collect::<Result<_, LanguageError>>()?;
-        Ok(Self { files })
-    }
-
-    /// The tensor of this name, and the file that it is in.
-    fn find(&self, name: &str) -> Option<(&Path, TensorView<'_>)> {
-        self.files.iter().find_map(|(path, map)| {
-            let tensors = SafeTensors::deserialize(map).ok()?;
-            Some((path.as_path(), tensors.tensor(name).ok()?))
-        })
+            // Ranges and shapes are checked against the length of the file there.
+            let (head, about) = SafeTensors::read_metadata(&map).map_err(|e| unusable(&path, e))?;
+            for (name, tensor) in about.tensors() {
+                let (start, end) = tensor.data_offsets;
+                let bytes = 8 + head + start..8 + head + end;
+                let (dtype, shape) = (tensor.dtype, tensor.shape.clone());
+                places.insert(plain_name(&name), Place { file, dtype, shape, bytes });
+            }
+            files.push((path, map));
+        }
+        Ok(Self { files, places })
     }
 
     fn has(&self, name: &str) -> bool {
-        self.find(name).is_some()
+        self.places.contains_key(name)
     }
 
-    /// The numbers of a parameter that is called so in the files, as they lie there.
-    pub(super) fn numbers(
+    /// Finds a parameter, which is called `name` in the files, and checks its shape and type.
+    pub(super) fn find(
         &self,
         parameter: &Parameter,
-        name: String,
-    ) -> Result<Vec<f32>, LanguageError> {
-        let (path, view) = self
-            .find(&name)
+        name: &str,
+    ) -> Result<Tensor<'_>, LanguageError> {
+        let place = self
+            .places
+            .get(name)
             .ok_or_else(|| unusable(&self.files[0].0, format!("the tensor `{name}` is missing")))?;
-        let wanted = shape_in_files(parameter);
-        if view.shape() != wanted {
-            let found = view.shape();
+        let (path, map) = &self.files[place.file];
+        let (found, wanted) = (&place.shape, shape_in_files(parameter));
+        if *found != wanted {
             return Err(unusable(path, format!("`{name}` is {found:?} instead of {wanted:?}")));
         }
-        let halves = || view.data().as_chunks::<2>().0.iter();
-        match view.dtype() {
-            Dtype::F32 => {
-                let words = view.data().as_chunks::<4>().0.iter();
-                Ok(words.map(|word| f32::from_le_bytes(*word)).collect())
+        match place.dtype {
+            dtype @ (Dtype::F32 | Dtype::F16 | Dtype::BF16) => {
+                Ok(Tensor { dtype, bytes: &map[place.bytes.clone()] })
             }
-            Dtype::F16 => Ok(halves().map(|half| f16::from_le_bytes(*half).to_f32()).collect()),
-            Dtype::BF16 => Ok(halves().map(|half| bf16::from_le_bytes(*half).to_f32()).collect()),
             other => Err(unusable(path, format!("`{name}` holds {other:?}, not F32, F16 or BF16"))),
+        }
+    }
+}
+
+/// The name of a tensor without the prefixes that `torch.compile` and wrappers for several devices leave, and with the
+/// `model.` that some files lack.
+fn plain_name(name: &str) -> String {
+    let mut plain = name;
+    while let Some(rest) = ["_orig_mod.", "module."].iter().find_map(|p| plain.strip_prefix(p)) {
+        plain = rest;
+    }
+    let plain = plain.replace("._orig_mod.", ".");
+    let is_bare = ["layers.", "embed_tokens.", "norm."].iter().any(|p| plain.starts_with(p));
+    if is_bare { format!("model.{plain}") } else { plain }
+}
+
+impl Tensor<'_> {
+    /// The numbers, as they lie there.
+    pub(super) fn read(&self) -> Vec<f32> {
+        let halves = || self.bytes.as_chunks::<2>().0.iter();
+        match self.dtype {
+            Dtype::F16 => halves().map(|half| f16::from_le_bytes(*half).to_f32()).collect(),
+            Dtype::BF16 => halves().map(|half| bf16::from_le_bytes(*half).to_f32()).collect(),
+            _ => {
+                let words = self.bytes.as_chunks::<4>().0.iter();
+                words.map(|word| f32::from_le_bytes(*word)).collect()
+            }
         }
     }
 }
@@ -272,4 +327,23 @@ pub(super) fn write_weights(
     let about = [("format".to_string(), "pt".to_string())].into();
     let bytes = safetensors::serialize(views, Some(about)).map_err(|e| unusable(path, e))?;
     std::fs::write(path, bytes).map_err(written(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_of_wrappers_do_not_count() {
+        for name in [
+            "model.layers.0.mlp.up_proj.weight",
+            "_orig_mod.model.layers.0.mlp.up_proj.weight",
+            "module._orig_mod.model.layers.0.mlp.up_proj.weight",
+            "model.layers.0._orig_mod.mlp.up_proj.weight",
+            "layers.0.mlp.up_proj.weight",
+        ] {
+            assert_eq!(plain_name(name), "model.layers.0.mlp.up_proj.weight");
+        }
+        assert_eq!(plain_name("module.lm_head.weight"), "lm_head.weight");
+    }
 }

@@ -27,26 +27,29 @@ pub(super) fn hugging_face(parameter: &Parameter) -> String {
     }
 }
 
-/// The numbers of parameters, from what a file says of each: its numbers as they lie there.
+/// The numbers of parameters. `find` looks a parameter up in the file and checks its shape and length, all of them before
+/// anything is allocated; `read` decodes its numbers as they lie there.
 ///
 /// # Errors
-/// If `read` fails, or a number is not finite.
-pub(super) fn gather(
+/// If `find` fails, or a number is not finite.
+pub(super) fn gather<T: Send>(
     parameters: &[Parameter],
     path: &Path,
-    read: impl Fn(&Parameter) -> Result<Vec<f32>, LanguageError> + Sync,
+    find: impl Fn(&Parameter) -> Result<T, LanguageError>,
+    read: impl Fn(T) -> Vec<f32> + Sync,
 ) -> Result<Vec<f32>, LanguageError> {
-    let count = parameters.iter().map(|parameter| parameter.shape.iter().product::<usize>()).sum();
+    let found = parameters.iter().map(find).collect::<Result<Vec<T>, _>>()?;
+    let count = parameters.iter().map(Parameter::count).sum();
     let mut params = vec![0.0; count];
     let mut rest = &mut params[..];
     let mut places = Vec::new();
-    for parameter in parameters {
-        let (place, after) = rest.split_at_mut(parameter.shape.iter().product());
-        places.push((parameter, place));
+    for (parameter, found) in parameters.iter().zip(found) {
+        let (place, after) = rest.split_at_mut(parameter.count());
+        places.push((parameter, found, place));
         rest = after;
     }
-    places.into_par_iter().try_for_each(|(parameter, place)| {
-        let numbers = read(parameter)?;
+    places.into_par_iter().try_for_each(|(parameter, found, place)| {
+        let numbers = read(found);
         if !numbers.iter().all(|x| x.is_finite()) {
             let reason = format!("`{}` holds numbers that are not finite", parameter.name);
             return Err(unusable(path, reason));

@@ -1,5 +1,6 @@
 //! Chat templates filled in as `transformers` does it, so that a model sees the text that it was trained with.
 
+use super::template_limits::{self as limits, Limited};
 use crate::text::error::LanguageError;
 use crate::text::template::ChatTemplate;
 use minijinja::value::Kwargs;
@@ -14,19 +15,26 @@ impl ChatTemplate {
     /// The text of messages (anything with `role` and `content`), up to where the assistant is to answer.
     ///
     /// # Errors
-    /// If the template fails, or raises an error of its own.
+    /// If the template fails, raises an error of its own, or takes more time, memory or depth than a chat template needs.
     pub fn render(&self, messages: &[impl Serialize]) -> Result<String, LanguageError> {
-        let fails = |error: Error| LanguageError::Template(format!("{error:#}"));
-        let source = without_marks(&self.source);
-        let environment = environment();
-        let template = environment.template_from_str(&source).map_err(fails)?;
         let values = context! {
-            messages => messages,
+            messages => Value::from_serialize(messages),
             bos_token => self.bos,
             eos_token => self.eos,
             add_generation_prompt => true,
         };
-        template.render(values).map_err(fails)
+        let source =
+            limits::bounded(&without_marks(&self.source)).map_err(LanguageError::Template)?;
+        limits::run(move || {
+            let environment = environment();
+            let template = environment.template_from_str(&source)?;
+            let mut text = Limited::default();
+            let rendered = template.render_captured_to(values, &mut text);
+            text.check()?;
+            rendered?;
+            Ok(text.into_string())
+        })
+        .map_err(LanguageError::Template)
     }
 }
 
@@ -42,6 +50,7 @@ fn environment() -> Environment<'static> {
     });
     // No text depends on the day on which it is made.
     environment.add_function("strftime_now", |_: String| "26 Jul 2024");
+    limits::apply(&mut environment);
     environment
 }
 
@@ -131,6 +140,37 @@ mod tests {
              {%- endgeneration %}{{ x }}{{ '{% generation' }}{% endfor %}";
         let messages = [json!({"content": "a"}), json!({"content": "b"})];
         assert_eq!(template(marked).render(&messages).unwrap(), "a{% generationb{% generation");
+    }
+
+    #[test]
+    fn templates_without_end_are_refused() {
+        let loops = "{% for a in range(99999) %}".repeat(3) + &"{% endfor %}".repeat(3);
+        let deep = format!("{{{{ {}1 }}}}", "not ".repeat(200_000));
+        let doubles = "{% set ns = namespace(x='aaaaaaaaaaaaaaaa') %}{% for a in range(40) %}\
+                       {% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}";
+        let doubles_in_turn =
+            format!("{{% set x = 'aa' %}}{}{{{{ x }}}}", "{% set x = x ~ x %}".repeat(60));
+        let calls = "{% macro f(x) %}{{ f(x ~ x) }}{% endmacro %}{{ f('aaaaaaaaaaaaaaaa') }}";
+        for source in [
+            &loops,
+            doubles,
+            &doubles_in_turn,
+            calls,
+            "{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}",
+            "{% set ns = namespace() %}{% set ns.a = [{'b': ns}] %}{{ ns|tojson }}",
+            "{% set a = namespace() %}{% set b = namespace() %}{% set a.b = b %}{% set b.a = a %}{{ a == b }}",
+            "{{ ('a\n' * 1000)|indent(100000000) }}",
+            "{{ 'a'|indent(width=100000000) }}",
+            "{{ [1]|batch(100000000000, 'x')|list }}",
+            "{{ '%1000000000000d'|format(1) }}",
+            "{{ 'a' * 90000000 }}",
+        ] {
+            assert!(template(source).render(&[json!({})]).is_err(), "{source}");
+        }
+        // Deep, but finite.
+        let _ = template(&deep).render(&[json!({})]);
+        let longer = "{{ 'a\nb'|indent(2, true) }}{% set x, y = 1, [2] %}{{ x }}{{ y }}";
+        assert_eq!(template(longer).render(&[json!({})]).unwrap(), "  a\n  b1[2]");
     }
 
     #[test]

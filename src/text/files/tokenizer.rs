@@ -32,6 +32,7 @@ pub(super) fn read(
         );
         return Err(unusable(path, reason));
     }
+    check_replacements(&json["normalizer"]).map_err(|reason| unusable(path, reason))?;
     if let Some(characters) = Characters::from_json(&json) {
         return Ok(Arc::new(characters));
     }
@@ -53,6 +54,30 @@ fn largest_token(json: &Value) -> Option<u64> {
     };
     let added = json["added_tokens"].as_array().into_iter().flatten();
     listed.max(added.filter_map(|token| token["id"].as_u64()).max())
+}
+
+/// Bytes that the replacements of a normalizer may make of one.
+const MAX_GROWTH: usize = 1 << 10;
+
+/// Refuses normalizers whose replacements, one after another, multiply the length of a text without bound.
+fn check_replacements(normalizer: &Value) -> Result<(), String> {
+    let mut growth = 1_usize;
+    let mut open = vec![normalizer];
+    while let Some(one) = open.pop() {
+        open.extend(one["normalizers"].as_array().into_iter().flatten());
+        if one["type"] != "Replace" {
+            continue;
+        }
+        let length = |value: &Value| value.as_str().map_or(0, str::len);
+        // An empty pattern, and an expression may, match between all bytes.
+        let from = length(&one["pattern"]["String"]).max(1);
+        let per_byte = length(&one["content"]).div_ceil(from) + usize::from(from == 1);
+        growth = growth.saturating_mul(per_byte.max(1));
+        if growth > MAX_GROWTH {
+            return Err(format!("its normalizer makes a text over {MAX_GROWTH} times as long"));
+        }
+    }
+    Ok(())
 }
 
 impl Trained {
