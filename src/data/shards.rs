@@ -145,6 +145,7 @@ impl Shard {
         };
         let obs = column("obs").ok_or("there is no tensor `obs`")?;
         let rows = match *obs.shape() {
+            [_, 0] => return Err("`obs` has no features".to_string()),
             [rows, width] if width == num_features => rows,
             ref shape => {
                 return Err(format!(
@@ -305,5 +306,8 @@ mod tests {
         assert!(said(shard_file(&columns(), None)).contains("does not say of which game"));
         manifest.actions.pop();
         assert!(said(games_file(&manifest, &columns())).contains("`actions` has 1 in row 1"));
+        manifest.features.clear();
+        let blind = Columns { num_features: 0, obs: Vec::new(), ..columns() };
+        assert!(said(games_file(&manifest, &blind)).contains("`obs` has no features"));
     }
 }

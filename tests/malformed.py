@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Runs a program on malformed files, each through the command that reads it.
+
+usage: malformed.py PROGRAM FOLDER
+
+Expects one sentence and exit 1, or success, within 20 s and 1 GB of resident memory; panics, signals, hangs and
+memory beyond that fail. Prints the failures and exits 1 if there are any.
+"""
+import os, resource, signal, subprocess, sys, tempfile, time
+from pathlib import Path
+
+SECONDS, RESIDENT, ADDRESSES = 20, 1 << 30, 16 << 30
+COMMANDS = [
+    ("st_", lambda p: ["eval", p]),
+    ("ds_", lambda p: ["fit", p, "--run-dir", "out"]),
+    ("csv_", lambda p: ["import", p, "--label", "label", "--window", "2", "--out", "out"]),
+    ("games_", lambda p: ["import", p, "--out", "out"]),
+    ("jsonl_", lambda p: ["fit", p, "--dry-run"]),
+    ("toml_", lambda p: ["train", "--config", p, "--run-dir", "out"]),
+]
+
+
+def arguments(path):
+    for start, command in COMMANDS:
+        if path.name.startswith(start):
+            return command(str(path))
+    return ["generate", str(path), "hi"]
+
+
+def run(program, path):
+    """The fault of one run, or None, with its seconds, mebibytes and last line."""
+    limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as said:
+        begun = time.monotonic()
+        child = subprocess.Popen([program, *arguments(path)], cwd=folder, stdin=subprocess.DEVNULL,
+                                 stdout=said, stderr=said, preexec_fn=limit, start_new_session=True)
+        while True:
+            pid, status, usage = os.wait4(child.pid, os.WNOHANG)
+            late = time.monotonic() - begun > SECONDS
+            if pid:
+                break
+            if late:
+                os.killpg(child.pid, signal.SIGKILL)
+                pid, status, usage = os.wait4(child.pid, 0)
+                break
+            time.sleep(0.02)
+        child.returncode = 0
+        code, resident = os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024
+        said.seek(0)
+        text = said.read().decode(errors="replace")
+        fault = None
+        if "panicked at" in text or code == 101:
+            fault = "panic"
+        elif late:
+            fault = "hang"
+        elif code < 0:
+            fault = signal.Signals(-code).name
+        elif resident > RESIDENT:
+            fault = "memory"
+        elif code not in (0, 1):
+            fault = f"exit {code}"
+        line = (text.strip().splitlines() or [""])[-1]
+        return fault, time.monotonic() - begun, resident >> 20, code, line[:160]
+
+
+def main():
+    program, folder = os.path.abspath(sys.argv[1]), Path(sys.argv[2]).absolute()
+    paths = sorted(path for path in folder.iterdir() if path.name != "hostile-ocaml")
+    faults = 0
+    for path in paths:
+        fault, seconds, mebibytes, code, line = run(program, path)
+        faults += fault is not None
+        print(f"{fault or 'ok':8} {path.name:28} exit {code:4} {seconds:5.1f} s {mebibytes:5} MiB  {line}", flush=True)
+    print(f"{faults} of {len(paths)} fail")
+    sys.exit(faults > 0)
+
+
+main()
