@@ -4,6 +4,8 @@ mod animation;
 mod artist;
 mod caption;
 mod gif;
+#[cfg_attr(not(feature = "wgpu"), path = "no_gpu.rs")]
+mod gpu;
 mod mp4;
 mod unfinished;
 mod webp;
