@@ -1,6 +1,6 @@
 //! GPUs that are reached through wgpu, outside browsers.
 
-use super::{DeviceError, DeviceInfo, index_of};
+use super::{DeviceError, DeviceInfo};
 use burn::tensor::{Device, DeviceKind};
 use burn_wgpu::{WgpuBackend, WgpuSetup};
 use std::collections::HashMap;
@@ -19,71 +19,63 @@ struct Candidate {
     instance: Instance,
 }
 
-/// Device names with the graphics API they are restricted to, and whether they are compiled in.
-const NAMES: [(&str, Option<Backend>, bool); 3] = [
-    ("wgpu", None, true),
-    ("vulkan", Some(Backend::Vulkan), cfg!(feature = "vulkan")),
-    ("metal", Some(Backend::Metal), cfg!(feature = "metal")),
-];
-
-fn candidates() -> Vec<Candidate> {
+/// The adapters that a kind of device names: `wgpu` all, the others those of one graphics API.
+fn candidates(kind: &str) -> Vec<Candidate> {
+    let only = match kind {
+        "vulkan" => Some(Backend::Vulkan),
+        "metal" => Some(Backend::Metal),
+        _ => None,
+    };
     let instance = Instance::new(InstanceDescriptor {
         backends: Backends::PRIMARY,
         ..InstanceDescriptor::new_without_display_handle()
     });
-    let adapters = pollster::block_on(instance.enumerate_adapters(Backends::PRIMARY));
     let mut found = Vec::new();
-    for (name, only, compiled_in) in NAMES {
-        if !compiled_in {
+    let mut numbers: HashMap<(Backend, DeviceType), usize> = HashMap::new();
+    for adapter in pollster::block_on(instance.enumerate_adapters(Backends::PRIMARY)) {
+        let about = adapter.get_info();
+        let api = match about.backend {
+            Backend::Vulkan => WgpuBackend::Vulkan,
+            Backend::Metal => WgpuBackend::Metal,
+            Backend::Dx12 => WgpuBackend::Dx12,
+            _ => continue,
+        };
+        if only.is_some_and(|only| only != about.backend) {
             continue;
         }
-        let mut numbers: HashMap<(Backend, DeviceType), usize> = HashMap::new();
-        let mut index = 0;
-        for adapter in &adapters {
-            let about = adapter.get_info();
-            let api = match about.backend {
-                Backend::Vulkan => WgpuBackend::Vulkan,
-                Backend::Metal => WgpuBackend::Metal,
-                Backend::Dx12 => WgpuBackend::Dx12,
-                _ => continue,
-            };
-            if only.is_some_and(|only| only != about.backend) {
-                continue;
+        let number = numbers.entry((about.backend, about.device_type)).or_default();
+        let (address, words) = match about.device_type {
+            DeviceType::DiscreteGpu => (Some(DeviceKind::DiscreteGpu(*number)), "discrete gpu"),
+            DeviceType::IntegratedGpu => {
+                (Some(DeviceKind::IntegratedGpu(*number)), "integrated gpu")
             }
-            let number = numbers.entry((about.backend, about.device_type)).or_default();
-            let (kind, words) = match about.device_type {
-                DeviceType::DiscreteGpu => (Some(DeviceKind::DiscreteGpu(*number)), "discrete gpu"),
-                DeviceType::IntegratedGpu => {
-                    (Some(DeviceKind::IntegratedGpu(*number)), "integrated gpu")
-                }
-                DeviceType::VirtualGpu => (Some(DeviceKind::VirtualGpu(*number)), "virtual gpu"),
-                // Burn addresses the first adapter of the CPU only.
-                DeviceType::Cpu => ((*number == 0).then_some(DeviceKind::Cpu), "software gpu"),
-                DeviceType::Other => continue,
-            };
-            *number += 1;
-            found.push(Candidate {
-                info: DeviceInfo {
-                    name: format!("{name}:{index}"),
-                    description: about.name.clone(),
-                    api: format!("{:?}", about.backend),
-                    kind: words.to_string(),
-                    software: about.device_type == DeviceType::Cpu,
-                    memory_bytes: memory(adapter),
-                },
-                kind,
-                api,
-                adapter: adapter.clone(),
-                instance: instance.clone(),
-            });
-            index += 1;
-        }
+            DeviceType::VirtualGpu => (Some(DeviceKind::VirtualGpu(*number)), "virtual gpu"),
+            // Burn addresses the first adapter of the CPU only.
+            DeviceType::Cpu => ((*number == 0).then_some(DeviceKind::Cpu), "software gpu"),
+            DeviceType::Other => continue,
+        };
+        *number += 1;
+        found.push(Candidate {
+            info: DeviceInfo {
+                name: format!("{kind}:{}", found.len()),
+                description: about.name.clone(),
+                api: format!("{:?}", about.backend),
+                kind: words.to_string(),
+                software: about.device_type == DeviceType::Cpu,
+                memory_bytes: memory(&adapter),
+            },
+            kind: address,
+            api,
+            adapter,
+            instance: instance.clone(),
+        });
     }
     found
 }
 
-pub(super) fn list() -> Vec<DeviceInfo> {
-    candidates().into_iter().map(|candidate| candidate.info).collect()
+/// Lists the adapters that a kind of device names.
+pub(super) fn list(kind: &str) -> Vec<DeviceInfo> {
+    candidates(kind).into_iter().map(|candidate| candidate.info).collect()
 }
 
 /// A device started by this process.
@@ -95,25 +87,23 @@ struct Started {
 
 static STARTED: Mutex<Vec<Started>> = Mutex::new(Vec::new());
 
-/// The wgpu handles of a device started by this process.
-pub(super) fn setup(device: &Device) -> Option<WgpuSetup> {
+/// The wgpu handles of a started device, for rendering on it; `None` for other kinds of device.
+pub fn graphics_setup(device: &Device) -> Option<WgpuSetup> {
+    let device = device.clone().without_autodiff();
     let started = STARTED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-    started.iter().find(|s| s.device == *device).map(|s| s.setup.clone())
+    started.iter().find(|s| s.device == device).map(|s| s.setup.clone())
 }
 
 /// Starts a device on an adapter, or returns the one that this process has already started.
-pub(super) fn start(name: &str) -> Result<Device, DeviceError> {
+pub(super) fn start(kind: &str, index: usize) -> Result<Device, DeviceError> {
+    let name = format!("{kind}:{index}");
     let mut started = STARTED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(started) = started.iter().find(|s| s.name == name) {
         return Ok(started.device.clone());
     }
-    let failed = |message: String| DeviceError::Failed { name: name.to_string(), message };
-    let kind = name.split(':').next().unwrap_or_default();
-    let candidate = candidates()
-        .into_iter()
-        .filter(|candidate| candidate.info.name.split(':').next() == Some(kind))
-        .nth(index_of(name))
-        .ok_or_else(|| failed("it has been removed".to_string()))?;
+    let failed = |message: String| DeviceError::Failed { name: name.clone(), message };
+    let candidate = candidates(kind).into_iter().nth(index);
+    let candidate = candidate.ok_or_else(|| failed("it has been removed".to_string()))?;
     let options = Device::wgpu_options();
     let (device, setup) = match candidate.kind {
         Some(kind) => options
@@ -127,7 +117,7 @@ pub(super) fn start(name: &str) -> Result<Device, DeviceError> {
             (device, setup)
         }
     };
-    started.push(Started { name: name.to_string(), device: device.clone(), setup });
+    started.push(Started { name, device: device.clone(), setup });
     Ok(device)
 }
 

@@ -1,33 +1,29 @@
 //! Device selection by name (`auto`, `cpu`, `wgpu:1`, `cuda:0`, ...), transfers and usage statistics.
 
+mod backends;
 #[cfg(feature = "kernels")]
 pub(crate) mod buffers;
-#[cfg(all(feature = "wgpu", not(target_family = "wasm")))]
+#[cfg(feature = "wgpu")]
+#[cfg_attr(target_family = "wasm", path = "browser.rs")]
 mod graphics;
+#[cfg_attr(not(feature = "kernels"), path = "no_kernels.rs")]
+mod kernels;
 mod transfers;
 mod usage;
 
+#[cfg(feature = "wgpu")]
+pub use graphics::*;
+pub use kernels::{has_kernels, has_precision};
 #[cfg(feature = "kernels")]
 pub(crate) use transfers::read_while;
 pub use transfers::{Transfers, count_upload, fetch, read, read_async, take_transfers, upload};
 pub use usage::{data_budget, load, memory, release_freed_memory};
 
 use crate::settings::Precision;
+use backends::{BACKENDS, KINDS};
 use burn::tensor::Device;
 use serde::Serialize;
 use std::fmt;
-use usage::proc_bytes;
-
-/// The kinds of device, with the Cargo feature that enables each and whether it is enabled.
-const KINDS: [(&str, &str, bool); 7] = [
-    ("cpu", "flex", cfg!(feature = "flex")),
-    ("ndarray", "ndarray", cfg!(feature = "ndarray")),
-    ("wgpu", "wgpu", cfg!(feature = "wgpu")),
-    ("vulkan", "vulkan", cfg!(feature = "vulkan")),
-    ("metal", "metal", cfg!(feature = "metal")),
-    ("cuda", "cuda", cfg!(feature = "cuda")),
-    ("rocm", "rocm", cfg!(feature = "rocm")),
-];
 
 /// A device that this build supports and that is present on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -101,33 +97,6 @@ impl fmt::Display for DeviceInfo {
     }
 }
 
-/// Whether Grove's CubeCL kernels can run on a device.
-#[cfg(feature = "kernels")]
-pub fn has_kernels(device: &Device) -> bool {
-    use burn::backend::DispatchDevice;
-    matches!(device.clone().without_autodiff().as_dispatch(), DispatchDevice::Cube(_))
-}
-
-/// Whether Grove's CubeCL kernels can run on a device: never, since this build has none.
-#[cfg(not(feature = "kernels"))]
-pub fn has_kernels(_device: &Device) -> bool {
-    false
-}
-
-/// Whether kernels on a device support a precision.
-#[cfg(feature = "kernels")]
-pub fn has_precision(device: &Device, precision: Precision) -> bool {
-    let device = device.clone().without_autodiff();
-    has_kernels(&device)
-        && buffers::probe(&device).client.properties().supports_type(buffers::element(precision))
-}
-
-/// Whether kernels on a device support a precision: never, since this build has none.
-#[cfg(not(feature = "kernels"))]
-pub fn has_precision(_device: &Device, _precision: Precision) -> bool {
-    false
-}
-
 /// The reason why a device, or the CPU if `None`, does not support matrix products in a precision;
 /// `None` if it does.
 pub fn precision_obstacle(device: Option<&Device>, precision: Precision) -> Option<String> {
@@ -158,36 +127,7 @@ pub fn numerics(info: &DeviceInfo) -> String {
 
 /// Lists all devices that this build can use on this machine, the CPU first. Queries every driver.
 pub fn list() -> Vec<DeviceInfo> {
-    #[allow(unused_mut)] // in a CPU-only build
-    let mut devices = cpus();
-    #[cfg(feature = "cuda")]
-    devices.extend(compute::list("cuda"));
-    #[cfg(feature = "rocm")]
-    devices.extend(compute::list("rocm"));
-    #[cfg(all(feature = "wgpu", not(target_family = "wasm")))]
-    devices.extend(graphics::list());
-    devices
-}
-
-/// The CPU, once for each of Burn's CPU backends.
-fn cpus() -> Vec<DeviceInfo> {
-    let mut devices = Vec::new();
-    for (name, api, compiled_in) in [
-        ("cpu", "Burn flex", cfg!(feature = "flex")),
-        ("ndarray", "Burn ndarray", cfg!(feature = "ndarray")),
-    ] {
-        if compiled_in {
-            devices.push(DeviceInfo {
-                name: name.to_string(),
-                description: format!("{} threads", rayon::current_num_threads()),
-                api: api.to_string(),
-                kind: "cpu".to_string(),
-                software: false,
-                memory_bytes: proc_bytes("/proc/meminfo", "MemTotal:"),
-            });
-        }
-    }
-    devices
+    BACKENDS.iter().flat_map(|backend| (backend.list)(backend.kind)).collect()
 }
 
 /// Starts the device called `name`; `auto` selects the [`best`] one.
@@ -205,27 +145,17 @@ pub fn choose(name: &str) -> Result<Chosen, DeviceError> {
         Some((kind, index)) => (kind, index.parse::<usize>().ok()),
         None => (name, Some(0)),
     };
-    let known = || KINDS.map(|(kind, _, _)| kind).join(", ");
-    let Some((_, feature, compiled_in)) = KINDS.iter().find(|(k, _, _)| *k == kind) else {
-        return Err(DeviceError::Unknown { name: name.to_string(), known: known() });
+    let (Some((_, feature)), Some(index)) = (KINDS.iter().find(|(k, _)| *k == kind), index) else {
+        let known = KINDS.map(|(kind, _)| kind).join(", ");
+        return Err(DeviceError::Unknown { name: name.to_string(), known });
     };
-    let Some(index) = index else {
-        return Err(DeviceError::Unknown { name: name.to_string(), known: known() });
-    };
-    if !compiled_in {
+    let Some(backend) = BACKENDS.iter().find(|backend| backend.kind == kind) else {
         return Err(DeviceError::NotCompiledIn { name: name.to_string(), feature });
-    }
-    // The CPU is found without querying the drivers.
-    if let Some(info) = cpus().iter().find(|d| d.name == kind)
-        && index == 0
-    {
-        return start(info, "as requested".to_string());
-    }
-    let devices = list();
-    let wanted = format!("{kind}:{index}");
-    match devices.iter().find(|d| d.name == wanted) {
+    };
+    // Other drivers are not queried.
+    match (backend.list)(kind).get(index) {
         Some(info) => start(info, "as requested".to_string()),
-        None => Err(not_present(name, &devices)),
+        None => Err(not_present(name, &list())),
     }
 }
 
@@ -262,116 +192,10 @@ fn not_present(name: &str, devices: &[DeviceInfo]) -> DeviceError {
 }
 
 /// Starts a device of the list.
-#[allow(unreachable_code, unused_variables)] // in a build without devices
 fn start(info: &DeviceInfo, reason: String) -> Result<Chosen, DeviceError> {
-    let kind = info.name.split(':').next().unwrap_or_default();
-    let device = match kind {
-        #[cfg(feature = "flex")]
-        "cpu" => Device::flex(),
-        #[cfg(feature = "ndarray")]
-        #[allow(deprecated)] // deprecated upstream, but still selectable by name
-        "ndarray" => Device::ndarray(),
-        #[cfg(feature = "cuda")]
-        "cuda" => Device::new(burn_cuda::CudaDevice::new(index_of(&info.name))),
-        #[cfg(feature = "rocm")]
-        "rocm" => Device::rocm(index_of(&info.name)),
-        #[cfg(all(feature = "wgpu", not(target_family = "wasm")))]
-        _ => graphics::start(&info.name)?,
-        #[cfg(not(all(feature = "wgpu", not(target_family = "wasm"))))]
-        _ => unreachable!("`list` returns no other device"),
-    };
+    let (kind, index) = info.name.split_once(':').unwrap_or((&info.name, "0"));
+    let backend = BACKENDS.iter().find(|backend| backend.kind == kind);
+    let backend = backend.expect("a listed device has a backend");
+    let device = (backend.start)(kind, index.parse().expect("the name of a listed device"))?;
     Ok(Chosen { device, info: info.clone(), reason })
-}
-
-/// The wgpu handles of a started device, for rendering on it; `None` for other kinds of device.
-#[cfg(feature = "wgpu")]
-pub fn graphics_setup(device: &Device) -> Option<burn_wgpu::WgpuSetup> {
-    let device = device.clone().without_autodiff();
-    #[cfg(not(target_family = "wasm"))]
-    {
-        graphics::setup(&device)
-    }
-    #[cfg(target_family = "wasm")]
-    STARTED.with_borrow(|started| {
-        let (_, setup) = started.as_ref().filter(|(chosen, _)| chosen.device == device)?;
-        Some(setup.clone())
-    })
-}
-
-/// The index after the colon in a device's name.
-#[cfg(any(feature = "cuda", feature = "rocm", all(feature = "wgpu", not(target_family = "wasm"))))]
-fn index_of(name: &str) -> usize {
-    name.split_once(':').and_then(|(_, index)| index.parse().ok()).unwrap_or(0)
-}
-
-/// CUDA and ROCm devices.
-#[cfg(any(feature = "cuda", feature = "rocm"))]
-mod compute {
-    use super::DeviceInfo;
-    use burn::tensor::{Device, DeviceType};
-
-    pub(super) fn list(kind: &str) -> Vec<DeviceInfo> {
-        let (api, filter) = match kind {
-            #[cfg(feature = "cuda")]
-            "cuda" => ("CUDA", DeviceType::Cuda),
-            #[cfg(feature = "rocm")]
-            "rocm" => ("ROCm", DeviceType::Rocm),
-            _ => return Vec::new(),
-        };
-        // A runtime without its driver may panic instead of returning an empty list.
-        let devices = std::panic::catch_unwind(|| Device::enumerate(filter)).map(|d| d.len());
-        (0..devices.unwrap_or(0))
-            .map(|i| DeviceInfo {
-                name: format!("{kind}:{i}"),
-                description: format!("{api} device {i}"),
-                api: api.to_string(),
-                kind: "gpu".to_string(),
-                software: false,
-                memory_bytes: None,
-            })
-            .collect()
-    }
-}
-
-/// The browser's device, if started.
-#[cfg(all(feature = "wgpu", target_family = "wasm"))]
-type InBrowser = std::cell::RefCell<Option<(Chosen, burn_wgpu::WgpuSetup)>>;
-
-#[cfg(all(feature = "wgpu", target_family = "wasm"))]
-thread_local! {
-    static STARTED: InBrowser = const { std::cell::RefCell::new(None) };
-}
-
-/// Starts the browser's WebGPU device in a page or a worker; later calls share it.
-///
-/// Browsers do not allow blocking waits. Kernels and tensor operations are launched as on any other
-/// device, but results must be read asynchronously (Burn's `into_data_async`, Grove's functions with
-/// the suffix `_async`). Blocking reads such as [`read`] panic.
-///
-/// # Errors
-/// If the browser has no WebGPU, or no adapter for it.
-#[cfg(all(feature = "wgpu", target_family = "wasm"))]
-pub async fn start_in_browser() -> Result<Chosen, DeviceError> {
-    if let Some((started, _)) = STARTED.with_borrow(Clone::clone) {
-        return Ok(started);
-    }
-    let failed = |e: burn_wgpu::WgpuInitError| DeviceError::Failed {
-        name: "wgpu".to_string(),
-        message: e.to_string(),
-    };
-    let (device, setup) = Device::wgpu_options().init_with_setup_async().await.map_err(failed)?;
-    let about = setup.adapter.get_info();
-    let software = about.device_type == wgpu::DeviceType::Cpu;
-    let info = DeviceInfo {
-        name: "wgpu:0".to_string(),
-        // Browsers may hide the name, to prevent fingerprinting.
-        description: if about.name.is_empty() { "a GPU".to_string() } else { about.name },
-        api: "WebGPU".to_string(),
-        kind: if software { "software gpu" } else { "gpu" }.to_string(),
-        software,
-        memory_bytes: None,
-    };
-    let chosen = Chosen { device, info, reason: "the browser's GPU".to_string() };
-    STARTED.set(Some((chosen.clone(), setup)));
-    Ok(chosen)
 }

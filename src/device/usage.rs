@@ -1,5 +1,6 @@
 //! Memory usage and utilisation of a device.
 
+use super::kernels::utilization;
 use crate::metrics::Memory;
 use burn::tensor::Device;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,7 +60,7 @@ pub fn load<'a>(device: impl Into<Option<&'a Device>>) -> Option<f64> {
         Some((before, _)) if now.duration_since(before).as_secs_f64() < INTERVAL => return load,
         before => before,
     };
-    let (time, load) = match device.into().and_then(on_device) {
+    let (time, load) = match device.into().and_then(utilization) {
         Some(load) => (0.0, load),
         None => {
             let time = cpu_seconds();
@@ -73,25 +74,6 @@ pub fn load<'a>(device: impl Into<Option<&'a Device>>) -> Option<f64> {
     };
     *sample = LoadSample { at: Some((now, time)), load };
     load
-}
-
-/// Utilisation of a GPU by its driver's counter: `None` for the CPU, `Some(None)` for a driver that does
-/// not report it.
-#[cfg(feature = "kernels")]
-fn on_device(device: &Device) -> Option<Option<f64>> {
-    use burn::backend::DispatchDevice;
-    match device.clone().without_autodiff().as_dispatch() {
-        DispatchDevice::Cube(device) => {
-            let usage = device.utilization().ok();
-            Some(usage.map(|usage| f64::from(usage.busy_percent) / 100.0))
-        }
-        _ => None,
-    }
-}
-
-#[cfg(not(feature = "kernels"))]
-fn on_device(_device: &Device) -> Option<Option<f64>> {
-    None
 }
 
 /// CPU time of all threads of this process, seconds; `None` on systems other than Linux.

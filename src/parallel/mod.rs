@@ -7,7 +7,7 @@
 
 mod collective;
 mod error;
-#[cfg(feature = "mpi")]
+#[cfg_attr(not(feature = "mpi"), path = "no_mpi.rs")]
 pub mod mpi;
 mod pieces;
 mod shards;

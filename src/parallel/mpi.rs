@@ -77,6 +77,15 @@ pub fn local_rank() -> (usize, usize) {
     (here.rank() as usize, here.size() as usize)
 }
 
+/// The default number of CPU threads of this process, its share of the machine; `None` if it has cores of its own.
+pub fn default_threads() -> Option<usize> {
+    let (_, here) = local_rank();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    // SAFETY: a question without arguments that matter.
+    let all = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+    (here > 1).then(|| if (cores as i64) < all { cores } else { (cores / here).max(1) })
+}
+
 /// Finalises MPI, if it was started. All processes must call it.
 pub fn finish() {
     if WORLD.get().is_some() {

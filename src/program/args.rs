@@ -1,6 +1,7 @@
 //! The command line: subcommands and their options.
 
-use crate::settings::{Engine, Precision};
+use crate::settings::{Engine, Precision, overlay};
+use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -111,7 +112,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "NAME")]
     pub precision: Option<Precision>,
     /// Random seed [default: 1].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=i64::MAX as u64))]
+    #[arg(long, value_name = "N", value_parser = seed::<u64>, allow_negative_numbers = true)]
     pub seed: Option<u64>,
     /// Number of iterations; learning-rate and other schedules span them.
     #[arg(long, value_name = "N")]
@@ -147,6 +148,19 @@ pub struct RunArgs {
     pub json: bool,
 }
 
+impl RunArgs {
+    /// The settings in the file that the command line names.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or is not TOML.
+    pub fn settings(&self) -> Result<toml::Table> {
+        let Some(path) = &self.config else { return Ok(toml::Table::new()) };
+        let text = std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read the settings file {}", path.display()))?;
+        Ok(overlay::parse(&path.display().to_string(), &text)?)
+    }
+}
+
 /// Options of `eval`.
 #[derive(Args, Debug)]
 pub struct EvalArgs {
@@ -161,7 +175,7 @@ pub struct EvalArgs {
         value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
     pub k: usize,
     /// Random seed of the episodes.
-    #[arg(long, default_value_t = 0, value_name = "N")]
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = seed::<u64>, allow_negative_numbers = true)]
     pub seed: u64,
     /// Number of CPU threads; does not affect the result [default: one per core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -205,7 +219,7 @@ pub struct GenerateArgs {
         value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
     pub completions: usize,
     /// Random seed of sampling.
-    #[arg(long, default_value_t = 0, value_name = "N")]
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = seed::<u64>, allow_negative_numbers = true)]
     pub seed: u64,
     /// Number of CPU threads; does not affect the result [default: one per core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -215,15 +229,22 @@ pub struct GenerateArgs {
     pub json: bool,
 }
 
+/// Parses a seed: a whole number that a settings file can hold as well.
+fn seed<T: TryFrom<i64>>(text: &str) -> std::result::Result<T, String> {
+    let seed = text.parse::<i64>().ok().and_then(|seed| T::try_from(seed).ok());
+    let most = if size_of::<T>() == 4 { i64::from(u32::MAX) } else { i64::MAX };
+    seed.ok_or_else(|| format!("a seed is a whole number from 0 to {most}"))
+}
+
 /// Parses a number that is finite and not negative.
-fn at_least_zero(text: &str) -> Result<f32, String> {
+fn at_least_zero(text: &str) -> std::result::Result<f32, String> {
     let number: f32 = text.parse().map_err(|_| "not a number".to_string())?;
     let is_valid = number >= 0.0 && number.is_finite();
     is_valid.then_some(number).ok_or_else(|| "must be 0 or more".to_string())
 }
 
 /// Parses a number from 0 to 1.
-fn fraction(text: &str) -> Result<f32, String> {
+fn fraction(text: &str) -> std::result::Result<f32, String> {
     let number = at_least_zero(text)?;
     (number <= 1.0).then_some(number).ok_or_else(|| "must be 0 to 1".to_string())
 }
@@ -243,7 +264,7 @@ pub struct DemoArgs {
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
     /// Random seed of the episodes.
-    #[arg(long, default_value_t = 0, value_name = "N")]
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = seed::<u64>, allow_negative_numbers = true)]
     pub seed: u64,
     /// Change a setting of the game, for instance fruit.width=12; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
@@ -379,7 +400,7 @@ pub struct CheckArgs {
         value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub episodes: u32,
     /// Random seed of the episodes.
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = seed::<u32>, allow_negative_numbers = true)]
     pub seed: u32,
     /// Change a setting of the game, for instance fruit.width=12; may be repeated.
     #[arg(long, value_name = "KEY=VALUE")]
@@ -451,7 +472,7 @@ pub struct RecordArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     pub scale: Option<u32>,
     /// Random seed of the levels.
-    #[arg(long, default_value_t = 0, value_name = "N")]
+    #[arg(long, default_value_t = 0, value_name = "N", value_parser = seed::<u64>, allow_negative_numbers = true)]
     pub seed: u64,
     /// The device that renders: cpu, wgpu[:N], vulkan[:N], metal[:N] or auto.
     ///

@@ -1,7 +1,8 @@
 //! `grove check`: checks a game for mistakes.
 
+use super::args::CheckArgs;
+use super::games::{Games, Playable};
 use super::say::{tell, tell_json};
-use super::{CheckArgs, Games, Playable};
 use crate::device::{self, Chosen};
 use crate::env::{self, CheckOptions, Checked, Finding};
 use crate::rollout::check_on_device;
@@ -11,7 +12,7 @@ use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 
 pub fn run(games: &Games, args: CheckArgs) -> Result<()> {
-    games.find(args.game.as_deref().map_or_else(|| games.default_name(), Ok)?)?.check(&args)
+    games.find_or_default(args.game.as_deref())?.check(&args)
 }
 
 /// Plays the game by its native rules and, if the device has kernels, by those too; prints the findings.

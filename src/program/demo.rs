@@ -1,9 +1,12 @@
 //! `grove demo`: records demonstrations of a player as a dataset.
 
+use super::args::DemoArgs;
+use super::checks::saved;
+use super::games::{Games, Playable};
+use super::models::Models;
 use super::patience::patiently;
 use super::say::{tell, tell_json};
 use super::session::saved_policy;
-use super::{DemoArgs, Games, Models, Playable, saved};
 use crate::data::{Columns, DatasetWriter, End, Manifest};
 use crate::env::{Episode, Scripted, advance, new_game};
 use crate::model::{Actor, LANES, Lanes, NativePolicy, argmax_lane};
@@ -19,9 +22,7 @@ use std::path::Path;
 const SHARD: u32 = 4096;
 
 pub fn run(games: &Games, args: DemoArgs) -> Result<()> {
-    games
-        .find(args.game.as_deref().map_or_else(|| games.default_name(), Ok)?)?
-        .demo(games.models(), &args)
+    games.find_or_default(args.game.as_deref())?.demo(games.models(), &args)
 }
 
 #[derive(Serialize)]

@@ -1,6 +1,6 @@
 //! `grove devices`: lists the devices that this build can use on this machine.
 
-use super::DevicesArgs;
+use super::args::DevicesArgs;
 use super::say::{tell, tell_json};
 use crate::device::{self, DeviceInfo};
 use anyhow::Result;

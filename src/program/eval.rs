@@ -1,8 +1,12 @@
 //! `grove eval`: fresh episodes of a trained policy, or completions of a trained model.
 
+use super::args::EvalArgs;
+use super::checks::saved;
+use super::games::{Games, Playable};
+use super::models::Models;
 use super::patience::patiently;
 use super::say::{tell, tell_json};
-use super::{EvalArgs, Games, Models, Playable, saved, session, text};
+use super::{ranks, session, text};
 use crate::checkpoint::Checkpoint;
 use crate::run::{RunFolder, Scores, Subject, play};
 use crate::text::LanguageModel;
@@ -28,7 +32,7 @@ struct Report {
 }
 
 pub fn run(games: &Games, args: EvalArgs) -> Result<()> {
-    super::use_threads(args.threads)?;
+    ranks::use_threads(args.threads)?;
     let checkpoint = session::saved_policy(&args.run)?;
     if text::is_of(&checkpoint) {
         return complete(&args, &checkpoint);

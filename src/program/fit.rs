@@ -1,8 +1,9 @@
 //! `grove fit`: behaviour cloning of a dataset.
 
+use super::args::FitArgs;
+use super::games::{Games, NewRun};
 use super::table::Table as Labels;
-use super::train::{self, settings_file};
-use super::{FitArgs, Games, text};
+use super::{ranks, text};
 use crate::data::{Dataset, MANIFEST};
 use crate::env::Env;
 use crate::settings::{IMITATION, ModelKind, overlay};
@@ -11,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use toml::{Table, Value};
 
 pub fn run(games: &Games, args: FitArgs) -> Result<()> {
-    super::use_threads(args.run.threads)?;
+    ranks::use_threads(args.run.threads)?;
     if args.run.resume {
         bail!("`grove train --resume` resumes any run, those of `grove fit` too");
     }
@@ -28,7 +29,7 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
     let settings = Value::try_from(&manifest.settings)
         .with_context(|| format!("the settings in {}", folder.join(MANIFEST).display()))?;
     file.insert(manifest.env.clone(), settings);
-    let asked = settings_file(&run)?;
+    let asked = run.settings()?;
     if let (Some(window), true) = (manifest.window, manifest.env == Labels::NAME) {
         let (_, config) =
             new_settings::<Labels>(&overlay::merged(file.clone(), asked.clone()), &run.set)?;
@@ -38,7 +39,7 @@ pub fn run(games: &Games, args: FitArgs) -> Result<()> {
     let game = games.source(&manifest.env).with_context(|| {
         format!("the dataset in {} is of a game that this program does not have", data.display())
     })?;
-    game.train(games, &train::Start { run: &run, file, from: None })
+    game.train(games, &NewRun { args: &run, file, from: None })
 }
 
 /// Adds the settings for a series of labels, each about the last `window` rows: a perceptron sees these rows at

@@ -1,30 +1,35 @@
-//! The games and models of a program, type-erased.
+//! The games and models of a program, type-erased, as commands receive them.
 
+use super::args::{BenchArgs, CheckArgs, DemoArgs, EvalArgs, RecordArgs, RunArgs, SettingsArgs};
 use super::models::Models;
-use super::record::{self, Scene};
 use super::table::Table;
-use super::{
-    BenchArgs, CheckArgs, DemoArgs, EvalArgs, RecordArgs, RunArgs, SettingsArgs, bench, check,
-    demo, eval, settings, train,
-};
 use crate::checkpoint::Checkpoint;
 pub use crate::env::Playable;
-use crate::env::look::Look;
 use crate::env::{Catalog, Env};
 use crate::model::NamedModel;
 use crate::run::RunFolder;
-use crate::settings::{TrainConfig, overlay};
+use crate::task;
 use anyhow::{Context, Result, bail};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Mean scores of reference players, lowest first.
 pub type References = &'static [(&'static str, f64)];
 
-/// The commands for one game, with its type erased. Each method calls the generic function in that
-/// command's file.
-pub trait Entry: Send + Sync {
+/// A new run of a game.
+pub struct NewRun<'a> {
+    /// The command line.
+    pub args: &'a RunArgs,
+    /// Settings over the game's defaults.
+    pub file: toml::Table,
+    /// The run or the file of the policy that it starts from; `None` for fresh weights.
+    pub from: Option<&'a Path>,
+}
+
+/// The commands for one game, with its type erased.
+pub trait GameCommands: Send + Sync {
     /// Trains a new run.
-    fn train(&self, games: &Games, start: &train::Start) -> Result<()>;
+    fn train(&self, games: &Games, run: &NewRun) -> Result<()>;
     /// Resumes a run from a checkpoint.
     fn resume(
         &self,
@@ -49,111 +54,38 @@ pub trait Entry: Send + Sync {
     fn references(&self, settings: toml::Table) -> Result<References>;
 }
 
-/// A game, with the function that creates its scene.
-struct Known<G: Playable> {
-    scene: fn(G) -> Scene<G>,
-}
-
-impl<G: Playable> Entry for Known<G> {
-    fn train(&self, games: &Games, start: &train::Start) -> Result<()> {
-        train::start::<G>(games, start)
-    }
-
-    fn resume(
-        &self,
-        games: &Games,
-        args: &RunArgs,
-        folder: &RunFolder,
-        from: &Checkpoint,
-    ) -> Result<()> {
-        train::resume::<G>(games, args, folder, from)
-    }
-
-    fn demo(&self, models: &Models, args: &DemoArgs) -> Result<()> {
-        demo::demonstrate::<G>(models, args)
-    }
-
-    fn eval(&self, models: &Models, args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
-        eval::evaluate::<G>(models, args, checkpoint)
-    }
-
-    fn record(&self, models: &Models, args: &RecordArgs, checkpoint: &Checkpoint) -> Result<()> {
-        record::record::<G>(models, args, checkpoint, self.scene)
-    }
-
-    fn bench(&self, models: &Models, args: &BenchArgs) -> Result<()> {
-        bench::bench::<G>(models, args)
-    }
-
-    fn settings(&self, args: &SettingsArgs) -> Result<()> {
-        settings::list::<G>(args)
-    }
-
-    fn check(&self, args: &CheckArgs) -> Result<()> {
-        check::check::<G>(args)
-    }
-
-    fn references(&self, settings: toml::Table) -> Result<References> {
-        let (game, _): (G, TrainConfig) = overlay::split(settings, G::NAME)?;
-        Ok(game.references())
-    }
-}
-
-/// The placeholder game of datasets that were imported from a table.
-static TABLE: Known<Table> = Known { scene: Scene::<Table>::features };
-
 /// The games of a program, in order, and its user-defined models. Cloning is cheap: clones share the games.
 #[derive(Clone)]
 pub struct Games {
-    entries: Arc<Catalog<dyn Entry>>,
+    entries: Arc<Catalog<dyn GameCommands>>,
+    /// The placeholder game of datasets that were imported from a table.
+    table: Arc<dyn GameCommands>,
     models: Models,
 }
 
 impl Games {
-    /// The built-in games.
-    pub fn builtin() -> Self {
-        macro_rules! drawn {
-            ($($Game:ident),*) => {{
-                let mut games = Catalog::<dyn Entry>::default();
-                $(games.add::<crate::env::$Game>(Box::new(Known {
-                    scene: Scene::<crate::env::$Game>::drawn,
-                }));)*
-                Self { entries: Arc::new(games), models: Models::default() }
-            }};
-        }
-        crate::for_each_game!(drawn)
+    /// A program without games, with the commands for its tables.
+    pub fn new(table: Box<dyn GameCommands>) -> Self {
+        Self { entries: Arc::default(), table: table.into(), models: Models::default() }
     }
 
     /// Removes the built-in games.
-    pub fn without_builtin(self) -> Self {
-        self.changed(|games| games.remove(crate::env::NAMES))
-    }
-
-    /// Adds a game whose features are drawn as bars.
-    pub fn with<G: Playable>(self) -> Self {
-        self.with_entry(Known { scene: Scene::<G>::features })
-    }
-
-    /// Adds a game that has sprites.
-    pub fn with_look<G: Playable + Look>(self) -> Self {
-        self.with_entry(Known { scene: Scene::<G>::drawn })
+    pub fn remove_builtin(&mut self) {
+        self.entries_mut().remove(crate::env::NAMES);
     }
 
     /// Adds a game, or replaces the one of the same name.
-    fn with_entry<G: Playable>(self, game: Known<G>) -> Self {
-        self.changed(|games| games.add::<G>(Box::new(game)))
+    pub fn add<G: Playable>(&mut self, commands: Box<dyn GameCommands>) {
+        self.entries_mut().add::<G>(commands);
     }
 
     /// Adds a user-defined model.
-    pub fn with_model<M: NamedModel>(self) -> Self {
-        Self { models: self.models.with::<M>(), ..self }
+    pub fn add_model<M: NamedModel>(&mut self) {
+        self.models.add::<M>();
     }
 
-    fn changed(self, change: impl FnOnce(&mut Catalog<dyn Entry>)) -> Self {
-        let games = Arc::into_inner(self.entries);
-        let mut games = games.expect("games are not shared before the program runs");
-        change(&mut games);
-        Self { entries: Arc::new(games), ..self }
+    fn entries_mut(&mut self) -> &mut Catalog<dyn GameCommands> {
+        Arc::get_mut(&mut self.entries).expect("games are not shared before the program runs")
     }
 
     /// The user-defined models.
@@ -170,20 +102,48 @@ impl Games {
     ///
     /// # Errors
     /// If there is no such game, with all names, or if `name` is the placeholder of a table.
-    pub fn find(&self, name: &str) -> Result<&dyn Entry> {
-        let found = self.entries.find(name);
-        if found.is_none() && name == Table::NAME {
-            bail!(
+    pub fn find(&self, name: &str) -> Result<&dyn GameCommands> {
+        match self.entries.find(name) {
+            Some(game) => Ok(game),
+            None if name == Table::NAME => bail!(
                 "a labelled table is not a game: it can be learnt by `grove fit`, but not played"
-            );
+            ),
+            None => bail!("unknown game `{name}`; must be one of: {}", self.names()),
         }
-        found.with_context(|| format!("unknown game `{name}`; must be one of: {}", self.names()))
+    }
+
+    /// Finds a game by name, or the default game.
+    ///
+    /// # Errors
+    /// As of [`find`](Self::find), or if the program has no game.
+    pub fn find_or_default(&self, name: Option<&str>) -> Result<&dyn GameCommands> {
+        self.find(name.map_or_else(|| self.default_name(), Ok)?)
+    }
+
+    /// Finds a game by name, or the default game, for a command that takes a language model's task as well.
+    ///
+    /// # Errors
+    /// As of [`find_or_default`](Self::find_or_default); for an unknown name, with the nearest game or task.
+    pub fn find_beside_tasks(&self, name: Option<&str>) -> Result<&dyn GameCommands> {
+        let is_unknown = |name: &&str| self.entries.find(name).is_none() && *name != Table::NAME;
+        let Some(name) = name.filter(is_unknown) else { return self.find_or_default(name) };
+        let (games, tasks) = (self.names(), task::names());
+        let known = games.split(", ").chain(tasks.split(", "));
+        let nearest = known
+            .map(|known| (strsim::damerau_levenshtein(known, name), known))
+            .filter(|(distance, known)| 2 * distance <= known.len())
+            .min();
+        let hint =
+            nearest.map_or(String::new(), |(_, known)| format!(" (did you mean `{known}`?)"));
+        bail!(
+            "unknown game `{name}`; must be one of: {games}, or a language model's task: {tasks}{hint}"
+        )
     }
 
     /// Finds the game of a dataset by name, including the placeholder of a table.
-    pub fn source(&self, name: &str) -> Result<&dyn Entry> {
+    pub fn source(&self, name: &str) -> Result<&dyn GameCommands> {
         match self.find(name) {
-            Err(_) if name == Table::NAME => Ok(&TABLE),
+            Err(_) if name == Table::NAME => Ok(&*self.table),
             found => found,
         }
     }

@@ -1,6 +1,7 @@
 //! `grove generate`: text from a language model.
 
-use super::GenerateArgs;
+use super::args::GenerateArgs;
+use super::ranks;
 use super::say::{say, tell, tell_json};
 use crate::rng::Stream;
 use crate::text::LanguageModel;
@@ -13,7 +14,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 pub fn run(args: GenerateArgs) -> Result<()> {
-    super::use_threads(args.threads)?;
+    ranks::use_threads(args.threads)?;
     let path = model_path(&args.model);
     let model = LanguageModel::load(&path)
         .with_context(|| format!("cannot use the model in {}", path.display()))?;

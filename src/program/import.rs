@@ -1,8 +1,9 @@
 //! `grove import`: builds a dataset from a labelled time series, or from games that a person played.
 
+use super::args::ImportArgs;
+use super::games::Games;
 use super::say::{tell, tell_json};
 use super::table::Table;
-use super::{Games, ImportArgs};
 use crate::data::{
     AnnotatedTable, Columns, DatasetWriter, Manifest, Steps, TableOptions, read_games,
 };

@@ -15,8 +15,10 @@
 mod args;
 mod bench;
 mod check;
+mod checks;
 mod demo;
 mod devices;
+mod dispatch;
 mod eval;
 mod fit;
 mod games;
@@ -39,27 +41,21 @@ mod watch;
 
 pub use games::Playable;
 
-use crate::checkpoint::Checkpoint;
 use crate::env::look::Look;
 use crate::model::NamedModel;
-use crate::settings::{ConfigError, Engine, Precision, TrainConfig};
+use crate::parallel::mpi;
 use crate::task;
-use crate::trainer::{GameTrainer, saved_config};
-use anyhow::{Context, Result, bail};
-use args::{
-    BenchArgs, CheckArgs, Cli, Command, DemoArgs, DevicesArgs, EvalArgs, FitArgs, GenerateArgs,
-    ImportArgs, RecordArgs, RunArgs, SettingsArgs, TrainArgs, WatchArgs,
-};
+use anyhow::Result;
+use args::Cli;
 use clap::{CommandFactory, FromArgMatches};
 use games::Games;
-use models::Models;
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::str::FromStr;
 
 /// Creates the program with the built-in games; [`Program::run`] runs it.
 pub fn program() -> Program {
-    Program { games: Games::builtin() }
+    Program { games: dispatch::builtin() }
 }
 
 /// A program with all of Grove's commands for a set of games and models.
@@ -69,26 +65,30 @@ pub struct Program {
 
 impl Program {
     /// Removes the built-in games.
-    pub fn without_builtin(self) -> Self {
-        Self { games: self.games.without_builtin() }
+    pub fn without_builtin(mut self) -> Self {
+        self.games.remove_builtin();
+        self
     }
 
     /// Adds a game, or replaces the one of the same name. Pictures show its features as bars.
-    pub fn game<G: Playable>(self) -> Self {
-        Self { games: self.games.with::<G>() }
+    pub fn game<G: Playable>(mut self) -> Self {
+        self.games.add::<G>(dispatch::features::<G>());
+        self
     }
 
     /// Adds a game that has sprites, or replaces the one of the same name.
-    pub fn game_with_look<G: Playable + Look>(self) -> Self {
-        Self { games: self.games.with_look::<G>() }
+    pub fn game_with_look<G: Playable + Look>(mut self) -> Self {
+        self.games.add::<G>(dispatch::drawn::<G>());
+        self
     }
 
     /// Adds a model, which can be selected by `policy.kind` for any game.
     ///
     /// # Panics
     /// If a built-in model has the same name.
-    pub fn model<M: NamedModel>(self) -> Self {
-        Self { games: self.games.with_model::<M>() }
+    pub fn model<M: NamedModel>(mut self) -> Self {
+        self.games.add_model::<M>();
+        self
     }
 
     /// Runs the command given on the process's command line and prints any error: a complete `main`.
@@ -103,8 +103,7 @@ impl Program {
         let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
         match run(&self.games, cli) {
             Ok(()) => {
-                #[cfg(feature = "mpi")]
-                crate::parallel::mpi::finish();
+                mpi::finish();
                 ExitCode::SUCCESS
             }
             Err(error) => {
@@ -134,50 +133,11 @@ impl Program {
     }
 }
 
-/// Whether several MPI processes share a command; rank 0 runs all other commands alone.
-fn is_shared(command: &Command) -> bool {
-    match command {
-        Command::Train(_) | Command::Fit(_) => true,
-        Command::Bench(args) => args.scaling,
-        _ => false,
-    }
-}
-
-/// Runs a command.
+/// Prepares the process, and runs a command.
 fn run(games: &Games, cli: Cli) -> Result<()> {
     log_to_stderr()?;
     ranks::start()?;
-    if !ranks::is_first() && !is_shared(&cli.command) {
-        return Ok(());
-    }
-    match cli.command {
-        Command::Train(args) => train::run(games, args),
-        Command::Fit(args) => fit::run(games, args),
-        Command::Eval(args) => eval::run(games, args),
-        Command::Demo(args) => demo::run(games, args),
-        Command::Generate(args) => generate::run(args),
-        Command::Import(args) => import::run(games, args),
-        Command::Devices(args) => devices::run(args),
-        Command::Bench(args) => bench::run(games, args),
-        Command::Check(args) => check::run(games, args),
-        Command::Settings(args) => settings::run(games, args),
-        Command::Watch(args) => watch::run(games, args),
-        Command::Record(args) => record::run(games, args),
-    }
-}
-
-/// Reads the settings of a checkpoint and validates them, since a file may hold anything.
-fn saved<G: Playable>(models: &Models, checkpoint: &Checkpoint) -> Result<(G, TrainConfig)> {
-    let (game, config) = saved_config::<G>(checkpoint)?;
-    validate(models, &game, &config).context("the checkpoint's settings cannot be used")?;
-    Ok((game, config))
-}
-
-/// Validates the settings of a game and a run.
-fn validate<G: Playable>(models: &Models, game: &G, config: &TrainConfig) -> Result<()> {
-    game.validate().map_err(ConfigError::OutOfRange)?;
-    config.validate_with(&models.names())?;
-    Ok(())
+    dispatch::run(games, cli)
 }
 
 /// Sends log messages to stderr: errors, or the level set by `GROVE_LOG`.
@@ -195,27 +155,4 @@ fn log_to_stderr() -> Result<()> {
         .log_internal_errors(false)
         .init();
     Ok(())
-}
-
-/// Sets the size of the global thread pool.
-fn use_threads(threads: Option<u32>) -> Result<()> {
-    let mut pool = rayon::ThreadPoolBuilder::new();
-    if let Some(threads) = threads.map(|threads| threads as usize).or_else(ranks::default_threads) {
-        pool = pool.num_threads(threads);
-    }
-    pool.build_global().context("cannot start the thread pool")
-}
-
-/// Checks that the requested engine and precision are available for a run.
-fn check_engine<G: Playable>(trainer: &GameTrainer<G>) -> Result<()> {
-    let config = trainer.config();
-    let (requested, obstacle) = match (config.engine, config.precision) {
-        (Engine::Fused, _) => ("the engine `fused`".to_string(), trainer.obstacle()),
-        (_, Precision::F32) => return Ok(()),
-        (_, precision) => (format!("the precision {precision}"), trainer.precision_obstacle()),
-    };
-    match obstacle {
-        Some(obstacle) => bail!("{requested} is not available for this run: {obstacle}"),
-        None => Ok(()),
-    }
 }

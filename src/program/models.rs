@@ -20,12 +20,11 @@ impl Models {
     ///
     /// # Panics
     /// If a built-in model has the same name.
-    pub fn with<M: NamedModel>(mut self) -> Self {
+    pub fn add<M: NamedModel>(&mut self) {
         let name = M::KIND;
         assert!(!ModelKind::NAMES.contains(&name), "`{name}` is the name of a built-in model");
         self.0.retain(|(other, _)| *other != name);
         self.0.push((name, Network::user_defined::<M>));
-        self
     }
 
     /// The names of the models.

@@ -1,10 +1,11 @@
 //! The ranks of a run: this process alone, threads of it with a device each, or processes under MPI.
 
-use super::say::say;
-use super::{Playable, RunArgs};
+use super::args::RunArgs;
+use super::games::Playable;
+use super::say::{be_silent, say, speak};
 use crate::device::{self, Chosen};
 use crate::model::Network;
-use crate::parallel::{Collective, Hardware, TIMEOUT, Team, TeamError, threads};
+use crate::parallel::{Collective, Hardware, TIMEOUT, Team, TeamError, mpi, threads};
 use crate::run::RunError;
 use crate::settings::TrainConfig;
 use crate::trainer::text::LanguageTrainError;
@@ -140,17 +141,16 @@ impl<'a> Ranks<'a> {
         most: usize,
         work: &(impl Fn(Rank) -> Result<T> + Sync),
     ) -> Result<Option<T>> {
-        #[cfg(feature = "mpi")]
-        if let Some((rank, size)) = crate::parallel::mpi::rank().filter(|(_, size)| *size > 1) {
-            let team = |size| crate::parallel::mpi::team(size, self.timeout);
+        if let Some((rank, size)) = process() {
+            let team = |size| mpi::team(size, self.timeout);
             same_program(&team(size))?;
-            let (here, _) = crate::parallel::mpi::local_rank();
+            let (here, _) = mpi::local_rank();
             let device = self.devices[here % self.devices.len()].to_string();
             let result =
                 (rank < count).then(|| work(Rank { team: team(count), device })).transpose()?;
             if count < size {
                 // The processes beyond `count` wait as long as it takes.
-                crate::parallel::mpi::team(size, Duration::from_secs(86_400)).total(&[0.0])?;
+                mpi::team(size, Duration::from_secs(86_400)).total(&[0.0])?;
             }
             return Ok(result.filter(|_| rank == 0));
         }
@@ -163,12 +163,14 @@ impl<'a> Ranks<'a> {
     }
 }
 
+/// The rank of this process and the number of processes, if MPI has started several.
+fn process() -> Option<(usize, usize)> {
+    mpi::rank().filter(|(_, size)| *size > 1)
+}
+
 /// The number of processes that MPI has started, if several.
 fn ranks() -> Option<usize> {
-    #[cfg(feature = "mpi")]
-    return crate::parallel::mpi::rank().map(|(_, size)| size).filter(|size| *size > 1);
-    #[cfg(not(feature = "mpi"))]
-    None
+    process().map(|(_, size)| size)
 }
 
 /// Runs `work` for each rank of a run in this process: a thread for each device that is asked for, or one rank.
@@ -247,41 +249,22 @@ fn is_about_others(error: &Error) -> bool {
 /// # Errors
 /// If MPI does not start, or this build has none and is one of several.
 pub fn start() -> Result<()> {
-    #[cfg(feature = "mpi")]
-    if crate::parallel::mpi::is_launched() {
-        crate::parallel::mpi::start().map_err(Error::msg)?;
+    if mpi::is_launched() {
+        mpi::start().map_err(Error::msg)?;
         if !is_first() {
-            super::say::be_silent();
+            be_silent();
         }
         std::panic::set_hook(Box::new(|panic| fail(&Error::msg(panic.to_string()))));
-    }
-    #[cfg(not(feature = "mpi"))]
-    for name in SIZES {
-        let size = std::env::var(name).ok().and_then(|size| size.parse::<usize>().ok());
-        if let Some(size) = size.filter(|size| *size > 1) {
-            anyhow::bail!(
-                "MPI has started {size} processes, but this program was built without the feature `mpi`, and \
-                 each would do all of the work: build it with `--features mpi`, or start one"
-            );
-        }
     }
     Ok(())
 }
 
-/// Environment variables in which launchers of MPI give the number of processes.
-#[cfg(not(feature = "mpi"))]
-const SIZES: [&str; 3] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS"];
-
 /// Whether this process is the one that prints and writes.
 pub fn is_first() -> bool {
-    #[cfg(feature = "mpi")]
-    return crate::parallel::mpi::rank().is_none_or(|(rank, _)| rank == 0);
-    #[cfg(not(feature = "mpi"))]
-    true
+    mpi::rank().is_none_or(|(rank, _)| rank == 0)
 }
 
 /// Checks that all processes run the same program.
-#[cfg(feature = "mpi")]
 fn same_program(team: &Team) -> Result<()> {
     team.agree("version of Grove", env!("CARGO_PKG_VERSION"))?;
     let program = std::env::current_exe().context("cannot find the program itself")?;
@@ -318,25 +301,18 @@ fn sha256(file: &Path) -> Result<String> {
     Ok(hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// The default number of CPU threads of this process: its share of the machine, if it does not have cores of its
-/// own.
-pub fn default_threads() -> Option<usize> {
-    #[cfg(feature = "mpi")]
-    {
-        let (_, here) = crate::parallel::mpi::local_rank();
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        // SAFETY: a question without arguments that matter.
-        let all = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
-        (here > 1).then(|| if (cores as i64) < all { cores } else { (cores / here).max(1) })
+/// Sets the size of the global thread pool; by default, a process under MPI takes its share of the machine.
+pub fn use_threads(threads: Option<u32>) -> Result<()> {
+    let mut pool = rayon::ThreadPoolBuilder::new();
+    if let Some(threads) = threads.map(|threads| threads as usize).or_else(mpi::default_threads) {
+        pool = pool.num_threads(threads);
     }
-    #[cfg(not(feature = "mpi"))]
-    None
+    pool.build_global().context("cannot start the thread pool")
 }
 
 /// Prints an error, and ends the other processes of the run, which would wait in vain.
 pub fn fail(error: &Error) {
-    #[cfg(feature = "mpi")]
-    if let Some((rank, size)) = crate::parallel::mpi::rank().filter(|(_, size)| *size > 1) {
+    if let Some((rank, size)) = process() {
         // An error of several ranks is printed by the first one that can.
         let is_common = |cause: &(dyn std::error::Error + 'static)| {
             cause.is::<TrainError>() || matches!(cause.downcast_ref(), Some(RunError::Train(_)))
@@ -345,12 +321,12 @@ pub fn fail(error: &Error) {
             // Long enough to be ended by another.
             std::thread::sleep(Duration::from_secs((3 * rank as u64).min(10)));
         }
-        super::say::speak();
+        speak();
         match rank {
             0 => say!("error: {error:#}"),
             _ => say!("error at rank {rank} of {size}: {error:#}"),
         }
-        crate::parallel::mpi::abort(1);
+        mpi::abort(1);
         return;
     }
     say!("error: {error:#}");

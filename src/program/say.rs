@@ -21,13 +21,11 @@ pub(super) use say;
 static SILENT: AtomicBool = AtomicBool::new(false);
 
 /// Suppresses all output from now on.
-#[cfg(feature = "mpi")]
 pub fn be_silent() {
     SILENT.store(true, Ordering::Relaxed);
 }
 
 /// Enables output again.
-#[cfg(feature = "mpi")]
 pub fn speak() {
     SILENT.store(false, Ordering::Relaxed);
 }

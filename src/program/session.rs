@@ -1,11 +1,12 @@
 //! A run in the terminal: announced, driven with a progress bar, shown on the live page, and reported.
 
+use super::args::RunArgs;
+use super::games::Games;
 use super::interrupt::Interrupt;
 use super::patience::patiently;
 use super::progress::ProgressLine;
 use super::say::{say, tell, tell_json};
 use super::watch::{self, Port};
-use super::{Games, RunArgs};
 use crate::checkpoint::{self, Checkpoint, CheckpointError};
 use crate::device::Chosen;
 use crate::parallel::Team;

@@ -1,8 +1,9 @@
 //! `grove settings`: every setting with its default, range and meaning, as a settings file, as JSON or as a
 //! JSON Schema.
 
+use super::args::SettingsArgs;
+use super::games::{Games, Playable};
 use super::say::{tell, tell_json};
-use super::{Games, Playable, SettingsArgs};
 use crate::schema::{self, Settings, Shape, in_table};
 use crate::settings::{LanguageConfig, TINY, TrainConfig, file_schema};
 use crate::task;
@@ -18,8 +19,7 @@ const WIDTH: usize = 88;
 pub fn run(games: &Games, args: SettingsArgs) -> Result<()> {
     match args.game.as_deref() {
         Some(name) if games.find(name).is_err() && task::find(name).is_ok() => of_task(name, &args),
-        Some(name) => games.find(name)?.settings(&args),
-        None => games.find(games.default_name()?)?.settings(&args),
+        name => games.find_beside_tasks(name)?.settings(&args),
     }
 }
 

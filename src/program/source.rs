@@ -1,6 +1,6 @@
 //! The dataset that a run learns from, where it plays no games.
 
-use super::Playable;
+use super::games::Playable;
 use crate::data::{Cut, Dataset, Pieces, Steps, split};
 use crate::settings::{ClassWeights, TrainConfig};
 use crate::trainer::Demonstrations;

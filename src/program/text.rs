@@ -1,12 +1,11 @@
 //! `grove train` and `grove fit` of a language model: the settings, the task and the model of a run.
 
+use super::args::{FitArgs, RunArgs, TrainArgs};
 use super::games::Games;
 use super::ranks;
 use super::say::say;
 use super::session::{self, Home, Session, quoted};
 use super::settings::commented;
-use super::train::settings_file;
-use super::{FitArgs, RunArgs, TrainArgs};
 use crate::checkpoint::Checkpoint;
 use crate::device::Chosen;
 use crate::parallel::Team;
@@ -37,7 +36,7 @@ pub fn is_requested(args: &TrainArgs) -> bool {
     args.model.is_some()
         || args.task_data.is_some()
         || args.game.as_deref().is_some_and(|name| task::find(name).is_ok())
-        || settings_file(&args.run).is_ok_and(|file| file.contains_key("task"))
+        || args.run.settings().is_ok_and(|file| file.contains_key("task"))
 }
 
 /// Whether `fit` is to learn from texts: those of a file or of a task.
@@ -194,7 +193,7 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
     if args.engine.is_some() {
         bail!(ENGINE);
     }
-    let file = settings_file(args)?;
+    let file = args.settings()?;
     let (name, own) = request.task(&file)?;
     let path = request.model(&file);
     let model = load(&path)?;

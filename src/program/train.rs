@@ -1,11 +1,14 @@
 //! `grove train`: a run of a game, new or resumed.
 
+use super::args::{RunArgs, TrainArgs};
+use super::checks::{check_engine, saved, validate};
+use super::games::{Games, NewRun, Playable};
 use super::patience::patiently;
 use super::ranks::{self, Rank};
 use super::session::{self, Home, Session};
 use super::settings::commented;
 use super::source::{action_names, demonstrations, epoch, iterations};
-use super::{Games, Playable, RunArgs, TrainArgs, check_engine, saved, text, validate};
+use super::text;
 use crate::checkpoint::Checkpoint;
 use crate::data::Dataset;
 use crate::model::Network;
@@ -21,18 +24,8 @@ use std::time::Instant;
 /// and would undo much of the policy's training.
 const FROM_DEFAULTS: &str = "optimizer.warmup_ratio = 0.1";
 
-/// The start of a new run.
-pub struct Start<'a> {
-    /// The command line.
-    pub run: &'a RunArgs,
-    /// Settings over the game's defaults.
-    pub file: toml::Table,
-    /// The run or the file of the policy that it starts from; `None` for fresh weights.
-    pub from: Option<&'a Path>,
-}
-
 pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
-    super::use_threads(args.run.threads)?;
+    ranks::use_threads(args.run.threads)?;
     if args.run.resume {
         return resume_any(games, &args);
     }
@@ -40,13 +33,13 @@ pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
         return text::train(games, args);
     }
     let TrainArgs { game, from, run, .. } = args;
-    let file = settings_file(&run)?;
-    let name = game_name(games, game.as_deref(), &file)?;
+    let file = run.settings()?;
+    let game = games.find_beside_tasks(game_name(game.as_deref(), &file)?)?;
     let file = match from {
         Some(_) => overlay::merged(overlay::parse("the defaults of --from", FROM_DEFAULTS)?, file),
         None => file,
     };
-    games.find(&name)?.train(games, &Start { run: &run, file, from: from.as_deref() })
+    game.train(games, &NewRun { args: &run, file, from: from.as_deref() })
 }
 
 /// Resumes the run in `--run-dir`, or in the folder or of the game or task that is named.
@@ -71,16 +64,8 @@ fn resume_any(games: &Games, args: &TrainArgs) -> Result<()> {
     games.source(&saved)?.resume(games, run, &folder, &checkpoint)
 }
 
-/// The settings in the file that the command line names.
-pub fn settings_file(args: &RunArgs) -> Result<toml::Table> {
-    let Some(path) = &args.config else { return Ok(toml::Table::new()) };
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("cannot read the settings file {}", path.display()))?;
-    Ok(overlay::parse(&path.display().to_string(), &text)?)
-}
-
-/// The game: the one on the command line, else the file's, else the first.
-fn game_name(games: &Games, asked: Option<&str>, file: &toml::Table) -> Result<String> {
+/// The game that is named: on the command line, else in the file.
+fn game_name<'a>(asked: Option<&'a str>, file: &'a toml::Table) -> Result<Option<&'a str>> {
     let in_file = match file.get("env") {
         Some(toml::Value::String(name)) => Some(name.as_str()),
         Some(other) => bail!("`env` is {other}, but must be the name of a game"),
@@ -90,20 +75,19 @@ fn game_name(games: &Games, asked: Option<&str>, file: &toml::Table) -> Result<S
         (Some(asked), Some(in_file)) if asked != in_file => {
             bail!("the settings file is for `{in_file}`, not `{asked}`")
         }
-        (Some(name), _) | (None, Some(name)) => Ok(name.to_string()),
-        (None, None) => Ok(games.default_name()?.to_string()),
+        _ => Ok(asked.or(in_file)),
     }
 }
 
 /// Trains a new run.
-pub fn start<G: Playable>(games: &Games, start: &Start) -> Result<()> {
-    ranks::run(start.run, TIMEOUT, |rank| begin::<G>(games, start, rank))
+pub fn start<G: Playable>(games: &Games, run: &NewRun) -> Result<()> {
+    ranks::run(run.args, TIMEOUT, |rank| begin::<G>(games, run, rank))
 }
 
 /// One rank's part in a new run.
-fn begin<G: Playable>(games: &Games, start: &Start, rank: Rank) -> Result<()> {
+fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
     let started = Instant::now();
-    let Start { run: args, file, from } = start;
+    let NewRun { args, file, from } = run;
     let (game, mut config) = new_settings::<G>(file, &args.set)?;
     config.engine = args.engine.unwrap_or(config.engine);
     config.precision = args.precision.unwrap_or(config.precision);

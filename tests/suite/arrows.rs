@@ -1,5 +1,6 @@
 //! The arrows of the map: which room may use which, and what every file owes its reader.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -172,4 +173,173 @@ fn every_file_says_its_idea_and_stays_readable() {
         let lines = text.lines().count();
         assert!(lines <= 500, "{} has {lines} lines; split it", file.display());
     }
+}
+
+/// Files that still import each other in a circle. The list may only become shorter.
+const CIRCLES: &[&[&str]] = &[
+    &["learner/native/product", "learner/native/quads", "learner/native/tiles"],
+    &["learner/text/device", "learner/text/differentiation"],
+    &["model/native", "model/network", "model/policy", "model/registry", "model/tensors"],
+    &["nn/rows/texts", "nn/tensors/texts"],
+    &["objective/host", "objective/weights"],
+    &["objective/kl", "objective/settings"],
+    &["rollout/env_lanes", "rollout/masks"],
+    &["rollout/on_device/branches", "rollout/stepwise"],
+    &["rollout/on_device/fused", "rollout/on_device/fused_kernels"],
+    &["settings/overlay", "settings/train"],
+    &["text/files/adapter", "text/files/hugging_face"],
+    &["trainer/text/advantages", "trainer/text/rollout"],
+];
+
+/// The files of `src` by their module paths: `["trainer", "game"]` for `src/trainer/game/mod.rs`.
+type Modules = BTreeMap<Vec<String>, PathBuf>;
+
+fn modules() -> Modules {
+    let path = |file: &PathBuf| {
+        let inside = file.strip_prefix(root()).unwrap().with_extension("");
+        let names = inside.iter().map(|name| name.to_str().unwrap().to_string());
+        names.filter(|name| !["mod", "lib"].contains(&name.as_str())).collect()
+    };
+    sources(&root()).into_iter().map(|file| (path(&file), file)).collect()
+}
+
+/// Expands a `use` tree, `a::{b, c as d}`, to paths with the names that they bind.
+fn expanded(tree: &str, before: &[String], paths: &mut Vec<(Vec<String>, String)>) {
+    let tree = tree.trim();
+    if let Some(at) = tree.find('{') {
+        let mut before = before.to_vec();
+        before.extend(segments(&tree[..at]));
+        let (mut depth, mut item) = (0, String::new());
+        for c in tree[at + 1..].chars() {
+            match c {
+                ',' | '}' if depth == 0 => expanded(&std::mem::take(&mut item), &before, paths),
+                _ => {
+                    depth += i32::from(c == '{') - i32::from(c == '}');
+                    item.push(c);
+                }
+            }
+        }
+    } else if !tree.is_empty() {
+        let (path, name) = tree.split_once(" as ").unwrap_or((tree, ""));
+        let mut whole = before.to_vec();
+        whole.extend(segments(path));
+        if whole.len() > 1 && whole.last().is_some_and(|last| last == "self") {
+            whole.pop();
+        }
+        let name = if name.is_empty() { whole.last().unwrap() } else { name.trim() };
+        paths.push((whole.clone(), name.to_string()));
+    }
+}
+
+fn segments(path: &str) -> Vec<String> {
+    path.split("::").map(str::trim).filter(|s| !s.is_empty()).map(str::to_string).collect()
+}
+
+/// The `use` statements of a module: whether each re-exports, its path and the name that it binds.
+fn uses(code: &str) -> Vec<(bool, Vec<String>, String)> {
+    let mut found = Vec::new();
+    for statement in code.split(';') {
+        let start = statement.lines().position(|line| {
+            let words: Vec<_> = line.split_whitespace().take(2).collect();
+            matches!(words[..], ["use", _] | ["pub" | "pub(crate)" | "pub(super)", "use"])
+        });
+        let Some(start) = start else { continue };
+        let text = statement.lines().skip(start).collect::<Vec<_>>().join(" ");
+        let (visibility, tree) = text.split_once("use ").unwrap();
+        let mut paths = Vec::new();
+        expanded(tree, &[], &mut paths);
+        let public = !visibility.trim().is_empty();
+        found.extend(paths.into_iter().map(|(path, name)| (public, path, name)));
+    }
+    found
+}
+
+/// Resolves a path, as written in the module `here`, to the module that defines what it names. `None` outside the
+/// crate.
+fn resolved(
+    modules: &Modules,
+    here: &[String],
+    path: &[String],
+    steps: u32,
+) -> Option<Vec<String>> {
+    let mut at = here.to_vec();
+    let mut rest = path;
+    match path[0].as_str() {
+        "crate" => at.clear(),
+        "self" => {}
+        "super" => drop(at.pop()),
+        child => {
+            at.push(child.to_string());
+            modules.get(&at)?;
+        }
+    }
+    rest = &rest[1..];
+    while let Some((name, after)) = rest.split_first() {
+        if name == "super" {
+            at.pop();
+        } else if modules.contains_key(&[&at[..], std::slice::from_ref(name)].concat()) {
+            at.push(name.clone());
+        } else {
+            // A name that the module has from another one.
+            let names = uses(&code(&modules[&at]));
+            let from = names.into_iter().find(|(_, _, bound)| bound == name && steps > 0);
+            let inner = from.and_then(|(_, path, _)| resolved(modules, &at, &path, steps - 1));
+            return Some(inner.unwrap_or(at));
+        }
+        rest = after;
+    }
+    Some(at)
+}
+
+/// The modules that each module imports. A re-export is a name and no import; paths in the code count like `use`.
+/// What a module takes from those that it lies in is not counted, since a folder's `mod.rs` declares and defines for
+/// its files.
+fn imports(modules: &Modules) -> BTreeMap<Vec<String>, BTreeSet<Vec<String>>> {
+    let of = |here: &Vec<String>, file: &PathBuf| {
+        let code = code(file);
+        let private = uses(&code).into_iter().filter(|(public, ..)| !public);
+        let mut paths: Vec<Vec<String>> = private.map(|(_, path, _)| path).collect();
+        for (at, prefix) in ["crate::", "super::"].iter().flat_map(|p| code.match_indices(p)) {
+            let is_path = |c: char| c.is_alphanumeric() || "_:".contains(c);
+            let rest = &code[at + prefix.len()..];
+            let rest = rest.split(|c| !is_path(c)).next().unwrap();
+            paths.push([segments(prefix), segments(rest)].concat());
+        }
+        let found = paths.iter().filter_map(|path| resolved(modules, here, path, 8));
+        found.filter(|target| !here.starts_with(target)).collect()
+    };
+    modules.iter().map(|(here, file)| (here.clone(), of(here, file))).collect()
+}
+
+/// The modules that can be reached from one by one import or more.
+fn reached(
+    imports: &BTreeMap<Vec<String>, BTreeSet<Vec<String>>>,
+    from: &Vec<String>,
+) -> BTreeSet<Vec<String>> {
+    let (mut seen, mut open) = (BTreeSet::new(), vec![from]);
+    while let Some(module) = open.pop() {
+        open.extend(imports[module].iter().filter(|next| seen.insert((*next).clone())));
+    }
+    seen
+}
+
+#[test]
+fn no_files_import_each_other_in_a_circle() {
+    let imports = imports(&modules());
+    // The test reads imports at all.
+    assert!(imports.values().map(BTreeSet::len).sum::<usize>() > 1000);
+    let reached: BTreeMap<_, _> =
+        imports.keys().map(|module| (module, reached(&imports, module))).collect();
+    let circle = |module: &Vec<String>| -> Vec<String> {
+        let back = reached[module].iter().filter(|other| reached[other].contains(module));
+        back.map(|module| module.join("/")).collect()
+    };
+    let is_known = |circle: &Vec<String>| {
+        let of = |known: &&[&str]| circle.iter().all(|module| known.contains(&&**module));
+        CIRCLES.iter().any(of)
+    };
+    let circles: BTreeSet<Vec<String>> = imports.keys().map(circle).collect();
+    let new: Vec<_> =
+        circles.iter().filter(|circle| !is_known(circle) && !circle.is_empty()).collect();
+    assert!(new.is_empty(), "these files import each other: {new:#?}");
 }

@@ -47,6 +47,13 @@ fn bad_input_is_a_one_line_error() {
         (&["train", "--engine", "fast"], &["engine", "auto, fused, general"]),
         (&["train", "--set", "engine=fast"], &["engine", "fused"]),
         (&["train", "chess"], &["chess", "fruit, catch, cartpole, breakout, recall"]),
+        (
+            &["train", "--seed", "-1"],
+            &["--seed", "-1", "a whole number from 0 to 9223372036854775807"],
+        ),
+        (&["check", "--seed", "4294967296"], &["a whole number from 0 to 4294967295"]),
+        (&["train", "srot"], &["unknown game `srot`", "a language model's task", "mean `sort`?"]),
+        (&["settings", "fruti"], &["unknown game `fruti`", "mean `fruit`?"]),
         (&["train", "--device", "gpu"], &["unknown device `gpu`", "auto", "wgpu"]),
         (&["train", "--device", "wgpu:x"], &["unknown device `wgpu:x`"]),
         (&["train", "--device", "cuda"], &["--features cuda"]),

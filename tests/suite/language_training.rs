@@ -237,10 +237,12 @@ fn the_program_trains_goes_on_and_evaluates() {
     );
     assert_eq!((&report["episodes"], &report["seed"]), (&8.into(), &0.into()), "{report}");
     assert!(report["iteration"].is_u64() && report["std_error"].is_f64(), "{report}");
+    // A run stands for its best model.
     let model = Path::new(run).join("model");
-    let text =
-        json(&["generate", model.to_str().unwrap(), "321>", "--max-new-tokens", "4", "--json"]);
-    assert_eq!(text["prompt_tokens"], 4);
+    let [by_run, by_folder] = [run, model.to_str().unwrap()]
+        .map(|model| json(&["generate", model, "321>", "--max-new-tokens", "4", "--json"]));
+    assert_eq!(by_run["prompt_tokens"], 4);
+    assert_eq!(by_run["completions"], by_folder["completions"]);
     let refused = refusal(folder.path(), &["train", "srot", "--model", "tiny"]);
     assert!(refused.contains("unknown task `srot`"), "{refused}");
 }

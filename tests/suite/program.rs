@@ -135,6 +135,19 @@ fn a_damaged_checkpoint_is_named_and_the_one_before_it_is_used() {
 }
 
 #[test]
+fn a_run_is_named_by_its_game_or_its_folder() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    for (run, iterations) in [("runs/catch-1", "1"), ("runs/catch-2", "2")] {
+        json(folder, &train("catch", run, &["--iterations", iterations]));
+    }
+    assert_eq!(json(folder, &["eval", "catch", "--json"])["iteration"], 2);
+    let first = ["train", "--resume", "runs/catch-1", "--iterations", "3", "--json"];
+    let report = json(folder, &first);
+    assert_eq!((&report["run"], &report["iteration"]), (&"runs/catch-1".into(), &3.into()));
+}
+
+#[test]
 fn devices_are_listed() {
     let folder = TempDir::new().unwrap();
     let report = json(folder.path(), &["devices", "--json"]);

@@ -269,13 +269,15 @@ fn foreign_hosts_origins_and_methods_are_refused() {
 fn the_latest_run_is_shown_by_default() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
-    for run in ["runs/catch-2", "runs/fruit-1"] {
+    for run in ["runs/catch-1", "runs/catch-2", "runs/fruit-1"] {
         let game = &run["runs/".len()..][..5];
         json(folder, &train(game, run, &["--iterations", "1"]));
     }
     fs::create_dir(folder.join("runs/zebra-9")).unwrap();
     let server = Served::start(folder, &["watch", "--port", "0"]);
     assert_eq!(server.get("/run/about.json").json()["game"], "fruit");
+    let server = Served::start(folder, &["watch", "catch", "--port", "0"]);
+    assert_eq!(server.get("/run/about.json").json()["run"], "catch-2");
     let resume = ["train", "--resume", "--run-dir", "runs/catch-2", "--iterations", "2"];
     assert!(grove(folder, &resume).status.success());
     let server = Served::start(folder, &["watch", "--port", "0"]);

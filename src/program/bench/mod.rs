@@ -10,8 +10,12 @@ mod scaling;
 mod text;
 mod work;
 
+use super::args::BenchArgs;
+use super::checks::{check_engine, validate};
+use super::games::{Games, Playable};
+use super::models::Models;
+use super::ranks;
 use super::say::{tell, tell_json};
-use super::{BenchArgs, Games, Models, Playable, check_engine, validate};
 use crate::device;
 use crate::env::Rules;
 use crate::model::NativePolicy;
@@ -27,12 +31,12 @@ use std::time::Instant;
 use work::Work;
 
 pub fn run(games: &Games, args: BenchArgs) -> Result<()> {
-    super::use_threads(args.threads)?;
+    ranks::use_threads(args.threads)?;
     let name = args.game.as_deref().or(args.env.as_deref());
     if let Some(task) = name.filter(|name| args.model.is_some() || task::find(name).is_ok()) {
         return text::bench(task, &args);
     }
-    games.find(name.map_or_else(|| games.default_name(), Ok)?)?.bench(games.models(), &args)
+    games.find_beside_tasks(name)?.bench(games.models(), &args)
 }
 
 /// Measures all quantities for a game, with its default parameters and the changes in `args`.

@@ -7,9 +7,11 @@
 
 use super::report::Figure;
 use crate::parallel::Team;
+use crate::program::args::BenchArgs;
+use crate::program::games::Playable;
+use crate::program::models::Models;
 use crate::program::ranks::{self, Rank, Ranks};
 use crate::program::say::{tell, tell_json};
-use crate::program::{BenchArgs, Models, Playable};
 use crate::settings::TrainConfig;
 use crate::trainer::GameTrainer;
 use anyhow::{Context, Result};

@@ -5,7 +5,7 @@
 
 use super::report::Figure;
 use crate::device::{self, Chosen};
-use crate::program::BenchArgs;
+use crate::program::args::BenchArgs;
 use crate::program::say::{tell, tell_json};
 use crate::program::text::{ENGINE, load, open, settings};
 use crate::rng::{draw, uniform};

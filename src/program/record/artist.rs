@@ -1,11 +1,9 @@
 //! The renderer of a recording: the CPU or a GPU, with identical results.
 
-use super::Scene;
+use super::gpu::Gpu;
 use crate::device;
 use crate::env::Rules;
-use crate::viewer::{Instance, Picture, paint};
-#[cfg(feature = "wgpu")]
-use crate::viewer::{Offscreen, Renderer};
+use crate::viewer::{Instance, Picture, Scene, paint};
 use anyhow::{Result, bail};
 
 /// Renders the games of a recording.
@@ -13,37 +11,18 @@ pub struct Artist<G: Rules> {
     scene: Scene<G>,
     name: String,
     instances: Vec<Instance>,
-    #[cfg(feature = "wgpu")]
-    gpu: Option<(Renderer, Offscreen)>,
+    gpu: Option<Gpu>,
 }
 
 impl<G: Rules> Artist<G> {
     /// Creates a renderer on the device called `name`, for pictures of `width` x `height` pixels.
     pub fn new(scene: Scene<G>, name: &str, width: u32, height: u32) -> Result<Self> {
         let chosen = device::choose(name)?;
-        #[cfg(feature = "wgpu")]
-        let gpu = match device::graphics_setup(&chosen.device) {
-            Some(setup) => {
-                let (device, queue) = (&setup.device, &setup.queue);
-                let offscreen = Offscreen::new(device, queue, width, height)?;
-                Some((Renderer::new(device, queue, Offscreen::FORMAT, scene.setting()), offscreen))
-            }
-            None => None,
-        };
-        #[cfg(feature = "wgpu")]
-        let draws = gpu.is_some();
-        #[cfg(not(feature = "wgpu"))]
-        let draws = false;
-        if !draws && chosen.info.kind != "cpu" {
+        let gpu = Gpu::new(&chosen.device, scene.setting(), width, height)?;
+        if gpu.is_none() && chosen.info.kind != "cpu" {
             bail!("the device `{name}` cannot render pictures; use cpu or wgpu");
         }
-        Ok(Self {
-            scene,
-            name: chosen.info.to_string(),
-            instances: Vec::new(),
-            #[cfg(feature = "wgpu")]
-            gpu,
-        })
+        Ok(Self { scene, name: chosen.info.to_string(), instances: Vec::new(), gpu })
     }
 
     /// Description of the device that renders.
@@ -60,14 +39,12 @@ impl<G: Rules> Artist<G> {
         picture: &mut Picture,
     ) -> Result<()> {
         self.scene.sprites(before, now, part, &mut self.instances);
-        #[cfg(feature = "wgpu")]
-        if let Some((renderer, offscreen)) = &mut self.gpu {
-            let (width, height) = (picture.width, picture.height);
-            renderer.draw(offscreen.view(), width, height, now.len(), &self.instances);
-            *picture = offscreen.read()?;
-            return Ok(());
+        match &mut self.gpu {
+            Some(gpu) => gpu.paint(now.len(), &self.instances, picture),
+            None => {
+                paint(self.scene.setting(), now.len(), &self.instances, picture);
+                Ok(())
+            }
         }
-        paint(self.scene.setting(), now.len(), &self.instances, picture);
-        Ok(())
     }
 }

@@ -19,7 +19,7 @@ mod write_timeout;
 pub use super::args::{HOST, PORT};
 pub use server::{Port, Server};
 
-use super::WatchArgs;
+use super::args::WatchArgs;
 use super::games::Games;
 use super::interrupt::Interrupt;
 use super::say::{say, tell_json};

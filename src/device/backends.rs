@@ -1,0 +1,85 @@
+//! The kinds of device, and how each that this build has is found and started.
+
+use super::{DeviceError, DeviceInfo};
+use burn::tensor::Device;
+
+/// All kinds of device, with the Cargo feature that enables each.
+pub(super) const KINDS: [(&str, &str); 7] = [
+    ("cpu", "flex"),
+    ("ndarray", "ndarray"),
+    ("cuda", "cuda"),
+    ("rocm", "rocm"),
+    ("wgpu", "wgpu"),
+    ("vulkan", "vulkan"),
+    ("metal", "metal"),
+];
+
+/// A kind of device that this build has.
+pub(super) struct Backend {
+    pub kind: &'static str,
+    /// Lists the devices of the kind, in the order of their indices.
+    pub list: fn(&str) -> Vec<DeviceInfo>,
+    /// Starts the device with an index of the list.
+    pub start: fn(&str, usize) -> Result<Device, DeviceError>,
+}
+
+/// The kinds of device that this build has, the CPU first.
+pub(super) const BACKENDS: &[Backend] = &[
+    #[cfg(feature = "flex")]
+    Backend { kind: "cpu", list: |kind| cpu(kind, "Burn flex"), start: |_, _| Ok(Device::flex()) },
+    #[cfg(feature = "ndarray")]
+    Backend {
+        kind: "ndarray",
+        list: |kind| cpu(kind, "Burn ndarray"),
+        #[allow(deprecated)] // deprecated upstream, but still selectable by name
+        start: |_, _| Ok(Device::ndarray()),
+    },
+    #[cfg(feature = "cuda")]
+    Backend {
+        kind: "cuda",
+        list: |kind| enumerated(kind, "CUDA", burn::tensor::DeviceType::Cuda),
+        start: |_, index| Ok(Device::new(burn_cuda::CudaDevice::new(index))),
+    },
+    #[cfg(feature = "rocm")]
+    Backend {
+        kind: "rocm",
+        list: |kind| enumerated(kind, "ROCm", burn::tensor::DeviceType::Rocm),
+        start: |_, index| Ok(Device::rocm(index)),
+    },
+    #[cfg(feature = "wgpu")]
+    Backend { kind: "wgpu", list: super::graphics::list, start: super::graphics::start },
+    #[cfg(feature = "vulkan")]
+    Backend { kind: "vulkan", list: super::graphics::list, start: super::graphics::start },
+    #[cfg(feature = "metal")]
+    Backend { kind: "metal", list: super::graphics::list, start: super::graphics::start },
+];
+
+/// The CPU, as one of Burn's CPU backends.
+#[cfg(any(feature = "flex", feature = "ndarray"))]
+fn cpu(kind: &str, api: &str) -> Vec<DeviceInfo> {
+    vec![DeviceInfo {
+        name: kind.to_string(),
+        description: format!("{} threads", rayon::current_num_threads()),
+        api: api.to_string(),
+        kind: "cpu".to_string(),
+        software: false,
+        memory_bytes: super::usage::proc_bytes("/proc/meminfo", "MemTotal:"),
+    }]
+}
+
+/// The devices of a type that Burn enumerates by number alone.
+#[cfg(any(feature = "cuda", feature = "rocm"))]
+fn enumerated(kind: &str, api: &str, filter: burn::tensor::DeviceType) -> Vec<DeviceInfo> {
+    // A runtime without its driver may panic instead of returning an empty list.
+    let devices = std::panic::catch_unwind(|| Device::enumerate(filter)).map(|d| d.len());
+    (0..devices.unwrap_or(0))
+        .map(|i| DeviceInfo {
+            name: format!("{kind}:{i}"),
+            description: format!("{api} device {i}"),
+            api: api.to_string(),
+            kind: "gpu".to_string(),
+            software: false,
+            memory_bytes: None,
+        })
+        .collect()
+}

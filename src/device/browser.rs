@@ -1,0 +1,66 @@
+//! The GPU of a browser, reached through WebGPU.
+
+use super::{Chosen, DeviceError, DeviceInfo};
+use burn::tensor::Device;
+use burn_wgpu::{WgpuInitError, WgpuSetup};
+use std::cell::RefCell;
+
+/// The browser's device, if started.
+type Started = RefCell<Option<(Chosen, WgpuSetup)>>;
+
+thread_local! {
+    static STARTED: Started = const { RefCell::new(None) };
+}
+
+/// No device: a browser cannot list its adapters without waiting.
+pub(super) fn list(_kind: &str) -> Vec<DeviceInfo> {
+    Vec::new()
+}
+
+/// Refuses to start a device, for which a browser would have to wait.
+pub(super) fn start(kind: &str, _index: usize) -> Result<Device, DeviceError> {
+    Err(failed(kind, "a browser starts it asynchronously".to_string()))
+}
+
+fn failed(name: &str, message: String) -> DeviceError {
+    DeviceError::Failed { name: name.to_string(), message }
+}
+
+/// The wgpu handles of a started device, for rendering on it; `None` for other kinds of device.
+pub fn graphics_setup(device: &Device) -> Option<WgpuSetup> {
+    let device = device.clone().without_autodiff();
+    STARTED.with_borrow(|started| {
+        let (_, setup) = started.as_ref().filter(|(chosen, _)| chosen.device == device)?;
+        Some(setup.clone())
+    })
+}
+
+/// Starts the browser's WebGPU device in a page or a worker; later calls share it.
+///
+/// Browsers do not allow blocking waits. Kernels and tensor operations are launched as on any other
+/// device, but results must be read asynchronously (Burn's `into_data_async`, Grove's functions with
+/// the suffix `_async`). Blocking reads such as [`read`](super::read) panic.
+///
+/// # Errors
+/// If the browser has no WebGPU, or no adapter for it.
+pub async fn start_in_browser() -> Result<Chosen, DeviceError> {
+    if let Some((started, _)) = STARTED.with_borrow(Clone::clone) {
+        return Ok(started);
+    }
+    let none = |error: WgpuInitError| failed("wgpu", error.to_string());
+    let (device, setup) = Device::wgpu_options().init_with_setup_async().await.map_err(none)?;
+    let about = setup.adapter.get_info();
+    let software = about.device_type == wgpu::DeviceType::Cpu;
+    let info = DeviceInfo {
+        name: "wgpu:0".to_string(),
+        // Browsers may hide the name, to prevent fingerprinting.
+        description: if about.name.is_empty() { "a GPU".to_string() } else { about.name },
+        api: "WebGPU".to_string(),
+        kind: if software { "software gpu" } else { "gpu" }.to_string(),
+        software,
+        memory_bytes: None,
+    };
+    let chosen = Chosen { device, info, reason: "the browser's GPU".to_string() };
+    STARTED.set(Some((chosen.clone(), setup)));
+    Ok(chosen)
+}

@@ -1,0 +1,19 @@
+//! The same properties in a build without kernels, which has no device for them.
+
+use crate::settings::Precision;
+use burn::tensor::Device;
+
+/// Whether Grove's CubeCL kernels can run on a device: never, since this build has none.
+pub fn has_kernels(_device: &Device) -> bool {
+    false
+}
+
+/// Whether kernels on a device support a precision: never, since this build has none.
+pub fn has_precision(_device: &Device, _precision: Precision) -> bool {
+    false
+}
+
+/// Utilisation of a GPU by its driver's counter: always `None`, since this build has none.
+pub(super) fn utilization(_device: &Device) -> Option<Option<f64>> {
+    None
+}

@@ -1,0 +1,39 @@
+//! Rendering on a GPU.
+
+use crate::device::graphics_setup;
+use crate::env::look::Setting;
+use crate::viewer::{Instance, Offscreen, Picture, Renderer};
+use anyhow::Result;
+use burn::tensor::Device;
+
+/// A renderer with the texture that it renders to.
+pub struct Gpu(Renderer, Offscreen);
+
+impl Gpu {
+    /// Creates a renderer for pictures of `width` x `height` pixels; `None` if the device cannot render.
+    pub fn new(
+        device: &Device,
+        setting: &dyn Setting,
+        width: u32,
+        height: u32,
+    ) -> Result<Option<Self>> {
+        let Some(setup) = graphics_setup(device) else { return Ok(None) };
+        let (device, queue) = (&setup.device, &setup.queue);
+        let offscreen = Offscreen::new(device, queue, width, height)?;
+        let renderer = Renderer::new(device, queue, Offscreen::FORMAT, setting);
+        Ok(Some(Self(renderer, offscreen)))
+    }
+
+    /// Renders the sprites of `count` games.
+    pub fn paint(
+        &mut self,
+        count: usize,
+        instances: &[Instance],
+        picture: &mut Picture,
+    ) -> Result<()> {
+        let Self(renderer, offscreen) = self;
+        renderer.draw(offscreen.view(), picture.width, picture.height, count, instances);
+        *picture = offscreen.read()?;
+        Ok(())
+    }
+}
