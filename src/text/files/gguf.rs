@@ -148,8 +148,8 @@ impl<'a> Gguf<'a> {
             all.insert(name, Tensor { shape, format, start });
         }
         let alignment = about.get("general.alignment").and_then(Value::as_u64).unwrap_or(32);
-        let start = (bytes.len() - head.0.len()).next_multiple_of(alignment.max(1) as usize);
-        let weights = bytes.get(start..).ok_or("it ends with its head")?;
+        let start = (bytes.len() - head.0.len()).checked_next_multiple_of(alignment as usize);
+        let weights = start.and_then(|start| bytes.get(start..)).ok_or("it ends with its head")?;
         Ok(Self { path, about, tensors: all, weights })
     }
 
@@ -190,7 +190,7 @@ impl<'a> Gguf<'a> {
             (number("embedding_length")?, number("attention.head_count")?);
         let shape = DecoderShape {
             family,
-            num_actions: table.shape[0],
+            num_actions: table.shape.first().copied().unwrap_or(0),
             hidden_size,
             num_layers: number("block_count")?,
             num_heads,

@@ -121,7 +121,7 @@ fn tag_end(text: &str, close: &str) -> Option<usize> {
             (Some(_), b'\\') => drop(bytes.next()),
             (Some(open), _) if byte == open => quote = None,
             (None, b'"' | b'\'') => quote = Some(byte),
-            (None, _) if text[at..].as_bytes().starts_with(close.as_bytes()) => {
+            (None, _) if text.as_bytes()[at..].starts_with(close.as_bytes()) => {
                 return Some(at + close.len());
             }
             _ => {}
