@@ -161,7 +161,7 @@ mod tests {
                 &one,
                 r#"returned "1" as the reward `reward`, which is not a number from -1e6 to 1e6"#,
             ),
-            (r#"{"id": 1, "reward": 1e200}"#, &one, "returned 1e200 as the reward"),
+            (r#"{"id": 1, "reward": 1e200}"#, &one, "returned 1e+200 as the reward"),
             (r#"{"id": 1, "reward": -1000001}"#, &one, "returned -1000001 as the reward"),
             (r#"{"id": 1, "reward": null}"#, &one, "returned null as the reward"),
             (r#"{"id": 1, "reward": 1}"#, &two, "has no `rewards` by name"),

@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn templates_without_end_are_refused() {
         let loops = "{% for a in range(99999) %}".repeat(3) + &"{% endfor %}".repeat(3);
-        let deep = format!("{{{{ {}1 }}}}", "not ".repeat(200_000));
+        let deep = |operator: &str, times| format!("{{{{ {}1 }}}}", operator.repeat(times));
         let doubles = "{% set ns = namespace(x='aaaaaaaaaaaaaaaa') %}{% for a in range(40) %}\
                        {% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}";
         let doubles_in_turn =
@@ -167,8 +167,9 @@ mod tests {
         ] {
             assert!(template(source).render(&[json!({})]).is_err(), "{source}");
         }
-        // Deep, but finite.
-        let _ = template(&deep).render(&[json!({})]);
+        assert!(template(&deep("not ", 100_000)).render(&[json!({})]).is_err());
+        assert_eq!(template(&deep("not ", 30_000)).render(&[json!({})]).unwrap(), "True");
+        assert_eq!(template(&deep("-", 130_000)).render(&[json!({})]).unwrap(), "1");
         let longer = "{{ 'a\nb'|indent(2, true) }}{% set x, y = 1, [2] %}{{ x }}{{ y }}";
         assert_eq!(template(longer).render(&[json!({})]).unwrap(), "  a\n  b1[2]");
     }

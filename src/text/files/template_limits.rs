@@ -9,13 +9,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// Bytes of a template at most.
-const MAX_SOURCE: usize = 1 << 20;
+const MAX_SOURCE: usize = 128 << 10;
 /// Bytes of a rendered text, and of any text assigned to a variable, at most.
 const MAX_TEXT: usize = 16 << 20;
 /// Instructions of a rendering at most.
 const FUEL: u64 = 20_000_000;
 /// Bytes of the stack of a rendering: an expression may nest as deep as [`MAX_SOURCE`] holds.
-const STACK: usize = 4 << 30;
+const STACK: usize = 512 << 20;
 /// Bytes that the process may grow by during a rendering.
 const MAX_GROWTH: u64 = 512 << 20;
 /// Time of a rendering at most; fuel ends it earlier unless single instructions are slow.
@@ -40,7 +40,7 @@ pub(super) fn run(
     let (sender, receiver) = channel();
     let task = move || {
         // Nobody receives it after the limits.
-        let _ = sender.send(render().map_err(|error| format!("{error:#}")));
+        let _ = sender.send(render().map_err(|error| error.to_string()));
     };
     let thread = thread::Builder::new().name("chat template".into()).stack_size(STACK);
     thread.spawn(task).map_err(|error| format!("no thread to render it on: {error}"))?;
@@ -86,7 +86,7 @@ pub(super) fn apply(environment: &mut Environment<'_>) {
 /// If the template is longer than [`MAX_SOURCE`].
 pub(super) fn bounded(source: &str) -> Result<String, String> {
     if source.len() > MAX_SOURCE {
-        return Err("it is longer than 1 MiB".into());
+        return Err("it is longer than 128 KiB".into());
     }
     let mut text = String::with_capacity(source.len());
     let mut rest = source;
