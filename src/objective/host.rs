@@ -3,7 +3,8 @@
 //! A loss is a sum over the steps of part of a minibatch, with weights that refer to the whole
 //! minibatch or rollout. The parts of a minibatch therefore add up to its loss and gradient.
 
-use super::{LossConfig, kl, weights};
+use super::weights::{self, Totals};
+use super::{LossConfig, kl};
 use burn::tensor::Tensor;
 
 /// Steps of `games` games, time-major: `[num_steps, games]` each.
@@ -43,17 +44,6 @@ pub struct HostTerms {
     pub values: Tensor<2>,
     /// 1 where clipping is active, else 0.
     pub clipped: Tensor<2>,
-}
-
-/// Denominators of the step weights.
-#[derive(Clone, Debug)]
-pub struct Totals {
-    /// Number of games in the minibatch.
-    pub games: usize,
-    /// Number of steps that count in the minibatch: `[1]`.
-    pub steps: Tensor<1>,
-    /// Number of steps that count in the rollout, divided by the number of minibatches: `[1]`.
-    pub rollout_share: Tensor<1>,
 }
 
 /// Loss and metrics of some steps.

@@ -13,26 +13,11 @@
 //! expectation under any behaviour policy. `r` is always the ratio of the step, even for losses
 //! with one ratio per game; TRL uses the sequence ratio there.
 
-use super::LossConfig;
+use super::{KlEstimator, LossConfig};
 use crate::math::exp;
-use crate::schema::names;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
-
-names! {
-    /// An estimator of KL(policy || reference), as the [module](self) describes.
-    pub enum KlEstimator {
-        /// `-log r` with `r = reference / policy`. As a loss it needs `use_bias_correction_kl`: without,
-        /// its gradient is 0 in the mean.
-        K1 = "k1",
-        /// `(log r)^2 / 2`, whose gradient is the divergence's in the mean.
-        K2 = "k2",
-        /// `r - 1 - log r`, which TRL uses. Without `use_bias_correction_kl` its gradient is that of
-        /// KL(reference || policy) in the mean.
-        K3 = "k3",
-    }
-}
 
 /// A divergence estimate at one step.
 #[derive(CubeType, Clone, Copy, Debug)]

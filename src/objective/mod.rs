@@ -14,11 +14,10 @@ mod scalar;
 mod settings;
 pub mod weights;
 
-pub use host::{HostSteps, HostTerms, Loss, Steps, Totals, loss};
-pub use kl::KlEstimator;
+pub use host::{HostSteps, HostTerms, Loss, Steps, loss};
 pub use scalar::{Step, StepLanes, Term, TermLanes, by_logit};
-pub use settings::{Coefficients, CoefficientsLaunch, Form, LossConfig};
-pub use weights::Averaging;
+pub use settings::{Coefficients, CoefficientsLaunch, Form, KlEstimator, LossConfig};
+pub use weights::{Averaging, Totals};
 
 use crate::schema::names;
 use burn::cubecl::prelude::*;

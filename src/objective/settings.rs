@@ -1,9 +1,23 @@
 //! The settings of a loss, and the coefficients that engines compute with.
 
-use super::{KlEstimator, LossType};
-use crate::schema::{OutOfRange, limit, settings};
+use super::LossType;
+use crate::schema::{OutOfRange, limit, names, settings};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
+
+names! {
+    /// An estimator of KL(policy || reference), as [`kl`](super::kl) describes.
+    pub enum KlEstimator {
+        /// `-log r` with `r = reference / policy`. As a loss it needs `use_bias_correction_kl`: without,
+        /// its gradient is 0 in the mean.
+        K1 = "k1",
+        /// `(log r)^2 / 2`, whose gradient is the divergence's in the mean.
+        K2 = "k2",
+        /// `r - 1 - log r`, which TRL uses. Without `use_bias_correction_kl` its gradient is that of
+        /// KL(reference || policy) in the mean.
+        K3 = "k3",
+    }
+}
 
 settings! {
     /// The loss of an update, with TRL's defaults but for `kl_coef`.

@@ -3,11 +3,21 @@
 //! A weight refers to the whole minibatch or rollout, so the parts of a minibatch add up to its
 //! loss and gradient.
 
-use super::Totals;
 use crate::math::at_least;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 use burn::tensor::Tensor;
+
+/// Denominators of the step weights.
+#[derive(Clone, Debug)]
+pub struct Totals {
+    /// Number of games in the minibatch.
+    pub games: usize,
+    /// Number of steps that count in the minibatch: `[1]`.
+    pub steps: Tensor<1>,
+    /// Number of steps that count in the rollout, divided by the number of minibatches: `[1]`.
+    pub rollout_share: Tensor<1>,
+}
 
 /// Averaging of the terms of a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

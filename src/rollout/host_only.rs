@@ -1,7 +1,7 @@
 //! Takes the place of `on_device` in a build without kernels, where no device plays games.
 
 use super::RolloutKeys;
-use super::stepwise::Remembered;
+use super::remembered::Remembered;
 use crate::data::Trajectory;
 use crate::env::Rules;
 use crate::model::Network;

@@ -3,7 +3,7 @@
 //! [`NativeRollout`] plays on CPU threads. [`StepwiseRollout`] plays on any device, with the rules
 //! as a kernel and the policy as any Burn module. `FusedRollout` plays on CubeCL devices with rules
 //! and multi-layer perceptron in one kernel. All play the same games for the same seed. [`Watched`]
-//! games advance step by step for display. [`generate`] samples text from language models.
+//! games advance step by step for display.
 
 mod env_lanes;
 mod env_state;
@@ -16,6 +16,7 @@ mod on_device;
 #[path = "host_only.rs"]
 mod on_device;
 mod random;
+mod remembered;
 mod stepwise;
 mod watched;
 

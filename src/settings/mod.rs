@@ -7,6 +7,7 @@
 //! accepted too.
 
 mod data;
+mod defaults;
 mod file_schema;
 mod language;
 pub mod overlay;
@@ -15,12 +16,13 @@ mod train;
 mod update;
 
 pub use data::{ClassWeights, DataConfig};
+pub use defaults::IMITATION;
 pub use file_schema::file_schema;
 pub use language::{
     Baseline, FitConfig, GenerationConfig, LanguageConfig, ModelConfig, RewardConfig, TINY,
 };
 pub use rollout::{AdvantageConfig, Estimator, RolloutConfig, Scale, Start};
-pub use train::{Engine, IMITATION, TrainConfig};
+pub use train::{Engine, TrainConfig};
 pub use update::{CheckpointConfig, LrSchedule, OptimizerConfig, UpdateConfig};
 
 pub use crate::math::Activation;

@@ -1,11 +1,9 @@
 //! Settings of a run that trains a policy for games: the sections together, their defaults and rules.
 
-use super::overlay;
 use super::{
     AdvantageConfig, CheckpointConfig, ConfigError, DataConfig, LossConfig, LossType, ModelKind,
     OptimizerConfig, PolicyConfig, Precision, RolloutConfig, UpdateConfig,
 };
-use crate::env::{self, Env};
 use crate::schema::{OutOfRange, Settings, limit, names, settings};
 
 settings! {
@@ -39,33 +37,7 @@ settings! {
     rules = TrainConfig::rules;
 }
 
-/// Settings that imitation needs and reinforcement does not: TOML, laid over a game's defaults.
-pub const IMITATION: &str = include_str!("imitation.toml");
-
 impl TrainConfig {
-    /// The defaults for Grove's own game of this name; the general ones for another.
-    pub fn for_game(name: &str) -> Self {
-        Self::with(name, env::defaults(name)).expect("a test reads the defaults of every game")
-    }
-
-    /// The defaults for a game, which brings its own ([`Env::defaults`]).
-    ///
-    /// # Errors
-    /// If those are not valid TOML, or name a setting that does not exist.
-    pub fn of<G: Env>(game: &G) -> Result<Self, ConfigError> {
-        Self::with(G::NAME, game.defaults())
-    }
-
-    /// The general defaults with those of a game laid over them.
-    fn with(game: &str, defaults: &[&str]) -> Result<Self, ConfigError> {
-        let mut table = overlay::to_table(&Self::default());
-        for piece in defaults {
-            let changes = overlay::parse(&format!("the defaults of {game}"), piece)?;
-            overlay::lay_over(&mut table, changes)?;
-        }
-        overlay::from_table(table)
-    }
-
     /// Checks every setting and how they fit together.
     ///
     /// # Errors
@@ -174,6 +146,7 @@ names! {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::env;
 
     #[test]
     fn every_game_has_valid_defaults() {

@@ -7,7 +7,7 @@ use crate::data::Trajectory;
 use crate::device::has_kernels;
 use crate::env::Rules;
 use crate::model::Network;
-use crate::rollout::stepwise::Remembered;
+use crate::rollout::remembered::Remembered;
 use crate::settings::{RolloutConfig, Start};
 use burn::tensor::Device;
 use burn_cubecl::tensor::CubeTensor;

@@ -14,9 +14,8 @@ use burn::backend::{Cube, DType};
 use burn::cubecl::future::block_on;
 use burn::tensor::{Device, Int, Tensor};
 use burn_cubecl::tensor::CubeTensor;
-use std::ops::Range;
 
-pub use super::fused_kernels::PackedStates;
+use super::fused_kernels::{Buffers, PackedStates};
 
 /// Rollouts of a run's games on one CubeCL device.
 #[derive(Clone, Debug)]
@@ -34,18 +33,6 @@ pub struct FusedRollout<G: Rules> {
 /// Branch points on the device; empty before the first iteration or if games start at levels.
 #[derive(Clone, Debug, Default)]
 pub struct Branches(Option<Box<CubeTensor>>);
-
-/// Buffers of a part of an iteration.
-pub(super) struct Buffers<'a, G: Rules> {
-    pub game: G,
-    pub config: &'a RolloutConfig,
-    pub games: Range<usize>,
-    pub envs: CubeTensor,
-    pub words: CubeTensor,
-    pub values: CubeTensor,
-    pub first_scores: CubeTensor,
-    pub branches: &'a CubeTensor,
-}
 
 /// Number of rows of [`Part::values`] for a game.
 fn values<G: Rules>() -> usize {

@@ -1,7 +1,6 @@
 //! The kernel of the fused rollout: one unit plays many steps of one game.
 
 use super::env_kernels::*;
-use super::fused::Buffers;
 use super::{RolloutKeys, action_key, action_uniform};
 use crate::data::{TERMINATED, TRUNCATED};
 use crate::device::buffers::{Buffer, argument, element};
@@ -9,15 +8,28 @@ use crate::env::{Played, Rules, num_words, play};
 use crate::model::kernels::{
     FeatureSlots, MlpShape, Observed, Observer, StepWords, input, mlp_logits,
 };
-use crate::settings::{Precision, Start};
+use crate::settings::{Precision, RolloutConfig, Start};
 use burn::cubecl;
 use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 use burn_cubecl::tensor::CubeTensor;
+use std::ops::Range;
 
 /// Maximum size of weights in workgroup memory, in bytes. Larger weights would reduce occupancy
 /// more than reading them from the cache costs.
 const MAX_SHARED_BYTES: usize = 32 * 1024;
+
+/// Buffers of a part of an iteration.
+pub(super) struct Buffers<'a, G: Rules> {
+    pub game: G,
+    pub config: &'a RolloutConfig,
+    pub games: Range<usize>,
+    pub envs: CubeTensor,
+    pub words: CubeTensor,
+    pub values: CubeTensor,
+    pub first_scores: CubeTensor,
+    pub branches: &'a CubeTensor,
+}
 
 /// Compile-time parameters of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

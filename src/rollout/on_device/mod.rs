@@ -15,7 +15,8 @@ pub use check::check_on_device;
 pub use device_games::DeviceGames;
 #[cfg(feature = "wgpu")]
 pub(crate) use env_kernels::{load_env_state, load_episode};
-pub use fused::{Branches, FusedRollout, PackedStates};
+pub use fused::{Branches, FusedRollout};
+pub use fused_kernels::PackedStates;
 pub(super) use random_kernels::play as play_at_random_on_device;
 pub use unpack::unpack;
 

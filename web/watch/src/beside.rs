@@ -2,16 +2,14 @@
 
 use crate::kind::Kind;
 use crate::shown::{Boards, Scores, Standing};
-use crate::watch::{Policy, Show};
 use grove::model::NativePolicy;
 use grove::rollout::{Choice, Player};
 use grove::viewer::Instance;
 use serde_json::{Value, json};
 use std::rc::Rc;
-use wasm_bindgen::prelude::*;
 
 /// The largest number of policies beside the first.
-const MOST: usize = 7;
+pub const MAX_RIVALS: usize = 7;
 
 /// A policy beside the first, with a memory and a game of its own.
 pub struct Rival {
@@ -22,7 +20,8 @@ pub struct Rival {
 }
 
 impl Rival {
-    fn new(network: Rc<NativePolicy>, kind: &dyn Kind, seed: u64) -> Self {
+    /// Starts its game at the first level of a seed.
+    pub fn new(network: Rc<NativePolicy>, kind: &dyn Kind, seed: u64) -> Self {
         let game = kind.start(1, seed);
         Self { network, game, choices: Vec::new(), scores: Scores::default() }
     }
@@ -74,31 +73,5 @@ impl Rival {
         let mut own = Vec::new();
         self.game.instances(part, &mut own);
         into.append(&mut own);
-    }
-}
-
-#[wasm_bindgen]
-impl Show {
-    /// Restarts with one game of the policy, and one game of each of these policies beside it on the same level;
-    /// an empty list removes the policies beside.
-    pub fn set_beside(&mut self, policies: Vec<Policy>) -> Result<(), JsError> {
-        if policies.len() > MOST {
-            return Err(JsError::new(&format!("at most {MOST} policies fit beside another")));
-        }
-        if policies.iter().any(|policy| !self.kind.is(&*policy.kind)) {
-            return Err(JsError::new(
-                "this policy is for another game, or for other parameters: it cannot play the same levels",
-            ));
-        }
-        if policies.is_empty() {
-            self.rivals.clear();
-            return Ok(());
-        }
-        self.set_games(1);
-        let (kind, seed) = (self.kind.clone(), self.seed);
-        let rivals = policies.iter().map(|policy| Rival::new(policy.network.clone(), &*kind, seed));
-        self.rivals = rivals.collect();
-        self.choose();
-        Ok(())
     }
 }

@@ -1,12 +1,11 @@
 //! Demonstrations by a person: the steps that were played in duels, and the file that they become.
 
-use crate::watch::Show;
 use grove::data::{Columns, End, Manifest, Steps, games_file, read_games};
 use serde_json::json;
 use std::path::PathBuf;
 use wasm_bindgen::prelude::*;
 
-/// The steps of a person since the last [`Show::take_games`].
+/// The steps of a person that no file holds yet.
 #[derive(Default)]
 pub struct Demonstrations(Columns);
 
@@ -28,21 +27,11 @@ impl Demonstrations {
     }
 
     /// Takes all games, if the last of them has ended.
-    fn take(&mut self) -> Option<Columns> {
+    pub fn take(&mut self) -> Option<Columns> {
         match self.0.ends.last() {
             Some(end) if end.ended() => Some(std::mem::take(&mut self.0)),
             _ => None,
         }
-    }
-}
-
-#[wasm_bindgen]
-impl Show {
-    /// The person's games since the last call, as a file; `None` while a game is under way.
-    pub fn take_games(&mut self) -> Option<Vec<u8>> {
-        let games = self.played.take()?;
-        let manifest = Manifest { player: "a person".to_string(), ..self.kind.manifest() };
-        Some(games_file(&manifest, &games))
     }
 }
 

@@ -1,11 +1,12 @@
 //! Policies, the games that they play on the CPU, and the screen that shows them: what JavaScript calls.
 
-use crate::beside::Rival;
+use crate::beside::{MAX_RIVALS, Rival};
 use crate::games;
 use crate::kind::Kind;
 use crate::person::Demonstrations;
 use crate::screen::Canvas;
 use crate::shown::{Boards, Scores, Standing};
+use grove::data::{Manifest, games_file};
 use grove::model::saved::{Header, read_header, with_header, write_params};
 use grove::model::{NativePolicy, Parameter};
 use grove::rng::{draw, uniform};
@@ -332,6 +333,36 @@ impl Show {
         let cells = Cells::of(&self.kind.setting());
         let wall = Wall::fit(cells, self.boards(), width, height);
         vec![wall.columns, wall.left, wall.top, wall.width, wall.height, wall.gap]
+    }
+
+    /// Restarts with one game of the policy, and one game of each of these policies beside it on the same level;
+    /// an empty list removes the policies beside.
+    pub fn set_beside(&mut self, policies: Vec<Policy>) -> Result<(), JsError> {
+        if policies.len() > MAX_RIVALS {
+            return Err(JsError::new(&format!("at most {MAX_RIVALS} policies fit beside another")));
+        }
+        if policies.iter().any(|policy| !self.kind.is(&*policy.kind)) {
+            return Err(JsError::new(
+                "this policy is for another game, or for other parameters: it cannot play the same levels",
+            ));
+        }
+        if policies.is_empty() {
+            self.rivals.clear();
+            return Ok(());
+        }
+        self.set_games(1);
+        let (kind, seed) = (self.kind.clone(), self.seed);
+        let rivals = policies.iter().map(|policy| Rival::new(policy.network.clone(), &*kind, seed));
+        self.rivals = rivals.collect();
+        self.choose();
+        Ok(())
+    }
+
+    /// The person's games since the last call, as a file; `None` while a game is under way.
+    pub fn take_games(&mut self) -> Option<Vec<u8>> {
+        let games = self.played.take()?;
+        let manifest = Manifest { player: "a person".to_string(), ..self.kind.manifest() };
+        Some(games_file(&manifest, &games))
     }
 }
 

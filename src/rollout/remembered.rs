@@ -1,0 +1,74 @@
+//! Memory of a recurrent policy, carried through a rollout of any model on any device.
+
+use super::RolloutKeys;
+use super::env_state::{self, BranchPoint};
+use crate::model::{Network, reset};
+use crate::settings::{RolloutConfig, Start};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+
+/// Policy memory of the games during an iteration.
+pub(super) struct Remembered {
+    /// Memory at the start of an episode.
+    fresh: Option<Tensor<2>>,
+    /// Current memory.
+    pub now: Option<Tensor<2>>,
+    /// Memory at the branch points passed so far; `None` if the groups do not branch.
+    pub branches: Option<Tensor<2>>,
+    points: Vec<BranchPoint>,
+    device: Device,
+}
+
+impl Remembered {
+    /// Creates the memory at the start of an iteration; `memory` is that of the groups' branch points,
+    /// `[num_groups, memory_size]`.
+    pub fn new(
+        policy: &Network,
+        config: &RolloutConfig,
+        memory: Option<&Tensor<2>>,
+        keys: RolloutKeys,
+        device: &Device,
+    ) -> Self {
+        let fresh = policy.initial_memory(config.num_envs(), device);
+        let points = env_state::branch_points(config, keys);
+        let now = match memory {
+            Some(rows) => {
+                let members = config.group_size;
+                let groups = (0..config.num_envs()).map(|env| (env / members) as i32);
+                Some(rows.clone().select(0, indices(groups, device)))
+            }
+            None => fresh.clone(),
+        };
+        let branches = match config.start {
+            Start::Branch => policy.initial_memory(config.num_groups, device),
+            Start::Level => None,
+        };
+        Self { fresh, now, branches, points, device: device.clone() }
+    }
+
+    /// Computes the policy's logits and advances the memory.
+    pub fn act(&mut self, policy: &Network, obs: Tensor<2>) -> Tensor<2> {
+        let (logits, next) = policy.step(obs, self.now.clone());
+        self.now = next;
+        logits
+    }
+
+    /// Resets memory where an episode ended with step `t`, as given by `ends`, `[num_envs]`, and
+    /// stores the memory of branch points after this step.
+    pub fn after_step(&mut self, t: usize, ends: impl FnOnce() -> Tensor<1>) {
+        let (Some(now), Some(fresh)) = (self.now.take(), &self.fresh) else { return };
+        let now = reset(now, fresh, ends());
+        let here = |point: &BranchPoint| point.step == t + 1;
+        if let Some(branches) = self.branches.take_if(|_| self.points.iter().any(here)) {
+            let envs = indices(self.points.iter().map(|point| point.env as i32), &self.device);
+            let here: Vec<f32> = self.points.iter().map(|p| f32::from(here(p))).collect();
+            let here = Tensor::from_floats(here.as_slice(), &self.device);
+            self.branches = Some(reset(branches, &now.clone().select(0, envs), here));
+        }
+        self.now = Some(now);
+    }
+}
+
+fn indices(values: impl Iterator<Item = i32>, device: &Device) -> Tensor<1, Int> {
+    let values: Vec<i32> = values.collect();
+    Tensor::from_data(TensorData::from(values.as_slice()), device)
+}
