@@ -5,9 +5,9 @@ use anyhow::{Context, Result};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The time after the first signal in which a second one is taken for the same keystroke: some launchers send it to
-/// the process and again to its group.
-const ECHO: Duration = Duration::from_millis(500);
+/// The time after the first signal in which a second one is taken for the same request: some launchers send it to the
+/// process and again to its group.
+const ECHO: Duration = Duration::from_secs(1);
 
 /// A listener for Ctrl-C.
 #[derive(Clone)]
@@ -37,6 +37,7 @@ impl Interrupt {
         let shared = Arc::new((Mutex::new(State { seen: None, answer }), Condvar::new()));
         let interrupt = Self { shared };
         let listener = interrupt.clone();
+        let ignored = ignored();
         ctrlc::set_handler(move || {
             let mut state = listener.state();
             match state.seen {
@@ -50,6 +51,7 @@ impl Interrupt {
             listener.shared.1.notify_all();
         })
         .context("cannot listen for Ctrl-C")?;
+        ignore(&ignored);
         Ok(interrupt)
     }
 
@@ -75,3 +77,33 @@ impl Interrupt {
         self.shared.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+/// Signals that are ignored from the start, and stay so: `nohup` ignores the end of a terminal, `&` in a script
+/// Ctrl-C.
+#[cfg(unix)]
+fn ignored() -> Vec<libc::c_int> {
+    let is_ignored = |signal: &libc::c_int| {
+        // SAFETY: all bits 0 are a valid `sigaction`, and without a new action the call only reads.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(*signal, std::ptr::null(), &mut action) == 0
+                && action.sa_sigaction == libc::SIG_IGN
+        }
+    };
+    [libc::SIGHUP, libc::SIGINT, libc::SIGTERM].into_iter().filter(is_ignored).collect()
+}
+
+/// Ignores signals again.
+#[cfg(unix)]
+fn ignore(signals: &[libc::c_int]) {
+    for signal in signals {
+        // SAFETY: ignoring a signal has no preconditions.
+        unsafe { libc::signal(*signal, libc::SIG_IGN) };
+    }
+}
+
+#[cfg(not(unix))]
+fn ignored() {}
+
+#[cfg(not(unix))]
+fn ignore((): &()) {}

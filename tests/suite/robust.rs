@@ -100,6 +100,33 @@ fn a_run_killed_before_its_first_checkpoint_resumes_from_the_best_policy() {
 }
 
 #[test]
+#[cfg(unix)]
+fn nohup_keeps_a_run_alive() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let more = ["--iterations", "1000000", "--set", "save_every=1"];
+    let mut child = Command::new("nohup")
+        .arg(env!("CARGO_BIN_EXE_grove"))
+        .args(train("catch", "run", &more))
+        .current_dir(folder)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let store = Store::new(folder.join("run/checkpoints"));
+    let latest = || store.iterations().ok().and_then(|saved| saved.into_iter().max());
+    wait_for("a checkpoint", || latest().is_some());
+    let before = latest();
+    assert!(
+        Command::new("kill").args(["-HUP", &child.id().to_string()]).status().unwrap().success()
+    );
+    wait_for("later checkpoints", || latest() > before.map(|iteration| iteration + 50));
+    assert!(child.try_wait().unwrap().is_none(), "the run goes on");
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
 fn one_process_at_a_time_trains_a_run() {
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
