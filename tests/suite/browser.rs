@@ -1,5 +1,7 @@
 //! A program that serves, and a browser that says exactly what it is told to say.
 
+#[cfg(unix)]
+use crate::support::hear_ctrl_c;
 use crate::support::{HANG, wait_for};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -23,6 +25,8 @@ impl Served {
     }
 
     pub fn spawn(command: &mut Command) -> Self {
+        #[cfg(unix)]
+        hear_ctrl_c();
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let (sender, lines) = channel();

@@ -373,6 +373,7 @@ fn a_rank_that_is_stopped_is_named() {
 #[test]
 #[ignore = "needs mpirun, and a program with the feature `mpi` that GROVE_MPI names"]
 fn ctrl_c_saves_the_run_of_all_ranks() {
+    crate::support::hear_ctrl_c();
     let folder = TempDir::new().unwrap();
     let folder = folder.path();
     let child = under_way(folder, "run", 5, &["--iterations", "1000000"]);

@@ -173,6 +173,7 @@ fn invalid_recordings_are_refused_and_leave_no_file() {
 #[cfg(unix)]
 #[test]
 fn ctrl_c_keeps_the_existing_file() {
+    crate::support::hear_ctrl_c();
     let runs = runs(&["catch"]);
     let folder = runs.path();
     fs::write(folder.join("x.gif"), "what was there").unwrap();

@@ -154,6 +154,13 @@ fn a_test_that_wants_an_adapter_says_aloud_that_there_is_none() {
     assert!(!run("1").status.success());
 }
 
+/// Lets processes that are started from now on hear Ctrl-C, even if these tests run where it is ignored.
+#[cfg(unix)]
+pub fn hear_ctrl_c() {
+    // SAFETY: the default action has no preconditions.
+    unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
+}
+
 /// Starts a run, sends it Ctrl-C once it has told of `iterations`, and gives its report. A run that has done all its
 /// `total` iterations by then, on a busy machine, is started again.
 #[cfg(unix)]
@@ -167,6 +174,7 @@ pub fn interrupted_run(
     let metrics = folder.join(dir).join("metrics.jsonl");
     let lines = || fs::read_to_string(&metrics).map_or(0, |text| text.lines().count());
     let mut report = serde_json::Value::Null;
+    hear_ctrl_c();
     wait_for("a run that is interrupted before its end", || {
         let _ = fs::remove_dir_all(folder.join(dir));
         let child = Command::new(env!("CARGO_BIN_EXE_grove"))
