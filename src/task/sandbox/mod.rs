@@ -1,12 +1,12 @@
 //! A sandbox for untrusted programs, such as code written by a model.
 //!
-//! On every Unix, a sandboxed process gets a new session and process group, an empty environment, its own
-//! working directory, and limits on CPU time, memory, file size, open files and processes. On Linux, if the
-//! machine permits, it also gets new namespaces: a network without interfaces, a root that contains the
-//! system's programs and libraries, read-only, and the working directory, and a PID namespace, whose
-//! processes end with the first one, and with Grove. There is no `/proc`, no device but `/dev/null`, and a
-//! seccomp filter refuses sockets and access to other processes. If Grove runs as root, the process runs as an unprivileged user, since root is exempt from the
-//! limit on processes. [`Sandbox::notes`] lists the restrictions that this machine cannot enforce.
+//! On every Unix, a sandboxed process gets a new session and process group, an empty environment, its own working
+//! directory, and limits on CPU time, memory, file size, open files and processes. On Linux, if the machine permits, it
+//! also gets new namespaces: a network without interfaces, a root that contains the system's programs and libraries,
+//! read-only, and the working directory, and a PID namespace, whose processes end with the first one, and with Grove.
+//! There is no `/proc`, no device but `/dev/null`, and a seccomp filter refuses sockets and access to other processes. If
+//! Grove runs as root, the process runs as an unprivileged user, since root is exempt from the limit on processes.
+//! [`Sandbox::notes`] lists the restrictions that this machine cannot enforce.
 
 #[cfg(target_os = "linux")]
 mod namespaces;

@@ -19,9 +19,9 @@ struct MountAttr {
 const READ_ONLY: u64 = 1;
 const RECURSIVE: libc::c_int = 0x8000;
 
-/// Where the new root is mounted first; any directory that exists.
+/// Mount point of the new root at first; any directory that exists.
 const BASE: &CStr = c"/tmp";
-/// Where the old root is until it is detached.
+/// Mount point of the old root until it is detached.
 const OLD: &CStr = c"/.old";
 
 /// Folders of programs and libraries, as far as they exist.
@@ -177,7 +177,7 @@ unsafe fn set_read_only(path: *const libc::c_char, on: bool, flags: libc::c_int)
     check(answer as libc::c_int)
 }
 
-/// How often the parent of a sandbox looks whether Grove is still there, milliseconds.
+/// Interval at which the parent of a sandbox checks that Grove still runs, milliseconds.
 const WATCH: libc::c_long = 250;
 
 /// Forks and continues in the child, the first process of the new PID namespace. The parent stays

@@ -144,7 +144,7 @@ fn shape(config: &Value, path: &Path) -> Result<DecoderShape, LanguageError> {
 /// The files of weights in a folder.
 pub(super) struct Weights {
     files: Vec<(PathBuf, Mmap)>,
-    /// Where each tensor lies.
+    /// File and byte range of each tensor.
     places: HashMap<String, Place>,
 }
 
