@@ -115,7 +115,7 @@ impl Games {
     /// Finds a game by name, or the default game.
     ///
     /// # Errors
-    /// As of [`find`](Self::find), or if the program has no game.
+    /// Errors of [`find`](Self::find), and one if the program has no game.
     pub fn find_or_default(&self, name: Option<&str>) -> Result<&dyn GameCommands> {
         self.find(name.map_or_else(|| self.default_name(), Ok)?)
     }
@@ -123,7 +123,7 @@ impl Games {
     /// Finds a game by name, or the default game, for a command that takes a language model's task as well.
     ///
     /// # Errors
-    /// As of [`find_or_default`](Self::find_or_default); for an unknown name, with the nearest game or task.
+    /// Errors of [`find_or_default`](Self::find_or_default); for an unknown name, with the nearest game or task.
     pub fn find_beside_tasks(&self, name: Option<&str>) -> Result<&dyn GameCommands> {
         let is_unknown = |name: &&str| self.entries.find(name).is_none() && *name != Table::NAME;
         let Some(name) = name.filter(is_unknown) else { return self.find_or_default(name) };

@@ -8,15 +8,15 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes of a template at most.
+/// Limit on the bytes of a template.
 const MAX_SOURCE: usize = 128 << 10;
-/// Bytes of a rendered text, and of any text assigned to a variable, at most.
+/// Limit on the bytes of a rendered text, and of any text assigned to a variable.
 const MAX_TEXT: usize = 16 << 20;
-/// Instructions of a rendering at most.
+/// Limit on the instructions of a rendering.
 const FUEL: u64 = 20_000_000;
-/// Bytes of the stack of a rendering: an expression may nest as deep as [`MAX_SOURCE`] holds.
+/// Stack size of a rendering, bytes: an expression may nest as deep as [`MAX_SOURCE`] holds.
 const STACK: usize = 512 << 20;
-/// Bytes that the process may grow by during a rendering.
+/// Limit on the growth of the process during a rendering, bytes.
 const MAX_GROWTH: u64 = 512 << 20;
 /// Time of a rendering at most; fuel ends it earlier unless single instructions are slow.
 const MAX_TIME: Duration = Duration::from_secs(10);
@@ -60,7 +60,7 @@ pub(super) fn run(
     }
 }
 
-/// Bytes of the process that are in memory; 0 where the platform does not report it.
+/// Resident memory of the process, bytes; 0 where the platform does not report it.
 fn resident() -> u64 {
     crate::device::memory(None).in_use.unwrap_or(0)
 }

@@ -56,7 +56,7 @@ fn largest_token(json: &Value) -> Option<u64> {
     listed.max(added.filter_map(|token| token["id"].as_u64()).max())
 }
 
-/// Bytes that the replacements of a normalizer may make of one.
+/// Limit on the bytes that the replacements of a normalizer make of one.
 const MAX_GROWTH: usize = 1 << 10;
 
 /// Refuses normalizers whose replacements, one after another, multiply the length of a text without bound.
