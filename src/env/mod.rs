@@ -31,6 +31,7 @@ pub use state::{__all_words, __no_words, __place, __words_of};
 pub use state::{Bits, Field, MAX_WORDS, PackedState};
 pub use vec_env::{EnvError, VecEnv};
 
+use crate::schema::{Setting, Settings};
 use burn::cubecl;
 #[doc(hidden)]
 pub use burn::cubecl as __cubecl;
@@ -66,6 +67,11 @@ pub trait Env: Copy + Eq + Hash + Debug + Send + Sync + 'static {
     /// Default training settings for these parameters: TOML fragments applied in order on top of
     /// the general defaults ([`crate::settings`]).
     fn defaults(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// Declarations of the parameters, for listings and editors; empty if they are not declared.
+    fn settings() -> &'static [Setting] {
         &[]
     }
 
@@ -110,6 +116,11 @@ pub trait Env: Copy + Eq + Hash + Debug + Send + Sync + 'static {
     fn action_name(&self, a: usize) -> String {
         format!("action {a}")
     }
+}
+
+/// Checks declared parameters against their ranges.
+fn in_range<G: Env + Settings>(game: &G) -> Result<(), String> {
+    Settings::validate(game).map_err(|error| error.within(G::NAME).to_string())
 }
 
 /// Maximum number of actions of a game with illegal actions: a mask is one word, one bit per

@@ -72,7 +72,7 @@ fn complete(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
             greedy: trainer.evaluate(args.episodes, 1, &greedy)?,
             sampled: Some(trainer.evaluate(args.episodes, args.k, &sampling)?),
             seed: args.seed,
-            references: &[],
+            baselines: Vec::new(),
         })
     })
 }

@@ -23,6 +23,7 @@ mod eval;
 mod fit;
 mod games;
 mod generate;
+mod hints;
 mod import;
 mod interrupt;
 mod models;
@@ -99,7 +100,9 @@ impl Program {
     /// Runs the command given by `words`, the first of which is the program's name. It configures the
     /// process's global thread pool and signal handlers, so call it once per process.
     pub fn run_with(self, words: impl IntoIterator<Item = OsString>) -> ExitCode {
-        let matches = self.command_line().get_matches_from(words);
+        let words: Vec<OsString> = words.into_iter().collect();
+        let matches = self.command_line().try_get_matches_from(&words);
+        let matches = matches.unwrap_or_else(|error| hints::improved(error, &words).exit());
         let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
         match run(&self.games, cli) {
             Ok(()) => {

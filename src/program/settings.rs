@@ -26,13 +26,14 @@ pub fn run(games: &Games, args: SettingsArgs) -> Result<()> {
 /// Prints the settings of a game's run.
 pub fn list<G: Playable>(args: &SettingsArgs) -> Result<()> {
     let (game, config) = new_settings::<G>(&Table::new(), &[])?;
-    print(&config_toml(&game, &config).parse()?, args)
+    print(&config_toml(&game, &config).parse()?, G::settings(), args)
 }
 
 /// Prints the settings of a task's run, for a new model.
 fn of_task(name: &str, args: &SettingsArgs) -> Result<()> {
-    let own = (task::find(name)?.defaults)();
-    print(&language_settings(name, &own, &LanguageConfig::for_model(TINY)), args)
+    let task = task::find(name)?;
+    let own = (task.defaults)();
+    print(&language_settings(name, &own, &LanguageConfig::for_model(TINY)), task.settings, args)
 }
 
 /// A setting with its default.
@@ -53,21 +54,25 @@ struct Report<'a> {
     settings: Vec<Listed>,
 }
 
-fn print(table: &Table, args: &SettingsArgs) -> Result<()> {
+/// Prints settings, those of the game or the task with their own declarations.
+fn print(table: &Table, own: Declared, args: &SettingsArgs) -> Result<()> {
     let subject = if table.contains_key("task") { "task" } else { "env" };
     if args.schema {
-        return tell_json(&file_schema(declared(table), (subject, &[]), table));
+        return tell_json(&file_schema(declared(table), (subject, own), table));
     }
     if args.json {
         let (env, task) = (table.get("env"), table.get("task"));
-        let settings = sections(table).into_iter().flat_map(|section| section.listed());
+        let settings = sections(table, own).into_iter().flat_map(|section| section.listed());
         return tell_json(&Report { env, task, settings: settings.collect() });
     }
-    tell(in_order(table).trim_end())
+    tell(in_order(table, own).trim_end())
 }
 
+/// Declarations of settings.
+type Declared = &'static [schema::Setting];
+
 /// The declarations of the run whose settings a table holds.
-fn declared(table: &Table) -> &'static [schema::Setting] {
+fn declared(table: &Table) -> Declared {
     match table.contains_key("task") {
         true => LanguageConfig::SETTINGS,
         false => TrainConfig::SETTINGS,
@@ -99,7 +104,7 @@ impl Section<'_> {
 
 /// The sections of a complete table in the order of declaration: settings without a section, the game's or
 /// the task's own, and those of the run.
-fn sections(table: &Table) -> Vec<Section<'_>> {
+fn sections(table: &Table, own: Declared) -> Vec<Section<'_>> {
     let declared = declared(table);
     let mut sections = vec![section("", table, declared)];
     let place = |name: &str| declared.iter().position(|setting| setting.key == name);
@@ -109,18 +114,14 @@ fn sections(table: &Table) -> Vec<Section<'_>> {
     sections.extend(tables.into_iter().map(|(name, inner)| {
         match place(name).map(|place| declared[place].shape) {
             Some(Shape::Section(settings)) => section(name, inner, settings),
-            _ => section(name, inner, &[]),
+            _ => section(name, inner, own),
         }
     }));
     sections
 }
 
 /// The values of a table in the order of declaration, after those that are not declared.
-fn section<'a>(
-    name: &'a str,
-    table: &'a Table,
-    declared: &'static [schema::Setting],
-) -> Section<'a> {
+fn section<'a>(name: &'a str, table: &'a Table, declared: Declared) -> Section<'a> {
     let declared = in_table(declared);
     let place = |key: &str| declared.iter().position(|setting| setting.key == key);
     let values = table.iter().filter(|(_, value)| !value.is_table());
@@ -131,14 +132,15 @@ fn section<'a>(
     Section { name, settings }
 }
 
-/// A settings file in the order of declaration, with a comment before each setting: meaning and range.
-pub fn commented(text: &str) -> Result<String, toml::de::Error> {
-    Ok(in_order(&text.parse()?))
+/// A settings file in the order of declaration, with a comment before each setting: meaning and range. `own` are
+/// the declarations of the game or the task.
+pub fn commented(text: &str, own: Declared) -> Result<String, toml::de::Error> {
+    Ok(in_order(&text.parse()?, own))
 }
 
-fn in_order(table: &Table) -> String {
+fn in_order(table: &Table, own: Declared) -> String {
     let mut text = String::new();
-    for Section { name, settings } in sections(table) {
+    for Section { name, settings } in sections(table, own) {
         if !name.is_empty() {
             text += &format!("\n[{name}]\n");
         }
@@ -171,12 +173,12 @@ fn comment(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::env::Fruit;
+    use crate::env::{Env, Fruit};
 
     #[test]
     fn a_commented_file_has_the_same_settings_in_the_order_of_declaration() {
         let plain = config_toml(&Fruit::default(), &TrainConfig::for_game("fruit"));
-        let text = commented(&plain).unwrap();
+        let text = commented(&plain, Fruit::settings()).unwrap();
         assert_eq!(text.parse::<Table>().unwrap(), plain.parse::<Table>().unwrap());
         let words = "# learning_rate: 0 or more\nlearning_rate = ";
         assert!(text.contains(words), "{text}");
@@ -189,15 +191,31 @@ mod tests {
 
     #[test]
     fn every_setting_of_a_run_has_a_meaning() {
-        let own = (task::find("sort").unwrap().defaults)();
-        let texts = language_settings("sort", &own, &LanguageConfig::for_model(TINY));
-        let games = config_toml(&Fruit::default(), &TrainConfig::for_game("fruit"));
-        for (table, own) in [(texts, "sort."), (games.parse().unwrap(), "fruit.")] {
-            let listed: Vec<_> = sections(&table).iter().flat_map(Section::listed).collect();
+        let mut runs = Vec::new();
+        for task in task::TASKS.iter().chain([task::find("data").unwrap()]) {
+            let own = (task.defaults)();
+            let table = language_settings(task.name, &own, &LanguageConfig::for_model(TINY));
+            runs.push((table, task.settings));
+        }
+        macro_rules! games {
+            ($($Game:ident),*) => {$({
+                use crate::env::$Game;
+                let config = TrainConfig::for_game($Game::NAME);
+                let table = config_toml(&$Game::default(), &config).parse().unwrap();
+                runs.push((table, $Game::settings()));
+            })*};
+        }
+        crate::for_each_game!(games);
+        assert!(runs.len() > 8);
+        for (table, own) in runs {
+            let listed: Vec<_> = sections(&table, own).iter().flat_map(Section::listed).collect();
             assert!(listed.len() > 40);
-            for Listed { key, meaning, .. } in listed.iter().filter(|it| !it.key.starts_with(own)) {
-                let meaning = meaning.as_deref().unwrap_or_default();
-                assert!(!meaning.is_empty(), "{key} has no meaning");
+            for Listed { key, meaning, range, .. } in &listed {
+                assert!(
+                    meaning.as_deref().is_some_and(|it| !it.is_empty()),
+                    "{key} has no meaning"
+                );
+                assert!(range.is_some(), "{key} has no range");
             }
         }
     }

@@ -59,6 +59,15 @@ pub fn is_of(checkpoint: &Checkpoint) -> bool {
 /// Trains a new run.
 pub fn train(games: &Games, args: TrainArgs) -> Result<()> {
     let TrainArgs { game: task, task_data: data, verifier, model, from, run } = args;
+    if let Some(name) =
+        task.as_deref().filter(|name| games.find(name).is_ok() && task::find(name).is_err())
+    {
+        bail!(
+            "`{name}` is a game, and --model names the language model of a task ({}); a game's network is set by \
+             --set policy.kind=...",
+            task::names()
+        );
+    }
     // The model of another run is a folder like any other.
     let of_run = |run: PathBuf| match RunFolder::open(Some(run.clone()), None) {
         Ok(folder) => folder.model(),
@@ -150,14 +159,19 @@ impl TextRequest {
 
     /// The command to print at the end of the run in `folder`: GRPO after SFT alone, if its settings are the
     /// defaults, so that the command needs none.
-    fn next(&self, task: &str, args: &RunArgs, folder: &str) -> String {
+    fn next(&self, task: &dyn Task, args: &RunArgs, folder: &str) -> String {
         let is_default = args.set.is_empty() && args.config.is_none();
+        let prompt = || Some(task.prompt(Split::Test, 0).ok()?.text);
         match (&self.data, self.fit && is_default) {
             (Some(data), true) => {
                 format!("grove train --task-data {} --from {folder}", quoted(data))
             }
-            (None, true) => format!("grove train {task} --from {folder}"),
-            _ => format!("grove watch {folder}"),
+            (None, true) => format!("grove train {} --from {folder}", task.name()),
+            // A prompt over few characters fits on a command line.
+            _ => match prompt().filter(|_| task.alphabet().is_some()) {
+                Some(prompt) => format!("grove generate {folder} {}", quoted(Path::new(&prompt))),
+                None => format!("grove watch {folder}"),
+            },
         }
     }
 }
@@ -218,10 +232,10 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
         if args.dry_run {
             return session::dry_run(&mut run, &chosen, started, args.json);
         }
-        let text = commented(&settings.to_string())?;
+        let text = commented(&settings.to_string(), task::find(&name)?.settings)?;
         let home = Home::create(args, &run, &request.folder(&name), &text)?;
         let session = Session { args, games, chosen: &chosen, verb: "Training" };
-        session.train(&mut run, home, |folder| request.next(&name, args, folder))
+        session.train(&mut run, home, |folder| request.next(&*task, args, folder))
     })
 }
 
@@ -246,7 +260,7 @@ pub fn resume(
         let trainer = trainer.with_settings(settings.clone()).restored(checkpoint)?;
         let mut run = TextRun::new(trainer.on(device(&chosen))?);
         session::check_unfinished(&run, folder)?;
-        let text = commented(&settings.to_string())?;
+        let text = commented(&settings.to_string(), task::find(&name)?.settings)?;
         let home = Home::reopen(args, &mut run, folder, &text)?;
         let session = Session { args, games, chosen: &chosen, verb: "Resuming" };
         session.train(&mut run, home, |folder| format!("grove watch {folder}"))

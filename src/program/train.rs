@@ -116,7 +116,7 @@ fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
     if args.dry_run {
         return session::dry_run(&mut run, &chosen, started, args.json);
     }
-    let home = Home::create(args, &run, G::NAME, &commented(&settings)?)?;
+    let home = Home::create(args, &run, G::NAME, &commented(&settings, G::settings())?)?;
     let session = Session { args, games, chosen: &chosen, verb: "Training" };
     let is_default = args.set.is_empty() && args.config.is_none();
     let improves = config.data.is_on()
@@ -182,7 +182,7 @@ fn resume_rank<G: Playable>(
     check_engine(&trainer)?;
     let mut run = GameRun::new(trainer, epoch, action_names(game, &config));
     session::check_unfinished(&run, folder)?;
-    let home = Home::reopen(args, &mut run, folder, &commented(&settings)?)?;
+    let home = Home::reopen(args, &mut run, folder, &commented(&settings, G::settings())?)?;
     let session = Session { args, games, chosen: &chosen, verb: "Resuming" };
     session.train(&mut run, home, |folder| format!("grove watch {folder}"))
 }

@@ -5,6 +5,7 @@
 //! and multi-layer perceptron in one kernel. All play the same games for the same seed. [`Watched`]
 //! games advance step by step for display.
 
+mod baselines;
 mod env_lanes;
 mod env_state;
 mod evaluate;
@@ -20,6 +21,7 @@ mod remembered;
 mod stepwise;
 mod watched;
 
+pub use baselines::{Baseline, baselines};
 pub use env_state::{EnvStatesError, env_words};
 pub use evaluate::{Evaluation, Player, evaluate, play_episodes};
 pub use native::NativeRollout;

@@ -108,6 +108,14 @@ pub fn limit(
     Err(OutOfRange { key, value, allowed })
 }
 
+/// The name of a field: without the `r#` of one that is a keyword.
+pub(crate) const fn plain(field: &'static str) -> &'static str {
+    match field.as_bytes() {
+        [b'r', b'#', ..] => field.split_at(2).1,
+        _ => field,
+    }
+}
+
 /// Declares a struct of settings.
 ///
 /// ```text
@@ -163,7 +171,7 @@ macro_rules! settings {
         impl $crate::schema::Settings for $Name {
             const SETTINGS: &'static [$crate::schema::Setting] = &[$(
                 $crate::schema::Setting {
-                    key: stringify!($field),
+                    key: $crate::schema::plain(stringify!($field)),
                     doc: &[$($doc),*],
                     shape: $crate::schema::settings!(@shape $ty $(, $shape)?),
                     alias: $crate::schema::settings!(@alias $($alias)?),
@@ -177,7 +185,7 @@ macro_rules! settings {
                     let checked = $crate::schema::Value::check(&self.$field, shape);
                     match $crate::schema::settings!(@flat $($flat)?) {
                         true => checked?,
-                        false => checked.map_err(|error| error.within(stringify!($field)))?,
+                        false => checked.map_err(|error| error.within($crate::schema::plain(stringify!($field))))?,
                     }
                 )*
                 $($rules(self)?;)?
@@ -229,6 +237,8 @@ mod tests {
         pub struct Outer: Eq {
             /// Sizes.
             sizes: Vec<usize> = vec![4], in wholes(1..=2, 1..=9);
+            /// A field that is a keyword.
+            r#unsafe: bool;
             /// A count.
             count: u32 = 3, in whole(1..=1 << 20);
         }
@@ -261,6 +271,7 @@ mod tests {
         assert_eq!((all.inner.rate, all.outer.count), (0.25, 3));
         assert_eq!(all.validate(), Ok(()));
         assert_eq!(toml::from_str::<All>("count = 5").unwrap().outer.count, 5);
+        assert!(toml::from_str::<All>("unsafe = true").unwrap().outer.r#unsafe);
         for (text, words) in [
             ("inner = { rate = 0.0 }", "inner.rate is 0, but must be above 0, at most 1"),
             ("inner = { rate = nan }", "inner.rate is NaN, but must be above 0, at most 1"),
@@ -272,7 +283,7 @@ mod tests {
             assert_eq!(refusal(text), words);
         }
         let keys: Vec<_> = in_table(All::SETTINGS).iter().map(|setting| setting.key).collect();
-        assert_eq!(keys, ["inner", "sizes", "count"]);
+        assert_eq!(keys, ["inner", "sizes", "unsafe", "count"]);
         assert_eq!(Inner::SETTINGS[0].meaning(), "The rate of change. (TRL: pace)");
     }
 }

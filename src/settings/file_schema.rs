@@ -9,7 +9,7 @@ use toml::Table;
 /// The schema of the settings files of a run.
 ///
 /// `table` holds the defaults: those of the run, declared by `settings`, and those of its game or task in
-/// the section that the string `subject` (`env` or `task`) names, declared by `own` as far as they are.
+/// the section that the string `subject` (`env` or `task`) names, declared by `own`.
 /// As in a file, a setting of a section may also stand at the top under its own name, if no other has it,
 /// and under TRL's.
 pub fn file_schema(
@@ -65,17 +65,15 @@ fn aliases(section: &Setting) -> Vec<(&'static str, &'static str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::env::{Catch, Env};
     use crate::schema::Settings;
     use crate::settings::{LanguageConfig, TrainConfig, overlay};
 
     fn games() -> Value {
         let mut table = overlay::to_table(&TrainConfig::for_game("catch"));
         table.insert("env".to_string(), "catch".into());
-        table.insert(
-            "catch".to_string(),
-            Table::from_iter([("rows".to_string(), 10.into())]).into(),
-        );
-        file_schema(TrainConfig::SETTINGS, ("env", &[]), &table)
+        table.insert("catch".to_string(), overlay::to_table(&Catch::default()).into());
+        file_schema(TrainConfig::SETTINGS, ("env", Catch::settings()), &table)
     }
 
     #[test]
@@ -85,7 +83,7 @@ mod tests {
         let mut leaves = 0;
         for (section, about) in sections {
             for (key, leaf) in about["properties"].as_object().into_iter().flatten() {
-                if section == "catch" || leaf.get("$ref").is_some() {
+                if leaf.get("$ref").is_some() {
                     continue;
                 }
                 leaves += 1;

@@ -42,6 +42,14 @@ pub enum ConfigError {
         /// The nearest existing one.
         suggestion: Option<String>,
     },
+    /// A setting of another game than the run's.
+    #[error("`{key}` is a setting of another game: this run is of {run}")]
+    OtherGame {
+        /// The key as written.
+        key: String,
+        /// The game or the task of the run.
+        run: String,
+    },
     /// A short key that matches several settings.
     #[error("the setting `{key}` is ambiguous; write one of: {}", .candidates.join(", "))]
     AmbiguousKey {

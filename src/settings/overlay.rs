@@ -4,6 +4,7 @@
 //! its declaration.
 
 use super::{ConfigError, LanguageConfig, TrainConfig};
+use crate::env;
 use crate::schema::{Setting, Settings, Shape, in_table};
 use serde::{Serialize, de::DeserializeOwned};
 use toml::{Table, Value};
@@ -63,6 +64,21 @@ pub fn split<G: DeserializeOwned>(
         _ => Table::new(),
     };
     Ok((from_section(&format!("{game}."), own)?, from_table(table)?))
+}
+
+/// The path of the setting that a word means, and whether the word is a name of it; otherwise it is the nearest
+/// setting, or the one that comes closest to another trainer's.
+pub fn meant(word: &str) -> Option<(String, bool)> {
+    let (game, text) = (TrainConfig::default(), LanguageConfig::for_model(super::TINY));
+    let found = [to_table(&game), to_table(&text)].map(|table| match resolve(&table, word) {
+        Ok(path) => Some((path, true)),
+        Err(ConfigError::UnknownKey { suggestion, .. }) => Some((suggestion?, false)),
+        Err(ConfigError::AmbiguousKey { candidates, .. }) => {
+            Some((candidates.into_iter().next()?, true))
+        }
+        Err(_) => None,
+    });
+    found.into_iter().flatten().min_by_key(|(_, is_exact)| !is_exact)
 }
 
 /// Parses the text of a settings file.
@@ -234,6 +250,11 @@ fn resolve(table: &Table, key: &str) -> Result<String, ConfigError> {
         }
         (None, 1) => Ok(candidates.into_iter().next().expect("one")),
         (None, 2..) => Err(ConfigError::AmbiguousKey { key: key.to_string(), candidates }),
+        (_, 0) if env::NAMES.contains(&section) && !table.contains_key(section) => {
+            let run = table.get("env").or(table.get("task")).and_then(Value::as_str);
+            let key = key.to_string();
+            Err(ConfigError::OtherGame { key, run: run.unwrap_or("another game").to_string() })
+        }
         (_, 0) => {
             let suggestion = foreign.map(str::to_string).or_else(|| nearest(&paths, key, leaf));
             Err(ConfigError::UnknownKey { key: key.to_string(), suggestion })
@@ -291,6 +312,7 @@ fn convert(key: &str, like: &Value, value: Value) -> Result<Value, ConfigError> 
             Ok(Value::Array(vec![text.into()]))
         }
         (Value::Array(like), value) if are_texts(like) => Err(wrong(&value, "a list of texts")),
+        (Value::Array(_), Value::Integer(i @ 0..)) => Ok(Value::Array(vec![i.into()])),
         (Value::Array(_), value) => Err(wrong(&value, "a list, for instance [64, 64],")),
         (_, value) => Ok(value),
     }

@@ -1,23 +1,18 @@
 //! The task `add`: add two numbers. Partial rewards give small models a start.
 
-use super::settings::within;
+use super::settings::in_range;
 use super::split::in_split;
 use super::text::{agreement, indicator, numbers};
 use super::{Completion, Part, Prompt, Rewards, Split, Task, TaskError, TaskSettings};
-use serde::{Deserialize, Serialize};
+use crate::schema::settings;
 use serde_json::{Map, json};
 use std::sync::{Arc, LazyLock};
 
-/// Adds two numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Add {
-    /// Maximum number of digits of a summand, 1 to 18.
-    pub digits: u32,
-}
-
-impl Default for Add {
-    fn default() -> Self {
-        Self { digits: 2 }
+settings! {
+    /// Adds two numbers.
+    pub struct Add: Copy, Eq {
+        /// Maximum number of digits of a summand.
+        digits: u32 = 2, in whole(1..=18);
     }
 }
 
@@ -25,7 +20,7 @@ impl TaskSettings for Add {
     const NAME: &'static str = "add";
 
     fn open(self) -> Result<Arc<dyn Task>, TaskError> {
-        within("add.digits", self.digits, 1..=18)?;
+        in_range(&self)?;
         Ok(Arc::new(self))
     }
 }

@@ -1,29 +1,24 @@
 //! The task `countdown`: write an expression of given numbers, each used at most once, that equals a target.
 
-use super::settings::within;
+use super::settings::in_range;
 use super::split::{Random, in_split};
 use super::text::indicator;
 use super::{
     Completion, Expression, Part, Prompt, Rational, Rewards, Split, Task, TaskError, TaskSettings,
 };
-use serde::{Deserialize, Serialize};
+use crate::schema::settings;
 use serde_json::{Map, json};
 use std::sync::{Arc, LazyLock};
 
-/// Reaches a target number by arithmetic.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Countdown {
-    /// Number of numbers in a prompt, 2 to 8.
-    pub numbers: u32,
-    /// Maximum number, 5 to 1000.
-    pub largest: u32,
-    /// Maximum target, 10 to 100000.
-    pub target: u32,
-}
-
-impl Default for Countdown {
-    fn default() -> Self {
-        Self { numbers: 4, largest: 25, target: 100 }
+settings! {
+    /// Reaches a target number by arithmetic.
+    pub struct Countdown: Copy, Eq {
+        /// Number of numbers in a prompt.
+        numbers: u32 = 4, in whole(2..=8);
+        /// Maximum number.
+        largest: u32 = 25, in whole(5..=1000);
+        /// Maximum target.
+        target: u32 = 100, in whole(10..=100_000);
     }
 }
 
@@ -31,9 +26,7 @@ impl TaskSettings for Countdown {
     const NAME: &'static str = "countdown";
 
     fn open(self) -> Result<Arc<dyn Task>, TaskError> {
-        within("countdown.numbers", self.numbers, 2..=8)?;
-        within("countdown.largest", self.largest, 5..=1000)?;
-        within("countdown.target", self.target, 10..=100_000)?;
+        in_range(&self)?;
         Ok(Arc::new(self))
     }
 }

@@ -5,41 +5,29 @@ use super::text::indicator;
 use super::{
     Completion, Message, Part, Prompt, PromptSet, Rewards, Split, Task, TaskError, TaskSettings,
 };
-use serde::{Deserialize, Serialize};
+use crate::schema::settings;
 use serde_json::{Map, Value};
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Settings of a user-defined task.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct DataSettings {
-    /// The file of prompts.
-    pub path: String,
-    /// Shell command of the verifier; if empty, completions are compared with solutions.
-    pub verifier: String,
-    /// Working directory of the command; if empty, that of the program.
-    pub folder: String,
-    /// Parts of a reward with their weights (TRL: `reward_weights`), for instance
-    /// `exact=0.8,brief=0.2`; if empty, the command returns a single number.
-    pub reward_weights: String,
-    /// Number of verifier processes; 0 for one per core.
-    pub workers: usize,
-    /// Time limit per completion, seconds, above 0.
-    pub timeout: f64,
-}
-
-impl Default for DataSettings {
-    fn default() -> Self {
-        Self {
-            path: String::new(),
-            verifier: String::new(),
-            folder: String::new(),
-            reward_weights: String::new(),
-            workers: 0,
-            timeout: 10.0,
-        }
+settings! {
+    /// Settings of a user-defined task.
+    pub struct DataSettings {
+        /// The file of prompts.
+        path: String;
+        /// Shell command of the verifier; if empty, completions are compared with solutions.
+        verifier: String;
+        /// Working directory of the command; if empty, that of the program.
+        folder: String;
+        /// Parts of a reward with their weights (TRL: `reward_weights`), for instance
+        /// `exact=0.8,brief=0.2`; if empty, the command returns a single number.
+        reward_weights: String;
+        /// Number of verifier processes; 0 for one per core.
+        workers: usize = 0, in whole(0..=1024);
+        /// Time limit per completion in seconds.
+        timeout: f64 = 10.0, in above(0.0).at_most(86_400.0);
     }
 }
 

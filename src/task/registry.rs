@@ -1,6 +1,7 @@
 //! The list of built-in tasks. To add one, write its file and add its settings to [`TASKS`].
 
 use super::{Add, Countdown, Reverse, Sort, Task, TaskError, TaskSettings};
+use crate::schema::Setting;
 use std::sync::Arc;
 use toml::Table;
 
@@ -10,13 +11,15 @@ pub struct BuiltIn {
     pub name: &'static str,
     /// Returns the default settings.
     pub defaults: fn() -> Table,
+    /// Declarations of the settings.
+    pub settings: &'static [Setting],
     /// Creates the task from a complete table of settings.
     pub open: fn(Table) -> Result<Arc<dyn Task>, TaskError>,
 }
 
 impl BuiltIn {
     const fn of<S: TaskSettings>() -> Self {
-        Self { name: S::NAME, defaults: defaults::<S>, open: open::<S> }
+        Self { name: S::NAME, defaults: defaults::<S>, settings: S::SETTINGS, open: open::<S> }
     }
 }
 
@@ -113,7 +116,7 @@ mod tests {
         let sort = find("sort").unwrap();
         let open = |text: &str| (sort.open)(text.parse().unwrap()).err().map(|e| e.to_string());
         assert_eq!(open("length = 12"), None);
-        assert_eq!(open("length = 0").unwrap(), "`sort.length` is 0, but must be 2 to 1000");
+        assert_eq!(open("length = 0").unwrap(), "sort.length is 0, but must be 2 to 1000");
         assert!(open("length = \"a\"").unwrap().starts_with("`sort.length`: "));
         let said = find("srot").err().unwrap().to_string();
         assert_eq!(said, format!("unknown task `srot`; must be one of: {}", names()));

@@ -1,25 +1,20 @@
 //! The task `reverse`: write letters in reverse order.
 
-use super::settings::within;
+use super::settings::in_range;
 use super::split::in_split;
 use super::text::{agreement, indicator};
 use super::{Completion, Part, Prompt, Rewards, Split, Task, TaskError, TaskSettings};
-use serde::{Deserialize, Serialize};
+use crate::schema::settings;
 use serde_json::{Map, json};
 use std::sync::{Arc, LazyLock};
 
-/// Reverses letters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reverse {
-    /// Number of letters in a prompt, 2 to 1000.
-    pub length: u32,
-    /// Size of the alphabet, starting with `a`, 2 to 26.
-    pub letters: u32,
-}
-
-impl Default for Reverse {
-    fn default() -> Self {
-        Self { length: 8, letters: 26 }
+settings! {
+    /// Reverses letters.
+    pub struct Reverse: Copy, Eq {
+        /// Number of letters in a prompt.
+        length: u32 = 8, in whole(2..=1000);
+        /// Size of the alphabet, starting with `a`.
+        letters: u32 = 26, in whole(2..=26);
     }
 }
 
@@ -27,8 +22,7 @@ impl TaskSettings for Reverse {
     const NAME: &'static str = "reverse";
 
     fn open(self) -> Result<Arc<dyn Task>, TaskError> {
-        within("reverse.length", self.length, 2..=1000)?;
-        within("reverse.letters", self.letters, 2..=26)?;
+        in_range(&self)?;
         Ok(Arc::new(self))
     }
 }

@@ -1,23 +1,18 @@
 //! The task `sort`: write digits in ascending order.
 
-use super::settings::within;
+use super::settings::in_range;
 use super::split::in_split;
 use super::text::{agreement, digits, indicator};
 use super::{Completion, Part, Prompt, Rewards, Split, Task, TaskError, TaskSettings};
-use serde::{Deserialize, Serialize};
+use crate::schema::settings;
 use serde_json::{Map, json};
 use std::sync::{Arc, LazyLock};
 
-/// Sorts digits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Sort {
-    /// Number of digits in a prompt, 2 to 1000.
-    pub length: u32,
-}
-
-impl Default for Sort {
-    fn default() -> Self {
-        Self { length: 8 }
+settings! {
+    /// Sorts digits.
+    pub struct Sort: Copy, Eq {
+        /// Number of digits in a prompt.
+        length: u32 = 8, in whole(2..=1000);
     }
 }
 
@@ -25,7 +20,7 @@ impl TaskSettings for Sort {
     const NAME: &'static str = "sort";
 
     fn open(self) -> Result<Arc<dyn Task>, TaskError> {
-        within("sort.length", self.length, 2..=1000)?;
+        in_range(&self)?;
         Ok(Arc::new(self))
     }
 }

@@ -16,6 +16,12 @@ pub enum LanguageError {
         /// The error of the operating system.
         source: std::io::Error,
     },
+    /// A path at which there is nothing.
+    #[error(
+        "there is no file or folder {0}; models are not downloaded: give the path of a Hugging Face folder or of a \
+         GGUF file"
+    )]
+    Missing(PathBuf),
     /// A file that is not what it should be.
     #[error("the model's file {path} cannot be used: {reason}")]
     Unusable {

@@ -16,7 +16,7 @@ const ARROWS: [(&str, &[&str]); 22] = [
     ("checkpoint", &[]),
     ("parallel", &[]),
     ("device", &["settings", "metrics"]),
-    ("env", &["rng"]),
+    ("env", &["rng", "schema"]),
     ("task", &["rng", "schema"]),
     ("nn", &["math", "rng", "schema"]),
     ("model", &["math", "nn", "rng", "schema"]),

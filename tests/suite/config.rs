@@ -72,13 +72,14 @@ fn an_unknown_setting_gets_a_likely_name_or_none() {
         ("nonsense.a", None),
         ("a", None),
         ("xy", None),
-        ("catch.rows", None),
         ("temperature", None),
     ] {
         let likely = likely.map(|name| format!("; did you mean `{name}`?")).unwrap_or_default();
         let said = settings(&[&format!("{key}=1")]).unwrap_err();
         assert_eq!(said, format!("unknown setting `{key}`{likely}"));
     }
+    let other = settings(&["catch.rows=1"]).unwrap_err();
+    assert_eq!(other, "`catch.rows` is a setting of another game: this run is of fruit");
 }
 
 #[test]

@@ -15,8 +15,8 @@ fn open(checker: &str) -> Ocaml {
 
 fn open_with(checker: &str, cpu_seconds: f64) -> Ocaml {
     let limits = OcamlLimits { cpu_seconds, ..OcamlLimits::default() };
-    let (checker, allow_unsafe) = (checker.to_string(), checker == "stages");
-    let settings = OcamlSettings { checker, allow_unsafe, limits, ..OcamlSettings::default() };
+    let (checker, r#unsafe) = (checker.to_string(), checker == "stages");
+    let settings = OcamlSettings { checker, r#unsafe, limits, ..OcamlSettings::default() };
     let task = Ocaml::open(&settings).unwrap();
     // Test machines permit root or user namespaces, so that all restrictions are enforced.
     assert_eq!(task.notes(), [""; 0]);
@@ -414,12 +414,9 @@ fn missing_tools_and_invalid_settings_are_one_sentence() {
     );
     assert_eq!(
         error(|s| s.limits.cpu_seconds = 0.0),
-        "`ocaml.cpu_seconds` is 0, but must be 0.01 to 60"
+        "ocaml.cpu_seconds is 0, but must be 0.01 to 60"
     );
-    assert_eq!(
-        error(|s| s.limits.memory_mb = 1),
-        "`ocaml.memory_mb` is 1, but must be 128 to 16384"
-    );
+    assert_eq!(error(|s| s.limits.memory_mb = 1), "ocaml.memory_mb is 1, but must be 128 to 16384");
     assert!(error(|s| s.problems = "/none.jsonl".into()).starts_with("cannot read /none.jsonl: "));
 
     let folder = TempDir::new().unwrap();

@@ -15,11 +15,11 @@
 
 mod look;
 
-use super::{Bits, Env, Outcome, Rules};
+use super::{Bits, Env, Outcome, Rules, in_range};
 use crate::rng::{below, draw};
+use crate::schema::{Setting, Settings, names, settings};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
-use serde::{Deserialize, Serialize};
 
 /// Side length of the board in cells.
 const SIDE: u32 = 10;
@@ -34,43 +34,41 @@ const CHANNELS: usize = 4;
 /// Number of features before the bricks in [`BreakoutObservation::Features`].
 const POSITIONS: usize = 7;
 
-/// Parameters of Breakout.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Breakout {
-    /// Observation of the policy.
-    pub observation: BreakoutObservation,
-    /// Action set.
-    pub actions: BreakoutActions,
-    /// Probability in per cent that a step repeats the previous action instead of its own: 0 to 99.
-    /// MinAtar's default is 10.
-    pub sticky: u32,
-    /// Steps after which an episode is truncated, 1 or more. MinAtar has no limit, so an episode
-    /// may never end; gymnax uses 1000.
-    pub max_steps: u32,
+settings! {
+    /// Parameters of Breakout.
+    pub struct Breakout: Copy, Eq, Hash {
+        /// Observation of the policy: MinAtar's `board` of 400 features, or 37 `features`.
+        observation: BreakoutObservation = Self::DEFAULT.observation;
+        /// Action set: the `minimal` three effective actions, or the `full` six of MinAtar.
+        actions: BreakoutActions = Self::DEFAULT.actions;
+        /// Probability in per cent that a step repeats the previous action instead of its own; 10 in MinAtar.
+        sticky: u32 = Self::DEFAULT.sticky, in whole(0..=99);
+        /// Steps after which an episode is truncated. MinAtar has no limit, so an episode may never
+        /// end; gymnax uses 1000.
+        max_steps: u32 = Self::DEFAULT.max_steps, in whole(1..=1_000_000);
+    }
 }
 
-/// Observation of Breakout.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum BreakoutObservation {
-    /// MinAtar's state, `[row][column][channel]` in row-major order, 400 features: 1 for the paddle
-    /// (channel 0), the ball (1), the ball's previous cell (2) or a brick (3), else 0.
-    #[default]
-    Board,
-    /// Positions of ball and paddle, direction of the ball, and one feature per brick: 37 features.
-    Features,
+names! {
+    /// Observation of Breakout.
+    pub enum BreakoutObservation {
+        /// MinAtar's state, `[row][column][channel]` in row-major order, 400 features: 1 for the paddle
+        /// (channel 0), the ball (1), the ball's previous cell (2) or a brick (3), else 0.
+        Board = "board",
+        /// Positions of ball and paddle, direction of the ball, and one feature per brick: 37 features.
+        Features = "features",
+    }
 }
 
-/// Action set of Breakout.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum BreakoutActions {
-    /// The three effective actions: no-op, left, right.
-    #[default]
-    Minimal,
-    /// The six actions of every MinAtar game: no-op, left, up, right, down, fire. Up, down and fire
-    /// are no-ops here.
-    Full,
+names! {
+    /// Action set of Breakout.
+    pub enum BreakoutActions {
+        /// The three effective actions: no-op, left, right.
+        Minimal = "minimal",
+        /// The six actions of every MinAtar game: no-op, left, up, right, down, fire. Up, down and fire
+        /// are no-ops here.
+        Full = "full",
+    }
 }
 
 impl Breakout {
@@ -87,12 +85,6 @@ impl Breakout {
             BreakoutActions::Minimal => 2,
             BreakoutActions::Full => 3,
         }
-    }
-}
-
-impl Default for Breakout {
-    fn default() -> Self {
-        Self::DEFAULT
     }
 }
 
@@ -121,21 +113,16 @@ impl Env for Breakout {
         }
     }
 
+    fn settings() -> &'static [Setting] {
+        Self::SETTINGS
+    }
+
     fn max_steps(&self) -> u32 {
         self.max_steps
     }
 
     fn validate(&self) -> Result<(), String> {
-        if self.sticky > 99 {
-            return Err(format!("breakout.sticky is {}, but must be 0 to 99", self.sticky));
-        }
-        if !(1..=1_000_000).contains(&self.max_steps) {
-            return Err(format!(
-                "breakout.max_steps is {}, but must be 1 to 1000000",
-                self.max_steps
-            ));
-        }
-        Ok(())
+        in_range(self)
     }
 
     /// The random score is the mean of 100,000 episodes; the optimum is unknown.

@@ -7,11 +7,11 @@
 
 mod look;
 
-use super::{Env, Outcome, Rules, Scripted};
+use super::{Env, Outcome, Rules, Scripted, in_range};
 use crate::rng::{draw, uniform};
+use crate::schema::{Setting, Settings, settings};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
-use serde::{Deserialize, Serialize};
 
 const GRAVITY: f32 = 9.8;
 const MASS_POLE: f32 = 0.1;
@@ -27,16 +27,11 @@ const X_LIMIT: f32 = 2.4;
 /// Pole angle at which the episode ends: 12 degrees, in radians.
 const THETA_LIMIT: f32 = 0.209_439_51;
 
-/// Parameters of CartPole.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct CartPole {
-    /// Episode length in steps, 1 or more; 500 in the v1 task.
-    pub max_steps: u32,
-}
-
-impl Default for CartPole {
-    fn default() -> Self {
-        Self { max_steps: 500 }
+settings! {
+    /// Parameters of CartPole.
+    pub struct CartPole: Copy, Eq, Hash {
+        /// Episode length in steps; 500 in Gymnasium's CartPole-v1.
+        max_steps: u32 = 500, in whole(1..=1_000_000);
     }
 }
 
@@ -46,6 +41,10 @@ impl Env for CartPole {
 
     fn defaults(&self) -> &'static [&'static str] {
         &[include_str!("defaults.toml")]
+    }
+
+    fn settings() -> &'static [Setting] {
+        Self::SETTINGS
     }
 
     /// `balancer` is a linear controller that keeps the pole upright until truncation.
@@ -72,13 +71,7 @@ impl Env for CartPole {
     }
 
     fn validate(&self) -> Result<(), String> {
-        if !(1..=1_000_000).contains(&self.max_steps) {
-            return Err(format!(
-                "cartpole.max_steps is {}, but must be 1 to 1000000",
-                self.max_steps
-            ));
-        }
-        Ok(())
+        in_range(self)
     }
 
     fn references(&self) -> &'static [(&'static str, f64)] {

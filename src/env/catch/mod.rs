@@ -6,49 +6,53 @@
 
 mod look;
 
-use super::{Bits, Env, Outcome, Rules, Scripted};
+use super::{Bits, Env, Outcome, Rules, Scripted, in_range};
 use crate::rng::below;
+use crate::schema::{OutOfRange, Setting, Settings, limit, names, settings};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
-use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 
-/// Parameters of Catch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Catch {
-    /// Rows of the board, 2 to 256.
-    pub rows: u32,
-    /// Columns of the board, 1 to 256.
-    pub columns: u32,
-    /// Observation of the policy.
-    #[serde(default)]
-    pub observation: Observation,
+settings! {
+    /// Parameters of Catch.
+    pub struct Catch: Copy, Eq, Hash {
+        /// Rows of the board.
+        rows: u32 = 10, in whole(2..=256);
+        /// Columns of the board.
+        columns: u32 = 5, in whole(1..=256);
+        /// Observation of the policy: four `features`, or the `board` cell by cell.
+        observation: Observation;
+    }
+    rules = Catch::rules;
 }
 
-/// Observation of Catch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Observation {
-    /// Four features: the ball's column and row, the paddle's column, and the ball's horizontal
-    /// offset from the paddle, each scaled to [-1, 1].
-    #[default]
-    Features,
-    /// The board as in bsuite and gymnax, row by row from the top: 1 for the ball or the paddle,
-    /// else 0. `rows * columns` features, at most 512.
-    Board,
+names! {
+    /// Observation of Catch.
+    #[derive(Default)]
+    pub enum Observation {
+        /// Four features: the ball's column and row, the paddle's column, and the ball's horizontal
+        /// offset from the paddle, each scaled to [-1, 1].
+        #[default]
+        Features = "features",
+        /// The board as in bsuite and gymnax, row by row from the top: 1 for the ball or the paddle,
+        /// else 0. `rows * columns` features, at most 512.
+        Board = "board",
+    }
 }
 
 /// Maximum number of features of a board. Each is separate code in a kernel; drivers take seconds
 /// to compile some hundreds, growing faster than linearly.
 const MAX_CELLS: u32 = 512;
 
-impl Default for Catch {
-    fn default() -> Self {
-        Self { rows: 10, columns: 5, observation: Observation::Features }
-    }
-}
-
 impl Catch {
+    fn rules(&self) -> Result<(), OutOfRange> {
+        let Self { rows, columns, observation } = self;
+        let cells = rows * columns;
+        let words = format!("at most {MAX_CELLS} where catch.observation is `board`");
+        let is_small = *observation == Observation::Features || cells <= MAX_CELLS;
+        limit(is_small, "rows * catch.columns", cells, words)
+    }
+
     /// Number of cells above the bottom row.
     fn cells_above(&self) -> u32 {
         (self.rows - 1) * self.columns
@@ -61,6 +65,10 @@ impl Env for Catch {
 
     fn defaults(&self) -> &'static [&'static str] {
         &[include_str!("defaults.toml")]
+    }
+
+    fn settings() -> &'static [Setting] {
+        Self::SETTINGS
     }
 
     /// `chaser` moves under the ball and stays there, which is optimal.
@@ -91,20 +99,7 @@ impl Env for Catch {
     }
 
     fn validate(&self) -> Result<(), String> {
-        if !(2..=256).contains(&self.rows) {
-            return Err(format!("catch.rows is {}, but must be 2 to 256", self.rows));
-        }
-        if !(1..=256).contains(&self.columns) {
-            return Err(format!("catch.columns is {}, but must be 1 to 256", self.columns));
-        }
-        let cells = self.rows * self.columns;
-        if self.observation == Observation::Board && cells > MAX_CELLS {
-            return Err(format!(
-                "catch.rows * catch.columns is {cells}, but must be at most {MAX_CELLS} where \
-                 catch.observation is `board`"
-            ));
-        }
-        Ok(())
+        in_range(self)
     }
 
     fn references(&self) -> &'static [(&'static str, f64)] {

@@ -11,51 +11,47 @@
 mod look;
 mod players;
 
-use super::{Bits, Env, Outcome, Rules, Scripted};
+use super::{Bits, Env, Outcome, Rules, Scripted, in_range};
 use crate::rng::{below, draw};
+use crate::schema::{OutOfRange, Setting, Settings, limit, names, settings};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
-use serde::{Deserialize, Serialize};
 
-/// Parameters of the fruit catcher.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Fruit {
-    /// Columns of the grid, 3 to 255.
-    pub width: u32,
-    /// Rows of the grid, 2 to 255; the basket is on the last one.
-    pub height: u32,
-    /// Width of the basket in columns, 1 to `width`.
-    pub basket: u32,
-    /// Maximum number of fruits at a time, 1 to 8.
-    pub max_fruits: u32,
-    /// Number of fruits below which new ones appear as soon as `spawn_interval` allows, 1 to
-    /// `max_fruits`.
-    pub min_fruits: u32,
-    /// Rows that the newest fruit must have fallen before the next one appears, 1 to 255.
-    pub spawn_interval: u32,
-    /// Episode length in steps, 1 or more.
-    pub max_steps: u32,
-    /// Observation of the policy.
-    #[serde(default)]
-    pub observation: FruitObservation,
+settings! {
+    /// Parameters of the fruit catcher.
+    pub struct Fruit: Copy, Eq, Hash {
+        /// Columns of the grid.
+        width: u32 = Self::DEFAULT.width, in whole(3..=255);
+        /// Rows of the grid; the basket is on the last one.
+        height: u32 = Self::DEFAULT.height, in whole(2..=255);
+        /// Columns of the basket, at most `width`.
+        basket: u32 = Self::DEFAULT.basket, in whole(1..=255);
+        /// Maximum number of fruits at a time.
+        max_fruits: u32 = Self::DEFAULT.max_fruits, in whole(1..=8);
+        /// Number of fruits below which new ones appear as soon as `spawn_interval` allows, at most
+        /// `max_fruits`.
+        min_fruits: u32 = Self::DEFAULT.min_fruits, in whole(1..=8);
+        /// Rows that the newest fruit must have fallen before the next one appears.
+        spawn_interval: u32 = Self::DEFAULT.spawn_interval, in whole(1..=255);
+        /// Episode length in steps.
+        max_steps: u32 = Self::DEFAULT.max_steps, in whole(1..=1_000_000);
+        /// Observation of the policy: `features` relative to the basket, or raw `positions`.
+        observation: FruitObservation = Self::DEFAULT.observation;
+    }
+    rules = Fruit::rules;
 }
 
-/// Observation of the fruit catcher.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum FruitObservation {
-    /// The basket's column; for each fruit its position relative to the basket and its slack (steps
-    /// until it lands minus moves needed to catch it); and slacks of pairs of fruits.
-    #[default]
-    Features,
-    /// The basket's column; for each fruit, lowest first, its column, its row and a presence flag.
-    /// The policy has to derive the relations itself.
-    Positions,
-}
-
-impl Default for Fruit {
-    fn default() -> Self {
-        Self::DEFAULT
+names! {
+    /// Observation of the fruit catcher.
+    #[derive(Default)]
+    pub enum FruitObservation {
+        /// The basket's column; for each fruit its position relative to the basket and its slack (steps
+        /// until it lands minus moves needed to catch it); and slacks of pairs of fruits.
+        #[default]
+        Features = "features",
+        /// The basket's column; for each fruit, lowest first, its column, its row and a presence flag.
+        /// The policy has to derive the relations itself.
+        Positions = "positions",
     }
 }
 
@@ -70,6 +66,14 @@ impl Fruit {
         max_steps: 100,
         observation: FruitObservation::Features,
     };
+
+    fn rules(&self) -> Result<(), OutOfRange> {
+        let Self { width, basket, max_fruits, min_fruits, .. } = self;
+        let within = |what: &str, most: &u32| format!("1 to {most} ({what})");
+        limit(basket <= width, "basket", basket, within("fruit.width", width))?;
+        let most = within("fruit.max_fruits", max_fruits);
+        limit(min_fruits <= max_fruits, "min_fruits", min_fruits, most)
+    }
 
     /// Columns of the basket to the left of its centre.
     fn left(&self) -> u32 {
@@ -134,31 +138,16 @@ impl Env for Fruit {
         1 + self.queue_words()
     }
 
+    fn settings() -> &'static [Setting] {
+        Self::SETTINGS
+    }
+
     fn max_steps(&self) -> u32 {
         self.max_steps
     }
 
     fn validate(&self) -> Result<(), String> {
-        let check = |name: &str, value: u32, low: u32, high: u32| {
-            if (low..=high).contains(&value) {
-                Ok(())
-            } else {
-                Err(format!("fruit.{name} is {value}, but must be {low} to {high}"))
-            }
-        };
-        check("width", self.width, 3, 255)?;
-        check("height", self.height, 2, 255)?;
-        if self.basket > self.width {
-            return Err(format!(
-                "fruit.basket is {}, wider than the grid (fruit.width is {})",
-                self.basket, self.width
-            ));
-        }
-        check("basket", self.basket, 1, self.width)?;
-        check("max_fruits", self.max_fruits, 1, 8)?;
-        check("min_fruits", self.min_fruits, 1, self.max_fruits)?;
-        check("spawn_interval", self.spawn_interval, 1, 255)?;
-        check("max_steps", self.max_steps, 1, 1_000_000)
+        in_range(self)
     }
 
     fn references(&self) -> &'static [(&'static str, f64)] {

@@ -9,27 +9,22 @@
 mod look;
 
 use super::look::FRUIT_KINDS;
-use super::{Bits, Env, Outcome, Rules, Scripted};
+use super::{Bits, Env, Outcome, Rules, Scripted, in_range};
 use crate::rng::{below, draw, uniform};
+use crate::schema::{Setting, Settings, settings};
 use burn::cubecl;
 use burn::cubecl::prelude::*;
-use serde::{Deserialize, Serialize};
 
 /// Maximum number of cues, limited by the number of fruit tiles.
 const MAX_CUES: u32 = FRUIT_KINDS;
 
-/// Parameters of Recall.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Recall {
-    /// Episode length in steps, from the cue to the answer: 2 to 10000.
-    pub steps: u32,
-    /// Number of cues and of actions: 2 to 6.
-    pub cues: u32,
-}
-
-impl Default for Recall {
-    fn default() -> Self {
-        Self { steps: 32, cues: 4 }
+settings! {
+    /// Parameters of Recall.
+    pub struct Recall: Copy, Eq, Hash {
+        /// Episode length in steps, from the cue to the answer.
+        steps: u32 = 32, in whole(2..=10_000);
+        /// Number of cues and of actions.
+        cues: u32 = 4, in whole(2..=MAX_CUES as u64);
     }
 }
 
@@ -48,6 +43,10 @@ impl Env for Recall {
 
     fn defaults(&self) -> &'static [&'static str] {
         &[include_str!("defaults.toml")]
+    }
+
+    fn settings() -> &'static [Setting] {
+        Self::SETTINGS
     }
 
     /// `rememberer` always answers with the cue, which it reads from the state.
@@ -71,13 +70,7 @@ impl Env for Recall {
     }
 
     fn validate(&self) -> Result<(), String> {
-        if !(2..=10_000).contains(&self.steps) {
-            return Err(format!("recall.steps is {}, but must be 2 to 10000", self.steps));
-        }
-        if !(2..=MAX_CUES).contains(&self.cues) {
-            return Err(format!("recall.cues is {}, but must be 2 to {MAX_CUES}", self.cues));
-        }
-        Ok(())
+        in_range(self)
     }
 
     fn references(&self) -> &'static [(&'static str, f64)] {

@@ -7,7 +7,7 @@ use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::model::{Actor, NativePolicy};
 use crate::parallel::{Shards, Team};
 use crate::rng::Stream;
-use crate::rollout::{Player, evaluate};
+use crate::rollout::{Player, baselines, evaluate};
 use crate::run::Schedule;
 use crate::settings::UpdateConfig;
 use crate::trainer::GameTrainer;
@@ -48,7 +48,7 @@ pub fn play<A: Actor, G: Rules>(policy: &A, game: G, episodes: usize, seed: u64)
         greedy: play(Player::Greedy),
         sampled: Some(play(Player::Sampling)),
         seed,
-        references: game.references(),
+        baselines: baselines(game, episodes, Stream::Evaluation, seed),
     }
 }
 

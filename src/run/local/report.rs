@@ -2,6 +2,7 @@
 
 use super::{Subject, short};
 use crate::metrics::{EvaluationRecord, HeldOut};
+use crate::rollout::Baseline;
 use serde::Serialize;
 use std::fmt::{self, Display, Formatter};
 
@@ -17,9 +18,9 @@ pub struct Scores {
     /// The seed of the episodes.
     #[serde(skip)]
     pub seed: u64,
-    /// Mean scores of known players.
-    #[serde(skip)]
-    pub references: &'static [(&'static str, f64)],
+    /// Scores of players without a network; none for texts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub baselines: Vec<Baseline>,
 }
 
 /// Quality of the best policy on held-out demonstrations.
@@ -129,7 +130,7 @@ impl Display for HeldOutReport {
 
 impl Display for Scores {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Self { greedy, sampled, seed, references } = self;
+        let Self { greedy, sampled, seed, baselines } = self;
         let is_text = greedy.text.is_some();
         let policy = if is_text { "this model" } else { "this policy" };
         let own = [("greedy", Some(greedy)), ("sampled", sampled.as_ref())];
@@ -138,8 +139,10 @@ impl Display for Scores {
             let error = format!(" ± {:.3}", result.std_error);
             Some((format!("{policy}, {way}"), result.mean_score, error))
         });
-        let known =
-            references.iter().map(|(name, score)| (name.to_string(), *score, String::new()));
+        let known = baselines.iter().map(|Baseline { player, mean_score, std_error }| {
+            let error = std_error.map_or(String::new(), |error| format!(" ± {error:.3}"));
+            (player.to_string(), *mean_score, error)
+        });
         let mut rows: Vec<(String, f64, String)> = own.chain(known).collect();
         rows.sort_by(|a, b| a.1.total_cmp(&b.1));
         let width = rows.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);

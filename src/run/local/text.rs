@@ -133,7 +133,7 @@ impl Run for TextRun {
             actions: Vec::new(),
         });
         let seed = self.seed();
-        let scores = Scores { greedy, sampled: None, seed, references: &[] };
+        let scores = Scores { greedy, sampled: None, seed, baselines: Vec::new() };
         Ok(FinalScores { scores: is_evaluated.then_some(scores), held_out })
     }
 

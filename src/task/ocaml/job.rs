@@ -1,24 +1,19 @@
 //! The input of a checker: the compiler, the code to check, and its resource limits.
 
+use crate::schema::settings;
 use crate::task::TaskError;
-use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Resource limits of a completion.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct OcamlLimits {
-    /// CPU time, seconds, 0.01 to 60. The wall-clock limit is three times this plus one second.
-    pub cpu_seconds: f64,
-    /// Memory, MiB, 128 to 16384.
-    pub memory_mb: u32,
-    /// Number of processes, 1 to 64.
-    pub processes: u32,
-}
-
-impl Default for OcamlLimits {
-    fn default() -> Self {
-        Self { cpu_seconds: 2.0, memory_mb: 512, processes: 4 }
+settings! {
+    /// Resource limits of a completion.
+    pub struct OcamlLimits: Copy {
+        /// CPU time in seconds. The wall-clock limit is three times this plus one second.
+        cpu_seconds: f64 = 2.0, in at_least(0.01).at_most(60.0);
+        /// Memory in MiB.
+        memory_mb: u32 = 512, in whole(128..=16_384);
+        /// Number of processes.
+        processes: u32 = 4, in whole(1..=64);
     }
 }
 

@@ -23,38 +23,29 @@ pub use report::{Compiled, Report, Types};
 pub use stages::Stages;
 
 use super::parallel::{cores, in_order};
-use super::settings::within;
+use super::settings::in_range;
 use super::{Completion, Part, Prompt, Rewards, Split, Task, TaskError, TaskSettings};
+use crate::schema::settings;
 use code::Code;
 use report::POINTS;
-use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Settings of the task.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct OcamlSettings {
-    /// A file of problems; empty for the built-in ones.
-    pub problems: String,
-    /// `auto` or `server`: the persistent checker; `stages`: a process per stage, which does not restrict what
-    /// code names and needs `unsafe`.
-    pub checker: String,
-    /// Runs code even if this machine cannot enforce all restrictions of the sandbox.
-    #[serde(rename = "unsafe", default)]
-    pub allow_unsafe: bool,
-    /// Number of completions checked in parallel; 0 for one per core, at most 64.
-    pub workers: u32,
-    /// Resource limits of a completion.
-    #[serde(flatten)]
-    pub limits: OcamlLimits,
-}
-
-impl Default for OcamlSettings {
-    fn default() -> Self {
-        let (problems, checker) = (String::new(), "auto".to_string());
-        let limits = OcamlLimits::default();
-        Self { problems, checker, allow_unsafe: false, workers: 0, limits }
+settings! {
+    /// Settings of the task.
+    pub struct OcamlSettings {
+        /// A file of problems; empty for the built-in ones.
+        problems: String;
+        /// `auto` or `server`: the persistent checker; `stages`: a process per stage, which does not restrict what
+        /// code names and needs `unsafe`.
+        checker: String = "auto".to_string();
+        /// Runs code even if this machine cannot enforce all restrictions of the sandbox.
+        r#unsafe: bool;
+        /// Number of completions checked in parallel; 0 for one per core.
+        workers: u32 = 0, in whole(0..=64);
+        /// Resource limits of a completion.
+        @flatten limits: OcamlLimits;
     }
 }
 
@@ -90,14 +81,7 @@ impl Ocaml {
     /// If a setting is out of range, the problems cannot be read, or there is no compiler.
     pub fn open(settings: &OcamlSettings) -> Result<Self, TaskError> {
         let limits = settings.limits;
-        within("ocaml.workers", settings.workers, 0..=64)?;
-        within("ocaml.memory_mb", limits.memory_mb, 128..=16_384)?;
-        within("ocaml.processes", limits.processes, 1..=64)?;
-        if !(0.01..=60.0).contains(&limits.cpu_seconds) {
-            let message =
-                format!("`ocaml.cpu_seconds` is {}, but must be 0.01 to 60", limits.cpu_seconds);
-            return Err(TaskError::Setting(message));
-        }
+        in_range(settings)?;
         let problems = match settings.problems.as_str() {
             "" => Problems::built_in(),
             path => Problems::read(Path::new(path))?,
@@ -105,7 +89,7 @@ impl Ocaml {
         let compiler = Compiler::at("ocamlc")?;
         let backend = match settings.checker.as_str() {
             "auto" | "server" => Backend::Server(Checker::start(&compiler, limits)?),
-            "stages" if settings.allow_unsafe => Backend::Stages(Stages::start(&compiler, limits)?),
+            "stages" if settings.r#unsafe => Backend::Stages(Stages::start(&compiler, limits)?),
             "stages" => {
                 let message = "`ocaml.checker=stages` does not restrict what code names; use \
                                `ocaml.checker=server`, or permit it with `ocaml.unsafe=true`";
@@ -121,7 +105,7 @@ impl Ocaml {
             Backend::Server(checker) => checker.notes(),
             Backend::Stages(stages) => stages.notes(),
         };
-        if !notes.is_empty() && !settings.allow_unsafe {
+        if !notes.is_empty() && !settings.r#unsafe {
             let why = notes.join(" ");
             let message = format!("{why} `ocaml.unsafe=true` permits it all the same");
             return Err(TaskError::Verifier(message));

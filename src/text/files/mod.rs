@@ -24,6 +24,7 @@ impl LanguageModel {
     /// If it cannot be read, or is of a shape that is not known.
     pub fn load(path: &Path) -> Result<Self, LanguageError> {
         match () {
+            () if !path.exists() => Err(LanguageError::Missing(path.to_path_buf())),
             () if path.is_file() => gguf::read(path),
             () if adapter::is_folder(path) => adapter::read(path),
             () => hugging_face::read(path),

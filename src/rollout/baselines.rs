@@ -1,0 +1,105 @@
+//! Baselines of a policy: players without a network, on the levels of an evaluation.
+
+use super::{Evaluation, action_key};
+use crate::env::{Episode, Rules, Scripted, advance, new_game};
+use crate::rng::{Stream, below, draw};
+use rayon::prelude::*;
+use serde::Serialize;
+
+/// The most steps that a baseline may take, so that it costs a fraction of a second.
+const MAX_STEPS: u64 = 2_000_000;
+
+/// The mean score of a player without a network.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Baseline {
+    /// The player's name, for instance `random`.
+    pub player: &'static str,
+    /// The mean score.
+    pub mean_score: f64,
+    /// Standard error of the mean; `None` if the score is known rather than measured.
+    pub std_error: Option<f64>,
+}
+
+/// The reference scores of a game, the scores of its scripted players and, without references, of random actions.
+///
+/// Players take part in the first of `episodes` episodes of [`evaluate`](super::evaluate): all of them, unless
+/// these are longer than two million steps together.
+pub fn baselines<G: Rules>(game: G, episodes: usize, stream: Stream, seed: u64) -> Vec<Baseline> {
+    let affordable = (MAX_STEPS / u64::from(game.max_steps().max(1))).max(2);
+    let episodes = episodes.min(affordable as usize);
+    let (levels, actions) = (draw(stream.key(seed), 0), draw(stream.key(seed), 1));
+    let measured = |player, act: Option<&Scripted>| {
+        let play = |i: usize| {
+            play_episode(game, act, draw(levels, i as u32), action_key(actions, i as u32))
+        };
+        let played: Vec<[f64; 2]> = (0..episodes).into_par_iter().map(play).collect();
+        let Evaluation { mean_score, std_error, .. } = Evaluation::of(&played);
+        Baseline { player, mean_score, std_error: Some(std_error) }
+    };
+    let known = game.references().iter();
+    let mut all: Vec<_> = known
+        .map(|(player, score)| Baseline { player, mean_score: *score, std_error: None })
+        .collect();
+    if !all.iter().any(|baseline| ["random", "chance"].contains(&baseline.player)) {
+        all.push(measured("random", None));
+    }
+    all.extend(game.players().iter().map(|player| measured(player.name(), Some(player))));
+    all
+}
+
+/// Plays an episode by a scripted player or, without one, by random actions; returns score and length.
+fn play_episode<G: Rules>(game: G, player: Option<&Scripted>, level: u32, key: u32) -> [f64; 2] {
+    let mut state = new_game::<G>(level, game);
+    let mut episode = Episode { level, ..Episode::default() };
+    for length in 1.. {
+        let action = match player {
+            Some(player) => player.act(&state),
+            None => random_action::<G>(&state, draw(key, length), game),
+        };
+        let played = advance::<G>(&mut state, &mut episode, action, game);
+        if played.ended() {
+            return [f64::from(played.score), f64::from(length)];
+        }
+    }
+    unreachable!("an episode ends after its longest length")
+}
+
+/// A random legal action.
+fn random_action<G: Rules>(state: &G::State, key: u32, game: G) -> u32 {
+    let actions = 0..game.num_actions() as u32;
+    let is_legal = |a: &u32| !G::MASKED || G::legal(state, *a as usize, game);
+    let legal: Vec<u32> = actions.filter(is_legal).collect();
+    legal[below(key, legal.len() as u32) as usize]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::{CartPole, Catch, Fruit};
+
+    fn scores<G: Rules>(game: G) -> Vec<(&'static str, f64, Option<f64>)> {
+        let all = baselines(game, 500, Stream::Evaluation, 0);
+        all.iter().map(|it| (it.player, it.mean_score, it.std_error)).collect()
+    }
+
+    #[test]
+    fn references_stay_and_players_are_measured() {
+        let catch = scores(Catch::default());
+        assert_eq!(catch[..2], [("random", -0.595, None), ("optimum", 1.0, None)]);
+        assert_eq!(catch[2], ("chaser", 1.0, Some(0.0)));
+        assert_eq!(scores(CartPole::default())[2].1, 500.0);
+    }
+
+    #[test]
+    fn random_actions_are_measured_where_no_score_is_known() {
+        let wide = Catch { columns: 7, ..Catch::default() };
+        let catch = scores(wide);
+        let (player, score, error) = catch[1];
+        assert_eq!(player, "random");
+        // A paddle somewhere on the bottom row is rarely under the ball.
+        assert!((-0.9..-0.5).contains(&score), "{score}");
+        assert!(error.is_some_and(|error| error > 0.0 && error < 0.05), "{error:?}");
+        let fruit = scores(Fruit { width: 24, ..Fruit::default() });
+        assert_eq!(fruit.iter().map(|(name, ..)| *name).collect::<Vec<_>>()[0], "random");
+    }
+}
