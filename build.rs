@@ -1,4 +1,5 @@
-//! Embeds the files of the live page, `web/dist`, into the program where they are built.
+//! Embeds the files of the live page into the program: those in `web/dist`, where they are built, or in the published
+//! crate those in `assets/page`.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fmt::Write;
@@ -11,27 +12,30 @@ fn main() {
     // Another checkout with the same target folder has other files.
     println!("cargo:rerun-if-env-changed=CARGO_MANIFEST_DIR");
     // Cargo counts a missing path as changed, so its parent is watched instead.
-    let watched = if Path::new("web/dist").is_dir() { "web/dist" } else { "web" };
-    println!("cargo:rerun-if-changed={watched}");
+    let place = ["web/dist", "assets/page"].into_iter().find(|place| Path::new(place).is_dir());
+    for watched in place.map_or(vec!["web", "assets"], |place| vec![place]) {
+        println!("cargo:rerun-if-changed={watched}");
+    }
     if env::var_os("CARGO_FEATURE_PROGRAM").is_none() {
         return;
     }
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
-    let dist = root.join("web/dist");
+    let place = place.unwrap_or("web/dist");
+    let dist = root.join(place);
     let mut code = "static DIST: &[File] = &[".to_string();
     for file in files(&dist) {
         let bytes = fs::read(&file).expect("a file of the page is readable");
         let mut hasher = DefaultHasher::new();
         hasher.write(&bytes);
         let tag = hasher.finish();
-        let path = file.strip_prefix(&dist).expect("the file lies in web/dist");
+        let path = file.strip_prefix(&dist).expect("the file lies in the folder");
         let path = path.to_str().expect("its name is Unicode").replace('\\', "/");
         writeln!(
             code,
             "File {{ path: {:?}, tag: \"{tag:016x}\", bytes: \
              include_bytes!(concat!(env!(\"CARGO_MANIFEST_DIR\"), {:?})) }},",
             format!("/{path}"),
-            format!("/web/dist/{path}"),
+            format!("/{place}/{path}"),
         )
         .expect("a string takes it");
     }
