@@ -35,10 +35,10 @@ pub struct TextRecord {
     /// Mean entropy of the policy that generated, nats a token.
     #[serde(default)]
     pub sampling_entropy: f64,
-    /// Largest distance of a token's importance ratio from 1 in the first optimiser step. It is 0 on the CPU,
-    /// which generates and learns with the same arithmetic.
+    /// Largest distance of a token's importance ratio from 1 in the first optimiser step; `None` if no group had
+    /// a gradient there. It is 0 on the CPU, which generates and learns with the same arithmetic.
     #[serde(default)]
-    pub first_ratio_distance: f64,
+    pub first_ratio_distance: Option<f64>,
     /// Tokens generated a second.
     #[serde(default)]
     pub generated_per_second: f64,

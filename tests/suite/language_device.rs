@@ -272,7 +272,7 @@ fn a_run_begins_on_a_device_as_on_the_cpu() {
     }
     let off = (other.grad_norm - record.grad_norm).abs() / record.grad_norm;
     assert!(off < 1e-4, "{} instead of {}", other.grad_norm, record.grad_norm);
-    let distance = other.text.unwrap().first_ratio_distance;
+    let distance = other.text.unwrap().first_ratio_distance.unwrap();
     assert!(distance < 1e-4, "{distance}");
 
     // It learns: texts that it is shown become likelier.

@@ -1,12 +1,13 @@
 //! What language models learn from texts by hand is what autodiff says.
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
-use grove::learner::text::{Group, LanguageRule, Sample, gradient, logprobs};
+use grove::learner::UpdateMeans;
+use grove::learner::text::{Group, LanguageLearner, LanguageRule, Sample, gradient, logprobs};
 use grove::model::{Decoder, DecoderShape, RopeScaling, flatten, named_parameters, unflatten};
 use grove::nn::arch::{NormPlacement, QkNorm, SlidingWindow};
 use grove::nn::ops::gate::Activation;
 use grove::objective::{LossConfig, LossType, Steps, Totals, loss};
-use grove::settings::TrainConfig;
+use grove::settings::{TrainConfig, UpdateConfig};
 use grove::text::{Adapters, LoraConfig, Retention, Text, TextPass, TokenDecoder};
 
 /// A small decoder over 13 tokens.
@@ -390,4 +391,43 @@ fn losses_of_texts_are_those_of_tensors() {
             );
         }
     }
+}
+
+#[test]
+fn means_are_over_the_tokens_that_were_evaluated() {
+    let shape = shape();
+    let count = shape.num_params();
+    let decoder =
+        TokenDecoder::new(shape, (0..count).map(|i| (i as f32).sin()).collect::<Vec<_>>());
+    let group = |advantages: [f32; 2]| {
+        let sample = |(s, advantage): (usize, f32)| Sample {
+            tokens: vec![1 + s as u32, 4, 2],
+            logprobs: vec![-1.5; 3],
+            advantages: vec![advantage; 3],
+            mask: vec![true; 3],
+        };
+        let samples = advantages.into_iter().enumerate().map(sample).collect();
+        Group { prompt: vec![3, 5], samples }
+    };
+    let config = TrainConfig::for_game("any");
+    let update = UpdateConfig { num_minibatches: 1, update_epochs: 1, ..config.update };
+    let rule = LanguageRule {
+        loss: LossConfig::new(),
+        update,
+        optimizer: config.optimizer,
+        temperature: 1.0,
+        max_new_tokens: 3,
+    };
+    let means = |groups: &[Group]| {
+        let mut learner = LanguageLearner::new(decoder.clone(), 1);
+        learner.update(&rule, groups, 0, 0.0, &[1e-3]).unwrap()
+    };
+    let alone = means(&[group([1.0, -1.0])]);
+    let beside = means(&[group([1.0, -1.0]), group([0.0; 2]), group([0.0; 2])]);
+    assert!(alone.tokens == 6.0 && beside.tokens == 6.0 && alone.update.entropy > 0.1);
+    assert_eq!(alone.first_ratio, beside.first_ratio);
+    let of = |means: UpdateMeans| [means.entropy, means.approx_kl, means.clip_fraction];
+    assert_eq!(of(alone.update), of(beside.update));
+    let none = means(&[group([0.0; 2])]);
+    assert_eq!((none.tokens, none.first_ratio), (0.0, None));
 }

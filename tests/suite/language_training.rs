@@ -74,7 +74,7 @@ fn the_first_update_is_of_the_very_policy_that_acted() {
     let records = iterate(&mut trainer, 6);
     for record in &records[2..] {
         let text = record.text.as_ref().unwrap();
-        assert_eq!(text.first_ratio_distance, 0.0);
+        assert!(text.first_ratio_distance.is_none_or(|distance| distance == 0.0));
         assert_eq!(record.approx_kl, 0.0);
         assert!(text.tokens > 0 && (1.0..=4.0).contains(&text.completion_length));
         assert!(text.rewards.contains_key("exact") && text.sampling_entropy > 0.0);
@@ -87,6 +87,40 @@ fn the_first_update_is_of_the_very_policy_that_acted() {
 }
 
 #[test]
+fn the_divergence_is_from_the_policy_that_rewards_begin_with() {
+    let mut config = config();
+    (config.fit.iterations, config.update.num_minibatches) = (3, 1);
+    let mut trainer = trainer(&config);
+    let records = iterate(&mut trainer, 5);
+    let divergences: Vec<f64> = records.iter().map(|record| record.reference_kl).collect();
+    assert_eq!(
+        divergences[..4],
+        [0.0; 4],
+        "SFT has none, and the first update is of the reference"
+    );
+    assert!(divergences[4] > 0.0);
+    let distances = records.iter().map(|record| record.text.as_ref().unwrap().first_ratio_distance);
+    assert_eq!(distances.collect::<Vec<_>>()[2..4], [None, Some(0.0)], "SFT compares nothing");
+}
+
+#[test]
+fn the_learning_rate_goes_by_iterations_whether_they_take_steps_or_not() {
+    let mut config = config();
+    config.loss.kl_coef = 0.0;
+    (config.generation.max_new_tokens, config.reward.mask_truncated_completions) = (1, true);
+    (config.fit.iterations, config.optimizer.warmup_ratio) = (1, 0.0);
+    let records = iterate(&mut trainer(&config), config.iterations);
+    assert!(records[1].text.as_ref().unwrap().truncated > 0.9, "no token counts");
+    let rates: Vec<f64> = records.iter().map(|record| record.learning_rate).collect();
+    assert_eq!(rates[0], config.fit.learning_rate);
+    // The last of the iteration's two steps, of the ten that rewards have.
+    for (i, rate) in rates[1..].iter().enumerate() {
+        let want = config.optimizer.learning_rate * (1.0 - (2 * i + 1) as f64 / 10.0);
+        assert!((rate - want).abs() < 1e-12, "{rates:?}");
+    }
+}
+
+#[test]
 fn adapters_alone_learn_and_lie_beside_the_model_that_they_are_for() {
     let folder = tempfile::tempdir().unwrap();
     let base = folder.path().join("base");
@@ -94,7 +128,7 @@ fn adapters_alone_learn_and_lie_beside_the_model_that_they_are_for() {
     let base = LanguageModel::load(&base).unwrap();
     let mut config = config();
     config.lora = LoraConfig::new(2);
-    config.fit.iterations = 0;
+    (config.fit.iterations, config.update.num_minibatches) = (0, 1);
     let begin = |model: &LanguageModel| {
         let sort = find("sort").unwrap();
         let mut settings = (sort.defaults)();
@@ -106,7 +140,13 @@ fn adapters_alone_learn_and_lie_beside_the_model_that_they_are_for() {
     let records = iterate(&mut whole, 6);
     assert!(
         records.iter().any(|record| record.reference_kl > 0.0),
-        "the reference has no adapters"
+        "the reference keeps the adapters that it began with"
+    );
+    let records = iterate(&mut begin(&whole.model()), 2);
+    assert!(records[0].grad_norm > 0.0);
+    assert_eq!(
+        records[0].reference_kl, 0.0,
+        "the reference of learnt adapters is the adapted model"
     );
     let mut first = begin(&base);
     iterate(&mut first, 2);

@@ -1,6 +1,7 @@
 //! The loss of an optimiser step over texts, differentiated by the log-probability of each token.
 
 use super::{Group, LanguageRule, Sample};
+use crate::math::exp;
 use crate::objective::kl::{divergence, third};
 use crate::objective::weights::{Sizes, weight};
 use crate::objective::{Coefficients, Form, LossConfig, Step, term};
@@ -16,23 +17,26 @@ pub(super) struct Sums {
     pub entropy: f64,
     pub reference_kl: f64,
     pub loss: f64,
+    /// The tokens themselves: those of skipped groups are not among them.
+    pub tokens: f64,
     /// The largest distance of a ratio from 1.
     pub ratio: f64,
 }
 
 impl Sums {
     /// The number of sums that are added up over shards.
-    pub const ADDED: usize = 5;
+    pub const ADDED: usize = 6;
 
     /// The sums that are added up over shards: all but the largest ratio.
     pub fn added(&self) -> Vec<f64> {
-        vec![self.approx_kl, self.clipped, self.entropy, self.reference_kl, self.loss]
+        vec![self.approx_kl, self.clipped, self.entropy, self.reference_kl, self.loss, self.tokens]
     }
 
     /// From those that were added up, and the largest ratio.
     pub fn of(added: &[f64], ratio: f64) -> Self {
-        let [approx_kl, clipped, entropy, reference_kl, loss] = std::array::from_fn(|i| added[i]);
-        Self { approx_kl, clipped, entropy, reference_kl, loss, ratio }
+        let [approx_kl, clipped, entropy, reference_kl, loss, tokens] =
+            std::array::from_fn(|i| added[i]);
+        Self { approx_kl, clipped, entropy, reference_kl, loss, tokens, ratio }
     }
 }
 
@@ -135,8 +139,8 @@ impl Differentiation<'_> {
         let mut slopes = vec![0.0; now.len()];
         let mut of_ratio = 0.0;
         for at in counted() {
-            let own = log_ratios[at].exp();
-            let ratio = if of_game { mean.exp() } else { own };
+            let own = exp(log_ratios[at]);
+            let ratio = if of_game { exp(mean) } else { own };
             let step = Step { ratio, advantage: sample.advantages[at], logprob: now[at] };
             let policy = term(&step, &self.by, loss_type);
             let mut value = policy.value;
@@ -154,6 +158,7 @@ impl Differentiation<'_> {
             sums.approx_kl += f64::from(third(own, log_ratios[at]));
             sums.clipped += f64::from(policy.clipped);
             sums.loss += f64::from(weight * value);
+            sums.tokens += 1.0;
             sums.ratio = sums.ratio.max(f64::from((own - 1.0).abs()));
         }
         counted().for_each(|at| slopes[at] += of_ratio);

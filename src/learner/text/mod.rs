@@ -114,10 +114,12 @@ pub struct LanguageRule {
 /// Metrics of an update of a language model, whose steps are tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct LanguageMeans {
-    /// The means that every learner reports.
+    /// The means that every learner reports, over [`tokens`](Self::tokens).
     pub update: UpdateMeans,
-    /// Largest distance of a ratio from 1 in the first optimizer step.
-    pub first_ratio: f64,
+    /// Tokens that the decoder evaluated and that count, over all epochs; groups without a gradient are skipped.
+    pub tokens: f64,
+    /// Largest distance of a ratio from 1 in the first optimizer step; `None` if it skipped all groups.
+    pub first_ratio: Option<f64>,
 }
 
 /// A language model in training.
@@ -127,7 +129,7 @@ pub struct LanguageLearner {
     pub decoder: TokenDecoder,
     /// The optimiser's state.
     pub moments: Moments,
-    /// The policy that is not to be left, where the loss has a divergence.
+    /// The reference of the KL divergence: a frozen copy of the policy at the first update whose loss has one.
     pub reference: Option<TokenDecoder>,
     key: u32,
     /// The members that share the run.
@@ -135,18 +137,23 @@ pub struct LanguageLearner {
 }
 
 impl LanguageLearner {
-    /// Trains `decoder`; the order of what is learnt from follows `key`.
-    pub fn new(decoder: TokenDecoder, rule: &LanguageRule, key: u32) -> Self {
-        // Without its adapters, if it has any, the decoder is the initial one.
-        let reference = (rule.loss.kl_coef > 0.0).then(|| {
-            let mut reference = decoder.clone().with_adapters(None);
-            if rule.update.gradient_checkpointing {
-                reference.keep_packed_weights(false);
-            }
-            reference
-        });
+    /// Trains `decoder`; the order of the groups in an update follows `key`.
+    pub fn new(decoder: TokenDecoder, key: u32) -> Self {
         let moments = Moments::new(decoder.trained().len());
-        Self { decoder, moments, reference, key, team: Team::alone() }
+        Self { decoder, moments, reference: None, key, team: Team::alone() }
+    }
+
+    /// Makes a copy of the policy, adapters included, the reference of the KL divergence, with other learnt
+    /// parameters if `trained` are given.
+    pub fn freeze_reference(&mut self, update: &UpdateConfig, trained: Option<&[f32]>) {
+        let mut reference = self.decoder.clone();
+        if let Some(trained) = trained {
+            reference.update(|params| params.copy_from_slice(trained));
+        }
+        if update.gradient_checkpointing {
+            reference.keep_packed_weights(false);
+        }
+        self.reference = Some(reference);
     }
 
     /// Differentiates only its shards' part of the groups, and adds up with the other members of `team`.
@@ -155,7 +162,8 @@ impl LanguageLearner {
     }
 
     /// `update_epochs` passes over the groups of an iteration, in `num_minibatches` steps each, at these
-    /// learning rates. All members give all groups, and take the same steps.
+    /// learning rates, one for each step; a minibatch without tokens that count skips its step and its rate. All
+    /// members give all groups, and take the same steps.
     ///
     /// # Errors
     /// If another member of the team is gone or silent.
@@ -167,6 +175,9 @@ impl LanguageLearner {
         entropy_coef: f64,
         rates: &[f64],
     ) -> Result<LanguageMeans, TeamError> {
+        if rule.loss.kl_coef > 0.0 && self.reference.is_none() {
+            self.freeze_reference(&rule.update, None);
+        }
         let counted: usize = groups.iter().map(Group::count).sum();
         if counted == 0 {
             return Ok(LanguageMeans::default());
@@ -181,7 +192,6 @@ impl LanguageLearner {
         let references = self.reference_logprobs(rule, groups, &shards);
         let minibatches = rule.update.num_minibatches.min(groups.len());
         let (mut totals, mut tokens, mut first_ratio) = (UpdateSums::default(), 0.0, None);
-        let mut rates = rates.iter().copied();
         for epoch in 0..rule.update.update_epochs {
             let key = draw(draw(self.key, iteration), epoch as u32);
             let order = shuffled(key, groups.len());
@@ -214,23 +224,25 @@ impl LanguageLearner {
                 };
                 let (gradient, sums) = pass.gradient(groups, &chosen)?;
                 let (moments, max_norm) = (&mut self.moments, rule.update.max_grad_norm);
-                let rate = rates.next().unwrap_or(0.0);
+                let rate = rates[epoch * rule.update.num_minibatches + part];
                 let norm = self.decoder.update(|params| {
                     moments.clipped_step(params, &gradient, max_norm, rate, &rule.optimizer)
                 });
                 totals.add(&sums.added(), norm);
-                tokens += count as f64;
-                first_ratio.get_or_insert(sums.ratio);
+                tokens += sums.tokens;
+                first_ratio.get_or_insert((sums.tokens > 0.0).then_some(sums.ratio));
             }
         }
         if saves {
             self.decoder.keep_packed_weights(true);
             release_freed_memory();
         }
-        // A maximum is the same in any order.
+        // A maximum is the same in any order. The count of tokens is that of all members.
+        let first_ratio = first_ratio.flatten();
         let ratios = self.team.all_gather_numbers(&[first_ratio.unwrap_or(0.0)])?;
-        let first_ratio = ratios.concat().into_iter().fold(0.0, f64::max);
-        Ok(LanguageMeans { update: totals.means(tokens), first_ratio })
+        let largest = ratios.concat().into_iter().fold(0.0, f64::max);
+        let first_ratio = first_ratio.map(|_| largest);
+        Ok(LanguageMeans { update: totals.means(tokens), tokens, first_ratio })
     }
 
     /// The log-probabilities of the tokens of our groups under the reference, where there is one; of the other

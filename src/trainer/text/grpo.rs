@@ -48,13 +48,14 @@ impl TextEngine {
         let config = &self.config;
         let entropy = entropy_at(&config.loss, iteration, config.iterations);
         let entropy = if fit { 0.0 } else { entropy };
-        let rates: Vec<f64> = (0..config.updates() as u64)
-            .map(|update| self.rate(self.learner.moments.steps + update))
-            .collect();
+        let updates = config.updates() as u64;
+        let first = u64::from(iteration) * updates;
+        let rates: Vec<f64> = (first..first + updates).map(|update| self.rate(update)).collect();
         self.learner.update(&config.rule(fit), groups, iteration, entropy, &rates)
     }
 
-    /// The learning rate of an optimiser step: that of SFT, or after it the schedule's.
+    /// The learning rate of an optimiser step, counted by iterations, whether they took all of their steps or not:
+    /// that of SFT, or after it the schedule's.
     fn rate(&self, update: u64) -> f64 {
         let LanguageConfig { fit, iterations, .. } = &self.config;
         let updates = self.config.updates() as u64;
@@ -184,7 +185,8 @@ impl Engine for TextEngine {
         record.seconds.phases = Some(Phases { rollout: generate, advantage, update, verify });
         self.steps += steps;
         record.env_steps = self.steps;
-        record.learning_rate = self.rate(self.learner.moments.steps.saturating_sub(1));
+        let updates = self.config.updates() as u64;
+        record.learning_rate = self.rate(u64::from(iteration + 1) * updates - 1);
         Ok(Iteration { record, steps })
     }
 

@@ -173,7 +173,7 @@ impl LanguageTrainer {
             return Err(TeamError::TooMany { ranks, shards }.into());
         }
         let key = Stream::Shuffle.key(config.seed);
-        let learner = LanguageLearner::new(decoder, &config.rule(false), key).sharing(team.clone());
+        let learner = LanguageLearner::new(decoder, key).sharing(team.clone());
         let engine = TextEngine {
             task,
             config,

@@ -105,6 +105,10 @@ pub(super) fn add_means(record: &mut IterationRecord, means: &LanguageMeans) {
     if let Some(text) = record.text.as_mut().filter(|text| !text.fit) {
         text.first_ratio_distance = means.first_ratio;
         update = means.update;
+        if means.tokens == 0.0 {
+            // No group was evaluated again: the policy is still the one that generated.
+            update.entropy = text.sampling_entropy;
+        }
     }
     record_means(record, update);
 }

@@ -29,16 +29,25 @@ impl LanguageConfig {
         Sampling { temperature, top_k, top_p, min_p, max_new_tokens, stop_tokens }
     }
 
-    /// The learner's settings, for GRPO or, with `fit`, for SFT.
+    /// The learner's settings, for GRPO or, with `fit`, for SFT. SFT before GRPO has no KL divergence, whose
+    /// reference is the policy that it ends with.
     pub fn rule(&self, fit: bool) -> LanguageRule {
         let loss_type = if fit { LossType::Nll } else { self.loss.loss_type };
+        let kl_coef = if fit && !self.imitates() { 0.0 } else { self.loss.kl_coef };
         LanguageRule {
-            loss: LossConfig { loss_type, ..self.loss.clone() },
+            loss: LossConfig { loss_type, kl_coef, ..self.loss.clone() },
             update: self.update.clone(),
             optimizer: self.optimizer.clone(),
             temperature: if fit { 1.0 } else { self.generation.temperature },
             max_new_tokens: self.generation.max_new_tokens,
         }
+    }
+
+    /// Whether the KL divergence from a reference policy is part of the loss before the end of `iteration`,
+    /// counted from 0.
+    pub fn has_reference(&self, iteration: u32) -> bool {
+        let first = if self.imitates() { 0 } else { self.fit.iterations };
+        self.loss.kl_coef > 0.0 && iteration >= first
     }
 
     /// Optimiser steps of an iteration.

@@ -6,7 +6,6 @@ use crate::learner::Moments;
 use crate::model::saved::write_params;
 use crate::parallel::TeamError;
 use crate::settings::{ConfigError, overlay};
-use crate::text::TokenDecoder;
 use crate::trainer::SnapshotError;
 use crate::trainer::snapshot::{
     CONFIG, Counters, Export, FIRST_MOMENT, Persistent, REFERENCE, SECOND_MOMENT, STATE,
@@ -62,10 +61,7 @@ impl Persistent for TextEngine {
             (SECOND_MOMENT, bytes(&moments.second_moment)),
         ];
         if let Some(reference) = &self.learner.reference {
-            // With adapters the reference is the model without them.
-            if self.model.adapters.is_none() {
-                sections.push((REFERENCE, bytes(reference.params())));
-            }
+            sections.push((REFERENCE, bytes(reference.trained())));
         }
         let text = TextCounters { next_prompt: self.next_prompt, env_steps: self.steps };
         Ok(Export { sections, optimizer_steps: moments.steps, text: Some(text) })
@@ -84,9 +80,10 @@ impl Persistent for TextEngine {
             Moments { first_moment, second_moment, steps: counters.optimizer_steps };
         let weights = params(WEIGHTS)?;
         self.learner.decoder.update(|trained| trained.copy_from_slice(&weights));
-        if self.learner.reference.is_some() && self.model.adapters.is_none() {
-            let shape = self.model.shape.clone();
-            self.learner.reference = Some(TokenDecoder::new(shape, params(REFERENCE)?));
+        self.learner.reference = None;
+        if counters.iteration > 0 && self.config.has_reference(counters.iteration - 1) {
+            let reference = params(REFERENCE)?;
+            self.learner.freeze_reference(&self.config.update, Some(&reference));
         }
         (self.next_prompt, self.steps) = (text.next_prompt, text.env_steps);
         Ok(())
