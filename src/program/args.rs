@@ -129,9 +129,10 @@ pub struct RunArgs {
     /// The run directory [default: the next free runs/GAME-N].
     #[arg(long, value_name = "DIR")]
     pub run_dir: Option<PathBuf>,
-    /// Resume the run in --run-dir from its last checkpoint.
+    /// Resume a run from its last checkpoint.
     ///
-    /// Without --run-dir, resumes the game's latest run in runs/, or without a game the latest of all.
+    /// Takes a run's folder in place of a game: `grove train --resume runs/fruit-1`. With a game, resumes its latest
+    /// run in runs/, and without either the latest run that is not finished.
     #[arg(long, conflicts_with_all = ["config", "set", "seed", "engine", "precision"])]
     pub resume: bool,
     /// Estimate time and memory by trying a few iterations, without saving anything.

@@ -50,7 +50,10 @@ fn resume_any(games: &Games, args: &TrainArgs) -> Result<()> {
         Some(folder) => (Some(PathBuf::from(folder)), None),
         None => (run.run_dir.clone(), name.as_deref()),
     };
-    let folder = RunFolder::open(path, name)?;
+    let folder = match (path, name) {
+        (None, None) => RunFolder::last_unfinished()?,
+        (path, name) => RunFolder::open(path, name)?,
+    };
     let _lock = ranks::is_first().then(|| session::lock(&folder)).transpose()?;
     let SavedPolicy { checkpoint, warnings } = folder.latest()?;
     session::warn(&warnings);

@@ -31,6 +31,8 @@ mod own_models;
 mod policies;
 mod precision;
 mod program;
+#[cfg(unix)]
+mod readme;
 mod record;
 mod registry;
 mod robust;

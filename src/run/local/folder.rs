@@ -80,7 +80,9 @@ impl RunFolder {
         let path = match (path, name) {
             (Some(path), _) => located(path),
             (None, Some(name)) => newest(name).ok_or_else(|| none(format!("run of {name}")))?,
-            (None, None) => last_written().ok_or_else(|| none("run".to_string()))?,
+            (None, None) => {
+                by_last_write().into_iter().next().ok_or_else(|| none("run".to_string()))?
+            }
         };
         if !path.is_dir() {
             return Err(RunError::Missing(path));
@@ -90,6 +92,24 @@ impl RunFolder {
             return Err(RunError::NoRun(folder.path));
         }
         Ok(folder)
+    }
+
+    /// Opens the folder of the run in `runs` that was written to last and has iterations left or, if none has, of
+    /// the one that was written to last.
+    ///
+    /// # Errors
+    /// If there is no run.
+    pub fn last_unfinished() -> Result<Self, RunError> {
+        let has_iterations_left = |run: &Self| {
+            let text = fs::read_to_string(run.config()).ok()?;
+            let iterations = text.parse::<toml::Table>().ok()?.get("iterations")?.as_integer()?;
+            Some(i64::try_from(run.latest().ok()?.checkpoint.iteration).ok()? < iterations)
+        };
+        let folders = by_last_write().into_iter().map(|path| Self { path });
+        match folders.into_iter().find(|run| has_iterations_left(run) == Some(true)) {
+            Some(run) => Ok(run),
+            None => Self::open(None, None),
+        }
     }
 
     /// The path of the folder.
@@ -340,11 +360,14 @@ fn newest(name: &str) -> Option<PathBuf> {
     runs.filter_map(|run| Some((number(&run)?, run))).max().map(|(_, run)| run)
 }
 
-fn last_written() -> Option<PathBuf> {
+/// The runs in `runs`, the one that was written to last first.
+fn by_last_write() -> Vec<PathBuf> {
     let runs = fs::read_dir(RUNS).into_iter().flatten().flatten().map(|entry| entry.path());
     let written = |run: &Path| {
         let time = |name| run.join(name).metadata().and_then(|data| data.modified()).ok();
         Some(time(CONFIG)?.max(time(METRICS)?))
     };
-    runs.filter_map(|run| Some((written(&run)?, run))).max().map(|(_, run)| run)
+    let mut runs: Vec<_> = runs.filter_map(|run| Some((written(&run)?, run))).collect();
+    runs.sort();
+    runs.into_iter().rev().map(|(_, run)| run).collect()
 }

@@ -1,0 +1,116 @@
+//! Every command of the README works as printed, from top to bottom in a new folder.
+
+use crate::support::{adapter, hear_ctrl_c, interrupted_run, wait_for};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A program `grove` that shortens a command: fewer iterations and games, a free port.
+const SHORTER: &str = r#"#!/bin/sh
+command="$*"
+case " $command " in
+    *" --iterations 400 "*) set -- train fruit --seed 7 --iterations 2 --run-dir runs/long ;;
+    *" --score 7.67 "*) set -- bench fruit --score -20 --repeats 1 --no-peak ;;
+    *" --resume "* | *" --dry-run "*) ;;
+    " train "* | " fit "*) set -- "$@" --iterations 2 ;;
+    " bench "*) set -- "$@" --repeats 1 --no-peak ;;
+    " eval "*) set -- "$@" --episodes 64 --k 2 ;;
+esac
+case " $command " in *" --resume "*) ;; " train fruit "*) set -- "$@" --set num_groups=64 ;; esac
+case " $command " in *watch*) set -- "$@" --port 0 ;; esac
+exec "$GROVE" "$@"
+"#;
+
+/// The commands in the console blocks of the README, each on one line and without its comment.
+fn commands() -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+    let text = fs::read_to_string(path).unwrap().replace("\\\n", " ");
+    let mut inside = false;
+    let mut commands = Vec::new();
+    for line in text.lines() {
+        inside = if line.starts_with("```") { line == "```console" } else { inside };
+        if let (true, Some(command)) = (inside, line.strip_prefix("$ ")) {
+            commands.push(command.split("  #").next().unwrap().trim().to_string());
+        }
+    }
+    commands
+}
+
+struct Shell {
+    folder: tempfile::TempDir,
+}
+
+impl Shell {
+    /// A folder with the repository's examples and the shortened program.
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let bin = folder.path().join("bin");
+        fs::create_dir(&bin).unwrap();
+        fs::write(bin.join("grove"), SHORTER).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(bin.join("grove"), mode).unwrap();
+        let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples");
+        std::os::unix::fs::symlink(examples, folder.path().join("examples")).unwrap();
+        Self { folder }
+    }
+
+    fn command(&self, line: &str) -> Command {
+        let bin: PathBuf = self.folder.path().join("bin");
+        let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+        let mut command = Command::new("sh");
+        command.args(["-c", &format!("exec {line}")]).current_dir(self.folder.path());
+        command.env("PATH", path).env("GROVE", env!("CARGO_BIN_EXE_grove"));
+        command.env("model", "no-such-model");
+        command
+    }
+
+    fn run(&self, line: &str) {
+        let output = self.command(line).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        match line.contains("$model") {
+            true => assert!(said.contains("no file or folder no-such-model"), "{line}: {said}"),
+            false => assert!(output.status.success(), "{line}: {said}"),
+        }
+    }
+
+    /// Runs a command that serves a page until Ctrl-C.
+    fn serve(&self, line: &str) {
+        let log = self.folder.path().join("served");
+        let file = fs::File::create(&log).unwrap();
+        let mut child = self.command(line).stderr(file).stdout(Stdio::null()).spawn().unwrap();
+        let said = || fs::read_to_string(&log).unwrap();
+        wait_for("the page's address", || said().contains("http://127.0.0.1:"));
+        if line.contains("train") {
+            wait_for("the end of the run", || said().contains("stays until Ctrl-C"));
+        }
+        Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+        assert!(child.wait().unwrap().success(), "{line}: {}", said());
+    }
+}
+
+#[test]
+fn every_command_of_the_readme_works_in_its_order() {
+    hear_ctrl_c();
+    let shell = Shell::new();
+    let has_adapter = adapter().is_some();
+    let mut count = 0;
+    for line in commands() {
+        match () {
+            () if !line.starts_with("grove ") => continue,
+            () if line.contains("--device wgpu") && !has_adapter => continue,
+            () if line.contains("watch") => shell.serve(&line),
+            () if line == "grove train --resume" => {
+                // One that was interrupted.
+                let run = ["train", "catch", "--iterations", "400"];
+                let arguments = [&run[..], &["--run-dir", "runs/catch-9", "--json"]].concat();
+                interrupted_run(shell.folder.path(), &arguments, "runs/catch-9", 2, 400);
+                shell.run(&line);
+                let metrics = shell.folder.path().join("runs/catch-9/metrics.jsonl");
+                assert_eq!(fs::read_to_string(metrics).unwrap().lines().count(), 400);
+            }
+            () => shell.run(&line),
+        }
+        count += 1;
+    }
+    assert!(count > 20, "{count} commands");
+}
