@@ -4,6 +4,7 @@ use crate::math::adamw::{self, Factors, Moving, Settings, step};
 use crate::settings::OptimizerConfig;
 use burn::tensor::Tensor;
 use multiversion::multiversion;
+use std::ops::Range;
 
 /// Optimizer state as tensors.
 #[derive(Clone, Debug)]
@@ -59,7 +60,8 @@ impl Moments {
         Self { first_moment: vec![0.0; num_params], second_moment: vec![0.0; num_params], steps: 0 }
     }
 
-    /// Performs [`AdamW::step`] in place with `gradient * scale`.
+    /// Performs [`AdamW::step`] in place with `gradient * scale`, without weight decay in the ranges `spared`, which are
+    /// in order.
     fn step(
         &mut self,
         params: &mut [f32],
@@ -67,15 +69,28 @@ impl Moments {
         scale: f32,
         learning_rate: f64,
         config: &OptimizerConfig,
+        spared: &[Range<usize>],
     ) {
         self.steps += 1;
-        let factors = factors(config, learning_rate, self.steps);
+        let decayed = factors(config, learning_rate, self.steps);
+        let undecayed = Factors { decay: 1.0, ..decayed };
         let Self { first_moment, second_moment, .. } = self;
-        apply(&factors, scale, params, gradient, first_moment, second_moment);
+        let mut apply = |range: Range<usize>, factors: &Factors| {
+            let (params, gradient) = (&mut params[range.clone()], &gradient[range.clone()]);
+            let moments = (&mut first_moment[range.clone()], &mut second_moment[range]);
+            apply(factors, scale, params, gradient, moments.0, moments.1);
+        };
+        let mut start = 0;
+        for spared in spared {
+            apply(start..spared.start, &decayed);
+            apply(spared.clone(), &undecayed);
+            start = spared.end;
+        }
+        apply(start..gradient.len(), &decayed);
     }
 
     /// Performs [`AdamW::step`] in place with a gradient clipped to `max_norm` ([`clip_grad_norm`]), and returns the norm
-    /// before clipping.
+    /// before clipping. Weight decay leaves out the ranges `spared`.
     pub(super) fn clipped_step(
         &mut self,
         params: &mut [f32],
@@ -83,9 +98,10 @@ impl Moments {
         max_norm: f64,
         learning_rate: f64,
         config: &OptimizerConfig,
+        spared: &[Range<usize>],
     ) -> f32 {
         let norm = norm(gradient);
-        self.step(params, gradient, clip_scale(norm, max_norm), learning_rate, config);
+        self.step(params, gradient, clip_scale(norm, max_norm), learning_rate, config, spared);
         norm
     }
 }
@@ -184,6 +200,21 @@ mod tests {
         for (got, want) in got.iter().zip(expected) {
             assert!((f64::from(*got) - want).abs() < 1e-6, "{got} instead of {want}");
         }
+    }
+
+    #[test]
+    fn decay_leaves_out_what_is_spared() {
+        let mut config = TrainConfig::for_game("any").optimizer;
+        config.weight_decay = 1.0;
+        let step = |spared: &[Range<usize>]| {
+            let (mut params, gradient) = (vec![2.0f32; 40], vec![0.0; 40]);
+            Moments::new(40).clipped_step(&mut params, &gradient, 1.0, 0.1, &config, spared);
+            params
+        };
+        assert_eq!(step(&[]), [1.8; 40]);
+        let found = step(&[3..5, 20..39]);
+        let want = |i: usize| if (3..5).contains(&i) || (20..39).contains(&i) { 2.0 } else { 1.8 };
+        assert_eq!(found, (0..40).map(want).collect::<Vec<f32>>());
     }
 
     #[test]

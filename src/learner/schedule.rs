@@ -1,6 +1,5 @@
 //! Schedules of the learning rate and the entropy weight.
 
-use crate::objective::LossConfig;
 use crate::settings::{LrSchedule, OptimizerConfig, TrainConfig};
 
 /// Learning rate of optimizer step `update` of `total`, counted from 0.
@@ -31,12 +30,8 @@ pub fn total_updates(config: &TrainConfig) -> u64 {
 
 /// Entropy weight in `iteration`, counted from 0.
 pub fn entropy_coef(config: &TrainConfig, iteration: u32) -> f64 {
-    entropy_at(&config.loss, iteration, config.iterations)
-}
-
-/// Entropy weight in `iteration` of `total`, counted from 0.
-pub fn entropy_at(loss: &LossConfig, iteration: u32, total: u32) -> f64 {
-    linear(loss.entropy_coef, loss.entropy_coef_final, iteration, total)
+    let loss = &config.loss;
+    linear(loss.entropy_coef, loss.entropy_coef_final, iteration, config.iterations)
 }
 
 /// Linear interpolation from `first` at iteration 0 to `last` at the last of `total` iterations.

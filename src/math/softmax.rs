@@ -58,7 +58,7 @@ pub fn entropy_of(prob: f32, logprob: f32) -> f32 {
 /// Lower bound of the sampling threshold. Since [`exp()`] never returns 0, `u = 0` could otherwise
 /// select a masked action. The total is at least 1 and nonzero `u` are at least 2^-24, so no other
 /// draw changes.
-const LEAST_SUM: f32 = 1e-30;
+pub(crate) const LEAST_SUM: f32 = 1e-30;
 
 /// 1 if an action precedes the sampled one: the cumulative sum of [`unnormalized()`] up to it does
 /// not exceed `u` times the total, for `u` uniform in `[0, 1)`.

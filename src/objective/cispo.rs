@@ -1,5 +1,5 @@
 //! CISPO: `log pi`, weighted by the advantage and the capped, detached ratio (MiniMax 2025,
-//! equations 4 and 5, with the upper bound only, as used there).
+//! equations 4 and 5, with the upper bound only, as used there). The cap is `clip_eps_high` itself, as in TRL.
 
 use super::{Averaging, Coefficients, HostSteps, HostTerms, LossConfig, Objective, Step, Term};
 use crate::math::at_most;
@@ -16,7 +16,7 @@ impl Objective for Cispo {
 
     fn host(steps: &HostSteps, config: &LossConfig) -> HostTerms {
         let HostSteps { ratio, advantages, logprobs } = steps;
-        let (ratio, high) = (ratio.clone().detach(), 1.0 + config.clip_eps_high);
+        let (ratio, high) = (ratio.clone().detach(), config.upper_bound());
         let weight = ratio.clone().clamp_max(high);
         let values = -(weight * advantages.clone() * logprobs.clone());
         HostTerms { values, clipped: ratio.greater_elem(high).float() }

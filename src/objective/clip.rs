@@ -27,7 +27,7 @@ pub(super) fn surrogate(step: &Step, by: &Coefficients) -> Term {
 /// Clipped surrogate of each step, in tensors.
 pub(super) fn surrogate_host(steps: &HostSteps, config: &LossConfig) -> HostTerms {
     let HostSteps { ratio, advantages, .. } = steps;
-    let (low, high) = (1.0 - config.clip_eps_low, 1.0 + config.clip_eps_high);
+    let (low, high) = (1.0 - config.clip_eps_low, config.upper_bound());
     let bounded = if config.dual_clip > 0.0 {
         ratio.clone().clamp_max(config.dual_clip)
     } else {

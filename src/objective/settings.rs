@@ -26,7 +26,8 @@ settings! {
         loss_type: LossType = LossType::Dapo;
         /// The probability ratio is clipped below `1 - clip_eps_low`; `epsilon` sets both bounds.
         clip_eps_low: f64 = 0.2, in at_least(0.0).at_most(1.0), alias "epsilon";
-        /// The probability ratio is clipped above `1 + clip_eps_high`.
+        /// The probability ratio is clipped above `1 + clip_eps_high`; `cispo` caps it at `clip_eps_high` itself,
+        /// where 5 is usual (ScaleRL).
         clip_eps_high: f64 = 0.2, in at_least(0.0), alias "epsilon_high";
         /// Largest ratio where the advantage is negative, above `1 + clip_eps_high`; 0 for none.
         dual_clip: f64 = 0.0, in at_least(0.0), alias "delta";
@@ -41,9 +42,10 @@ settings! {
         kl_estimator: KlEstimator = KlEstimator::K3;
         /// Weight the KL estimate by the importance ratio (unbiased gradient).
         use_bias_correction_kl: bool = false;
-        /// Weight of the policy's entropy at the first iteration.
+        /// Weight of the policy's entropy at the first iteration. The entropy of games is averaged like the loss; that
+        /// of texts is the mean over the tokens of an optimiser step, and its weight stays.
         entropy_coef: f64 = 0.0, in at_least(0.0);
-        /// Weight of the entropy at the last iteration; it changes linearly.
+        /// Weight of the entropy at the last iteration; it changes linearly. Only for games.
         entropy_coef_final: f64 = 0.0, in at_least(0.0);
         /// Label smoothing, as in PyTorch; only for datasets of games.
         label_smoothing: f64 = 0.0, in at_least(0.0).below(1.0);
@@ -57,7 +59,22 @@ impl LossConfig {
         Self::default()
     }
 
+    /// The upper bound of the probability ratio: `1 + clip_eps_high`, or that number itself for `cispo`, as in TRL.
+    pub fn upper_bound(&self) -> f64 {
+        match self.loss_type {
+            LossType::Cispo => self.clip_eps_high,
+            _ => 1.0 + self.clip_eps_high,
+        }
+    }
+
     fn rules(&self) -> Result<(), OutOfRange> {
+        let is_noise = self.kl_estimator == KlEstimator::K1 && !self.use_bias_correction_kl;
+        limit(
+            self.kl_coef == 0.0 || !is_noise,
+            "kl_estimator",
+            self.kl_estimator,
+            "k2 or k3, or k1 with use_bias_correction_kl: the gradient of k1 alone is 0 in the mean",
+        )?;
         limit(
             self.dual_clip == 0.0 || self.dual_clip > 1.0 + self.clip_eps_high,
             "dual_clip",
@@ -123,7 +140,7 @@ impl Coefficients {
     pub fn new(config: &LossConfig, entropy_coef: f64) -> Self {
         Self {
             low: (1.0 - config.clip_eps_low) as f32,
-            high: (1.0 + config.clip_eps_high) as f32,
+            high: config.upper_bound() as f32,
             dual_clip: if config.dual_clip > 0.0 { config.dual_clip as f32 } else { f32::MAX },
             temperature_pos: config.sapo_temperature_pos as f32,
             temperature_neg: config.sapo_temperature_neg as f32,
@@ -131,5 +148,31 @@ impl Coefficients {
             kl: config.kl_coef as f32,
             smoothing: config.label_smoothing as f32,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::Settings;
+
+    #[test]
+    fn a_divergence_without_a_gradient_is_refused() {
+        let mut config = LossConfig { kl_estimator: KlEstimator::K1, ..LossConfig::default() };
+        assert!(config.validate().is_ok(), "without a divergence");
+        config.kl_coef = 0.1;
+        let said = config.validate().unwrap_err().to_string();
+        assert!(said.contains("kl_estimator is k1, but must be k2 or k3"), "{said}");
+        config.use_bias_correction_kl = true;
+        assert!(config.validate().is_ok());
+    }
+
+    #[test]
+    fn bounds_of_ratios_are_those_of_trl() {
+        let high = |loss_type| {
+            let config = LossConfig { loss_type, clip_eps_high: 5.0, ..LossConfig::default() };
+            Coefficients::new(&config, 0.0).high
+        };
+        assert_eq!([LossType::Cispo, LossType::Dapo].map(high), [5.0, 6.0]);
     }
 }

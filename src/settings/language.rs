@@ -43,6 +43,7 @@ settings! {
             warmup_ratio: 0.02,
             adam_beta2: 0.99,
             weight_decay: 0.0,
+            decay_norms_and_biases: false,
             ..OptimizerConfig::default()
         };
         /// Iterations at which the run is saved and evaluated.
@@ -79,11 +80,12 @@ settings! {
         max_new_tokens: usize = 0, in whole(0..=1 << 20), alias "max_completion_length";
         /// Sampling temperature.
         temperature: f32 = 1.0, in above(0.0);
-        /// Number of most likely tokens to sample from; 0 for all.
+        /// Number of most likely tokens to sample from; 0 for all. The policy that is learnt is the one that draws:
+        /// log-probabilities, entropies and ratios are of the tokens that could be drawn.
         top_k: usize = 0, in whole(0..=u32::MAX as u64);
-        /// Probability mass of the most likely tokens to sample from; 1 for all.
+        /// Probability mass of the most likely tokens to sample from, among those that `top_k` leaves; 1 for all.
         top_p: f32 = 1.0, in above(0.0).at_most(1.0);
-        /// Least probability of a sampled token, relative to the most likely one.
+        /// Least probability of a sampled token, relative to the most likely one; applied last.
         min_p: f32 = 0.0, in at_least(0.0).below(1.0);
         /// Completions decoded at a time; the result does not depend on it.
         slots: usize = 256, in whole(1..=1 << 16);
@@ -114,9 +116,10 @@ settings! {
         baseline: Baseline;
         /// Leave completions that were cut off out of the loss.
         mask_truncated_completions: bool = false;
-        /// Share of tokens to learn from, those of highest entropy (Wang et al. 2025).
+        /// Share of tokens whose rewards are learnt from, those of highest entropy (Wang et al. 2025).
         ///
-        /// Entropies are those of the policy that generated.
+        /// The others have no part in the policy's loss and the entropy bonus, but in the KL divergence and the
+        /// averages. Entropies are those of the policy that generated.
         top_entropy_quantile: f64 = 1.0, in above(0.0).at_most(1.0);
         /// Tokens before the length limit over which reward falls by 1 (DAPO's overlong shaping); 0 for none.
         overlong_buffer: usize = 0, in whole(0..=1 << 20);
@@ -235,6 +238,12 @@ impl LanguageConfig {
             "loss.label_smoothing",
             loss.label_smoothing,
             "0 for texts",
+        )?;
+        limit(
+            loss.entropy_coef_final == 0.0,
+            "loss.entropy_coef_final",
+            loss.entropy_coef_final,
+            "0 for texts, whose entropy_coef stays as it is",
         )?;
         limit(
             checkpoint.eval_episodes > 0 || self.imitates(),

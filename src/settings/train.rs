@@ -62,7 +62,7 @@ impl TrainConfig {
 
     /// Checks settings of different sections beside each other.
     fn rules(&self) -> Result<(), OutOfRange> {
-        let Self { loss, data, update, rollout, checkpoint, .. } = self;
+        let Self { loss, data, update, optimizer, rollout, checkpoint, .. } = self;
         let is_data = data.is_on();
         limit(
             !is_data || loss.loss_type == LossType::Nll,
@@ -75,6 +75,12 @@ impl TrainConfig {
             "loss.label_smoothing",
             loss.label_smoothing,
             "0 where the run plays games",
+        )?;
+        limit(
+            optimizer.decay_norms_and_biases,
+            "optimizer.decay_norms_and_biases",
+            false,
+            "true where the run plays games or learns from their data",
         )?;
         limit(update.num_shards >= 1, "update.num_shards", update.num_shards, "1 to 4096")?;
         let episodes = checkpoint.eval_episodes;

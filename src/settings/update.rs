@@ -53,6 +53,9 @@ settings! {
         adam_epsilon: f64 = 1e-8, in above(0.0);
         /// Decoupled weight decay.
         weight_decay: f64 = 0.01, in at_least(0.0);
+        /// Decay the weights of norms and biases too. Without, as by default for texts, they are spared as by
+        /// transformers' `Trainer`; games have no such choice.
+        decay_norms_and_biases: bool = true;
     }
 }
 

@@ -14,7 +14,7 @@ mod template;
 mod tokenizer;
 
 pub use crate::nn::arch::{Adapters, LoraConfig};
-pub use crate::nn::ops::loss::{normalize, sharpness};
+pub use crate::nn::ops::loss::{EXCLUDED, normalize, restrict, sharpness};
 pub use crate::nn::rows::{Cache, Pass, Retention, Row, TextPass, TokenDecoder};
 #[cfg(feature = "general")]
 pub use crate::nn::tensors::texts::{Completions, DeviceDecoder, HiddenStates, Prompts, integers};

@@ -245,7 +245,8 @@ pub fn loss_config(loss_type: LossType, dual_clip: f64, kl_estimator: KlEstimato
     LossConfig {
         loss_type,
         clip_eps_low: 0.2,
-        clip_eps_high: 0.28,
+        // The cap of CISPO is the number itself.
+        clip_eps_high: if loss_type == LossType::Cispo { 1.28 } else { 0.28 },
         dual_clip,
         sapo_temperature_pos: 1.3,
         sapo_temperature_neg: 2.1,

@@ -132,6 +132,10 @@ fn texts_refuse_numbers_out_of_range_in_a_sentence() {
         ("clip_eps_high=-1", "loss.clip_eps_high is -1, but must be 0 or more"),
         ("kl_coef=-1", "loss.kl_coef is -1, but must be 0 or more"),
         ("entropy_coef=-1", "loss.entropy_coef is -1, but must be 0 or more"),
+        (
+            "entropy_coef_final=0.1",
+            "loss.entropy_coef_final is 0.1, but must be 0 for texts, whose entropy_coef stays as it is",
+        ),
         ("sapo_temperature_pos=0", "loss.sapo_temperature_pos is 0, but must be above 0"),
         ("sapo_temperature_neg=-2", "loss.sapo_temperature_neg is -2, but must be above 0"),
         ("label_smoothing=0.1", "loss.label_smoothing is 0.1, but must be 0 for texts"),

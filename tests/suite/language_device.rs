@@ -151,13 +151,16 @@ fn devices_choose_the_tokens_that_the_cpu_does() {
 
 /// Groups of samples of different lengths, some of whose tokens do not count.
 fn groups(by: &TokenDecoder) -> Vec<Group> {
-    let sampling = Sampling { max_new_tokens: 11, stop_tokens: vec![3, 30], ..Sampling::default() };
+    let stop_tokens = vec![3, 30];
+    let sampling = Sampling { max_new_tokens: 11, top_k: 9, stop_tokens, ..Sampling::default() };
     let made = generate(by, &sampling, 64);
     let sample = |(number, one): (usize, &Completion)| Sample {
         tokens: one.tokens.clone(),
         logprobs: one.logprobs.iter().map(|x| x + 0.3 * (number as f32).sin()).collect(),
         advantages: vec![(number as f32 * 1.3 + 0.5).cos(); one.tokens.len()],
         mask: (0..one.tokens.len()).map(|at| at == 0 || at % 4 != 1).collect(),
+        candidates: one.candidates.clone(),
+        selected: (0..one.tokens.len()).map(|at| at % 5 != 2).collect(),
     };
     let mut groups: Vec<Group> = made
         .iter()
@@ -167,6 +170,10 @@ fn groups(by: &TokenDecoder) -> Vec<Group> {
             samples: group.iter().enumerate().map(sample).collect(),
         })
         .collect();
+    // In two groups every token can be drawn.
+    for group in groups.iter_mut().step_by(2) {
+        group.samples.iter_mut().for_each(|sample| sample.candidates.clear());
+    }
     // One that is as another, but for what it is worth.
     let mut twin = groups[1].samples[0].clone();
     twin.advantages.fill(0.7);

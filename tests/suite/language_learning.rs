@@ -317,6 +317,10 @@ fn loss_by_autodiff(
             .collect();
         Tensor::<2>::from_data(TensorData::new(values, [steps, samples.len()]), device).autodiff()
     };
+    let selected = |i: usize, t: usize| {
+        let sample = samples[i].1;
+        f32::from(sample.mask[t] && sample.selected[t])
+    };
     let mask = table(&|i, t| f32::from(samples[i].1.mask[t]));
     let counted = mask.clone().sum();
     let steps = Steps {
@@ -325,11 +329,15 @@ fn loss_by_autodiff(
         old_logprobs: table(&|i, t| samples[i].1.logprobs[t]),
         reference_logprobs: Some(table(&|i, t| references[i][t])),
         mean_logprobs: None,
-        advantages: table(&|i, t| samples[i].1.advantages[t]),
+        advantages: table(&|i, t| samples[i].1.advantages[t] * selected(i, t)),
         mask,
     };
+    // The bonus is the mean entropy of the tokens selected, for every loss.
+    let selected = table(&selected);
+    let bonus = (steps.entropy.clone() * selected.clone()).sum() / selected.sum();
     let totals = Totals { games: samples.len(), steps: counted.clone(), rollout_share: counted };
-    let mut gradients = loss(config, config.entropy_coef, &steps, &totals).loss.backward();
+    let loss = loss(config, 0.0, &steps, &totals).loss - bonus * config.entropy_coef;
+    let mut gradients = loss.backward();
     leaf.grad_remove(&mut gradients).unwrap().into_data().iter::<f32>().collect()
 }
 
@@ -349,6 +357,8 @@ fn losses_of_texts_are_those_of_tensors() {
             logprobs: vec![0.0; tokens.len()],
             advantages: (0..tokens.len()).map(|t| wave(7 * g + s + 1 + t / 3)).collect(),
             mask: (0..tokens.len()).map(|t| t == 0 || (t + s) % 4 != 1).collect(),
+            selected: (0..tokens.len()).map(|t| t == 0 || (t + g) % 3 != 1).collect(),
+            candidates: Vec::new(),
             tokens,
         };
         groups.push(Group {
@@ -405,6 +415,7 @@ fn means_are_over_the_tokens_that_were_evaluated() {
             logprobs: vec![-1.5; 3],
             advantages: vec![advantage; 3],
             mask: vec![true; 3],
+            ..Sample::default()
         };
         let samples = advantages.into_iter().enumerate().map(sample).collect();
         Group { prompt: vec![3, 5], samples }

@@ -87,6 +87,21 @@ fn the_first_update_is_of_the_very_policy_that_acted() {
 }
 
 #[test]
+fn the_policy_that_is_learnt_is_the_one_that_draws() {
+    let mut config = config();
+    (config.fit.iterations, config.update.num_minibatches) = (0, 1);
+    (config.generation.top_k, config.generation.top_p) = (4, 0.8);
+    (config.generation.min_p, config.loss.entropy_coef) = (0.1, 0.0);
+    let mut trainer = trainer(&config);
+    for record in iterate(&mut trainer, 3) {
+        let text = record.text.unwrap();
+        assert_eq!((text.first_ratio_distance, record.approx_kl), (Some(0.0), 0.0));
+        // Among four tokens at most; of all, it is near the logarithm of their number.
+        assert!(text.sampling_entropy <= 4f64.ln() && record.entropy <= 4f64.ln());
+    }
+}
+
+#[test]
 fn the_divergence_is_from_the_policy_that_rewards_begin_with() {
     let mut config = config();
     (config.fit.iterations, config.update.num_minibatches) = (3, 1);

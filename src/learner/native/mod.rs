@@ -332,7 +332,7 @@ impl NativeLearner {
         let rate = learning_rate(&config.optimizer, self.moments.steps, total_updates(config));
         self.network.change(|params| {
             let max_norm = config.update.max_grad_norm;
-            self.moments.clipped_step(params, gradient, max_norm, rate, &config.optimizer)
+            self.moments.clipped_step(params, gradient, max_norm, rate, &config.optimizer, &[])
         })
     }
 

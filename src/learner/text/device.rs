@@ -10,7 +10,7 @@ use crate::device;
 use crate::model::Categorical;
 use crate::parallel::Node;
 use crate::settings::Precision;
-use crate::text::{DeviceDecoder, HiddenStates, TokenDecoder, integers, sharpness};
+use crate::text::{DeviceDecoder, EXCLUDED, HiddenStates, TokenDecoder, integers, sharpness};
 use burn::tensor::{Device, Int, Tensor};
 use std::ops::Range;
 
@@ -20,7 +20,8 @@ const LOGITS: usize = 1 << 24;
 const TOKENS: usize = 8192;
 
 /// The tokens to learn from, of a pass of texts.
-struct LossTokens {
+struct LossTokens<'a> {
+    samples: Vec<&'a Sample>,
     /// The sample of each token, and the token's number in it.
     places: Vec<[usize; 2]>,
     /// The row of the hidden streams that predicts each token: `[count]`.
@@ -29,17 +30,17 @@ struct LossTokens {
     tokens: Tensor<1, Int>,
 }
 
-impl LossTokens {
+impl<'a> LossTokens<'a> {
     /// The tokens of all samples, or if `counted` those that the masks select.
     fn new(
-        groups: &[&Group],
+        groups: &[&'a Group],
         (states, completions): (&HiddenStates, &[[usize; 2]]),
         counted: bool,
         on: &DeviceDecoder,
     ) -> Self {
         let (mut places, mut rows, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
-        let samples = groups.iter().flat_map(|group| &group.samples);
-        for (number, (sample, completion)) in samples.zip(completions).enumerate() {
+        let samples: Vec<&Sample> = groups.iter().flat_map(|group| &group.samples).collect();
+        for (number, (sample, completion)) in samples.iter().zip(completions).enumerate() {
             for (at, token) in sample.tokens.iter().enumerate() {
                 if !counted || sample.mask[at] {
                     places.push([number, at]);
@@ -50,7 +51,33 @@ impl LossTokens {
         }
         let count = places.len();
         let upload = |values: &[i32]| integers(values, [count, 1], on.device()).reshape([count]);
-        Self { rows: upload(&rows), tokens: upload(&tokens), places }
+        Self { samples, rows: upload(&rows), tokens: upload(&tokens), places }
+    }
+
+    /// The policy of a piece of the tokens among their candidates, from normed streams `[len, hidden_size]`.
+    fn policy(
+        &self,
+        on: &DeviceDecoder,
+        hidden: Tensor<2>,
+        [start, len]: [usize; 2],
+        temperature: f32,
+    ) -> Categorical {
+        let logits = on.logits(hidden) * sharpness(temperature);
+        let places = &self.places[start..start + len];
+        let candidates = places.iter().map(|[sample, at]| self.samples[*sample].candidates(*at));
+        if candidates.clone().all(<[u32]>::is_empty) {
+            return Categorical::new(logits);
+        }
+        let vocabulary = on.vocabulary();
+        let mut offsets = vec![0.0; len * vocabulary];
+        for (row, candidates) in offsets.chunks_exact_mut(vocabulary).zip(candidates) {
+            if !candidates.is_empty() {
+                row.fill(-EXCLUDED);
+                candidates.iter().for_each(|token| row[*token as usize] = 0.0);
+            }
+        }
+        let offsets = device::upload(offsets, on.device()).reshape([len, vocabulary]);
+        Categorical::new(logits + offsets)
     }
 
     /// Pieces of the tokens that go through the head together: where each begins, and how many it has.
@@ -58,11 +85,6 @@ impl LossTokens {
         let (all, most) = (self.places.len(), (LOGITS / vocabulary).max(1));
         (0..all).step_by(most).map(move |start| [start, most.min(all - start)])
     }
-}
-
-/// The policy of some tokens, from normed streams `[count, hidden_size]`.
-fn policy(on: &DeviceDecoder, hidden: Tensor<2>, temperature: f32) -> Categorical {
-    Categorical::new(on.logits(hidden) * sharpness(temperature))
 }
 
 /// Log-probabilities and entropies of tokens, from the streams that predict them.
@@ -74,7 +96,8 @@ fn evaluate(
 ) -> [Vec<f32>; 2] {
     let count = learnt.places.len();
     let parts = learnt.parts(on.vocabulary()).map(|[start, len]| {
-        let policy = policy(on, hidden.clone().narrow(0, start, len), temperature);
+        let part = hidden.clone().narrow(0, start, len);
+        let policy = learnt.policy(on, part, [start, len], temperature);
         [policy.logprob(learnt.tokens.clone().narrow(0, start, len)), policy.entropy()]
     });
     let (logprobs, entropies): (Vec<_>, Vec<_>) = parts.map(|[a, b]| (a, b)).unzip();
@@ -217,7 +240,7 @@ impl Differentiation<'_> {
         let of_hidden = learnt.parts(on.vocabulary()).map(|[start, len]| {
             let part = |x: &Tensor<1>| x.clone().narrow(0, start, len);
             let hidden = fixed.clone().narrow(0, start, len).autodiff().require_grad();
-            let policy = policy(&leaves, hidden.clone(), temperature);
+            let policy = learnt.policy(&leaves, hidden.clone(), [start, len], temperature);
             let logprobs = policy.logprob(learnt.tokens.clone().narrow(0, start, len));
             let loss = logprobs * part(&slopes) - policy.entropy() * part(&weights);
             let mut found = loss.sum().backward();

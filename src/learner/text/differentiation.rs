@@ -65,6 +65,9 @@ pub(super) struct Differentiation<'a> {
     pub decoder: &'a TokenDecoder,
     pub rule: &'a LanguageRule,
     pub by: Coefficients,
+    /// The weight of the entropy of each token selected: the bonus is their mean, whatever the loss's averaging, as in
+    /// TRL.
+    pub entropy_weight: f32,
     pub sizes: Sizes,
     /// The log-probabilities under the reference, group by group: of our groups at least.
     pub references: Option<&'a [Vec<Vec<f32>>]>,
@@ -79,8 +82,11 @@ impl Differentiation<'_> {
         let others = self.by.entropy != 0.0 || self.by.kl != 0.0;
         let counts = |i: &&usize| {
             let group = &groups[**i];
-            let mut advantages = group.samples.iter().flat_map(|one| &one.advantages);
-            group.count() > 0 && (others || advantages.any(|advantage| *advantage != 0.0))
+            let teaches = |one: &Sample| {
+                let advantages = one.advantages.iter().enumerate();
+                advantages.into_iter().any(|(at, x)| *x != 0.0 && one.is_selected(at))
+            };
+            group.count() > 0 && (others || group.samples.iter().any(teaches))
         };
         chosen.iter().filter(counts).copied().collect()
     }
@@ -110,12 +116,11 @@ impl Differentiation<'_> {
         references: Option<&[&Vec<f32>]>,
         sums: &mut Sums,
     ) -> Vec<Slopes> {
-        let averaging = self.rule.loss.loss_type.averaging();
         let one = |(i, sample): (usize, &&Sample)| {
-            let length = sample.mask.iter().filter(|m| **m).count() as f32;
-            let weight = self.by.entropy * weight(length, &self.sizes, averaging);
+            let weight = |at| if sample.is_selected(at) { self.entropy_weight } else { 0.0 };
+            let weights = (0..sample.tokens.len()).map(weight).collect();
             let reference = references.map(|all| &all[i][..]);
-            [self.slopes(sample, &now[i], reference, sums), vec![weight; sample.tokens.len()]]
+            [self.slopes(sample, &now[i], reference, sums), weights]
         };
         samples.iter().enumerate().map(one).collect()
     }
@@ -141,7 +146,8 @@ impl Differentiation<'_> {
         for at in counted() {
             let own = exp(log_ratios[at]);
             let ratio = if of_game { exp(mean) } else { own };
-            let step = Step { ratio, advantage: sample.advantages[at], logprob: now[at] };
+            let advantage = if sample.is_selected(at) { sample.advantages[at] } else { 0.0 };
+            let step = Step { ratio, advantage, logprob: now[at] };
             let policy = term(&step, &self.by, loss_type);
             let mut value = policy.value;
             if of_game {

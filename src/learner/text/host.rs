@@ -6,7 +6,7 @@ use crate::math::softmax::{Normalizer, logprob, prob};
 use crate::model::LANES;
 use crate::objective::by_logit;
 use crate::parallel::{Node, TeamError, left_siblings, nodes, sum_leaves, sum_leaves_serial};
-use crate::text::{Retention, TextPass, TokenDecoder, normalize, sharpness};
+use crate::text::{Retention, TextPass, TokenDecoder, normalize, restrict, sharpness};
 use multiversion::multiversion;
 use std::ops::Range;
 
@@ -18,18 +18,19 @@ const TOKENS_OF_LARGE: usize = 512;
 const HEAD_ROWS: usize = 64;
 
 /// The tokens predicted from each row.
-struct Targets {
+struct Targets<'a> {
+    samples: Vec<&'a Sample>,
     /// The sample and the number of each token in it, row by row.
     rows: Vec<Vec<[usize; 2]>>,
 }
 
-impl Targets {
+impl<'a> Targets<'a> {
     /// The tokens of all samples of some groups, whose texts went through; `places` are their groups and
     /// completions.
-    fn new(forward: &TextPass, groups: &[&Group], places: &[[usize; 2]]) -> Self {
+    fn new(forward: &TextPass, groups: &[&'a Group], places: &[[usize; 2]]) -> Self {
         let mut rows = Vec::new();
-        let samples = groups.iter().flat_map(|group| &group.samples);
-        for (number, (sample, place)) in samples.zip(places).enumerate() {
+        let samples: Vec<&Sample> = groups.iter().flat_map(|group| &group.samples).collect();
+        for (number, (sample, place)) in samples.iter().zip(places).enumerate() {
             for at in 0..sample.tokens.len() {
                 let row = forward.prediction(*place, at);
                 if rows.len() <= row {
@@ -38,11 +39,11 @@ impl Targets {
                 rows[row].push([number, at]);
             }
         }
-        Self { rows }
+        Self { samples, rows }
     }
 
-    /// Shows every row's number, its logits at the temperature, and what is predicted from it; of many rows
-    /// some at a time, so that the vocabulary is never there for all.
+    /// Visits every row with its number, its logits at the temperature among the candidates, and its tokens; of many
+    /// rows some at a time, so that the vocabulary is never there for all.
     fn visit(
         &self,
         decoder: &TokenDecoder,
@@ -58,6 +59,10 @@ impl Targets {
             let rows = logits.chunks_exact_mut(decoder.shape().num_actions);
             for (i, (logits, targets)) in rows.zip(targets).enumerate() {
                 sharpen(logits, temperature);
+                // Tokens that one row predicts come from one distribution.
+                if let Some([sample, at]) = targets.first() {
+                    restrict(logits, self.samples[*sample].candidates(*at));
+                }
                 show(part * HEAD_ROWS + i, logits, targets);
             }
         }

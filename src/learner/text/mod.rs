@@ -27,6 +27,7 @@ use differentiation::Differentiation;
 use rayon::prelude::*;
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::ops::Range;
 
 /// A completion that is learnt from.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -39,6 +40,24 @@ pub struct Sample {
     pub advantages: Vec<f32>,
     /// The tokens that count in the loss.
     pub mask: Vec<bool>,
+    /// Those of them that the policy's term and the entropy bonus act on, while the KL divergence acts on all; none
+    /// for all of them.
+    pub selected: Vec<bool>,
+    /// The tokens that each token was drawn from, among which its probability is learnt; an empty list, or none, for
+    /// the whole vocabulary.
+    pub candidates: Vec<Vec<u32>>,
+}
+
+impl Sample {
+    /// Whether the policy's term and the entropy bonus act on token number `at`.
+    fn is_selected(&self, at: usize) -> bool {
+        self.mask[at] && self.selected.get(at).is_none_or(|selected| *selected)
+    }
+
+    /// The tokens that token number `at` was drawn from; empty for all.
+    fn candidates(&self, at: usize) -> &[u32] {
+        self.candidates.get(at).map_or(&[], |candidates| candidates)
+    }
 }
 
 /// A prompt with the completions that are learnt from.
@@ -54,6 +73,15 @@ impl Group {
     /// Tokens that count.
     fn count(&self) -> usize {
         let counts = self.samples.iter().map(|sample| sample.mask.iter().filter(|m| **m).count());
+        counts.sum()
+    }
+
+    /// Tokens that the entropy bonus acts on.
+    fn count_selected(&self) -> usize {
+        let counts = self
+            .samples
+            .iter()
+            .map(|sample| (0..sample.tokens.len()).filter(|at| sample.is_selected(*at)).count());
         counts.sum()
     }
 
@@ -190,6 +218,7 @@ impl LanguageLearner {
         }
         let shards = self.team.shards(groups.len(), rule.update.num_shards);
         let references = self.reference_logprobs(rule, groups, &shards);
+        let spared = spared(&self.decoder, &rule.optimizer);
         let minibatches = rule.update.num_minibatches.min(groups.len());
         let (mut totals, mut tokens, mut first_ratio) = (UpdateSums::default(), 0.0, None);
         for epoch in 0..rule.update.update_epochs {
@@ -213,10 +242,12 @@ impl LanguageLearner {
                     rollout_share: counted as f32 / minibatches as f32,
                 };
                 let by = Coefficients::new(&rule.loss, entropy_coef);
+                let selected: usize = chosen.iter().map(|i| groups[*i].count_selected()).sum();
                 let pass = Differentiation {
                     decoder: &self.decoder,
                     rule,
                     by,
+                    entropy_weight: by.entropy / selected.max(1) as f32,
                     sizes,
                     references: references.as_deref(),
                     shards: &shards,
@@ -226,7 +257,8 @@ impl LanguageLearner {
                 let (moments, max_norm) = (&mut self.moments, rule.update.max_grad_norm);
                 let rate = rates[epoch * rule.update.num_minibatches + part];
                 let norm = self.decoder.update(|params| {
-                    moments.clipped_step(params, &gradient, max_norm, rate, &rule.optimizer)
+                    let optimizer = &rule.optimizer;
+                    moments.clipped_step(params, &gradient, max_norm, rate, optimizer, &spared)
                 });
                 totals.add(&sums.added(), norm);
                 tokens += sums.tokens;
@@ -263,6 +295,20 @@ impl LanguageLearner {
     }
 }
 
+/// The places of learnt parameters that weight decay spares: of norms and biases, which are vectors.
+fn spared(decoder: &TokenDecoder, optimizer: &OptimizerConfig) -> Vec<Range<usize>> {
+    if optimizer.decay_norms_and_biases || decoder.adapters().is_some() {
+        return Vec::new();
+    }
+    let mut end = 0;
+    let places = decoder.shape().parameters().into_iter().map(|parameter| {
+        let start = end;
+        end += parameter.count();
+        (parameter.shape.len() == 1).then_some(start..end)
+    });
+    places.flatten().collect()
+}
+
 /// The log-probability of each token of the samples of each group.
 pub fn logprobs(decoder: &TokenDecoder, groups: &[Group], temperature: f32) -> Vec<Vec<Vec<f32>>> {
     if let Some(all) = device::logprobs(decoder, groups, temperature) {
@@ -291,6 +337,9 @@ pub fn gradient(
     let by = Coefficients::new(&rule.loss, entropy_coef);
     let all: Vec<usize> = (0..groups.len()).collect();
     let (team, shards) = (&Team::alone(), &Shards::new(groups.len(), rule.update.num_shards));
-    let pass = Differentiation { decoder, rule, by, sizes, references, shards, team };
+    let selected: usize = groups.iter().map(Group::count_selected).sum();
+    let entropy_weight = by.entropy / selected.max(1) as f32;
+    let pass =
+        Differentiation { decoder, rule, by, entropy_weight, sizes, references, shards, team };
     pass.gradient(groups, &all).expect("nobody else is waited for").0
 }

@@ -9,6 +9,22 @@ pub fn sharpness(temperature: f32) -> f32 {
     if temperature == 0.0 { 1.0 } else { 1.0 / temperature }
 }
 
+/// Distance below the other logits of those that cannot be drawn: beyond the lower clamp of the exponential, and small
+/// enough that its product with a probability is next to nothing.
+pub const EXCLUDED: f32 = 1e4;
+
+/// Moves the logits of all tokens but the `candidates` out of the distribution; nothing where there are none.
+pub fn restrict(logits: &mut [f32], candidates: &[u32]) {
+    if candidates.is_empty() {
+        return;
+    }
+    let kept: Vec<f32> = candidates.iter().map(|token| logits[*token as usize]).collect();
+    logits.iter_mut().for_each(|x| *x -= EXCLUDED);
+    for (token, logit) in candidates.iter().zip(kept) {
+        logits[*token as usize] = logit;
+    }
+}
+
 /// Numbers summed in single precision before their sum is added in double precision.
 const PART: usize = 64 * LANES;
 
@@ -36,6 +52,23 @@ mod tests {
     use super::*;
     use crate::math::softmax::prob;
     use crate::nn::ops::check::Draws;
+
+    #[test]
+    fn the_candidates_share_the_probability() {
+        let mut draws = Draws::new(7);
+        let mut logits: Vec<f32> = draws.numbers(3001).iter().map(|x| 8.0 * x).collect();
+        let (all, candidates) = (logits.clone(), [7, 2999, 1234]);
+        restrict(&mut logits, &candidates);
+        let by = normalize(&logits);
+        let total: f64 = candidates.iter().map(|i| f64::from(all[*i as usize]).exp()).sum();
+        for i in candidates {
+            let want = f64::from(all[i as usize]).exp() / total;
+            assert!((f64::from(prob(logits[i as usize], &by)) - want).abs() < 1e-6, "{i}");
+        }
+        let rest = (0..3001).filter(|i| !candidates.contains(i));
+        assert!(rest.map(|i| prob(logits[i as usize], &by)).sum::<f32>() < 1e-30);
+        restrict(&mut logits.clone(), &[]);
+    }
 
     #[test]
     fn probabilities_add_up_to_one() {

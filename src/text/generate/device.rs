@@ -1,8 +1,9 @@
 //! Generation on a device: a batch of completions decodes one token per step. Tokens are sampled on the device, and
 //! read back a block of steps at a time.
 
-use super::{Chosen, Completion, Generator, Prompt, Sampling, Scratch, choose};
+use super::{Chosen, Completion, Generator, Prompt, Scratch, choose};
 use crate::device;
+use crate::math::softmax::LEAST_SUM;
 use crate::model::Categorical;
 use crate::rng::{draw, uniform};
 use crate::text::{Completions, DeviceDecoder, Prompts, integers, sharpness};
@@ -52,6 +53,8 @@ struct Tokens {
     tokens: Tensor<1, Int>,
     logprobs: Tensor<1>,
     entropies: Tensor<1>,
+    /// The candidates of each row; none where nothing is left out.
+    candidates: Vec<Vec<u32>>,
 }
 
 impl<'a> Batch<'a> {
@@ -105,12 +108,16 @@ impl<'a> Batch<'a> {
 
     /// Takes the tokens of a block over, and says whether all completions have come to their end.
     fn read_back(&mut self, block: &mut Vec<Tokens>, first: usize) -> bool {
-        let (rows, steps) = (self.completions.len(), block.len());
-        let all = block.drain(..).flat_map(|one| [one.tokens.float(), one.logprobs, one.entropies]);
+        let rows = self.completions.len();
+        let (mut all, mut candidates) = (Vec::new(), Vec::new());
+        for one in block.drain(..) {
+            all.extend([one.tokens.float(), one.logprobs, one.entropies]);
+            candidates.push(one.candidates);
+        }
         // A token's number is exact in 24 bits.
-        let all = device::fetch(Tensor::cat(all.collect(), 0));
+        let all = device::fetch(Tensor::cat(all, 0));
         let Generator { sampling, stop, listener, .. } = self.generator;
-        for step in 0..steps {
+        for (step, mut candidates) in candidates.into_iter().enumerate() {
             let of = |which: usize| &all[(3 * step + which) * rows..][..rows];
             let [tokens, logprobs, entropies] = [of(0), of(1), of(2)];
             for (row, completion) in self.completions.iter_mut().enumerate() {
@@ -120,6 +127,7 @@ impl<'a> Batch<'a> {
                 completion.tokens.push(tokens[row] as u32);
                 completion.logprobs.push(logprobs[row]);
                 completion.entropies.push(entropies[row]);
+                completion.candidates.extend(candidates.get_mut(row).map(std::mem::take));
                 if let Some(listener) = listener {
                     let (prompt, number) = (first + row / self.members, row % self.members);
                     listener(prompt, number, &completion.tokens);
@@ -136,7 +144,7 @@ impl<'a> Batch<'a> {
         let sampling = self.generator.sampling;
         let logits = self.decoder.logits(hidden);
         let draws: Vec<f32> = self.draws.iter().map(|draws| draws[at]).collect();
-        if sampling.temperature > 0.0 && narrows(sampling) {
+        if sampling.narrows() {
             return self.choose_here(logits, &draws);
         }
         let logits = logits * sharpness(sampling.temperature);
@@ -147,7 +155,8 @@ impl<'a> Batch<'a> {
         } else {
             invert(policy.probabilities(), device::upload(draws, self.decoder.device()))
         };
-        Tokens { logprobs: policy.logprob(tokens.clone()), entropies: policy.entropy(), tokens }
+        let logprobs = policy.logprob(tokens.clone());
+        Tokens { logprobs, entropies: policy.entropy(), tokens, candidates: Vec::new() }
     }
 
     /// Chooses the next token of each row in the host's memory, where top-k, top-p and min-p are.
@@ -168,13 +177,9 @@ impl<'a> Batch<'a> {
             tokens: integers(&tokens, [rows, 1], device).reshape([rows]),
             logprobs: upload(|one| one.logprob),
             entropies: upload(|one| one.entropy),
+            candidates: chosen.into_iter().map(|one| one.candidates).collect(),
         }
     }
-}
-
-/// Whether not every token can be drawn.
-fn narrows(sampling: &Sampling) -> bool {
-    sampling.top_k > 0 || sampling.top_p < 1.0 || sampling.min_p > 0.0
 }
 
 /// The first token of each row at which the sum of the weights, `[rows, vocabulary]`, exceeds the share `u`,
@@ -190,7 +195,7 @@ fn invert(weights: Tensor<2>, u: Tensor<1>) -> Tensor<1, Int> {
     let weights = weights.reshape([rows, parts, PART]);
     let sums = weights.clone().sum_dim(2).reshape([rows, parts]).cumsum(1);
     let total = sums.clone().narrow(1, parts - 1, 1);
-    let target = u.reshape([rows, 1]) * total;
+    let target = (u.reshape([rows, 1]) * total).clamp_min(LEAST_SUM);
     let passed = |sums: Tensor<2>, target: Tensor<2>| {
         let [_, columns] = sums.dims();
         let passed = sums.clone().lower_equal(target.expand([rows, columns])).int();
@@ -216,7 +221,9 @@ mod tests {
     fn a_token_is_drawn_where_the_sum_of_the_weights_passes_the_draw() {
         let device = Device::flex();
         let vocabulary = 1000;
-        let weights: Vec<f32> = (0..vocabulary).map(|i| (i as f32 * 0.7).sin().exp()).collect();
+        let mut weights: Vec<f32> = (0..vocabulary).map(|i| (i as f32 * 0.7).sin().exp()).collect();
+        // The least draw takes none of them.
+        weights[..300].fill(1e-38);
         let draws = [0.0, 0.25, 0.5, 0.9, 0.999];
         let total: f64 = weights.iter().map(|w| f64::from(*w)).sum();
         let rows = draws.map(|_| weights.clone()).concat();
@@ -227,7 +234,7 @@ mod tests {
             let mut sum = 0.0;
             let wanted = weights.iter().position(|w| {
                 sum += f64::from(*w);
-                sum > f64::from(u) * total
+                sum > (f64::from(u) * total).max(1e-30)
             });
             assert_eq!(Some(token as usize), wanted, "{u}");
         }

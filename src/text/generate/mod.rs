@@ -34,10 +34,13 @@ pub struct Prompt {
 pub struct Completion {
     /// The tokens; the last is the one that ended the completion, where one did.
     pub tokens: Vec<u32>,
-    /// The log-probability of each token.
+    /// The log-probability of each token, among its candidates.
     pub logprobs: Vec<f32>,
     /// The entropy of the distribution that each token was drawn from, nats.
     pub entropies: Vec<f32>,
+    /// The tokens that each token was drawn from, where top-k, top-p or min-p left some out; an empty list for all.
+    /// No lists where nothing can be left out.
+    pub candidates: Vec<Vec<u32>>,
     /// Whether a stop token or a stop text ended the completion; if not, it was truncated.
     pub ended: bool,
 }
@@ -254,6 +257,9 @@ impl<'a> Worker<'a> {
         completion.tokens.push(chosen.token);
         completion.logprobs.push(chosen.logprob);
         completion.entropies.push(chosen.entropy);
+        if self.generator.sampling.narrows() {
+            completion.candidates.push(chosen.candidates);
+        }
         if let Some(listener) = self.generator.listener {
             listener(*prompt, *number, &completion.tokens);
         }

@@ -1,10 +1,11 @@
 //! One token out of a vocabulary: drawn by its probability, or the most likely one.
 
-use crate::math::softmax::{Normalizer, logprob, unnormalized};
-use crate::text::{normalize, sharpness};
+use crate::math::softmax::{LEAST_SUM, Normalizer, logprob, unnormalized};
+use crate::text::{normalize, restrict, sharpness};
 use multiversion::multiversion;
 
-/// The settings of sampling, by the names of Hugging Face's `GenerationConfig`.
+/// The settings of sampling, by the names of Hugging Face's `GenerationConfig` and in its order: temperature, top-k,
+/// top-p among the tokens left, min-p.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
     /// The divisor of the logits; 0 takes the most likely token.
@@ -34,15 +35,24 @@ impl Default for Sampling {
     }
 }
 
+impl Sampling {
+    /// Whether some tokens cannot be drawn.
+    pub fn narrows(&self) -> bool {
+        self.temperature > 0.0 && (self.top_k > 0 || self.top_p < 1.0 || self.min_p > 0.0)
+    }
+}
+
 /// A token that was chosen.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Chosen {
     /// The token.
     pub token: u32,
-    /// The log-probability at the temperature, among all tokens, whether they could be drawn or not.
+    /// The log-probability at the temperature, among the tokens that could be drawn.
     pub logprob: f32,
-    /// The entropy of all tokens' probabilities, nats.
+    /// The entropy of their probabilities, nats.
     pub entropy: f32,
+    /// The tokens that could be drawn; empty for all.
+    pub candidates: Vec<u32>,
 }
 
 /// Scratch buffers for the choices of one thread.
@@ -59,19 +69,29 @@ pub fn choose(logits: &[f32], sampling: &Sampling, u: f32, scratch: &mut Scratch
     let sharpness = sharpness(sampling.temperature);
     scaled.clear();
     scaled.extend(logits.iter().map(|x| x * sharpness));
-    let by = normalize(scaled);
+    let mut by = normalize(scaled);
     weights.resize(scaled.len(), 0.0);
-    let entropy = softmax_weights(scaled, &by, weights);
+    let mut entropy = softmax_weights(scaled, &by, weights);
+    candidates.clear();
     let token = if sampling.temperature == 0.0 {
         scaled.iter().position(|x| *x == by.max).unwrap_or(0)
-    } else if sampling.top_k == 0 && sampling.top_p >= 1.0 && sampling.min_p <= 0.0 {
+    } else if !sampling.narrows() {
         invert(weights, u)
     } else {
         narrow(weights, sampling, candidates);
         let kept: Vec<f32> = candidates.iter().map(|i| weights[*i as usize]).collect();
-        candidates[invert(&kept, u)] as usize
+        let token = candidates[invert(&kept, u)] as usize;
+        if candidates.len() == scaled.len() {
+            candidates.clear();
+        } else {
+            restrict(scaled, candidates);
+            by = normalize(scaled);
+            entropy = softmax_weights(scaled, &by, weights);
+        }
+        token
     };
-    Chosen { token: token as u32, logprob: logprob(scaled[token], &by), entropy }
+    let logprob = logprob(scaled[token], &by);
+    Chosen { token: token as u32, logprob, entropy, candidates: candidates.clone() }
 }
 
 /// Writes unnormalised softmax weights, the largest of which is 1; returns the entropy, nats.
@@ -89,11 +109,12 @@ fn softmax_weights(logits: &[f32], by: &Normalizer, weights: &mut [f32]) -> f32 
     by.log_total - mean as f32 * by.share
 }
 
-/// The first index at which the sum of the weights exceeds the share `u` of their total.
+/// The first index at which the sum of the weights exceeds the share `u` of their total. No weight is 0, so that of
+/// `u = 0` must exceed [`LEAST_SUM`].
 fn invert(weights: &[f32], u: f32) -> usize {
     let part = |weights: &[f32]| weights.iter().map(|x| f64::from(*x)).sum::<f64>();
     let parts: Vec<f64> = weights.chunks(256).map(part).collect();
-    let target = f64::from(u) * parts.iter().sum::<f64>();
+    let target = (f64::from(u) * parts.iter().sum::<f64>()).max(f64::from(LEAST_SUM));
     let mut sum = 0.0;
     for (number, part) in parts.iter().enumerate() {
         if sum + part > target {
@@ -113,9 +134,7 @@ fn invert(weights: &[f32], u: f32) -> usize {
 
 /// The tokens that can be drawn, the likeliest first.
 fn narrow(weights: &[f32], sampling: &Sampling, candidates: &mut Vec<u32>) {
-    candidates.clear();
-    let all = 0..weights.len() as u32;
-    candidates.extend(all.filter(|i| weights[*i as usize] >= sampling.min_p));
+    candidates.extend(0..weights.len() as u32);
     let order = |a: &u32, b: &u32| {
         let (x, y) = (weights[*a as usize], weights[*b as usize]);
         y.total_cmp(&x).then(a.cmp(b))
@@ -137,6 +156,8 @@ fn narrow(weights: &[f32], sampling: &Sampling, candidates: &mut Vec<u32>) {
         let count = within.count().max(1);
         candidates.truncate(count);
     }
+    // The largest weight is 1.
+    candidates.retain(|i| weights[*i as usize] >= sampling.min_p);
 }
 
 #[cfg(test)]
@@ -173,6 +194,12 @@ mod tests {
         assert_near(&shares(&nucleus, &logits), &[0.0, 4.0 / 9.0, 2.0 / 9.0, 3.0 / 9.0]);
         let near = Sampling { min_p: 0.6, ..all.clone() };
         assert_near(&shares(&near, &logits), &[0.0, 4.0 / 7.0, 0.0, 3.0 / 7.0]);
+        // Top-p is of the tokens that top-k leaves (0.4 of 0.7 is too little, 0.4 of 0.9 too), and of those that
+        // min-p would not.
+        let both = Sampling { top_k: 2, top_p: 0.57, ..all.clone() };
+        assert_near(&shares(&both, &logits), &[0.0, 1.0, 0.0, 0.0]);
+        let both = Sampling { min_p: 0.6, top_p: 0.45, ..all.clone() };
+        assert_near(&shares(&both, &logits), &[0.0, 4.0 / 7.0, 0.0, 3.0 / 7.0]);
         let greedy = Sampling { temperature: 0.0, ..all.clone() };
         assert_near(&shares(&greedy, &logits), &[0.0, 1.0, 0.0, 0.0]);
         // Squares of the probabilities.
@@ -181,16 +208,34 @@ mod tests {
     }
 
     #[test]
-    fn logprobs_and_entropies_are_those_of_all_tokens() {
+    fn logprobs_and_entropies_are_those_of_the_tokens_that_could_be_drawn() {
         let logits: Vec<f32> = (0..1000).map(|i| (i as f32 * 0.7).sin() * 3.0).collect();
-        let sampling = Sampling { temperature: 0.7, top_k: 5, ..Sampling::default() };
-        let chosen = choose(&logits, &sampling, 0.3, &mut Scratch::default());
-        let scaled: Vec<f64> = logits.iter().map(|x| f64::from(*x) / 0.7).collect();
-        let total = scaled.iter().map(|x| x.exp()).sum::<f64>().ln();
-        let logprobs: Vec<f64> = scaled.iter().map(|x| x - total).collect();
-        let entropy = -logprobs.iter().map(|l| l * l.exp()).sum::<f64>();
-        let want = logprobs[chosen.token as usize];
-        assert!((f64::from(chosen.logprob) - want).abs() < 1e-5, "{chosen:?}");
-        assert!((f64::from(chosen.entropy) - entropy).abs() < 1e-4, "{chosen:?}");
+        let mut order: Vec<u32> = (0..1000).collect();
+        order.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]));
+        for (top_k, candidates) in [(0, &order[..0]), (5, &order[..5]), (2000, &order[..0])] {
+            let sampling = Sampling { temperature: 0.7, top_k, ..Sampling::default() };
+            let chosen = choose(&logits, &sampling, 0.3, &mut Scratch::default());
+            assert_eq!(chosen.candidates, candidates);
+            let drawn = if candidates.is_empty() { &order } else { candidates };
+            let scaled = |i: &u32| f64::from(logits[*i as usize]) / 0.7;
+            let total = drawn.iter().map(|i| scaled(i).exp()).sum::<f64>().ln();
+            let entropy: f64 =
+                drawn.iter().map(|i| (total - scaled(i)) * (scaled(i) - total).exp()).sum();
+            let want = scaled(&chosen.token) - total;
+            assert!((f64::from(chosen.logprob) - want).abs() < 1e-5, "{chosen:?}");
+            assert!((f64::from(chosen.entropy) - entropy).abs() < 1e-4, "{chosen:?}");
+        }
+    }
+
+    #[test]
+    fn the_least_draw_takes_no_token_without_probability() {
+        let mut logits = vec![-200.0f32; 700];
+        (logits[3], logits[600]) = (-60.0, 5.0);
+        let draw = |logits: &[f32]| {
+            choose(logits, &Sampling::default(), 0.0, &mut Scratch::default()).token
+        };
+        assert_eq!(draw(&logits), 3);
+        logits[3] = -70.0;
+        assert_eq!(draw(&logits), 600, "a probability below 1e-30 counts as 0");
     }
 }

@@ -93,27 +93,35 @@ pub fn overlong(tokens: usize, limit: usize, buffer: usize) -> f64 {
     if buffer == 0 || tokens <= free { 0.0 } else { (tokens - free) as f64 / buffer as f64 }
 }
 
+/// The quantile `q` of some values, interpolated as by `torch.quantile`; 0 of none.
+fn quantile(mut values: Vec<f32>, q: f64) -> f64 {
+    values.sort_unstable_by(f32::total_cmp);
+    let Some(last) = values.len().checked_sub(1) else { return 0.0 };
+    let place = q * last as f64;
+    let [low, high] = [place.floor(), place.ceil()].map(|at| f64::from(values[at as usize]));
+    low + (place - place.floor()) * (high - low)
+}
+
 /// The groups as the learner takes them.
 pub fn groups(answers: &Answers, advantages: &[Vec<f32>], config: &RewardConfig) -> Vec<Group> {
     let Answers { tokens: prompts, completions, .. } = answers;
-    let mut entropies: Vec<f32> =
-        completions.iter().flatten().flat_map(|one| &one.entropies).copied().collect();
-    entropies.sort_unstable_by(f32::total_cmp);
-    let least = match config.top_entropy_quantile < 1.0 {
-        true => {
-            let below = (1.0 - config.top_entropy_quantile) * entropies.len() as f64;
-            entropies.get(below as usize).copied().unwrap_or(0.0)
-        }
-        false => f32::NEG_INFINITY,
-    };
-    let sample = |(one, advantages): (&Completion, Vec<f32>)| {
-        let counts = one.ended || !config.mask_truncated_completions;
-        Sample {
-            tokens: one.tokens.clone(),
-            logprobs: one.logprobs.clone(),
-            advantages,
-            mask: one.entropies.iter().map(|entropy| counts && *entropy >= least).collect(),
-        }
+    let counts = |one: &Completion| one.ended || !config.mask_truncated_completions;
+    let least = (config.top_entropy_quantile < 1.0).then(|| {
+        let counted = completions.iter().flatten().filter(|one| counts(one));
+        quantile(
+            counted.flat_map(|one| &one.entropies).copied().collect(),
+            1.0 - config.top_entropy_quantile,
+        )
+    });
+    let sample = |(one, advantages): (&Completion, Vec<f32>)| Sample {
+        tokens: one.tokens.clone(),
+        logprobs: one.logprobs.clone(),
+        candidates: one.candidates.clone(),
+        advantages,
+        mask: vec![counts(one); one.tokens.len()],
+        selected: least.map_or(Vec::new(), |least| {
+            one.entropies.iter().map(|entropy| f64::from(*entropy) >= least).collect()
+        }),
     };
     let rewards = answers.judged();
     let by = deviations(&rewards, config.scale_rewards);
@@ -164,11 +172,23 @@ mod tests {
     }
 
     #[test]
+    fn quantiles_are_those_of_torch() {
+        // torch.quantile(torch.tensor([4., 1., 2., 7., 3.]), q).
+        let values = vec![4.0, 1.0, 2.0, 7.0, 3.0];
+        for (q, want) in [(0.0, 1.0), (0.3, 2.2), (0.5, 3.0), (0.9, 5.8), (1.0, 7.0)] {
+            assert!((quantile(values.clone(), q) - want).abs() < 1e-12, "{q}");
+        }
+        assert_eq!(quantile(Vec::new(), 0.5), 0.0);
+    }
+
+    #[test]
     fn tokens_of_low_entropy_and_texts_that_were_cut_off_can_be_left_out() {
         let completion = |ended| Completion {
             tokens: vec![1, 2, 3, 4],
             logprobs: vec![-1.0; 4],
-            entropies: vec![0.1, 0.9, 0.2, 0.8],
+            // Those of a completion that is left out do not move the threshold.
+            entropies: if ended { vec![0.1, 0.9, 0.2, 0.8] } else { vec![2.0; 4] },
+            candidates: Vec::new(),
             ended,
         };
         let config = RewardConfig {
@@ -183,7 +203,8 @@ mod tests {
         let totals = vec![vec![1.0, 0.0]];
         let answers = Answers { tokens: vec![vec![7]], completions, totals, ..Answers::default() };
         let groups = groups(&answers, &[vec![1.0, -1.0]], &config);
-        assert_eq!(groups[0].samples[0].mask, [false, true, false, true]);
+        assert_eq!(groups[0].samples[0].mask, [true; 4]);
+        assert_eq!(groups[0].samples[0].selected, [false, true, false, true]);
         assert_eq!(groups[0].samples[1].mask, [false; 4]);
     }
 
@@ -193,6 +214,7 @@ mod tests {
             tokens: tokens.to_vec(),
             logprobs: vec![-1.0; tokens.len()],
             entropies: vec![0.5; tokens.len()],
+            candidates: Vec::new(),
             ended: true,
         };
         let all = [&[1, 2, 3][..], &[1, 2, 4], &[1, 5, 3], &[1, 2], &[6, 2]].map(completion);

@@ -67,6 +67,10 @@ fn write(all: &[CompletionGroup]) -> Vec<u8> {
             put(&mut bytes, &one.tokens, u32::to_le_bytes);
             put(&mut bytes, &one.logprobs, f32::to_le_bytes);
             put(&mut bytes, &one.entropies, f32::to_le_bytes);
+            put_count(&mut bytes, one.candidates.len());
+            for candidates in &one.candidates {
+                put(&mut bytes, candidates, u32::to_le_bytes);
+            }
             bytes.push(u8::from(one.ended));
             put(&mut bytes, text.as_bytes(), u8::to_le_bytes);
             put(&mut bytes, &rewards.parts, f64::to_le_bytes);
@@ -99,6 +103,7 @@ fn read(bytes: &[u8]) -> Option<Vec<CompletionGroup>> {
                 tokens: bytes.values(u32::from_le_bytes)?,
                 logprobs: bytes.values(f32::from_le_bytes)?,
                 entropies: bytes.values(f32::from_le_bytes)?,
+                candidates: bytes.lists()?,
                 ended: bytes.flag()?,
             });
             group.texts.push(bytes.text()?);
@@ -136,6 +141,10 @@ impl<'a> Reader<'a> {
         Some(bytes.as_chunks().0.iter().map(|value| of(*value)).collect())
     }
 
+    fn lists(&mut self) -> Option<Vec<Vec<u32>>> {
+        (0..self.count()?).map(|_| self.values(u32::from_le_bytes)).collect()
+    }
+
     fn text(&mut self) -> Option<String> {
         String::from_utf8(self.values(u8::from_le_bytes)?).ok()
     }
@@ -151,6 +160,7 @@ mod tests {
             tokens: (0..count as u32).map(|i| i << 13).collect(),
             logprobs: (0..count).map(|i| -1.0 / (i + 3) as f32).collect(),
             entropies: vec![f32::MIN_POSITIVE; count],
+            candidates: (0..count as u32 / 2).map(|i| (0..i).collect()).collect(),
             ended: count.is_multiple_of(2),
         };
         let rewards = |count: usize| match count {

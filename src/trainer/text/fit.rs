@@ -29,7 +29,7 @@ impl TextEngine {
         let prompt = self.tokens(prompt, tokens.len())?;
         let [logprobs, advantages] = [0.0, 1.0].map(|x| vec![x; tokens.len()]);
         let mask = vec![true; tokens.len()];
-        let sample = Sample { tokens, logprobs, advantages, mask };
+        let sample = Sample { tokens, logprobs, advantages, mask, ..Sample::default() };
         Ok(Group { prompt, samples: vec![sample] })
     }
 

@@ -3,8 +3,8 @@
 use super::answers::Answers;
 use super::rollout::RolloutSeconds;
 use super::{CompletionRecord, LanguageConfig, LanguageTrainError, TextEngine, advantages, record};
+use crate::learner::learning_rate;
 use crate::learner::text::{Group, LanguageMeans};
-use crate::learner::{entropy_at, learning_rate};
 use crate::metrics::{EvaluationRecord, IterationRecord, Phases};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::trainer::engine::{Engine, Grpo, Iteration};
@@ -46,8 +46,7 @@ impl TextEngine {
     fn learn(&mut self, groups: &[Group], iteration: u32) -> Result<LanguageMeans, TeamError> {
         let fit = self.is_sft(iteration);
         let config = &self.config;
-        let entropy = entropy_at(&config.loss, iteration, config.iterations);
-        let entropy = if fit { 0.0 } else { entropy };
+        let entropy = if fit { 0.0 } else { config.loss.entropy_coef };
         let updates = config.updates() as u64;
         let first = u64::from(iteration) * updates;
         let rates: Vec<f64> = (first..first + updates).map(|update| self.rate(update)).collect();

@@ -86,7 +86,9 @@ pub fn reference(
     frozen: &[f64],
     batch: &Batch,
 ) -> Reference {
-    let (low, high) = (1.0 - config.clip_eps_low, 1.0 + config.clip_eps_high);
+    // TRL clips CISPO's weight at `epsilon_high`, and all other ratios at `1 + epsilon_high`.
+    let above = if config.loss_type == LossType::Cispo { 0.0 } else { 1.0 };
+    let (low, high) = (1.0 - config.clip_eps_low, above + config.clip_eps_high);
     let dual = config.dual_clip;
     let mut result = Reference { kink_distance: f64::INFINITY, ..Reference::default() };
     for game in 0..batch.games {
