@@ -3,7 +3,7 @@
 import { make, write, say, sentence } from "./dom.js";
 
 /** The order of the list, by kind. */
-const ORDER = ["ready", "kept", "file", "here", "best", "newest"];
+const ORDER = ["ready", "untrained", "kept", "link", "file", "here", "best", "newest"];
 
 export class Agents {
   /** `put(file)` puts a policy file on the stage, or throws. */
@@ -20,9 +20,9 @@ export class Agents {
     });
   }
 
-  /** Adds an agent, or a newer policy of one; on the stage it takes effect at once. */
-  offer(id, label, file) {
-    this.all.set(id, { label, file });
+  /** Adds an agent, or a newer policy of one; on the stage it takes effect at once. `plate` is its name over a board. */
+  offer(id, label, file, plate = label) {
+    this.all.set(id, { label, file, plate });
     this.list();
     if (this.chosen === id) this.put(file);
   }

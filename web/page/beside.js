@@ -47,7 +47,11 @@ export class Beside {
 
   /** Puts the newest policies of the ticked agents on their boards. */
   choose() {
-    const ticked = [...$("rivals").querySelectorAll("input:checked:not(:disabled)")].map(({ value }) => value);
+    this.place([...$("rivals").querySelectorAll("input:checked:not(:disabled)")].map(({ value }) => value));
+  }
+
+  /** Puts these agents beside the one on the stage. */
+  place(ticked) {
     const before = this.chosen;
     this.chosen = ticked;
     try {
@@ -71,7 +75,7 @@ export class Beside {
   /** Labels the boards. */
   name() {
     const ids = this.chosen.length > 0 ? [this.agents.chosen, ...this.chosen] : [];
-    $("names").replaceChildren(...ids.map((id) => make("p", { className: "who" }, make("span", { textContent: this.agents.all.get(id)?.label }), make("strong"))));
+    $("names").replaceChildren(...ids.map((id) => make("p", { className: "who" }, make("span", { textContent: this.agents.all.get(id)?.plate }), make("strong"))));
   }
 
   /** Shows the current scores over the boards, and the means in the list. */

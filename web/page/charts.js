@@ -8,14 +8,13 @@ const EVERY = 300;
 
 /** Colours of seeds in page.css. */
 const SEEDS = 8;
-/** The number of points from which on the score's scale ignores the start of the first quarter. */
-const MANY = 24;
 
 /** A loss below this is explained as normal. */
 const NEAR = 0.05;
 
 const CHARTS = [
-  { key: "score", title: "Score of a game", digits: 2, dots: "greedy evaluation" },
+  { key: "score", title: "Score", digits: 2, dots: "greedy" },
+  { key: "accuracy", title: "Your held-out moves predicted, share", digits: 2 },
   { key: "loss", title: "Loss", digits: 4 },
   { key: "entropy", title: "Entropy, nats", digits: 3 },
   { key: "approx_kl", title: "KL of an update, nats", digits: 4 },
@@ -45,13 +44,13 @@ export const moreTextCharts = (parts) => [
 ];
 
 export class Charts {
-  /** Draws charts into an element. */
-  constructor(curves, holder = $("charts"), charts = CHARTS) {
+  /** Draws charts into an element, and the chart of the score into another, `first`. */
+  constructor(curves, holder = $("charts"), charts = CHARTS, first = $("score-chart")) {
     this.curves = curves;
     this.framed = (now) => this.frame(now);
     this.kind = charts === CHARTS ? "" : "text-"; // before the names of figures
     this.charts = charts.map((what) => new Chart(this, what));
-    holder.append(...this.charts.map(({ figure }) => figure));
+    for (const { key, figure } of this.charts) (key === "score" ? first : holder).append(figure);
     const dark = matchMedia("(prefers-color-scheme: dark)");
     this.colours = new Map();
     dark.addEventListener("change", () => { this.colours.clear(); this.touch(); });
@@ -65,12 +64,23 @@ export class Charts {
     this.touch();
   }
 
-  /** A legend of the seeds, if there are several. */
+  /** A legend of the seeds, their mean and their range, if there are several. */
   name(seeds) {
     const several = seeds.length > 1 ? seeds : [];
     if (`${several}` === this.named) return;
     this.named = `${several}`;
-    $("seeds").replaceChildren(...several.map((seed, i) => make("li", { className: `seed seed-${i % SEEDS}`, textContent: `seed ${seed}` })));
+    const entries = several.map((seed, i) => make("li", { className: `seed seed-${i % SEEDS}`, textContent: `seed ${seed}` }));
+    if (several.length > 0) entries.push(make("li", { className: "line", textContent: "mean" }), make("li", { className: "band", textContent: "range" }));
+    $("seeds").replaceChildren(...entries);
+  }
+
+  /** Words for imitation, whose loss is a negative log-likelihood, or for GRPO. */
+  imitate(on) {
+    $("lab").classList.toggle("imitates", on);
+    for (const chart of this.charts) {
+      if (chart.key === "loss") write(chart.figure.querySelector("b"), on ? "Negative log-likelihood of your moves, nats" : chart.title);
+      chart.plain = on;
+    }
   }
 
   /** Redraws the charts soon. */
@@ -116,7 +126,7 @@ class Chart {
     this.canvas = make("canvas", { tabIndex: 0, role: "img", ariaLabel: `${this.title}: nothing yet` });
     this.output = make("output");
     const legend = this.dots
-      ? [make("ul", { className: "legend" }, make("li", { className: "line", textContent: "as it trains" }), make("li", { className: "dots", textContent: this.dots }))] : [];
+      ? [make("ul", { className: "legend" }, make("li", { className: "line", textContent: "in training" }), make("li", { className: "dots", textContent: this.dots }))] : [];
     this.figure = make("figure", { className: `${all.kind}${this.key}` }, make("figcaption", {}, make("b", { textContent: this.title }), ...legend, this.output), this.canvas);
     if (this.key === "loss") {
       this.note = make("p", { className: "hint", hidden: true, textContent: "Near zero is normal: advantages have mean zero." });
@@ -161,7 +171,8 @@ class Chart {
     const pixels = [width, height].map((side) => Math.round(side * ratio));
     const { lines, dots, mean } = this.all.curves.of(this.key);
     const points = [...lines.flat(), ...dots];
-    if (width === 0 || points.length === 0) {
+    const known = this.key === "score" && this.all.curves.references.length > 1; // a scale before the first point
+    if (width === 0 || (points.length === 0 && !known)) {
       this.from = undefined;
       [this.canvas.width, this.canvas.height] = pixels; // which clears it
       write(this.output, "");
@@ -174,6 +185,12 @@ class Chart {
     context.setTransform(ratio, 0, 0, ratio, 0, 0);
     context.clearRect(0, 0, width, height);
     this.frame(width, height, points, context);
+    if (points.length === 0) {
+      this.from = undefined;
+      write(this.output, "");
+      this.canvas.ariaLabel = `${this.title}: nothing yet`;
+      return;
+    }
     this.curves(context, lines, dots, mean);
     this.say(mean, dots);
   }
@@ -182,17 +199,10 @@ class Chart {
   frame(width, height, points, context) {
     const { curves } = this.all;
     const references = this.key === "score" ? curves.references : [];
-    // The scale starts near the random player: a much lower score would squash the rest.
-    const range = points.map(({ x }) => x);
-    const [from, to] = [Math.min(...range), Math.max(...range)];
-    const late = this.key === "score" && points.length >= MANY ? points.filter(({ x }) => x >= from + 0.25 * (to - from)) : points;
-    let low = late.reduce((least, { y }) => Math.min(least, y), Infinity);
+    let low = points.reduce((least, { y }) => Math.min(least, y), Infinity);
     let high = points.reduce((most, { y }) => Math.max(most, y), -Infinity);
-    // It spans at least a tenth of the distance from the worst known player to the best.
-    const known = references.map(([, y]) => y);
-    if (known.length > 1) low = Math.min(low, high - 0.1 * (Math.max(...known) - Math.min(...known)));
-    const reach = Math.max(high - low, 0.02 * Math.abs(high));
-    for (const [, y] of references) if (y > high ? y - high < 2 * reach : low - y < reach) [low, high] = [Math.min(low, y), Math.max(high, y)];
+    // The whole climb, from the worst known player to the best: the scale stays as the curve grows.
+    for (const [, y] of references) [low, high] = [Math.min(low, y), Math.max(high, y)];
     const room = (high - low || Math.abs(high) || 1) * 0.06;
     [low, high] = [low - room, high + room];
     const rows = ticks(low, high, Math.max(2, height / 45));
@@ -200,7 +210,7 @@ class Chart {
     context.font = "11px system-ui, sans-serif";
     const [left, top, bottom] = [10 + Math.max(...rows.found.map((y) => context.measureText(name(y)).width)), 6, 18];
     const right = Math.max(8, ...references.map(([player]) => 8 + context.measureText(player).width));
-    this.first = points.reduce((least, { x }) => Math.min(least, x), Infinity);
+    this.first = 1;
     this.last = points.reduce((most, { x }) => Math.max(most, x), 0);
     // The axis of a long run that has just begun shows the beginning alone.
     const soon = Math.max(100, 2 ** Math.ceil(Math.log2(1.25 * this.last)));
@@ -231,13 +241,6 @@ class Chart {
     context.setLineDash([4, 4]);
     let above = -Infinity;
     for (const [player, y] of references.toSorted((a, b) => b[1] - a[1])) {
-      if (y < low || y > high) {
-        const [edge, arrow] = y < low ? [height - bottom - 2, "↓"] : [top + 10, "↑"];
-        context.textAlign = "right";
-        context.fillText(`${arrow} ${player} ${this.write(y)}`, width - right - 4, edge);
-        context.textAlign = "left";
-        continue;
-      }
       line(context, left, width - right, this.y(y));
       if (this.y(y) - above >= 12) context.fillText(player, width - right + 5, this.y(y) + 4);
       above = this.y(y);
@@ -264,6 +267,7 @@ class Chart {
     context.clip();
     context.lineJoin = "round";
     if (lines.length > 1) {
+      this.band(context, lines);
       context.globalAlpha = 0.75;
       context.lineWidth = 1.2;
       lines.forEach((line, i) => {
@@ -284,6 +288,20 @@ class Chart {
     context.restore();
   }
 
+  /** Fills the range of the runs at each iteration that all have. */
+  band(context, lines) {
+    const length = Math.min(...lines.map((line) => line.length));
+    if (length < 2) return;
+    const at = (i) => lines.map((line) => line[i].y);
+    context.beginPath();
+    for (let i = 0; i < length; i += 1) context.lineTo(this.x(lines[0][i].x), this.y(Math.max(...at(i))));
+    for (let i = length - 1; i >= 0; i -= 1) context.lineTo(this.x(lines[0][i].x), this.y(Math.min(...at(i))));
+    context.fillStyle = this.all.colour("line");
+    context.globalAlpha = 0.12;
+    context.fill();
+    context.globalAlpha = 1;
+  }
+
   /** The values as text. */
   say(mean, dots) {
     const x = this.all.chosen;
@@ -295,7 +313,7 @@ class Chart {
     const parts = [`${x === undefined ? "" : `${shown?.x}: `}${this.write(shown?.y)}`];
     if (greedy.length > 0) parts.push(`greedy ${this.write(greedy.reduce((sum, { y }) => sum + y, 0) / greedy.length)}`);
     write(this.output, parts.join(", "));
-    if (this.note) this.note.hidden = !(Math.abs(shown?.y) < NEAR);
+    if (this.note) this.note.hidden = this.plain || !(Math.abs(shown?.y) < NEAR);
     this.canvas.ariaLabel = `${this.title} over the iterations ${this.first} to ${this.last}: now ${parts.join(", ")}. The arrow keys go through the iterations.`;
   }
 }

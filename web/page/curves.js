@@ -7,7 +7,7 @@ const MOST = 400;
 const KEYS = ["score", "loss", "entropy", "approx_kl", "clip_fraction", "zero_variance_groups", "steps_per_second"];
 const GAME = {
   keys: KEYS,
-  dots: { score: ({ mean_score: score }) => score },
+  dots: { score: ({ mean_score: score }) => score, accuracy: ({ held_out: held }) => held?.accuracy },
   of: (record) => Object.fromEntries(KEYS.map((key) => [key, record[key]])),
 };
 
@@ -44,14 +44,19 @@ export class Curves {
     run.last = record;
     if (record.warning) run.worry = record; // the last warning of a run of text
     for (const [key, y] of Object.entries(of(record))) if (Number.isFinite(y)) (run.lines[key] ??= []).push({ x, y });
-    if (evaluation) for (const [key, dot] of Object.entries(dots)) (run.dots[key] ??= []).push({ x, y: dot(evaluation) });
+    if (evaluation) {
+      for (const [key, dot] of Object.entries(dots)) {
+        const y = dot(evaluation);
+        if (Number.isFinite(y)) (run.dots[key] ??= []).push({ x, y });
+      }
+    }
     return true;
   }
 
   /** All data as CSV, a line for each iteration of each run. */
   csv() {
     const keys = this.what.keys ?? [...new Set([...this.runs.values()].flatMap(({ lines }) => Object.keys(lines)))];
-    const dotted = Object.keys(this.what.dots);
+    const dotted = Object.keys(this.what.dots).filter((key) => [...this.runs.values()].some(({ dots }) => dots[key]));
     const greedy = (key) => (dotted.length > 1 ? `greedy_${key}` : "greedy");
     const names = [...keys, ...dotted.map(greedy)];
     const rows = [["run", "iteration", ...names]];

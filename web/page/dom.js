@@ -33,19 +33,18 @@ export const megabytes = (x) => `${(x / 1e6).toFixed(x < 1e7 ? 1 : 0)} MB`;
 /** The message of an error. */
 export const sentence = (error) => String(error?.message ?? error).replace(/^Error: /, "");
 
-/** Shows a message until the visitor closes it, or for `seconds`. A new message replaces brief ones and those with the
-    same `about`; the last two stay. */
-export function say(text, seconds, about = "") {
-  const box = $("notices");
-  for (const old of [...box.children]) {
-    if (old.firstChild.textContent === text) return;
-    if (old.classList.contains("brief") || (about && old.dataset.about === about)) old.remove();
-  }
-  const close = make("button", { type: "button", textContent: "OK", ariaLabel: "OK, put the message away" });
-  const notice = make("p", { className: `notice${seconds ? " brief" : ""}` }, make("span", { textContent: text }), close);
-  notice.dataset.about = about;
+/** Milliseconds that a message stays; longer while the pointer or the focus is on it. */
+const STAYS = 6_000;
+
+/** Shows a message in place of the last one; `good` is news, else it is a problem. */
+export function say(text, good = false) {
+  const close = make("button", { type: "button", textContent: "OK", ariaLabel: "Dismiss the message" });
+  const notice = make("p", { className: `notice${good ? " good" : ""}` }, make("span", { textContent: text }), close);
   close.addEventListener("click", () => notice.remove());
-  if (seconds) setTimeout(() => notice.remove(), 1000 * seconds);
-  box.append(notice);
-  while (box.children.length > 2) box.firstChild.remove();
+  const leave = () => (notice.matches(":hover, :focus-within") ? setTimeout(leave, STAYS) : notice.remove());
+  setTimeout(leave, STAYS);
+  $("notices").replaceChildren(notice);
 }
+
+/** Announces good news. */
+export const announce = (text) => say(text, true);

@@ -1,7 +1,7 @@
 // Training policies on the page: the form, the buttons, the charts, and the trained agents.
 
 import { Policy } from "./watch.js";
-import { $, make, write, say, fixed, short, megabytes, sentence } from "./dom.js";
+import { $, make, write, say, announce, fixed, short, megabytes, sentence } from "./dom.js";
 import { Settings } from "./settings.js";
 import { Control } from "./control.js";
 import { Curves } from "./curves.js";
@@ -24,7 +24,10 @@ const SHARED_FRAME = 100;
 /** Imitation of a person's games: iterations, optimiser steps in each, and moves in a step. */
 const IMITATION = { iterations: 20, steps: 32, batch: 64 };
 
-const BUTTON = { starting: "Starting", running: "Pause training", pausing: "Pausing", paused: "Go on training" };
+const BUTTON = { starting: "Starting…", running: "Pause", pausing: "Pausing…", paused: "Resume" };
+
+/** The time that training takes with the defaults, in a tab on two processors. */
+const TIMES = { fruit: "10 seconds", catch: "10 seconds", cartpole: "10 seconds", recall: "a minute", breakout: "a minute" };
 
 export class Lab extends Control {
   /** `changed()` is called when a setting changes, `imitated()` when the games of a person have been learnt. */
@@ -38,21 +41,25 @@ export class Lab extends Control {
     this.charts = new Charts(this.here);
     $("settings").addEventListener("submit", (event) => { event.preventDefault(); this.start(); });
     $("pause").addEventListener("click", () => this.toggle());
-    $("train-here").addEventListener("click", () => (this.busy() ? this.toggle() : this.start()));
+    $("train-here").addEventListener("click", () => this.press());
     $("reset").addEventListener("click", () => this.reset());
     $("csv").addEventListener("click", () => download(`${this.source === "live" ? "run" : this.trained}-curves.csv`, new TextEncoder().encode(this.shownCurves().csv())));
     $("source").addEventListener("change", (event) => this.show(event.target.value));
     $("device-wall").addEventListener("toggle", () => this.wall());
     $("device-games").addEventListener("input", () => this.wall());
-    // A wide page explains the charts until they are there.
-    $("words").open = !matchMedia("(max-width: 56rem)").matches;
+    this.shelf = new Map(); // by game, the runs that made room for the training of another
     this.renew();
   }
 
-  /** Puts the settings of the game on the stage into the form, as the visitor left them. */
-  game(name) {
-    this.staged = name;
+  /** Puts the settings of the game on the stage into the form, as the visitor left them; `references` are the scores of
+      its known players. */
+  game(name, references) {
+    Object.assign(this, { staged: name, references });
     if (this.settings.game !== name) this.fill(name);
+    if (this.here.runs.size === 0) {
+      Object.assign(this.here, { references, end: this.settings.value("iterations") });
+      this.charts.touch();
+    }
     this.renew();
   }
 
@@ -67,10 +74,24 @@ export class Lab extends Control {
     write($("settings-of"), `Settings for ${this.title(name)}`);
   }
 
+  /** Trains the game on the stage, or pauses or resumes its training. */
+  press() {
+    const { staged } = this;
+    if (this.busy() && this.trained === staged) return this.toggle();
+    const run = this.shelf.get(staged);
+    if (!run) return this.start();
+    this.makeRoom(staged);
+    this.begin(run);
+  }
+
   start() {
     this.trouble("");
     const wanted = this.settings.read();
-    if (!wanted) return this.trouble("Some settings are out of their limits.");
+    if (!wanted) {
+      $("details").open = true;
+      return this.trouble("Some settings are out of range.");
+    }
+    this.makeRoom(this.settings.game);
     this.beginNew({ game: this.settings.game, way: this.settings.way.value, wanted });
   }
 
@@ -79,12 +100,20 @@ export class Lab extends Control {
     const own = Object.fromEntries(Object.entries(settings).map(([key, value]) => [`${env}.${key}`, value]));
     const [seed, iterations] = [1, IMITATION.iterations];
     const text = writeToml({ env, seed, iterations, "update.num_minibatches": IMITATION.steps, "data.path": "your games", "data.batch_size": IMITATION.batch, ...own });
+    this.makeRoom(env);
     this.beginNew({ game: env, way: "CPU", wanted: [{ seed, iterations, text, file }] });
   }
 
+  /** Shelves the run of another game, as of its last checkpoint, before a game is trained. */
+  makeRoom(game) {
+    this.shelf.delete(game);
+    const { run, trained } = this;
+    if (this.busy() && run && trained !== game && run.wanted.every(({ seed }) => run.saved[seed])) this.shelf.set(trained, run);
+  }
+
   begin(run, paused = false) {
-    $("words").open = false;
     this.trained = run.game;
+    this.imitates = Boolean(run.wanted[0].file);
     this.followed = `here ${run.wanted[0].seed}`;
     this.met = false;
     this.several = run.wanted.length > 1;
@@ -97,7 +126,7 @@ export class Lab extends Control {
     const run = await this.left(({ game }) => this.games.some(({ name }) => name === game));
     if (!run) return;
     this.begin(run, run.paused);
-    say(`Training of ${this.title(run.game)} resumes where it was left.`, 6);
+    announce(`Resuming the training of ${this.title(run.game)}.`);
   }
 
   become(name) {
@@ -105,7 +134,6 @@ export class Lab extends Control {
     const imitated = name === "done" && this.run?.wanted[0].file;
     super.become(name);
     if (imitated && this.failures.length === 0) this.imitated();
-    if (name === "done") say(`${this.words(name)}.`, 8);
   }
 
   kept() {
@@ -115,7 +143,7 @@ export class Lab extends Control {
   reset() {
     this.trained = undefined;
     super.reset();
-    this.game(this.staged);
+    this.game(this.staged, this.references);
   }
 
   /** Removes the results of the last training, but for the agent on the stage. */
@@ -143,7 +171,7 @@ export class Lab extends Control {
       this.here.references = JSON.parse(policy.about()).references;
       policy.free();
     }
-    this.agents.offer(id, `Trained here${this.several ? `, seed ${seed}` : ""}`, file);
+    this.agents.offer(id, `Trained here${this.several ? `, seed ${seed}` : ""}`, file, this.several ? `Seed ${seed}` : "Your agent");
     if (id === this.followed && !this.met) {
       this.met = true;
       this.agents.choose(id);
@@ -164,7 +192,7 @@ export class Lab extends Control {
   cannotKeep(error) {
     if (this.refusedStorage) return;
     this.refusedStorage = true;
-    say(`This browser keeps nothing for the page (${sentence(error)}). Save the policy as a file to have it later.`);
+    say(`This browser stores nothing for the page (${sentence(error)}). Save the policy as a file to keep it.`);
   }
 
   shownCurves() {
@@ -175,7 +203,6 @@ export class Lab extends Control {
     const text = `Seed ${seed} stopped after iteration ${iteration}: ${why}`;
     super.failed(seed);
     this.trouble(text);
-    say(text);
     this.renew();
   }
 
@@ -219,30 +246,32 @@ export class Lab extends Control {
     const { state } = this;
     pace(state !== "running" ? 0 : this.about?.software ? SOFTWARE_FRAME : this.about?.members > 1 ? SHARED_FRAME : 0);
     $("start").disabled = state === "starting";
+    if (!this.trained) this.imitates = false;
     const live = this.source === "live";
     $("settings").hidden = live;
     $("run-settings").hidden = !live;
     const other = this.trained !== this.settings.game;
-    write($("start"), this.busy() && !other ? "Train anew" : this.busy() ? "Train this instead" : "Train");
+    const staged = this.trained === this.staged;
+    write($("start"), this.busy() && !other ? "Train again" : this.busy() ? "Train this instead" : "Train");
     $("pause").disabled = !["running", "paused"].includes(state);
-    write($("pause"), state === "paused" ? "Go on" : "Pause");
+    write($("pause"), state === "paused" ? "Resume" : "Pause");
     $("reset").disabled = state === "idle";
-    write($("train-here"), BUTTON[state] ? `${BUTTON[state]}${other ? ` ${this.title(this.trained)}` : ""}` : "Train a fresh agent");
-    $("train-here").hidden = live;
-    $("train-here").disabled = ["starting", "pausing"].includes(state);
+    write($("train-here"), (staged && BUTTON[state]) || (this.shelf.has(this.staged) ? "Resume" : staged && state === "done" ? "Train again" : "Train an agent"));
+    $("train-here").hidden = $("reset").hidden = live;
+    $("train-here").disabled = staged && ["starting", "pausing"].includes(state);
+    write($("learn-title"), live ? "The run as it trains" : TIMES[this.staged] ? `An agent learns this game in ${TIMES[this.staged]}` : "Watch an agent learn this game");
     const curves = this.shownCurves();
     const runs = curves.counted();
     const iteration = Math.min(...runs.map((run) => run.last.iteration));
     $("progress").value = runs.length > 0 && curves.end ? iteration / curves.end : 0;
-    $("progress").hidden = runs.length === 0;
     $("csv").hidden = runs.length === 0;
-    write($("curves-of"), runs.length > 0 && !live ? `Curves of ${this.title(this.trained)}` : "");
+    write($("lab-title"), runs.length > 0 && !live ? `Training: ${this.title(this.trained)}` : "Training");
+    this.charts.imitate(Boolean(this.imitates) && !live);
     this.charts.name(live ? [] : [...curves.runs.keys()]);
-    $("lab").classList.toggle("empty", runs.length === 0);
     const words = this.words(state);
-    write($("state"), this.source === "live" ? `Iteration ${runs.length > 0 ? iteration : 0} of ${curves.end}` : words);
-    write($("state-here"), this.trained ? `${words}` : "");
-    $("state-here").hidden = state === "idle";
+    const at = `Iteration ${runs.length > 0 ? iteration : 0} of ${curves.end}`;
+    write($("state"), live ? at : words);
+    write($("state-here"), live ? at : this.status(state));
     const device = this.about;
     $("device-wall").hidden = !(["running", "pausing", "paused", "done"].includes(state) && device?.api === "WebGPU");
     write($("tell-training"), device
@@ -253,21 +282,50 @@ export class Lab extends Control {
     ].filter(Boolean);
   }
 
-  words(state) {
+  /** The progress of the training: iterations, score, and greedy score. */
+  progress() {
     const runs = this.here.counted();
-    const at = runs.length > 0
-      ? `iteration ${Math.min(...runs.map((run) => run.last.iteration))} of ${this.here.end}` : "the first iteration";
     const scores = runs.map((run) => run.lines.score?.at(-1)?.y).filter(Number.isFinite);
     const greedy = this.here.evaluations();
-    const mean = (values) => fixed(values.reduce((a, b) => a + b, 0) / values.length);
-    const result = [scores.length > 0 && `score ${mean(scores)}`, greedy.length > 0 && `greedy ${mean(greedy)}`].filter(Boolean);
-    const rest = [at, ...result].join(", ");
+    const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
+    return {
+      iteration: runs.length > 0 ? Math.min(...runs.map((run) => run.last.iteration)) : 0,
+      score: scores.length > 0 ? mean(scores) : undefined,
+      greedy: greedy.length > 0 ? mean(greedy) : undefined,
+    };
+  }
+
+  /** The state in one line. */
+  words(state) {
+    const { iteration, score, greedy } = this.progress();
+    const rest = [
+      iteration > 0 ? `iteration ${iteration} of ${this.here.end}` : "the first iteration",
+      score !== undefined && `score ${fixed(score)}`, greedy !== undefined && `greedy ${fixed(greedy)}`,
+    ].filter(Boolean).join(", ");
     const game = this.trained;
     const left = this.remaining();
     return {
       idle: "Not started", refused: "Not started: see what is wrong", starting: `Getting ready to train ${game}`,
       running: `Training ${game}: ${rest}${left ? `, ${left}` : ""}`, pausing: `Pausing ${game} after this iteration: ${rest}`, paused: `Paused ${game}: ${rest}`,
       done: `${this.failures.length > 0 ? "Stopped" : "Finished"} ${game}: ${rest}`,
+    }[state];
+  }
+
+  /** The state beside the stage, for a visitor who knows nothing of it. */
+  status(state) {
+    const { iteration, score, greedy } = this.progress();
+    const optimum = this.here.references.find(([name]) => name === "optimum")?.[1];
+    const best = greedy ?? score;
+    const result = best === undefined ? "" : ` ${this.imitates ? "It" : "Your agent"} scores ${fixed(best)}${optimum === undefined ? "" : ` (optimum ${fixed(optimum)})`}.`;
+    const at = `iteration ${iteration} of ${this.here.end}`;
+    const left = this.remaining();
+    const of = !this.trained || this.trained === this.staged ? "" : `${this.title(this.trained)}: `;
+    const verb = this.imitates ? "Imitating you" : "Training";
+    return of + {
+      idle: "It starts with random weights. Press the button and watch its score rise.",
+      refused: "Not started.", starting: "Starting…",
+      running: `${verb}, ${at}${left ? `, ${left}` : ""}.${result}`, pausing: `Pausing after this iteration.${result}`,
+      paused: `Paused at ${at}.${result}`, done: `${this.failures.length > 0 ? "Stopped." : "Done."}${result}`,
     }[state];
   }
 

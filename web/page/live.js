@@ -1,6 +1,6 @@
 // A run of the program that serves this page: its records and checkpoints, live.
 
-import { $, write, say } from "./dom.js";
+import { $, write, say, announce } from "./dom.js";
 import { Policy } from "./watch.js";
 
 /** Milliseconds until the next attempt, if the browser does not reconnect by itself. */
@@ -59,8 +59,8 @@ export class Live {
   }
 
   connect(on) {
-    if (this.connected === true && !on) say("The program that serves this page has stopped or cannot be reached. The page goes on with what it has, and tries again by itself.");
-    if (this.connected === false && on) say("The program that serves this page is back.");
+    if (this.connected === true && !on) say("The program that serves this page has stopped or cannot be reached. Reconnecting…");
+    if (this.connected === false && on) announce("Reconnected to the program that serves this page.");
     this.connected = on;
     this.status();
   }

@@ -32,7 +32,7 @@ export class Mine {
     if (!more) return;
     this.hold(this.file ? join(this.file, more) : more);
     keepGames(this.of, this.file).catch((error) => {
-      if (!this.refused) say(`This browser keeps no games (${sentence(error)}); save them as a file to have them later.`);
+      if (!this.refused) say(`This browser stores no games (${sentence(error)}). Save them as a file to keep them.`);
       this.refused = true;
     });
   }
@@ -41,6 +41,6 @@ export class Mine {
     this.file = file;
     this.about = file && JSON.parse(aboutGames(file));
     $("mine").hidden = !file;
-    if (file) write($("mine-about"), `${this.about.games} ${this.about.games === 1 ? "game" : "games"} of yours, ${this.about.steps} moves, are kept here.`);
+    if (file) write($("mine-about"), `${this.about.games} ${this.about.games === 1 ? "game" : "games"} recorded (${this.about.steps} moves)`);
   }
 }

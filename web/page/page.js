@@ -2,7 +2,7 @@
 
 import READY from "./ready.js";
 import init, { Policy, Show, games as listGames, version } from "./watch.js";
-import { $, make, write, say, short, megabytes, sentence } from "./dom.js";
+import { $, make, write, say, announce, short, megabytes, sentence } from "./dom.js";
 import { Stage } from "./stage.js";
 import { Player, SPEEDS, speedName } from "./player.js";
 import { Panel } from "./panel.js";
@@ -22,8 +22,6 @@ import { Curves, TEXT } from "./curves.js";
 const MOST_SEED = 2 ** 32 - 1;
 /** The fastest speed of a game with a person. */
 const FASTEST_FOR_PEOPLE = 4;
-/** The largest width of the stage, relative to the height of the window. */
-const HIGH = 1.04;
 /** The task of the language model, a choice beside the games. */
 const TASK = "sort";
 /** Milliseconds in the background that are reported. */
@@ -36,7 +34,7 @@ const ready = new Map(); // the files of the built-in agents
 function builtIn(game) {
   if (!ready.has(game)) {
     ready.set(game, fetch(`policies/${game}.safetensors`).then(async (answer) => {
-      if (!answer.ok) throw new Error(`No trained agent for ${game} is here (${answer.status}). Train one.`);
+      if (!answer.ok) throw new Error(`No pretrained agent for ${game} was found (${answer.status}). Train one.`);
       return new Uint8Array(await answer.arrayBuffer());
     }));
     ready.get(game).catch(() => ready.delete(game));
@@ -78,11 +76,11 @@ function put(file) {
   Object.assign(view, { policy, about });
   panel.policy(about);
   player.touch();
-  if (same) return; // the layout and the texts are still right
-  shape();
+  if (same) return; // the texts are still right
+  takeover.game(about.actions);
   tick();
   stage.name(`${about.title}, played by the agent`);
-  lab.game(about.env);
+  lab.game(about.env, about.references);
   mine.game(about.env, about.settings);
   beside.game(about.env);
   remember();
@@ -113,7 +111,6 @@ function showText(on) {
   player.play(on ? false : view.played);
   // A picked game is ticked once it is loaded.
   if (on) tick();
-  else if (view.show) shape();
   remember();
 }
 
@@ -133,7 +130,7 @@ function imitate(about, file) {
 /** Puts the imitating agent beside the person. */
 function playImitator() {
   agents.choose("here 1");
-  say("It has learnt from your games, and plays beside you now.", 8);
+  announce("Trained on your games. Now play against it.");
   if (!takeover.on && !text.on) takeover.set(true);
 }
 
@@ -144,7 +141,6 @@ function setBeside(policies) {
   view.games = 1;
   $("wall").value = 0;
   words();
-  shape();
   player.rewind();
 }
 
@@ -178,14 +174,6 @@ function draw(part) {
   if (!report) return;
   takeover.compare(report);
   mark(report);
-}
-
-/** Gives the stage the shape of its contents: one board, two, or a wall. */
-function shape() {
-  const [, , , width, height] = view.show.plates(1 << 12, 1 << 12);
-  const board = width / height;
-  const wanted = takeover.on || beside.chosen.length === 1 ? (board > 1.6 ? board / 2 : 2 * board) : view.games > 1 || beside.chosen.length > 1 ? 4 / 3 : board;
-  stage.shape(view.show, Math.max(4 / 3, Math.min(8 / 3, wanted)), Math.min($("view").clientWidth, HIGH * innerHeight));
 }
 
 /** Frames the watched board of a wall, and labels the boards of a duel. */
@@ -232,7 +220,7 @@ function tell() {
 function restart() {
   const seed = $("seed").valueAsNumber;
   if (!Number.isInteger(seed) || seed < 0 || seed > MOST_SEED) {
-    say(`A seed is a whole number from 0 to ${MOST_SEED}.`);
+    say(`The seed must be a whole number from 0 to ${MOST_SEED}.`);
     $("seed").value = view.seed;
     return;
   }
@@ -257,24 +245,28 @@ function takeOver(on) {
   $("wall").disabled = on;
   player.limit = on ? FASTEST_FOR_PEOPLE : Infinity;
   if (!on) player.play(true);
-  shape();
   player.rewind();
 }
 
-/** The built-in agent of a game, or an untrained one. */
-async function agentOf(game) {
-  if (READY.includes(game)) return { label: "Comes with the page", file: await builtIn(game) };
+/** Puts a game on the stage: its pretrained agent beside an untrained one, or the untrained one alone. `then()` is called
+    once the agent is here. */
+async function show(game, then = () => {}) {
+  const pretrained = READY.includes(game) ? await builtIn(game) : undefined;
+  then();
   const policy = Policy.untrained(game);
-  const file = policy.file();
+  const untrained = { label: "Untrained", plate: "Untrained", file: policy.file() };
   policy.free();
-  return { label: "Not trained yet", file };
+  agents.all.set("ready", pretrained ? { label: "Pretrained", plate: "Pretrained", file: pretrained } : untrained);
+  if (pretrained) agents.all.set("untrained", untrained);
+  else agents.all.delete("untrained");
+  agents.list();
+  agents.choose("ready");
+  if (pretrained && view.games === 1) beside.place(["untrained"]);
 }
 
 async function pickGame(game) {
   try {
-    agents.all.set("ready", await agentOf(game));
-    agents.list();
-    agents.choose("ready");
+    await show(game);
   } catch (error) {
     say(sentence(error));
     tick();
@@ -288,7 +280,7 @@ async function load(files) {
     // Several files stay; a file of the same name replaces the one before.
     agents.offer(`file ${name}`, `File ${name}`, file);
     agents.choose(`file ${name}`);
-    say(`${files.map(({ name }) => name).join(" and ")}: loaded, and on the stage.`, 6);
+    announce(`Loaded ${files.map(({ name }) => name).join(" and ")}, now playing.`);
   } catch (error) {
     say(`${files.map(({ name }) => name).join(", ")}: ${sentence(error)}`);
   }
@@ -325,7 +317,7 @@ function obey({ seed, games: count, speed, actions }) {
 function words() {
   write($("speed-out"), speedName(player.speed));
   write($("wall-out"), `${view.games}`);
-  $("speed").ariaValueText = player.speed === Infinity ? "as fast as it goes" : speedName(player.speed);
+  $("speed").ariaValueText = player.speed === Infinity ? "unlimited" : speedName(player.speed);
   $("wall").ariaValueText = `${view.games}`;
 }
 
@@ -347,7 +339,6 @@ function wire() {
     view.games = 2 ** $("wall").valueAsNumber;
     view.show?.set_games(view.games);
     beside.end();
-    if (view.show) shape();
     player.touch();
     words();
     remember();
@@ -365,9 +356,9 @@ function wire() {
   $("share").addEventListener("click", async () => {
     try {
       await navigator.clipboard.writeText(location.href);
-      say("The link is copied: it carries the game and the settings.", 5);
+      announce("Link copied: it holds the game and the settings, not the agent. Share agent copies one with the agent.");
     } catch {
-      say(`Copy the link from the address bar; this browser does not let the page do it: ${location.href}`);
+      say("This browser does not let the page copy: copy the link from the address bar.");
     }
   });
   addEventListener("hashchange", () => {
@@ -377,7 +368,6 @@ function wire() {
     lab.fill(game, link);
     view.show?.set_games(view.games);
     beside.end();
-    if (view.show) shape();
     view.show?.set_sampled(view.sampled);
     restart();
     if (link.game === TASK) return pick(TASK);
@@ -388,10 +378,9 @@ function wire() {
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) left = performance.now();
     else if (performance.now() - left > AWAY) {
-      say(`The game stood still while this tab was in the background${lab.busy() ? "; training went on" : ""}.`, 6);
+      announce(`The game paused while this tab was in the background${lab.busy() ? "; training continued" : ""}.`);
     }
   });
-  addEventListener("resize", () => { if (view.show) shape(); });
   addEventListener("beforeunload", (event) => { if (lab.busy() || text.busy()) event.preventDefault(); });
   setInterval(tell, 1000);
 }
@@ -399,9 +388,9 @@ function wire() {
 async function offerKept() {
   try {
     const file = await lastKept();
-    if (file) agents.offer("kept", "Trained here last time", file);
+    if (file) agents.offer("kept", "Trained here last time", file, "Last time");
   } catch (error) {
-    say(`This browser keeps nothing for the page (${sentence(error)}); policies can still be saved as files.`, 8);
+    say(`This browser stores nothing for the page (${sentence(error)}). Save agents as files.`);
   }
 }
 
@@ -431,21 +420,18 @@ obey(link);
 await Promise.all([
   // The CPU draws first, and the GPU as soon as it is ready.
   stage.open(false).catch((error) => say(`Nothing can be drawn: ${sentence(error)}`)),
-  agentOf(first).then(({ label, file }) => {
-    lab.fill(first, link);
-    agents.offer("ready", label, file);
-    agents.choose("ready");
-  }).catch((error) => say(sentence(error))),
+  show(first, () => lab.fill(first, link)).catch((error) => say(sentence(error))),
 ]);
 view.played = !player.calm.matches;
 if (link.game === TASK) text.open(true);
 else player.play(view.played);
-if (player.calm.matches && !text.on) say("Your system asks for less motion: the game waits for Play, and moves step by step.", 8);
+if (player.calm.matches && !text.on) announce("Your system asks for less motion: press Play to start; the game moves step by step.");
 write($("tell-version"), version());
 tell();
 offerKept();
-text.resume().catch((error) => say(`The training of text cannot go on: ${sentence(error)}`));
-lab.resume().catch((error) => say(`The training of before cannot go on: ${sentence(error)}`));
-watchRun().catch((error) => say(`The run cannot be watched: ${sentence(error)}`));
+const resumed = text.resume().catch((error) => say(`The training of the language model cannot be resumed: ${sentence(error)}`));
+lab.resume().catch((error) => say(`The last training cannot be resumed: ${sentence(error)}`));
+const watched = watchRun().catch((error) => say(`The run cannot be watched: ${sentence(error)}`));
+Promise.all([resumed, watched]).then(() => text.settle());
 await stage.open().catch(() => {}); // errors have been reported
 performance.mark("ready");

@@ -1,6 +1,7 @@
 // The state of the agent: its score beside the references, its probabilities, its observation.
 
 import { $, make, write, score, fixed } from "./dom.js";
+import { HeatMaps, split } from "./heat.js";
 
 /** Milliseconds between two renewals. */
 const EVERY = 100;
@@ -33,7 +34,6 @@ class Bars {
 export class Panel {
   constructor() {
     this.shown = -Infinity;
-    if (matchMedia("(max-width: 56rem)").matches) $("senses").open = false;
   }
 
   /** Describes the policy on the stage. */
@@ -46,7 +46,11 @@ export class Panel {
     if (kind === this.kind) return;
     this.kind = kind;
     this.actions = new Bars($("probabilities"), about.actions, false);
-    this.features = new Bars($("features"), about.features, true);
+    const { channels, rest } = split(about.features);
+    this.maps = new HeatMaps($("maps"), channels);
+    this.rest = rest;
+    this.features = new Bars($("features"), rest.map((i) => about.features[i]), true);
+    $("senses-how").textContent = channels.size > 0 ? "Cells by value: blue is 1, orange −1, clear 0." : "Bars run from −1 to 1; an arrow marks a value beyond that.";
     write($("rules"), about.rules);
     $("ruler-how").hidden = about.references.length < 2;
     $("references").replaceChildren(
@@ -62,11 +66,14 @@ export class Panel {
     write($("score"), score(report.score));
     write($("time"), `step ${report.time} of ${this.about.max_steps}, game ${report.episodes + 1}`);
     write($("last"), score(report.last_score ?? NaN));
-    write($("episodes"), `${report.finished}`);
-    write($("of-games"), report.games > 2 && !report.person ? `of all ${report.games} games` : "");
+    write($("episodes"), report.finished.toLocaleString("en"));
+    write($("of-games"), report.games > 2 && !report.person ? `(${report.games.toLocaleString("en")} at once)` : "");
     write($("mean"), `${fixed(report.mean_score ?? NaN)}${report.error === null ? "" : ` ± ${fixed(report.error)}`}`);
     this.actions.show(report.probabilities, report.action);
-    if ($("senses").open) this.features.show(report.features, -1);
+    if ($("senses").open) {
+      this.maps.show(report.features);
+      this.features.show(this.rest.map((i) => report.features[i]), -1);
+    }
     this.ruler(report);
     return report;
   }

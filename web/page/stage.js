@@ -6,8 +6,6 @@ import { $, say, sentence } from "./dom.js";
 
 /** The largest picture that the CPU draws, in pixels. */
 const MOST_2D = 700_000;
-/** The share of the stage that boards must fill for it to shrink to them. */
-const FULL = 0.85;
 /** A second lost device within this time, in milliseconds, ends the use of the GPU. */
 const SOON = 10_000;
 /** The timeout of a GPU in milliseconds. */
@@ -71,7 +69,7 @@ export class Stage {
   tell() {
     const flat = this.screen.api() !== "WebGPU" && this.reason;
     $("way").textContent = flat
-      ? `Without WebGPU: drawn on a 2D canvas, rules and policy on the CPU. ${this.reason}` : "";
+      ? `Without WebGPU: drawn on a 2D canvas. ${this.reason}` : "";
     const api = this.screen.api();
     $("tell-screen").textContent = api === "WebGPU" ? `${api}, ${this.adapter}` : api;
   }
@@ -99,20 +97,6 @@ export class Stage {
     return this.screen?.api() === "WebGPU" ? 1 : 1 / Math.ceil(Math.sqrt((width * height) / MOST_2D));
   }
 
-  /** Fits the stage to the boards of a show: this aspect ratio, and `most` pixels of the page across. */
-  shape(show, aspect, most) {
-    const ratio = window.devicePixelRatio;
-    const [wide, high] = [most * ratio, (most / aspect) * ratio];
-    const less = this.less(wide, high);
-    const size = [wide, high].map((side) => Math.round(side * less));
-    const [, left, top] = show.plates(...size);
-    const [across, down] = [size[0] - 2 * left, size[1] - 2 * top];
-    // Many small boards would be laid out anew in a smaller stage.
-    const fills = across > FULL * size[0] && show.plates(across, down)[1] === 0;
-    this.box.parentElement.style.setProperty("--board", fills ? `${across / less / ratio}px` : "100%");
-    this.box.style.aspectRatio = fills ? `${across} / ${down}` : `${size[0]} / ${down}`;
-  }
-
   /** The layout of the boards, and the page's pixels for each of its pixels. */
   plates(show) {
     const canvas = this.holder.firstChild;
@@ -122,31 +106,30 @@ export class Stage {
   /** Draws the show, unless the screen is still opening; returns whether it did. */
   draw(show, part) {
     if (!this.screen || this.opening) return false;
-    let lost = this.screen.lost();
-    if (lost === undefined) {
+    if (this.screen.lost() === undefined) {
       try {
         this.screen.draw(show, part);
         return true;
-      } catch (error) {
-        lost = sentence(error);
+      } catch {
+        // The device was lost meanwhile.
       }
     }
-    this.recover(lost);
+    this.recover();
     return false;
   }
 
-  async recover(why) {
-    const reason = why.replace(/\.$/, "");
+  /** Continues on another device after a loss; on the CPU after a second one soon. */
+  async recover() {
     const again = performance.now() - this.lostAt > SOON;
     this.lostAt = performance.now();
-    this.reason = `The graphics device was lost: ${reason}`;
+    this.reason = "The GPU stopped responding.";
     this.opening = true;
     try {
       await this.open(again && this.screen.api() === "WebGPU");
-      say(`The graphics device was lost (${reason}). The page goes on with ${this.screen.api()}.`, undefined, "gpu");
+      say(`The GPU stopped responding; continuing on ${this.screen.api() === "WebGPU" ? "a new device" : "the CPU"}.`);
       this.opening = false;
     } catch (error) {
-      say(`Nothing can be drawn any more: ${sentence(error)} Please load the page again.`);
+      say(`Nothing can be drawn any more: ${sentence(error)} Please reload the page.`);
     }
     this.touched();
   }

@@ -1,6 +1,6 @@
 // Taking over: by holding Shift or by a button, and the person's keys.
 
-import { $, write, score } from "./dom.js";
+import { $, make, write, score } from "./dom.js";
 import { placeNames } from "./stage.js";
 
 /** Milliseconds to hold Shift, which tells it from a shortcut such as Shift and Tab. */
@@ -8,7 +8,11 @@ const HELD = 250;
 /** Milliseconds of one count of the countdown, and its start. */
 const COUNT = 500;
 const FROM = 3;
-const SIDES = { ArrowLeft: "left", KeyA: "left", ArrowRight: "right", KeyD: "right" };
+/** Directions by key; an action that ends in a direction is steered by its keys. */
+const SIDES = { ArrowLeft: "left", KeyA: "left", ArrowRight: "right", KeyD: "right", ArrowUp: "up", KeyW: "up", ArrowDown: "down", KeyS: "down" };
+const ARROWS = { left: "←", right: "→", up: "↑", down: "↓" };
+/** Whether an action's name ends in a direction. */
+const directed = (name, side) => new RegExp(`\\b${side}$`).test(name);
 
 export class Takeover {
   /** `on` hears `change(on)` when a person takes over or leaves, `go(on)` when the game runs or waits, and `next()` when
@@ -23,8 +27,24 @@ export class Takeover {
     addEventListener("blur", () => this.leaveShift());
     $("next-level").addEventListener("click", () => this.next());
     $("takeover").addEventListener("click", () => { this.byShift = false; this.set(!this.on); });
-    for (const side of ["left", "right"]) this.touch($(`pad-${side}`), () => side);
     this.touch($("stage"), (event, box) => (event.clientX < box.left + box.width / 2 ? "left" : "right"));
+  }
+
+  /** Offers a button for each action of a game, and names the keys that steer it. */
+  game(actions) {
+    if (`${actions}` === `${this.actions}`) return;
+    this.actions = actions;
+    const arrow = (name) => Object.entries(ARROWS).find(([side]) => directed(name, side))?.[1];
+    $("pads").replaceChildren(...actions.map((name, i) => {
+      const pad = make("button", { type: "button" }, name, make("kbd", { textContent: arrow(name) ?? `${i + 1}`, ariaHidden: "true" }));
+      this.touch(pad, () => i);
+      return pad;
+    }));
+    const keys = [...new Set([...actions.map(arrow).filter(Boolean), ...(actions.some(arrow) ? [] : [`1 to ${Math.min(9, actions.length)}`])])];
+    const named = keys.flatMap((key) => [make("kbd", { textContent: key }), " "]);
+    $("takeover-how").replaceChildren(
+      make("span", { className: "keys" }, "Hold ", make("kbd", { textContent: "Shift" }), " or press the button, then steer with ", ...named),
+    );
   }
 
   down(event) {
@@ -33,7 +53,7 @@ export class Takeover {
       this.timer = setTimeout(() => { this.byShift = true; this.set(true); }, HELD);
     }
     if (event.key === "Escape" && this.on) { this.byShift = false; this.set(false); }
-    if (event.key === "Enter" && this.over && event.target === document.body) this.next();
+    
     const side = steer(event);
     if (!this.on || side === undefined || writing()) return;
     event.preventDefault();
@@ -85,8 +105,9 @@ export class Takeover {
     $("verdict").hidden = true;
     $("duel").hidden = $("pads").hidden = !on;
     $("stage").classList.toggle("two", on);
+    document.body.classList.toggle("duel", on);
     $("takeover").ariaPressed = `${on}`;
-    write($("takeover"), on ? "Leave the game" : "Take over");
+    write($("takeover"), on ? "Leave the game" : "Play it yourself");
     clearTimeout(this.counting);
     $("count").hidden = true;
     this.hear.change(on);
@@ -123,7 +144,7 @@ export class Takeover {
     const side = this.on ? this.held.at(-1) ?? this.tapped : undefined;
     this.tapped = undefined;
     if (typeof side === "number") return side < actions.length ? side : -1;
-    return side === undefined ? -1 : actions.findIndex((name) => name.endsWith(side));
+    return side === undefined ? -1 : actions.findIndex((name) => directed(name, side));
   }
 
   /** Shows both scores, and the winner at the end of both games. */
@@ -136,8 +157,9 @@ export class Takeover {
     this.wins[0] += agent > person.score;
     this.wins[1] += person.score > agent;
     const who = agent === person.score ? "A draw" : agent > person.score ? "The agent wins" : "You win";
-    write($("duel-last"), `${who}, ${score(agent)} to ${score(person.score)}. Games won: the agent ${this.wins[0]}, you ${this.wins[1]}.`);
+    write($("duel-last"), `${who}, ${score(agent)} to ${score(person.score)}. Games won: agent ${this.wins[0]}, you ${this.wins[1]}.`);
     $("verdict").hidden = false;
+    $("next-level").focus({ preventScroll: true });
   }
 
   /** Puts names over the boards. */

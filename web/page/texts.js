@@ -1,6 +1,6 @@
 // Text: a language model that learns a task, in this tab or in a watched run.
 
-import { $, make, write, say, fixed, short, sentence } from "./dom.js";
+import { $, make, write, announce, fixed, short } from "./dom.js";
 import { Curves, TEXT } from "./curves.js";
 import { Charts, TEXT_CHARTS, moreTextCharts } from "./charts.js";
 import { Completions, legend, mark, shaded } from "./completions.js";
@@ -16,11 +16,11 @@ const REST = { "checkpoint.eval_every": 10, "checkpoint.eval_episodes": 64, "gen
 
 /** The fields: label, limits, default, and the path of the setting. */
 const FIELDS = [
-  { id: "length", label: "Digits", min: 2, max: 16, step: 1, value: 8, path: "sort.length" },
-  { id: "prompts", label: "Prompts", min: 1, max: 64, step: 1, value: 24, path: "generation.num_prompts" },
+  { id: "length", label: "Digits", min: 2, max: 16, step: 1, value: 5, path: "sort.length" },
+  { id: "prompts", label: "Prompts per iteration", min: 1, max: 64, step: 1, value: 24, path: "generation.num_prompts" },
   { id: "size", label: "Group size", min: 2, max: 32, step: 1, value: 8, path: "generation.group_size" },
-  { id: "fit", label: "Imitation, iterations", min: 0, max: 10_000, step: 1, value: 40, path: "fit.iterations" },
-  { id: "iterations", label: "Iterations in all", min: 1, max: 10_000, step: 1, value: 400, path: "iterations" },
+  { id: "fit", label: "SFT iterations", min: 0, max: 10_000, step: 1, value: 40, path: "fit.iterations" },
+  { id: "iterations", label: "All iterations", min: 1, max: 10_000, step: 1, value: 200, path: "iterations" },
   { id: "rate", label: "Learning rate", min: 0, max: 0.1, step: "any", value: 0.0006, path: "optimizer.learning_rate" },
   { id: "seed", label: "Seed", min: 0, max: 2 ** 32 - 1, step: 1, value: 1, path: "seed" },
 ];
@@ -32,7 +32,7 @@ const BETWEEN = 1000;
 /** Requests for the newest completions until they are there. */
 const TRIES = 5;
 
-const BUTTON = { starting: "Starting", running: "Pause", pausing: "Pausing", paused: "Go on" };
+const BUTTON = { starting: "Starting", running: "Pause", pausing: "Pausing", paused: "Resume" };
 
 /** The name of the one run. */
 const RUN = "here";
@@ -82,6 +82,20 @@ export class Text extends Control {
     this.opened(on);
     this.charts.forEach((charts) => charts.touch());
     this.completions.later();
+    this.beginFirst();
+  }
+
+  /** Trains when the tab is first opened, once it is known that there is no run to resume or to watch. */
+  beginFirst() {
+    if (!this.on || !this.settled || this.begun || this.live || this.state !== "idle") return;
+    this.begun = true;
+    this.start();
+  }
+
+  /** Called once kept and watched runs have been looked for. */
+  settle() {
+    this.settled = true;
+    this.beginFirst();
   }
 
   /** Trains the model in a file further. */
@@ -116,7 +130,7 @@ export class Text extends Control {
     this.begin(run, run.paused);
     this.newest = run.records[RUN]?.at(-1);
     this.touch();
-    say("The training of text resumes where it was left.", 6);
+    announce("Resuming the training of the language model.");
   }
 
   begin(run, paused) {
@@ -128,7 +142,7 @@ export class Text extends Control {
   learns(about) {
     this.about = about;
     this.draw(about.parts);
-    if (this.loaded) say(`${this.loaded} is trained further, without imitation.`, 6);
+    if (this.loaded) announce(`Loaded ${this.loaded}; training continues by GRPO alone.`);
   }
 
   clear() {
@@ -168,7 +182,7 @@ export class Text extends Control {
   /** Sends the visitor's prompt, which the model answers now and after each iteration. */
   ask() {
     const digits = [...$("question").value].filter((letter) => /\d/.test(letter)).join("");
-    if (digits.length === 0) return write($("ask-about"), "Type some digits, for instance 4 2 7 1 9 3 0 5.");
+    if (digits.length === 0) return write($("ask-about"), "Type some digits, such as 4 2 7 1 9.");
     this.question = { digits, prompt: `${digits}>`, solution: [...digits].sort().join("") };
     if (!this.training.workers) this.start(undefined, true);
     else this.training.tell({ do: "ask", question: this.asked() });
@@ -184,9 +198,9 @@ export class Text extends Control {
     if (why) return write($("ask-about"), why);
     const { digits, solution } = this.question;
     const length = $("text-length").valueAsNumber;
-    write($("ask-about"), digits.length === length ? "" : `It learns from ${length} digits; ${digits.length} are new to it.`);
+    write($("ask-about"), digits.length === length ? "" : `It was trained on ${length} digits; ${digits.length} may not work.`);
     const row = (one, i) => make("li", {}, mark(one.completion === solution), shaded(one),
-      make("span", { className: "hint", textContent: i === 0 ? "its surest" : "drawn" }));
+      make("span", { className: "hint", textContent: i === 0 ? "most likely" : "sampled" }));
     $("answers").replaceChildren(...answers.map(row));
   }
 
@@ -260,7 +274,7 @@ export class Text extends Control {
     const worry = [...this.curves.runs.values()][0]?.worry;
     $("text-warning").hidden = !worry;
     write($("text-warning"), worry ? `Iteration ${worry.iteration}: ${worry.warning}` : "");
-    write($("text-start"), this.busy() ? "Train anew" : "Train");
+    write($("text-start"), this.busy() ? "Train again" : "Train");
     $("text-start").disabled = state === "starting";
     $("text-start").classList.toggle("strong", !this.busy());
     $("text-pause").disabled = !["running", "paused"].includes(state);
@@ -269,18 +283,17 @@ export class Text extends Control {
     $("text-save").disabled = !this.about;
     const { end } = this.curves;
     const iteration = this.curves.runs.size > 0 ? [...this.curves.runs.values()][0].last.iteration : 0;
-    $("text").classList.toggle("empty", iteration === 0 && this.completions.all.length === 0);
-    $("text-csv").hidden = $("text-progress").hidden = iteration === 0;
+    $("text-csv").hidden = iteration === 0;
     $("text-progress").value = end ? iteration / end : 0;
     const words = {
       idle: "Not started", refused: "Stopped: see what is wrong", starting: "Getting ready",
-      running: last?.fit ? "Imitating solutions" : "Learning by rewards", pausing: "Pausing", paused: last ? "Paused" : "Not trained yet",
+      running: last?.fit ? "SFT, imitating solutions" : "GRPO, learning from rewards", pausing: "Pausing", paused: last ? "Paused" : "Not trained yet",
       done: this.failures.length > 0 ? "Stopped: see what is wrong" : "Finished",
     }[state];
     const exact = this.here.evaluations("part exact").at(-1);
     const rest = [
       last && `iteration ${last.iteration} of ${this.here.end}`,
-      Number.isFinite(exact) && `${fixed(100 * exact, 0)} % of new prompts right`,
+      Number.isFinite(exact) && `${fixed(100 * exact, 0)} % of held-out prompts right`,
       state === "running" && last && `${short(this.rate(last))} tokens a second`,
       state === "running" && this.remaining(),
     ].filter(Boolean).join(", ");

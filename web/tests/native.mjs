@@ -78,7 +78,7 @@ export default [
       const page = await visit.open();
       const best = ['config.toml', 'weights.safetensors'].map((name) => join(dir, 'best', name));
       await load(page, best);
-      await message(page, /config\.toml and weights\.safetensors: loaded/);
+      await message(page, /Loaded config\.toml and weights\.safetensors/);
       ok((await text(page, '#agent-about')).startsWith('24 units'), 'another policy is loaded');
       await goesOn(page);
     },
@@ -115,7 +115,7 @@ export default [
 
       // The program comes back at the same address.
       await start(visit, ['watch', dir, '--port', new URL(address).port]);
-      await message(page, /is back/);
+      await message(page, /Reconnected/);
       await until(page, '#live', /^live: (no news|finished)/);
     },
   },

@@ -9,7 +9,7 @@ export default [
       const page = await visit.open();
       ok((await page.locator('#game input').count()) === 1, 'it has other games, too');
       ok(await page.locator('#game input[value=boat]').isChecked(), 'it shows another game');
-      await until(page, '#agent option:checked', /Not trained yet/);
+      await until(page, '#agent option:checked', /Untrained/);
       ok((await text(page, '#features')).includes('current'), 'it has not the names of the features');
       await goesOn(page);
       ok((await visit.picture(page)).colours >= 3, 'nothing is drawn');

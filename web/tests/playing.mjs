@@ -47,7 +47,7 @@ export default [
       await first.close();
 
       const page = await visit.open({ hash: '#game=catch', context });
-      await until(page, '#mine-about', /^\d+ games of yours, \d+ moves/);
+      await until(page, '#mine-about', /^\d+ games recorded \(\d+ moves\)/);
       const { name, bytes } = await saveGames(page);
       ok(name === 'catch-games.safetensors', `the file is called ${name}`);
       ok(bytes.toString('latin1', 0, 200).includes('grove_games'), 'the file does not say what it is');
@@ -82,7 +82,7 @@ export default [
       }
       // Each is shaded by its last score, once it has one.
       await slide(page, '#speed', 8);
-      await until(page, '#episodes', /\d{4}/);
+      await until(page, '#episodes', /\d,\d{3}/);
       await eventually('boards of many shades', () => page.evaluate(() => {
         const shade = document.querySelector('#shade');
         const { data } = shade.getContext('2d').getImageData(0, 0, shade.width, shade.height);
@@ -118,7 +118,7 @@ export default [
       const last = await text(page, '#duel-last');
       ok(/The agent wins/.test(last), `who only goes left wins: ${last}`);
       await page.keyboard.up('Shift');
-      await until(page, '#takeover', /Take over/);
+      await until(page, '#takeover', /Play it yourself/);
       ok(await page.locator('#duel').isHidden(), 'the scores stay');
       await goesOn(page);
       return last;
@@ -151,7 +151,7 @@ export default [
       await until(page, '#time', /step [1-9]/);
       ok(await page.locator('#verdict').isHidden(), 'the verdict stays');
       await page.keyboard.press('Escape');
-      await until(page, '#takeover', /Take over/);
+      await until(page, '#takeover', /Play it yourself/);
     },
   },
   {
@@ -179,7 +179,7 @@ export default [
         await until(page, '#time', /step [4-9]\d /);
         await visit.shot(page, `duel-${game}`);
         await page.keyboard.press('Escape');
-        await until(page, '#takeover', /Take over/);
+        await until(page, '#takeover', /Play it yourself/);
         const [, left] = /step (\d+)/.exec(before);
         await page.waitForFunction((left) => Number(/step (\d+)/.exec(document.querySelector('#time').textContent)[1]) < Number(left) + 15, left)
           .catch(async () => ok(false, `after it the game is at ${await text(page, '#time')}, not at ${before}`));
@@ -192,7 +192,7 @@ export default [
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&games=16&speed=max' });
       await until(page, '#episodes', /\d{3}/);
-      await until(page, '#of-games', /all 16 games/);
+      await until(page, '#of-games', /16 at once/);
       ok(/^[\d.]+ ± \d/.test(await text(page, '#mean')), `the mean is ${await text(page, '#mean')}`);
       const framed = () => page.locator('#picked').boundingBox();
       const before = await framed();
@@ -201,7 +201,7 @@ export default [
       const after = await eventually('another frame', framed, ({ x, y }) => x !== before.x && y !== before.y);
       ok(after.x < stage.x + stage.width * 0.62 && after.x + after.width > stage.x + stage.width * 0.6, 'another board is framed');
       await page.locator('#actions input[value=sampled]').check({ force: true });
-      await until(page, '#episodes', /^\d{1,4}$/);
+      await until(page, '#episodes', /^[\d,]{1,5}$/);
       await visit.shot(page, 'wall-picked');
     },
   },
@@ -209,7 +209,7 @@ export default [
     name: 'loaded policies stay, and several play the same levels side by side, each with its name and its mean',
     async run(visit) {
       const page = await visit.open({ hash: '#game=catch&speed=max' });
-      ok(await page.locator('#beside').isHidden(), 'one alone is offered to itself');
+      ok((await page.locator('#names span').allTextContents()).join() === 'Pretrained,Untrained', 'no untrained agent is beside it');
       const { bytes } = await save(page);
       const lazy = Buffer.from(bytes); // weights of 0: it goes to the left
       lazy.fill(0, 8 + Number(bytes.readBigUInt64LE(0)));
@@ -217,26 +217,27 @@ export default [
       await load(page, [{ name: 'good.safetensors', buffer: bytes }]);
       await until(page, '#agent', /good/);
       const agents = await page.locator('#agent option').allTextContents();
-      ok(agents.join() === 'Comes with the page,File good.safetensors,File lazy.safetensors', `the agents are ${agents}`);
+      ok(agents.join() === 'Pretrained,Untrained,File good.safetensors,File lazy.safetensors', `the agents are ${agents}`);
       await page.click('#beside summary');
+      await page.uncheck('#rivals input[value=untrained]');
       await page.check('#rivals input[value="file lazy.safetensors"]');
       await page.check('#rivals input[value=ready]');
-      await until(page, '#rivals', /of \d{3}.*of \d{3}.*of \d{3}/);
+      await until(page, '#rivals', /of [\d,]{3,}.*of [\d,]{3,}.*of [\d,]{3,}/);
       await page.click('#play');
       await until(page, '#play', /Play/);
       await frames(page, 10); // all that is told is of where it stops
       const rows = await page.locator('#rivals li').allTextContents();
       const of = (name) => /([−\d.]+)(?: ± [\d.]+)? of (\d+)$/.exec(rows.find((row) => row.includes(name))).slice(1).map((x) => Number(x.replace('−', '-')));
-      const [good, ready, bad] = ['good', 'page', 'lazy'].map(of);
+      const [good, ready, bad] = ['good', 'Pretrained', 'lazy'].map(of);
       ok(good.join() === ready.join(), `the same policy scores ${good} and ${ready} on the same levels`);
       ok(good[1] === bad[1] && bad[0] < good[0] - 0.5, `beside ${good} the lazy one has ${bad}`);
       const names = await page.locator('#names span').allTextContents();
-      ok(names.join() === 'File good.safetensors,Comes with the page,File lazy.safetensors', `over the boards stands ${names}`);
+      ok(names.join() === 'File good.safetensors,Pretrained,File lazy.safetensors', `over the boards stands ${names}`);
       await visit.shot(page, 'side-by-side');
       await page.click('#play');
       await page.locator('#game input[value=fruit]').check({ force: true });
       await until(page, '#references', /7\.75/);
-      ok((await page.locator('#names p').count()) === 0, 'the names stay over another game');
+      ok((await page.locator('#names p').count()) === 2, 'the names stay over another game');
     },
   },
   {

@@ -20,7 +20,6 @@ const number = (text) => Number(text.replace('−', '-'));
 /// training ends before.
 export async function learn(visit, hash) {
   const page = await visit.open({ hash });
-  await page.locator('#lab').scrollIntoViewIfNeeded();
   await page.click('#start');
   const greedy = (state) => number(/greedy ([−\d.]+)/.exec(state)?.[1] ?? 'NaN');
   const state = await eventually('the score', () => text(page, '#state'), (state) => greedy(state) >= SCORE || /^(Finished|Stopped|Not started)/.test(state));
@@ -50,8 +49,8 @@ export default [
       ok((await text(page, '#agent-about')) !== before, 'the agent has not the size that was asked for');
       await goesOn(page);
       await until(page, '#state', /^Finished catch: iteration 12 of 12/);
-      await page.waitForFunction(() => [...document.querySelectorAll('#charts figure canvas')].every(({ ariaLabel }) => /over the iterations 1 to 12/.test(ariaLabel)));
-      for (const figure of await page.locator('#charts figure').all()) {
+      await page.waitForFunction(() => [...document.querySelectorAll('#charts figure:not(.accuracy) canvas')].every(({ ariaLabel }) => /over the iterations 1 to 12/.test(ariaLabel)));
+      for (const figure of await page.locator('#charts figure:not(.accuracy), figure.score').all()) {
         const [title, value] = [await figure.locator('b').textContent(), await figure.locator('output').textContent()];
         ok(/\d/.test(value), `${title} has no value`);
       }
@@ -86,7 +85,7 @@ export default [
       ok(Number(done) > 1, 'it starts from the beginning after a pause');
       await page.click('#reset');
       await until(page, '#state', /^Not started/);
-      ok(await page.locator('#charts').isHidden(), 'the curves stay after a reset');
+      ok(/nothing yet/.test(await page.locator('figure.entropy canvas').getAttribute('aria-label')), 'the curves stay after a reset');
       await standsStill(page, '#state', 'it trains on after a reset', 60);
       await page.fill('#set-iterations', '3');
       await page.click('#start');
@@ -122,7 +121,7 @@ export default [
       await stored(page, 'run', (run) => run?.paused === false);
       await page.reload();
       ok(warned === 1, 'leaving does not warn');
-      await message(page, /resumes where it was left/);
+      await message(page, /Resuming the training of Catch/);
       await until(page, '#state', /^(Training|Finished) catch: iteration/);
       const found = await files(page);
       found.forEach((file, i) => ok(Buffer.compare(file, expected[i]) === 0, `seed ${i + 1} is another policy`));
@@ -143,7 +142,7 @@ export default [
       await page.locator('#game input[value=fruit]').check({ force: true });
       await until(page, '#settings-of', /^Settings for Fruit catcher$/);
       ok((await page.inputValue('#set-groups')) !== '16', 'the settings are those of catch');
-      ok(/Curves of Catch/.test(await text(page, '#curves-of')), 'the curves do not say whose they are');
+      ok(/Training: Catch/.test(await text(page, '#lab-title')), 'the curves do not say whose they are');
       ok(/this instead/.test(await text(page, '#start')), `the button says ${await text(page, '#start')}`);
       ok(/Catch/.test(await text(page, '#train-here')), `the button on top says ${await text(page, '#train-here')}`);
       await page.fill('#set-groups', '8');
@@ -164,8 +163,8 @@ export default [
       await page.click('#start');
       await until(page, '#state', /^Finished/);
       const seeds = await page.locator('#seeds li').allTextContents();
-      ok(seeds.join() === 'seed 1,seed 2', `the seeds are ${seeds}`);
-      const colours = await page.evaluate(() => [...document.querySelectorAll('#seeds li')].map((one) => getComputedStyle(one, '::before').borderTopColor));
+      ok(seeds.join() === 'seed 1,seed 2,mean,range', `the seeds are ${seeds}`);
+      const colours = await page.evaluate(() => [...document.querySelectorAll('#seeds .seed')].map((one) => getComputedStyle(one, '::before').borderTopColor));
       ok(new Set(colours).size === 2, `their colours are ${colours}`);
       const [file] = await Promise.all([page.waitForEvent('download'), page.click('#csv')]);
       const lines = (await readFile(await file.path(), 'utf8')).trim().split('\n');
@@ -271,9 +270,9 @@ export default [
         }`;
       const page = await visit.open({ hash: small(visit) });
       await page.click('#start');
-      await message(page, /Seed 1 stopped after iteration 3: the loss is NaN/);
+      await until(page, '#trouble', /Seed 1 stopped after iteration 3: the loss is NaN/);
       await until(page, '#state', /^Stopped catch: iteration 3/);
-      ok(await page.locator('#trouble').isVisible(), 'nothing is said beside the settings');
+      ok(await page.locator('#trouble').isVisible(), 'nothing is said beside the button');
       await visit.shot(page, 'nan', true);
       await goesOn(page);
     },

@@ -14,7 +14,7 @@ export default [
           for (const name of ['indexedDB', 'localStorage']) Object.defineProperty(window, name, { get: refuse });
         },
       });
-      await message(page, /keeps nothing for the page.*storage is switched off/);
+      await message(page, /stores nothing for the page.*storage is switched off/);
       await visit.shot(page, 'no-storage');
       await page.click('#start');
       await until(page, '#state', /^Finished/);
@@ -41,12 +41,12 @@ export default [
       const lose = () => page.evaluate(() => window.devices.at(-1).destroy());
       ok((await page.evaluate(() => window.devices.length)) === 1, 'it draws with another device');
       await lose();
-      await message(page, /device was lost.*goes on with WebGPU/);
+      await message(page, /GPU stopped responding; continuing on a new device/);
       ok((await page.evaluate(() => window.devices.length)) === 2, 'no other device was asked for');
       await goesOn(page);
       ok((await visit.picture(page)).colours >= 4, 'nothing is drawn with the new device');
       await lose();
-      await message(page, /device was lost.*goes on with 2D canvas/);
+      await message(page, /GPU stopped responding; continuing on the CPU/);
       const notices = await page.locator('.notice').allTextContents();
       ok(notices.length === 1, `what was told of the first loss stays: ${notices}`);
       await goesOn(page);
@@ -72,7 +72,7 @@ export default [
       visit.allow(/404/);
       await page.route('**/policies/catch.safetensors', (route) => route.fulfill({ status: 404 }));
       await page.locator('#game input[value=catch]').click({ force: true }); // it does not stay
-      await message(page, /No trained agent for catch is here/);
+      await message(page, /No pretrained agent for catch was found/);
       ok(await page.locator('#game input[value=fruit]').isChecked(), 'a game without an agent is picked');
       await goesOn(page);
     },

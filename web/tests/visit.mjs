@@ -49,8 +49,9 @@ export class Visit {
     return context;
   }
 
-  /// Opens the page, and waits for the first picture. `init` runs in the page before all else.
-  async open({ hash = '', context, options, init, address = this.site.address, frame = true } = {}) {
+  /// Opens the page, and waits for the first picture. `init` runs in the page before all else; the details are unfolded
+  /// unless the check looks at the page as it greets visitors, `folded`.
+  async open({ hash = '', context, options, init, address = this.site.address, frame = true, folded = false } = {}) {
     const page = await (context ?? (await this.context(options))).newPage();
     const { origin } = new URL(address);
     page.on('console', (message) => {
@@ -67,6 +68,7 @@ export class Visit {
     await page.goto(address + hash);
     const marked = () => ['first-frame', 'ready'].every((name) => performance.getEntriesByName(name).length > 0);
     if (frame) await page.waitForFunction(marked);
+    if (!folded) await page.evaluate(() => { for (const id of ['details', 'senses']) document.getElementById(id).open = true; });
     return page;
   }
 

@@ -111,15 +111,15 @@ export default [
         await page.locator(`#game input[value=${game}]`).check({ force: true });
         await until(page, '#references', best);
         await until(page, '#rules', rules);
-        await until(page, '#agent option:checked', /Comes with the page/);
+        await until(page, '#agent option:checked', /Pretrained/);
         ok((await page.locator('#probabilities li').count()) === actions, `${game} has not ${actions} actions`);
         await goesOn(page);
         const { hash, colours } = await visit.picture(page);
         ok(colours >= 4, `${game} has ${colours} colours`);
         hashes.add(hash);
         await visit.shot(page, `game-${game}`);
+          for (const [word] of (await text(page, '#features')).matchAll(/slack|close by/g)) ok((await text(page, '#words')).toLowerCase().includes(word), `${word} is not explained`);
         // A line needs two ends.
-        for (const [word] of (await text(page, '#features')).matchAll(/slack|close by/g)) ok((await text(page, '#words')).toLowerCase().includes(word), `${word} is not explained`);
         const marks = await page.evaluate(() => document.querySelector('#ruler:not([hidden])')?.children.length ?? 0);
         ok(game === 'breakout' ? marks === 0 : marks >= 3, `${game} has ${marks} marks on its ruler`);
       }
@@ -228,7 +228,7 @@ export default [
         new MutationObserver(() => done(time.textContent)).observe(time, { childList: true, characterData: true, subtree: true });
       }));
       await hide(false);
-      await until(page, '#notices', /stood still while this tab was in the background/);
+      await until(page, '#notices', /paused while this tab was in the background/);
       const time = Number(/step (\d+)/.exec(await told)[1]);
       ok((time - before.time + 101) % 101 < 12, `it caught up from ${before.time} to ${time}`);
     },

@@ -1,0 +1,43 @@
+// Observations of a board as heat maps: features that are named by column and row are cells of a picture, one for each channel.
+
+import { make } from "./dom.js";
+
+const CELL = /^(?:(.+): )?column (\d+), row (\d+)$/;
+
+/** The features that are cells, by channel, and the indices of the others. */
+export function split(names) {
+  const channels = new Map();
+  const rest = [];
+  names.forEach((name, i) => {
+    const [, channel = "board", column, row] = CELL.exec(name) ?? [];
+    if (column === undefined) return rest.push(i);
+    if (!channels.has(channel)) channels.set(channel, []);
+    channels.get(channel).push({ i, x: Number(column), y: Number(row) });
+  });
+  return { channels, rest };
+}
+
+/** A picture for each channel. */
+export class HeatMaps {
+  constructor(holder, channels) {
+    this.maps = [...channels].map(([name, cells]) => {
+      const least = Math.min(...cells.map(({ y }) => y));
+      const [width, height] = [1 + Math.max(...cells.map(({ x }) => x)), 1 + Math.max(...cells.map(({ y }) => y)) - least];
+      const canvas = make("canvas", { width, height, role: "img", ariaLabel: `${name}, ${width} by ${height} cells` });
+      return { canvas, name, width, cells: cells.map(({ i, x, y }) => ({ i, at: (y - least) * width + x })) };
+    });
+    holder.replaceChildren(...this.maps.map(({ canvas, name }) => make("figure", { className: "map" }, canvas, make("figcaption", { textContent: name }))));
+  }
+
+  /** Colours each cell by its value, from -1 (orange) over 0 (clear) to 1 (blue). */
+  show(values) {
+    for (const { canvas, cells } of this.maps) {
+      const image = new ImageData(canvas.width, canvas.height);
+      for (const { i, at } of cells) {
+        const value = Math.max(-1, Math.min(1, values[i]));
+        image.data.set([...(value < 0 ? [194, 80, 28] : [42, 120, 214]), Math.round(255 * Math.abs(value))], 4 * at);
+      }
+      canvas.getContext("2d").putImageData(image, 0, 0);
+    }
+  }
+}

@@ -1,0 +1,143 @@
+// The page as it greets visitors: what is in the first view, what moves, and messages.
+
+import { eventually, ok, text, until } from './visit.mjs';
+
+const SIZES = [[320, 640], [390, 844], [768, 1024], [1280, 800], [1920, 1080]];
+
+/// Runs in the page: notes every layout shift that no input has caused, as Web Vitals count them.
+function watchShifts() {
+  window.shifts = [];
+  new PerformanceObserver((list) => {
+    for (const { hadRecentInput, value, sources } of list.getEntries()) {
+      if (!hadRecentInput) window.shifts.push({ value, of: sources.map(({ node }) => node?.id || node?.className || node?.nodeName) });
+    }
+  }).observe({ type: 'layout-shift', buffered: true });
+}
+
+/// The most that may shift on a page.
+const SHIFT = 0.1;
+
+async function still(page, when) {
+  const shifts = await page.evaluate(() => window.shifts);
+  const sum = shifts.reduce((sum, { value }) => sum + value, 0);
+  ok(sum <= SHIFT, `${when} it shifts by ${sum.toFixed(2)}: ${JSON.stringify(shifts)}`);
+  return `${when} ${sum.toFixed(3)}`;
+}
+
+export default [
+  {
+    name: 'a press on Train shows the stage, the curve and the progress of learning at every size, without scrolling',
+    only: false,
+    async run(visit) {
+      for (const [width, height] of SIZES) {
+        const page = await visit.open({ hash: '#groups=64&size=4', folded: true, options: { viewport: { width, height } } });
+        ok((await page.locator('#names span').allTextContents()).join() === 'Pretrained,Untrained', 'no untrained agent is beside the trained one');
+        ok(/learns this game in 10 seconds/.test(await text(page, '#learn-title')), 'nothing says what is to be seen');
+        await page.click('#train-here');
+        await until(page, '#state-here', /^Training, iteration ([2-9]|\d\d).*Your agent scores/);
+        await page.waitForFunction(() => /over the iterations 1 to/.test(document.querySelector('figure.score canvas').ariaLabel));
+        ok((await page.locator('#agent').inputValue()).startsWith('here'), 'another agent is on the stage');
+        for (const id of ['stage', 'train-here', 'state-here', 'progress', 'score-chart']) {
+          const box = await page.locator(`#${id}`).boundingBox();
+          ok(box.y >= 0 && box.y + box.height <= height, `at ${width} x ${height} #${id} ends at ${Math.round(box.y + box.height)}`);
+          if (id === 'stage') ok(box.height <= 0.55 * height + 1, `the stage is ${box.height} high of ${height}`);
+        }
+        ok((await page.evaluate(() => scrollY)) === 0, 'it has scrolled');
+        await visit.shot(page, `hero-${width}`);
+        await page.context().close();
+      }
+    },
+  },
+  {
+    name: 'nothing moves by itself: at the start, in training a game, and in training text',
+    only: false,
+    async run(visit) {
+      const page = await visit.open({ folded: true, init: watchShifts });
+      await until(page, '#mean', /\d|–/);
+      const told = [await still(page, 'at the start')];
+      await page.click('#train-here');
+      await until(page, '#state-here', /iteration ([5-9]|\d\d)/);
+      told.push(await still(page, 'in training'));
+      await page.close();
+      const other = await visit.open({ hash: '#game=sort', folded: true, init: watchShifts });
+      await until(other, '#text-state', /iteration ([5-9]|\d\d)/);
+      told.push(await still(other, 'in training text'));
+      return told.join(', ');
+    },
+  },
+  {
+    name: 'every game has the same stage, edges that meet, and a page of at most 1,800 pixels',
+    only: false,
+    async run(visit) {
+      const page = await visit.open({ folded: true, options: { viewport: { width: 1280, height: 800 } } });
+      const boxes = new Set();
+      for (const game of ['fruit', 'catch', 'cartpole', 'recall', 'breakout']) {
+        await page.locator(`#game input[value=${game}]`).check({ force: true });
+        await until(page, '#names', /Untrained/);
+        const [stage, learn, lab] = await Promise.all(['#stage', '#learn', '#lab'].map((one) => page.locator(one).boundingBox()));
+        boxes.add(JSON.stringify(stage));
+        ok(Math.abs(learn.x + learn.width - lab.x - lab.width) < 1 && Math.abs(stage.x - lab.x) < 1, `edges of ${game} do not meet`);
+        const height = await page.evaluate(() => document.documentElement.scrollHeight);
+        ok(height <= 1800, `the page of ${game} is ${height} px high`);
+      }
+      ok(boxes.size === 1, `the stages are ${[...boxes]}`);
+    },
+  },
+  {
+    name: 'a board that the network sees is a picture for each channel',
+    only: false,
+    async run(visit) {
+      const page = await visit.open({ hash: '#game=breakout' });
+      const maps = await page.locator('#maps canvas').evaluateAll((all) => all.map(({ width, height, ariaLabel }) => `${ariaLabel}, ${width} x ${height}`));
+      ok(maps.length === 4 && maps.every((map) => map.endsWith('10 x 10')), `the maps are ${maps}`);
+      ok((await page.locator('#features li').count()) === 0, 'cells are in the list, too');
+      await eventually('bricks', () => page.locator('#maps canvas').last().evaluate((canvas) => canvas.getContext('2d').getImageData(0, 0, 10, 10).data.filter((_, i) => i % 4 === 3).some((x) => x > 0)));
+    },
+  },
+  {
+    name: 'a message is at the bottom right, alone, and leaves by itself after six seconds',
+    only: false,
+    async run(visit) {
+      const page = await visit.open();
+      const { count, delay, right, bottom, left } = await page.evaluate(async () => {
+        const { say } = await import('./dom.js');
+        const real = window.setTimeout;
+        const timers = [];
+        window.setTimeout = (call, delay) => timers.push([call, delay]);
+        say('one');
+        say('two');
+        window.setTimeout = real;
+        const notices = document.querySelectorAll('.notice');
+        const box = notices[0].getBoundingClientRect();
+        const seen = { count: notices.length, delay: timers.at(-1)[1], right: innerWidth - box.right, bottom: innerHeight - box.bottom };
+        timers.at(-1)[0]();
+        return { ...seen, left: document.querySelectorAll('.notice').length };
+      });
+      ok(count === 1 && delay === 6000 && left === 0, `${count} messages, for ${delay} ms, then ${left}`);
+      ok(right < 40 && bottom < 40, `it is ${right} px from the right and ${bottom} from the bottom`);
+    },
+  },
+  {
+    name: 'a paused training of one game does not block another, and waits for its game',
+    only: false,
+    async run(visit) {
+      const page = await visit.open({ hash: '#game=catch&groups=16&size=8&width=16&layers=1&iterations=5000' });
+      await page.click('#train-here');
+      await until(page, '#state-here', /^Training, iteration ([2-9]|\d\d)/);
+      await page.click('#train-here');
+      await until(page, '#state-here', /^Paused at iteration/);
+      const [at] = /iteration \d+/.exec(await text(page, '#state-here'));
+      await page.locator('#game input[value=cartpole]').check({ force: true });
+      await until(page, '#train-here', /^Train an agent$/);
+      await page.fill('#set-iterations', '2');
+      await page.click('#train-here');
+      await until(page, '#state', /^Finished cartpole: iteration 2 of 2/);
+      await page.locator('#game input[value=catch]').check({ force: true });
+      await until(page, '#train-here', /^Resume$/);
+      await page.click('#train-here');
+      await until(page, '#state', /^Training catch: iteration \d/);
+      const [, later] = /iteration (\d+)/.exec(await text(page, '#state'));
+      ok(Number(later) >= Number(at.split(' ')[1]), `it begins at ${later} after ${at}`);
+    },
+  },
+];
