@@ -7,6 +7,8 @@
 # build.sh --relaxed adds the modules with relaxed SIMD, which train a quarter to a third faster where a browser has it and
 # take twice as long to build: for a page that is published. Without them the page takes the modules for all browsers.
 #
+# GROVE_SOURCE is the address of the project, for the links to it; GROVE_PAGE that of the published page, for its preview.
+#
 # A module is built once from the same content: its files are kept in page-cache beside cargo's, named by a hash of
 # all that it is made from.
 #

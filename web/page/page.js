@@ -1,6 +1,6 @@
 // The entry point: fetches the trained agent and the module, shows the game, and connects all parts of the page.
 
-import READY from "./ready.js";
+import READY, { source } from "./ready.js";
 import init, { Policy, Show, games as listGames, version } from "./watch.js";
 import { $, make, write, say, announce, short, megabytes, sentence } from "./dom.js";
 import { Stage } from "./stage.js";
@@ -11,6 +11,8 @@ import { Agents } from "./agents.js";
 import { Beside } from "./beside.js";
 import { download, readFiles, onDrop, lastKept } from "./keep.js";
 import { readLink, writeLink } from "./link.js";
+import { isolate } from "./isolate.js";
+import { pack, unpack } from "./share.js";
 import { shade } from "./shade.js";
 import { Lab } from "./lab.js";
 import { Mine } from "./mine.js";
@@ -296,6 +298,7 @@ function remember() {
     speed: player.speed === 1 ? undefined : player.speed === Infinity ? "max" : player.speed,
     actions: view.sampled ? "sampled" : undefined,
     ...lab.settings.changes(),
+    agent: agents.chosen === "link" ? view.packed : undefined,
   });
 }
 
@@ -353,12 +356,15 @@ function wire() {
   $("load").addEventListener("click", () => $("files").click());
   $("files").addEventListener("change", () => { load([...$("files").files]); $("files").value = ""; });
   onDrop((files) => (text.on ? text.load(files) : load(files)));
-  $("share").addEventListener("click", async () => {
+  $("share").addEventListener("click", () => copy(location.href, "Link copied: it holds the game and the settings, not the agent. Share agent copies one with the agent."));
+  $("share-agent").addEventListener("click", async () => {
     try {
-      await navigator.clipboard.writeText(location.href);
-      announce("Link copied: it holds the game and the settings, not the agent. Share agent copies one with the agent.");
-    } catch {
-      say("This browser does not let the page copy: copy the link from the address bar.");
+      const link = new URL(location.href);
+      link.hash = new URLSearchParams({ ...readLink(), agent: await pack(agents.file()) });
+      history.replaceState(null, "", link);
+      await copy(link.href, "Link copied: whoever opens it meets this agent.");
+    } catch (error) {
+      say(sentence(error));
     }
   });
   addEventListener("hashchange", () => {
@@ -372,7 +378,7 @@ function wire() {
     restart();
     if (link.game === TASK) return pick(TASK);
     text.open(false);
-    pickGame(game);
+    pickGame(game).then(() => link.agent && meet(link.agent));
   });
   let left;
   document.addEventListener("visibilitychange", () => {
@@ -383,6 +389,39 @@ function wire() {
   });
   addEventListener("beforeunload", (event) => { if (lab.busy() || text.busy()) event.preventDefault(); });
   setInterval(tell, 1000);
+}
+
+/** Copies a link; it is in the address bar, too. */
+async function copy(link, done) {
+  try {
+    await navigator.clipboard.writeText(link);
+    announce(done);
+  } catch {
+    say("This browser does not let the page copy: copy the link from the address bar.");
+  }
+}
+
+/** Puts the agent of a link on the stage. */
+async function meet(packed) {
+  try {
+    agents.offer("link", "From the link", await unpack(packed));
+    agents.choose("link");
+    view.packed = packed;
+    remember();
+  } catch (error) {
+    say(`The agent in the link cannot be read: ${sentence(error)}`);
+  }
+}
+
+/** Links to the project: its address is known when the page is built, or from the name of a GitHub Pages host. */
+function linkProject() {
+  const [, owner] = /^([\w-]+)\.github\.io$/.exec(location.hostname) ?? [];
+  const project = source ?? (owner && `https://github.com/${owner}/${location.pathname.split("/")[1]}`);
+  if (!project) return;
+  $("links").hidden = false;
+  $("link-source").href = project;
+  $("link-docs").href = `${project}/tree/HEAD/docs`;
+  $("link-install").href = `${project}#quick-start`;
 }
 
 async function offerKept() {
@@ -428,6 +467,8 @@ else player.play(view.played);
 if (player.calm.matches && !text.on) announce("Your system asks for less motion: press Play to start; the game moves step by step.");
 write($("tell-version"), version());
 tell();
+linkProject();
+if (link.agent) await meet(link.agent);
 offerKept();
 const resumed = text.resume().catch((error) => say(`The training of the language model cannot be resumed: ${sentence(error)}`));
 lab.resume().catch((error) => say(`The last training cannot be resumed: ${sentence(error)}`));
@@ -435,3 +476,4 @@ const watched = watchRun().catch((error) => say(`The run cannot be watched: ${se
 Promise.all([resumed, watched]).then(() => text.settle());
 await stage.open().catch(() => {}); // errors have been reported
 performance.mark("ready");
+isolate();

@@ -1,5 +1,7 @@
 // The page as it greets visitors: what is in the first view, what moves, and messages.
 
+import { save } from './keeping.mjs';
+import { serve } from './server.mjs';
 import { eventually, ok, text, until } from './visit.mjs';
 
 const SIZES = [[320, 640], [390, 844], [768, 1024], [1280, 800], [1920, 1080]];
@@ -115,6 +117,70 @@ export default [
       });
       ok(count === 1 && delay === 6000 && left === 0, `${count} messages, for ${delay} ms, then ${left}`);
       ok(right < 40 && bottom < 40, `it is ${right} px from the right and ${bottom} from the bottom`);
+    },
+  },
+  {
+    name: 'a link carries an agent',
+    only: false,
+    async run(visit) {
+      const page = await visit.open({ hash: '#game=catch&groups=16&size=8&width=16&layers=1&iterations=3' });
+      await page.click('#train-here');
+      await until(page, '#state', /^Finished catch/);
+      const { bytes } = await save(page);
+      await page.click('#share-agent');
+      await page.waitForFunction(() => location.hash.includes('agent='));
+      const { hash } = new URL(page.url());
+      const other = await visit.open({ hash });
+      await until(other, '#agent option:checked', /From the link/);
+      ok(Buffer.compare((await save(other)).bytes, bytes) === 0, 'it is another agent');
+      await other.reload();
+      await until(other, '#agent option:checked', /From the link/);
+      const broken = await visit.open({ hash: '#game=catch&agent=AAAA' });
+      await until(broken, '#notices', /agent in the link cannot be read/);
+      return `${hash.length} characters`;
+    },
+  },
+  {
+    name: 'on a host that sends no headers a service worker isolates the page, and links lead to the project',
+    only: false,
+    async run(visit) {
+      const site = await serve(visit.site.folder, true);
+      visit.cleaners.push(() => site.close());
+      site.instead['ready.js'] = "export { default, relaxed } from './ready.js?real'; export const source = 'https://example.org/grove';";
+      const page = await visit.open({ address: site.address });
+      await eventually('an isolated page', () => page.evaluate(() => crossOriginIsolated).catch(() => false));
+      await page.waitForFunction(() => performance.getEntriesByName('ready').length > 0);
+      const links = await page.locator('#links a').evaluateAll((all) => all.map(({ href }) => href));
+      ok(links.length === 3 && links.every((link) => link.startsWith('https://example.org/grove')), `the links are ${links}`);
+    },
+  },
+  {
+    name: 'every action of every game has a button with its name',
+    only: false,
+    async run(visit) {
+      const page = await visit.open();
+      for (const game of ['fruit', 'catch', 'cartpole', 'recall', 'breakout']) {
+        await page.locator(`#game input[value=${game}]`).check({ force: true });
+        await until(page, '#names', /Untrained/);
+        await page.click('#takeover');
+        await until(page, '#takeover', /Leave/);
+        const actions = await page.locator('#probabilities span').allTextContents();
+        const pads = await page.locator('#pads button').evaluateAll((all) => all.map((pad) => pad.firstChild.textContent));
+        ok(pads.join() === actions.join(), `the actions of ${game} are ${actions}, its buttons ${pads}`);
+        await page.keyboard.press('Escape');
+      }
+      const taken = await page.evaluate(async () => {
+        const { Takeover } = await import('./takeover.js');
+        const takeover = new Takeover({ change() {}, go() {}, next() {} });
+        takeover.game(['wait', 'one', 'two']);
+        takeover.on = true;
+        const [, , pad] = document.querySelectorAll('#pads button');
+        pad.dispatchEvent(new PointerEvent('pointerdown', { pointerId: 1 }));
+        const held = takeover.action(takeover.actions);
+        pad.dispatchEvent(new PointerEvent('pointerup', { pointerId: 1 }));
+        return [held, takeover.action(takeover.actions)];
+      });
+      ok(taken.join() === '2,-1', `a press on the third is ${taken}`);
     },
   },
   {

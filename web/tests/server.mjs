@@ -31,8 +31,9 @@ const HEADERS = {
   'Cache-Control': 'no-cache',
 };
 
-/// Serves a folder. `missing` are the requests that found nothing, `instead` texts for files.
-export async function serve(folder) {
+/// Serves a folder. `missing` are the requests that found nothing, `instead` texts for files; a `plain` host cannot send
+/// headers of its own.
+export async function serve(folder, plain = false) {
   const site = { folder, missing: [], instead: {} };
   const server = createServer(async (request, response) => {
     const { pathname, search } = new URL(request.url, 'http://host/');
@@ -42,7 +43,7 @@ export async function serve(folder) {
       const other = search ? undefined : site.instead[path];
       const body = other ?? (await readFile(join(folder, path)));
       const type = TYPES[path.split('.').at(-1)] ?? 'application/octet-stream';
-      response.writeHead(200, { ...HEADERS, 'Content-Type': type }).end(body);
+      response.writeHead(200, { ...(plain ? {} : HEADERS), 'Content-Type': type }).end(body);
     } catch {
       site.missing.push(pathname);
       response.writeHead(404).end();

@@ -11,8 +11,7 @@ impl Setting for Breakout {
     }
 
     fn rules(&self) -> &'static str {
-        "Keep the ball in play with the paddle. Each brick that breaks counts 1; a ball that is missed ends \
-         the game."
+        "Keep the ball in play with the paddle: +1 for each brick. A missed ball ends the game."
     }
 
     /// The paddle stays.

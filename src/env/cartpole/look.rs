@@ -26,8 +26,7 @@ impl Setting for CartPole {
     }
 
     fn rules(&self) -> &'static str {
-        "Keep the pole on the cart upright by pushing to the left or the right. Each step that it stands \
-         counts 1."
+        "Keep the pole on the cart upright by pushing left or right: +1 for each step it stands."
     }
 
     fn columns(&self) -> u32 {

@@ -11,7 +11,7 @@ impl Setting for Catch {
     }
 
     fn rules(&self) -> &'static str {
-        "A ball falls; be under it when it lands. A caught ball counts 1, a missed one -1."
+        "A ball falls; be under it when it lands: +1 if caught, −1 if missed."
     }
 
     /// The paddle stays.

@@ -19,8 +19,8 @@ impl Setting for Fruit {
     }
 
     fn rules(&self) -> &'static str {
-        "Fruits fall; a basket moves one cell a step. A fruit that is caught counts 1, one that is missed \
-         counts -1. They cannot all be caught."
+        "Fruits fall; a basket moves one cell a step: +1 for each fruit caught, −1 for each missed. Some \
+         cannot be reached."
     }
 
     /// The basket stays.

@@ -20,7 +20,7 @@ impl Setting for Recall {
     }
 
     fn rules(&self) -> &'static str {
-        "A cue lights up at the first step. At the last one, choose the same: right counts 1."
+        "A cue lights up at the first step. At the last step, choose the same: +1 if right."
     }
 
     fn columns(&self) -> u32 {
