@@ -26,6 +26,13 @@ export async function readFiles(files) {
   }
 }
 
+/** Whether a file holds a language model: the names of its tensors, in the header of safetensors, say so. */
+export async function isLanguageModel(file) {
+  if (!file?.name.endsWith(".safetensors") || file.size < 8) return false;
+  const length = Number(new DataView(await file.slice(0, 8).arrayBuffer()).getBigUint64(0, true));
+  return length < file.size && (await file.slice(8, 8 + length).text()).includes("embed_tokens");
+}
+
 /** Calls `take` with files dropped on the page. */
 export function onDrop(take) {
   const root = document.documentElement;

@@ -9,7 +9,7 @@ import { Panel } from "./panel.js";
 import { Takeover } from "./takeover.js";
 import { Agents } from "./agents.js";
 import { Beside } from "./beside.js";
-import { download, readFiles, onDrop, lastKept } from "./keep.js";
+import { download, isLanguageModel, readFiles, onDrop, lastKept } from "./keep.js";
 import { readLink, writeLink } from "./link.js";
 import { isolate } from "./isolate.js";
 import { pack, unpack } from "./share.js";
@@ -277,6 +277,10 @@ async function pickGame(game) {
 
 async function load(files) {
   try {
+    if (files.length === 1 && (await isLanguageModel(files[0]))) {
+      text.load(files);
+      return pick(TASK);
+    }
     const file = await readFiles(files);
     const { name } = files.find(({ name }) => !name.endsWith(".toml"));
     // Several files stay; a file of the same name replaces the one before.

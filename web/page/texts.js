@@ -100,6 +100,7 @@ export class Text extends Control {
 
   /** Trains the model in a file further. */
   async load([file]) {
+    this.begun = true; // the first training is this one
     this.start(new Uint8Array(await file.arrayBuffer()));
     this.loaded = file.name;
   }

@@ -68,6 +68,32 @@ export default [
     },
   },
   {
+    name: 'nothing moves by itself where a run is watched, of a game or of text',
+    only: false,
+    async run(visit) {
+      const told = [];
+      for (const task of [undefined, 'sort']) {
+        const context = await visit.context();
+        const about = { run: 'catch-1', task, iterations: 60, references: [{ player: 'random', score: -0.6 }, { player: 'optimum', score: 1 }] };
+        const records = Array.from({ length: 12 }, (_, i) => ({
+          iteration: i + 1, fit: false, score: i / 12, rewards: { exact: i / 12 }, loss: 0, entropy: 1, approx_kl: 0, clip_fraction: 0, zero_variance_groups: 0,
+          steps_per_second: 1000, seconds: { total: 0.1, phases: {} }, memory: {}, completion_length: 5,
+        }));
+        await context.route('**/run/about.json', (route) => route.fulfill({ json: about }));
+        await context.route('**/run/files/config.toml', (route) => route.fulfill({ body: 'iterations = 60\n'.repeat(40) }));
+        await context.route('**/run/completions.jsonl*', (route) => route.fulfill({ body: '' }));
+        const events = ['event: start\ndata: {}\n\n', ...records.map((record) => `event: record\ndata: ${JSON.stringify(record)}\n\n`)].join('');
+        await context.route('**/run/events', (route) => route.fulfill({ contentType: 'text/event-stream', body: events }));
+        const page = await visit.open({ context, folded: true, init: watchShifts });
+        await until(page, task ? '#text-state' : '#state-here', /^Iteration 12 of 60/);
+        told.push(await still(page, task ?? 'a game'));
+        await visit.shot(page, `live-${task ?? 'game'}`);
+        await context.close();
+      }
+      return told.join(', ');
+    },
+  },
+  {
     name: 'every game has the same stage, edges that meet, and a page of at most 1,800 pixels',
     only: false,
     async run(visit) {

@@ -169,6 +169,12 @@ export default [
       await until(page, '#text-state', /^Finished: iteration 30 of 30/);
       await page.setInputFiles('#text-files', { name: 'no.safetensors', mimeType: 'application/octet-stream', buffer: Buffer.from('nothing') });
       await until(page, '#text-trouble', /not an intact safetensors file/);
+      // On a game's view it opens the text.
+      await page.locator('#game input[value=catch]').check({ force: true });
+      await until(page, '#rules', /ball falls/);
+      await page.setInputFiles('#files', { name: 'again.safetensors', mimeType: 'application/octet-stream', buffer: header });
+      await message(page, /Loaded again\.safetensors/);
+      ok(await page.locator('#text').isVisible(), 'the text is not opened');
       return `its surest answer to 312 is ${surest}`;
     },
   },
