@@ -6,22 +6,25 @@
     benches/gpu.py --quick --device wgpu:0     # tests the script itself with tiny sizes
 
 It needs only Python 3.10 or newer, so that it also runs on machines without a compiler. To copy a program there,
-compress it: `strip grove && xz -T0 grove` (Python unpacks xz and gzip files, the command `zstd` zstd files), and
-pass it by `--grove FILE` or GROVE_BIN.
+compress it: `strip grove && xz -T0 grove` (Python unpacks xz and gzip files), and pass it by `--grove FILE` or
+GROVE_BIN. Vulkan needs its loader, libvulkan.so.1; CUDA needs the driver alone. Without `--json FILE` the results go to
+`benches/results/`, one file per device.
 
-For each kind of device in the program (Vulkan, CUDA, ROCm, Metal, wgpu), it measures:
+For each way to a GPU in the program (CUDA, ROCm, and one of Vulkan, Metal and wgpu, which are the same kernels), it
+measures:
 
 - whether the first iteration of a run agrees with the CPU;
 - the time of the fruit catcher's default run to a greedy score of 7.67, first without cached kernels, then with
   them, for seeds 1 to 5;
 - rules, rules and policy, training, peak memory and the fraction of the device's peak, for 4,096 to 2^20 games of
   128 steps, a hidden layer of 64 units, and one update with one epoch over all steps;
-- the general engine compared with the fused one, and half precision if the program has `--precision`;
-- whether two runs with the same seed write identical checkpoints.
+- the general engine compared with the fused one, and half precision where the device has it;
+- whether two runs with the same seed write identical checkpoints;
+- tokens a second of language models of three sizes, generated, learnt from and in whole iterations.
 
 A command that fails or takes too long is recorded with the end of its output, and the others continue; commands
-that do not fit into the time limit are recorded as skipped. The file is rewritten after every command. Results go to
-`benches/results/`, one file per device. Exit status: 0 if every command succeeded, otherwise 1.
+that do not fit into the time limit are recorded as skipped. The file is rewritten after every command. Exit status:
+0 if every command succeeded that the device supports, otherwise 1.
 """
 
 import argparse
@@ -42,8 +45,11 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# Kinds of device. The last one is part of every build and reaches the same hardware through WGSL.
-KINDS = ("vulkan", "cuda", "rocm", "metal", "wgpu")
+# Kinds of device by preference: one of each group is measured, since those of a group run the same kernels. `wgpu` is
+# part of every build.
+GROUPS = (("cuda",), ("rocm",), ("vulkan", "metal", "wgpu"))
+# The end of the message about a precision that a device does not have.
+UNSUPPORTED = "the device does not support"
 SMI = ("name", "driver_version", "memory.total", "power.limit", "pstate", "temperature.gpu") + tuple(
     f"clocks.{which}{part}" for which in ("current.", "max.") for part in ("sm", "memory")
 )
@@ -76,8 +82,6 @@ def unpacked(program, folder):
     if program.suffix in openers:
         with openers[program.suffix](program) as packed, target.open("wb") as out:
             shutil.copyfileobj(packed, out)
-    elif program.suffix == ".zst":
-        subprocess.run(["zstd", "-q", "-d", program, "-o", target], check=True)
     else:
         return program.resolve()
     target.chmod(0o755)
@@ -170,7 +174,9 @@ class Session:
         note |= {"rc": process.returncode, "seconds": round(time.monotonic() - started, 3)}
         if stderr.strip():
             note["stderr"] = stderr[-STDERR_KEPT:]
-        if process.returncode != 0:
+        if process.returncode != 0 and UNSUPPORTED in stderr:
+            note["left_out"] = stderr.strip().splitlines()[-1]
+        elif process.returncode != 0:
             why = f"stopped after {limit:.0f} s" if "stopped_after_s" in note else "failed"
             print(f"              {why} {stderr.strip()[-300:]}", file=sys.stderr, flush=True)
         self.write()
@@ -204,8 +210,9 @@ def sums(run):
     }
 
 
-# Metrics of an iteration: those that must be equal on every device, and those that must agree within 0.1 %.
-EQUAL, CLOSE = ("episodes", "score", "mean_reward"), ("entropy", "grad_norm")
+# Metrics of an iteration: those that must agree within 0.1 %, and those that may differ a little more, since now and
+# then another rounding draws another action.
+CLOSE, SIMILAR = ("episodes", "entropy", "grad_norm"), ("score", "mean_reward")
 
 
 def first_iteration(session, device):
@@ -217,7 +224,7 @@ def first_iteration(session, device):
     if done["rc"] != 0:
         return None
     record = json.loads((session.folder / run / "metrics.jsonl").read_text().splitlines()[0])
-    return {name: record[name] for name in EQUAL + CLOSE}
+    return {name: record[name] for name in CLOSE + SIMILAR}
 
 
 def compare_first_iterations(session, devices):
@@ -228,7 +235,7 @@ def compare_first_iterations(session, devices):
         agrees = None
         if got and want:
             close = all(abs(got[k] - want[k]) <= 1e-3 * abs(want[k]) for k in CLOSE)
-            agrees = close and all(got[k] == want[k] for k in EQUAL)
+            agrees = close and all(abs(got[k] - want[k]) <= 0.02 for k in SIMILAR)
         note = {"device": device, "agrees_with_cpu": agrees, "numbers": got, "cpu": want}
         session.result["first_iterations"].append(note)
         session.write()
@@ -308,14 +315,14 @@ def measure(session, devices, quick):
     wide = games(sizes[1], "--no-peak", hidden="128,128")
     everywhere(f"{sizes[1]} games, hidden 128,128", wide, 45)
     for what, options in texts(quick):
-        everywhere(what, options, 60)
+        everywhere(what, options, 120)
     # The same on the machine's CPU.
     session.bench(f"{sizes[0]} games", "cpu", games(sizes[0]), 60)
     session.bench("time to score", "cpu", [*tiny, *score, *seeds], 60)
 
 
 def devices_of(session, wanted):
-    """Returns the devices to measure: those requested, or the first hardware device of each kind."""
+    """Returns the devices to measure: those requested, or the first hardware device of each group of kinds."""
     done = session.run("devices", None, ["devices", "--json"], 60)
     if done["rc"] != 0:
         sys.exit("`grove devices` fails; see above")
@@ -329,7 +336,8 @@ def devices_of(session, wanted):
     first = {}
     for device in real:
         first.setdefault(device["name"].partition(":")[0], device)
-    found = [first[kind] for kind in KINDS if kind in first]
+    ways = [[first[kind] for kind in group if kind in first] for group in GROUPS]
+    found = [way[0] for way in ways if way]
     return found or sys.exit(
         "no GPU that this program can use; there are: " + ", ".join(d["name"] for d in there)
     )
@@ -365,9 +373,16 @@ def summary(result):
     peaks = {}
     rates = [["device", "what", "rules only", "rules + policy", "trained", "FLOPs", "bytes", "MiB"]]
     times = [["device", "what", "first update, s", "score, s", "each seed, s"]]
+    tokens = [["device", "what", "generated", "learnt from", "whole iterations", "MiB"]]
     for run in result["runs"]:
         report = run.get("report")
         if not report:
+            continue
+        if "generated_per_second" in report:
+            figures = [report[f"{which}_per_second"] for which in ("generated", "learnt", "trained")]
+            memory = report["peak_memory_bytes"]
+            cells = [*map(rate, figures), f"{memory / 2**20:.0f}" if memory else "-"]
+            tokens.append([run["device"], run["what"], *cells])
             continue
         peaks.setdefault(run["device"], report["device_peak"])
         report = report | {"device_peak": peaks[run["device"]]}
@@ -388,6 +403,8 @@ def summary(result):
     table(rates)
     print("\ntime to a score")
     table(times)
+    print("\ntokens per second: median (range)")
+    table(tokens)
     print()
     for device, peak in peaks.items():
         if peak:
@@ -425,7 +442,8 @@ def main():
     print(f"\nwrote {session.path}")
     same = all(repeated["same_bytes"] for repeated in result["repeated_runs"])
     agrees = all(first["agrees_with_cpu"] for first in result["first_iterations"])
-    sys.exit(0 if same and agrees and all(run["rc"] == 0 for run in result["runs"]) else 1)
+    done = all(run["rc"] == 0 or UNSUPPORTED in run.get("left_out", "") for run in result["runs"])
+    sys.exit(0 if same and agrees and done else 1)
 
 
 if __name__ == "__main__":
