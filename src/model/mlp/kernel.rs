@@ -60,6 +60,16 @@ impl MlpShape {
         Some(Self { features, first, second, actions, activation: mlp.activation() })
     }
 
+    /// Units of the second layer that [`mlp_logits`] computes side by side.
+    fn block(&self) -> usize {
+        if self.second.is_multiple_of(4) { 4 } else { 1 }
+    }
+
+    /// Iterations of loops in a call of [`mlp_logits`].
+    pub fn loop_iterations(&self) -> usize {
+        self.first + self.second / self.block() * (1 + self.first)
+    }
+
     /// The offset of the first layer's biases; its weights `[features, first]` start at 0.
     pub fn first_bias(&self) -> usize {
         self.features * self.first
@@ -167,7 +177,7 @@ pub(crate) fn mlp_logits<W: Float, I: Float>(
         for j in 0..comptime!(shape.first) {
             front[j] = first_unit::<W, I>(weights, x, j, shape);
         }
-        let block = comptime!(if shape.second.is_multiple_of(4) { 4usize } else { 1usize });
+        let block = comptime!(shape.block());
         let mut sums = Array::<f32>::new(block);
         for b in 0..comptime!(shape.second / block) {
             let k = b * block;

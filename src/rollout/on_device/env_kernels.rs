@@ -19,6 +19,10 @@ use burn_cubecl::tensor::CubeTensor;
 /// drivers and browsers, enough to make the launch overhead negligible.
 const LAUNCH_STEPS: usize = 1 << 22;
 
+/// Iterations of all loops of a unit in a launch: Mesa's lavapipe ends every loop of an invocation that has made
+/// 65,535 of them together, without an error.
+const LAUNCH_ITERATIONS: usize = 60_000;
+
 /// Games per cube; smaller for few games, so that they spread over all of a GPU's processors.
 pub(super) fn cube_units(num_envs: usize) -> u32 {
     if num_envs < 32 * 1024 { 32 } else { 64 }
@@ -26,7 +30,12 @@ pub(super) fn cube_units(num_envs: usize) -> u32 {
 
 /// Steps of each game per launch.
 pub(super) fn steps_per_launch(num_envs: usize) -> usize {
-    (LAUNCH_STEPS / num_envs).max(1)
+    (LAUNCH_STEPS / num_envs).clamp(1, LAUNCH_ITERATIONS)
+}
+
+/// The most steps of a game per launch, each of which takes so many iterations of loops.
+pub(super) fn most_steps_per_launch(iterations: usize) -> usize {
+    (LAUNCH_ITERATIONS / iterations).max(1)
 }
 
 /// Initial states of an iteration.

@@ -200,6 +200,8 @@ impl<G: Rules> Buffers<'_, G> {
         let origins = origins.unwrap_or(params);
         let dim = CubeDim::new_1d(cube_units(self.games.len()));
         let count = cubecl::calculate_cube_count_elemwise(client, self.games.len(), dim);
+        let steps_per_launch =
+            steps_per_launch.min(most_steps_per_launch(1 + shape.loop_iterations()));
         for first_step in (0..config.num_steps).step_by(steps_per_launch) {
             let games = GamesLaunch::new(
                 argument(&self.envs),
