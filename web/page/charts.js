@@ -310,7 +310,7 @@ class Chart {
     // The evaluations of several runs at one iteration are averaged.
     const greedyAt = x === undefined ? Math.max(...dots.map((dot) => dot.x)) : x;
     const greedy = dots.filter((dot) => dot.x === greedyAt);
-    const parts = [`${x === undefined ? "" : `${shown?.x}: `}${this.write(shown?.y)}`];
+    const parts = shown ? [`${x === undefined ? "" : `${shown.x}: `}${this.write(shown.y)}`] : [];
     if (greedy.length > 0) parts.push(`greedy ${this.write(greedy.reduce((sum, { y }) => sum + y, 0) / greedy.length)}`);
     write(this.output, parts.join(", "));
     if (this.note) this.note.hidden = this.plain || !(Math.abs(shown?.y) < NEAR);

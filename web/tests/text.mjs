@@ -74,7 +74,7 @@ export default [
       await until(page, '#text-state', /^GRPO, learning/);
       await page.click('#text-reset');
       await until(page, '#text-state', /^Not started/);
-      ok(/nothing yet/.test(await page.locator('#text-charts canvas').first().getAttribute('aria-label')), 'the curves stay after a reset');
+      await page.waitForFunction(() => /nothing yet/.test(document.querySelector('#text-charts canvas').ariaLabel)); // the curves are gone
       await page.click('#text-settings summary');
       await page.fill('#text-iterations', '12');
       await page.click('#text-start');
