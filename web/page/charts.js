@@ -14,7 +14,6 @@ const NEAR = 0.05;
 
 const CHARTS = [
   { key: "score", title: "Score", digits: 2, dots: "greedy" },
-  { key: "accuracy", title: "Your held-out moves predicted, share", digits: 2 },
   { key: "loss", title: "Loss", digits: 4 },
   { key: "entropy", title: "Entropy, nats", digits: 3 },
   { key: "approx_kl", title: "KL of an update, nats", digits: 4 },

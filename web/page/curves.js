@@ -7,7 +7,7 @@ const MOST = 400;
 const KEYS = ["score", "loss", "entropy", "approx_kl", "clip_fraction", "zero_variance_groups", "steps_per_second"];
 const GAME = {
   keys: KEYS,
-  dots: { score: ({ mean_score: score }) => score, accuracy: ({ held_out: held }) => held?.accuracy },
+  dots: { score: ({ mean_score: score }) => score },
   of: (record) => Object.fromEntries(KEYS.map((key) => [key, record[key]])),
 };
 

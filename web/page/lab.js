@@ -259,7 +259,7 @@ export class Lab extends Control {
     write($("train-here"), (staged && BUTTON[state]) || (this.shelf.has(this.staged) ? "Resume" : staged && state === "done" ? "Train again" : "Train an agent"));
     $("train-here").hidden = $("reset").hidden = live;
     $("train-here").disabled = staged && ["starting", "pausing"].includes(state);
-    write($("learn-title"), live ? "The run as it trains" : TIMES[this.staged] ? `An agent learns this game in ${TIMES[this.staged]}` : "Watch an agent learn this game");
+    write($("learn-title"), live ? "The run as it trains" : this.imitates && staged ? "An agent imitates your moves" : TIMES[this.staged] ? `An agent learns this game in ${TIMES[this.staged]}` : "Watch an agent learn this game");
     const curves = this.shownCurves();
     const runs = curves.counted();
     const iteration = Math.min(...runs.map((run) => run.last.iteration));

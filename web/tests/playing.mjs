@@ -58,7 +58,7 @@ export default [
       ok(greedy > 0, `the pupil scores ${greedy}`);
       await until(page, '#takeover', /Leave/);
       ok(/^Trained here/.test(await text(page, '#agent option:checked')), 'the pupil is not on the stage');
-      await visit.shot(page, 'imitated');
+      await visit.shot(page, 'imitated', true);
       await page.keyboard.press('Escape');
       // Games of another game are another matter.
       await page.locator('#game input[value=fruit]').check({ force: true });

@@ -49,8 +49,8 @@ export default [
       ok((await text(page, '#agent-about')) !== before, 'the agent has not the size that was asked for');
       await goesOn(page);
       await until(page, '#state', /^Finished catch: iteration 12 of 12/);
-      await page.waitForFunction(() => [...document.querySelectorAll('#charts figure:not(.accuracy) canvas')].every(({ ariaLabel }) => /over the iterations 1 to 12/.test(ariaLabel)));
-      for (const figure of await page.locator('#charts figure:not(.accuracy), figure.score').all()) {
+      await page.waitForFunction(() => [...document.querySelectorAll('#charts figure canvas')].every(({ ariaLabel }) => /over the iterations 1 to 12/.test(ariaLabel)));
+      for (const figure of await page.locator('#charts figure, figure.score').all()) {
         const [title, value] = [await figure.locator('b').textContent(), await figure.locator('output').textContent()];
         ok(/\d/.test(value), `${title} has no value`);
       }
