@@ -12,7 +12,7 @@ import { Beside } from "./beside.js";
 import { download, isLanguageModel, readFiles, onDrop, lastKept } from "./keep.js";
 import { readLink, writeLink } from "./link.js";
 import { isolate } from "./isolate.js";
-import { pack, unpack } from "./share.js";
+import { copy, linkProject, pack, unpack } from "./share.js";
 import { shade } from "./shade.js";
 import { Lab } from "./lab.js";
 import { Mine } from "./mine.js";
@@ -395,16 +395,6 @@ function wire() {
   setInterval(tell, 1000);
 }
 
-/** Copies a link; it is in the address bar, too. */
-async function copy(link, done) {
-  try {
-    await navigator.clipboard.writeText(link);
-    announce(done);
-  } catch {
-    say("This browser does not let the page copy: copy the link from the address bar.");
-  }
-}
-
 /** Puts the agent of a link on the stage. */
 async function meet(packed) {
   try {
@@ -415,17 +405,6 @@ async function meet(packed) {
   } catch (error) {
     say(`The agent in the link cannot be read: ${sentence(error)}`);
   }
-}
-
-/** Links to the project: its address is known when the page is built, or from the name of a GitHub Pages host. */
-function linkProject() {
-  const [, owner] = /^([\w-]+)\.github\.io$/.exec(location.hostname) ?? [];
-  const project = source ?? (owner && `https://github.com/${owner}/${location.pathname.split("/")[1]}`);
-  if (!project) return;
-  $("links").hidden = false;
-  $("link-source").href = project;
-  $("link-docs").href = `${project}/tree/HEAD/docs`;
-  $("link-install").href = `${project}#quick-start`;
 }
 
 async function offerKept() {
@@ -471,7 +450,7 @@ else player.play(view.played);
 if (player.calm.matches && !text.on) announce("Your system asks for less motion: press Play to start; the game moves step by step.");
 write($("tell-version"), version());
 tell();
-linkProject();
+linkProject(source);
 if (link.agent) await meet(link.agent);
 offerKept();
 const resumed = text.resume().catch((error) => say(`The training of the language model cannot be resumed: ${sentence(error)}`));

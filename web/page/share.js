@@ -1,4 +1,6 @@
-// An agent in a link: its policy file, compressed, as base64url.
+// Sharing: links, an agent in a link (its policy file, compressed, as base64url), and links to the project.
+
+import { $, announce, say } from "./dom.js";
 
 /** The longest text of an agent in a link; what is larger is saved as a file. */
 const MOST = 100_000;
@@ -20,4 +22,25 @@ export async function unpack(packed) {
   if (packed.length > MOST) throw new Error("The agent in the link is too large.");
   const bytes = Uint8Array.from(atob(packed.replaceAll("-", "+").replaceAll("_", "/")), (letter) => letter.charCodeAt(0));
   return through(bytes, new DecompressionStream("deflate-raw"));
+}
+
+/** Copies a link; it is in the address bar, too. */
+export async function copy(link, done) {
+  try {
+    await navigator.clipboard.writeText(link);
+    announce(done);
+  } catch {
+    say("This browser does not let the page copy: copy the link from the address bar.");
+  }
+}
+
+/** Links to the project: its address is known when the page is built, or from the name of a GitHub Pages host. */
+export function linkProject(source) {
+  const [, owner] = /^([\w-]+)\.github\.io$/.exec(location.hostname) ?? [];
+  const project = source ?? (owner && `https://github.com/${owner}/${location.pathname.split("/")[1]}`);
+  if (!project) return;
+  $("links").hidden = false;
+  $("link-source").href = project;
+  $("link-docs").href = `${project}/tree/HEAD/docs`;
+  $("link-install").href = `${project}#quick-start`;
 }

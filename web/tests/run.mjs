@@ -5,7 +5,8 @@
 //
 // node run.mjs DIST [--own] [--measure] [--program GROVE] [--shots DIR] [WORDS]: DIST is the built page; with --own it
 // is that of examples/own_page, which has a check of its own; with --measure times are measured and printed instead of
-// anything being checked; GROVE is the native program, for what they do together; DIR takes a picture of each view;
+// anything being checked; GROVE is the native program, for what they do together; DIR takes a picture of each view
+// (with --measure "a picture" that of web/page/preview.png);
 // WORDS pick the checks whose names have them, and "with WebGPU" or "without WebGPU" one of the two browsers.
 
 import { mkdirSync } from 'node:fs';
