@@ -153,6 +153,17 @@ pub struct EvaluationRecord {
     pub text: Option<TextEvaluation>,
 }
 
+impl EvaluationRecord {
+    /// The value by which policies are compared: the negative loss on held-out demonstrations, or the mean score;
+    /// `None` if no completion could be scored.
+    pub fn value(&self) -> Option<f64> {
+        let problems = self.text.as_ref().map_or(0, |text| text.problems);
+        let completions = self.text.as_ref().map_or(1, |text| text.k * self.episodes);
+        let score = (problems < completions).then_some(self.mean_score);
+        self.held_out.map(|held_out| -held_out.loss).or(score)
+    }
+}
+
 /// Metrics of a policy on demonstrations that were held out of training.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HeldOut {

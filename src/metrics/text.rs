@@ -11,7 +11,7 @@ pub struct TextRecord {
     /// Mean of each part of the reward, without its weight.
     #[serde(default)]
     pub rewards: BTreeMap<String, f64>,
-    /// Completions that the verifier could not score.
+    /// Completions that the verifier could not score; means of scores and rewards leave them out.
     #[serde(default)]
     pub problems: usize,
     /// The reason for the first of them.
@@ -60,6 +60,9 @@ pub struct TextEvaluation {
     pub pass_at_1: f64,
     /// Share of the prompts with such a completion among their `k`.
     pub pass_at_k: f64,
+    /// Completions that the verifier could not score, which all other figures but `truncated` leave out.
+    #[serde(default)]
+    pub problems: usize,
     /// Mean of each part of the reward, without its weight.
     pub rewards: BTreeMap<String, f64>,
     /// Share of the completions that were cut off.

@@ -172,12 +172,10 @@ impl<E: Engine> Trainer<E> {
     /// As [`Trainer::measure`].
     pub async fn measure_async(&mut self) -> Result<(EvaluationRecord, bool), E::Error> {
         let evaluation = self.engine.evaluate_greedy().await?;
-        let value = evaluation.held_out.map_or(evaluation.mean_score, |held_out| -held_out.loss);
-        let improved = self.best.is_none_or(|(best, _)| value > best);
-        if improved {
-            self.best = Some((value, self.iteration));
-        }
-        Ok((evaluation, improved))
+        let better = |value: &f64| self.best.is_none_or(|(best, _)| *value > best);
+        let value = evaluation.value().filter(better);
+        self.best = value.map(|value| (value, self.iteration)).or(self.best);
+        Ok((evaluation, value.is_some()))
     }
 
     /// A description of the engine, for people.

@@ -1,7 +1,7 @@
 //! Language models on a device do what they do on the CPU.
 
 use crate::support::adapter;
-use burn::tensor::Device;
+use burn::tensor::{Device, Tensor};
 use grove::learner::text::{Group, LanguageRule, Sample, gradient, logprobs};
 use grove::model::DecoderShape;
 use grove::nn::arch::{NormPlacement, QkNorm, SlidingWindow};
@@ -286,4 +286,18 @@ fn a_run_begins_on_a_device_as_on_the_cpu() {
     let mut shown = tiny(Some(device), 8);
     let losses: Vec<f64> = (0..8).map(|_| shown.iterate().unwrap().loss).collect();
     assert!(losses[7] < 0.9 * losses[0], "{losses:?}");
+}
+
+#[test]
+fn room_for_long_completions_takes_no_square_of_their_length() {
+    // A mask of all pairs of tokens would be 40 GB.
+    let decoder = decoders().swap_remove(2).with_device(Some(Device::flex()), Precision::F32);
+    let on = decoder.on_device().unwrap();
+    let prompts = on.prompts(&[&[1, 2, 3]]);
+    let mut room = on.room(1, 100_000);
+    let hidden = on.step(&prompts, &mut room, Tensor::from_ints([4], &Device::flex()));
+    let want = on.step(&prompts, &mut on.room(1, 3), Tensor::from_ints([4], &Device::flex()));
+    let floats = |hidden: Tensor<2>| hidden.into_data().iter::<f32>().collect::<Vec<f32>>();
+    let near = floats(hidden).into_iter().zip(floats(want)).all(|(a, b)| (a - b).abs() < 1e-5);
+    assert!(near);
 }

@@ -2,7 +2,8 @@
 
 use super::products::Products;
 use crate::nn::arch::DecoderShape;
-use burn::tensor::{Device, Tensor, TensorData, activation};
+use burn::tensor::{Device, Int, Tensor, activation};
+use std::ops::Range;
 
 /// The number added to the scores of keys that a query does not see.
 pub(super) const UNSEEN: f32 = -1e9;
@@ -81,12 +82,28 @@ pub(super) fn attend(
 
 /// The mask of a text's tokens: each sees itself and those before it, `window` at most: `[1, count, count]`.
 pub(super) fn causal(count: usize, window: usize, device: &Device) -> Tensor<3> {
-    let is_seen = |row: usize, column: usize| column <= row && row - column < window;
-    let rows = (0..count).flat_map(|row| {
-        (0..count).map(move |column| if is_seen(row, column) { 0.0 } else { UNSEEN })
-    });
-    let rows: Vec<f32> = rows.collect();
-    Tensor::from_data(TensorData::new(rows, [1, count, count]), device)
+    causal_rows(0..count, count, window, device)
+}
+
+/// Some rows of [`causal`], computed on the device: `[1, rows, count]`.
+pub(super) fn causal_rows(
+    rows: Range<usize>,
+    count: usize,
+    window: usize,
+    device: &Device,
+) -> Tensor<3> {
+    let size = [1, rows.len(), count];
+    let numbers = |range: Range<usize>| {
+        Tensor::<1, Int>::arange(range.start as i64..range.end as i64, device)
+    };
+    let columns = numbers(0..count).reshape([1, 1, count]).expand(size);
+    let rows = numbers(rows).reshape([1, size[1], 1]).expand(size);
+    let later = columns.clone().greater(rows.clone()).float();
+    let hidden = match window < count {
+        true => later + columns.lower_equal(rows - window as i32).float(),
+        false => later,
+    };
+    hidden * UNSEEN
 }
 
 /// The factor of a decoder's scores.

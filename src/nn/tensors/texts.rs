@@ -4,7 +4,7 @@
 //! padded on the right; no token sees the padding.
 
 use super::Decoder;
-use super::attention::{KeysValues, Prefix, UNSEEN, attend, attention_scale, causal};
+use super::attention::{KeysValues, Prefix, UNSEEN, attend, attention_scale, causal, causal_rows};
 use super::decoder::LowRank;
 use super::products::Products;
 use crate::nn::Precision;
@@ -85,8 +85,8 @@ pub struct Prompts {
 pub struct Completions {
     /// Keys and values, layer by layer: `[rows, most, num_kv_heads, head_dim]`.
     keys_values: Vec<KeysValues>,
-    /// For each window the mask of the tokens: `[1, most, most]`.
-    masks: Vec<Tensor<3>>,
+    /// The most tokens of a completion.
+    most: usize,
     /// Tokens so far.
     count: usize,
 }
@@ -280,7 +280,7 @@ impl DeviceDecoder {
             [(); 2].map(|()| products.operand(Tensor::<4>::zeros(size, &self.device)))
         };
         let keys_values = (0..shape.num_layers).map(|_| zeros()).collect();
-        Completions { keys_values, masks: self.masks(most), count: 0 }
+        Completions { keys_values, most, count: 0 }
     }
 
     /// Takes the next token of each completion, `[rows]`, through all layers; returns the normed streams,
@@ -295,8 +295,9 @@ impl DeviceDecoder {
         let groups = prompts.lengths.dims()[0];
         let positions = (prompts.lengths.clone() + at as i32).expand([groups, rows / groups]);
         let rotations = self.decoder.rotations(positions.reshape([rows, 1]));
+        let windows = self.decoder.shape().windows().into_iter();
         let own_masks: Vec<_> =
-            all.masks.iter().map(|mask| mask.clone().narrow(1, at, 1)).collect();
+            windows.map(|window| causal_rows(at..at + 1, all.most, window, &self.device)).collect();
         let prefix_masks = self.prefix_masks(prompts, at..at + 1);
         let products = self.decoder.products;
         let x = self.decoder.embed(tokens.reshape([rows, 1]));

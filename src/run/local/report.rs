@@ -163,6 +163,13 @@ impl Display for Scores {
                 if text.k > 1 {
                     write!(f, ", pass@{} {:.4}", text.k, text.pass_at_k)?;
                 }
+                if text.problems > 0 {
+                    write!(
+                        f,
+                        "; {} completions could not be scored and are left out",
+                        text.problems
+                    )?;
+                }
                 writeln!(f)?;
             }
         }

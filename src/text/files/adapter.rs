@@ -10,10 +10,36 @@ use crate::text::error::LanguageError;
 use crate::text::language_model::LanguageModel;
 use crate::text::{Adapters, LoraConfig};
 use serde_json::{Value, json};
+use std::collections::HashSet;
 use std::path::Path;
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
+
+/// Keys of PEFT 0.21's `LoraConfig` that are read, or that do not change the model that adapters make: how they were
+/// trained, and the parameters of switches that are off. Any other may only be null, false or empty.
+const KNOWN: [&str; 18] = [
+    "auto_mapping",
+    "base_model_name_or_path",
+    "bias",
+    "eva_config",
+    "inference_mode",
+    "init_lora_weights",
+    "layers_pattern",
+    "lora_alpha",
+    "lora_dropout",
+    "megatron_core",
+    "peft_type",
+    "peft_version",
+    "qalora_group_size",
+    "r",
+    "revision",
+    "runtime_config",
+    "target_modules",
+    "task_type",
+];
+/// Initialisations of adapters that leave the weights of the base model as they are.
+const INITIALISATIONS: [&str; 3] = ["gaussian", "eva", "orthogonal"];
 
 /// Whether a folder holds adapters.
 pub(super) fn is_folder(folder: &Path) -> bool {
@@ -46,25 +72,44 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     let weights = Weights::open_files(folder, vec![WEIGHTS.to_string()])?;
     let find = |parameter: &Parameter| weights.find(parameter, &name(parameter));
     let params = gather(adapters.parameters(), folder, find, |tensor| tensor.read())?;
+    let used: HashSet<String> = adapters.parameters().iter().map(name).collect();
+    if let Some(other) = weights.names().find(|name| !used.contains(*name)) {
+        let reason = format!("the tensor `{other}` belongs to none of the adapters in {CONFIG}");
+        return Err(unusable(&folder.join(WEIGHTS), reason));
+    }
     model.adapters = Some(adapters.with_params(params));
     Ok(model)
 }
 
 /// The configuration of a folder's adapters.
 fn config(about: &Value, path: &Path) -> Result<LoraConfig, LanguageError> {
-    let is_on = |name: &str| !matches!(about[name], Value::Null | Value::Bool(false));
     if about["peft_type"] != "LORA" {
         return Err(unusable(path, format!("`peft_type` {} is not known", about["peft_type"])));
     }
-    let others =
-        ["use_dora", "use_rslora", "modules_to_save", "layers_to_transform", "fan_in_fan_out"];
-    if let Some(name) = others.into_iter().find(|name| is_on(name)) {
-        return Err(unusable(path, format!("`{name}` is not known")));
+    let is_off = |value: &Value| match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::Object(map) => map.is_empty(),
+        Value::Array(values) => values.is_empty(),
+        Value::String(text) => text.is_empty(),
+        _ => false,
+    };
+    let mut entries = about.as_object().into_iter().flatten();
+    if let Some((name, value)) =
+        entries.find(|(name, value)| !KNOWN.contains(&name.as_str()) && !is_off(value))
+    {
+        return Err(unusable(
+            path,
+            format!("`{name}`: {value} is not known, and may change the model"),
+        ));
     }
-    for name in ["rank_pattern", "alpha_pattern"] {
-        if about[name].as_object().is_some_and(|map| !map.is_empty()) {
-            return Err(unusable(path, format!("`{name}` is not known")));
-        }
+    let initialisation = &about["init_lora_weights"];
+    let keeps_base = initialisation.as_str().is_none_or(|name| INITIALISATIONS.contains(&name));
+    if !keeps_base {
+        let reason = format!(
+            "`init_lora_weights` {initialisation} changes the weights of the base model; save the adapters \
+             with PEFT's `path_initial_model_for_weight_conversion`, which makes plain ones of them"
+        );
+        return Err(unusable(path, reason));
     }
     if about["bias"].as_str().is_some_and(|bias| bias != "none") {
         return Err(unusable(path, "adapters with biases are not known"));
@@ -111,4 +156,62 @@ pub(super) fn write(
     let text = serde_json::to_vec_pretty(&about).expect("JSON is text");
     std::fs::write(&path, text).map_err(written(&path))?;
     write_weights(&folder.join(WEIGHTS), adapters.parameters(), adapters.params(), name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A configuration as PEFT writes it, with another value for a key.
+    fn about(key: &str, value: Value) -> Value {
+        let mut about = json!({
+            "alora_invocation_tokens": null, "alpha_pattern": {}, "arrow_config": null, "auto_mapping": null,
+            "base_model_name_or_path": "base", "bias": "none", "corda_config": null,
+            "ensure_weight_tying": false, "eva_config": null, "exclude_modules": null,
+            "fan_in_fan_out": false, "inference_mode": true, "init_lora_weights": true,
+            "layer_replication": null, "layers_pattern": null, "layers_to_transform": null,
+            "loftq_config": {}, "lora_alpha": 16, "lora_bias": false, "lora_dropout": 0.05,
+            "megatron_config": null, "megatron_core": "megatron.core", "modules_to_save": null,
+            "peft_type": "LORA", "peft_version": "0.18.0", "qalora_group_size": 16, "r": 4,
+            "rank_pattern": {}, "revision": null, "target_modules": ["q_proj", "v_proj"],
+            "target_parameters": null, "task_type": "CAUSAL_LM", "trainable_token_indices": null,
+            "use_dora": false, "use_qalora": false, "use_rslora": false
+        });
+        about[key] = value;
+        about
+    }
+
+    #[test]
+    fn keys_that_change_the_model_are_refused_by_name() {
+        let read = |about: &Value| config(about, Path::new("adapter_config.json"));
+        let plain = read(&about("r", json!(4))).unwrap();
+        assert_eq!((plain.r, plain.lora_alpha), (4, 16.0));
+        assert!(read(&about("init_lora_weights", json!("gaussian"))).is_ok());
+        for (key, value) in [
+            ("lora_bias", json!(true)),
+            ("use_dora", json!(true)),
+            ("use_rslora", json!(true)),
+            ("use_qalora", json!(true)),
+            ("fan_in_fan_out", json!(true)),
+            ("trainable_token_indices", json!([1, 2])),
+            ("trainable_token_indices", json!({"embed_tokens": [1]})),
+            ("alora_invocation_tokens", json!([7])),
+            ("target_parameters", json!(["mlp.experts.gate_up_proj"])),
+            ("layer_replication", json!([[0, 4], [2, 5]])),
+            ("exclude_modules", json!("lm_head")),
+            ("modules_to_save", json!(["embed_tokens"])),
+            ("layers_to_transform", json!([0])),
+            ("layers_to_transform", json!(0)),
+            ("rank_pattern", json!({"q_proj": 8})),
+            ("alpha_pattern", json!({"q_proj": 8})),
+            ("loftq_config", json!({"loftq_bits": 4})),
+            ("init_lora_weights", json!("pissa")),
+            ("init_lora_weights", json!("pissa_niter_16")),
+            ("init_lora_weights", json!("olora")),
+            ("of_a_later_version", json!("on")),
+        ] {
+            let said = read(&about(key, value)).unwrap_err().to_string();
+            assert!(said.contains(&format!("`{key}`")), "{said}");
+        }
+    }
 }

@@ -57,11 +57,17 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
         }
     }
     let path = folder.join(CONFIG);
-    let config = parse(&files, CONFIG, folder)?;
+    let mut config = parse(&files, CONFIG, folder)?;
     let mut shape = shape(&config, &path)?;
     let weights = Weights::open(folder)?;
-    // A file without a head of its own has the tokens' vectors for one, whatever it says.
-    shape.tie_word_embeddings |= !weights.has("lm_head.weight");
+    // A file without a head of its own has the tokens' vectors for one, and says so when it is written again: others
+    // give it a random head otherwise.
+    if !shape.tie_word_embeddings && !weights.has("lm_head.weight") {
+        shape.tie_word_embeddings = true;
+        config["tie_word_embeddings"] = true.into();
+        let text = serde_json::to_vec_pretty(&config).expect("JSON is text");
+        files.insert(CONFIG.to_string(), text);
+    }
     let find = |parameter: &Parameter| weights.find(parameter, &hugging_face(parameter));
     let params = gather(&shape.parameters(), folder, find, |tensor| tensor.read())?;
     finish(folder, shape, params, files)
@@ -216,6 +222,11 @@ impl Weights {
             files.push((path, map));
         }
         Ok(Self { files, places })
+    }
+
+    /// The names of all tensors.
+    pub(super) fn names(&self) -> impl Iterator<Item = &String> {
+        self.places.keys()
     }
 
     fn has(&self, name: &str) -> bool {

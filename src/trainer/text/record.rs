@@ -27,8 +27,12 @@ pub struct CompletionRecord {
     pub tokens: Vec<String>,
     /// The log-probability of each of its tokens.
     pub logprobs: Vec<f32>,
-    /// The sum of its weighted reward parts.
-    pub reward: f64,
+    /// The sum of its weighted reward parts; `None` if the verifier could not judge it.
+    #[serde(default)]
+    pub score: Option<f64>,
+    /// The reward that is learnt from: its score less the penalty for its length; `None` if the verifier could not
+    /// judge it.
+    pub reward: Option<f64>,
     /// Each part, without its weight.
     pub rewards: BTreeMap<String, f64>,
     /// The group-relative advantage.
@@ -49,9 +53,19 @@ fn share(values: impl Iterator<Item = bool>) -> f64 {
     mean(values.map(|value| f64::from(u8::from(value))))
 }
 
-/// The mean of each part of some rewards, without its weight.
+/// The rewards that the verifier could judge.
+fn judged(rewards: &[Vec<Rewards>]) -> impl Iterator<Item = &Rewards> + Clone {
+    rewards.iter().flatten().filter(|rewards| rewards.problem.is_none())
+}
+
+/// The number of those that it could not judge.
+fn problems(rewards: &[Vec<Rewards>]) -> usize {
+    rewards.iter().flatten().filter(|rewards| rewards.problem.is_some()).count()
+}
+
+/// The mean of each part of the rewards that were judged, without its weight.
 fn by_part(rewards: &[Vec<Rewards>], parts: &[Part]) -> BTreeMap<String, f64> {
-    let of = |i: usize| mean(rewards.iter().flatten().map(|rewards| rewards.parts[i]));
+    let of = |i: usize| mean(judged(rewards).map(|rewards| rewards.parts[i]));
     parts.iter().enumerate().map(|(i, part)| (part.name.clone(), of(i))).collect()
 }
 
@@ -70,10 +84,14 @@ pub(super) fn grpo(answers: &Answers, parts: &[Part]) -> IterationRecord {
         texts.iter().collect::<HashSet<_>>().len() as f64 / texts.len() as f64
     };
     let rewards = || answers.rewards.iter().flatten();
+    // Of completions that were judged: their tokens and their rewards.
+    let learnt = all().zip(answers.judged().concat()).filter(|(_, reward)| !reward.is_nan());
+    let (judged_tokens, reward) = learnt
+        .fold((0, 0.0), |(tokens, sum), (one, reward)| (tokens + one.tokens.len(), sum + reward));
     let text = TextRecord {
         fit: false,
         rewards: by_part(&answers.rewards, parts),
-        problems: rewards().filter(|rewards| rewards.problem.is_some()).count(),
+        problems: problems(&answers.rewards),
         problem: rewards().find_map(|rewards| rewards.problem.clone()),
         resampled: answers.dropped.0,
         completion_length: mean(all().map(|one| one.tokens.len() as f64)),
@@ -84,9 +102,11 @@ pub(super) fn grpo(answers: &Answers, parts: &[Part]) -> IterationRecord {
         ..TextRecord::default()
     };
     IterationRecord {
-        score: Some(mean(rewards().map(|rewards| rewards.total(parts)))),
+        score: judged(&answers.rewards)
+            .next()
+            .map(|_| mean(judged(&answers.rewards).map(|rewards| rewards.total(parts)))),
         episodes: all().count() as u64,
-        mean_reward: answers.totals.iter().flatten().sum::<f64>() / kept.max(1) as f64,
+        mean_reward: reward / judged_tokens.max(1) as f64,
         zero_variance_groups: share(answers.judged().iter().map(|one| advantages::is_even(one))),
         text: Some(text),
         ..IterationRecord::default()
@@ -113,18 +133,21 @@ pub(super) fn add_means(record: &mut IterationRecord, means: &LanguageMeans) {
     record_means(record, update);
 }
 
-/// The record of an evaluation with these completions.
+/// The record of an evaluation with these completions: the scores of those that were judged.
 pub(super) fn evaluation(answers: &Answers, parts: &[Part]) -> EvaluationRecord {
     let best: f64 = parts.iter().map(|part| part.weight.max(0.0)).sum();
-    let rewards = || answers.rewards.iter().flatten();
-    let scores = || rewards().map(|rewards| rewards.total(parts));
+    let scores = || judged(&answers.rewards).map(|rewards| rewards.total(parts));
     let passes = |rewards: &Rewards| rewards.total(parts) >= best - 1e-9;
-    let prompts = answers.rewards.len() as f64;
+    // Prompts with a completion that was judged.
+    let groups = answers.rewards.iter().map(std::slice::from_ref);
+    let groups = groups.filter(|group| judged(group).next().is_some());
+    let prompts = groups.clone().count() as f64;
     let mean_score = mean(scores());
     // Completions of one prompt are not independent, so that the prompts' means are what varies.
-    let of_prompt =
-        |group: &Vec<Rewards>| mean(group.iter().map(|rewards| rewards.total(parts))) - mean_score;
-    let squares: f64 = answers.rewards.iter().map(|group| of_prompt(group).powi(2)).sum();
+    let of_prompt = |group: &[Vec<Rewards>]| {
+        mean(judged(group).map(|rewards| rewards.total(parts))) - mean_score
+    };
+    let squares: f64 = groups.clone().map(|group| of_prompt(group).powi(2)).sum();
     EvaluationRecord {
         episodes: answers.prompts.len(),
         mean_score,
@@ -135,8 +158,9 @@ pub(super) fn evaluation(answers: &Answers, parts: &[Part]) -> EvaluationRecord 
         held_out: None,
         text: Some(TextEvaluation {
             k: answers.rewards.first().map_or(0, Vec::len),
-            pass_at_1: share(rewards().map(passes)),
-            pass_at_k: share(answers.rewards.iter().map(|group| group.iter().any(passes))),
+            pass_at_1: share(judged(&answers.rewards).map(passes)),
+            pass_at_k: share(groups.map(|group| judged(group).any(passes))),
+            problems: problems(&answers.rewards),
             rewards: by_part(&answers.rewards, parts),
             truncated: share(answers.completions.iter().flatten().map(|one| !one.ended)),
         }),
@@ -154,10 +178,12 @@ impl CompletionRecord {
         let named = |values: &[f64]| {
             parts.iter().zip(values).map(|(part, value)| (part.name.clone(), *value)).collect()
         };
+        let judged = answers.judged();
         let mut all = Vec::new();
         for (group, prompt) in answers.prompts.iter().enumerate() {
             for (i, one) in answers.completions[group].iter().enumerate() {
                 let rewards = &answers.rewards[group][i];
+                let reward = Some(judged[group][i]).filter(|reward| !reward.is_nan());
                 all.push(Self {
                     iteration,
                     group,
@@ -165,7 +191,8 @@ impl CompletionRecord {
                     completion: answers.texts[group][i].clone(),
                     tokens: model.pieces(&one.tokens),
                     logprobs: one.logprobs.clone(),
-                    reward: answers.totals[group][i],
+                    score: reward.map(|_| rewards.total(parts)),
+                    reward,
                     rewards: named(&rewards.parts),
                     advantage: advantages[group][i],
                     truncated: !one.ended,
@@ -174,5 +201,48 @@ impl CompletionRecord {
             }
         }
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::task::Prompt;
+    use crate::text::generate::Completion;
+
+    #[test]
+    fn completions_that_were_not_judged_have_no_part_in_means() {
+        let parts = [Part::new("exact", 0.5), Part::new("form", 0.5)];
+        let unknown = || Rewards::unknown(2, "late".to_string());
+        let rewards = |exact: f64| Rewards::new(vec![exact, 1.0]);
+        let completion = |count: usize| Completion {
+            tokens: vec![1; count],
+            logprobs: vec![-1.0; count],
+            entropies: vec![0.5; count],
+            ended: true,
+            ..Completion::default()
+        };
+        let mut answers = Answers {
+            prompts: vec![Prompt::new(String::new(), String::new(), Default::default()); 2],
+            tokens: vec![vec![1]; 2],
+            completions: vec![vec![completion(2), completion(7)], vec![completion(4); 2]],
+            texts: vec![vec!["a".to_string(); 2]; 2],
+            rewards: vec![vec![rewards(1.0), unknown()], vec![rewards(0.0), rewards(1.0)]],
+            totals: vec![vec![0.75, 0.0], vec![0.25, 0.75]],
+            dropped: (0, 0),
+        };
+        let record = grpo(&answers, &parts);
+        assert!((record.score.unwrap() - 2.5 / 3.0).abs() < 1e-12, "{record:?}");
+        assert!((record.mean_reward - 1.75 / 10.0).abs() < 1e-12, "{record:?}");
+        let text = record.text.unwrap();
+        assert_eq!((text.problems, text.rewards["form"], record.episodes), (1, 1.0, 4));
+        let found = evaluation(&answers, &parts);
+        assert!((found.mean_score - 2.5 / 3.0).abs() < 1e-12 && found.min_score == 0.5);
+        let text = found.text.unwrap();
+        assert!((text.pass_at_1 - 2.0 / 3.0).abs() < 1e-12, "{text:?}");
+        assert_eq!((text.problems, text.pass_at_k), (1, 1.0));
+        answers.rewards = vec![vec![unknown(), unknown()]; 2];
+        assert_eq!(grpo(&answers, &parts).score, None);
+        assert_eq!(evaluation(&answers, &parts).value(), None);
     }
 }
