@@ -111,11 +111,18 @@ pub fn advance<G: Rules>(
     }
 }
 
+/// Key of the level after the one with key `level`.
+#[cube]
+#[inline(always)]
+pub fn next_level(level: u32) -> u32 {
+    draw(level, NEXT_LEVEL)
+}
+
 /// Starts the next level.
 #[cube]
 #[inline(always)]
 pub fn start_next<G: Rules>(state: &mut G::State, episode: &mut Episode, #[comptime] game: G) {
-    episode.level = draw(episode.level, NEXT_LEVEL);
+    episode.level = next_level(episode.level);
     restart::<G>(state, episode, game);
 }
 

@@ -14,6 +14,7 @@ mod catalog;
 mod cells;
 mod check;
 mod episode;
+mod host;
 pub mod look;
 mod registry;
 mod scripted;
@@ -23,7 +24,10 @@ mod vec_env;
 pub use catalog::{Catalog, Playable};
 pub use cells::Cells;
 pub use check::{CheckOptions, Checked, Finding, Subject, check};
-pub use episode::{Episode, Played, advance, new_game, play, start_next};
+pub use episode::{Episode, Played, advance, new_game, next_level, play, start_next};
+pub use host::{
+    HostEnv, HostEnvError, HostEnvs, HostGame, HostState, HostVecEnv, ThreadedEnvs, Transition,
+};
 pub use registry::*;
 pub use scripted::Scripted;
 #[doc(hidden)]

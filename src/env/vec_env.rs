@@ -43,9 +43,15 @@ pub enum EnvError {
         /// Index of the environment.
         env: usize,
         /// The invalid action.
-        action: u32,
+        action: i64,
         /// The largest valid action.
         last: usize,
+    },
+    /// A step of an environment whose episode has ended, without a reset in between.
+    #[error("the episode of environment {env} has ended; reset it before its next step")]
+    Ended {
+        /// Index of the environment.
+        env: usize,
     },
     /// An action that is illegal in the current state of its environment.
     #[error("action {action} may not be taken in environment {env} now; see VecEnv::legal")]
@@ -145,7 +151,7 @@ impl<G: Rules> VecEnv<G> {
         let num_actions = self.game.num_actions();
         if action as usize >= num_actions {
             let last = num_actions - 1;
-            return Err(EnvError::Unknown { game: G::NAME, env, action, last });
+            return Err(EnvError::Unknown { game: G::NAME, env, action: action.into(), last });
         }
         if G::MASKED && !G::legal(&self.envs[env].0, action as usize, self.game) {
             return Err(EnvError::Illegal { env, action });

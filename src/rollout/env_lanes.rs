@@ -6,7 +6,7 @@
 use super::action_uniform;
 use super::env_state::{EnvState, legal_bits};
 use crate::data::End;
-use crate::env::{Episode, PackedState, Rules, play};
+use crate::env::{Episode, PackedState, Played, Rules, advance, play};
 use crate::model::{LANES, Lanes};
 use multiversion::multiversion;
 use std::marker::PhantomData;
@@ -96,6 +96,13 @@ impl<G: Rules> EnvLanes<G> {
         EnvState { state: take(&self.words, lane), episode }
     }
 
+    /// Replaces the environment of a lane.
+    pub fn set(&mut self, lane: usize, env: &EnvState<G>) {
+        put(&mut self.words, lane, &env.state);
+        let Episode { level, time, score } = env.episode;
+        (self.levels[lane], self.times[lane], self.scores[lane]) = (level, time, score);
+    }
+
     /// Computes the features of all games, `[num_features][LANES]`.
     pub fn observe(&self, game: G, obs: &mut [Lanes]) {
         observe(game, &self.words, obs);
@@ -109,6 +116,11 @@ impl<G: Rules> EnvLanes<G> {
     /// Plays one step of each game.
     pub fn play(&mut self, game: G, actions: &[u32; LANES], played: &mut PlayedLanes) {
         step(game, self, actions, played);
+    }
+
+    /// Plays one step of each game without starting the next level where an episode ended.
+    pub fn advance(&mut self, game: G, actions: &[u32; LANES], played: &mut PlayedLanes) {
+        step_without_restart(game, self, actions, played);
     }
 }
 
@@ -203,22 +215,60 @@ fn step<G: Rules>(game: G, lanes: &mut EnvLanes<G>, actions: &[u32; LANES], to: 
         game,
         #[inline(always)]
         |game| {
-            for (lane, action) in actions.iter().enumerate() {
-                let mut state: G::State = take(&lanes.words, lane);
-                let mut episode = Episode {
-                    level: lanes.levels[lane],
-                    time: lanes.times[lane],
-                    score: lanes.scores[lane],
-                };
-                let played = play::<G>(&mut state, &mut episode, *action, game);
-                put(&mut lanes.words, lane, &state);
-                lanes.levels[lane] = episode.level;
-                lanes.times[lane] = episode.time;
-                lanes.scores[lane] = episode.score;
-                to.rewards[lane] = played.reward;
-                to.ends[lane] = u32::from(played.terminated) | u32::from(played.truncated) << 1;
-                to.scores[lane] = played.score;
-            }
+            each_lane(
+                lanes,
+                actions,
+                to,
+                #[inline(always)]
+                |state, episode, action| play::<G>(state, episode, action, game),
+            );
         },
     );
+}
+
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn step_without_restart<G: Rules>(
+    game: G,
+    lanes: &mut EnvLanes<G>,
+    actions: &[u32; LANES],
+    to: &mut PlayedLanes,
+) {
+    with_constants(
+        game,
+        #[inline(always)]
+        |game| {
+            each_lane(
+                lanes,
+                actions,
+                to,
+                #[inline(always)]
+                |state, episode, action| advance::<G>(state, episode, action, game),
+            );
+        },
+    );
+}
+
+#[inline(always)]
+fn each_lane<G: Rules>(
+    lanes: &mut EnvLanes<G>,
+    actions: &[u32; LANES],
+    to: &mut PlayedLanes,
+    one: impl Fn(&mut G::State, &mut Episode, u32) -> Played,
+) {
+    for (lane, action) in actions.iter().enumerate() {
+        let mut state: G::State = take(&lanes.words, lane);
+        let mut episode = Episode {
+            level: lanes.levels[lane],
+            time: lanes.times[lane],
+            score: lanes.scores[lane],
+        };
+        let played = one(&mut state, &mut episode, *action);
+        put(&mut lanes.words, lane, &state);
+        lanes.levels[lane] = episode.level;
+        lanes.times[lane] = episode.time;
+        lanes.scores[lane] = episode.score;
+        to.rewards[lane] = played.reward;
+        to.ends[lane] = u32::from(played.terminated) | u32::from(played.truncated) << 1;
+        to.scores[lane] = played.score;
+    }
 }

@@ -6,9 +6,11 @@
 //! games advance step by step for display.
 
 mod baselines;
+mod batch;
 mod env_lanes;
 mod env_state;
 mod evaluate;
+mod host;
 mod masks;
 mod native;
 #[cfg(feature = "kernels")]
@@ -22,8 +24,10 @@ mod stepwise;
 mod watched;
 
 pub use baselines::{Baseline, baselines};
+pub use batch::{Autoreset, Batch, StepBuffers};
 pub use env_state::{EnvStatesError, env_words};
 pub use evaluate::{Evaluation, Player, evaluate, play_episodes};
+pub use host::{HostRollout, play_host_episodes};
 pub use native::NativeRollout;
 pub use on_device::*;
 pub use random::play_at_random;

@@ -4,7 +4,7 @@ use super::engine::PolicyEngine as _;
 use super::native::NativeEngine;
 use crate::data::Pieces;
 use crate::device;
-use crate::env::Rules;
+use crate::env::{HostEnvs, Rules};
 use crate::model::{Mlp, Network};
 use crate::parallel::{Team, TeamError};
 use crate::rng::Stream;
@@ -37,21 +37,25 @@ pub(super) use with_engine;
 
 impl<G: Rules> Engines<G> {
     /// Makes the engine that `config.engine` asks for, or the fast one if there is one. It learns from `data`
-    /// instead of from games, if they are given.
+    /// or from environments on the `host` instead of from games, if they are given.
     pub fn new(
         game: G,
         model: Network,
         config: &TrainConfig,
         device: &Device,
         data: Option<Pieces>,
+        host: Option<HostEnvs>,
         team: &Team,
     ) -> Result<Self, TeamError> {
         let obstacle = obstacle(&model, config, device, team);
+        let on_host = "environments on the host have no kernels".to_string();
+        let obstacle =
+            obstacle.or((host.is_some() && device::has_kernels(device)).then_some(on_host));
         let mlp = model.get::<Mlp>().filter(|_| obstacle.is_none()).cloned();
         #[cfg(feature = "general")]
         if mlp.is_none() {
             let engine =
-                super::general::GeneralEngine::new(game, model, config, device, data, team)?;
+                super::general::GeneralEngine::new(game, model, config, device, data, host, team)?;
             return Ok(Self::General(Box::new(engine)));
         }
         let mlp = mlp.unwrap_or_else(|| {
@@ -63,7 +67,7 @@ impl<G: Rules> Engines<G> {
                 super::fused::FusedEngine::new(game, (model, mlp), config, device, data, team)?;
             return Ok(Self::Fused(Box::new(engine)));
         }
-        let engine = NativeEngine::new(game, (model, &mlp), config, data, team)?;
+        let engine = NativeEngine::new(game, (model, &mlp), config, data, host, team)?;
         Ok(Self::Native(Box::new(engine)))
     }
 

@@ -133,7 +133,7 @@ pub(super) trait Grpo {
 }
 
 /// An engine of policies: rollouts, advantages and updates that fit each other.
-pub(super) trait PolicyEngine: Grpo<Totals = Totals, Error = TeamError> {
+pub(super) trait PolicyEngine: Grpo<Totals = Totals, Error = TrainError> {
     /// Plays the rollout of `iteration` to its end, and leaves the run unchanged.
     fn rehearse(&mut self, iteration: u32);
 

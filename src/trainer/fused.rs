@@ -1,6 +1,7 @@
 //! The fast engine on a device: a few kernels an iteration, with the next rollout started before the last values
 //! are read.
 
+use super::TrainError;
 use super::engine::{Grpo, PolicyEngine, Source, State, Totals};
 use super::part::Part;
 use super::transfer::{download, upload};
@@ -79,9 +80,9 @@ impl<G: Rules> Grpo for FusedEngine<G> {
     type Advantages = RecordingAdvantages;
     type Stats = UpdateStats;
     type Totals = Totals;
-    type Error = TeamError;
+    type Error = TrainError;
 
-    fn rollout(&mut self, iteration: u32) -> Result<Recording, TeamError> {
+    fn rollout(&mut self, iteration: u32) -> Result<Recording, TrainError> {
         let device = &self.device;
         self.source.settle(|windows| Box::new(to_device(&windows, device)));
         self.learner.set_in_order(self.source.is_streamed());
@@ -107,7 +108,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         })
     }
 
-    fn advantages(&mut self, recording: &Recording) -> Result<RecordingAdvantages, TeamError> {
+    fn advantages(&mut self, recording: &Recording) -> Result<RecordingAdvantages, TrainError> {
         if let Source::Resident(data) = &self.source {
             return Ok(data.1.clone());
         }
@@ -115,7 +116,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
             return Ok(weights);
         }
         let config = &self.config.advantage;
-        shared_recording_advantages(recording, &self.rollout, config, &self.team)
+        Ok(shared_recording_advantages(recording, &self.rollout, config, &self.team)?)
     }
 
     fn update(
@@ -123,13 +124,13 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         recording: &Recording,
         advantages: &RecordingAdvantages,
         iteration: u32,
-    ) -> Result<UpdateStats, TeamError> {
+    ) -> Result<UpdateStats, TrainError> {
         if let Source::Games(games) = &self.source {
             let observer = games.observer();
-            return self.learner.update(recording, advantages, observer, iteration);
+            return Ok(self.learner.update(recording, advantages, observer, iteration)?);
         }
         let observer = StoredFeatures { features: self.learner.policy().shape.features };
-        self.learner.update(recording, advantages, observer, iteration)
+        Ok(self.learner.update(recording, advantages, observer, iteration)?)
     }
 
     async fn totals(
@@ -138,7 +139,7 @@ impl<G: Rules> Grpo for FusedEngine<G> {
         advantages: RecordingAdvantages,
         stats: UpdateStats,
         next: Option<u32>,
-    ) -> Result<Totals, TeamError> {
+    ) -> Result<Totals, TrainError> {
         // The next iteration can take this memory as soon as the kernels are done.
         drop(recording);
         let begin = |iteration| {

@@ -1,5 +1,6 @@
 //! The general engine: any model, by Burn's operations and autodiff, on any device.
 
+use super::TrainError;
 use super::engine::{Grpo, PolicyEngine, Source, State, Totals};
 use super::part::Part;
 use super::transfer::{download, upload};
@@ -7,11 +8,11 @@ use crate::advantage::{Advantages, advantages, shared_advantages};
 use crate::data::host::by_time;
 use crate::data::{Pieces, Trajectory, Windows};
 use crate::device;
-use crate::env::Rules;
+use crate::env::{HostEnvs, Rules};
 use crate::learner::{Learner, UpdateMeans, UpdateStats};
 use crate::model::Network;
 use crate::parallel::{Shards, Team, TeamError};
-use crate::rollout::{EnvStatesError, RolloutKeys, StepwiseRollout};
+use crate::rollout::{EnvStatesError, HostRollout, RolloutKeys, StepwiseRollout};
 use crate::settings::{self, RolloutConfig, TrainConfig};
 use burn::tensor::{Device, Tensor};
 
@@ -26,6 +27,8 @@ pub(super) struct GeneralEngine<G: Rules> {
     team: Team,
     device: Device,
     source: Source<StepwiseRollout<G>, Box<DeviceData>>,
+    /// Environments on the host, in place of the games.
+    host: Option<HostRollout>,
     /// The weights of the last iteration's data, if those are streamed.
     streamed: Option<Advantages>,
     learner: Learner,
@@ -38,6 +41,7 @@ impl<G: Rules> GeneralEngine<G> {
         config: &TrainConfig,
         device: &Device,
         data: Option<Pieces>,
+        host: Option<HostEnvs>,
         team: &Team,
     ) -> Result<Self, TeamError> {
         let mut learner = Learner::new(model, config);
@@ -45,6 +49,7 @@ impl<G: Rules> GeneralEngine<G> {
         let each = if data.is_some() { 1 } else { rollout.group_size };
         learner = learner.sharing(shards.times(each), team.clone());
         let keys = RolloutKeys::new(config.seed).from_group(shards.own_items().start);
+        let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), &rollout, keys));
         let source = match data {
             None => Source::Games(games(game, config, &rollout, keys, device)),
             Some(pieces) => Source::of_data(pieces, config, &shards, |windows| {
@@ -52,7 +57,7 @@ impl<G: Rules> GeneralEngine<G> {
             }),
         };
         let (config, device, team) = (config.clone(), device.clone(), team.clone());
-        Ok(Self { source, streamed: None, learner, config, rollout, shards, team, device })
+        Ok(Self { source, host, streamed: None, learner, config, rollout, shards, team, device })
     }
 }
 
@@ -87,14 +92,20 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
     type Advantages = Advantages;
     type Stats = UpdateStats;
     type Totals = Totals;
-    type Error = TeamError;
+    type Error = TrainError;
 
-    fn rollout(&mut self, iteration: u32) -> Result<Trajectory, TeamError> {
+    fn rollout(&mut self, iteration: u32) -> Result<Trajectory, TrainError> {
         let device = &self.device;
         self.source.settle(|windows| Box::new(to_device(&windows, device)));
         self.learner.set_in_order(self.source.is_streamed());
         Ok(match &mut self.source {
-            Source::Games(games) => games.collect(&self.learner.weights().policy(), iteration),
+            Source::Games(games) => {
+                let policy = self.learner.weights().policy();
+                match &mut self.host {
+                    Some(host) => host.collect(&policy, iteration, &self.device)?,
+                    None => games.collect(&policy, iteration),
+                }
+            }
             Source::Resident(data) => data.0.clone(),
             Source::Streamed(stream) => {
                 let windows = stream.take(iteration);
@@ -106,7 +117,7 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         })
     }
 
-    fn advantages(&mut self, trajectory: &Trajectory) -> Result<Advantages, TeamError> {
+    fn advantages(&mut self, trajectory: &Trajectory) -> Result<Advantages, TrainError> {
         if let Source::Resident(data) = &self.source {
             return Ok(data.1.clone());
         }
@@ -120,7 +131,7 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
             return Ok(advantages(trajectory, &mask, group_size, learn_steps, config));
         }
         let with = (&self.shards, &self.team);
-        shared_advantages(trajectory, &mask, &self.rollout, config, with)
+        Ok(shared_advantages(trajectory, &mask, &self.rollout, config, with)?)
     }
 
     fn update(
@@ -128,10 +139,10 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         trajectory: &Trajectory,
         advantages: &Advantages,
         iteration: u32,
-    ) -> Result<UpdateStats, TeamError> {
+    ) -> Result<UpdateStats, TrainError> {
         let [learn_steps, _] = advantages.mask.dims();
         let learnt = trajectory.first_steps(learn_steps);
-        self.learner.update(&learnt, &advantages.values, &advantages.mask, iteration)
+        Ok(self.learner.update(&learnt, &advantages.values, &advantages.mask, iteration)?)
     }
 
     async fn totals(
@@ -140,7 +151,7 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
         advantages: Advantages,
         stats: UpdateStats,
         _next: Option<u32>,
-    ) -> Result<Totals, TeamError> {
+    ) -> Result<Totals, TrainError> {
         let parts = vec![
             trajectory.scores.clone().sum(),
             trajectory.ends().sum(),
@@ -174,6 +185,11 @@ impl<G: Rules> Grpo for GeneralEngine<G> {
 impl<G: Rules> PolicyEngine for GeneralEngine<G> {
     fn rehearse(&mut self, iteration: u32) {
         let Source::Games(games) = &self.source else { return };
+        if self.host.is_some() {
+            // A failure is reported by the iteration itself.
+            let _ = self.rollout(iteration);
+            return;
+        }
         games.clone().collect(&self.learner.weights().policy(), iteration);
         let _ = self.device.sync();
     }
@@ -181,6 +197,7 @@ impl<G: Rules> PolicyEngine for GeneralEngine<G> {
     fn describe(&self) -> String {
         let updates = if self.learner.by_hand() { "native updates" } else { "updates by autodiff" };
         let rollouts = match &self.source {
+            Source::Games(_) if self.host.is_some() => "rollouts on the host",
             Source::Games(games) if games.is_native(&self.model()) => "native rollouts",
             _ => "stepwise rollouts",
         };

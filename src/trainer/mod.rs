@@ -22,12 +22,13 @@ pub use finite::is_finite;
 #[cfg(feature = "general")]
 pub use game::held_out::Confusion;
 pub use game::{
-    Demonstrations, GameEngine, GameTrainer, config_toml, load_policy, new_settings, policy_file,
-    saved_config, saved_game_name,
+    Demonstrations, GameEngine, GameTrainer, HostSetupError, config_toml, load_policy,
+    new_settings, policy_file, saved_config, saved_game_name,
 };
 pub use snapshot::{Persistent, SnapshotError};
 
 use crate::device;
+use crate::env::HostEnvError;
 use crate::metrics::{EvaluationRecord, IterationRecord, Phases, Reduction, Seconds};
 use crate::parallel::{Shards, Team, TeamError};
 use burn::cubecl::future::block_on;
@@ -99,6 +100,9 @@ pub enum TrainError {
     /// Another rank of the run is gone, or does not fit.
     #[error(transparent)]
     Team(#[from] TeamError),
+    /// An environment on the host failed.
+    #[error(transparent)]
+    Env(#[from] HostEnvError),
 }
 
 impl<E: Engine> Trainer<E> {

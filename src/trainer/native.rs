@@ -1,14 +1,15 @@
 //! The fast engine on the CPU: native code on all threads.
 
+use super::TrainError;
 use super::engine::{Grpo, PolicyEngine, Source, State, Totals};
 use super::part::Part;
 use crate::advantage::HostAdvantages;
 use crate::data::{GameSums, HostTrajectory, Pieces, Windows};
-use crate::env::Rules;
+use crate::env::{HostEnvs, Rules};
 use crate::learner::{NativeLearner, SHARD_STEPS, UpdateMeans};
 use crate::model::{Mlp, Network, flatten};
 use crate::parallel::{Shards, Team, TeamError};
-use crate::rollout::{EnvStatesError, NativeRollout, RolloutKeys};
+use crate::rollout::{EnvStatesError, HostRollout, NativeRollout, RolloutKeys};
 use crate::settings::{RolloutConfig, TrainConfig};
 
 /// Native rollouts and updates, all in host memory.
@@ -23,6 +24,8 @@ pub(super) struct NativeEngine<G: Rules> {
     shards: Shards,
     team: Team,
     source: Source<NativeRollout<G>, ()>,
+    /// Environments on the host, in place of the games.
+    host: Option<HostRollout>,
     learner: NativeLearner,
     /// Buffers of the last iteration, for the next; or the dataset, with its weights as advantages.
     buffers: (HostTrajectory, HostAdvantages),
@@ -35,23 +38,23 @@ impl<G: Rules> NativeEngine<G> {
         (model, mlp): (Network, &Mlp),
         config: &TrainConfig,
         data: Option<Pieces>,
+        host: Option<HostEnvs>,
         team: &Team,
     ) -> Result<Self, TeamError> {
         let Part { shards, rollout, data } = Part::new(config, data, team, SHARD_STEPS)?;
         let games = if data.is_some() { 1 } else { rollout.group_size };
         let learner = NativeLearner::new(mlp, config).sharing(shards.times(games), team.clone());
         let mut buffers = Default::default();
+        let keys = RolloutKeys::new(config.seed).from_group(shards.own_items().start);
+        let host = host.map(|envs| HostRollout::new(envs, game.max_steps(), &rollout, keys));
         let source = match data {
-            None => {
-                let keys = RolloutKeys::new(config.seed).from_group(shards.own_items().start);
-                Source::Games(NativeRollout::new(game, &rollout, keys))
-            }
+            None => Source::Games(NativeRollout::new(game, &rollout, keys)),
             Some(pieces) => {
                 Source::of_data(pieces, config, &shards, |windows| buffers = split(windows))
             }
         };
         let (config, team) = (config.clone(), team.clone());
-        Ok(Self { source, learner, model, config, rollout, shards, team, buffers })
+        Ok(Self { source, host, learner, model, config, rollout, shards, team, buffers })
     }
 }
 
@@ -90,9 +93,9 @@ impl<G: Rules> Grpo for NativeEngine<G> {
     type Advantages = HostAdvantages;
     type Stats = UpdateMeans;
     type Totals = Totals;
-    type Error = TeamError;
+    type Error = TrainError;
 
-    fn rollout(&mut self, iteration: u32) -> Result<Self::Trajectory, TeamError> {
+    fn rollout(&mut self, iteration: u32) -> Result<Self::Trajectory, TrainError> {
         let Self { source, learner, buffers, .. } = self;
         source.settle(|windows| *buffers = split(windows));
         learner.set_in_order(source.is_streamed());
@@ -100,7 +103,10 @@ impl<G: Rules> Grpo for NativeEngine<G> {
         let sums = match &mut self.source {
             Source::Games(games) => {
                 let policy = self.learner.native_policy();
-                games.collect_into(&policy, iteration, &mut trajectory)
+                match &mut self.host {
+                    Some(host) => host.collect_into(&policy, iteration, &mut trajectory)?,
+                    None => games.collect_into(&policy, iteration, &mut trajectory),
+                }
             }
             Source::Resident(()) => Vec::new(),
             Source::Streamed(stream) => {
@@ -115,7 +121,7 @@ impl<G: Rules> Grpo for NativeEngine<G> {
     fn advantages(
         &mut self,
         (trajectory, _): &Self::Trajectory,
-    ) -> Result<HostAdvantages, TeamError> {
+    ) -> Result<HostAdvantages, TrainError> {
         let mut advantages = std::mem::take(&mut self.buffers.1);
         if let Source::Games(_) = self.source {
             let with = (&self.shards, &self.team);
@@ -129,13 +135,13 @@ impl<G: Rules> Grpo for NativeEngine<G> {
         (trajectory, _): &Self::Trajectory,
         advantages: &HostAdvantages,
         iteration: u32,
-    ) -> Result<UpdateMeans, TeamError> {
+    ) -> Result<UpdateMeans, TrainError> {
         let HostAdvantages { values, counts, .. } = advantages;
         let learn_steps = match self.source {
             Source::Games(_) => self.config.rollout.learn_steps,
             _ => trajectory.num_steps,
         };
-        self.learner.update_from_host(trajectory, values, counts, learn_steps, iteration)
+        Ok(self.learner.update_from_host(trajectory, values, counts, learn_steps, iteration)?)
     }
 
     async fn totals(
@@ -144,7 +150,7 @@ impl<G: Rules> Grpo for NativeEngine<G> {
         advantages: HostAdvantages,
         stats: UpdateMeans,
         _next: Option<u32>,
-    ) -> Result<Totals, TeamError> {
+    ) -> Result<Totals, TrainError> {
         let [score_sum, episodes, rewards] = self.sum_games(&sums)?;
         let played = self.config.rollout.num_envs() * self.config.rollout.num_steps;
         let mean_reward = rewards / played as f64;
@@ -170,7 +176,8 @@ impl<G: Rules> PolicyEngine for NativeEngine<G> {
     }
 
     fn describe(&self) -> String {
-        format!("{}, native updates", self.source.data().unwrap_or("native rollouts"))
+        let rollouts = self.host.as_ref().map_or("native rollouts", |_| "rollouts on the host");
+        format!("{}, native updates", self.source.data().unwrap_or(rollouts))
     }
 
     fn model(&self) -> Network {

@@ -3,6 +3,7 @@
 mod advantages;
 mod arrows;
 mod bad_input;
+mod batch;
 mod browser;
 mod checkpoint;
 mod checkpoint_store;
@@ -13,6 +14,7 @@ mod decoder;
 mod engines;
 mod envs;
 mod fit;
+mod host_envs;
 mod language;
 mod language_device;
 mod language_learning;

@@ -32,6 +32,19 @@ impl<G: Rules> GameRun<G> {
     pub fn new(trainer: GameTrainer<G>, epoch: u32, actions: Vec<String>) -> Self {
         Self { trainer, epoch, actions }
     }
+
+    /// Plays as many fresh episodes on the host as an evaluation has.
+    fn play_on_host(&self) -> Result<Scores, RunError> {
+        let episodes = self.trainer.config().checkpoint.eval_episodes;
+        let play =
+            |player| Ok::<_, RunError>(self.trainer.evaluate_fresh(episodes, 0, player)?.into());
+        Ok(Scores {
+            greedy: play(Player::Greedy)?,
+            sampled: Some(play(Player::Sampling)?),
+            seed: 0,
+            baselines: Vec::new(),
+        })
+    }
 }
 
 /// The passes of an update, in words.
@@ -143,7 +156,10 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
         let game = self.trainer.game();
         let (features, actions) = (game.num_features(), game.num_actions());
         let policy = NativePolicy::new(&self.trainer.model(), features, actions);
-        let scores = G::PLAYABLE.then(|| play(&policy, self.trainer.game(), FINAL_EPISODES, 0));
+        let scores = match self.trainer.is_on_host() {
+            true => Some(self.play_on_host()?),
+            false => G::PLAYABLE.then(|| play(&policy, game, FINAL_EPISODES, 0)),
+        };
         let held_out = self.trainer.confusion().map(|confusion| HeldOutReport {
             means: confusion.means(),
             confusion: confusion.counts,

@@ -2,8 +2,10 @@
 
 #[cfg(feature = "general")]
 pub mod held_out;
+mod host;
 mod snapshot;
 
+pub use host::HostSetupError;
 pub use snapshot::{
     config_toml, load_policy, new_settings, policy_file, saved_config, saved_game_name,
 };
@@ -13,13 +15,13 @@ use super::engine::{Engine, Iteration, PolicyEngine, Totals, record_means};
 use super::{TrainError, Trainer, iterate};
 use crate::data::Pieces;
 use crate::device;
-use crate::env::Rules;
+use crate::env::{HostEnvError, HostEnvs, Rules};
 use crate::learner::{learning_rate, total_updates};
 use crate::metrics::{EvaluationRecord, HeldOut, IterationRecord, Seconds};
 use crate::model::{NativePolicy, Network};
 use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::Stream;
-use crate::rollout::{Evaluation, Player, play_episodes};
+use crate::rollout::{Evaluation, Player, play_episodes, play_host_episodes};
 use crate::settings::TrainConfig;
 use burn::cubecl::future::block_on;
 use burn::tensor::Device;
@@ -40,6 +42,8 @@ pub struct GameEngine<G: Rules> {
     uploaded: u64,
     /// Held-out demonstrations.
     held_out: Option<Pieces>,
+    /// Environments on the host, in place of the game.
+    host: Option<HostEnvs>,
 }
 
 /// A run of a policy for a game or on a dataset.
@@ -117,10 +121,11 @@ impl<G: Rules> GameTrainer<G> {
     ) -> Result<Self, TeamError> {
         let (learnt, held_out) = data.map(|data| (data.learnt, data.held_out)).unzip();
         device::take_transfers();
-        let engine = Engines::new(game, model.into(), config, device, learnt, &team)?;
+        let engine = Engines::new(game, model.into(), config, device, learnt, None, &team)?;
         let (config, device) = (config.clone(), device.clone());
         let uploaded = device::take_transfers().uploaded;
-        Ok(Self::start(GameEngine { game, config, device, team, engine, uploaded, held_out }))
+        let host = None;
+        Ok(Self::start(GameEngine { game, config, device, team, engine, uploaded, held_out, host }))
     }
 
     /// Plays the next iteration's rollout to its end without learning from it, and leaves the run unchanged. Returns
@@ -132,13 +137,17 @@ impl<G: Rules> GameTrainer<G> {
     }
 
     /// Plays `episodes` fresh episodes with the policy.
+    ///
+    /// # Panics
+    /// If an environment on the host fails.
     pub fn evaluate(&self, episodes: usize, player: Player) -> Evaluation {
         block_on(self.evaluate_async(episodes, player))
     }
 
     /// The asynchronous form of [`Trainer::evaluate`], for a browser.
     pub async fn evaluate_async(&self, episodes: usize, player: Player) -> Evaluation {
-        Evaluation::of(&self.engine.play(0..episodes, player).await)
+        let played = self.engine.play(0..episodes, self.engine.validation(), player).await;
+        Evaluation::of(&played.unwrap_or_else(|error| panic!("{error}")))
     }
 
     /// The model.
@@ -165,19 +174,34 @@ impl<G: Rules> GameTrainer<G> {
 }
 
 impl<G: Rules> GameEngine<G> {
+    /// The random numbers of evaluations during training.
+    fn validation(&self) -> (Stream, u64) {
+        (Stream::Validation, self.config.seed)
+    }
+
     /// Score and length of some episodes of an evaluation.
-    async fn play(&self, episodes: Range<usize>, player: Player) -> Vec<[f64; 2]> {
-        let (game, draws) = (self.game, (Stream::Validation, self.config.seed));
+    async fn play(
+        &self,
+        episodes: Range<usize>,
+        draws: (Stream, u64),
+        player: Player,
+    ) -> Result<Vec<[f64; 2]>, HostEnvError> {
+        let game = self.game;
         let (features, actions) = (game.num_features(), game.num_actions());
         let policy = NativePolicy::new_async(&self.engine.model(), features, actions).await;
-        play_episodes(&policy, game, episodes, draws, player)
+        match &self.host {
+            Some(envs) => {
+                play_host_episodes(&policy, envs, game.max_steps(), episodes, draws, player)
+            }
+            None => Ok(play_episodes(&policy, game, episodes, draws, player)),
+        }
     }
 
     /// An evaluation of the greedy policy whose episodes the ranks share.
-    async fn evaluate_together(&self, episodes: usize) -> Result<Evaluation, TeamError> {
+    async fn evaluate_together(&self, episodes: usize) -> Result<Evaluation, TrainError> {
         let (rank, size) = (self.team.rank(), self.team.size());
         let ours = rank * episodes / size..(rank + 1) * episodes / size;
-        let ours = self.play(ours, Player::Greedy).await;
+        let ours = self.play(ours, self.validation(), Player::Greedy).await?;
         let all = self.team.all_gather(bytemuck::cast_slice(&ours))?;
         Ok(Evaluation::of(&bytemuck::pod_collect_to_vec(&all.concat())))
     }

@@ -1,0 +1,250 @@
+//! Environments in plain Rust or in another language, for simulators that cannot be written as kernels.
+//!
+//! A game's [`Rules`] run on every device, and their states can be copied. An environment on the host is opaque:
+//! it can be reset to a level and stepped, and nothing else. Groups therefore start from a level, never from the
+//! middle of an episode.
+
+use super::{Bits, Env, Outcome, Rules, in_range};
+use crate::schema::{Setting, Settings, settings};
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+use rayon::prelude::*;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// An environment in plain Rust.
+///
+/// ```
+/// use grove::env::{HostEnv, Transition};
+///
+/// /// Leave a corridor by its right end.
+/// struct Corridor {
+///     cell: f32,
+/// }
+///
+/// impl HostEnv for Corridor {
+///     fn num_features(&self) -> usize {
+///         1
+///     }
+///
+///     fn num_actions(&self) -> usize {
+///         2
+///     }
+///
+///     fn reset(&mut self, level: u32, obs: &mut [f32]) {
+///         self.cell = (level % 5) as f32;
+///         obs[0] = self.cell / 10.0;
+///     }
+///
+///     fn step(&mut self, action: u32, obs: &mut [f32]) -> Transition {
+///         self.cell += if action == 1 { 1.0 } else { -1.0 };
+///         obs[0] = self.cell / 10.0;
+///         Transition { reward: -1.0, terminated: self.cell >= 10.0, truncated: false }
+///     }
+/// }
+/// ```
+pub trait HostEnv: Send {
+    /// Number of observation features, each scaled to about [-1, 1].
+    fn num_features(&self) -> usize;
+
+    /// Number of actions; actions are `0..num_actions`.
+    fn num_actions(&self) -> usize;
+
+    /// Starts an episode and writes its first observation, `[num_features]`. The episode's randomness derives from
+    /// `level` alone, so that the environments of a group, which share a level, face the same situation.
+    fn reset(&mut self, level: u32, obs: &mut [f32]);
+
+    /// Takes an action and writes the observation after it, `[num_features]`.
+    fn step(&mut self, action: u32, obs: &mut [f32]) -> Transition;
+}
+
+/// Result of one step of an environment on the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Transition {
+    /// Reward of the step; an episode's score is their sum.
+    pub reward: f32,
+    /// Whether the episode ended by the environment's own rules.
+    pub terminated: bool,
+    /// Whether the episode was cut off.
+    pub truncated: bool,
+}
+
+/// A batch of environments that are stepped together.
+pub trait HostVecEnv: Send {
+    /// Number of environments.
+    fn num_envs(&self) -> usize;
+
+    /// Number of observation features.
+    fn num_features(&self) -> usize;
+
+    /// Number of actions.
+    fn num_actions(&self) -> usize;
+
+    /// Starts an episode in each environment that has a level in `levels`, `[num_envs]`, and writes its
+    /// observation to its row of `obs`, `[num_envs, num_features]`. The other rows stay.
+    ///
+    /// # Errors
+    /// If an environment fails.
+    fn reset(&mut self, levels: &[Option<u32>], obs: &mut [f32]) -> Result<(), HostEnvError>;
+
+    /// Takes an action in each environment that has one in `actions`, `[num_envs]`; writes its observation to its
+    /// row of `obs`, `[num_envs, num_features]`, and its result to its place in `results`, `[num_envs]`.
+    ///
+    /// # Errors
+    /// If an environment fails.
+    fn step(
+        &mut self,
+        actions: &[Option<u32>],
+        obs: &mut [f32],
+        results: &mut [Transition],
+    ) -> Result<(), HostEnvError>;
+}
+
+/// The failure of an environment on the host.
+#[derive(Debug, thiserror::Error)]
+#[error("an environment failed: {0}")]
+pub struct HostEnvError(#[source] pub Box<dyn std::error::Error + Send + Sync>);
+
+/// Environments in plain Rust, stepped by all threads.
+#[derive(Clone, Debug)]
+pub struct ThreadedEnvs<E>(Vec<E>);
+
+impl<E: HostEnv> ThreadedEnvs<E> {
+    /// Creates `num_envs` environments with `create`.
+    ///
+    /// # Panics
+    /// If `num_envs` is 0.
+    pub fn new(num_envs: usize, create: impl FnMut() -> E) -> Self {
+        assert!(num_envs > 0, "a batch has one environment or more");
+        Self(std::iter::repeat_with(create).take(num_envs).collect())
+    }
+}
+
+impl<E: HostEnv> HostVecEnv for ThreadedEnvs<E> {
+    fn num_envs(&self) -> usize {
+        self.0.len()
+    }
+
+    fn num_features(&self) -> usize {
+        self.0[0].num_features()
+    }
+
+    fn num_actions(&self) -> usize {
+        self.0[0].num_actions()
+    }
+
+    fn reset(&mut self, levels: &[Option<u32>], obs: &mut [f32]) -> Result<(), HostEnvError> {
+        let features = self.num_features();
+        let rows = self.0.par_iter_mut().zip(levels).zip(obs.par_chunks_exact_mut(features));
+        rows.for_each(|((env, level), obs)| {
+            if let Some(level) = level {
+                env.reset(*level, obs);
+            }
+        });
+        Ok(())
+    }
+
+    fn step(
+        &mut self,
+        actions: &[Option<u32>],
+        obs: &mut [f32],
+        results: &mut [Transition],
+    ) -> Result<(), HostEnvError> {
+        let features = self.num_features();
+        let rows = self.0.par_iter_mut().zip(actions).zip(obs.par_chunks_exact_mut(features));
+        rows.zip(results).for_each(|(((env, action), obs), result)| {
+            if let Some(action) = action {
+                *result = env.step(*action, obs);
+            }
+        });
+        Ok(())
+    }
+}
+
+/// Environments on the host that rollouts and evaluations of a run share. Cloning is shallow.
+#[derive(Clone)]
+pub struct HostEnvs(Arc<Mutex<dyn HostVecEnv>>);
+
+impl HostEnvs {
+    /// Shares a batch of environments.
+    pub fn new(envs: impl HostVecEnv + 'static) -> Self {
+        Self(Arc::new(Mutex::new(envs)))
+    }
+
+    /// Takes the batch for as long as the guard lives.
+    pub fn lock(&self) -> MutexGuard<'_, dyn HostVecEnv + 'static> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for HostEnvs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostEnvs").finish_non_exhaustive()
+    }
+}
+
+settings! {
+    /// Sizes of an environment on the host, in the place of a game's parameters.
+    pub struct HostGame: Copy, Eq, Hash {
+        /// Number of observation features.
+        num_features: u32 = 1, in whole(1..=1 << 20);
+        /// Number of actions.
+        num_actions: u32 = 2, in whole(2..=1 << 16);
+        /// Maximum length of an episode in steps; longer episodes are truncated.
+        max_steps: u32 = 500, in whole(1..=1 << 30);
+    }
+}
+
+impl Env for HostGame {
+    const NAME: &'static str = "host";
+    const PLAYABLE: bool = false;
+
+    fn defaults(&self) -> &'static [&'static str] {
+        &[include_str!("host.toml")]
+    }
+
+    fn settings() -> &'static [Setting] {
+        Self::SETTINGS
+    }
+
+    fn num_features(&self) -> usize {
+        self.num_features as usize
+    }
+
+    fn num_actions(&self) -> usize {
+        self.num_actions as usize
+    }
+
+    fn max_steps(&self) -> u32 {
+        self.max_steps
+    }
+
+    fn validate(&self) -> Result<(), String> {
+        in_range(self)
+    }
+}
+
+crate::packed_state! {
+    /// An empty state: that of an environment on the host is its own.
+    pub struct HostState {
+        unused: Bits<1>,
+    }
+}
+
+#[cube]
+impl Rules for HostGame {
+    type State = HostState;
+
+    fn reset(state: &mut HostState, _key: u32, #[comptime] _game: Self) {
+        state.unused = 0;
+    }
+
+    fn step(_state: &mut HostState, _action: u32, _key: u32, #[comptime] _game: Self) -> Outcome {
+        let reward = 0.0f32.runtime();
+        Outcome { reward, score: reward, terminated: true.runtime() }
+    }
+
+    fn feature(_state: &HostState, #[comptime] _i: usize, #[comptime] _game: Self) -> f32 {
+        0.0f32.runtime()
+    }
+}

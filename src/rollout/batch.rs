@@ -1,0 +1,277 @@
+//! Games stepped side by side into buffers of the caller: the vectorised environment for other languages.
+
+use super::env_lanes::{EnvLanes, PlayedLanes};
+use super::env_state::EnvState;
+use crate::data::End;
+use crate::env::{EnvError, Rules, start_next};
+use crate::model::{LANES, Lanes};
+use crate::rng::{Stream, draw};
+use rayon::prelude::*;
+
+/// Features and games below which a step is faster on one thread than spread over all of them.
+const PARALLEL: usize = 1 << 16;
+
+/// Handling of an ended episode in a batch, by Gymnasium's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Autoreset {
+    /// The next step ignores its action and starts the next level.
+    NextStep,
+    /// The same step starts the next level, and keeps the last observation apart.
+    SameStep,
+    /// The caller resets the environment before its next step.
+    Disabled,
+}
+
+/// A batch of games of one kind in SIMD lanes, stepped by all threads.
+///
+/// Environment `i` of a seed plays the levels of [`VecEnv`](crate::env::VecEnv): episode `i` of an evaluation with
+/// that seed.
+#[derive(Clone, Debug)]
+pub struct Batch<G: Rules> {
+    game: G,
+    num_envs: usize,
+    autoreset: Autoreset,
+    blocks: Vec<Block<G>>,
+}
+
+/// A block of up to [`LANES`] games.
+#[derive(Clone, Debug)]
+struct Block<G: Rules> {
+    lanes: EnvLanes<G>,
+    /// Games whose episode has ended and that have not been reset since.
+    ended: [bool; LANES],
+}
+
+/// Buffers that a step of a [`Batch`] writes.
+#[derive(Debug)]
+pub struct StepBuffers<'a> {
+    /// Observations after the step, or after the reset: `[num_envs, num_features]`.
+    pub obs: &'a mut [f32],
+    /// Last observations of the episodes that ended, for [`Autoreset::SameStep`]: `[num_envs, num_features]`.
+    /// Empty in the other modes.
+    pub final_obs: &'a mut [f32],
+    /// Rewards: `[num_envs]`.
+    pub rewards: &'a mut [f64],
+    /// 1 if the game ended by its own rules: `[num_envs]`.
+    pub terminated: &'a mut [u8],
+    /// 1 if the episode was cut off: `[num_envs]`.
+    pub truncated: &'a mut [u8],
+    /// Scores of the episodes that ended with the step, else 0: `[num_envs]`.
+    pub scores: &'a mut [f32],
+}
+
+impl<G: Rules> Batch<G> {
+    /// Creates `num_envs` games at the levels that [`Batch::reset`] selects for `seed`.
+    ///
+    /// # Panics
+    /// If `num_envs` is 0.
+    pub fn new(game: G, num_envs: usize, autoreset: Autoreset, seed: u64) -> Self {
+        assert!(num_envs > 0, "a batch has one game or more");
+        let mut batch = Self { game, num_envs, autoreset, blocks: Vec::new() };
+        batch.reset(seed);
+        batch
+    }
+
+    /// Number of games.
+    pub fn num_envs(&self) -> usize {
+        self.num_envs
+    }
+
+    /// The game.
+    pub fn game(&self) -> G {
+        self.game
+    }
+
+    /// Resets every game to a level of its own, those of [`VecEnv::reset`](crate::env::VecEnv::reset).
+    pub fn reset(&mut self, seed: u64) {
+        let levels = draw(Stream::Evaluation.key(seed), 0);
+        let envs: Vec<EnvState<G>> = (0..self.num_envs as u32)
+            .map(|env| EnvState::new(draw(levels, env), self.game))
+            .collect();
+        let block =
+            |envs: &[EnvState<G>]| Block { lanes: EnvLanes::new(envs), ended: [false; LANES] };
+        self.blocks = envs.chunks(LANES).map(block).collect();
+    }
+
+    /// Resets game `env` to the first level of `seed`, as a batch of one game with that seed does.
+    ///
+    /// # Panics
+    /// If there is no such game.
+    pub fn reset_env(&mut self, env: usize, seed: u64) {
+        assert!(env < self.num_envs, "game {env} of {}", self.num_envs);
+        let level = draw(draw(Stream::Evaluation.key(seed), 0), 0);
+        let block = &mut self.blocks[env / LANES];
+        block.lanes.set(env % LANES, &EnvState::new(level, self.game));
+        block.ended[env % LANES] = false;
+    }
+
+    /// Writes the observations of all games, `[num_envs, num_features]`.
+    pub fn observe(&self, obs: &mut [f32]) {
+        let rows = obs.chunks_mut(LANES * self.game.num_features());
+        for (block, rows) in self.blocks.iter().zip(rows) {
+            block.observe(self.game, rows, &mut self.scratch());
+        }
+    }
+
+    /// Writes 1 for each legal action of each game, else 0: `[num_envs, num_actions]`.
+    pub fn legal(&self, mask: &mut [u8]) {
+        let actions = self.game.num_actions();
+        let mut bits = [u32::MAX; LANES];
+        for (block, rows) in self.blocks.iter().zip(mask.chunks_mut(LANES * actions)) {
+            if G::MASKED {
+                block.lanes.legal(self.game, &mut bits);
+            }
+            for (row, bits) in rows.chunks_exact_mut(actions).zip(bits) {
+                let legal = |a: usize| !G::MASKED || bits >> a & 1 == 1;
+                row.iter_mut().enumerate().for_each(|(a, x)| *x = u8::from(legal(a)));
+            }
+        }
+    }
+
+    /// Takes an action in every game, `[num_envs]`.
+    ///
+    /// # Errors
+    /// If an action is out of range or illegal, or a game has ended and was not reset where
+    /// [`Autoreset::Disabled`] asks for it; no game is stepped then.
+    ///
+    /// # Panics
+    /// If a buffer has another size than documented.
+    pub fn step(&mut self, actions: &[i64], to: StepBuffers) -> Result<(), EnvError> {
+        self.check(actions)?;
+        let StepBuffers { obs, final_obs, rewards, terminated, truncated, scores } = to;
+        let (game, autoreset, features) = (self.game, self.autoreset, self.game.num_features());
+        let rows = self.num_envs * features;
+        let kept = if autoreset == Autoreset::SameStep { rows } else { 0 };
+        assert_eq!([obs.len(), final_obs.len()], [rows, kept], "obs: [num_envs, num_features]");
+        for len in [rewards.len(), terminated.len(), truncated.len(), scores.len()] {
+            assert_eq!(len, self.num_envs, "results: [num_envs]");
+        }
+        let mut kept = final_obs.chunks_mut(LANES * features);
+        let blocks: Vec<_> = (self.blocks.iter_mut())
+            .zip(actions.chunks(LANES))
+            .zip(obs.chunks_mut(LANES * features))
+            .zip(rewards.chunks_mut(LANES).zip(scores.chunks_mut(LANES)))
+            .zip(terminated.chunks_mut(LANES).zip(truncated.chunks_mut(LANES)))
+            .map(|((((block, actions), obs), (rewards, scores)), (terminated, truncated))| {
+                let final_obs = kept.next().unwrap_or_default();
+                let to = StepBuffers { obs, final_obs, rewards, terminated, truncated, scores };
+                (block, actions, to)
+            })
+            .collect();
+        let scratch = || vec![[0.0; LANES]; features];
+        let step = |scratch: &mut Vec<Lanes>, (block, actions, to): (&mut Block<G>, &[i64], _)| {
+            block.step(game, autoreset, actions, to, scratch);
+        };
+        if rows < PARALLEL {
+            let mut scratch = scratch();
+            blocks.into_iter().for_each(|block| step(&mut scratch, block));
+        } else {
+            blocks.into_par_iter().with_min_len(8).for_each_init(scratch, step);
+        }
+        Ok(())
+    }
+
+    fn scratch(&self) -> Vec<Lanes> {
+        vec![[0.0; LANES]; self.game.num_features()]
+    }
+
+    fn check(&self, actions: &[i64]) -> Result<(), EnvError> {
+        let (expected, found) = (self.num_envs, actions.len());
+        if expected != found {
+            return Err(EnvError::Count { expected, found });
+        }
+        let num_actions = self.game.num_actions();
+        let is_unknown = |action: &i64| !(0..num_actions as i64).contains(action);
+        if let Some(env) = actions.iter().position(is_unknown) {
+            let (action, last) = (actions[env], num_actions - 1);
+            return Err(EnvError::Unknown { game: G::NAME, env, action, last });
+        }
+        let mut blocks = self.blocks.iter().zip(actions.chunks(LANES)).enumerate();
+        blocks.try_for_each(|(number, (block, actions))| {
+            block.check(self.game, self.autoreset, number * LANES, actions)
+        })
+    }
+}
+
+impl<G: Rules> Block<G> {
+    /// Checks the actions of a block whose first game is number `first`.
+    fn check(
+        &self,
+        game: G,
+        autoreset: Autoreset,
+        first: usize,
+        actions: &[i64],
+    ) -> Result<(), EnvError> {
+        let is_live = |lane: &usize| !self.ended[*lane];
+        if autoreset == Autoreset::Disabled
+            && let Some(lane) = (0..actions.len()).find(|lane| !is_live(lane))
+        {
+            return Err(EnvError::Ended { env: first + lane });
+        }
+        if G::MASKED {
+            let mut bits = [0; LANES];
+            self.lanes.legal(game, &mut bits);
+            let is_illegal = |lane: &usize| bits[*lane] >> actions[*lane] & 1 == 0;
+            if let Some(lane) = (0..actions.len()).filter(is_live).find(is_illegal) {
+                return Err(EnvError::Illegal { env: first + lane, action: actions[lane] as u32 });
+            }
+        }
+        Ok(())
+    }
+
+    fn step(
+        &mut self,
+        game: G,
+        autoreset: Autoreset,
+        actions: &[i64],
+        to: StepBuffers,
+        scratch: &mut [Lanes],
+    ) {
+        let mut chosen = [0; LANES];
+        chosen.iter_mut().zip(actions).for_each(|(to, action)| *to = *action as u32);
+        let restarts = std::mem::take(&mut self.ended);
+        let before = restarts.contains(&true).then(|| self.lanes.clone());
+        let mut played = PlayedLanes::default();
+        self.lanes.advance(game, &chosen, &mut played);
+        for lane in 0..actions.len() {
+            let end = played.end(lane);
+            to.rewards[lane] = played.rewards[lane].into();
+            to.terminated[lane] = u8::from(end == End::Terminated);
+            to.truncated[lane] = u8::from(end == End::Truncated);
+            to.scores[lane] = played.scores[lane];
+            self.ended[lane] = end.ended();
+        }
+        if let Some(before) = before {
+            // These games start their next level in place of the step.
+            for lane in (0..actions.len()).filter(|lane| restarts[*lane]) {
+                self.lanes.set(lane, &before.env(lane));
+                self.restart(game, lane);
+                (to.rewards[lane], to.scores[lane]) = (0.0, 0.0);
+                (to.terminated[lane], to.truncated[lane]) = (0, 0);
+            }
+        }
+        if autoreset == Autoreset::SameStep && self.ended.contains(&true) {
+            self.observe(game, to.final_obs, scratch);
+            for lane in (0..actions.len()).filter(|lane| self.ended[*lane]).collect::<Vec<_>>() {
+                self.restart(game, lane);
+            }
+        }
+        self.observe(game, to.obs, scratch);
+    }
+
+    /// Starts the next level of a game.
+    fn restart(&mut self, game: G, lane: usize) {
+        let EnvState { mut state, mut episode } = self.lanes.env(lane);
+        start_next::<G>(&mut state, &mut episode, game);
+        self.lanes.set(lane, &EnvState { state, episode });
+        self.ended[lane] = false;
+    }
+
+    /// Writes the observations of the block's games, `[games, num_features]`.
+    fn observe(&self, game: G, rows: &mut [f32], scratch: &mut [Lanes]) {
+        self.lanes.observe(game, scratch);
+        for (lane, row) in rows.chunks_exact_mut(scratch.len()).enumerate() {
+            row.iter_mut().zip(&*scratch).for_each(|(x, feature)| *x = feature[lane]);
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Rollouts and evaluations in environments on the host ([`HostVecEnv`]), with any policy.
+
+use super::env_lanes::action_uniforms;
+use super::{Player, RolloutKeys, action_key};
+use crate::data::{End, GameSums, HostTrajectory, Trajectory};
+use crate::env::{HostEnvError, HostEnvs, HostVecEnv, Transition, next_level};
+use crate::model::{Actor, LANES, Lanes, NativePolicy, Network, argmax_lane, sample_lanes};
+use crate::rng::{Stream, draw};
+use crate::settings::RolloutConfig;
+use burn::tensor::Device;
+use rayon::prelude::*;
+use std::ops::Range;
+
+/// Rollouts of a run's environments on the host.
+///
+/// The environments of a group are reset to the same level. Each iteration starts new episodes.
+#[derive(Clone, Debug)]
+pub struct HostRollout {
+    envs: HostEnvs,
+    max_steps: u32,
+    config: RolloutConfig,
+    keys: RolloutKeys,
+}
+
+impl HostRollout {
+    /// Creates a rollout. Episodes longer than `max_steps` are truncated.
+    pub fn new(envs: HostEnvs, max_steps: u32, config: &RolloutConfig, keys: RolloutKeys) -> Self {
+        Self { envs, max_steps, config: config.clone(), keys }
+    }
+
+    /// Plays `num_steps` steps of every environment and uploads the trajectory to `device`.
+    ///
+    /// # Errors
+    /// If an environment fails.
+    pub fn collect(
+        &mut self,
+        policy: &Network,
+        iteration: u32,
+        device: &Device,
+    ) -> Result<Trajectory, HostEnvError> {
+        let (features, actions) = {
+            let envs = self.envs.lock();
+            (envs.num_features(), envs.num_actions())
+        };
+        let policy = NativePolicy::new(policy, features, actions);
+        let mut trajectory = HostTrajectory::default();
+        trajectory.resize(self.config.num_envs(), self.config.num_steps, features);
+        trajectory.keep_scores();
+        self.collect_into(&policy, iteration, &mut trajectory)?;
+        Ok(trajectory.to_tensors(device))
+    }
+
+    /// Plays `num_steps` steps of every environment, overwriting `trajectory`. Without `auto_reset` an environment
+    /// rests after its episode. Returns the sums over the steps of each environment.
+    ///
+    /// # Errors
+    /// If an environment fails.
+    pub fn collect_into<A: Actor>(
+        &mut self,
+        policy: &A,
+        iteration: u32,
+        trajectory: &mut HostTrajectory,
+    ) -> Result<Vec<GameSums>, HostEnvError> {
+        let keys = self.keys.at(iteration);
+        let RolloutConfig { group_size, num_steps, auto_reset, .. } = self.config;
+        let count = self.config.num_envs();
+        trajectory.resize(count, num_steps, policy.num_features());
+        trajectory.memory.clear();
+        let first = keys.first_group as usize * group_size;
+        let level = |env: usize| Some(draw(keys.level, ((first + env) / group_size) as u32));
+        let mut envs = self.envs.lock();
+        let mut episodes =
+            Episodes::start(&mut *envs, policy, (0..count).map(level).collect(), self.max_steps)?;
+        let action_keys: Vec<u32> =
+            (0..count).map(|env| action_key(keys.action, (first + env) as u32)).collect();
+        let stride = trajectory.obs_stride();
+        let mut sums = vec![GameSums::default(); count];
+        for t in 0..num_steps {
+            episodes.act(policy, &action_keys, t as u32, Player::Sampling);
+            for (env, obs) in episodes.obs.chunks_exact(policy.num_features()).enumerate() {
+                let slot = env * num_steps + t;
+                trajectory.obs[slot * stride..][..obs.len()].copy_from_slice(obs);
+                let action = episodes.actions[env];
+                trajectory.actions[slot] = action.unwrap_or(0) as i32;
+                trajectory.logprobs[slot] = action.map_or(0.0, |_| episodes.logprobs[env]);
+            }
+            episodes.step(&mut *envs)?;
+            for (env, sums) in sums.iter_mut().enumerate() {
+                let Transition { reward, terminated, truncated } = episodes.results[env];
+                let (slot, end) = (env * num_steps + t, End::new(terminated, truncated));
+                let score = if end.ended() { episodes.scores[env] } else { 0.0 };
+                trajectory.rewards[slot] = reward;
+                trajectory.ends[slot] = end;
+                if let Some(place) = trajectory.scores.get_mut(slot) {
+                    *place = score;
+                }
+                sums[0] += f64::from(score);
+                sums[1] += f64::from(u8::from(end.ended()));
+                sums[2] += f64::from(reward);
+            }
+            episodes.restart(&mut *envs, policy, auto_reset)?;
+        }
+        Ok(sums)
+    }
+}
+
+/// Plays some of the episodes of an evaluation on the host and returns score and length of each.
+///
+/// # Errors
+/// If an environment fails.
+pub fn play_host_episodes<A: Actor>(
+    policy: &A,
+    envs: &HostEnvs,
+    max_steps: u32,
+    episodes: Range<usize>,
+    (stream, seed): (Stream, u64),
+    player: Player,
+) -> Result<Vec<[f64; 2]>, HostEnvError> {
+    let (levels, actions) = (draw(stream.key(seed), 0), draw(stream.key(seed), 1));
+    let mut envs = envs.lock();
+    let (count, mut played) = (envs.num_envs(), Vec::with_capacity(episodes.len()));
+    for first in episodes.clone().step_by(count) {
+        let numbers = first..first + count;
+        let level = |number: usize| episodes.contains(&number).then(|| draw(levels, number as u32));
+        let keys: Vec<u32> = numbers.clone().map(|n| action_key(actions, n as u32)).collect();
+        let mut batch =
+            Episodes::start(&mut *envs, policy, numbers.map(level).collect(), max_steps)?;
+        let mut results = vec![None; count];
+        for t in 0.. {
+            if !batch.is_live() {
+                break;
+            }
+            batch.act(policy, &keys, t, player);
+            batch.step(&mut *envs)?;
+            for (env, result) in results.iter_mut().enumerate() {
+                let Transition { terminated, truncated, .. } = batch.results[env];
+                if terminated || truncated {
+                    *result = Some([batch.scores[env].into(), f64::from(t + 1)]);
+                }
+            }
+            batch.restart(&mut *envs, policy, false)?;
+        }
+        played.extend(results.into_iter().flatten());
+    }
+    Ok(played)
+}
+
+/// Episodes under way in a batch of environments.
+struct Episodes {
+    /// Level of each environment; `None` for those that rest: `[num_envs]`.
+    levels: Vec<Option<u32>>,
+    /// Steps of each episode so far: `[num_envs]`.
+    times: Vec<u32>,
+    /// Sum of the rewards of each episode so far: `[num_envs]`.
+    scores: Vec<f32>,
+    /// Observations: `[num_envs, num_features]`.
+    obs: Vec<f32>,
+    /// Actions to take; `None` in environments that rest: `[num_envs]`.
+    actions: Vec<Option<u32>>,
+    /// Log-probabilities of the actions: `[num_envs]`.
+    logprobs: Vec<f32>,
+    /// Results of the last step, those of resting environments without reward or end: `[num_envs]`.
+    results: Vec<Transition>,
+    /// Memory of the policy, a block of environments after another, `[memory_size][LANES]` each.
+    memory: Vec<Vec<Lanes>>,
+    max_steps: u32,
+}
+
+impl Episodes {
+    /// Resets the environments that have a level.
+    fn start(
+        envs: &mut dyn HostVecEnv,
+        policy: &impl Actor,
+        levels: Vec<Option<u32>>,
+        max_steps: u32,
+    ) -> Result<Self, HostEnvError> {
+        let (count, features) = (envs.num_envs(), policy.num_features());
+        assert_eq!(levels.len(), count, "levels: [num_envs]");
+        let mut obs = vec![0.0; count * features];
+        envs.reset(&levels, &mut obs)?;
+        let fresh: Vec<Lanes> = policy.initial_memory().iter().map(|x| [*x; LANES]).collect();
+        Ok(Self {
+            levels,
+            times: vec![0; count],
+            scores: vec![0.0; count],
+            obs,
+            actions: vec![None; count],
+            logprobs: vec![0.0; count],
+            results: vec![Transition::default(); count],
+            memory: vec![fresh; count.div_ceil(LANES)],
+            max_steps,
+        })
+    }
+
+    /// Whether an episode is under way.
+    fn is_live(&self) -> bool {
+        self.levels.iter().any(Option::is_some)
+    }
+
+    /// Chooses the actions of step `t`.
+    fn act<A: Actor>(&mut self, policy: &A, keys: &[u32], t: u32, player: Player) {
+        let features = policy.num_features();
+        let blocks = self.obs.par_chunks(LANES * features).zip(&mut self.memory);
+        let blocks = blocks.zip(self.levels.par_chunks(LANES).zip(keys.par_chunks(LANES)));
+        let out = self.actions.par_chunks_mut(LANES).zip(self.logprobs.par_chunks_mut(LANES));
+        let scratch = || (policy.scratch(), vec![[0.0; LANES]; features]);
+        blocks.zip(out).for_each_init(scratch, |(scratch, lanes), (block, (actions, logprobs))| {
+            let ((obs, memory), (levels, keys)) = block;
+            if levels.iter().all(Option::is_none) {
+                actions.fill(None);
+                return;
+            }
+            for (lane, row) in obs.chunks_exact(features).enumerate() {
+                lanes.iter_mut().zip(row).for_each(|(lanes, x)| lanes[lane] = *x);
+            }
+            let logits = policy.act(lanes, memory, scratch);
+            let (mut picked, mut chosen) = ([0; LANES], [0.0; LANES]);
+            match player {
+                Player::Greedy => {
+                    picked = std::array::from_fn(|lane| argmax_lane(logits, lane));
+                }
+                Player::Sampling => {
+                    let keys = std::array::from_fn(|lane| keys.get(lane).copied().unwrap_or(0));
+                    let u = action_uniforms(&keys, t);
+                    sample_lanes(logits, &u, &mut picked, &mut chosen);
+                }
+            }
+            for (lane, level) in levels.iter().enumerate() {
+                actions[lane] = level.map(|_| picked[lane]);
+                logprobs[lane] = chosen[lane];
+            }
+        });
+    }
+
+    /// Takes the actions.
+    fn step(&mut self, envs: &mut dyn HostVecEnv) -> Result<(), HostEnvError> {
+        self.results.fill(Transition::default());
+        envs.step(&self.actions, &mut self.obs, &mut self.results)?;
+        for (env, result) in self.results.iter_mut().enumerate() {
+            if self.levels[env].is_some() {
+                self.times[env] += 1;
+                self.scores[env] += result.reward;
+                result.truncated |= self.times[env] >= self.max_steps;
+                result.truncated &= !result.terminated;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the next level where an episode ended, or lets the environment rest.
+    fn restart(
+        &mut self,
+        envs: &mut dyn HostVecEnv,
+        policy: &impl Actor,
+        auto_reset: bool,
+    ) -> Result<(), HostEnvError> {
+        let ended = |result: &Transition| result.terminated || result.truncated;
+        if !self.results.iter().any(ended) {
+            return Ok(());
+        }
+        let fresh = policy.initial_memory();
+        let mut next = vec![None; self.levels.len()];
+        for env in (0..self.levels.len()).filter(|env| ended(&self.results[*env])) {
+            next[env] = self.levels[env].filter(|_| auto_reset).map(next_level);
+            self.levels[env] = next[env];
+            (self.times[env], self.scores[env]) = (0, 0.0);
+            let memory = self.memory[env / LANES].iter_mut();
+            memory.zip(&fresh).for_each(|(lanes, x)| lanes[env % LANES] = *x);
+        }
+        if auto_reset { envs.reset(&next, &mut self.obs) } else { Ok(()) }
+    }
+}

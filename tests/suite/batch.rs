@@ -1,0 +1,143 @@
+//! Batches of games for other languages: the same games as single environments, in every mode of autoreset.
+
+use grove::env::{Breakout, CartPole, Catch, EnvError, Recall, Rules, VecEnv};
+use grove::rng::draw;
+use grove::rollout::{Autoreset, Batch, StepBuffers};
+
+/// Results of a step.
+#[derive(Default)]
+struct Step {
+    obs: Vec<f32>,
+    final_obs: Vec<f32>,
+    rewards: Vec<f64>,
+    terminated: Vec<u8>,
+    truncated: Vec<u8>,
+    scores: Vec<f32>,
+}
+
+impl Step {
+    fn new(envs: usize, features: usize, mode: Autoreset) -> Self {
+        let kept = if mode == Autoreset::SameStep { envs * features } else { 0 };
+        Self {
+            obs: vec![0.0; envs * features],
+            final_obs: vec![0.0; kept],
+            rewards: vec![0.0; envs],
+            terminated: vec![0; envs],
+            truncated: vec![0; envs],
+            scores: vec![0.0; envs],
+        }
+    }
+
+    fn buffers(&mut self) -> StepBuffers<'_> {
+        let Self { obs, final_obs, rewards, terminated, truncated, scores } = self;
+        StepBuffers { obs, final_obs, rewards, terminated, truncated, scores }
+    }
+
+    fn ended(&self, env: usize) -> bool {
+        self.terminated[env] + self.truncated[env] > 0
+    }
+}
+
+/// A legal action of every environment.
+fn actions<G: Rules>(single: &VecEnv<G>, t: u32) -> Vec<u32> {
+    let legal = |env| {
+        let mask = single.legal(env);
+        let choices: Vec<u32> = (0..mask.len() as u32).filter(|a| mask[*a as usize]).collect();
+        choices[draw(t, env as u32) as usize % choices.len()]
+    };
+    (0..single.num_envs()).map(legal).collect()
+}
+
+fn same_step<G: Rules>(game: G) {
+    let (envs, features) = (37, game.num_features());
+    let mut single = VecEnv::new(game, envs, 5);
+    let mut batch = Batch::new(game, envs, Autoreset::SameStep, 5);
+    let mut step = Step::new(envs, features, Autoreset::SameStep);
+    batch.observe(&mut step.obs);
+    assert_eq!(step.obs, single.observe());
+    let mut episodes = 0;
+    for t in 0..150 {
+        let actions = actions(&single, t);
+        let expected = single.step(&actions).unwrap();
+        let taken: Vec<i64> = actions.iter().map(|a| i64::from(*a)).collect();
+        batch.step(&taken, step.buffers()).unwrap();
+        assert_eq!(step.obs, single.observe(), "{} after step {t}", G::NAME);
+        for (env, played) in expected.iter().enumerate() {
+            assert_eq!(step.rewards[env], f64::from(played.reward));
+            assert_eq!(step.scores[env], played.score);
+            let ends = (step.terminated[env] == 1, step.truncated[env] == 1);
+            assert_eq!(ends, (played.terminated, played.truncated));
+            episodes += usize::from(played.ended());
+        }
+        let mut masks = vec![0; envs * game.num_actions()];
+        batch.legal(&mut masks);
+        let legal = (0..envs).flat_map(|env| single.legal(env)).map(u8::from);
+        assert!(legal.eq(masks));
+    }
+    assert!(episodes > 0, "{}", G::NAME);
+}
+
+#[test]
+fn a_batch_plays_the_games_of_single_environments() {
+    same_step(CartPole::default());
+    same_step(Catch::default());
+    same_step(Breakout::default());
+    same_step(Recall::default());
+}
+
+#[test]
+fn the_next_step_resets_where_the_mode_says_so() {
+    let (game, envs) = (Catch::default(), 20);
+    let features = 4;
+    let mut same = Batch::new(game, envs, Autoreset::SameStep, 3);
+    let mut next = Batch::new(game, envs, Autoreset::NextStep, 3);
+    let mut at_once = Step::new(envs, features, Autoreset::SameStep);
+    let mut later = Step::new(envs, features, Autoreset::NextStep);
+    let actions = vec![1; envs];
+    // All episodes of Catch are equally long, so that all games end at once.
+    for _ in 0..5 {
+        loop {
+            same.step(&actions, at_once.buffers()).unwrap();
+            next.step(&actions, later.buffers()).unwrap();
+            assert_eq!(at_once.rewards, later.rewards);
+            if later.ended(0) {
+                break;
+            }
+            assert_eq!(at_once.obs, later.obs);
+        }
+        assert_eq!(later.obs, at_once.final_obs);
+        next.step(&actions, later.buffers()).unwrap();
+        assert_eq!(later.obs, at_once.obs);
+        assert!((0..envs).all(|env| !later.ended(env) && later.rewards[env] == 0.0));
+    }
+}
+
+#[test]
+fn without_autoreset_an_ended_game_waits_for_its_reset() {
+    let mut batch = Batch::new(Catch::default(), 2, Autoreset::Disabled, 3);
+    let mut step = Step::new(2, 4, Autoreset::Disabled);
+    while !step.ended(0) {
+        batch.step(&[1, 1], step.buffers()).unwrap();
+    }
+    let refused = batch.step(&[1, 1], step.buffers()).unwrap_err();
+    assert_eq!(refused, EnvError::Ended { env: 0 });
+    (0..2).for_each(|env| batch.reset_env(env, 8));
+    batch.observe(&mut step.obs);
+    assert_eq!(step.obs[..4], VecEnv::new(Catch::default(), 1, 8).observe());
+    assert_eq!(step.obs[..4], step.obs[4..]);
+    batch.step(&[1, 1], step.buffers()).unwrap();
+}
+
+#[test]
+fn wrong_actions_are_refused_and_change_nothing() {
+    let mut batch = Batch::new(Catch::default(), 2, Autoreset::NextStep, 3);
+    let mut step = Step::new(2, 4, Autoreset::NextStep);
+    let mut refused = |actions: &[i64]| batch.step(actions, step.buffers()).unwrap_err();
+    assert_eq!(refused(&[1]), EnvError::Count { expected: 2, found: 1 });
+    let unknown = |env, action| EnvError::Unknown { game: "catch", env, action, last: 2 };
+    assert_eq!(refused(&[0, 3]), unknown(1, 3));
+    assert_eq!(refused(&[-1, 0]), unknown(0, -1));
+    let mut obs = vec![0.0; 8];
+    batch.observe(&mut obs);
+    assert_eq!(obs, VecEnv::new(Catch::default(), 2, 3).observe());
+}
