@@ -1,0 +1,218 @@
+"""The built-in games as Gymnasium environments."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from . import _native
+
+_MAX_SEED = 1 << 63
+
+
+def games() -> list[str]:
+    """Returns the names of the built-in games."""
+    return _native.names()
+
+
+def _settings(game: str, parameters: dict[str, Any]) -> str:
+    """Returns a game's parameters as the settings of a run."""
+    return json.dumps({game: parameters} if parameters else {})
+
+
+class _Spaces:
+    """Spaces of one game of a batch."""
+
+    def __init__(self, native: _native.Games) -> None:
+        shape = (native.num_features,)
+        self.observation = spaces.Box(-np.inf, np.inf, shape, np.float32)
+        self.action = spaces.Discrete(native.num_actions)
+
+
+class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[Any]]):
+    """A batch of games of one kind, stepped by native code with the GIL released.
+
+    Environment ``i`` of seed ``s`` plays episode ``i`` of ``grove eval --seed s``. A list of seeds gives each
+    environment the episode that ``gymnasium.make(...).reset(seed=...)`` plays.
+
+    Infos hold ``score`` (the game's own metric, which may differ from the reward) of the episodes that ended, with
+    the mask ``_score``; ``action_mask`` of games in which some actions are illegal; and in mode ``SAME_STEP``
+    ``final_obs`` with the mask ``_final_obs``.
+    """
+
+    def __init__(
+        self,
+        game: str,
+        num_envs: int = 1,
+        *,
+        autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
+        copy: bool = True,
+        **parameters: Any,
+    ) -> None:
+        """Creates ``num_envs`` games.
+
+        Args:
+            game: A name of :func:`games`.
+            num_envs: The number of games.
+            autoreset_mode: What happens where an episode has ended, as in Gymnasium.
+            copy: Whether each step returns new arrays. If false, each step overwrites those of the last one.
+            **parameters: The game's parameters, for instance ``rows=12`` for catch.
+        """
+        mode = AutoresetMode(autoreset_mode)
+        self._games = _native.Games(game, num_envs, mode.value, 0, _settings(game, parameters))
+        self._mode = mode
+        self._copy = copy
+        self.game = game
+        self.num_envs = num_envs
+        self.metadata = {"autoreset_mode": mode, "render_modes": []}
+        single = _Spaces(self._games)
+        self.single_observation_space = single.observation
+        self.single_action_space = single.action
+        self.observation_space = batch_space(single.observation, num_envs)
+        self.action_space = batch_space(single.action, num_envs)
+        self.feature_names = self._games.feature_names
+        self.action_names = self._games.action_names
+        self.references = dict(self._games.references)
+        self._buffers = self._allocate()
+
+    def reset(
+        self,
+        *,
+        seed: int | list[int | None] | None = None,
+        options: dict[str, Any] | None = None,
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Starts new episodes, in all environments or in those of ``options["reset_mask"]``."""
+        mask = (options or {}).get("reset_mask")
+        if isinstance(seed, (int, np.integer)):
+            super().reset(seed=int(seed))
+        if mask is None and not isinstance(seed, (list, tuple, np.ndarray)):
+            self._games.reset(self._draw() if seed is None else int(seed))
+        else:
+            seeds = seed if isinstance(seed, (list, tuple, np.ndarray)) else [seed] * self.num_envs
+            if len(seeds) != self.num_envs:
+                raise ValueError(f"{len(seeds)} seeds were given for {self.num_envs} environments")
+            if isinstance(seed, (int, np.integer)):
+                seeds = [int(seed) + env for env in range(self.num_envs)]
+            for env in range(self.num_envs) if mask is None else np.flatnonzero(mask):
+                own = seeds[env]
+                self._games.reset_env(int(env), self._draw() if own is None else int(own))
+        obs = np.empty((self.num_envs, self._games.num_features), np.float32)
+        self._games.observe(obs)
+        return obs, self._masks()
+
+    def step(
+        self, actions: NDArray[np.integer[Any]]
+    ) -> tuple[
+        NDArray[np.float32],
+        NDArray[np.float64],
+        NDArray[np.bool_],
+        NDArray[np.bool_],
+        dict[str, Any],
+    ]:
+        """Takes an action in every environment."""
+        if self._copy:
+            self._buffers = self._allocate()
+        obs, final_obs, rewards, terminated, truncated, scores = self._buffers
+        actions = np.ascontiguousarray(actions, np.int64)
+        self._games.step(actions, obs, final_obs, rewards, terminated, truncated, scores)
+        infos = self._masks()
+        ended = np.logical_or(terminated, truncated)
+        if ended.any():
+            infos["score"], infos["_score"] = scores, ended
+            if self._mode is AutoresetMode.SAME_STEP:
+                infos["final_obs"], infos["_final_obs"] = final_obs, ended
+        return obs, rewards, terminated.view(np.bool_), truncated.view(np.bool_), infos
+
+    def _allocate(self) -> tuple[NDArray[Any], ...]:
+        envs, features = self.num_envs, self._games.num_features
+        kept = envs if self._mode is AutoresetMode.SAME_STEP else 0
+        return (
+            np.empty((envs, features), np.float32),
+            np.empty((kept, features), np.float32),
+            np.empty(envs, np.float64),
+            np.empty(envs, np.uint8),
+            np.empty(envs, np.uint8),
+            np.empty(envs, np.float32),
+        )
+
+    def _draw(self) -> int:
+        return int(self.np_random.integers(_MAX_SEED))
+
+    def _masks(self) -> dict[str, Any]:
+        if not self._games.masked:
+            return {}
+        mask = np.empty((self.num_envs, self._games.num_actions), np.uint8)
+        self._games.legal(mask)
+        return {"action_mask": mask.view(np.int8)}
+
+
+class GroveEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
+    """One game. Infos hold ``score`` at the end of an episode, and ``action_mask`` where a game has one."""
+
+    metadata = {"render_modes": []}
+
+    def __init__(self, game: str, **parameters: Any) -> None:
+        self._games = _native.Games(game, 1, "Disabled", 0, _settings(game, parameters))
+        self.game = game
+        single = _Spaces(self._games)
+        self.observation_space = single.observation
+        self.action_space = single.action
+        self._obs, self._final = np.empty((1, self._games.num_features), np.float32), np.empty(0, np.float32)
+        self._rewards, self._scores = np.empty(1, np.float64), np.empty(1, np.float32)
+        self._ends = np.empty(1, np.uint8), np.empty(1, np.uint8)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[np.float32], dict[str, Any]]:
+        """Starts an episode: that of ``seed``, or a new one."""
+        super().reset(seed=seed)
+        level = seed if seed is not None else int(self.np_random.integers(_MAX_SEED))
+        self._games.reset(level)
+        self._games.observe(self._obs)
+        return self._obs[0].copy(), self._masks()
+
+    def step(
+        self, action: np.int64
+    ) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
+        """Takes an action."""
+        actions = np.array([action], np.int64)
+        self._games.step(
+            actions, self._obs, self._final, self._rewards, *self._ends, self._scores
+        )
+        terminated, truncated = (bool(end[0]) for end in self._ends)
+        info = self._masks()
+        if terminated or truncated:
+            info["score"] = float(self._scores[0])
+        return self._obs[0].copy(), float(self._rewards[0]), terminated, truncated, info
+
+    def _masks(self) -> dict[str, Any]:
+        if not self._games.masked:
+            return {}
+        mask = np.empty(self._games.num_actions, np.uint8)
+        self._games.legal(mask)
+        return {"action_mask": mask.view(np.int8)}
+
+
+def make_vec(game: str, num_envs: int = 1, **options: Any) -> GroveVectorEnv:
+    """Creates a :class:`GroveVectorEnv`; ``options`` are its further arguments."""
+    return GroveVectorEnv(game, num_envs, **options)
+
+
+def register_envs() -> None:
+    """Registers ``grove/Fruit-v0`` and so on with Gymnasium; repeated calls change nothing."""
+    for game in games():
+        name = f"grove/{game.capitalize()}-v0"
+        if name not in gymnasium.registry:
+            gymnasium.register(
+                id=name,
+                entry_point="grove_rl:GroveEnv",
+                vector_entry_point="grove_rl:GroveVectorEnv",
+                kwargs={"game": game},
+            )

@@ -1,0 +1,156 @@
+"""Language models: generation, and prompts and reward functions for their training."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, overload
+
+from . import _native
+
+Messages = Sequence[Mapping[str, Any]]
+PromptLike = str | Messages | Mapping[str, Any]
+RewardFn = Callable[..., Sequence[float | None]]
+
+
+class LanguageModel:
+    """A language model on the CPU."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Loads a model from a folder of Hugging Face's form, a GGUF file or a run."""
+        self._native = _native.LanguageModel(path)
+        self.num_params = self._native.num_params
+        self.context = self._native.context
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> LanguageModel:
+        """Loads a model from a folder of Hugging Face's form, a GGUF file or a run."""
+        return cls(path)
+
+    @overload
+    def generate(self, prompts: str | Messages, **options: Any) -> str: ...
+    @overload
+    def generate(self, prompts: list[str] | list[Messages], **options: Any) -> list[Any]: ...
+    def generate(
+        self,
+        prompts: Any,
+        *,
+        max_new_tokens: int = 64,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        num_completions: int = 1,
+        seed: int = 0,
+        stop: Sequence[str] = (),
+    ) -> Any:
+        """Completes a prompt, or each of a list of prompts.
+
+        Args:
+            prompts: A text or a conversation, or a list of either.
+            max_new_tokens: Largest number of tokens of a completion.
+            temperature: 0 for the most likely tokens.
+            top_k: Draws from so many of the likeliest tokens; 0 for all.
+            top_p: Draws from the likeliest tokens that have this probability together.
+            min_p: Draws from tokens that are at least so likely relative to the likeliest.
+            num_completions: Completions of each prompt; if more than 1, each result is a list.
+            seed: Seed of the draws.
+            stop: Texts that end a completion.
+        """
+        single = isinstance(prompts, str) or (
+            len(prompts) > 0 and isinstance(prompts[0], Mapping)
+        )
+        pairs = []
+        for prompt in [prompts] if single else prompts:
+            text, messages = _prompt(prompt)
+            pairs.append((text, json.dumps(messages)))
+        options = {
+            "max_new_tokens": max_new_tokens,
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "completions": num_completions,
+            "seed": seed,
+            "stop": list(stop),
+        }
+        results: list[Any] = self._native.generate(pairs, json.dumps(options))
+        if num_completions == 1:
+            results = [completions[0] for completions in results]
+        return results[0] if single else results
+
+
+def _prompt(prompt: str | Messages) -> tuple[str, list[dict[str, Any]]]:
+    """Returns a prompt as text and as messages; one of them is empty."""
+    if isinstance(prompt, str):
+        return prompt, []
+    return "", [dict(message) for message in prompt]
+
+
+def _record(item: PromptLike) -> dict[str, Any]:
+    """Returns an item of a task as the library takes it."""
+    columns = dict(item) if isinstance(item, Mapping) else {"prompt": item}
+    if "prompt" not in columns:
+        raise ValueError(f"a prompt has the columns {sorted(columns)}, but none named `prompt`")
+    prompt = columns.pop("prompt")
+    text, messages = _prompt(prompt)
+    fields = {"prompt": prompt, "columns": columns}
+    if isinstance(columns.get("solution"), str):
+        fields["solution"] = columns["solution"]
+    return {"text": text, "messages": messages, "fields": fields}
+
+
+def text_request(
+    task: Iterable[PromptLike],
+    eval_task: Iterable[PromptLike] | None,
+    functions: Sequence[RewardFn],
+    weights: Sequence[float] | None,
+) -> tuple[dict[str, Any], Callable[[list[str], list[str]], list[list[float | None]]]]:
+    """Returns a task's prompts and reward parts, and the function that judges completions."""
+    train = [_record(item) for item in task]
+    if eval_task is None:
+        # At least one of each, if there are two.
+        held_out = max(1, len(train) // 10) if len(train) > 1 else 0
+        test, train = train[len(train) - held_out :], train[: len(train) - held_out]
+        test = test or train
+    else:
+        test = [_record(item) for item in eval_task]
+    weights = [1.0] * len(functions) if weights is None else list(weights)
+    if len(weights) != len(functions):
+        raise ValueError(f"{len(weights)} weights were given for {len(functions)} reward functions")
+    names = [getattr(function, "__name__", "reward") for function in functions]
+    unique = [name if names.count(name) == 1 else f"{name}_{i}" for i, name in enumerate(names)]
+    texts = [record["text"] + record["fields"].get("solution", "") for record in train + test]
+    has_solutions = all("solution" in record["fields"] for record in train + test)
+    request = {
+        "train": train,
+        "test": test,
+        "parts": [
+            {"name": name, "weight": weight} for name, weight in zip(unique, weights, strict=True)
+        ],
+        "alphabet": "".join(sorted(set("".join(texts)))) if has_solutions else None,
+        "max_new_tokens": 64,
+    }
+
+    def judge(completions: list[str], prompts: list[str]) -> list[list[float | None]]:
+        fields = [json.loads(prompt)["fields"] for prompt in prompts]
+        given = [field["prompt"] for field in fields]
+        keys = {key for field in fields for key in field["columns"]}
+        columns = {key: [field["columns"].get(key) for field in fields] for key in keys}
+        # Completions of conversations are conversations as well, as in TRL.
+        answers = [
+            text if isinstance(prompt, str) else [{"role": "assistant", "content": text}]
+            for text, prompt in zip(completions, given, strict=True)
+        ]
+        parts = []
+        for name, function in zip(unique, functions, strict=True):
+            rewards = list(function(prompts=given, completions=answers, **columns))
+            if len(rewards) != len(completions):
+                raise ValueError(
+                    f"{name} returned {len(rewards)} rewards for {len(completions)} completions"
+                )
+            parts.append([None if reward is None else float(reward) for reward in rewards])
+        return [list(row) for row in zip(*parts, strict=True)]
+
+    return request, judge

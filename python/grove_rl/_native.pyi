@@ -1,0 +1,82 @@
+"""The native half of the package; its arrays are contiguous, with the element types named here."""
+
+from collections.abc import Callable
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+def names() -> list[str]: ...
+def main(words: list[str]) -> int: ...
+def train(
+    game: str,
+    settings: str,
+    device: str,
+    run_dir: str | PathLike[str] | None,
+    callback: Callable[[str], Any] | None,
+) -> str: ...
+def train_envs(
+    envs: Any,
+    name: str,
+    changes: str,
+    device: str,
+    run_dir: str | PathLike[str] | None,
+    callback: Callable[[str], Any] | None,
+) -> str: ...
+def train_text(
+    request: str,
+    reward: Callable[[list[str], list[str]], list[list[float | None]]],
+    model: str,
+    settings: str,
+    device: str,
+    run_dir: str | PathLike[str] | None,
+    callback: Callable[[str], Any] | None,
+) -> str: ...
+
+class Games:
+    num_envs: int
+    num_features: int
+    num_actions: int
+    max_steps: int
+    masked: bool
+    feature_names: list[str]
+    action_names: list[str]
+    references: list[tuple[str, float]]
+    def __init__(
+        self, name: str, num_envs: int, autoreset: str, seed: int, settings: str
+    ) -> None: ...
+    def reset(self, seed: int) -> None: ...
+    def reset_env(self, env: int, seed: int) -> None: ...
+    def observe(self, obs: NDArray[np.float32]) -> None: ...
+    def legal(self, mask: NDArray[np.uint8]) -> None: ...
+    def step(
+        self,
+        actions: NDArray[np.int64],
+        obs: NDArray[np.float32],
+        final_obs: NDArray[np.float32],
+        rewards: NDArray[np.float64],
+        terminated: NDArray[np.uint8],
+        truncated: NDArray[np.uint8],
+        scores: NDArray[np.float32],
+    ) -> None: ...
+
+class Policy:
+    game: str
+    iteration: int
+    num_features: int
+    num_actions: int
+    initial_memory: list[float]
+    def __init__(self, path: str | PathLike[str]) -> None: ...
+    def act(
+        self,
+        obs: NDArray[np.float32],
+        memory: NDArray[np.float32],
+        logits: NDArray[np.float32],
+    ) -> None: ...
+
+class LanguageModel:
+    num_params: int
+    context: int
+    def __init__(self, path: str | PathLike[str]) -> None: ...
+    def generate(self, prompts: list[tuple[str, str]], options: str) -> list[list[str]]: ...

@@ -1,0 +1,213 @@
+//! Batches of built-in games.
+
+use super::buffers::{slice, slice_mut};
+use super::value_error;
+use grove::env::{self, Env, EnvError, Playable, Rules};
+use grove::rollout::{Autoreset, Batch, StepBuffers};
+use grove::settings::TrainConfig;
+use grove::trainer::new_settings;
+use pyo3::buffer::PyBuffer;
+use pyo3::prelude::*;
+
+/// A computation for a game of any type.
+pub trait Visitor {
+    /// The result.
+    type Output;
+
+    /// Computes the result for one type of game.
+    fn visit<G: Playable>(self) -> PyResult<Self::Output>;
+}
+
+macro_rules! by_name {
+    ($($Game:ident),*) => {
+        /// Visits the built-in game of this name.
+        ///
+        /// # Errors
+        /// If there is none, and those of the visitor.
+        pub fn visit_game<V: Visitor>(name: &str, visitor: V) -> PyResult<V::Output> {
+            match name {
+                $(<env::$Game as Env>::NAME => visitor.visit::<env::$Game>(),)*
+                _ => {
+                    let known = env::NAMES.join(", ");
+                    Err(value_error(format!("unknown game `{name}`; must be one of: {known}")))
+                }
+            }
+        }
+    };
+}
+grove::for_each_game!(by_name);
+
+/// The game and the settings of a run, from a JSON object of changes to the defaults.
+///
+/// # Errors
+/// If there is no such setting, or a value is out of range.
+pub fn settings<G: Playable>(changes: &str) -> PyResult<(G, TrainConfig)> {
+    let changes: toml::Table = serde_json::from_str(changes).map_err(value_error)?;
+    let (game, config) = new_settings::<G>(&changes, &[]).map_err(value_error)?;
+    game.validate().map_err(value_error)?;
+    config.validate().map_err(value_error)?;
+    Ok((game, config))
+}
+
+/// A batch of games without their type.
+trait AnyBatch: Send + Sync {
+    fn reset(&mut self, seed: u64);
+    fn reset_env(&mut self, env: usize, seed: u64);
+    fn observe(&self, obs: &mut [f32]);
+    fn legal(&self, mask: &mut [u8]);
+    fn step(&mut self, actions: &[i64], to: StepBuffers) -> Result<(), EnvError>;
+}
+
+impl<G: Rules<State: Send + Sync>> AnyBatch for Batch<G> {
+    fn reset(&mut self, seed: u64) {
+        self.reset(seed);
+    }
+
+    fn reset_env(&mut self, env: usize, seed: u64) {
+        self.reset_env(env, seed);
+    }
+
+    fn observe(&self, obs: &mut [f32]) {
+        self.observe(obs);
+    }
+
+    fn legal(&self, mask: &mut [u8]) {
+        self.legal(mask);
+    }
+
+    fn step(&mut self, actions: &[i64], to: StepBuffers) -> Result<(), EnvError> {
+        self.step(actions, to)
+    }
+}
+
+/// A batch of a built-in game.
+#[pyclass]
+pub struct Games {
+    batch: Box<dyn AnyBatch>,
+    #[pyo3(get)]
+    num_envs: usize,
+    #[pyo3(get)]
+    num_features: usize,
+    #[pyo3(get)]
+    num_actions: usize,
+    #[pyo3(get)]
+    max_steps: u32,
+    /// Whether some states have illegal actions.
+    #[pyo3(get)]
+    masked: bool,
+    #[pyo3(get)]
+    feature_names: Vec<String>,
+    #[pyo3(get)]
+    action_names: Vec<String>,
+    /// Mean scores of reference players.
+    #[pyo3(get)]
+    references: Vec<(String, f64)>,
+    keeps_final_obs: bool,
+}
+
+struct NewGames<'a> {
+    num_envs: usize,
+    autoreset: Autoreset,
+    seed: u64,
+    settings: &'a str,
+}
+
+impl Visitor for NewGames<'_> {
+    type Output = Games;
+
+    fn visit<G: Playable>(self) -> PyResult<Games> {
+        let Self { num_envs, autoreset, seed, settings: changes } = self;
+        let (game, _) = settings::<G>(changes)?;
+        let (num_features, num_actions) = (game.num_features(), game.num_actions());
+        let references = game.references().iter();
+        Ok(Games {
+            batch: Box::new(Batch::new(game, num_envs, autoreset, seed)),
+            num_envs,
+            num_features,
+            num_actions,
+            max_steps: game.max_steps(),
+            masked: G::MASKED,
+            feature_names: (0..num_features).map(|i| game.feature_name(i)).collect(),
+            action_names: (0..num_actions).map(|a| game.action_name(a)).collect(),
+            references: references.map(|(name, score)| (name.to_string(), *score)).collect(),
+            keeps_final_obs: autoreset == Autoreset::SameStep,
+        })
+    }
+}
+
+#[pymethods]
+impl Games {
+    #[new]
+    fn new(
+        name: &str,
+        num_envs: usize,
+        autoreset: &str,
+        seed: u64,
+        settings: &str,
+    ) -> PyResult<Self> {
+        let autoreset = match autoreset {
+            "NextStep" => Autoreset::NextStep,
+            "SameStep" => Autoreset::SameStep,
+            "Disabled" => Autoreset::Disabled,
+            other => return Err(value_error(format!("unknown autoreset mode `{other}`"))),
+        };
+        if num_envs == 0 {
+            return Err(value_error("num_envs is 0, but must be 1 or more"));
+        }
+        visit_game(name, NewGames { num_envs, autoreset, seed, settings })
+    }
+
+    /// Resets every game to the levels of `seed`.
+    fn reset(&mut self, seed: u64) {
+        self.batch.reset(seed);
+    }
+
+    /// Resets one game to the first level of `seed`.
+    fn reset_env(&mut self, env: usize, seed: u64) -> PyResult<()> {
+        if env >= self.num_envs {
+            return Err(value_error(format!("environment {env} is none of {}", self.num_envs)));
+        }
+        self.batch.reset_env(env, seed);
+        Ok(())
+    }
+
+    /// Writes observations, `[num_envs, num_features]`.
+    fn observe(&self, obs: PyBuffer<f32>) -> PyResult<()> {
+        self.batch.observe(slice_mut(&obs, self.num_envs * self.num_features, "obs")?);
+        Ok(())
+    }
+
+    /// Writes 1 for each legal action, else 0: `[num_envs, num_actions]`.
+    fn legal(&self, mask: PyBuffer<u8>) -> PyResult<()> {
+        self.batch.legal(slice_mut(&mask, self.num_envs * self.num_actions, "mask")?);
+        Ok(())
+    }
+
+    /// Takes an action in every game, and writes the results.
+    #[allow(clippy::too_many_arguments, reason = "an array of Python each")]
+    fn step(
+        &mut self,
+        py: Python,
+        actions: PyBuffer<i64>,
+        obs: PyBuffer<f32>,
+        final_obs: PyBuffer<f32>,
+        rewards: PyBuffer<f64>,
+        terminated: PyBuffer<u8>,
+        truncated: PyBuffer<u8>,
+        scores: PyBuffer<f32>,
+    ) -> PyResult<()> {
+        let (envs, rows) = (self.num_envs, self.num_envs * self.num_features);
+        let kept = if self.keeps_final_obs { rows } else { 0 };
+        let actions = slice(&actions, actions.item_count(), "actions")?;
+        let to = StepBuffers {
+            obs: slice_mut(&obs, rows, "obs")?,
+            final_obs: slice_mut(&final_obs, kept, "final_obs")?,
+            rewards: slice_mut(&rewards, envs, "rewards")?,
+            terminated: slice_mut(&terminated, envs, "terminated")?,
+            truncated: slice_mut(&truncated, envs, "truncated")?,
+            scores: slice_mut(&scores, envs, "scores")?,
+        };
+        let batch = &mut self.batch;
+        py.detach(|| batch.step(actions, to)).map_err(value_error)
+    }
+}

@@ -1,0 +1,139 @@
+//! Training in environments of Python.
+//!
+//! A batch of Python is an object with arrays and two methods: `reset()` and `step()` read `levels` or `actions`,
+//! where -1 leaves an environment alone, and write `obs`, `rewards`, `terminated` and `truncated`.
+
+use super::buffers::{slice, slice_mut};
+use super::games::settings;
+use super::session::Session;
+use super::value_error;
+use grove::env::{Env, HostEnvError, HostEnvs, HostGame, HostVecEnv, Transition};
+use grove::run::GameRun;
+use grove::trainer::{GameTrainer, config_toml};
+use pyo3::buffer::PyBuffer;
+use pyo3::prelude::*;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+/// The first exception of a batch, to be raised when its run has stopped.
+type Raised = Arc<Mutex<Option<PyErr>>>;
+
+/// A batch of environments of Python.
+struct PythonEnvs {
+    object: Py<PyAny>,
+    sizes: [usize; 3],
+    levels: PyBuffer<i64>,
+    actions: PyBuffer<i64>,
+    obs: PyBuffer<f32>,
+    rewards: PyBuffer<f32>,
+    terminated: PyBuffer<u8>,
+    truncated: PyBuffer<u8>,
+    raised: Raised,
+}
+
+impl PythonEnvs {
+    fn new(object: &Bound<PyAny>, raised: Raised) -> PyResult<Self> {
+        let size = |name| object.getattr(name)?.extract::<usize>();
+        Ok(Self {
+            sizes: [size("num_envs")?, size("num_features")?, size("num_actions")?],
+            levels: object.getattr("levels")?.extract()?,
+            actions: object.getattr("actions")?.extract()?,
+            obs: object.getattr("obs")?.extract()?,
+            rewards: object.getattr("rewards")?.extract()?,
+            terminated: object.getattr("terminated")?.extract()?,
+            truncated: object.getattr("truncated")?.extract()?,
+            object: object.clone().unbind(),
+            raised,
+        })
+    }
+
+    /// Writes the numbers that a method reads, calls it and copies the observations.
+    fn call(&self, method: &str, given: &[Option<u32>], obs: &mut [f32]) -> PyResult<()> {
+        let array = if method == "reset" { &self.levels } else { &self.actions };
+        let [envs, features, _] = self.sizes;
+        let numbers = slice_mut(array, envs, method)?;
+        numbers.iter_mut().zip(given).for_each(|(to, x)| *to = x.map_or(-1, i64::from));
+        Python::attach(|py| self.object.call_method0(py, method))?;
+        obs.copy_from_slice(slice(&self.obs, envs * features, "obs")?);
+        Ok(())
+    }
+
+    fn results(&self, results: &mut [Transition]) -> PyResult<()> {
+        let envs = self.sizes[0];
+        let rewards = slice(&self.rewards, envs, "rewards")?;
+        let terminated = slice(&self.terminated, envs, "terminated")?;
+        let truncated = slice(&self.truncated, envs, "truncated")?;
+        for (env, result) in results.iter_mut().enumerate() {
+            *result = Transition {
+                reward: rewards[env],
+                terminated: terminated[env] != 0,
+                truncated: truncated[env] != 0,
+            };
+        }
+        Ok(())
+    }
+
+    /// Keeps an exception for the caller of the run.
+    fn failed(&self, error: PyErr) -> HostEnvError {
+        let message = error.to_string();
+        self.raised.lock().expect("no holder panics").get_or_insert(error);
+        HostEnvError(message.into())
+    }
+}
+
+impl HostVecEnv for PythonEnvs {
+    fn num_envs(&self) -> usize {
+        self.sizes[0]
+    }
+
+    fn num_features(&self) -> usize {
+        self.sizes[1]
+    }
+
+    fn num_actions(&self) -> usize {
+        self.sizes[2]
+    }
+
+    fn reset(&mut self, levels: &[Option<u32>], obs: &mut [f32]) -> Result<(), HostEnvError> {
+        self.call("reset", levels, obs).map_err(|error| self.failed(error))
+    }
+
+    fn step(
+        &mut self,
+        actions: &[Option<u32>],
+        obs: &mut [f32],
+        results: &mut [Transition],
+    ) -> Result<(), HostEnvError> {
+        let stepped = self.call("step", actions, obs).and_then(|()| self.results(results));
+        stepped.map_err(|error| self.failed(error))
+    }
+}
+
+/// Trains a policy in a batch of environments of Python; `settings` is a JSON object of changes to the defaults.
+/// Returns the report as JSON.
+#[pyfunction]
+pub fn train_envs(
+    envs: &Bound<PyAny>,
+    name: &str,
+    changes: &str,
+    device: &str,
+    run_dir: Option<PathBuf>,
+    callback: Option<Py<PyAny>>,
+) -> PyResult<String> {
+    let raised = Raised::default();
+    let batch = PythonEnvs::new(envs, raised.clone())?;
+    let result = envs.py().detach(|| {
+        let (game, config) = settings::<HostGame>(changes)?;
+        let session = Session::new(device, run_dir, callback)?;
+        let envs = HostEnvs::new(batch);
+        let trainer = GameTrainer::with_envs(game, envs, &config, &session.chosen.device);
+        let trainer = trainer.map_err(value_error)?;
+        let actions = (0..game.num_actions()).map(|a| game.action_name(a)).collect();
+        let mut run = GameRun::new(trainer, config.iterations, actions);
+        session.train(&mut run, name, &config_toml(&game, &config))
+    });
+    match raised.lock().expect("no holder panics").take() {
+        Some(error) => Err(error),
+        None => result,
+    }
+}

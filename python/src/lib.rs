@@ -1,0 +1,49 @@
+//! The native half of the Python package `grove_rl`.
+//!
+//! It takes and fills arrays through Python's buffer protocol and leaves everything that Gymnasium defines (spaces,
+//! infos, registration) to the package's Python half. Whatever takes time releases the GIL.
+
+mod buffers;
+mod games;
+mod host;
+mod policy;
+mod session;
+mod text;
+
+use grove::env::NAMES;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use std::ffi::OsString;
+use std::fmt::Display;
+use std::process::ExitCode;
+
+/// A Python `ValueError` with the message of an error of the library.
+fn value_error(error: impl Display) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+/// The names of the built-in games.
+#[pyfunction]
+fn names() -> Vec<&'static str> {
+    NAMES.to_vec()
+}
+
+/// Runs the command-line program with these words, the first of which is its name, and returns its exit status.
+#[pyfunction]
+fn main(py: Python, words: Vec<OsString>) -> u8 {
+    let code = py.detach(|| grove::program().run_with(words));
+    u8::from(code != ExitCode::SUCCESS)
+}
+
+#[pymodule]
+fn _native(module: &Bound<PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(names, module)?)?;
+    module.add_function(wrap_pyfunction!(main, module)?)?;
+    module.add_function(wrap_pyfunction!(session::train, module)?)?;
+    module.add_function(wrap_pyfunction!(host::train_envs, module)?)?;
+    module.add_function(wrap_pyfunction!(text::train_text, module)?)?;
+    module.add_class::<games::Games>()?;
+    module.add_class::<policy::Policy>()?;
+    module.add_class::<text::LanguageModel>()?;
+    Ok(())
+}

@@ -1,0 +1,115 @@
+//! Trained policies.
+
+use super::buffers::{slice, slice_mut};
+use super::games::{Visitor, visit_game};
+use super::value_error;
+use grove::checkpoint::Checkpoint;
+use grove::env::{Env, HostGame, Playable};
+use grove::model::{Actor, LANES, Lanes, NativePolicy};
+use grove::run::SavedPolicy;
+use grove::trainer::{load_policy, saved_config, saved_game_name};
+use pyo3::buffer::PyBuffer;
+use pyo3::prelude::*;
+use std::path::PathBuf;
+
+/// A policy on the CPU.
+#[pyclass]
+pub struct Policy {
+    policy: NativePolicy,
+    /// The name of the game.
+    #[pyo3(get)]
+    game: String,
+    /// The iteration of the run that it is of.
+    #[pyo3(get)]
+    iteration: u64,
+    #[pyo3(get)]
+    num_features: usize,
+    #[pyo3(get)]
+    num_actions: usize,
+    /// The memory at the start of an episode, `[memory_size]`.
+    #[pyo3(get)]
+    initial_memory: Vec<f32>,
+}
+
+struct Load<'a>(&'a Checkpoint);
+
+impl Visitor for Load<'_> {
+    type Output = NativePolicy;
+
+    fn visit<G: Playable>(self) -> PyResult<NativePolicy> {
+        let (game, config) = saved_config::<G>(self.0).map_err(value_error)?;
+        game.validate().map_err(value_error)?;
+        config.validate().map_err(value_error)?;
+        load_policy(self.0, game, &config).map_err(value_error)
+    }
+}
+
+#[pymethods]
+impl Policy {
+    /// Loads the policy that a path names: a run, a checkpoint or a policy's file.
+    #[new]
+    fn new(path: PathBuf) -> PyResult<Self> {
+        let SavedPolicy { checkpoint, .. } = SavedPolicy::find(&path).map_err(value_error)?;
+        let game = saved_game_name(&checkpoint).map_err(value_error)?;
+        let policy = match game == HostGame::NAME {
+            true => Load(&checkpoint).visit::<HostGame>()?,
+            false => visit_game(&game, Load(&checkpoint))?,
+        };
+        let (num_features, num_actions) = (policy.num_features(), policy.num_actions());
+        let initial_memory = policy.initial_memory();
+        let iteration = checkpoint.iteration;
+        Ok(Self { policy, game, iteration, num_features, num_actions, initial_memory })
+    }
+
+    /// Writes logits, `[num_envs, num_actions]`, for observations, `[num_envs, num_features]`; updates `memory`,
+    /// `[num_envs, memory_size]`.
+    fn act(
+        &self,
+        py: Python,
+        obs: PyBuffer<f32>,
+        memory: PyBuffer<f32>,
+        logits: PyBuffer<f32>,
+    ) -> PyResult<()> {
+        let (features, actions, size) =
+            (self.num_features, self.num_actions, self.initial_memory.len());
+        let envs = obs.item_count() / features;
+        let obs = slice(&obs, envs * features, "obs")?;
+        let memory = slice_mut(&memory, envs * size, "memory")?;
+        let logits = slice_mut(&logits, envs * actions, "logits")?;
+        py.detach(|| self.act_in_blocks(obs, memory, logits));
+        Ok(())
+    }
+}
+
+impl Policy {
+    fn act_in_blocks(&self, obs: &[f32], memory: &mut [f32], logits: &mut [f32]) {
+        let (features, size) = (self.num_features, self.initial_memory.len());
+        let mut scratch = self.policy.scratch();
+        let mut lanes: Vec<Lanes> = vec![[0.0; LANES]; features];
+        let mut remembered: Vec<Lanes> = vec![[0.0; LANES]; size];
+        let mut rows = memory.chunks_mut((LANES * size).max(1));
+        let blocks = obs.chunks(LANES * features);
+        for (obs, logits) in blocks.zip(logits.chunks_mut(LANES * self.num_actions)) {
+            let memory = rows.next().unwrap_or_default();
+            to_lanes(obs, &mut lanes);
+            to_lanes(memory, &mut remembered);
+            let found = self.policy.act(&lanes, &mut remembered, &mut scratch);
+            from_lanes(found, logits);
+            from_lanes(&remembered, memory);
+        }
+    }
+}
+
+/// Transposes rows, `[envs, columns]`, to lanes, `[columns][LANES]`.
+fn to_lanes(rows: &[f32], lanes: &mut [Lanes]) {
+    for (lane, row) in rows.chunks_exact(lanes.len().max(1)).enumerate() {
+        lanes.iter_mut().zip(row).for_each(|(lanes, x)| lanes[lane] = *x);
+    }
+}
+
+/// Transposes lanes, `[columns][LANES]`, to rows, `[envs, columns]`.
+fn from_lanes(lanes: &[Lanes], rows: &mut [f32]) {
+    for (lane, row) in rows.chunks_exact_mut(lanes.len().max(1)).enumerate() {
+        row.iter_mut().zip(lanes).for_each(|(x, lanes)| *x = lanes[lane]);
+    }
+}

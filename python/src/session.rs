@@ -1,0 +1,176 @@
+//! Runs driven from Python: files, callback, signals and the final report.
+
+use super::games::{Visitor, settings, visit_game};
+use super::value_error;
+use grove::checkpoint;
+use grove::device::{self, Chosen};
+use grove::env::Playable;
+use grove::run::{
+    GameRun, Observer, Progress, Report, Run, RunError, RunFiles, RunFolder, RunNote, drive,
+};
+use grove::trainer::{GameTrainer, config_toml};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use serde_json::{Value, json};
+use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
+
+/// The surroundings of a run.
+pub struct Session {
+    /// The folder; `None` for the next free one in `runs`.
+    pub run_dir: Option<PathBuf>,
+    /// A function that takes every iteration's record as JSON and may return `False` to stop the run.
+    pub callback: Option<Py<PyAny>>,
+    /// The device.
+    pub chosen: Chosen,
+}
+
+impl Session {
+    /// Starts a device for a run.
+    ///
+    /// # Errors
+    /// If there is no such device.
+    pub fn new(
+        device: &str,
+        run_dir: Option<PathBuf>,
+        callback: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        let chosen = device::choose(device).map_err(value_error)?;
+        Ok(Self { run_dir, callback, chosen })
+    }
+
+    /// Trains a run to its end or until it is stopped, and evaluates its best policy. Returns the report as JSON.
+    /// `name` is that of the folder, up to its number, and `settings` are those of the run as TOML.
+    ///
+    /// # Errors
+    /// If the run fails, the callback raises, or a signal arrives; the run has been saved in the latter two cases.
+    pub fn train(&self, run: &mut dyn Run, name: &str, settings: &str) -> PyResult<String> {
+        let folder = RunFolder::create(self.run_dir.clone(), name).map_err(value_error)?;
+        let (_lock, _) = folder.lock().map_err(value_error)?;
+        folder.write_config(settings).map_err(value_error)?;
+        let model = run.model();
+        let mut files = RunFiles::open(folder, 0, model.is_some()).map_err(value_error)?;
+        if let Some(model) = model {
+            files.save_model(&model).map_err(runtime_error)?;
+        }
+        files.write_note(&RunNote::new(run, &self.chosen.info)).map_err(value_error)?;
+        let mut listener = Listener { callback: self.callback.as_ref(), ..Listener::default() };
+        let effort = drive(run, Some(&mut files), &mut listener);
+        if let Some(error) = listener.error.into_inner() {
+            return Err(error);
+        }
+        let effort = effort.map_err(runtime_error)?;
+        let best = checkpoint::load(&files.folder().best()).ok();
+        let iteration = run.iteration();
+        let schedule = run.schedule();
+        let is_over = schedule.end(iteration, run.best()).is_some();
+        let result = run.finish(best.as_ref()).map_err(runtime_error)?;
+        if let Some(model) = run.model() {
+            files.save_model(&model).map_err(runtime_error)?;
+        }
+        let report = Report {
+            subject: run.subject(),
+            run: files.folder().path().display().to_string(),
+            device: self.chosen.info.name.clone(),
+            seed: run.seed(),
+            iterations: schedule.iterations,
+            iteration,
+            env_steps: effort.env_steps,
+            interrupted: !is_over,
+            seconds: effort.seconds,
+            seconds_to_first_update: effort.seconds_to_first_update,
+            best_iteration: best.map_or(iteration.into(), |best| best.iteration),
+            best: files.folder().best().display().to_string(),
+            result,
+        };
+        Ok(serde_json::to_string(&report).expect("reports are plain data"))
+    }
+}
+
+/// A Python `RuntimeError` for a run that failed.
+pub fn runtime_error(error: RunError) -> PyErr {
+    PyRuntimeError::new_err(error.to_string())
+}
+
+/// The observer that calls back to Python.
+#[derive(Default)]
+struct Listener<'a> {
+    callback: Option<&'a Py<PyAny>>,
+    error: RefCell<Option<PyErr>>,
+    stops: Cell<bool>,
+}
+
+impl Listener<'_> {
+    fn keep(&self, result: PyResult<()>) {
+        if let Err(error) = result {
+            self.error.borrow_mut().get_or_insert(error);
+            self.stops.set(true);
+        }
+    }
+
+    fn call(&self, event: &Value) {
+        let Some(callback) = self.callback else { return };
+        let result = Python::attach(|py| {
+            let answer = callback.call1(py, (event.to_string(),))?;
+            self.stops.set(self.stops.get() || answer.extract::<bool>(py).is_ok_and(|go| !go));
+            Ok(())
+        });
+        self.keep(result);
+    }
+}
+
+impl Observer for Listener<'_> {
+    fn wants_to_stop(&self) -> bool {
+        self.keep(Python::attach(|py| py.check_signals()));
+        self.stops.get()
+    }
+
+    fn iteration(&mut self, progress: &Progress) {
+        let mut event = serde_json::to_value(progress.record).expect("records are plain data");
+        event["iterations"] = json!(progress.iterations);
+        event["seconds_left"] = json!(progress.seconds_left);
+        self.call(&event);
+    }
+
+    fn warning(&mut self, warning: &str) {
+        self.call(&json!({ "warning": warning }));
+    }
+}
+
+struct TrainGame<'a> {
+    settings: &'a str,
+    session: Session,
+}
+
+impl Visitor for TrainGame<'_> {
+    type Output = String;
+
+    fn visit<G: Playable>(self) -> PyResult<String> {
+        let Self { settings: changes, session } = self;
+        let (game, config) = settings::<G>(changes)?;
+        if config.data.is_on() {
+            return Err(value_error("`grove fit` learns from datasets; `train` plays"));
+        }
+        let trainer = GameTrainer::new(game, &config, &session.chosen.device);
+        let actions = (0..game.num_actions()).map(|a| game.action_name(a)).collect();
+        let mut run = GameRun::new(trainer, config.iterations, actions);
+        session.train(&mut run, G::NAME, &config_toml(&game, &config))
+    }
+}
+
+/// Trains a policy for a built-in game. `settings` is a JSON object of changes to the defaults. Returns the report
+/// as JSON.
+#[pyfunction]
+pub fn train(
+    py: Python,
+    game: &str,
+    settings: &str,
+    device: &str,
+    run_dir: Option<PathBuf>,
+    callback: Option<Py<PyAny>>,
+) -> PyResult<String> {
+    py.detach(|| {
+        let session = Session::new(device, run_dir, callback)?;
+        visit_game(game, TrainGame { settings, session })
+    })
+}

@@ -1,0 +1,224 @@
+//! Language models: generation, and training with reward functions of Python.
+
+use super::session::Session;
+use super::value_error;
+use grove::rng::Stream;
+use grove::run::TextRun;
+use grove::settings::overlay;
+use grove::task::{self, Completion, Part, PromptSet, Rewards, Split, Task, TaskError};
+use grove::text::generate::{Generator, Prompt, Sampling, stop};
+use grove::trainer::text::{
+    LanguageConfig, LanguageTrainer, TINY, language_settings, load_language_settings,
+};
+use pyo3::prelude::*;
+use serde::Deserialize;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A language model.
+#[pyclass]
+pub struct LanguageModel {
+    model: grove::text::LanguageModel,
+}
+
+/// Settings of a generation.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Options {
+    max_new_tokens: usize,
+    temperature: f32,
+    top_k: usize,
+    top_p: f32,
+    min_p: f32,
+    completions: usize,
+    seed: u64,
+    stop: Vec<String>,
+}
+
+/// The folder or file of a model. A run keeps its model in a folder of its own.
+fn load(path: &Path) -> PyResult<grove::text::LanguageModel> {
+    let of_run = path.join("model");
+    let path = if of_run.is_dir() { &of_run } else { path };
+    grove::text::LanguageModel::load(path).map_err(value_error)
+}
+
+#[pymethods]
+impl LanguageModel {
+    #[new]
+    fn new(path: PathBuf) -> PyResult<Self> {
+        Ok(Self { model: load(&path)? })
+    }
+
+    #[getter]
+    fn num_params(&self) -> usize {
+        self.model.shape.num_params()
+    }
+
+    #[getter]
+    fn context(&self) -> usize {
+        self.model.shape.context
+    }
+
+    /// Completes prompts: pairs of a text and, as JSON, the messages for a chat template.
+    fn generate(
+        &self,
+        py: Python,
+        prompts: Vec<(String, String)>,
+        options: &str,
+    ) -> PyResult<Vec<Vec<String>>> {
+        let options: Options = serde_json::from_str(options).map_err(value_error)?;
+        let key = Stream::Evaluation.key(options.seed);
+        let mut batch = Vec::with_capacity(prompts.len());
+        for (at, (text, messages)) in prompts.iter().enumerate() {
+            let messages: Vec<task::Message> =
+                serde_json::from_str(messages).map_err(value_error)?;
+            let tokens = self.model.prompt(text, &messages).map_err(value_error)?;
+            let (count, most) = (tokens.len(), options.max_new_tokens);
+            if tokens.is_empty() || count + most > self.model.shape.context {
+                return Err(value_error(format!(
+                    "a prompt of {count} tokens and {most} new ones do not fit in the model's context of {}",
+                    self.model.shape.context
+                )));
+            }
+            let key = grove::rng::draw(key, at as u32);
+            batch.push(Prompt { tokens, completions: options.completions, key });
+        }
+        let sampling = Sampling {
+            temperature: options.temperature,
+            top_k: options.top_k,
+            top_p: options.top_p,
+            min_p: options.min_p,
+            max_new_tokens: options.max_new_tokens,
+            stop_tokens: self.model.stop_tokens.clone(),
+        };
+        let model = &self.model;
+        Ok(py.detach(|| {
+            let decoder = model.decoder();
+            let is_stopped =
+                |tokens: &[u32]| stop::before(&model.text(tokens), &options.stop).is_some();
+            let generator = Generator {
+                decoder: &decoder,
+                sampling: &sampling,
+                slots: options.completions * batch.len().min(16),
+                stop: if options.stop.is_empty() { None } else { Some(&is_stopped) },
+                listener: None,
+            };
+            let text = |tokens: &[u32]| {
+                let text = model.text(tokens);
+                stop::before(&text, &options.stop).map(str::to_string).unwrap_or(text)
+            };
+            let completions = generator.generate(&batch).into_iter();
+            completions
+                .map(|of_prompt| of_prompt.iter().map(|one| text(&one.tokens)).collect())
+                .collect()
+        }))
+    }
+}
+
+/// A task whose prompts and reward functions are Python's.
+struct PythonTask {
+    prompts: PromptSet,
+    parts: Vec<Part>,
+    /// A function of lists of completions and of prompts, the latter as JSON, that returns the parts of each
+    /// completion's reward, `None` for those that were not judged.
+    reward: Py<PyAny>,
+    alphabet: Option<String>,
+    max_new_tokens: usize,
+}
+
+/// The name of a task of Python in settings.
+const NAME: &str = "python";
+
+impl Task for PythonTask {
+    fn name(&self) -> &str {
+        NAME
+    }
+
+    fn num_prompts(&self, split: Split) -> Option<u64> {
+        Some(self.prompts.of(split).len() as u64)
+    }
+
+    fn prompt(&self, split: Split, index: u64) -> Result<task::Prompt, TaskError> {
+        self.prompts.prompt(NAME, split, index, "give train() at least one")
+    }
+
+    fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
+        let texts: Vec<&str> = completions.iter().map(|one| one.text).collect();
+        let json = |one: &Completion| serde_json::to_string(one.prompt).expect("prompts are JSON");
+        let prompts: Vec<String> = completions.iter().map(json).collect();
+        let judged = Python::attach(|py| {
+            let answer = self.reward.call1(py, (texts, prompts))?;
+            answer.extract::<Vec<Vec<Option<f64>>>>(py)
+        });
+        let judged = judged.map_err(|error| TaskError::Verifier(error.to_string()))?;
+        let rewards = judged.into_iter().map(|parts| {
+            if parts.iter().all(Option::is_none) {
+                return Rewards::unknown(self.parts.len(), "no reward function judged it".into());
+            }
+            Rewards::new(parts.into_iter().map(|part| part.unwrap_or(0.0)).collect())
+        });
+        Ok(rewards.collect())
+    }
+
+    fn alphabet(&self) -> Option<String> {
+        self.alphabet.clone()
+    }
+
+    fn max_new_tokens(&self) -> usize {
+        self.max_new_tokens
+    }
+}
+
+/// Prompts and names of reward functions, as the package's Python half writes them.
+#[derive(Deserialize)]
+struct Request {
+    train: Vec<task::Prompt>,
+    test: Vec<task::Prompt>,
+    parts: Vec<Part>,
+    alphabet: Option<String>,
+    max_new_tokens: usize,
+}
+
+/// Trains a language model with a reward function of Python. Returns the report as JSON.
+#[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "a setting of Python each")]
+pub fn train_text(
+    py: Python,
+    request: &str,
+    reward: Py<PyAny>,
+    model: &str,
+    settings: &str,
+    device: &str,
+    run_dir: Option<PathBuf>,
+    callback: Option<Py<PyAny>>,
+) -> PyResult<String> {
+    py.detach(|| {
+        let request: Request = serde_json::from_str(request).map_err(value_error)?;
+        let Request { train, test, parts, alphabet, max_new_tokens } = request;
+        let prompts = PromptSet { train, test };
+        let task = PythonTask { prompts, parts, reward, alphabet, max_new_tokens };
+        let loaded = (model != TINY).then(|| load(Path::new(model))).transpose()?;
+        let defaults = match &loaded {
+            Some(loaded) => LanguageConfig::for_trained(model, loaded.shape.num_params()),
+            None => LanguageConfig::for_model(model),
+        };
+        let own = toml::Table::new();
+        let changes: toml::Table = serde_json::from_str(settings).map_err(value_error)?;
+        let mut table = language_settings(NAME, &own, &defaults);
+        overlay::lay_over(&mut table, changes).map_err(value_error)?;
+        let (_, _, mut config) = load_language_settings(table).map_err(value_error)?;
+        config.fit.iterations = config.fit.iterations.min(config.iterations);
+        config.validate().map_err(value_error)?;
+        let settings = language_settings(NAME, &own, &config);
+        let session = Session::new(device, run_dir, callback)?;
+        let trainer = LanguageTrainer::for_task(Arc::new(task), config, loaded);
+        let trainer = trainer.map_err(value_error)?.with_settings(settings.clone());
+        let device = (session.chosen.info.name != "cpu").then(|| session.chosen.device.clone());
+        let mut run = TextRun::new(trainer.on(device).map_err(value_error)?);
+        session.train(&mut run, NAME, &settings.to_string())
+    })
+}

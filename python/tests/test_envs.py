@@ -1,0 +1,94 @@
+"""Built-in games as environments of Gymnasium."""
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode
+
+import grove_rl
+
+GAMES = grove_rl.games()
+
+
+@pytest.mark.parametrize("game", GAMES)
+@pytest.mark.filterwarnings("ignore:.*A Box observation space (min|max)imum value is.*")
+def test_gymnasium_accepts_every_game(game: str) -> None:
+    env = gymnasium.make(f"grove/{game.capitalize()}-v0")
+    if "action_mask" in env.reset(seed=0)[1]:
+        pytest.skip("the checker takes illegal actions")
+    check_env(env.unwrapped, skip_render_check=True)
+
+
+@pytest.mark.parametrize("game", ["cartpole", "catch", "fruit"])
+def test_a_batch_plays_as_single_environments_do(game: str) -> None:
+    single = [grove_rl.GroveEnv(game) for _ in range(5)]
+    envs = grove_rl.make_vec(game, 5, autoreset_mode="SameStep")
+    obs, _ = envs.reset(seed=[10, 11, 12, 13, 14])
+    for env, row, seed in zip(single, obs, range(10, 15), strict=True):
+        np.testing.assert_array_equal(env.reset(seed=seed)[0], row)
+    live = np.ones(5, bool)
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        actions = rng.integers(envs.single_action_space.n, size=5)
+        obs, rewards, terminated, truncated, infos = envs.step(actions)
+        for i in np.flatnonzero(live):
+            own, reward, ended, cut, info = single[i].step(actions[i])
+            assert (reward, ended, cut) == (rewards[i], terminated[i], truncated[i])
+            if ended or cut:
+                np.testing.assert_array_equal(infos["final_obs"][i], own)
+                assert infos["score"][i] == info["score"]
+                live[i] = False
+            else:
+                np.testing.assert_array_equal(obs[i], own)
+
+
+def test_autoreset_modes_differ_in_the_step_that_resets() -> None:
+    def played(mode: AutoresetMode) -> tuple[grove_rl.GroveVectorEnv, list]:
+        envs = grove_rl.make_vec("catch", 3, autoreset_mode=mode)
+        envs.reset(seed=1)
+        steps = []
+        while not steps or not (steps[-1][2] | steps[-1][3]).any():
+            steps.append(envs.step(np.ones(3, int)))
+        return envs, steps
+
+    same, next_step = played(AutoresetMode.SAME_STEP), played(AutoresetMode.NEXT_STEP)
+    np.testing.assert_array_equal(same[1][-1][4]["final_obs"], next_step[1][-1][0])
+    reset, rewards, terminated, _, _ = next_step[0].step(np.zeros(3, int))
+    np.testing.assert_array_equal(reset, same[1][-1][0])
+    assert not rewards.any() and not terminated.any()
+    disabled, _ = played(AutoresetMode.DISABLED)
+    with pytest.raises(ValueError, match="has ended; reset it"):
+        disabled.step(np.ones(3, int))
+    disabled.reset(options={"reset_mask": np.ones(3, bool)})
+    disabled.step(np.ones(3, int))
+
+
+def test_seeds_repeat_and_parameters_change_the_game() -> None:
+    envs = grove_rl.make_vec("catch", 4, rows=6, columns=3)
+    first, _ = envs.reset(seed=5)
+    np.testing.assert_array_equal(envs.reset(seed=5)[0], first)
+    assert not np.array_equal(envs.reset(seed=6)[0], first)
+    board = grove_rl.make_vec("catch", 1, rows=6, columns=3, observation="board")
+    assert board.single_observation_space.shape == (18,)
+    with pytest.raises(ValueError, match="catch.rows"):
+        grove_rl.make_vec("catch", 1, rows=1)
+    with pytest.raises(ValueError, match="unknown game `chess`"):
+        grove_rl.make_vec("chess", 1)
+
+
+def test_wrong_actions_are_refused() -> None:
+    envs = grove_rl.make_vec("catch", 2)
+    envs.reset(seed=0)
+    for actions in ([0], [0, 3], [-1, 0]):
+        with pytest.raises(ValueError, match="action"):
+            envs.step(np.array(actions))
+
+
+def test_steps_return_new_arrays_unless_told_otherwise() -> None:
+    envs = grove_rl.make_vec("cartpole", 2)
+    envs.reset(seed=0)
+    assert envs.step(np.zeros(2, int))[0] is not envs.step(np.zeros(2, int))[0]
+    reused = grove_rl.make_vec("cartpole", 2, copy=False)
+    reused.reset(seed=0)
+    assert reused.step(np.zeros(2, int))[0] is reused.step(np.zeros(2, int))[0]

@@ -1,0 +1,137 @@
+"""Training from Python."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import grove_rl
+
+
+class Corridor(gymnasium.Env):
+    """A corridor that is left by its right end; observations are a dict, actions two switches."""
+
+    observation_space = spaces.Dict({"cell": spaces.Box(0, 10, (1,), np.float32), "odd": spaces.Discrete(2)})
+    action_space = spaces.MultiDiscrete([2, 2])
+
+    def _obs(self) -> dict[str, Any]:
+        return {"cell": np.array([self.cell], np.float32), "odd": self.cell % 2}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict]:
+        super().reset(seed=seed)
+        self.cell = int(self.np_random.integers(8))
+        return self._obs(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        self.cell = max(self.cell + (1 if action[0] == action[1] else -1), 0)
+        return self._obs(), -1.0, self.cell >= 10, False, {}
+
+
+SHORT = {"num_groups": 4, "group_size": 8, "eval_episodes": 32}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_game_is_trained_as_by_the_program(folder: Path) -> None:
+    events: list[dict] = []
+    report = grove_rl.train("catch", iterations=4, device="cpu", callback=events.append)
+    assert [event["iteration"] for event in events] == [1, 2, 3, 4]
+    program = [sys.executable, "-c", "import grove_rl._program as p; raise SystemExit(p.main())"]
+    words = ["train", "catch", "--device", "cpu", "--iterations", "4", "--run-dir", "by-program"]
+    subprocess.run([*program, *words], check=True, capture_output=True)
+    lines = [Path(run, "metrics.jsonl").read_text() for run in (report.run, "by-program")]
+    losses = [[json.loads(line)["loss"] for line in text.splitlines()] for text in lines]
+    assert losses[0] == losses[1] and len(losses[0]) == 4
+    policy = grove_rl.Policy.load(report.run)
+    envs = grove_rl.make_vec("catch", 3)
+    obs, _ = envs.reset(seed=0)
+    assert policy(obs).shape == (3,) and policy(obs[0]) == policy(obs)[0]
+
+
+def test_environments_of_python_are_trained(folder: Path) -> None:
+    report = grove_rl.train(Corridor, iterations=15, max_episode_steps=40, **SHORT)
+    assert report.mean_score > -8
+    policy, env = report.policy(), Corridor()
+    obs, _ = env.reset(seed=3)
+    flat = spaces.flatten(env.observation_space, obs)
+    assert env.action_space.contains(np.asarray(policy(flat)))
+
+
+def test_processes_do_not_change_the_result(folder: Path) -> None:
+    def losses(num_processes: int) -> list[float]:
+        events: list[dict] = []
+        grove_rl.train(
+            Corridor,
+            iterations=2,
+            max_episode_steps=20,
+            num_processes=num_processes,
+            callback=events.append,
+            **SHORT,
+        )
+        return [event["loss"] for event in events]
+
+    assert losses(0) == losses(2)
+
+
+def test_exceptions_and_stops_reach_the_caller(folder: Path) -> None:
+    class Failing(Corridor):
+        def step(self, action: Any) -> Any:
+            raise OSError("the simulator is gone")
+
+    with pytest.raises(OSError, match="the simulator is gone"):
+        grove_rl.train(Failing, iterations=2, max_episode_steps=20, **SHORT)
+    with pytest.raises(RuntimeError, match="the simulator is gone"):
+        grove_rl.train(Failing, iterations=2, max_episode_steps=20, num_processes=2, **SHORT)
+
+    def interrupt(event: dict) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        grove_rl.train("catch", device="cpu", run_dir="interrupted", callback=interrupt)
+    assert list(Path("interrupted/checkpoints").iterdir())
+    report = grove_rl.train("catch", device="cpu", callback=lambda event: event["iteration"] < 3)
+    assert report.details["interrupted"] and report.details["iteration"] < 60
+
+
+def test_settings_are_checked(folder: Path) -> None:
+    with pytest.raises(ValueError, match="learning_rat"):
+        grove_rl.train("catch", learning_rat=1e-3)
+    with pytest.raises(ValueError, match="group_size"):
+        grove_rl.train("catch", group_size=1)
+    with pytest.raises(ValueError, match="none of Discrete"):
+        grove_rl.train("Pendulum-v1")
+
+
+def test_a_language_model_is_trained_with_reward_functions(folder: Path) -> None:
+    calls: list[dict] = []
+
+    def many_a(prompts: list[str], completions: list[str], limit: list[int], **_: Any) -> list:
+        calls.append({"prompts": prompts, "limit": limit})
+        return [min(text.count("a"), most) / most for text, most in zip(completions, limit)]
+
+    def unjudged(completions: list[str], **_: Any) -> list:
+        return [None] * len(completions)
+
+    task = [{"prompt": f"{i}>", "solution": "ab", "limit": 4} for i in range(20)]
+    report = grove_rl.train(
+        task=task,
+        reward=[many_a, unjudged],
+        iterations=3,
+        fit={"iterations": 0},
+        generation={"num_prompts": 4, "group_size": 4, "max_new_tokens": 6},
+        checkpoint={"eval_episodes": 4},
+    )
+    assert calls and set(calls[0]["limit"]) == {4}
+    model = grove_rl.LanguageModel.load(report.run)
+    assert isinstance(model.generate("1>", max_new_tokens=4), str)
+    assert len(model.generate(["1>", "2>"], max_new_tokens=4, num_completions=3)[1]) == 3
