@@ -49,8 +49,9 @@ class Encoding:
         flat = spaces.flatten_space(space)
         low, high = np.float64(flat.low).ravel(), np.float64(flat.high).ravel()
         bounded = (np.abs(low) < _WIDEST) & (np.abs(high) < _WIDEST) & (high > low)
-        center = np.where(bounded, (high + low) / 2, 0.0).astype(np.float32)
-        scale = np.where(bounded, (high - low) / 2, 1.0).astype(np.float32)
+        low, high = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
+        center = ((high + low) / 2).astype(np.float32)
+        scale = ((high - low) / 2).astype(np.float32)
         if isinstance(action, spaces.Discrete):
             sizes, first, multi = (int(action.n),), (int(action.start),), False
         elif isinstance(action, spaces.MultiDiscrete) and action.nvec.ndim == 1:

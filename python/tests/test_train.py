@@ -59,8 +59,13 @@ def test_a_game_is_trained_as_by_the_program(folder: Path) -> None:
 
 
 def test_environments_of_python_are_trained(folder: Path) -> None:
-    report = grove_rl.train(Corridor, iterations=15, max_episode_steps=40, **SHORT)
+    events: list[dict] = []
+    report = grove_rl.train(
+        Corridor, iterations=15, max_episode_steps=40, callback=events.append, **SHORT
+    )
     assert report.mean_score > -8
+    # Each environment rests after its only episode of an iteration.
+    assert {event["episodes"] for event in events} == {32}
     policy, env = report.policy(), Corridor()
     obs, _ = env.reset(seed=3)
     flat = spaces.flatten(env.observation_space, obs)

@@ -234,15 +234,16 @@ impl Episodes {
 
     /// Takes the actions.
     fn step(&mut self, envs: &mut dyn HostVecEnv) -> Result<(), HostEnvError> {
-        self.results.fill(Transition::default());
         envs.step(&self.actions, &mut self.obs, &mut self.results)?;
         for (env, result) in self.results.iter_mut().enumerate() {
-            if self.levels[env].is_some() {
-                self.times[env] += 1;
-                self.scores[env] += result.reward;
-                result.truncated |= self.times[env] >= self.max_steps;
-                result.truncated &= !result.terminated;
+            if self.levels[env].is_none() {
+                *result = Transition::default();
+                continue;
             }
+            self.times[env] += 1;
+            self.scores[env] += result.reward;
+            result.truncated |= self.times[env] >= self.max_steps;
+            result.truncated &= !result.terminated;
         }
         Ok(())
     }
