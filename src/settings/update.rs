@@ -80,7 +80,8 @@ settings! {
         keep: usize = 3, in whole(1..=1 << 30);
         /// Iterations between evaluations of the greedy policy, for texts on held-out prompts.
         eval_every: u32 = 25, in whole(1..=u32::MAX as u64);
-        /// Episodes or prompts of an evaluation; 0, of `grove fit` on texts, measures the held-out NLL alone.
+        /// Episodes or prompts of an evaluation; 0, of `grove fit` on texts, measures the held-out NLL alone. The final
+        /// score is on others: of listed prompts, evaluations take at most half.
         eval_episodes: usize = 1000, in whole(0..=1 << 24);
     }
 }

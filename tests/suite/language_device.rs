@@ -106,14 +106,17 @@ fn architectures_generate_and_learn_on_a_device_as_on_the_cpu() {
     }
 }
 
-fn generate(decoder: &TokenDecoder, sampling: &Sampling, slots: usize) -> Vec<Vec<Completion>> {
+fn prompts() -> [Prompt; 4] {
     let prompt = |number: u32, count: u32, completions: usize| Prompt {
         tokens: (0..count).map(|i| (i * i + number * 7 + i) % 40).collect(),
         completions,
         key: number,
     };
-    let prompts = [prompt(1, 9, 4), prompt(2, 1, 4), prompt(3, 17, 4), prompt(4, 5, 2)];
-    Generator { decoder, sampling, slots, stop: None, listener: None }.generate(&prompts)
+    [prompt(1, 9, 4), prompt(2, 1, 4), prompt(3, 17, 4), prompt(4, 5, 2)]
+}
+
+fn generate(decoder: &TokenDecoder, sampling: &Sampling, slots: usize) -> Vec<Vec<Completion>> {
+    Generator { decoder, sampling, slots, stop: None, listener: None }.generate(&prompts())
 }
 
 #[test]
@@ -300,4 +303,35 @@ fn room_for_long_completions_takes_no_square_of_their_length() {
     let floats = |hidden: Tensor<2>| hidden.into_data().iter::<f32>().collect::<Vec<f32>>();
     let near = floats(hidden).into_iter().zip(floats(want)).all(|(a, b)| (a - b).abs() < 1e-5);
     assert!(near);
+}
+
+#[test]
+fn in_half_precision_the_policy_that_learns_is_the_one_that_acts() {
+    let device = Device::flex();
+    let sampling = Sampling { max_new_tokens: 11, ..Sampling::default() };
+    for (precision, unit) in [(Precision::F16, 1e-3), (Precision::Bf16, 8e-3)] {
+        for (number, decoder) in decoders().into_iter().enumerate() {
+            let there = decoder.with_device(Some(device.clone()), precision);
+            let made = generate(&there, &sampling, 64);
+            let sample = |one: &Completion| Sample {
+                tokens: one.tokens.clone(),
+                logprobs: one.logprobs.clone(),
+                mask: vec![true; one.tokens.len()],
+                ..Sample::default()
+            };
+            let prompts = prompts().into_iter().map(|prompt| prompt.tokens);
+            let groups: Vec<Group> = prompts
+                .zip(&made)
+                .map(|(prompt, group)| Group {
+                    prompt,
+                    samples: group.iter().map(sample).collect(),
+                })
+                .collect();
+            let learnt = logprobs(&there, &groups, 1.0).concat().concat();
+            let acted = made.concat().into_iter().flat_map(|one| one.logprobs);
+            let off = learnt.iter().zip(acted).fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
+            println!("{precision} {number}: {off}");
+            assert!(off < 0.2 * unit, "{precision} {number}: {off}");
+        }
+    }
 }

@@ -106,13 +106,13 @@ fn a_task_of_ones_own_is_learnt_with_a_verifier_and_needs_no_second_word() {
         assert!(record["seconds"]["phases"]["verify"].as_f64().unwrap() > 0.0);
     }
     let report = json(elsewhere, &["eval", run, "--episodes", "100", "--k", "2", "--json"]);
-    // All that the file holds out.
-    assert_eq!((&report["task"], &report["sampled"]["episodes"]), (&"data".into(), &7.into()));
+    // Of the seven that the file holds out, those that did not choose the best.
+    assert_eq!((&report["task"], &report["sampled"]["episodes"]), (&"data".into(), &3.into()));
     // A checkpoint is evaluated where its run is.
     let last = cut.join("checkpoints").read_dir().unwrap().next().unwrap().unwrap().path();
     let path = last.to_str().unwrap();
     let report = json(elsewhere, &["eval", path, "--episodes", "100", "--k", "2", "--json"]);
-    assert_eq!((&report["task"], &report["sampled"]["episodes"]), (&"data".into(), &7.into()));
+    assert_eq!((&report["task"], &report["sampled"]["episodes"]), (&"data".into(), &3.into()));
     fs::rename(&last, elsewhere.join("alone")).unwrap();
     let said = refusal(elsewhere, &["eval", "alone"]);
     assert!(said.contains("needs its run's folder `model` beside it"), "{said}");
@@ -143,7 +143,9 @@ fn texts_are_fitted_and_rewards_go_on_from_there() {
     let best = held_out.iter().copied().fold(f64::INFINITY, f64::min);
     // So few texts are soon known by heart; what is kept is what was best.
     assert!(best < 0.95 * held_out[0] && best < 0.95 * held_out[26], "{held_out:?}");
-    assert!((report["held_out"]["loss"].as_f64().unwrap() - best).abs() < 1e-9, "{report}");
+    // The report is of the solutions that did not choose it.
+    let last = report["held_out"]["loss"].as_f64().unwrap();
+    assert!(last > 0.0 && (last - best).abs() > 1e-9, "{report}");
     assert!(metrics.iter().all(|record| record["fit"] == true && record["tokens"] == 0));
 
     // A task has its own solutions; what was fitted knows its characters only.

@@ -3,10 +3,11 @@
 use crate::support::{json, refusal};
 use grove::checkpoint::Checkpoint;
 use grove::metrics::IterationRecord;
-use grove::task::find;
+use grove::task::{Completion, Part, Prompt, Rewards, Split, Task, TaskError, find};
 use grove::text::{LanguageModel, LoraConfig};
 use grove::trainer::text::{LanguageConfig, LanguageTrainer};
 use std::path::Path;
+use std::sync::Arc;
 
 /// A small model that first imitates and then learns by rewards.
 fn config() -> LanguageConfig {
@@ -300,4 +301,55 @@ fn the_program_trains_goes_on_and_evaluates() {
     assert_eq!(by_run["completions"], by_folder["completions"]);
     let refused = refusal(folder.path(), &["train", "srot", "--model", "tiny"]);
     assert!(refused.contains("unknown task `srot`"), "{refused}");
+}
+
+/// A task of six held-out prompts, of which the first three are easy.
+struct Halves {
+    parts: Vec<Part>,
+}
+
+impl Task for Halves {
+    fn name(&self) -> &str {
+        "halves"
+    }
+
+    fn num_prompts(&self, split: Split) -> Option<u64> {
+        (split == Split::Test).then_some(6)
+    }
+
+    fn prompt(&self, split: Split, index: u64) -> Result<Prompt, TaskError> {
+        let number = if split == Split::Test { index % 6 } else { 9 };
+        Ok(Prompt::new(number.to_string(), String::new(), Default::default()))
+    }
+
+    fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
+        let is_easy = |one: &Completion| one.prompt.text.as_str() < "3";
+        Ok(completions.iter().map(|one| Rewards::new(vec![f64::from(is_easy(one))])).collect())
+    }
+
+    fn alphabet(&self) -> Option<String> {
+        Some("0123456789".to_string())
+    }
+
+    fn max_new_tokens(&self) -> usize {
+        4
+    }
+}
+
+#[test]
+fn final_scores_are_of_prompts_that_chose_nothing() {
+    let mut config = config();
+    config.fit.iterations = 0;
+    let task = Halves { parts: vec![Part::new("exact", 1.0)] };
+    let mut trainer = LanguageTrainer::for_task(Arc::new(task), config.clone(), None).unwrap();
+    let (chosen, _) = trainer.measure().unwrap();
+    assert_eq!((chosen.episodes, chosen.mean_score), (3, 1.0));
+    let last = trainer.evaluate_greedy(1000).unwrap();
+    assert_eq!((last.episodes, last.mean_score), (3, 0.0));
+    let sampled = trainer.evaluate(2, 4, &trainer.sampling()).unwrap();
+    assert_eq!((sampled.episodes, sampled.mean_score), (2, 0.0));
 }

@@ -352,7 +352,12 @@ impl Decoder {
         let [batch, count] = tokens.dims();
         let table = self.embed_tokens.as_ref().expect("tokens enter, not observations");
         let x = table.weight.val().select(0, tokens.reshape([batch * count]));
-        let x = single(x).reshape([batch, count, self.shape.hidden_size]);
+        // Rounded as the operands of products are: generation keeps the table in their precision.
+        let x = match self.products.half {
+            Some(half) => single(x.cast(half)),
+            None => x,
+        };
+        let x = x.reshape([batch, count, self.shape.hidden_size]);
         if self.shape.embedding_scale == 1.0 { x } else { x * self.shape.embedding_scale }
     }
 

@@ -1,6 +1,6 @@
 //! Supervised fine-tuning on solutions, and the negative log-likelihood of held-out ones.
 
-use super::{LanguageTrainError, TextEngine, exchange};
+use super::{HeldOutPart, LanguageTrainError, TextEngine, exchange};
 use crate::learner::text::{Group, Sample, logprobs};
 use crate::task::{Prompt, Split};
 use std::ops::Range;
@@ -33,18 +33,26 @@ impl TextEngine {
         Ok(Group { prompt, samples: vec![sample] })
     }
 
-    /// The mean negative log-likelihood of a token of the held-out solutions, nats. All ranks must call this.
+    /// The most held-out solutions that an evaluation reads.
+    pub(super) fn held_out_solutions(&self) -> u64 {
+        let [some, most] = HELD_OUT;
+        self.task.num_prompts(Split::Test).map_or(some, |_| most)
+    }
+
+    /// The mean negative log-likelihood of a token of the held-out solutions of a part, nats. All ranks must call
+    /// this.
     ///
     /// # Errors
     /// As [`Trainer::iterate`](crate::trainer::Trainer::iterate).
-    pub(super) fn held_out(&self) -> Result<f64, LanguageTrainError> {
-        let [some, most] = HELD_OUT;
-        let count = self.task.num_prompts(Split::Test).unwrap_or(some).min(most);
+    pub(super) fn held_out(&self, part: HeldOutPart) -> Result<f64, LanguageTrainError> {
+        let numbers = self.held_out_prompts(part, self.held_out_solutions());
+        let count = (numbers.end - numbers.start) as usize;
         if count == 0 {
             return Ok(0.0);
         }
-        let shards = self.team.shards(count as usize, self.config.update.num_shards);
-        let ours = self.held_out_logprobs(shards.own_items());
+        let own = self.team.shards(count, self.config.update.num_shards).own_items();
+        let own = numbers.start + own.start as u64..numbers.start + own.end as u64;
+        let ours = self.held_out_logprobs(own);
         let ours = ours.map(|all| all.iter().flat_map(|logprob| logprob.to_le_bytes()).collect());
         let all = exchange::gather(&self.team, ours)?.concat();
         let logprobs = all.as_chunks().0.iter().map(|bytes| f64::from(f32::from_le_bytes(*bytes)));
@@ -52,8 +60,8 @@ impl TextEngine {
     }
 
     /// The log-probability of each token of the solutions of these held-out prompts.
-    fn held_out_logprobs(&self, numbers: Range<usize>) -> Result<Vec<f32>, LanguageTrainError> {
-        let text = |number| self.text(&self.task.prompt(Split::Test, number as u64)?);
+    fn held_out_logprobs(&self, numbers: Range<u64>) -> Result<Vec<f32>, LanguageTrainError> {
+        let text = |number| self.text(&self.task.prompt(Split::Test, number)?);
         let groups: Result<Vec<Group>, LanguageTrainError> = numbers.map(text).collect();
         Ok(logprobs(&self.learner.decoder, &groups?, 1.0).concat().concat())
     }

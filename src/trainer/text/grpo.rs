@@ -2,7 +2,10 @@
 
 use super::answers::Answers;
 use super::rollout::RolloutSeconds;
-use super::{CompletionRecord, LanguageConfig, LanguageTrainError, TextEngine, advantages, record};
+use super::{
+    CompletionRecord, HeldOutPart, LanguageConfig, LanguageTrainError, TextEngine, advantages,
+    record,
+};
 use crate::learner::learning_rate;
 use crate::learner::text::{Group, LanguageMeans};
 use crate::metrics::{EvaluationRecord, IterationRecord, Phases};
@@ -190,7 +193,7 @@ impl Engine for TextEngine {
     }
 
     async fn evaluate_greedy(&self) -> Result<EvaluationRecord, LanguageTrainError> {
-        self.evaluate_on(self.config.checkpoint.eval_episodes)
+        self.evaluate_on(HeldOutPart::Validation, self.config.checkpoint.eval_episodes)
     }
 
     async fn params(&self) -> Cow<'_, [f32]> {

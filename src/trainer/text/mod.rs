@@ -31,6 +31,7 @@ use crate::text::generate::Sampling;
 use crate::text::{Adapters, LanguageError, LanguageModel};
 use burn::tensor::Device;
 use rollout::RolloutSeconds;
+use std::ops::Range;
 use std::sync::Arc;
 use toml::Table;
 
@@ -56,6 +57,15 @@ pub struct TextEngine {
     steps: u64,
     /// The completions of the last iteration.
     completions: Vec<CompletionRecord>,
+}
+
+/// A part of the held-out prompts. The two have no prompt in common where there is more than one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HeldOutPart {
+    /// The first ones, at most half, which choose the best policy.
+    Validation,
+    /// The others, for final scores.
+    Final,
 }
 
 /// A run of a language model for a task.
@@ -217,7 +227,7 @@ impl LanguageTrainer {
         Ok(self)
     }
 
-    /// Scores `completions` of each of `count` held-out prompts.
+    /// Scores `completions` of each of `count` held-out prompts, none of which chose the best policy.
     ///
     /// # Errors
     /// As [`Trainer::iterate`].
@@ -227,16 +237,16 @@ impl LanguageTrainer {
         completions: usize,
         sampling: &Sampling,
     ) -> Result<EvaluationRecord, LanguageTrainError> {
-        self.engine.evaluate(count, completions, sampling)
+        self.engine.evaluate((HeldOutPart::Final, count), completions, sampling)
     }
 
-    /// Evaluates the greedy policy on `count` held-out prompts, none if it is 0; if the run is SFT alone, also
-    /// on the held-out solutions.
+    /// Evaluates the greedy policy on `count` held-out prompts, none if it is 0, and none that chose the best policy;
+    /// if the run is SFT alone, also on the held-out solutions of such prompts.
     ///
     /// # Errors
     /// As [`Trainer::iterate`].
     pub fn evaluate_greedy(&self, count: usize) -> Result<EvaluationRecord, LanguageTrainError> {
-        self.engine.evaluate_on(count)
+        self.engine.evaluate_on(HeldOutPart::Final, count)
     }
 
     /// Takes the completions of the last iteration; none after SFT.
@@ -335,30 +345,46 @@ impl TextEngine {
         self.config.sampling(&self.model.stop_tokens)
     }
 
-    /// Scores `completions` of each of `count` held-out prompts.
+    /// The numbers of `count` held-out prompts of a part, or of as many as it has. Validation takes as many as it
+    /// evaluates, and at most half of them all; of endless ones the others have no end.
+    fn held_out_prompts(&self, part: HeldOutPart, count: u64) -> Range<u64> {
+        let all = self.task.num_prompts(Split::Test);
+        let solutions = if self.config.imitates() { self.held_out_solutions() } else { 0 };
+        let validation = solutions.max(self.config.checkpoint.eval_episodes as u64);
+        let end = all.unwrap_or(u64::MAX);
+        let border = validation.min(end.div_ceil(2));
+        match part {
+            HeldOutPart::Final if border < end => border..border.saturating_add(count).min(end),
+            HeldOutPart::Validation | HeldOutPart::Final => 0..count.min(border),
+        }
+    }
+
+    /// Scores `completions` of each of some held-out prompts.
     fn evaluate(
         &self,
-        count: usize,
+        (part, count): (HeldOutPart, usize),
         completions: usize,
         sampling: &Sampling,
     ) -> Result<EvaluationRecord, LanguageTrainError> {
-        let all = self.task.num_prompts(Split::Test);
-        let count = all.map_or(count as u64, |all| all.min(count as u64));
-        let numbers: Vec<u64> = (0..count).collect();
+        let numbers: Vec<u64> = self.held_out_prompts(part, count as u64).collect();
         let mut seconds = RolloutSeconds::default();
         let answers = self.answer((Split::Test, &numbers), completions, sampling, &mut seconds)?;
         Ok(record::evaluation(&answers, self.task.parts()))
     }
 
     /// Evaluates the greedy policy on `count` held-out prompts and, if the run is SFT alone, the held-out solutions.
-    fn evaluate_on(&self, count: usize) -> Result<EvaluationRecord, LanguageTrainError> {
+    fn evaluate_on(
+        &self,
+        part: HeldOutPart,
+        count: usize,
+    ) -> Result<EvaluationRecord, LanguageTrainError> {
         let greedy = Sampling { temperature: 0.0, ..self.sampling() };
         let mut evaluation = match count {
             0 => EvaluationRecord::default(),
-            count => self.evaluate(count, 1, &greedy)?,
+            count => self.evaluate((part, count), 1, &greedy)?,
         };
         if self.config.imitates() {
-            evaluation.held_out = Some(HeldOut { loss: self.held_out()?, accuracy: None });
+            evaluation.held_out = Some(HeldOut { loss: self.held_out(part)?, accuracy: None });
         }
         Ok(evaluation)
     }
