@@ -38,6 +38,7 @@ pub mod advantage;
 pub mod checkpoint;
 pub mod data;
 pub mod device;
+mod disk;
 pub mod env;
 pub mod learner;
 pub mod math;

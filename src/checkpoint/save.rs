@@ -2,8 +2,9 @@
 
 use crate::checkpoint::manifest::{MANIFEST, SUMS, bad_name, sums_line, write_manifest};
 use crate::checkpoint::{Checkpoint, CheckpointError, set_aside, unfinished};
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Write};
+use crate::disk;
+use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
 /// Saves a checkpoint as the directory `path`, replacing a checkpoint that exists there.
@@ -17,7 +18,7 @@ use std::path::Path;
 /// If the path or a section name is invalid, the path holds something else, or writing fails; see
 /// [`CheckpointError`]. A checkpoint that was at `path` is kept.
 pub fn save(checkpoint: &Checkpoint, path: &Path) -> Result<(), CheckpointError> {
-    save_with(checkpoint, path, write_file)
+    save_with(checkpoint, path, disk::create)
 }
 
 /// Implements [`save`]; `write(path, bytes)` creates each file, so that tests can inject failures.
@@ -143,12 +144,6 @@ fn fill(
     sync_directory(tmp)
 }
 
-fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut file = File::create_new(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
-}
-
 fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded)
 }
@@ -161,18 +156,9 @@ fn parent(path: &Path) -> &Path {
     }
 }
 
-/// Fsyncs a directory's entries, if the system and the file system support it.
-#[cfg(unix)]
+/// Fsyncs a directory's entries.
 fn sync_directory(path: &Path) -> Result<(), CheckpointError> {
-    match File::open(path).and_then(|directory| directory.sync_all()) {
-        Err(e) if matches!(e.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => Ok(()),
-        synced => synced.map_err(CheckpointError::io("sync", path)),
-    }
-}
-
-#[cfg(not(unix))]
-fn sync_directory(_path: &Path) -> Result<(), CheckpointError> {
-    Ok(())
+    disk::sync_folder(path).map_err(CheckpointError::io("sync", path))
 }
 
 #[cfg(test)]
@@ -197,9 +183,9 @@ mod tests {
         let refused = save_with(&checkpoint(2), path, |file, bytes| {
             written += 1;
             if written < failing {
-                return write_file(file, bytes);
+                return disk::create(file, bytes);
             }
-            write_file(file, &bytes[..bytes.len() / 2])?;
+            disk::create(file, &bytes[..bytes.len() / 2])?;
             Err(kind.into())
         });
         assert_eq!(written, failing, "the save went on after the failure");
@@ -255,7 +241,7 @@ mod tests {
                 save_with(&checkpoint(2), &path, |file, bytes| {
                     written += 1;
                     assert!(written < failing, "the crash of this test");
-                    write_file(file, bytes)
+                    disk::create(file, bytes)
                 })
             });
             assert!(catch_unwind(crash).is_err());

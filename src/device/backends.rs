@@ -63,7 +63,7 @@ fn cpu(kind: &str, api: &str) -> Vec<DeviceInfo> {
         api: api.to_string(),
         kind: "cpu".to_string(),
         software: false,
-        memory_bytes: super::usage::proc_bytes("/proc/meminfo", "MemTotal:"),
+        memory_bytes: super::usage::total_memory(),
     }]
 }
 

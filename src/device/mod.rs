@@ -3,6 +3,7 @@
 mod backends;
 #[cfg(feature = "kernels")]
 pub(crate) mod buffers;
+mod container;
 #[cfg(feature = "wgpu")]
 #[cfg_attr(target_family = "wasm", path = "browser.rs")]
 mod graphics;

@@ -1,5 +1,6 @@
 //! Memory usage and utilisation of a device.
 
+use super::container;
 use super::kernels::utilization;
 use crate::metrics::Memory;
 use burn::tensor::Device;
@@ -44,10 +45,21 @@ pub fn release_freed_memory() {
     }
 }
 
-/// The default memory budget for resident data, bytes: half of the machine's available memory. `None`
-/// if the platform does not report it.
+/// The default memory budget for resident data, bytes: half of what is available on the machine and in the container.
+/// `None` if the platform does not report it.
 pub fn data_budget() -> Option<u64> {
-    proc_bytes("/proc/meminfo", "MemAvailable:").map(|bytes| bytes / 2)
+    let left = container::memory().map(|(_, left)| left);
+    proc_bytes("/proc/meminfo", "MemAvailable:")
+        .into_iter()
+        .chain(left)
+        .min()
+        .map(|bytes| bytes / 2)
+}
+
+/// The memory of the machine, or of the container if that has less, bytes.
+pub(super) fn total_memory() -> Option<u64> {
+    let limit = container::memory().map(|(limit, _)| limit);
+    proc_bytes("/proc/meminfo", "MemTotal:").into_iter().chain(limit).min()
 }
 
 /// Recent utilisation of a device, 0 to 1: the driver's counter for a GPU, this process's share of all

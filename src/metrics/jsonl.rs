@@ -1,5 +1,6 @@
 //! Records in a file of JSON lines, one per iteration, that survives interruptions.
 
+use crate::disk;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -38,35 +39,27 @@ impl JsonLines {
         Ok(Self { path: path.to_path_buf(), file })
     }
 
-    /// Opens a file to append records after `iteration`. Records of later iterations are dropped,
-    /// since these iterations will be repeated, and so are malformed lines, such as a torn last one.
-    /// A missing file is created.
+    /// Opens a file to append records after `iteration`. The file is cut at the first record of a later iteration,
+    /// since these iterations will be repeated, and at a torn last line. Malformed lines before that are dropped. A
+    /// missing file is created.
     ///
     /// # Errors
     /// If the file cannot be read or written.
     pub fn resume(path: &Path, iteration: u32) -> Result<Self, MetricsError> {
-        let mut kept = Vec::new();
-        match File::open(path) {
+        match disk::read(path) {
             Ok(file) => {
-                for line in BufReader::new(file).split(b'\n') {
-                    let line = line.map_err(|source| error(path, "read", source))?;
-                    let record = serde_json::from_slice::<Numbered>(&line);
-                    if record.is_ok_and(|record| record.iteration <= iteration) {
-                        kept.extend(line);
-                        kept.push(b'\n');
-                    }
+                let survey = Survey::of(file, iteration);
+                let survey = survey.map_err(|source| error(path, "read", source))?;
+                match survey.has_malformed {
+                    true => keep_whole_lines(path, &survey),
+                    false => disk::cut(path, survey.end),
                 }
+                .map_err(|source| error(path, "written", source))?;
             }
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
             Err(source) => return Err(error(path, "read", source)),
         }
-        // Written to a temporary file and renamed, so that a full disk leaves the old file intact.
-        let beside = path.with_extension("jsonl.tmp");
-        std::fs::write(&beside, kept)
-            .and_then(|()| std::fs::rename(&beside, path))
-            .map_err(|source| error(path, "written", source))?;
-        let file = OpenOptions::new().append(true).open(path);
-        let file = file.map_err(|source| error(path, "written", source))?;
+        let file = disk::open(path).map_err(|source| error(path, "written", source))?;
         Ok(Self { path: path.to_path_buf(), file })
     }
 
@@ -100,6 +93,113 @@ impl JsonLines {
     }
 }
 
+/// The part of a file that a resumption keeps.
+struct Survey {
+    /// The end of the last record of an iteration up to the last one to keep, bytes.
+    end: u64,
+    /// Whether there are malformed lines before that.
+    has_malformed: bool,
+    last: u32,
+}
+
+impl Survey {
+    fn of(file: File, last: u32) -> std::io::Result<Self> {
+        let mut survey = Self { end: 0, has_malformed: false, last };
+        let (mut at, mut torn) = (0, false);
+        each_line(file, |line| {
+            at += line.len() as u64;
+            match iteration(line) {
+                Some(iteration) if iteration <= last => {
+                    survey.has_malformed |= torn;
+                    survey.end = at;
+                }
+                Some(_) => {}
+                None => torn = true,
+            }
+            Ok(())
+        })?;
+        Ok(survey)
+    }
+}
+
+/// The iteration of a whole line, if it holds a record.
+fn iteration(line: &[u8]) -> Option<u32> {
+    let record = serde_json::from_slice::<Numbered>(line.strip_suffix(b"\n")?);
+    Some(record.ok()?.iteration)
+}
+
+/// Calls `take` with each line of a file, its end included.
+fn each_line(
+    file: File,
+    mut take: impl FnMut(&[u8]) -> std::io::Result<()>,
+) -> std::io::Result<()> {
+    let (mut file, mut line) = (BufReader::new(file), Vec::new());
+    while file.read_until(b'\n', &mut line)? > 0 {
+        take(&line)?;
+        line.clear();
+    }
+    Ok(())
+}
+
+/// Replaces a file by its records that are to be kept, so that a full disk leaves the old file as it is.
+fn keep_whole_lines(path: &Path, survey: &Survey) -> std::io::Result<()> {
+    let beside = path.with_extension("jsonl.tmp");
+    match std::fs::remove_file(&beside) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => disk::create(&beside, b"")?,
+    }
+    let mut kept = disk::open(&beside)?;
+    each_line(disk::read(path)?, |line| match iteration(line) {
+        Some(iteration) if iteration <= survey.last => kept.write_all(line),
+        _ => Ok(()),
+    })?;
+    kept.sync_data()?;
+    std::fs::rename(&beside, path)
+}
+
 fn error(path: &Path, action: &'static str, source: std::io::Error) -> MetricsError {
     MetricsError { path: path.to_path_buf(), action, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_resumed_file_keeps_all_whole_records_up_to_the_iteration() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("records.jsonl");
+        let resumed = |bytes: &[u8]| {
+            fs::write(&path, bytes).unwrap();
+            JsonLines::resume(&path, 2)
+                .unwrap()
+                .write(&serde_json::json!({"iteration": 3}))
+                .unwrap();
+            String::from_utf8(fs::read(&path).unwrap()).unwrap()
+        };
+        let [one, two, three] = [1, 2, 3].map(|i| format!("{{\"iteration\":{i}}}\n"));
+        let whole = format!("{one}{two}{three}");
+        assert_eq!(resumed(whole.as_bytes()), whole);
+        // Torn in the middle of a character.
+        let torn = [one.as_bytes(), two.as_bytes(), b"{\"iteration\":3,\"text\":\"\xc3"].concat();
+        assert_eq!(resumed(&torn), whole);
+        let malformed = [one.as_bytes(), b"\xff\n", two.as_bytes(), three.as_bytes()].concat();
+        assert_eq!(resumed(&malformed), whole);
+        assert_eq!(resumed(b""), three);
+        // Without its end, a line may be torn.
+        assert_eq!(resumed(format!("{one}{}", two.trim_end()).as_bytes()), format!("{one}{three}"));
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_is_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, other] = ["records.jsonl", "precious"].map(|name| folder.path().join(name));
+        fs::write(&other, "precious").unwrap();
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        assert!(JsonLines::resume(&path, 2).is_err());
+        assert_eq!(fs::read_to_string(&other).unwrap(), "precious");
+    }
 }

@@ -5,15 +5,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The rooms of the library and those that each may use. `ARCHITECTURE.md` draws the same.
-const ARROWS: [(&str, &[&str]); 22] = [
+const ARROWS: [(&str, &[&str]); 23] = [
     ("math", &["schema"]),
     ("objective", &["math", "schema"]),
     ("settings", &["env", "math", "model", "objective", "schema"]),
     ("rng", &[]),
     ("schema", &[]),
+    ("disk", &[]),
     ("data", &[]),
-    ("metrics", &[]),
-    ("checkpoint", &[]),
+    ("metrics", &["disk"]),
+    ("checkpoint", &["disk"]),
     ("parallel", &[]),
     ("device", &["settings", "metrics"]),
     ("env", &["rng", "schema"]),
@@ -52,6 +53,7 @@ const ARROWS: [(&str, &[&str]); 22] = [
             "checkpoint",
             "settings",
             "device",
+            "disk",
             "env",
             "metrics",
             "model",

@@ -3,6 +3,7 @@
 use super::model_folder;
 use super::{RunError, RunNote};
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Store};
+use crate::disk;
 use crate::metrics::{IterationRecord, JsonLines};
 use crate::text::LanguageModel;
 use crate::trainer::text::CompletionRecord;
@@ -160,8 +161,7 @@ impl RunFolder {
     /// If another process has locked it.
     pub fn lock(&self) -> Result<(RunLock, Option<String>), RunError> {
         let path = self.path.join(LOCK);
-        let file = File::options().create(true).append(true).open(&path);
-        let file = file.map_err(RunError::file("write", &path))?;
+        let file = disk::open(&path).map_err(RunError::file("write", &path))?;
         let warning = match file.try_lock() {
             Ok(()) => None,
             Err(TryLockError::WouldBlock) => return Err(RunError::Locked(self.path.clone())),
@@ -206,11 +206,7 @@ impl RunFolder {
     /// If they cannot be written.
     pub fn write_config(&self, text: &str) -> Result<(), RunError> {
         let (path, new) = (self.config(), self.path.join(format!(".{CONFIG}.tmp")));
-        let write = || {
-            fs::write(&new, text)?;
-            fs::rename(&new, &path)
-        };
-        write().map_err(RunError::file("write", &path))
+        disk::replace(&path, &new, text.as_bytes()).map_err(RunError::file("write", &path))
     }
 }
 
@@ -290,7 +286,9 @@ impl RunFiles {
     pub fn write_note(&self, note: &RunNote) -> Result<(), RunError> {
         let path = self.folder.path.join(NOTE);
         let text = serde_json::to_string_pretty(note).expect("notes are plain data");
-        fs::write(&path, text + "\n").map_err(RunError::file("write", &path))
+        let new = self.folder.path.join(format!(".{NOTE}.tmp"));
+        let text = text + "\n";
+        disk::replace(&path, &new, text.as_bytes()).map_err(RunError::file("write", &path))
     }
 
     /// Appends the records of an iteration.

@@ -4,6 +4,7 @@
 //! `.NAME.old` and the new one renamed into its place.
 
 use super::RunError;
+use crate::disk;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -30,7 +31,7 @@ pub fn replace<E: Into<RunError>>(
     }
     fs::rename(&new, folder).map_err(RunError::file("create", folder))?;
     if let Some(parent) = folder.parent() {
-        sync_entry(parent).map_err(RunError::file("write", parent))?;
+        disk::sync_folder(parent).map_err(RunError::file("write", parent))?;
     }
     remove(&old)
 }
@@ -68,12 +69,7 @@ fn sync(folder: &Path) -> io::Result<()> {
             File::options().write(true).open(path)?.sync_all()?;
         }
     }
-    sync_entry(folder)
-}
-
-/// Waits until the names in a folder are on the disk, where the system can do that.
-fn sync_entry(folder: &Path) -> io::Result<()> {
-    if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
+    disk::sync_folder(folder)
 }
 
 #[cfg(test)]
