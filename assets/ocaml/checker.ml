@@ -3,10 +3,10 @@
    It reads requests from its standard input and answers each with a line:
 
      request   ID CPU WALL LENGTH... <newline> and so many bytes each: prelude, signature, code, calls
-     answer    ID <space> types <space> compile <space> a result for each call
+     answer    ID <space> types <space> compile <space> a result for each call <space> and a full stop
 
    [types] is a number of errors, or [syntax]; [compile] is [ok], [no] or the name of what may not be used; a result is the
-   digest of a call's value, or [-]. What is missing from the end of an answer did not come to pass: the process ended,
+   digest of a call's value, or [-]; the full stop says that the process ended by itself. What is missing from the end of an answer did not come to pass: the process ended,
    or was ended, before. Each value is digested where it is computed, and only who asks knows which digest is the right
    one: nothing that the code prints, calls or breaks earns it anything. *)
 
@@ -380,6 +380,7 @@ let collect child source wall =
   let said = Buffer.create 512 in
   let bytes = Bytes.create 4096 in
   let deadline = Unix.gettimeofday () +. wall in
+  let whole = ref false in
   let rec listen () =
     let left = deadline -. Unix.gettimeofday () in
     if left > 0. && Buffer.length said < 65536 then
@@ -390,13 +391,14 @@ let collect child source wall =
           | 0 -> ()
           | n ->
               Buffer.add_subbytes said bytes 0 n;
-              if not (Bytes.contains (Bytes.sub bytes 0 n) '\n') then listen ())
+              whole := Bytes.contains (Bytes.sub bytes 0 n) '\n';
+              if not !whole then listen ())
       | exception Unix.Unix_error (Unix.EINTR, _, _) -> listen ()
   in
   listen ();
   finish child;
   Unix.close source;
-  String.map (fun c -> if c = '\n' then ' ' else c) (Buffer.contents said)
+  String.map (fun c -> if c = '\n' then ' ' else c) (Buffer.contents said) ^ if !whole then "." else ""
 
 let nowhere = Unix.openfile "/dev/null" [ Unix.O_RDWR ] 0
 

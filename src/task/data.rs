@@ -1,6 +1,6 @@
 //! The user-defined task: prompts from a file of JSON lines, verified by a command or against solutions.
 
-use super::external::{Verifier, VerifierOptions};
+use super::external::{Verifier, VerifierOptions, VerifierSandbox};
 use super::text::indicator;
 use super::{
     Completion, Message, Part, Prompt, PromptSet, Rewards, Split, Task, TaskError, TaskSettings,
@@ -17,6 +17,8 @@ settings! {
     pub struct DataSettings {
         /// The file of prompts.
         path: String;
+        /// SHA-256 of that file, by which a resumed run knows it at another place; written by --task-data.
+        digest: String;
         /// Shell command of the verifier; if empty, completions are compared with solutions.
         verifier: String;
         /// Working directory of the command; if empty, that of the program.
@@ -28,6 +30,13 @@ settings! {
         workers: usize = 0, in whole(0..=1024);
         /// Time limit per completion in seconds.
         timeout: f64 = 10.0, in above(0.0).at_most(86_400.0);
+        /// Runs the verifier in a sandbox: without a network, and with nothing to read but the system's programs,
+        /// `folder`, and what the command names.
+        sandbox: bool = true;
+        /// Further paths that the sandboxed verifier may read.
+        readable: Vec<String>;
+        /// Permits the network to the sandboxed verifier.
+        network: bool;
     }
 }
 
@@ -35,7 +44,9 @@ impl TaskSettings for DataSettings {
     const NAME: &'static str = DataTask::NAME;
 
     fn open(self) -> Result<Arc<dyn Task>, TaskError> {
-        let Self { path, verifier, folder, reward_weights, workers, timeout } = self;
+        let Self { path, verifier, folder, reward_weights, workers, timeout, .. } = self;
+        let readable = self.readable.iter().map(|path| Path::new(&folder).join(path)).collect();
+        let sandbox = VerifierSandbox { is_on: self.sandbox, readable, network: self.network };
         let setting = |message: &str| Err(TaskError::Setting(message.to_string()));
         let verifier = match (verifier.as_str(), reward_weights.as_str()) {
             _ if path.is_empty() => {
@@ -51,8 +62,13 @@ impl TaskSettings for DataSettings {
             (command, parts) => Some(VerifierOptions::new(command).with_parts(parts)?),
         };
         let folder = (!folder.is_empty()).then(|| PathBuf::from(folder));
-        let verifier =
-            verifier.map(|options| VerifierOptions { workers, timeout, folder, ..options });
+        let verifier = verifier.map(|options| VerifierOptions {
+            workers,
+            timeout,
+            folder,
+            sandbox,
+            ..options
+        });
         Ok(Arc::new(DataTask::open(Path::new(&path), verifier)?))
     }
 }

@@ -20,6 +20,9 @@
 //! ```
 
 mod add;
+mod attack;
+#[cfg(not(target_family = "wasm"))]
+pub(crate) mod cache;
 mod countdown;
 #[cfg(not(target_family = "wasm"))]
 mod data;
@@ -45,13 +48,14 @@ mod text;
 mod weighted;
 
 pub use add::Add;
+pub use attack::{AttackResult, audit};
 pub use countdown::Countdown;
 #[cfg(not(target_family = "wasm"))]
 pub use data::{DataSettings, DataTask, read_prompts};
 pub use error::TaskError;
 pub use expression::{Expression, Rational};
 #[cfg(not(target_family = "wasm"))]
-pub use external::{Verifier, VerifierOptions};
+pub use external::{Verifier, VerifierOptions, VerifierSandbox};
 pub use registry::{BuiltIn, TASKS, find, names};
 pub use reverse::Reverse;
 pub use set::PromptSet;

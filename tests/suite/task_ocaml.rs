@@ -1,7 +1,8 @@
 //! The OCaml task: scores by the compiler and by tests, and the sandbox.
 
 use grove::task::ocaml::{
-    Access, Compiled, Compiler, Job, Ocaml, OcamlLimits, OcamlSettings, Problem, Report, Types,
+    Access, Checker, Compiled, Compiler, Job, Ocaml, OcamlLimits, OcamlSettings, Problem, Report,
+    Types,
 };
 use grove::task::{Completion, Split, Task};
 use std::fs;
@@ -195,6 +196,38 @@ fn the_system_refuses_what_leads_out() {
     }
 }
 
+/// Completions descend from servers that never hold an expected value, and a server that may have been attacked
+/// serves no further one.
+#[test]
+fn servers_are_apart_and_replaced_after_an_attack() {
+    let compiler = Compiler::at("ocamlc").unwrap();
+    let limits = OcamlLimits { cpu_seconds: 0.3, ..OcamlLimits::default() };
+    let checker = Checker::start(&compiler, limits).unwrap();
+    let run = |code: &str| {
+        let job = Job { code, signature: "val f : int", calls: vec!["f"], ..Job::default() };
+        checker.report(&job).unwrap().unwrap()
+    };
+    assert_eq!((run("let f = 1").results.len(), checker.started()), (1, 1));
+    let value = || {
+        let job = Job { calls: vec!["1"], ..Job::default() };
+        checker.report(&job).unwrap().unwrap().results
+    };
+    assert_eq!((value(), checker.started()), (run("let f = 1").results, 2));
+    // Mistakes are no attack.
+    for code in ["let f = (", "let f = \"\"", "let f = raise Exit", "let f = 1"] {
+        run(code);
+        assert_eq!(checker.started(), 2, "{code}");
+    }
+    for (code, started) in
+        [("let f = Sys.command \"true\"", 3), ("let rec g () = g () let f = g ()", 4)]
+    {
+        run(code);
+        run("let f = 1");
+        assert_eq!(checker.started(), started, "{code}");
+    }
+    assert_eq!((value().len(), checker.started()), (1, 4));
+}
+
 /// Hostile answers to `fold/total`; `MARK` is a file that must not be created.
 const HOSTILE: [&str; 40] = [
     "let total l = while true do () done; min_int",
@@ -343,7 +376,7 @@ fn assert_nothing_is_left(mark: &str) {
 
 /// Number of temporary folders of this process.
 fn folders() -> usize {
-    let prefix = format!("grove-ocaml-{}-", std::process::id());
+    let prefix = format!("grove-sandbox-{}-", std::process::id());
     let names = fs::read_dir(std::env::temp_dir()).unwrap();
     names
         .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with(&prefix))

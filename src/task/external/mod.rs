@@ -4,12 +4,17 @@
 //! A process that is started during a run first repeats a request that was answered before, so that its
 //! start-up time does not count towards a completion's time limit.
 
+#[cfg(unix)]
+mod confinement;
 mod protocol;
 
 use super::parallel::{cores, in_order, lock};
 use super::process::{NoAnswer, Process};
 use super::{Completion, Part, Rewards, TaskError};
+#[cfg(unix)]
+use confinement::Confinement;
 use protocol::Answer;
+use std::io;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -30,13 +35,30 @@ pub struct VerifierOptions {
     pub timeout: f64,
     /// The parts of a reward, at least one. A single part may be called `reward` in answers.
     pub parts: Vec<Part>,
+    /// The restrictions of its processes.
+    pub sandbox: VerifierSandbox,
+}
+
+/// The restrictions of a verifier's processes, since it may run what a model has written.
+///
+/// A sandboxed process has no network. It reads the system's programs, its working directory, and the files and
+/// programs that its command names; it writes to a folder of its own (`TMPDIR`) alone, which is removed with it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VerifierSandbox {
+    /// Whether there are restrictions.
+    pub is_on: bool,
+    /// Further absolute paths to read.
+    pub readable: Vec<PathBuf>,
+    /// Whether the network is permitted.
+    pub network: bool,
 }
 
 impl VerifierOptions {
-    /// Options for a command that returns one number, with a time limit of ten seconds.
+    /// Options for a command that returns one number, with a time limit of ten seconds and without a sandbox.
     pub fn new(command: &str) -> Self {
         let parts = vec![Part::new("reward", 1.0)];
-        Self { command: command.to_string(), folder: None, workers: 0, timeout: 10.0, parts }
+        let (command, sandbox) = (command.to_string(), VerifierSandbox::default());
+        Self { command, folder: None, workers: 0, timeout: 10.0, parts, sandbox }
     }
 
     /// Sets the parts of a reward from a list such as `exact=0.8,format=0.2`; the default weight is 1.
@@ -69,6 +91,8 @@ const MAX_FAILURES: usize = 3;
 pub struct Verifier {
     options: VerifierOptions,
     timeout: Duration,
+    #[cfg(unix)]
+    confinement: Option<Confinement>,
     /// Idle processes.
     idle: Mutex<Vec<Process>>,
     /// The first request that was answered, without its id, to warm up further processes.
@@ -94,9 +118,19 @@ impl Verifier {
         if options.parts.is_empty() {
             return Err(setting("a verifier needs at least one reward part".to_string()));
         }
+        #[cfg(unix)]
+        let confinement = options.sandbox.is_on.then(|| Confinement::new(&options)).transpose()?;
+        #[cfg(not(unix))]
+        if options.sandbox.is_on {
+            let message = "this system has no sandbox for the verifier; --verifier-sandbox=off runs it with all of \
+                           your rights";
+            return Err(TaskError::Verifier(message.to_string()));
+        }
         let verifier = Self {
             options,
             timeout,
+            #[cfg(unix)]
+            confinement,
             idle: Mutex::default(),
             answered: OnceLock::new(),
             first: Mutex::default(),
@@ -203,15 +237,26 @@ impl Verifier {
 
     fn spawn(&self) -> Result<Process, TaskError> {
         let VerifierOptions { command, folder, .. } = &self.options;
-        let mut shell = shell(command);
-        if let Some(folder) = folder {
-            shell.current_dir(folder);
-        }
-        Process::start(&mut shell).map_err(|e| {
+        let started = self.shell().and_then(|mut shell| Process::start(&mut shell));
+        started.map_err(|e| {
             let place = folder.as_ref().map(|folder| format!(" in {}", folder.display()));
             let place = place.unwrap_or_default();
             TaskError::Verifier(format!("the verifier `{command}` does not start{place}: {e}"))
         })
+    }
+
+    /// The command in a shell, sandboxed unless that is off.
+    fn shell(&self) -> io::Result<Command> {
+        let VerifierOptions { command, folder, .. } = &self.options;
+        #[cfg(unix)]
+        if let Some(confinement) = &self.confinement {
+            return confinement.shell(command);
+        }
+        let mut shell = shell(command);
+        if let Some(folder) = folder {
+            shell.current_dir(folder);
+        }
+        Ok(shell)
     }
 
     fn broken(&self, how: &str) -> TaskError {

@@ -4,20 +4,21 @@
 //! The server is compiled on first use and cached in the user's cache directory. `assets/ocaml/checker.ml`
 //! documents its protocol.
 
-use super::folder::Folder;
-use super::job::{Access, Compiler, Job, OcamlLimits};
+use super::job::{Access, Compiler, Job, OcamlLimits, on_path};
 use super::report::{Compiled, Report, Types};
 use crate::task::TaskError;
+use crate::task::cache;
 use crate::task::parallel::lock;
 use crate::task::process::{NoAnswer, Process};
-use crate::task::sandbox::{Limits, Sandbox, Scratch};
+use crate::task::sandbox::{Folder, Limits, Sandbox, Scratch};
 use sha2::{Digest, Sha256};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
-use std::{env, fs, io};
+use std::{fs, io};
 
 const SOURCE: &str = include_str!("../../../assets/ocaml/checker.ml");
 
@@ -26,13 +27,19 @@ const START: Duration = Duration::from_secs(30);
 /// Time allowed for a running server's work outside the completion's time limit.
 const OVERHEAD: Duration = Duration::from_secs(3);
 
-/// A pool of checker servers.
+/// Pools of checker servers.
+///
+/// The server of a completion never computes an expected value: a completion is a process forked from it, and
+/// could search its memory. Expected values come from servers that see no completions.
 pub struct Checker {
     sandbox: Sandbox,
     folder: Folder,
     runtime: PathBuf,
     limits: OcamlLimits,
+    /// Idle servers for completions.
     idle: Mutex<Vec<Process>>,
+    /// Idle servers for values without a completion.
+    idle_apart: Mutex<Vec<Process>>,
     started: AtomicUsize,
 }
 
@@ -42,11 +49,12 @@ impl Checker {
     /// # Errors
     /// If the server does not compile or does not answer.
     pub fn start(compiler: &Compiler, limits: OcamlLimits) -> Result<Self, TaskError> {
-        let program = compiled(compiler)?;
         let wrong = |e: io::Error| broken(&format!("cannot be put into its sandbox: {e}"));
         let folder = Folder::new().map_err(wrong)?;
         // The sandbox's user may not be able to read the cache.
-        fs::copy(&program, folder.path().join("checker")).map_err(wrong)?;
+        let program = folder.path().join("checker");
+        fs::copy(compiled(compiler, &folder)?, &program).map_err(wrong)?;
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o444)).map_err(wrong)?;
         let scratch = folder.inner("try").map_err(wrong)?;
         let bounds = Limits {
             // Each completion has its own timer; this is a backstop.
@@ -56,29 +64,32 @@ impl Checker {
             // In addition to the completion's: the server, its process that caches problems, and two
             // short-lived ones.
             processes: u64::from(limits.processes) + 4,
+            files: 64,
         };
         let sandbox =
-            Sandbox::new(bounds, &scratch, compiler.needs(folder.path())).map_err(wrong)?;
+            Sandbox::new(bounds, &scratch, compiler.access(folder.path())).map_err(wrong)?;
         let checker = Self {
             sandbox,
+            runtime: runtime(compiler, &folder).map_err(wrong)?,
             folder,
-            runtime: compiler.runtime.clone(),
             limits,
             idle: Mutex::default(),
+            idle_apart: Mutex::default(),
             started: AtomicUsize::new(0),
         };
-        let test =
-            Job { code: "let f = 1", signature: "val f : int", calls: vec!["f"], ..Job::default() };
-        let report = checker.report(&test)?.map_err(|problem| broken(&problem))?;
-        match report.results[..] {
-            [Some(_)] => Ok(checker),
-            _ => Err(broken("does not run what it compiles")),
-        }
+        let first = checker.server()?;
+        lock(&checker.idle).push(first);
+        Ok(checker)
     }
 
     /// The restrictions that cannot be enforced on this machine, a sentence each.
     pub fn notes(&self) -> Vec<String> {
         self.sandbox.notes()
+    }
+
+    /// The number of servers started so far.
+    pub fn started(&self) -> usize {
+        self.started.load(Ordering::Relaxed)
     }
 
     /// Checks a piece of code. The inner `Err` describes a failure that concerns this code, for instance
@@ -87,15 +98,18 @@ impl Checker {
     /// # Errors
     /// If no server can be started.
     pub fn report(&self, job: &Job) -> Result<Result<Report, String>, TaskError> {
+        let idle = if job.code.is_empty() { &self.idle_apart } else { &self.idle };
+        let limit = Duration::from_secs_f64(self.limits.wall_seconds()) + OVERHEAD;
         let mut last = String::new();
         for _ in 0..2 {
-            let idle = lock(&self.idle).pop();
-            let more = if idle.is_some() { OVERHEAD } else { START };
-            let mut server = idle.map_or_else(|| self.server(), Ok)?;
-            let limit = Duration::from_secs_f64(self.limits.wall_seconds()) + more;
+            let server = lock(idle).pop();
+            let mut server = server.map_or_else(|| self.server(), Ok)?;
             match server.ask(|id| self.request(id, job), limit, answer) {
-                Ok(report) => {
-                    lock(&self.idle).push(server);
+                Ok(Answer { report, is_whole }) => {
+                    // Code that was stopped by a signal, or asked for what it may not use, may be an attack.
+                    if is_whole && !matches!(report.compiled, Compiled::Refused(_)) {
+                        lock(idle).push(server);
+                    }
                     return Ok(Ok(report));
                 }
                 Err(NoAnswer::Timeout(_)) => {
@@ -107,6 +121,7 @@ impl Checker {
         Ok(Err(format!("the OCaml checker {last} twice on this completion")))
     }
 
+    /// Starts a server, and waits until it has checked a trivial piece of code.
     fn server(&self) -> Result<Process, TaskError> {
         let name = format!("w{}", self.started.fetch_add(1, Ordering::Relaxed));
         let start = || {
@@ -115,7 +130,16 @@ impl Checker {
             let mut command = self.sandbox.command(&runtime, &scratch, Scratch::Private)?;
             Process::start(command.arg(self.folder.path().join("checker")))
         };
-        start().map_err(|e| broken(&format!("does not start: {e}")))
+        let mut server = start().map_err(|e| broken(&format!("does not start: {e}")))?;
+        let trivial =
+            Job { code: "let f = 1", signature: "val f : int", calls: vec!["f"], ..Job::default() };
+        let asked = server.ask(|id| self.request(id, &trivial), START, answer);
+        match asked.map(|answer| answer.report.results) {
+            Ok(results) if matches!(results[..], [Some(_)]) => Ok(server),
+            Ok(_) => Err(broken("does not run what it compiles")),
+            Err(NoAnswer::Timeout(_)) => Err(broken("does not answer")),
+            Err(NoAnswer::Ended(end)) => Err(broken(&end)),
+        }
     }
 
     fn request(&self, id: u64, job: &Job) -> Vec<u8> {
@@ -136,10 +160,29 @@ fn broken(how: &str) -> TaskError {
     TaskError::Verifier(format!("the OCaml checker {how}"))
 }
 
-/// Parses an answer `ID types compile result...`, which is truncated if the process ended early.
-fn answer(id: u64, line: &[u8]) -> Result<Option<Report>, String> {
+/// The interpreter of bytecode, as a copy that may be executed but not read: the memory of such a program can be
+/// neither read nor traced by other processes of its user.
+fn runtime(compiler: &Compiler, folder: &Folder) -> io::Result<PathBuf> {
+    let missing = || io::Error::other(format!("there is no {}", compiler.runtime.display()));
+    let copy = folder.path().join("ocamlrun");
+    fs::copy(on_path(&compiler.runtime).ok_or_else(missing)?, &copy)?;
+    fs::set_permissions(&copy, fs::Permissions::from_mode(0o111))?;
+    Ok(copy)
+}
+
+/// A server's answer.
+#[derive(Debug, PartialEq)]
+struct Answer {
+    report: Report,
+    /// Whether the code came to its end, rather than being stopped.
+    is_whole: bool,
+}
+
+/// Parses an answer `ID types compile result... .`, which is truncated if the process ended early.
+fn answer(id: u64, line: &[u8]) -> Result<Option<Answer>, String> {
     let text = String::from_utf8_lossy(line);
-    let mut words = text.split_ascii_whitespace();
+    let is_whole = text.ends_with(" .");
+    let mut words = text.trim_end_matches(" .").split_ascii_whitespace();
     let answered = words.next().and_then(|word| word.parse::<u64>().ok());
     if answered != Some(id) {
         return Ok(None);
@@ -155,27 +198,33 @@ fn answer(id: u64, line: &[u8]) -> Result<Option<Report>, String> {
         Some(name) => Compiled::Refused(name.to_string()),
     };
     let results = words.map(|word| (word != "-").then(|| word.to_string())).collect();
-    Ok(Some(Report { types, compiled, results }))
+    Ok(Some(Answer { report: Report { types, compiled, results }, is_whole }))
 }
 
-/// Returns the path of the compiled server, compiling it if it is not cached.
-fn compiled(compiler: &Compiler) -> Result<PathBuf, TaskError> {
+/// Returns the path of the compiled server: in the cache, or in `folder` if there is no safe cache.
+fn compiled(compiler: &Compiler, folder: &Folder) -> Result<PathBuf, TaskError> {
     let wrong = |e: io::Error| broken(&format!("cannot be compiled: {e}"));
     let key =
         Sha256::digest(format!("{}\0{}\0{SOURCE}", compiler.path.display(), compiler.version));
     let key: String = key.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    let cache = cache().join("grove");
-    let program = cache.join(format!("ocaml-checker-{key}"));
-    if program.exists() {
-        return Ok(program);
+    let cache = cache::folder();
+    let cached = cache.as_ref().map(|cache| cache.join(format!("ocaml-checker-{key}")));
+    if let Some(cached) = cached.as_ref().filter(|path| path.exists()) {
+        return Ok(cached.clone());
     }
-    let folder = Folder::new().map_err(wrong)?;
     let source = folder.path().join("checker.ml");
     fs::write(&source, SOURCE).map_err(wrong)?;
     let output = Command::new(&compiler.path)
         .current_dir(folder.path())
         .args(["-w", "-a", "-I", "+unix", "-I", "+compiler-libs", "unix.cma", "ocamlcommon.cma"])
-        .args(["ocamlbytecomp.cma", "ocamltoplevel.cma", "-linkall", "checker.ml", "-o", "checker"])
+        .args([
+            "ocamlbytecomp.cma",
+            "ocamltoplevel.cma",
+            "-linkall",
+            "checker.ml",
+            "-o",
+            "checker.byte",
+        ])
         .output()
         .map_err(wrong)?;
     if !output.status.success() {
@@ -183,19 +232,14 @@ fn compiled(compiler: &Compiler) -> Result<PathBuf, TaskError> {
         let why = said.lines().find(|line| line.contains("Error")).unwrap_or("no reason is given");
         return Err(broken(&format!("does not compile with OCaml {}: {why}", compiler.version)));
     }
+    let fresh = folder.path().join("checker.byte");
+    let (Some(cache), Some(cached)) = (cache, cached) else { return Ok(fresh) };
     // Renamed into place atomically, since another process may be doing the same.
-    fs::create_dir_all(&cache).map_err(wrong)?;
     let whole = cache.join(format!("ocaml-checker-{key}.{}", std::process::id()));
-    fs::copy(folder.path().join("checker"), &whole).map_err(wrong)?;
-    fs::rename(&whole, &program).map_err(wrong)?;
-    Ok(program)
-}
-
-/// The user's cache directory.
-fn cache() -> PathBuf {
-    let home = || env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
-    let given = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    given.or_else(home).unwrap_or_else(env::temp_dir)
+    match fs::copy(&fresh, &whole).and_then(|_| fs::rename(&whole, &cached)) {
+        Ok(()) => Ok(cached),
+        Err(_) => Ok(fresh),
+    }
 }
 
 #[cfg(test)]
@@ -205,20 +249,20 @@ mod tests {
     #[test]
     fn truncated_answers_report_the_stages_reached() {
         let read = |line: &str| answer(7, line.as_bytes()).unwrap().unwrap();
-        let report = |types, compiled, results: &[Option<&str>]| {
+        let reached = |types, compiled, results: &[Option<&str>], is_whole| {
             let results = results.iter().map(|result| result.map(str::to_string)).collect();
-            Report { types, compiled, results }
+            Answer { report: Report { types, compiled, results }, is_whole }
         };
-        assert_eq!(
-            read("7 0 ok ab -"),
-            report(Types::Errors(0), Compiled::Yes, &[Some("ab"), None])
-        );
-        assert_eq!(read("7 syntax no"), report(Types::Syntax, Compiled::No, &[]));
-        assert_eq!(read("7 3 no"), report(Types::Errors(3), Compiled::No, &[]));
+        let none = Types::Errors(0);
+        let two = [Some("ab"), None];
+        assert_eq!(read("7 0 ok ab - ."), reached(none, Compiled::Yes, &two, true));
+        assert_eq!(read("7 0 ok ab -"), reached(none, Compiled::Yes, &two, false));
+        assert_eq!(read("7 syntax no ."), reached(Types::Syntax, Compiled::No, &[], true));
+        assert_eq!(read("7 3 no ."), reached(Types::Errors(3), Compiled::No, &[], true));
         let refused = Compiled::Refused("Sys.command".to_string());
-        assert_eq!(read("7 0 Sys.command"), report(Types::Errors(0), refused, &[]));
-        assert_eq!(read("7"), report(Types::Unknown, Compiled::No, &[]));
-        assert_eq!(answer(7, b"8 0 ok"), Ok(None));
+        assert_eq!(read("7 0 Sys.command ."), reached(none, refused, &[], true));
+        assert_eq!(read("7"), reached(Types::Unknown, Compiled::No, &[], false));
+        assert_eq!(answer(7, b"8 0 ok ."), Ok(None));
         assert_eq!(answer(7, b"what"), Ok(None));
     }
 }

@@ -8,17 +8,21 @@
 //! results or ends the program gains nothing, since it would have to know the expected values. All code runs in
 //! a [sandbox](super::sandbox).
 
+mod assertions;
 mod checker;
 mod code;
-mod folder;
 mod job;
 mod problem;
+mod problems;
 mod report;
+mod rows;
+mod signature;
 mod stages;
 
 pub use checker::Checker;
 pub use job::{Access, Compiler, Job, OcamlLimits};
-pub use problem::{Problem, Problems};
+pub use problem::Problem;
+pub use problems::Problems;
 pub use report::{Compiled, Report, Types};
 pub use stages::Stages;
 
@@ -35,7 +39,7 @@ use std::sync::Arc;
 settings! {
     /// Settings of the task.
     pub struct OcamlSettings {
-        /// A file of problems; empty for the built-in ones.
+        /// A file of problems, or of rows with a prompt and assertions, as JSON lines or CSV; empty for the built-in ones.
         problems: String;
         /// `auto` or `server`: the persistent checker; `stages`: a process per stage, which does not restrict what
         /// code names and needs `unsafe`.
@@ -68,6 +72,7 @@ const ATTEMPTS: usize = 3;
 /// The task, with its problems and a checker.
 pub struct Ocaml {
     problems: Problems,
+    compiler: Compiler,
     backend: Backend,
     parts: Vec<Part>,
     workers: usize,
@@ -113,7 +118,7 @@ impl Ocaml {
         let workers =
             if settings.workers == 0 { cores().min(64) } else { settings.workers as usize };
         let parts = POINTS.map(|(name, weight)| Part::new(name, weight)).to_vec();
-        Ok(Self { problems, backend, parts, workers, notes })
+        Ok(Self { problems, compiler, backend, parts, workers, notes })
     }
 
     /// The problems.
@@ -143,8 +148,29 @@ impl Ocaml {
         access: Access,
     ) -> Result<Result<Report, String>, TaskError> {
         let calls = problem.tests.iter().map(|(call, _)| call.as_str()).collect();
-        let (prelude, signature) = (problem.prelude.as_str(), problem.signature.as_str());
+        let (prelude, signature) = (problem.prelude.as_str(), self.signature(problem)?);
         self.report(&Job { prelude, signature, code, calls, access })
+    }
+
+    /// The signature of a problem's function, inferred if the problem does not state it.
+    fn signature<'a>(&self, problem: &'a Problem) -> Result<&'a str, TaskError> {
+        if let Some(known) = problem.inferred.get() {
+            return Ok(known);
+        }
+        if !problem.signature.is_empty() {
+            return Ok(&problem.signature);
+        }
+        let unusable = |why: String| {
+            let id = &problem.id;
+            TaskError::Verifier(format!("the OCaml problem {id:?} cannot be used: {why}"))
+        };
+        let found = signature::infer(&self.compiler, problem);
+        let found = found.map_err(|error| unusable(error.to_string()))?.ok_or_else(|| {
+            unusable(
+                "the compiler accepts neither its tests, its solution nor its head".to_string(),
+            )
+        })?;
+        Ok(problem.inferred.get_or_init(|| found))
     }
 
     /// Computes the digests of the expected values of a problem's calls.

@@ -1,11 +1,8 @@
 //! The problems: OCaml functions to complete, with test calls.
 
-use crate::task::{Prompt, PromptSet, Split, TaskError};
+use crate::task::{Prompt, Split};
 use serde::Deserialize;
 use serde_json::{Map, json};
-use std::collections::HashMap;
-use std::fs;
-use std::path::Path;
 use std::sync::OnceLock;
 
 /// A function to complete.
@@ -26,7 +23,7 @@ pub struct Problem {
     pub words: String,
     /// The start of the function, which is prepended to an answer.
     pub head: String,
-    /// The function's signature, as in an interface file.
+    /// The function's signature, as in an interface file; empty if it is inferred.
     pub signature: String,
     /// Test calls with expressions of their expected values.
     pub tests: Vec<(String, String)>,
@@ -39,21 +36,31 @@ pub struct Problem {
     /// Digests of the expected values, once computed.
     #[serde(skip)]
     pub(super) digests: OnceLock<Vec<String>>,
+    /// The signature, once inferred.
+    #[serde(skip)]
+    pub(super) inferred: OnceLock<String>,
 }
 
 impl Problem {
     /// The name of the function.
     pub fn name(&self) -> &str {
-        self.signature.trim_start_matches("val ").split(' ').next().unwrap_or_default()
+        let words = match self.signature.as_str() {
+            "" => self.head.trim_start_matches("let ").trim_start_matches("rec "),
+            signature => signature.trim_start_matches("val "),
+        };
+        words.split([' ', '(', ':']).next().unwrap_or_default()
     }
 
     /// The prompt: OCaml source to continue, and the same as a question for chat models.
-    fn prompt(&self) -> Prompt {
+    pub(super) fn prompt(&self) -> Prompt {
         let mut text = String::new();
         if !self.prelude.is_empty() {
-            text += &format!("{}\n", self.prelude);
+            text += &format!("{}\n", self.prelude.trim_end());
         }
-        text += &format!("(* {} *)\n{}\n", self.words, self.head);
+        if !self.words.is_empty() {
+            text += &format!("(* {} *)\n", self.words);
+        }
+        text += &format!("{}\n", self.head);
         let question = format!(
             "Complete this OCaml function. Answer with the code alone, in one block.\n\n```ocaml\n{text}```"
         );
@@ -62,68 +69,9 @@ impl Problem {
         fields.insert("family".to_string(), json!(self.family));
         fields.insert("difficulty".to_string(), json!(self.difficulty));
         if let Some(solution) = &self.solution {
-            fields.insert("solution".to_string(), json!(format!("  {solution}\n")));
+            let indent = if solution.starts_with("let ") { "" } else { "  " };
+            fields.insert("solution".to_string(), json!(format!("{indent}{solution}\n")));
         }
         Prompt::new(text, question, fields)
-    }
-}
-
-/// A set of problems with their prompts.
-#[derive(Debug)]
-pub struct Problems {
-    by_id: HashMap<String, Problem>,
-    /// The problems' prompts.
-    pub prompts: PromptSet,
-}
-
-impl Problems {
-    /// The built-in problems.
-    pub fn built_in() -> Self {
-        let text = include_str!("../../../assets/ocaml/problems.jsonl");
-        Self::parse("problems.jsonl".as_ref(), text).expect("covered by a test")
-    }
-
-    /// Reads problems from a file of JSON lines.
-    ///
-    /// # Errors
-    /// If the file cannot be read or a line is malformed.
-    pub fn read(path: &Path) -> Result<Self, TaskError> {
-        let text = fs::read_to_string(path)
-            .map_err(|e| TaskError::File { path: path.to_path_buf(), message: e.to_string() })?;
-        Self::parse(path, &text)
-    }
-
-    fn parse(path: &Path, text: &str) -> Result<Self, TaskError> {
-        let mut problems = Self { by_id: HashMap::new(), prompts: PromptSet::default() };
-        for (i, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-            let wrong =
-                |message| TaskError::Line { path: path.to_path_buf(), line: i + 1, message };
-            let problem: Problem =
-                serde_json::from_str(line).map_err(|e| wrong(format!("not a problem: {e}")))?;
-            if problem.tests.is_empty() {
-                return Err(wrong("`tests` is empty".to_string()));
-            }
-            match problem.split {
-                Split::Train => problems.prompts.train.push(problem.prompt()),
-                Split::Test => problems.prompts.test.push(problem.prompt()),
-            }
-            let id = problem.id.clone();
-            if problems.by_id.insert(id.clone(), problem).is_some() {
-                return Err(wrong(format!("duplicate `id` {id:?}")));
-            }
-        }
-        Ok(problems)
-    }
-
-    /// Finds the problem of a prompt.
-    pub fn of(&self, prompt: &Prompt) -> Option<&Problem> {
-        self.by_id.get(prompt.fields.get("id")?.as_str()?)
-    }
-
-    /// All problems, sorted by id.
-    pub fn all(&self) -> Vec<&Problem> {
-        let mut all: Vec<_> = self.by_id.values().collect();
-        all.sort_by(|a, b| a.id.cmp(&b.id));
-        all
     }
 }

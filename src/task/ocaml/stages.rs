@@ -2,12 +2,11 @@
 //!
 //! It requires `ocamlc` alone, and is about ten times as slow as the persistent checker. Tests compare the two.
 
-use super::folder::Folder;
 use super::job::{Compiler, Job, OcamlLimits};
 use super::report::{Compiled, Report, Types};
 use crate::task::TaskError;
 use crate::task::process::kill_group;
-use crate::task::sandbox::{Limits, Sandbox, Scratch};
+use crate::task::sandbox::{Folder, Limits, Sandbox, Scratch};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -47,9 +46,13 @@ impl Stages {
                 memory: u64::from(limits.memory_mb) << 20,
                 file_size: 1 << 20,
                 processes: u64::from(limits.processes) + 3,
+                files: 64,
             };
-            let sandbox =
-                Sandbox::new(bounds, &folder.inner("try")?, compiler.needs(folder.path()))?;
+            let sandbox = Sandbox::new(
+                bounds,
+                &folder.inner("try")?,
+                compiler.access_to_compile(folder.path()),
+            )?;
             let (compiler, runs) = (compiler.clone(), AtomicUsize::new(0));
             Ok(Self { sandbox, folder, compiler, limits, runs })
         };

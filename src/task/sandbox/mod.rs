@@ -2,16 +2,19 @@
 //!
 //! On every Unix, a sandboxed process gets a new session and process group, an empty environment, its own working
 //! directory, and limits on CPU time, memory, file size, open files and processes. On Linux, if the machine permits, it
-//! also gets new namespaces: a network without interfaces, a root that contains the system's programs and libraries,
-//! read-only, and the working directory, and a PID namespace, whose processes end with the first one, and with Grove.
-//! There is no `/proc`, no device but `/dev/null`, and a seccomp filter refuses sockets and access to other processes. If
-//! Grove runs as root, the process runs as an unprivileged user, since root is exempt from the limit on processes.
-//! [`Sandbox::notes`] lists the restrictions that this machine cannot enforce.
+//! also gets new namespaces: a network without interfaces, a root that contains the paths of its [`Access`], read-only,
+//! and the working directory, and a PID namespace, whose processes end with the first one, and with Grove. There is no
+//! `/proc`, no device but `/dev/null` and the like, and a seccomp filter refuses sockets and access to other processes. If
+//! Grove runs as root, the process runs as an unprivileged user, since root is exempt from the limit on processes, or as
+//! root without capabilities. [`Sandbox::notes`] lists the restrictions that this machine cannot enforce.
 
+mod folder;
 #[cfg(target_os = "linux")]
 mod namespaces;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod seccomp;
+
+pub use folder::Folder;
 
 use std::ffi::CString;
 use std::fs;
@@ -27,20 +30,55 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub struct Limits {
     /// CPU time, seconds; 0 for no limit.
     pub cpu_seconds: u64,
-    /// Address space, bytes.
+    /// Address space, bytes; 0 for no limit.
     pub memory: u64,
-    /// Size of a file, bytes.
+    /// Size of a file, bytes; 0 for no limit.
     pub file_size: u64,
-    /// Simultaneous processes, including those of the sandbox itself.
+    /// Simultaneous processes, including those of the sandbox itself; 0 for no limit.
     pub processes: u64,
+    /// Open files of a process; 0 for no limit.
+    pub files: u64,
+}
+
+/// The parts of the machine that a sandboxed process reaches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Absolute paths that it may read, besides the system's libraries.
+    pub readable: Vec<PathBuf>,
+    /// Whether it may also run the system's programs, and run as the user who owns the paths.
+    pub programs: bool,
+    /// Whether it may use the network.
+    pub network: bool,
+    /// The first directory of the process, if not the one that it writes to. It is empty if it is not readable.
+    pub workdir: Option<PathBuf>,
+    /// Room in a private working directory, MiB.
+    pub scratch_mb: u32,
+}
+
+/// The sockets that a process may open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sockets {
+    None,
+    /// Connected pairs alone, by which a program wakes itself.
+    Pairs,
+    All,
+}
+
+impl Access {
+    fn sockets(&self) -> Sockets {
+        match (self.programs, self.network) {
+            (_, true) => Sockets::All,
+            (true, false) => Sockets::Pairs,
+            (false, false) => Sockets::None,
+        }
+    }
 }
 
 /// A sandbox with the restrictions that this machine can enforce.
 #[derive(Clone, Debug)]
 pub struct Sandbox {
     limits: Limits,
-    /// Folders and files that processes may read besides the system's.
-    readable: Vec<PathBuf>,
+    access: Access,
     /// Whether processes get new network, mount, IPC and PID namespaces.
     namespaces: bool,
     /// The user that processes run as.
@@ -56,6 +94,8 @@ enum User {
     Fresh,
     /// The system's unprivileged user `nobody`.
     Nobody,
+    /// Root without its capabilities, which reads the files of root.
+    Powerless,
     /// The current user.
     Current,
 }
@@ -71,7 +111,7 @@ impl User {
                 Some(2_000_000_000 + ((std::process::id() & 0xffff) << 12) + count)
             }
             User::Nobody => Some(65_534),
-            User::Current => None,
+            User::Powerless | User::Current => None,
         }
     }
 }
@@ -87,22 +127,25 @@ pub enum Scratch {
 }
 
 impl Sandbox {
-    /// Determines the strictest sandbox that works on this machine, by running a shell in `folder`. Its
-    /// processes may read the absolute paths `readable` besides the system's programs and libraries.
+    /// Determines the strictest sandbox that works on this machine, by running a shell in `folder`.
     ///
     /// # Errors
     /// The system's error if not even the weakest sandbox works.
-    pub fn new(limits: Limits, folder: &Path, readable: Vec<PathBuf>) -> io::Result<Self> {
+    pub fn new(limits: Limits, folder: &Path, access: Access) -> io::Result<Self> {
         // SAFETY: has no preconditions.
         let root = unsafe { libc::geteuid() } == 0;
-        let users: &[User] =
-            if root { &[User::Fresh, User::Nobody, User::Current] } else { &[User::Current] };
+        let users: &[User] = match (root, access.programs) {
+            (true, false) => &[User::Fresh, User::Nobody, User::Current],
+            (true, true) => &[User::Powerless, User::Current],
+            (false, _) => &[User::Current],
+        };
+        let counts: &[bool] = if limits.processes > 0 { &[true, false] } else { &[false] };
         let mut last = io::Error::other("no attempt was made");
         for namespaces in [true, false] {
             for &user in users {
-                for limits_processes in [true, false] {
-                    let readable = readable.clone();
-                    let sandbox = Self { limits, readable, namespaces, user, limits_processes };
+                for &limits_processes in counts {
+                    let access = access.clone();
+                    let sandbox = Self { limits, access, namespaces, user, limits_processes };
                     match sandbox.probe(folder) {
                         Ok(()) => return Ok(sandbox),
                         Err(error) => last = error,
@@ -115,7 +158,9 @@ impl Sandbox {
 
     /// Runs a shell that starts other processes.
     fn probe(&self, folder: &Path) -> io::Result<()> {
-        let mut command = self.command("sh", folder, Scratch::Private)?;
+        let access = Access { programs: true, ..self.access.clone() };
+        let shell = Self { access, ..self.clone() };
+        let mut command = shell.command("sh", folder, Scratch::Private)?;
         let status = command
             .args(["-c", "true | true; exit 7"])
             .stdin(Stdio::null())
@@ -142,7 +187,7 @@ impl Sandbox {
                  on processes."
                     .to_string(),
             );
-        } else if !self.limits_processes {
+        } else if self.limits.processes > 0 && !self.limits_processes {
             notes.push(
                 "This machine does not limit the number of processes that code starts.".to_string(),
             );
@@ -150,7 +195,7 @@ impl Sandbox {
         notes
     }
 
-    /// A command that runs `program` in the sandbox, with the working directory `folder`.
+    /// A command that runs `program` in the sandbox, where it may write to `folder`.
     ///
     /// # Errors
     /// If the ownership of the folder cannot be changed to the sandbox's user.
@@ -160,15 +205,19 @@ impl Sandbox {
             std::os::unix::fs::chown(folder, user, user)?;
         }
         let folder = fs::canonicalize(folder)?;
+        let workdir = self.access.workdir.as_ref().unwrap_or(&folder);
         let mut command = Command::new(program);
-        command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").env("TMPDIR", &folder);
+        if !self.access.programs {
+            command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin");
+        }
+        command.env("TMPDIR", &folder).env("XDG_CACHE_HOME", &folder);
         let prepared = Prepared {
             sandbox: self.clone(),
             #[cfg(target_os = "linux")]
-            root: namespaces::Root::new(&self.readable, &folder, scratch)?,
-            folder: CString::new(folder.as_os_str().as_bytes())?,
+            root: namespaces::Root::new(&self.access, &folder, scratch)?,
+            workdir: CString::new(workdir.as_os_str().as_bytes())?,
             #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
-            filter: seccomp::program(),
+            filter: seccomp::program(self.access.sockets()),
             user,
             #[cfg(target_os = "linux")]
             grove: std::process::id(),
@@ -189,11 +238,15 @@ impl Sandbox {
             check(unsafe { libc::setrlimit(what, &raw const limit) })
         };
         set(libc::RLIMIT_CORE, 0)?;
-        set(libc::RLIMIT_AS, limits.memory)?;
-        set(libc::RLIMIT_FSIZE, limits.file_size)?;
-        set(libc::RLIMIT_NOFILE, 64)?;
-        if limits.cpu_seconds > 0 {
-            set(libc::RLIMIT_CPU, limits.cpu_seconds)?;
+        for (what, most) in [
+            (libc::RLIMIT_AS, limits.memory),
+            (libc::RLIMIT_FSIZE, limits.file_size),
+            (libc::RLIMIT_NOFILE, limits.files),
+            (libc::RLIMIT_CPU, limits.cpu_seconds),
+        ] {
+            if most > 0 {
+                set(what, most)?;
+            }
         }
         if self.limits_processes {
             set(libc::RLIMIT_NPROC, limits.processes)?;
@@ -207,7 +260,7 @@ struct Prepared {
     sandbox: Sandbox,
     #[cfg(target_os = "linux")]
     root: namespaces::Root,
-    folder: CString,
+    workdir: CString,
     #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
     filter: Vec<libc::sock_filter>,
     user: Option<u32>,
@@ -227,7 +280,7 @@ impl Prepared {
             if self.sandbox.namespaces {
                 self.root.enter()?;
             }
-            check(libc::chdir(self.folder.as_ptr()))?;
+            check(libc::chdir(self.workdir.as_ptr()))?;
             self.sandbox.limit()?;
             if let Some(user) = self.user {
                 check(libc::setgroups(0, std::ptr::null()))?;
@@ -236,6 +289,9 @@ impl Prepared {
             }
             #[cfg(target_os = "linux")]
             {
+                if self.sandbox.user == User::Powerless {
+                    namespaces::drop_capabilities()?;
+                }
                 check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
                 if self.sandbox.namespaces {
                     namespaces::become_init(self.grove)?;
@@ -287,8 +343,21 @@ mod tests {
         let number = file.as_raw_fd();
         // SAFETY: a system call on an integer. Clears close-on-exec, as some libraries do.
         assert_eq!(unsafe { libc::fcntl(number, libc::F_SETFD, 0) }, 0);
-        let limits = Limits { cpu_seconds: 5, memory: 1 << 30, file_size: 1 << 20, processes: 16 };
-        let sandbox = Sandbox::new(limits, theirs.path(), Vec::new()).unwrap();
+        let limits = Limits {
+            cpu_seconds: 5,
+            memory: 1 << 30,
+            file_size: 1 << 20,
+            processes: 16,
+            files: 64,
+        };
+        let access = Access {
+            readable: Vec::new(),
+            programs: true,
+            network: false,
+            workdir: None,
+            scratch_mb: 16,
+        };
+        let sandbox = Sandbox::new(limits, theirs.path(), access).unwrap();
         let mut command = sandbox.command("sh", theirs.path(), Scratch::Private).unwrap();
         let script = format!("echo lost >&{number}; : > /proc/self/fd/{number}; exit 0");
         command.args(["-c", &script]).stderr(Stdio::null()).status().unwrap();

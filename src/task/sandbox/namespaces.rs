@@ -1,6 +1,6 @@
 //! Linux namespaces, with a root that contains only what a program needs.
 
-use super::{Scratch, check};
+use super::{Access, Scratch, check};
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -24,8 +24,41 @@ const BASE: &CStr = c"/tmp";
 /// Mount point of the old root until it is detached.
 const OLD: &CStr = c"/.old";
 
+/// Folders of libraries, as far as they exist.
+const LIBRARIES: [&str; 9] = [
+    "/lib",
+    "/lib32",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib32",
+    "/usr/lib64",
+    "/usr/local/lib",
+    "/nix/store",
+    "/gnu/store",
+];
+
 /// Folders of programs and libraries, as far as they exist.
-const SYSTEM: [&str; 7] = ["/usr", "/bin", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store"];
+const PROGRAMS: [&str; 8] =
+    ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store"];
+
+/// Files of the system that programs with a user's tools expect: names of users and hosts, certificates, time zones.
+const FILES: [&str; 12] = [
+    "/etc/alternatives",
+    "/etc/ca-certificates",
+    "/etc/group",
+    "/etc/hosts",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/etc/nsswitch.conf",
+    "/etc/passwd",
+    "/etc/pki",
+    "/etc/resolv.conf",
+    "/etc/ssl",
+    "/etc/java",
+];
+
+/// Harmless devices.
+const DEVICES: [&str; 5] = ["/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"];
 
 /// A path of the old root that is bound into the new one.
 struct Bound {
@@ -33,6 +66,8 @@ struct Bound {
     /// Folders to create, outermost first.
     parents: Vec<CString>,
     target: CString,
+    /// Whether it is a folder; links are followed.
+    is_folder: bool,
 }
 
 impl Bound {
@@ -42,15 +77,30 @@ impl Bound {
         let mut parents: Vec<&Path> = path.ancestors().skip(1).collect();
         parents.reverse();
         let parents = parents.into_iter().skip(1).map(text).collect::<io::Result<_>>()?;
-        let source = text(&Path::new("/.old").join(within))?;
-        Ok(Self { source, parents, target: text(path)? })
+        // A link leads to the same file in the new root.
+        let file = path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+        let source = text(&Path::new("/.old").join(file.strip_prefix("/").unwrap_or(within)))?;
+        Ok(Self { source, parents, target: text(path)?, is_folder: path.is_dir() })
     }
 
-    /// Creates the parents, and the target as a folder.
+    /// The device that has nothing in it, in the place of `path`.
+    fn hidden(path: &Path) -> io::Result<Self> {
+        Ok(Self { source: c"/.old/dev/null".to_owned(), ..Self::new(path)? })
+    }
+
+    /// Creates the parents and the target, empty. Existing ones are as good.
     unsafe fn create(&self) {
-        for folder in self.parents.iter().chain([&self.target]) {
-            // SAFETY: a system call on a live string. An existing folder is as good.
-            unsafe { libc::mkdir(folder.as_ptr(), 0o755) };
+        // SAFETY: system calls on live strings.
+        unsafe {
+            self.parents.iter().for_each(|folder| {
+                libc::mkdir(folder.as_ptr(), 0o755);
+            });
+            if self.is_folder {
+                libc::mkdir(self.target.as_ptr(), 0o755);
+                return;
+            }
+            let flags = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY | libc::O_CLOEXEC;
+            libc::close(libc::open(self.target.as_ptr(), flags, 0o644));
         }
     }
 
@@ -65,21 +115,44 @@ impl Bound {
 /// The contents of a new root, prepared before `fork`.
 pub struct Root {
     bound: Vec<Bound>,
-    null: Bound,
+    /// Folders that are there, but empty.
+    empty: Vec<Bound>,
     folder: Bound,
     scratch: Scratch,
+    /// The options of a file system in memory for the working directory.
+    options: CString,
+    network: bool,
     /// The files that map the user and the group to themselves, with their contents.
     maps: [(&'static CStr, String); 3],
 }
 
 impl Root {
-    /// Prepares a root with the system's programs and `readable`, and `folder` to write to.
-    pub fn new(readable: &[PathBuf], folder: &Path, scratch: Scratch) -> io::Result<Self> {
-        let system = SYSTEM.iter().map(Path::new).filter(|path| path.exists());
-        // What a system folder holds is there already.
-        let own = readable.iter().map(PathBuf::as_path);
-        let own = own.filter(|path| path.exists() && !SYSTEM.iter().any(|at| path.starts_with(at)));
-        let bound = system.chain(own).map(Bound::new).collect::<io::Result<_>>()?;
+    /// Prepares a root with what `access` names, and `folder` to write to.
+    pub fn new(access: &Access, folder: &Path, scratch: Scratch) -> io::Result<Self> {
+        let system = if access.programs { &PROGRAMS[..] } else { &LIBRARIES };
+        let files = if access.programs { &FILES[..] } else { &[] };
+        let devices = if access.programs { &DEVICES[..] } else { &DEVICES[..1] };
+        // What a folder of the system holds is there already.
+        let is_new = |path: &&Path| !system.iter().any(|at| path.starts_with(at));
+        let mut own: Vec<&Path> =
+            access.readable.iter().map(PathBuf::as_path).filter(is_new).collect();
+        // A folder before what it holds.
+        own.sort();
+        own.dedup_by(|path, folder| path.starts_with(*folder));
+        let all = [system, files].concat();
+        let all = all.iter().map(Path::new).chain(own).chain(devices.iter().map(Path::new));
+        let mut bound =
+            all.filter(|path| path.exists()).map(Bound::new).collect::<io::Result<Vec<_>>>()?;
+        // Grove's own program holds the answers of built-in tasks.
+        let program = std::env::current_exe().and_then(|path| path.canonicalize());
+        let is_shown = |path: &PathBuf| {
+            access.readable.iter().any(|at| path.starts_with(at)) || !is_new(&path.as_path())
+        };
+        if let Some(program) = program.ok().filter(|path| !access.programs && is_shown(path)) {
+            bound.push(Bound::hidden(&program)?);
+        }
+        let empty =
+            access.workdir.iter().map(|path| Bound::new(path)).collect::<io::Result<_>>()?;
         // SAFETY: these calls have no preconditions.
         let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
         let maps = [
@@ -87,8 +160,13 @@ impl Root {
             (c"/proc/self/uid_map", format!("{user} {user} 1")),
             (c"/proc/self/gid_map", format!("{group} {group} 1")),
         ];
-        let null = Bound::new(Path::new("/dev/null"))?;
-        Ok(Self { bound, null, folder: Bound::new(folder)?, scratch, maps })
+        let options = CString::new(format!(
+            "size={}m,nr_inodes={},mode=1777",
+            access.scratch_mb,
+            64 * access.scratch_mb
+        ))?;
+        let (folder, network) = (Bound::new(folder)?, access.network);
+        Ok(Self { bound, empty, folder, scratch, options, network, maps })
     }
 
     /// Creates the namespaces and enters the new root.
@@ -98,8 +176,10 @@ impl Root {
     pub unsafe fn enter(&self) -> io::Result<()> {
         // SAFETY: system calls on integers and on live strings and structs.
         unsafe {
-            let mut flags =
-                libc::CLONE_NEWNET | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC;
+            let mut flags = libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWIPC;
+            if !self.network {
+                flags |= libc::CLONE_NEWNET;
+            }
             let is_root = libc::geteuid() == 0;
             if !is_root {
                 flags |= libc::CLONE_NEWUSER;
@@ -117,15 +197,11 @@ impl Root {
                 libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".old".as_ptr()) as libc::c_int
             )?;
             check(libc::chdir(root))?;
+            self.empty.iter().for_each(|bound| bound.create());
             for bound in &self.bound {
                 bound.create();
                 bound.bind()?;
             }
-            libc::mkdir(c"/dev".as_ptr(), 0o755);
-            let file = libc::open(self.null.target.as_ptr(), libc::O_CREAT | libc::O_WRONLY, 0o644);
-            check(file)?;
-            libc::close(file);
-            self.null.bind()?;
             self.folder.create();
             if self.scratch == Scratch::Shared {
                 self.folder.bind()?;
@@ -135,7 +211,7 @@ impl Root {
             set_read_only(root, true, RECURSIVE)?;
             match self.scratch {
                 Scratch::Shared => set_read_only(self.folder.target.as_ptr(), false, 0),
-                Scratch::Private => memory(&self.folder.target, c"size=16m,nr_inodes=1k,mode=1777"),
+                Scratch::Private => memory(&self.folder.target, &self.options),
             }
         }
     }
@@ -175,6 +251,25 @@ unsafe fn set_read_only(path: *const libc::c_char, on: bool, flags: libc::c_int)
         )
     };
     check(answer as libc::c_int)
+}
+
+/// Drops all capabilities, so that root is exempt from nothing, even after `exec`.
+///
+/// # Safety
+/// Only between `fork` and `exec`.
+pub unsafe fn drop_capabilities() -> io::Result<()> {
+    // Version 3 of `capset(2)`: a header, and two words each of effective, permitted and inheritable ones.
+    let header = [0x2008_0522u32, 0];
+    let none = [0u32; 6];
+    // SAFETY: system calls on integers and on live arrays.
+    unsafe {
+        let mut number = 0;
+        while libc::prctl(libc::PR_CAPBSET_READ, number, 0, 0, 0) >= 0 {
+            check(libc::prctl(libc::PR_CAPBSET_DROP, number, 0, 0, 0))?;
+            number += 1;
+        }
+        check(libc::syscall(libc::SYS_capset, header.as_ptr(), none.as_ptr()) as libc::c_int)
+    }
 }
 
 /// Interval at which the parent of a sandbox checks that Grove still runs, milliseconds.

@@ -1,7 +1,7 @@
 //! A seccomp filter that refuses the system calls by which a process reaches out of its sandbox: sockets,
 //! the memory and descriptors of other processes, mounts, new namespaces, and signals that stop a process.
 
-use super::check;
+use super::{Sockets, check};
 use std::io;
 
 /// `LD`, `JMP` and `RET` instructions of classic BPF.
@@ -26,11 +26,7 @@ const ARCHITECTURE_AT: u32 = 4;
 const ARGUMENTS_AT: u32 = 16;
 
 /// System calls that fail with `EPERM`.
-const REFUSED: [libc::c_long; 27] = [
-    libc::SYS_socket,
-    libc::SYS_socketpair,
-    libc::SYS_connect,
-    libc::SYS_bind,
+const REFUSED: [libc::c_long; 23] = [
     libc::SYS_ptrace,
     libc::SYS_process_vm_readv,
     libc::SYS_process_vm_writev,
@@ -56,6 +52,10 @@ const REFUSED: [libc::c_long; 27] = [
     libc::SYS_request_key,
 ];
 
+/// The same where sockets are not permitted; `socketpair` comes last, which reaches nobody else.
+const SOCKETS: [libc::c_long; 4] =
+    [libc::SYS_socket, libc::SYS_connect, libc::SYS_bind, libc::SYS_socketpair];
+
 /// Calls that send a signal, with the index of the signal's argument.
 const SIGNALLING: [(libc::c_long, u32); 3] =
     [(libc::SYS_kill, 1), (libc::SYS_tkill, 1), (libc::SYS_tgkill, 2)];
@@ -69,7 +69,7 @@ fn jump(code: u16, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
 }
 
 /// The filter's program.
-pub fn program() -> Vec<libc::sock_filter> {
+pub fn program(sockets: Sockets) -> Vec<libc::sock_filter> {
     let refuse = |error: libc::c_int| statement(RETURN, ERROR | error as u32);
     let mut program = vec![
         statement(LOAD, ARCHITECTURE_AT),
@@ -83,7 +83,12 @@ pub fn program() -> Vec<libc::sock_filter> {
         jump(JUMP_EQUAL, libc::SYS_clone3 as u32, 0, 1),
         refuse(libc::ENOSYS),
     ];
-    for number in REFUSED {
+    let sockets = match sockets {
+        Sockets::None => &SOCKETS[..],
+        Sockets::Pairs => &SOCKETS[..3],
+        Sockets::All => &[],
+    };
+    for &number in REFUSED.iter().chain(sockets) {
         program.extend([jump(JUMP_EQUAL, number as u32, 0, 1), refuse(libc::EPERM)]);
     }
     program.extend([

@@ -1,4 +1,4 @@
-//! Temporary folders of the checkers.
+//! Temporary folders of sandboxes.
 
 use std::fs::{File, TryLockError};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::{env, fs, io};
 
 /// Prefix of the folders' names.
-const NAME: &str = "grove-ocaml-";
+const NAME: &str = "grove-sandbox-";
 
 /// A temporary folder that every user may enter, removed when dropped. Creating the first one in a process
 /// also removes folders that killed processes have left behind.
@@ -86,13 +86,14 @@ mod tests {
     fn folders_of_killed_processes_are_removed_and_no_others() {
         let parent = tempfile::TempDir::new().unwrap();
         let path = |name: &str| parent.path().join(name);
-        for name in ["grove-ocaml-1-0", "grove-ocaml-2-0", "other"] {
+        for name in ["grove-sandbox-1-0", "grove-sandbox-2-0", "other"] {
             fs::create_dir_all(path(name).join("inside")).unwrap();
         }
-        let used = File::open(path("grove-ocaml-2-0")).unwrap();
+        let used = File::open(path("grove-sandbox-2-0")).unwrap();
         used.try_lock().unwrap();
         sweep(parent.path());
-        let left = ["grove-ocaml-1-0", "grove-ocaml-2-0", "other"].map(|name| path(name).exists());
+        let left =
+            ["grove-sandbox-1-0", "grove-sandbox-2-0", "other"].map(|name| path(name).exists());
         assert_eq!(left, [false, true, true]);
         let (folder, other) = (Folder::new().unwrap(), Folder::new().unwrap());
         sweep(folder.path().parent().unwrap());

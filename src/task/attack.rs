@@ -1,0 +1,169 @@
+//! Answers without merit, to find out which of them a verifier rewards.
+
+use super::{Completion, Prompt, Split, Task, TaskError};
+
+/// Length of a huge answer, characters.
+const HUGE: usize = 100_000;
+
+/// The rewards of one kind of answer.
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+pub struct AttackResult {
+    /// The kind of answer.
+    pub answer: &'static str,
+    /// Number of answers given.
+    pub answers: usize,
+    /// Mean reward, of those that were judged; `None` if none was.
+    pub mean: Option<f64>,
+    /// Highest reward.
+    pub highest: Option<f64>,
+    /// Number of answers with the maximum reward.
+    pub full: usize,
+    /// Number of answers that the verifier could not judge.
+    pub unjudged: usize,
+    /// The reason of the first of these.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub problem: Option<String>,
+}
+
+/// The kinds of answers to a prompt; `other` is the solution of another prompt.
+fn answers(prompt: &Prompt, other: Option<&str>) -> Vec<(&'static str, String)> {
+    let question = prompt.messages.last().map_or(&prompt.text, |message| &message.content);
+    let binary: String = (0..=0x2ff).filter_map(char::from_u32).collect();
+    let mut all = vec![
+        ("empty", String::new()),
+        ("white space", " \n\t ".to_string()),
+        ("constant 0", "0".to_string()),
+        ("constant 1", "1".to_string()),
+        ("constant yes", "yes".to_string()),
+        ("refusal", "I cannot answer this question.".to_string()),
+        ("the prompt", question.clone()),
+        ("the prompt twice", format!("{question}\n{question}")),
+        ("huge", "x".repeat(HUGE)),
+        ("huge, of numbers", "0 ".repeat(HUGE / 2)),
+        ("every number", (0..2000).map(|i| format!("{i} ")).collect()),
+        ("binary", binary),
+        ("format: answer tags", "<think></think><answer></answer>".to_string()),
+        ("format: box", "\\boxed{}".to_string()),
+        ("format: code fence", "```\n```".to_string()),
+        ("format: JSON", "{}".to_string()),
+        ("format: words", "Answer:".to_string()),
+    ];
+    if let Some(other) = other {
+        all.push(("another prompt's solution", other.to_string()));
+    }
+    all
+}
+
+/// Verifies solutions, if the task has any, and with `attack` answers without merit, for the first `count` prompts of
+/// a split.
+///
+/// # Errors
+/// If there is no prompt, or the verifier does not answer any more.
+pub fn audit(
+    task: &dyn Task,
+    split: Split,
+    count: u64,
+    attack: bool,
+) -> Result<Vec<AttackResult>, TaskError> {
+    let count = task.num_prompts(split).map_or(count, |all| all.min(count)).max(1);
+    let prompts: Vec<Prompt> =
+        (0..count).map(|index| task.prompt(split, index)).collect::<Result<_, _>>()?;
+    let solutions: Vec<Option<String>> =
+        prompts.iter().map(|prompt| task.solution(prompt)).collect();
+    let mut kinds: Vec<(&'static str, Vec<(usize, String)>)> = Vec::new();
+    let mut add = |kind, i, text| match kinds.iter_mut().find(|(name, _)| *name == kind) {
+        Some((_, texts)) => texts.push((i, text)),
+        None => kinds.push((kind, vec![(i, text)])),
+    };
+    for (i, prompt) in prompts.iter().enumerate() {
+        let own = solutions[i].as_deref();
+        own.into_iter().for_each(|own| add("the solution", i, own.to_string()));
+        if attack {
+            let other = solutions.iter().flatten().find(|other| Some(other.as_str()) != own);
+            let all = answers(prompt, other.map(String::as_str));
+            all.into_iter().for_each(|(kind, text)| add(kind, i, text));
+        }
+    }
+    let most: f64 = task.parts().iter().map(|part| part.weight.max(0.0)).sum();
+    let verify = |(answer, texts): (&'static str, Vec<(usize, String)>)| {
+        let all: Vec<_> =
+            texts.iter().map(|(i, text)| Completion::new(&prompts[*i], text)).collect();
+        let rewards = task.verify(&all)?;
+        let judged = rewards.iter().filter(|rewards| rewards.problem.is_none());
+        let totals: Vec<f64> = judged.map(|rewards| rewards.total(task.parts())).collect();
+        Ok(AttackResult {
+            answer,
+            answers: all.len(),
+            mean: (!totals.is_empty()).then(|| totals.iter().sum::<f64>() / totals.len() as f64),
+            highest: totals.iter().copied().reduce(f64::max),
+            full: totals.iter().filter(|total| **total >= most - 1e-9).count(),
+            unjudged: all.len() - totals.len(),
+            problem: rewards.into_iter().find_map(|rewards| rewards.problem),
+        })
+    };
+    kinds.into_iter().map(verify).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::task::{Part, Rewards};
+    use serde_json::Map;
+
+    /// A task whose verifier looks for the solution anywhere in the answer.
+    struct Careless {
+        parts: Vec<Part>,
+    }
+
+    impl Task for Careless {
+        fn name(&self) -> &str {
+            "careless"
+        }
+
+        fn prompt(&self, _: Split, index: u64) -> Result<Prompt, TaskError> {
+            Ok(Prompt { text: format!("Say {index}."), messages: vec![], fields: Map::new() })
+        }
+
+        fn parts(&self) -> &[Part] {
+            &self.parts
+        }
+
+        fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
+            let is_right = |completion: &Completion| {
+                completion.text.contains(&self.solution(completion.prompt).unwrap())
+            };
+            let reward = |completion| Rewards::new(vec![f64::from(u8::from(is_right(completion)))]);
+            Ok(completions.iter().map(reward).collect())
+        }
+
+        fn solution(&self, prompt: &Prompt) -> Option<String> {
+            Some(prompt.text.trim_start_matches("Say ").trim_end_matches('.').to_string())
+        }
+
+        fn max_new_tokens(&self) -> usize {
+            8
+        }
+    }
+
+    #[test]
+    fn an_audit_finds_what_a_careless_verifier_rewards() {
+        let task = Careless { parts: vec![Part::new("exact", 1.0)] };
+        let found = audit(&task, Split::Test, 20, true).unwrap();
+        let full = |answer: &str| {
+            let result = found.iter().find(|result| result.answer == answer).unwrap();
+            assert_eq!((result.answers, result.unjudged), (20, 0));
+            result.full
+        };
+        for (answer, expected) in [
+            ("the solution", 20),
+            ("the prompt", 20),
+            ("every number", 20),
+            ("constant 1", 1),
+            ("empty", 0),
+        ] {
+            assert_eq!(full(answer), expected, "{answer}");
+        }
+        let honest = audit(&task, Split::Test, 20, false).unwrap();
+        assert_eq!(honest.len(), 1);
+    }
+}

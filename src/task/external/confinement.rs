@@ -1,0 +1,192 @@
+//! The sandbox of a verifier: what its command names, read-only, without a network.
+
+use super::VerifierOptions;
+use crate::task::TaskError;
+use crate::task::sandbox::{Access, Folder, Limits, Sandbox, Scratch};
+use std::collections::BTreeSet;
+use std::env;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Characters that separate the words of a shell command, as far as paths are concerned.
+const SEPARATORS: &str = " \t\n'\"=:;,&|()<>{}`";
+
+/// Folders of the system that are not shown even if a command names them.
+const NEVER: [&str; 3] = ["/proc", "/sys", "/dev"];
+
+/// The sandboxes of a verifier's processes.
+pub struct Confinement {
+    sandbox: Sandbox,
+    /// Holds a folder for each process to write to.
+    folder: Folder,
+    started: AtomicUsize,
+}
+
+impl Confinement {
+    /// Creates the sandbox of a command.
+    ///
+    /// # Errors
+    /// If this machine cannot enforce it.
+    pub fn new(options: &VerifierOptions) -> Result<Self, TaskError> {
+        let refused = |why: String| {
+            TaskError::Verifier(format!(
+                "the verifier cannot be put into a sandbox: {why} --verifier-sandbox=off runs it with all of \
+                 your rights"
+            ))
+        };
+        let failed = |error: io::Error| refused(format!("{error}."));
+        let folder = Folder::new().map_err(failed)?;
+        let limits = Limits { cpu_seconds: 0, memory: 0, file_size: 0, processes: 0, files: 0 };
+        let workdir = match &options.folder {
+            Some(folder) => folder.canonicalize(),
+            None => env::current_dir(),
+        };
+        let workdir = workdir.map_err(failed)?;
+        let mut readable = named(&options.command, &workdir);
+        readable.extend(options.sandbox.readable.iter().cloned());
+        let access = Access {
+            readable: readable.into_iter().collect(),
+            programs: true,
+            network: options.sandbox.network,
+            workdir: Some(workdir),
+            scratch_mb: 1024,
+        };
+        let scratch = folder.inner("try").map_err(failed)?;
+        let sandbox = Sandbox::new(limits, &scratch, access).map_err(failed)?;
+        match sandbox.notes() {
+            notes if notes.is_empty() => Ok(Self { sandbox, folder, started: AtomicUsize::new(0) }),
+            notes => Err(refused(notes.join(" "))),
+        }
+    }
+
+    /// A shell that runs `command` in a sandbox of its own.
+    ///
+    /// # Errors
+    /// If its folder cannot be created.
+    pub fn shell(&self, command: &str) -> io::Result<Command> {
+        let name = format!("v{}", self.started.fetch_add(1, Ordering::Relaxed));
+        let scratch = self.folder.inner(&name)?;
+        let mut shell = self.sandbox.command("sh", &scratch, Scratch::Private)?;
+        shell.args(["-c", command]);
+        Ok(shell)
+    }
+}
+
+/// The paths that a command needs: its folder, unless that holds all of the user's, the files and folders that it
+/// names, the installations of its programs, and the libraries of Python that the user has installed.
+fn named(command: &str, workdir: &Path) -> BTreeSet<PathBuf> {
+    let home = env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
+    let is_private = |path: &Path| {
+        path.parent().is_none() || home.as_ref().is_some_and(|home| home.starts_with(path))
+    };
+    let mut paths = BTreeSet::new();
+    if !is_private(workdir) {
+        paths.insert(workdir.to_path_buf());
+    }
+    if let Some(home) = &home {
+        paths.insert(home.join(".local/lib"));
+    }
+    let mut words: Vec<String> =
+        command.split(|c| SEPARATORS.contains(c)).map(str::to_string).collect();
+    let mut next = 0;
+    while let Some(word) = words.get(next).cloned() {
+        next += 1;
+        let word = match (word.strip_prefix("~/").or(word.strip_prefix("$HOME/")), &home) {
+            _ if word.is_empty() => continue,
+            (Some(rest), Some(home)) => home.join(rest),
+            _ => PathBuf::from(&word),
+        };
+        let file = workdir.join(&word);
+        let found = match file.exists() {
+            true => {
+                Some(file).filter(|file| !file.canonicalize().is_ok_and(|path| is_private(&path)))
+            }
+            false if word.components().count() == 1 => on_path(&word),
+            false => None,
+        };
+        if let Some(found) = found {
+            let interpreter = shebang(&found).filter(|line| !words.contains(line));
+            words.extend(
+                interpreter.iter().flat_map(|line| line.split_whitespace().map(str::to_string)),
+            );
+            words.extend(interpreter);
+            paths.extend(installation(&found, is_private));
+        }
+    }
+    paths.retain(|path| path.exists() && !NEVER.iter().any(|never| path.starts_with(never)));
+    paths
+}
+
+/// The program of this name.
+fn on_path(name: &Path) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|folder| folder.join(name)).find(|program| program.is_file())
+}
+
+/// The command in the first line of a script, after `#!`.
+fn shebang(file: &Path) -> Option<String> {
+    let mut start = Vec::new();
+    // The longest line that Linux reads.
+    File::open(file).ok()?.take(256).read_to_end(&mut start).ok()?;
+    let line = start.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
+    Some(String::from_utf8_lossy(line).trim().to_string())
+}
+
+/// A file with all that its links lead to, and, if it lies in a folder `bin`, or `shims` of a version
+/// manager, what is installed beside that.
+fn installation(file: &Path, is_private: impl Fn(&Path) -> bool) -> BTreeSet<PathBuf> {
+    let mut paths = BTreeSet::new();
+    let mut at = Some(file.to_path_buf());
+    // As many links as Linux follows.
+    for _ in 0..40 {
+        let Some(path) = at.take() else { break };
+        let is_bin = |folder: &&Path| folder.ends_with("bin") || folder.ends_with("shims");
+        let bin = path.parent().filter(is_bin);
+        let prefix = bin.and_then(Path::parent);
+        let is_own = |prefix: &&Path| !is_private(prefix) && !prefix.ends_with(".local");
+        paths.insert(prefix.filter(is_own).map_or(path.clone(), Path::to_path_buf));
+        at = path.read_link().ok().map(|to| path.with_file_name("").join(to));
+    }
+    paths.extend(file.canonicalize());
+    paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_command_names_its_folder_its_files_and_its_programs() {
+        let place = tempfile::tempdir().unwrap();
+        let place = place.path().canonicalize().unwrap();
+        for folder in ["work", "venv/bin", "python/bin", "other", "interpreters"] {
+            fs::create_dir_all(place.join(folder)).unwrap();
+        }
+        for file in ["work/check.py", "python/bin/python3", "other/words.txt", "other/secret"] {
+            fs::write(place.join(file), "").unwrap();
+        }
+        let script = format!("#!{} -x\n", place.join("interpreters/own").display());
+        fs::write(place.join("work/check.py"), script).unwrap();
+        fs::write(place.join("interpreters/own"), "").unwrap();
+        symlink("../../python/bin/python3", place.join("venv/bin/python")).unwrap();
+        let command = "../venv/bin/python check.py --words=../other/words.txt / /proc/self";
+        let found = named(command, &place.join("work"));
+        let holds = |file: &str| {
+            let file = place.join(file).canonicalize().unwrap();
+            found.iter().any(|path| file.starts_with(path.canonicalize().unwrap()))
+        };
+        assert!(
+            ["work/check.py", "other/words.txt", "venv", "python/bin/python3", "interpreters/own"]
+                .into_iter()
+                .all(holds),
+            "{found:?}"
+        );
+        assert!(!holds("other/secret"), "{found:?}");
+        assert!(!found.iter().any(|path| path == Path::new("/") || path.starts_with("/proc")));
+    }
+}

@@ -1,0 +1,288 @@
+//! Tests written as OCaml assertions, taken apart into calls with expected values.
+
+/// Tests of a function.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Tests {
+    /// Expressions that use the function, each with an expression of its expected value that does not.
+    pub calls: Vec<(String, String)>,
+}
+
+/// Takes the tests of the function `name` apart.
+///
+/// `assert (a = b)`, where one side uses the function, becomes that side and the value of the other. Any other assertion
+/// becomes a pair of `mark` and whether it holds; `mark` is a text that an answer cannot know beforehand. Definitions
+/// between the assertions are available to those after them.
+///
+/// # Errors
+/// A sentence if there is no assertion.
+pub fn parse(text: &str, name: &str, mark: &str) -> Result<Tests, String> {
+    let mut tests = Tests::default();
+    let mut definitions = String::new();
+    for item in items(text) {
+        let asserted = assertions(item);
+        match asserted {
+            Some(bodies) => {
+                for body in bodies {
+                    tests.calls.push(test(body, name, mark, &definitions));
+                }
+            }
+            None if words(item).any(|word| word == "assert") => {
+                let body = item.trim_start_matches("let").trim_start();
+                let body = body.strip_prefix("()").or(body.strip_prefix('_')).unwrap_or(body);
+                let body = body.trim_start().trim_start_matches('=');
+                tests.calls.push(whole(&format!("(({body}); true)"), mark, &definitions));
+            }
+            None => definitions += &format!("{item}\n"),
+        }
+    }
+    match tests.calls.is_empty() {
+        true => Err("`tests` has no `assert`".to_string()),
+        false => Ok(tests),
+    }
+}
+
+/// The call and the expected value of an assertion.
+fn test(body: &str, name: &str, mark: &str, definitions: &str) -> (String, String) {
+    let uses = |text: &str| words(text).any(|word| word == name);
+    if let Some((left, right)) = equation(body)
+        && !uses(definitions)
+        && uses(left) != uses(right)
+    {
+        let (call, value) = if uses(left) { (left, right) } else { (right, left) };
+        return (within(definitions, call), within(definitions, value));
+    }
+    whole(body, mark, definitions)
+}
+
+fn whole(condition: &str, mark: &str, definitions: &str) -> (String, String) {
+    (within(definitions, &format!("({mark:?}, ({condition}))")), format!("({mark:?}, true)"))
+}
+
+/// An expression after definitions.
+fn within(definitions: &str, expression: &str) -> String {
+    match definitions {
+        "" => format!("({expression})"),
+        _ => format!(
+            "(let module Tests = struct {definitions} end in let open Tests in ({expression}))"
+        ),
+    }
+}
+
+/// The pieces of a text outside comments, texts and brackets, as `(offset, piece)`: words, and runs of other characters.
+struct Scan<'a> {
+    text: &'a str,
+    at: usize,
+    depth: i32,
+}
+
+impl<'a> Scan<'a> {
+    fn new(text: &'a str) -> Self {
+        Self { text, at: 0, depth: 0 }
+    }
+
+    /// The end of a comment or a literal that begins here.
+    fn skipped(&self) -> Option<usize> {
+        let rest = &self.text[self.at..];
+        if rest.starts_with("(*") {
+            let mut depth = 0;
+            let mut at = 0;
+            while at < rest.len() {
+                match &rest.as_bytes()[at..] {
+                    [b'(', b'*', ..] => (depth, at) = (depth + 1, at + 2),
+                    [b'*', b')', ..] => (depth, at) = (depth - 1, at + 2),
+                    _ => at += 1,
+                }
+                if depth == 0 {
+                    break;
+                }
+            }
+            return Some(self.at + at);
+        }
+        if let Some(inside) = rest.strip_prefix('"') {
+            let mut is_escaped = false;
+            let end = inside.find(|c| {
+                let is_end = c == '"' && !is_escaped;
+                is_escaped = c == '\\' && !is_escaped;
+                is_end
+            });
+            return Some(self.at + end.map_or(rest.len(), |end| end + 2));
+        }
+        // A character, as opposed to a type variable or a prime.
+        let inside = rest.strip_prefix('\'')?;
+        let mut characters = inside.char_indices();
+        match characters.next()? {
+            (_, '\\') => Some(
+                self.at + 2 + inside[1..].char_indices().skip(1).find(|(_, c)| *c == '\'')?.0 + 1,
+            ),
+            _ => match characters.next()? {
+                (end, '\'') => Some(self.at + end + 2),
+                _ => None,
+            },
+        }
+    }
+}
+
+fn is_word(c: char) -> bool {
+    c.is_alphanumeric() || c == '_' || c == '\''
+}
+
+fn is_operator(c: char) -> bool {
+    "!$%&*+-./:<=>?@^|~#".contains(c)
+}
+
+/// A piece at the depth of brackets at which it stands.
+impl<'a> Iterator for Scan<'a> {
+    type Item = (usize, i32, &'a str);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let start = self.at;
+            let c = self.text[start..].chars().next()?;
+            if let Some(end) = self.skipped() {
+                let is_comment = self.text[start..].starts_with("(*");
+                self.at = end.min(self.text.len());
+                if is_comment {
+                    continue;
+                }
+                return Some((start, self.depth, &self.text[start..self.at]));
+            }
+            let run = |of: fn(char) -> bool| {
+                let rest = &self.text[start..];
+                start + rest.find(|c| !of(c)).unwrap_or(rest.len())
+            };
+            let mut depth = self.depth;
+            self.at = match c {
+                c if is_word(c) => run(is_word),
+                c if is_operator(c) => run(is_operator),
+                '(' | '[' | '{' => {
+                    self.depth += 1;
+                    start + 1
+                }
+                ')' | ']' | '}' => {
+                    self.depth -= 1;
+                    depth -= 1;
+                    start + 1
+                }
+                c => start + c.len_utf8(),
+            };
+            if !c.is_whitespace() {
+                return Some((start, depth, &self.text[start..self.at]));
+            }
+        }
+    }
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    Scan::new(text).map(|(_, _, piece)| piece)
+}
+
+/// The items of a file: they begin at the start of a line, or after `;;`.
+fn items(text: &str) -> Vec<&str> {
+    let mut cuts = vec![0];
+    let mut last = "";
+    for (at, depth, piece) in Scan::new(text) {
+        let begins = matches!(piece, "let" | "open" | "module" | "type" | "exception" | "assert");
+        let is_first = at == 0 || text[..at].ends_with('\n');
+        let after_end = last == ";" && text[..at].trim_end().ends_with(";;");
+        if depth == 0 && ((begins && is_first) || after_end) {
+            cuts.push(at);
+        }
+        last = piece;
+    }
+    cuts.push(text.len());
+    let item = |pair: &[usize]| text[pair[0]..pair[1]].trim().trim_end_matches(";;").trim();
+    let items: Vec<&str> = cuts.windows(2).map(item).collect();
+    items.into_iter().filter(|item| words(item).next().is_some()).collect()
+}
+
+/// The conditions of an item that consists of assertions alone.
+fn assertions(item: &str) -> Option<Vec<&str>> {
+    let mut bodies = Vec::new();
+    let mut from = None;
+    let mut was_assert = false;
+    for (at, depth, piece) in Scan::new(item) {
+        match (depth, piece) {
+            (0, "(") if was_assert => from = Some(at + 1),
+            (0, ")") if from.is_some() => bodies.push(&item[from.take()?..at]),
+            _ if from.is_some() || depth > 0 => {}
+            (0, "assert" | "let" | "_" | "=" | ";" | "(" | ")") => {}
+            _ => return None,
+        }
+        was_assert = piece == "assert";
+    }
+    (!bodies.is_empty() && from.is_none()).then_some(bodies)
+}
+
+/// The sides of a condition that is one equation.
+fn equation(condition: &str) -> Option<(&str, &str)> {
+    let mut sides = None;
+    for (at, depth, piece) in Scan::new(condition).filter(|(_, depth, _)| *depth == 0) {
+        debug_assert_eq!(depth, 0);
+        match piece {
+            "=" if sides.is_none() => sides = Some((&condition[..at], &condition[at + 1..])),
+            "=" | "==" | "!=" | "<>" | "<" | ">" | "<=" | ">=" | "&&" | "||" | "->" | ":="
+            | "," | ";" | "let" | "fun" | "function" | "match" | "if" | "try" | "not" => {
+                return None;
+            }
+            _ => {}
+        }
+    }
+    sides
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn calls(text: &str) -> Vec<(String, String)> {
+        parse(text, "f", "mark").unwrap().calls
+    }
+
+    fn pair(call: &str, value: &str) -> (String, String) {
+        (call.to_string(), value.to_string())
+    }
+
+    #[test]
+    fn equations_become_calls_with_values() {
+        let expected =
+            [pair("(f [] )", "( 0)"), pair("( f [1; 2])", "(3 )"), pair("(f [7] )", "( (-7))")];
+        let text =
+            "let () = assert (f [] = 0)\nlet () = assert (3 = f [1; 2]); assert (f [7] = (-7));;\n";
+        assert_eq!(calls(text), expected);
+        assert_eq!(
+            calls("assert (f [] = 0);; assert (3 = f [1; 2]) ;;\nassert (f [7] = (-7))"),
+            expected
+        );
+        let texts = r#"let () = assert (f "a = \" b)" 'x' = "(* =") (* assert (f = 1) *)"#;
+        assert_eq!(calls(texts), [pair(r#"(f "a = \" b)" 'x' )"#, r#"( "(* =")"#)]);
+    }
+
+    #[test]
+    fn other_assertions_count_as_a_whole() {
+        for condition in [
+            "abs_float (f 2. -. 1.) < 1e-6",
+            "f 1 = 1 && f 2 = 2",
+            "f 1 = f 2",
+            "not (f 1 = 2)",
+            "1 = 1",
+        ] {
+            let expected = pair(&format!("((\"mark\", ({condition})))"), "(\"mark\", true)");
+            assert_eq!(calls(&format!("let () = assert ({condition})")), [expected]);
+        }
+        let found = calls("let () = let x = f 3 in assert (x = 4)");
+        assert_eq!(
+            found,
+            [pair("((\"mark\", ((( let x = f 3 in assert (x = 4)); true))))", "(\"mark\", true)")]
+        );
+    }
+
+    #[test]
+    fn definitions_are_available_afterwards() {
+        let found = calls("let two = 2\nlet () = assert (f two = two + 1)\n");
+        let module = "(let module Tests = struct let two = 2\n end in let open Tests in ";
+        assert_eq!(found, [pair(&format!("{module}(f two ))"), &format!("{module}( two + 1))"))]);
+        let found = calls("let ok x = f x = x\nlet () = assert (ok 3)");
+        assert!(found[0].0.contains("\"mark\"") && found[0].1 == "(\"mark\", true)");
+        assert!(parse("let x = 1", "f", "mark").is_err());
+    }
+}
