@@ -1,5 +1,6 @@
 //! The command line: subcommands and their options.
 
+use super::verifier::{VerifierArgs, VerifyArgs};
 use crate::settings::{Engine, Precision, overlay};
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
@@ -41,6 +42,8 @@ pub enum Command {
     Check(CheckArgs),
     /// List all settings of a run with their defaults, ranges and meanings.
     Settings(SettingsArgs),
+    /// Verify the solutions of a language task, and answers without merit.
+    Verify(VerifyArgs),
     /// Show a running or finished run in the browser.
     Watch(WatchArgs),
     /// Render games of a trained policy to a picture, an animation or a video.
@@ -55,13 +58,11 @@ pub struct TrainArgs {
     /// A file of prompts: a task of your own for a language model.
     ///
     /// Each line is a JSON object with a `prompt` and any fields that the verifier needs; see docs/tasks.md.
-    #[arg(long, value_name = "FILE", conflicts_with = "resume")]
+    /// With --resume, the place of the run's file, if it has moved.
+    #[arg(long, value_name = "FILE")]
     pub task_data: Option<PathBuf>,
-    /// The command that verifies completions of --task-data.
-    ///
-    /// Without it, the reward is 1 for a completion equal to the prompt's `solution`, otherwise 0.
-    #[arg(long, value_name = "CMD", requires = "task_data")]
-    pub verifier: Option<String>,
+    #[command(flatten)]
+    pub verifier: VerifierArgs,
     /// The language model: a Hugging Face folder, a GGUF file, or `tiny` [default: tiny].
     ///
     /// `tiny` is a small transformer with fresh weights, whose tokens are the task's characters. Models are not
@@ -89,6 +90,8 @@ pub struct FitArgs {
     /// not downloaded.
     #[arg(long, value_name = "PATH")]
     pub model: Option<PathBuf>,
+    #[command(flatten)]
+    pub verifier: VerifierArgs,
     #[command(flatten)]
     pub run: RunArgs,
 }
@@ -181,6 +184,11 @@ pub struct EvalArgs {
     /// Number of CPU threads; does not affect the result [default: one per core].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
+    /// The place of the file of prompts that a language model's run was given, if it has moved.
+    #[arg(long, value_name = "FILE")]
+    pub task_data: Option<PathBuf>,
+    #[command(flatten)]
+    pub verifier: VerifierArgs,
     /// Print the result as a JSON object on stdout.
     #[arg(long)]
     pub json: bool,

@@ -7,7 +7,8 @@ use super::games::{GameCommands, Games, NewRun, Playable, References};
 use super::models::Models;
 use super::table::Table;
 use super::{
-    bench, check, demo, devices, eval, fit, generate, import, ranks, record, settings, train, watch,
+    bench, check, demo, devices, eval, fit, generate, import, ranks, record, settings, train,
+    verify, watch,
 };
 use crate::checkpoint::Checkpoint;
 use crate::env::look::Look;
@@ -113,6 +114,7 @@ pub fn run(games: &Games, cli: Cli) -> Result<()> {
         Command::Bench(args) => bench::run(games, args),
         Command::Check(args) => check::run(games, args),
         Command::Settings(args) => settings::run(games, args),
+        Command::Verify(args) => verify::run(args),
         Command::Watch(args) => watch::run(games, args),
         Command::Record(args) => record::run(games, args),
     }

@@ -54,7 +54,7 @@ pub fn evaluate<G: Playable>(
 
 /// Evaluates a language model on held-out prompts.
 fn complete(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
-    let (name, own, mut config) = load_language_settings(saved_language_settings(checkpoint)?)?;
+    let (name, mut own, mut config) = load_language_settings(saved_language_settings(checkpoint)?)?;
     config.seed = args.seed;
     let folder = RunFolder::of_language_model(&args.run).with_context(|| {
         format!(
@@ -63,7 +63,8 @@ fn complete(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
         )
     })?;
     let model = LanguageModel::load(&folder.model())?;
-    let trainer = LanguageTrainer::for_task(text::open(&name, own)?, config, Some(model))?;
+    let task = text::reopen(&name, &mut own, args.task_data.as_deref(), &args.verifier)?;
+    let trainer = LanguageTrainer::for_task(task, config, Some(model))?;
     let trainer = trainer.restored(checkpoint)?;
     let sampling = trainer.sampling();
     let greedy = Sampling { temperature: 0.0, ..sampling.clone() };

@@ -38,6 +38,9 @@ mod source;
 mod table;
 mod text;
 mod train;
+mod trust;
+mod verifier;
+mod verify;
 mod watch;
 
 pub use games::Playable;
@@ -139,8 +142,23 @@ impl Program {
 /// Prepares the process, and runs a command.
 fn run(games: &Games, cli: Cli) -> Result<()> {
     log_to_stderr()?;
+    prepare_process();
     ranks::start()?;
     dispatch::run(games, cli)
+}
+
+/// Makes a file above the limit of `ulimit -f` an error instead of the end of the process, and keeps a graphics library
+/// that looks for a Wayland server from complaining on stderr where there is none.
+fn prepare_process() {
+    #[cfg(unix)]
+    // SAFETY: ignoring a signal has no preconditions. This is the start of the program, so that no other thread reads
+    // the environment.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+        if std::env::var_os("XDG_RUNTIME_DIR").is_none() {
+            std::env::set_var("XDG_RUNTIME_DIR", std::env::temp_dir());
+        }
+    }
 }
 
 /// Sends log messages to stderr: errors, or the level set by `GROVE_LOG`.

@@ -6,6 +6,8 @@ use super::ranks;
 use super::say::say;
 use super::session::{self, Home, Session, quoted};
 use super::settings::commented;
+use super::trust::Consent;
+use super::verifier::VerifierArgs;
 use crate::checkpoint::Checkpoint;
 use crate::device::Chosen;
 use crate::parallel::Team;
@@ -19,6 +21,7 @@ use crate::trainer::text::{
 };
 use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
+use sha2::{Digest, Sha256};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -74,29 +77,29 @@ pub fn train(games: &Games, args: TrainArgs) -> Result<()> {
         Err(_) => run,
     };
     let model = model.or_else(|| from.map(of_run));
-    begin(games, &TextRequest { task, data, verifier, model, fit: false }, &run)
+    begin(games, &TextRequest { task, data, verifier: &verifier, model, fit: false }, &run)
 }
 
 /// Fine-tunes on the solutions of a task or of a file.
 pub fn fit(games: &Games, args: FitArgs) -> Result<()> {
-    let FitArgs { data, model, run } = args;
+    let FitArgs { data, model, verifier, run } = args;
     let task = named_task(&data);
     let data = task.is_none().then_some(data);
-    begin(games, &TextRequest { task, data, verifier: None, model, fit: true }, &run)
+    begin(games, &TextRequest { task, data, verifier: &verifier, model, fit: true }, &run)
 }
 
 /// The command line of a new run.
-struct TextRequest {
+struct TextRequest<'a> {
     task: Option<String>,
     /// The file of prompts of the task `data`.
     data: Option<PathBuf>,
-    verifier: Option<String>,
+    verifier: &'a VerifierArgs,
     model: Option<PathBuf>,
     /// Whether the run is SFT alone.
     fit: bool,
 }
 
-impl TextRequest {
+impl TextRequest<'_> {
     /// The task's name and the settings of it on the command line.
     fn task(&self, file: &Table) -> Result<(String, Table)> {
         let mut own = Table::new();
@@ -106,15 +109,20 @@ impl TextRequest {
                 bail!("--task-data is a task by itself; leave out `{other}`");
             }
             asked = Some(DataTask::NAME);
-            let whole = path.canonicalize();
-            let whole = whole.with_context(|| format!("cannot read {}", path.display()))?;
-            own.insert("path".to_string(), whole.display().to_string().into());
+            let file = DataFile::at(path)?;
+            own.insert("path".to_string(), file.path.into());
+            own.insert("digest".to_string(), file.digest.into());
+        } else if self.verifier.verifier.is_some() {
+            bail!(
+                "--verifier is for the prompts of --task-data FILE.jsonl; a built-in task has a verifier"
+            );
         }
-        if let Some(command) = &self.verifier {
+        if let Some(command) = &self.verifier.verifier {
             let folder = std::env::current_dir().context("cannot find this folder")?;
             own.insert("verifier".to_string(), command.as_str().into());
             own.insert("folder".to_string(), folder.display().to_string().into());
         }
+        own.extend(self.verifier.restrictions());
         let in_file = file.get("task").and_then(Value::as_str);
         match (asked, in_file) {
             (Some(asked), Some(in_file)) if asked != in_file => {
@@ -127,6 +135,13 @@ impl TextRequest {
                 task::names()
             ),
         }
+    }
+
+    /// The consent to run a verifier that this command line gives, with its `--set`.
+    fn consent(&self, set: &[String]) -> Consent<'_> {
+        let is_set = set.iter().any(|set| set.starts_with("data.verifier="));
+        let verifier = self.verifier.verifier.as_deref();
+        Consent { verifier, is_trusted: is_set || self.verifier.trust }
     }
 
     /// The path of the model: on the command line, else in the settings file.
@@ -176,6 +191,56 @@ impl TextRequest {
     }
 }
 
+/// A file of prompts, by its whole path and its content.
+struct DataFile {
+    path: String,
+    /// SHA-256 of the content, hexadecimal.
+    digest: String,
+}
+
+impl DataFile {
+    fn at(path: &Path) -> Result<Self> {
+        let whole = path.canonicalize().and_then(|whole| Ok((std::fs::read(&whole)?, whole)));
+        let (bytes, whole) = whole.with_context(|| format!("cannot read {}", path.display()))?;
+        let digest = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self { path: whole.display().to_string(), digest })
+    }
+}
+
+/// The task of a saved run, with its settings: its file of prompts where `data` says, and its verifier as the
+/// command line permits.
+///
+/// # Errors
+/// If that file is another one, or the verifier is not permitted.
+pub fn reopen(
+    name: &str,
+    own: &mut Table,
+    data: Option<&Path>,
+    args: &VerifierArgs,
+) -> Result<Arc<dyn Task>> {
+    if let Some(path) = data {
+        let file = DataFile::at(path)?;
+        match own.get("digest").and_then(Value::as_str) {
+            Some(digest) if digest == file.digest => {}
+            Some("") | None => bail!("the run has no file of prompts by --task-data"),
+            Some(_) => bail!("{} is not the file that the run was given", path.display()),
+        }
+        own.insert("path".to_string(), file.path.into());
+    } else if let Some(path) = own.get("path").and_then(Value::as_str).map(Path::new)
+        && !path.as_os_str().is_empty()
+        && !path.exists()
+    {
+        bail!("{} is gone; --task-data FILE names the same file at another place", path.display());
+    }
+    let restrictions = args.restrictions();
+    if !restrictions.is_empty() && name != DataTask::NAME {
+        bail!("the task `{name}` has a verifier of its own, without options");
+    }
+    own.extend(restrictions);
+    Consent { verifier: args.verifier.as_deref(), is_trusted: args.trust }.check(own)?;
+    open(name, own.clone())
+}
+
 /// The model that a run begins with, if it is not a fresh one.
 struct InitialModel(Mutex<Option<LanguageModel>>);
 
@@ -215,6 +280,7 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
     let options = (&args.set[..], args.seed, args.iterations);
     let (own, mut config) = settings((&name, own), defaults, file, options)?;
     config.precision = args.precision.unwrap_or(config.precision);
+    request.consent(&args.set).check(&own)?;
     let task = open(&name, own.clone())?;
     if request.fit && args.iterations.is_none() {
         let epochs = task.num_prompts(Split::Train).map(|prompts| config.epochs(prompts));
@@ -242,15 +308,17 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
 /// Resumes a run, which this process has locked, from a checkpoint.
 pub fn resume(
     games: &Games,
-    args: &RunArgs,
+    all: &TrainArgs,
     folder: &RunFolder,
     checkpoint: &Checkpoint,
 ) -> Result<()> {
-    let (name, own, mut config) = load_language_settings(saved_language_settings(checkpoint)?)?;
+    let args = &all.run;
+    let (name, mut own, mut config) = load_language_settings(saved_language_settings(checkpoint)?)?;
     config.iterations = args.iterations.unwrap_or(config.iterations);
+    let task = reopen(&name, &mut own, all.task_data.as_deref(), &all.verifier)?;
     let settings = language_settings(&name, &own, &config);
     let model = LanguageModel::load(&folder.model())?;
-    let (task, model) = (open(&name, own.clone())?, InitialModel(Mutex::new(Some(model))));
+    let model = InitialModel(Mutex::new(Some(model)));
     ranks::run(args, TIMEOUT, |rank| {
         let (chosen, team) = rank.for_texts().choose()?;
         let model = model.take(&team, &settings)?;
@@ -286,6 +354,22 @@ pub fn settings(
     config.fit.iterations = config.fit.iterations.min(config.iterations);
     config.validate().map_err(anyhow::Error::msg)?;
     Ok((own, config))
+}
+
+/// The task that a command line names, by itself or by a file of prompts.
+pub fn task(
+    task: Option<String>,
+    data: Option<PathBuf>,
+    verifier: &VerifierArgs,
+    set: &[String],
+) -> Result<Arc<dyn Task>> {
+    let request = TextRequest { task, data, verifier, model: None, fit: false };
+    let asked = request.task(&Table::new())?;
+    let name = asked.0.clone();
+    let defaults = LanguageConfig::for_model(TINY);
+    let (own, _) = settings((&name, asked.1), defaults, Table::new(), (set, None, None))?;
+    request.consent(set).check(&own)?;
+    open(&name, own)
 }
 
 /// Opens a task, and prints its notes.

@@ -58,7 +58,10 @@ fn resume_any(games: &Games, args: &TrainArgs) -> Result<()> {
     let SavedPolicy { checkpoint, warnings } = folder.latest()?;
     session::warn(&warnings);
     if text::is_of(&checkpoint) {
-        return text::resume(games, run, &folder, &checkpoint);
+        return text::resume(games, args, &folder, &checkpoint);
+    }
+    if args.task_data.is_some() || args.verifier.verifier.is_some() {
+        bail!("the run in {} is of a game, which has no prompts", folder.path().display());
     }
     let saved = saved_game_name(&checkpoint)?;
     if let Some(name) = name.filter(|name| *name != saved) {

@@ -46,6 +46,9 @@ mod shared;
 mod support;
 mod task_data;
 mod task_ocaml;
+mod task_rows;
+#[cfg(target_os = "linux")]
+mod task_sandbox;
 mod task_verifier;
 mod tokenizers;
 mod viewer;

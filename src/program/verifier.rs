@@ -1,0 +1,83 @@
+//! Options about the command that verifies completions, and of `grove verify`.
+
+use clap::Args;
+use std::path::PathBuf;
+use toml::{Table, Value};
+
+/// Options about the command that verifies completions.
+#[derive(Args, Debug)]
+pub struct VerifierArgs {
+    /// The command that verifies completions of --task-data.
+    ///
+    /// Without it, the reward is 1 for a completion equal to the prompt's `solution`, otherwise 0.
+    #[arg(long, value_name = "CMD")]
+    pub verifier: Option<String>,
+    /// Whether the verifier runs in a sandbox: on or off [default: on].
+    ///
+    /// It has no network there, and reads only the system's programs, its folder, and what its command names.
+    #[arg(long, value_name = "on|off", value_parser = on_or_off)]
+    pub verifier_sandbox: Option<bool>,
+    /// A further path that the sandboxed verifier may read, or `network`; may be repeated.
+    #[arg(long, value_name = "PATH|network")]
+    pub verifier_allow: Vec<String>,
+    /// Run the verifier of a run or of a settings file, even if you have not given its command before.
+    #[arg(long)]
+    pub trust: bool,
+}
+
+/// Options of `verify`.
+#[derive(Args, Debug)]
+pub struct VerifyArgs {
+    /// The language task.
+    pub task: Option<String>,
+    /// A file of prompts, as for `train`.
+    #[arg(long, value_name = "FILE")]
+    pub task_data: Option<PathBuf>,
+    #[command(flatten)]
+    pub verifier: VerifierArgs,
+    /// Also give answers without merit: empty, constant, echoes of the prompt, huge, binary, or format alone.
+    #[arg(long)]
+    pub attack: bool,
+    /// Number of held-out prompts.
+    #[arg(long, default_value_t = 20, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub prompts: u64,
+    /// Change a setting of the task, for instance sort.length=12; may be repeated.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Print the result as a JSON object on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Parses a switch.
+fn on_or_off(text: &str) -> std::result::Result<bool, String> {
+    match text {
+        "on" => Ok(true),
+        "off" => Ok(false),
+        _ => Err("must be on or off".to_string()),
+    }
+}
+
+impl VerifierArgs {
+    /// The settings of a verifier's sandbox on the command line.
+    pub fn restrictions(&self) -> Table {
+        let mut own = Table::new();
+        if let Some(is_on) = self.verifier_sandbox {
+            own.insert("sandbox".to_string(), is_on.into());
+        }
+        let (network, paths): (Vec<_>, Vec<_>) =
+            self.verifier_allow.iter().partition(|allowed| *allowed == "network");
+        if !network.is_empty() {
+            own.insert("network".to_string(), true.into());
+        }
+        if !paths.is_empty() {
+            let paths = paths.into_iter().map(|path| {
+                std::path::absolute(path)
+                    .map_or(path.clone(), |path| path.display().to_string())
+                    .into()
+            });
+            own.insert("readable".to_string(), Value::Array(paths.collect()));
+        }
+        own
+    }
+}

@@ -1,0 +1,53 @@
+//! `grove verify`: the rewards of solutions, and of answers without merit.
+
+use super::patience::patiently;
+use super::say::{tell, tell_json};
+use super::text;
+use super::verifier::VerifyArgs;
+use crate::task::{AttackResult, Split, audit};
+use anyhow::Result;
+use serde::Serialize;
+use std::fmt::{self, Display, Formatter};
+
+/// The result of an audit.
+#[derive(Serialize)]
+struct Report {
+    task: String,
+    results: Vec<AttackResult>,
+}
+
+pub fn run(args: VerifyArgs) -> Result<()> {
+    let (data, set) = (args.task_data, &args.set[..]);
+    let task = text::task(args.task, data, &args.verifier, set)?;
+    let results =
+        patiently("Verifying answers.", || audit(&*task, Split::Test, args.prompts, args.attack))?;
+    let report = Report { task: task.name().to_string(), results };
+    if args.json { tell_json(&report) } else { tell(&report) }
+}
+
+impl Display for Report {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let width = self.results.iter().map(|result| result.answer.len()).max().unwrap_or(0).max(6);
+        writeln!(f, "{:width$}  {:>8} {:>8}  full marks", "answer", "mean", "highest")?;
+        let number =
+            |value: Option<f64>| value.map_or("-".to_string(), |value| format!("{value:.3}"));
+        for result in &self.results {
+            let AttackResult { answer, answers, full, unjudged, .. } = result;
+            let (mean, highest) = (number(result.mean), number(result.highest));
+            write!(f, "{answer:width$}  {mean:>8} {highest:>8}  {full} of {answers}")?;
+            if let Some(problem) = &result.problem {
+                write!(f, " ({unjudged} not judged: {problem})")?;
+            }
+            writeln!(f)?;
+        }
+        let earns = |result: &&AttackResult| {
+            result.answer != "the solution" && result.highest.is_some_and(|highest| highest > 0.0)
+        };
+        let earning: Vec<&str> =
+            self.results.iter().filter(earns).map(|result| result.answer).collect();
+        match earning[..] {
+            [] => write!(f, "\nNo answer without merit earns a reward."),
+            _ => write!(f, "\nAnswers without merit that earn a reward: {}.", earning.join(", ")),
+        }
+    }
+}

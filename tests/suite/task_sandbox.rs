@@ -1,0 +1,156 @@
+//! The sandbox of user-defined verifiers, and consent to run them.
+
+use crate::support::{HANG, grove, stderr};
+use grove::task::{Completion, Prompt, Verifier, VerifierOptions, VerifierSandbox};
+use serde_json::Map;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+use tempfile::TempDir;
+
+/// A verifier that evaluates the completion as an expression of Python.
+const EVALUATES: &str = r#"
+import json, os, socket, subprocess, sys
+
+def succeeds(attempt):
+    try:
+        attempt()
+        return 1
+    except Exception:
+        return 0
+
+for line in sys.stdin:
+    asked = json.loads(line)
+    reward = eval(asked["completion"])
+    print(json.dumps({"id": asked["id"], "reward": reward}), flush=True)
+"#;
+
+fn rewards(options: VerifierOptions, texts: &[String]) -> Vec<f64> {
+    let verifier =
+        Verifier::start(VerifierOptions { timeout: HANG.as_secs_f64(), ..options }).unwrap();
+    let prompt = Prompt { text: "p".to_string(), messages: vec![], fields: Map::new() };
+    let all: Vec<_> = texts.iter().map(|text| Completion::new(&prompt, text)).collect();
+    let found = verifier.verify(&all).unwrap();
+    found
+        .into_iter()
+        .map(|rewards| {
+            assert_eq!(rewards.problem, None);
+            rewards.parts[0]
+        })
+        .collect()
+}
+
+#[test]
+fn a_sandboxed_verifier_reaches_what_it_needs_and_nothing_else() {
+    let [ours, others] = [(); 2].map(|()| TempDir::new().unwrap());
+    fs::write(ours.path().join("verifier.py"), EVALUATES).unwrap();
+    fs::write(ours.path().join("words.txt"), "one").unwrap();
+    let secret = others.path().join("secret");
+    fs::write(&secret, "secret").unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let read = format!("succeeds(lambda: open({:?}).read())", secret.display().to_string());
+    let connect = format!("succeeds(lambda: socket.create_connection(('127.0.0.1', {port})))");
+    let outside = [
+        read.clone(),
+        connect.clone(),
+        "succeeds(lambda: open('words.txt', 'w'))".to_string(),
+        "succeeds(lambda: open('new.txt', 'w'))".to_string(),
+        "succeeds(lambda: os.listdir('/proc/self'))".to_string(),
+        format!("succeeds(lambda: os.kill({}, 0))", std::process::id()),
+    ];
+    let needed = [
+        "succeeds(lambda: open('words.txt').read())".to_string(),
+        "succeeds(lambda: open(os.environ['TMPDIR'] + '/x', 'w').write('x'))".to_string(),
+        "succeeds(lambda: subprocess.run(['sh', '-c', 'true'], check=True))".to_string(),
+        "succeeds(lambda: __import__('asyncio').run(__import__('asyncio').sleep(0)))".to_string(),
+        "succeeds(lambda: os.urandom(4))".to_string(),
+    ];
+    let options = |sandbox| VerifierOptions {
+        folder: Some(ours.path().to_path_buf()),
+        sandbox,
+        ..VerifierOptions::new("python3 verifier.py")
+    };
+    let on = VerifierSandbox { is_on: true, ..VerifierSandbox::default() };
+    assert_eq!(rewards(options(on.clone()), &outside), [0.0; 6]);
+    assert_eq!(rewards(options(on.clone()), &needed), [1.0; 5]);
+    assert_eq!(fs::read_to_string(ours.path().join("words.txt")).unwrap(), "one");
+    // As far as it is permitted more, it reaches more.
+    let readable = vec![others.path().canonicalize().unwrap()];
+    let allowed = VerifierSandbox { readable, network: true, ..on };
+    assert_eq!(rewards(options(allowed), &[read.clone(), connect.clone()]), [1.0, 1.0]);
+    assert_eq!(rewards(options(VerifierSandbox::default()), &[read, connect]), [1.0, 1.0]);
+}
+
+/// Runs the program with a cache of its own.
+fn with_cache(folder: &Path, cache: &str, arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_grove"))
+        .args(arguments)
+        .current_dir(folder)
+        .env("XDG_CACHE_HOME", folder.join(cache))
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn a_verifier_runs_for_those_who_gave_it_or_trust_it() {
+    let folder = TempDir::new().unwrap();
+    let place = folder.path();
+    let lines: String =
+        (0..8).map(|i| format!("{{\"prompt\": \"{i}\", \"solution\": \"{i}\"}}\n")).collect();
+    fs::write(place.join("own.jsonl"), lines).unwrap();
+    let script = "import json, sys\nopen('ran', 'w')\nfor line in sys.stdin:\n    print(json.dumps({'id': \
+                  json.loads(line)['id'], 'reward': 1}), flush=True)\n";
+    fs::write(place.join("one.py"), script).unwrap();
+    let ran = || fs::remove_file(place.join("ran")).is_ok();
+    let train = [
+        "train",
+        "--task-data",
+        "own.jsonl",
+        "--verifier",
+        "python3 one.py",
+        "--verifier-sandbox",
+        "off",
+    ];
+    let sizes = [
+        "--model",
+        "tiny",
+        "--iterations",
+        "1",
+        "--run-dir",
+        "run",
+        "--set",
+        "checkpoint.eval_episodes=1",
+    ];
+    let done = with_cache(place, "mine", &[&train[..], &sizes].concat());
+    assert!(done.status.success() && ran(), "{}", stderr(&done));
+    let eval = ["eval", "run", "--episodes", "1", "--k", "1"];
+    let resume = ["train", "--resume", "--run-dir", "run", "--iterations", "2"];
+    let config = ["train", "--config", "run/config.toml", "--dry-run"];
+    for command in [&eval[..], &resume, &config] {
+        let refused = with_cache(place, "other", command);
+        let said = stderr(&refused);
+        assert!(!refused.status.success() && !ran(), "{command:?}: {said}");
+        assert!(said.contains("python3 one.py") && said.contains("--trust"), "{said}");
+        let same = with_cache(place, "mine", command);
+        assert!(same.status.success() && ran(), "{command:?}: {}", stderr(&same));
+    }
+    let trusted = with_cache(place, "third", &[&eval[..], &["--trust"]].concat());
+    assert!(trusted.status.success() && ran(), "{}", stderr(&trusted));
+    let given =
+        with_cache(place, "fourth", &[&eval[..], &["--verifier", "python3 one.py"]].concat());
+    assert!(given.status.success() && ran(), "{}", stderr(&given));
+    let other = with_cache(place, "mine", &[&eval[..], &["--verifier", "cat"]].concat());
+    assert!(!other.status.success() && stderr(&other).contains("not `cat`"), "{}", stderr(&other));
+    assert!(!ran());
+
+    // The prompts have moved.
+    fs::rename(place.join("own.jsonl"), place.join("moved.jsonl")).unwrap();
+    let lost = with_cache(place, "mine", &eval);
+    assert!(!lost.status.success() && stderr(&lost).contains("--task-data"), "{}", stderr(&lost));
+    let found = with_cache(place, "mine", &[&eval[..], &["--task-data", "moved.jsonl"]].concat());
+    assert!(found.status.success(), "{}", stderr(&found));
+    fs::write(place.join("others.jsonl"), "{\"prompt\": \"1\", \"solution\": \"2\"}\n").unwrap();
+    let wrong = grove(place, &[&eval[..], &["--task-data", "others.jsonl"]].concat());
+    assert!(stderr(&wrong).contains("is not the file"), "{}", stderr(&wrong));
+}
