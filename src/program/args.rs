@@ -227,6 +227,9 @@ pub struct GenerateArgs {
     #[arg(long, default_value_t = 1, value_name = "N",
         value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
     pub completions: usize,
+    /// Precision of matrix products: f32 or bf16.
+    #[arg(long, default_value = "f32", value_name = "NAME")]
+    pub precision: Precision,
     /// Random seed of sampling.
     #[arg(long, default_value_t = 0, value_name = "N", value_parser = seed::<u64>, allow_negative_numbers = true)]
     pub seed: u64,

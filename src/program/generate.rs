@@ -5,8 +5,9 @@ use super::ranks;
 use super::say::{say, tell, tell_json};
 use crate::rng::Stream;
 use crate::run::RunFolder;
-use crate::text::LanguageModel;
+use crate::settings::Precision;
 use crate::text::generate::{Completion, Generator, Prompt, Sampling, stop};
+use crate::text::{Arithmetic, LanguageModel};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::io::{Write, stdout};
@@ -16,6 +17,9 @@ use std::time::Instant;
 
 pub fn run(args: GenerateArgs) -> Result<()> {
     ranks::use_threads(args.threads)?;
+    if args.precision == Precision::F16 {
+        bail!("--precision is f32 or bf16 for `grove generate`, which runs on the CPU");
+    }
     let path = model_path(&args.model)?;
     let model = LanguageModel::load(&path)
         .with_context(|| format!("cannot use the model in {}", path.display()))?;
@@ -28,7 +32,7 @@ pub fn run(args: GenerateArgs) -> Result<()> {
         max_new_tokens: args.max_new_tokens,
         stop_tokens: model.stop_tokens.clone(),
     };
-    let decoder = model.decoder();
+    let decoder = model.decoder().with_arithmetic(Arithmetic::of(args.precision));
     let is_stopped = |tokens: &[u32]| stop::before(&model.text(tokens), &args.stop).is_some();
     let stream = Stdout { model: &model, stops: &args.stop, printed: Mutex::new(0) };
     let print = |_: usize, _: usize, tokens: &[u32]| stream.print(tokens);

@@ -8,6 +8,7 @@ use crate::model::Network;
 use crate::parallel::{Collective, Hardware, TIMEOUT, Team, TeamError, mpi, threads};
 use crate::run::RunError;
 use crate::settings::TrainConfig;
+use crate::text::Kernel;
 use crate::trainer::text::LanguageTrainError;
 use crate::trainer::{Demonstrations, GameTrainer, TrainError, Trainer};
 use anyhow::{Context, Error, Result, anyhow};
@@ -50,7 +51,8 @@ impl Rank {
             let all = self.team.all_gather(text.as_bytes())?;
             Ok(all.iter().map(|text| String::from_utf8_lossy(text).into_owned()).collect())
         };
-        let all = gather(&device::numerics(&chosen.info))?;
+        let products = Kernel::best().name();
+        let all = gather(&format!("{} {products}", device::numerics(&chosen.info)))?;
         let names = gather(&chosen.info.name)?;
         let hardware = Hardware {
             collective: collective(&names, self.team.is_root())?,

@@ -16,7 +16,7 @@ settings! {
         seed: u64 = 1, in whole(0..=(1 << 63) - 1);
         /// Iterations of generation and update; schedules end with the last.
         iterations: u32 = 100, in whole(1..=u32::MAX as u64);
-        /// Precision of matrix products on devices that support it; the CPU computes in f32.
+        /// Precision of the operands of matrix products: f32 or bf16 on the CPU, and what the device supports elsewhere.
         precision: Precision;
         /// The model.
         model: ModelConfig;

@@ -14,6 +14,8 @@ mod template;
 mod tokenizer;
 
 pub use crate::nn::arch::{Adapters, LoraConfig};
+pub use crate::nn::ops::half::Kernel;
+pub use crate::nn::ops::linear::Arithmetic;
 pub use crate::nn::ops::loss::{EXCLUDED, normalize, restrict, sharpness};
 pub use crate::nn::rows::{Cache, Pass, Retention, Row, TextPass, TokenDecoder};
 #[cfg(feature = "general")]

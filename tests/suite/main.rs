@@ -16,6 +16,7 @@ mod envs;
 mod fit;
 mod host_envs;
 mod language;
+mod language_bf16;
 mod language_device;
 mod language_learning;
 mod language_members;

@@ -4,7 +4,9 @@
 //! same order, except that [`weight_grad`] and [`forward_unpacked`] add up fixed lengths of the inner dimension.
 
 use super::Parallelism;
+use super::half::{self, Kernel, Operand, Side};
 use super::matmul::{Packed, STRIP_COLUMNS, Strips, Target, View, matmul_packed};
+use crate::nn::Precision;
 use rayon::prelude::*;
 use std::cell::RefCell;
 
@@ -30,20 +32,91 @@ thread_local! {
     static PARTS: RefCell<Vec<f32>> = RefCell::default();
 }
 
-/// Packs `weight`, `[inner, columns]`.
-pub fn pack(parallelism: Parallelism, weight: View, [inner, columns]: [usize; 2]) -> Packed {
-    let mut packed = Packed::default();
-    match parallelism {
-        Parallelism::Parallel => packed.pack_parallel(weight, inner, columns),
-        Parallelism::Sequential => packed.pack(weight, inner, columns),
+/// The arithmetic of products; sums and results are f32 in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Arithmetic {
+    /// Operands in f32.
+    #[default]
+    F32,
+    /// Operands rounded to bf16.
+    Bf16(Kernel),
+}
+
+impl Arithmetic {
+    /// The arithmetic of a precision on the CPU, with the fastest instructions of this processor; the CPU has no products
+    /// in f16 and computes in f32 instead.
+    pub fn of(precision: Precision) -> Self {
+        match precision {
+            Precision::F32 | Precision::F16 => Self::F32,
+            Precision::Bf16 => Self::Bf16(Kernel::best()),
+        }
     }
+}
+
+/// A weight, `[inner, columns]`, packed for products.
+#[derive(Clone, Debug)]
+pub enum Weight {
+    /// In f32.
+    F32(Packed),
+    /// In bf16, with the instructions of its products.
+    Bf16(Kernel, Operand),
+}
+
+impl Weight {
+    /// The number of rows: the inner dimension of a product.
+    pub fn inner(&self) -> usize {
+        match self {
+            Self::F32(packed) => packed.inner(),
+            Self::Bf16(_, operand) => operand.inner(),
+        }
+    }
+
+    /// The number of columns.
+    pub fn columns(&self) -> usize {
+        match self {
+            Self::F32(packed) => packed.columns(),
+            Self::Bf16(_, operand) => operand.outer(),
+        }
+    }
+
+    /// Packs another weight in the memory of this one.
+    pub fn repack(&mut self, parallelism: Parallelism, weight: View, [inner, columns]: [usize; 2]) {
+        match (self, parallelism) {
+            (Self::F32(to), Parallelism::Parallel) => to.pack_parallel(weight, inner, columns),
+            (Self::F32(to), Parallelism::Sequential) => to.pack(weight, inner, columns),
+            (Self::Bf16(_, to), _) => {
+                to.pack(parallelism, weight.transpose(), [columns, inner], Side::Right);
+            }
+        }
+    }
+}
+
+/// Packs `weight`, `[inner, columns]`.
+pub fn pack(
+    arithmetic: Arithmetic,
+    parallelism: Parallelism,
+    weight: View,
+    sizes: [usize; 2],
+) -> Weight {
+    let mut packed = match arithmetic {
+        Arithmetic::F32 => Weight::F32(Packed::default()),
+        Arithmetic::Bf16(kernel) => Weight::Bf16(kernel, Operand::default()),
+    };
+    packed.repack(parallelism, weight, sizes);
     packed
 }
 
 /// `y = x w`, or `y += x w`, with `x` `[rows, inner]` and `y` `[rows, columns]`.
 ///
 /// With the packed transpose of a weight and the gradient of its result for `x`, this gives the gradient of its input.
-pub fn forward(parallelism: Parallelism, x: &[f32], w: &Packed, y: &mut [f32], add: bool) {
+pub fn forward(parallelism: Parallelism, x: &[f32], w: &Weight, y: &mut [f32], add: bool) {
+    match w {
+        Weight::F32(w) => forward_f32(parallelism, x, w, y, add),
+        Weight::Bf16(kernel, w) => half::forward(*kernel, parallelism, x, w, y, add),
+    }
+}
+
+fn forward_f32(parallelism: Parallelism, x: &[f32], w: &Packed, y: &mut [f32], add: bool) {
     let (inner, columns) = (w.inner(), w.columns());
     let rows = x.len() / inner;
     let part = |x: &[f32], w: Strips, y: &mut [f32], add: bool| {
@@ -140,9 +213,23 @@ fn in_blocks(x: &[f32], w: View, [inner, columns, depth]: [usize; 3], y: &mut [f
 /// Adds `x^T dy` to `gradient`, that of a weight `[inputs, outputs]`, from its input `x` and the gradient `dy` of its
 /// result.
 pub fn weight_grad(
+    arithmetic: Arithmetic,
     parallelism: Parallelism,
-    x: &[f32],
-    dy: &[f32],
+    [x, dy]: [&[f32]; 2],
+    inputs: usize,
+    gradient: &mut [f32],
+) {
+    match arithmetic {
+        Arithmetic::F32 => weight_grad_f32(parallelism, [x, dy], inputs, gradient),
+        Arithmetic::Bf16(kernel) => {
+            half::weight_grad(kernel, parallelism, [x, dy], inputs, gradient)
+        }
+    }
+}
+
+fn weight_grad_f32(
+    parallelism: Parallelism,
+    [x, dy]: [&[f32]; 2],
     inputs: usize,
     gradient: &mut [f32],
 ) {
@@ -184,16 +271,17 @@ mod tests {
             let (x, w) = (draws.numbers(rows * inputs), draws.numbers(inputs * outputs));
             let dy = draws.numbers(rows * outputs);
             let loss = |x: &[f32], w: &[f32]| {
-                let packed = pack(parallelism, View::rows(w, outputs), [inputs, outputs]);
+                let packed =
+                    pack(Arithmetic::F32, parallelism, View::rows(w, outputs), [inputs, outputs]);
                 let mut y = vec![0.0; rows * outputs];
                 forward(parallelism, x, &packed, &mut y, false);
                 weighted(&y, &dy)
             };
             let transpose = View::rows(&w, outputs).transpose();
-            let packed = pack(parallelism, transpose, [outputs, inputs]);
+            let packed = pack(Arithmetic::F32, parallelism, transpose, [outputs, inputs]);
             let (mut dx, mut d_w) = (vec![0.0; x.len()], vec![0.0; w.len()]);
             forward(parallelism, &dy, &packed, &mut dx, false);
-            weight_grad(parallelism, &x, &dy, inputs, &mut d_w);
+            weight_grad(Arithmetic::F32, parallelism, [&x, &dy], inputs, &mut d_w);
             assert_gradient("rows", &x, &dx, |x| loss(x, &w));
             assert_gradient("weight", &w, &d_w, |w| loss(&x, w));
         }
@@ -207,7 +295,7 @@ mod tests {
             let view = View::rows(&w, outputs);
             let all = BOTH.map(|parallelism| {
                 let mut y = vec![0.5; rows * outputs];
-                let packed = pack(parallelism, view, [inputs, outputs]);
+                let packed = pack(Arithmetic::F32, parallelism, view, [inputs, outputs]);
                 forward(parallelism, &x, &packed, &mut y, true);
                 y
             });

@@ -1,8 +1,9 @@
 //! Low-rank adapters (LoRA, Hu et al. 2021): `y += scale x a b`, beside the product of a weight. The product `a b` is
 //! never computed.
 
-use super::matmul::{Packed, View};
-use super::{Parallelism, linear};
+use super::Parallelism;
+use super::linear::{self, Arithmetic, Weight};
+use super::matmul::View;
 
 /// A pair of low-rank matrices.
 #[derive(Clone, Copy, Debug)]
@@ -37,12 +38,12 @@ impl LowRank<'_> {
         let d_inner = self.scaled(parallelism, dy, &pack_transpose(self.b, outputs));
         let a_transpose = pack_transpose(self.a, self.rank);
         linear::forward(parallelism, &d_inner, &a_transpose, dx, true);
-        linear::weight_grad(parallelism, x, &d_inner, inputs, d_a);
+        linear::weight_grad(Arithmetic::F32, parallelism, [x, &d_inner], inputs, d_a);
         let inner = self.scaled(parallelism, x, &pack(self.a, self.rank));
-        linear::weight_grad(parallelism, &inner, dy, self.rank, d_b);
+        linear::weight_grad(Arithmetic::F32, parallelism, [&inner, dy], self.rank, d_b);
     }
 
-    fn scaled(&self, parallelism: Parallelism, x: &[f32], by: &Packed) -> Vec<f32> {
+    fn scaled(&self, parallelism: Parallelism, x: &[f32], by: &Weight) -> Vec<f32> {
         let mut y = vec![0.0; x.len() / by.inner() * by.columns()];
         linear::forward(parallelism, x, by, &mut y, false);
         y.iter_mut().for_each(|y| *y *= self.scale);
@@ -51,15 +52,20 @@ impl LowRank<'_> {
 }
 
 /// Packs a row-major matrix of this width.
-fn pack(matrix: &[f32], width: usize) -> Packed {
+fn pack(matrix: &[f32], width: usize) -> Weight {
     let sizes = [matrix.len() / width, width];
-    linear::pack(Parallelism::Sequential, View::rows(matrix, width), sizes)
+    linear::pack(Arithmetic::F32, Parallelism::Sequential, View::rows(matrix, width), sizes)
 }
 
 /// Packs the transpose of a row-major matrix of this width.
-fn pack_transpose(matrix: &[f32], width: usize) -> Packed {
+fn pack_transpose(matrix: &[f32], width: usize) -> Weight {
     let sizes = [width, matrix.len() / width];
-    linear::pack(Parallelism::Sequential, View::rows(matrix, width).transpose(), sizes)
+    linear::pack(
+        Arithmetic::F32,
+        Parallelism::Sequential,
+        View::rows(matrix, width).transpose(),
+        sizes,
+    )
 }
 
 #[cfg(test)]

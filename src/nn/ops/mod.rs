@@ -10,12 +10,16 @@ pub mod bias;
 pub(crate) mod check;
 pub mod embed;
 pub mod gate;
+pub mod half;
 pub mod linear;
 pub mod lora;
 pub mod loss;
 pub mod matmul;
 pub mod norm;
 pub mod rope;
+
+use crate::math::{LANES, mul_add};
+use std::mem;
 
 /// The number of threads that an operator may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +30,35 @@ pub enum Parallelism {
     Parallel,
 }
 
-use crate::math::{LANES, mul_add};
+/// Numbers that are computed by one thread at least.
+const PORTION: usize = 1 << 14;
+
+/// Calls `work` with all rows, or side by side with portions of them. `reads` and `writes` have the same number of rows,
+/// each of a width of its own, and a row's result depends on that row alone.
+pub(crate) fn by_rows<const R: usize, const W: usize>(
+    parallelism: Parallelism,
+    rows: usize,
+    reads: [&[f32]; R],
+    writes: [&mut [f32]; W],
+    work: &(impl Fn([&[f32]; R], [&mut [f32]; W]) + Sync),
+) {
+    let numbers: usize = writes.iter().map(|all| all.len()).sum();
+    if parallelism == Parallelism::Sequential || rows < 2 || numbers < 2 * PORTION {
+        return work(reads, writes);
+    }
+    let half = rows / 2;
+    let read = reads.map(|all| all.split_at(all.len() / rows * half));
+    let mut written = writes.map(|all| {
+        let middle = all.len() / rows * half;
+        all.split_at_mut(middle)
+    });
+    let first = written.each_mut().map(|parts| mem::take(&mut parts.0));
+    let last = written.each_mut().map(|parts| mem::take(&mut parts.1));
+    rayon::join(
+        || by_rows(parallelism, half, read.map(|parts| parts.0), first, work),
+        || by_rows(parallelism, rows - half, read.map(|parts| parts.1), last, work),
+    );
+}
 
 /// The dot product, in [`LANES`] partial sums.
 #[inline(always)]

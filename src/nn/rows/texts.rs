@@ -8,6 +8,7 @@ use super::backward::ForwardRecord;
 use super::weights::Weights;
 use super::{Activations, Attend, Cache, Piece, Prefix, Retention, Scratch, Tape};
 use crate::nn::arch::{Adapters, DecoderShape, Parameter};
+use crate::nn::ops::linear::Arithmetic;
 use crate::nn::ops::{Parallelism, attention::sequence, embed};
 use crate::nn::tensors::texts::DeviceCopy;
 use crate::nn::text::Text;
@@ -115,6 +116,18 @@ impl TokenDecoder {
         self
     }
 
+    /// The same decoder, with products in this arithmetic on the CPU.
+    pub fn with_arithmetic(mut self, arithmetic: Arithmetic) -> Self {
+        self.weights.arithmetic = arithmetic;
+        self.weights.drop_packed();
+        self
+    }
+
+    /// The arithmetic of products on the CPU.
+    pub fn arithmetic(&self) -> Arithmetic {
+        self.weights.arithmetic
+    }
+
     /// The sizes and switches of the decoder.
     pub fn shape(&self) -> &DecoderShape {
         &self.weights.shape
@@ -148,7 +161,9 @@ impl TokenDecoder {
     /// the present copies.
     pub fn keep_packed_weights(&mut self, kept: bool) {
         self.weights.keep_packed = kept;
-        self.weights.drop_packed();
+        if self.arithmetic() == Arithmetic::F32 {
+            self.weights.drop_packed();
+        }
     }
 
     /// Changes the learnt parameters.

@@ -1,10 +1,11 @@
 //! The weights of a decoder in host memory, packed for products when first needed, and its linear layers.
 
 use crate::nn::arch::{Adapters, DecoderShape, Layout, LinearLayout};
-use crate::nn::ops::matmul::{Packed, View};
+use crate::nn::ops::linear::{self, Arithmetic, Weight};
+use crate::nn::ops::matmul::View;
 use crate::nn::ops::norm::RmsNorm;
 use crate::nn::ops::rope::RopeTable;
-use crate::nn::ops::{Parallelism, bias, linear};
+use crate::nn::ops::{Parallelism, bias};
 use rayon::prelude::*;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -19,18 +20,21 @@ pub struct Weights {
     /// Adapters that are learnt in the place of the weights, if any.
     pub(super) adapters: Option<Adapters>,
     pub(super) packed: Arc<PackedWeights>,
-    /// Whether packed copies are kept; else large weights are packed anew for each product, a block at a time.
+    /// Whether packed copies in f32 are kept; else large weights are packed anew for each product, a block at a time.
+    /// Copies in bf16 are always kept.
     pub(super) keep_packed: bool,
     /// The threads of a pass.
     pub(super) parallelism: Parallelism,
+    /// The arithmetic of products with weights; adapters have their own, f32.
+    pub(super) arithmetic: Arithmetic,
 }
 
 /// Copies of the matrices in the order in which products read them: for the forward pass, and transposed for the backward
 /// pass.
 #[derive(Debug)]
 pub(super) struct PackedWeights {
-    forward: Vec<OnceLock<Packed>>,
-    transpose: Vec<OnceLock<Packed>>,
+    forward: Vec<OnceLock<Weight>>,
+    transpose: Vec<OnceLock<Weight>>,
 }
 
 impl PackedWeights {
@@ -62,7 +66,8 @@ impl Weights {
         let layout = Layout::new(&shape);
         let packed = Arc::new(PackedWeights::empty(layout.matrices()));
         let rope = shape.rope_tables();
-        Self { shape, layout, rope, params, adapters: None, packed, keep_packed: true, parallelism }
+        let (arithmetic, adapters, keep_packed) = (Arithmetic::F32, None, true);
+        Self { shape, layout, rope, params, adapters, packed, keep_packed, parallelism, arithmetic }
     }
 
     /// Drops the packed copies, which are those of other weights.
@@ -75,17 +80,20 @@ impl Weights {
         if Arc::get_mut(&mut self.packed).is_none() {
             self.drop_packed();
         }
-        let Self { layout, params, packed, .. } = self;
+        let Self { layout, params, packed, arithmetic, .. } = self;
         let packed = Arc::get_mut(packed).expect("the copies are not shared");
         let mut linears: Vec<&LinearLayout> = layout.linears().collect();
         linears.sort_by_key(|linear| linear.number);
         let copies = packed.forward.par_iter_mut().zip(&mut packed.transpose);
         copies.zip(linears).for_each(|((forward, transpose), linear)| {
-            let pack = |lock: &mut OnceLock<Packed>, view: View, sizes: [usize; 2]| {
-                let mut copy = lock.take().unwrap_or_default();
-                copy.pack(view, sizes[0], sizes[1]);
-                *lock = OnceLock::from(copy);
-            };
+            let pack =
+                |lock: &mut OnceLock<Weight>, view: View, sizes: [usize; 2]| match lock.get_mut() {
+                    Some(copy) => copy.repack(Parallelism::Sequential, view, sizes),
+                    None => {
+                        let pack = linear::pack(*arithmetic, Parallelism::Sequential, view, sizes);
+                        *lock = OnceLock::from(pack);
+                    }
+                };
             let (view, LinearLayout { inputs, outputs, .. }) = (linear.view(params), linear);
             pack(forward, view, [*inputs, *outputs]);
             pack(transpose, view.transpose(), [*outputs, *inputs]);
@@ -108,10 +116,11 @@ impl Weights {
         }
         let LinearLayout { inputs, outputs, number, .. } = *linear;
         let view = linear.view(&self.params);
-        if self.parallelism == Parallelism::Parallel && !self.keep_packed {
+        let is_large = self.parallelism == Parallelism::Parallel;
+        if is_large && !self.keep_packed && self.arithmetic == Arithmetic::F32 {
             linear::forward_unpacked(x, view, [inputs, outputs], y, add);
         } else {
-            let pack = || linear::pack(self.parallelism, view, [inputs, outputs]);
+            let pack = || linear::pack(self.arithmetic, self.parallelism, view, [inputs, outputs]);
             let packed = self.packed.forward[number].get_or_init(pack);
             linear::forward(self.parallelism, x, packed, y, add);
         }
@@ -132,10 +141,11 @@ impl Weights {
     ) {
         let LinearLayout { inputs, outputs, number, .. } = *linear;
         let transpose = linear.view(&self.params).transpose();
-        if self.parallelism == Parallelism::Parallel {
+        if self.parallelism == Parallelism::Parallel && self.arithmetic == Arithmetic::F32 {
             linear::backward_unpacked(dy, transpose, [outputs, inputs], dx, add);
         } else {
-            let pack = || linear::pack(self.parallelism, transpose, [outputs, inputs]);
+            let pack =
+                || linear::pack(self.arithmetic, self.parallelism, transpose, [outputs, inputs]);
             let packed = self.packed.transpose[number].get_or_init(pack);
             linear::forward(self.parallelism, dy, packed, dx, add);
         }
@@ -158,9 +168,12 @@ impl Weights {
         gradient: &mut [f32],
     ) {
         let d_weight = &mut gradient[linear.weight.clone()];
+        let weight_grad = |operands, inputs, d_weight: &mut [f32]| {
+            linear::weight_grad(self.arithmetic, self.parallelism, operands, inputs, d_weight);
+        };
         match linear.transposed {
-            true => linear::weight_grad(self.parallelism, dy, x, linear.outputs, d_weight),
-            false => linear::weight_grad(self.parallelism, x, dy, linear.inputs, d_weight),
+            true => weight_grad([dy, x], linear.outputs, d_weight),
+            false => weight_grad([x, dy], linear.inputs, d_weight),
         }
         bias::backward(dy, &mut gradient[linear.bias.clone()]);
     }

@@ -10,6 +10,7 @@ use crate::learner::learning_rate;
 use crate::learner::text::{Group, LanguageMeans};
 use crate::metrics::{EvaluationRecord, IterationRecord, Phases};
 use crate::parallel::{Shards, Team, TeamError};
+use crate::text::Arithmetic;
 use crate::trainer::engine::{Engine, Grpo, Iteration};
 use crate::trainer::iterate;
 use burn::tensor::Device;
@@ -157,7 +158,12 @@ impl Engine for TextEngine {
 
     fn describe(&self) -> String {
         match &self.device {
-            None => "native generation, native updates".to_string(),
+            None => match self.learner.decoder.arithmetic() {
+                Arithmetic::F32 => "native generation, native updates".to_string(),
+                Arithmetic::Bf16(kernel) => {
+                    format!("native generation, native updates, bf16 by {}", kernel.name())
+                }
+            },
             Some(_) => {
                 let precision = self.config.precision;
                 format!("generation by tensor operations, updates by autodiff, {precision}")

@@ -28,7 +28,7 @@ use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::Stream;
 use crate::task::{Prompt, Split, Task, TaskError, weighted};
 use crate::text::generate::Sampling;
-use crate::text::{Adapters, LanguageError, LanguageModel};
+use crate::text::{Adapters, Arithmetic, LanguageError, LanguageModel};
 use burn::tensor::Device;
 use rollout::RolloutSeconds;
 use std::ops::Range;
@@ -169,7 +169,7 @@ impl LanguageTrainer {
                 task.max_new_tokens().min(room.unwrap_or(usize::MAX));
         }
         adapt(&mut model, &mut config)?;
-        let decoder = model.decoder();
+        let decoder = model.decoder().with_arithmetic(Arithmetic::of(config.precision));
         // From now on the decoder has them.
         model.params = Arc::default();
         if config.update.num_shards == 0 {
@@ -213,8 +213,14 @@ impl LanguageTrainer {
     /// If a setting is only for the CPU, or the device does not have the precision.
     #[cfg(feature = "general")]
     pub fn on(mut self, device: Option<Device>) -> Result<Self, LanguageTrainError> {
+        use crate::settings::Precision;
         let LanguageConfig { precision, update, .. } = &self.engine.config;
-        if let Some(obstacle) = crate::device::precision_obstacle(device.as_ref(), *precision) {
+        let obstacle = match (&device, precision) {
+            (None, Precision::F32 | Precision::Bf16) => None,
+            (None, Precision::F16) => Some("the CPU supports f32 and bf16 only".to_string()),
+            (Some(_), _) => crate::device::precision_obstacle(device.as_ref(), *precision),
+        };
+        if let Some(obstacle) = obstacle {
             return Err(LanguageTrainError::Settings(obstacle));
         }
         let Some(device) = device else { return Ok(self) };

@@ -19,6 +19,8 @@ use rayon::prelude::*;
 use std::cell::RefCell;
 use tiles::{Columns, Left, Rows};
 
+pub(crate) use tiles::transpose;
+
 /// A matrix whose element `[i, k]` is `values[i * row + k * column]`.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'a> {

@@ -1,0 +1,252 @@
+//! The CPU's matrix products of operands in bf16, with sums in f32.
+//!
+//! Both operands are packed into tiles of 16 rows or columns by 32 numbers of the inner dimension, two adjacent ones
+//! in a word: the format of the matrix and dot-product instructions of processors. A weight is packed once and takes
+//! half the memory of its numbers in f32; activations are rounded as they are packed.
+//!
+//! Each number of a result is summed over the inner dimension in one fixed order, so it depends on its own row and
+//! column alone: not on the sizes of the product or the number of threads. The order, and the rounding of subnormal
+//! numbers, differ between [`Kernel`]s.
+
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod output;
+mod portable;
+mod tiles;
+
+pub use tiles::{Operand, Side};
+
+use super::Parallelism;
+use super::matmul::View;
+use output::Output;
+use rayon::prelude::*;
+use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::OnceLock;
+
+/// The instructions of a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kernel {
+    /// Advanced Matrix Extensions: `tdpbf16ps` on tiles in registers of their own.
+    Amx,
+    /// The dot products of `avx512_bf16`: `vdpbf16ps`.
+    Avx512,
+    /// Operands widened to f32, on any processor.
+    Portable,
+}
+
+impl Kernel {
+    /// The kernels that this processor can execute, the fastest first.
+    pub fn available() -> &'static [Self] {
+        static AVAILABLE: OnceLock<Vec<Kernel>> = OnceLock::new();
+        AVAILABLE.get_or_init(|| {
+            let all = [Self::Amx, Self::Avx512, Self::Portable];
+            all.into_iter().filter(|kernel| kernel.is_available()).collect()
+        })
+    }
+
+    /// The fastest kernel of this processor.
+    pub fn best() -> Self {
+        Self::available()[0]
+    }
+
+    /// The name of the instructions.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Amx => "amx_bf16",
+            Self::Avx512 => "avx512_bf16",
+            Self::Portable => "f32",
+        }
+    }
+
+    fn is_available(self) -> bool {
+        match self {
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Self::Amx => amx::is_available(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => avx512::is_available(),
+            Self::Portable => true,
+            #[allow(unreachable_patterns)]
+            _ => false,
+        }
+    }
+
+    /// Multiplies the strips `rows` of `a` by the strips `columns` of `b`.
+    fn multiply(self, a: &Operand, b: &Operand, [rows, columns]: [Range<usize>; 2], to: &Output) {
+        match self {
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Self::Amx => amx::multiply(a, b, [rows, columns], to),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => avx512::multiply(a, b, [rows, columns], to),
+            #[allow(unreachable_patterns)]
+            _ => portable::multiply(a, b, [rows, columns], to),
+        }
+    }
+}
+
+/// Bytes of the left operand in a part of a product: they stay in the second cache while columns pass by.
+const PART: usize = 1 << 19;
+/// Parts of a product for each thread.
+const PARTS: usize = 4;
+
+thread_local! {
+    /// The memory of operands that are packed for one product, for reuse.
+    static OPERANDS: RefCell<[Operand; 2]> = RefCell::default();
+}
+
+/// `y = x w`, or `y += x w`, with `x` `[rows, inner]`, rounded to bf16, and `y` `[rows, columns]`.
+pub fn forward(
+    kernel: Kernel,
+    parallelism: Parallelism,
+    x: &[f32],
+    w: &Operand,
+    y: &mut [f32],
+    add: bool,
+) {
+    let [mut left, right] = OPERANDS.take();
+    let sizes = [x.len() / w.inner(), w.inner()];
+    left.pack(parallelism, View::rows(x, w.inner()), sizes, Side::Left);
+    multiply(kernel, parallelism, [&left, w], y, add);
+    OPERANDS.set([left, right]);
+}
+
+/// Adds `x^T dy` to `gradient`, `[inputs, outputs]`, with `x` `[rows, inputs]` and `dy` `[rows, outputs]`, both rounded
+/// to bf16.
+pub fn weight_grad(
+    kernel: Kernel,
+    parallelism: Parallelism,
+    [x, dy]: [&[f32]; 2],
+    inputs: usize,
+    gradient: &mut [f32],
+) {
+    let (rows, outputs) = (x.len() / inputs, gradient.len() / inputs);
+    let [mut left, mut right] = OPERANDS.take();
+    left.pack(parallelism, View::rows(x, inputs).transpose(), [inputs, rows], Side::Left);
+    right.pack(parallelism, View::rows(dy, outputs).transpose(), [outputs, rows], Side::Right);
+    multiply(kernel, parallelism, [&left, &right], gradient, true);
+    OPERANDS.set([left, right]);
+}
+
+/// The product of packed operands.
+fn multiply(
+    kernel: Kernel,
+    parallelism: Parallelism,
+    [a, b]: [&Operand; 2],
+    y: &mut [f32],
+    add: bool,
+) {
+    assert_eq!(a.inner(), b.inner(), "inner dimensions");
+    let to = Output::new(y, [a.outer(), b.outer()], add);
+    let (rows, columns) = (a.strips(), b.strips());
+    let height = (PART / a.strip_bytes().max(1)).max(2).next_multiple_of(2);
+    let down = rows.div_ceil(height);
+    let across = match parallelism {
+        Parallelism::Parallel => (PARTS * rayon::current_num_threads()).div_ceil(down.max(1)),
+        Parallelism::Sequential => 1,
+    };
+    let width = columns.div_ceil(across).max(1).next_multiple_of(tiles::GROUP);
+    let across = columns.div_ceil(width);
+    let part = |number: usize| {
+        let (i, j) = (number / across * height, number % across * width);
+        let part = [i..(i + height).min(rows), j..(j + width).min(columns)];
+        kernel.multiply(a, b, part, &to);
+    };
+    match parallelism {
+        Parallelism::Parallel => (0..down * across).into_par_iter().for_each(part),
+        Parallelism::Sequential => (0..down * across).for_each(part),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nn::ops::check::Draws;
+    use tiles::round;
+
+    const BOTH: [Parallelism; 2] = [Parallelism::Sequential, Parallelism::Parallel];
+
+    fn widen(x: f32) -> f64 {
+        f64::from(f32::from_bits(u32::from(round(x)) << 16))
+    }
+
+    fn pack(values: &[f32], width: usize) -> Operand {
+        let (mut w, inner) = (Operand::default(), values.len() / width);
+        let view = View::rows(values, width).transpose();
+        w.pack(Parallelism::Sequential, view, [width, inner], Side::Right);
+        w
+    }
+
+    fn assert_near(what: &str, got: &[f32], want: impl Fn(usize) -> f64) {
+        for (i, got) in got.iter().enumerate() {
+            let want = want(i);
+            assert!((f64::from(*got) - want).abs() < 2e-5, "{what} {i}: {got} instead of {want}");
+        }
+    }
+
+    #[test]
+    fn products_of_any_shape_are_sums_of_rounded_products() {
+        let mut draws = Draws::new(31);
+        for [rows, inner, columns] in
+            [[1, 1, 1], [2, 33, 65], [3, 64, 17], [7, 5, 90], [16, 32, 16], [37, 95, 130]]
+        {
+            let (x, w) = (draws.numbers(rows * inner), draws.numbers(inner * columns));
+            let before = draws.numbers(rows * columns);
+            for kernel in Kernel::available() {
+                for (parallelism, add) in BOTH.into_iter().zip([false, true]) {
+                    let mut y = before.clone();
+                    forward(*kernel, parallelism, &x, &pack(&w, columns), &mut y, add);
+                    assert_near(kernel.name(), &y, |at| {
+                        let (i, j) = (at / columns, at % columns);
+                        let term = |k| widen(x[i * inner + k]) * widen(w[k * columns + j]);
+                        let before = if add { f64::from(before[at]) } else { 0.0 };
+                        before + (0..inner).map(term).sum::<f64>()
+                    });
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn gradients_of_weights_are_sums_of_rounded_products() {
+        let mut draws = Draws::new(32);
+        for [rows, inputs, outputs] in [[1, 1, 1], [33, 17, 40], [70, 64, 19]] {
+            let (x, dy) = (draws.numbers(rows * inputs), draws.numbers(rows * outputs));
+            let before = draws.numbers(inputs * outputs);
+            for kernel in Kernel::available() {
+                for parallelism in BOTH {
+                    let mut gradient = before.clone();
+                    weight_grad(*kernel, parallelism, [&x, &dy], inputs, &mut gradient);
+                    assert_near(kernel.name(), &gradient, |at| {
+                        let (i, j) = (at / outputs, at % outputs);
+                        let term = |r| widen(x[r * inputs + i]) * widen(dy[r * outputs + j]);
+                        f64::from(before[at]) + (0..rows).map(term).sum::<f64>()
+                    });
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_has_the_same_bytes_alone_and_among_others() {
+        let mut draws = Draws::new(33);
+        let (rows, inner, columns) = (41, 70, 150);
+        let (x, w) = (draws.numbers(rows * inner), draws.numbers(inner * columns));
+        let w = pack(&w, columns);
+        for kernel in Kernel::available() {
+            let product = |parallelism, x: &[f32]| {
+                let mut y = vec![0.0; x.len() / inner * columns];
+                forward(*kernel, parallelism, x, &w, &mut y, false);
+                y
+            };
+            let all = product(Parallelism::Parallel, &x);
+            for some in [1, 2, 3, 5, 8, 11, 20] {
+                let parts = x.chunks(some * inner);
+                let parts: Vec<f32> =
+                    parts.flat_map(|x| product(Parallelism::Sequential, x)).collect();
+                assert!(parts == all, "{}, {some} rows at a time", kernel.name());
+            }
+        }
+    }
+}

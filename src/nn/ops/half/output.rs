@@ -1,0 +1,61 @@
+//! The destination of a product whose parts are written by several threads.
+
+use super::tiles::{SIDE, Sums};
+use std::marker::PhantomData;
+
+/// A row-major matrix that tiles of sums are written or added to.
+pub struct Output<'a> {
+    values: *mut f32,
+    rows: usize,
+    columns: usize,
+    add: bool,
+    matrix: PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: the matrix is borrowed mutably, and threads write to disjoint tiles of it (`put`, `place`).
+unsafe impl Sync for Output<'_> {}
+
+impl<'a> Output<'a> {
+    /// The destination of sums: `values` is `[rows, columns]`, which is replaced, or added to.
+    ///
+    /// # Panics
+    /// If `values` has another length.
+    pub fn new(values: &'a mut [f32], [rows, columns]: [usize; 2], add: bool) -> Self {
+        assert_eq!(values.len(), rows * columns, "[rows, columns]");
+        Self { values: values.as_mut_ptr(), rows, columns, add, matrix: PhantomData }
+    }
+
+    /// Writes or adds the sums of the tile in row `i` and column `j` of tiles, without what is beyond the edges.
+    ///
+    /// # Safety
+    /// No other thread writes to this tile.
+    #[inline]
+    pub unsafe fn put(&self, [i, j]: [usize; 2], sums: &Sums) {
+        let (i, j) = (i * SIDE, j * SIDE);
+        let width = SIDE.min(self.columns - j);
+        for (row, sums) in sums.0[..SIDE.min(self.rows - i)].iter().enumerate() {
+            // SAFETY: the row and the columns are within the matrix, and the tile is this thread's.
+            let to = unsafe {
+                let start = self.values.add((i + row) * self.columns + j);
+                std::slice::from_raw_parts_mut(start, width)
+            };
+            match (self.add, <&mut [f32; SIDE]>::try_from(&mut *to)) {
+                (true, Ok(to)) => to.iter_mut().zip(sums).for_each(|(y, x)| *y += x),
+                (false, Ok(to)) => *to = *sums,
+                (true, Err(_)) => to.iter_mut().zip(sums).for_each(|(y, x)| *y += x),
+                (false, Err(_)) => to.copy_from_slice(&sums[..width]),
+            }
+        }
+    }
+
+    /// The place of a square of 2 by 2 tiles, and the numbers between its rows, if the square is within the matrix and
+    /// replaces what is there.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    pub fn place(&self, [i, j]: [usize; 2]) -> Option<(*mut f32, usize)> {
+        let (i, j) = (i * SIDE, j * SIDE);
+        let is_within = i + 2 * SIDE <= self.rows && j + 2 * SIDE <= self.columns;
+        // `wrapping_add` stays within the matrix where the square does.
+        let start = self.values.wrapping_add(i * self.columns + j);
+        (is_within && !self.add).then_some((start, self.columns))
+    }
+}
