@@ -4,7 +4,11 @@ use crate::math::adamw::{self, Factors, Moving, Settings, step};
 use crate::settings::OptimizerConfig;
 use burn::tensor::Tensor;
 use multiversion::multiversion;
+use rayon::prelude::*;
 use std::ops::Range;
+
+/// Parameters that one thread steps at a time.
+const PORTION: usize = 1 << 16;
 
 /// Optimizer state as tensors.
 #[derive(Clone, Debug)]
@@ -76,9 +80,15 @@ impl Moments {
         let undecayed = Factors { decay: 1.0, ..decayed };
         let Self { first_moment, second_moment, .. } = self;
         let mut apply = |range: Range<usize>, factors: &Factors| {
-            let (params, gradient) = (&mut params[range.clone()], &gradient[range.clone()]);
-            let moments = (&mut first_moment[range.clone()], &mut second_moment[range]);
-            apply(factors, scale, params, gradient, moments.0, moments.1);
+            let params = params[range.clone()].par_chunks_mut(PORTION);
+            let firsts = first_moment[range.clone()].par_chunks_mut(PORTION);
+            let seconds = second_moment[range.clone()].par_chunks_mut(PORTION);
+            let gradient = gradient[range].par_chunks(PORTION);
+            params.zip(gradient).zip(firsts.zip(seconds)).for_each(
+                |((params, gradient), (first, second))| {
+                    apply(factors, scale, params, gradient, first, second);
+                },
+            );
         };
         let mut start = 0;
         for spared in spared {

@@ -1,6 +1,7 @@
 //! The gate of a feed-forward block (Shazeer 2020): `activation(gate) * up`, number by number.
 
 use crate::math::{sigmoid, tanh};
+use crate::nn::ops::{Parallelism, by_rows};
 use multiversion::multiversion;
 
 /// The activation of a gate.
@@ -19,19 +20,41 @@ const ROOT: f32 = 0.797_884_6;
 const CUBE: f32 = 0.044_715;
 
 /// Fills `inner` with `activation(gate) * up`.
-pub fn forward(activation: Activation, gate: &[f32], up: &[f32], inner: &mut [f32]) {
-    match activation {
-        Activation::Silu => swiglu(gate, up, inner),
-        Activation::GeluTanh => geglu(gate, up, inner),
-    }
+pub fn forward(
+    activation: Activation,
+    parallelism: Parallelism,
+    [gate, up]: [&[f32]; 2],
+    inner: &mut [f32],
+) {
+    by_rows(
+        parallelism,
+        inner.len(),
+        [gate, up],
+        [inner],
+        &|[gate, up], [inner]| match activation {
+            Activation::Silu => swiglu(gate, up, inner),
+            Activation::GeluTanh => geglu(gate, up, inner),
+        },
+    );
 }
 
 /// Turns `d`, the gradient of the result, into that of `gate`, and fills that of `up`.
-pub fn backward(activation: Activation, gate: &[f32], up: &[f32], d: &mut [f32], d_up: &mut [f32]) {
-    match activation {
-        Activation::Silu => swiglu_backward(gate, up, d, d_up),
-        Activation::GeluTanh => geglu_backward(gate, up, d, d_up),
-    }
+pub fn backward(
+    activation: Activation,
+    parallelism: Parallelism,
+    [gate, up]: [&[f32]; 2],
+    [d, d_up]: [&mut [f32]; 2],
+) {
+    by_rows(
+        parallelism,
+        d.len(),
+        [gate, up],
+        [d, d_up],
+        &|[gate, up], [d, d_up]| match activation {
+            Activation::Silu => swiglu_backward(gate, up, d, d_up),
+            Activation::GeluTanh => geglu_backward(gate, up, d, d_up),
+        },
+    );
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
@@ -82,11 +105,12 @@ mod tests {
                 let (up, dy) = (draws.numbers(count), draws.numbers(count));
                 let loss = |gate: &[f32], up: &[f32]| {
                     let mut inner = vec![0.0; count];
-                    forward(activation, gate, up, &mut inner);
+                    forward(activation, Parallelism::Parallel, [gate, up], &mut inner);
                     weighted(&inner, &dy)
                 };
                 let (mut d_gate, mut d_up) = (dy.clone(), vec![0.0; count]);
-                backward(activation, &gate, &up, &mut d_gate, &mut d_up);
+                let to = [&mut d_gate[..], &mut d_up[..]];
+                backward(activation, Parallelism::Parallel, [&gate, &up], to);
                 assert_gradient("gate", &gate, &d_gate, |gate| loss(gate, &up));
                 assert_gradient("up", &up, &d_up, |up| loss(&gate, up));
             }
@@ -100,7 +124,7 @@ mod tests {
             [(-3.0f32, -0.003_637_39), (-0.5, -0.154_286), (1.0, 0.841_192), (4.0, 3.999_93)]
         {
             let mut y = [0.0];
-            forward(Activation::GeluTanh, &[x], &[1.0], &mut y);
+            forward(Activation::GeluTanh, Parallelism::Sequential, [&[x], &[1.0]], &mut y);
             assert!((y[0] - want).abs() < 2e-6, "{x}: {} instead of {want}", y[0]);
         }
     }

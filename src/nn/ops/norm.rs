@@ -1,7 +1,11 @@
 //! Root-mean-square norm (Zhang & Sennrich 2019).
 
-use super::dot;
+use super::{Parallelism, by_rows, dot};
 use multiversion::multiversion;
+use rayon::prelude::*;
+
+/// Weights whose gradients one thread adds up.
+const COLUMNS: usize = 256;
 
 /// The parameters of a norm: a row becomes `x / sqrt(mean(x^2) + eps) * (offset + weight)`.
 #[derive(Clone, Copy, Debug)]
@@ -27,12 +31,16 @@ pub struct Normed {
 
 impl Normed {
     /// Norms rows, and keeps their activations.
-    pub fn forward(&mut self, x: &[f32], norm: RmsNorm) {
-        self.input.clear();
-        self.input.extend_from_slice(x);
-        self.output.resize(x.len(), 0.0);
-        self.scale.resize(x.len() / norm.weight.len(), 0.0);
-        forward(x, norm, &mut self.scale, &mut self.output);
+    pub fn forward(&mut self, parallelism: Parallelism, x: &[f32], norm: RmsNorm) {
+        let rows = x.len() / norm.weight.len();
+        let Self { input, scale, output } = self;
+        input.resize(x.len(), 0.0);
+        output.resize(x.len(), 0.0);
+        scale.resize(rows, 0.0);
+        by_rows(parallelism, rows, [x], [input, scale, output], &|[x], [input, scale, output]| {
+            input.copy_from_slice(x);
+            forward(x, norm, scale, output);
+        });
     }
 
     /// Takes rows as they are, where an architecture has no norm.
@@ -41,15 +49,31 @@ impl Normed {
         self.output.extend_from_slice(x);
     }
 
-    /// Adds to the gradients of the input and of the weights, as [`backward`].
-    pub fn backward(&self, norm: RmsNorm, dy: &mut [f32], dx: &mut [f32], d_weight: &mut [f32]) {
-        backward(&self.input, norm, &self.scale, dy, [dx, d_weight]);
+    /// Adds to the gradients of the input, `dx`, and of the weights, from that of the result, `dy`, which is overwritten.
+    pub fn backward(
+        &self,
+        parallelism: Parallelism,
+        norm: RmsNorm,
+        dy: &mut [f32],
+        [dx, d_weight]: [&mut [f32]; 2],
+    ) {
+        let Self { input, scale, .. } = self;
+        match parallelism {
+            Parallelism::Parallel => {
+                let parts = d_weight.par_chunks_mut(COLUMNS).enumerate();
+                parts.for_each(|(i, part)| weight_grad(input, scale, dy, i * COLUMNS, norm, part));
+            }
+            Parallelism::Sequential => weight_grad(input, scale, dy, 0, norm, d_weight),
+        }
+        by_rows(parallelism, scale.len(), [input, scale], [dy, dx], &|[x, scale], [dy, dx]| {
+            backward(x, norm, scale, dy, dx);
+        });
     }
 }
 
 /// Norms the rows of `x`; `scale` becomes the factor of each row.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-pub fn forward(x: &[f32], norm: RmsNorm, scale: &mut [f32], y: &mut [f32]) {
+fn forward(x: &[f32], norm: RmsNorm, scale: &mut [f32], y: &mut [f32]) {
     let RmsNorm { weight, offset, eps } = norm;
     let size = weight.len();
     let rows = x.chunks_exact(size).zip(y.chunks_exact_mut(size));
@@ -61,16 +85,33 @@ pub fn forward(x: &[f32], norm: RmsNorm, scale: &mut [f32], y: &mut [f32]) {
     }
 }
 
-/// Adds to the gradients of the rows and of the weights, `to`, from that of the result, `dy`, which is overwritten.
+/// Adds to the gradients of the weights from number `first` on, from that of the result, `dy`.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-pub fn backward(x: &[f32], norm: RmsNorm, scale: &[f32], dy: &mut [f32], to: [&mut [f32]; 2]) {
+fn weight_grad(
+    x: &[f32],
+    scale: &[f32],
+    dy: &[f32],
+    first: usize,
+    norm: RmsNorm,
+    d_weight: &mut [f32],
+) {
+    let size = norm.weight.len();
+    for ((x, d), scale) in x.chunks_exact(size).zip(dy.chunks_exact(size)).zip(scale) {
+        let of = first..first + d_weight.len();
+        for ((sum, d), x) in d_weight.iter_mut().zip(&d[of.clone()]).zip(&x[of]) {
+            *sum += d * x * scale;
+        }
+    }
+}
+
+/// Adds to the gradients of the rows, from that of the result, `dy`, which is overwritten.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn backward(x: &[f32], norm: RmsNorm, scale: &[f32], dy: &mut [f32], dx: &mut [f32]) {
     let RmsNorm { weight, offset, .. } = norm;
     let size = weight.len();
-    let [dx, d_weight] = to;
     let rows = x.chunks_exact(size).zip(dy.chunks_exact_mut(size));
     for (((x, d), dx), scale) in rows.zip(dx.chunks_exact_mut(size)).zip(scale) {
         for i in 0..size {
-            d_weight[i] += d[i] * x[i] * scale;
             d[i] *= offset + weight[i];
         }
         let along = dot(d, x) / size as f32 * scale * scale;
@@ -95,14 +136,16 @@ mod tests {
             let dy = draws.numbers(rows * size);
             let loss = |x: &[f32], weight: &[f32]| {
                 let mut normed = Normed::default();
-                normed.forward(x, RmsNorm { weight, offset, eps });
+                normed.forward(Parallelism::Parallel, x, RmsNorm { weight, offset, eps });
                 weighted(&normed.output, &dy)
             };
             let norm = RmsNorm { weight: &weight, offset, eps };
             let mut normed = Normed::default();
-            normed.forward(&x, norm);
+            normed.forward(Parallelism::Sequential, &x, norm);
             let (mut dx, mut d_weight) = (vec![0.0; x.len()], vec![0.0; size]);
-            normed.backward(norm, &mut dy.clone(), &mut dx, &mut d_weight);
+            let to = [&mut dx[..], &mut d_weight[..]];
+            let parallelism = [Parallelism::Sequential, Parallelism::Parallel][round % 2];
+            normed.backward(parallelism, norm, &mut dy.clone(), to);
             assert_gradient("rows", &x, &dx, |x| loss(x, &weight));
             assert_gradient("weights", &weight, &d_weight, |weight| loss(&x, weight));
         }
@@ -114,8 +157,8 @@ mod tests {
         let (x, weight) = (draws.numbers(3 * 29), draws.numbers(29));
         let norm = RmsNorm { weight: &weight, offset: 0.0, eps: 1e-6 };
         let [mut all, mut one] = [Normed::default(), Normed::default()];
-        all.forward(&x, norm);
-        one.forward(&x[29..58], norm);
+        all.forward(Parallelism::Parallel, &x, norm);
+        one.forward(Parallelism::Sequential, &x[29..58], norm);
         assert!(all.output[29..58] == one.output);
     }
 }

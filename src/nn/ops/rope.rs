@@ -6,6 +6,7 @@
 //! some devices' sines of large angles are inaccurate. Frequencies that depend on the position have one table for all
 //! positions instead.
 
+use super::{Parallelism, by_rows};
 use multiversion::multiversion;
 
 /// Entries of each of two tables: positions repeat after `PARTS * PARTS`.
@@ -78,14 +79,17 @@ pub enum Direction {
 
 /// Rotates the heads of every row by the row's rotations, `[rows, half]`.
 pub fn rotate(
+    parallelism: Parallelism,
     rows: &mut [f32],
-    head_dim: usize,
-    half: usize,
+    [head_dim, half]: [usize; 2],
     rotations: &[Rotation],
     direction: Direction,
 ) {
     let sign = if direction == Direction::Forward { 1.0 } else { -1.0 };
-    rotate_by(rows, head_dim, half, rotations, sign);
+    let count = rotations.len() / half.max(1);
+    by_rows(parallelism, count, [rotations.as_flattened()], [rows], &|[rotations], [rows]| {
+        rotate_by(rows, head_dim, half, rotations.as_chunks::<2>().0, sign);
+    });
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
@@ -119,10 +123,22 @@ mod tests {
             let x = draws.numbers(rows * heads * head_dim);
             let dy = draws.numbers(x.len());
             let mut dx = dy.clone();
-            rotate(&mut dx, head_dim, half, &rotations, Direction::Backward);
+            rotate(
+                Parallelism::Parallel,
+                &mut dx,
+                [head_dim, half],
+                &rotations,
+                Direction::Backward,
+            );
             assert_gradient("heads", &x, &dx, |x| {
                 let mut y = x.to_vec();
-                rotate(&mut y, head_dim, half, &rotations, Direction::Forward);
+                rotate(
+                    Parallelism::Sequential,
+                    &mut y,
+                    [head_dim, half],
+                    &rotations,
+                    Direction::Forward,
+                );
                 weighted(&y, &dy)
             });
         }

@@ -91,7 +91,7 @@ impl Weights {
         unused: &mut Vec<f32>,
     ) {
         let d_weight = self.norm_gradient(place, gradient, unused);
-        normed.backward(self.norm(place), dy, dx, d_weight);
+        normed.backward(self.parallelism, self.norm(place), dy, [dx, d_weight]);
     }
 
     /// The gradient of a block's result, from that of the stream to which it was added.
@@ -149,7 +149,8 @@ impl Weights {
         let down = &linears[Projection::Down as usize];
         self.linear_backward(down, through, (&mut d_gate, false), gradient);
         d_block.give_back(scratch);
-        gate::backward(self.shape.activation, gate, up, &mut d_gate, &mut d_up);
+        let to = [&mut d_gate[..], &mut d_up[..]];
+        gate::backward(self.shape.activation, self.parallelism, [gate, up], to);
         scratch.d_input.resize(d_stream.len(), 0.0);
         for (dy, linear, add) in [(&d_gate, Projection::Gate, false), (&d_up, Projection::Up, true)]
         {
@@ -261,7 +262,8 @@ impl Weights {
         let half = shape.rotary_dim() / 2;
         let qk = activations.qk_norms.iter().zip(&layout.qk_norms);
         for (d, (normed, place)) in d_heads.iter_mut().zip(qk) {
-            rotate(d, shape.head_dim, half, rotations, Direction::Backward);
+            let sizes = [shape.head_dim, half];
+            rotate(self.parallelism, d, sizes, rotations, Direction::Backward);
             if shape.qk_norm != QkNorm::None {
                 let Scratch { d_unnormed, unused, .. } = &mut *scratch;
                 d_unnormed.clear();

@@ -31,7 +31,7 @@ impl Weights {
             let activations = &mut tape.layers[if is_all { number } else { 0 }];
             self.layer(number, &tape.rotations, stream, attend, activations, scratch);
         }
-        tape.last.forward(stream, self.norm(&self.layout.norm));
+        tape.last.forward(self.parallelism, stream, self.norm(&self.layout.norm));
     }
 
     /// Takes the stream through a layer.
@@ -66,7 +66,7 @@ impl Weights {
     fn input(&self, place: &Range<usize>, stream: &[f32], input: &mut Normed) {
         match place.is_empty() {
             true => input.skip(stream),
-            false => input.forward(stream, self.norm(place)),
+            false => input.forward(self.parallelism, stream, self.norm(place)),
         }
     }
 
@@ -83,12 +83,13 @@ impl Weights {
             for ((normed, heads), place) in
                 qk_norms.iter_mut().zip(&mut *heads).zip(&layout.qk_norms)
             {
-                normed.forward(heads, self.norm(place));
+                normed.forward(self.parallelism, heads, self.norm(place));
                 heads.copy_from_slice(&normed.output);
             }
         }
         for heads in &mut heads[..2] {
-            rotate(heads, shape.head_dim, shape.rotary_dim() / 2, rotations, Direction::Forward);
+            let sizes = [shape.head_dim, shape.rotary_dim() / 2];
+            rotate(self.parallelism, heads, sizes, rotations, Direction::Forward);
         }
     }
 
@@ -102,7 +103,7 @@ impl Weights {
             self.linear(&linears[linear as usize], &mlp_input.output, output, false);
         }
         inner.resize(count, 0.0);
-        gate::forward(self.shape.activation, gate, up, inner);
+        gate::forward(self.shape.activation, self.parallelism, [gate, up], inner);
     }
 
     /// Adds the result of a block to the stream, normed where there is a norm after the block.
@@ -122,7 +123,7 @@ impl Weights {
         }
         block.resize(stream.len(), 0.0);
         self.linear(linear, x, block, false);
-        normed.forward(block, self.norm(place));
+        normed.forward(self.parallelism, block, self.norm(place));
         stream.iter_mut().zip(&normed.output).for_each(|(x, y)| *x += y);
     }
 }
