@@ -13,7 +13,7 @@
 //! - [`objective`]: the losses, one file each; [`math`]: scalar formulas shared by all engines;
 //! - [`learner`]: gradients and AdamW; [`parallel`]: data-parallel ranks;
 //! - [`trainer`]: the training loop; [`checkpoint`]: saved state; [`metrics`]: records;
-//!   [`run`]: a run in time and on disk;
+//!   [`run`]: a run in time and on disk; `track`: its records for other tools;
 //! - [`viewer`]: rendering of games.
 //!
 //! ```
@@ -40,6 +40,7 @@ pub mod data;
 pub mod device;
 mod disk;
 pub mod env;
+pub mod export;
 pub mod learner;
 pub mod math;
 pub mod metrics;
@@ -48,7 +49,10 @@ pub mod nn;
 pub mod objective;
 pub mod parallel;
 #[cfg(feature = "program")]
+pub mod plot;
+#[cfg(feature = "program")]
 pub mod program;
+pub mod protobuf;
 pub mod rng;
 pub mod rollout;
 pub mod run;
@@ -56,6 +60,8 @@ pub mod schema;
 pub mod settings;
 pub mod task;
 pub mod text;
+#[cfg(all(feature = "general", not(target_family = "wasm")))]
+pub mod track;
 pub mod trainer;
 pub mod viewer;
 

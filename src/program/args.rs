@@ -1,5 +1,7 @@
 //! The command line: subcommands and their options.
 
+use super::bench::BenchArgs;
+use super::study_args::{ExportArgs, PlotArgs, RunsArgs, Seeds, SweepArgs, seeds};
 use super::verifier::{VerifierArgs, VerifyArgs};
 use crate::settings::{Engine, Precision, overlay};
 use anyhow::{Context, Result};
@@ -46,12 +48,20 @@ pub enum Command {
     Verify(VerifyArgs),
     /// Show a running or finished run in the browser.
     Watch(WatchArgs),
+    /// Search settings for the best score: grid, random, halving or TPE.
+    Sweep(SweepArgs),
+    /// Write a trained policy as ONNX, safetensors or JSON.
+    Export(ExportArgs),
+    /// List runs: settings that differ from the defaults, best score, time and state.
+    Runs(RunsArgs),
+    /// Draw learning curves of runs, those of several seeds as one line with an interval.
+    Plot(PlotArgs),
     /// Render games of a trained policy to a picture, an animation or a video.
     Record(RecordArgs),
 }
 
 /// Options of `train`.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub struct TrainArgs {
     /// The game or the language task.
     pub game: Option<String>,
@@ -72,6 +82,13 @@ pub struct TrainArgs {
     /// Initialise the weights from another run's best policy, or from a policy file.
     #[arg(long, value_name = "RUN", conflicts_with = "resume")]
     pub from: Option<PathBuf>,
+    /// Train once for each of these seeds, for instance 1..5 (both included): side by side on the CPU's threads.
+    ///
+    /// Prints the mean and the interquartile mean of the scores, with a 95 % bootstrap interval. With --run-dir, the
+    /// runs are the folders seed-N in it.
+    #[arg(long, value_name = "SEEDS", value_parser = seeds,
+        conflicts_with_all = ["seed", "resume", "dry_run", "watch"])]
+    pub seeds: Option<Seeds>,
     #[command(flatten)]
     pub run: RunArgs,
 }
@@ -97,7 +114,7 @@ pub struct FitArgs {
 }
 
 /// Options of all commands that train.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub struct RunArgs {
     /// A TOML file of settings; `grove settings` prints a complete one.
     #[arg(long, value_name = "FILE")]
@@ -320,86 +337,6 @@ pub struct DevicesArgs {
     /// Print the list as a JSON object on stdout.
     #[arg(long)]
     pub json: bool,
-}
-
-/// Options of `bench`.
-#[derive(Args, Debug)]
-pub struct BenchArgs {
-    /// The game or the language task.
-    pub game: Option<String>,
-    /// The language model, as for `train` [default: tiny].
-    ///
-    /// The sizes of a language benchmark are set by --set, for instance --set generation.num_prompts=32.
-    #[arg(long, value_name = "MODEL")]
-    pub model: Option<PathBuf>,
-    /// Former spelling of the game's argument.
-    #[arg(long, value_name = "GAME", hide = true, conflicts_with = "game")]
-    pub env: Option<String>,
-    /// The device, as for `train`.
-    #[arg(long, default_value = "auto", value_name = "NAME")]
-    pub device: String,
-    /// The engine, as for `train`.
-    #[arg(long, default_value = "auto", value_name = "NAME")]
-    pub engine: Engine,
-    /// Precision of matrix products, as for `train`.
-    #[arg(long, default_value = "f32", value_name = "NAME")]
-    pub precision: Precision,
-    /// Change a setting, as for `train`; may be repeated.
-    ///
-    /// The options for sizes below take precedence, except in the runs of --score, which use the game's default
-    /// settings with these changes.
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub set: Vec<String>,
-    /// Number of parallel games.
-    #[arg(long, default_value_t = 4096, value_name = "N")]
-    pub num_envs: usize,
-    /// Games per group, a divisor of the number of games.
-    #[arg(long, default_value_t = 8, value_name = "N",
-        value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(2..))]
-    pub group_size: usize,
-    /// Steps per iteration.
-    #[arg(long, default_value_t = 100, value_name = "N")]
-    pub num_steps: usize,
-    /// Steps that are used for learning [default: all].
-    #[arg(long, value_name = "N")]
-    pub learn_steps: Option<usize>,
-    /// Sizes of the hidden layers, for instance 64 or 64,64.
-    #[arg(long, default_value = "64", value_delimiter = ',', value_name = "N")]
-    pub hidden: Vec<usize>,
-    /// Epochs over the data of an iteration.
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    pub update_epochs: usize,
-    /// Minibatches (optimiser steps) per epoch.
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    pub num_minibatches: usize,
-    /// Measurements of each rate, after a warm-up.
-    #[arg(long, default_value_t = 10, value_name = "N",
-        value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=10_000))]
-    pub repeats: usize,
-    /// Also measure how long the game's default run takes to reach this greedy score.
-    #[arg(long, value_name = "SCORE", allow_negative_numbers = true)]
-    pub score: Option<f64>,
-    /// Number of runs for --score, with consecutive seeds.
-    #[arg(long, default_value_t = 1, value_name = "N", requires = "score",
-        value_parser = clap::value_parser!(u64).range(1..=1000))]
-    pub score_repeats: u64,
-    /// Measure strong and weak scaling over 1, 2, 4, ... ranks instead.
-    ///
-    /// The ranks are the devices listed by --device, MPI processes, or threads of the CPU.
-    #[arg(long, conflicts_with_all = ["score", "model"])]
-    pub scaling: bool,
-    /// Skip the measurement of the device's peak performance, which takes several seconds.
-    #[arg(long)]
-    pub no_peak: bool,
-    /// Number of CPU threads [default: one per core].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub threads: Option<u32>,
-    /// Print the results as a JSON object on stdout.
-    #[arg(long)]
-    pub json: bool,
-    /// Also write the results to a file, as a JSON object.
-    #[arg(long, value_name = "FILE")]
-    pub out: Option<PathBuf>,
 }
 
 /// Options of `check`.

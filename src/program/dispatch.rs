@@ -1,19 +1,20 @@
 //! The dispatcher: calls the file of each command, for a game of any type.
 
-use super::args::{
-    BenchArgs, CheckArgs, Cli, Command, DemoArgs, EvalArgs, RecordArgs, RunArgs, SettingsArgs,
-};
+use super::args::{CheckArgs, Cli, Command, DemoArgs, EvalArgs, RecordArgs, RunArgs, SettingsArgs};
+use super::bench::BenchArgs;
 use super::games::{GameCommands, Games, NewRun, Playable, References};
 use super::models::Models;
+use super::study_args::ExportArgs;
 use super::table::Table;
 use super::{
-    bench, check, demo, devices, eval, fit, generate, import, ranks, record, settings, train,
-    verify, watch,
+    bench, check, demo, devices, eval, export, fit, generate, import, plot, ranks, record, runs,
+    settings, sweep, train, verify, watch,
 };
 use crate::checkpoint::Checkpoint;
 use crate::env::look::Look;
 use crate::run::RunFolder;
 use crate::settings::{TrainConfig, overlay};
+use crate::trainer::{config_toml, new_settings};
 use crate::viewer::Scene;
 use anyhow::Result;
 
@@ -59,6 +60,15 @@ impl<G: Playable> GameCommands for Entry<G> {
 
     fn check(&self, args: &CheckArgs) -> Result<()> {
         check::check::<G>(args)
+    }
+
+    fn export(&self, models: &Models, args: &ExportArgs, checkpoint: &Checkpoint) -> Result<()> {
+        export::write::<G>(models, args, checkpoint)
+    }
+
+    fn defaults(&self) -> Result<toml::Table> {
+        let (game, config) = new_settings::<G>(&toml::Table::new(), &[])?;
+        Ok(config_toml(&game, &config).parse()?)
     }
 
     fn references(&self, settings: toml::Table) -> Result<References> {
@@ -116,6 +126,10 @@ pub fn run(games: &Games, cli: Cli) -> Result<()> {
         Command::Settings(args) => settings::run(games, args),
         Command::Verify(args) => verify::run(args),
         Command::Watch(args) => watch::run(games, args),
+        Command::Export(args) => export::run(games, args),
+        Command::Sweep(args) => sweep::run(games, args),
+        Command::Runs(args) => runs::run(games, args),
+        Command::Plot(args) => plot::run(games, args),
         Command::Record(args) => record::run(games, args),
     }
 }

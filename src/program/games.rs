@@ -1,7 +1,9 @@
 //! The games and models of a program, type-erased, as commands receive them.
 
-use super::args::{BenchArgs, CheckArgs, DemoArgs, EvalArgs, RecordArgs, RunArgs, SettingsArgs};
+use super::args::{CheckArgs, DemoArgs, EvalArgs, RecordArgs, RunArgs, SettingsArgs};
+use super::bench::BenchArgs;
 use super::models::Models;
+use super::study_args::ExportArgs;
 use super::table::Table;
 use crate::checkpoint::Checkpoint;
 pub use crate::env::Playable;
@@ -50,6 +52,10 @@ pub trait GameCommands: Send + Sync {
     fn settings(&self, args: &SettingsArgs) -> Result<()>;
     /// Checks the game for mistakes.
     fn check(&self, args: &CheckArgs) -> Result<()>;
+    /// Writes a trained policy in a format of other tools.
+    fn export(&self, models: &Models, args: &ExportArgs, checkpoint: &Checkpoint) -> Result<()>;
+    /// The complete default settings of a run.
+    fn defaults(&self) -> Result<toml::Table>;
     /// Reference scores for the game's parameters in `settings`.
     fn references(&self, settings: toml::Table) -> Result<References>;
 }

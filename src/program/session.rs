@@ -77,7 +77,7 @@ impl Home {
         // The number of iterations may have changed.
         folder.write_config(settings)?;
         let files = RunFiles::open(folder.clone(), run.iteration(), run.model().is_some())?;
-        files.records().iter().for_each(|record| run.replay(record));
+        folder.records().iter().for_each(|record| run.replay(record));
         Ok(Some(Self { files, port, _lock: None }))
     }
 

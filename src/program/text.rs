@@ -61,7 +61,7 @@ pub fn is_of(checkpoint: &Checkpoint) -> bool {
 
 /// Trains a new run.
 pub fn train(games: &Games, args: TrainArgs) -> Result<()> {
-    let TrainArgs { game: task, task_data: data, verifier, model, from, run } = args;
+    let TrainArgs { game: task, task_data: data, verifier, model, from, run, .. } = args;
     if let Some(name) =
         task.as_deref().filter(|name| games.find(name).is_ok() && task::find(name).is_err())
     {

@@ -5,6 +5,7 @@ use super::checks::{check_engine, saved, validate};
 use super::games::{Games, NewRun, Playable};
 use super::patience::patiently;
 use super::ranks::{self, Rank};
+use super::seeds;
 use super::session::{self, Home, Session};
 use super::settings::commented;
 use super::source::{action_names, demonstrations, epoch, iterations};
@@ -25,6 +26,9 @@ use std::time::Instant;
 const FROM_DEFAULTS: &str = "optimizer.warmup_ratio = 0.1";
 
 pub fn run(games: &Games, args: TrainArgs) -> Result<()> {
+    if let Some(seeds) = &args.seeds {
+        return seeds::run(&args, seeds);
+    }
     ranks::use_threads(args.run.threads)?;
     if args.run.resume {
         return resume_any(games, &args);

@@ -2,7 +2,7 @@
 
 use super::{
     CheckpointConfig, DecoderConfig, LoraConfig, LossConfig, LossType, OptimizerConfig, Precision,
-    Scale, UpdateConfig,
+    Scale, TrackingConfig, UpdateConfig,
 };
 use crate::schema::{OutOfRange, Settings, limit, names, settings};
 
@@ -49,6 +49,8 @@ settings! {
         /// Iterations at which the run is saved and evaluated.
         checkpoint: CheckpointConfig =
             CheckpointConfig { keep: 2, eval_episodes: 256, ..CheckpointConfig::default() };
+        /// Copies of the records for other tools.
+        tracking: TrackingConfig;
     }
     rules = LanguageConfig::rules;
 }

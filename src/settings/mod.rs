@@ -12,6 +12,7 @@ mod file_schema;
 mod language;
 pub mod overlay;
 mod rollout;
+mod tracking;
 mod train;
 mod update;
 
@@ -22,6 +23,7 @@ pub use language::{
     Baseline, FitConfig, GenerationConfig, LanguageConfig, ModelConfig, RewardConfig, TINY,
 };
 pub use rollout::{AdvantageConfig, Estimator, RolloutConfig, Scale, Start};
+pub use tracking::TrackingConfig;
 pub use train::{Engine, TrainConfig};
 pub use update::{CheckpointConfig, LrSchedule, OptimizerConfig, UpdateConfig};
 

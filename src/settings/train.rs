@@ -2,7 +2,7 @@
 
 use super::{
     AdvantageConfig, CheckpointConfig, ConfigError, DataConfig, LossConfig, LossType, ModelKind,
-    OptimizerConfig, PolicyConfig, Precision, RolloutConfig, UpdateConfig,
+    OptimizerConfig, PolicyConfig, Precision, RolloutConfig, TrackingConfig, UpdateConfig,
 };
 use crate::schema::{OutOfRange, Settings, limit, names, settings};
 
@@ -33,6 +33,8 @@ settings! {
         checkpoint: CheckpointConfig;
         /// Learning from a dataset instead of from games.
         data: DataConfig;
+        /// Copies of the records for other tools.
+        tracking: TrackingConfig;
     }
     rules = TrainConfig::rules;
 }

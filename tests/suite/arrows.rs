@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The rooms of the library and those that each may use. `ARCHITECTURE.md` draws the same.
-const ARROWS: [(&str, &[&str]); 23] = [
+const ARROWS: [(&str, &[&str]); 27] = [
     ("math", &["schema"]),
     ("objective", &["math", "schema"]),
     ("settings", &["env", "math", "model", "objective", "schema"]),
@@ -61,9 +61,14 @@ const ARROWS: [(&str, &[&str]); 23] = [
             "rng",
             "rollout",
             "text",
+            "track",
             "trainer",
         ],
     ),
+    ("export", &["math", "model", "protobuf"]),
+    ("plot", &["rng"]),
+    ("protobuf", &[]),
+    ("track", &["metrics", "protobuf", "settings"]),
     ("viewer", &["device", "env", "rollout"]),
     ("program", &[]),
 ];

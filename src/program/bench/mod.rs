@@ -4,13 +4,15 @@
 //! to a score, and the time to the first update. Rates are medians of repeats after a warm-up, each at
 //! least 0.1 s long.
 
+mod args;
 mod peak;
 mod report;
 mod scaling;
 mod text;
 mod work;
 
-use super::args::BenchArgs;
+pub use args::BenchArgs;
+
 use super::checks::{check_engine, validate};
 use super::games::{Games, Playable};
 use super::models::Models;

@@ -5,9 +5,9 @@
 //! Hockney's (1994): computation is divided evenly, and a reduction of `b` bytes takes `latency + b / bandwidth`,
 //! with both parameters fitted to a small and a large reduction over all ranks.
 
+use super::args::BenchArgs;
 use super::report::Figure;
 use crate::parallel::Team;
-use crate::program::args::BenchArgs;
 use crate::program::games::Playable;
 use crate::program::models::Models;
 use crate::program::ranks::{self, Rank, Ranks};

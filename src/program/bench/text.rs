@@ -3,9 +3,9 @@
 //! Rewards are random, and completions end at their maximum length only. All tokens are thus generated and
 //! learnt from, so that the results do not depend on the weights.
 
+use super::args::BenchArgs;
 use super::report::Figure;
 use crate::device::{self, Chosen};
-use crate::program::args::BenchArgs;
 use crate::program::say::{tell, tell_json};
 use crate::program::text::{ENGINE, load, open, settings};
 use crate::rng::{draw, uniform};

@@ -64,6 +64,7 @@ pub fn drive(
         let snapshot = (improved || due.save).then(|| finite_snapshot(run)).transpose()?;
         if let Some(files) = &mut files {
             files.write(&record, &completions)?;
+            files.take_warnings().iter().for_each(|warning| observer.warning(warning));
             if let Some(snapshot) = snapshot.as_ref().filter(|_| improved) {
                 files.save_best(snapshot)?;
             }

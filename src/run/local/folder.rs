@@ -6,6 +6,7 @@ use crate::checkpoint::{self, Checkpoint, CheckpointError, Store};
 use crate::disk;
 use crate::metrics::{IterationRecord, JsonLines};
 use crate::text::LanguageModel;
+use crate::track::Trackers;
 use crate::trainer::text::CompletionRecord;
 use crate::trainer::{is_finite, policy_file};
 use std::fs::{self, File, TryLockError};
@@ -150,6 +151,18 @@ impl RunFolder {
         self.model().is_dir() || self.path.join(COMPLETIONS).is_file()
     }
 
+    /// The records so far; damaged ones are left out.
+    pub fn records(&self) -> Vec<IterationRecord> {
+        let text = fs::read_to_string(self.metrics()).unwrap_or_default();
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    }
+
+    /// Whether a process trains the run, as far as the file system has locks.
+    pub fn is_locked(&self) -> bool {
+        let file = File::open(self.path.join(LOCK));
+        file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    }
+
     fn store(&self) -> Store {
         Store::new(self.path.join(CHECKPOINTS))
     }
@@ -251,6 +264,7 @@ pub struct RunFiles {
     folder: RunFolder,
     metrics: JsonLines,
     completions: Option<JsonLines>,
+    trackers: Trackers,
 }
 
 impl RunFiles {
@@ -265,18 +279,15 @@ impl RunFiles {
             .then(|| JsonLines::resume(&folder.path.join(COMPLETIONS), done))
             .transpose()?;
         model_folder::settle(&folder.model())?;
-        Ok(Self { folder, metrics, completions })
+        let settings = fs::read_to_string(folder.config()).ok();
+        let settings = settings.and_then(|text| text.parse().ok()).unwrap_or_default();
+        let trackers = Trackers::open(folder.path(), &settings, &folder.records());
+        Ok(Self { folder, metrics, completions, trackers })
     }
 
     /// The run's folder.
     pub fn folder(&self) -> &RunFolder {
         &self.folder
-    }
-
-    /// The records so far; damaged ones are left out.
-    pub fn records(&self) -> Vec<IterationRecord> {
-        let text = fs::read_to_string(self.folder.metrics()).unwrap_or_default();
-        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
     }
 
     /// Writes the description of the device and the engine.
@@ -303,7 +314,14 @@ impl RunFiles {
         if let Some(file) = &mut self.completions {
             file.write_all(completions)?;
         }
-        Ok(self.metrics.write(record)?)
+        self.metrics.write(record)?;
+        self.trackers.write(record);
+        Ok(())
+    }
+
+    /// Takes the warnings of trackers that failed.
+    pub fn take_warnings(&mut self) -> Vec<String> {
+        self.trackers.take_warnings()
     }
 
     /// Waits until all records are on the disk.

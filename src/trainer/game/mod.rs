@@ -7,7 +7,8 @@ mod snapshot;
 
 pub use host::HostSetupError;
 pub use snapshot::{
-    config_toml, load_policy, new_settings, policy_file, saved_config, saved_game_name,
+    config_toml, load_policy, new_settings, policy_file, policy_params, saved_config,
+    saved_game_name,
 };
 
 use super::choose::{Engines, first_network, obstacle, precision_obstacle, with_engine};

@@ -86,19 +86,32 @@ where
     over(TrainConfig::of(&game)?)
 }
 
-/// The policy in a checkpoint, of a built-in network.
+/// The parameters of the policy in a checkpoint, of a built-in network, and their values in the same order.
 ///
 /// # Errors
 /// If the checkpoint does not hold such a policy for this game.
+pub fn policy_params<G: Rules>(
+    checkpoint: &Checkpoint,
+    game: G,
+    config: &TrainConfig,
+) -> Result<(Vec<Parameter>, Vec<f32>), SnapshotError> {
+    check_builtin(config)?;
+    let parameters = config.policy.parameters(game.num_features(), game.num_actions());
+    let params = read_params(checkpoint, WEIGHTS, &parameters)?;
+    Ok((parameters, params))
+}
+
+/// The policy in a checkpoint, of a built-in network.
+///
+/// # Errors
+/// As [`policy_params`].
 pub fn load_policy<G: Rules>(
     checkpoint: &Checkpoint,
     game: G,
     config: &TrainConfig,
 ) -> Result<NativePolicy, SnapshotError> {
-    check_builtin(config)?;
     let (features, actions) = (game.num_features(), game.num_actions());
-    let parameters = config.policy.parameters(features, actions);
-    let weights = read_params(checkpoint, WEIGHTS, &parameters)?;
+    let (_, weights) = policy_params(checkpoint, game, config)?;
     Ok(NativePolicy::from_params(features, actions, &config.policy, &weights))
 }
 

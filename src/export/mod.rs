@@ -1,0 +1,3 @@
+//! Policies in the formats of other tools.
+
+pub mod onnx;

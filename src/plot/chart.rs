@@ -1,0 +1,242 @@
+//! A chart of curves with bands, a legend and reference lines, as SVG or PNG.
+
+use super::Band;
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::register_font;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The size of a picture in pixels.
+const SIZE: (u32, u32) = (960, 560);
+/// A font for measuring text, and for drawing it in a PNG; an SVG names a family that its viewer has.
+const FONT: &[u8] = include_bytes!("../../assets/font/DejaVuSans-ascii.ttf");
+/// The name of that font.
+const FAMILY: &str = "sans-serif";
+/// The colours of curves, in turn: those of Okabe and Ito (2008), which colour-blind readers tell apart.
+const COLOURS: [RGBColor; 7] = [
+    RGBColor(0, 114, 178),
+    RGBColor(213, 94, 0),
+    RGBColor(0, 158, 115),
+    RGBColor(204, 121, 167),
+    RGBColor(230, 159, 0),
+    RGBColor(86, 180, 233),
+    RGBColor(0, 0, 0),
+];
+/// The colour of reference lines.
+const GREY: RGBColor = RGBColor(110, 110, 110);
+
+/// A chart that cannot be drawn.
+#[derive(Debug, thiserror::Error)]
+pub enum ChartError {
+    /// The file's name does not end in `.svg` or `.png`.
+    #[error("{0} must end in .svg or .png")]
+    Format(PathBuf),
+    /// There is nothing to draw.
+    #[error("there is no point to draw: the runs have no such figure yet")]
+    Empty,
+    /// The picture cannot be drawn.
+    #[error("the picture cannot be drawn: {0}")]
+    Drawing(String),
+    /// The file cannot be written.
+    #[error("cannot write {0}: {1}")]
+    File(PathBuf, io::Error),
+}
+
+/// A curve with its name in the legend.
+#[derive(Clone, Debug)]
+pub struct Line {
+    /// The name.
+    pub name: String,
+    /// The curve.
+    pub band: Band,
+}
+
+/// A chart.
+#[derive(Clone, Debug)]
+pub struct Chart {
+    /// The title.
+    pub title: String,
+    /// The name of the horizontal axis.
+    pub x: String,
+    /// The name of the vertical axis.
+    pub y: String,
+    /// The curves.
+    pub lines: Vec<Line>,
+    /// Values of reference players, each with the player's name.
+    pub references: Vec<(String, f64)>,
+}
+
+impl Chart {
+    /// Draws the chart into a file, whose name ends in `.svg` or `.png`.
+    ///
+    /// # Errors
+    /// [`ChartError`] if it ends otherwise, if there is nothing to draw, or if it cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), ChartError> {
+        let extension = path.extension().and_then(|end| end.to_str()).unwrap_or_default();
+        let bytes = match extension {
+            "svg" => self.svg()?.into_bytes(),
+            "png" => self.png()?,
+            _ => return Err(ChartError::Format(path.to_path_buf())),
+        };
+        fs::write(path, bytes).map_err(|error| ChartError::File(path.to_path_buf(), error))
+    }
+
+    /// The chart as SVG.
+    ///
+    /// # Errors
+    /// If there is nothing to draw.
+    pub fn svg(&self) -> Result<String, ChartError> {
+        let mut text = String::new();
+        self.draw(SVGBackend::with_string(&mut text, SIZE).into_drawing_area())?;
+        Ok(text)
+    }
+
+    /// The chart as PNG.
+    ///
+    /// # Errors
+    /// If there is nothing to draw.
+    pub fn png(&self) -> Result<Vec<u8>, ChartError> {
+        let (width, height) = SIZE;
+        let mut pixels = vec![0; 3 * (width * height) as usize];
+        self.draw(BitMapBackend::with_buffer(&mut pixels, SIZE).into_drawing_area())?;
+        let picture = image::RgbImage::from_raw(width, height, pixels).expect("the sizes agree");
+        let mut bytes = io::Cursor::new(Vec::new());
+        picture.write_to(&mut bytes, image::ImageFormat::Png).map_err(drawing)?;
+        Ok(bytes.into_inner())
+    }
+
+    fn draw<B: DrawingBackend>(&self, area: DrawingArea<B, Shift>) -> Result<(), ChartError> {
+        register_font(FAMILY, FontStyle::Normal, FONT)
+            .map_err(|_| ChartError::Drawing("the font is damaged".to_string()))?;
+        let bands = || self.lines.iter().map(|line| &line.band);
+        let x = range(bands().flat_map(|band| &band.x).copied());
+        let ends = bands().flat_map(|band| &band.interval).flatten().copied();
+        let y = range(ends.chain(self.references.iter().map(|(_, value)| *value)));
+        let (Some(x), Some(y)) = (x, y) else { return Err(ChartError::Empty) };
+        let margin = 0.04 * (y.end - y.start);
+        area.fill(&WHITE).map_err(drawing)?;
+        let mut chart = ChartBuilder::on(&area)
+            .caption(&self.title, (FAMILY, 22))
+            .margin(14)
+            .x_label_area_size(46)
+            .y_label_area_size(64)
+            .build_cartesian_2d(x.clone(), y.start - margin..y.end + margin)
+            .map_err(drawing)?;
+        chart
+            .configure_mesh()
+            .light_line_style(TRANSPARENT)
+            .bold_line_style(BLACK.mix(0.1))
+            .x_desc(&self.x)
+            .y_desc(&self.y)
+            .x_label_formatter(&|x| short(*x))
+            .y_label_formatter(&|y| short(*y))
+            .label_style((FAMILY, 14))
+            .axis_desc_style((FAMILY, 16))
+            .draw()
+            .map_err(drawing)?;
+        for (name, value) in &self.references {
+            let ends = [(x.start, *value), (x.end, *value)];
+            chart
+                .draw_series(DashedLineSeries::new(ends, 5, 4, GREY.stroke_width(1)))
+                .map_err(drawing)?;
+            let words = format!("{name} {}", short(*value));
+            let place = (x.start + 0.005 * (x.end - x.start), *value);
+            let style = (FAMILY, 12).into_font().color(&GREY);
+            // A little below its line.
+            let label = EmptyElement::at(place) + Text::new(words, (0, 3), style);
+            chart.draw_series([label]).map_err(drawing)?;
+        }
+        for (line, colour) in self.lines.iter().zip(COLOURS.iter().cycle()) {
+            let band = &line.band;
+            let side =
+                |side: usize| band.x.iter().zip(&band.interval).map(move |(x, it)| (*x, it[side]));
+            let outline: Vec<(f64, f64)> =
+                side(0).chain(side(1).collect::<Vec<_>>().into_iter().rev()).collect();
+            chart.draw_series([Polygon::new(outline, colour.mix(0.18))]).map_err(drawing)?;
+            let points = band.x.iter().copied().zip(band.mean.iter().copied());
+            chart
+                .draw_series(LineSeries::new(points, colour.stroke_width(2)))
+                .map_err(drawing)?
+                .label(&line.name)
+                .legend(|(x, y)| PathElement::new([(x, y), (x + 18, y)], colour.stroke_width(2)));
+        }
+        chart
+            .configure_series_labels()
+            .position(SeriesLabelPosition::LowerRight)
+            .background_style(WHITE.mix(0.85))
+            .border_style(BLACK.mix(0.2))
+            .label_font((FAMILY, 14))
+            .draw()
+            .map_err(drawing)?;
+        area.present().map_err(drawing)
+    }
+}
+
+fn drawing(error: impl std::fmt::Display) -> ChartError {
+    ChartError::Drawing(error.to_string())
+}
+
+/// The smallest range with all finite values, wider than a point; `None` without any.
+fn range(values: impl Iterator<Item = f64>) -> Option<std::ops::Range<f64>> {
+    let ends = values.filter(|value| value.is_finite()).map(|value| (value, value));
+    let (low, high) = ends.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))?;
+    Some(if low < high { low..high } else { low - 0.5..high + 0.5 })
+}
+
+/// A label of an axis: at most four digits, with a unit prefix for large numbers.
+fn short(value: f64) -> String {
+    let (scaled, unit) = match value.abs() {
+        1e9.. => (value / 1e9, "G"),
+        1e6.. => (value / 1e6, "M"),
+        1e4.. => (value / 1e3, "k"),
+        _ => (value, ""),
+    };
+    let rounded = (scaled * 1e3).round() / 1e3;
+    format!("{}{unit}", if rounded == 0.0 { 0.0 } else { rounded })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plot::band;
+
+    fn chart() -> Chart {
+        let curves = [vec![(0.0, 0.0), (1e6, 4.0)], vec![(0.0, 1.0), (1e6, 5.0)]];
+        let line = Line { name: "catch <3".to_string(), band: band(&curves) };
+        let references = vec![("optimum".to_string(), 6.0)];
+        let [x, y] = ["env_steps", "score"].map(String::from);
+        Chart { title: "catch".to_string(), x, y, lines: vec![line], references }
+    }
+
+    #[test]
+    fn a_chart_is_a_well_formed_picture_and_the_same_each_time() {
+        let svg = chart().svg().unwrap();
+        assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"), "{svg}");
+        for words in ["catch &lt;3", "optimum 6", "env_steps", "score", "<polygon"] {
+            assert!(svg.contains(words), "{words}: {svg}");
+        }
+        assert_eq!(svg, chart().svg().unwrap());
+        let png = chart().png().unwrap();
+        let picture = image::load_from_memory(&png).unwrap().to_rgb8();
+        assert_eq!(picture.dimensions(), SIZE);
+        let blue = picture.pixels().filter(|pixel| pixel.0 == [0, 114, 178]).count();
+        assert!(blue > 500, "{blue} pixels of the curve");
+    }
+
+    #[test]
+    fn a_chart_without_points_is_refused() {
+        let empty = Chart { lines: Vec::new(), references: Vec::new(), ..chart() };
+        assert!(matches!(empty.svg(), Err(ChartError::Empty)));
+        let path = Path::new("curves.pdf");
+        assert!(matches!(chart().write(path), Err(ChartError::Format(_))));
+    }
+
+    #[test]
+    fn labels_have_unit_prefixes() {
+        let numbers = [0.0, -0.0001, 0.25, 9999.0, 1.5e4, -2e6, 3e9];
+        let words = ["0", "0", "0.25", "9999", "15k", "-2M", "3G"];
+        assert_eq!(numbers.map(short), words);
+    }
+}

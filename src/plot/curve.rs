@@ -1,0 +1,97 @@
+//! Curves of several seeds as one mean with its interval.
+
+use super::statistics::{interval, mean};
+
+/// Places at which curves with different steps are compared.
+const PLACES: usize = 200;
+
+/// The mean of some curves at each place, with the 95 % interval of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Band {
+    /// Places, ascending.
+    pub x: Vec<f64>,
+    /// Means.
+    pub mean: Vec<f64>,
+    /// Intervals; the mean twice for a single curve.
+    pub interval: Vec<[f64; 2]>,
+}
+
+impl Band {
+    /// The last place with its mean and interval; `None` of an empty one.
+    pub fn last(&self) -> Option<(f64, f64, [f64; 2])> {
+        Some((*self.x.last()?, *self.mean.last()?, *self.interval.last()?))
+    }
+}
+
+/// Aggregates the curves of some seeds, each a list of points with ascending `x`.
+///
+/// Curves with the same places keep them. Otherwise values are interpolated linearly over what all curves share.
+/// Curves without a point are left out.
+pub fn band(curves: &[Vec<(f64, f64)>]) -> Band {
+    let curves: Vec<&Vec<(f64, f64)>> = curves.iter().filter(|curve| !curve.is_empty()).collect();
+    let Some(first) = curves.first() else { return Band::default() };
+    let places = |curve: &[(f64, f64)]| -> Vec<f64> { curve.iter().map(|(x, _)| *x).collect() };
+    let own = places(first);
+    let x = match curves.iter().all(|curve| places(curve) == own) {
+        true => own,
+        false => shared_places(&curves),
+    };
+    let mut band = Band { x, ..Band::default() };
+    for x in &band.x {
+        let values: Vec<f64> = curves.iter().map(|curve| at(curve, *x)).collect();
+        band.mean.push(mean(&values));
+        band.interval.push(interval(&values, mean));
+    }
+    band
+}
+
+/// Evenly spaced places from the latest start of all curves to their earliest end.
+fn shared_places(curves: &[&Vec<(f64, f64)>]) -> Vec<f64> {
+    let low = curves.iter().map(|curve| curve[0].0).fold(f64::MIN, f64::max);
+    let high = curves.iter().map(|curve| curve[curve.len() - 1].0).fold(f64::MAX, f64::min);
+    match low < high {
+        true => (0..PLACES).map(|i| low + (high - low) * i as f64 / (PLACES - 1) as f64).collect(),
+        false => vec![low],
+    }
+}
+
+/// The value of a curve at a place, interpolated linearly, and constant beyond its ends.
+fn at(curve: &[(f64, f64)], x: f64) -> f64 {
+    let after = curve.partition_point(|(place, _)| *place < x);
+    let (x1, y1) = curve[after.min(curve.len() - 1)];
+    let (x0, y0) = curve[after.saturating_sub(1)];
+    match x1 > x0 && x < x1 {
+        true => y0 + (y1 - y0) * (x - x0) / (x1 - x0),
+        false => y1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn curves_with_the_same_places_keep_them() {
+        let band = band(&[vec![(1.0, 0.0), (2.0, 4.0)], vec![(1.0, 2.0), (2.0, 4.0)], vec![]]);
+        assert_eq!((&band.x[..], &band.mean[..]), (&[1.0, 2.0][..], &[1.0, 4.0][..]));
+        assert_eq!(band.interval, [[0.0, 2.0], [4.0, 4.0]]);
+        assert_eq!(band.last(), Some((2.0, 4.0, [4.0, 4.0])));
+    }
+
+    #[test]
+    fn other_curves_are_compared_where_all_are() {
+        let band =
+            band(&[vec![(0.0, 0.0), (10.0, 10.0)], vec![(2.0, 2.0), (3.0, 3.0), (8.0, 8.0)]]);
+        assert_eq!(band.x.len(), PLACES);
+        assert_eq!((band.x[0], band.x[PLACES - 1]), (2.0, 8.0));
+        assert!(band.x.iter().zip(&band.mean).all(|(x, y)| (x - y).abs() < 1e-9));
+        assert_eq!(super::band(&[]), Band::default());
+    }
+
+    #[test]
+    fn a_curve_is_constant_beyond_its_ends() {
+        let curve = [(1.0, 5.0), (2.0, 6.0), (4.0, 0.0)];
+        let places = [0.0, 1.0, 1.5, 2.0, 3.0, 4.0, 9.0];
+        assert_eq!(places.map(|x| at(&curve, x)), [5.0, 5.0, 5.5, 6.0, 3.0, 0.0, 0.0]);
+    }
+}

@@ -1,0 +1,8 @@
+//! Curves of runs: aggregated over seeds, with intervals, drawn as SVG or PNG.
+
+mod chart;
+mod curve;
+pub mod statistics;
+
+pub use chart::{Chart, ChartError, Line};
+pub use curve::{Band, band};

@@ -1,0 +1,73 @@
+//! Statistics over the few runs that differ in their seeds alone.
+//!
+//! As Agarwal et al. 2021 ("Deep Reinforcement Learning at the Edge of the Statistical Precipice", the package
+//! `rliable`) recommend: the interquartile mean, and percentile bootstrap intervals. Their stratified bootstrap draws
+//! runs within each task; here there is a single task.
+
+use crate::rng;
+
+/// Resamples of a bootstrap.
+const RESAMPLES: u32 = 2000;
+/// The key of all draws, so that a table or a picture is the same each time.
+const KEY: u32 = 0x5eed_b007;
+/// Shares of the resamples below and above a 95 % interval.
+const TAIL: f64 = 0.025;
+
+/// The mean; NaN of no values.
+pub fn mean(values: &[f64]) -> f64 {
+    values.iter().sum::<f64>() / values.len() as f64
+}
+
+/// The interquartile mean: the mean without the lowest and the highest quarter of the values, each rounded down, as
+/// `scipy.stats.trim_mean(values, 0.25)`.
+pub fn interquartile_mean(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let cut = sorted.len() / 4;
+    mean(&sorted[cut..sorted.len() - cut])
+}
+
+/// The 95 % percentile bootstrap interval of a statistic of some runs (Efron 1979); the value itself of a single run.
+pub fn interval(values: &[f64], statistic: impl Fn(&[f64]) -> f64) -> [f64; 2] {
+    if values.len() < 2 {
+        return [statistic(values); 2];
+    }
+    let count = values.len();
+    let resample = |i: u32| {
+        let key = rng::draw(KEY, i);
+        let place = |j: usize| f64::from(rng::uniform(rng::draw(key, j as u32))) * count as f64;
+        let drawn = (0..count).map(|j| values[place(j) as usize]);
+        statistic(&drawn.collect::<Vec<_>>())
+    };
+    let mut resampled: Vec<f64> = (0..RESAMPLES).map(resample).collect();
+    resampled.sort_by(f64::total_cmp);
+    let last = (RESAMPLES - 1) as f64;
+    [TAIL, 1.0 - TAIL].map(|share| resampled[(share * last).round() as usize])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_interquartile_mean_leaves_the_outer_quarters_out() {
+        assert_eq!(interquartile_mean(&[100.0, 1.0, 2.0, 3.0, -50.0]), 2.0);
+        assert_eq!(interquartile_mean(&[1.0, 2.0, 6.0]), 3.0);
+        assert_eq!(interquartile_mean(&[7.0]), 7.0);
+        let values: Vec<f64> = (0..8).map(f64::from).collect();
+        assert_eq!(interquartile_mean(&values), 3.5);
+    }
+
+    /// Of many values the interval of the mean is that of the central limit theorem: 1.96 standard errors.
+    #[test]
+    fn an_interval_has_the_width_of_the_theory() {
+        let values: Vec<f64> = (0..400).map(|i| f64::from(rng::uniform(rng::draw(9, i)))).collect();
+        let [low, high] = interval(&values, mean);
+        let expected = 2.0 * 1.96 * (1.0f64 / 12.0 / 400.0).sqrt();
+        assert!(((high - low) / expected - 1.0).abs() < 0.1, "{low} {high} {expected}");
+        assert!(low < mean(&values) && mean(&values) < high);
+        assert_eq!(interval(&values, mean), [low, high], "the draws are the same each time");
+        assert_eq!(interval(&[3.0], mean), [3.0, 3.0]);
+        assert_eq!(interval(&[3.0, 3.0], interquartile_mean), [3.0, 3.0]);
+    }
+}

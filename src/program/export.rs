@@ -1,0 +1,157 @@
+//! `grove export`: a trained policy in a format of other tools.
+
+use super::checks::saved;
+use super::games::{Games, Playable};
+use super::models::Models;
+use super::say::{say, tell_json};
+use super::session::saved_policy;
+use super::study_args::{ExportArgs, Format};
+use super::text;
+use crate::checkpoint::Checkpoint;
+use crate::export::onnx::{self, encode};
+use crate::model::saved::{Header, write_params};
+use crate::model::{Actor, LANES, Lanes, Parameter};
+use crate::rng::{draw, uniform};
+use crate::trainer::{config_toml, policy_params, saved_game_name};
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use std::fs;
+use std::path::Path;
+
+/// A policy as JSON.
+#[derive(Serialize)]
+struct Plain<'a> {
+    env: &'a str,
+    iteration: u64,
+    kind: String,
+    activation: String,
+    features: Vec<String>,
+    actions: Vec<String>,
+    tensors: Vec<Tensor<'a>>,
+}
+
+#[derive(Serialize)]
+struct Tensor<'a> {
+    name: &'a str,
+    shape: &'a [usize],
+    /// In row-major order.
+    values: &'a [f32],
+}
+
+/// A description of the file.
+#[derive(Serialize)]
+struct Report<'a> {
+    env: &'a str,
+    out: String,
+    iteration: u64,
+    bytes: usize,
+}
+
+pub fn run(games: &Games, args: ExportArgs) -> Result<()> {
+    let checkpoint = saved_policy(&args.run)?;
+    if text::is_of(&checkpoint) {
+        bail!(
+            "{} is a language model's run; its folder `model` is in Hugging Face's format already",
+            args.run.display()
+        );
+    }
+    games.find(&saved_game_name(&checkpoint)?)?.export(games.models(), &args, &checkpoint)
+}
+
+/// Writes the policy of a checkpoint.
+pub fn write<G: Playable>(
+    models: &Models,
+    args: &ExportArgs,
+    checkpoint: &Checkpoint,
+) -> Result<()> {
+    let (game, config) = saved::<G>(models, checkpoint)?;
+    let (parameters, params) = policy_params(checkpoint, game, &config)?;
+    let (num_features, num_actions) = (game.num_features(), game.num_actions());
+    let iteration = checkpoint.iteration;
+    let bytes = match args.format {
+        Format::Onnx => encode(&onnx::Policy {
+            name: G::NAME,
+            config: &config.policy,
+            num_features,
+            num_actions,
+            params: &params,
+        })?,
+        Format::Safetensors => {
+            let header = Header { iteration, config: config_toml(&game, &config) };
+            write_params(&parameters, &params, Some(&header))
+        }
+        Format::Json => serde_json::to_vec(&Plain {
+            env: G::NAME,
+            iteration,
+            kind: config.policy.kind.to_string(),
+            activation: config.policy.activation.to_string(),
+            features: (0..num_features).map(|i| game.feature_name(i)).collect(),
+            actions: (0..num_actions).map(|i| game.action_name(i)).collect(),
+            tensors: tensors(&parameters, &params),
+        })?,
+    };
+    let stem = args.run.file_stem().unwrap_or_default().to_string_lossy();
+    let out =
+        args.out.clone().unwrap_or_else(|| format!("{stem}.{}", args.format.extension()).into());
+    let save = |path: &Path, bytes: &[u8]| {
+        fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
+    };
+    save(&out, &bytes)?;
+    if let Some(path) = &args.samples {
+        let policy = models.load_policy(checkpoint, game, &config)?;
+        save(path, &samples(&policy))?;
+    }
+    let out = out.display().to_string();
+    match args.json {
+        true => tell_json(&Report { env: G::NAME, out, iteration, bytes: bytes.len() }),
+        false => {
+            say!("Wrote the policy of iteration {iteration} to {out}.");
+            Ok(())
+        }
+    }
+}
+
+fn tensors<'a>(parameters: &'a [Parameter], mut params: &'a [f32]) -> Vec<Tensor<'a>> {
+    let tensor = |Parameter { name, shape }: &'a Parameter| {
+        let (values, rest) = params.split_at(shape.iter().product());
+        params = rest;
+        Tensor { name, shape, values }
+    };
+    parameters.iter().map(tensor).collect()
+}
+
+/// Random observations and memories with the policy's answers, as a safetensors file.
+fn samples(policy: &impl Actor) -> Vec<u8> {
+    /// Groups of [`LANES`] observations.
+    const GROUPS: usize = 640;
+    let (features, size) = (policy.num_features(), policy.memory_size());
+    let mut scratch = policy.scratch();
+    let mut columns: [Vec<f32>; 4] = Default::default();
+    for group in 0..GROUPS {
+        let random = |first: usize, count: usize| -> Vec<Lanes> {
+            let number = |i: usize, lane: usize| {
+                let bits = draw(draw(group as u32, (first + i) as u32), lane as u32);
+                2.0 * uniform(bits) - 1.0
+            };
+            (0..count).map(|i| std::array::from_fn(|lane| number(i, lane))).collect()
+        };
+        let (obs, mut memory) = (random(0, features), random(features, size));
+        let before = memory.clone();
+        let logits = policy.act(&obs, &mut memory, &mut scratch).to_vec();
+        for (column, rows) in columns.iter_mut().zip([&obs, &logits, &before, &memory]) {
+            let rows = (0..LANES).flat_map(|lane| rows.iter().map(move |row| row[lane]));
+            column.extend(rows);
+        }
+    }
+    let widths = [
+        ("obs", features),
+        ("logits", policy.num_actions()),
+        ("memory", size),
+        ("next_memory", size),
+    ];
+    let shape = |(name, width): (&str, usize)| Parameter {
+        name: name.to_string(),
+        shape: vec![GROUPS * LANES, width],
+    };
+    write_params(&widths.map(shape), &columns.concat(), None)
+}

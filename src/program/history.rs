@@ -1,0 +1,256 @@
+//! A run as its files tell it: its settings, its records, and whether it is over.
+
+use super::games::{Games, References};
+use crate::metrics::{EvaluationRecord, IterationRecord};
+use crate::run::{RunFolder, Schedule};
+use crate::settings::{LanguageConfig, PolicyConfig, TrainConfig, overlay};
+use crate::task;
+use crate::trainer::text::language_settings;
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use toml::{Table, Value};
+
+/// Settings by their full names, for instance `optimizer.learning_rate`.
+pub type Flat = BTreeMap<String, Value>;
+
+/// A run on disk.
+pub struct History {
+    /// The run's directory.
+    pub path: PathBuf,
+    /// The complete settings.
+    pub settings: Table,
+    /// The records so far.
+    pub records: Vec<IterationRecord>,
+    is_locked: bool,
+}
+
+/// The state of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// A process trains it.
+    Running,
+    /// It has done all that its settings ask for.
+    Finished,
+    /// It can be resumed.
+    Interrupted,
+}
+
+impl History {
+    /// Reads a run.
+    ///
+    /// # Errors
+    /// If the directory holds none, or its settings cannot be read.
+    pub fn read(path: &Path) -> Result<Self> {
+        let folder = RunFolder::open(Some(path.to_path_buf()), None)?;
+        let file = folder.config();
+        let text = fs::read_to_string(&file);
+        let text = text.with_context(|| format!("cannot read {}", file.display()))?;
+        let settings = overlay::parse(&file.display().to_string(), &text)?;
+        let (records, is_locked) = (folder.records(), folder.is_locked());
+        Ok(Self { path: folder.path().to_path_buf(), settings, records, is_locked })
+    }
+
+    /// Reads all runs directly in a folder, in order of their names.
+    ///
+    /// # Errors
+    /// If the folder or a run in it cannot be read.
+    pub fn read_all(folder: &Path) -> Result<Vec<Self>> {
+        let entries = fs::read_dir(folder);
+        let entries = entries.with_context(|| format!("cannot read {}", folder.display()))?;
+        let paths = entries.flatten().map(|entry| entry.path());
+        let mut paths: Vec<PathBuf> = paths.filter(|path| is_run(path)).collect();
+        paths.sort_by_key(|path| natural(path));
+        paths.iter().map(|path| Self::read(path)).collect()
+    }
+
+    /// The game, or else the task.
+    pub fn subject(&self) -> &str {
+        let name = |key: &str| self.settings.get(key)?.as_str();
+        name("env").or_else(|| name("task")).unwrap_or("?")
+    }
+
+    /// Whether it trains a language model.
+    pub fn is_text(&self) -> bool {
+        self.settings.contains_key("task")
+    }
+
+    /// The network with its sizes, or the language model.
+    pub fn model(&self) -> String {
+        let section = |key: &str| self.settings.get(key).cloned();
+        if self.is_text() {
+            let path = section("model").and_then(|model| Some(model.get("path")?.as_str()?.into()));
+            let path: PathBuf = path.unwrap_or_default();
+            return path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        }
+        let policy = section("policy").and_then(|policy| policy.try_into::<PolicyConfig>().ok());
+        policy.map_or("?".into(), |policy| format!("{} {}", policy.kind, policy.sizes()))
+    }
+
+    /// The settings by their full names.
+    pub fn flat(&self) -> Flat {
+        flat(&self.settings)
+    }
+
+    /// The settings that differ from the defaults of the game or the task.
+    pub fn changes(&self, games: &Games) -> Flat {
+        let defaults = match self.is_text() {
+            false => games.source(self.subject()).and_then(|game| game.defaults()),
+            true => task::find(self.subject()).map_err(Into::into).map(|task| {
+                let path = self.settings.get("model").and_then(|it| it.get("path")?.as_str());
+                let config = LanguageConfig::for_model(path.unwrap_or_default());
+                language_settings(self.subject(), &(task.defaults)(), &config)
+            }),
+        };
+        let defaults = defaults.map(|defaults| flat(&defaults)).unwrap_or_default();
+        let mut changes = self.flat();
+        changes.retain(|key, value| defaults.get(key) != Some(value));
+        changes
+    }
+
+    fn schedule(&self) -> Result<Schedule> {
+        let mut table = self.settings.clone();
+        let name = self.subject().to_string();
+        let is_text = self.is_text();
+        table.retain(|key, _| key != "env" && key != "task" && *key != name);
+        Ok(match is_text {
+            true => (&overlay::from_table::<LanguageConfig>(table)?).into(),
+            false => (&overlay::from_table::<TrainConfig>(table)?).into(),
+        })
+    }
+
+    /// Iterations of the whole run; 0 if its settings cannot be read.
+    pub fn iterations(&self) -> u32 {
+        self.schedule().map_or(0, |schedule| schedule.iterations)
+    }
+
+    /// The best evaluation and its iteration: by its score, or by its loss on held-out demonstrations.
+    pub fn best(&self) -> Option<(u32, &EvaluationRecord)> {
+        let value = |evaluation: &EvaluationRecord| {
+            evaluation.held_out.map_or(evaluation.mean_score, |held_out| -held_out.loss)
+        };
+        let all = self.records.iter();
+        let evaluations =
+            all.filter_map(|record| Some((record.iteration, record.evaluation.as_ref()?)));
+        // The first of equals, as the trainer keeps it.
+        evaluations.rev().max_by(|a, b| value(a.1).total_cmp(&value(b.1)))
+    }
+
+    /// The best score of an evaluation; `None` without one.
+    pub fn best_score(&self) -> Option<f64> {
+        let (_, evaluation) = self.best()?;
+        (evaluation.episodes > 0).then_some(evaluation.mean_score)
+    }
+
+    /// Iterations done.
+    pub fn iteration(&self) -> u32 {
+        self.records.last().map_or(0, |record| record.iteration)
+    }
+
+    /// Steps of all episodes.
+    pub fn env_steps(&self) -> u64 {
+        self.records.last().map_or(0, |record| record.env_steps)
+    }
+
+    /// Seconds of all iterations.
+    pub fn seconds(&self) -> f64 {
+        self.records.iter().map(|record| record.seconds.total).sum()
+    }
+
+    /// The state.
+    pub fn state(&self) -> State {
+        let best = self.best().map(|(iteration, _)| iteration);
+        let end = self.schedule().ok().and_then(|schedule| schedule.end(self.iteration(), best));
+        match (self.is_locked, end) {
+            (true, _) => State::Running,
+            (false, Some(_)) => State::Finished,
+            (false, None) => State::Interrupted,
+        }
+    }
+
+    /// The mean scores of known players of the game.
+    pub fn references(&self, games: &Games) -> References {
+        let references =
+            games.find(self.subject()).and_then(|game| game.references(self.settings.clone()));
+        references.unwrap_or_default()
+    }
+}
+
+/// Reads the runs that paths name: runs, or folders of runs.
+///
+/// # Errors
+/// If a path names neither.
+pub fn read_runs(paths: &[PathBuf]) -> Result<Vec<History>> {
+    let mut runs = Vec::new();
+    for path in paths {
+        if path.is_dir() && !is_run(path) {
+            let inside = History::read_all(path)?;
+            if inside.is_empty() {
+                bail!("{} is neither a run nor a folder of runs", path.display());
+            }
+            runs.extend(inside);
+        } else {
+            runs.push(History::read(path)?);
+        }
+    }
+    Ok(runs)
+}
+
+fn is_run(path: &Path) -> bool {
+    path.join(crate::run::CONFIG).is_file()
+}
+
+/// A key of order in which `fruit-2` stands before `fruit-10`.
+fn natural(path: &Path) -> (String, u64) {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit()).to_string();
+    let number = name[stem.len()..].parse().unwrap_or(0);
+    (stem, number)
+}
+
+/// A table of settings by their full names.
+fn flat(table: &Table) -> Flat {
+    let mut all = Flat::new();
+    for (key, value) in table {
+        match value {
+            Value::Table(section) => all.extend(
+                section.iter().map(|(leaf, value)| (format!("{key}.{leaf}"), value.clone())),
+            ),
+            value => drop(all.insert(key.clone(), value.clone())),
+        }
+    }
+    all
+}
+
+/// Settings in words, by the last part of their names: `learning_rate=0.001 seed=2`.
+pub fn words<'a>(settings: impl IntoIterator<Item = (&'a String, &'a Value)>) -> String {
+    let word = |(key, value): (&String, &Value)| {
+        let leaf = key.rsplit('.').next().unwrap_or(key);
+        format!("{leaf}={}", value.to_string().trim_matches('"'))
+    };
+    settings.into_iter().map(word).collect::<Vec<_>>().join(" ")
+}
+
+/// Lines of a table whose columns are aligned, numbers (all columns but the `texts` first ones) to the right.
+pub fn aligned(header: &[&str], rows: &[Vec<String>], texts: usize) -> String {
+    let length = |text: &str| text.chars().count();
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| length(&row[column]));
+        cells.chain([length(header[column])]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..header.len()).map(width).collect();
+    let line = |cells: Vec<&str>| {
+        let cells =
+            cells.iter().zip(&widths).enumerate().map(|(i, (cell, width))| match i < texts {
+                true => format!("{cell:width$}"),
+                false => format!("{cell:>width$}"),
+            });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_string()
+    };
+    let header = line(header.to_vec());
+    let rows = rows.iter().map(|row| line(row.iter().map(String::as_str).collect()));
+    std::iter::once(header).chain(rows).collect::<Vec<_>>().join("\n")
+}

@@ -1,0 +1,165 @@
+//! Several runs at once, as child processes of this program.
+//!
+//! A process each keeps runs apart: one that fails stops no other, and the result of a run does not depend on the
+//! threads that it has.
+
+use super::args::{RunArgs, TrainArgs};
+use super::interrupt::Interrupt;
+use super::say::say;
+use crate::device;
+use anyhow::{Context, Result, anyhow};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+/// Time between two looks at Ctrl-C.
+const TICK: Duration = Duration::from_millis(100);
+
+/// The number of runs side by side, and the threads of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lanes {
+    /// Runs at a time.
+    pub count: usize,
+    /// Threads of each.
+    pub threads: usize,
+}
+
+impl Lanes {
+    /// Shares the threads of this machine, or those that were asked for, among so many runs. Runs on a device other
+    /// than the CPU go one after another.
+    ///
+    /// # Errors
+    /// If there is no such device.
+    pub fn new(args: &RunArgs, runs: usize) -> Result<Self> {
+        let available = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = args.threads.map_or(available, |threads| threads as usize);
+        let is_cpu = args.device == "cpu" || device::choose(&args.device)?.info.kind == "cpu";
+        Ok(Self::shared(threads, if is_cpu { runs } else { 1 }))
+    }
+
+    fn shared(threads: usize, runs: usize) -> Self {
+        let count = threads.min(runs).max(1);
+        Self { count, threads: threads / count }
+    }
+}
+
+/// The words of a command line that trains as `args` ask for, without seed, threads, folder and form of output.
+pub fn words(args: &TrainArgs) -> Vec<String> {
+    let RunArgs { config, device, engine, precision, iterations, timeout, set, .. } = &args.run;
+    let mut words = vec!["train".to_string()];
+    words.extend(args.game.clone());
+    let mut option = |name: &str, value: Option<String>| {
+        words.extend(value.map(|value| format!("--{name}={value}")));
+    };
+    let path =
+        |path: &Option<std::path::PathBuf>| path.as_ref().map(|path| path.display().to_string());
+    option("task-data", path(&args.task_data));
+    option("verifier", args.verifier.clone());
+    option("model", path(&args.model));
+    option("from", path(&args.from));
+    option("config", path(config));
+    option("device", Some(device.clone()));
+    option("engine", engine.map(|engine| engine.to_string()));
+    option("precision", precision.map(|precision| precision.to_string()));
+    option("iterations", iterations.map(|iterations| iterations.to_string()));
+    option("timeout", timeout.map(|timeout| timeout.to_string()));
+    set.iter().for_each(|set| option("set", Some(set.clone())));
+    words
+}
+
+/// Runs this program once for each of `jobs`, given as words of its command line, and passes the JSON that each prints
+/// to `done`, in the order in which they end. After Ctrl-C no run is started, and those under way save and end.
+///
+/// # Errors
+/// If the program cannot be started, and the errors of `done`.
+pub fn side_by_side(
+    lanes: Lanes,
+    jobs: &[Vec<String>],
+    interrupt: &Interrupt,
+    mut done: impl FnMut(usize, Result<Value>) -> Result<()>,
+) -> Result<()> {
+    let (sender, receiver) = mpsc::channel();
+    let mut waiting = jobs.iter().enumerate();
+    let mut running: BTreeMap<usize, u32> = BTreeMap::new();
+    let mut is_told = false;
+    loop {
+        while running.len() < lanes.count && !interrupt.seen() {
+            let Some((number, words)) = waiting.next() else { break };
+            let child = start(words, lanes.threads)?;
+            running.insert(number, child.id());
+            let sender = sender.clone();
+            std::thread::spawn(move || sender.send((number, child.wait_with_output())));
+        }
+        if running.is_empty() {
+            return Ok(());
+        }
+        match receiver.recv_timeout(TICK) {
+            Ok((number, output)) => {
+                running.remove(&number);
+                done(number, result(output.context("cannot wait for a run")?))?;
+            }
+            Err(RecvTimeoutError::Timeout) if interrupt.seen() && !is_told => {
+                running.values().for_each(|process| tell_to_stop(*process));
+                is_told = true;
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+fn start(words: &[String], threads: usize) -> Result<Child> {
+    let program = std::env::current_exe().context("cannot find this program")?;
+    Command::new(program)
+        .args(words)
+        .args(["--json", "--threads", &threads.to_string()])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .context("cannot start a run")
+}
+
+/// The JSON that a run has printed, or its error.
+fn result(output: Output) -> Result<Value> {
+    if !output.status.success() {
+        let text = String::from_utf8_lossy(&output.stderr);
+        let start = text.rfind("error: ").unwrap_or(0);
+        return Err(anyhow!("{}", text[start..].trim().trim_start_matches("error: ")));
+    }
+    serde_json::from_slice(&output.stdout).context("a run has printed no report")
+}
+
+/// Asks a run to save and end; a terminal's Ctrl-C reaches it by itself, which it takes for the same request.
+#[cfg(unix)]
+fn tell_to_stop(process: u32) {
+    // SAFETY: sending a signal has no preconditions. The process is a child that was not waited for yet, or has just
+    // ended, and its number is not given to another so soon.
+    unsafe { libc::kill(process as libc::pid_t, libc::SIGINT) };
+}
+
+#[cfg(not(unix))]
+fn tell_to_stop(_: u32) {}
+
+/// Prints the error of a run.
+pub fn complain(what: &str, error: &anyhow::Error) {
+    say!("{what} failed: {error:#}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_shared_among_the_runs() {
+        let lanes = |threads, runs| {
+            let Lanes { count, threads } = Lanes::shared(threads, runs);
+            (count, threads)
+        };
+        assert_eq!(lanes(2, 5), (2, 1));
+        assert_eq!(lanes(16, 5), (5, 3));
+        assert_eq!(lanes(16, 1), (1, 16));
+        assert_eq!(lanes(1, 3), (1, 1));
+    }
+}

@@ -1,0 +1,81 @@
+//! `grove runs`: a table of runs.
+
+use super::games::Games;
+use super::history::{Flat, History, State, aligned, words};
+use super::say::{tell, tell_json};
+use super::study_args::RunsArgs;
+use crate::run::{Subject, short};
+use anyhow::Result;
+use serde::Serialize;
+
+/// A run in the list.
+#[derive(Serialize)]
+struct Listed {
+    run: String,
+    #[serde(flatten)]
+    subject: Subject,
+    model: String,
+    /// Settings that differ from the defaults.
+    changes: Flat,
+    /// The best mean score of an evaluation; `None` without one.
+    best_score: Option<f64>,
+    best_iteration: Option<u32>,
+    iteration: u32,
+    iterations: u32,
+    env_steps: u64,
+    /// Seconds of all iterations, without evaluations.
+    seconds: f64,
+    state: State,
+}
+
+impl Listed {
+    fn new(games: &Games, run: &History) -> Self {
+        let name = run.subject().to_string();
+        Self {
+            run: run.path.display().to_string(),
+            subject: if run.is_text() { Subject::Task(name) } else { Subject::Env(name) },
+            model: run.model(),
+            changes: run.changes(games),
+            best_score: run.best_score(),
+            best_iteration: run.best().map(|(iteration, _)| iteration),
+            iteration: run.iteration(),
+            iterations: run.iterations(),
+            env_steps: run.env_steps(),
+            seconds: run.seconds(),
+            state: run.state(),
+        }
+    }
+
+    fn cells(&self) -> Vec<String> {
+        let state = match self.state {
+            State::Finished => "finished".to_string(),
+            State::Running => format!("running {}/{}", self.iteration, self.iterations),
+            State::Interrupted => format!("interrupted {}/{}", self.iteration, self.iterations),
+        };
+        vec![
+            self.run.clone(),
+            self.subject.name().to_string(),
+            self.model.clone(),
+            state,
+            self.best_score.map_or("-".into(), |score| format!("{score:.3}")),
+            short(self.env_steps as f64),
+            format!("{:.1}", self.seconds),
+            words(&self.changes),
+        ]
+    }
+}
+
+pub fn run(games: &Games, args: RunsArgs) -> Result<()> {
+    let runs = History::read_all(&args.folder)?;
+    let listed: Vec<Listed> = runs.iter().map(|run| Listed::new(games, run)).collect();
+    if args.json {
+        return tell_json(&listed);
+    }
+    if listed.is_empty() {
+        return tell(format!("There is no run in {}.", args.folder.display()));
+    }
+    let header =
+        ["run", "trains", "model", "state", "best", "steps", "seconds", "changed settings"];
+    let rows: Vec<_> = listed.iter().map(Listed::cells).collect();
+    tell(aligned(&header, &rows, 4))
+}

@@ -1,0 +1,125 @@
+//! `grove train --seeds 1..5`: the same run by several seeds, and what they give together.
+
+use super::args::TrainArgs;
+use super::history::aligned;
+use super::interrupt::Interrupt;
+use super::jobs::{Lanes, complain, side_by_side, words};
+use super::say::{say, tell, tell_json};
+use super::study_args::Seeds;
+use crate::plot::statistics::{interquartile_mean, interval, mean};
+use anyhow::{Result, bail};
+use serde::Serialize;
+use serde_json::Value;
+
+/// The answer to Ctrl-C.
+const STOPPING: &str = "The runs under way finish their iterations and save.";
+
+/// The result of all seeds.
+#[derive(Serialize)]
+struct Summary {
+    /// The reports of the runs, in order of their seeds.
+    runs: Vec<Value>,
+    mean: f64,
+    interquartile_mean: f64,
+    /// The 95 % bootstrap interval of the interquartile mean.
+    interval: [f64; 2],
+}
+
+pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
+    let lanes = Lanes::new(&args.run, seeds.len())?;
+    let common = words(args);
+    let jobs: Vec<Vec<String>> = seeds
+        .iter()
+        .map(|seed| {
+            let folder = args.run.run_dir.as_ref().map(|folder| {
+                format!("--run-dir={}", folder.join(format!("seed-{seed}")).display())
+            });
+            common.iter().cloned().chain([format!("--seed={seed}")]).chain(folder).collect()
+        })
+        .collect();
+    say!(
+        "Training {} seeds, {} at a time, {} threads each.",
+        seeds.len(),
+        lanes.count,
+        lanes.threads
+    );
+    let interrupt = Interrupt::listen(Some(STOPPING))?;
+    let mut reports: Vec<Option<Value>> = vec![None; seeds.len()];
+    let mut failed = 0;
+    side_by_side(lanes, &jobs, &interrupt, |number, report| {
+        let name = format!("seed {}", seeds[number]);
+        match report {
+            Ok(report) => {
+                say!("{name}: {} in {}", figure(&report), text(&report["run"]));
+                reports[number] = Some(report);
+            }
+            Err(error) => {
+                complain(&name, &error);
+                failed += 1;
+            }
+        }
+        Ok(())
+    })?;
+    if failed > 0 {
+        bail!("{failed} of {} runs failed", seeds.len());
+    }
+    let runs: Vec<Value> = reports.into_iter().flatten().collect();
+    let is_cut = |report: &Value| report["interrupted"] == true;
+    if runs.len() < seeds.len() || runs.iter().any(is_cut) {
+        let folders: Vec<String> = runs.iter().map(|report| text(&report["run"])).collect();
+        bail!(
+            "interrupted; `grove train --resume --run-dir RUN` continues: {}",
+            folders.join(", ")
+        );
+    }
+    report(runs, args.run.json)
+}
+
+fn report(runs: Vec<Value>, json: bool) -> Result<()> {
+    let scores: Vec<f64> = runs.iter().filter_map(score).collect();
+    if scores.len() < runs.len() {
+        return if json { tell_json(&runs) } else { Ok(()) };
+    }
+    let summary = Summary {
+        mean: mean(&scores),
+        interquartile_mean: interquartile_mean(&scores),
+        interval: interval(&scores, interquartile_mean),
+        runs,
+    };
+    if json {
+        return tell_json(&summary);
+    }
+    let row = |report: &Value| {
+        let seconds = report["seconds"].as_f64().unwrap_or(f64::NAN);
+        let best = report["best_iteration"].to_string();
+        vec![
+            report["seed"].to_string(),
+            text(&report["run"]),
+            figure(report),
+            best,
+            format!("{seconds:.1}"),
+        ]
+    };
+    let rows: Vec<_> = summary.runs.iter().map(row).collect();
+    tell(aligned(&["seed", "run", "score", "best iteration", "seconds"], &rows, 2))?;
+    let [low, high] = summary.interval;
+    tell(format!(
+        "\nmean {:.3}, interquartile mean {:.3}, 95 % interval of that {low:.3} to {high:.3} (bootstrap over {} seeds)",
+        summary.mean,
+        summary.interquartile_mean,
+        scores.len()
+    ))
+}
+
+/// The score of a run's best policy on fresh episodes; `None` where nothing is played.
+pub fn score(report: &Value) -> Option<f64> {
+    report["mean_score"].as_f64()
+}
+
+fn figure(report: &Value) -> String {
+    score(report).map_or("-".to_string(), |score| format!("{score:.3}"))
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_string()
+}

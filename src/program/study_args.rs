@@ -1,0 +1,158 @@
+//! Options of the commands that compare runs.
+
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+
+/// Options of `runs`.
+#[derive(Args, Debug)]
+pub struct RunsArgs {
+    /// The folder of runs.
+    #[arg(default_value = "runs", value_name = "DIR")]
+    pub folder: PathBuf,
+    /// Print the list as a JSON array on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Options of `plot`.
+#[derive(Args, Debug)]
+pub struct PlotArgs {
+    /// Run directories, or folders of runs.
+    ///
+    /// Runs with the same settings but for the seed become one line, the mean, with its 95 % bootstrap interval.
+    #[arg(required = true, value_name = "RUN")]
+    pub runs: Vec<PathBuf>,
+    /// The horizontal axis.
+    #[arg(long, default_value = "env_steps", value_name = "NAME")]
+    pub x: Axis,
+    /// The vertical axis: `score` (of training episodes), `greedy` (of evaluations), or a tracked figure.
+    ///
+    /// Tracked figures have TensorBoard's names, for instance losses/entropy or eval/held_out_loss.
+    #[arg(long, default_value = "score", value_name = "NAME")]
+    pub y: String,
+    /// The picture, .svg or .png; without it the table is printed alone.
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Print the table as a JSON array on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A horizontal axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+pub enum Axis {
+    /// Environment steps; of texts, tokens.
+    EnvSteps,
+    /// Seconds of training, without evaluations.
+    Seconds,
+    /// Iterations.
+    Iterations,
+}
+
+impl Axis {
+    /// The name in pictures.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::EnvSteps => "env_steps",
+            Self::Seconds => "seconds",
+            Self::Iterations => "iterations",
+        }
+    }
+}
+
+/// Options of `export`.
+#[derive(Args, Debug)]
+pub struct ExportArgs {
+    /// A run directory (its best policy is used), a checkpoint, or a policy file saved on the page.
+    pub run: PathBuf,
+    /// The format: onnx, safetensors or json.
+    #[arg(long, default_value = "onnx", value_name = "NAME")]
+    pub format: Format,
+    /// The file [default: the run's name with the format's extension].
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Also write random observations with the policy's logits, to check the exported policy elsewhere (safetensors).
+    #[arg(long, value_name = "FILE")]
+    pub samples: Option<PathBuf>,
+    /// Print a description of the file as a JSON object on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A format of policies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// ONNX: observation and memory to logits, greedy action and memory.
+    Onnx,
+    /// Named tensors, with the settings in the header.
+    Safetensors,
+    /// Named tensors in row-major order, with the names of features and actions.
+    Json,
+}
+
+impl Format {
+    /// The ending of its files.
+    pub fn extension(self) -> &'static str {
+        match self {
+            Self::Onnx => "onnx",
+            Self::Safetensors => "safetensors",
+            Self::Json => "json",
+        }
+    }
+}
+
+/// Options of `sweep`.
+#[derive(Args, Debug)]
+pub struct SweepArgs {
+    /// The file of the sweep (TOML); see docs/runs.md.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// The folder of the sweep [default: the file's name without its ending].
+    ///
+    /// The same command continues a sweep that was interrupted.
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
+    /// The device, as for `train`.
+    #[arg(long, default_value = "auto", value_name = "NAME")]
+    pub device: String,
+    /// Number of CPU threads, shared by the runs side by side [default: one per core].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// Print the result as a JSON object on stdout.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The seeds of an experiment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seeds(pub Vec<u64>);
+
+/// Parses seeds: `1..5`, both ends included, or `1,2,8`.
+pub fn seeds(text: &str) -> Result<Seeds, String> {
+    let wrong = || "write a range, for instance 1..5 (both included), or a list, 1,2,8".to_string();
+    let number = |text: &str| text.trim().parse::<u32>().map(u64::from).map_err(|_| wrong());
+    let seeds: Vec<u64> = match text.split_once("..") {
+        Some((first, last)) => (number(first)?..=number(last)?).take(1001).collect(),
+        None => text.split(',').map(number).collect::<Result<_, _>>()?,
+    };
+    match seeds.len() {
+        1..=1000 => Ok(Seeds(seeds)),
+        count => Err(format!("{count} seeds; must be 1 to 1000")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeds_are_a_range_or_a_list() {
+        assert_eq!(seeds("1..5"), Ok(Seeds(vec![1, 2, 3, 4, 5])));
+        assert_eq!(seeds("3, 1,8"), Ok(Seeds(vec![3, 1, 8])));
+        assert_eq!(seeds("7"), Ok(Seeds(vec![7])));
+        for text in ["5..1", "1..4000000000", "a", "", "-1..2", "1..", "1,,2"] {
+            assert!(seeds(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,315 @@
+//! `grove sweep`: runs of many settings, to find the best.
+
+mod report;
+mod search;
+mod space;
+
+use super::args::{RunArgs, TrainArgs};
+use super::games::Games;
+use super::history::{History, State, words as setting_words};
+use super::interrupt::Interrupt;
+use super::jobs::{Lanes, side_by_side};
+use super::say::say;
+use super::seeds;
+use super::study_args::{self, Seeds, SweepArgs};
+use crate::plot::statistics::mean;
+use crate::run::RunFolder;
+use crate::settings::overlay;
+use crate::task;
+use anyhow::{Context, Result, bail};
+use report::Report;
+use search::{Search, Sizes, Trial};
+use serde::{Deserialize, Serialize};
+use space::Space;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use toml::Table;
+
+/// The answer to Ctrl-C.
+const STOPPING: &str =
+    "The runs under way finish their iterations and save; the same command continues the sweep.";
+/// The file of results inside a sweep, a line for each run.
+const RESULTS: &str = "results.jsonl";
+
+/// The file of a sweep.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SweepFile {
+    /// The game or the task.
+    game: String,
+    search: Search,
+    /// Trials in all; a grid has as many as it has points.
+    trials: usize,
+    /// Seeds of each trial, as `--seeds` takes them.
+    seeds: String,
+    /// Steps of a grid in a range of numbers.
+    steps: usize,
+    /// Rounds of halving, each with this many times the iterations of the one before.
+    eta: usize,
+    rounds: u32,
+    /// Trials of TPE that are chosen at once.
+    batch: usize,
+    /// The seed of the search itself.
+    seed: u32,
+    /// Settings of all trials.
+    settings: Table,
+    /// Settings that are searched.
+    space: Space,
+}
+
+impl Default for SweepFile {
+    fn default() -> Self {
+        Self {
+            game: String::new(),
+            search: Search::default(),
+            trials: 32,
+            seeds: "1".to_string(),
+            steps: 4,
+            eta: 3,
+            rounds: 3,
+            batch: 8,
+            seed: 1,
+            settings: Table::new(),
+            space: Space::new(),
+        }
+    }
+}
+
+/// The result of a run, as the file of results keeps it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct RunResult {
+    trial: usize,
+    round: u32,
+    seed: u64,
+    /// The score of the best policy on fresh episodes; `None` if the run failed.
+    score: Option<f64>,
+    error: Option<String>,
+}
+
+/// Results by trial, round and seed.
+type Results = BTreeMap<(usize, u32, u64), RunResult>;
+
+/// A sweep under way.
+struct Sweep<'a> {
+    file: SweepFile,
+    args: &'a SweepArgs,
+    folder: PathBuf,
+    seeds: Vec<u64>,
+    /// Iterations of a whole run.
+    iterations: u32,
+    results: Results,
+}
+
+pub fn run(games: &Games, args: SweepArgs) -> Result<()> {
+    let name = args.file.display().to_string();
+    let text = fs::read_to_string(&args.file).with_context(|| format!("cannot read {name}"))?;
+    let file: SweepFile = toml::from_str(&text).with_context(|| format!("in {name}"))?;
+    let mut sweep = Sweep::new(games, file, &args).with_context(|| format!("in {name}"))?;
+    let path = sweep.folder.join("sweep.toml");
+    if fs::read_to_string(&path).is_ok_and(|before| before != text) {
+        bail!("{} holds another sweep; remove it, or choose another --out", sweep.folder.display());
+    }
+    fs::create_dir_all(&sweep.folder)
+        .and_then(|()| fs::write(&path, &text))
+        .with_context(|| format!("cannot write {}", path.display()))?;
+    sweep.search()
+}
+
+impl<'a> Sweep<'a> {
+    fn new(games: &Games, file: SweepFile, args: &'a SweepArgs) -> Result<Self> {
+        if file.space.is_empty() {
+            bail!("[space] names no setting");
+        }
+        file.space.iter().try_for_each(|(name, range)| range.check(name))?;
+        let whole = [file.trials, file.steps, file.batch, file.rounds as usize];
+        if whole.contains(&0) || file.eta < 2 {
+            bail!("trials, steps, batch and rounds must be 1 or more, and eta 2 or more");
+        }
+        let is_task = games.find(&file.game).is_err() && task::find(&file.game).is_ok();
+        let mut iterations = file.settings.get("iterations").and_then(toml::Value::as_integer);
+        if !is_task {
+            let mut settings = games.find_beside_tasks(Some(&file.game))?.defaults()?;
+            overlay::lay_over(&mut settings, file.settings.clone())?;
+            let middle = space::settings(&file.space, &vec![0.5; file.space.len()]);
+            overlay::lay_over(&mut settings, middle.into_iter().collect())?;
+            iterations = settings.get("iterations").and_then(toml::Value::as_integer);
+        }
+        let iterations = match (file.search, iterations) {
+            (Search::Halving, None) => bail!("halving a task's runs needs settings.iterations"),
+            (_, iterations) => iterations.and_then(|it| u32::try_from(it).ok()).unwrap_or(1),
+        };
+        let Seeds(seeds) = study_args::seeds(&file.seeds).map_err(anyhow::Error::msg)?;
+        let folder = args.out.clone().unwrap_or_else(|| args.file.with_extension(""));
+        let results = read_results(&folder.join(RESULTS));
+        Ok(Self { file, args, folder, seeds, iterations, results })
+    }
+
+    /// Searches round by round, and reports.
+    fn search(&mut self) -> Result<()> {
+        let SweepFile { search, trials, steps, eta, rounds, batch, seed, .. } = self.file;
+        let sizes = Sizes { trials, steps, eta, rounds, batch, seed };
+        let (mut trials, mut first_scores) = (Vec::new(), BTreeMap::new());
+        let interrupt = Interrupt::listen(Some(STOPPING))?;
+        for round in 0.. {
+            let numbers = search::round(search, &sizes, &self.file.space, &mut trials, round);
+            if numbers.is_empty() {
+                break;
+            }
+            self.train(&trials, &numbers, round, &interrupt)?;
+            if interrupt.seen() {
+                bail!(
+                    "interrupted; the same command continues the sweep in {}",
+                    self.folder.display()
+                );
+            }
+            for number in numbers {
+                let score = self.scores(number, round).map(|scores| mean(&scores));
+                trials[number].score = score;
+                first_scores.entry(number).or_insert(score);
+            }
+            if trials.iter().all(|trial: &Trial| trial.score.is_none()) {
+                let error = self.results.values().find_map(|result| result.error.clone());
+                bail!("all runs failed: {}", error.unwrap_or_default());
+            }
+        }
+        let first_scores = first_scores.into_values().collect();
+        Report::new(self, &trials, first_scores).print(self)
+    }
+
+    /// The scores of a trial by its seeds; `None` unless all runs have one.
+    fn scores(&self, trial: usize, round: u32) -> Option<Vec<f64>> {
+        self.seeds.iter().map(|seed| self.results.get(&(trial, round, *seed))?.score).collect()
+    }
+
+    /// Trains the runs of a round that have no result yet.
+    fn train(
+        &mut self,
+        trials: &[Trial],
+        numbers: &[usize],
+        round: u32,
+        interrupt: &Interrupt,
+    ) -> Result<()> {
+        let seeds = numbers.iter().flat_map(|n| self.seeds.iter().map(move |seed| (*n, *seed)));
+        let is_open =
+            |(trial, seed): &(usize, u64)| !self.results.contains_key(&(*trial, round, *seed));
+        let open: Vec<(usize, u64)> = seeds.filter(is_open).collect();
+        let words =
+            open.iter().map(|(trial, seed)| self.words(&trials[*trial], *trial, round, *seed));
+        let jobs = words.collect::<Result<Vec<_>>>()?;
+        let train = self.train_args();
+        let lanes = Lanes::new(&train.run, open.len())?;
+        if !open.is_empty() {
+            say!(
+                "Round {}: {} runs, {} at a time, {} threads each.",
+                round + 1,
+                open.len(),
+                lanes.count,
+                lanes.threads
+            );
+        }
+        let path = self.folder.join(RESULTS);
+        let mut file = fs::File::options().create(true).append(true).open(&path)?;
+        let (mut ended, all) = (0, open.len());
+        let (space, results) = (&self.file.space, &mut self.results);
+        side_by_side(lanes, &jobs, interrupt, |job, report| {
+            let (trial, seed) = open[job];
+            if report.as_ref().is_ok_and(|report| report["interrupted"] == true) {
+                return Ok(());
+            }
+            ended += 1;
+            let score = report.as_ref().ok().and_then(seeds::score);
+            let error = report.err().map(|error| format!("{error:#}"));
+            let settings = setting_words(&space::settings(space, &trials[trial].point));
+            let what = score.map_or_else(
+                || format!("failed: {}", error.as_deref().unwrap_or("it has no score")),
+                |score| format!("{score:.3}"),
+            );
+            say!("{ended}/{all}  trial {trial} seed {seed}: {what}  ({settings})");
+            let result = RunResult { trial, round, seed, score, error };
+            let line = serde_json::to_string(&result)? + "\n";
+            file.write_all(line.as_bytes()).context("cannot write the results")?;
+            results.insert((trial, round, seed), result);
+            Ok(())
+        })
+    }
+
+    fn train_args(&self) -> TrainArgs {
+        let run = RunArgs {
+            device: self.args.device.clone(),
+            threads: self.args.threads,
+            ..RunArgs::default()
+        };
+        TrainArgs { game: Some(self.file.game.clone()), run, ..TrainArgs::default() }
+    }
+
+    /// The folder of a run.
+    fn run_folder(&self, trial: usize, round: u32, seed: u64) -> PathBuf {
+        let rounds = if self.file.search == Search::Halving {
+            format!("-round-{round}")
+        } else {
+            String::new()
+        };
+        self.folder.join(format!("trial-{trial}{rounds}-seed-{seed}"))
+    }
+
+    /// The command line of a run: it continues if it was interrupted, and otherwise begins anew.
+    fn words(&self, trial: &Trial, number: usize, round: u32, seed: u64) -> Result<Vec<String>> {
+        let folder = self.run_folder(number, round, seed);
+        let mut words = vec!["train".to_string(), format!("--device={}", self.args.device)];
+        words.push(format!("--run-dir={}", folder.display()));
+        if is_resumable(&folder) {
+            words.push("--resume".to_string());
+            return Ok(words);
+        }
+        if folder.exists() {
+            fs::remove_dir_all(&folder)
+                .with_context(|| format!("cannot remove {}", folder.display()))?;
+        }
+        words.insert(1, self.file.game.clone());
+        words.push(format!("--seed={seed}"));
+        let settings = self.settings(trial, round);
+        words.extend(settings.iter().map(|(key, value)| format!("--set={key}={value}")));
+        Ok(words)
+    }
+
+    /// The settings of a trial in a round, those of all trials included, by their names in the file.
+    fn settings(&self, trial: &Trial, round: u32) -> Table {
+        self.completed(space::settings(&self.file.space, &trial.point), round)
+    }
+
+    /// Settings that are searched, with those of all trials and the iterations of a round.
+    fn completed(&self, searched: BTreeMap<String, toml::Value>, round: u32) -> Table {
+        let mut settings = Table::new();
+        for (key, value) in &self.file.settings {
+            match value {
+                toml::Value::Table(section) => settings.extend(
+                    section.iter().map(|(leaf, value)| (format!("{key}.{leaf}"), value.clone())),
+                ),
+                value => drop(settings.insert(key.clone(), value.clone())),
+            }
+        }
+        settings.extend(searched);
+        if self.file.search == Search::Halving {
+            let shorter = (self.file.eta as u32).saturating_pow(self.file.rounds - 1 - round);
+            let iterations = (self.iterations / shorter).max(1);
+            settings.insert("iterations".to_string(), i64::from(iterations).into());
+        }
+        settings
+    }
+}
+
+/// Whether a folder holds a run that was interrupted after a checkpoint.
+fn is_resumable(folder: &Path) -> bool {
+    let has_checkpoint = RunFolder::open(Some(folder.to_path_buf()), None)
+        .is_ok_and(|folder| folder.latest().is_ok());
+    has_checkpoint && History::read(folder).is_ok_and(|run| run.state() == State::Interrupted)
+}
+
+/// The results in a file; a torn last line is left out.
+fn read_results(path: &Path) -> Results {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let results = text.lines().filter_map(|line| serde_json::from_str::<RunResult>(line).ok());
+    results.map(|result| ((result.trial, result.round, result.seed), result)).collect()
+}

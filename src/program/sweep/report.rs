@@ -1,0 +1,152 @@
+//! The result of a sweep: trials from the best to the worst, the importance of each setting, and the best settings.
+
+use super::search::{Trial, ranked};
+use super::space::{Point, Range, Space, index};
+use super::{Search, Sweep, space};
+use crate::plot::statistics::{interval, mean};
+use crate::program::history::{aligned, words};
+use crate::program::say::{say, tell, tell_json};
+use anyhow::{Context, Result};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fs;
+use toml::{Table, Value};
+
+/// Parts of a range of numbers that are compared for a setting's importance.
+const PARTS: usize = 4;
+
+/// The result of a sweep.
+#[derive(Serialize)]
+pub struct Report {
+    trials: Vec<Ranked>,
+    /// The share of the variance of scores that each setting explains by itself.
+    importance: BTreeMap<String, f64>,
+    /// The file of the best settings.
+    best: String,
+}
+
+/// A trial with its scores.
+#[derive(Serialize)]
+struct Ranked {
+    trial: usize,
+    round: u32,
+    settings: BTreeMap<String, Value>,
+    scores: Vec<f64>,
+    mean: Option<f64>,
+    /// The 95 % bootstrap interval of the mean over seeds.
+    interval: Option<[f64; 2]>,
+}
+
+impl Report {
+    /// The report of these trials, whose importance is measured by their scores in their first round.
+    pub fn new(sweep: &Sweep, trials: &[Trial], first_scores: Vec<Option<f64>>) -> Self {
+        let mut order = ranked(trials, |_| true);
+        // Trials of a later round of halving have had more iterations.
+        order.sort_by_key(|i| match sweep.file.search {
+            Search::Halving => std::cmp::Reverse(trials[*i].round),
+            _ => std::cmp::Reverse(0),
+        });
+        let row = |i: usize| {
+            let scores = sweep.scores(i, trials[i].round);
+            Ranked {
+                trial: i,
+                round: trials[i].round,
+                settings: space::settings(&sweep.file.space, &trials[i].point),
+                mean: trials[i].score,
+                interval: scores.as_ref().map(|scores| interval(scores, mean)),
+                scores: scores.unwrap_or_default(),
+            }
+        };
+        let scored = trials.iter().zip(&first_scores);
+        let scored: Vec<(&Point, f64)> =
+            scored.filter_map(|(trial, score)| Some((&trial.point, (*score)?))).collect();
+        Self {
+            trials: order.into_iter().map(row).collect(),
+            importance: importance(&sweep.file.space, &scored),
+            best: sweep.folder.join("best.toml").display().to_string(),
+        }
+    }
+
+    /// Writes the best settings, and prints the report.
+    pub fn print(&self, sweep: &Sweep) -> Result<()> {
+        fs::write(&self.best, self.best_settings(sweep)?)
+            .with_context(|| format!("cannot write {}", self.best))?;
+        if sweep.args.json {
+            return tell_json(self);
+        }
+        let number =
+            |value: Option<f64>| value.map_or("failed".into(), |value| format!("{value:.3}"));
+        let cells = |row: &Ranked| {
+            let [low, high] = row.interval.map_or([None; 2], |ends| ends.map(Some));
+            let settings = words(&row.settings);
+            vec![settings, row.trial.to_string(), number(row.mean), number(low), number(high)]
+        };
+        let rows: Vec<_> = self.trials.iter().map(cells).collect();
+        tell(aligned(&["settings", "trial", "score", "95 % from", "to"], &rows, 1))?;
+        let mut shares: Vec<_> = self.importance.iter().collect();
+        shares.sort_by(|a, b| b.1.total_cmp(a.1));
+        let rows: Vec<_> = shares
+            .iter()
+            .map(|(name, share)| vec![name.to_string(), format!("{share:.2}")])
+            .collect();
+        tell(format!("\n{}", aligned(&["setting", "importance"], &rows, 1)))?;
+        say!("Best settings: {}. Next: grove train --config {0}", self.best);
+        Ok(())
+    }
+
+    /// The settings of the best trial as a settings file.
+    fn best_settings(&self, sweep: &Sweep) -> Result<String> {
+        let best = &self.trials[0];
+        let mut file = Table::new();
+        let subject = if crate::task::find(&sweep.file.game).is_ok() { "task" } else { "env" };
+        file.insert(subject.to_string(), sweep.file.game.as_str().into());
+        for (key, value) in sweep.completed(best.settings.clone(), best.round) {
+            match key.split_once('.') {
+                Some((section, leaf)) => {
+                    let section = file.entry(section).or_insert_with(|| Table::new().into());
+                    if let Value::Table(section) = section {
+                        section.insert(leaf.to_string(), value);
+                    }
+                }
+                None => drop(file.insert(key, value)),
+            }
+        }
+        Ok(toml::to_string(&file)?)
+    }
+}
+
+/// The share of the variance of scores that lies between the parts of each setting's range (the correlation ratio, or
+/// first-order Sobol index, estimated in bins), at most 1.
+fn importance(space: &Space, scored: &[(&Point, f64)]) -> BTreeMap<String, f64> {
+    let scores: Vec<f64> = scored.iter().map(|(_, score)| *score).collect();
+    let centre = mean(&scores);
+    let total: f64 = scores.iter().map(|score| (score - centre).powi(2)).sum();
+    let share = |d: usize, range: &Range| {
+        let parts = range.choices().unwrap_or(PARTS);
+        let between = |part: usize| {
+            let own = scored.iter().filter(|(point, _)| index(point[d], parts) == part);
+            let own: Vec<f64> = own.map(|(_, score)| *score).collect();
+            if own.is_empty() { 0.0 } else { own.len() as f64 * (mean(&own) - centre).powi(2) }
+        };
+        if total > 0.0 { (0..parts).map(between).sum::<f64>() / total } else { 0.0 }
+    };
+    space.iter().enumerate().map(|(d, (name, range))| (name.clone(), share(d, range))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_that_decides_everything_has_all_the_importance() {
+        let space: Space =
+            toml::from_str("a = { linear = [0, 1] }\nb = { choices = [1, 2] }").unwrap();
+        let points: Vec<Point> =
+            (0..64).map(|i| vec![f64::from(i / 2) / 32.0, f64::from(i % 2) / 2.0]).collect();
+        let scored: Vec<(&Point, f64)> = points.iter().map(|point| (point, point[1])).collect();
+        let importance = importance(&space, &scored);
+        assert!(importance["a"] < 1e-9 && (importance["b"] - 1.0).abs() < 1e-9, "{importance:?}");
+        let flat: Vec<(&Point, f64)> = points.iter().map(|point| (point, 3.0)).collect();
+        assert!(super::importance(&space, &flat).values().all(|share| *share == 0.0));
+    }
+}

@@ -1,0 +1,216 @@
+//! Searches: the trials of each round, from the results of the rounds before.
+//!
+//! A round depends on nothing but the file of the sweep and earlier results, so that a sweep that was interrupted
+//! continues to the same table.
+
+use super::space::{Point, Space, grid, index, random};
+use crate::rng::{draw, uniform};
+use serde::Deserialize;
+
+/// A way to choose trials.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Search {
+    /// All combinations.
+    Grid,
+    /// Independent draws (Bergstra and Bengio 2012).
+    #[default]
+    Random,
+    /// Successive halving (Jamieson and Talwalkar 2016), by rounds: random trials begin with few iterations, and the best
+    /// of each round continue with more.
+    Halving,
+    /// Tree-structured Parzen estimators (Bergstra et al. 2011).
+    Tpe,
+}
+
+/// The sizes of a search.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sizes {
+    /// Trials in all.
+    pub trials: usize,
+    /// Steps of a grid in ranges of numbers.
+    pub steps: usize,
+    /// The share of trials that each round of halving keeps is 1 in this.
+    pub eta: usize,
+    /// Rounds of halving.
+    pub rounds: u32,
+    /// Trials of a round of TPE; those of the first are random.
+    pub batch: usize,
+    /// The seed of the search.
+    pub seed: u32,
+}
+
+/// A trial with its score, if it has one.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Trial {
+    /// The place of its settings.
+    pub point: Point,
+    /// The last round that it was trained in.
+    pub round: u32,
+    /// The mean score over its seeds; `None` if a run failed, which is worse than all others.
+    pub score: Option<f64>,
+}
+
+/// The trials to train in a round, by their numbers, adding new ones to `trials`; none if the search is over.
+pub fn round(
+    search: Search,
+    sizes: &Sizes,
+    space: &Space,
+    trials: &mut Vec<Trial>,
+    round: u32,
+) -> Vec<usize> {
+    let first = trials.len();
+    let points: Vec<Point> = match (search, round) {
+        (Search::Grid, 0) => grid(space, sizes.steps),
+        (Search::Random | Search::Halving, 0) => {
+            (0..sizes.trials).map(|i| random(space, sizes.seed, i as u32)).collect()
+        }
+        (Search::Halving, 1..) if round < sizes.rounds => return promoted(sizes, trials, round),
+        (Search::Tpe, _) => {
+            let count = sizes.batch.min(sizes.trials - first);
+            (first..first + count).map(|i| parzen(sizes, space, trials, i as u32)).collect()
+        }
+        _ => Vec::new(),
+    };
+    let trial = |point| Trial { point, round, score: None };
+    trials.extend(points.into_iter().map(trial));
+    (first..trials.len()).collect()
+}
+
+/// Trials from the best to the worst; of equals the first.
+pub fn ranked(trials: &[Trial], of: impl Fn(&Trial) -> bool) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..trials.len()).filter(|i| of(&trials[*i])).collect();
+    let score = |i: usize| trials[i].score.unwrap_or(f64::NEG_INFINITY);
+    order.sort_by(|a, b| score(*b).total_cmp(&score(*a)));
+    order
+}
+
+/// The best trials of the last round, which continue.
+fn promoted(sizes: &Sizes, trials: &mut [Trial], round: u32) -> Vec<usize> {
+    let mut best = ranked(trials, |trial| trial.round + 1 == round && trial.score.is_some());
+    best.truncate(best.len().div_ceil(sizes.eta));
+    best.sort();
+    best.iter().for_each(|i| trials[*i].round = round);
+    best
+}
+
+/// Candidates among which TPE chooses.
+const CANDIDATES: u32 = 24;
+/// The share of trials that count as good.
+const GOOD: f64 = 0.25;
+
+/// A new point: of some drawn near good trials, the one that good trials make most likely in comparison with the
+/// others, each setting by itself.
+fn parzen(sizes: &Sizes, space: &Space, trials: &[Trial], number: u32) -> Point {
+    let order = ranked(trials, |_| true);
+    if order.len() < sizes.batch {
+        return random(space, sizes.seed, number);
+    }
+    let count = ((GOOD * order.len() as f64).ceil() as usize).min(order.len());
+    let (good, bad) = order.split_at(count);
+    let key = draw(draw(sizes.seed, number), u32::MAX);
+    let dimension = |(d, range): (usize, &super::space::Range)| {
+        let places = |trials_of: &[usize]| -> Vec<f64> {
+            trials_of.iter().map(|i| trials[*i].point[d]).collect()
+        };
+        let (good, bad) = (places(good), places(bad));
+        let key = draw(key, d as u32);
+        let density = |places: &[f64], x: f64| match range.choices() {
+            Some(choices) => {
+                let same = places.iter().filter(|it| index(**it, choices) == index(x, choices));
+                (same.count() as f64 + 1.0) / (places.len() + choices) as f64
+            }
+            None => kernel_density(places, x),
+        };
+        let candidates = (0..CANDIDATES).map(|i| candidate(&good, draw(key, i), range.choices()));
+        let ratio = |x: f64| density(&good, x) / density(&bad, x);
+        let best = candidates.max_by(|a, b| ratio(*a).total_cmp(&ratio(*b)));
+        best.expect("there are candidates")
+    };
+    space.values().enumerate().map(dimension).collect()
+}
+
+/// The bandwidth of kernels over so many places.
+fn bandwidth(count: usize) -> f64 {
+    (1.0 / (count as f64 + 1.0)).max(0.08)
+}
+
+/// The density of normal kernels at these places, and of one uniform one over [0, 1].
+fn kernel_density(places: &[f64], x: f64) -> f64 {
+    let width = bandwidth(places.len());
+    let kernel = |place: &f64| (-0.5 * ((x - place) / width).powi(2)).exp() / (width * 2.506_628_3);
+    (1.0 + places.iter().map(kernel).sum::<f64>()) / (places.len() as f64 + 1.0)
+}
+
+/// A draw from that density; a choice is drawn anew one time in four.
+fn candidate(places: &[f64], key: u32, choices: Option<usize>) -> f64 {
+    let u = |i: u32| f64::from(uniform(draw(key, i)));
+    let at = index(u(0), places.len() + 1);
+    match (places.get(at), choices) {
+        (None, _) => u(1),
+        (Some(_), Some(_)) if u(1) < 0.25 => u(2),
+        (Some(place), Some(_)) => *place,
+        // Box and Muller 1958.
+        (Some(place), None) => {
+            let normal = (-2.0 * (1.0 - u(1)).ln()).sqrt() * (std::f64::consts::TAU * u(2)).cos();
+            (place + bandwidth(places.len()) * normal).clamp(0.0, 1.0 - f64::EPSILON)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZES: Sizes = Sizes { trials: 27, steps: 3, eta: 3, rounds: 3, batch: 8, seed: 5 };
+
+    fn space() -> Space {
+        toml::from_str("a = { linear = [0.0, 1.0] }\nb = { choices = [1, 2, 3] }").unwrap()
+    }
+
+    /// Searches to the end, for the least distance of `a` from 0.7 with the second choice of `b`.
+    fn searched(search: Search, sizes: &Sizes) -> (Vec<Trial>, Vec<usize>) {
+        let (mut trials, mut counts) = (Vec::new(), Vec::new());
+        loop {
+            let numbers = round(search, sizes, &space(), &mut trials, counts.len() as u32);
+            if numbers.is_empty() {
+                return (trials, counts);
+            }
+            counts.push(numbers.len());
+            for i in numbers {
+                let point = &trials[i].point;
+                let choice = f64::from(u8::from(index(point[1], 3) == 1));
+                trials[i].score = Some(choice - (point[0] - 0.7).abs());
+            }
+        }
+    }
+
+    #[test]
+    fn halving_keeps_the_best_of_each_round() {
+        let (trials, counts) = searched(Search::Halving, &SIZES);
+        assert_eq!(counts, [27, 9, 3]);
+        let best = ranked(&trials, |_| true);
+        assert!(best[..3].iter().all(|i| trials[*i].round == 2));
+        assert!(best[9..].iter().all(|i| trials[*i].round == 0));
+    }
+
+    #[test]
+    fn a_grid_has_all_combinations() {
+        assert_eq!(searched(Search::Grid, &SIZES).1, [9]);
+    }
+
+    #[test]
+    fn tpe_finds_better_trials_than_chance() {
+        let mut wins = 0;
+        for seed in 0..20 {
+            let sizes = Sizes { trials: 40, seed, ..SIZES };
+            let best = |search| {
+                let (trials, _) = searched(search, &sizes);
+                let late = &trials[8..];
+                late.iter().filter_map(|trial| trial.score).sum::<f64>() / late.len() as f64
+            };
+            wins += u32::from(best(Search::Tpe) > best(Search::Random));
+        }
+        assert!(wins >= 19, "{wins} of 20");
+    }
+}

@@ -1,0 +1,167 @@
+//! The space of settings that a sweep searches, as points of a unit cube.
+
+use crate::rng::{draw, uniform};
+use anyhow::{Result, bail};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use toml::Value;
+
+/// The values that a setting may take.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
+pub enum Range {
+    /// Evenly spread between two numbers; whole if both are.
+    Linear([Value; 2]),
+    /// Evenly spread in the logarithm; whole if both ends are.
+    Log([Value; 2]),
+    /// One of these.
+    Choices(Vec<Value>),
+}
+
+/// The ranges of the settings that are searched, by their names.
+pub type Space = BTreeMap<String, Range>;
+/// A place in the space: a number in [0, 1) for each setting, in order of their names.
+pub type Point = Vec<f64>;
+
+impl Range {
+    /// Checks that there is something to choose from.
+    ///
+    /// # Errors
+    /// If there is not, with the setting's name.
+    pub fn check(&self, name: &str) -> Result<()> {
+        match self {
+            Self::Choices(values) if values.is_empty() => bail!("{name}: choices are empty"),
+            Self::Choices(_) => Ok(()),
+            Self::Linear(ends) | Self::Log(ends) => {
+                let [Some(low), Some(high)] = ends.each_ref().map(number) else {
+                    bail!("{name}: the ends of a range are numbers");
+                };
+                let least = if matches!(self, Self::Log(_)) { 0.0 } else { f64::MIN };
+                if !(low < high && low > least && high.is_finite()) {
+                    bail!("{name}: {low} to {high} is no range (a logarithmic one starts above 0)");
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The value at a place in [0, 1).
+    pub fn at(&self, place: f64) -> Value {
+        match self {
+            Self::Choices(values) => values[index(place, values.len())].clone(),
+            Self::Linear(ends) => between(ends, |x| x, |x| x, place),
+            Self::Log(ends) => between(ends, f64::ln, f64::exp, place),
+        }
+    }
+
+    /// The number of values of a grid with at most so many steps in a range of numbers.
+    pub fn steps(&self, steps: usize) -> usize {
+        match self {
+            Self::Choices(values) => values.len(),
+            _ => steps,
+        }
+    }
+
+    /// The number of choices; `None` for a range of numbers.
+    pub fn choices(&self) -> Option<usize> {
+        match self {
+            Self::Choices(values) => Some(values.len()),
+            _ => None,
+        }
+    }
+}
+
+/// The choice among `count` at a place in [0, 1).
+pub fn index(place: f64, count: usize) -> usize {
+    ((place * count as f64) as usize).min(count - 1)
+}
+
+fn number(value: &Value) -> Option<f64> {
+    value.as_float().or_else(|| value.as_integer().map(|whole| whole as f64))
+}
+
+fn between(
+    ends: &[Value; 2],
+    to: impl Fn(f64) -> f64,
+    from: impl Fn(f64) -> f64,
+    place: f64,
+) -> Value {
+    let [low, high] = ends.each_ref().map(|end| number(end).unwrap_or_default());
+    let value = from(to(low) + (to(high) - to(low)) * place).clamp(low, high);
+    match ends.iter().all(Value::is_integer) {
+        true => Value::Integer(value.round() as i64),
+        // Few digits, so that a table and a settings file stay readable; the ends stay what they are.
+        false => Value::Float(format!("{value:.4e}").parse().unwrap_or(value)),
+    }
+}
+
+/// A random point of a space: number `trial` of those of a seed.
+pub fn random(space: &Space, seed: u32, trial: u32) -> Point {
+    let key = draw(seed, trial);
+    (0..space.len() as u32).map(|i| f64::from(uniform(draw(key, i)))).collect()
+}
+
+/// All points of a grid, whose ranges of numbers have so many steps, their ends included.
+pub fn grid(space: &Space, steps: usize) -> Vec<Point> {
+    let mut points = vec![Point::new()];
+    for range in space.values() {
+        let count = range.steps(steps);
+        let place = |i: usize| match range {
+            Range::Choices(_) => (i as f64 + 0.5) / count as f64,
+            _ if count == 1 => 0.5,
+            _ => i as f64 / (count - 1) as f64,
+        };
+        let longer = |point: &Point| {
+            let point = point.clone();
+            (0..count).map(move |i| [&point[..], &[place(i)]].concat()).collect::<Vec<_>>()
+        };
+        points = points.iter().flat_map(longer).collect();
+    }
+    points
+}
+
+/// The settings at a point.
+pub fn settings(space: &Space, point: &[f64]) -> BTreeMap<String, Value> {
+    let pairs = space.iter().zip(point);
+    pairs.map(|((name, range), place)| (name.clone(), range.at(*place))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn space(text: &str) -> Space {
+        toml::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn ranges_are_even_in_their_scale() {
+        let space = space(
+            "a = { log = [1e-4, 1e-2] }\nb = { linear = [2, 8] }\nc = { choices = ['x', 'y'] }",
+        );
+        let at = |name: &str, place: f64| space[name].at(place);
+        assert_eq!(
+            [at("a", 0.0), at("a", 0.5), at("a", 1.0)],
+            [1e-4, 1e-3, 1e-2].map(Value::Float)
+        );
+        assert_eq!([at("b", 0.0), at("b", 0.5), at("b", 1.0)], [2, 5, 8].map(Value::Integer));
+        assert_eq!([at("c", 0.49), at("c", 0.5), at("c", 1.0)], ["x", "y", "y"].map(Value::from));
+        assert_eq!(grid(&space, 3).len(), 3 * 3 * 2);
+        let random = random(&space, 7, 3);
+        assert_eq!(random, super::random(&space, 7, 3));
+        assert!(random.iter().all(|place| (0.0..1.0).contains(place)));
+    }
+
+    #[test]
+    fn what_is_no_range_is_refused() {
+        for text in [
+            "{ log = [0.0, 1.0] }",
+            "{ linear = [2, 2] }",
+            "{ linear = ['a', 'b'] }",
+            "{ choices = [] }",
+        ] {
+            assert!(space(&format!("a = {text}"))["a"].check("a").is_err(), "{text}");
+        }
+        assert!(toml::from_str::<Space>("a = { normal = [0, 1] }").is_err());
+    }
+}

@@ -1,0 +1,122 @@
+//! Records as comma-separated values, a row per iteration.
+
+use super::{Tracker, scalars};
+use crate::metrics::IterationRecord;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// The first columns; those of the figures follow.
+const FIRST: [&str; 2] = ["iteration", "env_steps"];
+
+/// An open file of rows.
+#[derive(Debug)]
+pub(super) struct Rows {
+    path: PathBuf,
+    file: File,
+    /// The figures that the file has columns for.
+    columns: Vec<String>,
+    iterations: u32,
+}
+
+impl Rows {
+    /// Opens or creates a file, whose first `done` rows are kept.
+    pub fn open(path: &Path, done: u32) -> io::Result<Self> {
+        let text = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(error),
+        };
+        // A torn last line has no end.
+        let mut lines = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        let header = lines.next().unwrap_or_default();
+        let columns = header.trim_end().split(',').skip(FIRST.len()).map(str::to_string).collect();
+        let rows: Vec<&str> = lines.take(done as usize).collect();
+        let iterations = rows.len() as u32;
+        let file = replaced(path, header, &rows.concat())?;
+        Ok(Self { path: path.to_path_buf(), file, columns, iterations })
+    }
+
+    /// Adds columns; rows before have no figures in them.
+    fn widen(&mut self, names: impl Iterator<Item = String>) -> io::Result<()> {
+        self.columns.extend(names);
+        let columns = FIRST.iter().copied().chain(self.columns.iter().map(String::as_str));
+        let header = columns.collect::<Vec<_>>().join(",") + "\n";
+        let text = fs::read_to_string(&self.path)?;
+        let rows = text.split_once('\n').map_or("", |(_, rows)| rows);
+        let commas = header.matches(',').count();
+        let padded = rows.lines().map(|row| {
+            let missing = commas - row.matches(',').count();
+            format!("{row}{}\n", ",".repeat(missing))
+        });
+        self.file = replaced(&self.path, &header, &padded.collect::<String>())?;
+        Ok(())
+    }
+}
+
+impl Tracker for Rows {
+    fn iterations(&self) -> u32 {
+        self.iterations
+    }
+
+    fn write(&mut self, record: &IterationRecord) -> io::Result<()> {
+        let scalars = scalars(record);
+        let is_new = |name: &String| !self.columns.contains(name);
+        let new: Vec<String> =
+            scalars.iter().map(|(name, _)| name.clone()).filter(is_new).collect();
+        if !new.is_empty() {
+            self.widen(new.into_iter())?;
+        }
+        let cell = |column: &String| {
+            let value =
+                scalars.iter().find(|(name, _)| name == column).and_then(|(_, value)| *value);
+            value.map_or(String::new(), |value| value.to_string())
+        };
+        let first = [record.iteration.to_string(), record.env_steps.to_string()];
+        let cells = first.into_iter().chain(self.columns.iter().map(cell));
+        let row = cells.collect::<Vec<_>>().join(",") + "\n";
+        self.file.write_all(row.as_bytes())?;
+        self.iterations = record.iteration;
+        Ok(())
+    }
+}
+
+/// Replaces a file in one step, and opens the new one to append to it.
+fn replaced(path: &Path, header: &str, rows: &str) -> io::Result<File> {
+    let beside = path.with_extension("csv.tmp");
+    fs::write(&beside, [header, rows].concat())?;
+    fs::rename(&beside, path)?;
+    File::options().append(true).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::TextRecord;
+    use tempfile::TempDir;
+
+    #[test]
+    fn figures_that_appear_later_get_columns_of_their_own() {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("metrics.csv");
+        let mut rows = Rows::open(&path, 0).unwrap();
+        let record = |iteration, parts: &[(&str, f64)]| {
+            let rewards = parts.iter().map(|(part, mean)| (part.to_string(), *mean)).collect();
+            let text = TextRecord { rewards, ..TextRecord::default() };
+            IterationRecord { iteration, text: Some(text), ..IterationRecord::default() }
+        };
+        rows.write(&record(1, &[])).unwrap();
+        rows.write(&record(2, &[("exact", 0.5)])).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').collect()).collect();
+        assert!(lines.iter().all(|cells| cells.len() == lines[0].len()), "{text}");
+        let last: Vec<_> = lines.iter().map(|cells| *cells.last().unwrap()).collect();
+        assert_eq!(last, ["rewards/exact", "", "0.5"]);
+        // A file that was closed is continued as it is.
+        drop(rows);
+        let mut rows = Rows::open(&path, 2).unwrap();
+        rows.write(&record(3, &[("exact", 0.75)])).unwrap();
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(text.lines().count() == 4 && text.ends_with(",0.75\n"), "{text}");
+    }
+}

@@ -1,0 +1,178 @@
+//! Trackers: copies of a run's records in the formats that other tools read.
+//!
+//! A tracker writes one entry per iteration after those that it has, so that a resumed run continues its files
+//! without doubled steps. It never stops a run: the first failure becomes a warning, and the tracker is dropped.
+
+mod csv;
+mod scalars;
+mod tensorboard;
+
+pub use scalars::{Scalar, scalars};
+pub use tensorboard::{EventError, Events, Step};
+
+use crate::metrics::IterationRecord;
+use crate::settings::TrackingConfig;
+use std::io;
+use std::path::Path;
+use toml::Table;
+
+/// The folder of TensorBoard's event files inside a run.
+pub const TENSORBOARD: &str = "tensorboard";
+/// The file of records as comma-separated values inside a run.
+pub const CSV: &str = "metrics.csv";
+
+/// A file that takes the record of every iteration.
+trait Tracker: std::fmt::Debug {
+    /// The number of iterations that the file has.
+    fn iterations(&self) -> u32;
+
+    /// Appends the record of an iteration.
+    fn write(&mut self, record: &IterationRecord) -> io::Result<()>;
+}
+
+/// The trackers of a run.
+#[derive(Debug, Default)]
+pub struct Trackers {
+    trackers: Vec<(&'static str, Box<dyn Tracker>)>,
+    /// Warnings that nobody has taken yet.
+    warnings: Vec<String>,
+}
+
+impl Trackers {
+    /// Opens the trackers that `settings`, a run's complete settings, ask for, in the run's `folder`. Entries after
+    /// the last of `records` are dropped, and those that a file lacks are added.
+    pub fn open(folder: &Path, settings: &Table, records: &[IterationRecord]) -> Self {
+        let section = settings.get("tracking").cloned();
+        let config: TrackingConfig =
+            section.and_then(|section| section.try_into().ok()).unwrap_or_default();
+        let done = records.last().map_or(0, |record| record.iteration);
+        let mut trackers = Self::default();
+        if config.tensorboard {
+            let events = Events::open(&folder.join(TENSORBOARD), settings, done);
+            trackers.add("TensorBoard", events.map(|events| Box::new(events) as _), records);
+        }
+        if config.csv {
+            let rows = csv::Rows::open(&folder.join(CSV), done);
+            trackers.add("CSV", rows.map(|rows| Box::new(rows) as _), records);
+        }
+        trackers
+    }
+
+    /// Adds a tracker, brought up to date with `records`.
+    fn add(
+        &mut self,
+        name: &'static str,
+        tracker: io::Result<Box<dyn Tracker>>,
+        records: &[IterationRecord],
+    ) {
+        let updated = tracker.and_then(|mut tracker| {
+            let has = tracker.iterations();
+            let missing = records.iter().filter(|record| record.iteration > has);
+            missing.into_iter().try_for_each(|record| tracker.write(record))?;
+            Ok(tracker)
+        });
+        match updated {
+            Ok(tracker) => self.trackers.push((name, tracker)),
+            Err(error) => self.warnings.push(warning(name, &error)),
+        }
+    }
+
+    /// Appends the record of an iteration. A tracker that fails is dropped.
+    pub fn write(&mut self, record: &IterationRecord) {
+        let warnings = &mut self.warnings;
+        self.trackers.retain_mut(|(name, tracker)| match tracker.write(record) {
+            Ok(()) => true,
+            Err(error) => {
+                warnings.push(warning(name, &error));
+                false
+            }
+        });
+    }
+
+    /// Takes the warnings since the last call.
+    pub fn take_warnings(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.warnings)
+    }
+}
+
+fn warning(name: &str, error: &io::Error) -> String {
+    format!(
+        "tracking by {name} ends here: {error}. The run continues, and metrics.jsonl has everything"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use tempfile::TempDir;
+
+    fn settings(text: &str) -> Table {
+        text.parse().unwrap()
+    }
+
+    fn record(iteration: u32) -> IterationRecord {
+        let score = iteration.is_multiple_of(2).then_some(0.1 * f64::from(iteration));
+        IterationRecord {
+            iteration,
+            score,
+            env_steps: u64::from(iteration) << 33,
+            ..IterationRecord::default()
+        }
+    }
+
+    const BOTH: &str = "seed = 1\n[tracking]\ntensorboard = true\ncsv = true";
+
+    #[test]
+    fn a_resumed_run_continues_its_files_without_doubled_steps() {
+        let folder = TempDir::new().unwrap();
+        let records: Vec<_> = (1..=9).map(record).collect();
+        let mut trackers = Trackers::open(folder.path(), &settings(BOTH), &[]);
+        records[..7].iter().for_each(|record| trackers.write(record));
+        // The process ended in the middle of a record, and its last checkpoint is of iteration 5.
+        let events =
+            fs::read_dir(folder.path().join(TENSORBOARD)).unwrap().next().unwrap().unwrap();
+        let length = events.metadata().unwrap().len();
+        fs::File::options().write(true).open(events.path()).unwrap().set_len(length - 3).unwrap();
+        let mut trackers = Trackers::open(folder.path(), &settings(BOTH), &records[..5]);
+        records[5..].iter().for_each(|record| trackers.write(record));
+        assert!(trackers.take_warnings().is_empty());
+
+        let csv = fs::read_to_string(folder.path().join(CSV)).unwrap();
+        let rows: Vec<&str> = csv.lines().collect();
+        assert_eq!(rows.len(), 10, "{csv}");
+        assert!(rows[0].starts_with("iteration,env_steps,charts/episodic_return,"), "{csv}");
+        assert!(
+            rows[2].starts_with("2,17179869184,0.2,") && rows[3].starts_with("3,25769803776,,")
+        );
+        let read = Events::read(&fs::read(events.path()).unwrap()).unwrap();
+        let steps: Vec<i64> = read.iter().map(|(step, _)| *step).collect();
+        assert_eq!(steps, (1..=9).map(|i| i << 33).collect::<Vec<i64>>());
+        for ((_, values), record) in read.iter().zip(&records) {
+            let score = values.iter().find(|(tag, _)| tag == "charts/episodic_return");
+            assert_eq!(score.map(|(_, value)| *value), record.score.map(|score| score as f32));
+        }
+    }
+
+    #[test]
+    fn tracking_turned_on_later_has_the_whole_run() {
+        let folder = TempDir::new().unwrap();
+        let records: Vec<_> = (1..=4).map(record).collect();
+        Trackers::open(folder.path(), &settings(BOTH), &records);
+        let csv = fs::read_to_string(folder.path().join(CSV)).unwrap();
+        assert_eq!(csv.lines().count(), 5);
+    }
+
+    #[test]
+    fn a_tracker_that_fails_warns_once_and_is_dropped() {
+        let folder = TempDir::new().unwrap();
+        fs::write(folder.path().join(TENSORBOARD), "not a folder").unwrap();
+        let mut trackers = Trackers::open(folder.path(), &settings(BOTH), &[]);
+        trackers.write(&record(1));
+        trackers.write(&record(2));
+        let warnings = trackers.take_warnings();
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
+        assert!(warnings[0].starts_with("tracking by TensorBoard ends here: "), "{warnings:?}");
+        assert_eq!(fs::read_to_string(folder.path().join(CSV)).unwrap().lines().count(), 3);
+    }
+}

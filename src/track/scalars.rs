@@ -1,0 +1,64 @@
+//! The figures of a record under the names that users of CleanRL and TRL look for.
+
+use crate::metrics::{IterationRecord, Phases};
+
+/// A figure with its name, or `None` in iterations that do not have it.
+pub type Scalar = (String, Option<f64>);
+
+/// The figures of a record, in a fixed order.
+///
+/// Groups before the slash are TensorBoard's sections: `charts` and `losses` as in CleanRL, `completions` and
+/// `rewards` as in TRL, `eval` for the greedy policy.
+pub fn scalars(record: &IterationRecord) -> Vec<Scalar> {
+    let Phases { rollout, advantage, update, verify } = record.seconds.phases.unwrap_or_default();
+    let timed = |seconds: f64| record.seconds.phases.map(|_| seconds);
+    let evaluation = record.evaluation.as_ref();
+    let played = evaluation.filter(|evaluation| evaluation.episodes > 0);
+    let held_out = evaluation.and_then(|evaluation| evaluation.held_out);
+    let bytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64);
+    let mut all: Vec<Scalar> = [
+        ("charts/episodic_return", record.score),
+        ("charts/episodes", Some(record.episodes as f64)),
+        ("charts/mean_reward", Some(record.mean_reward)),
+        ("charts/SPS", Some(record.steps_per_second)),
+        ("charts/learning_rate", Some(record.learning_rate)),
+        ("charts/frac_reward_zero_std", Some(record.zero_variance_groups)),
+        ("losses/policy_loss", Some(record.loss)),
+        ("losses/entropy", Some(record.entropy)),
+        ("losses/approx_kl", Some(record.approx_kl)),
+        ("losses/clipfrac", Some(record.clip_fraction)),
+        ("losses/reference_kl", Some(record.reference_kl)),
+        ("losses/grad_norm", Some(record.grad_norm)),
+        ("eval/mean_score", played.map(|played| played.mean_score)),
+        ("eval/std_error", played.map(|played| played.std_error)),
+        ("eval/mean_length", played.map(|played| played.mean_length)),
+        ("eval/held_out_loss", held_out.map(|held_out| held_out.loss)),
+        ("eval/held_out_accuracy", held_out.and_then(|held_out| held_out.accuracy)),
+        ("time/iteration", Some(record.seconds.total)),
+        ("time/rollout", timed(rollout)),
+        ("time/advantage", timed(advantage)),
+        ("time/update", timed(update)),
+        ("time/verify", verify),
+        ("system/memory", bytes(record.memory.in_use)),
+        ("system/load", record.load),
+    ]
+    .map(|(name, value)| (name.to_string(), value))
+    .into();
+    if let Some(text) = &record.text {
+        let generated = |value: f64| (!text.fit).then_some(value);
+        let evaluated = evaluation.and_then(|evaluation| evaluation.text.as_ref());
+        let figures = [
+            ("completions/mean_length", generated(text.completion_length)),
+            ("completions/clipped_ratio", generated(text.truncated)),
+            ("completions/distinct", generated(text.distinct)),
+            ("completions/unverified", generated(text.problems as f64)),
+            ("eval/pass_at_1", evaluated.map(|evaluated| evaluated.pass_at_1)),
+            ("eval/pass_at_k", evaluated.map(|evaluated| evaluated.pass_at_k)),
+        ];
+        all.extend(figures.map(|(name, value)| (name.to_string(), value)));
+        all.extend(
+            text.rewards.iter().map(|(part, mean)| (format!("rewards/{part}"), Some(*mean))),
+        );
+    }
+    all
+}

@@ -1,0 +1,127 @@
+//! Commands that compare runs: lists, curves, seeds, sweeps, exports.
+
+use crate::support::{grove, json, refusal, stdout, train, tree};
+use std::fs;
+use tempfile::TempDir;
+
+#[test]
+fn runs_are_listed_with_what_they_changed() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    json(folder, &train("catch", "runs/catch-2", &["--iterations", "6", "--seed", "7"]));
+    json(folder, &train("cartpole", "runs/cartpole-10", &["--iterations", "1"]));
+    fs::create_dir(folder.join("runs/other")).unwrap();
+    let listed = json(folder, &["runs", "--json"]);
+    let listed = listed.as_array().unwrap();
+    assert_eq!(listed.len(), 2);
+    let catch = &listed[1];
+    assert_eq!((&catch["env"], &catch["state"]), (&"catch".into(), &"finished".into()));
+    assert_eq!(catch["changes"]["seed"], 7);
+    assert_eq!(catch["changes"]["rollout.num_groups"], 8);
+    assert!(catch["changes"].get("optimizer.learning_rate").is_none());
+    let records = fs::read_to_string(folder.join("runs/catch-2/metrics.jsonl")).unwrap();
+    let scores = records.lines().filter_map(|line| {
+        let record: serde_json::Value = serde_json::from_str(line).unwrap();
+        record["evaluation"]["mean_score"].as_f64()
+    });
+    let best = scores.fold(f64::MIN, f64::max);
+    assert_eq!(catch["best_score"], best);
+    let table = stdout(&grove(folder, &["runs"]));
+    assert!(table.lines().count() == 3 && table.contains("num_groups=8"), "{table}");
+    // With more iterations in its settings a run is not over.
+    let config = folder.join("runs/catch-2/config.toml");
+    let longer = fs::read_to_string(&config).unwrap().replace("iterations = 6", "iterations = 9");
+    fs::write(&config, longer).unwrap();
+    assert!(stdout(&grove(folder, &["runs"])).contains("interrupted 6/9"));
+}
+
+#[test]
+fn seeds_are_trained_side_by_side_and_become_one_line() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let more = ["--iterations", "5", "--seeds", "1..3"];
+    let report = json(folder, &train("catch", "study", &more));
+    let runs = report["runs"].as_array().unwrap();
+    let seeds: Vec<_> = runs.iter().map(|run| run["seed"].as_u64().unwrap()).collect();
+    assert_eq!(seeds, [1, 2, 3]);
+    let mean = runs.iter().map(|run| run["mean_score"].as_f64().unwrap()).sum::<f64>() / 3.0;
+    assert!((report["mean"].as_f64().unwrap() - mean).abs() < 1e-12);
+    // A run of its own gives the same policy.
+    json(folder, &train("catch", "alone", &["--iterations", "5", "--seed", "2"]));
+    assert_eq!(tree(&folder.join("alone/best")), tree(&folder.join("study/seed-2/best")));
+
+    let words = ["plot", "study", "--x", "iterations", "--y", "losses/entropy", "--json"];
+    let rows = json(folder, &[&words[..], &["--out", "curves.svg"]].concat());
+    assert_eq!(rows.as_array().unwrap().len(), 1);
+    assert_eq!((&rows[0]["runs"], &rows[0]["x"]), (&3.into(), &5.0.into()));
+    let svg = fs::read_to_string(folder.join("curves.svg")).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("losses/entropy"), "{svg}");
+    let error = refusal(folder, &["plot", "study", "--y", "los"]);
+    assert!(error.contains("losses/policy_loss"), "{error}");
+    assert!(refusal(folder, &["plot", "nowhere"]).contains("nowhere"));
+}
+
+const SWEEP: &str = "game = 'catch'\nsearch = 'halving'\ntrials = 4\neta = 2\nrounds = 2\nseeds = '1,2'\n\
+    [settings]\niterations = 4\nnum_groups = 8\n'checkpoint.eval_every' = 1\n\
+    [space]\n'optimizer.learning_rate' = { log = [1e-4, 1e-1] }\n'policy.hidden' = { choices = [[8], [16, 16]] }\n";
+
+#[test]
+fn a_sweep_that_was_interrupted_ends_with_the_same_table() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    fs::write(folder.join("whole.toml"), SWEEP).unwrap();
+    fs::write(folder.join("broken.toml"), SWEEP).unwrap();
+    let sweep = |file: &str| json(folder, &["sweep", file, "--device", "cpu", "--json"]);
+    let whole = sweep("whole.toml");
+    let trials = whole["trials"].as_array().unwrap();
+    let rounds: Vec<_> = trials.iter().map(|trial| trial["round"].as_u64().unwrap()).collect();
+    assert_eq!(rounds, [1, 1, 0, 0]);
+    assert!(trials.iter().all(|trial| trial["scores"].as_array().unwrap().len() == 2));
+
+    // As a crash leaves it: some results are there, the last line is torn, and a run is in the middle.
+    fs::create_dir(folder.join("broken")).unwrap();
+    let results = fs::read_to_string(folder.join("whole/results.jsonl")).unwrap();
+    fs::write(folder.join("broken/results.jsonl"), &results[..results.len() / 2]).unwrap();
+    let broken = sweep("broken.toml");
+    assert_eq!(broken["trials"], whole["trials"]);
+    assert_eq!(broken["importance"], whole["importance"]);
+    let best = fs::read_to_string(folder.join("whole/best.toml")).unwrap();
+    assert_eq!(fs::read_to_string(folder.join("broken/best.toml")).unwrap(), best);
+    // The best settings train, to the score that the sweep has.
+    let words = ["train", "--config", "whole/best.toml", "--device", "cpu", "--json"];
+    let report = json(folder, &[&words[..], &["--seed", "2"]].concat());
+    assert_eq!(report["mean_score"], trials[0]["scores"][1]);
+
+    fs::write(folder.join("broken.toml"), SWEEP.replace("trials = 4", "trials = 5")).unwrap();
+    assert!(refusal(folder, &["sweep", "broken.toml"]).contains("another sweep"));
+    fs::write(folder.join("wrong.toml"), SWEEP.replace("learning_rate", "learnin_rate")).unwrap();
+    let error = refusal(folder, &["sweep", "wrong.toml"]);
+    assert!(error.contains("did you mean `optimizer.learning_rate`"), "{error}");
+}
+
+#[test]
+fn a_policy_is_exported_in_every_format() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    json(folder, &train("catch", "run", &["--iterations", "1"]));
+    for format in ["onnx", "safetensors", "json"] {
+        let report = json(folder, &["export", "run", "--format", format, "--json"]);
+        let bytes = fs::read(folder.join(format!("run.{format}"))).unwrap();
+        assert_eq!(report["bytes"], bytes.len());
+    }
+    let plain = fs::read(folder.join("run.json")).unwrap();
+    let plain: serde_json::Value = serde_json::from_slice(&plain).unwrap();
+    assert_eq!(
+        (&plain["env"], &plain["tensors"][0]["name"]),
+        (&"catch".into(), &"layers.0.weight".into())
+    );
+    // An exported policy is a policy file.
+    let score = |path: &str| {
+        json(folder, &["eval", path, "--episodes", "50", "--json"])["mean_score"].clone()
+    };
+    assert_eq!(score("run"), score("run.safetensors"));
+    let gru = ["--iterations", "1", "--set", "kind=decoder"];
+    json(folder, &train("catch", "other", &gru));
+    let error = refusal(folder, &["export", "other"]);
+    assert!(error.contains("`decoder` cannot be exported to ONNX"), "{error}");
+}
