@@ -58,7 +58,7 @@ mod tests {
         assert_eq!(interquartile_mean(&values), 3.5);
     }
 
-    /// Of many values the interval of the mean is that of the central limit theorem: 1.96 standard errors.
+    /// The interval of the mean of many values is 1.96 standard errors to each side, by the central limit theorem.
     #[test]
     fn an_interval_has_the_width_of_the_theory() {
         let values: Vec<f64> = (0..400).map(|i| f64::from(rng::uniform(rng::draw(9, i)))).collect();
