@@ -6,6 +6,7 @@
 use super::args::{RunArgs, TrainArgs};
 use super::interrupt::Interrupt;
 use super::say::say;
+use super::verifier::VerifierArgs;
 use crate::device;
 use anyhow::{Context, Result, anyhow};
 use serde_json::Value;
@@ -56,7 +57,11 @@ pub fn words(args: &TrainArgs) -> Vec<String> {
     let path =
         |path: &Option<std::path::PathBuf>| path.as_ref().map(|path| path.display().to_string());
     option("task-data", path(&args.task_data));
-    option("verifier", args.verifier.clone());
+    let VerifierArgs { verifier, verifier_sandbox, verifier_allow, trust } = &args.verifier;
+    option("verifier", verifier.clone());
+    let sandbox = verifier_sandbox.map(|is_on| if is_on { "on" } else { "off" }.to_string());
+    option("verifier-sandbox", sandbox);
+    verifier_allow.iter().for_each(|path| option("verifier-allow", Some(path.clone())));
     option("model", path(&args.model));
     option("from", path(&args.from));
     option("config", path(config));
@@ -66,6 +71,7 @@ pub fn words(args: &TrainArgs) -> Vec<String> {
     option("iterations", iterations.map(|iterations| iterations.to_string()));
     option("timeout", timeout.map(|timeout| timeout.to_string()));
     set.iter().for_each(|set| option("set", Some(set.clone())));
+    words.extend(trust.then(|| "--trust".to_string()));
     words
 }
 

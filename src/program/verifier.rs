@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use toml::{Table, Value};
 
 /// Options about the command that verifies completions.
-#[derive(Args, Debug)]
+#[derive(Args, Debug, Default)]
 pub struct VerifierArgs {
     /// The command that verifies completions of --task-data.
     ///
