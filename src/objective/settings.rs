@@ -35,8 +35,8 @@ settings! {
         sapo_temperature_pos: f64 = 1.0, in above(0.0);
         /// Temperature of the gate of `sapo` for other advantages.
         sapo_temperature_neg: f64 = 1.05, in above(0.0);
-        /// Weight of the KL divergence from the initial policy, for texts that with which rewards begin; with 0 no
-        /// copy of it is kept.
+        /// Weight of the KL divergence from the initial policy, or for texts from the policy at the first GRPO
+        /// iteration; 0 keeps no copy of it.
         kl_coef: f64 = 0.0, in at_least(0.0), alias "beta";
         /// Estimator of the KL divergence.
         kl_estimator: KlEstimator = KlEstimator::K3;

@@ -1,6 +1,6 @@
 //! Commands that compare runs: lists, curves, seeds, sweeps, exports.
 
-use crate::support::{grove, json, refusal, stdout, train, tree};
+use crate::support::{assert_same_files, grove, json, refusal, stdout, train};
 use std::fs;
 use tempfile::TempDir;
 
@@ -48,7 +48,7 @@ fn seeds_are_trained_side_by_side_and_become_one_line() {
     assert!((report["mean"].as_f64().unwrap() - mean).abs() < 1e-12);
     // A run of its own gives the same policy.
     json(folder, &train("catch", "alone", &["--iterations", "5", "--seed", "2"]));
-    assert_eq!(tree(&folder.join("alone/best")), tree(&folder.join("study/seed-2/best")));
+    assert_same_files(&folder.join("alone/best"), &folder.join("study/seed-2/best"));
 
     let words = ["plot", "study", "--x", "iterations", "--y", "losses/entropy", "--json"];
     let rows = json(folder, &[&words[..], &["--out", "curves.svg"]].concat());

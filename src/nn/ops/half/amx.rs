@@ -47,12 +47,10 @@ pub fn is_available() -> bool {
 
 /// Multiplies the strips `rows` of `a` by the strips `columns` of `b`, whose part of `to` is this thread's alone.
 ///
-/// # Panics
-/// If the processor lacks the instructions.
+/// The processor must have the instructions: [`is_available`].
 pub fn multiply(a: &Operand, b: &Operand, [rows, columns]: [Range<usize>; 2], to: &Output) {
-    assert!(super::Kernel::available().contains(&super::Kernel::Amx));
     let configuration = CONFIGURATION;
-    // SAFETY: the processor has the instructions, and the configuration is a valid one.
+    // SAFETY: the processor has the instructions, since a kernel is taken from those available, and the configuration is a valid one.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &configuration, options(nostack)) };
     let mut sums = [const { Sums([[0.0; SIDE]; SIDE]) }; 4];
     for j in columns.clone().step_by(2) {

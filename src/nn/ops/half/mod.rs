@@ -43,7 +43,7 @@ impl Kernel {
         static AVAILABLE: OnceLock<Vec<Kernel>> = OnceLock::new();
         AVAILABLE.get_or_init(|| {
             let all = [Self::Amx, Self::Avx512, Self::Portable];
-            all.into_iter().filter(|kernel| kernel.is_available()).collect()
+            all.into_iter().filter(|kernel| kernel.is_available() && kernel.is_exact()).collect()
         })
     }
 
@@ -71,6 +71,24 @@ impl Kernel {
             #[allow(unreachable_patterns)]
             _ => false,
         }
+    }
+
+    /// Whether a product of small whole numbers, which no order of the sums rounds, is that of the portable kernel.
+    fn is_exact(self) -> bool {
+        let [rows, inner, columns] = [35, 70, 37];
+        let numbers = |count: usize, step: usize| -> Vec<f32> {
+            (0..count).map(|i| (i * step % 17) as f32 - 8.0).collect()
+        };
+        let (x, w) = (numbers(rows * inner, 5), numbers(inner * columns, 7));
+        let mut right = Operand::default();
+        let view = View::rows(&w, columns).transpose();
+        right.pack(Parallelism::Sequential, view, [columns, inner], Side::Right);
+        let product = |kernel| {
+            let mut y = vec![0.0; rows * columns];
+            forward(kernel, Parallelism::Sequential, &x, &right, &mut y, false);
+            y
+        };
+        self == Self::Portable || product(self) == product(Self::Portable)
     }
 
     /// Multiplies the strips `rows` of `a` by the strips `columns` of `b`.
