@@ -18,7 +18,7 @@ pub use kernels::{has_kernels, has_precision};
 #[cfg(feature = "kernels")]
 pub(crate) use transfers::read_while;
 pub use transfers::{Transfers, count_upload, fetch, read, read_async, take_transfers, upload};
-pub use usage::{data_budget, load, memory, release_freed_memory};
+pub use usage::{data_budget, load, memory, release_freed_memory, total_memory};
 
 use crate::settings::Precision;
 use backends::{BACKENDS, KINDS};

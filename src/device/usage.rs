@@ -57,7 +57,7 @@ pub fn data_budget() -> Option<u64> {
 }
 
 /// The memory of the machine, or of the container if that has less, bytes.
-pub(super) fn total_memory() -> Option<u64> {
+pub fn total_memory() -> Option<u64> {
     let limit = container::memory().map(|(limit, _)| limit);
     proc_bytes("/proc/meminfo", "MemTotal:").into_iter().chain(limit).min()
 }
