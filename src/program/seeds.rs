@@ -38,7 +38,7 @@ pub fn run(args: &TrainArgs, Seeds(seeds): &Seeds) -> Result<()> {
         })
         .collect();
     say!(
-        "Training {} seeds, {} at a time, {} threads each.",
+        "Training {} seeds, {} at a time, threads of each: {}.",
         seeds.len(),
         lanes.count,
         lanes.threads

@@ -202,7 +202,7 @@ impl<'a> Sweep<'a> {
         let lanes = Lanes::new(&train.run, open.len())?;
         if !open.is_empty() {
             say!(
-                "Round {}: {} runs, {} at a time, {} threads each.",
+                "Round {}: {} runs, {} at a time, threads of each: {}.",
                 round + 1,
                 open.len(),
                 lanes.count,
