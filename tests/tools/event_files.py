@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares TensorBoard's event files with metrics.jsonl, as the package `tensorboard` reads them.
 
-usage: tensorboard.py PROGRAM   (in an environment with `pip install tensorboard`)
+usage: event_files.py PROGRAM   (in an environment with `pip install tensorboard`)
 
 A run is interrupted, resumed and compared scalar by scalar: every one is the record's, in single precision, at the record's step,
 once.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares exported policies, as ONNX Runtime computes them, with Grove on random observations.
 
-usage: onnx.py PROGRAM   (in an environment with `pip install onnxruntime`)
+usage: exported_policies.py PROGRAM   (in an environment with `pip install onnxruntime`)
 
 For every game, and every kind of network and activation on one of them: logits and memory within 1e-6 of their size, the same
 greedy actions wherever two logits are not closer than that.
