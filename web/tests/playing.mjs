@@ -9,9 +9,9 @@ import { changed, eventually, frames, goesOn, ok, restart, slide, standsStill, s
 export async function playAlong(page, games) {
   await page.click('#takeover');
   await until(page, '#takeover', /Leave/);
-  // Counted down, and some moves made.
+  // Counted down, and some moves made: all of them, in a browser that is slow to answer.
   await page.waitForFunction(() => document.querySelector('#count').hidden);
-  await goesOn(page);
+  await until(page, '#time', /step [1-9]/);
   const kept = async () => Number(/^\d+/.exec(await text(page, '#mine-about'))?.[0] ?? 0);
   for (let seed = 1; seed <= games; seed += 1) {
     await restart(page, seed);
