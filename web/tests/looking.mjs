@@ -74,6 +74,8 @@ export default [
   },
   {
     name: 'nothing that axe-core knows stands in the way of anybody, watching, in a duel, in training',
+    // The elements are the same with WebGPU, where a second page beside this one slows a software adapter.
+    only: false,
     async run(visit) {
       const axe = await readFile(new URL('node_modules/axe-core/axe.min.js', import.meta.url), 'utf8');
       const told = [];
@@ -90,9 +92,9 @@ export default [
         await look('in a duel');
         await page.keyboard.press('Escape');
         await page.click('#start');
-        await until(page, '#state', /^Finished/);
+        await until(page, '#state', /iteration ([2-9]|\d\d)/);
         await page.click('#words summary');
-        await look('trained, with what the curves are');
+        await look('in training, with what the curves are');
       }
       ok(told.length === 0, told.join('; '));
     },
