@@ -5,9 +5,7 @@ use super::value_error;
 use grove::checkpoint;
 use grove::device::{self, Chosen};
 use grove::env::Playable;
-use grove::run::{
-    GameRun, Observer, Progress, Report, Run, RunError, RunFiles, RunFolder, RunNote, drive,
-};
+use grove::run::{GameRun, Observer, Progress, Run, RunError, RunFiles, RunFolder, RunNote, drive};
 use grove::trainer::{GameTrainer, config_toml};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -61,28 +59,11 @@ impl Session {
         }
         let effort = effort.map_err(runtime_error)?;
         let best = checkpoint::load(&files.folder().best()).ok();
-        let iteration = run.iteration();
-        let schedule = run.schedule();
-        let is_over = schedule.end(iteration, run.best()).is_some();
         let result = run.finish(best.as_ref()).map_err(runtime_error)?;
         if let Some(model) = run.model() {
             files.save_model(&model).map_err(runtime_error)?;
         }
-        let report = Report {
-            subject: run.subject(),
-            run: files.folder().path().display().to_string(),
-            device: self.chosen.info.name.clone(),
-            seed: run.seed(),
-            iterations: schedule.iterations,
-            iteration,
-            env_steps: effort.env_steps,
-            interrupted: !is_over,
-            seconds: effort.seconds,
-            seconds_to_first_update: effort.seconds_to_first_update,
-            best_iteration: best.map_or(iteration.into(), |best| best.iteration),
-            best: files.folder().best().display().to_string(),
-            result,
-        };
+        let report = effort.report(run, &files, &self.chosen.info.name, best.as_ref(), result);
         Ok(serde_json::to_string(&report).expect("reports are plain data"))
     }
 }

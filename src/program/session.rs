@@ -11,8 +11,8 @@ use crate::checkpoint::{self, Checkpoint, CheckpointError};
 use crate::device::Chosen;
 use crate::parallel::Team;
 use crate::run::{
-    End, Observer, Progress, Report, Run, RunError, RunFiles, RunFolder, RunLock, RunNote,
-    SavedPolicy, Subject, drive, preview,
+    End, Observer, Progress, Run, RunError, RunFiles, RunFolder, RunLock, RunNote, SavedPolicy,
+    Subject, drive, preview,
 };
 use anyhow::{Result, bail};
 use std::path::Path;
@@ -191,10 +191,8 @@ impl Session<'_> {
             run.finish(best.as_ref())
         })?;
         let Some(home) = home else { return Ok(()) };
-        let mut place = home.files.folder().best();
         if let Some(model) = run.model() {
             home.files.save_model(&model)?;
-            place = home.files.folder().model();
         }
         let folder = quoted(home.path());
         if !is_over {
@@ -204,21 +202,7 @@ impl Session<'_> {
                 schedule.iterations
             );
         }
-        let report = Report {
-            subject: run.subject(),
-            run: home.path().display().to_string(),
-            device: self.chosen.info.name.clone(),
-            seed: run.seed(),
-            iterations: schedule.iterations,
-            iteration,
-            env_steps: effort.env_steps,
-            interrupted: !is_over,
-            seconds: effort.seconds,
-            seconds_to_first_update: effort.seconds_to_first_update,
-            best_iteration: best.map_or(iteration.into(), |best| best.iteration),
-            best: place.display().to_string(),
-            result,
-        };
+        let report = effort.report(run, &home.files, &self.chosen.info.name, best.as_ref(), result);
         if self.args.json {
             tell_json(&report)?;
         } else {

@@ -1,7 +1,7 @@
 //! The loop that drives a run to its end: iterate, evaluate, record, save.
 
 use super::progress::Pace;
-use super::{Progress, Run, RunError, RunFiles};
+use super::{FinalScores, Progress, Report, Run, RunError, RunFiles};
 use crate::checkpoint::Checkpoint;
 use crate::metrics::{EvaluationRecord, Growth};
 use crate::trainer::{TrainError, is_finite};
@@ -28,6 +28,36 @@ pub struct Effort {
     pub seconds_to_first_update: Option<f64>,
     /// Steps of all episodes since the start of the run.
     pub env_steps: u64,
+}
+
+impl Effort {
+    /// The report of a run on this device, whose `best` checkpoint had this `result`.
+    pub fn report(
+        self,
+        run: &dyn Run,
+        files: &RunFiles,
+        device: &str,
+        best: Option<&Checkpoint>,
+        result: FinalScores,
+    ) -> Report {
+        let (schedule, iteration, folder) = (run.schedule(), run.iteration(), files.folder());
+        let place = if folder.has_model() { folder.model() } else { folder.best() };
+        Report {
+            subject: run.subject(),
+            run: folder.path().display().to_string(),
+            device: device.to_string(),
+            seed: run.seed(),
+            iterations: schedule.iterations,
+            iteration,
+            env_steps: self.env_steps,
+            interrupted: schedule.end(iteration, run.best()).is_none(),
+            seconds: self.seconds,
+            seconds_to_first_update: self.seconds_to_first_update,
+            best_iteration: best.map_or(iteration.into(), |best| best.iteration),
+            best: place.display().to_string(),
+            result,
+        }
+    }
 }
 
 /// Trains a run until it is over, or `observer` wants to stop. The rank that has its `files` writes a record
