@@ -184,8 +184,6 @@ impl Session<'_> {
         if let Some(line) = &terminal.line {
             line.finish();
         }
-        let iteration = run.iteration();
-        let is_over = schedule.end(iteration, run.best()).is_some();
         let best = home.as_ref().map(|home| best_policy(&home.files)).transpose()?.flatten();
         let result = patiently("Evaluating the best policy on fresh episodes.", || {
             run.finish(best.as_ref())
@@ -195,10 +193,11 @@ impl Session<'_> {
             home.files.save_model(&model)?;
         }
         let folder = quoted(home.path());
-        if !is_over {
+        if !effort.is_over {
             say!(
-                "Interrupted and saved after iteration {iteration} of {}. Continue with `grove train --resume \
-                 --run-dir {folder}`.",
+                "Interrupted and saved after iteration {} of {}. Continue with `grove train --resume --run-dir \
+                 {folder}`.",
+                effort.iteration,
                 schedule.iterations
             );
         }
@@ -207,11 +206,11 @@ impl Session<'_> {
             tell_json(&report)?;
         } else {
             tell(&report)?;
-            if is_over {
+            if effort.is_over {
                 say!("Next: {}", next(&folder));
             }
         }
-        if server.is_some() && is_over {
+        if server.is_some() && effort.is_over {
             interrupt.say_nothing();
             say!("The page stays until Ctrl-C.");
             interrupt.wait();

@@ -19,7 +19,7 @@ pub trait Observer {
     fn warning(&mut self, warning: &str);
 }
 
-/// The time and the steps that a run took.
+/// The time and the steps that a run took, up to the iteration where it stopped.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Effort {
     /// Seconds in this process.
@@ -28,6 +28,10 @@ pub struct Effort {
     pub seconds_to_first_update: Option<f64>,
     /// Steps of all episodes since the start of the run.
     pub env_steps: u64,
+    /// Iterations since the start of the run.
+    pub iteration: u32,
+    /// Whether the run reached its end.
+    pub is_over: bool,
 }
 
 impl Effort {
@@ -40,17 +44,17 @@ impl Effort {
         best: Option<&Checkpoint>,
         result: FinalScores,
     ) -> Report {
-        let (schedule, iteration, folder) = (run.schedule(), run.iteration(), files.folder());
+        let (iteration, folder) = (self.iteration, files.folder());
         let place = if folder.has_model() { folder.model() } else { folder.best() };
         Report {
             subject: run.subject(),
             run: folder.path().display().to_string(),
             device: device.to_string(),
             seed: run.seed(),
-            iterations: schedule.iterations,
+            iterations: run.schedule().iterations,
             iteration,
             env_steps: self.env_steps,
-            interrupted: schedule.end(iteration, run.best()).is_none(),
+            interrupted: !self.is_over,
             seconds: self.seconds,
             seconds_to_first_update: self.seconds_to_first_update,
             best_iteration: best.map_or(iteration.into(), |best| best.iteration),
@@ -124,7 +128,10 @@ pub fn drive(
             break;
         }
     }
-    Ok(Effort { seconds: started.elapsed().as_secs_f64(), ..effort })
+    effort.seconds = started.elapsed().as_secs_f64();
+    effort.iteration = run.iteration();
+    effort.is_over = schedule.end(effort.iteration, run.best()).is_some();
+    Ok(effort)
 }
 
 /// A snapshot from which the run can continue.
