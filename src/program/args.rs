@@ -1,6 +1,7 @@
 //! The command line: subcommands and their options.
 
 use super::bench::BenchArgs;
+use super::manual::{CompletionsArgs, ManArgs};
 use super::study_args::{ExportArgs, PlotArgs, RunsArgs, Seeds, SweepArgs, seeds};
 use super::verifier::{VerifierArgs, VerifyArgs};
 use crate::settings::{Engine, Precision, overlay};
@@ -58,6 +59,10 @@ pub enum Command {
     Plot(PlotArgs),
     /// Render games of a trained policy to a picture, an animation or a video.
     Record(RecordArgs),
+    /// Print a script that completes commands and options in a shell.
+    Completions(CompletionsArgs),
+    /// Write man pages.
+    Man(ManArgs),
 }
 
 /// Options of `train`.
@@ -152,8 +157,9 @@ pub struct RunArgs {
     /// Resume a run from its last checkpoint.
     ///
     /// Takes a run's folder in place of a game: `grove train --resume runs/fruit-1`. With a game, resumes its latest
-    /// run in runs/, and without either the latest run that is not finished.
-    #[arg(long, conflicts_with_all = ["config", "set", "seed", "engine", "precision"])]
+    /// run in runs/, and without either the latest run that is not finished. --set changes settings that do not
+    /// decide the run's course: iterations, learning_rate, checkpoint.*, stop.*, tracking.* and some more.
+    #[arg(long, conflicts_with_all = ["config", "seed", "engine", "precision"])]
     pub resume: bool,
     /// Estimate time and memory by trying a few iterations, without saving anything.
     #[arg(long, conflicts_with_all = ["resume", "watch", "run_dir"])]
@@ -164,6 +170,12 @@ pub struct RunArgs {
     /// Port of the page; 0 for any free one [default: 8642].
     #[arg(long, value_name = "N", requires = "watch")]
     pub port: Option<u16>,
+    /// Show a progress line in place of the dashboard that a large terminal gets.
+    #[arg(long)]
+    pub plain: bool,
+    /// Show no progress; notes, warnings and the result are printed.
+    #[arg(long, short, conflicts_with = "plain")]
+    pub quiet: bool,
     /// Print the result as a JSON object on stdout.
     #[arg(long)]
     pub json: bool,

@@ -7,8 +7,8 @@ use super::models::Models;
 use super::study_args::ExportArgs;
 use super::table::Table;
 use super::{
-    bench, check, demo, devices, eval, export, fit, generate, import, plot, ranks, record, runs,
-    settings, sweep, train, verify, watch,
+    bench, check, demo, devices, eval, export, fit, generate, import, manual, plot, ranks, record,
+    runs, settings, sweep, train, verify, watch,
 };
 use crate::checkpoint::Checkpoint;
 use crate::env::look::Look;
@@ -17,6 +17,7 @@ use crate::settings::{TrainConfig, overlay};
 use crate::trainer::{config_toml, new_settings};
 use crate::viewer::Scene;
 use anyhow::Result;
+use clap::CommandFactory;
 
 /// A game, with the function that creates its scene.
 struct Entry<G: Playable> {
@@ -129,6 +130,8 @@ pub fn run(games: &Games, cli: Cli) -> Result<()> {
         Command::Export(args) => export::run(games, args),
         Command::Sweep(args) => sweep::run(games, args),
         Command::Runs(args) => runs::run(games, args),
+        Command::Completions(args) => manual::completions(&args, Cli::command()),
+        Command::Man(args) => manual::man(&args, Cli::command()),
         Command::Plot(args) => plot::run(games, args),
         Command::Record(args) => record::run(games, args),
     }

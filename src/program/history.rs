@@ -129,9 +129,6 @@ impl History {
 
     /// The best evaluation and its iteration: by its score, or by its loss on held-out demonstrations.
     pub fn best(&self) -> Option<(u32, &EvaluationRecord)> {
-        let value = |evaluation: &EvaluationRecord| {
-            evaluation.held_out.map_or(evaluation.mean_score, |held_out| -held_out.loss)
-        };
         let all = self.records.iter();
         let evaluations =
             all.filter_map(|record| Some((record.iteration, record.evaluation.as_ref()?)));
@@ -162,7 +159,7 @@ impl History {
 
     /// The state.
     pub fn state(&self) -> State {
-        let best = self.best().map(|(iteration, _)| iteration);
+        let best = self.best().map(|(iteration, evaluation)| (value(evaluation), iteration));
         let end = self.schedule().ok().and_then(|schedule| schedule.end(self.iteration(), best));
         match (self.is_locked, end) {
             (true, _) => State::Running,
@@ -177,6 +174,11 @@ impl History {
             games.find(self.subject()).and_then(|game| game.references(self.settings.clone()));
         references.unwrap_or_default()
     }
+}
+
+/// The value by which evaluations are compared; the lowest of all where nothing could be scored.
+fn value(evaluation: &EvaluationRecord) -> f64 {
+    evaluation.value().unwrap_or(f64::NEG_INFINITY)
 }
 
 /// Reads the runs that paths name: runs, or folders of runs.

@@ -1,6 +1,8 @@
 //! The progress of a run on stderr: a line that fits the terminal with a history above it, or, without a terminal,
 //! the history alone.
 
+use super::args::RunArgs;
+use super::dashboard::Dashboard;
 use super::say::say;
 use crate::run::Progress;
 use console::Term;
@@ -14,9 +16,34 @@ const LEFT: usize = 14;
 /// Columns of a terminal of unknown size.
 const COLUMNS: usize = 80;
 
+/// The form of the progress.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// Nothing.
+    None,
+    /// A line with a history above it.
+    Line,
+    /// A dashboard where the terminal has room for it, otherwise the line.
+    Dashboard,
+}
+
+impl Style {
+    /// The form that a command line asks for, for a run of so many ranks. Keys of a dashboard could keep the
+    /// other ranks waiting, so that several ranks have a line.
+    pub fn of(args: &RunArgs, ranks: usize) -> Self {
+        match (args.quiet, args.plain || ranks > 1) {
+            (true, _) => Self::None,
+            (false, true) => Self::Line,
+            (false, false) => Self::Dashboard,
+        }
+    }
+}
+
 /// The line and the history.
 pub struct ProgressLine {
     bar: ProgressBar,
+    dashboard: Option<Dashboard>,
+    is_silent: bool,
     total: u32,
     columns: usize,
     /// The iteration of the last line of the history.
@@ -25,19 +52,32 @@ pub struct ProgressLine {
 
 impl ProgressLine {
     /// The progress of a run of `total` iterations of which `done` are done.
-    pub fn new(done: u32, total: u32) -> Self {
-        let target = ProgressDrawTarget::stderr();
+    pub fn new(style: Style, done: u32, total: u32) -> Self {
+        let dashboard = (style == Style::Dashboard).then(|| Dashboard::new(total)).flatten();
+        let target = match style {
+            Style::None => ProgressDrawTarget::hidden(),
+            Style::Line | Style::Dashboard => ProgressDrawTarget::stderr(),
+        };
         let columns = Term::stderr().size_checked().map_or(COLUMNS, |(_, columns)| columns.into());
         let bar = ProgressBar::with_draw_target(Some(u64::from(total)), target);
-        let template = format!("{{bar:{BAR}}} {{pos}}/{{len}} {{msg}}");
+        let above = if dashboard.is_some() { "{prefix}\n" } else { "" };
+        let template = format!("{above}{{bar:{BAR}}} {{pos}}/{{len}} {{msg}}");
         bar.set_style(ProgressStyle::with_template(&template).expect("the template is valid"));
         bar.set_position(u64::from(done));
-        Self { bar, total, columns, last_line: done }
+        Self { bar, dashboard, is_silent: style == Style::None, total, columns, last_line: done }
+    }
+
+    /// Whether there is a dashboard.
+    pub fn has_dashboard(&self) -> bool {
+        self.dashboard.is_some()
     }
 
     /// Shows an iteration.
     pub fn show(&mut self, progress: &Progress) {
-        let Self { bar, total, columns, last_line } = self;
+        let Self { bar, dashboard, is_silent, total, columns, last_line } = self;
+        if let Some(picture) = dashboard.as_mut().and_then(|dashboard| dashboard.show(progress)) {
+            bar.set_prefix(picture);
+        }
         let (iteration, total) = (progress.record.iteration, *total);
         let words = progress.words();
         let digits = total.to_string().len();
@@ -45,7 +85,7 @@ impl ProgressLine {
         let most = columns.saturating_sub(BAR + 2 * digits + 3 + LEFT);
         bar.set_message(left.unwrap_or_default() + &fit(&words, most));
         bar.set_position(u64::from(iteration));
-        let due = iteration - *last_line >= total / LINES || iteration == total;
+        let due = !*is_silent && (iteration - *last_line >= total / LINES || iteration == total);
         if progress.record.evaluation.is_some() && due {
             *last_line = iteration;
             // Without a bar stderr is no terminal: the line may be as long as it is.

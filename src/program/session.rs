@@ -4,15 +4,16 @@ use super::args::RunArgs;
 use super::games::Games;
 use super::interrupt::Interrupt;
 use super::patience::patiently;
-use super::progress::ProgressLine;
+use super::progress::{ProgressLine, Style};
 use super::say::{say, tell, tell_json};
+use super::terminal::{Page, Terminal};
 use super::watch::{self, Port};
 use crate::checkpoint::{self, Checkpoint, CheckpointError};
 use crate::device::Chosen;
 use crate::parallel::Team;
 use crate::run::{
-    End, Observer, Progress, Run, RunError, RunFiles, RunFolder, RunLock, RunNote, SavedPolicy,
-    Subject, drive, preview,
+    End, Run, RunError, RunFiles, RunFolder, RunLock, RunNote, SavedPolicy, Schedule, Subject,
+    drive, preview,
 };
 use anyhow::{Result, bail};
 use std::path::Path;
@@ -117,13 +118,28 @@ pub fn check_unfinished(run: &dyn Run, folder: &RunFolder) -> Result<()> {
     let (path, iteration) = (folder.path().to_path_buf(), run.iteration());
     let schedule = run.schedule();
     match schedule.end(iteration, run.best()) {
-        None => Ok(()),
+        None | Some(End::Seconds) => Ok(()),
         Some(End::Iterations) => {
             bail!(RunError::Done { path, iterations: schedule.iterations })
         }
+        Some(End::Score) => bail!(RunError::Reached { path, score: schedule.stop.score }),
         Some(End::Patience) => {
             bail!(RunError::OutOfPatience { path, iteration, patience: schedule.patience })
         }
+    }
+}
+
+/// The reason why a run ended before its time, in words; `None` if it did not, or ran out of patience.
+fn early_end(end: Option<End>, schedule: &Schedule) -> Option<String> {
+    match end {
+        None => Some("Interrupted".to_string()),
+        Some(End::Seconds) => {
+            Some(format!("Trained for {} s (stop.seconds)", schedule.stop.seconds))
+        }
+        Some(End::Score) => {
+            Some(format!("Reached a score of {} (stop.score)", schedule.stop.score))
+        }
+        Some(End::Iterations | End::Patience) => None,
     }
 }
 
@@ -134,30 +150,6 @@ pub fn dry_run(run: &mut dyn Run, chosen: &Chosen, started: Instant, json: bool)
     });
     let preview = preview?;
     if json { tell_json(&preview) } else { tell(preview) }
-}
-
-/// The terminal as the observer of a run; ranks other than the first show nothing.
-struct Terminal {
-    interrupt: Interrupt,
-    line: Option<ProgressLine>,
-}
-
-impl Observer for Terminal {
-    fn wants_to_stop(&self) -> bool {
-        self.interrupt.seen()
-    }
-
-    fn iteration(&mut self, progress: &Progress) {
-        if let Some(line) = &mut self.line {
-            line.show(progress);
-        }
-    }
-
-    fn warning(&mut self, warning: &str) {
-        if let Some(line) = &self.line {
-            line.above(|| say!("warning: {warning}"));
-        }
-    }
 }
 
 impl Session<'_> {
@@ -178,12 +170,15 @@ impl Session<'_> {
             None => None,
         };
         let schedule = run.schedule();
-        let line = home.is_some().then(|| ProgressLine::new(run.iteration(), schedule.iterations));
-        let mut terminal = Terminal { interrupt: interrupt.clone(), line };
-        let effort = drive(run, home.as_mut().map(|home| &mut home.files), &mut terminal)?;
-        if let Some(line) = &terminal.line {
-            line.finish();
-        }
+        let style = Style::of(self.args, run.team().size());
+        let line = home.as_ref().map(|home| {
+            let line = ProgressLine::new(style, run.iteration(), schedule.iterations);
+            (line, Page::new(self.games, home.path()))
+        });
+        let mut terminal = Terminal::new(interrupt.clone(), line);
+        let effort = drive(run, home.as_mut().map(|home| &mut home.files), &mut terminal);
+        terminal.finish();
+        let effort = effort?;
         let best = home.as_ref().map(|home| best_policy(&home.files)).transpose()?.flatten();
         let result = patiently("Evaluating the best policy on fresh episodes.", || {
             run.finish(best.as_ref())
@@ -193,24 +188,23 @@ impl Session<'_> {
             home.files.save_model(&model)?;
         }
         let folder = quoted(home.path());
-        if !effort.is_over {
-            say!(
-                "Interrupted and saved after iteration {} of {}. Continue with `grove train --resume --run-dir \
-                 {folder}`.",
-                effort.iteration,
-                schedule.iterations
-            );
+        let can_continue = matches!(effort.end, None | Some(End::Seconds));
+        if let Some(reason) = early_end(effort.end, &schedule) {
+            let how = format!(" Continue with `grove train --resume --run-dir {folder}`.");
+            let (iteration, iterations) = (effort.iteration, schedule.iterations);
+            let how = if can_continue { &how } else { "" };
+            say!("{reason} and saved after iteration {iteration} of {iterations}.{how}");
         }
         let report = effort.report(run, &home.files, &self.chosen.info.name, best.as_ref(), result);
         if self.args.json {
             tell_json(&report)?;
         } else {
             tell(&report)?;
-            if effort.is_over {
+            if !can_continue {
                 say!("Next: {}", next(&folder));
             }
         }
-        if server.is_some() && effort.is_over {
+        if server.is_some() && effort.end.is_some() {
             interrupt.say_nothing();
             say!("The page stays until Ctrl-C.");
             interrupt.wait();

@@ -12,7 +12,7 @@ use crate::checkpoint::Checkpoint;
 use crate::device::Chosen;
 use crate::parallel::Team;
 use crate::run::{RunFolder, TextRun};
-use crate::settings::overlay;
+use crate::settings::{change_saved, overlay};
 use crate::task::{self, DataTask, Split, Task};
 use crate::text::LanguageModel;
 use crate::trainer::text::{
@@ -313,8 +313,11 @@ pub fn resume(
     checkpoint: &Checkpoint,
 ) -> Result<()> {
     let args = &all.run;
-    let (name, mut own, mut config) = load_language_settings(saved_language_settings(checkpoint)?)?;
+    let mut saved = saved_language_settings(checkpoint)?;
+    change_saved(&mut saved, &args.set)?;
+    let (name, mut own, mut config) = load_language_settings(saved)?;
     config.iterations = args.iterations.unwrap_or(config.iterations);
+    config.validate().map_err(anyhow::Error::msg)?;
     let task = reopen(&name, &mut own, all.task_data.as_deref(), &all.verifier)?;
     let settings = language_settings(&name, &own, &config);
     let model = LanguageModel::load(&folder.model())?;

@@ -15,7 +15,7 @@ use crate::data::Dataset;
 use crate::model::Network;
 use crate::parallel::{TIMEOUT, Team};
 use crate::run::{GameRun, RunFolder, SavedPolicy};
-use crate::settings::{TrainConfig, overlay};
+use crate::settings::{TrainConfig, change_saved, overlay};
 use crate::trainer::{config_toml, new_settings, saved_config, saved_game_name};
 use anyhow::{Context, Result, bail};
 use std::path::{Path, PathBuf};
@@ -178,7 +178,10 @@ fn resume_rank<G: Playable>(
     checkpoint: &Checkpoint,
     rank: Rank,
 ) -> Result<()> {
-    let (game, mut config) = saved::<G>(games.models(), checkpoint)?;
+    let (game, config) = saved::<G>(games.models(), checkpoint)?;
+    let mut table = overlay::to_table(&config);
+    change_saved(&mut table, &args.set)?;
+    let mut config: TrainConfig = overlay::from_table(table)?;
     config.iterations = args.iterations.unwrap_or(config.iterations);
     validate(games.models(), &game, &config)?;
     let data = demonstrations(game, &config)?;

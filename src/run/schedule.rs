@@ -1,10 +1,10 @@
 //! When a run is evaluated, saved and over.
 
-use crate::settings::{CheckpointConfig, TrainConfig};
+use crate::settings::{CheckpointConfig, StopConfig, TrainConfig};
 use crate::trainer::text::LanguageConfig;
 
 /// The calendar of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule {
     /// Iterations of the whole run.
     pub iterations: u32,
@@ -16,6 +16,24 @@ pub struct Schedule {
     pub keep: usize,
     /// Evaluations without a better one after which the run ends; 0 for never.
     pub patience: u32,
+    /// Score of an evaluation and seconds of training that end the run.
+    pub stop: StopLimits,
+}
+
+/// Limits that end a run early.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StopLimits {
+    /// Score; infinity for none.
+    pub score: f64,
+    /// Seconds in this process; infinity for none.
+    pub seconds: f64,
+}
+
+impl From<&StopConfig> for StopLimits {
+    fn from(stop: &StopConfig) -> Self {
+        let seconds = if stop.seconds > 0.0 { stop.seconds } else { f64::INFINITY };
+        Self { score: stop.score, seconds }
+    }
 }
 
 /// Work that is due after an iteration, besides its record.
@@ -34,12 +52,16 @@ pub enum End {
     Iterations,
     /// None of the last [`Schedule::patience`] evaluations found anything better.
     Patience,
+    /// An evaluation reached [`StopConfig::score`].
+    Score,
+    /// The run trained for [`StopConfig::seconds`]; it can be resumed.
+    Seconds,
 }
 
 impl Schedule {
-    fn new(iterations: u32, every: &CheckpointConfig, patience: u32) -> Self {
+    fn new(iterations: u32, every: &CheckpointConfig, patience: u32, stop: &StopConfig) -> Self {
         let CheckpointConfig { eval_every, save_every, keep, .. } = *every;
-        Self { iterations, eval_every, save_every, keep, patience }
+        Self { iterations, eval_every, save_every, keep, patience, stop: stop.into() }
     }
 
     /// The work due after `iteration`, counted from 1, if the user asks to `stop` there or not. The last iteration
@@ -52,13 +74,17 @@ impl Schedule {
         }
     }
 
-    /// Whether and why a run is over after `iteration`, if its best evaluation so far is of iteration `best`.
-    pub fn end(&self, iteration: u32, best: Option<u32>) -> Option<End> {
+    /// Whether and why a run is over after `iteration`, if its best evaluation so far had the score and was of the
+    /// iteration of `best`.
+    pub fn end(&self, iteration: u32, best: Option<(f64, u32)>) -> Option<End> {
+        if best.is_some_and(|(score, _)| score >= self.stop.score) {
+            return Some(End::Score);
+        }
         if iteration >= self.iterations {
             return Some(End::Iterations);
         }
         let wait = u64::from(self.patience) * u64::from(self.eval_every);
-        let since = u64::from(iteration.saturating_sub(best.unwrap_or(0)));
+        let since = u64::from(iteration.saturating_sub(best.map_or(0, |(_, iteration)| iteration)));
         (wait > 0 && since >= wait).then_some(End::Patience)
     }
 }
@@ -67,7 +93,7 @@ impl Schedule {
 impl From<&TrainConfig> for Schedule {
     fn from(config: &TrainConfig) -> Self {
         let patience = if config.data.is_on() { config.data.patience } else { 0 };
-        Self::new(config.iterations, &config.checkpoint, patience)
+        Self::new(config.iterations, &config.checkpoint, patience, &config.stop)
     }
 }
 
@@ -75,7 +101,7 @@ impl From<&TrainConfig> for Schedule {
 impl From<&LanguageConfig> for Schedule {
     fn from(config: &LanguageConfig) -> Self {
         let patience = if config.imitates() { config.fit.patience } else { 0 };
-        Self::new(config.iterations, &config.checkpoint, patience)
+        Self::new(config.iterations, &config.checkpoint, patience, &config.stop)
     }
 }
 
@@ -83,8 +109,14 @@ impl From<&LanguageConfig> for Schedule {
 mod tests {
     use super::*;
 
-    const SCHEDULE: Schedule =
-        Schedule { iterations: 21, eval_every: 10, save_every: 8, keep: 2, patience: 0 };
+    const SCHEDULE: Schedule = Schedule {
+        iterations: 21,
+        eval_every: 10,
+        save_every: 8,
+        keep: 2,
+        patience: 0,
+        stop: StopLimits { score: f64::INFINITY, seconds: f64::INFINITY },
+    };
 
     #[test]
     fn the_last_iteration_is_evaluated_and_saved_interrupted_or_not() {
@@ -102,10 +134,20 @@ mod tests {
     #[test]
     fn a_run_ends_with_its_iterations_or_its_patience() {
         let patient = Schedule { patience: 2, iterations: 100, ..SCHEDULE };
-        let ends = |iteration, best| patient.end(iteration, best);
+        let ends = |iteration, best: Option<u32>| patient.end(iteration, best.map(|it| (0.5, it)));
         assert_eq!([ends(19, None), ends(20, None)], [None, Some(End::Patience)]);
         assert_eq!([ends(49, Some(30)), ends(50, Some(30))], [None, Some(End::Patience)]);
         assert_eq!([ends(99, Some(99)), ends(100, Some(99))], [None, Some(End::Iterations)]);
         assert_eq!(SCHEDULE.end(20, None), None, "without patience it never ends early");
+    }
+
+    #[test]
+    fn a_run_ends_with_the_score_that_it_was_to_reach() {
+        let stop = StopLimits { score: 7.5, ..SCHEDULE.stop };
+        let schedule = Schedule { stop, ..SCHEDULE };
+        let ends = |score| schedule.end(10, Some((score, 10)));
+        assert_eq!([ends(7.4), ends(7.5)], [None, Some(End::Score)]);
+        assert_eq!(schedule.end(10, None), None);
+        assert_eq!(StopLimits::from(&StopConfig::default()), SCHEDULE.stop);
     }
 }

@@ -58,7 +58,11 @@ fn values(shape: &Shape) -> Value {
 fn number(interval: Interval) -> Value {
     let low = if interval.has_low { "minimum" } else { "exclusiveMinimum" };
     let high = if interval.has_high { "maximum" } else { "exclusiveMaximum" };
-    json!({ "type": "number", low: interval.low, high: interval.high })
+    let mut schema = json!({ "type": "number", low: interval.low });
+    if interval.high.is_finite() {
+        schema[high] = interval.high.into();
+    }
+    schema
 }
 
 /// The schema of a setting that only its default is known of.

@@ -31,7 +31,7 @@ pub enum Shape {
     Section(&'static [Setting]),
 }
 
-/// An interval of numbers that are finite in single precision, which the engines compute in.
+/// An interval of numbers that are finite in single precision, which the engines compute in, or infinite.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     /// The lower end.
@@ -60,6 +60,12 @@ pub const fn wholes(count: RangeInclusive<u64>, each: RangeInclusive<u64>) -> Sh
 /// Numbers from `low` on.
 pub const fn at_least(low: f64) -> Shape {
     Shape::Number(Interval { low, high: LARGEST, has_low: true, has_high: true })
+}
+
+/// Any number, or infinity for none.
+pub const fn number_or_inf() -> Shape {
+    let (low, high) = (-LARGEST, f64::INFINITY);
+    Shape::Number(Interval { low, high, has_low: true, has_high: true })
 }
 
 /// Numbers above `low`.
@@ -116,6 +122,7 @@ impl Interval {
     fn words(&self) -> String {
         let Self { low, high, has_low, has_high } = *self;
         match (has_low, has_high, high == LARGEST) {
+            _ if high == f64::INFINITY => "a number, or inf for none".to_string(),
             (true, _, true) if low == -LARGEST => "a finite number".to_string(),
             (true, _, true) => format!("{low} or more"),
             (false, _, true) => format!("above {low}"),
@@ -155,6 +162,7 @@ mod tests {
             (whole(0..=(1 << 63) - 1), "0 to 2^63 - 1"),
             (whole(2..=1 << 30), "2 to 2^30"),
             (at_least(0.0), "0 or more"),
+            (number_or_inf(), "a number, or inf for none"),
             (above(0.0), "above 0"),
             (above(0.0).at_most(0.5), "above 0, at most 0.5"),
             (at_least(0.0).below(1.0), "0 to below 1"),

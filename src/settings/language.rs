@@ -2,7 +2,7 @@
 
 use super::{
     CheckpointConfig, DecoderConfig, LoraConfig, LossConfig, LossType, OptimizerConfig, Precision,
-    Scale, TrackingConfig, UpdateConfig,
+    Scale, StopConfig, TrackingConfig, UpdateConfig,
 };
 use crate::schema::{OutOfRange, Settings, limit, names, settings};
 
@@ -49,6 +49,8 @@ settings! {
         /// Iterations at which the run is saved and evaluated.
         checkpoint: CheckpointConfig =
             CheckpointConfig { keep: 2, eval_episodes: 256, ..CheckpointConfig::default() };
+        /// Reasons to end the run before its iterations are done.
+        stop: StopConfig;
         /// Copies of the records for other tools.
         tracking: TrackingConfig;
     }

@@ -11,7 +11,9 @@ mod defaults;
 mod file_schema;
 mod language;
 pub mod overlay;
+mod resumed;
 mod rollout;
+mod stop;
 mod tracking;
 mod train;
 mod update;
@@ -22,7 +24,9 @@ pub use file_schema::file_schema;
 pub use language::{
     Baseline, FitConfig, GenerationConfig, LanguageConfig, ModelConfig, RewardConfig, TINY,
 };
+pub use resumed::change as change_saved;
 pub use rollout::{AdvantageConfig, Estimator, RolloutConfig, Scale, Start};
+pub use stop::StopConfig;
 pub use tracking::TrackingConfig;
 pub use train::{Engine, TrainConfig};
 pub use update::{CheckpointConfig, LrSchedule, OptimizerConfig, UpdateConfig};
@@ -59,6 +63,18 @@ pub enum ConfigError {
         key: String,
         /// The settings that it matches.
         candidates: Vec<String>,
+    },
+    /// A setting that a saved run keeps.
+    #[error(
+        "the run was begun with `{key}` = {old}, which --resume cannot change; these it can: {changeable}"
+    )]
+    Fixed {
+        /// The setting.
+        key: String,
+        /// Its value.
+        old: String,
+        /// Settings that a saved run may change.
+        changeable: String,
     },
     /// A value of the wrong type.
     #[error("`{key}` cannot be {value}: {expected}")]

@@ -2,7 +2,8 @@
 
 use super::{
     AdvantageConfig, CheckpointConfig, ConfigError, DataConfig, LossConfig, LossType, ModelKind,
-    OptimizerConfig, PolicyConfig, Precision, RolloutConfig, TrackingConfig, UpdateConfig,
+    OptimizerConfig, PolicyConfig, Precision, RolloutConfig, StopConfig, TrackingConfig,
+    UpdateConfig,
 };
 use crate::schema::{OutOfRange, Settings, limit, names, settings};
 
@@ -33,6 +34,8 @@ settings! {
         checkpoint: CheckpointConfig;
         /// Learning from a dataset instead of from games.
         data: DataConfig;
+        /// Reasons to end the run before its iterations are done.
+        stop: StopConfig;
         /// Copies of the records for other tools.
         tracking: TrackingConfig;
     }
@@ -64,7 +67,7 @@ impl TrainConfig {
 
     /// Checks settings of different sections beside each other.
     fn rules(&self) -> Result<(), OutOfRange> {
-        let Self { loss, data, update, optimizer, rollout, checkpoint, .. } = self;
+        let Self { loss, data, update, optimizer, rollout, checkpoint, stop, .. } = self;
         let is_data = data.is_on();
         limit(
             !is_data || loss.loss_type == LossType::Nll,
@@ -77,6 +80,12 @@ impl TrainConfig {
             "loss.label_smoothing",
             loss.label_smoothing,
             "0 where the run plays games",
+        )?;
+        limit(
+            !is_data || stop.score == f64::INFINITY,
+            "stop.score",
+            stop.score,
+            "inf where the run learns from data",
         )?;
         limit(
             optimizer.decay_norms_and_biases,

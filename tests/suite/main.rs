@@ -44,6 +44,7 @@ mod rules;
 mod series;
 #[path = "../shared/mod.rs"]
 mod shared;
+mod stopping;
 mod studies;
 mod support;
 mod task_data;

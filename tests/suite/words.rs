@@ -3,6 +3,12 @@
 use crate::support::{grove, json, refusal, stderr, stdout, train};
 use grove::settings::{TrainConfig, overlay};
 use std::fs;
+#[cfg(target_os = "linux")]
+use std::{
+    io::Write,
+    path::Path,
+    process::{Command, Stdio},
+};
 use tempfile::TempDir;
 
 #[test]
@@ -87,23 +93,62 @@ fn a_run_leaves_a_history_of_about_twenty_lines() {
     assert!(lines[19].starts_with("100/100  score "), "{said}");
 }
 
-/// Runs a command in a terminal of 80 columns by `script`, if available.
+/// Runs the program in a terminal of this size by `script`, which is fed with `keys`. Returns what it printed, with
+/// the terminal's mode before and after; `None` if there is no `script`.
+#[cfg(target_os = "linux")]
+fn in_terminal(folder: &Path, size: &str, arguments: &str, keys: &str) -> Option<String> {
+    let grove = env!("CARGO_BIN_EXE_grove");
+    let mode = "echo \"<$(stty -g)>\"";
+    let run = format!("stty {size}; {mode}; {grove} {arguments}; {mode}");
+    let script = Command::new("script")
+        .args(["-qec", &run, "/dev/null"])
+        .current_dir(folder)
+        .env("TERM", "xterm")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn();
+    let Ok(mut script) = script else {
+        eprintln!("`script` is not here: nothing was checked");
+        return None;
+    };
+    let mut stdin = script.stdin.take().unwrap();
+    stdin.write_all(keys.as_bytes()).unwrap();
+    let output = script.wait_with_output().unwrap();
+    drop(stdin);
+    Some(stdout(&output))
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_large_terminal_has_a_dashboard_and_keys() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let run = "train catch --device cpu --iterations 1000000";
+    let Some(said) = in_terminal(folder, "cols 120 rows 40", run, "sq") else { return };
+    for part in
+        ["score, sampled", "approx. KL", "Saved after the iteration", "Interrupted and saved"]
+    {
+        assert!(said.contains(part), "{part}: {said:?}");
+    }
+    let modes: Vec<&str> =
+        said.split('<').skip(1).filter_map(|it| it.split_once('>')).map(|it| it.0).collect();
+    let (before, after) = (modes.first().unwrap(), modes.last().unwrap());
+    assert!(before.contains(':') && before == after, "the terminal is left as it was: {modes:?}");
+
+    let run = "train --resume --iterations 3000000 --plain --set stop.seconds=0.01";
+    let said = in_terminal(folder, "cols 120 rows 40", run, "").unwrap();
+    assert!(said.contains("stop.seconds") && !said.contains("approx. KL"), "{said:?}");
+    let run = "train catch --device cpu --iterations 5 --quiet";
+    let said = in_terminal(folder, "cols 120 rows 40", run, "").unwrap();
+    assert!(said.contains("Training catch") && !said.contains("5/5"), "{said:?}");
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn progress_fits_a_terminal_of_eighty_columns() {
     let folder = TempDir::new().unwrap();
-    let grove = env!("CARGO_BIN_EXE_grove");
-    let run = format!("stty cols 80; {grove} train catch --device cpu --iterations 200");
-    let output = std::process::Command::new("script")
-        .args(["-qec", &run, "/dev/null"])
-        .current_dir(folder.path())
-        .env("TERM", "xterm")
-        .output();
-    let Ok(output) = output else {
-        eprintln!("`script` is not here: nothing was checked");
-        return;
-    };
-    let said = stdout(&output);
+    let run = "train catch --device cpu --iterations 200";
+    let Some(said) = in_terminal(folder.path(), "cols 80", run, "") else { return };
     let mut history = 0;
     // Each update of the line starts with a carriage return or a control sequence.
     for line in said.split(['\r', '\n']) {
@@ -129,4 +174,18 @@ fn without_escapes(line: &str) -> String {
         }
     }
     text
+}
+
+#[test]
+fn completions_and_man_pages_know_every_command() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    for shell in ["bash", "zsh", "fish", "powershell", "elvish"] {
+        let script = stdout(&grove(folder, &["completions", shell]));
+        assert!(script.contains("sweep") && script.contains("run-dir"), "{shell}: {script}");
+    }
+    assert!(grove(folder, &["man", "--out", "pages"]).status.success());
+    let page = fs::read_to_string(folder.join("pages/grove-train.1")).unwrap();
+    assert!(page.contains(".TH grove-train 1") && page.contains("\\-\\-run\\-dir"), "{page}");
+    assert!(folder.join("pages/grove.1").is_file());
 }

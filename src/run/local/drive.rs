@@ -4,6 +4,7 @@ use super::progress::Pace;
 use super::{FinalScores, Progress, Report, Run, RunError, RunFiles};
 use crate::checkpoint::Checkpoint;
 use crate::metrics::{EvaluationRecord, Growth};
+use crate::run::End;
 use crate::trainer::{TrainError, is_finite};
 use std::time::Instant;
 
@@ -11,6 +12,11 @@ use std::time::Instant;
 pub trait Observer {
     /// Whether the run is to stop after the iteration under way, saved so that it can continue.
     fn wants_to_stop(&self) -> bool;
+
+    /// Whether the run is to be saved after the iteration under way; heeded where it has one rank.
+    fn wants_to_save(&self) -> bool {
+        false
+    }
 
     /// Takes the figures of an iteration.
     fn iteration(&mut self, progress: &Progress);
@@ -30,8 +36,8 @@ pub struct Effort {
     pub env_steps: u64,
     /// Iterations since the start of the run.
     pub iteration: u32,
-    /// Whether the run reached its end.
-    pub is_over: bool,
+    /// The reason why it ended; `None` if it was interrupted.
+    pub end: Option<End>,
 }
 
 impl Effort {
@@ -54,7 +60,7 @@ impl Effort {
             iterations: run.schedule().iterations,
             iteration,
             env_steps: self.env_steps,
-            interrupted: !self.is_over,
+            interrupted: self.end.is_none(),
             seconds: self.seconds,
             seconds_to_first_update: self.seconds_to_first_update,
             best_iteration: best.map_or(iteration.into(), |best| best.iteration),
@@ -85,8 +91,13 @@ pub fn drive(
         let (mut record, completions) = run.iterate()?;
         effort.env_steps = record.env_steps;
         effort.seconds_to_first_update.get_or_insert_with(|| started.elapsed().as_secs_f64());
-        let stop = run.team().any(observer.wants_to_stop())?;
-        let mut due = schedule.due(record.iteration, stop);
+        let is_late = started.elapsed().as_secs_f64() >= schedule.stop.seconds;
+        let interrupted = run.team().any(observer.wants_to_stop())?;
+        // Without a limit, ranks need not ask each other.
+        let is_late = schedule.stop.seconds.is_finite() && run.team().any(is_late)?;
+        let mut due = schedule.due(record.iteration, interrupted || is_late);
+        due.evaluation |= is_late;
+        due.save |= run.team().size() == 1 && observer.wants_to_save();
         let mut improved = false;
         if due.evaluation {
             let (result, is_best) = run.measure()?;
@@ -122,15 +133,19 @@ pub fn drive(
             record: &record,
             evaluation: evaluation.as_ref(),
             iterations: schedule.iterations,
+            completions: &completions,
             seconds_left,
         });
-        if stop {
+        if is_late {
+            effort.end = Some(End::Seconds);
+        }
+        if interrupted || is_late {
             break;
         }
     }
     effort.seconds = started.elapsed().as_secs_f64();
     effort.iteration = run.iteration();
-    effort.is_over = schedule.end(effort.iteration, run.best()).is_some();
+    effort.end = schedule.end(effort.iteration, run.best()).or(effort.end);
     Ok(effort)
 }
 

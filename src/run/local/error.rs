@@ -79,6 +79,16 @@ pub enum RunError {
         /// All iterations of the run.
         iterations: u32,
     },
+    /// The run reached the score that it was to reach.
+    #[error(
+        "the run in {path} reached a score of {score} (stop.score); `--set stop.score=inf` continues it"
+    )]
+    Reached {
+        /// The run's folder.
+        path: PathBuf,
+        /// The setting.
+        score: f64,
+    },
     /// The run ended early.
     #[error(
         "the run in {path} ended with iteration {iteration}: {patience} evaluations found nothing better \

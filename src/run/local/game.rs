@@ -113,8 +113,8 @@ impl<G: Rules + Serialize> Run for GameRun<G> {
         self.trainer.iteration()
     }
 
-    fn best(&self) -> Option<u32> {
-        self.trainer.best().map(|(_, iteration)| iteration)
+    fn best(&self) -> Option<(f64, u32)> {
+        self.trainer.best()
     }
 
     fn team(&self) -> &Team {

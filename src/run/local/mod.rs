@@ -105,8 +105,8 @@ pub trait Run {
     /// Iterations done.
     fn iteration(&self) -> u32;
 
-    /// The iteration of the best evaluation so far.
-    fn best(&self) -> Option<u32>;
+    /// Value and iteration of the best evaluation so far: the score, or, with held-out data, the negative loss.
+    fn best(&self) -> Option<(f64, u32)>;
 
     /// The ranks that share it.
     fn team(&self) -> &Team;

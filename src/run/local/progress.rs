@@ -2,6 +2,7 @@
 
 use super::Phase;
 use crate::metrics::{EvaluationRecord, HeldOut, IterationRecord};
+use crate::trainer::text::CompletionRecord;
 use std::collections::VecDeque;
 
 /// Iterations over which the pace is measured at most.
@@ -16,6 +17,8 @@ pub struct Progress<'a> {
     pub evaluation: Option<&'a EvaluationRecord>,
     /// Iterations of the whole run.
     pub iterations: u32,
+    /// Completions of the iteration, of a language model.
+    pub completions: &'a [CompletionRecord],
     /// Seconds left at the pace of the last iterations; `None` after the first one.
     pub seconds_left: Option<f64>,
 }
@@ -111,7 +114,9 @@ mod tests {
     #[test]
     fn every_kind_of_run_has_its_words() {
         let words = |record: &IterationRecord, evaluation: Option<&EvaluationRecord>| {
-            Progress { record, evaluation, iterations: 9, seconds_left: None }.words().join("  ")
+            Progress { record, evaluation, iterations: 9, completions: &[], seconds_left: None }
+                .words()
+                .join("  ")
         };
         let game = IterationRecord {
             score: Some(7.612),

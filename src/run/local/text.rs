@@ -81,8 +81,8 @@ impl Run for TextRun {
         self.trainer.iteration()
     }
 
-    fn best(&self) -> Option<u32> {
-        self.trainer.best().map(|(_, iteration)| iteration)
+    fn best(&self) -> Option<(f64, u32)> {
+        self.trainer.best()
     }
 
     fn team(&self) -> &Team {

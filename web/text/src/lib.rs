@@ -136,8 +136,7 @@ impl Training {
 
     /// Whether the run is over.
     pub fn is_done(&self) -> bool {
-        let best = self.trainer.best().map(|(_, iteration)| iteration);
-        self.schedule().end(self.trainer.iteration(), best).is_some()
+        self.schedule().end(self.trainer.iteration(), self.trainer.best()).is_some()
     }
 
     /// Runs one iteration; returns its record, with an evaluation if one is due, and completions, as JSON:

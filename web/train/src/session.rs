@@ -26,10 +26,10 @@ type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// A training run, without the type of its game.
 pub trait Run {
-    /// Iterations done.
-    fn iteration(&self) -> u32;
     /// When the run is evaluated, and when it is over.
     fn schedule(&self) -> Schedule;
+    /// Whether it is over.
+    fn is_over(&self) -> bool;
     /// Runs one iteration, and evaluates if an evaluation is due.
     fn iterate(&mut self) -> LocalFuture<'_, Result<IterationRecord, TrainError>>;
     /// A checkpoint.
@@ -59,12 +59,12 @@ struct Session<G: Playable> {
 }
 
 impl<G: Playable> Run for Session<G> {
-    fn iteration(&self) -> u32 {
-        self.trainer.iteration()
-    }
-
     fn schedule(&self) -> Schedule {
         self.trainer.config().into()
+    }
+
+    fn is_over(&self) -> bool {
+        self.schedule().end(self.trainer.iteration(), self.trainer.best()).is_some()
     }
 
     fn iterate(&mut self) -> LocalFuture<'_, Result<IterationRecord, TrainError>> {

@@ -99,9 +99,9 @@ impl Training {
         Ok(Saved(self.run.snapshot().await?))
     }
 
-    /// Whether all iterations are done. A page has no held-out loss, so it ends no run early.
+    /// Whether the run is over. A limit in seconds ends no run of a page.
     pub fn is_done(&self) -> bool {
-        self.run.iteration() >= self.run.schedule().iterations
+        self.run.is_over()
     }
 
     /// Runs one iteration; returns its record, with an evaluation if one is due, as JSON: `{record}`.

@@ -1,0 +1,51 @@
+//! Text of a drawn buffer, with the colours of its cells as escape sequences.
+
+use ratatui_core::buffer::Buffer;
+use ratatui_core::style::Color;
+
+/// The rows of a buffer as lines without trailing spaces.
+pub fn lines(buffer: &Buffer, has_colors: bool) -> String {
+    let rows = buffer.content().chunks(usize::from(buffer.area.width));
+    let lines = rows.map(|row| {
+        let mut line = String::new();
+        let mut color = Color::Reset;
+        let end = row.iter().rposition(|cell| cell.symbol() != " ").map_or(0, |last| last + 1);
+        for cell in &row[..end] {
+            if has_colors && cell.fg != color {
+                color = cell.fg;
+                line += sequence(color);
+            }
+            line += cell.symbol();
+        }
+        if color != Color::Reset {
+            line += sequence(Color::Reset);
+        }
+        line
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The escape sequence of a colour in use here.
+const fn sequence(color: Color) -> &'static str {
+    match color {
+        Color::Green => "\u{1b}[32m",
+        Color::DarkGray => "\u{1b}[90m",
+        _ => "\u{1b}[0m",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ratatui_core::layout::Rect;
+    use ratatui_core::style::Style;
+
+    #[test]
+    fn lines_have_colours_where_they_change_and_no_spaces_at_their_ends() {
+        let mut buffer = Buffer::empty(Rect::new(0, 0, 6, 2));
+        buffer.set_string(0, 0, "ab", Style::new());
+        buffer.set_string(2, 0, "cd", Style::new().fg(Color::Green));
+        assert_eq!(lines(&buffer, false), "abcd\n");
+        assert_eq!(lines(&buffer, true), "ab\u{1b}[32mcd\u{1b}[0m\n");
+    }
+}

@@ -1,0 +1,127 @@
+//! Keys pressed while a run goes on, on terminals of Unix.
+
+use std::sync::mpsc::Receiver;
+
+/// A listener for single keys. The terminal gives them without waiting for Enter and does not print them; Ctrl-C and
+/// Ctrl-Z work as always. Dropping it gives the terminal back.
+pub struct Keys {
+    pressed: Receiver<u8>,
+    #[cfg(unix)]
+    _mode: unix::Mode,
+}
+
+impl Keys {
+    /// Listens on stdin; `None` if it is no terminal, or that of another process in the foreground.
+    pub fn listen() -> Option<Self> {
+        #[cfg(unix)]
+        return unix::listen();
+        #[cfg(not(unix))]
+        None
+    }
+
+    /// The next key, if one has been pressed.
+    pub fn next(&self) -> Option<u8> {
+        self.pressed.try_recv().ok()
+    }
+
+    /// Waits a moment for a key.
+    pub fn wait(&self) -> Option<u8> {
+        self.pressed.recv_timeout(std::time::Duration::from_millis(100)).ok()
+    }
+}
+
+#[cfg(unix)]
+mod unix {
+    use super::Keys;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::mpsc::channel;
+    use std::sync::{Arc, Mutex, Once};
+
+    const STDIN: libc::c_int = libc::STDIN_FILENO;
+
+    /// The terminal's mode to restore.
+    static BEFORE: Mutex<Option<libc::termios>> = Mutex::new(None);
+
+    /// A terminal without line editing and echo, until it is dropped or the process exits.
+    pub struct Mode {
+        is_over: Arc<AtomicBool>,
+    }
+
+    impl Drop for Mode {
+        fn drop(&mut self) {
+            self.is_over.store(true, Ordering::Relaxed);
+            restore();
+        }
+    }
+
+    extern "C" fn restore() {
+        let Some(before) = BEFORE.lock().ok().and_then(|mut before| before.take()) else { return };
+        // SAFETY: `before` is what the terminal had; without a terminal the call fails and does nothing.
+        unsafe { libc::tcsetattr(STDIN, libc::TCSANOW, &before) };
+    }
+
+    /// Whether this process is in the foreground of the terminal that stdin is.
+    fn is_in_front() -> bool {
+        // SAFETY: both calls only ask; without a terminal the first gives -1.
+        unsafe { libc::tcgetpgrp(STDIN) == libc::getpgrp() }
+    }
+
+    pub fn listen() -> Option<Keys> {
+        if !is_in_front() {
+            return None;
+        }
+        // SAFETY: all bits 0 are a valid `termios`, which the call fills in.
+        let before = unsafe {
+            let mut mode: libc::termios = std::mem::zeroed();
+            (libc::tcgetattr(STDIN, &raw mut mode) == 0).then_some(mode)?
+        };
+        *BEFORE.lock().ok()? = Some(before);
+        let mut mode = before;
+        mode.c_lflag &= !(libc::ICANON | libc::ECHO);
+        // A read returns after a fifth of a second at most.
+        mode.c_cc[libc::VMIN] = 0;
+        mode.c_cc[libc::VTIME] = 2;
+        static AT_EXIT: Once = Once::new();
+        AT_EXIT.call_once(|| {
+            // SAFETY: `restore` may run at any time, and neither panics nor unwinds.
+            unsafe { libc::atexit(restore) };
+        });
+        // SAFETY: `mode` is a mode of this terminal with other flags.
+        if unsafe { libc::tcsetattr(STDIN, libc::TCSANOW, &mode) } != 0 {
+            return None;
+        }
+        let is_over = Arc::new(AtomicBool::new(false));
+        let (sender, pressed) = channel();
+        let ended = is_over.clone();
+        std::thread::spawn(move || {
+            refuse_to_stop();
+            while !ended.load(Ordering::Relaxed) {
+                let mut key = 0_u8;
+                let count = match is_in_front() {
+                    // SAFETY: one byte is read into one byte.
+                    true => unsafe { libc::read(STDIN, (&raw mut key).cast(), 1) },
+                    false => -1,
+                };
+                match count {
+                    1 if sender.send(key).is_err() => break,
+                    0 | 1 => {}
+                    // In the background, or the terminal is gone.
+                    _ => std::thread::sleep(std::time::Duration::from_millis(200)),
+                }
+            }
+        });
+        Some(Keys { pressed, _mode: Mode { is_over } })
+    }
+
+    /// Makes a read in the background fail, where it would stop the whole process.
+    fn refuse_to_stop() {
+        // SAFETY: all bits 0 are a valid set, which the calls fill in; the mask is that of this thread alone.
+        unsafe {
+            let mut signals: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&raw mut signals);
+            libc::sigaddset(&raw mut signals, libc::SIGTTIN);
+            libc::sigaddset(&raw mut signals, libc::SIGTTOU);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const signals, std::ptr::null_mut());
+        }
+    }
+}

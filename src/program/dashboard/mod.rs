@@ -1,0 +1,285 @@
+//! The dashboard of a run: curves, figures and completions above its progress line, in terminals with room for it.
+
+mod ansi;
+mod keys;
+
+pub use keys::Keys;
+
+use crate::metrics::{IterationRecord, Seconds};
+use crate::run::{Progress, short};
+use crate::trainer::text::CompletionRecord;
+use console::Term;
+use ratatui_core::buffer::Buffer;
+use ratatui_core::layout::{Constraint, Layout, Rect};
+use ratatui_core::style::{Color, Style};
+use ratatui_core::symbols::Marker;
+use ratatui_core::text::Line;
+use ratatui_core::widgets::Widget;
+use ratatui_widgets::chart::{Axis, Chart, Dataset, GraphType, LegendPosition};
+use ratatui_widgets::paragraph::Paragraph;
+use std::time::{Duration, Instant};
+
+/// The least columns and rows of a terminal with room for the dashboard.
+const ROOM: (u16, u16) = (100, 28);
+/// Rows of the curves, and completions shown below them.
+const CURVES: u16 = 13;
+const COMPLETIONS: usize = 4;
+/// Points of a curve, beyond which every second one is dropped: more than a terminal has columns.
+const POINTS: usize = 2000;
+/// The time between two pictures: drawing each iteration would slow fast runs.
+const PERIOD: Duration = Duration::from_millis(200);
+
+/// The state that the dashboard shows.
+pub struct Dashboard {
+    /// Iterations of the whole run.
+    total: u32,
+    sampled: Vec<(f64, f64)>,
+    greedy: Vec<(f64, f64)>,
+    /// The name of the first curve.
+    name: &'static str,
+    figures: Vec<String>,
+    completions: Vec<String>,
+    drawn: Option<Instant>,
+}
+
+impl Dashboard {
+    /// A dashboard for a run of `total` iterations, if stderr is a terminal with room for it.
+    pub fn new(total: u32) -> Option<Self> {
+        let term = Term::stderr();
+        let is_dumb = std::env::var("TERM").is_ok_and(|term| term == "dumb");
+        let (rows, columns) = term.size_checked().filter(|_| term.is_term() && !is_dumb)?;
+        (columns >= ROOM.0 && rows >= ROOM.1).then(|| Self::empty(total))
+    }
+
+    fn empty(total: u32) -> Self {
+        Self {
+            total,
+            sampled: Vec::new(),
+            greedy: Vec::new(),
+            name: "score, sampled",
+            figures: Vec::new(),
+            completions: Vec::new(),
+            drawn: None,
+        }
+    }
+
+    /// Takes the figures of an iteration. Returns the picture in lines, if it is time for a new one.
+    pub fn show(&mut self, progress: &Progress) -> Option<String> {
+        let record = progress.record;
+        let x = f64::from(record.iteration);
+        let is_loss = record.score.is_none() && record.episodes == 0;
+        self.name = if is_loss { "loss" } else { "score, sampled" };
+        let y = if is_loss { Some(record.loss) } else { record.score };
+        add(&mut self.sampled, y.map(|y| (x, y)));
+        let played = record.evaluation.as_ref().filter(|evaluation| evaluation.episodes > 0);
+        add(&mut self.greedy, played.map(|evaluation| (x, evaluation.mean_score)));
+        if !progress.completions.is_empty() {
+            self.completions = completions(progress.completions);
+        }
+        let is_last = record.iteration == self.total;
+        if !is_last && self.drawn.is_some_and(|drawn| drawn.elapsed() < PERIOD) {
+            return None;
+        }
+        self.drawn = Some(Instant::now());
+        self.figures = figures(record);
+        let (_, columns) = Term::stderr().size_checked()?;
+        (columns >= ROOM.0)
+            .then(|| ansi::lines(&self.draw(columns), console::colors_enabled_stderr()))
+    }
+
+    fn draw(&self, columns: u16) -> Buffer {
+        let below = self.completions.len() as u16;
+        let mut buffer = Buffer::empty(Rect::new(0, 0, columns, CURVES + below));
+        let rows = Layout::vertical([Constraint::Length(CURVES), Constraint::Length(below)]);
+        let [above, completions] = rows.areas(buffer.area);
+        let columns =
+            Layout::horizontal([Constraint::Fill(2), Constraint::Length(2), Constraint::Fill(1)]);
+        let [curves, _, figures] = columns.areas(above);
+        self.chart().render(curves, &mut buffer);
+        paragraph(&self.figures).render(figures, &mut buffer);
+        paragraph(&self.completions).render(completions, &mut buffer);
+        buffer
+    }
+
+    fn chart(&self) -> Chart<'_> {
+        let curve = |name, points, color| {
+            Dataset::default()
+                .name(name)
+                .marker(Marker::Braille)
+                .graph_type(GraphType::Line)
+                .style(Style::new().fg(color))
+                .data(points)
+        };
+        let mut curves = vec![curve(self.name, &self.sampled, Color::DarkGray)];
+        if !self.greedy.is_empty() {
+            curves.push(curve("score, greedy", &self.greedy, Color::Green));
+        }
+        let [low, high] = bounds(self.sampled.iter().chain(&self.greedy).map(|(_, y)| *y));
+        let total = f64::from(self.total);
+        let x = Axis::default().bounds([0.0, total]).labels(["0".into(), self.total.to_string()]);
+        let y = Axis::default().bounds([low, high]).labels([number(low), number(high)]);
+        let always = (Constraint::Percentage(100), Constraint::Percentage(100));
+        Chart::new(curves)
+            .x_axis(x)
+            .y_axis(y)
+            .legend_position(Some(LegendPosition::TopLeft))
+            .hidden_legend_constraints(always)
+    }
+}
+
+fn paragraph(lines: &[String]) -> Paragraph<'_> {
+    Paragraph::new(lines.iter().map(|line| Line::raw(line.as_str())).collect::<Vec<_>>())
+}
+
+/// Adds a finite point to a curve.
+fn add(curve: &mut Vec<(f64, f64)>, point: Option<(f64, f64)>) {
+    curve.extend(point.filter(|(_, y)| y.is_finite()));
+    if curve.len() > POINTS {
+        let last = curve.len() - 1;
+        let mut place = 0..;
+        curve.retain(|_| place.next().is_some_and(|i| i % 2 == 0 || i == last));
+    }
+}
+
+/// An interval that holds all values, and is not empty.
+fn bounds(values: impl Iterator<Item = f64>) -> [f64; 2] {
+    let start = (f64::INFINITY, f64::NEG_INFINITY);
+    let (low, high) = values.fold(start, |(low, high), y| (low.min(y), high.max(y)));
+    match low < high {
+        true => [low, high],
+        false if low.is_finite() => [low - 0.5, low + 0.5],
+        false => [0.0, 1.0],
+    }
+}
+
+fn number(x: f64) -> String {
+    if x.abs() < 100.0 { format!("{x:.2}") } else { format!("{x:.0}") }
+}
+
+/// The figures beside the curves, one in a line.
+fn figures(record: &IterationRecord) -> Vec<String> {
+    let unit = if record.text.is_some() { "tokens" } else { "steps" };
+    let mut lines = vec![
+        format!("{:<14}{:.4}", "loss", record.loss),
+        format!("{:<14}{:.3}", "entropy", record.entropy),
+        format!("{:<14}{:.5}", "approx. KL", record.approx_kl),
+        format!("{:<14}{:.1} %", "clipped", 100.0 * record.clip_fraction),
+        format!("{:<14}{:.3}", "gradient", record.grad_norm),
+        format!("{:<14}{:.2e}", "learning rate", record.learning_rate),
+        format!("{:<14}{} {unit}/s", "speed", short(record.steps_per_second)),
+    ];
+    let in_use = record.memory.in_use.map(|bytes| format!("{:<14}{} MiB", "memory", bytes >> 20));
+    lines.extend(in_use);
+    lines.extend(phases(&record.seconds));
+    lines.push(String::new());
+    lines.push("keys: p pause, s save, o page, q stop".to_string());
+    lines
+}
+
+/// The shares of an iteration's phases.
+fn phases(seconds: &Seconds) -> Option<String> {
+    let phases = seconds.phases.filter(|_| seconds.total > 0.0)?;
+    let share = |part: f64| format!("{:.0} %", 100.0 * part / seconds.total);
+    let mut words =
+        vec![format!("play {}", share(phases.rollout)), format!("learn {}", share(phases.update))];
+    words.extend(phases.verify.map(|verify| format!("verify {}", share(verify))));
+    Some(format!("{:<14}{}", "phases", words.join(", ")))
+}
+
+/// The best and the worst completions of an iteration with their rewards, a line each.
+fn completions(records: &[CompletionRecord]) -> Vec<String> {
+    let mut judged: Vec<(f64, &CompletionRecord)> =
+        records.iter().filter_map(|record| Some((record.reward?, record))).collect();
+    judged.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let half = COMPLETIONS / 2;
+    let worst = judged.split_off(judged.len().min(half).max(judged.len().saturating_sub(half)));
+    judged.truncate(half);
+    let line = |(reward, record): &(f64, &CompletionRecord)| {
+        let plain = |text: &str| -> String {
+            text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+        };
+        let prompt: String = plain(&record.prompt);
+        let tail: String = prompt.chars().skip(prompt.chars().count().saturating_sub(40)).collect();
+        format!("{reward:>7.3}  {tail} > {}", plain(&record.completion))
+    };
+    judged.iter().chain(&worst).map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::EvaluationRecord;
+
+    fn record(iteration: u32, score: f64) -> IterationRecord {
+        let evaluation =
+            EvaluationRecord { episodes: 8, mean_score: score + 1.0, ..Default::default() };
+        IterationRecord {
+            iteration,
+            score: Some(score),
+            evaluation: Some(evaluation),
+            ..Default::default()
+        }
+    }
+
+    fn picture(dashboard: &Dashboard, columns: u16) -> String {
+        ansi::lines(&dashboard.draw(columns), false)
+    }
+
+    #[test]
+    fn a_picture_has_curves_figures_and_the_width_of_the_terminal() {
+        let mut dashboard = Dashboard::empty(10);
+        for iteration in 1..=10 {
+            let record = record(iteration, f64::from(iteration));
+            let progress = Progress {
+                record: &record,
+                evaluation: record.evaluation.as_ref(),
+                iterations: 10,
+                seconds_left: None,
+                completions: &[],
+            };
+            dashboard.show(&progress);
+        }
+        dashboard.figures = figures(&record(10, 10.0));
+        let picture = picture(&dashboard, 120);
+        let lines: Vec<&str> = picture.lines().collect();
+        assert_eq!(lines.len(), usize::from(CURVES));
+        assert!(lines.iter().all(|line| line.chars().count() <= 120), "{picture}");
+        for part in ["score, greedy", "score, sampled", "11.00", "1.00", "loss", "q stop"] {
+            assert!(picture.contains(part), "{part}: {picture}");
+        }
+        // Both curves rise: the last column of the chart has marks above those of the first.
+        let is_mark = |c: char| ('\u{2801}'..='\u{28ff}').contains(&c);
+        let column = |line: &str| line.chars().position(is_mark);
+        let tops: Vec<usize> = lines.iter().filter_map(|line| column(line)).collect();
+        assert!(tops.windows(2).all(|pair| pair[0] >= pair[1]), "{picture}");
+    }
+
+    #[test]
+    fn a_long_curve_keeps_its_last_point() {
+        let mut curve = Vec::new();
+        for i in 0..10_000 {
+            add(&mut curve, Some((f64::from(i), 1.0)));
+        }
+        assert!(curve.len() <= POINTS && curve.last() == Some(&(9_999.0, 1.0)));
+        add(&mut curve, Some((0.0, f64::NAN)));
+        assert_eq!(curve.last(), Some(&(9_999.0, 1.0)));
+        assert_eq!(bounds([].into_iter()), [0.0, 1.0]);
+        assert_eq!(bounds([2.0].into_iter()), [1.5, 2.5]);
+    }
+
+    #[test]
+    fn the_best_and_the_worst_completions_are_shown_without_control_characters() {
+        let of = |reward: f64| CompletionRecord {
+            reward: Some(reward),
+            completion: format!("\u{1b}[31m{reward}"),
+            ..Default::default()
+        };
+        let lines = completions(&[0.3, 0.9, 0.1, 0.5, 0.7].map(of));
+        let first: Vec<&str> =
+            lines.iter().map(|line| line.trim().split(' ').next().unwrap()).collect();
+        assert_eq!(first, ["0.900", "0.700", "0.300", "0.100"]);
+        assert!(!lines.concat().contains('\u{1b}'));
+        assert_eq!(completions(&[of(1.0)]).len(), 1);
+        assert!(completions(&[]).is_empty());
+    }
+}

@@ -1,0 +1,135 @@
+//! The terminal during a run: progress, Ctrl-C and keys.
+
+use super::dashboard::Keys;
+use super::games::Games;
+use super::interrupt::Interrupt;
+use super::progress::ProgressLine;
+use super::say::say;
+use super::watch::{self, Port, Server};
+use crate::run::{Observer, Progress};
+use std::cell::{Cell, RefCell};
+use std::path::{Path, PathBuf};
+
+/// The terminal as the observer of a run; ranks other than the first show nothing.
+pub struct Terminal<'a> {
+    interrupt: Interrupt,
+    /// The progress, and the page that a key opens; `None` for ranks other than the first.
+    line: Option<(ProgressLine, Page<'a>)>,
+    keys: Option<Keys>,
+    stops: Cell<bool>,
+    saves: Cell<bool>,
+}
+
+/// The page of the run, opened by a key.
+pub struct Page<'a> {
+    games: &'a Games,
+    /// The run's folder.
+    folder: PathBuf,
+    /// The server; `None` before the first time.
+    server: RefCell<Option<Server>>,
+}
+
+impl<'a> Terminal<'a> {
+    /// A terminal with this progress, whose keys are heard if `line` has a dashboard.
+    pub fn new(interrupt: Interrupt, line: Option<(ProgressLine, Page<'a>)>) -> Self {
+        let has_keys = line.as_ref().is_some_and(|(line, _)| line.has_dashboard());
+        let keys = has_keys.then(Keys::listen).flatten();
+        Self { interrupt, line, keys, stops: Cell::new(false), saves: Cell::new(false) }
+    }
+
+    /// Removes what is below the history, and gives the terminal back.
+    pub fn finish(&mut self) {
+        self.keys = None;
+        if let Some((line, _)) = &self.line {
+            line.finish();
+        }
+    }
+
+    fn above(&self, print: impl FnOnce()) {
+        if let Some((line, _)) = &self.line {
+            line.above(print);
+        }
+    }
+
+    /// Acts on a key.
+    fn press(&self, key: u8) {
+        match key {
+            b'q' => self.stops.set(true),
+            b's' => self.saves.set(true),
+            b'o' => {
+                if let Some((line, page)) = &self.line {
+                    page.open(|text| line.above(|| say!("{text}")));
+                }
+            }
+            b'p' => self.pause(),
+            _ => {}
+        }
+    }
+
+    /// Waits for a second `p`, or for the end.
+    fn pause(&self) {
+        let Some(keys) = &self.keys else { return };
+        self.above(|| say!("Paused; p goes on."));
+        while !self.stops.get() && !self.interrupt.seen() {
+            match keys.wait() {
+                Some(b'p') => break,
+                Some(key) => self.press(key),
+                None => {}
+            }
+        }
+    }
+}
+
+impl Observer for Terminal<'_> {
+    fn wants_to_stop(&self) -> bool {
+        while let Some(key) = self.keys.as_ref().and_then(Keys::next) {
+            self.press(key);
+        }
+        self.stops.get() || self.interrupt.seen()
+    }
+
+    fn wants_to_save(&self) -> bool {
+        let saves = self.saves.take();
+        if saves {
+            self.above(|| say!("Saved after the iteration under way."));
+        }
+        saves
+    }
+
+    fn iteration(&mut self, progress: &Progress) {
+        if let Some((line, _)) = &mut self.line {
+            line.show(progress);
+        }
+    }
+
+    fn warning(&mut self, warning: &str) {
+        self.above(|| say!("warning: {warning}"));
+    }
+}
+
+impl<'a> Page<'a> {
+    /// The page of the run in this folder, with games that it can play.
+    pub fn new(games: &'a Games, folder: &Path) -> Self {
+        Self { games, folder: folder.to_path_buf(), server: RefCell::default() }
+    }
+
+    /// Serves the run at a free port and opens a browser; `tell` prints a line.
+    fn open(&self, tell: impl Fn(String)) {
+        if self.server.borrow().is_some() {
+            return;
+        }
+        let served = Port::take(watch::HOST, 0).and_then(|port| {
+            let url = port.url();
+            Ok((url, watch::start(self.games, port, &self.folder)?))
+        });
+        match served {
+            Ok((url, server)) => {
+                *self.server.borrow_mut() = Some(server);
+                tell(format!("The page is at {url}."));
+                // Where no browser can be opened, the address is enough.
+                let _ = open::that_detached(url);
+            }
+            Err(error) => tell(format!("warning: no page: {error:#}")),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Changes to the settings of a saved run when it is resumed.
+
+use super::{ConfigError, overlay};
+use toml::{Table, Value};
+
+/// Settings that a resumed run may change: none of them decides what is saved, or which levels and prompts come next.
+const CHANGEABLE: [&str; 14] = [
+    "iterations",
+    "checkpoint",
+    "data.patience",
+    "fit.patience",
+    "loss.clip_eps_high",
+    "loss.clip_eps_low",
+    "loss.entropy_coef",
+    "optimizer.learning_rate",
+    "optimizer.lr_scheduler_type",
+    "optimizer.max_grad_norm",
+    "optimizer.warmup_ratio",
+    "optimizer.weight_decay",
+    "stop",
+    "tracking",
+];
+
+/// Applies the `key=value`s of a command line to the settings of a saved run.
+///
+/// # Errors
+/// Those of [`overlay::apply`], and [`ConfigError::Fixed`] for a setting that cannot change.
+pub fn change(table: &mut Table, assignments: &[String]) -> Result<(), ConfigError> {
+    let before = table.clone();
+    overlay::apply(table, assignments)?;
+    for (section, value) in &*table {
+        let Value::Table(inner) = value else {
+            check(section, value, before.get(section))?;
+            continue;
+        };
+        for (key, value) in inner {
+            let old = before.get(section).and_then(|section| section.get(key));
+            check(&format!("{section}.{key}"), value, old)?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks that a setting is as it was, or may change.
+fn check(path: &str, value: &Value, old: Option<&Value>) -> Result<(), ConfigError> {
+    let is_covered = |name: &str| {
+        path.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    };
+    match old == Some(value) || CHANGEABLE.into_iter().any(is_covered) {
+        true => Ok(()),
+        false => Err(ConfigError::Fixed {
+            key: path.to_string(),
+            old: old.map(ToString::to_string).unwrap_or_default(),
+            changeable: CHANGEABLE.join(", "),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::TrainConfig;
+
+    fn changed(assignment: &str) -> Result<Table, ConfigError> {
+        let mut table = overlay::to_table(&TrainConfig::default());
+        change(&mut table, &[assignment.to_string()])?;
+        Ok(table)
+    }
+
+    #[test]
+    fn a_saved_run_changes_what_does_not_decide_its_course() {
+        let table = changed("learning_rate=1e-4").unwrap();
+        assert_eq!(table["optimizer"]["learning_rate"].as_float(), Some(1e-4));
+        assert_eq!(changed("stop.seconds=5").unwrap()["stop"]["seconds"].as_float(), Some(5.0));
+        assert!(changed("eval_every=3").is_ok());
+        // The value that it has anyway is no change.
+        let size = TrainConfig::default().rollout.group_size;
+        assert!(changed(&format!("group_size={size}")).is_ok());
+        let error = changed("group_size=2").unwrap_err().to_string();
+        assert!(error.contains("rollout.group_size") && error.contains("checkpoint"), "{error}");
+        assert!(changed("no_such_setting=1").is_err());
+    }
+
+    #[test]
+    fn settings_that_may_change_exist() {
+        let game = overlay::to_table(&TrainConfig::default());
+        let text = overlay::to_table(&crate::settings::LanguageConfig::for_model("tiny"));
+        let exists = |table: &Table, path: &str| match path.split_once('.') {
+            Some((section, key)) => table.get(section).is_some_and(|it| it.get(key).is_some()),
+            None => table.contains_key(path),
+        };
+        for path in CHANGEABLE {
+            assert!(exists(&game, path) || exists(&text, path), "{path}");
+        }
+    }
+}

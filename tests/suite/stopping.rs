@@ -1,0 +1,83 @@
+//! Runs that end before their iterations are done, and settings that a resumed run may change.
+
+use crate::support::{grove, json, refusal, stderr, stdout, train};
+use std::fs;
+use tempfile::TempDir;
+
+const RESUME: [&str; 6] = ["train", "--resume", "--run-dir", "run", "--json", "--set"];
+
+#[test]
+fn a_run_ends_with_the_score_that_it_was_to_reach() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let more = ["--iterations", "40", "--set", "eval_every=2", "--set", "stop.score=-0.1"];
+    let words: Vec<_> =
+        train("catch", "run", &more).into_iter().filter(|it| *it != "--json").collect();
+    let output = grove(folder, &words);
+    let said = stderr(&output);
+    assert!(
+        said.contains("Reached a score of -0.1 (stop.score) and saved after iteration"),
+        "{said}"
+    );
+    assert!(stdout(&output).contains("greedy"), "the best policy is evaluated");
+    let last = fs::read_to_string(folder.join("run/metrics.jsonl")).unwrap();
+    let records: Vec<serde_json::Value> =
+        last.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let scores = records.iter().filter_map(|record| record["evaluation"]["mean_score"].as_f64());
+    let scores: Vec<f64> = scores.collect();
+    let (end, before) = scores.split_last().unwrap();
+    assert!(*end >= -0.1 && before.iter().all(|score| *score < -0.1), "{scores:?}");
+    assert!(records.len() < 40);
+
+    let words = ["train", "--resume", "--run-dir", "run"];
+    assert!(refusal(folder, &words).contains("--set stop.score=inf"));
+    let iterations = format!("iterations={}", records.len() + 1);
+    let report = json(folder, &[&RESUME[..], &["stop.score=inf", "--set", &iterations]].concat());
+    assert_eq!(report["iteration"], records.len() + 1);
+}
+
+#[test]
+fn a_run_ends_after_its_seconds_and_goes_on_for_as_many_again() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let report = json(folder, &train("catch", "run", &["--set", "stop.seconds=1e-6"]));
+    assert_eq!((&report["iteration"], &report["interrupted"]), (&1.into(), &false.into()));
+    assert_eq!(report["best_iteration"], 1, "it is evaluated");
+    let report = json(folder, &[&RESUME[..], &["checkpoint.keep=5"]].concat());
+    assert_eq!(report["iteration"], 2);
+    let report = json(folder, &[&RESUME[..], &["stop.seconds=0", "--iterations", "4"]].concat());
+    assert_eq!(report["iteration"], 4);
+}
+
+#[test]
+fn a_resumed_run_changes_what_it_may_and_keeps_the_rest() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    json(folder, &train("catch", "run", &["--iterations", "2"]));
+    let error = refusal(folder, &[&RESUME[..], &["group_size=4"]].concat());
+    assert!(error.contains("`rollout.group_size` = "), "{error}");
+    let error = refusal(folder, &[&RESUME[..], &["catch.rows=4"]].concat());
+    assert!(error.contains("catch"), "{error}");
+    json(folder, &[&RESUME[..], &["learning_rate=1e-5", "--iterations", "3"]].concat());
+    let settings = fs::read_to_string(folder.join("run/config.toml")).unwrap();
+    let settings: toml::Table = settings.parse().unwrap();
+    assert_eq!(settings["optimizer"]["learning_rate"].as_float(), Some(1e-5));
+}
+
+#[test]
+fn a_model_stops_with_its_score_and_a_resumed_one_changes_its_settings() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let sizes = "hidden_size=16 num_layers=1 num_heads=2 num_kv_heads=1 intermediate_size=16";
+    let mut words = vec!["train", "sort", "--device", "cpu", "--run-dir", "run", "--json"];
+    words.extend(
+        sizes.split(' ').chain(["stop.score=-1", "eval_every=1"]).flat_map(|it| ["--set", it]),
+    );
+    let report = json(folder, &words);
+    assert_eq!(report["iteration"], 1);
+    let error = refusal(folder, &[&RESUME[..], &["temperature=0.5"]].concat());
+    assert!(error.contains("`generation.temperature` = "), "{error}");
+    let more = ["stop.score=inf", "--set", "iterations=2", "--set", "tracking.csv=true"];
+    assert_eq!(json(folder, &[&RESUME[..], &more].concat())["iteration"], 2);
+    assert!(folder.join("run/metrics.csv").is_file());
+}
