@@ -13,7 +13,7 @@ use std::error::Error;
 
 /// A corridor of ten cells, entered at a cell that depends on the level.
 #[derive(Default)]
-struct Corridor {
+pub struct Corridor {
     cell: i32,
 }
 
@@ -39,7 +39,7 @@ impl HostEnv for Corridor {
     }
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+pub fn main() -> Result<(), Box<dyn Error>> {
     let game = HostGame { num_features: 1, num_actions: 2, max_steps: 50 };
     let mut config = TrainConfig { iterations: 20, ..TrainConfig::of(&game)? };
     (config.rollout.num_steps, config.rollout.learn_steps) = (50, 50);

@@ -43,22 +43,25 @@ class Batch:
         for name, kind in self._ARRAYS.items():
             setattr(self, name, np.zeros(self.num_envs, kind))
         self.obs = np.zeros((self.num_envs, self.num_features), np.float32)
+        # Observations before they are scaled, which is done for all environments at once.
+        self._flat = np.zeros_like(self.obs)
 
     def reset(self) -> None:
         """Starts episodes."""
+        flatten, flat = self.encoding.flatten, self._flat
         for i, level in enumerate(self.levels.tolist()):
             if level >= 0:
-                self.obs[i] = self.encoding.encode(self._envs[i].reset(seed=level)[0])
+                flat[i] = flatten(self._envs[i].reset(seed=level)[0])
+        self.encoding.scaled(flat, out=self.obs)
 
     def step(self) -> None:
         """Takes actions."""
-        decode, encode = self.encoding.decode, self.encoding.encode
+        decode, flatten, flat, envs = self.encoding.decode, self.encoding.flatten, self._flat, self._envs
         for i, action in enumerate(self.actions.tolist()):
             if action >= 0:
-                obs, reward, terminated, truncated, _ = self._envs[i].step(decode(action))
-                self.obs[i] = encode(obs)
-                self.rewards[i] = reward
-                self.terminated[i], self.truncated[i] = terminated, truncated
+                obs, self.rewards[i], self.terminated[i], self.truncated[i], _ = envs[i].step(decode(action))
+                flat[i] = flatten(obs)
+        self.encoding.scaled(flat, out=self.obs)
 
     def close(self) -> None:
         """Closes the environments."""

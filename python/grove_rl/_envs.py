@@ -27,6 +27,12 @@ def _settings(game: str, parameters: dict[str, Any]) -> str:
     return json.dumps({game: parameters} if parameters else {})
 
 
+def _check_unrendered(render_mode: str | None) -> None:
+    # A TypeError, as by an environment that lacks the argument: Stable-Baselines3 then creates it without.
+    if render_mode is not None:
+        raise TypeError(f"render_mode is {render_mode!r}, but games are drawn by `grove record` alone")
+
+
 class _Spaces:
     """Spaces of one game of a batch."""
 
@@ -54,6 +60,7 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
         *,
         autoreset_mode: AutoresetMode | str = AutoresetMode.NEXT_STEP,
         copy: bool = True,
+        render_mode: str | None = None,
         **parameters: Any,
     ) -> None:
         """Creates ``num_envs`` games.
@@ -63,8 +70,10 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
             num_envs: The number of games.
             autoreset_mode: What happens where an episode has ended, as in Gymnasium.
             copy: Whether each step returns new arrays. If false, each step overwrites those of the last one.
+            render_mode: None: ``grove record`` and ``grove watch`` draw games.
             **parameters: The game's parameters, for instance ``rows=12`` for catch.
         """
+        _check_unrendered(render_mode)
         mode = AutoresetMode(autoreset_mode)
         self._games = _native.Games(game, num_envs, mode.value, 0, _settings(game, parameters))
         self._mode = mode
@@ -158,7 +167,8 @@ class GroveEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
 
     metadata = {"render_modes": []}
 
-    def __init__(self, game: str, **parameters: Any) -> None:
+    def __init__(self, game: str, *, render_mode: str | None = None, **parameters: Any) -> None:
+        _check_unrendered(render_mode)
         self._games = _native.Games(game, 1, "Disabled", 0, _settings(game, parameters))
         self.game = game
         single = _Spaces(self._games)

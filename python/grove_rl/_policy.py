@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from . import _native
@@ -21,8 +22,17 @@ class Policy:
     remembers its last call; :meth:`reset` makes it forget.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Loads the policy of a run, of a checkpoint or of a policy's file."""
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        observation_space: spaces.Space[Any] | None = None,
+    ) -> None:
+        """Loads the policy of a run, of a checkpoint or of a policy's file.
+
+        Args:
+            path: Where it is.
+            observation_space: The space of its environment, if observations are to be flattened.
+        """
         self._native = _native.Policy(path)
         self.game = self._native.game
         self.iteration = self._native.iteration
@@ -31,13 +41,19 @@ class Policy:
         self._rng = np.random.default_rng()
         self._fresh = np.array(self._native.initial_memory, np.float32)
         self._memory = np.empty((0, self._fresh.size), np.float32)
-        spaces = Path(path) / SPACES
-        self._encoding = Encoding.load(json.loads(spaces.read_text())) if spaces.is_file() else None
+        file = Path(path) / SPACES
+        self._encoding: Encoding | None = None
+        if file.is_file():
+            self._encoding = Encoding.load(json.loads(file.read_text()), observation_space)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Policy:
-        """Loads the policy of a run, of a checkpoint or of a policy's file."""
-        return cls(path)
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        observation_space: spaces.Space[Any] | None = None,
+    ) -> Policy:
+        """Loads the policy of a run, of a checkpoint or of a policy's file; arguments as of the constructor."""
+        return cls(path, observation_space)
 
     def logits(self, obs: Any) -> NDArray[np.float32]:
         """Returns logits, ``[num_envs, num_actions]``, of observations, ``[num_envs, num_features]``."""

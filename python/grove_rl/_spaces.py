@@ -59,8 +59,7 @@ class Encoding:
             first = tuple(int(n) for n in action.start)
         else:
             raise ValueError(f"actions of {action} are none of Discrete and MultiDiscrete")
-        is_vector = isinstance(space, spaces.Box) and len(space.shape) == 1
-        return cls(center, scale, sizes, first, multi, None if is_vector else space)
+        return cls(center, scale, sizes, first, multi, None if is_vector(space) else space)
 
     @property
     def num_features(self) -> int:
@@ -72,15 +71,19 @@ class Encoding:
         """Actions, all combinations counted."""
         return int(np.prod(self.actions))
 
-    def encode(self, obs: Any) -> NDArray[np.float32]:
-        """Returns an observation as numbers, ``[num_features]``."""
-        if self.space is not None:
-            obs = spaces.flatten(self.space, obs)
-        return (np.asarray(obs, np.float32) - self.center) / self.scale
+    def flatten(self, obs: Any) -> Any:
+        """Returns an observation as a vector, ``[num_features]``, before it is scaled."""
+        return obs if self.space is None else spaces.flatten(self.space, obs)
+
+    def scaled(
+        self, flat: NDArray[np.float32], out: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
+        """Returns flat observations, ``[n, num_features]``, as policies take them."""
+        return np.divide(np.subtract(flat, self.center, out=out), self.scale, out=out)
 
     def encode_batch(self, obs: Any) -> NDArray[np.float32]:
-        """Returns observations as numbers, ``[len(obs), num_features]``."""
-        return np.stack([self.encode(one) for one in obs])
+        """Returns observations as policies take them, ``[len(obs), num_features]``."""
+        return self.scaled(np.stack([np.asarray(self.flatten(one), np.float32) for one in obs]))
 
     def decode(self, action: int) -> Any:
         """Returns the action with a number."""
@@ -105,12 +108,18 @@ class Encoding:
         }
 
     @classmethod
-    def load(cls, saved: dict[str, Any]) -> Encoding:
-        """Makes the encoding that :meth:`save` has written; observations must be flat."""
+    def load(cls, saved: dict[str, Any], space: spaces.Space[Any] | None = None) -> Encoding:
+        """Makes the encoding that :meth:`save` has written; without their ``space`` observations must be flat."""
         return cls(
             np.array(saved["center"], np.float32),
             np.array(saved["scale"], np.float32),
             tuple(saved["actions"]),
             tuple(saved["first"]),
             saved["multi"],
+            None if space is None or is_vector(space) else space,
         )
+
+
+def is_vector(space: spaces.Space[Any]) -> bool:
+    """Whether the observations of a space are vectors of numbers."""
+    return isinstance(space, spaces.Box) and len(space.shape) == 1

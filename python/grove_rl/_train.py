@@ -37,10 +37,12 @@ class Report:
     env_steps: int
     #: Everything that the program reports.
     details: dict[str, Any] = field(repr=False)
+    #: Space of the observations of environments of Python.
+    observation_space: gymnasium.Space[Any] | None = field(default=None, repr=False)
 
     def policy(self) -> Policy:
         """Loads the best policy."""
-        return Policy(self.run)
+        return Policy(self.run, self.observation_space)
 
 
 def train(
@@ -123,6 +125,7 @@ def _train_envs(
     probe = env_fns[0]()
     spec = probe.spec
     limit = max_episode_steps or (spec.max_episode_steps if spec else None) or _MAX_STEPS
+    observation_space = probe.observation_space
     probe.close()
     groups, members = rollout.get("num_groups", 8), rollout.get("group_size", 8)
     rollout.update(num_groups=groups, group_size=members)
@@ -150,6 +153,7 @@ def _train_envs(
         encoding = batch.encoding
         batch.close()
     Path(report.run, SPACES).write_text(json.dumps(encoding.save()))
+    report.observation_space = observation_space
     return report
 
 

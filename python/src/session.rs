@@ -5,7 +5,7 @@ use super::value_error;
 use grove::checkpoint;
 use grove::device::{self, Chosen};
 use grove::env::Playable;
-use grove::run::{GameRun, Observer, Progress, Run, RunError, RunFiles, RunFolder, RunNote, drive};
+use grove::run::{GameRun, Observer, Progress, Run, RunError, RunFiles, RunNote, drive};
 use grove::trainer::{GameTrainer, config_toml};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -43,16 +43,12 @@ impl Session {
     /// # Errors
     /// If the run fails, the callback raises, or a signal arrives; the run has been saved in the latter two cases.
     pub fn train(&self, run: &mut dyn Run, name: &str, settings: &str) -> PyResult<String> {
-        let folder = RunFolder::create(self.run_dir.clone(), name).map_err(value_error)?;
-        let (_lock, _) = folder.lock().map_err(value_error)?;
-        folder.write_config(settings).map_err(value_error)?;
-        let model = run.model();
-        let mut files = RunFiles::open(folder, 0, model.is_some()).map_err(value_error)?;
-        if let Some(model) = model {
-            files.save_model(&model).map_err(runtime_error)?;
-        }
+        let path = self.run_dir.clone();
+        let (mut files, _lock, warning) =
+            RunFiles::create(path, name, run, settings).map_err(value_error)?;
         files.write_note(&RunNote::new(run, &self.chosen.info)).map_err(value_error)?;
         let mut listener = Listener { callback: self.callback.as_ref(), ..Listener::default() };
+        warning.iter().for_each(|warning| listener.warning(warning));
         let effort = drive(run, Some(&mut files), &mut listener);
         if let Some(error) = listener.error.into_inner() {
             return Err(error);

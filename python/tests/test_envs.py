@@ -75,6 +75,8 @@ def test_seeds_repeat_and_parameters_change_the_game() -> None:
         grove_rl.make_vec("catch", 1, rows=1)
     with pytest.raises(ValueError, match="unknown game `chess`"):
         grove_rl.make_vec("chess", 1)
+    with pytest.raises(TypeError, match="grove record"):
+        grove_rl.GroveEnv("catch", render_mode="rgb_array")
 
 
 def test_wrong_actions_are_refused() -> None:

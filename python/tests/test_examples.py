@@ -1,16 +1,38 @@
-"""The examples run."""
+"""The examples and notebooks run."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+PACKAGE = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize("name", ["first_game", "text_rewards"])
+def test_the_cells_of_a_notebook_run(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    notebook = json.loads((PACKAGE / "notebooks" / f"{name}.ipynb").read_text())
+    cells: dict = {"__name__": name}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), cells)
+    assert Path(cells["report"].run, "metrics.jsonl").read_text()
+
+
+def test_the_example_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = (PACKAGE.parent / "README.md").read_text().split("```python\n")[1:]
+    names: dict = {}
+    exec(next(block for block in blocks if "import grove_rl" in block).split("```")[0], names)
+    assert names["report"].mean_score > 195
 
 
 def test_stable_baselines_trains_on_a_game(tmp_path: Path) -> None:
     pytest.importorskip("stable_baselines3")
-    words = [sys.executable, EXAMPLES / "sb3_ppo.py", "--game", "Catch", "--steps", "2048"]
+    words = [sys.executable, PACKAGE / "examples" / "sb3_ppo.py", "--game", "Catch", "--steps", "2048"]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "mean return of 100 episodes" in done.stdout

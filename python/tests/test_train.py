@@ -68,8 +68,9 @@ def test_environments_of_python_are_trained(folder: Path) -> None:
     assert {event["episodes"] for event in events} == {32}
     policy, env = report.policy(), Corridor()
     obs, _ = env.reset(seed=3)
+    assert env.action_space.contains(np.asarray(policy(obs)))
     flat = spaces.flatten(env.observation_space, obs)
-    assert env.action_space.contains(np.asarray(policy(flat)))
+    np.testing.assert_array_equal(grove_rl.Policy.load(report.run)(flat), policy(obs))
 
 
 def test_processes_do_not_change_the_result(folder: Path) -> None:

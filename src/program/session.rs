@@ -53,14 +53,8 @@ impl Home {
             return Ok(None);
         }
         let port = port(args)?;
-        let folder = RunFolder::create(args.run_dir.clone(), name)?;
-        let lock = lock(&folder)?;
-        folder.write_config(settings)?;
-        let model = run.model();
-        let files = RunFiles::open(folder, 0, model.is_some())?;
-        if let Some(model) = model {
-            files.save_model(&model)?;
-        }
+        let (files, lock, warning) = RunFiles::create(args.run_dir.clone(), name, run, settings)?;
+        warn(warning.as_slice());
         Ok(Some(Self { files, port, _lock: Some(lock) }))
     }
 

@@ -1,37 +1,14 @@
 //! Environments on the host: trained by every engine, alike for any number of threads, and with errors of their own.
 
 use burn::tensor::Device;
-use grove::env::{HostEnv, HostEnvError, HostEnvs, HostGame, HostVecEnv, ThreadedEnvs, Transition};
+use grove::env::{HostEnvError, HostEnvs, HostGame, HostVecEnv, ThreadedEnvs, Transition};
 use grove::rollout::Player;
 use grove::settings::{Engine, ModelKind, Start, TrainConfig};
 use grove::trainer::{GameTrainer, HostSetupError, TrainError};
+use host_game::Corridor;
 
-/// A corridor that is left by its right end, entered at a cell that depends on the level.
-#[derive(Default)]
-struct Corridor {
-    cell: i32,
-}
-
-impl HostEnv for Corridor {
-    fn num_features(&self) -> usize {
-        1
-    }
-
-    fn num_actions(&self) -> usize {
-        2
-    }
-
-    fn reset(&mut self, level: u32, obs: &mut [f32]) {
-        self.cell = (level % 8) as i32;
-        obs[0] = self.cell as f32 / 10.0;
-    }
-
-    fn step(&mut self, action: u32, obs: &mut [f32]) -> Transition {
-        self.cell = (self.cell + if action == 1 { 1 } else { -1 }).max(0);
-        obs[0] = self.cell as f32 / 10.0;
-        Transition { reward: -1.0, terminated: self.cell == 10, truncated: false }
-    }
-}
+#[path = "../../examples/host_game.rs"]
+mod host_game;
 
 const GAME: HostGame = HostGame { num_features: 1, num_actions: 2, max_steps: 40 };
 
@@ -66,6 +43,11 @@ fn every_engine_and_model_learns_the_way_out() {
         assert!(greedy.min_score >= -10.0, "{}: {greedy:?}", trainer.describe());
         assert_eq!(greedy.mean_score, -greedy.mean_length);
     }
+}
+
+#[test]
+fn the_example_runs() {
+    host_game::main().unwrap();
 }
 
 #[test]

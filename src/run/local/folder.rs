@@ -1,7 +1,7 @@
 //! The folder of a run: its settings, records, checkpoints and best policy.
 
 use super::model_folder;
-use super::{RunError, RunNote};
+use super::{Run, RunError, RunNote};
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Store};
 use crate::disk;
 use crate::metrics::{IterationRecord, JsonLines};
@@ -52,7 +52,7 @@ impl RunFolder {
     ///
     /// # Errors
     /// If it exists, or cannot be created.
-    pub fn create(path: Option<PathBuf>, name: &str) -> Result<Self, RunError> {
+    fn create(path: Option<PathBuf>, name: &str) -> Result<Self, RunError> {
         if let Some(path) = path {
             if path.exists() {
                 return Err(RunError::Exists(path));
@@ -268,6 +268,26 @@ pub struct RunFiles {
 }
 
 impl RunFiles {
+    /// Creates and locks the folder of a new run: `path`, or the next free one of the name in `runs`. It holds the
+    /// settings and, for a language model, the model before training. The third value is a warning for the user.
+    ///
+    /// # Errors
+    /// If the folder exists, or cannot be created or written.
+    pub fn create(
+        path: Option<PathBuf>,
+        name: &str,
+        run: &dyn Run,
+        settings: &str,
+    ) -> Result<(Self, RunLock, Option<String>), RunError> {
+        let folder = RunFolder::create(path, name)?;
+        let (lock, warning) = folder.lock()?;
+        folder.write_config(settings)?;
+        let model = run.model();
+        let files = Self::open(folder, 0, model.is_some())?;
+        model.map_or(Ok(()), |model| files.save_model(&model))?;
+        Ok((files, lock, warning))
+    }
+
     /// The files of a run whose first `done` iterations are kept: records of later ones are dropped, since these
     /// iterations are about to be trained again.
     ///
