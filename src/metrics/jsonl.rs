@@ -3,7 +3,7 @@
 use crate::disk;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// The metrics file cannot be written or read.
@@ -51,7 +51,7 @@ impl JsonLines {
                 let survey = Survey::of(file, iteration);
                 let survey = survey.map_err(|source| error(path, "read", source))?;
                 match survey.has_malformed {
-                    true => keep_whole_lines(path, &survey),
+                    true => rewrite(path, |_, line| survey.keeps(line)),
                     false => disk::cut(path, survey.end),
                 }
                 .map_err(|source| error(path, "written", source))?;
@@ -82,6 +82,25 @@ impl JsonLines {
             lines.push(b'\n');
         }
         self.file.write_all(&lines).map_err(|source| error(&self.path, "written", source))
+    }
+
+    /// Drops the oldest iterations, each as a whole, until the file has at most `bytes`; the newest iteration stays.
+    /// What is left depends on the records and `bytes` alone, so that a resumed run arrives at the same file.
+    ///
+    /// # Errors
+    /// If the file cannot be read or written; it is unchanged then.
+    pub fn keep_newest(&mut self, bytes: u64) -> Result<(), MetricsError> {
+        let read = |source| error(&self.path, "read", source);
+        let length = self.file.metadata().map_err(read)?.len();
+        if length <= bytes {
+            return Ok(());
+        }
+        let start = disk::read(&self.path).and_then(|file| newest_from(file, length, bytes));
+        let start = start.map_err(read)?;
+        let written = |source| error(&self.path, "written", source);
+        rewrite(&self.path, |at, _| at >= start).map_err(written)?;
+        self.file = disk::open(&self.path).map_err(written)?;
+        Ok(())
     }
 
     /// Waits until all records are on the disk.
@@ -120,6 +139,11 @@ impl Survey {
         })?;
         Ok(survey)
     }
+
+    /// Whether a line is a record of an iteration to keep.
+    fn keeps(&self, line: &[u8]) -> bool {
+        iteration(line).is_some_and(|iteration| iteration <= self.last)
+    }
 }
 
 /// The iteration of a whole line, if it holds a record.
@@ -141,19 +165,37 @@ fn each_line(
     Ok(())
 }
 
-/// Replaces a file by its records that are to be kept, so that a full disk leaves the old file as it is.
-fn keep_whole_lines(path: &Path, survey: &Survey) -> std::io::Result<()> {
+/// The start of the oldest iteration from which a file of `length` bytes has at most `bytes`, or else of the newest.
+fn newest_from(file: File, length: u64, bytes: u64) -> std::io::Result<u64> {
+    let (mut at, mut start, mut last) = (0, 0, None);
+    each_line(file, |line| {
+        let iteration = iteration(line);
+        if iteration != last && length - start > bytes {
+            start = at;
+        }
+        last = iteration;
+        at += line.len() as u64;
+        Ok(())
+    })?;
+    Ok(start)
+}
+
+/// Replaces a file by those of its lines that `keeps` accepts, called with the offset and the line, so that a full disk
+/// leaves the old file as it is.
+fn rewrite(path: &Path, keeps: impl Fn(u64, &[u8]) -> bool) -> std::io::Result<()> {
     let beside = path.with_extension("jsonl.tmp");
     match std::fs::remove_file(&beside) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
         _ => disk::create(&beside, b"")?,
     }
-    let mut kept = disk::open(&beside)?;
-    each_line(disk::read(path)?, |line| match iteration(line) {
-        Some(iteration) if iteration <= survey.last => kept.write_all(line),
-        _ => Ok(()),
+    let mut kept = BufWriter::new(disk::open(&beside)?);
+    let mut at = 0;
+    each_line(disk::read(path)?, |line| {
+        let keep = keeps(at, line);
+        at += line.len() as u64;
+        if keep { kept.write_all(line) } else { Ok(()) }
     })?;
-    kept.sync_data()?;
+    kept.into_inner()?.sync_data()?;
     std::fs::rename(&beside, path)
 }
 
@@ -190,6 +232,33 @@ mod tests {
         // Without its end, a line may be torn.
         assert_eq!(resumed(format!("{one}{}", two.trim_end()).as_bytes()), format!("{one}{three}"));
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn the_newest_iterations_are_kept_alike_by_a_run_that_was_interrupted() {
+        let folder = tempfile::tempdir().unwrap();
+        let record = |iteration: u32| serde_json::json!({"iteration": iteration, "text": "x".repeat(iteration as usize % 7)});
+        let train = |lines: &mut JsonLines, from: u32, to: u32| {
+            for iteration in from..=to {
+                lines.write_all(&[record(iteration), record(iteration)]).unwrap();
+                if iteration.is_multiple_of(5) {
+                    lines.keep_newest(400).unwrap();
+                }
+            }
+        };
+        let [whole, torn] = ["whole", "torn"].map(|name| folder.path().join(name));
+        train(&mut JsonLines::create(&whole).unwrap(), 1, 40);
+        train(&mut JsonLines::create(&torn).unwrap(), 1, 33);
+        train(&mut JsonLines::resume(&torn, 25).unwrap(), 26, 40);
+        let [whole, torn] = [whole, torn].map(|path| fs::read_to_string(path).unwrap());
+        assert_eq!(torn, whole);
+        let first = iteration(whole.split_inclusive('\n').next().unwrap().as_bytes()).unwrap();
+        assert!(whole.len() <= 400 && whole.lines().count() as u32 == 2 * (41 - first));
+
+        let path = folder.path().join("tight");
+        train(&mut JsonLines::create(&path).unwrap(), 1, 4);
+        JsonLines::resume(&path, 4).unwrap().keep_newest(1).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), format!("{0}\n{0}\n", record(4)));
     }
 
     #[cfg(unix)]

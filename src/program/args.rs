@@ -54,6 +54,7 @@ pub enum Command {
     /// Write a trained policy as ONNX, safetensors or JSON.
     Export(ExportArgs),
     /// List runs: settings that differ from the defaults, best score, time and state.
+    #[command(visible_aliases = ["list", "ls"])]
     Runs(RunsArgs),
     /// Draw learning curves of runs, those of several seeds as one line with an interval.
     Plot(PlotArgs),
@@ -228,8 +229,9 @@ pub struct EvalArgs {
 pub struct GenerateArgs {
     /// The model: a run (its best model), a Hugging Face folder, or a GGUF file.
     pub model: PathBuf,
-    /// The prompt; a model with a chat template receives it as a user message.
-    pub prompt: String,
+    /// The prompt; a model with a chat template receives it as a user message [default for a run over characters: a
+    /// held-out prompt of its task].
+    pub prompt: Option<String>,
     /// Continue the prompt directly, without the chat template.
     #[arg(long)]
     pub raw: bool,

@@ -1,15 +1,18 @@
 //! `grove generate`: text from a language model.
 
 use super::args::GenerateArgs;
-use super::ranks;
 use super::say::{say, tell, tell_json};
+use super::{ranks, text};
 use crate::rng::Stream;
-use crate::run::RunFolder;
-use crate::settings::Precision;
+use crate::run::{CONFIG, RunFolder};
+use crate::settings::{Precision, overlay};
+use crate::task::{DataTask, Split};
 use crate::text::generate::{Completion, Generator, Prompt, Sampling, stop};
 use crate::text::{Arithmetic, LanguageModel};
-use anyhow::{Context, Result, bail};
+use crate::trainer::text::{TINY, load_language_settings};
+use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
+use std::fs;
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -23,7 +26,11 @@ pub fn run(args: GenerateArgs) -> Result<()> {
     let path = model_path(&args.model)?;
     let model = LanguageModel::load(&path)
         .with_context(|| format!("cannot use the model in {}", path.display()))?;
-    let tokens = prompt_tokens(&model, &args)?;
+    let prompt = match &args.prompt {
+        Some(prompt) => prompt.clone(),
+        None => held_out_prompt(&args.model)?,
+    };
+    let tokens = prompt_tokens(&model, &prompt, &args)?;
     let sampling = Sampling {
         temperature: args.temperature,
         top_k: args.top_k,
@@ -90,13 +97,26 @@ fn model_path(path: &Path) -> Result<PathBuf> {
     }
 }
 
+/// A held-out prompt of a run's task, if the model's tokens are the task's characters.
+fn held_out_prompt(path: &Path) -> Result<String> {
+    let missing = || anyhow!("the prompt is missing: grove generate {} 'TEXT'", path.display());
+    let run = RunFolder::open(Some(path.to_path_buf()), None).map_err(|_| missing())?;
+    let settings = fs::read_to_string(run.config()).map_err(|_| missing())?;
+    let (name, own, config) = load_language_settings(overlay::parse(CONFIG, &settings)?)?;
+    let is_over_characters = config.model.path == TINY && name != DataTask::NAME;
+    let task = is_over_characters.then(|| text::open(&name, own)).ok_or_else(missing)??;
+    let prompt = task.prompt(Split::Test, 0)?.text;
+    say!("Prompt: {prompt}");
+    Ok(prompt)
+}
+
 /// The tokens of the prompt, if they leave room for a completion.
-fn prompt_tokens(model: &LanguageModel, args: &GenerateArgs) -> Result<Vec<u32>> {
+fn prompt_tokens(model: &LanguageModel, prompt: &str, args: &GenerateArgs) -> Result<Vec<u32>> {
     let messages = match args.raw {
         true => Vec::new(),
-        false => vec![json!({ "role": "user", "content": args.prompt })],
+        false => vec![json!({ "role": "user", "content": prompt })],
     };
-    let tokens = model.prompt(&args.prompt, &messages)?;
+    let tokens = model.prompt(prompt, &messages)?;
     if tokens.is_empty() {
         bail!("the prompt has no token to go on from");
     }

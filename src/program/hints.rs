@@ -37,6 +37,9 @@ fn hint(option: &str, words: &[OsString]) -> Option<String> {
     if ["env", "env_id", "game", "task"].contains(&&*name) {
         return Some("the game or the task has no option: `grove train catch`".to_string());
     }
+    if ["n", "total_timesteps", "num_iterations"].contains(&&*name) {
+        return Some("the length of a run is set by `--iterations`".to_string());
+    }
     let (setting, is_exact) = overlay::meant(&name)?;
     if OPTIONS.contains(&&*setting) {
         return Some(format!("did you mean `--{setting}`?"));
@@ -71,13 +74,14 @@ mod tests {
         let set = |text: &str| {
             Some(format!("settings are changed by `--set`: did you mean `--set {text}`?"))
         };
+        let length = Some("the length of a run is set by `--iterations`".to_string());
         for (line, said) in [
             ("grove train catch --learning-rate 1e-3", set("optimizer.learning_rate=1e-3")),
             ("grove train --num_generations=8", set("rollout.group_size=8")),
             ("grove train catch --lr 1e-3", set("optimizer.learning_rate=VALUE")),
             ("grove train catch --num-envs 64", set("rollout.num_groups=VALUE")),
-            ("grove train --total-timesteps 9", Some("did you mean `--iterations`?".to_string())),
-            ("grove train -n 3", None),
+            ("grove train --total-timesteps 9", length.clone()),
+            ("grove train -n 3", length),
             ("grove train --nonsense", None),
         ] {
             assert_eq!(hint_for(line), said, "{line}");

@@ -101,7 +101,8 @@ impl History {
             false => games.source(self.subject()).and_then(|game| game.defaults()),
             true => task::find(self.subject()).map_err(Into::into).map(|task| {
                 let path = self.settings.get("model").and_then(|it| it.get("path")?.as_str());
-                let config = LanguageConfig::for_model(path.unwrap_or_default());
+                let config =
+                    LanguageConfig::for_task(path.unwrap_or_default(), task.fit_iterations);
                 language_settings(self.subject(), &(task.defaults)(), &config)
             }),
         };

@@ -33,7 +33,8 @@ pub fn list<G: Playable>(args: &SettingsArgs) -> Result<()> {
 fn of_task(name: &str, args: &SettingsArgs) -> Result<()> {
     let task = task::find(name)?;
     let own = (task.defaults)();
-    print(&language_settings(name, &own, &LanguageConfig::for_model(TINY)), task.settings, args)
+    let config = LanguageConfig::for_task(TINY, task.fit_iterations);
+    print(&language_settings(name, &own, &config), task.settings, args)
 }
 
 /// A setting with its default.

@@ -153,14 +153,19 @@ impl TextRequest<'_> {
         }
     }
 
-    /// The default settings for a model; `None` for a fresh one.
-    fn defaults(&self, path: &str, model: Option<&LanguageModel>) -> LanguageConfig {
+    /// The default settings for a task and a model; `None` for a fresh one.
+    fn defaults(
+        &self,
+        task: &str,
+        path: &str,
+        model: Option<&LanguageModel>,
+    ) -> Result<LanguageConfig> {
         let num_params = model.map(|model| model.shape.num_params());
-        match (self.fit, num_params) {
+        Ok(match (self.fit, num_params) {
             (true, _) => LanguageConfig::imitating(path, num_params),
             (false, Some(num_params)) => LanguageConfig::for_trained(path, num_params),
-            (false, None) => LanguageConfig::for_model(path),
-        }
+            (false, None) => LanguageConfig::for_task(path, task::find(task)?.fit_iterations),
+        })
     }
 
     /// The name of the run's folder, up to its number: the task's or the file's.
@@ -276,7 +281,7 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
     let (name, own) = request.task(&file)?;
     let path = request.model(&file);
     let model = load(&path)?;
-    let defaults = request.defaults(&path, model.as_ref());
+    let defaults = request.defaults(&name, &path, model.as_ref())?;
     let options = (&args.set[..], args.seed, args.iterations);
     let (own, mut config) = settings((&name, own), defaults, file, options)?;
     config.precision = args.precision.unwrap_or(config.precision);

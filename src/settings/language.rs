@@ -53,6 +53,8 @@ settings! {
         stop: StopConfig;
         /// Copies of the records for other tools.
         tracking: TrackingConfig;
+        /// Completions on disk.
+        completions: CompletionsConfig;
     }
     rules = LanguageConfig::rules;
 }
@@ -159,6 +161,14 @@ settings! {
     }
 }
 
+settings! {
+    /// The file `completions.jsonl` of a run.
+    pub struct CompletionsConfig: Eq {
+        /// Megabytes of completions that a checkpoint leaves on disk, those of the newest iterations; 0 for no completions.
+        keep: u32 = 16, in whole(0..=1 << 20);
+    }
+}
+
 /// Parameters below which a model learns with the steps of a new one.
 const SMALL: usize = 1 << 24;
 
@@ -166,6 +176,16 @@ impl LanguageConfig {
     /// The defaults for a model: `tiny`, or else a large pretrained one.
     pub fn for_model(path: &str) -> Self {
         Self::sized(path, path == TINY)
+    }
+
+    /// The defaults for a model and a task for which `tiny` takes so many SFT iterations before GRPO.
+    pub fn for_task(path: &str, fit_iterations: u32) -> Self {
+        let mut config = Self::for_model(path);
+        if path == TINY {
+            config.iterations = config.iterations - config.fit.iterations + fit_iterations;
+            config.fit.iterations = fit_iterations;
+        }
+        config
     }
 
     /// The defaults for a pretrained model of so many parameters, which needs no SFT first.

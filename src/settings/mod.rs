@@ -22,7 +22,8 @@ pub use data::{ClassWeights, DataConfig};
 pub use defaults::IMITATION;
 pub use file_schema::file_schema;
 pub use language::{
-    Baseline, FitConfig, GenerationConfig, LanguageConfig, ModelConfig, RewardConfig, TINY,
+    Baseline, CompletionsConfig, FitConfig, GenerationConfig, LanguageConfig, ModelConfig,
+    RewardConfig, TINY,
 };
 pub use resumed::change as change_saved;
 pub use rollout::{AdvantageConfig, Estimator, RolloutConfig, Scale, Start};

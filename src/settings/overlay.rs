@@ -284,13 +284,13 @@ fn convert(key: &str, like: &Value, value: Value) -> Result<Value, ConfigError> 
     let wrong = |value: &Value, expected: &str| ConfigError::WrongValue {
         key: key.to_string(),
         value: value.to_string(),
-        expected: format!("{expected} is wanted here"),
+        expected: format!("must be {expected}"),
     };
     match (like, value) {
         (Value::Float(_), Value::Integer(i)) => Ok(Value::Float(i as f64)),
         (Value::Float(_), value) if !value.is_float() => Err(wrong(&value, "a number")),
         (Value::Integer(_), Value::Integer(i)) if i < 0 => {
-            Err(wrong(&Value::Integer(i), "a whole number, 0 or more,"))
+            Err(wrong(&Value::Integer(i), "a whole number, 0 or more"))
         }
         (Value::Integer(_), value) if !value.is_integer() => Err(wrong(&value, "a whole number")),
         (Value::Boolean(_), value) if !value.is_bool() => Err(wrong(&value, "true or false")),
@@ -313,7 +313,7 @@ fn convert(key: &str, like: &Value, value: Value) -> Result<Value, ConfigError> 
         }
         (Value::Array(like), value) if are_texts(like) => Err(wrong(&value, "a list of texts")),
         (Value::Array(_), Value::Integer(i @ 0..)) => Ok(Value::Array(vec![i.into()])),
-        (Value::Array(_), value) => Err(wrong(&value, "a list, for instance [64, 64],")),
+        (Value::Array(_), value) => Err(wrong(&value, "a list such as [64, 64]")),
         (_, value) => Ok(value),
     }
 }

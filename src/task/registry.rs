@@ -11,6 +11,8 @@ pub struct BuiltIn {
     pub name: &'static str,
     /// Returns the default settings.
     pub defaults: fn() -> Table,
+    /// SFT iterations after which GRPO starts, for a fresh `tiny` model.
+    pub fit_iterations: u32,
     /// Declarations of the settings.
     pub settings: &'static [Setting],
     /// Creates the task from a complete table of settings.
@@ -19,7 +21,13 @@ pub struct BuiltIn {
 
 impl BuiltIn {
     const fn of<S: TaskSettings>() -> Self {
-        Self { name: S::NAME, defaults: defaults::<S>, settings: S::SETTINGS, open: open::<S> }
+        Self {
+            name: S::NAME,
+            defaults: defaults::<S>,
+            fit_iterations: S::FIT_ITERATIONS,
+            settings: S::SETTINGS,
+            open: open::<S>,
+        }
     }
 }
 

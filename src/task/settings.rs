@@ -10,6 +10,8 @@ use std::sync::Arc;
 pub trait TaskSettings: Settings + Default + Serialize + DeserializeOwned {
     /// The task's name in commands, settings and checkpoints.
     const NAME: &'static str;
+    /// SFT iterations after which GRPO starts, for a fresh `tiny` model.
+    const FIT_ITERATIONS: u32 = 100;
 
     /// Creates the task.
     ///

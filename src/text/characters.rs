@@ -97,7 +97,7 @@ mod tests {
         assert_eq!(tokens, [3, 2, 6, 1]);
         assert_eq!(characters.decode(&[3, 2, 6, 1, END]), "1 5\n");
         let error = characters.encode("1 9").unwrap_err().to_string();
-        assert_eq!(error, "the character '9' is none of the model's tokens");
+        assert_eq!(error, "the model's vocabulary has no '9'");
         assert_eq!(Characters::from_json(&characters.to_json()), Some(characters));
     }
 }

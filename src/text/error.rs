@@ -39,7 +39,7 @@ pub enum LanguageError {
         found: String,
     },
     /// Text that has a character which is no token.
-    #[error("the character {0:?} is none of the model's tokens")]
+    #[error("the model's vocabulary has no {0:?}")]
     Character(char),
     /// Text that a tokenizer of a model's files cannot take.
     #[error("the model's tokenizer fails: {0}")]

@@ -55,7 +55,7 @@ fn a_prompt_of_somebody_is_answered_or_refused_in_a_sentence() {
     assert_eq!(drawn.len(), 4);
     assert!(drawn.iter().any(|one| one.completion != drawn[0].completion), "{drawn:?}");
     let refused = |text: &str| trainer.answers(text, 1, &sampling).unwrap_err().to_string();
-    assert_eq!(refused("a>"), "the character 'a' is none of the model's tokens");
+    assert_eq!(refused("a>"), "the model's vocabulary has no 'a'");
     assert!(refused("").contains("it must have at least one"));
     assert!(refused(&"1".repeat(30)).contains("no more than the model's context of 24"));
 }

@@ -14,8 +14,7 @@ export async function adapterName() {
   return [vendor, architecture].filter(Boolean).join(" ") || "a GPU";
 }
 
-/** Whether there is a hardware GPU: a software adapter is slower than training on the CPU. */
-export async function hasGpu() {
-  const found = await info();
-  return Boolean(found) && !found.isFallbackAdapter;
-}
+let hardware;
+
+/** Whether there is a hardware GPU: a software adapter is slower than training on the CPU. The browser is asked once. */
+export const hasGpu = () => (hardware ??= info().then((found) => Boolean(found) && !found.isFallbackAdapter));

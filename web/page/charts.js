@@ -82,9 +82,12 @@ export class Charts {
     }
   }
 
-  /** Redraws the charts soon. */
-  touch() {
-    for (const chart of this.charts) chart.dirty = true;
+  /** Redraws the charts soon; the score in the next frame if it is `evaluated`. */
+  touch(evaluated = false) {
+    for (const chart of this.charts) {
+      chart.dirty = true;
+      if (evaluated && chart.key === "score") chart.urgent = true;
+    }
     this.later();
   }
 
@@ -96,7 +99,7 @@ export class Charts {
   frame(now) {
     const dirty = this.charts.filter((chart) => chart.dirty);
     const due = dirty.filter((chart) => now - chart.drawn > EVERY || chart.urgent);
-    due.sort((a, b) => a.drawn - b.drawn);
+    due.sort((a, b) => Boolean(b.urgent) - Boolean(a.urgent) || a.drawn - b.drawn);
     due[0]?.draw(now);
     if (dirty.length > 1 || due.length === 0) {
       if (due.length > 0) this.later();
@@ -168,7 +171,7 @@ class Chart {
     const [width, height] = this.size;
     const ratio = window.devicePixelRatio;
     const pixels = [width, height].map((side) => Math.round(side * ratio));
-    const { lines, dots, mean } = this.all.curves.of(this.key);
+    const { lines, dots, mean, evaluated } = this.all.curves.of(this.key);
     const points = [...lines.flat(), ...dots];
     const known = this.key === "score" && this.all.curves.references.length > 1; // a scale before the first point
     if (width === 0 || (points.length === 0 && !known)) {
@@ -190,8 +193,8 @@ class Chart {
       this.canvas.ariaLabel = `${this.title}: nothing yet`;
       return;
     }
-    this.curves(context, lines, dots, mean);
-    this.say(mean, dots);
+    this.curves(context, { lines, dots, mean, evaluated });
+    this.say(mean, evaluated);
   }
 
   /** Draws the scales, the grid and the references. */
@@ -209,7 +212,7 @@ class Chart {
     context.font = "11px system-ui, sans-serif";
     const [left, top, bottom] = [10 + Math.max(...rows.found.map((y) => context.measureText(name(y)).width)), 6, 18];
     const right = Math.max(8, ...references.map(([player]) => 8 + context.measureText(player).width));
-    this.first = 1;
+    this.first = points.reduce((least, { x }) => Math.min(least, x), 1);
     this.last = points.reduce((most, { x }) => Math.max(most, x), 0);
     // The axis of a long run that has just begun shows the beginning alone.
     const soon = Math.max(100, 2 ** Math.ceil(Math.log2(1.25 * this.last)));
@@ -254,7 +257,7 @@ class Chart {
     }
   }
 
-  curves(context, lines, dots, mean) {
+  curves(context, { lines, dots, mean, evaluated }) {
     const stroke = (points) => {
       context.beginPath();
       for (const { x, y } of points) context.lineTo(this.x(x), this.y(y));
@@ -278,7 +281,8 @@ class Chart {
     context.strokeStyle = this.all.colour("line");
     context.lineWidth = 2;
     stroke(mean);
-    context.fillStyle = this.all.colour("dots");
+    context.strokeStyle = context.fillStyle = this.all.colour("dots");
+    stroke(evaluated);
     for (const { x, y } of dots) {
       context.beginPath();
       context.arc(this.x(x), this.y(y), 3, 0, 2 * Math.PI);
@@ -302,18 +306,16 @@ class Chart {
   }
 
   /** The values as text. */
-  say(mean, dots) {
+  say(mean, evaluated) {
     const x = this.all.chosen;
     const near = (points) => points.reduce((best, point) => (Math.abs(point.x - x) < Math.abs((best?.x ?? Infinity) - x) ? point : best), undefined);
     const shown = x === undefined ? mean.at(-1) : near(mean);
-    // The evaluations of several runs at one iteration are averaged.
-    const greedyAt = x === undefined ? Math.max(...dots.map((dot) => dot.x)) : x;
-    const greedy = dots.filter((dot) => dot.x === greedyAt);
+    const greedy = x === undefined ? evaluated.at(-1) : evaluated.find((point) => point.x === x);
     const parts = shown ? [`${x === undefined ? "" : `${shown.x}: `}${this.write(shown.y)}`] : [];
-    if (greedy.length > 0) parts.push(`greedy ${this.write(greedy.reduce((sum, { y }) => sum + y, 0) / greedy.length)}`);
+    if (greedy) parts.push(`greedy ${this.write(greedy.y)}`);
     write(this.output, parts.join(", "));
     if (this.note) this.note.hidden = this.plain || !(Math.abs(shown?.y) < NEAR);
-    this.canvas.ariaLabel = `${this.title} over the iterations ${this.first} to ${this.last}: now ${parts.join(", ")}. The arrow keys go through the iterations.`;
+    this.canvas.ariaLabel = `${this.title} over the iterations ${this.first} to ${this.last}: now ${parts.join(", ")}${evaluated.length > 1 ? `, after ${this.write(evaluated[0].y)} at first` : ""}. The arrow keys go through the iterations.`;
   }
 }
 

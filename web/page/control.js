@@ -77,7 +77,7 @@ export class Control {
   record(seed, record) {
     this.here.add(seed, record);
     this.records.get(seed).push(record);
-    this.newest = record;
+    if (record.iteration > 0) this.newest = record;
     this.pace.push({ at: performance.now(), done: Math.min(...this.here.counted().map((run) => run.last.iteration)) });
     if (this.pace.length > PACE) this.pace.shift();
   }

@@ -87,12 +87,13 @@ export class Curves {
     return this.counted().map((run) => run.dots[key]?.at(-1)?.y).filter(Number.isFinite);
   }
 
-  /** The data of a chart: a line for each run, the mean line of several, and dots of evaluations. */
+  /** The data of a chart: a line for each run, the mean line of several, dots of evaluations and their mean line. */
   of(key) {
     const runs = [...this.runs.values()];
     const lines = runs.map((run) => thinned(run.lines[key] ?? []));
     const dots = runs.flatMap((run) => thinned(run.dots[key] ?? []));
-    return { lines, dots, mean: mean(this.counted().map((run) => run.lines[key] ?? [])) };
+    const means = (kind) => mean(this.counted().map((run) => run[kind][key] ?? []));
+    return { lines, dots, mean: means("lines"), evaluated: means("dots") };
   }
 }
 

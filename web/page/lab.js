@@ -27,7 +27,7 @@ const IMITATION = { iterations: 20, steps: 32, batch: 64 };
 const BUTTON = { starting: "Starting…", running: "Pause", pausing: "Pausing…", paused: "Resume" };
 
 /** The time that training takes with the defaults, in a tab on two processors. */
-const TIMES = { fruit: "10 seconds", catch: "10 seconds", cartpole: "10 seconds", recall: "a minute", breakout: "a minute" };
+const TIMES = { fruit: "10 seconds", catch: "10 seconds", cartpole: "10 seconds", breakout: "a minute" };
 
 export class Lab extends Control {
   /** `changed()` is called when a setting changes, `imitated()` when the games of a person have been learnt. */
@@ -72,6 +72,11 @@ export class Lab extends Control {
   fill(name, link) {
     this.settings.fill(name, this.games.find((game) => game.name === name).settings, link);
     write($("settings-of"), `Settings for ${this.title(name)}`);
+  }
+
+  /** Whether the page trains the game on the stage: its training module knows perceptrons alone. */
+  get trains() {
+    return ["mlp", undefined].includes(this.settings.kind);
   }
 
   /** Trains the game on the stage, or pauses or resumes its training. */
@@ -160,8 +165,13 @@ export class Lab extends Control {
 
   record(seed, record) {
     super.record(seed, record);
-    if (this.source === "here") this.charts.touch();
+    if (this.source === "here") this.charts.touch(Boolean(record.evaluation));
     this.later();
+  }
+
+  /** Makes the training of a game ready, unless the visitor saves data. */
+  warm() {
+    if (!navigator.connection?.saveData && this.state === "idle") this.training.warm();
   }
 
   policy(seed, file, iteration) {
@@ -245,7 +255,8 @@ export class Lab extends Control {
   renew() {
     const { state } = this;
     pace(state !== "running" ? 0 : this.about?.software ? SOFTWARE_FRAME : this.about?.members > 1 ? SHARED_FRAME : 0);
-    $("start").disabled = state === "starting";
+    $("start").disabled = state === "starting" || !this.trains;
+    $("imitate").hidden = !this.trains;
     if (!this.trained) this.imitates = false;
     const live = this.source === "live";
     $("settings").hidden = live;
@@ -258,8 +269,8 @@ export class Lab extends Control {
     $("reset").disabled = state === "idle";
     write($("train-here"), (staged && BUTTON[state]) || (this.shelf.has(this.staged) ? "Resume" : staged && state === "done" ? "Train again" : "Train an agent"));
     $("train-here").hidden = $("reset").hidden = live;
-    $("train-here").disabled = staged && ["starting", "pausing"].includes(state);
-    write($("learn-title"), live ? "The run as it trains" : this.imitates && staged ? "An agent imitates your moves" : TIMES[this.staged] ? `An agent learns this game in ${TIMES[this.staged]}` : "Watch an agent learn this game");
+    $("train-here").disabled = !this.trains || (staged && ["starting", "pausing"].includes(state));
+    write($("learn-title"), live ? "The run as it trains" : !this.trains ? "This agent has a memory" : this.imitates && staged ? "An agent imitates your moves" : TIMES[this.staged] ? `An agent learns this game in ${TIMES[this.staged]}` : "Watch an agent learn this game");
     const curves = this.shownCurves();
     const runs = curves.counted();
     const iteration = Math.min(...runs.map((run) => run.last.iteration));
@@ -313,6 +324,7 @@ export class Lab extends Control {
 
   /** The state beside the stage, for a visitor who knows nothing of it. */
   status(state) {
+    if (!this.trains) return `This page plays networks with a memory, and trains those without. In a terminal: grove train ${this.staged} --watch`;
     const { iteration, score, greedy } = this.progress();
     const optimum = this.here.references.find(([name]) => name === "optimum")?.[1];
     const best = greedy ?? score;

@@ -459,4 +459,5 @@ const watched = watchRun().catch((error) => say(`The run cannot be watched: ${se
 Promise.all([resumed, watched]).then(() => text.settle());
 await stage.open().catch(() => {}); // errors have been reported
 performance.mark("ready");
-isolate();
+await isolate();
+if (!text.on) lab.warm();

@@ -66,6 +66,11 @@ export class Settings {
     return at(this.defaults, FIELDS.find((field) => field.id === id).paths[0]);
   }
 
+  /** The kind of the game's network; undefined before a game is picked. */
+  get kind() {
+    return at(this.defaults, "policy.kind");
+  }
+
   value(id) {
     return this.inputs[id].input.valueAsNumber;
   }

@@ -19,6 +19,30 @@ export class Training {
     this.module = module;
     this.on = on;
     this.state = "idle"; // starting, running, pausing, paused, done, refused
+    this.spare = []; // workers whose module is ready
+  }
+
+  /** The number of workers that share a run on the CPU. Those that do wait for each other often, so one processor of three
+      or more is left to the page. */
+  get shares() {
+    const processors = navigator.hardwareConcurrency ?? 2;
+    const free = processors > 2 ? Math.min(processors - 1, MOST) : processors;
+    return this.module === "train" && globalThis.crossOriginIsolated ? free : 1;
+  }
+
+  /** Starts the workers of a run before it is asked for: each fetches, compiles and starts the module. */
+  async warm() {
+    const count = (await hasGpu()) ? 1 : this.shares;
+    while (this.spare.length < count) {
+      const worker = this.worker();
+      worker.onerror = (event) => { event.preventDefault(); this.spare = this.spare.filter((one) => one !== worker); };
+      worker.postMessage({ do: "load", module: this.module });
+      this.spare.push(worker);
+    }
+  }
+
+  worker() {
+    return new Worker(new URL("worker.js", import.meta.url), { type: "module" });
   }
 
   become(state) {
@@ -41,10 +65,7 @@ export class Training {
     if (this.begun !== own || this.state !== "starting") return;
     const processors = navigator.hardwareConcurrency ?? 2;
     const count = gpu ? 1 : Math.min(wanted.length, Math.max(1, processors - 1));
-    // Workers that share a run wait for each other often, so one processor of three or more is left to the page.
-    const free = processors > 2 ? Math.min(processors - 1, MOST) : processors;
-    const shares = this.module === "train" && !gpu && globalThis.crossOriginIsolated;
-    const size = shares ? Math.max(1, Math.floor(free / count)) : 1;
+    const size = gpu ? 1 : Math.max(1, Math.floor(this.shares / count));
     const parts = Array.from({ length: count }, (_, i) => wanted.filter((_, j) => j % count === i));
     this.states = parts.map(() => "starting");
     this.workers = parts.flatMap((part, i) => {
@@ -52,7 +73,7 @@ export class Training {
       const members = part.length === 1 ? size : 1;
       const memory = members > 1 ? new SharedArrayBuffer(members * members * BOX) : undefined;
       return Array.from({ length: members }, (_, rank) => {
-        const worker = new Worker(new URL("worker.js", import.meta.url), { type: "module" });
+        const worker = this.spare.shift() ?? this.worker();
         worker.onmessage = ({ data }) => this.hear(data, i);
         worker.onerror = (event) => {
           event.preventDefault();

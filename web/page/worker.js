@@ -50,13 +50,23 @@ const yieldNow = () => new Promise((done) => {
 });
 let yielded = 0;
 
+let loading;
+
+/** The module, started; it is fetched once, before a run is asked for if the page says so. */
+const load = (name) => (loading ??= fetched(name));
+
+async function fetched(name) {
+  const module = await trainer(name);
+  const { memory } = await module.default();
+  return { ...module, memory };
+}
+
 async function start({ module, wanted, gpu, place, paused: waits, question: asked }) {
   plays = module === "train";
   paused = waits;
   question = asked;
   try {
-    const { default: init, Training, Saved, Place } = await trainer(module);
-    const { memory } = await init();
+    const { Training, Saved, Place, memory } = await load(module);
     const own = () => place && new Place(place.memory, place.rank, place.size);
     for (const { seed, text, saved, file } of wanted) {
       const training = saved ? await Training.resume(restored(Saved, saved), file, gpu, own()) : await Training.create(text, file, gpu, own());
@@ -68,7 +78,9 @@ async function start({ module, wanted, gpu, place, paused: waits, question: aske
       run.software = about.software;
       if (about.api === "WebGPU") about.device = await adapterName();
       postMessage({ is: "about", seed, about });
-      if (plays) await sendPolicy(run);
+      if (!plays) continue;
+      await sendPolicy(run);
+      if (!saved) postMessage({ is: "records", seed, news: [JSON.parse(await training.first())] });
     }
     if (leads()) postMessage({ is: "memory", bytes: memory.buffer.byteLength });
   } catch (error) {
@@ -209,6 +221,7 @@ function drawWall(training, shown, calm) {
 }
 
 onmessage = ({ data }) => {
+  if (data.do === "load") load(data.module).catch(() => { loading = undefined; }); // the run that needs it reports the error
   if (data.do === "start") start(data);
   if (data.do === "pause") paused = true;
   if (data.do === "continue") {

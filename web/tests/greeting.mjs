@@ -26,18 +26,31 @@ async function still(page, when) {
   return `${when} ${sum.toFixed(3)}`;
 }
 
+/// Presses Train, and waits until the curve on the screen has risen: until the newest greedy score is above that of the
+/// first weights. Returns the milliseconds.
+export const risen = (page) => page.evaluate(async () => {
+  const start = performance.now();
+  document.getElementById('train-here').click();
+  const number = (text) => Number(text?.replace('−', '-'));
+  for (;;) {
+    await new Promise(requestAnimationFrame);
+    const [, now, first] = /greedy ([−\d.]+), after ([−\d.]+) at first/.exec(document.querySelector('figure.score canvas').ariaLabel) ?? [];
+    if (number(now) > number(first)) return performance.now() - start;
+  }
+});
+
 export default [
   {
     name: 'a press on Train shows the stage, the curve and the progress of learning at every size, without scrolling',
     only: false,
     async run(visit) {
+      const times = [];
       for (const [width, height] of SIZES) {
-        const page = await visit.open({ hash: '#groups=64&size=4', folded: true, options: { viewport: { width, height } } });
+        const page = await visit.open({ folded: true, options: { viewport: { width, height } } });
         ok((await page.locator('#names span').allTextContents()).join() === 'Pretrained,Untrained', 'no untrained agent is beside the trained one');
         ok(/learns this game in 10 seconds/.test(await text(page, '#learn-title')), 'nothing says what is to be seen');
-        await page.click('#train-here');
-        await until(page, '#state-here', /^Training, iteration ([2-9]|\d\d).*Your agent scores/);
-        await page.waitForFunction(() => /over the iterations 1 to/.test(document.querySelector('figure.score canvas').ariaLabel));
+        times.push(`${Math.round(await risen(page))} ms at ${width} x ${height}`);
+        await until(page, '#state-here', /^Training, iteration \d.*Your agent scores/);
         ok((await page.locator('#agent').inputValue()).startsWith('here'), 'another agent is on the stage');
         for (const id of ['stage', 'train-here', 'state-here', 'progress', 'score-chart']) {
           const box = await page.locator(`#${id}`).boundingBox();
@@ -48,6 +61,7 @@ export default [
         await visit.shot(page, `hero-${width}`);
         await page.context().close();
       }
+      return `the curve has risen after ${times.join(', ')}`;
     },
   },
   {
@@ -207,6 +221,18 @@ export default [
         return [held, takeover.action(takeover.actions)];
       });
       ok(taken.join() === '2,-1', `a press on the third is ${taken}`);
+    },
+  },
+  {
+    name: 'a game whose network the page does not train says so, and another is trained after it',
+    only: false,
+    async run(visit) {
+      const page = await visit.open({ hash: '#game=recall', folded: true });
+      ok(await page.locator('#train-here').isDisabled(), 'it offers to train');
+      ok(/grove train recall/.test(await text(page, '#state-here')), `it says: ${await text(page, '#state-here')}`);
+      await page.locator('#game input[value=catch]').check({ force: true });
+      await until(page, '#learn-title', /10 seconds/);
+      ok(!(await page.locator('#train-here').isDisabled()), 'it offers no training');
     },
   },
   {

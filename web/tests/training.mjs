@@ -49,7 +49,7 @@ export default [
       ok((await text(page, '#agent-about')) !== before, 'the agent has not the size that was asked for');
       await goesOn(page);
       await until(page, '#state', /^Finished catch: iteration 12 of 12/);
-      await page.waitForFunction(() => [...document.querySelectorAll('#charts figure canvas')].every(({ ariaLabel }) => /over the iterations 1 to 12/.test(ariaLabel)));
+      await page.waitForFunction(() => [...document.querySelectorAll('#charts figure canvas')].every(({ ariaLabel }) => /over the iterations [01] to 12/.test(ariaLabel)));
       for (const figure of await page.locator('#charts figure, figure.score').all()) {
         const [title, value] = [await figure.locator('b').textContent(), await figure.locator('output').textContent()];
         ok(/\d/.test(value), `${title} has no value`);
@@ -168,7 +168,7 @@ export default [
       ok(new Set(colours).size === 2, `their colours are ${colours}`);
       const [file] = await Promise.all([page.waitForEvent('download'), page.click('#csv')]);
       const lines = (await readFile(await file.path(), 'utf8')).trim().split('\n');
-      ok(lines.length === 25 && /^run,iteration,score/.test(lines[0]), `${lines.length} lines, ${lines[0]}`);
+      ok(lines.length === 27 && /^run,iteration,score/.test(lines[0]), `${lines.length} lines, ${lines[0]}`);
     },
   },
   {

@@ -5,6 +5,7 @@ use super::{Run, RunError, RunNote};
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Store};
 use crate::disk;
 use crate::metrics::{IterationRecord, JsonLines};
+use crate::settings::CompletionsConfig;
 use crate::text::LanguageModel;
 use crate::track::Trackers;
 use crate::trainer::text::CompletionRecord;
@@ -23,6 +24,8 @@ pub const NOTE: &str = "run.json";
 const METRICS: &str = "metrics.jsonl";
 /// The file of all completions that a run has learnt from.
 const COMPLETIONS: &str = "completions.jsonl";
+/// Bytes of a megabyte, the unit of `completions.keep`.
+const MEGABYTE: u64 = 1_000_000;
 /// The file that the process which trains a run has locked. It stays, empty.
 const LOCK: &str = "run.lock";
 /// The folder of a run's checkpoints.
@@ -264,6 +267,8 @@ pub struct RunFiles {
     folder: RunFolder,
     metrics: JsonLines,
     completions: Option<JsonLines>,
+    /// The bytes of completions that a checkpoint leaves.
+    completions_limit: u64,
     trackers: Trackers,
 }
 
@@ -302,7 +307,11 @@ impl RunFiles {
         let settings = fs::read_to_string(folder.config()).ok();
         let settings = settings.and_then(|text| text.parse().ok()).unwrap_or_default();
         let trackers = Trackers::open(folder.path(), &settings, &folder.records());
-        Ok(Self { folder, metrics, completions, trackers })
+        let section = settings.get("completions").cloned();
+        let CompletionsConfig { keep } =
+            section.and_then(|section| section.try_into().ok()).unwrap_or_default();
+        let completions_limit = u64::from(keep) * MEGABYTE;
+        Ok(Self { folder, metrics, completions, completions_limit, trackers })
     }
 
     /// The run's folder.
@@ -331,7 +340,7 @@ impl RunFiles {
         record: &IterationRecord,
         completions: &[CompletionRecord],
     ) -> Result<(), RunError> {
-        if let Some(file) = &mut self.completions {
+        if let Some(file) = self.completions.as_mut().filter(|_| self.completions_limit > 0) {
             file.write_all(completions)?;
         }
         self.metrics.write(record)?;
@@ -359,11 +368,15 @@ impl RunFiles {
         Ok(checkpoint::save(snapshot, &self.folder.best())?)
     }
 
-    /// Saves a checkpoint, after all records written so far, and removes all but the newest `keep`.
+    /// Saves a checkpoint, after all records written so far, and removes all but the newest `keep`, and the oldest
+    /// completions beyond their limit.
     ///
     /// # Errors
     /// If it cannot be written.
-    pub fn save(&self, snapshot: &Checkpoint, keep: usize) -> Result<(), RunError> {
+    pub fn save(&mut self, snapshot: &Checkpoint, keep: usize) -> Result<(), RunError> {
+        if let Some(completions) = &mut self.completions {
+            completions.keep_newest(self.completions_limit)?;
+        }
         self.sync()?;
         self.folder.store().save(snapshot)?;
         self.folder.store().prune(keep)?;

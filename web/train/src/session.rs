@@ -6,10 +6,11 @@ use burn::tensor::Device;
 use grove::checkpoint::Checkpoint;
 use grove::data::{Cut, Pieces, Steps, read_games};
 use grove::env::Playable;
-use grove::metrics::IterationRecord;
+use grove::metrics::{EvaluationRecord, IterationRecord};
 use grove::model::{FlatMlp, Network};
 use grove::parallel::{Team, TeamError};
 use grove::rng::Stream;
+use grove::rollout::Player;
 use grove::run::Schedule;
 use grove::settings::{ConfigError, IMITATION, TrainConfig, overlay};
 use grove::trainer::{
@@ -24,13 +25,19 @@ use web_sys::OffscreenCanvas;
 /// A future of this thread, which waits for the device.
 type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
+/// Episodes of the evaluations before the first one that is due: a small part of an iteration's time, so that a visitor
+/// sees the score from the first weights on.
+const FEW: usize = 64;
+
 /// A training run, without the type of its game.
 pub trait Run {
     /// When the run is evaluated, and when it is over.
     fn schedule(&self) -> Schedule;
     /// Whether it is over.
     fn is_over(&self) -> bool;
-    /// Runs one iteration, and evaluates if an evaluation is due.
+    /// Evaluates the current policy on few episodes, without the other workers.
+    fn evaluate_quickly(&self) -> LocalFuture<'_, EvaluationRecord>;
+    /// Runs one iteration, and evaluates if an evaluation is due; on few episodes before the first that is due.
     fn iterate(&mut self) -> LocalFuture<'_, Result<IterationRecord, TrainError>>;
     /// A checkpoint.
     fn snapshot(&self) -> LocalFuture<'_, Result<Checkpoint, TeamError>>;
@@ -67,11 +74,18 @@ impl<G: Playable> Run for Session<G> {
         self.schedule().end(self.trainer.iteration(), self.trainer.best()).is_some()
     }
 
+    fn evaluate_quickly(&self) -> LocalFuture<'_, EvaluationRecord> {
+        Box::pin(async { self.trainer.evaluate_async(FEW, Player::Greedy).await.into() })
+    }
+
     fn iterate(&mut self) -> LocalFuture<'_, Result<IterationRecord, TrainError>> {
         Box::pin(async {
             let mut record = self.trainer.iterate_async().await?;
-            if self.schedule().due(record.iteration, false).evaluation {
+            let schedule = self.schedule();
+            if schedule.due(record.iteration, false).evaluation {
                 record.evaluation = Some(self.trainer.measure_async().await?.0);
+            } else if record.iteration < schedule.eval_every && self.team().rank() == 0 {
+                record.evaluation = Some(self.evaluate_quickly().await);
             }
             Ok(record)
         })

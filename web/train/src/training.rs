@@ -9,6 +9,7 @@ use grove::settings::overlay;
 use grove::trainer::saved_game_name;
 use grove_web_base::Saved;
 use serde::Serialize;
+use serde_json::json;
 use wasm_bindgen::prelude::*;
 use web_sys::OffscreenCanvas;
 
@@ -104,7 +105,13 @@ impl Training {
         self.run.is_over()
     }
 
-    /// Runs one iteration; returns its record, with an evaluation if one is due, as JSON: `{record}`.
+    /// The evaluation of the first weights, as the record of iteration 0: `{record}`, as JSON.
+    pub async fn first(&self) -> String {
+        let evaluation = self.run.evaluate_quickly().await;
+        json!({ "record": { "iteration": 0, "evaluation": evaluation } }).to_string()
+    }
+
+    /// Runs one iteration; returns its record, with an evaluation if there is one, as JSON: `{record}`.
     pub async fn iterate(&mut self) -> Result<String, JsError> {
         if self.is_done() {
             return Err(JsError::new("this run is over"));
