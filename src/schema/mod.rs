@@ -43,6 +43,11 @@ impl Setting {
     }
 }
 
+/// The lines of a doc comment; none in a browser, where nothing prints them and every visitor would fetch them.
+pub const fn docs(lines: &'static [&'static str]) -> &'static [&'static str] {
+    if cfg!(target_family = "wasm") { &[] } else { lines }
+}
+
 /// The settings of a list as they stand in a table: those of flat sections in the section's place.
 pub fn in_table(settings: &'static [Setting]) -> Vec<&'static Setting> {
     let mut all = Vec::with_capacity(settings.len());
@@ -172,7 +177,7 @@ macro_rules! settings {
             const SETTINGS: &'static [$crate::schema::Setting] = &[$(
                 $crate::schema::Setting {
                     key: $crate::schema::plain(stringify!($field)),
-                    doc: &[$($doc),*],
+                    doc: $crate::schema::docs(&[$($doc),*]),
                     shape: $crate::schema::settings!(@shape $ty $(, $shape)?),
                     alias: $crate::schema::settings!(@alias $($alias)?),
                     is_flat: $crate::schema::settings!(@flat $($flat)?),

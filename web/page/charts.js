@@ -279,8 +279,9 @@ class Chart {
       context.globalAlpha = 1;
     }
     context.strokeStyle = this.all.colour("line");
-    context.lineWidth = 2;
+    context.lineWidth = evaluated.length > 0 ? 1.2 : 2; // what is learnt is how well it plays
     stroke(mean);
+    context.lineWidth = 2;
     context.strokeStyle = context.fillStyle = this.all.colour("dots");
     stroke(evaluated);
     for (const { x, y } of dots) {

@@ -1,6 +1,7 @@
 // The page as it greets visitors: what is in the first view, what moves, and messages.
 
 import { save } from './keeping.mjs';
+import { violations } from './looking.mjs';
 import { serve } from './server.mjs';
 import { eventually, ok, text, until } from './visit.mjs';
 
@@ -82,7 +83,7 @@ export default [
     },
   },
   {
-    name: 'nothing moves by itself where a run is watched, of a game or of text',
+    name: 'nothing moves by itself, and nothing stands in the way, where a run is watched, of a game or of text',
     only: false,
     async run(visit) {
       const told = [];
@@ -101,6 +102,8 @@ export default [
         const page = await visit.open({ context, folded: true, init: watchShifts });
         await until(page, task ? '#text-state' : '#state-here', /^Iteration 12 of 60/);
         told.push(await still(page, task ?? 'a game'));
+        const wrong = await violations(page, 'a watched run');
+        ok(wrong.length === 0, wrong.join('; '));
         await visit.shot(page, `live-${task ?? 'game'}`);
         await context.close();
       }

@@ -2,7 +2,35 @@
 
 import { readFile } from 'node:fs/promises';
 import { small } from './training.mjs';
-import { eventually, frames, goesOn, ok, standsStill, text, until } from './visit.mjs';
+import { eventually, frames, goesOn, ok, slide, standsStill, text, until } from './visit.mjs';
+
+const GAMES = ['fruit', 'catch', 'cartpole', 'breakout', 'recall'];
+
+/// Notes in the page the numbers of the actions that a person takes.
+const noteActions = (page) => page.evaluate(async () => {
+  const { Show } = await import('./watch.js');
+  const { step } = Show.prototype;
+  window.actions = new Set();
+  Show.prototype.step = function (action) { window.actions.add(action); return step.call(this, action); };
+});
+
+/// Waits until the person has taken an action, calling `again()` until then.
+const taken = (page, action, again = () => {}) => eventually(`action ${action}`, async () => {
+  await again();
+  return page.evaluate((action) => window.actions.has(action), action);
+});
+
+/// The buttons of a game's actions: the key on each.
+const pads = (page) => page.locator('#pads button kbd').allTextContents();
+
+/// What axe-core finds wrong with the page, as text.
+export async function violations(page, when) {
+  if (!(await page.evaluate(() => 'axe' in window))) {
+    await page.evaluate(await readFile(new URL('node_modules/axe-core/axe.min.js', import.meta.url), 'utf8'));
+  }
+  const { violations } = await page.evaluate(() => window.axe.run());
+  return violations.map(({ id, nodes }) => `${when}: ${id} at ${nodes.map(({ target }) => target).join(', ')}`);
+}
 
 export default [
   {
@@ -77,15 +105,10 @@ export default [
     // The elements are the same with WebGPU, where a second page beside this one slows a software adapter.
     only: false,
     async run(visit) {
-      const axe = await readFile(new URL('node_modules/axe-core/axe.min.js', import.meta.url), 'utf8');
       const told = [];
       for (const colorScheme of ['light', 'dark']) {
         const page = await visit.open({ hash: small(visit), options: { colorScheme } });
-        await page.evaluate(axe);
-        const look = async (when) => {
-          const { violations } = await page.evaluate(() => window.axe.run());
-          for (const { id, nodes } of violations) told.push(`${when}, ${colorScheme}: ${id} at ${nodes.map(({ target }) => target).join(', ')}`);
-        };
+        const look = async (when) => told.push(...(await violations(page, `${when}, ${colorScheme}`)));
         await look('watching');
         await page.click('#takeover');
         await until(page, '#time', /step [1-9]/);
@@ -97,6 +120,72 @@ export default [
         await look('in training, with what the curves are');
       }
       ok(told.length === 0, told.join('; '));
+    },
+  },
+  {
+    name: 'nor does anything in the view of each game, on a wall, side by side and after a training',
+    only: false,
+    async run(visit) {
+      const told = [];
+      const page = await visit.open({ hash: '#game=catch&groups=16&size=8&width=16&layers=1&iterations=2&seeds=2' });
+      await page.click('#start');
+      await until(page, '#state', /^Finished/);
+      await page.click('#beside summary');
+      told.push(...(await violations(page, 'after a training of two seeds')));
+      await slide(page, '#wall', 6);
+      await until(page, '#wall-out', /^64$/);
+      told.push(...(await violations(page, 'on a wall')));
+      for (const game of GAMES) {
+        await page.locator(`#game input[value=${game}]`).check({ force: true });
+        await until(page, '#settings-of', /./);
+        told.push(...(await violations(page, game)));
+      }
+      ok(told.length === 0, told.join('; '));
+    },
+  },
+  {
+    name: 'every game is picked and played by keys alone',
+    only: false,
+    async run(visit) {
+      const page = await visit.open();
+      await noteActions(page);
+      const codes = { '←': 'ArrowLeft', '→': 'ArrowRight', '↑': 'ArrowUp', '↓': 'ArrowDown' };
+      await page.locator('#game input:checked').focus();
+      for (const game of GAMES) {
+        for (let i = 0; i < 6 && !(await page.locator(`#game input[value=${game}]`).isChecked()); i += 1) await page.keyboard.press('ArrowRight');
+        await until(page, '#names', /Untrained/);
+        await page.locator('#takeover').focus();
+        await page.keyboard.press('Enter');
+        await page.locator('#count').waitFor({ state: 'hidden' });
+        await page.evaluate(() => window.actions.clear());
+        for (const [i, key] of (await pads(page)).entries()) {
+          const code = codes[key] ?? key;
+          await page.keyboard.down(code);
+          await taken(page, i);
+          await page.keyboard.up(code);
+        }
+        await page.keyboard.press('Escape');
+        await page.locator('#game input:checked').focus();
+      }
+    },
+  },
+  {
+    name: 'every game is picked and played by fingers alone',
+    only: false,
+    async run(visit) {
+      const page = await visit.open({ options: { viewport: { width: 390, height: 844 }, hasTouch: true, isMobile: true } });
+      await noteActions(page);
+      for (const game of GAMES) {
+        await page.locator(`#game label:has(input[value=${game}])`).tap();
+        await until(page, '#names', /Untrained/);
+        await page.tap('#takeover');
+        await page.locator('#count').waitFor({ state: 'hidden' });
+        await page.evaluate(() => window.actions.clear());
+        for (const i of (await pads(page)).keys()) {
+          await taken(page, i, () => page.locator('#pads button').nth(i).tap());
+        }
+        await page.tap('#takeover');
+      }
     },
   },
   {
