@@ -38,7 +38,7 @@ const STAYS = 6_000;
 
 /** Shows a message in place of the last one; `good` is news, else it is a problem. */
 export function say(text, good = false) {
-  const close = make("button", { type: "button", textContent: "OK", ariaLabel: "Dismiss the message" });
+  const close = make("button", { type: "button", textContent: "OK", ariaLabel: "OK, dismiss the message" });
   const notice = make("p", { className: `notice${good ? " good" : ""}` }, make("span", { textContent: text }), close);
   close.addEventListener("click", () => notice.remove());
   const leave = () => (notice.matches(":hover, :focus-within") ? setTimeout(leave, STAYS) : notice.remove());

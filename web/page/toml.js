@@ -9,9 +9,16 @@ export function readToml(text) {
     const section = /^\s*\[([\w.]+)\]/.exec(line);
     const entry = /^\s*(\w+)\s*=\s*(.*?)\s*$/.exec(line);
     if (section) table = all[section[1]] = {};
-    else if (entry) table[entry[1]] = JSON.parse(entry[2].replace(/,\s*\]$/, "]"));
+    else if (entry) table[entry[1]] = value(entry[2]);
   }
   return all;
+}
+
+/** A value; JSON has all but the floats that are not finite. */
+function value(text) {
+  const [, sign, name] = /^([+-]?)(inf|nan)$/.exec(text) ?? [];
+  if (name) return name === "nan" ? NaN : sign === "-" ? -Infinity : Infinity;
+  return JSON.parse(text.replace(/,\s*\]$/, "]"));
 }
 
 /** Settings, by their paths such as `rollout.num_groups`, as a file. */
