@@ -36,6 +36,7 @@ export class Training {
     while (this.spare.length < count) {
       const worker = this.worker();
       worker.onerror = (event) => { event.preventDefault(); this.spare = this.spare.filter((one) => one !== worker); };
+      worker.onmessage = () => performance.mark("warm");
       worker.postMessage({ do: "load", module: this.module });
       this.spare.push(worker);
     }
@@ -92,7 +93,7 @@ export class Training {
   }
 
   hear(data, i) {
-    if (!this.workers) return;
+    if (!this.workers || data.is === "loaded") return;
     if (data.is === "records") {
       if (this.state === "starting") this.become("running");
       for (const { record, completions } of data.news) this.on.record(data.seed, record, completions);

@@ -221,7 +221,10 @@ function drawWall(training, shown, calm) {
 }
 
 onmessage = ({ data }) => {
-  if (data.do === "load") load(data.module).catch(() => { loading = undefined; }); // the run that needs it reports the error
+  if (data.do === "load") {
+    // An error is reported by the run that needs the module.
+    load(data.module).then(() => postMessage({ is: "loaded" }), () => { loading = undefined; });
+  }
   if (data.do === "start") start(data);
   if (data.do === "pause") paused = true;
   if (data.do === "continue") {

@@ -27,9 +27,10 @@ async function still(page, when) {
   return `${when} ${sum.toFixed(3)}`;
 }
 
-/// Presses Train, and waits until the curve on the screen has risen: until the newest greedy score is above that of the
-/// first weights. Returns the milliseconds.
+/// Presses Train on a page at rest, and waits until the curve on the screen has risen: until the newest greedy score is above
+/// that of the first weights. Returns the milliseconds.
 export const risen = (page) => page.evaluate(async () => {
+  while (performance.getEntriesByName('warm').length === 0) await new Promise(requestAnimationFrame);
   const start = performance.now();
   document.getElementById('train-here').click();
   const number = (text) => Number(text?.replace('−', '-'));
