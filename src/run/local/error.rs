@@ -35,8 +35,13 @@ pub enum RunError {
     #[error(transparent)]
     Model(#[from] LanguageError),
     /// A file is not a policy's.
-    #[error(transparent)]
-    Policy(#[from] SavedError),
+    #[error("{path} is not a policy: {source}")]
+    Policy {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: SavedError,
+    },
     /// A file or folder of the run cannot be used.
     #[error("cannot {action} {path}: {source}")]
     File {

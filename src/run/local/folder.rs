@@ -236,7 +236,9 @@ impl SavedPolicy {
         let intact = |checkpoint| Self { checkpoint, warnings: Vec::new() };
         if path.is_file() {
             let bytes = fs::read(path).map_err(RunError::file("read", path))?;
-            return Ok(intact(policy_file(bytes)?));
+            let policy = policy_file(bytes);
+            let not_one = |source| RunError::Policy { path: path.to_path_buf(), source };
+            return Ok(intact(policy.map_err(not_one)?));
         }
         if path.join("manifest.json").exists() {
             return Ok(intact(checkpoint::load(path)?));
