@@ -22,6 +22,11 @@ Callback = Callable[[dict[str, Any]], Any]
 #: Steps of an episode of an environment that names no limit.
 _MAX_STEPS = 1000
 
+#: Environments of Python by default: few, since they are slow, in groups large enough that one of them succeeds early,
+#: and several epochs, which cost little beside the steps.
+_ROLLOUT = {"num_groups": 2, "group_size": 32}
+_UPDATE = {"update_epochs": 10}
+
 
 @dataclass
 class Report:
@@ -114,7 +119,6 @@ def _train_envs(
     num_processes: int,
     max_episode_steps: int | None,
 ) -> Report:
-    rollout = changes.setdefault("rollout", {})
     if isinstance(what, str):
         name = what
         env_fns: list[EnvFn] = [lambda: gymnasium.make(name, disable_env_checker=True)]
@@ -127,11 +131,11 @@ def _train_envs(
     limit = max_episode_steps or (spec.max_episode_steps if spec else None) or _MAX_STEPS
     observation_space = probe.observation_space
     probe.close()
-    groups, members = rollout.get("num_groups", 8), rollout.get("group_size", 8)
-    rollout.update(num_groups=groups, group_size=members)
+    rollout = changes["rollout"] = _ROLLOUT | changes.get("rollout", {})
+    changes["update"] = _UPDATE | changes.get("update", {})
     rollout.setdefault("num_steps", limit)
     rollout.setdefault("learn_steps", rollout["num_steps"])
-    count = groups * members
+    count = rollout["num_groups"] * rollout["group_size"]
     if len(env_fns) not in (1, count):
         raise ValueError(
             f"{len(env_fns)} functions were given, but a rollout has {count} environments "

@@ -2,7 +2,6 @@
 
 use super::env_lanes::{EnvLanes, PlayedLanes};
 use super::env_state::EnvState;
-use crate::data::End;
 use crate::env::{EnvError, Rules, start_next};
 use crate::model::{LANES, Lanes};
 use crate::rng::{Stream, draw};
@@ -147,7 +146,7 @@ impl<G: Rules> Batch<G> {
             assert_eq!(len, self.num_envs, "results: [num_envs]");
         }
         let mut kept = final_obs.chunks_mut(LANES * features);
-        let blocks: Vec<_> = (self.blocks.iter_mut())
+        let blocks = (self.blocks.iter_mut())
             .zip(actions.chunks(LANES))
             .zip(obs.chunks_mut(LANES * features))
             .zip(rewards.chunks_mut(LANES).zip(scores.chunks_mut(LANES)))
@@ -156,16 +155,16 @@ impl<G: Rules> Batch<G> {
                 let final_obs = kept.next().unwrap_or_default();
                 let to = StepBuffers { obs, final_obs, rewards, terminated, truncated, scores };
                 (block, actions, to)
-            })
-            .collect();
+            });
         let scratch = || vec![[0.0; LANES]; features];
         let step = |scratch: &mut Vec<Lanes>, (block, actions, to): (&mut Block<G>, &[i64], _)| {
             block.step(game, autoreset, actions, to, scratch);
         };
         if rows < PARALLEL {
             let mut scratch = scratch();
-            blocks.into_iter().for_each(|block| step(&mut scratch, block));
+            blocks.for_each(|block| step(&mut scratch, block));
         } else {
+            let blocks: Vec<_> = blocks.collect();
             blocks.into_par_iter().with_min_len(8).for_each_init(scratch, step);
         }
         Ok(())
@@ -182,7 +181,9 @@ impl<G: Rules> Batch<G> {
         }
         let num_actions = self.game.num_actions();
         let is_unknown = |action: &i64| !(0..num_actions as i64).contains(action);
-        if let Some(env) = actions.iter().position(is_unknown) {
+        // Without an early end, so that it compiles to vector code.
+        if actions.iter().fold(false, |any, action| any | is_unknown(action)) {
+            let env = actions.iter().position(is_unknown).expect("there is one");
             let (action, last) = (actions[env], num_actions - 1);
             return Err(EnvError::Unknown { game: G::NAME, env, action, last });
         }
@@ -233,38 +234,33 @@ impl<G: Rules> Block<G> {
         let before = restarts.contains(&true).then(|| self.lanes.clone());
         let mut played = PlayedLanes::default();
         self.lanes.advance(game, &chosen, &mut played);
-        for lane in 0..actions.len() {
-            let end = played.end(lane);
-            to.rewards[lane] = played.rewards[lane].into();
-            to.terminated[lane] = u8::from(end == End::Terminated);
-            to.truncated[lane] = u8::from(end == End::Truncated);
-            to.scores[lane] = played.scores[lane];
-            self.ended[lane] = end.ended();
-        }
         if let Some(before) = before {
             // These games start their next level in place of the step.
             for lane in (0..actions.len()).filter(|lane| restarts[*lane]) {
-                self.lanes.set(lane, &before.env(lane));
-                self.restart(game, lane);
-                (to.rewards[lane], to.scores[lane]) = (0.0, 0.0);
-                (to.terminated[lane], to.truncated[lane]) = (0, 0);
+                self.restart(game, lane, before.env(lane));
+                played.clear(lane);
             }
         }
+        self.ended = played.ended();
+        write(to.rewards, &played.rewards.map(f64::from));
+        write(to.terminated, &played.terminated());
+        write(to.truncated, &played.truncated());
+        write(to.scores, &played.scores);
         if autoreset == Autoreset::SameStep && self.ended.contains(&true) {
             self.observe(game, to.final_obs, scratch);
             for lane in (0..actions.len()).filter(|lane| self.ended[*lane]).collect::<Vec<_>>() {
-                self.restart(game, lane);
+                self.restart(game, lane, self.lanes.env(lane));
             }
+            self.ended = [false; LANES];
         }
         self.observe(game, to.obs, scratch);
     }
 
-    /// Starts the next level of a game.
-    fn restart(&mut self, game: G, lane: usize) {
-        let EnvState { mut state, mut episode } = self.lanes.env(lane);
+    /// Starts the level after that of `env` in a lane.
+    fn restart(&mut self, game: G, lane: usize, env: EnvState<G>) {
+        let EnvState { mut state, mut episode } = env;
         start_next::<G>(&mut state, &mut episode, game);
         self.lanes.set(lane, &EnvState { state, episode });
-        self.ended[lane] = false;
     }
 
     /// Writes the observations of the block's games, `[games, num_features]`.
@@ -273,5 +269,13 @@ impl<G: Rules> Block<G> {
         for (lane, row) in rows.chunks_exact_mut(scratch.len()).enumerate() {
             row.iter_mut().zip(&*scratch).for_each(|(x, feature)| *x = feature[lane]);
         }
+    }
+}
+
+/// Writes the lanes of a block's games; a full block in one go.
+fn write<T: Copy>(to: &mut [T], values: &[T; LANES]) {
+    match <&mut [T; LANES]>::try_from(&mut *to) {
+        Ok(to) => *to = *values,
+        Err(_) => to.copy_from_slice(&values[..to.len()]),
     }
 }

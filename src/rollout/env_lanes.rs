@@ -39,6 +39,26 @@ impl PlayedLanes {
     pub fn end(&self, lane: usize) -> End {
         End::new(self.ends[lane] == 1, self.ends[lane] == 2)
     }
+
+    /// Whether an episode ended in each lane.
+    pub fn ended(&self) -> [bool; LANES] {
+        self.ends.map(|end| end != 0)
+    }
+
+    /// 1 for each lane whose game terminated, else 0.
+    pub fn terminated(&self) -> [u8; LANES] {
+        self.ends.map(|end| u8::from(end == 1))
+    }
+
+    /// 1 for each lane whose episode was truncated, else 0.
+    pub fn truncated(&self) -> [u8; LANES] {
+        self.ends.map(|end| u8::from(end == 2))
+    }
+
+    /// Makes a lane that of a game which took no step.
+    pub fn clear(&mut self, lane: usize) {
+        (self.rewards[lane], self.ends[lane], self.scores[lane]) = (0.0, 0, 0.0);
+    }
 }
 
 /// Sums over steps per lane.
