@@ -88,11 +88,11 @@ class Watch:
         return time.perf_counter() - self._begun[0], time.process_time() - self._begun[1]
 
 
-Result = tuple[tuple[float, float], int, float]
+Result = tuple[tuple[float, float], float]
 
 
 def by_grove(name: str, seed: int, settings: dict[str, Any]) -> Result:
-    """Returns the time, steps and the mean return of the policy at the end."""
+    """Returns the time and the mean return of the policy at the end."""
     make, goal = ENVS[name]
     taken = None
 
@@ -116,11 +116,11 @@ def by_grove(name: str, seed: int, settings: dict[str, Any]) -> Result:
         )
         policy = report.policy()
         score = play(make(), policy, 100, 10_000)
-    return taken or watch.read(), report.env_steps, score
+    return taken or watch.read(), score
 
 
 def by_sb3(name: str, seed: int) -> Result:
-    """Returns the time, steps and the mean return of the policy at the end."""
+    """Returns the time and the mean return of the policy at the end."""
     import torch
     from stable_baselines3 import PPO
     from stable_baselines3.common.callbacks import EvalCallback, StopTrainingOnRewardThreshold
@@ -146,7 +146,7 @@ def by_sb3(name: str, seed: int) -> Result:
     model.learn(2_000_000, callback=evaluation)
     taken = watch.read()
     score = play(make(), lambda obs: model.predict(obs, deterministic=True)[0], 100, 10_000)
-    return taken, model.num_timesteps, score
+    return taken, score
 
 
 def main() -> None:
@@ -165,11 +165,13 @@ def main() -> None:
             continue
         times = []
         for seed in options.seeds:
-            taken, steps, score = train(seed)
+            taken, score = train(seed)
             times.append(taken)
             elapsed, cpu = taken
-            times_of_seed = f"{elapsed:6.1f} s, {cpu:6.1f} s of CPU, {steps:9} steps"
-            print(f"{trainer:6} seed {seed}: {times_of_seed}, mean return {score:.1f}", flush=True)
+            print(
+                f"{trainer:6} seed {seed}: {elapsed:6.1f} s, {cpu:6.1f} s of CPU, mean return {score:.1f}",
+                flush=True,
+            )
         elapsed, cpu = np.median(times, axis=0)
         print(f"{trainer:6} median: {elapsed:.1f} s, {cpu:.1f} s of CPU", flush=True)
 
