@@ -96,6 +96,10 @@ fn architectures_generate_and_learn_on_a_device_as_on_the_cpu() {
         };
         let want = tokens(generate(&decoder, &greedy, 64));
         assert_eq!(tokens(generate(&there, &greedy, 64)), want, "{:?}", decoder.shape());
+        if let Some(device) = adapter() {
+            let there = decoder.clone().with_device(Some(device), Precision::F32);
+            assert_eq!(tokens(generate(&there, &greedy, 64)), want, "{:?}", decoder.shape());
+        }
         let groups = groups(&decoder);
         let rule = rule(LossConfig::new());
         let [want, got] =
@@ -334,4 +338,115 @@ fn in_half_precision_the_policy_that_learns_is_the_one_that_acts() {
             assert!(off < 0.2 * unit, "{precision} {number}: {off}");
         }
     }
+}
+
+/// A decoder whose heads, texts and vocabulary are larger than a cube of the kernels.
+fn wide(num_layers: usize) -> TokenDecoder {
+    let shape = DecoderShape {
+        num_actions: 1000,
+        hidden_size: 96,
+        num_layers,
+        num_heads: 2,
+        num_kv_heads: 1,
+        head_dim: 96,
+        partial_rotary_factor: 0.5,
+        intermediate_size: 80,
+        context: 256,
+        sliding: Some(SlidingWindow {
+            size: 50,
+            layers: (0..num_layers).map(|layer| layer % 2 == 1).collect(),
+            rope_theta: None,
+        }),
+        ..decoders()[0].shape().clone()
+    };
+    let wave = |i: usize| (i as f32 * 0.71 + (i as f32 * 0.013).cos() * 9.0).sin() * 0.3;
+    let params: Vec<f32> = (0..shape.num_params()).map(wave).collect();
+    TokenDecoder::new(shape, params)
+}
+
+/// Two prompts of different lengths, with three completions each.
+fn long_prompts() -> [Prompt; 2] {
+    [70, 3].map(|count| Prompt {
+        tokens: (0..count).map(|i| (i * i + count) % 1000).collect(),
+        completions: 3,
+        key: count,
+    })
+}
+
+#[test]
+fn long_texts_are_generated_on_a_device_as_on_the_cpu() {
+    let Some(device) = adapter() else { return };
+    let decoder = wide(2);
+    let there = decoder.clone().with_device(Some(device), Precision::F32);
+    for temperature in [0.0, 0.8] {
+        let sampling = Sampling { temperature, max_new_tokens: 80, ..Sampling::default() };
+        let [want, got] = [&decoder, &there].map(|decoder| {
+            Generator { decoder, sampling: &sampling, slots: 6, stop: None, listener: None }
+                .generate(&long_prompts())
+        });
+        let both = want.iter().flatten().zip(got.iter().flatten());
+        for (want, got) in both {
+            assert_eq!(want.tokens, got.tokens, "temperature {temperature}");
+            let near = |a: &[f32], b: &[f32], limit: f32| {
+                a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < limit)
+            };
+            assert!(
+                near(&want.logprobs, &got.logprobs, 1e-3),
+                "{:?} {:?}",
+                want.logprobs,
+                got.logprobs
+            );
+            assert!(near(&want.entropies, &got.entropies, 1e-3), "temperature {temperature}");
+        }
+    }
+}
+
+/// Generates as the environment variable says, so that another process counts the launches.
+#[test]
+fn launches_of_a_token_step_are_few() {
+    const SIZES: &str = "GROVE_TEST_LAYERS_AND_TOKENS";
+    if let Ok(sizes) = std::env::var(SIZES) {
+        let (layers, tokens) = sizes.split_once(' ').expect("two numbers");
+        let device = adapter().expect("the other process has found one");
+        let decoder = wide(layers.parse().unwrap()).with_device(Some(device), Precision::F32);
+        let sampling = Sampling { max_new_tokens: tokens.parse().unwrap(), ..Sampling::default() };
+        let by = Generator {
+            decoder: &decoder,
+            sampling: &sampling,
+            slots: 6,
+            stop: None,
+            listener: None,
+        };
+        by.generate(&long_prompts());
+        return;
+    }
+    if adapter().is_none() {
+        return;
+    }
+    let launches = |layers: usize, tokens: usize| {
+        let folder = tempfile::TempDir::new().unwrap();
+        let log = folder.path().join("log");
+        let settings =
+            format!("[profiling.logger]\nlevel = \"minimal\"\nfile = \"{}\"\n", log.display());
+        std::fs::write(folder.path().join("cubecl.toml"), settings).unwrap();
+        let test = "language_device::launches_of_a_token_step_are_few";
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test])
+            .env(SIZES, format!("{layers} {tokens}"))
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        let log = std::fs::read_to_string(log).unwrap();
+        log.lines().filter(|line| line.starts_with("Executing ")).count()
+    };
+    // Blocks of eight tokens are read back, so that a multiple of eight tokens is the same work each.
+    let tokens = 8;
+    let a_block = |layers| launches(layers, 2 * tokens) - launches(layers, tokens);
+    let [one, two] = [a_block(1), a_block(2)];
+    let a_layer = (two - one) as f64 / tokens as f64;
+    let fixed = one as f64 / tokens as f64 - a_layer;
+    // Each matrix is a launch of Burn's, and attention, two norms, the gate and the caches one each.
+    assert!((11.0..=12.0).contains(&a_layer), "{a_layer} launches a layer, {fixed} besides");
+    assert!(fixed <= 12.0, "{a_layer} launches a layer, {fixed} besides");
 }

@@ -107,7 +107,7 @@ pub(super) fn causal_rows(
 }
 
 /// The factor of a decoder's scores.
-pub(super) fn attention_scale(shape: &DecoderShape) -> f32 {
+pub(crate) fn attention_scale(shape: &DecoderShape) -> f32 {
     let scalar = shape.query_pre_attn_scalar.unwrap_or(shape.head_dim as f64);
     scalar.powf(-0.5) as f32
 }

@@ -30,21 +30,21 @@ pub struct Decoder {
     input: Option<Linear>,
     /// The table of token embeddings.
     embed_tokens: Option<Embedding>,
-    layers: Vec<Layer>,
-    norm: RmsNorm,
+    pub(crate) layers: Vec<Layer>,
+    pub(crate) norm: RmsNorm,
     /// `None` if the head is the table of token embeddings.
     lm_head: Option<Linear>,
     /// Cosines and sines of positions, of each of the shape's tables.
-    rope: Vec<Vec<Tensor<2>>>,
+    pub(crate) rope: Vec<Vec<Tensor<2>>>,
     #[module(skip)]
     shape: DecoderShape,
     #[module(skip)]
-    pub(super) products: Products,
+    pub(crate) products: Products,
 }
 
 /// A layer of a [`Decoder`], with the names of Hugging Face's files.
 #[derive(Module, Debug)]
-struct Layer {
+pub(crate) struct Layer {
     input_layernorm: Option<RmsNorm>,
     self_attn: Attention,
     post_attention_layernorm: Option<RmsNorm>,
@@ -80,13 +80,13 @@ struct GatedMlp {
 
 /// The weights of a norm by the root of the mean square (Zhang and Sennrich 2019).
 #[derive(Module, Debug)]
-struct RmsNorm {
+pub(crate) struct RmsNorm {
     weight: Param<Tensor<1>>,
 }
 
 impl Layer {
     /// The norms before attention, after it, before the feed-forward block, and after it.
-    fn norms(&self, placement: NormPlacement) -> [Option<&RmsNorm>; 4] {
+    pub(crate) fn norms(&self, placement: NormPlacement) -> [Option<&RmsNorm>; 4] {
         let after_attention = self.post_attention_layernorm.as_ref();
         let last = self.post_feedforward_layernorm.as_ref();
         match placement {
@@ -100,11 +100,29 @@ impl Layer {
             ],
         }
     }
+
+    /// A matrix of the layer.
+    fn linear(&self, which: Projection) -> &Linear {
+        match which {
+            Projection::Query => &self.self_attn.q_proj,
+            Projection::Key => &self.self_attn.k_proj,
+            Projection::Value => &self.self_attn.v_proj,
+            Projection::Output => &self.self_attn.o_proj,
+            Projection::Gate => &self.mlp.gate_proj,
+            Projection::Up => &self.mlp.up_proj,
+            Projection::Down => &self.mlp.down_proj,
+        }
+    }
+
+    /// The norms of queries and keys.
+    pub(crate) fn head_norms(&self) -> [Option<&RmsNorm>; 2] {
+        [self.self_attn.q_norm.as_ref(), self.self_attn.k_norm.as_ref()]
+    }
 }
 
 /// Low-rank adapters beside the matrices of the layers: `scale x a b` is added to `x w` (LoRA, Hu et al. 2021).
 #[derive(Clone, Debug)]
-pub(super) struct LowRank {
+pub(crate) struct LowRank {
     /// `a`, `[inputs, r]`, and `b`, `[r, outputs]`, of each matrix that has them, layer by layer in the order of
     /// [`Projection::ALL`].
     pub pairs: Vec<Option<[Tensor<2>; 2]>>,
@@ -237,48 +255,67 @@ impl Decoder {
     ) -> Tensor<3> {
         let mut x = x;
         for (i, layer) in self.layers.iter().enumerate() {
-            let apply = |which: Projection, linear: &Linear, x: Tensor<3>| {
-                let y = self.products.linear(linear, x.clone());
-                let number = i * Projection::ALL.len() + which as usize;
-                match added {
-                    Some(added) => added.add(self.products, number, x, y),
-                    None => y,
-                }
-            };
+            let apply = |which: Projection, x: Tensor<3>| self.apply(added, i, which, x);
             let [before_attention, after_attention, before_mlp, after_mlp] =
                 layer.norms(self.shape.norms);
             let rotations = &rotations[self.shape.rope_table(i)];
-            let (of, input) = (&layer.self_attn, self.norm_if(before_attention, x.clone()));
-            let queries = apply(Projection::Query, &of.q_proj, input.clone());
-            let keys = apply(Projection::Key, &of.k_proj, input.clone());
-            let values = self.heads(apply(Projection::Value, &of.v_proj, input));
-            let queries = rotate(self.normed_heads(of.q_norm.as_ref(), queries), rotations);
-            let keys = rotate(self.normed_heads(of.k_norm.as_ref(), keys), rotations);
+            let [query_norm, key_norm] = layer.head_norms();
+            let input = self.norm_if(before_attention, x.clone());
+            let queries = apply(Projection::Query, input.clone());
+            let keys = apply(Projection::Key, input.clone());
+            let values = self.heads(apply(Projection::Value, input));
+            let queries = rotate(self.normed_heads(query_norm, queries), rotations);
+            let keys = rotate(self.normed_heads(key_norm, keys), rotations);
             let attended = attend(i, queries, [keys, values]);
-            let output = apply(Projection::Output, &of.o_proj, attended);
+            let output = apply(Projection::Output, attended);
             x = x + self.norm_if(after_attention, output);
             let input = self.norm_if(before_mlp, x.clone());
-            let gate = apply(Projection::Gate, &layer.mlp.gate_proj, input.clone());
+            let gate = apply(Projection::Gate, input.clone());
             let gate = match self.shape.activation {
                 Activation::Silu => activation::silu(gate),
                 Activation::GeluTanh => gelu_tanh(gate),
             };
-            let up = apply(Projection::Up, &layer.mlp.up_proj, input);
-            let output = apply(Projection::Down, &layer.mlp.down_proj, gate * up);
+            let up = apply(Projection::Up, input);
+            let output = apply(Projection::Down, gate * up);
             x = x + self.norm_if(after_mlp, output);
         }
         self.norm(&self.norm, x)
+    }
+
+    /// The product with a matrix of a layer, its adapter included.
+    pub(crate) fn apply(
+        &self,
+        added: Option<&LowRank>,
+        layer: usize,
+        which: Projection,
+        x: Tensor<3>,
+    ) -> Tensor<3> {
+        let y = self.products.linear(self.layers[layer].linear(which), x.clone());
+        let number = layer * Projection::ALL.len() + which as usize;
+        match added {
+            Some(added) => added.add(self.products, number, x, y),
+            None => y,
+        }
+    }
+
+    /// The factors of a norm.
+    pub(crate) fn norm_weights(&self, norm: &RmsNorm) -> Tensor<1> {
+        match self.shape.norm_offset {
+            0.0 => norm.weight.val(),
+            offset => norm.weight.val() + offset,
+        }
+    }
+
+    /// The device that it is on.
+    pub(crate) fn device(&self) -> Device {
+        self.norm.weight.val().device()
     }
 
     /// Norms vectors, `[.., size]`.
     fn norm<const D: usize>(&self, norm: &RmsNorm, x: Tensor<D>) -> Tensor<D> {
         let square = x.clone() * x.clone();
         let root = (square.mean_dim(D - 1) + self.shape.rms_norm_eps).sqrt();
-        let weight = match self.shape.norm_offset {
-            0.0 => norm.weight.val(),
-            offset => norm.weight.val() + offset,
-        };
-        x / root * weight.unsqueeze()
+        x / root * self.norm_weights(norm).unsqueeze()
     }
 
     fn norm_if<const D: usize>(&self, norm: Option<&RmsNorm>, x: Tensor<D>) -> Tensor<D> {
@@ -348,7 +385,7 @@ impl Decoder {
     ///
     /// # Panics
     /// If observations enter the decoder, not tokens.
-    pub(super) fn embed(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
+    pub(crate) fn embed(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
         let [batch, count] = tokens.dims();
         let table = self.embed_tokens.as_ref().expect("tokens enter, not observations");
         let x = table.weight.val().select(0, tokens.reshape([batch * count]));

@@ -1,7 +1,7 @@
 //! The execution of a decoder in Burn's tensors, on any device, with or without autodiff.
 
-mod attention;
-mod decoder;
+pub(crate) mod attention;
+pub(crate) mod decoder;
 mod products;
 mod rope;
 mod steps;

@@ -19,8 +19,8 @@ use std::sync::{Arc, OnceLock};
 /// A decoder over tokens on a device.
 #[derive(Clone, Debug)]
 pub struct DeviceDecoder {
-    decoder: Decoder,
-    added: Option<LowRank>,
+    pub(crate) decoder: Decoder,
+    pub(crate) added: Option<LowRank>,
     device: Device,
 }
 
@@ -71,11 +71,11 @@ impl Products {
 #[derive(Clone, Debug)]
 pub struct Prompts {
     /// Keys and values, layer by layer: `[groups, longest, num_kv_heads, head_dim]`.
-    keys_values: Vec<KeysValues>,
+    pub(crate) keys_values: Vec<KeysValues>,
     /// Tokens of the longest prompt.
     longest: usize,
     /// The tokens of each prompt: `[groups, 1]`.
-    lengths: Tensor<2, Int>,
+    pub(crate) lengths: Tensor<2, Int>,
     /// The normed streams of their last tokens: `[groups, hidden_size]`.
     pub last: Tensor<2>,
 }
@@ -84,11 +84,11 @@ pub struct Prompts {
 #[derive(Clone, Debug)]
 pub struct Completions {
     /// Keys and values, layer by layer: `[rows, most, num_kv_heads, head_dim]`.
-    keys_values: Vec<KeysValues>,
+    pub(crate) keys_values: Vec<KeysValues>,
     /// The most tokens of a completion.
     most: usize,
     /// Tokens so far.
-    count: usize,
+    pub(crate) count: usize,
 }
 
 /// The hidden states after a forward pass over texts.

@@ -1,6 +1,8 @@
 //! Generation on a device: a batch of completions decodes one token per step. Tokens are sampled on the device, and
 //! read back a block of steps at a time.
 
+#[cfg(feature = "kernels")]
+use super::token_step::{self, Choices, TokenStep};
 use super::{Chosen, Completion, Generator, Prompt, Scratch, choose};
 use crate::device;
 use crate::math::softmax::LEAST_SUM;
@@ -41,10 +43,15 @@ struct Batch<'a> {
     generator: &'a Generator<'a>,
     decoder: &'a DeviceDecoder,
     members: usize,
+    /// Kernels of the token step, where the device runs them.
+    #[cfg(feature = "kernels")]
+    step: Option<TokenStep>,
     prompts: Prompts,
     decoding: Completions,
-    /// The draws of each completion's tokens: `[rows, max_new_tokens]`.
-    draws: Vec<Vec<f32>>,
+    /// The draws of all tokens: `[max_new_tokens, rows]`.
+    draws: Vec<f32>,
+    /// The same on the device.
+    uploaded: Tensor<2>,
     completions: Vec<Completion>,
 }
 
@@ -66,19 +73,24 @@ impl<'a> Batch<'a> {
     ) -> Self {
         let (rows, most) = (prompts.len() * members, generator.sampling.max_new_tokens);
         let tokens: Vec<&[u32]> = prompts.iter().map(|prompt| &prompt.tokens[..]).collect();
-        let draws = prompts.iter().flat_map(|prompt| {
-            (0..members).map(move |member| {
-                let key = draw(prompt.key, member as u32);
-                (0..most).map(|at| uniform(draw(key, at as u32))).collect()
-            })
-        });
+        let keys: Vec<u32> = prompts
+            .iter()
+            .flat_map(|prompt| (0..members).map(|member| draw(prompt.key, member as u32)))
+            .collect();
+        let draws =
+            (0..most).flat_map(|at| keys.iter().map(move |key| uniform(draw(*key, at as u32))));
+        let draws: Vec<f32> = draws.collect();
+        let uploaded = device::upload(draws.clone(), decoder.device()).reshape([most, rows]);
         Self {
             generator,
             decoder,
             members,
+            #[cfg(feature = "kernels")]
+            step: TokenStep::new(decoder),
             prompts: decoder.prompts(&tokens),
             decoding: decoder.room(rows, most),
-            draws: draws.collect(),
+            draws,
+            uploaded,
             completions: vec![Completion::default(); rows],
         }
     }
@@ -100,10 +112,20 @@ impl<'a> Batch<'a> {
                 break;
             }
             if !is_last {
-                hidden = self.decoder.step(&self.prompts, &mut self.decoding, tokens);
+                hidden = self.step(tokens);
             }
         }
         self.completions.chunks(self.members).map(<[Completion]>::to_vec).collect()
+    }
+
+    /// Takes the next token of each row through all layers.
+    fn step(&mut self, tokens: Tensor<1, Int>) -> Tensor<2> {
+        let (decoder, prompts) = (self.decoder, &self.prompts);
+        #[cfg(feature = "kernels")]
+        if let Some(step) = &self.step {
+            return step.step(decoder, prompts, &mut self.decoding, tokens);
+        }
+        decoder.step(prompts, &mut self.decoding, tokens)
     }
 
     /// Takes the tokens of a block over, and says whether all completions have come to their end.
@@ -143,9 +165,16 @@ impl<'a> Batch<'a> {
     fn choose(&self, hidden: Tensor<2>, at: usize) -> Tokens {
         let sampling = self.generator.sampling;
         let logits = self.decoder.logits(hidden);
-        let draws: Vec<f32> = self.draws.iter().map(|draws| draws[at]).collect();
         if sampling.narrows() {
-            return self.choose_here(logits, &draws);
+            return self.choose_here(logits, at);
+        }
+        #[cfg(feature = "kernels")]
+        if self.step.is_some() {
+            let temperature = sampling.temperature;
+            let sharpness = (temperature > 0.0).then(|| sharpness(temperature));
+            let Choices { tokens, logprobs, entropies } =
+                token_step::choose(logits, &self.uploaded, at, sharpness);
+            return Tokens { tokens, logprobs, entropies, candidates: Vec::new() };
         }
         let logits = logits * sharpness(sampling.temperature);
         let policy = Categorical::new(logits.clone());
@@ -153,15 +182,16 @@ impl<'a> Batch<'a> {
             let rows = logits.dims()[0];
             logits.argmax(1).reshape([rows])
         } else {
-            invert(policy.probabilities(), device::upload(draws, self.decoder.device()))
+            invert(policy.probabilities(), self.uploaded.clone().narrow(0, at, 1).flatten(0, 1))
         };
         let logprobs = policy.logprob(tokens.clone());
         Tokens { logprobs, entropies: policy.entropy(), tokens, candidates: Vec::new() }
     }
 
     /// Chooses the next token of each row in the host's memory, where top-k, top-p and min-p are.
-    fn choose_here(&self, logits: Tensor<2>, draws: &[f32]) -> Tokens {
+    fn choose_here(&self, logits: Tensor<2>, at: usize) -> Tokens {
         let [rows, vocabulary] = logits.dims();
+        let draws = &self.draws[at * rows..][..rows];
         let logits = device::fetch(logits.reshape([rows * vocabulary]));
         let mut scratch = Scratch::default();
         let chosen: Vec<Chosen> = logits

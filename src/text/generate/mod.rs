@@ -8,6 +8,8 @@
 mod device;
 mod sample;
 pub mod stop;
+#[cfg(all(feature = "general", feature = "kernels"))]
+mod token_step;
 
 pub use sample::{Chosen, Sampling, Scratch, choose};
 

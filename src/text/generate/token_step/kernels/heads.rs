@@ -1,0 +1,233 @@
+//! Kernels of queries, keys and values: positions, norms, rotation, and the write into the caches.
+
+use super::UNITS;
+use crate::device::buffers::Buffer;
+use burn::cubecl;
+use burn::cubecl::ir::ElemType;
+use burn::cubecl::prelude::*;
+
+/// Positions of the rows of a step, each that of the next token of a completion.
+#[derive(CubeType, CubeLaunch)]
+pub(crate) struct Positions {
+    /// Tokens of each prompt: `[groups]`.
+    pub lengths: Buffer<i32>,
+    /// Completions of a prompt.
+    pub members: usize,
+    /// Tokens of each completion before this one.
+    pub at: usize,
+}
+
+#[cube]
+impl Positions {
+    /// Tokens of the prompt of a row.
+    pub fn prompt(&self, row: usize) -> usize {
+        self.lengths[row / self.members] as usize
+    }
+}
+
+/// Computes cosine and sine of each pair of a head at the position of each row; one unit per row and pair.
+///
+/// Buffers: those of [`Positions`]; the rotations of low and high parts, `[low + high, half, 2]`;
+/// `[rows, half, 2]`.
+#[cube(launch_unchecked)]
+pub(crate) fn rotation_kernel(
+    positions: &Positions,
+    table: &[f32],
+    rotations: &mut [f32],
+    rows: usize,
+    low: usize,
+    high: usize,
+    #[comptime] half: usize,
+) {
+    let unit = ABSOLUTE_POS;
+    if unit < rows * half {
+        let (row, pair) = (unit / half, unit % half);
+        let position = positions.prompt(row) + positions.at;
+        let a = 2 * (position % low * half + pair);
+        let b = 2 * ((low + position / low % high) * half + pair);
+        let (cl, sl, ch, sh) = (table[a], table[a + 1], table[b], table[b + 1]);
+        rotations[2 * unit] = ch * cl - sh * sl;
+        rotations[2 * unit + 1] = sh * cl + ch * sl;
+    }
+}
+
+/// The heads of a layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Heads {
+    /// Heads of queries.
+    pub queries: usize,
+    /// Heads of keys, and of values.
+    pub keys: usize,
+    /// Numbers of a head.
+    pub dim: usize,
+    /// Pairs of a head that rotate.
+    pub half: usize,
+    /// Whether each head of queries and keys is normed.
+    pub norms_heads: bool,
+    /// Whether all heads of queries, and all of keys, are normed together.
+    pub norms_all: bool,
+}
+
+impl Heads {
+    /// Numbers of a row of queries.
+    pub const fn query_size(self) -> usize {
+        self.queries * self.dim
+    }
+
+    /// Numbers of a row of keys.
+    pub const fn key_size(self) -> usize {
+        self.keys * self.dim
+    }
+
+    const fn norms(self) -> bool {
+        self.norms_heads || self.norms_all
+    }
+
+    /// Weights of the norm of queries.
+    pub const fn query_weights(self) -> usize {
+        if self.norms_all { self.query_size() } else { self.dim }
+    }
+}
+
+/// Norms and rotates the heads of one row, in place; `roots` are the heads' roots, from number `first` on.
+#[cube]
+fn rotate_heads(
+    row_of: &mut [f32],
+    start: usize,
+    rotations: &[f32],
+    rotation: usize,
+    weights: &[f32],
+    weight: usize,
+    roots: &Shared<[f32]>,
+    first: usize,
+    count: usize,
+    factor: f32,
+    #[comptime] heads: Heads,
+) {
+    let (dim, half) = comptime!((heads.dim, heads.half));
+    let items = comptime!(heads.dim - heads.half);
+    for item in range_stepped(UNIT_POS as usize, count * items, UNITS) {
+        let (head, i) = (item / items, item % items);
+        let at = start + head * dim;
+        // A pair, or a number that does not rotate.
+        let is_pair = i < half;
+        let mut place = i;
+        if !is_pair {
+            place = i + half;
+        }
+        let mut a = row_of[at + place] * factor;
+        let mut w = weight + place;
+        if comptime!(heads.norms_all) {
+            w += head * dim;
+        }
+        if comptime!(heads.norms()) {
+            a = a / roots[first + head] * weights[w];
+        }
+        if is_pair {
+            let mut b = row_of[at + half + i] * factor;
+            if comptime!(heads.norms()) {
+                b = b / roots[first + head] * weights[w + half];
+            }
+            let (cos, sin) = (rotations[rotation + 2 * i], rotations[rotation + 2 * i + 1]);
+            row_of[at + i] = a * cos - b * sin;
+            row_of[at + half + i] = b * cos + a * sin;
+        } else {
+            row_of[at + place] = a;
+        }
+    }
+}
+
+/// Norms and rotates queries and keys in place, multiplies queries by `scale`, and stores keys and values in their
+/// caches; one cube per row.
+///
+/// Buffers: `[rows, query_size]`; `[rows, key_size]` twice; rotations `[rows, half, 2]`; weights of the norms of
+/// queries and keys; caches `[rows, most, key_size]`. Workgroup memory: a float per head.
+#[cube(launch_unchecked)]
+pub(crate) fn store_kernel<C: Float>(
+    queries: &mut [f32],
+    keys: &mut [f32],
+    values: &[f32],
+    rotations: &[f32],
+    weights: &[f32],
+    key_cache: &mut [C],
+    value_cache: &mut [C],
+    rows: usize,
+    most: usize,
+    at: usize,
+    scale: f32,
+    eps: f32,
+    #[comptime] heads: Heads,
+    #[define(C)] _cache: ElemType,
+) {
+    let row = CUBE_POS;
+    if row < rows {
+        let unit = UNIT_POS as usize;
+        let (dim, count) = comptime!((heads.dim, heads.queries));
+        let all = comptime!(heads.queries + heads.keys);
+        let (query, key) = (row * comptime!(heads.query_size()), row * comptime!(heads.key_size()));
+        let mut roots = Shared::<[f32]>::new_slice(all);
+        if comptime!(heads.norms()) {
+            for head in range_stepped(unit, all, UNITS) {
+                let mut square = 0.0f32;
+                for i in 0..dim {
+                    if head < count {
+                        let x = queries[query + head * dim + i];
+                        square += x * x;
+                    } else {
+                        let x = keys[key + (head - count) * dim + i];
+                        square += x * x;
+                    }
+                }
+                if comptime!(heads.norms_heads) {
+                    square = (square / comptime!(heads.dim as f32) + eps).sqrt();
+                }
+                roots[head] = square;
+            }
+            sync_cube();
+            if comptime!(heads.norms_all) {
+                let mut query_square = 0.0f32;
+                for head in 0..count {
+                    query_square += roots[head];
+                }
+                let mut key_square = 0.0f32;
+                for head in count..all {
+                    key_square += roots[head];
+                }
+                sync_cube();
+                for head in range_stepped(unit, all, UNITS) {
+                    if head < count {
+                        let mean = query_square / comptime!(heads.query_size() as f32);
+                        roots[head] = (mean + eps).sqrt();
+                    } else {
+                        let mean = key_square / comptime!(heads.key_size() as f32);
+                        roots[head] = (mean + eps).sqrt();
+                    }
+                }
+                sync_cube();
+            }
+        }
+        let rotation = row * comptime!(2 * heads.half);
+        rotate_heads(
+            queries, query, rotations, rotation, weights, 0, &roots, 0, count, scale, heads,
+        );
+        rotate_heads(
+            keys,
+            key,
+            rotations,
+            rotation,
+            weights,
+            comptime!(heads.query_weights()),
+            &roots,
+            count,
+            comptime!(heads.keys),
+            1.0f32,
+            heads,
+        );
+        sync_cube();
+        let place = (row * most + at) * comptime!(heads.key_size());
+        for i in range_stepped(unit, comptime!(heads.key_size()), UNITS) {
+            key_cache[place + i] = C::cast_from(keys[key + i]);
+            value_cache[place + i] = C::cast_from(values[key + i]);
+        }
+    }
+}

@@ -1,0 +1,402 @@
+//! The token step of generation in kernels of its own: eleven launches a layer where tensors take about seventy.
+//!
+//! The formulas are those of [`DeviceDecoder::step`], for one token of each row:
+//! norms with the addition before them, rotation with the write into the caches, attention over the filled part of
+//! the caches with the prompt of a group read in place, the gate, and the choice of a token. Products are Burn's.
+
+mod kernels;
+
+use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
+use crate::device::has_kernels;
+use crate::nn::arch::{DecoderShape, Projection, QkNorm};
+use crate::nn::ops::gate::Activation;
+use crate::nn::tensors::attention::{KeysValues, attention_scale};
+use crate::nn::tensors::decoder::{Decoder, RmsNorm};
+use crate::text::{Completions, DeviceDecoder, Prompts};
+use burn::backend::{Cube, DType};
+use burn::cubecl::ir::{ElemType, FloatKind};
+use burn::cubecl::prelude::CubeDim;
+use burn::tensor::{FloatDType, Int, Tensor};
+use burn_cubecl::tensor::CubeTensor;
+use kernels::UNITS;
+use kernels::attend::{CachedLaunch, attend_kernel};
+use kernels::choose::choose_kernel;
+use kernels::heads::{Heads, PositionsLaunch, rotation_kernel, store_kernel};
+use kernels::rows::{AddNorm, add_norm_kernel, gate_kernel};
+
+/// The weights of a decoder that its kernels read, in their layout.
+#[derive(Clone, Debug)]
+pub(super) struct TokenStep {
+    /// Weights of the norms before attention and before the feed-forward block of each layer, then of the last one;
+    /// each beside those of the norm of the output that is added there: `[2, hidden_size]`.
+    norms: Vec<CubeTensor>,
+    /// Weights of the norms of queries and keys of each layer.
+    head_norms: Vec<CubeTensor>,
+    /// Rotations of low and high parts of positions of each of the shape's tables: `[low + high, half, 2]`.
+    tables: Vec<Table>,
+    heads: Heads,
+}
+
+/// A table of rotations.
+#[derive(Clone, Debug)]
+struct Table {
+    rotations: CubeTensor,
+    low: usize,
+    high: usize,
+}
+
+/// The tokens chosen for each row, `[rows]`, their log-probabilities and the entropies of the choices.
+pub(super) struct Choices {
+    /// The tokens.
+    pub tokens: Tensor<1, Int>,
+    /// The log-probabilities at the temperature.
+    pub logprobs: Tensor<1>,
+    /// The entropies, nats.
+    pub entropies: Tensor<1>,
+}
+
+impl TokenStep {
+    /// The weights of a decoder; `None` if its device runs no kernels.
+    pub(super) fn new(decoder: &DeviceDecoder) -> Option<Self> {
+        has_kernels(decoder.device()).then(|| Self::of(&decoder.decoder))
+    }
+
+    fn of(decoder: &Decoder) -> Self {
+        let shape = decoder.shape();
+        let weights = |norm: Option<&RmsNorm>| match norm {
+            Some(norm) => decoder.norm_weights(norm),
+            None => Tensor::zeros([shape.hidden_size], &decoder.device()),
+        };
+        let pair = |sum, output| cube_tensor(Tensor::cat(vec![weights(sum), weights(output)], 0));
+        let mut norms = Vec::new();
+        let mut output = None;
+        for layer in &decoder.layers {
+            let [before_attention, after_attention, before_mlp, after_mlp] =
+                layer.norms(shape.norms);
+            norms.push(pair(before_attention, output));
+            norms.push(pair(before_mlp, after_attention));
+            output = after_mlp;
+        }
+        norms.push(pair(Some(&decoder.norm), output));
+        let head_norms = decoder.layers.iter().map(|layer| {
+            let both = layer.head_norms().map(|norm| norm.map(|norm| decoder.norm_weights(norm)));
+            let none = || Tensor::zeros([1], &decoder.device());
+            cube_tensor(Tensor::cat(both.map(|norm| norm.unwrap_or_else(none)).to_vec(), 0))
+        });
+        Self {
+            norms,
+            head_norms: head_norms.collect(),
+            tables: decoder.rope.iter().map(|table| Table::new(table)).collect(),
+            heads: heads(shape),
+        }
+    }
+
+    /// Takes the next token of each completion, `[rows]`, through all layers, as [`DeviceDecoder::step`] does: the
+    /// normed streams, `[rows, hidden_size]`.
+    pub(super) fn step(
+        &self,
+        by: &DeviceDecoder,
+        prompts: &Prompts,
+        completions: &mut Completions,
+        tokens: Tensor<1, Int>,
+    ) -> Tensor<2> {
+        let (decoder, added) = (&by.decoder, by.added.as_ref());
+        let rows = tokens.dims()[0];
+        let shape = decoder.shape();
+        let row = Row::new(self, decoder, prompts, completions, rows);
+        let rotations: Vec<_> = self.tables.iter().map(|table| row.rotations(table)).collect();
+        let mut stream = cube_tensor(decoder.embed(tokens.reshape([rows, 1])));
+        let mut output = None;
+        for (i, layer) in decoder.layers.iter().enumerate() {
+            let apply = |which: Projection, x: &CubeTensor| {
+                let x = Tensor::<3>::from_primitive::<Cube>(x.clone());
+                cube_tensor(decoder.apply(added, i, which, x))
+            };
+            let [before_attention, after_attention, before_mlp, after_mlp] =
+                layer.norms(shape.norms).map(|norm| norm.is_some());
+            let (input, sum) = row.add_norm(2 * i, stream, output, before_attention);
+            let queries = apply(Projection::Query, &input);
+            let keys = apply(Projection::Key, &input);
+            let values = apply(Projection::Value, &input);
+            row.store(i, [&queries, &keys, &values], &rotations[shape.rope_table(i)]);
+            let attended = apply(Projection::Output, &row.attend(i, &queries));
+            let attended = Some((attended, after_attention));
+            let (input, sum) = row.add_norm(2 * i + 1, sum, attended, before_mlp);
+            let gate = apply(Projection::Gate, &input);
+            let up = apply(Projection::Up, &input);
+            output = Some((apply(Projection::Down, &row.gate(&gate, &up)), after_mlp));
+            stream = sum;
+        }
+        let (hidden, _) = row.add_norm(2 * decoder.layers.len(), stream, output, true);
+        completions.count += 1;
+        Tensor::<3>::from_primitive::<Cube>(hidden).reshape([rows, shape.hidden_size])
+    }
+}
+
+impl Table {
+    fn new(table: &[Tensor<2>]) -> Self {
+        let [low, half] = table[0].dims();
+        let high = table[2].dims()[0];
+        let both = |low: usize, high: usize| {
+            let numbers = Tensor::cat(vec![table[low].clone(), table[high].clone()], 0);
+            let [parts, half] = numbers.dims();
+            numbers.reshape([parts, half, 1])
+        };
+        let rotations: Tensor<3> = Tensor::cat(vec![both(0, 2), both(1, 3)], 2);
+        debug_assert_eq!(rotations.dims(), [low + high, half, 2]);
+        Self { rotations: cube_tensor(rotations), low, high }
+    }
+}
+
+/// The heads of a shape.
+fn heads(shape: &DecoderShape) -> Heads {
+    Heads {
+        queries: shape.num_heads,
+        keys: shape.num_kv_heads,
+        dim: shape.head_dim,
+        half: shape.rotary_dim() / 2,
+        norms_heads: shape.qk_norm == QkNorm::PerHead,
+        norms_all: shape.qk_norm == QkNorm::AllHeads,
+    }
+}
+
+/// The kernels of one step.
+struct Row<'a> {
+    by: &'a TokenStep,
+    shape: &'a DecoderShape,
+    /// Keys and values of prompts and of completions, layer by layer.
+    prompts: &'a [KeysValues],
+    completions: &'a [KeysValues],
+    /// Tokens of each completion before this one.
+    at: usize,
+    lengths: CubeTensor,
+    rows: usize,
+    /// Completions of a prompt.
+    members: usize,
+    /// The type of the caches.
+    cache: ElemType,
+}
+
+impl<'a> Row<'a> {
+    fn new(
+        by: &'a TokenStep,
+        decoder: &'a Decoder,
+        prompts: &'a Prompts,
+        completions: &'a Completions,
+        rows: usize,
+    ) -> Self {
+        let cache = ElemType::Float(match decoder.products.half {
+            None => FloatKind::F32,
+            Some(FloatDType::BF16) => FloatKind::BF16,
+            Some(_) => FloatKind::F16,
+        });
+        let members = rows / prompts.lengths.dims()[0];
+        let lengths = cube_ints(prompts.lengths.clone());
+        Self {
+            by,
+            shape: decoder.shape(),
+            prompts: &prompts.keys_values,
+            completions: &completions.keys_values,
+            at: completions.count,
+            lengths,
+            rows,
+            members,
+            cache,
+        }
+    }
+
+    /// Adds the output of a block, normed if so, to the stream. Returns the sum, normed if so, and the sum.
+    fn add_norm(
+        &self,
+        number: usize,
+        stream: CubeTensor,
+        output: Option<(CubeTensor, bool)>,
+        norms_sum: bool,
+    ) -> (CubeTensor, CubeTensor) {
+        let size = self.shape.hidden_size;
+        let norms_output = output.as_ref().is_some_and(|(_, is_normed)| *is_normed);
+        let form = AddNorm { size, adds: output.is_some(), norms_output, norms_sum };
+        if !form.adds && !norms_sum {
+            return (stream.clone(), stream);
+        }
+        let new = || uninit(&stream, &[self.rows, 1, size], DType::F32);
+        let sum = new();
+        let normed = if norms_sum { new() } else { sum.clone() };
+        let output = output.map_or_else(|| stream.clone(), |(output, _)| output);
+        // SAFETY: accesses stay below `rows` times `size`; all units of a cube reach its barriers. Without a norm
+        // the last buffer is not written.
+        unsafe {
+            add_norm_kernel::launch_unchecked(
+                &stream.client,
+                grid(&stream, self.rows),
+                CubeDim::new_1d(UNITS as u32),
+                argument(&stream),
+                argument(&output),
+                argument(&self.by.norms[number]),
+                argument(&sum),
+                argument(&normed),
+                self.rows,
+                self.shape.rms_norm_eps,
+                form,
+            );
+        }
+        (normed, sum)
+    }
+
+    fn positions(&self) -> PositionsLaunch {
+        PositionsLaunch::new(argument(&self.lengths), self.members, self.at)
+    }
+
+    /// The rotations of each row's position: `[rows, half, 2]`.
+    fn rotations(&self, table: &Table) -> CubeTensor {
+        let half = self.by.heads.half;
+        let rotations = uninit(&self.lengths, &[self.rows, half, 2], DType::F32);
+        let cubes = (self.rows * half).div_ceil(UNITS);
+        // SAFETY: accesses stay below the rows and the parts of the table.
+        unsafe {
+            rotation_kernel::launch_unchecked(
+                &self.lengths.client,
+                grid(&self.lengths, cubes),
+                CubeDim::new_1d(UNITS as u32),
+                self.positions(),
+                argument(&table.rotations),
+                argument(&rotations),
+                self.rows,
+                table.low,
+                table.high,
+                half,
+            );
+        }
+        rotations
+    }
+
+    /// Norms and rotates queries and keys in place, and stores keys and values.
+    fn store(
+        &self,
+        layer: usize,
+        [queries, keys, values]: [&CubeTensor; 3],
+        rotations: &CubeTensor,
+    ) {
+        let caches = self.completions[layer].each_ref().map(|x| cube_tensor(x.clone()));
+        let most = self.completions[layer][0].dims()[1];
+        // SAFETY: accesses stay below the rows, the heads and the room of the caches, which nothing else reads or
+        // writes meanwhile; all units of a cube reach its barriers.
+        unsafe {
+            store_kernel::launch_unchecked(
+                &queries.client,
+                grid(queries, self.rows),
+                CubeDim::new_1d(UNITS as u32),
+                argument(queries),
+                argument(keys),
+                argument(values),
+                argument(rotations),
+                argument(&self.by.head_norms[layer]),
+                argument(&caches[0]),
+                argument(&caches[1]),
+                self.rows,
+                most,
+                self.at,
+                attention_scale(self.shape),
+                self.shape.rms_norm_eps,
+                self.by.heads,
+                self.cache,
+            );
+        }
+    }
+
+    /// The result of attention: `[rows, 1, query_size]`.
+    fn attend(&self, layer: usize, queries: &CubeTensor) -> CubeTensor {
+        let [own, prompts] = [&self.completions[layer], &self.prompts[layer]];
+        let (most, longest) = (own[0].dims()[1], prompts[0].dims()[1]);
+        let [keys, values] = own.each_ref().map(|x| cube_tensor(x.clone()));
+        let [prompt_keys, prompt_values] = prompts.each_ref().map(|x| cube_tensor(x.clone()));
+        let heads = self.by.heads;
+        let attended = uninit(queries, &[self.rows, 1, heads.query_size()], DType::F32);
+        let window = self.shape.windows()[self.shape.window_number(layer)];
+        // A text is never longer than this.
+        let window = window.min(1 << 30);
+        // SAFETY: accesses stay below the rows, the heads and the room of the caches; all units of a cube reach its
+        // barriers.
+        unsafe {
+            attend_kernel::launch_unchecked(
+                &queries.client,
+                grid(queries, self.rows * heads.queries),
+                CubeDim::new_1d(UNITS as u32),
+                argument(queries),
+                CachedLaunch::new(
+                    argument(&keys),
+                    argument(&values),
+                    argument(&prompt_keys),
+                    argument(&prompt_values),
+                    most,
+                    longest,
+                ),
+                self.positions(),
+                argument(&attended),
+                self.rows,
+                window,
+                heads,
+                self.cache,
+            );
+        }
+        attended
+    }
+
+    /// The gated values: `[rows, 1, intermediate_size]`.
+    fn gate(&self, gate: &CubeTensor, up: &CubeTensor) -> CubeTensor {
+        let count = gate.meta.num_elements();
+        let gated = uninit(gate, &[self.rows, 1, count / self.rows], DType::F32);
+        // SAFETY: accesses stay below `count`.
+        unsafe {
+            gate_kernel::launch_unchecked(
+                &gate.client,
+                grid(gate, count.div_ceil(UNITS)),
+                CubeDim::new_1d(UNITS as u32),
+                argument(gate),
+                argument(up),
+                argument(&gated),
+                count,
+                self.shape.activation == Activation::Silu,
+            );
+        }
+        gated
+    }
+}
+
+/// Chooses token number `at` of each row from logits, `[rows, vocabulary]`, multiplied by `sharpness`: the one at which
+/// the sum of probabilities exceeds the draw, of `[tokens, rows]`, or, with a sharpness of `None`, the likeliest one.
+pub(super) fn choose(
+    logits: Tensor<2>,
+    draws: &Tensor<2>,
+    at: usize,
+    sharpness: Option<f32>,
+) -> Choices {
+    let [rows, vocabulary] = logits.dims();
+    let (logits, draws) = (cube_tensor(logits), cube_tensor(draws.clone()));
+    let tokens = uninit(&logits, &[rows], DType::I32);
+    let figures = uninit(&logits, &[2, rows], DType::F32);
+    // SAFETY: accesses stay below `rows` and `vocabulary`; all units of a cube reach its barriers.
+    unsafe {
+        choose_kernel::launch_unchecked(
+            &logits.client,
+            grid(&logits, rows),
+            CubeDim::new_1d(UNITS as u32),
+            argument(&logits),
+            argument(&draws),
+            argument(&tokens),
+            argument(&figures),
+            rows,
+            vocabulary,
+            at * rows,
+            sharpness.unwrap_or(1.0),
+            sharpness.is_none(),
+        );
+    }
+    let figures = Tensor::<2>::from_primitive::<Cube>(figures);
+    let row = |number: usize| figures.clone().narrow(0, number, 1).reshape([rows]);
+    Choices {
+        tokens: Tensor::<1, Int>::from_primitive::<Cube>(tokens),
+        logprobs: row(0),
+        entropies: row(1),
+    }
+}
