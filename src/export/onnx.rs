@@ -4,21 +4,20 @@
 //! memory, `[batch, memory_size]`, which is 0 at the start of an episode. Outputs are the logits, `[batch,
 //! num_actions]`, the greedy action, `[batch]`, and the next memory. The fields are those of `onnx.proto3`.
 
-use crate::math::Activation;
-use crate::model::{ModelKind, PolicyConfig};
+use super::decoder;
+use super::graph::{FLOAT, Graph, INT64, int_attribute};
+use crate::model::{DecoderShape, ModelKind, PolicyConfig};
+
 use crate::protobuf::Message;
 
 /// A policy that has no form in ONNX here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a policy of the kind `{0}` cannot be exported to ONNX; `mlp` and `gru` can")]
+#[error("a policy of the kind `{0}` cannot be exported to ONNX; `mlp`, `gru` and `decoder` can")]
 pub struct OnnxError(pub String);
 
 /// Version of the intermediate representation, and of the operators.
 const IR_VERSION: i64 = 8;
 const OPSET: i64 = 17;
-/// `TensorProto.DataType`.
-const FLOAT: i64 = 1;
-const INT64: i64 = 7;
 
 /// A policy to export.
 #[derive(Clone, Copy, Debug)]
@@ -33,14 +32,6 @@ pub struct Policy<'a> {
     pub num_actions: usize,
     /// The parameters, in the order of [`PolicyConfig::parameters`].
     pub params: &'a [f32],
-}
-
-/// The nodes and constants of a model under construction.
-struct Graph<'a> {
-    nodes: Vec<Message>,
-    constants: Vec<Message>,
-    /// The parameters that were not taken yet.
-    rest: &'a [f32],
 }
 
 /// The bytes of an ONNX file.
@@ -76,10 +67,19 @@ pub fn encode(policy: &Policy) -> Result<Vec<u8>, OnnxError> {
             graph.node("Identity", &[&x], "next_memory");
             (width, memory) = (*size, Some(*size));
         }
+        ModelKind::Decoder => {
+            let shape = DecoderShape::new(num_features, num_actions, config);
+            let (logits, next) = decoder::step(&mut graph, &shape);
+            graph.node("Identity", &[&logits], "logits");
+            graph.node("Identity", &[&next], "next_memory");
+            memory = Some(shape.memory_size());
+        }
         _ => return Err(OnnxError(config.kind.to_string())),
     }
-    let logits = graph.linear(&x, width, num_actions);
-    graph.node("Identity", &[&logits], "logits");
+    if config.kind != ModelKind::Decoder {
+        let logits = graph.linear(&x, width, num_actions);
+        graph.node("Identity", &[&logits], "logits");
+    }
     let attributes = [int_attribute("axis", 1), int_attribute("keepdims", 0)];
     graph.node_with("ArgMax", &["logits"], "action", attributes);
     assert!(graph.rest.is_empty(), "{} parameters are too many", graph.rest.len());
@@ -103,124 +103,6 @@ pub fn encode(policy: &Policy) -> Result<Vec<u8>, OnnxError> {
     Ok(model.into_bytes())
 }
 
-impl<'a> Graph<'a> {
-    /// Takes the next parameters.
-    fn take(&mut self, count: usize) -> &'a [f32] {
-        let (taken, rest) = self.rest.split_at(count);
-        self.rest = rest;
-        taken
-    }
-
-    /// A name for the result of the next node.
-    fn fresh(&self) -> String {
-        format!("x{}", self.nodes.len())
-    }
-
-    fn node(&mut self, operator: &str, inputs: &[&str], output: &str) {
-        self.node_with(operator, inputs, output, []);
-    }
-
-    fn node_with<const N: usize>(
-        &mut self,
-        operator: &str,
-        inputs: &[&str],
-        output: &str,
-        attributes: [Message; N],
-    ) {
-        let node = inputs.iter().fold(Message::default(), |node, input| node.bytes(1, input));
-        let name = format!("{operator}_{}", self.nodes.len());
-        let node = node.bytes(2, output).bytes(3, name).bytes(4, operator);
-        self.nodes.push(node.messages(5, attributes));
-    }
-
-    /// Adds a node with a result of its own.
-    fn apply(&mut self, operator: &str, inputs: &[&str]) -> String {
-        let output = self.fresh();
-        self.node(operator, inputs, &output);
-        output
-    }
-
-    /// Adds a constant of this shape.
-    fn constant(&mut self, shape: &[usize], values: &[f32]) -> String {
-        let name = format!("w{}", self.constants.len());
-        let tensor = shape.iter().fold(Message::default(), |it, size| it.int(1, *size as i64));
-        let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-        self.constants.push(tensor.int(2, FLOAT).bytes(8, &name).bytes(9, bytes));
-        name
-    }
-
-    fn number(&mut self, value: f32) -> String {
-        self.constant(&[], &[value])
-    }
-
-    /// A linear layer, whose weight `[inputs, outputs]` and bias are the next parameters.
-    fn linear(&mut self, x: &str, inputs: usize, outputs: usize) -> String {
-        let weight = self.take(inputs * outputs);
-        let weight = self.constant(&[inputs, outputs], weight);
-        let bias = self.take(outputs);
-        let bias = self.constant(&[outputs], bias);
-        self.apply("Gemm", &[x, &weight, &bias])
-    }
-
-    fn activation(&mut self, x: &str, function: Activation) -> String {
-        match function {
-            Activation::Relu => self.apply("Relu", &[x]),
-            Activation::Tanh => self.apply("Tanh", &[x]),
-            Activation::Silu => {
-                let gate = self.apply("Sigmoid", &[x]);
-                self.apply("Mul", &[x, &gate])
-            }
-            // In its form with tanh: x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3))).
-            Activation::Gelu => {
-                let [cubic, scale, half, one] =
-                    [0.044_715, 0.797_884_6, 0.5, 1.0].map(|value| self.number(value));
-                let square = self.apply("Mul", &[x, x]);
-                let cube = self.apply("Mul", &[&square, x]);
-                let cube = self.apply("Mul", &[&cube, &cubic]);
-                let inner = self.apply("Add", &[x, &cube]);
-                let inner = self.apply("Mul", &[&inner, &scale]);
-                let tanh = self.apply("Tanh", &[&inner]);
-                let factor = self.apply("Add", &[&tanh, &one]);
-                let half = self.apply("Mul", &[x, &half]);
-                self.apply("Mul", &[&half, &factor])
-            }
-        }
-    }
-
-    /// A gated recurrent layer (Cho et al. 2014; PyTorch's form) over the input `memory`, whose gates `r`, `z` and `n`
-    /// stand side by side in its weights. Returns the next memory.
-    fn gru(&mut self, x: &str, inputs: usize, size: usize) -> String {
-        let input = self.linear(x, inputs, 3 * size);
-        let own = self.linear("memory", size, 3 * size);
-        let [input, own] = [input, own].map(|gates| {
-            let parts = [0, 1, 2].map(|i| format!("{gates}_{i}"));
-            let name = format!("Split_{}", self.nodes.len());
-            let node = Message::default().bytes(1, &gates);
-            let node = parts.iter().fold(node, |node, part| node.bytes(2, part));
-            let axis = int_attribute("axis", 1);
-            self.nodes.push(node.bytes(3, name).bytes(4, "Split").message(5, axis));
-            parts
-        });
-        let [reset, keep] = [0, 1].map(|i| {
-            let sum = self.apply("Add", &[&input[i], &own[i]]);
-            self.apply("Sigmoid", &[&sum])
-        });
-        let gated = self.apply("Mul", &[&reset, &own[2]]);
-        let sum = self.apply("Add", &[&input[2], &gated]);
-        let new = self.apply("Tanh", &[&sum]);
-        // (1 - z) * n + z * h = n + z * (h - n)
-        let step = self.apply("Sub", &["memory", &new]);
-        let step = self.apply("Mul", &[&keep, &step]);
-        self.apply("Add", &[&new, &step])
-    }
-}
-
-/// An attribute of a node.
-fn int_attribute(name: &str, value: i64) -> Message {
-    const INT: i64 = 2;
-    Message::default().bytes(1, name).int(3, value).int(20, INT)
-}
-
 /// An input or output of the model: a batch of tensors of this shape.
 fn value(name: &str, element: i64, shape: &[usize]) -> Message {
     let sizes = shape.iter().map(|size| Message::default().int(1, *size as i64));
@@ -233,6 +115,7 @@ fn value(name: &str, element: i64, shape: &[usize]) -> Message {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::math::Activation;
 
     fn encoded(kind: ModelKind, hidden: &[usize]) -> Result<Vec<u8>, OnnxError> {
         let config = PolicyConfig::new(kind, hidden, Activation::Relu);
@@ -250,13 +133,18 @@ mod tests {
 
     #[test]
     fn every_parameter_is_in_the_file_once() {
-        for (kind, hidden) in [(ModelKind::Mlp, vec![4, 2]), (ModelKind::Gru, vec![4, 2])] {
+        for (kind, hidden) in [
+            (ModelKind::Mlp, vec![4, 2]),
+            (ModelKind::Gru, vec![4, 2]),
+            (ModelKind::Decoder, vec![]),
+        ] {
             let bytes = encoded(kind, &hidden).unwrap();
             let holds =
                 |number: f32| bytes.windows(4).filter(move |it| **it == number.to_le_bytes());
             assert_eq!(holds(17.0).count(), 1);
             assert_eq!(holds(30.0).count(), 1);
         }
-        assert_eq!(encoded(ModelKind::Decoder, &[4]), Err(OnnxError("decoder".to_string())));
+        let own = ModelKind::UserDefined("residual".into());
+        assert!(encoded(own, &[4]).is_err());
     }
 }

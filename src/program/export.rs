@@ -120,7 +120,7 @@ fn tensors<'a>(parameters: &'a [Parameter], mut params: &'a [f32]) -> Vec<Tensor
     parameters.iter().map(tensor).collect()
 }
 
-/// Random observations and memories with the policy's answers, as a safetensors file.
+/// Random observations, and memories after up to 49 of them, with the policy's answers, as a safetensors file.
 fn samples(policy: &impl Actor) -> Vec<u8> {
     /// Groups of [`LANES`] observations.
     const GROUPS: usize = 640;
@@ -128,14 +128,18 @@ fn samples(policy: &impl Actor) -> Vec<u8> {
     let mut scratch = policy.scratch();
     let mut columns: [Vec<f32>; 4] = Default::default();
     for group in 0..GROUPS {
-        let random = |first: usize, count: usize| -> Vec<Lanes> {
-            let number = |i: usize, lane: usize| {
-                let bits = draw(draw(group as u32, (first + i) as u32), lane as u32);
-                2.0 * uniform(bits) - 1.0
-            };
-            (0..count).map(|i| std::array::from_fn(|lane| number(i, lane))).collect()
+        let random = |step: usize| -> Vec<Lanes> {
+            let key = draw(group as u32, step as u32);
+            let number =
+                |i: usize, lane: usize| 2.0 * uniform(draw(draw(key, i as u32), lane as u32)) - 1.0;
+            (0..features).map(|i| std::array::from_fn(|lane| number(i, lane))).collect()
         };
-        let (obs, mut memory) = (random(0, features), random(features, size));
+        let mut memory: Vec<Lanes> = vec![[0.0; LANES]; size];
+        let before = if size == 0 { 0 } else { group % 50 };
+        for step in 0..before {
+            policy.act(&random(step), &mut memory, &mut scratch);
+        }
+        let obs = random(before);
         let before = memory.clone();
         let logits = policy.act(&obs, &mut memory, &mut scratch).to_vec();
         for (column, rows) in columns.iter_mut().zip([&obs, &logits, &before, &memory]) {

@@ -21,6 +21,7 @@ TOLERANCE = 1e-6
 CASES = [(game, []) for game in ("fruit", "catch", "cartpole", "breakout", "recall")]
 CASES += [("catch", [f"activation={name}"]) for name in ("tanh", "silu", "gelu")]
 CASES += [("recall", ["kind=gru"]), ("catch", ["kind=gru", "hidden=[24,16]", "activation=gelu"])]
+CASES += [("recall", ["kind=decoder"]), ("catch", ["kind=decoder", "context=7", "num_kv_heads=4", "num_layers=1"])]
 
 
 def tensors(path):
