@@ -1,4 +1,5 @@
-//! Every command of the README works as printed, from top to bottom in a new folder.
+//! Every command of the README works as printed, from top to bottom in a new folder, and those of the other documents
+//! are ones that the program has.
 
 use crate::support::{adapter, hear_ctrl_c, interrupted_run, wait_for};
 use std::fs;
@@ -21,9 +22,9 @@ case " $command " in *watch*) set -- "$@" --port 0 ;; esac
 exec "$GROVE" "$@"
 "#;
 
-/// The commands in the console blocks of the README, each on one line and without its comment.
-fn commands() -> Vec<String> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("README.md");
+/// The commands in the console blocks of a document, each on one line and without its comment.
+fn commands(document: &str) -> Vec<String> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(document);
     let text = fs::read_to_string(path).unwrap().replace("\\\n", " ");
     let mut inside = false;
     let mut commands = Vec::new();
@@ -94,7 +95,7 @@ fn every_command_of_the_readme_works_in_its_order() {
     let shell = Shell::new();
     let has_adapter = adapter().is_some();
     let mut count = 0;
-    for line in commands() {
+    for line in commands("README.md") {
         match () {
             () if !line.starts_with("grove ") => continue,
             () if line.contains("--device wgpu") && !has_adapter => continue,
@@ -113,4 +114,39 @@ fn every_command_of_the_readme_works_in_its_order() {
         count += 1;
     }
     assert!(count > 20, "{count} commands");
+}
+
+#[test]
+fn commands_of_the_documents_have_options_that_exist() {
+    let documents = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let names = fs::read_dir(documents).unwrap().map(|entry| entry.unwrap().file_name());
+    let names = names.filter_map(|name| Some(format!("docs/{}", name.to_str()?)));
+    let mut count = 0;
+    for document in names.filter(|name| name.ends_with(".md")) {
+        for line in commands(&document) {
+            let Some(arguments) = line.strip_prefix("grove ") else { continue };
+            // Options are parsed before help is printed.
+            let (arguments, _) = arguments.split_once(" | ").unwrap_or((arguments, ""));
+            let command = format!("{} {arguments} --help", env!("CARGO_BIN_EXE_grove"));
+            let output = Command::new("sh").args(["-c", &command]).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{document}: {line}: {said}");
+            count += 1;
+        }
+    }
+    assert!(count > 20, "{count} commands");
+}
+
+#[test]
+fn every_document_is_in_the_table_of_contents() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    let contents = fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
+    let listed = contents.split("](").skip(1).map(|rest| rest.split(')').next().unwrap());
+    let mut listed: Vec<String> = listed.map(str::to_string).collect();
+    listed.sort();
+    let names = fs::read_dir(&docs).unwrap().map(|entry| entry.unwrap().file_name());
+    let mut present: Vec<String> = names.filter_map(|name| name.into_string().ok()).collect();
+    present.retain(|name| name.ends_with(".md") && name != "SUMMARY.md");
+    present.sort();
+    assert_eq!(listed, present);
 }
