@@ -1,7 +1,7 @@
 //! Statistics over the few runs that differ in their seeds alone.
 //!
-//! As Agarwal et al. 2021 ("Deep Reinforcement Learning at the Edge of the Statistical Precipice", the package
-//! `rliable`) recommend: the interquartile mean, and percentile bootstrap intervals. Their stratified bootstrap draws
+//! The interquartile mean and percentile bootstrap intervals, which Agarwal et al. 2021 ("Deep Reinforcement Learning at
+//! the Edge of the Statistical Precipice", the package `rliable`) recommend. Their stratified bootstrap draws
 //! runs within each task; here there is a single task.
 
 use crate::rng;

@@ -137,7 +137,7 @@ fn result(output: Output) -> Result<Value> {
     serde_json::from_slice(&output.stdout).context("a run has printed no report")
 }
 
-/// Asks a run to save and end; a terminal's Ctrl-C reaches it by itself, which it takes for the same request.
+/// Asks a run to save and end. A terminal's Ctrl-C reaches the run by itself; it counts as one request.
 #[cfg(unix)]
 fn tell_to_stop(process: u32) {
     // SAFETY: sending a signal has no preconditions. The process is a child that was not waited for yet, or has just

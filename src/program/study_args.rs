@@ -110,7 +110,7 @@ pub struct SweepArgs {
     pub file: PathBuf,
     /// The folder of the sweep [default: the file's name without its ending].
     ///
-    /// The same command continues a sweep that was interrupted.
+    /// A sweep that was interrupted continues by the command that began it.
     #[arg(long, value_name = "DIR")]
     pub out: Option<PathBuf>,
     /// The device, as for `train`.

@@ -15,7 +15,7 @@ const PARALLEL: usize = 1 << 16;
 pub enum Autoreset {
     /// The next step ignores its action and starts the next level.
     NextStep,
-    /// The same step starts the next level, and keeps the last observation apart.
+    /// Starts the next level in the step that ends an episode, and keeps the last observation apart.
     SameStep,
     /// The caller resets the environment before its next step.
     Disabled,

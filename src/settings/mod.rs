@@ -72,7 +72,7 @@ pub enum ConfigError {
     Fixed {
         /// The setting.
         key: String,
-        /// Its value.
+        /// The saved value.
         old: String,
         /// Settings that a saved run may change.
         changeable: String,

@@ -18,7 +18,7 @@ use toml::{Table, Value};
 const HEADER: usize = 2;
 /// The file's name: TensorBoard looks for `tfevents` in it.
 const FILE: &str = "events.out.tfevents.0.grove";
-/// Bytes around the message of a record: its length, and two checksums.
+/// Size in bytes of a record without its message: the length, and two checksums.
 const FRAME: usize = 8 + 4 + 4;
 
 /// An event file that cannot be read.

@@ -40,8 +40,7 @@ pub struct Sample {
     pub advantages: Vec<f32>,
     /// The tokens that count in the loss.
     pub mask: Vec<bool>,
-    /// Those of them that the policy's term and the entropy bonus act on, while the KL divergence acts on all; none
-    /// for all of them.
+    /// Tokens that the policy's term and the entropy bonus act on; the KL divergence acts on all. Empty for all tokens.
     pub selected: Vec<bool>,
     /// The tokens that each token was drawn from, among which its probability is learnt; an empty list, or none, for
     /// the whole vocabulary.

@@ -110,13 +110,13 @@ impl TokenDecoder {
         Self { weights: Weights::new(shape, params, parallelism), device: DeviceCopy::default() }
     }
 
-    /// The same decoder with adapters, which are learnt in the place of the weights, or without.
+    /// Replaces the adapters, which are learnt in place of the weights; `None` removes them.
     pub fn with_adapters(mut self, adapters: Option<Adapters>) -> Self {
         self.weights.adapters = adapters;
         self
     }
 
-    /// The same decoder, with products in this arithmetic on the CPU.
+    /// Sets the arithmetic of products on the CPU.
     pub fn with_arithmetic(mut self, arithmetic: Arithmetic) -> Self {
         self.weights.arithmetic = arithmetic;
         self.weights.drop_packed();

@@ -71,7 +71,7 @@ impl Compiler {
         sandbox::Access { readable, programs, network, workdir, scratch_mb }
     }
 
-    /// The same with the folders of the compiler and of its runtime.
+    /// Access of a job that compiles: with the folders of the compiler and its runtime.
     pub(super) fn access_to_compile(&self, folder: &Path) -> sandbox::Access {
         let mut access = self.access(folder);
         let programs = [&self.path, &self.runtime].map(|program| on_path(program));

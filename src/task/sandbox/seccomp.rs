@@ -52,7 +52,7 @@ const REFUSED: [libc::c_long; 23] = [
     libc::SYS_request_key,
 ];
 
-/// The same where sockets are not permitted; `socketpair` comes last, which reaches nobody else.
+/// System calls that make sockets; `socketpair` comes last, which reaches no other process.
 const SOCKETS: [libc::c_long; 4] =
     [libc::SYS_socket, libc::SYS_connect, libc::SYS_bind, libc::SYS_socketpair];
 

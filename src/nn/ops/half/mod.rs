@@ -104,7 +104,7 @@ impl Kernel {
     }
 }
 
-/// Bytes of the left operand in a part of a product: they stay in the second cache while columns pass by.
+/// Size in bytes of a part of the left operand, which stays in the second cache while columns pass by.
 const PART: usize = 1 << 19;
 /// Parts of a product for each thread.
 const PARTS: usize = 4;

@@ -80,7 +80,7 @@ impl Operand {
         self.outer.div_ceil(SIDE)
     }
 
-    /// Bytes of a strip.
+    /// Size of a strip in bytes.
     pub(super) fn strip_bytes(&self) -> usize {
         self.inner.div_ceil(DEPTH) * size_of::<Tile>()
     }
