@@ -12,6 +12,8 @@ mod shards;
 mod steps;
 #[cfg(not(target_family = "wasm"))]
 mod table;
+#[cfg(not(target_family = "wasm"))]
+mod time;
 mod windows;
 
 #[cfg(not(target_family = "wasm"))]

@@ -1,6 +1,7 @@
 //! Annotated time series from CSV: numeric columns over time with a sparse label column.
 
 use super::error::{io_error, malformed};
+use super::time::Time;
 use super::{Columns, DatasetError, End, Standard};
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -14,6 +15,8 @@ pub struct TableOptions<'a> {
     pub label: &'a str,
     /// Name of the time column, if any. It is not a feature and must not decrease.
     pub time: Option<&'a str>,
+    /// Format of the times as strftime has it, for instance `%d.%m.%Y`; without one, numbers or ISO 8601.
+    pub time_format: Option<&'a str>,
     /// Number of rows up to and including a label that form one example.
     pub window: usize,
     /// Fraction of the rows to hold out, taken from the end.
@@ -25,6 +28,8 @@ pub struct TableOptions<'a> {
 pub struct AnnotatedTable {
     /// Names of the feature columns.
     pub features: Vec<String>,
+    /// Columns without a name, from 1, which are left out: other programs write the numbers of the rows there.
+    pub unnamed: Vec<usize>,
     /// Standardisation of each feature, computed from the training rows only.
     pub scales: Vec<Standard>,
     /// Distinct labels; the action of a row is the index of its label.
@@ -38,6 +43,7 @@ pub struct AnnotatedTable {
 /// Parsed rows of a file.
 struct Rows {
     features: Vec<String>,
+    unnamed: Vec<usize>,
     /// `[rows, features]`.
     values: Vec<f64>,
     /// `[rows]`.
@@ -48,8 +54,8 @@ impl AnnotatedTable {
     /// Reads a CSV file with a header row.
     ///
     /// # Errors
-    /// If the file cannot be read, a column is missing, a value is not a finite number, time
-    /// decreases, there are fewer than two labels, or one of the two parts is shorter than a window
+    /// If the file cannot be read, a column is missing or there twice, a value is not a finite number, a time cannot be
+    /// parsed or time decreases, there are fewer than two labels, or one of the two parts is shorter than a window
     /// or has no labels.
     pub fn read(path: &Path, options: &TableOptions) -> Result<Self, DatasetError> {
         let rows = Rows::read(path, options)?;
@@ -84,7 +90,14 @@ impl AnnotatedTable {
             ));
         }
         let [learnt, held_out] = parts.map(|part| rows.standardised(part, &scales, &labels));
-        Ok(Self { features: rows.features, scales, labels, learnt, held_out })
+        Ok(Self {
+            features: rows.features,
+            unnamed: rows.unnamed,
+            scales,
+            labels,
+            learnt,
+            held_out,
+        })
     }
 }
 
@@ -106,14 +119,20 @@ impl Rows {
         };
         let label = find(options.label)?;
         let time = options.time.map(find).transpose()?;
+        let (unnamed, named): (Vec<usize>, Vec<usize>) =
+            (0..header.len()).partition(|i| is_unnamed(&header[*i]));
+        if let Some(twice) = named.iter().find(|i| header[..**i].contains(&header[**i])) {
+            return Err(bad(format!("it has two columns `{}`; rename one", header[*twice])));
+        }
         let seen: Vec<usize> =
-            (0..header.len()).filter(|i| *i != label && Some(*i) != time).collect();
+            named.into_iter().filter(|i| *i != label && Some(*i) != time).collect();
         if seen.is_empty() {
             return Err(bad("it has no column of numbers besides the labels".to_string()));
         }
         let features = seen.iter().map(|i| header[*i].clone()).collect();
-        let mut rows = Self { features, values: Vec::new(), labels: Vec::new() };
-        let mut last: Option<String> = None;
+        let unnamed = unnamed.into_iter().map(|i| i + 1).collect();
+        let mut rows = Self { features, unnamed, values: Vec::new(), labels: Vec::new() };
+        let mut last: Option<Time> = None;
         for line in lines {
             let (number, line) = line?;
             if line.trim().is_empty() {
@@ -138,11 +157,26 @@ impl Rows {
             }
             rows.labels.push(Some(cells[label].clone()).filter(|label| !label.is_empty()));
             if let Some(time) = time {
-                let now = cells[time].clone();
-                if last.as_ref().is_some_and(|last| is_before(&now, last)) {
-                    return Err(bad(format!(
-                        "line {number} is of a time before that of the line above"
-                    )));
+                let (cell, name) = (&cells[time], &header[time]);
+                let now = Time::parse(cell, options.time_format).ok_or_else(|| {
+                    let expected = match options.time_format {
+                        Some(format) => format!("no time of the format {format}"),
+                        None => {
+                            "no number and no time of ISO 8601 (--time-format gives another format)"
+                                .into()
+                        }
+                    };
+                    bad(format!("line {number} has `{cell}` in the column {name}: {expected}"))
+                })?;
+                let reason = match last.map_or(Some(false), |last| now.is_before(last)) {
+                    Some(false) => None,
+                    Some(true) => Some("is of a time before that of the line above"),
+                    None => {
+                        Some("has a number and the line above a date, or the reverse, as its time")
+                    }
+                };
+                if let Some(reason) = reason {
+                    return Err(bad(format!("line {number} {reason}")));
                 }
                 last = Some(now);
             }
@@ -195,13 +229,10 @@ impl Rows {
     }
 }
 
-/// Whether time `a` precedes `b`: numerically if both are numbers, else as text, which orders ISO
-/// 8601 dates.
-fn is_before(a: &str, b: &str) -> bool {
-    match (a.parse::<f64>(), b.parse::<f64>()) {
-        (Ok(a), Ok(b)) => a < b,
-        _ => a < b,
-    }
+/// Whether a column has no name, or the one that pandas gives such a column.
+fn is_unnamed(name: &str) -> bool {
+    let number = name.strip_prefix("Unnamed: ").unwrap_or(name);
+    name.is_empty() || (number != name && number.bytes().all(|b| b.is_ascii_digit()))
 }
 
 /// Splits a CSV line into cells; quoted cells may contain commas.
@@ -232,21 +263,20 @@ mod tests {
     fn a_line_is_cut_at_its_commas() {
         assert_eq!(cells("a, b,,\"c, d\"\r"), ["a", "b", "", "c, d"]);
         assert_eq!(cells("\"say \"\"so\"\"\""), ["say \"so\""]);
-        assert!(
-            is_before("9", "10") && is_before("2026-01-02", "2026-01-10") && !is_before("1", "1")
-        );
     }
 
     #[test]
     fn only_what_is_learnt_from_tells_the_scales() {
         let rows = Rows {
             features: vec!["x".to_string(), "still".to_string()],
+            unnamed: Vec::new(),
             values: [1.0, 3.0, 1.0, 3.0, 1000.0].iter().flat_map(|x| [*x, 7.0]).collect(),
             labels: ["up", "", "down", "", "up"]
                 .map(|l| Some(l.to_string()).filter(|l| !l.is_empty()))
                 .to_vec(),
         };
-        let options = TableOptions { label: "", time: None, window: 1, validation: 0.2 };
+        let options =
+            TableOptions { label: "", time: None, time_format: None, window: 1, validation: 0.2 };
         let table = AnnotatedTable::of(rows, &options).unwrap();
         assert_eq!(table.scales[0], Standard { mean: 2.0, std: 1.0 });
         assert_eq!(table.scales[1], Standard { mean: 7.0, std: 1.0 });

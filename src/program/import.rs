@@ -2,7 +2,7 @@
 
 use super::args::ImportArgs;
 use super::games::Games;
-use super::say::{tell, tell_json};
+use super::say::{say, tell, tell_json};
 use super::table::Table;
 use crate::data::{
     AnnotatedTable, Columns, DatasetWriter, Manifest, Steps, TableOptions, read_games,
@@ -35,13 +35,17 @@ pub fn run(games: &Games, args: ImportArgs) -> Result<()> {
 
 /// Imports a labelled time series.
 fn import_table(args: &ImportArgs, label: &str, window: usize) -> Result<()> {
-    let ImportArgs { file, time, validation, out, json, .. } = args;
+    let ImportArgs { file, time, time_format, validation, out, json, .. } = args;
     if !(*validation > 0.0 && *validation <= 0.5) {
         bail!("--validation is {validation}, but must be above 0 and at most 0.5");
     }
-    let options = TableOptions { label, time: time.as_deref(), window, validation: *validation };
-    let AnnotatedTable { features, scales, labels, learnt, held_out } =
+    let (time, time_format) = (time.as_deref(), time_format.as_deref());
+    let options = TableOptions { label, time, time_format, window, validation: *validation };
+    let AnnotatedTable { features, unnamed, scales, labels, learnt, held_out } =
         AnnotatedTable::read(file, &options)?;
+    for column in unnamed {
+        say!("Column {column} has no name, as the row numbers of other programs: it is left out.");
+    }
     let sizes = [("columns", features.len()), ("labels", labels.len())];
     let sizes = sizes.map(|(name, size)| (name.to_string(), Value::from(size)));
     let manifest = Manifest {

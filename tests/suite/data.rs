@@ -170,3 +170,19 @@ fn a_device_gets_data_once_and_needs_no_more_memory_after_an_epoch() {
     assert!(most(&in_use[4..]) <= most(&in_use[..4]) * 11 / 10, "{in_use:?}");
     assert!(records[7].memory.peak >= records[7].memory.in_use);
 }
+
+#[cfg(unix)]
+#[test]
+fn a_pipe_in_the_place_of_a_file_is_refused() {
+    let folder = TempDir::new().unwrap();
+    write(folder.path(), 3);
+    let manifest = Dataset::open(folder.path()).unwrap().manifest().clone();
+    for name in [&manifest.shards[0][..], "manifest.json"] {
+        let path = folder.path().join(name);
+        std::fs::remove_file(&path).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(&path).status().unwrap();
+        assert!(made.success());
+        let error = Dataset::open(folder.path()).unwrap_err().to_string();
+        assert!(error.contains(name) && error.contains("not a regular file"), "{error}");
+    }
+}

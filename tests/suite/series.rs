@@ -107,6 +107,19 @@ fn bad_tables_get_one_clear_sentence_and_nothing_is_written() {
         let text = said(&format!("a,mark\n1,\n{cell},u\n"), &short);
         assert!(text.contains(&format!("line 3 has `{cell}` in the column a")), "{text}");
     }
+    let twice = said("a,mark,mark\n1,u,u\n", &short);
+    assert!(twice.contains("it has two columns `mark`; rename one"), "{twice}");
+    let times = |lines: &[&str], more: &[&str]| {
+        let rows = lines.iter().map(|line| format!("1,{line},u\n"));
+        let more = [&["--window", "1", "--time", "t"], more].concat();
+        said(&("a,t,mark\n".to_string() + &rows.collect::<String>()), &more)
+    };
+    let later = ["2026-01-02T12:00:00+02:00", "2026-01-02T09:30:00Z"];
+    assert!(times(&later, &[]).contains("line 3 is of a time before"));
+    let days = ["31.01.2026", "01.02.2026", "28.01.2026"];
+    assert!(times(&days, &[]).contains("line 2 has `31.01.2026` in the column t: no number and"));
+    assert!(times(&days, &["--time-format", "%d.%m.%Y"]).contains("line 4 is of a time before"));
+    assert!(times(&["5", "2026-01-02"], &[]).contains("line 3 has a number and the line above"));
     let rows = |marks: &[&str]| {
         let rows = marks.iter().enumerate().map(|(i, mark)| format!("{i},{},{mark}\n", 9 - i));
         "a,t,mark\n".to_string() + &rows.collect::<String>()
@@ -124,4 +137,21 @@ fn bad_tables_get_one_clear_sentence_and_nothing_is_written() {
     assert!(
         said(&rows(&["u", "d", "u", "u", "x"]), &short).contains("the label `x` is in the rows")
     );
+}
+
+#[test]
+fn a_column_without_a_name_is_no_feature() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let row = |i: i32, mark: &str| format!("{i},{},1,2026-01-{:02},{mark}\n", i * i, i + 1);
+    let rows: String = (0..8).map(|i| row(i, ["u", "d"][i as usize % 2])).collect();
+    for name in ["", "Unnamed: 0"] {
+        fs::write(folder.join("t.csv"), format!("{name},a,b,day,mark\n{rows}")).unwrap();
+        let out = if name.is_empty() { "plain" } else { "pandas" };
+        let words = ["import", "t.csv", "--label", "mark", "--window", "1", "--time", "day"];
+        let output = grove(folder, &[&words[..], &["--out", out, "--json"]].concat());
+        assert!(stderr(&output).contains("Column 1 has no name"), "{}", stderr(&output));
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["features"], serde_json::json!(["a", "b"]));
+    }
 }

@@ -1,0 +1,83 @@
+//! Times in tables.
+
+use jiff::civil::{Date, DateTime};
+use jiff::fmt::strtime;
+use jiff::tz::TimeZone;
+use jiff::{Error, Timestamp};
+
+/// A time, comparable to others of the same kind.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Time {
+    /// A number, for instance of seconds since 1970.
+    Number(f64),
+    /// An instant.
+    Instant(Timestamp),
+}
+
+impl Time {
+    /// Parses a time: of a format such as `%d.%m.%Y %H:%M`, else a finite number, or a date or an instant of ISO 8601.
+    /// Without an offset from UTC it is of UTC.
+    pub fn parse(text: &str, format: Option<&str>) -> Option<Self> {
+        if let Some(format) = format {
+            return formatted(format, text).ok().map(Self::Instant);
+        }
+        if let Ok(number) = text.parse::<f64>() {
+            return number.is_finite().then_some(Self::Number(number));
+        }
+        let instant = text.parse::<Timestamp>();
+        instant.or_else(|_| utc(text.parse::<DateTime>()?)).ok().map(Self::Instant)
+    }
+
+    /// Whether this time is before `other`; `None` if they are of different kinds.
+    pub fn is_before(self, other: Self) -> Option<bool> {
+        match (self, other) {
+            (Self::Number(a), Self::Number(b)) => Some(a < b),
+            (Self::Instant(a), Self::Instant(b)) => Some(a < b),
+            _ => None,
+        }
+    }
+}
+
+/// Parses an instant of a format as strftime has it.
+fn formatted(format: &str, text: &str) -> Result<Timestamp, Error> {
+    let parts = strtime::parse(format, text)?;
+    let naive = || parts.to_datetime().or_else(|_| parts.to_date().map(Date::into));
+    parts.to_timestamp().or_else(|_| utc(naive()?))
+}
+
+fn utc(time: DateTime) -> Result<Timestamp, Error> {
+    TimeZone::UTC.to_timestamp(time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_compared_by_their_values() {
+        let is_before =
+            |a: &str, b: &str, format| Time::parse(a, format)?.is_before(Time::parse(b, format)?);
+        for (a, b) in [
+            ("9", "10"),
+            ("-1.5", "1e3"),
+            ("2026-01-02", "2026-01-10"),
+            ("2026-01-02T03:04:05Z", "2026-01-02T03:04:05.5Z"),
+            ("2026-01-02 03:04", "2026-01-02 13:04:00"),
+            // As texts they are the other way round.
+            ("2026-01-02T12:00:00+10:00", "2026-01-02T03:00:00+00:00"),
+            ("2026-01-02T12:00:00+02:00", "2026-01-02T11:00:00Z"),
+        ] {
+            assert_eq!(is_before(a, b, None), Some(true), "{a} {b}");
+            assert_eq!(is_before(b, a, None), Some(false), "{b} {a}");
+        }
+        let day_first = Some("%d.%m.%Y");
+        assert_eq!(is_before("31.01.2026", "01.02.2026", day_first), Some(true));
+        let minutes = Some("%m/%d/%Y %H:%M");
+        assert_eq!(is_before("9/1/2026 9:30", "10/01/2026 09:29", minutes), Some(true));
+        assert_eq!(is_before("2", "2026-01-02", None), None);
+        for text in ["", "x", "nan", "31.01.2026", "2026-13-01"] {
+            assert_eq!(Time::parse(text, None), None, "{text}");
+        }
+        assert_eq!(Time::parse("2026-01-31", day_first), None);
+    }
+}
