@@ -1,11 +1,14 @@
-//! Changes to the files of a run.
+//! Changes to the files of a run, one step each, so that tests can make any of them fail.
 //!
 //! A link in the place of a file is refused: a run that comes from another user could use one to overwrite a file
 //! elsewhere. A crash may undo a change until the file, or for names its folder, is synced.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::Path;
+
+#[cfg(test)]
+pub mod faults;
 
 /// Options that refuse a link in the place of the file.
 #[cfg(unix)]
@@ -21,15 +24,23 @@ fn no_links() -> OpenOptions {
     OpenOptions::new()
 }
 
+/// Creates a folder and its parents.
+pub fn create_folders(path: &Path) -> io::Result<()> {
+    step()?;
+    fs::create_dir_all(path)
+}
+
 /// Creates a file with this content, and waits until it is on the disk.
 pub fn create(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    step()?;
     let mut file = File::create_new(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
+    write(&mut file, bytes)?;
+    sync(&file)
 }
 
 /// Opens a file to append to it, and creates it if it is missing.
 pub fn open(path: &Path) -> io::Result<File> {
+    step()?;
     no_links().create(true).append(true).open(path)
 }
 
@@ -38,23 +49,62 @@ pub fn read(path: &Path) -> io::Result<File> {
     no_links().read(true).open(path)
 }
 
+/// Writes to a file.
+pub fn write(file: &mut File, bytes: &[u8]) -> io::Result<()> {
+    #[cfg(test)]
+    if faults::is_next() {
+        file.write_all(&bytes[..bytes.len() / 2])?;
+    }
+    step()?;
+    file.write_all(bytes)
+}
+
+/// Waits until a file is on the disk.
+pub fn sync(file: &File) -> io::Result<()> {
+    step()?;
+    #[cfg(test)]
+    if faults::are_on() {
+        return Ok(());
+    }
+    file.sync_all()
+}
+
 /// Shortens a file, and waits until that is on the disk.
 pub fn cut(path: &Path, length: u64) -> io::Result<()> {
+    step()?;
     let file = no_links().write(true).open(path)?;
     file.set_len(length)?;
-    file.sync_all()
+    sync(&file)
 }
 
 /// Replaces a file, so that it has the old content or the new one at any time; `beside` is the name of the new one
 /// until then.
 #[cfg(all(feature = "general", not(target_family = "wasm")))]
 pub fn replace(path: &Path, beside: &Path, bytes: &[u8]) -> io::Result<()> {
-    match std::fs::remove_file(beside) {
+    match remove_file(beside) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => create(beside, bytes)?,
     }
-    std::fs::rename(beside, path)?;
+    rename(beside, path)?;
     path.parent().map_or(Ok(()), sync_folder)
+}
+
+/// Renames a file or a folder.
+pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    step()?;
+    fs::rename(from, to)
+}
+
+/// Removes a file, or a link itself.
+pub fn remove_file(path: &Path) -> io::Result<()> {
+    step()?;
+    fs::remove_file(path)
+}
+
+/// Removes an empty folder.
+pub fn remove_folder(path: &Path) -> io::Result<()> {
+    step()?;
+    fs::remove_dir(path)
 }
 
 /// Waits until the names in a folder are on the disk, where the system can do that.
@@ -63,10 +113,17 @@ pub fn sync_folder(path: &Path) -> io::Result<()> {
         return Ok(());
     }
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
-    match File::open(path)?.sync_all() {
+    match sync(&File::open(path)?) {
         Err(e) if matches!(e.kind(), io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported) => {
             Ok(())
         }
         synced => synced,
     }
+}
+
+/// Counts a change, which a test can make fail.
+pub fn step() -> io::Result<()> {
+    #[cfg(test)]
+    faults::step()?;
+    Ok(())
 }

@@ -81,7 +81,7 @@ impl JsonLines {
             serde_json::to_writer(&mut lines, record).expect("records are plain data");
             lines.push(b'\n');
         }
-        self.file.write_all(&lines).map_err(|source| error(&self.path, "written", source))
+        disk::write(&mut self.file, &lines).map_err(|source| error(&self.path, "written", source))
     }
 
     /// Drops the oldest iterations, each as a whole, until the file has at most `bytes`; the newest iteration stays.
@@ -108,7 +108,7 @@ impl JsonLines {
     /// # Errors
     /// If the system cannot write them.
     pub fn sync(&self) -> Result<(), MetricsError> {
-        self.file.sync_data().map_err(|source| error(&self.path, "written", source))
+        disk::sync(&self.file).map_err(|source| error(&self.path, "written", source))
     }
 }
 
@@ -184,7 +184,7 @@ fn newest_from(file: File, length: u64, bytes: u64) -> std::io::Result<u64> {
 /// leaves the old file as it is.
 fn rewrite(path: &Path, keeps: impl Fn(u64, &[u8]) -> bool) -> std::io::Result<()> {
     let beside = path.with_extension("jsonl.tmp");
-    match std::fs::remove_file(&beside) {
+    match disk::remove_file(&beside) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
         _ => disk::create(&beside, b"")?,
     }
@@ -195,8 +195,8 @@ fn rewrite(path: &Path, keeps: impl Fn(u64, &[u8]) -> bool) -> std::io::Result<(
         at += line.len() as u64;
         if keep { kept.write_all(line) } else { Ok(()) }
     })?;
-    kept.into_inner()?.sync_data()?;
-    std::fs::rename(&beside, path)
+    disk::sync(&kept.into_inner()?)?;
+    disk::rename(&beside, path)
 }
 
 fn error(path: &Path, action: &'static str, source: std::io::Error) -> MetricsError {

@@ -24,12 +24,13 @@ pub fn replace<E: Into<RunError>>(
 ) -> Result<(), RunError> {
     settle(folder)?;
     let (new, old) = (beside(folder, ".tmp"), beside(folder, ".old"));
+    disk::step().map_err(RunError::file("write", &new))?;
     fill(&new).map_err(Into::into)?;
     sync(&new).map_err(RunError::file("write", &new))?;
     if folder.exists() {
-        fs::rename(folder, &old).map_err(RunError::file("replace", folder))?;
+        disk::rename(folder, &old).map_err(RunError::file("replace", folder))?;
     }
-    fs::rename(&new, folder).map_err(RunError::file("create", folder))?;
+    disk::rename(&new, folder).map_err(RunError::file("create", folder))?;
     if let Some(parent) = folder.parent() {
         disk::sync_folder(parent).map_err(RunError::file("write", parent))?;
     }
@@ -43,14 +44,14 @@ pub fn replace<E: Into<RunError>>(
 pub fn settle(folder: &Path) -> Result<(), RunError> {
     let old = beside(folder, ".old");
     if old.exists() && !folder.exists() {
-        fs::rename(&old, folder).map_err(RunError::file("restore", folder))?;
+        disk::rename(&old, folder).map_err(RunError::file("restore", folder))?;
     }
     remove(&old)?;
     remove(&beside(folder, ".tmp"))
 }
 
 fn remove(folder: &Path) -> Result<(), RunError> {
-    match fs::remove_dir_all(folder) {
+    match disk::step().and_then(|()| fs::remove_dir_all(folder)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(RunError::file("remove", folder)(error))
         }
@@ -66,7 +67,7 @@ fn sync(folder: &Path) -> io::Result<()> {
             sync(&path)?;
         } else {
             // Windows syncs only files that are open for writing.
-            File::options().write(true).open(path)?.sync_all()?;
+            disk::sync(&File::options().write(true).open(path)?)?;
         }
     }
     disk::sync_folder(folder)

@@ -1,0 +1,59 @@
+//! A disk for tests that fails at a chosen change of this thread.
+
+use std::cell::Cell;
+use std::io;
+
+/// The changes of a disk that fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// None.
+    Nothing,
+    /// The one after so many others, as when the disk is full for a moment.
+    Once(usize),
+    /// That one and all after it, as when the process is killed.
+    Stop(usize),
+}
+
+#[derive(Clone, Copy)]
+struct State {
+    fault: Fault,
+    done: usize,
+}
+
+thread_local! {
+    static STATE: Cell<Option<State>> = const { Cell::new(None) };
+}
+
+/// Does some work on a disk with a fault. Returns its result, and the number of changes.
+pub fn with<T>(fault: Fault, work: impl FnOnce() -> T) -> (T, usize) {
+    STATE.set(Some(State { fault, done: 0 }));
+    let result = work();
+    (result, STATE.take().map_or(0, |state| state.done))
+}
+
+/// Whether this thread uses such a disk.
+pub(super) fn are_on() -> bool {
+    STATE.get().is_some()
+}
+
+/// Whether the next change is the first that fails.
+pub(super) fn is_next() -> bool {
+    STATE.get().is_some_and(|State { fault, done }| match fault {
+        Fault::Nothing => false,
+        Fault::Once(at) | Fault::Stop(at) => done == at,
+    })
+}
+
+pub(super) fn step() -> io::Result<()> {
+    let Some(State { fault, done }) = STATE.get() else { return Ok(()) };
+    STATE.set(Some(State { fault, done: done + 1 }));
+    let fails = match fault {
+        Fault::Nothing => false,
+        Fault::Once(at) => done == at,
+        Fault::Stop(at) => done >= at,
+    };
+    match fails {
+        true => Err(io::Error::other("a fault of this test")),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,250 @@
+//! Runs that meet a fault at each change of a file in turn, and continue to the same bytes.
+
+use super::args::DemoArgs;
+use super::models::Models;
+use super::source::{action_names, demonstrations};
+use super::{demo, say};
+use crate::checkpoint::{self, Checkpoint};
+use crate::disk::faults::{Fault, with};
+use crate::env::CartPole;
+use crate::parallel::Team;
+use crate::run::{GameRun, Observer, Progress, Run, RunError, RunFiles, RunFolder, TextRun, drive};
+use crate::settings::overlay;
+use crate::task;
+use crate::trainer::text::{
+    LanguageConfig, LanguageTrainer, TINY, language_settings, saved_language_model,
+};
+use crate::trainer::{Trainer, new_settings};
+use burn::tensor::Device;
+use serde_json::Value;
+use std::fs;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+
+/// Makes a run of so many iterations, new or from a checkpoint.
+type Make<'a> = &'a dyn Fn(u32, Option<&Checkpoint>) -> Box<dyn Run>;
+
+struct Silent;
+
+impl Observer for Silent {
+    fn wants_to_stop(&self) -> bool {
+        false
+    }
+
+    fn iteration(&mut self, _progress: &Progress) {}
+
+    fn warning(&mut self, _warning: &str) {}
+}
+
+/// Trains a new run.
+fn train(make: Make, iterations: u32, path: &Path) -> Result<(), RunError> {
+    let mut run = make(iterations, None);
+    let (files, _lock, _) = RunFiles::create(Some(path.to_path_buf()), "run", &*run, "")?;
+    finish(&mut *run, files)
+}
+
+/// Continues a run from its last checkpoint, if it has iterations left.
+fn resume(make: Make, iterations: u32, path: &Path) -> Result<(), RunError> {
+    let folder = RunFolder::open(Some(path.to_path_buf()), None)?;
+    let _lock = folder.lock()?;
+    let mut run = make(iterations, Some(&folder.latest()?.checkpoint));
+    if run.schedule().end(run.iteration(), run.best()).is_some() {
+        return Ok(());
+    }
+    let files = RunFiles::resume(folder, &mut *run, "")?;
+    finish(&mut *run, files)
+}
+
+fn finish(run: &mut dyn Run, mut files: RunFiles) -> Result<(), RunError> {
+    drive(run, Some(&mut files), &mut Silent).map(drop)
+}
+
+/// The files of a run with their bytes, and the iterations of its records, which hold times. The export of a language
+/// model comes after its last checkpoint, and hidden files are removed by the next save.
+fn content(run: &Path) -> (Vec<(PathBuf, Vec<u8>)>, Vec<u64>) {
+    let (mut files, mut folders) = (Vec::new(), vec![run.to_path_buf()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.strip_prefix(run).unwrap().to_path_buf();
+            let is_left_out =
+                name.to_string_lossy().starts_with('.') || name.to_string_lossy().contains("/.");
+            match path.is_dir() {
+                _ if is_left_out || name == Path::new("model") => {}
+                true => folders.push(path),
+                false if name == Path::new("metrics.jsonl") => {}
+                false => files.push((name, fs::read(path).unwrap())),
+            }
+        }
+    }
+    files.sort();
+    let records = fs::read_to_string(run.join("metrics.jsonl")).unwrap_or_default();
+    let iteration = |line| serde_json::from_str::<Value>(line).unwrap()["iteration"].as_u64();
+    (files, records.lines().map(|line| iteration(line).unwrap()).collect())
+}
+
+/// Whether there is a whole checkpoint.
+fn is_saved(run: &Path) -> bool {
+    let all = fs::read_dir(run.join("checkpoints")).into_iter().flatten().flatten();
+    let all = all.map(|entry| entry.path()).chain([run.join("best")]);
+    // Hidden ones have not taken their place yet.
+    let is_hidden =
+        |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with('.'));
+    let mut all = all.filter(|path| !is_hidden(path));
+    all.any(|folder| checkpoint::load(&folder).is_ok())
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let target = to.join(path.file_name().unwrap());
+        match path.is_dir() {
+            true => copy(&path, &target),
+            false => drop(fs::copy(path, target).unwrap()),
+        }
+    }
+}
+
+/// Both kinds of fault at each of so many changes.
+fn faults(changes: usize) -> impl Iterator<Item = Fault> {
+    (0..changes).flat_map(|at| [Fault::Once(at), Fault::Stop(at)])
+}
+
+/// Lets a run of four iterations meet each fault, and its resumption after two.
+fn meet_all_faults(make: Make) {
+    say::be_silent();
+    let place = TempDir::new().unwrap();
+    let [whole, half, run] = ["whole", "half", "run"].map(|name| place.path().join(name));
+    let (done, changes) = with(Fault::Nothing, || train(make, 4, &whole));
+    done.unwrap();
+    let expected = content(&whole);
+    assert_eq!(expected.1, [1, 2, 3, 4]);
+    assert!(changes > 60, "{changes}");
+    let mut resumed = 0;
+    for fault in faults(changes) {
+        let _ = with(fault, || train(make, 4, &run));
+        match is_saved(&run) {
+            true => {
+                resume(make, 4, &run).unwrap();
+                resumed += 1;
+                assert!(content(&run) == expected, "{fault:?} of {changes}");
+            }
+            // Before its first checkpoint there is nothing to continue.
+            false => assert!(resume(make, 4, &run).is_err(), "{fault:?}"),
+        }
+        let _ = fs::remove_dir_all(&run);
+    }
+    assert!(resumed > changes, "{resumed} of {changes}");
+
+    train(make, 2, &half).unwrap();
+    copy(&half, &run);
+    let (done, changes) = with(Fault::Nothing, || resume(make, 4, &run));
+    done.unwrap();
+    assert!(changes > 30, "{changes}");
+    // The checkpoints from before the resumption have other settings: the number of iterations.
+    let expected = content(&run);
+    fs::remove_dir_all(&run).unwrap();
+    for fault in faults(changes) {
+        copy(&half, &run);
+        let _ = with(fault, || resume(make, 4, &run));
+        resume(make, 4, &run).unwrap();
+        assert!(content(&run) == expected, "resumed: {fault:?} of {changes}");
+        fs::remove_dir_all(&run).unwrap();
+    }
+}
+
+/// A run of a game, or of demonstrations of it, with these settings.
+fn game(set: &[&str], iterations: u32, checkpoint: Option<&Checkpoint>) -> Box<dyn Run> {
+    let set: Vec<String> = SMALL.iter().chain(set).map(ToString::to_string).collect();
+    let (game, mut config) = new_settings::<CartPole>(&toml::Table::new(), &set).unwrap();
+    config.iterations = iterations;
+    let data = demonstrations(game, &config).unwrap();
+    let device = Device::flex();
+    let network = Models::default().network(game, &config, &device);
+    let trainer = Trainer::with_team(game, network, &config, &device, data, Team::alone()).unwrap();
+    let trainer = match checkpoint {
+        Some(checkpoint) => trainer.restored(checkpoint).unwrap(),
+        None => trainer,
+    };
+    Box::new(GameRun::new(trainer, 1, action_names(game, &config)))
+}
+
+/// Settings of a game's small run, whose learning rate does not depend on the number of iterations.
+const SMALL: [&str; 11] = [
+    "rollout.num_groups=4",
+    "rollout.group_size=2",
+    "rollout.num_steps=4",
+    "rollout.learn_steps=2",
+    "update.num_minibatches=1",
+    "optimizer.lr_scheduler_type=constant",
+    "policy.hidden_size=4",
+    "checkpoint.save_every=1",
+    "checkpoint.eval_every=2",
+    "checkpoint.eval_episodes=2",
+    "checkpoint.keep=2",
+];
+
+#[test]
+fn a_game_meets_a_fault_anywhere_and_continues_to_the_same_bytes() {
+    meet_all_faults(&|iterations, checkpoint| game(&[], iterations, checkpoint));
+}
+
+#[test]
+fn a_run_of_demonstrations_meets_a_fault_anywhere_and_continues_to_the_same_bytes() {
+    say::be_silent();
+    let place = TempDir::new().unwrap();
+    let out = place.path().join("data");
+    let args = DemoArgs {
+        game: None,
+        player: "random".to_string(),
+        episodes: 8,
+        out: out.clone(),
+        seed: 1,
+        set: Vec::new(),
+        json: true,
+    };
+    demo::demonstrate::<CartPole>(&Models::default(), &args).unwrap();
+    let path = format!("data.path={}", out.display());
+    let set = [
+        &path[..],
+        "loss.loss_type=nll",
+        "loss.entropy_coef=0",
+        "loss.entropy_coef_final=0",
+        "loss.kl_coef=0",
+        "update.update_epochs=1",
+        "data.window=1",
+        "data.batch_size=4",
+        "data.validation=0.25",
+    ];
+    meet_all_faults(&|iterations, checkpoint| game(&set, iterations, checkpoint));
+}
+
+#[test]
+fn a_language_model_meets_a_fault_anywhere_and_continues_to_the_same_bytes() {
+    let sort = task::find("sort").unwrap();
+    let mut own = (sort.defaults)();
+    own.insert("length".to_string(), 2.into());
+    meet_all_faults(&|iterations, checkpoint| {
+        let mut config = LanguageConfig::for_model(TINY);
+        let tiny = &mut config.model.tiny;
+        (tiny.hidden_size, tiny.num_layers, tiny.intermediate_size) = (8, 1, 8);
+        (tiny.num_heads, tiny.num_kv_heads) = (1, 1);
+        (config.generation.num_prompts, config.generation.group_size) = (2, 2);
+        (config.checkpoint.save_every, config.checkpoint.eval_every) = (1, 2);
+        (config.checkpoint.eval_episodes, config.checkpoint.keep) = (2, 2);
+        (config.iterations, config.fit.iterations) = (iterations, 1);
+        let mut table = overlay::to_table(&config);
+        overlay::apply(&mut table, &["optimizer.lr_scheduler_type=constant".to_string()]).unwrap();
+        let config: LanguageConfig = overlay::from_table(table).unwrap();
+        let settings = language_settings("sort", &own, &config);
+        let task = (sort.open)(own.clone()).unwrap();
+        let model = checkpoint.map(|checkpoint| saved_language_model(checkpoint, None).unwrap());
+        let trainer = LanguageTrainer::for_task(task, config, model).unwrap();
+        let trainer = trainer.with_settings(settings);
+        Box::new(TextRun::new(match checkpoint {
+            Some(checkpoint) => trainer.restored(checkpoint).unwrap(),
+            None => trainer,
+        }))
+    });
+}
