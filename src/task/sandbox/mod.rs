@@ -139,10 +139,13 @@ impl Sandbox {
             (true, true) => &[User::Powerless, User::Current],
             (false, _) => &[User::Current],
         };
-        let counts: &[bool] = if limits.processes > 0 { &[true, false] } else { &[false] };
         let mut last = io::Error::other("no attempt was made");
         for namespaces in [true, false] {
             for &user in users {
+                // Outside of a namespace the limit would count all other processes of the user too.
+                let is_alone = namespaces || user != User::Current;
+                let counts: &[bool] =
+                    if limits.processes > 0 && is_alone { &[true, false] } else { &[false] };
                 for &limits_processes in counts {
                     let access = access.clone();
                     let sandbox = Self { limits, access, namespaces, user, limits_processes };
