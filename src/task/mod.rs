@@ -29,7 +29,7 @@ mod data;
 mod error;
 mod expression;
 #[cfg(not(target_family = "wasm"))]
-mod external;
+pub(crate) mod external;
 #[cfg(unix)]
 pub mod ocaml;
 #[cfg(not(target_family = "wasm"))]

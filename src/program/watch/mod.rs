@@ -8,7 +8,7 @@ mod completions;
 mod download;
 mod events;
 mod files;
-mod guard;
+pub(super) mod guard;
 mod live;
 mod log;
 mod page;

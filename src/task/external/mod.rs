@@ -6,7 +6,7 @@
 
 #[cfg(unix)]
 mod confinement;
-mod protocol;
+pub(crate) mod protocol;
 
 use super::parallel::{cores, in_order, lock};
 use super::process::{NoAnswer, Process};

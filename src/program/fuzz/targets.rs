@@ -1,0 +1,339 @@
+//! The readers, by the files that they read.
+
+use super::fuzz;
+use crate::checkpoint;
+use crate::data::{
+    AnnotatedTable, Columns, Dataset, DatasetWriter, End, MANIFEST, Manifest, TableOptions,
+    read_games,
+};
+use crate::env::CartPole;
+use crate::metrics::JsonLines;
+use crate::model::saved::{Header, write_params};
+use crate::program::checks::saved;
+use crate::program::models::Models;
+use crate::program::watch::guard::{Hosts, check};
+use crate::settings::{TrainConfig, overlay};
+use crate::task::external::protocol::Answer;
+use crate::task::ocaml::Problems;
+use crate::task::{Part, read_prompts};
+use crate::text::{ChatTemplate, LanguageModel};
+use crate::trainer::text::load_language_settings;
+use crate::trainer::{config_toml, new_settings, policy_file};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use std::convert::Infallible;
+use std::fs;
+use std::path::{Path, PathBuf};
+use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+/// A file of the tests.
+fn fixture(name: &str) -> Vec<u8> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name);
+    fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The files of the tests that have such a beginning and end.
+fn malformed(start: &str, end: &str) -> Vec<Vec<u8>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/malformed");
+    let names = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let is_one = |path: &PathBuf| {
+        let name = path.file_name().unwrap().to_string_lossy();
+        name.starts_with(start) && name.ends_with(end) && path.is_file()
+    };
+    let mut paths: Vec<PathBuf> = names.filter(is_one).collect();
+    paths.sort();
+    paths.into_iter().map(|path| fs::read(path).unwrap()).collect()
+}
+
+/// Hands mutations of the `seeds` to a reader of the path of a file of this name.
+fn fuzz_file(name: &str, seeds: &[Vec<u8>], read: impl Fn(&Path)) {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join(name);
+    fuzz(seeds, |bytes| {
+        fs::write(&path, bytes).unwrap();
+        read(&path);
+    });
+}
+
+/// Hands mutations of a file of a model's folder to the reader of such folders, which then tokenizes a text.
+fn fuzz_model(name: &str) {
+    let folder = TempDir::new().unwrap();
+    let families = ["qwen2", "llama", "gemma3"];
+    for family in families {
+        let from = format!("language/{family}");
+        fs::create_dir(folder.path().join(family)).unwrap();
+        let all = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(from);
+        for entry in fs::read_dir(all).unwrap() {
+            let path = entry.unwrap().path();
+            fs::copy(&path, folder.path().join(family).join(path.file_name().unwrap())).unwrap();
+        }
+    }
+    let path = folder.path().join("qwen2").join(name);
+    let seeds = families.map(|family| fs::read(folder.path().join(family).join(name)));
+    let seeds: Vec<Vec<u8>> = seeds.into_iter().flatten().collect();
+    fuzz(&seeds, |bytes| {
+        fs::write(&path, bytes).unwrap();
+        if let Ok(model) = LanguageModel::load(path.parent().unwrap()) {
+            let _ = model.prompt("Hi there", &[json!({ "role": "user", "content": "Hi" })]);
+            let _ = model.text(&[0, 1, 2]);
+        }
+    });
+}
+
+#[test]
+fn gguf() {
+    fuzz_file("model.gguf", &malformed("shape_", ".gguf"), |path| {
+        if let Ok(model) = LanguageModel::load(path) {
+            let _ = model.prompt("Hi there", &[json!({ "role": "user", "content": "Hi" })]);
+        }
+    });
+}
+
+#[test]
+fn safetensors() {
+    fuzz_model("model.safetensors");
+}
+
+#[test]
+fn tokenizer() {
+    fuzz_model("tokenizer.json");
+}
+
+#[test]
+fn tokenizer_config() {
+    fuzz_model("tokenizer_config.json");
+}
+
+#[test]
+fn config() {
+    fuzz_model("config.json");
+}
+
+#[test]
+fn chat_template() {
+    let families = ["qwen2", "llama", "gemma3", "phi3"];
+    let mut seeds =
+        families.map(|f| fixture(&format!("language/{f}/chat_template.jinja"))).to_vec();
+    let generation = "{% for m in messages %}{% if loop.first %}{{ bos_token }}{% endif %}{% generation %}\
+                      {{ m['role'] | upper }}: {{ m.content.strip().split('\\n')[-1] | tojson(indent=2) }}\
+                      {% endgeneration %}{% endfor %}{{ raise_exception('no') if false }}";
+    seeds.push(generation.as_bytes().to_vec());
+    fuzz(&seeds, |bytes| {
+        let source = String::from_utf8_lossy(bytes).into_owned();
+        let template = ChatTemplate { source, bos: "<s>".to_string(), eos: "</s>".to_string() };
+        let said = |role: &str| json!({ "role": role, "content": "a\nb", "tool_calls": [1, null] });
+        let _ = template.render(&[said("system"), said("user"), said("assistant")]);
+    });
+}
+
+#[test]
+fn settings() {
+    let game = config_toml(&CartPole::default(), &TrainConfig::of(&CartPole::default()).unwrap());
+    let text = b"task = \"sort\"\niterations = 3\n[model]\npath = \"tiny\"\n[lora]\nr = 8\n[sort]\nlength = 4\n";
+    fuzz(&[game.into_bytes(), text.to_vec()], |bytes| {
+        let Ok(text) = std::str::from_utf8(bytes) else { return };
+        let Ok(table) = overlay::parse("a file", text) else { return };
+        if let Ok((game, config)) = new_settings::<CartPole>(&table, &[]) {
+            let _ = (crate::env::Env::validate(&game), config.validate());
+        }
+        if let Ok((.., config)) = load_language_settings(table) {
+            let _ = config.validate();
+        }
+    });
+}
+
+#[test]
+fn prompts() {
+    let lines = [
+        r#"{"prompt": "2+2=", "solution": "4", "id": 18446744073709551616}"#,
+        r#"{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}"#,
+        r#"{"prompt": [{"role": "user", "content": [{"type": "text", "text": "x"}]}], "split": "test"}"#,
+        r#"{"prompt": "p", "completion": [{"role": "assistant", "content": null}], "tests": ["a"]}"#,
+    ];
+    let mut seeds = malformed("jsonl_", ".jsonl");
+    seeds.push(lines.join("\n").into_bytes());
+    fuzz_file("prompts.jsonl", &seeds, |path| drop(read_prompts(path)));
+}
+
+#[test]
+fn records() {
+    let lines: String =
+        (1..5).map(|i| format!("{{\"iteration\":{i},\"score\":{i}.5}}\n")).collect();
+    fuzz_file("metrics.jsonl", &[lines.into_bytes()], |path| {
+        JsonLines::resume(path, 3).unwrap().write(&json!({ "iteration": 4 })).unwrap();
+        let kept = fs::read_to_string(path).unwrap();
+        let last: serde_json::Value = serde_json::from_str(kept.lines().last().unwrap()).unwrap();
+        assert_eq!(last["iteration"], 4);
+    });
+}
+
+#[test]
+fn series() {
+    let row = |i: u32| {
+        format!("{i},2026-01-{:02}T00:00:00Z,{},{}\n", i, i * i, ["u", "d"][i as usize % 2])
+    };
+    let rows: String = (1..12).map(row).collect();
+    let mut seeds = malformed("csv_", ".csv");
+    seeds.push(format!(",time,x,label\n{rows}").into_bytes());
+    fuzz_file("series.csv", &seeds, |path| {
+        for time in [None, Some("time")] {
+            let options = TableOptions {
+                label: "label",
+                time,
+                time_format: None,
+                window: 2,
+                validation: 0.2,
+            };
+            let _ = AnnotatedTable::read(path, &options);
+        }
+    });
+}
+
+#[test]
+fn problems() {
+    let mut rows = String::from_utf8(fixture("ocaml/rows.csv")).unwrap();
+    rows.truncate(4000);
+    let lines = include_str!("../../../assets/ocaml/problems.jsonl");
+    let lines: Vec<&str> = lines.lines().take(3).collect();
+    fuzz_file("rows.csv", &[rows.into_bytes()], |path| drop(Problems::read(path)));
+    fuzz_file("rows.jsonl", &[lines.join("\n").into_bytes()], |path| drop(Problems::read(path)));
+}
+
+/// Writes a dataset of two episodes.
+fn dataset(folder: &Path) {
+    let mut writer = DatasetWriter::create(folder, Manifest::new("cartpole")).unwrap();
+    let ends = [End::new(false, false), End::new(true, false), End::new(false, true)];
+    let columns = Columns {
+        num_features: 4,
+        obs: (0..12).map(|i| i as f32).collect(),
+        actions: vec![0, 1, 1],
+        weights: vec![1.0; 3],
+        ends: ends.to_vec(),
+    };
+    writer.write(&columns).unwrap();
+    writer.finish().unwrap();
+}
+
+#[test]
+fn dataset_manifest_and_shard() {
+    let place = TempDir::new().unwrap();
+    let folder = place.path().join("data");
+    dataset(&folder);
+    let names = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    for path in names.collect::<Vec<_>>() {
+        let whole = fs::read(&path).unwrap();
+        fuzz(std::slice::from_ref(&whole), |bytes| {
+            fs::write(&path, bytes).unwrap();
+            let _ = Dataset::open(&folder).and_then(|dataset| dataset.steps(4, 2));
+        });
+        fs::write(&path, whole).unwrap();
+    }
+    assert!(folder.join(MANIFEST).exists());
+}
+
+#[test]
+fn games_of_the_page() {
+    let place = TempDir::new().unwrap();
+    let folder = place.path().join("data");
+    dataset(&folder);
+    let shards = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path());
+    let shards = shards.filter(|path| path.extension().is_some_and(|end| end == "safetensors"));
+    let mut seeds: Vec<Vec<u8>> = shards.map(|path| fs::read(path).unwrap()).collect();
+    seeds.extend(malformed("games_", ".safetensors"));
+    fuzz(&seeds, |bytes| drop(read_games(PathBuf::from("games"), bytes.to_vec())));
+}
+
+#[test]
+fn checkpoint_manifest() {
+    let place = TempDir::new().unwrap();
+    let folder = place.path().join("best");
+    let section = |name: &str, byte| checkpoint::Section {
+        name: name.to_string(),
+        version: 1,
+        bytes: vec![byte; 9],
+    };
+    let sections = vec![section("weights", 1), section("state.json", 2)];
+    checkpoint::save(&checkpoint::Checkpoint { iteration: 3, sections }, &folder).unwrap();
+    let sums = fs::read_to_string(folder.join("SHA256SUMS")).unwrap();
+    let rest = sums.split_once('\n').unwrap().1;
+    fuzz(&[fs::read(folder.join("manifest.json")).unwrap()], |bytes| {
+        // With the right checksum, so that the manifest itself is read.
+        let digest: String =
+            Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        fs::write(folder.join("manifest.json"), bytes).unwrap();
+        fs::write(folder.join("SHA256SUMS"), format!("{digest}  manifest.json\n{rest}")).unwrap();
+        let _ = checkpoint::load(&folder);
+    });
+}
+
+#[test]
+fn policy() {
+    let (game, config) = new_settings::<CartPole>(&toml::Table::new(), &[]).unwrap();
+    let parameters = config.policy.parameters(4, 2);
+    let count = parameters.iter().map(|parameter| parameter.shape.iter().product::<usize>()).sum();
+    let header = Header { iteration: 3, config: config_toml(&game, &config) };
+    let whole = write_params(&parameters, &vec![0.5; count], Some(&header));
+    fuzz(&[whole], |bytes| {
+        let Ok(checkpoint) = policy_file(bytes.to_vec()) else { return };
+        let models = Models::default();
+        if let Ok((game, config)) = saved::<CartPole>(&models, &checkpoint) {
+            let _ = models.load_policy(&checkpoint, game, &config);
+        }
+    });
+}
+
+#[test]
+fn http_head() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let seeds = [
+        "GET / HTTP/1.1\r\nHost: 127.0.0.1:8642\r\nAccept: */*\r\n\r\n",
+        "GET /run/events HTTP/1.1\r\nHost: localhost\r\nLast-Event-ID: 3\r\nOrigin: http://localhost\r\n\r\n",
+        "HEAD http://[::1]:80/run/completions.jsonl?iteration=7 HTTP/1.1\r\nHost: [::1]:80\r\nRange: bytes=0-9\r\n\r\n",
+        "POST /x HTTP/1.0\r\nHost: a\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\nabc",
+    ];
+    let seeds = seeds.map(|seed| seed.as_bytes().to_vec());
+    let hosts = Hosts { local: true, given: "127.0.0.1".to_string() };
+    fuzz(&seeds, |bytes| {
+        runtime.block_on(async {
+            let (mut client, server) = tokio::io::duplex(1 << 20);
+            client.write_all(bytes).await.unwrap();
+            client.shutdown().await.unwrap();
+            let service = service_fn(async |request: Request<_>| {
+                let refused = check(&request, &hosts).err();
+                Ok::<_, Infallible>(Response::new(
+                    refused.map_or("", |refused| refused.1).to_string(),
+                ))
+            });
+            let connection = http1::Builder::new();
+            let _ = connection.serve_connection(TokioIo::new(server), service).await;
+            let mut response = Vec::new();
+            let _ = client.read_to_end(&mut response).await;
+        });
+    });
+}
+
+#[test]
+fn verifier_line() {
+    let lines = [
+        r#"{"id": 1, "reward": 0.5}"#,
+        r#"{"id": 18446744073709551615, "rewards": {"exact": 1, "format": -1e6}}"#,
+        r#"{"id": 1, "reward": NaN}"#,
+        r#"{"id": 1, "error": "no\nidea"}"#,
+    ];
+    let seeds = lines.map(|line| line.as_bytes().to_vec());
+    let parts =
+        [vec![Part::new("reward", 1.0)], vec![Part::new("exact", 1.0), Part::new("format", 0.5)]];
+    fuzz(&seeds, |bytes| {
+        let Ok(answer) = Answer::parse(bytes) else { return };
+        for parts in &parts {
+            if let Ok(rewards) = answer.rewards(parts) {
+                assert!(rewards.iter().all(|reward| reward.abs() <= 1e6));
+            }
+        }
+    });
+}
