@@ -269,3 +269,34 @@ fn a_real_model_in_few_bits_gives_the_logits_and_the_text_of_transformers() {
     let messages = [json!({ "role": "user", "content": question })];
     assert_eq!(model.template.as_ref().unwrap().render(&messages).unwrap(), expected.chat);
 }
+
+#[test]
+fn a_folder_without_a_head_says_that_it_is_tied_when_it_is_saved() {
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language/qwen3");
+    let folder = tempfile::tempdir().unwrap();
+    let [headless, saved] = ["headless", "saved"].map(|name| folder.path().join(name));
+    std::fs::create_dir(&headless).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, headless.join(path.file_name().unwrap())).unwrap();
+    }
+    let is_tied = |folder: &Path| -> serde_json::Value {
+        let text = std::fs::read(folder.join("config.json")).unwrap();
+        serde_json::from_slice::<serde_json::Value>(&text).unwrap()["tie_word_embeddings"].clone()
+    };
+    assert_eq!(is_tied(&headless), false);
+    let weights = headless.join("model.safetensors");
+    let bytes = std::fs::read(&weights).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&bytes).unwrap();
+    let others = tensors.iter().filter(|(name, _)| *name != "lm_head.weight");
+    std::fs::write(&weights, safetensors::serialize(others, None).unwrap()).unwrap();
+    let model = LanguageModel::load(&headless).unwrap();
+    assert!(model.shape.tie_word_embeddings);
+    model.save(&saved).unwrap();
+    assert_eq!(is_tied(&saved), true);
+    let bytes = std::fs::read(saved.join("model.safetensors")).unwrap();
+    assert!(
+        safetensors::SafeTensors::deserialize(&bytes).unwrap().tensor("lm_head.weight").is_err()
+    );
+    assert!(LanguageModel::load(&saved).unwrap().params == model.params);
+}

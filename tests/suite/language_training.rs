@@ -186,6 +186,21 @@ fn adapters_alone_learn_and_lie_beside_the_model_that_they_are_for() {
         again.params == base.params
             && again.adapters.as_ref().unwrap().params() == adapters.params()
     );
+    let mut others: Vec<_> = tensors.iter().collect();
+    others.push((
+        "base_model.model.model.layers.9.mlp.up_proj.lora_A.weight",
+        tensors.tensor(name).unwrap(),
+    ));
+    let odd = folder.path().join("odd");
+    learnt.save(&odd).unwrap();
+    std::fs::write(
+        odd.join("adapter_model.safetensors"),
+        safetensors::serialize(others, None).unwrap(),
+    )
+    .unwrap();
+    let error = LanguageModel::load(&odd).unwrap_err().to_string();
+    let expected = "layers.9.mlp.up_proj.lora_A.weight` belongs to none of the adapters";
+    assert!(error.contains(expected), "{error}");
     // A run goes on from them, whatever its settings say of adapters.
     assert_eq!(begin(&again).config().lora, config.lora);
 
@@ -198,6 +213,40 @@ fn adapters_alone_learn_and_lie_beside_the_model_that_they_are_for() {
         None,
     );
     assert!(none.err().unwrap().to_string().contains("lora.r needs a pretrained model"));
+}
+
+/// Norms decay in no step of a run, unless the settings say so; one step of the whole run tells decay from the
+/// gradient, which both weights share.
+#[test]
+fn weight_decay_spares_norms_through_a_whole_run() {
+    let learnt = |weight_decay, decay_norms_and_biases| {
+        let mut config = config();
+        (config.iterations, config.fit.iterations) = (1, 1);
+        (config.update.num_minibatches, config.update.update_epochs) = (1, 1);
+        config.optimizer.learning_rate = 1e-2;
+        config.optimizer.weight_decay = weight_decay;
+        config.optimizer.decay_norms_and_biases = decay_norms_and_biases;
+        let mut trainer = trainer(&config);
+        iterate(&mut trainer, 1);
+        let model = trainer.model();
+        let mut at = 0;
+        let mut norms = Vec::new();
+        let mut matrices = Vec::new();
+        for parameter in model.shape.parameters() {
+            let count: usize = parameter.shape.iter().product();
+            let into = if parameter.shape.len() == 1 { &mut norms } else { &mut matrices };
+            into.extend_from_slice(&model.params[at..at + count]);
+            at += count;
+        }
+        assert!(norms.len() >= 5 * 16);
+        (norms, matrices)
+    };
+    let (plain, spared, all) = (learnt(0.0, false), learnt(0.5, false), learnt(0.5, true));
+    assert!(spared.0 == plain.0 && spared.1 != plain.1);
+    assert!(all.0 != plain.0 && all.1 == spared.1);
+    // A norm of about 1 shrinks by the learning rate times the decay, at most 0.005, as in AdamW.
+    let shrunk = f64::from(all.0[0]) / f64::from(plain.0[0]);
+    assert!((0.99..0.9999).contains(&shrunk), "{shrunk}");
 }
 
 #[test]

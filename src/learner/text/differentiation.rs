@@ -171,3 +171,50 @@ impl Differentiation<'_> {
         slopes
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::learner::text::LanguageRule;
+    use crate::model::DecoderShape;
+    use crate::settings::{OptimizerConfig, UpdateConfig};
+    use crate::text::LanguageModel;
+
+    #[test]
+    fn ratios_of_texts_are_clamped_like_those_of_games() {
+        let loss = LossConfig::default();
+        let rule = LanguageRule {
+            update: UpdateConfig::default(),
+            optimizer: OptimizerConfig::default(),
+            temperature: 1.0,
+            max_new_tokens: 2,
+            loss,
+        };
+        let decoder = LanguageModel::tiny(&DecoderShape::default(), "ab", 1).decoder();
+        let (shards, team) = (Shards::new(1, 1), Team::alone());
+        let differentiation = Differentiation {
+            decoder: &decoder,
+            by: Coefficients::new(&rule.loss, 0.0),
+            rule: &rule,
+            entropy_weight: 0.0,
+            sizes: Sizes { games: 1.0, learn_steps: 2.0, steps: 2.0, rollout_share: 2.0 },
+            references: None,
+            shards: &shards,
+            team: &team,
+        };
+        let sample = Sample {
+            tokens: vec![0, 1],
+            logprobs: vec![-120.0, -0.5],
+            advantages: vec![-1.0, -1.0],
+            mask: vec![true; 2],
+            selected: Vec::new(),
+            candidates: Vec::new(),
+        };
+        let mut sums = Sums::default();
+        // The first ratio is exp(119.9), which is more than a number of 32 bits holds; games clamp the exponent to 88.
+        let slopes = differentiation.slopes(&sample, &[-0.1, -0.5], None, &mut sums);
+        assert!(slopes.iter().all(|slope| slope.is_finite()), "{slopes:?}");
+        assert!((sums.ratio / 88f64.exp() - 1.0).abs() < 1e-5, "{}", sums.ratio);
+        assert!(sums.loss.is_finite() && sums.approx_kl.is_finite());
+    }
+}
