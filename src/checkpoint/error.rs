@@ -157,6 +157,13 @@ pub enum CheckpointError {
         path: PathBuf,
     },
 
+    /// A link is in the place of a checkpoint that is to be replaced or removed.
+    #[error("{path} is a link; put the directory that it names in its place")]
+    Link {
+        /// The link.
+        path: PathBuf,
+    },
+
     /// The disk (or the user's quota on it) is full.
     #[error(
         "cannot save a checkpoint to {path}: the disk is full; free at least {needed} bytes there, \

@@ -42,9 +42,9 @@ fn save_with(
     let replaces = path.exists();
     let swapped = fill(checkpoint, &tmp, write).and_then(|()| {
         if replaces {
-            fs::rename(path, &old).map_err(CheckpointError::io("replace", path))?;
+            disk::rename(path, &old).map_err(CheckpointError::io("replace", path))?;
         }
-        fs::rename(&tmp, path).map_err(CheckpointError::io("create", path))
+        disk::rename(&tmp, path).map_err(CheckpointError::io("create", path))
     });
     if let Err(error) = swapped {
         // The first error is the informative one. If the cleanup fails too, `load` still finds the
@@ -80,7 +80,7 @@ pub(super) fn settle(path: &Path) -> Result<(), CheckpointError> {
     if path.exists() {
         clear(&old).map_err(CheckpointError::io("clear", &old))
     } else {
-        fs::rename(&old, path).map_err(CheckpointError::io("restore", path))
+        disk::rename(&old, path).map_err(CheckpointError::io("restore", path))
     }
 }
 
@@ -90,25 +90,27 @@ fn clear(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         if entry.file_name() != MANIFEST {
-            fs::remove_file(entry.path())?;
+            disk::remove_file(&entry.path())?;
         }
     }
-    match fs::remove_file(directory.join(MANIFEST)) {
+    match disk::remove_file(&directory.join(MANIFEST)) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        _ => fs::remove_dir(directory),
+        _ => disk::remove_folder(directory),
     }
 }
 
 /// Removes the checkpoint at `path`. After a crash it is either intact or gone.
 pub(super) fn remove(path: &Path) -> Result<(), CheckpointError> {
+    require_no_link(path)?;
     let tmp = unfinished(path).ok_or_else(|| CheckpointError::Unnamed { path: path.to_owned() })?;
-    fs::rename(path, &tmp).map_err(CheckpointError::io("remove", path))?;
+    disk::rename(path, &tmp).map_err(CheckpointError::io("remove", path))?;
     clear(&tmp).map_err(CheckpointError::io("remove", &tmp))
 }
 
 /// Checks that `path` may be replaced: it must be missing, an empty directory or a checkpoint (intact
 /// or damaged).
 fn require_replaceable(path: &Path) -> Result<(), CheckpointError> {
+    require_no_link(path)?;
     let replaceable = match fs::read_dir(path) {
         Ok(mut entries) => {
             let known = [MANIFEST, SUMS].map(|name| path.join(name).exists());
@@ -122,13 +124,21 @@ fn require_replaceable(path: &Path) -> Result<(), CheckpointError> {
     replaceable.then_some(()).ok_or_else(refused)
 }
 
+/// Checks that `path` is no link, whose directory would lose its files instead.
+pub(super) fn require_no_link(path: &Path) -> Result<(), CheckpointError> {
+    match path.is_symlink() {
+        true => Err(CheckpointError::Link { path: path.to_owned() }),
+        false => Ok(()),
+    }
+}
+
 /// Writes the checkpoint's files to the new directory `tmp` and fsyncs them.
 fn fill(
     checkpoint: &Checkpoint,
     tmp: &Path,
     mut write: impl FnMut(&Path, &[u8]) -> io::Result<()>,
 ) -> Result<(), CheckpointError> {
-    fs::create_dir_all(tmp).map_err(CheckpointError::io("create", tmp))?;
+    disk::create_folders(tmp).map_err(CheckpointError::io("create", tmp))?;
     let manifest = write_manifest(checkpoint);
     let mut sums = sums_line(MANIFEST, manifest.as_bytes());
     let mut put = |name: &str, bytes: &[u8]| {

@@ -1,6 +1,6 @@
 //! The series of checkpoints of a run: one directory per iteration.
 
-use crate::checkpoint::save::{remove, settle};
+use crate::checkpoint::save::{remove, require_no_link, settle};
 use crate::checkpoint::{Checkpoint, CheckpointError, load, save};
 use std::collections::BTreeSet;
 use std::fs;
@@ -148,6 +148,7 @@ impl Store {
     /// Lists the names of the store's subdirectories, except those that are not Unicode.
     fn names(&self) -> Result<Vec<String>, CheckpointError> {
         let directory = &self.directory;
+        require_no_link(directory)?;
         let refused = |source: io::Error| match source.kind() {
             io::ErrorKind::NotFound => CheckpointError::NotFound { path: directory.clone() },
             _ if directory.is_file() => CheckpointError::NotADirectory { path: directory.clone() },

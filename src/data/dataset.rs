@@ -10,14 +10,21 @@ use super::manifest::FORMAT;
 use super::shards::{Bytes, shard_file};
 use super::{Columns, DatasetError, MANIFEST, Manifest, Shards};
 use memmap2::Mmap;
+use rayon::prelude::*;
+use sha2::{Digest, Sha256};
 use std::fs::{self, File};
-use std::io;
+use std::io::Read;
 use std::path::{Path, PathBuf};
+
+/// Bytes of which a digest is made at a time.
+const PIECE: usize = 1 << 22;
 
 /// A dataset with its shards open.
 #[derive(Debug)]
 pub struct Dataset {
     manifest: Manifest,
+    /// SHA-256 of the manifest's text.
+    manifest_digest: Vec<u8>,
     shards: Vec<(PathBuf, Bytes)>,
 }
 
@@ -28,13 +35,11 @@ impl Dataset {
     /// If the manifest or a shard is missing, or the manifest is malformed.
     pub fn open(folder: &Path) -> Result<Self, DatasetError> {
         let path = folder.join(MANIFEST);
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(DatasetError::NoManifest { path: folder.to_path_buf() });
-            }
-            Err(error) => return Err(io_error(&path)(error)),
-        };
+        if !path.exists() {
+            return Err(DatasetError::NoManifest { path: folder.to_path_buf() });
+        }
+        let mut text = String::new();
+        open_regular(&path)?.read_to_string(&mut text).map_err(io_error(&path))?;
         let manifest: Manifest = serde_json::from_str(&text).map_err(|e| malformed(&path, e))?;
         if manifest.format != FORMAT {
             let format = manifest.format;
@@ -52,7 +57,7 @@ impl Dataset {
                 return Err(malformed(&path, format!("the shard `{name}` is no file beside it")));
             }
             let path = folder.join(name);
-            let file = File::open(&path).map_err(io_error(&path))?;
+            let file = open_regular(&path)?;
             // SAFETY: any bytes are valid numbers. If another process modifies the file while it is
             // mapped, values change or the program is stopped, but memory safety is not affected.
             let map = unsafe { Mmap::map(&file) }.map_err(io_error(&path))?;
@@ -60,7 +65,20 @@ impl Dataset {
         };
         let shards = manifest.shards.iter().chain(&manifest.held_out).map(open);
         let shards = shards.collect::<Result<_, _>>()?;
-        Ok(Self { manifest, shards })
+        Ok(Self { manifest, manifest_digest: Sha256::digest(&text).to_vec(), shards })
+    }
+
+    /// A digest of all files, hexadecimal: SHA-256 of those of the manifest and of each shard's pieces. It does not
+    /// depend on where they lie.
+    pub fn digest(&self) -> String {
+        let mut whole = Sha256::new();
+        whole.update(&self.manifest_digest);
+        for (_, bytes) in &self.shards {
+            let pieces = bytes.par_chunks(PIECE).map(|piece| Sha256::digest(piece).to_vec());
+            whole.update((bytes.len() as u64).to_le_bytes());
+            whole.update(pieces.collect::<Vec<_>>().concat());
+        }
+        whole.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     /// Paths of the shards, held-out ones last.
@@ -82,6 +100,14 @@ impl Dataset {
     /// or if there are no steps.
     pub fn steps(self, num_features: usize, num_actions: usize) -> Result<Shards, DatasetError> {
         Shards::new(self.shards, num_features, num_actions)
+    }
+}
+
+/// Opens a file; a pipe or a device in its place would never end.
+fn open_regular(path: &Path) -> Result<File, DatasetError> {
+    match fs::metadata(path).map_err(io_error(path))?.is_file() {
+        true => File::open(path).map_err(io_error(path)),
+        false => Err(malformed(path, "it is not a regular file")),
     }
 }
 

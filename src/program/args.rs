@@ -82,9 +82,12 @@ pub struct TrainArgs {
     /// The language model: a Hugging Face folder, a GGUF file, or `tiny` [default: tiny].
     ///
     /// `tiny` is a small transformer with fresh weights, whose tokens are the task's characters. Models are not
-    /// downloaded.
-    #[arg(long, value_name = "PATH", conflicts_with = "resume")]
+    /// downloaded. With --resume, the place of the model that the run's adapters are for, if it has moved.
+    #[arg(long, value_name = "PATH")]
     pub model: Option<PathBuf>,
+    /// With --resume, the place of the dataset that the run learns from, if it has moved.
+    #[arg(long, value_name = "DIR", requires = "resume")]
+    pub data: Option<PathBuf>,
     /// Initialise the weights from another run's best policy, or from a policy file.
     #[arg(long, value_name = "RUN", conflicts_with = "resume")]
     pub from: Option<PathBuf>,
@@ -217,6 +220,9 @@ pub struct EvalArgs {
     /// The place of the file of prompts that a language model's run was given, if it has moved.
     #[arg(long, value_name = "FILE")]
     pub task_data: Option<PathBuf>,
+    /// The place of the model that a run's adapters are for, if it has moved.
+    #[arg(long, value_name = "PATH")]
+    pub model: Option<PathBuf>,
     #[command(flatten)]
     pub verifier: VerifierArgs,
     /// Print the result as a JSON object on stdout.
@@ -323,7 +329,7 @@ pub struct ImportArgs {
     /// A time series as a CSV file, or a file of games saved on the page.
     ///
     /// The first line of a CSV file names the columns; each further line is a row, in order of time. The options
-    /// --label, --window, --time and --validation apply to CSV files only.
+    /// --label, --window, --time, --time-format and --validation apply to CSV files only.
     pub file: PathBuf,
     /// The CSV column with the labels; empty cells are unlabelled rows.
     #[arg(long, value_name = "COLUMN", requires = "window")]
@@ -334,6 +340,9 @@ pub struct ImportArgs {
     /// The CSV column with the time, which is not used as a feature.
     #[arg(long, value_name = "COLUMN", requires = "label")]
     pub time: Option<String>,
+    /// Format of the times as strftime has it, for instance %d.%m.%Y [default: numbers, or dates of ISO 8601].
+    #[arg(long, value_name = "FORMAT", requires = "time")]
+    pub time_format: Option<String>,
     /// Fraction of the CSV rows, taken from the end, to hold out for validation.
     #[arg(long, default_value_t = 0.2, value_name = "X")]
     pub validation: f64,

@@ -1,8 +1,8 @@
 //! The dispatcher: calls the file of each command, for a game of any type.
 
-use super::args::{CheckArgs, Cli, Command, DemoArgs, EvalArgs, RecordArgs, RunArgs, SettingsArgs};
+use super::args::{CheckArgs, Cli, Command, DemoArgs, EvalArgs, RecordArgs, SettingsArgs};
 use super::bench::BenchArgs;
-use super::games::{GameCommands, Games, NewRun, Playable, References};
+use super::games::{GameCommands, Games, NewRun, Playable, References, SavedRun};
 use super::models::Models;
 use super::study_args::ExportArgs;
 use super::table::Table;
@@ -12,7 +12,6 @@ use super::{
 };
 use crate::checkpoint::Checkpoint;
 use crate::env::look::Look;
-use crate::run::RunFolder;
 use crate::settings::{TrainConfig, overlay};
 use crate::trainer::{config_toml, new_settings};
 use crate::viewer::Scene;
@@ -29,14 +28,8 @@ impl<G: Playable> GameCommands for Entry<G> {
         train::start::<G>(games, run)
     }
 
-    fn resume(
-        &self,
-        games: &Games,
-        args: &RunArgs,
-        folder: &RunFolder,
-        from: &Checkpoint,
-    ) -> Result<()> {
-        train::resume::<G>(games, args, folder, from)
+    fn resume(&self, games: &Games, run: &SavedRun) -> Result<()> {
+        train::resume::<G>(games, run)
     }
 
     fn demo(&self, models: &Models, args: &DemoArgs) -> Result<()> {

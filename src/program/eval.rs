@@ -8,12 +8,13 @@ use super::patience::patiently;
 use super::say::{tell, tell_json};
 use super::{ranks, session, text};
 use crate::checkpoint::Checkpoint;
-use crate::run::{RunFolder, Scores, Subject, play};
-use crate::text::LanguageModel;
+use crate::run::{Scores, Subject, play};
 use crate::text::generate::Sampling;
 use crate::trainer::saved_game_name;
-use crate::trainer::text::{LanguageTrainer, load_language_settings, saved_language_settings};
-use anyhow::{Context, Result};
+use crate::trainer::text::{
+    LanguageTrainer, load_language_settings, saved_language_model, saved_language_settings,
+};
+use anyhow::{Result, bail};
 use serde::Serialize;
 use std::time::Instant;
 
@@ -37,6 +38,9 @@ pub fn run(games: &Games, args: EvalArgs) -> Result<()> {
     if text::is_of(&checkpoint) {
         return complete(&args, &checkpoint);
     }
+    if args.model.is_some() || args.task_data.is_some() {
+        bail!("{} is of a game, which has no language model", args.run.display());
+    }
     games.find(&saved_game_name(&checkpoint)?)?.eval(games.models(), &args, &checkpoint)
 }
 
@@ -56,13 +60,7 @@ pub fn evaluate<G: Playable>(
 fn complete(args: &EvalArgs, checkpoint: &Checkpoint) -> Result<()> {
     let (name, mut own, mut config) = load_language_settings(saved_language_settings(checkpoint)?)?;
     config.seed = args.seed;
-    let folder = RunFolder::of_language_model(&args.run).with_context(|| {
-        format!(
-            "{} is the checkpoint of a language model, and needs its run's folder `model` beside it",
-            args.run.display()
-        )
-    })?;
-    let model = LanguageModel::load(&folder.model())?;
+    let model = saved_language_model(checkpoint, args.model.as_deref())?;
     let task = text::reopen(&name, &mut own, args.task_data.as_deref(), &args.verifier)?;
     let trainer = LanguageTrainer::for_task(task, config, Some(model))?;
     let trainer = trainer.restored(checkpoint)?;

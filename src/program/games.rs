@@ -28,18 +28,24 @@ pub struct NewRun<'a> {
     pub from: Option<&'a Path>,
 }
 
+/// A saved run of a game that continues. This process has locked it.
+pub struct SavedRun<'a> {
+    /// The command line.
+    pub args: &'a RunArgs,
+    /// The place of its dataset, if that has moved.
+    pub data: Option<&'a Path>,
+    /// Its folder.
+    pub folder: &'a RunFolder,
+    /// The checkpoint that it continues from.
+    pub checkpoint: &'a Checkpoint,
+}
+
 /// The commands for one game, with its type erased.
 pub trait GameCommands: Send + Sync {
     /// Trains a new run.
     fn train(&self, games: &Games, run: &NewRun) -> Result<()>;
     /// Resumes a run from a checkpoint.
-    fn resume(
-        &self,
-        games: &Games,
-        args: &RunArgs,
-        folder: &RunFolder,
-        from: &Checkpoint,
-    ) -> Result<()>;
+    fn resume(&self, games: &Games, run: &SavedRun) -> Result<()>;
     /// Records demonstrations of a player as a dataset.
     fn demo(&self, models: &Models, args: &DemoArgs) -> Result<()>;
     /// Evaluates a trained policy.

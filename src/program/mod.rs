@@ -16,6 +16,8 @@ mod args;
 mod bench;
 mod check;
 mod checks;
+#[cfg(test)]
+mod crashes;
 mod dashboard;
 mod demo;
 mod devices;
@@ -23,6 +25,8 @@ mod dispatch;
 mod eval;
 mod export;
 mod fit;
+#[cfg(test)]
+mod fuzz;
 mod games;
 mod generate;
 mod hints;

@@ -69,10 +69,7 @@ impl Home {
             return Ok(None);
         }
         let port = port(args)?;
-        // The number of iterations may have changed.
-        folder.write_config(settings)?;
-        let files = RunFiles::open(folder.clone(), run.iteration(), run.model().is_some())?;
-        folder.records().iter().for_each(|record| run.replay(record));
+        let files = RunFiles::resume(folder.clone(), run, settings)?;
         Ok(Some(Self { files, port, _lock: None }))
     }
 

@@ -2,9 +2,9 @@
 
 use super::games::Playable;
 use crate::data::{Cut, Dataset, Pieces, Steps, split};
-use crate::settings::{ClassWeights, TrainConfig};
+use crate::settings::{ClassWeights, DataConfig, TrainConfig};
 use crate::trainer::Demonstrations;
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::ops::Range;
 use std::path::Path;
@@ -88,6 +88,43 @@ pub fn demonstrations<G: Playable>(
         }
     }
     Ok(Some(Demonstrations { learnt, held_out }))
+}
+
+/// Notes in the settings of a new run which dataset they name, if they name one.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn identify(data: &mut DataConfig) -> Result<()> {
+    if data.is_on() {
+        data.digest = Dataset::open(Path::new(&data.path))?.digest();
+    }
+    Ok(())
+}
+
+/// Finds the dataset of a saved run, at a `moved` place if there is one.
+///
+/// # Errors
+/// If it is gone or another one, or the run has none.
+pub fn find(data: &mut DataConfig, moved: Option<&Path>) -> Result<()> {
+    match (moved, data.is_on()) {
+        (None, false) => return Ok(()),
+        (Some(_), false) => bail!("the run learns from no dataset, which --data could name"),
+        (Some(moved), true) => {
+            let whole = moved.canonicalize();
+            let whole = whole.with_context(|| format!("cannot find {}", moved.display()))?;
+            data.path = whole.display().to_string();
+        }
+        (None, true) if !Path::new(&data.path).exists() => {
+            bail!("the dataset in {} is gone; --data DIR names it at another place", data.path)
+        }
+        (None, true) => {}
+    }
+    let found = Dataset::open(Path::new(&data.path))?.digest();
+    if !data.digest.is_empty() && found != data.digest {
+        let DataConfig { path, digest, .. } = data;
+        bail!("the dataset in {path} is not the run's: its SHA-256 is {found}, not {digest}");
+    }
+    Ok(())
 }
 
 /// The names of a run's actions: the dataset's, else the game's.

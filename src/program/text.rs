@@ -17,7 +17,7 @@ use crate::task::{self, DataTask, Split, Task};
 use crate::text::LanguageModel;
 use crate::trainer::text::{
     LanguageConfig, LanguageTrainer, TINY, language_settings, load_language_settings,
-    saved_language_settings,
+    saved_language_model, saved_language_settings,
 };
 use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
@@ -228,7 +228,11 @@ pub fn reopen(
         match own.get("digest").and_then(Value::as_str) {
             Some(digest) if digest == file.digest => {}
             Some("") | None => bail!("the run has no file of prompts by --task-data"),
-            Some(_) => bail!("{} is not the file that the run was given", path.display()),
+            Some(digest) => bail!(
+                "{} is not the file that the run was given: its SHA-256 is {}, not {digest}",
+                path.display(),
+                file.digest
+            ),
         }
         own.insert("path".to_string(), file.path.into());
     } else if let Some(path) = own.get("path").and_then(Value::as_str).map(Path::new)
@@ -325,7 +329,7 @@ pub fn resume(
     config.validate().map_err(anyhow::Error::msg)?;
     let task = reopen(&name, &mut own, all.task_data.as_deref(), &all.verifier)?;
     let settings = language_settings(&name, &own, &config);
-    let model = LanguageModel::load(&folder.model())?;
+    let model = saved_language_model(checkpoint, all.model.as_deref())?;
     let model = InitialModel(Mutex::new(Some(model)));
     ranks::run(args, TIMEOUT, |rank| {
         let (chosen, team) = rank.for_texts().choose()?;

@@ -1,16 +1,15 @@
 //! `grove train`: a run of a game, new or resumed.
 
-use super::args::{RunArgs, TrainArgs};
+use super::args::TrainArgs;
 use super::checks::{check_engine, saved, validate};
-use super::games::{Games, NewRun, Playable};
+use super::games::{Games, NewRun, Playable, SavedRun};
 use super::patience::patiently;
 use super::ranks::{self, Rank};
 use super::seeds;
 use super::session::{self, Home, Session};
 use super::settings::commented;
-use super::source::{action_names, demonstrations, epoch, iterations};
+use super::source::{self, action_names, demonstrations, epoch, identify, iterations};
 use super::text;
-use crate::checkpoint::Checkpoint;
 use crate::data::Dataset;
 use crate::model::Network;
 use crate::parallel::{TIMEOUT, Team};
@@ -62,16 +61,26 @@ fn resume_any(games: &Games, args: &TrainArgs) -> Result<()> {
     let SavedPolicy { checkpoint, warnings } = folder.latest()?;
     session::warn(&warnings);
     if text::is_of(&checkpoint) {
+        if args.data.is_some() {
+            bail!(
+                "--data is for a run of a dataset; --task-data names the prompts of a language model"
+            );
+        }
         return text::resume(games, args, &folder, &checkpoint);
     }
-    if args.task_data.is_some() || args.verifier.verifier.is_some() {
-        bail!("the run in {} is of a game, which has no prompts", folder.path().display());
+    if args.task_data.is_some() || args.verifier.verifier.is_some() || args.model.is_some() {
+        bail!(
+            "the run in {} is of a game, which has no prompts and no language model",
+            folder.path().display()
+        );
     }
     let saved = saved_game_name(&checkpoint)?;
     if let Some(name) = name.filter(|name| *name != saved) {
         bail!("the run in {} is of `{saved}`, not `{name}`", folder.path().display());
     }
-    games.source(&saved)?.resume(games, run, &folder, &checkpoint)
+    let data = args.data.as_deref();
+    let (folder, checkpoint) = (&folder, &checkpoint);
+    games.source(&saved)?.resume(games, &SavedRun { args: run, data, folder, checkpoint })
 }
 
 /// The game that is named: on the command line, else in the file.
@@ -103,6 +112,7 @@ fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
     config.precision = args.precision.unwrap_or(config.precision);
     config.seed = args.seed.unwrap_or(config.seed);
     validate(games.models(), &game, &config)?;
+    identify(&mut config.data)?;
     let data = demonstrations(game, &config)?;
     if let Some(data) = &data {
         config.iterations = iterations(&config, data.learnt.len(), config.data.epochs);
@@ -160,30 +170,21 @@ fn first_policy<G: Playable>(network: Network, run: &Path) -> Result<Network> {
     Ok(network.with_weights_of(&checkpoint)?)
 }
 
-/// Resumes a run, which this process has locked, from a checkpoint.
-pub fn resume<G: Playable>(
-    games: &Games,
-    args: &RunArgs,
-    folder: &RunFolder,
-    checkpoint: &Checkpoint,
-) -> Result<()> {
-    ranks::run(args, TIMEOUT, |rank| resume_rank::<G>(games, args, folder, checkpoint, rank))
+/// Resumes a run.
+pub fn resume<G: Playable>(games: &Games, run: &SavedRun) -> Result<()> {
+    ranks::run(run.args, TIMEOUT, |rank| resume_rank::<G>(games, run, rank))
 }
 
 /// One rank's part in a resumed run.
-fn resume_rank<G: Playable>(
-    games: &Games,
-    args: &RunArgs,
-    folder: &RunFolder,
-    checkpoint: &Checkpoint,
-    rank: Rank,
-) -> Result<()> {
+fn resume_rank<G: Playable>(games: &Games, saved_run: &SavedRun, rank: Rank) -> Result<()> {
+    let SavedRun { args, data, folder, checkpoint } = *saved_run;
     let (game, config) = saved::<G>(games.models(), checkpoint)?;
     let mut table = overlay::to_table(&config);
     change_saved(&mut table, &args.set)?;
     let mut config: TrainConfig = overlay::from_table(table)?;
     config.iterations = args.iterations.unwrap_or(config.iterations);
     validate(games.models(), &game, &config)?;
+    source::find(&mut config.data, data)?;
     let data = demonstrations(game, &config)?;
     let (chosen, team) = rank.choose()?;
     let network = games.models().network(game, &config, &chosen.device);

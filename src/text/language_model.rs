@@ -10,7 +10,7 @@ use crate::model::{DecoderShape, Parameter};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A language model.
@@ -52,6 +52,18 @@ impl LanguageModel {
             base: PathBuf::new(),
             prompts: PromptCache::default(),
         }
+    }
+
+    /// The folder or the file of the weights without adapters; empty for a fresh model.
+    pub fn base(&self) -> &Path {
+        &self.base
+    }
+
+    /// The same model, whose weights without adapters are in this folder or file.
+    #[must_use]
+    pub fn with_base(mut self, base: PathBuf) -> Self {
+        self.base = base;
+        self
     }
 
     /// Whether the model has never been in files.

@@ -8,8 +8,11 @@ use crate::model::saved::{self, SavedError};
 use crate::parallel::TeamError;
 use crate::rollout::EnvStatesError;
 use crate::settings::ConfigError;
+use crate::text::LanguageError;
 use burn::cubecl::future::block_on;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
+use std::path::PathBuf;
 
 pub(super) const CONFIG: &str = "config.toml";
 pub(super) const STATE: &str = "state.json";
@@ -84,6 +87,32 @@ pub enum SnapshotError {
     /// The saved settings cannot be read.
     #[error("the checkpoint's settings cannot be used: {0}")]
     Config(#[from] ConfigError),
+    /// The saved language model cannot be used.
+    #[error(transparent)]
+    Language(#[from] LanguageError),
+    /// The model that saved adapters are for is another one.
+    #[error(
+        "the model in {path} is not the one that the run's adapters are for: the SHA-256 of its weights is {found}, not \
+         {expected}"
+    )]
+    OtherBase {
+        /// The model.
+        path: PathBuf,
+        /// The digest of its weights, hexadecimal.
+        found: String,
+        /// The digest of the weights that the run began with.
+        expected: String,
+    },
+    /// The model that saved adapters are for is gone.
+    #[error(
+        "there is no model in {0}, which the run's adapters are for; --model PATH names the same one elsewhere"
+    )]
+    BaseIsGone(PathBuf),
+    /// A model is named for a run that needs none.
+    #[error(
+        "--model {0} is not needed: the run has no adapters, and its checkpoint has all of its weights"
+    )]
+    NoBase(PathBuf),
     /// The saved games do not fit.
     #[error(transparent)]
     Games(#[from] EnvStatesError),
@@ -141,7 +170,7 @@ pub trait Persistent: Engine {
 #[derive(Debug)]
 pub struct Export {
     /// Names and contents of the sections, the settings first.
-    pub sections: Vec<(&'static str, Vec<u8>)>,
+    pub sections: Vec<(Cow<'static, str>, Vec<u8>)>,
     /// Optimiser steps done.
     pub optimizer_steps: u64,
     /// Counters of a language model's run.
@@ -165,9 +194,9 @@ impl<E: Persistent> Trainer<E> {
         let Export { mut sections, optimizer_steps, text } =
             self.engine.export(self.iteration).await?;
         let counters = Counters::new(self.iteration, optimizer_steps, self.best, text);
-        sections.insert(1, (STATE, counters.to_json()));
+        sections.insert(1, (STATE.into(), counters.to_json()));
         let sections = sections.into_iter().map(|(name, bytes)| Section {
-            name: name.to_string(),
+            name: name.into_owned(),
             version: VERSION,
             bytes,
         });

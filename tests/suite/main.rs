@@ -38,6 +38,7 @@ mod program;
 mod readme;
 mod record;
 mod registry;
+mod resume;
 mod robust;
 mod rollouts;
 mod rules;
@@ -52,6 +53,8 @@ mod task_ocaml;
 mod task_rows;
 #[cfg(target_os = "linux")]
 mod task_sandbox;
+#[cfg(target_os = "linux")]
+mod task_users;
 mod task_verifier;
 mod tokenizers;
 mod viewer;

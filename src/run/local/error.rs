@@ -60,6 +60,11 @@ pub enum RunError {
     /// There is no such run.
     #[error("no such run: {0}")]
     Missing(PathBuf),
+    /// A folder of the run is a link.
+    #[error(
+        "{0} is a link, which a run does not follow; put the folder that it names in its place"
+    )]
+    Link(PathBuf),
     /// There is no run of this game or task, or none at all.
     #[error("there is no {what} in {folder}; name a run directory")]
     NoneYet {

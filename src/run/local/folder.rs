@@ -32,7 +32,7 @@ const LOCK: &str = "run.lock";
 const CHECKPOINTS: &str = "checkpoints";
 /// The checkpoint of a run's best policy.
 const BEST: &str = "best";
-/// The folder of a language model: its vocabulary from the start, its weights as of the last save.
+/// The folder of a language model as of the last save, for other programs: a run continues from its checkpoint alone.
 const MODEL: &str = "model";
 
 /// The folder of a run.
@@ -60,7 +60,7 @@ impl RunFolder {
             if path.exists() {
                 return Err(RunError::Exists(path));
             }
-            fs::create_dir_all(&path).map_err(RunError::file("create", &path))?;
+            disk::create_folders(&path).map_err(RunError::file("create", &path))?;
             return Ok(Self { path });
         }
         fs::create_dir_all(RUNS).map_err(RunError::file("create", Path::new(RUNS)))?;
@@ -89,10 +89,7 @@ impl RunFolder {
                 by_last_write().into_iter().next().ok_or_else(|| none("run".to_string()))?
             }
         };
-        if !path.is_dir() {
-            return Err(RunError::Missing(path));
-        }
-        let folder = Self { path };
+        let folder = Self::at(path)?;
         if ![CONFIG, BEST, CHECKPOINTS].iter().any(|name| folder.path.join(name).exists()) {
             return Err(RunError::NoRun(folder.path));
         }
@@ -110,10 +107,23 @@ impl RunFolder {
             let iterations = text.parse::<toml::Table>().ok()?.get("iterations")?.as_integer()?;
             Some(i64::try_from(run.latest().ok()?.checkpoint.iteration).ok()? < iterations)
         };
-        let folders = by_last_write().into_iter().map(|path| Self { path });
+        let folders = by_last_write().into_iter().filter_map(|path| Self::at(path).ok());
         match folders.into_iter().find(|run| has_iterations_left(run) == Some(true)) {
             Some(run) => Ok(run),
             None => Self::open(None, None),
+        }
+    }
+
+    /// A folder that exists, and whose own folders are no links: to replace or remove files in one would do so
+    /// elsewhere.
+    fn at(path: PathBuf) -> Result<Self, RunError> {
+        if !path.is_dir() {
+            return Err(RunError::Missing(path));
+        }
+        let mut folders = [CHECKPOINTS, BEST, MODEL].iter().map(|name| path.join(name));
+        match folders.find(|folder| folder.is_symlink()) {
+            Some(link) => Err(RunError::Link(link)),
+            None => Ok(Self { path }),
         }
     }
 
@@ -140,13 +150,6 @@ impl RunFolder {
     /// The path of the language model, whether there is one or not.
     pub fn model(&self) -> PathBuf {
         self.path.join(MODEL)
-    }
-
-    /// The run in which a path lies, if it is a language model's.
-    pub fn of_language_model(path: &Path) -> Option<Self> {
-        let place = located(path.to_path_buf()).canonicalize().ok()?;
-        let run = place.ancestors().take(3).find(|folder| folder.join(MODEL).is_dir())?;
-        Some(Self { path: run.to_path_buf() })
     }
 
     /// Whether the run trains a language model.
@@ -300,7 +303,7 @@ impl RunFiles {
     ///
     /// # Errors
     /// If they cannot be read or written.
-    pub fn open(folder: RunFolder, done: u32, has_model: bool) -> Result<Self, RunError> {
+    fn open(folder: RunFolder, done: u32, has_model: bool) -> Result<Self, RunError> {
         let metrics = JsonLines::resume(&folder.metrics(), done)?;
         let completions = has_model
             .then(|| JsonLines::resume(&folder.path.join(COMPLETIONS), done))
@@ -314,6 +317,18 @@ impl RunFiles {
             section.and_then(|section| section.try_into().ok()).unwrap_or_default();
         let completions_limit = u64::from(keep) * MEGABYTE;
         Ok(Self { folder, metrics, completions, completions_limit, trackers })
+    }
+
+    /// Opens the files of a run that continues, which takes its records. The settings may differ in the number of
+    /// iterations.
+    ///
+    /// # Errors
+    /// If they cannot be read or written.
+    pub fn resume(folder: RunFolder, run: &mut dyn Run, settings: &str) -> Result<Self, RunError> {
+        folder.write_config(settings)?;
+        let files = Self::open(folder, run.iteration(), run.model().is_some())?;
+        files.folder.records().iter().for_each(|record| run.replay(record));
+        Ok(files)
     }
 
     /// The run's folder.

@@ -1,8 +1,8 @@
 //! Folders of adapters in the form of the package PEFT: what is added to a model that lies elsewhere.
 
-use super::hugging_face::{Weights, write_files, write_weights};
+use super::hugging_face::{self, Files, Weights, write_files, write_weights};
 use super::names::gather;
-use super::{read_file, unusable, written};
+use super::{read_file, unusable};
 use crate::model::Parameter;
 use crate::nn::arch::Projection;
 use crate::schema::Settings;
@@ -133,7 +133,12 @@ pub(super) fn write(
     adapters: &Adapters,
     folder: &Path,
 ) -> Result<(), LanguageError> {
-    write_files(model, folder)?;
+    write_files(&metadata(model, adapters), folder)?;
+    write_weights(&folder.join(WEIGHTS), adapters.parameters(), adapters.params(), name)
+}
+
+/// The files of a folder of adapters besides their weights.
+pub(super) fn metadata(model: &LanguageModel, adapters: &Adapters) -> Files {
     let config = adapters.config();
     let targets: Vec<&str> = Projection::ALL
         .into_iter()
@@ -143,7 +148,7 @@ pub(super) fn write(
     let about = json!({
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": model.base,
+        "base_model_name_or_path": model.base.display().to_string(),
         "r": config.r,
         "lora_alpha": config.lora_alpha,
         "lora_dropout": 0.0,
@@ -152,10 +157,21 @@ pub(super) fn write(
         "inference_mode": true,
         "target_modules": targets,
     });
-    let path = folder.join(CONFIG);
+    let mut files = hugging_face::metadata(model);
     let text = serde_json::to_vec_pretty(&about).expect("JSON is text");
-    std::fs::write(&path, text).map_err(written(&path))?;
-    write_weights(&folder.join(WEIGHTS), adapters.parameters(), adapters.params(), name)
+    files.insert(CONFIG.to_string(), text);
+    files
+}
+
+/// Takes the configuration of adapters out of a folder's files, if they are a folder's of adapters.
+pub(super) fn take_config(
+    files: &mut Files,
+    folder: &Path,
+) -> Result<Option<LoraConfig>, LanguageError> {
+    let Some(text) = files.remove(CONFIG) else { return Ok(None) };
+    let path = folder.join(CONFIG);
+    let about = serde_json::from_slice(&text).map_err(|e| unusable(&path, e))?;
+    Ok(Some(config(&about, &path)?))
 }
 
 #[cfg(test)]

@@ -51,11 +51,7 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
             files.insert(name.to_string(), read_file(&path)?);
         }
     }
-    for name in [CONFIG, TOKENIZER] {
-        if !files.contains_key(name) {
-            return Err(unusable(folder, format!("there is no {name}")));
-        }
-    }
+    check_files(folder, &files)?;
     let path = folder.join(CONFIG);
     let mut config = parse(&files, CONFIG, folder)?;
     let mut shape = shape(&config, &path)?;
@@ -284,25 +280,49 @@ impl Tensor<'_> {
     }
 }
 
+/// The model that a folder's files besides the weights describe; `params` reads the weights.
+pub(super) fn describe<E: From<LanguageError>>(
+    folder: &Path,
+    files: Files,
+    params: impl FnOnce(&DecoderShape) -> Result<Vec<f32>, E>,
+) -> Result<LanguageModel, E> {
+    check_files(folder, &files)?;
+    let shape = shape(&parse(&files, CONFIG, folder)?, &folder.join(CONFIG))?;
+    let params = params(&shape)?;
+    Ok(finish(folder, shape, params, files)?)
+}
+
+/// Checks that a folder has the files that every model needs.
+fn check_files(folder: &Path, files: &Files) -> Result<(), LanguageError> {
+    match [CONFIG, TOKENIZER].into_iter().find(|name| !files.contains_key(*name)) {
+        Some(name) => Err(unusable(folder, format!("there is no {name}"))),
+        None => Ok(()),
+    }
+}
+
 /// Writes a folder that holds the model.
 pub(super) fn write(model: &LanguageModel, folder: &Path) -> Result<(), LanguageError> {
-    write_files(model, folder)?;
+    write_files(&metadata(model), folder)?;
     write_weights(&folder.join(WEIGHTS), &model.shape.parameters(), &model.params, hugging_face)
 }
 
-/// Writes what a folder holds besides the weights.
-pub(super) fn write_files(model: &LanguageModel, folder: &Path) -> Result<(), LanguageError> {
+/// The files of a folder besides the weights.
+pub(super) fn metadata(model: &LanguageModel) -> Files {
+    let mut files = model.files.clone();
+    // A model that comes from no folder has none yet.
+    files.entry(CONFIG.to_string()).or_insert_with(|| {
+        let config = to_config(&model.shape, &model.stop_tokens);
+        serde_json::to_vec_pretty(&config).expect("JSON is text")
+    });
+    files
+}
+
+/// Writes files into a folder.
+pub(super) fn write_files(files: &Files, folder: &Path) -> Result<(), LanguageError> {
     std::fs::create_dir_all(folder).map_err(written(folder))?;
-    for (name, bytes) in &model.files {
+    for (name, bytes) in files {
         let path = folder.join(name);
         std::fs::write(&path, bytes).map_err(written(&path))?;
-    }
-    // A model that comes from no folder has none yet.
-    if !model.files.contains_key(CONFIG) {
-        let path = folder.join(CONFIG);
-        let config = to_config(&model.shape, &model.stop_tokens);
-        let text = serde_json::to_vec_pretty(&config).expect("JSON is text");
-        std::fs::write(&path, text).map_err(written(&path))?;
     }
     Ok(())
 }

@@ -11,11 +11,14 @@ mod template;
 mod template_limits;
 mod tokenizer;
 
+use super::Adapters;
 use super::error::LanguageError;
 use super::language_model::LanguageModel;
+use crate::model::DecoderShape;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{self, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 impl LanguageModel {
     /// Reads a Hugging Face folder, one of adapters in the form of PEFT, or a GGUF file.
@@ -40,6 +43,34 @@ impl LanguageModel {
             Some(adapters) => adapter::write(self, adapters, folder),
             None => hugging_face::write(self, folder),
         }
+    }
+}
+
+impl LanguageModel {
+    /// The files of its folder besides the weights, by their names.
+    pub fn metadata(&self) -> BTreeMap<String, Vec<u8>> {
+        match &self.adapters {
+            Some(adapters) => adapter::metadata(self, adapters),
+            None => hugging_face::metadata(self),
+        }
+    }
+
+    /// The model that such files describe, with adapters that are 0 where the files have any. `params` reads the
+    /// weights without adapters, in the order of [`DecoderShape::parameters`]; `folder` is where errors say that the
+    /// files are.
+    ///
+    /// # Errors
+    /// If a file is missing or cannot be used, and those of `params`.
+    pub fn from_metadata<E: From<LanguageError>>(
+        folder: &Path,
+        mut files: BTreeMap<String, Vec<u8>>,
+        params: impl FnOnce(&DecoderShape) -> Result<Vec<f32>, E>,
+    ) -> Result<Self, E> {
+        let config = adapter::take_config(&mut files, folder)?;
+        let mut model = hugging_face::describe(folder, files, params)?;
+        model.base = PathBuf::new();
+        model.adapters = config.map(|config| Adapters::zeros(&model.shape, &config));
+        Ok(model)
     }
 }
 

@@ -170,17 +170,17 @@ impl<G: Rules + Serialize> Persistent for GameEngine<G> {
         let header = self.header(iteration);
         let bytes = |params: &[f32]| write_params(&names, params, None);
         let mut sections = vec![
-            (CONFIG, header.config.clone().into_bytes()),
-            (WEIGHTS, write_params(&names, &state.params, Some(&header))),
-            (FIRST_MOMENT, bytes(&state.moments.first_moment)),
-            (SECOND_MOMENT, bytes(&state.moments.second_moment)),
-            (GAMES, games_bytes(&state.games, num_groups)),
+            (CONFIG.into(), header.config.clone().into_bytes()),
+            (WEIGHTS.into(), write_params(&names, &state.params, Some(&header))),
+            (FIRST_MOMENT.into(), bytes(&state.moments.first_moment)),
+            (SECOND_MOMENT.into(), bytes(&state.moments.second_moment)),
+            (GAMES.into(), games_bytes(&state.games, num_groups)),
         ];
         if let Some(reference) = &state.reference {
-            sections.push((REFERENCE, bytes(reference)));
+            sections.push((REFERENCE.into(), bytes(reference)));
         }
         if !state.memory.is_empty() {
-            sections.push((MEMORY, memory_bytes(&state.memory, num_groups)));
+            sections.push((MEMORY.into(), memory_bytes(&state.memory, num_groups)));
         }
         Ok(Export { sections, optimizer_steps: state.moments.steps, text: None })
     }

@@ -8,12 +8,16 @@ mod grpo;
 mod health;
 mod record;
 mod rollout;
+#[cfg(all(feature = "general", not(target_family = "wasm")))]
+mod saved_model;
 mod settings;
 mod show;
 mod snapshot;
 
 pub use health::Health;
 pub use record::CompletionRecord;
+#[cfg(all(feature = "general", not(target_family = "wasm")))]
+pub use saved_model::saved_language_model;
 pub use show::Answer;
 pub use snapshot::{language_settings, load_language_settings, saved_language_settings};
 
@@ -32,7 +36,7 @@ use crate::text::{Adapters, Arithmetic, LanguageError, LanguageModel};
 use burn::tensor::Device;
 use rollout::RolloutSeconds;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use toml::Table;
 
 /// The default number of shards of an iteration's groups.
@@ -47,6 +51,8 @@ pub struct TextEngine {
     /// The vocabulary and the files; the decoder has the parameters.
     model: LanguageModel,
     learner: LanguageLearner,
+    /// The digest of the weights that adapters are for, once it is known.
+    base_digest: OnceLock<String>,
     /// The device that the texts are on; `None` for the CPU.
     device: Option<Device>,
     /// The ranks that share the run.
@@ -190,6 +196,7 @@ impl LanguageTrainer {
             settings: Table::new(),
             model,
             learner,
+            base_digest: OnceLock::new(),
             device: None,
             team,
             next_prompt: 0,

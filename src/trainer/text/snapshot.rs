@@ -55,14 +55,16 @@ impl Persistent for TextEngine {
         let moments = &self.learner.moments;
         let bytes = |params: &[f32]| write_params(&names, params, None);
         let mut sections = vec![
-            (CONFIG, self.settings.to_string().into_bytes()),
-            (WEIGHTS, bytes(self.learner.decoder.trained())),
-            (FIRST_MOMENT, bytes(&moments.first_moment)),
-            (SECOND_MOMENT, bytes(&moments.second_moment)),
+            (CONFIG.into(), self.settings.to_string().into_bytes()),
+            (WEIGHTS.into(), bytes(self.learner.decoder.trained())),
+            (FIRST_MOMENT.into(), bytes(&moments.first_moment)),
+            (SECOND_MOMENT.into(), bytes(&moments.second_moment)),
         ];
         if let Some(reference) = &self.learner.reference {
-            sections.push((REFERENCE, bytes(reference.trained())));
+            sections.push((REFERENCE.into(), bytes(reference.trained())));
         }
+        #[cfg(all(feature = "general", not(target_family = "wasm")))]
+        sections.extend(super::saved_model::sections(self));
         let text = TextCounters { next_prompt: self.next_prompt, env_steps: self.steps };
         Ok(Export { sections, optimizer_steps: moments.steps, text: Some(text) })
     }

@@ -1,0 +1,98 @@
+//! The language model of a run as sections of a checkpoint, so that a run continues from its checkpoint alone.
+//!
+//! They are the files of a model's folder besides the weights. The weights of a model that has adapters are not saved:
+//! they do not change, and a digest tells whether a folder still holds them.
+
+use super::TextEngine;
+use crate::checkpoint::Checkpoint;
+use crate::text::LanguageModel;
+use crate::trainer::SnapshotError;
+use crate::trainer::snapshot::{VERSION, WEIGHTS, read_params, unreadable};
+use rayon::prelude::*;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::borrow::Cow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The beginning of the names of sections that are files of a model's folder.
+const FILE: &str = "model.";
+/// The section that names the weights without adapters.
+const BASE: &str = "base.json";
+/// Numbers of which a digest is made at a time.
+const CHUNK: usize = 1 << 20;
+
+/// The weights that the adapters of a run are for.
+#[derive(Serialize, Deserialize)]
+struct Base {
+    /// The folder or the file that has them.
+    path: String,
+    /// SHA-256, hexadecimal.
+    digest: String,
+}
+
+/// The sections that describe the model of a run.
+pub(super) fn sections(engine: &TextEngine) -> Vec<(Cow<'static, str>, Vec<u8>)> {
+    let model = &engine.model;
+    let files = model.metadata().into_iter();
+    let mut sections: Vec<_> =
+        files.map(|(name, bytes)| (format!("{FILE}{name}").into(), bytes)).collect();
+    if model.adapters.is_some() {
+        let digest = engine.base_digest.get_or_init(|| digest(engine.learner.decoder.params()));
+        let base = Base { path: model.base().display().to_string(), digest: digest.clone() };
+        let text = serde_json::to_vec_pretty(&base).expect("a path and a digest are text");
+        sections.push((BASE.into(), text));
+    }
+    sections
+}
+
+/// The model in a checkpoint, with the adapters that [`restore`](crate::trainer::Trainer::restore) reads still 0. The
+/// weights that these are for are in the folder or the file `base`, or where they were in training.
+///
+/// # Errors
+/// If the checkpoint has none, or `base` has other weights.
+pub fn saved_language_model(
+    checkpoint: &Checkpoint,
+    base: Option<&Path>,
+) -> Result<LanguageModel, SnapshotError> {
+    let sections = checkpoint.sections.iter();
+    let files = sections.filter_map(|section| {
+        Some((section.name.strip_prefix(FILE)?.to_string(), section.bytes.clone()))
+    });
+    let (files, place) = (files.collect(), Path::new("checkpoint"));
+    if !checkpoint.sections.iter().any(|section| section.name == BASE) {
+        if let Some(base) = base {
+            return Err(SnapshotError::NoBase(base.to_path_buf()));
+        }
+        return LanguageModel::from_metadata(place, files, |shape| {
+            read_params(checkpoint, WEIGHTS, &shape.parameters())
+        });
+    }
+    let section = checkpoint.section(BASE, VERSION)?;
+    let saved: Base = serde_json::from_slice(&section.bytes).map_err(|e| unreadable(BASE, e))?;
+    let path = base.map_or_else(|| PathBuf::from(&saved.path), Path::to_path_buf);
+    if !path.exists() {
+        return Err(SnapshotError::BaseIsGone(path));
+    }
+    let loaded = LanguageModel::load(&path)?;
+    let found = digest(&loaded.params);
+    if found != saved.digest {
+        return Err(SnapshotError::OtherBase { path, found, expected: saved.digest });
+    }
+    let base = loaded.base().to_path_buf();
+    let model = LanguageModel::from_metadata(place, files, |shape| match *shape == loaded.shape {
+        true => Ok(Arc::unwrap_or_clone(loaded.params)),
+        false => Err(unreadable(BASE, "the model there has other sizes")),
+    });
+    Ok(model?.with_base(base))
+}
+
+/// A digest of numbers: SHA-256 of those of their chunks, hexadecimal.
+fn digest(params: &[f32]) -> String {
+    let chunk = |chunk: &[f32]| {
+        let bytes: Vec<u8> = chunk.iter().flat_map(|x| x.to_le_bytes()).collect();
+        Sha256::digest(bytes).to_vec()
+    };
+    let chunks: Vec<Vec<u8>> = params.par_chunks(CHUNK).map(chunk).collect();
+    Sha256::digest(chunks.concat()).iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,165 @@
+//! Runs that continue from a checkpoint alone, also where their data and models have moved.
+
+use crate::support::{assert_same_files, grove, json, refusal, stderr};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use tempfile::TempDir;
+
+/// Settings of a tiny language model's run.
+const TEXT: [&str; 18] = [
+    "--device",
+    "cpu",
+    "--json",
+    "--set",
+    "sort.length=2",
+    "--set",
+    "fit.iterations=1",
+    "--set",
+    "num_prompts=2",
+    "--set",
+    "group_size=2",
+    "--set",
+    "save_every=1",
+    "--set",
+    "eval_episodes=2",
+    "--set",
+    "eval_every=1",
+    "--iterations",
+];
+
+/// Trains a tiny language model for so many iterations.
+fn train(folder: &Path, run: &str, iterations: &str, more: &[&str]) {
+    let words = ["train", "sort", "--run-dir", run];
+    json(folder, &[&words[..], more, &TEXT, &[iterations]].concat());
+}
+
+fn copy(folder: &Path, from: &str, to: &str) {
+    let copied = Command::new("cp").args(["-r", from, to]).current_dir(folder).status();
+    assert!(copied.unwrap().success());
+}
+
+#[test]
+fn a_language_model_continues_from_its_checkpoint_alone() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let tiny = ["--model", "tiny", "--set", "hidden_size=16", "--set", "num_layers=1"];
+    train(folder, "half", "2", &tiny);
+    train(folder, "other", "1", &tiny);
+    let runs = ["undisturbed", "missing", "torn", "replaced"];
+    runs.iter().for_each(|run| copy(folder, "half", run));
+    fs::remove_dir_all(folder.join("missing/model")).unwrap();
+    fs::write(folder.join("torn/model/model.safetensors"), "torn").unwrap();
+    fs::remove_file(folder.join("torn/model/tokenizer.json")).unwrap();
+    fs::remove_dir_all(folder.join("replaced/model")).unwrap();
+    copy(folder, "other/model", "replaced/model");
+    for run in runs {
+        json(folder, &["train", "--resume", "--run-dir", run, "--iterations", "4", "--json"]);
+        for part in ["checkpoints", "best", "model"] {
+            let [expected, found] = ["undisturbed", run].map(|run| folder.join(run).join(part));
+            assert_same_files(&expected, &found);
+        }
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn links_in_the_place_of_a_runs_folders_are_refused() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    train(folder, "other", "1", &["--model", "tiny", "--set", "hidden_size=16"]);
+    for part in ["checkpoints", "best", "model"] {
+        copy(folder, "other", "run");
+        fs::remove_dir_all(folder.join("run").join(part)).unwrap();
+        std::os::unix::fs::symlink(folder.join("other").join(part), folder.join("run").join(part))
+            .unwrap();
+        let resume = ["train", "--resume", "--run-dir", "run", "--iterations", "2"];
+        for words in [&resume[..], &["eval", "run"]] {
+            let said = refusal(folder, words);
+            assert!(said.contains(&format!("run/{part} is a link")), "{said}");
+        }
+        fs::remove_dir_all(folder.join("run")).unwrap();
+    }
+    // Numbered checkpoints and leftovers that are links to another run's lose nothing there.
+    copy(folder, "other", "run");
+    for name in [".00000001.tmp", "00000000"] {
+        let link = folder.join("run/checkpoints").join(name);
+        std::os::unix::fs::symlink(folder.join("other/best"), link).unwrap();
+    }
+    let resume = ["train", "--resume", "--run-dir", "run", "--iterations", "9"];
+    let said = stderr(&grove(folder, &resume));
+    assert!(said.contains("00000000 is a link"), "{said}");
+    assert!(folder.join("other/best/weights.safetensors").exists());
+}
+
+#[test]
+fn adapters_continue_with_their_model_at_another_place() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let tiny = ["--model", "tiny", "--set", "hidden_size=16", "--set", "num_layers=1"];
+    train(folder, "base", "1", &tiny);
+    train(folder, "other", "2", &tiny);
+    copy(folder, "base/model", "place");
+    train(folder, "half", "2", &["--model", "place", "--set", "lora.r=2"]);
+    copy(folder, "half", "moved");
+    let resume = |run| ["train", "--resume", "--run-dir", run, "--iterations", "3", "--json"];
+    json(folder, &resume("half"));
+    fs::rename(folder.join("place"), folder.join("elsewhere")).unwrap();
+    let said = refusal(folder, &resume("moved"));
+    assert!(said.contains("there is no model in") && said.contains("--model PATH"), "{said}");
+    let said = refusal(folder, &[&resume("moved")[..], &["--model", "other/model"]].concat());
+    assert!(said.contains("is not the one that the run's adapters are for"), "{said}");
+    assert_eq!(said.split_whitespace().filter(|word| is_digest(word)).count(), 2, "{said}");
+    json(folder, &[&resume("moved")[..], &["--model", "elsewhere"]].concat());
+    for part in ["checkpoints", "best"] {
+        let [expected, found] = ["half", "moved"].map(|run| folder.join(run).join(part));
+        // The place of the model is in another section.
+        for name in ["weights.safetensors", "first_moment.safetensors", "state.json"] {
+            let newest = |folder: &Path| match part {
+                "best" => folder.join(name),
+                _ => folder.join("00000003").join(name),
+            };
+            assert!(fs::read(newest(&expected)).unwrap() == fs::read(newest(&found)).unwrap());
+        }
+    }
+    let eval = ["eval", "moved", "--episodes", "2", "--k", "1", "--json"];
+    json(folder, &[&eval[..], &["--model", "elsewhere"]].concat());
+    let said = refusal(folder, &[&eval[..], &["--model", "other/model"]].concat());
+    assert!(said.contains("is not the one that the run's adapters are for"), "{said}");
+    let full = ["eval", "base", "--episodes", "2", "--model", "elsewhere"];
+    assert!(refusal(folder, &full).contains("--model elsewhere is not needed"));
+}
+
+/// Whether a word is a SHA-256.
+fn is_digest(word: &str) -> bool {
+    let word = word.trim_end_matches([',', '.']);
+    word.len() == 64 && word.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+#[test]
+fn a_run_of_a_dataset_continues_with_it_at_another_place() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    for (seed, out) in [("1", "shown"), ("2", "other")] {
+        let demo = ["demo", "cartpole", "--player", "random", "--episodes", "12", "--out", out];
+        json(folder, &[&demo[..], &["--seed", seed, "--json"]].concat());
+    }
+    let fit =
+        ["fit", "shown", "--device", "cpu", "--json", "--iterations", "2", "--run-dir", "half"];
+    let set = ["--set", "num_minibatches=1", "--set", "batch_size=4", "--set", "eval_episodes=4"];
+    json(folder, &[&fit[..], &set].concat());
+    copy(folder, "half", "moved");
+    let resume = |run| ["train", "--resume", "--run-dir", run, "--iterations", "3", "--json"];
+    json(folder, &resume("half"));
+    fs::rename(folder.join("shown"), folder.join("elsewhere")).unwrap();
+    let said = refusal(folder, &resume("moved"));
+    assert!(said.contains("is gone; --data DIR names it"), "{said}");
+    let said = refusal(folder, &[&resume("moved")[..], &["--data", "other"]].concat());
+    assert!(said.contains("is not the run's: its SHA-256 is"), "{said}");
+    assert_eq!(said.split_whitespace().filter(|word| is_digest(word)).count(), 2, "{said}");
+    json(folder, &[&resume("moved")[..], &["--data", "elsewhere"]].concat());
+    for name in ["first_moment.safetensors", "state.json"] {
+        let newest = |run: &str| folder.join(run).join("checkpoints/00000003").join(name);
+        assert!(fs::read(newest("half")).unwrap() == fs::read(newest("moved")).unwrap(), "{name}");
+    }
+}
