@@ -98,7 +98,7 @@ fn adapters_continue_with_their_model_at_another_place() {
     let folder = folder.path();
     let tiny = ["--model", "tiny", "--set", "hidden_size=16", "--set", "num_layers=1"];
     train(folder, "base", "1", &tiny);
-    train(folder, "other", "2", &tiny);
+    train(folder, "other", "1", &[&tiny[..], &["--seed", "5"]].concat());
     copy(folder, "base/model", "place");
     train(folder, "half", "2", &["--model", "place", "--set", "lora.r=2"]);
     copy(folder, "half", "moved");
@@ -146,7 +146,8 @@ fn a_run_of_a_dataset_continues_with_it_at_another_place() {
     }
     let fit =
         ["fit", "shown", "--device", "cpu", "--json", "--iterations", "2", "--run-dir", "half"];
-    let set = ["--set", "num_minibatches=1", "--set", "batch_size=4", "--set", "eval_episodes=4"];
+    let set = ["num_minibatches=1", "data.batch_size=4", "eval_episodes=4", "validation=0.25"];
+    let set: Vec<&str> = set.into_iter().flat_map(|set| ["--set", set]).collect();
     json(folder, &[&fit[..], &set].concat());
     copy(folder, "half", "moved");
     let resume = |run| ["train", "--resume", "--run-dir", run, "--iterations", "3", "--json"];
