@@ -69,7 +69,7 @@ fn bad_input_is_a_one_line_error() {
         (&["train", "--resume"], &["there is no run in runs", "name a run directory"]),
         (&["train", "fruit", "--resume"], &["no run of fruit in runs"]),
         (&["train", "--resume", "--run-dir", "taken"], &["taken"]),
-        (&["train", "--resume", "--set", "seed=2"], &["--resume", "--set"]),
+        (&["train", "--resume", "--set", "seed=2"], &["there is no run in runs"]),
         (&["eval", "nowhere"], &["nowhere"]),
         (&["eval", "taken"], &["taken"]),
         (&["eval", "taken", "--episodes", "0"], &["--episodes", "0"]),
