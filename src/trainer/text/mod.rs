@@ -36,7 +36,7 @@ use crate::text::{Adapters, Arithmetic, LanguageError, LanguageModel};
 use burn::tensor::Device;
 use rollout::RolloutSeconds;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use toml::Table;
 
 /// The default number of shards of an iteration's groups.
@@ -52,7 +52,8 @@ pub struct TextEngine {
     model: LanguageModel,
     learner: LanguageLearner,
     /// The digest of the weights that adapters are for, once it is known.
-    base_digest: OnceLock<String>,
+    #[cfg(all(feature = "general", not(target_family = "wasm")))]
+    base_digest: std::sync::OnceLock<String>,
     /// The device that the texts are on; `None` for the CPU.
     device: Option<Device>,
     /// The ranks that share the run.
@@ -196,7 +197,8 @@ impl LanguageTrainer {
             settings: Table::new(),
             model,
             learner,
-            base_digest: OnceLock::new(),
+            #[cfg(all(feature = "general", not(target_family = "wasm")))]
+            base_digest: std::sync::OnceLock::new(),
             device: None,
             team,
             next_prompt: 0,
