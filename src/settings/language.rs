@@ -244,7 +244,13 @@ impl LanguageConfig {
 
     /// Checks settings of different sections beside each other.
     fn rules(&self) -> Result<(), OutOfRange> {
-        let Self { fit, generation, loss, update, checkpoint, .. } = self;
+        let Self { fit, generation, loss, update, checkpoint, stop, .. } = self;
+        limit(
+            !self.imitates() || stop.score == f64::INFINITY,
+            "stop.score",
+            stop.score,
+            "inf where the run has no rewards",
+        )?;
         limit(
             update.num_minibatches <= generation.num_prompts,
             "update.num_minibatches",

@@ -18,8 +18,8 @@ pub use crate::nn::ops::half::Kernel;
 pub use crate::nn::ops::linear::Arithmetic;
 pub use crate::nn::ops::loss::{EXCLUDED, normalize, restrict, sharpness};
 pub use crate::nn::rows::{Cache, Pass, Retention, Row, TextPass, TokenDecoder};
-pub use crate::nn::tensors::texts::{Completions, DeviceDecoder, HiddenStates, Prompts, integers};
 #[cfg(feature = "general")]
+pub use crate::nn::tensors::texts::{Completions, DeviceDecoder, HiddenStates, Prompts, integers};
 pub use crate::nn::text::Text;
 pub use characters::{Characters, END};
 pub use error::LanguageError;

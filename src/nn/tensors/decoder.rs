@@ -306,11 +306,6 @@ impl Decoder {
         }
     }
 
-    /// The device that it is on.
-    pub(crate) fn device(&self) -> Device {
-        self.norm.weight.val().device()
-    }
-
     /// Norms vectors, `[.., size]`.
     fn norm<const D: usize>(&self, norm: &RmsNorm, x: Tensor<D>) -> Tensor<D> {
         let square = x.clone() * x.clone();

@@ -63,9 +63,10 @@ impl TokenStep {
 
     fn of(decoder: &Decoder) -> Self {
         let shape = decoder.shape();
+        let device = decoder.norm_weights(&decoder.norm).device();
         let weights = |norm: Option<&RmsNorm>| match norm {
             Some(norm) => decoder.norm_weights(norm),
-            None => Tensor::zeros([shape.hidden_size], &decoder.device()),
+            None => Tensor::zeros([shape.hidden_size], &device),
         };
         let pair = |sum, output| cube_tensor(Tensor::cat(vec![weights(sum), weights(output)], 0));
         let mut norms = Vec::new();
@@ -80,7 +81,7 @@ impl TokenStep {
         norms.push(pair(Some(&decoder.norm), output));
         let head_norms = decoder.layers.iter().map(|layer| {
             let both = layer.head_norms().map(|norm| norm.map(|norm| decoder.norm_weights(norm)));
-            let none = || Tensor::zeros([1], &decoder.device());
+            let none = || Tensor::zeros([1], &device);
             cube_tensor(Tensor::cat(both.map(|norm| norm.unwrap_or_else(none)).to_vec(), 0))
         });
         Self {
