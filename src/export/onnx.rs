@@ -144,7 +144,5 @@ mod tests {
             assert_eq!(holds(17.0).count(), 1);
             assert_eq!(holds(30.0).count(), 1);
         }
-        let own = ModelKind::UserDefined("residual".into());
-        assert!(encoded(own, &[4]).is_err());
     }
 }

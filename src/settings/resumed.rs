@@ -4,9 +4,10 @@ use super::{ConfigError, overlay};
 use toml::{Table, Value};
 
 /// Settings that a resumed run may change: none of them decides what is saved, or which levels and prompts come next.
-const CHANGEABLE: [&str; 14] = [
+const CHANGEABLE: [&str; 15] = [
     "iterations",
     "checkpoint",
+    "completions",
     "data.patience",
     "fit.patience",
     "loss.clip_eps_high",
@@ -14,11 +15,11 @@ const CHANGEABLE: [&str; 14] = [
     "loss.entropy_coef",
     "optimizer.learning_rate",
     "optimizer.lr_scheduler_type",
-    "optimizer.max_grad_norm",
     "optimizer.warmup_ratio",
     "optimizer.weight_decay",
     "stop",
     "tracking",
+    "update.max_grad_norm",
 ];
 
 /// Applies the `key=value`s of a command line to the settings of a saved run.
