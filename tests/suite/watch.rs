@@ -205,16 +205,18 @@ fn links_out_of_the_run_are_not_followed() {
     let folder = folder_with_run();
     let (run, other) = (folder.path().join("run"), folder.path().join("other"));
     fs::create_dir(&other).unwrap();
+    let server = watch(folder.path());
     for name in ["config.toml", "metrics.jsonl", "run.json", "best", "checkpoints"] {
         fs::rename(run.join(name), other.join(name)).unwrap();
         symlink(other.join(name), run.join(name)).unwrap();
     }
-    let server = watch(folder.path());
     for name in ["config.toml", "metrics.jsonl", "run.json", "best/config.toml"] {
         assert_eq!(server.get(&format!("/run/files/{name}")).status, 404, "{name}");
     }
     assert_eq!(server.get("/run/files/newest/weights.safetensors").status, 404);
     assert_eq!(server.get("/run/about.json").status, 404);
+    let error = refusal(folder.path(), &["watch", "run", "--port", "0"]);
+    assert!(error.contains("checkpoints is a link"), "{error}");
 
     // The run directory itself may be a symbolic link.
     symlink(&other, folder.path().join("way")).unwrap();
