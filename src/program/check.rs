@@ -5,7 +5,6 @@ use super::games::{Games, Playable};
 use super::say::{tell, tell_json};
 use crate::device::{self, Chosen};
 use crate::env::{self, CheckOptions, Checked, Finding};
-use crate::rollout::check_on_device;
 use crate::trainer::new_settings;
 use anyhow::{Result, bail};
 use serde::Serialize;
@@ -22,11 +21,14 @@ pub fn check<G: Playable>(args: &CheckArgs) -> Result<()> {
     let chosen = device::choose(&args.device)?;
     let options =
         CheckOptions { episodes: args.episodes, seed: args.seed, ..CheckOptions::default() };
-    let Checked { mut findings, episodes, steps } = env::check(game, &options);
+    let Checked { findings, episodes, steps } = env::check(game, &options);
     let has_kernels = device::has_kernels(&chosen.device);
+    #[cfg(feature = "kernels")]
+    let mut findings = findings;
     // A game with errors in its native rules is not launched on a device.
+    #[cfg(feature = "kernels")]
     if has_kernels && findings.iter().all(|finding| !finding.is_error) {
-        findings.extend(check_on_device(game, &options, &chosen.device));
+        findings.extend(crate::rollout::check_on_device(game, &options, &chosen.device));
     }
     let found = findings.len();
     let kernels = Kernels { chosen: &chosen, has_kernels };

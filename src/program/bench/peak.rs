@@ -1,8 +1,7 @@
 //! Peak arithmetic and memory bandwidth of a device, as measured by Burn.
 
 use crate::device::DeviceInfo;
-use burn::cubecl::ir::{ElemType, FloatKind};
-use burn::tensor::{Device, MemoryAccess, ThroughputKey, ThroughputMode};
+use burn::tensor::Device;
 use serde::Serialize;
 
 /// A device's measured peaks; `None` if a measurement is not available.
@@ -18,7 +17,10 @@ pub(super) struct Peak {
 /// Measures a device; `None` if it cannot run kernels. Takes several seconds and up to 2 GiB of device
 /// memory. The bandwidth of software renderers is not measured, since Burn's probe needs larger buffers than
 /// they offer.
+#[cfg(feature = "kernels")]
 pub(super) fn measure(device: &Device, info: &DeviceInfo) -> Option<Peak> {
+    use burn::cubecl::ir::{ElemType, FloatKind};
+    use burn::tensor::{MemoryAccess, ThroughputKey, ThroughputMode};
     let compute = ThroughputMode::ComputeDirect { dtype: ElemType::Float(FloatKind::F32) };
     let mut modes = vec![compute];
     if !info.software {
@@ -32,4 +34,10 @@ pub(super) fn measure(device: &Device, info: &DeviceInfo) -> Option<Peak> {
         flops_per_second: compute.value.ok().map(|value| value.ops_per_s()),
         bytes_per_second: memory.and_then(|m| Some(m.value.ok()?.bytes_per_s(&m.key))),
     })
+}
+
+/// Returns `None`: this build has no kernels.
+#[cfg(not(feature = "kernels"))]
+pub(super) fn measure(_: &Device, _: &DeviceInfo) -> Option<Peak> {
+    None
 }
