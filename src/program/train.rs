@@ -155,12 +155,12 @@ fn settings_of<G: Playable>(game: &G) -> toml::Table {
 
 /// Checks that all ranks are to train the same.
 fn same_run(team: &Team, settings: &str, config: &TrainConfig) -> Result<()> {
-    team.agree("setting", settings)?;
+    // Before the settings, which hold a digest of the dataset that says less.
     if config.data.is_on() {
         let dataset = Dataset::open(Path::new(&config.data.path))?;
         ranks::same_data(team, &dataset.files())?;
     }
-    Ok(())
+    Ok(team.agree("setting", settings)?)
 }
 
 /// The network with the weights of the best policy of a run of the same game and network.
