@@ -23,6 +23,7 @@ pub(super) fn generate(
     prompts: &[Prompt],
 ) -> Vec<Vec<Completion>> {
     let mut all = Vec::with_capacity(prompts.len());
+    let stepper = Stepper::new(decoder);
     // Prompts in one batch have equally many completions.
     for same in prompts.chunk_by(|a, b| a.completions == b.completions) {
         let members = same[0].completions;
@@ -32,25 +33,53 @@ pub(super) fn generate(
         }
         for part in same.chunks((generator.slots / members).max(1)) {
             let first = all.len();
-            all.extend(Batch::new(generator, decoder, part, members).run(first));
+            all.extend(Batch::new(generator, &stepper, part, members).run(first));
         }
     }
     all
 }
 
+/// A decoder and, where the device runs them, the kernels of its token step.
+struct Stepper<'a> {
+    decoder: &'a DeviceDecoder,
+    #[cfg(feature = "kernels")]
+    kernels: Option<TokenStep>,
+}
+
+impl<'a> Stepper<'a> {
+    fn new(decoder: &'a DeviceDecoder) -> Self {
+        Self {
+            decoder,
+            #[cfg(feature = "kernels")]
+            kernels: TokenStep::new(decoder),
+        }
+    }
+
+    /// Takes the next token of each row through all layers.
+    fn step(
+        &self,
+        prompts: &Prompts,
+        decoding: &mut Completions,
+        tokens: Tensor<1, Int>,
+    ) -> Tensor<2> {
+        #[cfg(feature = "kernels")]
+        if let Some(kernels) = &self.kernels {
+            return kernels.step(self.decoder, prompts, decoding, tokens);
+        }
+        self.decoder.step(prompts, decoding, tokens)
+    }
+}
+
 /// A batch of prompts, each with `members` completions.
 struct Batch<'a> {
     generator: &'a Generator<'a>,
-    decoder: &'a DeviceDecoder,
+    stepper: &'a Stepper<'a>,
     members: usize,
-    /// Kernels of the token step, where the device runs them.
-    #[cfg(feature = "kernels")]
-    step: Option<TokenStep>,
     prompts: Prompts,
     decoding: Completions,
     /// The draws of all tokens: `[max_new_tokens, rows]`.
     draws: Vec<f32>,
-    /// The same on the device.
+    /// A copy of the draws on the device.
     uploaded: Tensor<2>,
     completions: Vec<Completion>,
 }
@@ -67,10 +96,11 @@ struct Tokens {
 impl<'a> Batch<'a> {
     fn new(
         generator: &'a Generator<'a>,
-        decoder: &'a DeviceDecoder,
+        stepper: &'a Stepper<'a>,
         prompts: &[Prompt],
         members: usize,
     ) -> Self {
+        let decoder = stepper.decoder;
         let (rows, most) = (prompts.len() * members, generator.sampling.max_new_tokens);
         let tokens: Vec<&[u32]> = prompts.iter().map(|prompt| &prompt.tokens[..]).collect();
         let keys: Vec<u32> = prompts
@@ -83,10 +113,8 @@ impl<'a> Batch<'a> {
         let uploaded = device::upload(draws.clone(), decoder.device()).reshape([most, rows]);
         Self {
             generator,
-            decoder,
+            stepper,
             members,
-            #[cfg(feature = "kernels")]
-            step: TokenStep::new(decoder),
             prompts: decoder.prompts(&tokens),
             decoding: decoder.room(rows, most),
             draws,
@@ -112,20 +140,10 @@ impl<'a> Batch<'a> {
                 break;
             }
             if !is_last {
-                hidden = self.step(tokens);
+                hidden = self.stepper.step(&self.prompts, &mut self.decoding, tokens);
             }
         }
         self.completions.chunks(self.members).map(<[Completion]>::to_vec).collect()
-    }
-
-    /// Takes the next token of each row through all layers.
-    fn step(&mut self, tokens: Tensor<1, Int>) -> Tensor<2> {
-        let (decoder, prompts) = (self.decoder, &self.prompts);
-        #[cfg(feature = "kernels")]
-        if let Some(step) = &self.step {
-            return step.step(decoder, prompts, &mut self.decoding, tokens);
-        }
-        decoder.step(prompts, &mut self.decoding, tokens)
     }
 
     /// Takes the tokens of a block over, and says whether all completions have come to their end.
@@ -164,12 +182,12 @@ impl<'a> Batch<'a> {
     /// The next token of each row, from normed streams `[rows, hidden_size]`.
     fn choose(&self, hidden: Tensor<2>, at: usize) -> Tokens {
         let sampling = self.generator.sampling;
-        let logits = self.decoder.logits(hidden);
+        let logits = self.stepper.decoder.logits(hidden);
         if sampling.narrows() {
             return self.choose_here(logits, at);
         }
         #[cfg(feature = "kernels")]
-        if self.step.is_some() {
+        if self.stepper.kernels.is_some() {
             let temperature = sampling.temperature;
             let sharpness = (temperature > 0.0).then(|| sharpness(temperature));
             let Choices { tokens, logprobs, entropies } =
@@ -199,7 +217,7 @@ impl<'a> Batch<'a> {
             .zip(draws)
             .map(|(logits, u)| choose(logits, self.generator.sampling, *u, &mut scratch))
             .collect();
-        let device = self.decoder.device();
+        let device = self.stepper.decoder.device();
         let tokens: Vec<i32> = chosen.iter().map(|one| one.token as i32).collect();
         let upload =
             |of: fn(&Chosen) -> f32| device::upload(chosen.iter().map(of).collect(), device);
