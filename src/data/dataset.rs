@@ -16,7 +16,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Bytes of which a digest is made at a time.
+/// Size in bytes of a piece with a digest of its own.
 const PIECE: usize = 1 << 22;
 
 /// A dataset with its shards open.

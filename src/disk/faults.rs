@@ -10,7 +10,7 @@ pub enum Fault {
     Nothing,
     /// The one after so many others, as when the disk is full for a moment.
     Once(usize),
-    /// That one and all after it, as when the process is killed.
+    /// The one after so many others, and all later ones, as when the process is killed.
     Stop(usize),
 }
 

@@ -34,7 +34,7 @@ pub struct SavedRun<'a> {
     pub args: &'a RunArgs,
     /// The place of its dataset, if that has moved.
     pub data: Option<&'a Path>,
-    /// Its folder.
+    /// The folder of the run.
     pub folder: &'a RunFolder,
     /// The checkpoint that it continues from.
     pub checkpoint: &'a Checkpoint,

@@ -25,7 +25,7 @@ const CHANGEABLE: [&str; 15] = [
 /// Applies the `key=value`s of a command line to the settings of a saved run.
 ///
 /// # Errors
-/// Those of [`overlay::apply`], and [`ConfigError::Fixed`] for a setting that cannot change.
+/// The errors of [`overlay::apply`], and [`ConfigError::Fixed`] for a setting that cannot change.
 pub fn change(table: &mut Table, assignments: &[String]) -> Result<(), ConfigError> {
     let before = table.clone();
     overlay::apply(table, assignments)?;

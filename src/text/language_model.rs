@@ -59,7 +59,7 @@ impl LanguageModel {
         &self.base
     }
 
-    /// The same model, whose weights without adapters are in this folder or file.
+    /// Names the folder or the file that has the weights without adapters.
     #[must_use]
     pub fn with_base(mut self, base: PathBuf) -> Self {
         self.base = base;

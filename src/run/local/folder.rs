@@ -24,7 +24,7 @@ pub const NOTE: &str = "run.json";
 const METRICS: &str = "metrics.jsonl";
 /// The file of all completions that a run has learnt from.
 const COMPLETIONS: &str = "completions.jsonl";
-/// Bytes of a megabyte, the unit of `completions.keep`.
+/// A megabyte in bytes, the unit of `completions.keep`.
 const MEGABYTE: u64 = 1_000_000;
 /// The file that the process which trains a run has locked. It stays, empty.
 const LOCK: &str = "run.lock";
