@@ -9,19 +9,17 @@ use std::path::Path;
 
 #[cfg(test)]
 pub mod faults;
+pub mod input;
 
-/// Options that refuse a link in the place of the file.
-#[cfg(unix)]
+/// Options that refuse a link in the place of the file, and do not wait for the other end of a pipe.
 fn no_links() -> OpenOptions {
-    use std::os::unix::fs::OpenOptionsExt;
     let mut options = OpenOptions::new();
-    options.custom_flags(libc::O_NOFOLLOW);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(
+        &mut options,
+        libc::O_NOFOLLOW | libc::O_NONBLOCK,
+    );
     options
-}
-
-#[cfg(not(unix))]
-fn no_links() -> OpenOptions {
-    OpenOptions::new()
 }
 
 /// Creates a folder and its parents.
@@ -41,12 +39,12 @@ pub fn create(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// Opens a file to append to it, and creates it if it is missing.
 pub fn open(path: &Path) -> io::Result<File> {
     step()?;
-    no_links().create(true).append(true).open(path)
+    input::open_with(no_links().create(true).append(true), path)
 }
 
 /// Opens a file to read it.
 pub fn read(path: &Path) -> io::Result<File> {
-    no_links().read(true).open(path)
+    input::open_with(no_links().read(true), path)
 }
 
 /// Writes to a file.
@@ -72,7 +70,7 @@ pub fn sync(file: &File) -> io::Result<()> {
 /// Shortens a file, and waits until that is on the disk.
 pub fn cut(path: &Path, length: u64) -> io::Result<()> {
     step()?;
-    let file = no_links().write(true).open(path)?;
+    let file = input::open_with(no_links().write(true), path)?;
     file.set_len(length)?;
     sync(&file)
 }

@@ -4,6 +4,7 @@ use crate::checkpoint::manifest::{
     FORMAT, MANIFEST, Manifest, SUMS, Unusable, read_manifest, sums_line,
 };
 use crate::checkpoint::{Checkpoint, CheckpointError, Section, set_aside};
+use crate::disk::input;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -112,20 +113,20 @@ fn require_files(path: &Path) -> Result<(), CheckpointError> {
 }
 
 fn open_file(path: &Path, name: &str) -> Result<File, CheckpointError> {
-    let file = path.join(name);
-    File::open(&file).map_err(|source| match source.kind() {
-        io::ErrorKind::NotFound => {
-            CheckpointError::MissingFile { path: path.to_owned(), file: name.to_owned() }
-        }
-        _ => CheckpointError::io("read", &file)(source),
-    })
+    input::open(&path.join(name)).map_err(unread(path, name))
 }
 
 fn read_file(path: &Path, name: &str) -> Result<Vec<u8>, CheckpointError> {
-    let mut bytes = Vec::new();
-    let read = open_file(path, name)?.read_to_end(&mut bytes);
-    read.map_err(CheckpointError::io("read", &path.join(name)))?;
-    Ok(bytes)
+    input::read(&path.join(name), input::DESCRIPTION).map_err(unread(path, name))
+}
+
+/// The error for a file that cannot be read.
+fn unread(path: &Path, name: &str) -> impl FnOnce(io::Error) -> CheckpointError {
+    let (path, file) = (path.to_owned(), name.to_owned());
+    move |source| match source.kind() {
+        io::ErrorKind::NotFound => CheckpointError::MissingFile { path, file },
+        _ => CheckpointError::io("read", &path.join(file))(source),
+    }
 }
 
 fn require_size(path: &Path, name: &str, expected: u64, found: u64) -> Result<(), CheckpointError> {

@@ -9,11 +9,11 @@ use super::error::{io_error, malformed};
 use super::manifest::FORMAT;
 use super::shards::{Bytes, shard_file};
 use super::{Columns, DatasetError, MANIFEST, Manifest, Shards};
+use crate::disk::input;
 use memmap2::Mmap;
 use rayon::prelude::*;
 use sha2::{Digest, Sha256};
-use std::fs::{self, File};
-use std::io::Read;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Size in bytes of a piece with a digest of its own.
@@ -38,8 +38,7 @@ impl Dataset {
         if !path.exists() {
             return Err(DatasetError::NoManifest { path: folder.to_path_buf() });
         }
-        let mut text = String::new();
-        open_regular(&path)?.read_to_string(&mut text).map_err(io_error(&path))?;
+        let text = input::read_description(&path).map_err(io_error(&path))?;
         let manifest: Manifest = serde_json::from_str(&text).map_err(|e| malformed(&path, e))?;
         if manifest.format != FORMAT {
             let format = manifest.format;
@@ -57,7 +56,7 @@ impl Dataset {
                 return Err(malformed(&path, format!("the shard `{name}` is no file beside it")));
             }
             let path = folder.join(name);
-            let file = open_regular(&path)?;
+            let file = input::open(&path).map_err(io_error(&path))?;
             // SAFETY: any bytes are valid numbers. If another process modifies the file while it is
             // mapped, values change or the program is stopped, but memory safety is not affected.
             let map = unsafe { Mmap::map(&file) }.map_err(io_error(&path))?;
@@ -100,14 +99,6 @@ impl Dataset {
     /// or if there are no steps.
     pub fn steps(self, num_features: usize, num_actions: usize) -> Result<Shards, DatasetError> {
         Shards::new(self.shards, num_features, num_actions)
-    }
-}
-
-/// Opens a file; a pipe or a device in its place would never end.
-fn open_regular(path: &Path) -> Result<File, DatasetError> {
-    match fs::metadata(path).map_err(io_error(path))?.is_file() {
-        true => File::open(path).map_err(io_error(path)),
-        false => Err(malformed(path, "it is not a regular file")),
     }
 }
 

@@ -3,10 +3,12 @@
 use super::error::{io_error, malformed};
 use super::time::Time;
 use super::{Columns, DatasetError, End, Standard};
-use std::fs::File;
-use std::io::{BufRead, BufReader};
+use crate::disk::input;
 use std::ops::Range;
 use std::path::Path;
+
+/// The most bytes of a row.
+const LONGEST: usize = 1 << 20;
 
 /// Options for reading a table.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -103,15 +105,33 @@ impl AnnotatedTable {
 
 impl Rows {
     fn read(path: &Path, options: &TableOptions) -> Result<Self, DatasetError> {
-        let file = File::open(path).map_err(io_error(path))?;
-        let mut lines = BufReader::new(file).lines().enumerate().map(|(i, line)| {
-            let line = line.map_err(io_error(path))?;
-            // Line 1 is the header.
-            Ok((i + 1, line))
-        });
         let bad = |reason: String| malformed(path, reason);
-        let Some(header) = lines.next() else { return Err(bad("it is empty".to_string())) };
-        let header = cells(header?.1.trim_start_matches('\u{feff}'));
+        let file = input::open(path).map_err(io_error(path))?;
+        // Line 1 is the header.
+        let mut lines = input::lines(file).zip(1..);
+        let mut next = || -> Option<Result<(usize, String), DatasetError>> {
+            let (first, number) = lines.next()?;
+            let mut bytes = match first {
+                Ok(line) => line,
+                Err(error) => return Some(Err(io_error(path)(error))),
+            };
+            // A cell in quotes may have several lines.
+            while bytes.iter().filter(|byte| **byte == b'"').count() % 2 == 1 {
+                match lines.next() {
+                    Some((Ok(more), _)) if bytes.len() < LONGEST => bytes.extend(more),
+                    _ => return Some(Err(bad(format!("a quote of line {number} has no end")))),
+                }
+            }
+            let line = String::from_utf8(bytes);
+            let line = line.map_err(|_| bad(format!("line {number} is not UTF-8")));
+            Some(line.map(|line| (number, line.trim_end_matches(['\r', '\n']).to_string())))
+        };
+        let Some(header) = next() else { return Err(bad("it is empty".to_string())) };
+        let header = header?.1;
+        if header.contains('\r') {
+            return Err(bad("its lines end with CR alone; they must with LF or CR LF".to_string()));
+        }
+        let header = cells(header.trim_start_matches('\u{feff}'));
         let find = |name: &str| {
             header.iter().position(|column| column == name).ok_or_else(|| {
                 bad(format!("it has no column `{name}`; its columns are {}", header.join(", ")))
@@ -133,7 +153,7 @@ impl Rows {
         let unnamed = unnamed.into_iter().map(|i| i + 1).collect();
         let mut rows = Self { features, unnamed, values: Vec::new(), labels: Vec::new() };
         let mut last: Option<Time> = None;
-        for line in lines {
+        while let Some(line) = next() {
             let (number, line) = line?;
             if line.trim().is_empty() {
                 continue;
@@ -181,7 +201,10 @@ impl Rows {
                 last = Some(now);
             }
         }
-        Ok(rows)
+        match rows.labels.is_empty() {
+            true => Err(bad("it has no rows".to_string())),
+            false => Ok(rows),
+        }
     }
 
     /// Distinct labels of some rows, sorted numerically if all are numbers, else alphabetically.
@@ -252,7 +275,7 @@ fn cells(line: &str) -> Vec<String> {
             c => cell.push(c),
         }
     }
-    cells.iter().map(|cell| cell.trim().to_string()).collect()
+    cells.iter().map(|cell| cell.trim().replace(['\r', '\n'], " ")).collect()
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Records in a file of JSON lines, one per iteration, that survives interruptions.
 
-use crate::disk;
+use crate::disk::{self, input};
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 /// The metrics file cannot be written or read.
@@ -157,12 +157,7 @@ fn each_line(
     file: File,
     mut take: impl FnMut(&[u8]) -> std::io::Result<()>,
 ) -> std::io::Result<()> {
-    let (mut file, mut line) = (BufReader::new(file), Vec::new());
-    while file.read_until(b'\n', &mut line)? > 0 {
-        take(&line)?;
-        line.clear();
-    }
-    Ok(())
+    input::lines(file).try_for_each(|line| take(&line?))
 }
 
 /// The start of the oldest iteration from which a file of `length` bytes has at most `bytes`, or else of the newest.

@@ -4,6 +4,7 @@ use super::bench::BenchArgs;
 use super::manual::{CompletionsArgs, ManArgs};
 use super::study_args::{ExportArgs, PlotArgs, RunsArgs, Seeds, SweepArgs, seeds};
 use super::verifier::{VerifierArgs, VerifyArgs};
+use crate::disk::input;
 use crate::settings::{Engine, Precision, overlay};
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
@@ -192,7 +193,7 @@ impl RunArgs {
     /// If the file cannot be read, or is not TOML.
     pub fn settings(&self) -> Result<toml::Table> {
         let Some(path) = &self.config else { return Ok(toml::Table::new()) };
-        let text = std::fs::read_to_string(path)
+        let text = input::read_description(path)
             .with_context(|| format!("cannot read the settings file {}", path.display()))?;
         Ok(overlay::parse(&path.display().to_string(), &text)?)
     }

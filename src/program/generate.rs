@@ -3,6 +3,7 @@
 use super::args::GenerateArgs;
 use super::say::{say, tell, tell_json};
 use super::{ranks, text};
+use crate::disk::input;
 use crate::rng::Stream;
 use crate::run::{CONFIG, RunFolder};
 use crate::settings::{Precision, overlay};
@@ -12,7 +13,6 @@ use crate::text::{Arithmetic, LanguageModel};
 use crate::trainer::text::{TINY, load_language_settings};
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
-use std::fs;
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -101,7 +101,7 @@ fn model_path(path: &Path) -> Result<PathBuf> {
 fn held_out_prompt(path: &Path) -> Result<String> {
     let missing = || anyhow!("the prompt is missing: grove generate {} 'TEXT'", path.display());
     let run = RunFolder::open(Some(path.to_path_buf()), None).map_err(|_| missing())?;
-    let settings = fs::read_to_string(run.config()).map_err(|_| missing())?;
+    let settings = input::read_description(&run.config()).map_err(|_| missing())?;
     let (name, own, config) = load_language_settings(overlay::parse(CONFIG, &settings)?)?;
     let is_over_characters = config.model.path == TINY && name != DataTask::NAME;
     let task = is_over_characters.then(|| text::open(&name, own)).ok_or_else(missing)??;

@@ -1,6 +1,7 @@
 //! A run as its files tell it: its settings, its records, and whether it is over.
 
 use super::games::{Games, References};
+use crate::disk::input;
 use crate::metrics::{EvaluationRecord, IterationRecord};
 use crate::run::{RunFolder, Schedule};
 use crate::settings::{LanguageConfig, PolicyConfig, TrainConfig, overlay};
@@ -47,7 +48,7 @@ impl History {
     pub fn read(path: &Path) -> Result<Self> {
         let folder = RunFolder::open(Some(path.to_path_buf()), None)?;
         let file = folder.config();
-        let text = fs::read_to_string(&file);
+        let text = input::read_description(&file);
         let text = text.with_context(|| format!("cannot read {}", file.display()))?;
         let settings = overlay::parse(&file.display().to_string(), &text)?;
         let (records, is_locked) = (folder.records(), folder.is_locked());

@@ -7,6 +7,7 @@ use super::table::Table;
 use crate::data::{
     AnnotatedTable, Columns, DatasetWriter, Manifest, Steps, TableOptions, read_games,
 };
+use crate::disk::input;
 use crate::env::Env;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
@@ -90,7 +91,8 @@ fn import_games(games: &Games, args: &ImportArgs) -> Result<()> {
             "a CSV file needs --label, the column of the labels, and --window, the number of rows per label"
         );
     }
-    let bytes = std::fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
+    let bytes = input::read(file, input::DATA)
+        .with_context(|| format!("cannot read {}", file.display()))?;
     let (manifest, steps) = read_games(file.clone(), bytes)?;
     games.find(&manifest.env)?;
     let (env, episodes, count) = (manifest.env.clone(), steps.episodes().len(), steps.len());

@@ -1,10 +1,11 @@
 //! Consent to run a verifier, which is a shell command: one that comes with a run or with a settings file may be
 //! somebody else's.
 
+use crate::disk::input;
 use crate::task::cache;
 use anyhow::{Result, bail};
 use sha2::{Digest, Sha256};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 use toml::{Table, Value};
@@ -40,7 +41,7 @@ impl Consent<'_> {
         let digest = Sha256::digest(format!("{} {command}{folder}", command.len()));
         let line: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
         let file = cache::folder().map(|folder| folder.join(GIVEN));
-        let known = file.as_ref().and_then(|file| fs::read_to_string(file).ok());
+        let known = file.as_ref().and_then(|file| input::read_description(file).ok());
         if known.is_some_and(|known| known.lines().any(|other| other == line)) {
             return Ok(());
         }

@@ -1,6 +1,7 @@
 //! Records as comma-separated values, a row per iteration.
 
 use super::{Tracker, scalars};
+use crate::disk::input;
 use crate::metrics::IterationRecord;
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -22,7 +23,7 @@ pub(super) struct Rows {
 impl Rows {
     /// Opens or creates a file, whose first `done` rows are kept.
     pub fn open(path: &Path, done: u32) -> io::Result<Self> {
-        let text = match fs::read_to_string(path) {
+        let text = match input::read_text(path, input::DATA) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(error),
@@ -42,7 +43,7 @@ impl Rows {
         self.columns.extend(names);
         let columns = FIRST.iter().copied().chain(self.columns.iter().map(String::as_str));
         let header = columns.collect::<Vec<_>>().join(",") + "\n";
-        let text = fs::read_to_string(&self.path)?;
+        let text = input::read_text(&self.path, input::DATA)?;
         let rows = text.split_once('\n').map_or("", |(_, rows)| rows);
         let commas = header.matches(',').count();
         let padded = rows.lines().map(|row| {

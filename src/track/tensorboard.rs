@@ -6,6 +6,7 @@
 //! the run as a text; an event per iteration follows, whose step is the environment steps so far, as in CleanRL.
 
 use super::{Tracker, scalars};
+use crate::disk::input;
 use crate::metrics::IterationRecord;
 use crate::protobuf::Message;
 use std::fs::{self, File};
@@ -48,7 +49,7 @@ impl Events {
     pub fn open(folder: &Path, settings: &Table, done: u32) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
         let path = folder.join(FILE);
-        let bytes = match fs::read(&path) {
+        let bytes = match input::read(&path, input::DATA) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(error),

@@ -2,6 +2,7 @@
 
 use crate::support::{json, refusal, train};
 use std::fs;
+use std::path::Path;
 use tempfile::TempDir;
 
 #[test]
@@ -138,4 +139,51 @@ fn a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_checkpoint() {
     assert_eq!(metrics.lines().count(), 3);
     let evaluation = json(folder, &["eval", "run", "--json"]);
     assert!(evaluation["mean_score"].as_f64().unwrap() > 0.0);
+}
+
+/// A file of zeros in most of its length, which takes no room.
+fn sparse(path: &Path, start: &str) {
+    fs::write(path, start).unwrap();
+    fs::File::options().append(true).open(path).unwrap().set_len(1 << 40).unwrap();
+}
+
+#[test]
+#[cfg(unix)]
+fn pipes_devices_folders_and_huge_files_are_refused_at_once() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let pipe = folder.join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    fs::create_dir(folder.join("folder")).unwrap();
+    sparse(&folder.join("huge"), "");
+    sparse(&folder.join("long"), "a,b\n");
+    let commands: &[&[&str]] = &[
+        &["train", "--task-data", "PATH", "--model", "tiny"],
+        &["fit", "PATH", "--model", "tiny", "--dry-run"],
+        &["import", "PATH", "--out", "new"],
+        &["import", "PATH", "--label", "b", "--window", "1", "--out", "new"],
+        &["train", "--config", "PATH"],
+        &["sweep", "PATH"],
+        &["eval", "PATH"],
+        &["generate", "PATH", "hi"],
+        &["train", "--from", "PATH"],
+    ];
+    for path in ["pipe", "/dev/zero", "folder", "huge", "long"] {
+        for command in commands {
+            let arguments: Vec<&str> =
+                command.iter().map(|word| if *word == "PATH" { path } else { *word }).collect();
+            let text = refusal(folder, &arguments);
+            assert_eq!(text.trim().lines().count(), 1, "{arguments:?}: {text}");
+        }
+    }
+    for name in ["metrics.jsonl", "run.lock"] {
+        let run = format!("{name}-run");
+        json(folder, &train("catch", &run, &["--iterations", "1"]));
+        fs::remove_file(folder.join(&run).join(name)).unwrap();
+        fs::rename(&pipe, folder.join(&run).join(name)).unwrap();
+        let resume = ["train", "--resume", "--run-dir", &run, "--iterations", "2"];
+        let text = refusal(folder, &[&resume[..], &["--device", "cpu"]].concat());
+        assert!(text.contains(name), "{name}: {text}");
+        fs::rename(folder.join(&run).join(name), &pipe).unwrap();
+    }
 }

@@ -102,6 +102,11 @@ fn bad_tables_get_one_clear_sentence_and_nothing_is_written() {
     assert!(said("", &short).contains("t.csv: it is empty"));
     assert!(said("a,b\n", &short).contains("it has no column `mark`; its columns are a, b"));
     assert!(said("mark\n", &short).contains("no column of numbers"));
+    assert!(said("a,mark\n", &short).contains("t.csv: it has no rows"));
+    assert!(said("a,mark\r1,u\r2,d\r", &short).contains("its lines end with CR alone"));
+    assert!(said("a,\"mark\n1,u\n2,d\n", &short).contains("a quote of line 1 has no end"));
+    let two_lines = said("a,\"mark\n(state)\"\n1,u\n", &short);
+    assert!(two_lines.contains("its columns are a, mark (state)"), "{two_lines}");
     assert!(said("a,mark\n1\n", &short).contains("line 2 has 1 values, but there are 2 columns"));
     for cell in ["x", "", "nan", "inf", "1e60"] {
         let text = said(&format!("a,mark\n1,\n{cell},u\n"), &short);

@@ -12,6 +12,7 @@ use super::jobs::{Lanes, side_by_side};
 use super::say::say;
 use super::seeds;
 use super::study_args::{self, Seeds, SweepArgs};
+use crate::disk::input;
 use crate::plot::statistics::mean;
 use crate::run::RunFolder;
 use crate::settings::overlay;
@@ -104,11 +105,12 @@ struct Sweep<'a> {
 
 pub fn run(games: &Games, args: SweepArgs) -> Result<()> {
     let name = args.file.display().to_string();
-    let text = fs::read_to_string(&args.file).with_context(|| format!("cannot read {name}"))?;
+    let text =
+        input::read_description(&args.file).with_context(|| format!("cannot read {name}"))?;
     let file: SweepFile = toml::from_str(&text).with_context(|| format!("in {name}"))?;
     let mut sweep = Sweep::new(games, file, &args).with_context(|| format!("in {name}"))?;
     let path = sweep.folder.join("sweep.toml");
-    if fs::read_to_string(&path).is_ok_and(|before| before != text) {
+    if input::read_description(&path).is_ok_and(|before| before != text) {
         bail!("{} holds another sweep; remove it, or choose another --out", sweep.folder.display());
     }
     fs::create_dir_all(&sweep.folder)
@@ -309,7 +311,7 @@ fn is_resumable(folder: &Path) -> bool {
 
 /// The results in a file; a torn last line is left out.
 fn read_results(path: &Path) -> Results {
-    let text = fs::read_to_string(path).unwrap_or_default();
+    let text = input::read_description(path).unwrap_or_default();
     let results = text.lines().filter_map(|line| serde_json::from_str::<RunResult>(line).ok());
     results.map(|result| ((result.trial, result.round, result.seed), result)).collect()
 }

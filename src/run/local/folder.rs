@@ -3,7 +3,7 @@
 use super::model_folder;
 use super::{Run, RunError, RunNote};
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Store};
-use crate::disk;
+use crate::disk::{self, input};
 use crate::metrics::{IterationRecord, JsonLines};
 use crate::settings::CompletionsConfig;
 use crate::text::LanguageModel;
@@ -103,7 +103,7 @@ impl RunFolder {
     /// If there is no run.
     pub fn last_unfinished() -> Result<Self, RunError> {
         let has_iterations_left = |run: &Self| {
-            let text = fs::read_to_string(run.config()).ok()?;
+            let text = input::read_description(&run.config()).ok()?;
             let iterations = text.parse::<toml::Table>().ok()?.get("iterations")?.as_integer()?;
             Some(i64::try_from(run.latest().ok()?.checkpoint.iteration).ok()? < iterations)
         };
@@ -159,13 +159,14 @@ impl RunFolder {
 
     /// The records so far; damaged ones are left out.
     pub fn records(&self) -> Vec<IterationRecord> {
-        let text = fs::read_to_string(self.metrics()).unwrap_or_default();
-        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+        let Ok(file) = input::open(&self.metrics()) else { return Vec::new() };
+        let lines = input::lines(file).map_while(Result::ok);
+        lines.filter_map(|line| serde_json::from_slice(&line).ok()).collect()
     }
 
     /// Whether a process trains the run, as far as the file system has locks.
     pub fn is_locked(&self) -> bool {
-        let file = File::open(self.path.join(LOCK));
+        let file = disk::read(&self.path.join(LOCK));
         file.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 
@@ -219,6 +220,12 @@ impl RunFolder {
         Ok(SavedPolicy { checkpoint: latest.checkpoint, warnings })
     }
 
+    /// The iteration from which the run would continue, for a message; damaged checkpoints count.
+    pub(super) fn saved_iteration(&self) -> Option<u64> {
+        let newest = || self.store().iterations().ok()?.last().copied();
+        newest().or_else(|| Some(checkpoint::load(&self.best()).ok()?.iteration))
+    }
+
     /// Writes the settings, whole or not at all.
     ///
     /// # Errors
@@ -238,7 +245,7 @@ impl SavedPolicy {
     pub fn find(path: &Path) -> Result<Self, RunError> {
         let intact = |checkpoint| Self { checkpoint, warnings: Vec::new() };
         if path.is_file() {
-            let bytes = fs::read(path).map_err(RunError::file("read", path))?;
+            let bytes = input::read(path, input::DATA).map_err(RunError::file("read", path))?;
             let policy = policy_file(bytes);
             let not_one = |source| RunError::Policy { path: path.to_path_buf(), source };
             return Ok(intact(policy.map_err(not_one)?));
@@ -309,7 +316,7 @@ impl RunFiles {
             .then(|| JsonLines::resume(&folder.path.join(COMPLETIONS), done))
             .transpose()?;
         model_folder::settle(&folder.model())?;
-        let settings = fs::read_to_string(folder.config()).ok();
+        let settings = input::read_description(&folder.config()).ok();
         let settings = settings.and_then(|text| text.parse().ok()).unwrap_or_default();
         let trackers = Trackers::open(folder.path(), &settings, &folder.records());
         let section = settings.get("completions").cloned();

@@ -1,11 +1,11 @@
 //! The sandbox of a verifier: what its command names, read-only, without a network.
 
 use super::VerifierOptions;
+use crate::disk::input;
 use crate::task::TaskError;
 use crate::task::sandbox::{Access, Folder, Limits, Sandbox, Scratch};
 use std::collections::BTreeSet;
 use std::env;
-use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -130,7 +130,7 @@ fn on_path(name: &Path) -> Option<PathBuf> {
 fn shebang(file: &Path) -> Option<String> {
     let mut start = Vec::new();
     // The longest line that Linux reads.
-    File::open(file).ok()?.take(256).read_to_end(&mut start).ok()?;
+    input::open(file).ok()?.take(256).read_to_end(&mut start).ok()?;
     let line = start.strip_prefix(b"#!")?.split(|&byte| byte == b'\n').next()?;
     Some(String::from_utf8_lossy(line).trim().to_string())
 }

@@ -2,10 +2,10 @@
 
 use super::problem::Problem;
 use super::rows::{self, Row};
+use crate::disk::input;
 use crate::task::{Prompt, PromptSet, Split, TaskError};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
-use std::fs;
 use std::path::Path;
 
 /// A set of problems with their prompts.
@@ -29,7 +29,7 @@ impl Problems {
     /// # Errors
     /// If the file cannot be read or a line is malformed.
     pub fn read(path: &Path) -> Result<Self, TaskError> {
-        let text = fs::read_to_string(path)
+        let text = input::read_text(path, input::DATA)
             .map_err(|e| TaskError::File { path: path.to_path_buf(), message: e.to_string() })?;
         if path.extension().is_none_or(|end| !end.eq_ignore_ascii_case("csv")) {
             return Self::parse(path, &text);

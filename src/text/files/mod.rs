@@ -14,10 +14,10 @@ mod tokenizer;
 use super::Adapters;
 use super::error::LanguageError;
 use super::language_model::LanguageModel;
+use crate::disk::input;
 use crate::model::DecoderShape;
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 impl LanguageModel {
@@ -91,21 +91,12 @@ fn unread(path: &Path) -> impl FnOnce(io::Error) -> LanguageError {
     move |source| LanguageError::File { path, action: "read", source }
 }
 
-/// Opens a file; a pipe or a device in its place would never end.
-fn open_regular(path: &Path) -> Result<fs::File, LanguageError> {
-    match fs::metadata(path).map_err(unread(path))?.is_file() {
-        true => fs::File::open(path).map_err(unread(path)),
-        false => Err(unusable(path, "it is not a regular file")),
-    }
-}
-
 /// Reads a file whole.
 ///
 /// # Errors
 /// If it cannot be read, or Git LFS has left a pointer in its place.
 fn read_file(path: &Path) -> Result<Vec<u8>, LanguageError> {
-    let mut bytes = Vec::new();
-    open_regular(path)?.read_to_end(&mut bytes).map_err(unread(path))?;
+    let bytes = input::read(path, input::DATA).map_err(unread(path))?;
     check_fetched(&bytes, path)?;
     Ok(bytes)
 }

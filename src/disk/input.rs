@@ -1,0 +1,125 @@
+//! Readers of files that others wrote: regular files alone, since a pipe or a device in the place of one never ends, and
+//! no more bytes of them than a limit.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+/// The most bytes of settings, a manifest or another description.
+pub const DESCRIPTION: u64 = 64 << 20;
+/// The most bytes of data that are read whole.
+#[cfg(not(target_family = "wasm"))]
+pub const DATA: u64 = 2 << 30;
+/// The most bytes of a line.
+const LINE: u64 = 64 << 20;
+
+/// Opens a file to read it.
+pub fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK);
+    open_with(options.read(true), path)
+}
+
+/// Opens a file with some options, if it is a regular one.
+pub(super) fn open_with(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+    let file = options.open(path)?;
+    let kind = file.metadata()?.file_type();
+    match kind.is_file() {
+        true => Ok(file),
+        false if kind.is_dir() => Err(io::Error::other("it is a directory")),
+        false => Err(io::Error::other("it is not a regular file")),
+    }
+}
+
+/// Reads a file of at most `most` bytes whole.
+pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let file = open(path)?;
+    let length = file.metadata()?.len();
+    if length > most {
+        let most = most >> 20;
+        let message = format!("it has {length} bytes, but at most {most} MiB of it can be read");
+        return Err(io::Error::other(message));
+    }
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(length as usize)?;
+    file.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Reads a file of at most `most` bytes whole, as text.
+#[cfg(not(target_family = "wasm"))]
+pub fn read_text(path: &Path, most: u64) -> io::Result<String> {
+    let bytes = read(path, most)?;
+    String::from_utf8(bytes).map_err(|_| io::Error::other("it is not UTF-8"))
+}
+
+/// Reads a file of settings or another description.
+#[cfg(not(target_family = "wasm"))]
+pub fn read_description(path: &Path) -> io::Result<String> {
+    read_text(path, DESCRIPTION)
+}
+
+/// The lines of a file, with their ends.
+pub fn lines(file: impl Read) -> impl Iterator<Item = io::Result<Vec<u8>>> {
+    let (mut file, mut number) = (BufReader::new(file), 0);
+    std::iter::from_fn(move || {
+        number += 1;
+        let mut line = Vec::new();
+        match (&mut file).take(LINE).read_until(b'\n', &mut line) {
+            Ok(0) => return None,
+            Ok(_) => {}
+            Err(error) => return Some(Err(error)),
+        }
+        if line.len() as u64 == LINE && !line.ends_with(b"\n") {
+            let message = format!("line {number} has more than {} MiB", LINE >> 20);
+            return Some(Err(io::Error::other(message)));
+        }
+        Some(Ok(line))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use tempfile::TempDir;
+
+    #[test]
+    fn lines_have_their_ends_and_the_last_needs_none() {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, "a\n\nb\r\nc").unwrap();
+        let found: Vec<_> = lines(open(&path).unwrap()).map(Result::unwrap).collect();
+        assert_eq!(found, [&b"a\n"[..], b"\n", b"b\r\n", b"c"]);
+    }
+
+    #[test]
+    fn huge_files_and_lines_are_refused_before_they_are_read() {
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("file");
+        fs::write(&path, "a\n").unwrap();
+        File::options().append(true).open(&path).unwrap().set_len(1 << 40).unwrap();
+        let error = read(&path, DATA).unwrap_err().to_string();
+        assert_eq!(error, "it has 1099511627776 bytes, but at most 2048 MiB of it can be read");
+        let mut lines = lines(open(&path).unwrap());
+        assert_eq!(lines.next().unwrap().unwrap(), b"a\n");
+        let error = lines.next().unwrap().unwrap_err().to_string();
+        assert_eq!(error, "line 2 has more than 64 MiB");
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn what_is_no_file_is_refused_at_once() {
+        let folder = TempDir::new().unwrap();
+        let pipe = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        for (path, expected) in [
+            (pipe.as_path(), "it is not a regular file"),
+            (Path::new("/dev/zero"), "it is not a regular file"),
+            (folder.path(), "it is a directory"),
+        ] {
+            assert_eq!(read(path, DATA).unwrap_err().to_string(), expected);
+        }
+    }
+}
