@@ -5,7 +5,7 @@
 
 use super::buffers::{slice, slice_mut};
 use super::games::settings;
-use super::session::Session;
+use super::session::{Session, detached};
 use super::value_error;
 use grove::env::{Env, HostEnvError, HostEnvs, HostGame, HostVecEnv, Transition};
 use grove::run::GameRun;
@@ -122,7 +122,7 @@ pub fn train_envs(
 ) -> PyResult<String> {
     let raised = Raised::default();
     let batch = PythonEnvs::new(envs, raised.clone())?;
-    let result = envs.py().detach(|| {
+    let result = detached(envs.py(), || {
         let (game, config) = settings::<HostGame>(changes)?;
         let session = Session::new(device, run_dir, callback)?;
         let envs = HostEnvs::new(batch);

@@ -37,6 +37,8 @@ fn main(py: Python, words: Vec<OsString>) -> u8 {
 
 #[pymodule]
 fn _native(module: &Bound<PyModule>) -> PyResult<()> {
+    // They are Python's errors.
+    grove::run::keep_silent(|panic| eprintln!("error: {panic}"));
     module.add_function(wrap_pyfunction!(names, module)?)?;
     module.add_function(wrap_pyfunction!(main, module)?)?;
     module.add_function(wrap_pyfunction!(session::train, module)?)?;

@@ -5,7 +5,9 @@ use super::value_error;
 use grove::checkpoint;
 use grove::device::{self, Chosen};
 use grove::env::Playable;
-use grove::run::{GameRun, Observer, Progress, Run, RunError, RunFiles, RunNote, drive};
+use grove::run::{
+    GameRun, Observer, Progress, Run, RunError, RunFiles, RunNote, caught_on_devices, drive, finish,
+};
 use grove::trainer::{GameTrainer, config_toml};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -55,13 +57,16 @@ impl Session {
         }
         let effort = effort.map_err(runtime_error)?;
         let best = checkpoint::load(&files.folder().best()).ok();
-        let result = run.finish(best.as_ref()).map_err(runtime_error)?;
-        if let Some(model) = run.model() {
-            files.save_model(&model).map_err(runtime_error)?;
-        }
+        let result = finish(run, Some(&mut files), best.as_ref()).map_err(runtime_error)?;
         let report = effort.report(run, &files, &self.chosen.info.name, best.as_ref(), result);
         Ok(serde_json::to_string(&report).expect("reports are plain data"))
     }
+}
+
+/// Does some work without the GIL. A panic of it is a `RuntimeError`.
+pub fn detached<T: Send>(py: Python, work: impl FnOnce() -> PyResult<T> + Send) -> PyResult<T> {
+    let outcome = py.detach(|| caught_on_devices(work));
+    outcome.unwrap_or_else(|panic| Err(PyRuntimeError::new_err(panic.to_string())))
 }
 
 /// A Python `RuntimeError` for a run that failed.
@@ -146,7 +151,7 @@ pub fn train(
     run_dir: Option<PathBuf>,
     callback: Option<Py<PyAny>>,
 ) -> PyResult<String> {
-    py.detach(|| {
+    detached(py, || {
         let session = Session::new(device, run_dir, callback)?;
         visit_game(game, TrainGame { settings, session })
     })

@@ -1,6 +1,6 @@
 //! Language models: generation, and training with reward functions of Python.
 
-use super::session::Session;
+use super::session::{Session, detached};
 use super::value_error;
 use grove::rng::Stream;
 use grove::run::TextRun;
@@ -92,7 +92,7 @@ impl LanguageModel {
             stop_tokens: self.model.stop_tokens.clone(),
         };
         let model = &self.model;
-        Ok(py.detach(|| {
+        detached(py, || {
             let decoder = model.decoder();
             let is_stopped =
                 |tokens: &[u32]| stop::before(&model.text(tokens), &options.stop).is_some();
@@ -108,10 +108,10 @@ impl LanguageModel {
                 stop::before(&text, &options.stop).map(str::to_string).unwrap_or(text)
             };
             let completions = generator.generate(&batch).into_iter();
-            completions
+            Ok(completions
                 .map(|of_prompt| of_prompt.iter().map(|one| text(&one.tokens)).collect())
-                .collect()
-        }))
+                .collect())
+        })
     }
 }
 
@@ -196,7 +196,7 @@ pub fn train_text(
     run_dir: Option<PathBuf>,
     callback: Option<Py<PyAny>>,
 ) -> PyResult<String> {
-    py.detach(|| {
+    detached(py, || {
         let request: Request = serde_json::from_str(request).map_err(value_error)?;
         let Request { train, test, parts, alphabet, max_new_tokens } = request;
         let prompts = PromptSet { train, test };

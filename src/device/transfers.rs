@@ -79,7 +79,7 @@ pub fn fetch(tensor: Tensor<1>) -> Vec<f32> {
 pub async fn read_async(tensor: Tensor<1>) -> Vec<f32> {
     count_read(size_of::<f32>() * tensor.dims()[0]);
     let data = tensor.into_data_async().await;
-    let data = data.unwrap_or_else(|error| panic!("the device failed: {error:?}"));
+    let data = data.unwrap_or_else(|error| panic!("the device failed: {error}"));
     data.try_into_vec().expect("all tensors are f32")
 }
 
@@ -98,7 +98,7 @@ pub(crate) async fn read_while<const N: usize, T>(
     let handles = tensors.iter().map(|tensor| tensor.handle.clone()).collect();
     let reading = tensors[0].client.read_async(handles);
     let result = meanwhile();
-    let buffers = reading.await.unwrap_or_else(|error| panic!("the device failed: {error:?}"));
+    let buffers = reading.await.unwrap_or_else(|error| panic!("the device failed: {error}"));
     let number = |b: &[u8]| f32::from_le_bytes([b[0], b[1], b[2], b[3]]);
     let floats: Vec<_> =
         buffers.iter().map(|bytes| bytes.chunks_exact(4).map(number).collect()).collect();

@@ -22,9 +22,9 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 /// Makes a run of so many iterations, new or from a checkpoint.
-type Make<'a> = &'a dyn Fn(u32, Option<&Checkpoint>) -> Box<dyn Run>;
+pub(super) type Make<'a> = &'a dyn Fn(u32, Option<&Checkpoint>) -> Box<dyn Run>;
 
-struct Silent;
+pub(super) struct Silent;
 
 impl Observer for Silent {
     fn wants_to_stop(&self) -> bool {
@@ -37,14 +37,14 @@ impl Observer for Silent {
 }
 
 /// Trains a new run.
-fn train(make: Make, iterations: u32, path: &Path) -> Result<(), RunError> {
+pub(super) fn train(make: Make, iterations: u32, path: &Path) -> Result<(), RunError> {
     let mut run = make(iterations, None);
     let (files, _lock, _) = RunFiles::create(Some(path.to_path_buf()), "run", &*run, "")?;
     finish(&mut *run, files)
 }
 
 /// Continues a run from its last checkpoint, if it has iterations left.
-fn resume(make: Make, iterations: u32, path: &Path) -> Result<(), RunError> {
+pub(super) fn resume(make: Make, iterations: u32, path: &Path) -> Result<(), RunError> {
     let folder = RunFolder::open(Some(path.to_path_buf()), None)?;
     let _lock = folder.lock()?;
     let mut run = make(iterations, Some(&folder.latest()?.checkpoint));
@@ -61,7 +61,7 @@ fn finish(run: &mut dyn Run, mut files: RunFiles) -> Result<(), RunError> {
 
 /// The files of a run with their bytes, and the iterations of its records, which hold times. The export of a language
 /// model comes after its last checkpoint, and hidden files are removed by the next save.
-fn content(run: &Path) -> (Vec<(PathBuf, Vec<u8>)>, Vec<u64>) {
+pub(super) fn content(run: &Path) -> (Vec<(PathBuf, Vec<u8>)>, Vec<u64>) {
     let (mut files, mut folders) = (Vec::new(), vec![run.to_path_buf()]);
     while let Some(folder) = folders.pop() {
         for entry in fs::read_dir(folder).unwrap() {
@@ -84,7 +84,7 @@ fn content(run: &Path) -> (Vec<(PathBuf, Vec<u8>)>, Vec<u64>) {
 }
 
 /// Whether there is a whole checkpoint.
-fn is_saved(run: &Path) -> bool {
+pub(super) fn is_saved(run: &Path) -> bool {
     let all = fs::read_dir(run.join("checkpoints")).into_iter().flatten().flatten();
     let all = all.map(|entry| entry.path()).chain([run.join("best")]);
     // Hidden ones have not taken their place yet.
@@ -96,7 +96,11 @@ fn is_saved(run: &Path) -> bool {
 
 /// Continues a run on a disk without faults, and checks its files. A removal that failed leaves older checkpoints, which
 /// the next save removes.
-fn assert_continues(make: Make, run: &Path, expected: &(Vec<(PathBuf, Vec<u8>)>, Vec<u64>)) {
+pub(super) fn assert_continues(
+    make: Make,
+    run: &Path,
+    expected: &(Vec<(PathBuf, Vec<u8>)>, Vec<u64>),
+) {
     with(Fault::Nothing, || resume(make, 4, run)).0.unwrap();
     let found = content(run);
     assert_eq!(found.1, expected.1);
@@ -163,7 +167,7 @@ fn meet_all_faults(make: Make) {
 }
 
 /// A run of a game, or of demonstrations of it, with these settings.
-fn game(set: &[&str], iterations: u32, checkpoint: Option<&Checkpoint>) -> Box<dyn Run> {
+pub(super) fn game(set: &[&str], iterations: u32, checkpoint: Option<&Checkpoint>) -> Box<dyn Run> {
     let set: Vec<String> = SMALL.iter().chain(set).map(ToString::to_string).collect();
     let (game, mut config) = new_settings::<CartPole>(&toml::Table::new(), &set).unwrap();
     config.iterations = iterations;
@@ -228,31 +232,34 @@ fn a_run_of_demonstrations_meets_a_fault_anywhere_and_continues_to_the_same_byte
     meet_all_faults(&|iterations, checkpoint| game(&set, iterations, checkpoint));
 }
 
-#[test]
-fn a_language_model_meets_a_fault_anywhere_and_continues_to_the_same_bytes() {
+/// A run of a small language model for `sort`.
+pub(super) fn text(iterations: u32, checkpoint: Option<&Checkpoint>) -> Box<dyn Run> {
     let sort = task::find("sort").unwrap();
     let mut own = (sort.defaults)();
     own.insert("length".to_string(), 2.into());
-    meet_all_faults(&|iterations, checkpoint| {
-        let mut config = LanguageConfig::for_model(TINY);
-        let tiny = &mut config.model.tiny;
-        (tiny.hidden_size, tiny.num_layers, tiny.intermediate_size) = (8, 1, 8);
-        (tiny.num_heads, tiny.num_kv_heads) = (1, 1);
-        (config.generation.num_prompts, config.generation.group_size) = (2, 2);
-        (config.checkpoint.save_every, config.checkpoint.eval_every) = (1, 2);
-        (config.checkpoint.eval_episodes, config.checkpoint.keep) = (2, 2);
-        (config.iterations, config.fit.iterations) = (iterations, 1);
-        let mut table = overlay::to_table(&config);
-        overlay::apply(&mut table, &["optimizer.lr_scheduler_type=constant".to_string()]).unwrap();
-        let config: LanguageConfig = overlay::from_table(table).unwrap();
-        let settings = language_settings("sort", &own, &config);
-        let task = (sort.open)(own.clone()).unwrap();
-        let model = checkpoint.map(|checkpoint| saved_language_model(checkpoint, None).unwrap());
-        let trainer = LanguageTrainer::for_task(task, config, model).unwrap();
-        let trainer = trainer.with_settings(settings);
-        Box::new(TextRun::new(match checkpoint {
-            Some(checkpoint) => trainer.restored(checkpoint).unwrap(),
-            None => trainer,
-        }))
-    });
+    let mut config = LanguageConfig::for_model(TINY);
+    let tiny = &mut config.model.tiny;
+    (tiny.hidden_size, tiny.num_layers, tiny.intermediate_size) = (8, 1, 8);
+    (tiny.num_heads, tiny.num_kv_heads) = (1, 1);
+    (config.generation.num_prompts, config.generation.group_size) = (2, 2);
+    (config.checkpoint.save_every, config.checkpoint.eval_every) = (1, 2);
+    (config.checkpoint.eval_episodes, config.checkpoint.keep) = (2, 2);
+    (config.iterations, config.fit.iterations) = (iterations, 1);
+    let mut table = overlay::to_table(&config);
+    overlay::apply(&mut table, &["optimizer.lr_scheduler_type=constant".to_string()]).unwrap();
+    let config: LanguageConfig = overlay::from_table(table).unwrap();
+    let settings = language_settings("sort", &own, &config);
+    let task = (sort.open)(own).unwrap();
+    let model = checkpoint.map(|checkpoint| saved_language_model(checkpoint, None).unwrap());
+    let trainer = LanguageTrainer::for_task(task, config, model).unwrap();
+    let trainer = trainer.with_settings(settings);
+    Box::new(TextRun::new(match checkpoint {
+        Some(checkpoint) => trainer.restored(checkpoint).unwrap(),
+        None => trainer,
+    }))
+}
+
+#[test]
+fn a_language_model_meets_a_fault_anywhere_and_continues_to_the_same_bytes() {
+    meet_all_faults(&text);
 }

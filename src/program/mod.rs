@@ -24,6 +24,8 @@ mod devices;
 mod dispatch;
 mod eval;
 mod export;
+#[cfg(test)]
+mod failures;
 mod fit;
 #[cfg(test)]
 mod fuzz;
@@ -63,6 +65,7 @@ pub use games::Playable;
 use crate::env::look::Look;
 use crate::model::NamedModel;
 use crate::parallel::mpi;
+use crate::run::{caught_on_devices, keep_silent};
 use crate::task;
 use anyhow::Result;
 use args::Cli;
@@ -122,7 +125,9 @@ impl Program {
         let matches = self.command_line().try_get_matches_from(&words);
         let matches = matches.unwrap_or_else(|error| hints::improved(error, &words).exit());
         let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-        match run(&self.games, cli) {
+        keep_silent(|panic| ranks::fail(&panic.clone().into()));
+        match caught_on_devices(|| run(&self.games, cli)).unwrap_or_else(|panic| Err(panic.into()))
+        {
             Ok(()) => {
                 mpi::finish();
                 ExitCode::SUCCESS

@@ -4,16 +4,17 @@ use super::args::RunArgs;
 use super::games::Playable;
 use super::say::{be_silent, say, speak};
 use crate::device::{self, Chosen};
+use crate::disk::input;
 use crate::model::Network;
 use crate::parallel::{Collective, Hardware, TIMEOUT, Team, TeamError, mpi, threads};
-use crate::run::RunError;
+use crate::run::{Panic, RunError};
 use crate::settings::TrainConfig;
 use crate::text::Kernel;
 use crate::trainer::text::LanguageTrainError;
 use crate::trainer::{Demonstrations, GameTrainer, TrainError, Trainer};
 use anyhow::{Context, Error, Result, anyhow};
 use sha2::{Digest, Sha256};
-use std::fs::File;
+use std::any::Any;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::time::Duration;
@@ -213,6 +214,7 @@ fn on_threads<T: Send>(
         };
         let ranks: Vec<_> =
             threads(devices.len(), timeout).into_iter().zip(devices).map(start).collect();
+        let panicked = |payload: Box<dyn Any + Send>| Err(Panic::new(&*payload).into());
         ranks.into_iter().map(|rank| rank.join().unwrap_or_else(panicked)).collect()
     });
     let (mut done, mut of_others, mut own) = (Vec::new(), Vec::new(), Vec::new());
@@ -230,10 +232,6 @@ fn on_threads<T: Send>(
     }
 }
 
-fn panicked<T>(panic: Box<dyn std::any::Any + Send>) -> Result<T> {
-    std::panic::resume_unwind(panic)
-}
-
 /// Whether an error is about another rank, or the same on all of them.
 fn is_about_others(error: &Error) -> bool {
     let team = |cause: &(dyn std::error::Error + 'static)| {
@@ -245,8 +243,7 @@ fn is_about_others(error: &Error) -> bool {
     error.chain().any(team)
 }
 
-/// Finds the processes that MPI has started with this one, if it has. Only the first of them speaks, and a
-/// panic in one of them ends all.
+/// Finds the processes that MPI has started with this one, if it has. Only the first of them speaks.
 ///
 /// # Errors
 /// If MPI does not start, or this build has none and is one of several.
@@ -256,7 +253,6 @@ pub fn start() -> Result<()> {
         if !is_first() {
             be_silent();
         }
-        std::panic::set_hook(Box::new(|panic| fail(&Error::msg(panic.to_string()))));
     }
     Ok(())
 }
@@ -289,7 +285,7 @@ pub fn same_data(team: &Team, files: &[&Path]) -> Result<()> {
 /// The first half of a file's SHA-256, in hexadecimal digits.
 fn sha256(file: &Path) -> Result<String> {
     let context = || format!("cannot read {}", file.display());
-    let mut bytes = BufReader::with_capacity(1 << 20, File::open(file).with_context(context)?);
+    let mut bytes = BufReader::with_capacity(1 << 20, input::open(file).with_context(context)?);
     let mut hash = Sha256::new();
     loop {
         let part = bytes.fill_buf().with_context(context)?;

@@ -13,7 +13,7 @@ use crate::device::Chosen;
 use crate::parallel::Team;
 use crate::run::{
     End, Run, RunError, RunFiles, RunFolder, RunLock, RunNote, SavedPolicy, Schedule, Subject,
-    drive, preview,
+    caught, drive, finish, preview,
 };
 use anyhow::{Result, bail};
 use std::path::Path;
@@ -148,6 +148,18 @@ impl Session<'_> {
     /// print at the end, by the run's folder.
     pub fn train(
         &self,
+        mut run: impl Run,
+        home: Option<Home>,
+        next: impl FnOnce(&str) -> String,
+    ) -> Result<()> {
+        let outcome = self.train_to_end(&mut run, home, next);
+        // A device that failed may fail again as its memory is freed, which says nothing new.
+        let freed = caught(|| drop(run));
+        outcome.and_then(|()| Ok(freed?))
+    }
+
+    fn train_to_end(
+        &self,
         run: &mut dyn Run,
         mut home: Option<Home>,
         next: impl FnOnce(&str) -> String,
@@ -172,12 +184,9 @@ impl Session<'_> {
         let effort = effort?;
         let best = home.as_ref().map(|home| best_policy(&home.files)).transpose()?.flatten();
         let result = patiently("Evaluating the best policy on fresh episodes.", || {
-            run.finish(best.as_ref())
+            finish(run, home.as_mut().map(|home| &mut home.files), best.as_ref())
         })?;
         let Some(home) = home else { return Ok(()) };
-        if let Some(model) = run.model() {
-            home.files.save_model(&model)?;
-        }
         let folder = quoted(home.path());
         let can_continue = matches!(effort.end, None | Some(End::Seconds));
         if let Some(reason) = early_end(effort.end, &schedule) {

@@ -143,7 +143,7 @@ fn begin<G: Playable>(games: &Games, run: &NewRun, rank: Rank) -> Result<()> {
         && G::PLAYABLE
         && is_default
         && settings_of(&game) == settings_of(&G::default());
-    session.train(&mut run, home, |folder| match improves {
+    session.train(run, home, |folder| match improves {
         true => format!("grove train {} --from {folder}", G::NAME),
         false => format!("grove watch {folder}"),
     })
@@ -198,5 +198,5 @@ fn resume_rank<G: Playable>(games: &Games, saved_run: &SavedRun, rank: Rank) -> 
     session::check_unfinished(&run, folder)?;
     let home = Home::reopen(args, &mut run, folder, &commented(&settings, G::settings())?)?;
     let session = Session { args, games, chosen: &chosen, verb: "Resuming" };
-    session.train(&mut run, home, |folder| format!("grove watch {folder}"))
+    session.train(run, home, |folder| format!("grove watch {folder}"))
 }

@@ -120,7 +120,7 @@ impl<G: Rules> StepwiseRollout<G> {
     pub async fn export_memory_async(&self) -> Vec<f32> {
         let Some(memory) = &self.memory else { return Vec::new() };
         let data = memory.clone().into_data_async().await;
-        let data = data.unwrap_or_else(|error| panic!("the device failed: {error:?}"));
+        let data = data.unwrap_or_else(|error| panic!("the device failed: {error}"));
         data.try_into_vec().expect("memory is f32")
     }
 

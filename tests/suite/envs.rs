@@ -13,6 +13,7 @@ use grove::env::{
 use grove::rng::{Stream, below, draw};
 use grove::rollout::check_on_device;
 use serde::{Deserialize, Serialize};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 #[test]
 fn environments_play_by_the_rules_from_the_levels_of_an_evaluation() {
@@ -111,6 +112,9 @@ pub enum Fault {
     NoReward,
     ScoreOfItsOwn,
     WrongInKernels,
+    Panics,
+    PanicsTwice,
+    PanicsUnheard,
 }
 
 grove::packed_state! {
@@ -129,6 +133,46 @@ mod place {
     use super::*;
 
     pub fn expand(scope: &Scope) -> NativeExpand<u32> {
+        one::expand(scope)
+    }
+}
+
+/// The steps before one that panics.
+const STEPS_BEFORE_PANIC: u32 = 30_000;
+
+/// Panics at a step of its process, in the way of the fault.
+fn broken(fault: Fault) -> u32 {
+    static STEPS: AtomicU32 = AtomicU32::new(0);
+    if STEPS.fetch_add(1, Ordering::Relaxed) == STEPS_BEFORE_PANIC {
+        let lost = || panic!("the device is gone");
+        match fault {
+            Fault::PanicsTwice => {
+                let _again = PanicsWhenDropped;
+                lost()
+            }
+            // As a thread of a device, whose panics are swallowed.
+            Fault::PanicsUnheard => {
+                let thread = std::thread::Builder::new().name("DSD-0-0".to_string());
+                let _ = thread.spawn(lost).unwrap().join();
+            }
+            _ => lost(),
+        }
+    }
+    0
+}
+
+struct PanicsWhenDropped;
+
+impl Drop for PanicsWhenDropped {
+    fn drop(&mut self) {
+        panic!("the device is gone");
+    }
+}
+
+mod broken {
+    use super::*;
+
+    pub fn expand(scope: &Scope, _fault: Fault) -> NativeExpand<u32> {
         one::expand(scope)
     }
 }
@@ -192,6 +236,12 @@ impl Rules for Faulty {
         state.number = (state.number + drawn + action) % limit;
         if comptime!(game.fault == Fault::WrongInKernels) {
             state.number = (state.number + place()) % 16;
+        }
+        if comptime!(matches!(
+            game.fault,
+            Fault::Panics | Fault::PanicsTwice | Fault::PanicsUnheard
+        )) {
+            state.number = (state.number + broken(comptime!(game.fault))) % 16;
         }
         let plain = state.number as f32 * 0.0625f32;
         let reward = if comptime!(game.fault == Fault::NoReward) { plain / 0.0f32 } else { plain };

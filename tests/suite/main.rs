@@ -13,6 +13,8 @@ mod data;
 mod decoder;
 mod engines;
 mod envs;
+#[cfg(unix)]
+mod failures;
 mod fit;
 mod host_envs;
 mod language;

@@ -5,7 +5,7 @@ use super::files::RunFiles;
 use super::log::{Log, Tail};
 use super::page::tag;
 use crate::checkpoint::{self, Store};
-use crate::run::{CONFIG, NOTE};
+use crate::run::{CONFIG, NOTE, caught};
 use hyper::body::Bytes;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -66,7 +66,10 @@ impl Live {
         let weak = Arc::downgrade(&live);
         std::thread::Builder::new().name("watch-files".into()).spawn(move || {
             while let Some(live) = weak.upgrade() {
-                follower.poll(&live);
+                if let Err(panic) = caught(|| follower.poll(&live)) {
+                    tracing::error!("the page cannot follow the run any more: {panic}");
+                    return;
+                }
                 drop(live);
                 std::thread::sleep(INTERVAL);
             }

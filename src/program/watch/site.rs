@@ -7,7 +7,7 @@ use super::log::METRICS;
 use super::page::{self, content_type, tag};
 use super::{download, events};
 use crate::program::games::Games;
-use crate::run::{CONFIG, NOTE};
+use crate::run::{CONFIG, NOTE, caught};
 use http_body_util::channel::Channel;
 use http_body_util::{Either, Full};
 use hyper::body::Bytes;
@@ -50,7 +50,12 @@ pub struct Site {
 impl Site {
     /// Responds to a request.
     pub fn answer<B>(&self, request: &Request<B>) -> Response<Body> {
-        check(request, &self.hosts).map_or_else(refuse, |()| self.find(request))
+        check(request, &self.hosts).map_or_else(refuse, |()| {
+            caught(|| self.find(request)).unwrap_or_else(|panic| {
+                let text = format!("The answer failed: {panic}.");
+                sentence(StatusCode::INTERNAL_SERVER_ERROR, &text)
+            })
+        })
     }
 
     /// Responds to an allowed request. Paths are compared literally with a list: they are not decoded and

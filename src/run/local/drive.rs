@@ -1,10 +1,13 @@
 //! The loop that drives a run to its end: iterate, evaluate, record, save.
 
+use super::error::Saved;
 use super::progress::Pace;
-use super::{FinalScores, Progress, Report, Run, RunError, RunFiles};
+use super::{FinalScores, Progress, Report, Run, RunError, RunFiles, caught_on_devices};
 use crate::checkpoint::Checkpoint;
-use crate::metrics::{EvaluationRecord, Growth};
-use crate::run::End;
+use crate::metrics::{EvaluationRecord, Growth, IterationRecord};
+use crate::run::{End, Schedule};
+use crate::text::LanguageModel;
+use crate::trainer::text::CompletionRecord;
 use crate::trainer::{TrainError, is_finite};
 use std::time::Instant;
 
@@ -75,7 +78,9 @@ impl Effort {
 /// an iteration that was saved.
 ///
 /// # Errors
-/// As [`Run::iterate`], and if a file cannot be written.
+/// As [`Run::iterate`], and if a file cannot be written, or the device fails. The run continues from its last
+/// checkpoint then. Where it is the evaluation that fails, and the device still gives the state, that is the
+/// iteration before it.
 pub fn drive(
     run: &mut dyn Run,
     mut files: Option<&mut RunFiles>,
@@ -88,37 +93,29 @@ pub fn drive(
     let mut growth = Growth::default();
     let mut evaluation: Option<EvaluationRecord> = None;
     while schedule.end(run.iteration(), run.best()).is_none() {
-        let (mut record, completions) = run.iterate()?;
+        let step = step(run, &schedule, observer, started)
+            .map_err(|error| located(error, &files, schedule.iterations))?;
+        let Step { record, completions, snapshot, model, improved, saves, .. } = step;
         effort.env_steps = record.env_steps;
         effort.seconds_to_first_update.get_or_insert_with(|| started.elapsed().as_secs_f64());
-        let is_late = started.elapsed().as_secs_f64() >= schedule.stop.seconds;
-        let interrupted = run.team().any(observer.wants_to_stop())?;
-        // Without a limit, ranks need not ask each other.
-        let is_late = schedule.stop.seconds.is_finite() && run.team().any(is_late)?;
-        let mut due = schedule.due(record.iteration, interrupted || is_late);
-        due.evaluation |= is_late;
-        due.save |= run.team().size() == 1 && observer.wants_to_save();
-        let mut improved = false;
-        if due.evaluation {
-            let (result, is_best) = run.measure()?;
-            improved = is_best;
-            evaluation = Some(result.clone());
-            record.evaluation = Some(result);
-            due.save |= schedule.end(record.iteration, run.best()).is_some();
-        }
-        let snapshot = (improved || due.save).then(|| finite_snapshot(run)).transpose()?;
         if let Some(files) = &mut files {
             files.write(&record, &completions)?;
             files.take_warnings().iter().for_each(|warning| observer.warning(warning));
             if let Some(snapshot) = snapshot.as_ref().filter(|_| improved) {
                 files.save_best(snapshot)?;
             }
-            if let Some(snapshot) = snapshot.as_ref().filter(|_| due.save) {
+            if let Some(snapshot) = snapshot.as_ref().filter(|_| saves) {
                 files.save(snapshot, schedule.keep)?;
-                if let Some(model) = run.model() {
-                    files.save_model(&model)?;
-                }
             }
+            if let Some(model) = &model {
+                files.save_model(model)?;
+            }
+        }
+        if let Some(failure) = step.failure {
+            return Err(located(failure, &files, schedule.iterations));
+        }
+        if let Some(result) = &record.evaluation {
+            evaluation = Some(result.clone());
         }
         if let Some(warning) = record.text.as_ref().and_then(|text| text.warning.as_ref()) {
             observer.warning(&format!("iteration {}: {warning}", record.iteration));
@@ -136,10 +133,10 @@ pub fn drive(
             completions: &completions,
             seconds_left,
         });
-        if is_late {
+        if step.is_late {
             effort.end = Some(End::Seconds);
         }
-        if interrupted || is_late {
+        if step.is_interrupted || step.is_late {
             break;
         }
     }
@@ -147,6 +144,116 @@ pub fn drive(
     effort.iteration = run.iteration();
     effort.end = schedule.end(effort.iteration, run.best()).or(effort.end);
     Ok(effort)
+}
+
+/// The results of an iteration.
+struct Step {
+    record: IterationRecord,
+    completions: Vec<CompletionRecord>,
+    /// The state after it, if it is the best so far or saved.
+    snapshot: Option<Checkpoint>,
+    /// The language model, if it is saved.
+    model: Option<LanguageModel>,
+    improved: bool,
+    saves: bool,
+    is_late: bool,
+    is_interrupted: bool,
+    /// The failure of the evaluation, after which the iteration is saved all the same.
+    failure: Option<RunError>,
+}
+
+/// Trains an iteration, and evaluates it if that is due.
+fn step(
+    run: &mut dyn Run,
+    schedule: &Schedule,
+    observer: &dyn Observer,
+    started: Instant,
+) -> Result<Step, RunError> {
+    let iteration = run.iteration() + 1;
+    let (mut record, completions) = guarded(format!("iteration {iteration}"), || run.iterate())?;
+    let is_late = started.elapsed().as_secs_f64() >= schedule.stop.seconds;
+    let is_interrupted = run.team().any(observer.wants_to_stop())?;
+    // Without a limit, ranks need not ask each other.
+    let is_late = schedule.stop.seconds.is_finite() && run.team().any(is_late)?;
+    let is_alone = run.team().size() == 1;
+    let mut due = schedule.due(record.iteration, is_interrupted || is_late);
+    due.evaluation |= is_late;
+    due.save |= is_alone && observer.wants_to_save();
+    let (mut improved, mut failure) = (false, None);
+    if due.evaluation {
+        match guarded(format!("the evaluation of iteration {iteration}"), || run.measure()) {
+            Ok((result, is_best)) => {
+                improved = is_best;
+                record.evaluation = Some(result);
+                due.save |= schedule.end(record.iteration, run.best()).is_some();
+            }
+            Err(error) if is_alone => (due.save, failure) = (true, Some(error)),
+            Err(error) => return Err(error),
+        }
+    }
+    let saves = due.save;
+    let read = || {
+        guarded(format!("reading the state of iteration {iteration}"), || {
+            let snapshot = (improved || saves).then(|| finite_snapshot(run)).transpose()?;
+            Ok((snapshot, if saves { run.model() } else { None }))
+        })
+    };
+    let (snapshot, model) = match (read(), failure.take()) {
+        (Err(_), Some(error)) => return Err(error),
+        (read, error) => {
+            failure = error;
+            read?
+        }
+    };
+    Ok(Step {
+        record,
+        completions,
+        snapshot,
+        model,
+        improved,
+        saves,
+        is_late,
+        is_interrupted,
+        failure,
+    })
+}
+
+/// Does a part of an iteration; a panic of it is an error.
+fn guarded<T>(work: String, part: impl FnOnce() -> Result<T, RunError>) -> Result<T, RunError> {
+    caught_on_devices(part)
+        .unwrap_or_else(|panic| Err(RunError::Failed { work, panic, saved: None }))
+}
+
+/// The error with the state of the run's folder.
+fn located(mut error: RunError, files: &Option<&mut RunFiles>, iterations: u32) -> RunError {
+    if let (RunError::Failed { saved, .. }, Some(files)) = (&mut error, files) {
+        let folder = files.folder();
+        let (path, iteration) = (folder.path().to_path_buf(), folder.saved_iteration());
+        *saved = Some(Saved { path, iteration, iterations });
+    }
+    error
+}
+
+/// Restores the best policy, if this rank has its checkpoint, evaluates it on fresh episodes, and saves it as the
+/// model, if it is a language model.
+///
+/// # Errors
+/// As [`Run::finish`], if the model cannot be written, and if the device fails.
+pub fn finish(
+    run: &mut dyn Run,
+    files: Option<&mut RunFiles>,
+    best: Option<&Checkpoint>,
+) -> Result<FinalScores, RunError> {
+    let evaluated = guarded("the final evaluation".to_string(), || {
+        let scores = run.finish(best)?;
+        Ok((scores, files.is_some().then(|| run.model()).flatten()))
+    });
+    let iterations = run.schedule().iterations;
+    let (scores, model) = evaluated.map_err(|error| located(error, &files, iterations))?;
+    if let (Some(files), Some(model)) = (files, model) {
+        files.save_model(&model)?;
+    }
+    Ok(scores)
 }
 
 /// A snapshot from which the run can continue.

@@ -1,5 +1,6 @@
 //! Errors of a run on disk.
 
+use super::Panic;
 use crate::checkpoint::CheckpointError;
 use crate::metrics::MetricsError;
 use crate::model::saved::SavedError;
@@ -7,6 +8,7 @@ use crate::parallel::TeamError;
 use crate::text::LanguageError;
 use crate::trainer::text::LanguageTrainError;
 use crate::trainer::{SnapshotError, TrainError};
+use std::fmt::{self, Display, Formatter};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -34,6 +36,16 @@ pub enum RunError {
     /// A model's folder cannot be written.
     #[error(transparent)]
     Model(#[from] LanguageError),
+    /// The device, its driver or the engine failed.
+    #[error("{work} failed: {panic}{}", .saved.as_ref().map(Saved::to_string).unwrap_or_default())]
+    Failed {
+        /// The work, for instance `iteration 7`.
+        work: String,
+        /// The failure.
+        panic: Panic,
+        /// The state of the run's folder, which the first rank knows.
+        saved: Option<Saved>,
+    },
     /// A file is not a policy's.
     #[error("{path} is not a policy: {source}")]
     Policy {
@@ -112,6 +124,33 @@ pub enum RunError {
         /// The setting.
         patience: u32,
     },
+}
+
+/// The state of a run's folder after a failure.
+#[derive(Debug)]
+pub struct Saved {
+    /// The folder.
+    pub path: PathBuf,
+    /// The iteration of the newest checkpoint; `None` without one.
+    pub iteration: Option<u64>,
+    /// Iterations of the whole run.
+    pub iterations: u32,
+}
+
+impl Display for Saved {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let path = self.path.display();
+        match self.iteration {
+            Some(iteration) if iteration >= self.iterations.into() => {
+                write!(f, ". The run in {path} is saved with all its iterations")
+            }
+            Some(iteration) => write!(
+                f,
+                ". The run in {path} is saved up to iteration {iteration}, from where --resume continues it"
+            ),
+            None => write!(f, ". The run in {path} had no checkpoint yet (checkpoint.save_every)"),
+        }
+    }
 }
 
 impl RunError {

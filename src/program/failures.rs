@@ -1,0 +1,258 @@
+//! Runs whose device fails: an error that says where they continue, and a folder from which they do.
+
+use super::crashes::{
+    Make, Silent, assert_continues, content, game, is_saved, resume, text, train,
+};
+use crate::checkpoint::Checkpoint;
+use crate::disk::faults::{Fault, with};
+use crate::metrics::{EvaluationRecord, IterationRecord};
+use crate::parallel::{Shards, Team};
+use crate::rng::{below, draw};
+use crate::run::{
+    FinalScores, Outline, Phase, Run, RunError, RunFiles, RunFolder, Schedule, Subject, drive,
+    finish,
+};
+use crate::text::LanguageModel;
+use crate::trainer::text::CompletionRecord;
+use std::cell::Cell;
+use tempfile::TempDir;
+
+/// The work during which a device fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Work {
+    Iterate,
+    /// The evaluation, after which the state can still be read.
+    Measure,
+    /// The evaluation, and all that comes after it.
+    MeasureAndAll,
+    Snapshot,
+    Model,
+    Finish,
+}
+
+/// A run whose device fails at an iteration.
+struct Failing {
+    run: Box<dyn Run>,
+    work: Work,
+    at: u32,
+    is_gone: Cell<bool>,
+}
+
+impl Failing {
+    /// Panics if it is time for that; `iteration` counts the one under way.
+    fn may_fail(&self, work: Work, iteration: u32) {
+        let is_all = self.work == Work::MeasureAndAll && work == Work::Measure;
+        if self.is_gone.get() || (iteration == self.at && (work == self.work || is_all)) {
+            self.is_gone.set(is_all);
+            panic!(
+                "wgpu error: Out of Memory\nCaused by:\n  not enough memory left\nBacktrace:\n  0: main"
+            );
+        }
+    }
+}
+
+impl Run for Failing {
+    fn subject(&self) -> Subject {
+        self.run.subject()
+    }
+
+    fn seed(&self) -> u64 {
+        self.run.seed()
+    }
+
+    fn schedule(&self) -> Schedule {
+        self.run.schedule()
+    }
+
+    fn phases(&self) -> Vec<Phase> {
+        self.run.phases()
+    }
+
+    fn outline(&self) -> Outline {
+        self.run.outline()
+    }
+
+    fn epoch(&self) -> u32 {
+        self.run.epoch()
+    }
+
+    fn iteration(&self) -> u32 {
+        self.run.iteration()
+    }
+
+    fn best(&self) -> Option<(f64, u32)> {
+        self.run.best()
+    }
+
+    fn team(&self) -> &Team {
+        self.run.team()
+    }
+
+    fn shards(&self) -> Shards {
+        self.run.shards()
+    }
+
+    fn engine(&self) -> String {
+        self.run.engine()
+    }
+
+    fn obstacle(&self) -> Option<String> {
+        self.run.obstacle()
+    }
+
+    fn iterate(&mut self) -> Result<(IterationRecord, Vec<CompletionRecord>), RunError> {
+        self.may_fail(Work::Iterate, self.run.iteration() + 1);
+        self.run.iterate()
+    }
+
+    fn measure(&mut self) -> Result<(EvaluationRecord, bool), RunError> {
+        self.may_fail(Work::Measure, self.run.iteration());
+        self.run.measure()
+    }
+
+    fn snapshot(&self) -> Result<Checkpoint, RunError> {
+        self.may_fail(Work::Snapshot, self.run.iteration());
+        self.run.snapshot()
+    }
+
+    fn finish(&mut self, best: Option<&Checkpoint>) -> Result<FinalScores, RunError> {
+        self.may_fail(Work::Finish, self.run.iteration());
+        self.run.finish(best)
+    }
+
+    fn model(&self) -> Option<LanguageModel> {
+        self.may_fail(Work::Model, self.run.iteration());
+        self.run.model()
+    }
+}
+
+/// Trains a new run of four iterations to the end, with its final evaluation.
+fn train_to_the_end(run: &mut dyn Run, path: &std::path::Path) -> Result<(), RunError> {
+    let (mut files, _lock, _) = RunFiles::create(Some(path.to_path_buf()), "run", run, "")?;
+    drive(run, Some(&mut files), &mut Silent)?;
+    finish(run, Some(&mut files), None).map(drop)
+}
+
+/// Lets a device fail at each iteration and each work of a run, which evaluates every second iteration.
+fn fail_everywhere(make: Make, has_model: bool) {
+    let place = TempDir::new().unwrap();
+    let [whole, path] = ["whole", "run"].map(|name| place.path().join(name));
+    train(make, 4, &whole).unwrap();
+    let expected = content(&whole);
+    let measure = [2, 4].map(|at| [(Work::Measure, at, at), (Work::MeasureAndAll, at, at - 1)]);
+    let cases = (1..=4)
+        .map(|at| (Work::Iterate, at, at - 1))
+        .chain((1..=4).map(|at| (Work::Snapshot, at, at - 1)))
+        .chain((1..=4).filter(|_| has_model).map(|at| (Work::Model, at, at - 1)))
+        .chain(measure.into_iter().flatten())
+        .chain([(Work::Finish, 4, 4)]);
+    for (work, at, saved) in cases {
+        let mut run = Failing { run: make(4, None), work, at, is_gone: Cell::new(false) };
+        let error = train_to_the_end(&mut run, &path).unwrap_err().to_string();
+        let (case, name) = (format!("{work:?} at {at}: {error}"), path.display());
+        let end = match saved {
+            0 => format!(". The run in {name} had no checkpoint yet (checkpoint.save_every)"),
+            4 => format!(". The run in {name} is saved with all its iterations"),
+            _ => format!(
+                ". The run in {name} is saved up to iteration {saved}, from where --resume continues it"
+            ),
+        };
+        let what = match work {
+            Work::Iterate => format!("iteration {at}"),
+            Work::Measure | Work::MeasureAndAll => format!("the evaluation of iteration {at}"),
+            Work::Snapshot | Work::Model => format!("reading the state of iteration {at}"),
+            Work::Finish => "the final evaluation".to_string(),
+        };
+        let cause = "wgpu error: Out of Memory Caused by: not enough memory left";
+        assert_eq!(error, format!("{what} failed: {cause}{end}"), "{case}");
+        if saved == 0 {
+            assert!(resume(make, 4, &path).is_err(), "{case}");
+        } else {
+            let folder = RunFolder::open(Some(path.clone()), None).unwrap();
+            assert_eq!(folder.latest().unwrap().checkpoint.iteration, u64::from(saved), "{case}");
+            resume(make, 4, &path).unwrap();
+            let found = content(&path);
+            assert_eq!(found.1, expected.1, "{case}");
+            // Without the evaluation another policy may be the best.
+            if work != Work::Measure {
+                let missing = expected.0.iter().find(|file| !found.0.contains(file));
+                assert!(missing.is_none(), "{case}: {:?}", missing.map(|(name, _)| name));
+            }
+        }
+        std::fs::remove_dir_all(&path).unwrap();
+    }
+}
+
+#[test]
+fn a_game_whose_device_fails_says_where_it_continues_and_does() {
+    fail_everywhere(&|iterations, checkpoint| game(&[], iterations, checkpoint), false);
+}
+
+#[test]
+fn a_language_model_whose_device_fails_says_where_it_continues_and_does() {
+    fail_everywhere(&text, true);
+}
+
+/// Lets a run meet faults of the disk and of its device one after the other, as a seed draws them, until it is done.
+fn meet_faults_in_turn(make: Make, seed: u64) {
+    let place = TempDir::new().unwrap();
+    let [whole, path] = ["whole", "run"].map(|name| place.path().join(name));
+    train(make, 4, &whole).unwrap();
+    let expected = content(&whole);
+    let key = draw(seed as u32, (seed >> 32) as u32);
+    let mut met = Vec::new();
+    for fault in 0..8 {
+        let number = |what| draw(draw(key, fault), what);
+        let at = below(number(1), 90) as usize;
+        let disk = match number(0) % 4 {
+            0 => Fault::Once(at),
+            1 => Fault::Stop(at),
+            _ => Fault::Nothing,
+        };
+        let works = [Work::Iterate, Work::Snapshot, Work::MeasureAndAll];
+        let work = works[below(number(2), 3) as usize];
+        // Half of the devices fail in no iteration.
+        let failing_at = 1 + below(number(3), 8);
+        let failing = |iterations, checkpoint: Option<&Checkpoint>| -> Box<dyn Run> {
+            let run = make(iterations, checkpoint);
+            Box::new(Failing { run, work, at: failing_at, is_gone: Cell::new(false) })
+        };
+        met.push((disk, work, failing_at));
+        let is_done = with(disk, || match is_saved(&path) {
+            true => resume(&failing, 4, &path),
+            false => {
+                let _ = std::fs::remove_dir_all(&path);
+                train(&failing, 4, &path)
+            }
+        });
+        if is_done.0.is_ok() {
+            break;
+        }
+    }
+    if !is_saved(&path) {
+        let _ = std::fs::remove_dir_all(&path);
+        train(make, 4, &path).unwrap();
+    }
+    // What a failed assertion prints beside its own words.
+    println!("seed {seed}: {met:?}");
+    assert_continues(make, &path, &expected);
+}
+
+/// Seeds in the suite; `GROVE_FAULT_SEEDS=FIRST..LAST` takes others.
+fn seeds() -> std::ops::Range<u64> {
+    let Ok(text) = std::env::var("GROVE_FAULT_SEEDS") else { return 0..12 };
+    let ends =
+        text.split_once("..").map(|(first, last)| Some(first.parse().ok()?..last.parse().ok()?));
+    ends.flatten().expect("GROVE_FAULT_SEEDS is FIRST..LAST")
+}
+
+#[test]
+fn a_game_meets_faults_in_turn_and_continues_to_the_same_bytes() {
+    let make = |iterations, checkpoint: Option<&Checkpoint>| game(&[], iterations, checkpoint);
+    seeds().for_each(|seed| meet_faults_in_turn(&make, seed));
+}
+
+#[test]
+fn a_language_model_meets_faults_in_turn_and_continues_to_the_same_bytes() {
+    seeds().for_each(|seed| meet_faults_in_turn(&text, seed));
+}

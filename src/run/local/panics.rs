@@ -1,0 +1,120 @@
+//! Panics as errors: Burn and graphics drivers panic where a device is lost or its memory is full.
+
+use std::any::Any;
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind, set_hook};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+/// The longest message of a panic, in characters: those of drivers can be pages.
+const LONGEST: usize = 600;
+
+/// The start of the names of CubeCL's threads, each of which works for a device. They swallow panics of work that
+/// nothing waits for.
+const DEVICE_THREADS: [&str; 2] = ["DSU-", "DSD-"];
+
+/// The messages of the standard library before it aborts the process.
+const LAST_WORDS: [&str; 2] =
+    ["panic in a destructor during cleanup", "panic in a function that cannot unwind"];
+
+/// The first panic of a device's thread that no error tells of yet.
+static UNTOLD: Mutex<Option<Panic>> = Mutex::new(None);
+
+/// The last panic that can unwind.
+static LAST: Mutex<Option<Panic>> = Mutex::new(None);
+
+/// A panic that was caught.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Panic(String);
+
+impl Panic {
+    /// The panic with this payload: its message in one line.
+    pub fn new(payload: &(dyn Any + Send)) -> Self {
+        let text = match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
+            (Some(text), _) => text,
+            (None, Some(text)) => text.as_str(),
+            (None, None) => "a panic without a message",
+        };
+        let text = text.split("Backtrace:").next().unwrap_or(text);
+        let words: Vec<&str> = text.split_whitespace().collect();
+        let line = words.join(" ");
+        let line = line.trim_end_matches('.');
+        match line.char_indices().nth(LONGEST) {
+            Some((end, _)) => Self(format!("{} ...", &line[..end])),
+            None => Self(line.to_string()),
+        }
+    }
+}
+
+/// Does some work. A panic becomes an error.
+///
+/// # Errors
+/// If there was a panic.
+pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| Panic::new(&*payload))
+}
+
+/// Does some work on devices. As [`caught`], but a panic of a device's thread meanwhile is an error too, as the results
+/// of the device cannot be relied on then.
+///
+/// # Errors
+/// If there was a panic.
+pub fn caught_on_devices<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
+    let outcome = caught(work);
+    // It is the cause of later ones.
+    let untold = lock(&UNTOLD).take();
+    untold.map_or(outcome, Err)
+}
+
+/// Keeps panics off stderr from now on, for a program that reports them as errors; the log has them, with their places.
+/// Where the process cannot go on after one, `fail` reports it, and the process exits with 1.
+pub fn keep_silent(fail: fn(&Panic)) {
+    set_hook(Box::new(move |info| heed(info, fail)));
+}
+
+fn heed(info: &PanicHookInfo, fail: fn(&Panic)) {
+    let trace = Backtrace::capture();
+    match trace.status() {
+        BacktraceStatus::Captured => tracing::debug!("{info}\n{trace}"),
+        _ => tracing::debug!("{info}"),
+    }
+    let panic = Panic::new(info.payload());
+    if LAST_WORDS.contains(&panic.0.as_str()) {
+        fail(lock(&LAST).as_ref().unwrap_or(&panic));
+        std::process::exit(1);
+    }
+    *lock(&LAST) = Some(panic.clone());
+    let is_of_a_device = |name: &str| DEVICE_THREADS.iter().any(|start| name.starts_with(start));
+    if thread::current().name().is_some_and(is_of_a_device) {
+        lock(&UNTOLD).get_or_insert(panic);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_one_line_of_bounded_length() {
+        let lines = "wgpu error: Validation Error\n\nCaused by:\n    Not enough memory left.\nBacktrace:\n  0: main\n";
+        let found = Panic::new(&lines.to_string());
+        assert_eq!(
+            found.to_string(),
+            "wgpu error: Validation Error Caused by: Not enough memory left"
+        );
+        let long = "é".repeat(LONGEST + 1);
+        assert_eq!(Panic::new(&long).to_string(), format!("{} ...", "é".repeat(LONGEST)));
+        assert_eq!(Panic::new(&7).to_string(), "a panic without a message");
+    }
+
+    #[test]
+    fn work_that_panics_is_an_error() {
+        assert_eq!(caught(|| 3), Ok(3));
+        assert_eq!(caught(|| panic!("lost {}", 1)).unwrap_err().to_string(), "lost 1");
+    }
+}
