@@ -2,6 +2,7 @@
 
 use super::args::{FitArgs, RunArgs, TrainArgs};
 use super::games::Games;
+use super::patience::after;
 use super::ranks;
 use super::say::say;
 use super::session::{self, Home, Session, quoted};
@@ -10,6 +11,7 @@ use super::trust::Consent;
 use super::verifier::VerifierArgs;
 use crate::checkpoint::Checkpoint;
 use crate::device::Chosen;
+use crate::disk::input;
 use crate::parallel::Team;
 use crate::run::{RunFolder, TextRun};
 use crate::settings::{change_saved, overlay};
@@ -33,6 +35,11 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// The error for `--engine` with a language model.
 pub const ENGINE: &str = "--engine is for games; language models have one engine for the CPU and one for devices (--device)";
+
+/// The time after which a verifier without an answer is spoken of, and the words for it.
+const SLOW_VERIFIER: Duration = Duration::from_secs(5);
+const FLUSH: &str = "The verifier has not answered its first line yet. An answer is one line, which it must flush: in Python, \
+                     print(..., flush=True).";
 
 /// Whether the command line asks for a language model.
 pub fn is_requested(args: &TrainArgs) -> bool {
@@ -205,7 +212,8 @@ struct DataFile {
 
 impl DataFile {
     fn at(path: &Path) -> Result<Self> {
-        let whole = path.canonicalize().and_then(|whole| Ok((std::fs::read(&whole)?, whole)));
+        let read = |whole: PathBuf| Ok((input::read(&whole, input::DATA)?, whole));
+        let whole = path.canonicalize().and_then(read);
         let (bytes, whole) = whole.with_context(|| format!("cannot read {}", path.display()))?;
         let digest = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
         Ok(Self { path: whole.display().to_string(), digest })
@@ -310,7 +318,7 @@ fn begin(games: &Games, request: &TextRequest, args: &RunArgs) -> Result<()> {
         let text = commented(&settings.to_string(), task::find(&name)?.settings)?;
         let home = Home::create(args, &run, &request.folder(&name), &text)?;
         let session = Session { args, games, chosen: &chosen, verb: "Training" };
-        session.train(&mut run, home, |folder| request.next(&*task, args, folder))
+        session.train(run, home, |folder| request.next(&*task, args, folder))
     })
 }
 
@@ -343,7 +351,7 @@ pub fn resume(
         let text = commented(&settings.to_string(), task::find(&name)?.settings)?;
         let home = Home::reopen(args, &mut run, folder, &text)?;
         let session = Session { args, games, chosen: &chosen, verb: "Resuming" };
-        session.train(&mut run, home, |folder| format!("grove watch {folder}"))
+        session.train(run, home, |folder| format!("grove watch {folder}"))
     })
 }
 
@@ -386,7 +394,9 @@ pub fn task(
 
 /// Opens a task, and prints its notes.
 pub fn open(name: &str, own: Table) -> Result<Arc<dyn Task>> {
-    let task = (task::find(name)?.open)(own)?;
+    let has_verifier = own.get("verifier").and_then(Value::as_str).is_some_and(|it| !it.is_empty());
+    let open = || (task::find(name)?.open)(own);
+    let task = if has_verifier { after(SLOW_VERIFIER, FLUSH, open)? } else { open()? };
     task.notes().iter().for_each(|note| say!("{note}"));
     Ok(task)
 }

@@ -5,10 +5,11 @@ use super::text::indicator;
 use super::{
     Completion, Message, Part, Prompt, PromptSet, Rewards, Split, Task, TaskError, TaskSettings,
 };
+use super::{numbers, records};
 use crate::schema::settings;
 use serde_json::{Map, Value};
+use std::borrow::Cow;
 use std::collections::{BTreeSet, HashMap};
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -114,7 +115,8 @@ impl DataTask {
             all.clone().filter_map(demonstration).map(|text| text.chars().count() + 1).max();
         let verifier = verifier.map(Verifier::start).transpose()?;
         if let (Some(verifier), Some(prompt)) = (&verifier, all.clone().next()) {
-            verifier.check(&Completion::new(prompt, demonstration(prompt).unwrap_or_default()))?;
+            let solution = demonstration(prompt).unwrap_or_default();
+            verifier.check(&Completion::new(prompt, &solution))?;
         }
         Ok(Self { prompts, verifier, parts, max_new_tokens: longest.unwrap_or(256) })
     }
@@ -141,8 +143,9 @@ impl Task for DataTask {
 
     fn verify(&self, completions: &[Completion]) -> Result<Vec<Rewards>, TaskError> {
         let exact = |completion: &Completion| {
-            let expected = reference(completion.prompt).map(str::trim);
-            Rewards::new(vec![indicator(Some(completion.text.trim()) == expected)])
+            let expected = reference(completion.prompt);
+            let is_right = expected.is_some_and(|text| text.trim() == completion.text.trim());
+            Rewards::new(vec![indicator(is_right)])
         };
         match &self.verifier {
             Some(verifier) => verifier.verify(completions),
@@ -151,14 +154,15 @@ impl Task for DataTask {
     }
 
     fn solution(&self, prompt: &Prompt) -> Option<String> {
-        demonstration(prompt).map(str::to_string)
+        demonstration(prompt).map(Cow::into_owned)
     }
 
     /// The characters of the file, if every prompt has a solution.
     fn alphabet(&self) -> Option<String> {
         let mut characters = BTreeSet::new();
         for prompt in self.prompts.train.iter().chain(&self.prompts.test) {
-            let texts = [prompt.text.as_str(), demonstration(prompt)?, reference(prompt)?];
+            let (completion, solution) = (demonstration(prompt)?, reference(prompt)?);
+            let texts = [&prompt.text[..], &completion, &solution];
             characters.extend(texts.iter().flat_map(|text| text.chars()));
         }
         Some(characters.into_iter().collect())
@@ -169,21 +173,21 @@ impl Task for DataTask {
     }
 }
 
-fn text<'a>(prompt: &'a Prompt, key: &str) -> Option<&'a str> {
-    prompt.fields.get(key)?.as_str()
+fn text<'a>(prompt: &'a Prompt, key: &str) -> Option<Cow<'a, str>> {
+    numbers::text(prompt.fields.get(key)?)
 }
 
 /// The target of supervised fine-tuning. A `completion` may contain the steps to a short `solution`.
-fn demonstration(prompt: &Prompt) -> Option<&str> {
+fn demonstration(prompt: &Prompt) -> Option<Cow<'_, str>> {
     text(prompt, "completion").or_else(|| text(prompt, "solution"))
 }
 
 /// The text that a completion must equal if there is no verifier.
-fn reference(prompt: &Prompt) -> Option<&str> {
+fn reference(prompt: &Prompt) -> Option<Cow<'_, str>> {
     text(prompt, "solution").or_else(|| text(prompt, "completion"))
 }
 
-/// Reads prompts from a file of JSON lines, in TRL's dataset formats.
+/// Reads prompts from a file of JSON lines or of a JSON list, compressed by gzip or not, in TRL's dataset formats.
 ///
 /// Each line is an object with a `prompt` (a string or a list of messages) or `messages`. `split` may be
 /// `train` or `test`; without it, a hash of the prompt assigns one in eight to `test`. A `completion` is
@@ -195,17 +199,17 @@ fn reference(prompt: &Prompt) -> Option<&str> {
 /// or one whose prompt is also in the other split.
 pub fn read_prompts(path: &Path) -> Result<PromptSet, TaskError> {
     let file = |message: String| TaskError::File { path: path.to_path_buf(), message };
-    let bytes = fs::read(path).map_err(|e| file(e.to_string()))?;
-    let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(&bytes);
+    let all = records::open(path).map_err(|e| file(e.to_string()))?;
     let mut set = PromptSet::default();
     let mut splits: HashMap<String, (Split, usize)> = HashMap::new();
-    for (i, line) in bytes.split(|&byte| byte == b'\n').enumerate() {
-        if line.trim_ascii().is_empty() {
+    for record in all {
+        let (line, json) = record.map_err(|e| file(e.to_string()))?;
+        if json.trim_ascii().is_empty() {
             continue;
         }
-        let wrong = |message| TaskError::Line { path: path.to_path_buf(), line: i + 1, message };
-        let (prompt, split) = parse(line).map_err(wrong)?;
-        let (other, first) = *splits.entry(prompt.text.clone()).or_insert((split, i + 1));
+        let wrong = |message| TaskError::Line { path: path.to_path_buf(), line, message };
+        let (prompt, split) = parse(&json).map_err(wrong)?;
+        let (other, first) = *splits.entry(prompt.text.clone()).or_insert((split, line));
         if other != split {
             return Err(wrong(format!(
                 "the same prompt is in the split `{}` on line {first}; no prompt may be in both",
@@ -225,15 +229,24 @@ pub fn read_prompts(path: &Path) -> Result<PromptSet, TaskError> {
     Ok(set)
 }
 
+/// The keys of what the model reads; the others are for the verifier.
+const INPUT: [&str; 2] = ["prompt", "messages"];
+
 /// The role of the model.
 const ASSISTANT: &str = "assistant";
 
 /// Parses the prompt of a line, and its split.
 fn parse(line: &[u8]) -> Result<(Prompt, Split), String> {
-    let value: Value = serde_json::from_slice(line).map_err(|e| format!("invalid JSON: {e}"))?;
-    let Value::Object(mut fields) = value else {
-        return Err("not a JSON object such as {\"prompt\": \"2+2=\"}".to_string());
+    let read = |line: &[u8]| match serde_json::from_slice(line) {
+        Ok(Value::Object(fields)) => Ok(fields),
+        Ok(_) => Err("not a JSON object such as {\"prompt\": \"2+2=\"}".to_string()),
+        Err(error) => Err(invalid(line, &error)),
     };
+    let mut fields = read(line)?;
+    if let Cow::Owned(marked) = numbers::marked(line) {
+        let of_the_model = fields.into_iter().filter(|(key, _)| INPUT.contains(&key.as_str()));
+        fields = read(&marked)?.into_iter().chain(of_the_model).collect();
+    }
     let split = match fields.remove("split") {
         None => None,
         Some(Value::String(name)) if name == "train" => Some(Split::Train),
@@ -248,6 +261,34 @@ fn parse(line: &[u8]) -> Result<(Prompt, Split), String> {
     }
     let split = split.unwrap_or_else(|| Split::of(&text));
     Ok((Prompt { text, messages, fields }, split))
+}
+
+/// The error of a line that is no JSON.
+fn invalid(line: &[u8], error: &serde_json::Error) -> String {
+    let column = error.column();
+    // The reader stops at the start of a constant or soon after it.
+    let near = column.saturating_sub(3)..=column;
+    let constant = near.rev().find_map(|column| {
+        let rest = line.get(column.checked_sub(1)?..)?;
+        let name =
+            ["NaN", "Infinity"].into_iter().find(|name| rest.starts_with(name.as_bytes()))?;
+        Some(format!("invalid JSON: {name} at column {column}; JSON has no such number"))
+    });
+    let is_followed = || {
+        let object = line.trim_ascii_end().strip_suffix(b",");
+        object.is_some_and(|object| serde_json::from_slice::<Value>(object).is_ok())
+    };
+    match constant {
+        Some(message) => message,
+        None if is_followed() => {
+            "a comma follows the object; each line is a whole object by itself".to_string()
+        }
+        None => {
+            let message = error.to_string();
+            let what = message.split(" at line ").next().unwrap_or(&message);
+            format!("invalid JSON: {what} at column {column}")
+        }
+    }
 }
 
 /// Removes the prompt from the fields of a line and returns it as text and messages.

@@ -30,12 +30,16 @@ mod error;
 mod expression;
 #[cfg(not(target_family = "wasm"))]
 pub(crate) mod external;
+#[cfg(not(target_family = "wasm"))]
+mod numbers;
 #[cfg(unix)]
 pub mod ocaml;
 #[cfg(not(target_family = "wasm"))]
 mod parallel;
 #[cfg(not(target_family = "wasm"))]
 mod process;
+#[cfg(not(target_family = "wasm"))]
+mod records;
 mod registry;
 mod reverse;
 #[cfg(unix)]
@@ -64,7 +68,8 @@ pub use sort::Sort;
 pub use split::Split;
 pub use weighted::weighted;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 
 /// A source of prompts with a verifier for their completions.
@@ -187,12 +192,32 @@ impl Prompt {
     }
 }
 
+/// Reads the content of a message.
+fn content<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let part = |part: &Value| match (part["type"].as_str(), part["text"].as_str()) {
+        (Some("text") | None, Some(text)) => Ok(text.to_string()),
+        (Some(kind), _) => {
+            Err(format!("a part of the content is of the type `{kind}`, not `text`"))
+        }
+        (None, None) => Err("a part of the content has no `text`".to_string()),
+    };
+    match Value::deserialize(deserializer)? {
+        Value::String(text) => Ok(text),
+        Value::Null => Ok(String::new()),
+        Value::Array(parts) => {
+            parts.iter().map(part).collect::<Result<_, _>>().map_err(Error::custom)
+        }
+        other => Err(Error::custom(format!("the content is {other}, not a string"))),
+    }
+}
+
 /// A message of a conversation, in the form that chat templates expect.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Message {
     /// The author: `system`, `user` or `assistant`.
     pub role: String,
-    /// The text.
+    /// The text. A list of parts is read as their texts in turn, and null as an empty one.
+    #[serde(deserialize_with = "content")]
     pub content: String,
     /// All other keys, such as `name` or `tool_calls`, for templates that use them.
     #[serde(flatten)]

@@ -26,7 +26,7 @@ pub struct LanguageModel {
     pub tokenizer: Arc<dyn Tokenizer>,
     /// The text that it makes of messages, if it takes any.
     pub template: Option<ChatTemplate>,
-    /// The tokens that end a text. Solutions that are learnt end with the first.
+    /// The tokens that end a text.
     pub stop_tokens: Vec<u32>,
     /// The other files of its folder, by name: configuration, tokenizer, chat template.
     pub files: BTreeMap<String, Vec<u8>>,
@@ -109,6 +109,13 @@ impl LanguageModel {
         let _ = messages;
         let key = (text.to_string(), String::new());
         self.prompts.tokens(key, || self.tokenizer.encode_whole(text))
+    }
+
+    /// The token that ends the answer to a prompt: behind messages that of the chat template, else the first of those
+    /// that end a text.
+    pub fn end_of_answer(&self, messages: &[impl Serialize]) -> Option<u32> {
+        let template = self.template.as_ref().filter(|_| !messages.is_empty());
+        template.and_then(|template| template.turn_end).or(self.stop_tokens.first().copied())
     }
 
     /// The text of a completion's tokens, without the token that ended it.

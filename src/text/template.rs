@@ -9,4 +9,6 @@ pub struct ChatTemplate {
     pub bos: String,
     /// The text of the token that ends one.
     pub eos: String,
+    /// The token that the template puts behind an answer, if it puts one there.
+    pub turn_end: Option<u32>,
 }

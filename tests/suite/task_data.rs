@@ -3,7 +3,9 @@
 use grove::task::{Completion, DataTask, Split, Task, TaskError, VerifierOptions, read_prompts};
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Write;
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
 fn file(folder: &TempDir, text: impl AsRef<[u8]>) -> PathBuf {
@@ -77,6 +79,74 @@ fn completions_are_strings_or_messages_and_may_differ_from_solutions() {
 }
 
 #[test]
+fn contents_may_be_parts_or_null_and_solutions_numbers() {
+    let folder = TempDir::new().unwrap();
+    let lines = [
+        r#"{"messages": [{"role": "user", "content": [{"type": "text", "text": "3"}, {"type": "text", "text": "+4?"}]}, {"role": "assistant", "content": null, "tool_calls": []}, {"role": "tool", "content": "7"}], "solution": 7, "split": "train"}"#,
+        r#"{"prompt": "10^30=", "solution": 1000000000000000000000000000000, "split": "test"}"#,
+    ];
+    let task = DataTask::open(&file(&folder, lines.join("\n")), None).unwrap();
+    let [sum, power] = [Split::Train, Split::Test].map(|split| task.prompt(split, 0).unwrap());
+    let contents: Vec<&str> = sum.messages.iter().map(|message| &message.content[..]).collect();
+    assert_eq!(contents, ["3+4?", "", "7"]);
+    let solutions = [&sum, &power].map(|prompt| task.solution(prompt).unwrap());
+    assert_eq!(solutions, ["7", "1000000000000000000000000000000"]);
+    for (prompt, solution) in [&sum, &power].into_iter().zip(&solutions) {
+        let rewards = task.verify(&[Completion::new(prompt, solution)]).unwrap();
+        assert_eq!(rewards[0].parts, [1.0], "{solution}");
+    }
+    assert!(task.alphabet().unwrap().chars().all(|c| "3+4?\n710^=".contains(c)));
+}
+
+#[test]
+fn lists_and_compressed_files_are_read_and_other_texts_are_named() {
+    let folder = TempDir::new().unwrap();
+    let objects = [r#"{"prompt": "a", "split": "train"}"#, r#"{"prompt": "b", "split": "test"}"#];
+    let expected = read_prompts(&file(&folder, objects.join("\n"))).unwrap();
+    let list = format!("\u{feff}\n[\n{}\n]\n", objects.join(",\n"));
+    assert_eq!(read_prompts(&file(&folder, &list)).unwrap(), expected);
+    let gzip = |text: &str| {
+        let mut child =
+            Command::new("gzip").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        child.wait_with_output().unwrap().stdout
+    };
+    for text in [list, objects.join("\n")] {
+        assert_eq!(read_prompts(&file(&folder, gzip(&text))).unwrap(), expected);
+    }
+    let utf16 = |text: &str| text.encode_utf16().flat_map(u16::to_le_bytes).collect::<Vec<u8>>();
+    for (bytes, said) in [
+        ([vec![0xff, 0xfe], utf16(objects[0])].concat(), "it is in UTF-16, not UTF-8"),
+        (utf16(objects[0]), "it is in UTF-16, not UTF-8"),
+        (format!("{},\n", objects[0]).into_bytes(), "line 1: a comma follows the object"),
+        (br#"{"prompt": "a", "x": NaN}"#.to_vec(), "line 1: invalid JSON: NaN at column 22; "),
+        (b"[{\"prompt\": \"a\"},\n{\"prompt\": 7}]".to_vec(), "line 2: `prompt` is not a list"),
+        (gzip(objects[0])[..20].to_vec(), "cannot read "),
+    ] {
+        let error = read_prompts(&file(&folder, &bytes)).unwrap_err().to_string();
+        assert!(error.contains(said) && !error.contains('\n'), "{error}");
+    }
+}
+
+#[test]
+fn integers_of_any_size_reach_a_verifier_as_they_were_written() {
+    let folder = TempDir::new().unwrap();
+    let line = r#"{"prompt": "a", "target": [-123456789012345678901234567890, 18446744073709551615], "split": "train"}"#;
+    let script = "import json, sys\nfor line in sys.stdin:\n    asked = json.loads(line)\n    right = \
+                  asked['fields']['target'] == [-123456789012345678901234567890, 18446744073709551615]\n    \
+                  print(json.dumps({'id': asked['id'], 'reward': float(right)}), flush=True)\n";
+    fs::write(folder.path().join("exact.py"), script).unwrap();
+    let options = VerifierOptions {
+        folder: Some(folder.path().to_path_buf()),
+        ..VerifierOptions::new("python3 exact.py")
+    };
+    let task = DataTask::open(&file(&folder, line), Some(options)).unwrap();
+    let prompt = task.prompt(Split::Train, 0).unwrap();
+    let rewards = task.verify(&[Completion::new(&prompt, "a")]).unwrap();
+    assert_eq!((rewards[0].parts[0], &rewards[0].problem), (1.0, &None));
+}
+
+#[test]
 fn prompts_without_a_split_are_assigned_one_and_each_pass_covers_all() {
     let folder = TempDir::new().unwrap();
     let lines: Vec<String> =
@@ -127,6 +197,10 @@ fn a_malformed_line_is_named() {
         ),
         (r#"{"prompt": "b", "completion": 7}"#, "`completion` is neither a string nor a list"),
         (r#"{"messages": [{"role": "user"}]}"#, "missing field `content`"),
+        (
+            r#"{"messages": [{"role": "user", "content": [{"type": "image", "url": "a"}]}]}"#,
+            "a part of the content is of the type `image`, not `text`",
+        ),
         (
             r#"{"prompt": "b", "split": "valid"}"#,
             r#"`split` is "valid", but must be "train" or "test""#,

@@ -1,6 +1,9 @@
 //! Vocabularies: those of folders and of GGUF files give the tokens of the package `tokenizers`, and files that
 //! cannot be used are refused in a sentence.
 
+mod gguf;
+
+use gguf::Gguf;
 use grove::text::LanguageModel;
 use safetensors::tensor::{Dtype, TensorView};
 use serde::Deserialize;
@@ -50,96 +53,6 @@ fn folder(vocabulary: usize, tokenizer: &[u8], about: &[u8]) -> TempDir {
     let bytes = safetensors::serialize(tensors, None).unwrap();
     fs::write(folder.path().join("model.safetensors"), bytes).unwrap();
     folder
-}
-
-/// A GGUF file under way: its metadata, and the format and shape of its tensors.
-struct Gguf {
-    about: BTreeMap<String, Value>,
-    format: u32,
-    vocabulary: usize,
-}
-
-impl Gguf {
-    /// A model of Llama's shape with so many tokens.
-    fn new(tokens: &[String], kinds: &[u32]) -> Self {
-        let about = json!({
-            "general.architecture": "llama", "llama.embedding_length": WIDTH,
-            "llama.block_count": 1, "llama.attention.head_count": 1,
-            "llama.feed_forward_length": WIDTH, "llama.context_length": 4096,
-            "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": kinds,
-        });
-        let about = serde_json::from_value(about).unwrap();
-        Self { about, format: 0, vocabulary: tokens.len() }
-    }
-
-    fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
-        self.about.insert(name.to_string(), value.into());
-        self
-    }
-
-    /// Loads it from a file.
-    fn load(&self) -> Result<LanguageModel, String> {
-        let folder = TempDir::new().unwrap();
-        let path = folder.path().join("model.gguf");
-        fs::write(&path, self.bytes()).unwrap();
-        LanguageModel::load(&path).map_err(|error| error.to_string())
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        let mut bytes = b"GGUF".to_vec();
-        let weights = weights(self.vocabulary);
-        bytes.extend(3u32.to_le_bytes());
-        bytes.extend((weights.len() as u64).to_le_bytes());
-        bytes.extend((self.about.len() as u64).to_le_bytes());
-        for (name, value) in &self.about {
-            text(&mut bytes, name);
-            bytes.extend(kind(value).to_le_bytes());
-            put(&mut bytes, value);
-        }
-        let mut start = 0u64;
-        for (_, name, shape) in &weights {
-            text(&mut bytes, name);
-            bytes.extend((shape.len() as u32).to_le_bytes());
-            shape.iter().rev().for_each(|n| bytes.extend((*n as u64).to_le_bytes()));
-            bytes.extend(self.format.to_le_bytes());
-            bytes.extend(start.to_le_bytes());
-            start += (4 * shape.iter().product::<usize>() as u64).next_multiple_of(32);
-        }
-        bytes.resize(bytes.len().next_multiple_of(32) + start as usize, 0);
-        bytes
-    }
-}
-
-fn text(bytes: &mut Vec<u8>, text: &str) {
-    bytes.extend((text.len() as u64).to_le_bytes());
-    bytes.extend(text.as_bytes());
-}
-
-/// GGUF's number of a value's kind.
-fn kind(value: &Value) -> u32 {
-    match value {
-        Value::Bool(_) => 7,
-        Value::String(_) => 8,
-        Value::Array(_) => 9,
-        Value::Number(number) if number.is_f64() => 6,
-        _ => 4,
-    }
-}
-
-fn put(bytes: &mut Vec<u8>, value: &Value) {
-    match value {
-        Value::Bool(is_true) => bytes.push(u8::from(*is_true)),
-        Value::String(one) => text(bytes, one),
-        Value::Array(all) => {
-            bytes.extend(all.first().map_or(4, kind).to_le_bytes());
-            bytes.extend((all.len() as u64).to_le_bytes());
-            all.iter().for_each(|one| put(bytes, one));
-        }
-        Value::Number(number) if number.is_f64() => {
-            bytes.extend((number.as_f64().unwrap() as f32).to_le_bytes());
-        }
-        other => bytes.extend((other.as_u64().unwrap() as u32).to_le_bytes()),
-    }
 }
 
 /// The character that stands for a byte in vocabularies of bytes (GPT-2).
@@ -195,6 +108,28 @@ fn a_pattern_means_the_same_with_line_ends_spelled_out_or_as_they_are() {
         assert_eq!(prompt(&model, "a\n\nb"), [97, 256, 98], "{ends:?}");
         assert_eq!(model.text(&[97, 256, 98]), "a\n\nb");
         assert_eq!(model.pieces(&[0xc3, 0xa9, 97]), ["\u{fffd}", "\u{fffd}", "a"]);
+    }
+}
+
+/// The template of Qwen, whose tokenizer may name another token for the end of a text.
+const CHATML: &str = "{% for message in messages %}<|bos|>{{ message.role }}\n{{ message.content }}<|eot_id|>\n{% endfor %}\
+     {% if add_generation_prompt %}<|bos|>assistant\n{% endif %}";
+
+#[test]
+fn answers_end_with_the_token_that_the_chat_template_puts_behind_them() {
+    let user = [json!({ "role": "user", "content": "a" })];
+    let chat = |template: &str| {
+        let file = byte_gguf().with("tokenizer.ggml.pre", "qwen2");
+        // A token that ends texts, with a smaller number than the one that ends turns.
+        let file = file.with("tokenizer.ggml.eos_token_id", 257);
+        file.with("tokenizer.chat_template", template).load().unwrap()
+    };
+    let model = chat(CHATML);
+    assert_eq!(model.stop_tokens, [257, 258]);
+    assert_eq!(model.end_of_answer(&user), Some(258));
+    assert_eq!(model.end_of_answer(&[] as &[()]), Some(257));
+    for other in ["{{ messages[0].content }}", "{{ raise_exception('no') }}"] {
+        assert_eq!(chat(other).end_of_answer(&user), Some(257), "{other}");
     }
 }
 
@@ -280,6 +215,23 @@ fn gguf_vocabularies_of_sentence_piece_are_merged_by_their_scores() {
         .with("tokenizer.ggml.add_eos_token", true)
         .with("tokenizer.ggml.add_space_prefix", false);
     assert_eq!(prompt(&bare.load().unwrap(), "ab"), [6, 2]);
+}
+
+#[test]
+fn gguf_files_of_llama_3_have_its_rotary_scaling() {
+    // The divisors of the first pairs of 8 dimensions with a base of 10,000 and a factor of 8, by Llama 3's formula.
+    let rotations = 8192.0 * 1e4f64.powf(-0.75) / std::f64::consts::TAU;
+    let fast = (rotations - 1.0) / 3.0;
+    let divisors = vec![1.0, 1.0, 1.0, (1.0 / (fast + (1.0 - fast) / 8.0)) as f32];
+    let file = |rope_freqs: Vec<f32>| {
+        let file = byte_gguf().with("tokenizer.ggml.pre", "llama-bpe");
+        Gguf { rope_freqs, ..file.with("llama.attention.key_length", 8) }
+    };
+    // Its products of queries are as wide as two dimensions, which is found out after the scaling.
+    let error = file(divisors.clone()).load().unwrap_err();
+    assert!(error.contains("attn_q"), "{error}");
+    let error = file(vec![1.0, 1.0, 1.0, 3.0]).load().unwrap_err();
+    assert!(error.contains("rope_freqs") && error.contains("no known model of Llama 3"), "{error}");
 }
 
 #[test]

@@ -50,6 +50,27 @@ pub enum RopeScaling {
     },
 }
 
+impl RopeScaling {
+    /// Llama 3's scaling that divides the frequency of each pair by these numbers, if one of its models has it: files of
+    /// llama.cpp hold the numbers, not what they follow from.
+    pub fn llama3_by(divisors: &[f64], theta: f64) -> Option<Self> {
+        let dim = 2 * divisors.len();
+        let plain = frequencies(dim, theta, None);
+        let is_near = |scaling: &Self| {
+            let scaled = frequencies(dim, theta, Some(*scaling));
+            let quotients = plain.iter().zip(scaled).map(|(plain, scaled)| plain / scaled);
+            quotients.zip(divisors).all(|(expected, found)| (found / expected - 1.0).abs() < 1e-4)
+        };
+        let scalings = [2.0, 4.0, 8.0, 16.0, 32.0].map(|factor| Self::Llama3 {
+            factor,
+            low_freq_factor: 1.0,
+            high_freq_factor: 4.0,
+            original_max_position_embeddings: 8192.0,
+        });
+        scalings.into_iter().find(is_near)
+    }
+}
+
 /// The rotations of a decoder's positions with this base and scaling.
 pub(super) fn table(shape: &DecoderShape, theta: f64, scaling: Option<RopeScaling>) -> RopeTable {
     let dim = shape.rotary_dim();
@@ -134,6 +155,25 @@ mod tests {
         let rotations = 8192.0 * 5e5f64.powf(-17.0 / 32.0) / TAU;
         let smooth = (rotations - 1.0) / 3.0;
         assert!((shares[17] - ((1.0 - smooth) / 8.0 + smooth)).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_scaling_is_known_by_its_divisors() {
+        for factor in [8.0, 32.0] {
+            let scaling = RopeScaling::Llama3 {
+                factor,
+                low_freq_factor: 1.0,
+                high_freq_factor: 4.0,
+                original_max_position_embeddings: 8192.0,
+            };
+            let [plain, scaled] = [None, Some(scaling)].map(|by| frequencies(64, 5e5, by));
+            // As files have them, in single precision.
+            let mut divisors: Vec<f64> =
+                plain.iter().zip(&scaled).map(|(a, b)| f64::from((a / b) as f32)).collect();
+            assert_eq!(RopeScaling::llama3_by(&divisors, 5e5), Some(scaling));
+            divisors[20] *= 1.01;
+            assert_eq!(RopeScaling::llama3_by(&divisors, 5e5), None);
+        }
     }
 
     #[test]

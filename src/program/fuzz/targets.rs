@@ -125,7 +125,12 @@ fn chat_template() {
     seeds.push(generation.as_bytes().to_vec());
     fuzz(&seeds, |bytes| {
         let source = String::from_utf8_lossy(bytes).into_owned();
-        let template = ChatTemplate { source, bos: "<s>".to_string(), eos: "</s>".to_string() };
+        let template = ChatTemplate {
+            source,
+            bos: "<s>".to_string(),
+            eos: "</s>".to_string(),
+            turn_end: None,
+        };
         let said = |role: &str| json!({ "role": role, "content": "a\nb", "tool_calls": [1, null] });
         let _ = template.render(&[said("system"), said("user"), said("assistant")]);
     });

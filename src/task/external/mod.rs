@@ -190,9 +190,12 @@ impl Verifier {
                     self.answered.get_or_init(|| body);
                     return Ok(rewards.unwrap_or_else(|message| self.unknown(message)));
                 }
-                Err(NoAnswer::Timeout(instead)) => {
+                Err(NoAnswer::Timeout(mut instead)) => {
                     self.count_failure("does not answer")?;
                     let limit = self.options.timeout;
+                    if instead.is_empty() && self.answered.get().is_none() {
+                        instead = "; it must flush each line of an answer".to_string();
+                    }
                     return Ok(
                         self.unknown(format!("the verifier took more than {limit} s{instead}"))
                     );

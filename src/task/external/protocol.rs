@@ -1,6 +1,6 @@
 //! The protocol between Grove and a verifier process: requests and answers, each one line of JSON.
 
-use crate::task::{Completion, Message, Part};
+use crate::task::{Completion, Message, Part, numbers};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -24,7 +24,7 @@ pub fn body(completion: &Completion) -> String {
     let (messages, fields) = (&prompt.messages[..], &prompt.fields);
     let body =
         Body { prompt: &prompt.text, messages, completion: text, num_tokens, truncated, fields };
-    serde_json::to_string(&body).expect("texts and numbers")
+    numbers::unmarked(serde_json::to_string(&body).expect("texts and numbers"))
 }
 
 /// Adds the id to a request and returns it as a line.

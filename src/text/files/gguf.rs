@@ -6,13 +6,15 @@ use super::gguf_vocabulary::Vocabulary;
 use super::hugging_face::{Files, finish};
 use super::names::{gather, shape_in_files};
 use super::quants::Format;
-use super::{read_file, unusable};
+use super::{check_fetched, unread, unusable};
+use crate::disk::input;
 use crate::model::{DecoderShape, Parameter};
-use crate::nn::arch::{FAMILIES, QkNorm, check, gguf_name};
+use crate::nn::arch::{FAMILIES, QkNorm, RopeScaling, check, gguf_name};
 use crate::text::error::LanguageError;
 use crate::text::language_model::LanguageModel;
 use serde_json::{Value, json};
 use std::collections::HashMap;
+use std::io::Read;
 use std::path::Path;
 
 /// The first bytes of such a file.
@@ -176,14 +178,13 @@ impl<'a> Gguf<'a> {
             value(name).as_u64().map(|x| x as usize).ok_or_else(missing)
         };
         let has = |name: &str| self.tensors.contains_key(name);
-        if has("rope_freqs.weight")
-            || value("rope.scaling.type").as_str().is_some_and(|s| s != "none")
-        {
+        if value("rope.scaling.type").as_str().is_some_and(|s| s != "none") {
             return Err(unusable(
                 self.path,
                 "rotary scaling is known of Hugging Face's folders only",
             ));
         }
+        let rope_theta = value("rope.freq_base").as_f64().unwrap_or(1e4);
         let table = self.tensors.get("token_embd.weight");
         let table = table.ok_or_else(|| unusable(self.path, "there is no `token_embd.weight`"))?;
         let (hidden_size, num_heads) =
@@ -204,12 +205,30 @@ impl<'a> Gguf<'a> {
                 false => QkNorm::None,
             },
             tie_word_embeddings: !has("output.weight"),
-            rope_theta: value("rope.freq_base").as_f64().unwrap_or(1e4),
+            rope_theta,
+            rope_scaling: self.rope_scaling(rope_theta)?,
             rms_norm_eps: value("attention.layer_norm_rms_epsilon").as_f64().unwrap_or(1e-5) as f32,
             ..DecoderShape::default()
         };
         check(&shape).map_err(|error| unusable(self.path, error))?;
         Ok(shape)
+    }
+
+    /// Llama 3's scaling, which files have as the divisors of the frequencies.
+    fn rope_scaling(&self, theta: f64) -> Result<Option<RopeScaling>, LanguageError> {
+        let name = "rope_freqs.weight";
+        let Some(tensor) = self.tensors.get(name) else { return Ok(None) };
+        let wrong = |reason: &str| unusable(self.path, format!("`{name}` {reason}"));
+        let ([count], 0) = (&tensor.shape[..], tensor.format) else {
+            return Err(wrong("is no list of numbers in single precision"));
+        };
+        let bytes =
+            self.weights.get(tensor.start..).and_then(|rest| rest.get(..count.checked_mul(4)?));
+        let numbers = bytes.ok_or_else(|| wrong("goes beyond the end of the file"))?.as_chunks().0;
+        let divisors: Vec<f64> =
+            numbers.iter().map(|bytes| f32::from_le_bytes(*bytes).into()).collect();
+        let scaling = RopeScaling::llama3_by(&divisors, theta);
+        scaling.map(Some).ok_or_else(|| wrong("is a rotary scaling of no known model of Llama 3"))
     }
 
     /// Finds a parameter, and checks that the file holds as many numbers as the shape says.
@@ -286,9 +305,23 @@ impl<'a> Gguf<'a> {
     }
 }
 
+/// Refuses a file that begins otherwise, before all of it is read.
+fn check_magic(path: &Path) -> Result<(), LanguageError> {
+    let mut start = Vec::new();
+    let file = input::open(path).map_err(unread(path))?;
+    file.take(64).read_to_end(&mut start).map_err(unread(path))?;
+    check_fetched(&start, path)?;
+    match start.starts_with(MAGIC) {
+        true => Ok(()),
+        false => Err(unusable(path, "it is no GGUF file")),
+    }
+}
+
 /// Reads a file.
 pub(super) fn read(path: &Path) -> Result<LanguageModel, LanguageError> {
-    let bytes = read_file(path)?;
+    check_magic(path)?;
+    // Its weights may be of any size.
+    let bytes = input::read(path, u64::MAX).map_err(unread(path))?;
     let file = Gguf::parse(&bytes, path).map_err(|reason| unusable(path, reason))?;
     file.check_whole()?;
     let shape = file.shape()?;

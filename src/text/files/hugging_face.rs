@@ -1,13 +1,15 @@
 //! Hugging Face's model folders, in and out.
 
 use super::names::{gather, hugging_face, is_turned, shape_in_files, turn};
-use super::{check_fetched, open_regular, read_file, tokenizer, unread, unusable, written};
+use super::{check_fetched, read_file, tokenizer, unread, unusable, written};
+use crate::disk::input;
 use crate::model::{DecoderShape, Parameter};
 use crate::nn::arch::{ConfigError, from_config, to_config};
 use crate::text::error::LanguageError;
 use crate::text::language_model::LanguageModel;
 use crate::text::prompt_cache::PromptCache;
 use crate::text::template::ChatTemplate;
+use crate::text::tokenizer::Tokenizer;
 use half::{bf16, f16};
 use memmap2::Mmap;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
@@ -69,6 +71,12 @@ pub(super) fn read(folder: &Path) -> Result<LanguageModel, LanguageError> {
     finish(folder, shape, params, files)
 }
 
+/// The first special token that a template puts behind an answer.
+fn turn_end(template: &ChatTemplate, tokenizer: &dyn Tokenizer) -> Option<u32> {
+    let tokens = tokenizer.encode(&template.behind_an_answer()?).ok()?;
+    tokens.into_iter().find(|token| tokenizer.decode(&[*token]).is_empty())
+}
+
 /// Puts a model together from its parameters and the texts of its files.
 pub(super) fn finish(
     path: &Path,
@@ -110,7 +118,11 @@ pub(super) fn finish(
             _ => None,
         },
     };
-    let template = source.map(|source| ChatTemplate { source, bos, eos });
+    let mut template = source.map(|source| ChatTemplate { source, bos, eos, turn_end: None });
+    if let Some(template) = &mut template {
+        template.turn_end = turn_end(template, &*tokenizer);
+        stop_tokens.extend(template.turn_end.filter(|end| !stop_tokens.contains(end)));
+    }
     // Absolute, so that adapters find their model from any folder.
     let base = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let (adapters, params, prompts) = (None, params.into(), PromptCache::default());
@@ -203,7 +215,7 @@ impl Weights {
                 );
                 return Err(unusable(folder, reason));
             }
-            let opened = open_regular(&path)?;
+            let opened = input::open(&path).map_err(unread(&path))?;
             // SAFETY: the file is only read, and nobody is to change it meanwhile.
             let map = unsafe { Mmap::map(&opened) }.map_err(unread(&path))?;
             check_fetched(&map, &path)?;

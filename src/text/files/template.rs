@@ -6,6 +6,7 @@ use crate::text::template::ChatTemplate;
 use minijinja::value::Kwargs;
 use minijinja::{Environment, Error, ErrorKind, Value, context};
 use serde::Serialize;
+use serde_json::json;
 use serde_json::ser::Formatter;
 use serde_json::ser::{PrettyFormatter, Serializer};
 use std::borrow::Cow;
@@ -17,11 +18,29 @@ impl ChatTemplate {
     /// # Errors
     /// If the template fails, raises an error of its own, or takes more time, memory or depth than a chat template needs.
     pub fn render(&self, messages: &[impl Serialize]) -> Result<String, LanguageError> {
+        self.render_with(messages, true)
+    }
+
+    /// The text that the template puts behind an answer; `None` if it takes no such messages.
+    pub(super) fn behind_an_answer(&self) -> Option<String> {
+        // A word that a template does not change, nor has in a text of its own.
+        const ANSWER: &str = "Zq7answerZq7";
+        let messages = [("user", "question"), ("assistant", ANSWER)];
+        let messages = messages.map(|(role, content)| json!({ "role": role, "content": content }));
+        let text = self.render_with(&messages, false).ok()?;
+        Some(text.rsplit_once(ANSWER)?.1.to_string())
+    }
+
+    fn render_with(
+        &self,
+        messages: &[impl Serialize],
+        add_generation_prompt: bool,
+    ) -> Result<String, LanguageError> {
         let values = context! {
             messages => Value::from_serialize(messages),
             bos_token => self.bos,
             eos_token => self.eos,
-            add_generation_prompt => true,
+            add_generation_prompt,
         };
         let source =
             limits::bounded(&without_marks(&self.source)).map_err(LanguageError::Template)?;
@@ -114,11 +133,10 @@ impl Formatter for Spaced {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn template(source: &str) -> ChatTemplate {
         let (bos, eos) = ("<s>".to_string(), "</s>".to_string());
-        ChatTemplate { source: source.to_string(), bos, eos }
+        ChatTemplate { source: source.to_string(), bos, eos, turn_end: None }
     }
 
     #[test]

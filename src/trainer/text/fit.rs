@@ -25,7 +25,7 @@ impl TextEngine {
         let none = || LanguageTrainError::NoSolution(self.task.name().to_string());
         let solution = self.task.solution(prompt).ok_or_else(none)?;
         let mut tokens = self.model.tokenizer.encode(&solution)?;
-        tokens.extend(self.model.stop_tokens.first());
+        tokens.extend(self.model.end_of_answer(&prompt.messages));
         let prompt = self.tokens(prompt, tokens.len())?;
         let [logprobs, advantages] = [0.0, 1.0].map(|x| vec![x; tokens.len()]);
         let mask = vec![true; tokens.len()];

@@ -1,0 +1,118 @@
+//! Integers beyond 64 bits in the fields of prompts, which JSON's usual readers round: kept as marked texts, and written
+//! again as they were.
+
+use serde_json::Value;
+use std::borrow::Cow;
+
+/// The mark before the digits: a code point that Unicode keeps for uses within programs.
+const MARK: char = '\u{fdd0}';
+
+/// JSON in which such integers are marked texts.
+pub fn marked(json: &[u8]) -> Cow<'_, [u8]> {
+    let is_of_number = |byte: &u8| byte.is_ascii_digit() || b"+-.eE".contains(byte);
+    let (mut marked, mut done, mut at) = (Vec::new(), 0, 0);
+    while let Some(byte) = json.get(at) {
+        match byte {
+            b'"' => at = end_of_text(json, at),
+            b'-' | b'0'..=b'9' => {
+                let length = json[at..].iter().take_while(|byte| is_of_number(byte)).count();
+                if is_large(&json[at..at + length]) {
+                    marked.extend(&json[done..at]);
+                    marked.extend(format!("\"{MARK}").bytes());
+                    marked.extend(&json[at..at + length]);
+                    marked.push(b'"');
+                    done = at + length;
+                }
+                at += length;
+            }
+            _ => at += 1,
+        }
+    }
+    match done {
+        0 => Cow::Borrowed(json),
+        _ => {
+            marked.extend(&json[done..]);
+            Cow::Owned(marked)
+        }
+    }
+}
+
+/// The place behind the text that starts at `start`.
+pub fn end_of_text(json: &[u8], start: usize) -> usize {
+    let mut at = start + 1;
+    while let Some(byte) = json.get(at) {
+        match byte {
+            b'"' => return at + 1,
+            b'\\' => at += 2,
+            _ => at += 1,
+        }
+    }
+    json.len()
+}
+
+/// Whether a number is an integer beyond 64 bits.
+fn is_large(number: &[u8]) -> bool {
+    let digits = number.strip_prefix(b"-").unwrap_or(number);
+    let text = str::from_utf8(number).unwrap_or_default();
+    digits.len() > 18
+        && digits.iter().all(u8::is_ascii_digit)
+        && digits[0] != b'0'
+        && text.parse::<u64>().is_err()
+        && text.parse::<i64>().is_err()
+}
+
+/// JSON with the integers as they were.
+pub fn unmarked(json: String) -> String {
+    let start = format!("\"{MARK}");
+    if !json.contains(&start) {
+        return json;
+    }
+    let mut parts = json.split(&start);
+    let mut text = parts.next().unwrap_or_default().to_string();
+    for part in parts {
+        match part.split_once('"').filter(|(number, _)| is_large(number.as_bytes())) {
+            Some((number, rest)) => text.extend([number, rest]),
+            None => text.extend([&start, part]),
+        }
+    }
+    text
+}
+
+/// The text of a field: itself, or the digits of a number.
+pub fn text(value: &Value) -> Option<Cow<'_, str>> {
+    match value {
+        Value::String(text) => Some(text.strip_prefix(MARK).unwrap_or(text).into()),
+        Value::Number(number) => Some(number.to_string().into()),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_integers_are_written_as_they_were_read() {
+        let json = r#"{"a":[-123456789012345678901234567890,18446744073709551615,18446744073709551616],"b":"9\"99999999999999999999","c":1.5e300,"d":-9223372036854775808}"#;
+        let value: Value = serde_json::from_slice(&marked(json.as_bytes())).unwrap();
+        assert_eq!(text(&value["a"][2]).unwrap(), "18446744073709551616");
+        assert_eq!(value["a"][1], 18_446_744_073_709_551_615_u64);
+        let written = unmarked(value.to_string());
+        assert_eq!(written, json.replace("1.5e300", "1.5e+300"));
+    }
+
+    #[test]
+    fn other_json_is_left_alone() {
+        for json in [
+            r#"{"a":"123456789012345678901234567890"}"#,
+            "[0123456789012345678901234567890]",
+            "{\"open",
+            "\"\\",
+            "[1,-]",
+        ] {
+            assert_eq!(marked(json.as_bytes()), json.as_bytes(), "{json}");
+        }
+        let text = "[\"\u{fdd0}12\",\"\u{fdd0}";
+        assert_eq!(unmarked(text.to_string()), text);
+    }
+}

@@ -1,0 +1,94 @@
+//! The objects of a file of JSON lines; lists of objects are read too, and files that gzip has compressed.
+
+use super::numbers::end_of_text;
+use crate::disk::input::{self, DATA};
+use flate2::bufread::MultiGzDecoder;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+/// Objects as JSON, with the numbers of their lines.
+pub type Records = Box<dyn Iterator<Item = io::Result<(usize, Vec<u8>)>>>;
+
+/// Opens a file.
+///
+/// # Errors
+/// If it cannot be read, or is of another encoding.
+pub fn open(path: &Path) -> io::Result<Records> {
+    let mut file: Box<dyn BufRead> = Box::new(BufReader::new(input::open(path)?));
+    if file.fill_buf()?.starts_with(b"\x1f\x8b") {
+        file = Box::new(BufReader::new(MultiGzDecoder::new(file)));
+    }
+    let start = file.fill_buf()?;
+    if matches!(start, [0xff, 0xfe, ..] | [0xfe, 0xff, ..] | [_, 0, ..] | [0, ..]) {
+        let message = "it is in UTF-16, not UTF-8; `iconv -f UTF-16 -t UTF-8` converts it";
+        return Err(io::Error::other(message));
+    }
+    let mark = "\u{feff}".as_bytes();
+    if start.starts_with(mark) {
+        file.consume(mark.len());
+    }
+    let is_list = file.fill_buf()?.trim_ascii_start().first() == Some(&b'[');
+    if !is_list {
+        let lines = input::lines(file).zip(1..);
+        return Ok(Box::new(lines.map(|(line, number)| Ok((number, line?)))));
+    }
+    let mut list = Vec::new();
+    if file.take(DATA + 1).read_to_end(&mut list)? as u64 > DATA {
+        let message =
+            format!("a list of more than {} MiB; write a JSON object per line", DATA >> 20);
+        return Err(io::Error::other(message));
+    }
+    let elements: Vec<_> =
+        elements(&list).into_iter().map(|(line, json)| Ok((line, json.to_vec()))).collect();
+    Ok(Box::new(elements.into_iter()))
+}
+
+/// The elements of a list, as far as it goes, with the numbers of their lines.
+fn elements(list: &[u8]) -> Vec<(usize, &[u8])> {
+    let begin = list.iter().position(|byte| *byte == b'[').map_or(list.len(), |at| at + 1);
+    let (mut found, mut depth, mut at, mut start) = (Vec::new(), 0i64, begin, begin);
+    let mut line = 1 + list[..begin].iter().filter(|byte| **byte == b'\n').count();
+    let mut add = |start: usize, end: usize| {
+        let element = &list[start..end];
+        let before = element.len() - element.trim_ascii_start().len();
+        let lines = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b'\n').count();
+        found.push((line + lines(&element[..before]), element.trim_ascii()));
+        line += lines(element);
+    };
+    while let Some(byte) = list.get(at) {
+        match byte {
+            b'"' => {
+                at = end_of_text(list, at);
+                continue;
+            }
+            b'[' | b'{' => depth += 1,
+            b']' if depth <= 0 => break,
+            b']' | b'}' => depth -= 1,
+            b',' if depth <= 0 => {
+                add(start, at);
+                start = at + 1;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    add(start, at.min(list.len()));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_has_its_elements_with_their_lines() {
+        let list = b"\n[{\"a\": \"],\\\"\"},\n\n  {\"b\": [1,\n2]} , 3\n]";
+        let found = elements(list);
+        let expected: [(usize, &[u8]); 3] =
+            [(2, b"{\"a\": \"],\\\"\"}"), (4, b"{\"b\": [1,\n2]}"), (5, b"3")];
+        assert_eq!(found, expected);
+        assert_eq!(elements(b"["), [(1, &b""[..])]);
+        assert_eq!(elements(b"[{\"a\": 1"), [(1, &b"{\"a\": 1"[..])]);
+        assert_eq!(elements(b"[}}]"), [(1, &b"}}"[..])]);
+    }
+}
