@@ -1,6 +1,6 @@
 """GRPO of a language model: Grove compared with PyTorch, transformers and TRL, alternately.
 
-    language.py --grove PROGRAM [--rounds N] [--smollm2 FILE] [--trl]
+    language.py --grove PROGRAM [--rounds N] [--smollm2 FILE] [--trl] [--precision bf16]
 
 The sizes are those of language_torch.py; FILE is SmolLM2-135M in a format that Grove reads. Rates are completion
 tokens per second; ratios are taken within a round. Memory is the peak of the whole process.
@@ -35,11 +35,13 @@ def main():
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--smollm2", metavar="FILE", help="the larger model instead of tiny")
     parser.add_argument("--trl", action="store_true", help="also measure TRL's trainer")
+    parser.add_argument("--precision", choices=["f32", "bf16"], default="f32", help="of both sides")
     parser.add_argument("--micro-batch", type=int, default=0, help="completions per micro-batch of the peers")
     args = parser.parse_args()
     prompts, group, tokens = (8, 8, 32) if args.smollm2 else (32, 8, 9)
     ours = [args.grove, "bench", "add" if args.smollm2 else "sort", "--json", "--repeats", args.repeats]
     ours += ["--model", args.smollm2] if args.smollm2 else []
+    ours += ["--precision", args.precision]
     for key, value in dict(num_prompts=prompts, group_size=group, max_new_tokens=tokens).items():
         ours += ["--set", f"generation.{key}={value}"]
     all_ratios, names = {}, ["loop", "transformers"] + (["trl"] if args.trl else [])
@@ -50,6 +52,7 @@ def main():
         for who in names:
             peer = [sys.executable, HERE / "language_torch.py", who, "--repeats", args.repeats]
             peer += ["--model", "smollm2" if args.smollm2 else "tiny", "--micro-batch", args.micro_batch]
+            peer += ["--precision", args.precision]
             peer += ["--num-prompts", prompts, "--group-size", group, "--completion-tokens", tokens]
             theirs = run(peer + ["--prompt-tokens", round(mine["prompt_tokens"])])
             told = []

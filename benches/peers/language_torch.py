@@ -213,7 +213,7 @@ def by_trl(args):
     micro = args.micro_batch or count
     with tempfile.TemporaryDirectory() as folder:
         config = GRPOConfig(
-            output_dir=folder, use_cpu=True, bf16=False, max_steps=steps, beta=0.0, report_to=[],
+            output_dir=folder, use_cpu=True, bf16=args.precision == "bf16", max_steps=steps, beta=0.0, report_to=[],
             per_device_train_batch_size=micro, gradient_accumulation_steps=count // micro,
             num_generations=args.group_size, max_completion_length=args.completion_tokens,
             save_strategy="no", logging_steps=1000, disable_tqdm=True, gradient_checkpointing=False,
@@ -245,14 +245,17 @@ def main():
     parser.add_argument("--micro-batch", type=int, default=0, help="completions per micro-batch; 0 for all")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--precision", choices=["f32", "bf16"], default="f32", help="of weights and arithmetic")
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
+    if args.precision == "bf16":
+        torch.set_default_dtype(torch.bfloat16)
     torch.manual_seed(0)
     tokens = args.num_prompts * args.group_size * args.completion_tokens
     figures = {
         "peer": NAMES[args.who], "model": args.model, "num_envs": args.num_prompts * args.group_size,
-        "num_steps": args.completion_tokens, "threads": torch.get_num_threads(), "torch": torch.__version__,
+        "num_steps": args.completion_tokens, "precision": args.precision, "threads": torch.get_num_threads(), "torch": torch.__version__,
     }  # fmt: skip
     if args.who == "trl":
         seconds = by_trl(args)

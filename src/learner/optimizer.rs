@@ -157,9 +157,15 @@ pub fn clip_grad_norm(gradient: Tensor<1>, max_norm: f64) -> (Tensor<1>, Tensor<
 }
 
 /// Norm of a gradient in host memory.
-#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
 fn norm(gradient: &[f32]) -> f32 {
-    let (chunks, rest) = gradient.as_chunks::<16>();
+    let portions: Vec<f64> = gradient.par_chunks(PORTION).map(square_sum).collect();
+    portions.iter().sum::<f64>().sqrt() as f32
+}
+
+/// Sum of squares.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn square_sum(numbers: &[f32]) -> f64 {
+    let (chunks, rest) = numbers.as_chunks::<16>();
     let mut squares = [0.0f64; 16];
     for chunk in chunks {
         for (sum, x) in squares.iter_mut().zip(chunk) {
@@ -167,7 +173,7 @@ fn norm(gradient: &[f32]) -> f32 {
         }
     }
     let rest: f64 = rest.iter().map(|x| f64::from(*x) * f64::from(*x)).sum();
-    (squares.iter().sum::<f64>() + rest).sqrt() as f32
+    squares.iter().sum::<f64>() + rest
 }
 
 /// Factor by which [`clip_grad_norm`] scales a gradient of this norm.

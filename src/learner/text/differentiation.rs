@@ -1,5 +1,6 @@
 //! The loss of an optimiser step over texts, differentiated by the log-probability of each token.
 
+use super::host::Buffers;
 use super::{Group, LanguageRule, Sample};
 use crate::math::exp;
 use crate::objective::kl::{divergence, third};
@@ -74,6 +75,7 @@ pub(super) struct Differentiation<'a> {
     /// The groups of the iteration in shards, of which some are ours.
     pub shards: &'a Shards,
     pub team: &'a Team,
+    pub buffers: &'a Buffers,
 }
 
 impl Differentiation<'_> {
@@ -201,6 +203,7 @@ mod tests {
             references: None,
             shards: &shards,
             team: &team,
+            buffers: &Buffers::default(),
         };
         let sample = Sample {
             tokens: vec![0, 1],

@@ -6,16 +6,30 @@ use crate::math::softmax::{Normalizer, logprob, prob};
 use crate::model::LANES;
 use crate::objective::by_logit;
 use crate::parallel::{Node, TeamError, left_siblings, nodes, sum_leaves, sum_leaves_serial};
-use crate::text::{Retention, TextPass, TokenDecoder, normalize, restrict, sharpness};
+use crate::text::{Pool, Retention, TextPass, TokenDecoder, normalize, restrict, sharpness};
 use multiversion::multiversion;
+use rayon::prelude::*;
 use std::ops::Range;
 
 /// Tokens that go forward and back together at most, unless a single group has more: enough to fill the
 /// products, and of a large decoder no more, since all that is kept of them takes memory.
 const TOKENS: usize = 2048;
 const TOKENS_OF_LARGE: usize = 512;
-/// Rows that go through the head at a time.
+/// Rows that go through the head at a time: of a large decoder many, since each time the whole gradient of the head is
+/// added to.
 const HEAD_ROWS: usize = 64;
+const HEAD_ROWS_OF_LARGE: usize = 256;
+/// Numbers of a large gradient that one thread clears at a time.
+const PORTION: usize = 1 << 16;
+
+/// Buffers of passes that keep their memory between updates.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Buffers {
+    /// Gradients of all learnt parameters.
+    pub gradients: Pool<Vec<f32>>,
+    passes: Pool<TextPass>,
+    logits: Pool<Vec<f32>>,
+}
 
 /// The tokens predicted from each row.
 struct Targets<'a> {
@@ -42,29 +56,60 @@ impl<'a> Targets<'a> {
         Self { samples, rows }
     }
 
-    /// Visits every row with its number, its logits at the temperature among the candidates, and its tokens; of many
-    /// rows some at a time, so that the vocabulary is never there for all.
-    fn visit(
+    /// The log-probability of each token of each sample.
+    fn logprobs(
         &self,
         decoder: &TokenDecoder,
         hidden: &[f32],
         temperature: f32,
-        mut show: impl FnMut(usize, &mut [f32], &[[usize; 2]]),
-    ) {
-        let size = decoder.shape().hidden_size;
-        let mut logits = Vec::new();
-        let parts = self.rows.chunks(HEAD_ROWS).zip(hidden.chunks(HEAD_ROWS * size));
-        for (part, (targets, hidden)) in parts.enumerate() {
-            decoder.logits(hidden, &mut logits);
-            let rows = logits.chunks_exact_mut(decoder.shape().num_actions);
-            for (i, (logits, targets)) in rows.zip(targets).enumerate() {
-                sharpen(logits, temperature);
-                // Tokens that one row predicts come from one distribution.
-                if let Some([sample, at]) = targets.first() {
-                    restrict(logits, self.samples[*sample].candidates(*at));
-                }
-                show(part * HEAD_ROWS + i, logits, targets);
+        buffer: &mut Vec<f32>,
+    ) -> Vec<Vec<f32>> {
+        let mut all: Vec<Vec<f32>> =
+            self.samples.iter().map(|sample| vec![0.0; sample.tokens.len()]).collect();
+        let of_row = |logits: &mut [f32], targets: &[[usize; 2]]| -> Vec<f32> {
+            let by = normalize(logits);
+            let token = |[sample, at]: &[usize; 2]| self.samples[*sample].tokens[*at] as usize;
+            targets.iter().map(|target| logprob(logits[token(target)], &by)).collect()
+        };
+        let by = (temperature, buffer);
+        self.visit(decoder, hidden, by, of_row, |first, logprobs, _| {
+            let targets = self.rows[first..].iter().flatten();
+            for ([sample, at], logprob) in targets.zip(logprobs.into_iter().flatten()) {
+                all[*sample][*at] = logprob;
             }
+        });
+        all
+    }
+
+    /// Computes the logits of all rows, at the temperature and among the candidates, some rows at a time, so that the
+    /// vocabulary is never there for all. `of_row` takes a row's logits, which it may overwrite, and its tokens; `of_part`
+    /// the first row of a part, all that `of_row` returned for it, and the logits as they were left.
+    fn visit<T: Send>(
+        &self,
+        decoder: &TokenDecoder,
+        hidden: &[f32],
+        (temperature, logits): (f32, &mut Vec<f32>),
+        of_row: impl Fn(&mut [f32], &[[usize; 2]]) -> T + Sync,
+        mut of_part: impl FnMut(usize, Vec<T>, &[f32]),
+    ) {
+        let (size, vocabulary) = (decoder.shape().hidden_size, decoder.shape().num_actions);
+        let most = if decoder.is_small() { HEAD_ROWS } else { HEAD_ROWS_OF_LARGE };
+        let row = |(logits, targets): (&mut [f32], &Vec<[usize; 2]>)| {
+            sharpen(logits, temperature);
+            // Tokens that one row predicts come from one distribution.
+            if let Some([sample, at]) = targets.first() {
+                restrict(logits, self.samples[*sample].candidates(*at));
+            }
+            of_row(logits, targets)
+        };
+        let parts = self.rows.chunks(most).zip(hidden.chunks(most * size));
+        for (part, (targets, hidden)) in parts.enumerate() {
+            decoder.logits(hidden, logits);
+            let results = match decoder.is_small() {
+                true => logits.chunks_exact_mut(vocabulary).zip(targets).map(row).collect(),
+                false => logits.par_chunks_exact_mut(vocabulary).zip(targets).map(row).collect(),
+            };
+            of_part(part * most, results, logits);
         }
     }
 }
@@ -72,22 +117,23 @@ impl<'a> Targets<'a> {
 /// Logits at a temperature, as tokens are drawn from them.
 fn sharpen(logits: &mut [f32], temperature: f32) {
     let sharpness = sharpness(temperature);
-    logits.iter_mut().for_each(|x| *x *= sharpness);
+    if sharpness != 1.0 {
+        logits.iter_mut().for_each(|x| *x *= sharpness);
+    }
 }
 
-/// The gradient of logits none of which is taken; gives the entropy.
+/// Turns logits, none of which is taken, into their gradient; returns the entropy.
 #[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn untaken(logits: &[f32], by: &Normalizer, slope: f32, entropies: f32, of: &mut [f32]) -> f32 {
+fn untaken(logits: &mut [f32], by: &Normalizer, slope: f32, entropies: f32) -> f32 {
     let mut sums = [0.0f32; LANES];
-    for (logits, of) in logits.chunks(LANES).zip(of.chunks_mut(LANES)) {
-        for ((z, of), sum) in logits.iter().zip(of).zip(&mut sums) {
-            *of = prob(*z, by);
-            *sum -= *of * logprob(*z, by);
+    for logits in logits.chunks(LANES) {
+        for (z, sum) in logits.iter().zip(&mut sums) {
+            *sum -= prob(*z, by) * logprob(*z, by);
         }
     }
     let entropy = sums.iter().sum();
-    for (z, of) in logits.iter().zip(of) {
-        *of = by_logit(slope, entropies, 0.0, *of, logprob(*z, by), entropy);
+    for z in logits {
+        *z = by_logit(slope, entropies, 0.0, prob(*z, by), logprob(*z, by), entropy);
     }
     entropy
 }
@@ -98,15 +144,7 @@ pub(super) fn logprobs(decoder: &TokenDecoder, group: &Group, temperature: f32) 
     let (texts, places) = texts(&[group]);
     decoder.forward_texts(&texts, Retention::Nothing, &mut forward);
     let targets = Targets::new(&forward, &[group], &places);
-    let mut all: Vec<Vec<f32>> =
-        group.samples.iter().map(|sample| vec![0.0; sample.tokens.len()]).collect();
-    targets.visit(decoder, forward.hidden(), temperature, |_, logits, targets| {
-        let by = normalize(logits);
-        for [sample, at] in targets {
-            all[*sample][*at] = logprob(logits[group.samples[*sample].tokens[*at] as usize], &by);
-        }
-    });
-    all
+    targets.logprobs(decoder, forward.hidden(), temperature, &mut Vec::new())
 }
 
 impl Differentiation<'_> {
@@ -193,9 +231,14 @@ impl Differentiation<'_> {
         mut done: impl FnMut(&[f32], usize),
     ) -> (Node, f64) {
         let chosen = self.of_shards(chosen, shard..shard + 1);
-        let mut vector = vec![0.0; self.decoder.trained().len()];
+        let mut vector = self.buffers.gradients.take();
+        vector.resize(self.decoder.trained().len(), 0.0);
+        match self.decoder.is_small() {
+            true => vector.fill(0.0),
+            false => vector.par_chunks_mut(PORTION).for_each(|part| part.fill(0.0)),
+        }
         let mut sums = Sums::default();
-        let mut forward = TextPass::default();
+        let mut forward = self.buffers.passes.take();
         let most = if self.decoder.is_small() { TOKENS } else { TOKENS_OF_LARGE };
         let parts = parts(groups, chosen, most);
         for (number, part) in parts.iter().enumerate() {
@@ -207,6 +250,7 @@ impl Differentiation<'_> {
             };
             self.add_gradient(groups, part, &mut forward, &mut vector, &mut sums, done);
         }
+        self.buffers.passes.put(forward);
         (Node { shards: shard..shard + 1, vector, numbers: sums.added() }, sums.ratio)
     }
 
@@ -231,48 +275,40 @@ impl Differentiation<'_> {
         let targets = Targets::new(forward, &some, &places);
         let samples: Vec<&Sample> = some.iter().flat_map(|group| &group.samples).collect();
         let references = self.references_of(chosen);
-        let mut now: Vec<Vec<f32>> =
-            samples.iter().map(|one| vec![0.0; one.tokens.len()]).collect();
         let (decoder, temperature) = (self.decoder, self.rule.temperature);
-        targets.visit(decoder, forward.hidden(), temperature, |_, logits, targets| {
-            let by = normalize(logits);
-            for [sample, at] in targets {
-                let token = samples[*sample].tokens[*at] as usize;
-                now[*sample][*at] = logprob(logits[token], &by);
-            }
-        });
+        let mut logits = self.buffers.logits.take();
+        let now = targets.logprobs(decoder, forward.hidden(), temperature, &mut logits);
         let slopes = self.all_slopes((&samples, &now), references.as_deref(), sums);
         let size = decoder.shape().hidden_size;
-        let vocabulary = decoder.shape().num_actions;
         let mut of_hidden = vec![0.0; forward.hidden().len()];
-        let mut of_logits = Vec::new();
-        let rows = targets.rows.len();
-        targets.visit(decoder, forward.hidden(), temperature, |row, logits, targets| {
-            let by = normalize(logits);
-            let first = row / HEAD_ROWS * HEAD_ROWS;
-            let last = (first + HEAD_ROWS).min(rows);
-            of_logits.resize((last - first) * vocabulary, 0.0);
-            let of = &mut of_logits[(row - first) * vocabulary..][..vocabulary];
-            self.of_row(logits, &by, (targets, &samples, &slopes), of, sums);
-            sharpen(of, temperature);
-            if row + 1 == last {
-                let hidden = &forward.hidden()[first * size..last * size];
-                let of_hidden = &mut of_hidden[first * size..last * size];
-                decoder.backward_head(hidden, &of_logits, of_hidden, gradient);
+        let of_row = |logits: &mut [f32], targets: &[[usize; 2]]| {
+            let sums = self.of_row(logits, (targets, &samples, &slopes));
+            sharpen(logits, temperature);
+            sums
+        };
+        let of_part = |first: usize, rows: Vec<[f32; 2]>, of_logits: &[f32]| {
+            for [entropy, loss] in &rows {
+                sums.entropy += f64::from(*entropy);
+                sums.loss -= f64::from(*loss);
             }
-        });
+            let place = first * size..(first + rows.len()) * size;
+            let hidden = &forward.hidden()[place.clone()];
+            decoder.backward_head(hidden, of_logits, &mut of_hidden[place], gradient);
+        };
+        let by = (temperature, &mut logits);
+        targets.visit(decoder, forward.hidden(), by, of_row, of_part);
+        self.buffers.logits.put(logits);
         decoder.backward_texts(forward, &of_hidden, gradient, done);
     }
 
-    /// The gradient of a row's logits.
+    /// Turns a row's logits into their gradient; returns the entropy of the tokens that count, and their part of the
+    /// bonus.
     fn of_row(
         &self,
-        logits: &[f32],
-        by: &Normalizer,
+        logits: &mut [f32],
         (targets, samples, slopes): (&[[usize; 2]], &[&Sample], &[Slopes]),
-        of: &mut [f32],
-        sums: &mut Sums,
-    ) {
+    ) -> [f32; 2] {
+        let by = normalize(logits);
         let (mut slope, mut entropies, mut counted) = (0.0, 0.0, 0.0);
         for [sample, at] in targets {
             if samples[*sample].mask[*at] {
@@ -283,13 +319,12 @@ impl Differentiation<'_> {
             }
         }
         // As if none was taken: what the taken ones add follows.
-        let entropy = untaken(logits, by, slope, entropies, of);
-        sums.entropy += f64::from(counted * entropy);
-        sums.loss -= f64::from(entropies * entropy);
+        let entropy = untaken(logits, &by, slope, entropies);
         for [sample, at] in targets {
             if samples[*sample].mask[*at] {
-                of[samples[*sample].tokens[*at] as usize] += slopes[*sample][0][*at];
+                logits[samples[*sample].tokens[*at] as usize] += slopes[*sample][0][*at];
             }
         }
+        [counted * entropy, entropies * entropy]
     }
 }

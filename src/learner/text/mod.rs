@@ -24,6 +24,7 @@ use crate::rng::draw;
 use crate::settings::{OptimizerConfig, UpdateConfig};
 use crate::text::{Text, TokenDecoder};
 use differentiation::Differentiation;
+use host::Buffers;
 use rayon::prelude::*;
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -161,13 +162,15 @@ pub struct LanguageLearner {
     key: u32,
     /// The members that share the run.
     team: Team,
+    buffers: Buffers,
 }
 
 impl LanguageLearner {
     /// Trains `decoder`; the order of the groups in an update follows `key`.
     pub fn new(decoder: TokenDecoder, key: u32) -> Self {
         let moments = Moments::new(decoder.trained().len());
-        Self { decoder, moments, reference: None, key, team: Team::alone() }
+        let (team, buffers) = (Team::alone(), Buffers::default());
+        Self { decoder, moments, reference: None, key, team, buffers }
     }
 
     /// Makes a copy of the policy, adapters included, the reference of the KL divergence, with other learnt
@@ -251,6 +254,7 @@ impl LanguageLearner {
                     references: references.as_deref(),
                     shards: &shards,
                     team: &self.team,
+                    buffers: &self.buffers,
                 };
                 let (gradient, sums) = pass.gradient(groups, &chosen)?;
                 let (moments, max_norm) = (&mut self.moments, rule.update.max_grad_norm);
@@ -259,12 +263,14 @@ impl LanguageLearner {
                     let optimizer = &rule.optimizer;
                     moments.clipped_step(params, &gradient, max_norm, rate, optimizer, &spared)
                 });
+                self.buffers.gradients.put(gradient);
                 totals.add(&sums.added(), norm);
                 tokens += sums.tokens;
                 first_ratio.get_or_insert((sums.tokens > 0.0).then_some(sums.ratio));
             }
         }
         if saves {
+            self.buffers = Buffers::default();
             self.decoder.keep_packed_weights(true);
             release_freed_memory();
         }
@@ -338,7 +344,17 @@ pub fn gradient(
     let (team, shards) = (&Team::alone(), &Shards::new(groups.len(), rule.update.num_shards));
     let selected: usize = groups.iter().map(Group::count_selected).sum();
     let entropy_weight = by.entropy / selected.max(1) as f32;
-    let pass =
-        Differentiation { decoder, rule, by, entropy_weight, sizes, references, shards, team };
+    let buffers = &Buffers::default();
+    let pass = Differentiation {
+        decoder,
+        rule,
+        by,
+        entropy_weight,
+        sizes,
+        references,
+        shards,
+        team,
+        buffers,
+    };
     pass.gradient(groups, &all).expect("nobody else is waited for").0
 }

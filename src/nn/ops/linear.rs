@@ -110,9 +110,27 @@ pub fn pack(
 ///
 /// With the packed transpose of a weight and the gradient of its result for `x`, this gives the gradient of its input.
 pub fn forward(parallelism: Parallelism, x: &[f32], w: &Weight, y: &mut [f32], add: bool) {
-    match w {
-        Weight::F32(w) => forward_f32(parallelism, x, w, y, add),
-        Weight::Bf16(kernel, w) => half::forward(*kernel, parallelism, x, w, y, add),
+    forward_all(parallelism, x, &mut [(w, y)], add);
+}
+
+/// The products of an input with some weights of one arithmetic, as [`forward`].
+pub fn forward_all(
+    parallelism: Parallelism,
+    x: &[f32],
+    products: &mut [(&Weight, &mut [f32])],
+    add: bool,
+) {
+    let mut halves = Vec::new();
+    for (w, y) in products {
+        match w {
+            Weight::F32(w) => forward_f32(parallelism, x, w, y, add),
+            Weight::Bf16(kernel, w) => halves.push((*kernel, (w, &mut **y))),
+        }
+    }
+    if let Some((kernel, _)) = halves.first() {
+        let kernel = *kernel;
+        let mut products: Vec<_> = halves.into_iter().map(|(_, product)| product).collect();
+        half::forward(kernel, parallelism, x, &mut products, add);
     }
 }
 

@@ -184,47 +184,48 @@ impl Weights {
             rest = after;
             (piece, own)
         });
+        let Scratch { d_attended, pieces: scratches, d_pieces, .. } = &*scratch;
+        let one = |(piece, d_queries): (&Piece, &mut [f32])| {
+            let mut d_piece = d_pieces.take();
+            scratches.with(|scratch| {
+                let d = (&d_attended[..], d_queries, &mut d_piece);
+                self.piece_backward(number, activations, piece, d, scratch);
+            });
+            d_piece
+        };
         if self.parallelism == Parallelism::Parallel {
             let all: Vec<(&Piece, &mut [f32])> = all.collect();
-            let d_attended = &scratch.d_attended;
-            let one = |scratch: &mut PieceScratch, (piece, d_queries): (&Piece, &mut [f32])| {
-                self.piece_backward(number, activations, piece, (d_attended, d_queries), scratch);
-                mem::take(&mut scratch.d_keys_values)
-            };
-            let found = all.into_par_iter().map_init(PieceScratch::default, one);
-            let found: Vec<[Vec<f32>; 2]> = found.collect();
-            for (piece, found) in pieces.iter().zip(&found) {
-                piece.add_gradients(found, kv, d_keys_values);
-            }
+            let found: Vec<[Vec<f32>; 2]> = all.into_par_iter().map(one).collect();
+            d_keys_values.par_iter_mut().enumerate().for_each(|(which, to)| {
+                for (piece, found) in pieces.iter().zip(&found) {
+                    piece.add_gradients(&found[which], kv, to);
+                }
+            });
+            found.into_iter().for_each(|d_piece| d_pieces.put(d_piece));
         } else {
-            let mut own = PieceScratch {
-                attention: mem::take(&mut scratch.attention),
-                keys_values: mem::take(&mut scratch.keys_values),
-                d_keys_values: mem::take(&mut scratch.d_keys_values),
-            };
             for (piece, d_queries) in all {
-                let d = (&scratch.d_attended[..], d_queries);
-                self.piece_backward(number, activations, piece, d, &mut own);
-                piece.add_gradients(&own.d_keys_values, kv, d_keys_values);
+                let d_piece = one((piece, d_queries));
+                for (found, to) in d_piece.iter().zip(&mut *d_keys_values) {
+                    piece.add_gradients(found, kv, to);
+                }
+                d_pieces.put(d_piece);
             }
-            scratch.attention = own.attention;
-            scratch.keys_values = own.keys_values;
-            scratch.d_keys_values = own.d_keys_values;
         }
         scratch.d_heads = d_heads;
     }
 
-    /// Fills the gradients of a piece's queries, and in `scratch` those of all keys and values that it sees.
+    /// Fills the gradients of a piece's queries, and those of all keys and values that it sees,
+    /// `[prefix + rows, kv_size]` each.
     fn piece_backward(
         &self,
         number: usize,
         activations: &Activations,
         piece: &Piece,
-        (d_attended, d_queries): (&[f32], &mut [f32]),
+        (d_attended, d_queries, d_keys_values): (&[f32], &mut [f32], &mut [Vec<f32>; 2]),
         scratch: &mut PieceScratch,
     ) {
         let (shape, rows) = (self.shape.head_shape(), &piece.rows);
-        let PieceScratch { attention, keys_values, d_keys_values } = scratch;
+        let PieceScratch { attention, keys_values } = scratch;
         piece.gather(number, &activations.heads, shape.kv_size(), keys_values);
         for (d, all) in d_keys_values.iter_mut().zip(&*keys_values) {
             d.clear();
@@ -306,27 +307,25 @@ impl BlockGradient {
 }
 
 /// Buffers of the backward pass of one piece's attention.
-#[derive(Default)]
-struct PieceScratch {
+#[derive(Debug, Default)]
+pub(super) struct PieceScratch {
     attention: sequence::Scratch,
+    /// Keys and values that the piece sees.
     keys_values: [Vec<f32>; 2],
-    d_keys_values: [Vec<f32>; 2],
 }
 
 impl Piece {
-    /// Adds the gradients of the keys and values that the piece sees, `[prefix + rows, kv_size]`, to those of the rows;
-    /// remembered ones have none.
-    fn add_gradients(&self, found: &[Vec<f32>; 2], kv: usize, to: &mut [Vec<f32>]) {
-        for (to, found) in to.iter_mut().zip(found) {
-            let (of_prefix, own) = found.split_at(self.prefix_len(kv) * kv);
-            let mut add = |rows: &Range<usize>, found: &[f32]| {
-                let sum = &mut to[rows.start * kv..rows.end * kv];
-                sum.iter_mut().zip(found).for_each(|(sum, d)| *sum += d);
-            };
-            if let Prefix::Rows(rows) = &self.prefix {
-                add(rows, of_prefix);
-            }
-            add(&self.rows, own);
+    /// Adds the gradients of the keys, or of the values, that the piece sees, `[prefix + rows, kv_size]`, to those of the
+    /// rows; remembered ones have none.
+    fn add_gradients(&self, found: &[f32], kv: usize, to: &mut [f32]) {
+        let (of_prefix, own) = found.split_at(self.prefix_len(kv) * kv);
+        let mut add = |rows: &Range<usize>, found: &[f32]| {
+            let sum = &mut to[rows.start * kv..rows.end * kv];
+            sum.iter_mut().zip(found).for_each(|(sum, d)| *sum += d);
+        };
+        if let Prefix::Rows(rows) = &self.prefix {
+            add(rows, of_prefix);
         }
+        add(&self.rows, own);
     }
 }

@@ -6,12 +6,12 @@
 
 use super::backward::ForwardRecord;
 use super::weights::Weights;
-use super::{Activations, Attend, Piece, Prefix, Retention, Scratch, Tape};
+use super::{Activations, Attend, Piece, Pool, Prefix, Retention, Scratch, Tape};
 use crate::nn::arch::{DecoderShape, LinearLayout};
 use crate::nn::ops::Parallelism;
 use crate::nn::ops::attention::sequence::{self, Heads};
 use rayon::prelude::*;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Parameters summed by one thread at a time.
 const SUM_CHUNK: usize = 1 << 12;
@@ -37,35 +37,6 @@ pub struct SequenceLearner {
     passes: Pool<Vec<Game>>,
     scratches: Pool<Scratch>,
     gradients: Pool<Vec<f32>>,
-}
-
-/// A free list of buffers; a clone starts empty.
-#[derive(Debug, Default)]
-struct Pool<T>(Mutex<Vec<T>>);
-
-impl<T: Default> Pool<T> {
-    fn take(&self) -> T {
-        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        last.unwrap_or_default()
-    }
-
-    fn put(&self, one: T) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(one);
-    }
-
-    /// Lends a buffer to `work`.
-    fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
-        let mut one = self.take();
-        let done = work(&mut one);
-        self.put(one);
-        done
-    }
-}
-
-impl<T: Default> Clone for Pool<T> {
-    fn clone(&self) -> Self {
-        Self::default()
-    }
 }
 
 /// The forward pass of a game, as the backward pass needs it.

@@ -75,10 +75,12 @@ impl Weights {
         let (shape, layout) = (&self.shape, &self.layout.layers[number]);
         let Activations { attention_input, heads, qk_norms, .. } = activations;
         let rows = attention_input.output.len() / shape.hidden_size;
+        let mut results = Vec::new();
         for (linear, heads) in layout.linears.iter().zip(&mut *heads) {
             heads.resize(rows * linear.outputs, 0.0);
-            self.linear(linear, &attention_input.output, heads, false);
+            results.push((linear, &mut heads[..]));
         }
+        self.linears(&attention_input.output, &mut results, false);
         if shape.qk_norm != QkNorm::None {
             for ((normed, heads), place) in
                 qk_norms.iter_mut().zip(&mut *heads).zip(&layout.qk_norms)
@@ -98,10 +100,13 @@ impl Weights {
         let Activations { mlp_input, gate, up, inner, .. } = activations;
         let linears = &self.layout.layers[number].linears;
         let count = mlp_input.output.len() / self.shape.hidden_size * self.shape.intermediate_size;
-        for (output, linear) in [(&mut *gate, Projection::Gate), (&mut *up, Projection::Up)] {
-            output.resize(count, 0.0);
-            self.linear(&linears[linear as usize], &mlp_input.output, output, false);
-        }
+        gate.resize(count, 0.0);
+        up.resize(count, 0.0);
+        let mut results = [
+            (&linears[Projection::Gate as usize], &mut gate[..]),
+            (&linears[Projection::Up as usize], &mut up[..]),
+        ];
+        self.linears(&mlp_input.output, &mut results, false);
         inner.resize(count, 0.0);
         gate::forward(self.shape.activation, self.parallelism, [gate, up], inner);
     }

@@ -8,16 +8,19 @@ mod backward;
 mod device;
 mod games;
 mod layer;
+mod pool;
 mod texts;
 mod weights;
 
 pub use crate::nn::ops::attention::cache::Cache;
 pub use games::{SequenceLearner, Sequences};
+pub use pool::Pool;
 pub use texts::{Pass, Row, TextPass, TokenDecoder};
 
 use crate::nn::ops::attention::sequence;
 use crate::nn::ops::norm::Normed;
 use crate::nn::ops::rope::Rotation;
+use backward::PieceScratch;
 use std::ops::Range;
 use weights::Weights;
 
@@ -80,7 +83,7 @@ struct Scratch {
     recomputed: Activations,
     stream: Vec<f32>,
     /// Gradients: of a block's input, of a block's result, of the result of attention, of the gate and its product, of
-    /// queries, keys and values, of a piece's keys and values.
+    /// queries, keys and values.
     d_input: Vec<f32>,
     d_block: Vec<f32>,
     d_attended: Vec<f32>,
@@ -88,9 +91,13 @@ struct Scratch {
     d_heads: [Vec<f32>; 3],
     d_unnormed: Vec<f32>,
     d_stream: Vec<f32>,
-    d_keys_values: [Vec<f32>; 2],
-    /// Keys and values that a piece sees.
+    /// Keys and values that a game sees.
     keys_values: [Vec<f32>; 2],
+    /// Buffers of the backward pass of pieces, and the gradients of the keys and values that they see.
+    pieces: Pool<PieceScratch>,
+    d_pieces: Pool<[Vec<f32>; 2]>,
+    /// The gradients of the rows of a text pass, normed and before the norm: `[rows, hidden_size]`.
+    d_rows: [Vec<f32>; 2],
     /// The gradient of norms where adapters are learnt: never read.
     unused: Vec<f32>,
 }

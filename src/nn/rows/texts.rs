@@ -8,8 +8,9 @@ use super::backward::ForwardRecord;
 use super::weights::Weights;
 use super::{Activations, Attend, Cache, Piece, Prefix, Retention, Scratch, Tape};
 use crate::nn::arch::{Adapters, DecoderShape, Parameter};
+use crate::nn::ops::attention::{HeadShape, sequence};
 use crate::nn::ops::linear::Arithmetic;
-use crate::nn::ops::{Parallelism, attention::sequence, embed};
+use crate::nn::ops::{Parallelism, embed};
 use crate::nn::tensors::texts::DeviceCopy;
 use crate::nn::text::Text;
 use rayon::prelude::*;
@@ -60,6 +61,32 @@ struct Cached<'a> {
     caches: &'a mut [Cache],
 }
 
+impl Cached<'_> {
+    /// Writes the keys and values of all rows, `[rows, kv_size]` each, into their caches.
+    fn write(
+        &mut self,
+        shape: &HeadShape,
+        layer: usize,
+        keys_values: [&[f32]; 2],
+        parallelism: Parallelism,
+    ) {
+        let rows = self.rows;
+        let one = |(cache, to): (usize, &mut Cache)| {
+            let first = rows.partition_point(|row| row.cache < cache);
+            for (i, row) in
+                rows.iter().enumerate().skip(first).take_while(|row| row.1.cache == cache)
+            {
+                let new = keys_values.map(|all| &all[i * shape.kv_size()..][..shape.kv_size()]);
+                to.write(shape, layer, row.at, new);
+            }
+        };
+        match parallelism {
+            Parallelism::Parallel => self.caches.par_iter_mut().enumerate().for_each(one),
+            Parallelism::Sequential => self.caches.iter_mut().enumerate().for_each(one),
+        }
+    }
+}
+
 impl Attend for Cached<'_> {
     fn attend(
         &mut self,
@@ -70,10 +97,7 @@ impl Attend for Cached<'_> {
     ) {
         let (shape, window) = (weights.shape.head_shape(), weights.shape.window(layer));
         let Activations { heads: [queries, keys, values], attended, log_totals, .. } = activations;
-        let new = keys.chunks_exact(shape.kv_size()).zip(values.chunks_exact(shape.kv_size()));
-        for (row, (key, value)) in self.rows.iter().zip(new) {
-            self.caches[row.cache].write(&shape, layer, row.at, [key, value]);
-        }
+        self.write(&shape, layer, [keys, values], weights.parallelism);
         let (rows, caches, width) = (self.rows, &*self.caches, shape.query_size());
         let one = |scores: &mut Vec<f32>, (i, to): (usize, (&mut [f32], &mut [f32]))| {
             let Row { cache, at, .. } = rows[i];
@@ -173,7 +197,7 @@ impl TokenDecoder {
         }
         let params: &mut Vec<f32> = Arc::make_mut(&mut self.weights.params);
         let result = change(params);
-        self.weights.drop_packed();
+        self.weights.repack();
         self.device.invalidate();
         result
     }
@@ -183,8 +207,8 @@ impl TokenDecoder {
         self.weights.parallelism == Parallelism::Sequential
     }
 
-    /// Takes rows through all layers, and writes their keys and values into `caches`. The predecessors of a token must
-    /// be in the same pass or in a cache.
+    /// Takes rows, in the order of their caches, through all layers, and writes their keys and values into `caches`. The
+    /// predecessors of a token must be in the same pass or in a cache.
     pub fn forward(
         &self,
         rows: &[Row],
@@ -331,12 +355,14 @@ impl TokenDecoder {
         let TextPass { pass, caches, pieces, .. } = forward;
         let Pass { rows, tape, scratch, .. } = pass;
         let (d_last, d_completions) = d_hidden.split_at(forward.prompts * size);
-        let mut d_normed = vec![0.0; forward.prompt_rows * size];
+        let [mut d_normed, mut d_stream] = std::mem::take(&mut scratch.d_rows);
+        d_normed.clear();
+        d_normed.resize(forward.prompt_rows * size, 0.0);
         for (Piece { rows, .. }, d) in pieces.iter().zip(d_last.chunks(size)) {
             d_normed[(rows.end - 1) * size..rows.end * size].copy_from_slice(d);
         }
         d_normed.extend_from_slice(d_completions);
-        let mut d_stream = vec![0.0; d_normed.len()];
+        d_stream.resize(d_normed.len(), 0.0);
         weights.last_norm_backward(tape, &mut d_normed, &mut d_stream, gradient);
         let starts = self.starts();
         let first = starts.len() - self.shape().num_layers;
@@ -351,6 +377,7 @@ impl TokenDecoder {
             let tokens = rows.iter().map(|row| row.token);
             embed::backward(&d_stream, size, self.shape().embedding_scale, tokens, d_table);
         }
+        scratch.d_rows = [d_normed, d_stream];
     }
 
     /// Fills the gradient of normed vectors from that of their logits, and adds that of the head to `gradient`.

@@ -75,28 +75,21 @@ impl Weights {
         self.packed = Arc::new(PackedWeights::empty(self.layout.matrices()));
     }
 
-    /// Packs all matrices anew, in the memory of the last copies if nobody shares them.
+    /// Packs again what has been packed, in the same memory if nobody shares it, after the weights have changed.
     pub(super) fn repack(&mut self) {
-        if Arc::get_mut(&mut self.packed).is_none() {
-            self.drop_packed();
-        }
-        let Self { layout, params, packed, arithmetic, .. } = self;
-        let packed = Arc::get_mut(packed).expect("the copies are not shared");
+        let Self { layout, params, packed, parallelism, .. } = self;
+        let Some(packed) = Arc::get_mut(packed) else { return self.drop_packed() };
         let mut linears: Vec<&LinearLayout> = layout.linears().collect();
         linears.sort_by_key(|linear| linear.number);
         let copies = packed.forward.par_iter_mut().zip(&mut packed.transpose);
         copies.zip(linears).for_each(|((forward, transpose), linear)| {
-            let pack =
-                |lock: &mut OnceLock<Weight>, view: View, sizes: [usize; 2]| match lock.get_mut() {
-                    Some(copy) => copy.repack(Parallelism::Sequential, view, sizes),
-                    None => {
-                        let pack = linear::pack(*arithmetic, Parallelism::Sequential, view, sizes);
-                        *lock = OnceLock::from(pack);
-                    }
-                };
             let (view, LinearLayout { inputs, outputs, .. }) = (linear.view(params), linear);
-            pack(forward, view, [*inputs, *outputs]);
-            pack(transpose, view.transpose(), [*outputs, *inputs]);
+            if let Some(copy) = forward.get_mut() {
+                copy.repack(*parallelism, view, [*inputs, *outputs]);
+            }
+            if let Some(copy) = transpose.get_mut() {
+                copy.repack(*parallelism, view.transpose(), [*outputs, *inputs]);
+            }
         });
     }
 
@@ -111,23 +104,40 @@ impl Weights {
 
     /// `y = x w + b`, or `y += x w + b`, adapters included: `x` is `[rows, inputs]`, `y` `[rows, outputs]`.
     pub(super) fn linear(&self, linear: &LinearLayout, x: &[f32], y: &mut [f32], add: bool) {
+        self.linears(x, &mut [(linear, y)], add);
+    }
+
+    /// The results of some linear layers for one input, as [`Weights::linear`].
+    pub(super) fn linears(
+        &self,
+        x: &[f32],
+        results: &mut [(&LinearLayout, &mut [f32])],
+        add: bool,
+    ) {
         if x.is_empty() {
             return;
         }
-        let LinearLayout { inputs, outputs, number, .. } = *linear;
-        let view = linear.view(&self.params);
         let is_large = self.parallelism == Parallelism::Parallel;
         if is_large && !self.keep_packed && self.arithmetic == Arithmetic::F32 {
-            linear::forward_unpacked(x, view, [inputs, outputs], y, add);
+            for (linear, y) in &mut *results {
+                let sizes = [linear.inputs, linear.outputs];
+                linear::forward_unpacked(x, linear.view(&self.params), sizes, y, add);
+            }
         } else {
-            let pack = || linear::pack(self.arithmetic, self.parallelism, view, [inputs, outputs]);
-            let packed = self.packed.forward[number].get_or_init(pack);
-            linear::forward(self.parallelism, x, packed, y, add);
+            let products = results.iter_mut().map(|(linear, y)| {
+                let sizes = [linear.inputs, linear.outputs];
+                let view = linear.view(&self.params);
+                let pack = || linear::pack(self.arithmetic, self.parallelism, view, sizes);
+                (self.packed.forward[linear.number].get_or_init(pack), &mut **y)
+            });
+            linear::forward_all(self.parallelism, x, &mut products.collect::<Vec<_>>(), add);
         }
-        if let Some((_, adapter)) = self.adapters.as_ref().and_then(|all| all.of(linear)) {
-            adapter.forward(self.parallelism, x, y);
+        for (linear, y) in results {
+            if let Some((_, adapter)) = self.adapters.as_ref().and_then(|all| all.of(linear)) {
+                adapter.forward(self.parallelism, x, y);
+            }
+            bias::forward(&self.params[linear.bias.clone()], y);
         }
-        bias::forward(&self.params[linear.bias.clone()], y);
     }
 
     /// Adds to `gradient` that of the learnt parameters of a linear layer, from its input `x` and the gradient `dy` of its

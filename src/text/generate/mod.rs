@@ -90,7 +90,8 @@ impl Generator<'_> {
             done.lock().expect("no worker panics with it").extend(finished);
         };
         match workers {
-            1 => work(0),
+            // A thread of the pool shares out work faster than one that is not.
+            1 => rayon::scope(|_| work(0)),
             _ => (0..workers).into_par_iter().for_each(work),
         }
         let mut all: Vec<Vec<Completion>> =

@@ -112,8 +112,7 @@ fn softmax_weights(logits: &[f32], by: &Normalizer, weights: &mut [f32]) -> f32 
 /// The first index at which the sum of the weights exceeds the share `u` of their total. No weight is 0, so that of
 /// `u = 0` must exceed [`LEAST_SUM`].
 fn invert(weights: &[f32], u: f32) -> usize {
-    let part = |weights: &[f32]| weights.iter().map(|x| f64::from(*x)).sum::<f64>();
-    let parts: Vec<f64> = weights.chunks(256).map(part).collect();
+    let parts: Vec<f64> = weights.chunks(256).map(sum).collect();
     let target = (f64::from(u) * parts.iter().sum::<f64>()).max(f64::from(LEAST_SUM));
     let mut sum = 0.0;
     for (number, part) in parts.iter().enumerate() {
@@ -130,6 +129,17 @@ fn invert(weights: &[f32], u: f32) -> usize {
     }
     // Rounding alone leads here.
     weights.iter().rposition(|x| *x > 0.0).unwrap_or(0)
+}
+
+/// The sum of weights, in double precision.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn sum(weights: &[f32]) -> f64 {
+    let (blocks, rest) = weights.as_chunks::<16>();
+    let mut sums = [0.0f64; 16];
+    for block in blocks {
+        sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += f64::from(*x));
+    }
+    sums.iter().sum::<f64>() + rest.iter().map(|x| f64::from(*x)).sum::<f64>()
 }
 
 /// The tokens that can be drawn, the likeliest first.

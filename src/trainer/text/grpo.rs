@@ -172,7 +172,7 @@ impl Engine for TextEngine {
     }
 
     fn runs_in_pool(&self) -> bool {
-        false
+        self.device.is_none()
     }
 
     async fn iterate(

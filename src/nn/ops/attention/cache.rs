@@ -5,7 +5,8 @@
 //! tokens, whatever the batch.
 
 use super::HeadShape;
-use crate::math::{LANES, Lanes, at_least, exp, ln, mul_add};
+use super::products::{compare, gather};
+use crate::math::{LANES, at_least, exp, ln};
 use multiversion::multiversion;
 
 /// The keys and values of a piece of text, in all layers or in the last one executed.
@@ -112,24 +113,54 @@ impl Cache {
         [output, log_totals]: [&mut [f32]; 2],
         scores: &mut Vec<f32>,
     ) {
-        let (dim, scale) = (shape.dim, shape.scale);
-        let heads = queries.chunks_exact(dim).zip(output.chunks_exact_mut(dim));
+        let width = shape.group() * shape.dim;
+        let heads = queries.chunks_exact(width).zip(output.chunks_exact_mut(width));
+        let log_totals = log_totals.chunks_exact_mut(shape.group());
         let first = (self.position(at) + 1).saturating_sub(window);
-        for ((number, (query, output)), log_total) in heads.enumerate().zip(log_totals) {
-            let place = [layer, number / shape.group()];
-            *log_total = match self.prefix {
+        for ((head, (queries, output)), log_totals) in heads.enumerate().zip(log_totals) {
+            let place = [layer, head];
+            let to = [output, log_totals];
+            match self.prefix {
                 Some((number, tokens)) if first < tokens => {
                     let prefix = all[number].piece(shape, place, [first, tokens]);
                     let pieces = [prefix, self.piece(shape, place, [0, at + 1])];
-                    attend(query, scale, &pieces, scores, output)
+                    attend_group(queries, shape, &pieces, scores, to);
                 }
                 prefix => {
                     let first = first - prefix.map_or(0, |(_, tokens)| tokens);
                     let own = self.piece(shape, place, [first, at + 1]);
-                    attend(query, scale, &[own], scores, output)
+                    attend_group(queries, shape, &[own], scores, to);
                 }
-            };
+            }
         }
+    }
+}
+
+/// Fills the results of all queries that share a head of keys, some side by side, and the logarithms of their
+/// softmaxes' totals.
+fn attend_group(
+    queries: &[f32],
+    shape: &HeadShape,
+    pieces: &[Piece],
+    scores: &mut Vec<f32>,
+    [mut output, mut log_totals]: [&mut [f32]; 2],
+) {
+    let mut queries = queries;
+    while !log_totals.is_empty() {
+        // Three at a time, but never one that could be two.
+        let count = match log_totals.len() {
+            4 => 2,
+            left => left.min(3),
+        };
+        let (some, after) = queries.split_at(count * shape.dim);
+        let (to, output_after) = output.split_at_mut(some.len());
+        let (totals, totals_after) = log_totals.split_at_mut(count);
+        match count {
+            1 => attend::<1>(some, shape.scale, pieces, scores, [to, totals]),
+            2 => attend::<2>(some, shape.scale, pieces, scores, [to, totals]),
+            _ => attend::<3>(some, shape.scale, pieces, scores, [to, totals]),
+        }
+        (queries, output, log_totals) = (after, output_after, totals_after);
     }
 }
 
@@ -141,32 +172,53 @@ struct Piece<'a> {
     seen: usize,
 }
 
-/// Fills the result of attention for a query over pieces in order; returns the logarithm of the softmax's total.
-#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
-fn attend(
-    query: &[f32],
+/// Fills the results of attention for `Q` queries over pieces in order, and the logarithms of their softmaxes' totals.
+fn attend<const Q: usize>(
+    queries: &[f32],
     scale: f32,
     pieces: &[Piece],
     scores: &mut Vec<f32>,
-    output: &mut [f32],
-) -> f32 {
-    let dim = query.len();
-    scores.clear();
+    [output, log_totals]: [&mut [f32]; 2],
+) {
+    let dim = queries.len() / Q;
+    let length: usize = pieces.iter().map(|piece| piece.keys.len() / dim).sum();
+    scores.resize(Q * length, 0.0);
+    let mut start = 0;
     for piece in pieces {
-        let first = scores.len();
-        scores.resize(first + piece.keys.len() / dim, f32::NEG_INFINITY);
-        let blocks = piece.keys.chunks(4 * dim * LANES);
-        for (keys, scores) in blocks.zip(scores[first..].chunks_mut(4 * LANES)) {
-            match keys.len() / (dim * LANES) {
-                4 => compare::<4>(query, keys, scale, scores),
-                3 => compare::<3>(query, keys, scale, scores),
-                2 => compare::<2>(query, keys, scale, scores),
-                _ => compare::<1>(query, keys, scale, scores),
-            }
+        let (keys, _) = piece.keys.as_chunks::<LANES>();
+        compare::<Q>(queries, keys, scale, &mut scores[start..], length);
+        let end = start + piece.keys.len() / dim;
+        for scores in scores.chunks_exact_mut(length) {
+            scores[start..start + piece.first].fill(f32::NEG_INFINITY);
+            scores[start + piece.seen..end].fill(f32::NEG_INFINITY);
         }
-        scores[first..first + piece.first].fill(f32::NEG_INFINITY);
-        scores[first + piece.seen..].fill(f32::NEG_INFINITY);
+        start = end;
     }
+    let mut totals = [0.0f32; Q];
+    for ((scores, total), log_total) in
+        scores.chunks_exact_mut(length).zip(&mut totals).zip(log_totals)
+    {
+        let max;
+        (max, *total) = softmax(scores);
+        *log_total = max + ln(*total);
+    }
+    output.fill(0.0);
+    let mut start = 0;
+    for piece in pieces {
+        let seen = &piece.values[..piece.seen * dim];
+        gather::<Q>(&scores[start..], length, seen, output);
+        start += piece.keys.len() / dim;
+    }
+    for (output, total) in output.chunks_exact_mut(dim).zip(totals) {
+        let share = 1.0 / total;
+        output.iter_mut().for_each(|x| *x *= share);
+    }
+}
+
+/// Turns whole blocks of scores into weights, the largest of which is 1 and those of unseen keys 0; returns the largest
+/// score and the total of the weights.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn softmax(scores: &mut [f32]) -> (f32, f32) {
     let (blocks, _) = scores.as_chunks_mut::<LANES>();
     let mut max = [f32::NEG_INFINITY; LANES];
     for block in blocks.iter() {
@@ -181,56 +233,7 @@ fn attend(
             *total += *score;
         }
     }
-    let total: f32 = total.iter().sum();
-    let share = 1.0 / total;
-    match dim % (4 * LANES) {
-        0 => gather::<{ 4 * LANES }>(pieces, scores, share, output),
-        r if r % (2 * LANES) == 0 => gather::<{ 2 * LANES }>(pieces, scores, share, output),
-        r if r % LANES == 0 => gather::<LANES>(pieces, scores, share, output),
-        _ => gather::<2>(pieces, scores, share, output),
-    }
-    max + ln(total)
-}
-
-/// Fills the scores of a query with `B` blocks of keys.
-#[inline(always)]
-fn compare<const B: usize>(query: &[f32], keys: &[f32], scale: f32, scores: &mut [f32]) {
-    let size = query.len() * LANES;
-    let blocks: [&[Lanes]; B] =
-        std::array::from_fn(|b| keys[b * size..(b + 1) * size].as_chunks::<LANES>().0);
-    let mut sums = [[0.0f32; LANES]; B];
-    for (i, x) in query.iter().enumerate() {
-        for (sums, block) in sums.iter_mut().zip(&blocks) {
-            for (sum, key) in sums.iter_mut().zip(&block[i]) {
-                *sum = mul_add(*x, *key, *sum);
-            }
-        }
-    }
-    let (scores, _) = scores.as_chunks_mut::<LANES>();
-    for (scores, sums) in scores.iter_mut().zip(&sums) {
-        scores.iter_mut().zip(sums).for_each(|(score, sum)| *score = sum * scale);
-    }
-}
-
-/// Fills the weighted sum of the values, `N` numbers of a head at a time.
-#[inline(always)]
-fn gather<const N: usize>(pieces: &[Piece], weights: &[f32], share: f32, output: &mut [f32]) {
-    let dim = output.len();
-    for (part, output) in output.chunks_exact_mut(N).enumerate() {
-        let mut sums = [0.0f32; N];
-        let mut weights = weights;
-        for piece in pieces {
-            let rows = piece.values.chunks_exact(dim).take(piece.seen);
-            for (value, weight) in rows.zip(weights) {
-                let value: &[f32; N] = value[part * N..][..N].try_into().expect("N numbers");
-                for (sum, x) in sums.iter_mut().zip(value) {
-                    *sum = mul_add(*weight, *x, *sum);
-                }
-            }
-            weights = &weights[piece.keys.len() / dim..];
-        }
-        output.iter_mut().zip(&sums).for_each(|(output, sum)| *output = sum * share);
-    }
+    (max, total.iter().sum())
 }
 
 #[cfg(test)]

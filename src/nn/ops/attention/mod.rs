@@ -4,6 +4,7 @@
 //! [`cache`] takes a single query over a KV cache, for prefill and decoding.
 
 pub mod cache;
+mod products;
 pub mod sequence;
 
 /// The heads of an attention layer.

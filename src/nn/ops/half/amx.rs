@@ -1,8 +1,8 @@
 //! Products of tiles by Advanced Matrix Extensions, on Linux.
 //!
-//! Two by two tiles of sums stay in registers while the inner dimension is traversed. `tdpbf16ps` sums the even and
-//! the odd numbers of a tile's inner dimension apart before it adds both to the sums (Intel 64 and IA-32 Architectures
-//! Software Developer's Manual, volume 2).
+//! Two by two tiles of sums stay in registers while a block of the inner dimension is traversed; sums that are added to
+//! begin with what is there. `tdpbf16ps` sums the even and the odd numbers of a tile's inner dimension apart before it
+//! adds both to the sums (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2).
 
 use super::output::Output;
 use super::tiles::{Operand, SIDE, Sums, Tile};
@@ -15,6 +15,9 @@ const REQUEST_PERMISSION: libc::c_long = 0x1023;
 const TILE_DATA: libc::c_long = 18;
 /// The bits of `cpuid(7, 0).edx` that stand for `amx_bf16` and `amx_tile`.
 const FEATURES: u32 = 1 << 22 | 1 << 24;
+
+/// Most tiles of the inner dimension in a block: two strips of columns as deep stay in the first cache.
+const BLOCK: usize = 20;
 
 /// The operand of `ldtilecfg`.
 #[repr(C, align(64))]
@@ -52,34 +55,25 @@ pub fn multiply(a: &Operand, b: &Operand, [rows, columns]: [Range<usize>; 2], to
     let configuration = CONFIGURATION;
     // SAFETY: the processor has the instructions, since a kernel is taken from those available, and the configuration is a valid one.
     unsafe { asm!("ldtilecfg [{}]", in(reg) &configuration, options(nostack)) };
-    let mut sums = [const { Sums([[0.0; SIDE]; SIDE]) }; 4];
+    let deep = a.strip(rows.start).len();
+    let depth = deep.div_ceil(deep.div_ceil(BLOCK));
     for j in columns.clone().step_by(2) {
-        for i in rows.clone().step_by(2) {
-            // Beyond the last strip, it is multiplied again.
-            let (down, across) = ((i + 1).min(rows.end - 1), (j + 1).min(columns.end - 1));
-            let (left, right) = ([i, down].map(|i| a.strip(i)), [j, across].map(|j| b.strip(j)));
-            // SAFETY: tiles are configured; the four tiles of the output are this thread's.
-            unsafe {
-                match to.place([i, j]) {
-                    Some((start, row)) => {
-                        let below = start.add(SIDE * row);
-                        let places = [start, start.add(SIDE), below, below.add(SIDE)];
-                        square(left, right, places, row);
-                    }
-                    None => {
-                        let places = sums.each_mut().map(|sums| sums.0.as_mut_ptr().cast());
-                        match down == i {
-                            true => pair(left[0], right, [places[0], places[1]], SIDE),
-                            false => square(left, right, places, SIDE),
-                        }
-                        for (number, sums) in sums.iter().enumerate() {
-                            let (down, across) = (number / 2, number % 2);
-                            if i + down < rows.end && j + across < columns.end {
-                                to.put([i + down, j + across], sums);
-                            }
-                        }
-                    }
-                }
+        // Beyond the last strip, it is multiplied again.
+        let right = [j, (j + 1).min(columns.end - 1)].map(|j| b.strip(j));
+        for first in (0..deep).step_by(depth) {
+            let block = first..(first + depth).min(deep);
+            let right = right.map(|strip| &strip[block.clone()]);
+            let start = if first > 0 || to.adds() { Start::Present } else { Start::Zero };
+            for i in rows.clone().step_by(2) {
+                // The first rows meet columns that come from memory: the next ones are fetched meanwhile.
+                let ahead = match (i - rows.start) / 2 {
+                    strip @ 0..2 => Some((2 + strip) * deep * size_of::<Tile>()),
+                    _ => None,
+                };
+                let left = [i, (i + 1).min(rows.end - 1)].map(|i| &a.strip(i)[block.clone()]);
+                // SAFETY: tiles are configured; the four tiles of the output are this thread's.
+                let by = (start, ahead);
+                unsafe { square_of([left, right], [i, j], [rows.end, columns.end], by, to) };
             }
         }
     }
@@ -87,20 +81,64 @@ pub fn multiply(a: &Operand, b: &Operand, [rows, columns]: [Range<usize>; 2], to
     unsafe { asm!("tilerelease", options(nostack, nomem)) };
 }
 
-/// The product of two strips of rows by two of columns; `row` is the distance of rows of the destination.
+/// What sums begin with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Start {
+    Zero,
+    /// The numbers at the destination.
+    Present,
+}
+
+/// Multiplies two strips of rows by two of columns into the tiles of `to` from `[i, j]` on, as far as `ends`.
 ///
 /// # Safety
-/// Tiles are configured, all strips have the same length, which is not 0, and each destination has 16 rows of 16
-/// numbers.
-#[inline]
-unsafe fn square(a: [&[Tile]; 2], b: [&[Tile]; 2], to: [*mut f32; 4], row: usize) {
-    // SAFETY: the strips are read from their start to their end, and the destinations written as far as they go.
+/// Tiles are configured, all strips have the same length, which is not 0, and no other thread accesses these tiles of `to`.
+unsafe fn square_of(
+    [left, right]: [[&[Tile]; 2]; 2],
+    [i, j]: [usize; 2],
+    ends: [usize; 2],
+    (start, ahead): (Start, Option<usize>),
+    to: &Output,
+) {
+    let is_single = i + 1 == ends[0];
+    let is_whole = !is_single && j + 1 < ends[1];
+    // SAFETY: as this function demands; destinations in the matrix are within it, others are tiles of their own.
     unsafe {
+        if let Some((first, row)) = to.place([i, j]).filter(|_| is_whole) {
+            let below = first.add(SIDE * row);
+            let places = [first, first.add(SIDE), below, below.add(SIDE)];
+            return square(left, right, places, row, (start, ahead));
+        }
+        let mut sums = [const { Sums([[0.0; SIDE]; SIDE]) }; 4];
+        let each = |number: usize| {
+            let [i, j] = [i + number / 2, j + number % 2];
+            (i < ends[0] && j < ends[1]).then_some([i, j])
+        };
+        if start == Start::Present {
+            for (number, sums) in sums.iter_mut().enumerate() {
+                if let Some(place) = each(number) {
+                    to.get(place, sums);
+                }
+            }
+        }
+        let places = sums.each_mut().map(|sums| sums.0.as_mut_ptr().cast());
+        match is_single {
+            true => pair(left[0], right, [places[0], places[1]]),
+            false => square(left, right, places, SIDE, (Start::Present, ahead)),
+        }
+        for (number, sums) in sums.iter().enumerate() {
+            if let Some(place) = each(number) {
+                to.set(place, sums);
+            }
+        }
+    }
+}
+
+/// Adds the products of two strips of rows, `$a`, by two of columns, `$b`, to tiles 0 to 3, with some more instructions
+/// for each step along the strips, and their operands.
+macro_rules! products {
+    ($a:ident, $b:ident, [$($more:literal,)*], [$($operands:tt)*]) => {
         asm!(
-            "tilezero tmm0",
-            "tilezero tmm1",
-            "tilezero tmm2",
-            "tilezero tmm3",
             "2:",
             "tileloadd tmm4, [{a0} + {stride}*1]",
             "tileloadd tmm6, [{b0} + {stride}*1]",
@@ -109,6 +147,7 @@ unsafe fn square(a: [&[Tile]; 2], b: [&[Tile]; 2], to: [*mut f32; 4], row: usize
             "tdpbf16ps tmm1, tmm4, tmm7",
             "tileloadd tmm5, [{a1} + {stride}*1]",
             "tdpbf16ps tmm2, tmm5, tmm6",
+            $($more,)*
             "tdpbf16ps tmm3, tmm5, tmm7",
             "add {a0}, 1024",
             "add {a1}, 1024",
@@ -116,14 +155,82 @@ unsafe fn square(a: [&[Tile]; 2], b: [&[Tile]; 2], to: [*mut f32; 4], row: usize
             "add {b1}, 1024",
             "dec {blocks}",
             "jnz 2b",
-            a0 = inout(reg) a[0].as_ptr() => _,
-            a1 = inout(reg) a[1].as_ptr() => _,
-            b0 = inout(reg) b[0].as_ptr() => _,
-            b1 = inout(reg) b[1].as_ptr() => _,
-            blocks = inout(reg) a[0].len() => _,
+            a0 = inout(reg) $a[0].as_ptr() => _,
+            a1 = inout(reg) $a[1].as_ptr() => _,
+            b0 = inout(reg) $b[0].as_ptr() => _,
+            b1 = inout(reg) $b[1].as_ptr() => _,
+            blocks = inout(reg) $a[0].len() => _,
             stride = in(reg) 64usize,
-            options(nostack),
-        );
+            $($operands)*
+            options(nostack, readonly),
+        )
+    };
+}
+
+/// The product of two strips of rows by two of columns; `row` is the distance of rows of the destination. The strip
+/// `ahead` bytes after the first one of columns is fetched from memory.
+///
+/// # Safety
+/// Tiles are configured, all strips have the same length, which is not 0, and each destination has 16 rows of 16
+/// numbers.
+#[inline]
+unsafe fn square(
+    a: [&[Tile]; 2],
+    b: [&[Tile]; 2],
+    to: [*mut f32; 4],
+    row: usize,
+    (start, ahead): (Start, Option<usize>),
+) {
+    let row = row * size_of::<f32>();
+    // SAFETY: the strips are read from their start to their end, and the destinations read and written as far as they go.
+    unsafe {
+        match start {
+            Start::Zero => asm!(
+                "tilezero tmm0",
+                "tilezero tmm1",
+                "tilezero tmm2",
+                "tilezero tmm3",
+                options(nostack, nomem),
+            ),
+            Start::Present => asm!(
+                "tileloadd tmm0, [{c0} + {row}*1]",
+                "tileloadd tmm1, [{c1} + {row}*1]",
+                "tileloadd tmm2, [{c2} + {row}*1]",
+                "tileloadd tmm3, [{c3} + {row}*1]",
+                c0 = in(reg) to[0],
+                c1 = in(reg) to[1],
+                c2 = in(reg) to[2],
+                c3 = in(reg) to[3],
+                row = in(reg) row,
+                options(nostack, readonly),
+            ),
+        }
+        match ahead {
+            None => products!(a, b, [], []),
+            Some(ahead) => products!(
+                a,
+                b,
+                [
+                    "prefetcht1 [{b0} + {ahead}*1]",
+                    "prefetcht1 [{b0} + {ahead}*1 + 64]",
+                    "prefetcht1 [{b0} + {ahead}*1 + 128]",
+                    "prefetcht1 [{b0} + {ahead}*1 + 192]",
+                    "prefetcht1 [{b0} + {ahead}*1 + 256]",
+                    "prefetcht1 [{b0} + {ahead}*1 + 320]",
+                    "prefetcht1 [{b0} + {ahead}*1 + 384]",
+                    "prefetcht1 [{b0} + {ahead}*1 + 448]",
+                    "prefetcht1 [{b0} + {ahead}*1 + 512]",
+                    "prefetcht1 [{b0} + {ahead}*1 + 576]",
+                    "prefetcht1 [{b0} + {ahead}*1 + 640]",
+                    "prefetcht1 [{b0} + {ahead}*1 + 704]",
+                    "prefetcht1 [{b0} + {ahead}*1 + 768]",
+                    "prefetcht1 [{b0} + {ahead}*1 + 832]",
+                    "prefetcht1 [{b0} + {ahead}*1 + 896]",
+                    "prefetcht1 [{b0} + {ahead}*1 + 960]",
+                ],
+                [ahead = in(reg) ahead,]
+            ),
+        }
         asm!(
             "tilestored [{c0} + {row}*1], tmm0",
             "tilestored [{c1} + {row}*1], tmm1",
@@ -133,23 +240,23 @@ unsafe fn square(a: [&[Tile]; 2], b: [&[Tile]; 2], to: [*mut f32; 4], row: usize
             c1 = in(reg) to[1],
             c2 = in(reg) to[2],
             c3 = in(reg) to[3],
-            row = in(reg) row * size_of::<f32>(),
+            row = in(reg) row,
             options(nostack),
         );
     }
 }
 
-/// The product of one strip of rows by two of columns, as [`square`].
+/// Adds the product of one strip of rows by two of columns to two tiles.
 ///
 /// # Safety
 /// As [`square`].
 #[inline]
-unsafe fn pair(a: &[Tile], b: [&[Tile]; 2], to: [*mut f32; 2], row: usize) {
+unsafe fn pair(a: &[Tile], b: [&[Tile]; 2], to: [*mut f32; 2]) {
     // SAFETY: as in `square`.
     unsafe {
         asm!(
-            "tilezero tmm0",
-            "tilezero tmm1",
+            "tileloadd tmm0, [{c0} + {stride}*1]",
+            "tileloadd tmm1, [{c1} + {stride}*1]",
             "2:",
             "tileloadd tmm4, [{a} + {stride}*1]",
             "tileloadd tmm6, [{b0} + {stride}*1]",
@@ -161,8 +268,8 @@ unsafe fn pair(a: &[Tile], b: [&[Tile]; 2], to: [*mut f32; 2], row: usize) {
             "add {b1}, 1024",
             "dec {blocks}",
             "jnz 2b",
-            "tilestored [{c0} + {row}*1], tmm0",
-            "tilestored [{c1} + {row}*1], tmm1",
+            "tilestored [{c0} + {stride}*1], tmm0",
+            "tilestored [{c1} + {stride}*1], tmm1",
             a = inout(reg) a.as_ptr() => _,
             b0 = inout(reg) b[0].as_ptr() => _,
             b1 = inout(reg) b[1].as_ptr() => _,
@@ -170,7 +277,6 @@ unsafe fn pair(a: &[Tile], b: [&[Tile]; 2], to: [*mut f32; 2], row: usize) {
             stride = in(reg) 64usize,
             c0 = in(reg) to[0],
             c1 = in(reg) to[1],
-            row = in(reg) row * size_of::<f32>(),
             options(nostack),
         );
     }

@@ -85,7 +85,8 @@ impl Kernel {
         right.pack(Parallelism::Sequential, view, [columns, inner], Side::Right);
         let product = |kernel| {
             let mut y = vec![0.0; rows * columns];
-            forward(kernel, Parallelism::Sequential, &x, &right, &mut y, false);
+            let products = &mut [(&right, &mut y[..])];
+            forward(kernel, Parallelism::Sequential, &x, products, false);
             y
         };
         self == Self::Portable || product(self) == product(Self::Portable)
@@ -114,19 +115,19 @@ thread_local! {
     static OPERANDS: RefCell<[Operand; 2]> = RefCell::default();
 }
 
-/// `y = x w`, or `y += x w`, with `x` `[rows, inner]`, rounded to bf16, and `y` `[rows, columns]`.
+/// `y = x w`, or `y += x w`, for some weights and results, with `x` `[rows, inner]`, rounded to bf16, and each `y`
+/// `[rows, columns]`.
 pub fn forward(
     kernel: Kernel,
     parallelism: Parallelism,
     x: &[f32],
-    w: &Operand,
-    y: &mut [f32],
+    products: &mut [(&Operand, &mut [f32])],
     add: bool,
 ) {
+    let Some(inner) = products.first().map(|(w, _)| w.inner()) else { return };
     let [mut left, right] = OPERANDS.take();
-    let sizes = [x.len() / w.inner(), w.inner()];
-    left.pack(parallelism, View::rows(x, w.inner()), sizes, Side::Left);
-    multiply(kernel, parallelism, [&left, w], y, add);
+    left.pack(parallelism, View::rows(x, inner), [x.len() / inner, inner], Side::Left);
+    multiply(kernel, parallelism, &left, products, add);
     OPERANDS.set([left, right]);
 }
 
@@ -143,37 +144,49 @@ pub fn weight_grad(
     let [mut left, mut right] = OPERANDS.take();
     left.pack(parallelism, View::rows(x, inputs).transpose(), [inputs, rows], Side::Left);
     right.pack(parallelism, View::rows(dy, outputs).transpose(), [outputs, rows], Side::Right);
-    multiply(kernel, parallelism, [&left, &right], gradient, true);
+    multiply(kernel, parallelism, &left, &mut [(&right, gradient)], true);
     OPERANDS.set([left, right]);
 }
 
-/// The product of packed operands.
+/// The products of a packed operand with others.
 fn multiply(
     kernel: Kernel,
     parallelism: Parallelism,
-    [a, b]: [&Operand; 2],
-    y: &mut [f32],
+    a: &Operand,
+    products: &mut [(&Operand, &mut [f32])],
     add: bool,
 ) {
-    assert_eq!(a.inner(), b.inner(), "inner dimensions");
-    let to = Output::new(y, [a.outer(), b.outer()], add);
-    let (rows, columns) = (a.strips(), b.strips());
-    let height = (PART / a.strip_bytes().max(1)).max(2).next_multiple_of(2);
-    let down = rows.div_ceil(height);
+    let rows = a.strips();
+    let down = rows.div_ceil((PART / a.strip_bytes().max(1)).max(2));
+    let height = rows.div_ceil(down.max(1)).max(1).next_multiple_of(2);
+    let strips: usize = products.iter().map(|(b, _)| b.strips()).sum();
     let across = match parallelism {
         Parallelism::Parallel => (PARTS * rayon::current_num_threads()).div_ceil(down.max(1)),
         Parallelism::Sequential => 1,
     };
-    let width = columns.div_ceil(across).max(1).next_multiple_of(tiles::GROUP);
-    let across = columns.div_ceil(width);
-    let part = |number: usize| {
-        let (i, j) = (number / across * height, number % across * width);
-        let part = [i..(i + height).min(rows), j..(j + width).min(columns)];
-        kernel.multiply(a, b, part, &to);
+    let width = strips.div_ceil(across).max(1).next_multiple_of(tiles::GROUP);
+    let mut parts = Vec::new();
+    let outputs: Vec<(&Operand, Output)> = products
+        .iter_mut()
+        .map(|(b, y)| {
+            assert_eq!(a.inner(), b.inner(), "inner dimensions");
+            (*b, Output::new(y, [a.outer(), b.outer()], add))
+        })
+        .collect();
+    for i in (0..rows).step_by(height) {
+        for (number, (b, _)) in outputs.iter().enumerate() {
+            let columns = b.strips();
+            let ends = move |j: usize| [i..(i + height).min(rows), j..(j + width).min(columns)];
+            parts.extend((0..columns).step_by(width).map(|j| (number, ends(j))));
+        }
+    }
+    let part = |(number, part): &(usize, [Range<usize>; 2])| {
+        let (b, to) = &outputs[*number];
+        kernel.multiply(a, b, part.clone(), to);
     };
     match parallelism {
-        Parallelism::Parallel => (0..down * across).into_par_iter().for_each(part),
-        Parallelism::Sequential => (0..down * across).for_each(part),
+        Parallelism::Parallel => parts.par_iter().with_max_len(1).for_each(part),
+        Parallelism::Sequential => parts.iter().for_each(part),
     }
 }
 
@@ -214,7 +227,8 @@ mod tests {
             for kernel in Kernel::available() {
                 for (parallelism, add) in BOTH.into_iter().zip([false, true]) {
                     let mut y = before.clone();
-                    forward(*kernel, parallelism, &x, &pack(&w, columns), &mut y, add);
+                    let packed = pack(&w, columns);
+                    forward(*kernel, parallelism, &x, &mut [(&packed, &mut y[..])], add);
                     assert_near(kernel.name(), &y, |at| {
                         let (i, j) = (at / columns, at % columns);
                         let term = |k| widen(x[i * inner + k]) * widen(w[k * columns + j]);
@@ -255,7 +269,7 @@ mod tests {
         for kernel in Kernel::available() {
             let product = |parallelism, x: &[f32]| {
                 let mut y = vec![0.0; x.len() / inner * columns];
-                forward(*kernel, parallelism, x, &w, &mut y, false);
+                forward(*kernel, parallelism, x, &mut [(&w, &mut y[..])], false);
                 y
             };
             let all = product(Parallelism::Parallel, &x);

@@ -28,9 +28,33 @@ impl<'a> Output<'a> {
     /// Writes or adds the sums of the tile in row `i` and column `j` of tiles, without what is beyond the edges.
     ///
     /// # Safety
-    /// No other thread writes to this tile.
+    /// No other thread accesses this tile.
     #[inline]
-    pub unsafe fn put(&self, [i, j]: [usize; 2], sums: &Sums) {
+    pub unsafe fn put(&self, place: [usize; 2], sums: &Sums) {
+        if !self.add {
+            // SAFETY: as this function demands.
+            return unsafe { self.set(place, sums) };
+        }
+        // SAFETY: as this function demands.
+        unsafe { self.each_row(place, sums, |y, x| *y += x) }
+    }
+
+    /// Writes the sums of a tile, as [`Output::put`].
+    ///
+    /// # Safety
+    /// As for [`Output::put`].
+    #[inline]
+    pub unsafe fn set(&self, place: [usize; 2], sums: &Sums) {
+        // SAFETY: as this function demands.
+        unsafe { self.each_row(place, sums, |y, x| *y = *x) }
+    }
+
+    /// Calls `change` with each number of a tile and its sum.
+    ///
+    /// # Safety
+    /// As for [`Output::put`].
+    #[inline(always)]
+    unsafe fn each_row(&self, [i, j]: [usize; 2], sums: &Sums, change: impl Fn(&mut f32, &f32)) {
         let (i, j) = (i * SIDE, j * SIDE);
         let width = SIDE.min(self.columns - j);
         for (row, sums) in sums.0[..SIDE.min(self.rows - i)].iter().enumerate() {
@@ -39,23 +63,44 @@ impl<'a> Output<'a> {
                 let start = self.values.add((i + row) * self.columns + j);
                 std::slice::from_raw_parts_mut(start, width)
             };
-            match (self.add, <&mut [f32; SIDE]>::try_from(&mut *to)) {
-                (true, Ok(to)) => to.iter_mut().zip(sums).for_each(|(y, x)| *y += x),
-                (false, Ok(to)) => *to = *sums,
-                (true, Err(_)) => to.iter_mut().zip(sums).for_each(|(y, x)| *y += x),
-                (false, Err(_)) => to.copy_from_slice(&sums[..width]),
+            match <&mut [f32; SIDE]>::try_from(&mut *to) {
+                Ok(to) => to.iter_mut().zip(sums).for_each(|(y, x)| change(y, x)),
+                Err(_) => to.iter_mut().zip(sums).for_each(|(y, x)| change(y, x)),
             }
         }
     }
 
-    /// The place of a square of 2 by 2 tiles, and the numbers between its rows, if the square is within the matrix and
-    /// replaces what is there.
+    /// Whether sums are added to what is there.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    pub fn adds(&self) -> bool {
+        self.add
+    }
+
+    /// Fills `sums` with the tile in row `i` and column `j` of tiles, as far as the matrix goes.
+    ///
+    /// # Safety
+    /// No other thread accesses this tile.
+    #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+    pub unsafe fn get(&self, [i, j]: [usize; 2], sums: &mut Sums) {
+        let (i, j) = (i * SIDE, j * SIDE);
+        let width = SIDE.min(self.columns - j);
+        for (row, sums) in sums.0[..SIDE.min(self.rows - i)].iter_mut().enumerate() {
+            // SAFETY: the row and the columns are within the matrix, and the tile is this thread's.
+            let from = unsafe {
+                let start = self.values.add((i + row) * self.columns + j);
+                std::slice::from_raw_parts(start, width)
+            };
+            sums[..width].copy_from_slice(from);
+        }
+    }
+
+    /// The place of a square of 2 by 2 tiles, and the numbers between its rows, if the square is within the matrix.
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     pub fn place(&self, [i, j]: [usize; 2]) -> Option<(*mut f32, usize)> {
         let (i, j) = (i * SIDE, j * SIDE);
         let is_within = i + 2 * SIDE <= self.rows && j + 2 * SIDE <= self.columns;
         // `wrapping_add` stays within the matrix where the square does.
         let start = self.values.wrapping_add(i * self.columns + j);
-        (is_within && !self.add).then_some((start, self.columns))
+        is_within.then_some((start, self.columns))
     }
 }

@@ -1,8 +1,8 @@
 //! Operands of products, rounded to bf16 and packed into tiles.
 
+use crate::math::Lanes;
 use crate::nn::ops::Parallelism;
-use crate::nn::ops::matmul::{View, transpose};
-use multiversion::multiversion;
+use crate::nn::ops::matmul::{View, many_registers, transpose};
 use rayon::prelude::*;
 
 /// Rows of a left operand, or columns of a right one, in a tile, and words in a row of a tile.
@@ -107,48 +107,133 @@ fn pair(low: f32, high: f32) -> u32 {
 }
 
 /// Packs up to 16 rows of a matrix, all of its inner dimension.
-#[multiversion(targets(
-    "x86_64+avx512f+avx512vl+avx512bw+avx2+fma",
-    "x86_64+avx2+fma",
-    "aarch64+neon"
-))]
 fn pack_strip(matrix: View, [outer, inner]: [usize; 2], side: Side, tiles: &mut [Tile]) {
     let View { values, row, column } = matrix;
     for (block, tile) in tiles.iter_mut().enumerate() {
-        let first = block * DEPTH;
-        let depth = DEPTH.min(inner - first);
+        let depth = DEPTH.min(inner - block * DEPTH);
+        let values = &values[block * DEPTH * column..];
         let is_whole = outer == SIDE && depth == DEPTH;
-        if is_whole && column == 1 {
-            for (i, words) in tile.0.iter_mut().enumerate() {
-                let from: &[f32; DEPTH] =
-                    values[i * row + first..].first_chunk().expect("a row of a tile");
-                let halves = from.map(round);
-                *words = std::array::from_fn(|k| {
-                    u32::from(halves[2 * k]) | u32::from(halves[2 * k + 1]) << 16
-                });
+        // Rows that lie side by side give the words of a left operand, and columns those of a right one.
+        let filled = match (is_whole, row, column) {
+            (true, _, 1) => {
+                pack_rows(values, row, tile);
+                Side::Left
             }
-        } else if is_whole && row == 1 {
-            for (k, words) in tile.0.iter_mut().enumerate() {
-                let pairs = [0, 1].map(|odd| {
-                    let from = &values[(first + 2 * k + odd) * column..];
-                    from.first_chunk::<SIDE>().expect("a row of a tile")
-                });
-                *words = std::array::from_fn(|i| pair(pairs[0][i], pairs[1][i]));
+            (true, 1, _) => {
+                pack_columns(values, column, tile);
+                Side::Right
             }
-        } else {
-            let at = |i: usize, k: usize| match i < outer && k < depth {
-                true => values[i * row + (first + k) * column],
-                false => 0.0,
-            };
-            for (i, words) in tile.0.iter_mut().enumerate() {
-                *words = std::array::from_fn(|k| pair(at(i, 2 * k), at(i, 2 * k + 1)));
+            (_, 1, _) => {
+                let mut padded = [[0.0; SIDE]; DEPTH];
+                for (k, to) in padded.iter_mut().take(depth).enumerate() {
+                    to[..outer].copy_from_slice(&values[k * column..][..outer]);
+                }
+                pack_columns(padded.as_flattened(), SIDE, tile);
+                Side::Right
+            }
+            _ => {
+                let mut padded = [[0.0; DEPTH]; SIDE];
+                for (i, to) in padded.iter_mut().take(outer).enumerate() {
+                    let from = values[i * row..].iter().step_by(column);
+                    to.iter_mut().zip(from.take(depth)).for_each(|(to, x)| *to = *x);
+                }
+                pack_rows(padded.as_flattened(), DEPTH, tile);
+                Side::Left
+            }
+        };
+        if filled != side {
+            let words: &mut [Lanes; SIDE] = bytemuck::cast_mut(&mut tile.0);
+            *words = transpose(words);
+        }
+    }
+}
+
+/// Packs 16 rows of 32 numbers, `row` apart: a row of words each.
+///
+/// # Panics
+/// If `values` is too short.
+fn pack_rows(values: &[f32], row: usize, tile: &mut Tile) {
+    assert!((SIDE - 1) * row + DEPTH <= values.len(), "rows of a tile");
+    #[cfg(target_arch = "x86_64")]
+    if many_registers() {
+        // SAFETY: the processor has AVX-512, and the length was checked above.
+        return unsafe { avx512::pack_rows(values, row, tile) };
+    }
+    for (i, words) in tile.0.iter_mut().enumerate() {
+        let from = &values[i * row..][..DEPTH];
+        words.iter_mut().zip(from.chunks_exact(2)).for_each(|(word, x)| *word = pair(x[0], x[1]));
+    }
+}
+
+/// Packs 32 rows of 16 numbers, `row` apart: two rows in a row of words.
+///
+/// # Panics
+/// If `values` is too short.
+fn pack_columns(values: &[f32], row: usize, tile: &mut Tile) {
+    assert!((DEPTH - 1) * row + SIDE <= values.len(), "rows of a tile");
+    #[cfg(target_arch = "x86_64")]
+    if many_registers() {
+        // SAFETY: the processor has AVX-512, and the length was checked above.
+        return unsafe { avx512::pack_columns(values, row, tile) };
+    }
+    for (k, words) in tile.0.iter_mut().enumerate() {
+        let [low, high] = [0, 1].map(|odd| &values[(2 * k + odd) * row..][..SIDE]);
+        words.iter_mut().zip(low.iter().zip(high)).for_each(|(word, (x, y))| *word = pair(*x, *y));
+    }
+}
+
+/// The same by AVX-512.
+#[cfg(target_arch = "x86_64")]
+mod avx512 {
+    use super::{SIDE, Tile};
+    use std::arch::x86_64::{
+        __m512i, _CMP_UNORD_Q, _mm512_add_epi32, _mm512_and_si512, _mm512_castps_si512,
+        _mm512_castsi256_si512, _mm512_cmp_ps_mask, _mm512_cvtepi32_epi16, _mm512_inserti64x4,
+        _mm512_loadu_ps, _mm512_mask_mov_epi32, _mm512_or_si512, _mm512_set1_epi32,
+        _mm512_slli_epi32, _mm512_srli_epi32, _mm512_store_si512,
+    };
+
+    /// Rounds 16 numbers to bf16, each in the low half of a word, as [`super::round`].
+    #[inline]
+    #[target_feature(enable = "avx512f")]
+    unsafe fn round(from: *const f32) -> __m512i {
+        // SAFETY: the caller has 16 numbers there.
+        let x = unsafe { _mm512_loadu_ps(from) };
+        let bits = _mm512_castps_si512(x);
+        let high = _mm512_srli_epi32::<16>(bits);
+        let odd = _mm512_and_si512(high, _mm512_set1_epi32(1));
+        let rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+        let nan = _mm512_or_si512(high, _mm512_set1_epi32(0x40));
+        let is_nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(x, x);
+        _mm512_mask_mov_epi32(_mm512_srli_epi32::<16>(rounded), is_nan, nan)
+    }
+
+    /// # Safety
+    /// The processor has AVX-512, and `values` 16 rows of 32 numbers, `row` apart.
+    #[target_feature(enable = "avx512f")]
+    pub unsafe fn pack_rows(values: &[f32], row: usize, tile: &mut Tile) {
+        for (i, words) in tile.0.iter_mut().enumerate() {
+            // SAFETY: as this function demands; a row of words is 64 aligned bytes.
+            unsafe {
+                let from = values.as_ptr().add(i * row);
+                let halves = [from, from.add(SIDE)].map(|from| _mm512_cvtepi32_epi16(round(from)));
+                let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(halves[0]), halves[1]);
+                _mm512_store_si512(words.as_mut_ptr().cast(), both);
             }
         }
-        // Tiles of a left operand have been filled row by row, except those read by the inner dimension.
-        let filled = if is_whole && column != 1 && row == 1 { Side::Right } else { Side::Left };
-        if filled != side {
-            tile.0 = transpose(&tile.0.map(|words| words.map(f32::from_bits)))
-                .map(|words| words.map(f32::to_bits));
+    }
+
+    /// # Safety
+    /// The processor has AVX-512, and `values` 32 rows of 16 numbers, `row` apart.
+    #[target_feature(enable = "avx512f")]
+    pub unsafe fn pack_columns(values: &[f32], row: usize, tile: &mut Tile) {
+        for (k, words) in tile.0.iter_mut().enumerate() {
+            // SAFETY: as this function demands; a row of words is 64 aligned bytes.
+            unsafe {
+                let from = values.as_ptr().add(2 * k * row);
+                let high = _mm512_slli_epi32::<16>(round(from.add(row)));
+                _mm512_store_si512(words.as_mut_ptr().cast(), _mm512_or_si512(round(from), high));
+            }
         }
     }
 }
@@ -156,6 +241,37 @@ fn pack_strip(matrix: View, [outer, inner]: [usize; 2], side: Side, tiles: &mut 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nn::ops::check::Draws;
+
+    #[test]
+    fn whole_tiles_are_packed_as_partial_ones() {
+        let mut draws = Draws::new(34);
+        let (rows, inner) = (SIDE + 3, DEPTH + 5);
+        let mut values = draws.numbers(rows * inner);
+        (values[3], values[inner + 7]) = (f32::NAN, f32::NEG_INFINITY);
+        let turned: Vec<f32> =
+            (0..rows * inner).map(|at| values[at % rows * inner + at / rows]).collect();
+        for side in [Side::Left, Side::Right] {
+            let views = [View::rows(&values, inner), View::rows(&turned, rows).transpose()];
+            for view in views {
+                let mut operand = Operand::default();
+                operand.pack(Parallelism::Sequential, view, [rows, inner], side);
+                for i in 0..operand.strips() * SIDE {
+                    for k in 0..inner.div_ceil(DEPTH) * DEPTH {
+                        let tile = &operand.strip(i / SIDE)[k / DEPTH];
+                        let [row, word] = match side {
+                            Side::Left => [i % SIDE, k % DEPTH / 2],
+                            Side::Right => [k % DEPTH / 2, i % SIDE],
+                        };
+                        let half = (tile.0[row][word] >> (16 * (k % 2))) as u16;
+                        let is_inside = i < rows && k < inner;
+                        let want = if is_inside { round(values[i * inner + k]) } else { 0 };
+                        assert_eq!(half, want, "{side:?} {i} {k}");
+                    }
+                }
+            }
+        }
+    }
 
     #[test]
     fn numbers_are_rounded_to_the_nearest_and_then_to_even() {

@@ -19,7 +19,7 @@ use rayon::prelude::*;
 use std::cell::RefCell;
 use tiles::{Columns, Left, Rows};
 
-pub(crate) use tiles::transpose;
+pub(crate) use tiles::{many_registers, transpose};
 
 /// A matrix whose element `[i, k]` is `values[i * row + k * column]`.
 #[derive(Clone, Copy, Debug)]
