@@ -1,9 +1,12 @@
-//! Embeds the files of the live page into the program: those in `web/dist`, where they are built, or in the published
-//! crate those in `assets/page`.
+//! Embeds the files of the live page into the program, compressed where that saves room: those in `web/dist`, where they
+//! are built, or in the published crate those in `assets/page`.
 
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use std::collections::hash_map::DefaultHasher;
-use std::fmt::Write;
+use std::fmt::Write as _;
 use std::hash::Hasher;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
@@ -22,26 +25,36 @@ fn main() {
     let root = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it"));
     let place = place.unwrap_or("web/dist");
     let dist = root.join(place);
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     let mut code = "static DIST: &[File] = &[".to_string();
-    for file in files(&dist) {
+    for (number, file) in files(&dist).into_iter().enumerate() {
         let bytes = fs::read(&file).expect("a file of the page is readable");
         let mut hasher = DefaultHasher::new();
         hasher.write(&bytes);
         let tag = hasher.finish();
         let path = file.strip_prefix(&dist).expect("the file lies in the folder");
         let path = path.to_str().expect("its name is Unicode").replace('\\', "/");
+        let packed = gzip(&bytes);
+        let is_gzip = packed.len() < bytes.len() / 10 * 9;
+        let content = out.join(format!("page-{number}"));
+        fs::write(&content, if is_gzip { packed } else { bytes })
+            .expect("the build directory can be written");
         writeln!(
             code,
-            "File {{ path: {:?}, tag: \"{tag:016x}\", bytes: \
-             include_bytes!(concat!(env!(\"CARGO_MANIFEST_DIR\"), {:?})) }},",
+            "File {{ path: {:?}, tag: \"{tag:016x}\", is_gzip: {is_gzip}, bytes: include_bytes!({content:?}) }},",
             format!("/{path}"),
-            format!("/{place}/{path}"),
         )
         .expect("a string takes it");
     }
     code.push_str("];\n");
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
     fs::write(out.join("page.rs"), code).expect("the build directory can be written");
+}
+
+/// Compresses a file.
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(bytes).expect("memory takes it");
+    encoder.finish().expect("memory takes it")
 }
 
 /// All files below a folder, sorted by path; none if the folder is missing.

@@ -1,6 +1,9 @@
 //! The files of the live page, embedded in the program.
 
+use flate2::read::GzDecoder;
+use hyper::body::Bytes;
 use std::hash::{DefaultHasher, Hasher};
+use std::io::Read;
 
 /// A file of the page.
 pub struct File {
@@ -8,8 +11,22 @@ pub struct File {
     pub path: &'static str,
     /// A hash of the content, for `ETag`.
     pub tag: &'static str,
+    /// Whether the bytes are compressed.
+    pub is_gzip: bool,
     /// The content.
     pub bytes: &'static [u8],
+}
+
+impl File {
+    /// The content as it is, for a client that cannot decompress it.
+    pub fn plain(&self) -> Bytes {
+        if !self.is_gzip {
+            return Bytes::from_static(self.bytes);
+        }
+        let mut plain = Vec::new();
+        GzDecoder::new(self.bytes).read_to_end(&mut plain).expect("the build has compressed it");
+        Bytes::from(plain)
+    }
 }
 
 // Defines `DIST`, the built page; empty if `web/build.sh` has not built it.
@@ -19,6 +36,7 @@ include!(concat!(env!("OUT_DIR"), "/page.rs"));
 static UNBUILT: File = File {
     path: "/index.html",
     tag: "unbuilt",
+    is_gzip: false,
     bytes: b"<!doctype html>
 <html lang=\"en\">
 <meta charset=\"utf-8\">
@@ -74,7 +92,7 @@ mod tests {
         for file in DIST {
             let known = content_type(file.path) != "application/octet-stream";
             assert_eq!(known, !file.path.ends_with(".safetensors"), "{}", file.path);
-            assert_eq!(tag(file.bytes), file.tag, "{}", file.path);
+            assert_eq!(tag(&file.plain()), file.tag, "{}", file.path);
         }
         assert!(find("/").is_some_and(|file| file.path == "/index.html"));
         assert!(find("").is_none() && find("/nothing.html").is_none());

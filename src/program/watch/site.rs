@@ -4,14 +4,14 @@ use super::about::about;
 use super::guard::{Hosts, Refusal, check};
 use super::live::{Live, Policy, Run, SECTIONS};
 use super::log::METRICS;
-use super::page::{self, content_type, tag};
+use super::page::{self, File, content_type, tag};
 use super::{download, events};
 use crate::program::games::Games;
 use crate::run::{CONFIG, NOTE, caught};
 use http_body_util::channel::Channel;
 use http_body_util::{Either, Full};
 use hyper::body::Bytes;
-use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::header::{self, HeaderMap, HeaderName, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use std::sync::Arc;
 
@@ -109,10 +109,7 @@ impl Site {
                     }
                     response
                 }),
-                None => page::find(path).map_or_else(nothing, |file| {
-                    let bytes = Bytes::from_static(file.bytes);
-                    whole(request, content_type(file.path), bytes, file.tag)
-                }),
+                None => page::find(path).map_or_else(nothing, |file| embedded(request, file)),
             },
         }
     }
@@ -140,6 +137,38 @@ fn listed<'a>(run: &'a Run, name: &str) -> Option<(&'a Bytes, Option<u64>)> {
         Some(("newest", section)) => of(&run.newest, section),
         _ => None,
     }
+}
+
+/// A response with a file of the page, compressed if it is embedded so and the browser accepts that.
+fn embedded<B>(request: &Request<B>, file: &'static File) -> Response<Body> {
+    let kind = content_type(file.path);
+    if !file.is_gzip {
+        return whole(request, kind, file.plain(), file.tag);
+    }
+    let mut response = match accepts_gzip(request.headers()) {
+        true => {
+            let tag = format!("{}-gzip", file.tag);
+            let mut response = whole(request, kind, Bytes::from_static(file.bytes), &tag);
+            if response.status() == StatusCode::OK {
+                set(&mut response, header::CONTENT_ENCODING, "gzip");
+            }
+            response
+        }
+        false => whole(request, kind, file.plain(), file.tag),
+    };
+    set(&mut response, header::VARY, "accept-encoding");
+    response
+}
+
+/// Whether a client accepts compressed content (RFC 9110, 12.5.3).
+fn accepts_gzip(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(header::ACCEPT_ENCODING).into_iter();
+    let mut codings = values.filter_map(|value| value.to_str().ok()).flat_map(|it| it.split(','));
+    codings.any(|coding| {
+        let (name, weight) = coding.split_once(';').unwrap_or((coding, "q=1"));
+        let weight = weight.trim().strip_prefix("q=").and_then(|q| q.trim().parse::<f32>().ok());
+        name.trim().eq_ignore_ascii_case("gzip") && weight.is_some_and(|weight| weight > 0.0)
+    })
 }
 
 /// A response with a whole file, or `304 Not Modified` if the browser has it in its cache.
@@ -189,4 +218,68 @@ fn answer(status: StatusCode, kind: &str, body: Body) -> Response<Body> {
 fn set(response: &mut Response<Body>, name: HeaderName, value: &str) {
     let value = HeaderValue::from_str(value).expect("header values are ASCII");
     response.headers_mut().insert(name, value);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flate2::Compression;
+    use flate2::read::GzEncoder;
+    use http_body_util::BodyExt;
+    use std::io::Read;
+
+    fn asked(accepted: Option<&str>, known: Option<&str>) -> Request<()> {
+        let mut request = Request::builder();
+        for (name, value) in [(header::ACCEPT_ENCODING, accepted), (header::IF_NONE_MATCH, known)] {
+            if let Some(value) = value {
+                request = request.header(name, value);
+            }
+        }
+        request.body(()).unwrap()
+    }
+
+    fn body(response: Response<Body>) -> Bytes {
+        pollster::block_on(response.into_body().collect()).unwrap().to_bytes()
+    }
+
+    #[test]
+    fn a_compressed_file_goes_out_as_the_client_accepts_it() {
+        let plain = b"(module)".repeat(100);
+        let mut packed = Vec::new();
+        GzEncoder::new(&plain[..], Compression::best()).read_to_end(&mut packed).unwrap();
+        let bytes: &'static [u8] = packed.leak();
+        let file: &'static File =
+            Box::leak(Box::new(File { path: "/module.wasm", tag: "1", is_gzip: true, bytes }));
+        for (accepted, is_packed) in [
+            (None, false),
+            (Some("gzip"), true),
+            (Some("deflate, GZip;q=0.5, br"), true),
+            (Some("br"), false),
+            (Some("gzip;q=0, deflate"), false),
+        ] {
+            let response = embedded(&asked(accepted, None), file);
+            let headers = response.headers().clone();
+            let want = is_packed.then(|| HeaderValue::from_static("gzip"));
+            assert_eq!(headers.get(header::CONTENT_ENCODING), want.as_ref(), "{accepted:?}");
+            assert_eq!(headers[header::VARY], "accept-encoding");
+            assert_eq!(headers[header::CONTENT_TYPE], "application/wasm");
+            let got = body(response);
+            assert!(got == if is_packed { bytes } else { &plain[..] }, "{accepted:?}");
+            let tag = headers[header::ETAG].to_str().unwrap();
+            let again = embedded(&asked(accepted, Some(tag)), file);
+            assert_eq!(again.status(), StatusCode::NOT_MODIFIED, "{accepted:?}");
+            assert!(again.headers().get(header::CONTENT_ENCODING).is_none());
+            let other = if is_packed { "\"1\"" } else { "\"1-gzip\"" };
+            assert_eq!(embedded(&asked(accepted, Some(other)), file).status(), StatusCode::OK);
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_not_compressed_goes_out_as_it_is() {
+        let file: &'static File =
+            Box::leak(Box::new(File { path: "/p.png", tag: "2", is_gzip: false, bytes: b"png" }));
+        let response = embedded(&asked(Some("gzip"), None), file);
+        assert!(response.headers().get(header::CONTENT_ENCODING).is_none());
+        assert!(body(response) == b"png"[..]);
+    }
 }
