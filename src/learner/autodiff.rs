@@ -5,7 +5,7 @@ use super::experience::{Experience, FirstMemory};
 use super::means::{Partial, SUMS, plus};
 use super::optimizer::clip_grad_norm;
 use super::order::{Batches, Minibatch, parts};
-use super::schedule::{entropy_coef, learning_rate, total_updates};
+use super::schedule::{entropy_coef, first_update, learning_rate, total_updates};
 use super::weights::{Weights, root_params};
 use crate::data::Trajectory;
 use crate::device;
@@ -140,6 +140,8 @@ impl Learner {
         let entropy_coef = entropy_coef(&self.config, iteration);
         let zeros = |len: usize| Tensor::<1>::zeros([len], &device);
         let (mut sums, mut norms) = (zeros(SUMS), zeros(1));
+        let first = first_update(&self.config, iteration);
+        let mut taken = 0;
         for (minibatch, steps) in minibatches.iter().zip(&counts) {
             let totals = Totals {
                 games: minibatch.size,
@@ -151,17 +153,28 @@ impl Learner {
             }
             let by = |steps: Steps| loss(&self.config.loss, entropy_coef, &steps, &totals);
             let (gradient, of_all) = self.gradient(&experience, minibatch, &by)?;
+            if update.target_kl > 0.0 {
+                let approx_kl = of_all.clone().narrow(0, 0, 1) / steps.clone().clamp_min(1.0);
+                if update.ends_at(f64::from(device::fetch(approx_kl)[0])) {
+                    break;
+                }
+            }
             sums = sums + of_all;
             let (gradient, norm) = clip_grad_norm(gradient, update.max_grad_norm);
             norms = norms + norm;
-            self.step(gradient)?;
+            self.step(gradient, first + taken as u64)?;
+            taken += 1;
         }
         // Every epoch covers all games of the rollout, whereas datasets advance by batches.
-        let learnt = match self.config.data.is_on() {
-            true => Tensor::cat(counts, 0).sum(),
-            false => counted * update.update_epochs as f32,
+        let learnt = if taken < minibatches.len() {
+            let counts = counts.into_iter().take(taken);
+            counts.fold(zeros(1), |sum, count| sum + count).clamp_min(1.0)
+        } else if self.config.data.is_on() {
+            Tensor::cat(counts, 0).sum()
+        } else {
+            counted * update.update_epochs as f32
         };
-        let updates = minibatches.len() as f32;
+        let updates = taken.max(1) as f32;
         let losses = sums.clone().narrow(0, Loss::SUMS.len(), 1);
         let sums = sums.narrow(0, 0, Loss::SUMS.len());
         let means = vec![sums / learnt, losses / updates, norms / updates];
@@ -362,11 +375,11 @@ impl Learner {
         }
     }
 
-    /// Performs one optimizer step. If ranks use devices that may round differently, the parameters
+    /// Performs optimizer step `update` of the run. If ranks use devices that may round differently, the parameters
     /// of the first rank are broadcast.
-    fn step(&mut self, gradient: Tensor<1>) -> Result<(), TeamError> {
+    fn step(&mut self, gradient: Tensor<1>, update: u64) -> Result<(), TeamError> {
         let (weights, config) = (&mut self.weights, &self.config.optimizer);
-        let rate = learning_rate(config, weights.optimizer.steps, total_updates(&self.config));
+        let rate = learning_rate(config, update, total_updates(&self.config));
         weights.params = weights.optimizer.step(weights.params.clone(), gradient, rate, config);
         if self.team.rounds_differently() {
             weights.params = root_params(&self.team, weights.params.clone())?;

@@ -20,5 +20,5 @@ pub use means::UpdateMeans;
 pub use native::NativeLearner;
 pub use optimizer::{AdamW, Moments};
 pub use order::{Batches, Minibatch, SHARD_STEPS};
-pub use schedule::{entropy_coef, learning_rate, total_updates};
+pub use schedule::{entropy_coef, first_update, learning_rate, total_updates};
 pub use weights::Weights;

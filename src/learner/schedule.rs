@@ -24,8 +24,13 @@ pub fn learning_rate(config: &OptimizerConfig, update: u64, total: u64) -> f64 {
 
 /// Number of optimizer steps of a run.
 pub fn total_updates(config: &TrainConfig) -> u64 {
+    first_update(config, config.iterations)
+}
+
+/// Number of an iteration's first optimizer step, counted from 0, if every update takes all of its steps.
+pub fn first_update(config: &TrainConfig, iteration: u32) -> u64 {
     let update = &config.update;
-    u64::from(config.iterations) * (update.update_epochs * update.num_minibatches) as u64
+    u64::from(iteration) * (update.update_epochs * update.num_minibatches) as u64
 }
 
 /// Entropy weight in `iteration`, counted from 0.

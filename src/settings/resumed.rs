@@ -4,7 +4,7 @@ use super::{ConfigError, overlay};
 use toml::{Table, Value};
 
 /// Settings that a resumed run may change: none of them decides what is saved, or which levels and prompts come next.
-const CHANGEABLE: [&str; 15] = [
+const CHANGEABLE: [&str; 16] = [
     "iterations",
     "checkpoint",
     "completions",
@@ -20,6 +20,7 @@ const CHANGEABLE: [&str; 15] = [
     "stop",
     "tracking",
     "update.max_grad_norm",
+    "update.target_kl",
 ];
 
 /// Applies the `key=value`s of a command line to the settings of a saved run.

@@ -88,6 +88,12 @@ impl TrainConfig {
             "inf where the run learns from data",
         )?;
         limit(
+            !is_data || update.target_kl == 0.0,
+            "update.target_kl",
+            update.target_kl,
+            "0 where the run learns from data",
+        )?;
+        limit(
             optimizer.decay_norms_and_biases,
             "optimizer.decay_norms_and_biases",
             false,

@@ -25,11 +25,21 @@ settings! {
         gradient_checkpointing: bool = false;
         /// Largest norm of the gradient; longer ones are scaled down to it. 0 for no clipping.
         max_grad_norm: f64 = 1.0, in at_least(0.0);
+        /// Mean `approx_kl` of a minibatch beyond which the update ends, before that minibatch's step; 0 for no limit.
+        ///
+        /// The learning rate and the next iteration go on as if all steps had been taken. Fused kernels, which read
+        /// nothing back, do without: on a GPU the general engine takes their place.
+        target_kl: f64 = 0.0, in at_least(0.0);
     }
     rules = UpdateConfig::rules;
 }
 
 impl UpdateConfig {
+    /// Whether an update ends before the step of a minibatch with this mean divergence.
+    pub fn ends_at(&self, approx_kl: f64) -> bool {
+        self.target_kl > 0.0 && approx_kl > self.target_kl
+    }
+
     fn rules(&self) -> Result<(), OutOfRange> {
         let steps = self.update_epochs as u64 * self.num_minibatches as u64;
         limit(steps <= 1 << 20, "update_epochs * num_minibatches", steps, "at most 2^20")

@@ -117,6 +117,11 @@ pub(super) fn obstacle(
     if team.is_mixed() {
         return Some("the CPU and devices share the run".to_string());
     }
+    if config.update.target_kl > 0.0 && device::has_kernels(device) {
+        let reads =
+            "update.target_kl reads each minibatch's divergence back, fused kernels nothing";
+        return Some(reads.to_string());
+    }
     if !device::has_kernels(device) {
         return device::precision_obstacle(Some(device), config.precision);
     }

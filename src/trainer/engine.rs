@@ -146,9 +146,6 @@ pub(super) trait PolicyEngine: Grpo<Totals = Totals, Error = TrainError> {
     /// The shards of the groups of games, or of a dataset's windows, and which of them are this rank's.
     fn shards(&self) -> &Shards;
 
-    /// Optimiser steps taken.
-    fn steps(&self) -> u64;
-
     /// The state, with this rank's part of the games. On a device this reads back.
     async fn export(&self) -> State;
 

@@ -189,10 +189,6 @@ impl<G: Rules> PolicyEngine for FusedEngine<G> {
         &self.shards
     }
 
-    fn steps(&self) -> u64 {
-        self.learner.weights().optimizer().steps
-    }
-
     async fn export(&self) -> State {
         let games = match &self.source {
             Source::Games(games) => games.export_async().await,

@@ -212,10 +212,6 @@ impl<G: Rules> PolicyEngine for GeneralEngine<G> {
         &self.shards
     }
 
-    fn steps(&self) -> u64 {
-        self.learner.weights().optimizer().steps
-    }
-
     async fn export(&self) -> State {
         let (games, memory) = match &self.source {
             Source::Games(games) => (games.export_async().await, games.export_memory_async().await),

@@ -188,10 +188,6 @@ impl<G: Rules> PolicyEngine for NativeEngine<G> {
         &self.shards
     }
 
-    fn steps(&self) -> u64 {
-        self.learner.steps()
-    }
-
     async fn export(&self) -> State {
         State {
             params: self.learner.params(),

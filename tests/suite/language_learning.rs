@@ -403,6 +403,46 @@ fn losses_of_texts_are_those_of_tensors() {
     }
 }
 
+/// An update ends before the step whose tokens have diverged, at the first of which nothing has.
+#[test]
+fn an_update_ends_at_its_divergence() {
+    let shape = shape();
+    let count = shape.num_params();
+    let decoder =
+        TokenDecoder::new(shape, (0..count).map(|i| (i as f32).sin()).collect::<Vec<_>>());
+    let sample = |(s, advantage): (usize, f32)| Sample {
+        tokens: vec![1 + s as u32, 4, 2],
+        advantages: vec![advantage; 3],
+        mask: vec![true; 3],
+        ..Sample::default()
+    };
+    let samples = [1.0, -1.0].into_iter().enumerate().map(sample).collect();
+    let mut groups = vec![Group { prompt: vec![3, 5], samples }];
+    let old = logprobs(&decoder, &groups, 1.0).remove(0);
+    groups[0].samples.iter_mut().zip(old).for_each(|(sample, old)| sample.logprobs = old);
+    let config = TrainConfig::for_game("any");
+    let learnt = |target_kl: f64, update_epochs: usize| {
+        let update =
+            UpdateConfig { num_minibatches: 1, update_epochs, target_kl, ..config.update.clone() };
+        let rule = LanguageRule {
+            loss: LossConfig::new(),
+            update,
+            optimizer: config.optimizer.clone(),
+            temperature: 1.0,
+            max_new_tokens: 3,
+        };
+        let mut learner = LanguageLearner::new(decoder.clone(), 1);
+        let means = learner.update(&rule, &groups, 0, 0.0, &[1e-2; 4]).unwrap();
+        (learner.decoder.trained().to_vec(), learner.moments.steps, means)
+    };
+    let (whole, steps, means) = learnt(0.0, 4);
+    assert!(steps == 4 && means.update.approx_kl > 1e-4, "{means:?}");
+    assert!(learnt(1e3, 4) == (whole, steps, means));
+    let (cut, steps, means) = learnt(1e-5, 4);
+    assert_eq!((steps, means.tokens), (1, 6.0));
+    assert!(means.update.approx_kl < 1e-5 && cut == learnt(0.0, 1).0);
+}
+
 #[test]
 fn means_are_over_the_tokens_that_were_evaluated() {
     let shape = shape();

@@ -69,6 +69,8 @@ fn any_number_of_members_gives_the_same_bytes() {
     sums(folder);
     let sort = ["train", "sort", "--model", "tiny", "--iterations", "6"];
     let kl = ["sort.length=3", "kl_coef=0.05", "entropy_coef=0.01", "resample=1"];
+    let stopped =
+        ["sort.length=3", "update_epochs=4", "target_kl=1e-3", "optimizer.learning_rate=1e-2"];
     let steps =
         ["sort.length=3", "num_minibatches=2", "update_epochs=2", "top_entropy_quantile=0.5"];
     // Five shards are not the same for all of two to four.
@@ -79,6 +81,7 @@ fn any_number_of_members_gives_the_same_bytes() {
     for (name, command, settings, numbers) in [
         ("kl", &sort[..], &kl[..], [1, 2].as_slice()),
         ("steps", &sort, &steps, &[2]),
+        ("stopped", &sort, &stopped, &[2]),
         ("lora", &adapt, &adapted, &[2]),
         ("fit", &texts, &none, &[2]),
     ] {

@@ -42,6 +42,8 @@ fn any_number_of_members_gives_the_same_bytes() {
     let folder = folder.path();
     let more = ["--set", "num_minibatches=1", "--set", "num_groups=64"];
     let general = [&["--engine", "general"][..], &more].concat();
+    let target = ["--set", "target_kl=1e-3", "--set", "num_groups=32"];
+    let stopped = [&["--engine", "general"][..], &target].concat();
     let decoder = ["--set", "policy.kind=decoder", "--set", "kl_coef=0"];
     let decoder = [&decoder[..], &["--set", "num_groups=32"]].concat();
     for (name, game, more) in [
@@ -50,6 +52,8 @@ fn any_number_of_members_gives_the_same_bytes() {
         ("gru", "recall", &["--set", "num_shards=5", "--set", "num_groups=64"]),
         ("general", "catch", &general),
         ("decoder", "recall", &decoder),
+        ("stopped-fast", "fruit", &target),
+        ("stopped", "catch", &stopped),
     ] {
         json(folder, &shared(game, &format!("{name}-1"), "cpu", more));
         for members in [2, 3, 4] {

@@ -1,6 +1,6 @@
 //! Runs that end before their iterations are done, and settings that a resumed run may change.
 
-use crate::support::{grove, json, refusal, stderr, stdout, train};
+use crate::support::{assert_same_files, grove, json, refusal, stderr, stdout, train};
 use std::fs;
 use tempfile::TempDir;
 
@@ -47,6 +47,38 @@ fn a_run_ends_after_its_seconds_and_goes_on_for_as_many_again() {
     assert_eq!(report["iteration"], 2);
     let report = json(folder, &[&RESUME[..], &["stop.seconds=0", "--iterations", "4"]].concat());
     assert_eq!(report["iteration"], 4);
+}
+
+/// The schedule of the learning rate does not wait for updates that end early, and a resumed run continues it.
+#[test]
+fn updates_end_at_their_divergence() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let fast =
+        ["--iterations", "6", "--set", "optimizer.learning_rate=0.05", "--set", "save_every=3"];
+    let target = [&fast[..], &["--set", "target_kl=0.002"]].concat();
+    let records = |dir: &str| -> Vec<serde_json::Value> {
+        let text = fs::read_to_string(folder.join(dir).join("metrics.jsonl")).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    };
+    for engine in ["fused", "general"] {
+        for (dir, more) in [("free", &fast[..]), ("run", &target)] {
+            let dir = format!("{dir}-{engine}");
+            json(folder, &train("catch", &dir, &[more, &["--engine", engine]].concat()));
+        }
+        let (free, cut) = (records(&format!("free-{engine}")), records(&format!("run-{engine}")));
+        for (free, cut) in free.iter().zip(&cut) {
+            assert_eq!(free["learning_rate"], cut["learning_rate"], "{engine}");
+            assert!(cut["approx_kl"].as_f64().unwrap() <= 0.002, "{engine}: {cut}");
+        }
+        assert!(free.iter().any(|free| free["approx_kl"].as_f64().unwrap() > 0.002), "{engine}");
+        let last = folder.join(format!("run-{engine}/checkpoints/00000006"));
+        let moved = folder.join(format!("whole-{engine}"));
+        fs::rename(&last, &moved).unwrap();
+        let dir = format!("run-{engine}");
+        json(folder, &["train", "--resume", "--run-dir", &dir, "--json"]);
+        assert_same_files(&moved, &last);
+    }
 }
 
 #[test]

@@ -14,11 +14,11 @@ mod tiles;
 use super::UpdateStats;
 use super::optimizer::factors;
 use super::order::Batches;
-use super::schedule::{entropy_coef, learning_rate, total_updates};
+use super::schedule::{entropy_coef, first_update, learning_rate, total_updates};
 use super::weights::Weights;
 use crate::data::{Part, Recording, RecordingAdvantages};
 use crate::device::buffers::{argument, cube_ints, cube_tensor, element, grid, uninit};
-use crate::math::adamw::FactorsLaunch;
+use crate::math::adamw::{Factors, FactorsLaunch};
 use crate::model::kernels::MlpShape;
 use crate::model::{FlatMlp, Mlp, Observer};
 use crate::objective::{Coefficients, CoefficientsLaunch, Form};
@@ -153,10 +153,13 @@ impl FusedLearner {
         let num_params = self.mlp.num_params();
         let mut after = uninit(like, &[3 * num_params], DType::F32);
         let mut steps = self.weights.optimizer.steps;
+        let first = first_update(&self.config, iteration);
         for number in 0..self.config.update.update_epochs * self.config.update.num_minibatches {
             let gradient = self.shared_gradient(update.gradient(&before, number))?;
             steps += 1;
-            self.step(&gradient, &before, &after, &update.summary, &means, steps);
+            let rate = self.learning_rate(first + number as u64);
+            let by = factors(&self.config.optimizer, rate, steps);
+            self.step(&gradient, &before, &after, &update.summary, &means, &by);
             std::mem::swap(&mut before, &mut after);
             if self.team.rounds_differently() {
                 before = self.first_params(before)?;
@@ -172,6 +175,11 @@ impl FusedLearner {
         Ok(UpdateStats { means: Tensor::from_primitive::<Cube>(means) })
     }
 
+    /// The learning rate of optimizer step `update` of the run.
+    fn learning_rate(&self, update: u64) -> f64 {
+        learning_rate(&self.config.optimizer, update, total_updates(&self.config))
+    }
+
     /// Performs an AdamW step from `before` to `after`, `[3, num_params]`.
     fn step(
         &self,
@@ -180,12 +188,10 @@ impl FusedLearner {
         after: &CubeTensor,
         summary: &CubeTensor,
         means: &CubeTensor,
-        steps: u64,
+        by: &Factors,
     ) {
-        let (config, update) = (&self.config.optimizer, &self.config.update);
+        let update = &self.config.update;
         let num_params = self.mlp.num_params();
-        let rate = learning_rate(config, steps - 1, total_updates(&self.config));
-        let by = factors(config, rate, steps);
         let by = FactorsLaunch::new(
             by.keep1,
             by.add1,

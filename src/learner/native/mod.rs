@@ -26,7 +26,7 @@ mod tiles;
 use super::means::{Partial, SUMS, UpdateMeans, UpdateSums, plus};
 use super::optimizer::Moments;
 use super::order::{Batches, Minibatch as Games, parts};
-use super::schedule::{entropy_coef, learning_rate, total_updates};
+use super::schedule::{entropy_coef, first_update, learning_rate, total_updates};
 use crate::data::host::floats;
 use crate::data::{HostTrajectory, Trajectory, by_game};
 use crate::model::{Mlp, NativeMlp, flatten, unflatten};
@@ -132,11 +132,6 @@ impl NativeLearner {
         }
     }
 
-    /// Number of optimizer steps taken.
-    pub fn steps(&self) -> u64 {
-        self.moments.steps
-    }
-
     /// Restores saved parameters, optimizer state and reference parameters, `[num_params]` each.
     ///
     /// # Panics
@@ -207,7 +202,9 @@ impl NativeLearner {
         let ours = ours.chain([experience.counts.iter().sum()]);
         let counts = self.team.total(&ours.map(|count| count as f64).collect::<Vec<_>>())?;
         let (counts, counted) = (&counts[..minibatches.len()], counts[minibatches.len()]);
+        let first = first_update(&self.config, iteration);
         let mut sums = UpdateSums::default();
+        let mut taken = 0;
         for (minibatch, steps) in minibatches.iter().zip(counts) {
             let sizes = Sizes {
                 games: minibatch.size as f32,
@@ -216,12 +213,18 @@ impl NativeLearner {
                 rollout_share: counted as f32 / self.config.update.num_minibatches as f32,
             };
             let gradient = self.gradient(&experience, minibatch, &rule, sizes)?;
-            sums.add(&gradient.numbers, self.step(&gradient.vector));
+            if self.config.update.ends_at(gradient.numbers[0] / steps.max(1.0)) {
+                self.give_back(gradient.vector);
+                break;
+            }
+            sums.add(&gradient.numbers, self.step(&gradient.vector, first + taken as u64));
             self.give_back(gradient.vector);
+            taken += 1;
         }
         // Every epoch covers all games of the rollout, whereas datasets advance by batches.
-        let steps = match self.config.data.is_on() {
-            true => counts.iter().sum(),
+        let is_cut = taken < minibatches.len();
+        let steps = match self.config.data.is_on() || is_cut {
+            true => counts[..taken].iter().sum(),
             false => counted * self.config.update.update_epochs as f64,
         };
         Ok(sums.means(steps))
@@ -326,10 +329,10 @@ impl NativeLearner {
         self.vectors.lock().unwrap_or_else(PoisonError::into_inner).push(vector);
     }
 
-    /// Performs one optimizer step and returns the norm of the gradient.
-    fn step(&mut self, gradient: &[f32]) -> f32 {
+    /// Performs optimizer step `update` of the run and returns the norm of the gradient.
+    fn step(&mut self, gradient: &[f32], update: u64) -> f32 {
         let config = &self.config;
-        let rate = learning_rate(&config.optimizer, self.moments.steps, total_updates(config));
+        let rate = learning_rate(&config.optimizer, update, total_updates(config));
         self.network.change(|params| {
             let max_norm = config.update.max_grad_norm;
             self.moments.clipped_step(params, gradient, max_norm, rate, &config.optimizer, &[])

@@ -106,6 +106,21 @@ impl Case {
         (trajectory, advantages, mask)
     }
 
+    /// The log-probabilities of the actions of a trajectory under a policy.
+    fn logprobs(&self, policy: &Mlp, trajectory: &Trajectory) -> Tensor<2> {
+        let network = NativeMlp::new(policy);
+        let actions: Vec<i32> = trajectory.actions.to_data().try_into_vec().expect("integers");
+        let obs = floats(trajectory.obs.clone().reshape([STEPS * self.games * self.features]));
+        let logprobs = obs.chunks(self.features).zip(actions).map(|(obs, action)| {
+            let obs: Vec<_> = obs.iter().map(|x| [*x; LANES]).collect();
+            let mut scratch = network.scratch();
+            let logits: Vec<f32> =
+                network.act(&obs, &mut [], &mut scratch).iter().map(|lanes| lanes[0]).collect();
+            logits[action as usize] - logits.iter().map(|x| x.exp()).sum::<f32>().ln()
+        });
+        tensor(logprobs.collect(), [STEPS, self.games])
+    }
+
     /// Masks in which each action is legal in about half of the steps and the action taken always
     /// is.
     fn legal(&self, taken: &[i32]) -> Tensor<3> {
@@ -175,6 +190,45 @@ impl Case {
             assert!(distance(&want, &got) <= 1e-4 * size, "moments: {self:?}");
         }
     }
+}
+
+/// The divergence that ends an update is that of the same minibatch in both learners: the first has none yet.
+#[test]
+fn an_update_ends_at_its_divergence_as_by_autodiff() {
+    let mut case = case();
+    case.config.optimizer.learning_rate = 5e-2;
+    let policy = case.policy();
+    let (mut trajectory, advantages, mask) = case.experience();
+    trajectory.logprobs = case.logprobs(&policy, &trajectory);
+    let mut learnt = |target: f64| {
+        case.config.update.target_kl = target;
+        let mut native = NativeLearner::new(&policy, &case.config);
+        let means = native.update(&trajectory, &advantages, &mask, 0).expect("alone");
+        let mut general = Learner::new(policy.clone(), &case.config);
+        let update = general.update(&trajectory, &advantages, &mask, 0).expect("alone");
+        let want = floats(general.weights().params().clone());
+        let off = distance(&native.params(), &want);
+        assert!(off <= 1e-5 * distance(&want, &floats(flatten(&policy))), "{off}");
+        let steps = native.optimizer().steps;
+        assert_eq!(steps, general.weights().optimizer().steps);
+        let theirs = floats(update.means);
+        assert!((means.approx_kl - f64::from(theirs[0])).abs() < 1e-5, "{means:?} {theirs:?}");
+        assert!((means.grad_norm - f64::from(theirs[5])).abs() < 1e-4, "{means:?} {theirs:?}");
+        (means, steps)
+    };
+    let (whole, steps) = learnt(0.0);
+    assert!(steps == 4 && whole.approx_kl > 1e-3, "{whole:?}");
+    assert_eq!(learnt(1e3), (whole, 4));
+    let (means, steps) = learnt(1e-5);
+    assert!(steps == 1 && means.approx_kl < 1e-5 && means.entropy > 0.1, "{means:?}");
+    // A minibatch that has diverged from the start is not learnt from.
+    trajectory.logprobs = trajectory.logprobs.clone() - 1.0;
+    let mut native = NativeLearner::new(&policy, &case.config);
+    let means = native.update(&trajectory, &advantages, &mask, 0).expect("alone");
+    assert_eq!((means, native.optimizer().steps), (UpdateMeans::default(), 0));
+    let mut general = Learner::new(policy, &case.config);
+    let means = general.update(&trajectory, &advantages, &mask, 0).expect("alone").means;
+    assert_eq!(floats(means), [0.0; 6]);
 }
 
 #[test]

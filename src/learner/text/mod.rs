@@ -223,7 +223,7 @@ impl LanguageLearner {
         let spared = spared(&self.decoder, &rule.optimizer);
         let minibatches = rule.update.num_minibatches.min(groups.len());
         let (mut totals, mut tokens, mut first_ratio) = (UpdateSums::default(), 0.0, None);
-        for epoch in 0..rule.update.update_epochs {
+        'update: for epoch in 0..rule.update.update_epochs {
             let key = draw(draw(self.key, iteration), epoch as u32);
             let order = shuffled(key, groups.len());
             for part in 0..minibatches {
@@ -257,6 +257,9 @@ impl LanguageLearner {
                     buffers: &self.buffers,
                 };
                 let (gradient, sums) = pass.gradient(groups, &chosen)?;
+                if rule.update.ends_at(sums.approx_kl / sums.tokens.max(1.0)) {
+                    break 'update;
+                }
                 let (moments, max_norm) = (&mut self.moments, rule.update.max_grad_norm);
                 let rate = rates[epoch * rule.update.num_minibatches + part];
                 let norm = self.decoder.update(|params| {

@@ -17,7 +17,7 @@ use super::{TrainError, Trainer, iterate};
 use crate::data::Pieces;
 use crate::device;
 use crate::env::{HostEnvError, HostEnvs, Rules};
-use crate::learner::{learning_rate, total_updates};
+use crate::learner::{first_update, learning_rate, total_updates};
 use crate::metrics::{EvaluationRecord, HeldOut, IterationRecord, Seconds};
 use crate::model::{NativePolicy, Network};
 use crate::parallel::{Shards, Team, TeamError};
@@ -251,7 +251,7 @@ impl<G: Rules> Engine for GameEngine<G> {
         })?;
         let Totals { score_sum, episodes, mean_reward, waited, zero_variance, update } = totals;
         let steps = self.config.steps_per_iteration();
-        let updates = with_engine!(&self.engine, engine => engine.steps());
+        let updates = first_update(&self.config, iteration + 1);
         let total = total_updates(&self.config);
         let mut record = IterationRecord {
             env_steps: steps * (u64::from(iteration) + 1),

@@ -2,7 +2,7 @@
 
 use crate::learner::text::LanguageRule;
 use crate::model::DecoderShape;
-use crate::settings::{GenerationConfig, LanguageConfig, LossConfig, LossType};
+use crate::settings::{GenerationConfig, LanguageConfig, LossConfig, LossType, UpdateConfig};
 use crate::text::generate::Sampling;
 
 impl LanguageConfig {
@@ -34,9 +34,11 @@ impl LanguageConfig {
     pub fn rule(&self, fit: bool) -> LanguageRule {
         let loss_type = if fit { LossType::Nll } else { self.loss.loss_type };
         let kl_coef = if fit && !self.imitates() { 0.0 } else { self.loss.kl_coef };
+        // Demonstrations have no policy that they are from.
+        let target_kl = if fit { 0.0 } else { self.update.target_kl };
         LanguageRule {
             loss: LossConfig { loss_type, kl_coef, ..self.loss.clone() },
-            update: self.update.clone(),
+            update: UpdateConfig { target_kl, ..self.update.clone() },
             optimizer: self.optimizer.clone(),
             temperature: if fit { 1.0 } else { self.generation.temperature },
             max_new_tokens: self.generation.max_new_tokens,
