@@ -3,7 +3,7 @@
 //! [`Schedule`] decides when a run is evaluated, saved and over; it needs no files, so that a page can use it too.
 //! The rest drives a [`Run`] on this machine: its folder and lock, its records, which are on disk before the
 //! checkpoint that follows them, resumption, a dry run and the final report. Nothing here prints: an [`Observer`]
-//! is told of every iteration.
+//! is told of every iteration, and [`Run::events`] is the same as an iterator.
 
 #[cfg(all(feature = "general", not(target_family = "wasm")))]
 mod local;

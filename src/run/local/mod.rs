@@ -1,9 +1,12 @@
 //! A run on this machine: what is driven, and the files that it leaves.
 
 mod drive;
+mod effort;
 mod error;
+mod events;
 mod folder;
 mod game;
+mod guard;
 mod model_folder;
 mod note;
 mod panics;
@@ -12,8 +15,10 @@ mod progress;
 mod report;
 mod text;
 
-pub use drive::{Effort, Observer, drive, finish};
+pub use drive::{Observer, drive, finish};
+pub use effort::Effort;
 pub use error::RunError;
+pub use events::{Event, Events, Step};
 pub use folder::{CONFIG, NOTE, RunFiles, RunFolder, RunLock, SavedPolicy};
 pub use game::{GameRun, play};
 pub use note::RunNote;
@@ -149,6 +154,38 @@ pub trait Run {
     /// The language model as a file format of its own can hold it; `None` for games.
     fn model(&self) -> Option<LanguageModel> {
         None
+    }
+
+    /// Trains it to its end as an iterator: an event is what happened since the last one. The rank that has its `files`
+    /// writes records and checkpoints.
+    ///
+    /// ```
+    /// use burn::tensor::Device;
+    /// use grove::env::Catch;
+    /// use grove::run::{Event, GameRun, Run};
+    /// use grove::settings::TrainConfig;
+    /// use grove::trainer::GameTrainer;
+    ///
+    /// let config = TrainConfig { iterations: 3, ..TrainConfig::for_game("catch") };
+    /// let trainer = GameTrainer::new(Catch::default(), &config, &Device::flex());
+    /// let mut run = GameRun::new(trainer, 1, Vec::new());
+    /// for event in run.events(None) {
+    ///     match event? {
+    ///         Event::Iteration(step) => println!("{}: {:?}", step.record.iteration, step.record.score),
+    ///         Event::Warning(warning) => eprintln!("warning: {warning}"),
+    ///         Event::End(effort) => println!("{} steps", effort.env_steps),
+    ///     }
+    /// }
+    /// # Ok::<(), grove::run::RunError>(())
+    /// ```
+    ///
+    /// [`Events::stop`] ends it early; it can be continued by another call. Without an end, the last iterations are
+    /// in the records and in no checkpoint.
+    fn events<'a>(&'a mut self, files: Option<&'a mut RunFiles>) -> Events<'a>
+    where
+        Self: Sized,
+    {
+        Events::new(self, files)
     }
 
     /// Takes the record of an iteration before a resumption, so that monitors continue as well.

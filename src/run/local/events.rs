@@ -1,0 +1,301 @@
+//! A run as a sequence of events: iterate, evaluate, record, save, and say what happened.
+
+use super::effort::Effort;
+use super::guard::{guarded, located};
+use super::progress::Pace;
+use super::{Progress, Run, RunError, RunFiles};
+use crate::checkpoint::Checkpoint;
+use crate::metrics::{EvaluationRecord, Growth, IterationRecord};
+use crate::run::{End, Schedule};
+use crate::trainer::text::CompletionRecord;
+use crate::trainer::{TrainError, is_finite};
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// An event of a run in training.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A warning for the user.
+    Warning(String),
+    /// The end of an iteration, with its evaluation and on the disk as far as they were due.
+    Iteration(Box<Step>),
+    /// The end of the run, after which there are no more events.
+    End(Effort),
+}
+
+/// An iteration of a run that is done.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// The record, as it is in `metrics.jsonl`.
+    pub record: IterationRecord,
+    /// The last evaluation, of this iteration or an earlier one.
+    pub evaluation: Option<EvaluationRecord>,
+    /// Whether the policy was evaluated and is the best so far.
+    pub is_best: bool,
+    /// Iterations of the whole run.
+    pub iterations: u32,
+    /// Completions of the iteration, of a language model.
+    pub completions: Vec<CompletionRecord>,
+    /// Seconds left at the pace of the last iterations, if it is known.
+    pub seconds_left: Option<f64>,
+}
+
+impl Step {
+    /// The figures, borrowed.
+    pub fn progress(&self) -> Progress<'_> {
+        Progress {
+            record: &self.record,
+            evaluation: self.evaluation.as_ref(),
+            iterations: self.iterations,
+            completions: &self.completions,
+            seconds_left: self.seconds_left,
+        }
+    }
+}
+
+/// Requests of the user, asked for during an iteration.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Requests {
+    /// The run is to stop after the iteration, saved so that it can continue.
+    pub stop: bool,
+    /// The run is to be saved after the iteration; heeded where it has one rank.
+    pub save: bool,
+}
+
+/// The events of a run, which trains as they are taken ([`Run::events`]).
+pub struct Events<'a> {
+    run: &'a mut dyn Run,
+    files: Option<&'a mut RunFiles>,
+    requests: Requests,
+    schedule: Schedule,
+    started: Instant,
+    effort: Effort,
+    pace: Pace,
+    growth: Growth,
+    evaluation: Option<EvaluationRecord>,
+    /// What happened and was not taken yet.
+    waiting: VecDeque<Result<Event, RunError>>,
+    is_over: bool,
+}
+
+impl<'a> Events<'a> {
+    /// The events of a run. The rank that has its `files` writes a record after every iteration, and the checkpoints
+    /// that are due.
+    pub fn new(run: &'a mut dyn Run, files: Option<&'a mut RunFiles>) -> Self {
+        Self {
+            requests: Requests::default(),
+            schedule: run.schedule(),
+            started: Instant::now(),
+            effort: Effort::default(),
+            pace: Pace::new(run.iteration(), run.phases()),
+            growth: Growth::default(),
+            evaluation: None,
+            waiting: VecDeque::new(),
+            is_over: false,
+            run,
+            files,
+        }
+    }
+
+    /// Stops the run after its next iteration, saved so that it can continue.
+    pub fn stop(&mut self) {
+        self.requests.stop = true;
+    }
+
+    /// Saves the run after its next iteration; heeded where it has one rank.
+    pub fn save(&mut self) {
+        self.requests.save = true;
+    }
+
+    /// The next event; `ask` is called when an iteration is trained, before anything that is due after it.
+    pub(super) fn next_asking(
+        &mut self,
+        ask: &mut dyn FnMut() -> Requests,
+    ) -> Option<Result<Event, RunError>> {
+        if self.waiting.is_empty() && !self.is_over {
+            let is_ready = self.schedule.end(self.run.iteration(), self.run.best()).is_none();
+            let step = if is_ready { self.step(ask) } else { Ok(true) };
+            match step.map_err(|error| located(error, &self.files, self.schedule.iterations)) {
+                Ok(false) => {}
+                Ok(true) => {
+                    let end = Event::End(self.end());
+                    self.waiting.push_back(Ok(end));
+                    self.is_over = true;
+                }
+                Err(error) => {
+                    self.waiting.push_back(Err(error));
+                    self.is_over = true;
+                }
+            }
+        }
+        self.waiting.pop_front()
+    }
+
+    /// Trains an iteration. Returns whether the run stops here. Records are on the disk before the checkpoint of
+    /// their iteration, so that a crash loses none of an iteration that was saved.
+    fn step(&mut self, ask: &mut dyn FnMut() -> Requests) -> Result<bool, RunError> {
+        let Self { run, schedule, started, effort, waiting, .. } = self;
+        let mut warn = |text: String| waiting.push_back(Ok(Event::Warning(text)));
+        let iteration = run.iteration() + 1;
+        let (mut record, completions) =
+            guarded(format!("iteration {iteration}"), || run.iterate())?;
+        effort.env_steps = record.env_steps;
+        effort.seconds_to_first_update.get_or_insert_with(|| started.elapsed().as_secs_f64());
+        let is_late = started.elapsed().as_secs_f64() >= schedule.stop.seconds;
+        let asked = ask();
+        let interrupted = run.team().any(asked.stop || self.requests.stop)?;
+        // Without a limit, ranks need not ask each other.
+        let is_late = schedule.stop.seconds.is_finite() && run.team().any(is_late)?;
+        let mut due = schedule.due(record.iteration, interrupted || is_late);
+        due.evaluation |= is_late;
+        let saves = asked.save || std::mem::take(&mut self.requests.save);
+        let is_alone = run.team().size() == 1;
+        due.save |= is_alone && saves;
+        // The failure of an evaluation, before which the iteration is saved if the state can be read.
+        let (mut is_best, mut failure) = (false, None);
+        if due.evaluation {
+            match guarded(format!("the evaluation of iteration {iteration}"), || run.measure()) {
+                Ok((result, improved)) => {
+                    is_best = improved;
+                    self.evaluation = Some(result.clone());
+                    record.evaluation = Some(result);
+                    due.save |= schedule.end(record.iteration, run.best()).is_some();
+                }
+                Err(error) if is_alone => (due.save, failure) = (true, Some(error)),
+                Err(error) => return Err(error),
+            }
+        }
+        let state = guarded(format!("reading the state of iteration {iteration}"), || {
+            let snapshot = (is_best || due.save).then(|| finite_snapshot(&**run)).transpose()?;
+            Ok((snapshot, if due.save { run.model() } else { None }))
+        });
+        let (snapshot, model) = match (state, failure.take()) {
+            (Err(_), Some(error)) => return Err(error),
+            (state, error) => {
+                failure = error;
+                state?
+            }
+        };
+        if let Some(files) = &mut self.files {
+            files.write(&record, &completions)?;
+            files.take_warnings().into_iter().for_each(&mut warn);
+            if let Some(snapshot) = snapshot.as_ref().filter(|_| is_best) {
+                files.save_best(snapshot)?;
+            }
+            if let Some(snapshot) = snapshot.as_ref().filter(|_| due.save) {
+                files.save(snapshot, schedule.keep)?;
+            }
+            if let Some(model) = &model {
+                files.save_model(model)?;
+            }
+        }
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        if let Some(warning) = record.text.as_ref().and_then(|text| text.warning.as_ref()) {
+            warn(format!("iteration {}: {warning}", record.iteration));
+        }
+        let is_epoch = record.iteration.is_multiple_of(run.epoch().max(1));
+        let in_use = record.memory.in_use.filter(|_| is_epoch);
+        if let Some(warning) = in_use.and_then(|in_use| self.growth.epoch(in_use)) {
+            warn(warning);
+        }
+        let seconds = started.elapsed().as_secs_f64();
+        let seconds_left = self.pace.seconds_left(record.iteration, seconds);
+        if is_late {
+            effort.end = Some(End::Seconds);
+        }
+        let (evaluation, iterations) = (self.evaluation.clone(), schedule.iterations);
+        let step = Step { record, evaluation, is_best, iterations, completions, seconds_left };
+        waiting.push_back(Ok(Event::Iteration(Box::new(step))));
+        Ok(interrupted || is_late)
+    }
+
+    /// The effort up to here.
+    fn end(&mut self) -> Effort {
+        let iteration = self.run.iteration();
+        let end = self.schedule.end(iteration, self.run.best()).or(self.effort.end);
+        Effort { seconds: self.started.elapsed().as_secs_f64(), iteration, end, ..self.effort }
+    }
+}
+
+impl Iterator for Events<'_> {
+    type Item = Result<Event, RunError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.next_asking(&mut Requests::default)
+    }
+}
+
+/// A snapshot from which the run can continue.
+fn finite_snapshot(run: &dyn Run) -> Result<Checkpoint, RunError> {
+    let snapshot = run.snapshot()?;
+    match is_finite(&snapshot) {
+        true => Ok(snapshot),
+        false => Err(TrainError::NotFinite {
+            what: "new policy or its optimiser's state",
+            iteration: run.iteration(),
+        }
+        .into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::env::Catch;
+    use crate::run::GameRun;
+    use crate::settings::TrainConfig;
+    use crate::trainer::GameTrainer;
+    use burn::tensor::Device;
+
+    fn run(iterations: u32) -> GameRun<Catch> {
+        let mut config = TrainConfig { iterations, ..TrainConfig::for_game("catch") };
+        config.rollout.num_groups = 4;
+        config.checkpoint.eval_every = 2;
+        config.checkpoint.eval_episodes = 10;
+        let trainer = GameTrainer::new(Catch::default(), &config, &Device::flex());
+        GameRun::new(trainer, 1, Vec::new())
+    }
+
+    #[test]
+    fn a_run_tells_of_its_iterations_and_its_end() {
+        let mut run = run(5);
+        let events: Vec<Event> = run.events(None).collect::<Result<_, _>>().unwrap();
+        let [steps @ .., Event::End(effort)] = &events[..] else { panic!("{events:?}") };
+        assert_eq!((effort.iteration, effort.end), (5, Some(End::Iterations)));
+        let steps: Vec<&Step> = steps
+            .iter()
+            .map(|event| match event {
+                Event::Iteration(step) => &**step,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let records: Vec<_> = steps.iter().map(|step| step.record.iteration).collect();
+        assert_eq!(records, [1, 2, 3, 4, 5]);
+        let evaluated: Vec<bool> =
+            steps.iter().map(|step| step.record.evaluation.is_some()).collect();
+        assert_eq!(evaluated, [false, true, false, true, true]);
+        assert!(steps[0].evaluation.is_none() && steps[2].evaluation.is_some());
+        assert!(steps[1].is_best && !steps[2].is_best);
+    }
+
+    #[test]
+    fn a_run_that_is_stopped_goes_on_with_other_events() {
+        let mut run = run(5);
+        let mut events = run.events(None);
+        assert!(matches!(events.next(), Some(Ok(Event::Iteration(_)))));
+        events.stop();
+        assert!(
+            matches!(events.next(), Some(Ok(Event::Iteration(step))) if step.record.iteration == 2)
+        );
+        let Some(Ok(Event::End(effort))) = events.next() else { panic!("the end") };
+        assert_eq!((effort.iteration, effort.end), (2, None));
+        assert!(events.next().is_none());
+        let rest = run.events(None).filter(|event| matches!(event, Ok(Event::Iteration(_))));
+        assert_eq!(rest.count(), 3);
+        // Nothing is left to train.
+        let mut events = run.events(None);
+        assert!(matches!(events.next(), Some(Ok(Event::End(_)))) && events.next().is_none());
+    }
+}

@@ -1,0 +1,27 @@
+//! Panics of a device as errors that say where the run continues.
+
+use super::error::Saved;
+use super::{RunError, RunFiles, caught_on_devices};
+
+/// Does a part of a run; a panic of it is an error.
+pub(super) fn guarded<T>(
+    work: String,
+    part: impl FnOnce() -> Result<T, RunError>,
+) -> Result<T, RunError> {
+    caught_on_devices(part)
+        .unwrap_or_else(|panic| Err(RunError::Failed { work, panic, saved: None }))
+}
+
+/// The error with the state of the run's folder.
+pub(super) fn located(
+    mut error: RunError,
+    files: &Option<&mut RunFiles>,
+    iterations: u32,
+) -> RunError {
+    if let (RunError::Failed { saved, .. }, Some(files)) = (&mut error, files) {
+        let folder = files.folder();
+        let (path, iteration) = (folder.path().to_path_buf(), folder.saved_iteration());
+        *saved = Some(Saved { path, iteration, iterations });
+    }
+    error
+}
