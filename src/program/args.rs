@@ -52,7 +52,7 @@ pub enum Command {
     Watch(WatchArgs),
     /// Search settings for the best score: grid, random, halving or TPE.
     Sweep(SweepArgs),
-    /// Write a trained policy as ONNX, safetensors or JSON.
+    /// Write a trained policy as ONNX, safetensors or JSON, or a language model as GGUF.
     Export(ExportArgs),
     /// List runs: settings that differ from the defaults, best score, time and state.
     #[command(visible_aliases = ["list", "ls"])]

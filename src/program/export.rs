@@ -1,6 +1,7 @@
 //! `grove export`: a trained policy in a format of other tools.
 
 use super::checks::saved;
+use super::export_model;
 use super::games::{Games, Playable};
 use super::models::Models;
 use super::say::{say, tell_json};
@@ -48,10 +49,13 @@ struct Report<'a> {
 }
 
 pub fn run(games: &Games, args: ExportArgs) -> Result<()> {
+    if let Some(source) = export_model::find(&args.run) {
+        return export_model::write(games, &args, &source);
+    }
     let checkpoint = saved_policy(&args.run)?;
     if text::is_of(&checkpoint) {
         bail!(
-            "{} is a language model's run; its folder `model` is in Hugging Face's format already",
+            "{} is a checkpoint of a language model; name its run, whose folder `model` has the best one",
             args.run.display()
         );
     }
@@ -68,7 +72,11 @@ pub fn write<G: Playable>(
     let (parameters, params) = policy_params(checkpoint, game, &config)?;
     let (num_features, num_actions) = (game.num_features(), game.num_actions());
     let iteration = checkpoint.iteration;
-    let bytes = match args.format {
+    let format = args.format.unwrap_or(Format::Onnx);
+    if args.merge || format == Format::Gguf {
+        bail!("--merge and the format gguf are for language models");
+    }
+    let bytes = match format {
         Format::Onnx => encode(&onnx::Policy {
             name: G::NAME,
             config: &config.policy,
@@ -80,7 +88,7 @@ pub fn write<G: Playable>(
             let header = Header { iteration, config: config_toml(&game, &config) };
             write_params(&parameters, &params, Some(&header))
         }
-        Format::Json => serde_json::to_vec(&Plain {
+        Format::Json | Format::Gguf => serde_json::to_vec(&Plain {
             env: G::NAME,
             iteration,
             kind: config.policy.kind.to_string(),
@@ -91,8 +99,7 @@ pub fn write<G: Playable>(
         })?,
     };
     let stem = args.run.file_stem().unwrap_or_default().to_string_lossy();
-    let out =
-        args.out.clone().unwrap_or_else(|| format!("{stem}.{}", args.format.extension()).into());
+    let out = args.out.clone().unwrap_or_else(|| format!("{stem}.{}", format.extension()).into());
     let save = |path: &Path, bytes: &[u8]| {
         fs::write(path, bytes).with_context(|| format!("cannot write {}", path.display()))
     };

@@ -24,6 +24,7 @@ mod devices;
 mod dispatch;
 mod eval;
 mod export;
+mod export_model;
 #[cfg(test)]
 mod failures;
 mod fit;
@@ -37,6 +38,7 @@ mod import;
 mod interrupt;
 mod jobs;
 mod manual;
+mod model_card;
 mod models;
 mod patience;
 mod plot;

@@ -2,7 +2,9 @@
 
 use super::args::RunArgs;
 use super::games::Games;
+use super::history::History;
 use super::interrupt::Interrupt;
+use super::model_card;
 use super::patience::patiently;
 use super::progress::{ProgressLine, Style};
 use super::say::{say, tell, tell_json};
@@ -187,6 +189,11 @@ impl Session<'_> {
             finish(run, home.as_mut().map(|home| &mut home.files), best.as_ref())
         })?;
         let Some(home) = home else { return Ok(()) };
+        if let Some(model) = run.model() {
+            let run = History::read(home.path())?;
+            let card = model_card::card(self.games, &run, &model, Some(&result));
+            home.files.write_model_card(&card)?;
+        }
         let folder = quoted(home.path());
         let can_continue = matches!(effort.end, None | Some(End::Seconds));
         if let Some(reason) = early_end(effort.end, &schedule) {

@@ -1,5 +1,6 @@
 //! Options of the commands that compare runs.
 
+use crate::text::GgufType;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -64,14 +65,22 @@ impl Axis {
 /// Options of `export`.
 #[derive(Args, Debug)]
 pub struct ExportArgs {
-    /// A run directory (its best policy is used), a checkpoint, or a policy file saved on the page.
+    /// A run directory (its best policy is used), a checkpoint, or a policy file saved on the page; of language
+    /// models a run, a Hugging Face folder or a GGUF file.
     pub run: PathBuf,
-    /// The format: onnx, safetensors or json.
-    #[arg(long, default_value = "onnx", value_name = "NAME")]
-    pub format: Format,
-    /// The file [default: the run's name with the format's extension].
+    /// The format: onnx, safetensors or json of games; gguf or safetensors (a Hugging Face folder) of language models
+    /// [default: onnx, gguf].
+    #[arg(long, value_name = "NAME")]
+    pub format: Option<Format>,
+    /// The file, or the folder of a language model [default: the run's name with the format's extension].
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
+    /// Add the adapters of a language model to its weights; without, they are written alone.
+    #[arg(long)]
+    pub merge: bool,
+    /// The numbers of a GGUF file: f32, f16 or q8_0.
+    #[arg(long, default_value = "f32", value_name = "NAME", value_parser = str::parse::<GgufType>)]
+    pub outtype: GgufType,
     /// Also write random observations with the policy's logits, to check the exported policy elsewhere (safetensors).
     #[arg(long, value_name = "FILE")]
     pub samples: Option<PathBuf>,
@@ -89,6 +98,8 @@ pub enum Format {
     Safetensors,
     /// Named tensors in row-major order, with the names of features and actions.
     Json,
+    /// Llama.cpp's: a language model with its vocabulary, or adapters for one.
+    Gguf,
 }
 
 impl Format {
@@ -98,6 +109,7 @@ impl Format {
             Self::Onnx => "onnx",
             Self::Safetensors => "safetensors",
             Self::Json => "json",
+            Self::Gguf => "gguf",
         }
     }
 }

@@ -77,6 +77,16 @@ impl LanguageModel {
         decoder.with_adapters(self.adapters.clone())
     }
 
+    /// The same model with its adapters added to the weights.
+    #[must_use]
+    pub fn merged(mut self) -> Self {
+        if let Some(adapters) = self.adapters.take() {
+            let params: &mut Vec<f32> = Arc::make_mut(&mut self.params);
+            adapters.add_to(&self.shape, params);
+        }
+        self
+    }
+
     /// Names and shapes of what is learnt: of the adapters' numbers, or where there are none of all weights.
     pub fn trained_parameters(&self) -> Vec<Parameter> {
         match &self.adapters {

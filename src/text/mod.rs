@@ -23,6 +23,8 @@ pub use crate::nn::tensors::texts::{Completions, DeviceDecoder, HiddenStates, Pr
 pub use crate::nn::text::Text;
 pub use characters::{Characters, END};
 pub use error::LanguageError;
+#[cfg(all(feature = "general", not(target_family = "wasm")))]
+pub use files::GgufType;
 pub use language_model::LanguageModel;
 pub use template::ChatTemplate;
 pub use tokenizer::Tokenizer;

@@ -16,6 +16,7 @@ mod envs;
 #[cfg(unix)]
 mod failures;
 mod fit;
+mod gguf;
 mod host_envs;
 mod language;
 mod language_bf16;

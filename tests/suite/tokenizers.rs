@@ -4,7 +4,7 @@
 mod gguf;
 
 use gguf::Gguf;
-use grove::text::LanguageModel;
+use grove::text::{GgufType, LanguageModel};
 use safetensors::tensor::{Dtype, TensorView};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -192,29 +192,64 @@ fn gguf_vocabularies_of_bytes_are_split_as_they_say() {
     assert_eq!(prompt(&again, "a\n\nb"), prompt(&begins, "a\n\nb"));
 }
 
+/// A vocabulary of SentencePiece, with these scores of "▁a" and "ab".
+fn piece_gguf(scores: [f32; 2]) -> Gguf {
+    let names = ["<unk>", "<s>", "</s>", "<0xC3>", "<0xA9>", "▁a", "ab", "▁", "a", "b", "▁▁"];
+    let scores =
+        [0., 0., 0., 0., 0., scores[0], scores[1], -5., -5., -5., -4.].map(|x| x + 0.25f32);
+    Gguf::new(&names.map(str::to_string), &[2, 3, 3, 6, 6, 1, 1, 1, 1, 1, 1])
+        .with("tokenizer.ggml.model", "llama")
+        .with("tokenizer.ggml.scores", json!(scores))
+        .with("tokenizer.ggml.bos_token_id", 1)
+        .with("tokenizer.ggml.eos_token_id", 2)
+}
+
 #[test]
 fn gguf_vocabularies_of_sentence_piece_are_merged_by_their_scores() {
-    let names = ["<unk>", "<s>", "</s>", "<0xC3>", "<0xA9>", "▁a", "ab", "▁", "a", "b", "▁▁"];
-    let tokens: Vec<String> = names.map(str::to_string).to_vec();
-    let file = |scores: [f32; 11]| {
-        Gguf::new(&tokens, &[2, 3, 3, 6, 6, 1, 1, 1, 1, 1, 1])
-            .with("tokenizer.ggml.model", "llama")
-            .with("tokenizer.ggml.scores", json!(scores.map(|x| x + 0.25)))
-            .with("tokenizer.ggml.bos_token_id", 1)
-            .with("tokenizer.ggml.eos_token_id", 2)
-    };
-    let model = file([0., 0., 0., 0., 0., -1., -2., -5., -5., -5., -4.]).load().unwrap();
+    let model = piece_gguf([-1., -2.]).load().unwrap();
     assert_eq!(prompt(&model, "ab b"), [1, 5, 9, 7, 9]);
     assert_eq!(prompt(&model, "é"), [1, 7, 3, 4]);
     assert_eq!(model.text(&[5, 9, 7, 9]), "ab b");
     assert_eq!(model.stop_tokens, [2]);
-    let other = file([0., 0., 0., 0., 0., -2., -1., -5., -5., -5., -4.]);
+    let other = piece_gguf([-2., -1.]);
     assert_eq!(prompt(&other.load().unwrap(), "ab"), [1, 7, 6]);
     let bare = other
         .with("tokenizer.ggml.add_bos_token", false)
         .with("tokenizer.ggml.add_eos_token", true)
         .with("tokenizer.ggml.add_space_prefix", false);
     assert_eq!(prompt(&bare.load().unwrap(), "ab"), [6, 2]);
+}
+
+/// A model as it is after being written to a GGUF file and read.
+fn rewritten(model: &LanguageModel) -> LanguageModel {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("model.gguf");
+    model.save_gguf(&path, GgufType::F32).unwrap();
+    LanguageModel::load(&path).unwrap()
+}
+
+#[test]
+fn gguf_vocabularies_are_written_as_they_were_read() {
+    let names = ["llama-bpe", "gpt-2", "qwen2", "smollm", "tekken", "gpt-4o", "deepseek-v3"];
+    for name in names {
+        let model = byte_gguf().with("tokenizer.ggml.pre", name).load().unwrap();
+        let again = rewritten(&model);
+        for text in ["a\n\nb<|eot_id|>", "It's 12345 é", "  x"] {
+            assert_eq!(prompt(&again, text), prompt(&model, text), "{name}: {text}");
+        }
+        assert_eq!(again.stop_tokens, model.stop_tokens, "{name}");
+    }
+    for prefixes in [false, true] {
+        for scores in [[-1., -2.], [-2., -1.]] {
+            let file = piece_gguf(scores).with("tokenizer.ggml.add_space_prefix", prefixes);
+            let model = file.load().unwrap();
+            let again = rewritten(&model);
+            for text in ["ab b", "é", "ab  ab"] {
+                assert_eq!(prompt(&again, text), prompt(&model, text), "{prefixes}: {text}");
+            }
+            assert_eq!(again.text(&[5, 9, 7, 9]), model.text(&[5, 9, 7, 9]));
+        }
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //!
 //! The names are those of the package PEFT.
 
-use super::{DecoderShape, LinearLayout, Parameter, Projection};
+use super::{DecoderShape, Layout, LinearLayout, Parameter, Projection};
 use crate::nn::ops::lora::LowRank;
 use crate::rng::{draw, uniform};
 use crate::schema::{OutOfRange, limit, settings};
@@ -130,6 +130,19 @@ impl Adapters {
         assert_eq!(params.len(), self.params.len(), "params: [num_adapter_params]");
         self.params = params;
         self
+    }
+
+    /// Adds what they change to the decoder's parameters.
+    pub fn add_to(&self, shape: &DecoderShape, params: &mut [f32]) {
+        for linear in Layout::new(shape).layers.iter().flat_map(|layer| &layer.linears) {
+            let Some((_, LowRank { a, b, rank, scale })) = self.of(linear) else { continue };
+            let rows = params[linear.weight.clone()].chunks_exact_mut(linear.outputs);
+            for (row, a) in rows.zip(a.chunks_exact(rank)) {
+                for (factor, b) in a.iter().zip(b.chunks_exact(linear.outputs)) {
+                    row.iter_mut().zip(b).for_each(|(x, b)| *x += scale * factor * b);
+                }
+            }
+        }
     }
 
     /// The adapter of a matrix, if it has one.

@@ -34,6 +34,8 @@ const CHECKPOINTS: &str = "checkpoints";
 const BEST: &str = "best";
 /// The folder of a language model as of the last save, for other programs: a run continues from its checkpoint alone.
 const MODEL: &str = "model";
+/// The description in that folder, by the name that model hubs show.
+const MODEL_CARD: &str = "README.md";
 
 /// The folder of a run.
 #[derive(Clone, Debug)]
@@ -413,6 +415,16 @@ impl RunFiles {
     /// If it cannot be written; the old one is as it was then.
     pub fn save_model(&self, model: &LanguageModel) -> Result<(), RunError> {
         model_folder::replace(&self.folder.model(), |folder| model.save(folder))
+    }
+
+    /// Writes the description beside the language model, for those who are given the folder.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub fn write_model_card(&self, text: &str) -> Result<(), RunError> {
+        let path = self.folder.model().join(MODEL_CARD);
+        let new = self.folder.model().join(format!(".{MODEL_CARD}.tmp"));
+        disk::replace(&path, &new, text.as_bytes()).map_err(RunError::file("write", &path))
     }
 }
 

@@ -2,7 +2,10 @@
 
 mod adapter;
 mod gguf;
+mod gguf_entry;
+mod gguf_tokens;
 mod gguf_vocabulary;
+mod gguf_writer;
 mod hugging_face;
 mod names;
 mod pre_tokenizers;
@@ -10,6 +13,8 @@ mod quants;
 mod template;
 mod template_limits;
 mod tokenizer;
+
+pub use gguf_writer::GgufType;
 
 use super::Adapters;
 use super::error::LanguageError;
@@ -42,6 +47,17 @@ impl LanguageModel {
         match &self.adapters {
             Some(adapters) => adapter::write(self, adapters, folder),
             None => hugging_face::write(self, folder),
+        }
+    }
+
+    /// Writes a GGUF file, as llama.cpp reads it; of a model with adapters only these.
+    ///
+    /// # Errors
+    /// If it cannot be written, or its form or its vocabulary is none of llama.cpp's that are known here.
+    pub fn save_gguf(&self, path: &Path, kind: GgufType) -> Result<(), LanguageError> {
+        match &self.adapters {
+            Some(adapters) => gguf_writer::write_adapters(self, adapters, kind, path),
+            None => gguf_writer::write(self, kind, path),
         }
     }
 }

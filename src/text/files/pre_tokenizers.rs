@@ -3,6 +3,8 @@
 //! Names, patterns and flags are facts of llama.cpp (`src/llama-vocab.cpp`); where it gives a pattern in another
 //! form than the model's own `tokenizer.json`, the latter's is here.
 
+use serde_json::Value;
+
 /// A way to split text, and what else follows from its name.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PreTokenizer {
@@ -29,7 +31,57 @@ const MINICPM5: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\
 const CJK: &str = "[一-龥\u{800}-一가-\u{d7ff}]+";
 const HAN_AND_KANA: &str = "[一-龥\u{3040}-ゟ゠-ヿ]+";
 
+/// Names of all the ways that differ.
+const NAMES: [&str; 17] = [
+    "llama-bpe",
+    "dbrx",
+    "qwen2",
+    "deepseek-r1-qwen",
+    "qwen35",
+    "tekken",
+    "gpt-4o",
+    "smollm",
+    "gpt-2",
+    "default",
+    "falcon",
+    "deepseek-v3",
+    "deepseek-llm",
+    "deepseek-coder",
+    "bailingmoe",
+    "seed-coder",
+    "minicpm5",
+];
+
 impl PreTokenizer {
+    /// The name of the way in which a `tokenizer.json` splits text, if it has one.
+    pub fn name_of(json: &Value) -> Option<&'static str> {
+        let composes = match &json["normalizer"] {
+            Value::Null => false,
+            normalizer if normalizer["type"] == "NFC" => true,
+            _ => return None,
+        };
+        let splits = &json["pre_tokenizer"];
+        let all = splits["pretokenizers"].as_array();
+        let all = all.map_or(vec![splits], |all| all.iter().collect());
+        let patterns = all.into_iter().map(|one| match one["type"].as_str()? {
+            "Split" if one["behavior"] == "Isolated" && one["invert"] != true => {
+                one["pattern"]["Regex"].as_str().map(Some)
+            }
+            "Digits" if one["individual_digits"] == true => Some(Some(r"\p{N}")),
+            "ByteLevel" if one["add_prefix_space"] == true => None,
+            "ByteLevel" => Some((one["use_regex"] != false).then_some(GPT2)),
+            _ => None,
+        });
+        let patterns: Vec<&str> =
+            patterns.collect::<Option<Vec<_>>>()?.into_iter().flatten().collect();
+        let ignores = json["model"]["ignore_merges"] == true;
+        NAMES.into_iter().find(|name| {
+            Self::of(name).is_some_and(|one| {
+                one.patterns == patterns && one.ignore_merges == ignores && one.composes == composes
+            })
+        })
+    }
+
     /// The one of this name, if it is known here.
     pub fn of(name: &str) -> Option<Self> {
         let split = |patterns| Self { patterns, ..Self::default() };

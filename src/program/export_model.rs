@@ -1,0 +1,90 @@
+//! `grove export` of a language model: a GGUF file or a Hugging Face folder.
+
+use super::games::Games;
+use super::history::History;
+use super::model_card::card;
+use super::say::{say, tell_json};
+use super::study_args::{ExportArgs, Format};
+use crate::run::RunFolder;
+use crate::text::LanguageModel;
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A description of what was written.
+#[derive(Serialize)]
+struct Report<'a> {
+    out: String,
+    architecture: &'a str,
+    parameters: usize,
+    /// Whether adapters alone were written.
+    is_adapter: bool,
+}
+
+/// The place of a language model.
+pub struct Source {
+    /// The folder or the file.
+    model: PathBuf,
+    /// The run that trained it, if it is one's.
+    run: Option<PathBuf>,
+}
+
+/// The language model that a path names: that of a run, or a folder or a file itself.
+pub fn find(path: &Path) -> Option<Source> {
+    let is_file = path.is_file() && path.extension().is_some_and(|end| end == "gguf");
+    let is_model = ["config.json", "adapter_config.json"].iter().any(|it| path.join(it).is_file());
+    if is_file || is_model {
+        return Some(Source { model: path.to_path_buf(), run: None });
+    }
+    let run = RunFolder::open(Some(path.to_path_buf()), None).ok().filter(RunFolder::has_model)?;
+    Some(Source { model: run.model(), run: Some(run.path().to_path_buf()) })
+}
+
+/// Writes the model.
+pub fn write(games: &Games, args: &ExportArgs, source: &Source) -> Result<()> {
+    if args.samples.is_some() {
+        bail!("--samples is for games");
+    }
+    let place = source.model.display();
+    let model = LanguageModel::load(&source.model);
+    let mut model = model.with_context(|| format!("cannot use the model in {place}"))?;
+    if args.merge {
+        model = model.merged();
+    }
+    let stem = args.run.file_stem().unwrap_or_default().to_string_lossy();
+    let out = |ending: &str| args.out.clone().unwrap_or_else(|| format!("{stem}{ending}").into());
+    let out = match args.format.unwrap_or(Format::Gguf) {
+        Format::Gguf => {
+            let out = out(".gguf");
+            model.save_gguf(&out, args.outtype)?;
+            out
+        }
+        Format::Safetensors => {
+            let out = out("-model");
+            if out.exists() {
+                bail!("{} exists already; --out FOLDER names another one", out.display());
+            }
+            model.save(&out)?;
+            if let Some(run) = &source.run {
+                let card = card(games, &History::read(run)?, &model, None);
+                fs::write(out.join("README.md"), card).context("cannot write the model's card")?;
+            }
+            out
+        }
+        Format::Onnx | Format::Json => {
+            bail!("a language model is written as gguf or safetensors (a Hugging Face folder)")
+        }
+    };
+    let (out, is_adapter) = (out.display().to_string(), model.adapters.is_some());
+    if args.json {
+        let architecture = model.shape.family.class;
+        let parameters = model.shape.num_params();
+        return tell_json(&Report { out, architecture, parameters, is_adapter });
+    }
+    match is_adapter {
+        true => say!("Wrote the adapters to {out}; --merge adds them to the weights."),
+        false => say!("Wrote the model to {out}."),
+    }
+    Ok(())
+}

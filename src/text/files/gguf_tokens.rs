@@ -1,0 +1,204 @@
+//! The vocabulary of a model as a GGUF file's metadata: `tokenizer.json` the other way round.
+
+use super::gguf_entry::Entry;
+use super::pre_tokenizers::PreTokenizer;
+use crate::text::language_model::LanguageModel;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+
+/// Kinds of tokens (ggml's `llama_token_type`).
+const NORMAL: i32 = 1;
+const UNKNOWN: i32 = 2;
+const CONTROL: i32 = 3;
+const USER_DEFINED: i32 = 4;
+const UNUSED: i32 = 5;
+const BYTE: i32 = 6;
+
+/// The mark of SentencePiece for a space.
+const SPACE: &str = "\u{2581}";
+
+/// A vocabulary under way.
+struct Tokens {
+    names: Vec<String>,
+    kinds: Vec<i32>,
+    numbers: HashMap<String, u32>,
+}
+
+impl Tokens {
+    /// The tokens of a `tokenizer.json`; a number without one has a name of its own.
+    fn new(json: &Value, count: usize) -> Self {
+        let mut names: Vec<String> = (0..count).map(|number| format!("[PAD{number}]")).collect();
+        let (mut kinds, mut numbers) = (vec![UNUSED; count], HashMap::new());
+        let mut put = |name: &str, number: Option<u64>, kind: i32| {
+            let Some(number) = number.filter(|number| (*number as usize) < count) else { return };
+            names[number as usize] = name.to_string();
+            kinds[number as usize] = kind;
+            numbers.insert(name.to_string(), number as u32);
+        };
+        for (name, number) in json["model"]["vocab"].as_object().into_iter().flatten() {
+            put(name, number.as_u64(), NORMAL);
+        }
+        for token in json["added_tokens"].as_array().into_iter().flatten() {
+            let kind = if token["special"] == true { CONTROL } else { USER_DEFINED };
+            put(token["content"].as_str().unwrap_or_default(), token["id"].as_u64(), kind);
+        }
+        Self { names, kinds, numbers }
+    }
+}
+
+/// The metadata, by their names after `tokenizer.`.
+///
+/// # Errors
+/// In words, if llama.cpp has no such tokenizer.
+pub(super) fn tokens(model: &LanguageModel) -> Result<Vec<(String, Entry)>, String> {
+    let file = |name: &str| -> Value {
+        let text = model.files.get(name);
+        text.and_then(|text| serde_json::from_slice(text).ok()).unwrap_or_default()
+    };
+    let (json, about) = (file("tokenizer.json"), file("tokenizer_config.json"));
+    let mut tokens = Tokens::new(&json, model.shape.num_actions);
+    let mut all: Vec<(&str, Entry)> = match json["model"]["type"].as_str() {
+        Some("BPE") if json["model"]["byte_fallback"] == true => {
+            sentence_piece(&json, &mut tokens)?
+        }
+        Some("BPE") => byte_level(&json)?,
+        Some("WordLevel") => characters(&mut tokens)?,
+        _ => {
+            return Err(
+                "llama.cpp has no vocabulary of this kind in the way of `tokenizer.json`".into()
+            );
+        }
+    };
+    let (begins, ends) = around(&json["post_processor"]);
+    let named = |name: &str| match &about[name] {
+        Value::String(text) => tokens.numbers.get(text).copied(),
+        token => tokens.numbers.get(token["content"].as_str()?).copied(),
+    };
+    let eos = model.stop_tokens.first().copied();
+    // llama.cpp takes number 11 for one that is not named.
+    let bos = begins.or_else(|| named("bos_token")).or(eos);
+    let stops = ["ggml.eos_token_id", "ggml.eot_token_id", "ggml.eom_token_id"];
+    let stops = stops.into_iter().zip(&model.stop_tokens);
+    all.extend(stops.map(|(name, token)| (name, Entry::U32(*token))));
+    all.extend(bos.map(|token| ("ggml.bos_token_id", Entry::U32(token))));
+    all.push(("ggml.add_bos_token", Entry::Flag(begins.is_some())));
+    all.push(("ggml.add_eos_token", Entry::Flag(ends)));
+    if let Some(template) = &model.template {
+        all.push(("chat_template", Entry::Text(template.source.clone())));
+    }
+    all.push(("ggml.tokens", Entry::Texts(tokens.names)));
+    all.push(("ggml.token_type", Entry::Wholes(tokens.kinds)));
+    Ok(all.into_iter().map(|(name, value)| (name.to_string(), value)).collect())
+}
+
+fn named(model: &str, pre: &str, merges: Vec<String>) -> Vec<(&'static str, Entry)> {
+    vec![
+        ("ggml.model", Entry::Text(model.to_string())),
+        ("ggml.pre", Entry::Text(pre.to_string())),
+        ("ggml.merges", Entry::Texts(merges)),
+    ]
+}
+
+/// Bytes that are merged within words.
+fn byte_level(json: &Value) -> Result<Vec<(&'static str, Entry)>, String> {
+    let name = PreTokenizer::name_of(json)
+        .ok_or("the way in which its `tokenizer.json` splits text has no name in llama.cpp")?;
+    Ok(named("gpt2", name, merges(json).map(|pair| pair.join(" ")).collect()))
+}
+
+/// The pairs that are merged, the first before others.
+fn merges(json: &Value) -> impl Iterator<Item = [&str; 2]> {
+    let merges = json["model"]["merges"].as_array().into_iter().flatten();
+    merges.filter_map(|pair| match pair {
+        Value::String(text) => text.split_once(' ').map(|(left, right)| [left, right]),
+        pair => Some([pair[0].as_str()?, pair[1].as_str()?]),
+    })
+}
+
+/// Characters that are merged by the score of what they become: the rank of its first pair.
+fn sentence_piece(json: &Value, tokens: &mut Tokens) -> Result<Vec<(&'static str, Entry)>, String> {
+    let replaces = json!({ "type": "Replace", "pattern": { "String": " " }, "content": SPACE });
+    let prepends = json!({ "type": "Prepend", "prepend": SPACE });
+    let (normalizer, split) = (&json["normalizer"], &json["pre_tokenizer"]);
+    let steps = |value: &Value, key: &str| match value {
+        Value::Null => Vec::new(),
+        sequence if sequence["type"] == "Sequence" => {
+            sequence[key].as_array().cloned().unwrap_or_default()
+        }
+        one => vec![one.clone()],
+    };
+    let (steps, splits) = (steps(normalizer, "normalizers"), steps(split, "pretokenizers"));
+    let prefixes = match (&steps[..], &splits[..]) {
+        ([replace], []) if *replace == replaces => false,
+        ([prepend, replace], []) if *prepend == prepends && *replace == replaces => true,
+        ([], [meta]) if meta["type"] == "Metaspace" && meta["split"] != true => {
+            meta["prepend_scheme"] != "never"
+        }
+        _ => {
+            return Err("its `tokenizer.json` changes texts in a way that llama.cpp has not".into());
+        }
+    };
+    let mut scores = vec![0.0; tokens.names.len()];
+    // Pairs come from the best score on.
+    let pairs: Vec<String> = merges(json).map(|pair| pair.concat()).collect();
+    for (rank, name) in pairs.iter().enumerate().rev() {
+        if let Some(number) = tokens.numbers.get(name) {
+            scores[*number as usize] = -(rank as f32);
+        }
+    }
+    let unknown = json["model"]["unk_token"].as_str().and_then(|name| tokens.numbers.get(name));
+    for (kind, name) in tokens.kinds.iter_mut().zip(&tokens.names) {
+        let is_byte = name.len() == 6 && name.starts_with("<0x") && name.ends_with('>');
+        if *kind == NORMAL && is_byte {
+            *kind = BYTE;
+        }
+    }
+    let mut all = vec![
+        ("ggml.model", Entry::Text("llama".to_string())),
+        ("ggml.pre", Entry::Text("default".to_string())),
+        ("ggml.scores", Entry::Numbers(scores)),
+        ("ggml.add_space_prefix", Entry::Flag(prefixes)),
+    ];
+    if let Some(unknown) = unknown {
+        tokens.kinds[*unknown as usize] = UNKNOWN;
+        all.push(("ggml.unknown_token_id", Entry::U32(*unknown)));
+    }
+    Ok(all)
+}
+
+/// Characters, as bytes without anything to merge.
+fn characters(tokens: &mut Tokens) -> Result<Vec<(&'static str, Entry)>, String> {
+    for (name, kind) in tokens.names.iter_mut().zip(&tokens.kinds) {
+        if *kind == NORMAL {
+            let [byte] = name.as_bytes() else {
+                return Err(format!("its token `{name}` is no single byte, as llama.cpp has them"));
+            };
+            *name = byte_name(*byte).to_string();
+        }
+    }
+    Ok(named("gpt2", "gpt-2", Vec::new()))
+}
+
+/// The character that stands for a byte in vocabularies of bytes (GPT-2's `bytes_to_unicode`).
+fn byte_name(byte: u8) -> char {
+    let is_plain = |byte: &u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
+    let hidden = (0..byte).filter(|byte| !is_plain(byte)).count() as u32;
+    let code = if is_plain(&byte) { u32::from(byte) } else { 256 + hidden };
+    char::from_u32(code).expect("a number below the surrogates")
+}
+
+/// The token that a text begins with, if any, and whether it ends with one.
+fn around(processor: &Value) -> (Option<u32>, bool) {
+    let all = processor["processors"].as_array();
+    let mut all = all.map_or(vec![processor], |all| all.iter().collect()).into_iter();
+    let Some(template) = all.find(|one| one["type"] == "TemplateProcessing") else {
+        return (None, false);
+    };
+    let special = |piece: Option<&Value>| {
+        let name = piece?["SpecialToken"]["id"].as_str()?;
+        Some(template["special_tokens"][name]["ids"][0].as_u64()? as u32)
+    };
+    let single = template["single"].as_array();
+    let first = single.and_then(|all| special(all.first()));
+    (first, single.is_some_and(|all| special(all.last()).is_some()))
+}

@@ -1,0 +1,315 @@
+//! GGUF files, out: a model, or adapters for one.
+//!
+//! <https://github.com/ggml-org/ggml/blob/master/docs/gguf.md>
+
+use super::gguf_entry::{Entry, text};
+use super::gguf_tokens::tokens;
+use super::names::{is_turned, shape_in_files, turn};
+use super::{unusable, written};
+use crate::model::{DecoderShape, Parameter};
+use crate::nn::arch::{Adapters, QkNorm, gguf_name};
+use crate::schema::names;
+use crate::text::error::LanguageError;
+use crate::text::language_model::LanguageModel;
+use half::f16;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+/// Bytes to whose multiples tensors are aligned: the default of the format.
+const ALIGNMENT: usize = 32;
+/// Numbers of a block of Q8_0.
+const BLOCK: usize = 32;
+
+names! {
+    /// The numbers of matrices in a GGUF file; vectors are in single precision.
+    pub enum GgufType {
+        /// Single precision.
+        F32 = "f32",
+        /// Half precision.
+        F16 = "f16",
+        /// Blocks of 32 numbers of 8 bits with a scale.
+        Q8_0 = "q8_0",
+    }
+}
+
+/// A tensor of a file.
+struct Tensor<'a> {
+    name: String,
+    /// The sizes of its axes, the last of which lies side by side.
+    shape: Vec<usize>,
+    kind: GgufType,
+    /// The numbers in memory.
+    numbers: &'a [f32],
+    /// Inputs of a matrix, which lies in memory with its rows and columns exchanged.
+    turned: Option<usize>,
+    /// Heads whose coordinates lie in pairs.
+    heads: Option<usize>,
+}
+
+impl Tensor<'_> {
+    /// A matrix takes the numbers that are asked for, if its rows consist of whole blocks.
+    fn kind(asked: GgufType, shape: &[usize]) -> GgufType {
+        match (shape, asked) {
+            ([_], _) => GgufType::F32,
+            ([.., width], GgufType::Q8_0) if !width.is_multiple_of(BLOCK) => GgufType::F16,
+            _ => asked,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        let count: usize = self.shape.iter().product();
+        match self.kind {
+            GgufType::F32 => 4 * count,
+            GgufType::F16 => 2 * count,
+            GgufType::Q8_0 => count / BLOCK * (BLOCK + 2),
+        }
+    }
+
+    /// The numbers as they lie in the file.
+    fn encode(&self, head_dim: usize) -> Vec<u8> {
+        let mut numbers = self.numbers.to_vec();
+        if let Some(inputs) = self.turned {
+            turn(self.numbers, self.numbers.len() / inputs, &mut numbers);
+        }
+        if let Some(heads) = self.heads {
+            numbers = paired(&numbers, heads, head_dim);
+        }
+        match self.kind {
+            GgufType::F32 => numbers.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            GgufType::F16 => numbers.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect(),
+            GgufType::Q8_0 => numbers.as_chunks().0.iter().flat_map(q8_0).collect(),
+        }
+    }
+}
+
+/// Rows of heads, the two that rotate together side by side, as Llama's files have them.
+fn paired(numbers: &[f32], heads: usize, head_dim: usize) -> Vec<f32> {
+    let (width, half) = (numbers.len() / (heads * head_dim), head_dim / 2);
+    let rows = (0..heads * head_dim).map(|row| {
+        let (head, i) = (row / head_dim, row % head_dim);
+        head * head_dim + i % 2 * half + i / 2
+    });
+    rows.flat_map(|row| &numbers[row * width..][..width]).copied().collect()
+}
+
+/// A block of ggml's Q8_0: the scale in half precision, then whole numbers.
+fn q8_0(block: &[f32; BLOCK]) -> [u8; BLOCK + 2] {
+    let largest = block.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+    let scale = largest / 127.0;
+    let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+    let mut bytes = [0; BLOCK + 2];
+    bytes[..2].copy_from_slice(&f16::from_f32(scale).to_le_bytes());
+    for (byte, x) in bytes[2..].iter_mut().zip(block) {
+        *byte = (x * inverse).round() as i8 as u8;
+    }
+    bytes
+}
+
+/// The architecture's name in files.
+///
+/// # Errors
+/// If files cannot say what the shape has, or [`super::gguf`] would not read it.
+fn architecture(shape: &DecoderShape) -> Result<&'static str, String> {
+    let name = shape.family.gguf;
+    let plain = DecoderShape {
+        family: shape.family,
+        num_features: 0,
+        num_actions: shape.num_actions,
+        hidden_size: shape.hidden_size,
+        num_layers: shape.num_layers,
+        num_heads: shape.num_heads,
+        num_kv_heads: shape.num_kv_heads,
+        head_dim: shape.head_dim,
+        intermediate_size: shape.intermediate_size,
+        context: shape.context,
+        qkv_bias: shape.qkv_bias && name != "qwen3",
+        qk_norm: if name == "qwen3" { QkNorm::PerHead } else { QkNorm::None },
+        tie_word_embeddings: shape.tie_word_embeddings,
+        rope_theta: shape.rope_theta,
+        rms_norm_eps: shape.rms_norm_eps,
+        ..DecoderShape::default()
+    };
+    match ["llama", "qwen2", "qwen3"].contains(&name) && plain == *shape {
+        true => Ok(name),
+        false => Err(format!(
+            "GGUF files are written of Llama's, Qwen2's and Qwen3's forms, without rotary scaling, sliding windows and \
+             other biases than those of queries, keys and values; this `{}` has another",
+            shape.family.model_type
+        )),
+    }
+}
+
+/// The metadata of a model.
+fn about(model: &LanguageModel, kind: GgufType) -> Result<Vec<(String, Entry)>, String> {
+    let shape = &model.shape;
+    let name = architecture(shape)?;
+    let count = |count: usize| Entry::U32(count as u32);
+    let file_type = match kind {
+        GgufType::F32 => 0,
+        GgufType::F16 => 1,
+        GgufType::Q8_0 => 7,
+    };
+    let sizes = [
+        ("context_length", count(shape.context)),
+        ("embedding_length", count(shape.hidden_size)),
+        ("block_count", count(shape.num_layers)),
+        ("feed_forward_length", count(shape.intermediate_size)),
+        ("attention.head_count", count(shape.num_heads)),
+        ("attention.head_count_kv", count(shape.num_kv_heads)),
+        ("attention.key_length", count(shape.head_dim)),
+        ("attention.value_length", count(shape.head_dim)),
+        ("attention.layer_norm_rms_epsilon", Entry::F32(shape.rms_norm_eps)),
+        ("rope.dimension_count", count(shape.head_dim)),
+        ("rope.freq_base", Entry::F32(shape.rope_theta as f32)),
+        ("vocab_size", count(shape.num_actions)),
+    ];
+    let mut all = vec![
+        ("general.architecture".to_string(), Entry::Text(name.to_string())),
+        ("general.file_type".to_string(), Entry::U32(file_type)),
+        ("general.quantization_version".to_string(), Entry::U32(2)),
+    ];
+    all.extend(sizes.map(|(key, value)| (format!("{name}.{key}"), value)));
+    let words = tokens(model)?;
+    all.extend(words.into_iter().map(|(key, value)| (format!("tokenizer.{key}"), value)));
+    Ok(all)
+}
+
+/// Heads whose coordinates this tensor of Llama's form has in pairs.
+fn heads(shape: &DecoderShape, name: &str) -> Option<usize> {
+    let part = name.split('.').nth(2).filter(|_| shape.family.gguf == "llama")?;
+    match part {
+        "attn_q" => Some(shape.num_heads),
+        "attn_k" => Some(shape.num_kv_heads),
+        _ => None,
+    }
+}
+
+/// Writes a model without its adapters.
+pub(super) fn write(
+    model: &LanguageModel,
+    kind: GgufType,
+    path: &Path,
+) -> Result<(), LanguageError> {
+    let shape = &model.shape;
+    let about = about(model, kind).map_err(|reason| unusable(path, reason))?;
+    let mut rest = &model.params[..];
+    let tensors = shape.parameters().into_iter().map(|parameter| {
+        let (numbers, after) = rest.split_at(parameter.count());
+        rest = after;
+        let name = gguf_name(shape, &parameter.name);
+        let heads = heads(shape, &name);
+        tensor(&parameter, name, numbers, kind, heads)
+    });
+    let tensors: Vec<_> = tensors.collect();
+    file(path, &about, &tensors, shape.head_dim)
+}
+
+/// Writes adapters alone, as llama.cpp adds them to a model's file.
+pub(super) fn write_adapters(
+    model: &LanguageModel,
+    adapters: &Adapters,
+    kind: GgufType,
+    path: &Path,
+) -> Result<(), LanguageError> {
+    let shape = &model.shape;
+    let name = architecture(shape).map_err(|reason| unusable(path, reason))?;
+    let text = |text: &str| Entry::Text(text.to_string());
+    let about = [
+        ("general.architecture", text(name)),
+        ("general.type", text("adapter")),
+        ("adapter.type", text("lora")),
+        ("adapter.lora.alpha", Entry::F32(adapters.config().lora_alpha)),
+    ];
+    let about = about.map(|(key, value)| (key.to_string(), value));
+    // There are no adapters in blocks.
+    let kind = if kind == GgufType::Q8_0 { GgufType::F16 } else { kind };
+    let mut rest = adapters.params();
+    let tensors = adapters.parameters().iter().map(|parameter| {
+        let (numbers, after) = rest.split_at(parameter.count());
+        rest = after;
+        let (matrix, factor) = parameter.name.rsplit_once(".lora_").unwrap_or_default();
+        let base = gguf_name(shape, &format!("{matrix}.weight"));
+        let (suffix, heads) = match factor {
+            "B.weight" => ("lora_b", heads(shape, &base)),
+            _ => ("lora_a", None),
+        };
+        tensor(parameter, format!("{base}.{suffix}"), numbers, kind, heads)
+    });
+    let tensors: Vec<_> = tensors.collect();
+    file(path, &about, &tensors, shape.head_dim)
+}
+
+fn tensor<'a>(
+    parameter: &Parameter,
+    name: String,
+    numbers: &'a [f32],
+    kind: GgufType,
+    heads: Option<usize>,
+) -> Tensor<'a> {
+    let shape = shape_in_files(parameter);
+    let kind = Tensor::kind(kind, &shape);
+    let turned = is_turned(parameter).then(|| parameter.shape[0]);
+    Tensor { name, shape, kind, numbers, turned, heads }
+}
+
+/// Writes a file.
+fn file(
+    path: &Path,
+    about: &[(String, Entry)],
+    tensors: &[Tensor],
+    head_dim: usize,
+) -> Result<(), LanguageError> {
+    let mut head = b"GGUF".to_vec();
+    head.extend(3u32.to_le_bytes());
+    head.extend((tensors.len() as u64).to_le_bytes());
+    head.extend((about.len() as u64).to_le_bytes());
+    for (name, value) in about {
+        text(&mut head, name);
+        value.write(&mut head);
+    }
+    let mut start = 0u64;
+    for tensor in tensors {
+        text(&mut head, &tensor.name);
+        head.extend((tensor.shape.len() as u32).to_le_bytes());
+        // The file counts the axes from the last one on.
+        tensor.shape.iter().rev().for_each(|size| head.extend((*size as u64).to_le_bytes()));
+        let kind = match tensor.kind {
+            GgufType::F32 => 0u32,
+            GgufType::F16 => 1,
+            GgufType::Q8_0 => 8,
+        };
+        head.extend(kind.to_le_bytes());
+        head.extend(start.to_le_bytes());
+        start += tensor.bytes().next_multiple_of(ALIGNMENT) as u64;
+    }
+    let write = || -> io::Result<()> {
+        let mut to = BufWriter::new(File::create(path)?);
+        let padded = |to: &mut BufWriter<File>, bytes: &[u8]| {
+            to.write_all(bytes)?;
+            to.write_all(&[0; ALIGNMENT][..bytes.len().next_multiple_of(ALIGNMENT) - bytes.len()])
+        };
+        padded(&mut to, &head)?;
+        tensors.iter().try_for_each(|tensor| padded(&mut to, &tensor.encode(head_dim)))?;
+        to.into_inner().map_err(io::IntoInnerError::into_error)?.sync_all()
+    };
+    write().map_err(written(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::files::quants::Format;
+
+    #[test]
+    fn blocks_of_eight_bits_are_read_as_they_were_written() {
+        let block: [f32; BLOCK] = std::array::from_fn(|i| (i as f32 - 11.0) * 0.03);
+        let read = Format::of(8).unwrap().read(&q8_0(&block));
+        let step = 20.0 * 0.03 / 127.0;
+        for (got, want) in read.iter().zip(block) {
+            assert!((got - want).abs() <= 0.51 * step + 1e-3 * want.abs(), "{got} for {want}");
+        }
+        assert!(read.iter().any(|x| *x != 0.0));
+        assert_eq!(Format::of(8).unwrap().read(&q8_0(&[0.0; BLOCK])), [0.0; BLOCK]);
+    }
+}

@@ -1,0 +1,210 @@
+//! GGUF files of models: they are read as they were written, adapters are added to weights, and forms that the
+//! format lacks are refused.
+
+use crate::support::{grove, json, refusal, stderr};
+use grove::model::DecoderShape;
+use grove::nn::arch::{FAMILIES, Family, QkNorm};
+use grove::text::generate::{Generator, Prompt, Sampling};
+use grove::text::{Adapters, GgufType, LanguageModel, LoraConfig};
+use std::fs;
+use std::path::Path;
+use tempfile::TempDir;
+
+const ALPHABET: &str = "0123456789+= \nab";
+
+fn family(name: &str) -> &'static Family {
+    FAMILIES.iter().find(|family| family.model_type == name).unwrap()
+}
+
+/// Small shapes of the families that files are written of.
+fn shapes() -> Vec<DecoderShape> {
+    let sizes = DecoderShape {
+        hidden_size: 32,
+        num_layers: 2,
+        num_heads: 4,
+        num_kv_heads: 2,
+        head_dim: 8,
+        intermediate_size: 48,
+        context: 128,
+        rope_theta: 1000.0,
+        ..DecoderShape::default()
+    };
+    vec![
+        DecoderShape { family: family("llama"), ..sizes.clone() },
+        DecoderShape { family: family("llama"), qkv_bias: true, ..sizes.clone() },
+        DecoderShape { family: family("mistral"), ..sizes.clone() },
+        DecoderShape {
+            family: family("qwen2"),
+            qkv_bias: true,
+            tie_word_embeddings: true,
+            ..sizes.clone()
+        },
+        DecoderShape { family: family("qwen3"), qk_norm: QkNorm::PerHead, head_dim: 16, ..sizes },
+    ]
+}
+
+/// The same model with weights that matter, as those of fresh models hardly do.
+fn sharpened(shape: &DecoderShape) -> LanguageModel {
+    let mut model = LanguageModel::tiny(shape, ALPHABET, 7);
+    let params = model.params.iter().enumerate().map(|(i, x)| x * 20.0 + (i as f32).sin() * 0.1);
+    model.params = params.collect::<Vec<_>>().into();
+    model
+}
+
+fn greedy(model: &LanguageModel, count: usize) -> Vec<u32> {
+    let sampling = Sampling { temperature: 0.0, max_new_tokens: count, ..Sampling::default() };
+    let tokens = model.prompt("12+34=", &[] as &[()]).unwrap();
+    let prompt = Prompt { tokens, completions: 1, key: 0 };
+    let (decoder, sampling) = (&model.decoder(), &sampling);
+    let generator = Generator { decoder, sampling, slots: 1, stop: None, listener: None };
+    generator.generate(&[prompt])[0][0].tokens.clone()
+}
+
+fn written(model: &LanguageModel, kind: GgufType) -> LanguageModel {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("model.gguf");
+    model.save_gguf(&path, kind).unwrap();
+    LanguageModel::load(&path).unwrap()
+}
+
+#[test]
+fn models_are_read_as_they_were_written() {
+    for shape in shapes() {
+        let model = sharpened(&shape);
+        let again = written(&model, GgufType::F32);
+        let context = shape.family.model_type;
+        assert!(again.params == model.params, "{context}");
+        let family = again.shape.family.model_type;
+        assert_eq!(family, if context == "mistral" { "llama" } else { context });
+        let shape = DecoderShape { family: again.shape.family, ..model.shape.clone() };
+        assert_eq!(again.shape, shape);
+        assert_eq!(again.stop_tokens, model.stop_tokens);
+        let tokens = |model: &LanguageModel| model.prompt("3 + 4=\nab", &[] as &[()]).unwrap();
+        assert_eq!(tokens(&again), tokens(&model));
+        let text: Vec<u32> = (1..model.shape.num_actions as u32).collect();
+        assert_eq!(again.text(&text), model.text(&text));
+        let first = greedy(&model, 64);
+        assert!(first.len() == 64 || first.ends_with(&model.stop_tokens), "{context}: {first:?}");
+        assert_eq!(greedy(&again, 64), first);
+    }
+}
+
+#[test]
+fn fewer_bits_are_near_the_weights() {
+    for shape in shapes() {
+        let model = sharpened(&shape);
+        let largest = model.params.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+        for (kind, bound) in [(GgufType::F16, 1.0 / 2048.0), (GgufType::Q8_0, 1.0 / 200.0)] {
+            let again = written(&model, kind);
+            assert!(again.params != model.params, "{kind}");
+            for (got, want) in again.params.iter().zip(&*model.params) {
+                assert!((got - want).abs() <= bound * largest, "{kind}: {got} for {want}");
+            }
+        }
+    }
+}
+
+#[test]
+fn adapters_are_added_to_the_weights_or_written_alone() {
+    for shape in shapes() {
+        let base = sharpened(&shape);
+        let config = LoraConfig::new(3);
+        let adapters = Adapters::zeros(&base.shape, &config);
+        let count = adapters.params().len();
+        let params = (0..count).map(|i| (i as f32 * 0.37).sin() * 0.2).collect();
+        let mut model = base.clone();
+        model.adapters = Some(adapters.with_params(params));
+        let merged = model.clone().merged();
+        assert!(merged.adapters.is_none() && merged.params != base.params);
+        assert_eq!(greedy(&merged, 24), greedy(&model, 24), "{}", shape.family.model_type);
+        assert_ne!(greedy(&base, 24), greedy(&model, 24), "{}", shape.family.model_type);
+        assert!(written(&merged, GgufType::F32).params == merged.params);
+
+        let folder = TempDir::new().unwrap();
+        let path = folder.path().join("adapters.gguf");
+        model.save_gguf(&path, GgufType::F32).unwrap();
+        let bytes = fs::read(&path).unwrap();
+        let holds = |words: &str| bytes.windows(words.len()).any(|it| it == words.as_bytes());
+        assert!(holds("adapter.lora.alpha") && holds("blk.1.ffn_down.weight.lora_b"));
+        assert!(!holds("token_embd.weight") && bytes.len() < 8 * count);
+    }
+}
+
+#[test]
+fn forms_that_files_cannot_tell_are_refused() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("model.gguf");
+    for name in ["gemma3", "olmo2", "llama", "biases", "rope_yarn"] {
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language").join(name);
+        let model = LanguageModel::load(&from).unwrap();
+        let error = model.save_gguf(&path, GgufType::F32).unwrap_err().to_string();
+        assert!(error.contains("Llama's, Qwen2's and Qwen3's forms"), "{name}: {error}");
+    }
+    // A vocabulary whose words are split in a way of its own.
+    let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/language/qwen3");
+    let model = LanguageModel::load(&from).unwrap();
+    let error = model.save_gguf(&path, GgufType::F32).unwrap_err().to_string();
+    assert!(error.contains("splits text has no name in llama.cpp"), "{error}");
+    assert!(!path.exists());
+}
+
+#[test]
+fn runs_are_exported_with_a_card() {
+    let folder = TempDir::new().unwrap();
+    let folder = folder.path();
+    let small = [
+        "hidden_size=16",
+        "num_layers=1",
+        "num_heads=2",
+        "num_kv_heads=1",
+        "intermediate_size=24",
+        "num_prompts=4",
+        "group_size=2",
+        "fit.iterations=2",
+        "eval_episodes=8",
+        "sort.length=3",
+    ];
+    let sets = |more: &[&'static str]| -> Vec<&str> {
+        small.iter().chain(more).flat_map(|set| ["--set", *set]).collect()
+    };
+    let train = |dir: &'static str, model: &'static str, more: &[&'static str]| {
+        let mut words = vec!["train", "sort", "--model", model, "--iterations", "4", "--json"];
+        words.extend(["--run-dir", dir]);
+        words.extend(sets(more));
+        json(folder, &words);
+    };
+    train("run", "tiny", &[]);
+    let card = fs::read_to_string(folder.join("run/model/README.md")).unwrap();
+    for words in ["# run\n", "task `sort`", "Qwen2ForCausalLM", "4 iterations", "held-out prompts"]
+    {
+        assert!(card.contains(words), "{words}: {card}");
+    }
+    assert!(card.contains("model.hidden_size = 16"), "{card}");
+
+    let report = json(folder, &["export", "run", "--json"]);
+    assert_eq!((&report["out"], &report["is_adapter"]), (&"run.gguf".into(), &false.into()));
+    let generated = |model: &str| {
+        let words =
+            ["generate", model, "213>", "--temperature", "0", "--max-new-tokens", "8", "--json"];
+        json(folder, &words)["completions"][0]["tokens"].clone()
+    };
+    assert_eq!(generated("run.gguf"), generated("run"));
+
+    train("adapted", "run/model", &["lora.r=2", "fit.iterations=0"]);
+    let report = json(folder, &["export", "adapted", "--out", "apart.gguf", "--json"]);
+    assert_eq!(report["is_adapter"], true);
+    let merged = ["export", "adapted", "--merge", "--json"];
+    json(folder, &[&merged[..], &["--out", "merged.gguf"]].concat());
+    json(folder, &[&merged[..], &["--format", "safetensors", "--out", "merged"]].concat());
+    assert_eq!(generated("merged.gguf"), generated("adapted"));
+    assert_eq!(generated("merged"), generated("adapted"));
+    assert!(fs::read_to_string(folder.join("merged/README.md")).unwrap().contains("`sort`"));
+
+    let error =
+        refusal(folder, &[&merged[..], &["--format", "safetensors", "--out", "merged"]].concat());
+    assert!(error.contains("merged exists already"), "{error}");
+    let error = refusal(folder, &["export", "run", "--format", "onnx"]);
+    assert!(error.contains("gguf or safetensors"), "{error}");
+    let output = grove(folder, &["export", "run", "--outtype", "q3"]);
+    assert!(stderr(&output).contains("f32, f16, q8_0"), "{}", stderr(&output));
+}
