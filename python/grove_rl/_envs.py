@@ -128,16 +128,16 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
         """Takes an action in every environment."""
         if self._copy:
             self._buffers = self._allocate()
-        obs, final_obs, rewards, terminated, truncated, scores = self._buffers
+        obs, final_obs, rewards, ends, scores = self._buffers
         actions = np.ascontiguousarray(actions, np.int64)
-        self._games.step(actions, obs, final_obs, rewards, terminated, truncated, scores)
+        has_ended = self._games.step(actions, obs, final_obs, rewards, ends, scores)
         infos = self._masks()
-        ended = np.logical_or(terminated, truncated)
-        if ended.any():
+        terminated, truncated, ended = ends.view(np.bool_)
+        if has_ended:
             infos["score"], infos["_score"] = scores, ended
             if self._mode is AutoresetMode.SAME_STEP:
                 infos["final_obs"], infos["_final_obs"] = final_obs, ended
-        return obs, rewards, terminated.view(np.bool_), truncated.view(np.bool_), infos
+        return obs, rewards, terminated, truncated, infos
 
     def _allocate(self) -> tuple[NDArray[Any], ...]:
         envs, features = self.num_envs, self._games.num_features
@@ -146,8 +146,7 @@ class GroveVectorEnv(VectorEnv[NDArray[np.float32], NDArray[np.int64], NDArray[A
             np.empty((envs, features), np.float32),
             np.empty((kept, features), np.float32),
             np.empty(envs, np.float64),
-            np.empty(envs, np.uint8),
-            np.empty(envs, np.uint8),
+            np.empty((3, envs), np.uint8),
             np.empty(envs, np.float32),
         )
 
@@ -176,7 +175,7 @@ class GroveEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         self.action_space = single.action
         self._obs, self._final = np.empty((1, self._games.num_features), np.float32), np.empty(0, np.float32)
         self._rewards, self._scores = np.empty(1, np.float64), np.empty(1, np.float32)
-        self._ends = np.empty(1, np.uint8), np.empty(1, np.uint8)
+        self._ends = np.empty((3, 1), np.uint8)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -194,9 +193,9 @@ class GroveEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         """Takes an action."""
         actions = np.array([action], np.int64)
         self._games.step(
-            actions, self._obs, self._final, self._rewards, *self._ends, self._scores
+            actions, self._obs, self._final, self._rewards, self._ends, self._scores
         )
-        terminated, truncated = (bool(end[0]) for end in self._ends)
+        terminated, truncated, _ = (bool(end[0]) for end in self._ends)
         info = self._masks()
         if terminated or truncated:
             info["score"] = float(self._scores[0])

@@ -55,7 +55,7 @@ trait AnyBatch: Send + Sync {
     fn reset_env(&mut self, env: usize, seed: u64);
     fn observe(&self, obs: &mut [f32]);
     fn legal(&self, mask: &mut [u8]);
-    fn step(&mut self, actions: &[i64], to: StepBuffers) -> Result<(), EnvError>;
+    fn step(&mut self, actions: &[i64], to: StepBuffers) -> Result<bool, EnvError>;
 }
 
 impl<G: Rules<State: Send + Sync>> AnyBatch for Batch<G> {
@@ -75,7 +75,7 @@ impl<G: Rules<State: Send + Sync>> AnyBatch for Batch<G> {
         self.legal(mask);
     }
 
-    fn step(&mut self, actions: &[i64], to: StepBuffers) -> Result<(), EnvError> {
+    fn step(&mut self, actions: &[i64], to: StepBuffers) -> Result<bool, EnvError> {
         self.step(actions, to)
     }
 }
@@ -183,7 +183,8 @@ impl Games {
         Ok(())
     }
 
-    /// Takes an action in every game, and writes the results.
+    /// Takes an action in every game, and writes the results; `ends` are rows of what terminated, was truncated, and
+    /// ended. Returns whether an episode ended.
     #[allow(clippy::too_many_arguments, reason = "an array of Python each")]
     fn step(
         &mut self,
@@ -192,19 +193,21 @@ impl Games {
         obs: PyBuffer<f32>,
         final_obs: PyBuffer<f32>,
         rewards: PyBuffer<f64>,
-        terminated: PyBuffer<u8>,
-        truncated: PyBuffer<u8>,
+        ends: PyBuffer<u8>,
         scores: PyBuffer<f32>,
-    ) -> PyResult<()> {
+    ) -> PyResult<bool> {
         let (envs, rows) = (self.num_envs, self.num_envs * self.num_features);
         let kept = if self.keeps_final_obs { rows } else { 0 };
         let actions = slice(&actions, actions.item_count(), "actions")?;
+        let (terminated, others) = slice_mut(&ends, 3 * envs, "ends")?.split_at_mut(envs);
+        let (truncated, ended) = others.split_at_mut(envs);
         let to = StepBuffers {
             obs: slice_mut(&obs, rows, "obs")?,
             final_obs: slice_mut(&final_obs, kept, "final_obs")?,
             rewards: slice_mut(&rewards, envs, "rewards")?,
-            terminated: slice_mut(&terminated, envs, "terminated")?,
-            truncated: slice_mut(&truncated, envs, "truncated")?,
+            terminated,
+            truncated,
+            ended,
             scores: slice_mut(&scores, envs, "scores")?,
         };
         let batch = &mut self.batch;

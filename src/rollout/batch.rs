@@ -2,9 +2,10 @@
 
 use super::env_lanes::{EnvLanes, PlayedLanes};
 use super::env_state::EnvState;
-use crate::env::{EnvError, Rules, start_next};
+use crate::env::{EnvError, Rules};
 use crate::model::{LANES, Lanes};
 use crate::rng::{Stream, draw};
+use multiversion::multiversion;
 use rayon::prelude::*;
 
 /// Features and games below which a step is faster on one thread than spread over all of them.
@@ -55,6 +56,8 @@ pub struct StepBuffers<'a> {
     pub terminated: &'a mut [u8],
     /// 1 if the episode was cut off: `[num_envs]`.
     pub truncated: &'a mut [u8],
+    /// 1 if the episode ended, one way or the other: `[num_envs]`.
+    pub ended: &'a mut [u8],
     /// Scores of the episodes that ended with the step, else 0: `[num_envs]`.
     pub scores: &'a mut [f32],
 }
@@ -127,7 +130,7 @@ impl<G: Rules> Batch<G> {
         }
     }
 
-    /// Takes an action in every game, `[num_envs]`.
+    /// Takes an action in every game, `[num_envs]`. Returns whether an episode ended.
     ///
     /// # Errors
     /// If an action is out of range or illegal, or a game has ended and was not reset where
@@ -135,14 +138,17 @@ impl<G: Rules> Batch<G> {
     ///
     /// # Panics
     /// If a buffer has another size than documented.
-    pub fn step(&mut self, actions: &[i64], to: StepBuffers) -> Result<(), EnvError> {
+    pub fn step(&mut self, actions: &[i64], to: StepBuffers) -> Result<bool, EnvError> {
         self.check(actions)?;
-        let StepBuffers { obs, final_obs, rewards, terminated, truncated, scores } = to;
+        let StepBuffers { obs, final_obs, rewards, terminated, truncated, ended, scores } = to;
         let (game, autoreset, features) = (self.game, self.autoreset, self.game.num_features());
         let rows = self.num_envs * features;
         let kept = if autoreset == Autoreset::SameStep { rows } else { 0 };
         assert_eq!([obs.len(), final_obs.len()], [rows, kept], "obs: [num_envs, num_features]");
-        for len in [rewards.len(), terminated.len(), truncated.len(), scores.len()] {
+        for len in [&terminated, &truncated, &ended].map(|ends| ends.len()) {
+            assert_eq!(len, self.num_envs, "ends: [num_envs]");
+        }
+        for len in [rewards.len(), scores.len()] {
             assert_eq!(len, self.num_envs, "results: [num_envs]");
         }
         let mut kept = final_obs.chunks_mut(LANES * features);
@@ -151,9 +157,12 @@ impl<G: Rules> Batch<G> {
             .zip(obs.chunks_mut(LANES * features))
             .zip(rewards.chunks_mut(LANES).zip(scores.chunks_mut(LANES)))
             .zip(terminated.chunks_mut(LANES).zip(truncated.chunks_mut(LANES)))
-            .map(|((((block, actions), obs), (rewards, scores)), (terminated, truncated))| {
+            .zip(ended.chunks_mut(LANES))
+            .map(|(((((block, actions), obs), numbers), ends), ended)| {
                 let final_obs = kept.next().unwrap_or_default();
-                let to = StepBuffers { obs, final_obs, rewards, terminated, truncated, scores };
+                let ((rewards, scores), (terminated, truncated)) = (numbers, ends);
+                let to =
+                    StepBuffers { obs, final_obs, rewards, terminated, truncated, ended, scores };
                 (block, actions, to)
             });
         let scratch = || vec![[0.0; LANES]; features];
@@ -167,7 +176,7 @@ impl<G: Rules> Batch<G> {
             let blocks: Vec<_> = blocks.collect();
             blocks.into_par_iter().with_min_len(8).for_each_init(scratch, step);
         }
-        Ok(())
+        Ok(ended.contains(&1))
     }
 
     fn scratch(&self) -> Vec<Lanes> {
@@ -231,44 +240,43 @@ impl<G: Rules> Block<G> {
         let mut chosen = [0; LANES];
         chosen.iter_mut().zip(actions).for_each(|(to, action)| *to = *action as u32);
         let restarts = std::mem::take(&mut self.ended);
-        let before = restarts.contains(&true).then(|| self.lanes.clone());
         let mut played = PlayedLanes::default();
         self.lanes.advance(game, &chosen, &mut played);
-        if let Some(before) = before {
+        if restarts.contains(&true) {
             // These games start their next level in place of the step.
-            for lane in (0..actions.len()).filter(|lane| restarts[*lane]) {
-                self.restart(game, lane, before.env(lane));
-                played.clear(lane);
-            }
+            self.lanes.start_next(game, &restarts);
+            played.clear(&restarts);
         }
         self.ended = played.ended();
         write(to.rewards, &played.rewards.map(f64::from));
         write(to.terminated, &played.terminated());
         write(to.truncated, &played.truncated());
+        write(to.ended, &self.ended.map(u8::from));
         write(to.scores, &played.scores);
         if autoreset == Autoreset::SameStep && self.ended.contains(&true) {
             self.observe(game, to.final_obs, scratch);
-            for lane in (0..actions.len()).filter(|lane| self.ended[*lane]).collect::<Vec<_>>() {
-                self.restart(game, lane, self.lanes.env(lane));
-            }
-            self.ended = [false; LANES];
+            self.lanes.start_next(game, &std::mem::take(&mut self.ended));
         }
         self.observe(game, to.obs, scratch);
-    }
-
-    /// Starts the level after that of `env` in a lane.
-    fn restart(&mut self, game: G, lane: usize, env: EnvState<G>) {
-        let EnvState { mut state, mut episode } = env;
-        start_next::<G>(&mut state, &mut episode, game);
-        self.lanes.set(lane, &EnvState { state, episode });
     }
 
     /// Writes the observations of the block's games, `[games, num_features]`.
     fn observe(&self, game: G, rows: &mut [f32], scratch: &mut [Lanes]) {
         self.lanes.observe(game, scratch);
-        for (lane, row) in rows.chunks_exact_mut(scratch.len()).enumerate() {
-            row.iter_mut().zip(&*scratch).for_each(|(x, feature)| *x = feature[lane]);
+        transpose(scratch, rows);
+    }
+}
+
+/// Writes features in lanes, `[features][LANES]`, as rows of the first games, `[games, features]`.
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn transpose(lanes: &[Lanes], rows: &mut [f32]) {
+    let (quads, rest) = lanes.as_chunks::<4>();
+    for (lane, row) in rows.chunks_exact_mut(lanes.len()).enumerate().take(LANES) {
+        let (to, last) = row.as_chunks_mut::<4>();
+        for (to, from) in to.iter_mut().zip(quads) {
+            *to = [from[0][lane], from[1][lane], from[2][lane], from[3][lane]];
         }
+        last.iter_mut().zip(rest).for_each(|(to, from)| *to = from[lane]);
     }
 }
 

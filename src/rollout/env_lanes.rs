@@ -6,7 +6,7 @@
 use super::action_uniform;
 use super::env_state::{EnvState, legal_bits};
 use crate::data::End;
-use crate::env::{Episode, PackedState, Played, Rules, advance, play};
+use crate::env::{Episode, PackedState, Played, Rules, advance, play, start_next};
 use crate::model::{LANES, Lanes};
 use multiversion::multiversion;
 use std::marker::PhantomData;
@@ -55,9 +55,13 @@ impl PlayedLanes {
         self.ends.map(|end| u8::from(end == 2))
     }
 
-    /// Makes a lane that of a game which took no step.
-    pub fn clear(&mut self, lane: usize) {
-        (self.rewards[lane], self.ends[lane], self.scores[lane]) = (0.0, 0, 0.0);
+    /// Makes lanes those of games that took no step.
+    pub fn clear(&mut self, lanes: &[bool; LANES]) {
+        for (lane, clears) in lanes.iter().enumerate() {
+            if *clears {
+                (self.rewards[lane], self.ends[lane], self.scores[lane]) = (0.0, 0, 0.0);
+            }
+        }
     }
 }
 
@@ -141,6 +145,11 @@ impl<G: Rules> EnvLanes<G> {
     /// Plays one step of each game without starting the next level where an episode ended.
     pub fn advance(&mut self, game: G, actions: &[u32; LANES], played: &mut PlayedLanes) {
         step_without_restart(game, self, actions, played);
+    }
+
+    /// Starts the next level in some lanes.
+    pub fn start_next(&mut self, game: G, restarts: &[bool; LANES]) {
+        restart(game, self, restarts);
     }
 }
 
@@ -264,6 +273,33 @@ fn step_without_restart<G: Rules>(
                 #[inline(always)]
                 |state, episode, action| advance::<G>(state, episode, action, game),
             );
+        },
+    );
+}
+
+#[multiversion(targets("x86_64+avx512f+avx512vl+avx2+fma", "x86_64+avx2+fma", "aarch64+neon"))]
+fn restart<G: Rules>(game: G, lanes: &mut EnvLanes<G>, restarts: &[bool; LANES]) {
+    with_constants(
+        game,
+        #[inline(always)]
+        |game| {
+            // All lanes, and then those that restart: so it is vector code.
+            let mut fresh = lanes.words;
+            for lane in 0..LANES {
+                let mut state: G::State = take(&fresh, lane);
+                let mut episode = Episode { level: lanes.levels[lane], time: 0, score: 0.0 };
+                start_next::<G>(&mut state, &mut episode, game);
+                put(&mut fresh, lane, &state);
+                let restarts = restarts[lane];
+                lanes.levels[lane] = if restarts { episode.level } else { lanes.levels[lane] };
+                lanes.times[lane] = if restarts { 0 } else { lanes.times[lane] };
+                lanes.scores[lane] = if restarts { 0.0 } else { lanes.scores[lane] };
+            }
+            for (words, fresh) in lanes.words.as_mut().iter_mut().zip(fresh.as_ref()) {
+                for (lane, restarts) in restarts.iter().enumerate() {
+                    words[lane] = if *restarts { fresh[lane] } else { words[lane] };
+                }
+            }
         },
     );
 }

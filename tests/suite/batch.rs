@@ -12,6 +12,7 @@ struct Step {
     rewards: Vec<f64>,
     terminated: Vec<u8>,
     truncated: Vec<u8>,
+    ended: Vec<u8>,
     scores: Vec<f32>,
 }
 
@@ -24,17 +25,19 @@ impl Step {
             rewards: vec![0.0; envs],
             terminated: vec![0; envs],
             truncated: vec![0; envs],
+            ended: vec![0; envs],
             scores: vec![0.0; envs],
         }
     }
 
     fn buffers(&mut self) -> StepBuffers<'_> {
-        let Self { obs, final_obs, rewards, terminated, truncated, scores } = self;
-        StepBuffers { obs, final_obs, rewards, terminated, truncated, scores }
+        let Self { obs, final_obs, rewards, terminated, truncated, ended, scores } = self;
+        StepBuffers { obs, final_obs, rewards, terminated, truncated, ended, scores }
     }
 
     fn ended(&self, env: usize) -> bool {
-        self.terminated[env] + self.truncated[env] > 0
+        assert_eq!(self.ended[env], self.terminated[env] + self.truncated[env]);
+        self.ended[env] > 0
     }
 }
 
