@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 def names() -> list[str]: ...
+def scalars(record: str) -> dict[str, float]: ...
 def main(words: list[str]) -> int: ...
 def train(
     game: str,
@@ -56,10 +57,9 @@ class Games:
         obs: NDArray[np.float32],
         final_obs: NDArray[np.float32],
         rewards: NDArray[np.float64],
-        terminated: NDArray[np.uint8],
-        truncated: NDArray[np.uint8],
+        ends: NDArray[np.uint8],
         scores: NDArray[np.float32],
-    ) -> None: ...
+    ) -> bool: ...
 
 class Policy:
     game: str

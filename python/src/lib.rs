@@ -11,8 +11,10 @@ mod session;
 mod text;
 
 use grove::env::NAMES;
+use grove::metrics::IterationRecord;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::process::ExitCode;
@@ -28,6 +30,14 @@ fn names() -> Vec<&'static str> {
     NAMES.to_vec()
 }
 
+/// The figures of a record, a JSON object, by their names in trackers.
+#[pyfunction]
+fn scalars(record: &str) -> PyResult<HashMap<String, f64>> {
+    let record: IterationRecord = serde_json::from_str(record).map_err(value_error)?;
+    let all = grove::track::scalars(&record).into_iter();
+    Ok(all.filter_map(|(name, value)| Some((name, value?))).collect())
+}
+
 /// Runs the command-line program with these words, the first of which is its name, and returns its exit status.
 #[pyfunction]
 fn main(py: Python, words: Vec<OsString>) -> u8 {
@@ -40,6 +50,7 @@ fn _native(module: &Bound<PyModule>) -> PyResult<()> {
     // They are Python's errors.
     grove::run::keep_silent(|panic| eprintln!("error: {panic}"));
     module.add_function(wrap_pyfunction!(names, module)?)?;
+    module.add_function(wrap_pyfunction!(scalars, module)?)?;
     module.add_function(wrap_pyfunction!(main, module)?)?;
     module.add_function(wrap_pyfunction!(session::train, module)?)?;
     module.add_function(wrap_pyfunction!(host::train_envs, module)?)?;

@@ -42,6 +42,58 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+class Log:
+    """The interface that W&B and Trackio share."""
+
+    def __init__(self) -> None:
+        self.begun: dict = {}
+        self.logged: list[tuple[dict, int]] = []
+        self.finished = 0
+
+    def init(self, **settings: Any) -> None:
+        self.begun = settings
+
+    def log(self, figures: dict, step: int) -> None:
+        self.logged.append((figures, step))
+
+    def finish(self) -> None:
+        self.finished += 1
+
+
+def test_records_are_logged_under_the_names_of_tensorboard(folder: Path) -> None:
+    log, records = Log(), []
+    with grove_rl.Tracker(log, name="a run") as tracker:
+
+        def callback(record: dict) -> None:
+            records.append(record)
+            tracker(record)
+
+        grove_rl.train("catch", iterations=3, eval_every=2, device="cpu", callback=callback)
+    assert log.begun == {"project": "grove", "name": "a run"} and log.finished == 1
+    assert [step for _, step in log.logged] == [record["env_steps"] for record in records]
+    for (figures, _), record in zip(log.logged, records, strict=True):
+        assert figures["charts/episodic_return"] == record["score"]
+        assert figures["losses/approx_kl"] == record["approx_kl"]
+        assert ("eval/mean_score" in figures) == (record["evaluation"] is not None)
+
+
+def test_weights_and_biases_takes_the_records(folder: Path) -> None:
+    wandb = pytest.importorskip("wandb")
+    with grove_rl.Tracker(wandb, mode="offline", dir=str(folder)) as tracker:
+        report = grove_rl.train("catch", iterations=3, device="cpu", callback=tracker)
+        last = json.loads(Path(report.run, "metrics.jsonl").read_text().splitlines()[-1])
+        assert wandb.run.summary["charts/episodic_return"] == last["score"]
+    assert list(folder.glob("wandb/offline-run-*/*.wandb"))
+
+
+def test_trackio_takes_the_records(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(folder / "trackio"))
+    trackio = pytest.importorskip("trackio")
+    with grove_rl.Tracker(trackio, name="run") as tracker:
+        grove_rl.train("catch", iterations=3, device="cpu", callback=tracker)
+    assert list((folder / "trackio").glob("grove*"))
+
+
 def test_a_game_is_trained_as_by_the_program(folder: Path) -> None:
     events: list[dict] = []
     report = grove_rl.train("catch", iterations=4, device="cpu", callback=events.append)

@@ -1,0 +1,49 @@
+"""Records of a run for experiment trackers."""
+
+from __future__ import annotations
+
+import json
+from types import TracebackType
+from typing import Any
+
+from . import _native
+
+
+class Tracker:
+    """A callback of :func:`grove_rl.train` that logs every record to W&B, Trackio, or a module of their interface.
+
+    Figures have the names of TensorBoard's, for instance ``charts/episodic_return`` and ``losses/approx_kl``, over the
+    number of environment steps; of language models, of tokens::
+
+        import wandb  # or: import trackio
+
+        with grove_rl.Tracker(wandb, project="grove", mode="offline") as tracker:
+            grove_rl.train("fruit", callback=tracker)
+    """
+
+    def __init__(self, module: Any, **init: Any) -> None:
+        """Begins a run of the tracker.
+
+        Args:
+            module: The module ``wandb`` or ``trackio``: functions ``init(project=...)``, ``log(figures, step=...)``
+                and ``finish()``.
+            **init: Arguments of ``module.init``; ``project`` is ``grove`` by default.
+        """
+        self._module = module
+        self._run = module.init(**{"project": "grove", **init})
+
+    def __call__(self, record: dict[str, Any]) -> None:
+        """Logs the record of an iteration."""
+        self._module.log(_native.scalars(json.dumps(record)), step=record["env_steps"])
+
+    def finish(self) -> None:
+        """Ends the tracker's run."""
+        self._module.finish()
+
+    def __enter__(self) -> Tracker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.finish()
