@@ -59,6 +59,11 @@ impl UpdateSums {
         self.updates += 1.0;
     }
 
+    /// Adds norms of minibatches that were added without theirs.
+    pub fn add_norms(&mut self, norms: &[f32]) {
+        self.norms += norms.iter().map(|norm| f64::from(*norm)).sum::<f64>();
+    }
+
     /// The means over `steps` counted steps; 0 if there were none.
     pub fn means(&self, steps: f64) -> UpdateMeans {
         let (steps, updates) = (steps.max(1.0), self.updates.max(1.0));

@@ -149,11 +149,15 @@ pub(super) fn factors(config: &OptimizerConfig, learning_rate: f64, step: u64) -
 /// gradient and the original norm, `[1]`. The formula of `torch.nn.utils.clip_grad_norm_`.
 pub fn clip_grad_norm(gradient: Tensor<1>, max_norm: f64) -> (Tensor<1>, Tensor<1>) {
     let norm = gradient.clone().square().sum().sqrt();
-    if max_norm == 0.0 {
-        return (gradient, norm);
+    match clip_tensor(&norm, max_norm) {
+        Some(scale) => (gradient * scale, norm),
+        None => (gradient, norm),
     }
-    let scale = ((norm.clone() + 1e-6).recip() * max_norm).clamp_max(1.0);
-    (gradient * scale, norm)
+}
+
+/// Factor by which [`clip_grad_norm`] scales a gradient of this norm, `[1]`; `None` if it does not clip.
+pub(super) fn clip_tensor(norm: &Tensor<1>, max_norm: f64) -> Option<Tensor<1>> {
+    (max_norm != 0.0).then(|| ((norm.clone() + 1e-6).recip() * max_norm).clamp_max(1.0))
 }
 
 /// Norm of a gradient in host memory.

@@ -28,3 +28,11 @@ pub use files::GgufType;
 pub use language_model::LanguageModel;
 pub use template::ChatTemplate;
 pub use tokenizer::Tokenizer;
+
+/// The decoder in the tensors of its device, if it has one. What has to be uploaded for it is counted
+/// ([`take_transfers`](crate::device::take_transfers)).
+#[cfg(feature = "general")]
+pub fn on_device(decoder: &TokenDecoder) -> Option<DeviceDecoder> {
+    crate::device::count_upload(decoder.bytes_to_upload() as u64);
+    decoder.on_device()
+}

@@ -15,13 +15,13 @@ use grove::trainer::text::{LanguageConfig, LanguageTrainer, TINY};
 
 /// Burn's tensors in the host's memory, which are a device too, where everything is tried; and an adapter, which
 /// takes its time.
-fn devices() -> Vec<(Device, bool)> {
+pub fn devices() -> Vec<(Device, bool)> {
     let adapter = adapter().map(|device| (device, false));
     [Some((Device::flex(), true)), adapter].into_iter().flatten().collect()
 }
 
 /// Decoders of every switch over 40 tokens, with adapters and without.
-fn decoders() -> Vec<TokenDecoder> {
+pub fn decoders() -> Vec<TokenDecoder> {
     let plain = DecoderShape {
         num_actions: 40,
         hidden_size: 16,
@@ -54,7 +54,7 @@ fn decoders() -> Vec<TokenDecoder> {
 }
 
 /// Decoders with the switches of Gemma 3, OLMo 2 and Mistral, over 40 tokens.
-fn architectures() -> Vec<TokenDecoder> {
+pub fn architectures() -> Vec<TokenDecoder> {
     let plain = decoders()[0].shape().clone();
     let window = |layers: [bool; 2], rope_theta| {
         Some(SlidingWindow { size: 4, layers: layers.to_vec(), rope_theta })
@@ -119,7 +119,7 @@ fn prompts() -> [Prompt; 4] {
     [prompt(1, 9, 4), prompt(2, 1, 4), prompt(3, 17, 4), prompt(4, 5, 2)]
 }
 
-fn generate(decoder: &TokenDecoder, sampling: &Sampling, slots: usize) -> Vec<Vec<Completion>> {
+pub fn generate(decoder: &TokenDecoder, sampling: &Sampling, slots: usize) -> Vec<Vec<Completion>> {
     Generator { decoder, sampling, slots, stop: None, listener: None }.generate(&prompts())
 }
 
@@ -157,7 +157,7 @@ fn devices_choose_the_tokens_that_the_cpu_does() {
 }
 
 /// Groups of samples of different lengths, some of whose tokens do not count.
-fn groups(by: &TokenDecoder) -> Vec<Group> {
+pub fn groups(by: &TokenDecoder) -> Vec<Group> {
     let stop_tokens = vec![3, 30];
     let sampling = Sampling { max_new_tokens: 11, top_k: 9, stop_tokens, ..Sampling::default() };
     let made = generate(by, &sampling, 64);
@@ -188,7 +188,7 @@ fn groups(by: &TokenDecoder) -> Vec<Group> {
     groups
 }
 
-fn rule(loss: LossConfig) -> LanguageRule {
+pub fn rule(loss: LossConfig) -> LanguageRule {
     let config = TrainConfig::for_game("any");
     LanguageRule {
         loss,
@@ -231,7 +231,7 @@ fn gradients_on_devices_are_those_of_the_cpu() {
 }
 
 /// The length of a vector.
-fn length(x: &[f32]) -> f64 {
+pub fn length(x: &[f32]) -> f64 {
     x.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt()
 }
 
@@ -262,7 +262,7 @@ fn products_in_half_precision_learn_nearly_the_same_however_small_gradients_are(
 }
 
 /// A tiny model that sorts, on a device or on the CPU.
-fn tiny(device: Option<Device>, fit: u32) -> LanguageTrainer {
+pub fn tiny(device: Option<Device>, fit: u32) -> LanguageTrainer {
     let found = task::find("sort").unwrap();
     let task = (found.open)((found.defaults)()).unwrap();
     let mut config = LanguageConfig::for_model(TINY);
@@ -341,7 +341,7 @@ fn in_half_precision_the_policy_that_learns_is_the_one_that_acts() {
 }
 
 /// A decoder whose heads, texts and vocabulary are larger than a cube of the kernels.
-fn wide(num_layers: usize) -> TokenDecoder {
+pub fn wide(num_layers: usize) -> TokenDecoder {
     let shape = DecoderShape {
         num_actions: 1000,
         hidden_size: 96,
@@ -365,7 +365,7 @@ fn wide(num_layers: usize) -> TokenDecoder {
 }
 
 /// Two prompts of different lengths, with three completions each.
-fn long_prompts() -> [Prompt; 2] {
+pub fn long_prompts() -> [Prompt; 2] {
     [70, 3].map(|count| Prompt {
         tokens: (0..count).map(|i| (i * i + count) % 1000).collect(),
         completions: 3,

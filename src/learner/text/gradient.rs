@@ -1,28 +1,61 @@
 //! The gradient of an optimiser step over texts: on the CPU or on a device, and summed over ranks.
 
 use super::differentiation::{Differentiation, Sums};
-use super::{Group, device};
+use super::{DeviceGradient, Group, device};
 use crate::parallel::{NodeLen, TeamError, nodes};
 
+/// The gradient of an optimiser step, where it was computed.
+pub(super) enum Gradient {
+    /// In host memory: `[num_trained]`.
+    Host(Vec<f32>),
+    /// On a device, parameter by parameter.
+    Device(DeviceGradient),
+}
+
+impl Gradient {
+    /// The gradient in host memory, of parameters whose numbers of elements are `sizes`.
+    pub fn into_host(self, sizes: &[usize]) -> Vec<f32> {
+        match self {
+            Self::Host(vector) => vector,
+            Self::Device(gradient) => gradient.fetch(sizes),
+        }
+    }
+}
+
 impl Differentiation<'_> {
-    /// The gradient of the loss of the `chosen` groups, which are in order: `[num_trained]`, the same at all
-    /// members. The largest ratio is that of our groups.
+    /// The gradient of the loss of the `chosen` groups, which are in order, the same at all members. The largest ratio is
+    /// that of our groups.
     pub fn gradient(
         &self,
         groups: &[Group],
         chosen: &[usize],
-    ) -> Result<(Vec<f32>, Sums), TeamError> {
+    ) -> Result<(Gradient, Sums), TeamError> {
         let chosen = self.effective(groups, chosen);
-        let len = self.decoder.trained().len();
+        if self.team.size() == 1
+            && let Some((gradient, sums)) = device::gradient(self, groups, &chosen)
+        {
+            return Ok((Gradient::Device(gradient), sums));
+        }
+        let (vector, sums) = self.shared_gradient(groups, &chosen)?;
+        Ok((Gradient::Host(vector), sums))
+    }
+
+    /// The gradient in host memory, where those of all members are added up: `[num_trained]`.
+    fn shared_gradient(
+        &self,
+        groups: &[Group],
+        chosen: &[usize],
+    ) -> Result<(Vec<f32>, Sums), TeamError> {
+        let len = self.decoder.num_trained();
         let (members, shards) = (self.team.size(), self.shards.count());
         let on_cpus = (2..=shards).contains(&members) && !self.team.has_devices();
         if on_cpus && !self.decoder.is_small() {
-            return self.in_pieces(groups, &chosen);
+            return self.in_pieces(groups, chosen);
         }
         let mut ratio = 0.0f64;
         let ours = nodes(self.shards.count(), &self.shards.own()).into_iter().map(|node| {
-            let on_device = device::node(self, groups, &chosen, &node);
-            let (sum, largest) = on_device.unwrap_or_else(|| self.node(groups, &chosen, node));
+            let on_device = device::node(self, groups, chosen, &node);
+            let (sum, largest) = on_device.unwrap_or_else(|| self.node(groups, chosen, node));
             ratio = ratio.max(largest);
             sum
         });

@@ -166,7 +166,7 @@ impl Differentiation<'_> {
             };
             let whole: Vec<Node> = whole.iter().cloned().map(&mut sum).collect();
             let lefts: Vec<Node> = left_siblings(last).into_iter().map(&mut sum).collect();
-            let (mut starts, mut end) = (self.decoder.starts(), self.decoder.trained().len());
+            let (mut starts, mut end) = (self.decoder.starts(), self.decoder.num_trained());
             let mut piece = |start: usize, vector: &[f32], numbers: &[f64]| {
                 let range = start..end;
                 end = start;
@@ -193,7 +193,7 @@ impl Differentiation<'_> {
             }
             ratio = ratio.max(largest);
         })?;
-        let mut end = self.decoder.trained().len();
+        let mut end = self.decoder.num_trained();
         let (mut gradient, mut numbers) = (vec![0.0; end], Vec::new());
         for sum in sums {
             let start = end - sum.vector.len();
@@ -232,7 +232,7 @@ impl Differentiation<'_> {
     ) -> (Node, f64) {
         let chosen = self.of_shards(chosen, shard..shard + 1);
         let mut vector = self.buffers.gradients.take();
-        vector.resize(self.decoder.trained().len(), 0.0);
+        vector.resize(self.decoder.num_trained(), 0.0);
         match self.decoder.is_small() {
             true => vector.fill(0.0),
             false => vector.par_chunks_mut(PORTION).for_each(|part| part.fill(0.0)),

@@ -1,4 +1,4 @@
-//! The learner of texts: groups of completions -> better weights, by hand on the CPU, by autodiff on a device.
+//! The learner of texts: groups of completions -> better weights, by hand on the CPU and in the kernels of a device.
 //!
 //! A text goes forward, the loss of each token is differentiated, and it goes back. What is learnt from is
 //! cut into shards whose number follows from the settings; their gradients are added up in one tree, so that
@@ -23,9 +23,13 @@ use crate::parallel::{Shards, Team, TeamError};
 use crate::rng::draw;
 use crate::settings::{OptimizerConfig, UpdateConfig};
 use crate::text::{Text, TokenDecoder};
+use burn::tensor::Tensor;
+use device::{DeviceMoments, Gradient as DeviceGradient};
 use differentiation::Differentiation;
+use gradient::Gradient;
 use host::Buffers;
 use rayon::prelude::*;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::ops::Range;
@@ -150,13 +154,19 @@ pub struct LanguageMeans {
     pub first_ratio: Option<f64>,
 }
 
+/// The optimiser's state, where its steps are taken.
+#[derive(Clone, Debug)]
+enum Optimizer {
+    Host(Moments),
+    Device(DeviceMoments),
+}
+
 /// A language model in training.
 #[derive(Clone, Debug)]
 pub struct LanguageLearner {
     /// The policy.
     pub decoder: TokenDecoder,
-    /// The optimiser's state.
-    pub moments: Moments,
+    optimizer: Optimizer,
     /// The reference of the KL divergence: a frozen copy of the policy at the first update whose loss has one.
     pub reference: Option<TokenDecoder>,
     key: u32,
@@ -168,9 +178,22 @@ pub struct LanguageLearner {
 impl LanguageLearner {
     /// Trains `decoder`; the order of the groups in an update follows `key`.
     pub fn new(decoder: TokenDecoder, key: u32) -> Self {
-        let moments = Moments::new(decoder.trained().len());
+        let optimizer = Optimizer::Host(Moments::new(decoder.num_trained()));
         let (team, buffers) = (Team::alone(), Buffers::default());
-        Self { decoder, moments, reference: None, key, team, buffers }
+        Self { decoder, optimizer, reference: None, key, team, buffers }
+    }
+
+    /// The optimiser's state in host memory; of a device this is a copy.
+    pub fn moments(&self) -> Cow<'_, Moments> {
+        match &self.optimizer {
+            Optimizer::Host(moments) => Cow::Borrowed(moments),
+            Optimizer::Device(moments) => Cow::Owned(moments.download()),
+        }
+    }
+
+    /// Continues from an optimiser's state.
+    pub fn restore_moments(&mut self, moments: Moments) {
+        self.optimizer = Optimizer::Host(moments);
     }
 
     /// Makes a copy of the policy, adapters included, the reference of the KL divergence, with other learnt
@@ -220,9 +243,10 @@ impl LanguageLearner {
         }
         let shards = self.team.shards(groups.len(), rule.update.num_shards);
         let references = self.reference_logprobs(rule, groups, &shards);
-        let spared = spared(&self.decoder, &rule.optimizer);
         let minibatches = rule.update.num_minibatches.min(groups.len());
         let (mut totals, mut tokens, mut first_ratio) = (UpdateSums::default(), 0.0, None);
+        // Of steps on a device, read back together.
+        let mut norms = Vec::new();
         'update: for epoch in 0..rule.update.update_epochs {
             let key = draw(draw(self.key, iteration), epoch as u32);
             let order = shuffled(key, groups.len());
@@ -260,18 +284,25 @@ impl LanguageLearner {
                 if rule.update.ends_at(sums.approx_kl / sums.tokens.max(1.0)) {
                     break 'update;
                 }
-                let (moments, max_norm) = (&mut self.moments, rule.update.max_grad_norm);
-                let rate = rates[epoch * rule.update.num_minibatches + part];
-                let norm = self.decoder.update(|params| {
-                    let optimizer = &rule.optimizer;
-                    moments.clipped_step(params, &gradient, max_norm, rate, optimizer, &spared)
-                });
-                self.buffers.gradients.put(gradient);
+                let clip_and_rate =
+                    (rule.update.max_grad_norm, rates[epoch * rule.update.num_minibatches + part]);
+                let norm = match gradient {
+                    Gradient::Host(gradient) => {
+                        let norm = self.host_step(&gradient, clip_and_rate, &rule.optimizer);
+                        self.buffers.gradients.put(gradient);
+                        norm
+                    }
+                    Gradient::Device(gradient) => {
+                        norms.push(self.device_step(gradient, clip_and_rate, &rule.optimizer));
+                        0.0
+                    }
+                };
                 totals.add(&sums.added(), norm);
                 tokens += sums.tokens;
                 first_ratio.get_or_insert((sums.tokens > 0.0).then_some(sums.ratio));
             }
         }
+        totals.add_norms(&device::norms(norms));
         if saves {
             self.buffers = Buffers::default();
             self.decoder.keep_packed_weights(true);
@@ -283,6 +314,46 @@ impl LanguageLearner {
         let largest = ratios.concat().into_iter().fold(0.0, f64::max);
         let first_ratio = first_ratio.map(|_| largest);
         Ok(LanguageMeans { update: totals.means(tokens), tokens, first_ratio })
+    }
+
+    /// Steps the learnt parameters in host memory with a gradient clipped to a norm, at a learning rate, and returns
+    /// the norm before clipping.
+    fn host_step(
+        &mut self,
+        gradient: &[f32],
+        (max_norm, rate): (f64, f64),
+        config: &OptimizerConfig,
+    ) -> f32 {
+        if let Optimizer::Device(moments) = &self.optimizer {
+            self.optimizer = Optimizer::Host(moments.download());
+        }
+        let Optimizer::Host(moments) = &mut self.optimizer else { unreachable!("downloaded") };
+        let spared = spared(&self.decoder, config);
+        let ends = self.decoder.sizes().into_iter().scan(0, |end, size| {
+            *end += size;
+            Some(*end - size..*end)
+        });
+        let spared: Vec<Range<usize>> =
+            ends.zip(spared).filter_map(|(place, is_spared)| is_spared.then_some(place)).collect();
+        self.decoder.update(|params| {
+            moments.clipped_step(params, gradient, max_norm, rate, config, &spared)
+        })
+    }
+
+    /// Takes the step of [`LanguageLearner::host_step`] on the decoder's device, where its results stay. Returns the norm,
+    /// `[1]`.
+    fn device_step(
+        &mut self,
+        gradient: DeviceGradient,
+        clip_and_rate: (f64, f64),
+        config: &OptimizerConfig,
+    ) -> Tensor<1> {
+        if let Optimizer::Host(moments) = &self.optimizer {
+            self.optimizer = Optimizer::Device(DeviceMoments::upload(moments, &self.decoder));
+        }
+        let Optimizer::Device(moments) = &mut self.optimizer else { unreachable!("uploaded") };
+        let spared = spared(&self.decoder, config);
+        device::step(&mut self.decoder, moments, gradient, clip_and_rate, config, &spared)
     }
 
     /// The log-probabilities of the tokens of our groups under the reference, where there is one; of the other
@@ -303,18 +374,12 @@ impl LanguageLearner {
     }
 }
 
-/// The places of learnt parameters that weight decay spares: of norms and biases, which are vectors.
-fn spared(decoder: &TokenDecoder, optimizer: &OptimizerConfig) -> Vec<Range<usize>> {
-    if optimizer.decay_norms_and_biases || decoder.adapters().is_some() {
-        return Vec::new();
+/// Whether weight decay spares each learnt parameter: norms and biases, which are vectors.
+fn spared(decoder: &TokenDecoder, optimizer: &OptimizerConfig) -> Vec<bool> {
+    if optimizer.decay_norms_and_biases || decoder.has_adapters() {
+        return vec![false; decoder.sizes().len()];
     }
-    let mut end = 0;
-    let places = decoder.shape().parameters().into_iter().map(|parameter| {
-        let start = end;
-        end += parameter.count();
-        (parameter.shape.len() == 1).then_some(start..end)
-    });
-    places.flatten().collect()
+    decoder.shape().parameters().iter().map(|parameter| parameter.shape.len() == 1).collect()
 }
 
 /// The log-probability of each token of the samples of each group.
@@ -359,5 +424,6 @@ pub fn gradient(
         team,
         buffers,
     };
-    pass.gradient(groups, &all).expect("nobody else is waited for").0
+    let (gradient, _) = pass.gradient(groups, &all).expect("nobody else is waited for");
+    gradient.into_host(&decoder.sizes())
 }

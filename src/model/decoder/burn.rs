@@ -39,7 +39,7 @@ impl Decoder {
     /// A decoder of this shape with fresh weights ([`DecoderShape::orthogonal_weights`]).
     pub fn of_shape(shape: DecoderShape, key: u32, device: &Device) -> Self {
         let params = shape.orthogonal_weights(key);
-        Self::from_params(shape, params, device)
+        Self::from_params(shape, &params, device)
     }
 }
 

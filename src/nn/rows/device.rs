@@ -2,20 +2,42 @@
 
 use super::TokenDecoder;
 use crate::nn::Precision;
-use crate::nn::tensors::texts::{DeviceCopy, DeviceDecoder};
-use burn::tensor::Device;
+use crate::nn::tensors::device_copy::DeviceCopy;
+use crate::nn::tensors::texts::DeviceDecoder;
+use burn::tensor::{Device, Tensor};
+use std::sync::Arc;
 
 impl TokenDecoder {
     /// The same decoder, but generating and learning on a device, with products in this precision; on the CPU if there
     /// is none, in single precision.
-    pub fn with_device(self, device: Option<Device>, precision: Precision) -> Self {
+    pub fn with_device(mut self, device: Option<Device>, precision: Precision) -> Self {
+        self.settle();
         Self { device: DeviceCopy::new(device, precision), ..self }
     }
 
     /// The decoder in the tensors of its device, if it has one ([`TokenDecoder::with_device`]), uploaded again after the
-    /// weights have changed.
+    /// host has changed the weights.
     pub fn on_device(&self) -> Option<DeviceDecoder> {
-        let decoder = self.device.get(self.shape(), self.params())?;
-        Some(decoder.with_adapters(self.adapters()))
+        let weights = &self.weights;
+        self.device.get(&weights.shape, &weights.params, weights.adapters.as_ref())
+    }
+
+    /// Bytes of weights that [`TokenDecoder::on_device`] has yet to upload.
+    pub fn bytes_to_upload(&self) -> usize {
+        self.device.missing_bytes(self.weights.shape.num_params(), self.weights.adapters.as_ref())
+    }
+
+    /// Replaces each learnt parameter on the device, `[count]`, by what `change` makes of it and its number. The host
+    /// gets the result when it asks for it ([`TokenDecoder::trained`]), and gives the memory of its own copy back.
+    ///
+    /// # Panics
+    /// If the decoder is on the CPU.
+    pub fn change_on_device(&mut self, change: impl FnMut(usize, Tensor<1>) -> Tensor<1>) {
+        let present = self.on_device().expect("a decoder on a device");
+        self.device.change(present, |present| present.map_learnt(change));
+        if self.weights.adapters.is_none() {
+            self.weights.params = Arc::default();
+            self.weights.drop_packed();
+        }
     }
 }

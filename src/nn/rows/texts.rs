@@ -11,7 +11,7 @@ use crate::nn::arch::{Adapters, DecoderShape, Parameter};
 use crate::nn::ops::attention::{HeadShape, sequence};
 use crate::nn::ops::linear::Arithmetic;
 use crate::nn::ops::{Parallelism, embed};
-use crate::nn::tensors::texts::DeviceCopy;
+use crate::nn::tensors::device_copy::DeviceCopy;
 use crate::nn::text::Text;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -136,7 +136,9 @@ impl TokenDecoder {
 
     /// Replaces the adapters, which are learnt in place of the weights; `None` removes them.
     pub fn with_adapters(mut self, adapters: Option<Adapters>) -> Self {
+        self.settle();
         self.weights.adapters = adapters;
+        self.device.invalidate(true);
         self
     }
 
@@ -157,24 +159,36 @@ impl TokenDecoder {
         &self.weights.shape
     }
 
-    /// The weights of the decoder, without its adapters.
+    /// The weights of the decoder, without its adapters; downloaded if a device has changed them.
     pub fn params(&self) -> &Arc<Vec<f32>> {
-        &self.weights.params
+        self.device.params(&self.weights.params)
     }
 
-    /// The adapters that are learnt in the place of the weights, if any.
+    /// Whether adapters are learnt in the place of the weights.
+    pub fn has_adapters(&self) -> bool {
+        self.weights.adapters.is_some()
+    }
+
+    /// The adapters that are learnt in the place of the weights, if any; downloaded if a device has changed them.
     pub fn adapters(&self) -> Option<&Adapters> {
-        self.weights.adapters.as_ref()
+        self.weights.adapters.as_ref().map(|host| self.device.adapters(host))
     }
 
-    /// The parameters that are learnt: those of the adapters, or without any all weights.
+    /// The parameters that are learnt: those of the adapters, or without any all weights; downloaded if a device has
+    /// changed them.
     pub fn trained(&self) -> &[f32] {
-        self.adapters().map_or(self.params(), |adapters| &adapters.params)
+        self.adapters().map_or_else(|| &self.params()[..], |adapters| adapters.params())
+    }
+
+    /// The number of parameters that are learnt.
+    pub fn num_trained(&self) -> usize {
+        let Weights { shape, adapters, .. } = &self.weights;
+        adapters.as_ref().map_or_else(|| shape.num_params(), |adapters| adapters.params().len())
     }
 
     /// The number of elements of each learnt parameter.
     pub fn sizes(&self) -> Vec<usize> {
-        match self.adapters() {
+        match &self.weights.adapters {
             Some(adapters) => adapters.parameters().iter().map(Parameter::count).collect(),
             None => self.shape().parameters().iter().map(Parameter::count).collect(),
         }
@@ -190,16 +204,25 @@ impl TokenDecoder {
         }
     }
 
-    /// Changes the learnt parameters.
+    /// Changes the learnt parameters in host memory.
     pub fn update<T>(&mut self, change: impl FnOnce(&mut [f32]) -> T) -> T {
+        self.settle();
+        self.device.invalidate(self.has_adapters());
         if let Some(adapters) = &mut self.weights.adapters {
             return change(&mut adapters.params);
         }
         let params: &mut Vec<f32> = Arc::make_mut(&mut self.weights.params);
         let result = change(params);
         self.weights.repack();
-        self.device.invalidate();
         result
+    }
+
+    /// Takes learnt parameters that a device has changed back into host memory.
+    pub(super) fn settle(&mut self) {
+        if self.device.is_newer() {
+            let (params, adapters) = (self.params().clone(), self.adapters().cloned());
+            (self.weights.params, self.weights.adapters) = (params, adapters);
+        }
     }
 
     /// Whether whole passes of this decoder are to run side by side: it is too small to share out its products.
@@ -334,7 +357,7 @@ impl TokenDecoder {
     pub fn starts(&self) -> Vec<usize> {
         let layers = self.shape().num_layers;
         let mut starts = vec![0];
-        starts.extend((0..layers).map(|layer| match self.adapters() {
+        starts.extend((0..layers).map(|layer| match &self.weights.adapters {
             Some(adapters) => adapters.params.len() / layers * layer,
             None => self.weights.layout.layers[layer].start,
         }));
@@ -372,7 +395,7 @@ impl TokenDecoder {
             weights.layer_backward(number, &of, &mut attend, &mut d_stream, gradient, scratch);
             done(gradient, starts[first + number]);
         }
-        if self.adapters().is_none() {
+        if !self.has_adapters() {
             let d_table = &mut gradient[weights.layout.embed_tokens.clone()];
             let tokens = rows.iter().map(|row| row.token);
             embed::backward(&d_stream, size, self.shape().embedding_scale, tokens, d_table);

@@ -7,8 +7,7 @@ use super::steps::Steps;
 use crate::nn::Precision;
 use crate::nn::arch::{DecoderShape, NormPlacement, Projection, QkNorm};
 use crate::nn::ops::gate::Activation;
-use crate::nn::parameters::unflatten;
-use burn::module::{Module, Param};
+use burn::module::{Module, ModuleMapper, Param};
 use burn::nn::Linear;
 use burn::tensor::{Device, Int, Tensor, TensorData, activation};
 
@@ -84,6 +83,13 @@ pub(crate) struct RmsNorm {
     weight: Param<Tensor<1>>,
 }
 
+impl RmsNorm {
+    /// The weights, without the offset that the shape adds to them.
+    pub(crate) fn weight(&self) -> Tensor<1> {
+        self.weight.val()
+    }
+}
+
 impl Layer {
     /// The norms before attention, after it, before the feed-forward block, and after it.
     pub(crate) fn norms(&self, placement: NormPlacement) -> [Option<&RmsNorm>; 4] {
@@ -102,7 +108,7 @@ impl Layer {
     }
 
     /// A matrix of the layer.
-    fn linear(&self, which: Projection) -> &Linear {
+    pub(crate) fn linear(&self, which: Projection) -> &Linear {
         match which {
             Projection::Query => &self.self_attn.q_proj,
             Projection::Key => &self.self_attn.k_proj,
@@ -146,21 +152,34 @@ impl Decoder {
     ///
     /// # Panics
     /// If their number is not that of the shape.
-    pub fn from_params(shape: DecoderShape, params: Vec<f32>, device: &Device) -> Self {
-        let count = params.len();
-        let params = Tensor::from_data(TensorData::new(params, [count]), device);
-        unflatten(Self::zeros(shape, device), &params)
+    pub fn from_params(shape: DecoderShape, params: &[f32], device: &Device) -> Self {
+        /// Uploads one parameter after the other: one tensor of all would be larger than a device binds.
+        struct Fill<'a>(&'a [f32]);
+        impl ModuleMapper for Fill<'_> {
+            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+                let (id, value, _) = param.consume();
+                let (shape, device) = (value.shape(), value.device());
+                let (own, others) = self.0.split_at(shape.num_elements());
+                self.0 = others;
+                let data = TensorData::new(own.to_vec(), shape);
+                Param::initialized(id, Tensor::from_data(data, &device))
+            }
+        }
+        let mut fill = Fill(params);
+        let decoder = Self::unfilled(shape, device).map(&mut fill);
+        assert!(fill.0.is_empty(), "params: [num_params]");
+        decoder
     }
 
-    /// A decoder with all parameters 0.
-    fn zeros(shape: DecoderShape, device: &Device) -> Self {
-        let zeros = |count: usize| Param::from_tensor(Tensor::<1>::zeros([count], device));
+    /// A decoder whose parameters are any numbers.
+    fn unfilled(shape: DecoderShape, device: &Device) -> Self {
+        let vector = |count: usize| Param::from_tensor(Tensor::<1>::empty([count], device));
         let linear = |inputs: usize, outputs: usize, has_bias: bool| Linear {
-            weight: Param::from_tensor(Tensor::zeros([inputs, outputs], device)),
-            bias: has_bias.then(|| zeros(outputs)),
+            weight: Param::from_tensor(Tensor::empty([inputs, outputs], device)),
+            bias: has_bias.then(|| vector(outputs)),
         };
         let size = shape.hidden_size;
-        let norm = |size: usize| RmsNorm { weight: zeros(size) };
+        let norm = |size: usize| RmsNorm { weight: vector(size) };
         let names = shape.norms.names();
         let layers = (0..shape.num_layers).map(|_| {
             let of = |which: Projection| {
@@ -191,7 +210,7 @@ impl Decoder {
         });
         let layers = layers.collect();
         let tokens = shape.takes_tokens();
-        let table = || Param::from_tensor(Tensor::zeros([shape.num_actions, size], device));
+        let table = || Param::from_tensor(Tensor::empty([shape.num_actions, size], device));
         let rope = shape.rope_tables().iter().map(|table| table.tensors(device).to_vec()).collect();
         Self {
             input: (!tokens).then(|| linear(shape.num_features, size, true)),
@@ -382,8 +401,7 @@ impl Decoder {
     /// If observations enter the decoder, not tokens.
     pub(crate) fn embed(&self, tokens: Tensor<2, Int>) -> Tensor<3> {
         let [batch, count] = tokens.dims();
-        let table = self.embed_tokens.as_ref().expect("tokens enter, not observations");
-        let x = table.weight.val().select(0, tokens.reshape([batch * count]));
+        let x = self.table().select(0, tokens.reshape([batch * count]));
         // Rounded as the operands of products are: generation keeps the table in their precision.
         let x = match self.products.half {
             Some(half) => single(x.cast(half)),
@@ -391,6 +409,19 @@ impl Decoder {
         };
         let x = x.reshape([batch, count, self.shape.hidden_size]);
         if self.shape.embedding_scale == 1.0 { x } else { x * self.shape.embedding_scale }
+    }
+
+    /// The matrix of the head, `[hidden_size, vocabulary]`; `None` if it is the table of token embeddings.
+    pub(crate) fn lm_head(&self) -> Option<Tensor<2>> {
+        self.lm_head.as_ref().map(|head| head.weight.val())
+    }
+
+    /// The table of token embeddings: `[vocabulary, hidden_size]`.
+    ///
+    /// # Panics
+    /// If observations enter the decoder, not tokens.
+    pub(crate) fn table(&self) -> Tensor<2> {
+        self.embed_tokens.as_ref().expect("tokens enter, not observations").weight.val()
     }
 
     /// Logits of normed vectors.

@@ -1,4 +1,7 @@
-//! The stand-in for `texts` in a build without the general engine: every decoder over tokens is on the CPU.
+//! The stand-in for `device_copy` in a build without the general engine: every decoder over tokens is on the CPU.
+
+use crate::nn::arch::Adapters;
+use std::sync::Arc;
 
 /// No device.
 #[derive(Clone, Debug, Default)]
@@ -6,5 +9,20 @@ pub struct DeviceCopy;
 
 impl DeviceCopy {
     /// Does nothing.
-    pub(crate) fn invalidate(&mut self) {}
+    pub(crate) fn invalidate(&mut self, _are_adapters: bool) {}
+
+    /// The host's weights.
+    pub(crate) fn params<'a>(&'a self, host: &'a Arc<Vec<f32>>) -> &'a Arc<Vec<f32>> {
+        host
+    }
+
+    /// The host's adapters.
+    pub(crate) fn adapters<'a>(&'a self, host: &'a Adapters) -> &'a Adapters {
+        host
+    }
+
+    /// Never: no device changes anything.
+    pub(crate) fn is_newer(&self) -> bool {
+        false
+    }
 }

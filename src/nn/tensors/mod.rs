@@ -2,13 +2,12 @@
 
 pub(crate) mod attention;
 pub(crate) mod decoder;
-mod products;
+#[cfg_attr(not(feature = "general"), path = "host_only.rs")]
+pub mod device_copy;
+pub(crate) mod products;
 mod rope;
 mod steps;
 #[cfg(feature = "general")]
-pub mod texts;
-#[cfg(not(feature = "general"))]
-#[path = "host_only.rs"]
 pub mod texts;
 
 pub use decoder::Decoder;

@@ -8,13 +8,11 @@ use super::attention::{KeysValues, Prefix, UNSEEN, attend, attention_scale, caus
 use super::decoder::LowRank;
 use super::products::Products;
 use crate::nn::Precision;
-use crate::nn::arch::lora::AdapterLayout;
-use crate::nn::arch::{Adapters, DecoderShape};
+use crate::nn::arch::DecoderShape;
 use crate::nn::text::Text;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Device, FloatDType, Gradients, Int, Tensor, TensorData};
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
 
 /// A decoder over tokens on a device.
 #[derive(Clone, Debug)]
@@ -24,34 +22,6 @@ pub struct DeviceDecoder {
     device: Device,
 }
 
-/// The device of a decoder over tokens, if it is not on the CPU, and the copy of its weights there.
-#[derive(Clone, Debug, Default)]
-pub struct DeviceCopy {
-    /// The device, and the precision of its products.
-    device: Option<(Device, Precision)>,
-    /// The weights, uploaded when first needed.
-    weights: Arc<OnceLock<DeviceDecoder>>,
-}
-
-impl DeviceCopy {
-    /// A copy on `device`, not uploaded yet.
-    pub(crate) fn new(device: Option<Device>, precision: Precision) -> Self {
-        Self { device: device.map(|device| (device, precision)), weights: Arc::default() }
-    }
-
-    /// Drops the uploaded weights, because the decoder's have changed.
-    pub(crate) fn invalidate(&mut self) {
-        self.weights = Arc::default();
-    }
-
-    /// The weights on the device, which are those of `shape` and `params`; `None` on the CPU.
-    pub(crate) fn get(&self, shape: &DecoderShape, params: &[f32]) -> Option<DeviceDecoder> {
-        let (device, precision) = self.device.as_ref()?;
-        let new = || DeviceDecoder::new(shape, params, device, *precision);
-        Some(self.weights.get_or_init(new).clone())
-    }
-}
-
 impl Products {
     /// Whether gradients leave the range of the operands unless they are scaled.
     fn need_scale(self) -> bool {
@@ -59,7 +29,7 @@ impl Products {
     }
 
     /// Casts numbers that only products read.
-    fn operand<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
+    pub(crate) fn operand<const D: usize>(self, x: Tensor<D>) -> Tensor<D> {
         match self.half {
             None => x,
             Some(half) => x.cast(half),
@@ -78,6 +48,18 @@ pub struct Prompts {
     pub(crate) lengths: Tensor<2, Int>,
     /// The normed streams of their last tokens: `[groups, hidden_size]`.
     pub last: Tensor<2>,
+}
+
+impl Prompts {
+    /// Prompts whose keys and values are these, layer by layer, with their lengths and the streams of their last tokens.
+    pub(crate) fn new(
+        keys_values: Vec<KeysValues>,
+        lengths: Tensor<2, Int>,
+        last: Tensor<2>,
+    ) -> Self {
+        let longest = keys_values.first().map_or(0, |[keys, _]| keys.dims()[1]);
+        Self { keys_values, longest, lengths, last }
+    }
 }
 
 /// The keys and values of completions in progress, of at most `most` tokens each.
@@ -112,11 +94,6 @@ impl HiddenStates {
     }
 }
 
-/// Uploads numbers, `[count]`.
-fn numbers(values: &[f32], device: &Device) -> Tensor<1> {
-    Tensor::from_data(TensorData::new(values.to_vec(), [values.len()]), device)
-}
-
 /// Uploads whole numbers, `[rows, columns]`.
 pub fn integers(values: &[i32], [rows, columns]: [usize; 2], device: &Device) -> Tensor<2, Int> {
     Tensor::from_data(TensorData::new(values.to_vec(), [rows, columns]), device)
@@ -140,26 +117,66 @@ impl DeviceDecoder {
         device: &Device,
         precision: Precision,
     ) -> Self {
-        let decoder = Decoder::from_params(shape.clone(), params.to_vec(), device);
+        let decoder = Decoder::from_params(shape.clone(), params, device);
         let decoder = decoder.in_precision(precision);
         Self { decoder, added: None, device: device.clone() }
     }
 
     /// The same decoder with adapters, or without.
-    pub(crate) fn with_adapters(self, adapters: Option<&Adapters>) -> Self {
-        let added = adapters.map(|adapters| {
-            let pair = |layout: &AdapterLayout| {
-                let r = adapters.config().r;
-                let upload =
-                    |place: &Range<usize>| numbers(&adapters.params()[place.clone()], &self.device);
-                let (inputs, outputs) = (layout.a.len() / r, layout.b.len() / r);
-                [upload(&layout.a).reshape([inputs, r]), upload(&layout.b).reshape([r, outputs])]
-            };
-            let layouts = adapters.layouts.iter();
-            let pairs = layouts.map(|layout| layout.as_ref().map(pair)).collect();
-            LowRank { pairs, scale: adapters.scale() }
-        });
+    pub(crate) fn with_adapters(self, added: Option<LowRank>) -> Self {
         Self { added, ..self }
+    }
+
+    /// Replaces each learnt parameter, `[count]`, by what `change` makes of it and its number. A tensor is given away whole,
+    /// so that its memory can become that of the result.
+    pub(crate) fn map_learnt(self, mut change: impl FnMut(usize, Tensor<1>) -> Tensor<1>) -> Self {
+        struct Change<F>(usize, F);
+        impl<F: FnMut(usize, Tensor<1>) -> Tensor<1>> Change<F> {
+            fn apply<const D: usize>(&mut self, value: Tensor<D>) -> Tensor<D> {
+                let shape = value.shape();
+                let changed = (self.1)(self.0, value.reshape([shape.num_elements()]));
+                self.0 += 1;
+                changed.reshape(shape)
+            }
+        }
+        impl<F: FnMut(usize, Tensor<1>) -> Tensor<1>> ModuleMapper for Change<F> {
+            fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+                let (id, value, _) = param.consume();
+                Param::initialized(id, self.apply(value))
+            }
+        }
+        let mut change = Change(0, &mut change);
+        let Self { decoder, added, device } = self;
+        match added {
+            Some(LowRank { pairs, scale }) => {
+                let pair =
+                    |pair: Option<[Tensor<2>; 2]>| pair.map(|pair| pair.map(|x| change.apply(x)));
+                let pairs = pairs.into_iter().map(pair).collect();
+                Self { decoder, added: Some(LowRank { pairs, scale }), device }
+            }
+            None => Self { decoder: decoder.map(&mut change), added: None, device },
+        }
+    }
+
+    /// Downloads the learnt parameters, in their order, one at a time.
+    pub(crate) fn learnt(&self) -> Vec<f32> {
+        struct Collect(Vec<f32>);
+        impl Collect {
+            fn add<const D: usize>(&mut self, value: Tensor<D>) {
+                self.0.extend(value.into_data().iter::<f32>());
+            }
+        }
+        impl ModuleVisitor for Collect {
+            fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+                self.add(param.val());
+            }
+        }
+        let mut all = Collect(Vec::new());
+        match &self.added {
+            Some(added) => added.pairs.iter().flatten().flatten().for_each(|x| all.add(x.clone())),
+            None => self.decoder.visit(&mut all),
+        }
+        all.0
     }
 
     /// The factor of a gradient in the backward pass, given its first numbers: if products are in half precision the power

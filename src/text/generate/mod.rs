@@ -75,7 +75,7 @@ impl Generator<'_> {
     pub fn generate(&self, prompts: &[Prompt]) -> Vec<Vec<Completion>> {
         assert!(prompts.iter().all(|prompt| !prompt.tokens.is_empty()), "a prompt has a token");
         #[cfg(feature = "general")]
-        if let Some(decoder) = self.decoder.on_device() {
+        if let Some(decoder) = crate::text::on_device(self.decoder) {
             return device::generate(self, &decoder.acting(), prompts);
         }
         let workers = match self.decoder.is_small() {

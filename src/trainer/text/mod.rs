@@ -181,7 +181,7 @@ impl LanguageTrainer {
         model.params = Arc::default();
         if config.update.num_shards == 0 {
             // The gradient of each takes as much memory as the weights.
-            let is_large = !decoder.is_small() && decoder.adapters().is_none();
+            let is_large = !decoder.is_small() && !decoder.has_adapters();
             config.update.num_shards = if is_large { 1 } else { SHARDS };
         }
         let (ranks, groups) = (team.size(), config.generation.num_prompts);
@@ -215,8 +215,8 @@ impl LanguageTrainer {
         self
     }
 
-    /// Moves generation and learning to a device; `None` keeps them on the CPU. The optimiser's state stays in
-    /// the host's memory.
+    /// Moves generation and learning to a device; `None` keeps them on the CPU. Unless ranks share the run, weights and
+    /// the optimiser's state stay there until a checkpoint or a saved model takes a copy.
     ///
     /// # Errors
     /// If a setting is only for the CPU, or the device does not have the precision.
@@ -233,8 +233,8 @@ impl LanguageTrainer {
             return Err(LanguageTrainError::Settings(obstacle));
         }
         let Some(device) = device else { return Ok(self) };
-        if update.gradient_checkpointing {
-            let what = "update.gradient_checkpointing is for language models on the CPU alone";
+        if update.gradient_checkpointing && !crate::device::has_kernels(&device) {
+            let what = "update.gradient_checkpointing needs the CPU, or a device that runs kernels";
             return Err(LanguageTrainError::Settings(what.to_string()));
         }
         self.engine.learner = self.engine.learner.on(device.clone(), *precision);

@@ -52,7 +52,7 @@ pub fn saved_language_settings(checkpoint: &Checkpoint) -> Result<Table, Snapsho
 impl Persistent for TextEngine {
     async fn export(&self, _iteration: u32) -> Result<Export, TeamError> {
         let names = self.model.trained_parameters();
-        let moments = &self.learner.moments;
+        let moments = self.learner.moments();
         let bytes = |params: &[f32]| write_params(&names, params, None);
         let mut sections = vec![
             (CONFIG.into(), self.settings.to_string().into_bytes()),
@@ -78,8 +78,8 @@ impl Persistent for TextEngine {
         let params = |name: &str| read_params(checkpoint, name, &names);
         let text = counters.text.ok_or_else(|| unreadable(STATE, "it has no `next_prompt`"))?;
         let (first_moment, second_moment) = (params(FIRST_MOMENT)?, params(SECOND_MOMENT)?);
-        self.learner.moments =
-            Moments { first_moment, second_moment, steps: counters.optimizer_steps };
+        let steps = counters.optimizer_steps;
+        self.learner.restore_moments(Moments { first_moment, second_moment, steps });
         let weights = params(WEIGHTS)?;
         self.learner.decoder.update(|trained| trained.copy_from_slice(&weights));
         self.learner.reference = None;

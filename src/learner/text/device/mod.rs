@@ -4,14 +4,21 @@
 //! twice: for their log-probabilities, from which the loss computes slopes in host memory, and for the gradient of these.
 //! So the logits of all tokens never exist at once.
 
+mod optimizer;
+#[cfg(feature = "kernels")]
+mod optimizer_kernels;
+
 use super::differentiation::{Differentiation, Sums, parts};
 use super::{Group, LanguageLearner, Sample, texts};
 use crate::device;
 use crate::model::Categorical;
 use crate::parallel::Node;
 use crate::settings::Precision;
-use crate::text::{DeviceDecoder, EXCLUDED, HiddenStates, TokenDecoder, integers, sharpness};
+use crate::text::{
+    DeviceDecoder, EXCLUDED, HiddenStates, TokenDecoder, integers, on_device, sharpness,
+};
 use burn::tensor::{Device, Int, Tensor};
+pub(super) use optimizer::{DeviceMoments, norms, step};
 use std::ops::Range;
 
 /// Numbers of a table of logits at most.
@@ -112,7 +119,7 @@ pub(super) fn logprobs(
     groups: &[Group],
     temperature: f32,
 ) -> Option<Vec<Vec<Vec<f32>>>> {
-    let on = decoder.on_device()?;
+    let on = on_device(decoder)?;
     let chosen: Vec<usize> = (0..groups.len()).collect();
     let parts = parts(groups, &chosen, TOKENS).into_iter();
     let some = |part: &[usize]| part.iter().map(|i| &groups[*i]).collect::<Vec<_>>();
@@ -132,8 +139,8 @@ fn part_logprobs(on: &DeviceDecoder, groups: &[&Group], temperature: f32) -> Vec
 }
 
 /// Gradients of the learnt parameters; `None` for a parameter that no loss has reached yet.
-#[derive(Default)]
-struct Gradient(Vec<Option<Tensor<1>>>);
+#[derive(Debug, Default)]
+pub(super) struct Gradient(Vec<Option<Tensor<1>>>);
 
 impl Gradient {
     /// Adds more of them, which are too large by the factor `scale`.
@@ -150,7 +157,7 @@ impl Gradient {
     }
 
     /// Downloads the gradient of all learnt parameters, whose numbers of elements are `sizes`.
-    fn fetch(self, sizes: &[usize]) -> Vec<f32> {
+    pub fn fetch(self, sizes: &[usize]) -> Vec<f32> {
         let is_there: Vec<bool> = self.0.iter().map(Option::is_some).collect();
         let parts: Vec<Tensor<1>> = self.0.into_iter().flatten().collect();
         let mut found = match parts.is_empty() {
@@ -177,19 +184,28 @@ pub(super) fn node(
     chosen: &[usize],
     shards: &Range<usize>,
 ) -> Option<(Node, f64)> {
-    let on = of.decoder.on_device()?;
-    let chosen = of.of_shards(chosen, shards.clone());
-    let (mut gradient, mut sums) = (Gradient::default(), Sums::default());
-    for part in parts(groups, chosen, TOKENS) {
-        of.add_device_gradient(&on, groups, part, &mut gradient, &mut sums);
-    }
+    let (gradient, sums) = gradient(of, groups, of.of_shards(chosen, shards.clone()))?;
     let vector = gradient.fetch(&of.decoder.sizes());
     Some((Node { shards: shards.clone(), vector, numbers: sums.added() }, sums.ratio))
 }
 
+/// The gradient of the chosen groups, which stays on the device, and their sums; `None` if the decoder is on the CPU.
+pub(super) fn gradient(
+    of: &Differentiation,
+    groups: &[Group],
+    chosen: &[usize],
+) -> Option<(Gradient, Sums)> {
+    let on = on_device(of.decoder)?;
+    let (mut gradient, mut sums) = (Gradient::default(), Sums::default());
+    for part in parts(groups, chosen, TOKENS) {
+        of.add_device_gradient(&on, groups, part, &mut gradient, &mut sums);
+    }
+    Some((gradient, sums))
+}
+
 impl LanguageLearner {
-    /// Generates and learns on a device, with products in this precision; the optimiser's state stays in the host's
-    /// memory.
+    /// Generates and learns on a device, with products in this precision. Unless other ranks share the run, whose
+    /// gradients meet in host memory, weights and moments stay there.
     pub fn on(self, device: Device, precision: Precision) -> Self {
         let on = |decoder: TokenDecoder| decoder.with_device(Some(device.clone()), precision);
         Self { decoder: on(self.decoder), reference: self.reference.map(on), ..self }

@@ -1,0 +1,138 @@
+//! The weights of a decoder over tokens on its device, and which of the two copies of them is the present one.
+
+use super::decoder::LowRank;
+use super::texts::DeviceDecoder;
+use crate::nn::Precision;
+use crate::nn::arch::lora::AdapterLayout;
+use crate::nn::arch::{Adapters, DecoderShape};
+use burn::tensor::{Device, Tensor, TensorData};
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+/// The device of a decoder over tokens, if it is not on the CPU, and the copy of its weights there.
+#[derive(Clone, Debug, Default)]
+pub struct DeviceCopy {
+    /// The device, and the precision of its products.
+    device: Option<(Device, Precision)>,
+    /// The weights without adapters, uploaded when first needed.
+    weights: Arc<OnceLock<DeviceDecoder>>,
+    /// The adapters, likewise.
+    adapters: Arc<OnceLock<LowRank>>,
+    /// The learnt parameters if the device has changed them since the host had them last: downloaded when first asked
+    /// for.
+    newer: Option<Newer>,
+}
+
+/// Learnt parameters that a device has changed, in host memory once they have been asked for.
+#[derive(Clone, Debug)]
+enum Newer {
+    Weights(OnceLock<Arc<Vec<f32>>>),
+    Adapters(OnceLock<Adapters>),
+}
+
+impl DeviceCopy {
+    /// A copy on `device`, not uploaded yet.
+    pub(crate) fn new(device: Option<Device>, precision: Precision) -> Self {
+        let device = device.map(|device| (device, precision));
+        Self { device, ..Self::default() }
+    }
+
+    /// Drops the uploaded learnt parameters, because the host's have changed: the adapters if these are learnt, else all
+    /// weights.
+    pub(crate) fn invalidate(&mut self, are_adapters: bool) {
+        self.newer = None;
+        match are_adapters {
+            true => self.adapters = Arc::default(),
+            false => self.weights = Arc::default(),
+        }
+    }
+
+    /// Bytes that [`DeviceCopy::get`] has yet to upload.
+    pub(crate) fn missing_bytes(&self, params: usize, adapters: Option<&Adapters>) -> usize {
+        let missing = |is_there: bool, count: usize| if is_there { 0 } else { count };
+        let adapters = adapters.map_or(0, |adapters| adapters.params().len());
+        let count = missing(self.weights.get().is_some(), params)
+            + missing(self.adapters.get().is_some(), adapters);
+        if self.device.is_some() { count * size_of::<f32>() } else { 0 }
+    }
+
+    /// The decoder on the device, which has the shape and, as far as they are not there yet, the parameters and the
+    /// adapters of the host; `None` on the CPU.
+    pub(crate) fn get(
+        &self,
+        shape: &DecoderShape,
+        params: &[f32],
+        adapters: Option<&Adapters>,
+    ) -> Option<DeviceDecoder> {
+        let (device, precision) = self.device.as_ref()?;
+        let new = || DeviceDecoder::new(shape, params, device, *precision);
+        let added = adapters
+            .map(|adapters| self.adapters.get_or_init(|| uploaded(adapters, device)).clone());
+        Some(self.weights.get_or_init(new).clone().with_adapters(added))
+    }
+
+    /// Takes the decoder out of [`DeviceCopy::get`], changes it, and makes the result the present one.
+    pub(crate) fn change(
+        &mut self,
+        present: DeviceDecoder,
+        change: impl FnOnce(DeviceDecoder) -> DeviceDecoder,
+    ) {
+        let learns_adapters = present.added.is_some();
+        // No second owner, so that tensors change in their own memory.
+        match learns_adapters {
+            true => self.adapters = Arc::default(),
+            false => self.weights = Arc::default(),
+        }
+        let mut changed = change(present);
+        match changed.added.take() {
+            Some(added) => {
+                self.adapters = Arc::new(OnceLock::from(added));
+                self.newer = Some(Newer::Adapters(OnceLock::new()));
+            }
+            None => {
+                self.weights = Arc::new(OnceLock::from(changed));
+                self.newer = Some(Newer::Weights(OnceLock::new()));
+            }
+        }
+    }
+
+    /// The present weights in host memory, where `host` are those that it had last.
+    pub(crate) fn params<'a>(&'a self, host: &'a Arc<Vec<f32>>) -> &'a Arc<Vec<f32>> {
+        match (&self.newer, self.weights.get()) {
+            (Some(Newer::Weights(newer)), Some(on)) => newer.get_or_init(|| Arc::new(on.learnt())),
+            _ => host,
+        }
+    }
+
+    /// The present adapters in host memory, where `host` are those that it had last.
+    pub(crate) fn adapters<'a>(&'a self, host: &'a Adapters) -> &'a Adapters {
+        match (&self.newer, self.weights.get(), self.adapters.get()) {
+            (Some(Newer::Adapters(newer)), Some(on), Some(added)) => newer.get_or_init(|| {
+                let learnt = on.clone().with_adapters(Some(added.clone())).learnt();
+                host.clone().with_params(learnt)
+            }),
+            _ => host,
+        }
+    }
+
+    /// Whether the device has changed the learnt parameters since the host had them last.
+    pub(crate) fn is_newer(&self) -> bool {
+        self.newer.is_some()
+    }
+}
+
+/// Uploads adapters.
+fn uploaded(adapters: &Adapters, device: &Device) -> LowRank {
+    let pair = |layout: &AdapterLayout| {
+        let r = adapters.config().r;
+        let upload = |place: &Range<usize>, sizes: [usize; 2]| {
+            let numbers = adapters.params()[place.clone()].to_vec();
+            Tensor::from_data(TensorData::new(numbers, sizes), device)
+        };
+        let (inputs, outputs) = (layout.a.len() / r, layout.b.len() / r);
+        [upload(&layout.a, [inputs, r]), upload(&layout.b, [r, outputs])]
+    };
+    let layouts = adapters.layouts.iter();
+    let pairs = layouts.map(|layout| layout.as_ref().map(pair)).collect();
+    LowRank { pairs, scale: adapters.scale() }
+}
