@@ -28,6 +28,7 @@ that do not fit into the time limit are recorded as skipped. The file is rewritt
 """
 
 import argparse
+import ctypes
 import datetime
 import gzip
 import hashlib
@@ -79,6 +80,8 @@ def unpacked(program, folder):
         sys.exit(f"there is no program `{program}`; build one or name it by --grove or GROVE_BIN")
     target = folder / "grove"
     openers = {".xz": lzma.open, ".gz": gzip.open}
+    if program.suffix == ".zst":
+        sys.exit(f"`{program}` is compressed by zstd, which Python may lack: use xz -T0, or unpack it")
     if program.suffix in openers:
         with openers[program.suffix](program) as packed, target.open("wb") as out:
             shutil.copyfileobj(packed, out)
@@ -283,7 +286,8 @@ def measure(session, devices, quick):
     shape = ["--env", "fruit", "--num-steps", 16 if quick else 128]
     sizes = [64, 128] if quick else [4096, 1 << 16, 1 << 18, 1 << 20]
     tiny = ["--env", "fruit", "--num-envs", 64, "--num-steps", 16, "--repeats", 1, "--no-peak"]
-    score = ["--score", -20, "--set", "num_groups=4"] if quick else ["--score", 7.67]
+    small = ["--set", "num_groups=4", "--set", "num_steps=16"]
+    score = ["--score", -20, *small] if quick else ["--score", 7.67]
     repeats = 2 if quick else 10
 
     def games(count, *more, hidden=64):
@@ -323,6 +327,11 @@ def measure(session, devices, quick):
 
 def devices_of(session, wanted):
     """Returns the devices to measure: those requested, or the first hardware device of each group of kinds."""
+    try:
+        ctypes.CDLL("libvulkan.so.1")
+    except OSError:
+        if sys.platform == "linux":
+            print("libvulkan.so.1 is missing: no Vulkan device will be found", file=sys.stderr)
     done = session.run("devices", None, ["devices", "--json"], 60)
     if done["rc"] != 0:
         sys.exit("`grove devices` fails; see above")
