@@ -8,7 +8,11 @@ mod error;
 #[cfg(all(feature = "general", not(target_family = "wasm")))]
 mod files;
 pub mod generate;
+#[cfg(all(feature = "general", feature = "kernels"))]
+mod kernels;
 mod language_model;
+#[cfg(all(feature = "general", feature = "kernels"))]
+pub(crate) mod packed;
 mod prompt_cache;
 mod template;
 mod tokenizer;

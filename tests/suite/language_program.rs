@@ -199,8 +199,6 @@ fn texts_are_learnt_on_a_device_and_gone_on_with_on_the_cpu() {
     let device = kind();
     let start = ["train", "sort", "--device", &device, "--run-dir", "run", "--json"];
     let small = ["generation.num_prompts=4", "generation.group_size=2", "sort.length=3"];
-    let said = refusal(folder, &words(&start, &["update.gradient_checkpointing=true"]));
-    assert!(said.contains("gradient_checkpointing is for language models on the CPU"), "{said}");
     let all = words(&[&start[..], &["--iterations", "2"]].concat(), &small);
     assert_eq!(json(folder, &all)["iteration"], 2);
     let on = ["train", "--resume", "--run-dir", "run", "--iterations", "3", "--json"];

@@ -59,7 +59,7 @@ pub(super) fn parts<'a>(groups: &[Group], chosen: &'a [usize], most: usize) -> V
 }
 
 /// For each token of a sample: the derivative of the loss by its log-probability, and the weight of its entropy.
-pub(super) type Slopes = [Vec<f32>; 2];
+pub(in crate::learner::text) type Slopes = [Vec<f32>; 2];
 
 /// One optimiser step's gradient.
 pub(super) struct Differentiation<'a> {

@@ -8,6 +8,8 @@ use crate::device;
 use crate::math::softmax::LEAST_SUM;
 use crate::model::Categorical;
 use crate::rng::{draw, uniform};
+#[cfg(feature = "kernels")]
+use crate::text::packed;
 use crate::text::{Completions, DeviceDecoder, Prompts, integers, sharpness};
 use burn::tensor::{Int, Tensor};
 
@@ -53,6 +55,15 @@ impl<'a> Stepper<'a> {
             #[cfg(feature = "kernels")]
             kernels: TokenStep::new(decoder),
         }
+    }
+
+    /// Takes prompts through all layers.
+    fn prompts(&self, prompts: &[&[u32]]) -> Prompts {
+        #[cfg(feature = "kernels")]
+        if self.kernels.is_some() {
+            return packed::prefill(self.decoder, prompts);
+        }
+        self.decoder.prompts(prompts)
     }
 
     /// Takes the next token of each row through all layers.
@@ -115,7 +126,7 @@ impl<'a> Batch<'a> {
             generator,
             stepper,
             members,
-            prompts: decoder.prompts(&tokens),
+            prompts: stepper.prompts(&tokens),
             decoding: decoder.room(rows, most),
             draws,
             uploaded,

@@ -164,9 +164,14 @@ impl Engine for TextEngine {
                     format!("native generation, native updates, bf16 by {}", kernel.name())
                 }
             },
-            Some(_) => {
+            Some(device) => {
                 let precision = self.config.precision;
-                format!("generation by tensor operations, updates by autodiff, {precision}")
+                match crate::device::has_kernels(device) {
+                    true => format!("generation and updates in kernels, {precision}"),
+                    false => {
+                        format!("generation by tensor operations, updates by autodiff, {precision}")
+                    }
+                }
             }
         }
     }

@@ -1,116 +1,52 @@
 //! The gradient of an optimiser step over texts on a device.
 //!
-//! Texts go through the layers once, and so does their gradient. Between the two the head takes some tokens at a time,
-//! twice: for their log-probabilities, from which the loss computes slopes in host memory, and for the gradient of these.
-//! So the logits of all tokens never exist at once.
+//! Texts go through the layers once, and so does their gradient ([`DevicePass`]): by kernels where the device runs them,
+//! else by autodiff. Between the two the head takes some tokens at a time, twice: for their log-probabilities, from which
+//! the loss computes slopes in host memory, and for the gradient of these. So the logits of all tokens never exist at
+//! once.
 
+mod autodiff;
+#[cfg(feature = "kernels")]
+mod kernels;
 mod optimizer;
 #[cfg(feature = "kernels")]
 mod optimizer_kernels;
+mod tokens;
 
 use super::differentiation::{Differentiation, Sums, parts};
 use super::{Group, LanguageLearner, Sample, texts};
 use crate::device;
-use crate::model::Categorical;
 use crate::parallel::Node;
 use crate::settings::Precision;
-use crate::text::{
-    DeviceDecoder, EXCLUDED, HiddenStates, TokenDecoder, integers, on_device, sharpness,
-};
-use burn::tensor::{Device, Int, Tensor};
+use crate::text::{DeviceDecoder, Retention, Text, TokenDecoder, on_device};
+use autodiff::AutodiffPass;
+use burn::tensor::{Device, Tensor};
 pub(super) use optimizer::{DeviceMoments, norms, step};
 use std::ops::Range;
+use tokens::LossTokens;
 
-/// Numbers of a table of logits at most.
-const LOGITS: usize = 1 << 24;
 /// Tokens that go forward and back together at most, unless a single group has more.
 const TOKENS: usize = 8192;
 
-/// The tokens to learn from, of a pass of texts.
-struct LossTokens<'a> {
-    samples: Vec<&'a Sample>,
-    /// The sample of each token, and the token's number in it.
-    places: Vec<[usize; 2]>,
-    /// The row of the hidden streams that predicts each token: `[count]`.
-    rows: Tensor<1, Int>,
-    /// The tokens themselves: `[count]`.
-    tokens: Tensor<1, Int>,
-}
+/// A pass of texts through a decoder on a device.
+trait DevicePass<'a> {
+    /// Takes texts through all layers.
+    fn forward(on: &'a DeviceDecoder, texts: &[Text], retention: Retention) -> Self;
 
-impl<'a> LossTokens<'a> {
-    /// The tokens of all samples, or if `counted` those that the masks select.
-    fn new(
-        groups: &[&'a Group],
-        (states, completions): (&HiddenStates, &[[usize; 2]]),
-        counted: bool,
-        on: &DeviceDecoder,
-    ) -> Self {
-        let (mut places, mut rows, mut tokens) = (Vec::new(), Vec::new(), Vec::new());
-        let samples: Vec<&Sample> = groups.iter().flat_map(|group| &group.samples).collect();
-        for (number, (sample, completion)) in samples.iter().zip(completions).enumerate() {
-            for (at, token) in sample.tokens.iter().enumerate() {
-                if !counted || sample.mask[at] {
-                    places.push([number, at]);
-                    rows.push(states.prediction(*completion, at) as i32);
-                    tokens.push(*token as i32);
-                }
-            }
-        }
-        let count = places.len();
-        let upload = |values: &[i32]| integers(values, [count, 1], on.device()).reshape([count]);
-        Self { samples, rows: upload(&rows), tokens: upload(&tokens), places }
-    }
+    /// The row that predicts token number `at` of a completion of a text.
+    fn prediction(&self, completion: [usize; 2], at: usize) -> usize;
 
-    /// The policy of a piece of the tokens among their candidates, from normed streams `[len, hidden_size]`.
-    fn policy(
-        &self,
-        on: &DeviceDecoder,
-        hidden: Tensor<2>,
-        [start, len]: [usize; 2],
+    /// Log-probabilities of tokens at a temperature, and entropies of their choices.
+    fn evaluate(&self, tokens: &LossTokens, temperature: f32) -> [Vec<f32>; 2];
+
+    /// The gradients of the learnt parameters of a loss with these slopes by log-probabilities and, with the opposite
+    /// sign, by entropies.
+    fn backward(
+        self,
+        tokens: &LossTokens,
         temperature: f32,
-    ) -> Categorical {
-        let logits = on.logits(hidden) * sharpness(temperature);
-        let places = &self.places[start..start + len];
-        let candidates = places.iter().map(|[sample, at]| self.samples[*sample].candidates(*at));
-        if candidates.clone().all(<[u32]>::is_empty) {
-            return Categorical::new(logits);
-        }
-        let vocabulary = on.vocabulary();
-        let mut offsets = vec![0.0; len * vocabulary];
-        for (row, candidates) in offsets.chunks_exact_mut(vocabulary).zip(candidates) {
-            if !candidates.is_empty() {
-                row.fill(-EXCLUDED);
-                candidates.iter().for_each(|token| row[*token as usize] = 0.0);
-            }
-        }
-        let offsets = device::upload(offsets, on.device()).reshape([len, vocabulary]);
-        Categorical::new(logits + offsets)
-    }
-
-    /// Pieces of the tokens that go through the head together: where each begins, and how many it has.
-    fn parts(&self, vocabulary: usize) -> impl Iterator<Item = [usize; 2]> + use<> {
-        let (all, most) = (self.places.len(), (LOGITS / vocabulary).max(1));
-        (0..all).step_by(most).map(move |start| [start, most.min(all - start)])
-    }
-}
-
-/// Log-probabilities and entropies of tokens, from the streams that predict them.
-fn evaluate(
-    on: &DeviceDecoder,
-    learnt: &LossTokens,
-    hidden: &Tensor<2>,
-    temperature: f32,
-) -> [Vec<f32>; 2] {
-    let count = learnt.places.len();
-    let parts = learnt.parts(on.vocabulary()).map(|[start, len]| {
-        let part = hidden.clone().narrow(0, start, len);
-        let policy = learnt.policy(on, part, [start, len], temperature);
-        [policy.logprob(learnt.tokens.clone().narrow(0, start, len)), policy.entropy()]
-    });
-    let (logprobs, entropies): (Vec<_>, Vec<_>) = parts.map(|[a, b]| (a, b)).unzip();
-    let mut logprobs = device::fetch(Tensor::cat([logprobs, entropies].concat(), 0));
-    let entropies = logprobs.split_off(count);
-    [logprobs, entropies]
+        slopes: [Vec<f32>; 2],
+    ) -> Vec<Option<Tensor<1>>>;
 }
 
 /// The log-probability of each token of the samples of each group; `None` if the decoder is on the CPU.
@@ -123,19 +59,29 @@ pub(super) fn logprobs(
     let chosen: Vec<usize> = (0..groups.len()).collect();
     let parts = parts(groups, &chosen, TOKENS).into_iter();
     let some = |part: &[usize]| part.iter().map(|i| &groups[*i]).collect::<Vec<_>>();
-    Some(parts.flat_map(|part| part_logprobs(&on, &some(part), temperature)).collect())
+    let of = |groups: &[&Group]| {
+        #[cfg(feature = "kernels")]
+        if device::has_kernels(on.device()) {
+            return part_logprobs::<kernels::KernelPass>(&on, groups, temperature);
+        }
+        part_logprobs::<AutodiffPass>(&on, groups, temperature)
+    };
+    Some(parts.flat_map(|part| of(&some(part))).collect())
 }
 
 /// The log-probability of each token of the samples of groups that go through together.
-fn part_logprobs(on: &DeviceDecoder, groups: &[&Group], temperature: f32) -> Vec<Vec<Vec<f32>>> {
+fn part_logprobs<'a, P: DevicePass<'a>>(
+    on: &'a DeviceDecoder,
+    groups: &[&Group],
+    temperature: f32,
+) -> Vec<Vec<Vec<f32>>> {
     let (texts, completions) = texts(groups);
-    let states = on.forward_texts(&texts);
-    let learnt = LossTokens::new(groups, (&states, &completions), false, on);
-    let hidden = states.hidden.select(0, learnt.rows.clone());
-    let [all, _] = evaluate(on, &learnt, &hidden, temperature);
-    let mut all = all.into_iter();
-    let mut of = |sample: &Sample| all.by_ref().take(sample.tokens.len()).collect();
-    groups.iter().map(|group| group.samples.iter().map(&mut of).collect()).collect()
+    let pass = P::forward(on, &texts, Retention::Nothing);
+    let predict = |completion, at| pass.prediction(completion, at);
+    let tokens = LossTokens::new(groups, &completions, predict, false);
+    let [logprobs, _] = pass.evaluate(&tokens, temperature);
+    let mut all = tokens.by_sample(logprobs).into_iter();
+    groups.iter().map(|group| all.by_ref().take(group.samples.len()).collect()).collect()
 }
 
 /// Gradients of the learnt parameters; `None` for a parameter that no loss has reached yet.
@@ -158,18 +104,12 @@ impl Gradient {
 
     /// Downloads the gradient of all learnt parameters, whose numbers of elements are `sizes`.
     pub fn fetch(self, sizes: &[usize]) -> Vec<f32> {
-        let is_there: Vec<bool> = self.0.iter().map(Option::is_some).collect();
-        let parts: Vec<Tensor<1>> = self.0.into_iter().flatten().collect();
-        let mut found = match parts.is_empty() {
-            true => Vec::new(),
-            false => device::fetch(Tensor::cat(parts, 0)),
-        }
-        .into_iter();
         let mut all = Vec::with_capacity(sizes.iter().sum());
-        for (number, size) in sizes.iter().enumerate() {
-            match is_there.get(number) {
-                Some(true) => all.extend(found.by_ref().take(*size)),
-                _ => all.resize(all.len() + size, 0.0),
+        let mut parts = self.0.into_iter();
+        for size in sizes {
+            match parts.next().flatten() {
+                Some(part) => all.extend(device::fetch(part)),
+                None => all.resize(all.len() + size, 0.0),
             }
         }
         all
@@ -198,7 +138,13 @@ pub(super) fn gradient(
     let on = on_device(of.decoder)?;
     let (mut gradient, mut sums) = (Gradient::default(), Sums::default());
     for part in parts(groups, chosen, TOKENS) {
-        of.add_device_gradient(&on, groups, part, &mut gradient, &mut sums);
+        #[cfg(feature = "kernels")]
+        if device::has_kernels(on.device()) {
+            let to = (&mut gradient, &mut sums);
+            of.add_device_gradient::<kernels::KernelPass>(&on, groups, part, to);
+            continue;
+        }
+        of.add_device_gradient::<AutodiffPass>(&on, groups, part, (&mut gradient, &mut sums));
     }
     Some((gradient, sums))
 }
@@ -214,58 +160,37 @@ impl LanguageLearner {
 
 impl Differentiation<'_> {
     /// Adds the gradient of the `chosen` groups, and their sums.
-    fn add_device_gradient(
+    fn add_device_gradient<'a, P: DevicePass<'a>>(
         &self,
-        on: &DeviceDecoder,
+        on: &'a DeviceDecoder,
         groups: &[Group],
         chosen: &[usize],
-        gradient: &mut Gradient,
-        sums: &mut Sums,
+        (gradient, sums): (&mut Gradient, &mut Sums),
     ) {
         let temperature = self.rule.temperature;
         let some: Vec<&Group> = chosen.iter().map(|i| &groups[*i]).collect();
         let (texts, completions) = texts(&some);
-        let leaves = on.trainable();
-        let states = leaves.forward_texts(&texts);
-        let learnt = LossTokens::new(&some, (&states, &completions), true, on);
-        let hidden = states.hidden.select(0, learnt.rows.clone());
-        let fixed = hidden.clone().without_autodiff();
-        let [logprobs, entropies] = evaluate(on, &learnt, &fixed, temperature);
+        let retention = match self.rule.update.gradient_checkpointing {
+            true => Retention::Inputs,
+            false => Retention::All,
+        };
+        let pass = P::forward(on, &texts, retention);
+        let predict = |completion, at| pass.prediction(completion, at);
+        let tokens = LossTokens::new(&some, &completions, predict, true);
+        let [logprobs, entropies] = pass.evaluate(&tokens, temperature);
 
         let samples: Vec<&Sample> = some.iter().flat_map(|group| &group.samples).collect();
-        let mut now: Vec<Vec<f32>> =
-            samples.iter().map(|one| vec![0.0; one.tokens.len()]).collect();
-        for ([sample, at], logprob) in learnt.places.iter().zip(logprobs) {
-            now[*sample][*at] = logprob;
-        }
+        let now = tokens.by_sample(logprobs);
         let references = self.references_of(chosen);
         let slopes = self.all_slopes((&samples, &now), references.as_deref(), sums);
-        let at = |which: usize| -> Vec<f32> {
-            learnt.places.iter().map(|[sample, at]| slopes[*sample][which][*at]).collect()
-        };
-        let [mut slopes, mut weights] = [at(0), at(1)];
-        for (entropy, weight) in entropies.iter().zip(&weights) {
+        let mut slopes = [0, 1].map(|which| tokens.by_token(&slopes, which));
+        for (entropy, weight) in entropies.iter().zip(&slopes[1]) {
             sums.entropy += f64::from(*entropy);
             sums.loss -= f64::from(weight * entropy);
         }
-
         // Scaled into the range of half precision, by a power of two, which rounds nothing.
-        let scale = on.scale(slopes.iter().chain(&weights));
-        slopes.iter_mut().chain(&mut weights).for_each(|x| *x *= scale);
-        let [slopes, weights] = [slopes, weights].map(|x| device::upload(x, on.device()));
-        let of_hidden = learnt.parts(on.vocabulary()).map(|[start, len]| {
-            let part = |x: &Tensor<1>| x.clone().narrow(0, start, len);
-            let hidden = fixed.clone().narrow(0, start, len).autodiff().require_grad();
-            let policy = learnt.policy(&leaves, hidden.clone(), [start, len], temperature);
-            let logprobs = policy.logprob(learnt.tokens.clone().narrow(0, start, len));
-            let loss = logprobs * part(&slopes) - policy.entropy() * part(&weights);
-            let mut found = loss.sum().backward();
-            let of_hidden = hidden.grad_remove(&mut found).expect("tokens follow from it");
-            gradient.add(leaves.gradients(&mut found), scale);
-            of_hidden
-        });
-        let of_hidden = Tensor::cat(of_hidden.collect(), 0);
-        let mut found = (hidden * of_hidden).sum().backward();
-        gradient.add(leaves.gradients(&mut found), scale);
+        let scale = on.scale(slopes.iter().flatten());
+        slopes.iter_mut().flatten().for_each(|x| *x *= scale);
+        gradient.add(pass.backward(&tokens, temperature, slopes), scale);
     }
 }

@@ -4,45 +4,34 @@
 //! norms with the addition before them, rotation with the write into the caches, attention over the filled part of
 //! the caches with the prompt of a group read in place, the gate, and the choice of a token. Products are Burn's.
 
-mod kernels;
-
 use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
 use crate::device::has_kernels;
-use crate::nn::arch::{DecoderShape, Projection, QkNorm};
-use crate::nn::ops::gate::Activation;
+use crate::nn::arch::{DecoderShape, Projection};
 use crate::nn::tensors::attention::{KeysValues, attention_scale};
 use crate::nn::tensors::decoder::{Decoder, RmsNorm};
+use crate::text::kernels::UNITS;
+use crate::text::kernels::attend::{CachedLaunch, attend_kernel};
+use crate::text::kernels::choose::choose_kernel;
+use crate::text::kernels::heads::{Heads, PositionsLaunch, rotation_kernel, store_kernel};
+use crate::text::kernels::launch::{Table, add_norm, element, gated, heads};
 use crate::text::{Completions, DeviceDecoder, Prompts};
 use burn::backend::{Cube, DType};
-use burn::cubecl::ir::{ElemType, FloatKind};
+use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::CubeDim;
-use burn::tensor::{FloatDType, Int, Tensor};
+use burn::tensor::{Int, Tensor};
 use burn_cubecl::tensor::CubeTensor;
-use kernels::UNITS;
-use kernels::attend::{CachedLaunch, attend_kernel};
-use kernels::choose::choose_kernel;
-use kernels::heads::{Heads, PositionsLaunch, rotation_kernel, store_kernel};
-use kernels::rows::{AddNorm, add_norm_kernel, gate_kernel};
 
 /// The weights of a decoder that its kernels read, in their layout.
 #[derive(Clone, Debug)]
 pub(super) struct TokenStep {
     /// Weights of the norms before attention and before the feed-forward block of each layer, then of the last one;
-    /// each beside those of the norm of the output that is added there: `[2, hidden_size]`.
-    norms: Vec<CubeTensor>,
+    /// each beside those of the norm of the output that is added there.
+    norms: Vec<[Option<CubeTensor>; 2]>,
     /// Weights of the norms of queries and keys of each layer.
     head_norms: Vec<CubeTensor>,
     /// Rotations of low and high parts of positions of each of the shape's tables: `[low + high, half, 2]`.
     tables: Vec<Table>,
     heads: Heads,
-}
-
-/// A table of rotations.
-#[derive(Clone, Debug)]
-struct Table {
-    rotations: CubeTensor,
-    low: usize,
-    high: usize,
 }
 
 /// The tokens chosen for each row, `[rows]`, their log-probabilities and the entropies of the choices.
@@ -64,11 +53,10 @@ impl TokenStep {
     fn of(decoder: &Decoder) -> Self {
         let shape = decoder.shape();
         let device = decoder.norm_weights(&decoder.norm).device();
-        let weights = |norm: Option<&RmsNorm>| match norm {
-            Some(norm) => decoder.norm_weights(norm),
-            None => Tensor::zeros([shape.hidden_size], &device),
+        let weights = |norm: &RmsNorm| cube_tensor(decoder.norm_weights(norm));
+        let pair = |sum: Option<&RmsNorm>, output: Option<&RmsNorm>| {
+            [sum, output].map(|norm| norm.map(weights))
         };
-        let pair = |sum, output| cube_tensor(Tensor::cat(vec![weights(sum), weights(output)], 0));
         let mut norms = Vec::new();
         let mut output = None;
         for layer in &decoder.layers {
@@ -125,39 +113,13 @@ impl TokenStep {
             let (input, sum) = row.add_norm(2 * i + 1, sum, attended, before_mlp);
             let gate = apply(Projection::Gate, &input);
             let up = apply(Projection::Up, &input);
-            output = Some((apply(Projection::Down, &row.gate(&gate, &up)), after_mlp));
+            output =
+                Some((apply(Projection::Down, &gated(&gate, &up, shape.activation)), after_mlp));
             stream = sum;
         }
         let (hidden, _) = row.add_norm(2 * decoder.layers.len(), stream, output, true);
         completions.count += 1;
         Tensor::<3>::from_primitive::<Cube>(hidden).reshape([rows, shape.hidden_size])
-    }
-}
-
-impl Table {
-    fn new(table: &[Tensor<2>]) -> Self {
-        let [low, half] = table[0].dims();
-        let high = table[2].dims()[0];
-        let both = |low: usize, high: usize| {
-            let numbers = Tensor::cat(vec![table[low].clone(), table[high].clone()], 0);
-            let [parts, half] = numbers.dims();
-            numbers.reshape([parts, half, 1])
-        };
-        let rotations: Tensor<3> = Tensor::cat(vec![both(0, 2), both(1, 3)], 2);
-        debug_assert_eq!(rotations.dims(), [low + high, half, 2]);
-        Self { rotations: cube_tensor(rotations), low, high }
-    }
-}
-
-/// The heads of a shape.
-fn heads(shape: &DecoderShape) -> Heads {
-    Heads {
-        queries: shape.num_heads,
-        keys: shape.num_kv_heads,
-        dim: shape.head_dim,
-        half: shape.rotary_dim() / 2,
-        norms_heads: shape.qk_norm == QkNorm::PerHead,
-        norms_all: shape.qk_norm == QkNorm::AllHeads,
     }
 }
 
@@ -186,11 +148,7 @@ impl<'a> Row<'a> {
         completions: &'a Completions,
         rows: usize,
     ) -> Self {
-        let cache = ElemType::Float(match decoder.products.half {
-            None => FloatKind::F32,
-            Some(FloatDType::BF16) => FloatKind::BF16,
-            Some(_) => FloatKind::F16,
-        });
+        let cache = element(decoder.products);
         let members = rows / prompts.lengths.dims()[0];
         let lengths = cube_ints(prompts.lengths.clone());
         Self {
@@ -214,34 +172,12 @@ impl<'a> Row<'a> {
         output: Option<(CubeTensor, bool)>,
         norms_sum: bool,
     ) -> (CubeTensor, CubeTensor) {
-        let size = self.shape.hidden_size;
-        let norms_output = output.as_ref().is_some_and(|(_, is_normed)| *is_normed);
-        let form = AddNorm { size, adds: output.is_some(), norms_output, norms_sum };
-        if !form.adds && !norms_sum {
-            return (stream.clone(), stream);
-        }
-        let new = || uninit(&stream, &[self.rows, 1, size], DType::F32);
-        let sum = new();
-        let normed = if norms_sum { new() } else { sum.clone() };
-        let output = output.map_or_else(|| stream.clone(), |(output, _)| output);
-        // SAFETY: accesses stay below `rows` times `size`; all units of a cube reach its barriers. Without a norm
-        // the last buffer is not written.
-        unsafe {
-            add_norm_kernel::launch_unchecked(
-                &stream.client,
-                grid(&stream, self.rows),
-                CubeDim::new_1d(UNITS as u32),
-                argument(&stream),
-                argument(&output),
-                argument(&self.by.norms[number]),
-                argument(&sum),
-                argument(&normed),
-                self.rows,
-                self.shape.rms_norm_eps,
-                form,
-            );
-        }
-        (normed, sum)
+        let [sum_norm, output_norm] = &self.by.norms[number];
+        let output =
+            output.map(|(output, is_normed)| (output, output_norm.as_ref().filter(|_| is_normed)));
+        let norm = sum_norm.as_ref().filter(|_| norms_sum);
+        // The offset is in these weights.
+        add_norm(stream, output, norm, (self.shape.rms_norm_eps, 0.0))
     }
 
     fn positions(&self) -> PositionsLaunch {
@@ -341,26 +277,6 @@ impl<'a> Row<'a> {
             );
         }
         attended
-    }
-
-    /// The gated values: `[rows, 1, intermediate_size]`.
-    fn gate(&self, gate: &CubeTensor, up: &CubeTensor) -> CubeTensor {
-        let count = gate.meta.num_elements();
-        let gated = uninit(gate, &[self.rows, 1, count / self.rows], DType::F32);
-        // SAFETY: accesses stay below `count`.
-        unsafe {
-            gate_kernel::launch_unchecked(
-                &gate.client,
-                grid(gate, count.div_ceil(UNITS)),
-                CubeDim::new_1d(UNITS as u32),
-                argument(gate),
-                argument(up),
-                argument(&gated),
-                count,
-                self.shape.activation == Activation::Silu,
-            );
-        }
-        gated
     }
 }
 

@@ -79,13 +79,18 @@ impl Heads {
         self.keys * self.dim
     }
 
-    const fn norms(self) -> bool {
+    pub const fn norms(self) -> bool {
         self.norms_heads || self.norms_all
     }
 
     /// Weights of the norm of queries.
     pub const fn query_weights(self) -> usize {
         if self.norms_all { self.query_size() } else { self.dim }
+    }
+
+    /// Weights of the norms of queries and keys.
+    pub const fn weights(self) -> usize {
+        if self.norms_all { self.query_size() + self.key_size() } else { 2 * self.dim }
     }
 }
 
@@ -137,6 +142,60 @@ fn rotate_heads(
     }
 }
 
+/// Computes the roots by which the heads of queries and keys of one row are divided, those of queries first.
+#[cube]
+pub(crate) fn head_roots(
+    queries: &mut [f32],
+    query: usize,
+    keys: &mut [f32],
+    key: usize,
+    roots: &mut Shared<[f32]>,
+    eps: f32,
+    #[comptime] heads: Heads,
+) {
+    let unit = UNIT_POS as usize;
+    let (dim, count) = comptime!((heads.dim, heads.queries));
+    let all = comptime!(heads.queries + heads.keys);
+    for head in range_stepped(unit, all, UNITS) {
+        let mut square = 0.0f32;
+        for i in 0..dim {
+            if head < count {
+                let x = queries[query + head * dim + i];
+                square += x * x;
+            } else {
+                let x = keys[key + (head - count) * dim + i];
+                square += x * x;
+            }
+        }
+        if comptime!(heads.norms_heads) {
+            square = (square / comptime!(heads.dim as f32) + eps).sqrt();
+        }
+        roots[head] = square;
+    }
+    sync_cube();
+    if comptime!(heads.norms_all) {
+        let mut query_square = 0.0f32;
+        for head in 0..count {
+            query_square += roots[head];
+        }
+        let mut key_square = 0.0f32;
+        for head in count..all {
+            key_square += roots[head];
+        }
+        sync_cube();
+        for head in range_stepped(unit, all, UNITS) {
+            if head < count {
+                let mean = query_square / comptime!(heads.query_size() as f32);
+                roots[head] = (mean + eps).sqrt();
+            } else {
+                let mean = key_square / comptime!(heads.key_size() as f32);
+                roots[head] = (mean + eps).sqrt();
+            }
+        }
+        sync_cube();
+    }
+}
+
 /// Norms and rotates queries and keys in place, multiplies queries by `scale`, and stores keys and values in their
 /// caches; one cube per row.
 ///
@@ -162,49 +221,12 @@ pub(crate) fn store_kernel<C: Float>(
     let row = CUBE_POS;
     if row < rows {
         let unit = UNIT_POS as usize;
-        let (dim, count) = comptime!((heads.dim, heads.queries));
+        let count = comptime!(heads.queries);
         let all = comptime!(heads.queries + heads.keys);
         let (query, key) = (row * comptime!(heads.query_size()), row * comptime!(heads.key_size()));
         let mut roots = Shared::<[f32]>::new_slice(all);
         if comptime!(heads.norms()) {
-            for head in range_stepped(unit, all, UNITS) {
-                let mut square = 0.0f32;
-                for i in 0..dim {
-                    if head < count {
-                        let x = queries[query + head * dim + i];
-                        square += x * x;
-                    } else {
-                        let x = keys[key + (head - count) * dim + i];
-                        square += x * x;
-                    }
-                }
-                if comptime!(heads.norms_heads) {
-                    square = (square / comptime!(heads.dim as f32) + eps).sqrt();
-                }
-                roots[head] = square;
-            }
-            sync_cube();
-            if comptime!(heads.norms_all) {
-                let mut query_square = 0.0f32;
-                for head in 0..count {
-                    query_square += roots[head];
-                }
-                let mut key_square = 0.0f32;
-                for head in count..all {
-                    key_square += roots[head];
-                }
-                sync_cube();
-                for head in range_stepped(unit, all, UNITS) {
-                    if head < count {
-                        let mean = query_square / comptime!(heads.query_size() as f32);
-                        roots[head] = (mean + eps).sqrt();
-                    } else {
-                        let mean = key_square / comptime!(heads.key_size() as f32);
-                        roots[head] = (mean + eps).sqrt();
-                    }
-                }
-                sync_cube();
-            }
+            head_roots(queries, query, keys, key, &mut roots, eps, heads);
         }
         let rotation = row * comptime!(2 * heads.half);
         rotate_heads(

@@ -1,0 +1,109 @@
+//! Texts in Burn's tensors, differentiated by autodiff: on devices that run no kernels.
+
+use super::tokens::LossTokens;
+use super::{DevicePass, Gradient};
+use crate::device;
+use crate::model::Categorical;
+use crate::text::{DeviceDecoder, EXCLUDED, HiddenStates, Retention, Text, sharpness};
+use burn::tensor::Tensor;
+use std::ops::Range;
+
+/// A pass in tensors.
+pub(super) struct AutodiffPass {
+    /// The decoder; its learnt parameters are the leaves of autodiff's graph if the pass goes back.
+    by: DeviceDecoder,
+    states: HiddenStates,
+}
+
+impl AutodiffPass {
+    /// The policy of a piece of the tokens among their candidates, from normed streams `[len, hidden_size]`.
+    fn policy(
+        &self,
+        tokens: &LossTokens,
+        hidden: Tensor<2>,
+        part: Range<usize>,
+        temperature: f32,
+    ) -> Categorical {
+        let logits = self.by.logits(hidden) * sharpness(temperature);
+        let candidates = tokens.candidates(part.clone());
+        if candidates.clone().all(<[u32]>::is_empty) {
+            return Categorical::new(logits);
+        }
+        let vocabulary = self.by.vocabulary();
+        let mut offsets = vec![0.0; part.len() * vocabulary];
+        for (row, candidates) in offsets.chunks_exact_mut(vocabulary).zip(candidates) {
+            if !candidates.is_empty() {
+                row.fill(-EXCLUDED);
+                candidates.iter().for_each(|token| row[*token as usize] = 0.0);
+            }
+        }
+        let offsets = device::upload(offsets, self.by.device()).reshape([part.len(), vocabulary]);
+        Categorical::new(logits + offsets)
+    }
+
+    /// The streams that predict the tokens: `[count, hidden_size]`.
+    fn hidden(&self, tokens: &LossTokens) -> Tensor<2> {
+        self.states.hidden.clone().select(0, tokens.row_tensor(self.by.device()))
+    }
+}
+
+impl<'a> DevicePass<'a> for AutodiffPass {
+    fn forward(on: &'a DeviceDecoder, texts: &[Text], retention: Retention) -> Self {
+        let by = match retention {
+            Retention::Nothing => on.clone(),
+            Retention::Inputs | Retention::All => on.trainable(),
+        };
+        let states = by.forward_texts(texts);
+        Self { by, states }
+    }
+
+    fn prediction(&self, completion: [usize; 2], at: usize) -> usize {
+        self.states.prediction(completion, at)
+    }
+
+    fn evaluate(&self, tokens: &LossTokens, temperature: f32) -> [Vec<f32>; 2] {
+        let hidden = self.hidden(tokens).without_autodiff();
+        let chosen = tokens.tokens(self.by.device());
+        let parts = tokens.parts(self.by.vocabulary()).map(|part| {
+            let (start, len) = (part.start, part.len());
+            let own = hidden.clone().narrow(0, start, len);
+            let policy = self.policy(tokens, own, part, temperature);
+            let logprobs = policy.logprob(chosen.clone().narrow(0, start, len));
+            (logprobs.without_autodiff(), policy.entropy().without_autodiff())
+        });
+        let (logprobs, entropies): (Vec<_>, Vec<_>) = parts.unzip();
+        let mut logprobs = device::fetch(Tensor::cat([logprobs, entropies].concat(), 0));
+        let entropies = logprobs.split_off(tokens.rows.len());
+        [logprobs, entropies]
+    }
+
+    fn backward(
+        self,
+        tokens: &LossTokens,
+        temperature: f32,
+        slopes: [Vec<f32>; 2],
+    ) -> Vec<Option<Tensor<1>>> {
+        let device = self.by.device();
+        let hidden = self.hidden(tokens);
+        let fixed = hidden.clone().without_autodiff();
+        let chosen = tokens.tokens(device);
+        let [slopes, weights] = slopes.map(|x| device::upload(x, device));
+        let mut gradient = Gradient::default();
+        let of_hidden = tokens.parts(self.by.vocabulary()).map(|range| {
+            let (start, len) = (range.start, range.len());
+            let part = |x: &Tensor<1>| x.clone().narrow(0, start, len);
+            let hidden = fixed.clone().narrow(0, start, len).autodiff().require_grad();
+            let policy = self.policy(tokens, hidden.clone(), range, temperature);
+            let logprobs = policy.logprob(chosen.clone().narrow(0, start, len));
+            let loss = logprobs * part(&slopes) - policy.entropy() * part(&weights);
+            let mut found = loss.sum().backward();
+            let of_hidden = hidden.grad_remove(&mut found).expect("tokens follow from it");
+            gradient.add(self.by.gradients(&mut found), 1.0);
+            of_hidden
+        });
+        let of_hidden = Tensor::cat(of_hidden.collect(), 0);
+        let mut found = (hidden * of_hidden).sum().backward();
+        gradient.add(self.by.gradients(&mut found), 1.0);
+        gradient.0
+    }
+}

@@ -1,0 +1,74 @@
+//! Texts in kernels, with a backward pass by hand.
+
+use super::DevicePass;
+use super::tokens::LossTokens;
+use crate::device;
+use crate::text::packed::{Gradients, PackedPass, Targets, scattered};
+use crate::text::{DeviceDecoder, Retention, Text, sharpness};
+use burn::tensor::Tensor;
+
+/// A pass in kernels.
+pub(super) struct KernelPass<'a> {
+    on: &'a DeviceDecoder,
+    pass: PackedPass<'a>,
+}
+
+impl KernelPass<'_> {
+    /// The tokens in pieces that go through the head together.
+    fn targets(
+        &self,
+        tokens: &LossTokens,
+        temperature: f32,
+    ) -> impl Iterator<Item = (Targets<'_>, [usize; 2])> {
+        let device = self.on.device();
+        let hidden = self.pass.hidden().select(0, tokens.row_tensor(device));
+        let chosen = tokens.tokens(device);
+        tokens.parts(self.on.vocabulary()).map(move |part| {
+            let (start, len) = (part.start, part.len());
+            let hidden = hidden.clone().narrow(0, start, len);
+            let chosen = chosen.clone().narrow(0, start, len);
+            let candidates = tokens.candidates(part);
+            let targets = Targets::new(self.on, hidden, chosen, candidates, sharpness(temperature));
+            (targets, [start, len])
+        })
+    }
+}
+
+impl<'a> DevicePass<'a> for KernelPass<'a> {
+    fn forward(on: &'a DeviceDecoder, texts: &[Text], retention: Retention) -> Self {
+        Self { on, pass: PackedPass::forward(on, texts, retention) }
+    }
+
+    fn prediction(&self, completion: [usize; 2], at: usize) -> usize {
+        self.pass.prediction(completion, at)
+    }
+
+    fn evaluate(&self, tokens: &LossTokens, temperature: f32) -> [Vec<f32>; 2] {
+        let parts = self.targets(tokens, temperature).map(|(targets, _)| targets.figures());
+        let all = Tensor::cat(parts.collect(), 1);
+        let count = tokens.rows.len();
+        let mut logprobs = device::fetch(all.reshape([2 * count]));
+        let entropies = logprobs.split_off(count);
+        [logprobs, entropies]
+    }
+
+    fn backward(
+        self,
+        tokens: &LossTokens,
+        temperature: f32,
+        slopes: [Vec<f32>; 2],
+    ) -> Vec<Option<Tensor<1>>> {
+        let device = self.on.device();
+        let count = tokens.rows.len();
+        let slopes = device::upload(slopes.concat(), device).reshape([2, count]);
+        let mut gradients = Gradients::new(self.on);
+        let d_tokens = self.targets(tokens, temperature).map(|(targets, [start, len])| {
+            targets.backward(slopes.clone().narrow(1, start, len), &mut gradients)
+        });
+        let d_tokens = Tensor::cat(d_tokens.collect(), 0);
+        let rows = self.pass.hidden().dims()[0];
+        let d_hidden = scattered(d_tokens, &tokens.rows, rows);
+        self.pass.backward(d_hidden, &mut gradients);
+        gradients.into_parameters()
+    }
+}

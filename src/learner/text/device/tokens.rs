@@ -1,0 +1,83 @@
+//! The tokens of groups that a loss is of, in the order in which a device takes them.
+
+use crate::learner::text::differentiation::Slopes;
+use crate::learner::text::{Group, Sample};
+use crate::text::integers;
+use burn::tensor::{Device, Int, Tensor};
+use std::ops::Range;
+
+/// Numbers of a table of logits at most.
+const LOGITS: usize = 1 << 24;
+
+/// The tokens to learn from, of a pass of texts, in the order of the rows that predict them.
+pub(super) struct LossTokens<'a> {
+    samples: Vec<&'a Sample>,
+    /// The sample of each token, and the token's number in it.
+    places: Vec<[usize; 2]>,
+    /// The row that predicts each token.
+    pub rows: Vec<i32>,
+}
+
+impl<'a> LossTokens<'a> {
+    /// The tokens of all samples, or if `counted` those that the masks select. `predict` gives the row that predicts a
+    /// token of a completion.
+    pub fn new(
+        groups: &[&'a Group],
+        completions: &[[usize; 2]],
+        predict: impl Fn([usize; 2], usize) -> usize,
+        counted: bool,
+    ) -> Self {
+        let samples: Vec<&Sample> = groups.iter().flat_map(|group| &group.samples).collect();
+        let mut found = Vec::new();
+        for (number, (sample, completion)) in samples.iter().zip(completions).enumerate() {
+            let all = 0..sample.tokens.len();
+            let some = all.filter(|at| !counted || sample.mask[*at]);
+            found.extend(some.map(|at| (predict(*completion, at) as i32, [number, at])));
+        }
+        found.sort_by_key(|(row, _)| *row);
+        let (rows, places) = found.into_iter().unzip();
+        Self { samples, places, rows }
+    }
+
+    /// Pieces of the tokens that go through the head together.
+    pub fn parts(&self, vocabulary: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let (all, most) = (self.places.len(), (LOGITS / vocabulary).max(1));
+        (0..all).step_by(most).map(move |start| start..(start + most).min(all))
+    }
+
+    /// Uploads the tokens themselves: `[count]`.
+    pub fn tokens(&self, device: &Device) -> Tensor<1, Int> {
+        let token = |[sample, at]: &[usize; 2]| self.samples[*sample].tokens[*at] as i32;
+        let tokens: Vec<i32> = self.places.iter().map(token).collect();
+        whole(&tokens, device)
+    }
+
+    /// Uploads the rows: `[count]`.
+    pub fn row_tensor(&self, device: &Device) -> Tensor<1, Int> {
+        whole(&self.rows, device)
+    }
+
+    /// The candidates of a piece of the tokens.
+    pub fn candidates(&self, part: Range<usize>) -> impl Iterator<Item = &[u32]> + Clone {
+        self.places[part].iter().map(|[sample, at]| self.samples[*sample].candidates(*at))
+    }
+
+    /// Numbers of the tokens by sample; 0 where a token is not among them.
+    pub fn by_sample(&self, numbers: Vec<f32>) -> Vec<Vec<f32>> {
+        let mut all: Vec<Vec<f32>> =
+            self.samples.iter().map(|sample| vec![0.0; sample.tokens.len()]).collect();
+        for ([sample, at], number) in self.places.iter().zip(numbers) {
+            all[*sample][*at] = number;
+        }
+        all
+    }
+
+    /// Slopes of samples by token.
+    pub fn by_token(&self, slopes: &[Slopes], which: usize) -> Vec<f32> {
+        self.places.iter().map(|[sample, at]| slopes[*sample][which][*at]).collect()
+    }
+}
+
+fn whole(values: &[i32], device: &Device) -> Tensor<1, Int> {
+    integers(values, [values.len(), 1], device).reshape([values.len()])
+}

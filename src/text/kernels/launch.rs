@@ -1,0 +1,144 @@
+//! Launches of kernels that a token step and a pass over whole texts have in common.
+
+use super::UNITS;
+use super::heads::Heads;
+use super::rows::{AddNorm, add_norm_kernel, gate_kernel};
+use crate::device::buffers::{argument, cube_tensor, grid, uninit};
+use crate::math::activation;
+use crate::nn::arch::{DecoderShape, QkNorm};
+use crate::nn::ops::gate::Activation;
+use crate::nn::tensors::products::Products;
+use burn::backend::DType;
+use burn::cubecl::ir::{ElemType, FloatKind};
+use burn::cubecl::prelude::CubeDim;
+use burn::tensor::{FloatDType, Tensor};
+use burn_cubecl::tensor::CubeTensor;
+
+/// A table of rotations.
+#[derive(Clone, Debug)]
+pub(crate) struct Table {
+    /// `[low + high, half, 2]`.
+    pub rotations: CubeTensor,
+    /// Low parts.
+    pub low: usize,
+    /// High parts.
+    pub high: usize,
+}
+
+impl Table {
+    /// A table in the layout of the kernels.
+    pub fn new(table: &[Tensor<2>]) -> Self {
+        let [low, half] = table[0].dims();
+        let high = table[2].dims()[0];
+        let both = |low: usize, high: usize| {
+            let numbers = Tensor::cat(vec![table[low].clone(), table[high].clone()], 0);
+            let [parts, half] = numbers.dims();
+            numbers.reshape([parts, half, 1])
+        };
+        let rotations: Tensor<3> = Tensor::cat(vec![both(0, 2), both(1, 3)], 2);
+        debug_assert_eq!(rotations.dims(), [low + high, half, 2]);
+        Self { rotations: cube_tensor(rotations), low, high }
+    }
+}
+
+/// The heads of a shape.
+pub(crate) fn heads(shape: &DecoderShape) -> Heads {
+    Heads {
+        queries: shape.num_heads,
+        keys: shape.num_kv_heads,
+        dim: shape.head_dim,
+        half: shape.rotary_dim() / 2,
+        norms_heads: shape.qk_norm == QkNorm::PerHead,
+        norms_all: shape.qk_norm == QkNorm::AllHeads,
+    }
+}
+
+/// The type of keys and values: that of the operands of products.
+pub(crate) fn element(products: Products) -> ElemType {
+    ElemType::Float(match products.half {
+        None => FloatKind::F32,
+        Some(FloatDType::BF16) => FloatKind::BF16,
+        Some(_) => FloatKind::F16,
+    })
+}
+
+/// Rows of a tensor whose last axis is a row.
+pub(crate) fn rows_of(tensor: &CubeTensor) -> usize {
+    let shape = tensor.meta.shape();
+    tensor.meta.num_elements() / shape[shape.len() - 1]
+}
+
+/// Adds the output of a block, normed by weights if there are any, to the stream, `[.., size]`. Returns the sum, normed by
+/// weights if there are any, and the sum. `offset` is added to weights.
+pub(crate) fn add_norm(
+    stream: CubeTensor,
+    output: Option<(CubeTensor, Option<&CubeTensor>)>,
+    norm: Option<&CubeTensor>,
+    (eps, offset): (f32, f32),
+) -> (CubeTensor, CubeTensor) {
+    let rows = rows_of(&stream);
+    let size = stream.meta.num_elements() / rows;
+    let output_norm = output.as_ref().and_then(|(_, norm)| *norm);
+    let form = AddNorm {
+        size,
+        adds: output.is_some(),
+        norms_output: output_norm.is_some(),
+        norms_sum: norm.is_some(),
+    };
+    if !form.adds && !form.norms_sum {
+        return (stream.clone(), stream);
+    }
+    let new = || uninit(&stream, &stream.meta.shape().to_vec(), DType::F32);
+    let sum = if form.adds { new() } else { stream.clone() };
+    let normed = if form.norms_sum { new() } else { sum.clone() };
+    let unused = uninit(&stream, &[1], DType::F32);
+    let output = output.map_or_else(|| stream.clone(), |(output, _)| output);
+    // SAFETY: accesses stay below `rows` times `size`; all units of a cube reach its barriers. What the form leaves out
+    // is neither read nor written.
+    unsafe {
+        add_norm_kernel::launch_unchecked(
+            &stream.client,
+            grid(&stream, rows),
+            CubeDim::new_1d(UNITS as u32),
+            argument(&stream),
+            argument(&output),
+            argument(norm.unwrap_or(&stream)),
+            argument(output_norm.unwrap_or(&stream)),
+            argument(if form.adds { &sum } else { &unused }),
+            argument(if form.norms_sum { &normed } else { &unused }),
+            rows,
+            eps,
+            offset,
+            form,
+        );
+    }
+    (normed, sum)
+}
+
+/// The activation of a gate, by its name in `math`.
+pub(crate) fn formula(activation: Activation) -> activation::Activation {
+    match activation {
+        Activation::Silu => activation::Activation::Silu,
+        Activation::GeluTanh => activation::Activation::Gelu,
+    }
+}
+
+/// The gated values, of the shape of the gate.
+pub(crate) fn gated(gate: &CubeTensor, up: &CubeTensor, activation: Activation) -> CubeTensor {
+    let count = gate.meta.num_elements();
+    let gated = uninit(gate, &gate.meta.shape().to_vec(), DType::F32);
+    // SAFETY: accesses stay below `count`.
+    unsafe {
+        gate_kernel::launch_unchecked(
+            &gate.client,
+            grid(gate, count.div_ceil(UNITS)),
+            CubeDim::new_1d(UNITS as u32),
+            argument(gate),
+            argument(up),
+            argument(&gated),
+            count,
+            formula(activation),
+        );
+    }
+    gated
+}

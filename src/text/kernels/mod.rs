@@ -1,0 +1,14 @@
+//! Kernels of language models, for the token step of generation and for whole texts. Sums are in an order that depends
+//! on sizes alone.
+
+pub(crate) mod attend;
+pub(crate) mod choose;
+pub(crate) mod heads;
+pub(crate) mod launch;
+pub(crate) mod rows;
+pub(crate) mod text_attention;
+pub(crate) mod text_heads;
+pub(crate) mod token_loss;
+
+/// Units of a cube.
+pub(crate) const UNITS: usize = 64;

@@ -1,0 +1,382 @@
+//! Kernels of queries and keys of whole texts: rotations of rows, norms and rotation of heads, and the way back.
+
+use super::UNITS;
+use super::heads::{Heads, head_roots};
+use super::rows::ROWS;
+use crate::device::buffers::Buffer;
+use burn::cubecl;
+use burn::cubecl::ir::ElemType;
+use burn::cubecl::prelude::*;
+
+/// Numbers that say where a piece of text is.
+pub(crate) const BOUNDS: usize = 6;
+
+/// The pieces that the rows of a pass belong to: prompts, and their completions.
+#[derive(CubeType, CubeLaunch)]
+pub(crate) struct Pieces {
+    /// The piece of each row, `[rows]`, then the bounds of each piece, `[pieces, BOUNDS]`: its rows, those of its prompt, and those of the
+    /// completions that follow it; begin and end of each.
+    pub table: Buffer<i32>,
+    /// Rows of the pass.
+    pub rows: usize,
+}
+
+#[cube]
+impl Pieces {
+    /// A bound of a row's piece.
+    pub fn bound(&self, row: usize, #[comptime] which: usize) -> usize {
+        self.table[self.rows + self.table[row] as usize * BOUNDS + which] as usize
+    }
+
+    /// The position of a row in its text.
+    pub fn position(&self, row: usize) -> usize {
+        row - self.bound(row, 0usize) + self.bound(row, 3usize) - self.bound(row, 2usize)
+    }
+}
+
+/// Computes cosine and sine of each pair of a head at the position of each row; one unit per row and pair.
+///
+/// Buffers: those of [`Pieces`]; the rotations of low and high parts, `[low + high, half, 2]`; `[rows, half, 2]`.
+#[cube(launch_unchecked)]
+pub(crate) fn text_rotation_kernel(
+    pieces: &Pieces,
+    table: &[f32],
+    rotations: &mut [f32],
+    low: usize,
+    high: usize,
+    #[comptime] half: usize,
+) {
+    let unit = ABSOLUTE_POS;
+    if unit < pieces.rows * half {
+        let (row, pair) = (unit / half, unit % half);
+        let position = pieces.position(row);
+        let a = 2 * (position % low * half + pair);
+        let b = 2 * ((low + position / low % high) * half + pair);
+        let (cl, sl, ch, sh) = (table[a], table[a + 1], table[b], table[b + 1]);
+        rotations[2 * unit] = ch * cl - sh * sl;
+        rotations[2 * unit + 1] = sh * cl + ch * sl;
+    }
+}
+
+/// Norms and rotates queries and keys, and multiplies queries by `scale`; one cube per row.
+///
+/// Buffers: `[rows, query_size]`; `[rows, key_size]`; rotations `[rows, half, 2]`; weights of the norms of queries and
+/// keys; the results, of the shapes of the inputs. Workgroup memory: a float per head.
+#[cube(launch_unchecked)]
+pub(crate) fn rotate_kernel<C: Float>(
+    queries: &mut [f32],
+    keys: &mut [f32],
+    rotations: &[f32],
+    weights: &[f32],
+    rotated_queries: &mut [f32],
+    rotated_keys: &mut [C],
+    rows: usize,
+    scale: f32,
+    eps: f32,
+    #[comptime] heads: Heads,
+    #[define(C)] _cache: ElemType,
+) {
+    let row = CUBE_POS;
+    if row < rows {
+        let (dim, half, count) = comptime!((heads.dim, heads.half, heads.queries));
+        let all = comptime!(heads.queries + heads.keys);
+        let (query, key) = (row * comptime!(heads.query_size()), row * comptime!(heads.key_size()));
+        let mut roots = Shared::<[f32]>::new_slice(all);
+        if comptime!(heads.norms()) {
+            head_roots(queries, query, keys, key, &mut roots, eps, heads);
+        }
+        let rotation = row * comptime!(2 * heads.half);
+        for item in range_stepped(UNIT_POS as usize, all * dim, UNITS) {
+            let (head, i) = (item / dim, item % dim);
+            // The number that this one rotates with.
+            let mut other = i;
+            let mut cos = 1.0f32;
+            let mut sin = 0.0f32;
+            if i < half {
+                other = i + half;
+                cos = rotations[rotation + 2 * i];
+                sin = -rotations[rotation + 2 * i + 1];
+            } else if i < 2 * half {
+                other = i - half;
+                cos = rotations[rotation + 2 * other];
+                sin = rotations[rotation + 2 * other + 1];
+            }
+            if head < count {
+                let at = query + head * dim;
+                let mut a = queries[at + i];
+                let mut b = queries[at + other];
+                if comptime!(heads.norms()) {
+                    let mut w = 0usize.runtime();
+                    if comptime!(heads.norms_all) {
+                        w = head * dim;
+                    }
+                    a = a / roots[head] * weights[w + i];
+                    b = b / roots[head] * weights[w + other];
+                }
+                rotated_queries[at + i] = (a * cos + b * sin) * scale;
+            } else {
+                let at = key + (head - count) * dim;
+                let mut a = keys[at + i];
+                let mut b = keys[at + other];
+                if comptime!(heads.norms()) {
+                    let mut w = comptime!(heads.query_weights()).runtime();
+                    if comptime!(heads.norms_all) {
+                        w += (head - count) * dim;
+                    }
+                    a = a / roots[head] * weights[w + i];
+                    b = b / roots[head] * weights[w + other];
+                }
+                rotated_keys[at + i] = C::cast_from(a * cos + b * sin);
+            }
+        }
+    }
+}
+
+/// The gradient of number `i` of a head before its rotation, from that of the rotated head at `at`.
+#[cube]
+fn unrotated(
+    d: &mut [f32],
+    at: usize,
+    i: usize,
+    rotations: &[f32],
+    rotation: usize,
+    #[comptime] half: usize,
+) -> f32 {
+    let mut result = d[at + i];
+    if i < half {
+        let (cos, sin) = (rotations[rotation + 2 * i], rotations[rotation + 2 * i + 1]);
+        result = d[at + i] * cos + d[at + half + i] * sin;
+    } else if i < 2 * half {
+        let pair = i - half;
+        let (cos, sin) = (rotations[rotation + 2 * pair], rotations[rotation + 2 * pair + 1]);
+        result = d[at + i] * cos - d[at + pair] * sin;
+    }
+    result
+}
+
+/// Sums over one head what its norm's gradient needs: the squares of the numbers, and their products with weights and
+/// gradients.
+#[cube]
+fn head_sums(
+    x: &[f32],
+    d: &mut [f32],
+    at: usize,
+    rotations: &[f32],
+    rotation: usize,
+    weights: &[f32],
+    weight: usize,
+    #[comptime] heads: Heads,
+) -> (f32, f32) {
+    let mut square = 0.0f32;
+    let mut dot = 0.0f32;
+    for i in 0..comptime!(heads.dim) {
+        let number = x[at + i];
+        let of_result = unrotated(d, at, i, rotations, rotation, comptime!(heads.half));
+        square += number * number;
+        dot += of_result * weights[weight + i] * number;
+    }
+    (square, dot)
+}
+
+/// Turns the gradient of one rotated head into that of the head before norm and rotation, in place.
+#[cube]
+fn head_backward(
+    x: &[f32],
+    d: &mut [f32],
+    at: usize,
+    rotations: &[f32],
+    rotation: usize,
+    weights: &[f32],
+    weight: usize,
+    root: f32,
+    pull: f32,
+    factor: f32,
+    #[comptime] heads: Heads,
+) {
+    let (dim, half) = comptime!((heads.dim, heads.half));
+    for i in 0..half {
+        let (cos, sin) = (rotations[rotation + 2 * i], rotations[rotation + 2 * i + 1]);
+        let (a, b) = (d[at + i], d[at + half + i]);
+        d[at + i] = (a * cos + b * sin) * factor;
+        d[at + half + i] = (b * cos - a * sin) * factor;
+    }
+    if comptime!(heads.half * 2 < heads.dim) {
+        for i in 2 * half..dim {
+            d[at + i] *= factor;
+        }
+    }
+    if comptime!(heads.norms()) {
+        for i in 0..dim {
+            d[at + i] = d[at + i] * weights[weight + i] / root - x[at + i] * pull * factor;
+        }
+    }
+}
+
+/// Turns the gradients of rotated queries and keys into those of the products, in place, and computes partial sums of those of their
+/// norms' weights; one cube per [`ROWS`] rows.
+///
+/// Buffers: queries and keys before their norms; rotations `[rows, half, 2]`; weights of the norms of queries and keys;
+/// the gradients, `[rows, query_size]` and `[rows, key_size]`; partial sums, `[cubes, weights]`, written if there are
+/// norms. Workgroup memory: 2 x [`ROWS`] floats per head.
+#[cube(launch_unchecked)]
+pub(crate) fn rotate_backward_kernel(
+    queries: &[f32],
+    keys: &[f32],
+    rotations: &[f32],
+    weights: &[f32],
+    d_queries: &mut [f32],
+    d_keys: &mut [f32],
+    partials: &mut [f32],
+    rows: usize,
+    scale: f32,
+    eps: f32,
+    #[comptime] heads: Heads,
+) {
+    let begin = CUBE_POS * ROWS;
+    if begin < rows {
+        let unit = UNIT_POS as usize;
+        let (dim, half, count) = comptime!((heads.dim, heads.half, heads.queries));
+        let all = comptime!(heads.queries + heads.keys);
+        let (query_size, key_size) = comptime!((heads.query_size(), heads.key_size()));
+        let mut here = rows - begin;
+        if here > ROWS {
+            here = ROWS.runtime();
+        }
+        let mut roots = Shared::<[f32]>::new_slice(comptime!(ROWS * (heads.queries + heads.keys)));
+        let mut pulls = Shared::<[f32]>::new_slice(comptime!(ROWS * (heads.queries + heads.keys)));
+        if comptime!(heads.norms()) {
+            for item in range_stepped(unit, here * all, UNITS) {
+                let (row, head) = (begin + item / all, item % all);
+                let rotation = row * comptime!(2 * heads.half);
+                if head < count {
+                    let mut w = 0usize.runtime();
+                    if comptime!(heads.norms_all) {
+                        w = head * dim;
+                    }
+                    let at = row * query_size + head * dim;
+                    let (square, dot) =
+                        head_sums(queries, d_queries, at, rotations, rotation, weights, w, heads);
+                    roots[item] = square;
+                    pulls[item] = dot;
+                } else {
+                    let mut w = comptime!(heads.query_weights()).runtime();
+                    if comptime!(heads.norms_all) {
+                        w += (head - count) * dim;
+                    }
+                    let at = row * key_size + (head - count) * dim;
+                    let (square, dot) =
+                        head_sums(keys, d_keys, at, rotations, rotation, weights, w, heads);
+                    roots[item] = square;
+                    pulls[item] = dot;
+                }
+            }
+            sync_cube();
+            // Of a norm over all heads the sums are the same for each of them.
+            if comptime!(heads.norms_all) {
+                for item in range_stepped(unit, 2 * here, UNITS) {
+                    let (row, which) = (item / 2 * all, item % 2);
+                    let mut from = row;
+                    let mut to = row + count;
+                    if which == 1 {
+                        from = row + count;
+                        to = row + all;
+                    }
+                    let mut square = 0.0f32;
+                    let mut dot = 0.0f32;
+                    for at in from..to {
+                        square += roots[at];
+                        dot += pulls[at];
+                    }
+                    for at in from..to {
+                        roots[at] = square;
+                        pulls[at] = dot;
+                    }
+                }
+                sync_cube();
+            }
+            for item in range_stepped(unit, here * all, UNITS) {
+                let mut numbers = comptime!(heads.dim as f32).runtime();
+                if comptime!(heads.norms_all) {
+                    numbers = comptime!(heads.query_size() as f32);
+                    if item % all >= count {
+                        numbers = comptime!(heads.key_size() as f32);
+                    }
+                }
+                let root = (roots[item] / numbers + eps).sqrt();
+                roots[item] = root;
+                pulls[item] /= numbers * root * root * root;
+            }
+            sync_cube();
+            for i in range_stepped(unit, comptime!(heads.weights()), UNITS) {
+                let mut sum = 0.0f32;
+                let mut place = i;
+                let is_query = i < comptime!(heads.query_weights());
+                if !is_query {
+                    place = i - comptime!(heads.query_weights());
+                }
+                for row in 0..here {
+                    let rotation = (begin + row) * comptime!(2 * heads.half);
+                    if is_query {
+                        let mut from = 0usize.runtime();
+                        let mut to = comptime!(heads.queries).runtime();
+                        if comptime!(heads.norms_all) {
+                            from = place / dim;
+                            to = from + 1;
+                        }
+                        for head in from..to {
+                            let at = (begin + row) * query_size + head * dim;
+                            let d =
+                                unrotated(d_queries, at, place % dim, rotations, rotation, half);
+                            sum += d * scale * queries[at + place % dim] / roots[row * all + head];
+                        }
+                    } else {
+                        let mut from = 0usize.runtime();
+                        let mut to = comptime!(heads.keys).runtime();
+                        if comptime!(heads.norms_all) {
+                            from = place / dim;
+                            to = from + 1;
+                        }
+                        for head in from..to {
+                            let at = (begin + row) * key_size + head * dim;
+                            let d = unrotated(d_keys, at, place % dim, rotations, rotation, half);
+                            sum += d * keys[at + place % dim] / roots[row * all + count + head];
+                        }
+                    }
+                }
+                partials[CUBE_POS * comptime!(heads.weights()) + i] = sum;
+            }
+            // The gradients that were read above change now.
+            sync_cube();
+        }
+        for item in range_stepped(unit, here * all, UNITS) {
+            let (row, head) = (begin + item / all, item % all);
+            let rotation = row * comptime!(2 * heads.half);
+            let mut root = 1.0f32;
+            let mut pull = 0.0f32;
+            if comptime!(heads.norms()) {
+                root = roots[item];
+                pull = pulls[item];
+            }
+            if head < count {
+                let mut w = 0usize.runtime();
+                if comptime!(heads.norms_all) {
+                    w = head * dim;
+                }
+                let at = row * query_size + head * dim;
+                head_backward(
+                    queries, d_queries, at, rotations, rotation, weights, w, root, pull, scale,
+                    heads,
+                );
+            } else {
+                let mut w = comptime!(heads.query_weights()).runtime();
+                if comptime!(heads.norms_all) {
+                    w += (head - count) * dim;
+                }
+                let at = row * key_size + (head - count) * dim;
+                head_backward(
+                    keys, d_keys, at, rotations, rotation, weights, w, root, pull, 1.0f32, heads,
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! Kernels of the loss of tokens: their log-probabilities and entropies, and the gradient of logits.
+
+use super::UNITS;
+use super::rows::{largest, total};
+use crate::math::softmax::{logprob, normalizer, unnormalized};
+use crate::text::EXCLUDED;
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+
+/// Candidates of a word of a row's mask.
+pub(crate) const BITS: usize = 32;
+
+/// The form of the kernels of tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct TokenForm {
+    /// Numbers of a row of logits.
+    pub vocabulary: usize,
+    /// Whether only some tokens of a row can be drawn.
+    pub is_masked: bool,
+}
+
+/// A logit at the temperature, moved out of the distribution if its token cannot be drawn.
+#[cube]
+fn logit(
+    logits: &mut [f32],
+    masks: &[u32],
+    row: usize,
+    i: usize,
+    sharpness: f32,
+    #[comptime] form: TokenForm,
+) -> f32 {
+    let mut x = logits[row * comptime!(form.vocabulary) + i] * sharpness;
+    if comptime!(form.is_masked) {
+        let word = masks[row * comptime!(form.vocabulary.div_ceil(BITS)) + i / BITS];
+        if (word >> (i % BITS) as u32) & 1u32 == 0u32 {
+            x -= f32::new(EXCLUDED);
+        }
+    }
+    x
+}
+
+/// The largest logit of a row, the sum of [`unnormalized`] probabilities, and the mean of logits below the largest.
+#[cube]
+fn row_sums(
+    logits: &mut [f32],
+    masks: &[u32],
+    row: usize,
+    sharpness: f32,
+    #[comptime] form: TokenForm,
+) -> (f32, f32, f32) {
+    let (unit, vocabulary) = (UNIT_POS as usize, comptime!(form.vocabulary));
+    let mut own = logit(logits, masks, row, 0, sharpness, form);
+    for i in range_stepped(unit, vocabulary, UNITS) {
+        let x = logit(logits, masks, row, i, sharpness, form);
+        if x > own {
+            own = x;
+        }
+    }
+    let most = largest(own);
+    let mut sum = 0.0f32;
+    let mut mean = 0.0f32;
+    for i in range_stepped(unit, vocabulary, UNITS) {
+        let x = logit(logits, masks, row, i, sharpness, form);
+        let weight = unnormalized(x, most);
+        sum += weight;
+        mean += weight * (x - most);
+    }
+    let sum = total(sum);
+    (most, sum, total(mean) / sum)
+}
+
+/// Computes the log-probability of each row's token and the entropy of the choice; one cube per row.
+///
+/// Buffers: logits `[rows, vocabulary]`; tokens `[rows]`; masks `[rows, words]`; log-probabilities, then entropies,
+/// `[2, rows]`. Workgroup memory: 3 x [`UNITS`] floats.
+#[cube(launch_unchecked)]
+pub(crate) fn token_kernel(
+    logits: &mut [f32],
+    tokens: &[i32],
+    masks: &[u32],
+    figures: &mut [f32],
+    rows: usize,
+    sharpness: f32,
+    #[comptime] form: TokenForm,
+) {
+    let row = CUBE_POS;
+    if row < rows {
+        let (most, sum, mean) = row_sums(logits, masks, row, sharpness, form);
+        if UNIT_POS == 0 {
+            let by = normalizer(most, sum);
+            let own = logit(logits, masks, row, tokens[row] as usize, sharpness, form);
+            figures[row] = logprob(own, &by);
+            figures[rows + row] = by.log_total - mean;
+        }
+    }
+}
+
+/// Turns logits into the gradient of the loss by them; one cube per row. The loss has the slope `slopes[0, row]` by the
+/// token's log-probability, and `-slopes[1, row]` by the entropy.
+///
+/// Buffers: logits `[rows, vocabulary]`; tokens `[rows]`; masks `[rows, words]`; `[2, rows]`. Workgroup memory: 3 x
+/// [`UNITS`] floats.
+#[cube(launch_unchecked)]
+pub(crate) fn token_gradient_kernel(
+    logits: &mut [f32],
+    tokens: &[i32],
+    masks: &[u32],
+    slopes: &[f32],
+    rows: usize,
+    sharpness: f32,
+    #[comptime] form: TokenForm,
+) {
+    let row = CUBE_POS;
+    if row < rows {
+        let (most, sum, mean) = row_sums(logits, masks, row, sharpness, form);
+        let by = normalizer(most, sum);
+        let entropy = by.log_total - mean;
+        let (slope, weight) = (slopes[row], slopes[rows + row]);
+        let token = tokens[row] as usize;
+        // The token's own number is read by all units, and written by one.
+        sync_cube();
+        for i in range_stepped(UNIT_POS as usize, comptime!(form.vocabulary), UNITS) {
+            let x = logit(logits, masks, row, i, sharpness, form);
+            let share = unnormalized(x, most) * by.share;
+            let mut d = weight * share * (logprob(x, &by) + entropy) - slope * share;
+            if i == token {
+                d += slope;
+            }
+            logits[row * comptime!(form.vocabulary) + i] = d * sharpness;
+        }
+    }
+}

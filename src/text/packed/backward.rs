@@ -1,0 +1,360 @@
+//! The backward pass over packed texts.
+
+use super::forward::{Activations, LayerPass, PackedPass, matrix};
+use super::gradients::Gradients;
+use super::head::scatter;
+use super::layout::Scatter;
+use crate::device::buffers::{argument, cube_tensor, grid, uninit};
+use crate::nn::arch::Projection;
+use crate::nn::tensors::attention::attention_scale;
+use crate::nn::tensors::decoder::RmsNorm;
+use crate::text::kernels::UNITS;
+use crate::text::kernels::launch::{formula, gated, rows_of};
+use crate::text::kernels::rows::{
+    COLUMNS, NormBackward, ROWS, columns_kernel, gate_backward_kernel, norm_backward_kernel,
+};
+use crate::text::kernels::text_attention::{
+    delta_kernel, key_gradient_kernel, query_gradient_kernel,
+};
+use crate::text::kernels::text_heads::rotate_backward_kernel;
+use burn::backend::{Cube, DType};
+use burn::cubecl::prelude::CubeDim;
+use burn::tensor::Tensor;
+use burn_cubecl::tensor::CubeTensor;
+
+/// Sums the columns of a matrix, `[.., width]`: `[width]`.
+fn columns(matrix: &CubeTensor) -> Tensor<1> {
+    let rows = rows_of(matrix);
+    let width = matrix.meta.num_elements() / rows;
+    let sums = uninit(matrix, &[width], DType::F32);
+    // SAFETY: accesses stay below `rows` and `width`; all units of a cube reach its barrier.
+    unsafe {
+        columns_kernel::launch_unchecked(
+            &matrix.client,
+            grid(matrix, width.div_ceil(COLUMNS)),
+            CubeDim::new_1d(UNITS as u32),
+            argument(matrix),
+            argument(&sums),
+            rows,
+            width,
+        );
+    }
+    Tensor::<1>::from_primitive::<Cube>(sums)
+}
+
+/// The name of a layer's parameter.
+fn named(layer: usize, name: &str) -> String {
+    format!("layers.{layer}.{name}.weight")
+}
+
+impl PackedPass<'_> {
+    /// Adds the gradients of the learnt parameters, from that of [`PackedPass::hidden`], and gives up the activations.
+    pub fn backward(mut self, d_hidden: Tensor<2>, gradients: &mut Gradients) {
+        let (decoder, shape) = (&self.by.decoder, self.shape());
+        let d_hidden = cube_tensor(d_hidden);
+        let norm = (&decoder.norm, "norm.weight".to_string());
+        let mut d_stream = self.norm_backward(&self.last, norm, &d_hidden, None, gradients);
+        let names = shape.norms.names();
+        let layers = std::mem::take(&mut self.layers);
+        for (number, LayerPass { stream, activations }) in layers.into_iter().enumerate().rev() {
+            let norms = decoder.layers[number].norms(shape.norms);
+            let norm = |which: usize| {
+                Some((norms[which]?, named(number, names[which].unwrap_or_default())))
+            };
+            let input = || self.add_norm(stream.clone(), None, norms[0]).0;
+            let kept = activations.unwrap_or_else(|| self.layer(number, input(), stream.clone()).0);
+
+            let d_output = match (norm(3), &kept.output) {
+                (Some(norm), Some(output)) => {
+                    self.norm_backward(output, norm, &d_stream, None, gradients)
+                }
+                _ => d_stream.clone(),
+            };
+            let d_input = self.mlp_backward(number, &kept, norms[2], d_output, gradients);
+            d_stream = self.join(&kept.middle, norm(2), d_input, d_stream, gradients);
+
+            let d_output = match (norm(1), &kept.attention_output) {
+                (Some(norm), Some(output)) => {
+                    self.norm_backward(output, norm, &d_stream, None, gradients)
+                }
+                _ => d_stream.clone(),
+            };
+            let d_input = self.attention_backward(number, &kept, input, d_output, gradients);
+            d_stream = self.join(&stream, norm(0), d_input, d_stream, gradients);
+        }
+        self.embed_backward(d_stream, gradients);
+    }
+
+    /// Adds the gradient of a block's input to that of the stream, through the norm before the block if there is one.
+    fn join(
+        &self,
+        stream: &CubeTensor,
+        norm: Option<(&RmsNorm, String)>,
+        d_input: Tensor<2>,
+        d_stream: CubeTensor,
+        gradients: &mut Gradients,
+    ) -> CubeTensor {
+        match norm {
+            Some(norm) => {
+                self.norm_backward(stream, norm, &cube_tensor(d_input), Some(d_stream), gradients)
+            }
+            None => cube_tensor(matrix(d_stream) + d_input),
+        }
+    }
+
+    /// The gradient of a norm's input, added to what is there if that is given.
+    fn norm_backward(
+        &self,
+        input: &CubeTensor,
+        (norm, name): (&RmsNorm, String),
+        d_normed: &CubeTensor,
+        into: Option<CubeTensor>,
+        gradients: &mut Gradients,
+    ) -> CubeTensor {
+        let (shape, rows) = (self.shape(), self.rows());
+        let (size, cubes) = (shape.hidden_size, rows.div_ceil(ROWS));
+        let learns = gradients.are_of_weights();
+        let form = NormBackward { size, adds: into.is_some(), learns };
+        let d_input = into.unwrap_or_else(|| uninit(input, &[1, rows, size], DType::F32));
+        let partials = uninit(input, &[if learns { cubes } else { 1 }, size], DType::F32);
+        // SAFETY: accesses stay below the rows, their size and the cubes; all units of a cube reach its barriers. No
+        // later operation reads what is added to as it was.
+        unsafe {
+            norm_backward_kernel::launch_unchecked(
+                &input.client,
+                grid(input, cubes),
+                CubeDim::new_1d(UNITS as u32),
+                argument(input),
+                argument(&cube_tensor(norm.weight())),
+                argument(d_normed),
+                argument(&d_input),
+                argument(&partials),
+                rows,
+                shape.rms_norm_eps,
+                shape.norm_offset,
+                form,
+            );
+        }
+        if learns {
+            gradients.add(&name, columns(&partials));
+        }
+        d_input
+    }
+
+    /// The gradient of the input of a layer's matrix, from that of its result; adds those of what is learnt of it.
+    fn linear_backward(
+        &self,
+        layer: usize,
+        which: Projection,
+        input: impl FnOnce() -> Tensor<2>,
+        d_result: &CubeTensor,
+        gradients: &mut Gradients,
+    ) -> Tensor<2> {
+        let (decoder, added) = (&self.by.decoder, self.by.added.as_ref());
+        let (linear, products) = (decoder.layers[layer].linear(which), decoder.products);
+        let d = matrix(d_result.clone());
+        let d_input = products.of(d.clone(), linear.weight.val().transpose());
+        let Some(added) = added else {
+            gradients.add(&named(layer, which.name()), products.of(input().transpose(), d));
+            if linear.bias.is_some() {
+                let name = format!("layers.{layer}.{}.bias", which.name());
+                gradients.add(&name, columns(d_result));
+            }
+            return d_input;
+        };
+        let number = layer * Projection::ALL.len() + which as usize;
+        let Some([a, b]) = &added.pairs[number] else { return d_input };
+        let x = input();
+        let inner = products.of(x.clone(), a.clone()) * added.scale;
+        let d_inner = products.of(d.clone(), b.clone().transpose()) * added.scale;
+        let d_a = products.of(x.transpose(), d_inner.clone());
+        let d_b = products.of(inner.transpose(), d);
+        gradients.add_adapter(layer, which, [d_a, d_b]);
+        d_input + products.of(d_inner, a.clone().transpose())
+    }
+
+    /// The gradient of the input of a layer's feed-forward block.
+    fn mlp_backward(
+        &self,
+        number: usize,
+        kept: &Activations,
+        norm: Option<&RmsNorm>,
+        d_output: CubeTensor,
+        gradients: &mut Gradients,
+    ) -> Tensor<2> {
+        let (Activations { gate, up, middle, .. }, activation) = (kept, self.shape().activation);
+        let inner = || matrix(gated(gate, up, activation));
+        let d = self.linear_backward(number, Projection::Down, inner, &d_output, gradients);
+        let d_gate = cube_tensor(d);
+        let d_up = uninit(gate, &gate.meta.shape().to_vec(), DType::F32);
+        let count = gate.meta.num_elements();
+        // SAFETY: accesses stay below `count`; nothing else refers to the gradient that changes.
+        unsafe {
+            gate_backward_kernel::launch_unchecked(
+                &gate.client,
+                grid(gate, count.div_ceil(UNITS)),
+                CubeDim::new_1d(UNITS as u32),
+                argument(&d_gate),
+                argument(gate),
+                argument(up),
+                argument(&d_up),
+                count,
+                formula(activation),
+            );
+        }
+        let input = matrix(self.add_norm(middle.clone(), None, norm).0);
+        let x = || input.clone();
+        let d_input = self.linear_backward(number, Projection::Gate, x, &d_gate, gradients);
+        d_input + self.linear_backward(number, Projection::Up, x, &d_up, gradients)
+    }
+
+    /// The gradient of the input of a layer's attention.
+    fn attention_backward(
+        &self,
+        number: usize,
+        kept: &Activations,
+        input: impl FnOnce() -> CubeTensor,
+        d_output: CubeTensor,
+        gradients: &mut Gradients,
+    ) -> Tensor<2> {
+        let attended = || matrix(kept.attended.clone());
+        let d = self.linear_backward(number, Projection::Output, attended, &d_output, gradients);
+        let [d_queries, d_keys, d_values] = self.attend_backward(number, kept, &cube_tensor(d));
+        self.rotate_backward(number, kept, [&d_queries, &d_keys], gradients);
+        let input = matrix(input());
+        let x = || input.clone();
+        let d_input = self.linear_backward(number, Projection::Query, x, &d_queries, gradients);
+        let d_input =
+            d_input + self.linear_backward(number, Projection::Key, x, &d_keys, gradients);
+        d_input + self.linear_backward(number, Projection::Value, x, &d_values, gradients)
+    }
+
+    /// The gradients of rotated queries, of keys and of values, from that of the result of attention.
+    fn attend_backward(
+        &self,
+        layer: usize,
+        kept: &Activations,
+        d_attended: &CubeTensor,
+    ) -> [CubeTensor; 3] {
+        let Activations { queries, keys, values, attended, figures, .. } = kept;
+        let (rows, heads, window) = (self.rows(), self.heads, self.window(layer));
+        let count = rows * heads.queries;
+        let (client, units) = (&queries.client, CubeDim::new_1d(UNITS as u32));
+        let new = |size: usize| uninit(queries, &[1, rows, size], DType::F32);
+        let d_queries = new(heads.query_size());
+        // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers. The figures'
+        // second numbers are read by the kernels that follow alone.
+        unsafe {
+            delta_kernel::launch_unchecked(
+                client,
+                grid(queries, count.div_ceil(UNITS)),
+                units,
+                argument(attended),
+                argument(d_attended),
+                argument(figures),
+                count,
+                heads.dim,
+            );
+            query_gradient_kernel::launch_unchecked(
+                client,
+                grid(queries, count),
+                units,
+                argument(queries),
+                argument(d_attended),
+                argument(keys),
+                argument(values),
+                argument(figures),
+                self.pieces(),
+                argument(&d_queries),
+                window,
+                heads,
+                self.element,
+            );
+        }
+        let [d_keys, d_values] = [false, true].map(|of_values| {
+            let gradient = new(heads.key_size());
+            // SAFETY: as above.
+            unsafe {
+                key_gradient_kernel::launch_unchecked(
+                    client,
+                    grid(queries, rows * heads.keys),
+                    units,
+                    argument(queries),
+                    argument(d_attended),
+                    argument(keys),
+                    argument(values),
+                    argument(figures),
+                    self.pieces(),
+                    argument(&gradient),
+                    window,
+                    heads,
+                    of_values,
+                    self.element,
+                );
+            }
+            gradient
+        });
+        [d_queries, d_keys, d_values]
+    }
+
+    /// Turns the gradients of rotated queries and keys into those of the products, and adds those of the norms.
+    fn rotate_backward(
+        &self,
+        layer: usize,
+        kept: &Activations,
+        [d_queries, d_keys]: [&CubeTensor; 2],
+        gradients: &mut Gradients,
+    ) {
+        let (rows, heads, shape) = (self.rows(), self.heads, self.shape());
+        let cubes = rows.div_ceil(ROWS);
+        let size = if heads.norms() { heads.weights() } else { 1 };
+        let partials =
+            uninit(d_queries, &[if heads.norms() { cubes } else { 1 }, size], DType::F32);
+        let [queries, keys] = match &kept.unnormed {
+            Some([queries, keys]) => [queries, keys],
+            // Not read.
+            None => [&kept.queries, &kept.queries],
+        };
+        // SAFETY: accesses stay below the rows, the heads and the cubes; all units of a cube reach its barriers.
+        // Nothing else refers to the gradients that change.
+        unsafe {
+            rotate_backward_kernel::launch_unchecked(
+                &d_queries.client,
+                grid(d_queries, cubes),
+                CubeDim::new_1d(UNITS as u32),
+                argument(queries),
+                argument(keys),
+                argument(self.table_of(layer)),
+                argument(&self.head_weights(layer)),
+                argument(d_queries),
+                argument(d_keys),
+                argument(&partials),
+                rows,
+                attention_scale(shape),
+                shape.rms_norm_eps,
+                heads,
+            );
+        }
+        if heads.norms() && gradients.are_of_weights() {
+            let (sums, of_queries) = (columns(&partials), heads.query_weights());
+            let part = |start: usize, len: usize| sums.clone().narrow(0, start, len);
+            gradients.add(&named(layer, "self_attn.q_norm"), part(0, of_queries));
+            let rest = heads.weights() - of_queries;
+            gradients.add(&named(layer, "self_attn.k_norm"), part(of_queries, rest));
+        }
+    }
+
+    /// Adds the gradient of the table of embeddings.
+    fn embed_backward(&self, d_stream: CubeTensor, gradients: &mut Gradients) {
+        if !gradients.are_of_weights() {
+            return;
+        }
+        let (name, shape) = ("embed_tokens.weight", self.shape());
+        let size = [shape.num_actions, shape.hidden_size];
+        let sum = gradients.take(name).map(|sum| sum.reshape(size));
+        let sum = sum.unwrap_or_else(|| Tensor::zeros(size, self.by.device()));
+        let places = Scatter::new(&self.layout.tokens);
+        let scale = shape.embedding_scale;
+        gradients.add(name, scatter(&places, matrix(d_stream), sum, scale, true));
+    }
+}

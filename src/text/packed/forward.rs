@@ -1,0 +1,352 @@
+//! The forward pass over packed texts.
+
+use super::layout::Layout;
+use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
+use crate::nn::arch::{DecoderShape, Projection};
+use crate::nn::tensors::attention::attention_scale;
+use crate::nn::tensors::decoder::RmsNorm;
+use crate::text::kernels::UNITS;
+use crate::text::kernels::heads::Heads;
+use crate::text::kernels::launch::{Table, add_norm, element, gated, heads};
+use crate::text::kernels::text_attention::text_attend_kernel;
+use crate::text::kernels::text_heads::{PiecesLaunch, rotate_kernel, text_rotation_kernel};
+use crate::text::{DeviceDecoder, Prompts, Retention, Text, integers};
+use burn::backend::{Cube, DType};
+use burn::cubecl::ir::ElemType;
+use burn::cubecl::prelude::CubeDim;
+use burn::tensor::{FloatDType, Int, Tensor};
+use burn_cubecl::tensor::CubeTensor;
+
+/// A pass of texts through a decoder: hidden states, and the activations that the backward pass needs.
+pub(crate) struct PackedPass<'a> {
+    pub(super) by: &'a DeviceDecoder,
+    pub(super) layout: Layout,
+    pub(super) heads: Heads,
+    /// The type of keys and values.
+    pub(super) element: ElemType,
+    /// The table of [`Layout`].
+    pub(super) table: CubeTensor,
+    /// For each of the shape's tables the rotations of each row: `[rows, half, 2]`.
+    pub(super) rotations: Vec<CubeTensor>,
+    pub(super) layers: Vec<LayerPass>,
+    /// The stream after the last layer: `[1, rows, hidden_size]`, as are all streams.
+    pub(super) last: CubeTensor,
+    hidden: CubeTensor,
+}
+
+/// The activations of a layer that are kept.
+pub(super) struct LayerPass {
+    /// The stream that enters.
+    pub stream: CubeTensor,
+    /// All others, unless they are to be recomputed.
+    pub activations: Option<Activations>,
+}
+
+/// The activations of a layer.
+pub(super) struct Activations {
+    /// Queries and keys before their norms, if they have any.
+    pub unnormed: Option<[CubeTensor; 2]>,
+    pub queries: CubeTensor,
+    pub keys: CubeTensor,
+    pub values: CubeTensor,
+    pub attended: CubeTensor,
+    /// For each row and head the logarithm of the denominator of its softmax, and room for one number more.
+    pub figures: CubeTensor,
+    /// The result of the block of attention, if it is normed.
+    pub attention_output: Option<CubeTensor>,
+    /// The stream between the blocks.
+    pub middle: CubeTensor,
+    pub gate: CubeTensor,
+    pub up: CubeTensor,
+    /// The result of the feed-forward block, if it is normed.
+    pub output: Option<CubeTensor>,
+}
+
+impl<'a> PackedPass<'a> {
+    /// Takes texts through all layers.
+    ///
+    /// # Panics
+    /// If a prompt or a completion has no token.
+    pub fn forward(by: &'a DeviceDecoder, texts: &[Text], retention: Retention) -> Self {
+        Self::visit(by, texts, retention, |_| {})
+    }
+
+    /// Takes texts through all layers, and shows the activations of each.
+    fn visit(
+        by: &'a DeviceDecoder,
+        texts: &[Text],
+        retention: Retention,
+        mut seen: impl FnMut(&Activations),
+    ) -> Self {
+        let (decoder, layout) = (&by.decoder, Layout::new(texts));
+        let shape = decoder.shape();
+        let rows = layout.tokens.len();
+        let table = cube_ints(integers(&layout.table, [1, layout.table.len()], by.device()));
+        let tokens = integers(&layout.tokens, [1, rows], by.device());
+        let stream = cube_tensor(decoder.embed(tokens));
+        let mut pass = Self {
+            by,
+            layout,
+            heads: heads(shape),
+            element: element(decoder.products),
+            table,
+            rotations: Vec::new(),
+            layers: Vec::new(),
+            last: stream.clone(),
+            hidden: stream.clone(),
+        };
+        pass.rotations = decoder.rope.iter().map(|table| pass.rotate(&Table::new(table))).collect();
+        let (mut stream, mut output) = (stream, None);
+        for (i, layer) in decoder.layers.iter().enumerate() {
+            let [before_attention, ..] = layer.norms(shape.norms);
+            let (input, sum) = pass.add_norm(stream, output, before_attention);
+            let (activations, result) = pass.layer(i, input, sum.clone());
+            seen(&activations);
+            stream = activations.middle.clone();
+            let [.., after_mlp] = layer.norms(shape.norms);
+            output = Some((result, after_mlp));
+            if retention != Retention::Nothing {
+                let keeps = retention == Retention::All;
+                let activations = keeps.then_some(activations);
+                pass.layers.push(LayerPass { stream: sum, activations });
+            }
+        }
+        (pass.hidden, pass.last) = pass.add_norm(stream, output, Some(&decoder.norm));
+        pass
+    }
+
+    /// The normed streams of all rows: `[rows, hidden_size]`.
+    pub fn hidden(&self) -> Tensor<2> {
+        matrix(self.hidden.clone())
+    }
+
+    /// The row of [`PackedPass::hidden`] that predicts token number `at` of a completion of a text.
+    pub fn prediction(&self, completion: [usize; 2], at: usize) -> usize {
+        self.layout.prediction(completion, at)
+    }
+
+    pub(super) fn shape(&self) -> &'a DecoderShape {
+        self.by.decoder.shape()
+    }
+
+    pub(super) fn rows(&self) -> usize {
+        self.layout.tokens.len()
+    }
+
+    pub(super) fn pieces(&self) -> PiecesLaunch {
+        PiecesLaunch::new(argument(&self.table), self.rows())
+    }
+
+    /// The tokens that a row of a layer sees. A text is never longer than the largest number.
+    pub(super) fn window(&self, layer: usize) -> usize {
+        let shape = self.shape();
+        shape.windows()[shape.window_number(layer)].min(1 << 30)
+    }
+
+    /// Adds the output of a block, normed if there is a norm, to the stream. Returns the sum, normed if there is a norm,
+    /// and the sum.
+    pub(super) fn add_norm(
+        &self,
+        stream: CubeTensor,
+        output: Option<(CubeTensor, Option<&RmsNorm>)>,
+        norm: Option<&RmsNorm>,
+    ) -> (CubeTensor, CubeTensor) {
+        let weights = |norm: &RmsNorm| cube_tensor(norm.weight());
+        let of_output = output.as_ref().and_then(|(_, norm)| *norm).map(weights);
+        let output = output.map(|(output, _)| (output, of_output.as_ref()));
+        let shape = self.shape();
+        let by = (shape.rms_norm_eps, shape.norm_offset);
+        add_norm(stream, output, norm.map(weights).as_ref(), by)
+    }
+
+    /// The rotations of each row.
+    fn rotate(&self, table: &Table) -> CubeTensor {
+        let half = self.heads.half;
+        let rotations = uninit(&table.rotations, &[self.rows(), half, 2], DType::F32);
+        let cubes = (self.rows() * half).div_ceil(UNITS);
+        // SAFETY: accesses stay below the rows, the pieces and the parts of the table.
+        unsafe {
+            text_rotation_kernel::launch_unchecked(
+                &rotations.client,
+                grid(&rotations, cubes),
+                CubeDim::new_1d(UNITS as u32),
+                self.pieces(),
+                argument(&table.rotations),
+                argument(&rotations),
+                table.low,
+                table.high,
+                half,
+            );
+        }
+        rotations
+    }
+
+    /// A layer, from its normed input and the stream. Returns the activations and the result of the feed-forward block.
+    pub(super) fn layer(
+        &self,
+        number: usize,
+        input: CubeTensor,
+        stream: CubeTensor,
+    ) -> (Activations, CubeTensor) {
+        let (decoder, shape) = (&self.by.decoder, self.shape());
+        let [_, after_attention, before_mlp, after_mlp] = decoder.layers[number].norms(shape.norms);
+        let apply = |which: Projection, x: &CubeTensor| {
+            let x = Tensor::<3>::from_primitive::<Cube>(x.clone());
+            cube_tensor(decoder.apply(self.by.added.as_ref(), number, which, x))
+        };
+        let queries = apply(Projection::Query, &input);
+        let keys = apply(Projection::Key, &input);
+        let values = apply(Projection::Value, &input);
+        let values = match decoder.products.half {
+            None => values,
+            Some(_) => cube_tensor(decoder.products.operand(matrix(values))),
+        };
+        let unnormed = [queries, keys];
+        let [queries, keys] = self.rotate_heads(number, &unnormed);
+        let (attended, figures) = self.attend(number, [&queries, &keys, &values]);
+        let attention_output = apply(Projection::Output, &attended);
+        let output = Some((attention_output.clone(), after_attention));
+        let (input, middle) = self.add_norm(stream, output, before_mlp);
+        let gate = apply(Projection::Gate, &input);
+        let up = apply(Projection::Up, &input);
+        let output = apply(Projection::Down, &gated(&gate, &up, shape.activation));
+        let activations = Activations {
+            unnormed: self.heads.norms().then_some(unnormed),
+            queries,
+            keys,
+            values,
+            attended,
+            figures,
+            attention_output: after_attention.map(|_| attention_output),
+            middle,
+            gate,
+            up,
+            output: after_mlp.map(|_| output.clone()),
+        };
+        (activations, output)
+    }
+
+    /// The weights of the norms of queries and keys of a layer, or a stand-in for them.
+    pub(super) fn head_weights(&self, layer: usize) -> CubeTensor {
+        let decoder = &self.by.decoder;
+        match decoder.layers[layer].head_norms() {
+            [Some(query), Some(key)] => {
+                let both = [query, key].map(|norm| decoder.norm_weights(norm));
+                cube_tensor(Tensor::cat(both.to_vec(), 0))
+            }
+            _ => self.table_of(layer).clone(),
+        }
+    }
+
+    /// The rotations of a layer.
+    pub(super) fn table_of(&self, layer: usize) -> &CubeTensor {
+        &self.rotations[self.shape().rope_table(layer)]
+    }
+
+    /// Norms and rotates queries and keys.
+    fn rotate_heads(&self, layer: usize, [queries, keys]: &[CubeTensor; 2]) -> [CubeTensor; 2] {
+        let element = match self.by.decoder.products.half {
+            None => DType::F32,
+            Some(FloatDType::BF16) => DType::BF16,
+            Some(_) => DType::F16,
+        };
+        let rows = self.rows();
+        let rotated_queries = uninit(queries, &[1, rows, self.heads.query_size()], DType::F32);
+        let rotated_keys = uninit(queries, &[1, rows, self.heads.key_size()], element);
+        let shape = self.shape();
+        // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers.
+        unsafe {
+            rotate_kernel::launch_unchecked(
+                &queries.client,
+                grid(queries, rows),
+                CubeDim::new_1d(UNITS as u32),
+                argument(queries),
+                argument(keys),
+                argument(self.table_of(layer)),
+                argument(&self.head_weights(layer)),
+                argument(&rotated_queries),
+                argument(&rotated_keys),
+                rows,
+                attention_scale(shape),
+                shape.rms_norm_eps,
+                self.heads,
+                self.element,
+            );
+        }
+        [rotated_queries, rotated_keys]
+    }
+
+    /// The result of attention, and the figures of its softmax.
+    fn attend(
+        &self,
+        layer: usize,
+        [queries, keys, values]: [&CubeTensor; 3],
+    ) -> (CubeTensor, CubeTensor) {
+        let (rows, heads) = (self.rows(), self.heads);
+        let attended = uninit(queries, &[1, rows, heads.query_size()], DType::F32);
+        let figures = uninit(queries, &[rows, heads.queries, 2], DType::F32);
+        // SAFETY: accesses stay below the rows and the heads; all units of a cube reach its barriers.
+        unsafe {
+            text_attend_kernel::launch_unchecked(
+                &queries.client,
+                grid(queries, rows * heads.queries),
+                CubeDim::new_1d(UNITS as u32),
+                argument(queries),
+                argument(keys),
+                argument(values),
+                self.pieces(),
+                argument(&attended),
+                argument(&figures),
+                self.window(layer),
+                heads,
+                self.element,
+            );
+        }
+        (attended, figures)
+    }
+}
+
+/// A tensor as rows: `[rows, size]`.
+pub(super) fn matrix(x: CubeTensor) -> Tensor<2> {
+    let shape = x.meta.shape().to_vec();
+    let size = shape[shape.len() - 1];
+    let rows = x.meta.num_elements() / size;
+    let x = match shape.len() {
+        2 => return Tensor::<2>::from_primitive::<Cube>(x),
+        _ => Tensor::<3>::from_primitive::<Cube>(x),
+    };
+    x.reshape([rows, size])
+}
+
+/// Takes prompts through all layers, for completions to follow.
+///
+/// # Panics
+/// If one has no token.
+pub(crate) fn prefill(by: &DeviceDecoder, prompts: &[&[u32]]) -> Prompts {
+    let text = |prompt: &&'_ [u32]| -> usize { prompt.len() };
+    let longest = prompts.iter().map(text).max().unwrap_or(0);
+    let texts: Vec<Text> =
+        prompts.iter().map(|prompt| Text { prompt, completions: Vec::new() }).collect();
+    let (groups, shape) = (prompts.len(), by.decoder.shape());
+    let mut all = Vec::new();
+    let pass = PackedPass::visit(by, &texts, Retention::Nothing, |activations| {
+        all.push([activations.keys.clone(), activations.values.clone()]);
+    });
+    let places: Vec<_> = (0..groups).map(|number| pass.layout.prompt(number)).collect();
+    // Short prompts are padded by rows that nobody sees.
+    let last = pass.rows() - 1;
+    let padded = places
+        .iter()
+        .flat_map(|place| (0..longest).map(move |at| (place.start + at).min(last) as i32));
+    let upload = |values: &[i32]| -> Tensor<1, Int> {
+        integers(values, [values.len(), 1], by.device()).reshape([values.len()])
+    };
+    let padded = upload(&padded.collect::<Vec<i32>>());
+    let sizes = [groups, longest, shape.num_kv_heads, shape.head_dim];
+    let pad = |x: CubeTensor| matrix(x).select(0, padded.clone()).reshape(sizes);
+    let keys_values = all.into_iter().map(|both| both.map(pad)).collect();
+    let ends: Vec<i32> = places.iter().map(|place| place.end as i32 - 1).collect();
+    let lengths: Vec<i32> = prompts.iter().map(|prompt| prompt.len() as i32).collect();
+    let last = pass.hidden().select(0, upload(&ends));
+    Prompts::new(keys_values, upload(&lengths).reshape([groups, 1]), last)
+}

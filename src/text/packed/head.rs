@@ -1,0 +1,162 @@
+//! The head over some rows at a time: log-probabilities and entropies of tokens, and the gradient of a loss by them.
+
+use super::gradients::Gradients;
+use super::layout::Scatter;
+use crate::device::buffers::{argument, cube_ints, cube_tensor, grid, uninit};
+use crate::text::kernels::UNITS;
+use crate::text::kernels::rows::scatter_kernel;
+use crate::text::kernels::token_loss::{BITS, TokenForm, token_gradient_kernel, token_kernel};
+use crate::text::{DeviceDecoder, integers};
+use burn::backend::{Cube, DType};
+use burn::cubecl::prelude::CubeDim;
+use burn::tensor::{Int, Tensor};
+use burn_cubecl::tensor::CubeTensor;
+
+/// Tokens, one for each row, with the normed streams that predict them.
+pub(crate) struct Targets<'a> {
+    by: &'a DeviceDecoder,
+    /// `[rows, hidden_size]`.
+    hidden: Tensor<2>,
+    tokens: CubeTensor,
+    /// A bit for each token that can be drawn, `[rows, words]`; `None` where all can.
+    masks: Option<CubeTensor>,
+    sharpness: f32,
+}
+
+impl<'a> Targets<'a> {
+    /// The tokens, `[rows]`, each drawn from its candidates, all if there are none, with logits multiplied by `sharpness`.
+    pub fn new<'b>(
+        by: &'a DeviceDecoder,
+        hidden: Tensor<2>,
+        tokens: Tensor<1, Int>,
+        candidates: impl Iterator<Item = &'b [u32]> + Clone,
+        sharpness: f32,
+    ) -> Self {
+        let words = by.vocabulary().div_ceil(BITS);
+        let is_masked = candidates.clone().any(|some| !some.is_empty());
+        let masks = is_masked.then(|| {
+            let mut masks = Vec::new();
+            for some in candidates {
+                let first = masks.len();
+                masks.resize(first + words, if some.is_empty() { -1i32 } else { 0 });
+                for token in some {
+                    masks[first + *token as usize / BITS] |= 1 << (*token as usize % BITS);
+                }
+            }
+            cube_ints(integers(&masks, [masks.len() / words, words], by.device()))
+        });
+        Self { by, hidden, tokens: cube_ints(tokens), masks, sharpness }
+    }
+
+    fn rows(&self) -> usize {
+        self.hidden.dims()[0]
+    }
+
+    fn form(&self) -> TokenForm {
+        TokenForm { vocabulary: self.by.vocabulary(), is_masked: self.masks.is_some() }
+    }
+
+    fn logits(&self) -> CubeTensor {
+        cube_tensor(self.by.logits(self.hidden.clone()))
+    }
+
+    /// The log-probabilities of the tokens, and the entropies of the choices: `[2, rows]`.
+    pub fn figures(&self) -> Tensor<2> {
+        let (logits, rows) = (self.logits(), self.rows());
+        let figures = uninit(&logits, &[2, rows], DType::F32);
+        // SAFETY: accesses stay below the rows, the vocabulary and its words; all units of a cube reach its barriers.
+        unsafe {
+            token_kernel::launch_unchecked(
+                &logits.client,
+                grid(&logits, rows),
+                CubeDim::new_1d(UNITS as u32),
+                argument(&logits),
+                argument(&self.tokens),
+                argument(self.masks.as_ref().unwrap_or(&self.tokens)),
+                argument(&figures),
+                rows,
+                self.sharpness,
+                self.form(),
+            );
+        }
+        Tensor::<2>::from_primitive::<Cube>(figures)
+    }
+
+    /// The gradient of the streams, `[rows, hidden_size]`, of a loss with the slopes `slopes[0]` by log-probabilities and
+    /// `-slopes[1]` by entropies, `[2, rows]`; adds that of the head.
+    pub fn backward(&self, slopes: Tensor<2>, gradients: &mut Gradients) -> Tensor<2> {
+        let (logits, rows) = (self.logits(), self.rows());
+        // SAFETY: as above; nothing else refers to the logits, which change.
+        unsafe {
+            token_gradient_kernel::launch_unchecked(
+                &logits.client,
+                grid(&logits, rows),
+                CubeDim::new_1d(UNITS as u32),
+                argument(&logits),
+                argument(&self.tokens),
+                argument(self.masks.as_ref().unwrap_or(&self.tokens)),
+                argument(&cube_tensor(slopes)),
+                rows,
+                self.sharpness,
+                self.form(),
+            );
+        }
+        let d = Tensor::<2>::from_primitive::<Cube>(logits);
+        let (decoder, products) = (&self.by.decoder, self.by.decoder.products);
+        let learns = gradients.are_of_weights();
+        match decoder.lm_head() {
+            Some(head) => {
+                if learns {
+                    let d_head = products.of(self.hidden.clone().transpose(), d.clone());
+                    gradients.add("lm_head.weight", d_head);
+                }
+                products.of(d, head.transpose())
+            }
+            None => {
+                if learns {
+                    let d_table = products.of(d.clone().transpose(), self.hidden.clone());
+                    gradients.add("embed_tokens.weight", d_table);
+                }
+                products.of(d, decoder.table())
+            }
+        }
+    }
+}
+
+/// Adds up rows by destination: each row of `from` goes to its row of `to`.
+pub(super) fn scatter(
+    places: &Scatter,
+    from: Tensor<2>,
+    to: Tensor<2>,
+    scale: f32,
+    adds: bool,
+) -> Tensor<2> {
+    let size = to.dims()[1];
+    let device = to.device();
+    let numbers = cube_ints(integers(&places.places, [1, places.places.len()], &device));
+    let (from, to) = (cube_tensor(from), cube_tensor(to));
+    let to = if to.can_mut() { to } else { to.copy() };
+    // SAFETY: accesses stay below the places, and their rows below those of both tensors, as the caller's do; nothing else
+    // refers to the memory that changes.
+    unsafe {
+        scatter_kernel::launch_unchecked(
+            &to.client,
+            grid(&to, places.count),
+            CubeDim::new_1d(UNITS as u32),
+            argument(&numbers),
+            argument(&from),
+            argument(&to),
+            places.count,
+            size,
+            scale,
+            adds,
+        );
+    }
+    Tensor::<2>::from_primitive::<Cube>(to)
+}
+
+/// A matrix of `rows` rows that are 0, but for the sums of the rows of `from` whose destination they are.
+pub(crate) fn scattered(from: Tensor<2>, destinations: &[i32], rows: usize) -> Tensor<2> {
+    let to = Tensor::zeros([rows, from.dims()[1]], &from.device());
+    scatter(&Scatter::new(destinations), from, to, 1.0, false)
+}

@@ -1,0 +1,140 @@
+//! Texts as the rows of one pass: all prompts, then all completions, one token after the other without padding.
+
+use crate::text::Text;
+use crate::text::kernels::text_heads::BOUNDS;
+use std::ops::Range;
+
+/// The rows of some texts.
+#[derive(Debug)]
+pub(super) struct Layout {
+    /// The token of each row.
+    pub tokens: Vec<i32>,
+    /// The piece of each row, then the bounds of each piece, as kernels read them.
+    pub table: Vec<i32>,
+    /// The rows of the prompts, then of the completions.
+    pieces: Vec<Range<usize>>,
+    /// The piece that is the first completion of each text.
+    first_pieces: Vec<usize>,
+}
+
+impl Layout {
+    /// Lays out texts. The last token of a completion predicts nothing, and has no row.
+    pub fn new(texts: &[Text]) -> Self {
+        let (mut tokens, mut of_rows, mut pieces) = (Vec::new(), Vec::new(), Vec::new());
+        let mut piece = |own: &[u32]| {
+            let start = tokens.len();
+            tokens.extend(own.iter().map(|token| *token as i32));
+            of_rows.resize(tokens.len(), pieces.len() as i32);
+            pieces.push(start..tokens.len());
+            pieces.len() - 1
+        };
+        for text in texts {
+            piece(text.prompt);
+        }
+        let mut first_pieces = Vec::new();
+        let mut prompts: Vec<Option<usize>> = vec![None; texts.len()];
+        let mut next = texts.len();
+        for (number, text) in texts.iter().enumerate() {
+            first_pieces.push(next);
+            for completion in &text.completions {
+                next = piece(&completion[..completion.len() - 1]) + 1;
+                prompts.push(Some(number));
+            }
+        }
+        let followers = |number: usize| {
+            let of_text =
+                first_pieces[number]..first_pieces[number] + texts[number].completions.len();
+            match of_text.is_empty() {
+                true => 0..0,
+                false => pieces[of_text.start].start..pieces[of_text.end - 1].end,
+            }
+        };
+        let mut table = of_rows;
+        for (number, (own, prompt)) in pieces.iter().zip(&prompts).enumerate() {
+            let (prompt, followers) = match prompt {
+                Some(prompt) => (pieces[*prompt].clone(), 0..0),
+                None => (0..0, followers(number)),
+            };
+            let bounds: [usize; BOUNDS] =
+                [own.start, own.end, prompt.start, prompt.end, followers.start, followers.end];
+            table.extend(bounds.map(|bound| bound as i32));
+        }
+        Self { tokens, table, pieces, first_pieces }
+    }
+
+    /// The rows of a prompt.
+    pub fn prompt(&self, text: usize) -> Range<usize> {
+        self.pieces[text].clone()
+    }
+
+    /// The row that predicts token number `at` of a completion of a text.
+    pub fn prediction(&self, [text, completion]: [usize; 2], at: usize) -> usize {
+        match at {
+            0 => self.pieces[text].end - 1,
+            _ => self.pieces[self.first_pieces[text] + completion].start + at - 1,
+        }
+    }
+}
+
+/// Destinations with the sources that are added up there, as [`scatter_kernel`] reads them.
+///
+/// [`scatter_kernel`]: crate::text::kernels::rows::scatter_kernel
+pub(super) struct Scatter {
+    /// Begins and end, destinations, sources.
+    pub places: Vec<i32>,
+    /// Destinations.
+    pub count: usize,
+}
+
+impl Scatter {
+    /// Source number `i` goes to `destinations[i]`; those of one destination are added up in their order.
+    pub fn new(destinations: &[i32]) -> Self {
+        let mut order: Vec<usize> = (0..destinations.len()).collect();
+        order.sort_by_key(|source| destinations[*source]);
+        let (mut begins, mut found) = (Vec::new(), Vec::new());
+        for (at, source) in order.iter().enumerate() {
+            if found.last() != Some(&destinations[*source]) {
+                begins.push(at as i32);
+                found.push(destinations[*source]);
+            }
+        }
+        begins.push(order.len() as i32);
+        let count = found.len();
+        let sources = order.into_iter().map(|source| source as i32);
+        Self { places: begins.into_iter().chain(found).chain(sources).collect(), count }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_knows_its_piece_and_what_follows() {
+        let texts = [
+            Text { prompt: &[5, 6], completions: vec![&[1, 2, 3], &[4]] },
+            Text { prompt: &[7], completions: vec![] },
+            Text { prompt: &[8, 9, 10], completions: vec![&[11, 12]] },
+        ];
+        let layout = Layout::new(&texts);
+        assert_eq!(layout.tokens, [5, 6, 7, 8, 9, 10, 1, 2, 11]);
+        let (of_rows, bounds) = layout.table.split_at(9);
+        assert_eq!(of_rows, [0, 0, 1, 2, 2, 2, 3, 3, 5]);
+        assert_eq!(bounds[..6], [0, 2, 0, 0, 6, 8]);
+        assert_eq!(bounds[6..12], [2, 3, 0, 0, 0, 0]);
+        assert_eq!(bounds[12..18], [3, 6, 0, 0, 8, 9]);
+        assert_eq!(bounds[18..24], [6, 8, 0, 2, 0, 0]);
+        assert_eq!(bounds[24..30], [8, 8, 0, 2, 0, 0]);
+        assert_eq!(layout.prediction([0, 0], 0), 1);
+        assert_eq!(layout.prediction([0, 0], 2), 7);
+        assert_eq!(layout.prediction([2, 0], 1), 8);
+        assert_eq!(layout.prompt(2), 3..6);
+    }
+
+    #[test]
+    fn sources_are_grouped_by_destination() {
+        let scatter = Scatter::new(&[7, 2, 7, 0]);
+        assert_eq!(scatter.count, 3);
+        assert_eq!(scatter.places, [0, 1, 2, 4, 0, 2, 7, 3, 1, 0, 2]);
+    }
+}

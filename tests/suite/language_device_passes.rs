@@ -1,0 +1,94 @@
+//! Whole texts in kernels: their gradient beside the CPU's, the same bits each time, in few launches.
+
+use crate::language_device::{architectures, decoders, groups, length, long_prompts, rule, wide};
+use crate::support::adapter;
+use grove::learner::text::{Group, LanguageRule, Sample, gradient};
+use grove::objective::LossConfig;
+use grove::settings::Precision;
+use grove::text::TokenDecoder;
+
+/// Groups of long prompts, whose completions are longer than a cube of the kernels, or a single token.
+fn long_groups() -> Vec<Group> {
+    let sample = |number: u32, count: u32| Sample {
+        tokens: (0..count).map(|i| (i * i * 3 + number * 91) % 1000).collect(),
+        logprobs: vec![-6.9; count as usize],
+        advantages: vec![(number as f32 * 1.3 + 0.5).cos(); count as usize],
+        mask: vec![true; count as usize],
+        ..Sample::default()
+    };
+    let group = |(number, prompt): (usize, &[u32])| Group {
+        prompt: prompt.to_vec(),
+        samples: [70, 1, 13]
+            .into_iter()
+            .zip(3 * number as u32..)
+            .map(|(n, i)| sample(i, n))
+            .collect(),
+    };
+    let prompts = long_prompts();
+    prompts.iter().map(|prompt| &prompt.tokens[..]).enumerate().map(group).collect()
+}
+
+#[test]
+fn gradients_in_kernels_are_those_of_the_cpu_and_the_same_bits_each_time() {
+    let Some(device) = adapter() else { return };
+    // Weights of half the size, where less of the difference is rounding.
+    let half = |mut decoder: TokenDecoder| {
+        decoder.update(|params| params.iter_mut().for_each(|x| *x *= 0.5));
+        decoder
+    };
+    let small = architectures().into_iter().map(half).chain(decoders().into_iter().take(2));
+    let all = small.map(|decoder| (groups(&decoder), decoder)).chain([(long_groups(), wide(2))]);
+    for (groups, decoder) in all {
+        let there = decoder.clone().with_device(Some(device.clone()), Precision::F32);
+        let mut rule = rule(LossConfig::new());
+        let of = |decoder: &TokenDecoder, rule: &LanguageRule| {
+            gradient(decoder, rule, &groups, None, 0.1)
+        };
+        let [want, got] = [&decoder, &there].map(|decoder| of(decoder, &rule));
+        let off: Vec<f32> = got.iter().zip(&want).map(|(a, b)| a - b).collect();
+        let off = length(&off) / length(&want);
+        assert!(length(&want) > 0.0 && off < 1e-5, "{:?}: off by {off}", decoder.shape());
+        assert!(of(&there, &rule) == got, "other bits");
+        rule.update.gradient_checkpointing = true;
+        assert!(of(&there, &rule) == got, "other bits where layers are recomputed");
+    }
+}
+
+/// Differentiates as the environment variable says, so that another process counts the launches.
+#[test]
+fn launches_of_learning_are_few() {
+    const LAYERS: &str = "GROVE_TEST_LAYERS_TO_LEARN";
+    if let Ok(sizes) = std::env::var(LAYERS) {
+        let (layers, recomputed) = sizes.split_once(' ').expect("a number and a word");
+        let device = adapter().expect("the other process has found one");
+        let decoder = wide(layers.parse().unwrap()).with_device(Some(device), Precision::F32);
+        let mut rule = rule(LossConfig::new());
+        rule.update.gradient_checkpointing = recomputed == "recomputed";
+        gradient(&decoder, &rule, &long_groups(), None, 0.1);
+        return;
+    }
+    if adapter().is_none() {
+        return;
+    }
+    let launches = |sizes: &str| {
+        let folder = tempfile::TempDir::new().unwrap();
+        let log = folder.path().join("log");
+        let settings =
+            format!("[profiling.logger]\nlevel = \"minimal\"\nfile = \"{}\"\n", log.display());
+        std::fs::write(folder.path().join("cubecl.toml"), settings).unwrap();
+        let test = "language_device_passes::launches_of_learning_are_few";
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test])
+            .env(LAYERS, sizes)
+            .current_dir(folder.path())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        let log = std::fs::read_to_string(log).unwrap();
+        log.lines().filter(|line| line.starts_with("Executing ")).count()
+    };
+    let a_layer = |how: &str| (launches(&format!("4 {how}")) - launches(&format!("2 {how}"))) / 2;
+    let [kept, recomputed] = ["kept", "recomputed"].map(a_layer);
+    assert!((38..=46).contains(&kept), "{kept} launches a layer");
+    assert!((50..=60).contains(&recomputed), "{recomputed} launches a layer, recomputed");
+}
